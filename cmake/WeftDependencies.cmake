@@ -1,0 +1,22 @@
+# What the project takes from the system; packages.txt lists the Debian packages.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS C)
+find_package(MPI REQUIRED COMPONENTS C)
+find_package(ZLIB REQUIRED)
+find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.h REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+find_path(STB_INCLUDE stb/stb_image.h REQUIRED)
+find_library(STB_LIBRARY stb REQUIRED)
+
+function(weft_system name)
+  cmake_parse_arguments(SYSTEM "" "" "INCLUDE;LIBRARIES" ${ARGN})
+  add_library(${name} INTERFACE)
+  target_include_directories(${name} SYSTEM INTERFACE ${SYSTEM_INCLUDE})
+  target_link_libraries(${name} INTERFACE ${SYSTEM_LIBRARIES})
+endfunction()
+
+weft_system(weft_dnnl INCLUDE ${DNNL_INCLUDE} LIBRARIES ${DNNL_LIBRARY})
+weft_system(weft_omp LIBRARIES OpenMP::OpenMP_C)
+weft_system(weft_mpi LIBRARIES MPI::MPI_C)
+weft_system(weft_zlib LIBRARIES ZLIB::ZLIB)
+weft_system(weft_stb INCLUDE ${STB_INCLUDE} LIBRARIES ${STB_LIBRARY})

@@ -1,0 +1,18 @@
+# Flags of every translation unit of the project.
+add_library(weft_flags INTERFACE)
+target_include_directories(weft_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_definitions(weft_flags INTERFACE _GNU_SOURCE)
+target_compile_options(weft_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wstrict-prototypes -Wmissing-prototypes
+  -Wshadow -Wno-unused-parameter -fno-math-errno -fvisibility=default)
+# Kernels may contract a*b+c, but ref and gradients must see NaN and infinity as they are: no -ffast-math.
+if(WEFT_NATIVE)
+  target_compile_options(weft_flags INTERFACE -march=native)
+  if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(weft_flags INTERFACE -mprefer-vector-width=512)
+  endif()
+endif()
+if(WEFT_SANITIZE)
+  # The checks put in by the sanitizers make gcc believe that a format may be NULL.
+  target_compile_options(weft_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer -g -Wno-format-overflow)
+  target_link_options(weft_flags INTERFACE -fsanitize=address,undefined)
+endif()

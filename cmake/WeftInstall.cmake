@@ -1,0 +1,29 @@
+# Headers under include/weft, the library, its CMake package and its pkg-config file.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
+
+install(FILES weft.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
+install(DIRECTORY core comm layers optim datasets DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft
+  FILES_MATCHING PATTERN "*.h" PATTERN "*_impl.h" EXCLUDE)
+
+# A static library needs its own libraries when a program links it, so their targets travel with it.
+install(TARGETS weft weft_dnnl weft_omp weft_mpi weft_zlib weft_stb EXPORT weft
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT weft NAMESPACE weft:: DESTINATION ${package} FILE weft-targets.cmake)
+configure_package_config_file(cmake/weft-config.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/weft-config.cmake
+  INSTALL_DESTINATION ${package})
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/weft-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weft-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/weft-config-version.cmake
+  DESTINATION ${package})
+
+set(WEFT_PC_LIBRARIES ${MPI_C_LIBRARIES} ${DNNL_LIBRARY} ${ZLIB_LIBRARIES} ${STB_LIBRARY} ${STB_LIBRARY} ${OpenMP_C_FLAGS} -pthread -lm)
+list(JOIN WEFT_PC_LIBRARIES " " WEFT_PC_LIBRARIES)
+get_target_property(type weft TYPE)
+if(type STREQUAL STATIC_LIBRARY)
+  set(WEFT_PC_PUBLIC ${WEFT_PC_LIBRARIES})
+  set(WEFT_PC_LIBRARIES "")
+endif()
+file(RELATIVE_PATH WEFT_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(cmake/weft.pc.in ${CMAKE_CURRENT_BINARY_DIR}/weft.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,138 @@
+/* Communicators. Functions marked "Collective" must be called by all ranks of the communicator in the same order.
+ *
+ * A name says how the gradients of a step are summed; everything else goes by messages (MPI) under every name.
+ *
+ *   naive            one all-reduce per parameter
+ *   flat             one all-reduce of the flat buffer
+ *   single_node      one all-reduce in memory that the ranks share; an error where there is more than one node
+ *   hierarchical     a sum inside each node in shared memory, an all-reduce between one rank of each, and back
+ *   two_dimensional  the same in as many shards as the smallest node has ranks, each with its own all-reduce
+ *   non_cuda_aware   as hierarchical, through host memory; an error where gradients are in host memory
+ *   pure_nccl        one all-reduce by NCCL; an error in a build without it
+ *   dummy            nothing is sent (measures the overhead)
+ *   auto             looks at ranks, nodes and devices, says in one line what it chose and why: on one node the faster
+ * of single_node and flat, on several two_dimensional, or what is left of it with one rank a node
+ *
+ * On one node all of them give the same bits. Sums in shared memory go in rank order inside a node, then in the order
+ * of the nodes; bf16 and f16 are summed in f32 and rounded once a level. Where a node has no memory to share (a small
+ * /dev/shm), one line says so and messages take its place.
+ *
+ * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation and the
+ * number of the collective: every collective first sends a few bytes (number, operation, type, shape, root) to its ring
+ * neighbour on a duplicate of the communicator, and a rank that fails for its own reasons posts a notice there. A rank
+ * whose part was over before the failure gets the error from its next call. After an error a communicator is dead, and
+ * with it those split from it: every later call returns that error, and closing it does not wait. This holds for every
+ * error of a function that communicates, also for a wrong argument, since others may be waiting for this rank.
+ *
+ * Every collective also waits until its left ring neighbour has entered it; otherwise it synchronises no more than its
+ * data requires.
+ */
+#ifndef WF_COMM_COMM_H
+#define WF_COMM_COMM_H
+
+#include "core/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_comm wf_comm;
+
+/* Starts (MPI is initialised if nobody has) and returns the world communicator. argc and argv may be NULL. name NULL is
+ * "auto". WF_ERR_ARGUMENT lists the known names. Collective. */
+wf_comm *wf_comm_open(int *argc, char ***argv, const char *name);
+/* As wf_comm_open, with options of the context that belongs to it. */
+wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts);
+/* On an MPI communicator of the program's own (a pointer to an MPI_Comm, which is duplicated). Collective. */
+wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts);
+/* Ranks of equal color form a communicator, ordered by key, then rank. A negative color takes part and gets NULL
+ * without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
+wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
+/* Closes; the first communicator also frees its context, and reports live objects of it (WF_ERR_STATE). Does not wait
+ * for others. MPI is finalised at process exit, and only if Weft initialised it. */
+wf_status wf_comm_close(wf_comm *comm);
+
+wf_ctx *wf_comm_ctx(wf_comm *comm);
+const char *wf_comm_name(const wf_comm *comm); /* what auto chose */
+int wf_comm_rank(const wf_comm *comm);
+int wf_comm_size(const wf_comm *comm);
+int wf_comm_intra_rank(const wf_comm *comm); /* inside this node: the ranks that can share memory */
+int wf_comm_intra_size(const wf_comm *comm);
+int wf_comm_inter_rank(const wf_comm *comm); /* of this node */
+int wf_comm_inter_size(const wf_comm *comm);
+/* The mesh whose data axis is the whole communicator; borrowed. */
+const wf_mesh *wf_comm_mesh(wf_comm *comm);
+
+typedef enum wf_reduce_op {
+    WF_SUM = 0,
+    WF_MAX,
+    WF_MIN,
+    WF_PROD,
+} wf_reduce_op;
+
+/* --- Tensors. Types and shapes must agree where data meets; tensors may be strided views. ------------------------- */
+
+/* Point to point. tag is 0 to 16383. A send or receive with oneself is WF_ERR_ARGUMENT. */
+wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
+wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag) WF_NODISCARD;
+/* A tensor of the type and shape that the sender has; NULL on failure. */
+wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag);
+/* The same as wf_send, since type and shape always travel first; named for the pair. */
+wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
+wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from, int tag) WF_NODISCARD;
+
+/* Collective. x on the root goes to x everywhere. */
+wf_status wf_bcast(wf_comm *comm, wf_tensor *x, int root) WF_NODISCARD;
+/* Collective. In place where y == x. Each element is combined in rank order, so it has the same bits on all ranks and
+ * whatever the count; bf16 and f16 are combined in f32 and rounded once; integers wrap; NaN wins in max and min. */
+wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
+/* y is read on the root alone. */
+wf_status wf_reduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root) WF_NODISCARD;
+/* Collective. Ragged: y[r] has the type and shape of rank r's x; y is read on the root alone (gather), or everywhere.
+ * The ranks may hold different shapes, also empty ones. */
+wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root) WF_NODISCARD;
+wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y) WF_NODISCARD;
+/* Collective. x[r] on the root goes to y on rank r; x is read on the root alone. */
+wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root) WF_NODISCARD;
+/* Collective. x[r] goes to rank r; y[r] comes from rank r. */
+wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y) WF_NODISCARD;
+/* Collective. y on rank r is the reduction over all ranks of their x[r]. */
+wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
+wf_status wf_barrier(wf_comm *comm) WF_NODISCARD;
+
+/* --- Bytes and numbers: metadata. Collective. -----------------------------------------------------------------------
+ */
+
+wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
+/* all receives size times bytes, in rank order. */
+wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
+wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
+/* The root's status, with its message, becomes everybody's: for work that one rank does for all. The communicator lives
+ * on, since all ranks know. */
+wf_status wf_spread_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
+
+/* What this rank has handed to the transport since the communicator was made. Payload only: neither the check records
+ * and notices nor the 56 bytes of type and shape that travel ahead of a tensor. With P ranks and n bytes (of a tensor,
+ * or of x) a rank sends
+ *
+ *   send                n                           all-reduce     2 n (P-1)/P where P divides the count; else
+ *   broadcast           n (P-1) over all ranks                     n - own block + (P-1) own block per piece of the
+ *   gather              n, the root 0                              buffer, blocks by wf_block; where P n <= 32 KiB:
+ *   all-gather          n (P-1)                                    n (P-1), in fewer steps
+ *   scatter             x of the others, only       reduce         as all-reduce, the root n (P-1)/P and the others n;
+ *                       the root                                   where P n <= 32 KiB: n, the root 0
+ *   all-to-all, reduce-scatter: x of the others     barrier        one byte ceil(log2 P) times
+ *
+ * and nothing where P is 1. Reducers: as all-reduce (naive, flat); nothing by single_node; with M nodes as all-reduce
+ * of M ranks by one rank a node (hierarchical), or by each of S ranks a node of its n/S (two_dimensional). A message is
+ * one call of the transport (at most WEFT_CHUNK_BYTES). */
+typedef struct wf_traffic {
+    uint64_t bytes_sent, messages, collectives;
+} wf_traffic;
+wf_traffic wf_comm_traffic(const wf_comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,26 @@
+/* The communicator for authors of reducers, layers and data sets. */
+#ifndef WF_COMM_COMM_AUTHOR_H
+#define WF_COMM_COMM_AUTHOR_H
+
+#include "comm/comm.h"
+#include "core/status_author.h"
+
+/* This rank cannot go on, for a reason that only it knows (a file, memory, an argument): the calling thread's last
+ * error, of code `status`, goes to all ranks, which return it from the call in which they wait or from their next one.
+ * The communicator and those split from it are dead afterwards. Returns the status, with a message that names the rank.
+ * Does nothing where status is WF_OK or the communicator is dead already. Local. */
+wf_status wf_comm_post_failure(wf_comm *comm, wf_status status);
+
+/* WF_OK, or the error that the communicator died of. Local. */
+wf_status wf_comm_alive(wf_comm *comm) WF_NODISCARD;
+
+/* Host memory for the time of a call: from the pool where that is host memory. 0 bytes give NULL. To be given back after
+ * the collectives that use it. Local. */
+wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data) WF_NODISCARD;
+void wf_host_give(wf_comm *comm, void *data, size_t bytes);
+
+/* As wf_allreduce, on `count` elements in device memory; y may be x. Collective. */
+wf_status wf_allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype,
+                           wf_reduce_op op) WF_NODISCARD;
+
+#endif

@@ -1,0 +1,385 @@
+#include "comm/board_impl.h"
+#include "comm/exchange_impl.h"
+
+#include <string.h>
+
+/* --- packing ------------------------------------------------------------------------------------------------------ */
+
+static wf_strided region(const wf_tensor *x, wf_box held, wf_box box)
+{
+    wf_strided part = wf_tensor_strided(x);
+    int64_t at = 0;
+    for (int d = 0; d < box.rank; d++) {
+        part.dim[d] = box.hi[d] - box.lo[d];
+        at += (box.lo[d] - held.lo[d]) * part.stride[d];
+    }
+    part.data = (char *)part.data + at * (int64_t)wf_dtype_size(x->dtype);
+    return part;
+}
+
+static wf_strided packed_box(const wf_exchange *exchange, wf_box box, void *data)
+{
+    const wf_shape shape = wf_box_shape(box);
+    wf_strided part = {.data = data, .dtype = exchange->dtype, .rank = shape.rank};
+    memcpy(part.dim, shape.dim, sizeof part.dim);
+    wf_order_strides(shape, exchange->order, part.stride);
+    return part;
+}
+
+static wf_status pack(const wf_exchange *exchange, const wf_exchange_side *side, wf_box box, void *data)
+{
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    const wf_strided here = region(exchange->from, side->box, box), there = packed_box(exchange, box, data);
+    return ctx->k->copy(ctx, &here, &there, false);
+}
+
+static wf_status unpack(const wf_exchange *exchange, const wf_exchange_side *side, wf_box box, void *data)
+{
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    const wf_strided here = region(exchange->to, side->box, box), there = packed_box(exchange, box, data);
+    return ctx->k->copy(ctx, &there, &here, exchange->reversed);
+}
+
+/* The pieces of a packet, one after the other in its buffer. */
+static wf_status for_pieces(const wf_exchange *exchange, const wf_exchange_side *side, const wf_packet *p,
+                            wf_status (*copy)(const wf_exchange *, const wf_exchange_side *, wf_box, void *))
+{
+    char *data = p->packed;
+    for (int64_t i = p->first; i < p->first + p->pieces; i++) {
+        const wf_box box = side->piece[i].box;
+        WF_TRY(copy(exchange, side, box, data));
+        data += (size_t)wf_shape_count(wf_box_shape(box)) * wf_dtype_size(exchange->dtype);
+    }
+    return WF_OK;
+}
+
+/* Where the only piece of a packet lies in the tensor as it travels; NULL where it has to be packed. */
+static void *in_place(const wf_exchange *exchange, const wf_exchange_side *side, const wf_packet *p, const wf_tensor *x)
+{
+    const wf_box box = side->piece[p->first].box;
+    if (p->pieces != 1)
+        return NULL;
+    const wf_strided here = region(x, side->box, box), dense = packed_box(exchange, box, NULL);
+    for (int d = 0; d < box.rank; d++)
+        if (here.dim[d] > 1 && here.stride[d] != dense.stride[d])
+            return NULL;
+    return here.data;
+}
+
+/* --- memory of messages ---------------------------------------------------------------------------------------------
+ */
+
+static bool staged(const wf_comm *comm)
+{
+    return !comm->family->ctx->k->host && !comm->transport->device;
+}
+
+/* What a message goes from or comes to; *data is the transport's view of it. */
+static wf_status take(wf_exchange *exchange, wf_packet *p, void *direct, void **data)
+{
+    wf_comm *comm = exchange->comm;
+    if (!direct)
+        WF_TRY(wf_pool_take(comm->family->ctx, p->bytes, &p->packed));
+    *data = direct ? direct : p->packed;
+    if (staged(comm)) {
+        WF_TRY(wf_host_take(comm, p->bytes, &p->staged));
+        *data = p->staged;
+    }
+    return WF_OK;
+}
+
+static void give(wf_exchange *exchange, wf_exchange_side *side)
+{
+    wf_comm *comm = exchange->comm;
+    for (int i = 0; i < side->packets; i++) {
+        wf_packet *p = &side->packet[i];
+        wf_host_give(comm, p->staged, p->bytes);
+        if (p->packed && !comm->lost)
+            wf_pool_give(comm->family->ctx, p->packed, p->bytes);
+        p->packed = p->staged = NULL;
+    }
+}
+
+static wf_exchange_side *from_side(wf_exchange *exchange)
+{
+    return exchange->reversed ? &exchange->need : &exchange->have;
+}
+
+static wf_exchange_side *to_side(wf_exchange *exchange)
+{
+    return exchange->reversed ? &exchange->have : &exchange->need;
+}
+
+static void start_packets(const wf_exchange *exchange, wf_exchange_side *side)
+{
+    for (int i = 0; i < side->packets; i++) {
+        wf_packet *p = &side->packet[i];
+        p->shared = p->parted && wf_board_reaches(exchange->comm->board, p->peer);
+        p->part = p->from;
+        p->done = false;
+    }
+}
+
+/* --- moving --------------------------------------------------------------------------------------------------------
+ */
+
+static wf_status post_receives(wf_exchange *exchange)
+{
+    wf_exchange_side *side = to_side(exchange);
+    wf_batch *batch = &exchange->comm->batch;
+    for (int i = 0; i < side->packets; i++) {
+        wf_packet *p = &side->packet[i];
+        if (p->shared)
+            continue;
+        void *data, *direct = exchange->reversed ? NULL : in_place(exchange, side, p, exchange->to);
+        WF_TRY(take(exchange, p, direct, &data));
+        p->posted = batch->count;
+        WF_TRY(wf_batch_recv(batch, data, p->bytes, p->peer));
+        p->last = batch->count;
+    }
+    return WF_OK;
+}
+
+static wf_status send_message(wf_exchange *exchange, wf_packet *p)
+{
+    const wf_exchange_side *side = from_side(exchange);
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    void *data, *direct = in_place(exchange, side, p, exchange->from);
+    WF_TRY(take(exchange, p, direct, &data));
+    if (!direct)
+        WF_TRY(for_pieces(exchange, side, p, pack));
+    if (p->staged)
+        WF_TRY(ctx->k->to_host(ctx, p->staged, direct ? direct : p->packed, p->bytes));
+    p->done = true;
+    return wf_batch_send(&exchange->comm->batch, data, p->bytes, p->peer);
+}
+
+/* As many parts as there are free slots. */
+static wf_status send_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
+{
+    const wf_exchange_side *side = from_side(exchange);
+    wf_board *board = exchange->comm->board;
+    for (void *slot; p->part < p->to && (slot = wf_board_slot(board, p->peer)); p->part++) {
+        WF_TRY(pack(exchange, side, side->part[p->part], slot));
+        wf_board_post(board, p->peer);
+        *moved = true;
+    }
+    if (p->part == p->to) {
+        exchange->comm->traffic.bytes_sent += p->bytes;
+        exchange->comm->traffic.messages++;
+        p->done = true;
+    }
+    return WF_OK;
+}
+
+/* The next rank is served first, so that not all begin with the same one. */
+static wf_status send(wf_exchange *exchange, bool *moved, bool *done)
+{
+    wf_exchange_side *side = from_side(exchange);
+    int first = 0;
+    *done = true;
+    while (first < side->packets && side->packet[first].peer < exchange->comm->rank)
+        first++;
+    for (int i = 0; i < side->packets; i++) {
+        wf_packet *p = &side->packet[(first + i) % side->packets];
+        if (!p->done)
+            WF_TRY(p->shared ? send_parts(exchange, p, moved) : send_message(exchange, p));
+        *done = *done && p->done;
+    }
+    return WF_OK;
+}
+
+static wf_status receive_message(wf_exchange *exchange, wf_packet *p)
+{
+    const wf_exchange_side *side = to_side(exchange);
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    WF_TRY(wf_batch_look(&exchange->comm->batch, p->posted, p->last, &p->done));
+    if (!p->done)
+        return WF_OK;
+    if (p->staged) {
+        void *place = p->packed ? p->packed : in_place(exchange, side, p, exchange->to);
+        WF_TRY(ctx->k->to_device(ctx, place, p->staged, p->bytes));
+    }
+    return p->packed ? for_pieces(exchange, side, p, unpack) : WF_OK;
+}
+
+static wf_status receive_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
+{
+    const wf_exchange_side *side = to_side(exchange);
+    wf_board *board = exchange->comm->board;
+    for (void *slot; p->part < p->to && (slot = wf_board_next(board, p->peer)); p->part++) {
+        WF_TRY(unpack(exchange, side, side->part[p->part], slot));
+        wf_board_took(board, p->peer);
+        *moved = true;
+    }
+    p->done = p->part == p->to;
+    return WF_OK;
+}
+
+/* What adds is taken in the order of peers. */
+static wf_status receive(wf_exchange *exchange, bool *moved, bool *done)
+{
+    wf_exchange_side *side = to_side(exchange);
+    *done = true;
+    for (int i = 0; i < side->packets && (*done || !exchange->reversed); i++) {
+        wf_packet *p = &side->packet[i];
+        if (!p->done) {
+            WF_TRY(p->shared ? receive_parts(exchange, p, moved) : receive_message(exchange, p));
+            *moved = *moved || p->done;
+        }
+        *done = *done && p->done;
+    }
+    return WF_OK;
+}
+
+static wf_status copy_own(wf_exchange *exchange)
+{
+    const wf_plan *plan = exchange->plan;
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    for (int64_t i = 0; i < plan->n_recv; i++) {
+        if (plan->recv[i].peer != plan->rank)
+            continue;
+        const wf_strided here = region(exchange->from, from_side(exchange)->box, plan->recv[i].box),
+                         there = region(exchange->to, to_side(exchange)->box, plan->recv[i].box);
+        WF_TRY(ctx->k->copy(ctx, &here, &there, exchange->reversed));
+    }
+    return WF_OK;
+}
+
+/* --- the calls -----------------------------------------------------------------------------------------------------
+ */
+
+static wf_status check_tensor(const wf_exchange *exchange, const char *name, const wf_tensor *x, wf_box box)
+{
+    char is[WF_SHAPE_TEXT], should[WF_SHAPE_TEXT];
+    const wf_shape shape = wf_box_shape(box);
+    WF_CHECK(x->dtype == exchange->dtype, WF_ERR_DTYPE, "%s of an exchange of %s is %s", name,
+             wf_dtype_name(exchange->dtype), wf_dtype_name(x->dtype));
+    WF_CHECK(wf_shape_equal(x->shape, shape) || (wf_box_empty(box) && wf_tensor_count(x) == 0), WF_ERR_SHAPE,
+             "%s of an exchange is %s, and its box %s", name, wf_shape_text(x->shape, is),
+             wf_shape_text(shape, should));
+    return WF_OK;
+}
+
+static wf_status post(wf_exchange *exchange)
+{
+    wf_comm *comm = exchange->comm;
+    bool moved = false, done;
+    WF_TRY(wf_call_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
+    exchange->active = true;
+    if (exchange->parted && !comm->board_asked)
+        WF_TRY(wf_board_open(comm));
+    start_packets(exchange, &exchange->have);
+    start_packets(exchange, &exchange->need);
+    WF_TRY(post_receives(exchange));
+    return send(exchange, &moved, &done);
+}
+
+static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool own)
+{
+    const bool moves = wf_exchange_moves(exchange);
+    if (moves)
+        WF_TRY(wf_comm_alive(exchange->comm));
+    WF_NEED(from);
+    WF_NEED(to);
+    WF_TRY(check_tensor(exchange, exchange->reversed ? "dy" : "x", from, from_side(exchange)->box));
+    WF_TRY(check_tensor(exchange, exchange->reversed ? "dx" : "y", to, to_side(exchange)->box));
+    exchange->from = from;
+    exchange->to = to;
+    if (moves)
+        WF_TRY(post(exchange));
+    if (own)
+        WF_TRY(copy_own(exchange));
+    wf_tensor_touch(to);
+    return WF_OK;
+}
+
+/* Of a call that is over, well or not: an unfinished message is given up before its memory is. */
+static wf_status over(wf_exchange *exchange, wf_status status)
+{
+    status = wf_call_end(exchange->comm, exchange->reversed ? "exchange_reverse" : "exchange", status);
+    if (exchange->active) {
+        give(exchange, &exchange->have);
+        give(exchange, &exchange->need);
+    }
+    exchange->active = false;
+    exchange->from = exchange->to = NULL;
+    return status;
+}
+
+static wf_status start(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reversed, bool own)
+{
+    WF_NEED(exchange);
+    if (exchange->active)
+        return over(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
+    exchange->reversed = reversed;
+    const wf_status status = begin(exchange, from, to, own);
+    return status == WF_OK ? WF_OK : over(exchange, status);
+}
+
+wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
+{
+    return start(exchange, x, y, false, true);
+}
+
+wf_status wf_exchange_begin_halo(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
+{
+    return start(exchange, x, y, false, false);
+}
+
+wf_status wf_exchange_reverse_begin(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx)
+{
+    return start(exchange, dy, dx, true, true);
+}
+
+wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx)
+{
+    return start(exchange, dy, dx, true, false);
+}
+
+/* What adds may meet what the caller adds meanwhile, so it waits for the end. */
+static wf_status poll(wf_exchange *exchange)
+{
+    bool moved = false, done;
+    WF_TRY(wf_control_poll(exchange->comm));
+    WF_TRY(wf_batch_poll(&exchange->comm->batch));
+    WF_TRY(send(exchange, &moved, &done));
+    return exchange->reversed ? WF_OK : receive(exchange, &moved, &done);
+}
+
+wf_status wf_exchange_poll(wf_exchange *exchange)
+{
+    WF_NEED(exchange);
+    if (!exchange->active)
+        return WF_OK;
+    const wf_status status = poll(exchange);
+    return status == WF_OK ? WF_OK : over(exchange, status);
+}
+
+static wf_status end(wf_exchange *exchange)
+{
+    wf_comm *comm = exchange->comm;
+    wf_patience patience = wf_patience_new();
+    for (;;) {
+        bool moved = false, sent, received;
+        WF_TRY(send(exchange, &moved, &sent));
+        WF_TRY(receive(exchange, &moved, &received));
+        if (sent && received)
+            break;
+        if (moved)
+            patience = wf_patience_new();
+        else
+            WF_TRY(wf_patience_poll(comm, &patience, &comm->batch));
+    }
+    WF_TRY(wf_batch_wait_all(&comm->batch));
+    wf_tensor_touch(exchange->to);
+    return wf_call_settle(comm);
+}
+
+wf_status wf_exchange_end(wf_exchange *exchange)
+{
+    WF_NEED(exchange);
+    if (exchange->active)
+        return over(exchange, end(exchange));
+    return wf_exchange_moves(exchange) ? wf_comm_alive(exchange->comm) : WF_OK;
+}

@@ -1,0 +1,48 @@
+/* Exchanges: every rank has a box of an array and needs a box; the plan (comm/plan_author.h) says what moves.
+ *
+ * One message goes to each peer and direction, packed by the kernel table's `copy`; what a rank has itself is copied
+ * locally. A single box that is dense in the tensor (a face across the slowest dimension) goes and comes without a
+ * copy. The reverse adds: every rank that needed an element sends its gradient back to the owner that it came from.
+ *
+ * All ranks know the whole plan. One that moves nothing between ranks sends nothing at all and is not a collective; in
+ * any other every rank of the communicator takes part, also one with nothing to send.
+ */
+#ifndef WF_COMM_EXCHANGE_AUTHOR_H
+#define WF_COMM_EXCHANGE_AUTHOR_H
+
+#include "comm/comm.h"
+#include "comm/plan_author.h"
+
+typedef struct wf_exchange wf_exchange;
+
+/* have and need: `size` boxes, in rank order, the same on every rank. order: in which elements of a box travel; a
+ * tensor of that order goes without a copy where it can. The communicator is borrowed. WF_ERR_SHAPE, on all ranks, if
+ * an element is needed that nobody has. Local. */
+wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have, const wf_box *need);
+/* NULL is fine. Local. */
+void wf_exchange_free(wf_exchange *exchange);
+const wf_plan *wf_exchange_plan(const wf_exchange *exchange);
+/* Bytes that this rank sends to others, one way. */
+int64_t wf_exchange_bytes(const wf_exchange *exchange);
+/* Whether anything moves between ranks: the same on every rank. */
+bool wf_exchange_moves(const wf_exchange *exchange);
+wf_comm *wf_exchange_comm(const wf_exchange *exchange); /* borrowed */
+
+/* x holds this rank's have-box, y its need-box; both of the exchange's type, any strides. `begin` posts all messages
+ * and returns; until `end`, x must stay unchanged (messages may go straight from it), both handles alive, and y must
+ * not be touched but where it is this rank's own part, which begin has copied. `end` waits and unpacks. Between the two
+ * no other collective or message of this communicator may start (WF_ERR_STATE); wf_exchange_poll moves messages on.
+ * After an error the exchange is over, and the communicator dead. Collective. */
+wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
+wf_status wf_exchange_poll(wf_exchange *exchange) WF_NODISCARD;
+wf_status wf_exchange_end(wf_exchange *exchange) WF_NODISCARD;
+/* The reverse: dy holds the need-box; its elements are added to dx, the have-box, in the order of peers, so the result
+ * is the same in every run. begin adds this rank's own part. */
+wf_status wf_exchange_reverse_begin(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx) WF_NODISCARD;
+
+/* Without the local copy: only what comes from others is written into y (own elements are left as they are), or added
+ * to dx; for callers that use their own part where it lies: x may be a view of y, and dx of dy. */
+wf_status wf_exchange_begin_halo(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
+wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx) WF_NODISCARD;
+
+#endif

@@ -1,0 +1,57 @@
+/* The mesh: a communicator's ranks arranged along named axes, the ways in which work is split.
+ *
+ * Ranks are numbered with data slowest, then stage, channel, depth, height, and width fastest, so that neighbours in
+ * space are neighbours in rank (and mostly on one node).
+ */
+#ifndef WF_COMM_MESH_H
+#define WF_COMM_MESH_H
+
+#include "comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Ranks along each axis; 0 means 1, but for `data`, which takes what remains. */
+typedef struct wf_mesh_opts {
+    int data, channel, depth, height, width, stage;
+} wf_mesh_opts;
+
+/* WF_ERR_ARGUMENT, on all ranks, if the product is not the communicator's size, or if the ranks gave different options.
+ * The communicator is borrowed and must outlive the mesh. Collective. */
+wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts);
+/* NULL is fine. Local. */
+void wf_mesh_close(wf_mesh *mesh);
+
+/* Ranks along an axis (1 where it is not split), and this rank's place along it. */
+int wf_mesh_size(const wf_mesh *mesh, wf_axis axis);
+int wf_mesh_rank(const wf_mesh *mesh, wf_axis axis);
+/* The communicator of all ranks that differ along this axis alone; borrowed. Its rank is the place along the axis. */
+wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis);
+/* Of all ranks that differ along these axes alone: bit a of `axes` is axis a. Made once and kept, so the first call for
+ * a set of axes is collective over the whole mesh; later ones are local. Its ranks are ordered as those of the mesh. */
+wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes);
+/* The whole communicator; borrowed. */
+wf_comm *wf_mesh_world(const wf_mesh *mesh);
+/* The place of a rank of the whole along every axis. */
+void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES]);
+/* "data 2 x height 2: rank 3 is data 1, height 1" (only axes that are split). Valid as long as the mesh. */
+const char *wf_mesh_text(const wf_mesh *mesh);
+
+/* The layout of a tensor of this global shape: cut along dimension dim[a] over axis a (-1: replicated over it), in
+ * balanced blocks. WF_ERR_SHAPE if two axes cut one dimension, or a dimension does not exist.
+ * An axis of one rank, other than data, counts as replicated. Local. */
+wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_AXES], wf_layout *layout) WF_NODISCARD;
+/* The usual one of activations [N,C,...]: samples over data, dimension 1 over channel, the last one, two or three over
+ * (depth,) height, width. */
+wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
+
+/* A new tensor of another layout, with x's type and order; the caller frees it. The target's mesh may be another than
+ * x's, of the same communicator or of one of its axes. A tensor without a layout counts as the whole, the same on every
+ * rank. For variables: wf_redistribute (layers/redistribute.h). Collective. */
+wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

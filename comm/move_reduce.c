@@ -1,0 +1,200 @@
+#include "comm/comm_impl.h"
+
+#include <string.h>
+
+#define LEAST_BLOCK 4096 /* elements */
+
+/* Long vectors: the vector is cut into pieces, each piece into one block per rank. Every rank receives its block of a
+ * piece from all others, combines the copies in rank order, and sends the result on; the next piece is already on its
+ * way meanwhile. */
+typedef struct plan {
+    wf_comm *comm;
+    const char *x;
+    char *y;   /* the result; not used where it is not wanted on this rank */
+    char *own; /* where it is not: the combined blocks of this rank, one after the other */
+    char *work[2];
+    const void **in;
+    int64_t count, piece;
+    size_t size, slot; /* bytes of an element, of the longest block */
+    wf_dtype dtype;
+    wf_reduce_op op;
+    int root;
+} plan;
+
+static int64_t pieces_of(const plan *p)
+{
+    return (p->count + p->piece - 1) / p->piece;
+}
+
+static void block_of(const plan *p, int64_t k, int rank, size_t *at, size_t *bytes)
+{
+    const int64_t base = k * p->piece, n = p->count - base < p->piece ? p->count - base : p->piece;
+    int64_t lo, hi;
+    wf_block(n, p->comm->size, rank, &lo, &hi);
+    *at = (size_t)(base + lo) * p->size;
+    *bytes = (size_t)(hi - lo) * p->size;
+}
+
+static wf_status spread_piece(const plan *p, int64_t k)
+{
+    wf_comm *comm = p->comm;
+    size_t at, bytes;
+    block_of(p, k, comm->rank, &at, &bytes);
+    for (int step = 1; step < comm->size; step++) {
+        const int from = (comm->rank + comm->size - step) % comm->size;
+        WF_TRY(wf_batch_recv(&comm->batch, p->work[k % 2] + (size_t)from * p->slot, bytes, from));
+    }
+    for (int step = 1; step < comm->size; step++) {
+        const int to = (comm->rank + step) % comm->size;
+        block_of(p, k, to, &at, &bytes);
+        WF_TRY(wf_batch_send(&comm->batch, p->x + at, bytes, to));
+    }
+    return WF_OK;
+}
+
+static wf_status combine_piece(const plan *p, int64_t k, char **result)
+{
+    wf_comm *comm = p->comm;
+    size_t at, bytes;
+    block_of(p, k, comm->rank, &at, &bytes);
+    for (int r = 0; r < comm->size; r++)
+        p->in[r] = r == comm->rank ? p->x + at : p->work[k % 2] + (size_t)r * p->slot;
+    *result = p->own ? p->own + (size_t)k * p->slot : p->y + at;
+    return wf_combine(comm->family->ctx, p->op, p->dtype, comm->size, p->in, *result, (int64_t)(bytes / p->size));
+}
+
+static wf_status collect_piece(const plan *p, int64_t k, const char *result)
+{
+    wf_comm *comm = p->comm;
+    size_t at, bytes, own_at, own_bytes;
+    block_of(p, k, comm->rank, &own_at, &own_bytes);
+    for (int step = 1; step < comm->size; step++) {
+        const int from = (comm->rank + comm->size - step) % comm->size;
+        block_of(p, k, from, &at, &bytes);
+        if (p->root < 0 || p->root == comm->rank)
+            WF_TRY(wf_batch_recv(&comm->batch, p->y + at, bytes, from));
+    }
+    for (int step = 1; step < comm->size; step++) {
+        const int to = (comm->rank + step) % comm->size;
+        if (p->root < 0 || p->root == to)
+            WF_TRY(wf_batch_send(&comm->batch, result, own_bytes, to));
+    }
+    return WF_OK;
+}
+
+/* Before the result of a piece is received into y, which may be x, the piece has left x. */
+static wf_status run_pieces(const plan *p)
+{
+    wf_batch *batch = &p->comm->batch;
+    const int64_t pieces = pieces_of(p);
+    int first = 0, last = 0;
+    char *result;
+    WF_TRY(spread_piece(p, 0));
+    last = batch->count;
+    for (int64_t k = 0; k < pieces; k++) {
+        const int next = batch->count;
+        if (k + 1 < pieces)
+            WF_TRY(spread_piece(p, k + 1));
+        const int next_last = batch->count;
+        WF_TRY(wf_batch_wait(batch, first, last));
+        WF_TRY(combine_piece(p, k, &result));
+        WF_TRY(collect_piece(p, k, result));
+        first = next;
+        last = next_last;
+    }
+    return wf_batch_wait_all(batch);
+}
+
+static wf_status reduce_long(plan *p)
+{
+    wf_comm *comm = p->comm;
+    const int size = comm->size;
+    const bool wanted = p->root < 0 || p->root == comm->rank;
+    int64_t piece = WF_REDUCE_PIECE / (int64_t)p->size / size;
+    const size_t table = (size_t)size * sizeof *p->in;
+    if (piece < LEAST_BLOCK)
+        piece = LEAST_BLOCK;
+    if (piece > p->count / size + 1)
+        piece = p->count / size + 1;
+    p->piece = piece * size;
+    p->slot = (size_t)piece * p->size;
+    const size_t work = (size_t)size * p->slot, own = wanted ? 0 : (size_t)pieces_of(p) * p->slot;
+    void *memory, *rest, *in;
+    wf_status status;
+    WF_TRY(wf_host_take(comm, 2 * work, &memory));
+    p->work[0] = memory;
+    p->work[1] = p->work[0] + work;
+    rest = in = NULL;
+    WF_TRY_OUT(wf_host_take(comm, own, &rest));
+    WF_TRY_OUT(wf_host_take(comm, table, &in));
+    p->own = rest;
+    p->in = in;
+    WF_TRY_OUT(run_pieces(p));
+out:
+    wf_host_give(comm, in, table);
+    wf_host_give(comm, rest, own);
+    wf_host_give(comm, memory, 2 * work);
+    return status;
+}
+
+/* Short vectors: every rank that wants the result gets all of them. */
+static wf_status gather_to(wf_comm *comm, const void *x, size_t bytes, int root, char *all)
+{
+    if (comm->rank != root)
+        WF_TRY(wf_batch_send(&comm->batch, x, bytes, root));
+    for (int r = 0; r < comm->size && comm->rank == root; r++) {
+        if (r == root)
+            memcpy(all + (size_t)r * bytes, x, bytes);
+        else
+            WF_TRY(wf_batch_recv(&comm->batch, all + (size_t)r * bytes, bytes, r));
+    }
+    return wf_batch_wait_all(&comm->batch);
+}
+
+static wf_status combine_all(const plan *p, char *all, const void **in)
+{
+    for (int r = 0; r < p->comm->size; r++)
+        in[r] = all + (size_t)r * p->slot;
+    return wf_combine(p->comm->family->ctx, p->op, p->dtype, p->comm->size, in, p->y, p->count);
+}
+
+static wf_status reduce_short(plan *p)
+{
+    wf_comm *comm = p->comm;
+    const size_t vectors = (size_t)comm->size * p->slot, table = (size_t)comm->size * sizeof *p->in;
+    void *all, *in = NULL;
+    wf_status status;
+    WF_TRY(wf_host_take(comm, vectors, &all));
+    WF_TRY_OUT(wf_host_take(comm, table, &in));
+    if (p->root < 0)
+        WF_TRY_OUT(wf_move_allgather(comm, p->x, p->slot, all));
+    else
+        WF_TRY_OUT(gather_to(comm, p->x, p->slot, p->root, all));
+    if (p->root < 0 || p->root == comm->rank)
+        WF_TRY_OUT(combine_all(p, all, in));
+out:
+    wf_host_give(comm, in, table);
+    wf_host_give(comm, all, vectors);
+    return status;
+}
+
+static wf_status reduce_by_transport(plan *p)
+{
+    wf_batch *batch = &p->comm->batch;
+    WF_TRY(wf_batch_collective(batch));
+    WF_TRY(p->comm->transport->allreduce(p->comm, p->x, p->y, p->count, p->dtype, p->op, &batch->transfer[0]));
+    return wf_batch_wait_all(batch);
+}
+
+wf_status wf_move_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                         int root)
+{
+    plan p = {.comm = comm, .x = x, .y = y, .count = count, .dtype = dtype, .op = op, .root = root};
+    p.size = wf_dtype_size(dtype);
+    if (count == 0)
+        return WF_OK;
+    if (comm->transport->allreduce && (root < 0 || comm->size == 1))
+        return reduce_by_transport(&p);
+    p.slot = (size_t)count * p.size;
+    return p.slot <= WF_SMALL_BYTES / (size_t)comm->size ? reduce_short(&p) : reduce_long(&p);
+}

@@ -1,0 +1,131 @@
+#include "comm/mpi_impl.h"
+
+#include "core/config_author.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What the ranks tell each other when a communicator is made. */
+typedef struct setup {
+    int32_t status, leader; /* leader: the lowest rank of this node */
+    uint64_t chunk_bytes;
+    char name[32];
+    char message[WF_FAILURE_TEXT];
+} setup;
+
+static void set_nodes(wf_comm *comm, const setup *all)
+{
+    const int leader = all[comm->rank].leader;
+    comm->inter_rank = comm->inter_size = comm->intra_rank = comm->intra_size = 0;
+    for (int r = 0; r < comm->size; r++) {
+        const bool first = all[r].leader == r;
+        comm->inter_size += first;
+        comm->inter_rank += first && r < leader;
+        comm->intra_size += all[r].leader == leader;
+        comm->intra_rank += all[r].leader == leader && r < comm->rank;
+    }
+}
+
+static wf_status agree(wf_comm *comm, const setup *all)
+{
+    comm->chunk_bytes = (size_t)1 << 30; /* MPI counts with int */
+    for (int r = 0; r < comm->size; r++) {
+        if (all[r].status != WF_OK && all[comm->rank].status == WF_OK)
+            WF_FAIL((wf_status)all[r].status, "rank %d: %s", r, all[r].message);
+        if (all[r].chunk_bytes < comm->chunk_bytes)
+            comm->chunk_bytes = all[r].chunk_bytes;
+    }
+    if (all[comm->rank].status != WF_OK)
+        return (wf_status)all[comm->rank].status;
+    for (int r = 1; r < comm->size; r++)
+        WF_CHECK(!strcmp(all[r].name, all[0].name), WF_ERR_ARGUMENT,
+                 "communicator \"%s\" on rank 0 and \"%s\" on rank %d: all ranks must ask for the same", all[0].name,
+                 all[r].name, r);
+    return WF_OK;
+}
+
+static wf_status exchange(wf_comm *comm, MPI_Comm data, const setup *mine)
+{
+    setup *all = calloc((size_t)comm->size, sizeof *all);
+    WF_CHECK(all, WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
+    const int code = MPI_Allgather(mine, (int)sizeof *mine, MPI_BYTE, all, (int)sizeof *mine, MPI_BYTE, data);
+    wf_status status = code == MPI_SUCCESS ? WF_OK : wf_mpi_raise(code, "MPI_Allgather", __FILE__, __LINE__);
+    if (status == WF_OK) {
+        set_nodes(comm, all);
+        status = agree(comm, all);
+    }
+    free(all);
+    return status;
+}
+
+static wf_status find_leader(MPI_Comm data, int rank, int32_t *leader)
+{
+    MPI_Comm node;
+    int first = rank;
+    TRY_MPI(MPI_Comm_split_type(data, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
+    TRY_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, node));
+    TRY_MPI(MPI_Comm_free(&node));
+    *leader = first;
+    return WF_OK;
+}
+
+static wf_status open_wires(wf_comm *comm, MPI_Comm data)
+{
+    MPI_Comm control;
+    if (comm->size == 1) {
+        comm->transport = &wf_transport_self;
+        TRY_MPI(MPI_Comm_free(&data));
+        return WF_OK;
+    }
+    comm->transport = &wf_transport_mpi;
+    TRY_MPI(MPI_Comm_dup(data, &control));
+    TRY_MPI(MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN));
+    WF_TRY(wf_wire_open(comm, data));
+    WF_TRY(wf_control_open(comm, control));
+    wf_mpi_opened(comm);
+    return WF_OK;
+}
+
+/* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. */
+static wf_status fill(wf_comm *comm, MPI_Comm data, wf_status status)
+{
+    setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes};
+    wf_status saved = WF_OK;
+    TRY_MPI(MPI_Comm_set_errhandler(data, MPI_ERRORS_RETURN));
+    TRY_MPI(MPI_Comm_rank(data, &comm->rank));
+    TRY_MPI(MPI_Comm_size(data, &comm->size));
+    if (status != WF_OK)
+        wf_error_save(&saved, mine.message, sizeof mine.message);
+    mine.status = status;
+    if (comm->name)
+        strncpy(mine.name, comm->name, sizeof mine.name - 1);
+    WF_TRY(find_leader(data, comm->rank, &mine.leader));
+    status = exchange(comm, data, &mine);
+    if (status != WF_OK) {
+        MPI_Comm_free(&data);
+        return status;
+    }
+    return open_wires(comm, data);
+}
+
+wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
+{
+    const MPI_Comm from = mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD;
+    MPI_Comm data;
+    int inter = 0;
+    WF_CHECK(from != MPI_COMM_NULL, WF_ERR_ARGUMENT, "the MPI communicator is MPI_COMM_NULL");
+    TRY_MPI(MPI_Comm_test_inter(from, &inter));
+    WF_CHECK(!inter, WF_ERR_ARGUMENT, "an MPI intercommunicator has no ranks of its own; merge it first");
+    TRY_MPI(MPI_Comm_dup(from, &data));
+    return fill(comm, data, status);
+}
+
+wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child, wf_status status)
+{
+    MPI_Comm data;
+    const MPI_Comm from = *(const MPI_Comm *)comm->wire;
+    TRY_MPI(MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, &data));
+    if (color < 0)
+        return WF_OK;
+    return fill(child, data, status);
+}

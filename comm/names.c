@@ -1,0 +1,179 @@
+#include "comm/comm_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PROBE_BYTES  ((size_t)1 << 20)
+#define PROBE_ROUNDS 3
+
+typedef struct kind {
+    const char *name;
+    const wf_reducer *reducer; /* NULL: known by name alone */
+    const char *does;
+} kind;
+
+static const kind kinds[] = {
+    {"naive", &wf_reducer_naive, "one all-reduce per parameter"},
+    {"flat", &wf_reducer_flat, "one all-reduce of the flat gradient buffer"},
+    {"hierarchical", &wf_reducer_hierarchical, "a sum inside each node, an all-reduce between one rank of each"},
+    {"two_dimensional", &wf_reducer_two_dimensional,
+     "a reduce-scatter inside each node, an all-reduce between nodes per shard, an all-gather inside"},
+    {"single_node", &wf_reducer_single_node, "one all-reduce in shared memory"},
+    {"non_cuda_aware", &wf_reducer_non_cuda_aware, "as hierarchical, through host memory"},
+    {"pure_nccl", NULL, NULL},
+    {"dummy", &wf_reducer_dummy, "gradients are not exchanged"},
+};
+
+#define KINDS (sizeof kinds / sizeof *kinds)
+
+static const char *list(char *text, size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, "auto");
+    for (size_t i = 0; i < KINDS && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, ", %s", kinds[i].name);
+    return text;
+}
+
+static void take(wf_comm *comm, const char *name)
+{
+    for (size_t i = 0; i < KINDS; i++)
+        if (!strcmp(kinds[i].name, name)) {
+            comm->name = kinds[i].name;
+            comm->reducer = kinds[i].reducer;
+        }
+}
+
+wf_status wf_comm_choose(const char *name, wf_comm *comm)
+{
+    char known[200];
+    comm->name = "auto";
+    if (!name || !strcmp(name, "auto"))
+        return WF_OK;
+    take(comm, name);
+    WF_CHECK(strcmp(comm->name, "auto") != 0, WF_ERR_ARGUMENT, "there is no communicator \"%.40s\"; there are %s", name,
+             list(known, sizeof known));
+    WF_CHECK(
+        comm->reducer, WF_ERR_UNSUPPORTED,
+        "communicator \"%s\" needs NCCL and a GPU for every rank, and this build has no NCCL; \"auto\" chooses one "
+        "that works here",
+        name);
+    return WF_OK;
+}
+
+static wf_status refuse(const wf_comm *comm)
+{
+    WF_CHECK(comm->reducer != &wf_reducer_single_node || comm->inter_size == 1, WF_ERR_ARGUMENT,
+             "communicator \"single_node\" is for one node, and %d ranks are on %d nodes; take \"hierarchical\" or "
+             "\"two_dimensional\"",
+             comm->size, comm->inter_size);
+    WF_CHECK(comm->reducer != &wf_reducer_non_cuda_aware || !comm->family->ctx->k->host, WF_ERR_UNSUPPORTED,
+             "communicator \"non_cuda_aware\" brings a GPU's gradients through host memory, and device \"%s\" has them "
+             "there; take \"hierarchical\"",
+             wf_ctx_device(comm->family->ctx));
+    return WF_OK;
+}
+
+static wf_status connect(wf_comm *comm)
+{
+    if (comm->size == 1)
+        return WF_OK;
+    if (comm->reducer == &wf_reducer_single_node)
+        return wf_levels_open(comm, WF_LEVELS_NODE);
+    if (comm->reducer == &wf_reducer_hierarchical || comm->reducer == &wf_reducer_non_cuda_aware)
+        return wf_levels_open(comm, WF_LEVELS_LEADERS);
+    if (comm->reducer == &wf_reducer_two_dimensional)
+        return wf_levels_open(comm, WF_LEVELS_SHARDS);
+    return WF_OK;
+}
+
+static wf_status time_of(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job, double *best)
+{
+    *best = 1e9;
+    for (int i = 0; i < PROBE_ROUNDS; i++) {
+        const int64_t start = wf_now_ns();
+        WF_TRY(reducer->reduce(comm, job));
+        const double ms = (double)(wf_now_ns() - start) * 1e-6;
+        *best = ms < *best ? ms : *best;
+    }
+    return WF_OK;
+}
+
+/* Both ways give the same bits, so nothing but time hangs on which one is found to be faster. */
+static wf_status probe(wf_comm *comm)
+{
+    const int64_t offset[2] = {0, (int64_t)(PROBE_BYTES / sizeof(float))};
+    wf_ctx *ctx = comm->family->ctx;
+    wf_reduce_job job = {.dtype = WF_F32, .segments = 1, .offset = offset};
+    wf_status status;
+    WF_TRY(wf_pool_take(ctx, PROBE_BYTES, &job.flat));
+    memset(job.flat, 0, PROBE_BYTES);
+    WF_TRY_OUT(time_of(comm, &wf_reducer_single_node, &job, &comm->probe_ms[0]));
+    WF_TRY_OUT(time_of(comm, &wf_reducer_flat, &job, &comm->probe_ms[1]));
+    WF_TRY_OUT(wf_allreduce_f64(comm, comm->probe_ms, 2, WF_MAX));
+out:
+    wf_pool_give(ctx, job.flat, PROBE_BYTES);
+    return status;
+}
+
+static wf_status pick_in_node(wf_comm *comm)
+{
+    if (!comm->family->ctx->k->host) {
+        take(comm, "flat");
+        return WF_OK;
+    }
+    take(comm, "single_node");
+    WF_TRY(connect(comm));
+    if (wf_levels_shared(comm))
+        WF_TRY(probe(comm));
+    if (wf_levels_shared(comm) && comm->probe_ms[0] < comm->probe_ms[1])
+        return WF_OK;
+    take(comm, "flat");
+    wf_levels_close(comm);
+    return WF_OK;
+}
+
+static wf_status pick_between_nodes(wf_comm *comm)
+{
+    int64_t ranks[2] = {comm->intra_size, -comm->intra_size}; /* of the largest node, and minus those of the smallest */
+    WF_TRY(wf_allreduce_i64(comm, ranks, 2, WF_MAX));
+    take(comm, ranks[1] < -1 ? "two_dimensional" : ranks[0] > 1 ? "hierarchical" : "flat");
+    return connect(comm);
+}
+
+wf_status wf_comm_settle(wf_comm *comm)
+{
+    WF_TRY(refuse(comm));
+    if (strcmp(comm->name, "auto") != 0)
+        WF_TRY(connect(comm));
+    else if (comm->size == 1)
+        take(comm, "flat");
+    else if (comm->inter_size == 1)
+        WF_TRY(pick_in_node(comm));
+    else
+        WF_TRY(pick_between_nodes(comm));
+    comm->traffic = (wf_traffic){0};
+    comm->sequence = 0;
+    return WF_OK;
+}
+
+const char *wf_comm_ways(const wf_comm *comm)
+{
+    if (!wf_levels_shared(comm))
+        return comm->transport->name;
+    return comm->inter_size == 1 ? "shm" : "shm and mpi";
+}
+
+const char *wf_comm_what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT])
+{
+    const char *does = "";
+    for (size_t i = 0; i < KINDS; i++)
+        if (kinds[i].reducer == comm->reducer)
+            does = kinds[i].does;
+    if (comm->size == 1)
+        does = "one rank: nothing to send";
+    snprintf(text, WF_RECORD_TEXT, "%s", does);
+    if (comm->probe_ms[1] > 0)
+        snprintf(text, WF_RECORD_TEXT, "%.90s; 1 MiB takes %.2f ms in shared memory, %.2f ms by messages", does,
+                 comm->probe_ms[0], comm->probe_ms[1]);
+    return text;
+}

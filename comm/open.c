@@ -1,0 +1,266 @@
+#include "comm/board_impl.h"
+
+#include "core/config_author.h"
+#include "core/log.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static wf_status set_mesh(wf_comm *comm)
+{
+    int size[WF_AXES];
+    for (int a = 0; a < WF_AXES; a++)
+        size[a] = a == WF_AXIS_DATA ? comm->size : 1;
+    return wf_mesh_init(&comm->mesh, comm, size);
+}
+
+/* Everything that depends on the number of ranks. */
+static wf_status furnish(wf_comm *comm)
+{
+    comm->lane = wf_calloc(comm->family->ctx, (size_t)comm->size, sizeof *comm->lane);
+    if (!comm->lane)
+        return wf_error_code();
+    return set_mesh(comm);
+}
+
+static wf_comm *comm_new(wf_family *family, wf_comm *parent)
+{
+    wf_comm *comm = calloc(1, sizeof *comm);
+    if (!comm)
+        return NULL;
+    comm->family = family;
+    comm->references = 1;
+    comm->batch.comm = comm;
+    comm->parent = parent;
+    family->members++;
+    if (!parent)
+        return comm;
+    parent->references++;
+    comm->name = parent->name;
+    comm->reducer = parent->reducer;
+    comm->chunk_bytes = parent->chunk_bytes;
+    wf_live_add(family->ctx, WF_LIVE_COMM, 1);
+    return comm;
+}
+
+static void unreference(wf_comm *comm)
+{
+    while (comm && --comm->references == 0) {
+        wf_comm *parent = comm->parent;
+        free(comm);
+        comm = parent;
+    }
+}
+
+/* The context goes with the first communicator; where objects of it are alive, with the last. */
+static wf_status leave_family(wf_comm *comm)
+{
+    wf_family *family = comm->family;
+    wf_status status = WF_OK;
+    if (comm->parent)
+        wf_live_add(family->ctx, WF_LIVE_COMM, -1);
+    else
+        family->headless = true;
+    family->members--;
+    if (!comm->parent || (family->headless && family->members == 0))
+        status = wf_ctx_free(family->ctx);
+    if (family->members == 0) {
+        wf_host_free_all(family);
+        free(family);
+    }
+    return comm->parent ? WF_OK : status;
+}
+
+static void silence_others(const wf_comm *comm)
+{
+    if (comm->rank > 0 && wf_config_get()->log_level == WF_LOG_INFO)
+        wf_log_set_level(WF_LOG_WARN);
+}
+
+/* The processors of a node are divided among its ranks, and a rank takes no more than it may use. */
+static wf_status share_processors(wf_comm *comm, wf_ctx_opts opts)
+{
+    cpu_set_t mask;
+    if (opts.threads > 0 || wf_config_get()->omp_threads > 0)
+        return WF_OK;
+    long share = sysconf(_SC_NPROCESSORS_ONLN) / comm->intra_size;
+    if (sched_getaffinity(0, sizeof mask, &mask) == 0 && CPU_COUNT(&mask) < share)
+        share = CPU_COUNT(&mask);
+    return wf_ctx_set_threads(comm->family->ctx, share > 1 ? (int)share : 1);
+}
+
+static void announce_choice(const wf_comm *comm)
+{
+    char does[WF_RECORD_TEXT];
+    if (comm->rank > 0)
+        return;
+    wf_log(WF_LOG_INFO, "communicator: %d rank%s on %d node%s, device %s, %d thread%s a rank: %s x %s (%s)", comm->size,
+           comm->size == 1 ? "" : "s", comm->inter_size, comm->inter_size == 1 ? "" : "s",
+           wf_ctx_device(comm->family->ctx), wf_ctx_threads(comm->family->ctx),
+           wf_ctx_threads(comm->family->ctx) == 1 ? "" : "s", wf_comm_ways(comm), comm->name,
+           wf_comm_what_it_does(comm, does));
+}
+
+/* What fails on one rank is told to all while they meet in wf_mpi_attach. */
+static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, wf_ctx_opts opts)
+{
+    wf_status status = wf_comm_choose(name, comm);
+    if (status == WF_OK) {
+        comm->family->ctx = wf_ctx_new(opts);
+        status = comm->family->ctx ? WF_OK : wf_error_code();
+    }
+    WF_TRY(wf_mpi_attach(comm, mpi_comm, status));
+    WF_TRY(furnish(comm));
+    WF_TRY(share_processors(comm, opts));
+    silence_others(comm);
+    WF_TRY(wf_comm_settle(comm));
+    if (!name || !strcmp(name, "auto"))
+        announce_choice(comm);
+    return WF_OK;
+}
+
+static void disconnect(wf_comm *comm)
+{
+    wf_levels_close(comm);
+    wf_mesh_clear(&comm->mesh);
+    wf_board_close(comm);
+    wf_control_close(comm);
+    if (comm->transport)
+        comm->transport->close(comm);
+    free(comm->batch.transfer);
+    if (!comm->lost)
+        free(comm->lane);
+}
+
+static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
+{
+    wf_family *family = calloc(1, sizeof *family);
+    wf_comm *comm = family ? comm_new(family, NULL) : NULL;
+    if (!comm) {
+        free(family);
+        WF_FAIL_NULL(WF_ERR_MEMORY, "no memory for a communicator");
+    }
+    const wf_status status = set_up(comm, mpi_comm, name, opts);
+    if (status == WF_OK) {
+        wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
+        return comm;
+    }
+    disconnect(comm);
+    if (family->ctx && wf_ctx_free(family->ctx) != WF_OK)
+        wf_log(WF_LOG_ERROR, "the context of a communicator that failed to open stays allocated");
+    free(comm);
+    free(family);
+    return wf_error_null();
+}
+
+wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts)
+{
+    WF_TRY_NULL(wf_mpi_start(argc, argv));
+    return first(NULL, name, opts);
+}
+
+wf_comm *wf_comm_open(int *argc, char ***argv, const char *name)
+{
+    return wf_comm_open_with(argc, argv, name, (wf_ctx_opts){0});
+}
+
+wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts)
+{
+    WF_CHECK_NULL(mpi_comm, WF_ERR_ARGUMENT, "the pointer to the MPI communicator is NULL");
+    WF_TRY_NULL(wf_mpi_start(NULL, NULL));
+    return first(mpi_comm, name, opts);
+}
+
+static void make_single(wf_comm *comm)
+{
+    comm->transport = &wf_transport_self;
+    comm->size = comm->intra_size = comm->inter_size = 1;
+}
+
+static void drop(wf_comm *comm)
+{
+    disconnect(comm);
+    comm->closed = true;
+    (void)leave_family(comm);
+    unreference(comm);
+}
+
+wf_comm *wf_comm_alone(wf_comm *comm)
+{
+    if (comm->size == 1)
+        return comm;
+    if (comm->alone)
+        return comm->alone;
+    wf_comm *alone = comm_new(comm->family, NULL);
+    WF_CHECK_NULL(alone, WF_ERR_MEMORY, "no memory for a communicator");
+    alone->name = comm->name;
+    alone->reducer = comm->reducer;
+    make_single(alone);
+    if (furnish(alone) != WF_OK) {
+        comm->family->members--;
+        free(alone);
+        return wf_error_null();
+    }
+    return comm->alone = alone;
+}
+
+static void drop_alone(wf_comm *comm)
+{
+    if (!comm->alone)
+        return;
+    disconnect(comm->alone);
+    comm->family->members--;
+    free(comm->alone);
+    comm->alone = NULL;
+}
+
+/* All ranks learn all colors first, through the communicator's own checks, so that MPI's collective cannot hang. */
+static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
+{
+    const int mine[2] = {color, key};
+    const int bytes = 2 * comm->size * (int)sizeof(int);
+    int *all = wf_malloc(comm->family->ctx, (size_t)bytes);
+    wf_status status = all && child ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
+    if (status == WF_OK)
+        status = wf_allgather_bytes(comm, mine, sizeof mine, all);
+    if (!comm->lost)
+        free(all);
+    WF_TRY(status);
+    if (comm->size == 1)
+        make_single(child);
+    else
+        WF_TRY(wf_mpi_split(comm, color, key, child, status));
+    return color < 0 ? WF_OK : furnish(child);
+}
+
+wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
+{
+    if (!comm)
+        return NULL;
+    WF_TRY_NULL(wf_comm_alive(comm));
+    wf_comm *child = comm_new(comm->family, comm);
+    wf_status status = wf_call_end(comm, "split", split(comm, color, key, child));
+    if (status == WF_OK && color >= 0)
+        return child;
+    if (child)
+        drop(child);
+    if (status == WF_OK)
+        wf_error_clear();
+    return status == WF_OK ? NULL : wf_error_null();
+}
+
+wf_status wf_comm_close(wf_comm *comm)
+{
+    if (!comm)
+        return WF_OK;
+    if (!comm->parent)
+        wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
+    drop_alone(comm);
+    disconnect(comm);
+    comm->closed = true;
+    const wf_status status = leave_family(comm);
+    unreference(comm);
+    return status;
+}

@@ -1,0 +1,25 @@
+/* Reducers: how the gradients of one step are summed over the ranks. 30 to 80 lines each. */
+#ifndef WF_COMM_REDUCER_AUTHOR_H
+#define WF_COMM_REDUCER_AUTHOR_H
+
+#include "comm/comm.h"
+
+/* A flat buffer of one float type: segment i is [offset[i], offset[i+1]) elements of it; the last holds what rides
+ * along (losses, weights). In device memory. */
+typedef struct wf_reduce_job {
+    void *flat;
+    wf_dtype dtype;
+    int64_t segments;
+    const int64_t *offset; /* segments + 1 entries */
+} wf_reduce_job;
+
+typedef struct wf_reducer {
+    const char *name;
+    /* Sums in place over all ranks, the same bits everywhere. Collective. */
+    wf_status (*reduce)(wf_comm *comm, const wf_reduce_job *job);
+} wf_reducer;
+
+/* The reducer of a communicator's name. */
+const wf_reducer *wf_comm_reducer(const wf_comm *comm);
+
+#endif

@@ -1,0 +1,47 @@
+/* Transports: how buffers move between the ranks of one communicator.
+ *
+ * A transport moves messages, and may move whole collectives; what it leaves NULL is built from messages. It never
+ * waits: waiting, time-outs, failure notices and the cutting of large messages are the communicator's.
+ */
+#ifndef WF_COMM_TRANSPORT_AUTHOR_H
+#define WF_COMM_TRANSPORT_AUTHOR_H
+
+#include "comm/comm.h"
+
+/* One message, or one collective, in flight. The memory stays the caller's and must live until `done`. */
+typedef struct wf_transfer {
+    void *data; /* of a send: is read only */
+    size_t bytes;
+    int peer; /* -1: a collective */
+    int tag;
+    bool sending;
+    bool done;
+    wf_status status; /* once done */
+    size_t arrived;   /* of a receive, once done: how many bytes came */
+    uint64_t own[2];  /* the transport's */
+} wf_transfer;
+
+typedef struct wf_transport {
+    const char *name;
+    bool device; /* takes device memory that is not host memory */
+
+    /* Begins a message of at least one byte and at most WEFT_CHUNK_BYTES. Messages between two ranks with one tag
+     * arrive in the order in which they were begun. */
+    wf_status (*start)(wf_comm *comm, wf_transfer *transfer);
+    /* Looks whether it is over; an error of it alone goes to transfer->status, with done. A receive of another size
+     * than was sent is not an error here. */
+    wf_status (*test)(wf_comm *comm, wf_transfer *transfer);
+    /* Gives up a message after a failure. `done` says whether its memory is free; where it is not, the memory is lost.
+     */
+    void (*cancel)(wf_comm *comm, wf_transfer *transfer);
+
+    /* Collectives on dense buffers; may be NULL. Begin, then `test`. */
+    wf_status (*bcast)(wf_comm *comm, void *data, size_t bytes, int root, wf_transfer *transfer);
+    wf_status (*allreduce)(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                           wf_transfer *transfer);
+
+    /* Frees what the transport keeps for this communicator; does not wait. */
+    void (*close)(wf_comm *comm);
+} wf_transport;
+
+#endif

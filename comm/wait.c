@@ -1,0 +1,83 @@
+#include "comm/comm_impl.h"
+
+#include "core/config_author.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_POLLS    100     /* before the processor is offered to others */
+#define YIELD_NS      5000000 /* of offering it, before sleeping */
+#define SLEEP_NS      50000
+#define CONTROL_EVERY 4 /* polls */
+
+int64_t wf_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+wf_patience wf_patience_new(void)
+{
+    return (wf_patience){.start_ns = wf_now_ns(), .peer = -1};
+}
+
+static int awaited_peer(const wf_comm *comm, const wf_batch *batch)
+{
+    int peer = wf_control_missing(comm);
+    for (int i = batch ? batch->head : 0; batch && peer < 0 && i < batch->count; i++)
+        if (!batch->transfer[i].done && !batch->transfer[i].sending)
+            peer = batch->transfer[i].peer;
+    for (int i = batch ? batch->head : 0; batch && peer < 0 && i < batch->count; i++)
+        if (!batch->transfer[i].done)
+            peer = batch->transfer[i].peer;
+    return peer;
+}
+
+static wf_status give_up(wf_comm *comm, int64_t waited_ns, int awaited, const wf_batch *batch)
+{
+    char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT];
+    const int missing = awaited_peer(comm, batch), peer = missing < 0 ? awaited : missing;
+    wf_record_text(&comm->doing, call);
+    if (comm->doing.sequence > 0)
+        snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
+    snprintf(text, sizeof text, "rank %d waited %lld ms for rank %d in %s%s", comm->rank,
+             (long long)(waited_ns / 1000000), peer, call, number);
+    return wf_failure_seen(comm, WF_ERR_TIMEOUT, text);
+}
+
+/* A rank whose left neighbour has come knows less about who is missing than the missing rank's right neighbour, and
+ * lets that one speak first. */
+static int64_t limit_ns(const wf_comm *comm)
+{
+    const int64_t nested = comm->nested ? (int64_t)WF_GRACE_MS * 1000000 : 0;
+    const int64_t limit = (int64_t)wf_config_get()->timeout_ms * 1000000 + nested;
+    const bool knows = comm->doing.sequence == 0 || wf_control_missing(comm) >= 0;
+    return knows ? limit : limit + (int64_t)WF_GRACE_MS * 500000;
+}
+
+bool wf_patience_crowded(const wf_comm *comm)
+{
+    static long processors;
+    if (processors == 0)
+        processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return comm->intra_size > processors;
+}
+
+wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch *batch)
+{
+    const int64_t waited = wf_now_ns() - patience->start_ns;
+    if (patience->polls++ % CONTROL_EVERY == 0)
+        WF_TRY(wf_control_poll(comm));
+    if (waited > limit_ns(comm))
+        return give_up(comm, waited, patience->peer, batch);
+    if (patience->polls < SPIN_POLLS && !wf_patience_crowded(comm))
+        return WF_OK;
+    if (waited < YIELD_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    return WF_OK;
+}

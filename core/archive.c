@@ -1,0 +1,116 @@
+#include "core/archive_author.h"
+#include "core/context_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH = 1024 };
+
+struct wf_archive {
+    wf_ctx *ctx;
+    const wf_archive_ops *ops;
+    void *own;
+    bool loading;
+    char group[PATH]; /* "gen/conv1/" */
+    char path[PATH];
+};
+
+wf_archive *wf_archive_new(wf_ctx *ctx, const wf_archive_ops *ops, bool loading, void *own)
+{
+    if (!ctx || !own)
+        return NULL;
+    wf_archive *archive = wf_calloc(ctx, 1, sizeof *archive);
+    if (!archive)
+        return wf_error_null();
+    archive->ctx = ctx;
+    archive->ops = ops;
+    archive->own = own;
+    archive->loading = loading;
+    return archive;
+}
+
+void *wf_archive_own(wf_archive *archive)
+{
+    return archive->own;
+}
+
+bool wf_archive_loading(const wf_archive *archive)
+{
+    return archive && archive->loading;
+}
+
+void wf_archive_set_loading(wf_archive *archive, bool loading)
+{
+    archive->loading = loading;
+    archive->group[0] = '\0';
+}
+
+void wf_archive_free(wf_archive *archive)
+{
+    if (!archive)
+        return;
+    if (archive->ops->free)
+        archive->ops->free(archive);
+    free(archive);
+}
+
+wf_status wf_archive_enter(wf_archive *archive, const char *name)
+{
+    WF_NEED(archive);
+    WF_NEED(name);
+    const size_t used = strlen(archive->group);
+    WF_CHECK(*name && !strchr(name, '/'), WF_ERR_ARGUMENT, "\"%s\" is not the name of a group", name);
+    WF_CHECK(used + strlen(name) + 2 <= PATH, WF_ERR_ARGUMENT, "the path %s%s is longer than %d bytes", archive->group,
+             name, (int)PATH);
+    snprintf(archive->group + used, PATH - used, "%s/", name);
+    return WF_OK;
+}
+
+wf_status wf_archive_leave(wf_archive *archive)
+{
+    WF_NEED(archive);
+    const size_t used = strlen(archive->group);
+    WF_CHECK(used > 0, WF_ERR_STATE, "an archive group is left that was not entered");
+    archive->group[used - 1] = '\0';
+    char *slash = strrchr(archive->group, '/');
+    *(slash ? slash + 1 : archive->group) = '\0';
+    return WF_OK;
+}
+
+static wf_status make_path(wf_archive *archive, const char *name)
+{
+    WF_NEED(archive);
+    WF_NEED(name);
+    WF_CHECK(strlen(archive->group) + strlen(name) < PATH, WF_ERR_ARGUMENT, "the path %s%s is longer than %d bytes",
+             archive->group, name, (int)PATH);
+    strcpy(archive->path, archive->group);
+    strcat(archive->path, name);
+    return WF_OK;
+}
+
+const char *wf_archive_path(wf_archive *archive, const char *name)
+{
+    return make_path(archive, name) == WF_OK ? archive->path : "";
+}
+
+wf_status wf_archive_tensor(wf_archive *archive, const char *name, wf_tensor *tensor)
+{
+    WF_NEED(tensor);
+    WF_TRY(make_path(archive, name));
+    return archive->ops->tensor(archive, archive->path, tensor);
+}
+
+wf_status wf_archive_i64(wf_archive *archive, const char *name, int64_t *value)
+{
+    WF_NEED(value);
+    WF_TRY(make_path(archive, name));
+    return archive->ops->i64(archive, archive->path, value);
+}
+
+wf_status wf_archive_f64(wf_archive *archive, const char *name, double *value)
+{
+    WF_NEED(value);
+    WF_TRY(make_path(archive, name));
+    return archive->ops->f64(archive, archive->path, value);
+}

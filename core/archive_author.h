@@ -1,0 +1,19 @@
+/* How a new kind of archive is made. */
+#ifndef WF_CORE_ARCHIVE_AUTHOR_H
+#define WF_CORE_ARCHIVE_AUTHOR_H
+
+#include "core/archive.h"
+
+/* path is the whole path of the part. */
+typedef struct wf_archive_ops {
+    wf_status (*tensor)(wf_archive *archive, const char *path, wf_tensor *tensor);
+    wf_status (*i64)(wf_archive *archive, const char *path, int64_t *value);
+    wf_status (*f64)(wf_archive *archive, const char *path, double *value);
+    void (*free)(wf_archive *archive); /* frees `own` */
+} wf_archive_ops;
+
+wf_archive *wf_archive_new(wf_ctx *ctx, const wf_archive_ops *ops, bool loading, void *own);
+void *wf_archive_own(wf_archive *archive);
+void wf_archive_set_loading(wf_archive *archive, bool loading);
+
+#endif

@@ -1,0 +1,62 @@
+#include "core/config_author.h"
+
+#include "core/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *text_of(const char *name, const char *otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? text : otherwise;
+}
+
+static long number_of(const char *name, long otherwise, long least)
+{
+    const char *text = text_of(name, NULL);
+    if (!text)
+        return otherwise;
+    char *end;
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+    if (errno == 0 && *end == '\0' && value >= least)
+        return value;
+    wf_log(WF_LOG_WARN, "%s is \"%s\", should be a whole number of at least %ld; taking %ld", name, text, least,
+           otherwise);
+    return otherwise;
+}
+
+static int level_of(const char *text)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(text, names[i]) == 0)
+            return i;
+    wf_log(WF_LOG_WARN, "WEFT_LOG is \"%s\", should be error, warn, info or debug; taking info", text);
+    return WF_LOG_INFO;
+}
+
+/* OMP_NUM_THREADS may list a number per level: the first counts. */
+static int omp_threads(void)
+{
+    const long n = strtol(text_of("OMP_NUM_THREADS", "0"), NULL, 10);
+    return n > 0 && n < 4096 ? (int)n : 0;
+}
+
+const wf_config *wf_config_get(void)
+{
+    static wf_config config;
+    static bool read;
+    if (!read) {
+        read = true;
+        config.log_level = level_of(text_of("WEFT_LOG", "info"));
+        config.device = text_of("WEFT_DEVICE", "cpu");
+        config.data = text_of("WEFT_DATA", NULL);
+        config.timeout_ms = number_of("WEFT_TIMEOUT_MS", 300000, 1);
+        config.deterministic = number_of("WEFT_DETERMINISTIC", 0, 0) != 0;
+        config.chunk_bytes = number_of("WEFT_CHUNK_BYTES", 1L << 30, 8);
+        config.omp_threads = omp_threads();
+    }
+    return &config;
+}

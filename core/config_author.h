@@ -1,0 +1,19 @@
+/* The one reader of the environment. Read once, at the first call; the README's table documents each variable. */
+#ifndef WF_CORE_CONFIG_AUTHOR_H
+#define WF_CORE_CONFIG_AUTHOR_H
+
+#include <stdbool.h>
+
+typedef struct wf_config {
+    const char *device; /* WEFT_DEVICE: "cpu" (default), "ref", "cuda" */
+    const char *data;   /* WEFT_DATA: folder of data sets, or NULL */
+    long timeout_ms;    /* WEFT_TIMEOUT_MS: longest wait for a peer; default 300000 */
+    int log_level;      /* WEFT_LOG: error, warn, info, debug; a wf_log_level */
+    bool deterministic; /* WEFT_DETERMINISTIC: 1 = no sum whose order may vary */
+    long chunk_bytes;   /* WEFT_CHUNK_BYTES: most bytes in one MPI call; default 1 GiB; set small in tests */
+    int omp_threads;    /* OMP_NUM_THREADS, or 0 where it is not set */
+} wf_config;
+
+const wf_config *wf_config_get(void);
+
+#endif

@@ -1,0 +1,125 @@
+#include "core/context_author.h"
+
+#include "core/config_author.h"
+#include "core/log.h"
+#include "core/pool_impl.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A device by name: the one list. */
+static const struct {
+    const char *name;
+    const wf_kernels *(*kernels)(void);
+} devices[] = {{"cpu", wf_kernels_cpu}, {"ref", wf_kernels_ref}, {"cuda", wf_kernels_cuda}};
+
+static const wf_kernels *device_kernels(const char *name)
+{
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        if (strcmp(name, devices[i].name) == 0)
+            return devices[i].kernels();
+    WF_FAIL_NULL(WF_ERR_ARGUMENT, "device \"%s\" is not known; use cpu, ref or cuda", name);
+}
+
+static int default_threads(void)
+{
+    const int asked = wf_config_get()->omp_threads;
+    cpu_set_t set;
+    if (asked > 0)
+        return asked;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+wf_ctx *wf_ctx_new(wf_ctx_opts opts)
+{
+    const wf_kernels *k = device_kernels(opts.device ? opts.device : wf_config_get()->device);
+    if (!k)
+        return NULL;
+    WF_CHECK_NULL(opts.dtype == WF_F32 || opts.dtype == WF_F64, WF_ERR_DTYPE, "a context's type is f32 or f64, not %s",
+                  wf_dtype_name(opts.dtype));
+    wf_ctx *ctx = calloc(1, sizeof *ctx);
+    WF_CHECK_NULL(ctx, WF_ERR_MEMORY, "no memory for a context");
+    *ctx = (wf_ctx){.k = k, .dtype = opts.dtype, .seed = opts.seed};
+    ctx->pool = wf_pool_new(ctx);
+    if (!ctx->pool) {
+        free(ctx);
+        return wf_error_null();
+    }
+    WF_TRY_NULL(wf_ctx_set_threads(ctx, opts.threads ? opts.threads : default_threads()));
+    return ctx;
+}
+
+wf_status wf_ctx_free(wf_ctx *ctx)
+{
+    static const char *const names[WF_LIVES] = {"tensor",   "tape",     "layer",       "optimizer",
+                                                "data set", "iterator", "communicator"};
+    if (!ctx)
+        return WF_OK;
+    char text[256] = "";
+    int at = 0;
+    for (int i = 0; i < WF_LIVES; i++)
+        if (ctx->live[i] != 0)
+            at += snprintf(text + at, sizeof text - (size_t)at, "%s%lld %s%s", at ? ", " : "", (long long)ctx->live[i],
+                           names[i], ctx->live[i] == 1 ? "" : "s");
+    WF_CHECK(at == 0, WF_ERR_STATE, "the context is closed with live objects: %s", text);
+    if (ctx->k->shutdown)
+        ctx->k->shutdown(ctx);
+    wf_pool_free(ctx->pool);
+    free(ctx);
+    return WF_OK;
+}
+
+const char *wf_ctx_device(const wf_ctx *ctx)
+{
+    return ctx ? ctx->k->name : "";
+}
+
+wf_dtype wf_ctx_dtype(const wf_ctx *ctx)
+{
+    return ctx ? ctx->dtype : WF_F32;
+}
+
+uint64_t wf_ctx_seed(const wf_ctx *ctx)
+{
+    return ctx ? ctx->seed : 0;
+}
+
+int wf_ctx_threads(const wf_ctx *ctx)
+{
+    return ctx ? ctx->threads : 0;
+}
+
+wf_status wf_ctx_set_dtype(wf_ctx *ctx, wf_dtype dtype)
+{
+    WF_NEED(ctx);
+    WF_CHECK(dtype == WF_F32 || dtype == WF_F64, WF_ERR_DTYPE, "a context's type is f32 or f64, not %s",
+             wf_dtype_name(dtype));
+    WF_CHECK(ctx->roots == 0, WF_ERR_STATE, "the context's type is set before the first layer is made");
+    ctx->dtype = dtype;
+    return WF_OK;
+}
+
+wf_status wf_ctx_set_seed(wf_ctx *ctx, uint64_t seed)
+{
+    WF_NEED(ctx);
+    WF_CHECK(ctx->roots == 0, WF_ERR_STATE, "the context's seed is set before the first layer is made");
+    ctx->seed = seed;
+    return WF_OK;
+}
+
+wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads)
+{
+    WF_NEED(ctx);
+    WF_CHECK(threads >= 1 && threads <= 4096, WF_ERR_ARGUMENT, "threads is %d, should be 1 to 4096", threads);
+    ctx->threads = threads;
+    omp_set_num_threads(threads);
+    return WF_OK;
+}
+
+void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by)
+{
+    ctx->live[kind] += by;
+}

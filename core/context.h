@@ -1,0 +1,49 @@
+/* The context: device, type, seed, threads, memory pool and counters of one process. Local. */
+#ifndef WF_CORE_CONTEXT_H
+#define WF_CORE_CONTEXT_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_ctx wf_ctx;
+
+typedef struct wf_ctx_opts {
+    const char *device; /* "cpu", "ref" or "cuda"; NULL: WEFT_DEVICE, else "cpu" */
+    wf_dtype dtype;     /* of parameters: WF_F32 (default) or WF_F64 */
+    uint64_t seed;      /* of all random numbers; 0 is a seed like any other */
+    int threads;        /* 0: OMP_NUM_THREADS, else the processors this process may use */
+} wf_ctx_opts;
+
+/* A context of its own, for programs without a communicator; wf_comm_ctx gives one that belongs to a communicator. The
+ * caller frees it. */
+wf_ctx *wf_ctx_new(wf_ctx_opts opts);
+/* WF_ERR_STATE, naming the types and counts, if objects of this context are still alive; the context then stays. */
+wf_status wf_ctx_free(wf_ctx *ctx);
+
+const char *wf_ctx_device(const wf_ctx *ctx);
+wf_dtype wf_ctx_dtype(const wf_ctx *ctx);
+uint64_t wf_ctx_seed(const wf_ctx *ctx);
+int wf_ctx_threads(const wf_ctx *ctx);
+
+/* Before the first layer is made. */
+wf_status wf_ctx_set_dtype(wf_ctx *ctx, wf_dtype dtype);
+wf_status wf_ctx_set_seed(wf_ctx *ctx, uint64_t seed);
+wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads);
+
+typedef struct wf_memory_counters {
+    int64_t system_allocations; /* calls of malloc (or cudaMalloc) made by the library since the context was made */
+    int64_t pool_takes;         /* blocks handed out by the pool */
+    size_t bytes_in_use, bytes_peak, bytes_reserved;
+} wf_memory_counters;
+wf_memory_counters wf_ctx_memory(const wf_ctx *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* The context as the library sees it: kernel table, pool, live-object counters, hooks that comm fills. */
+#ifndef WF_CORE_CONTEXT_AUTHOR_H
+#define WF_CORE_CONTEXT_AUTHOR_H
+
+#include "core/kernels_author.h"
+
+/* Kinds of objects whose life is counted. */
+typedef enum wf_live {
+    WF_LIVE_TENSOR = 0,
+    WF_LIVE_TAPE,
+    WF_LIVE_LAYER,
+    WF_LIVE_OPTIM,
+    WF_LIVE_DATASET,
+    WF_LIVE_ITER,
+    WF_LIVE_COMM, /* communicators split from the first, and meshes */
+    WF_LIVES
+} wf_live;
+
+typedef struct wf_pool wf_pool;
+
+struct wf_ctx {
+    const wf_kernels *k;
+    wf_dtype dtype;
+    uint64_t seed;
+    int threads;
+    wf_pool *pool;
+    int64_t live[WF_LIVES];
+    uint64_t roots;     /* layers made so far: tells root layers apart in random streams */
+    uint64_t tapes;     /* tapes made so far, likewise */
+    int64_t vars;       /* variables alive on all tapes */
+    uint64_t backwards; /* backwards started */
+    void *device_own;   /* a filling's own state (primitive cache, streams); freed by its shutdown */
+
+    /* Filled by comm. Where NULL: the pool's memory is plain, and nothing more is to be done. */
+    void *comm;
+    wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
+    void (*shared_release)(void *comm, void *data, size_t bytes);
+};
+
+void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
+
+/* The pool: size classes; a block given back is reused. Blocks are 64-byte aligned. A take of 0 bytes gives NULL.
+ * Main thread only. Workspace of a kernel is taken and given within the slot. */
+wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
+void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
+
+/* malloc, calloc and realloc of the library on its main thread: counted. NULL and a recorded WF_ERR_MEMORY on failure.
+ */
+void *wf_malloc(wf_ctx *ctx, size_t bytes);
+void *wf_calloc(wf_ctx *ctx, size_t count, size_t size);
+void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes);
+char *wf_strdup(wf_ctx *ctx, const char *text);
+
+/* Frees the packed forms of a parameter. */
+void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms);
+
+#endif

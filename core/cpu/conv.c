@@ -1,0 +1,279 @@
+/* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. */
+#include "core/cpu/dnn_impl.h"
+#include "core/cpu/form_impl.h"
+
+#include <string.h>
+
+static bool has_zero(const wf_array *a)
+{
+    return wf_array_count(a) == 0;
+}
+
+static bool takes(const wf_array *x, const wf_array *w, const wf_array *y)
+{
+    return (y->dtype == WF_F32 || y->dtype == WF_BF16) && x->dtype == y->dtype && w->dtype == y->dtype &&
+           !has_zero(x) && !has_zero(w) && !has_zero(y);
+}
+
+static bool crops(const wf_conv_geom *geom)
+{
+    for (int d = 0; d < geom->nd; d++)
+        if (geom->pad_lo[d] < 0 || geom->pad_hi[d] < 0)
+            return true;
+    return false;
+}
+
+static wf_dnn_key key_of(const wf_ctx *ctx, wf_dnn_kind kind, int flags, const wf_conv_geom *geom, const wf_array *x,
+                         const wf_array *y)
+{
+    wf_dnn_key key;
+    const size_t bytes = (size_t)geom->nd * sizeof(int64_t);
+    memset(&key, 0, sizeof key);
+    key.kind = (int32_t)kind;
+    key.dtype = (int32_t)x->dtype;
+    key.nd = geom->nd;
+    key.flags = flags;
+    key.threads = ctx->threads;
+    key.n = x->shape.dim[0];
+    key.c = x->shape.dim[1];
+    key.f = y->shape.dim[1];
+    key.groups = geom->groups;
+    memcpy(key.in, x->shape.dim + 2, bytes);
+    memcpy(key.out, y->shape.dim + 2, bytes);
+    memcpy(key.kernel, geom->kernel, bytes);
+    memcpy(key.stride, geom->stride, bytes);
+    memcpy(key.dilation, geom->dilation, bytes);
+    memcpy(key.lo, geom->pad_lo, bytes);
+    memcpy(key.hi, geom->pad_hi, bytes);
+    return key;
+}
+
+static wf_status reorder_filter(wf_ctx *ctx, const void *how, const wf_array *w, void *form)
+{
+    return wf_dnn_reorder(ctx, how, w->data, form);
+}
+
+static wf_status form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, wf_form *form)
+{
+    *form = (wf_form){.data = w->data};
+    return op->reorder ? wf_form_take(ctx, w, op->form_key, op->form_bytes, reorder_filter, op, form) : WF_OK;
+}
+
+/* The part of x that negative pads leave, and a geometry without negative pads. */
+typedef struct cropped {
+    wf_conv_geom geom;
+    wf_strided part; /* of the whole */
+    wf_array x;      /* dense, in memory of the pool */
+    size_t bytes;
+} cropped;
+
+static bool crop_of(const wf_conv_geom *geom, const wf_array *x, cropped *crop)
+{
+    *crop = (cropped){.geom = *geom, .part = wf_array_strided(x), .x = *x};
+    int64_t offset = 0;
+    for (int d = 0; d < geom->nd; d++) {
+        const int64_t lo = geom->pad_lo[d] < 0 ? -geom->pad_lo[d] : 0, hi = geom->pad_hi[d] < 0 ? -geom->pad_hi[d] : 0;
+        if (lo + hi >= x->shape.dim[2 + d])
+            return false;
+        offset += lo * crop->part.stride[2 + d];
+        crop->part.dim[2 + d] = crop->x.shape.dim[2 + d] = x->shape.dim[2 + d] - lo - hi;
+        crop->geom.pad_lo[d] += lo;
+        crop->geom.pad_hi[d] += hi;
+    }
+    const size_t size = wf_dtype_size(x->dtype);
+    crop->part.data = (char *)x->data + offset * (int64_t)size;
+    crop->bytes = (size_t)wf_array_count(&crop->x) * size;
+    crop->x.forms = NULL;
+    return true;
+}
+
+static wf_status crop_in(wf_ctx *ctx, cropped *crop)
+{
+    WF_TRY(wf_pool_take(ctx, crop->bytes, &crop->x.data));
+    const wf_strided dense = wf_array_strided(&crop->x);
+    return wf_cpu_copy(ctx, &crop->part, &dense, false);
+}
+
+static wf_status forward_cropped(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                                 const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+{
+    cropped crop;
+    if (!crop_of(geom, x, &crop))
+        return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
+    wf_status status = crop_in(ctx, &crop);
+    if (status == WF_OK)
+        status = wf_cpu_conv_forward(ctx, &crop.geom, &crop.x, w, bias, epilogue, y);
+    wf_pool_give(ctx, crop.x.data, crop.bytes);
+    return status;
+}
+
+static wf_status forward_dnn(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                             const wf_array *bias, const wf_epilogue *fused, const wf_array *y, bool *done)
+{
+    const wf_dnn_op *op = NULL;
+    const int flags = (wf_cpu_data(bias) ? WF_DNN_BIAS : 0) | (fused ? WF_DNN_ACT : 0);
+    wf_dnn_key key = key_of(ctx, WF_DNN_FORWARD, flags, geom, x, y);
+    key.slope = fused ? wf_epilogue_slope(fused) : 0.0F;
+    WF_TRY(wf_dnn_find(ctx, &key, &op));
+    *done = op != NULL;
+    if (!op)
+        return WF_OK;
+    wf_form form;
+    WF_TRY(form_take(ctx, op, w, &form));
+    void *const data[WF_DNN_ROLES] = {
+        [WF_DNN_X] = x->data, [WF_DNN_W] = form.data, [WF_DNN_B] = wf_cpu_data(bias), [WF_DNN_Y] = y->data};
+    const wf_status status = wf_dnn_run(ctx, op, data);
+    wf_form_give(ctx, &form);
+    return status;
+}
+
+wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+{
+    if (!takes(x, w, y))
+        return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
+    if (crops(geom))
+        return forward_cropped(ctx, geom, x, w, bias, epilogue, y);
+    bool done = true;
+    const bool noisy = epilogue && epilogue->noise != 0;
+    const wf_epilogue *const fused = noisy || wf_epilogue_is_plain(epilogue) ? NULL : epilogue;
+    WF_TRY(forward_dnn(ctx, geom, x, w, bias, fused, y, &done));
+    if (!done)
+        return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
+    return noisy ? wf_cpu_epilogue_forward(ctx, epilogue, y, y) : WF_OK;
+}
+
+/* dx without bias and epilogue, all of it written. `done` is false where oneDNN does not take it. */
+static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                               const wf_array *dx, bool *done)
+{
+    const wf_dnn_op *op = NULL;
+    *done = true;
+    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_DATA, 0, geom, dx, dy);
+    WF_TRY(wf_dnn_find(ctx, &key, &op));
+    *done = op != NULL;
+    if (!op)
+        return WF_OK;
+    wf_form form;
+    WF_TRY(form_take(ctx, op, w, &form));
+    void *const data[WF_DNN_ROLES] = {[WF_DNN_X] = dx->data, [WF_DNN_W] = form.data, [WF_DNN_Y] = dy->data};
+    const wf_status status = wf_dnn_run(ctx, op, data);
+    wf_form_give(ctx, &form);
+    return status;
+}
+
+/* What was cropped away has no gradient: zeros around the part. */
+static wf_status backward_data_cropped(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                                       const wf_array *dx, bool *done)
+{
+    cropped crop;
+    *done = crop_of(geom, dx, &crop);
+    if (!*done)
+        return WF_OK;
+    WF_TRY(wf_pool_take(ctx, crop.bytes, &crop.x.data));
+    wf_status status = backward_data(ctx, &crop.geom, dy, w, &crop.x, done);
+    if (status == WF_OK && *done)
+        status = wf_cpu_fill(ctx, dx, 0);
+    if (status == WF_OK && *done) {
+        const wf_strided dense = wf_array_strided(&crop.x);
+        status = wf_cpu_copy(ctx, &dense, &crop.part, false);
+    }
+    wf_pool_give(ctx, crop.x.data, crop.bytes);
+    return status;
+}
+
+wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+{
+    bool done = false;
+    const bool follows = wf_cpu_data(bias) || !wf_epilogue_is_plain(epilogue);
+    if (!takes(dy, w, dx) || (follows && dx->dtype != WF_F32))
+        return REF->conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
+    if (crops(geom))
+        WF_TRY(backward_data_cropped(ctx, geom, dy, w, dx, &done));
+    else
+        WF_TRY(backward_data(ctx, geom, dy, w, dx, &done));
+    if (!done)
+        return REF->conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
+    return follows ? wf_cpu_bias_epilogue(ctx, bias, epilogue, dx) : WF_OK;
+}
+
+static wf_status filter_cropped(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
+                                const wf_array *dw, const wf_array *dbias, bool accumulate)
+{
+    cropped crop;
+    if (!crop_of(geom, x, &crop))
+        return REF->conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
+    wf_status status = crop_in(ctx, &crop);
+    if (status == WF_OK)
+        status = wf_cpu_conv_backward_filter(ctx, &crop.geom, &crop.x, dy, dw, dbias, accumulate);
+    wf_pool_give(ctx, crop.x.data, crop.bytes);
+    return status;
+}
+
+/* Whether some tap meets nothing but padding. */
+static bool has_idle_tap(const wf_dnn_key *key)
+{
+    for (int d = 0; d < key->nd; d++)
+        for (int64_t k = 0; k < key->kernel[d]; k++) {
+            bool used = false;
+            for (int64_t o = 0; o < key->out[d] && !used; o++) {
+                const int64_t i = o * key->stride[d] - key->lo[d] + k * key->dilation[d];
+                used = i >= 0 && i < key->in[d];
+            }
+            if (!used)
+                return true;
+        }
+    return false;
+}
+
+/* Where oneDNN 2.6 reads and writes what it should not: taps on padding alone (bf16, and f32 volumes), and volumes of
+ * which more than the first window starts in the padding. */
+static bool goes_wrong(const wf_dnn_key *key)
+{
+    const bool volume = key->nd == 3;
+    if (volume && key->stride[0] > 1 && key->lo[0] > key->stride[0])
+        return true;
+    return (volume || key->dtype == WF_BF16) && has_idle_tap(key);
+}
+
+static wf_status filter_run(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *x, const wf_array *dy, const wf_array *dw,
+                            void *dbias)
+{
+    void *form = NULL;
+    if (op->reorder)
+        WF_TRY(wf_pool_take(ctx, op->form_bytes, &form));
+    void *const data[WF_DNN_ROLES] = {
+        [WF_DNN_X] = x->data, [WF_DNN_W] = form ? form : dw->data, [WF_DNN_B] = dbias, [WF_DNN_Y] = dy->data};
+    wf_status status = wf_dnn_run(ctx, op, data);
+    if (status == WF_OK && form)
+        status = wf_dnn_reorder(ctx, op, dw->data, form);
+    wf_pool_give(ctx, form, op->form_bytes);
+    return status;
+}
+
+wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
+                                      const wf_array *dw, const wf_array *dbias, bool accumulate)
+{
+    if (!takes(x, dw, dy))
+        return REF->conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
+    if (crops(geom))
+        return filter_cropped(ctx, geom, x, dy, dw, dbias, accumulate);
+    const wf_dnn_op *op = NULL;
+    const int flags = (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0);
+    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_FILTER, flags, geom, x, dy);
+    if (!goes_wrong(&key))
+        WF_TRY(wf_dnn_find(ctx, &key, &op));
+    if (!op)
+        return REF->conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
+    if (!wf_cpu_data(dbias) || !accumulate)
+        return filter_run(ctx, op, x, dy, dw, wf_cpu_data(dbias));
+    wf_array fresh = *dbias;
+    const size_t bytes = (size_t)wf_array_count(dbias) * wf_dtype_size(dbias->dtype);
+    WF_TRY(wf_pool_take(ctx, bytes, &fresh.data));
+    wf_status status = filter_run(ctx, op, x, dy, dw, fresh.data);
+    if (status == WF_OK)
+        status = wf_cpu_binary(ctx, WF_BINARY_LINEAR, 1, &fresh, 0, NULL, dbias, true);
+    wf_pool_give(ctx, fresh.data, bytes);
+    return status;
+}

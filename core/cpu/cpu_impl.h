@@ -1,0 +1,135 @@
+/* Inside the cpu filling: its slots, and what they share. Float32 has fast forms throughout; what a slot has no fast
+ * form for goes to the ref slot of the same name. Results depend on the inputs alone or, where oneDNN sums, on the
+ * inputs and the number of threads. */
+#ifndef WF_CORE_CPU_CPU_IMPL_H
+#define WF_CORE_CPU_CPU_IMPL_H
+
+#include "core/context_author.h"
+
+#include <stdint.h>
+
+/* Clang says where it did not make vectors of a loop, as under sanitizers; that is no error. */
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
+#define REF wf_kernels_ref()
+
+/* Threads worth waking for `work` elements of light arithmetic. */
+static inline int wf_cpu_team(const wf_ctx *ctx, int64_t work)
+{
+    return work < 16384 || ctx->threads < 1 ? 1 : ctx->threads;
+}
+
+static inline int64_t wf_cpu_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The elements of an array that may be absent: NULL, or without data. */
+static inline void *wf_cpu_data(const wf_array *a)
+{
+    return a ? a->data : NULL;
+}
+
+/* Whether an array is absent or of this type. */
+static inline bool wf_cpu_is(const wf_array *a, wf_dtype dtype)
+{
+    return !a || !a->data || a->dtype == dtype;
+}
+
+/* The number of rows of C contiguous elements of a rank 2 to 5 array. */
+static inline int64_t wf_cpu_rows(const wf_array *a, int64_t *channels)
+{
+    int64_t n = 0, pixels = 0;
+    wf_array_ncp(a, &n, channels, &pixels);
+    return n * pixels;
+}
+
+static inline bool wf_epilogue_is_plain(const wf_epilogue *epilogue)
+{
+    return !epilogue || (epilogue->act == WF_ACT_NONE && epilogue->noise == 0);
+}
+
+/* The slope of the epilogue's activation on negative values: 1 for none, 0 for ReLU. */
+static inline float wf_epilogue_slope(const wf_epilogue *epilogue)
+{
+    if (!epilogue || epilogue->act == WF_ACT_NONE)
+        return 1.0F;
+    return epilogue->act == WF_ACT_RELU ? 0.0F : (float)epilogue->slope;
+}
+
+/* Elements of a chunk that stays in the first-level cache, a multiple of 16. */
+#define WF_CPU_CHUNK 2048
+
+/* Standard normal numbers for elements [lo, lo + n) of the array in memory, n <= WF_CPU_CHUNK; `out` holds n numbers.
+ * wf_cpu_uniforms: numbers in [0, 1). */
+void wf_cpu_normals(const wf_random *random, wf_order order, int64_t lo, int64_t n, float *out);
+void wf_cpu_uniforms(const wf_random *random, wf_order order, int64_t lo, int64_t n, float *out);
+
+/* y = act(x + sd n) of `count` elements that start at element `lo` of the array; the activation and the noise are the
+ * epilogue's (not NULL). x and y may be the same. */
+void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, int64_t count, const float *x,
+                       float *y);
+
+/* x[row][c] = epilogue(x[row][c] + bias[c]) in place, f32; bias and epilogue may be NULL. */
+wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x);
+
+/* The slots. */
+wf_status wf_cpu_alloc(wf_ctx *ctx, size_t bytes, void **data);
+void wf_cpu_release(wf_ctx *ctx, void *data, size_t bytes);
+wf_status wf_cpu_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
+wf_status wf_cpu_fill(wf_ctx *ctx, const wf_array *y, double value);
+wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
+                        const wf_array *y);
+wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
+wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx);
+wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
+                                      const wf_array *dw, const wf_array *dbias, bool accumulate);
+wf_status wf_cpu_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
+wf_status wf_cpu_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                   const wf_array *dv);
+wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
+                        const wf_array *bias, const wf_array *c, bool accumulate);
+wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
+                              const wf_array *index);
+wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
+                               const wf_array *dx);
+wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
+wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx);
+wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
+wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                              const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
+                              const wf_array *y);
+wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                                     const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                     const wf_array *sum_g, const wf_array *sum_gx);
+wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                               const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
+                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                               const wf_array *dx);
+wf_status wf_cpu_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
+wf_status wf_cpu_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
+                              const wf_array *dy, const wf_array *dx, bool accumulate);
+wf_status wf_cpu_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
+                        const wf_array *y, bool accumulate);
+wf_status wf_cpu_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y);
+wf_status wf_cpu_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y);
+wf_status wf_cpu_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y);
+wf_status wf_cpu_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate);
+wf_status wf_cpu_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
+wf_status wf_cpu_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
+                                  const wf_array *dx);
+wf_status wf_cpu_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                              double scale, const wf_array *loss);
+wf_status wf_cpu_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                               const wf_array *dloss, double scale, const wf_array *dx);
+wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+                              const wf_array *dx);
+wf_status wf_cpu_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
+                              int64_t segments, const wf_optim_segment *segment);
+void wf_cpu_shutdown(wf_ctx *ctx);
+
+#endif

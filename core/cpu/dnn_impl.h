@@ -1,0 +1,73 @@
+/* oneDNN as the cpu filling uses it: a cache of primitives per context, keyed by everything that shapes them. */
+#ifndef WF_CORE_CPU_DNN_IMPL_H
+#define WF_CORE_CPU_DNN_IMPL_H
+
+#include "core/cpu/cpu_impl.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#define TRY_DNN(call)                                                                                                  \
+    do {                                                                                                               \
+        const dnnl_status_t try_dnn_status_ = (call);                                                                  \
+        if (try_dnn_status_ != dnnl_success)                                                                           \
+            return WF_RAISE(try_dnn_status_ == dnnl_out_of_memory ? WF_ERR_MEMORY : WF_ERR_UNSUPPORTED,                \
+                            "oneDNN: %s gave status %d", #call, (int)try_dnn_status_);                                 \
+    } while (0)
+
+typedef enum wf_dnn_kind {
+    WF_DNN_FORWARD = 1,
+    WF_DNN_BACKWARD_DATA,
+    WF_DNN_BACKWARD_FILTER,
+    WF_DNN_MATMUL, /* [n,c] times [c,f] */
+} wf_dnn_kind;
+
+enum {
+    WF_DNN_BIAS = 1,
+    WF_DNN_ACT = 2,        /* leaky ReLU of `slope` after the bias */
+    WF_DNN_ACCUMULATE = 4, /* the filter's gradient, or the product, is added to what is there */
+    WF_DNN_A_TRANSPOSED = 8,
+    WF_DNN_B_TRANSPOSED = 16,
+};
+
+/* Zero it as a whole before filling it: it is compared as bytes. */
+typedef struct wf_dnn_key {
+    int32_t kind, dtype, nd, flags, threads;
+    float slope;
+    int64_t n, c, f, groups;
+    int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL], kernel[WF_MAX_SPATIAL], stride[WF_MAX_SPATIAL];
+    int64_t dilation[WF_MAX_SPATIAL], lo[WF_MAX_SPATIAL], hi[WF_MAX_SPATIAL];
+} wf_dnn_key;
+
+typedef enum wf_dnn_role {
+    WF_DNN_X = 0,
+    WF_DNN_W, /* the filter, or its gradient, in oneDNN's form */
+    WF_DNN_B,
+    WF_DNN_Y,
+    WF_DNN_SCRATCH,
+    WF_DNN_ROLES
+} wf_dnn_role;
+
+typedef struct wf_dnn_op {
+    struct wf_dnn_op *next;
+    wf_dnn_key key;
+    dnnl_primitive_t primitive; /* NULL: oneDNN does not take it */
+    dnnl_memory_t memory[WF_DNN_ROLES];
+    int argument[WF_DNN_ROLES]; /* 0: the role is unused */
+    size_t scratch_bytes;
+
+    /* From the filter as stored to oneDNN's form, or back for gradients; NULL where they are the same. */
+    dnnl_primitive_t reorder;
+    dnnl_memory_t stored, reorder_scratch;
+    size_t form_bytes, reorder_scratch_bytes;
+    uint64_t form_key;
+} wf_dnn_op;
+
+/* The operation of a key, made at its first use; NULL in *op where oneDNN does not take it. */
+wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op);
+
+/* Runs an operation on data by role (the scratchpad is taken here). */
+wf_status wf_dnn_run(wf_ctx *ctx, const wf_dnn_op *op, void *const data[WF_DNN_ROLES]);
+/* Runs its reorder: from `stored` to `form`, or for gradients from `form` to `stored`. */
+wf_status wf_dnn_reorder(wf_ctx *ctx, const wf_dnn_op *op, void *stored, void *form);
+
+#endif

@@ -1,0 +1,120 @@
+/* Fill, binary operations, and sums over all elements. */
+#include "core/cpu/cpu_impl.h"
+
+#include <string.h>
+
+wf_status wf_cpu_fill(wf_ctx *ctx, const wf_array *y, double value)
+{
+    const int64_t n = wf_array_count(y);
+    if (y->dtype != WF_F32)
+        return REF->fill(ctx, y, value);
+    const float v = (float)value;
+    float *const out = y->data;
+#pragma omp parallel for simd num_threads(wf_cpu_team(ctx, n)) schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        out[i] = v;
+    return WF_OK;
+}
+
+#define EACH(statement)                                                                                                \
+    do {                                                                                                               \
+        _Pragma("omp parallel for simd num_threads(team) schedule(static)") for (int64_t i = 0; i < n; i++)            \
+        {                                                                                                              \
+            statement;                                                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+static void scaled(int team, int64_t n, float alpha, const float *a, float *y, bool accumulate)
+{
+    if (accumulate)
+        EACH(y[i] = __builtin_fmaf(alpha, a[i], y[i]));
+    else
+        EACH(y[i] = alpha * a[i]);
+}
+
+static void linear(int team, int64_t n, float alpha, const float *a, float beta, const float *b, float *y,
+                   bool accumulate)
+{
+    if (accumulate)
+        EACH(y[i] += __builtin_fmaf(alpha, a[i], beta * b[i]));
+    else
+        EACH(y[i] = __builtin_fmaf(alpha, a[i], beta * b[i]));
+}
+
+static void multiplied(int team, int64_t n, float alpha, const float *a, const float *b, float *y, bool accumulate)
+{
+    if (accumulate)
+        EACH(y[i] = __builtin_fmaf(alpha * a[i], b[i], y[i]));
+    else
+        EACH(y[i] = alpha * a[i] * b[i]);
+}
+
+wf_status wf_cpu_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
+                        const wf_array *y, bool accumulate)
+{
+    if (y->dtype != WF_F32 || a->dtype != WF_F32 || !wf_cpu_is(b, WF_F32))
+        return REF->binary(ctx, op, alpha, a, beta, b, y, accumulate);
+    const int64_t n = wf_array_count(y);
+    const int team = wf_cpu_team(ctx, n);
+    if (!wf_cpu_data(b))
+        scaled(team, n, (float)alpha, a->data, y->data, accumulate);
+    else if (op == WF_BINARY_MUL)
+        multiplied(team, n, (float)alpha, a->data, b->data, y->data, accumulate);
+    else
+        linear(team, n, (float)alpha, a->data, (float)beta, b->data, y->data, accumulate);
+    return WF_OK;
+}
+
+/* Sums are made in parts whose bounds depend on n alone, and the parts are added in order: the number of threads does
+ * not show in the result. */
+enum { PARTS = 64, STRIDE = 64 };
+
+static double part_sum(const float *x, int64_t n, bool squares)
+{
+    double lane[STRIDE] = {0}, total = 0;
+    int64_t at = 0;
+    for (; at + STRIDE <= n; at += STRIDE)
+        for (int l = 0; l < STRIDE; l++) {
+            const double v = x[at + l];
+            lane[l] += squares ? v * v : v;
+        }
+    for (; at < n; at++)
+        lane[at % STRIDE] += squares ? (double)x[at] * (double)x[at] : (double)x[at];
+    for (int l = 0; l < STRIDE; l++)
+        total += lane[l];
+    return total;
+}
+
+static double array_sum(const wf_ctx *ctx, const wf_array *x, bool squares)
+{
+    const int64_t n = wf_array_count(x);
+    const float *const in = x->data;
+    double part[PARTS], total = 0;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
+    for (int p = 0; p < PARTS; p++) {
+        int64_t lo, hi;
+        wf_block(n, PARTS, p, &lo, &hi);
+        part[p] = hi > lo ? part_sum(in + lo, hi - lo, squares) : 0;
+    }
+    for (int p = 0; p < PARTS; p++)
+        total += part[p];
+    return total;
+}
+
+wf_status wf_cpu_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)
+{
+    if (x->dtype != WF_F32 || y->dtype != WF_F32)
+        return REF->sum(ctx, x, scale, y);
+    *(float *)y->data = (float)(scale * array_sum(ctx, x, false));
+    return WF_OK;
+}
+
+wf_status wf_cpu_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate)
+{
+    if (x->dtype != WF_F32 || out->dtype != WF_F64)
+        return REF->sum_squares(ctx, x, out, accumulate);
+    double *const total = out->data;
+    const double sum = array_sum(ctx, x, true);
+    *total = accumulate ? *total + sum : sum;
+    return WF_OK;
+}

@@ -1,0 +1,50 @@
+#include "core/cpu/form_impl.h"
+
+static wf_status kept_new(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_packed_form **kept)
+{
+    wf_packed_form *form = wf_calloc(ctx, 1, sizeof *form);
+    *kept = form;
+    if (!form)
+        return wf_error_take("packed filter", __FILE__, __LINE__);
+    *form = (wf_packed_form){.next = *w->forms, .key = key, .bytes = bytes, .version = w->version + 1};
+    *w->forms = form;
+    return WF_OK;
+}
+
+static wf_status kept_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_form_maker make,
+                           const void *how, void **data)
+{
+    wf_packed_form *kept = *w->forms;
+    while (kept && (kept->key != key || kept->bytes != bytes))
+        kept = kept->next;
+    if (!kept)
+        WF_TRY(kept_new(ctx, w, key, bytes, &kept));
+    if (!kept->data)
+        WF_TRY(wf_pool_take(ctx, bytes, &kept->data));
+    if (kept->version != w->version) {
+        WF_TRY(make(ctx, how, w, kept->data));
+        kept->version = w->version;
+    }
+    *data = kept->data;
+    return WF_OK;
+}
+
+wf_status wf_form_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_form_maker make, const void *how,
+                       wf_form *form)
+{
+    *form = (wf_form){.bytes = bytes};
+    if (w->forms)
+        return kept_take(ctx, w, key, bytes, make, how, &form->data);
+    WF_TRY(wf_pool_take(ctx, bytes, &form->temporary));
+    form->data = form->temporary;
+    const wf_status status = make(ctx, how, w, form->data);
+    if (status != WF_OK)
+        wf_form_give(ctx, form);
+    return status;
+}
+
+void wf_form_give(wf_ctx *ctx, wf_form *form)
+{
+    wf_pool_give(ctx, form->temporary, form->bytes);
+    form->temporary = NULL;
+}

@@ -1,0 +1,141 @@
+/* Losses over all elements, and the gradient of the negative log likelihood. */
+#include "core/cpu/cpu_impl.h"
+#include "core/cpu/vmath_impl.h"
+
+#include <string.h>
+
+static float bce(float x, float t)
+{
+    return (x < 0.0F ? 0.0F : x) - x * t + vm_log1p_unit(vm_exp(-vm_abs(x)));
+}
+
+static float square(float x, float t)
+{
+    return (x - t) * (x - t);
+}
+
+static float distance(float x, float t)
+{
+    return vm_abs(x - t);
+}
+
+/* Parts of fixed bounds, so that the number of threads does not show; t is read with step 0 where it is one value. */
+enum { PART = 4096 };
+
+#define PART_SUM(value)                                                                                                \
+    do {                                                                                                               \
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum +=                                  \
+            (double)value(x[i], t[i * step]);                                                                          \
+    } while (0)
+
+static double part_sum(wf_loss_kind kind, int64_t n, const float *x, const float *t, int64_t step)
+{
+    double sum = 0;
+    switch (kind) {
+    case WF_LOSS_BCE_LOGITS:
+        PART_SUM(bce);
+        break;
+    case WF_LOSS_MSE:
+        PART_SUM(square);
+        break;
+    case WF_LOSS_L1:
+        PART_SUM(distance);
+        break;
+    }
+    return sum;
+}
+
+wf_status wf_cpu_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                              double scale, const wf_array *loss)
+{
+    if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || loss->dtype != WF_F32)
+        return REF->loss_forward(ctx, kind, x, target, value, scale, loss);
+    const int64_t n = wf_array_count(x), parts = (n + PART - 1) / PART, step = wf_cpu_data(target) ? 1 : 0;
+    const float constant = (float)value, *const in = x->data;
+    const float *const t = step ? target->data : &constant;
+    const size_t bytes = (size_t)parts * sizeof(double);
+    void *work = NULL;
+    double total = 0;
+    WF_TRY(wf_pool_take(ctx, bytes, &work));
+    double *const part = work;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * n)) schedule(static)
+    for (int64_t p = 0; p < parts; p++)
+        part[p] = part_sum(kind, wf_cpu_min(PART, n - p * PART), in + p * PART, t + p * PART * step, step);
+    for (int64_t p = 0; p < parts; p++)
+        total += part[p];
+    *(float *)loss->data = (float)(scale * total);
+    wf_pool_give(ctx, work, bytes);
+    return WF_OK;
+}
+
+#define EACH(derivative)                                                                                               \
+    do {                                                                                                               \
+        _Pragma("omp parallel for simd num_threads(team) schedule(static)") for (int64_t i = 0; i < n; i++)            \
+        {                                                                                                              \
+            const float v = x[i], u = t[i * step];                                                                     \
+            dx[i] = up * (derivative);                                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+static void backward(wf_loss_kind kind, int team, int64_t n, float up, const float *x, const float *t, int64_t step,
+                     float *dx)
+{
+    switch (kind) {
+    case WF_LOSS_BCE_LOGITS:
+        EACH(vm_sigmoid(v) - u);
+        break;
+    case WF_LOSS_MSE:
+        EACH(2.0F * (v - u));
+        break;
+    case WF_LOSS_L1:
+        EACH(v > u ? 1.0F : v < u ? -1.0F : v - u);
+        break;
+    }
+}
+
+wf_status wf_cpu_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                               const wf_array *dloss, double scale, const wf_array *dx)
+{
+    if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || dloss->dtype != WF_F32 || dx->dtype != WF_F32)
+        return REF->loss_backward(ctx, kind, x, target, value, dloss, scale, dx);
+    const int64_t n = wf_array_count(x), step = wf_cpu_data(target) ? 1 : 0;
+    const float constant = (float)value, up = (float)(*(const float *)dloss->data * scale);
+    const float *const t = step ? target->data : &constant;
+    backward(kind, wf_cpu_team(ctx, n), n, up, x->data, t, step, dx->data);
+    return WF_OK;
+}
+
+static int64_t label_at(const wf_array *labels, int64_t row)
+{
+    if (labels->dtype == WF_U8)
+        return ((const uint8_t *)labels->data)[row];
+    return labels->dtype == WF_I32 ? ((const int32_t *)labels->data)[row] : ((const int64_t *)labels->data)[row];
+}
+
+static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c)
+{
+    if (labels->dtype != WF_U8 && labels->dtype != WF_I32 && labels->dtype != WF_I64)
+        return false;
+    for (int64_t r = 0; r < rows; r++)
+        if (label_at(labels, r) < 0 || label_at(labels, r) >= c)
+            return false;
+    return true;
+}
+
+/* Wrong labels go to ref, which says what is wrong. */
+wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+                              const wf_array *dx)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(dx, &c);
+    if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c))
+        return REF->nll_backward(ctx, labels, dloss, scale, dx);
+    const float value = (float)(-*(const float *)dloss->data * scale);
+    float *const out = dx->data;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        memset(out + r * c, 0, (size_t)c * sizeof *out);
+        out[r * c + label_at(labels, r)] = value;
+    }
+    return WF_OK;
+}

@@ -1,0 +1,69 @@
+#include "core/cpu/dnn_impl.h"
+
+#include <omp.h>
+#include <string.h>
+
+typedef struct product {
+    int64_t m, n, k;
+} product;
+
+static product product_of(const wf_array *a, bool a_transposed, const wf_array *c)
+{
+    return (product){c->shape.dim[0], c->shape.dim[1], a->shape.dim[a_transposed ? 0 : 1]};
+}
+
+/* Every row of c becomes the bias, or has it added. */
+static void rows_start(const wf_ctx *ctx, product p, const float *bias, float *c, bool accumulate)
+{
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, p.m *p.n)) schedule(static)
+    for (int64_t i = 0; i < p.m; i++) {
+        float *const row = c + i * p.n;
+        for (int64_t j = 0; j < p.n; j++)
+            row[j] = accumulate ? row[j] + bias[j] : bias[j];
+    }
+}
+
+static wf_status product_f32(wf_ctx *ctx, product p, const wf_array *a, bool a_transposed, const wf_array *b,
+                             bool b_transposed, const wf_array *bias, const wf_array *c, bool accumulate)
+{
+    const bool add = wf_cpu_data(bias) || accumulate;
+    if (wf_cpu_data(bias))
+        rows_start(ctx, p, bias->data, c->data, accumulate);
+    omp_set_num_threads(ctx->threads);
+    TRY_DNN(dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', p.m, p.n, p.k, 1.0F, a->data,
+                       a_transposed ? p.m : p.k, b->data, b_transposed ? p.k : p.n, add ? 1.0F : 0.0F, c->data, p.n));
+    return WF_OK;
+}
+
+static wf_status product_find(wf_ctx *ctx, product p, bool a_transposed, bool b_transposed, bool bias, bool accumulate,
+                              const wf_dnn_op **op)
+{
+    wf_dnn_key key;
+    memset(&key, 0, sizeof key);
+    key.kind = WF_DNN_MATMUL;
+    key.dtype = WF_BF16;
+    key.threads = ctx->threads;
+    key.flags = (a_transposed ? WF_DNN_A_TRANSPOSED : 0) | (b_transposed ? WF_DNN_B_TRANSPOSED : 0) |
+                (bias ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0);
+    key.n = p.m;
+    key.c = p.k;
+    key.f = p.n;
+    return wf_dnn_find(ctx, &key, op);
+}
+
+wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
+                        const wf_array *bias, const wf_array *c, bool accumulate)
+{
+    const product p = product_of(a, a_transposed, c);
+    const bool same = a->dtype == c->dtype && b->dtype == c->dtype && wf_cpu_is(bias, c->dtype);
+    if (p.m > 0 && p.n > 0 && p.k > 0 && same && c->dtype == WF_F32)
+        return product_f32(ctx, p, a, a_transposed, b, b_transposed, bias, c, accumulate);
+    const wf_dnn_op *op = NULL;
+    if (p.m > 0 && p.n > 0 && p.k > 0 && same && c->dtype == WF_BF16)
+        WF_TRY(product_find(ctx, p, a_transposed, b_transposed, wf_cpu_data(bias) != NULL, accumulate, &op));
+    if (!op)
+        return REF->matmul(ctx, a, a_transposed, b, b_transposed, bias, c, accumulate);
+    void *const data[WF_DNN_ROLES] = {
+        [WF_DNN_X] = a->data, [WF_DNN_W] = b->data, [WF_DNN_B] = wf_cpu_data(bias), [WF_DNN_Y] = c->data};
+    return wf_dnn_run(ctx, op, data);
+}

@@ -1,0 +1,143 @@
+/* Statistics of normalisation. Within a block of rows: a sum, then the squares about its mean (corrected by the sum of
+ * deviations); blocks are merged by counts in double. */
+#include "core/cpu/rows_impl.h"
+
+#include <string.h>
+
+static void add_rows(int64_t n, int64_t w, const float *restrict x, float *restrict sum)
+{
+    memset(sum, 0, (size_t)w * sizeof *sum);
+    int64_t r = 0;
+    for (; r + 4 <= n; r += 4) {
+        const float *const a = x + r * w, *const b = a + w, *const c = b + w, *const d = c + w;
+#pragma omp simd
+        for (int64_t e = 0; e < w; e++)
+            sum[e] += (a[e] + b[e]) + (c[e] + d[e]);
+    }
+    for (; r < n; r++)
+#pragma omp simd
+        for (int64_t e = 0; e < w; e++)
+            sum[e] += x[r * w + e];
+}
+
+static void add_deviations(int64_t n, int64_t w, const float *restrict x, const float *restrict mean,
+                           float *restrict sum, float *restrict squares)
+{
+    memset(sum, 0, (size_t)w * sizeof *sum);
+    memset(squares, 0, (size_t)w * sizeof *squares);
+    int64_t r = 0;
+    for (; r + 4 <= n; r += 4) {
+        const float *const p = x + r * w, *const q = p + w, *const s = q + w, *const t = s + w;
+#pragma omp simd
+        for (int64_t e = 0; e < w; e++) {
+            const float m = mean[e], a = p[e] - m, b = q[e] - m, c = s[e] - m, d = t[e] - m;
+            sum[e] += (a + b) + (c + d);
+            squares[e] += __builtin_fmaf(a, a, b * b) + __builtin_fmaf(c, c, d * d);
+        }
+    }
+    for (; r < n; r++)
+#pragma omp simd
+        for (int64_t e = 0; e < w; e++) {
+            const float a = x[r * w + e] - mean[e];
+            sum[e] += a;
+            squares[e] = __builtin_fmaf(a, a, squares[e]);
+        }
+}
+
+/* Mean and squares of `more` numbers joined to those of `count`; both counts are the same for all of w. */
+static void merge(double count, double more, int64_t w, const double *restrict mean, const double *restrict m2,
+                  double *restrict total_mean, double *restrict total_m2)
+{
+    const double share = more / (count + more), weight = count * share;
+#pragma omp simd
+    for (int64_t e = 0; e < w; e++) {
+        const double d = mean[e] - total_mean[e];
+        total_mean[e] += d * share;
+        total_m2[e] += m2[e] + d * d * weight;
+    }
+}
+
+/* work: 3 w floats. */
+static void segment_stats(const wide_rows *r, const float *x, int64_t lo, int64_t hi, float *work, double *mean,
+                          double *m2)
+{
+    const int64_t w = r->w, step = wide_block(r);
+    float *const about = work, *const sum = work + w, *const squares = sum + w;
+    memset(mean, 0, (size_t)w * sizeof *mean);
+    memset(m2, 0, (size_t)w * sizeof *m2);
+    for (int64_t at = lo; at < hi; at += step) {
+        const int64_t n = wf_cpu_min(step, hi - at);
+        const float scale = 1.0F / (float)n;
+        const double count = (double)(at - lo), inverse = 1 / (double)n, share = (double)n / (count + (double)n);
+        add_rows(n, w, x + at * w, about);
+        for (int64_t e = 0; e < w; e++)
+            about[e] *= scale;
+        add_deviations(n, w, x + at * w, about, sum, squares);
+#pragma omp simd
+        for (int64_t e = 0; e < w; e++) {
+            const double off = sum[e] * inverse, d = about[e] + off - mean[e];
+            mean[e] += d * share;
+            m2[e] += squares[e] - off * sum[e] + d * d * count * share;
+        }
+    }
+}
+
+/* All segments, then the m parts of each wide row, then the tail row by row, into c doubles each. */
+static void stats_fold(const wide_rows *r, const float *x, int64_t segments, const double *part, double *mean,
+                       double *m2)
+{
+    double count = 0;
+    memset(mean, 0, (size_t)r->c * sizeof *mean);
+    memset(m2, 0, (size_t)r->c * sizeof *m2);
+    for (int64_t s = 0; s < segments; s++) {
+        int64_t lo, hi;
+        wf_block(r->full, segments, s, &lo, &hi);
+        for (int64_t j = 0; j < r->m && hi > lo; j++) {
+            const double *const from = part + 2 * s * r->w + j * r->c;
+            merge(count, (double)(hi - lo), r->c, from, from + r->w, mean, m2);
+            count += (double)(hi - lo);
+        }
+    }
+    for (int64_t row = 0; row < r->tail; row++) {
+        const float *const from = x + (r->full * r->m + row) * r->c;
+        const double share = 1 / (count + 1), weight = count * share;
+        for (int64_t c = 0; c < r->c; c++) {
+            const double d = from[c] - mean[c];
+            mean[c] += d * share;
+            m2[c] += d * d * weight;
+        }
+        count++;
+    }
+}
+
+static void stats_segments(const wf_ctx *ctx, const wide_rows *r, const float *x, int64_t segments, double *part,
+                           float *work)
+{
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, r->full * r->w)) schedule(static)
+    for (int64_t s = 0; s < segments; s++) {
+        int64_t lo, hi;
+        wf_block(r->full, segments, s, &lo, &hi);
+        segment_stats(r, x, lo, hi, work + 3 * s * r->w, part + 2 * s * r->w, part + (2 * s + 1) * r->w);
+    }
+}
+
+wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)
+{
+    const wide_rows r = wide_rows_of(x);
+    if (x->dtype != WF_F32 || mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
+        return REF->norm_stats(ctx, x, mean, m2);
+    const int64_t segments = wide_segments(&r);
+    const size_t doubles = (size_t)(2 * segments * r.w + 2 * r.c), floats = (size_t)(3 * segments * r.w);
+    const size_t bytes = doubles * sizeof(double) + floats * sizeof(float);
+    void *work = NULL;
+    WF_TRY(wf_pool_take(ctx, bytes, &work));
+    double *const part = work, *const fold = part + 2 * segments * r.w;
+    stats_segments(ctx, &r, x->data, segments, part, (float *)(fold + 2 * r.c));
+    stats_fold(&r, x->data, segments, part, fold, fold + r.c);
+    for (int64_t c = 0; c < r.c; c++) {
+        ((float *)mean->data)[c] = (float)fold[c];
+        ((float *)m2->data)[c] = (float)fold[r.c + c];
+    }
+    wf_pool_give(ctx, work, bytes);
+    return WF_OK;
+}

@@ -1,0 +1,186 @@
+/* Sums over rows: the sums of normalisation backward, and bias gradients. */
+#include "core/cpu/rows_impl.h"
+
+#include <string.h>
+
+/* What is summed. A slope of 1 means that there is no activation, and y is not read. */
+typedef struct sums_job {
+    const float *x, *y, *dy;
+    const float *mean; /* wide; NULL: sums of dy alone */
+    float slope;
+} sums_job;
+
+static inline float through(float dy, float y, float slope)
+{
+    return y <= 0.0F ? slope * dy : dy;
+}
+
+static inline float identity(float dy, float y, float slope)
+{
+    (void)y, (void)slope;
+    return dy;
+}
+
+/* Two rows at a time, so that the sums in memory are touched half as often. y is dy where there is no activation. */
+#define SUM_ROWS(gradient)                                                                                             \
+    do {                                                                                                               \
+        int64_t r = 0;                                                                                                 \
+        for (; r + 2 <= n; r += 2) {                                                                                   \
+            const float *const x0 = x + r * w, *const y0 = y + r * w, *const d0 = dy + r * w;                          \
+            const float *const x1 = x0 + w, *const y1 = y0 + w, *const d1 = d0 + w;                                    \
+            _Pragma("omp simd") for (int64_t e = 0; e < w; e++)                                                        \
+            {                                                                                                          \
+                const float g0 = gradient(d0[e], y0[e], slope), g1 = gradient(d1[e], y1[e], slope);                    \
+                g[e] += g0 + g1;                                                                                       \
+                gx[e] += __builtin_fmaf(g0, x0[e] - mean[e], g1 * (x1[e] - mean[e]));                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (; r < n; r++)                                                                                             \
+            _Pragma("omp simd") for (int64_t e = 0; e < w; e++)                                                        \
+            {                                                                                                          \
+                const float g0 = gradient(dy[r * w + e], y[r * w + e], slope);                                         \
+                g[e] += g0;                                                                                            \
+                gx[e] = __builtin_fmaf(g0, x[r * w + e] - mean[e], gx[e]);                                             \
+            }                                                                                                          \
+    } while (0)
+
+static void both_plain(int64_t n, int64_t w, const float *x, const float *dy, const float *mean, float *restrict g,
+                       float *restrict gx)
+{
+    const float *const y = dy, slope = 1.0F;
+    SUM_ROWS(identity);
+}
+
+static void both_through(int64_t n, int64_t w, float slope, const float *x, const float *y, const float *dy,
+                         const float *mean, float *restrict g, float *restrict gx)
+{
+    SUM_ROWS(through);
+}
+
+static void one(int64_t n, int64_t w, const float *dy, float *restrict g)
+{
+    int64_t r = 0;
+    for (; r + 4 <= n; r += 4) {
+        const float *const a = dy + r * w, *const b = a + w, *const c = b + w, *const d = c + w;
+#pragma omp simd
+        for (int64_t e = 0; e < w; e++)
+            g[e] += (a[e] + b[e]) + (c[e] + d[e]);
+    }
+    for (; r < n; r++)
+#pragma omp simd
+        for (int64_t e = 0; e < w; e++)
+            g[e] += dy[r * w + e];
+}
+
+/* Rows of `w` elements from element `at` on, n of them, added to g and gx. */
+static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, float *g, float *gx)
+{
+    if (!job->mean)
+        one(n, w, job->dy + at, g);
+    else if (job->slope == 1.0F)
+        both_plain(n, w, job->x + at, job->dy + at, job->mean, g, gx);
+    else
+        both_through(n, w, job->slope, job->x + at, job->y + at, job->dy + at, job->mean, g, gx);
+}
+
+static void sum_segment(const sums_job *job, const wide_rows *r, int64_t lo, int64_t hi, float *work, double *total)
+{
+    const int64_t w = r->w, step = wide_block(r);
+    memset(total, 0, (size_t)(2 * w) * sizeof *total);
+    for (int64_t at = lo; at < hi; at += step) {
+        memset(work, 0, (size_t)(2 * w) * sizeof *work);
+        sum_block(job, at * w, wf_cpu_min(step, hi - at), w, work, work + w);
+        for (int64_t e = 0; e < 2 * w; e++)
+            total[e] += work[e];
+    }
+}
+
+/* The sums of dy into fold[0..c), of dy (x - mean) into fold[c..2c). */
+static void sums_fold(const sums_job *job, const wide_rows *r, int64_t segments, const double *part, float *work,
+                      double *fold)
+{
+    memset(fold, 0, (size_t)(2 * r->c) * sizeof *fold);
+    for (int64_t row = 0; row < 2 * segments; row++)
+        for (int64_t j = 0; j < r->m; j++)
+            for (int64_t c = 0; c < r->c; c++)
+                fold[row % 2 * r->c + c] += part[row * r->w + j * r->c + c];
+    memset(work, 0, (size_t)(2 * r->c) * sizeof *work);
+    sum_block(job, r->full * r->w, r->tail, r->c, work, work + r->c);
+    for (int64_t c = 0; c < 2 * r->c; c++)
+        fold[c] += work[c];
+}
+
+/* Workspace: mean in wide form, sums of each segment, the result. */
+typedef struct sums_work {
+    void *data;
+    size_t bytes;
+    int64_t segments;
+    double *part, *fold;
+    float *mean, *work;
+} sums_work;
+
+static wf_status sums_take(wf_ctx *ctx, const wide_rows *r, sums_work *s)
+{
+    s->segments = wide_segments(r);
+    const int64_t part = 2 * s->segments * r->w;
+    s->bytes = (size_t)(part + 2 * r->c) * sizeof(double) + (size_t)(part + r->w) * sizeof(float);
+    WF_TRY(wf_pool_take(ctx, s->bytes, &s->data));
+    s->part = s->data;
+    s->fold = s->part + part;
+    s->mean = (float *)(s->fold + 2 * r->c);
+    s->work = s->mean + r->w;
+    return WF_OK;
+}
+
+static void sums_run(const wf_ctx *ctx, const sums_job *job, const wide_rows *r, const sums_work *s)
+{
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, r->rows * r->c)) schedule(static)
+    for (int64_t i = 0; i < s->segments; i++) {
+        int64_t lo, hi;
+        wf_block(r->full, s->segments, i, &lo, &hi);
+        sum_segment(job, r, lo, hi, s->work + 2 * i * r->w, s->part + 2 * i * r->w);
+    }
+    sums_fold(job, r, s->segments, s->part, s->work, s->fold);
+}
+
+wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                                     const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                     const wf_array *sum_g, const wf_array *sum_gx)
+{
+    const wide_rows r = wide_rows_of(dy);
+    if (dy->dtype != WF_F32 || x->dtype != WF_F32 || sum_g->dtype != WF_F32 || r.rows == 0 || r.c == 0)
+        return REF->norm_backward_stats(ctx, x, mean, invstd, epilogue, y, dy, sum_g, sum_gx);
+    sums_work s;
+    WF_TRY(sums_take(ctx, &r, &s));
+    const bool through_act = wf_cpu_data(y) && epilogue;
+    const sums_job job = {.x = x->data,
+                          .y = wf_cpu_data(y),
+                          .dy = dy->data,
+                          .mean = s.mean,
+                          .slope = through_act ? wf_epilogue_slope(epilogue) : 1.0F};
+    wide_fill(&r, mean, 0, s.mean);
+    sums_run(ctx, &job, &r, &s);
+    const float *const scale = invstd->data;
+    for (int64_t c = 0; c < r.c; c++) {
+        ((float *)sum_g->data)[c] = (float)s.fold[c];
+        ((float *)sum_gx->data)[c] = (float)(s.fold[r.c + c] * scale[c]);
+    }
+    wf_pool_give(ctx, s.data, s.bytes);
+    return WF_OK;
+}
+
+wf_status wf_cpu_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
+{
+    const wide_rows r = wide_rows_of(dy);
+    if (dy->dtype != WF_F32 || db->dtype != WF_F32 || r.rows == 0 || r.c == 0)
+        return REF->bias_backward(ctx, dy, db, accumulate);
+    sums_work s;
+    const sums_job job = {.dy = dy->data, .slope = 1.0F};
+    float *const out = db->data;
+    WF_TRY(sums_take(ctx, &r, &s));
+    sums_run(ctx, &job, &r, &s);
+    for (int64_t c = 0; c < r.c; c++)
+        out[c] = (float)(accumulate ? out[c] + s.fold[c] : s.fold[c]);
+    wf_pool_give(ctx, s.data, s.bytes);
+    return WF_OK;
+}

@@ -1,0 +1,217 @@
+/* Philox blocks sixteen at a time, and what is made of them. */
+#include "core/cpu/cpu_impl.h"
+#include "core/cpu/simd_impl.h"
+#include "core/random_rows_author.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LANES 16
+#define GROUP (4 * LANES)
+
+typedef struct stream_key {
+    uint32_t k0, k1, i0, i1;
+} stream_key;
+
+static stream_key key_of(const wf_random *random)
+{
+    const uint64_t key = wf_philox_key(random->seed, random->stream);
+    const uint64_t iteration = random->iteration ? *random->iteration : 0;
+    return (stream_key){(uint32_t)key, (uint32_t)(key >> 32), (uint32_t)iteration, (uint32_t)(iteration >> 32)};
+}
+
+/* gcc keeps the widening products of a plain loop scalar: hence vectors by hand. */
+static inline void multiply(const vec_word *a, uint32_t by, vec_word *low, vec_word *high)
+{
+    const vec_pair upper = (vec_pair){0} + 0xffffffff00000000U, factor = (vec_pair){0} + by;
+    const vec_pair even = vec_multiply((vec_pair)*a, factor), odd = vec_multiply((vec_pair)*a >> 32, factor);
+    *low = *a * by;
+    *high = (vec_word)((even >> 32) | (odd & upper));
+}
+
+/* wf_philox_rounds on the blocks `counter` to `counter` + LANES. */
+static inline void blocks(stream_key key, uint64_t counter, vec_word c[4])
+{
+    const vec_word lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vec_word low0, high0, low1, high1;
+    c[0] = lane + (uint32_t)counter;
+    c[1] = (vec_word){0} + (uint32_t)(counter >> 32) - (vec_word)(c[0] < lane);
+    c[2] = (vec_word){0} + key.i0;
+    c[3] = (vec_word){0} + key.i1;
+    for (int round = 0; round < 10; round++) {
+        multiply(&c[0], 0xD2511F53U, &low0, &high0);
+        multiply(&c[2], 0xCD9E8D57U, &low1, &high1);
+        c[0] = high1 ^ c[1] ^ (key.k0 + (uint32_t)round * 0x9E3779B9U);
+        c[1] = low1;
+        c[2] = high0 ^ c[3] ^ (key.k1 + (uint32_t)round * 0xBB67AE85U);
+        c[3] = low0;
+    }
+}
+
+/* (word >> 8) + add in units of 2^-24: exact. */
+static inline vec unit(vec_word word, int32_t add)
+{
+    return __builtin_convertvector((vec_mask)(word >> 8) + add, vec) * vec_of(0x1p-24F);
+}
+
+/* The natural logarithm of positive normal numbers: x = 2^e m, m about 1; log m = 2 atanh((m - 1) / (m + 1)). */
+static inline vec log_of(vec x)
+{
+    const vec_word root_half = (vec_word){0} + 0x3f3504f3U, shifted = (vec_word)x - root_half;
+    const vec e = __builtin_convertvector((vec_mask)shifted >> 23, vec);
+    const vec m = (vec)((shifted & 0x007fffffU) + root_half), one = vec_of(1.0F), z = (m - one) / (m + one), zz = z * z;
+    vec p = vec_of(2.358498275e-01F);
+    p = vec_fma(p, zz, vec_of(2.853716910e-01F));
+    p = vec_fma(p, zz, vec_of(4.000033736e-01F));
+    p = vec_fma(p, zz, vec_of(6.666666269e-01F));
+    const vec tail = vec_fma(p * zz, z, e * vec_of(-1.90465421e-9F));
+    return vec_fma(e, vec_of(0.693147182F), z + z + tail);
+}
+
+/* Sine and cosine of u turns, u in [0, 1): quadrant q and the rest t, |t| <= 1/8. */
+static inline void turn_of(vec u, vec *sine, vec *cosine)
+{
+    const vec magic = vec_of(12582912.0F); /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
+    const vec q = vec_fma(u, vec_of(4.0F), magic), t = vec_fma(q - magic, vec_of(-0.25F), u), tt = t * t;
+    const vec_word quadrant = (vec_word)q;
+    vec s = vec_of(4.147207260e+01F), c = vec_of(5.921887589e+01F);
+    s = vec_fma(s, tt, vec_of(-7.669784546e+01F));
+    s = vec_fma(s, tt, vec_of(8.160520172e+01F));
+    s = vec_fma(s, tt, vec_of(-4.134170151e+01F));
+    s = vec_fma(s, tt, vec_of(6.283185482e+00F)) * t;
+    c = vec_fma(c, tt, vec_of(-8.544281006e+01F));
+    c = vec_fma(c, tt, vec_of(6.493931580e+01F));
+    c = vec_fma(c, tt, vec_of(-1.973920822e+01F));
+    c = vec_fma(c, tt, vec_of(1.0F));
+    const vec_word odd = (vec_word){0} - (quadrant & 1U);
+    const vec_word bs = (vec_word)s, bc = (vec_word)c;
+    *sine = (vec)(((bs & ~odd) | (bc & odd)) ^ ((quadrant & 2U) << 30));
+    *cosine = (vec)(((bc & ~odd) | (bs & odd)) ^ (((quadrant + 1U) & 2U) << 30));
+}
+
+/* out[4 l + k] = value[k][l] */
+static inline void interleave(const vec value[4], float *out)
+{
+#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define TWO_LOW(a, b)  __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)
+#define TWO_HIGH(a, b) __builtin_shufflevector(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31)
+    const vec low01 = ZIP_LOW(value[0], value[1]), low23 = ZIP_LOW(value[2], value[3]);
+    const vec high01 = ZIP_HIGH(value[0], value[1]), high23 = ZIP_HIGH(value[2], value[3]);
+    vec_store(out, TWO_LOW(low01, low23));
+    vec_store(out + 16, TWO_HIGH(low01, low23));
+    vec_store(out + 32, TWO_LOW(high01, high23));
+    vec_store(out + 48, TWO_HIGH(high01, high23));
+#undef ZIP_LOW
+#undef ZIP_HIGH
+#undef TWO_LOW
+#undef TWO_HIGH
+}
+
+/* Values 4 * counter to 4 * counter + GROUP of the stream. */
+static void group_uniform(stream_key key, uint64_t counter, float *out)
+{
+    vec_word word[4];
+    vec value[4];
+    blocks(key, counter, word);
+    for (int k = 0; k < 4; k++)
+        value[k] = unit(word[k], 0);
+    interleave(value, out);
+}
+
+static void group_normal(stream_key key, uint64_t counter, float *out)
+{
+    vec_word word[4];
+    vec value[4];
+    blocks(key, counter, word);
+    for (int k = 0; k < 4; k += 2) {
+        const vec radius = vec_sqrt(vec_of(-2.0F) * log_of(unit(word[k], 1)));
+        vec sine, cosine;
+        turn_of(unit(word[k + 1], 0), &sine, &cosine);
+        value[k] = radius * cosine;
+        value[k + 1] = radius * sine;
+    }
+    interleave(value, out);
+}
+
+/* n values from global index `start` on. */
+static void run_draw(wf_distribution dist, stream_key key, int64_t start, int64_t n, float *out)
+{
+    for (int64_t at = start / 4 * 4; at < start + n; at += GROUP) {
+        float spare[GROUP];
+        const int64_t offset = at - start;
+        const bool whole = offset >= 0 && offset + GROUP <= n;
+        float *const to = whole ? out + offset : spare;
+        if (dist == WF_NORMAL)
+            group_normal(key, (uint64_t)at / 4, to);
+        else
+            group_uniform(key, (uint64_t)at / 4, to);
+        if (whole)
+            continue;
+        const int64_t from = offset < 0 ? -offset : 0, until = wf_cpu_min(GROUP, n - offset);
+        for (int64_t i = from; i < until; i++)
+            out[offset + i] = spare[i];
+    }
+}
+
+static void draw(wf_distribution dist, const wf_random *random, wf_order order, int64_t lo, int64_t n, float *out)
+{
+    const stream_key key = key_of(random);
+    const wf_random_rows rows = wf_random_rows_make(random, order);
+    while (n > 0) {
+        const int64_t row = lo / rows.length, offset = lo % rows.length;
+        const int64_t count = wf_cpu_min(n, rows.length - offset);
+        run_draw(dist, key, wf_random_row_start(&rows, row) + offset, count, out);
+        lo += count;
+        out += count;
+        n -= count;
+    }
+}
+
+void wf_cpu_normals(const wf_random *random, wf_order order, int64_t lo, int64_t n, float *out)
+{
+    draw(WF_NORMAL, random, order, lo, n, out);
+}
+
+void wf_cpu_uniforms(const wf_random *random, wf_order order, int64_t lo, int64_t n, float *out)
+{
+    draw(WF_UNIFORM, random, order, lo, n, out);
+}
+
+wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
+                        const wf_array *y)
+{
+    if (y->dtype != WF_F32)
+        return REF->random(ctx, dist, random, a, b, y);
+    const int64_t n = wf_array_count(y);
+    const double scale = dist == WF_NORMAL ? b : b - a;
+    float *const out = y->data;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
+    for (int64_t at = 0; at < n; at += WF_CPU_CHUNK) {
+        const int64_t count = wf_cpu_min(WF_CPU_CHUNK, n - at);
+        draw(dist, random, y->order, at, count, out + at);
+        for (int64_t i = at; i < at + count; i++)
+            out[i] = (float)(a + scale * (double)out[i]);
+    }
+    return WF_OK;
+}
+
+wf_status wf_cpu_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
+{
+    if (x->dtype != WF_F32 || y->dtype != WF_F32)
+        return REF->dropout(ctx, rate, random, x, y);
+    const int64_t n = wf_array_count(y);
+    const float keep = (float)(1 / (1 - rate)), *const in = x->data;
+    /* The smallest number of 24 bits that is not below rate: exact, so that all fillings draw the same mask. */
+    const float threshold = (float)(ceil(rate * 0x1p24) * 0x1p-24);
+    float *const out = y->data;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
+    for (int64_t at = 0; at < n; at += WF_CPU_CHUNK) {
+        const int64_t count = wf_cpu_min(WF_CPU_CHUNK, n - at);
+        float u[WF_CPU_CHUNK];
+        draw(WF_UNIFORM, random, y->order, at, count, u);
+        for (int64_t i = 0; i < count; i++)
+            out[at + i] = u[i] < threshold ? 0.0F : in[at + i] * keep;
+    }
+    return WF_OK;
+}

@@ -1,0 +1,101 @@
+/* Sixteen floats at once. Without AVX-512 the compiler makes them of narrower vectors. */
+#ifndef WF_CORE_CPU_SIMD_IMPL_H
+#define WF_CORE_CPU_SIMD_IMPL_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+/* Vectors wider than the processor's are passed by reference; everything here is inlined. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+typedef float vec __attribute__((vector_size(64)));
+typedef int32_t vec_mask __attribute__((vector_size(64)));
+typedef uint64_t vec_pair __attribute__((vector_size(64)));
+typedef uint32_t vec_word __attribute__((vector_size(64)));
+
+/* The products of the low halves. */
+static inline vec_pair vec_multiply(vec_pair a, vec_pair b)
+{
+#if defined(__AVX512F__)
+    return (vec_pair)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#else
+    return (a & 0xffffffffU) * (b & 0xffffffffU);
+#endif
+}
+
+static inline vec vec_load(const float *p)
+{
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void vec_store(float *p, vec v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+/* The first n of sixteen, n <= 16; the others are 0, or left alone. */
+static inline vec vec_load_part(const float *p, int64_t n)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1U << n) - 1), p);
+#else
+    vec v = {0};
+    memcpy(&v, p, (size_t)n * sizeof *p);
+    return v;
+#endif
+}
+
+static inline void vec_store_part(float *p, int64_t n, vec v)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1U << n) - 1), (__m512)v);
+#else
+    memcpy(p, &v, (size_t)n * sizeof *p);
+#endif
+}
+
+static inline vec vec_of(float x)
+{
+    return (vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+
+/* a b + c */
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline vec vec_scaled(float a, vec b, vec c)
+{
+    return vec_fma(vec_of(a), b, c);
+}
+
+static inline vec vec_sqrt(vec v)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_sqrt_ps((__m512)v);
+#else
+    for (int i = 0; i < 16; i++)
+        v[i] = __builtin_sqrtf(v[i]);
+    return v;
+#endif
+}
+
+/* v where it is not negative, slope v where it is. */
+static inline vec vec_leak(vec v, vec slope)
+{
+    const vec_mask negative = v < (vec){0};
+    return (vec)(((vec_mask)(slope * v) & negative) | ((vec_mask)v & ~negative));
+}
+
+#endif

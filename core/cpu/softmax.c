@@ -1,0 +1,73 @@
+/* Softmax over rows of contiguous channels. */
+#include "core/cpu/cpu_impl.h"
+#include "core/cpu/vmath_impl.h"
+
+#include <math.h>
+
+static void forward_row(bool logarithm, int64_t c, const float *x, float *y)
+{
+    float most = x[0], sum = 0;
+    bool numbers = true;
+    for (int64_t j = 0; j < c; j++) {
+        most = x[j] > most ? x[j] : most;
+        numbers = numbers && x[j] == x[j];
+    }
+    most = numbers ? most : NAN;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < c; j++) {
+        const float e = vm_exp(x[j] - most);
+        sum += e;
+        y[j] = logarithm ? x[j] - most : e;
+    }
+    const float scale = 1.0F / sum, log_sum = logf(sum);
+    for (int64_t j = 0; j < c; j++)
+        y[j] = logarithm ? y[j] - log_sum : y[j] * scale;
+}
+
+static void backward_row(bool logarithm, int64_t c, const float *y, const float *dy, float *dx)
+{
+    float sum = 0;
+    if (logarithm) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < c; j++)
+            sum += dy[j];
+        for (int64_t j = 0; j < c; j++)
+            dx[j] = dy[j] - vm_exp(y[j]) * sum;
+        return;
+    }
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < c; j++)
+        sum += dy[j] * y[j];
+    for (int64_t j = 0; j < c; j++)
+        dx[j] = y[j] * (dy[j] - sum);
+}
+
+wf_status wf_cpu_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(x, &c);
+    if (x->dtype != WF_F32 || y->dtype != WF_F32)
+        return REF->softmax_forward(ctx, logarithm, x, y);
+    const float *const in = x->data;
+    float *const out = y->data;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)
+    for (int64_t r = 0; r < rows; r++)
+        if (c > 0)
+            forward_row(logarithm, c, in + r * c, out + r * c);
+    return WF_OK;
+}
+
+wf_status wf_cpu_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
+                                  const wf_array *dx)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(y, &c);
+    if (y->dtype != WF_F32 || dy->dtype != WF_F32 || dx->dtype != WF_F32)
+        return REF->softmax_backward(ctx, logarithm, y, dy, dx);
+    const float *const yv = y->data, *const dyv = dy->data;
+    float *const out = dx->data;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)
+    for (int64_t r = 0; r < rows; r++)
+        backward_row(logarithm, c, yv + r * c, dyv + r * c, out + r * c);
+    return WF_OK;
+}

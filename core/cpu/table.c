@@ -1,0 +1,71 @@
+#include "core/cpu/cpu_impl.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+wf_status wf_cpu_alloc(wf_ctx *ctx, size_t bytes, void **data)
+{
+    const bool huge = bytes >= HUGE_PAGE;
+    if (posix_memalign(data, huge ? HUGE_PAGE : 64, bytes ? bytes : 1) != 0) {
+        *data = NULL;
+        WF_FAIL(WF_ERR_MEMORY, "no memory for a block of %zu bytes", bytes);
+    }
+    if (huge)
+        madvise(*data, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+    return WF_OK;
+}
+
+void wf_cpu_release(wf_ctx *ctx, void *data, size_t bytes)
+{
+    free(data);
+}
+
+static wf_kernels overridden(void)
+{
+    wf_kernels table = *wf_kernels_ref();
+    table.name = "cpu";
+    table.alloc = wf_cpu_alloc;
+    table.release = wf_cpu_release;
+    table.copy = wf_cpu_copy;
+    table.fill = wf_cpu_fill;
+    table.random = wf_cpu_random;
+    table.conv_forward = wf_cpu_conv_forward;
+    table.conv_backward_data = wf_cpu_conv_backward_data;
+    table.conv_backward_filter = wf_cpu_conv_backward_filter;
+    table.bias_backward = wf_cpu_bias_backward;
+    table.epilogue_backward = wf_cpu_epilogue_backward;
+    table.matmul = wf_cpu_matmul;
+    table.pool_forward = wf_cpu_pool_forward;
+    table.pool_backward = wf_cpu_pool_backward;
+    table.resample_forward = wf_cpu_resample_forward;
+    table.resample_backward = wf_cpu_resample_backward;
+    table.norm_stats = wf_cpu_norm_stats;
+    table.norm_forward = wf_cpu_norm_forward;
+    table.norm_backward_stats = wf_cpu_norm_backward_stats;
+    table.norm_backward = wf_cpu_norm_backward;
+    table.act_forward = wf_cpu_act_forward;
+    table.act_backward = wf_cpu_act_backward;
+    table.binary = wf_cpu_binary;
+    table.dropout = wf_cpu_dropout;
+    table.epilogue_forward = wf_cpu_epilogue_forward;
+    table.sum = wf_cpu_sum;
+    table.sum_squares = wf_cpu_sum_squares;
+    table.softmax_forward = wf_cpu_softmax_forward;
+    table.softmax_backward = wf_cpu_softmax_backward;
+    table.loss_forward = wf_cpu_loss_forward;
+    table.loss_backward = wf_cpu_loss_backward;
+    table.nll_backward = wf_cpu_nll_backward;
+    table.optim_update = wf_cpu_optim_update;
+    table.shutdown = wf_cpu_shutdown;
+    return table;
+}
+
+const wf_kernels *wf_kernels_cpu(void)
+{
+    static wf_kernels table;
+    if (!table.name)
+        table = overridden();
+    return &table;
+}

@@ -1,0 +1,7 @@
+/* Chosen by CMake where CUDA is absent. */
+#include "core/kernels_author.h"
+
+const wf_kernels *wf_kernels_cuda(void)
+{
+    WF_FAIL_NULL(WF_ERR_UNSUPPORTED, "device \"cuda\": this build of Weft has no CUDA; use \"cpu\"");
+}

@@ -1,0 +1,277 @@
+/* The kernel table: every piece of arithmetic that Weft does on tensors goes through one of these slots.
+ *
+ * Three fillings: `ref` (core/ref, plain loops, every sum in double and in a fixed order: the oracle), `cpu` (core/cpu,
+ * oneDNN and OpenMP; starts as a copy of `ref` and overrides slots) and `cuda` (core/cuda). A slot that a device lacks
+ * returns WF_ERR_UNSUPPORTED and says so.
+ *
+ * Rules for all slots
+ * - Arrays are dense in their order. Arrays of rank 3 to 5 given to convolution, pooling and normalisation are
+ *   channels-last; elementwise slots take arrays of equal shape and order and treat them as flat.
+ * - Callers (layers) have checked shapes, types and options; a slot checks only what it alone can know (a label out of
+ *   range, a type that it lacks).
+ * - Outputs do not overlap inputs unless a slot says "in place". Every element of an output is written; with
+ *   `accumulate` the result is added to what the output held.
+ * - Any dimension may be 0. An empty input gives outputs as the mathematics says (sums are 0), never an error.
+ * - Float types may be f32, f64, bf16, f16; the arrays of one call have one float type unless a slot says otherwise.
+ *   Arithmetic is at least f32. A `cpu` slot hands types that it has no fast form for to `ref`.
+ * - Workspace comes from the pool of the context (wf_pool_take), never from malloc.
+ * - Values that change from step to step (learning rate, iteration) come by pointer to device memory.
+ */
+#ifndef WF_CORE_KERNELS_AUTHOR_H
+#define WF_CORE_KERNELS_AUTHOR_H
+
+#include "core/act.h"
+#include "core/context.h"
+#include "core/random_author.h"
+#include "core/status_author.h"
+
+/* A filling's own copy of a parameter (a blocked filter, a bf16 copy): valid while `version` is the array's version. */
+/* The form itself comes from wf_malloc, its data from the pool; wf_packed_free frees both. */
+typedef struct wf_packed_form {
+    struct wf_packed_form *next;
+    uint64_t key; /* of the filling's making: what form it is */
+    uint64_t version;
+    size_t bytes;
+    void *data; /* from the context's pool */
+} wf_packed_form;
+
+/* A dense array in device memory. */
+typedef struct wf_array {
+    void *data; /* NULL where the count is 0 */
+    wf_dtype dtype;
+    wf_order order;
+    wf_shape shape;
+    uint64_t version;       /* of the contents; only meaningful with forms */
+    wf_packed_form **forms; /* where a filling may keep packed copies; NULL: nowhere */
+} wf_array;
+
+/* A strided array, for `copy`. dim and stride are in any order, strides in elements. */
+typedef struct wf_strided {
+    void *data;
+    wf_dtype dtype;
+    int rank;
+    int64_t dim[WF_MAX_RANK], stride[WF_MAX_RANK];
+} wf_strided;
+
+/* What follows a convolution or normalisation in the same pass: y = act(v + noise * n), n standard normal. act is
+ * WF_ACT_NONE, WF_ACT_RELU or WF_ACT_LEAKY_RELU (0 < slope): their derivative is known from the sign of y. */
+typedef struct wf_epilogue {
+    wf_act act;
+    double slope;
+    double noise; /* standard deviation; 0: none */
+    wf_random random;
+} wf_epilogue;
+
+/* Geometry of a convolution over nd spatial dimensions, entries [0, nd). Output length
+ * O = floor((L + pad_lo + pad_hi - dilation (kernel - 1) - 1) / stride) + 1. Pads may be negative (they crop). */
+typedef struct wf_conv_geom {
+    int nd; /* 1 to 3 */
+    int64_t groups;
+    int64_t kernel[WF_MAX_SPATIAL], stride[WF_MAX_SPATIAL], dilation[WF_MAX_SPATIAL];
+    int64_t pad_lo[WF_MAX_SPATIAL], pad_hi[WF_MAX_SPATIAL];
+} wf_conv_geom;
+
+typedef enum wf_pool_kind {
+    WF_POOL_MAX = 0,
+    WF_POOL_AVG,        /* divides by the number of elements that are not padding */
+    WF_POOL_AVG_PADDED, /* divides by the size of the window, cut to the padded input */
+} wf_pool_kind;
+
+/* As wf_conv_geom without groups; the output's shape is the caller's (floor or ceil). */
+typedef struct wf_pool_geom {
+    wf_pool_kind kind;
+    int nd;
+    int64_t kernel[WF_MAX_SPATIAL], stride[WF_MAX_SPATIAL], dilation[WF_MAX_SPATIAL];
+    int64_t pad_lo[WF_MAX_SPATIAL], pad_hi[WF_MAX_SPATIAL];
+} wf_pool_geom;
+
+/* Upsampling of channels-last arrays; an array is a part of the whole that starts at in_lo (x) or out_lo (y) and holds
+ * what the other one reads. */
+typedef struct wf_resample_geom {
+    int nd;      /* 1 to 3 */
+    bool linear; /* else nearest */
+    bool align_corners;
+    int64_t scale[WF_MAX_SPATIAL];                                             /* at least 1 */
+    int64_t in[WF_MAX_SPATIAL], in_lo[WF_MAX_SPATIAL], out_lo[WF_MAX_SPATIAL]; /* in: lengths of the whole */
+} wf_resample_geom;
+
+typedef enum wf_binary {
+    WF_BINARY_LINEAR = 0, /* y = alpha a + beta b */
+    WF_BINARY_MUL,        /* y = alpha a b */
+} wf_binary;
+
+typedef enum wf_loss_kind {
+    WF_LOSS_BCE_LOGITS = 0, /* max(x,0) - x t + log(1 + exp(-|x|)) */
+    WF_LOSS_MSE,            /* (x - t)^2 */
+    WF_LOSS_L1,             /* |x - t|, derivative 0 at 0 */
+} wf_loss_kind;
+
+typedef enum wf_optim_kind {
+    WF_OPTIM_SGD = 0, /* g += decay p; m = momentum m + g; p -= lr (nesterov ? g + momentum m : m), or p -= lr g */
+    WF_OPTIM_ADAM,    /* g += decay p; m, v; p -= lr (m / bias1) / (sqrt(v / bias2) + eps) */
+    WF_OPTIM_ADAMW,   /* as ADAM, with p -= lr decay p instead of g += decay p */
+    WF_OPTIM_RMSPROP, /* g += decay p; v = alpha v + (1 - alpha) g g; p -= lr g / (sqrt(v) + eps) */
+} wf_optim_kind;
+
+/* In device memory: written by `to_device` before the step. */
+typedef struct wf_optim_hyper {
+    double lr;
+    double momentum; /* SGD momentum; 0: `state1` is not used */
+    double beta1, beta2, eps;
+    double alpha; /* RMSprop */
+    double decay;
+    double bias1, bias2; /* 1 - beta1^t, 1 - beta2^t */
+    double grad_scale;   /* every gradient is multiplied by this first */
+    double clip_value;   /* then cut to [-clip_value, clip_value]; 0: not */
+    double nesterov;     /* not 0: Nesterov's form */
+} wf_optim_hyper;
+
+/* One run of parameters: p, g, states of n elements of one float type. state1 is m (RMSPROP: v), state2 is v. Unused
+ * states are NULL. */
+typedef struct wf_optim_segment {
+    void *p;
+    const void *g;
+    void *state1, *state2;
+    int64_t n;
+} wf_optim_segment;
+
+typedef struct wf_kernels {
+    const char *name; /* "ref", "cpu", "cuda" */
+    bool host;        /* device memory is host memory */
+
+    /* Memory. alloc never returns NULL with WF_OK; 64-byte aligned; the pool is its only caller. */
+    wf_status (*alloc)(wf_ctx *ctx, size_t bytes, void **data);
+    void (*release)(wf_ctx *ctx, void *data, size_t bytes);
+    wf_status (*to_device)(wf_ctx *ctx, void *device, const void *host, size_t bytes);
+    wf_status (*to_host)(wf_ctx *ctx, void *host, const void *device, size_t bytes);
+
+    /* dst = src (or dst += src), element by element of equal dims, converting types. The one slot behind pack, unpack,
+     * cast, slice, concat, transpose and change of order. A stride of 0 in src repeats (broadcast). */
+    wf_status (*copy)(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
+    wf_status (*fill)(wf_ctx *ctx, const wf_array *y, double value);
+    /* a, b: see wf_distribution. */
+    wf_status (*random)(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
+                        const wf_array *y);
+
+    /* y[n,f,o] = sum x[n,c,i] w[f,c,k] (+ bias[f]), then the epilogue (NULL: none). w is [F,C/g,k...]. */
+    wf_status (*conv_forward)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
+    /* dx[n,c,i] = sum dy[n,f,o] w[f,c,k] (+ bias[c]), then the epilogue. With bias and epilogue this is the forward of
+     * the transposed convolution, whose filter [C,F/g,k...] is the w of the convolution that it transposes. */
+    wf_status (*conv_backward_data)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx);
+    /* dw[f,c,k] = sum dy[n,f,o] x[n,c,i]; dbias[f] = sum dy[n,f,o] where dbias is not NULL. */
+    wf_status (*conv_backward_filter)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
+                                      const wf_array *dw, const wf_array *dbias, bool accumulate);
+    /* db[c] = sum of dy over all dimensions but 1. */
+    wf_status (*bias_backward)(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
+    /* dv from y and dy, where y = act(v + noise): dv = dy * act'(sign of y). In place (dv == dy) allowed. */
+    wf_status (*epilogue_backward)(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                   const wf_array *dv);
+
+    /* c[m,n] = op(a) op(b) (+ bias[n]); op transposes where asked. All row-major, rank 2. */
+    wf_status (*matmul)(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
+                        const wf_array *bias, const wf_array *c, bool accumulate);
+
+    /* Pooling. `index` (i32, shape and order of y; max only) holds the place of the maximum inside the *input's*
+     * spatial extent, row-major, first of equals; a window wholly in padding gives -infinity and index -1. NaN wins. */
+    wf_status (*pool_forward)(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
+                              const wf_array *index);
+    wf_status (*pool_backward)(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
+                               const wf_array *dx);
+
+    /* y[o] = x[floor(o / scale)], or linear between the two elements around t = (o + 1/2) / scale - 1/2, or, with
+     * aligned corners, t = o (in - 1) / (in scale - 1); beyond the ends the last element holds. */
+    wf_status (*resample_forward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
+    wf_status (*resample_backward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx);
+
+    /* Normalisation over all dimensions but 1 (x is [N,C] or [N,C,...]). Statistics are rank-1 arrays [C] of f32 (f64
+     * for f64 x). mean = average, m2 = sum of squared deviations from it; both 0 where there is no element. */
+    wf_status (*norm_stats)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
+    /* y = epilogue((x - mean) invstd gamma + beta). gamma, beta may be NULL. In place allowed. */
+    wf_status (*norm_forward)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                              const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
+                              const wf_array *y);
+    /* With g = dy through the epilogue backwards (y NULL: no epilogue): sum_g[c] = sum g, sum_gx[c] = sum g xhat. */
+    wf_status (*norm_backward_stats)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                                     const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                     const wf_array *sum_g, const wf_array *sum_gx);
+    /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count). count is the global number of elements per channel;
+     * count 0 means statistics that did not come from the batch: dx = gamma invstd g. */
+    wf_status (*norm_backward)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                               const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
+                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                               const wf_array *dx);
+    /* invstd = 1 / sqrt(m2 / count + eps); where running arrays are given: running += (1 - decay) (batch - running),
+     * with the unbiased variance m2 / (count - 1) (biased where count is 1). count 0 leaves running alone, invstd 0. */
+    wf_status (*norm_finish)(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps,
+                             double decay, const wf_array *invstd, const wf_array *running_mean,
+                             const wf_array *running_var);
+
+    /* Elementwise. Backward takes x and y (one may be NULL where the other suffices: y for relu, leaky relu, elu,
+     * sigmoid, tanh; x for gelu, softplus). In place allowed for both. */
+    wf_status (*act_forward)(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
+    wf_status (*act_backward)(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
+                              const wf_array *dy, const wf_array *dx, bool accumulate);
+    /* b NULL: taken as absent (LINEAR gives alpha a). In place (y == a) allowed. */
+    wf_status (*binary)(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
+                        const wf_array *y, bool accumulate);
+    /* y = x (1/(1-rate)) where the uniform number is at or above rate, else 0. The same call with dy gives dx. */
+    wf_status (*dropout)(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y);
+    /* y = act(x + noise n): an epilogue alone. In place allowed. */
+    wf_status (*epilogue_forward)(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y);
+
+    /* y (scalar) = scale times the sum of all elements of x. */
+    wf_status (*sum)(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y);
+    /* out (f64 scalar) = sum of squares of x, added to what it held if accumulate. */
+    wf_status (*sum_squares)(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate);
+
+    /* Over dimension 1 of [N,C] or channels-last [N,C,...]: rows of C contiguous elements. */
+    wf_status (*softmax_forward)(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
+    wf_status (*softmax_backward)(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
+                                  const wf_array *dx);
+
+    /* loss (scalar, x's type) = scale * sum l(x, t); t is `target`, or `value` everywhere where target is NULL. */
+    wf_status (*loss_forward)(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                              double scale, const wf_array *loss);
+    /* dx = dloss (a scalar in device memory) * scale * dl/dx. */
+    wf_status (*loss_backward)(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                               const wf_array *dloss, double scale, const wf_array *dx);
+    /* Negative log likelihood of log-probabilities [N,C] or channels-last [N,C,...]; labels are u8, i32 or i64 of shape
+     * [N] or [N,...] row-major, one per row. A label outside [0, C) is WF_ERR_ARGUMENT that names label, row and C. */
+    wf_status (*nll_forward)(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
+                             const wf_array *loss);
+    wf_status (*nll_backward)(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+                              const wf_array *dx);
+    /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label. */
+    wf_status (*count_correct)(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct);
+
+    /* One update of all segments. */
+    wf_status (*optim_update)(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
+                              int64_t segments, const wf_optim_segment *segment);
+    /* hyper->grad_scale *= min(1, max_norm / (grad_scale * sqrt(sum_squares)))  (all in device memory). */
+    wf_status (*clip_scale)(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
+
+    /* Frees what the filling keeps for this context (primitive caches). */
+    void (*shutdown)(wf_ctx *ctx);
+} wf_kernels;
+
+/* The fillings. wf_kernels_cuda returns NULL and records why where CUDA is absent. */
+const wf_kernels *wf_kernels_ref(void);
+const wf_kernels *wf_kernels_cpu(void);
+const wf_kernels *wf_kernels_cuda(void);
+
+/* Helpers on arrays. */
+int64_t wf_array_count(const wf_array *a);
+/* Samples N, channels C and pixels (product of dimensions 2 and up) of a rank 2 to 5 array; any pointer may be NULL. */
+void wf_array_ncp(const wf_array *a, int64_t *n, int64_t *c, int64_t *pixels);
+/* Which inputs output o of the whole reads along dimension d: (1 - weight) x[at[0]] + weight x[at[1]]. */
+typedef struct wf_resample_tap {
+    int64_t at[2];
+    double weight;
+} wf_resample_tap;
+wf_resample_tap wf_resample_taps(const wf_resample_geom *geom, int d, int64_t o);
+/* The strided view of a dense array, dimensions in logical order. */
+wf_strided wf_array_strided(const wf_array *a);
+
+#endif

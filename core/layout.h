@@ -1,0 +1,69 @@
+/* What part of a global tensor a rank holds.
+ *
+ * Every tensor carries a layout. A tensor without one (`known` false) is this rank's own affair. One with a layout says
+ * the global shape, the mesh, and for each mesh axis whether the tensor is sharded over it (and along which dimension),
+ * replicated, or partial: a sum over that axis is still to be made.
+ */
+#ifndef WF_CORE_LAYOUT_H
+#define WF_CORE_LAYOUT_H
+
+#include "core/shape.h"
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_mesh wf_mesh; /* comm/mesh.h; opaque to core */
+
+typedef enum wf_axis {
+    WF_AXIS_DATA = 0, /* samples */
+    WF_AXIS_CHANNEL,
+    WF_AXIS_DEPTH,
+    WF_AXIS_HEIGHT,
+    WF_AXIS_WIDTH,
+    WF_AXIS_STAGE,
+    WF_AXES
+} wf_axis;
+
+const char *wf_axis_name(wf_axis axis); /* "data", "channel", ... */
+
+typedef enum wf_placement {
+    WF_REPLICATED = 0,
+    WF_SHARDED,
+    WF_PARTIAL,
+} wf_placement;
+
+typedef struct wf_layout {
+    bool known;
+    const wf_mesh *mesh;
+    wf_shape global; /* the shape of the whole */
+    wf_box box;      /* the part held here, in global coordinates */
+    uint8_t placement[WF_AXES];
+    uint8_t dim[WF_AXES]; /* where placement is WF_SHARDED: the dimension cut by that axis */
+    /* Where placement is WF_SHARDED: the cut points along that dimension of the ranks of this axis, size + 1 ascending
+     * numbers that live as long as the mesh (wf_mesh_cuts); NULL: each rank knows only its own part. Cut points make
+     * the box of every rank plain arithmetic. */
+    const int64_t *cut[WF_AXES];
+} wf_layout;
+
+wf_layout wf_layout_none(void);
+/* Samples [lo, hi) of a batch of `global` (dimension 0), the other dimensions whole, over the mesh's data axis. */
+wf_layout wf_layout_batch(const wf_mesh *mesh, wf_shape global, int64_t lo, int64_t hi);
+/* Mesh, global shape, box, placements, and cut points where both know them. */
+bool wf_layout_equal(const wf_layout *a, const wf_layout *b);
+bool wf_layout_is_partial(const wf_layout *layout);
+bool wf_layout_is_sharded(const wf_layout *layout, int dim);
+/* "[256,3,32,32] sharded over data at dimension 0: [0,64)" into text, which is returned. */
+#define WF_LAYOUT_TEXT 320
+const char *wf_layout_text(const wf_layout *layout, char text[WF_LAYOUT_TEXT]);
+
+/* The layout of an output of shape `local` whose dimension d comes from dimension from[d] of the input (-1: it is new,
+ * and whole on every rank). False if a sharded dimension of `in` is in no from[], or a partial one would be lost. */
+bool wf_layout_follow(const wf_layout *in, wf_shape local, const int *from, wf_layout *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,106 @@
+#include "core/param_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts)
+{
+    if (!ctx)
+        return NULL;
+    wf_param *p = wf_calloc(ctx, 1, sizeof *p);
+    if (!p)
+        return wf_error_null();
+    *p = (wf_param){.ctx = ctx,
+                    .dtype = opts.dtype,
+                    .order = opts.order,
+                    .shape = opts.shape,
+                    .fan_in = opts.fan_in,
+                    .fan_out = opts.fan_out,
+                    .init = opts.init,
+                    .global = opts.shape,
+                    .box = wf_box_of_shape(opts.shape),
+                    .trainable = !opts.state,
+                    .axes = 1u << WF_AXIS_DATA};
+    p->name = wf_strdup(ctx, name);
+    if (!p->name) {
+        wf_param_free(p);
+        return wf_error_null();
+    }
+    return p;
+}
+
+void wf_param_free(wf_param *param)
+{
+    if (!param)
+        return;
+    wf_tensor_free(param->value);
+    wf_tensor_free(param->grad);
+    free(param->name);
+    free(param->path);
+    free(param);
+}
+
+const char *wf_param_name(const wf_param *param)
+{
+    return param ? param->name : "";
+}
+
+/* Made anew when a layer above has been moved since: its path is then another. */
+const char *wf_param_path(const wf_param *param)
+{
+    if (!param)
+        return "";
+    const char *above = param->path_of ? param->path_of(param->owner, NULL) : "";
+    const size_t bytes = strlen(above) + strlen(param->name) + 2;
+    const size_t cut = strlen(above) + (*above ? 1 : 0);
+    if (param->path && strncmp(param->path, above, strlen(above)) == 0 &&
+        strlen(param->path) == cut + strlen(param->name))
+        return param->path;
+    char *path = wf_malloc(param->ctx, bytes);
+    if (!path)
+        return param->name;
+    snprintf(path, bytes, "%s%s%s", above, *above ? "/" : "", param->name);
+    free(param->path);
+    ((wf_param *)param)->path = path;
+    return path;
+}
+
+wf_tensor *wf_param_value(wf_param *param)
+{
+    if (!param || param->value)
+        return param ? param->value : NULL;
+    param->value = wf_tensor_new_ordered(param->ctx, param->dtype, param->shape, param->order);
+    if (!param->value)
+        return NULL;
+    param->value->storage->packable = true;
+    const wf_status status = wf_param_initialise(param);
+    if (status != WF_OK) {
+        wf_tensor_free(param->value);
+        param->value = NULL;
+        return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
+    }
+    return param->value;
+}
+
+wf_tensor *wf_param_grad(wf_param *param)
+{
+    return param ? param->grad : NULL;
+}
+
+wf_shape wf_param_shape(const wf_param *param)
+{
+    return param ? param->shape : wf_shape_scalar();
+}
+
+bool wf_param_trainable(const wf_param *param)
+{
+    return param && param->trainable;
+}
+
+wf_status wf_param_set_trainable(wf_param *param, bool trainable)
+{
+    WF_NEED(param);
+    param->trainable = trainable;
+    return WF_OK;
+}

@@ -1,0 +1,48 @@
+/* Parameters: named tensors that a layer learns or keeps. Local. */
+#ifndef WF_CORE_PARAM_H
+#define WF_CORE_PARAM_H
+
+#include "core/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_param wf_param;
+
+typedef enum wf_init_kind {
+    WF_INIT_DEFAULT = 0,    /* the layer's choice, documented there */
+    WF_INIT_CONSTANT,       /* a */
+    WF_INIT_NORMAL,         /* mean a, standard deviation b */
+    WF_INIT_UNIFORM,        /* [a, b) */
+    WF_INIT_LECUN_NORMAL,   /* N(0, a^2/fan_in); a 0 means 1 in this and the next five */
+    WF_INIT_LECUN_UNIFORM,  /* U(-l, l), l = a sqrt(3/fan_in) */
+    WF_INIT_GLOROT_NORMAL,  /* N(0, 2 a^2/(fan_in+fan_out)) */
+    WF_INIT_GLOROT_UNIFORM, /* l = a sqrt(6/(fan_in+fan_out)) */
+    WF_INIT_HE_NORMAL,      /* N(0, 2 a^2/fan_in) */
+    WF_INIT_HE_UNIFORM,     /* l = a sqrt(6/fan_in) */
+    WF_INIT_ORTHOGONAL,     /* rows (or columns, whichever are fewer) orthonormal, times a (0 means 1) */
+} wf_init_kind;
+
+typedef struct wf_init {
+    wf_init_kind kind;
+    double a, b;
+} wf_init;
+
+/* "W"; and with the names of the layers above it, "gen/conv1/W". Valid while the layer is not moved into another. */
+const char *wf_param_name(const wf_param *param);
+const char *wf_param_path(const wf_param *param);
+/* The value, made on first use (see wf_layer_path); borrowed. NULL on failure. */
+wf_tensor *wf_param_value(wf_param *param);
+/* The gradient of the last backward, or NULL if there was none; borrowed. */
+wf_tensor *wf_param_grad(wf_param *param);
+wf_shape wf_param_shape(const wf_param *param);
+/* False: running statistics and the like, which backward and optimizers leave alone. */
+bool wf_param_trainable(const wf_param *param);
+/* Excludes a parameter from gradients and updates, or takes it in again. */
+wf_status wf_param_set_trainable(wf_param *param, bool trainable);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

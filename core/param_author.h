@@ -1,0 +1,49 @@
+/* The inside of a parameter, for layers, tape and optimizers. */
+#ifndef WF_CORE_PARAM_AUTHOR_H
+#define WF_CORE_PARAM_AUTHOR_H
+
+#include "core/param.h"
+#include "core/tensor_author.h"
+
+struct wf_param {
+    wf_ctx *ctx;
+    char *name;
+    char *path;  /* made by wf_param_path; NULL when stale */
+    void *owner; /* the layer; path_of(owner) gives its path and stream */
+    const char *(*path_of)(void *owner, uint64_t *stream);
+    wf_dtype dtype;
+    wf_order order;
+    wf_shape shape;
+    int64_t fan_in, fan_out; /* for the initialisers */
+    wf_init init;
+    wf_shape
+        global; /* shape of the serial parameter of which this one is the part `box`: the initial value is a slice */
+    wf_box box;
+    bool trainable;
+    uint32_t axes;     /* bit a: the gradient is summed over mesh axis a; opaque to core. Default: WF_AXIS_DATA's bit */
+    uint32_t cut_axes; /* bit a: the ranks along mesh axis a hold different parts of the serial parameter. Default: 0 */
+
+    wf_tensor *value; /* NULL until first use */
+    wf_tensor *grad;  /* a view into a flat buffer, or a tensor of its own; NULL until the first backward */
+    bool grad_set;    /* the running backward has written to grad */
+
+    /* Scratch of one backward. */
+    uint64_t run; /* the backward that counts uses in this parameter */
+    int64_t uses; /* contributions still to come */
+};
+
+typedef struct wf_param_opts {
+    wf_dtype dtype;
+    wf_shape shape;
+    wf_order order;
+    int64_t fan_in, fan_out;
+    wf_init init;
+    bool state; /* not trainable: running statistics */
+} wf_param_opts;
+
+wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts);
+void wf_param_free(wf_param *param);
+/* Fills `value` by init, keyed by (seed, hash of the path). */
+wf_status wf_param_initialise(wf_param *param) WF_NODISCARD;
+
+#endif

@@ -1,0 +1,260 @@
+/* Blocks in size classes: four classes to each power of two, so at most a quarter of a block is lost. A block carries
+ * its class in a table beside the pool (device memory cannot be written from here), found by address. */
+#include "core/pool_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CLASSES = 4 * 64, SMALLEST = 256 };
+
+typedef struct block {
+    void *data;
+    size_t bytes;
+    int class;
+    struct block *next; /* free list of its class, or of unused block records */
+} block;
+
+/* Open addressing by address; blocks are never returned to the system before the end, so nothing is ever removed. */
+struct wf_pool {
+    wf_ctx *ctx;
+    wf_memory_counters counters;
+    block *free[CLASSES];
+    block **table;
+    size_t capacity, used;
+    wf_tensor *tensors;   /* free handles, linked through data */
+    wf_storage *storages; /* free storages, linked through next */
+    wf_storage *steps;
+    void **chunks; /* memory of handles and storages */
+    size_t n_chunks;
+};
+
+wf_pool *wf_pool_new(wf_ctx *ctx)
+{
+    wf_pool *pool = calloc(1, sizeof *pool);
+    if (!pool) {
+        WF_RAISE(WF_ERR_MEMORY, "no memory for a pool");
+        return NULL;
+    }
+    pool->ctx = ctx;
+    return pool;
+}
+
+void wf_pool_free(wf_pool *pool)
+{
+    for (size_t i = 0; i < pool->capacity; i++)
+        if (pool->table[i]) {
+            pool->ctx->k->release(pool->ctx, pool->table[i]->data, pool->table[i]->bytes);
+            free(pool->table[i]);
+        }
+    for (size_t i = 0; i < pool->n_chunks; i++)
+        free(pool->chunks[i]);
+    free(pool->chunks);
+    free(pool->table);
+    free(pool);
+}
+
+wf_memory_counters wf_ctx_memory(const wf_ctx *ctx)
+{
+    return ctx ? ctx->pool->counters : (wf_memory_counters){0};
+}
+
+/* The smallest class that holds `bytes`, and its size. */
+static int class_of(size_t bytes, size_t *size)
+{
+    if (bytes <= SMALLEST) {
+        *size = SMALLEST;
+        return 0;
+    }
+    const int log = 63 - __builtin_clzll(bytes - 1);
+    const size_t quarter = (size_t)1 << (log - 2);
+    const size_t part = (bytes - 1 - ((size_t)1 << log)) / quarter;
+    *size = ((size_t)1 << log) + (part + 1) * quarter;
+    return 4 * log + (int)part;
+}
+
+static size_t slot_of(const wf_pool *pool, const void *data)
+{
+    size_t i = ((uintptr_t)data >> 6) * 0x9e3779b97f4a7c15u >> 20;
+    for (i &= pool->capacity - 1; pool->table[i] && pool->table[i]->data != data; i = (i + 1) & (pool->capacity - 1))
+        ;
+    return i;
+}
+
+static wf_status grow_table(wf_pool *pool)
+{
+    block **old = pool->table;
+    const size_t n = pool->capacity;
+    block **table = calloc(n ? 2 * n : 256, sizeof *table);
+    WF_CHECK(table, WF_ERR_MEMORY, "no memory for the pool's table");
+    pool->counters.system_allocations++;
+    pool->table = table;
+    pool->capacity = n ? 2 * n : 256;
+    for (size_t i = 0; i < n; i++)
+        if (old[i])
+            pool->table[slot_of(pool, old[i]->data)] = old[i];
+    free(old);
+    return WF_OK;
+}
+
+static wf_status new_block(wf_pool *pool, size_t size, int class, block **out)
+{
+    if (2 * (pool->used + 1) > pool->capacity)
+        WF_TRY(grow_table(pool));
+    block *b = calloc(1, sizeof *b);
+    WF_CHECK(b, WF_ERR_MEMORY, "no memory for a block's record");
+    const wf_status status = pool->ctx->k->alloc(pool->ctx, size, &b->data);
+    if (status != WF_OK) {
+        free(b);
+        return wf_error_frame(status, __FILE__, __LINE__, __func__);
+    }
+    b->bytes = size;
+    b->class = class;
+    pool->counters.system_allocations += 2;
+    pool->counters.bytes_reserved += size;
+    pool->table[slot_of(pool, b->data)] = b;
+    pool->used++;
+    *out = b;
+    return WF_OK;
+}
+
+wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
+{
+    wf_pool *pool = ctx->pool;
+    *data = NULL;
+    if (bytes == 0)
+        return WF_OK;
+    WF_CHECK(bytes <= (size_t)1 << 46, WF_ERR_MEMORY, "%zu bytes asked for at once", bytes);
+    size_t size;
+    const int class = class_of(bytes, &size);
+    block *b = pool->free[class];
+    if (b)
+        pool->free[class] = b->next;
+    else
+        WF_TRY(new_block(pool, size, class, &b));
+    b->next = NULL;
+    pool->counters.pool_takes++;
+    pool->counters.bytes_in_use += size;
+    if (pool->counters.bytes_in_use > pool->counters.bytes_peak)
+        pool->counters.bytes_peak = pool->counters.bytes_in_use;
+    *data = b->data;
+    return WF_OK;
+}
+
+void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes)
+{
+    (void)bytes;
+    if (!data)
+        return;
+    wf_pool *pool = ctx->pool;
+    block *b = pool->table[slot_of(pool, data)];
+    b->next = pool->free[b->class];
+    pool->free[b->class] = b;
+    pool->counters.bytes_in_use -= b->bytes;
+}
+
+static void *counted(wf_ctx *ctx, void *p, size_t bytes)
+{
+    ctx->pool->counters.system_allocations++;
+    if (!p)
+        WF_RAISE(WF_ERR_MEMORY, "no memory for %zu bytes", bytes);
+    return p;
+}
+
+void *wf_malloc(wf_ctx *ctx, size_t bytes)
+{
+    return counted(ctx, malloc(bytes ? bytes : 1), bytes);
+}
+
+void *wf_calloc(wf_ctx *ctx, size_t count, size_t size)
+{
+    return counted(ctx, calloc(count ? count : 1, size ? size : 1), count * size);
+}
+
+void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes)
+{
+    return counted(ctx, realloc(old, bytes ? bytes : 1), bytes);
+}
+
+char *wf_strdup(wf_ctx *ctx, const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    char *copy = wf_malloc(ctx, bytes);
+    if (copy)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
+void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms)
+{
+    while (*forms) {
+        wf_packed_form *form = *forms;
+        *forms = form->next;
+        wf_pool_give(ctx, form->data, form->bytes);
+        free(form);
+    }
+}
+
+/* One allocation for many small objects. */
+static void *chunk(wf_ctx *ctx, size_t bytes)
+{
+    wf_pool *pool = ctx->pool;
+    void **chunks = wf_realloc(ctx, pool->chunks, (pool->n_chunks + 1) * sizeof *chunks);
+    if (!chunks)
+        return NULL;
+    pool->chunks = chunks;
+    void *memory = wf_calloc(ctx, 1, bytes);
+    if (memory)
+        chunks[pool->n_chunks++] = memory;
+    return memory;
+}
+
+enum { CHUNK = 64 };
+
+wf_tensor *wf_pool_tensor(wf_ctx *ctx)
+{
+    wf_pool *pool = ctx->pool;
+    if (!pool->tensors) {
+        wf_tensor *many = chunk(ctx, CHUNK * sizeof *many);
+        for (int i = 0; many && i < CHUNK; i++)
+            wf_pool_tensor_give(ctx, &many[i]);
+    }
+    wf_tensor *tensor = pool->tensors;
+    if (tensor) {
+        pool->tensors = tensor->data;
+        *tensor = (wf_tensor){.ctx = ctx};
+    }
+    return tensor;
+}
+
+void wf_pool_tensor_give(wf_ctx *ctx, wf_tensor *tensor)
+{
+    tensor->data = ctx->pool->tensors;
+    ctx->pool->tensors = tensor;
+}
+
+wf_storage *wf_pool_storage(wf_ctx *ctx)
+{
+    wf_pool *pool = ctx->pool;
+    if (!pool->storages) {
+        wf_storage *many = chunk(ctx, CHUNK * sizeof *many);
+        for (int i = 0; many && i < CHUNK; i++)
+            wf_pool_storage_give(ctx, &many[i]);
+    }
+    wf_storage *storage = pool->storages;
+    if (storage) {
+        pool->storages = storage->next;
+        *storage = (wf_storage){.ctx = ctx};
+    }
+    return storage;
+}
+
+void wf_pool_storage_give(wf_ctx *ctx, wf_storage *storage)
+{
+    storage->next = ctx->pool->storages;
+    ctx->pool->storages = storage;
+}
+
+wf_storage **wf_pool_steps(wf_ctx *ctx)
+{
+    return &ctx->pool->steps;
+}

@@ -1,0 +1,19 @@
+/* The pool's life, for the context. */
+#ifndef WF_CORE_POOL_IMPL_H
+#define WF_CORE_POOL_IMPL_H
+
+#include "core/context_author.h"
+#include "core/tensor_author.h"
+
+wf_pool *wf_pool_new(wf_ctx *ctx);
+void wf_pool_free(wf_pool *pool);
+
+/* Handles and storages of tensors are recycled here. NULL and a recorded error on failure. */
+wf_tensor *wf_pool_tensor(wf_ctx *ctx);
+void wf_pool_tensor_give(wf_ctx *ctx, wf_tensor *tensor);
+wf_storage *wf_pool_storage(wf_ctx *ctx);
+void wf_pool_storage_give(wf_ctx *ctx, wf_storage *storage);
+/* Head of the list of step storages. */
+wf_storage **wf_pool_steps(wf_ctx *ctx);
+
+#endif

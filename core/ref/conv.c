@@ -1,0 +1,228 @@
+#include "core/ref/ref_impl.h"
+
+#include <string.h>
+
+/* Every element of an output is a sum of its own, over taps (outer) and channels (inner) in ascending order without the
+ * padding. So it does not depend on how an image was cut into parts. */
+
+typedef struct conv {
+    ref_window w;
+    int64_t n, c, f, groups, cg, fg; /* channels in all and by group */
+    int64_t taps, in_pixels, out_pixels;
+} conv;
+
+static conv conv_make(const wf_conv_geom *geom, const wf_array *x, const wf_array *y)
+{
+    conv v = {.n = x->shape.dim[0], .c = x->shape.dim[1], .f = y->shape.dim[1], .groups = geom->groups, .taps = 1};
+    v.w = ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
+                          geom->pad_hi);
+    v.cg = v.c / v.groups;
+    v.fg = v.f / v.groups;
+    v.in_pixels = v.out_pixels = 1;
+    for (int d = 0; d < 3; d++) {
+        v.taps *= v.w.kernel[d];
+        v.in_pixels *= v.w.in[d];
+        v.out_pixels *= v.w.out[d];
+    }
+    return v;
+}
+
+/* Place `flat` of a grid as coordinates. */
+static void split(const int64_t extent[3], int64_t flat, int64_t at[3])
+{
+    at[2] = flat % extent[2];
+    at[1] = flat / extent[2] % extent[1];
+    at[0] = flat / extent[2] / extent[1];
+}
+
+/* The input pixel under a tap of an output pixel; -1: padding. */
+static int64_t pixel_under(const ref_window *w, const int64_t o[3], int64_t tap)
+{
+    int64_t k[3], pixel = 0;
+    split(w->kernel, tap, k);
+    for (int d = 0; d < 3; d++) {
+        const int64_t i = ref_window_at(w, d, o[d], k[d]);
+        if (i < 0 || i >= w->in[d])
+            return -1;
+        pixel = pixel * w->in[d] + i;
+    }
+    return pixel;
+}
+
+/* The output pixel whose tap lies on an input pixel; -1: none. */
+static int64_t pixel_above(const ref_window *w, const int64_t i[3], int64_t tap)
+{
+    int64_t k[3], pixel = 0;
+    split(w->kernel, tap, k);
+    for (int d = 0; d < 3; d++) {
+        const int64_t t = i[d] + w->pad_lo[d] - k[d] * w->dilation[d];
+        if (t < 0 || t % w->stride[d] != 0 || t / w->stride[d] >= w->out[d])
+            return -1;
+        pixel = pixel * w->out[d] + t / w->stride[d];
+    }
+    return pixel;
+}
+
+/* sum[j] += v[i] m[i,j] for i in [0, rows): i ascending for each j. */
+static void add_product(int64_t rows, int64_t columns, const double *restrict v, const double *restrict m,
+                        double *restrict sum)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            sum[j] += v[i] * m[i * columns + j];
+}
+
+static void add_bias(int64_t rows, int64_t channels, const double *bias, double *v)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++)
+            v[r * channels + c] += bias[c];
+}
+
+/* The filter [F,taps,C/g] as [groups,taps,C/g,F/g]: the innermost loop then runs over outputs. */
+static const double *filter_by_tap(ref_frame *frame, const conv *v, const double *w)
+{
+    double *const t = ref_work(frame, v->f * v->taps * v->cg);
+    if (!t)
+        return NULL;
+    for (int64_t f = 0; f < v->f; f++)
+        for (int64_t tc = 0; tc < v->taps * v->cg; tc++)
+            t[(f / v->fg * v->taps * v->cg + tc) * v->fg + f % v->fg] = w[f * v->taps * v->cg + tc];
+    return t;
+}
+
+static void forward_pixel(const conv *v, const double *x, const double *w, const int64_t o[3], double *y)
+{
+    for (int64_t tap = 0; tap < v->taps; tap++) {
+        const int64_t pixel = pixel_under(&v->w, o, tap);
+        if (pixel < 0)
+            continue;
+        for (int64_t g = 0; g < v->groups; g++)
+            add_product(v->cg, v->fg, x + pixel * v->c + g * v->cg, w + (g * v->taps + tap) * v->cg * v->fg,
+                        y + g * v->fg);
+    }
+}
+
+wf_status ref_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                           const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+{
+    const conv v = conv_make(geom, x, y);
+    const int64_t count = wf_array_count(y);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x), *const wv = ref_in(&frame, w), *const biasv = ref_in(&frame, bias);
+    double *const yv = ref_out(&frame, y, false);
+    const double *const tap_filter = filter_by_tap(&frame, &v, wv);
+    if (frame.status != WF_OK || count == 0)
+        return ref_end(&frame);
+    memset(yv, 0, (size_t)count * sizeof *yv);
+    for (int64_t n = 0; n < v.n; n++)
+        for (int64_t p = 0; p < v.out_pixels; p++) {
+            int64_t o[3];
+            split(v.w.out, p, o);
+            forward_pixel(&v, xv + n * v.in_pixels * v.c, tap_filter, o, yv + (n * v.out_pixels + p) * v.f);
+        }
+    if (biasv)
+        add_bias(v.n * v.out_pixels, v.f, biasv, yv);
+    ref_epilogue(&frame, epilogue, y->order, count, yv);
+    return ref_end(&frame);
+}
+
+static void backward_pixel(const conv *v, const double *dy, const double *w, const int64_t i[3], double *dx)
+{
+    for (int64_t tap = 0; tap < v->taps; tap++) {
+        const int64_t pixel = pixel_above(&v->w, i, tap);
+        if (pixel < 0)
+            continue;
+        for (int64_t f = 0; f < v->f; f++)
+            add_product(1, v->cg, dy + pixel * v->f + f, w + (f * v->taps + tap) * v->cg, dx + f / v->fg * v->cg);
+    }
+}
+
+wf_status ref_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                                 const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+{
+    const conv v = conv_make(geom, dx, dy);
+    const int64_t count = wf_array_count(dx);
+    ref_frame frame = ref_begin(ctx);
+    const double *const dyv = ref_in(&frame, dy), *const wv = ref_in(&frame, w), *const biasv = ref_in(&frame, bias);
+    double *const dxv = ref_out(&frame, dx, false);
+    if (frame.status != WF_OK || count == 0)
+        return ref_end(&frame);
+    memset(dxv, 0, (size_t)count * sizeof *dxv);
+    for (int64_t n = 0; n < v.n; n++)
+        for (int64_t p = 0; p < v.in_pixels; p++) {
+            int64_t i[3];
+            split(v.w.in, p, i);
+            backward_pixel(&v, dyv + n * v.out_pixels * v.f, wv, i, dxv + (n * v.in_pixels + p) * v.c);
+        }
+    if (biasv)
+        add_bias(v.n * v.in_pixels, v.c, biasv, dxv);
+    ref_epilogue(&frame, epilogue, dx->order, count, dxv);
+    return ref_end(&frame);
+}
+
+static void filter_pixel(const conv *v, const double *x, const double *dy, const int64_t o[3], double *dw)
+{
+    for (int64_t tap = 0; tap < v->taps; tap++) {
+        const int64_t pixel = pixel_under(&v->w, o, tap);
+        if (pixel < 0)
+            continue;
+        for (int64_t f = 0; f < v->f; f++) {
+            const double *const xs = x + pixel * v->c + f / v->fg * v->cg;
+            double *const row = dw + (f * v->taps + tap) * v->cg;
+            for (int64_t c = 0; c < v->cg; c++)
+                row[c] += dy[f] * xs[c];
+        }
+    }
+}
+
+/* a, or where what was there is kept, the sum of both. */
+static void put(int64_t n, const double *sum, bool accumulate, double *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = accumulate ? out[i] + sum[i] : sum[i];
+}
+
+static void sum_rows(int64_t rows, int64_t channels, const double *v, double *sum)
+{
+    memset(sum, 0, (size_t)channels * sizeof *sum);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++)
+            sum[c] += v[r * channels + c];
+}
+
+wf_status ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
+                                   const wf_array *dw, const wf_array *dbias, bool accumulate)
+{
+    const conv v = conv_make(geom, x, dy);
+    const int64_t count = wf_array_count(dw);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x), *const dyv = ref_in(&frame, dy);
+    double *const dwv = ref_out(&frame, dw, accumulate), *const sum = ref_work(&frame, count);
+    if (frame.status == WF_OK && count > 0) {
+        memset(sum, 0, (size_t)count * sizeof *sum);
+        for (int64_t n = 0; n < v.n; n++)
+            for (int64_t p = 0; p < v.out_pixels; p++) {
+                int64_t o[3];
+                split(v.w.out, p, o);
+                filter_pixel(&v, xv + n * v.in_pixels * v.c, dyv + (n * v.out_pixels + p) * v.f, o, sum);
+            }
+        put(count, sum, accumulate, dwv);
+    }
+    WF_TRY(ref_end(&frame));
+    return ref_present(dbias) ? ref_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
+}
+
+wf_status ref_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
+{
+    int64_t rows, channels;
+    ref_rows(dy, &rows, &channels);
+    ref_frame frame = ref_begin(ctx);
+    const double *const dyv = ref_in(&frame, dy);
+    double *const dbv = ref_out(&frame, db, accumulate), *const sum = ref_work(&frame, channels);
+    if (frame.status == WF_OK) {
+        sum_rows(rows, channels, dyv, sum);
+        put(channels, sum, accumulate, dbv);
+    }
+    return ref_end(&frame);
+}

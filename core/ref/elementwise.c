@@ -1,0 +1,185 @@
+#include "core/ref/ref_impl.h"
+
+#include <math.h>
+
+static const double half_root = 0.70710678118654752440, normal_peak = 0.39894228040143267794;
+
+/* Comparisons are written so that NaN comes through. */
+static double act_value(wf_act act, double slope, double x)
+{
+    switch (act) {
+    case WF_ACT_RELU:
+        return x < 0 ? 0 : x;
+    case WF_ACT_LEAKY_RELU:
+        return x < 0 ? slope * x : x;
+    case WF_ACT_ELU:
+        return x < 0 ? slope * expm1(x) : x;
+    case WF_ACT_GELU:
+        return 0.5 * x * (1 + erf(x * half_root));
+    case WF_ACT_SIGMOID:
+        return 1 / (1 + exp(-x));
+    case WF_ACT_TANH:
+        return tanh(x);
+    case WF_ACT_SOFTPLUS:
+        return log1p(exp(-fabs(x))) + (x < 0 ? 0 : x);
+    case WF_ACT_NONE:
+    case WF_ACTS:
+        break;
+    }
+    return x;
+}
+
+/* x is only read by gelu and softplus, y by the others. */
+static double act_derivative(wf_act act, double slope, double x, double y)
+{
+    switch (act) {
+    case WF_ACT_RELU:
+        return y <= 0 ? 0 : 1;
+    case WF_ACT_LEAKY_RELU:
+        return y <= 0 ? slope : 1;
+    case WF_ACT_ELU:
+        return y <= 0 ? y + slope : 1;
+    case WF_ACT_GELU:
+        return 0.5 * (1 + erf(x * half_root)) + x * normal_peak * exp(-0.5 * x * x);
+    case WF_ACT_SIGMOID:
+        return y * (1 - y);
+    case WF_ACT_TANH:
+        return 1 - y * y;
+    case WF_ACT_SOFTPLUS:
+        return 1 / (1 + exp(-x));
+    case WF_ACT_NONE:
+    case WF_ACTS:
+        break;
+    }
+    return 1;
+}
+
+static bool derivative_needs_x(wf_act act)
+{
+    return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
+}
+
+double ref_epilogue_slope(const wf_epilogue *epilogue, double y)
+{
+    return act_derivative(epilogue->act, epilogue->slope, 0, y);
+}
+
+void ref_epilogue(ref_frame *frame, const wf_epilogue *epilogue, wf_order order, int64_t n, double *v)
+{
+    if (!epilogue)
+        return;
+    if (epilogue->noise != 0) {
+        double *const noise = ref_work(frame, n);
+        if (!noise)
+            return;
+        ref_draw(&epilogue->random, order, WF_NORMAL, noise);
+        for (int64_t i = 0; i < n; i++)
+            v[i] += epilogue->noise * noise[i];
+    }
+    for (int64_t i = 0; i < n; i++)
+        v[i] = act_value(epilogue->act, epilogue->slope, v[i]);
+}
+
+wf_status ref_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(y);
+    const double *const xv = ref_in(&frame, x);
+    double *const yv = ref_out(&frame, y, false);
+    if (frame.status == WF_OK) {
+        for (int64_t i = 0; i < n; i++)
+            yv[i] = xv[i];
+        ref_epilogue(&frame, epilogue, y->order, n, yv);
+    }
+    return ref_end(&frame);
+}
+
+wf_status ref_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                const wf_array *dv)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(dv);
+    const double *const yv = epilogue ? ref_in(&frame, y) : NULL, *const dyv = ref_in(&frame, dy);
+    double *const out = ref_out(&frame, dv, false);
+    if (frame.status == WF_OK)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = yv ? dyv[i] * ref_epilogue_slope(epilogue, yv[i]) : dyv[i];
+    return ref_end(&frame);
+}
+
+wf_status ref_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(y);
+    const double *const xv = ref_in(&frame, x);
+    double *const yv = ref_out(&frame, y, false);
+    if (frame.status == WF_OK)
+        for (int64_t i = 0; i < n; i++)
+            yv[i] = act_value(act, slope, xv[i]);
+    return ref_end(&frame);
+}
+
+wf_status ref_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
+                           const wf_array *dy, const wf_array *dx, bool accumulate)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(dx);
+    const bool by_x = derivative_needs_x(act);
+    const double *const xv = by_x ? ref_in(&frame, x) : NULL, *const yv = by_x ? NULL : ref_in(&frame, y);
+    const double *const dyv = ref_in(&frame, dy);
+    double *const out = ref_out(&frame, dx, accumulate);
+    if (frame.status == WF_OK)
+        for (int64_t i = 0; i < n; i++) {
+            const double d = dyv[i] * act_derivative(act, slope, xv ? xv[i] : 0, yv ? yv[i] : 0);
+            out[i] = accumulate ? out[i] + d : d;
+        }
+    return ref_end(&frame);
+}
+
+wf_status ref_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
+                     const wf_array *y, bool accumulate)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(y);
+    const double *const av = ref_in(&frame, a), *const bv = ref_in(&frame, b);
+    double *const yv = ref_out(&frame, y, accumulate);
+    if (frame.status != WF_OK)
+        return ref_end(&frame);
+    for (int64_t i = 0; i < n; i++) {
+        double v = alpha * av[i];
+        if (bv)
+            v = op == WF_BINARY_MUL ? v * bv[i] : v + beta * bv[i];
+        yv[i] = accumulate ? yv[i] + v : v;
+    }
+    return ref_end(&frame);
+}
+
+wf_status ref_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(x);
+    const double *const xv = ref_in(&frame, x);
+    double *const yv = ref_out(&frame, y, false);
+    if (frame.status == WF_OK) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            sum += xv[i];
+        *yv = scale * sum;
+    }
+    return ref_end(&frame);
+}
+
+wf_status ref_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(x);
+    const double *const xv = ref_in(&frame, x);
+    double *const total = ref_out(&frame, out, accumulate);
+    if (frame.status == WF_OK) {
+        double sum = accumulate ? *total : 0;
+        for (int64_t i = 0; i < n; i++)
+            sum += xv[i] * xv[i];
+        *total = sum;
+    }
+    return ref_end(&frame);
+}

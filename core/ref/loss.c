@@ -1,0 +1,175 @@
+#include "core/ref/ref_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+static void softmax_row(bool logarithm, int64_t c, const double *x, double *y)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < c; j++)
+        most = x[j] > most || isnan(x[j]) ? x[j] : most;
+    for (int64_t j = 0; j < c; j++)
+        sum += exp(x[j] - most);
+    const double log_sum = log(sum);
+    for (int64_t j = 0; j < c; j++)
+        y[j] = logarithm ? x[j] - most - log_sum : exp(x[j] - most) / sum;
+}
+
+wf_status ref_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y)
+{
+    int64_t rows, c;
+    ref_rows(x, &rows, &c);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x);
+    double *const yv = ref_out(&frame, y, false);
+    for (int64_t r = 0; r < rows && frame.status == WF_OK && c > 0; r++)
+        softmax_row(logarithm, c, xv + r * c, yv + r * c);
+    return ref_end(&frame);
+}
+
+static void softmax_back_row(bool logarithm, int64_t c, const double *y, const double *dy, double *dx)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < c; j++)
+        sum += logarithm ? dy[j] : dy[j] * y[j];
+    for (int64_t j = 0; j < c; j++)
+        dx[j] = logarithm ? dy[j] - exp(y[j]) * sum : y[j] * (dy[j] - sum);
+}
+
+wf_status ref_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy, const wf_array *dx)
+{
+    int64_t rows, c;
+    ref_rows(y, &rows, &c);
+    ref_frame frame = ref_begin(ctx);
+    const double *const yv = ref_in(&frame, y), *const dyv = ref_in(&frame, dy);
+    double *const dxv = ref_out(&frame, dx, false);
+    for (int64_t r = 0; r < rows && frame.status == WF_OK && c > 0; r++)
+        softmax_back_row(logarithm, c, yv + r * c, dyv + r * c, dxv + r * c);
+    return ref_end(&frame);
+}
+
+static double loss_value(wf_loss_kind kind, double x, double t)
+{
+    switch (kind) {
+    case WF_LOSS_BCE_LOGITS:
+        return (x < 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
+    case WF_LOSS_MSE:
+        return (x - t) * (x - t);
+    case WF_LOSS_L1:
+        return fabs(x - t);
+    }
+    return NAN;
+}
+
+static double loss_derivative(wf_loss_kind kind, double x, double t)
+{
+    switch (kind) {
+    case WF_LOSS_BCE_LOGITS:
+        return 1 / (1 + exp(-x)) - t;
+    case WF_LOSS_MSE:
+        return 2 * (x - t);
+    case WF_LOSS_L1:
+        return x > t ? 1 : x < t ? -1 : x - t;
+    }
+    return NAN;
+}
+
+wf_status ref_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                           double scale, const wf_array *loss)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(x);
+    const double *const xv = ref_in(&frame, x), *const tv = ref_in(&frame, target);
+    double *const out = ref_out(&frame, loss, false);
+    if (frame.status == WF_OK) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            sum += loss_value(kind, xv[i], tv ? tv[i] : value);
+        *out = scale * sum;
+    }
+    return ref_end(&frame);
+}
+
+wf_status ref_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
+                            const wf_array *dloss, double scale, const wf_array *dx)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(x);
+    const double *const xv = ref_in(&frame, x), *const tv = ref_in(&frame, target), *const up = ref_in(&frame, dloss);
+    double *const dxv = ref_out(&frame, dx, false);
+    if (frame.status == WF_OK)
+        for (int64_t i = 0; i < n; i++)
+            dxv[i] = *up * scale * loss_derivative(kind, xv[i], tv ? tv[i] : value);
+    return ref_end(&frame);
+}
+
+static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_t *label)
+{
+    if (labels->dtype == WF_U8)
+        *label = ((const uint8_t *)labels->data)[row];
+    else if (labels->dtype == WF_I32)
+        *label = ((const int32_t *)labels->data)[row];
+    else if (labels->dtype == WF_I64)
+        *label = ((const int64_t *)labels->data)[row];
+    else
+        WF_FAIL(WF_ERR_DTYPE, "labels are %s; they must be u8, i32 or i64", wf_dtype_name(labels->dtype));
+    WF_CHECK(*label >= 0 && *label < c, WF_ERR_ARGUMENT, "label %lld in row %lld is outside [0, %lld)",
+             (long long)*label, (long long)row, (long long)c);
+    return WF_OK;
+}
+
+wf_status ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale, const wf_array *loss)
+{
+    int64_t rows, c;
+    ref_rows(logp, &rows, &c);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, logp);
+    double *const out = ref_out(&frame, loss, false);
+    double sum = 0;
+    for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
+        int64_t label = 0;
+        frame.status = label_at(labels, r, c, &label);
+        if (frame.status == WF_OK)
+            sum -= xv[r * c + label];
+    }
+    if (frame.status == WF_OK)
+        *out = scale * sum;
+    return ref_end(&frame);
+}
+
+wf_status ref_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale, const wf_array *dx)
+{
+    int64_t rows, c;
+    ref_rows(dx, &rows, &c);
+    ref_frame frame = ref_begin(ctx);
+    const double *const up = ref_in(&frame, dloss);
+    double *const dxv = ref_out(&frame, dx, false);
+    for (int64_t i = 0; i < rows * c && frame.status == WF_OK; i++)
+        dxv[i] = 0;
+    for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
+        int64_t label = 0;
+        frame.status = label_at(labels, r, c, &label);
+        if (frame.status == WF_OK)
+            dxv[r * c + label] = -*up * scale;
+    }
+    return ref_end(&frame);
+}
+
+wf_status ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct)
+{
+    int64_t rows, c, count = 0;
+    ref_rows(scores, &rows, &c);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, scores);
+    for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
+        int64_t label = 0, best = 0;
+        frame.status = label_at(labels, r, c, &label);
+        for (int64_t j = 1; j < c && frame.status == WF_OK; j++)
+            if (xv[r * c + j] > xv[r * c + best])
+                best = j;
+        count += frame.status == WF_OK && best == label;
+    }
+    if (frame.status == WF_OK)
+        memcpy(correct->data, &count, sizeof count);
+    return ref_end(&frame);
+}

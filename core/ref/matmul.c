@@ -1,0 +1,39 @@
+#include "core/ref/ref_impl.h"
+
+#include <string.h>
+
+/* [rows, columns] into [columns, rows]. */
+static const double *transposed(ref_frame *frame, const double *v, int64_t rows, int64_t columns)
+{
+    double *const t = ref_work(frame, rows * columns);
+    if (t)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++)
+                t[j * rows + i] = v[i * columns + j];
+    return t;
+}
+
+wf_status ref_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
+                     const wf_array *bias, const wf_array *c, bool accumulate)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t m = c->shape.dim[0], n = c->shape.dim[1], depth = a->shape.dim[a_transposed ? 0 : 1];
+    const double *av = ref_in(&frame, a), *bv = ref_in(&frame, b);
+    const double *const biasv = ref_in(&frame, bias);
+    double *const cv = ref_out(&frame, c, accumulate), *const sum = ref_work(&frame, n);
+    if (frame.status == WF_OK && a_transposed)
+        av = transposed(&frame, av, depth, m);
+    if (frame.status == WF_OK && b_transposed)
+        bv = transposed(&frame, bv, n, depth);
+    if (frame.status != WF_OK || n == 0)
+        return ref_end(&frame);
+    for (int64_t i = 0; i < m; i++) {
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t j = 0; j < n; j++)
+                sum[j] += av[i * depth + k] * bv[k * n + j];
+        for (int64_t j = 0; j < n; j++)
+            cv[i * n + j] = (accumulate ? cv[i * n + j] : 0) + sum[j] + (biasv ? biasv[j] : 0);
+    }
+    return ref_end(&frame);
+}

@@ -1,0 +1,128 @@
+#include "core/ref/ref_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+wf_status ref_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)
+{
+    int64_t rows, channels;
+    ref_rows(x, &rows, &channels);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x);
+    double *const average = ref_out(&frame, mean, false), *const squares = ref_out(&frame, m2, false);
+    if (frame.status != WF_OK || channels == 0)
+        return ref_end(&frame);
+    memset(average, 0, (size_t)channels * sizeof *average);
+    memset(squares, 0, (size_t)channels * sizeof *squares);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++)
+            average[c] += xv[r * channels + c];
+    for (int64_t c = 0; c < channels && rows > 0; c++)
+        average[c] /= (double)rows;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++) {
+            const double d = xv[r * channels + c] - average[c];
+            squares[c] += d * d;
+        }
+    return ref_end(&frame);
+}
+
+wf_status ref_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                           const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue, const wf_array *y)
+{
+    int64_t rows, channels;
+    ref_rows(x, &rows, &channels);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x), *const mv = ref_in(&frame, mean), *const iv = ref_in(&frame, invstd);
+    const double *const gv = ref_in(&frame, gamma), *const bv = ref_in(&frame, beta);
+    double *const yv = ref_out(&frame, y, false);
+    if (frame.status != WF_OK)
+        return ref_end(&frame);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++) {
+            const double xhat = (xv[r * channels + c] - mv[c]) * iv[c];
+            yv[r * channels + c] = (gv ? xhat * gv[c] : xhat) + (bv ? bv[c] : 0);
+        }
+    ref_epilogue(&frame, epilogue, y->order, rows * channels, yv);
+    return ref_end(&frame);
+}
+
+/* dy through the epilogue backwards, if there is one. */
+static const double *gradient(ref_frame *frame, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy)
+{
+    const double *const dyv = ref_in(frame, dy), *const yv = epilogue ? ref_in(frame, y) : NULL;
+    if (!yv)
+        return dyv;
+    const int64_t n = wf_array_count(dy);
+    double *const g = ref_work(frame, n);
+    if (g)
+        for (int64_t i = 0; i < n; i++)
+            g[i] = dyv[i] * ref_epilogue_slope(epilogue, yv[i]);
+    return g;
+}
+
+wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                                  const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                  const wf_array *sum_g, const wf_array *sum_gx)
+{
+    int64_t rows, channels;
+    ref_rows(x, &rows, &channels);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x), *const mv = ref_in(&frame, mean), *const iv = ref_in(&frame, invstd);
+    const double *const g = gradient(&frame, epilogue, y, dy);
+    double *const sg = ref_out(&frame, sum_g, false), *const sgx = ref_out(&frame, sum_gx, false);
+    if (frame.status != WF_OK || channels == 0)
+        return ref_end(&frame);
+    memset(sg, 0, (size_t)channels * sizeof *sg);
+    memset(sgx, 0, (size_t)channels * sizeof *sgx);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++) {
+            sg[c] += g[r * channels + c];
+            sgx[c] += g[r * channels + c] * (xv[r * channels + c] - mv[c]) * iv[c];
+        }
+    return ref_end(&frame);
+}
+
+wf_status ref_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                            const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                            const wf_array *sum_g, const wf_array *sum_gx, double count, const wf_array *dx)
+{
+    int64_t rows, channels;
+    ref_rows(dy, &rows, &channels);
+    const bool batch = count > 0;
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = batch ? ref_in(&frame, x) : NULL, *const mv = batch ? ref_in(&frame, mean) : NULL;
+    const double *const iv = ref_in(&frame, invstd), *const gv = ref_in(&frame, gamma);
+    const double *const sg = batch ? ref_in(&frame, sum_g) : NULL, *const sgx = batch ? ref_in(&frame, sum_gx) : NULL;
+    const double *const g = gradient(&frame, epilogue, y, dy);
+    double *const out = ref_out(&frame, dx, false);
+    if (frame.status != WF_OK)
+        return ref_end(&frame);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < channels; c++) {
+            const int64_t i = r * channels + c;
+            const double back = batch ? sg[c] / count + (xv[i] - mv[c]) * iv[c] * sgx[c] / count : 0;
+            out[i] = (gv ? gv[c] : 1) * iv[c] * (g[i] - back);
+        }
+    return ref_end(&frame);
+}
+
+wf_status ref_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps, double decay,
+                          const wf_array *invstd, const wf_array *running_mean, const wf_array *running_var)
+{
+    const int64_t channels = wf_array_count(m2);
+    ref_frame frame = ref_begin(ctx);
+    const double *const mv = ref_in(&frame, mean), *const squares = ref_in(&frame, m2);
+    double *const iv = ref_out(&frame, invstd, false);
+    double *const rm = ref_out(&frame, running_mean, true), *const rv = ref_out(&frame, running_var, true);
+    if (frame.status != WF_OK)
+        return ref_end(&frame);
+    for (int64_t c = 0; c < channels; c++) {
+        iv[c] = count > 0 ? 1 / sqrt(squares[c] / count + eps) : 0;
+        if (rm && count > 0)
+            rm[c] += (1 - decay) * (mv[c] - rm[c]);
+        if (rv && count > 0)
+            rv[c] += (1 - decay) * (squares[c] / (count > 1 ? count - 1 : count) - rv[c]);
+    }
+    return ref_end(&frame);
+}

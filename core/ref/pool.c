@@ -1,0 +1,147 @@
+#include "core/ref/ref_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+/* One window of one sample: visited taps are listed by their input pixels. */
+typedef struct window_taps {
+    int64_t count;   /* of taps on real elements */
+    int64_t divisor; /* of the average */
+} window_taps;
+
+typedef struct pool {
+    ref_window w;
+    int64_t n, c, in_pixels, out_pixels, taps;
+} pool;
+
+static pool pool_make(const wf_pool_geom *geom, const wf_array *x, const wf_array *y)
+{
+    pool v = {.n = x->shape.dim[0], .c = x->shape.dim[1], .in_pixels = 1, .out_pixels = 1, .taps = 1};
+    v.w = ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
+                          geom->pad_hi);
+    for (int d = 0; d < 3; d++) {
+        v.in_pixels *= v.w.in[d];
+        v.out_pixels *= v.w.out[d];
+        v.taps *= v.w.kernel[d];
+    }
+    return v;
+}
+
+/* The real elements under window p, row-major, into pixel[]; negative padding cuts the input. */
+static window_taps list_taps(const pool *v, wf_pool_kind kind, int64_t p, int64_t *pixel)
+{
+    const ref_window *const w = &v->w;
+    const int64_t o[3] = {p / w->out[2] / w->out[1], p / w->out[2] % w->out[1], p % w->out[2]};
+    window_taps taps = {0};
+    for (int64_t t = 0; t < v->taps; t++) {
+        const int64_t k[3] = {t / w->kernel[2] / w->kernel[1], t / w->kernel[2] % w->kernel[1], t % w->kernel[2]};
+        bool real = true, padded = true;
+        int64_t at = 0;
+        for (int d = 0; d < 3; d++) {
+            const int64_t i = ref_window_at(w, d, o[d], k[d]), end = w->in[d] + w->pad_hi[d];
+            padded = padded && i < end;
+            real = real && i >= 0 && i < w->in[d] && i < end;
+            at = at * w->in[d] + i;
+        }
+        if (real)
+            pixel[taps.count++] = at;
+        if (kind == WF_POOL_AVG_PADDED ? padded : real)
+            taps.divisor++;
+    }
+    return taps;
+}
+
+static void max_window(int64_t c, int64_t count, const int64_t *pixel, const double *x, double *y, int32_t *index)
+{
+    for (int64_t ch = 0; ch < c; ch++) {
+        double best = -INFINITY;
+        int64_t place = -1;
+        for (int64_t t = 0; t < count; t++) {
+            const double v = x[pixel[t] * c + ch];
+            if (place < 0 || v > best || (isnan(v) && !isnan(best))) {
+                best = v;
+                place = pixel[t];
+            }
+        }
+        y[ch] = best;
+        if (index)
+            index[ch] = (int32_t)place;
+    }
+}
+
+static void average_window(int64_t c, const window_taps *taps, const int64_t *pixel, const double *x, double *y)
+{
+    memset(y, 0, (size_t)c * sizeof *y);
+    for (int64_t t = 0; t < taps->count; t++)
+        for (int64_t ch = 0; ch < c; ch++)
+            y[ch] += x[pixel[t] * c + ch];
+    for (int64_t ch = 0; ch < c; ch++)
+        y[ch] = taps->divisor > 0 ? y[ch] / (double)taps->divisor : 0;
+}
+
+wf_status ref_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
+                           const wf_array *index)
+{
+    const pool v = pool_make(geom, x, y);
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x);
+    double *const yv = ref_out(&frame, y, false);
+    int64_t *const pixel = (int64_t *)(void *)ref_work(&frame, v.taps);
+    int32_t *const places = index ? index->data : NULL;
+    if (frame.status != WF_OK || wf_array_count(y) == 0)
+        return ref_end(&frame);
+    for (int64_t p = 0; p < v.out_pixels; p++) {
+        const window_taps taps = list_taps(&v, geom->kind, p, pixel);
+        for (int64_t n = 0; n < v.n; n++) {
+            const int64_t at = (n * v.out_pixels + p) * v.c;
+            const double *const image = xv + n * v.in_pixels * v.c;
+            if (geom->kind == WF_POOL_MAX)
+                max_window(v.c, taps.count, pixel, image, yv + at, places ? places + at : NULL);
+            else
+                average_window(v.c, &taps, pixel, image, yv + at);
+        }
+    }
+    return ref_end(&frame);
+}
+
+static void max_spread(const pool *v, const double *dy, const int32_t *index, double *dx)
+{
+    for (int64_t n = 0; n < v->n; n++)
+        for (int64_t p = 0; p < v->out_pixels; p++)
+            for (int64_t c = 0; c < v->c; c++) {
+                const int64_t at = (n * v->out_pixels + p) * v->c + c;
+                if (index[at] >= 0)
+                    dx[(n * v->in_pixels + index[at]) * v->c + c] += dy[at];
+            }
+}
+
+static void average_spread(const pool *v, wf_pool_kind kind, const double *dy, int64_t *pixel, double *dx)
+{
+    for (int64_t p = 0; p < v->out_pixels; p++) {
+        const window_taps taps = list_taps(v, kind, p, pixel);
+        for (int64_t n = 0; n < v->n; n++)
+            for (int64_t t = 0; t < taps.count; t++)
+                for (int64_t c = 0; c < v->c; c++)
+                    dx[(n * v->in_pixels + pixel[t]) * v->c + c] +=
+                        dy[(n * v->out_pixels + p) * v->c + c] / (double)taps.divisor;
+    }
+}
+
+wf_status ref_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
+                            const wf_array *dx)
+{
+    const pool v = pool_make(geom, dx, dy);
+    const int64_t count = wf_array_count(dx);
+    ref_frame frame = ref_begin(ctx);
+    const double *const dyv = ref_in(&frame, dy);
+    double *const dxv = ref_out(&frame, dx, false);
+    int64_t *const pixel = (int64_t *)(void *)ref_work(&frame, v.taps);
+    if (frame.status != WF_OK || count == 0)
+        return ref_end(&frame);
+    memset(dxv, 0, (size_t)count * sizeof *dxv);
+    if (geom->kind != WF_POOL_MAX)
+        average_spread(&v, geom->kind, dyv, pixel, dxv);
+    else if (wf_array_count(dy) > 0)
+        max_spread(&v, dyv, index->data, dxv);
+    return ref_end(&frame);
+}

@@ -1,0 +1,70 @@
+#include "core/random_rows_author.h"
+#include "core/ref/ref_impl.h"
+
+#include <math.h>
+
+static void block_of_normals(const uint32_t word[4], double out[4])
+{
+    for (int h = 0; h < 4; h += 2) {
+        const double u1 = ((double)(word[h] >> 8) + 1) * 0x1p-24, u2 = wf_random_unit(word[h + 1]);
+        const double r = sqrt(-2 * log(u1)), angle = 2 * 3.14159265358979323846 * u2;
+        out[h] = r * cos(angle);
+        out[h + 1] = r * sin(angle);
+    }
+}
+
+static void block_values(const wf_random *random, wf_distribution dist, uint64_t counter, double out[4])
+{
+    uint32_t word[4];
+    wf_philox(random->seed, random->stream, random->iteration ? *random->iteration : 0, counter, word);
+    if (dist == WF_NORMAL) {
+        block_of_normals(word, out);
+        return;
+    }
+    for (int k = 0; k < 4; k++)
+        out[k] = wf_random_unit(word[k]);
+}
+
+void ref_draw(const wf_random *random, wf_order order, wf_distribution dist, double *out)
+{
+    const wf_random_rows rows = wf_random_rows_make(random, order);
+    for (int64_t row = 0; row < rows.count; row++) {
+        const int64_t start = wf_random_row_start(&rows, row);
+        double value[4];
+        for (int64_t i = 0; i < rows.length; i++) {
+            const int64_t at = start + i;
+            if (i == 0 || at % 4 == 0)
+                block_values(random, dist, (uint64_t)at / 4, value);
+            out[row * rows.length + i] = value[at % 4];
+        }
+    }
+}
+
+wf_status ref_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b, const wf_array *y)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(y);
+    double *const v = ref_out(&frame, y, false);
+    if (frame.status == WF_OK) {
+        ref_draw(random, y->order, dist, v);
+        const double scale = dist == WF_NORMAL ? b : b - a;
+        for (int64_t i = 0; i < n; i++)
+            v[i] = a + scale * v[i];
+    }
+    return ref_end(&frame);
+}
+
+wf_status ref_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
+{
+    ref_frame frame = ref_begin(ctx);
+    const int64_t n = wf_array_count(y);
+    const double *const xv = ref_in(&frame, x);
+    double *const yv = ref_out(&frame, y, false);
+    double *const u = ref_work(&frame, n);
+    if (frame.status == WF_OK) {
+        ref_draw(random, y->order, WF_UNIFORM, u);
+        for (int64_t i = 0; i < n; i++)
+            yv[i] = u[i] < rate ? 0 : xv[i] * (1 / (1 - rate));
+    }
+    return ref_end(&frame);
+}

@@ -1,0 +1,96 @@
+#include "core/ref/ref_impl.h"
+
+#include <string.h>
+
+wf_resample_tap wf_resample_taps(const wf_resample_geom *geom, int d, int64_t o)
+{
+    const int64_t scale = geom->scale[d], last = geom->in[d] - 1;
+    if (!geom->linear)
+        return (wf_resample_tap){.at = {o / scale, o / scale}};
+    const int64_t outputs = geom->in[d] * scale;
+    const int64_t whole = geom->align_corners ? (outputs > 1 ? outputs - 1 : 1) : 2 * scale;
+    const int64_t wanted = geom->align_corners ? o * last : 2 * o + 1 - scale;
+    const int64_t place = wanted > 0 ? wanted : 0, at = place / whole;
+    return (wf_resample_tap){.at = {at, at < last ? at + 1 : last}, .weight = (double)(place % whole) / (double)whole};
+}
+
+/* Spatial dimensions filled up to three: 1s in front. */
+typedef struct grid {
+    int64_t n, c, in[3], out[3];
+} grid;
+
+static grid grid_of(const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
+{
+    grid g = {.n = x->shape.dim[0], .c = x->shape.dim[1], .in = {1, 1, 1}, .out = {1, 1, 1}};
+    for (int d = 0; d < geom->nd; d++) {
+        g.in[3 - geom->nd + d] = x->shape.dim[2 + d];
+        g.out[3 - geom->nd + d] = y->shape.dim[2 + d];
+    }
+    return g;
+}
+
+/* The input pixels of an output pixel and their weights; returns how many. */
+static int corners(const wf_resample_geom *geom, const grid *g, int64_t p, int64_t pixel[8], double weight[8])
+{
+    const int64_t o[3] = {p / g->out[2] / g->out[1], p / g->out[2] % g->out[1], p % g->out[2]};
+    int count = 1;
+    pixel[0] = 0;
+    weight[0] = 1;
+    for (int d = 0; d < geom->nd; d++) {
+        const int at = 3 - geom->nd + d;
+        const wf_resample_tap tap = wf_resample_taps(geom, d, o[at] + geom->out_lo[d]);
+        const int both = tap.weight > 0 ? 2 : 1;
+        for (int i = count * both - 1; i >= 0; i--) {
+            pixel[i] = pixel[i / both] * g->in[at] + tap.at[i % both] - geom->in_lo[d];
+            weight[i] = weight[i / both] * (i % both ? tap.weight : 1 - tap.weight);
+        }
+        count *= both;
+    }
+    return count;
+}
+
+wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
+{
+    const grid g = grid_of(geom, x, y);
+    const int64_t count = wf_array_count(y), in_pixels = g.in[0] * g.in[1] * g.in[2],
+                  out_pixels = g.out[0] * g.out[1] * g.out[2];
+    ref_frame frame = ref_begin(ctx);
+    const double *const xv = ref_in(&frame, x);
+    double *const yv = ref_out(&frame, y, false);
+    if (frame.status != WF_OK || count == 0)
+        return ref_end(&frame);
+    memset(yv, 0, (size_t)count * sizeof *yv);
+    for (int64_t p = 0; p < out_pixels; p++) {
+        int64_t pixel[8];
+        double weight[8];
+        const int n_corners = corners(geom, &g, p, pixel, weight);
+        for (int64_t n = 0; n < g.n; n++)
+            for (int i = 0; i < n_corners; i++)
+                for (int64_t c = 0; c < g.c; c++)
+                    yv[(n * out_pixels + p) * g.c + c] += weight[i] * xv[(n * in_pixels + pixel[i]) * g.c + c];
+    }
+    return ref_end(&frame);
+}
+
+wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx)
+{
+    const grid g = grid_of(geom, dx, dy);
+    const int64_t count = wf_array_count(dx), in_pixels = g.in[0] * g.in[1] * g.in[2],
+                  out_pixels = g.out[0] * g.out[1] * g.out[2];
+    ref_frame frame = ref_begin(ctx);
+    const double *const dyv = ref_in(&frame, dy);
+    double *const dxv = ref_out(&frame, dx, false);
+    if (frame.status != WF_OK || count == 0)
+        return ref_end(&frame);
+    memset(dxv, 0, (size_t)count * sizeof *dxv);
+    for (int64_t p = 0; p < out_pixels; p++) {
+        int64_t pixel[8];
+        double weight[8];
+        const int n_corners = corners(geom, &g, p, pixel, weight);
+        for (int64_t n = 0; n < g.n; n++)
+            for (int i = 0; i < n_corners; i++)
+                for (int64_t c = 0; c < g.c; c++)
+                    dxv[(n * in_pixels + pixel[i]) * g.c + c] += weight[i] * dyv[(n * out_pixels + p) * g.c + c];
+    }
+    return ref_end(&frame);
+}

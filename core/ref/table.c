@@ -1,0 +1,50 @@
+#include "core/ref/ref_impl.h"
+
+static const wf_kernels table = {
+    .name = "ref",
+    .host = true,
+    .alloc = ref_alloc,
+    .release = ref_release,
+    .to_device = ref_transfer,
+    .to_host = ref_transfer,
+    .copy = ref_copy,
+    .fill = ref_fill,
+    .random = ref_random,
+    .conv_forward = ref_conv_forward,
+    .conv_backward_data = ref_conv_backward_data,
+    .conv_backward_filter = ref_conv_backward_filter,
+    .bias_backward = ref_bias_backward,
+    .epilogue_backward = ref_epilogue_backward,
+    .matmul = ref_matmul,
+    .pool_forward = ref_pool_forward,
+    .pool_backward = ref_pool_backward,
+    .resample_forward = ref_resample_forward,
+    .resample_backward = ref_resample_backward,
+    .norm_stats = ref_norm_stats,
+    .norm_forward = ref_norm_forward,
+    .norm_backward_stats = ref_norm_backward_stats,
+    .norm_backward = ref_norm_backward,
+    .norm_finish = ref_norm_finish,
+    .act_forward = ref_act_forward,
+    .act_backward = ref_act_backward,
+    .binary = ref_binary,
+    .dropout = ref_dropout,
+    .epilogue_forward = ref_epilogue_forward,
+    .sum = ref_sum,
+    .sum_squares = ref_sum_squares,
+    .softmax_forward = ref_softmax_forward,
+    .softmax_backward = ref_softmax_backward,
+    .loss_forward = ref_loss_forward,
+    .loss_backward = ref_loss_backward,
+    .nll_forward = ref_nll_forward,
+    .nll_backward = ref_nll_backward,
+    .count_correct = ref_count_correct,
+    .optim_update = ref_optim_update,
+    .clip_scale = ref_clip_scale,
+    .shutdown = ref_shutdown,
+};
+
+const wf_kernels *wf_kernels_ref(void)
+{
+    return &table;
+}

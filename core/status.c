@@ -1,0 +1,140 @@
+#include "core/status_author.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE_SIZE = 1024, TRAIL_SIZE = 2048 };
+
+typedef struct record {
+    wf_status code;
+    char message[MESSAGE_SIZE];
+    char trail[TRAIL_SIZE];
+} record;
+
+static _Thread_local record last, pending;
+
+static wf_abort_hook abort_hook = {.rank = -1};
+static wf_must_handler must_handler;
+
+const char *wf_status_name(wf_status status)
+{
+    static const char *const names[] = {"ok",     "argument",    "shape",         "dtype",   "memory",  "io",
+                                        "format", "unsupported", "communication", "timeout", "numeric", "state"};
+    return (unsigned)status < sizeof names / sizeof *names ? names[status] : "unknown";
+}
+
+wf_status wf_error_code(void)
+{
+    return last.code;
+}
+
+const char *wf_error_message(void)
+{
+    pending.code = WF_OK;
+    return last.code == WF_OK ? "no error" : last.message;
+}
+
+const char *wf_error_trail(void)
+{
+    pending.code = WF_OK;
+    return last.code == WF_OK ? "" : last.trail;
+}
+
+void wf_error_clear(void)
+{
+    last.code = WF_OK;
+    pending.code = WF_OK;
+}
+
+void wf_error_save(wf_status *code, char *message, size_t size)
+{
+    *code = last.code;
+    snprintf(message, size, "%s", last.code == WF_OK ? "" : last.message);
+}
+
+static void add_frame(const char *file, int line, const char *function)
+{
+    const size_t used = strlen(last.trail);
+    snprintf(last.trail + used, TRAIL_SIZE - used, "    at %s:%d%s%s\n", file, line, function ? " in " : "",
+             function ? function : "");
+}
+
+wf_status wf_error_set(wf_status code, const char *file, int line, const char *format, ...)
+{
+    /* The arguments may point into the old message. */
+    char text[MESSAGE_SIZE];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    last.code = code;
+    memcpy(last.message, text, sizeof text);
+    last.trail[0] = '\0';
+    add_frame(file, line, NULL);
+    return code;
+}
+
+wf_status wf_error_frame(wf_status status, const char *file, int line, const char *function)
+{
+    if (last.code == status)
+        add_frame(file, line, function);
+    else
+        wf_error_set(status, file, line, "%s error without a message", wf_status_name(status));
+    return status;
+}
+
+void *wf_error_null(void)
+{
+    if (pending.code == WF_OK)
+        pending = last;
+    return NULL;
+}
+
+wf_status wf_error_take(const char *what, const char *file, int line)
+{
+    if (pending.code == WF_OK)
+        return wf_error_set(WF_ERR_ARGUMENT, file, line, "%s is NULL", what);
+    last = pending;
+    pending.code = WF_OK;
+    add_frame(file, line, NULL);
+    return last.code;
+}
+
+wf_status wf_check(const void *p)
+{
+    return p ? WF_OK : wf_error_take("the object", __FILE__, __LINE__);
+}
+
+void wf_abort_hook_set(wf_abort_hook hook)
+{
+    abort_hook = hook;
+}
+
+void wf_must_set_handler(wf_must_handler handler)
+{
+    must_handler = handler;
+}
+
+static void must_default(wf_status status, const char *file, int line, const char *expression)
+{
+    /* One write, so that lines of several ranks do not mix. */
+    char text[MESSAGE_SIZE + TRAIL_SIZE + 512], who[32] = "";
+    if (abort_hook.rank >= 0)
+        snprintf(who, sizeof who, "rank %d: ", abort_hook.rank);
+    snprintf(text, sizeof text, "weft: %s%s error: %s\n%s    at %s:%d: %s\n", who, wf_status_name(status),
+             wf_error_message(), wf_error_trail(), file, line, expression);
+    fflush(stdout);
+    fputs(text, stderr);
+    fflush(stderr);
+    if (abort_hook.abort)
+        abort_hook.abort(1);
+    exit(1);
+}
+
+void wf_must_failed(wf_status status, const char *file, int line, const char *expression)
+{
+    (must_handler ? must_handler : must_default)(status, file, line, expression);
+}

@@ -1,0 +1,120 @@
+/* How a function with a gradient is written.
+ *
+ * Forward: compute y through the kernel table, then wf_tape_record. Backward: an op's function, called once, asks with
+ * wf_node_wants(node, i) whether input i needs a gradient and gives it by one of
+ *   wf_node_grad  - a destination to write into (parameters: straight into the flat gradient buffer), or
+ *   wf_node_give  - a tensor that it made or passes through.
+ */
+#ifndef WF_CORE_TAPE_AUTHOR_H
+#define WF_CORE_TAPE_AUTHOR_H
+
+#include "core/param_author.h"
+#include "core/tape.h"
+
+typedef struct wf_node wf_node;
+
+typedef struct wf_op {
+    const char *name;
+    wf_status (*backward)(wf_node *node);
+    bool always; /* runs in every backward, with zeros where no gradient came: point-to-point communication */
+} wf_op;
+
+struct wf_var {
+    wf_tape *tape;
+    wf_tensor *value;
+    wf_tensor *grad;
+    wf_param *param; /* of a parameter's leaf */
+    wf_node *node;   /* that made it; NULL for leaves */
+    bool needs_grad;
+    bool leaf; /* wf_leaf */
+    bool no_loss;
+    bool loss_mean; /* a mean over `loss_count` local samples (no layout): weighted by it across ranks */
+    int64_t loss_count;
+    bool grad_shared; /* grad was given by reference: do not add in place */
+    uint64_t run;     /* the backward that wants this variable's gradient */
+};
+
+typedef struct wf_saved {
+    wf_tensor *tensor;
+    uint64_t version;
+} wf_saved;
+
+struct wf_node {
+    const wf_op *op;
+    wf_tape *tape;
+    int n_in, n_saved;
+    wf_var **in;
+    wf_var *out;
+    wf_saved *saved;
+    void *state;
+    bool done;
+    uint64_t run; /* the backward that reaches this node */
+};
+
+/* What wf_tape_record is told. */
+typedef struct wf_record {
+    const wf_op *op;
+    int n_in;
+    wf_var *const *in; /* entries may be NULL (an absent bias) */
+    int n_saved;
+    wf_tensor *const *saved; /* aliased; entries may be NULL. Values that backward reads */
+    const void *state;       /* copied */
+    size_t state_bytes;
+} wf_record;
+
+/* The variable of y, whose handle it takes, even on failure. If no input needs a gradient or the tape is in WF_EVAL,
+ * nothing is recorded. */
+wf_var *wf_tape_record(wf_tape *tape, const wf_record *record, wf_tensor *y);
+
+/* The leaf of a parameter on this tape. */
+wf_var *wf_param_var(wf_tape *tape, wf_param *param);
+
+/* In backward. */
+const wf_tensor *wf_node_dy(const wf_node *node); /* dense, shape and order of the output; never NULL */
+const wf_tensor *wf_node_saved(const wf_node *node, int i);
+bool wf_node_wants(const wf_node *node, int i);
+/* Where the gradient of input i goes: dense, shape, order and type of the input. *accumulate says whether to add. Once
+ * written, nothing more is to be called. NULL on failure. */
+wf_tensor *wf_node_grad(wf_node *node, int i, bool *accumulate);
+/* Gives dx, whose handle is taken even on failure; it may be the alias of another gradient (`shared`: must not be
+ * written to, as when dy is passed on). */
+wf_status wf_node_give(wf_node *node, int i, wf_tensor *dx, bool shared) WF_NODISCARD;
+
+wf_ctx *wf_tape_ctx(const wf_tape *tape);
+
+/* Scopes: wf_apply of a layer sets the stream of the random numbers that are drawn inside. `scope` is what to
+ * go on with after it, which differs from what was drawn from before. */
+uint64_t wf_tape_enter(wf_tape *tape, uint64_t stream);
+void wf_tape_leave(wf_tape *tape, uint64_t scope);
+/* A stream for the next use of random numbers: (scope, ordinal in the scope); for the tensor `like` (its layout's
+ * global shape and box, or its own shape). */
+wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout);
+
+/* The full form of backward, for optimizers. */
+typedef struct wf_backward_opts {
+    int64_t n_params;        /* 0: every trainable parameter */
+    wf_param *const *params; /* the targets */
+    double seed;             /* gradient of the loss; 0 means 1 */
+    /* Called once all uses are known, before anything runs: the target parameters that this backward reaches, in the
+     * order in which their gradients will be complete. May allocate param->grad. */
+    wf_status (*plan)(void *user, int64_t n, wf_param *const *order);
+    /* Called when the gradient of a parameter is complete. */
+    wf_status (*ready)(void *user, wf_param *param);
+    void *user;
+} wf_backward_opts;
+wf_status wf_backward_run(wf_var *loss, const wf_tensor *grad, const wf_backward_opts *opts) WF_NODISCARD;
+
+/* Flat gradients: one buffer, in the order given, each parameter at a 64-byte boundary, `tail` more elements at the
+ * end. param->grad of each becomes a view. */
+typedef struct wf_grads {
+    wf_ctx *ctx;
+    wf_tensor *flat; /* rank 1, of the parameters' type */
+    int64_t n;
+    wf_param **param; /* in flat order */
+    int64_t *offset;  /* n + 1 entries, in elements; offset[n] is where the tail starts */
+    int64_t tail;
+} wf_grads;
+wf_grads *wf_grads_new(wf_ctx *ctx, int64_t n, wf_param *const *param, int64_t tail);
+void wf_grads_free(wf_grads *grads);
+
+#endif

@@ -1,0 +1,35 @@
+/* The inside of a tape. */
+#ifndef WF_CORE_TAPE_IMPL_H
+#define WF_CORE_TAPE_IMPL_H
+
+#include "core/tape_author.h"
+
+/* Bump memory for variables and nodes: chunks are kept from step to step. */
+typedef struct wf_arena {
+    void **chunk;
+    size_t n, current, used;
+} wf_arena;
+
+struct wf_tape {
+    wf_ctx *ctx;
+    wf_mode mode;
+    wf_arena arena;
+    wf_var **vars;
+    wf_node **nodes;
+    int64_t n_vars, n_nodes, cap_vars, cap_nodes;
+    uint64_t runs; /* backwards started */
+    bool paired;   /* a backward with point-to-point nodes has run */
+    int64_t iteration;
+    uint64_t *iteration_device;
+    uint64_t ordinal; /* of this tape in its context */
+    uint64_t scope, draws;
+};
+
+void *wf_arena_take(wf_ctx *ctx, wf_arena *arena, size_t bytes); /* zeroed; NULL on failure */
+void wf_arena_reset(wf_arena *arena);
+void wf_arena_free(wf_arena *arena);
+
+/* Frees what a node saved. */
+void wf_node_release(wf_node *node);
+
+#endif

@@ -1,0 +1,326 @@
+#include "core/pool_impl.h"
+#include "core/tensor_author.h"
+
+#include <string.h>
+
+static bool strides_match(const wf_tensor *t, wf_order order)
+{
+    int64_t stride[WF_MAX_RANK];
+    wf_order_strides(t->shape, order, stride);
+    for (int d = 0; d < t->shape.rank; d++)
+        if (t->shape.dim[d] > 1 && t->stride[d] != stride[d])
+            return false;
+    return true;
+}
+
+/* Which order, if any, the strides make dense; the tensor's own order is tried first. */
+static void classify(wf_tensor *t)
+{
+    const wf_order other = t->order == WF_ROW_MAJOR ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
+    t->dense = wf_shape_count(t->shape) == 0 || strides_match(t, t->order);
+    if (!t->dense && strides_match(t, other)) {
+        t->dense = true;
+        t->order = other;
+    }
+    if (t->dense)
+        wf_order_strides(t->shape, t->order, t->stride);
+}
+
+static wf_status new_storage(wf_ctx *ctx, size_t bytes, void *borrowed, bool step, wf_storage **out)
+{
+    wf_storage *s = wf_pool_storage(ctx);
+    if (!s)
+        return wf_error_frame(WF_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    s->bytes = bytes;
+    s->borrowed = borrowed != NULL;
+    s->data = borrowed;
+    if (!borrowed) {
+        const wf_status status = wf_pool_take(ctx, bytes, &s->data);
+        if (status != WF_OK) {
+            wf_pool_storage_give(ctx, s);
+            return wf_error_frame(status, __FILE__, __LINE__, __func__);
+        }
+    }
+    s->step = step;
+    if (step) {
+        wf_storage **head = wf_pool_steps(ctx);
+        s->next = *head;
+        if (*head)
+            (*head)->prev = s;
+        *head = s;
+    }
+    *out = s;
+    return WF_OK;
+}
+
+static void drop_storage(wf_storage *s)
+{
+    wf_ctx *ctx = s->ctx;
+    if (--s->references > 0)
+        return;
+    if (s->step) {
+        if (s->prev)
+            s->prev->next = s->next;
+        else
+            *wf_pool_steps(ctx) = s->next;
+        if (s->next)
+            s->next->prev = s->prev;
+    }
+    wf_packed_free(ctx, &s->forms);
+    if (!s->borrowed)
+        wf_pool_give(ctx, s->data, s->bytes);
+    wf_pool_storage_give(ctx, s);
+}
+
+static wf_tensor *new_handle(wf_ctx *ctx, wf_storage *storage)
+{
+    wf_tensor *t = wf_pool_tensor(ctx);
+    if (!t)
+        return wf_error_null();
+    t->storage = storage;
+    t->data = storage->data;
+    storage->references++;
+    /* Step tensors are the tape's affair: what is left of them is told by their storages. */
+    if (!storage->step)
+        wf_live_add(ctx, WF_LIVE_TENSOR, 1);
+    return t;
+}
+
+static wf_tensor *make(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *borrowed, bool step)
+{
+    if (!ctx)
+        return NULL;
+    char text[WF_SHAPE_TEXT];
+    const int64_t count = wf_shape_count(shape);
+    const size_t size = wf_dtype_size(dtype);
+    WF_CHECK_NULL(size > 0, WF_ERR_DTYPE, "%d is not a type", (int)dtype);
+    WF_CHECK_NULL(count >= 0 && count <= INT64_MAX / 8, WF_ERR_SHAPE, "%s is not the shape of a tensor",
+                  wf_shape_text(shape, text));
+    WF_CHECK_NULL(order == WF_ROW_MAJOR || order == WF_CHANNELS_LAST, WF_ERR_ARGUMENT, "%d is not an order",
+                  (int)order);
+    wf_storage *storage = NULL;
+    WF_TRY_NULL(new_storage(ctx, (size_t)count * size, borrowed, step, &storage));
+    wf_tensor *t = new_handle(ctx, storage);
+    if (!t) {
+        storage->references = 1;
+        drop_storage(storage);
+        return NULL;
+    }
+    t->dtype = dtype;
+    t->order = order;
+    t->shape = shape;
+    t->dense = true;
+    wf_order_strides(shape, order, t->stride);
+    return t;
+}
+
+wf_tensor *wf_tensor_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
+{
+    return make(ctx, dtype, shape, wf_order_default(shape.rank), NULL, false);
+}
+
+wf_tensor *wf_tensor_new_ordered(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order)
+{
+    return make(ctx, dtype, shape, order, NULL, false);
+}
+
+wf_tensor *wf_tensor_new_step(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order)
+{
+    return make(ctx, dtype, shape, order, NULL, true);
+}
+
+wf_tensor *wf_tensor_new_like(const wf_tensor *like)
+{
+    wf_tensor *t = like ? wf_tensor_new_step(like->ctx, like->dtype, like->shape, like->order) : NULL;
+    if (t)
+        t->layout = like->layout;
+    return t;
+}
+
+wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *data)
+{
+    return make(ctx, dtype, shape, order, data, false);
+}
+
+wf_tensor *wf_tensor_from_host(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *host)
+{
+    wf_tensor *t = wf_tensor_new(ctx, dtype, shape);
+    if (!t)
+        return NULL;
+    const wf_status status = wf_tensor_import(t, host, wf_tensor_bytes(t));
+    if (status != WF_OK) {
+        wf_tensor_free(t);
+        return wf_error_null();
+    }
+    return t;
+}
+
+wf_tensor *wf_tensor_alias(const wf_tensor *tensor)
+{
+    if (!tensor)
+        return NULL;
+    wf_tensor *t = new_handle(tensor->ctx, tensor->storage);
+    if (t)
+        *t = *tensor;
+    return t;
+}
+
+wf_tensor *wf_tensor_view(const wf_tensor *tensor, wf_box box)
+{
+    if (!tensor)
+        return NULL;
+    char text[2][WF_SHAPE_TEXT];
+    WF_CHECK_NULL(box.rank == tensor->shape.rank, WF_ERR_SHAPE, "a view of rank %d of a tensor %s", box.rank,
+                  wf_shape_text(tensor->shape, text[0]));
+    for (int d = 0; d < box.rank; d++)
+        WF_CHECK_NULL(box.lo[d] >= 0 && box.lo[d] <= box.hi[d] && box.hi[d] <= tensor->shape.dim[d], WF_ERR_SHAPE,
+                      "a view of [%lld,%lld) in dimension %d of a tensor %s", (long long)box.lo[d],
+                      (long long)box.hi[d], d, wf_shape_text(tensor->shape, text[0]));
+    wf_tensor *t = wf_tensor_alias(tensor);
+    if (!t)
+        return NULL;
+    int64_t offset = 0;
+    for (int d = 0; d < box.rank; d++)
+        offset += box.lo[d] * t->stride[d];
+    t->shape = wf_box_shape(box);
+    if (t->data)
+        t->data = (char *)t->data + (size_t)offset * wf_dtype_size(t->dtype);
+    t->layout = wf_layout_none();
+    classify(t);
+    return t;
+}
+
+wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm)
+{
+    if (!tensor)
+        return NULL;
+    unsigned seen = 0;
+    const int rank = tensor->shape.rank;
+    for (int d = 0; d < rank; d++)
+        if (perm[d] >= 0 && perm[d] < rank)
+            seen |= 1u << perm[d];
+    WF_CHECK_NULL(seen == (1u << rank) - 1, WF_ERR_ARGUMENT, "not a permutation of %d dimensions", rank);
+    wf_tensor *t = wf_tensor_alias(tensor);
+    if (!t)
+        return NULL;
+    for (int d = 0; d < rank; d++) {
+        t->shape.dim[d] = tensor->shape.dim[perm[d]];
+        t->stride[d] = tensor->stride[perm[d]];
+    }
+    wf_layout_follow(&tensor->layout, t->shape, perm, &t->layout);
+    classify(t);
+    return t;
+}
+
+wf_tensor *wf_tensor_recast(const wf_tensor *tensor, wf_shape shape, wf_order order)
+{
+    wf_tensor *t = wf_tensor_alias(tensor);
+    if (!t)
+        return NULL;
+    t->shape = shape;
+    t->order = order;
+    t->layout = wf_layout_none();
+    wf_order_strides(shape, order, t->stride);
+    return t;
+}
+
+void wf_tensor_free(wf_tensor *tensor)
+{
+    if (!tensor)
+        return;
+    wf_ctx *ctx = tensor->ctx;
+    if (!tensor->storage->step)
+        wf_live_add(ctx, WF_LIVE_TENSOR, -1);
+    drop_storage(tensor->storage);
+    wf_pool_tensor_give(ctx, tensor);
+}
+
+wf_ctx *wf_tensor_ctx(const wf_tensor *tensor)
+{
+    return tensor ? tensor->ctx : NULL;
+}
+
+wf_dtype wf_tensor_dtype(const wf_tensor *tensor)
+{
+    return tensor ? tensor->dtype : WF_F32;
+}
+
+wf_shape wf_tensor_shape(const wf_tensor *tensor)
+{
+    return tensor ? tensor->shape : wf_shape_scalar();
+}
+
+wf_order wf_tensor_order(const wf_tensor *tensor)
+{
+    return tensor ? tensor->order : WF_ROW_MAJOR;
+}
+
+int64_t wf_tensor_count(const wf_tensor *tensor)
+{
+    return tensor ? wf_shape_count(tensor->shape) : 0;
+}
+
+size_t wf_tensor_bytes(const wf_tensor *tensor)
+{
+    return tensor ? (size_t)wf_shape_count(tensor->shape) * wf_dtype_size(tensor->dtype) : 0;
+}
+
+bool wf_tensor_is_dense(const wf_tensor *tensor)
+{
+    return tensor && tensor->dense;
+}
+
+wf_layout wf_tensor_layout(const wf_tensor *tensor)
+{
+    return tensor ? tensor->layout : wf_layout_none();
+}
+
+wf_status wf_tensor_set_layout(wf_tensor *tensor, wf_layout layout)
+{
+    char text[2][WF_SHAPE_TEXT];
+    WF_NEED(tensor);
+    WF_CHECK(!layout.known || wf_shape_equal(wf_box_shape(layout.box), tensor->shape), WF_ERR_SHAPE,
+             "a layout with a box of shape %s for a tensor %s", wf_shape_text(wf_box_shape(layout.box), text[0]),
+             wf_shape_text(tensor->shape, text[1]));
+    tensor->layout = layout;
+    return WF_OK;
+}
+
+wf_array wf_tensor_array(const wf_tensor *tensor)
+{
+    if (!tensor)
+        return (wf_array){0};
+    wf_storage *s = tensor->storage;
+    return (wf_array){.data = tensor->data,
+                      .dtype = tensor->dtype,
+                      .order = tensor->order,
+                      .shape = tensor->shape,
+                      .version = s->version,
+                      .forms = s->packable ? &s->forms : NULL};
+}
+
+wf_strided wf_tensor_strided(const wf_tensor *tensor)
+{
+    wf_strided v = {.data = tensor->data, .dtype = tensor->dtype, .rank = tensor->shape.rank};
+    memcpy(v.dim, tensor->shape.dim, sizeof v.dim);
+    memcpy(v.stride, tensor->stride, sizeof v.stride);
+    return v;
+}
+
+void wf_tensor_touch(wf_tensor *tensor)
+{
+    tensor->storage->version++;
+}
+
+uint64_t wf_tensor_version(const wf_tensor *tensor)
+{
+    return tensor->storage->version;
+}
+
+int64_t wf_step_storages(const wf_ctx *ctx)
+{
+    int64_t n = 0;
+    for (const wf_storage *s = *wf_pool_steps((wf_ctx *)ctx); s; s = s->next)
+        n += !s->kept;
+    return n;
+}

@@ -1,0 +1,56 @@
+/* Tensors: handles on reference-counted storage. Local. A handle is freed by whoever made it; storage goes with its
+ * last handle. Convolution, pooling and normalisation want rank 3 to 5 channels-last; that shows only in host
+ * import/export and reshape, which keep the logical order. */
+#ifndef WF_CORE_TENSOR_H
+#define WF_CORE_TENSOR_H
+
+#include "core/context.h"
+#include "core/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_tensor wf_tensor;
+
+/* Uninitialised, dense, in wf_order_default(rank). Any dimension may be 0. */
+wf_tensor *wf_tensor_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape);
+wf_tensor *wf_tensor_new_ordered(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order);
+/* Filled from `host`, which lists the elements row-major in logical order, in the tensor's type. */
+wf_tensor *wf_tensor_from_host(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *host);
+/* Another handle on the same elements. */
+wf_tensor *wf_tensor_alias(const wf_tensor *tensor);
+/* A view of the elements of `box`; shares storage, may be not dense. */
+wf_tensor *wf_tensor_view(const wf_tensor *tensor, wf_box box);
+/* A view with dimensions permuted: dimension d of the view is dimension perm[d] of the tensor. */
+wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm);
+/* A new dense tensor with the same logical elements in another order and type (floats round to nearest even; a float
+ * that an integer type cannot hold saturates). */
+wf_tensor *wf_tensor_copy(const wf_tensor *tensor, wf_dtype dtype, wf_order order);
+void wf_tensor_free(wf_tensor *tensor);
+
+wf_ctx *wf_tensor_ctx(const wf_tensor *tensor);
+wf_dtype wf_tensor_dtype(const wf_tensor *tensor);
+wf_shape wf_tensor_shape(const wf_tensor *tensor);
+wf_order wf_tensor_order(const wf_tensor *tensor);
+int64_t wf_tensor_count(const wf_tensor *tensor);
+size_t wf_tensor_bytes(const wf_tensor *tensor); /* of the elements: count times size */
+bool wf_tensor_is_dense(const wf_tensor *tensor);
+wf_layout wf_tensor_layout(const wf_tensor *tensor);
+/* The layout's box must have the tensor's shape. */
+wf_status wf_tensor_set_layout(wf_tensor *tensor, wf_layout layout) WF_NODISCARD;
+
+/* Host copies, row-major in logical order. `bytes` is the size of the host buffer and must be wf_tensor_bytes. */
+wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes) WF_NODISCARD;
+wf_status wf_tensor_export(const wf_tensor *tensor, void *host, size_t bytes) WF_NODISCARD;
+
+wf_status wf_tensor_fill(wf_tensor *tensor, double value) WF_NODISCARD;
+/* Logical elements of src to dst: shapes equal, types and orders may differ. */
+wf_status wf_tensor_assign(wf_tensor *dst, const wf_tensor *src) WF_NODISCARD;
+/* The value of a tensor of one element. NaN on failure. */
+double wf_tensor_item(const wf_tensor *tensor);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* The inside of a tensor, for layers, comm and kernels' callers. */
+#ifndef WF_CORE_TENSOR_AUTHOR_H
+#define WF_CORE_TENSOR_AUTHOR_H
+
+#include "core/context_author.h"
+#include "core/tensor.h"
+
+typedef struct wf_storage {
+    wf_ctx *ctx;
+    void *data;
+    size_t bytes;
+    int64_t references;
+    uint64_t version;               /* grows with every write that others must notice: wf_tensor_touch */
+    wf_packed_form *forms;          /* packed copies, for parameters */
+    bool packable;                  /* kernels may keep packed copies */
+    bool step;                      /* lives for one step: the tape reports what is left of it */
+    bool kept;                      /* wf_keep: may outlive the step */
+    bool borrowed;                  /* data belongs to someone else */
+    struct wf_storage *prev, *next; /* list of the context's step storages */
+} wf_storage;
+
+struct wf_tensor {
+    wf_ctx *ctx;
+    wf_storage *storage;
+    void *data; /* storage->data plus an offset */
+    wf_dtype dtype;
+    wf_order order;
+    bool dense;
+    wf_shape shape;
+    int64_t stride[WF_MAX_RANK];
+    wf_layout layout;
+};
+
+/* As wf_tensor_new_ordered, for one step: intermediate results. */
+wf_tensor *wf_tensor_new_step(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order);
+/* Shape, type, order and layout of `like`, for one step. */
+wf_tensor *wf_tensor_new_like(const wf_tensor *like);
+/* A tensor on memory that the caller keeps alive. */
+wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *data);
+/* The same elements in the same memory under another shape; the tensor must be dense, the count equal, and either both
+ * shapes row-major or the order's memory sequence equal: the caller has checked. */
+wf_tensor *wf_tensor_recast(const wf_tensor *tensor, wf_shape shape, wf_order order);
+/* An alias if the tensor is dense in that order and of that type, else a copy for one step. */
+wf_tensor *wf_tensor_dense(const wf_tensor *tensor, wf_dtype dtype, wf_order order);
+
+/* The array of a dense tensor. NULL gives an array with data NULL and rank 0. */
+wf_array wf_tensor_array(const wf_tensor *tensor);
+wf_strided wf_tensor_strided(const wf_tensor *tensor);
+
+/* Notes that the contents changed: packed forms and saved copies become stale. */
+void wf_tensor_touch(wf_tensor *tensor);
+uint64_t wf_tensor_version(const wf_tensor *tensor);
+
+/* How many step storages of the context are alive and not kept. */
+int64_t wf_step_storages(const wf_ctx *ctx);
+
+#endif

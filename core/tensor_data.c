@@ -1,0 +1,153 @@
+/* Elements in and out: copies, conversion of order and type, host import and export. */
+#include "core/tensor_author.h"
+
+#include <math.h>
+
+static wf_strided host_view(const wf_tensor *t, void *data)
+{
+    const wf_array a = {.data = data, .dtype = t->dtype, .order = WF_ROW_MAJOR, .shape = t->shape};
+    return wf_array_strided(&a);
+}
+
+static wf_status check_bytes(const wf_tensor *tensor, size_t bytes)
+{
+    char text[WF_SHAPE_TEXT];
+    WF_CHECK(bytes == wf_tensor_bytes(tensor), WF_ERR_SHAPE, "a host buffer of %zu bytes for a tensor %s of %zu bytes",
+             bytes, wf_shape_text(tensor->shape, text), wf_tensor_bytes(tensor));
+    return WF_OK;
+}
+
+wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes)
+{
+    WF_NEED(tensor);
+    WF_TRY(check_bytes(tensor, bytes));
+    if (bytes == 0)
+        return WF_OK;
+    WF_NEED(host);
+    wf_ctx *ctx = tensor->ctx;
+    const wf_kernels *k = ctx->k;
+    const wf_strided dst = wf_tensor_strided(tensor);
+    wf_tensor_touch(tensor);
+    if (k->host) {
+        const wf_strided src = host_view(tensor, (void *)host);
+        return k->copy(ctx, &src, &dst, false);
+    }
+    void *stage;
+    WF_TRY(wf_pool_take(ctx, bytes, &stage));
+    wf_status status;
+    WF_TRY_OUT(k->to_device(ctx, stage, host, bytes));
+    const wf_strided src = host_view(tensor, stage);
+    WF_TRY_OUT(k->copy(ctx, &src, &dst, false));
+out:
+    wf_pool_give(ctx, stage, bytes);
+    return status;
+}
+
+wf_status wf_tensor_export(const wf_tensor *tensor, void *host, size_t bytes)
+{
+    WF_NEED(tensor);
+    WF_TRY(check_bytes(tensor, bytes));
+    if (bytes == 0)
+        return WF_OK;
+    WF_NEED(host);
+    wf_ctx *ctx = tensor->ctx;
+    const wf_kernels *k = ctx->k;
+    const wf_strided src = wf_tensor_strided(tensor);
+    if (k->host) {
+        const wf_strided dst = host_view(tensor, host);
+        return k->copy(ctx, &src, &dst, false);
+    }
+    void *stage;
+    WF_TRY(wf_pool_take(ctx, bytes, &stage));
+    wf_status status;
+    const wf_strided dst = host_view(tensor, stage);
+    WF_TRY_OUT(k->copy(ctx, &src, &dst, false));
+    WF_TRY_OUT(k->to_host(ctx, host, stage, bytes));
+out:
+    wf_pool_give(ctx, stage, bytes);
+    return status;
+}
+
+wf_status wf_tensor_assign(wf_tensor *dst, const wf_tensor *src)
+{
+    char text[2][WF_SHAPE_TEXT];
+    WF_NEED(dst);
+    WF_NEED(src);
+    WF_CHECK(wf_shape_equal(dst->shape, src->shape), WF_ERR_SHAPE, "a tensor %s assigned to one of %s",
+             wf_shape_text(src->shape, text[0]), wf_shape_text(dst->shape, text[1]));
+    const wf_strided from = wf_tensor_strided(src), to = wf_tensor_strided(dst);
+    wf_tensor_touch(dst);
+    return dst->ctx->k->copy(dst->ctx, &from, &to, false);
+}
+
+wf_status wf_tensor_fill(wf_tensor *tensor, double value)
+{
+    WF_NEED(tensor);
+    wf_ctx *ctx = tensor->ctx;
+    wf_tensor_touch(tensor);
+    if (tensor->dense) {
+        const wf_array a = wf_tensor_array(tensor);
+        return ctx->k->fill(ctx, &a, value);
+    }
+    wf_tensor *one = wf_tensor_new_step(ctx, tensor->dtype, wf_shape_scalar(), WF_ROW_MAJOR);
+    WF_NEED(one);
+    const wf_array a = wf_tensor_array(one);
+    wf_status status;
+    WF_TRY_OUT(ctx->k->fill(ctx, &a, value));
+    wf_strided src = wf_tensor_strided(tensor);
+    const wf_strided dst = src;
+    src.data = one->data;
+    for (int d = 0; d < src.rank; d++)
+        src.stride[d] = 0;
+    WF_TRY_OUT(ctx->k->copy(ctx, &src, &dst, false));
+out:
+    wf_tensor_free(one);
+    return status;
+}
+
+double wf_tensor_item(const wf_tensor *tensor)
+{
+    if (!tensor || wf_tensor_count(tensor) != 1)
+        return NAN;
+    wf_ctx *ctx = tensor->ctx;
+    double value = NAN;
+    wf_tensor *wide = wf_tensor_new_step(ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR);
+    wf_strided src, dst;
+    if (!wide)
+        return NAN;
+    src = wf_tensor_strided(tensor);
+    src.rank = 0;
+    dst = wf_tensor_strided(wide);
+    if (ctx->k->copy(ctx, &src, &dst, false) != WF_OK ||
+        ctx->k->to_host(ctx, &value, wide->data, sizeof value) != WF_OK)
+        value = NAN;
+    wf_tensor_free(wide);
+    return value;
+}
+
+static wf_tensor *copy_into(wf_tensor *fresh, const wf_tensor *tensor)
+{
+    if (!fresh)
+        return NULL;
+    const wf_status status = wf_tensor_assign(fresh, tensor);
+    if (status != WF_OK) {
+        wf_tensor_free(fresh);
+        return wf_error_null();
+    }
+    fresh->layout = tensor->layout;
+    return fresh;
+}
+
+wf_tensor *wf_tensor_copy(const wf_tensor *tensor, wf_dtype dtype, wf_order order)
+{
+    return tensor ? copy_into(wf_tensor_new_ordered(tensor->ctx, dtype, tensor->shape, order), tensor) : NULL;
+}
+
+wf_tensor *wf_tensor_dense(const wf_tensor *tensor, wf_dtype dtype, wf_order order)
+{
+    if (!tensor)
+        return NULL;
+    if (tensor->dense && tensor->dtype == dtype && (tensor->order == order || tensor->shape.rank < 3))
+        return wf_tensor_alias(tensor);
+    return copy_into(wf_tensor_new_step(tensor->ctx, dtype, tensor->shape, order), tensor);
+}

@@ -1,0 +1,71 @@
+#include "core/window.h"
+
+static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a >= 0 ? a / b : -((-a + b - 1) / b);
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return -floor_div(-a, b);
+}
+
+static wf_range cut(int64_t lo, int64_t hi, int64_t length)
+{
+    const wf_range range = {clamp(lo, 0, length), clamp(hi, 0, length)};
+    return range.lo < range.hi ? range : (wf_range){0, 0};
+}
+
+int64_t wf_window_extent(wf_window w)
+{
+    return w.dilation * (w.kernel - 1) + 1;
+}
+
+int64_t wf_window_outputs(wf_window w, int64_t length, bool ceil)
+{
+    const int64_t room = length + w.pad_lo + w.pad_hi - wf_window_extent(w);
+    if (room < 0)
+        return 0;
+    int64_t outputs = (ceil ? ceil_div(room, w.stride) : room / w.stride) + 1;
+    if (ceil && (outputs - 1) * w.stride >= length + w.pad_lo)
+        outputs--;
+    return outputs;
+}
+
+wf_range wf_window_reads(wf_window w, wf_range outputs, int64_t length)
+{
+    if (outputs.lo >= outputs.hi)
+        return (wf_range){0, 0};
+    const int64_t lo = w.stride * outputs.lo - w.pad_lo;
+    return cut(lo, w.stride * (outputs.hi - 1) - w.pad_lo + wf_window_extent(w), length);
+}
+
+wf_range wf_window_readers(wf_window w, wf_range inputs, int64_t outputs)
+{
+    if (inputs.lo >= inputs.hi)
+        return (wf_range){0, 0};
+    return cut(ceil_div(inputs.lo + w.pad_lo - wf_window_extent(w) + 1, w.stride),
+               floor_div(inputs.hi - 1 + w.pad_lo, w.stride) + 1, outputs);
+}
+
+wf_window wf_window_local(wf_window w, wf_range outputs, wf_range inputs)
+{
+    const int64_t lo = w.stride * outputs.lo - w.pad_lo;
+    const int64_t hi = w.stride * (outputs.hi - 1) - w.pad_lo + wf_window_extent(w);
+    w.pad_lo = inputs.lo - lo;
+    w.pad_hi = hi - inputs.hi;
+    return w;
+}
+
+wf_range wf_window_anchored(wf_window w, wf_range inputs, int64_t outputs, bool first, bool last)
+{
+    const int64_t anchor = (wf_window_extent(w) - 1) / 2;
+    const wf_range range = {first ? 0 : clamp(ceil_div(inputs.lo + w.pad_lo - anchor, w.stride), 0, outputs),
+                            last ? outputs : clamp(ceil_div(inputs.hi + w.pad_lo - anchor, w.stride), 0, outputs)};
+    return range.lo < range.hi ? range : (wf_range){range.lo, range.lo};
+}

@@ -1,0 +1,122 @@
+/* Which samples make the next batch, on this rank and on all: arithmetic, no message. */
+#include "datasets/iterator_impl.h"
+
+#include <stdlib.h>
+
+static int64_t at_most(int64_t value, int64_t limit)
+{
+    return value < limit ? value : limit;
+}
+
+/* Samples of rank r in batch `index`. */
+static int64_t size_of(const wf_batcher *b, int r, int64_t index)
+{
+    const int64_t left = b->parts[r].count - index * b->opts.size;
+    return left < 0 ? 0 : at_most(left, b->opts.size);
+}
+
+static wf_status count_batches(wf_batcher *b)
+{
+    int64_t most = 0, least = INT64_MAX;
+    for (int r = 0; r < b->size; r++) {
+        most = b->parts[r].count > most ? b->parts[r].count : most;
+        least = at_most(b->parts[r].count, least);
+    }
+    b->length = b->opts.drop_last ? least / b->opts.size : most / b->opts.size + (most % b->opts.size > 0);
+    WF_CHECK(b->length > 0 || most == 0, WF_ERR_ARGUMENT,
+             "batches of %lld with drop_last: no batch is full, the shortest part has %lld samples",
+             (long long)b->opts.size, (long long)least);
+    /* Of nothing at all: one empty batch an epoch, so that loops over epochs end. */
+    if (b->length == 0 && !b->opts.once)
+        b->length = 1;
+    return WF_OK;
+}
+
+static wf_status make_room(wf_batcher *b)
+{
+    const wf_dataset *d = b->dataset;
+    const int64_t held = d->info.count;
+    if (b->opts.shuffle) {
+        b->order = wf_malloc(d->ctx, held ? (size_t)held * sizeof *b->order : 1);
+        if (!b->order)
+            return WF_ERR_MEMORY;
+    }
+    if (!b->format.direct) {
+        b->sample = wf_malloc(d->ctx, wf_dataset_sample_bytes(d) + 1);
+        if (!b->sample)
+            return WF_ERR_MEMORY;
+    }
+    return WF_OK;
+}
+
+wf_status wf_batcher_open(wf_batcher *b)
+{
+    wf_dataset *d = b->dataset;
+    char text[WF_SHAPE_TEXT];
+    WF_TRY(wf_dataset_open(d));
+    WF_CHECK(d->info.shape.rank < WF_MAX_RANK, WF_ERR_SHAPE, "batches of samples of shape %s: rank should be below %d",
+             wf_shape_text(d->info.shape, text), WF_MAX_RANK);
+    b->alone = (wf_part){.first = 0, .count = d->info.count};
+    b->parts = d->comm ? d->parts : &b->alone;
+    b->rank = d->comm ? wf_comm_rank(d->comm) : 0;
+    b->size = d->comm ? wf_comm_size(d->comm) : 1;
+    b->opts.shuffle = b->opts.shuffle || d->reshuffled;
+    b->seed = b->opts.seed ? b->opts.seed : wf_ctx_seed(d->ctx);
+    b->stream = wf_hash_u64(wf_hash_text(0, "batches"), (uint64_t)b->rank);
+    b->format = wf_row_format_make(&d->info, wf_ctx_dtype(d->ctx), b->opts.raw);
+    b->row_bytes = (size_t)wf_shape_count(d->info.shape) * wf_dtype_size(b->format.to);
+    WF_TRY(count_batches(b));
+    WF_TRY(make_room(b));
+    return WF_OK;
+}
+
+void wf_batcher_close(wf_batcher *b)
+{
+    free(b->order);
+    free(b->sample);
+    b->order = NULL;
+    b->sample = NULL;
+}
+
+static wf_batch_plan plan_next(const wf_batcher *b)
+{
+    wf_batch_plan plan = {.epoch = b->epoch, .index = b->index, .last = b->index + 1 == b->length};
+    for (int r = 0; r < b->size; r++) {
+        const int64_t size = b->index < b->length ? size_of(b, r, b->index) : 0;
+        if (r < b->rank)
+            plan.lo += size;
+        if (r == b->rank)
+            plan.size = size;
+        plan.global += size;
+    }
+    if (plan.size > 0)
+        plan.start = b->index * b->opts.size;
+    return plan;
+}
+
+static wf_status read_row(wf_batcher *b, int64_t place, unsigned char *row, int64_t *label)
+{
+    wf_dataset *d = b->dataset;
+    const int64_t index = b->order ? b->order[place] : place;
+    const wf_sample_key key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index};
+    WF_TRY(wf_dataset_read(d, index, &key, b->format.direct ? row : b->sample, label));
+    if (!b->format.direct)
+        wf_row_store(&b->format, b->sample, row);
+    return WF_OK;
+}
+
+wf_status wf_batcher_fill(wf_batcher *b, void *x, int64_t *labels, wf_batch_plan *plan)
+{
+    *plan = plan_next(b);
+    if (b->order && b->index == 0)
+        wf_random_permutation(b->seed, wf_hash_u64(b->stream, (uint64_t)b->epoch), b->parts[b->rank].count, b->order);
+    for (int64_t i = 0; i < plan->size && !atomic_load_explicit(&b->stop, memory_order_relaxed); i++)
+        WF_TRY(read_row(b, plan->start + i, (unsigned char *)x + (size_t)i * b->row_bytes, labels ? labels + i : NULL));
+    /* With `once` the mark after the last batch is one more, empty, batch. */
+    b->index++;
+    if (b->index >= b->length + (b->opts.once ? 1 : 0)) {
+        b->index = 0;
+        b->epoch++;
+    }
+    return WF_OK;
+}

@@ -1,0 +1,55 @@
+/* How a data set is written. */
+#ifndef WF_DATASETS_DATASET_AUTHOR_H
+#define WF_DATASETS_DATASET_AUTHOR_H
+
+#include "comm/comm.h"
+#include "core/tensor_author.h"
+#include "datasets/dataset.h"
+
+/* What a random transform may use: it depends on the seed, the epoch and the sample's global number alone. */
+typedef struct wf_sample_key {
+    uint64_t seed;
+    int64_t epoch;
+    int64_t sample; /* in the data set that was scattered */
+} wf_sample_key;
+
+typedef struct wf_dataset_kind {
+    const char *name;
+    /* Fills dataset->info, which begins as the inner one's. Called until it worked once. NULL: nothing to do. */
+    wf_status (*open)(wf_dataset *dataset);
+    /* Writes sample `index` (row-major logical elements of info.dtype) and its label. Called from the prefetch thread
+     * too: no MPI, no pool, no tape, errors through the thread's own trail. One thread at a time. */
+    wf_status (*read)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label);
+    void (*free)(wf_dataset *dataset); /* what state points to, not state itself; may be NULL */
+} wf_dataset_kind;
+
+/* Samples [first, first + count) of the scattered order. */
+typedef struct wf_part {
+    int64_t first, count;
+} wf_part;
+
+struct wf_dataset {
+    const wf_dataset_kind *kind;
+    wf_ctx *ctx;
+    wf_dataset *inner; /* of a decorator; owned */
+    bool opened;
+    wf_dataset_info info;
+    void *state;
+
+    /* Of a scattered data set; a decorator has those of its inner one, from its opening on. */
+    wf_comm *comm;   /* NULL: not scattered */
+    wf_part *parts;  /* one for each rank */
+    bool reshuffled; /* iterators take another order every epoch */
+};
+
+/* state is zeroed. Owns inner, also when it fails. ctx NULL (the inner one is NULL) gives NULL without an error. */
+wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset *inner, size_t state_bytes);
+/* The data set must be open; label may be NULL. */
+wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x,
+                          int64_t *label) WF_NODISCARD;
+/* Bytes of one sample. */
+size_t wf_dataset_sample_bytes(const wf_dataset *dataset);
+/* How many decorators lie below: tells equal random transforms in one chain apart. */
+uint64_t wf_dataset_depth(const wf_dataset *dataset);
+
+#endif

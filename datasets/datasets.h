@@ -1,0 +1,12 @@
+/* Everything that datasets offers to users. */
+#ifndef WF_DATASETS_DATASETS_H
+#define WF_DATASETS_DATASETS_H
+
+#include "datasets/dataset.h"
+#include "datasets/image.h"
+#include "datasets/iterator.h"
+#include "datasets/readers.h"
+#include "datasets/scatter.h"
+#include "datasets/transforms.h"
+
+#endif

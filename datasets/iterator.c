@@ -1,0 +1,190 @@
+#include "datasets/iterator_impl.h"
+
+#include <stdlib.h>
+
+wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
+{
+    if (!dataset)
+        return NULL;
+    wf_ctx *ctx = dataset->ctx;
+    wf_iter *iter = opts.size > 0 ? wf_calloc(ctx, 1, sizeof *iter) : NULL;
+    if (!iter) {
+        wf_dataset_free(dataset);
+        WF_CHECK_NULL(opts.size > 0, WF_ERR_ARGUMENT, "batches of size %lld: should be 1 or more",
+                      (long long)opts.size);
+        return wf_error_null();
+    }
+    iter->ctx = ctx;
+    iter->batcher.dataset = dataset;
+    iter->batcher.opts = opts;
+    atomic_init(&iter->batcher.stop, false);
+    wf_live_add(ctx, WF_LIVE_ITER, 1);
+    return iter;
+}
+
+wf_iter *wf_prefetch(wf_iter *iter, int depth)
+{
+    if (!iter)
+        return NULL;
+    const bool late = iter->opened || iter->depth > 0;
+    if (depth >= 1 && depth <= 1024 && !late) {
+        iter->depth = depth;
+        return iter;
+    }
+    wf_iter_free(iter);
+    WF_CHECK_NULL(!late, WF_ERR_STATE, "prefetch of an iterator that gave batches or has a prefetch already");
+    WF_FAIL_NULL(WF_ERR_ARGUMENT, "prefetch of %d batches: should be 1 to 1024", depth);
+}
+
+static void slot_free(wf_slot *slot)
+{
+    for (int k = 0; k < WF_BATCH_SIZES; k++) {
+        wf_tensor_free(slot->x[k]);
+        wf_tensor_free(slot->labels[k]);
+    }
+    wf_tensor_free(slot->x_memory);
+    wf_tensor_free(slot->labels_memory);
+}
+
+static void release(wf_iter *iter)
+{
+    wf_worker_stop(iter);
+    for (int s = 0; s < iter->slot_count; s++)
+        slot_free(&iter->slots[s]);
+    free(iter->slots);
+    iter->slots = NULL;
+    iter->slot_count = 0;
+    wf_batcher_close(&iter->batcher);
+}
+
+void wf_iter_free(wf_iter *iter)
+{
+    if (!iter)
+        return;
+    release(iter);
+    wf_dataset_free(iter->batcher.dataset);
+    wf_live_add(iter->ctx, WF_LIVE_ITER, -1);
+    free(iter);
+}
+
+static wf_shape batch_shape(int64_t size, wf_shape sample)
+{
+    int64_t dim[WF_MAX_RANK] = {size};
+    for (int d = 0; d < sample.rank; d++)
+        dim[d + 1] = sample.dim[d];
+    return wf_shape_make(sample.rank + 1, dim);
+}
+
+static wf_status slot_open(wf_iter *iter, wf_slot *slot)
+{
+    const wf_dataset_info *info = &iter->batcher.dataset->info;
+    const wf_row_format *format = &iter->batcher.format;
+    wf_ctx *ctx = iter->ctx;
+    slot->x_memory = wf_tensor_new_ordered(ctx, format->to, batch_shape(iter->sizes[0], info->shape), format->order);
+    WF_TRY(wf_check(slot->x_memory));
+    if (info->labels) {
+        slot->labels_memory = wf_tensor_new(ctx, WF_I64, WF_SHAPE(iter->sizes[0]));
+        WF_TRY(wf_check(slot->labels_memory));
+    }
+    for (int k = 0; k < WF_BATCH_SIZES; k++) {
+        slot->x[k] = wf_tensor_wrap(ctx, format->to, batch_shape(iter->sizes[k], info->shape), format->order,
+                                    slot->x_memory->data);
+        WF_TRY(wf_check(slot->x[k]));
+        if (!info->labels)
+            continue;
+        slot->labels[k] =
+            wf_tensor_wrap(ctx, WF_I64, WF_SHAPE(iter->sizes[k]), WF_ROW_MAJOR, slot->labels_memory->data);
+        WF_TRY(wf_check(slot->labels[k]));
+    }
+    return WF_OK;
+}
+
+static wf_status build(wf_iter *iter)
+{
+    WF_TRY(wf_batcher_open(&iter->batcher));
+    const int64_t held = iter->batcher.dataset->info.count, size = iter->batcher.opts.size;
+    iter->sizes[0] = held < size ? held : size;
+    iter->sizes[1] = held < size ? 0 : held % size;
+    iter->sizes[2] = 0;
+    iter->slots = wf_calloc(iter->ctx, (size_t)iter->depth + 1, sizeof *iter->slots);
+    if (!iter->slots)
+        return WF_ERR_MEMORY;
+    iter->slot_count = iter->depth + 1;
+    for (int s = 0; s < iter->slot_count; s++)
+        WF_TRY(slot_open(iter, &iter->slots[s]));
+    if (iter->depth > 0)
+        WF_TRY(wf_worker_start(iter));
+    return WF_OK;
+}
+
+static wf_status open_once(wf_iter *iter)
+{
+    if (iter->opened)
+        return WF_OK;
+    const wf_status status = build(iter);
+    if (status != WF_OK)
+        release(iter);
+    iter->opened = status == WF_OK;
+    return status;
+}
+
+static wf_status take(wf_iter *iter, wf_slot **slot)
+{
+    if (iter->worker) {
+        *slot = wf_worker_wait(iter);
+        WF_CHECK((*slot)->status == WF_OK, (*slot)->status, "%s", (*slot)->message);
+        return WF_OK;
+    }
+    *slot = &iter->slots[0];
+    int64_t *labels = (*slot)->labels_memory ? (*slot)->labels_memory->data : NULL;
+    WF_TRY(wf_batcher_fill(&iter->batcher, (*slot)->x_memory->data, labels, &(*slot)->plan));
+    return WF_OK;
+}
+
+/* The handle of this size, marked as new contents and with its place in the global batch. */
+static wf_status dress(const wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, wf_tensor *tensor)
+{
+    wf_comm *comm = iter->batcher.dataset->comm;
+    if (!tensor)
+        return WF_OK;
+    wf_tensor_touch(tensor);
+    if (comm)
+        WF_TRY(wf_tensor_set_layout(tensor, wf_layout_batch(wf_comm_mesh(comm), batch_shape(plan->global, sample),
+                                                            plan->lo, plan->lo + plan->size)));
+    return WF_OK;
+}
+
+wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
+{
+    WF_NEED(iter);
+    WF_NEED(batch);
+    wf_slot *slot;
+    WF_TRY(open_once(iter));
+    WF_TRY(take(iter, &slot));
+    const wf_batch_plan *plan = &slot->plan;
+    int k = 0;
+    while (k < WF_BATCH_SIZES - 1 && iter->sizes[k] != plan->size)
+        k++;
+    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, slot->x[k]));
+    WF_TRY(dress(iter, plan, wf_shape_scalar(), slot->labels[k]));
+    iter->given++;
+    iter->epoch = plan->last ? plan->epoch + 1 : iter->epoch;
+    *batch = (wf_batch){.x = slot->x[k],
+                        .labels = slot->labels[k],
+                        .size = plan->size,
+                        .global = plan->global,
+                        .epoch = plan->epoch,
+                        .index = plan->index,
+                        .last = plan->last};
+    return WF_OK;
+}
+
+int64_t wf_iter_epoch(const wf_iter *iter)
+{
+    return iter ? iter->epoch : 0;
+}
+
+int64_t wf_iter_epoch_length(wf_iter *iter)
+{
+    return iter && open_once(iter) == WF_OK ? iter->batcher.length : 0;
+}

@@ -1,0 +1,55 @@
+/* Batches. */
+#ifndef WF_DATASETS_ITERATOR_H
+#define WF_DATASETS_ITERATOR_H
+
+#include "datasets/dataset.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_iter wf_iter;
+
+/* Borrowed from the iterator until its next call. For a scattered data set the tensors carry a layout: sharded over
+ * data, with the size of the global batch and this rank's place in it; the local batch may be smaller than others', or
+ * empty. Parts of equal length overlap, so some samples count twice in an epoch. An empty data set gives one empty
+ * batch an epoch. */
+typedef struct wf_batch {
+    /* [size, sample...]. u8 samples become numbers in [0, 1] and f32 and f64 samples numbers of the context's type;
+     * other types stay. Float types are channels-last where rank >= 4, integers row-major. */
+    wf_tensor *x;
+    wf_tensor *labels; /* i64 [size], or NULL */
+    int64_t size;      /* samples here */
+    int64_t global;    /* samples over all ranks */
+    int64_t epoch;     /* of this batch, from 0 */
+    int64_t index;     /* of this batch in its epoch */
+    bool last;         /* the last of its epoch */
+} wf_batch;
+
+typedef struct wf_batch_opts {
+    int64_t size;   /* samples per rank; required */
+    bool shuffle;   /* another order every epoch, the same for the same seed; wf_scatter_dataset's shuffle implies it */
+    bool drop_last; /* leave out a last batch that is not full on every rank */
+    bool once;      /* after each epoch wf_iter_next gives one batch with size 0 and global 0, a mark of its end */
+    bool raw;       /* x in the samples' own type: nothing is converted */
+    uint64_t seed;  /* default: the context's */
+} wf_batch_opts;
+
+/* Owns the data set. Local; all ranks of a scattered set run the same number of iterations an epoch, by arithmetic. */
+wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts);
+/* Makes up to `depth` (1 or more) batches ahead in a thread that never calls MPI. Owns the iterator that it wraps,
+ * which has not given a batch yet. An error in the thread is returned by the wf_iter_next that would have given its
+ * batch. */
+wf_iter *wf_prefetch(wf_iter *iter, int depth);
+void wf_iter_free(wf_iter *iter);
+
+wf_status wf_iter_next(wf_iter *iter, wf_batch *batch) WF_NODISCARD;
+/* Epochs whose last batch has been given out: 0 in the first. */
+int64_t wf_iter_epoch(const wf_iter *iter);
+/* Batches in an epoch; 0 on failure. */
+int64_t wf_iter_epoch_length(wf_iter *iter);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

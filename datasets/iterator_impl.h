@@ -1,0 +1,83 @@
+/* The inside of an iterator: a batcher that knows which samples come next, slots that hold batches, and perhaps a
+ * thread between them. */
+#ifndef WF_DATASETS_ITERATOR_IMPL_H
+#define WF_DATASETS_ITERATOR_IMPL_H
+
+#include "datasets/dataset_author.h"
+#include "datasets/iterator.h"
+
+#include <stdatomic.h>
+
+/* Which samples a batch has: places [start, start + size) of this rank's order; [lo, lo + size) of the global batch. */
+typedef struct wf_batch_plan {
+    int64_t epoch, index, start, size, lo, global;
+    bool last;
+} wf_batch_plan;
+
+/* How a sample becomes a row of x. */
+typedef struct wf_row_format {
+    wf_dtype from, to;
+    wf_order order;
+    int64_t channels, pixels; /* of a channels-last row; else 1 and all elements */
+    bool direct;              /* nothing to do: the sample is read into its place */
+} wf_row_format;
+
+wf_row_format wf_row_format_make(const wf_dataset_info *info, wf_dtype float_type, bool raw);
+void wf_row_store(const wf_row_format *format, const void *sample, void *row);
+
+typedef struct wf_batcher {
+    wf_dataset *dataset;
+    wf_batch_opts opts;
+    uint64_t seed, stream;
+    const wf_part *parts; /* one for each rank; `alone` where the data set is not scattered */
+    wf_part alone;
+    int rank, size;
+    int64_t length; /* batches an epoch */
+    int64_t epoch, index;
+    int64_t *order; /* of the epoch; NULL: as they come */
+    wf_row_format format;
+    size_t row_bytes;
+    void *sample;     /* before conversion */
+    atomic_bool stop; /* a batch in the making may be given up */
+} wf_batcher;
+
+/* Opens the data set. Not for the thread. */
+wf_status wf_batcher_open(wf_batcher *batcher) WF_NODISCARD;
+void wf_batcher_close(wf_batcher *batcher);
+/* Reads the next batch into x and labels and moves on. On failure nothing moves. */
+wf_status wf_batcher_fill(wf_batcher *batcher, void *x, int64_t *labels, wf_batch_plan *plan) WF_NODISCARD;
+
+enum { WF_BATCH_SIZES = 3 }; /* full, the last of this rank, empty */
+
+/* Memory of one batch and a handle on it for each size that occurs. */
+typedef struct wf_slot {
+    wf_tensor *x_memory, *labels_memory;
+    wf_tensor *x[WF_BATCH_SIZES], *labels[WF_BATCH_SIZES];
+    wf_batch_plan plan;
+    wf_status status; /* of the thread */
+    char message[1024];
+} wf_slot;
+
+typedef struct wf_worker wf_worker;
+
+struct wf_iter {
+    wf_ctx *ctx;
+    bool opened;
+    int depth; /* 0: no thread */
+    wf_batcher batcher;
+    int64_t sizes[WF_BATCH_SIZES];
+    wf_slot *slots; /* depth + 1 */
+    int slot_count;
+    int64_t given; /* batches given out */
+    int64_t epoch;
+    wf_worker *worker;
+};
+
+/* The thread fills slots given, given + 1, ... modulo slot_count, never the one given out last. */
+wf_status wf_worker_start(wf_iter *iter) WF_NODISCARD;
+/* Waits for batch number iter->given; the slot given out before is the thread's again. */
+wf_slot *wf_worker_wait(wf_iter *iter);
+/* Waits for the end of the thread, at most the time of one sample. */
+void wf_worker_stop(wf_iter *iter);
+
+#endif

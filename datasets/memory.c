@@ -1,0 +1,149 @@
+#include "datasets/readers.h"
+#include "datasets/rows_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+wf_status wf_rows_alloc(wf_ctx *ctx, const char *what, wf_rows *rows, int64_t count, size_t sample_bytes, bool labels)
+{
+    wf_rows_free(rows);
+    WF_CHECK(sample_bytes == 0 || (uint64_t)count <= (uint64_t)PTRDIFF_MAX / sample_bytes, WF_ERR_MEMORY,
+             "%s: %lld samples of %zu bytes do not fit in memory", what, (long long)count, sample_bytes);
+    const size_t bytes = (size_t)count * sample_bytes;
+    rows->x = wf_malloc(ctx, bytes ? bytes : 1);
+    if (rows->x && labels)
+        rows->labels = wf_calloc(ctx, count ? (size_t)count : 1, sizeof *rows->labels);
+    if (!rows->x || (labels && !rows->labels)) {
+        wf_rows_free(rows);
+        WF_FAIL(WF_ERR_MEMORY, "%s: no memory for %lld samples of %zu bytes", what, (long long)count, sample_bytes);
+    }
+    rows->count = count;
+    rows->sample_bytes = sample_bytes;
+    return WF_OK;
+}
+
+void wf_rows_free(wf_rows *rows)
+{
+    free(rows->x);
+    free(rows->labels);
+    *rows = (wf_rows){0};
+}
+
+wf_status wf_rows_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
+    const wf_rows *rows = dataset->state;
+    memcpy(x, rows->x + (size_t)index * rows->sample_bytes, rows->sample_bytes);
+    *label = rows->labels ? rows->labels[index] : 0;
+    return WF_OK;
+}
+
+void wf_rows_dataset_free(wf_dataset *dataset)
+{
+    wf_rows_free(dataset->state);
+}
+
+static const wf_dataset_kind memory_kind = {
+    .name = "memory",
+    .read = wf_rows_read,
+    .free = wf_rows_dataset_free,
+};
+
+wf_dataset *wf_rows_dataset_new(wf_ctx *ctx, const wf_dataset_info *info, wf_rows **rows)
+{
+    wf_dataset *dataset = wf_dataset_new(ctx, &memory_kind, NULL, sizeof(wf_rows));
+    if (!dataset)
+        return NULL;
+    dataset->info = *info;
+    *rows = dataset->state;
+    const size_t bytes = wf_dataset_sample_bytes(dataset);
+    if (wf_rows_alloc(ctx, memory_kind.name, *rows, info->count, bytes, info->labels) != WF_OK) {
+        wf_dataset_free(dataset);
+        return wf_error_null();
+    }
+    return dataset;
+}
+
+static wf_shape sample_shape(wf_shape shape)
+{
+    return wf_shape_make(shape.rank - 1, shape.dim + 1);
+}
+
+static wf_status count_classes(int64_t count, const int64_t *labels, int64_t *classes)
+{
+    int64_t most = -1;
+    for (int64_t i = 0; i < count; i++) {
+        WF_CHECK(labels[i] >= 0, WF_ERR_ARGUMENT, "label %lld of sample %lld is negative", (long long)labels[i],
+                 (long long)i);
+        most = labels[i] > most ? labels[i] : most;
+    }
+    *classes = most + 1;
+    return WF_OK;
+}
+
+wf_dataset *wf_memory_dataset(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *x, const int64_t *labels)
+{
+    if (!ctx)
+        return NULL;
+    char text[WF_SHAPE_TEXT];
+    const int64_t elements = wf_shape_count(shape);
+    WF_CHECK_NULL(shape.rank >= 1 && elements >= 0, WF_ERR_SHAPE,
+                  "a memory data set of shape %s: should be [count, ...]", wf_shape_text(shape, text));
+    WF_CHECK_NULL(wf_dtype_size(dtype) > 0, WF_ERR_DTYPE, "%d is no type", (int)dtype);
+    WF_CHECK_NULL(x || elements == 0, WF_ERR_ARGUMENT, "a memory data set of shape %s without data",
+                  wf_shape_text(shape, text));
+    wf_dataset_info info = {
+        .count = shape.dim[0], .dtype = dtype, .shape = sample_shape(shape), .labels = labels != NULL};
+    if (labels)
+        WF_TRY_NULL(count_classes(info.count, labels, &info.classes));
+    wf_rows *rows;
+    wf_dataset *dataset = wf_rows_dataset_new(ctx, &info, &rows);
+    if (!dataset)
+        return NULL;
+    if (elements > 0)
+        memcpy(rows->x, x, (size_t)elements * wf_dtype_size(dtype));
+    if (labels && info.count > 0)
+        memcpy(rows->labels, labels, (size_t)info.count * sizeof *labels);
+    return dataset;
+}
+
+static wf_status import_tensors(const wf_tensor *x, const wf_tensor *labels, wf_rows *rows, int64_t *classes)
+{
+    WF_TRY(wf_tensor_export(x, rows->x, wf_tensor_bytes(x)));
+    if (!labels)
+        return WF_OK;
+    WF_TRY(wf_tensor_export(labels, rows->labels, wf_tensor_bytes(labels)));
+    WF_TRY(count_classes(rows->count, rows->labels, classes));
+    return WF_OK;
+}
+
+wf_dataset *wf_tensor_dataset(const wf_tensor *x, const wf_tensor *labels)
+{
+    if (!x)
+        return NULL;
+    char text[WF_SHAPE_TEXT];
+    const wf_shape shape = wf_tensor_shape(x), label_shape = labels ? wf_tensor_shape(labels) : WF_SHAPE(0);
+    WF_CHECK_NULL(shape.rank >= 1, WF_ERR_SHAPE, "a data set of a scalar: should be [count, ...]");
+    WF_CHECK_NULL(!labels || wf_tensor_dtype(labels) == WF_I64, WF_ERR_DTYPE, "labels of type %s: should be i64",
+                  wf_dtype_name(wf_tensor_dtype(labels)));
+    WF_CHECK_NULL(!labels || wf_shape_equal(label_shape, WF_SHAPE(shape.dim[0])), WF_ERR_SHAPE,
+                  "labels of shape %s: should be [%lld]", wf_shape_text(label_shape, text), (long long)shape.dim[0]);
+    wf_dataset_info info = {
+        .count = shape.dim[0], .dtype = wf_tensor_dtype(x), .shape = sample_shape(shape), .labels = labels != NULL};
+    wf_rows *rows;
+    wf_dataset *dataset = wf_rows_dataset_new(wf_tensor_ctx(x), &info, &rows);
+    if (!dataset)
+        return NULL;
+    if (import_tensors(x, labels, rows, &dataset->info.classes) != WF_OK) {
+        wf_dataset_free(dataset);
+        return wf_error_null();
+    }
+    return dataset;
+}
+
+wf_dataset *wf_empty_dataset(wf_ctx *ctx, const wf_dataset_info *like)
+{
+    wf_dataset_info info = like ? *like : (wf_dataset_info){.shape = wf_shape_scalar()};
+    info.count = 0;
+    wf_rows *rows;
+    return wf_rows_dataset_new(ctx, &info, &rows);
+}

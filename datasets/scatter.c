@@ -1,0 +1,262 @@
+#include "datasets/scatter.h"
+#include "datasets/rows_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What the root tells the others before any sample. */
+typedef struct announcement {
+    wf_dataset_info info; /* of the whole */
+    uint64_t seed;
+    uint64_t round_bytes;
+    int32_t shuffle, equal;
+} announcement;
+
+static wf_part part_of(int64_t n, int64_t size, int64_t rank, bool equal)
+{
+    int64_t lo, hi;
+    if (!equal) {
+        wf_block(n, size, rank, &lo, &hi);
+        return (wf_part){.first = lo, .count = hi - lo};
+    }
+    lo = n / size * rank + n % size * rank / size;
+    return (wf_part){.first = lo, .count = (n + size - 1) / size};
+}
+
+static wf_part *parts_new(wf_comm *comm, int64_t n, bool equal)
+{
+    const int size = wf_comm_size(comm);
+    wf_part *parts = wf_malloc(wf_comm_ctx(comm), (size_t)size * sizeof *parts);
+    for (int r = 0; parts && r < size; r++)
+        parts[r] = part_of(n, size, r, equal);
+    return parts;
+}
+
+/* The order before the cut; NULL without an error if it is the given one. */
+static wf_status order_new(wf_ctx *ctx, const announcement *a, int64_t **order)
+{
+    const int64_t n = a->info.count;
+    *order = NULL;
+    if (!a->shuffle)
+        return WF_OK;
+    *order = wf_malloc(ctx, n ? (size_t)n * sizeof **order : 1);
+    if (!*order)
+        return WF_ERR_MEMORY;
+    wf_random_permutation(a->seed, wf_hash_text(0, "scatter"), n, *order);
+    return WF_OK;
+}
+
+/* The first rank's failure becomes everybody's. */
+static wf_status agree(wf_comm *comm, wf_status status)
+{
+    const int size = wf_comm_size(comm);
+    int64_t first = status == WF_OK ? size : wf_comm_rank(comm);
+    WF_TRY(wf_allreduce_i64(comm, &first, 1, WF_MIN));
+    if (first < size)
+        WF_TRY(wf_spread_status(comm, status, (int)first));
+    return WF_OK;
+}
+
+static announcement announce(wf_comm *comm, wf_scatter_opts opts)
+{
+    /* memset: the padding is sent too. */
+    announcement a;
+    memset(&a, 0, sizeof a);
+    a.seed = opts.seed ? opts.seed : wf_ctx_seed(wf_comm_ctx(comm));
+    a.round_bytes = opts.round_bytes ? opts.round_bytes : (size_t)32 << 20;
+    a.shuffle = opts.shuffle;
+    a.equal = opts.force_equal_length;
+    return a;
+}
+
+static wf_status check_root(wf_comm *comm, int root)
+{
+    WF_CHECK(root >= 0 && root < wf_comm_size(comm), WF_ERR_ARGUMENT, "scatter: root %d is not in [0, %d)", root,
+             wf_comm_size(comm));
+    return WF_OK;
+}
+
+static wf_status open_on_root(wf_dataset *dataset, announcement *a)
+{
+    WF_TRY(wf_check(dataset));
+    WF_TRY(wf_dataset_open(dataset));
+    WF_CHECK(!dataset->comm, WF_ERR_ARGUMENT, "scatter: the data set is scattered already");
+    a->info = dataset->info;
+    return WF_OK;
+}
+
+/* One scatter in the making. The buffers hold one round of samples for every rank, on the root. */
+typedef struct round_trip {
+    wf_comm *comm;
+    wf_ctx *ctx;
+    const announcement *a;
+    int root, size;
+    bool is_root;
+    wf_part *parts;     /* the new data set's */
+    int64_t *order;     /* on the root */
+    wf_dataset *source; /* on the root */
+    wf_rows *rows;      /* of this rank */
+    int64_t held;       /* samples of this rank */
+    size_t sample_bytes;
+    int64_t chunk; /* samples per rank and round */
+    unsigned char *x;
+    int64_t *labels;
+    wf_tensor **views;
+} round_trip;
+
+static int64_t chunk_samples(const announcement *a, int size, size_t sample_bytes)
+{
+    const uint64_t all = (sample_bytes + sizeof(int64_t)) * (uint64_t)size;
+    const int64_t chunk = (int64_t)(a->round_bytes / all);
+    return chunk > 0 ? chunk : 1;
+}
+
+static wf_status prepare_root(round_trip *t)
+{
+    if (!t->is_root)
+        return WF_OK;
+    const size_t samples = (size_t)(t->chunk * t->size);
+    t->x = wf_malloc(t->ctx, samples * t->sample_bytes + 1);
+    t->labels = wf_calloc(t->ctx, samples, sizeof *t->labels);
+    t->views = wf_calloc(t->ctx, (size_t)t->size, sizeof(wf_tensor *));
+    if (!t->x || !t->labels || !t->views)
+        return WF_ERR_MEMORY;
+    WF_TRY(order_new(t->ctx, t->a, &t->order));
+    return WF_OK;
+}
+
+/* Samples [start, start + count) of a part, limited to what the part has. */
+static int64_t round_count(const round_trip *t, int64_t held, int64_t start)
+{
+    const int64_t left = held - start;
+    return left < 0 ? 0 : left < t->chunk ? left : t->chunk;
+}
+
+static wf_status read_round(round_trip *t, int64_t start)
+{
+    if (!t->is_root)
+        return WF_OK;
+    for (int r = 0; r < t->size; r++)
+        for (int64_t i = 0; i < round_count(t, t->parts[r].count, start); i++) {
+            const int64_t place = t->parts[r].first + start + i, slot = r * t->chunk + i;
+            const int64_t sample = t->order ? t->order[place] : place;
+            const wf_sample_key key = {.seed = t->a->seed, .sample = sample};
+            WF_TRY(wf_dataset_read(t->source, sample, &key, t->x + (size_t)slot * t->sample_bytes, t->labels + slot));
+        }
+    return WF_OK;
+}
+
+/* Scatters `bytes` for each sample of a round as u8; `all` is the root's buffer, `mine` this rank's place. */
+static wf_status scatter_bytes(round_trip *t, int64_t start, size_t bytes, unsigned char *all, unsigned char *mine)
+{
+    const int64_t width = (int64_t)bytes;
+    wf_status status = WF_OK;
+    wf_tensor *y = wf_tensor_wrap(t->ctx, WF_U8, WF_SHAPE(round_count(t, t->held, start) * width), WF_ROW_MAJOR, mine);
+    status = wf_check(y);
+    for (int r = 0; t->is_root && r < t->size && status == WF_OK; r++) {
+        const int64_t count = round_count(t, t->parts[r].count, start) * width;
+        t->views[r] = wf_tensor_wrap(t->ctx, WF_U8, WF_SHAPE(count), WF_ROW_MAJOR, all + r * t->chunk * width);
+        status = wf_check(t->views[r]);
+    }
+    if (status == WF_OK)
+        status = wf_scatter(t->comm, t->views, y, t->root);
+    for (int r = 0; t->is_root && r < t->size; r++) {
+        wf_tensor_free(t->views[r]);
+        t->views[r] = NULL;
+    }
+    wf_tensor_free(y);
+    return status;
+}
+
+static wf_status send_rounds(round_trip *t)
+{
+    const int64_t longest = (t->a->info.count + t->size - 1) / t->size;
+    for (int64_t start = 0; start < longest; start += t->chunk) {
+        const int64_t at = start < t->held ? start : t->held;
+        WF_TRY(wf_spread_status(t->comm, read_round(t, start), t->root));
+        WF_TRY(scatter_bytes(t, start, t->sample_bytes, t->x, t->rows->x + (size_t)at * t->sample_bytes));
+        if (t->a->info.labels)
+            WF_TRY(scatter_bytes(t, start, sizeof(int64_t), (unsigned char *)t->labels,
+                                 (unsigned char *)(t->rows->labels + at)));
+    }
+    return WF_OK;
+}
+
+/* The data set of this rank, still without samples. */
+static wf_status prepare_part(round_trip *t, wf_dataset **out)
+{
+    const announcement *a = t->a;
+    wf_dataset_info info = a->info;
+    wf_part *parts = parts_new(t->comm, a->info.count, a->equal);
+    if (!parts)
+        return WF_ERR_MEMORY;
+    info.count = parts[wf_comm_rank(t->comm)].count;
+    *out = wf_rows_dataset_new(t->ctx, &info, &t->rows);
+    if (!*out) {
+        free(parts);
+        return wf_check(*out);
+    }
+    (*out)->comm = t->comm;
+    (*out)->parts = parts;
+    (*out)->reshuffled = a->shuffle;
+    t->parts = parts;
+    t->held = info.count;
+    t->sample_bytes = wf_dataset_sample_bytes(*out);
+    t->chunk = chunk_samples(a, t->size, t->sample_bytes);
+    WF_TRY(prepare_root(t));
+    return WF_OK;
+}
+
+static wf_status scatter(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts, wf_dataset **out)
+{
+    WF_TRY(check_root(comm, opts.root));
+    announcement a = announce(comm, opts);
+    round_trip t = {.comm = comm, .ctx = wf_comm_ctx(comm), .a = &a, .root = opts.root, .size = wf_comm_size(comm)};
+    t.is_root = wf_comm_rank(comm) == opts.root;
+    t.source = t.is_root ? dataset : NULL;
+    wf_status status;
+    WF_TRY_OUT(wf_spread_status(comm, t.is_root ? open_on_root(dataset, &a) : WF_OK, opts.root));
+    WF_TRY_OUT(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
+    WF_TRY_OUT(agree(comm, prepare_part(&t, out)));
+    WF_TRY_OUT(send_rounds(&t));
+out:
+    free(t.x);
+    free(t.labels);
+    free(t.views);
+    free(t.order);
+    return status;
+}
+
+wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts)
+{
+    wf_dataset *out = NULL;
+    const wf_status status = comm ? scatter(comm, dataset, opts, &out) : WF_OK;
+    wf_dataset_free(dataset);
+    if (status != WF_OK) {
+        wf_dataset_free(out);
+        wf_error_frame(status, __FILE__, __LINE__, __func__);
+        return wf_error_null();
+    }
+    return out;
+}
+
+wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64_t *count, int64_t **index)
+{
+    WF_NEED(comm);
+    WF_NEED(count);
+    WF_NEED(index);
+    WF_TRY(check_root(comm, opts.root));
+    announcement a = announce(comm, opts);
+    a.info.count = n;
+    WF_TRY(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
+    WF_CHECK(a.info.count >= 0, WF_ERR_ARGUMENT, "scatter: %lld samples", (long long)a.info.count);
+    const wf_part part = part_of(a.info.count, wf_comm_size(comm), wf_comm_rank(comm), a.equal);
+    int64_t *order = NULL;
+    WF_TRY(order_new(wf_comm_ctx(comm), &a, &order));
+    *index = wf_malloc(wf_comm_ctx(comm), part.count ? (size_t)part.count * sizeof **index : 1);
+    for (int64_t i = 0; *index && i < part.count; i++)
+        (*index)[i] = order ? order[part.first + i] : part.first + i;
+    free(order);
+    *count = part.count;
+    return *index ? WF_OK : WF_ERR_MEMORY;
+}

@@ -1,0 +1,36 @@
+/* A data set over the ranks of a communicator. */
+#ifndef WF_DATASETS_SCATTER_H
+#define WF_DATASETS_SCATTER_H
+
+#include "comm/comm.h"
+#include "datasets/dataset.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_scatter_opts {
+    bool shuffle;  /* one random order before the cut, and another order of each part every epoch */
+    uint64_t seed; /* of the order; default: the context's */
+    int root;      /* the rank that reads */
+    /* Of n samples over P ranks, rank i holds [floor(n i / P), floor(n i / P) + ceil(n / P)): parts may overlap.
+     * Default: every sample once, the first n mod P ranks hold one more. */
+    bool force_equal_length;
+    size_t round_bytes; /* most bytes that the root reads ahead; default 32 MiB */
+} wf_scatter_opts;
+
+/* The root opens the data set and sends each rank its part, which is kept in memory; every rank gets a data set of its
+ * part. Only the root's argument is used (others may give NULL, or the same unopened data set), and every rank's is
+ * consumed. A failure on the root, such as a missing file, is the same error on all ranks. Transforms given on the root
+ * are applied once. Collective. */
+wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
+
+/* The numbers of this rank's samples of n, as wf_scatter_dataset would give them; n and seed are the root's. The caller
+ * calls free() on *index. Collective. */
+wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64_t *count,
+                           int64_t **index) WF_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

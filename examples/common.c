@@ -1,0 +1,175 @@
+#include "examples/common.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_OPTIONS 32
+
+/* Before MPI is there, the launcher tells which rank this will be. */
+static bool first_rank(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    return !rank || strcmp(rank, "0") == 0;
+}
+
+static error_t take_number(struct argp_state *state, const example_option *option, const char *text)
+{
+    char *end;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < option->least) {
+        argp_error(state, "--%s %s: should be a whole number of at least %lld", option->name, text,
+                   (long long)option->least);
+        return EINVAL;
+    }
+    *option->number = value;
+    return 0;
+}
+
+static error_t take_real(struct argp_state *state, const example_option *option, const char *text)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    if (end == text || *end || !(value > 0) || isinf(value)) {
+        argp_error(state, "--%s %s: should be a positive number", option->name, text);
+        return EINVAL;
+    }
+    *option->real = value;
+    return 0;
+}
+
+static error_t take(int key, char *arg, struct argp_state *state)
+{
+    if (key == ARGP_KEY_ARG) {
+        argp_error(state, "%s: there are options alone here", arg);
+        return EINVAL;
+    }
+    if (key < 1 || key > MOST_OPTIONS)
+        return ARGP_ERR_UNKNOWN;
+    const example_option *option = (const example_option *)state->input + (key - 1);
+    if (option->number)
+        return take_number(state, option, arg);
+    if (option->real)
+        return take_real(state, option, arg);
+    if (option->flag)
+        *option->flag = true;
+    else
+        *option->text = arg;
+    return 0;
+}
+
+static void help_with_default(const example_option *option, char *help, size_t size)
+{
+    if (option->number)
+        snprintf(help, size, "%s (%lld)", option->help, (long long)*option->number);
+    else if (option->real)
+        snprintf(help, size, "%s (%g)", option->help, *option->real);
+    else if (option->text && *option->text)
+        snprintf(help, size, "%s (%s)", option->help, *option->text);
+    else
+        snprintf(help, size, "%s", option->help);
+}
+
+void example_options(int argc, char **argv, const char *about, const example_option *table)
+{
+    struct argp_option options[MOST_OPTIONS + 1] = {{0}};
+    char help[MOST_OPTIONS][256];
+    for (int i = 0; table[i].name && i < MOST_OPTIONS; i++) {
+        help_with_default(&table[i], help[i], sizeof help[i]);
+        options[i] = (struct argp_option){.name = table[i].name, .key = i + 1, .arg = table[i].arg, .doc = help[i]};
+    }
+    if (!first_rank() && !freopen("/dev/null", "w", stdout))
+        exit(EXIT_FAILURE);
+    const struct argp argp = {.options = options, .parser = take, .doc = about};
+    if (argp_parse(&argp, argc, argv, first_rank() ? 0 : ARGP_NO_ERRS, NULL, (void *)table) == 0)
+        return;
+    if (!first_rank())
+        sleep(20); /* the launcher ends the job with the first rank that ends: the one that speaks */
+    exit(argp_err_exit_status);
+}
+
+static _Noreturn void end_everywhere(wf_comm *comm, bool speaks, const char *message)
+{
+    if (speaks)
+        fprintf(stderr, "%s: %s\n", program_invocation_short_name, message);
+    wf_comm_close(comm);
+    exit(EXIT_FAILURE);
+}
+
+void example_check(wf_comm *comm, wf_status status)
+{
+    if (status != WF_OK)
+        end_everywhere(comm, comm ? wf_comm_rank(comm) == 0 : first_rank(), wf_error_message());
+}
+
+void example_agree(wf_comm *comm, const char *complaint)
+{
+    char message[512] = "";
+    if (wf_comm_rank(comm) == 0 && complaint)
+        snprintf(message, sizeof message, "%s", complaint);
+    WF_MUST(wf_bcast_bytes(comm, message, sizeof message, 0));
+    if (*message)
+        end_everywhere(comm, wf_comm_rank(comm) == 0, message);
+}
+
+/* Leaves without the exit handlers, which would wait for the other ranks; the launcher ends those. */
+void example_abort(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fflush(stdout);
+    fprintf(stderr, "%s: ", program_invocation_short_name);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    _exit(EXIT_FAILURE);
+}
+
+double example_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+const char *example_path(const char *dir, const char *name)
+{
+    static char path[4][4096];
+    static int next;
+    next = (next + 1) % 4;
+    if (snprintf(path[next], sizeof path[next], "%s/%s", dir, name) >= (int)sizeof path[next])
+        example_abort("%s/%s: the name is too long", dir, name);
+    return path[next];
+}
+
+FILE *example_create(wf_comm *comm, const char *dir, const char *name)
+{
+    char complaint[4200] = "";
+    FILE *file = NULL;
+    if (wf_comm_rank(comm) == 0) {
+        if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+            snprintf(complaint, sizeof complaint, "%s: cannot make this folder: %s", dir, strerror(errno));
+        else if (!(file = fopen(example_path(dir, name), "w")))
+            snprintf(complaint, sizeof complaint, "%s: cannot write: %s", example_path(dir, name), strerror(errno));
+    }
+    example_agree(comm, *complaint ? complaint : NULL);
+    return file;
+}
+
+void example_log(FILE *log, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vfprintf(log, format, args);
+    va_end(args);
+    fputc('\n', log);
+    if (fflush(log) != 0)
+        example_abort("cannot write the log: %s", strerror(errno));
+}

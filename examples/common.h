@@ -1,0 +1,43 @@
+/* What the example programs share: options, an output folder, a log, complaints. */
+#ifndef EXAMPLES_COMMON_H
+#define EXAMPLES_COMMON_H
+
+#include <weft/weft.h>
+
+#include <stdio.h>
+
+/* An option "--name ARG": a whole number of at least `least`, a positive real number, or a text; or without ARG a flag.
+ * Its help shows the default, which is what the target holds at first. */
+typedef struct example_option {
+    const char *name, *arg, *help;
+    int64_t *number;
+    int64_t least;
+    double *real;
+    const char **text;
+    bool *flag;
+} example_option;
+
+/* Reads the command line (GNU argp, with --help) by a table that ends with {0}. Ends the program with one line if it is
+ * wrong; under mpirun the first rank speaks for all. To be called before wf_comm_open. */
+void example_options(int argc, char **argv, const char *about, const example_option *table);
+
+/* Set-up, which fails on all ranks alike: if it did, rank 0 says why in one line, and all ranks end with exit code 1.
+ */
+void example_check(wf_comm *comm, wf_status status);
+/* The same where rank 0 alone looks, at something that is not Weft's. `complaint` counts on rank 0: NULL is fine.
+ * Collective. */
+void example_agree(wf_comm *comm, const char *complaint);
+/* Ends the job at once, from any rank. */
+_Noreturn void example_abort(const char *format, ...) WF_PRINTF(1, 2);
+
+double example_seconds(void); /* a clock that never goes back */
+
+/* "DIR/name", in one of a few static buffers. */
+const char *example_path(const char *dir, const char *name);
+/* Makes the folder (not its parents) and opens the file `name` in it for writing, on rank 0; NULL on other ranks. If
+ * that is impossible the program ends as in example_agree. Collective. */
+FILE *example_create(wf_comm *comm, const char *dir, const char *name);
+/* One line of a log, on disk at once. */
+void example_log(FILE *log, const char *format, ...) WF_PRINTF(2, 3);
+
+#endif

@@ -1,0 +1,230 @@
+/* A generative adversarial network on images of 32x32 pixels, trained by all ranks together:
+ *
+ *     mpirun -np 4 dcgan_cifar --channels 64 --epochs 5 --out result
+ *     mpirun -np 4 dcgan_cifar --parallel spatial --mesh height=2 --sync-bn
+ */
+#include "examples/images.h"
+#include "examples/models/dcgan.h"
+#include "examples/parallel.h"
+#include "examples/plot.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct settings {
+    const char *communicator, *data, *out;
+    int64_t batch, epochs, iterations, channels, latent, seed, sample_every, log_every;
+    parallel how;
+} settings;
+
+typedef struct gan {
+    wf_layer *gen, *dis;
+    wf_optim *opt_gen, *opt_dis;
+} gan;
+
+/* What rank 0 shows of the training. Images are made by all ranks if it takes all to apply the generator. */
+typedef struct report {
+    const settings *s;
+    bool together;
+    FILE *log; /* NULL on the others */
+    curves losses;
+    wf_tape *tape; /* in evaluation mode */
+    wf_tensor *z;  /* the same for all pictures */
+    double start, last;
+    int64_t images; /* since `last` */
+} report;
+
+static settings read_settings(int argc, char **argv)
+{
+    settings s = {.communicator = "auto",
+                  .out = "result",
+                  .batch = 50,
+                  .epochs = 100,
+                  .channels = 512,
+                  .latent = 100,
+                  .sample_every = 500,
+                  .log_every = 10,
+                  .how = {.how = "data"}};
+    const example_option table[] = {
+        {"communicator", "NAME", "how ranks talk: auto, flat, hierarchical, ...", .text = &s.communicator},
+        {"batch", "N", "images in a step for each place along the data axis", .number = &s.batch, .least = 1},
+        {"epochs", "N", "stop after N times all images", .number = &s.epochs, .least = 1},
+        {"iterations", "N", "stop after N steps, if that is earlier; 0: do not", .number = &s.iterations},
+        {"channels", "N", "width of the networks, a multiple of 8", .number = &s.channels, .least = 8},
+        {"latent", "N", "random numbers that the generator starts from", .number = &s.latent, .least = 1},
+        {"data", "DIR", "CIFAR-10's binary files, or a folder of PNG and JPEG images", .text = &s.data},
+        {"out", "DIR", "where pictures and log go", .text = &s.out},
+        {"seed", "N", "of all random numbers", .number = &s.seed},
+        {"sample-every", "N", "steps between pictures; 0: none but the last", .number = &s.sample_every},
+        {"log-every", "N", "steps between lines of the log", .number = &s.log_every, .least = 1},
+        {"parallel", "HOW", "what is split beside the batch: data (nothing), channel or spatial", .text = &s.how.how},
+        {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s.how.axes},
+        {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s.how.sync_bn},
+        {0}};
+    example_options(argc, argv, "Trains a DCGAN on images of 32x32 pixels, on all ranks of mpirun together.", table);
+    return s;
+}
+
+static wf_iter *open_images(wf_comm *comm, const settings *s)
+{
+    wf_dataset *images = images_open(comm, s->how.samples, s->data, WF_TRAIN_SET, true);
+    wf_iter *iter = wf_batches(images, (wf_batch_opts){.size = s->batch, .shuffle = true});
+    iter = wf_prefetch(iter, 2);
+    example_check(comm, wf_check(iter));
+    return iter;
+}
+
+static gan gan_new(wf_comm *comm, const settings *s)
+{
+    const wf_adam_opts adam = {.lr = 2e-4, .beta1 = 0.5, .weight_decay = 1e-4};
+    wf_ctx *ctx = wf_comm_ctx(comm);
+
+    gan g = {.gen = dcgan_generator(ctx, s->channels, s->latent), .dis = dcgan_discriminator(ctx, s->channels)};
+    parallel_model(&s->how, comm, g.gen);
+    parallel_model(&s->how, comm, g.dis);
+    g.opt_gen = wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, adam));
+    g.opt_dis = wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, adam));
+    example_check(comm, wf_check(g.opt_gen));
+    example_check(comm, wf_check(g.opt_dis));
+    return g;
+}
+
+static void gan_free(gan *g)
+{
+    wf_optim_free(g->opt_gen);
+    wf_optim_free(g->opt_dis);
+    wf_layer_free(g->gen);
+    wf_layer_free(g->dis);
+}
+
+/* The discriminator learns to tell real from fake, then the generator to pass for real. */
+static void train_step(gan *g, wf_tape *tape, const wf_batch *b, int64_t latent, double loss[2])
+{
+    wf_var *real = wf_input(tape, b->x);
+    wf_var *z = wf_rand_uniform(tape, WF_SHAPE(b->size, latent), -1, 1, real);
+    wf_var *fake = wf_apply(g->gen, z);
+
+    wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
+    wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
+    wf_var *loss_dis = wf_add(loss_real, loss_fake);
+    WF_MUST(wf_optim_step(g->opt_dis, loss_dis));
+
+    wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
+    WF_MUST(wf_optim_step(g->opt_gen, loss_gen));
+    loss[0] = wf_item(loss_dis);
+    loss[1] = wf_item(loss_gen);
+}
+
+static report report_new(wf_comm *comm, const settings *s)
+{
+    report r = {.s = s, .log = example_create(comm, s->out, "log.jsonl"), .start = example_seconds()};
+    r.last = r.start;
+    r.together = strcmp(s->how.how, "data") != 0;
+    r.losses = (curves){.x_name = "iteration", .name = {"discriminator", "generator"}};
+    r.tape = wf_tape_new(wf_comm_ctx(comm));
+    r.z = wf_keep(wf_rand_uniform(r.tape, WF_SHAPE(100, s->latent), -1, 1, NULL));
+    WF_MUST(wf_check(r.z));
+    WF_MUST(wf_tape_reset(r.tape));
+    WF_MUST(wf_tape_set_mode(r.tape, WF_EVAL));
+    return r;
+}
+
+static void report_losses(report *r, int64_t iteration, const wf_batch *b, const double loss[2])
+{
+    const double now = example_seconds(), rate = (double)r->images / (now - r->last);
+    if (!isfinite(loss[0]) || !isfinite(loss[1]))
+        example_abort("iteration %lld: the losses are %g and %g", (long long)iteration, loss[0], loss[1]);
+    printf("epoch %lld  iteration %lld  discriminator %.4f  generator %.4f  %.0f images/s\n", (long long)b->epoch,
+           (long long)iteration, loss[0], loss[1], rate);
+    fflush(stdout);
+    example_log(r->log,
+                "{\"iteration\": %lld, \"epoch\": %lld, \"dis_loss\": %.9g, \"gen_loss\": %.9g, "
+                "\"images_per_second\": %.1f, \"elapsed_seconds\": %.3f}",
+                (long long)iteration, (long long)b->epoch, loss[0], loss[1], rate, now - r->start);
+    curves_add(&r->losses, (double)iteration, loss);
+    r->last = now;
+    r->images = 0;
+}
+
+/* Ten by ten images from the same random numbers as ever. */
+static void report_samples(report *r, wf_layer *gen, const char *name)
+{
+    const double before = example_seconds();
+    if (!r->log && !r->together)
+        return;
+    wf_var *z = wf_input(r->tape, r->z);
+    wf_var *fake = wf_apply(gen, r->together ? wf_shard(z, r->s->how.mesh) : z);
+    fake = wf_unshard(fake);
+    WF_MUST(wf_check(fake));
+    if (r->log)
+        WF_MUST(wf_write_png_grid(example_path(r->s->out, name), wf_value(fake), 10, 10, 0, 1));
+    WF_MUST(wf_tape_reset(r->tape));
+    r->last += example_seconds() - before;
+}
+
+static void report_step(report *r, wf_layer *gen, int64_t iteration, const wf_batch *b, const double loss[2], bool last)
+{
+    char name[64];
+    r->images += b->global;
+    if (r->log && (last || iteration % r->s->log_every == 0))
+        report_losses(r, iteration, b, loss);
+    if (r->s->sample_every && iteration % r->s->sample_every == 0) {
+        snprintf(name, sizeof name, "samples-%06lld.png", (long long)iteration);
+        report_samples(r, gen, name);
+    }
+}
+
+static void report_end(report *r, wf_layer *gen)
+{
+    const char *dir = r->s->out;
+    report_samples(r, gen, "samples.png");
+    wf_tensor_free(r->z);
+    wf_tape_free(r->tape);
+    if (!r->log)
+        return;
+    const int drawn = curves_draw(&r->losses, example_path(dir, "loss.gnuplot"), example_path(dir, "loss.svg"));
+    printf("\nLook at %s/samples.png and, over time, %s/samples-*.png; numbers are in %s/log.jsonl.\n", dir, dir, dir);
+    if (drawn == 0)
+        printf("The curves are in %s/loss.svg.\n", dir);
+    else
+        printf("gnuplot is not there or failed: no curves. Later: gnuplot %s/loss.gnuplot > loss.svg\n", dir);
+    fclose(r->log);
+    curves_free(&r->losses);
+}
+
+static void train(gan *g, wf_tape *tape, wf_iter *iter, const settings *s, report *r)
+{
+    const int64_t epochs = s->epochs * wf_iter_epoch_length(iter);
+    const int64_t steps = s->iterations && s->iterations < epochs ? s->iterations : epochs;
+    for (int64_t i = 1; i <= steps; i++) {
+        wf_batch batch;
+        double loss[2];
+        WF_MUST(wf_iter_next(iter, &batch));
+        parallel_batch(&s->how, &batch);
+        train_step(g, tape, &batch, s->latent, loss);
+        report_step(r, g->gen, i, &batch, loss, i == steps);
+        WF_MUST(wf_tape_reset(tape));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    settings s = read_settings(argc, argv);
+    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    example_check(comm, wf_check(comm));
+    parallel_open(&s.how, comm);
+
+    wf_iter *iter = open_images(comm, &s);
+    gan g = gan_new(comm, &s);
+    wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
+    report r = report_new(comm, &s);
+    train(&g, tape, iter, &s, &r);
+    report_end(&r, g.gen);
+
+    wf_tape_free(tape);
+    gan_free(&g);
+    wf_iter_free(iter);
+    parallel_close(&s.how);
+    WF_MUST(wf_comm_close(comm));
+    return 0;
+}

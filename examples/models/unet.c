@@ -1,0 +1,86 @@
+#include "examples/models/unet.h"
+
+static wf_layer *conv(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out, int64_t kernel)
+{
+    const wf_conv_opts opts = {.in = in,
+                               .out = out,
+                               .kernel = kernel,
+                               .pad = kernel / 2,
+                               .no_bias = kernel > 1,
+                               .w_init = {WF_INIT_HE_NORMAL, 0, 0}};
+    return o->dims == 3 ? wf_conv3d(ctx, opts) : wf_conv2d(ctx, opts);
+}
+
+static wf_layer *bn_relu(wf_ctx *ctx, int64_t channels)
+{
+    return wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = channels, .act = WF_ACT_RELU});
+}
+
+static wf_layer *twice(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out)
+{
+    return wf_sequential(
+        ctx, WF_LAYERS(conv(ctx, o, in, out, 3), bn_relu(ctx, out), conv(ctx, o, out, out, 3), bn_relu(ctx, out)));
+}
+
+static wf_layer *down(wf_ctx *ctx, const unet_opts *o)
+{
+    const wf_pool_opts half = {.kernel = 2, .stride = 2};
+    return o->dims == 3 ? wf_max_pool3d(ctx, half) : wf_max_pool2d(ctx, half);
+}
+
+static wf_layer *up(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out)
+{
+    const wf_conv_opts transposed = {.in = in, .out = out, .kernel = 2, .stride = 2};
+    const wf_upsample_opts nearest = {.scale = 2};
+    if (!o->upsample)
+        return o->dims == 3 ? wf_conv_transpose3d(ctx, transposed) : wf_conv_transpose2d(ctx, transposed);
+    wf_layer *larger = o->dims == 3 ? wf_upsample3d(ctx, nearest) : wf_upsample2d(ctx, nearest);
+    return wf_sequential(ctx, WF_LAYERS(larger, conv(ctx, o, in, out, 3)));
+}
+
+/* Where sides do not halve evenly on every rank, a level that comes up may be cut elsewhere than it was. */
+static wf_var *skip_to(wf_var *skip, wf_var *x)
+{
+    const wf_layout is = wf_tensor_layout(wf_value(skip)), target = wf_tensor_layout(wf_value(x));
+    bool same = true;
+    for (int axis = 0; axis < WF_AXES; axis++)
+        same = same && is.cut[axis] == target.cut[axis];
+    return same ? skip : wf_redistribute(skip, target);
+}
+
+/* What is seen here, beside what is seen from further off. */
+static wf_var *level_forward(wf_layer *self, void *user, wf_var *x)
+{
+    wf_var *here = wf_apply(wf_layer_child(self, "before"), x);
+    wf_var *below = wf_apply(wf_layer_child(self, "down"), here);
+    below = wf_apply(wf_layer_child(self, "below"), below);
+    below = wf_apply(wf_layer_child(self, "up"), below);
+    if (!below)
+        return NULL;
+    here = skip_to(here, below);
+    return wf_apply(wf_layer_child(self, "after"), wf_concat(2, (wf_var *[]){here, below}, 1));
+}
+
+/* [N,in,...] -> [N,width,...] */
+static wf_layer *level(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t width, int levels)
+{
+    if (levels == 0)
+        return twice(ctx, o, in, width);
+    wf_layer *self = wf_module(ctx, level_forward, NULL);
+    bool good = wf_module_add(self, "before", twice(ctx, o, in, width));
+    good = wf_module_add(self, "down", down(ctx, o)) && good;
+    good = wf_module_add(self, "below", level(ctx, o, width, 2 * width, levels - 1)) && good;
+    good = wf_module_add(self, "up", up(ctx, o, 2 * width, width)) && good;
+    good = wf_module_add(self, "after", twice(ctx, o, 2 * width, width)) && good;
+    if (good)
+        return self;
+    wf_layer_free(self);
+    return NULL;
+}
+
+wf_layer *unet(wf_ctx *ctx, unet_opts o)
+{
+    const int64_t width = o.width ? o.width : 32;
+    wf_layer *body = level(ctx, &o, o.in ? o.in : 3, width, o.levels ? o.levels : 3);
+    return wf_sequential(ctx, WF_LAYERS(body, conv(ctx, &o, width, o.classes ? o.classes : 2, 1)));
+}

@@ -1,0 +1,88 @@
+#include "examples/parallel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {"data", "channel", "depth", "height", "width"};
+
+static int *axis_of(wf_mesh_opts *o, const char *name, size_t length)
+{
+    int *const ranks[] = {&o->data, &o->channel, &o->depth, &o->height, &o->width};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == length && strncmp(names[i], name, length) == 0)
+            return ranks[i];
+    return NULL;
+}
+
+/* "height=2,width=2"; false if it is not like this. */
+static bool read_axes(const char *text, wf_mesh_opts *o)
+{
+    while (*text) {
+        const size_t length = strcspn(text, "=");
+        int *ranks = axis_of(o, text, length);
+        char *end;
+        if (!ranks || text[length] != '=')
+            return false;
+        const long n = strtol(text + length + 1, &end, 10);
+        if (end == text + length + 1 || n < 1 || n > 1 << 20 || (*end && *end != ',') || (*end && !end[1]))
+            return false;
+        *ranks = (int)n;
+        text = *end ? end + 1 : end;
+    }
+    return true;
+}
+
+static unsigned how_of(const parallel *p)
+{
+    const unsigned bn = p->sync_bn ? WF_PARALLEL_SYNC_BN : 0;
+    if (strcmp(p->how, "channel") == 0)
+        return bn | WF_PARALLEL_CHANNEL;
+    return strcmp(p->how, "spatial") == 0 ? bn | WF_PARALLEL_SPATIAL : bn;
+}
+
+void parallel_open(parallel *p, wf_comm *comm)
+{
+    wf_mesh_opts o = {0};
+    char complaint[512] = "";
+    const bool channel = strcmp(p->how, "channel") == 0, spatial = strcmp(p->how, "spatial") == 0;
+    if (!channel && !spatial && strcmp(p->how, "data") != 0)
+        snprintf(complaint, sizeof complaint, "--parallel %s: should be data, channel or spatial", p->how);
+    else if (p->axes && !read_axes(p->axes, &o))
+        snprintf(complaint, sizeof complaint,
+                 "--mesh %s: should be axes as height=2,width=2, out of data, channel, depth, height, width", p->axes);
+    example_agree(comm, *complaint ? complaint : NULL);
+    if (!p->axes && channel)
+        o.channel = wf_comm_size(comm);
+    if (!p->axes && spatial)
+        o.height = wf_comm_size(comm);
+    p->mesh = wf_mesh_open(comm, o);
+    example_check(comm, wf_check(p->mesh));
+    p->samples = wf_mesh_comm(p->mesh, WF_AXIS_DATA);
+    example_check(comm, wf_check(p->samples));
+    if (wf_comm_rank(comm) == 0 && wf_comm_size(comm) > 1)
+        printf("ranks: %s\n", wf_mesh_text(p->mesh));
+}
+
+void parallel_close(parallel *p)
+{
+    wf_mesh_close(p->mesh);
+}
+
+void parallel_model(const parallel *p, wf_comm *comm, wf_layer *model)
+{
+    example_check(comm, wf_check(model));
+    example_check(comm, wf_parallelize(model, p->mesh, how_of(p)));
+}
+
+static void on_mesh(const wf_mesh *mesh, wf_tensor *x)
+{
+    const wf_layout is = wf_tensor_layout(x);
+    if (x && is.known)
+        WF_MUST(wf_tensor_set_layout(x, wf_layout_batch(mesh, is.global, is.box.lo[0], is.box.hi[0])));
+}
+
+void parallel_batch(const parallel *p, wf_batch *batch)
+{
+    on_mesh(p->mesh, batch->x);
+    on_mesh(p->mesh, batch->labels);
+}

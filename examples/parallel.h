@@ -1,0 +1,23 @@
+/* How the ranks share the work, as options say: --parallel, --mesh, --sync-bn. */
+#ifndef EXAMPLES_PARALLEL_H
+#define EXAMPLES_PARALLEL_H
+
+#include "examples/common.h"
+
+typedef struct parallel {
+    const char *how;  /* "data", "channel" or "spatial" */
+    const char *axes; /* "height=2,width=2"; NULL: all ranks along the axis that `how` suggests. data takes the rest */
+    bool sync_bn;
+    wf_mesh *mesh;
+    wf_comm *samples; /* the ranks that read different samples; borrowed from the mesh */
+} parallel;
+
+/* Opens mesh and samples; ends the program, with a line from rank 0, if the options are wrong. Collective. */
+void parallel_open(parallel *p, wf_comm *comm);
+void parallel_close(parallel *p);
+/* Swaps the layers of a model. Ends the program if it cannot be split like this. */
+void parallel_model(const parallel *p, wf_comm *comm, wf_layer *model);
+/* A batch of `samples` becomes one of the mesh. */
+void parallel_batch(const parallel *p, wf_batch *batch);
+
+#endif

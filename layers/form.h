@@ -1,0 +1,19 @@
+/* How channel-parallel layers (layers/channel.h) split their weights; serial layers ignore it. */
+#ifndef WF_LAYERS_FORM_H
+#define WF_LAYERS_FORM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum wf_form {
+    WF_FORM_AUTO = 0, /* whichever moves fewer words */
+    WF_FORM_FILTER,   /* a rank makes some of the outputs from all inputs (linear: columns) */
+    WF_FORM_CHANNEL,  /* a rank adds what some of the inputs give to all outputs (linear: rows) */
+    WF_FORM_BOTH,     /* some of the outputs from some of the inputs */
+} wf_form;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

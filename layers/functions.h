@@ -1,0 +1,77 @@
+/* Functions of variables. Local; each returns a new variable of the same tape, or NULL on failure and where an input is
+ * NULL. Inputs are of a float type. The output has the input's type, order of memory and layout unless said otherwise.
+ *
+ * Where the batch is sharded over ranks, a sum or a mean is over the global tensor: the scalar that a rank holds is its
+ * part (its layout is partial), the parts add up to the value of the serial program. Such a part may be summed, scaled
+ * and averaged further; a function that is not linear refuses it (WF_ERR_SHAPE). Without a layout a mean is over what
+ * is here, and remembers how many samples that were.
+ */
+#ifndef WF_LAYERS_FUNCTIONS_H
+#define WF_LAYERS_FUNCTIONS_H
+
+#include "core/act.h"
+#include "core/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Activations, element by element. */
+wf_var *wf_relu(wf_var *x);                     /* max(x, 0) */
+wf_var *wf_leaky_relu(wf_var *x, double slope); /* x, or slope x where x < 0; slope >= 0 */
+wf_var *wf_elu(wf_var *x, double alpha);        /* x, or alpha (exp(x) - 1) where x < 0; alpha >= 0 */
+wf_var *wf_gelu(wf_var *x);                     /* x Phi(x), exact */
+wf_var *wf_sigmoid(wf_var *x);
+wf_var *wf_tanh(wf_var *x);
+wf_var *wf_softplus(wf_var *x); /* log(1 + exp(x)) */
+/* Any of these by name, after adding `noise` times standard normal numbers (in training; 0: none). `slope` is that of
+ * leaky ReLU or the alpha of ELU. */
+wf_var *wf_activate(wf_var *x, wf_act act, double slope, double noise);
+
+/* Over dimension 1 of rank 2 to 5; the output is channels-last from rank 3 on. */
+wf_var *wf_softmax(wf_var *x);
+wf_var *wf_log_softmax(wf_var *x);
+
+/* a + b, a - b, a b: equal shapes, types and layouts; the output has a's order. Losses may be added and subtracted:
+ * parts of global values with each other; local means over equally many samples; a local mean and a plain number. Any
+ * other mixture is WF_ERR_STATE. */
+wf_var *wf_add(wf_var *a, wf_var *b);
+wf_var *wf_sub(wf_var *a, wf_var *b);
+wf_var *wf_mul(wf_var *a, wf_var *b);
+wf_var *wf_scale(wf_var *x, double alpha);
+
+/* Scalars: the sum and the mean of all elements. The mean of nothing is 0. A mean without a layout weighs as many
+ * samples as dimension 0 has. */
+wf_var *wf_sum(wf_var *x);
+wf_var *wf_mean(wf_var *x);
+
+/* The same value, through which no gradient flows. This and the next five take any type. */
+wf_var *wf_detach(wf_var *x);
+
+/* Along dimension `dim`, in the order given: equal in all other dimensions, and in type. The output has the first one's
+ * order. `dim` must not be sharded. */
+wf_var *wf_concat(int count, wf_var *const *x, int dim);
+/* The elements of `box`, in this rank's coordinates; a sharded dimension must be whole in it. */
+wf_var *wf_slice(wf_var *x, wf_box box);
+/* The same elements, counted row-major, under another shape (of this rank's part). One dimension may be -1: what is
+ * left. Sharded dimensions must stay as they are. Copies only where memory does not hold that sequence; from rank 4 on,
+ * the output is channels-last if that needs no copy. */
+wf_var *wf_reshape(wf_var *x, wf_shape shape);
+/* [N, product of the others]. */
+wf_var *wf_flatten(wf_var *x);
+/* Dimension d of the output is dimension perm[d] of x; perm has as many entries as x dimensions. */
+wf_var *wf_transpose(wf_var *x, const int *perm);
+
+/* Draws are keyed by (seed, layer, iteration, use, place in the global tensor): they do not depend on the partition.
+ * In evaluation these two are the identity. */
+wf_var *wf_dropout(wf_var *x, double rate);       /* 0 with probability rate in [0, 1), else x / (1 - rate) */
+wf_var *wf_gaussian_noise(wf_var *x, double std); /* x + std n, n standard normal */
+/* New variables of the context's type, without a gradient: standard normal, uniform in [lo, hi). `like` (or NULL):
+ * dimension 0 is sharded as that of `like`, of which it must have the local length. */
+wf_var *wf_randn(wf_tape *tape, wf_shape shape, const wf_var *like);
+wf_var *wf_rand_uniform(wf_tape *tape, wf_shape shape, double lo, double hi, const wf_var *like);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

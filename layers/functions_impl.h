@@ -1,0 +1,42 @@
+/* What the functions of this folder share. */
+#ifndef WF_LAYERS_FUNCTIONS_IMPL_H
+#define WF_LAYERS_FUNCTIONS_IMPL_H
+
+#include "core/tape_author.h"
+
+/* What an input must be for a function `what`. */
+typedef enum wf_linearity {
+    WF_ANY_FUNCTION = 0, /* refuses a partial value: f(a + b) is not f(a) + f(b) */
+    WF_LINEAR,
+} wf_linearity;
+
+/* There is a value: no wf_no_loss, and not gone in an earlier backward. */
+wf_status wf_function_check_value(const char *what, const wf_var *x) WF_NODISCARD;
+/* Besides, of a float type, and not partial unless the function is linear. */
+wf_status wf_function_check(const char *what, const wf_var *x, wf_linearity linearity) WF_NODISCARD;
+/* Both of them, on one tape, of equal shape and type. */
+wf_status wf_function_check_pair(const char *what, const wf_var *a, const wf_var *b,
+                                 wf_linearity linearity) WF_NODISCARD;
+wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_var *b) WF_NODISCARD;
+
+/* x's value, dense in x's own order: a handle to be freed. */
+wf_tensor *wf_function_value(const wf_var *x);
+/* Records, where the forward slot succeeded; else frees y (which may be NULL) and returns NULL. */
+wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_record *record, wf_tensor *y);
+/* Gives dx, whose handle is taken, to input i; a dx that shares memory with dy goes as shared. */
+wf_status wf_function_give(wf_node *node, int i, wf_tensor *dx) WF_NODISCARD;
+
+/* A mean over x: what each element weighs, and for how much the result stands. */
+typedef struct wf_reduction {
+    double scale;
+    bool loss_mean;
+    int64_t loss_count;
+} wf_reduction;
+/* `without`: a dimension that does not count (-1: every one does). */
+wf_reduction wf_reduction_mean(const wf_var *x, int without);
+/* The uninitialised scalar of a reduction of x: its type; a layout that is partial where x is sharded. */
+wf_tensor *wf_reduction_scalar(const wf_var *x);
+/* Marks the result; NULL passes. */
+wf_var *wf_reduction_mark(wf_var *y, const wf_reduction *reduction);
+
+#endif

@@ -1,0 +1,395 @@
+#include "layers/layer_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_bytes)
+{
+    if (!ctx)
+        return NULL;
+    wf_layer *layer = wf_calloc(ctx, 1, sizeof *layer);
+    if (!layer)
+        return wf_error_null();
+    *layer = (wf_layer){.kind = kind, .ctx = ctx, .ordinal = ctx->roots++, .applied_iteration = -1};
+    wf_live_add(ctx, WF_LIVE_LAYER, 1);
+    layer->state = wf_calloc(ctx, 1, state_bytes);
+    if (!layer->state) {
+        wf_layer_free(layer);
+        return wf_error_null();
+    }
+    return layer;
+}
+
+void wf_layer_free(wf_layer *layer)
+{
+    if (!layer)
+        return;
+    if (layer->kind->free && layer->state)
+        layer->kind->free(layer);
+    for (int i = 0; i < layer->n_params; i++)
+        wf_param_free(layer->params[i]);
+    for (int i = 0; i < layer->n_children; i++)
+        wf_layer_free(layer->children[i]);
+    wf_live_add(layer->ctx, WF_LIVE_LAYER, -1);
+    free(layer->params);
+    free(layer->children);
+    free(layer->all);
+    free(layer->state);
+    free(layer->name);
+    free(layer->path);
+    free(layer);
+}
+
+wf_ctx *wf_layer_ctx(const wf_layer *layer)
+{
+    return layer ? layer->ctx : NULL;
+}
+
+/* The list of parameters of a layer, and of all above it, is to be made again. */
+static void forget_lists(wf_layer *layer)
+{
+    for (; layer; layer = layer->parent) {
+        free(layer->all);
+        layer->all = NULL;
+    }
+}
+
+static void forget_paths(wf_layer *layer)
+{
+    free(layer->path);
+    layer->path = NULL;
+    for (int i = 0; i < layer->n_children; i++)
+        forget_paths(layer->children[i]);
+}
+
+const char *wf_layer_path(const wf_layer *layer)
+{
+    if (!layer || !layer->parent)
+        return "";
+    if (layer->path)
+        return layer->path;
+    const char *above = wf_layer_path(layer->parent);
+    const size_t bytes = strlen(above) + strlen(layer->name) + 2;
+    char *path = wf_malloc(layer->ctx, bytes);
+    if (!path)
+        return layer->name;
+    snprintf(path, bytes, "%s%s%s", above, *above ? "/" : "", layer->name);
+    ((wf_layer *)layer)->path = path;
+    return path;
+}
+
+static uint64_t stream_of(const wf_layer *layer)
+{
+    const wf_layer *root = layer;
+    while (root->parent)
+        root = root->parent;
+    return wf_hash_text(wf_hash_u64(0, root->ordinal), wf_layer_path(layer));
+}
+
+static const char *path_of(void *owner, uint64_t *stream)
+{
+    if (stream)
+        *stream = stream_of(owner);
+    return wf_layer_path(owner);
+}
+
+/* One more pointer at the end of an array of pointers. */
+static wf_status append(wf_ctx *ctx, void ***array, int *n, void *item)
+{
+    void **longer = wf_realloc(ctx, *array, (size_t)(*n + 1) * sizeof *longer);
+    WF_CHECK(longer, WF_ERR_MEMORY, "no memory for %d parts of a layer", *n + 1);
+    longer[(*n)++] = item;
+    *array = longer;
+    return WF_OK;
+}
+
+wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts)
+{
+    wf_param *param = layer ? wf_param_new(layer->ctx, name, opts) : NULL;
+    if (!param)
+        return NULL;
+    param->owner = layer;
+    param->path_of = path_of;
+    const wf_status status = append(layer->ctx, (void ***)&layer->params, &layer->n_params, param);
+    if (status != WF_OK) {
+        wf_param_free(param);
+        return wf_error_null();
+    }
+    forget_lists(layer);
+    return param;
+}
+
+wf_var *wf_apply(wf_layer *layer, wf_var *x)
+{
+    if (!layer || !x)
+        return NULL;
+    wf_tape *tape = x->tape;
+    WF_CHECK_NULL(wf_tape_ctx(tape) == layer->ctx, WF_ERR_ARGUMENT, "%s \"%s\": its input belongs to another context",
+                  layer->kind->name, wf_layer_path(layer));
+    WF_CHECK_NULL(x->value, WF_ERR_STATE,
+                  "%s \"%s\": its input's value went with the backward that passed it; apply it before",
+                  layer->kind->name, wf_layer_path(layer));
+    if (layer->applied_iteration != wf_tape_iteration(tape)) {
+        layer->applied_iteration = wf_tape_iteration(tape);
+        layer->applied = 0;
+    }
+    const uint64_t scope = wf_tape_enter(tape, wf_hash_u64(stream_of(layer), (uint64_t)layer->applied++));
+    if (layer->prepare)
+        x = layer->prepare(layer, x);
+    wf_var *y = x ? layer->kind->forward(layer, x) : NULL;
+    wf_tape_leave(tape, scope);
+    return y;
+}
+
+/* Modules. */
+
+typedef struct module_state {
+    wf_forward forward;
+    void *user;
+} module_state;
+
+static wf_var *module_forward(wf_layer *layer, wf_var *x)
+{
+    const module_state *state = layer->state;
+    return state->forward(layer, state->user, x);
+}
+
+static const wf_layer_kind module_kind = {"module", module_forward, NULL};
+
+wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user)
+{
+    if (!ctx)
+        return NULL;
+    WF_CHECK_NULL(forward, WF_ERR_ARGUMENT, "wf_module takes a function that computes y from x, not NULL");
+    wf_layer *layer = wf_layer_new(ctx, &module_kind, sizeof(module_state));
+    if (layer)
+        *(module_state *)layer->state = (module_state){forward, user};
+    return layer;
+}
+
+static wf_status check_name(const wf_layer *module, const char *name)
+{
+    WF_NEED(name);
+    const size_t good = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    WF_CHECK(*name && name[good] == '\0', WF_ERR_ARGUMENT,
+             "a layer's name is \"%s\", should be letters, digits and '_'", name);
+    for (int i = 0; i < module->n_children; i++)
+        WF_CHECK(strcmp(module->children[i]->name, name) != 0, WF_ERR_ARGUMENT,
+                 "\"%s\" has a layer of the name \"%s\" already", wf_layer_path(module), name);
+    return WF_OK;
+}
+
+/* Whether someone else frees the child: its parent, or whoever frees the module that it is or holds. */
+static bool is_taken(const wf_layer *module, const wf_layer *child)
+{
+    for (; module; module = module->parent)
+        if (module == child)
+            return true;
+    return child->parent != NULL;
+}
+
+static wf_status add_child(wf_layer *module, const char *name, wf_layer *child)
+{
+    WF_TRY(check_name(module, name));
+    WF_CHECK(!child->parent, WF_ERR_STATE, "the layer \"%s\" has a parent already: it is \"%s\"", name,
+             wf_layer_path(child));
+    WF_CHECK(!is_taken(module, child), WF_ERR_STATE, "the layer \"%s\" would be inside itself", name);
+    WF_CHECK(child->ctx == module->ctx, WF_ERR_ARGUMENT, "the layer \"%s\" belongs to another context", name);
+    child->name = wf_strdup(module->ctx, name);
+    WF_CHECK(child->name, WF_ERR_MEMORY, "no memory for the name \"%s\"", name);
+    WF_TRY(append(module->ctx, (void ***)&module->children, &module->n_children, child));
+    child->parent = module;
+    forget_paths(child);
+    forget_lists(module);
+    return WF_OK;
+}
+
+wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child)
+{
+    if (!child)
+        return NULL;
+    const bool taken = is_taken(module, child);
+    const wf_status status = module ? add_child(module, name, child) : WF_OK;
+    if (module && status == WF_OK)
+        return child;
+    if (!taken)
+        wf_layer_free(child);
+    return status == WF_OK ? NULL : wf_error_null();
+}
+
+wf_layer *wf_layer_child(const wf_layer *layer, const char *name)
+{
+    for (int i = 0; layer && name && i < layer->n_children; i++)
+        if (strcmp(layer->children[i]->name, name) == 0)
+            return layer->children[i];
+    if (!layer || !name)
+        return NULL;
+    WF_FAIL_NULL(WF_ERR_ARGUMENT, "\"%s\" has no layer \"%s\"", wf_layer_path(layer), name);
+}
+
+static wf_var *sequential_forward(wf_layer *layer, wf_var *x)
+{
+    for (int i = 0; i < layer->n_children; i++)
+        x = wf_apply(layer->children[i], x);
+    return x;
+}
+
+static const wf_layer_kind sequential_kind = {"sequential", sequential_forward, NULL};
+
+wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
+{
+    wf_layer *layer = wf_layer_new(ctx, &sequential_kind, 0);
+    bool failed = !layer;
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        if (!failed)
+            failed = !wf_module_add(layer, name, layers[i]);
+        else if (layers[i] && !layers[i]->parent)
+            wf_layer_free(layers[i]);
+    }
+    if (!failed)
+        return layer;
+    wf_layer_free(layer);
+    return NULL;
+}
+
+typedef struct lambda_state {
+    wf_var *(*function)(wf_var *x);
+} lambda_state;
+
+static wf_var *lambda_forward(wf_layer *layer, wf_var *x)
+{
+    return ((const lambda_state *)layer->state)->function(x);
+}
+
+static const wf_layer_kind lambda_kind = {"lambda", lambda_forward, NULL};
+
+wf_layer *wf_lambda(wf_ctx *ctx, wf_var *(*function)(wf_var *x))
+{
+    if (!ctx)
+        return NULL;
+    WF_CHECK_NULL(function, WF_ERR_ARGUMENT, "wf_lambda takes a function, not NULL");
+    wf_layer *layer = wf_layer_new(ctx, &lambda_kind, sizeof(lambda_state));
+    if (layer)
+        ((lambda_state *)layer->state)->function = function;
+    return layer;
+}
+
+bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x))
+{
+    return layer->kind == &lambda_kind && ((const lambda_state *)layer->state)->function == function;
+}
+
+/* Parameters. */
+
+static int64_t count_all(const wf_layer *layer)
+{
+    int64_t n = layer->n_params;
+    for (int i = 0; i < layer->n_children; i++)
+        n += count_all(layer->children[i]);
+    return n;
+}
+
+static int64_t list_all(const wf_layer *layer, wf_param **all)
+{
+    int64_t n = 0;
+    for (int i = 0; i < layer->n_params; i++)
+        all[n++] = layer->params[i];
+    for (int i = 0; i < layer->n_children; i++)
+        n += list_all(layer->children[i], all + n);
+    return n;
+}
+
+wf_status wf_layer_params(wf_layer *layer, int64_t *count, wf_param *const **params)
+{
+    WF_NEED(layer);
+    if (!layer->all) {
+        const int64_t n = count_all(layer);
+        layer->all = wf_malloc(layer->ctx, (size_t)n * sizeof *layer->all);
+        WF_CHECK(layer->all, WF_ERR_MEMORY, "no memory for a list of %lld parameters", (long long)n);
+        layer->n_all = list_all(layer, layer->all);
+    }
+    *count = layer->n_all;
+    *params = layer->all;
+    return WF_OK;
+}
+
+/* The path below `layer`. */
+static const char *relative(const wf_layer *layer, const wf_param *param)
+{
+    const size_t cut = strlen(wf_layer_path(layer));
+    return wf_param_path(param) + cut + (cut > 0);
+}
+
+wf_param *wf_layer_param(wf_layer *layer, const char *path)
+{
+    int64_t n = 0;
+    wf_param *const *params = NULL;
+    if (!layer || !path)
+        return NULL;
+    WF_TRY_NULL(wf_layer_params(layer, &n, &params));
+    for (int64_t i = 0; i < n; i++)
+        if (strcmp(relative(layer, params[i]), path) == 0)
+            return params[i];
+    WF_FAIL_NULL(WF_ERR_ARGUMENT, "the layer \"%s\" has no parameter \"%s\"", wf_layer_path(layer), path);
+}
+
+int64_t wf_layer_param_count(wf_layer *layer)
+{
+    int64_t n = 0, elements = 0;
+    wf_param *const *params = NULL;
+    if (!layer || wf_layer_params(layer, &n, &params) != WF_OK)
+        return 0;
+    for (int64_t i = 0; i < n; i++)
+        if (params[i]->trainable)
+            elements += wf_shape_count(params[i]->shape);
+    return elements;
+}
+
+static wf_status archive_parts(wf_layer *layer, wf_archive *archive)
+{
+    for (int i = 0; i < layer->n_params; i++)
+        WF_TRY(wf_archive_tensor(archive, layer->params[i]->name, wf_param_value(layer->params[i])));
+    for (int i = 0; i < layer->n_children; i++) {
+        WF_TRY(wf_archive_enter(archive, layer->children[i]->name));
+        WF_TRY(archive_parts(layer->children[i], archive));
+        WF_TRY(wf_archive_leave(archive));
+    }
+    return WF_OK;
+}
+
+wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive)
+{
+    WF_NEED(layer);
+    WF_NEED(archive);
+    return archive_parts(layer, archive);
+}
+
+/* For layers and functions. */
+
+wf_tensor *wf_dense_value(const wf_var *x)
+{
+    if (!x)
+        return NULL;
+    WF_CHECK_NULL(x->value, WF_ERR_STATE,
+                  "a variable whose value went with the backward that passed it; keep it before");
+    const wf_order order = x->value->shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
+    return wf_tensor_dense(x->value, x->value->dtype, order);
+}
+
+wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order order, const int *from)
+{
+    char text[WF_LAYOUT_TEXT];
+    wf_layout layout;
+    if (!x || !x->value)
+        return NULL;
+    WF_CHECK_NULL(wf_layout_follow(&x->value->layout, shape, from, &layout), WF_ERR_SHAPE,
+                  "%s cannot take an input that is %s; wf_redistribute it first", what,
+                  wf_layout_text(&x->value->layout, text));
+    wf_tensor *y = wf_tensor_new_step(x->value->ctx, x->value->dtype, shape, order);
+    if (y)
+        y->layout = layout;
+    return y;
+}

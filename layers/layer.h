@@ -1,0 +1,57 @@
+/* Layers: objects with parameters that turn a variable into a variable. Local unless a layer says otherwise.
+ *
+ * A layer made without a parent belongs to whoever made it; adding it to a module moves it there. The initial values of
+ * parameters and the random numbers drawn in a layer are keyed by the seed and the layer's path, so they do not depend
+ * on the partition.
+ */
+#ifndef WF_LAYERS_LAYER_H
+#define WF_LAYERS_LAYER_H
+
+#include "core/archive.h"
+#include "core/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_layer wf_layer;
+
+/* y = layer(x). NULL on failure or if either is NULL. */
+wf_var *wf_apply(wf_layer *layer, wf_var *x);
+void wf_layer_free(wf_layer *layer);
+wf_ctx *wf_layer_ctx(const wf_layer *layer);
+
+/* A layer of the program's own: `forward` computes y from x with the module's children, which it reaches through `user`
+ * or wf_layer_child. The module owns its children; `user` stays the program's. */
+typedef wf_var *(*wf_forward)(wf_layer *self, void *user, wf_var *x);
+wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user);
+/* Adds a child under a name of letters, digits and '_' that no sibling has; returns the child, NULL on failure (the
+ * child is then freed). */
+wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child);
+wf_layer *wf_layer_child(const wf_layer *layer, const char *name);
+/* Children in turn, named "0", "1", ...: wf_sequential(ctx, WF_LAYERS(a, b, c)). Owns them, also when it fails. */
+wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers);
+#define WF_LAYERS(...)                                                                                                 \
+    (int)(sizeof((wf_layer *const[]){__VA_ARGS__}) / sizeof(wf_layer *)), (wf_layer *const[])                          \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+/* A function as a layer, for wf_sequential: wf_lambda(ctx, wf_relu). */
+wf_layer *wf_lambda(wf_ctx *ctx, wf_var *(*function)(wf_var *x));
+
+/* "gen/conv1"; "" for a root. */
+const char *wf_layer_path(const wf_layer *layer);
+/* Every parameter, trainable or not, children in the order in which they were added. Borrowed pointers; the array
+ * belongs to the layer and lives until it changes. */
+wf_status wf_layer_params(wf_layer *layer, int64_t *count, wf_param *const **params) WF_NODISCARD;
+/* The parameter of this path, relative to the layer: "conv1/W". */
+wf_param *wf_layer_param(wf_layer *layer, const char *path);
+/* Trainable elements, all in all. */
+int64_t wf_layer_param_count(wf_layer *layer);
+/* Saves, loads, sends, ...: visits every parameter under its path. */
+wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive) WF_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

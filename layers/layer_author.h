@@ -1,0 +1,50 @@
+/* How a layer is written: a wf_layer_kind, a state struct, a constructor. layers/linear.c is the model. */
+#ifndef WF_LAYERS_LAYER_AUTHOR_H
+#define WF_LAYERS_LAYER_AUTHOR_H
+
+#include "core/opts.h"
+#include "core/tape_author.h"
+#include "layers/layer.h"
+
+typedef struct wf_layer_kind {
+    const char *name; /* "linear": in errors */
+    wf_var *(*forward)(wf_layer *layer, wf_var *x);
+    void (*free)(wf_layer *layer); /* what state holds beyond plain values; may be NULL */
+} wf_layer_kind;
+
+struct wf_layer {
+    const wf_layer_kind *kind;
+    wf_ctx              *ctx;
+    wf_layer            *parent;
+    char                *name; /* in the parent; NULL for a root */
+    char                *path; /* made on demand; NULL when stale */
+    uint64_t             ordinal; /* of all layers made in this context: tells roots apart */
+    int                  n_params, n_children;
+    wf_param           **params;
+    wf_layer           **children;
+    void                *state;
+    wf_param           **all; /* of wf_layer_params; NULL when stale */
+    int64_t              n_all;
+    int64_t              applied_iteration, applied; /* applications in the running iteration of its tape */
+    wf_var *(*prepare)(const wf_layer *layer, wf_var *x); /* applied to x before forward; NULL: nothing */
+    const wf_mesh       *prepare_mesh;                    /* for `prepare`: of wf_parallelize */
+};
+
+/* A layer with a zeroed state of state_bytes. */
+wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_bytes);
+/* Adds a parameter; NULL on failure. */
+wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts);
+
+/* The layer is wf_lambda of this function. */
+bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x));
+
+/* Shared by layers and functions. */
+
+/* The value as a dense tensor in the order that convolution and the like want (channels-last from rank 3 on, row-major
+ * below): a handle to be freed. */
+wf_tensor *wf_dense_value(const wf_var *x);
+/* A step tensor for an output with x's type; its layout follows x's, output dimension d from input dimension from[d].
+ * WF_ERR_SHAPE names `what` and x's layout if it cannot follow. */
+wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order order, const int *from);
+
+#endif

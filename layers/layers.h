@@ -1,0 +1,20 @@
+/* Everything that layers offer to users. */
+#ifndef WF_LAYERS_LAYERS_H
+#define WF_LAYERS_LAYERS_H
+
+#include "layers/channel.h"
+#include "layers/conv.h"
+#include "layers/form.h"
+#include "layers/functions.h"
+#include "layers/layer.h"
+#include "layers/linear.h"
+#include "layers/loss.h"
+#include "layers/norm.h"
+#include "layers/parallelize.h"
+#include "layers/pool.h"
+#include "layers/redistribute.h"
+#include "layers/spatial.h"
+#include "layers/sync_norm.h"
+#include "layers/upsample.h"
+
+#endif

@@ -1,0 +1,32 @@
+/* Losses: scalars of the input's type, means over all elements (over all rows for labels) of the global batch where the
+ * input has a layout, else of what is here; see functions.h. Local. Tensors given as labels or targets must stay
+ * unchanged until backward. NULL on failure and where an input is NULL.
+ */
+#ifndef WF_LAYERS_LOSS_H
+#define WF_LAYERS_LOSS_H
+
+#include "layers/functions.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Scores [N,C,...] (logits, or log-probabilities for wf_nll), labels [N,...] of type u8, i32 or i64 in [0, C). */
+wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels);
+wf_var *wf_nll(wf_var *logp, const wf_tensor *labels);
+
+/* Binary cross entropy of logits with one target for all elements, or one for each (of any type). */
+wf_var *wf_bce_logits(wf_var *x, double target);
+wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target);
+
+/* Mean of (a - b)^2 and of |a - b|; gradients go to both. Equal shapes, types and layouts. */
+wf_var *wf_mse(wf_var *a, wf_var *b);
+wf_var *wf_l1(wf_var *a, wf_var *b);
+
+/* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. */
+int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,33 @@
+/* Batch normalisation. */
+#ifndef WF_LAYERS_NORM_H
+#define WF_LAYERS_NORM_H
+
+#include "core/act.h"
+#include "layers/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_batchnorm_opts {
+    int64_t channels; /* required */
+    double decay; /* of the running statistics: running = decay running + (1 - decay) batch; default 0.9, WF_ZERO: 0 */
+    double eps;   /* added to the variance; default 2e-5 */
+    bool no_gamma, no_beta;
+    wf_act act;         /* in the same pass: WF_ACT_NONE, WF_ACT_RELU or WF_ACT_LEAKY_RELU */
+    double slope;       /* of leaky ReLU, > 0; default 0.01 */
+    double noise;       /* in training, standard deviation of normal noise added before act */
+    wf_init gamma_init; /* default: 1 */
+    wf_init beta_init;  /* default: 0 */
+} wf_batchnorm_opts;
+
+/* y = (x - mean) / sqrt(variance + eps) gamma + beta for x [N,C] or [N,C,...], statistics over all dimensions but 1.
+ * Training takes those of the batch that this rank holds, and follows them with avg_mean and avg_var (with the unbiased
+ * variance); evaluation takes avg_mean and avg_var. Parameters gamma, beta [C]; kept: avg_mean (0), avg_var (1). Local.
+ */
+wf_layer *wf_batchnorm(wf_ctx *ctx, wf_batchnorm_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

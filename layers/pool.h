@@ -1,0 +1,40 @@
+/* Pooling over one to three spatial dimensions. Layers without parameters. Local. */
+#ifndef WF_LAYERS_POOL_H
+#define WF_LAYERS_POOL_H
+
+#include "layers/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zero is the default of every field; *_nd entries that are not 0 replace the field above them in their dimension. */
+typedef struct wf_pool_opts {
+    int64_t kernel;   /* required, here or in kernel_nd */
+    int64_t stride;   /* default: kernel */
+    int64_t pad;      /* on both sides, at most half the window's extent */
+    int64_t dilation; /* default 1 */
+    int64_t kernel_nd[3], stride_nd[3], dilation_nd[3];
+    int64_t pad_lo_nd[3], pad_hi_nd[3]; /* if any of these six is not 0, they are the pads and `pad` must be 0 */
+    bool ceil_mode;         /* round the number of outputs up; a last window that would start in the right padding is
+                               dropped */
+    bool count_include_pad; /* average over the padded window, not over the elements that are there */
+} wf_pool_opts;
+
+/* [N,C,L] -> [N,C,O], O = floor((L + pads - dilation (kernel - 1) - 1) / stride) + 1. Maximum: padding is minus
+ * infinity, the gradient goes to the first of equals. */
+wf_layer *wf_max_pool1d(wf_ctx *ctx, wf_pool_opts opts);
+wf_layer *wf_max_pool2d(wf_ctx *ctx, wf_pool_opts opts);
+wf_layer *wf_max_pool3d(wf_ctx *ctx, wf_pool_opts opts);
+wf_layer *wf_avg_pool1d(wf_ctx *ctx, wf_pool_opts opts);
+wf_layer *wf_avg_pool2d(wf_ctx *ctx, wf_pool_opts opts);
+wf_layer *wf_avg_pool3d(wf_ctx *ctx, wf_pool_opts opts);
+
+/* [N,C,...] -> [N,C,1,...]: one window over everything. */
+wf_layer *wf_global_max_pool(wf_ctx *ctx);
+wf_layer *wf_global_avg_pool(wf_ctx *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,63 @@
+/* Layers on images (or volumes, or sequences) of which every rank holds a part. Same options, parameters, initial
+ * values and results as the serial layers of layers/conv.h, layers/pool.h and layers/upsample.h: only the constructor
+ * changes.
+ *
+ * The input is cut over the mesh along spatial dimensions, with cut points (wf_shard, wf_redistribute and these layers
+ * give such tensors), and possibly along samples; parts may be uneven and empty. Outputs lie where the centre of what
+ * they read lies, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are sums over this
+ * rank's outputs: the optimizer adds up the ranks. An input that is local, cut along channels, replicated where the
+ * mesh is split (convolution), or of another mesh is an error that says what to do.
+ *
+ * Forward and backward are collective over the mesh; a failure of one rank reaches the others. The mesh is borrowed.
+ */
+#ifndef WF_LAYERS_SPATIAL_H
+#define WF_LAYERS_SPATIAL_H
+
+#include "comm/mesh.h"
+#include "layers/conv.h"
+#include "layers/pool.h"
+#include "layers/upsample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The inside is computed while halos travel. The input's gradient is recomputed from halos of the output's gradient, or
+ * added back from this rank's outputs, whichever moves fewer bytes; always recomputed where WEFT_DETERMINISTIC is set.
+ */
+wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
+
+wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts);
+/* The output is replicated over the axes that cut the image. An average is a sum over the ranks of their parts of it;
+ * for a maximum every rank gathers the whole input, which is meant to be small by then. */
+wf_layer *wf_spatial_global_max_pool(const wf_mesh *mesh);
+wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh);
+
+wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts);
+wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts);
+wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts);
+
+typedef struct wf_spatial_chain_opts {
+    int depth; /* layers for each exchange; default: chosen by the cost of messages and of rims computed twice */
+} wf_spatial_chain_opts;
+
+/* Spatial convolutions and transposed convolutions in turn, named "0", "1", ... as in wf_sequential, with deep halos:
+ * the input of several layers is exchanged once, wide enough for all of them, and the rims of what lies between are
+ * computed by each rank that needs them. Results are those of the same layers one by one, in fewer messages. Owns the
+ * layers, also when it fails. */
+wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

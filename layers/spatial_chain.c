@@ -1,0 +1,237 @@
+/* Deep halos: several convolutions on one exchange. Each rank computes what its own outputs depend on, so gradients of
+ * parameters are sums over its own outputs here too, and the input's halo gradient goes back once. */
+#include "layers/spatial.h"
+#include "layers/spatial_impl.h"
+
+#include <stdio.h>
+
+/* What a choice of depth is made with: seconds for a message, a byte, a multiplication and addition. */
+#define MESSAGE_SECONDS 3e-5
+#define BYTE_SECONDS    3e-10
+#define WORK_SECONDS    3e-11
+
+typedef struct spatial_chain {
+    const wf_mesh *mesh;
+    int depth;
+} spatial_chain;
+
+/* The chain on one input: cuts[i] is how the input of layer i is cut, cuts[count] the output. */
+typedef struct chain_plan {
+    const wf_mesh *mesh;
+    wf_dtype dtype;
+    int count;
+    wf_map *map;
+    wf_cuts *cuts;
+    double *work;
+} chain_plan;
+
+/* What backward is told. */
+typedef struct deep_halo {
+    const wf_mesh *mesh;
+    wf_halo halo;
+} deep_halo;
+
+static wf_status backward(wf_node *node)
+{
+    const deep_halo *call = node->state;
+    wf_tensor *whole = wf_tensor_alias(wf_node_dy(node));
+    wf_tensor *dx = wf_inflow_return(whole, node->in[0]->value, &call->halo);
+    return dx ? wf_node_give(node, 0, dx, false) : wf_spatial_failed(call->mesh, wf_error_code());
+}
+
+static const wf_op deep_halo_op = {.name = "deep_halo", .backward = backward};
+
+static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
+{
+    const deep_halo call = {p->mesh, *halo};
+    wf_layout layout = x->value->layout;
+    if (!halo->exchange)
+        return x;
+    wf_tensor *own = wf_dense_value(x), *whole = own ? wf_inflow_whole(own, halo) : NULL;
+    wf_tensor_free(own);
+    if (!whole)
+        return NULL;
+    for (int d = 2; d < layout.box.rank; d++) {
+        layout.box.lo[d] = halo->need.lo[d];
+        layout.box.hi[d] = halo->need.hi[d];
+    }
+    whole->layout = layout;
+    return wf_tape_record(
+        x->tape, &(wf_record){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = &call, .state_bytes = sizeof call},
+        whole);
+}
+
+static wf_map link_of(const chain_plan *p, int first, int last)
+{
+    wf_map map = {.kind = WF_MAP_CHAIN, .nd = p->map[first].nd, .link = p->map + first, .links = last - first};
+    for (int d = 0; d < map.nd; d++) {
+        map.in[d] = p->map[first].in[d];
+        map.out[d] = p->map[last - 1].out[d];
+    }
+    return map;
+}
+
+/* Layers [first, last) on one exchange. */
+static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int last, wf_var *x)
+{
+    const wf_map all = link_of(p, first, last);
+    const wf_layout base = x->value->layout;
+    wf_halo halo;
+    WF_TRY_NULL(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], p->dtype, &halo));
+    wf_box has = halo.exchange ? halo.need : p->cuts[first].box;
+    wf_var *y = gather(p, x, &halo);
+    for (int i = first; i < last && y; i++) {
+        const wf_map rest = i + 1 < last ? link_of(p, i + 1, last) : all;
+        wf_chain_step step = {.map = p->map[i], .x_box = has, .y_box = p->cuts[i + 1].box};
+        if (i + 1 < last)
+            step.y_box = wf_map_box(&rest, p->cuts[last].box, p->cuts[i + 1].box);
+        wf_cuts cuts = p->cuts[i + 1];
+        cuts.box = step.y_box;
+        step.layout = wf_cuts_layout(&cuts, &base);
+        y = wf_spatial_conv_apply(chain->children[i], y, &step);
+        has = step.y_box;
+    }
+    return y;
+}
+
+/* Cost. */
+
+/* Outputs of layer i that all ranks compute when their outputs of layer last - 1 are wanted, for each sample. */
+static double outputs_of(const chain_plan *p, int i, int last)
+{
+    const wf_map rest = link_of(p, i + 1 < last ? i + 1 : i, last);
+    const wf_cuts *want = &p->cuts[last];
+    double n = (double)p->cuts[i + 1].box.hi[1];
+    for (int d = 0; d < rest.nd; d++) {
+        int64_t along = 0;
+        const int places = want->axis[d] < 0 ? 1 : wf_mesh_size(p->mesh, (wf_axis)want->axis[d]);
+        for (int r = 0; r < places; r++) {
+            wf_range out = {0, want->length[d]};
+            if (want->axis[d] >= 0)
+                out = (wf_range){want->cut[d][r], want->cut[d][r + 1]};
+            if (i + 1 < last)
+                out = wf_map_reads(&rest, d, out);
+            along += out.hi - out.lo;
+        }
+        n *= (double)along;
+    }
+    return n;
+}
+
+/* The same on every rank: sums over all of them. */
+static wf_status cost_of(const chain_plan *p, int first, int last, double *seconds)
+{
+    const wf_map all = link_of(p, first, last);
+    wf_halo halo;
+    double work = 0;
+    int places = 1;
+    WF_TRY(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], p->dtype, &halo));
+    for (int d = 0; d < all.nd; d++)
+        if (p->cuts[first].axis[d] >= 0)
+            places *= wf_mesh_size(p->mesh, (wf_axis)p->cuts[first].axis[d]);
+    for (int i = first; i < last; i++)
+        work += outputs_of(p, i, last) * p->work[i];
+    *seconds = (WORK_SECONDS * work + BYTE_SECONDS * halo.volume * (double)wf_dtype_size(p->dtype)) / places +
+               (halo.exchange ? MESSAGE_SECONDS : 0);
+    return WF_OK;
+}
+
+/* Where the group that starts at `first` ends: as long as another layer in it costs less than one of its own. */
+static wf_status end_of_group(const chain_plan *p, int first, int depth, int *last)
+{
+    double joined, before, alone;
+    *last = first + depth < p->count ? first + depth : p->count;
+    if (depth > 0)
+        return WF_OK;
+    *last = first + 1;
+    WF_TRY(cost_of(p, first, *last, &before));
+    for (; *last < p->count; (*last)++) {
+        WF_TRY(cost_of(p, first, *last + 1, &joined));
+        WF_TRY(cost_of(p, *last, *last + 1, &alone));
+        if (joined > before + alone)
+            break;
+        before = joined;
+    }
+    return WF_OK;
+}
+
+/* Forward. */
+
+static wf_status plan(const wf_layer *chain, const wf_var *x, chain_plan *p)
+{
+    wf_shape shape = x->value->layout.global, y;
+    WF_TRY(wf_cuts_of(chain, "spatial_chain", p->mesh, x, true, &p->cuts[0]));
+    for (int i = 0; i < p->count; i++) {
+        const wf_layer *layer = chain->children[i];
+        WF_TRY(wf_spatial_conv_map(layer, x, shape, &p->map[i], &p->work[i], &y));
+        WF_TRY(wf_cuts_outputs(&p->cuts[i], &p->map[i], wf_spatial_conv_channels(layer), &p->cuts[i + 1]));
+        shape = y;
+    }
+    return WF_OK;
+}
+
+static wf_var *run(wf_layer *chain, chain_plan *p, wf_var *x)
+{
+    const spatial_chain *s = chain->state;
+    WF_TRY_NULL(plan(chain, x, p));
+    for (int first = 0, last; first < p->count && x; first = last) {
+        WF_TRY_NULL(end_of_group(p, first, s->depth, &last));
+        x = last == first + 1 ? wf_apply(chain->children[first], x) : run_group(chain, p, first, last, x);
+    }
+    return x;
+}
+
+static wf_var *forward(wf_layer *chain, wf_var *x)
+{
+    const spatial_chain *s = chain->state;
+    chain_plan p = {.mesh = s->mesh, .dtype = x->value->dtype, .count = chain->n_children};
+    const size_t n = (size_t)p.count, bytes = n * (sizeof *p.map + sizeof *p.work) + (n + 1) * sizeof *p.cuts;
+    void *memory;
+    WF_TRY_NULL(wf_pool_take(chain->ctx, bytes, &memory));
+    p.map = memory;
+    p.cuts = (wf_cuts *)(p.map + n);
+    p.work = (double *)(p.cuts + n + 1);
+    wf_var *y = run(chain, &p, x);
+    wf_pool_give(chain->ctx, memory, bytes);
+    if (!y)
+        wf_spatial_failed(s->mesh, wf_error_code());
+    return y;
+}
+
+static const wf_layer_kind spatial_chain_kind = {"spatial_chain", forward, NULL};
+
+static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_layer *const *layers)
+{
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        WF_NEED(layers[i]);
+        WF_CHECK(wf_is_spatial_conv(layers[i], mesh), WF_ERR_ARGUMENT,
+                 "spatial_chain: layer %d is a %s, should be a spatial convolution on the chain's mesh", i,
+                 layers[i]->kind->name);
+        WF_NEED(wf_module_add(chain, name, layers[i]));
+    }
+    return WF_OK;
+}
+
+wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers)
+{
+    wf_layer *chain =
+        mesh ? wf_layer_new(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_chain_kind, sizeof(spatial_chain)) : NULL;
+    wf_status status = WF_OK;
+    if (chain) {
+        *(spatial_chain *)chain->state = (spatial_chain){mesh, opts.depth};
+        status = opts.depth < 0 || count < 1
+                     ? WF_RAISE(WF_ERR_ARGUMENT,
+                                "spatial_chain: depth is %d and %d layers; should be 0 or more, and 1 or more",
+                                opts.depth, count)
+                     : add_layers(chain, mesh, count, layers);
+        if (status == WF_OK)
+            return chain;
+    }
+    for (int i = 0; i < count; i++)
+        if (layers[i] && !layers[i]->parent)
+            wf_layer_free(layers[i]);
+    wf_layer_free(chain);
+    return status == WF_OK ? NULL : wf_error_null();
+}

@@ -1,0 +1,26 @@
+/* Batch normalisation with the statistics of several ranks. */
+#ifndef WF_LAYERS_SYNC_NORM_H
+#define WF_LAYERS_SYNC_NORM_H
+
+#include "comm/comm.h"
+#include "layers/norm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As wf_batchnorm (same options, parameters and names), with the statistics of all elements that the ranks of `comm`
+ * hold: all ranks, or a group (wf_comm_split, wf_mesh_comm_of). Ranks may hold different numbers of samples, or none.
+ * The input may also be sharded over spatial dimensions, then `comm` must hold all parts of its samples
+ * (WF_ERR_ARGUMENT). It then computes what wf_batchnorm computes on one rank that holds everything, with the same bits
+ * of mean, variance and running statistics on all ranks. Gradients of gamma and beta are this rank's share of the sum.
+ * One message in each direction: 16 channels + 48 bytes, and 16 channels bytes in backward, to every other rank.
+ *
+ * Applied in training, and differentiated, by all ranks of `comm` equally often and in the same order; in evaluation it
+ * is local. A failure on one rank is one on all. `comm` is borrowed and must outlive the layer. */
+wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,31 @@
+/* Upsampling over one to three spatial dimensions by whole factors. Layers without parameters. Local. */
+#ifndef WF_LAYERS_UPSAMPLE_H
+#define WF_LAYERS_UPSAMPLE_H
+
+#include "layers/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum wf_upsample_mode {
+    WF_UPSAMPLE_NEAREST = 0, /* y[o] = x[floor(o / scale)] */
+    WF_UPSAMPLE_LINEAR,      /* between the two nearest elements; bilinear, trilinear */
+} wf_upsample_mode;
+
+typedef struct wf_upsample_opts {
+    int64_t scale;       /* default 2 */
+    int64_t scale_nd[3]; /* an entry that is not 0 replaces scale in its dimension */
+    wf_upsample_mode mode;
+    bool align_corners; /* linear only: the ends of input and output coincide, instead of their borders */
+} wf_upsample_opts;
+
+/* [N,C,L] -> [N,C,scale L]. */
+wf_layer *wf_upsample1d(wf_ctx *ctx, wf_upsample_opts opts);
+wf_layer *wf_upsample2d(wf_ctx *ctx, wf_upsample_opts opts);
+wf_layer *wf_upsample3d(wf_ctx *ctx, wf_upsample_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

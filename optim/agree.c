@@ -1,0 +1,133 @@
+#include "optim/multi_node_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DESCRIPTION 256
+
+static void describe(char text[DESCRIPTION], const wf_param *param)
+{
+    char shape[WF_SHAPE_TEXT];
+    const char *path = param ? wf_param_path(param) : NULL;
+    memset(text, 0, DESCRIPTION);
+    if (param)
+        snprintf(text, DESCRIPTION, "%s %s %s%s, summed over axes 0x%x, cut over 0x%x", path ? path : "?",
+                 wf_shape_text(param->global, shape), wf_dtype_name(param->dtype),
+                 param->order == WF_CHANNELS_LAST ? " channels-last" : "", (unsigned)param->axes,
+                 (unsigned)param->cut_axes);
+    else
+        snprintf(text, DESCRIPTION, "nothing");
+}
+
+static uint64_t hash_param(uint64_t hash, const wf_param *param)
+{
+    char text[DESCRIPTION];
+    const char *path = wf_param_path(param);
+    describe(text, param);
+    return wf_hash_text(wf_hash_text(hash, path ? path : ""), text);
+}
+
+/* The first rank whose number is not rank 0's, or -1. */
+static wf_status first_other(wf_comm *comm, wf_ctx *ctx, uint64_t mine, int *rank)
+{
+    const int size = wf_comm_size(comm);
+    uint64_t *all = wf_malloc(ctx, (size_t)size * sizeof *all);
+    WF_NEED(all);
+    const wf_status status = wf_allgather_bytes(comm, &mine, sizeof mine, all);
+    *rank = -1;
+    for (int r = size - 1; status == WF_OK && r > 0; r--)
+        if (all[r] != all[0])
+            *rank = r;
+    free(all);
+    return status;
+}
+
+/* Goes through the lists, which are known to differ, until it finds where; every rank sees what all have. */
+static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, wf_param *const *params, int64_t most,
+                                 bool *agreed)
+{
+    const int size = wf_comm_size(comm);
+    char mine[DESCRIPTION], *all = wf_malloc(ctx, (size_t)size * DESCRIPTION);
+    wf_status status = WF_OK;
+    WF_NEED(all);
+    for (int64_t i = 0; status == WF_OK && i < most; i++) {
+        describe(mine, i < n ? params[i] : NULL);
+        status = wf_allgather_bytes(comm, mine, DESCRIPTION, all);
+        for (int r = 1; status == WF_OK && r < size; r++)
+            if (memcmp(all, all + (size_t)r * DESCRIPTION, DESCRIPTION) != 0) {
+                *agreed = true;
+                status = WF_RAISE(WF_ERR_COMM,
+                                  "the ranks have different models: parameter %lld is %s on rank 0, %s on rank %d",
+                                  (long long)i, all, all + (size_t)r * DESCRIPTION, r);
+            }
+    }
+    free(all);
+    if (status != WF_OK)
+        return status;
+    *agreed = true;
+    WF_FAIL(WF_ERR_COMM, "the ranks have different models: the paths of their parameters differ");
+}
+
+wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed)
+{
+    wf_param *const *params;
+    int64_t n;
+    int other = -1;
+    WF_TRY(wf_layer_params(optim->model, &n, &params));
+    uint64_t hash = wf_hash_u64(0, (uint64_t)n);
+    for (int64_t i = 0; i < n; i++)
+        hash = hash_param(hash, params[i]);
+    WF_TRY(first_other(comm, optim->ctx, hash, &other));
+    if (other < 0)
+        return WF_OK;
+    int64_t most = n;
+    WF_TRY(wf_allreduce_i64(comm, &most, 1, WF_MAX));
+    return name_difference(comm, optim->ctx, n, params, most, agreed);
+}
+
+wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
+{
+    const unsigned axes = wf_grad_axes(mesh);
+    wf_param *const *params;
+    int64_t n;
+    WF_TRY(wf_layer_params(optim->model, &n, &params));
+    for (int64_t i = 0; i < n; i++) {
+        wf_tensor *value = wf_param_value(params[i]);
+        wf_comm *same = wf_mesh_comm_of(mesh, axes & ~params[i]->cut_axes);
+        WF_NEED(value);
+        WF_NEED(same);
+        WF_TRY(wf_bcast(same, value, 0));
+        wf_tensor_touch(value);
+    }
+    return WF_OK;
+}
+
+static int64_t position(const wf_optim *optim, const wf_param *param)
+{
+    for (int64_t i = 0; i < optim->n; i++)
+        if (optim->target[i] == param)
+            return i;
+    return 0;
+}
+
+wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool *agreed)
+{
+    uint64_t hash = wf_hash_u64(0, (uint64_t)optim->n);
+    int other = -1;
+    for (int64_t i = 0; i < optim->n; i++)
+        hash = hash_param(hash, optim->target[i]);
+    WF_TRY(first_other(comm, optim->ctx, hash, &other));
+    *agreed = other >= 0;
+    WF_CHECK(other < 0, WF_ERR_COMM, "rank %d trains other parameters than rank 0 (wf_param_set_trainable)", other);
+    const size_t bytes = (size_t)optim->n * sizeof(int64_t);
+    int64_t *index = wf_malloc(optim->ctx, bytes);
+    WF_NEED(index);
+    for (int64_t i = 0; i < optim->n; i++)
+        index[i] = position(optim, order[i]);
+    const wf_status status = wf_bcast_bytes(comm, index, bytes, 0);
+    for (int64_t i = 0; status == WF_OK && i < optim->n; i++)
+        order[i] = optim->target[index[i]];
+    free(index);
+    return status;
+}

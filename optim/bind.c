@@ -1,0 +1,103 @@
+/* Which parameters an optimizer works on, and where their state is. */
+#include "optim/optim_impl.h"
+
+#include <string.h>
+
+static wf_status grow(wf_optim *optim, int64_t capacity)
+{
+    wf_ctx *ctx = optim->ctx;
+    const size_t n = (size_t)capacity;
+    wf_param **target = wf_realloc(ctx, optim->target, n * sizeof(wf_param *));
+    if (target)
+        optim->target = target;
+    wf_param **order = wf_realloc(ctx, optim->order, n * sizeof(wf_param *));
+    if (order)
+        optim->order = order;
+    int64_t *slot_of = wf_realloc(ctx, optim->slot_of, n * sizeof *slot_of);
+    if (slot_of)
+        optim->slot_of = slot_of;
+    wf_optim_segment *segment = wf_realloc(ctx, optim->segment, n * sizeof *segment);
+    if (segment)
+        optim->segment = segment;
+    if (!target || !order || !slot_of || !segment)
+        return wf_error_code();
+    optim->capacity = capacity;
+    return WF_OK;
+}
+
+/* Of the parameter below the optimizer's model, so that it stays the same when the model is moved into another. */
+static const char *relative_path(const wf_optim *optim, const wf_param *param)
+{
+    const char *root = wf_layer_path(optim->model);
+    const size_t length = root ? strlen(root) : 0;
+    const char *path = wf_param_path(param);
+    return path && length > 0 && strlen(path) > length ? path + length + 1 : path;
+}
+
+static wf_status new_slot(wf_optim *optim, const wf_param *param, const char *path)
+{
+    wf_optim_slot *slots = wf_realloc(optim->ctx, optim->slot, (size_t)(optim->n_slots + 1) * sizeof *slots);
+    if (!slots)
+        return wf_error_code();
+    optim->slot = slots;
+    wf_optim_slot *slot = &slots[optim->n_slots];
+    *slot = (wf_optim_slot){.path = wf_strdup(optim->ctx, path)};
+    if (!slot->path)
+        return wf_error_code();
+    optim->n_slots++;
+    const char *const *names = wf_optim_state_names(optim);
+    for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++) {
+        slot->state[s] = wf_tensor_new_ordered(optim->ctx, param->dtype, param->shape, param->order);
+        WF_NEED(slot->state[s]);
+        WF_TRY(wf_tensor_fill(slot->state[s], 0));
+    }
+    return WF_OK;
+}
+
+static wf_status find_slot(wf_optim *optim, const wf_param *param, int64_t *found)
+{
+    const char *path = relative_path(optim, param);
+    WF_NEED(path);
+    for (*found = 0; *found < optim->n_slots; (*found)++)
+        if (strcmp(optim->slot[*found].path, path) == 0)
+            return WF_OK;
+    return new_slot(optim, param, path);
+}
+
+static wf_status bind_targets(wf_optim *optim)
+{
+    for (int64_t i = 0; i < optim->n; i++) {
+        const wf_param *param = optim->target[i];
+        WF_CHECK(param->dtype == optim->target[0]->dtype, WF_ERR_DTYPE,
+                 "parameter %s is %s and %s is %s; an optimizer takes parameters of one type", wf_param_path(param),
+                 wf_dtype_name(param->dtype), wf_param_path(optim->target[0]), wf_dtype_name(optim->target[0]->dtype));
+        WF_TRY(find_slot(optim, param, &optim->slot_of[i]));
+    }
+    return WF_OK;
+}
+
+wf_status wf_optim_bind(wf_optim *optim)
+{
+    wf_param *const *all;
+    int64_t n_all, n = 0;
+    WF_TRY(wf_layer_params(optim->model, &n_all, &all));
+    if (n_all > optim->capacity)
+        WF_TRY(grow(optim, n_all));
+    bool same = optim->bound;
+    for (int64_t i = 0; i < n_all; i++)
+        if (all[i]->trainable) {
+            same = same && n < optim->n && optim->target[n] == all[i];
+            optim->target[n++] = all[i];
+        }
+    WF_CHECK(n > 0, WF_ERR_STATE, "the model of this %s optimizer has no trainable parameter",
+             wf_optim_kind_name(optim->kind));
+    if (same && n == optim->n)
+        return WF_OK;
+    optim->bound = false;
+    optim->n = n;
+    wf_grads_free(optim->grads);
+    optim->grads = NULL;
+    WF_TRY(bind_targets(optim));
+    optim->bound = true;
+    return WF_OK;
+}

@@ -1,0 +1,61 @@
+/* Backward towards the optimizer's parameters, into one flat buffer. */
+#include "optim/optim_impl.h"
+
+bool wf_optim_grads_current(const wf_optim *optim)
+{
+    const wf_grads *grads = optim->grads;
+    if (!grads)
+        return false;
+    for (int64_t i = 0; i < grads->n; i++) {
+        const wf_tensor *grad = grads->param[i]->grad;
+        if (!grad || grad->storage != grads->flat->storage)
+            return false;
+    }
+    return true;
+}
+
+static bool listed(int64_t n, wf_param *const *list, const wf_param *param)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == param)
+            return true;
+    return false;
+}
+
+/* In the order in which gradients become complete; those that this backward does not reach come last. */
+static wf_status make_grads(wf_optim *optim, int64_t n, wf_param *const *reached)
+{
+    int64_t at = 0;
+    for (int64_t i = 0; i < n; i++)
+        optim->order[at++] = reached[i];
+    for (int64_t i = 0; i < optim->n; i++)
+        if (!listed(n, reached, optim->target[i]))
+            optim->order[at++] = optim->target[i];
+    const wf_optim_across *across = optim->across;
+    if (across)
+        WF_TRY(across->agree(optim, at, optim->order));
+    wf_grads_free(optim->grads);
+    optim->grads = wf_grads_new(optim->ctx, at, optim->order, across ? across->tail : 0);
+    WF_NEED(optim->grads);
+    return WF_OK;
+}
+
+static wf_status plan(void *user, int64_t n, wf_param *const *reached)
+{
+    wf_optim *optim = user;
+    if (!wf_optim_grads_current(optim))
+        WF_TRY(make_grads(optim, n, reached));
+    for (int64_t i = 0; n < optim->n && i < optim->n; i++)
+        if (!listed(n, reached, optim->target[i]))
+            WF_TRY(wf_tensor_fill(optim->target[i]->grad, 0));
+    return WF_OK;
+}
+
+wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed)
+{
+    const wf_backward_opts opts = {
+        .n_params = optim->n, .params = optim->target, .seed = seed, .plan = plan, .user = optim};
+    WF_CHECK(loss->needs_grad || loss->no_loss, WF_ERR_STATE,
+             "a step with a loss that depends on no parameter, or that was computed in WF_EVAL");
+    return wf_backward_run(loss, NULL, &opts);
+}

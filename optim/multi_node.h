@@ -1,0 +1,39 @@
+/* Data parallelism: one step over all ranks of a communicator. */
+#ifndef WF_OPTIM_MULTI_NODE_H
+#define WF_OPTIM_MULTI_NODE_H
+
+#include "comm/mesh.h"
+#include "optim/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Makes an optimizer one of all ranks and returns it, so that it nests; it is freed if that fails. Checks that all
+ * ranks have the same model (WF_ERR_COMM names the first difference) and broadcasts it from rank 0 once; then each
+ * wf_optim_step sums gradients over the ranks, in place in one flat buffer. Collective.
+ *
+ * Semantics are those of the serial program on the global batch. A loss on batches that are sharded over the
+ * communicator's mesh (scattered data sets) is a part of a global mean: gradients are summed. A loss without a layout
+ * is a mean over n_r local samples: gradients are averaged with weights n_r, which ride in the buffer; the update
+ * divides by the sum of all n_r, and wf_param_grad shows what is before that. wf_no_loss counts n_r = 0. A scalar that
+ * is no mean has no weight: WF_ERR_STATE on more than one rank. Ranks whose losses differ in kind are WF_ERR_COMM on
+ * all ranks, before any update.
+ *
+ * The loss rides in the buffer: after the step wf_item(loss) is global on every rank. Whatever makes a step fail on one
+ * rank reaches the others as its error. The communicator must outlive the optimizer's last step. */
+wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
+
+/* The same for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh axes over
+ * which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of which
+ * every rank of the channel axis has a part is reduced only among the ranks that hold the same part; the model is
+ * broadcast likewise. Clipping by norm counts every part once. The loss may be a part of a sum over any axis, and must
+ * be one over data where the mesh splits that; a mean without a layout is a local mean over data that the ranks along
+ * the other axes have alike. Ranks along `stage` have models of their own. Collective over the mesh, which is borrowed
+ * and must outlive the optimizer's last step. */
+wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,131 @@
+#include "optim/optim_impl.h"
+
+#include "comm/mesh.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+wf_optim *wf_optim_new(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper)
+{
+    wf_ctx *ctx = wf_layer_ctx(model);
+    wf_optim *optim = ctx ? wf_calloc(ctx, 1, sizeof *optim) : NULL;
+    if (!optim)
+        return wf_error_null();
+    *optim = (wf_optim){.ctx = ctx, .model = model, .kind = kind, .hyper = hyper, .schedule = {.power = 1}};
+    void *device = NULL;
+    const wf_status status = wf_pool_take(ctx, sizeof *optim->device, &device);
+    if (status != WF_OK) {
+        free(optim);
+        return wf_error_null();
+    }
+    optim->device = device;
+    wf_live_add(ctx, WF_LIVE_OPTIM, 1);
+    return optim;
+}
+
+void wf_optim_free(wf_optim *optim)
+{
+    if (!optim)
+        return;
+    if (optim->across)
+        optim->across->free(optim);
+    wf_grads_free(optim->grads);
+    for (int64_t i = 0; i < optim->n_slots; i++) {
+        free(optim->slot[i].path);
+        for (int s = 0; s < WF_OPTIM_STATES; s++)
+            wf_tensor_free(optim->slot[i].state[s]);
+    }
+    free(optim->slot);
+    free(optim->target);
+    free(optim->order);
+    free(optim->slot_of);
+    free(optim->segment);
+    wf_pool_give(optim->ctx, optim->device, sizeof *optim->device);
+    wf_live_add(optim->ctx, WF_LIVE_OPTIM, -1);
+    free(optim);
+}
+
+static wf_status check_local(const wf_var *loss)
+{
+    const wf_layout layout = wf_tensor_layout(wf_value(loss));
+    char text[WF_LAYOUT_TEXT];
+    for (int axis = 0; layout.known && axis < WF_AXES; axis++)
+        WF_CHECK(layout.placement[axis] != WF_PARTIAL || wf_mesh_size(layout.mesh, (wf_axis)axis) == 1, WF_ERR_STATE,
+                 "the loss is a part of a sum over ranks (%s); wrap the optimizer in wf_multi_node",
+                 wf_layout_text(&layout, text));
+    return WF_OK;
+}
+
+static wf_status step(wf_optim *optim, wf_var *loss)
+{
+    const wf_optim_across *across = optim->across;
+    double seed = 1, grad_scale = 1;
+    WF_NEED(loss);
+    WF_TRY(wf_optim_bind(optim));
+    if (across)
+        WF_TRY(across->weigh(optim, loss, &seed));
+    else
+        WF_TRY(check_local(loss));
+    WF_TRY(wf_optim_backward(optim, loss, seed));
+    if (across)
+        WF_TRY(across->reduce(optim, loss, &grad_scale));
+    return wf_optim_apply(optim, grad_scale);
+}
+
+wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
+{
+    WF_NEED(optim);
+    optim->agreed = false;
+    const wf_status status = step(optim, loss);
+    return status != WF_OK && optim->across ? optim->across->failed(optim, status) : status;
+}
+
+wf_status wf_optim_update(wf_optim *optim)
+{
+    WF_NEED(optim);
+    WF_CHECK(!optim->across, WF_ERR_STATE,
+             "wf_optim_update on a multi-node optimizer, whose ranks would drift apart; use wf_optim_step");
+    WF_TRY(wf_optim_bind(optim));
+    return wf_optim_apply(optim, 1);
+}
+
+wf_status wf_optim_clip_norm(wf_optim *optim, double max_norm)
+{
+    WF_NEED(optim);
+    WF_CHECK(max_norm >= 0 && isfinite(max_norm), WF_ERR_ARGUMENT, "clipping to norm %g; it must be 0 (off) or more",
+             max_norm);
+    optim->clip_norm = max_norm;
+    return WF_OK;
+}
+
+wf_status wf_optim_clip_value(wf_optim *optim, double max_abs)
+{
+    WF_NEED(optim);
+    WF_CHECK(max_abs >= 0 && isfinite(max_abs), WF_ERR_ARGUMENT, "clipping to value %g; it must be 0 (off) or more",
+             max_abs);
+    optim->hyper.clip_value = max_abs;
+    return WF_OK;
+}
+
+double wf_optim_lr(const wf_optim *optim)
+{
+    return optim ? optim->hyper.lr * wf_schedule_factor(&optim->schedule, optim->steps) : 0;
+}
+
+wf_status wf_optim_set_lr(wf_optim *optim, double lr)
+{
+    WF_NEED(optim);
+    WF_CHECK(lr >= 0 && isfinite(lr), WF_ERR_ARGUMENT, "a learning rate of %g; it must be 0 or more", lr);
+    optim->hyper.lr = lr;
+    return WF_OK;
+}
+
+int64_t wf_optim_steps(const wf_optim *optim)
+{
+    return optim ? optim->steps : 0;
+}
+
+wf_layer *wf_optim_model(const wf_optim *optim)
+{
+    return optim ? optim->model : NULL;
+}

@@ -1,0 +1,67 @@
+/* Optimizers: what turns gradients into updates. An optimizer borrows its model. */
+#ifndef WF_OPTIM_OPTIM_H
+#define WF_OPTIM_OPTIM_H
+
+#include "layers/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_optim wf_optim;
+
+typedef struct wf_sgd_opts {
+    double lr;           /* default 0.01 */
+    double momentum;     /* default 0 */
+    double weight_decay; /* default 0; added to the gradient */
+    bool nesterov;
+} wf_sgd_opts;
+typedef struct wf_adam_opts {
+    double lr;           /* default 1e-3 */
+    double beta1;        /* default 0.9; WF_ZERO for 0 */
+    double beta2;        /* default 0.999; WF_ZERO for 0 */
+    double eps;          /* default 1e-8 */
+    double weight_decay; /* default 0; wf_adam adds it to the gradient, wf_adamw decays the parameter (default there
+                            0.01, WF_ZERO for 0) */
+} wf_adam_opts;
+typedef struct wf_rmsprop_opts {
+    double lr;    /* default 0.01 */
+    double alpha; /* default 0.99; WF_ZERO for 0 */
+    double eps;   /* default 1e-8 */
+    double weight_decay;
+} wf_rmsprop_opts;
+
+/* NULL, with WF_ERR_ARGUMENT, if an option is out of its range. All trainable parameters must be of one type. */
+wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts);
+wf_optim *wf_adam(wf_layer *model, wf_adam_opts opts);
+wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts);
+wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts);
+void wf_optim_free(wf_optim *optim);
+
+/* One step: gradients of the model's trainable parameters from zero, backward from the scalar `loss` towards them
+ * alone, clipping, update. A trainable parameter that the loss does not reach has a zero gradient and is updated like
+ * the others (momentum and weight decay act on it); wf_param_set_trainable leaves one alone. wf_no_loss gives zero
+ * gradients. WF_ERR_STATE if the loss depends on no parameter at all, or is one rank's part of a global mean and the
+ * optimizer is not a multi-node one. After a multi-node step wf_item(loss) is the loss over all ranks. Collective for
+ * wf_multi_node optimizers. */
+wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
+/* The update alone, with the gradients that wf_backward left; parameters that have had none are left alone.
+ * WF_ERR_STATE for multi-node optimizers, and if no parameter has a gradient. */
+wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
+
+/* Clips before the update: the norm of all gradients together (agreed over ranks), or each element. 0 switches off. */
+wf_status wf_optim_clip_norm(wf_optim *optim, double max_norm);
+wf_status wf_optim_clip_value(wf_optim *optim, double max_abs);
+
+double wf_optim_lr(const wf_optim *optim);             /* of the next update: the base times the schedule's factor */
+wf_status wf_optim_set_lr(wf_optim *optim, double lr); /* changes the base */
+int64_t wf_optim_steps(const wf_optim *optim);         /* updates made */
+wf_layer *wf_optim_model(const wf_optim *optim);
+/* Kind, step count, base learning rate, schedule, and the state of every trainable parameter under its path relative to
+ * the model. Loading into another kind of optimizer is WF_ERR_FORMAT. */
+wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,76 @@
+#include "optim/optim_impl.h"
+
+#include <string.h>
+
+static wf_status visit_schedule(wf_optim *optim, wf_archive *archive)
+{
+    wf_schedule_opts s = optim->schedule;
+    int64_t kind = s.kind;
+    WF_TRY(wf_archive_enter(archive, "schedule"));
+    WF_TRY(wf_archive_i64(archive, "kind", &kind));
+    WF_TRY(wf_archive_i64(archive, "warmup", &s.warmup));
+    WF_TRY(wf_archive_f64(archive, "gamma", &s.gamma));
+    WF_TRY(wf_archive_i64(archive, "every", &s.every));
+    WF_TRY(wf_archive_i64(archive, "total", &s.total));
+    WF_TRY(wf_archive_f64(archive, "power", &s.power));
+    WF_TRY(wf_archive_f64(archive, "end", &s.end));
+    WF_TRY(wf_archive_leave(archive));
+    WF_CHECK(kind >= WF_SCHEDULE_CONSTANT && kind <= WF_SCHEDULE_POLYNOMIAL, WF_ERR_FORMAT,
+             "the archive holds schedule kind %lld, which is none", (long long)kind);
+    s.kind = (wf_schedule_kind)kind;
+    WF_TRY(wf_schedule_check(&s));
+    optim->schedule = s;
+    return WF_OK;
+}
+
+static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
+{
+    int64_t kind = optim->kind, steps = optim->steps;
+    double lr = optim->hyper.lr;
+    WF_TRY(wf_archive_i64(archive, "kind", &kind));
+    WF_CHECK(kind == (int64_t)optim->kind, WF_ERR_FORMAT, "the archive holds the state of %s, the optimizer is %s",
+             wf_optim_kind_name((wf_optim_kind)kind), wf_optim_kind_name(optim->kind));
+    WF_TRY(wf_archive_i64(archive, "steps", &steps));
+    WF_TRY(wf_archive_f64(archive, "lr", &lr));
+    WF_CHECK(steps >= 0 && lr >= 0, WF_ERR_FORMAT, "the archive holds step count %lld and learning rate %g",
+             (long long)steps, lr);
+    optim->steps = steps;
+    optim->hyper.lr = lr;
+    return WF_OK;
+}
+
+/* Every component of a path is a group: "conv1/W" lies in conv1, then in W. */
+static wf_status visit_states(wf_optim *optim, const wf_optim_slot *slot, wf_archive *archive)
+{
+    const char *const *names = wf_optim_state_names(optim);
+    char name[256];
+    int depth = 0;
+    for (const char *at = slot->path; at; depth++) {
+        const char *end = strchr(at, '/');
+        const size_t length = end ? (size_t)(end - at) : strlen(at);
+        WF_CHECK(length < sizeof name, WF_ERR_ARGUMENT, "a name in the path %s is longer than %zu bytes", slot->path,
+                 sizeof name - 1);
+        memcpy(name, at, length);
+        name[length] = '\0';
+        WF_TRY(wf_archive_enter(archive, name));
+        at = end ? end + 1 : NULL;
+    }
+    for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++)
+        WF_TRY(wf_archive_tensor(archive, names[s], slot->state[s]));
+    while (depth-- > 0)
+        WF_TRY(wf_archive_leave(archive));
+    return WF_OK;
+}
+
+wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive)
+{
+    WF_NEED(optim);
+    WF_NEED(archive);
+    WF_TRY(wf_optim_bind(optim));
+    WF_TRY(visit_scalars(optim, archive));
+    WF_TRY(visit_schedule(optim, archive));
+    WF_TRY(wf_archive_enter(archive, "state"));
+    for (int64_t i = 0; i < optim->n; i++)
+        WF_TRY(visit_states(optim, &optim->slot[optim->slot_of[i]], archive));
+    return wf_archive_leave(archive);
+}

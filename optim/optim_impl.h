@@ -1,0 +1,89 @@
+/* The inside of an optimizer, for this folder. */
+#ifndef WF_OPTIM_OPTIM_IMPL_H
+#define WF_OPTIM_OPTIM_IMPL_H
+
+#include "core/opts.h"
+#include "core/tape_author.h"
+#include "layers/layer.h"
+#include "optim/optim.h"
+#include "optim/schedule.h"
+
+#define WF_OPTIM_STATES 2
+
+/* State of one parameter, found by its path relative to the model. Slots are never dropped: a parameter that is frozen
+ * and taken in again goes on where it was. */
+typedef struct wf_optim_slot {
+    char *path;
+    wf_tensor *state[WF_OPTIM_STATES]; /* shape, type and order of the parameter; NULL where the kind has none */
+} wf_optim_slot;
+
+/* In device memory. */
+typedef struct wf_optim_device {
+    wf_optim_hyper hyper;
+    double sum_squares;
+} wf_optim_device;
+
+/* What an optimizer over several ranks does beyond a local one. All are called with optim->across_own set. */
+typedef struct wf_optim_across {
+    int64_t tail; /* elements that ride behind the gradients */
+    /* Before backward: looks at the loss, and gives the seed of its gradient. */
+    wf_status (*weigh)(wf_optim *optim, wf_var *loss, double *seed);
+    /* Before flat gradients are made: `order` lists all of optim->target; all ranks leave with the same order. */
+    wf_status (*agree)(wf_optim *optim, int64_t n, wf_param **order);
+    /* After backward: sums the flat gradients; the update multiplies them by *grad_scale. */
+    wf_status (*reduce)(wf_optim *optim, wf_var *loss, double *grad_scale);
+    /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
+    wf_status (*norm)(wf_optim *optim, const wf_array *out);
+    /* This rank leaves a step (optim->agreed: all ranks do, for the same reason). What the step returns. */
+    wf_status (*failed)(wf_optim *optim, wf_status status);
+    void (*free)(wf_optim *optim);
+} wf_optim_across;
+
+struct wf_optim {
+    wf_ctx *ctx;
+    wf_layer *model; /* borrowed */
+    wf_optim_kind kind;
+    wf_optim_hyper hyper; /* what the options said; lr is the base */
+    wf_schedule_opts schedule;
+    double clip_norm; /* 0: none */
+    int64_t steps;
+    wf_optim_device *device;
+
+    /* The trainable parameters, in the model's order, and their slots; `capacity` entries each. */
+    bool bound; /* the lists are whole */
+    int64_t n, capacity;
+    wf_param **target;
+    wf_param **order; /* scratch: the order of the flat buffer */
+    int64_t *slot_of;
+    wf_optim_segment *segment;
+    wf_optim_slot *slot;
+    int64_t n_slots;
+
+    wf_grads *grads; /* NULL until the first step */
+
+    const wf_optim_across *across; /* NULL: local */
+    void *across_own;
+    bool agreed;
+};
+
+/* hyper: what the options said; grad_scale and bias are filled in at every update. */
+wf_optim *wf_optim_new(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper);
+/* "sgd". Never NULL. */
+const char *wf_optim_kind_name(wf_optim_kind kind);
+/* Names of the kind's states, NULL-terminated where it has fewer than WF_OPTIM_STATES. */
+const char *const *wf_optim_state_names(const wf_optim *optim);
+
+/* Brings target, slot_of and slots up to date with what is trainable now. */
+wf_status wf_optim_bind(wf_optim *optim) WF_NODISCARD;
+/* Flat gradients of all targets, zero where the loss does not reach. */
+wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed) WF_NODISCARD;
+/* Whether grads is there and every target's gradient lies in it. */
+bool wf_optim_grads_current(const wf_optim *optim);
+/* Clipping and update with the gradients that are there, times grad_scale. */
+wf_status wf_optim_apply(wf_optim *optim, double grad_scale) WF_NODISCARD;
+
+/* WF_ERR_ARGUMENT says what is wrong. */
+wf_status wf_schedule_check(const wf_schedule_opts *opts) WF_NODISCARD;
+double wf_schedule_factor(const wf_schedule_opts *opts, int64_t t);
+
+#endif

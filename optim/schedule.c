@@ -1,0 +1,65 @@
+#include "optim/optim_impl.h"
+
+#include <math.h>
+
+static wf_schedule_opts with_defaults(wf_schedule_opts o)
+{
+    o.gamma = wf_opt(o.gamma, o.kind == WF_SCHEDULE_EXPONENTIAL ? 0.999 : 0.1);
+    o.power = wf_opt(o.power, 1);
+    o.end = wf_opt(o.end, 0);
+    return o;
+}
+
+wf_status wf_schedule_check(const wf_schedule_opts *o)
+{
+    const bool needs_total = o->kind == WF_SCHEDULE_COSINE || o->kind == WF_SCHEDULE_POLYNOMIAL;
+    WF_CHECK((int)o->kind >= WF_SCHEDULE_CONSTANT && o->kind <= WF_SCHEDULE_POLYNOMIAL, WF_ERR_ARGUMENT,
+             "%d is not a kind of schedule", (int)o->kind);
+    WF_CHECK(o->warmup >= 0, WF_ERR_ARGUMENT, "a schedule with warmup %lld; it must be 0 or more",
+             (long long)o->warmup);
+    WF_CHECK(o->kind != WF_SCHEDULE_STEP || o->every > 0, WF_ERR_ARGUMENT,
+             "a step schedule with every = %lld; it must be 1 or more", (long long)o->every);
+    WF_CHECK(!needs_total || o->total > 0, WF_ERR_ARGUMENT,
+             "a cosine or polynomial schedule with total = %lld; it must be 1 or more", (long long)o->total);
+    WF_CHECK(o->gamma >= 0 && isfinite(o->gamma), WF_ERR_ARGUMENT, "a schedule with gamma %g; it must be 0 or more",
+             o->gamma);
+    WF_CHECK(o->power > 0 && isfinite(o->power), WF_ERR_ARGUMENT, "a schedule with power %g; it must be above 0",
+             o->power);
+    WF_CHECK(o->end >= 0 && isfinite(o->end), WF_ERR_ARGUMENT, "a schedule with end %g; it must be 0 or more", o->end);
+    return WF_OK;
+}
+
+double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
+{
+    if (t < o->warmup)
+        return (double)(t + 1) / (double)o->warmup;
+    t -= o->warmup;
+    const int64_t drops = o->every > 0 ? t / o->every : 0;
+    const double part = t < o->total ? (double)t / (double)o->total : 1;
+    switch (o->kind) {
+    case WF_SCHEDULE_STEP:
+        return pow(o->gamma, (double)drops);
+    case WF_SCHEDULE_EXPONENTIAL:
+        return pow(o->gamma, (double)t);
+    case WF_SCHEDULE_COSINE:
+        return o->end + (1 - o->end) * (1 + cos(acos(-1.0) * part)) / 2;
+    case WF_SCHEDULE_POLYNOMIAL:
+        return o->end + (1 - o->end) * pow(1 - part, o->power);
+    case WF_SCHEDULE_CONSTANT:
+        break;
+    }
+    return 1;
+}
+
+wf_optim *wf_schedule(wf_optim *optim, wf_schedule_opts opts)
+{
+    if (!optim)
+        return NULL;
+    opts = with_defaults(opts);
+    if (wf_schedule_check(&opts) != WF_OK) {
+        wf_optim_free(optim);
+        return wf_error_null();
+    }
+    optim->schedule = opts;
+    return optim;
+}

@@ -1,0 +1,36 @@
+/* Learning-rate schedules: lr = base * factor(t), t the number of updates made. An optimizer has one schedule; setting
+ * another replaces it. Local. */
+#ifndef WF_OPTIM_SCHEDULE_H
+#define WF_OPTIM_SCHEDULE_H
+
+#include "optim/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum wf_schedule_kind {
+    WF_SCHEDULE_CONSTANT = 0,
+    WF_SCHEDULE_STEP,        /* gamma^floor(t / every) */
+    WF_SCHEDULE_EXPONENTIAL, /* gamma^t */
+    WF_SCHEDULE_COSINE,      /* end + (1 - end)(1 + cos(pi t / total)) / 2, `end` after total */
+    WF_SCHEDULE_POLYNOMIAL,  /* end + (1 - end)(1 - t / total)^power, `end` after total */
+} wf_schedule_kind;
+
+typedef struct wf_schedule_opts {
+    wf_schedule_kind kind;
+    int64_t warmup; /* first updates: factor rises linearly as (t + 1) / warmup; t of the kind counts from its end */
+    double gamma;   /* step, exponential: default 0.1 and 0.999 */
+    int64_t every;  /* step: required */
+    int64_t total;  /* cosine, polynomial: required */
+    double power;   /* polynomial: default 1 */
+    double end;     /* factor at the end: default 0 */
+} wf_schedule_opts;
+
+/* Returns optim, so that it nests; NULL (and optim freed) if the options make no schedule. */
+wf_optim *wf_schedule(wf_optim *optim, wf_schedule_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

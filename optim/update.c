@@ -1,0 +1,79 @@
+/* From gradients to new parameters: one call of the kernel table. */
+#include "optim/optim_impl.h"
+
+#include <math.h>
+
+static wf_status collect_segments(wf_optim *optim, int64_t *n)
+{
+    *n = 0;
+    for (int64_t i = 0; i < optim->n; i++) {
+        wf_param *param = optim->target[i];
+        if (!param->grad)
+            continue;
+        const wf_tensor *value = wf_param_value(param);
+        WF_NEED(value);
+        const wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
+        optim->segment[(*n)++] = (wf_optim_segment){.p = value->data,
+                                                    .g = param->grad->data,
+                                                    .state1 = slot->state[0] ? slot->state[0]->data : NULL,
+                                                    .state2 = slot->state[1] ? slot->state[1]->data : NULL,
+                                                    .n = wf_shape_count(param->shape)};
+    }
+    WF_CHECK(*n > 0, WF_ERR_STATE, "an update without gradients; call wf_backward first");
+    return WF_OK;
+}
+
+static wf_status send_hyper(wf_optim *optim, double grad_scale)
+{
+    wf_optim_hyper hyper = optim->hyper;
+    const double t = (double)(optim->steps + 1);
+    hyper.lr = wf_optim_lr(optim);
+    hyper.bias1 = 1 - pow(hyper.beta1, t);
+    hyper.bias2 = 1 - pow(hyper.beta2, t);
+    hyper.grad_scale = grad_scale;
+    return optim->ctx->k->to_device(optim->ctx, &optim->device->hyper, &hyper, sizeof hyper);
+}
+
+static wf_status sum_squares(wf_optim *optim, const wf_array *out)
+{
+    const wf_kernels *k = optim->ctx->k;
+    if (optim->across)
+        return optim->across->norm(optim, out);
+    if (wf_optim_grads_current(optim)) {
+        wf_array all = wf_tensor_array(optim->grads->flat);
+        all.shape = WF_SHAPE(optim->grads->offset[optim->grads->n]);
+        return k->sum_squares(optim->ctx, &all, out, false);
+    }
+    bool accumulate = false;
+    for (int64_t i = 0; i < optim->n; i++)
+        if (optim->target[i]->grad) {
+            const wf_array one = wf_tensor_array(optim->target[i]->grad);
+            WF_TRY(k->sum_squares(optim->ctx, &one, out, accumulate));
+            accumulate = true;
+        }
+    return WF_OK;
+}
+
+static wf_status clip(wf_optim *optim)
+{
+    wf_optim_device *device = optim->device;
+    const wf_array out = {.data = &device->sum_squares, .dtype = WF_F64, .shape = wf_shape_scalar()};
+    WF_TRY(sum_squares(optim, &out));
+    return optim->ctx->k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
+}
+
+wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
+{
+    int64_t n;
+    WF_TRY(collect_segments(optim, &n));
+    WF_TRY(send_hyper(optim, grad_scale));
+    if (optim->clip_norm > 0)
+        WF_TRY(clip(optim));
+    WF_TRY(optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper, optim->target[0]->dtype, n,
+                                       optim->segment));
+    for (int64_t i = 0; i < optim->n; i++)
+        if (optim->target[i]->grad)
+            wf_tensor_touch(optim->target[i]->value);
+    optim->steps++;
+    return WF_OK;
+}

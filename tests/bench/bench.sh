@@ -1,0 +1,79 @@
+#!/bin/sh
+# The DCGAN step in images per second, beside PyTorch: tests/bench/bench.sh BUILD [ROUNDS]
+# Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
+#
+# PyTorch is that of $WEFT_TORCH_PYTHON, else of python3, else one that is installed into BUILD/torch.
+set -eu
+build=$1
+rounds=${2:-3}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+has_torch() {
+    "$1" -c 'import torch' >/dev/null 2>&1
+}
+
+find_torch() {
+    for python in "${WEFT_TORCH_PYTHON:-}" python3 "$build/torch/bin/python"; do
+        if [ -n "$python" ] && has_torch "$python"; then
+            echo "$python"
+            return
+        fi
+    done
+    echo "bench: installing PyTorch into $build/torch" >&2
+    python3 -m venv "$build/torch" >&2 && "$build/torch/bin/pip" --quiet install torch numpy >&2 || return 0
+    has_torch "$build/torch/bin/python" && echo "$build/torch/bin/python"
+}
+
+# weft BATCH CHANNELS PROCESSES THREADS ITERATIONS
+weft() {
+    OMP_NUM_THREADS=$4 mpirun -np "$3" --bind-to none "$build/tests/bench/bench_dcgan" \
+        --batch "$1" --channels "$2" --iterations "$5"
+}
+
+# torch the same, and the variant
+torch() {
+    "$python" "$here/bench_torch.py" --batch "$1" --channels "$2" --processes "$3" --threads "$4" --iterations "$5" \
+        --variant "$6" 2>/dev/null
+}
+
+median() {
+    sort -n "$1" | awk '{ v[NR] = $1 } END { if (NR) print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+}
+
+# row CHANNELS PROCESSES THREADS BATCH ITERATIONS
+row() {
+    : >"$work/weft"
+    : >"$work/torch"
+    variant=
+    if [ -n "$python" ]; then
+        variant=$("$python" "$here/bench_torch.py" --pick --batch "$4" --channels "$1" --threads "$3" \
+            --iterations "$5" 2>/dev/null)
+    fi
+    for _ in $(seq "$rounds"); do
+        weft "$4" "$1" "$2" "$3" "$5" >>"$work/weft"
+        [ -z "$python" ] || torch "$4" "$1" "$2" "$3" "$5" "$variant" >>"$work/torch"
+    done
+    w=$(median "$work/weft")
+    t=$(median "$work/torch")
+    ratio=-
+    [ -z "$t" ] || ratio=$(awk -v w="$w" -v t="$t" 'BEGIN { printf "%.2f", w / t }')
+    printf '%8s  %9s  %7s  %5s  %10s  %10s  %5s  %s\n' "$1" "$2" "$3" "$4" "$w" "${t:--}" "$ratio" "$variant"
+}
+
+python=$(find_torch)
+if [ -n "$python" ]; then
+    "$python" -c 'import torch; print("PyTorch", torch.__version__)'
+else
+    echo "bench: PyTorch is not there and cannot be installed (WEFT_TORCH_PYTHON names a python that has it)"
+fi
+printf '%8s  %9s  %7s  %5s  %10s  %10s  %5s  %s\n' channels processes threads batch weft pytorch ratio "variant of PyTorch"
+row 128 1 2 64 20
+row 128 2 1 32 20
+row 512 1 2 64 4
+row 512 2 1 32 4
+
+echo
+mpirun -np 2 --bind-to none "$build/tests/bench/bench_allreduce" --out "$build" 2>/dev/null
+echo "the table is in $build/allreduce.csv, its picture in $build/allreduce.svg"

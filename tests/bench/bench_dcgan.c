@@ -1,0 +1,152 @@
+/* The DCGAN step on synthetic images: prints images per second over all ranks.
+ *
+ *     mpirun -np 2 --bind-to none bench_dcgan --batch 32 --channels 128 --iterations 20
+ *
+ * With --compare steps with plain and with synchronised batch normalisation take turns, and it prints both and the
+ * ratio of their median times.
+ */
+#include "examples/common.h"
+#include "examples/models/dcgan.h"
+
+#include <stdlib.h>
+
+enum { PLAIN, SYNC, KINDS };
+
+typedef struct settings {
+    int64_t batch, channels, iterations, latent, warmup;
+    bool sync_bn, compare;
+} settings;
+
+typedef struct gan {
+    wf_layer *gen, *dis;
+    wf_optim *opt_gen, *opt_dis;
+} gan;
+
+static settings read_settings(int argc, char **argv)
+{
+    settings s = {.batch = 64, .channels = 128, .iterations = 20, .latent = 100, .warmup = 3};
+    const example_option table[] = {{"batch", "N", "images per rank", .number = &s.batch, .least = 1},
+                                    {"channels", "N", "width", .number = &s.channels, .least = 8},
+                                    {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
+                                    {"warmup", "N", "steps before", .number = &s.warmup},
+                                    {"latent", "N", "inputs of the generator", .number = &s.latent, .least = 1},
+                                    {"sync-bn", NULL, "statistics of the whole batch", .flag = &s.sync_bn},
+                                    {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
+                                    {0}};
+    example_options(argc, argv, "Images per second of the DCGAN step.", table);
+    return s;
+}
+
+static gan gan_new(wf_comm *comm, const settings *s, bool sync_bn)
+{
+    const wf_adam_opts adam = {.lr = 2e-4, .beta1 = 0.5, .weight_decay = 1e-4};
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    gan g = {.gen = dcgan_generator(ctx, s->channels, s->latent), .dis = dcgan_discriminator(ctx, s->channels)};
+    if (sync_bn) {
+        WF_MUST(wf_to_sync_batchnorm(g.gen, comm));
+        WF_MUST(wf_to_sync_batchnorm(g.dis, comm));
+    }
+    g.opt_gen = wf_multi_node(comm, wf_adam(g.gen, adam));
+    g.opt_dis = wf_multi_node(comm, wf_adam(g.dis, adam));
+    WF_MUST(wf_check(g.opt_gen));
+    WF_MUST(wf_check(g.opt_dis));
+    return g;
+}
+
+static void gan_free(gan *g)
+{
+    wf_optim_free(g->opt_gen);
+    wf_optim_free(g->opt_dis);
+    wf_layer_free(g->gen);
+    wf_layer_free(g->dis);
+}
+
+static void step(gan *g, wf_tape *tape, const wf_tensor *images, int64_t latent)
+{
+    wf_var *real = wf_input(tape, images);
+    wf_var *z = wf_rand_uniform(tape, WF_SHAPE(wf_var_shape(real).dim[0], latent), -1, 1, real);
+    wf_var *fake = wf_apply(g->gen, z);
+    wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
+    wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
+    WF_MUST(wf_optim_step(g->opt_dis, wf_add(loss_real, loss_fake)));
+    wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
+    WF_MUST(wf_optim_step(g->opt_gen, loss_gen));
+    WF_MUST(wf_tape_reset(tape));
+}
+
+/* Seconds from one barrier to the next. */
+static double timed_step(wf_comm *comm, gan *g, wf_tape *tape, const wf_tensor *images, int64_t latent)
+{
+    WF_MUST(wf_barrier(comm));
+    const double start = example_seconds();
+    step(g, tape, images, latent);
+    WF_MUST(wf_barrier(comm));
+    return example_seconds() - start;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void compare(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
+{
+    gan g[KINDS] = {gan_new(comm, s, false), gan_new(comm, s, true)};
+    double *seconds[KINDS] = {calloc((size_t)s->iterations, sizeof(double)),
+                              calloc((size_t)s->iterations, sizeof(double))};
+    for (int64_t i = -s->warmup; i < s->iterations; i++)
+        for (int turn = 0; turn < KINDS; turn++) {
+            const int kind = (turn + (int)(i & 1)) % KINDS;
+            const double t = timed_step(comm, &g[kind], tape, images, s->latent);
+            if (i >= 0 && seconds[kind])
+                seconds[kind][i] = t;
+        }
+    const double all = (double)(s->batch * wf_comm_size(comm));
+    for (int kind = 0; kind < KINDS; kind++)
+        qsort(seconds[kind], (size_t)s->iterations, sizeof(double), ascending);
+    const double plain = seconds[PLAIN][s->iterations / 2], sync = seconds[SYNC][s->iterations / 2];
+    if (wf_comm_rank(comm) == 0)
+        printf("plain %.1f  synchronised %.1f images/s; time: median x %.4f, least x %.4f\n", all / plain, all / sync,
+               sync / plain, seconds[SYNC][0] / seconds[PLAIN][0]);
+    for (int kind = 0; kind < KINDS; kind++) {
+        gan_free(&g[kind]);
+        free(seconds[kind]);
+    }
+}
+
+static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
+{
+    gan g = gan_new(comm, s, s->sync_bn);
+    double start = 0;
+    for (int64_t i = -s->warmup; i < s->iterations; i++) {
+        if (i == 0) {
+            WF_MUST(wf_barrier(comm));
+            start = example_seconds();
+        }
+        step(&g, tape, images, s->latent);
+    }
+    WF_MUST(wf_barrier(comm));
+    const double seconds = example_seconds() - start;
+    if (wf_comm_rank(comm) == 0)
+        printf("%.1f\n", (double)(s->batch * s->iterations * wf_comm_size(comm)) / seconds);
+    gan_free(&g);
+}
+
+int main(int argc, char **argv)
+{
+    const settings s = read_settings(argc, argv);
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *images = wf_tensor_new(ctx, WF_F32, WF_SHAPE(s.batch, 3, 32, 32));
+    WF_MUST(wf_tensor_fill(images, 0.5));
+    if (s.compare)
+        compare(comm, &s, tape, images);
+    else
+        measure(comm, &s, tape, images);
+    wf_tensor_free(images);
+    wf_tape_free(tape);
+    WF_MUST(wf_comm_close(comm));
+    return 0;
+}

@@ -1,0 +1,19 @@
+/* A rank leaves the program while the others wait for it. The test looks at what they print. */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
+    const bool must = argc > 1 && !strcmp(argv[1], "must");
+    if (wf_comm_rank(comm) == 1) {
+        if (must)
+            WF_MUST(wf_barrier(NULL));
+        return 3;
+    }
+    const wf_status status = wf_barrier(comm);
+    fprintf(stderr, "%s: %s\n", wf_status_name(status), wf_error_message());
+    return status == WF_OK ? 0 : 4;
+}

@@ -1,0 +1,177 @@
+/* The cpu filling's convolutions through oneDNN: fused bias and activation, kept filters, thread counts.
+ * Against ref, on shapes that are large enough for the fast forms. */
+#include "core/context_author.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+
+static wf_ctx *cpu, *ref;
+
+static wf_array array_new(wf_shape shape, uint64_t stream)
+{
+    wf_array a = {.dtype = WF_F32, .order = wf_order_default(shape.rank), .shape = shape};
+    const wf_random random = {.seed = 1, .stream = stream, .global = shape, .box = wf_box_of_shape(shape)};
+    WF_EXPECT_OK(wf_pool_take(cpu, (size_t)wf_array_count(&a) * sizeof(float), &a.data));
+    WF_EXPECT_OK(ref->k->random(ref, WF_NORMAL, &random, 0, 1, &a));
+    return a;
+}
+
+static void array_free(wf_array *a)
+{
+    wf_pool_give(cpu, a->data, (size_t)wf_array_count(a) * sizeof(float));
+}
+
+/* |a - b| relative to |b|, both as vectors. */
+static double apart(const wf_array *a, const wf_array *b)
+{
+    const float *const x = a->data, *const y = b->data;
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < wf_array_count(a); i++) {
+        const double d = (double)x[i] - (double)y[i];
+        difference += d * d;
+        size += (double)y[i] * (double)y[i];
+    }
+    return sqrt(difference / (size + 1e-30));
+}
+
+typedef struct layer {
+    wf_conv_geom geom;
+    wf_array x, w, y, bias_y, bias_x;
+} layer;
+
+static layer layer_new(int64_t n, int64_t c, int64_t f, const int64_t in[2], int64_t kernel, const int64_t pad[4])
+{
+    const int64_t stride = kernel == 4 ? 2 : 1;
+    layer l = {.geom = {.nd = 2, .groups = 1}};
+    int64_t out[2];
+    for (int d = 0; d < 2; d++) {
+        l.geom.kernel[d] = kernel;
+        l.geom.stride[d] = stride;
+        l.geom.dilation[d] = 1;
+        l.geom.pad_lo[d] = pad[2 * d];
+        l.geom.pad_hi[d] = pad[2 * d + 1];
+        out[d] = (in[d] + pad[2 * d] + pad[2 * d + 1] - kernel) / stride + 1;
+    }
+    l.x = array_new(WF_SHAPE(n, c, in[0], in[1]), 1);
+    l.w = array_new(WF_SHAPE(f, c, kernel, kernel), 2);
+    l.y = array_new(WF_SHAPE(n, f, out[0], out[1]), 3);
+    l.bias_y = array_new(WF_SHAPE(f), 4);
+    l.bias_x = array_new(WF_SHAPE(c), 5);
+    return l;
+}
+
+static void layer_free(layer *l)
+{
+    array_free(&l->x);
+    array_free(&l->w);
+    array_free(&l->y);
+    array_free(&l->bias_y);
+    array_free(&l->bias_x);
+}
+
+static void check(const char *what, const layer *l, const wf_array *got, const wf_array *want)
+{
+    char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT];
+    const double e = apart(got, want);
+    WF_EXPECT(e < 4e-6, "%s of %s with %s, pads %lld,%lld %lld,%lld: relative error %g", what,
+              wf_shape_text(l->x.shape, x), wf_shape_text(l->w.shape, w), (long long)l->geom.pad_lo[0],
+              (long long)l->geom.pad_hi[0], (long long)l->geom.pad_lo[1], (long long)l->geom.pad_hi[1], e);
+}
+
+static void compare(const layer *l, const wf_epilogue *epilogue, bool accumulate)
+{
+    wf_array y = array_new(l->y.shape, 6), y_ref = array_new(l->y.shape, 7);
+    wf_array dx = array_new(l->x.shape, 6), dx_ref = array_new(l->x.shape, 7);
+    wf_array dw = array_new(l->w.shape, 8), dw_ref = array_new(l->w.shape, 8);
+    wf_array db = array_new(l->bias_y.shape, 8), db_ref = array_new(l->bias_y.shape, 8);
+    WF_EXPECT_OK(cpu->k->conv_forward(cpu, &l->geom, &l->x, &l->w, &l->bias_y, epilogue, &y));
+    WF_EXPECT_OK(ref->k->conv_forward(ref, &l->geom, &l->x, &l->w, &l->bias_y, epilogue, &y_ref));
+    check("forward", l, &y, &y_ref);
+    WF_EXPECT_OK(cpu->k->conv_backward_data(cpu, &l->geom, &l->y, &l->w, &l->bias_x, epilogue, &dx));
+    WF_EXPECT_OK(ref->k->conv_backward_data(ref, &l->geom, &l->y, &l->w, &l->bias_x, epilogue, &dx_ref));
+    check("backward data", l, &dx, &dx_ref);
+    WF_EXPECT_OK(cpu->k->conv_backward_filter(cpu, &l->geom, &l->x, &l->y, &dw, &db, accumulate));
+    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &l->geom, &l->x, &l->y, &dw_ref, &db_ref, accumulate));
+    check("backward filter", l, &dw, &dw_ref);
+    check("bias gradient", l, &db, &db_ref);
+    wf_array *const all[] = {&y, &y_ref, &dx, &dx_ref, &dw, &dw_ref, &db, &db_ref};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        array_free(all[i]);
+}
+
+static void geometries(void)
+{
+    static const struct {
+        int64_t n, c, f, in[2], kernel, pad[4];
+    } list[] = {
+        {2, 32, 16, {16, 16}, 3, {1, 1, 1, 1}},   {3, 16, 48, {11, 18}, 3, {0, 2, 1, 0}},
+        {2, 48, 32, {15, 13}, 3, {2, 1, 0, 0}},   {8, 64, 64, {8, 8}, 3, {1, 1, 1, 1}},
+        {33, 16, 80, {4, 4}, 3, {1, 1, 1, 1}},    {3, 3, 32, {15, 16}, 3, {1, 1, 1, 1}},
+        {4, 32, 5, {12, 12}, 3, {1, 1, 1, 1}},    {2, 32, 16, {32, 32}, 4, {1, 1, 1, 1}},
+        {4, 16, 64, {15, 17}, 4, {0, 1, 1, 2}},   {4, 16, 32, {18, 19}, 4, {2, 2, 1, 0}},
+        {40, 48, 32, {8, 8}, 4, {1, 1, 1, 1}},    {6, 8, 48, {16, 16}, 4, {1, 1, 1, 1}},
+        {2, 32, 32, {17, 18}, 3, {1, -1, -2, 1}}, {2, 16, 16, {34, 35}, 4, {-1, 1, 1, -2}},
+        {130, 64, 16, {4, 4}, 3, {1, 1, 1, 1}},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        const wf_epilogue leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2}, relu = {.act = WF_ACT_RELU};
+        layer l = layer_new(list[i].n, list[i].c, list[i].f, list[i].in, list[i].kernel, list[i].pad);
+        compare(&l, i % 3 == 0 ? NULL : i % 3 == 1 ? &leaky : &relu, i % 2 == 1);
+        layer_free(&l);
+    }
+}
+
+/* A kept form is used while the version stands, and made anew when it moves. */
+static void kept_filters(void)
+{
+    static const int64_t in[2] = {12, 12}, pad[4] = {1, 1, 1, 1}, channels[2] = {32, 24};
+    for (int i = 0; i < 2; i++) {
+        layer l = layer_new(4, channels[i], 32, in, 3, pad);
+        wf_packed_form *forms = NULL;
+        l.w.forms = &forms;
+        compare(&l, NULL, false);
+        WF_EXPECT(forms != NULL, "no form was kept");
+        float *const w = l.w.data;
+        w[0] += 3;
+        l.w.version++;
+        compare(&l, NULL, false);
+        const int64_t takes = wf_ctx_memory(cpu).system_allocations;
+        compare(&l, NULL, false);
+        WF_EXPECT(wf_ctx_memory(cpu).system_allocations == takes, "a repeated call allocates");
+        wf_packed_free(cpu, &forms);
+        layer_free(&l);
+    }
+}
+
+/* The same numbers whatever the threads, where the library itself sums. */
+static void threads(void)
+{
+    static const int64_t in[2] = {16, 16}, pad[4] = {1, 1, 1, 1};
+    layer l = layer_new(6, 32, 48, in, 3, pad);
+    wf_array first = array_new(l.w.shape, 1), second = array_new(l.w.shape, 2);
+    const int before = wf_ctx_threads(cpu);
+    WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1));
+    WF_EXPECT_OK(cpu->k->conv_backward_filter(cpu, &l.geom, &l.x, &l.y, &first, NULL, false));
+    WF_EXPECT_OK(wf_ctx_set_threads(cpu, 3));
+    WF_EXPECT_OK(cpu->k->conv_backward_filter(cpu, &l.geom, &l.x, &l.y, &second, NULL, false));
+    WF_EXPECT_OK(wf_ctx_set_threads(cpu, before));
+    WF_EXPECT(apart(&first, &second) < 1e-6, "1 and 3 threads differ by %g", apart(&first, &second));
+    array_free(&first);
+    array_free(&second);
+    layer_free(&l);
+}
+
+int main(int argc, char **argv)
+{
+    cpu = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 2});
+    ref = wf_ctx_new((wf_ctx_opts){.device = "ref"});
+    WF_MUST(wf_check(cpu));
+    WF_MUST(wf_check(ref));
+    const int code =
+        test_main(argc, argv,
+                  (test_case[]){{"geometries", geometries}, {"kept_filters", kept_filters}, {"threads", threads}, {0}});
+    WF_MUST(wf_ctx_free(cpu));
+    WF_MUST(wf_ctx_free(ref));
+    return code;
+}

@@ -1,0 +1,5 @@
+weft_test(datasets_readers LEVEL datasets)
+weft_test(datasets_pictures LEVEL datasets)
+weft_test(datasets_transforms LEVEL datasets)
+weft_test(datasets_batches LEVEL datasets)
+weft_test(datasets_scatter LEVEL datasets RANKS 1 2 3 4)

@@ -1,0 +1,38 @@
+#!/bin/sh
+# A short run of dcgan_cifar leaves valid files, and its losses do not change from run to run: EXAMPLES MPIEXEC RANKS
+set -eu
+examples=$1 mpiexec=$2 ranks=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+run() {
+    "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 16 --batch 8 --iterations 6 --log-every 2 \
+        --sample-every 3 --seed "$2" --out "$work/$1" >"$work/$1.txt"
+}
+
+fail() {
+    echo "$1"
+    exit 1
+}
+
+run first 1
+run again 1
+run other 2
+
+number='-\?[0-9][0-9.e+-]*'
+good="^{\"iteration\": [0-9]*, \"epoch\": 0, \"dis_loss\": $number, \"gen_loss\": $number, "
+good="$good\"images_per_second\": $number, \"elapsed_seconds\": $number}\$"
+[ "$(wc -l <"$work/first/log.jsonl")" = 3 ] || fail "the log should have three lines"
+[ "$(grep -c "$good" "$work/first/log.jsonl")" = 3 ] || fail "a line of the log is not what it should be"
+
+"$examples/../tests/examples_pictures" "$work/first" 3 300
+[ -z "$(find "$work/first" -name '*.tmp')" ] || fail "a file was left that is not whole"
+grep -q '</svg>' "$work/first/loss.svg" || fail "there are no curves"
+grep -q 'samples.png' "$work/first.txt" || fail "the program does not say where to look"
+
+losses() {
+    sed 's/, "images_per_second.*//' "$work/$1/log.jsonl"
+}
+[ "$(losses first)" = "$(losses again)" ] || fail "the same seed gave other losses"
+[ "$(losses first)" != "$(losses other)" ] || fail "another seed gave the same losses"
+cmp "$work/first/samples.png" "$work/again/samples.png"

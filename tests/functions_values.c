@@ -1,0 +1,313 @@
+/* Functions and losses: values by hand, shapes, memory order, errors. */
+#include "core/tape_author.h"
+#include "layers/loss.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+
+static wf_ctx *ctx;
+static wf_tape *tape;
+
+static void begin(void)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64, .seed = 7});
+    tape = wf_tape_new(ctx);
+}
+
+static void end(void)
+{
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tape_free(tape);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
+static wf_var *leaf_ordered(wf_shape shape, wf_order order, const double *host)
+{
+    wf_tensor *t = wf_tensor_new_ordered(ctx, WF_F64, shape, order);
+    WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
+    wf_var *x = wf_leaf(tape, t);
+    wf_tensor_free(t);
+    return x;
+}
+
+static wf_var *leaf(wf_shape shape, const double *host)
+{
+    return leaf_ordered(shape, wf_order_default(shape.rank), host);
+}
+
+/* 0, 1, 2, ... */
+static wf_var *counted(wf_shape shape, wf_order order)
+{
+    double host[256];
+    for (int i = 0; i < 256; i++)
+        host[i] = i;
+    return leaf_ordered(shape, order, host);
+}
+
+static void expect_tensor(const char *what, const wf_tensor *t, int64_t n, const double *expected)
+{
+    double got[256];
+    WF_EXPECT(t && wf_tensor_count(t) == n, "%s: %lld elements, not %lld (%s)", what, (long long)wf_tensor_count(t),
+              (long long)n, t ? "" : wf_error_message());
+    if (!t || wf_tensor_count(t) != n)
+        return;
+    WF_EXPECT_OK(wf_tensor_export(t, got, wf_tensor_bytes(t)));
+    for (int64_t i = 0; i < n; i++)
+        WF_EXPECT(fabs(got[i] - expected[i]) <= 1e-12 * (1 + fabs(expected[i])), "%s: element %lld is %.15g, not %.15g",
+                  what, (long long)i, got[i], expected[i]);
+}
+
+static void expect_values(const char *what, const wf_var *y, int64_t n, const double *expected)
+{
+    expect_tensor(what, wf_value(y), n, expected);
+}
+
+static void expect_null(const char *what, const void *result, wf_status code, const char *part)
+{
+    WF_EXPECT(!result, "%s gave a result", what);
+    WF_EXPECT(wf_error_code() == code, "%s: is %s, should be %s", what, wf_status_name(wf_error_code()),
+              wf_status_name(code));
+    WF_EXPECT(strstr(wf_error_message(), part), "%s: \"%s\" does not say \"%s\"", what, wf_error_message(), part);
+    wf_error_clear();
+}
+
+static void activations(void)
+{
+    begin();
+    const double host[] = {-2, -0.5, 0, 1, 3};
+    wf_var *x = leaf(WF_SHAPE(5), host);
+    expect_values("relu", wf_relu(x), 5, (double[]){0, 0, 0, 1, 3});
+    expect_values("leaky_relu", wf_leaky_relu(x, 0.2), 5, (double[]){-0.4, -0.1, 0, 1, 3});
+    expect_values("leaky_relu 0", wf_leaky_relu(x, 0), 5, (double[]){0, 0, 0, 1, 3});
+    expect_values("elu", wf_elu(x, 2), 5, (double[]){2 * expm1(-2), 2 * expm1(-0.5), 0, 1, 3});
+    expect_values("gelu", wf_gelu(x), 5,
+                  (double[]){-0.045500263896358417, -0.15426876936299344, 0, 0.84134474606854293, 2.9959503059040934});
+    expect_values("sigmoid", wf_sigmoid(x), 5,
+                  (double[]){1 / (1 + exp(2)), 1 / (1 + exp(0.5)), 0.5, 1 / (1 + exp(-1)), 1 / (1 + exp(-3))});
+    expect_values("tanh", wf_tanh(x), 5, (double[]){tanh(-2), tanh(-0.5), 0, tanh(1), tanh(3)});
+    expect_values("softplus", wf_softplus(x), 5,
+                  (double[]){log1p(exp(-2)), log1p(exp(-0.5)), log(2), log1p(exp(1)), log1p(exp(3))});
+    WF_EXPECT(wf_activate(x, WF_ACT_NONE, 0, 0) == x, "no activation is not the identity");
+    end();
+}
+
+static void arithmetic(void)
+{
+    begin();
+    wf_var *a = leaf(WF_SHAPE(3), (double[]){1, 2, 3}), *b = leaf(WF_SHAPE(3), (double[]){4, -5, 6});
+    expect_values("add", wf_add(a, b), 3, (double[]){5, -3, 9});
+    expect_values("sub", wf_sub(a, b), 3, (double[]){-3, 7, -3});
+    expect_values("mul", wf_mul(a, b), 3, (double[]){4, -10, 18});
+    expect_values("scale", wf_scale(a, -2), 3, (double[]){-2, -4, -6});
+    expect_values("sum", wf_sum(b), 1, (double[]){5});
+    expect_values("mean", wf_mean(b), 1, (double[]){5.0 / 3});
+    WF_EXPECT(wf_scale(a, 1) == a, "scale by 1 is not the variable itself");
+    WF_EXPECT(wf_value(wf_detach(a))->storage == wf_value(a)->storage, "detach copies");
+
+    wf_var *rows = counted(WF_SHAPE(1, 2, 1, 3), WF_ROW_MAJOR), *last = counted(WF_SHAPE(1, 2, 1, 3), WF_CHANNELS_LAST);
+    expect_values("add of two orders", wf_add(rows, last), 6, (double[]){0, 2, 4, 6, 8, 10});
+    wf_var *product = wf_mul(last, rows);
+    expect_values("mul of two orders", product, 6, (double[]){0, 1, 4, 9, 16, 25});
+    WF_EXPECT(wf_value(product)->order == WF_CHANNELS_LAST, "mul does not take the first order");
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_sub(product, rows))));
+    expect_tensor("d mul", wf_grad(last), 6, (double[]){0, 1, 2, 3, 4, 5});
+    expect_tensor("d mul - rows", wf_grad(rows), 6, (double[]){-1, 0, 1, 2, 3, 4});
+    end();
+}
+
+static void softmaxes(void)
+{
+    begin();
+    const double host[] = {1, 2, 3, 1000, 1000, 1000};
+    const double z = exp(-2) + exp(-1) + 1;
+    wf_var *x = leaf(WF_SHAPE(2, 3), host);
+    expect_values("softmax", wf_softmax(x), 6, (double[]){exp(-2) / z, exp(-1) / z, 1 / z, 1. / 3, 1. / 3, 1. / 3});
+    expect_values("log_softmax", wf_log_softmax(x), 6,
+                  (double[]){-2 - log(z), -1 - log(z), -log(z), -log(3), -log(3), -log(3)});
+    /* [1,2,1,2]: softmax over the channels of each pixel, whatever the order. */
+    const double pair[] = {0, 5, 0, 4}, expected[] = {0.5, 1 / (1 + exp(-1)), 0.5, 1 / (1 + exp(1))};
+    expect_values("softmax, rows", wf_softmax(leaf_ordered(WF_SHAPE(1, 2, 1, 2), WF_ROW_MAJOR, pair)), 4, expected);
+    expect_values("softmax, last", wf_softmax(leaf(WF_SHAPE(1, 2, 1, 2), pair)), 4, expected);
+    expect_null("softmax of rank 1", wf_softmax(leaf(WF_SHAPE(2), pair)), WF_ERR_SHAPE, "rank 2 to 5");
+    end();
+}
+
+static void losses(void)
+{
+    begin();
+    const int32_t label[] = {2, 0};
+    const uint8_t bytes[] = {1, 1};
+    wf_tensor *labels = wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(2), label);
+    wf_tensor *pixels = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(1, 1, 2), bytes);
+    wf_var *x = leaf(WF_SHAPE(2, 3), (double[]){1, 2, 3, 5, 5, 5});
+    const double z = exp(-2) + exp(-1) + 1;
+    expect_values("cross entropy", wf_softmax_cross_entropy(x, labels), 1, (double[]){(log(z) + log(3)) / 2});
+    expect_values("nll", wf_nll(x, labels), 1, (double[]){-(3 + 5) / 2.});
+    WF_EXPECT(wf_count_correct(x, labels) == 2, "count_correct is %lld", (long long)wf_count_correct(x, labels));
+    wf_var *image = leaf(WF_SHAPE(1, 2, 1, 2), (double[]){7, 8, 9, 1});
+    expect_values("nll of pixels", wf_nll(image, pixels), 1, (double[]){-(9 + 1) / 2.});
+    WF_EXPECT(wf_count_correct(image, pixels) == 1, "count_correct of pixels");
+
+    /* Labels of rank 4 lie channels-last; rows are counted row-major. */
+    const uint8_t voxel[] = {0, 1, 0, 0};
+    wf_tensor *voxels = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(1, 2, 2, 1), voxel);
+    wf_var *volume = leaf(WF_SHAPE(1, 2, 2, 2, 1), (double[]){1, 0, 5, 0, 0, 1, 0, 7});
+    expect_values("nll of voxels", wf_nll(volume, voxels), 1, (double[]){-(1 + 1 + 5 + 0) / 4.});
+    WF_EXPECT(wf_count_correct(volume, voxels) == 3, "count_correct of voxels");
+    wf_tensor_free(voxels);
+
+    wf_var *a = leaf(WF_SHAPE(2), (double[]){0, 2}), *b = leaf(WF_SHAPE(2), (double[]){3, 1});
+    wf_tensor *target = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(2), (uint8_t[]){1, 0});
+    expect_values("bce", wf_bce_logits(a, 1), 1, (double[]){(log(2) + log1p(exp(-2))) / 2});
+    expect_values("bce with", wf_bce_logits_with(a, target), 1, (double[]){(log(2) + 2 + log1p(exp(-2))) / 2});
+    expect_values("mse", wf_mse(a, b), 1, (double[]){5});
+    expect_values("l1", wf_l1(a, b), 1, (double[]){2});
+    wf_tensor_free(labels);
+    wf_tensor_free(pixels);
+    wf_tensor_free(target);
+    end();
+}
+
+static void label_errors(void)
+{
+    begin();
+    const int64_t label[] = {1, 3};
+    wf_tensor *bad = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(2), label);
+    wf_tensor *few = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(1), label);
+    wf_tensor *reals = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(2), (double[]){0, 1});
+    wf_var *x = leaf(WF_SHAPE(2, 3), (double[]){1, 2, 3, 5, 5, 5});
+    expect_null("a label too large", wf_softmax_cross_entropy(x, bad), WF_ERR_ARGUMENT, "3");
+    expect_null("too few labels", wf_softmax_cross_entropy(x, few), WF_ERR_SHAPE, "[1]");
+    wf_tensor *line = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(1, 2), label);
+    expect_null("labels of other pixels", wf_nll(counted(WF_SHAPE(1, 4, 3), WF_ROW_MAJOR), line), WF_ERR_SHAPE,
+                "[1,2]");
+    wf_tensor_free(line);
+    expect_null("real labels", wf_nll(x, reals), WF_ERR_DTYPE, "f64");
+    WF_EXPECT(wf_count_correct(x, bad) == -1, "count_correct counted a label that is out of range");
+    wf_error_clear();
+    WF_EXPECT(wf_count_correct(NULL, bad) == -1, "count_correct of NULL");
+    wf_tensor_free(bad);
+    wf_tensor_free(few);
+    wf_tensor_free(reals);
+    end();
+}
+
+static void concat_and_slice(void)
+{
+    begin();
+    for (int order = WF_ROW_MAJOR; order <= WF_CHANNELS_LAST; order++) {
+        wf_var *x = counted(WF_SHAPE(1, 2, 2, 2), (wf_order)order), *y = counted(WF_SHAPE(1, 1, 2, 2), WF_ROW_MAJOR);
+        wf_var *all = wf_concat(2, (wf_var *[]){x, y}, 1);
+        expect_values("concat", all, 12, (double[]){0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3});
+        WF_EXPECT(wf_value(all)->order == (wf_order)order, "concat does not take the first order");
+        const wf_box box = {.rank = 4, .lo = {0, 1, 0, 1}, .hi = {1, 3, 2, 2}};
+        expect_values("slice", wf_slice(all, box), 4, (double[]){5, 7, 1, 3});
+    }
+    wf_var *x = counted(WF_SHAPE(4, 3), WF_ROW_MAJOR);
+    const wf_box rows = {.rank = 2, .lo = {1, 0}, .hi = {3, 3}}, all = {.rank = 2, .hi = {4, 3}};
+    const wf_box none = {.rank = 2, .lo = {2, 0}, .hi = {2, 3}}, out = {.rank = 2, .hi = {5, 3}};
+    wf_var *middle = wf_slice(x, rows);
+    expect_values("slice of rows", middle, 6, (double[]){3, 4, 5, 6, 7, 8});
+    WF_EXPECT(wf_value(middle)->storage == wf_value(x)->storage, "a slice that is dense was copied");
+    WF_EXPECT(wf_slice(x, all) == x, "a slice of everything is not the variable itself");
+    expect_values("empty slice", wf_slice(x, none), 0, NULL);
+    expect_null("slice outside", wf_slice(x, out), WF_ERR_SHAPE, "[0,5)");
+    expect_null("concat elsewhere", wf_concat(2, (wf_var *[]){x, middle}, 1), WF_ERR_SHAPE, "[2,3]");
+    expect_null("concat along 2", wf_concat(2, (wf_var *[]){x, x}, 2), WF_ERR_ARGUMENT, "dimension 2");
+    expect_null("concat of none", wf_concat(0, (wf_var *[]){x}, 0), WF_ERR_ARGUMENT, "0 variables");
+    WF_EXPECT(!wf_concat(2, (wf_var *[]){x, NULL}, 0) && wf_error_code() == WF_OK, "NULL does not pass silently");
+    end();
+}
+
+static void expect_shape(const char *what, const wf_var *y, wf_shape shape)
+{
+    char is[WF_SHAPE_TEXT], should[WF_SHAPE_TEXT];
+    WF_EXPECT(y && wf_shape_equal(wf_var_shape(y), shape), "%s: %s, not %s", what, wf_shape_text(wf_var_shape(y), is),
+              wf_shape_text(shape, should));
+}
+
+static void reshapes(void)
+{
+    begin();
+    const double rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    wf_var *x = counted(WF_SHAPE(2, 6), WF_ROW_MAJOR), *y = wf_reshape(x, WF_SHAPE(2, 3, -1, 1));
+    expect_shape("reshape", y, WF_SHAPE(2, 3, 2, 1));
+    expect_values("reshape", y, 12, rows);
+    WF_EXPECT(wf_value(y)->storage == wf_value(x)->storage, "a reshape of rows copies");
+    wf_var *one = wf_reshape(x, WF_SHAPE(-1, 6, 1, 1));
+    WF_EXPECT(wf_value(one)->order == WF_CHANNELS_LAST && wf_value(one)->storage == wf_value(x)->storage,
+              "[2,6,1,1] is channels-last without a copy");
+    wf_var *image = counted(WF_SHAPE(1, 2, 2, 3), WF_CHANNELS_LAST), *flat = wf_flatten(image);
+    expect_shape("flatten", flat, WF_SHAPE(1, 12));
+    expect_values("flatten keeps the logical order", flat, 12, rows);
+    expect_values("channels regrouped", wf_reshape(image, WF_SHAPE(1, 3, 2, 2)), 12, rows);
+    wf_var *lines = wf_reshape(image, WF_SHAPE(1, 2, 6));
+    expect_values("pixels regrouped", lines, 12, rows);
+    WF_EXPECT(wf_value(lines)->storage == wf_value(image)->storage, "regrouping pixels copies");
+    WF_EXPECT(wf_value(wf_flatten(one))->storage == wf_value(x)->storage, "flattening [2,6,1,1] copies");
+    expect_shape("flatten of rank 1", wf_flatten(counted(WF_SHAPE(4), WF_ROW_MAJOR)), WF_SHAPE(4, 1));
+    wf_var *empty = counted(WF_SHAPE(0, 3, 4), WF_ROW_MAJOR);
+    expect_shape("an empty batch", wf_reshape(empty, WF_SHAPE(0, -1)), WF_SHAPE(0, 12));
+    expect_shape("an empty batch, -1 first", wf_reshape(empty, WF_SHAPE(-1, 12)), WF_SHAPE(0, 12));
+    expect_shape("flatten of nothing", wf_flatten(empty), WF_SHAPE(0, 12));
+    expect_null("other elements", wf_reshape(x, WF_SHAPE(5, 2)), WF_ERR_SHAPE, "[5,2]");
+    expect_null("does not divide", wf_reshape(x, WF_SHAPE(5, -1)), WF_ERR_SHAPE, "[5,-1]");
+    expect_null("two unknown", wf_reshape(x, WF_SHAPE(-1, -1)), WF_ERR_SHAPE, "[-1,-1]");
+    end();
+}
+
+static void transposes(void)
+{
+    begin();
+    wf_var *x = counted(WF_SHAPE(2, 3), WF_ROW_MAJOR), *y = wf_transpose(x, (int[]){1, 0});
+    expect_shape("transpose", y, WF_SHAPE(3, 2));
+    expect_values("transpose", y, 6, (double[]){0, 3, 1, 4, 2, 5});
+    wf_var *image = counted(WF_SHAPE(1, 2, 2, 2), WF_CHANNELS_LAST), *last = wf_transpose(image, (int[]){0, 2, 3, 1});
+    expect_values("channels to the end", last, 8, (double[]){0, 4, 1, 5, 2, 6, 3, 7});
+    WF_EXPECT(wf_value(last)->storage == wf_value(image)->storage, "a transpose that is a change of name copies");
+    expect_null("not a permutation", wf_transpose(x, (int[]){0, 0}), WF_ERR_ARGUMENT, "permutation");
+    end();
+}
+
+static void bad_arguments(void)
+{
+    begin();
+    wf_tape *other = wf_tape_new(ctx);
+    wf_var *x = counted(WF_SHAPE(2, 3), WF_ROW_MAJOR), *y = counted(WF_SHAPE(3, 2), WF_ROW_MAJOR);
+    wf_tensor *ints = wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(2), (int32_t[]){1, 2});
+    wf_tensor *halves = wf_tensor_copy(wf_value(x), WF_BF16, WF_ROW_MAJOR);
+    expect_null("slope", wf_leaky_relu(x, -1), WF_ERR_ARGUMENT, "-1");
+    expect_null("alpha", wf_elu(x, NAN), WF_ERR_ARGUMENT, "nan");
+    expect_null("act", wf_activate(x, WF_ACTS, 0, 0), WF_ERR_ARGUMENT, "activation");
+    expect_null("noise", wf_gaussian_noise(x, -0.5), WF_ERR_ARGUMENT, "-0.5");
+    expect_null("rate", wf_dropout(x, 1), WF_ERR_ARGUMENT, "[0, 1)");
+    expect_null("shapes", wf_add(x, y), WF_ERR_SHAPE, "[3,2]");
+    expect_null("types", wf_mul(x, wf_input(tape, halves)), WF_ERR_DTYPE, "bf16");
+    expect_null("ints", wf_relu(wf_input(tape, ints)), WF_ERR_DTYPE, "i32");
+    expect_null("tapes", wf_add(x, wf_leaf(other, wf_value(x))), WF_ERR_ARGUMENT, "two tapes");
+    expect_null("range", wf_rand_uniform(tape, WF_SHAPE(2), 1, 0, NULL), WF_ERR_ARGUMENT, "[1, 0)");
+    expect_null("shape", wf_randn(tape, WF_SHAPE(2, -1), NULL), WF_ERR_SHAPE, "[2,-1]");
+    WF_EXPECT(!wf_mean(wf_relu(NULL)) && wf_error_code() == WF_OK, "NULL does not pass silently");
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_backward(wf_mean(wf_relu(wf_leaky_relu(x, -1)))));
+    WF_EXPECT(wf_tensor_dtype(wf_value(wf_relu(wf_input(tape, halves)))) == WF_BF16, "relu changes the type");
+    wf_tensor_free(ints);
+    wf_tensor_free(halves);
+    wf_tape_free(other);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    return test_main(argc, argv,
+                     (test_case[]){{"activations", activations},
+                                   {"arithmetic", arithmetic},
+                                   {"softmaxes", softmaxes},
+                                   {"losses", losses},
+                                   {"label_errors", label_errors},
+                                   {"concat_and_slice", concat_and_slice},
+                                   {"reshapes", reshapes},
+                                   {"transposes", transposes},
+                                   {"bad_arguments", bad_arguments},
+                                   {0}});
+}

@@ -1,0 +1,295 @@
+/* Gradients of every layer against central differences, in f64 on `ref`: towards the input and each parameter, for one
+ * to three spatial dimensions and every option, also through a layer that is applied twice, and on empty batches. */
+#include "layers/layer_author.h"
+#include "layers/layers.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static wf_ctx *ctx;
+static wf_tape *tape;
+static test_rng rng = {.state = 7};
+
+typedef struct check {
+    const char *name;
+    wf_layer *layer;
+    wf_tensor *x;
+    bool twice; /* y = layer(x) + 2 layer(x): parameters are used twice */
+} check;
+
+/* The objective is sum weight y; weights are a function of the element's place. */
+static wf_var *objective(const check *c, wf_var **leaf)
+{
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    WF_EXPECT_OK(wf_tape_set_iteration(tape, 0));
+    c->layer->applied_iteration = -1; /* the same noise in every run */
+    *leaf = wf_leaf(tape, c->x);
+    wf_var *y = wf_apply(c->layer, *leaf);
+    if (c->twice) {
+        wf_var *again = wf_apply(c->layer, *leaf);
+        y = wf_add(y, wf_scale(again, 2));
+    }
+    WF_EXPECT(y, "%s: %s", c->name, wf_error_message());
+    if (!y)
+        return NULL;
+    const int64_t n = wf_tensor_count(wf_value(y));
+    double *host = malloc((size_t)(n + 1) * sizeof *host);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = sin(1.3 * (double)i + 0.4);
+    wf_tensor *w = wf_tensor_new_like(wf_value(y));
+    WF_EXPECT_OK(wf_tensor_import(w, host, wf_tensor_bytes(w)));
+    wf_var *weighted = wf_mul(y, wf_input(tape, w));
+    wf_tensor_free(w);
+    free(host);
+    return wf_sum(weighted);
+}
+
+static double value(const check *c)
+{
+    wf_var *leaf;
+    return wf_item(objective(c, &leaf));
+}
+
+static double *fetch(const wf_tensor *t)
+{
+    double *host = calloc((size_t)wf_tensor_count(t) + 1, sizeof *host);
+    if (t)
+        WF_EXPECT_OK(wf_tensor_export(t, host, wf_tensor_bytes(t)));
+    return host;
+}
+
+/* Central differences towards the elements of `t`, of which at most about 40 are tried. */
+static void compare(const check *c, const char *what, wf_tensor *t, const double *gradient)
+{
+    const double h = 1e-5;
+    const int64_t n = wf_tensor_count(t), step = n / 40 + 1;
+    double *host = fetch(t);
+    for (int64_t i = 0; i < n; i += step) {
+        const double old = host[i];
+        host[i] = old + h;
+        WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
+        const double up = value(c);
+        host[i] = old - h;
+        WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
+        const double numeric = (up - value(c)) / (2 * h);
+        host[i] = old;
+        WF_EXPECT(fabs(numeric - gradient[i]) < 1e-7 * (1 + fabs(numeric)), "%s: d/d%s[%lld] is %.10g, numeric %.10g",
+                  c->name, what, (long long)i, gradient[i], numeric);
+    }
+    WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
+    free(host);
+}
+
+static void run(const check *c)
+{
+    wf_var *leaf, *f = objective(c, &leaf);
+    wf_param *const *params;
+    int64_t n = 0;
+    WF_EXPECT_OK(wf_backward(f));
+    WF_EXPECT_OK(wf_layer_params(c->layer, &n, &params));
+    double *gradient[16], *dx = fetch(wf_grad(leaf));
+    for (int64_t i = 0; i < n; i++)
+        gradient[i] = fetch(wf_param_grad(params[i]));
+    compare(c, "x", c->x, dx);
+    for (int64_t i = 0; i < n; i++) {
+        if (wf_param_trainable(params[i]))
+            compare(c, wf_param_name(params[i]), wf_param_value(params[i]), gradient[i]);
+        free(gradient[i]);
+    }
+    free(dx);
+}
+
+static wf_tensor *random_tensor(wf_shape shape, double lo, double hi)
+{
+    const int64_t n = wf_shape_count(shape);
+    double *host = malloc((size_t)(n + 1) * sizeof *host);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = test_uniform(&rng, lo, hi);
+    wf_tensor *t = wf_tensor_new(ctx, WF_F64, shape);
+    WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
+    free(host);
+    return t;
+}
+
+/* Parameters get random values, so that biases and beta count. Owns the layer. */
+static void check_layer(const char *name, wf_layer *layer, wf_shape shape)
+{
+    WF_EXPECT(layer, "%s: %s", name, wf_error_message());
+    if (!layer)
+        return;
+    wf_param *const *params;
+    int64_t n = 0;
+    WF_EXPECT_OK(wf_layer_params(layer, &n, &params));
+    for (int64_t i = 0; i < n; i++)
+        if (wf_param_trainable(params[i])) {
+            wf_tensor *value_of = random_tensor(wf_param_shape(params[i]), -1, 1);
+            WF_EXPECT_OK(wf_tensor_assign(wf_param_value(params[i]), value_of));
+            wf_tensor_free(value_of);
+        }
+    check c = {.name = name, .layer = layer, .x = random_tensor(shape, -1, 1)};
+    run(&c);
+    c.twice = true;
+    run(&c);
+    wf_tensor_free(c.x);
+    shape.dim[0] = 0; /* nothing in, nothing out, gradients are zero */
+    wf_tensor *empty = wf_tensor_new(ctx, WF_F64, shape);
+    check e = {.name = name, .layer = layer, .x = empty};
+    wf_var *leaf;
+    WF_EXPECT_OK(wf_backward(objective(&e, &leaf)));
+    for (int64_t i = 0; i < n; i++) {
+        double *g = fetch(wf_param_grad(params[i]));
+        for (int64_t j = 0; wf_param_trainable(params[i]) && j < wf_shape_count(wf_param_shape(params[i])); j++)
+            WF_EXPECT(g[j] == 0, "%s: gradient of %s is %g on an empty batch", name, wf_param_name(params[i]), g[j]);
+        free(g);
+    }
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(empty);
+    wf_layer_free(layer);
+}
+
+static void linear(void)
+{
+    check_layer("linear", wf_linear(ctx, (wf_linear_opts){.in = 5, .out = 3}), WF_SHAPE(4, 5));
+    check_layer("linear flattens", wf_linear(ctx, (wf_linear_opts){.in = 12, .out = 2}), WF_SHAPE(3, 3, 2, 2));
+    check_layer("linear no bias", wf_linear(ctx, (wf_linear_opts){.in = 2, .out = 1, .no_bias = true}), WF_SHAPE(1, 2));
+}
+
+typedef struct conv_case {
+    const char *name;
+    int nd;
+    wf_conv_opts o;
+    int64_t n, length[3];
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    {"k3 p1", 2, {.in = 3, .out = 4, .kernel = 3, .pad = 1}, 2, {5, 4}},
+    {"k4 s2 p1", 2, {.in = 2, .out = 3, .kernel = 4, .stride = 2, .pad = 1}, 2, {6, 8}},
+    {"k2 s3", 2, {.in = 2, .out = 2, .kernel = 2, .stride = 3}, 2, {8, 7}},
+    {"k3 d2 p2", 2, {.in = 2, .out = 2, .kernel = 3, .dilation = 2, .pad = 2}, 1, {6, 5}},
+    {"groups 2", 2, {.in = 4, .out = 6, .kernel = 3, .pad = 1, .groups = 2}, 2, {4, 4}},
+    {"depthwise", 2, {.in = 4, .out = 4, .kernel = 3, .pad = 1, .groups = 4, .no_bias = true}, 2, {4, 5}},
+    {"unequal",
+     2,
+     {.in = 2,
+      .out = 3,
+      .kernel_nd = {3, 2},
+      .stride_nd = {1, 2},
+      .dilation_nd = {2, 1},
+      .pad_lo_nd = {2, 0},
+      .pad_hi_nd = {1, 3}},
+     2,
+     {6, 5}},
+    {"cropped", 2, {.in = 2, .out = 2, .kernel = 3, .pad_lo_nd = {-1, 0}, .pad_hi_nd = {0, -2}}, 1, {7, 8}},
+    {"relu", 2, {.in = 2, .out = 3, .kernel = 3, .pad = 1, .act = WF_ACT_RELU}, 2, {4, 4}},
+    {"leaky", 2, {.in = 2, .out = 3, .kernel = 3, .act = WF_ACT_LEAKY_RELU, .slope = 0.2}, 2, {4, 4}},
+    {"noise leaky",
+     2,
+     {.in = 2, .out = 3, .kernel = 3, .act = WF_ACT_LEAKY_RELU, .slope = 0.2, .noise = 0.5},
+     2,
+     {4, 4}},
+    {"noise", 2, {.in = 2, .out = 2, .kernel = 1, .noise = 0.5}, 2, {3, 3}},
+    {"1-d", 1, {.in = 2, .out = 3, .kernel = 3, .stride = 2, .pad = 1}, 2, {7}},
+    {"3-d", 3, {.in = 2, .out = 2, .kernel = 2, .pad = 1}, 1, {3, 2, 3}},
+    {"3-d groups", 3, {.in = 2, .out = 4, .kernel = 3, .stride = 2, .pad = 1, .groups = 2}, 1, {4, 3, 3}},
+};
+
+static wf_layer *build(const conv_case *c, bool transposed)
+{
+    wf_layer *(*const make[2][3])(wf_ctx *, wf_conv_opts) = {
+        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
+    return make[transposed][c->nd - 1](ctx, c->o);
+}
+
+static wf_shape shape_of(const conv_case *c)
+{
+    wf_shape shape = {.rank = c->nd + 2, .dim = {c->n, c->o.in}};
+    memcpy(shape.dim + 2, c->length, sizeof c->length);
+    return shape;
+}
+
+static void conv(void)
+{
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
+        check_layer(conv_cases[i].name, build(&conv_cases[i], false), shape_of(&conv_cases[i]));
+}
+
+static void conv_transpose(void)
+{
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) {
+        conv_case c = conv_cases[i];
+        for (int d = 0; d < 3; d++)
+            c.length[d] = (c.length[d] + 1) / 2 + 1;
+        check_layer(c.name, build(&c, true), shape_of(&c));
+    }
+    check_layer("output pad",
+                wf_conv_transpose2d(ctx, (wf_conv_opts){.in = 2, .out = 3, .kernel = 3, .stride = 2, .output_pad = 1}),
+                WF_SHAPE(2, 2, 3, 2));
+}
+
+static void batchnorm(void)
+{
+    check_layer("[N,C]", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3}), WF_SHAPE(5, 3));
+    check_layer("[N,C,L]", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2}), WF_SHAPE(3, 2, 4));
+    check_layer("[N,C,H,W]", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3, .eps = 0.1}), WF_SHAPE(2, 3, 3, 2));
+    check_layer("[N,C,D,H,W]", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2}), WF_SHAPE(2, 2, 2, 2, 3));
+    check_layer("no gamma", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3, .no_gamma = true}),
+                WF_SHAPE(2, 3, 3, 2));
+    check_layer("no beta", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3, .no_beta = true}), WF_SHAPE(4, 3));
+    check_layer("relu", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3, .act = WF_ACT_RELU}),
+                WF_SHAPE(2, 3, 3, 2));
+    check_layer(
+        "no gamma, noise, leaky",
+        wf_batchnorm(
+            ctx,
+            (wf_batchnorm_opts){.channels = 3, .no_gamma = true, .noise = 0.2, .act = WF_ACT_LEAKY_RELU, .slope = 0.2}),
+        WF_SHAPE(2, 3, 3, 2));
+}
+
+static void pooling(void)
+{
+    const wf_pool_opts plain = {.kernel = 2}, strided = {.kernel = 3, .stride = 2, .pad = 1};
+    const wf_pool_opts ceil = {.kernel = 3, .stride = 2, .ceil_mode = true};
+    const wf_pool_opts padded = {.kernel = 3, .stride = 2, .pad = 1, .ceil_mode = true, .count_include_pad = true};
+    const wf_pool_opts unequal = {
+        .kernel_nd = {2, 3}, .stride_nd = {1, 2}, .dilation_nd = {2, 1}, .pad_lo_nd = {1, 0}, .pad_hi_nd = {0, 1}};
+    const wf_pool_opts all[] = {plain, strided, ceil, padded, unequal};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        check_layer("max 2-d", wf_max_pool2d(ctx, all[i]), WF_SHAPE(2, 3, 6, 7));
+        check_layer("avg 2-d", wf_avg_pool2d(ctx, all[i]), WF_SHAPE(2, 3, 6, 7));
+    }
+    check_layer("max 1-d", wf_max_pool1d(ctx, strided), WF_SHAPE(2, 2, 7));
+    check_layer("avg 1-d", wf_avg_pool1d(ctx, strided), WF_SHAPE(2, 2, 7));
+    check_layer("max 3-d", wf_max_pool3d(ctx, strided), WF_SHAPE(1, 2, 4, 3, 5));
+    check_layer("avg 3-d", wf_avg_pool3d(ctx, padded), WF_SHAPE(1, 2, 4, 3, 5));
+    check_layer("global max", wf_global_max_pool(ctx), WF_SHAPE(2, 3, 4, 3));
+    check_layer("global avg", wf_global_avg_pool(ctx), WF_SHAPE(2, 3, 4, 3, 2));
+}
+
+static void composed(void)
+{
+    check_layer("sequential",
+                wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, (wf_conv_opts){.in = 2, .out = 3, .kernel = 3, .pad = 1}),
+                                             wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3, .act = WF_ACT_RELU}),
+                                             wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 2}), wf_lambda(ctx, wf_tanh),
+                                             wf_linear(ctx, (wf_linear_opts){.in = 12, .out = 2}))),
+                WF_SHAPE(3, 2, 4, 4));
+}
+
+int main(int argc, char **argv)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64});
+    tape = wf_tape_new(ctx);
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"linear", linear},
+                                               {"conv", conv},
+                                               {"conv_transpose", conv_transpose},
+                                               {"batchnorm", batchnorm},
+                                               {"pooling", pooling},
+                                               {"composed", composed},
+                                               {0}});
+    wf_tape_free(tape);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+    return failed || test_failures() > 0;
+}

@@ -1,0 +1,7 @@
+foreach(name functions_values functions_semantics gradcheck_functions gradcheck_layers layers_errors layers_values)
+  weft_test(${name} LEVEL layers)
+endforeach()
+weft_test(golden LEVEL all)
+weft_test(equiv_sync_norm LEVEL optim RANKS 1 2 3 4)
+weft_test(redistribute LEVEL layers RANKS 1 2 3 4 6 8)
+weft_test(equiv_channel LEVEL layers RANKS 1 2 3 4 6)

@@ -1,0 +1,283 @@
+/* Meshes: places, communicators of axes, layouts and cut points, cached exchanges, and options that do not fit. */
+#include "comm/comm_author.h"
+#include "comm/mesh_author.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static wf_comm *comm;
+static wf_ctx *ctx;
+static int rank, size;
+
+/* Every mesh that fits this number of ranks, of axes channel, height and width. */
+static void for_all_meshes(void (*check)(const wf_mesh *mesh))
+{
+    for (int c = 1; c <= size; c++)
+        for (int h = 1; h <= size; h++)
+            for (int w = 1; w <= size; w++) {
+                if (size % (c * h * w) != 0)
+                    continue;
+                wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = c, .height = h, .width = w});
+                WF_EXPECT(mesh, "%s", wf_error_message());
+                if (!mesh)
+                    return;
+                WF_EXPECT(wf_mesh_size(mesh, WF_AXIS_CHANNEL) == c && wf_mesh_size(mesh, WF_AXIS_HEIGHT) == h &&
+                              wf_mesh_size(mesh, WF_AXIS_WIDTH) == w && wf_mesh_size(mesh, WF_AXIS_STAGE) == 1 &&
+                              wf_mesh_size(mesh, WF_AXIS_DEPTH) == 1,
+                          "sizes of %s", wf_mesh_text(mesh));
+                WF_EXPECT(wf_mesh_size(mesh, WF_AXIS_DATA) == size / (c * h * w), "data takes what remains");
+                check(mesh);
+                wf_mesh_close(mesh);
+            }
+}
+
+/* data slowest, width fastest; every rank has a place of its own. */
+static void check_places(const wf_mesh *mesh)
+{
+    for (int r = 0; r < size; r++) {
+        int place[WF_AXES];
+        wf_mesh_place(mesh, r, place);
+        int back = place[WF_AXIS_DATA];
+        back = back * wf_mesh_size(mesh, WF_AXIS_STAGE) + place[WF_AXIS_STAGE];
+        back = back * wf_mesh_size(mesh, WF_AXIS_CHANNEL) + place[WF_AXIS_CHANNEL];
+        back = back * wf_mesh_size(mesh, WF_AXIS_DEPTH) + place[WF_AXIS_DEPTH];
+        back = back * wf_mesh_size(mesh, WF_AXIS_HEIGHT) + place[WF_AXIS_HEIGHT];
+        back = back * wf_mesh_size(mesh, WF_AXIS_WIDTH) + place[WF_AXIS_WIDTH];
+        WF_EXPECT(back == r, "rank %d is at the place of %d", r, back);
+        for (int a = 0; a < WF_AXES; a++) {
+            WF_EXPECT(place[a] >= 0 && place[a] < wf_mesh_size(mesh, (wf_axis)a), "place %d", place[a]);
+            WF_EXPECT(r != rank || wf_mesh_rank(mesh, (wf_axis)a) == place[a], "this rank's place");
+        }
+    }
+}
+
+static void places(void)
+{
+    for_all_meshes(check_places);
+}
+
+/* The ranks of a set's communicator are those that differ along it alone, in order. */
+static void check_comm_of(const wf_mesh *mesh, unsigned axes)
+{
+    wf_comm *part = wf_mesh_comm_of(mesh, axes);
+    WF_EXPECT(part && part == wf_mesh_comm_of(mesh, axes), "%s", wf_error_message());
+    int expected = 1, own = 0, members[16], mine[WF_AXES], n = 0;
+    for (int a = 0; a < WF_AXES; a++)
+        expected *= axes >> a & 1u ? wf_mesh_size(mesh, (wf_axis)a) : 1;
+    WF_EXPECT(wf_comm_size(part) == expected, "axes 0x%x have %d ranks, not %d", axes, wf_comm_size(part), expected);
+    wf_mesh_place(mesh, rank, mine);
+    for (int r = 0; r < size; r++) {
+        int place[WF_AXES];
+        bool same = true;
+        wf_mesh_place(mesh, r, place);
+        for (int a = 0; a < WF_AXES; a++)
+            same = same && ((axes >> a & 1u) || place[a] == mine[a]);
+        if (same && r == rank)
+            own = n;
+        if (same)
+            members[n++] = r;
+    }
+    WF_EXPECT(wf_comm_rank(part) == own, "axes 0x%x: rank %d, not %d", axes, wf_comm_rank(part), own);
+    int world[16];
+    if (wf_comm_size(part) != expected)
+        return;
+    WF_EXPECT_OK(wf_allgather_bytes(part, &rank, sizeof rank, world));
+    WF_EXPECT(!memcmp(world, members, (size_t)n * sizeof *world), "axes 0x%x join other ranks", axes);
+}
+
+static void check_comms(const wf_mesh *mesh)
+{
+    for (unsigned axes = 0; axes < 1u << WF_AXES; axes++)
+        check_comm_of(mesh, axes);
+    WF_EXPECT(wf_mesh_world(mesh) == comm, "the whole is the communicator itself");
+    for (int a = 0; a < WF_AXES; a++)
+        WF_EXPECT(wf_mesh_comm(mesh, (wf_axis)a) == wf_mesh_comm_of(mesh, 1u << a), "axis %d", a);
+    WF_EXPECT(!wf_mesh_comm(mesh, WF_AXES) && wf_error_code() == WF_ERR_ARGUMENT, "no axis");
+    WF_EXPECT(!wf_mesh_comm_of(mesh, 1u << WF_AXES) && wf_error_code() == WF_ERR_ARGUMENT, "no set");
+    wf_error_clear();
+}
+
+static void comms(void)
+{
+    for_all_meshes(check_comms);
+}
+
+static void texts(void)
+{
+    char want[80];
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    snprintf(want, sizeof want, "height %d: rank %d is height %d", size, rank, rank);
+    WF_EXPECT(!strcmp(wf_mesh_text(mesh), size == 1 ? "one rank" : want), "%s", wf_mesh_text(mesh));
+    wf_mesh_close(mesh);
+    if (size % 2 != 0 || size == 2)
+        return;
+    mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = 2});
+    snprintf(want, sizeof want, "data %d x channel 2: rank %d is data %d, channel %d", size / 2, rank, rank / 2,
+             rank % 2);
+    WF_EXPECT(!strcmp(wf_mesh_text(mesh), want), "%s", wf_mesh_text(mesh));
+    wf_mesh_close(mesh);
+}
+
+static void default_mesh(void)
+{
+    const wf_mesh *mesh = wf_comm_mesh(comm);
+    WF_EXPECT(wf_mesh_size(mesh, WF_AXIS_DATA) == size && wf_mesh_rank(mesh, WF_AXIS_DATA) == rank, "data is all");
+    WF_EXPECT(wf_mesh_comm(mesh, WF_AXIS_DATA) == comm, "its communicator is the whole");
+    WF_EXPECT(wf_comm_size(wf_mesh_comm(mesh, WF_AXIS_WIDTH)) == 1, "other axes have one rank");
+    check_places(mesh);
+    check_comms(mesh);
+}
+
+static void expect_refused(wf_mesh_opts opts, const char *text)
+{
+    wf_mesh *mesh = wf_mesh_open(comm, opts);
+    WF_EXPECT(!mesh && wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), text), "%s",
+              wf_error_message());
+    wf_mesh_close(mesh);
+    wf_error_clear();
+    WF_EXPECT_OK(wf_barrier(comm)); /* the communicator lives on */
+}
+
+static void does_not_fit(void)
+{
+    expect_refused((wf_mesh_opts){.height = size + 1}, "ranks");
+    expect_refused((wf_mesh_opts){.height = -1}, "height -1");
+    if (size == 4) {
+        expect_refused((wf_mesh_opts){.channel = 3}, "a mesh of channel 3 does not divide the 4 ranks");
+        expect_refused((wf_mesh_opts){.data = 1, .height = 2},
+                       "a mesh of data 1 x height 2 has 2 ranks and the communicator 4");
+    }
+    if (size > 1)
+        expect_refused((wf_mesh_opts){.height = rank == size - 1 ? size : 1}, "all ranks give the same options");
+    WF_EXPECT(!wf_mesh_open(NULL, (wf_mesh_opts){0}), "no communicator");
+    wf_mesh_close(NULL);
+}
+
+static void check_activation(const wf_mesh *mesh)
+{
+    const wf_shape global = WF_SHAPE(10, 7, 5, 3);
+    static const wf_axis axis[4] = {WF_AXIS_DATA, WF_AXIS_CHANNEL, WF_AXIS_HEIGHT, WF_AXIS_WIDTH};
+    wf_layout layout, again;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, global, &layout));
+    WF_EXPECT(layout.known && layout.mesh == mesh && wf_shape_equal(layout.global, global), "the whole");
+    for (int d = 0; d < 4; d++) {
+        int64_t lo, hi;
+        const int n = wf_mesh_size(mesh, axis[d]);
+        wf_block(global.dim[d], n, wf_mesh_rank(mesh, axis[d]), &lo, &hi);
+        WF_EXPECT(layout.box.lo[d] == lo && layout.box.hi[d] == hi, "dimension %d", d);
+        WF_EXPECT(wf_layout_is_sharded(&layout, d) == (n > 1 || d == 0), "dimension %d counts as cut", d);
+        if (n == 1)
+            continue;
+        const int64_t *cut = layout.cut[axis[d]];
+        WF_EXPECT(cut && cut == wf_mesh_blocks(mesh, axis[d], global.dim[d]), "cut points are kept once");
+        WF_EXPECT(cut[0] == 0 && cut[n] == global.dim[d] && cut[wf_mesh_rank(mesh, axis[d])] == lo, "cut points");
+    }
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, global, &again));
+    WF_EXPECT(wf_layout_equal(&layout, &again), "equal layouts");
+    if (wf_mesh_size(mesh, WF_AXIS_HEIGHT) > 1) {
+        int64_t cuts[17] = {0};
+        for (int i = 1; i <= wf_mesh_size(mesh, WF_AXIS_HEIGHT); i++)
+            cuts[i] = 5;
+        wf_layout_cut(mesh, &again, WF_AXIS_HEIGHT, 2, cuts);
+        WF_EXPECT(!wf_layout_equal(&layout, &again), "other cut points");
+        WF_EXPECT(again.box.hi[2] == 5 && again.box.lo[2] == (wf_mesh_rank(mesh, WF_AXIS_HEIGHT) ? 5 : 0), "the box");
+    }
+}
+
+static void layouts(void)
+{
+    for_all_meshes(check_activation);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){0});
+    wf_layout layout;
+    const int twice[WF_AXES] = {0, 0, -1, -1, -1, -1}, beyond[WF_AXES] = {-1, 2, -1, -1, -1, -1};
+    const int none[WF_AXES] = {-1, -1, -1, -1, -1, -1};
+    WF_EXPECT_ERROR(WF_ERR_SHAPE, wf_mesh_layout(mesh, WF_SHAPE(4, 4), twice, &layout));
+    WF_EXPECT_ERROR(WF_ERR_SHAPE, wf_mesh_layout(mesh, WF_SHAPE(4, 4), beyond, &layout));
+    WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(4, 4), none, &layout));
+    WF_EXPECT(layout.known && layout.placement[0] == WF_REPLICATED && layout.box.hi[0] == 4, "replicated");
+    const int64_t backwards[17] = {0, 3, 2, 1};
+    if (size > 1)
+        WF_EXPECT(!wf_mesh_cuts(mesh, WF_AXIS_DATA, backwards) && wf_error_code() == WF_ERR_ARGUMENT, "descending");
+    wf_error_clear();
+    wf_mesh_close(mesh);
+}
+
+/* Rows over height with one row of halo: the cache gives the same exchange, and the data arrives. */
+static void check_halo(const wf_mesh *mesh)
+{
+    wf_range own[16], wide[16];
+    const int n = wf_mesh_size(mesh, WF_AXIS_HEIGHT), place = wf_mesh_rank(mesh, WF_AXIS_HEIGHT);
+    const int64_t rows = 3 * n;
+    for (int i = 0; i < n; i++) {
+        own[i] = (wf_range){3 * i, 3 * i + 3};
+        wide[i] = (wf_range){i > 0 ? 3 * i - 1 : 0, i + 1 < n ? 3 * i + 4 : rows};
+    }
+    wf_regions have = {.global = WF_SHAPE(2, 1, rows, 4), .dim = {-1, -1, -1, 2, -1, -1}};
+    wf_regions need = have;
+    have.range[WF_AXIS_HEIGHT] = own;
+    need.range[WF_AXIS_HEIGHT] = wide;
+    wf_exchange *exchange = wf_mesh_exchange(mesh, &have, &need, WF_F32, WF_ROW_MAJOR);
+    WF_EXPECT(exchange && exchange == wf_mesh_exchange(mesh, &have, &need, WF_F32, WF_ROW_MAJOR), "it is kept");
+    WF_EXPECT(exchange != wf_mesh_exchange(mesh, &have, &need, WF_F64, WF_ROW_MAJOR), "types differ");
+    WF_EXPECT(n == 1 || exchange != wf_mesh_exchange(mesh, &need, &have, WF_F32, WF_ROW_MAJOR), "regions differ");
+    const int64_t mine = wide[place].hi - wide[place].lo;
+    WF_EXPECT(wf_exchange_bytes(exchange) == ((place > 0) + (place + 1 < n)) * 2 * 4 * 4, "two faces of 8 floats");
+    WF_EXPECT(wf_exchange_moves(exchange) == (n > 1), "moves");
+    wf_tensor *x = wf_tensor_new_ordered(ctx, WF_F32, WF_SHAPE(2, 1, 3, 4), WF_ROW_MAJOR);
+    wf_tensor *y = wf_tensor_new_ordered(ctx, WF_F32, WF_SHAPE(2, 1, mine, 4), WF_ROW_MAJOR);
+    float values[24], got[5 * 2 * 4];
+    for (int i = 0; i < 24; i++)
+        values[i] = (float)(3 * place + i / 4 % 3);
+    WF_EXPECT_OK(wf_tensor_import(x, values, sizeof values));
+    WF_EXPECT_OK(wf_exchange_begin(exchange, x, y));
+    WF_EXPECT_OK(wf_exchange_end(exchange));
+    WF_EXPECT_OK(wf_tensor_export(y, got, wf_tensor_bytes(y)));
+    for (int64_t i = 0; i < wf_tensor_count(y); i++)
+        WF_EXPECT(got[i] == (float)(wide[place].lo + i / 4 % mine), "row %g", (double)got[i]);
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+}
+
+static void exchanges(void)
+{
+    for_all_meshes(check_halo);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    wf_range half[16], all[16];
+    for (int i = 0; i < size; i++) {
+        half[i] = (wf_range){0, 2};
+        all[i] = (wf_range){0, 3};
+    }
+    wf_regions have = {.global = WF_SHAPE(3), .dim = {-1, -1, -1, 0, -1, -1}}, need = have;
+    have.range[WF_AXIS_HEIGHT] = half;
+    need.range[WF_AXIS_HEIGHT] = all;
+    WF_EXPECT(!wf_mesh_exchange(mesh, &have, &need, WF_F32, WF_ROW_MAJOR) && wf_error_code() == WF_ERR_SHAPE, "%s",
+              wf_error_message());
+    wf_error_clear();
+    need.global = WF_SHAPE(3, 1);
+    WF_EXPECT(!wf_mesh_exchange(mesh, &have, &need, WF_F32, WF_ROW_MAJOR) && wf_error_code() == WF_ERR_SHAPE, "%s",
+              wf_error_message());
+    wf_error_clear();
+    wf_mesh_close(mesh);
+}
+
+int main(int argc, char **argv)
+{
+    comm = wf_comm_open(&argc, &argv, "naive");
+    if (!comm)
+        return 1;
+    ctx = wf_comm_ctx(comm);
+    rank = wf_comm_rank(comm);
+    size = wf_comm_size(comm);
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"places", places},
+                                               {"comms", comms},
+                                               {"texts", texts},
+                                               {"default_mesh", default_mesh},
+                                               {"does_not_fit", does_not_fit},
+                                               {"layouts", layouts},
+                                               {"exchanges", exchanges},
+                                               {0}});
+    WF_EXPECT_OK(wf_comm_close(comm));
+    return failed || test_failures() > 0;
+}

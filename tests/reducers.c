@@ -1,0 +1,293 @@
+/* Every communicator's way of summing gradients: values, bits, bytes, and what is said where a name cannot be. */
+#include "comm/comm_author.h"
+#include "comm/reducer_author.h"
+#include "core/tensor_author.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEGMENTS 6
+
+static wf_comm *comm;
+static wf_ctx *ctx;
+static int rank, size;
+static bool single_node_fits;
+static int argument_count;
+static char **arguments;
+
+static const char *const names[] = {"flat", "naive", "hierarchical", "two_dimensional", "single_node", "auto", NULL};
+
+static bool open_as(const char *name)
+{
+    comm = wf_comm_open(&argument_count, &arguments, name);
+    ctx = wf_comm_ctx(comm);
+    rank = wf_comm_rank(comm);
+    size = wf_comm_size(comm);
+    if (!comm && !strcmp(name, "single_node") && !single_node_fits) {
+        WF_EXPECT(wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), "nodes"), "message \"%s\"",
+                  wf_error_message());
+        wf_error_clear();
+        return false;
+    }
+    WF_EXPECT(comm, "%s: %s", name, wf_error_message());
+    return comm;
+}
+
+static void close_it(void)
+{
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+static double noise(int of_rank, int64_t i)
+{
+    test_rng rng = {.state = (uint64_t)(of_rank * 7368787 + i * 31 + 5)};
+    return test_uniform(&rng, -1, 1);
+}
+
+/* Uneven segments of [0, count), some of them empty. */
+static void cut(int64_t count, int64_t offset[SEGMENTS + 1])
+{
+    const int64_t part[SEGMENTS + 1] = {0, count / 7, count / 7, count / 3, count - count / 5, count, count};
+    memcpy(offset, part, sizeof part);
+}
+
+static wf_tensor *noisy(wf_dtype dtype, int64_t count)
+{
+    double *values = malloc((size_t)(count + 1) * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = noise(rank, i);
+    wf_tensor *wide = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(count), values);
+    wf_tensor *x = wf_tensor_copy(wide, dtype, WF_ROW_MAJOR);
+    wf_tensor_free(wide);
+    free(values);
+    return x;
+}
+
+static double *values_of(const wf_tensor *x)
+{
+    const size_t bytes = (size_t)wf_tensor_count(x) * sizeof(double);
+    double *values = malloc(bytes + 1);
+    wf_tensor *wide = wf_tensor_copy(x, WF_F64, WF_ROW_MAJOR);
+    WF_EXPECT_OK(wf_tensor_export(wide, values, bytes));
+    wf_tensor_free(wide);
+    return values;
+}
+
+static void reduce(wf_tensor *x)
+{
+    int64_t offset[SEGMENTS + 1];
+    cut(wf_tensor_count(x), offset);
+    const wf_reduce_job job = {.flat = x->data, .dtype = x->dtype, .segments = SEGMENTS, .offset = offset};
+    WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
+}
+
+/* Whether all ranks have rank 0's bits. */
+static void expect_same_bits(const wf_tensor *x, const char *name)
+{
+    const size_t bytes = wf_tensor_bytes(x);
+    char *first = malloc(bytes + 1);
+    memcpy(first, bytes ? x->data : "", bytes);
+    WF_EXPECT_OK(wf_bcast_bytes(comm, first, bytes, 0));
+    WF_EXPECT(bytes == 0 || !memcmp(first, x->data, bytes), "%s: rank %d has other bits than rank 0", name, rank);
+    free(first);
+}
+
+static double rounding(wf_dtype dtype)
+{
+    return dtype == WF_F64 ? 1e-15 : dtype == WF_F32 ? 1e-6 : dtype == WF_F16 ? 2e-3 : 1.6e-2;
+}
+
+static void expect_sum(const wf_tensor *y, const char *name)
+{
+    double *values = values_of(y);
+    const int64_t count = wf_tensor_count(y);
+    for (int64_t i = 0; i < count; i++) {
+        double sum = 0;
+        for (int r = 0; r < size; r++)
+            sum += noise(r, i);
+        if (fabs(values[i] - sum) > rounding(wf_tensor_dtype(y)) * size) {
+            test_failed(__FILE__, __LINE__, "%s, %s: element %lld of %lld is %.9g, should be %.9g", name,
+                        wf_dtype_name(wf_tensor_dtype(y)), (long long)i, (long long)count, values[i], sum);
+            break;
+        }
+    }
+    free(values);
+}
+
+static void sum_once(const char *name, wf_dtype dtype, int64_t count)
+{
+    wf_tensor *x = noisy(dtype, count), *again = noisy(dtype, count);
+    reduce(x);
+    expect_sum(x, name);
+    expect_same_bits(x, name);
+    reduce(again);
+    WF_EXPECT(count == 0 || !memcmp(x->data, again->data, wf_tensor_bytes(x)), "%s: other bits the second time", name);
+    wf_tensor_free(x);
+    wf_tensor_free(again);
+}
+
+/* Around one slice, one short step, one slot, and several pieces. */
+static const int64_t counts[] = {0, 1, 2, 7, 17, 255, 4095, 4096, 4097, 8193, 32769, 65537, 131072, 500009};
+
+static void sums(void)
+{
+    static const wf_dtype dtypes[] = {WF_F32, WF_F64, WF_BF16, WF_F16};
+    for (int n = 0; names[n]; n++) {
+        if (!open_as(names[n]))
+            continue;
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+            for (int t = 0; t < (counts[c] > 140000 ? 1 : 4); t++)
+                sum_once(names[n], dtypes[t], counts[c]);
+        close_it();
+    }
+}
+
+/* On one node every name adds in rank order, so their bits are equal. */
+static void names_agree_in_bits(void)
+{
+    float *first = NULL;
+    for (int n = 0; names[n]; n++) {
+        if (!open_as(names[n]))
+            continue;
+        const bool one_node = wf_comm_inter_size(comm) == 1;
+        wf_tensor *x = noisy(WF_F32, 100003);
+        reduce(x);
+        if (!first) {
+            first = malloc(wf_tensor_bytes(x));
+            memcpy(first, x->data, wf_tensor_bytes(x));
+        }
+        WF_EXPECT(!one_node || !memcmp(first, x->data, wf_tensor_bytes(x)), "%s differs from %s in its bits", names[n],
+                  names[0]);
+        wf_tensor_free(x);
+        close_it();
+    }
+    free(first);
+}
+
+/* Ranks arrive at different times, with vectors of changing length: the slots of earlier calls are still being read. */
+static void many_in_a_row(void)
+{
+    for (int n = 0; names[n]; n++) {
+        if (!open_as(names[n]))
+            continue;
+        test_rng rng = {.state = 11};
+        static float values[70000];
+        for (int i = 0; i < 150; i++) {
+            const int64_t count = i % 3 ? test_int(&rng, 0, 300) : test_int(&rng, 0, 70000), offset[] = {0, count};
+            const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+            for (int64_t k = 0; k < count; k++)
+                values[k] = (float)(rank + k % 5 + i);
+            WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
+            int64_t wrong = 0;
+            for (int64_t k = 0; k < count; k++)
+                wrong += values[k] != (float)(size * (size - 1) / 2 + size * (k % 5 + i));
+            WF_EXPECT(wrong == 0, "%s, round %d: %lld of %lld elements are wrong", names[n], i, (long long)wrong,
+                      (long long)count);
+        }
+        close_it();
+    }
+}
+
+static void sums_in_parts(void)
+{
+    for (int n = 0; names[n]; n++) {
+        if (!open_as(names[n]))
+            continue;
+        wf_comm *half = wf_comm_split(comm, rank % 2, rank);
+        float value[3] = {1, 2, (float)rank};
+        const int64_t offset[] = {0, 3};
+        const wf_reduce_job job = {.flat = value, .dtype = WF_F32, .segments = 1, .offset = offset};
+        for (int i = 0; i < 2; i++) {
+            value[0] = 1;
+            WF_EXPECT_OK(wf_comm_reducer(half)->reduce(half, &job));
+            WF_EXPECT(value[0] == (float)wf_comm_size(half), "%s: sum %g of %d ranks", names[n], (double)value[0],
+                      wf_comm_size(half));
+        }
+        WF_EXPECT_OK(wf_comm_close(half));
+        close_it();
+    }
+}
+
+static void allocates_nothing(void)
+{
+    for (int n = 0; names[n]; n++) {
+        if (!open_as(names[n]))
+            continue;
+        wf_tensor *x = noisy(WF_F32, 100003);
+        WF_EXPECT_OK(wf_tensor_fill(x, 0));
+        reduce(x);
+        const int64_t before = wf_ctx_memory(ctx).system_allocations;
+        for (int i = 0; i < 5; i++)
+            reduce(x);
+        WF_EXPECT(wf_ctx_memory(ctx).system_allocations == before, "%s: %lld allocations in the loop", names[n],
+                  (long long)(wf_ctx_memory(ctx).system_allocations - before));
+        wf_tensor_free(x);
+        close_it();
+    }
+}
+
+/* One rank sums another count: an error on all ranks, and nobody waits for ever. A rank may hear of it while it is
+ * still opening. */
+static void count_that_differs(void)
+{
+    static float values[300000];
+    const int64_t offset[] = {0, rank == size - 1 ? 300000 : 200000};
+    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+    wf_status status = comm ? wf_comm_reducer(comm)->reduce(comm, &job) : wf_error_code();
+    if (status == WF_OK && size > 1)
+        status = wf_barrier(comm);
+    WF_EXPECT(status == (size > 1 ? WF_ERR_COMM : WF_OK), "%s", wf_error_message());
+    WF_EXPECT(size == 1 || strstr(wf_error_message(), "disagree"), "%s", wf_error_message());
+    wf_error_clear();
+}
+
+static void counts_that_differ(void)
+{
+    for (int n = 0; names[n]; n++) {
+        if (!strcmp(names[n], "single_node") && !single_node_fits)
+            continue;
+        comm = wf_comm_open(&argument_count, &arguments, names[n]);
+        count_that_differs();
+        close_it();
+    }
+}
+
+static void says_what_is_missing(void)
+{
+    const struct {
+        const char *name, *word;
+        wf_status code;
+    } wrong[] = {{"pure_nccl", "NCCL", WF_ERR_UNSUPPORTED},
+                 {"non_cuda_aware", "GPU", WF_ERR_UNSUPPORTED},
+                 {"hierachical", "two_dimensional", WF_ERR_ARGUMENT}};
+    for (int i = 0; i < 3; i++) {
+        WF_EXPECT(!wf_comm_open(&argument_count, &arguments, wrong[i].name), "%s opens", wrong[i].name);
+        WF_EXPECT(wf_error_code() == wrong[i].code && strstr(wf_error_message(), wrong[i].word) &&
+                      !strchr(wf_error_message(), '\n'),
+                  "%s: \"%s\"", wrong[i].name, wf_error_message());
+        wf_error_clear();
+    }
+}
+
+int main(int argc, char **argv)
+{
+    argument_count = argc;
+    arguments = argv;
+    comm = wf_comm_open(&argument_count, &arguments, "flat");
+    single_node_fits = wf_comm_inter_size(comm) == 1;
+    rank = wf_comm_rank(comm);
+    size = wf_comm_size(comm);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    return test_main(argc, argv,
+                     (test_case[]){{"sums", sums},
+                                   {"names_agree_in_bits", names_agree_in_bits},
+                                   {"many_in_a_row", many_in_a_row},
+                                   {"sums_in_parts", sums_in_parts},
+                                   {"allocates_nothing", allocates_nothing},
+                                   {"counts_that_differ", counts_that_differ},
+                                   {"says_what_is_missing", says_what_is_missing},
+                                   {0}});
+}

@@ -1,0 +1,11 @@
+weft_test(upsample LEVEL layers)
+weft_test(equiv_spatial LEVEL layers RANKS 1 2 3 4 6 8)
+weft_test(spatial_unet LEVEL optim RANKS 1 2 3 4 6 8)
+weft_test(spatial_misuse LEVEL layers RANKS 1 2 4)
+weft_test(spatial_chain LEVEL layers RANKS 1 2 3 4 6)
+# Recomputed input gradients are equal bit for bit.
+foreach(ranks 3 4)
+  add_test(NAME equiv_spatial_deterministic_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:equiv_spatial> f64_ref)
+  weft_test_properties(equiv_spatial_deterministic_${ranks} ${ranks} 300)
+  set_property(TEST equiv_spatial_deterministic_${ranks} APPEND PROPERTY ENVIRONMENT "WEFT_DETERMINISTIC=1")
+endforeach()

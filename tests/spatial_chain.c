@@ -1,0 +1,236 @@
+/* Chains with deep halos against the same layers one by one, serial, on the whole input; and fewer messages. */
+#include "comm/mesh_author.h"
+#include "layers/layer_author.h"
+#include "layers/layers.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MOST = 4 };
+
+static wf_comm *comm;
+static wf_ctx *ctx;
+static wf_tape *tape;
+
+typedef struct chain {
+    int count, nd, depth;
+    bool transposed[MOST];
+    wf_conv_opts o[MOST];
+    wf_shape x;
+} chain;
+
+static wf_layer *layer_of(const chain *c, int i, const wf_mesh *mesh)
+{
+    static wf_layer *(*const serial[2][2])(wf_ctx *, wf_conv_opts) = {{wf_conv1d, wf_conv2d},
+                                                                      {wf_conv_transpose1d, wf_conv_transpose2d}};
+    static wf_layer *(*const spatial[2][2])(const wf_mesh *, wf_conv_opts) = {
+        {wf_spatial_conv1d, wf_spatial_conv2d}, {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d}};
+    return mesh ? spatial[c->transposed[i]][c->nd - 1](mesh, c->o[i])
+                : serial[c->transposed[i]][c->nd - 1](ctx, c->o[i]);
+}
+
+static wf_layer *build(const chain *c, const wf_mesh *mesh)
+{
+    wf_layer *layers[MOST] = {0};
+    for (int i = 0; i < c->count; i++)
+        layers[i] = layer_of(c, i, mesh);
+    return mesh ? wf_spatial_chain(mesh, (wf_spatial_chain_opts){.depth = c->depth}, c->count, layers)
+                : wf_sequential(ctx, c->count, layers);
+}
+
+static wf_tensor *random_tensor(wf_shape shape, test_rng *rng)
+{
+    const int64_t n = wf_shape_count(shape);
+    double *host = malloc((size_t)(n + 1) * sizeof *host);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = test_uniform(rng, -1, 1);
+    wf_tensor *t = wf_tensor_from_host(ctx, WF_F64, shape, host);
+    free(host);
+    return t;
+}
+
+static wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
+{
+    wf_tensor *view = wf_tensor_view(whole, layout.box), *part = wf_tensor_copy(view, WF_F64, WF_CHANNELS_LAST);
+    WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
+    wf_tensor_free(view);
+    return part;
+}
+
+static void expect_near(const char *name, const char *what, const wf_tensor *seen, const wf_tensor *should,
+                        double tolerance)
+{
+    const int64_t n = wf_tensor_count(should);
+    WF_EXPECT(seen && wf_tensor_count(seen) == n, "%s: %s is missing", name, what);
+    if (!seen || wf_tensor_count(seen) != n)
+        return;
+    double *a = calloc((size_t)n + 1, sizeof *a), *b = calloc((size_t)n + 1, sizeof *b), most = 0;
+    WF_EXPECT_OK(wf_tensor_export(seen, a, wf_tensor_bytes(seen)));
+    WF_EXPECT_OK(wf_tensor_export(should, b, wf_tensor_bytes(should)));
+    for (int64_t i = 0; i < n; i++)
+        most = fabs(a[i] - b[i]) <= most ? most : fabs(a[i] - b[i]) / (1 + fabs(b[i]));
+    WF_EXPECT(most <= tolerance, "%s: %s is off by %g", name, what, most);
+    free(a);
+    free(b);
+}
+
+static void expect_grads(const char *name, wf_layer *seen, wf_layer *should)
+{
+    int64_t n = 0;
+    wf_param *const *a, *const *b;
+    WF_EXPECT_OK(wf_layer_params(seen, &n, &a));
+    WF_EXPECT_OK(wf_layer_params(should, &n, &b));
+    for (int64_t i = 0; i < n; i++) {
+        wf_tensor *all = wf_tensor_copy(wf_param_grad(a[i]), WF_F64, wf_tensor_order(wf_param_grad(a[i])));
+        WF_EXPECT_OK(wf_allreduce(comm, all, all, WF_SUM));
+        expect_near(name, wf_param_path(b[i]), all, wf_param_grad(b[i]), 1e-11);
+        wf_tensor_free(all);
+    }
+}
+
+static void check(const chain *c, const wf_mesh *mesh, test_rng *rng)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%d layers, %d-d, depth %d on %s", c->count, c->nd, c->depth, wf_mesh_text(mesh));
+    wf_layer *serial = build(c, NULL), *deep = build(c, mesh);
+    wf_tensor *x = random_tensor(c->x, rng);
+    wf_layout in;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, c->x, &in));
+    wf_tensor *x_part = part_of(x, in);
+    if (serial && deep)
+        deep->ordinal = serial->ordinal;
+    wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part);
+    wf_var *y = wf_apply(serial, a), *y_part = wf_apply(deep, b);
+    WF_EXPECT(y && y_part, "%s: %s", name, wf_error_trail());
+    if (y && y_part) {
+        const wf_layout out = wf_tensor_layout(wf_value(y_part));
+        wf_tensor *should = part_of(wf_value(y), out), *dy = random_tensor(wf_var_shape(y), rng),
+                  *dy_part = part_of(dy, out);
+        expect_near(name, "y", wf_value(y_part), should, 0);
+        WF_EXPECT_OK(wf_backward_from(y, dy));
+        WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
+        wf_tensor *dx = part_of(wf_grad(a), in);
+        expect_near(name, "dx", wf_grad(b), dx, 1e-12);
+        expect_grads(name, deep, serial);
+        wf_tensor_free(dx);
+        wf_tensor_free(should);
+        wf_tensor_free(dy);
+        wf_tensor_free(dy_part);
+    }
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+    wf_layer_free(serial);
+    wf_layer_free(deep);
+}
+
+static chain draw(test_rng *rng)
+{
+    chain c = {.count = (int)test_int(rng, 1, MOST), .nd = (int)test_int(rng, 1, 2), .depth = (int)test_int(rng, 0, 4)};
+    int64_t channels = test_int(rng, 1, 3);
+    c.x = (wf_shape){.rank = c.nd + 2, .dim = {test_int(rng, 0, 2), channels}};
+    for (int d = 0; d < c.nd; d++)
+        c.x.dim[2 + d] = test_int(rng, 9, 24);
+    for (int i = 0; i < c.count; i++) {
+        wf_conv_opts *o = &c.o[i];
+        c.transposed[i] = test_int(rng, 0, 3) == 0;
+        o->in = channels;
+        o->out = channels = test_int(rng, 1, 3);
+        o->kernel = c.transposed[i] ? 4 : test_int(rng, 1, 5);
+        o->stride = c.transposed[i] ? 2 : i == 0 ? test_int(rng, 1, 2) : 1;
+        o->pad = c.transposed[i] ? 1 : test_int(rng, 0, 1) + o->kernel / 2;
+        o->act = test_int(rng, 0, 1) ? WF_ACT_LEAKY_RELU : WF_ACT_NONE;
+        o->noise = test_int(rng, 0, 3) == 0 ? 0.3 : 0;
+    }
+    return c;
+}
+
+static void open_all(void)
+{
+    comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1});
+    ctx = wf_comm_ctx(comm);
+    tape = wf_tape_new(ctx);
+}
+
+static void close_all(void)
+{
+    wf_tape_free(tape);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+static void random_chains(void)
+{
+    open_all();
+    test_rng rng = {.state = 11};
+    const int size = wf_comm_size(comm);
+    for (int width = 1; width <= size; width++) {
+        if (size % width != 0)
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size / width, .width = width});
+        for (int i = 0; i < 40; i++) {
+            const chain c = draw(&rng);
+            if (c.nd == 2 || width == size)
+                check(&c, mesh, &rng);
+        }
+        wf_mesh_close(mesh);
+    }
+    close_all();
+}
+
+/* Four 3x3 layers: one exchange of four rows and columns, or four of one; a long thin image that costs little chooses
+ * by itself to go deep. */
+static void fewer_messages(void)
+{
+    open_all();
+    const int size = wf_comm_size(comm);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    uint64_t messages[5] = {0};
+    test_rng rng = {.state = 2};
+    for (int depth = 0; depth <= 4; depth += depth ? 3 : 1) {
+        chain c = {.count = 4, .nd = 2, .depth = depth, .x = WF_SHAPE(1, 1, 32, 3)};
+        for (int i = 0; i < 4; i++)
+            c.o[i] = (wf_conv_opts){.in = 1, .out = 1, .kernel = 3, .pad = 1};
+        const uint64_t before = wf_comm_traffic(wf_mesh_comm(mesh, WF_AXIS_HEIGHT)).messages;
+        wf_layer *layer = build(&c, mesh);
+        wf_tensor *x = random_tensor(c.x, &rng);
+        wf_layout in;
+        WF_EXPECT_OK(wf_mesh_layout_activation(mesh, c.x, &in));
+        wf_tensor *part = part_of(x, in);
+        WF_EXPECT(wf_apply(layer, wf_input(tape, part)), "%s", wf_error_trail());
+        messages[depth] = wf_comm_traffic(wf_mesh_comm(mesh, WF_AXIS_HEIGHT)).messages - before;
+        WF_EXPECT_OK(wf_tape_reset(tape));
+        wf_tensor_free(x);
+        wf_tensor_free(part);
+        wf_layer_free(layer);
+    }
+    if (size > 1) {
+        WF_EXPECT(messages[1] == 4 * messages[4], "%d messages one by one, %d at once", (int)messages[1],
+                  (int)messages[4]);
+        WF_EXPECT(messages[0] == messages[4], "%d messages by choice", (int)messages[0]);
+    }
+    wf_mesh_close(mesh);
+    close_all();
+}
+
+static void refusals(void)
+{
+    open_all();
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = wf_comm_size(comm)});
+    const wf_conv_opts o = {.in = 1, .out = 1, .kernel = 3};
+    wf_layer *wrong[] = {wf_spatial_conv2d(mesh, o), wf_conv2d(ctx, o)}, *one[] = {wf_spatial_conv2d(mesh, o)};
+    WF_EXPECT(!wf_spatial_chain(mesh, (wf_spatial_chain_opts){0}, 2, wrong), "a serial layer in a chain");
+    WF_EXPECT(!wf_spatial_chain(mesh, (wf_spatial_chain_opts){.depth = -1}, 1, one), "a negative depth");
+    wf_error_clear();
+    wf_mesh_close(mesh);
+    close_all();
+}
+
+int main(int argc, char **argv)
+{
+    return test_main(
+        argc, argv,
+        (test_case[]){
+            {"random_chains", random_chains}, {"fewer_messages", fewer_messages}, {"refusals", refusals}, {0}});
+}

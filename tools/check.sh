@@ -1,0 +1,62 @@
+#!/bin/sh
+# What `make check` does beyond `make test`: tools/check.sh BUILD. One line for each check, the whole output of those that
+# fail, and how many there were.
+set -u
+cd "$(dirname "$0")/.."
+build=$1
+jobs=$(nproc)
+passed=0 failed=0
+ccache=$(command -v ccache || true)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+check() {
+    name=$1
+    shift
+    start=$(date +%s)
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $name ($(($(date +%s) - start)) s)"
+    else
+        failed=$((failed + 1))
+        cat "$log"
+        echo "FAIL  $name ($(($(date +%s) - start)) s)"
+    fi
+}
+
+library() {
+    find core comm layers optim datasets -name '*.c' | sort
+}
+
+# Everything again with the other compiler; warnings are errors in every build.
+clang_build() {
+    cmake --preset clang -B "$build-clang" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
+        cmake --build "$build-clang" --parallel "$jobs"
+}
+
+format() {
+    find . -path './build*' -prune -o -name '*.[ch]' -print | xargs clang-format --dry-run -Werror
+}
+
+tidy() {
+    library | grep -v '^core/cuda/' | xargs -P "$jobs" -n 3 clang-tidy --quiet -p "$build-clang"
+}
+
+static() {
+    ctest --test-dir "$build" --output-on-failure -L static
+}
+
+# The suite once more, without the tests whose label says that they are long.
+sanitizers() {
+    cmake --preset asan -B "$build-asan" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
+        cmake --build "$build-asan" --parallel "$jobs" &&
+        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE 'static|slow'
+}
+
+check "static rules" static
+check "clang-format" format
+check "clang, warnings as errors" clang_build
+check "clang-tidy on the library" tidy
+check "address and undefined-behaviour sanitizers" sanitizers
+echo "checks: $passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Installs what packages.txt lists and this machine lacks: tools/setup.sh [check]
+# Without an argument the packages to build, test and run; with "check" those of `make check` too.
+set -eu
+cd "$(dirname "$0")/.."
+wanted=$(sed 's/#.*//' packages.txt | awk -v group="${1-}" 'NF == 1 || (NF == 2 && $2 == group) { print $1 }')
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "setup: this is not a Debian system; needed are the equivalents of:" $wanted >&2
+    exit 0
+fi
+
+# Names in $wanted that are not fully installed.
+missing=$(
+    for package in $wanted; do
+        status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=
+        [ "$status" = installed ] || echo "$package"
+    done
+)
+[ -n "$missing" ] || exit 0
+missing=$(echo $missing)
+
+if [ "$(id -u)" = 0 ]; then
+    root=env
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    root="sudo -n env"
+else
+    echo "setup: these packages are missing, and only root may install them. Please type:" >&2
+    echo "    su -c 'apt-get update && apt-get install -y --no-install-recommends $missing'" >&2
+    exit 1
+fi
+
+echo "setup: installing $missing"
+install="apt-get install -y --no-install-recommends"
+$install --dry-run $missing >/dev/null 2>&1 || $root apt-get update # no package lists yet
+$root DEBIAN_FRONTEND=noninteractive $install $missing

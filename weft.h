@@ -1,0 +1,14 @@
+/* Weft: everything a program needs. Installed as <weft/weft.h>. */
+#ifndef WF_WEFT_H
+#define WF_WEFT_H
+
+#include "comm/comm.h"
+#include "comm/mesh.h"
+#include "core/core.h"
+#include "datasets/datasets.h"
+#include "layers/layers.h"
+#include "optim/optim.h"
+#include "optim/multi_node.h"
+#include "optim/schedule.h"
+
+#endif
