@@ -7,8 +7,9 @@
 #include "core/core.h"
 #include "datasets/datasets.h"
 #include "layers/layers.h"
-#include "optim/optim.h"
+#include "optim/evaluator.h"
 #include "optim/multi_node.h"
+#include "optim/optim.h"
 #include "optim/schedule.h"
 
 #endif

@@ -88,8 +88,7 @@ wf_status wf_spread_status(wf_comm *comm, wf_status status, int root)
         wf_error_save(&code, news->message, sizeof news->message);
     const wf_status shared = wf_call_end(comm, "spread_status", share(comm, news, root));
     const spread heard = *news;
-    if (!comm->lost)
-        free(news);
+    wf_comm_release(comm, news);
     if (shared != WF_OK)
         return shared;
     if (heard.status == WF_OK || comm->rank == root)

@@ -14,8 +14,8 @@ wf_status wf_comm_post_failure(wf_comm *comm, wf_status status);
 /* WF_OK, or the error that the communicator died of. Local. */
 wf_status wf_comm_alive(wf_comm *comm) WF_NODISCARD;
 
-/* Host memory for the time of a call: from the pool where that is host memory. 0 bytes give NULL. To be given back after
- * the collectives that use it. Local. */
+/* Host memory for the time of a call: from the pool where that is host memory. 0 bytes give NULL. To be given back
+ * after the collectives that use it. Local. */
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data) WF_NODISCARD;
 void wf_host_give(wf_comm *comm, void *data, size_t bytes);
 

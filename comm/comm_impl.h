@@ -259,6 +259,8 @@ bool wf_batch_cancel(wf_batch *batch);
 /* --- buffer.c --------------------------------------------------------------------------------------------------------
  */
 void wf_host_free_all(wf_family *family);
+/* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
+void wf_comm_release(const wf_comm *comm, void *data);
 
 /* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. */
 wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, wf_buffer *buffer) WF_NODISCARD;

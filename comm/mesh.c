@@ -163,8 +163,7 @@ static wf_status agree(wf_comm *comm, const int size[WF_AXES])
     wf_status status = wf_allgather_bytes(comm, size, WF_AXES * sizeof *size, all);
     if (status == WF_OK)
         status = compare(comm, all);
-    if (!comm->lost)
-        free(all);
+    wf_comm_release(comm, all);
     return status;
 }
 

@@ -37,8 +37,11 @@ static wf_status gather_cuts(wf_layout *layout, wf_axis axis)
         return wf_comm_post_failure(comm, wf_error_code());
     int64_t *cuts = parts + 2 * size;
     const wf_status status = wf_allgather_bytes(comm, mine, sizeof mine, parts);
-    if (comm->lost) /* a message may still arrive there */
-        mesh->kept->scratch = NULL, mesh->kept->scratch_bytes = 0;
+    if (comm->lost) {
+        wf_comm_release(comm, mesh->kept->scratch);
+        mesh->kept->scratch = NULL;
+        mesh->kept->scratch_bytes = 0;
+    }
     WF_TRY(status);
     WF_TRY(cuts_from(mesh, axis, parts, layout->global.dim[d], cuts));
     layout->cut[axis] = wf_mesh_cuts(mesh, axis, cuts);

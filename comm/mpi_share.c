@@ -10,6 +10,7 @@
 #define SHARED_FOLDER "/dev/shm"
 #define SPARE         ((uint64_t)1 << 20) /* MPI's own, and those of other programs meanwhile */
 #define LISTED        16
+#define ALIGN         ((size_t)128) /* two cache lines, which processors fetch together */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -81,19 +82,28 @@ static bool pages_are_there(void *base, size_t bytes, char why[WF_FAILURE_TEXT])
     return false;
 }
 
+/* MPI puts a head of its own before the memory. Every process maps it at a page's start, so the next multiple of ALIGN
+ * is the same place for all. */
+static void *aligned(void *base)
+{
+    return (void *)(((uintptr_t)base + ALIGN - 1) / ALIGN * ALIGN);
+}
+
 static wf_status allocate(MPI_Comm node, size_t bytes, void **base, MPI_Win *win)
 {
     int size;
+    const size_t whole = (bytes + 2 * ALIGN - 1) / ALIGN * ALIGN;
     MPI_Info info;
     TRY_MPI(MPI_Comm_size(node, &size));
     TRY_MPI(MPI_Info_create(&info));
     TRY_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
-    TRY_MPI(MPI_Win_allocate_shared((MPI_Aint)bytes, 1, info, node, &base[0], win));
+    TRY_MPI(MPI_Win_allocate_shared((MPI_Aint)whole, 1, info, node, &base[0], win));
     TRY_MPI(MPI_Info_free(&info));
     for (int i = 0; i < size; i++) {
         MPI_Aint length;
         int unit;
         TRY_MPI(MPI_Win_shared_query(*win, i, &length, &unit, &base[i]));
+        base[i] = aligned(base[i]);
     }
     return WF_OK;
 }

@@ -130,8 +130,7 @@ static void disconnect(wf_comm *comm)
     if (comm->transport)
         comm->transport->close(comm);
     free(comm->batch.transfer);
-    if (!comm->lost)
-        free(comm->lane);
+    wf_comm_release(comm, comm->lane);
 }
 
 static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
@@ -225,8 +224,7 @@ static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
     wf_status status = all && child ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
     if (status == WF_OK)
         status = wf_allgather_bytes(comm, mine, sizeof mine, all);
-    if (!comm->lost)
-        free(all);
+    wf_comm_release(comm, all);
     WF_TRY(status);
     if (comm->size == 1)
         make_single(child);

@@ -196,10 +196,11 @@ wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm)
         return NULL;
     unsigned seen = 0;
     const int rank = tensor->shape.rank;
-    for (int d = 0; d < rank; d++)
+    for (int d = 0; perm && d < rank; d++)
         if (perm[d] >= 0 && perm[d] < rank)
             seen |= 1u << perm[d];
-    WF_CHECK_NULL(seen == (1u << rank) - 1, WF_ERR_ARGUMENT, "not a permutation of %d dimensions", rank);
+    WF_CHECK_NULL((perm || rank == 0) && seen == (1u << rank) - 1, WF_ERR_ARGUMENT,
+                  "not a permutation of %d dimensions", rank);
     wf_tensor *t = wf_tensor_alias(tensor);
     if (!t)
         return NULL;

@@ -8,9 +8,11 @@ static int64_t at_most(int64_t value, int64_t limit)
     return value < limit ? value : limit;
 }
 
-/* Samples of rank r in batch `index`. */
+/* Samples of rank r in batch `index`: none in the mark at the end of an epoch. */
 static int64_t size_of(const wf_batcher *b, int r, int64_t index)
 {
+    if (index >= b->length)
+        return 0;
     const int64_t left = b->parts[r].count - index * b->opts.size;
     return left < 0 ? 0 : at_most(left, b->opts.size);
 }
@@ -36,6 +38,9 @@ static wf_status make_room(wf_batcher *b)
 {
     const wf_dataset *d = b->dataset;
     const int64_t held = d->info.count;
+    b->cuts = wf_malloc(d->ctx, ((size_t)b->size + 1) * sizeof *b->cuts);
+    if (!b->cuts)
+        return WF_ERR_MEMORY;
     if (b->opts.shuffle) {
         b->order = wf_malloc(d->ctx, held ? (size_t)held * sizeof *b->order : 1);
         if (!b->order)
@@ -74,6 +79,8 @@ void wf_batcher_close(wf_batcher *b)
 {
     free(b->order);
     free(b->sample);
+    free(b->cuts);
+    b->cuts = NULL;
     b->order = NULL;
     b->sample = NULL;
 }
@@ -82,7 +89,7 @@ static wf_batch_plan plan_next(const wf_batcher *b)
 {
     wf_batch_plan plan = {.epoch = b->epoch, .index = b->index, .last = b->index + 1 == b->length};
     for (int r = 0; r < b->size; r++) {
-        const int64_t size = b->index < b->length ? size_of(b, r, b->index) : 0;
+        const int64_t size = size_of(b, r, b->index);
         if (r < b->rank)
             plan.lo += size;
         if (r == b->rank)
@@ -92,6 +99,13 @@ static wf_batch_plan plan_next(const wf_batcher *b)
     if (plan.size > 0)
         plan.start = b->index * b->opts.size;
     return plan;
+}
+
+void wf_batcher_cut(wf_batcher *b, int64_t index)
+{
+    b->cuts[0] = 0;
+    for (int r = 0; r < b->size; r++)
+        b->cuts[r + 1] = b->cuts[r] + size_of(b, r, index);
 }
 
 static wf_status read_row(wf_batcher *b, int64_t place, unsigned char *row, int64_t *label)

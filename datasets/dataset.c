@@ -55,6 +55,7 @@ wf_status wf_dataset_open(wf_dataset *dataset)
 wf_status wf_dataset_info_get(wf_dataset *dataset, wf_dataset_info *info)
 {
     WF_TRY(wf_dataset_open(dataset));
+    WF_NEED(info);
     *info = dataset->info;
     return WF_OK;
 }

@@ -7,6 +7,7 @@
 #include "datasets/iterator.h"
 #include "datasets/readers.h"
 #include "datasets/scatter.h"
+#include "datasets/shared.h"
 #include "datasets/transforms.h"
 
 #endif

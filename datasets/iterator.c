@@ -1,5 +1,7 @@
 #include "datasets/iterator_impl.h"
 
+#include "comm/mesh_author.h"
+
 #include <stdlib.h>
 
 wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
@@ -142,16 +144,20 @@ static wf_status take(wf_iter *iter, wf_slot **slot)
 }
 
 /* The handle of this size, marked as new contents and with its place in the global batch. */
-static wf_status dress(const wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, wf_tensor *tensor)
+static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, wf_tensor *tensor)
 {
     wf_comm *comm = iter->batcher.dataset->comm;
     if (!tensor)
         return WF_OK;
     wf_tensor_touch(tensor);
-    if (comm)
-        WF_TRY(wf_tensor_set_layout(tensor, wf_layout_batch(wf_comm_mesh(comm), batch_shape(plan->global, sample),
-                                                            plan->lo, plan->lo + plan->size)));
-    return WF_OK;
+    if (!comm)
+        return WF_OK;
+    const wf_mesh *mesh = wf_comm_mesh(comm);
+    wf_layout layout = wf_layout_batch(mesh, batch_shape(plan->global, sample), plan->lo, plan->lo + plan->size);
+    wf_batcher_cut(&iter->batcher, plan->index);
+    layout.cut[WF_AXIS_DATA] = wf_mesh_cuts(mesh, WF_AXIS_DATA, iter->batcher.cuts);
+    WF_NEED(layout.cut[WF_AXIS_DATA]);
+    return wf_tensor_set_layout(tensor, layout);
 }
 
 wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)

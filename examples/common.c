@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define MOST_OPTIONS 32
+#define KEY_HELP     (MOST_OPTIONS + 1)
 
 /* Before MPI is there, the launcher tells which rank this will be. */
 static bool first_rank(void)
@@ -51,6 +52,8 @@ static error_t take(int key, char *arg, struct argp_state *state)
         argp_error(state, "%s: there are options alone here", arg);
         return EINVAL;
     }
+    if (key == KEY_HELP || key == '?')
+        exit(EXIT_SUCCESS);
     if (key < 1 || key > MOST_OPTIONS)
         return ARGP_ERR_UNKNOWN;
     const example_option *option = (const example_option *)state->input + (key - 1);
@@ -79,16 +82,21 @@ static void help_with_default(const example_option *option, char *help, size_t s
 
 void example_options(int argc, char **argv, const char *about, const example_option *table)
 {
-    struct argp_option options[MOST_OPTIONS + 1] = {{0}};
+    struct argp_option options[MOST_OPTIONS + 3] = {{0}};
     char help[MOST_OPTIONS][256];
-    for (int i = 0; table[i].name && i < MOST_OPTIONS; i++) {
+    int i = 0;
+    for (; table[i].name && i < MOST_OPTIONS; i++) {
         help_with_default(&table[i], help[i], sizeof help[i]);
         options[i] = (struct argp_option){.name = table[i].name, .key = i + 1, .arg = table[i].arg, .doc = help[i]};
     }
-    if (!first_rank() && !freopen("/dev/null", "w", stdout))
-        exit(EXIT_FAILURE);
+    if (!first_rank()) { /* who asks for help has it from the first rank, and the others end with it */
+        options[i++] = (struct argp_option){.name = "help", .key = '?'};
+        options[i++] = (struct argp_option){.name = "usage", .key = KEY_HELP};
+        if (!freopen("/dev/null", "w", stdout))
+            exit(EXIT_FAILURE);
+    }
     const struct argp argp = {.options = options, .parser = take, .doc = about};
-    if (argp_parse(&argp, argc, argv, first_rank() ? 0 : ARGP_NO_ERRS, NULL, (void *)table) == 0)
+    if (argp_parse(&argp, argc, argv, first_rank() ? 0 : ARGP_NO_ERRS | ARGP_NO_HELP, NULL, (void *)table) == 0)
         return;
     if (!first_rank())
         sleep(20); /* the launcher ends the job with the first rank that ends: the one that speaks */

@@ -64,13 +64,18 @@ static int run_gnuplot(const char *script, const char *picture)
     return code == 0 ? 0 : -1;
 }
 
-int curves_draw(const curves *c, const char *script, const char *picture)
+int script_draw(const char *script, const char *picture)
 {
     char draft[4200];
     snprintf(draft, sizeof draft, "%s.tmp", picture);
-    write_script(c, script);
     if (run_gnuplot(script, draft) == 0 && rename(draft, picture) == 0)
         return 0;
     unlink(draft);
     return -1;
+}
+
+int curves_draw(const curves *c, const char *script, const char *picture)
+{
+    write_script(c, script);
+    return script_draw(script, picture);
 }

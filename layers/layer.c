@@ -239,6 +239,8 @@ static const wf_layer_kind sequential_kind = {"sequential", sequential_forward, 
 
 wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
 {
+    WF_CHECK_NULL(count == 0 || (count > 0 && layers), WF_ERR_ARGUMENT,
+                  "wf_sequential takes 0 or more layers, not %d%s", count, layers ? "" : " at NULL");
     wf_layer *layer = wf_layer_new(ctx, &sequential_kind, 0);
     bool failed = !layer;
     for (int i = 0; i < count; i++) {
@@ -305,6 +307,8 @@ static int64_t list_all(const wf_layer *layer, wf_param **all)
 wf_status wf_layer_params(wf_layer *layer, int64_t *count, wf_param *const **params)
 {
     WF_NEED(layer);
+    WF_NEED(count);
+    WF_NEED(params);
     if (!layer->all) {
         const int64_t n = count_all(layer);
         layer->all = wf_malloc(layer->ctx, (size_t)n * sizeof *layer->all);

@@ -14,20 +14,20 @@ typedef struct wf_layer_kind {
 
 struct wf_layer {
     const wf_layer_kind *kind;
-    wf_ctx              *ctx;
-    wf_layer            *parent;
-    char                *name; /* in the parent; NULL for a root */
-    char                *path; /* made on demand; NULL when stale */
-    uint64_t             ordinal; /* of all layers made in this context: tells roots apart */
-    int                  n_params, n_children;
-    wf_param           **params;
-    wf_layer           **children;
-    void                *state;
-    wf_param           **all; /* of wf_layer_params; NULL when stale */
-    int64_t              n_all;
-    int64_t              applied_iteration, applied; /* applications in the running iteration of its tape */
+    wf_ctx *ctx;
+    wf_layer *parent;
+    char *name;       /* in the parent; NULL for a root */
+    char *path;       /* made on demand; NULL when stale */
+    uint64_t ordinal; /* of all layers made in this context: tells roots apart */
+    int n_params, n_children;
+    wf_param **params;
+    wf_layer **children;
+    void *state;
+    wf_param **all; /* of wf_layer_params; NULL when stale */
+    int64_t n_all;
+    int64_t applied_iteration, applied;                   /* applications in the running iteration of its tape */
     wf_var *(*prepare)(const wf_layer *layer, wf_var *x); /* applied to x before forward; NULL: nothing */
-    const wf_mesh       *prepare_mesh;                    /* for `prepare`: of wf_parallelize */
+    const wf_mesh *prepare_mesh;                          /* for `prepare`: of wf_parallelize */
 };
 
 /* A layer with a zeroed state of state_bytes. */

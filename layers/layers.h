@@ -3,6 +3,7 @@
 #define WF_LAYERS_LAYERS_H
 
 #include "layers/channel.h"
+#include "layers/communication.h"
 #include "layers/conv.h"
 #include "layers/form.h"
 #include "layers/functions.h"

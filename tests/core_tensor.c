@@ -73,6 +73,7 @@ static void permute_and_copy(void)
     WF_EXPECT_OK(wf_tensor_export(c, got, sizeof got));
     WF_EXPECT(got[0] == 0 && got[1] == 4 && got[3] == 12 && got[6] == 1, "%g %g %g %g", got[0], got[1], got[3], got[6]);
     WF_EXPECT(wf_tensor_permute(t, (int[]){0, 0, 1}) == NULL, "not a permutation");
+    WF_EXPECT(wf_tensor_permute(t, NULL) == NULL, "no permutation");
     wf_error_clear();
     wf_tensor *b = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(4), (float[]){-3, 300, 2.5f, NAN});
     wf_tensor *u = wf_tensor_copy(b, WF_U8, WF_ROW_MAJOR);

@@ -1,4 +1,4 @@
-/* The cpu filling's convolutions through oneDNN: fused bias and activation, kept filters, thread counts.
+/* The cpu filling's convolutions where it has several forms to choose from: minimal filtering, oneDNN, kept filters.
  * Against ref, on shapes that are large enough for the fast forms. */
 #include "core/context_author.h"
 #include "tests/test.h"

@@ -51,6 +51,8 @@ static void flat_folder(void)
     test_write(test_path(&f, ".hidden.png"), "no image", 8);
     wf_dataset *d = wf_image_folder(ctx, f.path, (wf_image_folder_opts){0});
     wf_dataset_info info = {0};
+    WF_EXPECT(wf_dataset_info_get(d, NULL) == WF_ERR_ARGUMENT, "nowhere to put the facts");
+    wf_error_clear();
     WF_EXPECT_OK(wf_dataset_info_get(d, &info));
     WF_EXPECT(info.count == 3 && wf_shape_equal(info.shape, WF_SHAPE(3, 4, 6)) && !info.labels && info.dtype == WF_U8,
               "count %lld", (long long)info.count);

@@ -107,4 +107,8 @@ refused "train-labels-idx1-ubyte.gz" mnist --data "$idx"
 copy
 cp "$fashion/t10k-labels-idx1-ubyte.gz" "$idx/train-labels-idx1-ubyte.gz"
 refused "train-labels-idx1-ubyte.gz" mnist --data "$idx"
+if ! timeout 15 $launch "$examples/dcgan_cifar" --help >"$work/help.txt" || [ "$(grep -c Usage "$work/help.txt")" != 1 ]; then
+    echo "--help should be shown once, and the program end"
+    failed=1
+fi
 exit $failed

@@ -3,5 +3,6 @@ foreach(name functions_values functions_semantics gradcheck_functions gradcheck_
 endforeach()
 weft_test(golden LEVEL all)
 weft_test(equiv_sync_norm LEVEL optim RANKS 1 2 3 4)
+weft_test(communication LEVEL optim RANKS 1 2 3 4)
 weft_test(redistribute LEVEL layers RANKS 1 2 3 4 6 8)
 weft_test(equiv_channel LEVEL layers RANKS 1 2 3 4 6)

@@ -187,6 +187,8 @@ static void names(void)
     WF_EXPECT(wf_layer_param(root, "gen/up/1/W") == w && wf_layer_param(gen, "up/1/W") == w, "not found by path");
     refused(wf_layer_param(root, "up/1/W"), WF_ERR_ARGUMENT, "\"up/1/W\"");
     refused(wf_layer_child(root, "dis"), WF_ERR_ARGUMENT, "\"dis\"");
+    WF_EXPECT(wf_layer_params(root, NULL, NULL) == WF_ERR_ARGUMENT, "nowhere to put the parameters");
+    wf_error_clear();
     WF_EXPECT(wf_layer_param_count(root) == 18, "%lld elements", (long long)wf_layer_param_count(root));
     wf_param *const *params;
     int64_t n = 0;
@@ -235,6 +237,8 @@ static void sequence_frees_once(void)
     wf_layer *b = small();
     WF_EXPECT(!wf_sequential(ctx, WF_LAYERS(b, b)), "one layer in two places");
     wf_error_clear();
+    refused(wf_sequential(ctx, 2, NULL), WF_ERR_ARGUMENT, "NULL");
+    refused(wf_sequential(ctx, -2, NULL), WF_ERR_ARGUMENT, "-2");
 }
 
 static void passed_value(void)

@@ -1,6 +1,7 @@
 /* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. */
 #include "core/cpu/dnn_impl.h"
 #include "core/cpu/form_impl.h"
+#include "core/cpu/wino_impl.h"
 
 #include <string.h>
 
@@ -57,6 +58,23 @@ static wf_status form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, 
 {
     *form = (wf_form){.data = w->data};
     return op->reorder ? wf_form_take(ctx, w, op->form_key, op->form_bytes, reorder_filter, op, form) : WF_OK;
+}
+
+static wf_status minimal_filter(wf_ctx *ctx, const void *how, const wf_array *w, void *form)
+{
+    wf_wino_filter(ctx, how, w->data, form);
+    return WF_OK;
+}
+
+static wf_status minimal(wf_ctx *ctx, const wf_wino *plan, const wf_array *in, const wf_array *w, const wf_array *bias,
+                         float slope, const wf_array *out)
+{
+    wf_form form;
+    const size_t bytes = (size_t)wf_wino_filter_count(plan) * sizeof(float);
+    WF_TRY(wf_form_take(ctx, w, wf_wino_filter_key(plan), bytes, minimal_filter, plan, &form));
+    const wf_status status = wf_wino_run(ctx, plan, in->data, form.data, wf_cpu_data(bias), slope, out->data);
+    wf_form_give(ctx, &form);
+    return status;
 }
 
 /* The part of x that negative pads leave, and a geometry without negative pads. */
@@ -134,10 +152,14 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_ar
         return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
     if (crops(geom))
         return forward_cropped(ctx, geom, x, w, bias, epilogue, y);
+    wf_wino plan;
     bool done = true;
     const bool noisy = epilogue && epilogue->noise != 0;
     const wf_epilogue *const fused = noisy || wf_epilogue_is_plain(epilogue) ? NULL : epilogue;
-    WF_TRY(forward_dnn(ctx, geom, x, w, bias, fused, y, &done));
+    if (wf_wino_plan(ctx, false, geom, x, w, y, &plan))
+        WF_TRY(minimal(ctx, &plan, x, w, bias, wf_epilogue_slope(fused), y));
+    else
+        WF_TRY(forward_dnn(ctx, geom, x, w, bias, fused, y, &done));
     if (!done)
         return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
     return noisy ? wf_cpu_epilogue_forward(ctx, epilogue, y, y) : WF_OK;
@@ -185,10 +207,16 @@ static wf_status backward_data_cropped(wf_ctx *ctx, const wf_conv_geom *geom, co
 wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
                                     const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
 {
+    wf_wino plan;
     bool done = false;
     const bool follows = wf_cpu_data(bias) || !wf_epilogue_is_plain(epilogue);
     if (!takes(dy, w, dx) || (follows && dx->dtype != WF_F32))
         return REF->conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
+    if (wf_wino_plan(ctx, true, geom, dy, w, dx, &plan)) {
+        const bool noisy = epilogue && epilogue->noise != 0;
+        WF_TRY(minimal(ctx, &plan, dy, w, bias, noisy ? 1.0F : wf_epilogue_slope(epilogue), dx));
+        return noisy ? wf_cpu_epilogue_forward(ctx, epilogue, dx, dx) : WF_OK;
+    }
     if (crops(geom))
         WF_TRY(backward_data_cropped(ctx, geom, dy, w, dx, &done));
     else
@@ -259,6 +287,11 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, con
         return REF->conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
     if (crops(geom))
         return filter_cropped(ctx, geom, x, dy, dw, dbias, accumulate);
+    wf_wino plan;
+    if (dy->shape.dim[1] % 16 == 0 && wf_wino_plan(ctx, false, geom, x, dw, dy, &plan)) {
+        WF_TRY(wf_wino_gradient(ctx, &plan, x->data, dy->data, accumulate, dw->data));
+        return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
+    }
     const wf_dnn_op *op = NULL;
     const int flags = (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0);
     const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_FILTER, flags, geom, x, dy);

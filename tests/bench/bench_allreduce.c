@@ -106,11 +106,11 @@ static void draw(const bench *b, const char *folder)
     char command[4200];
     if (!script)
         return;
-    fprintf(
-        script,
-        "set terminal svg size 800,500\nset output '%s/allreduce.svg'\nset datafile separator ','\nset logscale xy\n"
-        "set xlabel 'bytes'\nset ylabel 'bus bandwidth, GB/s'\nset key left top\nset grid\nplot ",
-        folder);
+    fprintf(script,
+            "set terminal svg size 800,500\nset output '%s/allreduce.svg'\nset datafile separator ','\nset datafile "
+            "missing NaN\nset logscale xy\n"
+            "set xlabel 'bytes'\nset ylabel 'bus bandwidth, GB/s'\nset key left top\nset grid\nplot ",
+            folder);
     for (int w = 0; w < WAYS; w++)
         if ((w == 0 || b->comm[w]) && strcmp(names[w], "dummy") != 0)
             fprintf(
@@ -145,10 +145,11 @@ int main(int argc, char **argv)
     if (b.rank == 0)
         printf("%d ranks\n%12s  %-16s %12s %10s %10s %8s\n", b.size, "bytes", "communicator", "us", "alg GB/s",
                "bus GB/s", "x MPI");
-    for (int64_t bytes = LEAST; bytes <= most; bytes *= 4)
+    for (int64_t bytes = LEAST; bytes <= most; bytes *= 4) {
+        if (bytes == 256 << 20)
+            run_size(&b, 100 << 20);
         run_size(&b, bytes);
-    if (most >= 100 << 20)
-        run_size(&b, 100 << 20);
+    }
     if (b.csv) {
         fclose(b.csv);
         draw(&b, folder);

@@ -1,0 +1,161 @@
+/* Plans and runs convolutions by minimal filtering: blocks of tiles are transformed, multiplied point by point and
+ * transformed back by one thread while they are in its cache. */
+#include "core/cpu/wino_impl.h"
+
+#include <omp.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+static const bool worth = true;
+#else
+static const bool worth = false; /* the products spill their registers */
+#endif
+
+static bool geometry_fits(const wf_conv_geom *geom)
+{
+    if (geom->nd != 2 || geom->groups != 1)
+        return false;
+    for (int d = 0; d < 2; d++) {
+        const bool three = geom->kernel[d] == 3 && geom->stride[d] == 1,
+                   four = geom->kernel[d] == 4 && geom->stride[d] == 2;
+        if (!(three || four) || geom->dilation[d] != 1 || geom->pad_lo[d] < 0 || geom->pad_hi[d] < 0 ||
+            geom->kernel[d] != geom->kernel[0])
+            return false;
+    }
+    return true;
+}
+
+static void plan_offsets(wf_wino *p)
+{
+    for (int d = 0; d < 2; d++)
+        for (int64_t phase = 0; phase < 2; phase++)
+            p->off[d][phase] = !p->backward     ? (p->stride == 2 ? phase : 0) - p->pad[d]
+                               : p->stride == 1 ? p->pad[d] - 2
+                                                : (phase + p->pad[d]) / 2 - 1;
+}
+
+/* Up to this many output channels the direct form leaves most of a vector idle as well. */
+enum { FEW = 8 };
+
+/* Enough arithmetic for the transformations to vanish in it, and tiles that are mostly full. */
+static bool pays(const wf_wino *p)
+{
+    const int64_t outputs = p->n * p->out_h * p->out_w;
+    const int64_t covered = p->tiles * WINO_TILE * WINO_TILE * p->out_phases * p->out_phases;
+    return p->tiles >= 32 && p->in_c >= 16 && 4 * outputs >= 3 * covered;
+}
+
+bool wf_wino_plan(const wf_ctx *ctx, bool backward, const wf_conv_geom *geom, const wf_array *in, const wf_array *w,
+                  const wf_array *out, wf_wino *p)
+{
+    const int64_t outputs = out->shape.dim[1];
+    if (!worth || in->dtype != WF_F32 || w->dtype != WF_F32 || !geometry_fits(geom) || in->shape.dim[1] % 16 != 0 ||
+        (outputs % 16 != 0 && outputs > FEW))
+        return false;
+    const bool two = geom->stride[0] == 2;
+    *p = (wf_wino){.backward = backward,
+                   .a = two ? 5 : 6,
+                   .taps = two ? 2 : 3,
+                   .stride = geom->stride[0],
+                   .pad = {geom->pad_lo[0], geom->pad_lo[1]},
+                   .n = in->shape.dim[0],
+                   .in_h = in->shape.dim[2],
+                   .in_w = in->shape.dim[3],
+                   .in_c = in->shape.dim[1],
+                   .out_h = out->shape.dim[2],
+                   .out_w = out->shape.dim[3],
+                   .out_c = out->shape.dim[1],
+                   .in_phases = two && !backward ? 2 : 1,
+                   .out_phases = two && backward ? 2 : 1};
+    p->points = p->a * p->a;
+    p->width = wf_wino_ceiling(p->out_c, 16) * 16;
+    p->k = p->in_phases * p->in_phases * p->in_c;
+    p->tiles_h = wf_wino_ceiling(p->out_h, WINO_TILE * p->out_phases);
+    p->tiles_w = wf_wino_ceiling(p->out_w, WINO_TILE * p->out_phases);
+    p->tiles = p->n * p->tiles_h * p->tiles_w;
+    plan_offsets(p);
+    return pays(p);
+}
+
+typedef struct block {
+    int64_t tiles, blocks;                                        /* of each, at most; how many */
+    int64_t value_step, values_step, product_step, products_step; /* of a row, of a point */
+    int64_t floats;                                               /* of one thread */
+} block;
+
+enum { BLOCK_BYTES = 3 << 19 };
+
+static block block_of(const wf_wino *p, int team)
+{
+    block b;
+    const int64_t tile_bytes = p->points * (p->k + p->width) * (int64_t)sizeof(float);
+    int64_t most = BLOCK_BYTES / tile_bytes / WINO_ROWS * WINO_ROWS;
+    most = most < 32 ? 32 : most;
+    b.blocks = wf_wino_ceiling(wf_wino_ceiling(p->tiles, most), team) * team;
+    b.tiles = wf_wino_ceiling(wf_wino_ceiling(p->tiles, b.blocks), WINO_ROWS) * WINO_ROWS;
+    b.blocks = wf_wino_ceiling(p->tiles, b.tiles);
+    b.value_step = wf_wino_step(p->k);
+    b.product_step = wf_wino_step(p->width);
+    b.values_step = wf_wino_step(b.tiles * b.value_step);
+    b.products_step = wf_wino_step(b.tiles * b.product_step);
+    b.floats = p->points * (b.values_step + b.products_step);
+    return b;
+}
+
+static void multiply_points(const wf_wino *p, const block *b, int64_t rows, const float *values, const float *filter,
+                            float *products)
+{
+    for (int64_t point = 0; point < p->points; point++)
+        for (int64_t panel = 0; panel < p->width; panel += WINO_PANEL) {
+            const int64_t width = wf_cpu_min(WINO_PANEL, p->width - panel);
+            const float *const matrix = filter + point * p->k * p->width + panel * p->k;
+            for (int64_t row = 0; row < rows; row += WINO_ROWS)
+                wf_wino_multiply(p->k, width, values + point * b->values_step + row * b->value_step, b->value_step,
+                                 matrix, products + point * b->products_step + row * b->product_step + panel,
+                                 b->product_step);
+        }
+}
+
+typedef struct job {
+    const float *in, *filter, *bias, *zeros;
+    float slope, *out;
+} job;
+
+static void run_block(const wf_wino *p, const block *b, const job *j, int64_t at, float *work)
+{
+    const int64_t first = at * b->tiles, rows = wf_cpu_min(b->tiles, p->tiles - first);
+    float *const values = work, *const products = work + p->points * b->values_step;
+    for (int64_t o = 0; o < p->out_phases * p->out_phases; o++) {
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t i = 0; i < p->in_phases * p->in_phases; i++) {
+                const int64_t phase_h = p->backward ? o / p->out_phases : i / p->in_phases;
+                const int64_t phase_w = p->backward ? o % p->out_phases : i % p->in_phases;
+                wf_wino_input_tile(p, j->in, j->zeros, first + row, phase_h, phase_w, 0, p->in_c,
+                                   values + row * b->value_step + i * p->in_c, b->values_step);
+            }
+        multiply_points(p, b, rows, values, j->filter + o * p->points * p->k * p->width, products);
+        for (int64_t row = 0; row < rows; row++)
+            wf_wino_output_tile(p, products + row * b->product_step, b->products_step, first + row, o / p->out_phases,
+                                o % p->out_phases, j->bias, j->slope, j->out);
+    }
+}
+
+wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *p, const float *in, const float *filter, const float *bias,
+                      float slope, float *out)
+{
+    const int team = ctx->threads < 1 ? 1 : ctx->threads;
+    const block b = block_of(p, team);
+    const size_t bytes = (size_t)(team * b.floats + p->in_c) * sizeof(float);
+    void *work = NULL;
+    WF_TRY(wf_pool_take(ctx, bytes, &work));
+    float *const zeros = (float *)work + team * b.floats;
+    memset(zeros, 0, (size_t)p->in_c * sizeof *zeros);
+    const job j = {.in = in, .filter = filter, .bias = bias, .zeros = zeros, .slope = slope, .out = out};
+    /* Blocks go to whoever is free: a core may be busy with something else, and results do not depend on who computes.
+     */
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+    for (int64_t at = 0; at < b.blocks; at++)
+        run_block(p, &b, &j, at, (float *)work + omp_get_thread_num() * b.floats);
+    wf_pool_give(ctx, work, bytes);
+    return WF_OK;
+}

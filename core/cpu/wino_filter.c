@@ -1,0 +1,118 @@
+/* Filters into the transformed domain. */
+#include "core/cpu/simd_impl.h"
+#include "core/cpu/wino_impl.h"
+
+int64_t wf_wino_filter_count(const wf_wino *p)
+{
+    return p->out_phases * p->out_phases * p->points * p->k * p->width;
+}
+
+uint64_t wf_wino_filter_key(const wf_wino *p)
+{
+    uint64_t key = wf_hash_text(p->backward ? 1 : 0, "minimal filtering");
+    key = wf_hash_u64(key, (uint64_t)p->a);
+    /* Backwards, the parity of the pads says which taps belong to which phase. */
+    return p->backward && p->stride == 2 ? wf_hash_u64(key, (uint64_t)(2 * (p->pad[0] % 2) + p->pad[1] % 2)) : key;
+}
+
+/* The tap of the stored filter that is tap j of the small filter of a phase. */
+static int64_t tap_of(const wf_wino *p, int d, int64_t phase, int64_t j)
+{
+    if (!p->backward)
+        return p->stride * j + (p->stride == 2 ? phase : 0);
+    if (p->stride == 1)
+        return p->taps - 1 - j;
+    return 2 * (1 - j) + (phase + p->pad[d]) % 2;
+}
+
+int64_t wf_wino_tap(const wf_wino *p, int64_t phase_h, int64_t phase_w, int i, int j)
+{
+    return tap_of(p, 0, phase_h, i) * (p->stride == 2 ? 4 : 3) + tap_of(p, 1, phase_w, j);
+}
+
+static inline void line_6(const vec *g, int64_t s, vec *o, int64_t t)
+{
+    const vec g0 = g[0], g1 = g[s], g2 = g[2 * s], third = vec_of(1.0F / 3.0F), fifteenth = vec_of(1.0F / 15.0F);
+    const vec outer = (g0 + g2) * third, middle = g1 * third;
+    o[0] = g0;
+    o[t] = outer + middle;
+    o[2 * t] = middle - outer;
+    o[3 * t] = (vec_of(-16.0F) * g0 - vec_of(8.0F) * g1 - vec_of(4.0F) * g2) * fifteenth;
+    o[4 * t] = (g0 - vec_of(2.0F) * g1 + vec_of(4.0F) * g2) * fifteenth;
+    o[5 * t] = g2;
+}
+
+static inline void line_5(const vec *g, int64_t s, vec *o, int64_t t)
+{
+    const vec g0 = g[0], g1 = g[s], third = vec_of(1.0F / 3.0F);
+    o[0] = vec_of(-2.0F) * g0;
+    o[t] = (g0 + g1) * third;
+    o[2 * t] = g1 - g0;
+    o[3 * t] = (vec_of(8.0F) * g0 - vec_of(4.0F) * g1) * third;
+    o[4 * t] = g1;
+}
+
+/* Channels [c, c + 16) of one filter in all points; those from `channels` on are 0. */
+static void transform(const wf_wino *p, const float *w, int64_t c, int64_t channels, int64_t phase_h, int64_t phase_w,
+                      vec *out)
+{
+    vec row[3], half[18];
+    for (int i = 0; i < p->taps; i++) {
+        for (int j = 0; j < p->taps; j++)
+            row[j] =
+                vec_load_part(w + wf_wino_tap(p, phase_h, phase_w, i, j) * channels + c, wf_cpu_min(16, channels - c));
+        p->a == 6 ? line_6(row, 1, half + i * 6, 1) : line_5(row, 1, half + i * 5, 1);
+    }
+    for (int j = 0; j < p->a; j++)
+        p->a == 6 ? line_6(half + j, 6, out + j, 6) : line_5(half + j, 5, out + j, 5);
+}
+
+/* Where input k of the panel of output o lies, in a matrix of `width` columns. */
+static int64_t packed_at(const wf_wino *p, int64_t k, int64_t o)
+{
+    const int64_t panel = o / WINO_PANEL * WINO_PANEL, width = wf_cpu_min(WINO_PANEL, p->width - panel);
+    return panel * p->k + k * width + o - panel;
+}
+
+/* Backwards the stored channels are outputs, so vectors of them go where they belong. */
+static void filter_backward(const wf_wino *p, const float *w, int64_t f, int64_t phase, float *out)
+{
+    const int64_t taps = p->stride == 2 ? 16 : 9, matrix = p->k * p->width;
+    vec point[36];
+    for (int64_t c = 0; c < p->out_c; c += 16) {
+        transform(p, w + f * taps * p->out_c, c, p->out_c, phase / p->out_phases, phase % p->out_phases, point);
+        for (int64_t i = 0; i < p->points; i++)
+            vec_store(out + (phase * p->points + i) * matrix + packed_at(p, f, c), point[i]);
+    }
+}
+
+/* Forwards they are inputs: squares of 16 filters by 16 channels are transposed. */
+static void filter_forward(const wf_wino *p, const float *w, int64_t f, int64_t phase, float *out)
+{
+    const int64_t taps = p->stride == 2 ? 16 : 9, matrix = p->k * p->width;
+    const int64_t count = wf_cpu_min(16, p->out_c - f);
+    vec point[16][36];
+    for (int64_t c = 0; c < p->in_c; c += 16) {
+        for (int64_t i = 0; i < count; i++)
+            transform(p, w + (f + i) * taps * p->in_c, c, p->in_c, phase / p->in_phases, phase % p->in_phases,
+                      point[i]);
+        for (int64_t i = 0; i < p->points; i++)
+            for (int64_t l = 0; l < 16; l++) {
+                float *const to = out + i * matrix + packed_at(p, phase * p->in_c + c + l, f);
+                for (int64_t j = 0; j < 16; j++)
+                    to[j] = j < count ? point[j][i][l] : 0.0F;
+            }
+    }
+}
+
+void wf_wino_filter(const wf_ctx *ctx, const wf_wino *p, const float *w, float *out)
+{
+    const int64_t filters = p->backward ? p->k : p->width / 16;
+    const int64_t phases = p->in_phases * p->in_phases * p->out_phases * p->out_phases;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_wino_filter_count(p))) schedule(static)
+    for (int64_t at = 0; at < filters * phases; at++)
+        if (p->backward)
+            filter_backward(p, w, at / phases, at % phases, out);
+        else
+            filter_forward(p, w, at / phases * 16, at % phases, out);
+}

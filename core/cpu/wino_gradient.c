@@ -1,0 +1,161 @@
+/* Filter gradients by minimal filtering: dw = G' [(A dy A') times (B' x B)] G, the products summed over tiles.
+ *
+ * The gradients of all tiles are transformed first; then each thread takes units of input channels, transforms their
+ * tiles block by block and sums products in its cache. No sum is split between threads. Where the transformed gradients
+ * would be large, the tiles are taken in several rounds, which add to dw. */
+#include "core/cpu/simd_impl.h"
+#include "core/cpu/wino_impl.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum { ROUND_BYTES = 24 << 20, SUM_BYTES = 7 << 16, BLOCK_TILES = 64 };
+
+typedef struct grad {
+    const wf_wino *p;
+    const float *x, *dy, *zeros;
+    float *dw, *values; /* transformed gradients, [block][point][panel][tile][32] */
+    bool accumulate;
+    int64_t unit, units;                         /* input channels of a unit; units of all phases */
+    int64_t first, tiles;                        /* of this round */
+    int64_t panel_step, point_step, values_step; /* of values: to the next panel, point, block */
+    int64_t block_step;                          /* of a block of input values: point to point; [point][tile][unit] */
+    int64_t sum_step, sums_step;                 /* of sums: channel to channel, point to point */
+    int64_t work;                                /* floats of a thread */
+} grad;
+
+static grad grad_of(const wf_wino *p, const float *x, const float *dy, bool accumulate, float *dw)
+{
+    grad g = {.p = p, .x = x, .dy = dy, .dw = dw, .accumulate = accumulate};
+    const int64_t channel = p->points * p->out_c * (int64_t)sizeof(float);
+    g.unit = p->in_c % 32 == 0 && 32 * channel <= SUM_BYTES ? 32 : 16;
+    g.units = p->k / g.unit;
+    g.tiles = wf_cpu_min(p->tiles, ROUND_BYTES / channel / BLOCK_TILES * BLOCK_TILES + BLOCK_TILES);
+    g.panel_step = wf_wino_step(BLOCK_TILES * WINO_PANEL);
+    g.point_step = wf_wino_ceiling(p->out_c, WINO_PANEL) * g.panel_step;
+    g.values_step = p->points * g.point_step;
+    g.block_step = wf_wino_step(BLOCK_TILES * g.unit);
+    g.sum_step = wf_wino_step(p->out_c);
+    g.sums_step = wf_wino_step(g.unit * g.sum_step);
+    g.work = p->points * (g.block_step + g.sums_step);
+    return g;
+}
+
+/* Products of a block of tiles, added to sums. */
+static void multiply_block(const grad *g, int64_t at, int64_t count, const float *block, bool add, float *sums)
+{
+    const wf_wino *const p = g->p;
+    for (int64_t point = 0; point < p->points; point++)
+        for (int64_t o = 0; o < p->out_c; o += WINO_PANEL) {
+            const float *const values =
+                g->values + at / BLOCK_TILES * g->values_step + point * g->point_step + o / WINO_PANEL * g->panel_step;
+            for (int64_t c = 0; c < g->unit; c += WINO_ROWS)
+                wf_wino_multiply_transposed(count, wf_cpu_min(WINO_PANEL, p->out_c - o),
+                                            block + point * g->block_step + c, g->unit, values, WINO_PANEL, add,
+                                            sums + point * g->sums_step + c * g->sum_step + o, g->sum_step);
+        }
+}
+
+static inline void taps_6(const vec *u, int64_t s, vec *o, int64_t t)
+{
+    const vec u0 = u[0], u3 = u[3 * s], u4 = u[4 * s], third = vec_of(1.0F / 3.0F);
+    const vec sum = (u[s] + u[2 * s]) * third, difference = (u[s] - u[2 * s]) * third;
+    o[0] = vec_scaled(-16.0F / 15.0F, u3, vec_scaled(1.0F / 15.0F, u4, u0 + difference));
+    o[t] = vec_scaled(-8.0F / 15.0F, u3, vec_scaled(-2.0F / 15.0F, u4, sum));
+    o[2 * t] = vec_scaled(-4.0F / 15.0F, u3, vec_scaled(4.0F / 15.0F, u4, u[5 * s] + difference));
+}
+
+static inline void taps_5(const vec *u, int64_t s, vec *o, int64_t t)
+{
+    const vec u0 = u[0], u1 = u[s], u2 = u[2 * s], u3 = u[3 * s], u4 = u[4 * s];
+    o[0] = vec_scaled(-2.0F, u0, vec_scaled(1.0F / 3.0F, u1, vec_scaled(8.0F / 3.0F, u3, vec_of(0.0F) - u2)));
+    o[t] = vec_scaled(1.0F / 3.0F, u1, vec_scaled(-4.0F / 3.0F, u3, u2 + u4));
+}
+
+/* The taps of one input channel and sixteen outputs. */
+static void taps_of(const grad *g, const float *sums, vec tap[9])
+{
+    const int a = g->p->a, taps = g->p->taps;
+    vec row[6], half[18];
+    for (int i = 0; i < a; i++) {
+        for (int j = 0; j < a; j++)
+            row[j] = vec_load(sums + (i * a + j) * g->sums_step);
+        a == 6 ? taps_6(row, 1, half + i * taps, 1) : taps_5(row, 1, half + i * taps, 1);
+    }
+    for (int j = 0; j < taps; j++)
+        a == 6 ? taps_6(half + j, taps, tap + j, taps) : taps_5(half + j, taps, tap + j, taps);
+}
+
+/* Squares of 16 outputs by 16 channels into dw[out][tap][channel]. */
+static void store_square(const grad *g, const float *sums, int64_t o, int64_t channel, int64_t phase, bool add)
+{
+    const wf_wino *const p = g->p;
+    const int64_t all = p->stride == 2 ? 16 : 9, count = p->taps * p->taps;
+    vec tap[16][9];
+    for (int64_t c = 0; c < 16; c++)
+        taps_of(g, sums + c * g->sum_step + o, tap[c]);
+    for (int64_t t = 0; t < count; t++) {
+        const int64_t at =
+            wf_wino_tap(p, phase / p->in_phases, phase % p->in_phases, (int)t / p->taps, (int)t % p->taps);
+        for (int64_t l = 0; l < 16; l++) {
+            float *const to = g->dw + ((o + l) * all + at) * p->in_c + channel;
+            for (int64_t c = 0; c < 16; c++)
+                to[c] = add ? to[c] + tap[c][t][l] : tap[c][t][l];
+        }
+    }
+}
+
+static void run_unit(const grad *g, int64_t unit, float *work)
+{
+    const wf_wino *const p = g->p;
+    const int64_t phase = unit * g->unit / p->in_c, channel = unit * g->unit % p->in_c;
+    float *const block = work, *const sums = work + p->points * g->block_step;
+    for (int64_t at = 0; at < g->tiles; at += BLOCK_TILES) {
+        const int64_t count = wf_cpu_min(BLOCK_TILES, g->tiles - at);
+        for (int64_t t = 0; t < count; t++)
+            wf_wino_input_tile(p, g->x, g->zeros, g->first + at + t, phase / p->in_phases, phase % p->in_phases,
+                               channel, g->unit, block + t * g->unit, g->block_step);
+        multiply_block(g, at, count, block, at > 0, sums);
+    }
+    const bool add = g->accumulate || g->first > 0;
+    for (int64_t c = 0; c < g->unit; c += 16)
+        for (int64_t o = 0; o < p->out_c; o += 16)
+            store_square(g, sums + c * g->sum_step, o, channel + c, phase, add);
+}
+
+static void run_round(const grad *g, int team, float *work)
+{
+#pragma omp parallel num_threads(team)
+    {
+#pragma omp for schedule(static)
+        for (int64_t t = 0; t < g->tiles; t++)
+            wf_wino_gradient_tile(g->p, g->dy, g->zeros, g->first + t,
+                                  g->values + t / BLOCK_TILES * g->values_step + t % BLOCK_TILES * WINO_PANEL,
+                                  g->point_step, g->panel_step);
+#pragma omp for schedule(dynamic)
+        for (int64_t unit = 0; unit < g->units; unit++)
+            run_unit(g, unit, work + omp_get_thread_num() * g->work);
+    }
+}
+
+wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *p, const float *x, const float *dy, bool accumulate, float *dw)
+{
+    const int team = ctx->threads < 1 ? 1 : ctx->threads;
+    grad g = grad_of(p, x, dy, accumulate, dw);
+    const int64_t zeros = p->in_c > p->out_c ? p->in_c : p->out_c,
+                  values = wf_wino_ceiling(g.tiles, BLOCK_TILES) * g.values_step;
+    const size_t bytes = (size_t)(values + team * g.work + zeros) * sizeof(float);
+    void *work = NULL;
+    WF_TRY(wf_pool_take(ctx, bytes, &work));
+    g.values = work;
+    float *const blank = g.values + values + team * g.work;
+    memset(blank, 0, (size_t)zeros * sizeof *blank);
+    g.zeros = blank;
+    const int64_t round = g.tiles;
+    for (; g.first < p->tiles; g.first += round) {
+        g.tiles = wf_cpu_min(round, p->tiles - g.first);
+        run_round(&g, team, g.values + values);
+    }
+    wf_pool_give(ctx, work, bytes);
+    return WF_OK;
+}

@@ -1,0 +1,74 @@
+/* Convolution by minimal filtering (S. Winograd, "Arithmetic Complexity of Computations", 1980; A. Lavin and S. Gray,
+ * "Fast Algorithms for Convolutional Neural Networks", 2016), two-dimensional, f32, channels-last.
+ *
+ * Tiles of 4 x 4 outputs. Kernel 3 at stride 1: 6 x 6 products a tile where the direct form has 144. Kernel 4 at stride
+ * 2: the four phases of the input (backwards: of the output) see kernels of 2, 5 x 5 products where the direct form has
+ * 64. The points (0, 1, -1, 1/2, -2, infinity) and (0, 1, -1, -1/2, infinity) keep the rounding error at about twice
+ * that of the direct sum.
+ */
+#ifndef WF_CORE_CPU_WINO_IMPL_H
+#define WF_CORE_CPU_WINO_IMPL_H
+
+#include "core/cpu/cpu_impl.h"
+
+static inline int64_t wf_wino_ceiling(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Rows and points are an odd number of cache lines apart, so that they do not fall on the same sets. */
+static inline int64_t wf_wino_step(int64_t floats)
+{
+    return (wf_wino_ceiling(floats, 16) | 1) * 16;
+}
+
+enum { WINO_TILE = 4, WINO_PANEL = 32, WINO_ROWS = 8 };
+
+typedef struct wf_wino {
+    bool backward;
+    int a, taps;                                      /* products and taps per dimension: 6 and 3, or 5 and 2 */
+    int64_t points;                                   /* a a */
+    int64_t stride, pad[2];                           /* of the convolution */
+    int64_t n, in_h, in_w, in_c, out_h, out_w, out_c; /* in and out as this direction reads and writes them */
+    int64_t in_phases, out_phases;                    /* 1 or 2 per dimension */
+    int64_t off[2][2]; /* first input of tile 0, by dimension and phase; phases are of the input, or the output */
+    int64_t k;         /* in_phases^2 in_c */
+    int64_t width;     /* out_c, filled up to whole vectors */
+    int64_t tiles_h, tiles_w, tiles;
+} wf_wino;
+
+/* Whether this form takes the call and pays; fills the plan. x and y are the input and output of the direction. */
+bool wf_wino_plan(const wf_ctx *ctx, bool backward, const wf_conv_geom *geom, const wf_array *in, const wf_array *w,
+                  const wf_array *out, wf_wino *plan);
+/* Floats of the transformed filter, and the transformation: [out phase][point][panel of 32 outputs][k][32]; outputs are
+ * filled up with 0. */
+int64_t wf_wino_filter_count(const wf_wino *plan);
+void wf_wino_filter(const wf_ctx *ctx, const wf_wino *plan, const float *w, float *out);
+uint64_t wf_wino_filter_key(const wf_wino *plan);
+
+/* The convolution; bias may be NULL; values below 0 are multiplied by slope (1: no activation). */
+wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *plan, const float *in, const float *filter, const float *bias,
+                      float slope, float *out);
+
+/* dw, or dw += it with `accumulate`; the plan is the forward one. */
+wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *plan, const float *x, const float *dy, bool accumulate,
+                           float *dw);
+
+/* Channels [first, first + channels) of one tile of one phase into values[point][channel]; `zeros` has in_c of them. */
+void wf_wino_input_tile(const wf_wino *plan, const float *in, const float *zeros, int64_t tile, int64_t phase_h,
+                        int64_t phase_w, int64_t first, int64_t channels, float *values, int64_t point_step);
+/* One tile of output gradients into values[point][panel][32]; `zeros` has out_c of them. */
+void wf_wino_gradient_tile(const wf_wino *plan, const float *dy, const float *zeros, int64_t tile, float *values,
+                           int64_t point_step, int64_t panel_step);
+/* One tile out of products[point][width]. */
+void wf_wino_output_tile(const wf_wino *plan, const float *products, int64_t point_step, int64_t tile, int64_t phase_h,
+                         int64_t phase_w, const float *bias, float slope, float *out);
+/* c[8][n] = a[8][k] b[k][n], n 32 or 16. */
+void wf_wino_multiply(int64_t k, int64_t n, const float *a, int64_t a_step, const float *b, float *c, int64_t c_step);
+/* c[8][n] = (or +=) a[k][8] transposed times b[k][n], n 32 or 16. */
+void wf_wino_multiply_transposed(int64_t k, int64_t n, const float *a, int64_t a_step, const float *b, int64_t b_step,
+                                 bool accumulate, float *c, int64_t c_step);
+/* The tap of the stored filter, row-major, that is tap (i, j) of the small filter of a phase. */
+int64_t wf_wino_tap(const wf_wino *plan, int64_t phase_h, int64_t phase_w, int i, int j);
+
+#endif

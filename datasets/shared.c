@@ -1,0 +1,176 @@
+#include "datasets/shared.h"
+
+#include "comm/comm_author.h"
+#include "datasets/dataset_author.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct wf_shared_iter {
+    wf_comm *comm;
+    wf_iter *iter; /* on the root */
+    int root;
+    wf_tensor *x, *labels; /* elsewhere, of the last batch */
+};
+
+/* What the others are told of a tensor; rank -1: there is none. */
+typedef struct form {
+    int32_t dtype, order, rank, pad;
+    int64_t dim[WF_MAX_RANK];
+} form;
+
+typedef struct heading {
+    form x, labels;
+    int64_t size, global, epoch, index, last;
+} heading;
+
+wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root)
+{
+    const bool reads = comm && wf_comm_rank(comm) == root;
+    wf_shared_iter *shared = NULL;
+    if (comm && root >= 0 && root < wf_comm_size(comm) && (iter || !reads))
+        shared = wf_calloc(wf_comm_ctx(comm), 1, sizeof *shared);
+    if (!shared) {
+        wf_iter_free(iter);
+        if (!comm || (reads && !iter))
+            return NULL;
+        WF_CHECK_NULL(root >= 0 && root < wf_comm_size(comm), WF_ERR_ARGUMENT, "root %d: should be 0 to %d", root,
+                      wf_comm_size(comm) - 1);
+        return wf_error_null();
+    }
+    if (!reads)
+        wf_iter_free(iter);
+    *shared = (wf_shared_iter){.comm = comm, .iter = reads ? iter : NULL, .root = root};
+    wf_live_add(wf_comm_ctx(comm), WF_LIVE_ITER, 1);
+    return shared;
+}
+
+void wf_shared_free(wf_shared_iter *shared)
+{
+    if (!shared)
+        return;
+    wf_iter_free(shared->iter);
+    wf_tensor_free(shared->x);
+    wf_tensor_free(shared->labels);
+    wf_live_add(wf_comm_ctx(shared->comm), WF_LIVE_ITER, -1);
+    free(shared);
+}
+
+static form form_of(const wf_tensor *tensor)
+{
+    form f = {.rank = -1};
+    if (!tensor)
+        return f;
+    f.dtype = (int32_t)tensor->dtype;
+    f.order = (int32_t)tensor->order;
+    f.rank = tensor->shape.rank;
+    memcpy(f.dim, tensor->shape.dim, sizeof f.dim);
+    return f;
+}
+
+static wf_status read_batch(wf_shared_iter *shared, wf_batch *batch)
+{
+    WF_TRY(wf_iter_next(shared->iter, batch));
+    WF_CHECK(!batch->x->layout.known, WF_ERR_UNSUPPORTED,
+             "shared batches of a scattered data set: the root's data set should be whole");
+    return WF_OK;
+}
+
+/* Room for what comes; that of the last batch where it is alike. */
+static wf_status make_room(wf_shared_iter *shared, const form *f, wf_tensor **tensor)
+{
+    const form has = form_of(*tensor);
+    if (memcmp(&has, f, sizeof has) == 0)
+        return WF_OK;
+    wf_tensor_free(*tensor);
+    *tensor = NULL;
+    if (f->rank < 0)
+        return WF_OK;
+    *tensor = wf_tensor_new_ordered(wf_comm_ctx(shared->comm), (wf_dtype)f->dtype, wf_shape_make(f->rank, f->dim),
+                                    (wf_order)f->order);
+    return *tensor ? WF_OK : wf_error_take("room for a batch", __FILE__, __LINE__);
+}
+
+static wf_status receive(wf_shared_iter *shared, const heading *h, wf_batch *batch)
+{
+    if (!shared->iter) {
+        WF_TRY(make_room(shared, &h->x, &shared->x));
+        WF_TRY(make_room(shared, &h->labels, &shared->labels));
+        *batch = (wf_batch){.x = shared->x,
+                            .labels = shared->labels,
+                            .size = h->size,
+                            .global = h->global,
+                            .epoch = h->epoch,
+                            .index = h->index,
+                            .last = h->last != 0};
+    }
+    WF_TRY(wf_bcast(shared->comm, batch->x, shared->root));
+    return batch->labels ? wf_bcast(shared->comm, batch->labels, shared->root) : WF_OK;
+}
+
+wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch)
+{
+    WF_NEED(shared);
+    WF_NEED(batch);
+    heading h = {0};
+    wf_status status = shared->iter ? read_batch(shared, batch) : WF_OK;
+    WF_TRY(wf_spread_status(shared->comm, status, shared->root));
+    if (shared->iter)
+        h = (heading){.x = form_of(batch->x),
+                      .labels = form_of(batch->labels),
+                      .size = batch->size,
+                      .global = batch->global,
+                      .epoch = batch->epoch,
+                      .index = batch->index,
+                      .last = batch->last};
+    WF_TRY(wf_bcast_bytes(shared->comm, &h, sizeof h, shared->root));
+    status = receive(shared, &h, batch);
+    return status == WF_OK ? WF_OK : wf_comm_post_failure(shared->comm, status);
+}
+
+/* What must be equal; the seed is rank 0's. */
+typedef struct order {
+    int64_t count, size, flags;
+    uint64_t seed;
+} order;
+
+static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
+{
+    void *all = NULL;
+    const int size = wf_comm_size(comm);
+    const size_t bytes = (size_t)size * sizeof(order);
+    WF_TRY(wf_dataset_open(dataset));
+    const order mine = {.count = dataset->info.count,
+                        .size = opts->size,
+                        .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once,
+                        .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};
+    WF_CHECK(!dataset->comm, WF_ERR_UNSUPPORTED, "synchronized batches of a scattered data set: should be whole");
+    WF_TRY(wf_host_take(comm, bytes, &all));
+    const order *table = all;
+    wf_status status = wf_allgather_bytes(comm, &mine, sizeof mine, all);
+    for (int r = 1; r < size && status == WF_OK; r++) {
+        if (table[r].count != table[0].count)
+            status = WF_RAISE(WF_ERR_ARGUMENT, "synchronized batches of %lld samples on rank 0 and %lld on rank %d",
+                              (long long)table[0].count, (long long)table[r].count, r);
+        else if (table[r].size != table[0].size || table[r].flags != table[0].flags)
+            status = WF_RAISE(WF_ERR_ARGUMENT, "synchronized batches with other options on rank %d than on rank 0", r);
+    }
+    if (status == WF_OK)
+        opts->seed = table[0].seed;
+    wf_host_give(comm, all, bytes);
+    return status;
+}
+
+wf_iter *wf_synchronized_batches(wf_comm *comm, wf_dataset *dataset, wf_batch_opts opts)
+{
+    if (!comm) {
+        wf_dataset_free(dataset);
+        return NULL;
+    }
+    wf_status status = dataset ? agree(comm, dataset, &opts) : wf_error_take("dataset", __FILE__, __LINE__);
+    if (status == WF_OK)
+        return wf_batches(dataset, opts);
+    wf_comm_post_failure(comm, status);
+    wf_dataset_free(dataset);
+    return wf_error_null();
+}

@@ -1,0 +1,236 @@
+/* A U-Net that finds what is round in images too large for one rank: each rank makes, sees and holds its part alone.
+ *
+ *     mpirun -np 4 segment --size 1024 --mesh height=2,width=2
+ *     mpirun -np 8 segment --dims 3 --size 128 --mesh depth=2,height=2,width=2
+ */
+#include "examples/models/unet.h"
+#include "examples/parallel.h"
+#include "examples/shapes.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define NEVER_TRAINED_ON ((int64_t)1 << 40) /* images from this number on */
+
+typedef struct settings {
+    const char *communicator, *out;
+    int64_t size, dims, channels, depth, batch, iterations, log_every, seed;
+    double lr;
+    parallel how;
+} settings;
+
+/* This rank's part of a batch, and room for it on the host. */
+typedef struct part {
+    wf_layout layout;
+    wf_tensor *x, *mask;
+    float *host_x, *host_mask, *host_scores;
+} part;
+
+typedef struct trainer {
+    wf_comm *comm;
+    const settings *s;
+    wf_layer *model;
+    wf_optim *optim;
+    wf_tape *tape;
+    part part;
+    FILE *log; /* on rank 0 */
+    double start, last;
+} trainer;
+
+static settings read_settings(int argc, char **argv)
+{
+    settings s = {.communicator = "auto",
+                  .out = "segment",
+                  .size = 1024,
+                  .dims = 2,
+                  .channels = 8,
+                  .depth = 4,
+                  .batch = 2,
+                  .iterations = 200,
+                  .log_every = 10,
+                  .lr = 2e-3,
+                  .how = {.how = "spatial", .sync_bn = true}};
+    const example_option table[] = {
+        {"communicator", "NAME", "how ranks talk: auto, naive, flat", .text = &s.communicator},
+        {"size", "N", "pixels along each side", .number = &s.size, .least = 1},
+        {"dims", "N", "2: images, 3: volumes", .number = &s.dims, .least = 2},
+        {"channels", "N", "channels of the U-Net at full resolution", .number = &s.channels, .least = 1},
+        {"depth", "N", "times that the U-Net halves the sides", .number = &s.depth, .least = 1},
+        {"batch", "N", "images in a step, over all ranks", .number = &s.batch, .least = 1},
+        {"iterations", "N", "steps", .number = &s.iterations, .least = 1},
+        {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest (height: all)",
+         .text = &s.how.axes},
+        {"lr", "X", "learning rate", .real = &s.lr},
+        {"seed", "N", "of images and all random numbers", .number = &s.seed},
+        {"log-every", "N", "steps from line to line", .number = &s.log_every, .least = 1},
+        {"out", "DIR", "folder for log.jsonl and segment.png", .text = &s.out},
+        {0}};
+    example_options(argc, argv, "Trains a U-Net on images that are cut over all ranks of mpirun.", table);
+    return s;
+}
+
+static void check_sizes(wf_comm *comm, const settings *s)
+{
+    char complaint[256] = "";
+    if (s->dims > 3)
+        snprintf(complaint, sizeof complaint, "--dims %lld: should be 2 or 3", (long long)s->dims);
+    else if (s->depth > 16 || s->size % ((int64_t)1 << s->depth) != 0)
+        snprintf(complaint, sizeof complaint, "--size %lld: does not halve evenly %lld times, as --depth says",
+                 (long long)s->size, (long long)s->depth);
+    example_agree(comm, *complaint ? complaint : NULL);
+}
+
+static part part_new(wf_comm *comm, const settings *s)
+{
+    part p = {0};
+    const wf_shape whole =
+        s->dims == 3 ? WF_SHAPE(s->batch, 1, s->size, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size);
+    example_check(comm, wf_mesh_layout_activation(s->how.mesh, whole, &p.layout));
+    p.x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(p.layout.box));
+    p.mask = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(p.layout.box));
+    WF_MUST(wf_check(p.mask));
+    WF_MUST(wf_tensor_set_layout(p.x, p.layout));
+    WF_MUST(wf_tensor_set_layout(p.mask, p.layout));
+    const size_t count = (size_t)wf_tensor_count(p.x) + 1; /* a rank may have no pixels */
+    p.host_x = calloc(count, sizeof *p.host_x);
+    p.host_mask = calloc(count, sizeof *p.host_mask);
+    p.host_scores = calloc(count, sizeof *p.host_scores);
+    if (!p.host_x || !p.host_mask || !p.host_scores)
+        example_abort("no memory for %zu pixels", count);
+    return p;
+}
+
+static void part_free(part *p)
+{
+    free(p->host_x);
+    free(p->host_mask);
+    free(p->host_scores);
+    wf_tensor_free(p->x);
+    wf_tensor_free(p->mask);
+}
+
+static void part_draw(part *p, const settings *s, int64_t first)
+{
+    const size_t bytes = wf_tensor_bytes(p->x);
+    shapes_draw((uint64_t)s->seed, first, s->size, p->layout.box, p->host_x, p->host_mask);
+    WF_MUST(wf_tensor_import(p->x, p->host_x, bytes));
+    WF_MUST(wf_tensor_import(p->mask, p->host_mask, bytes));
+}
+
+/* Cut as the images are, also where the layers would have cut them elsewhere. */
+static wf_var *scores_of(const trainer *t)
+{
+    return wf_redistribute(wf_apply(t->model, wf_input(t->tape, t->part.x)), t->part.layout);
+}
+
+/* Pixels that are round and found, over pixels that are either: of the whole batch, on every rank. */
+static double iou(const trainer *t, const wf_tensor *scores)
+{
+    int64_t count[2] = {0};
+    const part *p = &t->part;
+    WF_MUST(wf_tensor_export(scores, p->host_scores, wf_tensor_bytes(scores)));
+    for (int64_t i = 0; i < wf_tensor_count(scores); i++) {
+        const bool is = p->host_mask[i] > 0.5f, found = p->host_scores[i] > 0;
+        count[0] += is && found;
+        count[1] += is || found;
+    }
+    WF_MUST(wf_allreduce_i64(t->comm, count, 2, WF_SUM));
+    return count[1] ? (double)count[0] / (double)count[1] : 1;
+}
+
+static void report(trainer *t, int64_t iteration, int64_t steps, double loss, double quality)
+{
+    const double now = example_seconds(), rate = (double)(steps * t->s->batch) / (now - t->last);
+    t->last = now;
+    if (!isfinite(loss))
+        example_abort("iteration %lld: the loss is %g", (long long)iteration, loss);
+    if (!t->log)
+        return;
+    printf("iteration %lld  loss %.4f  IoU %.4f  %.2f images/s\n", (long long)iteration, loss, quality, rate);
+    fflush(stdout);
+    example_log(t->log,
+                "{\"iteration\": %lld, \"loss\": %.9g, \"iou\": %.9g, \"images_per_second\": %.4g, "
+                "\"elapsed_seconds\": %.3f}",
+                (long long)iteration, loss, quality, rate, now - t->start);
+}
+
+static void train(trainer *t)
+{
+    int64_t logged = 0;
+    for (int64_t i = 1; i <= t->s->iterations; i++) {
+        part_draw(&t->part, t->s, (i - 1) * t->s->batch);
+        wf_var *scores = scores_of(t);
+        wf_tensor *kept = wf_keep(scores);
+        wf_var *loss = wf_bce_logits_with(scores, t->part.mask);
+        WF_MUST(wf_optim_step(t->optim, loss));
+        if (i == t->s->iterations || i % t->s->log_every == 0) {
+            report(t, i, i - logged, wf_item(loss), iou(t, kept));
+            logged = i;
+        }
+        wf_tensor_free(kept);
+        WF_MUST(wf_tape_reset(t->tape));
+    }
+}
+
+/* Rows of three columns: image, mask and prediction; of a volume, its middle slice. */
+static wf_var *picture(const trainer *t, wf_var *scores)
+{
+    wf_var *x = wf_input(t->tape, t->part.x), *mask = wf_input(t->tape, t->part.mask);
+    wf_var *whole = wf_unshard(wf_concat(3, (wf_var *[]){x, mask, wf_sigmoid(scores)}, 1));
+    wf_box slice = wf_box_of_shape(wf_var_shape(whole));
+    if (t->s->dims == 3) {
+        slice.lo[2] = t->s->size / 2;
+        slice.hi[2] = slice.lo[2] + 1;
+    }
+    return wf_reshape(wf_slice(whole, slice), WF_SHAPE(t->s->batch * 3, 1, t->s->size, t->s->size));
+}
+
+static void evaluate(trainer *t)
+{
+    WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
+    part_draw(&t->part, t->s, NEVER_TRAINED_ON);
+    wf_var *scores = scores_of(t);
+    WF_MUST(wf_check(scores));
+    const double quality = iou(t, wf_value(scores));
+    wf_var *images = picture(t, scores);
+    WF_MUST(wf_check(images));
+    if (t->log) {
+        const char *path = example_path(t->s->out, "segment.png");
+        const int64_t rows = t->s->batch < 4 ? t->s->batch : 4;
+        WF_MUST(wf_write_png_grid(path, wf_value(images), rows, 3, 0, 1));
+        printf("\nOn images never trained on: IoU %.4f.\n", quality);
+        printf("Look at %s: image, mask and prediction; numbers are in %s/log.jsonl.\n", path, t->s->out);
+    }
+    WF_MUST(wf_tape_reset(t->tape));
+}
+
+int main(int argc, char **argv)
+{
+    settings s = read_settings(argc, argv);
+    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    example_check(comm, wf_check(comm));
+    check_sizes(comm, &s);
+    parallel_open(&s.how, comm);
+
+    const unet_opts opts = {.dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth};
+    trainer t = {.comm = comm, .s = &s, .model = unet(wf_comm_ctx(comm), opts)};
+    parallel_model(&s.how, comm, t.model);
+    t.optim = wf_mesh_multi_node(s.how.mesh, wf_adam(t.model, (wf_adam_opts){.lr = s.lr}));
+    t.tape = wf_tape_new(wf_comm_ctx(comm));
+    example_check(comm, wf_check(t.optim));
+    t.part = part_new(comm, &s);
+    t.log = example_create(comm, s.out, "log.jsonl");
+    t.start = t.last = example_seconds();
+    train(&t);
+    evaluate(&t);
+
+    if (t.log)
+        fclose(t.log);
+    part_free(&t.part);
+    wf_tape_free(t.tape);
+    wf_optim_free(t.optim);
+    wf_layer_free(t.model);
+    parallel_close(&s.how);
+    WF_MUST(wf_comm_close(comm));
+    return 0;
+}

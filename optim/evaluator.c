@@ -1,0 +1,148 @@
+#include "optim/evaluator.h"
+
+#include "comm/comm_author.h"
+#include "core/context_author.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME = 64 };
+
+typedef struct entry {
+    char name[NAME];
+    double sum, weight;
+} entry;
+
+typedef struct entries {
+    entry *item;
+    int64_t n, cap;
+} entries;
+
+struct wf_evaluator {
+    wf_comm *comm;
+    entries local, result;
+};
+
+wf_evaluator *wf_evaluator_new(wf_comm *comm)
+{
+    if (!comm)
+        return NULL;
+    wf_evaluator *evaluator = wf_calloc(wf_comm_ctx(comm), 1, sizeof *evaluator);
+    if (!evaluator)
+        return wf_error_null();
+    evaluator->comm = comm;
+    return evaluator;
+}
+
+void wf_evaluator_free(wf_evaluator *evaluator)
+{
+    if (!evaluator)
+        return;
+    free(evaluator->local.item);
+    free(evaluator->result.item);
+    free(evaluator);
+}
+
+static entry *find(const entries *list, const char *name)
+{
+    for (int64_t i = 0; name && i < list->n; i++)
+        if (!strcmp(list->item[i].name, name))
+            return &list->item[i];
+    return NULL;
+}
+
+static wf_status add(wf_ctx *ctx, entries *list, const char *name, double sum, double weight)
+{
+    entry *e = find(list, name);
+    if (!e && list->n == list->cap) {
+        const int64_t cap = list->cap ? 2 * list->cap : 8;
+        entry *item = wf_realloc(ctx, list->item, (size_t)cap * sizeof *item);
+        if (!item)
+            return WF_ERR_MEMORY;
+        list->item = item;
+        list->cap = cap;
+    }
+    if (!e) {
+        e = &list->item[list->n++];
+        memset(e, 0, sizeof *e);
+        memcpy(e->name, name, strlen(name));
+    }
+    e->sum += sum;
+    e->weight += weight;
+    return WF_OK;
+}
+
+wf_status wf_evaluator_add_sum(wf_evaluator *evaluator, const char *name, double sum, double weight)
+{
+    WF_NEED(evaluator);
+    WF_NEED(name);
+    WF_CHECK(*name && strlen(name) < NAME, WF_ERR_ARGUMENT, "\"%s\" as a name: should have 1 to %d characters", name,
+             NAME - 1);
+    WF_CHECK(weight >= 0 && isfinite(weight), WF_ERR_ARGUMENT, "%s with weight %g: should be 0 or more", name, weight);
+    return add(wf_comm_ctx(evaluator->comm), &evaluator->local, name, sum, weight);
+}
+
+wf_status wf_evaluator_add(wf_evaluator *evaluator, const char *name, double mean, double weight)
+{
+    return wf_evaluator_add_sum(evaluator, name, weight == 0 ? 0 : mean * weight, weight);
+}
+
+/* all: `most` entries a rank, nameless where it has fewer. */
+static wf_status collect(wf_evaluator *evaluator, int64_t most, entry *all)
+{
+    wf_comm *comm = evaluator->comm;
+    const int size = wf_comm_size(comm);
+    entry *own = all + size * most;
+    memset(own, 0, (size_t)most * sizeof *own);
+    if (evaluator->local.n)
+        memcpy(own, evaluator->local.item, (size_t)evaluator->local.n * sizeof *own);
+    WF_TRY(wf_allgather_bytes(comm, own, (size_t)most * sizeof *own, all));
+    evaluator->result.n = 0;
+    for (int64_t i = 0; i < size * most; i++)
+        if (all[i].name[0])
+            WF_TRY(add(wf_comm_ctx(comm), &evaluator->result, all[i].name, all[i].sum, all[i].weight));
+    evaluator->local.n = 0;
+    return WF_OK;
+}
+
+wf_status wf_evaluator_finish(wf_evaluator *evaluator)
+{
+    WF_NEED(evaluator);
+    wf_comm *comm = evaluator->comm;
+    int64_t most = evaluator->local.n;
+    void *all = NULL;
+    WF_TRY(wf_allreduce_i64(comm, &most, 1, WF_MAX));
+    const size_t bytes = (size_t)(wf_comm_size(comm) + 1) * (size_t)most * sizeof(entry);
+    wf_status status = wf_host_take(comm, bytes, &all);
+    if (status == WF_OK && most > 0)
+        status = collect(evaluator, most, all);
+    if (most == 0)
+        evaluator->result.n = 0;
+    if (status != WF_OK)
+        status = wf_comm_post_failure(comm, status);
+    wf_host_give(comm, all, bytes);
+    return status;
+}
+
+int64_t wf_evaluator_count(const wf_evaluator *evaluator)
+{
+    return evaluator ? evaluator->result.n : 0;
+}
+
+const char *wf_evaluator_name(const wf_evaluator *evaluator, int64_t i)
+{
+    return evaluator && i >= 0 && i < evaluator->result.n ? evaluator->result.item[i].name : NULL;
+}
+
+double wf_evaluator_mean(const wf_evaluator *evaluator, const char *name)
+{
+    const entry *e = evaluator ? find(&evaluator->result, name) : NULL;
+    return e && e->weight > 0 ? e->sum / e->weight : NAN;
+}
+
+double wf_evaluator_weight(const wf_evaluator *evaluator, const char *name)
+{
+    const entry *e = evaluator ? find(&evaluator->result, name) : NULL;
+    return e ? e->weight : 0;
+}

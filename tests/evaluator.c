@@ -1,0 +1,131 @@
+/* Figures over all ranks count every sample once; running statistics are those of all samples. */
+#include "optim/evaluator.h"
+#include "core/core.h"
+#include "layers/layers.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+
+static wf_comm *comm;
+static wf_ctx *ctx;
+static int rank, size;
+
+static double sample(int64_t i)
+{
+    return 0.25 * (double)(i * i % 23);
+}
+
+/* n samples in batches of 3, in blocks over the ranks. */
+static void samples(int64_t n)
+{
+    int64_t lo, hi;
+    double want = 0;
+    wf_evaluator *e = wf_evaluator_new(comm);
+    wf_block(n, size, rank, &lo, &hi);
+    for (int64_t i = 0; i < n; i++)
+        want += sample(i) / (double)n;
+    for (int round = 0; round < 2; round++) {
+        for (int64_t i = lo; i < hi; i += 3) {
+            const int64_t end = i + 3 < hi ? i + 3 : hi;
+            double sum = 0;
+            for (int64_t k = i; k < end; k++)
+                sum += sample(k);
+            WF_EXPECT_OK(wf_evaluator_add(e, "loss", sum / (double)(end - i), (double)(end - i)));
+            WF_EXPECT_OK(wf_evaluator_add_sum(e, "sum", sum, (double)(end - i)));
+        }
+        WF_EXPECT_OK(wf_evaluator_finish(e));
+        const double mean = wf_evaluator_mean(e, "loss"), exact = wf_evaluator_mean(e, "sum");
+        WF_EXPECT(n == 0 ? isnan(mean) : fabs(mean - want) < 1e-12 && fabs(exact - want) < 1e-12,
+                  "%lld samples: %g and %g, should be %g", (long long)n, mean, exact, want);
+        WF_EXPECT(wf_evaluator_weight(e, "loss") == (double)n, "weight %g", wf_evaluator_weight(e, "loss"));
+    }
+    wf_evaluator_free(e);
+}
+
+static void any_count(void)
+{
+    static const int64_t counts[] = {0, 1, 2, 3, 7, 10, 31, 100};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        samples(counts[i]);
+}
+
+/* Each rank has a name of its own, and NaN of an empty batch does no harm. */
+static void names(void)
+{
+    static const char *const own[] = {"a", "b", "c", "d"};
+    wf_evaluator *e = wf_evaluator_new(comm);
+    WF_EXPECT_OK(wf_evaluator_add(e, own[rank], rank + 1, 2));
+    WF_EXPECT_OK(wf_evaluator_add(e, "all", NAN, 0));
+    WF_EXPECT_OK(wf_evaluator_finish(e));
+    WF_EXPECT(wf_evaluator_count(e) == size + 1, "%lld names", (long long)wf_evaluator_count(e));
+    for (int r = 0; r < size; r++)
+        WF_EXPECT(wf_evaluator_mean(e, own[r]) == r + 1, "%s is %g", own[r], wf_evaluator_mean(e, own[r]));
+    WF_EXPECT(!strcmp(wf_evaluator_name(e, 0), "a") && !strcmp(wf_evaluator_name(e, 1), "all"), "%s then %s",
+              wf_evaluator_name(e, 0), wf_evaluator_name(e, 1));
+    WF_EXPECT(isnan(wf_evaluator_mean(e, "all")) && isnan(wf_evaluator_mean(e, "none")), "means of nothing");
+    WF_EXPECT(!wf_evaluator_name(e, size + 1), "a name too many");
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_evaluator_add(e, "", 1, 1));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_evaluator_add(e, "x", 1, -1));
+    wf_evaluator_free(e);
+}
+
+static double of_rank(int r, int64_t c, bool variance)
+{
+    return variance ? 1 + 0.5 * r + (double)c : 2.0 * r - (double)c;
+}
+
+static void set(wf_param *param, int r, bool variance)
+{
+    float host[3];
+    for (int64_t c = 0; c < 3; c++)
+        host[c] = (float)of_rank(r, c, variance);
+    WF_EXPECT_OK(wf_tensor_import(wf_param_value(param), host, sizeof host));
+}
+
+static void expect_param(wf_param *param, const double *want)
+{
+    float host[3];
+    double got[3];
+    WF_EXPECT_OK(wf_tensor_export(wf_param_value(param), host, sizeof host));
+    for (int c = 0; c < 3; c++)
+        got[c] = host[c];
+    WF_EXPECT(test_distance(3, got, want) < 1e-6, "%s is off by %g", wf_param_path(param), test_distance(3, got, want));
+}
+
+/* Rank r counts r + 1; what is learned stays. */
+static void statistics(void)
+{
+    double mean[3] = {0}, var[3] = {0}, gamma[3];
+    wf_layer *model = wf_sequential(ctx, WF_LAYERS(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3})));
+    wf_param *gain = wf_layer_param(model, "0/gamma");
+    set(gain, rank, false);
+    set(wf_layer_param(model, "0/avg_mean"), rank, false);
+    set(wf_layer_param(model, "0/avg_var"), rank, true);
+    for (int c = 0; c < 3; c++) {
+        const double total = size * (size + 1) / 2.0;
+        gamma[c] = of_rank(rank, c, false);
+        for (int r = 0; r < size; r++)
+            mean[c] += (r + 1) / total * of_rank(r, c, false);
+        for (int r = 0; r < size; r++)
+            var[c] += (r + 1) / total * (of_rank(r, c, true) + pow(of_rank(r, c, false) - mean[c], 2));
+    }
+    WF_EXPECT_OK(wf_allreduce_persistent(comm, model, rank + 1));
+    expect_param(wf_layer_param(model, "0/avg_mean"), mean);
+    expect_param(wf_layer_param(model, "0/avg_var"), var);
+    expect_param(gain, gamma);
+    wf_layer_free(model);
+}
+
+int main(int argc, char **argv)
+{
+    comm = wf_comm_open(&argc, &argv, "flat");
+    if (!comm)
+        return 1;
+    ctx = wf_comm_ctx(comm);
+    rank = wf_comm_rank(comm);
+    size = wf_comm_size(comm);
+    const int result = test_main(
+        argc, argv, (test_case[]){{"any_count", any_count}, {"names", names}, {"statistics", statistics}, {0}});
+    return wf_comm_close(comm) == WF_OK ? result : 1;
+}
