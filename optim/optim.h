@@ -41,9 +41,9 @@ void wf_optim_free(wf_optim *optim);
 /* One step: gradients of the model's trainable parameters from zero, backward from the scalar `loss` towards them
  * alone, clipping, update. A trainable parameter that the loss does not reach has a zero gradient and is updated like
  * the others (momentum and weight decay act on it); wf_param_set_trainable leaves one alone. wf_no_loss gives zero
- * gradients. WF_ERR_STATE if the loss depends on no parameter and no leaf, or is one rank's part of a global mean and the
- * optimizer is not a multi-node one. After a multi-node step wf_item(loss) is the loss over all ranks. Collective for
- * wf_multi_node optimizers. */
+ * gradients. WF_ERR_STATE if the loss depends on no parameter and no leaf, or is one rank's part of a global mean and
+ * the optimizer is not a multi-node one. After a multi-node step wf_item(loss) is the loss over all ranks. Collective
+ * for wf_multi_node optimizers. */
 wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* The update alone, with the gradients that wf_backward left; parameters that have had none are left alone.
  * WF_ERR_STATE for multi-node optimizers, and if no parameter has a gradient. */

@@ -46,8 +46,7 @@ median() {
 row() {
     : >"$work/weft"
     : >"$work/torch"
-    variant=
-    if [ -n "$python" ]; then
+    if [ -n "$python" ] && [ "$2" = 1 ]; then # the row with two processes takes what was the fastest in one
         variant=$("$python" "$here/bench_torch.py" --pick --batch "$4" --channels "$1" --threads "$3" \
             --iterations "$5" 2>/dev/null)
     fi
@@ -62,6 +61,7 @@ row() {
     printf '%8s  %9s  %7s  %5s  %10s  %10s  %5s  %s\n' "$1" "$2" "$3" "$4" "$w" "${t:--}" "$ratio" "$variant"
 }
 
+variant=
 python=$(find_torch)
 if [ -n "$python" ]; then
     "$python" -c 'import torch; print("PyTorch", torch.__version__)'
