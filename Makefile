@@ -22,7 +22,7 @@ demo: configure
 	mpirun -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
 
 test: build
-	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE large
 
 bench: configure
 	$(COMPILE) --target bench_dcgan bench_allreduce

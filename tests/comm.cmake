@@ -9,6 +9,10 @@ weft_test(comm_faults LEVEL comm RANKS 1 2 3 4)
 weft_test(comm_timeout LEVEL comm RANKS 2 3 4)
 weft_test(comm_leaves LEVEL comm RANKS 2 4)
 
+# Gigabytes: left out of `make test`.
+weft_test(comm_large LEVEL comm RANKS 2)
+set_tests_properties(comm_large_2 PROPERTIES LABELS large)
+
 # The battery again with messages cut into small parts.
 foreach(ranks 2 3)
   add_test(NAME contract_comm_chunks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:contract_comm>)
@@ -33,7 +37,7 @@ function(weft_cluster_test name)
   weft_test_properties(cluster_${name} 4 240)
   set_tests_properties(cluster_${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
-foreach(name contract_comm reducers reducers_traffic)
+foreach(name contract_comm comm_random reducers reducers_traffic)
   weft_cluster_test(${name})
 endforeach()
 

@@ -1,13 +1,16 @@
-/* Thousands of random collectives over communicators that overlap, compared with a serial model. All ranks draw the
- * same numbers; the values of a rank follow from the number of the operation, so every rank knows what must come out.
+/* Ten thousand random operations over communicators that overlap, sums of gradients among them, compared with a serial
+ * model. All ranks draw the same numbers; the values of a rank follow from the number of the operation, so every rank
+ * knows what must come out.
  */
-#include "comm/comm.h"
+#include "comm/reducer_author.h"
+#include "core/tensor_author.h"
 #include "tests/comm_cases.h"
 
 #include <stdio.h>
 
 #define COMMS      5
-#define OPERATIONS 3000
+#define OPERATIONS 10000
+#define KINDS      12
 #define MOST       16
 
 typedef struct group {
@@ -160,6 +163,18 @@ static void run_send(const job *j)
     wf_tensor_free(x);
 }
 
+/* Up to several pieces of what goes through shared memory at once. */
+static void run_gradients(const job *j)
+{
+    const int64_t count = wf_shape_count(j->shape) * (j->salt % 8 == 0 ? 17 : 1), offset[] = {0, count / 3, count};
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(count));
+    const wf_reduce_job sum = {.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset};
+    put_known(x, j->salt, j->g->member[me(j)]);
+    WF_EXPECT_OK(wf_comm_reducer(j->g->comm)->reduce(j->g->comm, &sum));
+    expect_combined(x, WF_SUM, j->salt, j->g->member, j->g->size, "gradients");
+    wf_tensor_free(x);
+}
+
 static void run_barrier(const job *j)
 {
     WF_EXPECT_OK(wf_barrier(j->g->comm));
@@ -167,11 +182,11 @@ static void run_barrier(const job *j)
 
 static void run_job(test_rng *rng, const group *groups, int64_t salt)
 {
-    static void (*const kinds[])(const job *) = {run_bcast,  run_allreduce, run_reduce,  run_gather,
-                                                 run_gather, run_alltoall,  run_scatter, run_reduce_scatter,
-                                                 run_send,   run_barrier};
+    static void (*const kinds[KINDS])(const job *) = {run_bcast,  run_allreduce, run_reduce,    run_gather,
+                                                      run_gather, run_alltoall,  run_scatter,   run_reduce_scatter,
+                                                      run_send,   run_barrier,   run_gradients, run_gradients};
     job j = {.g = &groups[test_int(rng, 0, COMMS - 1)], .salt = salt};
-    const int64_t kind = test_int(rng, 0, 9), rows = test_int(rng, 0, 6);
+    const int64_t kind = test_int(rng, 0, KINDS - 1), rows = test_int(rng, 0, 6);
     j.dtype = (wf_dtype)test_int(rng, 0, WF_DTYPES - 1);
     j.op = (wf_reduce_op)test_int(rng, 0, 3);
     j.root = (int)(test_u64(rng) % (uint64_t)j.g->size);
@@ -235,7 +250,7 @@ static void many(void)
 
 int main(int argc, char **argv)
 {
-    world = wf_comm_open(&argc, &argv, "naive");
+    world = wf_comm_open(&argc, &argv, "two_dimensional");
     if (!world) {
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;

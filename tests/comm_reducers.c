@@ -67,22 +67,6 @@ static void reducers_agree(void)
     free(dummy);
 }
 
-/* No allocation once a loop is going. */
-static void reducers_allocate_nothing(void)
-{
-    static float values[200000];
-    const int64_t offset[] = {0, 70000, 200000};
-    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 2, .offset = offset};
-    open_as("naive");
-    WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
-    const int64_t before = wf_ctx_memory(ctx).system_allocations;
-    for (int i = 0; i < 5; i++)
-        WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
-    WF_EXPECT(wf_ctx_memory(ctx).system_allocations == before, "%lld allocations in the loop",
-              (long long)(wf_ctx_memory(ctx).system_allocations - before));
-    WF_EXPECT_OK(wf_comm_close(comm));
-}
-
 /* A device that is the host in disguise: its memory may be touched by its own slots alone. */
 static int64_t to_host_calls, to_device_calls;
 
@@ -155,7 +139,6 @@ int main(int argc, char **argv)
     arguments = argv;
     return test_main(argc, argv,
                      (test_case[]){{"reducers_agree", reducers_agree},
-                                   {"reducers_allocate_nothing", reducers_allocate_nothing},
                                    {"stages_device_memory", stages_device_memory},
                                    {"reports_live_objects", reports_live_objects},
                                    {0}});

@@ -1,6 +1,7 @@
 #include "comm/comm_author.h"
 #include "comm/mesh.h"
 #include "tests/comm_cases.h"
+#include "tests/comm_names.h"
 
 #include <stdio.h>
 
@@ -8,9 +9,7 @@ static wf_comm *comm;
 static wf_ctx *ctx;
 static int rank, size;
 static int everybody[64];
-static const char *const names[] = {"naive", "flat", "dummy", "hierarchical", "two_dimensional", "single_node", "auto"};
 
-#define NAMES  7
 #define SHAPES 9
 
 static wf_shape shape_of(int i)
@@ -442,49 +441,44 @@ static void spreads_a_status(void)
     }
 }
 
+static int run_cases(int argc, char **argv)
+{
+    return test_main(argc, argv,
+                     (test_case[]){{"properties", properties},
+                                   {"splits_by_color", splits_by_color},
+                                   {"splits_without_some", splits_without_some},
+                                   {"broadcasts", broadcasts},
+                                   {"broadcasts_long", broadcasts_long},
+                                   {"reduces", reduces},
+                                   {"reduces_long", reduces_long},
+                                   {"sums_in_rank_order", sums_in_rank_order},
+                                   {"sums_halves_in_f32", sums_halves_in_f32},
+                                   {"wraps_and_not_a_number", wraps_and_not_a_number},
+                                   {"gathers", gathers},
+                                   {"scatters", scatters},
+                                   {"exchanges_all", exchanges_all},
+                                   {"reduce_scatters", reduce_scatters},
+                                   {"sends_round", sends_round},
+                                   {"sends_in_order", sends_in_order},
+                                   {"bytes_and_numbers", bytes_and_numbers},
+                                   {"counts_traffic", counts_traffic},
+                                   {"spreads_a_status", spreads_a_status},
+                                   {0}});
+}
+
 int main(int argc, char **argv)
 {
     int status = 0;
-    for (int n = 0; n < NAMES; n++) {
-        comm = wf_comm_open(&argc, &argv, names[n]);
-        if (!comm && !strcmp(names[n], "single_node") && wf_error_code() == WF_ERR_ARGUMENT &&
-            strstr(wf_error_message(), "nodes")) {
-            wf_error_clear();
+    for (int r = 0; r < 64; r++)
+        everybody[r] = r;
+    for (int n = 0; comm_names[n]; n++) {
+        comm = comm_open_named(comm_names[n], (wf_ctx_opts){0});
+        if (!comm)
             continue;
-        }
-        if (!comm) {
-            fprintf(stderr, "%s: %s\n", names[n], wf_error_message());
-            return 1;
-        }
         ctx = wf_comm_ctx(comm);
         rank = wf_comm_rank(comm);
         size = wf_comm_size(comm);
-        for (int r = 0; r < 64; r++)
-            everybody[r] = r;
-        WF_EXPECT(!strcmp(names[n], "auto") ? strcmp(wf_comm_name(comm), "auto") != 0
-                                            : !strcmp(wf_comm_name(comm), names[n]),
-                  "name %s", wf_comm_name(comm));
-        status |= test_main(argc, argv,
-                            (test_case[]){{"properties", properties},
-                                          {"splits_by_color", splits_by_color},
-                                          {"splits_without_some", splits_without_some},
-                                          {"broadcasts", broadcasts},
-                                          {"broadcasts_long", broadcasts_long},
-                                          {"reduces", reduces},
-                                          {"reduces_long", reduces_long},
-                                          {"sums_in_rank_order", sums_in_rank_order},
-                                          {"sums_halves_in_f32", sums_halves_in_f32},
-                                          {"wraps_and_not_a_number", wraps_and_not_a_number},
-                                          {"gathers", gathers},
-                                          {"scatters", scatters},
-                                          {"exchanges_all", exchanges_all},
-                                          {"reduce_scatters", reduce_scatters},
-                                          {"sends_round", sends_round},
-                                          {"sends_in_order", sends_in_order},
-                                          {"bytes_and_numbers", bytes_and_numbers},
-                                          {"counts_traffic", counts_traffic},
-                                          {"spreads_a_status", spreads_a_status},
-                                          {0}});
+        status |= run_cases(argc, argv);
         WF_EXPECT_OK(wf_comm_close(comm));
     }
     return status || test_failures() > 0;

@@ -50,7 +50,7 @@ static() {
 sanitizers() {
     cmake --preset asan -B "$build-asan" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
         cmake --build "$build-asan" --parallel "$jobs" &&
-        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE static -E '_[13-9]$|example_vgg'
+        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE 'static|large' -E '_[13-9]$|example_vgg'
 }
 
 check "static rules" static
