@@ -136,8 +136,8 @@ wf_status wf_levels_open(wf_comm *comm, wf_levels_form form) WF_NODISCARD;
 void wf_levels_close(wf_comm *comm);
 /* Whether memory is shared. */
 bool wf_levels_shared(const wf_comm *comm);
-/* Sums in place, in device memory. Opens the levels at the first call. Collective. */
-wf_status wf_levels_sum(wf_comm *comm, wf_levels_form form, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
+/* Sums in place, in device memory. Collective. */
+wf_status wf_levels_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
 
 /* --- open.c --------------------------------------------------------------------------------------------------------
  */

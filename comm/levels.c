@@ -141,12 +141,11 @@ static wf_status sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
     return wf_call_settle(comm);
 }
 
-wf_status wf_levels_sum(wf_comm *comm, wf_levels_form form, void *data, int64_t count, wf_dtype dtype)
+wf_status wf_levels_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
 {
     WF_NEED(comm);
     if (comm->size == 1)
         return wf_comm_alive(comm);
-    if (!comm->levels)
-        WF_TRY(wf_levels_open(comm, form));
+    WF_TRY(wf_reducer_connect(comm));
     return wf_call_end(comm, comm->name, sum(comm, data, count, dtype));
 }

@@ -73,9 +73,10 @@ static wf_status refuse(const wf_comm *comm)
     return WF_OK;
 }
 
-static wf_status connect(wf_comm *comm)
+wf_status wf_reducer_connect(wf_comm *comm)
 {
-    if (comm->size == 1)
+    WF_NEED(comm);
+    if (comm->size == 1 || comm->levels)
         return WF_OK;
     if (comm->reducer == &wf_reducer_single_node)
         return wf_levels_open(comm, WF_LEVELS_NODE);
@@ -122,7 +123,7 @@ static wf_status pick_in_node(wf_comm *comm)
         return WF_OK;
     }
     take(comm, "single_node");
-    WF_TRY(connect(comm));
+    WF_TRY(wf_reducer_connect(comm));
     if (wf_levels_shared(comm))
         WF_TRY(probe(comm));
     if (wf_levels_shared(comm) && comm->probe_ms[0] < comm->probe_ms[1])
@@ -137,14 +138,14 @@ static wf_status pick_between_nodes(wf_comm *comm)
     int64_t ranks[2] = {comm->intra_size, -comm->intra_size}; /* of the largest node, and minus those of the smallest */
     WF_TRY(wf_allreduce_i64(comm, ranks, 2, WF_MAX));
     take(comm, ranks[1] < -1 ? "two_dimensional" : ranks[0] > 1 ? "hierarchical" : "flat");
-    return connect(comm);
+    return wf_reducer_connect(comm);
 }
 
 wf_status wf_comm_settle(wf_comm *comm)
 {
     WF_TRY(refuse(comm));
     if (strcmp(comm->name, "auto") != 0)
-        WF_TRY(connect(comm));
+        WF_TRY(wf_reducer_connect(comm));
     else if (comm->size == 1)
         take(comm, "flat");
     else if (comm->inter_size == 1)

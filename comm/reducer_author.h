@@ -22,4 +22,9 @@ typedef struct wf_reducer {
 /* The reducer of a communicator's name. */
 const wf_reducer *wf_comm_reducer(const wf_comm *comm);
 
+/* Connects what the reducer moves through: memory inside nodes, messages between them. That is done where a
+ * communicator was opened by name; one that was split connects here, or at its first sum, so that those that never sum
+ * cost nothing. Collective. */
+wf_status wf_reducer_connect(wf_comm *comm) WF_NODISCARD;
+
 #endif

@@ -257,6 +257,7 @@ static wf_status attach(const wf_mesh *mesh, wf_optim *optim, bool data_alone, b
     WF_TRY(check_parameters(optim, data_alone));
     *agreed = false;
     WF_TRY(wf_agree_values(mesh, optim));
+    WF_TRY(wf_grad_connect(mesh, optim));
     multi_node *own = wf_calloc(optim->ctx, 1, sizeof *own);
     WF_NEED(own);
     *own = (multi_node){.mesh = mesh, .comm = comm, .axes = axes, .data_alone = data_alone};

@@ -26,6 +26,8 @@ unsigned wf_grad_axes(const wf_mesh *mesh);
 /* Reorders so that parameters of equal axes lie together, those that are summed over `last` at the end; otherwise the
  * order stays. */
 void wf_grad_sort(const wf_mesh *mesh, unsigned last, int64_t n, wf_param **order);
+/* Connects all ranks over whom some gradient is summed, so that no step has to. Collective. */
+wf_status wf_grad_connect(const wf_mesh *mesh, wf_optim *optim) WF_NODISCARD;
 /* The runs of an order, at most n; returns how many. */
 int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_grad_run *runs);
 

@@ -224,6 +224,27 @@ static void clipped_after_the_sum(void)
     close_fixture(&f, optim);
 }
 
+/* What a step moves through is there before it: the first asks no more of the ranks along data than the second. */
+static void connected_before_the_first_step(void)
+{
+    fixture f = open_fixture("hierarchical");
+    wf_mesh *mesh = wf_mesh_open(f.comm, (wf_mesh_opts){.height = f.size % 2 ? 1 : 2});
+    wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_DATA);
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}));
+    uint64_t collectives[3];
+    for (int step = 0; step < 3; step++) {
+        collectives[step] = wf_comm_traffic(data).collectives;
+        if (step < 2)
+            WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, 1)));
+        WF_EXPECT_OK(wf_tape_reset(f.tape));
+    }
+    const int first = (int)(collectives[1] - collectives[0]), second = (int)(collectives[2] - collectives[1]);
+    WF_EXPECT(data == f.comm || first == second, "%d collectives in the first step, %d in the second", first, second);
+    wf_optim_free(optim);
+    wf_mesh_close(mesh);
+    close_fixture(&f, NULL);
+}
+
 /* Values differ before, running statistics too. */
 static void broadcast(void)
 {
@@ -386,6 +407,7 @@ int main(int argc, char **argv)
                                    {"no_loss", no_loss},
                                    {"different_graphs", different_graphs},
                                    {"clipped_after_the_sum", clipped_after_the_sum},
+                                   {"connected_before_the_first_step", connected_before_the_first_step},
                                    {"broadcast", broadcast},
                                    {"different_kinds", different_kinds},
                                    {"different_models", different_models},
