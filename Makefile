@@ -25,7 +25,7 @@ test: build
 	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE large
 
 bench: configure
-	$(COMPILE) --target bench_dcgan bench_allreduce
+	$(COMPILE) --target bench_dcgan allreduce_bench
 	tests/bench/bench.sh $(BUILD)
 
 scaling: configure

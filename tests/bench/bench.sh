@@ -75,5 +75,4 @@ row 512 1 2 64 4
 row 512 2 1 32 4
 
 echo
-mpirun -np 2 --bind-to none "$build/tests/bench/bench_allreduce" --out "$build" 2>/dev/null
-echo "the table is in $build/allreduce.csv, its picture in $build/allreduce.svg"
+mpirun -np 2 --bind-to none "$build/examples/allreduce_bench" --out "$build/allreduce" 2>/dev/null
