@@ -95,3 +95,11 @@ wf_status wf_spread_status(wf_comm *comm, wf_status status, int root)
         return (wf_status)heard.status;
     return WF_RAISE((wf_status)heard.status, "%s", heard.message);
 }
+
+wf_status wf_agree_status(wf_comm *comm, wf_status status)
+{
+    WF_NEED(comm);
+    int64_t first = status == WF_OK ? comm->size : comm->rank;
+    WF_TRY(wf_allreduce_i64(comm, &first, 1, WF_MIN));
+    return first < comm->size ? wf_spread_status(comm, status, (int)first) : WF_OK;
+}

@@ -11,6 +11,10 @@
  * Does nothing where status is WF_OK or the communicator is dead already. Local. */
 wf_status wf_comm_post_failure(wf_comm *comm, wf_status status);
 
+/* Where some ranks failed at the same point, the lowest such rank's error, with its message, becomes everybody's. The
+ * communicator lives on, since all ranks know. Collective. */
+wf_status wf_agree_status(wf_comm *comm, wf_status status) WF_NODISCARD;
+
 /* WF_OK, or the error that the communicator died of. Local. */
 wf_status wf_comm_alive(wf_comm *comm) WF_NODISCARD;
 

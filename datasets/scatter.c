@@ -1,4 +1,5 @@
 #include "datasets/scatter.h"
+#include "comm/comm_author.h"
 #include "datasets/rows_impl.h"
 
 #include <stdlib.h>
@@ -43,17 +44,6 @@ static wf_status order_new(wf_ctx *ctx, const announcement *a, int64_t **order)
     if (!*order)
         return WF_ERR_MEMORY;
     wf_random_permutation(a->seed, wf_hash_text(0, "scatter"), n, *order);
-    return WF_OK;
-}
-
-/* The first rank's failure becomes everybody's. */
-static wf_status agree(wf_comm *comm, wf_status status)
-{
-    const int size = wf_comm_size(comm);
-    int64_t first = status == WF_OK ? size : wf_comm_rank(comm);
-    WF_TRY(wf_allreduce_i64(comm, &first, 1, WF_MIN));
-    if (first < size)
-        WF_TRY(wf_spread_status(comm, status, (int)first));
     return WF_OK;
 }
 
@@ -217,7 +207,7 @@ static wf_status scatter(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opt
     wf_status status;
     WF_TRY_OUT(wf_spread_status(comm, t.is_root ? open_on_root(dataset, &a) : WF_OK, opts.root));
     WF_TRY_OUT(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
-    WF_TRY_OUT(agree(comm, prepare_part(&t, out)));
+    WF_TRY_OUT(wf_agree_status(comm, prepare_part(&t, out)));
     WF_TRY_OUT(send_rounds(&t));
 out:
     free(t.x);

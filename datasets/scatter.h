@@ -1,4 +1,4 @@
-/* A data set over the ranks of a communicator. */
+/* A data set over the ranks of a communicator: cut from one rank's, or joined from those of all. */
 #ifndef WF_DATASETS_SCATTER_H
 #define WF_DATASETS_SCATTER_H
 
@@ -24,6 +24,12 @@ typedef struct wf_scatter_opts {
  * consumed. A failure on the root, such as a missing file, is the same error on all ranks. Transforms given on the root
  * are applied once. Collective. */
 wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
+
+/* One data set of which every rank's part is the one that it already has (its own files): parts of any lengths. Ranks
+ * whose part is over join in with empty batches, which weigh nothing, until the longest is. Samples must be alike
+ * (WF_ERR_SHAPE on all ranks if not); a rank that has none at all may give wf_empty_dataset(ctx, NULL). Owns the data
+ * set and opens it; a failure to do so on one rank is the same error on all. Collective. */
+wf_dataset *wf_joined_dataset(wf_comm *comm, wf_dataset *dataset);
 
 /* The numbers of this rank's samples of n, as wf_scatter_dataset would give them; n and seed are the root's. The caller
  * calls free() on *index. Collective. */

@@ -41,15 +41,16 @@ foreach(name contract_comm comm_random reducers reducers_traffic)
   weft_cluster_test(${name})
 endforeach()
 
-add_test(NAME small_shm COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/small_shm.sh ${MPIEXEC_EXECUTABLE}
-  $<TARGET_FILE:reducers>)
-weft_test_properties(small_shm 3 100)
-set_tests_properties(small_shm PROPERTIES SKIP_RETURN_CODE 77)
+# Gradients and exchanges by messages, since there is no memory to share.
+function(weft_small_shm_test name line)
+  add_test(NAME small_shm_${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/small_shm.sh ${MPIEXEC_EXECUTABLE} ${line}
+    $<TARGET_FILE:${name}> ${ARGN})
+  weft_test_properties(small_shm_${name} 3 100)
+  set_tests_properties(small_shm_${name} PROPERTIES SKIP_RETURN_CODE 77)
+endfunction()
+weft_small_shm_test(reducers "no memory is shared" sums_in_parts)
+weft_small_shm_test(exchange "exchanges inside a node go by messages")
 
-# Exchanges by messages, since there is no memory to share; and both ways at once.
+# And exchanges both ways at once.
 weft_cluster_test(exchange)
 weft_cluster_test(exchange_long)
-add_test(NAME exchange_small_shm COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/exchange_small_shm.sh ${MPIEXEC_EXECUTABLE}
-  $<TARGET_FILE:exchange>)
-weft_test_properties(exchange_small_shm 3 100)
-set_tests_properties(exchange_small_shm PROPERTIES SKIP_RETURN_CODE 77)

@@ -1,24 +1,52 @@
 #!/bin/sh
-# dcgan_cifar gives the same losses, to rounding, under every communicator's name: EXAMPLES MPIEXEC RANKS
+# dcgan_cifar gives the same losses, to rounding, under every communicator's name: EXAMPLES MPIEXEC RANKS [CLUSTER]
+# Names that cannot be here end in one line. dummy runs; it sums nothing, so its losses are its own. CLUSTER is cluster.sh,
+# for ranks on two virtual nodes.
 set -eu
-examples=$1 mpiexec=$2 ranks=$3
+examples=$1 mpiexec=$2 ranks=$3 cluster=${4:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+fail() {
+    echo "$1"
+    cat "$work/$name.txt"
+    exit 1
+}
+
+launch() {
+    if [ -n "$cluster" ]; then
+        "$cluster" -n $((ranks / 2)) -t 60 "$mpiexec" "$@"
+    else
+        "$mpiexec" -np "$ranks" "$@"
+    fi
+}
+
 run() {
-    "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --communicator "$1" --channels 16 --batch 8 --iterations 6 \
-        --log-every 2 --sample-every 0 --seed 3 --out "$work/$1" >"$work/$1.txt"
+    name=$1
+    launch "$examples/dcgan_cifar" --communicator "$name" --channels 16 --batch 8 --iterations 6 \
+        --log-every 2 --sample-every 0 --seed 3 --out "$work/$name" >"$work/$name.txt" 2>&1
 }
 
 numbers() {
     sed 's/.*"dis_loss": \([^,]*\), "gen_loss": \([^,]*\),.*/\1 \2/' "$work/$1/log.jsonl"
 }
 
-run naive
-[ "$(numbers naive | wc -l)" = 3 ] || { echo "the log should have three lines"; exit 1; }
-for name in flat hierarchical two_dimensional single_node auto; do
-    run "$name"
-    { numbers naive && numbers "$name"; } | awk -v name="$name" '
+works() {
+    code=0
+    run "$1" || code=$?
+    [ $code != 77 ] || { cat "$work/$1.txt"; exit 77; }
+    [ $code = 0 ] || fail "$1: the program failed"
+    [ "$(numbers "$1" | wc -l)" = 3 ] || fail "$1: the log should have three lines"
+}
+
+refused() {
+    ! run "$1" || fail "$1: should not run here"
+    [ "$(grep -c "communicator \"$1\".*$2" "$work/$1.txt")" = 1 ] || fail "$1: no clear line"
+}
+
+same() {
+    works "$1"
+    { numbers naive && numbers "$1"; } | awk -v name="$1" '
         function far(a, b) { return (a - b > 1e-4 || b - a > 1e-4) }
         NR <= 3 { a[NR] = $1; b[NR] = $2; next }
         far(a[NR - 3], $1) || far(b[NR - 3], $2) {
@@ -26,4 +54,17 @@ for name in flat hierarchical two_dimensional single_node auto; do
             failed = 1
         }
         END { exit failed }'
+}
+
+works naive
+for each in flat hierarchical two_dimensional auto; do
+    same $each
 done
+if [ -n "$cluster" ]; then
+    refused single_node nodes
+else
+    same single_node
+fi
+works dummy
+refused pure_nccl NCCL
+refused non_cuda_aware GPU
