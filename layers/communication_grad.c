@@ -68,22 +68,6 @@ static wf_status give_all(wf_node *node, wf_tensors *list)
     return WF_OK;
 }
 
-/* Both lists are made, `move` fills one from the other. */
-static wf_status backward(wf_node *node,
-                          wf_status (*move)(const wf_node *node, const wf_tensors *dy, const wf_tensors *dx))
-{
-    wf_tensors dy = {0}, dx = {0};
-    wf_status status;
-    WF_TRY_OUT(grads_out(node, &dy));
-    WF_TRY_OUT(grads_in(node, &dx));
-    WF_TRY_OUT(move(node, &dy, &dx));
-    WF_TRY_OUT(give_all(node, &dx));
-out:
-    wf_tensors_free(&dy);
-    wf_tensors_free(&dx);
-    return status;
-}
-
 static wf_comm *comm_of(const wf_node *node)
 {
     return ((const wf_group_state *)node->state)->comm;
@@ -133,45 +117,37 @@ static wf_status to_all(const wf_node *node, const wf_tensors *dy, const wf_tens
     return wf_allgather(comm_of(node), wf_node_dy(node), dx->t);
 }
 
-static wf_status bcast_backward(wf_node *node)
-{
-    return backward(node, to_root);
-}
+static wf_status backward(wf_node *node);
 
-static wf_status gather_backward(wf_node *node)
-{
-    return backward(node, to_sources);
-}
+const wf_op wf_bcast_op = {.name = "bcast", .backward = backward, .always = true};
+const wf_op wf_gather_op = {.name = "gather", .backward = backward, .always = true};
+const wf_op wf_scatter_op = {.name = "scatter", .backward = backward, .always = true};
+const wf_op wf_allgather_op = {.name = "allgather", .backward = backward, .always = true};
+const wf_op wf_alltoall_op = {.name = "alltoall", .backward = backward, .always = true};
+const wf_op wf_allreduce_op = {.name = "allreduce", .backward = backward, .always = true};
+const wf_op wf_reduce_scatter_op = {.name = "reduce_scatter", .backward = backward, .always = true};
 
-static wf_status scatter_backward(wf_node *node)
-{
-    return backward(node, to_list);
-}
+/* Fills one list from the other. */
+static const struct {
+    const wf_op *of;
+    wf_status (*move)(const wf_node *node, const wf_tensors *dy, const wf_tensors *dx);
+} moves[] = {{&wf_bcast_op, to_root},        {&wf_gather_op, to_sources},       {&wf_scatter_op, to_list},
+             {&wf_allgather_op, to_sums},    {&wf_alltoall_op, back_and_forth}, {&wf_allreduce_op, to_sum},
+             {&wf_reduce_scatter_op, to_all}};
 
-static wf_status allgather_backward(wf_node *node)
+static wf_status backward(wf_node *node)
 {
-    return backward(node, to_sums);
+    wf_tensors dy = {0}, dx = {0};
+    wf_status status;
+    int i = 0;
+    while (moves[i].of != node->op)
+        i++;
+    WF_TRY_OUT(grads_out(node, &dy));
+    WF_TRY_OUT(grads_in(node, &dx));
+    WF_TRY_OUT(moves[i].move(node, &dy, &dx));
+    WF_TRY_OUT(give_all(node, &dx));
+out:
+    wf_tensors_free(&dy);
+    wf_tensors_free(&dx);
+    return status;
 }
-
-static wf_status alltoall_backward(wf_node *node)
-{
-    return backward(node, back_and_forth);
-}
-
-static wf_status allreduce_backward(wf_node *node)
-{
-    return backward(node, to_sum);
-}
-
-static wf_status reduce_scatter_backward(wf_node *node)
-{
-    return backward(node, to_all);
-}
-
-const wf_op wf_bcast_op = {.name = "bcast", .backward = bcast_backward, .always = true};
-const wf_op wf_gather_op = {.name = "gather", .backward = gather_backward, .always = true};
-const wf_op wf_scatter_op = {.name = "scatter", .backward = scatter_backward, .always = true};
-const wf_op wf_allgather_op = {.name = "allgather", .backward = allgather_backward, .always = true};
-const wf_op wf_alltoall_op = {.name = "alltoall", .backward = alltoall_backward, .always = true};
-const wf_op wf_allreduce_op = {.name = "allreduce", .backward = allreduce_backward, .always = true};
-const wf_op wf_reduce_scatter_op = {.name = "reduce_scatter", .backward = reduce_scatter_backward, .always = true};

@@ -4,15 +4,13 @@
 #include "layers/layers.h"
 #include "optim/optim.h"
 #include "tests/optim_model.h"
+#include "tests/ranks.h"
 
 #include <math.h>
 
 enum { MOST = 256, RANKS = 8 };
 
-static wf_comm *comm;
-static wf_ctx *ctx;
 static wf_tape *tape;
-static int rank, size;
 
 /* Pieces of several shapes, of rank 0, 1 and 4, some of them empty. */
 static wf_shape shape_of(int a, int b)
@@ -355,14 +353,10 @@ static void modes(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "flat");
-    if (!comm)
+    if (!ranks_open(&argc, &argv, "flat"))
         return 1;
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
     tape = wf_tape_new(ctx);
-    const int result = test_main(argc, argv,
+    const int failed = test_main(argc, argv,
                                  (test_case[]){{"broadcasts", broadcasts},
                                                {"gathers", gathers},
                                                {"scatters", scatters},
@@ -378,5 +372,5 @@ int main(int argc, char **argv)
                                                {"modes", modes},
                                                {0}});
     wf_tape_free(tape);
-    return wf_comm_close(comm) == WF_OK ? result : 1;
+    return ranks_close(failed);
 }

@@ -4,10 +4,7 @@
 #include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
 #include "tests/datasets_files.h"
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
+#include "tests/ranks.h"
 
 /* u8 [n,2,2,2] whose element e of sample i is i + e, label i. */
 static wf_dataset *numbered(int64_t n)
@@ -278,11 +275,8 @@ static void flips_follow_the_sample(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "naive");
-    WF_MUST(wf_check(comm));
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
+    if (!ranks_open(&argc, &argv, "naive"))
+        return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"parts", parts},
                                                {"every_sample_once", every_sample_once},
@@ -293,6 +287,5 @@ int main(int argc, char **argv)
                                                {"reshuffle", reshuffle},
                                                {"flips_follow_the_sample", flips_follow_the_sample},
                                                {0}});
-    WF_MUST(wf_comm_close(comm));
-    return failed;
+    return ranks_close(failed);
 }

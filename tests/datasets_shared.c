@@ -2,15 +2,11 @@
 #include "comm/comm.h"
 #include "core/core.h"
 #include "datasets/datasets.h"
-#include "tests/test.h"
+#include "tests/ranks.h"
 
 #include <string.h>
 
 enum { SAMPLES = 11, BATCH = 4 };
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
 
 /* f32 [n,2] whose element e of sample i is 10 i + e, label i. */
 static wf_dataset *numbered(int64_t n)
@@ -113,15 +109,11 @@ static void different(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "flat");
-    if (!comm)
+    if (!ranks_open(&argc, &argv, "flat"))
         return 1;
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
-    const int result = test_main(
+    const int failed = test_main(
         argc, argv,
         (test_case[]){
             {"sent", sent}, {"root_fails", root_fails}, {"same_order", same_order}, {"different", different}, {0}});
-    return wf_comm_close(comm) == WF_OK ? result : 1;
+    return ranks_close(failed);
 }

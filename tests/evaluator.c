@@ -2,14 +2,10 @@
 #include "optim/evaluator.h"
 #include "core/core.h"
 #include "layers/layers.h"
-#include "tests/test.h"
+#include "tests/ranks.h"
 
 #include <math.h>
 #include <string.h>
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
 
 static double sample(int64_t i)
 {
@@ -119,13 +115,9 @@ static void statistics(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "flat");
-    if (!comm)
+    if (!ranks_open(&argc, &argv, "flat"))
         return 1;
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
-    const int result = test_main(
+    const int failed = test_main(
         argc, argv, (test_case[]){{"any_count", any_count}, {"names", names}, {"statistics", statistics}, {0}});
-    return wf_comm_close(comm) == WF_OK ? result : 1;
+    return ranks_close(failed);
 }

@@ -2,7 +2,7 @@
  * where its element came from, the bytes are those of the plan, and nothing is allocated once they have run. */
 #include "comm/comm_author.h"
 #include "comm/exchange_author.h"
-#include "tests/test.h"
+#include "tests/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,10 +10,6 @@
 #include <string.h>
 
 enum { MOST = 8, MOST_ELEMENTS = 4096, MARGIN = 77 };
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
 
 typedef struct problem {
     wf_shape global;
@@ -517,12 +513,8 @@ static void misuse(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "naive");
-    if (!comm)
+    if (!ranks_open(&argc, &argv, "naive"))
         return 1;
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"random_boxes", random_boxes},
                                                {"adjoint", adjoint},
@@ -533,6 +525,5 @@ int main(int argc, char **argv)
                                                {"one_rank_is_wrong", one_rank_is_wrong},
                                                {"misuse", misuse},
                                                {0}});
-    WF_EXPECT_OK(wf_comm_close(comm));
-    return failed || test_failures() > 0;
+    return ranks_close(failed);
 }

@@ -1,14 +1,10 @@
 /* Long exchanges: messages of many parts, and ones that lie in memory as they travel. */
 #include "comm/exchange_author.h"
-#include "tests/test.h"
+#include "tests/ranks.h"
 
 #include <stdlib.h>
 
 enum { MOST = 8 };
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
 
 static void get(const wf_tensor *part, double *values)
 {
@@ -93,14 +89,9 @@ static void long_contiguous(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "naive");
-    if (!comm)
+    if (!ranks_open(&argc, &argv, "naive"))
         return 1;
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
     const int failed =
         test_main(argc, argv, (test_case[]){{"long_strided", long_strided}, {"long_contiguous", long_contiguous}, {0}});
-    WF_EXPECT_OK(wf_comm_close(comm));
-    return failed || test_failures() > 0;
+    return ranks_close(failed);
 }

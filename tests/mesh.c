@@ -1,14 +1,10 @@
 /* Meshes: places, communicators of axes, layouts and cut points, cached exchanges, and options that do not fit. */
 #include "comm/comm_author.h"
 #include "comm/mesh_author.h"
-#include "tests/test.h"
+#include "tests/ranks.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
 
 /* Every mesh that fits this number of ranks, of axes channel, height and width. */
 static void for_all_meshes(void (*check)(const wf_mesh *mesh))
@@ -263,12 +259,8 @@ static void exchanges(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "naive");
-    if (!comm)
+    if (!ranks_open(&argc, &argv, "naive"))
         return 1;
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"places", places},
                                                {"comms", comms},
@@ -278,6 +270,5 @@ int main(int argc, char **argv)
                                                {"layouts", layouts},
                                                {"exchanges", exchanges},
                                                {0}});
-    WF_EXPECT_OK(wf_comm_close(comm));
-    return failed || test_failures() > 0;
+    return ranks_close(failed);
 }
