@@ -13,11 +13,14 @@ weft_test(comm_leaves LEVEL comm RANKS 2 4)
 weft_test(comm_large LEVEL comm RANKS 2)
 set_tests_properties(comm_large_2 PROPERTIES LABELS large)
 
-# The battery again with messages cut into small parts.
+# The battery again with messages cut into small parts; between the nodes, too.
+function(weft_small_chunks test)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "WEFT_CHUNK_BYTES=10007")
+endfunction()
 foreach(ranks 2 3)
   add_test(NAME contract_comm_chunks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:contract_comm>)
   weft_test_properties(contract_comm_chunks_${ranks} ${ranks} 300)
-  set_property(TEST contract_comm_chunks_${ranks} APPEND PROPERTY ENVIRONMENT "WEFT_CHUNK_BYTES=10007")
+  weft_small_chunks(contract_comm_chunks_${ranks})
 endforeach()
 set_property(TEST comm_timeout_2 comm_timeout_3 comm_timeout_4 APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1500")
 
@@ -33,13 +36,18 @@ weft_test(reducers_traffic LEVEL comm RANKS 2)
 # On two virtual nodes of two ranks each.
 function(weft_cluster_test name)
   add_test(NAME cluster_${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster.sh -t 200 ${MPIEXEC_EXECUTABLE}
-    $<TARGET_FILE:${name}> ${ARGN})
+    $<TARGET_FILE:${name}>)
   weft_test_properties(cluster_${name} 4 240)
   set_tests_properties(cluster_${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
 foreach(name contract_comm comm_random reducers reducers_traffic)
   weft_cluster_test(${name})
 endforeach()
+add_test(NAME cluster_reducers_chunks COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cluster.sh -t 200 ${MPIEXEC_EXECUTABLE}
+  $<TARGET_FILE:reducers>)
+weft_test_properties(cluster_reducers_chunks 4 240)
+weft_small_chunks(cluster_reducers_chunks)
+set_tests_properties(cluster_reducers_chunks PROPERTIES SKIP_RETURN_CODE 77)
 
 # Gradients and exchanges by messages, since there is no memory to share.
 function(weft_small_shm_test name line)
