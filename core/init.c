@@ -119,8 +119,6 @@ wf_status wf_param_initialise(wf_param *p)
     case WF_INIT_HE_UNIFORM:
         limit = scale * sqrt(6 / in);
         break;
-    default:
-        WF_FAIL(WF_ERR_ARGUMENT, "%d is not an initialiser", (int)init.kind);
     }
     return limit > 0 ? draw(p, WF_UNIFORM, stream, -limit, limit) : draw(p, WF_NORMAL, stream, 0, deviation);
 }

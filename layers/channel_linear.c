@@ -198,6 +198,7 @@ wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts o)
         return NULL;
     }
     *(linear_state *)layer->state = (linear_state){.mesh = mesh, .split = split};
+    wf_layer_note(layer, "channel_linear of form %d, replicate %d", (int)o.form, o.replicate);
     const wf_status status = add_params(layer, &o);
     if (status == WF_OK)
         return layer;

@@ -57,6 +57,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     const wf_conv_state *s = layer->state;
     wf_shape shape = {0};
+    WF_TRY_NULL(wf_layer_check_whole(s->name, layer, x));
     WF_TRY_NULL(wf_conv_output_shape(layer, x, wf_var_shape(x), &shape));
     wf_tensor *dense = wf_dense_value(x);
     wf_tensor *y = dense ? wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, -1, -1, -1, -1}) : NULL;

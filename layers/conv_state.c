@@ -138,6 +138,18 @@ wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf
     return check(o, s);
 }
 
+static void note(wf_layer *layer, const wf_conv_state *s)
+{
+    const wf_conv_geom *g = &s->geom;
+    const wf_conv_opts *o = &s->opts;
+    wf_layer_note(layer, "%s of %lld groups, act %d, slope %g, noise %g, form %d, replicate %d", s->name,
+                  (long long)g->groups, (int)o->act, o->slope, o->noise, (int)o->form, o->replicate);
+    for (int d = 0; d < g->nd; d++)
+        wf_layer_note(layer, ", dimension %d: stride %lld, dilation %lld, pads %lld and %lld and %lld", d,
+                      (long long)g->stride[d], (long long)g->dilation[d], (long long)g->pad_lo[d],
+                      (long long)g->pad_hi[d], (long long)s->output_pad[d]);
+}
+
 wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_opts *o, const wf_conv_state *state,
                         size_t bytes)
 {
@@ -146,6 +158,7 @@ wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_op
         return NULL;
     wf_conv_state *s = layer->state;
     memcpy(s, state, sizeof *s);
+    note(layer, s);
     s->w = wf_layer_add_param(layer, "W", filter_opts(o, s, ctx->dtype));
     if (!o->no_bias)
         s->b = wf_layer_add_param(layer, "b",

@@ -67,7 +67,8 @@ wf_var *wf_transpose(wf_var *x, const int *perm);
 wf_var *wf_dropout(wf_var *x, double rate);       /* 0 with probability rate in [0, 1), else x / (1 - rate) */
 wf_var *wf_gaussian_noise(wf_var *x, double std); /* x + std n, n standard normal */
 /* New variables of the context's type, without a gradient: standard normal, uniform in [lo, hi). `like` (or NULL):
- * dimension 0 is sharded as that of `like`, of which it must have the local length. */
+ * dimension 0 is sharded as that of `like`, of which it must have the local length; else WF_ERR_SHAPE on all ranks of
+ * like's mesh, whose communicator is dead then. */
 wf_var *wf_randn(wf_tape *tape, wf_shape shape, const wf_var *like);
 wf_var *wf_rand_uniform(wf_tape *tape, wf_shape shape, double lo, double hi, const wf_var *like);
 

@@ -1,5 +1,6 @@
 #include "layers/layer_author.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,15 @@ wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_byte
         return wf_error_null();
     }
     return layer;
+}
+
+void wf_layer_note(wf_layer *layer, const char *format, ...)
+{
+    const size_t used = strlen(layer->options);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(layer->options + used, sizeof layer->options - used, format, args);
+    va_end(args);
 }
 
 void wf_layer_free(wf_layer *layer)
@@ -163,8 +173,10 @@ wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user)
         return NULL;
     WF_CHECK_NULL(forward, WF_ERR_ARGUMENT, "wf_module takes a function that computes y from x, not NULL");
     wf_layer *layer = wf_layer_new(ctx, &module_kind, sizeof(module_state));
-    if (layer)
-        *(module_state *)layer->state = (module_state){forward, user};
+    if (!layer)
+        return NULL;
+    *(module_state *)layer->state = (module_state){forward, user};
+    layer->takes_children = true;
     return layer;
 }
 
@@ -192,6 +204,10 @@ static bool is_taken(const wf_layer *module, const wf_layer *child)
 static wf_status add_child(wf_layer *module, const char *name, wf_layer *child)
 {
     WF_TRY(check_name(module, name));
+    WF_CHECK(module->takes_children, WF_ERR_ARGUMENT,
+             "the layer \"%s\" inside a layer of kind %s, which would never apply it: add it to a wf_module or a "
+             "wf_sequential",
+             name, module->kind->name);
     WF_CHECK(!child->parent, WF_ERR_STATE, "the layer \"%s\" has a parent already: it is \"%s\"", name,
              wf_layer_path(child));
     WF_CHECK(!is_taken(module, child), WF_ERR_STATE, "the layer \"%s\" would be inside itself", name);
@@ -243,6 +259,8 @@ wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
                   "wf_sequential takes 0 or more layers, not %d%s", count, layers ? "" : " at NULL");
     wf_layer *layer = wf_layer_new(ctx, &sequential_kind, 0);
     bool failed = !layer;
+    if (layer)
+        layer->takes_children = true;
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
@@ -372,6 +390,18 @@ wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive)
 }
 
 /* For layers and functions. */
+
+wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf_var *x)
+{
+    char text[WF_LAYOUT_TEXT];
+    const wf_layout *layout = &x->value->layout;
+    for (int a = 0; layout->known && a < WF_AXES; a++)
+        WF_CHECK(layout->placement[a] != WF_SHARDED || layout->dim[a] == 0, WF_ERR_SHAPE,
+                 "%s \"%s\" cannot take an input that is %s; wf_redistribute it first, or make the layer parallel "
+                 "(wf_parallelize)",
+                 what, wf_layer_path(layer), wf_layout_text(layout, text));
+    return WF_OK;
+}
 
 wf_tensor *wf_dense_value(const wf_var *x)
 {

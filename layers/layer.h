@@ -26,7 +26,7 @@ wf_ctx *wf_layer_ctx(const wf_layer *layer);
 typedef wf_var *(*wf_forward)(wf_layer *self, void *user, wf_var *x);
 wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user);
 /* Adds a child under a name of letters, digits and '_' that no sibling has; returns the child, NULL on failure (the
- * child is then freed). */
+ * child is then freed). `module` is a wf_module, or a chain such as wf_sequential. */
 wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child);
 wf_layer *wf_layer_child(const wf_layer *layer, const char *name);
 /* Children in turn, named "0", "1", ...: wf_sequential(ctx, WF_LAYERS(a, b, c)). Owns them, also when it fails. */

@@ -12,6 +12,8 @@ typedef struct wf_layer_kind {
     void (*free)(wf_layer *layer); /* what state holds beyond plain values; may be NULL */
 } wf_layer_kind;
 
+#define WF_LAYER_OPTIONS 320
+
 struct wf_layer {
     const wf_layer_kind *kind;
     wf_ctx *ctx;
@@ -28,10 +30,15 @@ struct wf_layer {
     int64_t applied_iteration, applied;                   /* applications in the running iteration of its tape */
     wf_var *(*prepare)(const wf_layer *layer, wf_var *x); /* applied to x before forward; NULL: nothing */
     const wf_mesh *prepare_mesh;                          /* for `prepare`: of wf_parallelize */
+    char options[WF_LAYER_OPTIONS];                       /* in words, of wf_layer_note: ranks must have the same */
+    bool takes_children; /* its forward applies what wf_module_add gives it; set by the constructor */
 };
 
 /* A layer with a zeroed state of state_bytes. */
 wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_bytes);
+/* What the layer was made with, so that ranks whose options differ are told (wf_multi_node); what shapes of parameters
+ * say need not be in it. Text is cut after WF_LAYER_OPTIONS characters. */
+void wf_layer_note(wf_layer *layer, const char *format, ...) WF_PRINTF(2, 3);
 /* Adds a parameter; NULL on failure. */
 wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts);
 
@@ -40,6 +47,9 @@ bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x));
 
 /* Shared by layers and functions. */
 
+/* x is cut along its samples at most: what a layer needs that computes from all of one. WF_ERR_SHAPE names the layer,
+ * x's layout and what would help. */
+wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf_var *x) WF_NODISCARD;
 /* The value as a dense tensor in the order that convolution and the like want (channels-last from rank 3 on, row-major
  * below): a handle to be freed. */
 wf_tensor *wf_dense_value(const wf_var *x);

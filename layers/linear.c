@@ -53,6 +53,7 @@ static wf_status check(const wf_layer *layer, const wf_var *x)
     int64_t features = 1;
     for (int d = 1; d < shape.rank; d++)
         features *= shape.dim[d];
+    WF_TRY(wf_layer_check_whole("linear", layer, x));
     WF_CHECK(shape.rank >= 2 && features == s->in, WF_ERR_SHAPE,
              "linear \"%s\": input %s, should be [N,%lld] or of that many elements a sample", wf_layer_path(layer),
              wf_shape_text(shape, text), (long long)s->in);
@@ -103,6 +104,7 @@ wf_layer *wf_linear(wf_ctx *ctx, wf_linear_opts o)
         return NULL;
     linear_state *s = layer->state;
     *s = (linear_state){.opts = o, .in = o.in, .out = o.out};
+    wf_layer_note(layer, "linear");
     if (o.w_init.kind == WF_INIT_DEFAULT)
         o.w_init.kind = WF_INIT_LECUN_NORMAL;
     s->w = wf_layer_add_param(

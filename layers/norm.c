@@ -351,6 +351,8 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge me
     }
     s.merge = merge;
     memcpy(layer->state, &s, sizeof s);
+    wf_layer_note(layer, "batchnorm of decay %g, eps %g, act %d, slope %g, noise %g", s.decay, s.eps, (int)o.act,
+                  o.slope, o.noise);
     norm_state *own = layer->state;
     if (!o.no_gamma)
         own->gamma = vector(layer, "gamma", o.channels, o.gamma_init, 1, false);

@@ -102,6 +102,7 @@ static wf_status become(wf_layer *layer, wf_layer *other)
     if (status == WF_OK) {
         const wf_layer former = *layer;
         layer->kind = other->kind;
+        memcpy(layer->options, other->options, sizeof layer->options);
         layer->state = other->state;
         layer->params = other->params;
         layer->n_params = other->n_params;

@@ -66,6 +66,18 @@ static wf_status geometry(const wf_pool_opts *o, const char *name, wf_pool_geom 
     return WF_OK;
 }
 
+static void note(wf_layer *layer, const wf_pool_state *s)
+{
+    const wf_pool_geom *g = &s->geom;
+    wf_layer_note(layer, "%s of kind %d%s", s->name, (int)g->kind, s->ceil ? ", ceil_mode" : "");
+    for (int d = 0; d < g->nd; d++) {
+        const wf_window w = wf_pool_window(g, d);
+        wf_layer_note(layer, ", dimension %d: kernel %lld, stride %lld, dilation %lld, pads %lld and %lld", d,
+                      (long long)w.kernel, (long long)w.stride, (long long)w.dilation, (long long)w.pad_lo,
+                      (long long)w.pad_hi);
+    }
+}
+
 wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, wf_pool_kind pool, int nd,
                         const wf_pool_opts *o, size_t bytes)
 {
@@ -80,7 +92,9 @@ wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name
         WF_TRY_NULL(geometry(o, name, &s.geom));
     }
     wf_layer *layer = wf_layer_new(ctx, kind, bytes);
-    if (layer)
-        *(wf_pool_state *)layer->state = s;
+    if (!layer)
+        return NULL;
+    *(wf_pool_state *)layer->state = s;
+    note(layer, &s);
     return layer;
 }

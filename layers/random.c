@@ -1,4 +1,7 @@
 #include "layers/functions.h"
+
+#include "comm/comm_author.h"
+#include "comm/mesh.h"
 #include "layers/functions_impl.h"
 
 typedef struct dropout_state {
@@ -52,16 +55,10 @@ wf_var *wf_gaussian_noise(wf_var *x, double std)
 
 /* Axes that cut dimension 0 of `like` cut that of the new tensor; along the others every rank draws the same numbers.
  */
-static wf_status batch_layout(const char *what, const wf_var *like, wf_shape shape, wf_layout *out)
+static wf_status follow_batch(const char *what, const wf_layout *in, wf_shape shape, wf_layout *out)
 {
     static const int from[WF_MAX_RANK] = {0, -1, -1, -1, -1, -1};
     char text[WF_SHAPE_TEXT], whole[WF_LAYOUT_TEXT];
-    *out = wf_layout_none();
-    WF_CHECK(!like || like->value, WF_ERR_STATE, "%s like a variable whose value went with the backward that passed it",
-             what);
-    if (!like || !like->value->layout.known)
-        return WF_OK;
-    const wf_layout *in = &like->value->layout;
     wf_layout batch = *in;
     for (int axis = 0; axis < WF_AXES; axis++)
         if (batch.placement[axis] == WF_SHARDED && batch.dim[axis] != 0)
@@ -69,9 +66,21 @@ static wf_status batch_layout(const char *what, const wf_var *like, wf_shape sha
     WF_CHECK(wf_layout_follow(&batch, shape, from, out), WF_ERR_SHAPE, "%s of shape %s cannot follow the layout %s",
              what, wf_shape_text(shape, text), wf_layout_text(in, whole));
     WF_CHECK(shape.rank == 0 || !wf_layout_is_sharded(in, 0) || shape.dim[0] == in->box.hi[0] - in->box.lo[0],
-             WF_ERR_SHAPE, "%s of shape %s like a variable that has %lld samples here: %s", what,
+             WF_ERR_SHAPE, "%s of shape %s: dimension 0 should be the %lld samples that this rank has of %s", what,
              wf_shape_text(shape, text), (long long)(in->box.hi[0] - in->box.lo[0]), wf_layout_text(in, whole));
     return WF_OK;
+}
+
+/* The shape may be wrong on some ranks alone: of 3 samples, one rank may have all. */
+static wf_status layout_like(const char *what, const wf_var *like, wf_shape shape, wf_layout *out)
+{
+    *out = wf_layout_none();
+    WF_CHECK(!like || like->value, WF_ERR_STATE, "%s like a variable whose value went with the backward that passed it",
+             what);
+    if (!like || !like->value->layout.known)
+        return WF_OK;
+    const wf_layout *in = &like->value->layout;
+    return wf_comm_post_failure(wf_mesh_world(in->mesh), follow_batch(what, in, shape, out));
 }
 
 static wf_status draw(wf_tape *tape, wf_distribution dist, double a, double b, const wf_layout *layout, wf_tensor *y)
@@ -93,7 +102,7 @@ static wf_var *drawn(const char *what, wf_tape *tape, wf_shape shape, wf_distrib
     wf_layout layout;
     WF_CHECK_NULL(wf_shape_count(shape) >= 0, WF_ERR_SHAPE, "%s of impossible shape %s", what,
                   wf_shape_text(shape, text));
-    WF_TRY_NULL(batch_layout(what, like, shape, &layout));
+    WF_TRY_NULL(layout_like(what, like, shape, &layout));
     wf_ctx *ctx = wf_tape_ctx(tape);
     wf_tensor *y = wf_tensor_new_step(ctx, ctx->dtype, shape, wf_order_default(shape.rank));
     wf_var *out = draw(tape, dist, a, b, &layout, y) == WF_OK ? wf_input(tape, y) : wf_error_null();

@@ -221,6 +221,7 @@ wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int 
     wf_status status = WF_OK;
     if (chain) {
         *(spatial_chain *)chain->state = (spatial_chain){mesh, opts.depth};
+        chain->takes_children = true;
         status = opts.depth < 0 || count < 1
                      ? WF_RAISE(WF_ERR_ARGUMENT,
                                 "spatial_chain: depth is %d and %d layers; should be 0 or more, and 1 or more",

@@ -93,8 +93,12 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
         return NULL;
     WF_TRY_NULL(check(name, nd, o, &s.geom));
     wf_layer *layer = wf_layer_new(ctx, kind, bytes);
-    if (layer)
-        *(wf_upsample_state *)layer->state = s;
+    if (!layer)
+        return NULL;
+    *(wf_upsample_state *)layer->state = s;
+    wf_layer_note(layer, "%s by %lld, %lld, %lld%s%s", name, (long long)s.geom.scale[0], (long long)s.geom.scale[1],
+                  (long long)s.geom.scale[2], s.geom.linear ? ", linear" : "",
+                  s.geom.align_corners ? ", align_corners" : "");
     return layer;
 }
 

@@ -1,23 +1,67 @@
+#include "layers/layer_author.h"
 #include "optim/multi_node_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DESCRIPTION 256
+#define DESCRIPTION 512
+#define AXES_TEXT   64
+
+/* "data and height"; "no axis". */
+static const char *axes_text(unsigned axes, char text[AXES_TEXT])
+{
+    int at = 0;
+    for (int a = 0; a < WF_AXES; a++)
+        if (axes & 1u << a)
+            at += snprintf(text + at, (size_t)(AXES_TEXT - at), "%s%s", at ? " and " : "", wf_axis_name((wf_axis)a));
+    return at ? text : "no axis";
+}
+
+/* A layer, or a parameter of it. */
+typedef struct part {
+    const wf_layer *layer;
+    const wf_param *param;
+} part;
 
 static void describe(char text[DESCRIPTION], const wf_param *param)
 {
-    char shape[WF_SHAPE_TEXT];
-    const char *path = param ? wf_param_path(param) : NULL;
+    char shape[WF_SHAPE_TEXT], summed[AXES_TEXT], cut[AXES_TEXT];
+    const char *path = wf_param_path(param);
     memset(text, 0, DESCRIPTION);
-    if (param)
-        snprintf(text, DESCRIPTION, "%s %s %s%s, summed over axes 0x%x, cut over 0x%x", path ? path : "?",
-                 wf_shape_text(param->global, shape), wf_dtype_name(param->dtype),
-                 param->order == WF_CHANNELS_LAST ? " channels-last" : "", (unsigned)param->axes,
-                 (unsigned)param->cut_axes);
+    snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, cut over %s", path ? path : "?",
+             wf_shape_text(param->global, shape), wf_dtype_name(param->dtype),
+             param->order == WF_CHANNELS_LAST ? " channels-last" : "", axes_text(param->axes, summed),
+             axes_text(param->cut_axes, cut));
+}
+
+static void describe_part(char text[DESCRIPTION], const part *p)
+{
+    if (p && p->param) {
+        describe(text, p->param);
+        return;
+    }
+    memset(text, 0, DESCRIPTION);
+    if (p)
+        snprintf(text, DESCRIPTION, "\"%s\" (%s)", wf_layer_path(p->layer),
+                 *p->layer->options ? p->layer->options : p->layer->kind->name);
     else
         snprintf(text, DESCRIPTION, "nothing");
+}
+
+/* Every layer, followed by its parameters and the layers in it; into `parts` unless that is NULL. */
+static int64_t list_parts(const wf_layer *layer, part *parts)
+{
+    int64_t n = 0;
+    if (parts)
+        parts[n] = (part){layer, NULL};
+    n++;
+    for (int i = 0; i < layer->n_params; i++, n++)
+        if (parts)
+            parts[n] = (part){layer, layer->params[i]};
+    for (int i = 0; i < layer->n_children; i++)
+        n += list_parts(layer->children[i], parts ? parts + n : NULL);
+    return n;
 }
 
 static uint64_t hash_param(uint64_t hash, const wf_param *param)
@@ -44,46 +88,54 @@ static wf_status first_other(wf_comm *comm, wf_ctx *ctx, uint64_t mine, int *ran
 }
 
 /* Goes through the lists, which are known to differ, until it finds where; every rank sees what all have. */
-static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, wf_param *const *params, int64_t most,
-                                 bool *agreed)
+static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, const part *parts, int64_t most, bool *agreed)
 {
     const int size = wf_comm_size(comm);
     char mine[DESCRIPTION], *all = wf_malloc(ctx, (size_t)size * DESCRIPTION);
     wf_status status = WF_OK;
     WF_NEED(all);
     for (int64_t i = 0; status == WF_OK && i < most; i++) {
-        describe(mine, i < n ? params[i] : NULL);
+        describe_part(mine, i < n ? &parts[i] : NULL);
         status = wf_allgather_bytes(comm, mine, DESCRIPTION, all);
         for (int r = 1; status == WF_OK && r < size; r++)
             if (memcmp(all, all + (size_t)r * DESCRIPTION, DESCRIPTION) != 0) {
                 *agreed = true;
                 status = WF_RAISE(WF_ERR_COMM,
-                                  "the ranks have different models: parameter %lld is %s on rank 0, %s on rank %d",
-                                  (long long)i, all, all + (size_t)r * DESCRIPTION, r);
+                                  "the ranks have different models: %s on rank 0, %s on rank %d; make the layers with "
+                                  "the same options on all ranks",
+                                  all, all + (size_t)r * DESCRIPTION, r);
             }
     }
     free(all);
-    if (status != WF_OK)
-        return status;
-    *agreed = true;
-    WF_FAIL(WF_ERR_COMM, "the ranks have different models: the paths of their parameters differ");
+    return status;
 }
 
-wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed)
+static wf_status agree_parts(wf_comm *comm, wf_ctx *ctx, int64_t n, const part *parts, bool *agreed)
 {
-    wf_param *const *params;
-    int64_t n;
+    char text[DESCRIPTION];
     int other = -1;
-    WF_TRY(wf_layer_params(optim->model, &n, &params));
     uint64_t hash = wf_hash_u64(0, (uint64_t)n);
-    for (int64_t i = 0; i < n; i++)
-        hash = hash_param(hash, params[i]);
-    WF_TRY(first_other(comm, optim->ctx, hash, &other));
+    for (int64_t i = 0; i < n; i++) {
+        describe_part(text, &parts[i]);
+        hash = wf_hash_text(hash, text);
+    }
+    WF_TRY(first_other(comm, ctx, hash, &other));
     if (other < 0)
         return WF_OK;
     int64_t most = n;
     WF_TRY(wf_allreduce_i64(comm, &most, 1, WF_MAX));
-    return name_difference(comm, optim->ctx, n, params, most, agreed);
+    return name_difference(comm, ctx, n, parts, most, agreed);
+}
+
+wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed)
+{
+    const int64_t n = list_parts(optim->model, NULL);
+    part *parts = wf_malloc(optim->ctx, (size_t)n * sizeof *parts);
+    WF_NEED(parts);
+    list_parts(optim->model, parts);
+    const wf_status status = agree_parts(comm, optim->ctx, n, parts, agreed);
+    free(parts);
+    return status;
 }
 
 wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)

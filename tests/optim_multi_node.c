@@ -307,11 +307,11 @@ static void different_models(void)
     wf_module_add(f.model, "a", dot_new(f.ctx, 2, w));
     if (f.rank == 0)
         wf_module_add(f.model, "more", dot_new(f.ctx, 3, w));
-    expect_models_differ(&f, "more/w", "nothing");
+    expect_models_differ(&f, "\"more\" (dot)", "nothing");
     f = (fixture){0};
     open_comm(&f, "flat");
     wf_module_add(f.model, f.rank == 1 ? "other" : "a", dot_new(f.ctx, 2, w));
-    expect_models_differ(&f, "a/w", "other/w");
+    expect_models_differ(&f, "\"a\" (dot)", "\"other\" (dot)");
 }
 
 static void different_trainables(void)
