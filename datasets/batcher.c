@@ -1,4 +1,5 @@
 /* Which samples make the next batch, on this rank and on all: arithmetic, no message. */
+#include "comm/mesh_author.h"
 #include "datasets/iterator_impl.h"
 
 #include <stdlib.h>
@@ -47,9 +48,42 @@ static wf_status make_room(wf_batcher *b)
             return WF_ERR_MEMORY;
     }
     if (!b->format.direct) {
-        b->sample = wf_malloc(d->ctx, wf_dataset_sample_bytes(d) + 1);
+        b->sample = wf_malloc(d->ctx, b->row_bytes / wf_dtype_size(b->format.to) * wf_dtype_size(d->info.dtype) + 1);
         if (!b->sample)
             return WF_ERR_MEMORY;
+    }
+    return WF_OK;
+}
+
+wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
+{
+    wf_layout usual;
+    WF_TRY(wf_mesh_layout_activation(mesh, global, &usual));
+    *layout = (wf_layout){.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
+    for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
+        if (usual.placement[a] == WF_SHARDED)
+            wf_layout_cut(mesh, layout, (wf_axis)a, usual.dim[a], usual.cut[a]);
+    return WF_OK;
+}
+
+/* What this rank takes of a sample: its pixels, where they are cut over the mesh. */
+static wf_status choose_box(wf_batcher *b)
+{
+    const wf_dataset *d = b->dataset;
+    const wf_shape shape = d->info.shape;
+    int64_t dim[WF_MAX_RANK] = {b->size};
+    wf_layout layout;
+    b->box = wf_box_of_shape(shape);
+    if (!b->opts.cut)
+        return WF_OK;
+    WF_CHECK(d->mesh, WF_ERR_ARGUMENT,
+             "batches that are cut, of a data set that is not scattered over a mesh: wf_mesh_scatter_dataset it first");
+    for (int k = 0; k < shape.rank; k++)
+        dim[k + 1] = shape.dim[k];
+    WF_TRY(wf_batcher_layout(d->mesh, wf_shape_make(shape.rank + 1, dim), &layout));
+    for (int k = 0; k < shape.rank; k++) {
+        b->box.lo[k] = layout.box.lo[k + 1];
+        b->box.hi[k] = layout.box.hi[k + 1];
     }
     return WF_OK;
 }
@@ -62,14 +96,17 @@ wf_status wf_batcher_open(wf_batcher *b)
     WF_CHECK(d->info.shape.rank < WF_MAX_RANK, WF_ERR_SHAPE, "batches of samples of shape %s: rank should be below %d",
              wf_shape_text(d->info.shape, text), WF_MAX_RANK);
     b->alone = (wf_part){.first = 0, .count = d->info.count};
-    b->parts = d->comm ? d->parts : &b->alone;
-    b->rank = d->comm ? wf_comm_rank(d->comm) : 0;
-    b->size = d->comm ? wf_comm_size(d->comm) : 1;
+    b->parts = d->mesh ? d->parts : &b->alone;
+    b->rank = d->mesh ? wf_mesh_rank(d->mesh, WF_AXIS_DATA) : 0;
+    b->size = d->mesh ? wf_mesh_size(d->mesh, WF_AXIS_DATA) : 1;
+    WF_TRY(choose_box(b));
     b->opts.shuffle = b->opts.shuffle || d->reshuffled;
     b->seed = b->opts.seed ? b->opts.seed : wf_ctx_seed(d->ctx);
     b->stream = wf_hash_u64(wf_hash_text(0, "batches"), (uint64_t)b->rank);
-    b->format = wf_row_format_make(&d->info, wf_ctx_dtype(d->ctx), b->opts.raw);
-    b->row_bytes = (size_t)wf_shape_count(d->info.shape) * wf_dtype_size(b->format.to);
+    wf_dataset_info part = d->info;
+    part.shape = wf_box_shape(b->box);
+    b->format = wf_row_format_make(&part, wf_ctx_dtype(d->ctx), b->opts.raw);
+    b->row_bytes = (size_t)wf_shape_count(part.shape) * wf_dtype_size(b->format.to);
     WF_TRY(count_batches(b));
     WF_TRY(make_room(b));
     return WF_OK;
@@ -113,7 +150,11 @@ static wf_status read_row(wf_batcher *b, int64_t place, unsigned char *row, int6
     wf_dataset *d = b->dataset;
     const int64_t index = b->order ? b->order[place] : place;
     const wf_sample_key key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index};
-    WF_TRY(wf_dataset_read(d, index, &key, b->format.direct ? row : b->sample, label));
+    void *x = b->format.direct ? row : b->sample;
+    if (b->opts.cut)
+        WF_TRY(wf_dataset_read_box(d, index, &key, &b->box, x, label));
+    else
+        WF_TRY(wf_dataset_read(d, index, &key, x, label));
     if (!b->format.direct)
         wf_row_store(&b->format, b->sample, row);
     return WF_OK;

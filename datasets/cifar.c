@@ -142,6 +142,7 @@ static const wf_dataset_kind cifar_kind = {
     .name = "cifar",
     .open = cifar_open,
     .read = wf_rows_read,
+    .read_box = wf_rows_read_box,
     .free = cifar_free,
 };
 

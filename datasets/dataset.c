@@ -1,6 +1,7 @@
 #include "datasets/dataset_author.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset *inner, size_t state_bytes)
 {
@@ -30,6 +31,7 @@ void wf_dataset_free(wf_dataset *dataset)
         free(dataset->parts);
     wf_dataset_free(dataset->inner);
     free(dataset->state);
+    free(dataset->whole);
     wf_live_add(dataset->ctx, WF_LIVE_DATASET, -1);
     free(dataset);
 }
@@ -42,7 +44,7 @@ wf_status wf_dataset_open(wf_dataset *dataset)
     if (dataset->inner) {
         WF_TRY(wf_dataset_open(dataset->inner));
         dataset->info = dataset->inner->info;
-        dataset->comm = dataset->inner->comm;
+        dataset->mesh = dataset->inner->mesh;
         dataset->parts = dataset->inner->parts;
         dataset->reshuffled = dataset->inner->reshuffled;
     }
@@ -67,12 +69,58 @@ int64_t wf_dataset_count(wf_dataset *dataset)
     return dataset->info.count;
 }
 
-wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+static wf_status check_index(const wf_dataset *dataset, int64_t index)
 {
     WF_CHECK(index >= 0 && index < dataset->info.count, WF_ERR_ARGUMENT, "%s: sample %lld is not in [0, %lld)",
              dataset->kind->name, (long long)index, (long long)dataset->info.count);
+    return WF_OK;
+}
+
+wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
     int64_t unused;
+    WF_TRY(check_index(dataset, index));
     WF_TRY(dataset->kind->read(dataset, index, key, x, label ? label : &unused));
+    return WF_OK;
+}
+
+void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *from, void *to)
+{
+    const unsigned char *x = from;
+    unsigned char *y = to;
+    const int last = whole.rank - 1;
+    int64_t at[WF_MAX_RANK];
+    if (wf_box_empty(*box))
+        return;
+    const size_t run = whole.rank > 0 ? (size_t)(box->hi[last] - box->lo[last]) * size : size;
+    memcpy(at, box->lo, sizeof at);
+    for (int d = last - 1;;) {
+        int64_t offset = 0;
+        for (int k = 0; k < whole.rank; k++)
+            offset = offset * whole.dim[k] + at[k];
+        memcpy(y, x + (size_t)offset * size, run);
+        y += run;
+        for (d = last - 1; d >= 0 && ++at[d] == box->hi[d]; d--)
+            at[d] = box->lo[d];
+        if (d < 0)
+            return;
+    }
+}
+
+wf_status wf_dataset_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
+                              int64_t *label)
+{
+    int64_t unused;
+    WF_TRY(check_index(dataset, index));
+    if (dataset->kind->read_box) {
+        WF_TRY(dataset->kind->read_box(dataset, index, key, box, x, label ? label : &unused));
+        return WF_OK;
+    }
+    if (!dataset->whole)
+        dataset->whole = wf_malloc(dataset->ctx, wf_dataset_sample_bytes(dataset) + 1);
+    WF_CHECK(dataset->whole, WF_ERR_MEMORY, "%s: no memory for a sample", dataset->kind->name);
+    WF_TRY(wf_dataset_read(dataset, index, key, dataset->whole, label));
+    wf_box_copy(dataset->info.shape, wf_dtype_size(dataset->info.dtype), box, dataset->whole, x);
     return WF_OK;
 }
 

@@ -2,7 +2,7 @@
 #ifndef WF_DATASETS_DATASET_AUTHOR_H
 #define WF_DATASETS_DATASET_AUTHOR_H
 
-#include "comm/comm.h"
+#include "comm/mesh.h"
 #include "core/tensor_author.h"
 #include "datasets/dataset.h"
 
@@ -20,6 +20,10 @@ typedef struct wf_dataset_kind {
     /* Writes sample `index` (row-major logical elements of info.dtype) and its label. Called from the prefetch thread
      * too: no MPI, no pool, no tape, errors through the thread's own trail. One thread at a time. */
     wf_status (*read)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label);
+    /* Writes the elements of `box`, a part of one sample, alone: for readers that need not touch the others. NULL: the
+     * whole sample is read, and cut. */
+    wf_status (*read_box)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
+                          int64_t *label);
     void (*free)(wf_dataset *dataset); /* what state points to, not state itself; may be NULL */
 } wf_dataset_kind;
 
@@ -37,9 +41,11 @@ struct wf_dataset {
     void *state;
 
     /* Of a scattered data set; a decorator has those of its inner one, from its opening on. */
-    wf_comm *comm;   /* NULL: not scattered */
-    wf_part *parts;  /* one for each rank */
-    bool reshuffled; /* iterators take another order every epoch */
+    const wf_mesh *mesh; /* NULL: not scattered */
+    wf_part *parts;      /* one for each place along the mesh's data axis */
+    bool reshuffled;     /* iterators take another order every epoch */
+
+    void *whole; /* room for one sample, of wf_dataset_read_box */
 };
 
 /* state is zeroed. Owns inner, also when it fails. ctx NULL (the inner one is NULL) gives NULL without an error. */
@@ -47,6 +53,11 @@ wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset 
 /* The data set must be open; label may be NULL. */
 wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x,
                           int64_t *label) WF_NODISCARD;
+/* The same of a part of the sample: `box` in its shape. */
+wf_status wf_dataset_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
+                              int64_t *label) WF_NODISCARD;
+/* Copies the elements of `box` out of a whole, both row-major, of `size` bytes each. */
+void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *from, void *to);
 /* Bytes of one sample. */
 size_t wf_dataset_sample_bytes(const wf_dataset *dataset);
 /* How many decorators lie below: tells equal random transforms in one chain apart. */

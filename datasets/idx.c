@@ -185,6 +185,7 @@ static const wf_dataset_kind idx_kind = {
     .name = "idx",
     .open = idx_open,
     .read = wf_rows_read,
+    .read_box = wf_rows_read_box,
     .free = idx_free,
 };
 

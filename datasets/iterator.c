@@ -81,15 +81,16 @@ static wf_status slot_open(wf_iter *iter, wf_slot *slot)
 {
     const wf_dataset_info *info = &iter->batcher.dataset->info;
     const wf_row_format *format = &iter->batcher.format;
+    const wf_shape sample = wf_box_shape(iter->batcher.box);
     wf_ctx *ctx = iter->ctx;
-    slot->x_memory = wf_tensor_new_ordered(ctx, format->to, batch_shape(iter->sizes[0], info->shape), format->order);
+    slot->x_memory = wf_tensor_new_ordered(ctx, format->to, batch_shape(iter->sizes[0], sample), format->order);
     WF_TRY(wf_check(slot->x_memory));
     if (info->labels) {
         slot->labels_memory = wf_tensor_new(ctx, WF_I64, WF_SHAPE(iter->sizes[0]));
         WF_TRY(wf_check(slot->labels_memory));
     }
     for (int k = 0; k < WF_BATCH_SIZES; k++) {
-        slot->x[k] = wf_tensor_wrap(ctx, format->to, batch_shape(iter->sizes[k], info->shape), format->order,
+        slot->x[k] = wf_tensor_wrap(ctx, format->to, batch_shape(iter->sizes[k], sample), format->order,
                                     slot->x_memory->data);
         WF_TRY(wf_check(slot->x[k]));
         if (!info->labels)
@@ -143,19 +144,21 @@ static wf_status take(wf_iter *iter, wf_slot **slot)
     return WF_OK;
 }
 
-/* The handle of this size, marked as new contents and with its place in the global batch. */
-static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, wf_tensor *tensor)
+/* The handle of this size, marked as new contents and with its place in the global batch; x (not labels) may be cut. */
+static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, bool cut, wf_tensor *tensor)
 {
-    wf_comm *comm = iter->batcher.dataset->comm;
+    const wf_mesh *mesh = iter->batcher.dataset->mesh;
+    const wf_shape global = batch_shape(plan->global, sample);
+    wf_layout layout = wf_layout_batch(mesh, global, 0, 0);
     if (!tensor)
         return WF_OK;
     wf_tensor_touch(tensor);
-    if (!comm)
+    if (!mesh)
         return WF_OK;
-    const wf_mesh *mesh = wf_comm_mesh(comm);
-    wf_layout layout = wf_layout_batch(mesh, batch_shape(plan->global, sample), plan->lo, plan->lo + plan->size);
+    if (cut)
+        WF_TRY(wf_batcher_layout(mesh, global, &layout));
     wf_batcher_cut(&iter->batcher, plan->index);
-    layout.cut[WF_AXIS_DATA] = wf_mesh_cuts(mesh, WF_AXIS_DATA, iter->batcher.cuts);
+    wf_layout_cut(mesh, &layout, WF_AXIS_DATA, 0, iter->batcher.cuts);
     WF_NEED(layout.cut[WF_AXIS_DATA]);
     return wf_tensor_set_layout(tensor, layout);
 }
@@ -171,8 +174,8 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
     int k = 0;
     while (k < WF_BATCH_SIZES - 1 && iter->sizes[k] != plan->size)
         k++;
-    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, slot->x[k]));
-    WF_TRY(dress(iter, plan, wf_shape_scalar(), slot->labels[k]));
+    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, iter->batcher.opts.cut, slot->x[k]));
+    WF_TRY(dress(iter, plan, wf_shape_scalar(), false, slot->labels[k]));
     iter->given++;
     iter->epoch = plan->last ? plan->epoch + 1 : iter->epoch;
     *batch = (wf_batch){.x = slot->x[k],

@@ -29,9 +29,10 @@ typedef struct wf_batcher {
     wf_dataset *dataset;
     wf_batch_opts opts;
     uint64_t seed, stream;
-    const wf_part *parts; /* one for each rank; `alone` where the data set is not scattered */
+    const wf_part *parts; /* one for each place along data; `alone` where the data set is not scattered */
     wf_part alone;
-    int rank, size;
+    int rank, size; /* along data */
+    wf_box box;     /* of a sample: what x holds of it */
     int64_t length; /* batches an epoch */
     int64_t epoch, index;
     int64_t *order; /* of the epoch; NULL: as they come */
@@ -48,6 +49,8 @@ void wf_batcher_close(wf_batcher *batcher);
 /* Reads the next batch into x and labels and moves on. On failure nothing moves. */
 wf_status wf_batcher_fill(wf_batcher *batcher, void *x, int64_t *labels, wf_batch_plan *plan) WF_NODISCARD;
 
+/* Samples and channels whole, pixels cut over the mesh. */
+wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
 /* Where the parts of batch `index` begin in the global batch, of all ranks: b->cuts. */
 void wf_batcher_cut(wf_batcher *batcher, int64_t index);
 

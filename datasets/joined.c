@@ -14,7 +14,7 @@ typedef struct joined {
 static wf_status joined_open(wf_dataset *dataset)
 {
     const joined *j = dataset->state;
-    dataset->comm = j->comm;
+    dataset->mesh = wf_comm_mesh(j->comm);
     dataset->info = j->info;
     dataset->parts = j->parts;
     return WF_OK;
@@ -37,7 +37,7 @@ static wf_status open_mine(const wf_dataset *dataset)
 {
     WF_TRY(wf_check(dataset));
     WF_TRY(wf_dataset_open(dataset->inner));
-    WF_CHECK(!dataset->inner->comm, WF_ERR_ARGUMENT, "join: the data set is spread over ranks already");
+    WF_CHECK(!dataset->inner->mesh, WF_ERR_ARGUMENT, "join: the data set is spread over ranks already");
     return WF_OK;
 }
 

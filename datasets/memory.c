@@ -37,6 +37,16 @@ wf_status wf_rows_read(wf_dataset *dataset, int64_t index, const wf_sample_key *
     return WF_OK;
 }
 
+wf_status wf_rows_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
+                           int64_t *label)
+{
+    const wf_rows *rows = dataset->state;
+    wf_box_copy(dataset->info.shape, wf_dtype_size(dataset->info.dtype), box,
+                rows->x + (size_t)index * rows->sample_bytes, x);
+    *label = rows->labels ? rows->labels[index] : 0;
+    return WF_OK;
+}
+
 void wf_rows_dataset_free(wf_dataset *dataset)
 {
     wf_rows_free(dataset->state);
@@ -45,6 +55,7 @@ void wf_rows_dataset_free(wf_dataset *dataset)
 static const wf_dataset_kind memory_kind = {
     .name = "memory",
     .read = wf_rows_read,
+    .read_box = wf_rows_read_box,
     .free = wf_rows_dataset_free,
 };
 

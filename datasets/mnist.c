@@ -47,20 +47,17 @@ static wf_status usual_folder(wf_split split, char dir[WF_PATH_MAX])
     const char *data = wf_config_get()->data;
     char path[WF_PATH_MAX];
     bool found = false;
-    if (data) {
-        WF_TRY(locate(data, images_name[split], path, &found));
-        snprintf(dir, WF_PATH_MAX, "%s", data);
-        if (found)
-            return WF_OK;
-        WF_TRY(wf_path_join(dir, data, "fashion-mnist"));
-        WF_TRY(locate(dir, images_name[split], path, &found));
-        if (found)
-            return WF_OK;
+    if (!data) {
+        snprintf(dir, WF_PATH_MAX, "%s", debian_folder);
+        return WF_OK;
     }
-    WF_TRY(locate(debian_folder, images_name[split], path, &found));
-    WF_CHECK(found, WF_ERR_IO, "no %s[.gz] in WEFT_DATA (%s) or %s", images_name[split], data ? data : "not set",
-             debian_folder);
-    snprintf(dir, WF_PATH_MAX, "%s", debian_folder);
+    snprintf(dir, WF_PATH_MAX, "%s", data);
+    WF_TRY(locate(dir, images_name[split], path, &found));
+    if (found)
+        return WF_OK;
+    WF_TRY(wf_path_join(dir, data, "fashion-mnist"));
+    WF_TRY(locate(dir, images_name[split], path, &found));
+    WF_CHECK(found, WF_ERR_IO, "no %s[.gz] in WEFT_DATA, which is %s, or in %s", images_name[split], data, dir);
     return WF_OK;
 }
 
@@ -86,6 +83,7 @@ static const wf_dataset_kind mnist_kind = {
     .name = "mnist",
     .open = mnist_open,
     .read = wf_rows_read,
+    .read_box = wf_rows_read_box,
     .free = mnist_free,
 };
 

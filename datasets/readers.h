@@ -16,7 +16,8 @@ extern "C" {
 wf_dataset *wf_idx(wf_ctx *ctx, const char *images_path, const char *labels_path);
 
 /* MNIST or Fashion-MNIST, u8 [1,28,28], 10 classes, by the standard names (train-images-idx3-ubyte, with or without
- * .gz). dir NULL: $WEFT_DATA, $WEFT_DATA/fashion-mnist, then Debian's /usr/share/datasets/fashion-mnist. */
+ * .gz). dir NULL: $WEFT_DATA or $WEFT_DATA/fashion-mnist; where that is not set, Debian's
+ * /usr/share/datasets/fashion-mnist. */
 wf_dataset *wf_mnist(wf_ctx *ctx, const char *dir, wf_split split);
 
 /* CIFAR's binary files, u8 [3,32,32], in dir or in dir/cifar-10-batches-bin (cifar-100-binary). dir NULL: $WEFT_DATA.

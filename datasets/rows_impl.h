@@ -18,6 +18,8 @@ wf_status wf_rows_alloc(wf_ctx *ctx, const char *what, wf_rows *rows, int64_t co
 void wf_rows_free(wf_rows *rows);
 
 wf_status wf_rows_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label);
+wf_status wf_rows_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
+                           int64_t *label);
 void wf_rows_dataset_free(wf_dataset *dataset);
 
 /* A memory data set with room for info.count samples, to be filled through *rows. */

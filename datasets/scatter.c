@@ -1,5 +1,8 @@
 #include "datasets/scatter.h"
+
 #include "comm/comm_author.h"
+#include "comm/mesh.h"
+#include "datasets/part_impl.h"
 #include "datasets/rows_impl.h"
 
 #include <stdlib.h>
@@ -24,10 +27,10 @@ static wf_part part_of(int64_t n, int64_t size, int64_t rank, bool equal)
     return (wf_part){.first = lo, .count = (n + size - 1) / size};
 }
 
-static wf_part *parts_new(wf_comm *comm, int64_t n, bool equal)
+static wf_part *parts_new(const wf_mesh *mesh, int64_t n, bool equal)
 {
-    const int size = wf_comm_size(comm);
-    wf_part *parts = wf_malloc(wf_comm_ctx(comm), (size_t)size * sizeof *parts);
+    const int size = wf_mesh_size(mesh, WF_AXIS_DATA);
+    wf_part *parts = wf_malloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)size * sizeof *parts);
     for (int r = 0; parts && r < size; r++)
         parts[r] = part_of(n, size, r, equal);
     return parts;
@@ -70,17 +73,18 @@ static wf_status open_on_root(wf_dataset *dataset, announcement *a)
 {
     WF_TRY(wf_check(dataset));
     WF_TRY(wf_dataset_open(dataset));
-    WF_CHECK(!dataset->comm, WF_ERR_ARGUMENT, "scatter: the data set is scattered already");
+    WF_CHECK(!dataset->mesh, WF_ERR_ARGUMENT, "scatter: the data set is scattered already");
     a->info = dataset->info;
     return WF_OK;
 }
 
-/* One scatter in the making. The buffers hold one round of samples for every rank, on the root. */
+/* One scatter in the making. The buffers hold one round of samples for every place along data, on the root. */
 typedef struct round_trip {
-    wf_comm *comm;
+    const wf_mesh *mesh;
+    wf_comm *comm; /* the whole */
     wf_ctx *ctx;
     const announcement *a;
-    int root, size;
+    int root, size, places; /* ranks, and places along data */
     bool is_root;
     wf_part *parts;     /* the new data set's */
     int64_t *order;     /* on the root */
@@ -88,15 +92,15 @@ typedef struct round_trip {
     wf_rows *rows;      /* of this rank */
     int64_t held;       /* samples of this rank */
     size_t sample_bytes;
-    int64_t chunk; /* samples per rank and round */
+    int64_t chunk; /* samples per place and round */
     unsigned char *x;
     int64_t *labels;
     wf_tensor **views;
 } round_trip;
 
-static int64_t chunk_samples(const announcement *a, int size, size_t sample_bytes)
+static int64_t chunk_samples(const announcement *a, int places, size_t sample_bytes)
 {
-    const uint64_t all = (sample_bytes + sizeof(int64_t)) * (uint64_t)size;
+    const uint64_t all = (sample_bytes + sizeof(int64_t)) * (uint64_t)places;
     const int64_t chunk = (int64_t)(a->round_bytes / all);
     return chunk > 0 ? chunk : 1;
 }
@@ -105,7 +109,7 @@ static wf_status prepare_root(round_trip *t)
 {
     if (!t->is_root)
         return WF_OK;
-    const size_t samples = (size_t)(t->chunk * t->size);
+    const size_t samples = (size_t)(t->chunk * t->places);
     t->x = wf_malloc(t->ctx, samples * t->sample_bytes + 1);
     t->labels = wf_calloc(t->ctx, samples, sizeof *t->labels);
     t->views = wf_calloc(t->ctx, (size_t)t->size, sizeof(wf_tensor *));
@@ -126,9 +130,9 @@ static wf_status read_round(round_trip *t, int64_t start)
 {
     if (!t->is_root)
         return WF_OK;
-    for (int r = 0; r < t->size; r++)
-        for (int64_t i = 0; i < round_count(t, t->parts[r].count, start); i++) {
-            const int64_t place = t->parts[r].first + start + i, slot = r * t->chunk + i;
+    for (int p = 0; p < t->places; p++)
+        for (int64_t i = 0; i < round_count(t, t->parts[p].count, start); i++) {
+            const int64_t place = t->parts[p].first + start + i, slot = p * t->chunk + i;
             const int64_t sample = t->order ? t->order[place] : place;
             const wf_sample_key key = {.seed = t->a->seed, .sample = sample};
             WF_TRY(wf_dataset_read(t->source, sample, &key, t->x + (size_t)slot * t->sample_bytes, t->labels + slot));
@@ -144,8 +148,11 @@ static wf_status scatter_bytes(round_trip *t, int64_t start, size_t bytes, unsig
     wf_tensor *y = wf_tensor_wrap(t->ctx, WF_U8, WF_SHAPE(round_count(t, t->held, start) * width), WF_ROW_MAJOR, mine);
     status = wf_check(y);
     for (int r = 0; t->is_root && r < t->size && status == WF_OK; r++) {
-        const int64_t count = round_count(t, t->parts[r].count, start) * width;
-        t->views[r] = wf_tensor_wrap(t->ctx, WF_U8, WF_SHAPE(count), WF_ROW_MAJOR, all + r * t->chunk * width);
+        int place[WF_AXES];
+        wf_mesh_place(t->mesh, r, place);
+        const int p = place[WF_AXIS_DATA];
+        const int64_t count = round_count(t, t->parts[p].count, start) * width;
+        t->views[r] = wf_tensor_wrap(t->ctx, WF_U8, WF_SHAPE(count), WF_ROW_MAJOR, all + p * t->chunk * width);
         status = wf_check(t->views[r]);
     }
     if (status == WF_OK)
@@ -160,7 +167,7 @@ static wf_status scatter_bytes(round_trip *t, int64_t start, size_t bytes, unsig
 
 static wf_status send_rounds(round_trip *t)
 {
-    const int64_t longest = (t->a->info.count + t->size - 1) / t->size;
+    const int64_t longest = (t->a->info.count + t->places - 1) / t->places;
     for (int64_t start = 0; start < longest; start += t->chunk) {
         const int64_t at = start < t->held ? start : t->held;
         WF_TRY(wf_spread_status(t->comm, read_round(t, start), t->root));
@@ -172,43 +179,87 @@ static wf_status send_rounds(round_trip *t)
     return WF_OK;
 }
 
+/* The data set is this rank's part. */
+static void mark(const round_trip *t, wf_dataset *dataset)
+{
+    dataset->mesh = t->mesh;
+    dataset->parts = t->parts;
+    dataset->reshuffled = t->a->shuffle;
+}
+
 /* The data set of this rank, still without samples. */
 static wf_status prepare_part(round_trip *t, wf_dataset **out)
 {
     const announcement *a = t->a;
     wf_dataset_info info = a->info;
-    wf_part *parts = parts_new(t->comm, a->info.count, a->equal);
-    if (!parts)
+    t->parts = parts_new(t->mesh, a->info.count, a->equal);
+    if (!t->parts)
         return WF_ERR_MEMORY;
-    info.count = parts[wf_comm_rank(t->comm)].count;
+    info.count = t->held = t->parts[wf_mesh_rank(t->mesh, WF_AXIS_DATA)].count;
     *out = wf_rows_dataset_new(t->ctx, &info, &t->rows);
     if (!*out) {
-        free(parts);
+        free(t->parts);
         return wf_check(*out);
     }
-    (*out)->comm = t->comm;
-    (*out)->parts = parts;
-    (*out)->reshuffled = a->shuffle;
-    t->parts = parts;
-    t->held = info.count;
+    mark(t, *out);
     t->sample_bytes = wf_dataset_sample_bytes(*out);
-    t->chunk = chunk_samples(a, t->size, t->sample_bytes);
+    t->chunk = chunk_samples(a, t->places, t->sample_bytes);
     WF_TRY(prepare_root(t));
     return WF_OK;
 }
 
-static wf_status scatter(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts, wf_dataset **out)
+/* Every rank reads for itself what wf_rows_dataset_new would hold. *dataset is taken. */
+static wf_status prepare_reader(round_trip *t, wf_dataset **dataset, wf_dataset **out)
 {
+    const announcement *a = t->a;
+    const wf_dataset_info *own = &(*dataset)->info;
+    char mine[WF_SHAPE_TEXT], roots[WF_SHAPE_TEXT];
+    WF_CHECK(own->count == a->info.count && wf_shape_equal(own->shape, a->info.shape) &&
+                 own->dtype == a->info.dtype && own->labels == a->info.labels,
+             WF_ERR_ARGUMENT,
+             "scatter with each_reads: rank %d has %lld samples %s, the root %lld samples %s: should be the same data",
+             wf_comm_rank(t->comm), (long long)own->count, wf_shape_text(own->shape, mine), (long long)a->info.count,
+             wf_shape_text(a->info.shape, roots));
+    t->parts = parts_new(t->mesh, a->info.count, a->equal);
+    if (!t->parts)
+        return WF_ERR_MEMORY;
+    const wf_status status = order_new(t->ctx, a, &t->order);
+    if (status == WF_OK)
+        *out = wf_part_dataset(*dataset, t->parts[wf_mesh_rank(t->mesh, WF_AXIS_DATA)], t->order);
+    *dataset = status == WF_OK ? NULL : *dataset;
+    if (*out)
+        mark(t, *out);
+    else
+        free(t->parts);
+    return *out ? WF_OK : wf_error_code();
+}
+
+static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_opts opts, wf_dataset **out)
+{
+    wf_comm *comm = wf_mesh_world(mesh);
     WF_TRY(check_root(comm, opts.root));
     announcement a = announce(comm, opts);
-    round_trip t = {.comm = comm, .ctx = wf_comm_ctx(comm), .a = &a, .root = opts.root, .size = wf_comm_size(comm)};
+    round_trip t = {.mesh = mesh,
+                    .comm = comm,
+                    .ctx = wf_comm_ctx(comm),
+                    .a = &a,
+                    .root = opts.root,
+                    .size = wf_comm_size(comm),
+                    .places = wf_mesh_size(mesh, WF_AXIS_DATA)};
     t.is_root = wf_comm_rank(comm) == opts.root;
-    t.source = t.is_root ? dataset : NULL;
+    t.source = t.is_root ? *dataset : NULL;
     wf_status status;
-    WF_TRY_OUT(wf_spread_status(comm, t.is_root ? open_on_root(dataset, &a) : WF_OK, opts.root));
+    if (opts.each_reads)
+        WF_TRY_OUT(wf_agree_status(comm, open_on_root(*dataset, &a)));
+    else
+        WF_TRY_OUT(wf_spread_status(comm, t.is_root ? open_on_root(*dataset, &a) : WF_OK, opts.root));
     WF_TRY_OUT(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
-    WF_TRY_OUT(wf_agree_status(comm, prepare_part(&t, out)));
-    WF_TRY_OUT(send_rounds(&t));
+    if (opts.each_reads) {
+        WF_TRY_OUT(wf_agree_status(comm, prepare_reader(&t, dataset, out)));
+    } else {
+        WF_TRY_OUT(wf_agree_status(comm, prepare_part(&t, out)));
+        WF_TRY_OUT(send_rounds(&t));
+    }
 out:
     free(t.x);
     free(t.labels);
@@ -217,10 +268,10 @@ out:
     return status;
 }
 
-wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts)
+wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts)
 {
     wf_dataset *out = NULL;
-    const wf_status status = comm ? scatter(comm, dataset, opts, &out) : WF_OK;
+    const wf_status status = mesh ? scatter(mesh, &dataset, opts, &out) : WF_OK;
     wf_dataset_free(dataset);
     if (status != WF_OK) {
         wf_dataset_free(out);
@@ -228,6 +279,11 @@ wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_op
         return wf_error_null();
     }
     return out;
+}
+
+wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts)
+{
+    return wf_mesh_scatter_dataset(comm ? wf_comm_mesh(comm) : NULL, dataset, opts);
 }
 
 wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64_t *count, int64_t **index)

@@ -2,7 +2,7 @@
 #ifndef WF_DATASETS_SCATTER_H
 #define WF_DATASETS_SCATTER_H
 
-#include "comm/comm.h"
+#include "comm/mesh.h"
 #include "datasets/dataset.h"
 
 #ifdef __cplusplus
@@ -16,6 +16,10 @@ typedef struct wf_scatter_opts {
     /* Of n samples over P ranks, rank i holds [floor(n i / P), floor(n i / P) + ceil(n / P)): parts may overlap.
      * Default: every sample once, the first n mod P ranks hold one more. */
     bool force_equal_length;
+    /* Nothing is sent or kept: every rank gives the same data set (WF_ERR_ARGUMENT if it is of another count or shape)
+     * and reads its own samples from it when they are needed, of cut batches its own pixels where the reader can. For
+     * files that all ranks see. */
+    bool each_reads;
     size_t round_bytes; /* most bytes that the root reads ahead; default 32 MiB */
 } wf_scatter_opts;
 
@@ -24,6 +28,11 @@ typedef struct wf_scatter_opts {
  * consumed. A failure on the root, such as a missing file, is the same error on all ranks. Transforms given on the root
  * are applied once. Collective. */
 wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
+
+/* The same over a mesh: samples are cut over its data axis, and the ranks along the other axes hold the same ones.
+ * Batches have layouts of this mesh, so that they go into its layers as they are; for images that are cut too, see
+ * wf_batch_opts. `root` is a rank of the whole mesh, which is borrowed. Collective over the mesh. */
+wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts);
 
 /* One data set of which every rank's part is the one that it already has (its own files): parts of any lengths. Ranks
  * whose part is over join in with empty batches, which weigh nothing, until the longest is. Samples must be alike

@@ -144,7 +144,7 @@ static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
                         .size = opts->size,
                         .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once,
                         .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};
-    WF_CHECK(!dataset->comm, WF_ERR_UNSUPPORTED, "synchronized batches of a scattered data set: should be whole");
+    WF_CHECK(!dataset->mesh, WF_ERR_UNSUPPORTED, "synchronized batches of a scattered data set: should be whole");
     WF_TRY(wf_host_take(comm, bytes, &all));
     const order *table = all;
     wf_status status = wf_allgather_bytes(comm, &mine, sizeof mine, all);

@@ -12,7 +12,7 @@ typedef struct subset {
 static wf_status subset_open(wf_dataset *dataset)
 {
     const subset *s = dataset->state;
-    WF_CHECK(!dataset->comm, WF_ERR_UNSUPPORTED,
+    WF_CHECK(!dataset->mesh, WF_ERR_UNSUPPORTED,
              "subset of a scattered data set: the ranks cannot know each other's choice; take it before scattering");
     for (int64_t i = 0; i < s->count; i++)
         WF_CHECK(s->index[i] >= 0 && s->index[i] < dataset->inner->info.count, WF_ERR_ARGUMENT,

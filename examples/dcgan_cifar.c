@@ -67,8 +67,8 @@ static settings read_settings(int argc, char **argv)
 
 static wf_iter *open_images(wf_comm *comm, const settings *s)
 {
-    wf_dataset *images = images_open(comm, s->how.samples, s->data, WF_TRAIN_SET, true);
-    wf_iter *iter = wf_batches(images, (wf_batch_opts){.size = s->batch, .shuffle = true});
+    wf_dataset *images = images_open(comm, s->how.mesh, s->data, WF_TRAIN_SET, true);
+    wf_iter *iter = wf_batches(images, (wf_batch_opts){.size = s->batch, .shuffle = true, .cut = s->how.cut});
     iter = wf_prefetch(iter, 2);
     example_check(comm, wf_check(iter));
     return iter;
@@ -200,7 +200,6 @@ static void train(gan *g, wf_tape *tape, wf_iter *iter, const settings *s, repor
         wf_batch batch;
         double loss[2];
         WF_MUST(wf_iter_next(iter, &batch));
-        parallel_batch(&s->how, &batch);
         train_step(g, tape, &batch, s->latent, loss);
         report_step(r, g->gen, i, &batch, loss, i == steps);
         WF_MUST(wf_tape_reset(tape));
@@ -212,6 +211,9 @@ int main(int argc, char **argv)
     settings s = read_settings(argc, argv);
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
+    char complaint[96];
+    snprintf(complaint, sizeof complaint, "--channels %lld: should be a multiple of 8", (long long)s.channels);
+    example_agree(comm, s.channels % 8 == 0 ? NULL : complaint);
     parallel_open(&s.how, comm);
 
     wf_iter *iter = open_images(comm, &s);

@@ -11,22 +11,46 @@ static bool exists(const char *dir, const char *pattern)
     return any;
 }
 
-static wf_dataset *choose(wf_ctx *ctx, const char *dir, wf_split split, bool any, const char **what)
+static bool has_cifar(const char *dir)
 {
+    return exists(dir, "*_batch*.bin") || exists(dir, "cifar-10-batches-bin");
+}
+
+static bool has_idx(const char *dir)
+{
+    return exists(dir, "*-images-idx3-ubyte*") || exists(dir, "fashion-mnist/*-images-idx3-ubyte*");
+}
+
+/* WEFT_DATA, if it says where. Ends the program if there is nothing of what is looked for. */
+static const char *usual_folder(wf_comm *comm)
+{
+    char complaint[512] = "";
     const char *home = getenv("WEFT_DATA");
-    if (!dir && home && exists(home, "cifar-10-batches-bin"))
-        dir = home;
-    if (!dir) {
-        *what = "Fashion-MNIST, photographs of clothes, as 32x32 RGB (--data DIR takes other images)";
-        return wf_mnist(ctx, NULL, split);
+    if (home && !has_cifar(home) && !has_idx(home))
+        snprintf(complaint, sizeof complaint,
+                 "WEFT_DATA is %s, where there is no cifar-10-batches-bin, and no MNIST or Fashion-MNIST", home);
+    example_agree(comm, *complaint ? complaint : NULL);
+    return home;
+}
+
+static wf_dataset *choose(wf_ctx *ctx, const char *dir, const char *home, wf_split split, bool any)
+{
+    const char *what = "CIFAR-10", *from = dir ? dir : home;
+    wf_dataset *images;
+    if (from && has_cifar(from)) {
+        images = wf_cifar10(ctx, from, split);
+    } else if (!dir) {
+        what = home ? "MNIST's files, as 32x32 RGB"
+                    : "Fashion-MNIST, photographs of clothes, as 32x32 RGB (--data DIR takes other images)";
+        images = wf_mnist(ctx, NULL, split);
+    } else {
+        what = any ? "the images of a folder" : "the images of IDX files";
+        images = any ? wf_image_folder(ctx, dir, (wf_image_folder_opts){.height = 32, .width = 32})
+                     : wf_mnist(ctx, dir, split);
     }
-    if (exists(dir, "*_batch*.bin") || exists(dir, "cifar-10-batches-bin")) {
-        *what = "CIFAR-10";
-        return wf_cifar10(ctx, dir, split);
-    }
-    *what = any ? "the images of a folder" : "the images of IDX files";
-    return any ? wf_image_folder(ctx, dir, (wf_image_folder_opts){.height = 32, .width = 32})
-               : wf_mnist(ctx, dir, split);
+    if (split == WF_TRAIN_SET)
+        printf("data: %s%s%s\n", what, from ? " in " : "", from ? from : "");
+    return images;
 }
 
 /* [3,32,32], whatever the files hold; batches turn bytes into numbers from 0 to 1. */
@@ -42,13 +66,11 @@ static wf_dataset *as_rgb(wf_dataset *images)
     return images;
 }
 
-wf_dataset *images_open(wf_comm *comm, wf_comm *samples, const char *dir, wf_split split, bool any)
+wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_split split, bool any)
 {
-    const char *what = NULL;
-    wf_dataset *mine = wf_comm_rank(samples) == 0 ? choose(wf_comm_ctx(comm), dir, split, any, &what) : NULL;
-    if (wf_comm_rank(comm) == 0 && split == WF_TRAIN_SET)
-        printf("data: %s%s%s\n", what, dir ? " in " : "", dir ? dir : "");
-    wf_dataset *images = wf_scatter_dataset(samples, mine, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET});
+    const char *home = dir ? NULL : usual_folder(comm);
+    wf_dataset *files = wf_comm_rank(comm) == 0 ? choose(wf_comm_ctx(comm), dir, home, split, any) : NULL;
+    wf_dataset *images = wf_mesh_scatter_dataset(mesh, files, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET});
     example_check(comm, wf_check(images));
     images = as_rgb(images);
     example_check(comm, wf_check(images));

@@ -55,6 +55,7 @@ void parallel_open(parallel *p, wf_comm *comm)
         o.channel = wf_comm_size(comm);
     if (!p->axes && spatial)
         o.height = wf_comm_size(comm);
+    p->cut = spatial;
     p->mesh = wf_mesh_open(comm, o);
     example_check(comm, wf_check(p->mesh));
     p->samples = wf_mesh_comm(p->mesh, WF_AXIS_DATA);
@@ -72,17 +73,4 @@ void parallel_model(const parallel *p, wf_comm *comm, wf_layer *model)
 {
     example_check(comm, wf_check(model));
     example_check(comm, wf_parallelize(model, p->mesh, how_of(p)));
-}
-
-static void on_mesh(const wf_mesh *mesh, wf_tensor *x)
-{
-    const wf_layout is = wf_tensor_layout(x);
-    if (x && is.known)
-        WF_MUST(wf_tensor_set_layout(x, wf_layout_batch(mesh, is.global, is.box.lo[0], is.box.hi[0])));
-}
-
-void parallel_batch(const parallel *p, wf_batch *batch)
-{
-    on_mesh(p->mesh, batch->x);
-    on_mesh(p->mesh, batch->labels);
 }

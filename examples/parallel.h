@@ -10,6 +10,7 @@ typedef struct parallel {
     bool sync_bn;
     wf_mesh *mesh;
     wf_comm *samples; /* the ranks that read different samples; borrowed from the mesh */
+    bool cut;         /* images are cut: for wf_batch_opts */
 } parallel;
 
 /* Opens mesh and samples; ends the program, with a line from rank 0, if the options are wrong. Collective. */
@@ -17,7 +18,5 @@ void parallel_open(parallel *p, wf_comm *comm);
 void parallel_close(parallel *p);
 /* Swaps the layers of a model. Ends the program if it cannot be split like this. */
 void parallel_model(const parallel *p, wf_comm *comm, wf_layer *model);
-/* A batch of `samples` becomes one of the mesh. */
-void parallel_batch(const parallel *p, wf_batch *batch);
 
 #endif

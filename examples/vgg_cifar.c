@@ -46,10 +46,10 @@ static void read_settings(int argc, char **argv, settings *s)
 
 static wf_iter *open_images(wf_comm *comm, const settings *s, wf_split split)
 {
-    wf_dataset *images = images_open(comm, s->how.samples, s->data, split, false);
+    wf_dataset *images = images_open(comm, s->how.mesh, s->data, split, false);
     if (split == WF_TRAIN_SET)
         images = wf_transform_random_flip(images);
-    wf_iter *iter = wf_batches(images, (wf_batch_opts){.size = s->batch, .shuffle = split == WF_TRAIN_SET});
+    wf_iter *iter = wf_batches(images, (wf_batch_opts){.size = s->batch, .shuffle = split == WF_TRAIN_SET, .cut = s->how.cut});
     iter = wf_prefetch(iter, 2);
     example_check(comm, wf_check(iter));
     return iter;
@@ -79,7 +79,6 @@ static double train(const trainer *t)
     for (int64_t i = 0; i < steps; i++) {
         wf_batch b;
         WF_MUST(wf_iter_next(t->training, &b));
-        parallel_batch(&t->s->how, &b);
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         wf_var *loss = wf_softmax_cross_entropy(scores, b.labels);
         WF_MUST(wf_optim_step(t->optim, loss));
@@ -100,7 +99,6 @@ static void evaluate(const trainer *t, int64_t count[2])
     for (int64_t i = 0; i < steps; i++) {
         wf_batch b;
         WF_MUST(wf_iter_next(t->test, &b));
-        parallel_batch(&t->s->how, &b);
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         WF_MUST(wf_check(scores));
         count[0] += wf_count_correct(scores, b.labels);

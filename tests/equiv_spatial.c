@@ -21,6 +21,7 @@ static struct {
     wf_dtype dtype;
     bool exact;
     double tolerance;
+    int64_t recomputed, added; /* backward passes that moved something, by formula */
     int n;
     wf_mesh_opts grid[MESHES];
     wf_mesh *mesh[MESHES];
@@ -271,22 +272,63 @@ static void expect_params(const char *name, wf_layer *serial, wf_layer *spatial,
     }
 }
 
-static void expect_traffic(const char *name, const wf_mesh *mesh, const geometry *g, const wf_layout *x,
-                           const wf_layout *y, const uint64_t sent[3])
+/* What a layer moves forward, and in backward by both formulas; which of them it takes. */
+typedef struct formula {
+    volumes forward, dy;
+    bool recompute;
+} formula;
+
+static formula formula_of(const wf_mesh *mesh, const geometry *g, const wf_layout *x, const wf_layout *y)
 {
-    if (g->kind > TRANSPOSE)
-        return;
     const bool back = g->kind == TRANSPOSE;
-    const volumes forward = volumes_of(mesh, g, back, x, y);
-    const volumes dy = forward.all > 0 ? volumes_of(mesh, g, !back, y, x) : (volumes){0};
+    formula f = {.forward = volumes_of(mesh, g, back, x, y)};
+    f.dy = f.forward.all > 0 ? volumes_of(mesh, g, !back, y, x) : (volumes){0};
+    f.recompute = wf_config_get()->deterministic || f.dy.all * g->conv.out <= f.forward.all * g->conv.in;
+    return f;
+}
+
+static void expect_traffic(const char *name, const formula *f, const geometry *g, const wf_layout *x,
+                           const uint64_t sent[3])
+{
     const uint64_t of_x = (uint64_t)((x->box.hi[0] - x->box.lo[0]) * g->conv.in) * wf_dtype_size(run.dtype);
     const uint64_t of_y = of_x / (uint64_t)g->conv.in * (uint64_t)g->conv.out;
-    const bool recompute = wf_config_get()->deterministic || dy.all * g->conv.out <= forward.all * g->conv.in;
-    const uint64_t backward = recompute ? of_y * (uint64_t)dy.sent : of_x * (uint64_t)forward.received;
-    WF_EXPECT(sent[1] - sent[0] == of_x * (uint64_t)forward.sent, "%s: forward sent %llu bytes, should send %llu", name,
-              (unsigned long long)(sent[1] - sent[0]), (unsigned long long)(of_x * (uint64_t)forward.sent));
+    const uint64_t backward = f->recompute ? of_y * (uint64_t)f->dy.sent : of_x * (uint64_t)f->forward.received;
+    WF_EXPECT(sent[1] - sent[0] == of_x * (uint64_t)f->forward.sent, "%s: forward sent %llu bytes, should send %llu",
+              name, (unsigned long long)(sent[1] - sent[0]), (unsigned long long)(of_x * (uint64_t)f->forward.sent));
     WF_EXPECT(sent[2] - sent[1] == backward, "%s: backward sent %llu bytes, should send %llu", name,
               (unsigned long long)(sent[2] - sent[1]), (unsigned long long)backward);
+    run.recomputed += f->recompute && f->forward.all > 0;
+    run.added += !f->recompute;
+}
+
+/* Over all ranks, each element once. */
+static double dot(const wf_tensor *a, const wf_tensor *b)
+{
+    const wf_layout layout = wf_tensor_layout(a);
+    const int64_t n = wf_tensor_count(a);
+    double *x = values(a), *y = values(b), sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    for (int axis = 0; axis < WF_AXES; axis++)
+        if (layout.placement[axis] != WF_SHARDED)
+            sum /= wf_mesh_size(layout.mesh, (wf_axis)axis);
+    free(x);
+    free(y);
+    return sum;
+}
+
+/* <F x, dy> = <x, F* dy> where F is linear, or a choice among elements. */
+static void expect_adjoint(const char *name, const geometry *g, const wf_tensor *x, const wf_tensor *dx,
+                           const wf_tensor *y, const wf_tensor *dy)
+{
+    const wf_conv_opts *o = &g->conv;
+    if (!dx || (g->kind <= TRANSPOSE && (!o->no_bias || o->act != WF_ACT_NONE || o->noise > 0)))
+        return;
+    double sums[2] = {dot(y, dy), dot(x, dx)};
+    WF_EXPECT_OK(wf_allreduce_f64(run.comm, sums, 2, WF_SUM));
+    const double scale = sqrt((double)wf_shape_count(wf_tensor_layout(y).global)) + fabs(sums[1]);
+    WF_EXPECT(!isfinite(sums[0]) || fabs(sums[0] - sums[1]) <= 100 * run.tolerance * scale,
+              "%s: <y, dy> is %.15g and <x, dx> %.15g", name, sums[0], sums[1]);
 }
 
 static void compare(const char *name, const wf_mesh *mesh, const geometry *g, wf_layer *serial, wf_layer *spatial,
@@ -306,13 +348,17 @@ static void compare(const char *name, const wf_mesh *mesh, const geometry *g, wf
         wf_tensor *dy_part = part_of(dy, layout);
         WF_EXPECT(wf_shape_equal(layout.global, wf_var_shape(y)), "%s: the output's global shape is wrong", name);
         expect_equal(name, "y", wf_value(y_part), should, wf_value(y), run.exact && g->kind != GLOBAL_AVG);
+        wf_tensor *y_kept = wf_keep(y_part);
         WF_EXPECT_OK(wf_backward_from(y, dy));
         WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
         sent[2] = bytes_sent(mesh);
-        expect_traffic(name, mesh, g, &x_layout, &layout, sent);
+        const formula f = g->kind <= TRANSPOSE ? formula_of(mesh, g, &x_layout, &layout) : (formula){0};
+        if (g->kind <= TRANSPOSE)
+            expect_traffic(name, &f, g, &x_layout, sent);
         wf_tensor *dx = part_of(wf_grad(a), x_layout);
-        expect_equal(name, "dx", wf_grad(b), dx, wf_grad(a),
-                     run.exact && g->kind <= TRANSPOSE && wf_config_get()->deterministic);
+        expect_equal(name, "dx", wf_grad(b), dx, wf_grad(a), run.exact && f.recompute);
+        expect_adjoint(name, g, x_part, wf_grad(b), y_kept, dy_part);
+        wf_tensor_free(y_kept);
         wf_tensor_free(should);
         wf_tensor_free(dy);
         wf_tensor_free(dy_part);
@@ -487,43 +533,49 @@ static wf_mesh_opts draw_grid(const geometry *g, test_rng *rng)
     }
 }
 
-static void random_geometries(void)
+/* `count` of each kind of layer. */
+static void random_geometries(int count)
 {
     const char *text = getenv("EQUIV_SEED");
-    const uint64_t seed = text ? strtoull(text, NULL, 10) : 20240917 + (uint64_t)wf_comm_size(run.comm);
-    const int count = wf_comm_size(run.comm) > 4 ? 120 : 200;
-    test_rng rng = {.state = seed};
-    int done = 0;
-    if (wf_comm_rank(run.comm) == 0)
-        printf("random geometries from seed %llu\n", (unsigned long long)seed);
-    while (done < count) {
-        geometry g;
-        if (!draw(&g, &rng))
-            continue;
-        const wf_mesh_opts grid = draw_grid(&g, &rng);
-        check(&g, grid, test_u64(&rng));
-        done++;
+    const uint64_t first = text ? strtoull(text, NULL, 10) : 20240917 + (uint64_t)wf_comm_size(run.comm);
+    for (int k = CONV; k <= UPSAMPLE; k++) {
+        test_rng rng = {.state = first + (uint64_t)(100 * k)};
+        int done = 0;
+        if (wf_comm_rank(run.comm) == 0)
+            printf("%d random geometries of kind %d from seed %llu\n", count, k, (unsigned long long)rng.state);
+        while (done < count) {
+            geometry g;
+            if (!draw(&g, (kind)k, &rng))
+                continue;
+            const wf_mesh_opts grid = draw_grid(&g, &rng);
+            check(&g, grid, test_u64(&rng));
+            done++;
+        }
     }
 }
 
-static void every(const char *device, wf_dtype dtype, double tolerance)
+static void every(const char *device, wf_dtype dtype, double tolerance, int random)
 {
     open_run(device, dtype, tolerance);
     fixed();
     fixed_pools();
     fixed_upsamples();
-    random_geometries();
+    random_geometries(random);
+    if (wf_comm_size(run.comm) > 1)
+        WF_EXPECT(run.recomputed > 0 && (run.added > 0) == !wf_config_get()->deterministic,
+                  "%lld input gradients were recomputed, %lld added back", (long long)run.recomputed,
+                  (long long)run.added);
     close_run();
 }
 
 static void f64_ref(void)
 {
-    every("ref", WF_F64, 1e-12);
+    every("ref", WF_F64, 1e-12, 500);
 }
 
 static void f32_cpu(void)
 {
-    every("cpu", WF_F32, 1e-5);
+    every("cpu", WF_F32, 1e-5, 100);
 }
 
 int main(int argc, char **argv)

@@ -57,6 +57,10 @@ good() {
     done
 }
 gan "$work/nowhere" --data "$work/nowhere"
+export WEFT_DATA="$work/nowhere"
+gan "WEFT_DATA is $work/nowhere"
+refused "WEFT_DATA, which is $work/nowhere" mnist
+unset WEFT_DATA
 mkdir "$work/empty"
 gan "$work/empty" --data "$work/empty"
 good

@@ -17,19 +17,45 @@ vgg() {
 }
 
 gan() {
-    "$mpiexec" -np "$1" "$examples/dcgan_cifar" --channels 24 --batch 8 --iterations 3 --log-every 1 --out "$work/gan" \
+    "$mpiexec" -np "$1" "$examples/dcgan_cifar" --channels 32 --batch 8 --iterations 3 --log-every 1 --out "$work/gan" \
         $2 >"$work/out"
     sed -n 's/^\(epoch 0 .*generator [0-9.]*\) .*/\1/p' "$work/out"
 }
 
+# same PROGRAM RANKS LOSSES OPTIONS
+same() {
+    seen=$($1 "$2" "$4")
+    [ "$seen" = "$3" ] || fail "$1 on $2 ranks, $4: $seen; should be $3"
+}
+
+# The ranks share the layers of one batch: that of one rank.
 for program in vgg gan; do
+    [ "$ranks" != 4 ] || continue
     should=$($program 1 "")
     [ -n "$should" ] || fail "$program prints no losses"
-    for how in "--parallel channel" "--parallel spatial" "--parallel spatial --mesh width=$ranks --sync-bn"; do
-        seen=$($program "$ranks" "$how")
-        [ "$seen" = "$should" ] || fail "$program $how: $seen; one rank: $should"
+    for how in "--parallel channel" "--parallel channel --sync-bn" "--parallel spatial" \
+        "--parallel spatial --mesh width=$ranks --sync-bn"; do
+        same $program "$ranks" "$should" "$how"
     done
 done
+
+# Two places along data, of one rank each or of two: the same batches, and with --sync-bn the same statistics.
+if [ "$ranks" = 4 ]; then
+    for program in vgg gan; do
+        same $program 4 "$($program 1 "")" "--parallel spatial --mesh height=2,width=2"
+        should=$($program 2 "--sync-bn")
+        same $program 4 "$should" "--parallel channel --mesh channel=2 --sync-bn"
+        same $program 4 "$should" "--parallel spatial --mesh data=2,height=2 --sync-bn"
+        should=$($program 2 "--parallel data")
+        same $program 4 "$should" "--parallel spatial --mesh width=2"
+        same $program 4 "$should" "--parallel channel --mesh channel=2"
+    done
+fi
+
+code=0
+"$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 12 --out "$work/gan" >"$work/out" 2>&1 || code=$?
+[ "$code" != 0 ] && grep -q '^dcgan_cifar: --channels 12: should be a multiple of 8' "$work/out" ||
+    fail "dcgan_cifar --channels 12: $(cat "$work/out")"
 
 for options in "--parallel rows" "--mesh height" "--mesh height=0" "--mesh tower=2" "--mesh height=7"; do
     code=0

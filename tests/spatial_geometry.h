@@ -49,9 +49,9 @@ static int64_t outputs(const geometry *g, int d)
     return wf_window_outputs(w, g->length[d], g->pool.ceil_mode);
 }
 
-static bool draw(geometry *g, test_rng *rng)
+static bool draw(geometry *g, kind what, test_rng *rng)
 {
-    *g = (geometry){.name = "random", .kind = (kind)test_int(rng, CONV, UPSAMPLE), .nd = (int)test_int(rng, 1, 3)};
+    *g = (geometry){.name = "random", .kind = what, .nd = (int)test_int(rng, 1, 3)};
     const bool pool = g->kind == MAX_POOL || g->kind == AVG_POOL;
     wf_conv_opts *o = &g->conv;
     g->n = test_int(rng, 0, 9) == 0 ? 0 : test_int(rng, 1, 3);

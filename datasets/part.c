@@ -1,0 +1,62 @@
+#include "datasets/part_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct state {
+    wf_part part;
+    int64_t *index; /* NULL: part.first and the following */
+} state;
+
+static int64_t place_of(const wf_dataset *dataset, int64_t index)
+{
+    const state *s = dataset->state;
+    return s->index ? s->index[index] : s->part.first + index;
+}
+
+static wf_status part_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
+    WF_TRY(wf_dataset_read(dataset->inner, place_of(dataset, index), key, x, label));
+    return WF_OK;
+}
+
+static wf_status part_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
+                               int64_t *label)
+{
+    WF_TRY(wf_dataset_read_box(dataset->inner, place_of(dataset, index), key, box, x, label));
+    return WF_OK;
+}
+
+static void part_free(wf_dataset *dataset)
+{
+    free(((state *)dataset->state)->index);
+    free(dataset->parts);
+}
+
+static const wf_dataset_kind part_kind = {
+    .name = "part",
+    .read = part_read,
+    .read_box = part_read_box,
+    .free = part_free,
+};
+
+wf_dataset *wf_part_dataset(wf_dataset *inner, wf_part part, const int64_t *order)
+{
+    wf_dataset *dataset = wf_dataset_new(inner->ctx, &part_kind, inner, sizeof(state));
+    if (!dataset)
+        return NULL;
+    state *s = dataset->state;
+    s->part = part;
+    if (order) {
+        s->index = wf_malloc(dataset->ctx, ((size_t)part.count + 1) * sizeof *s->index);
+        if (!s->index) {
+            wf_dataset_free(dataset);
+            return wf_error_null();
+        }
+        memcpy(s->index, order + part.first, (size_t)part.count * sizeof *s->index);
+    }
+    dataset->info = inner->info;
+    dataset->info.count = part.count;
+    dataset->opened = true;
+    return dataset;
+}
