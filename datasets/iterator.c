@@ -90,8 +90,8 @@ static wf_status slot_open(wf_iter *iter, wf_slot *slot)
         WF_TRY(wf_check(slot->labels_memory));
     }
     for (int k = 0; k < WF_BATCH_SIZES; k++) {
-        slot->x[k] = wf_tensor_wrap(ctx, format->to, batch_shape(iter->sizes[k], sample), format->order,
-                                    slot->x_memory->data);
+        slot->x[k] =
+            wf_tensor_wrap(ctx, format->to, batch_shape(iter->sizes[k], sample), format->order, slot->x_memory->data);
         WF_TRY(wf_check(slot->x[k]));
         if (!info->labels)
             continue;

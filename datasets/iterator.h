@@ -12,8 +12,8 @@ typedef struct wf_iter wf_iter;
 
 /* Borrowed from the iterator until its next call. For a scattered data set the tensors carry a layout: sharded over
  * data, with the size of the global batch and this rank's place in it; the local batch may be smaller than others', or
- * empty. Over a mesh with more axes (wf_mesh_scatter_dataset), the ranks along those have the same samples. Parts of equal length overlap, so some samples count twice in an epoch. An empty data set gives one empty
- * batch an epoch. */
+ * empty. Over a mesh with more axes (wf_mesh_scatter_dataset), the ranks along those have the same samples. Parts of
+ * equal length overlap, so some samples count twice in an epoch. An empty data set gives one empty batch an epoch. */
 typedef struct wf_batch {
     /* [size, sample...]. u8 samples become numbers in [0, 1] and f32 and f64 samples numbers of the context's type;
      * other types stay. Float types are channels-last where rank >= 4, integers row-major. */
@@ -31,9 +31,10 @@ typedef struct wf_batch_opts {
     bool shuffle;   /* another order every epoch, the same for the same seed; wf_scatter_dataset's shuffle implies it */
     bool drop_last; /* leave out a last batch that is not full on every rank */
     bool once;      /* after each epoch wf_iter_next gives one batch with size 0 and global 0, a mark of its end */
-    bool cut; /* over a mesh: x holds this rank's pixels alone, cut over depth, height and width as wf_shard cuts them */
-    bool raw;       /* x in the samples' own type: nothing is converted */
-    uint64_t seed;  /* default: the context's */
+    bool
+        cut; /* over a mesh: x holds this rank's pixels alone, cut over depth, height and width as wf_shard cuts them */
+    bool raw;      /* x in the samples' own type: nothing is converted */
+    uint64_t seed; /* default: the context's */
 } wf_batch_opts;
 
 /* Owns the data set. Local; all ranks of a scattered set run the same number of iterations an epoch, by arithmetic. */

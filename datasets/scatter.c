@@ -214,8 +214,8 @@ static wf_status prepare_reader(round_trip *t, wf_dataset **dataset, wf_dataset 
     const announcement *a = t->a;
     const wf_dataset_info *own = &(*dataset)->info;
     char mine[WF_SHAPE_TEXT], roots[WF_SHAPE_TEXT];
-    WF_CHECK(own->count == a->info.count && wf_shape_equal(own->shape, a->info.shape) &&
-                 own->dtype == a->info.dtype && own->labels == a->info.labels,
+    WF_CHECK(own->count == a->info.count && wf_shape_equal(own->shape, a->info.shape) && own->dtype == a->info.dtype &&
+                 own->labels == a->info.labels,
              WF_ERR_ARGUMENT,
              "scatter with each_reads: rank %d has %lld samples %s, the root %lld samples %s: should be the same data",
              wf_comm_rank(t->comm), (long long)own->count, wf_shape_text(own->shape, mine), (long long)a->info.count,

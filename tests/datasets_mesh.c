@@ -1,5 +1,6 @@
-/* Batches over a mesh: what the serial program's samples are, cut over data, alike along channel, and whole or cut along
- * height and width; with uneven parts, in any order, transformed or not, sent from a root or read by each rank. */
+/* Batches over a mesh: what the serial program's samples are, cut over data, alike along channel, and whole or cut
+ * along height and width; with uneven parts, in any order, transformed or not, sent from a root or read by each rank.
+ */
 #include "comm/mesh_author.h"
 #include "datasets/datasets.h"
 #include "tests/test.h"
@@ -43,7 +44,8 @@ static wf_iter *batches_of(wf_dataset *d, const variant *v, bool cut)
     return v->prefetch ? wf_prefetch(iter, 2) : iter;
 }
 
-/* Is element (c, h, w) of sample `label` this, possibly flipped? Which of the two goes to *flipped (-1: cannot tell). */
+/* Is element (c, h, w) of sample `label` this, possibly flipped? Which of the two goes to *flipped (-1: cannot tell).
+ */
 static bool is_element(double seen, int64_t label, int64_t c, int64_t h, int64_t w, int *flipped)
 {
     const int64_t row = (c * H + h) * W;
@@ -88,8 +90,8 @@ static void expect_layout(const variant *v, const wf_mesh *mesh, const wf_batch 
     WF_EXPECT(is.mesh == mesh && wf_shape_equal(is.global, usual.global) && is.box.hi[1] - is.box.lo[1] == C,
               "the layout of x");
     WF_EXPECT(is.placement[WF_AXIS_DATA] == WF_SHARDED && is.cut[WF_AXIS_DATA] &&
-                  is.cut[WF_AXIS_DATA] == of_labels.cut[WF_AXIS_DATA] &&
-                  is.box.hi[0] - is.box.lo[0] == b->size && of_labels.mesh == mesh,
+                  is.cut[WF_AXIS_DATA] == of_labels.cut[WF_AXIS_DATA] && is.box.hi[0] - is.box.lo[0] == b->size &&
+                  of_labels.mesh == mesh,
               "the cut over data");
 }
 
@@ -153,8 +155,7 @@ static void every_mesh(void)
                 const int product = data * channel * height;
                 if (product > size || size % product != 0)
                     continue;
-                const wf_mesh_opts grid = {
-                    .data = data, .channel = channel, .height = height, .width = size / product};
+                const wf_mesh_opts grid = {.data = data, .channel = channel, .height = height, .width = size / product};
                 for (int i = 0; i < 8; i++, turn++)
                     check(&(variant){.grid = grid,
                                      .n = counts[(turn + turn / 4) % 4],
@@ -172,8 +173,8 @@ static void serial_batches(void)
 {
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
     const variant v = {.n = 13, .batch = 4, .flip = true};
-    wf_iter *iter = batches_of(wf_mesh_scatter_dataset(mesh, rank == 0 ? numbered(v.n) : NULL, (wf_scatter_opts){0}),
-                               &v, true);
+    wf_iter *iter =
+        batches_of(wf_mesh_scatter_dataset(mesh, rank == 0 ? numbered(v.n) : NULL, (wf_scatter_opts){0}), &v, true);
     wf_iter *serial = batches_of(numbered(v.n), &v, false);
     for (wf_batch a = {0}, b = {0}; !b.last;) {
         WF_EXPECT_OK(wf_iter_next(iter, &a));
@@ -227,8 +228,7 @@ int main(int argc, char **argv)
     size = wf_comm_size(comm);
     const int failed = test_main(
         argc, argv,
-        (test_case[]){
-            {"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
+        (test_case[]){{"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
     WF_MUST(wf_comm_close(comm));
     return failed;
 }

@@ -15,18 +15,34 @@ typedef struct geometry {
 } geometry;
 
 static const geometry geometries[] = {
-    {"1d", 1, false, 3, {9}, {.in = 6, .out = 8, .kernel = 3, .pad = 1}},
-    {"2d", 2, false, 2, {7, 6}, {.in = 8, .out = 6, .kernel = 3, .pad = 1}},
-    {"2d uneven", 2, false, 2, {5, 5}, {.in = 7, .out = 11, .kernel = 2, .stride = 2}},
-    {"2d pointwise", 2, false, 2, {3, 4}, {.in = 13, .out = 6, .kernel = 1}},
-    {"2d dilated, relu", 2, false, 1, {9, 8}, {.in = 6, .out = 7, .kernel = 3, .dilation = 2, .act = WF_ACT_RELU}},
-    {"2d noise", 2, false, 2, {4, 4}, {.in = 6, .out = 9, .kernel = 3, .act = WF_ACT_LEAKY_RELU, .noise = 0.5}},
-    {"3d", 3, false, 1, {3, 4, 3}, {.in = 6, .out = 6, .kernel = 2}},
-    {"empty batch", 2, false, 0, {4, 4}, {.in = 6, .out = 6, .kernel = 3}},
-    {"transposed 1d", 1, true, 2, {4}, {.in = 6, .out = 7, .kernel = 4, .stride = 2, .pad = 1}},
-    {"transposed 2d", 2, true, 2, {3, 4}, {.in = 9, .out = 6, .kernel = 4, .stride = 2, .pad = 1}},
-    {"transposed 2d, relu", 2, true, 2, {3, 3}, {.in = 6, .out = 6, .kernel = 3, .act = WF_ACT_RELU}},
-    {"transposed 3d", 3, true, 1, {2, 3, 2}, {.in = 6, .out = 8, .kernel = 3, .stride = 2, .output_pad = 1}},
+    {"1d", 1, false, 3, {9}, {.in = 9, .out = 8, .kernel = 3, .pad = 1}},
+    {"2d", 2, false, 2, {7, 6}, {.in = 8, .out = 8, .kernel = 3, .pad = 1}},
+    {"2d uneven", 2, false, 2, {5, 5}, {.in = 10, .out = 11, .kernel = 2, .stride = 2}},
+    {"2d pointwise", 2, false, 2, {3, 4}, {.in = 13, .out = 8, .kernel = 1}},
+    {"2d dilated, relu", 2, false, 1, {9, 8}, {.in = 9, .out = 9, .kernel = 3, .dilation = 2, .act = WF_ACT_RELU}},
+    {"2d noise", 2, false, 2, {4, 4}, {.in = 9, .out = 9, .kernel = 3, .act = WF_ACT_LEAKY_RELU, .noise = 0.5}},
+    {"3d", 3, false, 1, {3, 4, 3}, {.in = 9, .out = 8, .kernel = 2}},
+    {"k5 p7", 1, false, 2, {4}, {.in = 8, .out = 9, .kernel = 5, .pad = 7}},
+    {"k6 s3", 1, false, 2, {13}, {.in = 9, .out = 8, .kernel = 6, .stride = 3, .pad = 2}},
+    {"k7 d3", 1, false, 1, {20}, {.in = 8, .out = 8, .kernel = 7, .dilation = 3, .pad = 3}},
+    {"k2 s3", 2, false, 2, {6, 7}, {.in = 8, .out = 8, .kernel = 2, .stride = 3}},
+    {"unequal",
+     2,
+     false,
+     1,
+     {5, 7},
+     {.in = 8,
+      .out = 10,
+      .kernel_nd = {3, 6},
+      .stride_nd = {1, 2},
+      .dilation_nd = {2, 1},
+      .pad_lo_nd = {4, 0},
+      .pad_hi_nd = {1, 3}}},
+    {"empty batch", 2, false, 0, {4, 4}, {.in = 9, .out = 8, .kernel = 3}},
+    {"transposed 1d", 1, true, 2, {4}, {.in = 9, .out = 9, .kernel = 4, .stride = 2, .pad = 1}},
+    {"transposed 2d", 2, true, 2, {3, 4}, {.in = 9, .out = 8, .kernel = 4, .stride = 2, .pad = 1}},
+    {"transposed 2d, relu", 2, true, 2, {3, 3}, {.in = 9, .out = 8, .kernel = 3, .act = WF_ACT_RELU}},
+    {"transposed 3d", 3, true, 1, {2, 3, 2}, {.in = 9, .out = 8, .kernel = 3, .stride = 2, .output_pad = 1}},
 };
 
 static const geometry grouped[] = {
@@ -99,54 +115,129 @@ static int64_t extent(const wf_conv_opts *o, int d)
     return o->dilation_nd[d] * (o->kernel_nd[d] - 1) + 1;
 }
 
-static geometry random_geometry(test_rng *rng, int size)
+static bool random_geometry(test_rng *rng, int size, bool transposed, geometry *g)
 {
-    geometry g = {.name = "random", .nd = (int)test_int(rng, 1, 3), .transposed = test_int(rng, 0, 2) == 0};
-    wf_conv_opts *o = &g.opts;
-    g.n = test_int(rng, 1, 3);
+    *g = (geometry){.name = "random", .nd = (int)test_int(rng, 1, 3), .transposed = transposed};
+    wf_conv_opts *o = &g->opts;
+    const int64_t widest = g->nd == 1 ? 7 : g->nd == 2 ? 5 : 3;
+    g->n = test_int(rng, 0, 9) ? test_int(rng, 1, 2) : 0;
     o->groups = test_int(rng, 0, 2) ? 1 : test_int(rng, 2, 5);
     o->in = o->groups * ((size + o->groups - 1) / o->groups + test_int(rng, 0, 3));
     o->out = o->groups * ((size + o->groups - 1) / o->groups + test_int(rng, 0, 4));
     o->act = test_int(rng, 0, 2) ? WF_ACT_NONE : WF_ACT_LEAKY_RELU;
     o->noise = o->act && test_int(rng, 0, 1) ? 0.25 : 0;
-    for (int d = 0; d < g.nd; d++) {
-        o->kernel_nd[d] = test_int(rng, 1, 4);
+    for (int d = 0; d < g->nd; d++) {
+        o->kernel_nd[d] = test_int(rng, 1, widest);
         o->stride_nd[d] = test_int(rng, 1, 3);
-        o->dilation_nd[d] = test_int(rng, 1, 2);
-        o->pad_lo_nd[d] = g.transposed ? 0 : test_int(rng, 0, 2);
-        o->pad_hi_nd[d] = g.transposed ? 0 : test_int(rng, 0, 2);
-        g.space[d] = extent(o, d) + test_int(rng, 0, 4);
+        o->dilation_nd[d] = test_int(rng, 1, g->nd == 1 ? 3 : 2);
+        o->pad_lo_nd[d] = test_int(rng, 0, o->kernel_nd[d] + 1);
+        o->pad_hi_nd[d] = test_int(rng, 0, o->kernel_nd[d] + 1);
+        g->space[d] = test_int(rng, 1, g->nd == 1 ? 12 : 4);
+        const int64_t pads = o->pad_lo_nd[d] + o->pad_hi_nd[d];
+        if ((transposed ? (g->space[d] - 1) * o->stride_nd[d] - pads + extent(o, d)
+                        : g->space[d] + pads - extent(o, d) + 1) < 1)
+            return false;
     }
-    return g;
+    return true;
 }
 
-enum { RANDOM = 150 };
+enum { RANDOM = 500 };
+
+static void one_random(bed *b, const geometry *drawn, int i, test_rng *rng)
+{
+    char name[160];
+    geometry g = *drawn;
+    const wf_conv_opts *o = &g.opts;
+    snprintf(name, sizeof name, "%d: %s%dd, %d to %d, groups %d, kernel %d %d %d, stride %d %d %d", i,
+             g.transposed ? "transposed " : "", g.nd, (int)o->in, (int)o->out, (int)o->groups, (int)o->kernel_nd[0],
+             (int)o->kernel_nd[1], (int)o->kernel_nd[2], (int)o->stride_nd[0], (int)o->stride_nd[1],
+             (int)o->stride_nd[2]);
+    g.name = name;
+    const wf_form form = o->groups > 1 ? WF_FORM_AUTO : (wf_form)test_int(rng, WF_FORM_AUTO, WF_FORM_BOTH);
+    const held how = (held)test_int(rng, 0, HELDS - 1);
+    one_geometry(b, &g, form, how, test_int(rng, 0, 1));
+}
 
 static void random_geometries(void)
 {
-    const uint64_t seed = 20240924;
     bed b = bed_of_channels("ref", WF_F64);
-    test_rng rng = {seed + (uint64_t)b.size};
-    printf("random geometries from seed %llu\n", (unsigned long long)seed + (unsigned long long)b.size);
+    for (int transposed = 0; transposed < 2; transposed++) {
+        test_rng rng = {20240924 + (uint64_t)(100 * transposed + b.size)};
+        if (b.rank == 0)
+            printf("%d random geometries%s from seed %llu\n", RANDOM, transposed ? ", transposed," : "",
+                   (unsigned long long)rng.state);
+        for (int i = 0; i < RANDOM;) {
+            geometry g;
+            if (random_geometry(&rng, b.size, transposed, &g))
+                one_random(&b, &g, i++, &rng);
+        }
+    }
+    bed_close(&b);
+}
+
+static void random_linears(void)
+{
+    bed b = bed_of_channels("ref", WF_F64);
+    test_rng rng = {20240925 + (uint64_t)b.size};
+    if (b.rank == 0)
+        printf("%d random linear layers from seed %llu\n", RANDOM, (unsigned long long)rng.state);
     for (int i = 0; i < RANDOM; i++) {
-        char name[160];
-        geometry g = random_geometry(&rng, b.size);
-        const wf_conv_opts *o = &g.opts;
-        snprintf(name, sizeof name, "%d: %s%dd, %d to %d, groups %d, kernel %d %d %d, stride %d %d %d", i,
-                 g.transposed ? "transposed " : "", g.nd, (int)o->in, (int)o->out, (int)o->groups, (int)o->kernel_nd[0],
-                 (int)o->kernel_nd[1], (int)o->kernel_nd[2], (int)o->stride_nd[0], (int)o->stride_nd[1],
-                 (int)o->stride_nd[2]);
-        g.name = name;
-        const wf_form form = o->groups > 1 ? WF_FORM_AUTO : (wf_form)test_int(&rng, WF_FORM_AUTO, WF_FORM_BOTH);
+        char what[160];
+        const int64_t channels = b.size + test_int(&rng, 0, 9);
+        const int64_t rest = test_int(&rng, 0, 1) ? test_int(&rng, 2, 5) : 1, n = test_int(&rng, 0, 4);
+        const wf_linear_opts o = {.in = channels * rest,
+                                  .out = b.size + test_int(&rng, 0, 9),
+                                  .form = (wf_form)test_int(&rng, WF_FORM_AUTO, WF_FORM_BOTH),
+                                  .b_init = some,
+                                  .no_bias = test_int(&rng, 0, 1),
+                                  .replicate = test_int(&rng, 0, 1)};
+        const wf_shape shape = rest > 1 ? WF_SHAPE(n, channels, rest) : WF_SHAPE(n, channels);
         const held how = (held)test_int(&rng, 0, HELDS - 1);
-        one_geometry(&b, &g, form, how, test_int(&rng, 0, 1));
+        snprintf(what, sizeof what, "%d: linear, %d of [%d,%d,%d] to %d, form %d, x %d, replicate %d", i, (int)o.in,
+                 (int)n, (int)channels, (int)rest, (int)o.out, (int)o.form, (int)how, o.replicate);
+        wf_layer *a = wf_linear(b.ctx, o), *c = wf_channel_linear(b.mesh, o);
+        compare_models(&b, what, a, c, shape, how, o.no_bias);
+        wf_layer_free(a);
+        wf_layer_free(c);
+    }
+    bed_close(&b);
+}
+
+/* Normalisation of sharded channels: outputs, gradients, running statistics. */
+static void random_norms(void)
+{
+    bed b = bed_of_channels("ref", WF_F64);
+    test_rng rng = {20240926 + (uint64_t)b.size};
+    if (b.rank == 0)
+        printf("%d random normalisations from seed %llu\n", RANDOM, (unsigned long long)rng.state);
+    for (int i = 0; i < RANDOM; i++) {
+        char what[160];
+        wf_shape shape = {.rank = (int)test_int(&rng, 2, 5), .dim = {test_int(&rng, 2, 4)}};
+        const bool sync = test_int(&rng, 0, 1);
+        const wf_batchnorm_opts o = {.channels = b.size + test_int(&rng, 0, 7),
+                                     .no_gamma = test_int(&rng, 0, 3) == 0,
+                                     .no_beta = test_int(&rng, 0, 3) == 0,
+                                     .decay = test_uniform(&rng, 0.1, 0.9),
+                                     .act = test_int(&rng, 0, 1) ? WF_ACT_RELU : WF_ACT_NONE,
+                                     .gamma_init = some,
+                                     .beta_init = some};
+        shape.dim[1] = o.channels;
+        for (int d = 2; d < shape.rank; d++)
+            shape.dim[d] = test_int(&rng, 1, 4);
+        snprintf(what, sizeof what, "%d: %s of %d channels, rank %d", i, sync ? "sync_batchnorm" : "batchnorm",
+                 (int)o.channels, shape.rank);
+        wf_layer *a = wf_batchnorm(b.ctx, o);
+        wf_layer *c = sync ? wf_channel_sync_batchnorm(b.mesh, o) : wf_channel_batchnorm(b.mesh, o);
+        compare_models(&b, what, a, c, shape, HELD_BLOCKS, false);
+        wf_layer_free(a);
+        wf_layer_free(c);
     }
     bed_close(&b);
 }
 
 static void linears_on(const char *device, wf_dtype dtype)
 {
-    static const int64_t sizes[][2] = {{6, 6}, {13, 7}, {8, 25}};
+    static const int64_t sizes[][2] = {{8, 8}, {13, 9}, {8, 25}};
     bed b = bed_of_channels(device, dtype);
     char what[160];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -401,6 +492,8 @@ int main(int argc, char **argv)
                                    {"convolutions_f32", convolutions_f32},
                                    {"groups", groups},
                                    {"random_geometries", random_geometries},
+                                   {"random_linears", random_linears},
+                                   {"random_norms", random_norms},
                                    {"linears", linears},
                                    {"chains", chains},
                                    {"traffic", traffic},

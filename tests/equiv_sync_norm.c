@@ -281,6 +281,41 @@ static void pixels(const setting *s)
     WF_EXPECT_OK(wf_comm_close(r.world));
 }
 
+enum { RANDOM = 500 };
+
+/* Shapes, options and meshes at random; samples too are uneven, and some ranks have none. */
+static void random_parts(const setting *s)
+{
+    run r = run_open(s);
+    const int half = r.size % 2 ? 1 : 2;
+    const wf_mesh_opts grids[] = {
+        {.data = r.size}, {.height = r.size}, {.width = half, .height = r.size / half}, {.width = half}};
+    wf_mesh *mesh[4];
+    test_rng rng = {20241005 + (uint64_t)r.size};
+    if (r.rank == 0)
+        printf("%d random parts from seed %llu\n", RANDOM, (unsigned long long)rng.state);
+    for (int m = 0; m < 4; m++)
+        mesh[m] = wf_mesh_open(r.world, grids[m]);
+    for (int i = 0; i < RANDOM; i++) {
+        char what[96];
+        const int m = (int)test_int(&rng, 0, 3);
+        wf_shape shape = {.rank = (int)test_int(&rng, m == 0 ? 2 : 4, 5), .dim = {test_int(&rng, 1, 6), CHANNELS}};
+        wf_batchnorm_opts o = forms[test_int(&rng, 0, FORMS - 1)];
+        o.decay = test_uniform(&rng, 0.1, 0.9);
+        for (int d = 2; d < shape.rank; d++)
+            shape.dim[d] = test_int(&rng, 1, 5);
+        part p = {
+            .comm = wf_mesh_world(mesh[m]), .whole = wf_layout_batch(mesh[m], shape, 0, shape.dim[0]), .layout = true};
+        WF_EXPECT_OK(wf_mesh_layout_activation(mesh[m], shape, &p.own));
+        snprintf(what, sizeof what, "%d: rank %d on %s", i, shape.rank, wf_mesh_text(mesh[m]));
+        r.what = what;
+        train(&r, &p, o, test_u64(&rng) % 100000);
+    }
+    for (int m = 0; m < 4; m++)
+        wf_mesh_close(mesh[m]);
+    WF_EXPECT_OK(wf_comm_close(r.world));
+}
+
 static const setting f64 = {"ref", WF_F64, 1e-12, 0.5, 2}, f32 = {"cpu", WF_F32, 1e-5, 0.5, 2};
 
 static void samples_f64(void)
@@ -311,6 +346,11 @@ static void pixels_f64(void)
 static void pixels_f32(void)
 {
     pixels(&f32);
+}
+
+static void random_f64(void)
+{
+    random_parts(&f64);
 }
 
 /* The difference of mean square and squared mean has an error of 1e8 times that of the type, more than the variance.
@@ -478,6 +518,7 @@ int main(int argc, char **argv)
                                    {"groups_f32", groups_f32},
                                    {"pixels_f64", pixels_f64},
                                    {"pixels_f32", pixels_f32},
+                                   {"random_f64", random_f64},
                                    {"hard_data", hard_data},
                                    {"one_message", one_message},
                                    {"conversion", conversion},

@@ -157,7 +157,7 @@ static void random_pairs(void)
     for (uint64_t m = 0; m < 5; m++) {
         test_rng rng = {.state = seed + m};
         wf_mesh *mesh = random_mesh(&rng);
-        for (int i = 0; i < (size > 4 ? 12 : 25); i++) {
+        for (int i = 0; i < 100; i++) {
             wf_shape global = {.rank = (int)test_int(&rng, 1, 5)};
             for (int d = 0; d < global.rank; d++)
                 global.dim[d] = test_int(&rng, 1, global.rank > 3 ? 5 : 9);
