@@ -1,15 +1,28 @@
-/* Whole models: steps of SGD on P ranks are those of one. */
+/* Whole models: steps of SGD and of Adam on P ranks are those of one. */
 #include "datasets/datasets.h"
 #include "examples/models/dcgan.h"
 #include "examples/models/resnet.h"
 #include "examples/models/unet.h"
 #include "examples/models/vgg.h"
+#include "layers/norm_impl.h"
 #include "tests/optim_model.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { STEPS = 5, BATCH = 6, CLASSES = 3, MOST = BATCH * 3 * 32 * 32 };
+
+/* Where, how exactly, and by what. In f32 the steps are small, since rounding that takes an element across a ReLU's
+ * corner changes a gradient for good. */
+typedef struct setting {
+    const char *device;
+    wf_dtype dtype;
+    double tolerance, lr, gan_lr;
+    bool adam;
+} setting;
+
+static const setting *now;
 
 /* What is trained, on images [BATCH,in,...]. */
 typedef struct subject {
@@ -31,17 +44,17 @@ static wf_layer *make_resnet(wf_ctx *ctx)
 
 static wf_layer *make_unet(wf_ctx *ctx)
 {
-    return unet(ctx, (unet_opts){.width = 2, .levels = 2, .classes = CLASSES});
+    return unet(ctx, (unet_opts){.width = 4, .levels = 2, .classes = CLASSES});
 }
 
 static wf_layer *make_unet_upsample(wf_ctx *ctx)
 {
-    return unet(ctx, (unet_opts){.width = 2, .levels = 1, .classes = CLASSES, .upsample = true});
+    return unet(ctx, (unet_opts){.width = 4, .levels = 1, .classes = CLASSES, .upsample = true});
 }
 
 static wf_layer *make_unet_3d(wf_ctx *ctx)
 {
-    return unet(ctx, (unet_opts){.dims = 3, .in = 1, .width = 2, .levels = 1, .classes = CLASSES});
+    return unet(ctx, (unet_opts){.dims = 3, .in = 1, .width = 4, .levels = 1, .classes = CLASSES});
 }
 
 /* Steps of one program: serial, or on all ranks of a mesh. */
@@ -59,8 +72,9 @@ static void begin(const program *p, int64_t i)
 
 static wf_optim *optimizer(const program *p, wf_layer *model, double lr)
 {
-    wf_optim *sgd = wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
-    wf_optim *all = p->mesh ? wf_mesh_multi_node(p->mesh, sgd) : sgd;
+    wf_optim *one = now->adam ? wf_adam(model, (wf_adam_opts){.lr = lr})
+                              : wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
+    wf_optim *all = p->mesh ? wf_mesh_multi_node(p->mesh, one) : one;
     WF_EXPECT(all, "no optimizer: %s", wf_error_message());
     return all;
 }
@@ -82,7 +96,8 @@ static wf_tensor *part_of(const program *p, wf_shape shape, wf_dtype dtype, cons
     wf_box box = wf_box_of_shape(shape);
     box.lo[0] = lo;
     box.hi[0] = hi;
-    wf_tensor *view = wf_tensor_view(all, box), *mine = wf_tensor_copy(view, dtype, wf_order_default(shape.rank));
+    wf_tensor *view = wf_tensor_view(all, box);
+    wf_tensor *mine = wf_tensor_copy(view, dtype == WF_F64 ? now->dtype : dtype, wf_order_default(shape.rank));
     if (p->mesh)
         WF_EXPECT_OK(wf_tensor_set_layout(mine, wf_layout_batch(p->mesh, shape, lo, hi)));
     wf_tensor_free(view);
@@ -166,14 +181,33 @@ static double distance_of(const wf_tensor *a, const wf_tensor *b)
     return d;
 }
 
+/* The layer that comes after the parameter's own in a chain is a batch normalisation. */
+static bool is_normalised(const wf_param *param)
+{
+    const wf_layer *owner = param->owner, *parent = owner->parent;
+    for (int i = 0; parent && i + 1 < parent->n_children; i++)
+        if (parent->children[i] == owner)
+            return wf_norm_is(parent->children[i + 1]);
+    return false;
+}
+
+/* Adam amplifies the rounding of a gradient that is zero: of a bias before a batch normalisation, which passes to the
+ * running mean. */
+static bool is_rounding(const wf_param *param)
+{
+    return now->adam && (!strcmp(param->name, "avg_mean") || (!strcmp(param->name, "b") && is_normalised(param)));
+}
+
 /* A parameter of `seen` may be a part of that of the serial program. */
 static void compare(const char *name, wf_layer *seen, wf_layer *should)
 {
     for (int64_t i = 0; param_of(should, i); i++) {
         wf_param *a = param_of(seen, i), *b = param_of(should, i);
+        if (is_rounding(b))
+            continue;
         wf_tensor *part = wf_tensor_view(wf_param_value(b), a->box);
         const double d = distance_of(wf_param_value(a), part);
-        WF_EXPECT(d <= 1e-10, "%s: %s is off by %g", name, wf_param_path(b), d);
+        WF_EXPECT(d <= now->tolerance, "%s: %s is off by %g", name, wf_param_path(b), d);
         wf_tensor_free(part);
     }
 }
@@ -187,7 +221,7 @@ static void set_alike(wf_layer *to, const wf_layer *from)
 static wf_comm *open_world(void)
 {
     wf_comm *comm =
-        wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1, .seed = 5});
+        wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = now->device, .dtype = now->dtype, .threads = 1, .seed = 5});
     WF_EXPECT(comm, "no communicator: %s", wf_error_message());
     return comm;
 }
@@ -211,6 +245,14 @@ static const partition partitions[] = {
     {4, {.height = 2, .width = 2}, WF_PARALLEL_SPATIAL, "2x2 pixels"},
     {4, {.height = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "2 rows by samples"},
     {4, {.channel = 2}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SYNC_BN, "2 by channels by samples"},
+    {6, {.height = 2, .width = 3}, WF_PARALLEL_SPATIAL, "2x3 pixels"},
+    {6, {.channel = 3}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SYNC_BN, "3 by channels by samples"},
+    {8, {.height = 4, .width = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "4x2 pixels"},
+    {8, {.height = 2, .width = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "2x2 pixels by samples"},
+    /* volumes alone */
+    {2, {.depth = 2}, WF_PARALLEL_SPATIAL, "2 slabs"},
+    {4, {.depth = 2, .width = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "2x2 voxels"},
+    {8, {.depth = 2, .height = 2, .width = 2}, WF_PARALLEL_SPATIAL, "2x2x2 voxels"},
 };
 enum { PARTITIONS = sizeof partitions / sizeof *partitions };
 
@@ -225,14 +267,14 @@ static void train(const subject *s, const partition *how)
     set_alike(model, serial);
     WF_EXPECT_OK(wf_parallelize(model, mesh, how->how));
     const program alone = {ctx, NULL, tape}, all = {ctx, mesh, tape};
-    wf_optim *opt_serial = optimizer(&alone, serial, 0.05), *opt = optimizer(&all, model, 0.05);
+    wf_optim *opt_serial = optimizer(&alone, serial, now->lr), *opt = optimizer(&all, model, now->lr);
     for (uint64_t i = 0; i < STEPS; i++) {
         make_batch(s, 10 + i);
         begin(&alone, (int64_t)i);
         const double should = step(&alone, s, serial, opt_serial);
         begin(&all, (int64_t)i);
         const double is = step(&all, s, model, opt);
-        WF_EXPECT(fabs(is - should) <= 1e-10, "%s, %s: step %d has loss %.15g, should be %.15g", s->name, how->name,
+        WF_EXPECT(fabs(is - should) <= now->tolerance * (1 + fabs(should)), "%s, %s: step %d has loss %.15g, should be %.15g", s->name, how->name,
                   (int)i, is, should);
     }
     compare(s->name, model, serial);
@@ -253,35 +295,14 @@ static int ranks_here(void)
     return ranks;
 }
 
-/* Every partition for this number of ranks; volumes have another axis, and concatenation needs all channels. */
-static void classify(const subject *s)
+/* Every partition for this number of ranks. */
+static void on_every(const subject *s, void (*run)(const subject *s, const partition *how))
 {
     const int ranks = ranks_here();
     for (int i = 0; i < PARTITIONS; i++)
         if ((partitions[i].ranks == 0 || partitions[i].ranks == ranks) &&
-            !(s->pixels && (partitions[i].how & WF_PARALLEL_CHANNEL)))
-            train(s, &partitions[i]);
-}
-
-static void vgg(void)
-{
-    classify(&(subject){"VGG", WF_SHAPE(BATCH, 3, 32, 32), false, make_vgg});
-}
-
-static void resnet(void)
-{
-    classify(&(subject){"ResNet", WF_SHAPE(BATCH, 3, 8, 8), false, make_resnet});
-}
-
-static void unet_2d(void)
-{
-    classify(&(subject){"U-Net", WF_SHAPE(BATCH, 3, 8, 8), true, make_unet});
-    classify(&(subject){"U-Net with upsampling", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_upsample});
-}
-
-static void unet_3d(void)
-{
-    classify(&(subject){"U-Net, 3-D", WF_SHAPE(BATCH, 1, 4, 4, 4), true, make_unet_3d});
+            (partitions[i].mesh.depth < 2 || s->image.rank == 5))
+            run(s, &partitions[i]);
 }
 
 /* DCGAN: two models, noise. */
@@ -292,7 +313,7 @@ typedef struct gan {
 
 static gan gan_new(const program *p, wf_layer *gen, wf_layer *dis)
 {
-    return (gan){gen, dis, optimizer(p, gen, 0.02), optimizer(p, dis, 0.02)};
+    return (gan){gen, dis, optimizer(p, gen, now->gan_lr), optimizer(p, dis, now->gan_lr)};
 }
 
 static void gan_free(gan *g)
@@ -321,14 +342,13 @@ static void gan_step(const program *p, const gan *g, double loss[2])
     WF_EXPECT_OK(wf_tape_reset(p->tape));
 }
 
-static void adversaries(const partition *how)
+static void adversaries(const subject *images, const partition *how)
 {
     wf_comm *comm = open_world();
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_tape *tape = wf_tape_new(ctx);
     wf_mesh *mesh = wf_mesh_open(comm, how->mesh);
     const program alone = {ctx, NULL, tape}, all = {ctx, mesh, tape};
-    const subject images = {.image = WF_SHAPE(BATCH, 3, 32, 32)};
     gan one = gan_new(&alone, dcgan_generator(ctx, 24, 4), dcgan_discriminator(ctx, 24));
     wf_layer *gen = dcgan_generator(ctx, 24, 4), *dis = dcgan_discriminator(ctx, 24);
     set_alike(gen, one.gen);
@@ -338,12 +358,13 @@ static void adversaries(const partition *how)
     gan many = gan_new(&all, gen, dis);
     for (uint64_t i = 0; i < STEPS; i++) {
         double should[2], is[2];
-        make_batch(&images, 50 + i);
+        make_batch(images, 50 + i);
         begin(&alone, (int64_t)i);
         gan_step(&alone, &one, should);
         begin(&all, (int64_t)i);
         gan_step(&all, &many, is);
-        WF_EXPECT(fabs(is[0] - should[0]) <= 1e-10 && fabs(is[1] - should[1]) <= 1e-10,
+        WF_EXPECT(fabs(is[0] - should[0]) <= now->tolerance * (1 + fabs(should[0])) &&
+                      fabs(is[1] - should[1]) <= now->tolerance * (1 + fabs(should[1])),
                   "DCGAN, %s: step %d has losses %.15g and %.15g, should be %.15g and %.15g", how->name, (int)i, is[0],
                   is[1], should[0], should[1]);
     }
@@ -356,18 +377,34 @@ static void adversaries(const partition *how)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
-static void dcgan(void)
+static void every_model(const setting *how)
 {
-    const int ranks = ranks_here();
-    for (int i = 0; i < PARTITIONS; i++)
-        if (partitions[i].ranks == 0 || partitions[i].ranks == ranks)
-            adversaries(&partitions[i]);
+    now = how;
+    on_every(&(subject){"VGG", WF_SHAPE(BATCH, 3, 32, 32), false, make_vgg}, train);
+    on_every(&(subject){"ResNet", WF_SHAPE(BATCH, 3, 8, 8), false, make_resnet}, train);
+    on_every(&(subject){"U-Net", WF_SHAPE(BATCH, 3, 8, 8), true, make_unet}, train);
+    on_every(&(subject){"U-Net with upsampling", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_upsample}, train);
+    on_every(&(subject){"U-Net, 3-D", WF_SHAPE(BATCH, 1, 4, 4, 4), true, make_unet_3d}, train);
+    on_every(&(subject){"DCGAN", WF_SHAPE(BATCH, 3, 32, 32), false, NULL}, adversaries);
+}
+
+static void sgd_f64(void)
+{
+    every_model(&(setting){"ref", WF_F64, 1e-10, 0.05, 0.02, false});
+}
+
+static void sgd_f32(void)
+{
+    every_model(&(setting){"cpu", WF_F32, 1e-4, 0.002, 0.0002, false});
+}
+
+static void adam_f64(void)
+{
+    every_model(&(setting){"ref", WF_F64, 1e-10, 0.002, 0.002, true});
 }
 
 int main(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){
-            {"vgg", vgg}, {"resnet", resnet}, {"unet_2d", unet_2d}, {"unet_3d", unet_3d}, {"dcgan", dcgan}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"sgd_f64", sgd_f64}, {"sgd_f32", sgd_f32}, {"adam_f64", adam_f64}, {0}});
 }

@@ -7,6 +7,7 @@ static wf_layer *conv(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out, 
                                .kernel = kernel,
                                .pad = kernel / 2,
                                .no_bias = kernel > 1,
+                               .replicate = kernel == 1, /* the scores */
                                .w_init = {WF_INIT_HE_NORMAL, 0, 0}};
     return o->dims == 3 ? wf_conv3d(ctx, opts) : wf_conv2d(ctx, opts);
 }
@@ -48,6 +49,20 @@ static wf_var *skip_to(wf_var *skip, wf_var *x)
     return same ? skip : wf_redistribute(skip, target);
 }
 
+/* Where layers are split by channels: all of them, which a concatenation needs. */
+static wf_var *all_channels(wf_var *x)
+{
+    wf_layout layout = wf_tensor_layout(wf_value(x));
+    if (!layout.known || layout.placement[WF_AXIS_CHANNEL] != WF_SHARDED)
+        return x;
+    layout.placement[WF_AXIS_CHANNEL] = WF_REPLICATED;
+    layout.dim[WF_AXIS_CHANNEL] = 0;
+    layout.cut[WF_AXIS_CHANNEL] = NULL;
+    layout.box.lo[1] = 0;
+    layout.box.hi[1] = layout.global.dim[1];
+    return wf_redistribute(x, layout);
+}
+
 /* What is seen here, beside what is seen from further off. */
 static wf_var *level_forward(wf_layer *self, void *user, wf_var *x)
 {
@@ -57,7 +72,8 @@ static wf_var *level_forward(wf_layer *self, void *user, wf_var *x)
     below = wf_apply(wf_layer_child(self, "up"), below);
     if (!below)
         return NULL;
-    here = skip_to(here, below);
+    below = all_channels(below);
+    here = skip_to(all_channels(here), below);
     return wf_apply(wf_layer_child(self, "after"), wf_concat(2, (wf_var *[]){here, below}, 1));
 }
 
