@@ -146,3 +146,46 @@ double wf_evaluator_weight(const wf_evaluator *evaluator, const char *name)
     const entry *e = evaluator ? find(&evaluator->result, name) : NULL;
     return e ? e->weight : 0;
 }
+
+/* all: `most` bytes a rank, then room for this rank's, and the findings. */
+static wf_status aggregate_all(wf_comm *comm, const uint64_t *sizes, uint64_t most, const void *found, char *all,
+                               wf_finding *findings, wf_aggregate aggregate, void *user)
+{
+    const int ranks = wf_comm_size(comm);
+    const uint64_t own = sizes[wf_comm_rank(comm)];
+    char *mine = all + (uint64_t)ranks * most;
+    memset(mine, 0, most);
+    if (own)
+        memcpy(mine, found, own);
+    if (most)
+        WF_TRY(wf_allgather_bytes(comm, mine, most, all));
+    for (int r = 0; r < ranks; r++)
+        findings[r] = (wf_finding){all + (uint64_t)r * most, sizes[r]};
+    return aggregate(user, ranks, findings);
+}
+
+wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate, void *user)
+{
+    WF_NEED(comm);
+    WF_CHECK(aggregate && (found || !bytes), WF_ERR_ARGUMENT, "wf_evaluate_all takes a function, and data of %zu bytes",
+             bytes);
+    const size_t ranks = (size_t)wf_comm_size(comm), heads = ranks * (sizeof(uint64_t) + sizeof(wf_finding));
+    void *head = NULL, *all = NULL;
+    uint64_t most = 0;
+    wf_status status;
+    WF_TRY(wf_host_take(comm, heads, &head));
+    uint64_t *sizes = head;
+    wf_finding *findings = (wf_finding *)(sizes + ranks);
+    const uint64_t mine = bytes;
+    WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, sizes));
+    for (size_t r = 0; r < ranks; r++)
+        most = sizes[r] > most ? sizes[r] : most;
+    WF_TRY_OUT(wf_host_take(comm, (ranks + 1) * most, &all));
+    WF_TRY_OUT(aggregate_all(comm, sizes, most, found, all, findings, aggregate, user));
+out:
+    if (status != WF_OK)
+        status = wf_comm_post_failure(comm, status);
+    wf_host_give(comm, all, (ranks + 1) * most);
+    wf_host_give(comm, head, heads);
+    return status;
+}

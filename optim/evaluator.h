@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 /* Sums under names, added where they arise and brought together at the end. Not a mean of means: each value weighs as
- * many samples as it stands for. A rank without samples adds nothing and joins in wf_evaluator_finish. */
+ * many samples as it stands for. A rank without samples adds nothing and joins in wf_evaluator_finish. Also for what is
+ * observed while training: add at every step, finish at every report. */
 typedef struct wf_evaluator wf_evaluator;
 
 /* Local. The communicator is borrowed. */
@@ -33,6 +34,19 @@ int64_t wf_evaluator_count(const wf_evaluator *evaluator);
 const char *wf_evaluator_name(const wf_evaluator *evaluator, int64_t i); /* borrowed; NULL out of range */
 double wf_evaluator_mean(const wf_evaluator *evaluator, const char *name);
 double wf_evaluator_weight(const wf_evaluator *evaluator, const char *name);
+
+/* What one rank found, of any kind and size. */
+typedef struct wf_finding {
+    const void *data;
+    size_t bytes;
+} wf_finding;
+typedef wf_status (*wf_aggregate)(void *user, int ranks, const wf_finding *findings);
+
+/* For figures that are no means, such as a confusion matrix or a ranking: every rank finds something of its own, and
+ * all call `aggregate` with what all ranks found, in rank order (borrowed during the call), so that all come to the
+ * same result. An error of `aggregate` on one rank is one on all. Collective. */
+wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate,
+                          void *user) WF_NODISCARD;
 
 /* Makes the values that a model keeps and does not learn (running statistics) the same on all ranks: their mean, in
  * which a rank counts `weight` (how many samples it has seen; 1 on all of them is the plain mean). A running variance

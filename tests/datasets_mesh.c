@@ -3,15 +3,11 @@
  */
 #include "comm/mesh_author.h"
 #include "datasets/datasets.h"
-#include "tests/test.h"
+#include "tests/ranks.h"
 
 #include <string.h>
 
 enum { C = 2, H = 5, W = 3, PIXELS = C * H * W, MOST = 32 };
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
 
 typedef struct variant {
     wf_mesh_opts grid;
@@ -221,14 +217,11 @@ static void failures(void)
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "flat");
-    WF_MUST(wf_check(comm));
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
-    const int failed = test_main(
-        argc, argv,
-        (test_case[]){{"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
-    WF_MUST(wf_comm_close(comm));
-    return failed;
+    if (!ranks_open(&argc, &argv, "flat"))
+        return 1;
+    const int failed =
+        test_main(argc, argv,
+                  (test_case[]){
+                      {"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
+    return ranks_close(failed);
 }

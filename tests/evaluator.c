@@ -1,7 +1,9 @@
 /* Figures over all ranks count every sample once; running statistics are those of all samples. */
 #include "optim/evaluator.h"
+#include "comm/comm_author.h"
 #include "core/core.h"
 #include "layers/layers.h"
+#include "optim/early_stop.h"
 #include "tests/ranks.h"
 
 #include <math.h>
@@ -113,11 +115,84 @@ static void statistics(void)
     wf_layer_free(model);
 }
 
+/* Rank r finds the numbers r, r + 1, ... 2 r - 1: none on rank 0. */
+static wf_status add_up(void *user, int ranks, const wf_finding *findings)
+{
+    int64_t *sum = user;
+    WF_EXPECT(ranks == size, "%d findings", ranks);
+    for (int r = 0; r < ranks; r++) {
+        const int64_t *numbers = findings[r].data;
+        WF_EXPECT(findings[r].bytes == (size_t)r * sizeof *numbers, "rank %d found %zu bytes", r, findings[r].bytes);
+        for (int64_t i = 0; i < r; i++)
+            *sum = 3 * *sum + numbers[i];
+    }
+    return WF_OK;
+}
+
+static wf_status fail_on_last(void *user, int ranks, const wf_finding *findings)
+{
+    WF_CHECK(rank < size - 1, WF_ERR_NUMERIC, "nothing to rank");
+    return WF_OK;
+}
+
+static void findings(void)
+{
+    int64_t numbers[8], sum = 0, want = 0;
+    for (int i = 0; i < rank; i++)
+        numbers[i] = rank + i;
+    for (int r = 0; r < size; r++)
+        for (int i = 0; i < r; i++)
+            want = 3 * want + r + i;
+    WF_EXPECT_OK(wf_evaluate_all(comm, rank ? numbers : NULL, (size_t)rank * sizeof *numbers, add_up, &sum));
+    WF_EXPECT(sum == want, "the result is %lld, should be %lld", (long long)sum, (long long)want);
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_evaluate_all(comm, NULL, 0, NULL, NULL));
+}
+
+/* A rank whose aggregation fails takes the others along, at the latest in their next collective. */
+static void findings_fail(void)
+{
+    wf_comm *own = wf_comm_open(NULL, NULL, "flat");
+    wf_status status = wf_evaluate_all(own, NULL, 0, fail_on_last, NULL);
+    if (status == WF_OK)
+        status = wf_barrier(own);
+    WF_EXPECT(status == WF_ERR_NUMERIC && strstr(wf_error_message(), "nothing to rank"), "%s", wf_error_message());
+    wf_error_clear();
+    (void)!wf_comm_close(own);
+    wf_error_clear();
+}
+
+/* The mean over all ranks decides, though the ranks see opposite trends; the last rank has no samples. */
+static void early_stop(void)
+{
+    static const double means[] = {3, 2, 1, 1.05, 0.95, NAN, 2, 5};
+    static const bool want[] = {false, false, false, false, false, false, true, true};
+    wf_early_stop *stop = wf_early_stop_new(comm, (wf_early_stop_opts){.patience = 4, .least = 0.1});
+    WF_EXPECT(stop && isnan(wf_early_stop_best(stop)), "%s", wf_error_message());
+    for (int i = 0; i < 8; i++) {
+        const bool none = size > 1 && rank == size - 1;
+        const double others = size > 2 ? size - 2 : 0, off = rank == 0 ? others : -1;
+        bool stops = false;
+        WF_EXPECT_OK(
+            wf_early_stop_observe(stop, none ? NAN : means[i] + (size > 2 ? 10 * i * off : 0), none ? 0 : 2, &stops));
+        WF_EXPECT(stops == want[i], "observation %d on rank %d: stops is %d", i, rank, stops);
+    }
+    WF_EXPECT(fabs(wf_early_stop_best(stop) - 1) < 1e-12, "the best is %g", wf_early_stop_best(stop));
+    wf_early_stop_free(stop);
+    WF_EXPECT(!wf_early_stop_new(comm, (wf_early_stop_opts){.patience = -1}), "a negative patience");
+    wf_error_clear();
+}
+
 int main(int argc, char **argv)
 {
     if (!ranks_open(&argc, &argv, "flat"))
         return 1;
-    const int failed = test_main(
-        argc, argv, (test_case[]){{"any_count", any_count}, {"names", names}, {"statistics", statistics}, {0}});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"any_count", any_count},
+                                               {"names", names},
+                                               {"statistics", statistics},
+                                               {"findings", findings},
+                                               {"findings_fail", findings_fail},
+                                               {"early_stop", early_stop},
+                                               {0}});
     return ranks_close(failed);
 }

@@ -4,6 +4,7 @@ endforeach()
 weft_test(golden LEVEL all)
 weft_test(equiv_sync_norm LEVEL optim RANKS 1 2 3 4 6 8)
 weft_test(communication LEVEL optim RANKS 1 2 3 4)
+weft_test(sharded_functions LEVEL layers RANKS 1 2 3 4 6 8)
 weft_test(redistribute LEVEL layers RANKS 1 2 3 4 6 8)
 weft_test(equiv_channel LEVEL layers RANKS 1 2 3 4 6)
 # The others have fewer channels than eight.

@@ -72,8 +72,8 @@ static void begin(const program *p, int64_t i)
 
 static wf_optim *optimizer(const program *p, wf_layer *model, double lr)
 {
-    wf_optim *one = now->adam ? wf_adam(model, (wf_adam_opts){.lr = lr})
-                              : wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
+    wf_optim *one =
+        now->adam ? wf_adam(model, (wf_adam_opts){.lr = lr}) : wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
     wf_optim *all = p->mesh ? wf_mesh_multi_node(p->mesh, one) : one;
     WF_EXPECT(all, "no optimizer: %s", wf_error_message());
     return all;
@@ -220,8 +220,8 @@ static void set_alike(wf_layer *to, const wf_layer *from)
 
 static wf_comm *open_world(void)
 {
-    wf_comm *comm =
-        wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = now->device, .dtype = now->dtype, .threads = 1, .seed = 5});
+    wf_comm *comm = wf_comm_open_with(
+        NULL, NULL, "flat", (wf_ctx_opts){.device = now->device, .dtype = now->dtype, .threads = 1, .seed = 5});
     WF_EXPECT(comm, "no communicator: %s", wf_error_message());
     return comm;
 }
@@ -274,8 +274,8 @@ static void train(const subject *s, const partition *how)
         const double should = step(&alone, s, serial, opt_serial);
         begin(&all, (int64_t)i);
         const double is = step(&all, s, model, opt);
-        WF_EXPECT(fabs(is - should) <= now->tolerance * (1 + fabs(should)), "%s, %s: step %d has loss %.15g, should be %.15g", s->name, how->name,
-                  (int)i, is, should);
+        WF_EXPECT(fabs(is - should) <= now->tolerance * (1 + fabs(should)),
+                  "%s, %s: step %d has loss %.15g, should be %.15g", s->name, how->name, (int)i, is, should);
     }
     compare(s->name, model, serial);
     wf_optim_free(opt_serial);

@@ -1,0 +1,68 @@
+#include "optim/early_stop.h"
+
+#include "core/context_author.h"
+#include "core/opts.h"
+#include "optim/evaluator.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct wf_early_stop {
+    wf_early_stop_opts opts;
+    wf_evaluator *evaluator;
+    double best;
+    int64_t worse; /* observations since the best */
+};
+
+wf_early_stop *wf_early_stop_new(wf_comm *comm, wf_early_stop_opts opts)
+{
+    if (!comm)
+        return NULL;
+    opts.patience = opts.patience ? opts.patience : 5;
+    WF_CHECK_NULL(opts.patience > 0 && opts.least >= 0, WF_ERR_ARGUMENT,
+                  "early stop with patience %lld and least improvement %g: should not be negative",
+                  (long long)opts.patience, opts.least);
+    wf_early_stop *stop = wf_calloc(wf_comm_ctx(comm), 1, sizeof *stop);
+    wf_evaluator *evaluator = stop ? wf_evaluator_new(comm) : NULL;
+    if (!evaluator) {
+        free(stop);
+        return wf_error_null();
+    }
+    *stop = (wf_early_stop){.opts = opts, .evaluator = evaluator, .best = NAN};
+    return stop;
+}
+
+void wf_early_stop_free(wf_early_stop *stop)
+{
+    if (!stop)
+        return;
+    wf_evaluator_free(stop->evaluator);
+    free(stop);
+}
+
+static bool improves(const wf_early_stop *stop, double mean)
+{
+    if (isnan(mean) || isnan(stop->best))
+        return !isnan(mean);
+    return (stop->opts.larger ? mean - stop->best : stop->best - mean) > stop->opts.least;
+}
+
+wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight, bool *stops)
+{
+    static const char *const name = "observed";
+    WF_NEED(stop);
+    WF_NEED(stops);
+    WF_TRY(wf_evaluator_add(stop->evaluator, name, mean, weight));
+    WF_TRY(wf_evaluator_finish(stop->evaluator));
+    const double all = wf_evaluator_mean(stop->evaluator, name);
+    const bool better = improves(stop, all);
+    stop->best = better ? all : stop->best;
+    stop->worse = better ? 0 : stop->worse + 1;
+    *stops = stop->worse >= stop->opts.patience;
+    return WF_OK;
+}
+
+double wf_early_stop_best(const wf_early_stop *stop)
+{
+    return stop ? stop->best : NAN;
+}

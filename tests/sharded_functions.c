@@ -1,0 +1,236 @@
+/* Losses, reductions, dropout and noise on sharded tensors mean what they mean in the serial program: values, gradients
+ * and random numbers do not depend on how a tensor lies over a mesh. */
+#include "comm/mesh_author.h"
+#include "layers/layer_author.h"
+#include "layers/layers.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST = 2048 };
+
+static wf_comm *comm;
+static wf_ctx *ctx;
+static wf_tape *tape;
+static int size;
+
+static wf_var *half_dropped(wf_var *x)
+{
+    return wf_dropout(x, 0.5);
+}
+
+static wf_var *noisy(wf_var *x)
+{
+    return wf_gaussian_noise(x, 0.3);
+}
+
+static wf_var *noisy_leaky(wf_var *x)
+{
+    return wf_activate(x, WF_ACT_LEAKY_RELU, 0.2, 0.5);
+}
+
+static wf_var *twice_dropped(wf_var *x)
+{
+    wf_var *once = wf_dropout(x, 0.3);
+    return wf_dropout(once, 0.3);
+}
+
+static wf_var *bce(wf_var *x)
+{
+    return wf_bce_logits(x, 0.25);
+}
+
+static wf_var *mse(wf_var *x)
+{
+    wf_var *other = wf_scale(wf_tanh(x), 0.5);
+    return wf_mse(x, other);
+}
+
+static wf_var *l1(wf_var *x)
+{
+    wf_var *other = wf_scale(wf_tanh(x), 0.5);
+    return wf_l1(x, other);
+}
+
+static wf_var *mean_of_squares(wf_var *x)
+{
+    return wf_mean(wf_mul(x, x));
+}
+
+static wf_var *sum_of_dropped(wf_var *x)
+{
+    return wf_sum(wf_dropout(x, 0.5));
+}
+
+/* Means and sums may be combined, as long as nothing but a linear function follows. */
+static wf_var *combined(wf_var *x)
+{
+    wf_var *a = wf_scale(wf_mean(x), 3);
+    wf_var *b = wf_sum(wf_sigmoid(x));
+    return wf_sub(a, b);
+}
+
+typedef struct subject {
+    const char *name;
+    wf_var *(*function)(wf_var *x);
+    bool scalar;
+} subject;
+
+static const subject subjects[] = {
+    {"dropout", half_dropped, false},
+    {"gaussian_noise", noisy, false},
+    {"activate with noise", noisy_leaky, false},
+    {"dropout twice", twice_dropped, false},
+    {"bce_logits", bce, true},
+    {"mse", mse, true},
+    {"l1", l1, true},
+    {"mean", mean_of_squares, true},
+    {"sum", sum_of_dropped, true},
+    {"combined", combined, true},
+};
+
+static wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
+{
+    wf_tensor *view = wf_tensor_view(whole, layout.box);
+    wf_tensor *part = wf_tensor_copy(view, WF_F64, wf_tensor_order(whole));
+    WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
+    wf_tensor_free(view);
+    return part;
+}
+
+static wf_tensor *random_tensor(wf_shape shape, test_rng *rng)
+{
+    double host[MOST];
+    for (int64_t i = 0; i < wf_shape_count(shape); i++)
+        host[i] = test_uniform(rng, -2, 2);
+    return wf_tensor_from_host(ctx, WF_F64, shape, host);
+}
+
+/* `seen` is the part `box` of `should`. */
+static void expect_part(const char *what, const char *name, const wf_mesh *mesh, const wf_tensor *seen, wf_box box,
+                        const wf_tensor *should, double tolerance)
+{
+    double a[MOST], b[MOST];
+    wf_tensor *view = wf_tensor_view(should, box);
+    WF_EXPECT(seen && view && wf_shape_equal(wf_tensor_shape(seen), wf_tensor_shape(view)), "%s of %s: another shape",
+              what, name);
+    WF_EXPECT_OK(wf_tensor_export(seen, a, wf_tensor_bytes(seen)));
+    WF_EXPECT_OK(wf_tensor_export(view, b, (size_t)wf_tensor_count(view) * sizeof *b));
+    const double d = test_distance(wf_tensor_count(view), a, b);
+    WF_EXPECT(d <= tolerance, "%s: %s of %s is off by %g", wf_mesh_text(mesh), what, name, d);
+    wf_tensor_free(view);
+}
+
+/* What all ranks together have of a scalar: a replica counts once. */
+static double total(const wf_mesh *mesh, const wf_var *y)
+{
+    const wf_layout layout = wf_tensor_layout(wf_value(y));
+    double value;
+    WF_EXPECT_OK(wf_tensor_export(wf_value(y), &value, sizeof value));
+    for (int a = 0; a < WF_AXES; a++)
+        if (layout.placement[a] != WF_PARTIAL)
+            value /= wf_mesh_size(mesh, (wf_axis)a);
+    WF_EXPECT_OK(wf_allreduce_f64(comm, &value, 1, WF_SUM));
+    return value;
+}
+
+static void check(const subject *s, const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
+    wf_layer *serial = wf_lambda(ctx, s->function), *parallel = wf_lambda(ctx, s->function);
+    parallel->ordinal = serial->ordinal;
+    wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part);
+    wf_var *y = wf_apply(serial, a), *y_part = wf_apply(parallel, b);
+    WF_EXPECT(y && y_part, "%s: %s", s->name, wf_error_message());
+    if (s->scalar) {
+        double should;
+        WF_EXPECT_OK(wf_tensor_export(wf_value(y), &should, sizeof should));
+        const double is = total(mesh, y_part);
+        WF_EXPECT(fabs(is - should) <= 1e-12 * (1 + fabs(should)), "%s: %s is %.15g, should be %.15g",
+                  wf_mesh_text(mesh), s->name, is, should);
+        WF_EXPECT_OK(wf_backward(y));
+        WF_EXPECT_OK(wf_backward(y_part));
+    } else {
+        wf_tensor *dy = random_tensor(shape, rng), *dy_part = part_of(dy, layout);
+        expect_part("the value", s->name, mesh, wf_value(y_part), layout.box, wf_value(y), 0);
+        WF_EXPECT_OK(wf_backward_from(y, dy));
+        WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
+        wf_tensor_free(dy);
+        wf_tensor_free(dy_part);
+    }
+    expect_part("the gradient", s->name, mesh, wf_grad(b), layout.box, wf_grad(a), s->scalar ? 1e-12 : 0);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_layer_free(serial);
+    wf_layer_free(parallel);
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+}
+
+static wf_var *drawn_like(wf_var *x)
+{
+    return wf_randn(x->tape, WF_SHAPE(wf_var_shape(x).dim[0], 3), x);
+}
+
+/* Numbers like a variable: its samples' along data, the same on the ranks of the other axes. */
+static void check_randn(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
+    wf_layer *serial = wf_lambda(ctx, drawn_like), *parallel = wf_lambda(ctx, drawn_like);
+    parallel->ordinal = serial->ordinal;
+    wf_var *y = wf_apply(serial, wf_input(tape, x)), *y_part = wf_apply(parallel, wf_input(tape, x_part));
+    WF_EXPECT(y && y_part, "randn: %s", wf_error_message());
+    const wf_box rows = {.rank = 2, .lo = {layout.box.lo[0], 0}, .hi = {layout.box.hi[0], 3}};
+    expect_part("the value", "randn", mesh, wf_value(y_part), rows, wf_value(y), 0);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_layer_free(serial);
+    wf_layer_free(parallel);
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+}
+
+/* Parts are uneven, and some are empty. */
+static void on_mesh(const wf_mesh *mesh, test_rng *rng)
+{
+    const wf_shape shapes[] = {WF_SHAPE(5, 7, 3, 6), WF_SHAPE(2, 5, 3, 2, 5), WF_SHAPE(9, 7)};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
+            check(&subjects[k], mesh, shapes[i], rng);
+        check_randn(mesh, shapes[i], rng);
+    }
+}
+
+static void every_mesh(void)
+{
+    test_rng rng = {77};
+    for (int data = 1; data <= size; data++)
+        for (int channel = 1; channel <= size; channel++)
+            for (int height = 1; height <= size; height++) {
+                const int product = data * channel * height;
+                if (product > size || size % product != 0)
+                    continue;
+                wf_mesh *mesh = wf_mesh_open(
+                    comm, (wf_mesh_opts){.data = data, .channel = channel, .height = height, .width = size / product});
+                WF_EXPECT(mesh, "%s", wf_error_message());
+                on_mesh(mesh, &rng);
+                wf_mesh_close(mesh);
+            }
+}
+
+int main(int argc, char **argv)
+{
+    comm = wf_comm_open_with(&argc, &argv, "flat",
+                             (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1, .seed = 3});
+    WF_MUST(wf_check(comm));
+    ctx = wf_comm_ctx(comm);
+    size = wf_comm_size(comm);
+    tape = wf_tape_new(ctx);
+    const int failed = test_main(argc, argv, (test_case[]){{"every_mesh", every_mesh}, {0}});
+    wf_tape_free(tape);
+    WF_MUST(wf_comm_close(comm));
+    return failed;
+}
