@@ -80,7 +80,8 @@ static wf_status layout_like(const char *what, const wf_var *like, wf_shape shap
     if (!like || !like->value->layout.known)
         return WF_OK;
     const wf_layout *in = &like->value->layout;
-    return wf_comm_post_failure(wf_mesh_world(in->mesh), follow_batch(what, in, shape, out));
+    const wf_status status = follow_batch(what, in, shape, out);
+    return status == WF_OK ? WF_OK : wf_comm_post_failure(wf_mesh_world(in->mesh), status);
 }
 
 static wf_status draw(wf_tape *tape, wf_distribution dist, double a, double b, const wf_layout *layout, wf_tensor *y)
