@@ -219,9 +219,8 @@ int main(int argc, char **argv)
 {
     if (!ranks_open(&argc, &argv, "flat"))
         return 1;
-    const int failed =
-        test_main(argc, argv,
-                  (test_case[]){
-                      {"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
+    const int failed = test_main(
+        argc, argv,
+        (test_case[]){{"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
     return ranks_close(failed);
 }
