@@ -153,14 +153,15 @@ static wf_status aggregate_all(wf_comm *comm, const uint64_t *sizes, uint64_t mo
 {
     const int ranks = wf_comm_size(comm);
     const uint64_t own = sizes[wf_comm_rank(comm)];
-    char *mine = all + (uint64_t)ranks * most;
-    memset(mine, 0, most);
-    if (own)
-        memcpy(mine, found, own);
-    if (most)
+    if (most) {
+        char *mine = all + (uint64_t)ranks * most;
+        memset(mine, 0, most);
+        if (own)
+            memcpy(mine, found, own);
         WF_TRY(wf_allgather_bytes(comm, mine, most, all));
+    }
     for (int r = 0; r < ranks; r++)
-        findings[r] = (wf_finding){all + (uint64_t)r * most, sizes[r]};
+        findings[r] = (wf_finding){sizes[r] ? all + (uint64_t)r * most : NULL, sizes[r]};
     return aggregate(user, ranks, findings);
 }
 
