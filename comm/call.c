@@ -1,4 +1,6 @@
-#include "comm/comm_impl.h"
+#include "comm/safety_impl.h"
+
+#include "core/site_author.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,36 +41,13 @@ wf_record wf_record_values(const char *operation, wf_dtype dtype, int64_t count,
     return record;
 }
 
-bool wf_record_equal(const wf_record *a, const wf_record *b)
+void wf_record_place(wf_record *record)
 {
-    return a->sequence == b->sequence && !strncmp(a->operation, b->operation, sizeof a->operation) &&
-           a->dtype == b->dtype && a->rank == b->rank && a->op == b->op && a->root == b->root && a->plan == b->plan &&
-           !memcmp(a->dim, b->dim, sizeof a->dim);
-}
-
-const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT])
-{
-    static const char *const ops[] = {"sum", "max", "min", "prod"};
-    char shape[WF_SHAPE_TEXT], part[6][WF_SHAPE_TEXT] = {{0}};
-    int parts = 0, used = 0;
-    if (record->rank >= 0)
-        snprintf(part[parts++], sizeof part[0], "%s %.100s", wf_dtype_name((wf_dtype)record->dtype),
-                 wf_shape_text(wf_shape_make(record->rank, record->dim), shape));
-    if (record->op >= 0 && record->op < 4)
-        snprintf(part[parts++], sizeof part[0], "%s", ops[record->op]);
-    if (record->root >= 0)
-        snprintf(part[parts++], sizeof part[0], "root %d", record->root);
-    if (record->peer >= 0)
-        snprintf(part[parts++], sizeof part[0], "rank %d", record->peer);
-    if (record->tag >= 0)
-        snprintf(part[parts++], sizeof part[0], "tag %d", record->tag);
-    if (record->plan != 0)
-        snprintf(part[parts++], sizeof part[0], "plan %04x", (unsigned)(record->plan & 0xffff));
-    used = snprintf(text, WF_RECORD_TEXT, "%.*s(", WF_OPERATION, record->operation);
-    for (int i = 0; i < parts; i++)
-        used += snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), "%s%.120s", i ? ", " : "", part[i]);
-    snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), ")");
-    return text;
+    const wf_site site = wf_site_now();
+    record->line = site.line;
+    record->file[0] = '\0';
+    if (site.file)
+        strncpy(record->file, site.file, sizeof record->file - 1);
 }
 
 static uint64_t mix(uint64_t hash, uint64_t value)
@@ -102,6 +81,9 @@ wf_status wf_call_enter(wf_comm *comm, const wf_record *record)
     comm->traffic.collectives++;
     if (!comm->control)
         return WF_OK;
+    wf_record_place(&comm->doing);
+    wf_watch_begin(comm->doing.operation);
+    wf_recorder_enter(comm);
     wf_batch_start(&comm->batch, tag_of(comm, &comm->doing));
     return wf_control_announce(comm, &comm->doing);
 }
@@ -113,6 +95,7 @@ wf_status wf_call_settle(wf_comm *comm)
     WF_TRY(wf_control_poll(comm));
     for (wf_patience patience = wf_patience_new(); !wf_control_confirmed(comm);)
         WF_TRY(wf_patience_poll(comm, &patience, NULL));
+    wf_recorder_settle(comm);
     return WF_OK;
 }
 
@@ -126,16 +109,32 @@ wf_status wf_call_point(wf_comm *comm, const char *operation, int peer, int tag)
     comm->doing = record_new(operation);
     comm->doing.peer = peer;
     comm->doing.tag = tag;
+    wf_record_place(&comm->doing);
+    wf_watch_begin(comm->doing.operation);
+    wf_recorder_enter(comm);
     wf_batch_start(&comm->batch, tag);
     return WF_OK;
+}
+
+/* " at train.c:40", or nothing. */
+static const char *place_text(char text[WF_SITE_FILE + 24])
+{
+    const wf_site site = wf_site_now();
+    text[0] = '\0';
+    if (site.file)
+        snprintf(text, WF_SITE_FILE + 24, " (called at %.*s:%d)", WF_SITE_FILE, site.file, site.line);
+    return text;
 }
 
 wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status)
 {
     const bool inside = comm->inside;
-    char message[WF_FAILURE_TEXT];
+    char message[WF_FAILURE_TEXT], place[WF_SITE_FILE + 24], number[48] = "";
     wf_status code;
     comm->inside = false;
+    wf_recorder_end(comm, operation, status != WF_OK);
+    if (!comm->nested)
+        wf_watch_end();
     if (status == WF_OK)
         return WF_OK;
     if (!wf_batch_cancel(&comm->batch))
@@ -144,9 +143,8 @@ wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status)
         return WF_RAISE(comm->dead, "%s", comm->death);
     wf_error_save(&code, message, sizeof message);
     if (inside)
-        WF_RAISE(status, "%s (collective %llu): %.400s", operation, (unsigned long long)comm->sequence, message);
-    else
-        WF_RAISE(status, "%s: %.400s", operation, message);
+        snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->sequence);
+    WF_RAISE(status, "%s%s: %.400s%s", operation, number, message, place_text(place));
     return wf_comm_post_failure(comm, status);
 }
 

@@ -17,12 +17,13 @@
  * of the nodes; bf16 and f16 are summed in f32 and rounded once a level. Where a node has no memory to share (a small
  * /dev/shm), one line says so and messages take its place.
  *
- * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation and the
- * number of the collective: every collective first sends a few bytes (number, operation, type, shape, root) to its ring
- * neighbour on a duplicate of the communicator, and a rank that fails for its own reasons posts a notice there. A rank
- * whose part was over before the failure gets the error from its next call. After an error a communicator is dead, and
- * with it those split from it: every later call returns that error, and closing it does not wait. This holds for every
- * error of a function that communicates, also for a wrong argument, since others may be waiting for this rank.
+ * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation, the
+ * number of the collective, and the place of the call in the program: every collective first sends a few bytes (number,
+ * operation, type, shape, root) to its ring neighbour on a duplicate of the communicator, and a rank that fails for its
+ * own reasons posts a notice there. A rank whose part was over before the failure gets the error from its next call.
+ * After an error a communicator is dead, and with it those split from it: every later call returns that error, and
+ * closing it does not wait. This holds for every error of a function that communicates, also for a wrong argument,
+ * since others may be waiting for this rank.
  *
  * Every collective also waits until its left ring neighbour has entered it; otherwise it synchronises no more than its
  * data requires.
@@ -30,6 +31,7 @@
 #ifndef WF_COMM_COMM_H
 #define WF_COMM_COMM_H
 
+#include "core/site.h"
 #include "core/tensor.h"
 
 #ifdef __cplusplus
@@ -49,7 +51,8 @@ wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts op
  * without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
 wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
 /* Closes; the first communicator also frees its context, and reports live objects of it (WF_ERR_STATE). Does not wait
- * for others. MPI is finalised at process exit, and only if Weft initialised it. */
+ * for others; a rank that calls a collective of a communicator that another rank has closed gets WF_ERR_COMM. MPI is
+ * finalised at process exit, and only if Weft initialised it. */
 wf_status wf_comm_close(wf_comm *comm);
 
 wf_ctx *wf_comm_ctx(wf_comm *comm);
@@ -132,7 +135,43 @@ typedef struct wf_traffic {
 } wf_traffic;
 wf_traffic wf_comm_traffic(const wf_comm *comm);
 
+/* The watchdog: a thread that ends the process with this code where the launcher is gone, or where the main thread is
+ * in a call of the library and has given no sign of life for WEFT_TIMEOUT_MS and two seconds more (it is stuck in MPI
+ * or in a kernel, and cannot report a time-out itself). It prints why, and the last calls of this rank. */
+#define WF_WATCHDOG_EXIT 75
+/* Called by that thread, with the reason, before it ends the process; NULL: nothing is called. Local. */
+typedef void (*wf_watchdog_hook)(const char *text);
+void wf_watchdog_set_hook(wf_watchdog_hook hook);
+
 #ifdef __cplusplus
 }
+#endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_comm_open(...)       WF_SITE_OF(wf_comm, wf_comm_open(__VA_ARGS__))
+#define wf_comm_open_with(...)  WF_SITE_OF(wf_comm, wf_comm_open_with(__VA_ARGS__))
+#define wf_comm_from_mpi(...)   WF_SITE_OF(wf_comm, wf_comm_from_mpi(__VA_ARGS__))
+#define wf_comm_split(...)      WF_SITE_OF(wf_comm, wf_comm_split(__VA_ARGS__))
+#define wf_comm_close(...)      WF_SITE_LAX(wf_comm_close(__VA_ARGS__))
+#define wf_send(...)            WF_SITE(wf_send(__VA_ARGS__))
+#define wf_recv(...)            WF_SITE(wf_recv(__VA_ARGS__))
+#define wf_recv_new(...)        WF_SITE_OF(wf_tensor, wf_recv_new(__VA_ARGS__))
+#define wf_send_new(...)        WF_SITE(wf_send_new(__VA_ARGS__))
+#define wf_sendrecv(...)        WF_SITE(wf_sendrecv(__VA_ARGS__))
+#define wf_bcast(...)           WF_SITE(wf_bcast(__VA_ARGS__))
+#define wf_allreduce(...)       WF_SITE(wf_allreduce(__VA_ARGS__))
+#define wf_reduce(...)          WF_SITE(wf_reduce(__VA_ARGS__))
+#define wf_gather(...)          WF_SITE(wf_gather(__VA_ARGS__))
+#define wf_allgather(...)       WF_SITE(wf_allgather(__VA_ARGS__))
+#define wf_scatter(...)         WF_SITE(wf_scatter(__VA_ARGS__))
+#define wf_alltoall(...)        WF_SITE(wf_alltoall(__VA_ARGS__))
+#define wf_reduce_scatter(...)  WF_SITE(wf_reduce_scatter(__VA_ARGS__))
+#define wf_barrier(...)         WF_SITE(wf_barrier(__VA_ARGS__))
+#define wf_bcast_bytes(...)     WF_SITE(wf_bcast_bytes(__VA_ARGS__))
+#define wf_allgather_bytes(...) WF_SITE(wf_allgather_bytes(__VA_ARGS__))
+#define wf_allreduce_f64(...)   WF_SITE(wf_allreduce_f64(__VA_ARGS__))
+#define wf_allreduce_i64(...)   WF_SITE(wf_allreduce_i64(__VA_ARGS__))
+#define wf_spread_status(...)   WF_SITE(wf_spread_status(__VA_ARGS__))
 #endif
 #endif

@@ -18,6 +18,11 @@ wf_status wf_agree_status(wf_comm *comm, wf_status status) WF_NODISCARD;
 /* WF_OK, or the error that the communicator died of. Local. */
 wf_status wf_comm_alive(wf_comm *comm) WF_NODISCARD;
 
+/* How gradients move, and why: "4 ranks on 2 nodes, device cpu, ...", in `text`, which is returned. Local. */
+const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size);
+/* Whether the reducer of this communicator has memory that the ranks of a node share. Local. */
+bool wf_comm_shares_memory(const wf_comm *comm);
+
 /* Host memory for the time of a call: from the pool where that is host memory. 0 bytes give NULL. To be given back
  * after the collectives that use it. Local. */
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data) WF_NODISCARD;

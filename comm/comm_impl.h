@@ -4,31 +4,18 @@
 
 #include "comm/comm_author.h"
 #include "comm/mesh_impl.h"
+#include "comm/recorder_author.h"
 #include "comm/reducer_author.h"
 #include "comm/transport_author.h"
 #include "core/context_author.h"
 #include "core/tensor_author.h"
 
-#define WF_FAILURE_TEXT 480
-#define WF_RECORD_TEXT  200
-#define WF_OPERATION    20
 #define WF_GRACE_MS     1000  /* how long ranks wait to agree on one error */
 #define WF_TAGS         16384 /* of users; collectives use the next as many */
 #define WF_SMALL_BYTES  32768
 #define WF_REDUCE_PIECE ((int64_t)4 << 20)
 #define WF_BCAST_PIECE  ((size_t)128 << 10)
 #define WF_HOST_BLOCKS  64
-
-/* What a call is: travels to the ring neighbour, and makes messages. Fields that do not matter are -1. */
-typedef struct wf_record {
-    uint64_t sequence; /* of the collective; 0 for a message between two */
-    char operation[WF_OPERATION];
-    int32_t dtype, rank; /* of the tensor; rank -1: shapes may differ */
-    int32_t op, root;
-    int32_t peer, tag; /* of a message between two; -1 in collectives */
-    int64_t dim[WF_MAX_RANK];
-    uint64_t plan; /* of an exchange: who has and needs what, as a number; else 0 */
-} wf_record;
 
 /* What travels ahead of a tensor whose type and shape the receiver has to check. */
 typedef struct wf_frame {
@@ -96,7 +83,10 @@ struct wf_comm {
     wf_comm *alone; /* this rank by itself; made at the first need */
     wf_status dead;
     char death[WF_FAILURE_TEXT];
-    wf_record doing; /* the call in progress */
+    wf_record doing;      /* the call in progress */
+    uint64_t id;          /* the same on all ranks */
+    uint64_t event;       /* of the flight recorder; 0: no call is in progress */
+    uint64_t sent_before; /* in all, when it began */
     uint64_t sequence;
     bool inside; /* a collective was entered and is not over */
     wf_batch batch;
@@ -185,8 +175,8 @@ extern const wf_reducer wf_reducer_non_cuda_aware;
 wf_record wf_record_plain(const char *operation, int root);
 wf_record wf_record_tensor(const char *operation, const wf_tensor *x, int op, int root);
 wf_record wf_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root);
-bool wf_record_equal(const wf_record *a, const wf_record *b);
-const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT]);
+/* Notes where the program called. */
+void wf_record_place(wf_record *record);
 
 /* Starts a collective: alive, numbered, announced to the neighbour. */
 wf_status wf_call_enter(wf_comm *comm, const wf_record *record) WF_NODISCARD;
@@ -208,9 +198,15 @@ int wf_control_missing(const wf_comm *comm);
 /* Looks for records and notices, here and in the communicators that this one was split from. */
 wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text);
-/* A notice that has come, if any: false if none. `verdict`: rank 0 has decided that this is the error. */
+/* Whether the program of a rank is known to have ended: a notice of no error said so. */
+bool wf_control_gone(const wf_comm *comm, int rank);
+/* A notice of an error that has come, if any: false if none. `verdict`: rank 0 has decided that this is the error. */
 bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char text[WF_FAILURE_TEXT]);
+/* This rank is going to call nothing more, by "close" or "exit": a neighbour that calls then knows. */
+void wf_control_leave(wf_comm *comm, const char *operation);
 void wf_control_close(wf_comm *comm);
+/* Frees what the neighbours of closed communicators have left, too. */
+void wf_control_sweep(void);
 
 /* --- failure.c -------------------------------------------------------------------------------------------------------
  */

@@ -1,4 +1,5 @@
 #include "comm/mpi_impl.h"
+#include "comm/safety_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,10 @@ struct wf_control {
     MPI_Request record, notice;
     notice heard, told;
     MPI_Request *telling; /* one per rank; NULL: nothing was told */
+    wf_record farewell;   /* announces that no call follows; no operation: not sent yet */
+    MPI_Request leaving;
+    bool dead;
+    bool *gone; /* one per rank: its program has ended */
     int ranks;
     struct wf_control *next;
 };
@@ -50,12 +55,14 @@ wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
     WF_CHECK(c, WF_ERR_MEMORY, "no memory for a communicator");
     comm->control = c;
     c->mpi = control;
+    c->gone = calloc((size_t)comm->size, sizeof *c->gone);
+    WF_CHECK(c->gone, WF_ERR_MEMORY, "no memory for a communicator");
     c->ranks = comm->size;
     c->right = (comm->rank + 1) % comm->size;
     c->left = (comm->rank + comm->size - 1) % comm->size;
     for (int i = 0; i < RECORDS; i++)
         c->sent[i] = MPI_REQUEST_NULL;
-    c->record = c->notice = MPI_REQUEST_NULL;
+    c->record = c->notice = c->leaving = MPI_REQUEST_NULL;
     WF_TRY(await_record(c));
     return await_notice(c);
 }
@@ -91,11 +98,17 @@ int wf_control_missing(const wf_comm *comm)
     return wf_control_confirmed(comm) ? -1 : comm->control->left;
 }
 
+static bool is_farewell(const wf_record *record)
+{
+    return !strncmp(record->operation, "close", sizeof record->operation) ||
+           !strncmp(record->operation, "exit", sizeof record->operation);
+}
+
 static wf_status disagree(wf_comm *comm, const wf_record *mine, const wf_record *theirs)
 {
     char own[WF_RECORD_TEXT], other[WF_RECORD_TEXT], text[WF_FAILURE_TEXT];
     const int left = comm->control->left;
-    snprintf(text, sizeof text, "ranks disagree in collective %llu: rank %d calls %.170s, rank %d calls %.170s",
+    snprintf(text, sizeof text, "ranks disagree in collective %llu: rank %d calls %.250s, rank %d calls %.250s",
              (unsigned long long)mine->sequence, left, wf_record_text(theirs, other), comm->rank,
              wf_record_text(mine, own));
     return wf_failure_seen(comm, WF_ERR_COMM, text);
@@ -125,14 +138,22 @@ bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char tex
 {
     struct wf_control *c = comm->control;
     int done = 0;
-    if (c->notice == MPI_REQUEST_NULL || MPI_Test(&c->notice, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done)
+    MPI_Status from;
+    if (c->notice == MPI_REQUEST_NULL || MPI_Test(&c->notice, &done, &from) != MPI_SUCCESS || !done)
         return false;
     *status = (wf_status)c->heard.status;
+    if (*status == WF_OK)
+        c->gone[from.MPI_SOURCE] = true;
     *verdict = c->heard.verdict;
     memcpy(text, c->heard.text, WF_FAILURE_TEXT);
     if (await_notice(c) != WF_OK)
         c->notice = MPI_REQUEST_NULL;
-    return true;
+    return *status != WF_OK;
+}
+
+bool wf_control_gone(const wf_comm *comm, int rank)
+{
+    return comm->control && rank >= 0 && comm->control->gone[rank];
 }
 
 static wf_status look(wf_comm *comm)
@@ -190,7 +211,7 @@ static bool sent(MPI_Request *request)
 
 static bool at_rest(struct wf_control *c)
 {
-    bool quiet = forget(&c->record) && forget(&c->notice);
+    bool quiet = forget(&c->record) && forget(&c->notice) && sent(&c->leaving);
     for (int i = 0; i < RECORDS; i++)
         if (!sent(&c->sent[i]))
             quiet = false;
@@ -200,18 +221,58 @@ static bool at_rest(struct wf_control *c)
     return quiet;
 }
 
-static void sweep(void)
+/* The left neighbour has said its farewell, and nothing more can come from it. */
+static bool parted(struct wf_control *c)
+{
+    int done = 0;
+    if (!c->arrived && MPI_Test(&c->record, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+        c->arrived = true;
+    if (!c->arrived || !is_farewell(&c->theirs) || !sent(&c->leaving))
+        return false;
+    for (int i = 0; i < RECORDS; i++)
+        if (!sent(&c->sent[i]))
+            return false;
+    return true;
+}
+
+/* A communicator whose context is free may get it again: nobody's farewell may be under way then. */
+static bool release(struct wf_control *c)
+{
+    if (c->dead)
+        return at_rest(c);
+    if (!parted(c) || !forget(&c->notice))
+        return false;
+    MPI_Comm_free(&c->mpi);
+    return true;
+}
+
+void wf_control_sweep(void)
 {
     for (struct wf_control **at = &unfinished; *at;) {
         struct wf_control *c = *at;
-        if (!at_rest(c)) {
+        if (!release(c)) {
             at = &c->next;
             continue;
         }
         *at = c->next;
         free(c->telling);
+        free(c->gone);
         free(c);
     }
+}
+
+void wf_control_leave(wf_comm *comm, const char *operation)
+{
+    struct wf_control *c = comm->control;
+    if (comm->dead || c->farewell.operation[0])
+        return;
+    c->farewell = wf_record_plain(operation, -1);
+    c->farewell.sequence = comm->sequence + 1;
+    wf_record_place(&c->farewell);
+    comm->doing = c->farewell;
+    wf_recorder_enter(comm);
+    wf_recorder_end(comm, operation, false);
+    MPI_Isend(&c->farewell, (int)sizeof c->farewell, MPI_BYTE, c->right, TAG_RECORD, c->mpi, &c->leaving);
 }
 
 /* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
@@ -221,13 +282,10 @@ void wf_control_close(wf_comm *comm)
     if (!c)
         return;
     wf_mpi_closed(comm);
+    wf_control_leave(comm, "close");
     comm->control = NULL;
+    c->dead = comm->dead;
     c->next = unfinished;
     unfinished = c;
-    if (!comm->dead) {
-        forget(&c->record);
-        forget(&c->notice);
-        MPI_Comm_free(&c->mpi);
-    }
-    sweep();
+    wf_control_sweep();
 }

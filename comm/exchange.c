@@ -1,5 +1,6 @@
 #include "comm/board_impl.h"
 #include "comm/exchange_impl.h"
+#include "comm/safety_impl.h"
 
 #include <string.h>
 
@@ -314,6 +315,8 @@ static wf_status start(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
         return over(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
     exchange->reversed = reversed;
     const wf_status status = begin(exchange, from, to, own);
+    if (status == WF_OK)
+        wf_watch_end(); /* what the caller computes meanwhile may take its time */
     return status == WF_OK ? WF_OK : over(exchange, status);
 }
 
@@ -352,7 +355,9 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
     WF_NEED(exchange);
     if (!exchange->active)
         return WF_OK;
+    wf_watch_begin("exchange");
     const wf_status status = poll(exchange);
+    wf_watch_end();
     return status == WF_OK ? WF_OK : over(exchange, status);
 }
 
@@ -379,7 +384,9 @@ static wf_status end(wf_exchange *exchange)
 wf_status wf_exchange_end(wf_exchange *exchange)
 {
     WF_NEED(exchange);
-    if (exchange->active)
+    if (exchange->active) {
+        wf_watch_begin("exchange");
         return over(exchange, end(exchange));
+    }
     return wf_exchange_moves(exchange) ? wf_comm_alive(exchange->comm) : WF_OK;
 }

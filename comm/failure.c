@@ -1,4 +1,4 @@
-#include "comm/comm_impl.h"
+#include "comm/safety_impl.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -9,8 +9,10 @@ static wf_status die(wf_comm *comm, wf_status status, const char *text)
     if (!comm->dead) {
         comm->dead = status;
         snprintf(comm->death, sizeof comm->death, "%s", text);
-        if (comm->control)
+        if (comm->control) {
+            wf_recorder_error(text);
             wf_mpi_broken();
+        }
     }
     return WF_RAISE(comm->dead, "%s", comm->death);
 }
@@ -26,6 +28,7 @@ static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
     while (wf_now_ns() < end) {
         if (wf_control_notice(comm, &heard, &verdict, text) && verdict)
             return die(comm, heard, text);
+        wf_watch_beat();
         sched_yield();
     }
     return die(comm, status, candidate);
@@ -58,7 +61,7 @@ wf_status wf_comm_post_failure(wf_comm *comm, wf_status status)
     if (comm->dead)
         return die(comm, comm->dead, comm->death);
     wf_error_save(&code, message, sizeof message);
-    snprintf(text, sizeof text, "rank %d: %.460s", comm->rank, message);
+    snprintf(text, sizeof text, "rank %d: %.600s", comm->rank, message);
     if (comm->control)
         wf_control_tell(comm, status, text);
     return die(comm, status, text);

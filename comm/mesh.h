@@ -54,4 +54,12 @@ wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target);
 #ifdef __cplusplus
 }
 #endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_mesh_open(...)           WF_SITE_OF(wf_mesh, wf_mesh_open(__VA_ARGS__))
+#define wf_mesh_comm(...)           WF_SITE_OF(wf_comm, wf_mesh_comm(__VA_ARGS__))
+#define wf_mesh_comm_of(...)        WF_SITE_OF(wf_comm, wf_mesh_comm_of(__VA_ARGS__))
+#define wf_tensor_redistribute(...) WF_SITE_OF(wf_tensor, wf_tensor_redistribute(__VA_ARGS__))
+#endif
 #endif

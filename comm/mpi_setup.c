@@ -4,11 +4,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the ranks tell each other when a communicator is made. */
 typedef struct setup {
     int32_t status, leader; /* leader: the lowest rank of this node */
-    uint64_t chunk_bytes;
+    uint64_t chunk_bytes, id;
     char name[32];
     char message[WF_FAILURE_TEXT];
 } setup;
@@ -51,6 +52,7 @@ static wf_status exchange(wf_comm *comm, MPI_Comm data, const setup *mine)
     const int code = MPI_Allgather(mine, (int)sizeof *mine, MPI_BYTE, all, (int)sizeof *mine, MPI_BYTE, data);
     wf_status status = code == MPI_SUCCESS ? WF_OK : wf_mpi_raise(code, "MPI_Allgather", __FILE__, __LINE__);
     if (status == WF_OK) {
+        comm->id = all[0].id;
         set_nodes(comm, all);
         status = agree(comm, all);
     }
@@ -86,10 +88,18 @@ static wf_status open_wires(wf_comm *comm, MPI_Comm data)
     return WF_OK;
 }
 
+/* The communicators of a process have different ones; rank 0's is that of all. */
+static uint64_t new_id(void)
+{
+    static uint64_t made;
+    const uint64_t mixed = ((uint64_t)wf_now_ns() + ++made) * 0x9e3779b97f4a7c15u + (uint64_t)getpid();
+    return mixed ^ (mixed >> 32);
+}
+
 /* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. */
 static wf_status fill(wf_comm *comm, MPI_Comm data, wf_status status)
 {
-    setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes};
+    setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes, .id = new_id()};
     wf_status saved = WF_OK;
     TRY_MPI(MPI_Comm_set_errhandler(data, MPI_ERRORS_RETURN));
     TRY_MPI(MPI_Comm_rank(data, &comm->rank));
@@ -108,19 +118,27 @@ static wf_status fill(wf_comm *comm, MPI_Comm data, wf_status status)
     return open_wires(comm, data);
 }
 
-wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
+static wf_status attach(wf_comm *comm, MPI_Comm from, wf_status status)
 {
-    const MPI_Comm from = mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD;
     MPI_Comm data;
-    int inter = 0;
-    WF_CHECK(from != MPI_COMM_NULL, WF_ERR_ARGUMENT, "the MPI communicator is MPI_COMM_NULL");
-    TRY_MPI(MPI_Comm_test_inter(from, &inter));
-    WF_CHECK(!inter, WF_ERR_ARGUMENT, "an MPI intercommunicator has no ranks of its own; merge it first");
     TRY_MPI(MPI_Comm_dup(from, &data));
     return fill(comm, data, status);
 }
 
-wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child, wf_status status)
+wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
+{
+    const MPI_Comm from = mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD;
+    int inter = 0;
+    WF_CHECK(from != MPI_COMM_NULL, WF_ERR_ARGUMENT, "the MPI communicator is MPI_COMM_NULL");
+    TRY_MPI(MPI_Comm_test_inter(from, &inter));
+    WF_CHECK(!inter, WF_ERR_ARGUMENT, "an MPI intercommunicator has no ranks of its own; merge it first");
+    wf_mpi_waits("MPI_Comm_dup, to open a communicator");
+    status = attach(comm, from, status);
+    wf_mpi_waits(NULL);
+    return status;
+}
+
+static wf_status split(wf_comm *comm, int color, int key, wf_comm *child, wf_status status)
 {
     MPI_Comm data;
     const MPI_Comm from = *(const MPI_Comm *)comm->wire;
@@ -128,4 +146,12 @@ wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child, wf_sta
     if (color < 0)
         return WF_OK;
     return fill(child, data, status);
+}
+
+wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child, wf_status status)
+{
+    wf_mpi_waits("MPI_Comm_split");
+    status = split(comm, color, key, child, status);
+    wf_mpi_waits(NULL);
+    return status;
 }

@@ -133,7 +133,7 @@ static wf_status share(wf_comm *comm, MPI_Comm all, MPI_Comm node, size_t bytes,
     return WF_OK;
 }
 
-wf_status wf_mpi_share(wf_comm *comm, size_t bytes, void **base, int *rank, char why[WF_FAILURE_TEXT])
+static wf_status share_in_nodes(wf_comm *comm, size_t bytes, void **base, int *rank, char why[WF_FAILURE_TEXT])
 {
     const MPI_Comm all = *(const MPI_Comm *)comm->wire;
     MPI_Comm node;
@@ -144,5 +144,13 @@ wf_status wf_mpi_share(wf_comm *comm, size_t bytes, void **base, int *rank, char
         status = WF_RAISE(WF_ERR_COMM, "MPI_Allgather failed among the ranks of a node");
     if (status == WF_OK)
         TRY_MPI(MPI_Comm_free(&node));
+    return status;
+}
+
+wf_status wf_mpi_share(wf_comm *comm, size_t bytes, void **base, int *rank, char why[WF_FAILURE_TEXT])
+{
+    wf_mpi_waits("MPI_Win_allocate_shared");
+    const wf_status status = share_in_nodes(comm, bytes, base, rank, why);
+    wf_mpi_waits(NULL);
     return status;
 }

@@ -4,6 +4,7 @@
 #include "core/log.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -91,21 +92,26 @@ static wf_status share_processors(wf_comm *comm, wf_ctx_opts opts)
     return wf_ctx_set_threads(comm->family->ctx, share > 1 ? (int)share : 1);
 }
 
-static void announce_choice(const wf_comm *comm)
+const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size)
 {
     char does[WF_RECORD_TEXT];
-    if (comm->rank > 0)
-        return;
-    wf_log(WF_LOG_INFO, "communicator: %d rank%s on %d node%s, device %s, %d thread%s a rank: %s x %s (%s)", comm->size,
-           comm->size == 1 ? "" : "s", comm->inter_size, comm->inter_size == 1 ? "" : "s",
-           wf_ctx_device(comm->family->ctx), wf_ctx_threads(comm->family->ctx),
-           wf_ctx_threads(comm->family->ctx) == 1 ? "" : "s", wf_comm_ways(comm), comm->name,
-           wf_comm_what_it_does(comm, does));
+    snprintf(text, size, "%d rank%s on %d node%s, device %s, %d thread%s a rank: %s x %s (%s)", comm->size,
+             comm->size == 1 ? "" : "s", comm->inter_size, comm->inter_size == 1 ? "" : "s",
+             wf_ctx_device(comm->family->ctx), wf_ctx_threads(comm->family->ctx),
+             wf_ctx_threads(comm->family->ctx) == 1 ? "" : "s", wf_comm_ways(comm), comm->name,
+             wf_comm_what_it_does(comm, does));
+    return text;
+}
+
+bool wf_comm_shares_memory(const wf_comm *comm)
+{
+    return wf_levels_shared(comm);
 }
 
 /* What fails on one rank is told to all while they meet in wf_mpi_attach. */
 static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, wf_ctx_opts opts)
 {
+    char text[3 * WF_RECORD_TEXT];
     wf_status status = wf_comm_choose(name, comm);
     if (status == WF_OK) {
         comm->family->ctx = wf_ctx_new(opts);
@@ -116,8 +122,8 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
     WF_TRY(share_processors(comm, opts));
     silence_others(comm);
     WF_TRY(wf_comm_settle(comm));
-    if (!name || !strcmp(name, "auto"))
-        announce_choice(comm);
+    if (comm->rank == 0 && (!name || !strcmp(name, "auto")))
+        wf_log(WF_LOG_INFO, "communicator: %s", wf_comm_choice(comm, text, sizeof text));
     return WF_OK;
 }
 

@@ -1,4 +1,4 @@
-#include "comm/comm_impl.h"
+#include "comm/safety_impl.h"
 
 #include "core/config_author.h"
 
@@ -10,7 +10,8 @@
 #define SPIN_POLLS    100     /* before the processor is offered to others */
 #define YIELD_NS      5000000 /* of offering it, before sleeping */
 #define SLEEP_NS      50000
-#define CONTROL_EVERY 4 /* polls */
+#define GONE_NS       1000000000 /* in which what a rank sent before it left arrives */
+#define CONTROL_EVERY 4          /* polls */
 
 int64_t wf_now_ns(void)
 {
@@ -36,16 +37,16 @@ static int awaited_peer(const wf_comm *comm, const wf_batch *batch)
     return peer;
 }
 
-static wf_status give_up(wf_comm *comm, int64_t waited_ns, int awaited, const wf_batch *batch)
+static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer)
 {
     char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT];
-    const int missing = awaited_peer(comm, batch), peer = missing < 0 ? awaited : missing;
+    const bool gone = wf_control_gone(comm, peer);
     wf_record_text(&comm->doing, call);
     if (comm->doing.sequence > 0)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
-    snprintf(text, sizeof text, "rank %d waited %lld ms for rank %d in %s%s", comm->rank,
-             (long long)(waited_ns / 1000000), peer, call, number);
-    return wf_failure_seen(comm, WF_ERR_TIMEOUT, text);
+    snprintf(text, sizeof text, "rank %d waited %lld ms for rank %d%s in %s%s", comm->rank,
+             (long long)(waited_ns / 1000000), peer, gone ? ", whose program has ended," : "", call, number);
+    return wf_failure_seen(comm, gone ? WF_ERR_COMM : WF_ERR_TIMEOUT, text);
 }
 
 /* A rank whose left neighbour has come knows less about who is missing than the missing rank's right neighbour, and
@@ -69,10 +70,14 @@ bool wf_patience_crowded(const wf_comm *comm)
 wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch *batch)
 {
     const int64_t waited = wf_now_ns() - patience->start_ns;
+    wf_watch_beat();
     if (patience->polls++ % CONTROL_EVERY == 0)
         WF_TRY(wf_control_poll(comm));
-    if (waited > limit_ns(comm))
-        return give_up(comm, waited, patience->peer, batch);
+    if (waited > GONE_NS || waited > limit_ns(comm)) {
+        const int missing = awaited_peer(comm, batch), peer = missing < 0 ? patience->peer : missing;
+        if (waited > limit_ns(comm) || wf_control_gone(comm, peer))
+            return give_up(comm, waited, peer);
+    }
     if (patience->polls < SPIN_POLLS && !wf_patience_crowded(comm))
         return WF_OK;
     if (waited < YIELD_NS)

@@ -3,8 +3,10 @@
 #include "core/log.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *text_of(const char *name, const char *otherwise)
 {
@@ -37,6 +39,13 @@ static int level_of(const char *text)
     return WF_LOG_INFO;
 }
 
+static const char *own_job(void)
+{
+    static char name[24];
+    snprintf(name, sizeof name, "process-%ld", (long)getpid());
+    return name;
+}
+
 /* OMP_NUM_THREADS may list a number per level: the first counts. */
 static int omp_threads(void)
 {
@@ -56,6 +65,10 @@ const wf_config *wf_config_get(void)
         config.timeout_ms = number_of("WEFT_TIMEOUT_MS", 300000, 1);
         config.deterministic = number_of("WEFT_DETERMINISTIC", 0, 0) != 0;
         config.chunk_bytes = number_of("WEFT_CHUNK_BYTES", 1L << 30, 8);
+        config.trace = text_of("WEFT_TRACE", NULL);
+        config.launched = text_of("PMIX_NAMESPACE", NULL) != NULL;
+        config.job = text_of("PMIX_NAMESPACE", own_job());
+        config.rank = (int)number_of("PMIX_RANK", -1, 0);
         config.omp_threads = omp_threads();
     }
     return &config;

@@ -11,6 +11,7 @@
 #include "core/opts.h"
 #include "core/param.h"
 #include "core/shape.h"
+#include "core/site.h"
 #include "core/status.h"
 #include "core/tape.h"
 #include "core/tensor.h"

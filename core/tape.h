@@ -7,6 +7,7 @@
 #define WF_CORE_TAPE_H
 
 #include "core/param.h"
+#include "core/site.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -60,5 +61,11 @@ wf_status wf_backward_from(wf_var *var, const wf_tensor *grad) WF_NODISCARD;
 
 #ifdef __cplusplus
 }
+#endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_backward(...)      WF_SITE(wf_backward(__VA_ARGS__))
+#define wf_backward_from(...) WF_SITE(wf_backward_from(__VA_ARGS__))
 #endif
 #endif

@@ -28,4 +28,11 @@ wf_iter *wf_synchronized_batches(wf_comm *comm, wf_dataset *dataset, wf_batch_op
 #ifdef __cplusplus
 }
 #endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_shared_next(...)          WF_SITE(wf_shared_next(__VA_ARGS__))
+#define wf_shared_batches(...)       WF_SITE_OF(wf_shared_iter, wf_shared_batches(__VA_ARGS__))
+#define wf_synchronized_batches(...) WF_SITE_OF(wf_iter, wf_synchronized_batches(__VA_ARGS__))
+#endif
 #endif

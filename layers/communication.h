@@ -47,4 +47,17 @@ wf_var *wf_reduce_scatter_var(wf_comm *comm, wf_var *const *x);
 #ifdef __cplusplus
 }
 #endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_send_var(...)           WF_SITE_OF(wf_var, wf_send_var(__VA_ARGS__))
+#define wf_recv_var(...)           WF_SITE_OF(wf_var, wf_recv_var(__VA_ARGS__))
+#define wf_bcast_var(...)          WF_SITE_OF(wf_var, wf_bcast_var(__VA_ARGS__))
+#define wf_gather_var(...)         WF_SITE(wf_gather_var(__VA_ARGS__))
+#define wf_scatter_var(...)        WF_SITE_OF(wf_var, wf_scatter_var(__VA_ARGS__))
+#define wf_allgather_var(...)      WF_SITE(wf_allgather_var(__VA_ARGS__))
+#define wf_alltoall_var(...)       WF_SITE(wf_alltoall_var(__VA_ARGS__))
+#define wf_allreduce_var(...)      WF_SITE_OF(wf_var, wf_allreduce_var(__VA_ARGS__))
+#define wf_reduce_scatter_var(...) WF_SITE_OF(wf_var, wf_reduce_scatter_var(__VA_ARGS__))
+#endif
 #endif

@@ -54,4 +54,9 @@ wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive) WF_NODISCARD;
 #ifdef __cplusplus
 }
 #endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_apply(...) WF_SITE_OF(wf_var, wf_apply(__VA_ARGS__))
+#endif
 #endif

@@ -25,4 +25,10 @@ wf_var *wf_unshard(wf_var *x);
 #ifdef __cplusplus
 }
 #endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_redistribute(...) WF_SITE_OF(wf_var, wf_redistribute(__VA_ARGS__))
+#define wf_shard(...)        WF_SITE_OF(wf_var, wf_shard(__VA_ARGS__))
+#endif
 #endif

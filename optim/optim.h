@@ -64,4 +64,9 @@ wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 #ifdef __cplusplus
 }
 #endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_optim_step(...) WF_SITE(wf_optim_step(__VA_ARGS__))
+#endif
 #endif

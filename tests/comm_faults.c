@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-#define TEXT 600
+#define TEXT  700
+#define PLACE " at comm_faults.c:"
 
 static wf_comm *world;
 static wf_ctx *ctx;
@@ -124,18 +125,58 @@ static wf_status one_more(wf_comm *comm, bool culprit)
     return reduce_of(comm, WF_F32, WF_SHAPE(10), WF_SUM);
 }
 
+static wf_status missing_call(wf_comm *comm, bool culprit)
+{
+    const wf_status status = culprit ? WF_OK : wf_barrier(comm);
+    return status == WF_OK ? reduce_of(comm, WF_F32, WF_SHAPE(10), WF_SUM) : status;
+}
+
 static void disagreements(void)
 {
-    run_fault("other operation", other_operation, WF_ERR_COMM, " calls barrier()");
-    run_fault("other type", other_type, WF_ERR_COMM, " calls allreduce(i32 [10], sum)");
-    run_fault("other count", other_count, WF_ERR_COMM, " calls allreduce(f32 [11], sum)");
-    run_fault("other count, long", other_count_long, WF_ERR_COMM, " calls allreduce(f32 [300001], sum)");
-    run_fault("other shape", other_shape, WF_ERR_COMM, " calls allreduce(f64 [2,5], sum)");
-    run_fault("other reduction", other_reduction, WF_ERR_COMM, " calls allreduce(f32 [10], max)");
-    run_fault("other root", other_root, WF_ERR_COMM, " calls bcast_bytes(u8 [100], root 1)");
-    run_fault("other length", other_length, WF_ERR_COMM, " calls bcast_bytes(u8 [50], root 0)");
-    run_fault("other order", other_order, WF_ERR_COMM, " calls barrier()");
-    run_fault("one more", one_more, WF_ERR_COMM, " calls barrier()");
+    run_fault("other operation", other_operation, WF_ERR_COMM, " calls barrier()" PLACE);
+    run_fault("other type", other_type, WF_ERR_COMM, " calls allreduce(i32 [10], sum)" PLACE);
+    run_fault("other count", other_count, WF_ERR_COMM, " calls allreduce(f32 [11], sum)" PLACE);
+    run_fault("other count, long", other_count_long, WF_ERR_COMM, " calls allreduce(f32 [300001], sum)" PLACE);
+    run_fault("other shape", other_shape, WF_ERR_COMM, " calls allreduce(f64 [2,5], sum)" PLACE);
+    run_fault("other reduction", other_reduction, WF_ERR_COMM, " calls allreduce(f32 [10], max)" PLACE);
+    run_fault("other root", other_root, WF_ERR_COMM, " calls bcast_bytes(u8 [100], root 1)" PLACE);
+    run_fault("other length", other_length, WF_ERR_COMM, " calls bcast_bytes(u8 [50], root 0)" PLACE);
+    run_fault("other order", other_order, WF_ERR_COMM, " calls barrier()" PLACE);
+    run_fault("missing call", missing_call, WF_ERR_COMM, " calls allreduce(f32 [10], sum)" PLACE);
+    run_fault("one more", one_more, WF_ERR_COMM, " calls barrier()" PLACE);
+}
+
+/* A rank that misses a call and closes instead, or that never comes to it because the program is over there. */
+static void closed_early(void)
+{
+    for (int culprit = 0; size > 1 && culprit < size; culprit++) {
+        char wanted[TEXT];
+        snprintf(wanted, sizeof wanted, "collective 2: rank %d calls close()" PLACE, culprit);
+        wf_comm *comm = wf_comm_split(world, 0, 0);
+        WF_EXPECT_OK(wf_barrier(comm));
+        if (rank != culprit) {
+            WF_EXPECT(wf_barrier(comm) == WF_ERR_COMM && strstr(wf_error_message(), wanted),
+                      "culprit %d: \"%s\" does not say \"%s\"", culprit, wf_error_message(), wanted);
+            wf_error_clear();
+        }
+        WF_EXPECT_OK(wf_comm_close(comm));
+        WF_EXPECT_OK(wf_barrier(world));
+    }
+}
+
+/* Closing is no collective: in any order, while others still talk elsewhere; and what is closed leaves nothing behind
+ * for those that are opened after it. */
+static void closed_in_any_order(void)
+{
+    for (int i = 0; i < 20; i++) {
+        wf_comm *a = wf_comm_split(world, 0, 0), *b = wf_comm_split(world, 0, size - rank);
+        WF_EXPECT_OK(wf_barrier(a));
+        WF_EXPECT_OK(wf_barrier(b));
+        WF_EXPECT_OK(wf_comm_close((rank + i) % 2 ? a : b));
+        WF_EXPECT_OK(wf_barrier(world));
+        WF_EXPECT_OK(wf_comm_close((rank + i) % 2 ? b : a));
+    }
+    WF_EXPECT_OK(wf_barrier(world));
 }
 
 static wf_status null_argument(wf_comm *comm, bool culprit)
@@ -204,12 +245,12 @@ static wf_status ragged_surprise(wf_comm *comm, bool culprit)
 
 static void failures_of_one(void)
 {
-    run_fault("NULL", null_argument, WF_ERR_ARGUMENT, ": allreduce: x is NULL");
+    run_fault("NULL", null_argument, WF_ERR_ARGUMENT, ": allreduce: x is NULL (called at comm_faults.c:");
     run_fault("failed constructor", failed_constructor, WF_ERR_SHAPE, ": allreduce: ");
     run_fault("bad root", bad_root, WF_ERR_ARGUMENT, ": bcast: root ");
     run_fault("posted", posted, WF_ERR_IO, ": disk full");
     run_fault("posted above", posted_above, WF_ERR_IO, ": disk full");
-    run_fault("split", split_and_barrier, WF_ERR_COMM, " calls barrier()");
+    run_fault("split", split_and_barrier, WF_ERR_COMM, " calls barrier()" PLACE);
 }
 
 /* Here the error names whoever saw it, and the code is what counts. */
@@ -303,6 +344,8 @@ int main(int argc, char **argv)
     size = wf_comm_size(world);
     const int status = test_main(argc, argv,
                                  (test_case[]){{"disagreements", disagreements},
+                                               {"closed_early", closed_early},
+                                               {"closed_in_any_order", closed_in_any_order},
                                                {"failures_of_one", failures_of_one},
                                                {"messages_that_do_not_fit", messages_that_do_not_fit},
                                                {"arguments", arguments},

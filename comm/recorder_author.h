@@ -1,0 +1,71 @@
+/* The flight recorder: the last calls of a rank, in a mapped file of its process that stays when the process is killed.
+ * For programs that read it; wf-doctor --trace is one. */
+#ifndef WF_COMM_RECORDER_AUTHOR_H
+#define WF_COMM_RECORDER_AUTHOR_H
+
+#include "core/shape.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define WF_TRACE_MAGIC   "weft trace 1"
+#define WF_TRACE_SUFFIX  ".trace"
+#define WF_TRACE_EVENTS  256
+#define WF_FAILURE_TEXT  640
+#define WF_RECORD_TEXT   256
+#define WF_OPERATION     20
+#define WF_SITE_FILE     28
+#define WF_TRACE_STRINGS 64
+
+/* What a call is: travels to the ring neighbour, and makes messages. Fields that do not matter are -1. */
+typedef struct wf_record {
+    uint64_t sequence; /* of the collective; 0 for a message between two */
+    char operation[WF_OPERATION];
+    int32_t dtype, rank; /* of the tensor; rank -1: shapes may differ */
+    int32_t op, root;
+    int32_t peer, tag; /* of a message between two; -1 in collectives */
+    int64_t dim[WF_MAX_RANK];
+    uint64_t plan;           /* of an exchange: who has and needs what, as a number; else 0 */
+    char file[WF_SITE_FILE]; /* where the program called; empty: not known */
+    int32_t line;
+} wf_record;
+
+typedef enum wf_event_state {
+    WF_EVENT_ENTERED = 1,
+    WF_EVENT_SETTLED, /* the left neighbour is known to make the same call */
+    WF_EVENT_DONE,
+    WF_EVENT_FAILED
+} wf_event_state;
+
+typedef struct wf_event {
+    uint64_t number; /* 1, 2, ... of the process; 0: there is none */
+    uint64_t comm;   /* the same on all its ranks */
+    int32_t comm_rank, comm_size;
+    int32_t state;
+    wf_record call;
+    uint64_t bytes;           /* sent in this call */
+    int64_t start_ns, end_ns; /* of the monotonic clock; end_ns 0: not over */
+} wf_event;
+
+typedef struct wf_trace {
+    char magic[16];
+    char job[WF_TRACE_STRINGS]; /* the same in all processes of a job */
+    char host[WF_TRACE_STRINGS];
+    int64_t pid, start_ns;           /* start: of the time of the day */
+    int32_t rank, size;              /* of the job; -1 until MPI has started */
+    int64_t offset_ns;               /* to be added to times for those of the day */
+    char where[WF_TRACE_STRINGS];    /* a call of MPI that may wait, as MPI_Init; else empty */
+    char error[WF_FAILURE_TEXT];     /* of which the first communicator died */
+    uint64_t events;                 /* so far */
+    wf_event event[WF_TRACE_EVENTS]; /* number n is at n % WF_TRACE_EVENTS */
+} wf_trace;
+
+/* The same call, wherever it was made. */
+bool wf_record_equal(const wf_record *a, const wf_record *b);
+/* "allreduce(f32 [3], sum) at train.c:40" */
+const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT]);
+/* The text, and how the call stands: "..., collective 12, entered 3.2 s ago". `now_ns` is of the monotonic clock. */
+const char *wf_event_text(const wf_event *event, int64_t now_ns, char text[WF_FAILURE_TEXT]);
+
+#endif
