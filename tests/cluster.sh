@@ -1,15 +1,16 @@
 #!/bin/sh
 # Runs a program on 2x2 ranks over two virtual nodes of this machine (network namespaces, joined by the link "weft0"):
-# tests/cluster.sh [-r RATE] [-n RANKS-A-NODE] [-t SECONDS] MPIEXEC PROGRAM [ARGUMENT...]
-# RATE makes the link slow, as tc writes it: 1gbit. Everything is removed at the end, also after a failure. Exits with the
+# tests/cluster.sh [-r RATE] [-n RANKS-A-NODE] [-t SECONDS] [-c FILE] MPIEXEC PROGRAM [ARGUMENT...]
+# RATE makes the link slow, as tc writes it: 1gbit. The link is cut once FILE says "loop". Everything is removed at the end, also after a failure. Exits with the
 # program's code, 124 past the time, 77 where there can be no namespaces.
 set -eu
-rate= ranks=2 seconds=240
-while getopts r:n:t: option; do
+rate= ranks=2 seconds=240 cut=
+while getopts r:n:t:c: option; do
     case $option in
     r) rate=$OPTARG ;;
     n) ranks=$OPTARG ;;
     t) seconds=$OPTARG ;;
+    c) cut=$OPTARG ;;
     *) exit 2 ;;
     esac
 done
@@ -68,10 +69,31 @@ END
 chmod +x "$work/agent"
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+if [ -n "$cut" ]; then
+    (
+        until grep -q loop "$cut" 2>/dev/null; do
+            sleep 0.1
+        done
+        ip -n "$right" link set weft0 down
+        date +"cut %s" >>"$cut"
+    ) &
+fi
+
 ulimit -c 0
 status=0
 timeout -k 10 "$seconds" ip netns exec "$left" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$left" \
     "$mpiexec" -np $((2 * ranks)) --host "$subnet.1:$ranks,$subnet.2:$ranks" --oversubscribe --bind-to none \
     --mca btl tcp,self,vader --mca btl_tcp_if_include "$subnet.0/24" --mca oob_tcp_if_include "$subnet.0/24" \
     --mca mpi_yield_when_idle 1 --mca plm_rsh_agent "$work/agent" "$@" || status=$?
+if [ -n "$cut" ]; then
+    for _ in $(seq 50); do
+        remain=$(ip netns pids "$left"; ip netns pids "$right")
+        [ -n "$remain" ] || break
+        sleep 0.1
+    done
+    [ -z "$remain" ] || {
+        echo "processes remain: $(ps -o pid=,args= -p $(echo $remain | tr ' ' ,))"
+        status=99
+    }
+fi
 exit $status

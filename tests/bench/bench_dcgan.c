@@ -3,18 +3,19 @@
  *     mpirun -np 2 --bind-to none bench_dcgan --batch 32 --channels 128 --iterations 20
  *
  * With --compare steps with plain and with synchronised batch normalisation take turns, and it prints both and the
- * ratio of their median times.
+ * ratio of their median times. With --check: what the check of the ranks' calls and the flight recorder take of a step.
  */
 #include "examples/common.h"
 #include "examples/models/dcgan.h"
 
 #include <stdlib.h>
 
+enum { CHECKS = 2001 };
 enum { PLAIN, SYNC, KINDS };
 
 typedef struct settings {
     int64_t batch, channels, iterations, latent, warmup;
-    bool sync_bn, compare;
+    bool sync_bn, compare, check;
 } settings;
 
 typedef struct gan {
@@ -32,6 +33,7 @@ static settings read_settings(int argc, char **argv)
                                     {"latent", "N", "inputs of the generator", .number = &s.latent, .least = 1},
                                     {"sync-bn", NULL, "statistics of the whole batch", .flag = &s.sync_bn},
                                     {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
+                                    {"check", NULL, "the share of the checks", .flag = &s.check},
                                     {0}};
     example_options(argc, argv, "Images per second of the DCGAN step.", table);
     return s;
@@ -115,6 +117,36 @@ static void compare(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
     }
 }
 
+/* A broadcast of nothing is a check and no more. Medians. */
+static void check(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
+{
+    gan g = gan_new(comm, s, s->sync_bn);
+    double *steps = calloc((size_t)s->iterations, sizeof(double)), checks[CHECKS];
+    uint64_t before = 0;
+    for (int64_t i = -s->warmup; i < s->iterations; i++) {
+        if (i == 0)
+            before = wf_comm_traffic(comm).collectives;
+        const double t = timed_step(comm, &g, tape, images, s->latent);
+        if (i >= 0 && steps)
+            steps[i] = t;
+    }
+    const double calls =
+        (double)(wf_comm_traffic(comm).collectives - before) / (double)s->iterations - 2; /* barriers */
+    for (int i = 0; i < CHECKS; i++) {
+        const double start = example_seconds();
+        WF_MUST(wf_bcast_bytes(comm, NULL, 0, 0));
+        checks[i] = example_seconds() - start;
+    }
+    qsort(steps, (size_t)s->iterations, sizeof(double), ascending);
+    qsort(checks, CHECKS, sizeof(double), ascending);
+    const double took = steps[s->iterations / 2], each = checks[CHECKS / 2];
+    if (wf_comm_rank(comm) == 0)
+        printf("step %.2f ms, %.1f collectives; a check %.2f us: %.3f %% of the step\n", took * 1e3, calls, each * 1e6,
+               100 * calls * each / took);
+    gan_free(&g);
+    free(steps);
+}
+
 static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
 {
     gan g = gan_new(comm, s, s->sync_bn);
@@ -141,7 +173,9 @@ int main(int argc, char **argv)
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *images = wf_tensor_new(ctx, WF_F32, WF_SHAPE(s.batch, 3, 32, 32));
     WF_MUST(wf_tensor_fill(images, 0.5));
-    if (s.compare)
+    if (s.check)
+        check(comm, &s, tape, images);
+    else if (s.compare)
         compare(comm, &s, tape, images);
     else
         measure(comm, &s, tape, images);

@@ -1,0 +1,219 @@
+/* What a job has, and what Weft makes of it, in one screen:
+ *
+ *     mpirun -np N wf-doctor            MPI, nodes, binding, shared memory, CUDA, links, what "auto" chooses
+ *     wf-doctor --trace FOLDER          the flight recorders of a job: who was where, and what differs
+ */
+#include "tools/doctor/links.h"
+#include "tools/doctor/trace.h"
+
+#include "comm/comm_author.h"
+#include "core/config_author.h"
+#include "core/log.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LINE        256
+#define RANK_LINES  16
+#define PROBE       "--probe-cuda"
+#define PROBE_LIMIT 20 /* seconds */
+
+typedef struct patient {
+    char host[64], bound[64], cuda[LINE];
+    int64_t pid, node;
+    int threads;
+    double shared_gib, shared_free_gib;
+} patient;
+
+/* --- CUDA: in a child, since a broken driver may take the process with it ------------------------------------------
+ */
+
+static int probe_cuda(void)
+{
+    alarm(PROBE_LIMIT);
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
+    wf_tensor *x = ctx ? wf_tensor_new(ctx, WF_F32, WF_SHAPE(1024)) : NULL;
+    if (x && wf_tensor_fill(x, 1) == WF_OK)
+        printf("a device works\n");
+    else
+        printf("none: %s\n", wf_error_message());
+    wf_tensor_free(x);
+    return ctx && wf_ctx_free(ctx) != WF_OK;
+}
+
+static void ask_child(char text[LINE])
+{
+    char self[LINE] = "", command[2 * LINE];
+    snprintf(text, LINE, "the probe says nothing");
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+        return;
+    snprintf(command, sizeof command, "exec '%s' " PROBE " 2>/dev/null", self);
+    FILE *child = popen(command, "r");
+    if (!child)
+        return;
+    if (fgets(text, LINE, child))
+        text[strcspn(text, "\n")] = '\0';
+    const int status = pclose(child);
+    if (WIFSIGNALED(status))
+        snprintf(text, LINE, "the probe was killed by signal %d", WTERMSIG(status));
+}
+
+/* --- this rank -----------------------------------------------------------------------------------------------------
+ */
+
+/* "0-3,8" */
+static void list_processors(char text[64])
+{
+    cpu_set_t mask;
+    int used = 0, from = -1;
+    text[0] = '\0';
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
+        return;
+    for (int i = 0; i <= CPU_SETSIZE && used < 48; i++) {
+        const bool in = i < CPU_SETSIZE && CPU_ISSET(i, &mask);
+        if (in && from < 0)
+            from = i;
+        if (in || from < 0)
+            continue;
+        used +=
+            snprintf(text + used, 64 - (size_t)used, i - 1 > from ? "%s%d-%d" : "%s%d", used ? "," : "", from, i - 1);
+        from = -1;
+    }
+}
+
+static void examine(wf_comm *comm, patient *p)
+{
+    struct statvfs s;
+    gethostname(p->host, sizeof p->host - 1);
+    list_processors(p->bound);
+    p->pid = getpid();
+    p->node = wf_comm_inter_rank(comm);
+    p->threads = wf_ctx_threads(wf_comm_ctx(comm));
+    if (statvfs("/dev/shm", &s) == 0) {
+        p->shared_gib = (double)s.f_blocks * (double)s.f_frsize / 0x1p30;
+        p->shared_free_gib = (double)s.f_bavail * (double)s.f_frsize / 0x1p30;
+    }
+}
+
+/* --- the report ----------------------------------------------------------------------------------------------------
+ */
+
+static void report_mpi(void)
+{
+    static const char *const levels[] = {"single", "funneled", "serialized", "multiple"};
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length, version, part, level;
+    MPI_Get_library_version(text, &length);
+    MPI_Get_version(&version, &part);
+    MPI_Query_thread(&level);
+    text[strcspn(text, ",\n")] = '\0';
+    printf("MPI            %s, MPI %d.%d, threads: %s\n", text, version, part,
+           levels[level == MPI_THREAD_SINGLE       ? 0
+                  : level == MPI_THREAD_FUNNELED   ? 1
+                  : level == MPI_THREAD_SERIALIZED ? 2
+                                                   : 3]);
+}
+
+static void report_nodes(const patient *all, int size, int nodes)
+{
+    printf("nodes          %d rank%s on %d node%s\n", size, size == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s");
+    for (int node = 0; node < nodes; node++) {
+        bool named = false;
+        for (int r = 0; r < size; r++) {
+            if (all[r].node != node)
+                continue;
+            if (!named)
+                printf("  node %d       %s, /dev/shm %.1f GiB, %.1f GiB free: ranks", node, all[r].host,
+                       all[r].shared_gib, all[r].shared_free_gib);
+            named = true;
+            printf(" %d", r);
+        }
+        printf("\n");
+    }
+}
+
+static void report_ranks(const patient *all, int size)
+{
+    for (int r = 0; r < size && r < RANK_LINES; r++)
+        printf("  rank %-2d      %s, process %lld, processors %s, %d thread%s\n", r, all[r].host, (long long)all[r].pid,
+               all[r].bound, all[r].threads, all[r].threads == 1 ? "" : "s");
+    if (size > RANK_LINES)
+        printf("               and %d more\n", size - RANK_LINES);
+}
+
+static void report_cuda(const patient *all, int size)
+{
+    int same = 0;
+    for (int r = 0; r < size; r++)
+        same += !strcmp(all[r].cuda, all[0].cuda);
+    printf("CUDA           %s%s\n", all[0].cuda, same < size ? " (on rank 0; not the same on all)" : "");
+}
+
+/* Every rank opens the name; rank 0 says how it works here. */
+static void report_shared(wf_comm *world)
+{
+    const MPI_Comm mpi = MPI_COMM_WORLD;
+    if (wf_comm_size(world) == wf_comm_inter_size(world)) {
+        if (wf_comm_rank(world) == 0)
+            printf("shared memory  not needed: one rank a node\n");
+        return;
+    }
+    wf_comm *comm = wf_comm_from_mpi(&mpi, "hierarchical", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    const bool shared = comm && wf_comm_shares_memory(comm);
+    if (wf_comm_rank(world) == 0)
+        printf("shared memory  %s\n", !comm ? wf_error_message()
+                                      : shared
+                                          ? "works between the ranks of every node"
+                                          : "does not work on every node (the warning says why): messages instead");
+    WF_MUST(wf_comm_close(comm));
+}
+
+static void report(wf_comm *comm, patient *mine)
+{
+    const int rank = wf_comm_rank(comm), size = wf_comm_size(comm), nodes = wf_comm_inter_size(comm);
+    patient *all = calloc((size_t)size, sizeof *all);
+    char text[LINE * 4];
+    examine(comm, mine);
+    WF_MUST(wf_allgather_bytes(comm, mine, sizeof *mine, all));
+    if (rank == 0) {
+        report_mpi();
+        report_nodes(all, size, nodes);
+        report_ranks(all, size);
+        report_cuda(all, size);
+    }
+    report_shared(comm);
+    links_report(comm);
+    if (rank == 0) {
+        const wf_config *config = wf_config_get();
+        printf("auto           %s\n", wf_comm_choice(comm, text, sizeof text));
+        printf("time-out       %ld ms; flight recorders: %s\n", config->timeout_ms,
+               config->trace ? config->trace : "/dev/shm, removed at a clean end");
+    }
+    free(all);
+}
+
+int main(int argc, char **argv)
+{
+    patient mine = {0};
+    if (argc == 2 && !strcmp(argv[1], PROBE))
+        return probe_cuda();
+    if (argc == 3 && !strcmp(argv[1], "--trace"))
+        return trace_report(argv[2]);
+    if (argc > 1) {
+        fprintf(stderr, "usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n");
+        return 2;
+    }
+    ask_child(mine.cuda); /* before MPI, which does not like to be forked */
+    wf_log_set_level(WF_LOG_WARN);
+    wf_comm *comm = wf_comm_open(&argc, &argv, "auto");
+    WF_MUST(wf_check(comm));
+    report(comm, &mine);
+    WF_MUST(wf_comm_close(comm));
+    return 0;
+}
