@@ -11,11 +11,11 @@ typedef struct wf_config {
     int log_level;      /* WEFT_LOG: error, warn, info, debug; a wf_log_level */
     bool deterministic; /* WEFT_DETERMINISTIC: 1 = no sum whose order may vary */
     long chunk_bytes;   /* WEFT_CHUNK_BYTES: most bytes in one MPI call; default 1 GiB; set small in tests */
-    const char *trace;  /* WEFT_TRACE: folder of the flight recorders, or NULL: one of the job, removed at a clean end */
-    const char *job;    /* PMIX_NAMESPACE: what the launcher calls the job; else made of the process's number */
-    bool launched;      /* by an MPI launcher */
-    int rank;           /* PMIX_RANK: in the job, as the launcher says; -1 where there is none */
-    int omp_threads;    /* OMP_NUM_THREADS, or 0 where it is not set */
+    const char *trace; /* WEFT_TRACE: folder of the flight recorders, or NULL: one of the job, removed at a clean end */
+    const char *job;   /* PMIX_NAMESPACE: what the launcher calls the job; else made of the process's number */
+    bool launched;     /* by an MPI launcher */
+    int rank;          /* PMIX_RANK: in the job, as the launcher says; -1 where there is none */
+    int omp_threads;   /* OMP_NUM_THREADS, or 0 where it is not set */
 } wf_config;
 
 const wf_config *wf_config_get(void);

@@ -17,7 +17,7 @@ all() {
                 echo "$work" "$mpiexec" "$program" "$doctor" "$place" "$fault" "$rank"
             done
         done
-    done | xargs -P 5 -n 7 "$0" --job || exit 1
+    done | xargs -P 4 -n 7 "$0" --job || exit 1
     echo "$(cat "$work"/*.took | wc -l) deaths ended well; the longest took $(cat "$work"/*.took | sort -n | tail -n 1) s"
 }
 
@@ -41,9 +41,9 @@ run() {
 }
 
 job() {
-    export WEFT_TIMEOUT_MS=2000
+    export WEFT_TIMEOUT_MS=4000
     mark="deaths-$$-$place-$fault-$rank"
-    limit=7 busy=8 # seconds; busy: what the machine may be late
+    limit=9 busy=8 # seconds; busy: what the machine may be late
     log=$work/$mark
     export WEFT_TRACE=$log.traces
     ulimit -c 0

@@ -2,11 +2,14 @@
 weft_test(comm_watchdog LEVEL comm RANKS 2)
 add_executable(deaths deaths.c)
 target_link_libraries(deaths PRIVATE weft weft_flags)
-foreach(place start forward reduction message sample shutdown)
-  add_test(NAME deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deaths.sh ${MPIEXEC_EXECUTABLE}
-    $<TARGET_FILE:deaths> $<TARGET_FILE:wf-doctor> ${place})
-  weft_test_properties(deaths_${place} 2 200)
-endforeach()
+# The limits are short, and a sanitizer's start-up is not.
+if(NOT WEFT_SANITIZE)
+  foreach(place start forward reduction message sample shutdown)
+    add_test(NAME deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deaths.sh ${MPIEXEC_EXECUTABLE}
+      $<TARGET_FILE:deaths> $<TARGET_FILE:wf-doctor> ${place})
+    weft_test_properties(deaths_${place} 2 200)
+  endforeach()
+endif()
 add_test(NAME deaths_trace COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/trace.sh ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:deaths>
   $<TARGET_FILE:wf-doctor>)
 weft_test_properties(deaths_trace 3 60)
