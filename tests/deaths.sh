@@ -63,7 +63,7 @@ job() {
     esac || fail "no message"
     [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank is behind" >>"$log" ||
         fail "the flight recorders do not say who is behind"
-    [ "$fault$place" != killreduction ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank .*, gone): in allreduce" \
+    [ "$fault$place" != killreduction ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank .*, gone): .* allreduce" \
         >>"$log" || fail "the flight recorders do not say where the rank was killed"
     [ "$fault$place" != leavemessage ] || grep -q "for rank $rank, whose program has ended, in recv(" "$log" ||
         fail "the others do not know that it has left"
