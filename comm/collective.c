@@ -94,6 +94,7 @@ static wf_status allreduce_staged(wf_comm *comm, const void *x, void *y, int64_t
     void *host;
     wf_status status;
     WF_TRY(wf_host_take(comm, bytes, &host));
+    comm->traffic.bytes_copied += 2 * bytes;
     if (bytes > 0)
         WF_TRY_OUT(ctx->k->to_host(ctx, host, x, bytes));
     WF_TRY_OUT(wf_move_reduce(comm, host, host, count, dtype, op, -1));

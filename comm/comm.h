@@ -132,6 +132,10 @@ wf_status wf_spread_status(wf_comm *comm, wf_status status, int root) WF_NODISCA
  * one call of the transport (at most WEFT_CHUNK_BYTES). */
 typedef struct wf_traffic {
     uint64_t bytes_sent, messages, collectives;
+    /* Of vectors that are summed: what was copied on the way, into shared memory, through host memory, or into another
+     * type. Nothing where messages leave from and arrive in their place: all-reduces, also of reducers, of more than
+     * the 32 KiB above. */
+    uint64_t bytes_copied;
 } wf_traffic;
 wf_traffic wf_comm_traffic(const wf_comm *comm);
 

@@ -39,12 +39,15 @@ typedef struct wf_host_block {
     bool taken;
 } wf_host_block;
 
+typedef struct wf_queue wf_queue;
+
 /* What a communicator and those split from it share. */
 typedef struct wf_family {
     wf_ctx *ctx;
     int64_t members;
     bool headless; /* the first communicator is closed */
     wf_host_block host[WF_HOST_BLOCKS];
+    wf_queue *queue; /* NULL until a communicator is opened for tasks */
 } wf_family;
 
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
@@ -80,7 +83,8 @@ struct wf_comm {
     void *wire;                 /* the transport's */
     struct wf_control *control; /* NULL where there is one rank */
     wf_mesh mesh;
-    wf_comm *alone; /* this rank by itself; made at the first need */
+    wf_comm *beside; /* the same ranks once more, for tasks; NULL until then */
+    wf_comm *alone;  /* this rank by itself; made at the first need */
     wf_status dead;
     char death[WF_FAILURE_TEXT];
     wf_record doing;      /* the call in progress */
@@ -216,6 +220,14 @@ wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, bool verdict, const char *text);
 /* A communicator that this one was split from is dead. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
+
+/* --- queue.c ---------------------------------------------------------------------------------------------------------
+ */
+/* In a wait. Of a task: gives the processor to the main program, and returns true when it is back. Of the main program:
+ * gives the tasks a turn. False: nothing else is to be done, the wait goes on. */
+bool wf_queue_yield(wf_comm *comm);
+void wf_queue_free(wf_queue *queue);
+void wf_queue_close(wf_comm *comm);
 
 /* --- wait.c ----------------------------------------------------------------------------------------------------------
  */

@@ -79,6 +79,7 @@ static wf_status sum_between(wf_comm *comm, wf_comm *between, void *data, int64_
     const wf_status status = wf_call_end(between, "reduce between nodes", all_reduce(between, data, count, dtype));
     comm->traffic.bytes_sent += between->traffic.bytes_sent - before.bytes_sent;
     comm->traffic.messages += between->traffic.messages - before.messages;
+    comm->traffic.bytes_copied += between->traffic.bytes_copied - before.bytes_copied;
     return status;
 }
 
@@ -123,6 +124,7 @@ static wf_status sum_device(wf_comm *comm, void *data, int64_t count, wf_dtype d
     if (ctx->k->host || bytes == 0)
         return sum_host(comm, data, count, dtype);
     WF_TRY(wf_host_take(comm, bytes, &host));
+    comm->traffic.bytes_copied += 2 * bytes;
     WF_TRY_OUT(ctx->k->to_host(ctx, host, data, bytes));
     WF_TRY_OUT(sum_host(comm, host, count, dtype));
     WF_TRY_OUT(ctx->k->to_device(ctx, data, host, bytes));

@@ -164,6 +164,7 @@ static wf_status reduce_short(plan *p)
     const size_t vectors = (size_t)comm->size * p->slot, table = (size_t)comm->size * sizeof *p->in;
     void *all, *in = NULL;
     wf_status status;
+    comm->traffic.bytes_copied += p->slot;
     WF_TRY(wf_host_take(comm, vectors, &all));
     WF_TRY_OUT(wf_host_take(comm, table, &in));
     if (p->root < 0)

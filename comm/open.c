@@ -69,6 +69,7 @@ static wf_status leave_family(wf_comm *comm)
         status = wf_ctx_free(family->ctx);
     if (family->members == 0) {
         wf_host_free_all(family);
+        wf_queue_free(family->queue);
         free(family);
     }
     return comm->parent ? WF_OK : status;
@@ -129,6 +130,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
 
 static void disconnect(wf_comm *comm)
 {
+    wf_queue_close(comm);
     wf_levels_close(comm);
     wf_mesh_clear(&comm->mesh);
     wf_board_close(comm);

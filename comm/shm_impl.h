@@ -31,11 +31,10 @@ typedef struct wf_shm_rank {
 } wf_shm_rank;
 
 typedef struct wf_shm {
-    int rank, size;       /* in the node */
-    uint64_t pieces;      /* of earlier calls: the same on all ranks of the node */
-    wf_shm_rank *at;      /* of each rank of the node */
-    const void **in;      /* room for the inputs of a sum */
-    uint64_t bytes_moved; /* that this rank has copied into its slots */
+    int rank, size;  /* in the node */
+    uint64_t pieces; /* of earlier calls: the same on all ranks of the node */
+    wf_shm_rank *at; /* of each rank of the node */
+    const void **in; /* room for the inputs of a sum */
 } wf_shm;
 
 /* Shares memory among the ranks of each node. WF_OK and NULL, on all ranks of all nodes, where one node has no memory

@@ -108,11 +108,11 @@ static void copy_in(work *w, int64_t k)
     const size_t after = own.in_slot + own.bytes;
     if (w->whole && (!w->bcast || w->root == shm->rank)) {
         memcpy(slot, w->x + all.at, all.bytes);
-        shm->bytes_moved += all.bytes;
+        w->comm->traffic.bytes_copied += all.bytes;
     } else if (!w->whole) {
         memcpy(slot, w->x + all.at, own.in_slot);
         memcpy(slot + after, w->x + all.at + after, all.bytes - after);
-        shm->bytes_moved += all.bytes - own.bytes;
+        w->comm->traffic.bytes_copied += all.bytes - own.bytes;
     }
     w->copied++;
     show(&shm->at[shm->rank].flags->copied, number_of(w, w->copied));

@@ -69,7 +69,7 @@ bool wf_patience_crowded(const wf_comm *comm)
 
 wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch *batch)
 {
-    const int64_t waited = wf_now_ns() - patience->start_ns;
+    const int64_t now = wf_now_ns(), waited = now - patience->start_ns;
     wf_watch_beat();
     if (patience->polls++ % CONTROL_EVERY == 0)
         WF_TRY(wf_control_poll(comm));
@@ -77,6 +77,10 @@ wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch 
         const int missing = awaited_peer(comm, batch), peer = missing < 0 ? patience->peer : missing;
         if (waited > limit_ns(comm) || wf_control_gone(comm, peer))
             return give_up(comm, waited, peer);
+    }
+    if (wf_queue_yield(comm)) {
+        patience->start_ns += wf_now_ns() - now; /* nobody has waited while the computation went on */
+        return WF_OK;
     }
     if (patience->polls < SPIN_POLLS && !wf_patience_crowded(comm))
         return WF_OK;

@@ -51,6 +51,16 @@ void wf_watch_end(void)
         atomic_store_explicit(&watching, NULL, memory_order_relaxed);
 }
 
+const char *wf_watch_swap(const char *what)
+{
+    const char *before = atomic_load_explicit(&watching, memory_order_relaxed);
+    if (what)
+        wf_watch_begin(what);
+    else
+        wf_watch_end();
+    return before;
+}
+
 void wf_watch_last(const char *what, long limit_ms)
 {
     atomic_store(&watching, what);

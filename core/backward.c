@@ -189,8 +189,10 @@ static wf_status run_all(run *r, wf_var *loss, const wf_tensor *grad)
     if (loss->node || loss->leaf)
         WF_TRY(seed_grad(loss, grad, r->opts->seed));
     for (int64_t n = tape->n_nodes - 1; n >= 0; n--)
-        if (runs(r, tape->nodes[n]))
+        if (runs(r, tape->nodes[n])) {
             WF_TRY(run_node(r, tape->nodes[n]));
+            wf_ctx_progress(tape->ctx);
+        }
     return WF_OK;
 }
 

@@ -35,7 +35,19 @@ struct wf_ctx {
     void *comm;
     wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
     void (*shared_release)(void *comm, void *data, size_t bytes);
+
+    /* Set by comm while work of its own is under way, else NULL: see wf_ctx_progress. */
+    void (*progress)(void *own);
+    void *progress_own;
 };
+
+/* Called between the pieces of what takes long, on the main thread and outside parallel regions: messages move on. A
+ * kernel that cuts its work for this asks ctx->progress whether there is anything to move, and computes the same. */
+static inline void wf_ctx_progress(const wf_ctx *ctx)
+{
+    if (ctx->progress)
+        ctx->progress(ctx->progress_own);
+}
 
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 

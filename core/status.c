@@ -16,6 +16,10 @@ typedef struct record {
 
 static _Thread_local record last, pending;
 
+struct wf_errors {
+    record last, pending;
+};
+
 static wf_abort_hook abort_hook = {.rank = -1};
 static wf_must_handler must_handler;
 
@@ -53,6 +57,31 @@ void wf_error_save(wf_status *code, char *message, size_t size)
 {
     *code = last.code;
     snprintf(message, size, "%s", last.code == WF_OK ? "" : last.message);
+}
+
+wf_errors *wf_errors_new(void)
+{
+    return calloc(1, sizeof(wf_errors));
+}
+
+void wf_errors_free(wf_errors *kept)
+{
+    free(kept);
+}
+
+static void swap(record *a, record *b)
+{
+    if (a->code == WF_OK && b->code == WF_OK)
+        return;
+    const record c = *a;
+    *a = *b;
+    *b = c;
+}
+
+void wf_errors_swap(wf_errors *kept)
+{
+    swap(&last, &kept->last);
+    swap(&pending, &kept->pending);
 }
 
 static void add_frame(const char *file, int line, const char *function)

@@ -25,6 +25,13 @@ wf_status wf_error_take(const char *what, const char *file, int line);
 /* Copies of an error for another thread or rank: the code and the message of the last error. */
 void wf_error_save(wf_status *code, char *message, size_t size);
 
+/* What this thread remembers of errors changes places with what is kept here: for work that takes turns with other work
+ * on one thread. `new` returns NULL where there is no memory. */
+typedef struct wf_errors wf_errors;
+wf_errors *wf_errors_new(void);
+void wf_errors_swap(wf_errors *kept);
+void wf_errors_free(wf_errors *kept);
+
 #define WF_RAISE(code, ...) wf_error_set((code), __FILE__, __LINE__, __VA_ARGS__)
 
 /* In a verb: leave with a new error; leave if a call fails; leave if a needed object is NULL. */

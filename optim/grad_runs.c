@@ -1,7 +1,5 @@
 #include "optim/multi_node_impl.h"
 
-#include "comm/reducer_author.h"
-
 unsigned wf_grad_axes(const wf_mesh *mesh)
 {
     unsigned axes = 0;
@@ -40,24 +38,4 @@ int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_
         runs[count - 1].last = i + 1;
     }
     return count;
-}
-
-static wf_status connect(const wf_mesh *mesh, unsigned axes)
-{
-    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
-    WF_NEED(comm);
-    return wf_reducer_connect(comm);
-}
-
-wf_status wf_grad_connect(const wf_mesh *mesh, wf_optim *optim)
-{
-    const unsigned split = wf_grad_axes(mesh);
-    wf_param *const *params;
-    int64_t n;
-    WF_TRY(wf_layer_params(optim->model, &n, &params));
-    WF_TRY(connect(mesh, split)); /* the losses */
-    for (int64_t i = 0; i < n; i++)
-        if (params[i]->axes & split)
-            WF_TRY(connect(mesh, params[i]->axes & split));
-    return WF_OK;
 }

@@ -48,13 +48,19 @@ static wf_status plan(void *user, int64_t n, wf_param *const *reached)
     for (int64_t i = 0; n < optim->n && i < optim->n; i++)
         if (!listed(n, reached, optim->target[i]))
             WF_TRY(wf_tensor_fill(optim->target[i]->grad, 0));
-    return WF_OK;
+    return optim->across ? optim->across->begin(optim, n, reached) : WF_OK;
+}
+
+static wf_status ready(void *user, wf_param *param)
+{
+    wf_optim *optim = user;
+    return optim->across ? optim->across->ready(optim, param) : WF_OK;
 }
 
 wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed)
 {
     const wf_backward_opts opts = {
-        .n_params = optim->n, .params = optim->target, .seed = seed, .plan = plan, .user = optim};
+        .n_params = optim->n, .params = optim->target, .seed = seed, .plan = plan, .ready = ready, .user = optim};
     WF_CHECK(loss->needs_grad || loss->no_loss, WF_ERR_STATE,
              "a step with a loss that depends on no parameter, or that was computed in WF_EVAL");
     return wf_backward_run(loss, NULL, &opts);

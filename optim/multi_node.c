@@ -6,24 +6,12 @@
 
 #include <stdlib.h>
 
-/* What rides behind the gradients, summed with them. */
-enum {
-    TAIL_LOSS = 0, /* the loss, times its weight where it is a local mean */
-    TAIL_WEIGHT,   /* samples of local means */
-    TAIL_SHARDED,  /* ranks whose loss is a part of a global mean */
-    TAIL_LOCAL,    /* ranks whose loss is a local mean */
-    TAIL
-};
-
 typedef struct multi_node {
     const wf_mesh *mesh; /* borrowed */
     wf_comm *comm;       /* of all ranks that have this model */
     unsigned axes;       /* along which those lie */
     bool data_alone;     /* made by wf_multi_node */
-    int64_t *offset;     /* of the reducer's segments: those of the gradients and the end of the tail */
-    wf_grad_run *run;
-    int64_t n_runs;
-    double tail[TAIL];
+    wf_buckets *buckets;
 } multi_node;
 
 /* How many ranks have the same loss. */
@@ -51,8 +39,8 @@ static wf_status weigh_sharded(multi_node *own, const wf_layout *layout, double 
              "the loss is %s; %s takes a part of a sum over data on its own mesh (a mean over a sharded batch), or a "
              "mean without a layout",
              wf_layout_text(layout, text), own->data_alone ? "wf_multi_node" : "wf_mesh_multi_node");
-    own->tail[TAIL_SHARDED] = 1;
-    own->tail[TAIL_LOSS] = loss / copies(own, layout);
+    own->buckets->tail[WF_TAIL_SHARDED] = 1;
+    own->buckets->tail[WF_TAIL_LOSS] = loss / copies(own, layout);
     return WF_OK;
 }
 
@@ -60,8 +48,8 @@ static wf_status weigh(wf_optim *optim, wf_var *loss, double *seed)
 {
     multi_node *own = optim->across_own;
     const wf_layout layout = wf_tensor_layout(wf_value(loss));
-    for (int i = 0; i < TAIL; i++)
-        own->tail[i] = 0;
+    for (int i = 0; i < WF_TAIL; i++)
+        own->buckets->tail[i] = 0;
     if (loss->no_loss)
         return WF_OK;
     const double value = wf_item(loss);
@@ -72,9 +60,9 @@ static wf_status weigh(wf_optim *optim, wf_var *loss, double *seed)
              "function");
     const double weight = loss->loss_mean ? (double)loss->loss_count : 1, share = weight / copies(own, &layout);
     *seed = weight > 0 ? weight : WF_ZERO;
-    own->tail[TAIL_LOCAL] = 1;
-    own->tail[TAIL_WEIGHT] = share;
-    own->tail[TAIL_LOSS] = share > 0 ? share * value : 0;
+    own->buckets->tail[WF_TAIL_LOCAL] = 1;
+    own->buckets->tail[WF_TAIL_WEIGHT] = share;
+    own->buckets->tail[WF_TAIL_LOSS] = share > 0 ? share * value : 0;
     return WF_OK;
 }
 
@@ -99,85 +87,35 @@ static wf_status agree(wf_optim *optim, int64_t n, wf_param **order)
 {
     multi_node *own = optim->across_own;
     WF_TRY(check_parameters(optim, own->data_alone));
-    int64_t *offset = wf_realloc(optim->ctx, own->offset, (size_t)(n + 2) * sizeof *offset);
-    WF_NEED(offset);
-    own->offset = offset;
-    wf_grad_run *run = wf_realloc(optim->ctx, own->run, (size_t)n * sizeof *run);
-    WF_NEED(run);
-    own->run = run;
     WF_TRY(wf_agree_order(own->comm, optim, order, &optim->agreed));
-    wf_grad_sort(own->mesh, own->axes, n, order);
-    own->n_runs = wf_grad_runs(own->mesh, n, order, own->run);
-    return WF_OK;
+    return wf_buckets_plan(own->buckets, n, order);
 }
 
-/* The numbers of the tail to (or from) the end of the flat buffer, in its type. */
-static wf_status move_tail(wf_optim *optim, double *tail, bool out)
-{
-    const wf_grads *grads = optim->grads;
-    const wf_kernels *k = optim->ctx->k;
-    const bool wide = grads->flat->dtype == WF_F64;
-    const size_t size = wf_dtype_size(grads->flat->dtype);
-    char *device = (char *)grads->flat->data + (size_t)grads->offset[grads->n] * size;
-    float narrow[TAIL];
-    void *host = wide ? (void *)tail : narrow;
-    WF_CHECK(wide || grads->flat->dtype == WF_F32, WF_ERR_DTYPE, "gradients of type %s; they must be f32 or f64",
-             wf_dtype_name(grads->flat->dtype));
-    for (int i = 0; i < TAIL && !wide && !out; i++)
-        narrow[i] = (float)tail[i];
-    WF_TRY(out ? k->to_host(optim->ctx, host, device, TAIL * size)
-               : k->to_device(optim->ctx, device, host, TAIL * size));
-    for (int i = 0; i < TAIL && !wide && out; i++)
-        tail[i] = narrow[i];
-    return WF_OK;
-}
-
-static wf_status sum_segments(wf_optim *optim, unsigned axes, int64_t first, int64_t last)
+static wf_status begin(wf_optim *optim, int64_t n, wf_param *const *reached)
 {
     const multi_node *own = optim->across_own;
-    const wf_reduce_job job = {.flat = optim->grads->flat->data,
-                               .dtype = optim->grads->flat->dtype,
-                               .segments = last - first,
-                               .offset = own->offset + first};
-    wf_comm *comm = axes == own->axes ? own->comm : wf_mesh_comm_of(own->mesh, axes);
-    WF_NEED(comm);
-    return wf_comm_reducer(comm)->reduce(comm, &job);
+    return wf_buckets_begin(own->buckets, n, reached);
 }
 
-/* Gradients that are summed over the same ranks go together, and the tail with those that are summed over all. */
-static wf_status sum(wf_optim *optim)
+static wf_status ready(wf_optim *optim, wf_param *param)
 {
-    multi_node *own = optim->across_own;
-    const wf_grads *grads = optim->grads;
-    int64_t first = 0;
-    for (int64_t i = 0; i <= grads->n; i++)
-        own->offset[i] = grads->offset[i];
-    own->offset[grads->n + 1] = grads->offset[grads->n] + TAIL;
-    for (int64_t r = 0; r < own->n_runs; r++) {
-        const unsigned axes = own->run[r].axes;
-        if (axes == own->axes)
-            break;
-        if (r + 1 < own->n_runs && own->run[r + 1].axes == axes)
-            continue;
-        if (axes != 0)
-            WF_TRY(sum_segments(optim, axes, first, own->run[r].last));
-        first = own->run[r].last;
-    }
-    return sum_segments(optim, own->axes, first, grads->n + 1);
+    const multi_node *own = optim->across_own;
+    return wf_buckets_ready(own->buckets, param);
 }
 
 static wf_status norm(wf_optim *optim, const wf_array *out)
 {
     const multi_node *own = optim->across_own;
+    const wf_buckets *all = own->buckets;
     const wf_kernels *k = optim->ctx->k;
     double sums[1 << WF_AXES] = {0}, total = 0;
     bool seen[1 << WF_AXES] = {false};
-    for (int64_t r = 0; r < own->n_runs; r++) {
-        const wf_grad_run *run = &own->run[r];
+    for (int64_t r = 0; r < all->n_runs; r++) {
+        const wf_grad_run *run = &all->run[r];
         double here = 0;
         wf_array part = wf_tensor_array(optim->grads->flat);
-        part.data = (char *)part.data + (size_t)own->offset[run->first] * wf_dtype_size(part.dtype);
-        part.shape = WF_SHAPE(own->offset[run->last] - own->offset[run->first]);
+        part.data = (char *)part.data + (size_t)all->offset[run->first] * wf_dtype_size(part.dtype);
+        part.shape = WF_SHAPE(all->offset[run->last] - all->offset[run->first]);
         WF_TRY(k->sum_squares(optim->ctx, &part, out, false));
         WF_TRY(k->to_host(optim->ctx, &here, out->data, sizeof here));
         sums[run->cut] += here;
@@ -206,91 +144,134 @@ static wf_status set_loss(wf_var *loss, double value)
 static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
 {
     multi_node *own = optim->across_own;
-    double *tail = own->tail;
-    WF_TRY(move_tail(optim, tail, false));
-    WF_TRY(sum(optim));
-    WF_TRY(move_tail(optim, tail, true));
-    optim->agreed = tail[TAIL_SHARDED] > 0 && tail[TAIL_LOCAL] > 0;
+    const double *tail = own->buckets->tail;
+    WF_TRY(wf_buckets_end(own->buckets));
+    optim->agreed = (tail[WF_TAIL_SHARDED] > 0 && tail[WF_TAIL_LOCAL] > 0) || tail[WF_TAIL_OVERFLOW] > 0;
     WF_CHECK(
-        !optim->agreed, WF_ERR_COMM,
+        tail[WF_TAIL_SHARDED] == 0 || tail[WF_TAIL_LOCAL] == 0, WF_ERR_COMM,
         "the losses of the ranks differ in kind: %g are means over a sharded batch, %g local means without a layout",
-        tail[TAIL_SHARDED], tail[TAIL_LOCAL]);
-    const double weight = tail[TAIL_WEIGHT];
-    *grad_scale = tail[TAIL_LOCAL] > 0 && weight > 0 ? 1 / weight : 1;
-    return set_loss(loss, tail[TAIL_LOSS] * *grad_scale);
+        tail[WF_TAIL_SHARDED], tail[WF_TAIL_LOCAL]);
+    WF_CHECK(tail[WF_TAIL_OVERFLOW] == 0, WF_ERR_NUMERIC,
+             "a gradient overflows f16 on the wire, which ends at 65504, or is not finite; wire WF_BF16 has the range "
+             "of f32");
+    const double weight = tail[WF_TAIL_WEIGHT];
+    *grad_scale = tail[WF_TAIL_LOCAL] > 0 && weight > 0 ? 1 / weight : 1;
+    return set_loss(loss, tail[WF_TAIL_LOSS] * *grad_scale);
 }
 
 /* The others are on their way to a message that this rank will not send. */
 static wf_status failed(wf_optim *optim, wf_status status)
 {
     const multi_node *own = optim->across_own;
-    return optim->agreed ? status : wf_comm_post_failure(wf_mesh_world(own->mesh), status);
+    if (!optim->agreed)
+        status = wf_comm_post_failure(wf_mesh_world(own->mesh), status);
+    wf_queue_end(wf_mesh_world(own->mesh));
+    return status;
 }
 
 static void free_own(wf_optim *optim)
 {
     multi_node *own = optim->across_own;
-    free(own->offset);
-    free(own->run);
+    wf_buckets_free(own->buckets);
     free(own);
 }
 
-static wf_status attach(const wf_mesh *mesh, wf_optim *optim, bool data_alone, bool *agreed)
+static wf_status check_options(const wf_optim *optim, const wf_multi_node_opts *opts)
 {
-    static const wf_optim_across across = {.tail = TAIL,
+    const int64_t least = opts->bucket_bytes < opts->first_bucket_bytes ? opts->bucket_bytes : opts->first_bucket_bytes;
+    WF_CHECK(least >= 0, WF_ERR_ARGUMENT, "buckets of %lld bytes; the size must be 0 (default) or more",
+             (long long)least);
+    WF_CHECK(opts->wire == WF_F32 || opts->wire == WF_BF16 || opts->wire == WF_F16, WF_ERR_ARGUMENT,
+             "gradients on the wire as %s; they go as f32 (their own type), bf16 or f16", wf_dtype_name(opts->wire));
+    WF_CHECK(opts->wire == WF_F32 || wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_ARGUMENT,
+             "gradients of type %s on the wire as %s; only f32 is narrowed", wf_dtype_name(wf_ctx_dtype(optim->ctx)),
+             wf_dtype_name(opts->wire));
+    return WF_OK;
+}
+
+/* How it is called by users. */
+typedef struct call {
+    const wf_mesh *mesh;
+    const char *name;
+    bool data_alone;
+    wf_multi_node_opts opts;
+} call;
+
+static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agreed)
+{
+    WF_NEED(optim);
+    WF_NEED(comm);
+    WF_CHECK(!optim->across, WF_ERR_ARGUMENT, "%s around a multi-node optimizer", c->name);
+    WF_CHECK(optim->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
+             "the model belongs to another context than the communicator; make it with wf_comm_ctx");
+    WF_TRY(check_options(optim, &c->opts));
+    WF_TRY(wf_agree_opts(comm, optim->ctx, &c->opts, agreed));
+    WF_TRY(wf_agree_model(comm, optim, agreed));
+    *agreed = true; /* of equal models all ranks think the same */
+    WF_TRY(check_parameters(optim, c->data_alone));
+    *agreed = false;
+    return WF_OK;
+}
+
+static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
+{
+    static const wf_optim_across across = {.tail = WF_TAIL,
                                            .weigh = weigh,
                                            .agree = agree,
+                                           .begin = begin,
+                                           .ready = ready,
                                            .reduce = reduce,
                                            .norm = norm,
                                            .failed = failed,
                                            .free = free_own};
-    const unsigned axes = wf_grad_axes(mesh);
-    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
-    WF_NEED(optim);
-    WF_NEED(comm);
-    WF_CHECK(!optim->across, WF_ERR_ARGUMENT, "%s around a multi-node optimizer",
-             data_alone ? "wf_multi_node" : "wf_mesh_multi_node");
-    WF_CHECK(optim->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
-             "the model belongs to another context than the communicator; make it with wf_comm_ctx");
-    WF_TRY(wf_agree_model(comm, optim, agreed));
-    *agreed = true; /* of equal models all ranks think the same */
-    WF_TRY(check_parameters(optim, data_alone));
-    *agreed = false;
-    WF_TRY(wf_agree_values(mesh, optim));
-    WF_TRY(wf_grad_connect(mesh, optim));
+    const unsigned axes = wf_grad_axes(c->mesh);
+    wf_comm *comm = wf_mesh_comm_of(c->mesh, axes);
+    WF_TRY(check(c, comm, optim, agreed));
+    WF_TRY(wf_agree_values(c->mesh, optim));
     multi_node *own = wf_calloc(optim->ctx, 1, sizeof *own);
     WF_NEED(own);
-    *own = (multi_node){.mesh = mesh, .comm = comm, .axes = axes, .data_alone = data_alone};
+    *own = (multi_node){.mesh = c->mesh, .comm = comm, .axes = axes, .data_alone = c->data_alone};
     optim->across_own = own;
     optim->across = &across;
     wf_grads_free(optim->grads);
     optim->grads = NULL;
-    return WF_OK;
+    WF_TRY(wf_buckets_new(optim, c->mesh, c->opts, &own->buckets));
+    return wf_buckets_open(own->buckets);
 }
 
-static wf_optim *wrap(const wf_mesh *mesh, wf_optim *optim, bool data_alone)
+static wf_optim *wrap(const call *c, wf_optim *optim)
 {
     bool agreed = false;
-    if (!mesh) {
+    if (!c->mesh) {
         wf_optim_free(optim);
         return NULL;
     }
-    const wf_status status = attach(mesh, optim, data_alone, &agreed);
+    const wf_status status = attach(c, optim, &agreed);
     if (status == WF_OK)
         return optim;
     if (!agreed)
-        wf_comm_post_failure(wf_mesh_world(mesh), status);
+        wf_comm_post_failure(wf_mesh_world(c->mesh), status);
     wf_optim_free(optim);
     wf_error_frame(status, __FILE__, __LINE__, __func__);
     return wf_error_null();
 }
 
+wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts)
+{
+    return wrap(&(call){.mesh = wf_comm_mesh(comm), .name = "wf_multi_node", .data_alone = true, .opts = opts}, optim);
+}
+
 wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim)
 {
-    return wrap(wf_comm_mesh(comm), optim, true);
+    return wf_multi_node_with(comm, optim, (wf_multi_node_opts){0});
+}
+
+wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts)
+{
+    return wrap(&(call){.mesh = mesh, .name = "wf_mesh_multi_node", .opts = opts}, optim);
 }
 
 wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim)
 {
-    return wrap(mesh, optim, false);
+    return wf_mesh_multi_node_with(mesh, optim, (wf_multi_node_opts){0});
 }

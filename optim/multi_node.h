@@ -9,6 +9,21 @@
 extern "C" {
 #endif
 
+/* How gradients travel. The same on all ranks. */
+typedef struct wf_multi_node_opts {
+    /* Gradients are summed in buckets, each of which starts when its last gradient is complete and goes on while
+     * backward does. A bucket is full with this many bytes; default 4 MiB. A gradient is in one bucket. */
+    int64_t bucket_bytes;
+    int64_t first_bucket_bytes; /* of the first, so that something is on its way early; default 1 MiB */
+    /* The type in which gradients travel: WF_F32 (default) is their own, WF_BF16 and WF_F16 take half the bytes. Those
+     * are rounded before they are sent, summed in f32, and rounded once more for each level of the sum; the loss and
+     * the weights of the average keep their own type. f16 ends at 65504, and what is sent is the gradient times the
+     * samples of the rank's mean: where it overflows, or a gradient is not finite, the step is WF_ERR_NUMERIC on all
+     * ranks, before any update. */
+    wf_dtype wire;
+    bool no_overlap; /* sums begin after backward: the same result, for comparison */
+} wf_multi_node_opts;
+
 /* Makes an optimizer one of all ranks and returns it, so that it nests; it is freed if that fails. Checks that all
  * ranks have the same model (WF_ERR_COMM names the first difference) and broadcasts it from rank 0 once; then each
  * wf_optim_step sums gradients over the ranks, in place in one flat buffer. Collective.
@@ -23,6 +38,8 @@ extern "C" {
  * The loss rides in the buffer: after the step wf_item(loss) is global on every rank. Whatever makes a step fail on one
  * rank reaches the others as its error. The communicator must outlive the optimizer's last step. */
 wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
+/* WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
+wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
 
 /* The same for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh axes over
  * which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of which
@@ -32,6 +49,7 @@ wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
  * the other axes have alike. Ranks along `stage` have models of their own. Collective over the mesh, which is borrowed
  * and must outlive the optimizer's last step. */
 wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim);
+wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,13 @@
-/* What the ranks of a multi-node optimizer agree on, for this folder. */
+/* The parts of a multi-node optimizer, for this folder. */
 #ifndef WF_OPTIM_MULTI_NODE_IMPL_H
 #define WF_OPTIM_MULTI_NODE_IMPL_H
 
 #include "comm/mesh.h"
+#include "comm/queue_author.h"
+#include "optim/multi_node.h"
 #include "optim/optim_impl.h"
+
+/* --- agree.c ------------------------------------------------------------------------------------------------------ */
 
 /* All ranks have the same model: paths, shapes (of the serial parameters), types, order of memory, and mesh axes of its
  * parameters. The error names the first difference and is the same on all ranks (*agreed). Collective. */
@@ -11,8 +15,12 @@ wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed) WF_NODISC
 /* Every parameter has the value of the first rank, among those that hold the same part of it; running statistics
  * included. Collective. */
 wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim) WF_NODISCARD;
+/* All ranks have the same options. Collective. */
+wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *opts, bool *agreed) WF_NODISCARD;
 /* All ranks train the same parameters; `order`, a permutation of optim->target, becomes rank 0's. Collective. */
 wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool *agreed) WF_NODISCARD;
+
+/* --- grad_runs.c -------------------------------------------------------------------------------------------------- */
 
 /* Parameters [first, last) of the flat buffer: those whose gradients are summed over the same axes of the mesh, and
  * which are cut over the same ones. Axes that the mesh does not split are not named. */
@@ -26,9 +34,68 @@ unsigned wf_grad_axes(const wf_mesh *mesh);
 /* Reorders so that parameters of equal axes lie together, those that are summed over `last` at the end; otherwise the
  * order stays. */
 void wf_grad_sort(const wf_mesh *mesh, unsigned last, int64_t n, wf_param **order);
-/* Connects all ranks over whom some gradient is summed, so that no step has to. Collective. */
-wf_status wf_grad_connect(const wf_mesh *mesh, wf_optim *optim) WF_NODISCARD;
 /* The runs of an order, at most n; returns how many. */
 int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_grad_run *runs);
+
+/* --- buckets.c ---------------------------------------------------------------------------------------------------- */
+
+/* What rides behind the gradients, summed with them. */
+enum {
+    WF_TAIL_LOSS = 0, /* the loss, times its weight where it is a local mean */
+    WF_TAIL_WEIGHT,   /* samples of local means */
+    WF_TAIL_SHARDED,  /* ranks whose loss is a part of a global mean */
+    WF_TAIL_LOCAL,    /* ranks whose loss is a local mean */
+    WF_TAIL_OVERFLOW, /* ranks that met a gradient which the wire's type cannot hold */
+    WF_TAIL
+};
+
+typedef struct wf_buckets wf_buckets;
+
+/* Consecutive gradients of the flat buffer that are summed over the same ranks, as one task. */
+typedef struct wf_bucket {
+    wf_task task;
+    wf_buckets *all;
+    wf_comm *comm;
+    int64_t first, last; /* gradients [first, last) */
+    int64_t missing;     /* of them, in this step so far */
+    int64_t place;       /* of its last gradient in the order in which they come */
+    bool tail;           /* the tail rides here; the last bucket that starts */
+} wf_bucket;
+
+/* The buckets of one flat buffer, in the order in which they start, which is the same on all ranks: the one in which
+ * their last gradients came in rank 0's first step. A bucket waits for those before it. */
+struct wf_buckets {
+    wf_optim *optim;
+    const wf_mesh *mesh; /* borrowed */
+    unsigned axes;       /* over which the tail is summed */
+    wf_multi_node_opts opts;
+    wf_param **came; /* the parameters in the order in which their gradients came */
+    wf_grad_run *run;
+    int64_t n_runs;
+    wf_bucket *bucket;
+    int64_t n, started;
+    int64_t *bucket_of;     /* by place in the flat buffer; -1: not summed over ranks */
+    int64_t *offset;        /* of the flat buffer: of the gradients, the tail, and its end */
+    int64_t *narrow_offset; /* of a bucket in the wire's type */
+    double tail[WF_TAIL];
+    bool made; /* for the flat buffer that is there */
+};
+
+wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opts opts, wf_buckets **all) WF_NODISCARD;
+/* Connects what the model's parameters need. Collective. */
+wf_status wf_buckets_open(wf_buckets *all) WF_NODISCARD;
+/* Takes note of rank 0's order and sorts it into runs. Local. */
+wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order) WF_NODISCARD;
+/* A step: all->tail has been filled in; starts what is complete already; a gradient is complete; starts the rest and
+ * waits for all, with the sums in all->tail. */
+wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;
+wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
+wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
+void wf_buckets_free(wf_buckets *all);
+
+/* --- wire.c ------------------------------------------------------------------------------------------------------- */
+
+/* Sums a bucket in the wire's type, and the tail in its own. In the bucket's task. */
+wf_status wf_wire_reduce(const wf_bucket *bucket) WF_NODISCARD;
 
 #endif

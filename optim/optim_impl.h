@@ -30,7 +30,11 @@ typedef struct wf_optim_across {
     wf_status (*weigh)(wf_optim *optim, wf_var *loss, double *seed);
     /* Before flat gradients are made: `order` lists all of optim->target; all ranks leave with the same order. */
     wf_status (*agree)(wf_optim *optim, int64_t n, wf_param **order);
-    /* After backward: sums the flat gradients; the update multiplies them by *grad_scale. */
+    /* As backward begins, with flat gradients at hand: it will complete these; the others are zero and stay so. */
+    wf_status (*begin)(wf_optim *optim, int64_t n, wf_param *const *reached);
+    /* In backward: a gradient is complete. */
+    wf_status (*ready)(wf_optim *optim, wf_param *param);
+    /* After backward: ends the sums of the flat gradients; the update multiplies them by *grad_scale. */
     wf_status (*reduce)(wf_optim *optim, wf_var *loss, double *grad_scale);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
     wf_status (*norm)(wf_optim *optim, const wf_array *out);

@@ -380,7 +380,7 @@ static wf_traffic since(wf_traffic before)
 {
     const wf_traffic now = wf_comm_traffic(comm);
     return (wf_traffic){now.bytes_sent - before.bytes_sent, now.messages - before.messages,
-                        now.collectives - before.collectives};
+                        now.collectives - before.collectives, now.bytes_copied - before.bytes_copied};
 }
 
 static void expect_bytes(wf_traffic before, int64_t bytes, const char *what)

@@ -1,0 +1,275 @@
+#include "comm/safety_impl.h"
+
+#include "comm/queue_author.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define FIBERS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FIBERS 1
+#endif
+#endif
+#ifdef FIBERS
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define STACK ((size_t)1 << 20)
+
+struct wf_queue {
+    wf_ctx *ctx;
+    wf_task *first, *last;
+    ucontext_t main, tasks;
+    bool begun;  /* tasks have a stack with something on it */
+    bool within; /* a task has the processor */
+    bool waited; /* the main program has nothing else to do: a task that waits keeps the processor */
+    const char *watched; /* what the watchdog has to know of whoever does not have the processor */
+    char *stack; /* above a page that cannot be touched */
+    wf_errors *errors;
+    wf_status status;
+    char message[WF_FAILURE_TEXT];
+    const void *main_stack; /* for the sanitizer, as are the next */
+    size_t main_bytes;
+    void *main_fake, *tasks_fake;
+};
+
+/* --- turns ------------------------------------------------------------------------------------------------------- */
+
+/* The sanitizer is told of every change of stacks: before, from which (`fake` NULL: for the last time), and after. */
+static void before_change(void **fake, const void *stack, size_t bytes)
+{
+#ifdef FIBERS
+    __sanitizer_start_switch_fiber(fake, stack, bytes);
+#endif
+}
+
+static void after_change(void *fake, const void **stack, size_t *bytes)
+{
+#ifdef FIBERS
+    __sanitizer_finish_switch_fiber(fake, stack, bytes);
+#endif
+}
+
+static void run_task(wf_queue *q, wf_task *task)
+{
+    const wf_status status = task->run(task);
+    if (status == WF_OK)
+        return;
+    wf_error_save(&q->status, q->message, sizeof q->message);
+    q->status = status;
+    wf_error_clear();
+}
+
+/* A new stack begins here; makecontext hands over no pointers. */
+static wf_queue *beginning;
+
+static void run_tasks(void)
+{
+    wf_queue *q = beginning;
+    after_change(NULL, &q->main_stack, &q->main_bytes);
+    while (q->first) {
+        wf_task *task = q->first;
+        q->first = task->next;
+        if (q->status == WF_OK)
+            run_task(q, task);
+    }
+    q->begun = false;
+    before_change(NULL, q->main_stack, q->main_bytes);
+    setcontext(&q->main);
+}
+
+static void begin(wf_queue *q)
+{
+    getcontext(&q->tasks);
+    q->tasks.uc_stack.ss_sp = q->stack;
+    q->tasks.uc_stack.ss_size = STACK;
+    q->tasks.uc_link = NULL;
+    makecontext(&q->tasks, run_tasks, 0);
+    q->begun = true;
+    q->tasks_fake = NULL;
+    beginning = q;
+}
+
+static void to_tasks(wf_queue *q)
+{
+    if (!q->begun)
+        begin(q);
+    q->within = true;
+    wf_errors_swap(q->errors);
+    q->watched = wf_watch_swap(q->watched);
+    before_change(&q->main_fake, q->stack, STACK);
+    swapcontext(&q->main, &q->tasks);
+    after_change(q->main_fake, NULL, NULL);
+    q->watched = wf_watch_swap(q->watched);
+    wf_errors_swap(q->errors);
+    q->within = false;
+    if (!q->begun) {
+        q->watched = NULL;
+        q->ctx->progress = NULL;
+        q->ctx->progress_own = NULL;
+    }
+}
+
+static void to_main(wf_queue *q)
+{
+    before_change(&q->tasks_fake, q->main_stack, q->main_bytes);
+    swapcontext(&q->tasks, &q->main);
+    after_change(q->tasks_fake, &q->main_stack, &q->main_bytes);
+}
+
+static void progress(void *queue)
+{
+    wf_queue *q = queue;
+    if (!q->within && (q->begun || q->first))
+        to_tasks(q);
+}
+
+bool wf_queue_yield(wf_comm *comm)
+{
+    wf_queue *q = comm->family->queue;
+    if (!q)
+        return false;
+    if (!q->within) {
+        progress(q);
+        return false;
+    }
+    if (q->waited)
+        return false;
+    to_main(q);
+    return true;
+}
+
+/* --- the queue --------------------------------------------------------------------------------------------------- */
+
+static wf_queue *queue_new(wf_ctx *ctx)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    wf_queue *q = wf_calloc(ctx, 1, sizeof *q);
+    if (!q)
+        return NULL;
+    q->ctx = ctx;
+    q->errors = wf_errors_new();
+    char *memory = mmap(NULL, page + STACK, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
+    q->stack = memory == MAP_FAILED ? NULL : memory + page;
+    if (q->errors && q->stack && mprotect(memory, page, PROT_NONE) == 0)
+        return q;
+    wf_queue_free(q);
+    WF_FAIL_NULL(WF_ERR_MEMORY, "no memory for a second stack");
+}
+
+void wf_queue_free(wf_queue *q)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (!q)
+        return;
+    if (q->stack)
+        munmap(q->stack - page, page + STACK);
+    wf_errors_free(q->errors);
+    free(q);
+}
+
+void wf_queue_add(wf_comm *comm, wf_task *task)
+{
+    wf_queue *q = comm->family->queue;
+    task->next = NULL;
+    if (q->first)
+        q->last->next = task;
+    else
+        q->first = task;
+    q->last = task;
+    q->ctx->progress = progress;
+    q->ctx->progress_own = q;
+}
+
+wf_status wf_queue_status(const wf_comm *comm)
+{
+    const wf_queue *q = comm->family->queue;
+    return q && q->status != WF_OK ? WF_RAISE(q->status, "%s", q->message) : WF_OK;
+}
+
+static void finish(wf_queue *q)
+{
+    q->waited = true;
+    progress(q);
+    q->waited = false;
+}
+
+wf_status wf_queue_wait(wf_comm *comm)
+{
+    wf_queue *q = comm->family->queue;
+    if (!q)
+        return WF_OK;
+    finish(q);
+    const wf_status status = wf_queue_status(comm);
+    q->status = WF_OK;
+    return status;
+}
+
+void wf_queue_end(wf_comm *comm)
+{
+    wf_queue *q = comm->family->queue;
+    if (!q)
+        return;
+    finish(q);
+    q->status = WF_OK;
+}
+
+/* --- its communicators ------------------------------------------------------------------------------------------- */
+
+static wf_status connect_again(wf_comm *comm)
+{
+    if (!comm->family->queue)
+        comm->family->queue = queue_new(comm->family->ctx);
+    WF_NEED(comm->family->queue);
+    if (comm->size == 1)
+        return WF_OK;
+    wf_comm *beside = wf_comm_split(comm, 0, comm->rank);
+    WF_NEED(beside);
+    beside->nested = true;
+    comm->beside = beside;
+    return wf_reducer_connect(beside);
+}
+
+wf_status wf_queue_open(wf_comm *comm)
+{
+    WF_NEED(comm);
+    if (comm->beside || (comm->size == 1 && comm->family->queue))
+        return WF_OK;
+    return wf_call_end(comm, "set-up", connect_again(comm));
+}
+
+void wf_queue_close(wf_comm *comm)
+{
+    wf_comm *beside = comm->beside;
+    comm->beside = NULL;
+    if (wf_comm_close(beside) != WF_OK)
+        wf_log(WF_LOG_ERROR, "%s", wf_error_message());
+}
+
+wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job)
+{
+    wf_comm *beside = comm->beside ? comm->beside : comm;
+    WF_CHECK(comm->beside || comm->size == 1, WF_ERR_STATE, "the communicator was not opened for tasks");
+    const wf_traffic before = beside->traffic;
+    const wf_status status = beside->reducer->reduce(beside, job);
+    if (beside == comm)
+        return status;
+    comm->traffic.bytes_sent += beside->traffic.bytes_sent - before.bytes_sent;
+    comm->traffic.messages += beside->traffic.messages - before.messages;
+    comm->traffic.collectives += beside->traffic.collectives - before.collectives;
+    comm->traffic.bytes_copied += beside->traffic.bytes_copied - before.bytes_copied;
+    return status != WF_OK && beside->dead && !comm->dead ? wf_failure_inherit(comm, beside) : status;
+}
+
+void wf_copied_beside(wf_comm *comm, size_t bytes)
+{
+    comm->traffic.bytes_copied += bytes;
+}

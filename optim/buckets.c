@@ -1,0 +1,262 @@
+#include "optim/multi_node_impl.h"
+
+#include <stdlib.h>
+
+#define BUCKET_BYTES       ((int64_t)4 << 20)
+#define FIRST_BUCKET_BYTES ((int64_t)1 << 20)
+
+/* --- the tail ---------------------------------------------------------------------------------------------------- */
+
+/* To (or from) the end of the flat buffer, in its type. */
+static wf_status move_tail(wf_buckets *all, bool out)
+{
+    wf_optim *optim = all->optim;
+    const wf_grads *grads = optim->grads;
+    const wf_kernels *k = optim->ctx->k;
+    const bool wide = grads->flat->dtype == WF_F64;
+    const size_t size = wf_dtype_size(grads->flat->dtype);
+    char *device = (char *)grads->flat->data + (size_t)grads->offset[grads->n] * size;
+    float narrow[WF_TAIL];
+    void *host = wide ? (void *)all->tail : narrow;
+    WF_CHECK(wide || grads->flat->dtype == WF_F32, WF_ERR_DTYPE, "gradients of type %s; they must be f32 or f64",
+             wf_dtype_name(grads->flat->dtype));
+    for (int i = 0; i < WF_TAIL && !wide && !out; i++)
+        narrow[i] = (float)all->tail[i];
+    WF_TRY(out ? k->to_host(optim->ctx, host, device, WF_TAIL * size)
+               : k->to_device(optim->ctx, device, host, WF_TAIL * size));
+    for (int i = 0; i < WF_TAIL && !wide && out; i++)
+        all->tail[i] = narrow[i];
+    return WF_OK;
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------ */
+
+wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opts opts, wf_buckets **out)
+{
+    wf_buckets *all = wf_calloc(optim->ctx, 1, sizeof *all);
+    WF_NEED(all);
+    opts.bucket_bytes = opts.bucket_bytes ? opts.bucket_bytes : BUCKET_BYTES;
+    opts.first_bucket_bytes = opts.first_bucket_bytes ? opts.first_bucket_bytes : FIRST_BUCKET_BYTES;
+    *all = (wf_buckets){.optim = optim, .mesh = mesh, .axes = wf_grad_axes(mesh), .opts = opts};
+    *out = all;
+    return WF_OK;
+}
+
+static wf_comm *comm_of(const wf_buckets *all, unsigned axes)
+{
+    return wf_mesh_comm_of(all->mesh, axes);
+}
+
+wf_status wf_buckets_open(wf_buckets *all)
+{
+    wf_param *const *params;
+    int64_t n;
+    bool needed[1 << WF_AXES] = {false};
+    WF_TRY(wf_layer_params(all->optim->model, &n, &params));
+    for (int64_t i = 0; i < n; i++)
+        needed[params[i]->axes & wf_grad_axes(all->mesh)] = true;
+    needed[all->axes] = true;
+    for (unsigned axes = 0; axes < 1u << WF_AXES; axes++)
+        if (needed[axes]) {
+            wf_comm *comm = comm_of(all, axes);
+            WF_NEED(comm);
+            WF_TRY(wf_queue_open(comm));
+        }
+    return WF_OK;
+}
+
+/* What depends on the number of gradients, n at most. */
+static wf_status make_room(wf_buckets *all, int64_t n)
+{
+    wf_ctx *ctx = all->optim->ctx;
+    const size_t room = (size_t)n + 2;
+    wf_param **came = wf_realloc(ctx, all->came, room * sizeof(wf_param *));
+    all->came = came ? came : all->came;
+    wf_grad_run *run = wf_realloc(ctx, all->run, room * sizeof *run);
+    all->run = run ? run : all->run;
+    wf_bucket *bucket = wf_realloc(ctx, all->bucket, room * sizeof *bucket);
+    all->bucket = bucket ? bucket : all->bucket;
+    int64_t *numbers = wf_realloc(ctx, all->offset, 3 * room * sizeof *numbers);
+    all->offset = numbers ? numbers : all->offset;
+    if (!came || !run || !bucket || !numbers)
+        return wf_error_code();
+    all->bucket_of = numbers + room;
+    all->narrow_offset = numbers + 2 * room;
+    return WF_OK;
+}
+
+wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order)
+{
+    all->made = false;
+    WF_TRY(make_room(all, n));
+    for (int64_t i = 0; i < n; i++)
+        all->came[i] = order[i];
+    wf_grad_sort(all->mesh, all->axes, n, order);
+    all->n_runs = wf_grad_runs(all->mesh, n, order, all->run);
+    return WF_OK;
+}
+
+static int64_t place_of(const wf_buckets *all, const wf_param *param)
+{
+    int64_t place = 0;
+    while (all->came[place] != param)
+        place++;
+    return place;
+}
+
+static wf_status run_bucket(wf_task *task)
+{
+    const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
+    const wf_buckets *all = bucket->all;
+    const wf_tensor *flat = all->optim->grads->flat;
+    const wf_reduce_job job = {.flat = flat->data,
+                               .dtype = flat->dtype,
+                               .segments = bucket->last - bucket->first + (bucket->tail ? 1 : 0),
+                               .offset = all->offset + bucket->first};
+    return all->opts.wire == WF_F32 ? wf_reduce_beside(bucket->comm, &job) : wf_wire_reduce(bucket);
+}
+
+static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
+{
+    wf_bucket *bucket = &all->bucket[all->n++];
+    *bucket = (wf_bucket){.task = {.run = run_bucket}, .all = all, .first = first, .last = first};
+    bucket->comm = comm_of(all, axes);
+    return bucket->comm ? bucket : NULL;
+}
+
+/* The gradients that are summed over the same axes; the tail goes with those that are summed over all. */
+static wf_status cut(wf_buckets *all, unsigned axes, int64_t first, int64_t last)
+{
+    const wf_grads *grads = all->optim->grads;
+    const int64_t size = (int64_t)wf_dtype_size(grads->flat->dtype);
+    int64_t limit = all->opts.first_bucket_bytes;
+    wf_bucket *bucket = NULL;
+    for (int64_t i = first; i < last; i++) {
+        if (!bucket)
+            bucket = open_bucket(all, axes, i);
+        WF_NEED(bucket);
+        const int64_t place = place_of(all, grads->param[i]);
+        bucket->place = place > bucket->place ? place : bucket->place;
+        bucket->last = i + 1;
+        if ((grads->offset[i + 1] - grads->offset[bucket->first]) * size < limit || i + 1 == last)
+            continue;
+        bucket = NULL;
+        limit = all->opts.bucket_bytes;
+    }
+    if (axes != all->axes)
+        return WF_OK;
+    if (!bucket)
+        bucket = open_bucket(all, axes, last);
+    WF_NEED(bucket);
+    bucket->tail = true;
+    bucket->place = grads->n;
+    return WF_OK;
+}
+
+static void sort_by_place(wf_buckets *all)
+{
+    for (int64_t i = 1; i < all->n; i++) {
+        const wf_bucket bucket = all->bucket[i];
+        int64_t at = i;
+        for (; at > 0 && all->bucket[at - 1].place > bucket.place; at--)
+            all->bucket[at] = all->bucket[at - 1];
+        all->bucket[at] = bucket;
+    }
+}
+
+static wf_status make(wf_buckets *all)
+{
+    const wf_grads *grads = all->optim->grads;
+    int64_t first = 0, r = 0;
+    all->n = 0;
+    for (int64_t i = 0; i <= grads->n; i++) {
+        all->offset[i] = grads->offset[i];
+        all->bucket_of[i] = -1;
+    }
+    all->offset[grads->n + 1] = grads->offset[grads->n] + WF_TAIL;
+    for (; r < all->n_runs && all->run[r].axes != all->axes; r++) {
+        if (r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
+            continue;
+        if (all->run[r].axes != 0)
+            WF_TRY(cut(all, all->run[r].axes, first, all->run[r].last));
+        first = all->run[r].last;
+    }
+    WF_TRY(cut(all, all->axes, first, grads->n));
+    sort_by_place(all);
+    for (int64_t b = 0; b < all->n; b++)
+        for (int64_t i = all->bucket[b].first; i < all->bucket[b].last; i++)
+            all->bucket_of[i] = b;
+    all->made = true;
+    return WF_OK;
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------ */
+
+static void start_complete(wf_buckets *all)
+{
+    for (; all->started < all->n && all->bucket[all->started].missing == 0; all->started++)
+        wf_queue_add(all->bucket[all->started].comm, &all->bucket[all->started].task);
+}
+
+/* The bucket of a gradient, found by where it lies in the flat buffer; NULL where it is not summed. */
+static wf_bucket *bucket_with(const wf_buckets *all, const wf_param *param)
+{
+    const wf_grads *grads = all->optim->grads;
+    const int64_t bytes = (const char *)param->grad->data - (const char *)grads->flat->data;
+    const int64_t offset = bytes / (int64_t)wf_dtype_size(grads->flat->dtype);
+    int64_t low = 0, high = grads->n - 1;
+    while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+        if (grads->offset[middle] <= offset)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return all->bucket_of[low] < 0 ? NULL : &all->bucket[all->bucket_of[low]];
+}
+
+wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
+{
+    if (!all->made)
+        WF_TRY(make(all));
+    all->started = 0;
+    for (int64_t b = 0; b < all->n; b++)
+        all->bucket[b].missing = 0;
+    for (int64_t i = 0; i < n; i++) {
+        wf_bucket *bucket = bucket_with(all, reached[i]);
+        if (bucket)
+            bucket->missing++;
+    }
+    WF_TRY(move_tail(all, false));
+    if (!all->opts.no_overlap)
+        start_complete(all);
+    return WF_OK;
+}
+
+wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param)
+{
+    wf_bucket *bucket = bucket_with(all, param);
+    if (bucket)
+        bucket->missing--;
+    if (!all->opts.no_overlap)
+        start_complete(all);
+    return wf_queue_status(wf_mesh_world(all->mesh));
+}
+
+wf_status wf_buckets_end(wf_buckets *all)
+{
+    start_complete(all);
+    WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
+    return move_tail(all, true);
+}
+
+void wf_buckets_free(wf_buckets *all)
+{
+    if (!all)
+        return;
+    free(all->came);
+    free(all->run);
+    free(all->bucket);
+    free(all->offset);
+    free(all);
+}
