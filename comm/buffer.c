@@ -7,7 +7,7 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 {
     wf_host_block *best = NULL;
     for (int i = 0; i < WF_HOST_BLOCKS; i++) {
-        wf_host_block *b = &comm->family->host[i];
+        wf_host_block *b = &comm->family->host[wf_queue_within(comm)][i];
         if (!b->taken && b->bytes >= bytes && (!best || best->bytes < bytes || b->bytes < best->bytes))
             best = b;
         else if (!b->taken && b->bytes < bytes && (!best || (best->bytes < bytes && b->bytes < best->bytes)))
@@ -31,7 +31,7 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
     *data = NULL;
     if (bytes == 0)
         return WF_OK;
-    if (comm->family->ctx->k->host)
+    if (comm->family->ctx->k->host && !wf_queue_within(comm))
         return wf_pool_take(comm->family->ctx, bytes, data);
     return take_block(comm, bytes, data);
 }
@@ -48,20 +48,23 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes)
 {
     if (!data || !at_rest(comm))
         return;
-    if (comm->family->ctx->k->host) {
+    if (comm->family->ctx->k->host && !wf_queue_within(comm)) {
         wf_pool_give(comm->family->ctx, data, bytes);
         return;
     }
+    wf_host_block *block = comm->family->host[wf_queue_within(comm)];
     for (int i = 0; i < WF_HOST_BLOCKS; i++)
-        if (comm->family->host[i].data == data)
-            comm->family->host[i].taken = false;
+        if (block[i].data == data)
+            block[i].taken = false;
 }
 
 void wf_host_free_all(wf_family *family)
 {
-    for (int i = 0; i < WF_HOST_BLOCKS; i++)
-        if (!family->host[i].taken)
-            free(family->host[i].data);
+    for (int i = 0; i < 2 * WF_HOST_BLOCKS; i++) {
+        const wf_host_block *block = &family->host[i / WF_HOST_BLOCKS][i % WF_HOST_BLOCKS];
+        if (!block->taken)
+            free(block->data);
+    }
 }
 
 void wf_comm_release(const wf_comm *comm, void *data)

@@ -32,7 +32,8 @@ typedef struct wf_batch {
     int tag;
 } wf_batch;
 
-/* Host memory of a context whose device memory is not host memory: blocks that are used again. */
+/* Blocks of host memory that are used again: for a context whose device memory is not host memory, and for tasks, which
+ * take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
 typedef struct wf_host_block {
     void *data;
     size_t bytes;
@@ -46,7 +47,7 @@ typedef struct wf_family {
     wf_ctx *ctx;
     int64_t members;
     bool headless; /* the first communicator is closed */
-    wf_host_block host[WF_HOST_BLOCKS];
+    wf_host_block host[2][WF_HOST_BLOCKS]; /* of the main program, of tasks */
     wf_queue *queue; /* NULL until a communicator is opened for tasks */
 } wf_family;
 
@@ -226,6 +227,8 @@ wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
 /* In a wait. Of a task: gives the processor to the main program, and returns true when it is back. Of the main program:
  * gives the tasks a turn. False: nothing else is to be done, the wait goes on. */
 bool wf_queue_yield(wf_comm *comm);
+/* Whether a task has the processor. */
+bool wf_queue_within(const wf_comm *comm);
 void wf_queue_free(wf_queue *queue);
 void wf_queue_close(wf_comm *comm);
 

@@ -146,6 +146,11 @@ bool wf_queue_yield(wf_comm *comm)
     return true;
 }
 
+bool wf_queue_within(const wf_comm *comm)
+{
+    return comm->family->queue && comm->family->queue->within;
+}
+
 /* --- the queue --------------------------------------------------------------------------------------------------- */
 
 static wf_queue *queue_new(wf_ctx *ctx)

@@ -164,6 +164,18 @@ static void sort_by_place(wf_buckets *all)
     }
 }
 
+static wf_status make_narrow(wf_buckets *all)
+{
+    int64_t longest = 0;
+    for (int64_t b = 0; b < all->n; b++) {
+        const int64_t length = all->offset[all->bucket[b].last] - all->offset[all->bucket[b].first];
+        longest = length > longest ? length : longest;
+    }
+    wf_pool_give(all->optim->ctx, all->narrow, all->narrow_bytes);
+    all->narrow_bytes = all->opts.wire == WF_F32 ? 0 : (size_t)longest * wf_dtype_size(all->opts.wire);
+    return wf_pool_take(all->optim->ctx, all->narrow_bytes, &all->narrow);
+}
+
 static wf_status make(wf_buckets *all)
 {
     const wf_grads *grads = all->optim->grads;
@@ -186,6 +198,7 @@ static wf_status make(wf_buckets *all)
     for (int64_t b = 0; b < all->n; b++)
         for (int64_t i = all->bucket[b].first; i < all->bucket[b].last; i++)
             all->bucket_of[i] = b;
+    WF_TRY(make_narrow(all));
     all->made = true;
     return WF_OK;
 }
@@ -254,6 +267,7 @@ void wf_buckets_free(wf_buckets *all)
 {
     if (!all)
         return;
+    wf_pool_give(all->optim->ctx, all->narrow, all->narrow_bytes);
     free(all->came);
     free(all->run);
     free(all->bucket);

@@ -23,13 +23,13 @@ static wf_status look_for_overflow(wf_buckets *all, void *data, int64_t count)
     return WF_OK;
 }
 
-static wf_status reduce_gradients(const wf_bucket *bucket, char *data, void *narrow)
+static wf_status reduce_gradients(const wf_bucket *bucket, char *data)
 {
     wf_buckets *all = bucket->all;
     wf_ctx *ctx = all->optim->ctx;
     const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
-    const wf_strided own = row(data, WF_F32, count), sent = row(narrow, all->opts.wire, count);
-    const wf_reduce_job job = {.flat = narrow,
+    const wf_strided own = row(data, WF_F32, count), sent = row(all->narrow, all->opts.wire, count);
+    const wf_reduce_job job = {.flat = all->narrow,
                                .dtype = all->opts.wire,
                                .segments = bucket->last - bucket->first,
                                .offset = all->narrow_offset};
@@ -59,16 +59,9 @@ static wf_status reduce_tail(const wf_bucket *bucket)
 wf_status wf_wire_reduce(const wf_bucket *bucket)
 {
     const wf_buckets *all = bucket->all;
-    wf_ctx *ctx = all->optim->ctx;
     const int64_t base = all->offset[bucket->first];
-    const size_t bytes = (size_t)(all->offset[bucket->last] - base) * wf_dtype_size(all->opts.wire);
     char *data = (char *)all->optim->grads->flat->data + (size_t)base * sizeof(float);
-    if (bytes > 0) {
-        void *narrow;
-        WF_TRY(wf_pool_take(ctx, bytes, &narrow));
-        const wf_status status = reduce_gradients(bucket, data, narrow);
-        wf_pool_give(ctx, narrow, bytes);
-        WF_TRY(status);
-    }
+    if (bucket->last > bucket->first)
+        WF_TRY(reduce_gradients(bucket, data));
     return bucket->tail ? reduce_tail(bucket) : WF_OK;
 }

@@ -21,6 +21,14 @@ static inline int wf_cpu_team(const wf_ctx *ctx, int64_t work)
     return work < 16384 || ctx->threads < 1 ? 1 : ctx->threads;
 }
 
+/* How many of `pieces`, each a millisecond or so of heavy arithmetic, are computed before messages get a turn: all
+ * where none are on their way. */
+static inline int64_t wf_cpu_turn(const wf_ctx *ctx, int64_t pieces)
+{
+    const int64_t few = 2 * (ctx->threads < 1 ? 1 : ctx->threads);
+    return ctx->progress && few < pieces ? few : pieces;
+}
+
 static inline int64_t wf_cpu_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;

@@ -153,9 +153,14 @@ wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *p, const float *in, const floa
     const job j = {.in = in, .filter = filter, .bias = bias, .zeros = zeros, .slope = slope, .out = out};
     /* Blocks go to whoever is free: a core may be busy with something else, and results do not depend on who computes.
      */
+    const int64_t turn = wf_cpu_turn(ctx, b.blocks);
+    for (int64_t first = 0; first < b.blocks; first += turn) {
+        const int64_t last = wf_cpu_min(first + turn, b.blocks);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t at = 0; at < b.blocks; at++)
-        run_block(p, &b, &j, at, (float *)work + omp_get_thread_num() * b.floats);
+        for (int64_t at = first; at < last; at++)
+            run_block(p, &b, &j, at, (float *)work + omp_get_thread_num() * b.floats);
+        wf_ctx_progress(ctx);
+    }
     wf_pool_give(ctx, work, bytes);
     return WF_OK;
 }

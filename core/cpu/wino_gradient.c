@@ -123,18 +123,20 @@ static void run_unit(const grad *g, int64_t unit, float *work)
             store_square(g, sums + c * g->sum_step, o, channel + c, phase, add);
 }
 
-static void run_round(const grad *g, int team, float *work)
+static void run_round(const wf_ctx *ctx, const grad *g, int team, float *work)
 {
-#pragma omp parallel num_threads(team)
-    {
-#pragma omp for schedule(static)
-        for (int64_t t = 0; t < g->tiles; t++)
-            wf_wino_gradient_tile(g->p, g->dy, g->zeros, g->first + t,
-                                  g->values + t / BLOCK_TILES * g->values_step + t % BLOCK_TILES * WINO_PANEL,
-                                  g->point_step, g->panel_step);
-#pragma omp for schedule(dynamic)
-        for (int64_t unit = 0; unit < g->units; unit++)
+    const int64_t turn = wf_cpu_turn(ctx, g->units);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t t = 0; t < g->tiles; t++)
+        wf_wino_gradient_tile(g->p, g->dy, g->zeros, g->first + t,
+                              g->values + t / BLOCK_TILES * g->values_step + t % BLOCK_TILES * WINO_PANEL,
+                              g->point_step, g->panel_step);
+    for (int64_t first = 0; first < g->units; first += turn) {
+        const int64_t last = wf_cpu_min(first + turn, g->units);
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+        for (int64_t unit = first; unit < last; unit++)
             run_unit(g, unit, work + omp_get_thread_num() * g->work);
+        wf_ctx_progress(ctx);
     }
 }
 
@@ -154,7 +156,7 @@ wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *p, const float *x, const 
     const int64_t round = g.tiles;
     for (; g.first < p->tiles; g.first += round) {
         g.tiles = wf_cpu_min(round, p->tiles - g.first);
-        run_round(&g, team, g.values + values);
+        run_round(ctx, &g, team, g.values + values);
     }
     wf_pool_give(ctx, work, bytes);
     return WF_OK;
