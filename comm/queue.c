@@ -259,6 +259,14 @@ void wf_queue_close(wf_comm *comm)
         wf_log(WF_LOG_ERROR, "%s", wf_error_message());
 }
 
+/* Who waits in a call of the main program hears of it there. */
+static wf_status fail_together(wf_comm *comm, const wf_comm *beside)
+{
+    if (comm->control)
+        wf_control_tell(comm, beside->dead, beside->death);
+    return wf_failure_inherit(comm, beside);
+}
+
 wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job)
 {
     wf_comm *beside = comm->beside ? comm->beside : comm;
@@ -271,7 +279,7 @@ wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job)
     comm->traffic.messages += beside->traffic.messages - before.messages;
     comm->traffic.collectives += beside->traffic.collectives - before.collectives;
     comm->traffic.bytes_copied += beside->traffic.bytes_copied - before.bytes_copied;
-    return status != WF_OK && beside->dead && !comm->dead ? wf_failure_inherit(comm, beside) : status;
+    return status != WF_OK && beside->dead && !comm->dead ? fail_together(comm, beside) : status;
 }
 
 void wf_copied_beside(wf_comm *comm, size_t bytes)

@@ -1,5 +1,6 @@
 /* A rank that does not come: run with a short WEFT_TIMEOUT_MS. */
 #include "comm/comm_author.h"
+#include "comm/queue_author.h"
 #include "core/config_author.h"
 #include "tests/comm_cases.h"
 
@@ -60,6 +61,37 @@ static void missing_message(void)
     WF_EXPECT_OK(wf_barrier(world));
 }
 
+static wf_comm *summed;
+
+static wf_status sum_task(wf_task *task)
+{
+    static float values[8];
+    static const int64_t offset[2] = {0, 8};
+    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+    return wf_reduce_beside(summed, &job);
+}
+
+/* A sum beside the computation, which one rank does not start. */
+static void missing_in_a_task(void)
+{
+    for (int i = 0; size > 1 && i < 2; i++) {
+        const int missing = i == 0 ? size - 1 : 0;
+        wf_task task = {.run = sum_task};
+        wf_status status;
+        summed = wf_comm_split(world, 0, 0);
+        WF_EXPECT_OK(wf_queue_open(summed));
+        if (rank == missing) {
+            status = stay_away(summed);
+        } else {
+            wf_queue_add(summed, &task);
+            status = wf_queue_wait(summed);
+        }
+        expect_timeout(status, missing, "allreduce_raw(f32 [8], sum)");
+        WF_EXPECT_OK(wf_comm_close(summed));
+        WF_EXPECT_OK(wf_barrier(world));
+    }
+}
+
 /* Rank 0, which settles disputes, hears nothing for a while. */
 static void deaf_first_rank(void)
 {
@@ -86,6 +118,7 @@ int main(int argc, char **argv)
     const int status = test_main(argc, argv,
                                  (test_case[]){{"missing_in_a_collective", missing_in_a_collective},
                                                {"missing_message", missing_message},
+                                               {"missing_in_a_task", missing_in_a_task},
                                                {"deaf_first_rank", deaf_first_rank},
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));
