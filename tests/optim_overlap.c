@@ -149,7 +149,7 @@ static void expect_equal_on_ranks(const char *what, int64_t n, const double *val
 
 static void same_bits(bool sync)
 {
-    for (int r = 0; r < COUNT(reducers); r++) {
+    for (int r = 0; r < COUNT(reducers); r += sync ? 3 : 1) {
         int64_t n = 0;
         open_comm(reducers[r], "cpu");
         double *blocking = trained_with(sync, (wf_multi_node_opts){.no_overlap = true}, &n);
@@ -368,7 +368,7 @@ static wf_status fail_on_the_last(void)
 /* Buckets are under way on all ranks when one of them fails. */
 static void one_rank_fails(void)
 {
-    for (int r = 0; r < COUNT(reducers); r++) {
+    for (int r = 0; r < COUNT(reducers); r += 3) {
         open_comm(reducers[r], "cpu");
         parts p = parts_new(200000, 2, (wf_multi_node_opts){.bucket_bytes = 1, .first_bucket_bytes = 1});
         meanwhile = fail_on_the_last;
