@@ -13,7 +13,7 @@
 #define WF_GRACE_MS     1000  /* how long ranks wait to agree on one error */
 #define WF_TAGS         16384 /* of users; collectives use the next as many */
 #define WF_SMALL_BYTES  32768
-#define WF_REDUCE_PIECE ((int64_t)4 << 20)
+#define WF_REDUCE_PIECE ((int64_t)1 << 20)
 #define WF_BCAST_PIECE  ((size_t)128 << 10)
 #define WF_HOST_BLOCKS  64
 

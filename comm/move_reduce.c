@@ -3,16 +3,18 @@
 #include <string.h>
 
 #define LEAST_BLOCK 4096 /* elements */
+#define AHEAD       4 /* pieces on their way at once: a rank that looks at its messages only now and then keeps a link busy \
+                       */
 
 /* Long vectors: the vector is cut into pieces, each piece into one block per rank. Every rank receives its block of a
- * piece from all others, combines the copies in rank order, and sends the result on; the next piece is already on its
- * way meanwhile. */
+ * piece from all others, combines the copies in rank order, and sends the result on; the next pieces are already on
+ * their way meanwhile. */
 typedef struct plan {
     wf_comm *comm;
     const char *x;
     char *y;   /* the result; not used where it is not wanted on this rank */
     char *own; /* where it is not: the combined blocks of this rank, one after the other */
-    char *work[2];
+    char *work[AHEAD];
     const void **in;
     int64_t count, piece;
     size_t size, slot; /* bytes of an element, of the longest block */
@@ -42,7 +44,7 @@ static wf_status spread_piece(const plan *p, int64_t k)
     block_of(p, k, comm->rank, &at, &bytes);
     for (int step = 1; step < comm->size; step++) {
         const int from = (comm->rank + comm->size - step) % comm->size;
-        WF_TRY(wf_batch_recv(&comm->batch, p->work[k % 2] + (size_t)from * p->slot, bytes, from));
+        WF_TRY(wf_batch_recv(&comm->batch, p->work[k % AHEAD] + (size_t)from * p->slot, bytes, from));
     }
     for (int step = 1; step < comm->size; step++) {
         const int to = (comm->rank + step) % comm->size;
@@ -58,7 +60,7 @@ static wf_status combine_piece(const plan *p, int64_t k, char **result)
     size_t at, bytes;
     block_of(p, k, comm->rank, &at, &bytes);
     for (int r = 0; r < comm->size; r++)
-        p->in[r] = r == comm->rank ? p->x + at : p->work[k % 2] + (size_t)r * p->slot;
+        p->in[r] = r == comm->rank ? p->x + at : p->work[k % AHEAD] + (size_t)r * p->slot;
     *result = p->own ? p->own + (size_t)k * p->slot : p->y + at;
     return wf_combine(comm->family->ctx, p->op, p->dtype, comm->size, p->in, *result, (int64_t)(bytes / p->size));
 }
@@ -87,20 +89,18 @@ static wf_status run_pieces(const plan *p)
 {
     wf_batch *batch = &p->comm->batch;
     const int64_t pieces = pieces_of(p);
-    int first = 0, last = 0;
+    int first[AHEAD], last[AHEAD]; /* transfers that spread a piece */
+    int64_t spread = 0;
     char *result;
-    WF_TRY(spread_piece(p, 0));
-    last = batch->count;
     for (int64_t k = 0; k < pieces; k++) {
-        const int next = batch->count;
-        if (k + 1 < pieces)
-            WF_TRY(spread_piece(p, k + 1));
-        const int next_last = batch->count;
-        WF_TRY(wf_batch_wait(batch, first, last));
+        for (; spread < pieces && spread < k + AHEAD; spread++) {
+            first[spread % AHEAD] = batch->count;
+            WF_TRY(spread_piece(p, spread));
+            last[spread % AHEAD] = batch->count;
+        }
+        WF_TRY(wf_batch_wait(batch, first[k % AHEAD], last[k % AHEAD]));
         WF_TRY(combine_piece(p, k, &result));
         WF_TRY(collect_piece(p, k, result));
-        first = next;
-        last = next_last;
     }
     return wf_batch_wait_all(batch);
 }
@@ -121,9 +121,9 @@ static wf_status reduce_long(plan *p)
     const size_t work = (size_t)size * p->slot, own = wanted ? 0 : (size_t)pieces_of(p) * p->slot;
     void *memory, *rest, *in;
     wf_status status;
-    WF_TRY(wf_host_take(comm, 2 * work, &memory));
-    p->work[0] = memory;
-    p->work[1] = p->work[0] + work;
+    WF_TRY(wf_host_take(comm, AHEAD * work, &memory));
+    for (int i = 0; i < AHEAD; i++)
+        p->work[i] = (char *)memory + (size_t)i * work;
     rest = in = NULL;
     WF_TRY_OUT(wf_host_take(comm, own, &rest));
     WF_TRY_OUT(wf_host_take(comm, table, &in));
@@ -133,7 +133,7 @@ static wf_status reduce_long(plan *p)
 out:
     wf_host_give(comm, in, table);
     wf_host_give(comm, rest, own);
-    wf_host_give(comm, memory, 2 * work);
+    wf_host_give(comm, memory, AHEAD * work);
     return status;
 }
 

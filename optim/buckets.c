@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#define BUCKET_BYTES       ((int64_t)4 << 20)
+#define BUCKET_BYTES       ((int64_t)8 << 20)
 #define FIRST_BUCKET_BYTES ((int64_t)1 << 20)
 
 /* --- the tail ---------------------------------------------------------------------------------------------------- */

@@ -104,14 +104,14 @@ static void local_ref(void)
     local_on("ref");
 }
 
-static void multi_node_with(const char *what, bool sync)
+static void multi_node_with(const char *what, bool sync, wf_multi_node_opts opts)
 {
     wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_layer *net = net_new(ctx);
     if (sync)
         WF_EXPECT_OK(wf_to_sync_batchnorm(net, comm));
-    wf_optim *optim = wf_multi_node(comm, wf_adam(net, (wf_adam_opts){0}));
+    wf_optim *optim = wf_multi_node_with(comm, wf_adam(net, (wf_adam_opts){0}), opts);
     loop(what, ctx, net, optim);
     wf_optim_free(optim);
     wf_layer_free(net);
@@ -120,12 +120,18 @@ static void multi_node_with(const char *what, bool sync)
 
 static void multi_node(void)
 {
-    multi_node_with("multi-node", false);
+    multi_node_with("multi-node", false, (wf_multi_node_opts){0});
+}
+
+static void buckets(void)
+{
+    const wf_multi_node_opts opts = {.bucket_bytes = 1000, .first_bucket_bytes = 1, .wire = WF_BF16};
+    multi_node_with("buckets in bf16", false, opts);
 }
 
 static void sync_bn(void)
 {
-    multi_node_with("synchronised batch normalisation", true);
+    multi_node_with("synchronised batch normalisation", true, (wf_multi_node_opts){.bucket_bytes = 1});
 }
 
 static void channel_parallel(void)
@@ -156,6 +162,7 @@ int main(int argc, char **argv)
                      (test_case[]){{"local_cpu", local_cpu},
                                    {"local_ref", local_ref},
                                    {"multi_node", multi_node},
+                                   {"buckets", buckets},
                                    {"sync_bn", sync_bn},
                                    {"channel_parallel", channel_parallel},
                                    {0}});

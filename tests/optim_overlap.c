@@ -346,7 +346,7 @@ static wf_status wait_for_buckets(void)
 static void progress_in_backward(void)
 {
     open_comm("flat", "cpu");
-    parts p = parts_new(100000, 2, (wf_multi_node_opts){.bucket_bytes = 1, .first_bucket_bytes = 1});
+    parts p = parts_new(300000, 2, (wf_multi_node_opts){.bucket_bytes = 1, .first_bucket_bytes = 1});
     meanwhile = wait_for_buckets;
     for (int step = 1; step <= STEPS; step++) {
         WF_EXPECT_OK(wf_optim_step(p.optim, mean_of(loss_with_a_gap(&p), 1)));
