@@ -46,9 +46,9 @@ typedef struct wf_queue wf_queue;
 typedef struct wf_family {
     wf_ctx *ctx;
     int64_t members;
-    bool headless; /* the first communicator is closed */
+    bool headless;                         /* the first communicator is closed */
     wf_host_block host[2][WF_HOST_BLOCKS]; /* of the main program, of tasks */
-    wf_queue *queue; /* NULL until a communicator is opened for tasks */
+    wf_queue *queue;                       /* NULL until a communicator is opened for tasks */
 } wf_family;
 
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */

@@ -3,8 +3,9 @@
 #include <string.h>
 
 #define LEAST_BLOCK 4096 /* elements */
-#define AHEAD       4 /* pieces on their way at once: a rank that looks at its messages only now and then keeps a link busy \
-                       */
+#define AHEAD                                                                                                          \
+    4 /* pieces on their way at once: a rank that looks at its messages only now and then keeps a link busy            \
+       */
 
 /* Long vectors: the vector is cut into pieces, each piece into one block per rank. Every rank receives its block of a
  * piece from all others, combines the copies in rank order, and sends the result on; the next pieces are already on

@@ -74,9 +74,9 @@ struct wf_buckets {
     int64_t n_runs;
     wf_bucket *bucket;
     int64_t n, started;
-    int64_t *bucket_of;     /* by place in the flat buffer; -1: not summed over ranks */
-    int64_t *offset;        /* of the flat buffer: of the gradients, the tail, and its end */
-    void *narrow;           /* room for the longest bucket in the wire's type, where that is not the gradients' own */
+    int64_t *bucket_of; /* by place in the flat buffer; -1: not summed over ranks */
+    int64_t *offset;    /* of the flat buffer: of the gradients, the tail, and its end */
+    void *narrow;       /* room for the longest bucket in the wire's type, where that is not the gradients' own */
     size_t narrow_bytes;
     int64_t *narrow_offset; /* of the bucket in it */
     double tail[WF_TAIL];
