@@ -27,11 +27,11 @@ struct wf_queue {
     wf_ctx *ctx;
     wf_task *first, *last;
     ucontext_t main, tasks;
-    bool begun;  /* tasks have a stack with something on it */
-    bool within; /* a task has the processor */
-    bool waited; /* the main program has nothing else to do: a task that waits keeps the processor */
+    bool begun;          /* tasks have a stack with something on it */
+    bool within;         /* a task has the processor */
+    bool waited;         /* the main program has nothing else to do: a task that waits keeps the processor */
     const char *watched; /* what the watchdog has to know of whoever does not have the processor */
-    char *stack; /* above a page that cannot be touched */
+    char *stack;         /* above a page that cannot be touched */
     wf_errors *errors;
     wf_status status;
     char message[WF_FAILURE_TEXT];

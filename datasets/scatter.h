@@ -51,7 +51,9 @@ wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64
 
 /* The place of the call is noted (core/site.h). */
 #ifndef WF_LIBRARY
-#define wf_scatter_dataset(...) WF_SITE_OF(wf_dataset, wf_scatter_dataset(__VA_ARGS__))
-#define wf_scatter_index(...)   WF_SITE(wf_scatter_index(__VA_ARGS__))
+#define wf_scatter_dataset(...)      WF_SITE_OF(wf_dataset, wf_scatter_dataset(__VA_ARGS__))
+#define wf_mesh_scatter_dataset(...) WF_SITE_OF(wf_dataset, wf_mesh_scatter_dataset(__VA_ARGS__))
+#define wf_joined_dataset(...)       WF_SITE_OF(wf_dataset, wf_joined_dataset(__VA_ARGS__))
+#define wf_scatter_index(...)        WF_SITE(wf_scatter_index(__VA_ARGS__))
 #endif
 #endif

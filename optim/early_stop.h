@@ -29,4 +29,9 @@ double wf_early_stop_best(const wf_early_stop *stop);
 #ifdef __cplusplus
 }
 #endif
+
+/* The place of the call is noted (core/site.h). */
+#ifndef WF_LIBRARY
+#define wf_early_stop_observe(...) WF_SITE(wf_early_stop_observe(__VA_ARGS__))
+#endif
 #endif

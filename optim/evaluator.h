@@ -61,6 +61,7 @@ wf_status wf_allreduce_persistent(wf_comm *comm, wf_layer *model, double weight)
 /* The place of the call is noted (core/site.h). */
 #ifndef WF_LIBRARY
 #define wf_evaluator_finish(...)     WF_SITE(wf_evaluator_finish(__VA_ARGS__))
+#define wf_evaluate_all(...)         WF_SITE(wf_evaluate_all(__VA_ARGS__))
 #define wf_allreduce_persistent(...) WF_SITE(wf_allreduce_persistent(__VA_ARGS__))
 #endif
 #endif

@@ -57,7 +57,9 @@ wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi
 
 /* The place of the call is noted (core/site.h). */
 #ifndef WF_LIBRARY
-#define wf_multi_node(...)      WF_SITE_OF(wf_optim, wf_multi_node(__VA_ARGS__))
-#define wf_mesh_multi_node(...) WF_SITE_OF(wf_optim, wf_mesh_multi_node(__VA_ARGS__))
+#define wf_multi_node(...)           WF_SITE_OF(wf_optim, wf_multi_node(__VA_ARGS__))
+#define wf_mesh_multi_node(...)      WF_SITE_OF(wf_optim, wf_mesh_multi_node(__VA_ARGS__))
+#define wf_multi_node_with(...)      WF_SITE_OF(wf_optim, wf_multi_node_with(__VA_ARGS__))
+#define wf_mesh_multi_node_with(...) WF_SITE_OF(wf_optim, wf_mesh_multi_node_with(__VA_ARGS__))
 #endif
 #endif

@@ -6,8 +6,8 @@
  *     overlap     sums while backward goes on
  *     bf16, f16   the same with half the bytes
  *
- *     mpirun -np 2 --bind-to none bench_overlap --model dcgan --batch 64
- *     tests/cluster.sh -r 1gbit -n 1 mpirun bench_overlap --model vgg --batch 64 --width 24
+ *     mpirun -np 2 --bind-to none bench_gradients --model dcgan --batch 64
+ *     tests/cluster.sh -r 1gbit -n 1 mpirun bench_gradients --model vgg --batch 64 --width 24
  *
  * Prints medians of all rounds, and the ratios that matter: a step with overlap to the longer of computation and
  * communication, to one without overlap, and to one alone.
