@@ -162,6 +162,9 @@ bool wf_batch_cancel(wf_batch *batch)
         }
         sched_yield();
     } while (left && wf_now_ns() < end);
+    for (int i = batch->head; i < batch->count; i++)
+        if (!batch->transfer[i].done)
+            wf_pool_hold(batch->comm->family->ctx, batch->transfer[i].data);
     batch->count = batch->head = 0;
     return !left;
 }

@@ -221,6 +221,8 @@ wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, bool verdict, const char *text);
 /* A communicator that this one was split from is dead. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
+/* Before it closes: it is dead if one that it was split from is, though nothing was called on it since. */
+void wf_failure_settle(wf_comm *comm);
 
 /* --- queue.c ---------------------------------------------------------------------------------------------------------
  */

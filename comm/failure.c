@@ -4,16 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
+static void mark(wf_comm *comm, wf_status status, const char *text)
+{
+    comm->dead = status;
+    snprintf(comm->death, sizeof comm->death, "%s", text);
+    if (!comm->control)
+        return;
+    wf_recorder_error(text);
+    wf_mpi_broken();
+}
+
 static wf_status die(wf_comm *comm, wf_status status, const char *text)
 {
-    if (!comm->dead) {
-        comm->dead = status;
-        snprintf(comm->death, sizeof comm->death, "%s", text);
-        if (comm->control) {
-            wf_recorder_error(text);
-            wf_mpi_broken();
-        }
-    }
+    if (!comm->dead)
+        mark(comm, status, text);
     return WF_RAISE(comm->dead, "%s", comm->death);
 }
 
@@ -78,4 +82,11 @@ wf_status wf_comm_alive(wf_comm *comm)
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from)
 {
     return die(comm, from->dead, from->death);
+}
+
+void wf_failure_settle(wf_comm *comm)
+{
+    for (const wf_comm *from = comm->parent; from && !comm->dead; from = from->parent)
+        if (from->dead)
+            mark(comm, from->dead, from->death);
 }

@@ -130,6 +130,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
 
 static void disconnect(wf_comm *comm)
 {
+    wf_failure_settle(comm);
     wf_queue_close(comm);
     wf_levels_close(comm);
     wf_mesh_clear(&comm->mesh);

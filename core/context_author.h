@@ -55,6 +55,9 @@ void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
  * Main thread only. Workspace of a kernel is taken and given within the slot. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
+/* The block that this address is in is never used again, nor freed with the context, whoever gives it back: something
+ * outside may still read or write there. Addresses outside the pool are nobody's business. */
+void wf_pool_hold(wf_ctx *ctx, const void *data);
 
 /* malloc, calloc and realloc of the library on its main thread: counted. NULL and a recorded WF_ERR_MEMORY on failure.
  */

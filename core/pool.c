@@ -11,7 +11,8 @@ typedef struct block {
     void *data;
     size_t bytes;
     int class;
-    struct block *next; /* free list of its class, or of unused block records */
+    bool held;          /* stays out of use for good */
+    struct block *next; /* free list of its class, or of held blocks */
 } block;
 
 /* Open addressing by address; blocks are never returned to the system before the end, so nothing is ever removed. */
@@ -28,6 +29,9 @@ struct wf_pool {
     size_t n_chunks;
 };
 
+/* Of pools that are gone: in sight of a leak checker. */
+static block *held;
+
 wf_pool *wf_pool_new(wf_ctx *ctx)
 {
     wf_pool *pool = calloc(1, sizeof *pool);
@@ -39,13 +43,21 @@ wf_pool *wf_pool_new(wf_ctx *ctx)
     return pool;
 }
 
+static void free_block(wf_pool *pool, block *b)
+{
+    if (b && b->held) {
+        b->next = held;
+        held = b;
+    } else if (b) {
+        pool->ctx->k->release(pool->ctx, b->data, b->bytes);
+        free(b);
+    }
+}
+
 void wf_pool_free(wf_pool *pool)
 {
     for (size_t i = 0; i < pool->capacity; i++)
-        if (pool->table[i]) {
-            pool->ctx->k->release(pool->ctx, pool->table[i]->data, pool->table[i]->bytes);
-            free(pool->table[i]);
-        }
+        free_block(pool, pool->table[i]);
     for (size_t i = 0; i < pool->n_chunks; i++)
         free(pool->chunks[i]);
     free(pool->chunks);
@@ -147,9 +159,33 @@ void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes)
         return;
     wf_pool *pool = ctx->pool;
     block *b = pool->table[slot_of(pool, data)];
+    pool->counters.bytes_in_use -= b->bytes;
+    if (b->held)
+        return;
     b->next = pool->free[b->class];
     pool->free[b->class] = b;
-    pool->counters.bytes_in_use -= b->bytes;
+}
+
+/* A block that is free already leaves its list. */
+static void hold(wf_pool *pool, block *b)
+{
+    block **at = &pool->free[b->class];
+    b->held = true;
+    while (*at && *at != b)
+        at = &(*at)->next;
+    if (*at)
+        *at = b->next;
+}
+
+void wf_pool_hold(wf_ctx *ctx, const void *data)
+{
+    wf_pool *pool = ctx->pool;
+    const uintptr_t address = (uintptr_t)data;
+    for (size_t i = 0; i < pool->capacity; i++) {
+        block *b = pool->table[i];
+        if (b && !b->held && (uintptr_t)b->data <= address && address < (uintptr_t)b->data + b->bytes)
+            hold(pool, b);
+    }
 }
 
 static void *counted(wf_ctx *ctx, void *p, size_t bytes)

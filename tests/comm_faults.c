@@ -1,9 +1,12 @@
 /* What goes wrong: every case gives the same error on all ranks, in bounded time, and leaves the communicator dead and
  * everything else alive. Each case runs on a communicator of its own, with every rank in turn as the culprit. */
 #include "comm/comm_author.h"
+#include "comm/queue_author.h"
+#include "core/context_author.h"
 #include "tests/comm_cases.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #define TEXT  700
 #define PLACE " at comm_faults.c:"
@@ -311,6 +314,102 @@ static void arguments(void)
     WF_EXPECT(!wf_comm_split(NULL, 0, 0) && wf_comm_close(NULL) == WF_OK, "NULL communicators");
 }
 
+/* --- tasks that a failure meets on their way ---------------------------------------------------------------------- */
+
+static wf_comm *torn;
+static wf_tensor *cargo;
+
+static wf_status meet(wf_task *task)
+{
+    return wf_barrier(torn);
+}
+
+/* What was split from a dead communicator says no farewell when it closes: those that are in a call of it learn of the
+ * failure alone. */
+static void closed_after_a_failure(void)
+{
+    for (int culprit = 0; size > 1 && culprit < size; culprit++) {
+        wf_comm *comm = wf_comm_split(world, 0, 0);
+        wf_task task = {.run = meet};
+        torn = wf_comm_split(comm, 0, 0);
+        WF_EXPECT_OK(wf_queue_open(torn));
+        if (rank != culprit) {
+            wf_queue_add(torn, &task);
+            wf_ctx_progress(ctx);
+        }
+        WF_EXPECT_OK(wf_barrier(world));
+        if (rank != culprit)
+            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        wf_status status =
+            rank == culprit ? wf_comm_post_failure(comm, WF_RAISE(WF_ERR_IO, "the disk is full")) : WF_OK;
+        if (rank == culprit)
+            WF_EXPECT_OK(wf_comm_close(torn));
+        else
+            status = wf_queue_wait(torn);
+        expect_same(status, WF_ERR_IO, "the disk is full", "closed after a failure", culprit);
+        if (rank != culprit)
+            WF_EXPECT_OK(wf_comm_close(torn));
+        WF_EXPECT_OK(wf_comm_close(comm));
+    }
+}
+
+static wf_status move_cargo(wf_task *task)
+{
+    return rank == 1 ? wf_send(torn, cargo, 0, 5) : wf_recv(torn, cargo, 1, 5);
+}
+
+static wf_tensor *filled(double value)
+{
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE((int64_t)4 << 20));
+    WF_EXPECT_OK(wf_tensor_fill(x, value));
+    return x;
+}
+
+static void expect_filled(const wf_tensor *x, float value)
+{
+    const size_t bytes = wf_tensor_bytes(x), count = bytes / sizeof value;
+    float *found = malloc(bytes);
+    size_t same = 0;
+    WF_EXPECT_OK(wf_tensor_export(x, found, bytes));
+    while (same < count && found[same] == value)
+        same++;
+    WF_EXPECT(same == count, "element %zu is %g, not %g: a message wrote into memory that was given back", same,
+              same < count ? found[same] : 0, value);
+    free(found);
+}
+
+/* Rank 1 begins to send and then computes; rank 0 receives a part and fails. What arrives later must not meet the
+ * tensor that is made next. */
+static void memory_of_unfinished_messages(void)
+{
+    if (size < 2)
+        return;
+    wf_task task = {.run = move_cargo};
+    torn = wf_comm_split(world, 0, 0);
+    WF_EXPECT_OK(wf_queue_open(torn));
+    cargo = filled(rank == 1 ? 3 : 0);
+    if (rank < 2)
+        wf_queue_add(torn, &task);
+    if (rank == 1)
+        wf_ctx_progress(ctx);
+    WF_EXPECT_OK(wf_barrier(world));
+    for (int i = 0; rank == 0 && i < 200; i++)
+        wf_ctx_progress(ctx);
+    if (rank == 0)
+        WF_EXPECT(wf_comm_post_failure(torn, WF_RAISE(WF_ERR_IO, "a torn message")) == WF_ERR_IO, "no failure");
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+    wf_queue_end(torn);
+    wf_error_clear();
+    wf_tensor_free(cargo);
+    wf_tensor *next = filled(7);
+    for (int i = 0; i < 100; i++)
+        WF_EXPECT_OK(wf_barrier(world));
+    expect_filled(next, 7);
+    wf_tensor_free(next);
+    WF_EXPECT_OK(wf_comm_close(torn));
+}
+
 static void expect_no_comm(const char *name, wf_ctx_opts opts, wf_status code, const char *part)
 {
     wf_comm *comm = wf_comm_open_with(NULL, NULL, name, opts);
@@ -347,8 +446,10 @@ int main(int argc, char **argv)
                                  (test_case[]){{"disagreements", disagreements},
                                                {"closed_early", closed_early},
                                                {"closed_in_any_order", closed_in_any_order},
+                                               {"closed_after_a_failure", closed_after_a_failure},
                                                {"failures_of_one", failures_of_one},
                                                {"messages_that_do_not_fit", messages_that_do_not_fit},
+                                               {"memory_of_unfinished_messages", memory_of_unfinished_messages},
                                                {"arguments", arguments},
                                                {"names", names},
                                                {0}});
