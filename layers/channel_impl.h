@@ -9,8 +9,9 @@
 /* The channels (dimension 1) of a layer's input or output. */
 typedef struct wf_channel_side {
     const wf_mesh *mesh;
+    int size, rank; /* of the group that shares the channels, and in it: the channel axis, or this rank alone */
     int64_t channels;
-    wf_range *part; /* for each rank of the channel axis: what it computes with, or adds to */
+    wf_range *part; /* for each rank of the group: what it computes with, or adds to */
     bool apart;     /* the parts follow each other and are everything: they are not to be summed */
 } wf_channel_side;
 
@@ -22,13 +23,14 @@ typedef struct wf_channel_split {
     const int64_t *part_cut; /* of the outputs' parts, where they are apart */
     int64_t groups;
     bool by_input; /* dimension 0 of the weights are the inputs: transposed convolution */
-    int rank;      /* along the channel axis */
+    int rank;      /* in the group */
 } wf_channel_split;
 
 typedef struct wf_channel_opts {
     int64_t in, out, groups;
     double growth; /* output pixels for each input pixel */
     bool by_input, replicate;
+    bool whole; /* every rank computes with all channels, whatever the mesh */
     wf_form form;
 } wf_channel_opts;
 
@@ -40,7 +42,7 @@ wf_range wf_channel_inputs(const wf_channel_split *split);
 wf_range wf_channel_outputs(const wf_channel_split *split);
 wf_range wf_channel_biases(const wf_channel_split *split);
 
-/* There is more than one rank along the channel axis. */
+/* More than one rank shares the channels. */
 bool wf_channel_is_split(const wf_channel_split *split);
 
 /* Makes a parameter that has no value yet the part `box` of what it was. `cut`: other ranks of the channel axis hold
@@ -54,6 +56,13 @@ wf_status wf_channel_check_input(const wf_layer *layer, const char *name, const 
                                  const int64_t **cut) WF_NODISCARD;
 /* The layout of a tensor of this local shape that has x's samples, and `channels` channels cut at `cut`. */
 wf_layout wf_channel_layout(const wf_mesh *mesh, const wf_var *x, wf_shape local, int64_t channels, const int64_t *cut);
+
+/* Some rank's part is not what it holds: channels move. The same on every rank. */
+bool wf_channel_moves(const wf_channel_side *side, const int64_t *cut);
+/* What each rank of the group holds: `size` ranges in memory of the pool, to be given back. */
+wf_status wf_channel_held(const wf_channel_side *side, const int64_t *cut, wf_ctx *ctx, wf_range **held) WF_NODISCARD;
+/* Channels of all parts together. */
+int64_t wf_channel_width(const wf_channel_side *side);
 
 /* This rank's part of a tensor held as `cut` says: dense, channels-last from rank 3 on; a handle to be freed.
  * Collective. */

@@ -1,14 +1,9 @@
 /* Channels on the way between how a tensor is held and what the ranks compute with. */
 #include "layers/channel_impl.h"
 
-static int group_size(const wf_channel_side *side)
-{
-    return wf_mesh_size(side->mesh, WF_AXIS_CHANNEL);
-}
-
 static wf_range own_part(const wf_channel_side *side)
 {
-    return side->part[wf_mesh_rank(side->mesh, WF_AXIS_CHANNEL)];
+    return side->part[side->rank];
 }
 
 /* What a rank holds. */
@@ -22,13 +17,20 @@ static bool ranges_equal(wf_range a, wf_range b)
     return a.lo == b.lo && a.hi == b.hi;
 }
 
-/* Every rank holds just its part; all ranks come to the same answer. */
-static bool held_are_parts(const wf_channel_side *side, const int64_t *cut)
+bool wf_channel_moves(const wf_channel_side *side, const int64_t *cut)
 {
-    for (int r = 0; r < group_size(side); r++)
+    for (int r = 0; r < side->size; r++)
         if (!ranges_equal(held_by(side, cut, r), side->part[r]))
-            return false;
-    return true;
+            return true;
+    return false;
+}
+
+int64_t wf_channel_width(const wf_channel_side *side)
+{
+    int64_t width = 0;
+    for (int r = 0; r < side->size; r++)
+        width += side->part[r].hi - side->part[r].lo;
+    return width;
 }
 
 static wf_order order_of(int rank)
@@ -76,14 +78,13 @@ static wf_exchange *exchange_of(const wf_channel_side *side, const wf_tensor *x,
     return wf_mesh_exchange(side->mesh, &from, &to, x->dtype, order_of(x->shape.rank));
 }
 
-/* What the ranks hold as ranges, in pool memory. */
-static wf_status held_ranges(const wf_channel_side *side, const int64_t *cut, wf_ctx *ctx, wf_range **ranges)
+wf_status wf_channel_held(const wf_channel_side *side, const int64_t *cut, wf_ctx *ctx, wf_range **held)
 {
     void *memory = NULL;
-    WF_TRY(wf_pool_take(ctx, (size_t)group_size(side) * sizeof **ranges, &memory));
-    *ranges = memory;
-    for (int r = 0; r < group_size(side); r++)
-        (*ranges)[r] = held_by(side, cut, r);
+    WF_TRY(wf_pool_take(ctx, (size_t)side->size * sizeof **held, &memory));
+    *held = memory;
+    for (int r = 0; r < side->size; r++)
+        (*held)[r] = held_by(side, cut, r);
     return WF_OK;
 }
 
@@ -99,10 +100,10 @@ static wf_status move(const wf_channel_side *side, const int64_t *cut, direction
     wf_range *held = NULL;
     WF_NEED(from);
     WF_NEED(to);
-    WF_TRY(held_ranges(side, cut, from->ctx, &held));
+    WF_TRY(wf_channel_held(side, cut, from->ctx, &held));
     wf_exchange *exchange =
         way == PART_TO_HELD ? exchange_of(side, from, side->part, held) : exchange_of(side, from, held, side->part);
-    wf_pool_give(from->ctx, held, (size_t)group_size(side) * sizeof *held);
+    wf_pool_give(from->ctx, held, (size_t)side->size * sizeof *held);
     WF_NEED(exchange);
     if (way == PART_ADD_HELD)
         WF_TRY(wf_exchange_reverse_begin(exchange, from, to));
@@ -123,7 +124,7 @@ wf_tensor *wf_channel_take(const wf_channel_side *side, const int64_t *cut, cons
     const wf_range own = own_part(side);
     if (!held)
         return NULL;
-    if (held_are_parts(side, cut))
+    if (!wf_channel_moves(side, cut))
         return wf_tensor_dense(held, held->dtype, order_of(held->shape.rank));
     if (!cut)
         return wf_channel_pick(held, own.lo, own.hi);
@@ -156,8 +157,8 @@ out:
 
 static wf_tensor *put(const wf_channel_side *side, const int64_t *cut, const wf_tensor *part)
 {
-    const wf_range own = held_by(side, cut, wf_mesh_rank(side->mesh, WF_AXIS_CHANNEL));
-    if (held_are_parts(side, cut) && side->apart)
+    const wf_range own = held_by(side, cut, side->rank);
+    if (!wf_channel_moves(side, cut) && side->apart)
         return wf_tensor_alias(part);
     if (!cut && !side->apart)
         return sum_whole(side, part);
@@ -203,7 +204,7 @@ static wf_status check_axis(const wf_layer *layer, const char *name, const wf_la
                  (axis == WF_AXIS_CHANNEL || axis == WF_AXIS_DATA || !sharded),
              WF_ERR_SHAPE,
              "%s \"%s\" takes samples sharded over data and dimension 1 over channel, its input is %s; "
-             "wf_redistribute it first",
+             "wf_redistribute it first, or use wf_mesh_conv2d and the like, which take cut pixels too",
              name, wf_layer_path(layer), wf_layout_text(x, text));
     WF_CHECK(axis != WF_AXIS_CHANNEL || !sharded || x->cut[axis], WF_ERR_SHAPE,
              "%s \"%s\": the cut points of its input, %s, are not known to all ranks; wf_redistribute it first", name,

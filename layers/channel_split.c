@@ -138,16 +138,33 @@ static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_ch
     return WF_OK;
 }
 
+static wf_status split_whole(wf_channel_split *s, wf_ctx *ctx)
+{
+    s->in.part = wf_calloc(ctx, 1, sizeof(wf_range));
+    s->out.part = wf_calloc(ctx, 1, sizeof(wf_range));
+    if (!s->in.part || !s->out.part) {
+        wf_channel_split_free(s);
+        return wf_error_take("a list of parts", __FILE__, __LINE__);
+    }
+    s->in.part->hi = s->in.channels;
+    s->out.part->hi = s->out.channels;
+    s->in.apart = s->out.apart = true;
+    return WF_OK;
+}
+
 wf_status wf_channel_split_init(wf_channel_split *s, const char *name, const wf_mesh *mesh, const wf_channel_opts *o)
 {
-    const int size = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
+    const int size = o->whole ? 1 : wf_mesh_size(mesh, WF_AXIS_CHANNEL);
+    const int rank = o->whole ? 0 : wf_mesh_rank(mesh, WF_AXIS_CHANNEL);
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
     *s = (wf_channel_split){.name = name,
-                            .in = {.mesh = mesh, .channels = o->in},
-                            .out = {.mesh = mesh, .channels = o->out},
+                            .in = {.mesh = mesh, .size = size, .rank = rank, .channels = o->in},
+                            .out = {.mesh = mesh, .size = size, .rank = rank, .channels = o->out},
                             .groups = o->groups,
                             .by_input = o->by_input,
-                            .rank = wf_mesh_rank(mesh, WF_AXIS_CHANNEL)};
+                            .rank = rank};
+    if (o->whole)
+        return split_whole(s, ctx);
     WF_TRY(check(name, o));
     s->in.part = wf_calloc(ctx, (size_t)size, sizeof(wf_range));
     s->out.part = wf_calloc(ctx, (size_t)size, sizeof(wf_range));
@@ -184,7 +201,7 @@ wf_range wf_channel_biases(const wf_channel_split *s)
 
 bool wf_channel_is_split(const wf_channel_split *s)
 {
-    return wf_mesh_size(s->in.mesh, WF_AXIS_CHANNEL) > 1;
+    return s->in.size > 1;
 }
 
 void wf_channel_cut_param(wf_param *param, wf_box box, bool cut)

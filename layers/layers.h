@@ -10,6 +10,7 @@
 #include "layers/layer.h"
 #include "layers/linear.h"
 #include "layers/loss.h"
+#include "layers/mesh_conv.h"
 #include "layers/norm.h"
 #include "layers/parallelize.h"
 #include "layers/pool.h"

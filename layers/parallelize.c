@@ -5,6 +5,7 @@
 #include "layers/conv_impl.h"
 #include "layers/functions.h"
 #include "layers/linear_impl.h"
+#include "layers/mesh_conv.h"
 #include "layers/norm_impl.h"
 #include "layers/pool_impl.h"
 #include "layers/redistribute.h"
@@ -24,13 +25,28 @@ typedef struct walk {
 /* --- inputs ---------------------------------------------------------------------------------------------------------
  */
 
+/* Whole along what this axis cuts. */
+static void join(wf_layout *layout, int axis)
+{
+    const int d = layout->dim[axis];
+    layout->placement[axis] = WF_REPLICATED;
+    layout->dim[axis] = 0;
+    layout->cut[axis] = NULL;
+    layout->box.lo[d] = 0;
+    layout->box.hi[d] = layout->global.dim[d];
+}
+
 /* Cut along all spatial axes of the mesh, in balanced blocks where it is not cut yet. */
 static wf_var *cut_pixels(const wf_layer *layer, wf_var *x)
 {
     const wf_mesh *mesh = layer->prepare_mesh;
     wf_layout layout = x->value->layout, usual;
-    if (!layout.known || layout.mesh != mesh)
-        return wf_shard(x, mesh);
+    if (!layout.known || layout.mesh != mesh) {
+        WF_TRY_NULL(wf_mesh_layout_activation(mesh, layout.known ? layout.global : x->value->shape, &usual));
+        if (usual.placement[WF_AXIS_CHANNEL] == WF_SHARDED)
+            join(&usual, WF_AXIS_CHANNEL);
+        return wf_redistribute(x, usual);
+    }
     WF_TRY_NULL(wf_mesh_layout_activation(mesh, layout.global, &usual));
     bool same = true;
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++) {
@@ -43,23 +59,27 @@ static wf_var *cut_pixels(const wf_layer *layer, wf_var *x)
     return same ? x : wf_redistribute(x, layout);
 }
 
-/* Whole but for samples. */
-static wf_var *whole_samples(const wf_layer *layer, wf_var *x)
+/* Whole but for its first `cut` dimensions. */
+static wf_var *joined(wf_var *x, int cut)
 {
     wf_layout layout = x->value->layout;
     bool same = true;
-    for (int a = 0; layout.known && a < WF_AXES; a++) {
-        if (layout.placement[a] != WF_SHARDED || layout.dim[a] == 0)
-            continue;
-        const int d = layout.dim[a];
-        layout.placement[a] = WF_REPLICATED;
-        layout.dim[a] = 0;
-        layout.cut[a] = NULL;
-        layout.box.lo[d] = 0;
-        layout.box.hi[d] = layout.global.dim[d];
-        same = false;
-    }
+    for (int a = 0; layout.known && a < WF_AXES; a++)
+        if (layout.placement[a] == WF_SHARDED && layout.dim[a] >= cut) {
+            join(&layout, a);
+            same = false;
+        }
     return same ? x : wf_redistribute(x, layout);
+}
+
+static wf_var *whole_samples(const wf_layer *layer, wf_var *x)
+{
+    return joined(x, 1);
+}
+
+static wf_var *whole_pixels(const wf_layer *layer, wf_var *x)
+{
+    return joined(x, 2);
 }
 
 static void prepare_with(wf_layer *layer, const wf_mesh *mesh, wf_var *(*prepare)(const wf_layer *, wf_var *))
@@ -132,17 +152,22 @@ static wf_status swap_conv(wf_layer *layer, walk *w)
     static const conv_maker spatial[2][3] = {
         {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
         {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
+    static const conv_maker both[2][3] = {
+        {wf_mesh_conv1d, wf_mesh_conv2d, wf_mesh_conv3d},
+        {wf_mesh_conv_transpose1d, wf_mesh_conv_transpose2d, wf_mesh_conv_transpose3d}};
     const wf_conv_state *s = layer->state;
     const wf_conv_opts opts = s->opts;
-    const int form = s->transposed, nd = s->geom.nd - 1;
-    if (w->how & WF_PARALLEL_CHANNEL) {
-        WF_TRY(become(layer, channel[form][nd](w->mesh, opts)));
+    const bool by_channels = w->how & WF_PARALLEL_CHANNEL, by_pixels = w->how & WF_PARALLEL_SPATIAL;
+    const conv_maker make = (by_channels && by_pixels ? both
+                             : by_channels            ? channel
+                                                      : spatial)[s->transposed][s->geom.nd - 1];
+    if (!by_channels && !by_pixels)
+        return WF_OK;
+    WF_TRY(become(layer, make(w->mesh, opts)));
+    if (by_channels)
         w->sharded = !opts.replicate;
-    }
-    if (w->how & WF_PARALLEL_SPATIAL) {
-        WF_TRY(become(layer, spatial[form][nd](w->mesh, opts)));
+    if (by_pixels)
         prepare_with(layer, w->mesh, cut_pixels);
-    }
     return WF_OK;
 }
 
@@ -154,7 +179,7 @@ static wf_status swap_linear(wf_layer *layer, walk *w)
         w->sharded = !opts.replicate;
     }
     if (w->how & WF_PARALLEL_SPATIAL)
-        prepare_with(layer, w->mesh, whole_samples);
+        prepare_with(layer, w->mesh, w->how & WF_PARALLEL_CHANNEL ? whole_pixels : whole_samples);
     return WF_OK;
 }
 
@@ -227,8 +252,6 @@ wf_status wf_parallelize(wf_layer *model, const wf_mesh *mesh, unsigned how)
     WF_NEED(mesh);
     WF_CHECK(model->ctx == wf_comm_ctx(wf_mesh_world(mesh)), WF_ERR_ARGUMENT,
              "wf_parallelize: the model belongs to another context than the mesh; make it with wf_comm_ctx");
-    WF_CHECK(!(how & WF_PARALLEL_CHANNEL) || !(how & WF_PARALLEL_SPATIAL), WF_ERR_UNSUPPORTED,
-             "wf_parallelize splits channels or pixels, not both at once");
     if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
         how &= ~(unsigned)WF_PARALLEL_CHANNEL;
     walk w = {.mesh = mesh, .how = how};

@@ -28,15 +28,17 @@ typedef enum wf_parallel {
         4, /* normalisation with the statistics of all samples, not of those along one place of data */
 } wf_parallel;
 
-/* The model's layers become those of layers/channel.h or layers/spatial.h, with the options that they were made with.
+/* The model's layers become those of layers/channel.h or layers/spatial.h, or, split by channels and pixels at once, of
+ * layers/mesh_conv.h beside the others, with the options that they were made with.
  * What comes in is redistributed where a layer needs it: images that are whole are cut before the first spatial layer,
- * what is cut is gathered before wf_lambda(ctx, wf_flatten) and before wf_linear. Normalisation shares the statistics
- * of the pixels that it is cut along, always. The output of a channel-parallel layer stays sharded unless its options
- * say `replicate`. A module's own functions must take what is cut, or gather it (wf_unshard).
+ * what is cut is gathered before wf_lambda(ctx, wf_flatten) and before wf_linear (by channels: its pixels).
+ * Normalisation shares the statistics of the pixels that it is cut along, always. The output of a channel-parallel
+ * layer stays sharded unless its options say `replicate`. A module's own functions must take what is cut, or gather it
+ * (wf_unshard).
  *
- * WF_ERR_ARGUMENT: another context, or a layer has fewer channels than ranks. WF_ERR_UNSUPPORTED: channels and pixels
- * at once. After an error the model may be swapped in part and is to be freed. Train with wf_mesh_multi_node. The mesh
- * is borrowed and must outlive the model. Local, but every rank of the mesh swaps and applies the same model. */
+ * WF_ERR_ARGUMENT: another context, or a layer has fewer channels than ranks. After an error the model may be swapped
+ * in part and is to be freed. Train with wf_mesh_multi_node. The mesh is borrowed and must outlive the model. Local,
+ * but every rank of the mesh swaps and applies the same model. */
 wf_status wf_parallelize(wf_layer *model, const wf_mesh *mesh, unsigned how) WF_NODISCARD;
 
 #ifdef __cplusplus

@@ -77,7 +77,7 @@ static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int la
     const wf_map all = link_of(p, first, last);
     const wf_layout base = x->value->layout;
     wf_halo halo;
-    WF_TRY_NULL(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], p->dtype, &halo));
+    WF_TRY_NULL(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], NULL, p->dtype, &halo));
     wf_box has = halo.exchange ? halo.need : p->cuts[first].box;
     wf_var *y = gather(p, x, &halo);
     for (int i = first; i < last && y; i++) {
@@ -101,7 +101,7 @@ static double outputs_of(const chain_plan *p, int i, int last)
 {
     const wf_map rest = link_of(p, i + 1 < last ? i + 1 : i, last);
     const wf_cuts *want = &p->cuts[last];
-    double n = (double)p->cuts[i + 1].box.hi[1];
+    double n = (double)p->cuts[i + 1].channels;
     for (int d = 0; d < rest.nd; d++) {
         int64_t along = 0;
         const int places = want->axis[d] < 0 ? 1 : wf_mesh_size(p->mesh, (wf_axis)want->axis[d]);
@@ -125,14 +125,14 @@ static wf_status cost_of(const chain_plan *p, int first, int last, double *secon
     wf_halo halo;
     double work = 0;
     int places = 1;
-    WF_TRY(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], p->dtype, &halo));
+    WF_TRY(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], NULL, p->dtype, &halo));
     for (int d = 0; d < all.nd; d++)
         if (p->cuts[first].axis[d] >= 0)
             places *= wf_mesh_size(p->mesh, (wf_axis)p->cuts[first].axis[d]);
     for (int i = first; i < last; i++)
         work += outputs_of(p, i, last) * p->work[i];
-    *seconds = (WORK_SECONDS * work + BYTE_SECONDS * halo.volume * (double)wf_dtype_size(p->dtype)) / places +
-               (halo.exchange ? MESSAGE_SECONDS : 0);
+    const double moved = halo.pixels * (double)p->cuts[first].channels * (double)wf_dtype_size(p->dtype);
+    *seconds = (WORK_SECONDS * work + BYTE_SECONDS * moved) / places + (halo.exchange ? MESSAGE_SECONDS : 0);
     return WF_OK;
 }
 
@@ -160,11 +160,12 @@ static wf_status end_of_group(const chain_plan *p, int first, int depth, int *la
 static wf_status plan(const wf_layer *chain, const wf_var *x, chain_plan *p)
 {
     wf_shape shape = x->value->layout.global, y;
-    WF_TRY(wf_cuts_of(chain, "spatial_chain", p->mesh, x, true, &p->cuts[0]));
+    WF_TRY(wf_cuts_of(chain, "spatial_chain", p->mesh, x, WF_CUTS_SUMS_WHOLE, &p->cuts[0]));
     for (int i = 0; i < p->count; i++) {
         const wf_layer *layer = chain->children[i];
         WF_TRY(wf_spatial_conv_map(layer, x, shape, &p->map[i], &p->work[i], &y));
-        WF_TRY(wf_cuts_outputs(&p->cuts[i], &p->map[i], wf_spatial_conv_channels(layer), &p->cuts[i + 1]));
+        WF_TRY(wf_cuts_outputs(&p->cuts[i], &p->map[i], &p->cuts[i + 1]));
+        p->cuts[i + 1].channels = p->cuts[i + 1].box.hi[1] = wf_spatial_conv_channels(layer);
         shape = y;
     }
     return WF_OK;

@@ -1,7 +1,7 @@
 /* What spatially parallel layers share: who has and needs which part of an image, and how parts are computed while
  * halos travel.
  *
- * Boxes of activations [N,C,...] are local in dimensions 0 and 1 and global in the spatial ones. A layer makes outputs
+ * Boxes of activations [N,C,...] are local in dimension 0 and global in the others. A layer makes outputs
  * from inputs; a map says which inputs an output reads. Its inverse, inputs' gradients from outputs' gradients, is a
  * map as well, so one mechanism serves both directions of convolution and of transposed convolution.
  */
@@ -45,27 +45,47 @@ typedef struct wf_cuts {
     int axis[WF_MAX_SPATIAL];           /* that cuts spatial dimension d, or -1 */
     const int64_t *cut[WF_MAX_SPATIAL]; /* NULL where no axis cuts */
     int64_t length[WF_MAX_SPATIAL];
-    wf_box box; /* of this rank */
+    int64_t channels; /* of the whole */
+    wf_box box;       /* of this rank */
 } wf_cuts;
 
-/* The cuts of x, the input of a layer `name`; the error of a layout that it cannot take names layer and layout. `sums`:
- * every split axis of data, depth, height and width must cut x, since the layer's gradients are summed over them. */
-wf_status wf_cuts_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, bool sums,
+/* Which inputs a layer takes. */
+typedef enum wf_cuts_taken {
+    WF_CUTS_ANY = 0,   /* cut along samples, channels and pixels */
+    WF_CUTS_SUMS,      /* and over every split axis of data, depth, height and width, since the layer's gradients are
+                          summed over them; channels over the channel axis alone */
+    WF_CUTS_SUMS_WHOLE /* the same with whole channels */
+} wf_cuts_taken;
+
+/* The error of a layout that a layer `name` cannot take names layer and layout. */
+wf_status wf_cuts_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                        wf_cuts_taken taken) WF_NODISCARD;
+/* The cuts of x, the input of a layer `name`, which was checked. An x without a layout is whole. */
+wf_status wf_cuts_read(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                       wf_cuts *cuts) WF_NODISCARD;
+/* Both. */
+wf_status wf_cuts_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, wf_cuts_taken taken,
                      wf_cuts *cuts) WF_NODISCARD;
-/* Those of the outputs, with `channels` channels: every output is where its centre is. */
-wf_status wf_cuts_outputs(const wf_cuts *in, const wf_map *map, int64_t channels, wf_cuts *out) WF_NODISCARD;
-/* x's layout, with these cuts. */
+/* Those of the outputs, with the same channels: every output is where its centre is. */
+wf_status wf_cuts_outputs(const wf_cuts *in, const wf_map *map, wf_cuts *out) WF_NODISCARD;
+/* x's layout, with the channels and pixels of these cuts. */
 wf_layout wf_cuts_layout(const wf_cuts *cuts, const wf_layout *x);
 
+/* Channels on the way together with pixels: what each rank along the channel axis has and needs. */
+typedef struct wf_halo_channels {
+    int64_t all;
+    const wf_range *have, *need;
+} wf_halo_channels;
+
 /* The exchange that brings every rank what it needs of an array cut like `have` to compute its part of one cut like
- * `want`, which is made by `map`. */
+ * `want`, which is made by `map`. channels NULL: those that a rank has are those that it needs. */
 typedef struct wf_halo {
     wf_exchange *exchange; /* NULL: nothing moves between any ranks */
     wf_box need;           /* of this rank */
-    double volume;         /* elements for each sample that move in all */
+    double pixels;         /* of each channel and sample that move in all */
 } wf_halo;
-wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *want, wf_dtype dtype,
-                       wf_halo *halo) WF_NODISCARD;
+wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *want, const wf_halo_channels *channels,
+                       wf_dtype dtype, wf_halo *halo) WF_NODISCARD;
 
 /* A part of what is to be made, and what it reads. */
 typedef struct wf_part {

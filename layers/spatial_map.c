@@ -98,9 +98,27 @@ static wf_status find_axis(const wf_layer *layer, const char *name, const wf_lay
     return WF_OK;
 }
 
-static wf_status check_layout(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, bool sums)
+/* Channels are cut over the channel axis, and it cuts nothing else. */
+static wf_status check_channels(const wf_layer *layer, const char *name, const wf_layout *layout)
 {
-    static const char *const names[WF_AXES] = {"data", "channel", "depth", "height", "width", "stage"};
+    char text[WF_LAYOUT_TEXT];
+    for (int a = 0; a < WF_AXES; a++) {
+        const bool sharded = layout->placement[a] == WF_SHARDED;
+        WF_CHECK(!sharded || (a == WF_AXIS_CHANNEL) == (layout->dim[a] == 1), WF_ERR_SHAPE,
+                 "%s \"%s\": its input is %s, should be cut along dimension 1 over channel and along others over other "
+                 "axes; wf_shard or wf_redistribute it",
+                 name, wf_layer_path(layer), wf_layout_text(layout, text));
+        WF_CHECK(!sharded || layout->dim[a] != 1 || layout->cut[a], WF_ERR_SHAPE,
+                 "%s \"%s\": its input is %s, without the cut points of the other ranks; wf_shard and wf_redistribute "
+                 "give tensors that have them",
+                 name, wf_layer_path(layer), wf_layout_text(layout, text));
+    }
+    return WF_OK;
+}
+
+wf_status wf_cuts_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                        wf_cuts_taken taken)
+{
     const wf_layout *layout = &x->value->layout;
     char text[WF_LAYOUT_TEXT];
     WF_CHECK(layout->known, WF_ERR_SHAPE,
@@ -109,33 +127,47 @@ static wf_status check_layout(const wf_layer *layer, const char *name, const wf_
     WF_CHECK(layout->mesh == mesh, WF_ERR_SHAPE,
              "%s \"%s\": its input is %s of another mesh; wf_redistribute it to the layer's", name,
              wf_layer_path(layer), wf_layout_text(layout, text));
-    WF_CHECK(!wf_layout_is_partial(layout) && !wf_layout_is_sharded(layout, 1), WF_ERR_SHAPE,
-             "%s \"%s\": its input is %s, should have whole channels; wf_redistribute it", name, wf_layer_path(layer),
-             wf_layout_text(layout, text));
-    for (int a = 0; sums && a < WF_AXES; a++)
+    WF_CHECK(!wf_layout_is_partial(layout), WF_ERR_SHAPE,
+             "%s \"%s\": its input is %s, a sum that is still to be made, which neither it nor wf_redistribute takes",
+             name, wf_layer_path(layer), wf_layout_text(layout, text));
+    WF_CHECK(
+        taken != WF_CUTS_SUMS_WHOLE || !wf_layout_is_sharded(layout, 1), WF_ERR_SHAPE,
+        "%s \"%s\": its input is %s, should have whole channels; wf_redistribute it, or use wf_mesh_conv2d and the "
+        "like",
+        name, wf_layer_path(layer), wf_layout_text(layout, text));
+    if (taken == WF_CUTS_SUMS)
+        WF_TRY(check_channels(layer, name, layout));
+    for (int a = 0; taken != WF_CUTS_ANY && a < WF_AXES; a++)
         WF_CHECK(a == WF_AXIS_CHANNEL || a == WF_AXIS_STAGE || wf_mesh_size(mesh, (wf_axis)a) == 1 ||
                      layout->placement[a] == WF_SHARDED,
                  WF_ERR_SHAPE, "%s \"%s\": its input is %s, should be cut over %s too; wf_shard or wf_redistribute it",
-                 name, wf_layer_path(layer), wf_layout_text(layout, text), names[a]);
+                 name, wf_layer_path(layer), wf_layout_text(layout, text), wf_axis_name((wf_axis)a));
     return WF_OK;
 }
 
-wf_status wf_cuts_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, bool sums,
-                     wf_cuts *cuts)
+wf_status wf_cuts_read(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, wf_cuts *cuts)
 {
-    const wf_tensor *value = x->value;
-    WF_TRY(check_layout(layer, name, mesh, x, sums));
-    *cuts = (wf_cuts){.mesh = mesh, .box = wf_box_of_shape(value->shape)};
-    for (int d = 0; d < value->shape.rank - 2 && d < WF_MAX_SPATIAL; d++) {
-        const wf_layout *layout = &value->layout;
+    const wf_layout *layout = &x->value->layout;
+    const wf_shape shape = x->value->shape, global = layout->known ? layout->global : shape;
+    *cuts = (wf_cuts){.mesh = mesh, .channels = global.dim[1], .box = wf_box_of_shape(shape)};
+    for (int d = 1; d < shape.rank && layout->known; d++) {
+        cuts->box.lo[d] = layout->box.lo[d];
+        cuts->box.hi[d] = layout->box.hi[d];
+    }
+    for (int d = 0; d < shape.rank - 2 && d < WF_MAX_SPATIAL; d++) {
         WF_TRY(find_axis(layer, name, layout, d, &cuts->axis[d]));
-        cuts->length[d] = layout->global.dim[2 + d];
-        cuts->box.lo[2 + d] = layout->box.lo[2 + d];
-        cuts->box.hi[2 + d] = layout->box.hi[2 + d];
+        cuts->length[d] = global.dim[2 + d];
         if (cuts->axis[d] >= 0)
             cuts->cut[d] = layout->cut[cuts->axis[d]];
     }
     return WF_OK;
+}
+
+wf_status wf_cuts_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, wf_cuts_taken taken,
+                     wf_cuts *cuts)
+{
+    WF_TRY(wf_cuts_check(layer, name, mesh, x, taken));
+    return wf_cuts_read(layer, name, mesh, x, cuts);
 }
 
 static wf_status cut_output(wf_ctx *ctx, const wf_cuts *in, const wf_map *map, int d, wf_cuts *out)
@@ -156,11 +188,10 @@ static wf_status cut_output(wf_ctx *ctx, const wf_cuts *in, const wf_map *map, i
     return WF_OK;
 }
 
-wf_status wf_cuts_outputs(const wf_cuts *in, const wf_map *map, int64_t channels, wf_cuts *out)
+wf_status wf_cuts_outputs(const wf_cuts *in, const wf_map *map, wf_cuts *out)
 {
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(in->mesh));
     *out = *in;
-    out->box.hi[1] = channels;
     for (int d = 0; d < map->nd; d++) {
         out->length[d] = out->box.hi[2 + d] = map->out[d];
         if (in->axis[d] >= 0)
@@ -172,12 +203,14 @@ wf_status wf_cuts_outputs(const wf_cuts *in, const wf_map *map, int64_t channels
 wf_layout wf_cuts_layout(const wf_cuts *cuts, const wf_layout *x)
 {
     wf_layout layout = *x;
-    layout.global.dim[1] = cuts->box.hi[1];
-    for (int d = 1; d < x->global.rank; d++) {
+    if (!x->known)
+        layout = (wf_layout){.known = true, .mesh = cuts->mesh, .global = wf_box_shape(cuts->box), .box = cuts->box};
+    layout.global.dim[1] = cuts->channels;
+    for (int d = 1; d < layout.global.rank; d++) {
         layout.box.lo[d] = cuts->box.lo[d];
         layout.box.hi[d] = cuts->box.hi[d];
     }
-    for (int d = 0; d < x->global.rank - 2; d++) {
+    for (int d = 0; d < layout.global.rank - 2; d++) {
         layout.global.dim[2 + d] = cuts->length[d];
         if (cuts->axis[d] >= 0)
             layout.cut[cuts->axis[d]] = cuts->cut[d];
@@ -210,15 +243,29 @@ static int64_t both(wf_range a, wf_range b)
     return hi > lo ? hi - lo : 0;
 }
 
-static wf_status make_exchange(const wf_cuts *have, const wf_map *map, const wf_cuts *want, wf_dtype dtype,
-                               wf_range *memory, wf_halo *halo)
+static void cut_channels(const wf_cuts *have, const wf_halo_channels *channels, wf_regions *from, wf_regions *to,
+                         wf_halo *halo)
+{
+    const wf_range need = channels->need[wf_mesh_rank(have->mesh, WF_AXIS_CHANNEL)];
+    from->global.dim[1] = to->global.dim[1] = channels->all;
+    from->dim[WF_AXIS_CHANNEL] = to->dim[WF_AXIS_CHANNEL] = 1;
+    from->range[WF_AXIS_CHANNEL] = channels->have;
+    to->range[WF_AXIS_CHANNEL] = channels->need;
+    halo->need.lo[1] = need.lo;
+    halo->need.hi[1] = need.hi;
+}
+
+static wf_status make_exchange(const wf_cuts *have, const wf_map *map, const wf_cuts *want,
+                               const wf_halo_channels *channels, wf_dtype dtype, wf_range *memory, wf_halo *halo)
 {
     wf_regions from = {.global = wf_box_shape(have->box)};
     for (int a = 0; a < WF_AXES; a++)
         from.dim[a] = -1;
     wf_regions to = from;
-    double needed = (double)have->box.hi[1], kept = needed;
+    double needed = 1, kept = 1;
     halo->need = have->box;
+    if (channels)
+        cut_channels(have, channels, &from, &to, halo);
     for (int d = 0; d < map->nd; d++) {
         from.global.dim[2 + d] = to.global.dim[2 + d] = have->length[d];
         if (have->axis[d] < 0) {
@@ -241,15 +288,16 @@ static wf_status make_exchange(const wf_cuts *have, const wf_map *map, const wf_
         needed *= (double)all;
         kept *= (double)own;
     }
-    halo->volume = needed - kept;
-    if (halo->volume == 0)
+    halo->pixels = needed - kept;
+    if (halo->pixels == 0 && !channels)
         return WF_OK;
     halo->exchange = wf_mesh_exchange(have->mesh, &from, &to, dtype, WF_CHANNELS_LAST);
     WF_NEED(halo->exchange);
     return WF_OK;
 }
 
-wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *want, wf_dtype dtype, wf_halo *halo)
+wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *want, const wf_halo_channels *channels,
+                       wf_dtype dtype, wf_halo *halo)
 {
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(have->mesh));
     size_t bytes = 0;
@@ -259,7 +307,7 @@ wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *wa
         if (have->axis[d] >= 0)
             bytes += 2 * (size_t)wf_mesh_size(have->mesh, (wf_axis)have->axis[d]) * sizeof(wf_range);
     WF_TRY(wf_pool_take(ctx, bytes, &memory));
-    const wf_status status = make_exchange(have, map, want, dtype, memory, halo);
+    const wf_status status = make_exchange(have, map, want, channels, dtype, memory, halo);
     wf_pool_give(ctx, memory, bytes);
     return status;
 }

@@ -1,4 +1,5 @@
 /* Which part of an output needs no halo, and how parts run on dense arrays. */
+#include "layers/block_impl.h"
 #include "layers/spatial_impl.h"
 
 /* Rows of a block between two polls are at least this many; a sample smaller than this is not worth a call of its own.
@@ -48,7 +49,9 @@ wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need)
 {
     wf_parts parts = {0};
     wf_box middle = out, rest[2 * WF_MAX_RANK];
-    bool all_inside = true;
+    /* Channels of others come with the halo: there is no inside. */
+    const bool gathers = own.lo[1] != need.lo[1] || own.hi[1] != need.hi[1];
+    bool all_inside = !gathers;
     for (int d = 0; d < map->nd; d++) {
         const wf_range r = interior(map, d, along(out, d), along(own, d));
         middle.lo[2 + d] = r.lo;
@@ -58,12 +61,12 @@ wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need)
     const int64_t all = wf_shape_count(wf_box_shape(out)), mid = wf_shape_count(wf_box_shape(middle));
     if (all == 0)
         return parts;
-    if (wf_box_empty(need) || all_inside) {
+    if (all_inside || (wf_box_empty(need) && !gathers)) {
         add_part(&parts, out, wf_box_empty(need) ? wf_map_nothing(own) : widened(map, need, own), true);
         return parts;
     }
-    if (2 * mid < all) {
-        add_part(&parts, out, need, false);
+    if (gathers || 2 * mid < all) {
+        add_part(&parts, out, wf_box_empty(need) ? wf_map_nothing(need) : need, false);
         return parts;
     }
     add_part(&parts, middle, wf_map_box(map, middle, own), true);
@@ -75,107 +78,34 @@ wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need)
 
 /* Running. */
 
-/* Memory that holds a box of an activation, channels-last. */
-typedef struct field {
-    char *data;
-    wf_dtype dtype;
-    wf_box box;
-} field;
-
-static wf_strided view(const field *f, wf_box part)
-{
-    const wf_shape whole = wf_box_shape(f->box), shape = wf_box_shape(part);
-    wf_strided v = {.data = f->data, .dtype = f->dtype, .rank = shape.rank};
-    int64_t offset = 0;
-    wf_order_strides(whole, WF_CHANNELS_LAST, v.stride);
-    for (int d = 0; d < shape.rank; d++) {
-        v.dim[d] = shape.dim[d];
-        offset += (part.lo[d] - f->box.lo[d]) * v.stride[d];
-    }
-    if (f->data && !wf_box_empty(part))
-        v.data = f->data + offset * (int64_t)wf_dtype_size(f->dtype);
-    return v;
-}
-
-static bool is_dense(const wf_strided *v, wf_shape shape)
-{
-    int64_t stride[WF_MAX_RANK];
-    wf_order_strides(shape, WF_CHANNELS_LAST, stride);
-    for (int d = 0; d < shape.rank; d++)
-        if (shape.dim[d] == 0)
-            return true;
-    for (int d = 0; d < shape.rank; d++)
-        if (shape.dim[d] > 1 && stride[d] != v->stride[d])
-            return false;
-    return true;
-}
-
-static bool holds_dense(const field *f, wf_box part)
-{
-    const wf_strided v = view(f, part);
-    return is_dense(&v, wf_box_shape(part));
-}
-
-/* A dense array of a part: where it lies, or in memory of the pool. */
-typedef struct block {
-    wf_array array;
-    size_t bytes; /* taken from the pool; 0: none */
-} block;
-
-static wf_status block_take(wf_ctx *ctx, const field *f, wf_box part, bool load, block *b)
-{
-    const wf_strided v = view(f, part);
-    *b = (block){.array = {.data = v.data, .dtype = f->dtype, .order = WF_CHANNELS_LAST, .shape = wf_box_shape(part)}};
-    if (wf_array_count(&b->array) == 0)
-        b->array.data = NULL;
-    if (is_dense(&v, b->array.shape))
-        return WF_OK;
-    b->bytes = (size_t)wf_array_count(&b->array) * wf_dtype_size(f->dtype);
-    WF_TRY(wf_pool_take(ctx, b->bytes, &b->array.data));
-    const wf_strided dense = wf_array_strided(&b->array);
-    return load ? ctx->k->copy(ctx, &v, &dense, false) : WF_OK;
-}
-
-static wf_status block_put(wf_ctx *ctx, const field *f, wf_box part, const block *b)
-{
-    const wf_strided v = view(f, part), dense = wf_array_strided(&b->array);
-    return b->bytes > 0 ? ctx->k->copy(ctx, &dense, &v, false) : WF_OK;
-}
-
-static void block_give(wf_ctx *ctx, const block *b)
-{
-    if (b->bytes > 0)
-        wf_pool_give(ctx, b->array.data, b->bytes);
-}
-
-static wf_status run_block(const wf_part_run *run, const field *in, wf_box in_box, wf_box out_box)
+static wf_status run_block(const wf_part_run *run, const wf_field *in, wf_box in_box, wf_box out_box)
 {
     wf_ctx *ctx = run->out->ctx;
-    const field out = {run->out->data, run->out->dtype, run->out_box};
-    block from, to = {.bytes = 0};
+    const wf_field out = {run->out->data, run->out->dtype, run->out_box};
+    wf_block_of from, to = {.bytes = 0};
     wf_status status;
-    WF_TRY_OUT(block_take(ctx, in, in_box, true, &from));
-    WF_TRY_OUT(block_take(ctx, &out, out_box, run->reads_out, &to));
+    WF_TRY_OUT(wf_block_take(ctx, in, in_box, true, &from));
+    WF_TRY_OUT(wf_block_take(ctx, &out, out_box, run->reads_out, &to));
     WF_TRY_OUT(run->kernel(run->user, &from.array, in_box, &to.array, out_box));
     if (!run->reads_out)
-        WF_TRY_OUT(block_put(ctx, &out, out_box, &to));
+        WF_TRY_OUT(wf_block_put(ctx, &out, out_box, &to));
     if (run->poll)
         WF_TRY_OUT(wf_exchange_poll(run->poll));
 out:
-    block_give(ctx, &to);
-    block_give(ctx, &from);
+    wf_block_give(ctx, &to);
+    wf_block_give(ctx, &from);
     return status;
 }
 
 /* Into how many blocks of samples, and each of those into how many of rows. */
-static void cut_blocks(const wf_part_run *run, const field *in, const wf_part *part, int64_t *groups, int64_t *rows)
+static void cut_blocks(const wf_part_run *run, const wf_field *in, const wf_part *part, int64_t *groups, int64_t *rows)
 {
-    const field out = {run->out->data, run->out->dtype, run->out_box};
+    const wf_field out = {run->out->data, run->out->dtype, run->out_box};
     const int64_t n = part->out.hi[0], height = part->out.hi[2] - part->out.lo[2];
     wf_box one_in = part->in, one_out = part->out;
     one_in.hi[0] = one_out.hi[0] = n > 0;
-    const bool dense = holds_dense(in, part->in) && holds_dense(&out, part->out);
-    const bool each = holds_dense(in, one_in) && holds_dense(&out, one_out);
+    const bool dense = wf_field_dense(in, part->in) && wf_field_dense(&out, part->out);
+    const bool each = wf_field_dense(in, one_in) && wf_field_dense(&out, one_out);
     *groups = run->poll && n > 1 ? (n < BLOCKS ? n : BLOCKS) : 1;
     if (!dense && each && n > 0 && (n <= FEW_SAMPLES || wf_shape_count(wf_box_shape(one_out)) >= LEAST_SAMPLE))
         *groups = n;
@@ -183,7 +113,7 @@ static void cut_blocks(const wf_part_run *run, const field *in, const wf_part *p
     *rows = *rows < 1 ? 1 : *rows > BLOCKS ? BLOCKS : *rows;
 }
 
-static wf_status run_part(const wf_part_run *run, const field *in, const wf_part *part)
+static wf_status run_part(const wf_part_run *run, const wf_field *in, const wf_part *part)
 {
     int64_t groups, rows;
     cut_blocks(run, in, part, &groups, &rows);
@@ -213,7 +143,7 @@ wf_status wf_parts_run(const wf_part_run *run, const wf_tensor *own, wf_box own_
         const wf_part *part = &parts->part[i];
         if ((part->at < 0) != inside_parts)
             continue;
-        field in = {own->data, own->dtype, own_box};
+        wf_field in = {own->data, own->dtype, own_box};
         if (part->at >= 0) {
             in.data = assembled ? (char *)assembled->data + (size_t)part->at * wf_dtype_size(own->dtype) : NULL;
             in.box = part->in;

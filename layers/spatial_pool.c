@@ -66,7 +66,7 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, w
     wf_shape shape;
     wf_cuts in, out;
     *call = (pool_call){.mesh = s->mesh, .global = s->pool.geom.nd == 0};
-    WF_TRY(wf_cuts_of(layer, s->pool.name, s->mesh, x, false, &in));
+    WF_TRY(wf_cuts_of(layer, s->pool.name, s->mesh, x, WF_CUTS_ANY, &in));
     WF_TRY(wf_pool_fit(layer, x, given->global, &call->geom, &shape));
     wf_map map = {.kind = call->global ? WF_MAP_ALL : WF_MAP_WINDOW, .nd = call->geom.nd};
     for (int d = 0; d < map.nd; d++) {
@@ -82,10 +82,10 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, w
             make_share(&in, call);
             return WF_OK;
         }
-        return wf_halo_make(&in, &map, &in, x->value->dtype, &call->halo);
+        return wf_halo_make(&in, &map, &in, NULL, x->value->dtype, &call->halo);
     }
-    WF_TRY(wf_cuts_outputs(&in, &map, shape.dim[1], &out));
-    WF_TRY(wf_halo_make(&in, &map, &out, x->value->dtype, &call->halo));
+    WF_TRY(wf_cuts_outputs(&in, &map, &out));
+    WF_TRY(wf_halo_make(&in, &map, &out, NULL, x->value->dtype, &call->halo));
     *layout = wf_cuts_layout(&out, given);
     call->in = call->halo.exchange ? call->halo.need : in.box;
     if (!wf_box_empty(out.box))
@@ -111,6 +111,7 @@ static wf_status backward_whole(const pool_call *call, const wf_tensor *dy, cons
 static wf_tensor *own_part(const pool_call *call, wf_tensor *whole)
 {
     wf_box part = call->own;
+    part.hi[1] -= part.lo[1];
     part.lo[0] = part.lo[1] = 0;
     wf_tensor *view = wf_tensor_view(whole, part);
     wf_tensor_free(whole);

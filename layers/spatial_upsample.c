@@ -22,15 +22,15 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, upsample_call *cal
     wf_shape shape;
     wf_cuts in, out;
     *call = (upsample_call){.mesh = s->mesh};
-    WF_TRY(wf_cuts_of(layer, s->upsample.name, s->mesh, x, false, &in));
+    WF_TRY(wf_cuts_of(layer, s->upsample.name, s->mesh, x, WF_CUTS_ANY, &in));
     WF_TRY(wf_upsample_fit(layer, x, given->global, &call->geom, &shape));
     wf_map map = {.kind = WF_MAP_RESAMPLE, .nd = call->geom.nd, .resample = call->geom};
     for (int d = 0; d < map.nd; d++) {
         map.in[d] = given->global.dim[2 + d];
         map.out[d] = shape.dim[2 + d];
     }
-    WF_TRY(wf_cuts_outputs(&in, &map, shape.dim[1], &out));
-    WF_TRY(wf_halo_make(&in, &map, &out, x->value->dtype, &call->halo));
+    WF_TRY(wf_cuts_outputs(&in, &map, &out));
+    WF_TRY(wf_halo_make(&in, &map, &out, NULL, x->value->dtype, &call->halo));
     *layout = wf_cuts_layout(&out, given);
     for (int d = 0; d < map.nd; d++) {
         call->geom.out_lo[d] = out.box.lo[2 + d];
