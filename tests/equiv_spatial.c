@@ -1,181 +1,7 @@
 /* Every spatially parallel layer against the serial one on the whole input: output, input gradient, parameter
  * gradients, and the bytes that travel. On `ref` outputs, and input gradients that are recomputed, must be equal bit
  * for bit. */
-#include "comm/mesh_author.h"
-#include "core/config_author.h"
-#include "layers/layer_author.h"
-#include "layers/layers.h"
-#include "tests/spatial_geometry.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* One communicator, and the meshes that were made on it. */
-#define MESHES 64
-static struct {
-    wf_comm *comm;
-    wf_ctx *ctx;
-    wf_tape *tape;
-    wf_dtype dtype;
-    bool exact;
-    double tolerance;
-    int64_t recomputed, added; /* backward passes that moved something, by formula */
-    int n;
-    wf_mesh_opts grid[MESHES];
-    wf_mesh *mesh[MESHES];
-} run;
-
-static void open_run(const char *device, wf_dtype dtype, double tolerance)
-{
-    memset(&run, 0, sizeof run);
-    run.comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = device, .dtype = dtype, .seed = 5});
-    WF_EXPECT(run.comm, "%s", wf_error_trail());
-    run.ctx = wf_comm_ctx(run.comm);
-    run.tape = wf_tape_new(run.ctx);
-    run.dtype = dtype;
-    run.exact = dtype == WF_F64;
-    run.tolerance = tolerance;
-}
-
-static void close_run(void)
-{
-    for (int i = 0; i < run.n; i++)
-        wf_mesh_close(run.mesh[i]);
-    wf_tape_free(run.tape);
-    WF_EXPECT_OK(wf_comm_close(run.comm));
-}
-
-static wf_mesh *mesh_of(wf_mesh_opts grid)
-{
-    for (int i = 0; i < run.n; i++)
-        if (memcmp(&grid, &run.grid[i], sizeof grid) == 0)
-            return run.mesh[i];
-    run.grid[run.n] = grid;
-    run.mesh[run.n] = wf_mesh_open(run.comm, grid);
-    WF_EXPECT(run.mesh[run.n], "%s", wf_error_trail());
-    return run.mesh[run.n++];
-}
-
-/* Layers. */
-
-static wf_layer *serial_layer(const geometry *g)
-{
-    static wf_layer *(*const conv[2][3])(wf_ctx *, wf_conv_opts) = {
-        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
-    static wf_layer *(*const pool[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
-                                                                    {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
-    static wf_layer *(*const up[3])(wf_ctx *, wf_upsample_opts) = {wf_upsample1d, wf_upsample2d, wf_upsample3d};
-    if (g->kind <= TRANSPOSE)
-        return conv[g->kind][g->nd - 1](run.ctx, g->conv);
-    if (g->kind <= AVG_POOL)
-        return pool[g->kind - MAX_POOL][g->nd - 1](run.ctx, g->pool);
-    if (g->kind == UPSAMPLE)
-        return up[g->nd - 1](run.ctx, g->upsample);
-    return g->kind == GLOBAL_MAX ? wf_global_max_pool(run.ctx) : wf_global_avg_pool(run.ctx);
-}
-
-static wf_layer *spatial_layer(const wf_mesh *mesh, const geometry *g)
-{
-    static wf_layer *(*const conv[2][3])(const wf_mesh *, wf_conv_opts) = {
-        {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
-        {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
-    static wf_layer *(*const pool[2][3])(const wf_mesh *, wf_pool_opts) = {
-        {wf_spatial_max_pool1d, wf_spatial_max_pool2d, wf_spatial_max_pool3d},
-        {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
-    static wf_layer *(*const up[3])(const wf_mesh *, wf_upsample_opts) = {wf_spatial_upsample1d, wf_spatial_upsample2d,
-                                                                          wf_spatial_upsample3d};
-    if (g->kind <= TRANSPOSE)
-        return conv[g->kind][g->nd - 1](mesh, g->conv);
-    if (g->kind <= AVG_POOL)
-        return pool[g->kind - MAX_POOL][g->nd - 1](mesh, g->pool);
-    if (g->kind == UPSAMPLE)
-        return up[g->nd - 1](mesh, g->upsample);
-    return g->kind == GLOBAL_MAX ? wf_spatial_global_max_pool(mesh) : wf_spatial_global_avg_pool(mesh);
-}
-
-/* Tensors. */
-
-static wf_tensor *random_tensor(wf_shape shape, test_rng *rng)
-{
-    const int64_t n = wf_shape_count(shape);
-    double *host = malloc((size_t)(n + 1) * sizeof *host);
-    for (int64_t i = 0; i < n; i++)
-        host[i] = (double)test_int(rng, -64, 64) / 64;
-    wf_tensor *wide = wf_tensor_from_host(run.ctx, WF_F64, shape, host);
-    wf_tensor *t = wf_tensor_copy(wide, run.dtype, shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR);
-    wf_tensor_free(wide);
-    free(host);
-    return t;
-}
-
-/* The part of a whole that a layout says, with that layout. */
-static wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
-{
-    wf_tensor *view = wf_tensor_view(whole, layout.box);
-    wf_tensor *part = wf_tensor_copy(view, run.dtype, WF_CHANNELS_LAST);
-    WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
-    wf_tensor_free(view);
-    return part;
-}
-
-static double *values(const wf_tensor *t)
-{
-    const int64_t n = wf_tensor_count(t);
-    double *host = calloc((size_t)n + 1, sizeof *host);
-    if (n == 0)
-        return host;
-    wf_tensor *wide = wf_tensor_copy(t, WF_F64, wf_tensor_order(t));
-    WF_EXPECT_OK(wf_tensor_export(wide, host, wf_tensor_bytes(wide)));
-    wf_tensor_free(wide);
-    return host;
-}
-
-/* `seen` against `should`, relative to the largest element of `whole`. */
-static void expect_equal(const char *name, const char *what, const wf_tensor *seen, const wf_tensor *should,
-                         const wf_tensor *whole, bool exact)
-{
-    if (!seen || !should) {
-        WF_EXPECT(!seen && !should, "%s: %s is %s", name, what, seen ? "there" : "missing");
-        return;
-    }
-    const int64_t n = wf_tensor_count(should), all = wf_tensor_count(whole);
-    WF_EXPECT(wf_tensor_count(seen) == n, "%s: %s has %lld elements, should have %lld", name, what,
-              (long long)wf_tensor_count(seen), (long long)n);
-    if (wf_tensor_count(seen) != n)
-        return;
-    double *a = values(seen), *b = values(should), *c = values(whole), most = 1e-3, off = 0;
-    for (int64_t i = 0; i < all; i++)
-        most = fmax(most, isfinite(c[i]) ? fabs(c[i]) : 0);
-    for (int64_t i = 0; i < n; i++) {
-        const double d = a[i] == b[i] || (isnan(a[i]) && isnan(b[i])) ? 0 : fabs(a[i] - b[i]);
-        off = d <= off ? off : isnan(d) ? INFINITY : d;
-    }
-    WF_EXPECT(off <= (exact ? 0 : run.tolerance * most), "%s: %s is off by %g of %g%s", name, what, off, most,
-              exact ? " and should be equal bit for bit" : "");
-    free(a);
-    free(b);
-    free(c);
-}
-
-/* What every rank of a mesh has and needs, by the formula. */
-
-static wf_range reads(const geometry *g, bool back, int d, wf_range out, int64_t length)
-{
-    const wf_conv_opts *o = &g->conv;
-    const int64_t k = o->kernel_nd[d], s = o->stride_nd[d], p = o->pad_lo_nd[d],
-                  extent = o->dilation_nd[d] * (k - 1) + 1;
-    int64_t lo = s * out.lo - p, hi = s * (out.hi - 1) - p + extent;
-    if (back) {
-        const int64_t first = out.lo + p - extent + 1, last = out.hi - 1 + p;
-        lo = first <= 0 ? 0 : (first + s - 1) / s;
-        hi = last < 0 ? 0 : last / s + 1;
-    }
-    lo = lo < 0 ? 0 : lo > length ? length : lo;
-    hi = hi > length ? length : hi;
-    return out.lo < out.hi && lo < hi ? (wf_range){lo, hi} : (wf_range){0, 0};
-}
+#include "tests/mesh_bed.h"
 
 typedef struct volumes {
     int64_t sent, received, all; /* elements of one channel and sample: by this rank, and by all */
@@ -223,29 +49,6 @@ static uint64_t bytes_sent(const wf_mesh *mesh)
 }
 
 /* The check. */
-
-static wf_layout random_layout(const wf_mesh *mesh, wf_shape global, test_rng *rng)
-{
-    wf_layout layout;
-    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, global, &layout));
-    const int form = (int)test_int(rng, 0, 2);
-    for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH && form > 0; a++) {
-        const int size = wf_mesh_size(mesh, (wf_axis)a), d = layout.dim[a];
-        int64_t cut[65] = {0};
-        if (layout.placement[a] != WF_SHARDED)
-            continue;
-        for (int i = 1; i < size; i++) {
-            const int64_t at = test_int(rng, 0, global.dim[d]);
-            int j = i;
-            for (; j > 1 && cut[j - 1] > at; j--)
-                cut[j] = cut[j - 1];
-            cut[j] = at;
-        }
-        cut[size] = global.dim[d];
-        wf_layout_cut(mesh, &layout, (wf_axis)a, d, cut);
-    }
-    return layout;
-}
 
 static wf_tensor *summed(const wf_tensor *grad)
 {
@@ -336,7 +139,7 @@ static void compare(const char *name, const wf_mesh *mesh, const geometry *g, wf
 {
     wf_shape shape = {.rank = g->nd + 2, .dim = {g->n, g->conv.in ? g->conv.in : 3}};
     memcpy(shape.dim + 2, g->length, (size_t)g->nd * sizeof *g->length);
-    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, random_layout(mesh, shape, rng));
+    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, random_layout(mesh, shape, HELD_WHOLE, rng));
     uint64_t sent[3] = {bytes_sent(mesh)};
     wf_var *a = wf_leaf(run.tape, x), *b = wf_leaf(run.tape, x_part);
     wf_var *y = wf_apply(serial, a), *y_part = wf_apply(spatial, b);
@@ -403,14 +206,6 @@ static void on_every_grid(const geometry *g, bool data)
 }
 
 /* The fixed list. All settings in *_nd fields. */
-
-#define ALL(v)                                                                                                         \
-    {                                                                                                                  \
-        (v), (v), (v)                                                                                                  \
-    }
-#define PAD(v) .pad_lo_nd = ALL(v), .pad_hi_nd = ALL(v)
-#define CONV_OF(i, o, k, s, d, ...)                                                                                    \
-    .conv = {.in = (i), .out = (o), .kernel_nd = ALL(k), .stride_nd = ALL(s), .dilation_nd = ALL(d), __VA_ARGS__}
 
 static const geometry convs[] = {
     {"k1", CONV, 2, 2, {7, 8}, CONV_OF(3, 4, 1, 1, 1, .no_bias = false)},

@@ -21,10 +21,10 @@ typedef struct geometry {
     wf_upsample_opts upsample;
 } geometry;
 
-static void describe(char *text, size_t size, const geometry *g, wf_mesh_opts grid)
+static inline void describe(char *text, size_t size, const geometry *g, wf_mesh_opts grid)
 {
-    int at = snprintf(text, size, "%s kind %d %dd n %d on %dx%dx%dx%d:", g->name, (int)g->kind, g->nd, (int)g->n,
-                      grid.data, grid.depth, grid.height, grid.width);
+    int at = snprintf(text, size, "%s kind %d %dd n %d on %dx%dx%dx%dx%d:", g->name, (int)g->kind, g->nd, (int)g->n,
+                      grid.data, grid.channel, grid.depth, grid.height, grid.width);
     for (int d = 0; d < g->nd && at < (int)size; d++)
         at += snprintf(text + at, size - (size_t)at, " L%d", (int)g->length[d]);
     for (int d = 0; d < g->nd && at < (int)size; d++) {
@@ -40,7 +40,7 @@ static void describe(char *text, size_t size, const geometry *g, wf_mesh_opts gr
         snprintf(text + at, size - (size_t)at, " %d->%d", (int)g->conv.in, (int)g->conv.out);
 }
 
-static int64_t outputs(const geometry *g, int d)
+static inline int64_t outputs(const geometry *g, int d)
 {
     const int64_t *k = g->conv.kernel_nd, *s = g->conv.stride_nd, *l = g->conv.dilation_nd;
     const wf_window w = {k[d], s[d], l[d], g->conv.pad_lo_nd[d], g->conv.pad_hi_nd[d]};
@@ -49,7 +49,7 @@ static int64_t outputs(const geometry *g, int d)
     return wf_window_outputs(w, g->length[d], g->pool.ceil_mode);
 }
 
-static bool draw(geometry *g, kind what, test_rng *rng)
+static inline bool draw(geometry *g, kind what, test_rng *rng)
 {
     *g = (geometry){.name = "random", .kind = what, .nd = (int)test_int(rng, 1, 3)};
     const bool pool = g->kind == MAX_POOL || g->kind == AVG_POOL;

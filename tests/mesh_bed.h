@@ -1,0 +1,230 @@
+/* What the equality tests of layers on meshes share: one communicator and its meshes, layers, parts of whole tensors,
+ * and what a rank needs by the formula. */
+#ifndef WF_TESTS_MESH_BED_H
+#define WF_TESTS_MESH_BED_H
+
+#include "comm/mesh_author.h"
+#include "core/config_author.h"
+#include "layers/layer_author.h"
+#include "layers/layers.h"
+#include "tests/spatial_geometry.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One communicator, and the meshes that were made on it. */
+#define MESHES 64
+static struct {
+    wf_comm *comm;
+    wf_ctx *ctx;
+    wf_tape *tape;
+    wf_dtype dtype;
+    bool exact;
+    double tolerance;
+    int64_t recomputed, added; /* backward passes that moved something, by formula */
+    int n;
+    wf_mesh_opts grid[MESHES];
+    wf_mesh *mesh[MESHES];
+} run;
+
+static inline void open_run(const char *device, wf_dtype dtype, double tolerance)
+{
+    memset(&run, 0, sizeof run);
+    run.comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = device, .dtype = dtype, .seed = 5});
+    WF_EXPECT(run.comm, "%s", wf_error_trail());
+    run.ctx = wf_comm_ctx(run.comm);
+    run.tape = wf_tape_new(run.ctx);
+    run.dtype = dtype;
+    run.exact = dtype == WF_F64;
+    run.tolerance = tolerance;
+}
+
+static inline void close_run(void)
+{
+    for (int i = 0; i < run.n; i++)
+        wf_mesh_close(run.mesh[i]);
+    wf_tape_free(run.tape);
+    WF_EXPECT_OK(wf_comm_close(run.comm));
+}
+
+static inline wf_mesh *mesh_of(wf_mesh_opts grid)
+{
+    for (int i = 0; i < run.n; i++)
+        if (memcmp(&grid, &run.grid[i], sizeof grid) == 0)
+            return run.mesh[i];
+    run.grid[run.n] = grid;
+    run.mesh[run.n] = wf_mesh_open(run.comm, grid);
+    WF_EXPECT(run.mesh[run.n], "%s", wf_error_trail());
+    return run.mesh[run.n++];
+}
+
+/* Layers. */
+
+static inline wf_layer *serial_layer(const geometry *g)
+{
+    static wf_layer *(*const conv[2][3])(wf_ctx *, wf_conv_opts) = {
+        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
+    static wf_layer *(*const pool[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
+                                                                    {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
+    static wf_layer *(*const up[3])(wf_ctx *, wf_upsample_opts) = {wf_upsample1d, wf_upsample2d, wf_upsample3d};
+    if (g->kind <= TRANSPOSE)
+        return conv[g->kind][g->nd - 1](run.ctx, g->conv);
+    if (g->kind <= AVG_POOL)
+        return pool[g->kind - MAX_POOL][g->nd - 1](run.ctx, g->pool);
+    if (g->kind == UPSAMPLE)
+        return up[g->nd - 1](run.ctx, g->upsample);
+    return g->kind == GLOBAL_MAX ? wf_global_max_pool(run.ctx) : wf_global_avg_pool(run.ctx);
+}
+
+static inline wf_layer *spatial_layer(const wf_mesh *mesh, const geometry *g)
+{
+    static wf_layer *(*const conv[2][3])(const wf_mesh *, wf_conv_opts) = {
+        {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
+        {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
+    static wf_layer *(*const pool[2][3])(const wf_mesh *, wf_pool_opts) = {
+        {wf_spatial_max_pool1d, wf_spatial_max_pool2d, wf_spatial_max_pool3d},
+        {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
+    static wf_layer *(*const up[3])(const wf_mesh *, wf_upsample_opts) = {wf_spatial_upsample1d, wf_spatial_upsample2d,
+                                                                          wf_spatial_upsample3d};
+    if (g->kind <= TRANSPOSE)
+        return conv[g->kind][g->nd - 1](mesh, g->conv);
+    if (g->kind <= AVG_POOL)
+        return pool[g->kind - MAX_POOL][g->nd - 1](mesh, g->pool);
+    if (g->kind == UPSAMPLE)
+        return up[g->nd - 1](mesh, g->upsample);
+    return g->kind == GLOBAL_MAX ? wf_spatial_global_max_pool(mesh) : wf_spatial_global_avg_pool(mesh);
+}
+
+/* Tensors. */
+
+static inline wf_tensor *random_tensor(wf_shape shape, test_rng *rng)
+{
+    const int64_t n = wf_shape_count(shape);
+    double *host = malloc((size_t)(n + 1) * sizeof *host);
+    for (int64_t i = 0; i < n; i++)
+        host[i] = (double)test_int(rng, -64, 64) / 64;
+    wf_tensor *wide = wf_tensor_from_host(run.ctx, WF_F64, shape, host);
+    wf_tensor *t = wf_tensor_copy(wide, run.dtype, shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR);
+    wf_tensor_free(wide);
+    free(host);
+    return t;
+}
+
+/* The part of a whole that a layout says, with that layout. */
+static inline wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
+{
+    wf_tensor *view = wf_tensor_view(whole, layout.box);
+    wf_tensor *part = wf_tensor_copy(view, run.dtype, WF_CHANNELS_LAST);
+    WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
+    wf_tensor_free(view);
+    return part;
+}
+
+static inline double *values(const wf_tensor *t)
+{
+    const int64_t n = wf_tensor_count(t);
+    double *host = calloc((size_t)n + 1, sizeof *host);
+    if (n == 0)
+        return host;
+    wf_tensor *wide = wf_tensor_copy(t, WF_F64, wf_tensor_order(t));
+    WF_EXPECT_OK(wf_tensor_export(wide, host, wf_tensor_bytes(wide)));
+    wf_tensor_free(wide);
+    return host;
+}
+
+/* `seen` against `should`, relative to the largest element of `whole`. */
+static inline void expect_equal(const char *name, const char *what, const wf_tensor *seen, const wf_tensor *should,
+                                const wf_tensor *whole, bool exact)
+{
+    if (!seen || !should) {
+        WF_EXPECT(!seen && !should, "%s: %s is %s", name, what, seen ? "there" : "missing");
+        return;
+    }
+    const int64_t n = wf_tensor_count(should), all = wf_tensor_count(whole);
+    WF_EXPECT(wf_tensor_count(seen) == n, "%s: %s has %lld elements, should have %lld", name, what,
+              (long long)wf_tensor_count(seen), (long long)n);
+    if (wf_tensor_count(seen) != n)
+        return;
+    double *a = values(seen), *b = values(should), *c = values(whole), most = 1e-3, off = 0;
+    for (int64_t i = 0; i < all; i++)
+        most = fmax(most, isfinite(c[i]) ? fabs(c[i]) : 0);
+    for (int64_t i = 0; i < n; i++) {
+        const double d = a[i] == b[i] || (isnan(a[i]) && isnan(b[i])) ? 0 : fabs(a[i] - b[i]);
+        off = d <= off ? off : isnan(d) ? INFINITY : d;
+    }
+    WF_EXPECT(off <= (exact ? 0 : run.tolerance * most), "%s: %s is off by %g of %g%s", name, what, off, most,
+              exact ? " and should be equal bit for bit" : "");
+    free(a);
+    free(b);
+    free(c);
+}
+
+/* How channels lie over the channel axis. */
+typedef enum held { HELD_WHOLE = 0, HELD_BLOCKS, HELD_RANDOM, HELDS } held;
+
+static inline int64_t *random_cuts(int size, int64_t length, int64_t cut[65], test_rng *rng)
+{
+    cut[0] = 0;
+    for (int i = 1; i < size; i++) {
+        const int64_t at = test_int(rng, 0, length);
+        int j = i;
+        for (; j > 1 && cut[j - 1] > at; j--)
+            cut[j] = cut[j - 1];
+        cut[j] = at;
+    }
+    cut[size] = length;
+    return cut;
+}
+
+/* Pixels in balanced blocks or at random cut points. */
+static inline wf_layout random_layout(const wf_mesh *mesh, wf_shape global, held channels, test_rng *rng)
+{
+    wf_layout layout;
+    int64_t cut[65];
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, global, &layout));
+    const bool random = test_int(rng, 0, 2) > 0;
+    for (int a = WF_AXIS_CHANNEL; a <= WF_AXIS_WIDTH; a++)
+        if (layout.placement[a] == WF_SHARDED && (a == WF_AXIS_CHANNEL ? channels == HELD_RANDOM : random))
+            wf_layout_cut(mesh, &layout, (wf_axis)a, layout.dim[a],
+                          random_cuts(wf_mesh_size(mesh, (wf_axis)a), global.dim[layout.dim[a]], cut, rng));
+    if (channels == HELD_WHOLE && layout.placement[WF_AXIS_CHANNEL] == WF_SHARDED) {
+        layout.placement[WF_AXIS_CHANNEL] = WF_REPLICATED;
+        layout.dim[WF_AXIS_CHANNEL] = 0;
+        layout.cut[WF_AXIS_CHANNEL] = NULL;
+        layout.box.lo[1] = 0;
+        layout.box.hi[1] = global.dim[1];
+    }
+    return layout;
+}
+
+/* What a rank needs, by the formula. */
+
+static inline wf_range reads(const geometry *g, bool back, int d, wf_range out, int64_t length)
+{
+    const wf_conv_opts *o = &g->conv;
+    const int64_t k = o->kernel_nd[d], s = o->stride_nd[d], p = o->pad_lo_nd[d],
+                  extent = o->dilation_nd[d] * (k - 1) + 1;
+    int64_t lo = s * out.lo - p, hi = s * (out.hi - 1) - p + extent;
+    if (back) {
+        const int64_t first = out.lo + p - extent + 1, last = out.hi - 1 + p;
+        lo = first <= 0 ? 0 : (first + s - 1) / s;
+        hi = last < 0 ? 0 : last / s + 1;
+    }
+    lo = lo < 0 ? 0 : lo > length ? length : lo;
+    hi = hi > length ? length : hi;
+    return out.lo < out.hi && lo < hi ? (wf_range){lo, hi} : (wf_range){0, 0};
+}
+
+/* All settings of fixed lists are in *_nd fields. */
+
+#define ALL(v)                                                                                                         \
+    {                                                                                                                  \
+        (v), (v), (v)                                                                                                  \
+    }
+#define PAD(v) .pad_lo_nd = ALL(v), .pad_hi_nd = ALL(v)
+#define CONV_OF(i, o, k, s, d, ...)                                                                                    \
+    .conv = {.in = (i), .out = (o), .kernel_nd = ALL(k), .stride_nd = ALL(s), .dilation_nd = ALL(d), __VA_ARGS__}
+
+#endif
