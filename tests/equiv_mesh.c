@@ -2,7 +2,7 @@
  * values, output, gradients, running statistics, the adjoint, and the bytes that travel. */
 #include "tests/mesh_volumes.h"
 
-enum { RANDOM = 100 };
+enum { RANDOM = 120 };
 
 static wf_layer *mesh_layer(const wf_mesh *mesh, const geometry *g)
 {
