@@ -57,7 +57,8 @@ static settings read_settings(int argc, char **argv)
         {"seed", "N", "of all random numbers", .number = &s.seed},
         {"sample-every", "N", "steps between pictures; 0: none but the last", .number = &s.sample_every},
         {"log-every", "N", "steps between lines of the log", .number = &s.log_every, .least = 1},
-        {"parallel", "HOW", "what is split beside the batch: data (nothing), channel or spatial", .text = &s.how.how},
+        {"parallel", "HOW", "what is split beside the batch: data (nothing), channel, spatial or mesh",
+         .text = &s.how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s.how.axes},
         {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s.how.sync_bn},
         {0}};

@@ -35,6 +35,8 @@ static bool read_axes(const char *text, wf_mesh_opts *o)
 static unsigned how_of(const parallel *p)
 {
     const unsigned bn = p->sync_bn ? WF_PARALLEL_SYNC_BN : 0;
+    if (strcmp(p->how, "mesh") == 0)
+        return bn | WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL;
     if (strcmp(p->how, "channel") == 0)
         return bn | WF_PARALLEL_CHANNEL;
     return strcmp(p->how, "spatial") == 0 ? bn | WF_PARALLEL_SPATIAL : bn;
@@ -45,8 +47,9 @@ void parallel_open(parallel *p, wf_comm *comm)
     wf_mesh_opts o = {0};
     char complaint[512] = "";
     const bool channel = strcmp(p->how, "channel") == 0, spatial = strcmp(p->how, "spatial") == 0;
-    if (!channel && !spatial && strcmp(p->how, "data") != 0)
-        snprintf(complaint, sizeof complaint, "--parallel %s: should be data, channel or spatial", p->how);
+    const bool both = strcmp(p->how, "mesh") == 0;
+    if (!channel && !spatial && !both && strcmp(p->how, "data") != 0)
+        snprintf(complaint, sizeof complaint, "--parallel %s: should be data, channel, spatial or mesh", p->how);
     else if (p->axes && !read_axes(p->axes, &o))
         snprintf(complaint, sizeof complaint,
                  "--mesh %s: should be axes as height=2,width=2, out of data, channel, depth, height, width", p->axes);
@@ -55,7 +58,11 @@ void parallel_open(parallel *p, wf_comm *comm)
         o.channel = wf_comm_size(comm);
     if (!p->axes && spatial)
         o.height = wf_comm_size(comm);
-    p->cut = spatial;
+    if (!p->axes && both) {
+        o.channel = wf_comm_size(comm) % 2 ? wf_comm_size(comm) : 2;
+        o.height = wf_comm_size(comm) / o.channel;
+    }
+    p->cut = spatial || both;
     p->mesh = wf_mesh_open(comm, o);
     example_check(comm, wf_check(p->mesh));
     p->samples = wf_mesh_comm(p->mesh, WF_AXIS_DATA);

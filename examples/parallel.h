@@ -5,7 +5,7 @@
 #include "examples/common.h"
 
 typedef struct parallel {
-    const char *how;  /* "data", "channel" or "spatial" */
+    const char *how;  /* "data", "channel", "spatial", or "mesh": channels and pixels at once */
     const char *axes; /* "height=2,width=2"; NULL: all ranks along the axis that `how` suggests. data takes the rest */
     bool sync_bn;
     wf_mesh *mesh;

@@ -37,7 +37,8 @@ static void read_settings(int argc, char **argv, settings *s)
         {"data", "DIR", "CIFAR-10's binary files, or Fashion-MNIST's IDX files", .text = &s->data},
         {"lr", "X", "learning rate for 64 images a step", .real = &s->lr},
         {"seed", "N", "of all random numbers", .number = &s->seed},
-        {"parallel", "HOW", "what is split beside the batch: data (nothing), channel or spatial", .text = &s->how.how},
+        {"parallel", "HOW", "what is split beside the batch: data (nothing), channel, spatial or mesh",
+         .text = &s->how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s->how.axes},
         {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s->how.sync_bn},
         {0}};

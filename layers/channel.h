@@ -24,6 +24,8 @@
  * as WF_FORM_AUTO. In the paired form, a filter form, then normalisation and activation (per channel, nothing moves),
  * then a channel form, there is one sum per pair and direction.
  *
+ * Where pixels are to be split as well: layers/mesh_conv.h.
+ *
  * Grouped convolutions are split along their groups' own dimension (WF_FORM_FILTER, transposed ones WF_FORM_CHANNEL;
  * WF_FORM_AUTO picks it, others are WF_ERR_UNSUPPORTED): nothing moves where shards end at groups, else what the groups
  * that are cut need.
@@ -56,7 +58,8 @@ wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts opts);
 /* Batch normalisation of an input that is sharded over the channel axis along dimension 1, in balanced blocks: the
  * parameters are sharded likewise, and nothing moves. Statistics are those of the samples that this rank holds. */
 wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts);
-/* The same with the statistics of all samples and pixels of the mesh, as wf_sync_batchnorm has them. */
+/* The same with the statistics of all samples and pixels of the mesh, as wf_sync_batchnorm has them; pixels may be cut
+ * too. */
 wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts);
 
 #ifdef __cplusplus

@@ -5,8 +5,9 @@
  * The input is cut over the mesh along spatial dimensions, with cut points (wf_shard, wf_redistribute and these layers
  * give such tensors), and possibly along samples; parts may be uneven and empty. Outputs lie where the centre of what
  * they read lies, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are sums over this
- * rank's outputs: the optimizer adds up the ranks. An input that is local, cut along channels, replicated where the
- * mesh is split (convolution), or of another mesh is an error that says what to do.
+ * rank's outputs: the optimizer adds up the ranks. Pooling and upsampling also take channels that are cut, and leave
+ * them where they are. An input that is local, replicated where the mesh is split or cut along channels (convolution:
+ * layers/mesh_conv.h takes such channels), or of another mesh is an error that says what to do.
  *
  * Forward and backward are collective over the mesh; a failure of one rank reaches the others. The mesh is borrowed.
  */

@@ -41,7 +41,7 @@ static wf_layer *net_new(wf_ctx *ctx)
     wf_layer *conv = wf_conv2d(ctx, (wf_conv_opts){.in = 3, .out = 8, .kernel = 3, .pad = 1});
     wf_layer *norm = wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 8});
     wf_layer *down = wf_conv2d(ctx, (wf_conv_opts){.in = 8, .out = 16, .kernel = 4, .stride = 2, .pad = 1});
-    wf_layer *last = wf_linear(ctx, (wf_linear_opts){.in = 16 * 16, .out = 5});
+    wf_layer *last = wf_linear(ctx, (wf_linear_opts){.in = 16 * 16, .out = 5, .replicate = true});
     return wf_sequential(ctx, WF_LAYERS(conv, norm, wf_lambda(ctx, wf_relu), down, wf_lambda(ctx, wf_tanh),
                                         wf_lambda(ctx, wf_flatten), last));
 }
@@ -156,6 +156,23 @@ static void channel_parallel(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+static void mesh_parallel(void)
+{
+    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    const int size = wf_comm_size(comm);
+    wf_mesh *mesh =
+        wf_mesh_open(comm, (wf_mesh_opts){.channel = size > 2 ? 2 : 1, .height = size > 2 ? size / 2 : size});
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    wf_layer *net = net_new(ctx);
+    WF_EXPECT_OK(wf_parallelize(net, mesh, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL));
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_adam(net, (wf_adam_opts){0}));
+    loop("by channels and pixels", ctx, net, optim);
+    wf_optim_free(optim);
+    wf_layer_free(net);
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 int main(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -165,5 +182,6 @@ int main(int argc, char **argv)
                                    {"buckets", buckets},
                                    {"sync_bn", sync_bn},
                                    {"channel_parallel", channel_parallel},
+                                   {"mesh_parallel", mesh_parallel},
                                    {0}});
 }
