@@ -58,6 +58,7 @@ static settings read_settings(int argc, char **argv)
         {"depth", "N", "times that the U-Net halves the sides", .number = &s.depth, .least = 1},
         {"batch", "N", "images in a step, over all ranks", .number = &s.batch, .least = 1},
         {"iterations", "N", "steps", .number = &s.iterations, .least = 1},
+        {"parallel", "HOW", "spatial, or mesh: channels and pixels", .text = &s.how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest (height: all)",
          .text = &s.how.axes},
         {"lr", "X", "learning rate", .real = &s.lr},
@@ -85,7 +86,8 @@ static part part_new(wf_comm *comm, const settings *s)
     part p = {0};
     const wf_shape whole =
         s->dims == 3 ? WF_SHAPE(s->batch, 1, s->size, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size);
-    example_check(comm, wf_mesh_layout_activation(s->how.mesh, whole, &p.layout));
+    const int dims = (int)s->dims, cut[WF_AXES] = {0, -1, dims == 3 ? 2 : -1, dims, dims + 1, -1};
+    example_check(comm, wf_mesh_layout(s->how.mesh, whole, cut, &p.layout));
     p.x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(p.layout.box));
     p.mask = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(p.layout.box));
     WF_MUST(wf_check(p.mask));

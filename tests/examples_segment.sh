@@ -40,6 +40,9 @@ for cut in "2 height=2" "3 height=3" "4 height=2,width=2" "4 data=2,width=2"; do
     compare data=1 "${cut#* }"
 done
 
+run 4 channel=2,height=2 "$images --parallel mesh"
+compare data=1 channel=2,height=2
+
 volumes="--dims 3 --size 16 --depth 2"
 run 1 height=1 "$volumes"
 run 4 depth=2,width=2 "$volumes"
