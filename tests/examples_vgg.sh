@@ -42,7 +42,9 @@ done
 # Two places along data, of one rank each or of two: the same batches, and with --sync-bn the same statistics.
 if [ "$ranks" = 4 ]; then
     for program in vgg gan; do
-        same $program 4 "$($program 1 "")" "--parallel spatial --mesh height=2,width=2"
+        should=$($program 1 "")
+        same $program 4 "$should" "--parallel spatial --mesh height=2,width=2"
+        same $program 4 "$should" "--parallel mesh --mesh channel=2,width=2 --sync-bn"
         should=$($program 2 "--sync-bn")
         same $program 4 "$should" "--parallel channel --mesh channel=2 --sync-bn"
         same $program 4 "$should" "--parallel spatial --mesh data=2,height=2 --sync-bn"
