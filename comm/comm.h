@@ -136,6 +136,7 @@ typedef struct wf_traffic {
      * type. Nothing where messages leave from and arrive in their place: all-reduces, also of reducers, of more than
      * the 32 KiB above. */
     uint64_t bytes_copied;
+    uint64_t exchange_ns; /* that this rank spent inside exchanges, of halos and others: packing and waiting */
 } wf_traffic;
 wf_traffic wf_comm_traffic(const wf_comm *comm);
 

@@ -308,13 +308,20 @@ static wf_status over(wf_exchange *exchange, wf_status status)
     return status;
 }
 
+static void count_time(const wf_exchange *exchange, int64_t start_ns)
+{
+    exchange->comm->traffic.exchange_ns += (uint64_t)(wf_now_ns() - start_ns);
+}
+
 static wf_status start(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reversed, bool own)
 {
     WF_NEED(exchange);
+    const int64_t start_ns = wf_now_ns();
     if (exchange->active)
         return over(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
     exchange->reversed = reversed;
     const wf_status status = begin(exchange, from, to, own);
+    count_time(exchange, start_ns);
     if (status == WF_OK)
         wf_watch_end(); /* what the caller computes meanwhile may take its time */
     return status == WF_OK ? WF_OK : over(exchange, status);
@@ -355,9 +362,11 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
     WF_NEED(exchange);
     if (!exchange->active)
         return WF_OK;
+    const int64_t start_ns = wf_now_ns();
     wf_watch_begin("exchange");
     const wf_status status = poll(exchange);
     wf_watch_end();
+    count_time(exchange, start_ns);
     return status == WF_OK ? WF_OK : over(exchange, status);
 }
 
@@ -385,8 +394,11 @@ wf_status wf_exchange_end(wf_exchange *exchange)
 {
     WF_NEED(exchange);
     if (exchange->active) {
+        const int64_t start_ns = wf_now_ns();
         wf_watch_begin("exchange");
-        return over(exchange, end(exchange));
+        const wf_status status = over(exchange, end(exchange));
+        count_time(exchange, start_ns);
+        return status;
     }
     return wf_exchange_moves(exchange) ? wf_comm_alive(exchange->comm) : WF_OK;
 }

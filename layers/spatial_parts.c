@@ -2,9 +2,10 @@
 #include "layers/block_impl.h"
 #include "layers/spatial_impl.h"
 
-/* Rows of a block between two polls are at least this many; a sample smaller than this is not worth a call of its own.
- */
-enum { BLOCKS = 4, LEAST_ROWS = 16, LEAST_SAMPLE = 16384, FEW_SAMPLES = 4 };
+/* A block between two polls has at least so many rows and elements: kernels work on tiles of rows, and a slow network
+ * that needs a poll to go on takes as long for a message as a few blocks. A sample smaller than this is not worth a
+ * call of its own. */
+enum { LEAST_RIM = 4, BLOCKS = 8, LEAST_ROWS = 4, LEAST_BLOCK = 32768, LEAST_SAMPLE = 16384, FEW_SAMPLES = 4 };
 
 static wf_range along(wf_box box, int d)
 {
@@ -25,6 +26,16 @@ static wf_range interior(const wf_map *map, int d, wf_range out, wf_range own)
     while (r.lo < r.hi && !inside(wf_map_reads(map, d, (wf_range){r.hi - 1, r.hi}), own))
         r.hi--;
     return r.lo < r.hi && inside(wf_map_reads(map, d, r), own) ? r : (wf_range){out.lo, out.lo};
+}
+
+/* Kernels take as long for one column as for a few, which would cost the inside more. */
+static wf_range with_wider_rims(wf_range inside, wf_range out)
+{
+    if (inside.lo > out.lo && inside.lo < out.lo + LEAST_RIM)
+        inside.lo = out.lo + LEAST_RIM;
+    if (inside.hi < out.hi && inside.hi > out.hi - LEAST_RIM)
+        inside.hi = out.hi - LEAST_RIM;
+    return inside.lo < inside.hi ? inside : (wf_range){out.lo, out.lo};
 }
 
 static void add_part(wf_parts *parts, wf_box out, wf_box in, bool own)
@@ -53,7 +64,9 @@ wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need)
     const bool gathers = own.lo[1] != need.lo[1] || own.hi[1] != need.hi[1];
     bool all_inside = !gathers;
     for (int d = 0; d < map->nd; d++) {
-        const wf_range r = interior(map, d, along(out, d), along(own, d));
+        wf_range r = interior(map, d, along(out, d), along(own, d));
+        if (d > 0)
+            r = with_wider_rims(r, along(out, d));
         middle.lo[2 + d] = r.lo;
         middle.hi[2 + d] = r.hi;
         all_inside = all_inside && inside(along(need, d), along(own, d));
@@ -97,6 +110,11 @@ out:
     return status;
 }
 
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Into how many blocks of samples, and each of those into how many of rows. */
 static void cut_blocks(const wf_part_run *run, const wf_field *in, const wf_part *part, int64_t *groups, int64_t *rows)
 {
@@ -106,11 +124,13 @@ static void cut_blocks(const wf_part_run *run, const wf_field *in, const wf_part
     one_in.hi[0] = one_out.hi[0] = n > 0;
     const bool dense = wf_field_dense(in, part->in) && wf_field_dense(&out, part->out);
     const bool each = wf_field_dense(in, one_in) && wf_field_dense(&out, one_out);
-    *groups = run->poll && n > 1 ? (n < BLOCKS ? n : BLOCKS) : 1;
+    const int64_t elements = wf_shape_count(wf_box_shape(part->out)), most = at_most(BLOCKS, elements / LEAST_BLOCK);
+    *groups = run->poll && n > 1 ? at_most(n, most) : 1;
     if (!dense && each && n > 0 && (n <= FEW_SAMPLES || wf_shape_count(wf_box_shape(one_out)) >= LEAST_SAMPLE))
         *groups = n;
-    *rows = run->poll && n == 1 ? height / LEAST_ROWS : 1;
-    *rows = *rows < 1 ? 1 : *rows > BLOCKS ? BLOCKS : *rows;
+    *rows = run->poll && n == 1 ? at_most(height / LEAST_ROWS, most) : 1;
+    *groups = *groups < 1 ? 1 : *groups;
+    *rows = *rows < 1 ? 1 : *rows;
 }
 
 static wf_status run_part(const wf_part_run *run, const wf_field *in, const wf_part *part)

@@ -379,8 +379,10 @@ static void bytes_and_numbers(void)
 static wf_traffic since(wf_traffic before)
 {
     const wf_traffic now = wf_comm_traffic(comm);
-    return (wf_traffic){now.bytes_sent - before.bytes_sent, now.messages - before.messages,
-                        now.collectives - before.collectives, now.bytes_copied - before.bytes_copied};
+    return (wf_traffic){.bytes_sent = now.bytes_sent - before.bytes_sent,
+                        .messages = now.messages - before.messages,
+                        .collectives = now.collectives - before.collectives,
+                        .bytes_copied = now.bytes_copied - before.bytes_copied};
 }
 
 static void expect_bytes(wf_traffic before, int64_t bytes, const char *what)

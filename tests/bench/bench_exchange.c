@@ -4,10 +4,10 @@
  */
 #include "comm/exchange_author.h"
 #include "core/tensor_author.h"
+#include "tests/bench/bench.h"
 
 #include <mpi.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROUNDS = 15 };
@@ -119,12 +119,6 @@ static double seconds_of(void (*call)(const job *), const job *j, int calls)
     return each;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void measure(const char *what, wf_shape whole, wf_order order, int dim, int64_t halo)
 {
     double weft[ROUNDS], mpi[ROUNDS];
@@ -137,13 +131,11 @@ static void measure(const char *what, wf_shape whole, wf_order order, int dim, i
         mpi[i] = seconds_of(by_mpi, &j, calls);
         weft[i] = seconds_of(by_weft, &j, calls);
     }
-    qsort(weft, ROUNDS, sizeof *weft, ascending);
-    qsort(mpi, ROUNDS, sizeof *mpi, ascending);
-    const int mid = ROUNDS / 2;
+    const double our = bench_median(weft, ROUNDS), their = bench_median(mpi, ROUNDS);
     if (rank == 0)
         printf("%-22s %6lld KiB  weft %9.1f us (best %9.1f)  mpi %9.1f us (best %9.1f)  ratio %5.2f (best %5.2f)\n",
-               what, (long long)bytes >> 10, weft[mid] * 1e6, weft[0] * 1e6, mpi[mid] * 1e6, mpi[0] * 1e6,
-               weft[mid] / mpi[mid], weft[0] / mpi[0]);
+               what, (long long)bytes >> 10, our * 1e6, weft[0] * 1e6, their * 1e6, mpi[0] * 1e6, our / their,
+               weft[0] / mpi[0]);
     job_free(&j);
 }
 

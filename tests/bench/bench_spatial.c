@@ -6,10 +6,9 @@
  * Both take turns, and medians count. Efficiency is the serial time over ranks times the parallel time. */
 #include "comm/mesh_author.h"
 #include "layers/layers.h"
+#include "tests/bench/bench.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { MOST = 101 };
 
@@ -20,13 +19,6 @@ typedef struct bench {
     wf_tensor *x, *dy;
     double forward[MOST], backward[MOST];
 } bench;
-
-static double now(void)
-{
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static wf_tensor *noise(wf_tape *tape, wf_shape shape, wf_layout layout)
 {
@@ -40,31 +32,19 @@ static wf_tensor *noise(wf_tape *tape, wf_shape shape, wf_layout layout)
 static void step(bench *b, int i)
 {
     WF_MUST(wf_barrier(b->comm));
-    double at[3] = {now()};
+    double at[3] = {bench_seconds()};
     wf_var *y = wf_apply(b->layer, wf_leaf(b->tape, b->x));
-    at[1] = now();
+    at[1] = bench_seconds();
     if (!b->dy && y)
         b->dy = noise(b->tape, wf_var_shape(y), wf_tensor_layout(wf_value(y)));
-    const double from = now();
+    const double from = bench_seconds();
     WF_MUST(wf_backward_from(y, b->dy));
-    at[2] = now();
+    at[2] = bench_seconds();
     double took[2] = {at[1] - at[0], at[2] - from};
     WF_MUST(wf_tape_reset(b->tape));
     WF_MUST(wf_allreduce_f64(b->comm, took, 2, WF_MAX));
     b->forward[i] = took[0];
     b->backward[i] = took[1];
-}
-
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, ascending);
-    return v[n / 2];
 }
 
 static void bench_free(bench *b)
@@ -98,8 +78,8 @@ int main(int argc, char **argv)
         step(&whole, i);
         step(&part, i);
     }
-    const double serial[2] = {median(whole.forward, repeats), median(whole.backward, repeats)};
-    const double spatial[2] = {median(part.forward, repeats), median(part.backward, repeats)};
+    const double serial[2] = {bench_median(whole.forward, repeats), bench_median(whole.backward, repeats)};
+    const double spatial[2] = {bench_median(part.forward, repeats), bench_median(part.backward, repeats)};
     const double all = serial[0] + serial[1], ours = spatial[0] + spatial[1];
     if (wf_comm_rank(comm) == 0) {
         printf("conv %d->%d, kernel %d, image %dx%d, %d ranks of one thread\n", (int)channels, (int)channels,

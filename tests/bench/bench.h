@@ -1,0 +1,35 @@
+/* What measurements share. */
+#ifndef WF_TESTS_BENCH_H
+#define WF_TESTS_BENCH_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+static inline double bench_seconds(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline int bench_ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* These sort. The lower quartile is for what others on the machine may disturb, which only adds. */
+static inline double bench_median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, bench_ascending);
+    return v[n / 2];
+}
+
+static inline double bench_quartile(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, bench_ascending);
+    return v[n / 4];
+}
+
+#endif
