@@ -5,14 +5,10 @@
 
 #include <stdio.h>
 
-/* What a choice of depth is made with: seconds for a message, a byte, a multiplication and addition. */
-#define MESSAGE_SECONDS 3e-5
-#define BYTE_SECONDS    3e-10
-#define WORK_SECONDS    3e-11
-
 typedef struct spatial_chain {
     const wf_mesh *mesh;
     int depth;
+    wf_chain_costs costs;
 } spatial_chain;
 
 /* The chain on one input: cuts[i] is how the input of layer i is cut, cuts[count] the output. */
@@ -23,6 +19,8 @@ typedef struct chain_plan {
     wf_map *map;
     wf_cuts *cuts;
     double *work;
+    double *least; /* least[i]: what layers from i on cost at least, where the depth is chosen */
+    int *next;     /* next[i]: where the group that starts at i ends */
 } chain_plan;
 
 /* What backward is told. */
@@ -118,41 +116,48 @@ static double outputs_of(const chain_plan *p, int i, int last)
     return n;
 }
 
-/* The same on every rank: sums over all of them. */
-static wf_status cost_of(const chain_plan *p, int first, int last, double *seconds)
+/* Of layers [first, last) on one exchange. The same on every rank: sums over all of them. */
+static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int first, int last, double *seconds)
 {
     const wf_map all = link_of(p, first, last);
-    wf_halo halo;
-    double work = 0;
+    double work = 0, volume;
     int places = 1;
-    WF_TRY(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], NULL, p->dtype, &halo));
+    WF_TRY(wf_halo_volume(&p->cuts[first], &all, &p->cuts[last], &volume));
     for (int d = 0; d < all.nd; d++)
         if (p->cuts[first].axis[d] >= 0)
             places *= wf_mesh_size(p->mesh, (wf_axis)p->cuts[first].axis[d]);
     for (int i = first; i < last; i++)
         work += outputs_of(p, i, last) * p->work[i];
-    const double moved = halo.pixels * (double)p->cuts[first].channels * (double)wf_dtype_size(p->dtype);
-    *seconds = (WORK_SECONDS * work + BYTE_SECONDS * moved) / places + (halo.exchange ? MESSAGE_SECONDS : 0);
+    *seconds = (costs->work * work + costs->byte * volume * (double)wf_dtype_size(p->dtype)) / places +
+               (volume > 0 ? costs->message : 0);
     return WF_OK;
 }
 
-/* Where the group that starts at `first` ends: as long as another layer in it costs less than one of its own. */
-static wf_status end_of_group(const chain_plan *p, int first, int depth, int *last)
+/* From the last layer on: the cheapest of all ways to cut what follows into groups. */
+static wf_status choose(const chain_plan *p, const wf_chain_costs *costs)
 {
-    double joined, before, alone;
-    *last = first + depth < p->count ? first + depth : p->count;
-    if (depth > 0)
-        return WF_OK;
-    *last = first + 1;
-    WF_TRY(cost_of(p, first, *last, &before));
-    for (; *last < p->count; (*last)++) {
-        WF_TRY(cost_of(p, first, *last + 1, &joined));
-        WF_TRY(cost_of(p, *last, *last + 1, &alone));
-        if (joined > before + alone)
-            break;
-        before = joined;
-    }
+    p->least[p->count] = 0;
+    for (int first = p->count - 1; first >= 0; first--)
+        for (int last = first + 1; last <= p->count; last++) {
+            double seconds = 0;
+            WF_TRY(cost_of(p, costs, first, last, &seconds));
+            seconds += p->least[last];
+            if (last > first + 1 && seconds >= p->least[first])
+                continue;
+            p->least[first] = seconds;
+            p->next[first] = last;
+        }
     return WF_OK;
+}
+
+static wf_status make_groups(spatial_chain *s, const chain_plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        p->next[i] = i + s->depth < p->count ? i + s->depth : p->count;
+    if (s->depth > 0)
+        return WF_OK;
+    WF_TRY(wf_chain_costs_complete(s->mesh, &s->costs));
+    return choose(p, &s->costs);
 }
 
 /* Forward. */
@@ -173,10 +178,10 @@ static wf_status plan(const wf_layer *chain, const wf_var *x, chain_plan *p)
 
 static wf_var *run(wf_layer *chain, chain_plan *p, wf_var *x)
 {
-    const spatial_chain *s = chain->state;
     WF_TRY_NULL(plan(chain, x, p));
+    WF_TRY_NULL(make_groups(chain->state, p));
     for (int first = 0, last; first < p->count && x; first = last) {
-        WF_TRY_NULL(end_of_group(p, first, s->depth, &last));
+        last = p->next[first];
         x = last == first + 1 ? wf_apply(chain->children[first], x) : run_group(chain, p, first, last, x);
     }
     return x;
@@ -186,12 +191,15 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
 {
     const spatial_chain *s = chain->state;
     chain_plan p = {.mesh = s->mesh, .dtype = x->value->dtype, .count = chain->n_children};
-    const size_t n = (size_t)p.count, bytes = n * (sizeof *p.map + sizeof *p.work) + (n + 1) * sizeof *p.cuts;
+    const size_t n = (size_t)p.count, bytes = n * (sizeof *p.map + sizeof *p.work + sizeof *p.next) +
+                                              (n + 1) * (sizeof *p.cuts + sizeof *p.least);
     void *memory;
     WF_TRY_NULL(wf_pool_take(chain->ctx, bytes, &memory));
     p.map = memory;
     p.cuts = (wf_cuts *)(p.map + n);
     p.work = (double *)(p.cuts + n + 1);
+    p.least = p.work + n;
+    p.next = (int *)(p.least + n + 1);
     wf_var *y = run(chain, &p, x);
     wf_pool_give(chain->ctx, memory, bytes);
     if (!y)
@@ -215,19 +223,28 @@ static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_
     return WF_OK;
 }
 
+static wf_status check(const wf_spatial_chain_opts *o, int count)
+{
+    WF_CHECK(o->depth >= 0 && count >= 1, WF_ERR_ARGUMENT,
+             "spatial_chain: depth is %d and %d layers; should be 0 or more, and 1 or more", o->depth, count);
+    WF_CHECK(o->message_seconds >= 0 && o->byte_seconds >= 0 && o->work_seconds >= 0, WF_ERR_ARGUMENT,
+             "spatial_chain: costs are %g, %g and %g seconds; should be 0 (measured) or more", o->message_seconds,
+             o->byte_seconds, o->work_seconds);
+    return WF_OK;
+}
+
 wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers)
 {
     wf_layer *chain =
         mesh ? wf_layer_new(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_chain_kind, sizeof(spatial_chain)) : NULL;
     wf_status status = WF_OK;
     if (chain) {
-        *(spatial_chain *)chain->state = (spatial_chain){mesh, opts.depth};
+        *(spatial_chain *)chain->state =
+            (spatial_chain){mesh, opts.depth, {opts.message_seconds, opts.byte_seconds, opts.work_seconds}};
         chain->takes_children = true;
-        status = opts.depth < 0 || count < 1
-                     ? WF_RAISE(WF_ERR_ARGUMENT,
-                                "spatial_chain: depth is %d and %d layers; should be 0 or more, and 1 or more",
-                                opts.depth, count)
-                     : add_layers(chain, mesh, count, layers);
+        status = check(&opts, count);
+        if (status == WF_OK)
+            status = add_layers(chain, mesh, count, layers);
         if (status == WF_OK)
             return chain;
     }

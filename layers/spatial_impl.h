@@ -84,6 +84,8 @@ typedef struct wf_halo {
     wf_box need;           /* of this rank */
     double pixels;         /* of each channel and sample that move in all */
 } wf_halo;
+/* Elements of a sample that move in all. */
+wf_status wf_halo_volume(const wf_cuts *have, const wf_map *map, const wf_cuts *want, double *volume) WF_NODISCARD;
 wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *want, const wf_halo_channels *channels,
                        wf_dtype dtype, wf_halo *halo) WF_NODISCARD;
 
@@ -136,6 +138,13 @@ typedef struct wf_part_run {
 /* Runs the parts that read own inputs (`inside`), or the others. */
 wf_status wf_parts_run(const wf_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
                        const wf_tensor *assembled, bool inside) WF_NODISCARD;
+
+/* What the depth of a chain is chosen by, in seconds. */
+typedef struct wf_chain_costs {
+    double message, byte, work;
+} wf_chain_costs;
+/* Fills what is 0, the same on every rank. Collective over the mesh where something is 0. */
+wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs) WF_NODISCARD;
 
 /* One layer of a chain: everything that it reads is in its input already. */
 typedef struct wf_chain_step {

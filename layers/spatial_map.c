@@ -243,31 +243,36 @@ static int64_t both(wf_range a, wf_range b)
     return hi > lo ? hi - lo : 0;
 }
 
-static void cut_channels(const wf_cuts *have, const wf_halo_channels *channels, wf_regions *from, wf_regions *to,
-                         wf_halo *halo)
+typedef struct halo_regions {
+    wf_regions from, to;
+    double pixels;
+    wf_box need;
+} halo_regions;
+
+static void cut_channels(const wf_cuts *have, const wf_halo_channels *channels, halo_regions *h)
 {
     const wf_range need = channels->need[wf_mesh_rank(have->mesh, WF_AXIS_CHANNEL)];
-    from->global.dim[1] = to->global.dim[1] = channels->all;
-    from->dim[WF_AXIS_CHANNEL] = to->dim[WF_AXIS_CHANNEL] = 1;
-    from->range[WF_AXIS_CHANNEL] = channels->have;
-    to->range[WF_AXIS_CHANNEL] = channels->need;
-    halo->need.lo[1] = need.lo;
-    halo->need.hi[1] = need.hi;
+    h->from.global.dim[1] = h->to.global.dim[1] = channels->all;
+    h->from.dim[WF_AXIS_CHANNEL] = h->to.dim[WF_AXIS_CHANNEL] = 1;
+    h->from.range[WF_AXIS_CHANNEL] = channels->have;
+    h->to.range[WF_AXIS_CHANNEL] = channels->need;
+    h->need.lo[1] = need.lo;
+    h->need.hi[1] = need.hi;
 }
 
-static wf_status make_exchange(const wf_cuts *have, const wf_map *map, const wf_cuts *want,
-                               const wf_halo_channels *channels, wf_dtype dtype, wf_range *memory, wf_halo *halo)
+static void find_regions(const wf_cuts *have, const wf_map *map, const wf_cuts *want, const wf_halo_channels *channels,
+                         wf_range *memory, halo_regions *h)
 {
-    wf_regions from = {.global = wf_box_shape(have->box)};
-    for (int a = 0; a < WF_AXES; a++)
-        from.dim[a] = -1;
-    wf_regions to = from;
     double needed = 1, kept = 1;
-    halo->need = have->box;
+    h->from = (wf_regions){.global = wf_box_shape(have->box)};
+    for (int a = 0; a < WF_AXES; a++)
+        h->from.dim[a] = -1;
+    h->to = h->from;
+    h->need = have->box;
     if (channels)
-        cut_channels(have, channels, &from, &to, halo);
+        cut_channels(have, channels, h);
     for (int d = 0; d < map->nd; d++) {
-        from.global.dim[2 + d] = to.global.dim[2 + d] = have->length[d];
+        h->from.global.dim[2 + d] = h->to.global.dim[2 + d] = have->length[d];
         if (have->axis[d] < 0) {
             needed *= (double)have->length[d];
             kept *= (double)have->length[d];
@@ -275,11 +280,11 @@ static wf_status make_exchange(const wf_cuts *have, const wf_map *map, const wf_
         }
         const halo_ranges r = ranges_along(have, map, want, d, memory);
         memory += 2 * r.size;
-        from.dim[have->axis[d]] = to.dim[have->axis[d]] = 2 + d;
-        from.range[have->axis[d]] = r.have;
-        to.range[have->axis[d]] = r.need;
-        halo->need.lo[2 + d] = r.need[r.place].lo;
-        halo->need.hi[2 + d] = r.need[r.place].hi;
+        h->from.dim[have->axis[d]] = h->to.dim[have->axis[d]] = 2 + d;
+        h->from.range[have->axis[d]] = r.have;
+        h->to.range[have->axis[d]] = r.need;
+        h->need.lo[2 + d] = r.need[r.place].lo;
+        h->need.hi[2 + d] = r.need[r.place].hi;
         int64_t all = 0, own = 0;
         for (int i = 0; i < r.size; i++) {
             all += r.need[i].hi - r.need[i].lo;
@@ -288,11 +293,28 @@ static wf_status make_exchange(const wf_cuts *have, const wf_map *map, const wf_
         needed *= (double)all;
         kept *= (double)own;
     }
-    halo->pixels = needed - kept;
-    if (halo->pixels == 0 && !channels)
-        return WF_OK;
-    halo->exchange = wf_mesh_exchange(have->mesh, &from, &to, dtype, WF_CHANNELS_LAST);
-    WF_NEED(halo->exchange);
+    h->pixels = needed - kept;
+}
+
+static size_t bytes_of_ranges(const wf_cuts *have, const wf_map *map)
+{
+    size_t bytes = 0;
+    for (int d = 0; d < map->nd; d++)
+        if (have->axis[d] >= 0)
+            bytes += 2 * (size_t)wf_mesh_size(have->mesh, (wf_axis)have->axis[d]) * sizeof(wf_range);
+    return bytes;
+}
+
+wf_status wf_halo_volume(const wf_cuts *have, const wf_map *map, const wf_cuts *want, double *volume)
+{
+    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(have->mesh));
+    const size_t bytes = bytes_of_ranges(have, map);
+    halo_regions regions;
+    void *memory;
+    WF_TRY(wf_pool_take(ctx, bytes, &memory));
+    find_regions(have, map, want, NULL, memory, &regions);
+    *volume = regions.pixels * (double)have->channels;
+    wf_pool_give(ctx, memory, bytes);
     return WF_OK;
 }
 
@@ -300,16 +322,19 @@ wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *wa
                        wf_dtype dtype, wf_halo *halo)
 {
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(have->mesh));
-    size_t bytes = 0;
+    const size_t bytes = bytes_of_ranges(have, map);
+    halo_regions regions;
     void *memory;
-    *halo = (wf_halo){0};
-    for (int d = 0; d < map->nd; d++)
-        if (have->axis[d] >= 0)
-            bytes += 2 * (size_t)wf_mesh_size(have->mesh, (wf_axis)have->axis[d]) * sizeof(wf_range);
     WF_TRY(wf_pool_take(ctx, bytes, &memory));
-    const wf_status status = make_exchange(have, map, want, channels, dtype, memory, halo);
+    find_regions(have, map, want, channels, memory, &regions);
+    *halo = (wf_halo){.need = regions.need, .pixels = regions.pixels};
+    const bool moves = halo->pixels > 0 || channels;
+    if (moves)
+        halo->exchange = wf_mesh_exchange(have->mesh, &regions.from, &regions.to, dtype, WF_CHANNELS_LAST);
     wf_pool_give(ctx, memory, bytes);
-    return status;
+    if (moves)
+        WF_NEED(halo->exchange);
+    return WF_OK;
 }
 
 wf_status wf_spatial_failed(const wf_mesh *mesh, wf_status status)

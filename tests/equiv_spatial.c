@@ -75,7 +75,8 @@ static void expect_params(const char *name, wf_layer *serial, wf_layer *spatial,
     }
 }
 
-/* What a layer moves forward, and in backward by both formulas; which of them it takes. */
+/* What a layer moves forward, and in backward by both formulas; which of them it takes. Pooling and upsampling add the
+ * gradients of halos back; of what every rank reads it has the gradient itself. */
 typedef struct formula {
     volumes forward, dy;
     bool recompute;
@@ -83,25 +84,28 @@ typedef struct formula {
 
 static formula formula_of(const wf_mesh *mesh, const geometry *g, const wf_layout *x, const wf_layout *y)
 {
-    const bool back = g->kind == TRANSPOSE;
-    formula f = {.forward = volumes_of(mesh, g, back, x, y)};
-    f.dy = f.forward.all > 0 ? volumes_of(mesh, g, !back, y, x) : (volumes){0};
-    f.recompute = wf_config_get()->deterministic || f.dy.all * g->conv.out <= f.forward.all * g->conv.in;
+    const bool back = g->kind == TRANSPOSE, windows = g->kind <= TRANSPOSE;
+    formula f = {.forward = volumes_of(mesh, g, back, x, g->kind == GLOBAL_MAX ? x : y)};
+    f.dy = windows && f.forward.all > 0 ? volumes_of(mesh, g, !back, y, x) : (volumes){0};
+    f.recompute =
+        windows && (wf_config_get()->deterministic || f.dy.all * y->box.hi[1] <= f.forward.all * x->box.hi[1]);
     return f;
 }
 
 static void expect_traffic(const char *name, const formula *f, const geometry *g, const wf_layout *x,
-                           const uint64_t sent[3])
+                           const wf_layout *y, const uint64_t sent[3])
 {
-    const uint64_t of_x = (uint64_t)((x->box.hi[0] - x->box.lo[0]) * g->conv.in) * wf_dtype_size(run.dtype);
-    const uint64_t of_y = of_x / (uint64_t)g->conv.in * (uint64_t)g->conv.out;
-    const uint64_t backward = f->recompute ? of_y * (uint64_t)f->dy.sent : of_x * (uint64_t)f->forward.received;
-    WF_EXPECT(sent[1] - sent[0] == of_x * (uint64_t)f->forward.sent, "%s: forward sent %llu bytes, should send %llu",
-              name, (unsigned long long)(sent[1] - sent[0]), (unsigned long long)(of_x * (uint64_t)f->forward.sent));
-    WF_EXPECT(sent[2] - sent[1] == backward, "%s: backward sent %llu bytes, should send %llu", name,
-              (unsigned long long)(sent[2] - sent[1]), (unsigned long long)backward);
+    const int64_t planes = x->box.hi[0] - x->box.lo[0], size = (int64_t)wf_dtype_size(run.dtype);
+    const int64_t of_x = planes * x->box.hi[1] * size, of_y = planes * y->box.hi[1] * size;
+    const int64_t backward = f->recompute            ? of_y * f->dy.sent
+                             : g->kind == GLOBAL_MAX ? 0
+                                                     : of_x * f->forward.received;
+    WF_EXPECT((int64_t)(sent[1] - sent[0]) == of_x * f->forward.sent, "%s: forward sent %lld bytes, should send %lld",
+              name, (long long)(sent[1] - sent[0]), (long long)(of_x * f->forward.sent));
+    WF_EXPECT((int64_t)(sent[2] - sent[1]) == backward, "%s: backward sent %lld bytes, should send %lld", name,
+              (long long)(sent[2] - sent[1]), (long long)backward);
     run.recomputed += f->recompute && f->forward.all > 0;
-    run.added += !f->recompute;
+    run.added += g->kind <= TRANSPOSE && !f->recompute;
 }
 
 /* Over all ranks, each element once. */
@@ -155,9 +159,9 @@ static void compare(const char *name, const wf_mesh *mesh, const geometry *g, wf
         WF_EXPECT_OK(wf_backward_from(y, dy));
         WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
         sent[2] = bytes_sent(mesh);
-        const formula f = g->kind <= TRANSPOSE ? formula_of(mesh, g, &x_layout, &layout) : (formula){0};
-        if (g->kind <= TRANSPOSE)
-            expect_traffic(name, &f, g, &x_layout, sent);
+        const formula f = g->kind != GLOBAL_AVG ? formula_of(mesh, g, &x_layout, &layout) : (formula){0};
+        if (g->kind != GLOBAL_AVG)
+            expect_traffic(name, &f, g, &x_layout, &layout, sent);
         wf_tensor *dx = part_of(wf_grad(a), x_layout);
         expect_equal(name, "dx", wf_grad(b), dx, wf_grad(a), run.exact && f.recompute);
         expect_adjoint(name, g, x_part, wf_grad(b), y_kept, dy_part);

@@ -201,11 +201,35 @@ static inline wf_layout random_layout(const wf_mesh *mesh, wf_shape global, held
 
 /* What a rank needs, by the formula. */
 
+/* The inputs of an output of upsampling: the source is a quotient, and the one after it counts where it is not whole.
+ */
+static inline wf_range sources(const geometry *g, int d, int64_t at, int64_t length)
+{
+    const wf_upsample_opts *o = &g->upsample;
+    const int64_t u = o->scale_nd[d] ? o->scale_nd[d] : o->scale ? o->scale : 2;
+    int64_t over = at, under = u;
+    if (g->upsample.mode == WF_UPSAMPLE_LINEAR) {
+        over = g->upsample.align_corners ? at * (length - 1) : 2 * at + 1 - u;
+        under = g->upsample.align_corners ? length * u - 1 : 2 * u;
+    }
+    if (over <= 0 || under <= 0)
+        return (wf_range){0, 1};
+    const int64_t lo = over / under, hi = lo + 1 + (g->upsample.mode == WF_UPSAMPLE_LINEAR && over % under > 0);
+    return (wf_range){lo, hi < length ? hi : length};
+}
+
 static inline wf_range reads(const geometry *g, bool back, int d, wf_range out, int64_t length)
 {
-    const wf_conv_opts *o = &g->conv;
-    const int64_t k = o->kernel_nd[d], s = o->stride_nd[d], p = o->pad_lo_nd[d],
-                  extent = o->dilation_nd[d] * (k - 1) + 1;
+    if (g->kind == GLOBAL_MAX)
+        return (wf_range){0, length};
+    if (g->kind == UPSAMPLE)
+        return out.lo < out.hi ? (wf_range){sources(g, d, out.lo, length).lo, sources(g, d, out.hi - 1, length).hi}
+                               : (wf_range){0, 0};
+    const bool conv = g->kind <= TRANSPOSE;
+    const int64_t k = (conv ? g->conv.kernel_nd : g->pool.kernel_nd)[d],
+                  s = (conv ? g->conv.stride_nd : g->pool.stride_nd)[d],
+                  p = (conv ? g->conv.pad_lo_nd : g->pool.pad_lo_nd)[d],
+                  extent = (conv ? g->conv.dilation_nd : g->pool.dilation_nd)[d] * (k - 1) + 1;
     int64_t lo = s * out.lo - p, hi = s * (out.hi - 1) - p + extent;
     if (back) {
         const int64_t first = out.lo + p - extent + 1, last = out.hi - 1 + p;

@@ -179,37 +179,130 @@ static void random_chains(void)
     close_all();
 }
 
-/* Four 3x3 layers: one exchange of four rows and columns, or four of one; a long thin image that costs little chooses
- * by itself to go deep. */
-static void fewer_messages(void)
+/* Chains of 3x3 layers of one channel on a tall image, cut along its height. */
+enum { ROWS = 48, COLUMNS = 3, LAYERS = 4, ELEMENT = 8 };
+
+typedef struct sent {
+    int64_t messages, bytes; /* of this rank */
+} sent;
+
+static sent sent_so_far(const wf_mesh *mesh)
+{
+    const wf_traffic t = wf_comm_traffic(wf_mesh_comm(mesh, WF_AXIS_HEIGHT));
+    return (sent){(int64_t)t.messages, (int64_t)t.bytes_sent};
+}
+
+/* Once forward and backward: what either sends. The first input of a chain may measure what messages cost. */
+static void tall_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, sent way[2])
+{
+    wf_layer *layers[LAYERS];
+    test_rng rng = {.state = 2};
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] = wf_spatial_conv2d(mesh, (wf_conv_opts){.in = 1, .out = 1, .kernel = 3, .pad = 1});
+    wf_layer *layer = wf_spatial_chain(mesh, opts, LAYERS, layers);
+    wf_tensor *x = random_tensor(WF_SHAPE(1, 1, ROWS, COLUMNS), &rng);
+    wf_layout in;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, x->shape, &in));
+    wf_tensor *part = part_of(x, in);
+    for (int i = 0; i < 2; i++) {
+        const sent before = sent_so_far(mesh);
+        wf_var *y = wf_apply(layer, wf_leaf(tape, part));
+        WF_EXPECT(y, "%s", wf_error_trail());
+        const sent between = sent_so_far(mesh);
+        WF_EXPECT_OK(wf_backward_from(y, part));
+        const sent after = sent_so_far(mesh);
+        way[0] = (sent){between.messages - before.messages, between.bytes - before.bytes};
+        way[1] = (sent){after.messages - between.messages, after.bytes - between.bytes};
+        WF_EXPECT_OK(wf_tape_reset(tape));
+    }
+    wf_tensor_free(x);
+    wf_tensor_free(part);
+    wf_layer_free(layer);
+}
+
+static int neighbours(void)
+{
+    const int rank = wf_comm_rank(comm);
+    return (rank > 0) + (rank + 1 < wf_comm_size(comm));
+}
+
+/* By hand: an exchange for every `depth` layers, of a row for each of them to each neighbour, and back. */
+static void traffic(void)
+{
+    open_all();
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = wf_comm_size(comm)});
+    for (int depth = 1; depth <= LAYERS; depth++) {
+        sent way[2];
+        const int64_t messages = (int64_t)neighbours() * ((LAYERS + depth - 1) / depth);
+        const int64_t bytes = (int64_t)neighbours() * LAYERS * COLUMNS * ELEMENT;
+        tall_chain(mesh, (wf_spatial_chain_opts){.depth = depth}, way);
+        for (int i = 0; i < 2; i++)
+            WF_EXPECT(way[i].messages == messages && way[i].bytes == bytes,
+                      "depth %d, %s: %lld messages and %lld bytes, should be %lld and %lld", depth,
+                      i ? "backward" : "forward", (long long)way[i].messages, (long long)way[i].bytes,
+                      (long long)messages, (long long)bytes);
+    }
+    wf_mesh_close(mesh);
+    close_all();
+}
+
+/* Seconds of `layers` layers on one exchange: rows that ranks compute besides their own are theirs and the image's. */
+static double cost_of_group(const wf_spatial_chain_opts *o, int layers)
+{
+    const int size = wf_comm_size(comm);
+    double rows = 0;
+    for (int j = 0; j < layers; j++) /* j layers follow */
+        rows += ROWS + 2.0 * (size - 1) * j;
+    const double bytes = 2.0 * (size - 1) * layers * COLUMNS * ELEMENT;
+    return (o->work_seconds * 9 * COLUMNS * rows + o->byte_seconds * bytes) / size +
+           (size > 1 ? o->message_seconds : 0);
+}
+
+/* Every way to cut the chain: bit i says that a group ends after layer i. The groups of the cheapest one. */
+static int cheapest_groups(const wf_spatial_chain_opts *o)
+{
+    double least = INFINITY;
+    int groups = 0;
+    for (unsigned cuts = 0; cuts < 1u << (LAYERS - 1); cuts++) {
+        double seconds = 0;
+        int layers = 0, n = 0;
+        for (int i = 0; i < LAYERS; i++) {
+            layers++;
+            if (i + 1 < LAYERS && !(cuts >> i & 1u))
+                continue;
+            seconds += cost_of_group(o, layers);
+            layers = 0;
+            n++;
+        }
+        if (seconds < least) {
+            least = seconds;
+            groups = n;
+        }
+    }
+    return groups;
+}
+
+/* From costly messages, where all go at once, to costly work, where each goes alone; and what is measured, of which is
+ * known that all ranks choose alike (or the exchanges would not fit) and stay with it. */
+static void choice(void)
 {
     open_all();
     const int size = wf_comm_size(comm);
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
-    uint64_t messages[5] = {0};
-    test_rng rng = {.state = 2};
-    for (int depth = 0; depth <= 4; depth += depth ? 3 : 1) {
-        chain c = {.count = 4, .nd = 2, .depth = depth, .x = WF_SHAPE(1, 1, 32, 3)};
-        for (int i = 0; i < 4; i++)
-            c.o[i] = (wf_conv_opts){.in = 1, .out = 1, .kernel = 3, .pad = 1};
-        const uint64_t before = wf_comm_traffic(wf_mesh_comm(mesh, WF_AXIS_HEIGHT)).messages;
-        wf_layer *layer = build(&c, mesh);
-        wf_tensor *x = random_tensor(c.x, &rng);
-        wf_layout in;
-        WF_EXPECT_OK(wf_mesh_layout_activation(mesh, c.x, &in));
-        wf_tensor *part = part_of(x, in);
-        WF_EXPECT(wf_apply(layer, wf_input(tape, part)), "%s", wf_error_trail());
-        messages[depth] = wf_comm_traffic(wf_mesh_comm(mesh, WF_AXIS_HEIGHT)).messages - before;
-        WF_EXPECT_OK(wf_tape_reset(tape));
-        wf_tensor_free(x);
-        wf_tensor_free(part);
-        wf_layer_free(layer);
+    bool seen[LAYERS + 1] = {false};
+    sent way[2];
+    for (double message = 1e-9; message < 1e-3; message *= 1.5) {
+        const wf_spatial_chain_opts o = {.message_seconds = message, .byte_seconds = 1e-9, .work_seconds = 1e-8};
+        const int groups = cheapest_groups(&o);
+        tall_chain(mesh, o, way);
+        seen[groups] = true;
+        WF_EXPECT(way[0].messages == groups * neighbours(), "messages of %g s: %lld sent, should be in %d groups",
+                  message, (long long)way[0].messages, groups);
     }
-    if (size > 1) {
-        WF_EXPECT(messages[1] == 4 * messages[4], "%d messages one by one, %d at once", (int)messages[1],
-                  (int)messages[4]);
-        WF_EXPECT(messages[0] == messages[4], "%d messages by choice", (int)messages[0]);
-    }
+    WF_EXPECT(size == 1 || (seen[1] && seen[2] && seen[LAYERS]), "not all depths were chosen");
+    tall_chain(mesh, (wf_spatial_chain_opts){0}, way);
+    WF_EXPECT(way[0].messages == way[1].messages, "%lld messages forth and %lld back", (long long)way[0].messages,
+              (long long)way[1].messages);
     wf_mesh_close(mesh);
     close_all();
 }
@@ -222,6 +315,8 @@ static void refusals(void)
     wf_layer *wrong[] = {wf_spatial_conv2d(mesh, o), wf_conv2d(ctx, o)}, *one[] = {wf_spatial_conv2d(mesh, o)};
     WF_EXPECT(!wf_spatial_chain(mesh, (wf_spatial_chain_opts){0}, 2, wrong), "a serial layer in a chain");
     WF_EXPECT(!wf_spatial_chain(mesh, (wf_spatial_chain_opts){.depth = -1}, 1, one), "a negative depth");
+    one[0] = wf_spatial_conv2d(mesh, o);
+    WF_EXPECT(!wf_spatial_chain(mesh, (wf_spatial_chain_opts){.byte_seconds = -1}, 1, one), "a negative cost");
     wf_error_clear();
     wf_mesh_close(mesh);
     close_all();
@@ -232,5 +327,5 @@ int main(int argc, char **argv)
     return test_main(
         argc, argv,
         (test_case[]){
-            {"random_chains", random_chains}, {"fewer_messages", fewer_messages}, {"refusals", refusals}, {0}});
+            {"random_chains", random_chains}, {"traffic", traffic}, {"choice", choice}, {"refusals", refusals}, {0}});
 }
