@@ -339,16 +339,20 @@ static void traffic(void)
     const int64_t n = 2, in = 12, out = 24, pixels = 256, size = (int64_t)sizeof(double);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const traffic_case *t = &cases[i];
-        const wf_conv_opts o = {.in = in, .out = out, .kernel = 1, .form = t->form, .replicate = t->replicate};
-        wf_layer *layer = wf_channel_conv2d(b.mesh, o);
-        int64_t sent[2];
-        measure(&b, layer, WF_SHAPE(n, in, 16, 16), t->how, sent);
+        const wf_conv_opts conv = {.in = in, .out = out, .kernel = 1, .form = t->form, .replicate = t->replicate};
+        const wf_linear_opts linear = {.in = in, .out = out, .form = t->form, .replicate = t->replicate};
         const int64_t x = (b.size - 1) * n * in * pixels * size, y = (b.size - 1) * n * out * pixels * size;
         const int64_t should[2] = {t->x_forward * x + t->y_forward * y, t->x_backward * x + t->y_backward * y};
-        for (int way = 0; way < 2; way++)
-            WF_EXPECT(sent[way] == should[way], "%s, %d ranks, %s: %lld bytes, should be %lld", t->name, b.size,
-                      way ? "backward" : "forward", (long long)sent[way], (long long)should[way]);
-        wf_layer_free(layer);
+        for (int kind = 0; kind < 2; kind++) { /* pixels are samples to a linear layer */
+            wf_layer *layer = kind ? wf_channel_linear(b.mesh, linear) : wf_channel_conv2d(b.mesh, conv);
+            int64_t sent[2];
+            measure(&b, layer, kind ? WF_SHAPE(n * pixels, in) : WF_SHAPE(n, in, 16, 16), t->how, sent);
+            for (int way = 0; way < 2; way++)
+                WF_EXPECT(sent[way] == should[way], "%s %s, %d ranks, %s: %lld bytes, should be %lld",
+                          kind ? "linear" : "convolution", t->name, b.size, way ? "backward" : "forward",
+                          (long long)sent[way], (long long)should[way]);
+            wf_layer_free(layer);
+        }
     }
     bed_close(&b);
 }
