@@ -25,7 +25,7 @@ test: build
 	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE large
 
 bench: configure
-	$(COMPILE) --target bench_dcgan allreduce_bench
+	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap
 	tests/bench/bench.sh $(BUILD)
 
 scaling: configure

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The DCGAN step in images per second, beside PyTorch: tests/bench/bench.sh BUILD [ROUNDS]
+# The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; and
+# how much of an exchange a convolution shows: tests/bench/bench.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
 #
 # PyTorch is that of $WEFT_TORCH_PYTHON, else of python3, else one that is installed into BUILD/torch.
@@ -76,3 +77,13 @@ row 512 2 1 32 4
 
 echo
 mpirun -np 2 --bind-to none "$build/examples/allreduce_bench" --out "$build/allreduce" 2>/dev/null
+
+# Ranks that yield to each other's processes while they wait would show those, not messages.
+export OMPI_MCA_mpi_yield_when_idle=0
+echo
+mpirun -np 2 --bind-to none "$build/tests/bench/bench_models" 2>/dev/null
+echo
+echo "exchange that a convolution shows, in a node:"
+mpirun -np 2 --bind-to none "$build/tests/bench/bench_overlap" 2>/dev/null
+echo "and between two nodes with a link of 1 Gbit/s:"
+"$here/../cluster.sh" -r 1gbit -n 1 "$(command -v mpirun)" "$build/tests/bench/bench_overlap" 32 3 512 0 2>/dev/null || true
