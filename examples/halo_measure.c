@@ -6,13 +6,15 @@
 
 #define MOST_REPEATS 101
 
-/* A layer with what goes in and, for backward, a gradient to start from; or an exchange. */
+/* A layer with what goes in and, for backward, a gradient to start from; or an exchange. With what each run took, and
+ * what of that inside exchanges. */
 typedef struct subject {
     wf_tape *tape;
     wf_layer *layer;
     wf_tensor *x, *y;
     wf_exchange *exchange;
     bool backward;
+    double took[MOST_REPEATS], exposed[MOST_REPEATS];
 } subject;
 
 static void run(const subject *s)
@@ -29,27 +31,36 @@ static void run(const subject *s)
     WF_MUST(wf_tape_reset(s->tape));
 }
 
+static void time_one(wf_comm *comm, subject *s, int64_t i)
+{
+    WF_MUST(wf_barrier(comm));
+    const uint64_t before = wf_comm_traffic(comm).exchange_ns;
+    const double start = example_seconds();
+    run(s);
+    s->took[i] = example_seconds() - start;
+    s->exposed[i] = 1e-9 * (double)(wf_comm_traffic(comm).exchange_ns - before);
+}
+
 static int ascending(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* The first run, in which memory and plans are made, does not count. */
-static double seconds_of(wf_comm *comm, const subject *s, int64_t repeats)
+/* Of the slowest rank. */
+static double median(wf_comm *comm, double *took, int64_t repeats)
 {
-    double took[MOST_REPEATS];
-    repeats = repeats < MOST_REPEATS ? repeats : MOST_REPEATS;
-    run(s);
-    for (int64_t i = 0; i < repeats; i++) {
-        WF_MUST(wf_barrier(comm));
-        const double start = example_seconds();
-        run(s);
-        took[i] = example_seconds() - start;
-    }
     WF_MUST(wf_allreduce_f64(comm, took, repeats, WF_MAX));
     qsort(took, (size_t)repeats, sizeof *took, ascending);
     return (took[(repeats - 1) / 2] + took[repeats / 2]) / 2;
+}
+
+/* By turns. The first runs, in which memory and plans are made, do not count. */
+static void time_all(wf_comm *comm, subject *s, int count, int64_t repeats)
+{
+    for (int64_t i = -1; i < repeats; i++)
+        for (int k = 0; k < count; k++)
+            time_one(comm, &s[k], i < 0 ? 0 : i);
 }
 
 static wf_tensor *filled(wf_ctx *ctx, wf_shape shape, wf_layout layout)
@@ -62,28 +73,34 @@ static wf_tensor *filled(wf_ctx *ctx, wf_shape shape, wf_layout layout)
     return x;
 }
 
-/* A layer, which is taken, forward and with backward; and the bytes that the mesh's ranks send in either. */
-static void measure_layer(wf_comm *comm, wf_layer *layer, wf_shape shape, wf_layout layout, int64_t repeats,
-                          double seconds[DIRECTIONS], int64_t sent[DIRECTIONS])
+/* A layer, which is taken: forward, and with backward. */
+static void layer_subjects(wf_ctx *ctx, wf_tape *tape, wf_layer *layer, wf_shape shape, wf_layout layout,
+                           subject s[DIRECTIONS])
 {
-    wf_ctx *ctx = wf_comm_ctx(comm);
-    subject s = {.tape = wf_tape_new(ctx), .layer = layer, .x = filled(ctx, shape, layout)};
-    wf_var *y = wf_apply(layer, wf_leaf(s.tape, s.x));
+    s[FORWARD] = (subject){.tape = tape, .layer = layer, .x = filled(ctx, shape, layout)};
+    wf_var *y = wf_apply(layer, wf_leaf(tape, s[FORWARD].x));
     WF_MUST(wf_check(y));
-    s.y = filled(ctx, wf_var_shape(y), wf_tensor_layout(wf_value(y)));
-    WF_MUST(wf_tape_reset(s.tape));
+    s[FORWARD].y = filled(ctx, wf_var_shape(y), wf_tensor_layout(wf_value(y)));
+    WF_MUST(wf_tape_reset(tape));
+    s[BOTH] = s[FORWARD];
+    s[BOTH].backward = true;
+}
+
+static void layer_free(subject s[DIRECTIONS])
+{
+    wf_tensor_free(s[FORWARD].y);
+    wf_tensor_free(s[FORWARD].x);
+    wf_layer_free(s[FORWARD].layer);
+}
+
+/* What the mesh's ranks send forward, and forward and backward. */
+static void count_bytes(wf_comm *comm, const subject s[DIRECTIONS], int64_t sent[DIRECTIONS])
+{
     for (int i = FORWARD; i < DIRECTIONS; i++) {
-        s.backward = i == BOTH;
         const uint64_t before = wf_comm_traffic(comm).bytes_sent;
-        run(&s);
-        if (sent)
-            sent[i] = (int64_t)(wf_comm_traffic(comm).bytes_sent - before);
-        seconds[i] = seconds_of(comm, &s, repeats);
+        run(&s[i]);
+        sent[i] = (int64_t)(wf_comm_traffic(comm).bytes_sent - before);
     }
-    wf_tensor_free(s.y);
-    wf_tensor_free(s.x);
-    wf_layer_free(layer);
-    wf_tape_free(s.tape);
 }
 
 /* Who has and who needs which rows and columns of the image, into `range`: 4 for each of the mesh's ranks. */
@@ -117,23 +134,27 @@ static wf_tensor *part_new(const wf_mesh *mesh, const wf_regions *regions)
     return filled(wf_comm_ctx(wf_mesh_world(mesh)), shape, wf_layout_none());
 }
 
-static double measure_exchange(const wf_mesh *mesh, const halo_case *c, int64_t repeats)
+static subject exchange_subject(const wf_mesh *mesh, const halo_case *c)
 {
-    wf_comm *comm = wf_mesh_world(mesh);
-    wf_range *range = calloc(4 * (size_t)wf_comm_size(comm) + 4, sizeof *range);
+    wf_range *range = calloc(4 * (size_t)wf_comm_size(wf_mesh_world(mesh)) + 4, sizeof *range);
     wf_regions have, need;
     if (!range)
-        example_abort("out of memory for %d ranks", wf_comm_size(comm));
+        example_abort("out of memory for %d ranks", wf_comm_size(wf_mesh_world(mesh)));
     regions_of(c, range, &have, &need);
     const subject s = {.exchange = wf_mesh_exchange(mesh, &have, &need, WF_F32, WF_CHANNELS_LAST),
                        .x = part_new(mesh, &have),
                        .y = part_new(mesh, &need)};
     WF_MUST(wf_check(s.exchange));
-    const double seconds = seconds_of(comm, &s, repeats);
-    wf_tensor_free(s.y);
-    wf_tensor_free(s.x);
     free(range);
-    return seconds;
+    return s;
+}
+
+/* Besides its turns, which come after computing, an exchange is repeated: a model of messages needs many. */
+static double measure_exchange(wf_comm *comm, subject *s)
+{
+    for (int64_t i = 0; i < MOST_REPEATS; i++)
+        time_one(comm, s, i);
+    return median(comm, s->took, MOST_REPEATS);
 }
 
 static void compare_bytes(wf_comm *comm, halo_row *row, const int64_t sent[DIRECTIONS])
@@ -151,27 +172,52 @@ static void compare_bytes(wf_comm *comm, halo_row *row, const int64_t sent[DIREC
     row->busiest = halo_busiest(&row->what);
 }
 
+static void measure(wf_comm *comm, const wf_mesh *mesh, subject *s, int64_t repeats, halo_row *row)
+{
+    const bool whole = !row->what.weak;
+    time_all(comm, s, whole ? 3 * DIRECTIONS : 2 * DIRECTIONS, repeats);
+    for (int i = FORWARD; i < DIRECTIONS; i++) {
+        row->compute[i] = median(comm, s[i].took, repeats);
+        row->spatial[i] = median(comm, s[DIRECTIONS + i].took, repeats);
+        row->exposed[i] = median(comm, s[DIRECTIONS + i].exposed, repeats);
+        row->share[i] =
+            whole ? median(comm, s[2 * DIRECTIONS + i].took, repeats) / wf_comm_size(comm) : row->compute[i];
+    }
+    if (wf_comm_size(comm) == 1)
+        return;
+    subject alone = exchange_subject(mesh, &row->what);
+    row->exchange = measure_exchange(comm, &alone);
+    wf_tensor_free(alone.y);
+    wf_tensor_free(alone.x);
+}
+
 halo_row halo_measure(wf_comm *comm, const halo_case *what, int64_t repeats)
 {
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = what->ranks[0], .width = what->ranks[1]});
+    wf_tape *tape = wf_tape_new(ctx);
     const wf_conv_opts o = {
         .in = what->channels, .out = what->channels, .kernel = what->kernel, .pad = what->kernel / 2, .no_bias = true};
     const wf_shape whole = WF_SHAPE(1, what->channels, what->length[0], what->length[1]);
     wf_layout layout;
     WF_MUST(wf_mesh_layout_activation(mesh, whole, &layout));
     const wf_shape part = wf_box_shape(layout.box);
+    subject *s = calloc(3 * DIRECTIONS, sizeof *s); /* the own part, the parallel layer, the whole */
     halo_row row = {.what = *what};
     int64_t sent[DIRECTIONS];
-    measure_layer(comm, wf_conv2d(ctx, o), part, wf_layout_none(), repeats, row.compute, NULL);
-    measure_layer(comm, wf_spatial_conv2d(mesh, o), part, layout, repeats, row.spatial, sent);
-    if (wf_comm_size(comm) > 1)
-        row.exchange = measure_exchange(mesh, what, MOST_REPEATS);
+    if (!s)
+        example_abort("out of memory for the times");
+    layer_subjects(ctx, tape, wf_conv2d(ctx, o), part, wf_layout_none(), s);
+    layer_subjects(ctx, tape, wf_spatial_conv2d(mesh, o), part, layout, s + DIRECTIONS);
     if (!what->weak)
-        measure_layer(comm, wf_conv2d(ctx, o), whole, wf_layout_none(), repeats, row.share, NULL);
-    for (int i = FORWARD; i < DIRECTIONS; i++)
-        row.share[i] = what->weak ? row.compute[i] : row.share[i] / wf_comm_size(comm);
+        layer_subjects(ctx, tape, wf_conv2d(ctx, o), whole, wf_layout_none(), s + 2 * DIRECTIONS);
+    count_bytes(comm, s + DIRECTIONS, sent);
+    measure(comm, mesh, s, repeats < MOST_REPEATS ? repeats : MOST_REPEATS, &row);
     compare_bytes(comm, &row, sent);
+    for (int k = 0; k < 3; k++)
+        layer_free(s + k * DIRECTIONS);
+    free(s);
+    wf_tape_free(tape);
     wf_mesh_close(mesh);
     return row;
 }

@@ -7,12 +7,14 @@
 
 enum { FORWARD, BOTH, DIRECTIONS }; /* BOTH: forward and backward */
 
-/* Seconds are medians over repeats of what the slowest rank took. All ranks compute at once, also what is serial. */
+/* Seconds are medians over repeats of what the slowest rank took. All ranks compute at once, also what is serial, and
+ * what is compared takes turns, so that what disturbs the machine disturbs all of it. */
 typedef struct halo_row {
     halo_case what;
     double compute[DIRECTIONS];  /* the serial layer on this rank's part, without halos */
     double share[DIRECTIONS];    /* what a rank would take if the work split at no cost */
     double spatial[DIRECTIONS];  /* the parallel layer */
+    double exposed[DIRECTIONS];  /* what of that was spent inside exchanges: packing, moving on, waiting */
     double exchange;             /* the forward halo alone; what a rank has itself stays where it is */
     int64_t bytes[DIRECTIONS];   /* sent by all ranks in one pass, counted in the transport */
     int64_t formula[DIRECTIONS]; /* what they should send */

@@ -1,5 +1,10 @@
 #include "examples/halo_model.h"
 
+#include <math.h>
+
+#define LEAST_OFF 0.01 /* an error below this is as good as none */
+#define FITS      20
+
 static halo_span cut(int64_t lo, int64_t hi, int64_t length)
 {
     lo = lo < 0 ? 0 : lo;
@@ -124,16 +129,27 @@ void halo_grid(int ranks, int grid[2])
     grid[1] = ranks / grid[0];
 }
 
-halo_cost halo_fit(const halo_sample *sample, int64_t count)
+/* Relative to what was measured, less for what an earlier fit is far from. */
+static double weight_of(const halo_sample *s, const halo_cost *earlier)
+{
+    if (!earlier->known)
+        return 1 / s->seconds;
+    const double off = fabs((earlier->alpha * s->messages + earlier->beta * s->bytes) / s->seconds - 1);
+    return 1 / s->seconds / sqrt(off > LEAST_OFF ? off : LEAST_OFF);
+}
+
+/* The least squares of weighted errors. */
+static halo_cost fit_weighted(const halo_sample *sample, int64_t count, const halo_cost *earlier)
 {
     double mm = 0, mb = 0, bb = 0, m = 0, b = 0;
     for (int64_t i = 0; i < count; i++) {
-        const double messages = sample[i].messages / sample[i].seconds, bytes = sample[i].bytes / sample[i].seconds;
+        const double weight = weight_of(&sample[i], earlier);
+        const double messages = sample[i].messages * weight, bytes = sample[i].bytes * weight;
         mm += messages * messages;
         mb += messages * bytes;
         bb += bytes * bytes;
-        m += messages;
-        b += bytes;
+        m += messages * sample[i].seconds * weight;
+        b += bytes * sample[i].seconds * weight;
     }
     const double area = mm * bb - mb * mb;
     if (count < 2 || !(area > 1e-9 * mm * bb))
@@ -144,6 +160,15 @@ halo_cost halo_fit(const halo_sample *sample, int64_t count)
         cost = (halo_cost){.beta = b / bb, .known = true};
     else if (cost.beta < 0)
         cost = (halo_cost){.alpha = m / mm, .known = true};
+    return cost;
+}
+
+/* Weights of one over the square root of an error make the sum of squares one of errors. */
+halo_cost halo_fit(const halo_sample *sample, int64_t count)
+{
+    halo_cost cost = {0};
+    for (int i = 0; i < FITS; i++)
+        cost = fit_weighted(sample, count, &cost);
     return cost;
 }
 

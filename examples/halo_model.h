@@ -53,7 +53,8 @@ typedef struct halo_sample {
     double messages, bytes, seconds;
 } halo_sample;
 
-/* The least squares of relative errors. Not known from fewer than two samples that differ. */
+/* The least sum of relative errors, not of their squares: a few samples that something disturbed do not turn it. Not
+ * known from fewer than two samples that differ. */
 halo_cost halo_fit(const halo_sample *sample, int64_t count);
 double halo_predict(const halo_cost *cost, halo_sent sent);
 

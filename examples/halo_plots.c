@@ -26,16 +26,25 @@ static void write_panels(FILE *script, const glob_t *studies, const char *extrap
     const char *const strong = "(strcol('mode') eq 'strong' ? column('size') : NaN):(column('efficiency'))";
     const char *const weak = "(strcol('mode') eq 'weak' ? column('size') : NaN):(column('efficiency'))";
     const char *const times = "(column('exchange_s') > 0 ? column('busiest_bytes') : NaN):(column('exchange_s'))";
+    const char *const shown = "(column('exchange_s') > 0 ? column('exchange_s') / column('compute_s') : NaN):"
+                              "(column('exposed_s') / column('compute_s'))";
+    const char *const speedup = "(strcol('mode') eq 'strong' ? column('ranks') : NaN):(column('speedup_both'))";
     char also[9000] = "1 with lines dashtype 3 notitle";
-    fprintf(script, "set terminal svg size 1200,1300 background 'white'\nset datafile separator ','\n"
+    fprintf(script, "set terminal svg size 1200,1700 background 'white'\nset datafile separator ','\n"
                     "set datafile columnheaders\nset grid\nset key bottom right\n"
-                    "set multiplot layout 3,2 title 'Spatially parallel convolution: halos'\n"
+                    "set multiplot layout 4,2 title 'Spatially parallel convolution: halos'\n"
                     "set logscale x 2\nset yrange [0:]\n");
     panel(script, studies, "Strong scaling, forward", "image height and width", "efficiency", strong, also);
     panel(script, studies, "Weak scaling, forward", "height and width for each rank", "efficiency", weak, also);
     if (studies->gl_pathc == 1 && strstr(studies->gl_pathv[0], "halo-1.csv"))
         return; /* one rank sends nothing */
-    fprintf(script, "set autoscale y\nset logscale xy 10\n");
+    fprintf(script, "set key top left\nset logscale x 10\nset yrange [0:*]\n");
+    panel(script, studies, "Exchange that the layer shows", "exchange alone, share of the convolution",
+          "time in exchanges, share of the convolution", shown, "x with lines dashtype 3 title 'nothing hidden'");
+    fprintf(script, "set logscale x 2\nset xrange [1:*]\n");
+    panel(script, studies, "Strong scaling, forward and backward", "ranks", "speed-up over one rank", speedup,
+          "x with lines dashtype 3 title 'ideal'");
+    fprintf(script, "set autoscale xy\nset logscale xy 10\n");
     panel(script, studies, "Bytes of forward and backward", "by the formula", "counted in the transport",
           "(column('formula_both') > 0 ? column('formula_both') : NaN):(column('bytes_both'))",
           "x with lines dashtype 3 title 'equal'");

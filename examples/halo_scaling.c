@@ -84,12 +84,12 @@ static void measure_grid(wf_comm *comm, study *s, halo_case c, int64_t repeats)
     s->row[s->count++] = halo_measure(comm, &c, repeats);
     if (wf_comm_rank(comm) != 0)
         return;
-    printf("%-6s %dx%d  %4lld^2  %3lld channels  kernel %lld  compute %8.3f ms  exchange %7.3f ms  layer %8.3f ms  "
-           "efficiency %.2f  with backward %.2f  %lld bytes, %s\n",
+    printf("%-6s %dx%d  %4lld^2  %3lld channels  kernel %lld  compute %8.3f ms  exchange %7.3f ms  exposed %7.3f ms  "
+           "layer %8.3f ms  efficiency %.2f  with backward %.2f  %lld bytes, %s\n",
            c.weak ? "weak" : "strong", c.ranks[0], c.ranks[1], (long long)c.size, (long long)c.channels,
-           (long long)c.kernel, 1e3 * r->compute[FORWARD], 1e3 * r->exchange, 1e3 * r->spatial[FORWARD],
-           r->share[FORWARD] / r->spatial[FORWARD], r->share[BOTH] / r->spatial[BOTH], (long long)r->bytes[BOTH],
-           r->off ? "NOT those of the formula" : "as the formula says");
+           (long long)c.kernel, 1e3 * r->compute[FORWARD], 1e3 * r->exchange, 1e3 * r->exposed[FORWARD],
+           1e3 * r->spatial[FORWARD], r->share[FORWARD] / r->spatial[FORWARD], r->share[BOTH] / r->spatial[BOTH],
+           (long long)r->bytes[BOTH], r->off ? "NOT those of the formula" : "as the formula says");
 }
 
 /* Rows of ranks, and the squarest grid. */
@@ -147,9 +147,8 @@ static void write_rows(FILE *csv, const study *s)
                 (long long)c->length[1], r->compute[FORWARD], r->exchange);
         if (s->cost.known)
             fprintf(csv, "%.4g", halo_predict(&s->cost, r->busiest));
-        fprintf(csv, ",%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,", r->spatial[FORWARD],
-                r->spatial[FORWARD] - r->compute[FORWARD], gain * ranks, gain, r->compute[BOTH], r->spatial[BOTH],
-                r->spatial[BOTH] - r->compute[BOTH], gain_both * ranks, gain_both);
+        fprintf(csv, ",%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,", r->spatial[FORWARD], r->exposed[FORWARD],
+                gain * ranks, gain, r->compute[BOTH], r->spatial[BOTH], r->exposed[BOTH], gain_both * ranks, gain_both);
         fprintf(csv, "%lld,%lld,%lld,%lld,%lld,%lld,%lld\n", (long long)r->busiest.messages,
                 (long long)r->busiest.bytes, (long long)r->bytes[FORWARD], (long long)r->formula[FORWARD],
                 (long long)r->bytes[BOTH], (long long)r->formula[BOTH], (long long)r->off);
