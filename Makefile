@@ -30,7 +30,8 @@ bench: configure
 
 scaling: configure
 	$(COMPILE) --target halo_scaling
-	for ranks in 1 2 4; do mpirun -np $$ranks $(BUILD)/examples/halo_scaling --out $(BUILD)/scaling || exit 1; done
+	for ranks in 1 2 4; do \
+	OMPI_MCA_mpi_yield_when_idle=$$([ $$ranks -le $(JOBS) ] && echo 0 || echo 1) mpirun -np $$ranks $(BUILD)/examples/halo_scaling --out $(BUILD)/scaling || exit 1; done
 
 check: build
 	tools/setup.sh check

@@ -101,6 +101,13 @@ static void give(wf_exchange *exchange, wf_exchange_side *side)
     }
 }
 
+static void blocks_give(wf_exchange *exchange, void **blocks, size_t bytes)
+{
+    if (*blocks && !exchange->comm->lost)
+        wf_pool_give(exchange->comm->family->ctx, *blocks, bytes);
+    *blocks = NULL;
+}
+
 static wf_exchange_side *from_side(wf_exchange *exchange)
 {
     return exchange->reversed ? &exchange->need : &exchange->have;
@@ -247,6 +254,65 @@ static wf_status copy_own(wf_exchange *exchange)
     return WF_OK;
 }
 
+/* --- as one collective ---------------------------------------------------------------------------------------------
+ */
+
+#define SHORT_BLOCK                                                                                                    \
+    ((size_t)8 << 10) /* bytes; of longer ones messages are as fast, and need no copy of what is dense */
+
+/* Of short blocks between nodes, where what counts is the number of steps; inside a node nothing is faster than
+ * messages and the board. The same on every rank. */
+static bool is_collective(const wf_exchange *exchange)
+{
+    const wf_comm *comm = exchange->comm;
+    return exchange->plan->form != WF_PLAN_PIECES && comm->size > 2 && comm->inter_size > 1 &&
+           comm->family->ctx->k->host && comm->transport->allgather && comm->transport->alltoall &&
+           exchange->have.packet[0].bytes <= SHORT_BLOCK && exchange->have.packet[0].bytes <= comm->chunk_bytes;
+}
+
+static bool gathers(const wf_exchange *exchange)
+{
+    return exchange->plan->form == WF_PLAN_ALLGATHER && !exchange->reversed;
+}
+
+static char *block_of(void *blocks, const wf_packet *p)
+{
+    return (char *)blocks + (size_t)p->peer * p->bytes;
+}
+
+/* A reduce-scatter is an all-to-all of what is to be added: the order of the sums is ours then. */
+static wf_status post_collective(wf_exchange *exchange)
+{
+    wf_comm *comm = exchange->comm;
+    const wf_exchange_side *side = from_side(exchange);
+    const size_t block = side->packet[0].bytes, all = (size_t)comm->size * block;
+    WF_TRY(wf_pool_take(comm->family->ctx, all, &exchange->blocks_out));
+    WF_TRY(wf_pool_take(comm->family->ctx, all, &exchange->blocks_in));
+    for (int i = 0; i < (gathers(exchange) ? 1 : side->packets); i++) {
+        const wf_packet *p = &side->packet[i];
+        WF_TRY(pack(exchange, side, side->piece[p->first].box,
+                    gathers(exchange) ? exchange->blocks_out : block_of(exchange->blocks_out, p)));
+    }
+    WF_TRY(wf_batch_collective(&comm->batch));
+    WF_TRY((gathers(exchange) ? comm->transport->allgather : comm->transport->alltoall)(
+        comm, exchange->blocks_out, exchange->blocks_in, block, &comm->batch.transfer[0]));
+    comm->traffic.bytes_sent += (uint64_t)(all - block);
+    comm->traffic.messages++;
+    return WF_OK;
+}
+
+static wf_status end_collective(wf_exchange *exchange)
+{
+    const wf_exchange_side *side = to_side(exchange);
+    WF_TRY(wf_batch_wait_all(&exchange->comm->batch));
+    for (int i = 0; i < side->packets; i++) {
+        const wf_packet *p = &side->packet[i];
+        WF_TRY(unpack(exchange, side, side->piece[p->first].box, block_of(exchange->blocks_in, p)));
+    }
+    wf_tensor_touch(exchange->to);
+    return wf_call_settle(exchange->comm);
+}
+
 /* --- the calls -----------------------------------------------------------------------------------------------------
  */
 
@@ -268,6 +334,8 @@ static wf_status post(wf_exchange *exchange)
     bool moved = false, done;
     WF_TRY(wf_call_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
     exchange->active = true;
+    if (is_collective(exchange))
+        return post_collective(exchange);
     if (exchange->parted && !comm->board_asked)
         WF_TRY(wf_board_open(comm));
     start_packets(exchange, &exchange->have);
@@ -302,6 +370,11 @@ static wf_status over(wf_exchange *exchange, wf_status status)
     if (exchange->active) {
         give(exchange, &exchange->have);
         give(exchange, &exchange->need);
+        if (exchange->blocks_out) {
+            const size_t bytes = (size_t)exchange->comm->size * exchange->have.packet[0].bytes;
+            blocks_give(exchange, &exchange->blocks_out, bytes);
+            blocks_give(exchange, &exchange->blocks_in, bytes);
+        }
     }
     exchange->active = false;
     exchange->from = exchange->to = NULL;
@@ -353,6 +426,8 @@ static wf_status poll(wf_exchange *exchange)
     bool moved = false, done;
     WF_TRY(wf_control_poll(exchange->comm));
     WF_TRY(wf_batch_poll(&exchange->comm->batch));
+    if (is_collective(exchange))
+        return WF_OK;
     WF_TRY(send(exchange, &moved, &done));
     return exchange->reversed ? WF_OK : receive(exchange, &moved, &done);
 }
@@ -374,6 +449,8 @@ static wf_status end(wf_exchange *exchange)
 {
     wf_comm *comm = exchange->comm;
     wf_patience patience = wf_patience_new();
+    if (is_collective(exchange))
+        return end_collective(exchange);
     for (;;) {
         bool moved = false, sent, received;
         WF_TRY(send(exchange, &moved, &sent));

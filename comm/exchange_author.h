@@ -4,6 +4,10 @@
  * locally. A single box that is dense in the tensor (a face across the slowest dimension) goes and comes without a
  * copy. The reverse adds: every rank that needed an element sends its gradient back to the owner that it came from.
  *
+ * A plan that is a uniform all-gather or all-to-all (or the reverse of one) of short blocks goes as that collective of
+ * the transport where the ranks are on several nodes; messages and, in a node, shared memory are no slower for all
+ * others. The bytes are the same, and so are the sums: received blocks are added here, in the order of peers.
+ *
  * All ranks know the whole plan. One that moves nothing between ranks sends nothing at all and is not a collective; in
  * any other every rank of the communicator takes part, also one with nothing to send.
  */

@@ -39,6 +39,7 @@ struct wf_exchange {
     wf_record record, reverse_record;
     bool parted; /* some packet of some rank may be: the same on every rank */
     bool active, reversed;
+    void *blocks_out, *blocks_in; /* owned; of a collective in progress */
     const wf_tensor *from;
     wf_tensor *to;
 };

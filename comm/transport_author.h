@@ -39,6 +39,9 @@ typedef struct wf_transport {
     wf_status (*bcast)(wf_comm *comm, void *data, size_t bytes, int root, wf_transfer *transfer);
     wf_status (*allreduce)(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            wf_transfer *transfer);
+    /* `bytes` from every rank to all (its x) or to each other (its block of x), into y in rank order. */
+    wf_status (*allgather)(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *transfer);
+    wf_status (*alltoall)(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *transfer);
 
     /* Frees what the transport keeps for this communicator; does not wait. */
     void (*close)(wf_comm *comm);

@@ -45,6 +45,18 @@ static wf_status test(wf_comm *comm, wf_transfer *t)
     return WF_OK;
 }
 
+static wf_status allgather(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
+{
+    TRY_MPI(MPI_Iallgather(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, wire(comm), request(t)));
+    return WF_OK;
+}
+
+static wf_status alltoall(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
+{
+    TRY_MPI(MPI_Ialltoall(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, wire(comm), request(t)));
+    return WF_OK;
+}
+
 static void cancel(wf_comm *comm, wf_transfer *t)
 {
     int done = 0;
@@ -79,5 +91,7 @@ const wf_transport wf_transport_mpi = {
     .start = start,
     .test = test,
     .cancel = cancel,
+    .allgather = allgather,
+    .alltoall = alltoall,
     .close = close_wire,
 };

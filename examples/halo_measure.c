@@ -47,11 +47,16 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the slowest rank. */
-static double median(wf_comm *comm, double *took, int64_t repeats)
+/* Of the slowest rank's times, in order. */
+static void sort(wf_comm *comm, double *took, int64_t repeats)
 {
     WF_MUST(wf_allreduce_f64(comm, took, repeats, WF_MAX));
     qsort(took, (size_t)repeats, sizeof *took, ascending);
+}
+
+static double median(wf_comm *comm, double *took, int64_t repeats)
+{
+    sort(comm, took, repeats);
     return (took[(repeats - 1) / 2] + took[repeats / 2]) / 2;
 }
 
@@ -149,12 +154,13 @@ static subject exchange_subject(const wf_mesh *mesh, const halo_case *c)
     return s;
 }
 
-/* Besides its turns, which come after computing, an exchange is repeated: a model of messages needs many. */
+/* It is short, and what disturbs it is not: the lower quartile counts. */
 static double measure_exchange(wf_comm *comm, subject *s)
 {
     for (int64_t i = 0; i < MOST_REPEATS; i++)
         time_one(comm, s, i);
-    return median(comm, s->took, MOST_REPEATS);
+    sort(comm, s->took, MOST_REPEATS);
+    return s->took[MOST_REPEATS / 4];
 }
 
 static void compare_bytes(wf_comm *comm, halo_row *row, const int64_t sent[DIRECTIONS])

@@ -129,13 +129,15 @@ void halo_grid(int ranks, int grid[2])
     grid[1] = ranks / grid[0];
 }
 
-/* Relative to what was measured, less for what an earlier fit is far from. */
+/* Errors are relative to what lies between the predicted and the measured, so that neither too much nor too little is
+ * cheaper; and count less where an earlier fit is far off. */
 static double weight_of(const halo_sample *s, const halo_cost *earlier)
 {
-    if (!earlier->known)
+    const double predicted = earlier->alpha * s->messages + earlier->beta * s->bytes;
+    if (!(predicted > 0))
         return 1 / s->seconds;
-    const double off = fabs((earlier->alpha * s->messages + earlier->beta * s->bytes) / s->seconds - 1);
-    return 1 / s->seconds / sqrt(off > LEAST_OFF ? off : LEAST_OFF);
+    const double middle = sqrt(predicted * s->seconds), off = fabs(predicted - s->seconds) / middle;
+    return 1 / middle / sqrt(off > LEAST_OFF ? off : LEAST_OFF);
 }
 
 /* The least squares of weighted errors. */

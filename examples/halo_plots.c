@@ -33,15 +33,15 @@ static void write_panels(FILE *script, const glob_t *studies, const char *extrap
     fprintf(script, "set terminal svg size 1200,1700 background 'white'\nset datafile separator ','\n"
                     "set datafile columnheaders\nset grid\nset key bottom right\n"
                     "set multiplot layout 4,2 title 'Spatially parallel convolution: halos'\n"
-                    "set logscale x 2\nset yrange [0:]\n");
+                    "set logscale x 2\nset yrange [0:1.5]\n");
     panel(script, studies, "Strong scaling, forward", "image height and width", "efficiency", strong, also);
     panel(script, studies, "Weak scaling, forward", "height and width for each rank", "efficiency", weak, also);
     if (studies->gl_pathc == 1 && strstr(studies->gl_pathv[0], "halo-1.csv"))
         return; /* one rank sends nothing */
-    fprintf(script, "set key top left\nset logscale x 10\nset yrange [0:*]\n");
+    fprintf(script, "set key top left\nset logscale xy 10\nset autoscale y\nset format '%g'\n");
     panel(script, studies, "Exchange that the layer shows", "exchange alone, share of the convolution",
           "time in exchanges, share of the convolution", shown, "x with lines dashtype 3 title 'nothing hidden'");
-    fprintf(script, "set logscale x 2\nset xrange [1:*]\n");
+    fprintf(script, "unset logscale\nset logscale x 2\nset xrange [1:*]\nset yrange [0:*]\n");
     panel(script, studies, "Strong scaling, forward and backward", "ranks", "speed-up over one rank", speedup,
           "x with lines dashtype 3 title 'ideal'");
     fprintf(script, "set autoscale xy\nset logscale xy 10\n");

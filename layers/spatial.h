@@ -9,6 +9,11 @@
  * them where they are. An input that is local, replicated where the mesh is split or cut along channels (convolution:
  * layers/mesh_conv.h takes such channels), or of another mesh is an error that says what to do.
  *
+ * The same run gives the same bits: what is added back is added in the order of ranks, and how the work is cut depends
+ * on shapes alone. What may change with the machine is how deep a chain goes whose costs are measured. With
+ * WEFT_DETERMINISTIC=1 that is fixed too, and no input gradient of a convolution is a sum of parts from several ranks,
+ * whichever way would move fewer bytes: on `ref` it is then the serial one bit for bit, as outputs always are.
+ *
  * Forward and backward are collective over the mesh; a failure of one rank reaches the others. The mesh is borrowed.
  */
 #ifndef WF_LAYERS_SPATIAL_H

@@ -260,6 +260,36 @@ static void random_boxes(void)
     }
 }
 
+/* Plans that are a uniform all-gather (of channels, as layers need it) or all-to-all, of every type: between nodes they
+ * go as such collectives, of one message. */
+static void as_collectives(void)
+{
+    for (uint64_t i = 0; i < 60; i++) {
+        test_rng shared = {.state = 500 + i}, own = {.state = 9000 + 10 * i + (uint64_t)rank};
+        problem p = {.dtype = (wf_dtype)test_int(&shared, 0, WF_DTYPES - 1),
+                     .order = (wf_order)test_int(&shared, 0, 1)};
+        const int64_t each = test_int(&shared, 1, 3), d = test_int(&shared, 0, 2), other = (d + 1) % 3;
+        const bool gather = i % 2;
+        p.global = WF_SHAPE(2, 3, 4);
+        p.global.dim[d] = each * size;
+        p.global.dim[other] = size;
+        for (int r = 0; r < size; r++) {
+            p.have[r] = p.need[r] = wf_box_of_shape(p.global);
+            p.have[r].lo[d] = r * each;
+            p.have[r].hi[d] = (r + 1) * each;
+            if (!gather) {
+                p.need[r].lo[other] = r;
+                p.need[r].hi[other] = r + 1;
+            }
+        }
+        const uint64_t before = wf_comm_traffic(comm).messages;
+        check_problem(&own, &p);
+        const uint64_t each_way = size > 2 && wf_comm_inter_size(comm) > 1 ? 1 : (uint64_t)size - 1;
+        WF_EXPECT(wf_comm_traffic(comm).messages - before == 2 * each_way, "%d messages",
+                  (int)(wf_comm_traffic(comm).messages - before));
+    }
+}
+
 /* <F x, y> = <x, F* y> over all ranks. */
 static void adjoint(void)
 {
@@ -517,6 +547,7 @@ int main(int argc, char **argv)
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"random_boxes", random_boxes},
+                                               {"as_collectives", as_collectives},
                                                {"adjoint", adjoint},
                                                {"inside_one_buffer", inside_one_buffer},
                                                {"other_communicators_between", other_communicators_between},
