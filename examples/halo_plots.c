@@ -38,7 +38,7 @@ static void write_panels(FILE *script, const glob_t *studies, const char *extrap
     panel(script, studies, "Weak scaling, forward", "height and width for each rank", "efficiency", weak, also);
     if (studies->gl_pathc == 1 && strstr(studies->gl_pathv[0], "halo-1.csv"))
         return; /* one rank sends nothing */
-    fprintf(script, "set key top left\nset logscale xy 10\nset autoscale y\nset format '%g'\n");
+    fprintf(script, "set key top left\nset logscale xy 10\nset autoscale y\nset format '%%g'\n");
     panel(script, studies, "Exchange that the layer shows", "exchange alone, share of the convolution",
           "time in exchanges, share of the convolution", shown, "x with lines dashtype 3 title 'nothing hidden'");
     fprintf(script, "unset logscale\nset logscale x 2\nset xrange [1:*]\nset yrange [0:*]\n");

@@ -189,17 +189,13 @@ static wf_status convolve(const wf_mesh_call *call, wf_inflow *flow, const wf_va
     wf_output_run user = {.conv = call->conv, .map = &call->map, .epilogue = fused ? &call->epilogue : NULL};
     user.w = wf_tensor_array(w->value);
     user.bias = wf_tensor_array(fused && b ? b->value : NULL);
-    wf_part_run run = {.map = &call->map,
-                       .out = part,
-                       .out_box = call->y_box,
-                       .kernel = wf_mesh_conv_output,
-                       .user = &user,
-                       .poll = call->x_halo.exchange};
-    WF_TRY(wf_inflow_begin(flow));
-    WF_TRY(wf_parts_run(&run, flow->own, flow->own_box, &flow->parts, NULL, true));
-    WF_TRY(wf_inflow_end(flow));
-    run.poll = NULL;
-    return wf_parts_run(&run, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
+    const wf_part_run run = {.map = &call->map,
+                             .out = part,
+                             .out_box = call->y_box,
+                             .kernel = wf_mesh_conv_output,
+                             .user = &user,
+                             .poll = call->x_halo.exchange};
+    return wf_inflow_run(flow, &run);
 }
 
 /* The result that an activation made stands in *acted: the part, or what is held. */

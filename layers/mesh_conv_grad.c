@@ -83,19 +83,16 @@ static wf_status recompute_with(wf_node *node, const gradients *dy, wf_inflow *f
     const wf_mesh_call *call = node->state;
     const wf_map back = wf_map_inverse(&call->map);
     wf_output_run user = from_dy(node, &back);
-    wf_part_run run = {.map = &back,
-                       .out = dx,
-                       .out_box = box,
-                       .kernel = wf_mesh_conv_output,
-                       .user = &user,
-                       .poll = flow->halo.exchange};
+    const wf_part_run run = {.map = &back,
+                             .out = dx,
+                             .out_box = box,
+                             .kernel = wf_mesh_conv_output,
+                             .user = &user,
+                             .poll = flow->halo.exchange};
     flow->parts = wf_parts_make(&back, box, call->y_box, flow->halo.need);
     WF_TRY(wf_inflow_begin(flow));
     WF_TRY(backward_params(node, dy, flow->halo.exchange));
-    WF_TRY(wf_parts_run(&run, flow->own, flow->own_box, &flow->parts, NULL, true));
-    WF_TRY(wf_inflow_end(flow));
-    run.poll = NULL;
-    return wf_parts_run(&run, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
+    return wf_inflow_run(flow, &run);
 }
 
 /* dx of own pixels, of the channels that this rank computes with: NULL on failure. */

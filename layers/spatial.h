@@ -38,6 +38,7 @@ wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
 
+/* Averages and upsampling, too, compute their inside while halos travel; a maximum waits for them. */
 wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts);

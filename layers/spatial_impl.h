@@ -146,6 +146,9 @@ typedef struct wf_chain_costs {
 /* Fills what is 0, the same on every rank. Collective over the mesh where something is 0. */
 wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs) WF_NODISCARD;
 
+/* What is inside while the input's halo travels, which it begins to where it has not; then the rest. */
+wf_status wf_inflow_run(wf_inflow *flow, const wf_part_run *run) WF_NODISCARD;
+
 /* One layer of a chain: everything that it reads is in its input already. */
 typedef struct wf_chain_step {
     wf_map map;

@@ -90,6 +90,17 @@ void wf_inflow_free(wf_inflow *flow)
     flow->arriving = flow->assembled = NULL;
 }
 
+wf_status wf_inflow_run(wf_inflow *flow, const wf_part_run *run)
+{
+    wf_part_run rest = *run;
+    if (!flow->under_way)
+        WF_TRY(wf_inflow_begin(flow));
+    WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
+    WF_TRY(wf_inflow_end(flow));
+    rest.poll = NULL;
+    return wf_parts_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
+}
+
 wf_tensor *wf_inflow_whole(const wf_tensor *own, const wf_halo *halo)
 {
     if (!halo->exchange)

@@ -12,9 +12,12 @@ typedef struct spatial_pool {
 /* What backward is told. */
 typedef struct pool_call {
     const wf_mesh *mesh;
-    wf_pool_geom geom; /* over what this rank reads */
+    wf_map map;
+    wf_pool_geom whole; /* of the whole image */
+    wf_pool_geom geom;  /* over what this rank reads */
     wf_halo halo;
-    wf_box in; /* what this rank reads, or its own input */
+    wf_box out; /* of this rank */
+    wf_box in;  /* what this rank reads, or its own input */
     wf_box own;
     bool global;
     unsigned axes; /* a global average: a sum over these, */
@@ -68,11 +71,12 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, w
     *call = (pool_call){.mesh = s->mesh, .global = s->pool.geom.nd == 0};
     WF_TRY(wf_cuts_of(layer, s->pool.name, s->mesh, x, WF_CUTS_ANY, &in));
     WF_TRY(wf_pool_fit(layer, x, given->global, &call->geom, &shape));
-    wf_map map = {.kind = call->global ? WF_MAP_ALL : WF_MAP_WINDOW, .nd = call->geom.nd};
-    for (int d = 0; d < map.nd; d++) {
-        map.window[d] = wf_pool_window(&call->geom, d);
-        map.in[d] = given->global.dim[2 + d];
-        map.out[d] = shape.dim[2 + d];
+    call->whole = call->geom;
+    call->map = (wf_map){.kind = call->global ? WF_MAP_ALL : WF_MAP_WINDOW, .nd = call->geom.nd};
+    for (int d = 0; d < call->map.nd; d++) {
+        call->map.window[d] = wf_pool_window(&call->geom, d);
+        call->map.in[d] = given->global.dim[2 + d];
+        call->map.out[d] = shape.dim[2 + d];
     }
     *layout = *given;
     call->own = in.box;
@@ -82,14 +86,15 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, w
             make_share(&in, call);
             return WF_OK;
         }
-        return wf_halo_make(&in, &map, &in, NULL, x->value->dtype, &call->halo);
+        return wf_halo_make(&in, &call->map, &in, NULL, x->value->dtype, &call->halo);
     }
-    WF_TRY(wf_cuts_outputs(&in, &map, &out));
-    WF_TRY(wf_halo_make(&in, &map, &out, NULL, x->value->dtype, &call->halo));
+    WF_TRY(wf_cuts_outputs(&in, &call->map, &out));
+    WF_TRY(wf_halo_make(&in, &call->map, &out, NULL, x->value->dtype, &call->halo));
     *layout = wf_cuts_layout(&out, given);
     call->in = call->halo.exchange ? call->halo.need : in.box;
+    call->out = out.box;
     if (!wf_box_empty(out.box))
-        make_local(&map, out.box, call->in, &call->geom);
+        make_local(&call->map, out.box, call->in, &call->geom);
     return WF_OK;
 }
 
@@ -152,10 +157,43 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
     return wf_allreduce_raw(comm, y->data, y->data, wf_tensor_count(y), y->dtype, WF_SUM);
 }
 
+typedef struct average_run {
+    wf_ctx *ctx;
+    const pool_call *call;
+} average_run;
+
+static wf_status average_part(void *user, const wf_array *in, wf_box in_box, const wf_array *out, wf_box out_box)
+{
+    const average_run *r = user;
+    wf_pool_geom geom = r->call->whole;
+    make_local(&r->call->map, out_box, in_box, &geom);
+    return r->ctx->k->pool_forward(r->ctx, &geom, in, out, NULL);
+}
+
+static wf_status average(const pool_call *call, const wf_tensor *own, const wf_tensor *y)
+{
+    average_run user = {y->ctx, call};
+    wf_inflow flow = {.own = own, .own_box = call->own, .halo = call->halo};
+    flow.parts = wf_parts_make(&call->map, call->out, call->own, call->halo.need);
+    const wf_status status = wf_inflow_run(&flow, &(wf_part_run){.map = &call->map,
+                                                                 .out = y,
+                                                                 .out_box = call->out,
+                                                                 .kernel = average_part,
+                                                                 .user = &user,
+                                                                 .poll = call->halo.exchange});
+    if (status != WF_OK)
+        wf_spatial_failed(call->mesh, status);
+    wf_inflow_free(&flow);
+    return status;
+}
+
+/* A maximum remembers where in its input it was, so it takes that as a whole. */
 static wf_status run(const pool_call *call, const wf_tensor *own, const wf_tensor *y, const wf_tensor *index)
 {
     WF_NEED(own);
     WF_NEED(y);
+    if (!index && !call->global)
+        return average(call, own, y);
     wf_tensor *whole = wf_inflow_whole(own, &call->halo);
     WF_NEED(whole);
     const wf_array in = wf_tensor_array(whole), out = wf_tensor_array(y), at = wf_tensor_array(index);

@@ -11,8 +11,10 @@ typedef struct spatial_upsample {
 /* What backward is told. */
 typedef struct upsample_call {
     const wf_mesh *mesh;
+    wf_map map;
     wf_resample_geom geom;
     wf_halo halo;
+    wf_box in, out; /* of this rank */
 } upsample_call;
 
 static wf_status plan(const wf_layer *layer, const wf_var *x, upsample_call *call, wf_layout *layout)
@@ -24,15 +26,17 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, upsample_call *cal
     *call = (upsample_call){.mesh = s->mesh};
     WF_TRY(wf_cuts_of(layer, s->upsample.name, s->mesh, x, WF_CUTS_ANY, &in));
     WF_TRY(wf_upsample_fit(layer, x, given->global, &call->geom, &shape));
-    wf_map map = {.kind = WF_MAP_RESAMPLE, .nd = call->geom.nd, .resample = call->geom};
-    for (int d = 0; d < map.nd; d++) {
-        map.in[d] = given->global.dim[2 + d];
-        map.out[d] = shape.dim[2 + d];
+    call->map = (wf_map){.kind = WF_MAP_RESAMPLE, .nd = call->geom.nd, .resample = call->geom};
+    for (int d = 0; d < call->map.nd; d++) {
+        call->map.in[d] = given->global.dim[2 + d];
+        call->map.out[d] = shape.dim[2 + d];
     }
-    WF_TRY(wf_cuts_outputs(&in, &map, &out));
-    WF_TRY(wf_halo_make(&in, &map, &out, NULL, x->value->dtype, &call->halo));
+    WF_TRY(wf_cuts_outputs(&in, &call->map, &out));
+    WF_TRY(wf_halo_make(&in, &call->map, &out, NULL, x->value->dtype, &call->halo));
     *layout = wf_cuts_layout(&out, given);
-    for (int d = 0; d < map.nd; d++) {
+    call->in = in.box;
+    call->out = out.box;
+    for (int d = 0; d < call->map.nd; d++) {
         call->geom.out_lo[d] = out.box.lo[2 + d];
         call->geom.in_lo[d] = (call->halo.exchange ? call->halo.need : in.box).lo[2 + d];
     }
@@ -63,15 +67,38 @@ static wf_status backward(wf_node *node)
 
 static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = backward};
 
+typedef struct resample_run {
+    wf_ctx *ctx;
+    const wf_resample_geom *geom;
+} resample_run;
+
+static wf_status resample_part(void *user, const wf_array *in, wf_box in_box, const wf_array *out, wf_box out_box)
+{
+    const resample_run *r = user;
+    wf_resample_geom geom = *r->geom;
+    for (int d = 0; d < geom.nd; d++) {
+        geom.in_lo[d] = in_box.lo[2 + d];
+        geom.out_lo[d] = out_box.lo[2 + d];
+    }
+    return r->ctx->k->resample_forward(r->ctx, &geom, in, out);
+}
+
 static wf_status run(const upsample_call *call, const wf_tensor *own, const wf_tensor *y)
 {
     WF_NEED(own);
     WF_NEED(y);
-    wf_tensor *whole = wf_inflow_whole(own, &call->halo);
-    WF_NEED(whole);
-    const wf_array in = wf_tensor_array(whole), out = wf_tensor_array(y);
-    const wf_status status = y->ctx->k->resample_forward(y->ctx, &call->geom, &in, &out);
-    wf_tensor_free(whole);
+    resample_run user = {y->ctx, &call->geom};
+    wf_inflow flow = {.own = own, .own_box = call->in, .halo = call->halo};
+    flow.parts = wf_parts_make(&call->map, call->out, call->in, call->halo.need);
+    const wf_status status = wf_inflow_run(&flow, &(wf_part_run){.map = &call->map,
+                                                                 .out = y,
+                                                                 .out_box = call->out,
+                                                                 .kernel = resample_part,
+                                                                 .user = &user,
+                                                                 .poll = call->halo.exchange});
+    if (status != WF_OK)
+        wf_spatial_failed(call->mesh, status);
+    wf_inflow_free(&flow);
     return status;
 }
 

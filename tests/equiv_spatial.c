@@ -97,9 +97,7 @@ static void expect_traffic(const char *name, const formula *f, const geometry *g
 {
     const int64_t planes = x->box.hi[0] - x->box.lo[0], size = (int64_t)wf_dtype_size(run.dtype);
     const int64_t of_x = planes * x->box.hi[1] * size, of_y = planes * y->box.hi[1] * size;
-    const int64_t backward = f->recompute            ? of_y * f->dy.sent
-                             : g->kind == GLOBAL_MAX ? 0
-                                                     : of_x * f->forward.received;
+    const int64_t backward = f->recompute ? of_y * f->dy.sent : g->kind == GLOBAL_MAX ? 0 : of_x * f->forward.received;
     WF_EXPECT((int64_t)(sent[1] - sent[0]) == of_x * f->forward.sent, "%s: forward sent %lld bytes, should send %lld",
               name, (long long)(sent[1] - sent[0]), (long long)(of_x * f->forward.sent));
     WF_EXPECT((int64_t)(sent[2] - sent[1]) == backward, "%s: backward sent %lld bytes, should send %lld", name,
