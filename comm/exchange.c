@@ -257,8 +257,8 @@ static wf_status copy_own(wf_exchange *exchange)
 /* --- as one collective ---------------------------------------------------------------------------------------------
  */
 
-#define SHORT_BLOCK                                                                                                    \
-    ((size_t)8 << 10) /* bytes; of longer ones messages are as fast, and need no copy of what is dense */
+/* In bytes; longer blocks are faster as messages, which do not copy what is dense. */
+#define SHORT_BLOCK ((size_t)2 << 10)
 
 /* Of short blocks between nodes, where what counts is the number of steps; inside a node nothing is faster than
  * messages and the board. The same on every rank. */

@@ -242,6 +242,8 @@ wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int 
         *(spatial_chain *)chain->state =
             (spatial_chain){mesh, opts.depth, {opts.message_seconds, opts.byte_seconds, opts.work_seconds}};
         chain->takes_children = true;
+        wf_layer_note(chain, "spatial_chain of depth %d, costs %g, %g, %g", opts.depth, opts.message_seconds,
+                      opts.byte_seconds, opts.work_seconds);
         status = check(&opts, count);
         if (status == WF_OK)
             status = add_layers(chain, mesh, count, layers);
