@@ -48,30 +48,6 @@ static void expect_params(const char *name, const wf_mesh *mesh, const wf_layer 
             expect_param(name, mesh, serial->params[i], mine->params[i], grads);
 }
 
-static double dot(const wf_mesh *mesh, const wf_tensor *a, const wf_tensor *b, const wf_layout *layout)
-{
-    const int64_t n = wf_tensor_count(a);
-    double *u = values(a), *v = values(b), sum = 0;
-    unsigned axes = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += u[i] * v[i];
-    for (int axis = 0; axis < WF_AXES; axis++)
-        axes |= layout->placement[axis] == WF_SHARDED ? 1u << axis : 0;
-    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm_of(mesh, axes), &sum, 1, WF_SUM));
-    free(u);
-    free(v);
-    return sum;
-}
-
-/* <F x, dy> = <x, F* dy> */
-static void expect_adjoint(const char *name, const wf_mesh *mesh, const wf_tensor *const pair[4])
-{
-    const wf_layout x = wf_tensor_layout(pair[0]), y = wf_tensor_layout(pair[2]);
-    const double there = dot(mesh, pair[2], pair[3], &y), back = dot(mesh, pair[0], pair[1], &x);
-    WF_EXPECT(fabs(there - back) <= 100 * run.tolerance * (1 + fabs(there)), "%s: <y, dy> is %.15g and <x, dx> %.15g",
-              name, there, back);
-}
-
 static void expect_traffic(const char *name, const moves *m, const int64_t sent[3])
 {
     double bytes[2];
@@ -118,8 +94,8 @@ static void expect_all(const subject *s, wf_var *a, wf_var *b, test_rng *rng)
     WF_EXPECT_OK(wf_backward_from(z, dz));
     sent[2] = bytes_sent(s->mesh);
     expect_gradients(s, a, b);
-    if (s->conv && s->conv->conv.no_bias && s->conv->conv.act == WF_ACT_NONE)
-        expect_adjoint(s->name, s->mesh, (const wf_tensor *[]){wf_value(b), wf_grad(b), kept, dz});
+    if (s->conv && is_linear(s->conv))
+        expect_adjoint(s->name, wf_value(b), wf_grad(b), kept, dz);
     if (s->conv && s->conv->conv.groups <= 1) {
         const moves m = moves_of(s->mesh, s->conv, s->mine, &s->layout, &out);
         expect_traffic(s->name, &m, sent);

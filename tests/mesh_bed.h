@@ -161,6 +161,41 @@ static inline void expect_equal(const char *name, const char *what, const wf_ten
     free(c);
 }
 
+/* Over all ranks, each element once. */
+static inline double dot(const wf_tensor *a, const wf_tensor *b)
+{
+    const wf_layout layout = wf_tensor_layout(a);
+    const int64_t n = wf_tensor_count(a);
+    double *x = values(a), *y = values(b), sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    for (int axis = 0; axis < WF_AXES; axis++)
+        if (layout.placement[axis] != WF_SHARDED)
+            sum /= wf_mesh_size(layout.mesh, (wf_axis)axis);
+    free(x);
+    free(y);
+    return sum;
+}
+
+/* <F x, dy> = <x, F* dy> where F is linear, or a choice among elements. Collective. */
+static inline void expect_adjoint(const char *name, const wf_tensor *x, const wf_tensor *dx, const wf_tensor *y,
+                                  const wf_tensor *dy)
+{
+    if (!dx)
+        return;
+    double sums[2] = {dot(y, dy), dot(x, dx)};
+    WF_EXPECT_OK(wf_allreduce_f64(run.comm, sums, 2, WF_SUM));
+    const double scale = sqrt((double)wf_shape_count(wf_tensor_layout(y).global)) + fabs(sums[1]);
+    WF_EXPECT(!isfinite(sums[0]) || fabs(sums[0] - sums[1]) <= 100 * run.tolerance * scale,
+              "%s: <y, dy> is %.15g and <x, dx> %.15g", name, sums[0], sums[1]);
+}
+
+static inline bool is_linear(const geometry *g)
+{
+    const wf_conv_opts *o = &g->conv;
+    return g->kind > TRANSPOSE || (o->no_bias && o->act == WF_ACT_NONE && o->noise == 0);
+}
+
 /* How channels lie over the channel axis. */
 typedef enum held { HELD_WHOLE = 0, HELD_BLOCKS, HELD_RANDOM, HELDS } held;
 
