@@ -99,6 +99,17 @@ static wf_layer *forms(const wf_mesh *mesh, bool other)
                                                   .form = other ? WF_FORM_FILTER : WF_FORM_AUTO});
 }
 
+static wf_layer *strides_on_meshes(const wf_mesh *mesh, bool other)
+{
+    return wf_mesh_conv2d(mesh, (wf_conv_opts){.in = 8, .out = 8, .kernel = 3, .stride = other ? 2 : 1});
+}
+
+static wf_layer *depths(const wf_mesh *mesh, bool other)
+{
+    wf_layer *conv = wf_spatial_conv2d(mesh, (wf_conv_opts){.in = 4, .out = 4, .kernel = 3});
+    return wf_spatial_chain(mesh, (wf_spatial_chain_opts){.depth = other}, 1, &conv);
+}
+
 static wf_layer *decays(const wf_mesh *mesh, bool other)
 {
     return wf_sync_batchnorm(wf_mesh_world(mesh), (wf_batchnorm_opts){.channels = 4, .decay = other ? 0.5 : 0});
@@ -131,6 +142,8 @@ static void other_options(void)
         {"scales", scales, false, "by 2, 2", "by 3, 3"},
         {"replicates", replicates, true, "replicate 0", "replicate 1"},
         {"forms", forms, true, "form 0", "form 1"},
+        {"strides on meshes", strides_on_meshes, true, "stride 1", "stride 2"},
+        {"depths", depths, false, "depth 0", "depth 1"},
         {"decays", decays, false, "decay 0.9", "decay 0.5"},
         {"biases", biases, false, "0/b [4]", "on rank 0"},
     };
