@@ -3,11 +3,13 @@
 #include <sched.h>
 
 #define CANCEL_NS 100000000
+#define LOOKS     8 /* at unfinished transfers in a row: at each of them MPI moves all */
 
 void wf_batch_start(wf_batch *batch, int tag)
 {
     batch->count = batch->head = 0;
     batch->tag = tag;
+    batch->most_bytes = 0;
 }
 
 static wf_status room(wf_batch *batch)
@@ -27,8 +29,10 @@ static wf_status room(wf_batch *batch)
 static wf_status post(wf_batch *batch, void *data, size_t bytes, int peer, bool sending)
 {
     wf_comm *comm = batch->comm;
-    for (size_t at = 0; at < bytes; at += comm->chunk_bytes) {
-        const size_t part = bytes - at < comm->chunk_bytes ? bytes - at : comm->chunk_bytes;
+    const bool cut = batch->most_bytes > 0 && batch->most_bytes < comm->chunk_bytes;
+    const size_t most = cut ? batch->most_bytes : comm->chunk_bytes;
+    for (size_t at = 0; at < bytes; at += most) {
+        const size_t part = bytes - at < most ? bytes - at : most;
         WF_TRY(room(batch));
         wf_transfer *t = &batch->transfer[batch->count];
         *t = (wf_transfer){
@@ -72,17 +76,28 @@ wf_status wf_batch_collective(wf_batch *batch)
     return WF_OK;
 }
 
-static wf_status advance(wf_batch *batch, bool *moved)
+/* At [first, last). */
+static wf_status look(wf_batch *batch, int first, int last, bool *moved)
 {
-    for (int i = batch->head; i < batch->count; i++) {
+    int unfinished = 0;
+    for (int i = first > batch->head ? first : batch->head; i < last && unfinished < LOOKS; i++) {
         wf_transfer *t = &batch->transfer[i];
         if (t->done)
             continue;
         WF_TRY(batch->comm->transport->test(batch->comm, t));
         *moved |= t->done;
+        unfinished += !t->done;
         if (t->done && t->status != WF_OK)
             return t->status;
     }
+    return WF_OK;
+}
+
+/* At those that somebody waits for, and at the oldest. */
+static wf_status advance(wf_batch *batch, int first, int last, bool *moved)
+{
+    WF_TRY(look(batch, first, last, moved));
+    WF_TRY(look(batch, batch->head, batch->count, moved));
     while (batch->head < batch->count && batch->transfer[batch->head].done)
         batch->head++;
     return WF_OK;
@@ -114,7 +129,7 @@ wf_status wf_batch_wait(wf_batch *batch, int first, int last)
     wf_patience patience = wf_patience_new();
     for (;;) {
         bool moved = false;
-        WF_TRY(advance(batch, &moved));
+        WF_TRY(advance(batch, first, last, &moved));
         if (finished(batch, first, last))
             return check_sizes(batch, first, last);
         if (moved)
@@ -126,13 +141,14 @@ wf_status wf_batch_wait(wf_batch *batch, int first, int last)
 wf_status wf_batch_poll(wf_batch *batch)
 {
     bool moved = false;
-    return advance(batch, &moved);
+    return advance(batch, 0, 0, &moved);
 }
 
 wf_status wf_batch_look(wf_batch *batch, int first, int last, bool *done)
 {
+    bool moved = false;
     *done = false;
-    WF_TRY(wf_batch_poll(batch));
+    WF_TRY(advance(batch, first, last, &moved));
     if (!finished(batch, first, last))
         return WF_OK;
     *done = true;

@@ -129,7 +129,7 @@ wf_status wf_spread_status(wf_comm *comm, wf_status status, int root) WF_NODISCA
  *
  * and nothing where P is 1. Reducers: as all-reduce (naive, flat); nothing by single_node; with M nodes as all-reduce
  * of M ranks by one rank a node (hierarchical), or by each of S ranks a node of its n/S (two_dimensional). A message is
- * one call of the transport (at most WEFT_CHUNK_BYTES). */
+ * one call of the transport (at most WEFT_CHUNK_BYTES; of all-reduces between nodes at most 64 KiB). */
 typedef struct wf_traffic {
     uint64_t bytes_sent, messages, collectives;
     /* Of vectors that are summed: what was copied on the way, into shared memory, through host memory, or into another

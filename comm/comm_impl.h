@@ -14,6 +14,7 @@
 #define WF_TAGS         16384 /* of users; collectives use the next as many */
 #define WF_SMALL_BYTES  32768
 #define WF_REDUCE_PIECE ((int64_t)1 << 20)
+#define WF_PROMPT_BYTES ((size_t)65280) /* what MPI sends over TCP at once, without asking the receiver */
 #define WF_BCAST_PIECE  ((size_t)128 << 10)
 #define WF_HOST_BLOCKS  64
 
@@ -30,6 +31,7 @@ typedef struct wf_batch {
     int count, capacity;
     int head; /* the first that is not done */
     int tag;
+    size_t most_bytes; /* of a message; 0: the communicator's limit alone */
 } wf_batch;
 
 /* Blocks of host memory that are used again: for a context whose device memory is not host memory, and for tasks, which

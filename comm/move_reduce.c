@@ -85,7 +85,9 @@ static wf_status collect_piece(const plan *p, int64_t k, const char *result)
     return WF_OK;
 }
 
-/* Before the result of a piece is received into y, which may be x, the piece has left x. */
+/* To other nodes in messages that need no answer: each answer waits until its rank looks at its messages, and a rank
+ * that computes meanwhile does so only now and then. What is buffered for that is no more than the pieces ahead.
+ * Before the result of a piece is received into y, which may be x, the piece has left x. */
 static wf_status run_pieces(const plan *p)
 {
     wf_batch *batch = &p->comm->batch;
@@ -93,6 +95,7 @@ static wf_status run_pieces(const plan *p)
     int first[AHEAD], last[AHEAD]; /* transfers that spread a piece */
     int64_t spread = 0;
     char *result;
+    batch->most_bytes = p->comm->inter_size > 1 ? WF_PROMPT_BYTES : 0;
     for (int64_t k = 0; k < pieces; k++) {
         for (; spread < pieces && spread < k + AHEAD; spread++) {
             first[spread % AHEAD] = batch->count;

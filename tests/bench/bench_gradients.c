@@ -9,8 +9,9 @@
  *     mpirun -np 2 --bind-to none bench_gradients --model dcgan --batch 64
  *     tests/cluster.sh -r 1gbit -n 1 mpirun bench_gradients --model vgg --batch 64 --width 24
  *
- * Prints medians of all rounds, and the ratios that matter: a step with overlap to the longer of computation and
- * communication, to one without overlap, and to one alone.
+ * Prints the median, the lower quartile and the least of all rounds, and the ratios of the quartiles, which a machine
+ * that does other things as well moves least: a step with overlap to the longer of computation and communication, to
+ * one without overlap, and to one alone.
  */
 #include "comm/reducer_author.h"
 #include "examples/common.h"
@@ -65,6 +66,11 @@ static settings read_settings(int argc, char **argv)
     if (!s.width)
         s.width = s.gan ? 128 : 64;
     return s;
+}
+
+static int kinds_of(const bench *b)
+{
+    return b->s.narrow ? KINDS : BF16;
 }
 
 static wf_optim *optim_of(const bench *b, int kind, wf_layer *net)
@@ -153,25 +159,31 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void report(const bench *b, const double *median)
+/* seconds: of every kind, in ascending order */
+static void report(const bench *b, double *const *seconds)
 {
-    const double least = median[ALONE] > median[SUMS] ? median[ALONE] : median[SUMS];
+    double of[KINDS] = {0};
+    const int64_t rounds = b->s.rounds;
+    for (int kind = 0; kind < kinds_of(b); kind++)
+        of[kind] = seconds[kind][rounds / 4];
+    const double longer = of[ALONE] > of[SUMS] ? of[ALONE] : of[SUMS];
     if (wf_comm_rank(b->comm) > 0)
         return;
     printf("%s, width %lld, batch %lld a rank, %d ranks, %s, %.1f MiB of gradients\n", b->s.model,
            (long long)b->s.width, (long long)b->s.batch, wf_comm_size(b->comm), wf_comm_name(b->comm),
            (double)b->count * sizeof(float) / 1048576);
-    for (int kind = 0; kind < KINDS; kind++)
-        if (median[kind] > 0)
-            printf("  %-9s %8.2f ms\n", names[kind], 1e3 * median[kind]);
-    printf("  overlap / max(alone, sums) %.3f   blocking / overlap %.3f   alone / overlap %.3f\n",
-           median[OVERLAP] / least, median[BLOCKING] / median[OVERLAP], median[ALONE] / median[OVERLAP]);
+    printf("  %-9s %12s %12s %12s   ms\n", "", "median", "quartile", "least");
+    for (int kind = 0; kind < kinds_of(b); kind++)
+        printf("  %-9s %12.2f %12.2f %12.2f\n", names[kind], 1e3 * seconds[kind][rounds / 2], 1e3 * of[kind],
+               1e3 * seconds[kind][0]);
+    printf("  sums / alone %.3f   overlap / max(alone, sums) %.3f   blocking / overlap %.3f   alone / overlap %.3f\n",
+           of[SUMS] / of[ALONE], of[OVERLAP] / longer, of[BLOCKING] / of[OVERLAP], of[ALONE] / of[OVERLAP]);
 }
 
 static void measure(bench *b)
 {
-    double median[KINDS] = {0}, *seconds[KINDS];
-    const int kinds = b->s.narrow ? KINDS : BF16;
+    double *seconds[KINDS];
+    const int kinds = kinds_of(b);
     for (int kind = 0; kind < kinds; kind++) {
         seconds[kind] = calloc((size_t)b->s.rounds, sizeof(double));
         if (!seconds[kind])
@@ -184,12 +196,11 @@ static void measure(bench *b)
             if (i >= 0)
                 seconds[kind][i] = t;
         }
-    for (int kind = 0; kind < kinds; kind++) {
+    for (int kind = 0; kind < kinds; kind++)
         qsort(seconds[kind], (size_t)b->s.rounds, sizeof(double), ascending);
-        median[kind] = seconds[kind][b->s.rounds / 2];
+    report(b, seconds);
+    for (int kind = 0; kind < kinds; kind++)
         free(seconds[kind]);
-    }
-    report(b, median);
 }
 
 static void prepare(bench *b)
@@ -200,7 +211,7 @@ static void prepare(bench *b)
     b->labels = wf_tensor_new(b->ctx, WF_I64, WF_SHAPE(b->s.batch));
     WF_MUST(wf_tensor_fill(b->images, 0.5));
     WF_MUST(wf_tensor_fill(b->labels, 3));
-    for (int kind = 0; kind < (b->s.narrow ? KINDS : BF16); kind++)
+    for (int kind = 0; kind < kinds_of(b); kind++)
         if (kind != SUMS)
             b->of[kind] = trainee_new(b, kind);
     b->count = parameters(&b->of[ALONE]);
