@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#define BUCKET_BYTES       ((int64_t)8 << 20)
-#define FIRST_BUCKET_BYTES ((int64_t)1 << 20)
+#define BUCKET_BYTES       ((int64_t)1 << 20)
+#define FIRST_BUCKET_BYTES ((int64_t)256 << 10)
 
 /* --- the tail ---------------------------------------------------------------------------------------------------- */
 

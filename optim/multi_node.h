@@ -12,9 +12,9 @@ extern "C" {
 /* How gradients travel. The same on all ranks. */
 typedef struct wf_multi_node_opts {
     /* Gradients are summed in buckets, each of which starts when its last gradient is complete and goes on while
-     * backward does. A bucket is full with this many bytes; default 8 MiB. A gradient is in one bucket. */
+     * backward does. A bucket is full with this many bytes; default 1 MiB. A gradient is in one bucket. */
     int64_t bucket_bytes;
-    int64_t first_bucket_bytes; /* of the first, so that something is on its way early; default 1 MiB */
+    int64_t first_bucket_bytes; /* of the first, so that something is on its way early; default 256 KiB */
     /* The type in which gradients travel: WF_F32 (default) is their own, WF_BF16 and WF_F16 take half the bytes. Those
      * are rounded before they are sent, summed in f32, and rounded once more for each level of the sum; the loss and
      * the weights of the average keep their own type. f16 ends at 65504, and what is sent is the gradient times the

@@ -44,13 +44,17 @@ static void check(const char *name, bool sharded)
     const bool speaks = wf_comm_intra_rank(comm) < shards && nodes > 1;
     const uint64_t bytes = 2 * sizeof values / (uint64_t)nodes * (uint64_t)(nodes - 1) / (uint64_t)shards;
     WF_EXPECT_OK(wf_barrier(comm));
-    const uint64_t link = link_bytes(), before = wf_comm_traffic(comm).bytes_sent;
+    const wf_traffic before = wf_comm_traffic(comm);
+    const uint64_t link = link_bytes();
     WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
-    const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before;
+    const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before.bytes_sent;
+    const uint64_t messages = wf_comm_traffic(comm).messages - before.messages;
     WF_EXPECT_OK(wf_barrier(comm));
     const double ratio = (double)(link_bytes() - link) / (double)(bytes * (uint64_t)shards);
     WF_EXPECT(sent == (speaks ? bytes : 0), "%s: %" PRIu64 " bytes sent, should be %" PRIu64, name, sent,
               speaks ? bytes : 0);
+    WF_EXPECT(nodes == 1 || sent <= messages << 16, "%s: %" PRIu64 " messages for %" PRIu64 " bytes wait for answers",
+              name, messages, sent);
     if (link > 0 && nodes > 1) {
         WF_EXPECT(ratio >= 1 && ratio < 1.05, "%s: the link carried %g times what the formula says", name, ratio);
         printf("%s: the link carried %.4f times what the formula says\n", name, ratio);

@@ -5,9 +5,10 @@
  *     blocking    sums after backward
  *     overlap     sums while backward goes on
  *     bf16, f16   the same with half the bytes
+ *     sums bf16   sums of as many numbers in bf16
  *
  *     mpirun -np 2 --bind-to none bench_gradients --model dcgan --batch 64
- *     tests/cluster.sh -r 1gbit -n 1 mpirun bench_gradients --model vgg --batch 64 --width 24
+ *     tests/cluster.sh -r 1gbit -n 1 mpirun bench_gradients --model vgg --batch 48 --width 32
  *
  * Prints the median, the lower quartile and the least of all rounds, and the ratios of the quartiles, which a machine
  * that does other things as well moves least: a step with overlap to the longer of computation and communication, to
@@ -21,9 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALONE, SUMS, BLOCKING, OVERLAP, BF16, F16, KINDS };
+enum { ALONE, SUMS, BLOCKING, OVERLAP, BF16, F16, SUMS_BF16, KINDS };
 
-static const char *const names[KINDS] = {"alone", "sums", "blocking", "overlap", "bf16", "f16"};
+static const char *const names[KINDS] = {"alone", "sums", "blocking", "overlap", "bf16", "f16", "sums bf16"};
 
 typedef struct settings {
     const char *model, *comm;
@@ -118,10 +119,15 @@ static void train(const bench *b, const trainee *t)
     WF_MUST(wf_tape_reset(b->tape));
 }
 
-static void sum_all(const bench *b)
+static bool only_sums(int kind)
+{
+    return kind == SUMS || kind == SUMS_BF16;
+}
+
+static void sum_all(const bench *b, wf_dtype dtype)
 {
     const int64_t offset[2] = {0, b->count};
-    const wf_reduce_job job = {.flat = b->flat, .dtype = WF_F32, .segments = 1, .offset = offset};
+    const wf_reduce_job job = {.flat = b->flat, .dtype = dtype, .segments = 1, .offset = offset};
     WF_MUST(wf_comm_reducer(b->comm)->reduce(b->comm, &job));
 }
 
@@ -131,8 +137,8 @@ static double timed(const bench *b, int kind)
     WF_MUST(wf_barrier(b->comm));
     const double start = example_seconds();
     for (int64_t i = 0; i < b->s.steps; i++)
-        if (kind == SUMS)
-            sum_all(b);
+        if (only_sums(kind))
+            sum_all(b, kind == SUMS ? WF_F32 : WF_BF16);
         else
             train(b, &b->of[kind]);
     double seconds = (example_seconds() - start) / (double)b->s.steps;
@@ -212,7 +218,7 @@ static void prepare(bench *b)
     WF_MUST(wf_tensor_fill(b->images, 0.5));
     WF_MUST(wf_tensor_fill(b->labels, 3));
     for (int kind = 0; kind < kinds_of(b); kind++)
-        if (kind != SUMS)
+        if (!only_sums(kind))
             b->of[kind] = trainee_new(b, kind);
     b->count = parameters(&b->of[ALONE]);
     b->flat = calloc((size_t)b->count, sizeof(float));
