@@ -105,7 +105,7 @@ static wf_status prepare_grads(run *r)
         WF_TRY(r->opts->plan(r->opts->user, r->n_order, r->order));
     for (int64_t i = 0; i < r->n_order; i++) {
         wf_param *p = r->order[i];
-        p->grad_set = false;
+        p->grad_set = r->opts->add && p->grad;
         if (!p->grad)
             p->grad = wf_tensor_new_ordered(p->ctx, p->dtype, p->shape, p->order);
         WF_NEED(p->grad);

@@ -28,10 +28,11 @@ struct wf_var {
     bool needs_grad;
     bool leaf; /* wf_leaf */
     bool no_loss;
-    bool loss_mean; /* a mean over `loss_count` local samples (no layout): weighted by it across ranks */
-    int64_t loss_count;
-    bool grad_shared; /* grad was given by reference: do not add in place */
-    uint64_t run;     /* the backward that wants this variable's gradient */
+    bool loss_mean;     /* a mean over `loss_count` local samples (no layout): weighted by it across ranks */
+    int64_t loss_count; /* of a mean over a sharded batch: samples of all ranks */
+    double loss_part;   /* and of this rank */
+    bool grad_shared;   /* grad was given by reference: do not add in place */
+    uint64_t run;       /* the backward that wants this variable's gradient */
 };
 
 typedef struct wf_saved {
@@ -95,6 +96,7 @@ typedef struct wf_backward_opts {
     int64_t n_params;        /* 0: every trainable parameter */
     wf_param *const *params; /* the targets */
     double seed;             /* gradient of the loss; 0 means 1 */
+    bool add;                /* to the gradients that the parameters have */
     /* Called once all uses are known, before anything runs: the target parameters that this backward reaches, in the
      * order in which their gradients will be complete. May allocate param->grad. */
     wf_status (*plan)(void *user, int64_t n, wf_param *const *order);

@@ -110,8 +110,8 @@ static wf_var *add_scaled(const wf_op *op, wf_var *a, double beta, wf_var *b)
     WF_TRY_NULL(wf_function_check_pair(op->name, a, b, WF_LINEAR));
     WF_TRY_NULL(check_mixture(op->name, a, b));
     wf_var *y = binary(op, WF_BINARY_LINEAR, (linear_state){{1.0, beta}}, a, b);
-    return wf_reduction_mark(y, &(wf_reduction){.loss_mean = a->loss_mean || b->loss_mean,
-                                                .loss_count = a->loss_mean ? a->loss_count : b->loss_count});
+    const wf_reduction reduction = wf_reduction_of(a->loss_count > 0 || a->loss_mean ? a : b);
+    return wf_reduction_mark(y, &reduction);
 }
 
 wf_var *wf_add(wf_var *a, wf_var *b)
@@ -139,7 +139,8 @@ wf_var *wf_scale(wf_var *x, double alpha)
         return x;
     WF_TRY_NULL(wf_function_check("scale", x, WF_LINEAR));
     wf_var *y = binary(&scale_op, WF_BINARY_LINEAR, (linear_state){{alpha, 0.0}}, x, NULL);
-    return wf_reduction_mark(y, &(wf_reduction){.loss_mean = x->loss_mean, .loss_count = x->loss_count});
+    const wf_reduction reduction = wf_reduction_of(x);
+    return wf_reduction_mark(y, &reduction);
 }
 
 static wf_status broadcast(wf_node *node, const wf_tensor *value)
@@ -199,7 +200,8 @@ wf_var *wf_sum(wf_var *x)
     if (!x || x->no_loss)
         return x;
     WF_TRY_NULL(wf_function_check("sum", x, WF_LINEAR));
-    return reduced(&sum_op, x, &(wf_reduction){1.0, x->loss_mean, x->loss_count});
+    const wf_reduction reduction = wf_reduction_of(x);
+    return reduced(&sum_op, x, &reduction);
 }
 
 wf_var *wf_mean(wf_var *x)
@@ -220,6 +222,7 @@ wf_var *wf_detach(wf_var *x)
     if (y) {
         y->loss_mean = x->loss_mean;
         y->loss_count = x->loss_count;
+        y->loss_part = x->loss_part;
     }
     return y;
 }

@@ -166,5 +166,6 @@ wf_var *wf_pseudo_connect(wf_var *token, wf_var *x)
         WF_TRY_NULL(wf_tensor_set_layout(y->value, x->value->layout));
     y->loss_mean = x->loss_mean;
     y->loss_count = x->loss_count;
+    y->loss_part = x->loss_part;
     return y;
 }

@@ -66,16 +66,24 @@ wf_reduction wf_reduction_mean(const wf_var *x, int without)
 {
     const wf_layout *layout = &x->value->layout;
     wf_shape shape = layout->known ? layout->global : x->value->shape;
-    wf_reduction reduction = {.loss_mean = !layout->known, .loss_count = 1};
-    if (x->loss_mean)
-        reduction.loss_count = x->loss_count;
-    else if (shape.rank > 0)
-        reduction.loss_count = shape.dim[0];
+    const int64_t own = wf_shape_count(x->value->shape), all = wf_shape_count(shape);
+    wf_reduction reduction = wf_reduction_of(x);
+    reduction.loss_mean = !layout->known;
+    if (x->loss_count == 0) {
+        reduction.loss_count = x->loss_mean ? 0 : shape.rank > 0 ? shape.dim[0] : 1;
+        reduction.loss_part = all > 0 ? (double)own / (double)all * (double)reduction.loss_count : 0;
+    }
     if (without >= 0)
         shape.dim[without] = 1;
     const int64_t count = wf_shape_count(shape);
     reduction.scale = count > 0 ? 1.0 / (double)count : 0.0;
     return reduction;
+}
+
+wf_reduction wf_reduction_of(const wf_var *x)
+{
+    return (wf_reduction){
+        .scale = 1, .loss_mean = x->loss_mean, .loss_count = x->loss_count, .loss_part = x->loss_part};
 }
 
 wf_tensor *wf_reduction_scalar(const wf_var *x)
@@ -94,9 +102,11 @@ wf_tensor *wf_reduction_scalar(const wf_var *x)
 
 wf_var *wf_reduction_mark(wf_var *y, const wf_reduction *reduction)
 {
-    if (!y || y->value->layout.known)
-        return y;
-    y->loss_mean = reduction->loss_mean;
-    y->loss_count = reduction->loss_mean ? reduction->loss_count : 0;
+    if (!y)
+        return NULL;
+    const bool known = y->value->layout.known;
+    y->loss_mean = reduction->loss_mean && !known;
+    y->loss_count = reduction->loss_mean || known ? reduction->loss_count : 0;
+    y->loss_part = reduction->loss_part;
     return y;
 }

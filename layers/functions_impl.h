@@ -31,9 +31,12 @@ typedef struct wf_reduction {
     double scale;
     bool loss_mean;
     int64_t loss_count;
+    double loss_part;
 } wf_reduction;
 /* `without`: a dimension that does not count (-1: every one does). */
 wf_reduction wf_reduction_mean(const wf_var *x, int without);
+/* What stands for as much as x. */
+wf_reduction wf_reduction_of(const wf_var *x);
 /* The uninitialised scalar of a reduction of x: its type; a layout that is partial where x is sharded. */
 wf_tensor *wf_reduction_scalar(const wf_var *x);
 /* Marks the result; NULL passes. */

@@ -303,7 +303,8 @@ static wf_var *reshape(const char *what, wf_var *x, wf_shape shape)
     wf_var *out = wf_function_finish(
         status, x->tape,
         &(wf_record){.op = &reshape_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
-    return wf_reduction_mark(out, &(wf_reduction){.loss_mean = x->loss_mean, .loss_count = x->loss_count});
+    const wf_reduction reduction = wf_reduction_of(x);
+    return wf_reduction_mark(out, &reduction);
 }
 
 wf_var *wf_reshape(wf_var *x, wf_shape shape)

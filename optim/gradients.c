@@ -43,24 +43,32 @@ static wf_status make_grads(wf_optim *optim, int64_t n, wf_param *const *reached
 static wf_status plan(void *user, int64_t n, wf_param *const *reached)
 {
     wf_optim *optim = user;
-    if (!wf_optim_grads_current(optim))
+    const bool current = wf_optim_grads_current(optim);
+    WF_CHECK(current || !optim->adding, WF_ERR_STATE,
+             "another optimizer took the gradients between wf_optim_accumulate and the step that they belong to");
+    if (!current)
         WF_TRY(make_grads(optim, n, reached));
-    for (int64_t i = 0; n < optim->n && i < optim->n; i++)
+    for (int64_t i = 0; !optim->adding && n < optim->n && i < optim->n; i++)
         if (!listed(n, reached, optim->target[i]))
             WF_TRY(wf_tensor_fill(optim->target[i]->grad, 0));
-    return optim->across ? optim->across->begin(optim, n, reached) : WF_OK;
+    return optim->across && !optim->more ? optim->across->begin(optim, n, reached) : WF_OK;
 }
 
 static wf_status ready(void *user, wf_param *param)
 {
     wf_optim *optim = user;
-    return optim->across ? optim->across->ready(optim, param) : WF_OK;
+    return optim->across && !optim->more ? optim->across->ready(optim, param) : WF_OK;
 }
 
 wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed)
 {
-    const wf_backward_opts opts = {
-        .n_params = optim->n, .params = optim->target, .seed = seed, .plan = plan, .ready = ready, .user = optim};
+    const wf_backward_opts opts = {.n_params = optim->n,
+                                   .params = optim->target,
+                                   .seed = seed,
+                                   .add = optim->adding,
+                                   .plan = plan,
+                                   .ready = ready,
+                                   .user = optim};
     WF_CHECK(loss->needs_grad || loss->no_loss, WF_ERR_STATE,
              "a step with a loss that depends on no parameter, or that was computed in WF_EVAL");
     return wf_backward_run(loss, NULL, &opts);

@@ -26,7 +26,7 @@ static double copies(const multi_node *own, const wf_layout *layout)
     return ranks;
 }
 
-static wf_status weigh_sharded(multi_node *own, const wf_layout *layout, double loss)
+static wf_status check_sharded(const multi_node *own, const wf_layout *layout)
 {
     char text[WF_LAYOUT_TEXT];
     bool fits = layout->mesh == own->mesh;
@@ -39,8 +39,28 @@ static wf_status weigh_sharded(multi_node *own, const wf_layout *layout, double 
              "the loss is %s; %s takes a part of a sum over data on its own mesh (a mean over a sharded batch), or a "
              "mean without a layout",
              wf_layout_text(layout, text), own->data_alone ? "wf_multi_node" : "wf_mesh_multi_node");
-    own->buckets->tail[WF_TAIL_SHARDED] = 1;
-    own->buckets->tail[WF_TAIL_LOSS] = loss / copies(own, layout);
+    return WF_OK;
+}
+
+/* A part of a global mean has the gradient of that, unless it is one of several that make a step. */
+static wf_status weigh_part(wf_optim *optim, const wf_var *loss, const wf_layout *layout, double *seed)
+{
+    multi_node *own = optim->across_own;
+    double *tail = own->buckets->tail;
+    const double value = wf_item(loss) / copies(own, layout);
+    WF_TRY(check_sharded(own, layout));
+    if (!optim->more && !optim->adding) {
+        tail[WF_TAIL_SHARDED] = 1;
+        tail[WF_TAIL_LOSS] = value;
+        return WF_OK;
+    }
+    WF_CHECK(loss->loss_count > 0, WF_ERR_STATE,
+             "the loss is no mean over samples, so its weight among others is unknown; end it in wf_mean or a loss "
+             "function");
+    *seed = (double)loss->loss_count;
+    tail[WF_TAIL_PARTS] = 1;
+    tail[WF_TAIL_WEIGHT] += loss->loss_part / copies(own, layout);
+    tail[WF_TAIL_LOSS] += *seed * value;
     return WF_OK;
 }
 
@@ -48,21 +68,23 @@ static wf_status weigh(wf_optim *optim, wf_var *loss, double *seed)
 {
     multi_node *own = optim->across_own;
     const wf_layout layout = wf_tensor_layout(wf_value(loss));
-    for (int i = 0; i < WF_TAIL; i++)
-        own->buckets->tail[i] = 0;
+    double *tail = own->buckets->tail;
+    for (int i = 0; i < WF_TAIL && !optim->adding; i++)
+        tail[i] = 0;
     if (loss->no_loss)
         return WF_OK;
     const double value = wf_item(loss);
     if (layout.known)
-        return weigh_sharded(own, &layout, value);
-    WF_CHECK(loss->loss_mean || wf_mesh_size(own->mesh, WF_AXIS_DATA) == 1, WF_ERR_STATE,
+        return weigh_part(optim, loss, &layout, seed);
+    const bool alone = wf_mesh_size(own->mesh, WF_AXIS_DATA) == 1 && !optim->more && !optim->adding;
+    WF_CHECK(loss->loss_mean || alone, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight across ranks is unknown; end it in wf_mean or a loss "
              "function");
     const double weight = loss->loss_mean ? (double)loss->loss_count : 1, share = weight / copies(own, &layout);
     *seed = weight > 0 ? weight : WF_ZERO;
-    own->buckets->tail[WF_TAIL_LOCAL] = 1;
-    own->buckets->tail[WF_TAIL_WEIGHT] = share;
-    own->buckets->tail[WF_TAIL_LOSS] = share > 0 ? share * value : 0;
+    tail[WF_TAIL_LOCAL] = 1;
+    tail[WF_TAIL_WEIGHT] += share;
+    tail[WF_TAIL_LOSS] += share > 0 ? share * value : 0;
     return WF_OK;
 }
 
@@ -146,16 +168,20 @@ static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
     multi_node *own = optim->across_own;
     const double *tail = own->buckets->tail;
     WF_TRY(wf_buckets_end(own->buckets));
-    optim->agreed = (tail[WF_TAIL_SHARDED] > 0 && tail[WF_TAIL_LOCAL] > 0) || tail[WF_TAIL_OVERFLOW] > 0;
+    const double sharded = tail[WF_TAIL_SHARDED], parts = tail[WF_TAIL_PARTS], local = tail[WF_TAIL_LOCAL];
+    optim->agreed = (sharded > 0) + (parts > 0) + (local > 0) > 1 || tail[WF_TAIL_OVERFLOW] > 0;
     WF_CHECK(
-        tail[WF_TAIL_SHARDED] == 0 || tail[WF_TAIL_LOCAL] == 0, WF_ERR_COMM,
+        local == 0 || sharded + parts == 0, WF_ERR_COMM,
         "the losses of the ranks differ in kind: %g are means over a sharded batch, %g local means without a layout",
-        tail[WF_TAIL_SHARDED], tail[WF_TAIL_LOCAL]);
+        sharded + parts, local);
+    WF_CHECK(sharded == 0 || parts == 0, WF_ERR_COMM,
+             "%g ranks accumulated gradients of sharded batches for this step, and %g did not; all do it equally often",
+             parts, sharded);
     WF_CHECK(tail[WF_TAIL_OVERFLOW] == 0, WF_ERR_NUMERIC,
              "a gradient overflows f16 on the wire, which ends at 65504, or is not finite; wire WF_BF16 has the range "
              "of f32");
     const double weight = tail[WF_TAIL_WEIGHT];
-    *grad_scale = tail[WF_TAIL_LOCAL] > 0 && weight > 0 ? 1 / weight : 1;
+    *grad_scale = local + parts > 0 && weight > 0 ? 1 / weight : 1;
     return set_loss(loss, tail[WF_TAIL_LOSS] * *grad_scale);
 }
 

@@ -45,6 +45,7 @@ enum {
     WF_TAIL_WEIGHT,   /* samples of local means */
     WF_TAIL_SHARDED,  /* ranks whose loss is a part of a global mean */
     WF_TAIL_LOCAL,    /* ranks whose loss is a local mean */
+    WF_TAIL_PARTS,    /* ranks whose losses, of several backwards, are parts of global means */
     WF_TAIL_OVERFLOW, /* ranks that met a gradient which the wire's type cannot hold */
     WF_TAIL
 };

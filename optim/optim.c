@@ -1,7 +1,5 @@
 #include "optim/optim_impl.h"
 
-#include "comm/mesh.h"
-
 #include <math.h>
 #include <stdlib.h>
 
@@ -45,30 +43,14 @@ void wf_optim_free(wf_optim *optim)
     free(optim);
 }
 
-static wf_status check_local(const wf_var *loss)
-{
-    const wf_layout layout = wf_tensor_layout(wf_value(loss));
-    char text[WF_LAYOUT_TEXT];
-    for (int axis = 0; layout.known && axis < WF_AXES; axis++)
-        WF_CHECK(layout.placement[axis] != WF_PARTIAL || wf_mesh_size(layout.mesh, (wf_axis)axis) == 1, WF_ERR_STATE,
-                 "the loss is a part of a sum over ranks (%s); wrap the optimizer in wf_multi_node",
-                 wf_layout_text(&layout, text));
-    return WF_OK;
-}
-
 static wf_status step(wf_optim *optim, wf_var *loss)
 {
-    const wf_optim_across *across = optim->across;
-    double seed = 1, grad_scale = 1;
-    WF_NEED(loss);
-    WF_TRY(wf_optim_bind(optim));
-    if (across)
-        WF_TRY(across->weigh(optim, loss, &seed));
+    double grad_scale = 1;
+    WF_TRY(wf_optim_differentiate(optim, loss));
+    if (optim->across)
+        WF_TRY(optim->across->reduce(optim, loss, &grad_scale));
     else
-        WF_TRY(check_local(loss));
-    WF_TRY(wf_optim_backward(optim, loss, seed));
-    if (across)
-        WF_TRY(across->reduce(optim, loss, &grad_scale));
+        WF_TRY(wf_optim_weighed(optim, loss, &grad_scale));
     return wf_optim_apply(optim, grad_scale);
 }
 
@@ -77,6 +59,7 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
     WF_NEED(optim);
     optim->agreed = false;
     const wf_status status = step(optim, loss);
+    optim->adding = false;
     return status != WF_OK && optim->across ? optim->across->failed(optim, status) : status;
 }
 
@@ -85,6 +68,8 @@ wf_status wf_optim_update(wf_optim *optim)
     WF_NEED(optim);
     WF_CHECK(!optim->across, WF_ERR_STATE,
              "wf_optim_update on a multi-node optimizer, whose ranks would drift apart; use wf_optim_step");
+    WF_CHECK(!optim->adding, WF_ERR_STATE,
+             "wf_optim_update after wf_optim_accumulate; end it with wf_optim_step (wf_no_loss if nothing is left)");
     WF_TRY(wf_optim_bind(optim));
     return wf_optim_apply(optim, 1);
 }

@@ -45,6 +45,16 @@ void wf_optim_free(wf_optim *optim);
  * the optimizer is not a multi-node one. After a multi-node step wf_item(loss) is the loss over all ranks. Collective
  * for wf_multi_node optimizers. */
 wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
+/* Backward without a step: the gradients are kept, and those of the next wf_optim_accumulate or wf_optim_step are added
+ * to them, so that any number of these and one step make the step of one large batch. Every loss counts as many samples
+ * as it is a mean of; after the step wf_item of its loss is the mean over all of them. To step without a last batch,
+ * give wf_no_loss. In between, what is trainable stays, and no other backward reaches these parameters.
+ *
+ * Multi-node: nothing is summed over ranks before the step. Ranks may accumulate local means a different number of
+ * times, also none; parts of global means come from all ranks each time (the step is WF_ERR_COMM where they do not).
+ * The first backward of an optimizer, and the first after a change of what is trainable, is collective; the others are
+ * local. WF_ERR_STATE if the loss is no mean. */
+wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* The update alone, with the gradients that wf_backward left; parameters that have had none are left alone.
  * WF_ERR_STATE for multi-node optimizers, and if no parameter has a gradient. */
 wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
@@ -67,6 +77,7 @@ wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 
 /* The place of the call is noted (core/site.h). */
 #ifndef WF_LIBRARY
-#define wf_optim_step(...) WF_SITE(wf_optim_step(__VA_ARGS__))
+#define wf_optim_step(...)       WF_SITE(wf_optim_step(__VA_ARGS__))
+#define wf_optim_accumulate(...) WF_SITE(wf_optim_accumulate(__VA_ARGS__))
 #endif
 #endif

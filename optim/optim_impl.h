@@ -65,6 +65,10 @@ struct wf_optim {
 
     wf_grads *grads; /* NULL until the first step */
 
+    bool more;                   /* the running backward is not the last of its step */
+    bool adding;                 /* gradients of earlier ones wait in `grads` */
+    double loss_sum, weight_sum; /* of these, where the optimizer is local */
+
     const wf_optim_across *across; /* NULL: local */
     void *across_own;
     bool agreed;
@@ -79,6 +83,11 @@ const char *const *wf_optim_state_names(const wf_optim *optim);
 
 /* Brings target, slot_of and slots up to date with what is trainable now. */
 wf_status wf_optim_bind(wf_optim *optim) WF_NODISCARD;
+/* Local: the seed of the loss, which is 1 unless gradients are added up; then the loss of all of them. */
+wf_status wf_optim_weigh(wf_optim *optim, const wf_var *loss, double *seed) WF_NODISCARD;
+wf_status wf_optim_weighed(wf_optim *optim, wf_var *loss, double *grad_scale) WF_NODISCARD;
+/* Weighs and differentiates. */
+wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* Flat gradients of all targets, zero where the loss does not reach. */
 wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed) WF_NODISCARD;
 /* Whether grads is there and every target's gradient lies in it. */
