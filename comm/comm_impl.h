@@ -136,6 +136,12 @@ bool wf_levels_shared(const wf_comm *comm);
 /* Sums in place, in device memory. Collective. */
 wf_status wf_levels_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
 
+/* --- shards.c ------------------------------------------------------------------------------------------------------
+ */
+/* As the two of move_*.c, in device memory, by shared memory where all ranks share some. Collective. */
+wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+
 /* --- open.c --------------------------------------------------------------------------------------------------------
  */
 /* This rank by itself; owned by comm. */
@@ -313,6 +319,10 @@ wf_status wf_move_reduce(wf_comm *comm, const void *x, void *y, int64_t count, w
                          int root) WF_NODISCARD;
 /* all holds size blocks of equal length in rank order. */
 wf_status wf_move_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+/* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
+ * each on its rank, in rank order; the rest is left as it is. Or they are brought together. */
+wf_status wf_move_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_move_gather_shards(wf_comm *comm, void *data, const int64_t *shard, size_t size) WF_NODISCARD;
 wf_status wf_move_barrier(wf_comm *comm) WF_NODISCARD;
 
 #endif

@@ -15,6 +15,11 @@ bool wf_levels_shared(const wf_comm *comm)
     return comm->levels && comm->levels->shm;
 }
 
+wf_shm *wf_levels_memory(const wf_comm *comm)
+{
+    return comm->levels && comm->inter_size == 1 ? comm->levels->shm : NULL;
+}
+
 static wf_status connect_nodes(wf_comm *comm, wf_levels *l, wf_levels_form form)
 {
     int64_t smallest = comm->intra_size;

@@ -104,6 +104,21 @@ wf_status wf_move_allgather(wf_comm *comm, const void *mine, size_t bytes, void 
     return allgather_long(comm, mine, bytes, all);
 }
 
+wf_status wf_move_gather_shards(wf_comm *comm, void *data, const int64_t *shard, size_t size)
+{
+    char *first = data;
+    for (int step = 1; step < comm->size; step++) {
+        const int from = (comm->rank + comm->size - step) % comm->size;
+        WF_TRY(wf_batch_recv(&comm->batch, first + (size_t)shard[from] * size,
+                             (size_t)(shard[from + 1] - shard[from]) * size, from));
+    }
+    const size_t own = (size_t)(shard[comm->rank + 1] - shard[comm->rank]) * size;
+    for (int step = 1; step < comm->size; step++)
+        WF_TRY(wf_batch_send(&comm->batch, first + (size_t)shard[comm->rank] * size, own,
+                             (comm->rank + step) % comm->size));
+    return wf_batch_wait_all(&comm->batch);
+}
+
 wf_status wf_move_barrier(wf_comm *comm)
 {
     for (int distance = 1; distance < comm->size; distance *= 2) {

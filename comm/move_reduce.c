@@ -22,15 +22,37 @@ typedef struct plan {
     wf_dtype dtype;
     wf_reduce_op op;
     int root;
+    const int64_t *shard; /* of a reduce-scatter: rank r keeps [shard[r], shard[r + 1]) of the vector; else NULL */
 } plan;
+
+static int64_t longest_shard(const plan *p)
+{
+    int64_t longest = 0;
+    for (int r = 0; r < p->comm->size; r++)
+        longest = p->shard[r + 1] - p->shard[r] > longest ? p->shard[r + 1] - p->shard[r] : longest;
+    return longest;
+}
 
 static int64_t pieces_of(const plan *p)
 {
-    return (p->count + p->piece - 1) / p->piece;
+    const int64_t each = p->piece / p->comm->size;
+    return p->shard ? (longest_shard(p) + each - 1) / each : (p->count + p->piece - 1) / p->piece;
+}
+
+static void block_of_shard(const plan *p, int64_t k, int rank, size_t *at, size_t *bytes)
+{
+    const int64_t each = p->piece / p->comm->size, end = p->shard[rank + 1];
+    const int64_t lo = end < p->shard[rank] + k * each ? end : p->shard[rank] + k * each;
+    *at = (size_t)lo * p->size;
+    *bytes = (size_t)(end - lo < each ? end - lo : each) * p->size;
 }
 
 static void block_of(const plan *p, int64_t k, int rank, size_t *at, size_t *bytes)
 {
+    if (p->shard) {
+        block_of_shard(p, k, rank, at, bytes);
+        return;
+    }
     const int64_t base = k * p->piece, n = p->count - base < p->piece ? p->count - base : p->piece;
     int64_t lo, hi;
     wf_block(n, p->comm->size, rank, &lo, &hi);
@@ -104,7 +126,8 @@ static wf_status run_pieces(const plan *p)
         }
         WF_TRY(wf_batch_wait(batch, first[k % AHEAD], last[k % AHEAD]));
         WF_TRY(combine_piece(p, k, &result));
-        WF_TRY(collect_piece(p, k, result));
+        if (!p->shard)
+            WF_TRY(collect_piece(p, k, result));
     }
     return wf_batch_wait_all(batch);
 }
@@ -202,4 +225,12 @@ wf_status wf_move_reduce(wf_comm *comm, const void *x, void *y, int64_t count, w
         return reduce_by_transport(&p);
     p.slot = (size_t)count * p.size;
     return p.slot <= WF_SMALL_BYTES / (size_t)comm->size ? reduce_short(&p) : reduce_long(&p);
+}
+
+wf_status wf_move_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    plan p = {.comm = comm, .x = data, .y = data, .dtype = dtype, .op = WF_SUM, .root = -1, .shard = shard};
+    p.count = shard[comm->size];
+    p.size = wf_dtype_size(dtype);
+    return longest_shard(&p) > 0 ? reduce_long(&p) : WF_OK;
 }

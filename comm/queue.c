@@ -267,12 +267,17 @@ static wf_status fail_together(wf_comm *comm, const wf_comm *beside)
     return wf_failure_inherit(comm, beside);
 }
 
-wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job)
+static wf_status beside_of(wf_comm *comm, wf_comm **beside)
 {
-    wf_comm *beside = comm->beside ? comm->beside : comm;
+    WF_NEED(comm);
     WF_CHECK(comm->beside || comm->size == 1, WF_ERR_STATE, "the communicator was not opened for tasks");
-    const wf_traffic before = beside->traffic;
-    const wf_status status = beside->reducer->reduce(beside, job);
+    *beside = comm->beside ? comm->beside : comm;
+    return WF_OK;
+}
+
+/* What was sent beside counts as sent by comm, and what failed there as failed here. */
+static wf_status end_beside(wf_comm *comm, const wf_comm *beside, wf_traffic before, wf_status status)
+{
     if (beside == comm)
         return status;
     comm->traffic.bytes_sent += beside->traffic.bytes_sent - before.bytes_sent;
@@ -280,6 +285,38 @@ wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job)
     comm->traffic.collectives += beside->traffic.collectives - before.collectives;
     comm->traffic.bytes_copied += beside->traffic.bytes_copied - before.bytes_copied;
     return status != WF_OK && beside->dead && !comm->dead ? fail_together(comm, beside) : status;
+}
+
+wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job)
+{
+    wf_comm *beside = NULL;
+    WF_TRY(beside_of(comm, &beside));
+    const wf_traffic before = beside->traffic;
+    return end_beside(comm, beside, before, beside->reducer->reduce(beside, job));
+}
+
+wf_status wf_sum_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    wf_comm *beside = NULL;
+    WF_TRY(beside_of(comm, &beside));
+    const wf_traffic before = beside->traffic;
+    return end_beside(comm, beside, before, wf_shards_sum(beside, data, shard, dtype));
+}
+
+wf_status wf_gather_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    wf_comm *beside = NULL;
+    WF_TRY(beside_of(comm, &beside));
+    const wf_traffic before = beside->traffic;
+    return end_beside(comm, beside, before, wf_shards_gather(beside, data, shard, dtype));
+}
+
+wf_status wf_allgather_bytes_beside(wf_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    wf_comm *beside = NULL;
+    WF_TRY(beside_of(comm, &beside));
+    const wf_traffic before = beside->traffic;
+    return end_beside(comm, beside, before, wf_allgather_bytes(beside, mine, bytes, all));
 }
 
 void wf_copied_beside(wf_comm *comm, size_t bytes)

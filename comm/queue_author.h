@@ -6,8 +6,8 @@
  * waits for a message itself. So whatever the main program waits for, tasks never hold it up, and only wf_queue_wait
  * waits for them. All ranks must add the tasks that belong together in the same order.
  *
- * Tasks communicate through wf_reduce_beside, whose communicators are apart from those of the main program: its own
- * collectives may be under way at the same time.
+ * Tasks communicate through the functions named beside, whose communicators are apart from those of the main program:
+ * its own collectives may be under way at the same time.
  */
 #ifndef WF_COMM_QUEUE_AUTHOR_H
 #define WF_COMM_QUEUE_AUTHOR_H
@@ -37,6 +37,14 @@ void wf_queue_end(wf_comm *comm);
 /* In a task: sums as the reducer of comm, which is open for tasks, does. What is sent counts as sent by comm; an error
  * of it is one of comm. Collective among the tasks of the ranks. */
 wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
+/* The same of a vector of which rank r keeps the part [shard[r], shard[r + 1]) (size + 1 entries, the first 0): sums
+ * each part on its rank, in rank order, and leaves the rest as it is; brings the parts together on all ranks. Device
+ * memory, in place. Each sends n (P-1)/P elements of n, where the parts are equal; nothing where all ranks share memory
+ * for sums. */
+wf_status wf_sum_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_gather_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+/* As wf_allgather_bytes, in host memory. */
+wf_status wf_allgather_bytes_beside(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 /* In a task: it has copied so much on the way of what is summed (wf_traffic). Local. */
 void wf_copied_beside(wf_comm *comm, size_t bytes);
 

@@ -48,4 +48,7 @@ wf_status wf_shm_reduce(wf_comm *comm, wf_shm *shm, const void *x, void *y, int6
                         wf_reduce_op op, int root) WF_NODISCARD;
 wf_status wf_shm_bcast(wf_comm *comm, wf_shm *shm, void *data, size_t bytes, int root) WF_NODISCARD;
 
+/* What all ranks of the communicator share for sums; NULL where there is nothing such. */
+wf_shm *wf_levels_memory(const wf_comm *comm);
+
 #endif

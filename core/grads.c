@@ -2,16 +2,24 @@
 
 #include <stdlib.h>
 
+wf_tensor *wf_grads_view(const wf_grads *grads, const wf_tensor *buffer, int64_t i)
+{
+    const wf_param *p = grads->param[i];
+    const int64_t lo = grads->offset[i];
+    wf_tensor *part = wf_tensor_view(buffer, (wf_box){.rank = 1, .lo = {lo}, .hi = {lo + wf_shape_count(p->shape)}});
+    if (!part)
+        return NULL;
+    wf_tensor *view = wf_tensor_recast(part, p->shape, p->order);
+    wf_tensor_free(part);
+    return view;
+}
+
 static wf_status view_of(wf_grads *g, int64_t i)
 {
-    wf_param *p = g->param[i];
-    wf_box run = {.rank = 1, .lo = {g->offset[i]}, .hi = {g->offset[i] + wf_shape_count(p->shape)}};
-    wf_tensor *flat = wf_tensor_view(g->flat, run);
-    WF_NEED(flat);
-    wf_tensor_free(p->grad);
-    p->grad = wf_tensor_recast(flat, p->shape, p->order);
-    wf_tensor_free(flat);
-    WF_NEED(p->grad);
+    wf_tensor *view = wf_grads_view(g, g->flat, i);
+    WF_NEED(view);
+    wf_tensor_free(g->param[i]->grad);
+    g->param[i]->grad = view;
     return WF_OK;
 }
 

@@ -117,6 +117,8 @@ typedef struct wf_grads {
     int64_t tail;
 } wf_grads;
 wf_grads *wf_grads_new(wf_ctx *ctx, int64_t n, wf_param *const *param, int64_t tail);
+/* Parameter i's part of a buffer that is laid out as `flat`, in the parameter's shape and order. */
+wf_tensor *wf_grads_view(const wf_grads *grads, const wf_tensor *buffer, int64_t i);
 void wf_grads_free(wf_grads *grads);
 
 #endif

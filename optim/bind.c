@@ -46,7 +46,7 @@ static wf_status new_slot(wf_optim *optim, const wf_param *param, const char *pa
         return wf_error_code();
     optim->n_slots++;
     const char *const *names = wf_optim_state_names(optim);
-    for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++) {
+    for (int s = 0; s < WF_OPTIM_STATES && names[s] && !optim->cuts; s++) {
         slot->state[s] = wf_tensor_new_ordered(optim->ctx, param->dtype, param->shape, param->order);
         WF_NEED(slot->state[s]);
         WF_TRY(wf_tensor_fill(slot->state[s], 0));

@@ -81,7 +81,7 @@ static wf_status make_room(wf_buckets *all, int64_t n)
     if (!came || !run || !bucket || !numbers)
         return wf_error_code();
     all->bucket_of = numbers + room;
-    all->narrow_offset = numbers + 2 * room;
+    all->relative = numbers + 2 * room;
     return WF_OK;
 }
 
@@ -104,22 +104,57 @@ static int64_t place_of(const wf_buckets *all, const wf_param *param)
     return place;
 }
 
+static void *at_element(const wf_buckets *all, int64_t at)
+{
+    const wf_tensor *flat = all->optim->grads->flat;
+    return (char *)flat->data + (size_t)at * wf_dtype_size(flat->dtype);
+}
+
+wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
+{
+    const wf_buckets *all = bucket->all;
+    const int64_t segments = bucket->last - bucket->first;
+    if (bucket->shard)
+        return wf_sum_shards_beside(bucket->comm, data, bucket->shard, dtype);
+    for (int64_t i = 0; i <= segments; i++)
+        all->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
+    return wf_reduce_beside(bucket->comm, &(wf_reduce_job){data, dtype, segments, all->relative});
+}
+
+/* The last bucket is the one with the tail, so that what was found in the others can ride in it. */
+static wf_status sum_tail(const wf_bucket *bucket)
+{
+    const wf_buckets *all = bucket->all;
+    const wf_grads *grads = all->optim->grads;
+    wf_ctx *ctx = all->optim->ctx;
+    const wf_reduce_job job = {grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n};
+    const float overflow = (float)all->tail[WF_TAIL_OVERFLOW];
+    if (all->opts.wire == WF_F16)
+        WF_TRY(ctx->k->to_device(ctx, at_element(all, grads->offset[grads->n] + WF_TAIL_OVERFLOW), &overflow,
+                                 sizeof overflow));
+    return wf_reduce_beside(bucket->comm, &job);
+}
+
 static wf_status run_bucket(wf_task *task)
 {
     const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
     const wf_buckets *all = bucket->all;
     const wf_tensor *flat = all->optim->grads->flat;
-    const wf_reduce_job job = {.flat = flat->data,
-                               .dtype = flat->dtype,
-                               .segments = bucket->last - bucket->first + (bucket->tail ? 1 : 0),
-                               .offset = all->offset + bucket->first};
-    return all->opts.wire == WF_F32 ? wf_reduce_beside(bucket->comm, &job) : wf_wire_reduce(bucket);
+    const bool narrow = all->opts.wire != WF_F32, apart = narrow || bucket->shard;
+    const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->tail ? 1 : 0),
+                               all->offset + bucket->first};
+    if (!apart)
+        return wf_reduce_beside(bucket->comm, &job);
+    if (bucket->last > bucket->first)
+        WF_TRY(narrow ? wf_wire_reduce(bucket)
+                      : wf_bucket_sum(bucket, at_element(all, all->offset[bucket->first]), flat->dtype));
+    return bucket->tail ? sum_tail(bucket) : WF_OK;
 }
 
 static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
 {
     wf_bucket *bucket = &all->bucket[all->n++];
-    *bucket = (wf_bucket){.task = {.run = run_bucket}, .all = all, .first = first, .last = first};
+    *bucket = (wf_bucket){.all = all, .first = first, .last = first};
     bucket->comm = comm_of(all, axes);
     return bucket->comm ? bucket : NULL;
 }
@@ -198,6 +233,12 @@ static wf_status make(wf_buckets *all)
     for (int64_t b = 0; b < all->n; b++)
         for (int64_t i = all->bucket[b].first; i < all->bucket[b].last; i++)
             all->bucket_of[i] = b;
+    for (int64_t b = 0; b < all->n; b++) {
+        all->bucket[b].lo = all->offset[all->bucket[b].first];
+        all->bucket[b].hi = all->offset[all->bucket[b].last];
+    }
+    if (all->opts.shard_optimizer)
+        WF_TRY(wf_shards_plan(all));
     WF_TRY(make_narrow(all));
     all->made = true;
     return WF_OK;
@@ -232,9 +273,12 @@ wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
 {
     if (!all->made)
         WF_TRY(make(all));
+    WF_TRY(wf_shards_adopt(all));
     all->started = 0;
-    for (int64_t b = 0; b < all->n; b++)
+    for (int64_t b = 0; b < all->n; b++) {
+        all->bucket[b].task.run = run_bucket;
         all->bucket[b].missing = 0;
+    }
     for (int64_t i = 0; i < n; i++) {
         wf_bucket *bucket = bucket_with(all, reached[i]);
         if (bucket)
@@ -268,6 +312,8 @@ void wf_buckets_free(wf_buckets *all)
     if (!all)
         return;
     wf_pool_give(all->optim->ctx, all->narrow, all->narrow_bytes);
+    wf_tensor_free(all->values);
+    free(all->shard);
     free(all->came);
     free(all->run);
     free(all->bucket);

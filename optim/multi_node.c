@@ -125,30 +125,60 @@ static wf_status ready(wf_optim *optim, wf_param *param)
     return wf_buckets_ready(own->buckets, param);
 }
 
+static wf_status add_squares(wf_optim *optim, int64_t lo, int64_t hi, const wf_array *out, double *sum)
+{
+    const wf_kernels *k = optim->ctx->k;
+    double here = 0;
+    wf_array part = wf_tensor_array(optim->grads->flat);
+    if (lo >= hi)
+        return WF_OK;
+    part.data = (char *)part.data + (size_t)lo * wf_dtype_size(part.dtype);
+    part.shape = WF_SHAPE(hi - lo);
+    WF_TRY(k->sum_squares(optim->ctx, &part, out, false));
+    WF_TRY(k->to_host(optim->ctx, &here, out->data, sizeof here));
+    *sum += here;
+    return WF_OK;
+}
+
+/* What this rank has the sums of, among the gradients of a run. */
+static wf_status add_run(wf_optim *optim, const wf_grad_run *run, const wf_array *out, double *sum)
+{
+    const multi_node *own = optim->across_own;
+    const wf_buckets *all = own->buckets;
+    const int64_t lo = all->offset[run->first], hi = all->offset[run->last];
+    if (!optim->cuts || run->axes == 0)
+        return add_squares(optim, lo, hi, out, sum);
+    for (int64_t b = 0; b < all->n; b++) {
+        const wf_bucket *bucket = &all->bucket[b];
+        WF_TRY(add_squares(optim, lo > bucket->lo ? lo : bucket->lo, hi < bucket->hi ? hi : bucket->hi, out, sum));
+    }
+    return WF_OK;
+}
+
 static wf_status norm(wf_optim *optim, const wf_array *out)
 {
     const multi_node *own = optim->across_own;
     const wf_buckets *all = own->buckets;
-    const wf_kernels *k = optim->ctx->k;
     double sums[1 << WF_AXES] = {0}, total = 0;
     bool seen[1 << WF_AXES] = {false};
     for (int64_t r = 0; r < all->n_runs; r++) {
         const wf_grad_run *run = &all->run[r];
-        double here = 0;
-        wf_array part = wf_tensor_array(optim->grads->flat);
-        part.data = (char *)part.data + (size_t)all->offset[run->first] * wf_dtype_size(part.dtype);
-        part.shape = WF_SHAPE(all->offset[run->last] - all->offset[run->first]);
-        WF_TRY(k->sum_squares(optim->ctx, &part, out, false));
-        WF_TRY(k->to_host(optim->ctx, &here, out->data, sizeof here));
-        sums[run->cut] += here;
-        seen[run->cut] = true;
+        const unsigned parted = run->cut | (optim->cuts ? run->axes : 0);
+        WF_TRY(add_run(optim, run, out, &sums[parted]));
+        seen[parted] = true;
     }
-    for (unsigned cut = 0; cut < 1u << WF_AXES; cut++) {
-        if (seen[cut] && cut != 0)
-            WF_TRY(wf_allreduce_f64(wf_mesh_comm_of(own->mesh, cut), &sums[cut], 1, WF_SUM));
-        total += sums[cut];
+    for (unsigned axes = 0; axes < 1u << WF_AXES; axes++) {
+        if (seen[axes] && axes != 0)
+            WF_TRY(wf_allreduce_f64(wf_mesh_comm_of(own->mesh, axes), &sums[axes], 1, WF_SUM));
+        total += sums[axes];
     }
-    return k->to_device(optim->ctx, out->data, &total, sizeof total);
+    return optim->ctx->k->to_device(optim->ctx, out->data, &total, sizeof total);
+}
+
+static wf_status updated(wf_optim *optim)
+{
+    const multi_node *own = optim->across_own;
+    return optim->cuts ? wf_shards_gather_values(own->buckets) : WF_OK;
 }
 
 /* From now on the loss is the one of all ranks. */
@@ -248,6 +278,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                            .ready = ready,
                                            .reduce = reduce,
                                            .norm = norm,
+                                           .updated = updated,
                                            .failed = failed,
                                            .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);
@@ -259,6 +290,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
     *own = (multi_node){.mesh = c->mesh, .comm = comm, .axes = axes, .data_alone = c->data_alone};
     optim->across_own = own;
     optim->across = &across;
+    optim->cuts = c->opts.shard_optimizer;
     wf_grads_free(optim->grads);
     optim->grads = NULL;
     WF_TRY(wf_buckets_new(optim, c->mesh, c->opts, &own->buckets));

@@ -22,6 +22,14 @@ typedef struct wf_multi_node_opts {
      * ranks, before any update. */
     wf_dtype wire;
     bool no_overlap; /* sums begin after backward: the same result, for comparison */
+    /* Every rank keeps the optimizer's state of its part of each bucket (ZeRO stage 1), so that the bytes of state
+     * (wf_optim_state_bytes) fall by the number of ranks over which a gradient is summed, whatever that and the number
+     * of parameters are; parts are whole lines of 64 bytes, so up to one line a bucket more. Sums go to the rank that
+     * needs them, and the updated parameters to all: as many bytes as without. From the first step on the parameters
+     * lie in one flat buffer, so nothing is copied. Bits are those of the unsharded optimizer where ranks are on one
+     * node, but for clipping by norm, which adds squares in another order. wf_param_grad shows sums of the own part
+     * alone. State that is loaded stays whole until the first step after. */
+    bool shard_optimizer;
 } wf_multi_node_opts;
 
 /* Makes an optimizer one of all ranks and returns it, so that it nests; it is freed if that fails. Checks that all

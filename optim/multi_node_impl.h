@@ -61,6 +61,8 @@ typedef struct wf_bucket {
     int64_t missing;     /* of them, in this step so far */
     int64_t place;       /* of its last gradient in the order in which they come */
     bool tail;           /* the tail rides here; the last bucket that starts */
+    int64_t lo, hi;      /* elements of the flat buffer whose sums this rank gets */
+    int64_t *shard;      /* from the first gradient on, those of every rank (wf_sum_shards_beside); NULL: all get all */
 } wf_bucket;
 
 /* The buckets of one flat buffer, in the order in which they start, which is the same on all ranks: the one in which
@@ -79,7 +81,9 @@ struct wf_buckets {
     int64_t *offset;    /* of the flat buffer: of the gradients, the tail, and its end */
     void *narrow;       /* room for the longest bucket in the wire's type, where that is not the gradients' own */
     size_t narrow_bytes;
-    int64_t *narrow_offset; /* of the bucket in it */
+    int64_t *relative; /* offsets of the bucket that runs, from its first gradient on */
+    int64_t *shard;    /* room for those of the buckets */
+    wf_tensor *values; /* the parameters in the order of the flat buffer, where the optimizer is cut; else NULL */
     double tail[WF_TAIL];
     bool made; /* for the flat buffer that is there */
 };
@@ -96,9 +100,21 @@ wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
 wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
 void wf_buckets_free(wf_buckets *all);
 
+/* In a bucket's task: the sums of its gradients, which are at `data`. */
+wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype) WF_NODISCARD;
+
+/* --- shard.c ------------------------------------------------------------------------------------------------------ */
+
+/* Once the buckets are cut: each rank's part of them, of the states, and the place of the parameters. Collective. */
+wf_status wf_shards_plan(wf_buckets *all) WF_NODISCARD;
+/* Parameters that are not there move into the flat buffer. Local. */
+wf_status wf_shards_adopt(wf_buckets *all) WF_NODISCARD;
+/* Every rank gets the parts that the others have updated. Collective. */
+wf_status wf_shards_gather_values(wf_buckets *all) WF_NODISCARD;
+
 /* --- wire.c ------------------------------------------------------------------------------------------------------- */
 
-/* Sums a bucket in the wire's type, and the tail in its own. In the bucket's task. */
+/* Sums a bucket's gradients in the wire's type. In the bucket's task. */
 wf_status wf_wire_reduce(const wf_bucket *bucket) WF_NODISCARD;
 
 #endif

@@ -114,3 +114,12 @@ wf_layer *wf_optim_model(const wf_optim *optim)
 {
     return optim ? optim->model : NULL;
 }
+
+size_t wf_optim_state_bytes(const wf_optim *optim)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; optim && i < optim->n_slots; i++)
+        for (int s = 0; s < WF_OPTIM_STATES; s++)
+            bytes += optim->slot[i].state[s] ? wf_tensor_bytes(optim->slot[i].state[s]) : 0;
+    return bytes;
+}

@@ -67,8 +67,12 @@ double wf_optim_lr(const wf_optim *optim);             /* of the next update: th
 wf_status wf_optim_set_lr(wf_optim *optim, double lr); /* changes the base */
 int64_t wf_optim_steps(const wf_optim *optim);         /* updates made */
 wf_layer *wf_optim_model(const wf_optim *optim);
+/* Bytes of the state that this rank keeps: momentum and moments. */
+size_t wf_optim_state_bytes(const wf_optim *optim);
 /* Kind, step count, base learning rate, schedule, and the state of every trainable parameter under its path relative to
- * the model. Loading into another kind of optimizer is WF_ERR_FORMAT. */
+ * the model. Loading into another kind of optimizer is WF_ERR_FORMAT. Where state is cut over ranks (shard_optimizer),
+ * the archive is that of the serial optimizer, on every rank, so any number of ranks can load it, and the call is
+ * collective. */
 wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 
 #ifdef __cplusplus
@@ -78,6 +82,7 @@ wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 /* The place of the call is noted (core/site.h). */
 #ifndef WF_LIBRARY
 #define wf_optim_step(...)       WF_SITE(wf_optim_step(__VA_ARGS__))
+#define wf_optim_archive(...)    WF_SITE(wf_optim_archive(__VA_ARGS__))
 #define wf_optim_accumulate(...) WF_SITE(wf_optim_accumulate(__VA_ARGS__))
 #endif
 #endif

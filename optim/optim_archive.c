@@ -39,9 +39,24 @@ static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
     return WF_OK;
 }
 
-/* Every component of a path is a group: "conv1/W" lies in conv1, then in W. */
-static wf_status visit_states(wf_optim *optim, const wf_optim_slot *slot, wf_archive *archive)
+/* Archives hold whole states. */
+static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_param *param, int s, wf_archive *archive)
 {
+    const char *name = wf_optim_state_names(optim)[s];
+    if (!optim->cuts)
+        return wf_archive_tensor(archive, name, slot->state[s]);
+    wf_tensor *whole = wf_slot_whole(optim, slot, param, s);
+    wf_status status = wf_archive_tensor(archive, name, whole);
+    if (status == WF_OK && wf_archive_loading(archive))
+        status = wf_slot_keep(optim, slot, s, whole);
+    wf_tensor_free(whole);
+    return status;
+}
+
+/* Every component of a path is a group: "conv1/W" lies in conv1, then in W. */
+static wf_status visit_states(wf_optim *optim, int64_t i, wf_archive *archive)
+{
+    wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
     const char *const *names = wf_optim_state_names(optim);
     char name[256];
     int depth = 0;
@@ -56,21 +71,28 @@ static wf_status visit_states(wf_optim *optim, const wf_optim_slot *slot, wf_arc
         at = end ? end + 1 : NULL;
     }
     for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++)
-        WF_TRY(wf_archive_tensor(archive, names[s], slot->state[s]));
+        WF_TRY(visit_state(optim, slot, optim->target[i], s, archive));
     while (depth-- > 0)
         WF_TRY(wf_archive_leave(archive));
     return WF_OK;
 }
 
-wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive)
+static wf_status visit(wf_optim *optim, wf_archive *archive)
 {
-    WF_NEED(optim);
     WF_NEED(archive);
     WF_TRY(wf_optim_bind(optim));
     WF_TRY(visit_scalars(optim, archive));
     WF_TRY(visit_schedule(optim, archive));
     WF_TRY(wf_archive_enter(archive, "state"));
     for (int64_t i = 0; i < optim->n; i++)
-        WF_TRY(visit_states(optim, &optim->slot[optim->slot_of[i]], archive));
+        WF_TRY(visit_states(optim, i, archive));
     return wf_archive_leave(archive);
+}
+
+wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive)
+{
+    WF_NEED(optim);
+    optim->agreed = false;
+    const wf_status status = visit(optim, archive);
+    return status != WF_OK && optim->cuts ? optim->across->failed(optim, status) : status;
 }

@@ -14,7 +14,11 @@
  * and taken in again goes on where it was. */
 typedef struct wf_optim_slot {
     char *path;
-    wf_tensor *state[WF_OPTIM_STATES]; /* shape, type and order of the parameter; NULL where the kind has none */
+    /* Type of the parameter; its shape and order, or where the state is cut over ranks, its elements [lo, hi) in
+     * memory. NULL where the kind has none, and zero where an optimizer that cuts has not yet. */
+    wf_tensor *state[WF_OPTIM_STATES];
+    struct wf_comm *comm; /* the ranks that have the other parts; NULL: whole */
+    int64_t lo, hi;
 } wf_optim_slot;
 
 /* In device memory. */
@@ -36,6 +40,8 @@ typedef struct wf_optim_across {
     wf_status (*ready)(wf_optim *optim, wf_param *param);
     /* After backward: ends the sums of the flat gradients; the update multiplies them by *grad_scale. */
     wf_status (*reduce)(wf_optim *optim, wf_var *loss, double *grad_scale);
+    /* After the update, where state is cut: every rank gets what the others have updated. NULL: nothing to do. */
+    wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
     wf_status (*norm)(wf_optim *optim, const wf_array *out);
     /* This rank leaves a step (optim->agreed: all ranks do, for the same reason). What the step returns. */
@@ -72,6 +78,7 @@ struct wf_optim {
     const wf_optim_across *across; /* NULL: local */
     void *across_own;
     bool agreed;
+    bool cuts; /* state is, or will be, cut over ranks */
 };
 
 /* hyper: what the options said; grad_scale and bias are filled in at every update. */
@@ -94,6 +101,13 @@ wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed) WF_NODIS
 bool wf_optim_grads_current(const wf_optim *optim);
 /* Clipping and update with the gradients that are there, times grad_scale. */
 wf_status wf_optim_apply(wf_optim *optim, double grad_scale) WF_NODISCARD;
+
+/* --- shard.c: state that is cut over ranks ------------------------------------------------------------------------ */
+
+/* The whole of state s, shaped as its parameter: a handle to be freed. Collective where the slot is cut. */
+wf_tensor *wf_slot_whole(const wf_optim *optim, const wf_optim_slot *slot, const wf_param *param, int s);
+/* Keeps this rank's part of it. */
+wf_status wf_slot_keep(const wf_optim *optim, wf_optim_slot *slot, int s, wf_tensor *whole) WF_NODISCARD;
 
 /* WF_ERR_ARGUMENT says what is wrong. */
 wf_status wf_schedule_check(const wf_schedule_opts *opts) WF_NODISCARD;

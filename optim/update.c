@@ -13,13 +13,17 @@ static wf_status collect_segments(wf_optim *optim, int64_t *n)
         const wf_tensor *value = wf_param_value(param);
         WF_NEED(value);
         const wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
-        optim->segment[(*n)++] = (wf_optim_segment){.p = value->data,
-                                                    .g = param->grad->data,
+        const int64_t lo = slot->comm ? slot->lo : 0, hi = slot->comm ? slot->hi : wf_shape_count(param->shape);
+        const size_t at = (size_t)lo * wf_dtype_size(param->dtype);
+        if (slot->comm && lo == hi)
+            continue;
+        optim->segment[(*n)++] = (wf_optim_segment){.p = (char *)value->data + at,
+                                                    .g = (char *)param->grad->data + at,
                                                     .state1 = slot->state[0] ? slot->state[0]->data : NULL,
                                                     .state2 = slot->state[1] ? slot->state[1]->data : NULL,
-                                                    .n = wf_shape_count(param->shape)};
+                                                    .n = hi - lo};
     }
-    WF_CHECK(*n > 0, WF_ERR_STATE, "an update without gradients; call wf_backward first");
+    WF_CHECK(*n > 0 || optim->cuts, WF_ERR_STATE, "an update without gradients; call wf_backward first");
     return WF_OK;
 }
 
@@ -69,8 +73,11 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
     WF_TRY(send_hyper(optim, grad_scale));
     if (optim->clip_norm > 0)
         WF_TRY(clip(optim));
-    WF_TRY(optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper, optim->target[0]->dtype, n,
-                                       optim->segment));
+    if (n > 0)
+        WF_TRY(optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper, optim->target[0]->dtype, n,
+                                           optim->segment));
+    if (optim->across && optim->across->updated)
+        WF_TRY(optim->across->updated(optim));
     for (int64_t i = 0; i < optim->n; i++)
         if (optim->target[i]->grad)
             wf_tensor_touch(optim->target[i]->value);

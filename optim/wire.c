@@ -23,45 +23,22 @@ static wf_status look_for_overflow(wf_buckets *all, void *data, int64_t count)
     return WF_OK;
 }
 
-static wf_status reduce_gradients(const wf_bucket *bucket, char *data)
+wf_status wf_wire_reduce(const wf_bucket *bucket)
 {
     wf_buckets *all = bucket->all;
     wf_ctx *ctx = all->optim->ctx;
+    const size_t size = wf_dtype_size(all->opts.wire);
     const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
-    const wf_strided own = row(data, WF_F32, count), sent = row(all->narrow, all->opts.wire, count);
-    const wf_reduce_job job = {.flat = all->narrow,
-                               .dtype = all->opts.wire,
-                               .segments = bucket->last - bucket->first,
-                               .offset = all->narrow_offset};
-    for (int64_t i = bucket->first; i <= bucket->last; i++)
-        all->narrow_offset[i - bucket->first] = all->offset[i] - base;
+    float *flat = all->optim->grads->flat->data;
+    const wf_strided own = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.wire, count);
     WF_TRY(ctx->k->copy(ctx, &own, &sent, false));
-    WF_TRY(wf_reduce_beside(bucket->comm, &job));
-    WF_TRY(ctx->k->copy(ctx, &sent, &own, false));
-    wf_copied_beside(bucket->comm, 2 * (size_t)count * wf_dtype_size(all->opts.wire));
-    return all->opts.wire == WF_F16 ? look_for_overflow(all, data, count) : WF_OK;
-}
-
-/* The last bucket is the one with the tail, so that what was found in the others can ride in it. */
-static wf_status reduce_tail(const wf_bucket *bucket)
-{
-    const wf_buckets *all = bucket->all;
-    const wf_grads *grads = all->optim->grads;
-    wf_ctx *ctx = all->optim->ctx;
-    const wf_reduce_job job = {
-        .flat = grads->flat->data, .dtype = WF_F32, .segments = 1, .offset = all->offset + grads->n};
-    float *tail = (float *)grads->flat->data + grads->offset[grads->n];
-    const float overflow = (float)all->tail[WF_TAIL_OVERFLOW];
-    WF_TRY(ctx->k->to_device(ctx, tail + WF_TAIL_OVERFLOW, &overflow, sizeof overflow));
-    return wf_reduce_beside(bucket->comm, &job);
-}
-
-wf_status wf_wire_reduce(const wf_bucket *bucket)
-{
-    const wf_buckets *all = bucket->all;
-    const int64_t base = all->offset[bucket->first];
-    char *data = (char *)all->optim->grads->flat->data + (size_t)base * sizeof(float);
-    if (bucket->last > bucket->first)
-        WF_TRY(reduce_gradients(bucket, data));
-    return bucket->tail ? reduce_tail(bucket) : WF_OK;
+    WF_TRY(wf_bucket_sum(bucket, all->narrow, all->opts.wire));
+    const int64_t summed = bucket->hi - bucket->lo;
+    const wf_strided sums = row(flat + bucket->lo, WF_F32, summed);
+    const wf_strided came = row((char *)all->narrow + (size_t)(bucket->lo - base) * size, all->opts.wire, summed);
+    wf_copied_beside(bucket->comm, (size_t)(count + summed) * size);
+    if (summed == 0)
+        return WF_OK;
+    WF_TRY(ctx->k->copy(ctx, &came, &sums, false));
+    return all->opts.wire == WF_F16 ? look_for_overflow(all, flat + bucket->lo, summed) : WF_OK;
 }

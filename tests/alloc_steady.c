@@ -129,6 +129,11 @@ static void buckets(void)
     multi_node_with("buckets in bf16", false, opts);
 }
 
+static void cut_over_ranks(void)
+{
+    multi_node_with("sharded optimizer", false, (wf_multi_node_opts){.bucket_bytes = 1000, .shard_optimizer = true});
+}
+
 static void sync_bn(void)
 {
     multi_node_with("synchronised batch normalisation", true, (wf_multi_node_opts){.bucket_bytes = 1});
@@ -180,6 +185,7 @@ int main(int argc, char **argv)
                                    {"local_ref", local_ref},
                                    {"multi_node", multi_node},
                                    {"buckets", buckets},
+                                   {"cut_over_ranks", cut_over_ranks},
                                    {"sync_bn", sync_bn},
                                    {"channel_parallel", channel_parallel},
                                    {"mesh_parallel", mesh_parallel},

@@ -1,0 +1,190 @@
+/* An optimizer of which every rank keeps a part (ZeRO stage 1): a rank has the sums, the state and the update of its
+ * part of every bucket; the parameters lie in one flat buffer, in which the parts are brought together. */
+#include "comm/comm_author.h"
+#include "optim/multi_node_impl.h"
+
+#define LINE 64 /* bytes: parts begin at whole cache lines */
+
+static wf_status copy_elements(const wf_optim *optim, const wf_tensor *from, int64_t at_from, wf_tensor *to,
+                               int64_t at_to, int64_t count)
+{
+    const size_t size = wf_dtype_size(from->dtype);
+    wf_strided src = {.data = (char *)from->data + (size_t)at_from * size, .dtype = from->dtype, .rank = 1};
+    src.dim[0] = count;
+    src.stride[0] = 1;
+    wf_strided dst = src;
+    dst.data = (char *)to->data + (size_t)at_to * size;
+    return count > 0 ? optim->ctx->k->copy(optim->ctx, &src, &dst, false) : WF_OK;
+}
+
+/* --- state ------------------------------------------------------------------------------------------------------- */
+
+/* Everywhere else the ranks add zeros to a part. */
+static wf_status bring_together(const wf_optim *optim, const wf_optim_slot *slot, int s, wf_tensor *whole)
+{
+    WF_TRY(wf_tensor_fill(whole, 0));
+    if (slot->state[s])
+        WF_TRY(copy_elements(optim, slot->state[s], 0, whole, slot->lo, slot->hi - slot->lo));
+    return wf_allreduce_raw(slot->comm, whole->data, whole->data, wf_tensor_count(whole), whole->dtype, WF_SUM);
+}
+
+wf_tensor *wf_slot_whole(const wf_optim *optim, const wf_optim_slot *slot, const wf_param *param, int s)
+{
+    if (!slot->comm && slot->state[s])
+        return wf_tensor_alias(slot->state[s]);
+    wf_tensor *whole = wf_tensor_new_ordered(optim->ctx, param->dtype, param->shape, param->order);
+    if (!whole)
+        return NULL;
+    if ((slot->comm ? bring_together(optim, slot, s, whole) : wf_tensor_fill(whole, 0)) == WF_OK)
+        return whole;
+    wf_tensor_free(whole);
+    return wf_error_null();
+}
+
+wf_status wf_slot_keep(const wf_optim *optim, wf_optim_slot *slot, int s, wf_tensor *whole)
+{
+    WF_NEED(whole);
+    wf_tensor *kept =
+        slot->comm ? wf_tensor_new(optim->ctx, whole->dtype, WF_SHAPE(slot->hi - slot->lo)) : wf_tensor_alias(whole);
+    WF_NEED(kept);
+    wf_tensor_free(slot->state[s]);
+    slot->state[s] = kept;
+    return slot->comm ? copy_elements(optim, whole, slot->lo, kept, 0, slot->hi - slot->lo) : WF_OK;
+}
+
+static wf_status cut_state(const wf_optim *optim, const wf_optim_slot *old, wf_optim_slot *slot, const wf_param *param,
+                           int s)
+{
+    if (old->state[s]) {
+        wf_tensor *whole = wf_slot_whole(optim, old, param, s);
+        const wf_status status = wf_slot_keep(optim, slot, s, whole);
+        wf_tensor_free(whole);
+        return status;
+    }
+    slot->state[s] = slot->comm ? wf_tensor_new(optim->ctx, param->dtype, WF_SHAPE(slot->hi - slot->lo))
+                                : wf_tensor_new_ordered(optim->ctx, param->dtype, param->shape, param->order);
+    WF_NEED(slot->state[s]);
+    return wf_tensor_fill(slot->state[s], 0);
+}
+
+static int64_t place_of(const wf_grads *grads, const wf_param *param)
+{
+    int64_t place = 0;
+    while (grads->param[place] != param)
+        place++;
+    return place;
+}
+
+static int64_t within(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* In the order of the model, which all ranks have. */
+static wf_status cut_states(wf_buckets *all)
+{
+    wf_optim *optim = all->optim;
+    const wf_grads *grads = optim->grads;
+    for (int64_t i = 0; i < optim->n; i++) {
+        const wf_param *param = optim->target[i];
+        const int64_t place = place_of(grads, param), base = grads->offset[place], n = wf_shape_count(param->shape);
+        const wf_bucket *bucket = all->bucket_of[place] < 0 ? NULL : &all->bucket[all->bucket_of[place]];
+        const char *const *names = wf_optim_state_names(optim);
+        wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
+        const wf_optim_slot old = *slot;
+        slot->comm = bucket ? bucket->comm : NULL;
+        slot->lo = bucket ? within(bucket->lo - base, 0, n) : 0;
+        slot->hi = bucket ? within(bucket->hi - base, 0, n) : n;
+        for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++)
+            WF_TRY(cut_state(optim, &old, slot, param, s));
+    }
+    return WF_OK;
+}
+
+/* --- parameters -------------------------------------------------------------------------------------------------- */
+
+/* The handle stays the same for whoever has it. */
+static wf_status adopt(const wf_buckets *all, int64_t i)
+{
+    wf_tensor *value = all->optim->grads->param[i]->value;
+    wf_tensor *view = wf_grads_view(all->optim->grads, all->values, i);
+    WF_NEED(view);
+    const wf_status status = wf_tensor_assign(view, value);
+    wf_storage *storage = value->storage;
+    void *data = value->data;
+    value->storage = view->storage;
+    value->data = view->data;
+    view->storage = storage;
+    view->data = data;
+    wf_tensor_free(view);
+    return status;
+}
+
+wf_status wf_shards_adopt(wf_buckets *all)
+{
+    const wf_grads *grads = all->optim->grads;
+    for (int64_t i = 0; all->values && i < grads->n; i++) {
+        WF_NEED(wf_param_value(grads->param[i]));
+        if (grads->param[i]->value->storage != all->values->storage)
+            WF_TRY(adopt(all, i));
+    }
+    return WF_OK;
+}
+
+/* --- parts ------------------------------------------------------------------------------------------------------- */
+
+static void cut_bucket(wf_bucket *bucket, const int64_t *offset, int64_t line)
+{
+    const int64_t base = offset[bucket->first], lines = (offset[bucket->last] - base) / line;
+    const int size = wf_comm_size(bucket->comm);
+    int64_t lo, hi;
+    for (int r = 0; r < size; r++) {
+        wf_block(lines, size, r, &lo, &hi);
+        bucket->shard[r] = lo * line;
+        bucket->shard[r + 1] = hi * line;
+    }
+    bucket->lo = base + bucket->shard[wf_comm_rank(bucket->comm)];
+    bucket->hi = base + bucket->shard[wf_comm_rank(bucket->comm) + 1];
+}
+
+wf_status wf_shards_plan(wf_buckets *all)
+{
+    wf_optim *optim = all->optim;
+    const wf_grads *grads = optim->grads;
+    const int64_t each = wf_comm_size(wf_mesh_world(all->mesh)) + 1;
+    const int64_t line = LINE / (int64_t)wf_dtype_size(grads->flat->dtype);
+    int64_t *shard = wf_realloc(optim->ctx, all->shard, (size_t)(all->n * each) * sizeof *shard);
+    WF_NEED(shard);
+    all->shard = shard;
+    for (int64_t b = 0; b < all->n; b++) {
+        all->bucket[b].shard = shard + b * each;
+        cut_bucket(&all->bucket[b], grads->offset, line);
+    }
+    wf_tensor_free(all->values);
+    all->values = wf_tensor_new(optim->ctx, grads->flat->dtype, WF_SHAPE(grads->offset[grads->n]));
+    WF_NEED(all->values);
+    WF_TRY(wf_tensor_fill(all->values, 0));
+    return cut_states(all);
+}
+
+/* --- after the update -------------------------------------------------------------------------------------------- */
+
+static wf_status gather_bucket(wf_task *task)
+{
+    const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
+    const wf_tensor *values = bucket->all->values;
+    const int64_t base = bucket->all->optim->grads->offset[bucket->first];
+    return wf_gather_shards_beside(bucket->comm, (char *)values->data + (size_t)base * wf_dtype_size(values->dtype),
+                                   bucket->shard, values->dtype);
+}
+
+wf_status wf_shards_gather_values(wf_buckets *all)
+{
+    for (int64_t b = 0; b < all->n; b++) {
+        wf_bucket *bucket = &all->bucket[b];
+        bucket->task.run = gather_bucket;
+        if (bucket->last > bucket->first)
+            wf_queue_add(bucket->comm, &bucket->task);
+    }
+    return wf_queue_wait(wf_mesh_world(all->mesh));
+}
