@@ -4,12 +4,13 @@
  */
 #include "examples/models/mnist.h"
 #include "examples/common.h"
+#include "examples/compression.h"
 
 #include <math.h>
 #include <string.h>
 
 typedef struct settings {
-    const char *communicator, *model, *data;
+    const char *communicator, *model, *data, *compress;
     int64_t batch, epochs, seed;
     double lr;
 } settings;
@@ -23,6 +24,7 @@ static settings read_settings(int argc, char **argv)
         {"batch", "N", "images per rank in a step", .number = &s.batch, .least = 1},
         {"epochs", "N", "times all images", .number = &s.epochs, .least = 1},
         {"data", "DIR", "folder of MNIST's or Fashion-MNIST's IDX files", .text = &s.data},
+        {"compress", "HOW", "gradients on the wire: powersgd:RANK or topk:SHARE", .text = &s.compress},
         {"lr", "X", "learning rate of one rank", .real = &s.lr},
         {"seed", "N", "of all random numbers", .number = &s.seed},
         {0}};
@@ -41,14 +43,24 @@ static wf_iter *open_images(wf_comm *comm, const settings *s, wf_split split)
 
 /* P ranks take P times as many images in a step, so they make fewer steps, of sqrt(P) times the rate: the schedule
  * warms up to it over half an epoch and then falls as a cosine. */
-static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, int64_t epoch_steps)
+static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, int64_t epoch_steps, compression *c)
 {
     const wf_adam_opts adam = {.lr = s->lr * sqrt(wf_comm_size(comm))};
     wf_optim *optim = wf_schedule(wf_adam(model, adam), (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE,
                                                                            .warmup = epoch_steps / 2,
                                                                            .total = s->epochs * epoch_steps,
                                                                            .end = 0.01});
-    return wf_multi_node(comm, optim);
+    return wf_multi_node_with(comm, optim, c ? compression_opts(c, (wf_multi_node_opts){0}) : (wf_multi_node_opts){0});
+}
+
+static compression *compression_of(wf_comm *comm, const settings *s)
+{
+    const char *wrong = NULL;
+    char complaint[256];
+    compression *c = s->compress ? compression_new(s->compress, &wrong) : NULL;
+    snprintf(complaint, sizeof complaint, "--compress %.60s: %s", wrong ? s->compress : "", wrong ? wrong : "");
+    example_agree(comm, wrong ? complaint : NULL);
+    return c;
 }
 
 /* An epoch of training; the mean of its losses. */
@@ -107,7 +119,8 @@ int main(int argc, char **argv)
 
     wf_layer *model = model_new(comm, &s);
     wf_iter *training = open_images(comm, &s, WF_TRAIN_SET), *test = open_images(comm, &s, WF_TEST_SET);
-    wf_optim *optim = optim_new(comm, model, &s, wf_iter_epoch_length(training));
+    compression *compressed = compression_of(comm, &s);
+    wf_optim *optim = optim_new(comm, model, &s, wf_iter_epoch_length(training), compressed);
     wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(optim));
 
@@ -121,8 +134,13 @@ int main(int argc, char **argv)
                    (double)count[0] / (double)count[1], (long long)count[0], (long long)count[1], seconds);
     }
 
+    if (compressed && wf_comm_rank(comm) == 0)
+        printf("gradients as %s: %lld elements of %lld a step\n", s.compress, (long long)compression_sent(compressed),
+               (long long)compression_given(compressed));
+
     wf_tape_free(tape);
     wf_optim_free(optim);
+    compression_free(compressed);
     wf_layer_free(model);
     wf_iter_free(test);
     wf_iter_free(training);

@@ -118,6 +118,18 @@ wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
         return wf_sum_shards_beside(bucket->comm, data, bucket->shard, dtype);
     for (int64_t i = 0; i <= segments; i++)
         all->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
+    if (all->opts.reduce)
+        return all->opts.reduce(all->opts.reduce_user,
+                                &(wf_grad_bucket){.comm = bucket->comm,
+                                                  .ctx = all->optim->ctx,
+                                                  .index = bucket - all->bucket,
+                                                  .plan = all->plans,
+                                                  .flat = data,
+                                                  .dtype = dtype,
+                                                  .count = all->relative[segments],
+                                                  .segments = segments,
+                                                  .offset = all->relative,
+                                                  .param = all->optim->grads->param + bucket->first});
     return wf_reduce_beside(bucket->comm, &(wf_reduce_job){data, dtype, segments, all->relative});
 }
 
@@ -140,7 +152,7 @@ static wf_status run_bucket(wf_task *task)
     const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
     const wf_buckets *all = bucket->all;
     const wf_tensor *flat = all->optim->grads->flat;
-    const bool narrow = all->opts.wire != WF_F32, apart = narrow || bucket->shard;
+    const bool narrow = all->opts.wire != WF_F32, apart = narrow || bucket->shard || all->opts.reduce;
     const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->tail ? 1 : 0),
                                all->offset + bucket->first};
     if (!apart)
@@ -241,6 +253,7 @@ static wf_status make(wf_buckets *all)
         WF_TRY(wf_shards_plan(all));
     WF_TRY(make_narrow(all));
     all->made = true;
+    all->plans++;
     return WF_OK;
 }
 

@@ -242,6 +242,9 @@ static wf_status check_options(const wf_optim *optim, const wf_multi_node_opts *
     WF_CHECK(opts->wire == WF_F32 || wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_ARGUMENT,
              "gradients of type %s on the wire as %s; only f32 is narrowed", wf_dtype_name(wf_ctx_dtype(optim->ctx)),
              wf_dtype_name(opts->wire));
+    WF_CHECK(!opts->reduce || (opts->wire == WF_F32 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
+             "reduce takes the place of the sum, so it goes neither with wire %s nor with shard_optimizer",
+             wf_dtype_name(opts->wire));
     return WF_OK;
 }
 

@@ -9,6 +9,10 @@
 extern "C" {
 #endif
 
+/* In place of the sum of a bucket's gradients over the ranks: optim/reduce_author.h. */
+struct wf_grad_bucket;
+typedef wf_status (*wf_bucket_reduce)(void *user, const struct wf_grad_bucket *bucket);
+
 /* How gradients travel. The same on all ranks. */
 typedef struct wf_multi_node_opts {
     /* Gradients are summed in buckets, each of which starts when its last gradient is complete and goes on while
@@ -30,6 +34,8 @@ typedef struct wf_multi_node_opts {
      * node, but for clipping by norm, which adds squares in another order. wf_param_grad shows sums of the own part
      * alone. State that is loaded stays whole until the first step after. */
     bool shard_optimizer;
+    wf_bucket_reduce reduce; /* in place of the sum; not with `wire` or shard_optimizer. Default: the communicator's */
+    void *reduce_user;       /* given to it */
 } wf_multi_node_opts;
 
 /* Makes an optimizer one of all ranks and returns it, so that it nests; it is freed if that fails. Checks that all

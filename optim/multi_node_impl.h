@@ -6,6 +6,7 @@
 #include "comm/queue_author.h"
 #include "optim/multi_node.h"
 #include "optim/optim_impl.h"
+#include "optim/reduce_author.h"
 
 /* --- agree.c ------------------------------------------------------------------------------------------------------ */
 
@@ -76,7 +77,7 @@ struct wf_buckets {
     wf_grad_run *run;
     int64_t n_runs;
     wf_bucket *bucket;
-    int64_t n, started;
+    int64_t n, started, plans; /* plans: how often they were cut */
     int64_t *bucket_of; /* by place in the flat buffer; -1: not summed over ranks */
     int64_t *offset;    /* of the flat buffer: of the gradients, the tail, and its end */
     void *narrow;       /* room for the longest bucket in the wire's type, where that is not the gradients' own */
