@@ -144,10 +144,13 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
     int other = -1;
     hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->first_bucket_bytes), (uint64_t)opts->wire);
     hash = wf_hash_u64(wf_hash_u64(hash, opts->shard_optimizer), opts->reduce != NULL);
+    hash = wf_hash_u64(hash, opts->double_buffering);
     WF_TRY(first_other(comm, ctx, hash, &other));
     *agreed = other >= 0;
-    WF_CHECK(other < 0, WF_ERR_COMM, "rank %d has other bucket sizes, another wire type, shard_optimizer or reduce than rank 0",
-             other);
+    WF_CHECK(
+        other < 0, WF_ERR_COMM,
+        "rank %d has other bucket sizes, another wire type, shard_optimizer, double_buffering or reduce than rank 0",
+        other);
     return WF_OK;
 }
 

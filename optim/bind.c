@@ -93,6 +93,9 @@ wf_status wf_optim_bind(wf_optim *optim)
              wf_optim_kind_name(optim->kind));
     if (same && n == optim->n)
         return WF_OK;
+    WF_CHECK(
+        !optim->across || !optim->across->pending(optim), WF_ERR_STATE,
+        "what is trainable changed while gradients are on the wire (double_buffering); call wf_optim_flush before");
     WF_CHECK(!optim->adding, WF_ERR_STATE,
              "what is trainable changed between wf_optim_accumulate and the step that it belongs to");
     optim->bound = false;

@@ -8,10 +8,9 @@
 /* --- the tail ---------------------------------------------------------------------------------------------------- */
 
 /* To (or from) the end of the flat buffer, in its type. */
-static wf_status move_tail(wf_buckets *all, bool out)
+static wf_status move_tail(wf_buckets *all, const wf_grads *grads, bool out)
 {
     wf_optim *optim = all->optim;
-    const wf_grads *grads = optim->grads;
     const wf_kernels *k = optim->ctx->k;
     const bool wide = grads->flat->dtype == WF_F64;
     const size_t size = wf_dtype_size(grads->flat->dtype);
@@ -106,7 +105,7 @@ static int64_t place_of(const wf_buckets *all, const wf_param *param)
 
 static void *at_element(const wf_buckets *all, int64_t at)
 {
-    const wf_tensor *flat = all->optim->grads->flat;
+    const wf_tensor *flat = all->grads->flat;
     return (char *)flat->data + (size_t)at * wf_dtype_size(flat->dtype);
 }
 
@@ -119,17 +118,16 @@ wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
     for (int64_t i = 0; i <= segments; i++)
         all->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
-        return all->opts.reduce(all->opts.reduce_user,
-                                &(wf_grad_bucket){.comm = bucket->comm,
-                                                  .ctx = all->optim->ctx,
-                                                  .index = bucket - all->bucket,
-                                                  .plan = all->plans,
-                                                  .flat = data,
-                                                  .dtype = dtype,
-                                                  .count = all->relative[segments],
-                                                  .segments = segments,
-                                                  .offset = all->relative,
-                                                  .param = all->optim->grads->param + bucket->first});
+        return all->opts.reduce(all->opts.reduce_user, &(wf_grad_bucket){.comm = bucket->comm,
+                                                                         .ctx = all->optim->ctx,
+                                                                         .index = bucket - all->bucket,
+                                                                         .plan = all->plans,
+                                                                         .flat = data,
+                                                                         .dtype = dtype,
+                                                                         .count = all->relative[segments],
+                                                                         .segments = segments,
+                                                                         .offset = all->relative,
+                                                                         .param = all->grads->param + bucket->first});
     return wf_reduce_beside(bucket->comm, &(wf_reduce_job){data, dtype, segments, all->relative});
 }
 
@@ -137,7 +135,7 @@ wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
 static wf_status sum_tail(const wf_bucket *bucket)
 {
     const wf_buckets *all = bucket->all;
-    const wf_grads *grads = all->optim->grads;
+    const wf_grads *grads = all->grads;
     wf_ctx *ctx = all->optim->ctx;
     const wf_reduce_job job = {grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n};
     const float overflow = (float)all->tail[WF_TAIL_OVERFLOW];
@@ -151,7 +149,7 @@ static wf_status run_bucket(wf_task *task)
 {
     const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
     const wf_buckets *all = bucket->all;
-    const wf_tensor *flat = all->optim->grads->flat;
+    const wf_tensor *flat = all->grads->flat;
     const bool narrow = all->opts.wire != WF_F32, apart = narrow || bucket->shard || all->opts.reduce;
     const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->tail ? 1 : 0),
                                all->offset + bucket->first};
@@ -282,22 +280,30 @@ static wf_bucket *bucket_with(const wf_buckets *all, const wf_param *param)
     return all->bucket_of[low] < 0 ? NULL : &all->bucket[all->bucket_of[low]];
 }
 
-wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
+static void get_ready(wf_buckets *all, wf_grads *grads)
 {
-    if (!all->made)
-        WF_TRY(make(all));
-    WF_TRY(wf_shards_adopt(all));
+    all->grads = grads;
     all->started = 0;
     for (int64_t b = 0; b < all->n; b++) {
         all->bucket[b].task.run = run_bucket;
         all->bucket[b].missing = 0;
     }
+}
+
+wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
+{
+    if (!all->made)
+        WF_TRY(make(all));
+    if (all->opts.double_buffering)
+        return WF_OK;
+    WF_TRY(wf_shards_adopt(all));
+    get_ready(all, all->optim->grads);
     for (int64_t i = 0; i < n; i++) {
         wf_bucket *bucket = bucket_with(all, reached[i]);
         if (bucket)
             bucket->missing++;
     }
-    WF_TRY(move_tail(all, false));
+    WF_TRY(move_tail(all, all->grads, false));
     if (!all->opts.no_overlap)
         start_complete(all);
     return WF_OK;
@@ -305,10 +311,10 @@ wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
 
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param)
 {
-    wf_bucket *bucket = bucket_with(all, param);
+    wf_bucket *bucket = all->opts.double_buffering ? NULL : bucket_with(all, param);
     if (bucket)
         bucket->missing--;
-    if (!all->opts.no_overlap)
+    if (bucket && !all->opts.no_overlap)
         start_complete(all);
     return wf_queue_status(wf_mesh_world(all->mesh));
 }
@@ -317,7 +323,44 @@ wf_status wf_buckets_end(wf_buckets *all)
 {
     start_complete(all);
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
-    return move_tail(all, true);
+    return move_tail(all, all->grads, true);
+}
+
+/* Gradients of the next backward go where the sums are that this step uses. */
+static wf_status exchange_buffers(wf_buckets *all)
+{
+    wf_optim *optim = all->optim;
+    wf_grads *sent = optim->grads;
+    optim->grads = all->other;
+    all->other = sent;
+    for (int64_t i = 0; i < optim->grads->n; i++) {
+        wf_tensor *view = wf_grads_view(optim->grads, optim->grads->flat, i);
+        WF_NEED(view);
+        wf_tensor_free(optim->grads->param[i]->grad);
+        optim->grads->param[i]->grad = view;
+    }
+    return WF_OK;
+}
+
+wf_status wf_buckets_flush(wf_buckets *all)
+{
+    WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
+    WF_TRY(move_tail(all, all->other, true));
+    all->pending = false;
+    return exchange_buffers(all);
+}
+
+wf_status wf_buckets_swap(wf_buckets *all, bool *any)
+{
+    *any = all->pending;
+    WF_TRY(move_tail(all, all->optim->grads, false));
+    WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
+    if (all->pending)
+        WF_TRY(move_tail(all, all->other, true));
+    get_ready(all, all->optim->grads);
+    start_complete(all);
+    all->pending = true;
+    return exchange_buffers(all);
 }
 
 void wf_buckets_free(wf_buckets *all)
@@ -325,6 +368,7 @@ void wf_buckets_free(wf_buckets *all)
     if (!all)
         return;
     wf_pool_give(all->optim->ctx, all->narrow, all->narrow_bytes);
+    wf_grads_free(all->other);
     wf_tensor_free(all->values);
     free(all->shard);
     free(all->came);

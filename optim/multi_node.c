@@ -108,9 +108,18 @@ static wf_status check_parameters(const wf_optim *optim, bool data_alone)
 static wf_status agree(wf_optim *optim, int64_t n, wf_param **order)
 {
     multi_node *own = optim->across_own;
+    wf_buckets *all = own->buckets;
+    WF_CHECK(!all->pending, WF_ERR_STATE,
+             "another optimizer took the gradients that double_buffering writes into; call wf_optim_flush before");
     WF_TRY(check_parameters(optim, own->data_alone));
     WF_TRY(wf_agree_order(own->comm, optim, order, &optim->agreed));
-    return wf_buckets_plan(own->buckets, n, order);
+    WF_TRY(wf_buckets_plan(all, n, order));
+    if (!all->opts.double_buffering)
+        return WF_OK;
+    wf_grads_free(all->other);
+    all->other = wf_grads_new(optim->ctx, n, order, WF_TAIL);
+    WF_NEED(all->other);
+    return WF_OK;
 }
 
 static wf_status begin(wf_optim *optim, int64_t n, wf_param *const *reached)
@@ -193,11 +202,11 @@ static wf_status set_loss(wf_var *loss, double value)
     return wf_tensor_set_layout(loss->value, layout);
 }
 
-static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
+/* What came with the sums. */
+static wf_status look_at_tail(wf_optim *optim, double *grad_scale)
 {
-    multi_node *own = optim->across_own;
+    const multi_node *own = optim->across_own;
     const double *tail = own->buckets->tail;
-    WF_TRY(wf_buckets_end(own->buckets));
     const double sharded = tail[WF_TAIL_SHARDED], parts = tail[WF_TAIL_PARTS], local = tail[WF_TAIL_LOCAL];
     optim->agreed = (sharded > 0) + (parts > 0) + (local > 0) > 1 || tail[WF_TAIL_OVERFLOW] > 0;
     WF_CHECK(
@@ -212,7 +221,38 @@ static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
              "of f32");
     const double weight = tail[WF_TAIL_WEIGHT];
     *grad_scale = local + parts > 0 && weight > 0 ? 1 / weight : 1;
-    return set_loss(loss, tail[WF_TAIL_LOSS] * *grad_scale);
+    return WF_OK;
+}
+
+static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
+{
+    multi_node *own = optim->across_own;
+    bool any = true;
+    if (own->buckets->opts.double_buffering)
+        WF_TRY(wf_buckets_swap(own->buckets, &any));
+    else
+        WF_TRY(wf_buckets_end(own->buckets));
+    *grad_scale = 0;
+    if (!any)
+        return WF_OK;
+    WF_TRY(look_at_tail(optim, grad_scale));
+    return set_loss(loss, own->buckets->tail[WF_TAIL_LOSS] * *grad_scale);
+}
+
+static wf_status flush(wf_optim *optim, double *grad_scale)
+{
+    multi_node *own = optim->across_own;
+    *grad_scale = 0;
+    if (!own->buckets->pending)
+        return WF_OK;
+    WF_TRY(wf_buckets_flush(own->buckets));
+    return look_at_tail(optim, grad_scale);
+}
+
+static bool pending(const wf_optim *optim)
+{
+    const multi_node *own = optim->across_own;
+    return own->buckets->pending;
 }
 
 /* The others are on their way to a message that this rank will not send. */
@@ -222,12 +262,15 @@ static wf_status failed(wf_optim *optim, wf_status status)
     if (!optim->agreed)
         status = wf_comm_post_failure(wf_mesh_world(own->mesh), status);
     wf_queue_end(wf_mesh_world(own->mesh));
+    own->buckets->pending = false;
     return status;
 }
 
 static void free_own(wf_optim *optim)
 {
     multi_node *own = optim->across_own;
+    if (own->buckets && own->buckets->pending)
+        wf_queue_end(wf_mesh_world(own->mesh));
     wf_buckets_free(own->buckets);
     free(own);
 }
@@ -245,6 +288,10 @@ static wf_status check_options(const wf_optim *optim, const wf_multi_node_opts *
     WF_CHECK(!opts->reduce || (opts->wire == WF_F32 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
              "reduce takes the place of the sum, so it goes neither with wire %s nor with shard_optimizer",
              wf_dtype_name(opts->wire));
+    WF_CHECK(
+        !opts->double_buffering || (opts->wire != WF_F16 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
+        "double_buffering goes neither with shard_optimizer nor with wire f16, whose overflow would be seen a step "
+        "late");
     return WF_OK;
 }
 
@@ -282,6 +329,8 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                            .reduce = reduce,
                                            .norm = norm,
                                            .updated = updated,
+                                           .flush = flush,
+                                           .pending = pending,
                                            .failed = failed,
                                            .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);

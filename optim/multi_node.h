@@ -34,6 +34,11 @@ typedef struct wf_multi_node_opts {
      * node, but for clipping by norm, which adds squares in another order. wf_param_grad shows sums of the own part
      * alone. State that is loaded stays whole until the first step after. */
     bool shard_optimizer;
+    /* A step updates with the mean gradient of the step before, while its own is on the wire through the next forward
+     * and backward. There are two flat buffers. The first step updates nothing, and its wf_item(loss) stays this
+     * rank's; after the others it is that of the step before; wf_optim_flush makes the last update. Not with
+     * shard_optimizer or wire WF_F16. */
+    bool double_buffering;
     wf_bucket_reduce reduce; /* in place of the sum; not with `wire` or shard_optimizer. Default: the communicator's */
     void *reduce_user;       /* given to it */
 } wf_multi_node_opts;

@@ -78,15 +78,18 @@ struct wf_buckets {
     int64_t n_runs;
     wf_bucket *bucket;
     int64_t n, started, plans; /* plans: how often they were cut */
-    int64_t *bucket_of; /* by place in the flat buffer; -1: not summed over ranks */
-    int64_t *offset;    /* of the flat buffer: of the gradients, the tail, and its end */
-    void *narrow;       /* room for the longest bucket in the wire's type, where that is not the gradients' own */
+    int64_t *bucket_of;        /* by place in the flat buffer; -1: not summed over ranks */
+    int64_t *offset;           /* of the flat buffer: of the gradients, the tail, and its end */
+    void *narrow; /* room for the longest bucket in the wire's type, where that is not the gradients' own */
     size_t narrow_bytes;
     int64_t *relative; /* offsets of the bucket that runs, from its first gradient on */
     int64_t *shard;    /* room for those of the buckets */
     wf_tensor *values; /* the parameters in the order of the flat buffer, where the optimizer is cut; else NULL */
     double tail[WF_TAIL];
-    bool made; /* for the flat buffer that is there */
+    bool made;       /* for the flat buffer that is there */
+    wf_grads *grads; /* whose sums are made: optim->grads; with double buffering the other one, while `pending` */
+    wf_grads *other; /* of double buffering */
+    bool pending;    /* sums are on the wire between two steps */
 };
 
 wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opts opts, wf_buckets **all) WF_NODISCARD;
@@ -99,6 +102,11 @@ wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order) WF_NODIS
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
 wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
+/* With double buffering in place of the three: the sums of the step before (*any: there are some) are waited for, those
+ * of this one begin, and the parameters' gradients become the former. */
+wf_status wf_buckets_swap(wf_buckets *all, bool *any) WF_NODISCARD;
+/* At the end: without new ones. */
+wf_status wf_buckets_flush(wf_buckets *all) WF_NODISCARD;
 void wf_buckets_free(wf_buckets *all);
 
 /* In a bucket's task: the sums of its gradients, which are at `data`. */

@@ -51,7 +51,7 @@ static wf_status step(wf_optim *optim, wf_var *loss)
         WF_TRY(optim->across->reduce(optim, loss, &grad_scale));
     else
         WF_TRY(wf_optim_weighed(optim, loss, &grad_scale));
-    return wf_optim_apply(optim, grad_scale);
+    return grad_scale == 0 ? WF_OK : wf_optim_apply(optim, grad_scale);
 }
 
 wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
@@ -61,6 +61,23 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
     const wf_status status = step(optim, loss);
     optim->adding = false;
     return status != WF_OK && optim->across ? optim->across->failed(optim, status) : status;
+}
+
+static wf_status flush(wf_optim *optim)
+{
+    double grad_scale;
+    WF_TRY(optim->across->flush(optim, &grad_scale));
+    return grad_scale == 0 ? WF_OK : wf_optim_apply(optim, grad_scale);
+}
+
+wf_status wf_optim_flush(wf_optim *optim)
+{
+    WF_NEED(optim);
+    if (!optim->across)
+        return WF_OK;
+    optim->agreed = false;
+    const wf_status status = flush(optim);
+    return status == WF_OK ? WF_OK : optim->across->failed(optim, status);
 }
 
 wf_status wf_optim_update(wf_optim *optim)

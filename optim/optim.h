@@ -55,6 +55,10 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
  * The first backward of an optimizer, and the first after a change of what is trainable, is collective; the others are
  * local. WF_ERR_STATE if the loss is no mean. */
 wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
+/* The update that double buffering (wf_multi_node_opts) still owes: before the model or the optimizer is saved, what is
+ * trainable changes, or training ends. Does nothing where nothing is owed; wf_optim_free drops it. Collective for
+ * wf_multi_node optimizers. */
+wf_status wf_optim_flush(wf_optim *optim) WF_NODISCARD;
 /* The update alone, with the gradients that wf_backward left; parameters that have had none are left alone.
  * WF_ERR_STATE for multi-node optimizers, and if no parameter has a gradient. */
 wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
@@ -82,6 +86,7 @@ wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 /* The place of the call is noted (core/site.h). */
 #ifndef WF_LIBRARY
 #define wf_optim_step(...)       WF_SITE(wf_optim_step(__VA_ARGS__))
+#define wf_optim_flush(...)      WF_SITE(wf_optim_flush(__VA_ARGS__))
 #define wf_optim_archive(...)    WF_SITE(wf_optim_archive(__VA_ARGS__))
 #define wf_optim_accumulate(...) WF_SITE(wf_optim_accumulate(__VA_ARGS__))
 #endif

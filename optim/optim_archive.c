@@ -80,6 +80,9 @@ static wf_status visit_states(wf_optim *optim, int64_t i, wf_archive *archive)
 static wf_status visit(wf_optim *optim, wf_archive *archive)
 {
     WF_NEED(archive);
+    WF_CHECK(
+        !optim->across || !optim->across->pending(optim), WF_ERR_STATE,
+        "an archive of an optimizer whose gradients are on the wire (double_buffering); call wf_optim_flush before");
     WF_TRY(wf_optim_bind(optim));
     WF_TRY(visit_scalars(optim, archive));
     WF_TRY(visit_schedule(optim, archive));

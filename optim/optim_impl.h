@@ -38,8 +38,12 @@ typedef struct wf_optim_across {
     wf_status (*begin)(wf_optim *optim, int64_t n, wf_param *const *reached);
     /* In backward: a gradient is complete. */
     wf_status (*ready)(wf_optim *optim, wf_param *param);
-    /* After backward: ends the sums of the flat gradients; the update multiplies them by *grad_scale. */
+    /* After backward: ends the sums of the flat gradients; the update multiplies them by *grad_scale; 0: there is
+     * nothing to update with yet. */
     wf_status (*reduce)(wf_optim *optim, wf_var *loss, double *grad_scale);
+    /* The same without a step, for sums that are left on the wire; whether there are such. */
+    wf_status (*flush)(wf_optim *optim, double *grad_scale);
+    bool (*pending)(const wf_optim *optim);
     /* After the update, where state is cut: every rank gets what the others have updated. NULL: nothing to do. */
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */

@@ -29,7 +29,7 @@ wf_status wf_wire_reduce(const wf_bucket *bucket)
     wf_ctx *ctx = all->optim->ctx;
     const size_t size = wf_dtype_size(all->opts.wire);
     const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
-    float *flat = all->optim->grads->flat->data;
+    float *flat = all->grads->flat->data;
     const wf_strided own = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.wire, count);
     WF_TRY(ctx->k->copy(ctx, &own, &sent, false));
     WF_TRY(wf_bucket_sum(bucket, all->narrow, all->opts.wire));

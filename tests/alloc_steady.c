@@ -134,6 +134,11 @@ static void cut_over_ranks(void)
     multi_node_with("sharded optimizer", false, (wf_multi_node_opts){.bucket_bytes = 1000, .shard_optimizer = true});
 }
 
+static void double_buffering(void)
+{
+    multi_node_with("double buffering", false, (wf_multi_node_opts){.bucket_bytes = 1000, .double_buffering = true});
+}
+
 static void sync_bn(void)
 {
     multi_node_with("synchronised batch normalisation", true, (wf_multi_node_opts){.bucket_bytes = 1});
@@ -186,6 +191,7 @@ int main(int argc, char **argv)
                                    {"multi_node", multi_node},
                                    {"buckets", buckets},
                                    {"cut_over_ranks", cut_over_ranks},
+                                   {"double_buffering", double_buffering},
                                    {"sync_bn", sync_bn},
                                    {"channel_parallel", channel_parallel},
                                    {"mesh_parallel", mesh_parallel},
