@@ -1,9 +1,9 @@
 #include "examples/compression.h"
 
-#include "core/context_author.h"
-#include "core/kernels_author.h"
-#include "core/status_author.h"
-#include "optim/reduce_author.h"
+#include <weft/core/context_author.h>
+#include <weft/core/kernels_author.h>
+#include <weft/core/status_author.h>
+#include <weft/optim/reduce_author.h>
 
 #include <inttypes.h>
 #include <math.h>

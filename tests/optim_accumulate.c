@@ -1,58 +1,12 @@
 /* Steps of several backwards: those of one large batch, however it is cut, on any number of ranks. */
-#include "layers/layers.h"
-#include "optim/multi_node.h"
-#include "tests/optim_model.h"
+#include "tests/optim_twins.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { IN = 4, HIDDEN = 5, CLASSES = 3, STEPS = 4, ROUNDS = 4, MOST = 96 };
+enum { STEPS = 4, ROUNDS = 4, MOST = 96 };
 
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
-
-/* The same model twice: for the ranks, and for the serial program on one large batch. */
-static wf_layer *model, *whole_model;
-static wf_optim *optim, *whole_optim;
-static wf_tape *tape;
-
-static wf_layer *net_new(void)
-{
-    return wf_sequential(ctx,
-                         WF_LAYERS(wf_linear(ctx, (wf_linear_opts){.in = IN, .out = HIDDEN}), wf_lambda(ctx, wf_tanh),
-                                   wf_linear(ctx, (wf_linear_opts){.in = HIDDEN, .out = CLASSES})));
-}
-
-static void open_models(const char *name)
-{
-    const wf_sgd_opts sgd = {.lr = 0.5, .momentum = 0.9};
-    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1});
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
-    model = net_new();
-    whole_model = net_new();
-    optim = wf_multi_node_with(comm, wf_sgd(model, sgd), (wf_multi_node_opts){.bucket_bytes = 100});
-    whole_optim = wf_sgd(whole_model, sgd);
-    WF_EXPECT(optim && whole_optim, "%s", wf_error_message());
-    WF_EXPECT_OK(wf_optim_clip_norm(optim, 0.3));
-    WF_EXPECT_OK(wf_optim_clip_norm(whole_optim, 0.3));
-    for (int i = 0; param_of(model, i); i++)
-        WF_EXPECT_OK(wf_tensor_assign(wf_param_value(param_of(whole_model, i)), wf_param_value(param_of(model, i))));
-    tape = wf_tape_new(ctx);
-}
-
-static void close_models(void)
-{
-    wf_tape_free(tape);
-    wf_optim_free(optim);
-    wf_optim_free(whole_optim);
-    wf_layer_free(model);
-    wf_layer_free(whole_model);
-    WF_EXPECT_OK(wf_comm_close(comm));
-    wf_error_clear();
-}
+static const wf_multi_node_opts buckets = {.bucket_bytes = 100};
 
 /* Samples [first, first + n) of a step; the labels are freed with the tensors that a test kept. */
 static wf_tensor *kept[2 * ROUNDS + 2];
@@ -120,7 +74,7 @@ static int64_t samples(int step, int r, int k)
 
 static void local_means(void)
 {
-    open_models("flat");
+    open_models("flat", buckets);
     for (int step = 0; step < STEPS; step++) {
         int64_t first = 0;
         double loss = 0;
@@ -149,7 +103,7 @@ static void local_means(void)
 /* Global batches of different lengths, which do not divide by the ranks. */
 static void sharded_means(void)
 {
-    open_models("auto");
+    open_models("auto", buckets);
     const wf_mesh *mesh = wf_comm_mesh(comm);
     for (int step = 0; step < STEPS; step++) {
         int64_t first = 0;
@@ -173,7 +127,7 @@ static void sharded_means(void)
 /* An optimizer of one rank. */
 static void serial(void)
 {
-    open_models("flat");
+    open_models("flat", buckets);
     wf_optim_free(optim);
     optim = wf_sgd(model, (wf_sgd_opts){.lr = 0.5, .momentum = 0.9});
     WF_EXPECT_OK(wf_optim_clip_norm(optim, 0.3));
@@ -190,7 +144,7 @@ static void serial(void)
 /* Nothing goes between ranks before the step, once the first backward has settled the order. */
 static void nothing_is_sent(void)
 {
-    open_models("flat");
+    open_models("flat", buckets);
     for (int step = 0; step < 2; step++) {
         uint64_t sent[3] = {wf_comm_traffic(comm).collectives, 0, 0};
         WF_EXPECT_OK(wf_optim_accumulate(optim, loss_on(model, step, 0, 3, NULL)));
@@ -206,7 +160,7 @@ static void nothing_is_sent(void)
 
 static void unequal_parts(void)
 {
-    open_models("flat");
+    open_models("flat", buckets);
     const wf_mesh *mesh = wf_comm_mesh(comm);
     const wf_layout layouts[2] = {wf_layout_batch(mesh, WF_SHAPE(2 * size, IN), 2 * rank, 2 * rank + 2),
                                   wf_layout_batch(mesh, WF_SHAPE(2 * size), 2 * rank, 2 * rank + 2)};
@@ -225,7 +179,7 @@ static void unequal_parts(void)
 
 static void misuse(void)
 {
-    open_models("flat");
+    open_models("flat", buckets);
     wf_optim *local = whole_optim;
     WF_EXPECT_ERROR(WF_ERR_STATE, wf_optim_accumulate(local, wf_mul(loss_on(whole_model, 0, 0, 3, NULL),
                                                                     loss_on(whole_model, 0, 3, 2, NULL))));

@@ -1,61 +1,14 @@
 /* Double buffering: every step is that of the serial program which uses the gradient of the step before. */
 #include "core/context_author.h"
-#include "layers/layers.h"
-#include "optim/multi_node.h"
-#include "tests/optim_model.h"
+#include "tests/optim_twins.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { IN = 4, HIDDEN = 5, CLASSES = 3, STEPS = 5, BATCH = 3, RANKS = 4, PARAMS = 4 };
+enum { STEPS = 5, BATCH = 3, RANKS = 4, PARAMS = 4 };
 
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
-
-/* The same model twice: for the ranks, and for the serial program, whose optimizer gets gradients by hand. */
-static wf_layer *model, *whole_model;
-static wf_optim *optim, *whole_optim;
-static wf_tape *tape;
+static const wf_multi_node_opts twice = {.double_buffering = true};
 static double before[PARAMS][IN * HIDDEN], loss_before;
-
-static wf_layer *net_new(void)
-{
-    return wf_sequential(ctx,
-                         WF_LAYERS(wf_linear(ctx, (wf_linear_opts){.in = IN, .out = HIDDEN}), wf_lambda(ctx, wf_tanh),
-                                   wf_linear(ctx, (wf_linear_opts){.in = HIDDEN, .out = CLASSES})));
-}
-
-static void open_models(const char *name, wf_multi_node_opts opts)
-{
-    const wf_sgd_opts sgd = {.lr = 0.5, .momentum = 0.9};
-    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1});
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
-    model = net_new();
-    whole_model = net_new();
-    opts.double_buffering = true;
-    optim = wf_multi_node_with(comm, wf_sgd(model, sgd), opts);
-    whole_optim = wf_sgd(whole_model, sgd);
-    WF_EXPECT(optim && whole_optim, "%s", wf_error_message());
-    WF_EXPECT_OK(wf_optim_clip_norm(optim, 0.3));
-    WF_EXPECT_OK(wf_optim_clip_norm(whole_optim, 0.3));
-    for (int i = 0; param_of(model, i); i++)
-        WF_EXPECT_OK(wf_tensor_assign(wf_param_value(param_of(whole_model, i)), wf_param_value(param_of(model, i))));
-    tape = wf_tape_new(ctx);
-}
-
-static void close_models(void)
-{
-    wf_tape_free(tape);
-    wf_optim_free(optim);
-    wf_optim_free(whole_optim);
-    wf_layer_free(model);
-    wf_layer_free(whole_model);
-    WF_EXPECT_OK(wf_comm_close(comm));
-    wf_error_clear();
-}
 
 static wf_var *loss_on(wf_layer *net, int step, int64_t first, int64_t n, wf_tensor **labels)
 {
@@ -150,15 +103,15 @@ static void delayed(const char *name, wf_multi_node_opts opts)
 
 static void delayed_gradient(void)
 {
-    delayed("flat", (wf_multi_node_opts){.bucket_bytes = 100, .first_bucket_bytes = 1});
-    delayed("hierarchical", (wf_multi_node_opts){0});
+    delayed("flat", (wf_multi_node_opts){.bucket_bytes = 100, .first_bucket_bytes = 1, .double_buffering = true});
+    delayed("hierarchical", twice);
 }
 
 /* Saved after a flush, loaded, and gone on with, after what is trainable changed and changed back. */
 static void saved(void)
 {
     double a[IN * HIDDEN], b[IN * HIDDEN];
-    open_models("flat", (wf_multi_node_opts){0});
+    open_models("flat", twice);
     wf_archive *archive = wf_archive_memory(ctx);
     step(0);
     WF_EXPECT_OK(wf_optim_flush(optim));
@@ -182,14 +135,14 @@ static void saved(void)
 
 static void dropped(void)
 {
-    open_models("flat", (wf_multi_node_opts){0});
+    open_models("flat", twice);
     step(0);
     close_models();
 }
 
 static void misuse(void)
 {
-    open_models("flat", (wf_multi_node_opts){0});
+    open_models("flat", twice);
     wf_archive *archive = wf_archive_memory(ctx);
     step(0);
     WF_EXPECT_ERROR(WF_ERR_STATE, wf_optim_archive(optim, archive));
@@ -203,7 +156,7 @@ static void misuse(void)
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_optim_flush(NULL));
     wf_archive_free(archive);
     close_models();
-    open_models("flat", (wf_multi_node_opts){0});
+    open_models("flat", twice);
     const wf_multi_node_opts wrong = {.double_buffering = true, .shard_optimizer = true};
     WF_EXPECT(!wf_multi_node_with(comm, wf_sgd(whole_model, (wf_sgd_opts){.lr = 1}), wrong), "both were taken");
     WF_EXPECT(strstr(wf_error_message(), "neither with shard_optimizer"), "'%s'", wf_error_message());
