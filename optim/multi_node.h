@@ -31,8 +31,8 @@ typedef struct wf_multi_node_opts {
      * of parameters are; parts are whole lines of 64 bytes, so up to one line a bucket more. Sums go to the rank that
      * needs them, and the updated parameters to all: as many bytes as without. From the first step on the parameters
      * lie in one flat buffer, so nothing is copied. Bits are those of the unsharded optimizer where ranks are on one
-     * node, but for clipping by norm, which adds squares in another order. wf_param_grad shows sums of the own part
-     * alone. State that is loaded stays whole until the first step after. */
+     * node, or under naive and flat, but for clipping by norm, which adds squares in another order. wf_param_grad shows
+     * sums of the own part alone. State that is loaded stays whole until the first step after. */
     bool shard_optimizer;
     /* A step updates with the mean gradient of the step before, while its own is on the wire through the next forward
      * and backward. There are two flat buffers. The first step updates nothing, and its wf_item(loss) stays this
