@@ -39,7 +39,7 @@ const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT])
     return text;
 }
 
-const char *wf_event_text(const wf_event *event, int64_t now_ns, char text[WF_FAILURE_TEXT])
+const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, char text[WF_FAILURE_TEXT])
 {
     static const char *const states[] = {"", "entered", "agreed with its neighbour and entered", "done", "failed"};
     const int state = event->state >= WF_EVENT_ENTERED && event->state <= WF_EVENT_FAILED ? event->state : 0;

@@ -147,16 +147,16 @@ void wf_recorder_place(int rank, int size)
     trace->size = size;
 }
 
-static wf_event *event_of(uint64_t number)
+static wf_trace_event *event_of(uint64_t number)
 {
-    wf_event *event = &trace->event[number % WF_TRACE_EVENTS];
+    wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
     return event->number == number ? event : NULL;
 }
 
 void wf_recorder_enter(wf_comm *comm)
 {
     const uint64_t number = comm->event ? comm->event : trace->events + 1;
-    wf_event *event = &trace->event[number % WF_TRACE_EVENTS];
+    wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
     event->number = 0;
     atomic_signal_fence(memory_order_release);
     event->comm = comm->id;
@@ -176,7 +176,7 @@ void wf_recorder_enter(wf_comm *comm)
 
 void wf_recorder_settle(wf_comm *comm)
 {
-    wf_event *event = event_of(comm->event);
+    wf_trace_event *event = event_of(comm->event);
     if (comm->event && event)
         event->state = WF_EVENT_SETTLED;
 }
@@ -189,7 +189,7 @@ void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
         wf_record_place(&comm->doing);
         wf_recorder_enter(comm);
     }
-    wf_event *event = comm->event ? event_of(comm->event) : NULL;
+    wf_trace_event *event = comm->event ? event_of(comm->event) : NULL;
     comm->event = 0;
     if (!event)
         return;
@@ -223,9 +223,9 @@ void wf_recorder_print(void)
     const uint64_t last = trace->events, first = last > TAIL ? last - TAIL : 0;
     char text[WF_FAILURE_TEXT];
     for (uint64_t n = first + 1; n <= last; n++) {
-        const wf_event *event = event_of(n);
+        const wf_trace_event *event = event_of(n);
         if (event)
-            fprintf(stderr, "weft: rank %d:   %s\n", trace->rank, wf_event_text(event, wf_now_ns(), text));
+            fprintf(stderr, "weft: rank %d:   %s\n", trace->rank, wf_trace_event_text(event, wf_now_ns(), text));
     }
     if (path[0])
         fprintf(stderr, "weft: rank %d: the flight recorders are in %s; wf-doctor --trace reads them\n", trace->rank,

@@ -38,7 +38,7 @@ typedef enum wf_event_state {
     WF_EVENT_FAILED
 } wf_event_state;
 
-typedef struct wf_event {
+typedef struct wf_trace_event {
     uint64_t number; /* 1, 2, ... of the process; 0: there is none */
     uint64_t comm;   /* the same on all its ranks */
     int32_t comm_rank, comm_size;
@@ -46,19 +46,19 @@ typedef struct wf_event {
     wf_record call;
     uint64_t bytes;           /* sent in this call */
     int64_t start_ns, end_ns; /* of the monotonic clock; end_ns 0: not over */
-} wf_event;
+} wf_trace_event;
 
 typedef struct wf_trace {
     char magic[16];
     char job[WF_TRACE_STRINGS]; /* the same in all processes of a job */
     char host[WF_TRACE_STRINGS];
-    int64_t pid, start_ns;           /* start: of the time of the day */
-    int32_t rank, size;              /* of the job; -1 until MPI has started */
-    int64_t offset_ns;               /* to be added to times for those of the day */
-    char where[WF_TRACE_STRINGS];    /* a call of MPI that may wait, as MPI_Init; else empty */
-    char error[WF_FAILURE_TEXT];     /* of which the first communicator died */
-    uint64_t events;                 /* so far */
-    wf_event event[WF_TRACE_EVENTS]; /* number n is at n % WF_TRACE_EVENTS */
+    int64_t pid, start_ns;                 /* start: of the time of the day */
+    int32_t rank, size;                    /* of the job; -1 until MPI has started */
+    int64_t offset_ns;                     /* to be added to times for those of the day */
+    char where[WF_TRACE_STRINGS];          /* a call of MPI that may wait, as MPI_Init; else empty */
+    char error[WF_FAILURE_TEXT];           /* of which the first communicator died */
+    uint64_t events;                       /* so far */
+    wf_trace_event event[WF_TRACE_EVENTS]; /* number n is at n % WF_TRACE_EVENTS */
 } wf_trace;
 
 /* The same call, wherever it was made. */
@@ -66,6 +66,6 @@ bool wf_record_equal(const wf_record *a, const wf_record *b);
 /* "allreduce(f32 [3], sum) at train.c:40" */
 const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT]);
 /* The text, and how the call stands: "..., collective 12, entered 3.2 s ago". `now_ns` is of the monotonic clock. */
-const char *wf_event_text(const wf_event *event, int64_t now_ns, char text[WF_FAILURE_TEXT]);
+const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, char text[WF_FAILURE_TEXT]);
 
 #endif

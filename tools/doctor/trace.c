@@ -94,9 +94,9 @@ static bool read_job(const char *folder, job *j)
 
 /* --- what each rank was doing ------------------------------------------------------------------------------------- */
 
-static const wf_event *event_at(const wf_trace *trace, uint64_t number)
+static const wf_trace_event *event_at(const wf_trace *trace, uint64_t number)
 {
-    const wf_event *event = &trace->event[number % WF_TRACE_EVENTS];
+    const wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
     return number > 0 && event->number == number ? event : NULL;
 }
 
@@ -128,7 +128,7 @@ static int64_t last_moment(const wf_trace *trace)
 {
     int64_t last = 0;
     for (int i = 0; i < WF_TRACE_EVENTS; i++) {
-        const wf_event *e = &trace->event[i];
+        const wf_trace_event *e = &trace->event[i];
         const int64_t at = e->end_ns > e->start_ns ? e->end_ns : e->start_ns;
         if (e->number > 0 && at + trace->offset_ns > last)
             last = at + trace->offset_ns;
@@ -139,7 +139,7 @@ static int64_t last_moment(const wf_trace *trace)
 static void print_state(const wf_trace *trace, int64_t now)
 {
     char text[WF_FAILURE_TEXT];
-    const wf_event *last = event_at(trace, trace->events), *open = NULL;
+    const wf_trace_event *last = event_at(trace, trace->events), *open = NULL;
     for (uint64_t n = trace->events; n > 0 && event_at(trace, n); n--)
         if (event_at(trace, n)->end_ns == 0)
             open = event_at(trace, n);
@@ -147,9 +147,9 @@ static void print_state(const wf_trace *trace, int64_t now)
     if (trace->where[0])
         printf("in %.*s", WF_TRACE_STRINGS, trace->where);
     else if (open)
-        printf("in %s", wf_event_text(open, now - trace->offset_ns, text));
+        printf("in %s", wf_trace_event_text(open, now - trace->offset_ns, text));
     else if (last)
-        printf("outside of communication since %s", wf_event_text(last, now - trace->offset_ns, text));
+        printf("outside of communication since %s", wf_trace_event_text(last, now - trace->offset_ns, text));
     else
         printf("no communication yet");
     printf("\n");
@@ -160,10 +160,10 @@ static void print_state(const wf_trace *trace, int64_t now)
 /* --- what differs --------------------------------------------------------------------------------------------------
  */
 
-static const wf_event *find(const wf_trace *trace, place p)
+static const wf_trace_event *find(const wf_trace *trace, place p)
 {
     for (int i = 0; i < WF_TRACE_EVENTS; i++) {
-        const wf_event *e = &trace->event[i];
+        const wf_trace_event *e = &trace->event[i];
         if (e->number > 0 && e->comm == p.comm && e->call.sequence == p.sequence)
             return e;
     }
@@ -175,7 +175,7 @@ static uint64_t last_sequence(const wf_trace *trace, uint64_t comm, bool *member
 {
     uint64_t last = 0;
     for (int i = 0; i < WF_TRACE_EVENTS; i++) {
-        const wf_event *e = &trace->event[i];
+        const wf_trace_event *e = &trace->event[i];
         if (e->number == 0 || e->comm != comm)
             continue;
         *member = true;
@@ -185,11 +185,11 @@ static uint64_t last_sequence(const wf_trace *trace, uint64_t comm, bool *member
 }
 
 /* How many ranks call otherwise than `event`. */
-static int strangers(const job *j, const wf_event *event, place p, int *first)
+static int strangers(const job *j, const wf_trace_event *event, place p, int *first)
 {
     int count = 0;
     for (int r = j->ranks - 1; r >= 0; r--) {
-        const wf_event *other = find(j->rank[r], p);
+        const wf_trace_event *other = find(j->rank[r], p);
         if (other && !wf_record_equal(&other->call, &event->call)) {
             *first = r;
             count++;
@@ -203,7 +203,7 @@ static int odd_one(const job *j, place p)
 {
     int odd = -1, most = 0, other;
     for (int r = 0; r < j->ranks; r++) {
-        const wf_event *mine = find(j->rank[r], p);
+        const wf_trace_event *mine = find(j->rank[r], p);
         const int count = mine ? strangers(j, mine, p, &other) : 0;
         if (count > most) {
             most = count;
@@ -218,7 +218,7 @@ static bool earliest_difference(const job *j, place *found)
     int64_t earliest = INT64_MAX;
     for (int r = 0; r < j->ranks; r++)
         for (int i = 0; i < WF_TRACE_EVENTS; i++) {
-            const wf_event *e = &j->rank[r]->event[i];
+            const wf_trace_event *e = &j->rank[r]->event[i];
             const place p = {e->comm, e->call.sequence};
             const int64_t at = e->start_ns + j->rank[r]->offset_ns;
             int other;
@@ -238,7 +238,7 @@ static void print_difference(const job *j, place p)
            (unsigned long long)p.sequence, (unsigned)(p.comm & 0xffff), j->rank[odd]->rank,
            wf_record_text(&find(j->rank[odd], p)->call, text));
     for (int r = 0; r < j->ranks; r++) {
-        const wf_event *e = find(j->rank[r], p);
+        const wf_trace_event *e = find(j->rank[r], p);
         if (r != odd && e)
             printf("    rank %d calls %s\n", j->rank[r]->rank, wf_record_text(&e->call, text));
     }
@@ -251,7 +251,7 @@ static bool print_behind(const job *j)
     bool found = false;
     for (int r = 0; r < j->ranks; r++)
         for (int i = 0; i < WF_TRACE_EVENTS; i++) {
-            const wf_event *e = &j->rank[r]->event[i];
+            const wf_trace_event *e = &j->rank[r]->event[i];
             const place p = {e->comm, e->call.sequence};
             if (e->number == 0 || p.sequence == 0 || e->state == WF_EVENT_DONE)
                 continue;
