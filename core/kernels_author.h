@@ -135,11 +135,56 @@ typedef struct wf_optim_segment {
     int64_t n;
 } wf_optim_segment;
 
+/* Made by the filling; `cuda` hands out its cudaStream_t and cudaEvent_t. */
+typedef struct wf_stream wf_stream;
+typedef struct wf_event wf_event;
+
+/* The name of a block of device memory for other processes of the node: bytes of the filling's own. */
+typedef struct wf_share {
+    unsigned char name[128];
+} wf_share;
+
+#define WF_DEVICE_IDENTITY 64
+
 typedef struct wf_kernels {
     const char *name; /* "ref", "cpu", "cuda" */
     bool host;        /* device memory is host memory */
 
-    /* Memory. alloc never returns NULL with WF_OK; 64-byte aligned; the pool is its only caller. */
+    /* Which device. count: how many this process can use, at least 1. choose (0 to count - 1) comes before the first
+     * alloc; without it the device is number 0. identity: equal for two ranks if, and only if, they have one device.
+     * Every other slot makes sure by itself that it works on the chosen device. */
+    int (*device_count)(void);
+    wf_status (*device_choose)(wf_ctx *ctx, int ordinal);
+    wf_status (*device_identity)(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
+
+    /* Streams and events. Work on one stream is done in order. All slots of the table work on the stream in use, at the
+     * beginning the context's own, which NULL names; they may return before the work is done, but to_device and to_host
+     * return when it is, with all that came before on the stream in use. Work on other streams waits for nothing but
+     * events. Where device memory is host memory, work is done when its call returns. Freeing NULL is fine. */
+    wf_status (*stream_new)(wf_ctx *ctx, wf_stream **stream);
+    void (*stream_free)(wf_ctx *ctx, wf_stream *stream);
+    wf_status (*stream_use)(wf_ctx *ctx, wf_stream *stream);
+    wf_status (*stream_finish)(wf_ctx *ctx, wf_stream *stream); /* returns when all work put on it is done */
+    wf_status (*event_new)(wf_ctx *ctx, wf_event **event);      /* counts as done until it is recorded */
+    void (*event_free)(wf_ctx *ctx, wf_event *event);
+    wf_status (*event_record)(wf_ctx *ctx, wf_event *event, wf_stream *stream); /* all work put on it so far */
+    wf_status (*event_wait)(wf_ctx *ctx, wf_event *event, wf_stream *stream);   /* work put on it from now on waits */
+    wf_status (*event_done)(wf_ctx *ctx, wf_event *event, bool *done);          /* does not wait */
+
+    /* Page-locked host memory, and copies from and to it that are only put on a stream. The memory is left alone until
+     * an event after them is done. */
+    wf_status (*pinned_alloc)(wf_ctx *ctx, size_t bytes, void **data);
+    void (*pinned_release)(wf_ctx *ctx, void *data, size_t bytes);
+    wf_status (*to_device_begin)(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream);
+    wf_status (*to_host_begin)(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream);
+
+    /* Blocks of `alloc` (not parts of them) in other processes of the node. WF_ERR_UNSUPPORTED where the device cannot.
+     * A block lives until all that mapped it have unmapped it. */
+    wf_status (*share)(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
+    wf_status (*map)(wf_ctx *ctx, const wf_share *share, void **data);
+    void (*unmap)(wf_ctx *ctx, void *data);
+
+    /* Memory. alloc never returns NULL with WF_OK; 64-byte aligned. */
     wf_status (*alloc)(wf_ctx *ctx, size_t bytes, void **data);
     void (*release)(wf_ctx *ctx, void *data, size_t bytes);
     wf_status (*to_device)(wf_ctx *ctx, void *device, const void *host, size_t bytes);

@@ -67,6 +67,22 @@ void ref_rows(const wf_array *a, int64_t *rows, int64_t *c);
 wf_status ref_alloc(wf_ctx *ctx, size_t bytes, void **data);
 void ref_release(wf_ctx *ctx, void *data, size_t bytes);
 wf_status ref_transfer(wf_ctx *ctx, void *to, const void *from, size_t bytes);
+
+/* device.c: host memory is the device; work is done when its call returns. */
+int ref_device_count(void);
+wf_status ref_device_choose(wf_ctx *ctx, int ordinal);
+wf_status ref_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
+wf_status ref_stream_new(wf_ctx *ctx, wf_stream **stream);
+void ref_stream_free(wf_ctx *ctx, wf_stream *stream);
+wf_status ref_stream_done(wf_ctx *ctx, wf_stream *stream);
+wf_status ref_event_new(wf_ctx *ctx, wf_event **event);
+void ref_event_free(wf_ctx *ctx, wf_event *event);
+wf_status ref_event_pass(wf_ctx *ctx, wf_event *event, wf_stream *stream);
+wf_status ref_event_done(wf_ctx *ctx, wf_event *event, bool *done);
+wf_status ref_transfer_begin(wf_ctx *ctx, void *to, const void *from, size_t bytes, wf_stream *stream);
+wf_status ref_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
+wf_status ref_map(wf_ctx *ctx, const wf_share *share, void **data);
+void ref_unmap(wf_ctx *ctx, void *data);
 wf_status ref_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
 wf_status ref_fill(wf_ctx *ctx, const wf_array *y, double value);
 wf_status ref_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b, const wf_array *y);
