@@ -106,7 +106,7 @@ static void local_ref(void)
 
 static void multi_node_with(const char *what, bool sync, wf_multi_node_opts opts)
 {
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_layer *net = net_new(ctx);
     if (sync)
@@ -146,7 +146,7 @@ static void sync_bn(void)
 
 static void channel_parallel(void)
 {
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = wf_comm_size(comm)});
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_layer *conv = wf_channel_conv2d(mesh, (wf_conv_opts){.in = 3, .out = 8, .kernel = 3, .pad = 1});

@@ -38,8 +38,8 @@ typedef struct part {
 static run run_open(const setting *s)
 {
     run r = {.setting = s};
-    r.world =
-        wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = s->device, .dtype = s->dtype, .threads = 1});
+    r.world = wf_comm_open_with(NULL, NULL, "flat",
+                                (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
     WF_EXPECT(r.world, "no communicator: %s", wf_error_message());
     r.ctx = wf_comm_ctx(r.world);
     r.rank = wf_comm_rank(r.world);
@@ -453,7 +453,7 @@ static void conversion(void)
 static void wrong_use(void)
 {
     run r = run_open(&f64);
-    wf_ctx *other = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64});
+    wf_ctx *other = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64});
     wf_layer *foreign = wf_batchnorm(other, (wf_batchnorm_opts){.channels = 2});
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_to_sync_batchnorm(foreign, r.world));
     WF_EXPECT(!wf_sync_batchnorm(r.world, (wf_batchnorm_opts){0}), "no channels are taken");

@@ -14,7 +14,7 @@ static const wf_mesh *mesh = (const wf_mesh *)(const void *)&place;
 
 static void begin(void)
 {
-    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64, .seed = 7});
+    ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = 7});
     tape = wf_tape_new(ctx);
 }
 

@@ -69,7 +69,7 @@ static void compare(const char *device, wf_dtype dtype, wf_optim *(*make)(wf_lay
                     double tolerance)
 {
     const int64_t label[] = {1, 2, 0, 0, 2, 1};
-    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = device, .dtype = dtype});
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device(device), .dtype = dtype});
     wf_layer *model = network(ctx);
     wf_optim *optim = make(model);
     wf_tape *tape = wf_tape_new(ctx);

@@ -165,7 +165,7 @@ static wf_shape shape_of(int i)
 
 static void begin(void)
 {
-    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64, .seed = 3});
+    ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = 3});
     tape = wf_tape_new(ctx);
 }
 

@@ -279,7 +279,7 @@ static void composed(void)
 
 int main(int argc, char **argv)
 {
-    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64});
+    ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64});
     tape = wf_tape_new(ctx);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"linear", linear},

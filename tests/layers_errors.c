@@ -215,7 +215,7 @@ static void adding(void)
     refused(wf_module_add(module, "self", module), WF_ERR_STATE, "\"self\"");
     refused(wf_module_add(inner, "loop", module), WF_ERR_STATE, "\"loop\"");
     WF_EXPECT(wf_layer_child(module, "a") == a, "the child that was refused twice is gone");
-    wf_ctx *other = wf_ctx_new((wf_ctx_opts){.device = "ref"});
+    wf_ctx *other = wf_ctx_new((wf_ctx_opts){.device = test_device("ref")});
     refused(wf_module_add(module, "far", wf_linear(other, (wf_linear_opts){.in = 1, .out = 1})), WF_ERR_ARGUMENT,
             "another context");
     wf_tape *far = wf_tape_new(other);
@@ -256,7 +256,7 @@ static void passed_value(void)
 
 int main(int argc, char **argv)
 {
-    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref"});
+    ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref")});
     tape = wf_tape_new(ctx);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"conv_options", conv_options},

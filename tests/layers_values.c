@@ -147,7 +147,7 @@ static void keyed_by_path(void)
     wf_layer *m[3], *twin;
     double *w[3][2];
     for (int i = 0; i < 3; i++) {
-        c[i] = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64, .seed = i < 2 ? 5 : 6});
+        c[i] = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = i < 2 ? 5 : 6});
         m[i] = two(c[i]);
         for (int k = 0; k < 2; k++) {
             const int at = i == 1 ? 1 - k : k; /* the second context asks in the other order */
@@ -418,7 +418,7 @@ static void devices_agree(void)
     static const char *const names[] = {"y", "dx", "dw"};
     for (int which = 0; which < 4; which++) {
         const wf_shape shape = which == 2 ? WF_SHAPE(2, 8, 9) : WF_SHAPE(2, 8, 5, 6);
-        outcome a = on_device("ref", which, shape), b = on_device("cpu", which, shape);
+        outcome a = on_device("ref", which, shape), b = on_device(test_device("cpu"), which, shape);
         for (int i = 0; i < 3; i++) {
             WF_EXPECT(a.n[i] == b.n[i] && test_distance(a.n[i], b.v[i], a.v[i]) < 1e-4, "case %d: %s is off by %g",
                       which, names[i], test_distance(a.n[i], b.v[i], a.v[i]));
@@ -430,7 +430,7 @@ static void devices_agree(void)
 
 int main(int argc, char **argv)
 {
-    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64, .seed = 1});
+    ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = 1});
     tape = wf_tape_new(ctx);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"initialisers", initialisers},

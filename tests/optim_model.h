@@ -66,7 +66,7 @@ static inline void grad_set(wf_param *param, const double *value)
 
 static inline wf_ctx *ctx_of(const char *device, wf_dtype dtype)
 {
-    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = device, .dtype = dtype, .threads = 1});
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device(device), .dtype = dtype, .threads = 1});
     WF_EXPECT(ctx, "no context on %s: %s", device, wf_error_message());
     return ctx;
 }

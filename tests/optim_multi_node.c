@@ -30,7 +30,8 @@ static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
 
 static void open_comm(fixture *f, const char *name)
 {
-    f->comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1});
+    f->comm =
+        wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
     WF_EXPECT(f->comm, "no communicator %s: %s", name, wf_error_message());
     f->ctx = wf_comm_ctx(f->comm);
     f->rank = wf_comm_rank(f->comm);

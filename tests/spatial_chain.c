@@ -149,7 +149,8 @@ static chain draw(test_rng *rng)
 
 static void open_all(void)
 {
-    comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1});
+    comm = wf_comm_open_with(NULL, NULL, "flat",
+                             (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
     ctx = wf_comm_ctx(comm);
     tape = wf_tape_new(ctx);
 }

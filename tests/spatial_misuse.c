@@ -14,7 +14,7 @@ static struct {
 
 static void open_run(void)
 {
-    run.comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    run.comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
     WF_EXPECT(run.comm, "%s", wf_error_trail());
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int64_t failures;
@@ -21,6 +22,12 @@ void test_failed(const char *file, int line, const char *format, ...)
     fputc('\n', stderr);
     va_end(args);
     failures++;
+}
+
+const char *test_device(const char *otherwise)
+{
+    const char *device = getenv("WEFT_DEVICE");
+    return device && *device ? device : otherwise;
 }
 
 static bool picked(int argc, char **argv, const char *name)

@@ -46,6 +46,9 @@ int64_t test_failures(void);
         wf_error_clear();                                                                                              \
     } while (0)
 
+/* The device under test: WEFT_DEVICE, or `otherwise` where that is not set. */
+const char *test_device(const char *otherwise);
+
 /* A small deterministic generator for test data, apart from the library's. */
 typedef struct test_rng {
     uint64_t state;

@@ -30,7 +30,7 @@ static void expect_line(wf_ctx *ctx, wf_upsample_opts o, const double *should, i
 
 static void known_numbers(void)
 {
-    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64});
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64});
     expect_line(ctx, (wf_upsample_opts){0}, (const double[]){1, 1, 2, 2, 4, 4}, 6);
     expect_line(ctx, (wf_upsample_opts){.scale = 3}, (const double[]){1, 1, 1, 2, 2, 2, 4, 4, 4}, 9);
     expect_line(ctx, (wf_upsample_opts){.mode = WF_UPSAMPLE_LINEAR}, (const double[]){1, 1.25, 1.75, 2.5, 3.5, 4}, 6);
@@ -91,7 +91,7 @@ static void slots(wf_ctx *ctx, const wf_resample_geom *g, wf_shape x, wf_shape y
 
 static void cpu_and_ref(void)
 {
-    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("cpu")});
     test_rng rng = {.state = 3};
     for (int i = 0; i < 200; i++) {
         wf_resample_geom g = {.nd = (int)test_int(&rng, 1, 3), .linear = test_int(&rng, 0, 1)};
@@ -110,7 +110,7 @@ static void cpu_and_ref(void)
 /* A linear function: any step gives the derivative. */
 static void gradients(void)
 {
-    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64});
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64});
     for (int form = 0; form < 9; form++) {
         const int nd = 1 + form % 3;
         const wf_upsample_opts o = {.scale_nd = {2, 3, 1},

@@ -1,0 +1,25 @@
+/* A device for tests without one: device "cuda" of a program that links this folder instead of core/cuda. Its memory is
+ * host memory that can be touched only while a slot of the kernel table runs, which then does what `ref` does (contexts
+ * of f64) or `cpu` (of f32). So whoever reads or writes a tensor past the table crashes, and so does a slot that is
+ * given memory of the host where it needs the device's; the process says which and ends.
+ *
+ * What is put on a stream other than the context's own is done late: when an event or a stream is asked for, and one
+ * step at each question. So whoever uses a copy that has not been waited for finds old bytes.
+ */
+#ifndef WF_TESTS_DOUBLE_GUARD_H
+#define WF_TESTS_DOUBLE_GUARD_H
+
+#include "core/context_author.h"
+
+/* How many devices there are from now on: 8 at the beginning, each with an identity of its own. */
+void guard_devices(int count);
+
+/* For the double of NCCL. Opens and closes the memory; may be nested. */
+void guard_open(void);
+void guard_close(void);
+/* Ends the process where some of these bytes are not the device's. */
+void guard_need_device(const char *what, const void *data, size_t bytes);
+/* Puts on a stream a step that is over once it returns true. */
+void guard_stream_step(wf_stream *stream, bool (*step)(void *arg), void *arg);
+
+#endif

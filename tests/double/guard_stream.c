@@ -1,0 +1,213 @@
+#include "tests/double/guard_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What waits on a stream: a step of somebody's, or a copy, or an event that it waits for or that comes to pass. */
+typedef struct work {
+    struct work *next;
+    bool (*step)(void *arg);
+    void *arg;
+    void *to;
+    const void *from;
+    size_t bytes;
+    wf_event *awaited, *reached;
+    uint64_t number; /* of the event's records */
+} work;
+
+struct wf_stream {
+    work *first, **last;
+};
+
+struct wf_event {
+    wf_stream *stream; /* of the last record; NULL: the context's own, where it is done at once */
+    uint64_t recorded, passed;
+};
+
+static wf_stream *in_use;
+/* What the context's own stream waits for. */
+static struct {
+    wf_event *event;
+    uint64_t number;
+} awaited[64];
+static int awaiting;
+
+static void put(wf_stream *stream, work w)
+{
+    work *one = malloc(sizeof *one);
+    if (!one)
+        guard_refuse("stream", "no memory");
+    *one = w;
+    one->next = NULL;
+    *stream->last = one;
+    stream->last = &one->next;
+}
+
+/* One step of what comes first; false where that has to wait. */
+static bool advance(wf_stream *stream);
+
+static bool reach(wf_event *event, uint64_t number)
+{
+    if (event->passed < number && event->stream)
+        advance(event->stream);
+    return event->passed >= number;
+}
+
+static bool perform(const work *w)
+{
+    if (w->step)
+        return w->step(w->arg);
+    if (w->awaited)
+        return reach(w->awaited, w->number);
+    if (w->reached && w->reached->passed < w->number)
+        w->reached->passed = w->number;
+    if (w->bytes > 0) {
+        guard_open();
+        memcpy(w->to, w->from, w->bytes);
+        guard_close();
+    }
+    return true;
+}
+
+static bool advance(wf_stream *stream)
+{
+    work *w = stream->first;
+    if (!w)
+        return true;
+    if (!perform(w))
+        return false;
+    stream->first = w->next;
+    if (!stream->first)
+        stream->last = &stream->first;
+    free(w);
+    return true;
+}
+
+void guard_stream_catch_up(void)
+{
+    for (int i = 0; i < awaiting; i++)
+        while (!reach(awaited[i].event, awaited[i].number))
+            ;
+    awaiting = 0;
+    while (in_use && in_use->first)
+        advance(in_use);
+}
+
+void guard_stream_step(wf_stream *stream, bool (*step)(void *arg), void *arg)
+{
+    if (!stream)
+        guard_refuse("stream", "a step on the context's own");
+    put(stream, (work){.step = step, .arg = arg});
+}
+
+wf_status guard_stream_new(wf_ctx *ctx, wf_stream **stream)
+{
+    wf_stream *s = wf_calloc(ctx, 1, sizeof *s);
+    if (!s)
+        return wf_error_code();
+    s->last = &s->first;
+    *stream = s;
+    return WF_OK;
+}
+
+void guard_stream_free(wf_ctx *ctx, wf_stream *stream)
+{
+    for (work *w = stream ? stream->first : NULL, *next; w; w = next) {
+        next = w->next;
+        free(w);
+    }
+    free(stream);
+}
+
+wf_status guard_stream_use(wf_ctx *ctx, wf_stream *stream)
+{
+    in_use = stream;
+    return WF_OK;
+}
+
+wf_status guard_stream_finish(wf_ctx *ctx, wf_stream *stream)
+{
+    if (!stream)
+        guard_stream_catch_up();
+    while (stream && stream->first)
+        advance(stream);
+    return WF_OK;
+}
+
+wf_status guard_event_new(wf_ctx *ctx, wf_event **event)
+{
+    *event = wf_calloc(ctx, 1, sizeof **event);
+    return *event ? WF_OK : wf_error_code();
+}
+
+void guard_event_free(wf_ctx *ctx, wf_event *event)
+{
+    for (int i = 0; i < awaiting; i++)
+        if (awaited[i].event == event)
+            awaited[i--] = awaited[--awaiting];
+    free(event);
+}
+
+wf_status guard_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream)
+{
+    event->recorded++;
+    event->stream = stream;
+    if (!stream) {
+        guard_stream_catch_up();
+        event->passed = event->recorded;
+    } else {
+        put(stream, (work){.reached = event, .number = event->recorded});
+    }
+    return WF_OK;
+}
+
+wf_status guard_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream)
+{
+    if (event->passed == event->recorded)
+        return WF_OK;
+    if (stream) {
+        put(stream, (work){.awaited = event, .number = event->recorded});
+        return WF_OK;
+    }
+    if (awaiting == sizeof awaited / sizeof *awaited)
+        guard_stream_catch_up();
+    awaited[awaiting].event = event;
+    awaited[awaiting++].number = event->recorded;
+    return WF_OK;
+}
+
+wf_status guard_event_done(wf_ctx *ctx, wf_event *event, bool *done)
+{
+    *done = event->passed == event->recorded;
+    if (!*done)
+        reach(event, event->recorded);
+    return WF_OK;
+}
+
+static void copy(void *to, const void *from, size_t bytes, wf_stream *stream)
+{
+    if (stream) {
+        put(stream, (work){.to = to, .from = from, .bytes = bytes});
+        return;
+    }
+    guard_stream_catch_up();
+    guard_open();
+    memcpy(to, from, bytes);
+    guard_close();
+}
+
+wf_status guard_to_device_begin(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream)
+{
+    guard_need_device("to_device_begin", device, bytes);
+    guard_need_host("to_device_begin", host, bytes);
+    copy(device, host, bytes, stream);
+    return WF_OK;
+}
+
+wf_status guard_to_host_begin(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream)
+{
+    guard_need_host("to_host_begin", host, bytes);
+    guard_need_device("to_host_begin", device, bytes);
+    copy(host, device, bytes, stream);
+    return WF_OK;
+}

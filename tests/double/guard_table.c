@@ -1,0 +1,257 @@
+#include "tests/double/guard_impl.h"
+
+#include <stdio.h>
+
+static int devices = 8;
+
+void guard_devices(int count)
+{
+    devices = count;
+}
+
+/* --- what a slot is given ------------------------------------------------------------------------------------------
+ */
+
+static void look_strided(const char *slot, const wf_strided *v)
+{
+    int64_t reach = 1;
+    for (int d = 0; d < v->rank; d++) {
+        if (v->dim[d] == 0)
+            return;
+        reach += (v->dim[d] - 1) * v->stride[d];
+    }
+    guard_need_device(slot, v->data, (size_t)reach * wf_dtype_size(v->dtype));
+}
+
+static void look_array(const char *slot, const wf_array *a)
+{
+    if (a && a->data)
+        guard_need_device(slot, a->data, (size_t)wf_array_count(a) * wf_dtype_size(a->dtype));
+}
+
+static void look_random(const char *slot, const wf_random *random)
+{
+    if (random->iteration)
+        guard_need_device(slot, random->iteration, sizeof *random->iteration);
+}
+
+static void look_epilogue(const char *slot, const wf_epilogue *epilogue)
+{
+    if (epilogue && epilogue->noise > 0)
+        look_random(slot, &epilogue->random);
+}
+
+static void look_const_hyper(const char *slot, const wf_optim_hyper *hyper)
+{
+    guard_need_device(slot, hyper, sizeof *hyper);
+}
+
+static void look_hyper(const char *slot, wf_optim_hyper *hyper)
+{
+    look_const_hyper(slot, hyper);
+}
+
+static void look_double(const char *slot, const double *value)
+{
+    guard_need_device(slot, value, sizeof *value);
+}
+
+/* The list is the host's, what it points to the device's. */
+static void look_segment(const char *slot, const wf_optim_segment *segment)
+{
+    guard_need_host(slot, segment, sizeof *segment);
+    guard_need_device(slot, segment->p, 1);
+    guard_need_device(slot, segment->g, 1);
+}
+
+static void look_nothing(const char *slot, ...)
+{
+}
+
+/* clang-format off */
+#define LOOK(x)                                                                                                        \
+    _Generic((x), const wf_strided *: look_strided, const wf_array *: look_array, const wf_random *: look_random,      \
+        const wf_epilogue *: look_epilogue, const wf_optim_hyper *: look_const_hyper, wf_optim_hyper *: look_hyper,    \
+        const double *: look_double, const wf_optim_segment *: look_segment, default: look_nothing)(slot_name, x)
+/* clang-format on */
+#define EACH1(a) LOOK(a);
+#define EACH2(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH1(__VA_ARGS__)
+#define EACH3(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH2(__VA_ARGS__)
+#define EACH4(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH3(__VA_ARGS__)
+#define EACH5(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH4(__VA_ARGS__)
+#define EACH6(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH5(__VA_ARGS__)
+#define EACH7(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH6(__VA_ARGS__)
+#define EACH8(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH7(__VA_ARGS__)
+#define EACH9(a, ...)                                                                                                  \
+    LOOK(a);                                                                                                           \
+    EACH8(__VA_ARGS__)
+#define EACH10(a, ...)                                                                                                 \
+    LOOK(a);                                                                                                           \
+    EACH9(__VA_ARGS__)
+#define EACH11(a, ...)                                                                                                 \
+    LOOK(a);                                                                                                           \
+    EACH10(__VA_ARGS__)
+#define EACH12(a, ...)                                                                                                 \
+    LOOK(a);                                                                                                           \
+    EACH11(__VA_ARGS__)
+
+/* --- the slots -----------------------------------------------------------------------------------------------------
+ */
+
+static const wf_kernels *under(const wf_ctx *ctx)
+{
+    return ctx->dtype == WF_F64 ? wf_kernels_ref() : wf_kernels_cpu();
+}
+
+/* Parameters are named a to m in their order. */
+#define SLOT(n, slot, parameters, ...)                                                                                 \
+    static wf_status guard_##slot parameters                                                                           \
+    {                                                                                                                  \
+        static const char slot_name[] = #slot;                                                                         \
+        EACH##n(__VA_ARGS__) guard_stream_catch_up();                                                                  \
+        guard_open();                                                                                                  \
+        const wf_status status = under(ctx)->slot(ctx, __VA_ARGS__);                                                   \
+        guard_close();                                                                                                 \
+        return status;                                                                                                 \
+    }
+
+#define CTX   wf_ctx *ctx
+#define ARRAY const wf_array
+#define EPI   const wf_epilogue
+
+SLOT(3, copy, (CTX, const wf_strided *a, const wf_strided *b, bool c), a, b, c)
+SLOT(2, fill, (CTX, ARRAY *a, double b), a, b)
+SLOT(5, random, (CTX, wf_distribution a, const wf_random *b, double c, double d, ARRAY *e), a, b, c, d, e)
+SLOT(6, conv_forward, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f), a, b, c, d, e, f)
+SLOT(6, conv_backward_data, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f), a, b, c, d, e,
+     f)
+SLOT(6, conv_backward_filter, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, bool f), a, b, c, d,
+     e, f)
+SLOT(3, bias_backward, (CTX, ARRAY *a, ARRAY *b, bool c), a, b, c)
+SLOT(4, epilogue_backward, (CTX, EPI *a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
+SLOT(7, matmul, (CTX, ARRAY *a, bool b, ARRAY *c, bool d, ARRAY *e, ARRAY *f, bool g), a, b, c, d, e, f, g)
+SLOT(4, pool_forward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
+SLOT(4, pool_backward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
+SLOT(3, resample_forward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), a, b, c)
+SLOT(3, resample_backward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), a, b, c)
+SLOT(3, norm_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), a, b, c)
+SLOT(7, norm_forward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, EPI *f, ARRAY *g), a, b, c, d, e, f, g)
+SLOT(8, norm_backward_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, EPI *d, ARRAY *e, ARRAY *f, ARRAY *g, ARRAY *h), a, b,
+     c, d, e, f, g, h)
+SLOT(11, norm_backward,
+     (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f, ARRAY *g, ARRAY *h, ARRAY *i, double j, ARRAY *m),
+     a, b, c, d, e, f, g, h, i, j, m)
+SLOT(8, norm_finish, (CTX, ARRAY *a, ARRAY *b, double c, double d, double e, ARRAY *f, ARRAY *g, ARRAY *h), a, b, c, d,
+     e, f, g, h)
+SLOT(4, act_forward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d), a, b, c, d)
+SLOT(7, act_backward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d, ARRAY *e, ARRAY *f, bool g), a, b, c, d, e, f, g)
+SLOT(7, binary, (CTX, wf_binary a, double b, ARRAY *c, double d, ARRAY *e, ARRAY *f, bool g), a, b, c, d, e, f, g)
+SLOT(4, dropout, (CTX, double a, const wf_random *b, ARRAY *c, ARRAY *d), a, b, c, d)
+SLOT(3, epilogue_forward, (CTX, EPI *a, ARRAY *b, ARRAY *c), a, b, c)
+SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), a, b, c)
+SLOT(3, sum_squares, (CTX, ARRAY *a, ARRAY *b, bool c), a, b, c)
+SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), a, b, c)
+SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
+SLOT(6, loss_forward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, double e, ARRAY *f), a, b, c, d, e, f)
+SLOT(7, loss_backward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, ARRAY *e, double f, ARRAY *g), a, b, c, d, e,
+     f, g)
+SLOT(4, nll_forward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), a, b, c, d)
+SLOT(4, nll_backward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), a, b, c, d)
+SLOT(3, count_correct, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), a, b, c)
+SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
+     a, b, c, d, e)
+SLOT(3, clip_scale, (CTX, const double *a, double b, wf_optim_hyper *c), a, b, c)
+
+static wf_status guard_to_device(wf_ctx *ctx, void *device, const void *host, size_t bytes)
+{
+    return guard_to_device_begin(ctx, device, host, bytes, NULL);
+}
+
+static wf_status guard_to_host(wf_ctx *ctx, void *host, const void *device, size_t bytes)
+{
+    return guard_to_host_begin(ctx, host, device, bytes, NULL);
+}
+
+static int guard_device_count(void)
+{
+    return devices;
+}
+
+/* Of the process: it has one context that communicates. */
+static int chosen;
+
+static wf_status guard_device_choose(wf_ctx *ctx, int ordinal)
+{
+    WF_CHECK(ordinal >= 0 && ordinal < devices, WF_ERR_ARGUMENT, "there is no device %d of %d", ordinal, devices);
+    chosen = ordinal;
+    return WF_OK;
+}
+
+static wf_status guard_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY])
+{
+    snprintf(identity, WF_DEVICE_IDENTITY, "guard-%d", chosen);
+    return WF_OK;
+}
+
+static void guard_shutdown(wf_ctx *ctx)
+{
+    wf_kernels_cpu()->shutdown(ctx);
+}
+
+static wf_kernels filled(void)
+{
+    wf_kernels k = {.name = "cuda", .alloc = guard_alloc, .release = guard_release, .shutdown = guard_shutdown};
+    const wf_kernels *host = wf_kernels_ref();
+    k.device_count = guard_device_count;
+    k.device_choose = guard_device_choose;
+    k.device_identity = guard_device_identity;
+    k.stream_new = guard_stream_new;
+    k.stream_free = guard_stream_free;
+    k.stream_use = guard_stream_use;
+    k.stream_finish = guard_stream_finish;
+    k.event_new = guard_event_new;
+    k.event_free = guard_event_free;
+    k.event_record = guard_event_record;
+    k.event_wait = guard_event_wait;
+    k.event_done = guard_event_done;
+    k.pinned_alloc = host->pinned_alloc;
+    k.pinned_release = host->pinned_release;
+    k.to_device_begin = guard_to_device_begin;
+    k.to_host_begin = guard_to_host_begin;
+    k.share = guard_share;
+    k.map = guard_map;
+    k.unmap = guard_unmap;
+    k.to_device = guard_to_device;
+    k.to_host = guard_to_host;
+#define TAKE(slot) k.slot = guard_##slot
+    TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
+    TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(pool_forward), TAKE(pool_backward);
+    TAKE(resample_forward), TAKE(resample_backward), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
+    TAKE(norm_backward), TAKE(norm_finish), TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(dropout);
+    TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
+    TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(count_correct);
+    TAKE(optim_update), TAKE(clip_scale);
+    return k;
+}
+
+const wf_kernels *wf_kernels_cuda(void)
+{
+    static wf_kernels table;
+    if (!table.name)
+        table = filled();
+    return &table;
+}
