@@ -7,7 +7,7 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 {
     wf_host_block *best = NULL;
     for (int i = 0; i < WF_HOST_BLOCKS; i++) {
-        wf_host_block *b = &comm->family->host[wf_queue_within(comm)][i];
+        wf_host_block *b = &comm->family->host[i];
         if (!b->taken && b->bytes >= bytes && (!best || best->bytes < bytes || b->bytes < best->bytes))
             best = b;
         else if (!b->taken && b->bytes < bytes && (!best || (best->bytes < bytes && b->bytes < best->bytes)))
@@ -26,14 +26,18 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
     return WF_OK;
 }
 
+/* Tasks take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
+static bool apart(const wf_comm *comm)
+{
+    return comm->family->ctx->k->host && wf_queue_within(comm);
+}
+
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
 {
     *data = NULL;
     if (bytes == 0)
         return WF_OK;
-    if (comm->family->ctx->k->host && !wf_queue_within(comm))
-        return wf_pool_take(comm->family->ctx, bytes, data);
-    return take_block(comm, bytes, data);
+    return apart(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->family->ctx, bytes, data);
 }
 
 /* Memory that an unfinished message may still write to is not used again. */
@@ -48,11 +52,11 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes)
 {
     if (!data || !at_rest(comm))
         return;
-    if (comm->family->ctx->k->host && !wf_queue_within(comm)) {
-        wf_pool_give(comm->family->ctx, data, bytes);
+    if (!apart(comm)) {
+        wf_pool_give_host(comm->family->ctx, data, bytes);
         return;
     }
-    wf_host_block *block = comm->family->host[wf_queue_within(comm)];
+    wf_host_block *block = comm->family->host;
     for (int i = 0; i < WF_HOST_BLOCKS; i++)
         if (block[i].data == data)
             block[i].taken = false;
@@ -60,11 +64,9 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes)
 
 void wf_host_free_all(wf_family *family)
 {
-    for (int i = 0; i < 2 * WF_HOST_BLOCKS; i++) {
-        const wf_host_block *block = &family->host[i / WF_HOST_BLOCKS][i % WF_HOST_BLOCKS];
-        if (!block->taken)
-            free(block->data);
-    }
+    for (int i = 0; i < WF_HOST_BLOCKS; i++)
+        if (!family->host[i].taken)
+            free(family->host[i].data);
 }
 
 void wf_comm_release(const wf_comm *comm, void *data)

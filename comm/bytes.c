@@ -1,6 +1,7 @@
 #include "comm/comm_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static wf_status bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
 {
@@ -33,6 +34,34 @@ wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void
 {
     WF_NEED(comm);
     return wf_call_end(comm, "allgather_bytes", allgather_bytes(comm, mine, bytes, all));
+}
+
+static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
+                               int root)
+{
+    const bool is_root = comm->rank == root;
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_check_rank(comm, "root", root));
+    WF_CHECK(!is_root || (x && bytes && bytes[root] == y_bytes), WF_ERR_ARGUMENT,
+             "the root's own part is not of %zu bytes", y_bytes);
+    WF_CHECK(y || y_bytes == 0, WF_ERR_ARGUMENT, "y is NULL, and y_bytes is %zu", y_bytes);
+    const wf_record record = wf_record_plain("scatter_bytes", root);
+    WF_TRY(wf_call_enter(comm, &record));
+    for (int r = 0; r < comm->size && is_root; r++)
+        if (r != root)
+            WF_TRY(wf_batch_send(&comm->batch, x[r], bytes[r], r));
+    if (!is_root)
+        WF_TRY(wf_batch_recv(&comm->batch, y, y_bytes, root));
+    else if (y_bytes > 0)
+        memcpy(y, x[root], y_bytes);
+    WF_TRY(wf_batch_wait_all(&comm->batch));
+    return wf_call_settle(comm);
+}
+
+wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes, int root)
+{
+    WF_NEED(comm);
+    return wf_call_end(comm, "scatter_bytes", scatter_bytes(comm, x, bytes, y, y_bytes, root));
 }
 
 static wf_status allreduce_values(wf_comm *comm, const char *operation, void *values, int64_t count, wf_dtype dtype,

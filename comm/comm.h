@@ -109,6 +109,9 @@ wf_status wf_barrier(wf_comm *comm) WF_NODISCARD;
 wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* all receives size times bytes, in rank order. */
 wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+/* x[r], of bytes[r], on the root goes to y, of as many bytes, on rank r; x and bytes are read on the root alone. */
+wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
+                           int root) WF_NODISCARD;
 wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
 wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
 /* The root's status, with its message, becomes everybody's: for work that one rank does for all. The communicator lives

@@ -23,8 +23,8 @@ const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size);
 /* Whether the reducer of this communicator has memory that the ranks of a node share. Local. */
 bool wf_comm_shares_memory(const wf_comm *comm);
 
-/* Host memory for the time of a call: from the pool where that is host memory. 0 bytes give NULL. To be given back
- * after the collectives that use it. Local. */
+/* Host memory from the pool for the time of a call. 0 bytes give NULL. To be given back after the collectives that use
+ * it; kept where an unfinished message may still come to it. Local. */
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data) WF_NODISCARD;
 void wf_host_give(wf_comm *comm, void *data, size_t bytes);
 

@@ -34,8 +34,7 @@ typedef struct wf_batch {
     size_t most_bytes; /* of a message; 0: the communicator's limit alone */
 } wf_batch;
 
-/* Blocks of host memory that are used again: for a context whose device memory is not host memory, and for tasks, which
- * take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
+/* A block of host memory of tasks, which is used again. */
 typedef struct wf_host_block {
     void *data;
     size_t bytes;
@@ -48,9 +47,9 @@ typedef struct wf_queue wf_queue;
 typedef struct wf_family {
     wf_ctx *ctx;
     int64_t members;
-    bool headless;                         /* the first communicator is closed */
-    wf_host_block host[2][WF_HOST_BLOCKS]; /* of the main program, of tasks */
-    wf_queue *queue;                       /* NULL until a communicator is opened for tasks */
+    bool headless; /* the first communicator is closed */
+    wf_host_block host[WF_HOST_BLOCKS];
+    wf_queue *queue; /* NULL until a communicator is opened for tasks */
 } wf_family;
 
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
@@ -279,7 +278,6 @@ bool wf_batch_cancel(wf_batch *batch);
 
 /* --- buffer.c --------------------------------------------------------------------------------------------------------
  */
-void wf_host_free_all(wf_family *family);
 /* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
 void wf_comm_release(const wf_comm *comm, void *data);
 

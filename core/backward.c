@@ -81,7 +81,7 @@ static wf_status count_uses(run *r)
                 r->cap_order++;
             }
     void *memory;
-    WF_TRY(wf_pool_take(tape->ctx, (size_t)r->cap_order * sizeof *r->order, &memory));
+    WF_TRY(wf_pool_take_host(tape->ctx, (size_t)r->cap_order * sizeof *r->order, &memory));
     r->order = memory;
     for (int64_t n = 0; n < tape->n_nodes; n++)
         for (int i = 0; runs(r, tape->nodes[n]) && i < tape->nodes[n]->n_in; i++) {
@@ -209,7 +209,7 @@ wf_status wf_backward_run(wf_var *loss, const wf_tensor *grad, const wf_backward
             tape->vars[i]->grad = NULL;
         }
     const wf_status status = run_all(&r, loss, grad);
-    wf_pool_give(tape->ctx, r.order, (size_t)r.cap_order * sizeof *r.order);
+    wf_pool_give_host(tape->ctx, r.order, (size_t)r.cap_order * sizeof *r.order);
     if (status != WF_OK)
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
     return WF_OK;

@@ -58,6 +58,9 @@ void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
 /* The block that this address is in is never used again, nor freed with the context, whoever gives it back: something
  * outside may still read or write there. Addresses outside the pool are nobody's business. */
 void wf_pool_hold(wf_ctx *ctx, const void *data);
+/* The same in host memory, page-locked where the device's is apart: for lists and for what goes to or comes from it. */
+wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
+void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 
 /* malloc, calloc and realloc of the library on its main thread: counted. NULL and a recorded WF_ERR_MEMORY on failure.
  */

@@ -15,13 +15,19 @@ typedef struct block {
     struct block *next; /* free list of its class, or of held blocks */
 } block;
 
-/* Open addressing by address; blocks are never returned to the system before the end, so nothing is ever removed. */
-struct wf_pool {
-    wf_ctx *ctx;
-    wf_memory_counters counters;
+/* Blocks of one kind of memory. Open addressing by address; blocks are never returned to the system before the end, so
+ * nothing is ever removed. */
+typedef struct store {
+    bool host;
     block *free[CLASSES];
     block **table;
     size_t capacity, used;
+} store;
+
+struct wf_pool {
+    wf_ctx *ctx;
+    wf_memory_counters counters;
+    store device, host;   /* host: page-locked, where device memory is not the host's */
     wf_tensor *tensors;   /* free handles, linked through data */
     wf_storage *storages; /* free storages, linked through next */
     wf_storage *steps;
@@ -40,28 +46,35 @@ wf_pool *wf_pool_new(wf_ctx *ctx)
         return NULL;
     }
     pool->ctx = ctx;
+    pool->host.host = true;
     return pool;
 }
 
-static void free_block(wf_pool *pool, block *b)
+static void free_block(wf_ctx *ctx, const store *s, block *b)
 {
     if (b && b->held) {
         b->next = held;
         held = b;
     } else if (b) {
-        pool->ctx->k->release(pool->ctx, b->data, b->bytes);
+        (s->host ? ctx->k->pinned_release : ctx->k->release)(ctx, b->data, b->bytes);
         free(b);
     }
 }
 
+static void release_all(wf_ctx *ctx, store *s)
+{
+    for (size_t i = 0; i < s->capacity; i++)
+        free_block(ctx, s, s->table[i]);
+    free(s->table);
+}
+
 void wf_pool_free(wf_pool *pool)
 {
-    for (size_t i = 0; i < pool->capacity; i++)
-        free_block(pool, pool->table[i]);
+    release_all(pool->ctx, &pool->device);
+    release_all(pool->ctx, &pool->host);
     for (size_t i = 0; i < pool->n_chunks; i++)
         free(pool->chunks[i]);
     free(pool->chunks);
-    free(pool->table);
     free(pool);
 }
 
@@ -84,37 +97,38 @@ static int class_of(size_t bytes, size_t *size)
     return 4 * log + (int)part;
 }
 
-static size_t slot_of(const wf_pool *pool, const void *data)
+static size_t slot_of(const store *s, const void *data)
 {
     size_t i = ((uintptr_t)data >> 6) * 0x9e3779b97f4a7c15u >> 20;
-    for (i &= pool->capacity - 1; pool->table[i] && pool->table[i]->data != data; i = (i + 1) & (pool->capacity - 1))
+    for (i &= s->capacity - 1; s->table[i] && s->table[i]->data != data; i = (i + 1) & (s->capacity - 1))
         ;
     return i;
 }
 
-static wf_status grow_table(wf_pool *pool)
+static wf_status grow_table(wf_pool *pool, store *s)
 {
-    block **old = pool->table;
-    const size_t n = pool->capacity;
+    block **old = s->table;
+    const size_t n = s->capacity;
     block **table = calloc(n ? 2 * n : 256, sizeof *table);
     WF_CHECK(table, WF_ERR_MEMORY, "no memory for the pool's table");
     pool->counters.system_allocations++;
-    pool->table = table;
-    pool->capacity = n ? 2 * n : 256;
+    s->table = table;
+    s->capacity = n ? 2 * n : 256;
     for (size_t i = 0; i < n; i++)
         if (old[i])
-            pool->table[slot_of(pool, old[i]->data)] = old[i];
+            s->table[slot_of(s, old[i]->data)] = old[i];
     free(old);
     return WF_OK;
 }
 
-static wf_status new_block(wf_pool *pool, size_t size, int class, block **out)
+static wf_status new_block(wf_pool *pool, store *s, size_t size, int class, block **out)
 {
-    if (2 * (pool->used + 1) > pool->capacity)
-        WF_TRY(grow_table(pool));
+    wf_ctx *ctx = pool->ctx;
+    if (2 * (s->used + 1) > s->capacity)
+        WF_TRY(grow_table(pool, s));
     block *b = calloc(1, sizeof *b);
     WF_CHECK(b, WF_ERR_MEMORY, "no memory for a block's record");
-    const wf_status status = pool->ctx->k->alloc(pool->ctx, size, &b->data);
+    const wf_status status = (s->host ? ctx->k->pinned_alloc : ctx->k->alloc)(ctx, size, &b->data);
     if (status != WF_OK) {
         free(b);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -123,26 +137,25 @@ static wf_status new_block(wf_pool *pool, size_t size, int class, block **out)
     b->class = class;
     pool->counters.system_allocations += 2;
     pool->counters.bytes_reserved += size;
-    pool->table[slot_of(pool, b->data)] = b;
-    pool->used++;
+    s->table[slot_of(s, b->data)] = b;
+    s->used++;
     *out = b;
     return WF_OK;
 }
 
-wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
+static wf_status take(wf_pool *pool, store *s, size_t bytes, void **data)
 {
-    wf_pool *pool = ctx->pool;
     *data = NULL;
     if (bytes == 0)
         return WF_OK;
     WF_CHECK(bytes <= (size_t)1 << 46, WF_ERR_MEMORY, "%zu bytes asked for at once", bytes);
     size_t size;
     const int class = class_of(bytes, &size);
-    block *b = pool->free[class];
+    block *b = s->free[class];
     if (b)
-        pool->free[class] = b->next;
+        s->free[class] = b->next;
     else
-        WF_TRY(new_block(pool, size, class, &b));
+        WF_TRY(new_block(pool, s, size, class, &b));
     b->next = NULL;
     pool->counters.pool_takes++;
     pool->counters.bytes_in_use += size;
@@ -152,24 +165,49 @@ wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
     return WF_OK;
 }
 
-void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes)
+static void give(wf_pool *pool, store *s, void *data)
 {
-    (void)bytes;
     if (!data)
         return;
-    wf_pool *pool = ctx->pool;
-    block *b = pool->table[slot_of(pool, data)];
+    block *b = s->table[slot_of(s, data)];
     pool->counters.bytes_in_use -= b->bytes;
     if (b->held)
         return;
-    b->next = pool->free[b->class];
-    pool->free[b->class] = b;
+    b->next = s->free[b->class];
+    s->free[b->class] = b;
+}
+
+wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
+{
+    return take(ctx->pool, &ctx->pool->device, bytes, data);
+}
+
+void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes)
+{
+    (void)bytes;
+    give(ctx->pool, &ctx->pool->device, data);
+}
+
+static store *host_store(wf_ctx *ctx)
+{
+    return ctx->k->host ? &ctx->pool->device : &ctx->pool->host;
+}
+
+wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data)
+{
+    return take(ctx->pool, host_store(ctx), bytes, data);
+}
+
+void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes)
+{
+    (void)bytes;
+    give(ctx->pool, host_store(ctx), data);
 }
 
 /* A block that is free already leaves its list. */
-static void hold(wf_pool *pool, block *b)
+static void hold(store *s, block *b)
 {
-    block **at = &pool->free[b->class];
+    block **at = &s->free[b->class];
     b->held = true;
     while (*at && *at != b)
         at = &(*at)->next;
@@ -177,15 +215,19 @@ static void hold(wf_pool *pool, block *b)
         *at = b->next;
 }
 
+static void hold_within(store *s, uintptr_t address)
+{
+    for (size_t i = 0; i < s->capacity; i++) {
+        block *b = s->table[i];
+        if (b && !b->held && (uintptr_t)b->data <= address && address < (uintptr_t)b->data + b->bytes)
+            hold(s, b);
+    }
+}
+
 void wf_pool_hold(wf_ctx *ctx, const void *data)
 {
-    wf_pool *pool = ctx->pool;
-    const uintptr_t address = (uintptr_t)data;
-    for (size_t i = 0; i < pool->capacity; i++) {
-        block *b = pool->table[i];
-        if (b && !b->held && (uintptr_t)b->data <= address && address < (uintptr_t)b->data + b->bytes)
-            hold(pool, b);
-    }
+    hold_within(&ctx->pool->device, (uintptr_t)data);
+    hold_within(&ctx->pool->host, (uintptr_t)data);
 }
 
 static void *counted(wf_ctx *ctx, void *p, size_t bytes)

@@ -38,8 +38,18 @@ wf_iter *wf_prefetch(wf_iter *iter, int depth)
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "prefetch of %d batches: should be 1 to 1024", depth);
 }
 
-static void slot_free(wf_slot *slot)
+static size_t label_bytes(const wf_slot *slot)
 {
+    return wf_tensor_bytes(slot->labels_memory);
+}
+
+static void slot_free(wf_ctx *ctx, wf_slot *slot)
+{
+    if (!ctx->k->host) {
+        wf_pool_give_host(ctx, slot->x_host, wf_tensor_bytes(slot->x_memory));
+        wf_pool_give_host(ctx, slot->labels_host, label_bytes(slot));
+        ctx->k->event_free(ctx, slot->copied);
+    }
     for (int k = 0; k < WF_BATCH_SIZES; k++) {
         wf_tensor_free(slot->x[k]);
         wf_tensor_free(slot->labels[k]);
@@ -52,7 +62,7 @@ static void release(wf_iter *iter)
 {
     wf_worker_stop(iter);
     for (int s = 0; s < iter->slot_count; s++)
-        slot_free(&iter->slots[s]);
+        slot_free(iter->ctx, &iter->slots[s]);
     free(iter->slots);
     iter->slots = NULL;
     iter->slot_count = 0;
@@ -77,6 +87,18 @@ static wf_shape batch_shape(int64_t size, wf_shape sample)
     return wf_shape_make(sample.rank + 1, dim);
 }
 
+static wf_status host_open(wf_ctx *ctx, wf_slot *slot)
+{
+    if (!ctx->k->host) {
+        WF_TRY(wf_pool_take_host(ctx, wf_tensor_bytes(slot->x_memory), &slot->x_host));
+        WF_TRY(wf_pool_take_host(ctx, label_bytes(slot), &slot->labels_host));
+        return ctx->k->event_new(ctx, &slot->copied);
+    }
+    slot->x_host = slot->x_memory->data;
+    slot->labels_host = slot->labels_memory ? slot->labels_memory->data : NULL;
+    return WF_OK;
+}
+
 static wf_status slot_open(wf_iter *iter, wf_slot *slot)
 {
     const wf_dataset_info *info = &iter->batcher.dataset->info;
@@ -89,6 +111,7 @@ static wf_status slot_open(wf_iter *iter, wf_slot *slot)
         slot->labels_memory = wf_tensor_new(ctx, WF_I64, WF_SHAPE(iter->sizes[0]));
         WF_TRY(wf_check(slot->labels_memory));
     }
+    WF_TRY(host_open(ctx, slot));
     for (int k = 0; k < WF_BATCH_SIZES; k++) {
         slot->x[k] =
             wf_tensor_wrap(ctx, format->to, batch_shape(iter->sizes[k], sample), format->order, slot->x_memory->data);
@@ -131,17 +154,39 @@ static wf_status open_once(wf_iter *iter)
     return status;
 }
 
+/* Until the batch that was there has left the host memory. */
+static wf_status wait_copied(wf_ctx *ctx, const wf_slot *slot)
+{
+    bool done = ctx->k->host;
+    while (!done)
+        WF_TRY(ctx->k->event_done(ctx, slot->copied, &done));
+    return WF_OK;
+}
+
+static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
+{
+    if (ctx->k->host)
+        return WF_OK;
+    const wf_tensor *x = slot->x_memory, *labels = slot->labels_memory;
+    WF_TRY(ctx->k->to_device_begin(ctx, x->data, slot->x_host, wf_tensor_bytes(x), NULL));
+    if (labels)
+        WF_TRY(ctx->k->to_device_begin(ctx, labels->data, slot->labels_host, label_bytes(slot), NULL));
+    return ctx->k->event_record(ctx, slot->copied, NULL);
+}
+
 static wf_status take(wf_iter *iter, wf_slot **slot)
 {
     if (iter->worker) {
+        if (iter->given > 0) /* the thread will write there */
+            WF_TRY(wait_copied(iter->ctx, &iter->slots[(iter->given - 1) % iter->slot_count]));
         *slot = wf_worker_wait(iter);
         WF_CHECK((*slot)->status == WF_OK, (*slot)->status, "%s", (*slot)->message);
-        return WF_OK;
+    } else {
+        *slot = &iter->slots[0];
+        WF_TRY(wait_copied(iter->ctx, *slot));
+        WF_TRY(wf_batcher_fill(&iter->batcher, (*slot)->x_host, (*slot)->labels_host, &(*slot)->plan));
     }
-    *slot = &iter->slots[0];
-    int64_t *labels = (*slot)->labels_memory ? (*slot)->labels_memory->data : NULL;
-    WF_TRY(wf_batcher_fill(&iter->batcher, (*slot)->x_memory->data, labels, &(*slot)->plan));
-    return WF_OK;
+    return copy_to_device(iter->ctx, *slot);
 }
 
 /* The handle of this size, marked as new contents and with its place in the global batch; x (not labels) may be cut. */
@@ -167,7 +212,7 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
 {
     WF_NEED(iter);
     WF_NEED(batch);
-    wf_slot *slot;
+    wf_slot *slot = NULL;
     WF_TRY(open_once(iter));
     WF_TRY(take(iter, &slot));
     const wf_batch_plan *plan = &slot->plan;

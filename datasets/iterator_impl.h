@@ -56,9 +56,12 @@ void wf_batcher_cut(wf_batcher *batcher, int64_t index);
 
 enum { WF_BATCH_SIZES = 3 }; /* full, the last of this rank, empty */
 
-/* Memory of one batch and a handle on it for each size that occurs. */
+/* Memory of one batch and a handle on it for each size that occurs. Rows are made in host memory, which is the tensors'
+ * own where the device's memory is the host's. */
 typedef struct wf_slot {
     wf_tensor *x_memory, *labels_memory;
+    void *x_host, *labels_host;
+    wf_event *copied; /* the last batch has left the host memory */
     wf_tensor *x[WF_BATCH_SIZES], *labels[WF_BATCH_SIZES];
     wf_batch_plan plan;
     wf_status status; /* of the thread */

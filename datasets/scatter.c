@@ -95,7 +95,8 @@ typedef struct round_trip {
     int64_t chunk; /* samples per place and round */
     unsigned char *x;
     int64_t *labels;
-    wf_tensor **views;
+    const void **part; /* of each rank in a round, and its bytes */
+    size_t *part_bytes;
 } round_trip;
 
 static int64_t chunk_samples(const announcement *a, int places, size_t sample_bytes)
@@ -112,8 +113,9 @@ static wf_status prepare_root(round_trip *t)
     const size_t samples = (size_t)(t->chunk * t->places);
     t->x = wf_malloc(t->ctx, samples * t->sample_bytes + 1);
     t->labels = wf_calloc(t->ctx, samples, sizeof *t->labels);
-    t->views = wf_calloc(t->ctx, (size_t)t->size, sizeof(wf_tensor *));
-    if (!t->x || !t->labels || !t->views)
+    t->part = wf_calloc(t->ctx, (size_t)t->size, sizeof *t->part);
+    t->part_bytes = wf_calloc(t->ctx, (size_t)t->size, sizeof *t->part_bytes);
+    if (!t->x || !t->labels || !t->part || !t->part_bytes)
         return WF_ERR_MEMORY;
     WF_TRY(order_new(t->ctx, t->a, &t->order));
     return WF_OK;
@@ -140,29 +142,18 @@ static wf_status read_round(round_trip *t, int64_t start)
     return WF_OK;
 }
 
-/* Scatters `bytes` for each sample of a round as u8; `all` is the root's buffer, `mine` this rank's place. */
-static wf_status scatter_bytes(round_trip *t, int64_t start, size_t bytes, unsigned char *all, unsigned char *mine)
+/* Scatters `bytes` for each sample of a round; `all` is the root's buffer, `mine` this rank's place. */
+static wf_status scatter_round(round_trip *t, int64_t start, size_t bytes, const unsigned char *all, void *mine)
 {
-    const int64_t width = (int64_t)bytes;
-    wf_status status = WF_OK;
-    wf_tensor *y = wf_tensor_wrap(t->ctx, WF_U8, WF_SHAPE(round_count(t, t->held, start) * width), WF_ROW_MAJOR, mine);
-    status = wf_check(y);
-    for (int r = 0; t->is_root && r < t->size && status == WF_OK; r++) {
+    for (int r = 0; t->is_root && r < t->size; r++) {
         int place[WF_AXES];
         wf_mesh_place(t->mesh, r, place);
         const int p = place[WF_AXIS_DATA];
-        const int64_t count = round_count(t, t->parts[p].count, start) * width;
-        t->views[r] = wf_tensor_wrap(t->ctx, WF_U8, WF_SHAPE(count), WF_ROW_MAJOR, all + p * t->chunk * width);
-        status = wf_check(t->views[r]);
+        t->part[r] = all + (size_t)(p * t->chunk) * bytes;
+        t->part_bytes[r] = (size_t)round_count(t, t->parts[p].count, start) * bytes;
     }
-    if (status == WF_OK)
-        status = wf_scatter(t->comm, t->views, y, t->root);
-    for (int r = 0; t->is_root && r < t->size; r++) {
-        wf_tensor_free(t->views[r]);
-        t->views[r] = NULL;
-    }
-    wf_tensor_free(y);
-    return status;
+    return wf_scatter_bytes(t->comm, t->part, t->part_bytes, mine, (size_t)round_count(t, t->held, start) * bytes,
+                            t->root);
 }
 
 static wf_status send_rounds(round_trip *t)
@@ -171,10 +162,9 @@ static wf_status send_rounds(round_trip *t)
     for (int64_t start = 0; start < longest; start += t->chunk) {
         const int64_t at = start < t->held ? start : t->held;
         WF_TRY(wf_spread_status(t->comm, read_round(t, start), t->root));
-        WF_TRY(scatter_bytes(t, start, t->sample_bytes, t->x, t->rows->x + (size_t)at * t->sample_bytes));
+        WF_TRY(scatter_round(t, start, t->sample_bytes, t->x, t->rows->x + (size_t)at * t->sample_bytes));
         if (t->a->info.labels)
-            WF_TRY(scatter_bytes(t, start, sizeof(int64_t), (unsigned char *)t->labels,
-                                 (unsigned char *)(t->rows->labels + at)));
+            WF_TRY(scatter_round(t, start, sizeof(int64_t), (const unsigned char *)t->labels, t->rows->labels + at));
     }
     return WF_OK;
 }
@@ -263,7 +253,8 @@ static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_o
 out:
     free(t.x);
     free(t.labels);
-    free(t.views);
+    free(t.part);
+    free(t.part_bytes);
     free(t.order);
     return status;
 }

@@ -81,7 +81,7 @@ static wf_exchange *exchange_of(const wf_channel_side *side, const wf_tensor *x,
 wf_status wf_channel_held(const wf_channel_side *side, const int64_t *cut, wf_ctx *ctx, wf_range **held)
 {
     void *memory = NULL;
-    WF_TRY(wf_pool_take(ctx, (size_t)side->size * sizeof **held, &memory));
+    WF_TRY(wf_pool_take_host(ctx, (size_t)side->size * sizeof **held, &memory));
     *held = memory;
     for (int r = 0; r < side->size; r++)
         (*held)[r] = held_by(side, cut, r);
@@ -103,7 +103,7 @@ static wf_status move(const wf_channel_side *side, const int64_t *cut, direction
     WF_TRY(wf_channel_held(side, cut, from->ctx, &held));
     wf_exchange *exchange =
         way == PART_TO_HELD ? exchange_of(side, from, side->part, held) : exchange_of(side, from, held, side->part);
-    wf_pool_give(from->ctx, held, (size_t)side->size * sizeof *held);
+    wf_pool_give_host(from->ctx, held, (size_t)side->size * sizeof *held);
     WF_NEED(exchange);
     if (way == PART_ADD_HELD)
         WF_TRY(wf_exchange_reverse_begin(exchange, from, to));

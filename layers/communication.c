@@ -216,13 +216,13 @@ static wf_status list_call(group *g, const wf_op *op, wf_var *const *x, int root
 {
     void *memory;
     const size_t bytes = sizeof(wf_group_state) + (size_t)n_out * sizeof(wf_shape);
-    WF_TRY(wf_pool_take(wf_tape_ctx(g->tape), bytes, &memory));
+    WF_TRY(wf_pool_take_host(wf_tape_ctx(g->tape), bytes, &memory));
     wf_group_state *state = memory;
     *state = (wf_group_state){.comm = g->comm, .root = root, .n_out = n_out};
     for (int r = 0; r < n_out; r++)
         state->shape[r] = shape_at(g, r, g->per == 1 ? 0 : g->rank);
     const wf_status status = listed(g, op, g->per, x, state, move, y);
-    wf_pool_give(wf_tape_ctx(g->tape), memory, bytes);
+    wf_pool_give_host(wf_tape_ctx(g->tape), memory, bytes);
     return status;
 }
 

@@ -7,7 +7,7 @@ wf_status wf_tensors_new(wf_ctx *ctx, int n, wf_tensors *list)
 {
     void *memory;
     *list = (wf_tensors){.ctx = ctx};
-    WF_TRY(wf_pool_take(ctx, (size_t)n * sizeof *list->t, &memory));
+    WF_TRY(wf_pool_take_host(ctx, (size_t)n * sizeof *list->t, &memory));
     list->t = memory;
     list->n = n;
     if (n > 0)
@@ -19,7 +19,7 @@ void wf_tensors_free(wf_tensors *list)
 {
     for (int i = 0; i < list->n; i++)
         wf_tensor_free(list->t[i]);
-    wf_pool_give(list->ctx, list->t, (size_t)list->n * sizeof *list->t);
+    wf_pool_give_host(list->ctx, list->t, (size_t)list->n * sizeof *list->t);
     list->n = 0;
 }
 

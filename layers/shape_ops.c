@@ -136,11 +136,11 @@ wf_var *wf_concat(int count, wf_var *const *x, int dim)
     wf_ctx *ctx = wf_tape_ctx(x[0]->tape);
     const size_t bytes = ((size_t)count + 1) * sizeof(int64_t);
     void *memory;
-    WF_TRY_NULL(wf_pool_take(ctx, bytes, &memory));
+    WF_TRY_NULL(wf_pool_take_host(ctx, bytes, &memory));
     int64_t *state = memory;
     state[0] = dim;
     wf_var *y = concat(count, x, state);
-    wf_pool_give(ctx, memory, bytes);
+    wf_pool_give_host(ctx, memory, bytes);
     return y;
 }
 

@@ -194,14 +194,14 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
     const size_t n = (size_t)p.count, bytes = n * (sizeof *p.map + sizeof *p.work + sizeof *p.next) +
                                               (n + 1) * (sizeof *p.cuts + sizeof *p.least);
     void *memory;
-    WF_TRY_NULL(wf_pool_take(chain->ctx, bytes, &memory));
+    WF_TRY_NULL(wf_pool_take_host(chain->ctx, bytes, &memory));
     p.map = memory;
     p.cuts = (wf_cuts *)(p.map + n);
     p.work = (double *)(p.cuts + n + 1);
     p.least = p.work + n;
     p.next = (int *)(p.least + n + 1);
     wf_var *y = run(chain, &p, x);
-    wf_pool_give(chain->ctx, memory, bytes);
+    wf_pool_give_host(chain->ctx, memory, bytes);
     if (!y)
         wf_spatial_failed(s->mesh, wf_error_code());
     return y;

@@ -176,12 +176,12 @@ static wf_status cut_output(wf_ctx *ctx, const wf_cuts *in, const wf_map *map, i
     const int size = wf_mesh_size(in->mesh, axis), place = wf_mesh_rank(in->mesh, axis);
     const size_t bytes = (size_t)(size + 1) * sizeof(int64_t);
     void *memory;
-    WF_TRY(wf_pool_take(ctx, bytes, &memory));
+    WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
     int64_t *cut = memory;
     for (int r = 0; r <= size; r++)
         cut[r] = r == 0 ? 0 : r == size ? map->out[d] : place_of(map, d, in->cut[d][r]);
     out->cut[d] = wf_mesh_cuts(in->mesh, axis, cut);
-    wf_pool_give(ctx, memory, bytes);
+    wf_pool_give_host(ctx, memory, bytes);
     WF_NEED(out->cut[d]);
     out->box.lo[2 + d] = out->cut[d][place];
     out->box.hi[2 + d] = out->cut[d][place + 1];
@@ -311,10 +311,10 @@ wf_status wf_halo_volume(const wf_cuts *have, const wf_map *map, const wf_cuts *
     const size_t bytes = bytes_of_ranges(have, map);
     halo_regions regions;
     void *memory;
-    WF_TRY(wf_pool_take(ctx, bytes, &memory));
+    WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
     find_regions(have, map, want, NULL, memory, &regions);
     *volume = regions.pixels * (double)have->channels;
-    wf_pool_give(ctx, memory, bytes);
+    wf_pool_give_host(ctx, memory, bytes);
     return WF_OK;
 }
 
@@ -325,13 +325,13 @@ wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *wa
     const size_t bytes = bytes_of_ranges(have, map);
     halo_regions regions;
     void *memory;
-    WF_TRY(wf_pool_take(ctx, bytes, &memory));
+    WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
     find_regions(have, map, want, channels, memory, &regions);
     *halo = (wf_halo){.need = regions.need, .pixels = regions.pixels};
     const bool moves = halo->pixels > 0 || channels;
     if (moves)
         halo->exchange = wf_mesh_exchange(have->mesh, &regions.from, &regions.to, dtype, WF_CHANNELS_LAST);
-    wf_pool_give(ctx, memory, bytes);
+    wf_pool_give_host(ctx, memory, bytes);
     if (moves)
         WF_NEED(halo->exchange);
     return WF_OK;

@@ -38,12 +38,15 @@ static float *reduced(const char *name, int64_t *count)
     open_as(name);
     for (int64_t i = 0; i < *count; i++)
         values[i] = (float)noise(rank, i);
-    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = SEGMENTS, .offset = offset};
+    wf_tensor *flat = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(*count), values);
+    const wf_reduce_job job = {.flat = flat->data, .dtype = WF_F32, .segments = SEGMENTS, .offset = offset};
     WF_EXPECT(!strcmp(wf_comm_reducer(comm)->name, name), "reducer %s", wf_comm_reducer(comm)->name);
     WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
     const uint64_t collectives = wf_comm_traffic(comm).collectives;
     const uint64_t expected = !strcmp(name, "naive") ? SEGMENTS : !strcmp(name, "flat") ? 1 : 0;
     WF_EXPECT(collectives == expected, "%s: %d collectives", name, (int)collectives);
+    WF_EXPECT_OK(wf_tensor_export(flat, values, wf_tensor_bytes(flat)));
+    wf_tensor_free(flat);
     WF_EXPECT_OK(wf_comm_close(comm));
     return values;
 }
@@ -86,7 +89,8 @@ static wf_status counted_to_device(wf_ctx *c, void *device, const void *host, si
 
 static void stages_device_memory(void)
 {
-    open_as("flat");
+    comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    ctx = wf_comm_ctx(comm);
     const wf_kernels *host = ctx->k;
     wf_kernels device = *host;
     device.host = false;

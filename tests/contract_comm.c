@@ -1,5 +1,6 @@
 #include "comm/comm_author.h"
 #include "comm/mesh.h"
+#include "core/tensor_author.h"
 #include "tests/comm_cases.h"
 #include "tests/comm_names.h"
 
@@ -176,10 +177,15 @@ static void sums_in_rank_order(void)
                 mine[i] = value;
         }
     }
-    WF_EXPECT_OK(wf_allreduce_raw(comm, mine, got, N, WF_F32, WF_SUM));
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(N), mine), *y = wf_tensor_new(ctx, WF_F32, WF_SHAPE(N));
+    WF_EXPECT_OK(wf_allreduce_raw(comm, x->data, y->data, N, WF_F32, WF_SUM));
+    WF_EXPECT_OK(wf_tensor_export(y, got, N * sizeof *got));
     WF_EXPECT(!memcmp(got, sum, N * sizeof *sum), "the long sum has other bits");
-    WF_EXPECT_OK(wf_allreduce_raw(comm, mine + 5000, got, PART, WF_F32, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce_raw(comm, (float *)x->data + 5000, y->data, PART, WF_F32, WF_SUM));
+    WF_EXPECT_OK(wf_tensor_export(y, got, N * sizeof *got));
     WF_EXPECT(!memcmp(got, sum + 5000, PART * sizeof *sum), "the short sum has other bits");
+    wf_tensor_free(x);
+    wf_tensor_free(y);
     free(mine);
     free(sum);
     free(got);

@@ -4,6 +4,7 @@
 #include "datasets/datasets.h"
 #include "tests/datasets_files.h"
 
+#include <math.h>
 #include <time.h>
 
 static wf_ctx *ctx;
@@ -58,6 +59,14 @@ static wf_status next_and_free(wf_iter *iter)
     return status;
 }
 
+/* The element at a place of the device's memory. */
+static float memory_f32(const wf_tensor *x, int64_t place)
+{
+    float value = NAN;
+    WF_EXPECT_OK(x->ctx->k->to_host(x->ctx, &value, (char *)x->data + (size_t)place * sizeof value, sizeof value));
+    return value;
+}
+
 static void sizes(void)
 {
     wf_iter *iter = wf_batches(numbered(10), (wf_batch_opts){.size = 4});
@@ -78,7 +87,7 @@ static void sizes(void)
         for (int e = 0; e < 12 * size; e++)
             WF_EXPECT(x[e] == (float)(48 * (k % 3) + e) / 255.0f, "batch %d element %d: %g", k, e, (double)x[e]);
         /* In memory [N,H,W,C]: element (0, c=1, h=0, w=0) lies second. */
-        WF_EXPECT(((float *)b.x->data)[1] == x[4], "memory order");
+        WF_EXPECT(memory_f32(b.x, 1) == x[4], "memory order");
         int64_t labels[4];
         WF_EXPECT_OK(wf_tensor_export(b.labels, labels, (size_t)size * sizeof *labels));
         for (int e = 0; e < size; e++)
@@ -182,16 +191,20 @@ static void types(void)
 {
     wf_batch b = {0};
     wf_iter *iter = wf_batches(numbered(3), (wf_batch_opts){.size = 2, .raw = true});
+    unsigned char raw[24] = {0};
     WF_EXPECT_OK(wf_iter_next(iter, &b));
     WF_EXPECT(wf_tensor_dtype(b.x) == WF_U8 && wf_tensor_order(b.x) == WF_ROW_MAJOR, "raw u8");
+    WF_EXPECT_OK(wf_tensor_export(b.x, raw, sizeof raw));
     for (int i = 0; i < 24; i++)
-        WF_EXPECT(((unsigned char *)b.x->data)[i] == i, "%d", i);
+        WF_EXPECT(raw[i] == i, "%d", i);
     wf_iter_free(iter);
 
     const int64_t tokens[] = {5, 6, 7, 8};
     iter = wf_batches(wf_memory_dataset(ctx, WF_I64, WF_SHAPE(2, 2), tokens, NULL), (wf_batch_opts){.size = 2});
+    int64_t stays[4] = {0};
     WF_EXPECT_OK(wf_iter_next(iter, &b));
-    WF_EXPECT(wf_tensor_dtype(b.x) == WF_I64 && ((int64_t *)b.x->data)[3] == 8 && !b.labels, "i64 stays");
+    WF_EXPECT_OK(wf_tensor_export(b.x, stays, sizeof stays));
+    WF_EXPECT(wf_tensor_dtype(b.x) == WF_I64 && stays[3] == 8 && !b.labels, "i64 stays");
     wf_iter_free(iter);
 
     wf_ctx *wide = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
@@ -206,8 +219,9 @@ static void types(void)
     const uint8_t u[] = {0, 1, 128, 255};
     iter = wf_batches(wf_memory_dataset(wide, WF_U8, WF_SHAPE(1, 4), u, NULL), (wf_batch_opts){.size = 2});
     WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT_OK(wf_tensor_export(b.x, y, 4 * sizeof *y));
     for (int i = 0; i < 4; i++)
-        WF_EXPECT(((double *)b.x->data)[i] == u[i] / 255.0, "u8 as f64");
+        WF_EXPECT(y[i] == u[i] / 255.0, "u8 as f64");
     wf_iter_free(iter);
     WF_EXPECT_OK(wf_ctx_free(wide));
 }
@@ -299,9 +313,9 @@ static void errors(void)
             iter = wf_prefetch(iter, depth);
         wf_batch b;
         WF_EXPECT_OK(wf_iter_next(iter, &b));
-        WF_EXPECT(((float *)b.x->data)[3] == 3, "first batch");
+        WF_EXPECT(memory_f32(b.x, 3) == 3, "first batch");
         WF_EXPECT_OK(wf_iter_next(iter, &b));
-        WF_EXPECT(((float *)b.x->data)[3] == 7, "second batch");
+        WF_EXPECT(memory_f32(b.x, 3) == 7, "second batch");
         for (int again = 0; again < 2; again++)
             TEST_FAILS(WF_ERR_FORMAT, wf_iter_next(iter, &b), "flawed.bin", "sample 9 is damaged");
         wf_iter_free(iter);

@@ -5,8 +5,13 @@ add_library(weft_double STATIC ${double_objects} ${double_sources})
 target_include_directories(weft_double PUBLIC $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>)
 target_link_libraries(weft_double PUBLIC weft_flags weft_dnnl weft_omp weft_mpi weft_zlib weft_stb Threads::Threads m)
 
-# weft_guard(NAME [RANKS 1 2] [TEST name] [ARGS ...]): the test or example NAME of these sources; guard_TEST is what it
-# is called.
+function(weft_guard_run name ranks)
+  add_test(NAME guard_${name}_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:guard_${name}> ${ARGN})
+  weft_test_properties(guard_${name}_${ranks} ${ranks} 300)
+  set_property(TEST guard_${name}_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
+endfunction()
+
+# weft_guard(NAME [RANKS 1 2] [ARGS ...]): test NAME again, on the guarded device.
 function(weft_guard name)
   cmake_parse_arguments(GUARD "" "" "RANKS;ARGS" ${ARGN})
   get_target_property(sources ${name} SOURCES)
@@ -14,21 +19,37 @@ function(weft_guard name)
   add_executable(guard_${name} ${sources})
   target_link_libraries(guard_${name} PRIVATE weft_test_main weft_double)
   foreach(ranks ${GUARD_RANKS})
-    add_test(NAME guard_${name}_${ranks}
-      COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:guard_${name}> ${GUARD_ARGS})
-    weft_test_properties(guard_${name}_${ranks} ${ranks} 300)
-    set_property(TEST guard_${name}_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
+    weft_guard_run(${name} ${ranks} ${GUARD_ARGS})
   endforeach()
 endfunction()
 
-foreach(name core_basics core_tape core_tensor contract_kernels contract_norm contract_elementwise contract_memory
-    known_answers known_numbers functions_values functions_semantics gradcheck_functions gradcheck_layers
-    layers_errors layers_values golden upsample optim_algorithms optim_schedule optim_step optim_archive
-    datasets_batches)
+foreach(name core_basics core_tape contract_norm contract_elementwise contract_memory known_answers
+    functions_semantics functions_values gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms
+    optim_step optim_archive datasets_batches)
   weft_guard(${name} RANKS 1)
 endforeach()
-foreach(name contract_comm exchange exchange_long mesh comm_random comm_reducers comm_faults reducers equiv_sync_norm
-    communication redistribute equiv_channel channel_training optim_multi_node evaluator equiv_data models
-    equiv_spatial spatial_unet spatial_misuse spatial_chain datasets_scatter datasets_shared)
+foreach(name exchange equiv_sync_norm redistribute equiv_data)
   weft_guard(${name} RANKS 1 2 4)
 endforeach()
+foreach(name equiv_channel equiv_spatial)
+  weft_guard(${name} RANKS 1 2 4 ARGS f32)
+endforeach()
+foreach(name comm_reducers communication channel_training optim_multi_node evaluator models spatial_unet spatial_chain
+    datasets_scatter datasets_shared)
+  weft_guard(${name} RANKS 2)
+endforeach()
+weft_guard(contract_comm RANKS 2)
+weft_guard(reducers RANKS 2)
+
+# Short runs of examples.
+if(WEFT_EXAMPLES)
+  set(example ${PROJECT_SOURCE_DIR}/examples)
+  set(common ${example}/common.c ${example}/images.c ${example}/parallel.c ${example}/plot.c)
+  add_executable(guard_dcgan_cifar ${example}/dcgan_cifar.c ${example}/models/dcgan.c ${common})
+  add_executable(guard_segment ${example}/segment.c ${example}/models/unet.c ${example}/shapes.c ${common})
+  foreach(name dcgan_cifar segment)
+    target_link_libraries(guard_${name} PRIVATE weft_double)
+  endforeach()
+  weft_guard_run(dcgan_cifar 2 --channels 8 --batch 4 --iterations 3 --out guard_dcgan)
+  weft_guard_run(segment 4 --mesh height=2,width=2 --size 64 --iterations 2 --out guard_segment)
+endif()

@@ -71,15 +71,23 @@ static void reduce(wf_tensor *x)
     WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
 }
 
+/* To be freed. */
+static void *bits_of(const wf_tensor *x)
+{
+    void *bits = malloc(wf_tensor_bytes(x) + 1);
+    WF_EXPECT_OK(wf_tensor_export(x, bits, wf_tensor_bytes(x)));
+    return bits;
+}
+
 /* Whether all ranks have rank 0's bits. */
 static void expect_same_bits(const wf_tensor *x, const char *name)
 {
     const size_t bytes = wf_tensor_bytes(x);
-    char *first = malloc(bytes + 1);
-    memcpy(first, bytes ? x->data : "", bytes);
+    void *own = bits_of(x), *first = bits_of(x);
     WF_EXPECT_OK(wf_bcast_bytes(comm, first, bytes, 0));
-    WF_EXPECT(bytes == 0 || !memcmp(first, x->data, bytes), "%s: rank %d has other bits than rank 0", name, rank);
+    WF_EXPECT(!memcmp(first, own, bytes), "%s: rank %d has other bits than rank 0", name, rank);
     free(first);
+    free(own);
 }
 
 static double rounding(wf_dtype dtype)
@@ -111,7 +119,10 @@ static void sum_once(const char *name, wf_dtype dtype, int64_t count)
     expect_sum(x, name);
     expect_same_bits(x, name);
     reduce(again);
-    WF_EXPECT(count == 0 || !memcmp(x->data, again->data, wf_tensor_bytes(x)), "%s: other bits the second time", name);
+    void *one = bits_of(x), *other = bits_of(again);
+    WF_EXPECT(!memcmp(one, other, wf_tensor_bytes(x)), "%s: other bits the second time", name);
+    free(one);
+    free(other);
     wf_tensor_free(x);
     wf_tensor_free(again);
 }
@@ -142,16 +153,27 @@ static void names_agree_in_bits(void)
         const bool one_node = wf_comm_inter_size(comm) == 1;
         wf_tensor *x = noisy(WF_F32, 100003);
         reduce(x);
-        if (!first) {
-            first = malloc(wf_tensor_bytes(x));
-            memcpy(first, x->data, wf_tensor_bytes(x));
-        }
-        WF_EXPECT(!one_node || !memcmp(first, x->data, wf_tensor_bytes(x)), "%s differs from %s in its bits",
+        float *bits = bits_of(x);
+        if (!first)
+            first = bits_of(x);
+        WF_EXPECT(!one_node || !memcmp(first, bits, wf_tensor_bytes(x)), "%s differs from %s in its bits",
                   comm_names[n], comm_names[0]);
+        free(bits);
         wf_tensor_free(x);
         close_it();
     }
     free(first);
+}
+
+/* Numbers of the host as one segment on the device and back. */
+static void reduce_values(wf_comm *c, float *values, int64_t count)
+{
+    const int64_t offset[] = {0, count};
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(count), values);
+    const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset};
+    WF_EXPECT_OK(wf_comm_reducer(c)->reduce(c, &job));
+    WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
+    wf_tensor_free(x);
 }
 
 /* Ranks arrive at different times, with vectors of changing length: the slots of earlier calls are still being read. */
@@ -163,11 +185,10 @@ static void many_in_a_row(void)
         test_rng rng = {.state = 11};
         static float values[70000];
         for (int i = 0; i < 150; i++) {
-            const int64_t count = i % 3 ? test_int(&rng, 0, 300) : test_int(&rng, 0, 70000), offset[] = {0, count};
-            const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+            const int64_t count = i % 3 ? test_int(&rng, 0, 300) : test_int(&rng, 0, 70000);
             for (int64_t k = 0; k < count; k++)
                 values[k] = (float)(rank + k % 5 + i);
-            WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
+            reduce_values(comm, values, count);
             int64_t wrong = 0;
             for (int64_t k = 0; k < count; k++)
                 wrong += values[k] != (float)(size * (size - 1) / 2 + size * (k % 5 + i));
@@ -185,11 +206,9 @@ static void sums_in_parts(void)
             continue;
         wf_comm *half = wf_comm_split(comm, rank % 2, rank);
         float value[3] = {1, 2, (float)rank};
-        const int64_t offset[] = {0, 3};
-        const wf_reduce_job job = {.flat = value, .dtype = WF_F32, .segments = 1, .offset = offset};
         for (int i = 0; i < 2; i++) {
             value[0] = 1;
-            WF_EXPECT_OK(wf_comm_reducer(half)->reduce(half, &job));
+            reduce_values(half, value, 3);
             WF_EXPECT(value[0] == (float)wf_comm_size(half), "%s: sum %g of %d ranks", comm_names[n], (double)value[0],
                       wf_comm_size(half));
         }
@@ -220,15 +239,19 @@ static void allocates_nothing(void)
  * still opening. */
 static void count_that_differs(void)
 {
-    static float values[300000];
     const int64_t offset[] = {0, rank == size - 1 ? 300000 : 200000};
-    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
-    wf_status status = comm ? wf_comm_reducer(comm)->reduce(comm, &job) : wf_error_code();
+    wf_status status = comm ? WF_OK : wf_error_code();
+    wf_tensor *x = comm ? noisy(WF_F32, 300000) : NULL;
+    if (x) {
+        const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset};
+        status = wf_comm_reducer(comm)->reduce(comm, &job);
+    }
     if (status == WF_OK && size > 1)
         status = wf_barrier(comm);
     WF_EXPECT(status == (size > 1 ? WF_ERR_COMM : WF_OK), "%s", wf_error_message());
     WF_EXPECT(size == 1 || strstr(wf_error_message(), "disagree"), "%s", wf_error_message());
     wf_error_clear();
+    wf_tensor_free(x);
 }
 
 static void counts_that_differ(void)
@@ -237,6 +260,7 @@ static void counts_that_differ(void)
         if (!strcmp(comm_names[n], "dummy") || !comm_name_fits(comm_names[n], (wf_ctx_opts){0}))
             continue;
         comm = wf_comm_open(NULL, NULL, comm_names[n]);
+        ctx = wf_comm_ctx(comm);
         count_that_differs();
         close_it();
     }

@@ -40,10 +40,25 @@ static void known_numbers(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
-/* Arrays of f32 on plain memory. */
-static wf_array array_of(float *data, wf_shape shape)
+/* Both directions on the device of the context, of f32 arrays in host memory. */
+static void resample(wf_ctx *ctx, const wf_resample_geom *g, wf_shape x, const float *in, float *dx, wf_shape y,
+                     const float *dy, float *out)
 {
-    return (wf_array){.data = data, .dtype = WF_F32, .order = WF_CHANNELS_LAST, .shape = shape};
+    const wf_shape shape[4] = {x, y, y, x};
+    const float *const from[4] = {in, out, dy, dx};
+    wf_array a[4];
+    for (int i = 0; i < 4; i++) {
+        const size_t bytes = (size_t)wf_shape_count(shape[i]) * sizeof(float);
+        a[i] = (wf_array){.dtype = WF_F32, .order = WF_CHANNELS_LAST, .shape = shape[i]};
+        WF_EXPECT_OK(wf_pool_take(ctx, bytes, &a[i].data));
+        WF_EXPECT_OK(ctx->k->to_device(ctx, a[i].data, from[i], bytes));
+    }
+    WF_EXPECT_OK(ctx->k->resample_forward(ctx, g, &a[0], &a[1]));
+    WF_EXPECT_OK(ctx->k->resample_backward(ctx, g, &a[2], &a[3]));
+    WF_EXPECT_OK(ctx->k->to_host(ctx, out, a[1].data, (size_t)wf_shape_count(y) * sizeof *out));
+    WF_EXPECT_OK(ctx->k->to_host(ctx, dx, a[3].data, (size_t)wf_shape_count(x) * sizeof *dx));
+    for (int i = 0; i < 4; i++)
+        wf_pool_give(ctx, a[i].data, 0);
 }
 
 static double product(int64_t n, const float *a, const float *b)
@@ -64,7 +79,7 @@ static double distance(int64_t n, const float *a, const float *b)
     return most;
 }
 
-static void slots(wf_ctx *ctx, const wf_resample_geom *g, wf_shape x, wf_shape y, test_rng *rng)
+static void slots(wf_ctx *ctx, wf_ctx *ref, const wf_resample_geom *g, wf_shape x, wf_shape y, test_rng *rng)
 {
     const int64_t n_x = wf_shape_count(x), n_y = wf_shape_count(y);
     float *const memory = malloc((size_t)(3 * (n_x + n_y) + 1) * sizeof *memory);
@@ -76,12 +91,8 @@ static void slots(wf_ctx *ctx, const wf_resample_geom *g, wf_shape x, wf_shape y
         in[i] = (float)test_uniform(rng, -1, 1);
     for (int64_t i = 0; i < n_y; i++)
         dy[i] = (float)test_uniform(rng, -1, 1);
-    const wf_array ax = array_of(in, x), ay = array_of(out, y), ady = array_of(dy, y), adx = array_of(dx, x);
-    const wf_array ry = array_of(out_ref, y), rdx = array_of(dx_ref, x);
-    WF_EXPECT_OK(ctx->k->resample_forward(ctx, g, &ax, &ay));
-    WF_EXPECT_OK(ctx->k->resample_backward(ctx, g, &ady, &adx));
-    WF_EXPECT_OK(wf_kernels_ref()->resample_forward(ctx, g, &ax, &ry));
-    WF_EXPECT_OK(wf_kernels_ref()->resample_backward(ctx, g, &ady, &rdx));
+    resample(ctx, g, x, in, dx, y, dy, out);
+    resample(ref, g, x, in, dx_ref, y, dy, out_ref);
     WF_EXPECT(distance(n_y, out, out_ref) < 1e-5, "forward is off by %g", distance(n_y, out, out_ref));
     WF_EXPECT(distance(n_x, dx, dx_ref) < 1e-4, "backward is off by %g", distance(n_x, dx, dx_ref));
     const double left = product(n_y, out, dy), right = product(n_x, in, dx);
@@ -92,6 +103,7 @@ static void slots(wf_ctx *ctx, const wf_resample_geom *g, wf_shape x, wf_shape y
 static void cpu_and_ref(void)
 {
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("cpu")});
+    wf_ctx *ref = wf_ctx_new((wf_ctx_opts){.device = "ref"});
     test_rng rng = {.state = 3};
     for (int i = 0; i < 200; i++) {
         wf_resample_geom g = {.nd = (int)test_int(&rng, 1, 3), .linear = test_int(&rng, 0, 1)};
@@ -102,9 +114,10 @@ static void cpu_and_ref(void)
             g.in[d] = x.dim[2 + d] = test_int(&rng, 1, 6);
             y.dim[2 + d] = x.dim[2 + d] * g.scale[d];
         }
-        slots(ctx, &g, x, y, &rng);
+        slots(ctx, ref, &g, x, y, &rng);
     }
     WF_EXPECT_OK(wf_ctx_free(ctx));
+    WF_EXPECT_OK(wf_ctx_free(ref));
 }
 
 /* A linear function: any step gives the derivative. */
