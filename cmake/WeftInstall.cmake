@@ -8,7 +8,7 @@ install(DIRECTORY core comm layers optim datasets DESTINATION ${CMAKE_INSTALL_IN
   FILES_MATCHING PATTERN "*.h" PATTERN "*_impl.h" EXCLUDE)
 
 # A static library needs its own libraries when a program links it, so their targets travel with it.
-install(TARGETS weft weft_dnnl weft_omp weft_mpi weft_zlib weft_stb EXPORT weft
+install(TARGETS weft weft_dnnl weft_omp weft_nccl weft_mpi weft_zlib weft_stb EXPORT weft
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT weft NAMESPACE weft:: DESTINATION ${package} FILE weft-targets.cmake)
 configure_package_config_file(cmake/weft-config.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/weft-config.cmake

@@ -1,4 +1,5 @@
 #include "comm/comm_impl.h"
+#include "comm/nccl_impl.h"
 
 #include <string.h>
 
@@ -114,7 +115,9 @@ static wf_status allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t co
     WF_CHECK(count == 0 || (x && y), WF_ERR_ARGUMENT, "x or y is NULL, and count is %lld", (long long)count);
     const wf_record record = wf_record_values("allreduce_raw", dtype, count, (int)op, -1);
     WF_TRY(wf_call_enter(comm, &record));
-    if (comm->family->ctx->k->host || comm->transport->device)
+    if (comm->nccl && wf_dtype_size(dtype) != 2) /* NCCL would round halves at every step */
+        WF_TRY(wf_nccl_allreduce(comm, x, y, count, dtype, op));
+    else if (comm->family->ctx->k->host || comm->transport->device)
         WF_TRY(wf_move_reduce(comm, x, y, count, dtype, op, -1));
     else
         WF_TRY(allreduce_staged(comm, x, y, count, dtype, op));

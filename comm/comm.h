@@ -55,6 +55,10 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
  * finalised at process exit, and only if Weft initialised it. */
 wf_status wf_comm_close(wf_comm *comm);
 
+/* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; without it their own. Sums are then rounded to it.
+ * The same on all ranks; not inherited. Local. */
+wf_status wf_comm_set_wire(wf_comm *comm, wf_dtype dtype) WF_NODISCARD;
+
 wf_ctx *wf_comm_ctx(wf_comm *comm);
 const char *wf_comm_name(const wf_comm *comm); /* what auto chose */
 int wf_comm_rank(const wf_comm *comm);

@@ -10,6 +10,7 @@
 #include "core/context_author.h"
 #include "core/tensor_author.h"
 
+#define WF_WHY          160
 #define WF_GRACE_MS     1000  /* how long ranks wait to agree on one error */
 #define WF_TAGS         16384 /* of users; collectives use the next as many */
 #define WF_SMALL_BYTES  32768
@@ -102,6 +103,10 @@ struct wf_comm {
     wf_traffic traffic;
     struct wf_board *board; /* of exchanges inside a node; NULL where there is none */
     bool board_asked;
+    struct wf_nccl *nccl;     /* NULL: device memory goes through the host's */
+    bool wired;               /* wire_type was set */
+    wf_dtype wire_type;       /* of gradients on their way */
+    char why[WF_WHY];         /* auto did not take NCCL; empty: it did, or there is no GPU */
     bool nested;              /* works inside calls of its parent, whose ranks know better who is missing */
     struct wf_levels *levels; /* nodes, for reducers that use them; NULL until then */
     double probe_ms[2];       /* of 1 MiB, in shared memory and by messages, where auto has tried */
@@ -181,6 +186,7 @@ extern const wf_reducer wf_reducer_single_node;
 extern const wf_reducer wf_reducer_hierarchical;
 extern const wf_reducer wf_reducer_two_dimensional;
 extern const wf_reducer wf_reducer_non_cuda_aware;
+extern const wf_reducer wf_reducer_pure_nccl;
 
 /* --- call.c: the frame of every call
  * ----------------------------------------------------------------------------------- */
@@ -278,6 +284,7 @@ bool wf_batch_cancel(wf_batch *batch);
 
 /* --- buffer.c --------------------------------------------------------------------------------------------------------
  */
+void wf_host_free_all(wf_family *family);
 /* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
 void wf_comm_release(const wf_comm *comm, void *data);
 

@@ -1,5 +1,6 @@
 #include "comm/board_impl.h"
 #include "comm/exchange_impl.h"
+#include "comm/nccl_impl.h"
 #include "comm/safety_impl.h"
 
 #include <string.h>
@@ -72,7 +73,7 @@ static void *in_place(const wf_exchange *exchange, const wf_exchange_side *side,
 
 static bool staged(const wf_comm *comm)
 {
-    return !comm->family->ctx->k->host && !comm->transport->device;
+    return !comm->family->ctx->k->host && !comm->transport->device && !comm->nccl;
 }
 
 /* What a message goes from or comes to; *data is the transport's view of it. */
@@ -177,6 +178,42 @@ static wf_status send_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
         exchange->comm->traffic.messages++;
         p->done = true;
     }
+    return WF_OK;
+}
+
+/* Everything that a rank sends and receives is one call of NCCL. */
+static wf_status post_group(wf_exchange *exchange)
+{
+    wf_comm *comm = exchange->comm;
+    wf_exchange_side *in = to_side(exchange), *out = from_side(exchange);
+    for (int i = 0; i < out->packets; i++) {
+        wf_packet *p = &out->packet[i];
+        void *direct = in_place(exchange, out, p, exchange->from);
+        WF_TRY(take(exchange, p, direct, &p->moves));
+        if (!direct)
+            WF_TRY(for_pieces(exchange, out, p, pack));
+    }
+    for (int i = 0; i < in->packets; i++) {
+        wf_packet *p = &in->packet[i];
+        WF_TRY(take(exchange, p, exchange->reversed ? NULL : in_place(exchange, in, p, exchange->to), &p->moves));
+    }
+    if (in->packets + out->packets == 0)
+        return WF_OK;
+    WF_TRY(wf_nccl_begin(comm));
+    for (int i = 0; i < in->packets; i++)
+        WF_TRY(wf_nccl_recv(comm, in->packet[i].moves, in->packet[i].bytes, in->packet[i].peer));
+    for (int i = 0; i < out->packets; i++)
+        WF_TRY(wf_nccl_send(comm, out->packet[i].moves, out->packet[i].bytes, out->packet[i].peer));
+    return wf_nccl_end(comm);
+}
+
+/* The device unpacks when NCCL is done; the host need not know. */
+static wf_status take_group(wf_exchange *exchange)
+{
+    wf_exchange_side *side = to_side(exchange);
+    for (int i = 0; i < side->packets; i++)
+        if (side->packet[i].packed)
+            WF_TRY(for_pieces(exchange, side, &side->packet[i], unpack));
     return WF_OK;
 }
 
@@ -334,6 +371,8 @@ static wf_status post(wf_exchange *exchange)
     bool moved = false, done;
     WF_TRY(wf_call_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
     exchange->active = true;
+    if (comm->nccl)
+        return post_group(exchange);
     if (is_collective(exchange))
         return post_collective(exchange);
     if (exchange->parted && !comm->board_asked)
@@ -425,6 +464,8 @@ static wf_status poll(wf_exchange *exchange)
 {
     bool moved = false, done;
     WF_TRY(wf_control_poll(exchange->comm));
+    if (exchange->comm->nccl)
+        return wf_nccl_poll(exchange->comm);
     WF_TRY(wf_batch_poll(&exchange->comm->batch));
     if (is_collective(exchange))
         return WF_OK;
@@ -451,7 +492,9 @@ static wf_status end(wf_exchange *exchange)
     wf_patience patience = wf_patience_new();
     if (is_collective(exchange))
         return end_collective(exchange);
-    for (;;) {
+    if (comm->nccl)
+        WF_TRY(take_group(exchange));
+    while (!comm->nccl) {
         bool moved = false, sent, received;
         WF_TRY(send(exchange, &moved, &sent));
         WF_TRY(receive(exchange, &moved, &received));

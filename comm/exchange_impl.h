@@ -14,6 +14,7 @@ typedef struct wf_packet {
 
     /* Of the exchange in progress. */
     void *packed, *staged; /* owned */
+    void *moves;           /* what NCCL takes it from, or brings it to */
     int posted, last;      /* its transfers in the batch */
     bool shared;           /* by parts */
     int64_t part;          /* the next */

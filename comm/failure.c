@@ -1,3 +1,4 @@
+#include "comm/nccl_impl.h"
 #include "comm/safety_impl.h"
 
 #include <sched.h>
@@ -7,6 +8,7 @@
 static void mark(wf_comm *comm, wf_status status, const char *text)
 {
     comm->dead = status;
+    wf_nccl_abort(comm);
     snprintf(comm->death, sizeof comm->death, "%s", text);
     if (!comm->control)
         return;

@@ -1,4 +1,5 @@
 #include "comm/comm_impl.h"
+#include "comm/nccl_impl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 
 typedef struct kind {
     const char *name;
-    const wf_reducer *reducer; /* NULL: known by name alone */
+    const wf_reducer *reducer;
     const char *does;
 } kind;
 
@@ -20,7 +21,7 @@ static const kind kinds[] = {
      "a reduce-scatter inside each node, an all-reduce between nodes per shard, an all-gather inside"},
     {"single_node", &wf_reducer_single_node, "one all-reduce in shared memory"},
     {"non_cuda_aware", &wf_reducer_non_cuda_aware, "as hierarchical, through host memory"},
-    {"pure_nccl", NULL, NULL},
+    {"pure_nccl", &wf_reducer_pure_nccl, "one all-reduce by NCCL"},
     {"dummy", &wf_reducer_dummy, "gradients are not exchanged"},
 };
 
@@ -53,7 +54,7 @@ wf_status wf_comm_choose(const char *name, wf_comm *comm)
     WF_CHECK(strcmp(comm->name, "auto") != 0, WF_ERR_ARGUMENT, "there is no communicator \"%.40s\"; there are %s", name,
              list(known, sizeof known));
     WF_CHECK(
-        comm->reducer, WF_ERR_UNSUPPORTED,
+        comm->reducer != &wf_reducer_pure_nccl || wf_nccl_built(), WF_ERR_UNSUPPORTED,
         "communicator \"%s\" needs NCCL and a GPU for every rank, and this build has no NCCL; \"auto\" chooses one "
         "that works here",
         name);
@@ -73,9 +74,50 @@ static wf_status refuse(const wf_comm *comm)
     return WF_OK;
 }
 
+/* NCCL takes one rank a GPU: `why` says what is in the way, on all ranks alike. Collective. */
+static wf_status nccl_fits(wf_comm *comm, char why[WF_WHY])
+{
+    wf_ctx *ctx = comm->family->ctx;
+    char mine[WF_DEVICE_IDENTITY] = "";
+    const size_t bytes = (size_t)comm->size * sizeof mine;
+    void *memory;
+    wf_status status;
+    why[0] = 0;
+    if (ctx->k->host)
+        snprintf(why, WF_WHY, "device \"%s\" is no GPU", wf_ctx_device(ctx));
+    else if (!wf_nccl_built())
+        snprintf(why, WF_WHY, "this build has no NCCL");
+    if (why[0])
+        return WF_OK;
+    WF_TRY(wf_comm_post_failure(comm, ctx->k->device_identity(ctx, mine)));
+    WF_TRY(wf_host_take(comm, bytes, &memory));
+    const char(*all)[WF_DEVICE_IDENTITY] = memory;
+    WF_TRY_OUT(wf_allgather_bytes(comm, mine, sizeof mine, memory));
+    for (int r = 1; r < comm->size; r++)
+        for (int q = 0; q < r && !why[0]; q++)
+            if (!strncmp(all[q], all[r], sizeof mine))
+                snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r, all[r]);
+out:
+    wf_host_give(comm, memory, bytes);
+    return status;
+}
+
+static wf_status connect_nccl(wf_comm *comm)
+{
+    char why[WF_WHY];
+    WF_TRY(nccl_fits(comm, why));
+    if (why[0])
+        WF_RAISE(WF_ERR_UNSUPPORTED, "communicator \"pure_nccl\": %s; \"auto\" chooses one that works here", why);
+    if (why[0])
+        return wf_comm_post_failure(comm, WF_ERR_UNSUPPORTED);
+    return comm->size > 1 ? wf_nccl_open(comm) : WF_OK;
+}
+
 wf_status wf_reducer_connect(wf_comm *comm)
 {
     WF_NEED(comm);
+    if (comm->reducer == &wf_reducer_pure_nccl)
+        return comm->nccl ? WF_OK : connect_nccl(comm);
     if (comm->size == 1 || comm->levels)
         return WF_OK;
     if (comm->reducer == &wf_reducer_single_node)
@@ -107,7 +149,8 @@ static wf_status probe(wf_comm *comm)
     wf_reduce_job job = {.dtype = WF_F32, .segments = 1, .offset = offset};
     wf_status status;
     WF_TRY(wf_pool_take(ctx, PROBE_BYTES, &job.flat));
-    memset(job.flat, 0, PROBE_BYTES);
+    const wf_array zeros = {.data = job.flat, .dtype = WF_F32, .shape = WF_SHAPE(offset[1])};
+    WF_TRY_OUT(ctx->k->fill(ctx, &zeros, 0));
     WF_TRY_OUT(time_of(comm, &wf_reducer_single_node, &job, &comm->probe_ms[0]));
     WF_TRY_OUT(time_of(comm, &wf_reducer_flat, &job, &comm->probe_ms[1]));
     WF_TRY_OUT(wf_allreduce_f64(comm, comm->probe_ms, 2, WF_MAX));
@@ -118,10 +161,6 @@ out:
 
 static wf_status pick_in_node(wf_comm *comm)
 {
-    if (!comm->family->ctx->k->host) {
-        take(comm, "flat");
-        return WF_OK;
-    }
     take(comm, "single_node");
     WF_TRY(wf_reducer_connect(comm));
     if (wf_levels_shared(comm))
@@ -141,6 +180,15 @@ static wf_status pick_between_nodes(wf_comm *comm)
     return wf_reducer_connect(comm);
 }
 
+static wf_status pick_for_gpus(wf_comm *comm)
+{
+    WF_TRY(nccl_fits(comm, comm->why));
+    if (comm->why[0])
+        return comm->inter_size == 1 ? pick_in_node(comm) : pick_between_nodes(comm);
+    take(comm, "pure_nccl");
+    return wf_nccl_open(comm);
+}
+
 wf_status wf_comm_settle(wf_comm *comm)
 {
     WF_TRY(refuse(comm));
@@ -148,6 +196,8 @@ wf_status wf_comm_settle(wf_comm *comm)
         WF_TRY(wf_reducer_connect(comm));
     else if (comm->size == 1)
         take(comm, "flat");
+    else if (!comm->family->ctx->k->host)
+        WF_TRY(pick_for_gpus(comm));
     else if (comm->inter_size == 1)
         WF_TRY(pick_in_node(comm));
     else
@@ -159,6 +209,8 @@ wf_status wf_comm_settle(wf_comm *comm)
 
 const char *wf_comm_ways(const wf_comm *comm)
 {
+    if (comm->nccl)
+        return "nccl";
     if (!wf_levels_shared(comm))
         return comm->transport->name;
     return comm->inter_size == 1 ? "shm" : "shm and mpi";
@@ -176,5 +228,9 @@ const char *wf_comm_what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT])
     if (comm->probe_ms[1] > 0)
         snprintf(text, WF_RECORD_TEXT, "%.90s; 1 MiB takes %.2f ms in shared memory, %.2f ms by messages", does,
                  comm->probe_ms[0], comm->probe_ms[1]);
+    if (comm->why[0]) {
+        const size_t used = strlen(text);
+        snprintf(text + used, WF_RECORD_TEXT - used, "; no NCCL: %.150s", comm->why);
+    }
     return text;
 }

@@ -1,4 +1,5 @@
 #include "comm/board_impl.h"
+#include "comm/nccl_impl.h"
 
 #include "core/config_author.h"
 #include "core/log.h"
@@ -109,6 +110,13 @@ bool wf_comm_shares_memory(const wf_comm *comm)
     return wf_levels_shared(comm);
 }
 
+/* The devices of a node are dealt out to its ranks. */
+static wf_status choose_device(wf_comm *comm)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    return ctx->k->device_choose(ctx, comm->intra_rank % ctx->k->device_count());
+}
+
 /* What fails on one rank is told to all while they meet in wf_mpi_attach. */
 static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, wf_ctx_opts opts)
 {
@@ -120,6 +128,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
     }
     WF_TRY(wf_mpi_attach(comm, mpi_comm, status));
     WF_TRY(furnish(comm));
+    WF_TRY(wf_comm_post_failure(comm, choose_device(comm)));
     WF_TRY(share_processors(comm, opts));
     silence_others(comm);
     WF_TRY(wf_comm_settle(comm));
@@ -135,6 +144,7 @@ static void disconnect(wf_comm *comm)
     wf_levels_close(comm);
     wf_mesh_clear(&comm->mesh);
     wf_board_close(comm);
+    wf_nccl_close(comm);
     wf_control_close(comm);
     if (comm->transport)
         comm->transport->close(comm);
@@ -239,7 +249,10 @@ static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
         make_single(child);
     else
         WF_TRY(wf_mpi_split(comm, color, key, child, status));
-    return color < 0 ? WF_OK : furnish(child);
+    if (color < 0)
+        return WF_OK;
+    WF_TRY(furnish(child));
+    return comm->nccl && child->size > 1 ? wf_nccl_open(child) : WF_OK;
 }
 
 wf_comm *wf_comm_split(wf_comm *comm, int color, int key)

@@ -1,3 +1,4 @@
+#include "comm/nccl_impl.h"
 #include "comm/safety_impl.h"
 
 #include "core/config_author.h"
@@ -71,8 +72,10 @@ wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch 
 {
     const int64_t now = wf_now_ns(), waited = now - patience->start_ns;
     wf_watch_beat();
-    if (patience->polls++ % CONTROL_EVERY == 0)
+    if (patience->polls++ % CONTROL_EVERY == 0) {
         WF_TRY(wf_control_poll(comm));
+        WF_TRY(wf_nccl_poll(comm));
+    }
     if (waited > GONE_NS || waited > limit_ns(comm)) {
         const int missing = awaited_peer(comm, batch), peer = missing < 0 ? patience->peer : missing;
         if (waited > limit_ns(comm) || wf_control_gone(comm, peer))

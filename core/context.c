@@ -119,6 +119,13 @@ wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads)
     return WF_OK;
 }
 
+wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
+{
+    if (ctx->await)
+        WF_TRY(ctx->await(ctx->comm));
+    return ctx->k->to_host(ctx, host, device, bytes);
+}
+
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by)
 {
     ctx->live[kind] += by;

@@ -33,6 +33,7 @@ struct wf_ctx {
 
     /* Filled by comm. Where NULL: the pool's memory is plain, and nothing more is to be done. */
     void *comm;
+    wf_status (*await)(void *comm); /* before the host reads what other ranks may have a part in */
     wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
     void (*shared_release)(void *comm, void *data, size_t bytes);
 
@@ -50,6 +51,9 @@ static inline void wf_ctx_progress(const wf_ctx *ctx)
 }
 
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
+
+/* The number that the host asks for: k->to_host, once the other ranks' part in it is there. */
+wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 
 /* The pool: size classes; a block given back is reused. Blocks are 64-byte aligned. A take of 0 bytes gives NULL.
  * Main thread only. Workspace of a kernel is taken and given within the slot. */

@@ -62,7 +62,7 @@ wf_status wf_tensor_export(const wf_tensor *tensor, void *host, size_t bytes)
     wf_status status;
     const wf_strided dst = host_view(tensor, stage);
     WF_TRY_OUT(k->copy(ctx, &src, &dst, false));
-    WF_TRY_OUT(k->to_host(ctx, host, stage, bytes));
+    WF_TRY_OUT(wf_ctx_read(ctx, host, stage, bytes));
 out:
     wf_pool_give(ctx, stage, bytes);
     return status;
@@ -118,8 +118,7 @@ double wf_tensor_item(const wf_tensor *tensor)
     src = wf_tensor_strided(tensor);
     src.rank = 0;
     dst = wf_tensor_strided(wide);
-    if (ctx->k->copy(ctx, &src, &dst, false) != WF_OK ||
-        ctx->k->to_host(ctx, &value, wide->data, sizeof value) != WF_OK)
+    if (ctx->k->copy(ctx, &src, &dst, false) != WF_OK || wf_ctx_read(ctx, &value, wide->data, sizeof value) != WF_OK)
         value = NAN;
     wf_tensor_free(wide);
     return value;

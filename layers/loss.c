@@ -216,7 +216,7 @@ int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
     wf_tensor *x = wf_dense_value(scores), *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
     wf_tensor *correct = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
     int64_t count = -1;
-    if (count_run(x, at, correct) != WF_OK || ctx->k->to_host(ctx, &count, correct->data, sizeof count) != WF_OK)
+    if (count_run(x, at, correct) != WF_OK || wf_ctx_read(ctx, &count, correct->data, sizeof count) != WF_OK)
         count = -1;
     wf_tensor_free(x);
     wf_tensor_free(at);

@@ -95,7 +95,7 @@ static wf_status make_x_halo(wf_mesh_call *call, const wf_cuts *in, const wf_cut
     WF_TRY(wf_channel_held(side, call->x_cut, ctx, &held));
     const wf_halo_channels channels = {side->channels, held, side->part};
     const wf_status status = wf_halo_make(in, &call->map, out, &channels, dtype, &call->x_halo);
-    wf_pool_give(ctx, held, (size_t)side->size * sizeof *held);
+    wf_pool_give_host(ctx, held, (size_t)side->size * sizeof *held);
     return status;
 }
 

@@ -74,11 +74,11 @@ static wf_status time_messages(const wf_mesh *mesh, double *message, double *byt
     void *memory;
     if (size == 1)
         return WF_OK;
-    WF_TRY(wf_pool_take(ctx, bytes, &memory));
+    WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
     wf_status status = line_of(mesh, SHORT, memory, (wf_box *)memory + size, &shortest);
     if (status == WF_OK)
         status = line_of(mesh, LONG, memory, (wf_box *)memory + size, &longest);
-    wf_pool_give(ctx, memory, bytes);
+    wf_pool_give_host(ctx, memory, bytes);
     if (status != WF_OK)
         return status;
     *message = shortest;

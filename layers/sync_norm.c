@@ -44,8 +44,8 @@ static wf_status values_in(wf_ctx *ctx, const wf_array *a, void *raw, double *va
     const int64_t n = wf_array_count(a);
     const float *narrow = raw;
     if (a->dtype == WF_F64)
-        return ctx->k->to_host(ctx, values, a->data, (size_t)n * sizeof(double));
-    WF_TRY(ctx->k->to_host(ctx, raw, a->data, (size_t)n * sizeof(float)));
+        return wf_ctx_read(ctx, values, a->data, (size_t)n * sizeof(double));
+    WF_TRY(wf_ctx_read(ctx, raw, a->data, (size_t)n * sizeof(float)));
     for (int64_t i = 0; i < n; i++)
         values[i] = narrow[i];
     return WF_OK;

@@ -21,7 +21,7 @@ static wf_status move_tail(wf_buckets *all, const wf_grads *grads, bool out)
              wf_dtype_name(grads->flat->dtype));
     for (int i = 0; i < WF_TAIL && !wide && !out; i++)
         narrow[i] = (float)all->tail[i];
-    WF_TRY(out ? k->to_host(optim->ctx, host, device, WF_TAIL * size)
+    WF_TRY(out ? wf_ctx_read(optim->ctx, host, device, WF_TAIL * size)
                : k->to_device(optim->ctx, device, host, WF_TAIL * size));
     for (int i = 0; i < WF_TAIL && !wide && out; i++)
         all->tail[i] = narrow[i];

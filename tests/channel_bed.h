@@ -27,7 +27,7 @@ typedef enum held { HELD_WHOLE = 0, HELD_BLOCKS, HELD_SKEWED, HELDS } held;
 static inline bed bed_open(const char *device, wf_dtype dtype, wf_mesh_opts opts)
 {
     bed b = {.device = test_device(device), .dtype = dtype, .tolerance = dtype == WF_F64 ? 1e-12 : 1e-5};
-    b.comm = wf_comm_open_with(NULL, NULL, "flat",
+    b.comm = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
                                (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .threads = 1});
     WF_EXPECT(b.comm, "no communicator: %s", wf_error_message());
     b.ctx = wf_comm_ctx(b.comm);

@@ -1,7 +1,8 @@
 # Tests on a guarded device (tests/double/guard.h): the suite's own, linked with it in place of CUDA, WEFT_DEVICE=cuda.
 file(GLOB double_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/double/*.c)
 weft_objects(double_objects all)
-add_library(weft_double STATIC ${double_objects} ${double_sources})
+add_library(weft_double STATIC ${double_objects} ${double_sources} ${PROJECT_SOURCE_DIR}/comm/transport_nccl.c)
+target_include_directories(weft_double BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/double) # its <nccl.h>
 target_include_directories(weft_double PUBLIC $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>)
 target_link_libraries(weft_double PUBLIC weft_flags weft_dnnl weft_omp weft_mpi weft_zlib weft_stb Threads::Threads m)
 
@@ -23,6 +24,17 @@ function(weft_guard name)
   endforeach()
 endfunction()
 
+# A test of the doubles themselves.
+function(weft_test_double name)
+  add_executable(${name} ${name}.c)
+  target_link_libraries(${name} PRIVATE weft_test_main weft_double)
+  foreach(ranks 1 2 4)
+    add_test(NAME ${name}_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:${name}>)
+    weft_test_properties(${name}_${ranks} ${ranks} 100)
+    set_property(TEST ${name}_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TIMEOUT_MS=4000)
+  endforeach()
+endfunction()
+
 foreach(name core_basics core_tape contract_norm contract_elementwise contract_memory known_answers
     functions_semantics functions_values gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms
     optim_step optim_archive datasets_batches)
@@ -38,6 +50,16 @@ foreach(name comm_reducers communication channel_training optim_multi_node evalu
     datasets_scatter datasets_shared)
   weft_guard(${name} RANKS 2)
 endforeach()
+weft_test_double(nccl_order)
+foreach(ranks 1 2 4)
+  foreach(name equiv_data equiv_spatial equiv_sync_norm equiv_channel)
+    add_test(NAME nccl_order_${name}_${ranks}
+      COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:guard_${name}> f32)
+    weft_test_properties(nccl_order_${name}_${ranks} ${ranks} 300)
+    set_property(TEST nccl_order_${name}_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda
+      TEST_COMMUNICATOR=pure_nccl)
+  endforeach()
+endforeach()
 weft_guard(contract_comm RANKS 2)
 weft_guard(reducers RANKS 2)
 
@@ -50,6 +72,6 @@ if(WEFT_EXAMPLES)
   foreach(name dcgan_cifar segment)
     target_link_libraries(guard_${name} PRIVATE weft_double)
   endforeach()
-  weft_guard_run(dcgan_cifar 2 --channels 8 --batch 4 --iterations 3 --out guard_dcgan)
-  weft_guard_run(segment 4 --mesh height=2,width=2 --size 64 --iterations 2 --out guard_segment)
+  weft_guard_run(dcgan_cifar 2 --channels 8 --batch 4 --iterations 3 --out guard_dcgan_out)
+  weft_guard_run(segment 4 --mesh height=2,width=2 --size 64 --iterations 2 --out guard_segment_out)
 endif()

@@ -63,7 +63,7 @@ static run *run_open(const setting *s)
     const wf_sgd_opts sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
     run *r = calloc(1, sizeof *r);
     r->setting = s;
-    r->comm = wf_comm_open_with(NULL, NULL, s->name,
+    r->comm = wf_comm_open_with(NULL, NULL, test_communicator(s->name),
                                 (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
     WF_EXPECT(r->comm, "no communicator %s: %s", s->name, wf_error_message());
     r->ctx = wf_comm_ctx(r->comm);

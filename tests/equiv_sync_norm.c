@@ -38,7 +38,7 @@ typedef struct part {
 static run run_open(const setting *s)
 {
     run r = {.setting = s};
-    r.world = wf_comm_open_with(NULL, NULL, "flat",
+    r.world = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
                                 (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
     WF_EXPECT(r.world, "no communicator: %s", wf_error_message());
     r.ctx = wf_comm_ctx(r.world);

@@ -32,8 +32,8 @@ static struct {
 static inline void open_run(const char *device, wf_dtype dtype, double tolerance)
 {
     memset(&run, 0, sizeof run);
-    run.comm =
-        wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .seed = 5});
+    run.comm = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
+                                 (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .seed = 5});
     WF_EXPECT(run.comm, "%s", wf_error_trail());
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);

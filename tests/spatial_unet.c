@@ -208,7 +208,7 @@ static void train(wf_mesh_opts grid, bool classify)
 static void check(const setting *s)
 {
     run.s = s;
-    run.comm = wf_comm_open_with(NULL, NULL, "flat",
+    run.comm = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
                                  (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);

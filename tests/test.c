@@ -30,6 +30,12 @@ const char *test_device(const char *otherwise)
     return device && *device ? device : otherwise;
 }
 
+const char *test_communicator(const char *otherwise)
+{
+    const char *name = getenv("TEST_COMMUNICATOR");
+    return name && *name ? name : otherwise;
+}
+
 static bool picked(int argc, char **argv, const char *name)
 {
     for (int i = 1; i < argc; i++)

@@ -48,6 +48,8 @@ int64_t test_failures(void);
 
 /* The device under test: WEFT_DEVICE, or `otherwise` where that is not set. */
 const char *test_device(const char *otherwise);
+/* The communicator under test likewise: TEST_COMMUNICATOR. */
+const char *test_communicator(const char *otherwise);
 
 /* A small deterministic generator for test data, apart from the library's. */
 typedef struct test_rng {
