@@ -1,5 +1,5 @@
 #include "comm/comm_impl.h"
-#include "comm/nccl_impl.h"
+#include "comm/nccl_author.h"
 
 #include <string.h>
 

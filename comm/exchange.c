@@ -1,6 +1,6 @@
 #include "comm/board_impl.h"
 #include "comm/exchange_impl.h"
-#include "comm/nccl_impl.h"
+#include "comm/nccl_author.h"
 #include "comm/safety_impl.h"
 
 #include <string.h>

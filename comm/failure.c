@@ -1,4 +1,4 @@
-#include "comm/nccl_impl.h"
+#include "comm/nccl_author.h"
 #include "comm/safety_impl.h"
 
 #include <sched.h>

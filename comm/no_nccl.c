@@ -1,5 +1,5 @@
 /* Chosen by CMake where NCCL is absent: nothing but wf_nccl_built is reached then. */
-#include "comm/nccl_impl.h"
+#include "comm/nccl_author.h"
 
 static wf_status none(void)
 {

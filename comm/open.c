@@ -1,5 +1,5 @@
 #include "comm/board_impl.h"
-#include "comm/nccl_impl.h"
+#include "comm/nccl_author.h"
 
 #include "core/config_author.h"
 #include "core/log.h"

@@ -1,5 +1,5 @@
 #include "comm/comm_impl.h"
-#include "comm/nccl_impl.h"
+#include "comm/nccl_author.h"
 
 static wf_strided run_of(void *data, wf_dtype dtype, int64_t count)
 {

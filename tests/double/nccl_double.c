@@ -1,8 +1,9 @@
 #include "tests/double/nccl_double.h"
 
-#include "comm/comm_impl.h"
+#include "core/random_author.h"
 #include "tests/double/guard.h"
 
+#include <math.h>
 #include <mpi.h>
 #include <nccl.h>
 #include <stdio.h>
@@ -244,18 +245,31 @@ static wf_dtype dtype_of(ncclDataType_t type)
     return types[type];
 }
 
+static double combined(ncclRedOp_t op, double a, double b)
+{
+    return op == ncclSum ? a + b : op == ncclProd ? a * b : op == ncclMax ? fmax(a, b) : fmin(a, b);
+}
+
+/* Through f64, one number after the other. */
 static void reduce(const call *c)
 {
-    static const wf_reduce_op ops[] = {
-        [ncclSum] = WF_SUM, [ncclProd] = WF_PROD, [ncclMax] = WF_MAX, [ncclMin] = WF_MIN};
+    const wf_kernels *ref = wf_kernels_ref();
     const wf_dtype dtype = dtype_of((ncclDataType_t)c->head.type);
-    const void *in[NCCL_DOUBLE_RANKS];
-    wf_ctx host = {.k = wf_kernels_ref()};
-    for (int r = 0; r < c->comm->ranks; r++)
-        in[r] = (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head;
-    if (wf_combine(&host, ops[c->head.op], dtype, c->comm->ranks, in, c->y,
-                   (int64_t)(c->head.bytes / wf_dtype_size(dtype))) != WF_OK)
-        c->comm->error = ncclSystemError;
+    const size_t size = wf_dtype_size(dtype);
+    for (size_t at = 0; at < c->head.bytes; at += size) {
+        double sum = 0, next = 0;
+        const wf_strided wide = {.data = &next, .dtype = WF_F64}, result = {.data = &sum, .dtype = WF_F64};
+        wf_strided one = {.dtype = dtype};
+        wf_status status = WF_OK;
+        for (int r = 0; r < c->comm->ranks && status == WF_OK; r++) {
+            one.data = (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head + at;
+            status = ref->copy(NULL, &one, &wide, false);
+            sum = r == 0 ? next : combined((ncclRedOp_t)c->head.op, sum, next);
+        }
+        one.data = (char *)c->y + at;
+        if (status != WF_OK || ref->copy(NULL, &result, &one, false) != WF_OK)
+            c->comm->error = ncclSystemError;
+    }
 }
 
 static void finish(call *c)

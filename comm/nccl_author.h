@@ -5,8 +5,8 @@
  * gets later comes behind it. The host waits for none of it but where it asks for a number (the context's hook). All
  * communicators of a family share the stream, so what runs on the GPUs runs in the order of the calls.
  */
-#ifndef WF_COMM_NCCL_IMPL_H
-#define WF_COMM_NCCL_IMPL_H
+#ifndef WF_COMM_NCCL_AUTHOR_H
+#define WF_COMM_NCCL_AUTHOR_H
 
 #include "comm/comm.h"
 #include "core/status_author.h"
