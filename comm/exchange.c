@@ -90,11 +90,21 @@ static wf_status take(wf_exchange *exchange, wf_packet *p, void *direct, void **
     return WF_OK;
 }
 
+/* Whether the packet's last copy between host and device is over. An event that cannot be asked has ended. */
+static bool copied(const wf_exchange *exchange, const wf_packet *p)
+{
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    bool done = false;
+    return ctx->k->event_done(ctx, p->copied, &done) != WF_OK || done;
+}
+
 static void give(wf_exchange *exchange, wf_exchange_side *side)
 {
     wf_comm *comm = exchange->comm;
     for (int i = 0; i < side->packets; i++) {
         wf_packet *p = &side->packet[i];
+        while (p->staged && !copied(exchange, p))
+            ;
         wf_host_give(comm, p->staged, p->bytes);
         if (p->packed && !comm->lost)
             wf_pool_give(comm->family->ctx, p->packed, p->bytes);
@@ -125,7 +135,7 @@ static void start_packets(const wf_exchange *exchange, wf_exchange_side *side)
         wf_packet *p = &side->packet[i];
         p->shared = p->parted && wf_board_reaches(exchange->comm->board, p->peer);
         p->part = p->from;
-        p->done = false;
+        p->done = p->begun = false;
     }
 }
 
@@ -149,18 +159,31 @@ static wf_status post_receives(wf_exchange *exchange)
     return WF_OK;
 }
 
-static wf_status send_message(wf_exchange *exchange, wf_packet *p)
+/* Packs, and puts the copy to the host behind it. */
+static wf_status begin_message(wf_exchange *exchange, wf_packet *p)
 {
     const wf_exchange_side *side = from_side(exchange);
     wf_ctx *ctx = exchange->comm->family->ctx;
-    void *data, *direct = in_place(exchange, side, p, exchange->from);
-    WF_TRY(take(exchange, p, direct, &data));
+    void *direct = in_place(exchange, side, p, exchange->from);
+    p->begun = true;
+    WF_TRY(take(exchange, p, direct, &p->moves));
     if (!direct)
         WF_TRY(for_pieces(exchange, side, p, pack));
-    if (p->staged)
-        WF_TRY(ctx->k->to_host(ctx, p->staged, direct ? direct : p->packed, p->bytes));
+    if (!p->staged)
+        return WF_OK;
+    WF_TRY(ctx->k->to_host_begin(ctx, p->staged, direct ? direct : p->packed, p->bytes, NULL));
+    return ctx->k->event_record(ctx, p->copied, NULL);
+}
+
+/* A message leaves as soon as its bytes are there; the next ones are on their way to the host meanwhile. */
+static wf_status send_message(wf_exchange *exchange, wf_packet *p)
+{
+    if (!p->begun)
+        WF_TRY(begin_message(exchange, p));
+    if (p->staged && !copied(exchange, p))
+        return WF_OK;
     p->done = true;
-    return wf_batch_send(&exchange->comm->batch, data, p->bytes, p->peer);
+    return wf_batch_send(&exchange->comm->batch, p->moves, p->bytes, p->peer);
 }
 
 /* As many parts as there are free slots. */
@@ -243,7 +266,8 @@ static wf_status receive_message(wf_exchange *exchange, wf_packet *p)
         return WF_OK;
     if (p->staged) {
         void *place = p->packed ? p->packed : in_place(exchange, side, p, exchange->to);
-        WF_TRY(ctx->k->to_device(ctx, place, p->staged, p->bytes));
+        WF_TRY(ctx->k->to_device_begin(ctx, place, p->staged, p->bytes, NULL));
+        WF_TRY(ctx->k->event_record(ctx, p->copied, NULL));
     }
     return p->packed ? for_pieces(exchange, side, p, unpack) : WF_OK;
 }

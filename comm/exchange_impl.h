@@ -14,7 +14,9 @@ typedef struct wf_packet {
 
     /* Of the exchange in progress. */
     void *packed, *staged; /* owned */
-    void *moves;           /* what NCCL takes it from, or brings it to */
+    void *moves;           /* what a message or NCCL takes it from, or NCCL brings it to */
+    wf_event *copied;      /* between host and device; where they are apart */
+    bool begun;            /* packed, and on its way to the host */
     int posted, last;      /* its transfers in the batch */
     bool shared;           /* by parts */
     int64_t part;          /* the next */

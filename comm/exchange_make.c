@@ -141,6 +141,9 @@ static wf_status make_side(const wf_exchange *exchange, wf_exchange_side *side, 
         p->bytes += (size_t)wf_shape_count(wf_box_shape(piece[i].box)) * element;
         p->parted = p->pieces > 1 || goes_by_parts(exchange, piece[i].box, ours[rank], theirs[p->peer]);
     }
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    for (int i = 0; i < side->packets && !ctx->k->host; i++)
+        WF_TRY(ctx->k->event_new(ctx, &side->packet[i].copied));
     return make_parts(exchange, side);
 }
 
@@ -179,8 +182,11 @@ wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, cons
     return wf_error_null();
 }
 
-static void side_free(wf_exchange_side *side)
+static void side_free(const wf_exchange *exchange, wf_exchange_side *side)
 {
+    wf_ctx *ctx = exchange->comm->family->ctx;
+    for (int i = 0; i < side->packets && !ctx->k->host; i++)
+        ctx->k->event_free(ctx, side->packet[i].copied);
     free(side->packet);
     free(side->part);
 }
@@ -190,8 +196,8 @@ void wf_exchange_free(wf_exchange *exchange)
     if (!exchange)
         return;
     wf_plan_free(exchange->plan);
-    side_free(&exchange->have);
-    side_free(&exchange->need);
+    side_free(exchange, &exchange->have);
+    side_free(exchange, &exchange->need);
     free(exchange);
 }
 
