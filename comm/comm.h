@@ -8,12 +8,15 @@
  *   hierarchical     a sum inside each node in shared memory, an all-reduce between one rank of each, and back
  *   two_dimensional  the same in as many shards as the smallest node has ranks, each with its own all-reduce
  *   non_cuda_aware   as hierarchical, through host memory; an error where gradients are in host memory
- *   pure_nccl        one all-reduce by NCCL; an error in a build without it
+ *   pure_nccl        one all-reduce by NCCL; an error in a build without it, and where two ranks share a GPU
  *   dummy            nothing is sent (measures the overhead)
  *   auto             looks at ranks, nodes and devices, says in one line what it chose and why: on one node the faster
  * of single_node and flat, on several two_dimensional, or what is left of it with one rank a node
  *
- * On one node all of them give the same bits. Sums in shared memory go in rank order inside a node, then in the order
+ * Where NCCL connects the ranks (pure_nccl, and auto where every rank has a GPU of its own), exchanges and raw
+ * all-reduces of device memory go by it too, in its order of summation, the same on all ranks; halves excepted.
+ *
+ * On one node all others give the same bits. Sums in shared memory go in rank order inside a node, then in the order
  * of the nodes; bf16 and f16 are summed in f32 and rounded once a level. Where a node has no memory to share (a small
  * /dev/shm), one line says so and messages take its place.
  *
