@@ -98,9 +98,9 @@ static void wire_types(void)
 static void ring(void)
 {
     enum { ROWS = 4, WIDTH = 5 };
+    open_as("pure_nccl");
     wf_box *have = calloc((size_t)size, sizeof *have), *before = calloc((size_t)size, sizeof *before),
            *behind = calloc((size_t)size, sizeof *behind);
-    open_as("pure_nccl");
     for (int r = 0; r < size; r++) {
         const int left = (r + size - 1) % size, right = (r + 1) % size;
         have[r] = (wf_box){.rank = 2, .lo = {r * ROWS, 0}, .hi = {(r + 1) * ROWS, WIDTH}};

@@ -49,9 +49,11 @@ typedef struct launch {
     call call[MOST];
     int count;
     bool begun;
+    struct launch **here, *next;
 } launch;
 
 static launch *group;
+static launch *launches; /* that are not over: messages of those that were given up may still read their memory */
 static int depth;
 static int communicators;
 static nccl_journal journal;
@@ -303,6 +305,23 @@ static bool over(call *c)
     return done && c->missing == 0;
 }
 
+static void enlist(launch *l)
+{
+    l->next = launches;
+    l->here = &launches;
+    if (launches)
+        launches->here = &l->next;
+    launches = l;
+}
+
+static void dismiss(launch *l)
+{
+    *l->here = l->next;
+    if (l->next)
+        l->next->here = l->here;
+    free(l);
+}
+
 /* One look at a launch that the stream has come to. After an error nobody waits. */
 static bool step(void *of)
 {
@@ -324,7 +343,8 @@ static bool step(void *of)
         l->call[i].comm->pending--;
         forget(l->call[i].comm);
     }
-    free(l);
+    if (done)
+        dismiss(l);
     return true;
 }
 
@@ -346,6 +366,7 @@ ncclResult_t ncclGroupEnd(void)
         return ncclSuccess;
     if (group->count > 0) {
         journal.launches++;
+        enlist(group);
         guard_stream_step(group->call[0].stream, step, group);
     } else {
         free(group);
