@@ -2,17 +2,22 @@
 add_library(weft_flags INTERFACE)
 target_include_directories(weft_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(weft_flags INTERFACE _GNU_SOURCE)
-target_compile_options(weft_flags INTERFACE -Wall -Wextra -Wpedantic -Werror -Wstrict-prototypes -Wmissing-prototypes
-  -Wshadow -Wno-unused-parameter -fno-math-errno -fvisibility=default)
+set(both -Wall -Wextra -Werror -Wshadow -Wno-unused-parameter -fno-math-errno -fvisibility=default)
+set(of_c ${both} -Wpedantic -Wstrict-prototypes -Wmissing-prototypes)
+set(of_cxx ${both} -fno-exceptions -fno-rtti)
+list(JOIN of_cxx "," of_cuda)
+target_compile_options(weft_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${of_c}>" "$<$<COMPILE_LANGUAGE:CXX>:${of_cxx}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=${of_cuda}>")
 # Kernels may contract a*b+c, but ref and gradients must see NaN and infinity as they are: no -ffast-math.
 if(WEFT_NATIVE)
-  target_compile_options(weft_flags INTERFACE -march=native)
+  target_compile_options(weft_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-march=native>)
   if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(weft_flags INTERFACE -mprefer-vector-width=512)
+    target_compile_options(weft_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-mprefer-vector-width=512>)
   endif()
 endif()
 if(WEFT_SANITIZE)
   # The checks put in by the sanitizers make gcc believe that a format may be NULL.
-  target_compile_options(weft_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer -g -Wno-format-overflow)
+  target_compile_options(weft_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=address,undefined;-fno-omit-frame-pointer;-g;-Wno-format-overflow>")
   target_link_options(weft_flags INTERFACE -fsanitize=address,undefined)
 endif()

@@ -123,7 +123,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
     char text[3 * WF_RECORD_TEXT];
     wf_status status = wf_comm_choose(name, comm);
     if (status == WF_OK) {
-        comm->family->ctx = wf_ctx_new(opts);
+        comm->family->ctx = wf_ctx_make(opts);
         status = comm->family->ctx ? WF_OK : wf_error_code();
     }
     WF_TRY(wf_mpi_attach(comm, mpi_comm, status));
@@ -131,6 +131,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
     WF_TRY(wf_comm_post_failure(comm, choose_device(comm)));
     WF_TRY(share_processors(comm, opts));
     silence_others(comm);
+    wf_ctx_announce(comm->family->ctx);
     WF_TRY(wf_comm_settle(comm));
     if (comm->rank == 0 && (!name || !strcmp(name, "auto")))
         wf_log(WF_LOG_INFO, "communicator: %s", wf_comm_choice(comm, text, sizeof text));

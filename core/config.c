@@ -60,7 +60,7 @@ const wf_config *wf_config_get(void)
     if (!read) {
         read = true;
         config.log_level = level_of(text_of("WEFT_LOG", "info"));
-        config.device = text_of("WEFT_DEVICE", "cpu");
+        config.device = text_of("WEFT_DEVICE", "auto");
         config.data = text_of("WEFT_DATA", NULL);
         config.timeout_ms = number_of("WEFT_TIMEOUT_MS", 300000, 1);
         config.deterministic = number_of("WEFT_DETERMINISTIC", 0, 0) != 0;

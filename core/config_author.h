@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 typedef struct wf_config {
-    const char *device; /* WEFT_DEVICE: "cpu" (default), "ref", "cuda" */
+    const char *device; /* WEFT_DEVICE: "auto" (default), "cpu", "ref", "cuda" */
     const char *data;   /* WEFT_DATA: folder of data sets, or NULL */
     long timeout_ms;    /* WEFT_TIMEOUT_MS: longest wait for a peer; default 300000 */
     int log_level;      /* WEFT_LOG: error, warn, info, debug; a wf_log_level */

@@ -10,18 +10,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A device by name: the one list. */
+/* Fillings that are always there. */
 static const struct {
     const char *name;
     const wf_kernels *(*kernels)(void);
-} devices[] = {{"cpu", wf_kernels_cpu}, {"ref", wf_kernels_ref}, {"cuda", wf_kernels_cuda}};
+} devices[] = {{"cpu", wf_kernels_cpu}, {"ref", wf_kernels_ref}};
 
-static const wf_kernels *device_kernels(const char *name)
+/* A build with CUDA on a machine without a GPU computes on the host; `why` then says so. */
+static const wf_kernels *gpu_or_host(bool asked, char why[WF_CTX_NOTICE])
 {
+    const wf_kernels *k = wf_kernels_cuda();
+    if (k)
+        return k;
+    const bool built = wf_error_code() != WF_ERR_UNSUPPORTED;
+    if (!built && asked)
+        return wf_error_null();
+    if (built)
+        snprintf(why, WF_CTX_NOTICE, "%s; computing on the CPU", wf_error_message());
+    wf_error_clear();
+    return wf_kernels_cpu();
+}
+
+static const wf_kernels *device_kernels(const char *name, char why[WF_CTX_NOTICE])
+{
+    if (strcmp(name, "auto") == 0 || strcmp(name, "cuda") == 0)
+        return gpu_or_host(name[0] == 'c', why);
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         if (strcmp(name, devices[i].name) == 0)
             return devices[i].kernels();
-    WF_FAIL_NULL(WF_ERR_ARGUMENT, "device \"%s\" is not known; use cpu, ref or cuda", name);
+    WF_FAIL_NULL(WF_ERR_ARGUMENT, "device \"%s\" is not known; use auto, cpu, ref or cuda", name);
 }
 
 static int default_threads(void)
@@ -33,9 +50,10 @@ static int default_threads(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-wf_ctx *wf_ctx_new(wf_ctx_opts opts)
+wf_ctx *wf_ctx_make(wf_ctx_opts opts)
 {
-    const wf_kernels *k = device_kernels(opts.device ? opts.device : wf_config_get()->device);
+    char notice[WF_CTX_NOTICE] = "";
+    const wf_kernels *k = device_kernels(opts.device ? opts.device : wf_config_get()->device, notice);
     if (!k)
         return NULL;
     WF_CHECK_NULL(opts.dtype == WF_F32 || opts.dtype == WF_F64, WF_ERR_DTYPE, "a context's type is f32 or f64, not %s",
@@ -43,12 +61,26 @@ wf_ctx *wf_ctx_new(wf_ctx_opts opts)
     wf_ctx *ctx = calloc(1, sizeof *ctx);
     WF_CHECK_NULL(ctx, WF_ERR_MEMORY, "no memory for a context");
     *ctx = (wf_ctx){.k = k, .dtype = opts.dtype, .seed = opts.seed};
+    memcpy(ctx->notice, notice, sizeof notice);
     ctx->pool = wf_pool_new(ctx);
     if (!ctx->pool) {
         free(ctx);
         return wf_error_null();
     }
     WF_TRY_NULL(wf_ctx_set_threads(ctx, opts.threads ? opts.threads : default_threads()));
+    return ctx;
+}
+
+void wf_ctx_announce(const wf_ctx *ctx)
+{
+    if (ctx && ctx->notice[0])
+        wf_log(WF_LOG_INFO, "%s", ctx->notice);
+}
+
+wf_ctx *wf_ctx_new(wf_ctx_opts opts)
+{
+    wf_ctx *ctx = wf_ctx_make(opts);
+    wf_ctx_announce(ctx);
     return ctx;
 }
 

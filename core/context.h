@@ -14,7 +14,7 @@ extern "C" {
 typedef struct wf_ctx wf_ctx;
 
 typedef struct wf_ctx_opts {
-    const char *device; /* "cpu", "ref" or "cuda"; NULL: WEFT_DEVICE, else "cpu" */
+    const char *device; /* "cpu", "ref", "cuda" or "auto"; NULL: WEFT_DEVICE, else "auto": cuda where there is a GPU */
     wf_dtype dtype;     /* of parameters: WF_F32 (default) or WF_F64 */
     uint64_t seed;      /* of all random numbers; 0 is a seed like any other */
     int threads;        /* 0: OMP_NUM_THREADS, else the processors this process may use */

@@ -18,6 +18,8 @@ typedef enum wf_live {
 
 typedef struct wf_pool wf_pool;
 
+#define WF_CTX_NOTICE 256
+
 struct wf_ctx {
     const wf_kernels *k;
     wf_dtype dtype;
@@ -25,11 +27,12 @@ struct wf_ctx {
     int threads;
     wf_pool *pool;
     int64_t live[WF_LIVES];
-    uint64_t roots;     /* layers made so far: tells root layers apart in random streams */
-    uint64_t tapes;     /* tapes made so far, likewise */
-    int64_t vars;       /* variables alive on all tapes */
-    uint64_t backwards; /* backwards started */
-    void *device_own;   /* a filling's own state (primitive cache, streams); freed by its shutdown */
+    uint64_t roots;             /* layers made so far: tells root layers apart in random streams */
+    uint64_t tapes;             /* tapes made so far, likewise */
+    int64_t vars;               /* variables alive on all tapes */
+    uint64_t backwards;         /* backwards started */
+    char notice[WF_CTX_NOTICE]; /* why the device is not the one asked for; empty: it is */
+    void *device_own;           /* a filling's own state (primitive cache, streams); freed by its shutdown */
 
     /* Filled by comm. Where NULL: the pool's memory is plain, and nothing more is to be done. */
     void *comm;
@@ -49,6 +52,10 @@ static inline void wf_ctx_progress(const wf_ctx *ctx)
     if (ctx->progress)
         ctx->progress(ctx->progress_own);
 }
+
+/* wf_ctx_new in two: the context, and the one line about its device, which is for one rank to say. */
+wf_ctx *wf_ctx_make(wf_ctx_opts opts);
+void wf_ctx_announce(const wf_ctx *ctx);
 
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 

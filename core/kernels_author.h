@@ -297,11 +297,16 @@ typedef struct wf_kernels {
     /* hyper->grad_scale *= min(1, max_norm / (grad_scale * sqrt(sum_squares)))  (all in device memory). */
     wf_status (*clip_scale)(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
 
+    /* A named range of host work in a profiler's time line, for layers and collectives; ranges nest. NULL: none. */
+    void (*range_push)(wf_ctx *ctx, const char *name);
+    void (*range_pop)(wf_ctx *ctx);
+
     /* Frees what the filling keeps for this context (primitive caches). */
     void (*shutdown)(wf_ctx *ctx);
 } wf_kernels;
 
-/* The fillings. wf_kernels_cuda returns NULL and records why where CUDA is absent. */
+/* The fillings. wf_kernels_cuda returns NULL and records why: WF_ERR_UNSUPPORTED where the build has no CUDA,
+ * WF_ERR_STATE where the machine has no GPU that works. */
 const wf_kernels *wf_kernels_ref(void);
 const wf_kernels *wf_kernels_cpu(void);
 const wf_kernels *wf_kernels_cuda(void);

@@ -25,6 +25,7 @@ BEGIN {
     home["cuda"] = "^(core/cuda|comm)/"
     home["cudnn"] = "^core/cuda/"
     home["cublas"] = "^core/cuda/"
+    home["nvtx3"] = "^core/cuda/"
     home["oneapi"] = "^core/cpu/"
     home["omp.h"] = "^core/(cpu/|context.c)"
     home["zlib.h"] = "^datasets/"

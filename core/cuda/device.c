@@ -1,0 +1,220 @@
+/* The device of a context: its choice, its streams and events. */
+#include "core/cuda/cuda_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+wf_status wf_cuda_error(cudaError_t error, const char *call, const char *file, int line)
+{
+    int ordinal = -1;
+    struct cudaDeviceProp device = {.name = "none"};
+    cudaGetLastError(); /* an error that is not sticky is ours now, not the next call's */
+    if (cudaGetDevice(&ordinal) == cudaSuccess)
+        cudaGetDeviceProperties(&device, ordinal);
+    return wf_error_set(error == cudaErrorMemoryAllocation ? WF_ERR_MEMORY : WF_ERR_STATE, file, line,
+                        "%s on device %d (%s): %s", call, ordinal, device.name, cudaGetErrorString(error));
+}
+
+int wf_cuda_device_count(void)
+{
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? count : 1;
+}
+
+static wf_status make_label(wf_cuda *own)
+{
+    void *label, *claim;
+    TRY_CUDA(cudaHostAlloc(&label, sizeof *own->label, cudaHostAllocMapped));
+    own->label = label;
+    own->label->filled = 0;
+    TRY_CUDA(cudaMalloc(&claim, sizeof *own->claim));
+    own->claim = claim;
+    TRY_CUDA(cudaMemsetAsync(claim, 0, sizeof *own->claim, own->own));
+    return WF_OK;
+}
+
+static wf_status make_stages(wf_cuda *own)
+{
+    for (int i = 0; i < CUDA_STAGES; i++) {
+        TRY_CUDA(cudaHostAlloc(&own->stage[i], CUDA_STAGE_BYTES, cudaHostAllocDefault));
+        TRY_CUDA(cudaEventCreateWithFlags(&own->staged[i], cudaEventDisableTiming));
+    }
+    return WF_OK;
+}
+
+static wf_status make(wf_cuda *own)
+{
+    struct cudaDeviceProp device;
+    TRY_CUDA(cudaSetDevice(own->ordinal));
+    TRY_CUDA(cudaGetDeviceProperties(&device, own->ordinal));
+    own->processors = device.multiProcessorCount;
+    snprintf(own->name, sizeof own->name, "%.90s", device.name);
+    TRY_CUDA(cudaStreamCreateWithFlags(&own->own, cudaStreamNonBlocking));
+    own->stream = own->own;
+    WF_TRY(make_stages(own));
+    return make_label(own);
+}
+
+static wf_status open_device(wf_ctx *ctx, int ordinal)
+{
+    wf_cuda *const own = calloc(1, sizeof *own);
+    WF_CHECK(own, WF_ERR_MEMORY, "no memory for the state of a device");
+    own->ctx = ctx;
+    own->ordinal = ordinal;
+    ctx->device_own = own;
+    const wf_status status = make(own);
+    if (status != WF_OK)
+        wf_cuda_shutdown(ctx);
+    return status;
+}
+
+wf_status wf_cuda_here(wf_ctx *ctx, wf_cuda **own)
+{
+    int current;
+    if (!ctx->device_own)
+        WF_TRY(open_device(ctx, 0));
+    *own = ctx->device_own;
+    TRY_CUDA(cudaGetDevice(&current));
+    if (current != (*own)->ordinal)
+        TRY_CUDA(cudaSetDevice((*own)->ordinal));
+    return WF_OK;
+}
+
+wf_status wf_cuda_device_choose(wf_ctx *ctx, int ordinal)
+{
+    const wf_cuda *const own = ctx->device_own;
+    const int count = wf_cuda_device_count();
+    WF_CHECK(ordinal >= 0 && ordinal < count, WF_ERR_ARGUMENT, "there is no device %d, only 0 to %d", ordinal,
+             count - 1);
+    WF_CHECK(!own || own->ordinal == ordinal, WF_ERR_STATE, "device %d is chosen after device %d was used", ordinal,
+             own->ordinal);
+    return own ? WF_OK : open_device(ctx, ordinal);
+}
+
+wf_status wf_cuda_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY])
+{
+    wf_cuda *own;
+    struct cudaDeviceProp device;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaGetDeviceProperties(&device, own->ordinal));
+    int at = snprintf(identity, WF_DEVICE_IDENTITY, "GPU-");
+    for (size_t i = 0; i < sizeof device.uuid.bytes; i++)
+        at += snprintf(identity + at, (size_t)(WF_DEVICE_IDENTITY - at), "%02x", (unsigned char)device.uuid.bytes[i]);
+    return WF_OK;
+}
+
+/* The streams of the pool's memory end with the process: what fails here has nobody to tell. Workspace goes with the
+ * pool. */
+void wf_cuda_shutdown(wf_ctx *ctx)
+{
+    wf_cuda *const own = ctx->device_own;
+    if (!own)
+        return;
+    cudaSetDevice(own->ordinal);
+    cudaDeviceSynchronize();
+    wf_cuda_dnn_free(own);
+    for (int i = 0; i < CUDA_STAGES; i++) {
+        if (own->staged[i])
+            cudaEventDestroy(own->staged[i]);
+        cudaFreeHost(own->stage[i]);
+    }
+    cudaFreeHost(own->label);
+    cudaFree(own->claim);
+    if (own->own)
+        cudaStreamDestroy(own->own);
+    free(own);
+    ctx->device_own = NULL;
+}
+
+static cudaStream_t stream_of(const wf_cuda *own, wf_stream *stream)
+{
+    return stream ? (cudaStream_t)(void *)stream : own->own;
+}
+
+wf_status wf_cuda_stream_new(wf_ctx *ctx, wf_stream **stream)
+{
+    wf_cuda *own;
+    cudaStream_t made;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    *stream = (wf_stream *)(void *)made;
+    return WF_OK;
+}
+
+void wf_cuda_stream_free(wf_ctx *ctx, wf_stream *stream)
+{
+    wf_cuda *const own = ctx->device_own;
+    if (!stream || !own)
+        return;
+    const cudaStream_t gone = stream_of(own, stream);
+    cudaSetDevice(own->ordinal);
+    cudaStreamSynchronize(gone);
+    for (int i = 0; i < CUDA_STREAMS; i++)
+        if (own->workspace[i].stream == gone) {
+            wf_pool_give(ctx, own->workspace[i].data, own->workspace[i].bytes);
+            own->workspace[i] = (cuda_workspace){0};
+        }
+    if (own->stream == gone)
+        own->stream = own->own;
+    cudaStreamDestroy(gone);
+}
+
+wf_status wf_cuda_stream_use(wf_ctx *ctx, wf_stream *stream)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    own->stream = stream_of(own, stream);
+    return WF_OK;
+}
+
+wf_status wf_cuda_stream_finish(wf_ctx *ctx, wf_stream *stream)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaStreamSynchronize(stream_of(own, stream)));
+    return WF_OK;
+}
+
+wf_status wf_cuda_event_new(wf_ctx *ctx, wf_event **event)
+{
+    wf_cuda *own;
+    cudaEvent_t made;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    *event = (wf_event *)(void *)made;
+    return WF_OK;
+}
+
+void wf_cuda_event_free(wf_ctx *ctx, wf_event *event)
+{
+    if (event)
+        cudaEventDestroy((cudaEvent_t)(void *)event);
+}
+
+wf_status wf_cuda_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaEventRecord((cudaEvent_t)(void *)event, stream_of(own, stream)));
+    return WF_OK;
+}
+
+wf_status wf_cuda_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaStreamWaitEvent(stream_of(own, stream), (cudaEvent_t)(void *)event, 0));
+    return WF_OK;
+}
+
+wf_status wf_cuda_event_done(wf_ctx *ctx, wf_event *event, bool *done)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    const cudaError_t state = cudaEventQuery((cudaEvent_t)(void *)event);
+    *done = state == cudaSuccess;
+    if (state != cudaErrorNotReady)
+        TRY_CUDA(state);
+    return WF_OK;
+}

@@ -1,0 +1,172 @@
+/* Device memory, page-locked memory, and copies between device and host. */
+#include "core/cuda/cuda_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
+{
+    wf_cuda *own;
+    *data = NULL;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaMalloc(data, bytes ? bytes : 1));
+    return WF_OK;
+}
+
+void wf_cuda_release(wf_ctx *ctx, void *data, size_t bytes)
+{
+    cudaFree(data);
+}
+
+wf_status wf_cuda_pinned_alloc(wf_ctx *ctx, size_t bytes, void **data)
+{
+    wf_cuda *own;
+    *data = NULL;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaHostAlloc(data, bytes ? bytes : 1, cudaHostAllocDefault));
+    return WF_OK;
+}
+
+void wf_cuda_pinned_release(wf_ctx *ctx, void *data, size_t bytes)
+{
+    cudaFreeHost(data);
+}
+
+/* A label out of range that a kernel has met since the last call. The record is read after its stream was waited for.
+ */
+static wf_status check_labels(wf_cuda *own)
+{
+    if (!own->label->filled)
+        return WF_OK;
+    const cuda_label bad = *own->label;
+    own->label->filled = 0;
+    TRY_CUDA(cudaMemsetAsync(own->claim, 0, sizeof *own->claim, own->stream));
+    WF_FAIL(WF_ERR_ARGUMENT, "label %lld in row %lld is outside [0, %lld)", (long long)bad.label, (long long)bad.row,
+            (long long)bad.classes);
+}
+
+/* Through two page-locked pieces in turn: one is filled while the other travels. */
+wf_status wf_cuda_to_device(wf_ctx *ctx, void *device, const void *host, size_t bytes)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    for (size_t at = 0, i = 0; at < bytes; at += CUDA_STAGE_BYTES, i = (i + 1) % CUDA_STAGES) {
+        const size_t n = bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES;
+        TRY_CUDA(cudaEventSynchronize(own->staged[i]));
+        memcpy(own->stage[i], (const char *)host + at, n);
+        TRY_CUDA(cudaMemcpyAsync((char *)device + at, own->stage[i], n, cudaMemcpyHostToDevice, own->stream));
+        TRY_CUDA(cudaEventRecord(own->staged[i], own->stream));
+    }
+    return WF_OK;
+}
+
+static wf_status fetch(wf_cuda *own, const void *device, size_t bytes, size_t at)
+{
+    const size_t i = at / CUDA_STAGE_BYTES % CUDA_STAGES;
+    if (at >= bytes)
+        return WF_OK;
+    TRY_CUDA(cudaEventSynchronize(own->staged[i]));
+    TRY_CUDA(cudaMemcpyAsync(own->stage[i], (const char *)device + at,
+                             bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES, cudaMemcpyDeviceToHost,
+                             own->stream));
+    TRY_CUDA(cudaEventRecord(own->staged[i], own->stream));
+    return WF_OK;
+}
+
+wf_status wf_cuda_to_host(wf_ctx *ctx, void *host, const void *device, size_t bytes)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    WF_TRY(fetch(own, device, bytes, 0));
+    for (size_t at = 0; at < bytes; at += CUDA_STAGE_BYTES) {
+        const size_t i = at / CUDA_STAGE_BYTES % CUDA_STAGES;
+        WF_TRY(fetch(own, device, bytes, at + CUDA_STAGE_BYTES));
+        TRY_CUDA(cudaEventSynchronize(own->staged[i]));
+        memcpy((char *)host + at, own->stage[i], bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES);
+    }
+    TRY_CUDA(cudaStreamSynchronize(own->stream));
+    return check_labels(own);
+}
+
+wf_status wf_cuda_to_device_begin(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    if (bytes > 0)
+        TRY_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice,
+                                 stream ? (cudaStream_t)(void *)stream : own->own));
+    return WF_OK;
+}
+
+wf_status wf_cuda_to_host_begin(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    if (bytes > 0)
+        TRY_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost,
+                                 stream ? (cudaStream_t)(void *)stream : own->own));
+    return WF_OK;
+}
+
+wf_status wf_cuda_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share)
+{
+    wf_cuda *own;
+    cudaIpcMemHandle_t handle;
+    _Static_assert(sizeof handle <= sizeof share->name, "a handle fits a share");
+    WF_TRY(wf_cuda_here(ctx, &own));
+    const cudaError_t error = cudaIpcGetMemHandle(&handle, data);
+    WF_CHECK(error != cudaErrorNotSupported, WF_ERR_UNSUPPORTED, "%s shares no memory between processes", own->name);
+    TRY_CUDA(error);
+    memcpy(share->name, &handle, sizeof handle);
+    return WF_OK;
+}
+
+wf_status wf_cuda_map(wf_ctx *ctx, const wf_share *share, void **data)
+{
+    wf_cuda *own;
+    cudaIpcMemHandle_t handle;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    memcpy(&handle, share->name, sizeof handle);
+    const cudaError_t error = cudaIpcOpenMemHandle(data, handle, cudaIpcMemLazyEnablePeerAccess);
+    WF_CHECK(error != cudaErrorNotSupported && error != cudaErrorPeerAccessUnsupported, WF_ERR_UNSUPPORTED,
+             "%s cannot map memory of another process: %s", own->name, cudaGetErrorString(error));
+    TRY_CUDA(error);
+    return WF_OK;
+}
+
+void wf_cuda_unmap(wf_ctx *ctx, void *data)
+{
+    if (data)
+        cudaIpcCloseMemHandle(data);
+}
+
+/* The workspace of a stream; a free entry if it has none. Streams beyond the table have to share the last entry, which
+ * then waits. */
+static wf_status entry_of(wf_cuda *own, cuda_workspace **out)
+{
+    int i = 0;
+    while (i < CUDA_STREAMS - 1 && own->workspace[i].stream && own->workspace[i].stream != own->stream)
+        i++;
+    cuda_workspace *const entry = &own->workspace[i];
+    if (entry->stream && entry->stream != own->stream)
+        TRY_CUDA(cudaStreamSynchronize(entry->stream));
+    entry->stream = own->stream;
+    *out = entry;
+    return WF_OK;
+}
+
+wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data)
+{
+    cuda_workspace *entry = NULL;
+    WF_TRY(entry_of(own, &entry));
+    if (bytes > entry->bytes) {
+        /* Another stream may be handed the old block at once. */
+        TRY_CUDA(cudaStreamSynchronize(entry->stream));
+        wf_pool_give(own->ctx, entry->data, entry->bytes);
+        entry->bytes = 0;
+        WF_TRY(wf_pool_take(own->ctx, bytes, &entry->data));
+        entry->bytes = bytes;
+    }
+    *data = entry->data;
+    return WF_OK;
+}
