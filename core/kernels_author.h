@@ -283,7 +283,9 @@ typedef struct wf_kernels {
     wf_status (*loss_backward)(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
                                const wf_array *dloss, double scale, const wf_array *dx);
     /* Negative log likelihood of log-probabilities [N,C] or channels-last [N,C,...]; labels are u8, i32 or i64 of shape
-     * [N] or [N,...] row-major, one per row. A label outside [0, C) is WF_ERR_ARGUMENT that names label, row and C. */
+     * [N] or [N,...] row-major, one per row. A label outside [0, C) is WF_ERR_ARGUMENT that names label, row and C: of
+     * the call, or, where the call returns before the work is done, of the next to_host, which is where a number is
+     * asked for; the result is then of the other rows. */
     wf_status (*nll_forward)(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
                              const wf_array *loss);
     wf_status (*nll_backward)(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,

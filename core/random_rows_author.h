@@ -11,6 +11,13 @@
 
 #include "core/random_author.h"
 
+/* What the kernels of a GPU draw from too. */
+#ifdef __CUDACC__
+#define WF_HOST_AND_DEVICE __host__ __device__
+#else
+#define WF_HOST_AND_DEVICE
+#endif
+
 typedef struct wf_random_rows {
     int64_t count;                                    /* 0 where the box is empty */
     int64_t length;                                   /* of every row; the local offset of row r is r * length */
@@ -27,7 +34,7 @@ int64_t wf_random_row_start(const wf_random_rows *rows, int64_t row);
 uint64_t wf_philox_key(uint64_t seed, uint64_t stream);
 
 /* Ten rounds in place on one block: c is counter in, random words out. For loops that fill many blocks. */
-static inline void wf_philox_rounds(uint32_t k0, uint32_t k1, uint32_t c[4])
+WF_HOST_AND_DEVICE static inline void wf_philox_rounds(uint32_t k0, uint32_t k1, uint32_t c[4])
 {
     for (int round = 0; round < 10; round++) {
         const uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
@@ -43,7 +50,7 @@ static inline void wf_philox_rounds(uint32_t k0, uint32_t k1, uint32_t c[4])
 
 /* The uniform number of a word: 24 bits, in [0, 1). Exact in f32, so that all fillings draw the same masks: an element
  * is dropped where wf_random_unit(word) < rate, compared in double. */
-static inline double wf_random_unit(uint32_t word)
+WF_HOST_AND_DEVICE static inline double wf_random_unit(uint32_t word)
 {
     return (double)(word >> 8) * 0x1p-24;
 }

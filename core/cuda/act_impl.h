@@ -1,0 +1,98 @@
+/* Activations and their derivatives, written so that NaN comes through, and the epilogue of a layer. */
+#ifndef WF_CORE_CUDA_ACT_IMPL_H
+#define WF_CORE_CUDA_ACT_IMPL_H
+
+#include "core/cuda/noise_impl.h"
+
+/* The curved ones are calls: they cost more than a call, and kernels stay small. */
+template <class W> __device__ __noinline__ W act_curve(wf_act act, W slope, W x)
+{
+    switch (act) {
+    case WF_ACT_ELU:
+        return x < 0 ? slope * expm1(x) : x;
+    case WF_ACT_GELU:
+        return (W)0.5 * x * (1 + erf(x * (W)0.70710678118654752440));
+    case WF_ACT_SIGMOID:
+        return 1 / (1 + exp(-x));
+    case WF_ACT_TANH:
+        return tanh(x);
+    default: /* softplus */
+        return log1p(exp(-fabs(x))) + (x < 0 ? 0 : x);
+    }
+}
+
+template <class W> __device__ inline W act_value(wf_act act, W slope, W x)
+{
+    if (act == WF_ACT_NONE)
+        return x;
+    if (act == WF_ACT_RELU || act == WF_ACT_LEAKY_RELU)
+        return x < 0 ? (act == WF_ACT_RELU ? 0 : slope * x) : x;
+    return act_curve(act, slope, x);
+}
+
+/* From x for gelu and softplus, from y for the others. */
+template <class W> __device__ __noinline__ W curve_derivative(wf_act act, W slope, W v)
+{
+    switch (act) {
+    case WF_ACT_ELU:
+        return v <= 0 ? v + slope : 1;
+    case WF_ACT_GELU:
+        return (W)0.5 * (1 + erf(v * (W)0.70710678118654752440)) + v * (W)0.39894228040143267794 * exp((W)-0.5 * v * v);
+    case WF_ACT_SIGMOID:
+        return v * (1 - v);
+    case WF_ACT_TANH:
+        return 1 - v * v;
+    default: /* softplus */
+        return 1 / (1 + exp(-v));
+    }
+}
+
+template <class W> __device__ inline W act_derivative(wf_act act, W slope, W v)
+{
+    if (act == WF_ACT_NONE)
+        return 1;
+    if (act == WF_ACT_RELU || act == WF_ACT_LEAKY_RELU)
+        return v <= 0 ? (act == WF_ACT_RELU ? 0 : slope) : 1;
+    return curve_derivative(act, slope, v);
+}
+
+inline bool derivative_needs_x(wf_act act)
+{
+    return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
+}
+
+/* y = act(v + noise n) for element i. */
+template <class W> struct epilogue {
+    wf_act act;
+    W slope, deviation;
+    normal_noise<W> noise;
+
+    __device__ void begin()
+    {
+        if (deviation != 0)
+            noise.begin();
+    }
+
+    __device__ W of(int64_t i, W v)
+    {
+        if (deviation != 0)
+            v += deviation * noise.at(i);
+        return act_value(act, slope, v);
+    }
+};
+
+/* NULL: nothing is to be done. */
+template <class W> epilogue<W> epilogue_of(const wf_epilogue *e, wf_order order)
+{
+    epilogue<W> out = {};
+    if (!e)
+        return out;
+    out.act = e->act;
+    out.slope = (W)e->slope;
+    out.deviation = (W)e->noise;
+    if (e->noise != 0)
+        out.noise = normals_of<W>(&e->random, order);
+    return out;
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* Kernels over the channels of channels-last arrays: [rows, channels], channels innermost.
+ *
+ * A block is tx by ty threads: tx threads side by side hold neighbouring channels (a pack each, where all arrays allow
+ * it), the ty rows of threads walk over the rows of the array. So what belongs to a channel stays in registers.
+ */
+#ifndef WF_CORE_CUDA_COLUMNS_IMPL_H
+#define WF_CORE_CUDA_COLUMNS_IMPL_H
+
+#include "core/cuda/kernel_impl.h"
+
+struct columns {
+    int64_t rows, channels;
+    bool vector;
+};
+
+inline columns columns_of(const wf_array *a)
+{
+    int64_t n, c, pixels;
+    wf_array_ncp(a, &n, &c, &pixels);
+    return columns{n * pixels, c, true};
+}
+
+struct column_grid {
+    dim3 grid, block;
+};
+
+inline column_grid columns_grid(const wf_cuda *own, const columns &a, int width, int rows_each)
+{
+    const int64_t packs = ceil_div(a.channels, width);
+    unsigned tx = 1;
+    while (tx < 32 && tx < packs)
+        tx *= 2;
+    const int64_t across = ceil_div(packs, tx), ty = THREADS / tx;
+    const int64_t wanted = ceil_div(a.rows, ty * rows_each), room = ceil_div((int64_t)own->processors * 8, across);
+    const int64_t down = at_most(at_most(wanted, room), 65535);
+    return column_grid{dim3((unsigned)across, (unsigned)(down > 0 ? down : 1)), dim3(tx, (unsigned)ty)};
+}
+
+template <int V> __device__ inline int64_t column_of_thread()
+{
+    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+}
+
+__device__ inline int64_t row_of_thread()
+{
+    return (int64_t)blockIdx.y * blockDim.y + threadIdx.y;
+}
+
+__device__ inline int64_t rows_of_grid()
+{
+    return (int64_t)gridDim.y * blockDim.y;
+}
+
+/* Every element once. f.start(c) before the rows of channels [c, c + V); f.run(i) for the pack at i. */
+template <int V, class F> __global__ void column_kernel(columns a, F f)
+{
+    const int64_t c = column_of_thread<V>();
+    if (c >= a.channels)
+        return;
+    f.start(c);
+#pragma unroll 2
+    for (int64_t r = row_of_thread(); r < a.rows; r += rows_of_grid())
+        f.run(r * a.channels + c);
+}
+
+/* Sums over rows. f.add(i, sum) adds the pack at i to sum[K][V], in the arithmetic of the type for a few rows, then in
+ * f64; part[k][block][channel] takes the sums of a block. */
+template <int V, class F> __global__ void column_sum_kernel(columns a, F f, double *part)
+{
+    constexpr int BURST = 8, K = F::sums;
+    __shared__ double shared[THREADS];
+    const int64_t c = column_of_thread<V>(), step = rows_of_grid();
+    const bool mine = c < a.channels;
+    double total[K][V] = {};
+    if (mine)
+        f.start(c);
+    for (int64_t r = row_of_thread(); mine && r < a.rows; r += BURST * step) {
+        typename F::number sum[K][V] = {};
+#pragma unroll 4
+        for (int j = 0; j < BURST; j++)
+            if (r + j * step < a.rows)
+                f.add((r + j * step) * a.channels + c, sum);
+#pragma unroll
+        for (int k = 0; k < K * V; k++)
+            total[k / V][k % V] += sum[k / V][k % V];
+    }
+    const int at = (int)(threadIdx.y * blockDim.x + threadIdx.x);
+#pragma unroll
+    for (int k = 0; k < K * V; k++) {
+        shared[at] = total[k / V][k % V];
+        for (int half = (int)blockDim.y / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if ((int)threadIdx.y < half)
+                shared[at] += shared[at + half * (int)blockDim.x];
+        }
+        if (threadIdx.y == 0 && mine)
+            part[((int64_t)(k / V) * gridDim.y + blockIdx.y) * a.channels + c + k % V] = shared[at];
+        __syncthreads();
+    }
+}
+
+/* The parts of a channel put together by the 8 rows of threads of a block; f.finish(c, sums). */
+template <class F> __global__ void column_finish_kernel(int64_t channels, int parts, const double *part, F f)
+{
+    __shared__ double shared[8][32];
+    const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    double total[F::sums];
+    for (int k = 0; k < F::sums; k++) {
+        double sum = 0;
+        for (int p = (int)threadIdx.y; p < parts && c < channels; p += 8)
+            sum += part[((int64_t)k * parts + p) * channels + c];
+        shared[threadIdx.y][threadIdx.x] = sum;
+        __syncthreads();
+        total[k] = 0;
+        for (int y = 0; y < 8; y++)
+            total[k] += shared[y][threadIdx.x];
+        __syncthreads();
+    }
+    if (threadIdx.y == 0 && c < channels)
+        f.finish(c, total);
+}
+
+/* make(width) gives the f of packs of that many channels: std::integral_constant-like, width::value. */
+template <int V> struct width {
+    static constexpr int value = V;
+};
+
+template <class T, class M> wf_status column_map(wf_ctx *ctx, const columns &a, M make)
+{
+    wf_cuda *own;
+    if (a.rows == 0 || a.channels == 0)
+        return WF_OK;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    const auto run = [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        const auto f = make(w);
+        const column_grid g = columns_grid(own, a, V, 4);
+        return launch(own, (column_kernel<V, decltype(make(w))>), g.grid, g.block, a, f);
+    };
+    constexpr int V = pack_size<T>;
+    return a.vector && a.channels % V == 0 ? run(width<V>()) : run(width<1>());
+}
+
+template <class T, class M> wf_status column_sums(wf_ctx *ctx, const columns &a, M make)
+{
+    wf_cuda *own;
+    if (a.channels == 0)
+        return WF_OK;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    const auto run = [&](auto w) {
+        constexpr int V = decltype(w)::value;
+        const auto f = make(w);
+        using F = decltype(make(w));
+        const column_grid g = columns_grid(own, a, V, 16);
+        void *part;
+        WF_TRY(wf_cuda_workspace(own, (size_t)(F::sums * a.channels) * g.grid.y * sizeof(double), &part));
+        WF_TRY(launch(own, (column_sum_kernel<V, F>), g.grid, g.block, a, f, static_cast<double *>(part)));
+        return launch(own, (column_finish_kernel<F>), dim3((unsigned)ceil_div(a.channels, 32)), dim3(32, 8), a.channels,
+                      (int)g.grid.y, static_cast<const double *>(part), f);
+    };
+    constexpr int V = pack_size<T>;
+    return a.vector && a.channels % V == 0 ? run(width<V>()) : run(width<1>());
+}
+
+#endif

@@ -1,0 +1,109 @@
+#include "core/cuda/act_impl.h"
+#include "core/cuda/map_impl.h"
+
+template <class W> struct act_map {
+    wf_act act;
+    W slope;
+    __device__ void begin()
+    {
+    }
+    __device__ W operator()(int64_t, const W *v) const
+    {
+        return act_value(act, slope, v[0]);
+    }
+};
+
+wf_status wf_cuda_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y)
+{
+    return of_float(y->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return map<T, 1>(ctx, {x}, y, act_map<wide<T>>{act, (wide<T>)slope});
+    });
+}
+
+/* v: x or y, dy, and what dx held where the result is added to it. */
+template <class W> struct act_backward_map {
+    wf_act act;
+    W slope;
+    bool accumulate;
+    __device__ void begin()
+    {
+    }
+    __device__ W operator()(int64_t, const W *v) const
+    {
+        const W d = v[1] * act_derivative(act, slope, v[0]);
+        return accumulate ? v[2] + d : d;
+    }
+};
+
+/* A third input that is not wanted is the second once more: it comes from the cache. */
+static wf_status back(wf_ctx *ctx, wf_act act, double slope, const wf_array *by, const wf_array *dy, const wf_array *dx,
+                      bool accumulate)
+{
+    return of_float(dx->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const act_backward_map<wide<T>> f = {act, (wide<T>)slope, accumulate};
+        return accumulate ? map<T, 3>(ctx, {by, dy, dx}, dx, f) : map<T, 2>(ctx, {by, dy}, dx, f);
+    });
+}
+
+wf_status wf_cuda_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
+                               const wf_array *dy, const wf_array *dx, bool accumulate)
+{
+    return back(ctx, act, slope, act == WF_ACT_NONE ? dy : derivative_needs_x(act) ? x : y, dy, dx, accumulate);
+}
+
+wf_status wf_cuda_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                    const wf_array *dv)
+{
+    const wf_act act = epilogue && y ? epilogue->act : WF_ACT_NONE;
+    return back(ctx, act, act == WF_ACT_NONE ? 0 : epilogue->slope, act == WF_ACT_NONE ? dy : y, dy, dv, false);
+}
+
+template <class W> struct epilogue_map {
+    epilogue<W> e;
+    __device__ void begin()
+    {
+        e.begin();
+    }
+    __device__ W operator()(int64_t i, const W *v)
+    {
+        return e.of(i, v[0]);
+    }
+};
+
+wf_status wf_cuda_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y)
+{
+    return of_float(y->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return map<T, 1>(ctx, {x}, y, epilogue_map<wide<T>>{epilogue_of<wide<T>>(epilogue, y->order)});
+    });
+}
+
+/* v: a, then b and what y held, where they are wanted. */
+template <class W> struct binary_map {
+    bool product, second, accumulate;
+    W alpha, beta;
+    __device__ void begin()
+    {
+    }
+    __device__ W operator()(int64_t, const W *v) const
+    {
+        W r = alpha * v[0];
+        if (second)
+            r = product ? r * v[1] : r + beta * v[1];
+        return accumulate ? r + v[second ? 2 : 1] : r;
+    }
+};
+
+wf_status wf_cuda_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
+                         const wf_array *y, bool accumulate)
+{
+    return of_float(y->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const binary_map<wide<T>> f = {op == WF_BINARY_MUL, b != nullptr, accumulate, (wide<T>)alpha, (wide<T>)beta};
+        if (b && accumulate)
+            return map<T, 3>(ctx, {a, b, y}, y, f);
+        return b || accumulate ? map<T, 2>(ctx, {a, b ? b : y}, y, f) : map<T, 1>(ctx, {a}, y, f);
+    });
+}

@@ -1,0 +1,187 @@
+/* Rows with a label each: log likelihood and hits.
+ *
+ * A label out of range cannot be an error of the call, which returns before the kernel runs. The kernel leaves the row
+ * out and fills in the record that the next to_host turns into the error. */
+#include "core/cuda/reduce_impl.h"
+#include "core/cuda/rows_impl.h"
+
+struct label_source {
+    const void *data;
+    wf_dtype dtype;
+    int64_t classes;
+    int32_t *claim;
+    cuda_label *record;
+
+    /* -1 where it is out of range. */
+    __device__ int64_t at(int64_t row) const
+    {
+        const int64_t label = dtype == WF_U8    ? (int64_t)static_cast<const uint8_t *>(data)[row]
+                              : dtype == WF_I32 ? (int64_t)static_cast<const int32_t *>(data)[row]
+                                                : static_cast<const int64_t *>(data)[row];
+        if (label >= 0 && label < classes)
+            return label;
+        if (atomicCAS(claim, 0, 1) == 0) {
+            record->label = label;
+            record->row = row;
+            record->classes = classes;
+            __threadfence_system();
+            record->filled = 1;
+        }
+        return -1;
+    }
+};
+
+static wf_status labels_of(wf_ctx *ctx, const wf_array *labels, int64_t classes, wf_cuda **own, label_source *out)
+{
+    WF_CHECK(labels->dtype == WF_U8 || labels->dtype == WF_I32 || labels->dtype == WF_I64, WF_ERR_DTYPE,
+             "labels are %s; they must be u8, i32 or i64", wf_dtype_name(labels->dtype));
+    WF_TRY(wf_cuda_here(ctx, own));
+    *out = label_source{labels->data, labels->dtype, classes, (*own)->claim, (*own)->label};
+    return WF_OK;
+}
+
+template <class T> __global__ void nll_kernel(int64_t rows, int64_t c, const T *logp, label_source labels, double *part)
+{
+    double sum = 0;
+    for (int64_t r = thread_of_grid(); r < rows; r += threads_of_grid()) {
+        const int64_t label = labels.at(r);
+        if (label >= 0)
+            sum -= widen(logp[r * c + label]);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+struct scaled_output {
+    double scale;
+    any_output y;
+    __device__ void finish(double sum) const
+    {
+        y.put(0, scale * sum);
+    }
+};
+
+wf_status wf_cuda_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
+                              const wf_array *loss)
+{
+    wf_cuda *own;
+    label_source source = {};
+    void *part;
+    const row_set a = rows_of(logp);
+    WF_TRY(labels_of(ctx, labels, a.c, &own, &source));
+    const unsigned blocks = blocks_for(own, a.rows);
+    WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
+    WF_TRY(of_float(logp->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return launch(own, nll_kernel<T>, blocks, THREADS, a.rows, a.c, in_of<T>(logp), source,
+                      static_cast<double *>(part));
+    }));
+    return launch(own, finish_kernel<scaled_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,
+                  scaled_output{scale, output_of(loss)});
+}
+
+/* Zeros but for -dloss scale at the label. */
+template <class T> struct nll_backward_rows {
+    label_source labels;
+    any_float dloss;
+    double scale;
+    T *dx;
+    wide<T> hit;
+    __device__ void begin()
+    {
+        hit = (wide<T>)(-dloss.at(0, 0) * scale);
+    }
+    __device__ void end()
+    {
+    }
+    __device__ void run(const row_set &a, int64_t row, int lane) const
+    {
+        const int64_t label = row < 0 ? -1 : labels.at(row), c = row < 0 ? 0 : a.c;
+        for (int64_t j = lane; j < c; j += a.group)
+            narrow(j == label ? hit : (wide<T>)0, dx + row * a.c + j);
+    }
+};
+
+wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+                               const wf_array *dx)
+{
+    wf_cuda *own;
+    label_source source = {};
+    const row_set a = rows_of(dx);
+    WF_TRY(labels_of(ctx, labels, a.c, &own, &source));
+    return of_float(dx->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return row_map(ctx, a, nll_backward_rows<T>{source, any_of(dloss), scale, out_of<T>(dx), 0});
+    });
+}
+
+/* The place of the largest element, first of equals; a NaN is largest at the head of a row and nothing elsewhere. */
+template <class T> struct hit_rows {
+    const T *x;
+    label_source labels;
+    double *part;
+    double hits;
+    __device__ void begin()
+    {
+        hits = 0;
+    }
+    __device__ void run(const row_set &a, int64_t row, int lane)
+    {
+        using W = wide<T>;
+        const int64_t c = row < 0 ? 0 : a.c;
+        W best = -(W)INFINITY;
+        int64_t place = a.c;
+        for (int64_t j = lane; j < c; j += a.group) {
+            W v = widen(x[row * a.c + j]);
+            if (v != v)
+                v = j == 0 ? (W)INFINITY : -(W)INFINITY;
+            if (place == a.c || v > best) {
+                best = v;
+                place = j;
+            }
+        }
+        for (int m = a.group / 2; m > 0; m /= 2) {
+            const W other = __shfl_xor_sync(0xffffffffu, best, m);
+            const int64_t at = (int64_t)__shfl_xor_sync(0xffffffffu, (long long)place, m);
+            if (other > best || (other == best && at < place)) {
+                best = other;
+                place = at;
+            }
+        }
+        if (row >= 0 && lane == 0)
+            hits += labels.at(row) == place;
+    }
+    __device__ void end()
+    {
+        const double sum = block_sum(hits);
+        if (threadIdx.x == 0)
+            part[blockIdx.x] = sum;
+    }
+};
+
+struct count_output {
+    int64_t *correct;
+    __device__ void finish(double sum) const
+    {
+        *correct = (int64_t)sum;
+    }
+};
+
+wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct)
+{
+    wf_cuda *own;
+    label_source source = {};
+    void *part;
+    const row_set a = rows_of(scores);
+    WF_TRY(labels_of(ctx, labels, a.c, &own, &source));
+    const unsigned blocks = blocks_for(own, a.rows * a.group);
+    WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
+    WF_TRY(of_float(scores->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const hit_rows<T> f = {in_of<T>(scores), source, static_cast<double *>(part), 0};
+        return launch(own, row_kernel<hit_rows<T>>, blocks, THREADS, a, f);
+    }));
+    return launch(own, finish_kernel<count_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,
+                  count_output{out_of<int64_t>(correct)});
+}

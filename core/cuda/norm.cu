@@ -1,0 +1,321 @@
+/* Normalisation over all dimensions but 1, and the gradient of a bias. */
+#include "core/cuda/act_impl.h"
+#include "core/cuda/columns_impl.h"
+
+template <class T, int V> struct bias_sums {
+    using number = wide<T>;
+    static constexpr int sums = 1;
+    const T *dy;
+    any_float before;
+    any_output db;
+    bool accumulate;
+    __device__ void start(int64_t)
+    {
+    }
+    __device__ void add(int64_t i, wide<T> (*sum)[V]) const
+    {
+        wide<T> v[V];
+        load<V>(dy, i, v);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            sum[0][k] += v[k];
+    }
+    __device__ void finish(int64_t c, const double *sum) const
+    {
+        db.put(c, accumulate ? before.at(c, 0) + sum[0] : sum[0]);
+    }
+};
+
+wf_status wf_cuda_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
+{
+    return of_float(dy->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        columns a = columns_of(dy);
+        a.vector = aligned(dy->data);
+        return column_sums<T>(ctx, a, [&](auto w) {
+            return bias_sums<T, decltype(w)::value>{in_of<T>(dy), any_of(db), output_of(db), accumulate};
+        });
+    });
+}
+
+/* Sums of the distance from the first row, which is of the size of the deviation, and of its square: the mean may be
+ * large. */
+template <class T, int V> struct moment_sums {
+    using number = wide<T>;
+    static constexpr int sums = 2;
+    const T *x;
+    int64_t rows;
+    any_output mean, m2;
+    wide<T> origin[V];
+    __device__ void start(int64_t c)
+    {
+        if (rows > 0)
+            load<V>(x, c, origin);
+    }
+    __device__ void add(int64_t i, wide<T> (*sum)[V]) const
+    {
+        wide<T> v[V];
+        load<V>(x, i, v);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            const wide<T> d = v[k] - origin[k];
+            sum[0][k] += d;
+            sum[1][k] += d * d;
+        }
+    }
+    __device__ void finish(int64_t c, const double *sum) const
+    {
+        const double n = (double)rows, left = rows > 0 ? sum[1] - sum[0] * (sum[0] / n) : 0;
+        mean.put(c, rows > 0 ? (double)widen(x[c]) + sum[0] / n : 0);
+        m2.put(c, left < 0 ? 0 : left);
+    }
+};
+
+wf_status wf_cuda_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)
+{
+    return of_float(x->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        columns a = columns_of(x);
+        a.vector = aligned(x->data);
+        return column_sums<T>(ctx, a, [&](auto w) {
+            return moment_sums<T, decltype(w)::value>{in_of<T>(x), a.rows, output_of(mean), output_of(m2), {}};
+        });
+    });
+}
+
+template <class T, int V> struct norm_forward_run {
+    const T *x;
+    T *y;
+    any_float mean, invstd, gamma, beta;
+    epilogue<wide<T>> e;
+    wide<T> middle[V], scale[V], shift[V];
+    __device__ void start(int64_t c)
+    {
+        e.begin();
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            middle[k] = (wide<T>)mean.at(c + k, 0);
+            scale[k] = (wide<T>)(invstd.at(c + k, 0) * gamma.at(c + k, 1));
+            shift[k] = (wide<T>)beta.at(c + k, 0);
+        }
+    }
+    __device__ void run(int64_t i)
+    {
+        wide<T> v[V];
+        load<V>(x, i, v);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            v[k] = e.of(i + k, (v[k] - middle[k]) * scale[k] + shift[k]);
+        store<V>(v, y, i);
+    }
+};
+
+wf_status wf_cuda_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                               const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
+                               const wf_array *y)
+{
+    return of_float(y->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        columns a = columns_of(x);
+        a.vector = aligned(x->data) && aligned(y->data);
+        return column_map<T>(ctx, a, [&](auto w) {
+            norm_forward_run<T, decltype(w)::value> f = {};
+            f.x = in_of<T>(x);
+            f.y = out_of<T>(y);
+            f.mean = any_of(mean);
+            f.invstd = any_of(invstd);
+            f.gamma = any_of(gamma);
+            f.beta = any_of(beta);
+            f.e = epilogue_of<wide<T>>(epilogue, y->order);
+            return f;
+        });
+    });
+}
+
+/* dy through the epilogue backwards. y NULL: there is none. */
+template <class T, int V> struct upstream {
+    const T *y, *dy;
+    wf_act act;
+    wide<T> slope;
+    __device__ void take(int64_t i, wide<T> *g) const
+    {
+        load<V>(dy, i, g);
+        if (!y)
+            return;
+        wide<T> v[V];
+        load<V>(y, i, v);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            g[k] *= act_derivative(act, slope, v[k]);
+    }
+};
+
+template <class T, int V> upstream<T, V> upstream_of(const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy)
+{
+    const bool curved = epilogue && y && epilogue->act != WF_ACT_NONE;
+    return upstream<T, V>{curved ? in_of<T>(y) : nullptr, in_of<T>(dy), curved ? epilogue->act : WF_ACT_NONE,
+                          (wide<T>)(curved ? epilogue->slope : 0)};
+}
+
+template <class T, int V> struct gradient_sums {
+    using number = wide<T>;
+    static constexpr int sums = 2;
+    const T *x;
+    upstream<T, V> up;
+    any_float mean, invstd;
+    any_output sum_g, sum_gx;
+    wide<T> middle[V], scale[V];
+    __device__ void start(int64_t c)
+    {
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            middle[k] = (wide<T>)mean.at(c + k, 0);
+            scale[k] = (wide<T>)invstd.at(c + k, 0);
+        }
+    }
+    __device__ void add(int64_t i, wide<T> (*sum)[V]) const
+    {
+        wide<T> v[V], g[V];
+        load<V>(x, i, v);
+        up.take(i, g);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            sum[0][k] += g[k];
+            sum[1][k] += g[k] * ((v[k] - middle[k]) * scale[k]);
+        }
+    }
+    __device__ void finish(int64_t c, const double *sum) const
+    {
+        sum_g.put(c, sum[0]);
+        sum_gx.put(c, sum[1]);
+    }
+};
+
+wf_status wf_cuda_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                                      const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                      const wf_array *sum_g, const wf_array *sum_gx)
+{
+    return of_float(x->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        columns a = columns_of(x);
+        a.vector = aligned(x->data) && aligned(dy->data) && (!y || aligned(y->data));
+        return column_sums<T>(ctx, a, [&](auto w) {
+            constexpr int V = decltype(w)::value;
+            gradient_sums<T, V> f = {};
+            f.x = in_of<T>(x);
+            f.up = upstream_of<T, V>(epilogue, y, dy);
+            f.mean = any_of(mean);
+            f.invstd = any_of(invstd);
+            f.sum_g = output_of(sum_g);
+            f.sum_gx = output_of(sum_gx);
+            return f;
+        });
+    });
+}
+
+/* dx = scale (g - back - xhat slope), where the last two are absent for statistics that are not the batch's. */
+template <class T, int V> struct norm_backward_run {
+    const T *x;
+    T *dx;
+    upstream<T, V> up;
+    any_float mean, invstd, gamma, sum_g, sum_gx;
+    double share; /* 1 / count; 0: not the batch's statistics */
+    wide<T> middle[V], scale[V], back[V], slope[V];
+    __device__ void start(int64_t c)
+    {
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            const double deviation = invstd.at(c + k, 0);
+            scale[k] = (wide<T>)(deviation * gamma.at(c + k, 1));
+            if (share == 0)
+                continue;
+            middle[k] = (wide<T>)mean.at(c + k, 0);
+            back[k] = (wide<T>)(sum_g.at(c + k, 0) * share);
+            slope[k] = (wide<T>)(deviation * sum_gx.at(c + k, 0) * share);
+        }
+    }
+    __device__ void run(int64_t i)
+    {
+        wide<T> v[V], g[V];
+        up.take(i, g);
+        if (share != 0) {
+            load<V>(x, i, v);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                g[k] -= back[k] + (v[k] - middle[k]) * slope[k];
+        }
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            g[k] *= scale[k];
+        store<V>(g, dx, i);
+    }
+};
+
+wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
+                                const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
+                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                                const wf_array *dx)
+{
+    return of_float(dx->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        columns a = columns_of(dy);
+        const bool batch = count > 0;
+        a.vector = aligned(dx->data) && aligned(dy->data) && (!y || aligned(y->data)) && (!batch || aligned(x->data));
+        return column_map<T>(ctx, a, [&](auto w) {
+            constexpr int V = decltype(w)::value;
+            norm_backward_run<T, V> f = {};
+            f.dx = out_of<T>(dx);
+            f.up = upstream_of<T, V>(epilogue, y, dy);
+            f.invstd = any_of(invstd);
+            f.gamma = any_of(gamma);
+            f.share = batch ? 1 / count : 0;
+            f.x = batch ? in_of<T>(x) : nullptr;
+            f.mean = any_of(batch ? mean : nullptr);
+            f.sum_g = any_of(batch ? sum_g : nullptr);
+            f.sum_gx = any_of(batch ? sum_gx : nullptr);
+            return f;
+        });
+    });
+}
+
+struct norm_finish_arrays {
+    int64_t channels;
+    double count, eps, decay;
+    any_float mean, m2, old_mean, old_var;
+    any_output invstd, new_mean, new_var;
+};
+
+static __global__ void norm_finish_kernel(norm_finish_arrays a)
+{
+    for (int64_t c = thread_of_grid(); c < a.channels; c += threads_of_grid()) {
+        const double m2 = a.m2.at(c, 0), n = a.count, old_mean = a.old_mean.at(c, 0), old_var = a.old_var.at(c, 0);
+        a.invstd.put(c, n > 0 ? 1 / sqrt(m2 / n + a.eps) : 0);
+        if (!(n > 0))
+            continue;
+        a.new_mean.put(c, old_mean + (1 - a.decay) * (a.mean.at(c, 0) - old_mean));
+        a.new_var.put(c, old_var + (1 - a.decay) * (m2 / (n > 1 ? n - 1 : n) - old_var));
+    }
+}
+
+wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps,
+                              double decay, const wf_array *invstd, const wf_array *running_mean,
+                              const wf_array *running_var)
+{
+    wf_cuda *own;
+    norm_finish_arrays a = {};
+    a.channels = wf_array_count(m2);
+    a.count = count;
+    a.eps = eps;
+    a.decay = decay;
+    a.mean = any_of(mean);
+    a.m2 = any_of(m2);
+    a.old_mean = any_of(running_mean);
+    a.old_var = any_of(running_var);
+    a.invstd = output_of(invstd);
+    a.new_mean = output_of(running_mean);
+    a.new_var = output_of(running_var);
+    if (a.channels == 0)
+        return WF_OK;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return launch(own, norm_finish_kernel, blocks_for(own, a.channels), THREADS, a);
+}

@@ -1,0 +1,170 @@
+/* One launch for the update of all parameters. */
+#include "core/cuda/kernel_impl.h"
+
+/* The segments of a launch travel as its argument. A chunk is what a block updates in one turn. */
+enum { SEGMENTS = 64, CHUNK = 4096 };
+
+template <class T> struct run_of_parameters {
+    T *p;
+    const T *g;
+    T *state1, *state2;
+    int64_t n, first; /* first: number of its first chunk */
+    bool vector;
+};
+
+template <class T> struct batch_of_runs {
+    wf_optim_kind kind;
+    const wf_optim_hyper *hyper;
+    int count;
+    int64_t chunks;
+    run_of_parameters<T> run[SEGMENTS];
+};
+
+/* The numbers of wf_optim_hyper as an update uses them. */
+template <class W> struct update_rule {
+    wf_optim_kind kind;
+    W lr, momentum, beta1, rest1, beta2, rest2, eps, decay, bias1, bias2, scale, clip;
+    bool nesterov, first, second; /* first, second: which states there are */
+
+    __device__ update_rule(wf_optim_kind k, const wf_optim_hyper &h)
+        : kind(k), lr((W)h.lr), momentum((W)h.momentum), beta1((W)h.beta1), rest1((W)(1 - h.beta1)),
+          beta2((W)(k == WF_OPTIM_RMSPROP ? h.alpha : h.beta2)),
+          rest2((W)(1 - (k == WF_OPTIM_RMSPROP ? h.alpha : h.beta2))), eps((W)h.eps), decay((W)h.decay),
+          bias1((W)(1 / h.bias1)), bias2((W)(1 / h.bias2)), scale((W)h.grad_scale), clip((W)h.clip_value),
+          nesterov(h.nesterov != 0), first(k != WF_OPTIM_SGD || h.momentum != 0),
+          second(k == WF_OPTIM_ADAM || k == WF_OPTIM_ADAMW)
+    {
+    }
+
+    /* Comparisons are written so that a NaN of the gradient reaches the parameter. */
+    __device__ W prepared(W g) const
+    {
+        g *= scale;
+        if (clip > 0)
+            g = g > clip ? clip : g < -clip ? -clip : g;
+        return g;
+    }
+
+    __device__ void apply(W *p, W gradient, W *s, W *t) const
+    {
+        W g = prepared(gradient);
+        if (kind != WF_OPTIM_ADAMW)
+            g += decay * *p;
+        if (kind == WF_OPTIM_SGD) {
+            if (first) {
+                *s = momentum * *s + g;
+                g = nesterov ? g + momentum * *s : *s;
+            }
+            *p -= lr * g;
+        } else if (kind == WF_OPTIM_RMSPROP) {
+            *s = beta2 * *s + rest2 * g * g;
+            *p -= lr * g / (sqrt(*s) + eps);
+        } else {
+            *s = beta1 * *s + rest1 * g;
+            *t = beta2 * *t + rest2 * g * g;
+            const W shrink = kind == WF_OPTIM_ADAMW ? lr * decay * *p : 0;
+            *p -= shrink + lr * (*s * bias1) / (sqrt(*t * bias2) + eps);
+        }
+    }
+};
+
+template <int V, class T>
+__device__ void update_run(const run_of_parameters<T> &r, const update_rule<wide<T>> &rule, int64_t from, int64_t to)
+{
+    for (int64_t i = from + (int64_t)threadIdx.x * V; i + V <= to; i += THREADS * V) {
+        wide<T> p[V], g[V], s[V] = {}, t[V] = {};
+        load<V>(r.p, i, p);
+        load<V>(r.g, i, g);
+        if (rule.first)
+            load<V>(r.state1, i, s);
+        if (rule.second)
+            load<V>(r.state2, i, t);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            rule.apply(&p[k], g[k], &s[k], &t[k]);
+        store<V>(p, r.p, i);
+        if (rule.first)
+            store<V>(s, r.state1, i);
+        if (rule.second)
+            store<V>(t, r.state2, i);
+    }
+}
+
+template <class T> __global__ void optim_kernel(batch_of_runs<T> batch)
+{
+    constexpr int V = pack_size<T>;
+    const update_rule<wide<T>> rule(batch.kind, *batch.hyper);
+    for (int64_t chunk = blockIdx.x; chunk < batch.chunks; chunk += gridDim.x) {
+        int low = 0, high = batch.count - 1;
+        while (low < high) {
+            const int middle = (low + high + 1) / 2;
+            if (batch.run[middle].first <= chunk)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        const run_of_parameters<T> &r = batch.run[low];
+        const int64_t from = (chunk - r.first) * CHUNK, to = from + CHUNK < r.n ? from + CHUNK : r.n;
+        const int64_t packed = r.vector ? from + (to - from) / V * V : from;
+        update_run<V>(r, rule, from, packed);
+        update_run<1>(r, rule, packed, to);
+    }
+}
+
+template <class T> static run_of_parameters<T> run_from(const wf_optim_segment &s, int64_t first)
+{
+    run_of_parameters<T> r = {};
+    r.p = static_cast<T *>(s.p);
+    r.g = static_cast<const T *>(s.g);
+    r.state1 = static_cast<T *>(s.state1);
+    r.state2 = static_cast<T *>(s.state2);
+    r.n = s.n;
+    r.first = first;
+    r.vector = aligned(s.p) && aligned(s.g) && aligned(s.state1) && aligned(s.state2);
+    return r;
+}
+
+template <class T>
+static wf_status update(wf_cuda *own, wf_optim_kind kind, const wf_optim_hyper *hyper, int64_t segments,
+                        const wf_optim_segment *segment)
+{
+    batch_of_runs<T> batch = {};
+    batch.kind = kind;
+    batch.hyper = hyper;
+    for (int64_t i = 0; i < segments; i++) {
+        if (segment[i].n > 0) {
+            batch.run[batch.count++] = run_from<T>(segment[i], batch.chunks);
+            batch.chunks += ceil_div(segment[i].n, CHUNK);
+        }
+        if (batch.count > 0 && (batch.count == SEGMENTS || i + 1 == segments)) {
+            const unsigned blocks = (unsigned)at_most(batch.chunks, (int64_t)own->processors * 8);
+            WF_TRY(launch(own, optim_kernel<T>, blocks, THREADS, batch));
+            batch.count = 0;
+            batch.chunks = 0;
+        }
+    }
+    return WF_OK;
+}
+
+wf_status wf_cuda_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
+                               int64_t segments, const wf_optim_segment *segment)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return of_float(dtype, [&](auto zero) {
+        return update<decltype(zero)>(own, kind, hyper, segments, segment);
+    });
+}
+
+static __global__ void clip_kernel(const double *sum_squares, double max_norm, wf_optim_hyper *hyper)
+{
+    const double factor = max_norm / (hyper->grad_scale * sqrt(*sum_squares));
+    hyper->grad_scale *= factor < 1 ? factor : 1;
+}
+
+wf_status wf_cuda_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return launch(own, clip_kernel, 1, 1, sum_squares, max_norm, hyper);
+}

@@ -1,0 +1,68 @@
+#include "core/cuda/map_impl.h"
+#include "core/cuda/noise_impl.h"
+
+template <class W> struct uniform_map {
+    W low, width;
+    noise_source source;
+    noise_block block;
+    __device__ void begin()
+    {
+        block.begin(source);
+    }
+    __device__ W operator()(int64_t i, const W *)
+    {
+        return low + width * ((W)noise_bits(source, &block, i) * (W)0x1p-24);
+    }
+};
+
+template <class W> struct normal_map {
+    W mean, deviation;
+    normal_noise<W> noise;
+    __device__ void begin()
+    {
+        noise.begin();
+    }
+    __device__ W operator()(int64_t i, const W *)
+    {
+        return mean + deviation * noise.at(i);
+    }
+};
+
+wf_status wf_cuda_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
+                         const wf_array *y)
+{
+    return of_float(y->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        using W = wide<T>;
+        if (dist == WF_NORMAL)
+            return map<T, 0>(ctx, {nullptr}, y, normal_map<W>{(W)a, (W)b, normals_of<W>(random, y->order)});
+        return map<T, 0>(ctx, {nullptr}, y, uniform_map<W>{(W)a, (W)(b - a), noise_of(random, y->order), {}});
+    });
+}
+
+/* Kept where word >= threshold, which is u >= rate for the 24 bits of u. */
+template <class W> struct dropout_map {
+    uint32_t threshold;
+    W scale;
+    noise_source source;
+    noise_block block;
+    __device__ void begin()
+    {
+        block.begin(source);
+    }
+    __device__ W operator()(int64_t i, const W *v)
+    {
+        return noise_bits(source, &block, i) < threshold ? 0 : v[0] * scale;
+    }
+};
+
+wf_status wf_cuda_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
+{
+    return of_float(y->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        using W = wide<T>;
+        return map<T, 1>(ctx, {x}, y,
+                         dropout_map<W>{(uint32_t)ceil(rate * 0x1p24), (W)(1 / (1 - rate)), noise_of(random, y->order),
+                                        {}});
+    });
+}

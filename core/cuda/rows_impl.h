@@ -1,0 +1,62 @@
+/* Kernels over rows of neighbouring elements: a group of 1 to 32 lanes of a warp takes a row. */
+#ifndef WF_CORE_CUDA_ROWS_IMPL_H
+#define WF_CORE_CUDA_ROWS_IMPL_H
+
+#include "core/cuda/kernel_impl.h"
+
+struct row_set {
+    int64_t rows, c;
+    int group; /* lanes of a row: a power of two */
+};
+
+inline row_set rows_of(const wf_array *a)
+{
+    int64_t n, c, pixels;
+    wf_array_ncp(a, &n, &c, &pixels);
+    int group = 1;
+    while (group < 32 && group < c)
+        group *= 2;
+    return row_set{n * pixels, c, group};
+}
+
+/* f(row, lane) for every row, by all lanes of a warp together: lanes without a row get row -1, since they too take part
+ * in the exchange of a warp. */
+template <class F> __global__ void row_kernel(row_set a, F f)
+{
+    const int lane = (int)threadIdx.x % a.group;
+    const int64_t step = threads_of_grid() / a.group;
+    f.begin();
+    for (int64_t first = (thread_of_grid() - (int)threadIdx.x % 32) / a.group; first < a.rows; first += step) {
+        const int64_t row = first + (int)threadIdx.x % 32 / a.group;
+        f.run(a, row < a.rows ? row : -1, lane);
+    }
+    f.end();
+}
+
+template <class F> wf_status row_map(wf_ctx *ctx, const row_set &a, F f)
+{
+    wf_cuda *own;
+    if (a.rows == 0 || a.c == 0)
+        return WF_OK;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return launch(own, row_kernel<F>, blocks_for(own, a.rows * a.group), THREADS, a, f);
+}
+
+template <class W> __device__ inline W group_sum(W v, int group)
+{
+    for (int m = group / 2; m > 0; m /= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, m);
+    return v;
+}
+
+/* NaN wins. */
+template <class W> __device__ inline W group_most(W v, int group)
+{
+    for (int m = group / 2; m > 0; m /= 2) {
+        const W other = __shfl_xor_sync(0xffffffffu, v, m);
+        v = other > v || other != other ? other : v;
+    }
+    return v;
+}
+
+#endif

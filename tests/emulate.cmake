@@ -1,0 +1,27 @@
+# The kernels of core/cuda without a GPU: the same sources compiled for the host against tests/emulate, which stands in
+# for the CUDA language and runtime, and put to the contract of the kernel table.
+enable_language(CXX)
+set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_C_COMPILER_LAUNCHER})
+endif()
+
+file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/core/cuda/*.cu)
+set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-Wno-unknown-pragmas")
+set(parts "")
+foreach(part device memory table nvtx no_dnn)
+  list(APPEND parts ${PROJECT_SOURCE_DIR}/core/cuda/${part}.c)
+endforeach()
+add_library(weft_emulated OBJECT ${kernels} ${parts} emulate/device.cpp emulate/runtime.cpp)
+target_include_directories(weft_emulated BEFORE PRIVATE emulate/include)
+target_link_libraries(weft_emulated PRIVATE weft_flags)
+
+foreach(part kernels norm elementwise memory)
+  set(test emulated_${part})
+  add_executable(${test} contract_${part}.c contract.c $<TARGET_OBJECTS:weft_core> $<TARGET_OBJECTS:weft_emulated>)
+  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)
+  add_test(NAME ${test} COMMAND ${test})
+  weft_test_properties(${test} 1 300)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
+endforeach()

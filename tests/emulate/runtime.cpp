@@ -1,0 +1,346 @@
+/* Memory and streams of the emulated device.
+ *
+ * Device memory is one range of addresses that nobody can read or write but work on a stream, filled with NaN when it is
+ * handed out, with a guard behind each block. Work is put in one queue and done, in its order, when somebody waits. */
+#include "tests/emulate/emulate.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PROCESSORS = 2, GUARD = 256, GUARD_BYTE = 0xcb };
+
+static const size_t room = (size_t)8 << 30;
+static char *arena;
+static size_t used;
+
+/* The size of a block lies before it. */
+struct head {
+    size_t bytes;
+    char unused[GUARD - sizeof(size_t)];
+};
+
+struct task {
+    task *next;
+    cudaStream_t stream;
+    uint64_t number;
+    cudaLaunchConfig_t config;
+    emulated_work *work; /* NULL: a copy, or a fill where `from` is NULL */
+    void *to;
+    const void *from;
+    size_t bytes;
+    int value;
+};
+
+struct CUstream_st {
+    uint64_t last; /* number of its last task */
+};
+struct CUevent_st {
+    uint64_t last; /* number of the task to wait for */
+};
+
+static task *first, **end = &first;
+static uint64_t given, done;
+
+struct pinned {
+    pinned *next;
+    char *data;
+    size_t bytes;
+};
+static pinned *host_blocks;
+
+void emulated_fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "emulated device: ");
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    abort();
+}
+
+static bool on_device(const void *p, size_t bytes)
+{
+    const char *const at = static_cast<const char *>(p);
+    return arena && at >= arena && at + bytes <= arena + used;
+}
+
+static bool page_locked(const void *p)
+{
+    const char *const at = static_cast<const char *>(p);
+    for (const pinned *b = host_blocks; b; b = b->next)
+        if (at >= b->data && at < b->data + b->bytes)
+            return true;
+    return false;
+}
+
+static void reach(bool allowed)
+{
+    if (used > 0 && mprotect(arena, (used + 4095) / 4096 * 4096, allowed ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        emulated_fail("mprotect: %s", strerror(errno));
+}
+
+static void perform(task *t)
+{
+    if (t->work)
+        emulated_run(t->config, t->work);
+    else if (t->from)
+        memcpy(t->to, t->from, t->bytes);
+    else
+        memset(t->to, t->value, t->bytes);
+    delete t->work;
+}
+
+static void finish_to(uint64_t number)
+{
+    if (done >= number)
+        return;
+    reach(true);
+    while (first && first->number <= number) {
+        task *const t = first;
+        perform(t);
+        done = t->number;
+        first = t->next;
+        end = first ? end : &first;
+        free(t);
+    }
+    reach(false);
+}
+
+static task *queue(cudaStream_t stream)
+{
+    task *const t = static_cast<task *>(calloc(1, sizeof *t));
+    if (!stream)
+        emulated_fail("work on stream 0, which waits for all others");
+    t->number = stream->last = ++given;
+    t->stream = stream;
+    *end = t;
+    end = &t->next;
+    return t;
+}
+
+cudaError_t emulated_launch(const cudaLaunchConfig_t &config, emulated_work *work)
+{
+    const dim3 b = config.blockDim, g = config.gridDim;
+    if (b.x * b.y * b.z == 0 || b.x * b.y * b.z > 1024 || g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffff ||
+        g.y > 65535 || g.z > 65535) {
+        delete work;
+        return cudaErrorInvalidValue;
+    }
+    task *const t = queue(config.stream);
+    t->config = config;
+    t->work = work;
+    return cudaSuccess;
+}
+
+/* A word that is the address of mapped memory, and not the device's, is a pointer that got here by mistake. */
+void emulated_check_argument(const void *argument, size_t bytes)
+{
+    if (bytes > 32764)
+        emulated_fail("an argument of %zu bytes", bytes);
+    for (size_t at = 0; at + 8 <= bytes; at += 8) {
+        uint64_t word;
+        memcpy(&word, static_cast<const char *>(argument) + at, 8);
+        if (word < (uint64_t)1 << 32 || word >= (uint64_t)1 << 47)
+            continue;
+        void *const p = reinterpret_cast<void *>(word), *const page = reinterpret_cast<void *>(word / 4096 * 4096);
+        if (!on_device(p, 0) && !page_locked(p) && msync(page, 1, MS_ASYNC) == 0)
+            emulated_fail("a kernel gets the address of host memory, %p", p);
+    }
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "out of memory" : error == cudaSuccess ? "no error" : "an error";
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
+{
+    memset(properties, 0, sizeof *properties);
+    snprintf(properties->name, sizeof properties->name, "emulated");
+    properties->multiProcessorCount = PROCESSORS;
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    finish_to(given);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **data, size_t bytes)
+{
+    const size_t size = (bytes + 255) / 256 * 256;
+    if (!arena) {
+        void *const p = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED)
+            return cudaErrorMemoryAllocation;
+        arena = static_cast<char *>(p);
+    }
+    if (used + sizeof(head) + size + GUARD > room)
+        return cudaErrorMemoryAllocation;
+    char *const at = arena + used;
+    used += sizeof(head) + size + GUARD;
+    reach(true);
+    reinterpret_cast<head *>(at)->bytes = bytes;
+    memset(at + sizeof(head), 0xff, bytes);
+    memset(at + sizeof(head) + bytes, GUARD_BYTE, size - bytes + GUARD);
+    reach(false);
+    *data = at + sizeof(head);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *data)
+{
+    if (!data)
+        return cudaSuccess;
+    finish_to(given);
+    reach(true);
+    const unsigned char *const at = static_cast<const unsigned char *>(data);
+    const size_t bytes = (reinterpret_cast<const head *>(at) - 1)->bytes;
+    for (size_t i = bytes; i < (bytes + 255) / 256 * 256 + GUARD; i++)
+        if (at[i] != GUARD_BYTE)
+            emulated_fail("byte %zu behind a block of %zu bytes was written", i - bytes, bytes);
+    reach(false);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
+{
+    pinned *const b = static_cast<pinned *>(malloc(sizeof *b));
+    *b = pinned{host_blocks, static_cast<char *>(malloc(bytes)), bytes};
+    host_blocks = b;
+    *data = b->data;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *data)
+{
+    finish_to(given);
+    for (pinned **at = &host_blocks; *at; at = &(*at)->next)
+        if ((*at)->data == data) {
+            pinned *const b = *at;
+            *at = b->next;
+            free(b->data);
+            free(b);
+            return cudaSuccess;
+        }
+    return data ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    const bool up = kind == cudaMemcpyHostToDevice;
+    if (!on_device(up ? to : from, bytes) || !page_locked(up ? from : to))
+        emulated_fail("a copy of %zu bytes from %p to %p that is not between the device and page-locked memory", bytes,
+                      from, to);
+    task *const t = queue(stream);
+    t->to = to;
+    t->from = from;
+    t->bytes = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream)
+{
+    task *const t = queue(stream);
+    t->to = data;
+    t->value = value;
+    t->bytes = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *, void *)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **, cudaIpcMemHandle_t, unsigned)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    *stream = static_cast<cudaStream_t>(calloc(1, sizeof **stream));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    finish_to(given);
+    free(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    finish_to(stream->last);
+    return cudaSuccess;
+}
+
+/* The queue is in order already. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    *event = static_cast<cudaEvent_t>(calloc(1, sizeof **event));
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    event->last = stream->last;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    finish_to(event->last);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return done >= event->last ? cudaSuccess : cudaErrorNotReady;
+}
