@@ -78,6 +78,7 @@ wf_status wf_call_enter(wf_comm *comm, const wf_record *record)
     comm->doing = *record;
     comm->doing.sequence = ++comm->sequence;
     comm->inside = true;
+    wf_range_push(comm->family->ctx, comm->doing.operation);
     comm->traffic.collectives++;
     if (!comm->control)
         return WF_OK;
@@ -135,6 +136,8 @@ wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status)
     wf_recorder_end(comm, operation, status != WF_OK);
     if (!comm->nested)
         wf_watch_end();
+    if (inside)
+        wf_range_pop(comm->family->ctx);
     if (status == WF_OK)
         return WF_OK;
     if (!wf_batch_cancel(&comm->batch))

@@ -142,7 +142,10 @@ static wf_status run_node(run *r, wf_node *node)
     }
     if (out->grad) {
         WF_TRY(check_saved(node));
-        WF_TRY(node->op->backward(node));
+        wf_range_push(r->tape->ctx, node->op->name);
+        const wf_status status = node->op->backward(node);
+        wf_range_pop(r->tape->ctx);
+        WF_TRY(status);
     }
     for (int i = node->n_in - 1; i >= 0; i--) /* the order that count_uses announced */
         if (node->in[i] && node->in[i]->param && wanted(r, node->in[i]))

@@ -80,6 +80,19 @@ void *wf_calloc(wf_ctx *ctx, size_t count, size_t size);
 void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes);
 char *wf_strdup(wf_ctx *ctx, const char *text);
 
+/* A range in a profiler's time line, where the device has them. */
+static inline void wf_range_push(wf_ctx *ctx, const char *name)
+{
+    if (ctx && ctx->k->range_push)
+        ctx->k->range_push(ctx, name);
+}
+
+static inline void wf_range_pop(wf_ctx *ctx)
+{
+    if (ctx && ctx->k->range_pop)
+        ctx->k->range_pop(ctx);
+}
+
 /* Frees the packed forms of a parameter. */
 void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms);
 

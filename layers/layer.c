@@ -145,9 +145,11 @@ wf_var *wf_apply(wf_layer *layer, wf_var *x)
         layer->applied = 0;
     }
     const uint64_t scope = wf_tape_enter(tape, wf_hash_u64(stream_of(layer), (uint64_t)layer->applied++));
+    wf_range_push(layer->ctx, layer->kind->name);
     if (layer->prepare)
         x = layer->prepare(layer, x);
     wf_var *y = x ? layer->kind->forward(layer, x) : NULL;
+    wf_range_pop(layer->ctx);
     wf_tape_leave(tape, scope);
     return y;
 }

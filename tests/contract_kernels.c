@@ -363,6 +363,64 @@ static void pool_fixed(void)
         }
 }
 
+typedef struct resample_case {
+    wf_resample_geom geom;
+    wf_shape x, y; /* parts of the whole */
+} resample_case;
+
+static void resample_body(run *r)
+{
+    const resample_case *const t = r->args;
+    const wf_resample_geom *const g = &t->geom;
+    char text[2][WF_SHAPE_TEXT];
+    snprintf(r->note, sizeof r->note, "%s to %s, scale %lld %lld %lld, linear %d aligned %d",
+             wf_shape_text(t->x, text[0]), wf_shape_text(t->y, text[1]), (long long)g->scale[0], (long long)g->scale[1],
+             (long long)g->scale[2], g->linear, g->align_corners);
+    const wf_array x = run_in(r, t->x, WF_CHANNELS_LAST, -1, 1), y = run_out(r, t->y, WF_CHANNELS_LAST, false);
+    const wf_array dx = run_out(r, t->x, WF_CHANNELS_LAST, false), dy = run_in(r, t->y, WF_CHANNELS_LAST, -1, 1);
+    run_call(r, r->k->resample_forward(r->ctx, g, &x, &y));
+    run_call(r, r->k->resample_backward(r->ctx, g, &dy, &dx));
+    run_result(r, &y, 1);
+    run_result(r, &dx, 4);
+}
+
+/* Outputs [out_lo, out_lo + y) of the whole, and the inputs that they read with up to one more at either end. */
+static void cut_part(test_rng *rng, resample_case *t, int d)
+{
+    wf_resample_geom *const g = &t->geom;
+    const int64_t outputs = g->in[d] * g->scale[d], lo = test_int(rng, 0, outputs - 1),
+                  hi = test_int(rng, lo + 1, outputs);
+    int64_t first = wf_resample_taps(g, d, lo).at[0], last = wf_resample_taps(g, d, hi - 1).at[1];
+    first -= first > 0 ? test_int(rng, 0, 1) : 0;
+    last += last + 1 < g->in[d] ? test_int(rng, 0, 1) : 0;
+    g->out_lo[d] = lo;
+    g->in_lo[d] = first;
+    t->y.dim[2 + d] = hi - lo;
+    t->x.dim[2 + d] = last + 1 - first;
+}
+
+static void resample(void)
+{
+    for (uint64_t i = 0; i < 120; i++) {
+        test_rng rng = {contract_seed() * 5000 + i};
+        resample_case t = {.geom = {.nd = (int)test_int(&rng, 1, 3), .linear = test_int(&rng, 0, 2) > 0}};
+        wf_resample_geom *const g = &t.geom;
+        g->align_corners = g->linear && test_int(&rng, 0, 1);
+        t.x = (wf_shape){.rank = g->nd + 2, .dim = {test_int(&rng, 0, 3), test_int(&rng, 1, 17)}};
+        if (i % 3 == 0)
+            t.x.dim[1] = 16;
+        t.y = t.x;
+        for (int d = 0; d < g->nd; d++) {
+            g->scale[d] = test_int(&rng, 1, 4);
+            g->in[d] = t.x.dim[2 + d] = test_int(&rng, 1, 6);
+            t.y.dim[2 + d] = g->in[d] * g->scale[d];
+            if (i % 2)
+                cut_part(&rng, &t, d);
+        }
+        contract_check("resample", resample_body, &t, rng.state);
+    }
+}
+
 static void bias_backward_body(run *r)
 {
     const conv_case *const t = r->args;
@@ -397,6 +455,7 @@ int main(int argc, char **argv)
                                        {"matmul", matmul},
                                        {"pool_fixed", pool_fixed},
                                        {"pool_random", pool_random},
+                                       {"resample", resample},
                                        {"bias_backward", bias_backward},
                                        {0}});
 }

@@ -1,4 +1,4 @@
-/* Upsampling: known numbers, the adjoint, and `cpu` against `ref` on poisoned outputs. */
+/* Upsampling: known numbers and gradients; contract_kernels has the slots. */
 #include "layers/layer_author.h"
 #include "layers/layers.h"
 #include "tests/test.h"
@@ -38,86 +38,6 @@ static void known_numbers(void)
                 (const double[]){1, 1.4, 1.8, 2.4, 3.2, 4}, 6);
     expect_line(ctx, (wf_upsample_opts){.mode = WF_UPSAMPLE_LINEAR, .scale = 1}, (const double[]){1, 2, 4}, 3);
     WF_EXPECT_OK(wf_ctx_free(ctx));
-}
-
-/* Both directions on the device of the context, of f32 arrays in host memory. */
-static void resample(wf_ctx *ctx, const wf_resample_geom *g, wf_shape x, const float *in, float *dx, wf_shape y,
-                     const float *dy, float *out)
-{
-    const wf_shape shape[4] = {x, y, y, x};
-    const float *const from[4] = {in, out, dy, dx};
-    wf_array a[4];
-    for (int i = 0; i < 4; i++) {
-        const size_t bytes = (size_t)wf_shape_count(shape[i]) * sizeof(float);
-        a[i] = (wf_array){.dtype = WF_F32, .order = WF_CHANNELS_LAST, .shape = shape[i]};
-        WF_EXPECT_OK(wf_pool_take(ctx, bytes, &a[i].data));
-        WF_EXPECT_OK(ctx->k->to_device(ctx, a[i].data, from[i], bytes));
-    }
-    WF_EXPECT_OK(ctx->k->resample_forward(ctx, g, &a[0], &a[1]));
-    WF_EXPECT_OK(ctx->k->resample_backward(ctx, g, &a[2], &a[3]));
-    WF_EXPECT_OK(ctx->k->to_host(ctx, out, a[1].data, (size_t)wf_shape_count(y) * sizeof *out));
-    WF_EXPECT_OK(ctx->k->to_host(ctx, dx, a[3].data, (size_t)wf_shape_count(x) * sizeof *dx));
-    for (int i = 0; i < 4; i++)
-        wf_pool_give(ctx, a[i].data, 0);
-}
-
-static double product(int64_t n, const float *a, const float *b)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-static double distance(int64_t n, const float *a, const float *b)
-{
-    double most = 0;
-    for (int64_t i = 0; i < n; i++)
-        most = fabs((double)a[i] - (double)b[i]) <= most ? most : fabs((double)a[i] - (double)b[i]);
-    for (int64_t i = 0; i < n; i++)
-        most = isnan(a[i]) || isnan(b[i]) ? INFINITY : most;
-    return most;
-}
-
-static void slots(wf_ctx *ctx, wf_ctx *ref, const wf_resample_geom *g, wf_shape x, wf_shape y, test_rng *rng)
-{
-    const int64_t n_x = wf_shape_count(x), n_y = wf_shape_count(y);
-    float *const memory = malloc((size_t)(3 * (n_x + n_y) + 1) * sizeof *memory);
-    float *in = memory, *dx = in + n_x, *dx_ref = dx + n_x, *out = dx_ref + n_x, *out_ref = out + n_y,
-          *dy = out_ref + n_y;
-    for (int64_t i = 0; i < 3 * (n_x + n_y); i++)
-        memory[i] = NAN;
-    for (int64_t i = 0; i < n_x; i++)
-        in[i] = (float)test_uniform(rng, -1, 1);
-    for (int64_t i = 0; i < n_y; i++)
-        dy[i] = (float)test_uniform(rng, -1, 1);
-    resample(ctx, g, x, in, dx, y, dy, out);
-    resample(ref, g, x, in, dx_ref, y, dy, out_ref);
-    WF_EXPECT(distance(n_y, out, out_ref) < 1e-5, "forward is off by %g", distance(n_y, out, out_ref));
-    WF_EXPECT(distance(n_x, dx, dx_ref) < 1e-4, "backward is off by %g", distance(n_x, dx, dx_ref));
-    const double left = product(n_y, out, dy), right = product(n_x, in, dx);
-    WF_EXPECT(fabs(left - right) < 1e-3, "<F x, y> is %g, <x, F* y> %g", left, right);
-    free(memory);
-}
-
-static void cpu_and_ref(void)
-{
-    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("cpu")});
-    wf_ctx *ref = wf_ctx_new((wf_ctx_opts){.device = "ref"});
-    test_rng rng = {.state = 3};
-    for (int i = 0; i < 200; i++) {
-        wf_resample_geom g = {.nd = (int)test_int(&rng, 1, 3), .linear = test_int(&rng, 0, 1)};
-        g.align_corners = g.linear && test_int(&rng, 0, 1);
-        wf_shape x = {.rank = g.nd + 2, .dim = {test_int(&rng, 0, 3), test_int(&rng, 1, 17)}}, y = x;
-        for (int d = 0; d < g.nd; d++) {
-            g.scale[d] = test_int(&rng, 1, 4);
-            g.in[d] = x.dim[2 + d] = test_int(&rng, 1, 6);
-            y.dim[2 + d] = x.dim[2 + d] * g.scale[d];
-        }
-        slots(ctx, ref, &g, x, y, &rng);
-    }
-    WF_EXPECT_OK(wf_ctx_free(ctx));
-    WF_EXPECT_OK(wf_ctx_free(ref));
 }
 
 /* A linear function: any step gives the derivative. */
@@ -169,10 +89,6 @@ static void errors(void)
 
 int main(int argc, char **argv)
 {
-    return test_main(argc, argv,
-                     (test_case[]){{"known_numbers", known_numbers},
-                                   {"cpu_and_ref", cpu_and_ref},
-                                   {"gradients", gradients},
-                                   {"errors", errors},
-                                   {0}});
+    return test_main(
+        argc, argv, (test_case[]){{"known_numbers", known_numbers}, {"gradients", gradients}, {"errors", errors}, {0}});
 }
