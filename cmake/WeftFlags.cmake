@@ -4,7 +4,7 @@ target_include_directories(weft_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(weft_flags INTERFACE _GNU_SOURCE)
 set(both -Wall -Wextra -Werror -Wshadow -Wno-unused-parameter -fno-math-errno -fvisibility=default)
 set(of_c ${both} -Wpedantic -Wstrict-prototypes -Wmissing-prototypes)
-set(of_cxx ${both} -fno-exceptions -fno-rtti)
+set(of_cxx ${both} -fno-exceptions -fno-rtti -fno-threadsafe-statics)
 list(JOIN of_cxx "," of_cuda)
 target_compile_options(weft_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${of_c}>" "$<$<COMPILE_LANGUAGE:CXX>:${of_cxx}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=${of_cuda}>")
