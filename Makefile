@@ -22,7 +22,7 @@ demo: configure
 	mpirun -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
 
 test: build
-	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE large
+	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE 'large|long'
 
 bench: configure
 	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap

@@ -19,7 +19,9 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weft-config.cmake ${CMAKE_CURRENT_BINA
 
 if(WEFT_HAS_CUDA)
   get_target_property(cuda weft_cuda INTERFACE_LINK_LIBRARIES)
-  set(cuda ${cuda} -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR})
+  get_target_property(nccl weft_nccl INTERFACE_LINK_LIBRARIES)
+  list(APPEND cuda ${nccl} -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR})
+  list(FILTER cuda EXCLUDE REGEX NOTFOUND)
 endif()
 set(WEFT_PC_LIBRARIES ${MPI_C_LIBRARIES} ${DNNL_LIBRARY} ${cuda} ${ZLIB_LIBRARIES} ${STB_LIBRARY} ${STB_LIBRARY} ${OpenMP_C_FLAGS} -pthread -lm)
 list(JOIN WEFT_PC_LIBRARIES " " WEFT_PC_LIBRARIES)

@@ -46,7 +46,7 @@ endforeach()
 foreach(name equiv_channel equiv_spatial)
   weft_guard(${name} RANKS 1 2 4 ARGS f32)
 endforeach()
-foreach(name comm_reducers communication channel_training optim_multi_node evaluator models spatial_unet spatial_chain
+foreach(name comm_reducers communication channel_training optim_multi_node evaluator spatial_unet spatial_chain
     datasets_scatter datasets_shared)
   weft_guard(${name} RANKS 2)
 endforeach()
@@ -62,6 +62,18 @@ foreach(ranks 1 2 4)
 endforeach()
 weft_guard(contract_comm RANKS 2)
 weft_guard(reducers RANKS 2)
+weft_guard(contract_kernels RANKS 1)
+weft_guard(models RANKS 2 ARGS sgd_f64)
+
+# Their kind is in the short suite already.
+set(long guard_models_2 guard_contract_kernels_1 guard_contract_elementwise_1 guard_contract_norm_1)
+foreach(ranks 1 2 4)
+  foreach(name equiv_data equiv_spatial equiv_sync_norm equiv_channel)
+    list(APPEND long nccl_order_${name}_${ranks})
+  endforeach()
+endforeach()
+list(REMOVE_ITEM long nccl_order_equiv_data_2 nccl_order_equiv_spatial_2)
+set_tests_properties(${long} PROPERTIES LABELS long)
 
 # Short runs of examples.
 if(WEFT_EXAMPLES)

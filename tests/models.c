@@ -228,7 +228,8 @@ static void set_alike(wf_layer *to, const wf_layer *from)
 static wf_comm *open_world(void)
 {
     wf_comm *comm = wf_comm_open_with(
-        NULL, NULL, "flat", (wf_ctx_opts){.device = test_device(now->device), .dtype = now->dtype, .threads = 1, .seed = 5});
+        NULL, NULL, "flat",
+        (wf_ctx_opts){.device = test_device(now->device), .dtype = now->dtype, .threads = 1, .seed = 5});
     WF_EXPECT(comm, "no communicator: %s", wf_error_message());
     return comm;
 }

@@ -32,7 +32,8 @@ static void samples(int of_rank, int64_t lo, int64_t n, double *x, int64_t *labe
 static bool fixture_open(fixture *f, const char *name)
 {
     const wf_sgd_opts sgd = {.lr = 0.3, .momentum = 0.9};
-    *f = (fixture){.comm = comm_open_named(name, (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1})};
+    *f = (fixture){
+        .comm = comm_open_named(name, (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1})};
     if (!f->comm)
         return false;
     f->ctx = wf_comm_ctx(f->comm);

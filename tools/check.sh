@@ -46,15 +46,21 @@ static() {
     ctest --test-dir "$build" --output-on-failure -L static
 }
 
+# What `make test` leaves out because it takes minutes.
+long() {
+    ctest --test-dir "$build" --output-on-failure --parallel "$jobs" -L long
+}
+
 # The suite once more: tests of one process, and the others on two ranks but for a long one.
 sanitizers() {
     cmake --preset asan -B "$build-asan" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
         cmake --build "$build-asan" --parallel "$jobs" &&
-        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE 'static|large' -E '_[13-9]$|example_vgg'
+        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE 'static|large|long' -E '_[13-9]$|example_vgg'
 }
 
 check "static rules" static
 check "clang-format" format
+check "long tests" long
 check "clang, warnings as errors" clang_build
 check "clang-tidy on the library" tidy
 check "address and undefined-behaviour sanitizers" sanitizers

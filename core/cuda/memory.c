@@ -15,6 +15,9 @@ wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
 
 void wf_cuda_release(wf_ctx *ctx, void *data, size_t bytes)
 {
+    const wf_cuda *own = ctx->device_own; /* NULL once it was shut down: the pool comes last */
+    if (own)
+        cudaSetDevice(own->ordinal);
     cudaFree(data);
 }
 
@@ -136,6 +139,9 @@ wf_status wf_cuda_map(wf_ctx *ctx, const wf_share *share, void **data)
 
 void wf_cuda_unmap(wf_ctx *ctx, void *data)
 {
+    const wf_cuda *own = ctx->device_own;
+    if (own)
+        cudaSetDevice(own->ordinal);
     if (data)
         cudaIpcCloseMemHandle(data);
 }
