@@ -2,6 +2,7 @@
 
     bench_torch.py --batch 64 --channels 128 --threads 2                   one process
     bench_torch.py --batch 32 --channels 128 --threads 1 --processes 2     DistributedDataParallel over gloo
+    bench_torch.py --device cuda --autocast ...                            on a GPU, products in bf16 (without: in tf32)
     bench_torch.py ... --pick                                              prints the fastest --variant instead
 
 Variants: eager (NCHW, which oneDNN reorders to its blocked layouts), channels_last, and either of them under
@@ -45,7 +46,7 @@ def noisy(h):
     if h.is_contiguous():
         return h + 0.2 * torch.randn_like(h)
     n, c, height, width = h.shape
-    return h + 0.2 * torch.randn(n, height, width, c).permute(0, 3, 1, 2)
+    return h + 0.2 * torch.randn(n, height, width, c, device=h.device).permute(0, 3, 1, 2)
 
 
 class Discriminator(nn.Module):
@@ -82,13 +83,16 @@ class Trainer:
         self.latent = args.latent
         last = variant.endswith("channels_last")
         compiled = variant.startswith("compile")
-        if compiled:  # the compiler's own normal numbers are scalar code on a CPU
+        self.device, self.autocast = args.device, args.autocast
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+        if compiled and args.device == "cpu":  # the compiler's own normal numbers are scalar code on a CPU
             torch._inductor.config.fallback_random = True
         self.layout = torch.channels_last if last else torch.contiguous_format
         gen, dis = Generator(args.channels, args.latent), Discriminator(args.channels)
         initialise(gen)
         initialise(dis)
-        gen, dis = gen.to(memory_format=self.layout), dis.to(memory_format=self.layout)
+        gen, dis = (m.to(self.device, memory_format=self.layout) for m in (gen, dis))
         self.dis_params = [p for p in dis.parameters() if p.requires_grad]
         adam = dict(lr=2e-4, betas=(0.5, 0.999), weight_decay=1e-4, fused=True)
         self.opt_gen = torch.optim.Adam(gen.parameters(), **adam)
@@ -98,28 +102,40 @@ class Trainer:
             ddp = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
             gen, dis = nn.parallel.DistributedDataParallel(gen, **ddp), nn.parallel.DistributedDataParallel(dis, **ddp)
         self.gen, self.dis = (torch.compile(gen), torch.compile(dis)) if compiled else (gen, dis)
-        self.real = torch.rand(args.batch, 3, 32, 32).contiguous(memory_format=self.layout)
+        self.real = torch.rand(args.batch, 3, 32, 32, device=self.device).contiguous(memory_format=self.layout)
+
+    def narrow(self):
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.autocast)
 
     def step(self):
-        fake = self.gen(torch.rand(self.real.shape[0], self.latent) * 2 - 1)
         self.opt_dis.zero_grad(set_to_none=True)
-        loss = F.softplus(-self.dis(self.real)).mean() + F.softplus(self.dis(fake.detach())).mean()
+        with self.narrow():
+            fake = self.gen(torch.rand(self.real.shape[0], self.latent, device=self.device) * 2 - 1)
+            loss = F.softplus(-self.dis(self.real)).mean() + F.softplus(self.dis(fake.detach())).mean()
         loss.backward()
         self.opt_dis.step()
         for p in self.dis_params:
             p.requires_grad_(False)
         self.opt_gen.zero_grad(set_to_none=True)
-        F.softplus(-self.dis_plain(fake)).mean().backward()
+        with self.narrow():
+            loss = F.softplus(-self.dis_plain(fake)).mean()
+        loss.backward()
         self.opt_gen.step()
         for p in self.dis_params:
             p.requires_grad_(True)
 
+    def wait(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
     def seconds_per_step(self, iterations, warmup):
         for _ in range(warmup):
             self.step()
+        self.wait()
         start = time.perf_counter()
         for _ in range(iterations):
             self.step()
+        self.wait()
         return (time.perf_counter() - start) / iterations
 
 
@@ -168,6 +184,8 @@ def main():
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--port", type=int, default=29511)
     parser.add_argument("--variant", choices=VARIANTS, default="channels_last")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--autocast", action="store_true", help="products in bf16")
     parser.add_argument("--pick", action="store_true")
     args = parser.parse_args()
     if args.pick:
