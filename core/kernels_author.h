@@ -158,10 +158,10 @@ typedef struct wf_kernels {
     wf_status (*device_identity)(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
 
     /* Streams and events. Work on one stream is done in order. All slots of the table work on the stream in use, at the
-     * beginning the context's own, which NULL names; they may return before the work is done. to_host returns when it is,
-     * with all that came before on the stream in use; to_device when the host memory may be used again, which work that
-     * is put on the stream later need not know. Work on other streams waits for nothing but events. Where device memory
-     * is host memory, work is done when its call returns. Freeing NULL is fine. */
+     * beginning the context's own, which NULL names; they may return before the work is done. to_host returns when it
+     * is, with all that came before on the stream in use; to_device when the host memory may be used again, which work
+     * that is put on the stream later need not know. Work on other streams waits for nothing but events. Where device
+     * memory is host memory, work is done when its call returns. Freeing NULL is fine. */
     wf_status (*stream_new)(wf_ctx *ctx, wf_stream **stream);
     void (*stream_free)(wf_ctx *ctx, wf_stream *stream);
     wf_status (*stream_use)(wf_ctx *ctx, wf_stream *stream);

@@ -1,7 +1,8 @@
 /* The inside of the `cuda` filling: its state in a context, errors with the call and the device, and its slots.
  *
  * Everything is put on the stream in use and returns before it is done, but to_host. A slot allocates nothing after
- * the first calls of its kind, waits for nothing and reads no value back, so that a step can be captured in a CUDA graph.
+ * the first calls of its kind, waits for nothing and reads no value back, so that a step can be captured in a CUDA
+ * graph.
  */
 #ifndef WF_CORE_CUDA_CUDA_IMPL_H
 #define WF_CORE_CUDA_CUDA_IMPL_H
