@@ -144,7 +144,7 @@ static wf_status add_squares(wf_optim *optim, int64_t lo, int64_t hi, const wf_a
     part.data = (char *)part.data + (size_t)lo * wf_dtype_size(part.dtype);
     part.shape = WF_SHAPE(hi - lo);
     WF_TRY(k->sum_squares(optim->ctx, &part, out, false));
-    WF_TRY(k->to_host(optim->ctx, &here, out->data, sizeof here));
+    WF_TRY(wf_ctx_read(optim->ctx, &here, out->data, sizeof here));
     *sum += here;
     return WF_OK;
 }
