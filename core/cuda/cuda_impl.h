@@ -112,6 +112,16 @@ wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, co
 wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
                          const wf_array *bias, const wf_array *c, bool accumulate);
 wf_status wf_cuda_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
+/* y = epilogue(y + bias), each of which may be NULL; and convolutions by their definition, of arrays that are not
+ * empty.
+ */
+wf_status wf_cuda_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
+wf_status wf_cuda_direct_forward(wf_cuda *own, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                                 const wf_array *y);
+wf_status wf_cuda_direct_data(wf_cuda *own, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                              const wf_array *dx);
+wf_status wf_cuda_direct_filter(wf_cuda *own, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
+                                const wf_array *dw, bool accumulate);
 
 wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
                                const wf_array *index);

@@ -36,6 +36,9 @@ typedef struct cudaIpcMemHandle_t {
     char reserved[64];
 } cudaIpcMemHandle_t;
 
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0 };
+
+#define cudaEventDefault               0
 #define cudaStreamNonBlocking          1
 #define cudaEventDisableTiming         2
 #define cudaHostAllocDefault           0
@@ -69,6 +72,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);
 
 #ifdef __cplusplus
 }

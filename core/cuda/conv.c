@@ -1,0 +1,316 @@
+/* Convolution in three directions. cuDNN is asked first for the convolution as it stands, then with the padding made by
+ * hand around a copy of x; what it does not take at all is computed by its definition. */
+#include "core/cuda/dnn_impl.h"
+
+#include "core/log.h"
+
+#include <string.h>
+
+static bool empty(const wf_array *a)
+{
+    return wf_array_count(a) == 0;
+}
+
+/* Pads at the end that give the same output, since the last stride may leave some of the input over: equal to those at
+ * the start where that is possible (few engines take others), and without cropping. */
+static wf_conv_geom settled(const wf_conv_geom *geom, const wf_array *x, const wf_array *y)
+{
+    wf_conv_geom g = *geom;
+    for (int d = 0; d < g.nd; d++) {
+        const int64_t length = x->shape.dim[2 + d] + g.pad_lo[d], reach = g.dilation[d] * (g.kernel[d] - 1) + 1;
+        const int64_t least = (y->shape.dim[2 + d] - 1) * g.stride[d] + reach - length, most = least + g.stride[d] - 1;
+        if (g.pad_lo[d] >= least && g.pad_lo[d] <= most)
+            g.pad_hi[d] = g.pad_lo[d];
+        else if (least <= 0 && most >= 0)
+            g.pad_hi[d] = 0;
+    }
+    return g;
+}
+
+/* Neither a crop nor a window wholly in the padding, where engines differ in what they take. */
+static bool plain(const wf_conv_geom *g)
+{
+    for (int d = 0; d < g->nd; d++) {
+        const int64_t most = g->dilation[d] * (g->kernel[d] - 1);
+        if (g->pad_lo[d] < 0 || g->pad_hi[d] < 0 || g->pad_lo[d] > most || g->pad_hi[d] > most)
+            return false;
+    }
+    return true;
+}
+
+/* One dimension is put before cuDNN as two, of which the first has length 1. */
+static cuda_conv_key key_of(cuda_direction direction, const wf_conv_geom *g, const wf_array *const array[CUDA_ROLES])
+{
+    const wf_array *const x = array[CUDA_X], *const y = array[CUDA_Y];
+    const int shift = g->nd == 1;
+    cuda_conv_key key;
+    memset(&key, 0, sizeof key);
+    key.direction = (int32_t)direction;
+    key.dtype = (int32_t)x->dtype;
+    key.nd = g->nd + shift;
+    key.n = x->shape.dim[0];
+    key.c = x->shape.dim[1];
+    key.f = y->shape.dim[1];
+    key.groups = g->groups;
+    for (int i = 0; i < key.nd; i++) {
+        const int d = i - shift;
+        key.in[i] = d < 0 ? 1 : x->shape.dim[2 + d];
+        key.out[i] = d < 0 ? 1 : y->shape.dim[2 + d];
+        key.kernel[i] = d < 0 ? 1 : g->kernel[d];
+        key.stride[i] = d < 0 ? 1 : g->stride[d];
+        key.dilation[i] = d < 0 ? 1 : g->dilation[d];
+        key.lo[i] = d < 0 ? 0 : g->pad_lo[d];
+        key.hi[i] = d < 0 ? 0 : g->pad_hi[d];
+    }
+    for (int r = 0; r < CUDA_ROLES; r++)
+        key.align[r] = array[r] ? wf_cuda_alignment(array[r]->data) : 0;
+    return key;
+}
+
+/* A convolution of the table on its way to cuDNN. */
+typedef struct call {
+    wf_cuda *own;
+    cuda_direction direction;
+    wf_conv_geom geom;
+    const wf_array *array[CUDA_ROLES];
+    const wf_epilogue *fused; /* NULL: none */
+    bool added;               /* the result is added to what is there */
+} call;
+
+/* A copy of x with its padding, or without what is cropped, and the part that both have. */
+typedef struct frame {
+    wf_array padded;
+    wf_strided outer, inner; /* the part, in the copy (its data is set when there is a copy) and in x */
+    int64_t offset;          /* of the part in the copy, in bytes */
+    bool covers, fills;      /* the part is all of x; all of the copy */
+    size_t bytes;
+} frame;
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t bytes_of(const wf_array *a)
+{
+    return (size_t)wf_array_count(a) * wf_dtype_size(a->dtype);
+}
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+static frame frame_of(const wf_conv_geom *g, const wf_array *x)
+{
+    frame f = {.padded = *x, .inner = wf_array_strided(x), .covers = true, .fills = true};
+    const int64_t size = (int64_t)wf_dtype_size(x->dtype);
+    int64_t skip = 0;
+    f.padded.data = NULL;
+    f.padded.forms = NULL;
+    for (int d = 0; d < g->nd; d++)
+        f.padded.shape.dim[2 + d] = larger(0, x->shape.dim[2 + d] + g->pad_lo[d] + g->pad_hi[d]);
+    f.outer = wf_array_strided(&f.padded);
+    f.bytes = bytes_of(&f.padded);
+    for (int d = 0; d < g->nd; d++) {
+        const int64_t length = x->shape.dim[2 + d], lo = larger(0, -g->pad_lo[d]);
+        const int64_t shared = larger(0, length - lo - larger(0, -g->pad_hi[d]));
+        f.inner.dim[2 + d] = f.outer.dim[2 + d] = shared;
+        skip += lo * f.inner.stride[2 + d];
+        f.offset += (lo + g->pad_lo[d]) * f.outer.stride[2 + d] * size;
+        f.covers = f.covers && shared == length;
+        f.fills = f.fills && shared == f.padded.shape.dim[2 + d];
+    }
+    if (f.inner.data)
+        f.inner.data = (char *)f.inner.data + skip * size;
+    return f;
+}
+
+static wf_status into_frame(wf_ctx *ctx, const frame *f)
+{
+    if (!f->fills)
+        WF_TRY(wf_cuda_fill(ctx, &f->padded, 0));
+    return wf_cuda_copy(ctx, &f->inner, &f->outer, false);
+}
+
+static wf_status out_of_frame(wf_ctx *ctx, const frame *f, const wf_array *x)
+{
+    if (!f->covers)
+        WF_TRY(wf_cuda_fill(ctx, x, 0));
+    return wf_cuda_copy(ctx, &f->outer, &f->inner, false);
+}
+
+static cuda_conv_key call_key(const call *c, const wf_conv_geom *geom, const wf_array *x)
+{
+    const wf_array *const array[CUDA_ROLES] = {x, c->array[CUDA_W], c->array[CUDA_Y], c->array[CUDA_B]};
+    cuda_conv_key key = key_of(c->direction, geom, array);
+    if (c->fused) {
+        key.act = (int32_t)c->fused->act;
+        key.slope = c->fused->act == WF_ACT_LEAKY_RELU ? (float)c->fused->slope : 0.0F;
+    }
+    if (c->added)
+        key.align[CUDA_W] = 16;
+    return key;
+}
+
+/* The plan on the arrays of the call. The workspace holds the frame, the result that is to be added, and what the
+ * engine wants. */
+static wf_status run_plan(const call *c, cuda_conv_plan *plan, frame *f, bool *done)
+{
+    wf_ctx *const ctx = c->own->ctx;
+    const wf_array *const w = c->array[CUDA_W];
+    wf_array fresh = *w;
+    void *data[CUDA_ROLES], *space = NULL;
+    const size_t framed = f ? rounded(f->bytes) : 0, added = c->added ? rounded(bytes_of(w)) : 0;
+    WF_TRY(wf_cuda_workspace(c->own, framed + added + plan->workspace, &space));
+    char *const at = space;
+    for (int r = 0; r < CUDA_ROLES; r++)
+        data[r] = c->array[r] ? c->array[r]->data : NULL;
+    if (c->added)
+        fresh.data = data[CUDA_W] = at + framed;
+    if (f) {
+        f->padded.data = data[CUDA_X] = space;
+        f->outer.data = at + f->offset;
+        if (c->direction != CUDA_BACKWARD_DATA)
+            WF_TRY(into_frame(ctx, f));
+    }
+    WF_TRY(wf_cuda_plan_run(c->own, plan, data, plan->workspace > 0 ? at + framed + added : NULL, done));
+    if (*done && f && c->direction == CUDA_BACKWARD_DATA)
+        return out_of_frame(ctx, f, c->array[CUDA_X]);
+    return *done && c->added ? wf_cuda_binary(ctx, WF_BINARY_LINEAR, 1, &fresh, 0, NULL, w, true) : WF_OK;
+}
+
+/* *done is false where no engine takes it. */
+static wf_status run_key(const call *c, const cuda_conv_key *key, frame *f, bool *done)
+{
+    *done = false;
+    while (!*done) {
+        cuda_conv_plan *plan = NULL;
+        WF_TRY(wf_cuda_plan_find(c->own, key, &plan));
+        if (!plan)
+            return WF_OK;
+        WF_TRY(run_plan(c, plan, f, done));
+    }
+    return WF_OK;
+}
+
+static wf_status as_it_stands(const call *c, bool *done)
+{
+    *done = false;
+    if (!plain(&c->geom))
+        return WF_OK;
+    const cuda_conv_key key = call_key(c, &c->geom, c->array[CUDA_X]);
+    return run_key(c, &key, NULL, done);
+}
+
+static wf_status in_a_frame(const call *c, bool *done)
+{
+    frame f = frame_of(&c->geom, c->array[CUDA_X]);
+    wf_conv_geom bare = c->geom;
+    *done = false;
+    if (f.bytes == 0)
+        return WF_OK;
+    for (int d = 0; d < bare.nd; d++)
+        bare.pad_lo[d] = bare.pad_hi[d] = 0;
+    const cuda_conv_key key = call_key(c, &bare, &f.padded);
+    return run_key(c, &key, &f, done);
+}
+
+static void tell(const call *c)
+{
+    char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT];
+    if (c->own->dnn->told)
+        return;
+    c->own->dnn->told = true;
+    wf_log(WF_LOG_WARN, "cuDNN has no engine for %s of %s with filter %s: such convolutions are computed slowly",
+           wf_dtype_name(c->array[CUDA_X]->dtype), wf_shape_text(c->array[CUDA_X]->shape, x),
+           wf_shape_text(c->array[CUDA_W]->shape, w));
+}
+
+static wf_status by_definition(const call *c)
+{
+    const wf_array *const x = c->array[CUDA_X], *const w = c->array[CUDA_W], *const y = c->array[CUDA_Y];
+    if (c->direction == CUDA_FORWARD)
+        return wf_cuda_direct_forward(c->own, &c->geom, x, w, y);
+    if (c->direction == CUDA_BACKWARD_DATA)
+        return wf_cuda_direct_data(c->own, &c->geom, y, w, x);
+    return wf_cuda_direct_filter(c->own, &c->geom, x, y, w, c->added);
+}
+
+static wf_status run(const call *c)
+{
+    bool done = false;
+    if (c->array[CUDA_X]->dtype != WF_F64) {
+        WF_TRY(as_it_stands(c, &done));
+        if (!done)
+            WF_TRY(in_a_frame(c, &done));
+        if (!done)
+            tell(c);
+    }
+    return done ? WF_OK : by_definition(c);
+}
+
+static wf_status run_fused(const call *plain_call, const wf_array *bias, const wf_epilogue *epilogue, bool *done)
+{
+    call c = *plain_call;
+    c.array[CUDA_B] = bias;
+    c.fused = epilogue;
+    *done = false;
+    return c.array[CUDA_X]->dtype == WF_F64 ? WF_OK : as_it_stands(&c, done);
+}
+
+/* The two directions that give activations, of which `to` is what is computed. */
+static wf_status activations(call *c, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *to)
+{
+    wf_ctx *const ctx = c->own->ctx;
+    const bool noisy = epilogue && epilogue->noise != 0, active = epilogue && epilogue->act != WF_ACT_NONE;
+    const wf_array *const added = bias && !empty(bias) ? bias : NULL;
+    const bool follows = added || active || noisy,
+               any = !empty(c->array[CUDA_W]) && !empty(c->array[CUDA_X]) && !empty(c->array[CUDA_Y]);
+    bool done = false;
+    if (!any)
+        WF_TRY(wf_cuda_fill(ctx, to, 0));
+    if (any && follows && !noisy)
+        WF_TRY(run_fused(c, added, active ? epilogue : NULL, &done));
+    if (any && !done)
+        WF_TRY(run(c));
+    return done || !follows ? WF_OK : wf_cuda_bias_epilogue(ctx, added, epilogue, to);
+}
+
+static wf_status call_of(wf_ctx *ctx, cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
+                         const wf_array *w, const wf_array *y, call *c)
+{
+    *c = (call){.direction = direction, .geom = settled(geom, x, y), .array = {x, w, y, NULL}};
+    WF_CHECK(wf_dtype_is_float(x->dtype), WF_ERR_UNSUPPORTED, "device \"cuda\" convolves float types, not %s",
+             wf_dtype_name(x->dtype));
+    return wf_cuda_here(ctx, &c->own);
+}
+
+wf_status wf_cuda_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
+                               const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+{
+    call c;
+    WF_TRY(call_of(ctx, CUDA_FORWARD, geom, x, w, y, &c));
+    return empty(y) ? WF_OK : activations(&c, bias, epilogue, y);
+}
+
+wf_status wf_cuda_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                                     const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+{
+    call c;
+    WF_TRY(call_of(ctx, CUDA_BACKWARD_DATA, geom, dx, w, dy, &c));
+    return empty(dx) ? WF_OK : activations(&c, bias, epilogue, dx);
+}
+
+wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
+                                       const wf_array *dw, const wf_array *dbias, bool accumulate)
+{
+    call c;
+    WF_TRY(call_of(ctx, CUDA_BACKWARD_FILTER, geom, x, dw, dy, &c));
+    c.added = accumulate;
+    if (!empty(dw) && !empty(x) && !empty(dy))
+        WF_TRY(run(&c));
+    else if (!empty(dw) && !accumulate)
+        WF_TRY(wf_cuda_fill(ctx, dw, 0));
+    return dbias && !empty(dbias) ? wf_cuda_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
+}

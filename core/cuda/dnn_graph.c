@@ -1,0 +1,364 @@
+/* From a convolution to a plan of cuDNN's graph API: tensors, operations, graph, engine, plan. */
+#include "core/cuda/dnn_impl.h"
+
+#include "core/config_author.h"
+#include "core/log.h"
+
+#include <string.h>
+
+/* What is being built. After the first call that fails the others do nothing. */
+typedef struct build {
+    cudnnHandle_t handle;
+    cuda_items *items;
+    cudnnStatus_t status;
+} build;
+
+typedef cudnnBackendDescriptor_t descriptor;
+
+static descriptor make(build *b, cudnnBackendDescriptorType_t type)
+{
+    descriptor d = NULL;
+    if (b->status == CUDNN_STATUS_SUCCESS && b->items->count == CUDA_ITEMS)
+        b->status = CUDNN_STATUS_INTERNAL_ERROR;
+    if (b->status == CUDNN_STATUS_SUCCESS)
+        b->status = cudnnBackendCreateDescriptor(type, &d);
+    if (b->status == CUDNN_STATUS_SUCCESS)
+        b->items->item[b->items->count++] = d;
+    return d;
+}
+
+static void set(build *b, descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *value)
+{
+    if (b->status == CUDNN_STATUS_SUCCESS)
+        b->status = cudnnBackendSetAttribute(d, name, type, count, value);
+}
+
+static void set_descriptor(build *b, descriptor d, cudnnBackendAttributeName_t name, descriptor value)
+{
+    set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+static void finish(build *b, descriptor d)
+{
+    if (b->status == CUDNN_STATUS_SUCCESS)
+        b->status = cudnnBackendFinalize(d);
+}
+
+static void free_items(cuda_items *items)
+{
+    while (items->count > 0)
+        cudnnBackendDestroyDescriptor(items->item[--items->count]);
+}
+
+static cudnnDataType_t type_of(int32_t dtype)
+{
+    return dtype == WF_F32 ? CUDNN_DATA_FLOAT : dtype == WF_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+}
+
+/* Dense, channels-last. */
+static descriptor tensor(build *b, int64_t uid, cudnnDataType_t type, int32_t align, int rank, const int64_t *dim,
+                         bool inner)
+{
+    int64_t stride[2 + WF_MAX_SPATIAL], step = dim[1];
+    const int64_t alignment = align;
+    const descriptor d = make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    for (int i = rank - 1; i >= 2; i--) {
+        stride[i] = step;
+        step *= dim[i];
+    }
+    stride[0] = step;
+    stride[1] = 1;
+    set(b, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(b, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
+    set(b, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
+    set(b, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
+    set(b, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    if (inner)
+        set(b, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inner);
+    finish(b, d);
+    return d;
+}
+
+static void dims_of(const cuda_conv_key *key, cuda_role role, int64_t dim[2 + WF_MAX_SPATIAL])
+{
+    const int64_t *const length = role == CUDA_X ? key->in : role == CUDA_W ? key->kernel : key->out;
+    dim[0] = role == CUDA_W ? key->f : key->n;
+    dim[1] = role == CUDA_X ? key->c : role == CUDA_W ? key->c / key->groups : key->f;
+    memcpy(dim + 2, length, (size_t)key->nd * sizeof *dim);
+}
+
+static descriptor geometry(build *b, const cuda_conv_key *key)
+{
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t nd = key->nd;
+    const descriptor d = make(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set(b, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(b, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set(b, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &nd);
+    set(b, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, nd, key->dilation);
+    set(b, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, nd, key->stride);
+    set(b, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, nd, key->lo);
+    set(b, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, nd, key->hi);
+    finish(b, d);
+    return d;
+}
+
+/* The names that each direction has for the same things. */
+static const struct names {
+    cudnnBackendDescriptorType_t operation;
+    cudnnBackendAttributeName_t alpha, beta, geometry, array[CUDA_B];
+} names[CUDA_DIRECTIONS] = {
+    [CUDA_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                      {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y}},
+    [CUDA_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                            {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY}},
+    [CUDA_BACKWARD_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                              {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}},
+};
+
+static descriptor convolution(build *b, const cuda_conv_key *key, const descriptor array[CUDA_B])
+{
+    const struct names *const name = &names[key->direction];
+    const float alpha = 1, beta = 0;
+    const descriptor shape = geometry(b, key), d = make(b, name->operation);
+    set_descriptor(b, d, name->geometry, shape);
+    for (int r = 0; r < CUDA_B; r++)
+        set_descriptor(b, d, name->array[r], array[r]);
+    set(b, d, name->alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    set(b, d, name->beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    finish(b, d);
+    return d;
+}
+
+/* y = x + with, or where there is nothing to add y = leaky ReLU of x. */
+static descriptor pointwise(build *b, float slope, descriptor x, descriptor with, descriptor y)
+{
+    const cudnnPointwiseMode_t mode = with ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const double below = (double)slope;
+    const descriptor what = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set(b, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set(b, what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    if (!with)
+        set(b, what, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &below);
+    finish(b, what);
+    const descriptor d = make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    set_descriptor(b, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what);
+    set_descriptor(b, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    if (with)
+        set_descriptor(b, d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, with);
+    set_descriptor(b, d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    finish(b, d);
+    return d;
+}
+
+/* The operations of a key: the convolution, the bias, the activation. Returns their number. */
+static int operations(build *b, const cuda_conv_key *key, descriptor op[3])
+{
+    static const cuda_role result_of[CUDA_DIRECTIONS] = {CUDA_Y, CUDA_X, CUDA_W};
+    const cuda_role result = result_of[key->direction];
+    const bool biased = key->align[CUDA_B] != 0, active = key->act != WF_ACT_NONE;
+    int64_t dim[2 + WF_MAX_SPATIAL], uid = CUDA_ROLES;
+    const int rank = key->nd + 2;
+    descriptor array[CUDA_B];
+    for (int r = 0; r < CUDA_B; r++) {
+        dims_of(key, (cuda_role)r, dim);
+        array[r] = tensor(b, r, type_of(key->dtype), key->align[r], rank, dim, false);
+    }
+    dims_of(key, result, dim);
+    const descriptor last = array[result];
+    descriptor now = last;
+    if (biased || active)
+        now = array[result] = tensor(b, uid++, CUDNN_DATA_FLOAT, 16, rank, dim, true);
+    int count = 0;
+    op[count++] = convolution(b, key, array);
+    if (biased) {
+        const int64_t along[2 + WF_MAX_SPATIAL] = {1, dim[1], 1, 1, 1};
+        const descriptor bias = tensor(b, CUDA_B, type_of(key->dtype), key->align[CUDA_B], rank, along, false);
+        const descriptor sum = active ? tensor(b, uid++, CUDNN_DATA_FLOAT, 16, rank, dim, true) : last;
+        op[count++] = pointwise(b, 0, now, bias, sum);
+        now = sum;
+    }
+    if (active)
+        op[count++] = pointwise(b, key->slope, now, NULL, last);
+    return count;
+}
+
+static descriptor graph_of(build *b, const cuda_conv_key *key)
+{
+    descriptor op[3];
+    const int count = operations(b, key, op);
+    const descriptor d = make(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set(b, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &b->handle);
+    set(b, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, op);
+    finish(b, d);
+    return d;
+}
+
+/* Whether an engine computes as is asked: sums in f32, inputs as they are (tf32 only where it is allowed). */
+static bool allowed(descriptor engine, const cuda_conv_key *key)
+{
+    const wf_config *const config = wf_config_get();
+    cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    int64_t count = 0;
+    if (cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note) != CUDNN_STATUS_SUCCESS)
+        return false;
+    for (int64_t i = 0; i < count; i++)
+        switch (note[i]) {
+        case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
+        case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
+        case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
+        case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
+            return false;
+        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
+            if (key->dtype == WF_F32 && !config->tf32)
+                return false;
+            break;
+        case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
+            if (config->deterministic)
+                return false;
+            break;
+        default:
+            break;
+        }
+    return true;
+}
+
+/* A configuration's engine is read into a descriptor made for it. */
+static bool config_allowed(descriptor config, const cuda_conv_key *key)
+{
+    descriptor engine = NULL;
+    int64_t count = 0;
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS)
+        return false;
+    const bool read = cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                               &count, &engine) == CUDNN_STATUS_SUCCESS;
+    const bool fits = read && allowed(engine, key);
+    cudnnBackendDestroyDescriptor(engine);
+    return fits;
+}
+
+/* Configurations that one mode of the heuristics names, the best first, made anew at `config`. */
+static int ask(descriptor graph, cudnnBackendHeurMode_t mode, int room, descriptor *config)
+{
+    cuda_items items = {.count = 0};
+    build b = {.items = &items, .status = CUDNN_STATUS_SUCCESS};
+    const descriptor d = make(&b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    int64_t wanted = 0, given = 0;
+    int made = 0;
+    set_descriptor(&b, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    set(&b, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    finish(&b, d);
+    if (b.status == CUDNN_STATUS_SUCCESS)
+        b.status =
+            cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &wanted, NULL);
+    while (b.status == CUDNN_STATUS_SUCCESS && made < wanted && made < room) {
+        b.status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[made]);
+        made += b.status == CUDNN_STATUS_SUCCESS;
+    }
+    if (b.status == CUDNN_STATUS_SUCCESS && made > 0)
+        b.status = cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made,
+                                            &given, config);
+    const int kept = b.status == CUDNN_STATUS_SUCCESS ? (int)(given < made ? given : made) : 0;
+    while (made > kept)
+        cudnnBackendDestroyDescriptor(config[--made]);
+    free_items(&items);
+    return kept;
+}
+
+/* INSTANT only where mode A, which it approximates, has nothing to say; what always works comes last. */
+static int candidates(descriptor graph, descriptor config[CUDA_CANDIDATES])
+{
+    int count = ask(graph, CUDNN_HEUR_MODE_A, CUDA_CANDIDATES / 2, config);
+    if (count == 0)
+        count = ask(graph, CUDNN_HEUR_MODE_INSTANT, CUDA_CANDIDATES / 2, config);
+    return count + ask(graph, CUDNN_HEUR_MODE_FALLBACK, CUDA_CANDIDATES - count, config + count);
+}
+
+static const size_t most_workspace = (size_t)1 << 30;
+
+/* Whether the engine accepts: it is only asked when a plan is finalised. */
+static bool accept(cudnnHandle_t handle, descriptor config, cuda_conv_plan *plan)
+{
+    const int before = plan->items.count;
+    build b = {.handle = handle, .items = &plan->items, .status = CUDNN_STATUS_SUCCESS};
+    int64_t bytes = 0, count = 0;
+    const descriptor d = make(&b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    set(&b, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    set_descriptor(&b, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    finish(&b, d);
+    if (b.status == CUDNN_STATUS_SUCCESS)
+        b.status =
+            cudnnBackendGetAttribute(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes);
+    if (b.status == CUDNN_STATUS_SUCCESS && bytes >= 0 && (size_t)bytes <= most_workspace) {
+        plan->plan = d;
+        plan->workspace = (size_t)bytes;
+        return true;
+    }
+    while (plan->items.count > before)
+        cudnnBackendDestroyDescriptor(plan->items.item[--plan->items.count]);
+    return false;
+}
+
+void wf_cuda_plan_build(cudnnHandle_t handle, int from, cuda_conv_plan *plan)
+{
+    build b = {.handle = handle, .items = &plan->items, .status = CUDNN_STATUS_SUCCESS};
+    descriptor config[CUDA_CANDIDATES];
+    const descriptor graph = graph_of(&b, &plan->key);
+    const int count = b.status == CUDNN_STATUS_SUCCESS ? candidates(graph, config) : 0;
+    for (int i = 0; i < count; i++) {
+        const bool wanted = !plan->plan && i >= from && config_allowed(config[i], &plan->key);
+        if (!wanted || !accept(handle, config[i], plan)) {
+            cudnnBackendDestroyDescriptor(config[i]);
+            continue;
+        }
+        plan->candidate = i;
+        plan->items.item[plan->items.count++] = config[i];
+    }
+    if (!plan->plan)
+        wf_cuda_plan_drop(plan);
+    wf_log(WF_LOG_DEBUG, "cuDNN: direction %d, %lld samples, %lld to %lld channels: candidate %d of %d (%s)",
+           (int)plan->key.direction, (long long)plan->key.n, (long long)plan->key.c, (long long)plan->key.f,
+           plan->plan ? plan->candidate : -1, count, cudnnGetErrorString(b.status));
+}
+
+void wf_cuda_plan_drop(cuda_conv_plan *plan)
+{
+    free_items(&plan->items);
+    plan->plan = NULL;
+    plan->workspace = 0;
+}
+
+cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan, void *const data[CUDA_ROLES],
+                               void *workspace)
+{
+    static const int64_t uid[CUDA_ROLES] = {CUDA_X, CUDA_W, CUDA_Y, CUDA_B};
+    const int64_t count = plan->key.align[CUDA_B] ? CUDA_ROLES : CUDA_B;
+    cuda_items items = {.count = 0};
+    build b = {.handle = handle, .items = &items, .status = CUDNN_STATUS_SUCCESS};
+    const descriptor pack = make(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    set(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uid);
+    set(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data);
+    set(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    finish(&b, pack);
+    if (b.status == CUDNN_STATUS_SUCCESS)
+        b.status = cudnnBackendExecute(handle, plan->plan, pack);
+    free_items(&items);
+    return b.status;
+}

@@ -1,0 +1,113 @@
+/* cuDNN and cuBLASLt as the cuda filling uses them: handles, and plans kept by everything that shapes them.
+ *
+ * A plan is slow to make and fast to run. All plans of a step are made in the first steps; from then on a slot looks
+ * its plan up and puts it on the stream.
+ */
+#ifndef WF_CORE_CUDA_DNN_IMPL_H
+#define WF_CORE_CUDA_DNN_IMPL_H
+
+#include "core/cuda/cuda_impl.h"
+
+#include <cublasLt.h>
+#include <cudnn_graph.h>
+
+typedef enum cuda_direction {
+    CUDA_FORWARD = 0,
+    CUDA_BACKWARD_DATA,
+    CUDA_BACKWARD_FILTER,
+    CUDA_DIRECTIONS
+} cuda_direction;
+
+/* The arrays of a convolution, named as in the forward direction: x, y may be gradients, and so may w. */
+typedef enum cuda_role { CUDA_X = 0, CUDA_W, CUDA_Y, CUDA_B, CUDA_ROLES } cuda_role;
+
+/* Zero it as a whole before filling it: it is compared as bytes. */
+typedef struct cuda_conv_key {
+    int32_t direction, dtype, nd; /* nd: 2 or 3 */
+    int32_t act;                  /* fused after the bias; WF_ACT_NONE: nothing */
+    int32_t align[CUDA_ROLES];    /* bytes, at most 16; 0 for the bias: there is none to fuse */
+    float slope;
+    int64_t n, c, f, groups;
+    int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL], kernel[WF_MAX_SPATIAL], stride[WF_MAX_SPATIAL];
+    int64_t dilation[WF_MAX_SPATIAL], lo[WF_MAX_SPATIAL], hi[WF_MAX_SPATIAL];
+} cuda_conv_key;
+
+enum { CUDA_ITEMS = 24, CUDA_CANDIDATES = 48 };
+
+/* Descriptors that live and die together. */
+typedef struct cuda_items {
+    cudnnBackendDescriptor_t item[CUDA_ITEMS];
+    int count;
+} cuda_items;
+
+typedef struct cuda_conv_plan {
+    struct cuda_conv_plan *next;
+    cuda_conv_key key;
+    cudnnBackendDescriptor_t plan; /* NULL: no engine takes it */
+    cuda_items items;              /* what the plan was made of */
+    size_t workspace;
+    int candidate; /* its place among those that the heuristics name */
+    bool ran;
+} cuda_conv_plan;
+
+typedef struct cuda_product cuda_product;
+
+enum { CUDA_BUCKETS = 256 };
+
+struct wf_cuda_dnn {
+    cudnnHandle_t cudnn;
+    cublasLtHandle_t blas;
+    cuda_conv_plan *convolution[CUDA_BUCKETS];
+    cuda_product *product[CUDA_BUCKETS];
+    bool told; /* that convolutions are computed without an engine */
+};
+
+/* own->dnn, made if need be. */
+wf_status wf_cuda_dnn_here(wf_cuda *own, wf_cuda_dnn **dnn);
+
+wf_status wf_cuda_dnn_error(cudnnStatus_t status, const char *call, const char *file, int line);
+#define TRY_DNN(call)                                                                                                  \
+    do {                                                                                                               \
+        const cudnnStatus_t try_dnn_ = (call);                                                                         \
+        if (try_dnn_ != CUDNN_STATUS_SUCCESS)                                                                          \
+            return wf_cuda_dnn_error(try_dnn_, #call, __FILE__, __LINE__);                                             \
+    } while (0)
+
+wf_status wf_cuda_blas_error(cublasStatus_t status, const char *call, const char *file, int line);
+#define TRY_BLAS(call)                                                                                                 \
+    do {                                                                                                               \
+        const cublasStatus_t try_blas_ = (call);                                                                       \
+        if (try_blas_ != CUBLAS_STATUS_SUCCESS)                                                                        \
+            return wf_cuda_blas_error(try_blas_, #call, __FILE__, __LINE__);                                           \
+    } while (0)
+
+/* core/cuda/dnn_graph.c: the graph of a key and an engine for it. Candidates are numbered in the order in which the
+ * heuristics prefer them. A plan takes the first candidate at or after `from` whose precision is allowed and which
+ * accepts the graph; plan->plan stays NULL where there is none. */
+void wf_cuda_plan_build(cudnnHandle_t handle, int from, cuda_conv_plan *plan);
+void wf_cuda_plan_drop(cuda_conv_plan *plan);
+/* data by role. The workspace holds plan->workspace bytes. */
+cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan, void *const data[CUDA_ROLES],
+                               void *workspace);
+
+/* core/cuda/dnn_plan.c: the plan of a key, made at its first use; NULL where no engine takes it. */
+wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **plan);
+/* As wf_cuda_plan_put, on the stream in use. Where the engine fails in its first run, the next one takes its place:
+ * *done is false then, and the plan is to be looked up again. */
+wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[CUDA_ROLES], void *workspace,
+                           bool *done);
+/* The arrays of a key in bytes. */
+size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role);
+
+/* core/cuda/dnn_tune.c: the fastest of the candidates, by running each of them. Waits for the device. */
+wf_status wf_cuda_plan_tune(wf_cuda *own, cuda_conv_plan *plan);
+
+/* core/cuda/matmul.c */
+void wf_cuda_products_free(wf_cuda_dnn *dnn);
+
+/* FNV-like hash of whole words. */
+uint64_t wf_cuda_hash(const void *key, size_t bytes);
+/* The largest power of two up to 16 that divides the address. */
+int32_t wf_cuda_alignment(const void *data);
+
+#endif

@@ -1,0 +1,135 @@
+/* The handles of a context, and its cache of convolution plans. */
+#include "core/cuda/dnn_impl.h"
+
+#include "core/config_author.h"
+#include "core/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+wf_status wf_cuda_dnn_error(cudnnStatus_t status, const char *call, const char *file, int line)
+{
+    return wf_error_set(WF_ERR_STATE, file, line, "%s: %s", call, cudnnGetErrorString(status));
+}
+
+uint64_t wf_cuda_hash(const void *key, size_t bytes)
+{
+    uint64_t hash = 1;
+    for (size_t at = 0; at + sizeof hash <= bytes; at += sizeof hash) {
+        uint64_t word;
+        memcpy(&word, (const char *)key + at, sizeof word);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+int32_t wf_cuda_alignment(const void *data)
+{
+    int32_t align = 16;
+    while ((uintptr_t)data % (uintptr_t)align != 0)
+        align /= 2;
+    return align;
+}
+
+wf_status wf_cuda_dnn_here(wf_cuda *own, wf_cuda_dnn **dnn)
+{
+    if (!own->dnn) {
+        own->dnn = wf_calloc(own->ctx, 1, sizeof *own->dnn);
+        if (!own->dnn)
+            return wf_error_take("plans", __FILE__, __LINE__);
+    }
+    if (!own->dnn->cudnn)
+        TRY_DNN(cudnnCreate(&own->dnn->cudnn));
+    if (!own->dnn->blas)
+        TRY_BLAS(cublasLtCreate(&own->dnn->blas));
+    *dnn = own->dnn;
+    return WF_OK;
+}
+
+void wf_cuda_dnn_free(wf_cuda *own)
+{
+    wf_cuda_dnn *const dnn = own->dnn;
+    if (!dnn)
+        return;
+    for (int b = 0; b < CUDA_BUCKETS; b++)
+        for (cuda_conv_plan *plan = dnn->convolution[b], *next; plan; plan = next) {
+            next = plan->next;
+            wf_cuda_plan_drop(plan);
+            free(plan);
+        }
+    wf_cuda_products_free(dnn);
+    if (dnn->cudnn)
+        cudnnDestroy(dnn->cudnn);
+    if (dnn->blas)
+        cublasLtDestroy(dnn->blas);
+    free(dnn);
+    own->dnn = NULL;
+}
+
+static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **out)
+{
+    cuda_conv_plan *const plan = wf_calloc(own->ctx, 1, sizeof *plan);
+    *out = plan;
+    if (!plan)
+        return wf_error_take("plan of a convolution", __FILE__, __LINE__);
+    plan->key = *key;
+    if (wf_config_get()->autotune)
+        return wf_cuda_plan_tune(own, plan);
+    wf_cuda_plan_build(own->dnn->cudnn, 0, plan);
+    return WF_OK;
+}
+
+wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **plan)
+{
+    _Static_assert(sizeof *key % sizeof(uint64_t) == 0, "a key is a whole number of words");
+    wf_cuda_dnn *dnn = NULL;
+    WF_TRY(wf_cuda_dnn_here(own, &dnn));
+    cuda_conv_plan **const head = &dnn->convolution[wf_cuda_hash(key, sizeof *key) % CUDA_BUCKETS];
+    cuda_conv_plan *found = *head;
+    while (found && memcmp(&found->key, key, sizeof *key) != 0)
+        found = found->next;
+    if (!found) {
+        const wf_status status = plan_new(own, key, &found);
+        if (status != WF_OK) {
+            free(found);
+            return wf_error_frame(status, __FILE__, __LINE__, __func__);
+        }
+        found->next = *head;
+        *head = found;
+    }
+    *plan = found->plan ? found : NULL;
+    return WF_OK;
+}
+
+wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[CUDA_ROLES], void *workspace,
+                           bool *done)
+{
+    cudnnHandle_t const handle = own->dnn->cudnn;
+    TRY_DNN(cudnnSetStream(handle, own->stream));
+    const cudnnStatus_t status = wf_cuda_plan_put(handle, plan, data, workspace);
+    *done = status == CUDNN_STATUS_SUCCESS;
+    if (!*done && plan->ran)
+        TRY_DNN(status);
+    if (!*done) {
+        wf_log(WF_LOG_DEBUG, "cuDNN: candidate %d fails in its first run: %s", plan->candidate,
+               cudnnGetErrorString(status));
+        wf_cuda_plan_drop(plan);
+        wf_cuda_plan_build(handle, plan->candidate + 1, plan);
+    }
+    plan->ran = *done;
+    return WF_OK;
+}
+
+size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role)
+{
+    const int64_t *const length = role == CUDA_X ? key->in : role == CUDA_W ? key->kernel : key->out;
+    int64_t count = role == CUDA_X   ? key->n * key->c
+                    : role == CUDA_W ? key->f * (key->c / key->groups)
+                                     : key->n * key->f;
+    if (role == CUDA_B)
+        count = key->direction == CUDA_FORWARD ? key->f : key->c;
+    for (int d = 0; role != CUDA_B && d < key->nd; d++)
+        count *= length[d];
+    return (size_t)count * wf_dtype_size((wf_dtype)key->dtype);
+}
