@@ -26,3 +26,14 @@ foreach(source contract_kernels contract_norm contract_elementwise contract_memo
   weft_test_properties(${test} 1 300)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TF32=0)
 endforeach()
+
+# As it is set, and with each of the settings that choose among cuDNN's engines.
+add_executable(emulated_convolution emulated_convolution.c $<TARGET_OBJECTS:weft_core> $<TARGET_OBJECTS:weft_emulated>)
+target_link_libraries(emulated_convolution PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)
+foreach(setting WEFT_TF32=1 WEFT_TF32=0 WEFT_DETERMINISTIC=1 WEFT_AUTOTUNE=1)
+  string(TOLOWER emulated_convolution_${setting} test)
+  string(REGEX REPLACE "weft_|=" "" test ${test})
+  add_test(NAME ${test} COMMAND emulated_convolution)
+  weft_test_properties(${test} 1 300)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${setting})
+endforeach()

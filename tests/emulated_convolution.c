@@ -1,0 +1,287 @@
+/* Convolutions of the cuda filling on the emulated device, whose cuDNN has engines that can be taken away: whatever is
+ * left, the numbers are those of ref; a plan is made once; what is repeated allocates nothing. */
+#include "core/config_author.h"
+#include "core/context_author.h"
+#include "tests/emulate/dnn.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static wf_ctx *cuda, *ref;
+
+/* The same numbers on both. */
+typedef struct pair {
+    wf_array cuda, ref;
+} pair;
+
+static wf_array array_on(wf_ctx *ctx, wf_shape shape, wf_dtype dtype, uint64_t stream)
+{
+    wf_array a = {.dtype = dtype, .order = wf_order_default(shape.rank), .shape = shape};
+    const wf_random random = {.seed = 1, .stream = stream, .global = shape, .box = wf_box_of_shape(shape)};
+    WF_EXPECT_OK(wf_pool_take(ctx, (size_t)wf_array_count(&a) * wf_dtype_size(dtype), &a.data));
+    WF_EXPECT_OK(ctx->k->random(ctx, WF_UNIFORM, &random, -1, 1, &a));
+    return a;
+}
+
+static pair pair_new(wf_shape shape, wf_dtype dtype, uint64_t stream)
+{
+    return (pair){array_on(cuda, shape, dtype, stream), array_on(ref, shape, dtype, stream)};
+}
+
+static void pair_free(const pair *p)
+{
+    wf_pool_give(cuda, p->cuda.data, 0);
+    wf_pool_give(ref, p->ref.data, 0);
+}
+
+/* |cuda - ref| relative to |ref|, both as vectors, through f32. */
+static double apart(const pair *p)
+{
+    const int64_t n = wf_array_count(&p->cuda);
+    const wf_array flat = {.dtype = WF_F32, .order = p->ref.order, .shape = p->ref.shape};
+    float *got = malloc((size_t)n * sizeof *got);
+    double difference = 0, size = 0;
+    wf_array wide_cuda = flat, wide_ref = flat;
+    WF_EXPECT_OK(wf_pool_take(cuda, (size_t)n * sizeof(float), &wide_cuda.data));
+    WF_EXPECT_OK(wf_pool_take(ref, (size_t)n * sizeof(float), &wide_ref.data));
+    const wf_strided from_cuda = wf_array_strided(&p->cuda), to_cuda = wf_array_strided(&wide_cuda);
+    const wf_strided from_ref = wf_array_strided(&p->ref), to_ref = wf_array_strided(&wide_ref);
+    WF_EXPECT_OK(cuda->k->copy(cuda, &from_cuda, &to_cuda, false));
+    WF_EXPECT_OK(ref->k->copy(ref, &from_ref, &to_ref, false));
+    WF_EXPECT_OK(cuda->k->to_host(cuda, got, wide_cuda.data, (size_t)n * sizeof *got));
+    const float *const want = wide_ref.data;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = (double)got[i] - (double)want[i];
+        difference += d * d;
+        size += (double)want[i] * (double)want[i];
+    }
+    wf_pool_give(cuda, wide_cuda.data, 0);
+    wf_pool_give(ref, wide_ref.data, 0);
+    free(got);
+    return sqrt(difference / (size + 1e-30));
+}
+
+typedef struct layer {
+    wf_conv_geom geom;
+    wf_dtype dtype;
+    pair x, w, y, bias_x, bias_y, db;
+} layer;
+
+static layer layer_new(wf_dtype dtype, int64_t groups, int64_t c, int64_t f, int64_t length, int64_t stride, int64_t lo,
+                       int64_t hi)
+{
+    layer l = {.geom = {.nd = 2, .groups = groups}, .dtype = dtype};
+    const int64_t out = (length + lo + hi - 3) / stride + 1;
+    for (int d = 0; d < 2; d++) {
+        l.geom.kernel[d] = 3;
+        l.geom.stride[d] = stride;
+        l.geom.dilation[d] = 1;
+        l.geom.pad_lo[d] = lo;
+        l.geom.pad_hi[d] = hi;
+    }
+    l.x = pair_new(WF_SHAPE(2, c, length, length), dtype, 1);
+    l.w = pair_new(WF_SHAPE(f, c / groups, 3, 3), dtype, 2);
+    l.y = pair_new(WF_SHAPE(2, f, out, out), dtype, 3);
+    l.bias_x = pair_new(WF_SHAPE(c), dtype, 4);
+    l.bias_y = pair_new(WF_SHAPE(f), dtype, 5);
+    l.db = pair_new(WF_SHAPE(f), dtype, 6);
+    return l;
+}
+
+static void layer_free(const layer *l)
+{
+    const pair *const all[] = {&l->x, &l->w, &l->y, &l->bias_x, &l->bias_y, &l->db};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pair_free(all[i]);
+}
+
+static double most_of(wf_dtype dtype)
+{
+    return dtype == WF_F64   ? 1e-6
+           : dtype == WF_F32 ? (wf_config_get()->tf32 ? 1e-3 : 1e-6)
+           : dtype == WF_F16 ? 1e-3
+                             : 6e-3;
+}
+
+static void forward(const layer *l, const wf_epilogue *epilogue)
+{
+    const pair y = pair_new(l->y.ref.shape, l->dtype, 7);
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l->geom, &l->x.cuda, &l->w.cuda, &l->bias_y.cuda, epilogue, &y.cuda));
+    WF_EXPECT_OK(ref->k->conv_forward(ref, &l->geom, &l->x.ref, &l->w.ref, &l->bias_y.ref, epilogue, &y.ref));
+    WF_EXPECT(apart(&y) < most_of(l->dtype), "forward in %s: %g", wf_dtype_name(l->dtype), apart(&y));
+    pair_free(&y);
+}
+
+static void backward_data(const layer *l, const wf_epilogue *epilogue)
+{
+    const pair dx = pair_new(l->x.ref.shape, l->dtype, 7);
+    WF_EXPECT_OK(
+        cuda->k->conv_backward_data(cuda, &l->geom, &l->y.cuda, &l->w.cuda, &l->bias_x.cuda, epilogue, &dx.cuda));
+    WF_EXPECT_OK(ref->k->conv_backward_data(ref, &l->geom, &l->y.ref, &l->w.ref, &l->bias_x.ref, epilogue, &dx.ref));
+    WF_EXPECT(apart(&dx) < most_of(l->dtype), "data in %s: %g", wf_dtype_name(l->dtype), apart(&dx));
+    pair_free(&dx);
+}
+
+static void backward_filter(const layer *l, bool accumulate)
+{
+    const pair dw = pair_new(l->w.ref.shape, l->dtype, 7);
+    WF_EXPECT_OK(
+        cuda->k->conv_backward_filter(cuda, &l->geom, &l->x.cuda, &l->y.cuda, &dw.cuda, &l->db.cuda, accumulate));
+    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &l->geom, &l->x.ref, &l->y.ref, &dw.ref, &l->db.ref, accumulate));
+    WF_EXPECT(apart(&dw) < most_of(l->dtype), "filter in %s: %g", wf_dtype_name(l->dtype), apart(&dw));
+    WF_EXPECT(apart(&l->db) < most_of(l->dtype), "bias in %s: %g", wf_dtype_name(l->dtype), apart(&l->db));
+    pair_free(&dw);
+}
+
+static void everything(const layer *l)
+{
+    const wf_epilogue leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
+    forward(l, NULL);
+    forward(l, &leaky);
+    backward_data(l, NULL);
+    backward_data(l, &leaky);
+    backward_filter(l, false);
+    backward_filter(l, true);
+}
+
+/* The engine that the last run on a new shape took, of those present. */
+static unsigned engine_of(unsigned present, const layer *l, const wf_epilogue *epilogue)
+{
+    const int before = emulated_runs();
+    emulated_engines(present);
+    forward(l, epilogue);
+    emulated_engines(EMULATED_ENGINES);
+    return emulated_runs() == before ? 0 : emulated_last_engine();
+}
+
+/* Whichever engines there are: an own length of the image for each case, since plans are kept. */
+static void engines(void)
+{
+    static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F16, WF_F64};
+    static const unsigned present[] = {EMULATED_ENGINES,
+                                       EMULATED_LATE | EMULATED_BROKEN | EMULATED_ROUGH,
+                                       EMULATED_PLAIN,
+                                       EMULATED_UNEVEN,
+                                       EMULATED_BROKEN | EMULATED_TENSOR,
+                                       0};
+    static const int64_t pads[][2] = {{1, 1}, {0, 1}, {-1, 1}, {3, 0}};
+    for (int64_t i = 0; i < 6; i++)
+        for (int64_t t = 0; t < 4; t++) {
+            const int64_t *const pad = pads[(i + t) % 4];
+            const layer l = layer_new(types[t], 1 + t % 2, 16, 32, 5 + i, 1 + i % 2, pad[0], pad[1]);
+            emulated_engines(present[i]);
+            everything(&l);
+            emulated_engines(EMULATED_ENGINES);
+            layer_free(&l);
+        }
+}
+
+/* Which engine is taken, and how: the fused graph first, copies only where pads differ, nothing that is rough. */
+static void choice(void)
+{
+    const wf_epilogue relu = {.act = WF_ACT_RELU};
+    const bool tf32 = wf_config_get()->tf32, fixed = wf_config_get()->deterministic, tuned = wf_config_get()->autotune;
+    const layer half = layer_new(WF_BF16, 1, 16, 16, 12, 1, 1, 1), full = layer_new(WF_F32, 1, 16, 16, 12, 1, 1, 1);
+    const layer odd = layer_new(WF_BF16, 1, 3, 16, 13, 1, 1, 1), leftover = layer_new(WF_BF16, 1, 16, 16, 13, 2, 1, 0);
+    const layer uneven = layer_new(WF_BF16, 1, 16, 16, 14, 1, 0, 1), wide = layer_new(WF_F64, 1, 16, 16, 12, 1, 1, 1);
+    const unsigned simple = fixed ? EMULATED_PLAIN : EMULATED_ATOMIC;
+    if (!tuned) {
+        const unsigned fused = engine_of(EMULATED_ENGINES, &half, &relu);
+        WF_EXPECT(fused == EMULATED_TENSOR, "a fused graph takes engine %u", fused);
+        const unsigned exact = engine_of(EMULATED_ENGINES & ~(unsigned)EMULATED_ATOMIC, &full, &relu);
+        WF_EXPECT(exact == (tf32 ? EMULATED_TENSOR : EMULATED_PLAIN), "tf32 %d takes engine %u", tf32, exact);
+        const unsigned three = engine_of(EMULATED_ENGINES, &odd, &relu);
+        WF_EXPECT(three == simple, "3 channels take engine %u", three);
+    }
+    const unsigned even = engine_of(EMULATED_PLAIN, &leftover, NULL);
+    WF_EXPECT(even == EMULATED_PLAIN, "pads that a stride leaves over take engine %u", even);
+    const unsigned copied = engine_of(EMULATED_PLAIN, &uneven, NULL);
+    WF_EXPECT(copied == EMULATED_PLAIN, "uneven pads take engine %u", copied);
+    const unsigned none = engine_of(EMULATED_ENGINES, &wide, NULL);
+    WF_EXPECT(none == 0, "f64 takes engine %u", none);
+    const layer *const all[] = {&half, &full, &odd, &leftover, &uneven, &wide};
+    for (int i = 0; i < 6; i++)
+        layer_free(all[i]);
+}
+
+/* What is measured to be fastest, though the heuristics prefer another one. */
+static void tuning(void)
+{
+    if (!wf_config_get()->autotune || wf_config_get()->deterministic)
+        return;
+    const layer l = layer_new(WF_BF16, 1, 16, 16, 15, 1, 1, 1), even = layer_new(WF_BF16, 1, 3, 16, 15, 1, 1, 1);
+    const wf_epilogue none = {.act = WF_ACT_NONE};
+    wf_array bias = l.bias_y.cuda;
+    const pair y = pair_new(l.y.ref.shape, l.dtype, 7);
+    for (int i = 0; i < 2; i++)
+        WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l.geom, &l.x.cuda, &l.w.cuda, i ? &bias : NULL, &none, &y.cuda));
+    WF_EXPECT(emulated_last_engine() == EMULATED_TENSOR, "engine %u", emulated_last_engine());
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &even.geom, &even.x.cuda, &even.w.cuda, NULL, NULL, &y.cuda));
+    WF_EXPECT(emulated_last_engine() == EMULATED_ATOMIC, "engine %u", emulated_last_engine());
+    everything(&l);
+    everything(&even);
+    pair_free(&y);
+    layer_free(&l);
+    layer_free(&even);
+}
+
+/* A plan for each shape, direction and epilogue; then neither plans nor memory. */
+static void repeated(void)
+{
+    const layer l = layer_new(WF_F32, 1, 8, 16, 11, 1, 1, 1), crop = layer_new(WF_BF16, 1, 8, 16, 11, 1, -1, 2);
+    for (int i = 0; i < 2; i++) {
+        everything(&l);
+        everything(&crop);
+    }
+    const int plans = emulated_plans();
+    const int64_t allocations = wf_ctx_memory(cuda).system_allocations;
+    everything(&l);
+    everything(&crop);
+    WF_EXPECT(emulated_plans() == plans, "%d plans more", emulated_plans() - plans);
+    WF_EXPECT(wf_ctx_memory(cuda).system_allocations == allocations, "%lld allocations more",
+              (long long)(wf_ctx_memory(cuda).system_allocations - allocations));
+    layer_free(&l);
+    layer_free(&crop);
+}
+
+/* Products, with and without the epilogue for f64 that cuBLASLt may lack, and depth 0. */
+static void products(void)
+{
+    static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F16, WF_F64};
+    for (int t = 0; t < 8; t++)
+        for (int64_t depth = 0; depth < 20; depth += 19) {
+            const bool across = t % 2, accumulate = t % 3 == 0;
+            const pair a = pair_new(across ? WF_SHAPE(depth, 5) : WF_SHAPE(5, depth), types[t / 2], 1);
+            const pair b = pair_new(across ? WF_SHAPE(7, depth) : WF_SHAPE(depth, 7), types[t / 2], 2);
+            const pair bias = pair_new(WF_SHAPE(7), types[t / 2], 3), c = pair_new(WF_SHAPE(5, 7), types[t / 2], 4);
+            emulated_engines(across ? 0 : EMULATED_ENGINES);
+            WF_EXPECT_OK(cuda->k->matmul(cuda, &a.cuda, across, &b.cuda, across, &bias.cuda, &c.cuda, accumulate));
+            emulated_engines(EMULATED_ENGINES);
+            WF_EXPECT_OK(ref->k->matmul(ref, &a.ref, across, &b.ref, across, &bias.ref, &c.ref, accumulate));
+            WF_EXPECT(apart(&c) < most_of(types[t / 2]), "product %d of depth %lld: %g", t, (long long)depth,
+                      apart(&c));
+            pair_free(&a);
+            pair_free(&b);
+            pair_free(&bias);
+            pair_free(&c);
+        }
+}
+
+int main(int argc, char **argv)
+{
+    cuda = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
+    ref = wf_ctx_new((wf_ctx_opts){.device = "ref"});
+    WF_MUST(wf_check(cuda));
+    WF_MUST(wf_check(ref));
+    const int code = test_main(argc, argv,
+                               (test_case[]){{"engines", engines},
+                                             {"choice", choice},
+                                             {"tuning", tuning},
+                                             {"repeated", repeated},
+                                             {"products", products},
+                                             {0}});
+    WF_MUST(wf_ctx_free(cuda));
+    WF_MUST(wf_ctx_free(ref));
+    return code;
+}
