@@ -183,7 +183,7 @@ static void choice(void)
     const wf_epilogue relu = {.act = WF_ACT_RELU};
     const bool tf32 = wf_config_get()->tf32, fixed = wf_config_get()->deterministic, tuned = wf_config_get()->autotune;
     const layer half = layer_new(WF_BF16, 1, 16, 16, 12, 1, 1, 1), full = layer_new(WF_F32, 1, 16, 16, 12, 1, 1, 1);
-    const layer odd = layer_new(WF_BF16, 1, 3, 16, 13, 1, 1, 1), leftover = layer_new(WF_BF16, 1, 16, 16, 13, 2, 1, 0);
+    const layer odd = layer_new(WF_BF16, 1, 3, 16, 13, 1, 1, 1), leftover = layer_new(WF_BF16, 1, 16, 16, 12, 2, 1, 0);
     const layer uneven = layer_new(WF_BF16, 1, 16, 16, 14, 1, 0, 1), wide = layer_new(WF_F64, 1, 16, 16, 12, 1, 1, 1);
     const unsigned simple = fixed ? EMULATED_PLAIN : EMULATED_ATOMIC;
     if (!tuned) {
@@ -195,9 +195,11 @@ static void choice(void)
         WF_EXPECT(three == simple, "3 channels take engine %u", three);
     }
     const unsigned even = engine_of(EMULATED_PLAIN, &leftover, NULL);
-    WF_EXPECT(even == EMULATED_PLAIN, "pads that a stride leaves over take engine %u", even);
+    WF_EXPECT(even == EMULATED_PLAIN && emulated_last_pads() == 4, "pads that a stride leaves over: engine %u, pads %d",
+              even, emulated_last_pads());
     const unsigned copied = engine_of(EMULATED_PLAIN, &uneven, NULL);
-    WF_EXPECT(copied == EMULATED_PLAIN, "uneven pads take engine %u", copied);
+    WF_EXPECT(copied == EMULATED_PLAIN && emulated_last_pads() == 0, "uneven pads: engine %u, pads %d", copied,
+              emulated_last_pads());
     const unsigned none = engine_of(EMULATED_ENGINES, &wide, NULL);
     WF_EXPECT(none == 0, "f64 takes engine %u", none);
     const layer *const all[] = {&half, &full, &odd, &leftover, &uneven, &wide};

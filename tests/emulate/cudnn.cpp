@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static unsigned present = EMULATED_ENGINES, last_engine;
-static int descriptors, plans, runs;
+static int descriptors, plans, runs, last_pads;
 
 struct cudnnContext {
     cudaStream_t stream;
@@ -139,6 +139,11 @@ int emulated_runs(void)
 unsigned emulated_last_engine(void)
 {
     return last_engine;
+}
+
+int emulated_last_pads(void)
+{
+    return last_pads;
 }
 
 static size_t size_of(attribute_type type)
@@ -549,6 +554,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         return CUDNN_STATUS_EXECUTION_FAILED;
     dnn_put(handle->stream, *p->engine, p->graph, uid, data, p->engine->workspace > 0 ? workspace : nullptr);
     runs++;
+    last_pads = 0;
+    for (int i = 0; i < p->graph->operations[0].geometry.nd; i++)
+        last_pads += (int)(p->graph->operations[0].geometry.lo[i] + p->graph->operations[0].geometry.hi[i]);
     last_engine = p->engine->name;
     return CUDNN_STATUS_SUCCESS;
 }

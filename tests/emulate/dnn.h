@@ -24,10 +24,11 @@ enum {
 /* Those present from now on; all of them at the start. Plans that exist stay. */
 void emulated_engines(unsigned present);
 unsigned emulated_present(void);
-/* Plans that were finalised so far, runs so far, and the engine of the last run. */
+/* Plans that were finalised so far, runs so far; of the last run, the engine and the sum of the convolution's pads. */
 int emulated_plans(void);
 int emulated_runs(void);
 unsigned emulated_last_engine(void);
+int emulated_last_pads(void);
 
 #ifdef __cplusplus
 }
