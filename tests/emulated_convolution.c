@@ -2,6 +2,7 @@
  * left, the numbers are those of ref; a plan is made once; what is repeated allocates nothing. */
 #include "core/config_author.h"
 #include "core/context_author.h"
+#include "core/cuda/plan_author.h"
 #include "tests/emulate/dnn.h"
 #include "tests/test.h"
 
@@ -228,6 +229,22 @@ static void tuning(void)
     layer_free(&even);
 }
 
+/* The fastest engine alone: a task is a millisecond, and the engine of tensor cores puts two. */
+static void best(void)
+{
+    const layer l = layer_new(WF_BF16, 1, 16, 16, 9, 1, 1, 1), uneven = layer_new(WF_BF16, 1, 16, 16, 9, 1, 0, 1);
+    double ms = 0;
+    WF_EXPECT_OK(wf_cuda_conv_best(cuda, WF_CUDA_FORWARD, &l.geom, &l.x.cuda, &l.w.cuda, &l.y.cuda, &ms));
+    WF_EXPECT(ms == 2, "%g ms", ms);
+    emulated_engines(EMULATED_PLAIN);
+    WF_EXPECT_OK(wf_cuda_conv_best(cuda, WF_CUDA_BACKWARD_FILTER, &uneven.geom, &uneven.x.cuda, &uneven.w.cuda,
+                                   &uneven.y.cuda, &ms));
+    emulated_engines(EMULATED_ENGINES);
+    WF_EXPECT(ms == -1, "%g ms where no engine takes it", ms);
+    layer_free(&l);
+    layer_free(&uneven);
+}
+
 /* A plan for each shape, direction and epilogue; then neither plans nor memory. */
 static void repeated(void)
 {
@@ -280,6 +297,7 @@ int main(int argc, char **argv)
                                (test_case[]){{"engines", engines},
                                              {"choice", choice},
                                              {"tuning", tuning},
+                                             {"best", best},
                                              {"repeated", repeated},
                                              {"products", products},
                                              {0}});

@@ -39,7 +39,7 @@ static bool plain(const wf_conv_geom *g)
 }
 
 /* One dimension is put before cuDNN as two, of which the first has length 1. */
-static cuda_conv_key key_of(cuda_direction direction, const wf_conv_geom *g, const wf_array *const array[CUDA_ROLES])
+static cuda_conv_key key_of(wf_cuda_direction direction, const wf_conv_geom *g, const wf_array *const array[CUDA_ROLES])
 {
     const wf_array *const x = array[CUDA_X], *const y = array[CUDA_Y];
     const int shift = g->nd == 1;
@@ -70,7 +70,7 @@ static cuda_conv_key key_of(cuda_direction direction, const wf_conv_geom *g, con
 /* A convolution of the table on its way to cuDNN. */
 typedef struct call {
     wf_cuda *own;
-    cuda_direction direction;
+    wf_cuda_direction direction;
     wf_conv_geom geom;
     const wf_array *array[CUDA_ROLES];
     const wf_epilogue *fused; /* NULL: none */
@@ -171,11 +171,11 @@ static wf_status run_plan(const call *c, cuda_conv_plan *plan, frame *f, bool *d
     if (f) {
         f->padded.data = data[CUDA_X] = space;
         f->outer.data = at + f->offset;
-        if (c->direction != CUDA_BACKWARD_DATA)
+        if (c->direction != WF_CUDA_BACKWARD_DATA)
             WF_TRY(into_frame(ctx, f));
     }
     WF_TRY(wf_cuda_plan_run(c->own, plan, data, plan->workspace > 0 ? at + framed + added : NULL, done));
-    if (*done && f && c->direction == CUDA_BACKWARD_DATA)
+    if (*done && f && c->direction == WF_CUDA_BACKWARD_DATA)
         return out_of_frame(ctx, f, c->array[CUDA_X]);
     return *done && c->added ? wf_cuda_binary(ctx, WF_BINARY_LINEAR, 1, &fresh, 0, NULL, w, true) : WF_OK;
 }
@@ -230,9 +230,9 @@ static void tell(const call *c)
 static wf_status by_definition(const call *c)
 {
     const wf_array *const x = c->array[CUDA_X], *const w = c->array[CUDA_W], *const y = c->array[CUDA_Y];
-    if (c->direction == CUDA_FORWARD)
+    if (c->direction == WF_CUDA_FORWARD)
         return wf_cuda_direct_forward(c->own, &c->geom, x, w, y);
-    if (c->direction == CUDA_BACKWARD_DATA)
+    if (c->direction == WF_CUDA_BACKWARD_DATA)
         return wf_cuda_direct_data(c->own, &c->geom, y, w, x);
     return wf_cuda_direct_filter(c->own, &c->geom, x, y, w, c->added);
 }
@@ -277,7 +277,7 @@ static wf_status activations(call *c, const wf_array *bias, const wf_epilogue *e
     return done || !follows ? WF_OK : wf_cuda_bias_epilogue(ctx, added, epilogue, to);
 }
 
-static wf_status call_of(wf_ctx *ctx, cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
+static wf_status call_of(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
                          const wf_array *w, const wf_array *y, call *c)
 {
     *c = (call){.direction = direction, .geom = settled(geom, x, y), .array = {x, w, y, NULL}};
@@ -290,7 +290,7 @@ wf_status wf_cuda_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
                                const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
 {
     call c;
-    WF_TRY(call_of(ctx, CUDA_FORWARD, geom, x, w, y, &c));
+    WF_TRY(call_of(ctx, WF_CUDA_FORWARD, geom, x, w, y, &c));
     return empty(y) ? WF_OK : activations(&c, bias, epilogue, y);
 }
 
@@ -298,7 +298,7 @@ wf_status wf_cuda_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, cons
                                      const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
 {
     call c;
-    WF_TRY(call_of(ctx, CUDA_BACKWARD_DATA, geom, dx, w, dy, &c));
+    WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_DATA, geom, dx, w, dy, &c));
     return empty(dx) ? WF_OK : activations(&c, bias, epilogue, dx);
 }
 
@@ -306,11 +306,20 @@ wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, co
                                        const wf_array *dw, const wf_array *dbias, bool accumulate)
 {
     call c;
-    WF_TRY(call_of(ctx, CUDA_BACKWARD_FILTER, geom, x, dw, dy, &c));
+    WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_FILTER, geom, x, dw, dy, &c));
     c.added = accumulate;
     if (!empty(dw) && !empty(x) && !empty(dy))
         WF_TRY(run(&c));
     else if (!empty(dw) && !accumulate)
         WF_TRY(wf_cuda_fill(ctx, dw, 0));
     return dbias && !empty(dbias) ? wf_cuda_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
+}
+
+wf_status wf_cuda_conv_best(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
+                            const wf_array *w, const wf_array *y, double *ms)
+{
+    call c;
+    WF_TRY(call_of(ctx, direction, geom, x, w, y, &c));
+    const cuda_conv_key key = call_key(&c, &c.geom, x);
+    return wf_cuda_plan_best(c.own, &key, ms);
 }

@@ -109,26 +109,27 @@ static descriptor geometry(build *b, const cuda_conv_key *key)
 static const struct names {
     cudnnBackendDescriptorType_t operation;
     cudnnBackendAttributeName_t alpha, beta, geometry, array[CUDA_B];
-} names[CUDA_DIRECTIONS] = {
-    [CUDA_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-                      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-                      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
-                      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                      {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y}},
-    [CUDA_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
-                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                            {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY}},
-    [CUDA_BACKWARD_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-                              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                              {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}},
+} names[WF_CUDA_DIRECTIONS] = {
+    [WF_CUDA_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                         {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y}},
+    [WF_CUDA_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                               {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY}},
+    [WF_CUDA_BACKWARD_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                                 {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                                  CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}},
 };
 
 static descriptor convolution(build *b, const cuda_conv_key *key, const descriptor array[CUDA_B])
@@ -170,7 +171,7 @@ static descriptor pointwise(build *b, float slope, descriptor x, descriptor with
 /* The operations of a key: the convolution, the bias, the activation. Returns their number. */
 static int operations(build *b, const cuda_conv_key *key, descriptor op[3])
 {
-    static const cuda_role result_of[CUDA_DIRECTIONS] = {CUDA_Y, CUDA_X, CUDA_W};
+    static const cuda_role result_of[WF_CUDA_DIRECTIONS] = {CUDA_Y, CUDA_X, CUDA_W};
     const cuda_role result = result_of[key->direction];
     const bool biased = key->align[CUDA_B] != 0, active = key->act != WF_ACT_NONE;
     int64_t dim[2 + WF_MAX_SPATIAL], uid = CUDA_ROLES;

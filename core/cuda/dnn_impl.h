@@ -7,16 +7,10 @@
 #define WF_CORE_CUDA_DNN_IMPL_H
 
 #include "core/cuda/cuda_impl.h"
+#include "core/cuda/plan_author.h"
 
 #include <cublasLt.h>
 #include <cudnn_graph.h>
-
-typedef enum cuda_direction {
-    CUDA_FORWARD = 0,
-    CUDA_BACKWARD_DATA,
-    CUDA_BACKWARD_FILTER,
-    CUDA_DIRECTIONS
-} cuda_direction;
 
 /* The arrays of a convolution, named as in the forward direction: x, y may be gradients, and so may w. */
 typedef enum cuda_role { CUDA_X = 0, CUDA_W, CUDA_Y, CUDA_B, CUDA_ROLES } cuda_role;
@@ -101,6 +95,8 @@ size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role);
 
 /* core/cuda/dnn_tune.c: the fastest of the candidates, by running each of them. Waits for the device. */
 wf_status wf_cuda_plan_tune(wf_cuda *own, cuda_conv_plan *plan);
+/* Its milliseconds; -1 where no engine takes the key. */
+wf_status wf_cuda_plan_best(wf_cuda *own, const cuda_conv_key *key, double *ms);
 
 /* core/cuda/matmul.c */
 void wf_cuda_products_free(wf_cuda_dnn *dnn);

@@ -128,7 +128,7 @@ size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role)
                     : role == CUDA_W ? key->f * (key->c / key->groups)
                                      : key->n * key->f;
     if (role == CUDA_B)
-        count = key->direction == CUDA_FORWARD ? key->f : key->c;
+        count = key->direction == WF_CUDA_FORWARD ? key->f : key->c;
     for (int d = 0; role != CUDA_B && d < key->nd; d++)
         count *= length[d];
     return (size_t)count * wf_dtype_size((wf_dtype)key->dtype);

@@ -64,10 +64,11 @@ static wf_status trial_run(const trial *t, const cuda_conv_plan *plan, float *be
     return WF_OK;
 }
 
-static wf_status fastest(const trial *t, cuda_conv_plan *plan, int *place)
+/* Its place among the candidates and its milliseconds; both -1 where none runs. */
+static wf_status fastest(const trial *t, cuda_conv_plan *plan, int *place, float *least)
 {
     cudnnHandle_t const handle = t->own->dnn->cudnn;
-    float least = -1;
+    *least = -1;
     *place = -1;
     for (int i = 0, from = 0; i < ENGINES; i++) {
         float ms = -1;
@@ -78,29 +79,47 @@ static wf_status fastest(const trial *t, cuda_conv_plan *plan, int *place)
         const wf_status status = trial_run(t, plan, &ms);
         wf_cuda_plan_drop(plan);
         WF_TRY(status);
-        if (ms >= 0 && (least < 0 || ms < least)) {
-            least = ms;
+        if (ms >= 0 && (*least < 0 || ms < *least)) {
+            *least = ms;
             *place = plan->candidate;
         }
     }
     return WF_OK;
 }
 
+static wf_status try_all(wf_cuda *own, cuda_conv_plan *plan, int *place, float *ms)
+{
+    trial t = {.own = own};
+    TRY_DNN(cudnnSetStream(own->dnn->cudnn, own->stream));
+    wf_status status = trial_open(&t, &plan->key);
+    if (status == WF_OK)
+        status = fastest(&t, plan, place, ms);
+    trial_close(&t);
+    return status;
+}
+
 wf_status wf_cuda_plan_tune(wf_cuda *own, cuda_conv_plan *plan)
 {
     enum cudaStreamCaptureStatus capture;
-    TRY_CUDA(cudaStreamIsCapturing(own->stream, &capture));
     int place = 0;
-    if (capture == cudaStreamCaptureStatusNone) {
-        trial t = {.own = own};
-        TRY_DNN(cudnnSetStream(own->dnn->cudnn, own->stream));
-        wf_status status = trial_open(&t, &plan->key);
-        if (status == WF_OK)
-            status = fastest(&t, plan, &place);
-        trial_close(&t);
-        WF_TRY(status);
-    }
+    float ms;
+    TRY_CUDA(cudaStreamIsCapturing(own->stream, &capture));
+    /* A stream that is being captured cannot be waited for. */
+    if (capture == cudaStreamCaptureStatusNone)
+        WF_TRY(try_all(own, plan, &place, &ms));
     if (place >= 0)
         wf_cuda_plan_build(own->dnn->cudnn, place, plan);
+    return WF_OK;
+}
+
+wf_status wf_cuda_plan_best(wf_cuda *own, const cuda_conv_key *key, double *ms)
+{
+    wf_cuda_dnn *dnn = NULL;
+    cuda_conv_plan plan = {.key = *key};
+    float least = -1;
+    int place;
+    WF_TRY(wf_cuda_dnn_here(own, &dnn));
+    WF_TRY(try_all(own, &plan, &place, &least));
+    *ms = (double)least;
     return WF_OK;
 }

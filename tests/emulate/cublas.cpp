@@ -1,6 +1,6 @@
 /* cuBLASLt as core/cuda uses it: products of matrices counted by columns, by plain loops on the emulated device. What
  * the real one answers with INVALID_VALUE ends the program. */
-#include "tests/emulate/graph.h"
+#include "tests/emulate/graph.hpp"
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>

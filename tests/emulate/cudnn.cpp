@@ -1,7 +1,7 @@
 /* cuDNN's graph API as core/cuda uses it. What the real one answers with BAD_PARAM ends the program here: wrong types
  * and counts of attributes, what is missing, unfinished descriptors, shapes that do not fit, incomplete packs. What it
  * may refuse (NOT_SUPPORTED), the engines refuse. */
-#include "tests/emulate/graph.h"
+#include "tests/emulate/graph.hpp"
 
 #include <stdio.h>
 #include <stdlib.h>

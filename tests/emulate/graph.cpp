@@ -1,5 +1,5 @@
 /* Runs graphs of the emulated cuDNN by plain loops, on the emulated device. */
-#include "tests/emulate/graph.h"
+#include "tests/emulate/graph.hpp"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

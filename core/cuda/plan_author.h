@@ -1,0 +1,20 @@
+/* What cuDNN itself can do, to measure the slots against. */
+#ifndef WF_CORE_CUDA_PLAN_AUTHOR_H
+#define WF_CORE_CUDA_PLAN_AUTHOR_H
+
+#include "core/kernels_author.h"
+
+typedef enum wf_cuda_direction {
+    WF_CUDA_FORWARD = 0,
+    WF_CUDA_BACKWARD_DATA,
+    WF_CUDA_BACKWARD_FILTER,
+    WF_CUDA_DIRECTIONS
+} wf_cuda_direction;
+
+/* Milliseconds of the fastest engine of cuDNN for a convolution alone, on arrays of its own, out of those whose
+ * precision the settings allow; -1 where none takes it. x, w and y say shapes, type and alignment. On a context of the
+ * device "cuda"; waits for the device. */
+wf_status wf_cuda_conv_best(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
+                            const wf_array *w, const wf_array *y, double *ms);
+
+#endif
