@@ -264,6 +264,41 @@ static void repeated(void)
     layer_free(&crop);
 }
 
+static void all_slots(const layer *l, const pair *dw)
+{
+    const wf_epilogue leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
+    const int64_t c = l->w.ref.shape.dim[0];
+    wf_array a = l->bias_y.cuda, square = dw->cuda;
+    a.shape = WF_SHAPE(1, c);
+    a.order = square.order = WF_ROW_MAJOR;
+    square.shape = WF_SHAPE(c, 4);
+    wf_array out = l->bias_x.cuda;
+    out.shape = WF_SHAPE(1, 4);
+    out.order = WF_ROW_MAJOR;
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l->geom, &l->x.cuda, &l->w.cuda, &l->bias_y.cuda, &leaky, &l->y.cuda));
+    WF_EXPECT_OK(
+        cuda->k->conv_backward_data(cuda, &l->geom, &l->y.cuda, &l->w.cuda, &l->bias_x.cuda, &leaky, &l->x.cuda));
+    WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &l->geom, &l->x.cuda, &l->y.cuda, &dw->cuda, &l->db.cuda, true));
+    WF_EXPECT_OK(cuda->k->matmul(cuda, &a, false, &square, false, NULL, &out, true));
+}
+
+/* What is repeated only puts work on the stream, so that it can be captured. */
+static void unwaited(void)
+{
+    static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F64};
+    for (int i = 0; i < 6; i++) {
+        const layer l = layer_new(types[i / 2], 1, 8, 16, 10, 1, i % 2 ? -1 : 1, 1);
+        const pair dw = pair_new(l.w.ref.shape, l.dtype, 7);
+        all_slots(&l, &dw);
+        const int before = emulated_waits();
+        all_slots(&l, &dw);
+        WF_EXPECT(emulated_waits() == before, "the host waits %d times", emulated_waits() - before);
+        WF_EXPECT_OK(cuda->k->stream_finish(cuda, NULL));
+        pair_free(&dw);
+        layer_free(&l);
+    }
+}
+
 /* Products, with and without the epilogue for f64 that cuBLASLt may lack, and depth 0. */
 static void products(void)
 {
@@ -299,6 +334,7 @@ int main(int argc, char **argv)
                                              {"tuning", tuning},
                                              {"best", best},
                                              {"repeated", repeated},
+                                             {"unwaited", unwaited},
                                              {"products", products},
                                              {0}});
     WF_MUST(wf_ctx_free(cuda));

@@ -29,6 +29,8 @@ int emulated_plans(void);
 int emulated_runs(void);
 unsigned emulated_last_engine(void);
 int emulated_last_pads(void);
+/* How often the host has waited for a stream, an event or the device. */
+int emulated_waits(void);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
  *
  * Device memory is one range of addresses that nobody can read or write but work on a stream, filled with NaN when it is
  * handed out, with a guard behind each block. Work is put in one queue and done, in its order, when somebody waits. */
+#include "tests/emulate/dnn.h"
 #include "tests/emulate/emulate.h"
 
 #include <errno.h>
@@ -44,6 +45,7 @@ struct CUevent_st {
 
 static task *first, **end = &first;
 static uint64_t given, done;
+static int waits;
 
 struct pinned {
     pinned *next;
@@ -188,8 +190,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
+int emulated_waits(void)
+{
+    return waits;
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
+    waits++;
     finish_to(given);
     return cudaSuccess;
 }
@@ -306,6 +314,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    waits++;
     finish_to(stream->last);
     return cudaSuccess;
 }
@@ -336,6 +345,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    waits++;
     finish_to(event->last);
     return cudaSuccess;
 }
