@@ -84,7 +84,7 @@ static wf_status nccl_fits(wf_comm *comm, char why[WF_WHY])
     wf_status status;
     why[0] = 0;
     if (ctx->k->host)
-        snprintf(why, WF_WHY, "device \"%s\" is no GPU", wf_ctx_device(ctx));
+        snprintf(why, WF_WHY, "device \"%s\" is no GPU, and NCCL needs one", wf_ctx_device(ctx));
     else if (!wf_nccl_built())
         snprintf(why, WF_WHY, "this build has no NCCL");
     if (why[0])
