@@ -73,6 +73,11 @@ yield=0
 [ $((2 * ranks)) -le "$(nproc)" ] || yield=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 if [ -n "$cut" ]; then
+    # Keep-alive does not look after a connection with data under way: the count of retransmissions does.
+    for name in "$left" "$right"; do
+        ip netns exec "$name" sh -c 'echo 3 >/proc/sys/net/ipv4/tcp_retries2' 2>"$work/why" ||
+            skip "$(head -n 1 "$work/why")"
+    done
     (
         until grep -q loop "$cut" 2>/dev/null; do
             sleep 0.1
@@ -89,7 +94,7 @@ timeout -k 10 "$seconds" ip netns exec "$left" unshare --uts sh -c 'hostname "$0
     --mca btl tcp,self,vader --mca btl_tcp_if_include "$subnet.0/24" --mca oob_tcp_if_include "$subnet.0/24" \
     --mca mpi_yield_when_idle "$yield" --mca plm_rsh_agent "$work/agent" "$@" || status=$?
 if [ -n "$cut" ]; then
-    for _ in $(seq 50); do
+    for _ in $(seq 150); do
         remain=$(ip netns pids "$left"; ip netns pids "$right")
         [ -n "$remain" ] || break
         sleep 0.1
