@@ -77,6 +77,11 @@ struct wf_comm {
     wf_comm *parent; /* holds a reference */
     int references;
     bool closed;
+    bool inside;      /* a collective was entered and is not over */
+    bool lost;        /* memory of unfinished messages is never used again */
+    bool nested;      /* works inside calls of its parent, whose ranks know better who is missing */
+    bool board_asked; /* for `board` */
+    bool wired;       /* wire_type was set */
     const wf_transport *transport;
     const wf_reducer *reducer;
     const char *name;
@@ -95,19 +100,14 @@ struct wf_comm {
     uint64_t event;       /* of the flight recorder; 0: no call is in progress */
     uint64_t sent_before; /* in all, when it began */
     uint64_t sequence;
-    bool inside; /* a collective was entered and is not over */
     wf_batch batch;
-    bool lost; /* memory of unfinished messages is never used again */
     char token[2];
     struct wf_lane *lane; /* one per rank */
     wf_traffic traffic;
-    struct wf_board *board; /* of exchanges inside a node; NULL where there is none */
-    bool board_asked;
+    struct wf_board *board;   /* of exchanges inside a node; NULL where there is none */
     struct wf_nccl *nccl;     /* NULL: device memory goes through the host's */
-    bool wired;               /* wire_type was set */
     wf_dtype wire_type;       /* of gradients on their way */
     char why[WF_WHY];         /* auto did not take NCCL; empty: it did, or there is no GPU */
-    bool nested;              /* works inside calls of its parent, whose ranks know better who is missing */
     struct wf_levels *levels; /* nodes, for reducers that use them; NULL until then */
     double probe_ms[2];       /* of 1 MiB, in shared memory and by messages, where auto has tried */
 };

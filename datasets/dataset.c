@@ -94,13 +94,14 @@ void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *fro
         return;
     const size_t run = whole.rank > 0 ? (size_t)(box->hi[last] - box->lo[last]) * size : size;
     memcpy(at, box->lo, sizeof at);
-    for (int d = last - 1;;) {
+    for (;;) {
         int64_t offset = 0;
+        int d = last - 1;
         for (int k = 0; k < whole.rank; k++)
             offset = offset * whole.dim[k] + at[k];
         memcpy(y, x + (size_t)offset * size, run);
         y += run;
-        for (d = last - 1; d >= 0 && ++at[d] == box->hi[d]; d--)
+        for (; d >= 0 && ++at[d] == box->hi[d]; d--)
             at[d] = box->lo[d];
         if (d < 0)
             return;

@@ -187,10 +187,8 @@ static wf_status prepare_part(round_trip *t, wf_dataset **out)
         return WF_ERR_MEMORY;
     info.count = t->held = t->parts[wf_mesh_rank(t->mesh, WF_AXIS_DATA)].count;
     *out = wf_rows_dataset_new(t->ctx, &info, &t->rows);
-    if (!*out) {
-        free(t->parts);
+    if (!*out)
         return wf_check(*out);
-    }
     mark(t, *out);
     t->sample_bytes = wf_dataset_sample_bytes(*out);
     t->chunk = chunk_samples(a, t->places, t->sample_bytes);
@@ -219,8 +217,6 @@ static wf_status prepare_reader(round_trip *t, wf_dataset **dataset, wf_dataset 
     *dataset = status == WF_OK ? NULL : *dataset;
     if (*out)
         mark(t, *out);
-    else
-        free(t->parts);
     return *out ? WF_OK : wf_error_code();
 }
 
@@ -251,6 +247,8 @@ static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_o
         WF_TRY_OUT(send_rounds(&t));
     }
 out:
+    if (!*out)
+        free(t.parts);
     free(t.x);
     free(t.labels);
     free(t.part);
