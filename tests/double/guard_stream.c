@@ -191,6 +191,8 @@ static void copy(void *to, const void *from, size_t bytes, wf_stream *stream)
         return;
     }
     guard_stream_catch_up();
+    if (bytes == 0)
+        return;
     guard_open();
     memcpy(to, from, bytes);
     guard_close();
