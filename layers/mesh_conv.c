@@ -269,8 +269,7 @@ wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
     wf_layout layout;
     const wf_status status = plan(layer, x, &call, &layout);
     if (status != WF_OK) {
-        if (s->by_pixels)
-            wf_spatial_failed(s->mesh, status);
+        wf_spatial_failed(s->mesh, status);
         return wf_error_null();
     }
     wf_tensor *own = call.x_cut ? wf_dense_value(x) : wf_channel_take(&s->split.in, NULL, x->value);
