@@ -1,5 +1,6 @@
 /* A linear layer whose weights are shared out among the ranks of the channel axis, by columns (filter form), by rows
- * (channel form) or both. As layers/channel_conv.c, without activations. */
+ * (channel form) or both. As layers/mesh_conv.c does it by channels, without activations. */
+#include "comm/comm_author.h"
 #include "layers/channel.h"
 #include "layers/channel_impl.h"
 #include "layers/functions.h"
@@ -132,7 +133,7 @@ static wf_status check(const wf_layer *layer, const wf_var *x, const int64_t **x
     return WF_OK;
 }
 
-static wf_var *forward(wf_layer *layer, wf_var *x)
+static wf_var *run(wf_layer *layer, wf_var *x)
 {
     const linear_state *s = layer->state;
     const int64_t *x_cut = NULL;
@@ -145,6 +146,15 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_var *y = in ? apply(layer, x, x_cut, in) : NULL;
     wf_tensor_free(in);
     return y;
+}
+
+static wf_var *forward(wf_layer *layer, wf_var *x)
+{
+    const linear_state *s = layer->state;
+    wf_var *y = run(layer, x);
+    if (!y)
+        wf_comm_post_failure(wf_mesh_world(s->mesh), wf_error_code());
+    return y ? y : wf_error_null();
 }
 
 /* Construction. */

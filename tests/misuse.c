@@ -281,6 +281,29 @@ static void cut_inputs(void)
     close_run();
 }
 
+/* One rank gives a layer that shares channels an input that does not fit: nobody waits for it. */
+static void one_wrong_input(void)
+{
+    open_run();
+    for (int what = 0; what < 2; what++) {
+        wf_comm *comm = wf_comm_split(run.comm, 0, 0);
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = run.size});
+        wf_layer *layer =
+            what ? wf_channel_linear(mesh, (wf_linear_opts){.in = 8, .out = 8, .form = WF_FORM_CHANNEL})
+                 : wf_channel_conv2d(mesh, (wf_conv_opts){.in = 8, .out = 8, .kernel = 1, .form = WF_FORM_CHANNEL});
+        const int64_t features = run.rank == run.size - 1 ? 7 : 8;
+        wf_tensor *x = wf_tensor_new(run.ctx, WF_F32, what ? WF_SHAPE(2, features) : WF_SHAPE(2, features, 3, 3));
+        WF_EXPECT_OK(wf_tensor_fill(x, 1));
+        refused(what ? "linear" : "conv", wf_apply(layer, wf_input(run.tape, x)), WF_ERR_SHAPE, "[2,7", "8]");
+        WF_EXPECT_OK(wf_tape_reset(run.tape));
+        wf_tensor_free(x);
+        wf_layer_free(layer);
+        wf_mesh_close(mesh);
+        WF_EXPECT_OK(wf_comm_close(comm));
+    }
+    close_run();
+}
+
 /* More ranks than channels. */
 static void few_channels(void)
 {
@@ -361,6 +384,7 @@ int main(int argc, char **argv)
                      (test_case[]){{"other_options", other_options},
                                    {"readable", readable},
                                    {"cut_inputs", cut_inputs},
+                                   {"one_wrong_input", one_wrong_input},
                                    {"few_channels", few_channels},
                                    {"wrong_length", wrong_length},
                                    {"initialisers", initialisers},
