@@ -1,5 +1,6 @@
 #include "optim/early_stop.h"
 
+#include "comm/comm_author.h"
 #include "core/context_author.h"
 #include "core/opts.h"
 #include "optim/evaluator.h"
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 
 struct wf_early_stop {
+    wf_comm *comm;
     wf_early_stop_opts opts;
     wf_evaluator *evaluator;
     double best;
@@ -28,7 +30,7 @@ wf_early_stop *wf_early_stop_new(wf_comm *comm, wf_early_stop_opts opts)
         free(stop);
         return wf_error_null();
     }
-    *stop = (wf_early_stop){.opts = opts, .evaluator = evaluator, .best = NAN};
+    *stop = (wf_early_stop){.comm = comm, .opts = opts, .evaluator = evaluator, .best = NAN};
     return stop;
 }
 
@@ -51,8 +53,9 @@ wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight,
 {
     static const char *const name = "observed";
     WF_NEED(stop);
-    WF_NEED(stops);
-    WF_TRY(wf_evaluator_add(stop->evaluator, name, mean, weight));
+    const wf_status status =
+        stops ? wf_evaluator_add(stop->evaluator, name, mean, weight) : wf_error_take("stops", __FILE__, __LINE__);
+    WF_TRY(wf_comm_post_failure(stop->comm, status));
     WF_TRY(wf_evaluator_finish(stop->evaluator));
     const double all = wf_evaluator_mean(stop->evaluator, name);
     const bool better = improves(stop, all);

@@ -21,7 +21,7 @@ wf_early_stop *wf_early_stop_new(wf_comm *comm, wf_early_stop_opts opts);
 void wf_early_stop_free(wf_early_stop *stop);
 
 /* Observes a mean over `weight` samples of this rank (none: 0). What is judged is the mean over all ranks' samples, as
- * of wf_evaluator, so *stop is the same on all ranks; NaN is no improvement. Collective. */
+ * of wf_evaluator, so *stops is the same on all ranks; NaN is no improvement. Collective. */
 wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight, bool *stops) WF_NODISCARD;
 /* The best mean so far; NaN before the first. */
 double wf_early_stop_best(const wf_early_stop *stop);

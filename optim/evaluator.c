@@ -165,15 +165,14 @@ static wf_status aggregate_all(wf_comm *comm, const uint64_t *sizes, uint64_t mo
     return aggregate(user, ranks, findings);
 }
 
-wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate, void *user)
+static wf_status evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate, void *user)
 {
-    WF_NEED(comm);
-    WF_CHECK(aggregate && (found || !bytes), WF_ERR_ARGUMENT, "wf_evaluate_all takes a function, and data of %zu bytes",
-             bytes);
     const size_t ranks = (size_t)wf_comm_size(comm), heads = ranks * (sizeof(uint64_t) + sizeof(wf_finding));
     void *head = NULL, *all = NULL;
     uint64_t most = 0;
     wf_status status;
+    WF_CHECK(aggregate && (found || !bytes), WF_ERR_ARGUMENT, "wf_evaluate_all takes a function, and data of %zu bytes",
+             bytes);
     WF_TRY(wf_host_take(comm, heads, &head));
     uint64_t *sizes = head;
     wf_finding *findings = (wf_finding *)(sizes + ranks);
@@ -184,9 +183,13 @@ wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_agg
     WF_TRY_OUT(wf_host_take(comm, (ranks + 1) * most, &all));
     WF_TRY_OUT(aggregate_all(comm, sizes, most, found, all, findings, aggregate, user));
 out:
-    if (status != WF_OK)
-        status = wf_comm_post_failure(comm, status);
     wf_host_give(comm, all, (ranks + 1) * most);
     wf_host_give(comm, head, heads);
     return status;
+}
+
+wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate, void *user)
+{
+    WF_NEED(comm);
+    return wf_comm_post_failure(comm, evaluate_all(comm, found, bytes, aggregate, user));
 }

@@ -145,20 +145,63 @@ static void findings(void)
             want = 3 * want + r + i;
     WF_EXPECT_OK(wf_evaluate_all(comm, rank ? numbers : NULL, (size_t)rank * sizeof *numbers, add_up, &sum));
     WF_EXPECT(sum == want, "the result is %lld, should be %lld", (long long)sum, (long long)want);
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_evaluate_all(comm, NULL, 0, NULL, NULL));
 }
 
-/* A rank whose aggregation fails takes the others along, at the latest in their next collective. */
-static void findings_fail(void)
+static wf_status count_ranks(void *user, int ranks, const wf_finding *findings)
 {
-    wf_comm *own = wf_comm_open(NULL, NULL, "flat");
-    wf_status status = wf_evaluate_all(own, NULL, 0, fail_on_last, NULL);
-    if (status == WF_OK)
-        status = wf_barrier(own);
-    WF_EXPECT(status == WF_ERR_NUMERIC && strstr(wf_error_message(), "nothing to rank"), "%s", wf_error_message());
-    wf_error_clear();
-    (void)!wf_comm_close(own);
-    wf_error_clear();
+    return ranks == size ? WF_OK : WF_RAISE(WF_ERR_STATE, "%d ranks", ranks);
+}
+
+static wf_status failing_aggregation(wf_comm *own, bool last)
+{
+    return wf_evaluate_all(own, NULL, 0, fail_on_last, NULL);
+}
+
+static wf_status no_aggregation(wf_comm *own, bool last)
+{
+    return wf_evaluate_all(own, NULL, 0, last ? NULL : count_ranks, NULL);
+}
+
+static wf_status negative_weight(wf_comm *own, bool last)
+{
+    bool stops;
+    wf_early_stop *stop = wf_early_stop_new(own, (wf_early_stop_opts){0});
+    const wf_status status = wf_early_stop_observe(stop, 1, last ? -2 : 1, &stops);
+    wf_early_stop_free(stop);
+    return status;
+}
+
+static wf_status nowhere_to_say_so(wf_comm *own, bool last)
+{
+    bool stops;
+    wf_early_stop *stop = wf_early_stop_new(own, (wf_early_stop_opts){0});
+    const wf_status status = wf_early_stop_observe(stop, 1, 1, last ? NULL : &stops);
+    wf_early_stop_free(stop);
+    return status;
+}
+
+/* A rank that fails alone takes the others along, at the latest in their next collective. */
+static void one_rank_fails(void)
+{
+    static const struct {
+        wf_status (*run)(wf_comm *own, bool last);
+        wf_status code;
+        const char *says;
+    } cases[] = {{failing_aggregation, WF_ERR_NUMERIC, "nothing to rank"},
+                 {no_aggregation, WF_ERR_ARGUMENT, "takes a function"},
+                 {negative_weight, WF_ERR_ARGUMENT, "weight -2"},
+                 {nowhere_to_say_so, WF_ERR_ARGUMENT, "stops is NULL"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        wf_comm *own = wf_comm_open(NULL, NULL, "flat");
+        wf_status status = cases[i].run(own, rank == size - 1);
+        if (status == WF_OK)
+            status = wf_barrier(own);
+        WF_EXPECT(status == cases[i].code && strstr(wf_error_message(), cases[i].says), "%s: %s",
+                  wf_status_name(status), wf_error_message());
+        wf_error_clear();
+        (void)!wf_comm_close(own);
+        wf_error_clear();
+    }
 }
 
 /* The mean over all ranks decides, though the ranks see opposite trends; the last rank has no samples. */
@@ -191,7 +234,7 @@ int main(int argc, char **argv)
                                                {"names", names},
                                                {"statistics", statistics},
                                                {"findings", findings},
-                                               {"findings_fail", findings_fail},
+                                               {"one_rank_fails", one_rank_fails},
                                                {"early_stop", early_stop},
                                                {0}});
     return ranks_close(failed);
