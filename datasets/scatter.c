@@ -223,7 +223,7 @@ static wf_status prepare_reader(round_trip *t, wf_dataset **dataset, wf_dataset 
 static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_opts opts, wf_dataset **out)
 {
     wf_comm *comm = wf_mesh_world(mesh);
-    WF_TRY(check_root(comm, opts.root));
+    WF_TRY(wf_agree_status(comm, check_root(comm, opts.root)));
     announcement a = announce(comm, opts);
     round_trip t = {.mesh = mesh,
                     .comm = comm,
@@ -275,23 +275,33 @@ wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_op
     return wf_mesh_scatter_dataset(comm ? wf_comm_mesh(comm) : NULL, dataset, opts);
 }
 
-wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64_t *count, int64_t **index)
+static wf_status check_index(wf_comm *comm, int root, const int64_t *count, int64_t *const *index)
 {
-    WF_NEED(comm);
     WF_NEED(count);
     WF_NEED(index);
-    WF_TRY(check_root(comm, opts.root));
-    announcement a = announce(comm, opts);
-    a.info.count = n;
-    WF_TRY(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
-    WF_CHECK(a.info.count >= 0, WF_ERR_ARGUMENT, "scatter: %lld samples", (long long)a.info.count);
-    const wf_part part = part_of(a.info.count, wf_comm_size(comm), wf_comm_rank(comm), a.equal);
+    return check_root(comm, root);
+}
+
+static wf_status own_index(wf_comm *comm, const announcement *a, int64_t *count, int64_t **index)
+{
+    const wf_part part = part_of(a->info.count, wf_comm_size(comm), wf_comm_rank(comm), a->equal);
     int64_t *order = NULL;
-    WF_TRY(order_new(wf_comm_ctx(comm), &a, &order));
+    WF_TRY(order_new(wf_comm_ctx(comm), a, &order));
     *index = wf_malloc(wf_comm_ctx(comm), part.count ? (size_t)part.count * sizeof **index : 1);
     for (int64_t i = 0; *index && i < part.count; i++)
         (*index)[i] = order ? order[part.first + i] : part.first + i;
     free(order);
     *count = part.count;
     return *index ? WF_OK : WF_ERR_MEMORY;
+}
+
+wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64_t *count, int64_t **index)
+{
+    WF_NEED(comm);
+    announcement a = announce(comm, opts);
+    a.info.count = n;
+    WF_TRY(wf_agree_status(comm, check_index(comm, opts.root, count, index)));
+    WF_TRY(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
+    WF_CHECK(a.info.count >= 0, WF_ERR_ARGUMENT, "scatter: %lld samples", (long long)a.info.count);
+    return wf_comm_post_failure(comm, own_index(comm, &a, count, index));
 }

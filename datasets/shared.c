@@ -24,22 +24,28 @@ typedef struct heading {
     int64_t size, global, epoch, index, last;
 } heading;
 
+static wf_status check_shared(const wf_comm *comm, const wf_iter *iter, int root)
+{
+    WF_CHECK(root >= 0 && root < wf_comm_size(comm), WF_ERR_ARGUMENT, "root %d: should be 0 to %d", root,
+             wf_comm_size(comm) - 1);
+    if (wf_comm_rank(comm) == root)
+        WF_NEED(iter);
+    return WF_OK;
+}
+
 wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root)
 {
     const bool reads = comm && wf_comm_rank(comm) == root;
-    wf_shared_iter *shared = NULL;
-    if (comm && root >= 0 && root < wf_comm_size(comm) && (iter || !reads))
-        shared = wf_calloc(wf_comm_ctx(comm), 1, sizeof *shared);
-    if (!shared) {
+    const wf_status status = comm ? check_shared(comm, iter, root) : WF_OK;
+    wf_shared_iter *shared = comm && status == WF_OK ? wf_calloc(wf_comm_ctx(comm), 1, sizeof *shared) : NULL;
+    if (!shared || !reads)
         wf_iter_free(iter);
-        if (!comm || (reads && !iter))
-            return NULL;
-        WF_CHECK_NULL(root >= 0 && root < wf_comm_size(comm), WF_ERR_ARGUMENT, "root %d: should be 0 to %d", root,
-                      wf_comm_size(comm) - 1);
+    if (!comm)
+        return NULL;
+    if (!shared) {
+        wf_comm_post_failure(comm, wf_error_code());
         return wf_error_null();
     }
-    if (!reads)
-        wf_iter_free(iter);
     *shared = (wf_shared_iter){.comm = comm, .iter = reads ? iter : NULL, .root = root};
     wf_live_add(wf_comm_ctx(comm), WF_LIVE_ITER, 1);
     return shared;

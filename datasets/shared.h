@@ -13,7 +13,7 @@ extern "C" {
 typedef struct wf_shared_iter wf_shared_iter;
 
 /* Owns the iterator, which is the root's (others give NULL), of a data set that is not scattered. The communicator is
- * borrowed. Local. */
+ * borrowed. Local; where it fails, the other ranks hear of it in their next call. */
 wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root);
 void wf_shared_free(wf_shared_iter *shared);
 /* The root's next batch on every rank, borrowed until the next call. A failure of the root's iterator is the same error

@@ -144,6 +144,12 @@ static void failures(void)
     wf_dataset *null = rank == 0 ? wf_synthetic(ctx, (wf_synthetic_opts){.count = -3}) : NULL;
     TEST_FAILS(WF_ERR_ARGUMENT, scatter_status(null, (wf_scatter_opts){0}), "synthetic: -3", "1 or more");
     TEST_FAILS(WF_ERR_ARGUMENT, scatter_status(numbered(3), (wf_scatter_opts){.root = size}), "root", "not in");
+    const wf_scatter_opts lost = {.root = rank == last ? 99 : 0};
+    TEST_FAILS(WF_ERR_ARGUMENT, scatter_status(numbered(3), lost), "root 99", "not in");
+    int64_t count, *index = NULL;
+    TEST_FAILS(WF_ERR_ARGUMENT, wf_scatter_index(comm, 3, lost, &count, &index), "root 99", "not in");
+    TEST_FAILS(WF_ERR_ARGUMENT, wf_scatter_index(comm, 3, (wf_scatter_opts){0}, &count, rank == last ? NULL : &index),
+               "index is NULL", "");
     wf_dataset *late = rank == last ? wf_dataset_new(ctx, &late_kind, NULL, 0) : NULL;
     TEST_FAILS(WF_ERR_FORMAT, scatter_status(late, (wf_scatter_opts){.root = last, .round_bytes = 60}), "late.bin",
                "sample 33");

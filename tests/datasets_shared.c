@@ -80,6 +80,25 @@ static void root_fails(void)
     wf_shared_free(shared);
 }
 
+/* A root that has nothing to read from, or another idea of who the root is. */
+static void root_without_batches(void)
+{
+    for (int what = 0; what < 2; what++) {
+        wf_comm *child = wf_comm_split(comm, 0, 0);
+        const char *says = what ? "root 77: should be 0" : "iter is NULL";
+        wf_shared_iter *shared = wf_shared_batches(child, NULL, what && rank == 0 ? 77 : 0);
+        wf_batch batch;
+        WF_EXPECT((shared == NULL) == (rank == 0), "rank %d: %s", rank, wf_error_message());
+        const wf_status status = shared ? wf_shared_next(shared, &batch) : wf_error_code();
+        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), says), "rank %d: %s", rank,
+                  wf_error_message());
+        wf_error_clear();
+        wf_shared_free(shared);
+        if (child && wf_comm_close(child) != WF_OK)
+            wf_error_clear();
+    }
+}
+
 static void same_order(void)
 {
     int64_t seen[SAMPLES] = {0};
@@ -111,9 +130,12 @@ int main(int argc, char **argv)
 {
     if (!ranks_open(&argc, &argv, "flat"))
         return 1;
-    const int failed = test_main(
-        argc, argv,
-        (test_case[]){
-            {"sent", sent}, {"root_fails", root_fails}, {"same_order", same_order}, {"different", different}, {0}});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"sent", sent},
+                                               {"root_fails", root_fails},
+                                               {"root_without_batches", root_without_batches},
+                                               {"same_order", same_order},
+                                               {"different", different},
+                                               {0}});
     return ranks_close(failed);
 }
