@@ -234,18 +234,20 @@ static wf_status list_end(group *g, wf_comm *comm, wf_status status)
     return status;
 }
 
-static void clear(wf_comm *comm, wf_var **y)
+static wf_status clear(wf_comm *comm, wf_var **y)
 {
+    if (!y)
+        return wf_comm_post_failure(comm, wf_error_take("y", __FILE__, __LINE__));
     for (int r = 0; r < wf_comm_size(comm); r++)
         y[r] = NULL;
+    return WF_OK;
 }
 
 wf_status wf_gather_var(wf_comm *comm, wf_var *x, wf_var **y, int root)
 {
     WF_NEED(comm);
-    WF_NEED(y);
+    WF_TRY(clear(comm, y));
     group g;
-    clear(comm, y);
     wf_status status = group_open(&g, comm, wf_var_tape(x), "gather", 1, &x);
     if (status == WF_OK)
         status = list_call(&g, &wf_gather_op, &x, root, g.rank == root ? g.size : 0, move_gather, y);
@@ -255,9 +257,8 @@ wf_status wf_gather_var(wf_comm *comm, wf_var *x, wf_var **y, int root)
 wf_status wf_allgather_var(wf_comm *comm, wf_var *x, wf_var **y)
 {
     WF_NEED(comm);
-    WF_NEED(y);
+    WF_TRY(clear(comm, y));
     group g;
-    clear(comm, y);
     wf_status status = group_open(&g, comm, wf_var_tape(x), "allgather", 1, &x);
     if (status == WF_OK)
         status = list_call(&g, &wf_allgather_op, &x, 0, g.size, move_allgather, y);
@@ -267,9 +268,8 @@ wf_status wf_allgather_var(wf_comm *comm, wf_var *x, wf_var **y)
 wf_status wf_alltoall_var(wf_comm *comm, wf_var *const *x, wf_var **y)
 {
     WF_NEED(comm);
-    WF_NEED(y);
+    WF_TRY(clear(comm, y));
     group g;
-    clear(comm, y);
     wf_status status = group_open(&g, comm, x ? wf_var_tape(x[0]) : NULL, "alltoall", wf_comm_size(comm), x);
     if (status == WF_OK)
         status = list_call(&g, &wf_alltoall_op, x, 0, g.size, move_alltoall, y);

@@ -351,6 +351,19 @@ static void modes(void)
     WF_EXPECT_OK(wf_tape_reset(tape));
 }
 
+/* One rank has nowhere to put the results: nobody waits for it. */
+static void nowhere(void)
+{
+    wf_comm *child = wf_comm_split(comm, 0, 0);
+    wf_var *y[64] = {NULL};
+    const wf_status status = wf_allgather_var(child, leaf_of(WF_SHAPE(2), 0, 0), rank == size - 1 ? NULL : y);
+    WF_EXPECT(status == WF_ERR_ARGUMENT, "%s", wf_error_message());
+    if (child && wf_comm_close(child) != WF_OK)
+        wf_error_clear();
+    wf_error_clear();
+    WF_EXPECT_OK(wf_tape_reset(tape));
+}
+
 int main(int argc, char **argv)
 {
     if (!ranks_open(&argc, &argv, "flat"))
@@ -370,6 +383,7 @@ int main(int argc, char **argv)
                                                {"labels", labels},
                                                {"oneself", oneself},
                                                {"modes", modes},
+                                               {"nowhere", nowhere},
                                                {0}});
     wf_tape_free(tape);
     return ranks_close(failed);
