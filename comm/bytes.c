@@ -36,23 +36,55 @@ wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void
     return wf_call_end(comm, "allgather_bytes", allgather_bytes(comm, mine, bytes, all));
 }
 
+static wf_status check_scatter(const wf_comm *comm, const void *const *x, const size_t *bytes, const void *y,
+                               size_t y_bytes, int root)
+{
+    WF_TRY(wf_check_rank(comm, "root", root));
+    WF_CHECK(y || y_bytes == 0, WF_ERR_ARGUMENT, "y is NULL, and y_bytes is %zu", y_bytes);
+    if (comm->rank != root)
+        return WF_OK;
+    WF_CHECK(x && bytes && bytes[root] == y_bytes, WF_ERR_ARGUMENT, "the root's own part is not of %zu bytes", y_bytes);
+    for (int r = 0; r < comm->size; r++)
+        WF_CHECK(x[r] || bytes[r] == 0, WF_ERR_ARGUMENT, "x[%d] is NULL, and bytes[%d] is %zu", r, r, bytes[r]);
+    return WF_OK;
+}
+
+static wf_status send_parts(wf_comm *comm, const void *const *x, const size_t *bytes)
+{
+    for (int r = 0; r < comm->size; r++) {
+        wf_frame *frame = &comm->lane[r].frame_out;
+        if (r == comm->rank)
+            continue;
+        *frame = (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes[r]}};
+        WF_TRY(wf_batch_send_frame(&comm->batch, frame, r));
+        WF_TRY(wf_batch_send(&comm->batch, x[r], bytes[r], r));
+    }
+    return WF_OK;
+}
+
+/* The size comes ahead: of nothing there is no message that could be of the wrong size. */
+static wf_status recv_part(wf_comm *comm, void *y, size_t bytes, int root)
+{
+    wf_frame *frame = &comm->lane[root].frame_in;
+    WF_TRY(wf_batch_recv_frame(&comm->batch, frame, root));
+    WF_TRY(wf_batch_wait_all(&comm->batch));
+    WF_CHECK(frame->dim[0] == (int64_t)bytes, WF_ERR_COMM, "rank %d sent %lld bytes where %zu are expected", root,
+             (long long)frame->dim[0], bytes);
+    return wf_batch_recv(&comm->batch, y, bytes, root);
+}
+
 static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
                                int root)
 {
-    const bool is_root = comm->rank == root;
     WF_TRY(wf_comm_alive(comm));
-    WF_TRY(wf_check_rank(comm, "root", root));
-    WF_CHECK(!is_root || (x && bytes && bytes[root] == y_bytes), WF_ERR_ARGUMENT,
-             "the root's own part is not of %zu bytes", y_bytes);
-    WF_CHECK(y || y_bytes == 0, WF_ERR_ARGUMENT, "y is NULL, and y_bytes is %zu", y_bytes);
+    WF_TRY(check_scatter(comm, x, bytes, y, y_bytes, root));
     const wf_record record = wf_record_plain("scatter_bytes", root);
     WF_TRY(wf_call_enter(comm, &record));
-    for (int r = 0; r < comm->size && is_root; r++)
-        if (r != root)
-            WF_TRY(wf_batch_send(&comm->batch, x[r], bytes[r], r));
-    if (!is_root)
-        WF_TRY(wf_batch_recv(&comm->batch, y, y_bytes, root));
-    else if (y_bytes > 0)
+    if (comm->rank != root)
+        WF_TRY(recv_part(comm, y, y_bytes, root));
+    else
+        WF_TRY(send_parts(comm, x, bytes));
+    if (comm->rank == root && y_bytes > 0)
         memcpy(y, x[root], y_bytes);
     WF_TRY(wf_batch_wait_all(&comm->batch));
     return wf_call_settle(comm);

@@ -116,7 +116,8 @@ wf_status wf_barrier(wf_comm *comm) WF_NODISCARD;
 wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* all receives size times bytes, in rank order. */
 wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
-/* x[r], of bytes[r], on the root goes to y, of as many bytes, on rank r; x and bytes are read on the root alone. */
+/* x[r], of bytes[r], on the root goes to y, of as many bytes, on rank r (WF_ERR_COMM if it is not); x and bytes are
+ * read on the root alone. */
 wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
                            int root) WF_NODISCARD;
 wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
@@ -126,8 +127,8 @@ wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_red
 wf_status wf_spread_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
 
 /* What this rank has handed to the transport since the communicator was made. Payload only: neither the check records
- * and notices nor the 56 bytes of type and shape that travel ahead of a tensor. With P ranks and n bytes (of a tensor,
- * or of x) a rank sends
+ * and notices nor the 56 bytes of type and shape that travel ahead of a tensor, or of scattered bytes. With P ranks and
+ * n bytes (of a tensor, or of x) a rank sends
  *
  *   send                n                           all-reduce     2 n (P-1)/P where P divides the count; else
  *   broadcast           n (P-1) over all ranks                     n - own block + (P-1) own block per piece of the

@@ -284,6 +284,29 @@ static void messages_that_do_not_fit(void)
     }
 }
 
+/* What the root scatters is not what a rank has room for, also where one of them is nothing. */
+static void scattered_sizes(void)
+{
+    static const size_t sent[] = {0, 8, 8, 16}, room[] = {8, 0, 16, 8};
+    static const char *const says[] = {"sent 0 bytes where 8 are expected", "sent 8 bytes where 0 are expected",
+                                       "sent 8 bytes where 16 are expected", "sent 16 bytes where 8 are expected"};
+    for (int i = 0; size > 1 && i < 5; i++) {
+        char from[16] = {0}, to[16];
+        const void *x[64];
+        size_t bytes[64];
+        for (int r = 0; r < size; r++) {
+            x[r] = i == 4 && r == size - 1 ? NULL : from;
+            bytes[r] = i == 4 ? 8 : r == size - 1 ? sent[i] : 4;
+        }
+        wf_comm *comm = wf_comm_split(world, 0, 0);
+        const size_t own = i < 4 && rank == size - 1 ? room[i] : bytes[rank];
+        const wf_status status = at_the_latest_now(comm, wf_scatter_bytes(comm, x, bytes, to, own, 0));
+        expect_same(status, i == 4 ? WF_ERR_ARGUMENT : WF_ERR_COMM, i == 4 ? "is NULL, and bytes" : says[i],
+                    "scatter_bytes", 0);
+        WF_EXPECT_OK(wf_comm_close(comm));
+    }
+}
+
 /* The same mistake everywhere. */
 static void arguments(void)
 {
@@ -450,6 +473,7 @@ int main(int argc, char **argv)
                                                {"failures_of_one", failures_of_one},
                                                {"messages_that_do_not_fit", messages_that_do_not_fit},
                                                {"memory_of_unfinished_messages", memory_of_unfinished_messages},
+                                               {"scattered_sizes", scattered_sizes},
                                                {"arguments", arguments},
                                                {"names", names},
                                                {0}});
