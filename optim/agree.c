@@ -154,6 +154,40 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
     return WF_OK;
 }
 
+static void describe_optim(char text[DESCRIPTION], const wf_optim *optim)
+{
+    const wf_optim_hyper *h = &optim->hyper;
+    const wf_schedule_opts *s = &optim->schedule;
+    memset(text, 0, DESCRIPTION);
+    const int used =
+        snprintf(text, DESCRIPTION,
+                 "%s of lr %.9g, momentum %.9g%s, betas %.9g and %.9g, eps %.9g, alpha %.9g, weight decay "
+                 "%.9g, clipped to norm %.9g and value %.9g, ",
+                 wf_optim_kind_name(optim->kind), h->lr, h->momentum, h->nesterov != 0 ? " (Nesterov)" : "", h->beta1,
+                 h->beta2, h->eps, h->alpha, h->decay, optim->clip_norm, h->clip_value);
+    snprintf(text + used, (size_t)(DESCRIPTION - used),
+             "schedule %d with warmup %lld, gamma %.9g, every %lld, total %lld, power %.9g, end %.9g, after %lld steps",
+             (int)s->kind, (long long)s->warmup, s->gamma, (long long)s->every, (long long)s->total, s->power, s->end,
+             (long long)optim->steps);
+}
+
+wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed)
+{
+    const int size = wf_comm_size(comm);
+    char mine[DESCRIPTION], *all = wf_malloc(optim->ctx, (size_t)size * DESCRIPTION);
+    WF_NEED(all);
+    describe_optim(mine, optim);
+    wf_status status = wf_allgather_bytes(comm, mine, DESCRIPTION, all);
+    for (int r = 1; status == WF_OK && r < size; r++)
+        if (memcmp(all, all + (size_t)r * DESCRIPTION, DESCRIPTION) != 0) {
+            *agreed = true;
+            status = WF_RAISE(WF_ERR_COMM, "the ranks have different optimizers: on rank 0 %s; on rank %d %s", all, r,
+                              all + (size_t)r * DESCRIPTION);
+        }
+    free(all);
+    return status;
+}
+
 wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
 {
     const unsigned axes = wf_grad_axes(mesh);

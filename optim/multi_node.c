@@ -312,6 +312,7 @@ static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agre
              "the model belongs to another context than the communicator; make it with wf_comm_ctx");
     WF_TRY(check_options(optim, &c->opts));
     WF_TRY(wf_agree_opts(comm, optim->ctx, &c->opts, agreed));
+    WF_TRY(wf_agree_optim(comm, optim, agreed));
     WF_TRY(wf_agree_model(comm, optim, agreed));
     *agreed = true; /* of equal models all ranks think the same */
     WF_TRY(check_parameters(optim, c->data_alone));

@@ -44,8 +44,8 @@ typedef struct wf_multi_node_opts {
 } wf_multi_node_opts;
 
 /* Makes an optimizer one of all ranks and returns it, so that it nests; it is freed if that fails. Checks that all
- * ranks have the same model (WF_ERR_COMM names the first difference) and broadcasts it from rank 0 once; then each
- * wf_optim_step sums gradients over the ranks, in place in one flat buffer. Collective.
+ * ranks have the same model and optimizer (WF_ERR_COMM names the first difference) and broadcasts it from rank 0 once;
+ * then each wf_optim_step sums gradients over the ranks, in place in one flat buffer. Collective.
  *
  * Semantics are those of the serial program on the global batch. A loss on batches that are sharded over the
  * communicator's mesh (scattered data sets) is a part of a global mean: gradients are summed. A loss without a layout

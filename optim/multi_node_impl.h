@@ -16,6 +16,9 @@ wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed) WF_NODISC
 /* Every parameter has the value of the first rank, among those that hold the same part of it; running statistics
  * included. Collective. */
 wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim) WF_NODISCARD;
+/* All ranks have the same kind of optimizer, with the same options, schedule, clipping and number of steps made.
+ * Collective. */
+wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed) WF_NODISCARD;
 /* All ranks have the same options. Collective. */
 wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *opts, bool *agreed) WF_NODISCARD;
 /* All ranks train the same parameters; `order`, a permutation of optim->target, becomes rank 0's. Collective. */

@@ -48,7 +48,8 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* Backward without a step: the gradients are kept, and those of the next wf_optim_accumulate or wf_optim_step are added
  * to them, so that any number of these and one step make the step of one large batch. Every loss counts as many samples
  * as it is a mean of; after the step wf_item of its loss is the mean over all of them. To step without a last batch,
- * give wf_no_loss. In between, what is trainable stays, and no other backward reaches these parameters.
+ * give wf_no_loss. In between, what is trainable stays, and no other backward reaches these parameters. After an error
+ * of either, what was accumulated is dropped.
  *
  * Multi-node: nothing is summed over ranks before the step. Ranks may accumulate local means a different number of
  * times, also none; parts of global means come from all ranks each time (the step is WF_ERR_COMM where they do not).

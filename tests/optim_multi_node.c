@@ -2,6 +2,7 @@
 #include "comm/comm_author.h"
 #include "core/tape_author.h"
 #include "optim/multi_node.h"
+#include "optim/schedule.h"
 #include "tests/optim_model.h"
 
 #include <math.h>
@@ -315,6 +316,32 @@ static void different_models(void)
     expect_models_differ(&f, "\"a\" (dot)", "\"other\" (dot)");
 }
 
+/* A rank that would update the same parameters in another way. */
+static void different_optimizers(void)
+{
+    static const char *const says[] = {"sgd of lr 1,", "momentum 0.5", "weight decay 0.25", "norm 3", "schedule 1"};
+    for (int what = 0; what < 5; what++) {
+        fixture f = open_fixture("flat");
+        const bool other = f.rank == f.size - 1;
+        wf_optim *optim = what == 0 && !other
+                              ? wf_adam(f.model, (wf_adam_opts){.lr = 1})
+                              : wf_sgd(f.model, (wf_sgd_opts){.lr = 1,
+                                                              .momentum = what == 1 && other ? 0.5 : 0,
+                                                              .weight_decay = what == 2 && other ? 0.25 : 0});
+        if (what == 3 && other)
+            WF_EXPECT_OK(wf_optim_clip_norm(optim, 3));
+        if (what == 4 && other)
+            optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_STEP, .every = 2});
+        wf_optim *made = wf_multi_node(f.comm, optim);
+        WF_EXPECT((made == NULL) == (f.size > 1), "case %d: %s", what, wf_error_message());
+        WF_EXPECT(made || (wf_error_code() == WF_ERR_COMM && strstr(wf_error_message(), "different optimizers") &&
+                           strstr(wf_error_message(), says[what])),
+                  "case %d: %s", what, wf_error_message());
+        WF_EXPECT_OK(wf_barrier(f.comm)); /* it lives on */
+        close_fixture(&f, made);
+    }
+}
+
 static void different_trainables(void)
 {
     fixture f = open_fixture("flat");
@@ -412,6 +439,7 @@ int main(int argc, char **argv)
                                    {"broadcast", broadcast},
                                    {"different_kinds", different_kinds},
                                    {"different_models", different_models},
+                                   {"different_optimizers", different_optimizers},
                                    {"different_trainables", different_trainables},
                                    {"one_rank_fails", one_rank_fails},
                                    {"one_rank_has_no_optimizer", one_rank_has_no_optimizer},
