@@ -63,12 +63,11 @@ wf_ctx *wf_ctx_make(wf_ctx_opts opts)
     *ctx = (wf_ctx){.k = k, .dtype = opts.dtype, .seed = opts.seed};
     memcpy(ctx->notice, notice, sizeof notice);
     ctx->pool = wf_pool_new(ctx);
-    if (!ctx->pool) {
-        free(ctx);
-        return wf_error_null();
-    }
-    WF_TRY_NULL(wf_ctx_set_threads(ctx, opts.threads ? opts.threads : default_threads()));
-    return ctx;
+    if (ctx->pool && wf_ctx_set_threads(ctx, opts.threads ? opts.threads : default_threads()) == WF_OK)
+        return ctx;
+    wf_pool_free(ctx->pool);
+    free(ctx);
+    return wf_error_null();
 }
 
 void wf_ctx_announce(const wf_ctx *ctx)

@@ -70,6 +70,8 @@ static void release_all(wf_ctx *ctx, store *s)
 
 void wf_pool_free(wf_pool *pool)
 {
+    if (!pool)
+        return;
     release_all(pool->ctx, &pool->device);
     release_all(pool->ctx, &pool->host);
     for (size_t i = 0; i < pool->n_chunks; i++)

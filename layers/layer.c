@@ -266,10 +266,8 @@ wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        if (!failed)
-            failed = !wf_module_add(layer, name, layers[i]);
-        else if (layers[i] && !layers[i]->parent)
-            wf_layer_free(layers[i]);
+        if (!wf_module_add(layer, name, layers[i]))
+            failed = true;
     }
     if (!failed)
         return layer;

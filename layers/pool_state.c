@@ -7,6 +7,21 @@ wf_window wf_pool_window(const wf_pool_geom *g, int d)
     return (wf_window){g->kernel[d], g->stride[d], g->dilation[d], g->pad_lo[d], g->pad_hi[d]};
 }
 
+/* The place of a maximum is noted as i32. */
+static wf_status check_places(const wf_layer *layer, const wf_var *x)
+{
+    const wf_pool_state *s = layer->state;
+    const wf_shape shape = wf_var_shape(x);
+    char text[WF_SHAPE_TEXT];
+    int64_t left = INT32_MAX;
+    for (int d = 2; d < shape.rank; d++)
+        left = shape.dim[d] > 0 ? left / shape.dim[d] : left;
+    WF_CHECK(left > 0, WF_ERR_UNSUPPORTED,
+             "%s \"%s\": input %s has more than %d pixels; cut it over more ranks (wf_spatial_max_pool2d)", s->name,
+             wf_layer_path(layer), wf_shape_text(shape, text), INT32_MAX);
+    return WF_OK;
+}
+
 wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_pool_geom *g, wf_shape *y)
 {
     static const char *const dimensions[WF_MAX_SPATIAL + 1] = {"1 to 3", "1", "2", "3"};
@@ -30,7 +45,7 @@ wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf
                  s->name, wf_layer_path(layer), wf_shape_text(shape, text), (long long)g->kernel[d], d);
     }
     g->nd = shape.rank - 2;
-    return WF_OK;
+    return g->kind == WF_POOL_MAX ? check_places(layer, x) : WF_OK;
 }
 
 static int64_t pick(int64_t own, int64_t all, int64_t otherwise)

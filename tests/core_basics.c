@@ -169,6 +169,8 @@ static void contexts(void)
     WF_EXPECT(wf_ctx_new((wf_ctx_opts){.device = "abacus"}) == NULL, "unknown device");
     WF_EXPECT(strstr(wf_error_message(), "abacus") != NULL, "%s", wf_error_message());
     WF_EXPECT(wf_ctx_new((wf_ctx_opts){.dtype = WF_I32}) == NULL, "type of parameters");
+    WF_EXPECT(wf_ctx_new((wf_ctx_opts){.threads = -1}) == NULL, "threads");
+    WF_EXPECT(strstr(wf_error_message(), "threads is -1") != NULL, "%s", wf_error_message());
     wf_error_clear();
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .seed = 5});
     wf_tensor *t = wf_tensor_new(ctx, WF_F32, WF_SHAPE(2));

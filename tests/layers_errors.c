@@ -93,6 +93,8 @@ static void inputs(void)
     apply_refused(wf_max_pool2d(ctx, k4), WF_F32, WF_SHAPE(2, 3, 8, 3), WF_ERR_SHAPE, "no window of 4");
     apply_refused(wf_max_pool2d(ctx, k4), WF_F32, WF_SHAPE(2, 3, 8), WF_ERR_SHAPE, "[N,C] and 2 spatial");
     apply_refused(wf_max_pool2d(ctx, k4), WF_I32, WF_SHAPE(2, 3, 8, 8), WF_ERR_DTYPE, "i32");
+    apply_refused(wf_max_pool2d(ctx, k4), WF_F32, WF_SHAPE(0, 3, 1 << 16, 1 << 15), WF_ERR_UNSUPPORTED,
+                  "[0,3,65536,32768] has more than 2147483647 pixels");
     apply_refused(wf_global_avg_pool(ctx), WF_F32, WF_SHAPE(2, 3), WF_ERR_SHAPE, "1 to 3 spatial");
     apply_refused(wf_global_avg_pool(ctx), WF_F32, WF_SHAPE(2, 3, 0), WF_ERR_SHAPE, "[2,3,0]");
     apply_refused(wf_batchnorm(ctx, c3), WF_F32, WF_SHAPE(2, 4), WF_ERR_SHAPE, "[2,4], should be [N,3]");
@@ -234,8 +236,9 @@ static void sequence_frees_once(void)
     wf_layer *a = small();
     wf_layer *const parts[] = {a, NULL, a, small()};
     WF_EXPECT(!wf_sequential(ctx, 4, parts), "a sequence with a hole");
-    wf_layer *b = small();
+    wf_layer *b = small(), *c = small();
     WF_EXPECT(!wf_sequential(ctx, WF_LAYERS(b, b)), "one layer in two places");
+    WF_EXPECT(!wf_sequential(ctx, WF_LAYERS(NULL, c, c)), "the same behind a hole");
     wf_error_clear();
     refused(wf_sequential(ctx, 2, NULL), WF_ERR_ARGUMENT, "NULL");
     refused(wf_sequential(ctx, -2, NULL), WF_ERR_ARGUMENT, "-2");
