@@ -24,11 +24,16 @@
 static wf_trace *trace;
 static char folder[PATH / 2], path[PATH];
 
-static bool make_folder(const char *name)
+/* One whose name others can guess is to be this user's; the one that the user names may be anybody's. */
+static bool make_folder(const char *name, bool named)
 {
     struct stat is;
-    (void)mkdir(name, 0700);
-    return lstat(name, &is) == 0 && S_ISDIR(is.st_mode) && is.st_uid == geteuid();
+    if (mkdir(name, 0700) != 0 && errno != EEXIST)
+        return false;
+    if ((named ? stat : lstat)(name, &is) != 0)
+        return false;
+    errno = S_ISDIR(is.st_mode) ? EPERM : ENOTDIR;
+    return S_ISDIR(is.st_mode) && (named || is.st_uid == geteuid());
 }
 
 static void remove_folder(const char *name)
@@ -62,10 +67,10 @@ static void remove_old(const char *home)
         closedir(dir);
 }
 
-static wf_trace *map_file(const char *host)
+static wf_trace *map_file(const char *host, bool named)
 {
     snprintf(path, sizeof path, "%s/%s-%ld" WF_TRACE_SUFFIX, folder, host, (long)getpid());
-    if (!make_folder(folder))
+    if (!make_folder(folder, named))
         return NULL;
     const int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0)
@@ -77,7 +82,8 @@ static wf_trace *map_file(const char *host)
     if (map != MAP_FAILED)
         return map;
     unlink(path);
-    rmdir(folder);
+    if (!named)
+        rmdir(folder);
     errno = full ? full : errno;
     return NULL;
 }
@@ -95,8 +101,8 @@ static wf_trace *map_somewhere(const char *host)
     const wf_config *config = wf_config_get();
     wf_trace *map = NULL;
     if (config->trace) {
-        snprintf(folder, sizeof folder, "%s", config->trace);
-        return map_file(host);
+        errno = ENAMETOOLONG;
+        return snprintf(folder, sizeof folder, "%s", config->trace) < (int)sizeof folder ? map_file(host, true) : NULL;
     }
     for (int i = 0; !map && i < 2; i++) {
         snprintf(folder, sizeof folder, "%s", homes[i]);
@@ -105,7 +111,7 @@ static wf_trace *map_somewhere(const char *host)
             continue;
         remove_old(homes[i]);
         snprintf(folder, sizeof folder, "%s/weft-%u-%s", homes[i], (unsigned)geteuid(), config->job);
-        map = map_file(host);
+        map = map_file(host, false);
     }
     return map;
 }

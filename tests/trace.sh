@@ -33,6 +33,19 @@ expect bad 'rank 1 calls barrier\(\) at deaths\.c:[0-9]+$'
 expect bad 'rank [02] calls allreduce\(f32 \[[0-9]+\], sum\) at deaths\.c:[0-9]+$'
 expect bad '    it reported: ranks disagree in collective 4: '
 
+# A folder of the user's may be a link; where there can be no file, the job goes on and says why.
+ln -s "$WEFT_TRACE" "$work/link"
+before=$(ls "$WEFT_TRACE" | wc -l)
+WEFT_TRACE="$work/link" "$program" forward none >"$work/linked" 2>&1 || expect linked "a code of 0"
+[ "$(ls "$WEFT_TRACE" | wc -l)" -gt "$before" ] || expect linked "a recorder behind the link"
+refuse() {
+    WEFT_TRACE=$1 "$program" forward none >"$work/refused" 2>&1 || expect refused "a code of 0"
+    expect refused "the flight recorder keeps no file in .*: $2"
+}
+refuse "$work/log" "Not a directory"
+refuse "$work/no/such/folder" "No such file or directory"
+refuse "$work/$(printf '%0300d' 0)" "File name too long"
+
 # Where the user asks for no folder, a clean end leaves nothing.
 unset WEFT_TRACE
 "$program" forward none >"$work/log" 2>&1 &
