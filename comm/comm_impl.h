@@ -158,7 +158,7 @@ wf_comm *wf_comm_alone(wf_comm *comm);
  * everybody's. */
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status);
 /* Splits a live communicator of several ranks; fills `child` where color is not negative. */
-wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child, wf_status status);
+wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child);
 /* Shares `bytes` zeroed bytes of each rank among the ranks of every node; base[i] and rank[i] are of the rank of place
  * i in this node. Where some node has no memory for it, WF_OK with base[0] NULL on all ranks, and `why` says what is
  * missing. The memory stays until the process ends. */

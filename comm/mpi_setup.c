@@ -138,20 +138,20 @@ wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
     return status;
 }
 
-static wf_status split(wf_comm *comm, int color, int key, wf_comm *child, wf_status status)
+static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
 {
     MPI_Comm data;
     const MPI_Comm from = *(const MPI_Comm *)comm->wire;
     TRY_MPI(MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, &data));
     if (color < 0)
         return WF_OK;
-    return fill(child, data, status);
+    return fill(child, data, WF_OK);
 }
 
-wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child, wf_status status)
+wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child)
 {
     wf_mpi_waits("MPI_Comm_split");
-    status = split(comm, color, key, child, status);
+    const wf_status status = split(comm, color, key, child);
     wf_mpi_waits(NULL);
     return status;
 }

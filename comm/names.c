@@ -107,9 +107,9 @@ static wf_status connect_nccl(wf_comm *comm)
     char why[WF_WHY];
     WF_TRY(nccl_fits(comm, why));
     if (why[0])
-        WF_RAISE(WF_ERR_UNSUPPORTED, "communicator \"pure_nccl\": %s; \"auto\" chooses one that works here", why);
-    if (why[0])
-        return wf_comm_post_failure(comm, WF_ERR_UNSUPPORTED);
+        return wf_comm_post_failure(
+            comm,
+            WF_RAISE(WF_ERR_UNSUPPORTED, "communicator \"pure_nccl\": %s; \"auto\" chooses one that works here", why));
     return comm->size > 1 ? wf_nccl_open(comm) : WF_OK;
 }
 

@@ -249,7 +249,7 @@ static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
     if (comm->size == 1)
         make_single(child);
     else
-        WF_TRY(wf_mpi_split(comm, color, key, child, status));
+        WF_TRY(wf_mpi_split(comm, color, key, child));
     if (color < 0)
         return WF_OK;
     WF_TRY(furnish(child));
