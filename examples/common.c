@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define MOST_OPTIONS 32
+#define MOST         INT32_MAX /* of a number, so that the product of two does not overflow */
 #define KEY_HELP     (MOST_OPTIONS + 1)
 
 /* Before MPI is there, the launcher tells which rank this will be. */
@@ -25,9 +26,9 @@ static error_t take_number(struct argp_state *state, const example_option *optio
     char *end;
     errno = 0;
     const long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < option->least) {
-        argp_error(state, "--%s %s: should be a whole number of at least %lld", option->name, text,
-                   (long long)option->least);
+    if (errno || end == text || *end || value < option->least || value > MOST) {
+        argp_error(state, "--%s %s: should be a whole number from %lld to %d", option->name, text,
+                   (long long)option->least, MOST);
         return EINVAL;
     }
     *option->number = value;

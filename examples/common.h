@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-/* An option "--name ARG": a whole number of at least `least`, a positive real number, or a text; or without ARG a flag.
- * Its help shows the default, which is what the target holds at first. */
+/* An option "--name ARG": a whole number from `least` to 2^31-1, a positive real number, or a text; or without ARG a
+ * flag. Its help shows the default, which is what the target holds at first. */
 typedef struct example_option {
     const char *name, *arg, *help;
     int64_t *number;

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_RANK 9999999
+
 typedef struct entry {
     int32_t at;
     float value;
@@ -37,20 +39,25 @@ struct compression {
     memory *bucket;
 };
 
-compression *compression_new(const char *text, const char **complaint)
+compression *compression_new(const char *text, char complaint[COMPRESSION_COMPLAINT])
 {
     compression c = {0};
     char end;
-    *complaint = NULL;
+    *complaint = '\0';
+    if (!text)
+        return NULL;
     const bool top = sscanf(text, "topk:%lf%c", &c.share, &end) == 1 && c.share > 0 && c.share <= 1;
-    const bool power = !top && sscanf(text, "powersgd:%" SCNd64 "%c", &c.rank, &end) == 1 && c.rank > 0;
+    const bool power = !top && sscanf(text, "powersgd:%7" SCNd64 "%c", &c.rank, &end) == 1 && c.rank > 0;
     if (power)
         c.share = 0;
     compression *made = top || power ? malloc(sizeof *made) : NULL;
     if (made)
         *made = c;
     else
-        *complaint = "should be powersgd:R with a rank R of 1 or more, or topk:S with a share S above 0 and up to 1";
+        snprintf(complaint, COMPRESSION_COMPLAINT,
+                 "compression %.60s: should be powersgd:R with a rank R of 1 to %d, or topk:S with a share S above 0 "
+                 "and up to 1",
+                 text, MOST_RANK);
     return made;
 }
 
@@ -371,7 +378,7 @@ static wf_status reduce(void *user, const wf_grad_bucket *b)
 
 wf_multi_node_opts compression_opts(compression *c, wf_multi_node_opts opts)
 {
-    opts.reduce = reduce;
+    opts.reduce = c ? reduce : NULL;
     opts.reduce_user = c;
     return opts;
 }

@@ -12,11 +12,13 @@
 
 typedef struct compression compression;
 
-/* NULL, with `complaint`, for a text that is neither of the above. For one optimizer, which is freed first. f32 alone.
- */
-compression *compression_new(const char *text, const char **complaint);
+#define COMPRESSION_COMPLAINT 256
+
+/* NULL, with a complaint, for a text that is neither of the above; NULL without one for NULL. For one optimizer, which
+ * is freed first. f32 alone. */
+compression *compression_new(const char *text, char complaint[COMPRESSION_COMPLAINT]);
 void compression_free(compression *c);
-/* With the reduction in place. */
+/* With the reduction in place; c NULL: as they are. */
 wf_multi_node_opts compression_opts(compression *c, wf_multi_node_opts opts);
 
 /* Elements that the last step of this rank put in place of its gradients (a place counts as one), and these. */

@@ -50,17 +50,7 @@ static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, in
                                                                            .warmup = epoch_steps / 2,
                                                                            .total = s->epochs * epoch_steps,
                                                                            .end = 0.01});
-    return wf_multi_node_with(comm, optim, c ? compression_opts(c, (wf_multi_node_opts){0}) : (wf_multi_node_opts){0});
-}
-
-static compression *compression_of(wf_comm *comm, const settings *s)
-{
-    const char *wrong = NULL;
-    char complaint[256];
-    compression *c = s->compress ? compression_new(s->compress, &wrong) : NULL;
-    snprintf(complaint, sizeof complaint, "--compress %.60s: %s", wrong ? s->compress : "", wrong ? wrong : "");
-    example_agree(comm, wrong ? complaint : NULL);
-    return c;
+    return wf_multi_node_with(comm, optim, compression_opts(c, (wf_multi_node_opts){0}));
 }
 
 /* An epoch of training; the mean of its losses. */
@@ -117,9 +107,12 @@ int main(int argc, char **argv)
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
 
+    char complaint[COMPRESSION_COMPLAINT];
+    compression *compressed = compression_new(s.compress, complaint);
+    example_agree(comm, *complaint ? complaint : NULL);
+
     wf_layer *model = model_new(comm, &s);
     wf_iter *training = open_images(comm, &s, WF_TRAIN_SET), *test = open_images(comm, &s, WF_TEST_SET);
-    compression *compressed = compression_of(comm, &s);
     wf_optim *optim = optim_new(comm, model, &s, wf_iter_epoch_length(training), compressed);
     wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(optim));

@@ -36,6 +36,7 @@ gan() {
 # Arguments.
 gan "--batch 0: should be" --batch 0
 gan "--epochs many: should be" --epochs many
+gan "--epochs 9000000000000000000: should be" --epochs 9000000000000000000
 gan "'--no-such-option'" --no-such-option
 gan "unexpected: there are" unexpected
 gan "no_such_name" --communicator no_such_name
@@ -47,13 +48,13 @@ refused "--lr -1: should be" mnist --lr -1
 gan "$work/file/log.jsonl" --out "$work/file"
 gan "$work/no/folder" --out "$work/no/folder"
 
-# CIFAR-10: 10000 records of a label and 3072 bytes in each of five files.
+# CIFAR-10: 10000 records of a label and 3072 bytes in each of five files, all 0.
 cifar=$work/cifar
 good() {
     rm -rf "$cifar"
     mkdir "$cifar"
     for i in 1 2 3 4 5; do
-        head -c 30730000 /dev/zero >"$cifar/data_batch_$i.bin"
+        truncate -s 30730000 "$cifar/data_batch_$i.bin"
     done
 }
 gan "$work/nowhere" --data "$work/nowhere"
@@ -70,7 +71,7 @@ good
 : >"$cifar/data_batch_2.bin"
 gan "data_batch_2.bin" --data "$cifar"
 good
-head -c 30729999 /dev/zero >"$cifar/data_batch_5.bin"
+truncate -s 30729999 "$cifar/data_batch_5.bin"
 gan "data_batch_5.bin" --data "$cifar"
 good
 printf 'x' >>"$cifar/data_batch_1.bin"
