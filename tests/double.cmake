@@ -35,7 +35,7 @@ function(weft_test_double name)
   endforeach()
 endfunction()
 
-foreach(name core_basics core_tape contract_norm contract_elementwise contract_memory known_answers
+foreach(name core_basics core_tape contract_device contract_norm contract_elementwise contract_memory known_answers
     functions_semantics functions_values gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms
     optim_step optim_archive datasets_batches)
   weft_guard(${name} RANKS 1)

@@ -18,7 +18,8 @@ add_library(weft_emulated OBJECT ${kernels} ${parts} emulate/device.cpp emulate/
 target_include_directories(weft_emulated BEFORE PRIVATE emulate/include)
 target_link_libraries(weft_emulated PRIVATE weft_flags)
 
-foreach(source contract_kernels contract_norm contract_elementwise contract_memory known_numbers known_answers)
+foreach(source contract_device contract_kernels contract_norm contract_elementwise contract_memory known_numbers
+    known_answers)
   set(test emulated_${source})
   add_executable(${test} ${source}.c contract.c $<TARGET_OBJECTS:weft_core> $<TARGET_OBJECTS:weft_emulated>)
   target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)

@@ -13,6 +13,7 @@ typedef struct work {
     size_t bytes;
     wf_event *awaited, *reached;
     uint64_t number; /* of the event's records */
+    wf_stream *on;   /* where that record was made: a later one may be elsewhere */
 } work;
 
 struct wf_stream {
@@ -29,6 +30,7 @@ static wf_stream *in_use;
 static struct {
     wf_event *event;
     uint64_t number;
+    wf_stream *on;
 } awaited[64];
 static int awaiting;
 
@@ -46,10 +48,10 @@ static void put(wf_stream *stream, work w)
 /* One step of what comes first; false where that has to wait. */
 static bool advance(wf_stream *stream);
 
-static bool reach(wf_event *event, uint64_t number)
+static bool reach(const wf_event *event, uint64_t number, wf_stream *on)
 {
-    if (event->passed < number && event->stream)
-        advance(event->stream);
+    if (event->passed < number && on)
+        advance(on);
     return event->passed >= number;
 }
 
@@ -58,7 +60,7 @@ static bool perform(const work *w)
     if (w->step)
         return w->step(w->arg);
     if (w->awaited)
-        return reach(w->awaited, w->number);
+        return reach(w->awaited, w->number, w->on);
     if (w->reached && w->reached->passed < w->number)
         w->reached->passed = w->number;
     if (w->bytes > 0) {
@@ -86,7 +88,7 @@ static bool advance(wf_stream *stream)
 void guard_stream_catch_up(void)
 {
     for (int i = 0; i < awaiting; i++)
-        while (!reach(awaited[i].event, awaited[i].number))
+        while (!reach(awaited[i].event, awaited[i].number, awaited[i].on))
             ;
     awaiting = 0;
     while (in_use && in_use->first)
@@ -166,12 +168,13 @@ wf_status guard_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream)
     if (event->passed == event->recorded)
         return WF_OK;
     if (stream) {
-        put(stream, (work){.awaited = event, .number = event->recorded});
+        put(stream, (work){.awaited = event, .number = event->recorded, .on = event->stream});
         return WF_OK;
     }
     if (awaiting == sizeof awaited / sizeof *awaited)
         guard_stream_catch_up();
     awaited[awaiting].event = event;
+    awaited[awaiting].on = event->stream;
     awaited[awaiting++].number = event->recorded;
     return WF_OK;
 }
@@ -180,7 +183,7 @@ wf_status guard_event_done(wf_ctx *ctx, wf_event *event, bool *done)
 {
     *done = event->passed == event->recorded;
     if (!*done)
-        reach(event, event->recorded);
+        reach(event, event->recorded, event->stream);
     return WF_OK;
 }
 

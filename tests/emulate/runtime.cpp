@@ -1,11 +1,13 @@
 /* Memory and streams of the emulated device.
  *
- * Device memory is one range of addresses that nobody can read or write but work on a stream, filled with NaN when it is
- * handed out, with a guard behind each block. Work is put in one queue and done, in its order, when somebody waits. */
+ * Device memory is one range of addresses that nobody can read or write but work on a stream, filled with NaN when it
+ * is handed out, with a guard behind each block. Work is put in one queue and done, in its order, when somebody waits;
+ * a question whether it is done does one piece of it. */
 #include "tests/emulate/dnn.h"
 #include "tests/emulate/emulate.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +19,17 @@ enum { PROCESSORS = 2, GUARD = 256, GUARD_BYTE = 0xcb };
 static const size_t room = (size_t)8 << 30;
 static char *arena;
 static size_t used;
+static int file = -1; /* that the arena is a view of, so that another process can have one too */
+
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" void __asan_get_shadow_mapping(size_t *scale, size_t *offset);
+#else
+static void __asan_get_shadow_mapping(size_t *scale, size_t *offset)
+{
+    *scale = 47;
+    *offset = (size_t)1 << 32;
+}
+#endif
 
 /* The size of a block lies before it. */
 struct head {
@@ -139,15 +152,19 @@ cudaError_t emulated_launch(const cudaLaunchConfig_t &config, emulated_work *wor
     return cudaSuccess;
 }
 
-/* A word that is the address of mapped memory, and not the device's, is a pointer that got here by mistake. */
+/* A word that is the address of mapped memory, and not the device's, is a pointer that got here by mistake. A sanitizer
+ * maps what two small numbers beside each other can be the address of; programs have nothing there. */
 void emulated_check_argument(const void *argument, size_t bytes)
 {
+    size_t scale, offset;
+    __asan_get_shadow_mapping(&scale, &offset);
+    const uint64_t lowest = offset + ((uint64_t)1 << 47 >> scale);
     if (bytes > 32764)
         emulated_fail("an argument of %zu bytes", bytes);
     for (size_t at = 0; at + 8 <= bytes; at += 8) {
         uint64_t word;
         memcpy(&word, static_cast<const char *>(argument) + at, 8);
-        if (word < (uint64_t)1 << 32 || word >= (uint64_t)1 << 47)
+        if (word < lowest || word >= (uint64_t)1 << 47)
             continue;
         void *const p = reinterpret_cast<void *>(word), *const page = reinterpret_cast<void *>(word / 4096 * 4096);
         if (!on_device(p, 0) && !page_locked(p) && msync(page, 1, MS_ASYNC) == 0)
@@ -202,16 +219,22 @@ cudaError_t cudaDeviceSynchronize(void)
     return cudaSuccess;
 }
 
+static bool reserved()
+{
+    if (arena)
+        return true;
+    file = memfd_create("emulated device", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)room) != 0)
+        return false;
+    void *const p = mmap(nullptr, room, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    arena = p == MAP_FAILED ? nullptr : static_cast<char *>(p);
+    return arena != nullptr;
+}
+
 cudaError_t cudaMalloc(void **data, size_t bytes)
 {
     const size_t size = (bytes + 255) / 256 * 256;
-    if (!arena) {
-        void *const p = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED)
-            return cudaErrorMemoryAllocation;
-        arena = static_cast<char *>(p);
-    }
-    if (used + sizeof(head) + size + GUARD > room)
+    if (!reserved() || size > room || used + sizeof(head) + size + GUARD > room)
         return cudaErrorMemoryAllocation;
     char *const at = arena + used;
     used += sizeof(head) + size + GUARD;
@@ -284,19 +307,56 @@ cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t st
     return cudaSuccess;
 }
 
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *, void *)
+/* A block as other processes name it. */
+struct block_name {
+    pid_t process;
+    int file;
+    uint64_t offset, bytes;
+};
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *data)
 {
-    return cudaErrorNotSupported;
+    if (!on_device(data, 0))
+        return cudaErrorInvalidValue;
+    reach(true);
+    const block_name name = {getpid(), file, (uint64_t)(static_cast<char *>(data) - arena),
+                             (static_cast<const head *>(data) - 1)->bytes};
+    reach(false);
+    static_assert(sizeof name <= sizeof *handle, "a name fits a handle");
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &name, sizeof name);
+    return cudaSuccess;
 }
 
-cudaError_t cudaIpcOpenMemHandle(void **, cudaIpcMemHandle_t, unsigned)
+/* The other's pages take a place among this one's. */
+cudaError_t cudaIpcOpenMemHandle(void **data, cudaIpcMemHandle_t handle, unsigned)
 {
-    return cudaErrorNotSupported;
+    block_name name;
+    char path[64];
+    memcpy(&name, &handle, sizeof name);
+    if (name.process == getpid() || !reserved())
+        return cudaErrorInvalidValue;
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)name.process, name.file);
+    const int theirs = open(path, O_RDWR | O_CLOEXEC);
+    if (theirs < 0)
+        return cudaErrorNotSupported;
+    const size_t before = name.offset % 4096, bytes = (before + name.bytes + 4095) / 4096 * 4096;
+    used = (used + 4095) / 4096 * 4096;
+    char *const at = arena + used;
+    const bool good = used + bytes <= room &&
+                      mmap(at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, theirs, (off_t)(name.offset - before)) == at;
+    close(theirs);
+    if (!good)
+        return cudaErrorMemoryAllocation;
+    used += bytes;
+    *data = at + before;
+    return cudaSuccess;
 }
 
-cudaError_t cudaIpcCloseMemHandle(void *)
+cudaError_t cudaIpcCloseMemHandle(void *data)
 {
-    return cudaErrorNotSupported;
+    finish_to(given);
+    return on_device(data, 0) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
@@ -350,9 +410,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
+/* Who asks again and again sees time go by. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    return done >= event->last ? cudaSuccess : cudaErrorNotReady;
+    if (done >= event->last)
+        return cudaSuccess;
+    finish_to(first->number);
+    return cudaErrorNotReady;
 }
 
 /* A task takes a millisecond. */

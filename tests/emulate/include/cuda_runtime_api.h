@@ -1,5 +1,5 @@
 /* The CUDA runtime as tests/emulate makes it: the calls that core/cuda uses. Work put on a stream is done when somebody
- * waits for it, no earlier, and device memory can only be touched by such work. */
+ * waits for it or asks for it, no earlier, and device memory can only be touched by such work. */
 #ifndef WF_TESTS_EMULATE_CUDA_RUNTIME_API_H
 #define WF_TESTS_EMULATE_CUDA_RUNTIME_API_H
 
