@@ -456,7 +456,7 @@ static void shared(void)
     message m = {.bytes = 2 * PIECE + 5, .seed = 21};
     char identity[WF_DEVICE_IDENTITY], again[WF_DEVICE_IDENTITY];
     unsigned char *mine = numbers(m.bytes, m.seed), *theirs = numbers(m.bytes, m.seed + 1);
-    void *const data = block(ctx, m.bytes);
+    void *const before = block(ctx, 100), *const data = block(ctx, m.bytes);
     WF_EXPECT_OK(k->to_device(ctx, data, mine, m.bytes));
     WF_EXPECT_OK(k->stream_finish(ctx, NULL));
     m.status = k->share(ctx, data, m.bytes, &m.share);
@@ -476,6 +476,7 @@ static void shared(void)
     WF_EXPECT_OK(k->device_identity(ctx, again));
     WF_EXPECT(identity[0] && strcmp(identity, again) == 0, "identities \"%s\" and \"%s\"", identity, again);
     WF_EXPECT((strcmp(identity, m.identity) == 0) == !k->host, "\"%s\" here and \"%s\" there", identity, m.identity);
+    k->release(ctx, before, 100);
     k->release(ctx, data, m.bytes);
     free(mine);
     free(theirs);

@@ -2,6 +2,8 @@
 #ifndef WF_TESTS_BENCH_H
 #define WF_TESTS_BENCH_H
 
+#include "core/context_author.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
@@ -30,6 +32,12 @@ static inline double bench_quartile(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, bench_ascending);
     return v[n / 4];
+}
+
+/* Work that was put on the device is over: a clock is read after this. */
+static inline void bench_finish(wf_ctx *ctx)
+{
+    WF_MUST(ctx->k->stream_finish(ctx, NULL));
 }
 
 #endif

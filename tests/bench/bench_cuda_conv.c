@@ -1,21 +1,22 @@
 /* Convolutions of the cuda filling beside cuDNN's fastest engine alone, for the layers of DCGAN, VGG-16 and U-Net.
- *     bench_cuda_conv [f32|bf16|f16] [rows]     rows: only the first so many of each table
+ *     bench_cuda_conv [f32|bf16|f16] [SECONDS]     after so many no further row is begun; the tables take turns
  * A row has the milliseconds of the slot, of the best engine and their ratio (best / slot: 1 is as fast) in three
  * directions; the slot's choice is the heuristics', or with WEFT_AUTOTUNE=1 a measured one. */
-#include "core/context_author.h"
 #include "core/cuda/plan_author.h"
+#include "tests/bench/bench.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 9, ENOUGH_MS = 20 };
+enum { ROUNDS = 9, ENOUGH_MS = 20, MOST = 200 };
 
 static wf_ctx *ctx;
 static wf_dtype dtype = WF_BF16;
 static wf_stream *stream;
 static cudaEvent_t start, stop;
+static double share[MOST]; /* best / slot of every direction of every row */
+static int shares;
 
 typedef struct shape {
     int nd;
@@ -103,6 +104,8 @@ static void row(const shape *s)
         const double ours = slot_ms(&j, (wf_cuda_direction)d);
         WF_MUST(wf_cuda_conv_best(ctx, (wf_cuda_direction)d, &j.geom, &j.x, &j.w, &j.y, &best));
         printf(" | %8.4f %8.4f %5.2f %6.0f", ours, best, best / ours, flop / ours);
+        if (best > 0 && shares < MOST)
+            share[shares++] = best / ours;
     }
     printf("\n");
     fflush(stdout);
@@ -127,14 +130,6 @@ static const shape unet3[] = {{3, 1, 32, 32, 128, 3, 1, 1},  {3, 1, 64, 64, 64, 
                               {3, 1, 128, 128, 32, 3, 1, 1}, {3, 1, 256, 256, 16, 3, 1, 1},
                               {3, 1, 64, 128, 64, 2, 2, 0},  {3, 1, 64, 32, 128, 3, 1, 1}};
 
-static void table(const char *title, const shape *rows, size_t count, size_t most)
-{
-    printf("\n%s, %s: slot ms, best ms, best / slot, slot TFLOP/s of forward | data | filter\n", title,
-           wf_dtype_name(dtype));
-    for (size_t i = 0; i < count && i < most; i++)
-        row(&rows[i]);
-}
-
 static void type_from(const char *name)
 {
     static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F16};
@@ -145,9 +140,34 @@ static void type_from(const char *name)
 
 #define COUNT(rows) (sizeof(rows) / sizeof *(rows))
 
+static const struct {
+    const char *title;
+    const shape *rows;
+    size_t count;
+} tables[] = {{"DCGAN, 512 channels, batch 256", dcgan, COUNT(dcgan)},
+              {"VGG-16, batch 256", vgg, COUNT(vgg)},
+              {"U-Net 512^2, batch 8", unet2, COUNT(unet2)},
+              {"U-Net 128^3", unet3, COUNT(unet3)}};
+
+static void measure(double seconds)
+{
+    const double begin = bench_seconds();
+    printf("%s: slot ms, best ms, best / slot, slot TFLOP/s of forward | data | filter\n", wf_dtype_name(dtype));
+    for (size_t i = 0; i < COUNT(vgg); i++)
+        for (size_t t = 0; t < COUNT(tables); t++)
+            if (i < tables[t].count && bench_seconds() - begin < seconds) {
+                printf("%-30s ", tables[t].title);
+                row(&tables[t].rows[i]);
+            }
+    if (shares > 0) {
+        const double middle = bench_median(share, shares);
+        printf("figure: best / slot of %d convolutions in %s: least %.2f, median %.2f\n", shares, wf_dtype_name(dtype),
+               share[0], middle);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    const size_t most = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 100;
     if (argc > 1)
         type_from(argv[1]);
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
@@ -159,10 +179,7 @@ int main(int argc, char **argv)
     WF_MUST(ctx->k->stream_use(ctx, stream));
     cuda_must(cudaEventCreateWithFlags(&start, cudaEventDefault));
     cuda_must(cudaEventCreateWithFlags(&stop, cudaEventDefault));
-    table("DCGAN, 512 channels, batch 256", dcgan, COUNT(dcgan), most);
-    table("VGG-16, batch 256", vgg, COUNT(vgg), most);
-    table("U-Net 512^2, batch 8", unet2, COUNT(unet2), most);
-    table("U-Net 128^3", unet3, COUNT(unet3), most);
+    measure(argc > 2 ? strtod(argv[2], NULL) : 1e9);
     cudaEventDestroy(start);
     cudaEventDestroy(stop);
     ctx->k->stream_free(ctx, stream);

@@ -7,8 +7,7 @@
  */
 #include "examples/common.h"
 #include "examples/models/dcgan.h"
-
-#include <stdlib.h>
+#include "tests/bench/bench.h"
 
 enum { CHECKS = 2001 };
 enum { PLAIN, SYNC, KINDS };
@@ -82,14 +81,9 @@ static double timed_step(wf_comm *comm, gan *g, wf_tape *tape, const wf_tensor *
     WF_MUST(wf_barrier(comm));
     const double start = example_seconds();
     step(g, tape, images, latent);
+    bench_finish(wf_comm_ctx(comm));
     WF_MUST(wf_barrier(comm));
     return example_seconds() - start;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static void compare(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
@@ -106,7 +100,7 @@ static void compare(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
         }
     const double all = (double)(s->batch * wf_comm_size(comm));
     for (int kind = 0; kind < KINDS; kind++)
-        qsort(seconds[kind], (size_t)s->iterations, sizeof(double), ascending);
+        qsort(seconds[kind], (size_t)s->iterations, sizeof(double), bench_ascending);
     const double plain = seconds[PLAIN][s->iterations / 2], sync = seconds[SYNC][s->iterations / 2];
     if (wf_comm_rank(comm) == 0)
         printf("plain %.1f  synchronised %.1f images/s; time: median x %.4f, least x %.4f\n", all / plain, all / sync,
@@ -137,8 +131,8 @@ static void check(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tens
         WF_MUST(wf_bcast_bytes(comm, NULL, 0, 0));
         checks[i] = example_seconds() - start;
     }
-    qsort(steps, (size_t)s->iterations, sizeof(double), ascending);
-    qsort(checks, CHECKS, sizeof(double), ascending);
+    qsort(steps, (size_t)s->iterations, sizeof(double), bench_ascending);
+    qsort(checks, CHECKS, sizeof(double), bench_ascending);
     const double took = steps[s->iterations / 2], each = checks[CHECKS / 2];
     if (wf_comm_rank(comm) == 0)
         printf("step %.2f ms, %.1f collectives; a check %.2f us: %.3f %% of the step\n", took * 1e3, calls, each * 1e6,
@@ -153,11 +147,13 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
     double start = 0;
     for (int64_t i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) {
+            bench_finish(wf_comm_ctx(comm));
             WF_MUST(wf_barrier(comm));
             start = example_seconds();
         }
         step(&g, tape, images, s->latent);
     }
+    bench_finish(wf_comm_ctx(comm));
     WF_MUST(wf_barrier(comm));
     const double seconds = example_seconds() - start;
     if (wf_comm_rank(comm) == 0)

@@ -1,51 +1,72 @@
 /* Speed of the kernels that training spends its time in: convolutions of the DCGAN in GFLOP/s, memory-bound passes in
- * GB/s (bytes that must be read and written at least once). bench_kernels [device] [threads]. */
-#include "core/context_author.h"
+ * GB/s (bytes that must be read and written at least once) and as a share of what a plain copy of as many bytes does.
+ *
+ *     bench_kernels [DEVICE] [THREADS] [f32|bf16|f16] [passes]     passes: no convolutions
+ *
+ * The last line has the least share of each group of passes.
+ */
+#include "tests/bench/bench_copy.h"
 
+#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static wf_ctx *ctx;
+static wf_stream *stream;
+static wf_dtype dtype = WF_F32;
 
-static double now(void)
+static void *bytes_new(const void *host, size_t bytes)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    void *data;
+    WF_MUST(wf_pool_take(ctx, bytes, &data));
+    if (host)
+        WF_MUST(ctx->k->to_device(ctx, data, host, bytes));
+    return data;
+}
+
+static wf_array array_of(wf_dtype type, wf_shape shape)
+{
+    wf_array a = {.dtype = type, .order = wf_order_default(shape.rank), .shape = shape};
+    const wf_random random = {
+        .seed = 1, .stream = (uint64_t)wf_shape_count(shape), .global = shape, .box = wf_box_of_shape(shape)};
+    a.data = bytes_new(NULL, (size_t)wf_array_count(&a) * wf_dtype_size(type));
+    WF_MUST(ctx->k->random(ctx, WF_NORMAL, &random, 0, 1, &a));
+    return a;
 }
 
 static wf_array array_new(wf_shape shape)
 {
-    wf_array a = {.dtype = WF_F32, .order = wf_order_default(shape.rank), .shape = shape};
-    const wf_random random = {
-        .seed = 1, .stream = (uint64_t)wf_shape_count(shape), .global = shape, .box = wf_box_of_shape(shape)};
-    WF_MUST(wf_pool_take(ctx, (size_t)wf_array_count(&a) * sizeof(float), &a.data));
-    WF_MUST(ctx->k->random(ctx, WF_NORMAL, &random, 0, 1, &a));
-    return a;
+    return array_of(dtype, shape);
 }
 
 static void array_free(wf_array *a)
 {
     if (a->forms)
         wf_packed_free(ctx, a->forms);
-    wf_pool_give(ctx, a->data, (size_t)wf_array_count(a) * sizeof(float));
+    wf_pool_give(ctx, a->data, 0);
+}
+
+static void finish(void)
+{
+    WF_MUST(ctx->k->stream_finish(ctx, stream));
 }
 
 /* Seconds of one call: the best of some rounds of about 30 ms. */
 static double seconds_of(wf_status (*call)(void *), void *job)
 {
     WF_MUST(call(job));
-    const double first = now();
+    finish();
+    const double first = bench_seconds();
     WF_MUST(call(job));
-    const int calls = 1 + (int)(0.03 / (now() - first + 1e-9));
+    finish();
+    const int calls = 1 + (int)(0.03 / (bench_seconds() - first + 1e-9));
     double best = 1e9;
     for (int round = 0; round < 7; round++) {
-        const double start = now();
+        const double start = bench_seconds();
         for (int i = 0; i < calls; i++)
             WF_MUST(call(job));
-        const double each = (now() - start) / calls;
+        finish();
+        const double each = (bench_seconds() - start) / calls;
         best = each < best ? each : best;
     }
     return best;
@@ -128,10 +149,16 @@ static void conv_table(int64_t ch)
     conv_row(n, ch, ch, 4, 3, 1);
 }
 
+enum { SEGMENTS = 100 };
+
 typedef struct pass_job {
-    wf_array x, y, dy, mean, m2, invstd, gamma;
+    wf_array x, y, z, dy, mean, m2, invstd, gamma, sum;
     wf_epilogue relu, noisy;
-    uint64_t iteration;
+    wf_optim_hyper *hyper; /* in device memory */
+    wf_optim_segment whole, part[SEGMENTS];
+    wf_strided face, packed; /* a side of x, and where it is gathered */
+    void *pinned;
+    size_t copied; /* bytes of a plain copy */
 } pass_job;
 
 static wf_status stats(void *p)
@@ -186,24 +213,19 @@ static wf_status add(void *p)
 static wf_status squares(void *p)
 {
     const pass_job *j = p;
-    double out;
-    const wf_array sum = {.data = &out, .dtype = WF_F64};
-    return ctx->k->sum_squares(ctx, &j->x, &sum, false);
+    return ctx->k->sum_squares(ctx, &j->x, &j->sum, false);
 }
 
 static wf_status adam(void *p)
 {
     const pass_job *j = p;
-    const wf_optim_hyper hyper = {.lr = 1e-4,
-                                  .beta1 = 0.5,
-                                  .beta2 = 0.999,
-                                  .eps = 1e-8,
-                                  .bias1 = 0.5,
-                                  .bias2 = 0.1,
-                                  .grad_scale = 1,
-                                  .decay = 1e-4};
-    const wf_optim_segment run = {j->x.data, j->dy.data, j->y.data, j->y.data, wf_array_count(&j->x)};
-    return ctx->k->optim_update(ctx, WF_OPTIM_ADAM, &hyper, WF_F32, 1, &run);
+    return ctx->k->optim_update(ctx, WF_OPTIM_ADAM, j->hyper, dtype, 1, &j->whole);
+}
+
+static wf_status adam_parts(void *p)
+{
+    const pass_job *j = p;
+    return ctx->k->optim_update(ctx, WF_OPTIM_ADAM, j->hyper, dtype, SEGMENTS, j->part);
 }
 
 static wf_status transpose(void *p)
@@ -215,51 +237,199 @@ static wf_status transpose(void *p)
     return ctx->k->copy(ctx, &from, &to, false);
 }
 
-static void pass_table(int64_t n, int64_t c, int64_t h)
+static wf_status pack(void *p)
 {
-    static const struct {
-        const char *name;
-        int arrays; /* read and written */
-        wf_status (*call)(void *);
-    } row[] = {{"norm_stats", 1, stats},
-               {"norm_forward, ReLU", 2, norm_forward},
-               {"norm_forward, noise", 2, norm_noisy},
-               {"norm_backward_stats", 3, norm_backward_stats},
-               {"norm_backward", 4, norm_backward},
-               {"epilogue_backward", 3, epilogue_backward},
-               {"tanh", 2, tanh_forward},
-               {"add", 3, add},
-               {"sum_squares", 1, squares},
-               {"Adam", 6, adam},
-               {"copy to NCHW", 2, transpose}};
-    const wf_shape shape = WF_SHAPE(n, c, h, h);
-    pass_job j = {.x = array_new(shape), .y = array_new(shape), .dy = array_new(shape)};
-    j.mean = array_new(WF_SHAPE(c));
-    j.m2 = array_new(WF_SHAPE(c));
-    j.invstd = array_new(WF_SHAPE(c));
-    j.gamma = array_new(WF_SHAPE(c));
+    const pass_job *j = p;
+    return ctx->k->copy(ctx, &j->face, &j->packed, false);
+}
+
+static wf_status unpack_add(void *p)
+{
+    const pass_job *j = p;
+    return ctx->k->copy(ctx, &j->packed, &j->face, true);
+}
+
+static wf_status stage(void *p)
+{
+    const pass_job *j = p;
+    return ctx->k->to_host_begin(ctx, j->pinned, j->packed.data, j->copied, stream);
+}
+
+static wf_status pack_and_stage(void *p)
+{
+    WF_TRY(pack(p));
+    return stage(p);
+}
+
+static wf_status plain_copy(void *p)
+{
+    const pass_job *j = p;
+    return bench_copy(ctx, stream, j->y.data, j->x.data, j->copied);
+}
+
+static size_t bytes_of(const wf_strided *s)
+{
+    size_t n = wf_dtype_size(s->dtype);
+    for (int d = 0; d < s->rank; d++)
+        n *= (size_t)s->dim[d];
+    return n;
+}
+
+/* The first `length` elements of a side. */
+static void take_face(pass_job *j, int side, int64_t length)
+{
+    int64_t stride = 1;
+    j->face = wf_array_strided(&j->x);
+    j->face.dim[side] = length;
+    j->packed = j->face;
+    j->packed.data = j->y.data;
+    static const int inner_first[] = {1, 3, 2, 0};
+    for (int i = 0; i < 4; i++) {
+        j->packed.stride[inner_first[i]] = stride;
+        stride *= j->packed.dim[inner_first[i]];
+    }
+}
+
+static pass_job job_new(wf_shape shape)
+{
+    const wf_dtype wide = dtype == WF_F64 ? WF_F64 : WF_F32;
+    const wf_optim_hyper hyper = {.lr = 1e-4,
+                                  .beta1 = 0.5,
+                                  .beta2 = 0.999,
+                                  .eps = 1e-8,
+                                  .bias1 = 0.5,
+                                  .bias2 = 0.1,
+                                  .grad_scale = 1,
+                                  .decay = 1e-4};
+    const wf_shape channels = WF_SHAPE(shape.dim[1]);
+    pass_job j = {.x = array_new(shape), .y = array_new(shape), .z = array_new(shape), .dy = array_new(shape)};
+    j.mean = array_of(wide, channels);
+    j.m2 = array_of(wide, channels);
+    j.invstd = array_of(wide, channels);
+    j.gamma = array_of(wide, channels);
+    j.sum = array_of(WF_F64, wf_shape_scalar());
     j.relu = (wf_epilogue){.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
     j.noisy = j.relu;
     j.noisy.noise = 0.2;
     j.noisy.random = (wf_random){.seed = 3, .global = shape, .box = wf_box_of_shape(shape)};
-    const double bytes = (double)wf_array_count(&j.x) * sizeof(float) * 1e-9;
-    printf("\n[%lld,%lld,%lld,%lld], %.1f MB each: GB/s, microseconds\n", (long long)n, (long long)c, (long long)h,
-           (long long)h, bytes * 1e3);
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        const double t = seconds_of(row[i].call, &j);
-        printf("%-24s %8.1f %8.0f\n", row[i].name, bytes * row[i].arrays / t, t * 1e6);
+    j.hyper = bytes_new(&hyper, sizeof hyper);
+    const int64_t n = wf_array_count(&j.x), part = n / SEGMENTS, size = (int64_t)wf_dtype_size(dtype);
+    j.whole = (wf_optim_segment){j.x.data, j.dy.data, j.y.data, j.z.data, n};
+    for (int64_t i = 0; i < SEGMENTS; i++) {
+        char *const at[] = {j.x.data, j.dy.data, j.y.data, j.z.data};
+        const int64_t from = i * part * size;
+        j.part[i] = (wf_optim_segment){at[0] + from, at[1] + from, at[2] + from, at[3] + from, part};
     }
+    take_face(&j, 3, 1);
+    WF_MUST(wf_pool_take_host(ctx, bytes_of(&j.face) * 2, &j.pinned));
+    return j;
+}
+
+static void job_free(pass_job *j)
+{
+    wf_array *const arrays[] = {&j->x, &j->y, &j->z, &j->dy, &j->mean, &j->m2, &j->invstd, &j->gamma, &j->sum};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        array_free(arrays[i]);
+    wf_pool_give(ctx, j->hyper, sizeof *j->hyper);
+    wf_pool_give_host(ctx, j->pinned, 0);
+}
+
+typedef enum group { OTHER, NORM, OPTIMIZER, PACK, STAGE, GROUPS } group;
+
+static double least[GROUPS] = {1e9, 1e9, 1e9, 1e9, 1e9};
+
+/* `moved`: bytes read and written; the copy beside it reads half of them, or is the staging alone. */
+static void pass_row(pass_job *j, const char *name, group g, wf_status (*call)(void *), double moved)
+{
+    const double whole = (double)wf_array_count(&j->x) * (double)wf_dtype_size(dtype);
+    const double wanted = g == STAGE ? moved : moved / 2;
+    j->copied = (size_t)(wanted < whole ? wanted : whole);
+    const double t = seconds_of(call, j);
+    const double limit = seconds_of(g == STAGE ? stage : plain_copy, j) * wanted / (double)j->copied, share = limit / t;
+    least[g] = share < least[g] ? share : least[g];
+    printf("%-26s %8.1f %8.1f %5.0f %%\n", name, 1e-9 * moved / t, t * 1e6, 100 * share);
+}
+
+static void pass_table(int64_t n, int64_t c, int64_t h)
+{
+    static const struct {
+        const char *name;
+        group group;
+        int arrays; /* read and written */
+        wf_status (*call)(void *);
+    } row[] = {{"norm_stats", NORM, 1, stats},
+               {"norm_forward, ReLU", NORM, 2, norm_forward},
+               {"norm_forward, noise", OTHER, 2, norm_noisy},
+               {"norm_backward_stats", NORM, 3, norm_backward_stats},
+               {"norm_backward", NORM, 4, norm_backward},
+               {"epilogue_backward", OTHER, 3, epilogue_backward},
+               {"tanh", OTHER, 2, tanh_forward},
+               {"add", OTHER, 3, add},
+               {"sum_squares", OTHER, 1, squares},
+               {"copy to NCHW", OTHER, 2, transpose},
+               {"Adam", OPTIMIZER, 7, adam},
+               {"Adam, 100 segments", OPTIMIZER, 7, adam_parts}};
+    pass_job j = job_new(WF_SHAPE(n, c, h, h));
+    const double bytes = (double)wf_array_count(&j.x) * (double)wf_dtype_size(dtype);
+    printf("\n[%lld,%lld,%lld,%lld] of %s, %.1f MB each: GB/s, microseconds, share of a copy\n", (long long)n,
+           (long long)c, (long long)h, (long long)h, wf_dtype_name(dtype), bytes * 1e-6);
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (row[i].group != OPTIMIZER || dtype == WF_F32 || dtype == WF_F64) /* masters are not of 16 bits */
+            pass_row(&j, row[i].name, row[i].group, row[i].call, bytes * row[i].arrays);
+    for (int side = 2; side < 4; side++) {
+        char name[3][64];
+        take_face(&j, side, 1);
+        const double face = (double)bytes_of(&j.face);
+        snprintf(name[0], sizeof name[0], "pack a %s", side == 2 ? "row" : "column");
+        snprintf(name[1], sizeof name[1], "add a %s back", side == 2 ? "row" : "column");
+        snprintf(name[2], sizeof name[2], "pack and stage a %s", side == 2 ? "row" : "column");
+        pass_row(&j, name[0], PACK, pack, 2 * face);
+        pass_row(&j, name[1], PACK, unpack_add, 3 * face);
+        pass_row(&j, name[2], STAGE, pack_and_stage, face);
+    }
+    job_free(&j);
 }
 
 int main(int argc, char **argv)
 {
-    ctx = wf_ctx_new((wf_ctx_opts){.device = argc > 1 ? argv[1] : NULL, .threads = argc > 2 ? atoi(argv[2]) : 0});
+    static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F16};
+    wf_ctx_opts opts = {0};
+    bool passes = false;
+    for (int i = 1; i < argc; i++) {
+        bool type = false;
+        for (int t = 0; t < 3; t++)
+            if (strcmp(argv[i], wf_dtype_name(types[t])) == 0)
+                dtype = types[t], type = true;
+        if (strcmp(argv[i], "passes") == 0)
+            passes = true;
+        else if (isdigit((unsigned char)argv[i][0]))
+            opts.threads = atoi(argv[i]);
+        else if (!type)
+            opts.device = argv[i];
+    }
+    ctx = wf_ctx_new(opts);
     WF_MUST(wf_check(ctx));
+    WF_MUST(ctx->k->stream_new(ctx, &stream));
+    WF_MUST(ctx->k->stream_use(ctx, stream));
     printf("device %s, %d threads\n", wf_ctx_device(ctx), wf_ctx_threads(ctx));
-    conv_table(128);
-    conv_table(512);
+    if (!passes) {
+        conv_table(128);
+        conv_table(512);
+    }
     pass_table(64, 16, 32);
     pass_table(64, 128, 4);
     pass_table(64, 64, 32);
+    if (!ctx->k->host) { /* the same where caches are larger */
+        for (int g = 0; g < GROUPS; g++)
+            least[g] = 1e9;
+        pass_table(256, 64, 64);
+        pass_table(32, 64, 256);
+    }
+    printf("\nfigure: of a copy at least: normalisation %.0f %%, ", 100 * least[NORM]);
+    if (dtype == WF_F32)
+        printf("optimizer %.0f %%, ", 100 * least[OPTIMIZER]);
+    printf("pack %.0f %%; pack and staging %.0f %% of staging\n", 100 * least[PACK], 100 * least[STAGE]);
+    ctx->k->stream_free(ctx, stream);
+    WF_MUST(wf_ctx_free(ctx));
     return 0;
 }

@@ -113,6 +113,7 @@ static void step(wf_comm *comm, wf_tape *tape, trainee *t, int64_t i)
     wf_var *loss = t->mask ? wf_bce_logits_with(scores, t->target) : wf_softmax_cross_entropy(scores, t->target);
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_tape_reset(tape));
+    bench_finish(wf_comm_ctx(comm));
     double took = bench_seconds() - start;
     WF_MUST(wf_allreduce_f64(comm, &took, 1, WF_MAX));
     t->took[i] = took;

@@ -1,13 +1,16 @@
-"""The DCGAN step of bench_dcgan.c in PyTorch: prints images per second over all processes, and nothing else.
+"""Training steps of Weft's benches in PyTorch: prints images per second over all processes, and nothing else.
 
-    bench_torch.py --batch 64 --channels 128 --threads 2                   one process
+    bench_torch.py --batch 64 --channels 128 --threads 2                   the DCGAN step of bench_dcgan.c, one process
     bench_torch.py --batch 32 --channels 128 --threads 1 --processes 2     DistributedDataParallel over gloo
-    bench_torch.py --device cuda --autocast ...                            on a GPU, products in bf16 (without: in tf32)
+    bench_torch.py --model vgg|unet2|unet3 --width 64 --size 512 ...       the models of bench_step.c
+    bench_torch.py --device cuda --precision bf16 ...                      on a GPU, by autocast (f32: products in tf32)
     bench_torch.py ... --pick                                              prints the fastest --variant instead
+    bench_torch.py ... --best                                              prints its images per second and its name
+    bench_torch.py ... --best --warm                                       the same with steps to compile, but not to time
 
 Variants: eager (NCHW, which oneDNN reorders to its blocked layouts), channels_last, and either of them under
-torch.compile. All of them use the fused Adam, and leave the discriminator's gradients out of the generator's step, as
-Weft does.
+torch.compile; on a GPU also graphs_channels_last, compiled and replayed as a CUDA graph. All of them use fused
+optimizers, and leave the discriminator's gradients out of the generator's step, as Weft does.
 """
 import argparse
 import os
@@ -22,6 +25,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 VARIANTS = ("eager", "channels_last", "compile", "compile_channels_last")
+VARIANTS_CUDA = ("channels_last", "compile_channels_last", "graphs_channels_last")
+PRECISIONS = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 class Generator(nn.Module):
@@ -77,52 +82,93 @@ def initialise(model):
             nn.init.zeros_(m.bias)
 
 
+class Unet(nn.Module):
+    """examples/models/unet.c"""
+
+    def __init__(self, dims, width, levels, inputs):
+        super().__init__()
+        conv, bn = (nn.Conv2d, nn.BatchNorm2d) if dims == 2 else (nn.Conv3d, nn.BatchNorm3d)
+        pool, up = (nn.MaxPool2d, nn.ConvTranspose2d) if dims == 2 else (nn.MaxPool3d, nn.ConvTranspose3d)
+
+        def twice(i, o):
+            return nn.Sequential(conv(i, o, 3, padding=1, bias=False), bn(o, eps=2e-5), nn.ReLU(inplace=True),
+                                 conv(o, o, 3, padding=1, bias=False), bn(o, eps=2e-5), nn.ReLU(inplace=True))
+
+        widths = [width << i for i in range(levels + 1)]
+        self.before = nn.ModuleList(twice(i, o) for i, o in zip([inputs] + widths[:-1], widths))
+        self.pool = pool(2)
+        self.up = nn.ModuleList(up(2 * w, w, 2, 2) for w in widths[:-1])
+        self.after = nn.ModuleList(twice(2 * w, w) for w in widths[:-1])
+        self.scores = conv(width, 1, 1)
+
+    def forward(self, x):
+        seen = []
+        for i, before in enumerate(self.before):
+            x = before(x if i == 0 else self.pool(x))
+            seen.append(x)
+        for i in reversed(range(len(self.up))):
+            x = self.after[i](torch.cat((seen[i], self.up[i](x)), 1))
+        return self.scores(x)
+
+
+def vgg16(w):
+    """examples/models/vgg.c"""
+    layers, before = [], 3
+    for out, convolutions, rate in ((w, 2, 0.3), (2 * w, 2, 0.4), (4 * w, 3, 0.4), (8 * w, 3, 0.4), (8 * w, 3, 0.4)):
+        for i in range(convolutions):
+            layers += [nn.Conv2d(before, out, 3, padding=1, bias=False), nn.BatchNorm2d(out, eps=2e-5),
+                       nn.ReLU(inplace=True)]
+            if i + 1 < convolutions:
+                layers.append(nn.Dropout(rate))
+            before = out
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.5), nn.Linear(8 * w, 8 * w, bias=False),
+                         nn.BatchNorm1d(8 * w, eps=2e-5), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(8 * w, 10))
+
+
 class Trainer:
+    """What the models have in common: device, layout, compilation, precision."""
+
     def __init__(self, args, variant, processes):
         torch.manual_seed(1)
-        self.latent = args.latent
-        last = variant.endswith("channels_last")
-        compiled = variant.startswith("compile")
-        self.device, self.autocast = args.device, args.autocast
+        self.device, self.type, self.processes = args.device, PRECISIONS[args.precision], processes
+        self.last = variant.endswith("channels_last")
+        self.graphs = variant.startswith("graphs")
+        self.compiled = variant.startswith("compile") or self.graphs
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
-        if compiled and args.device == "cpu":  # the compiler's own normal numbers are scalar code on a CPU
+        if self.compiled and args.device == "cpu":  # its own normal numbers are scalar code on a CPU
             torch._inductor.config.fallback_random = True
-        self.layout = torch.channels_last if last else torch.contiguous_format
-        gen, dis = Generator(args.channels, args.latent), Discriminator(args.channels)
-        initialise(gen)
-        initialise(dis)
-        gen, dis = (m.to(self.device, memory_format=self.layout) for m in (gen, dis))
-        self.dis_params = [p for p in dis.parameters() if p.requires_grad]
-        adam = dict(lr=2e-4, betas=(0.5, 0.999), weight_decay=1e-4, fused=True)
-        self.opt_gen = torch.optim.Adam(gen.parameters(), **adam)
-        self.opt_dis = torch.optim.Adam(self.dis_params, **adam)
-        self.dis_plain = torch.compile(dis) if compiled else dis
-        if processes > 1:
-            ddp = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
-            gen, dis = nn.parallel.DistributedDataParallel(gen, **ddp), nn.parallel.DistributedDataParallel(dis, **ddp)
-        self.gen, self.dis = (torch.compile(gen), torch.compile(dis)) if compiled else (gen, dis)
-        self.real = torch.rand(args.batch, 3, 32, 32, device=self.device).contiguous(memory_format=self.layout)
+        self.scaler = torch.amp.GradScaler(args.device, enabled=self.type is torch.float16)
+        self.make(args)
+
+    def layout(self, rank=4):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        return formats[rank] if self.last else torch.contiguous_format
+
+    def place(self, model, rank=4):
+        return model.to(self.device, memory_format=self.layout(rank))
+
+    def share(self, model):
+        """Over the processes, and compiled."""
+        if self.processes > 1:
+            model = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return self.compile(model)
+
+    def compile(self, model):
+        return torch.compile(model, mode="reduce-overhead" if self.graphs else None) if self.compiled else model
 
     def narrow(self):
-        return torch.autocast(self.device, torch.bfloat16, enabled=self.autocast)
+        return torch.autocast(self.device, self.type or torch.bfloat16, enabled=self.type is not None)
 
-    def step(self):
-        self.opt_dis.zero_grad(set_to_none=True)
-        with self.narrow():
-            fake = self.gen(torch.rand(self.real.shape[0], self.latent, device=self.device) * 2 - 1)
-            loss = F.softplus(-self.dis(self.real)).mean() + F.softplus(self.dis(fake.detach())).mean()
-        loss.backward()
-        self.opt_dis.step()
-        for p in self.dis_params:
-            p.requires_grad_(False)
-        self.opt_gen.zero_grad(set_to_none=True)
-        with self.narrow():
-            loss = F.softplus(-self.dis_plain(fake)).mean()
-        loss.backward()
-        self.opt_gen.step()
-        for p in self.dis_params:
-            p.requires_grad_(True)
+    def begin(self):
+        if self.graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+
+    def update(self, optimizer, loss):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
 
     def wait(self):
         if self.device == "cuda":
@@ -139,8 +185,79 @@ class Trainer:
         return (time.perf_counter() - start) / iterations
 
 
+class Dcgan(Trainer):
+    def make(self, args):
+        self.latent = args.latent
+        gen, dis = Generator(args.channels, args.latent), Discriminator(args.channels)
+        initialise(gen)
+        initialise(dis)
+        gen, dis = self.place(gen), self.place(dis)
+        self.dis_params = [p for p in dis.parameters() if p.requires_grad]
+        adam = dict(lr=2e-4, betas=(0.5, 0.999), weight_decay=1e-4, fused=True)
+        self.opt_gen = torch.optim.Adam(gen.parameters(), **adam)
+        self.opt_dis = torch.optim.Adam(self.dis_params, **adam)
+        self.dis_plain = self.compile(dis)
+        self.gen, self.dis = self.share(gen), self.share(dis)
+        self.real = torch.rand(args.batch, 3, 32, 32, device=self.device).contiguous(memory_format=self.layout())
+
+    def step(self):
+        self.begin()
+        self.opt_dis.zero_grad(set_to_none=True)
+        with self.narrow():
+            fake = self.gen(torch.rand(self.real.shape[0], self.latent, device=self.device) * 2 - 1)
+            loss = F.softplus(-self.dis(self.real)).mean() + F.softplus(self.dis(fake.detach())).mean()
+        self.update(self.opt_dis, loss)
+        for p in self.dis_params:
+            p.requires_grad_(False)
+        self.opt_gen.zero_grad(set_to_none=True)
+        with self.narrow():
+            loss = F.softplus(-self.dis_plain(fake)).mean()
+        self.update(self.opt_gen, loss)
+        for p in self.dis_params:
+            p.requires_grad_(True)
+
+
+class Supervised(Trainer):
+    def step(self):
+        self.begin()
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.narrow():
+            loss = self.loss(self.model(self.x), self.target)
+        self.update(self.optimizer, loss)
+
+
+class Vgg(Supervised):
+    def make(self, args):
+        model = self.place(vgg16(args.width))
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
+        self.model, self.loss = self.share(model), F.cross_entropy
+        self.x = torch.rand(args.batch, 3, 32, 32, device=self.device).contiguous(memory_format=self.layout())
+        self.target = torch.full((args.batch,), 3, device=self.device)
+
+
+class Unets(Supervised):
+    dims = 2
+
+    def make(self, args):
+        shape, rank = [args.size] * self.dims, self.dims + 2
+        model = self.place(Unet(self.dims, args.width, 4 if self.dims == 2 else 3, 1), rank)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+        self.model, self.loss = self.share(model), F.binary_cross_entropy_with_logits
+        self.x, noise = (torch.rand(args.batch, 1, *shape, device=self.device) for _ in range(2))
+        self.x = self.x.contiguous(memory_format=self.layout(rank))
+        self.target = (noise > 0.5).float().contiguous(memory_format=self.layout(rank))
+
+
+class Unets3(Unets):
+    dims = 3
+
+
+MODELS = {"dcgan": Dcgan, "vgg": Vgg, "unet2": Unets, "unet3": Unets3}
+
+
 def measure(args, variant, processes):
-    seconds = Trainer(args, variant, processes).seconds_per_step(args.iterations, args.warmup)
+    iterations = 1 if args.warm else args.iterations
+    seconds = MODELS[args.model](args, variant, processes).seconds_per_step(iterations, args.warmup)
     if processes > 1:
         slowest = torch.tensor(seconds)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
@@ -160,36 +277,54 @@ def one_process(rank, args, variant):
         dist.destroy_process_group()
 
 
-def pick(args):
-    """The fastest variant that works here, judged in one process."""
+def variants_of(args):
+    if args.device == "cpu":
+        return VARIANTS
+    return VARIANTS_CUDA + ("eager", "compile") if args.model == "unet3" else VARIANTS_CUDA
+
+
+def fastest(args):
+    """The fastest variant that works here, judged in one process: its rate and its name."""
     torch.set_num_threads(args.threads)
     rates = {}
-    for variant in VARIANTS:
+    for variant in variants_of(args):
         try:
-            rates[variant] = statistics.median(measure(args, variant, 1) for _ in range(2))
+            rates[variant] = statistics.median(measure(args, variant, 1) for _ in range(1 if args.best else 2))
             print(f"{variant}: {rates[variant]:.1f} images/s", file=sys.stderr)
         except Exception as error:  # torch.compile needs a C++ compiler and Python's headers
             print(f"{variant}: {str(error).splitlines()[0] if str(error) else type(error)}", file=sys.stderr)
-    print(max(rates, key=rates.get))
+        torch.compiler.reset()
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    if not rates:
+        sys.exit("no variant works here")
+    best = max(rates, key=rates.get)
+    return rates[best], best
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, default="dcgan")
     parser.add_argument("--batch", type=int, default=64, help="per process")
-    parser.add_argument("--channels", type=int, default=128)
+    parser.add_argument("--channels", type=int, default=128, help="of the DCGAN")
     parser.add_argument("--latent", type=int, default=100)
+    parser.add_argument("--width", type=int, default=64, help="of the first level or group")
+    parser.add_argument("--size", type=int, default=128, help="of a U-Net's images or volumes")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--port", type=int, default=29511)
-    parser.add_argument("--variant", choices=VARIANTS, default="channels_last")
+    parser.add_argument("--variant", choices=sorted({*VARIANTS, *VARIANTS_CUDA}), default="channels_last")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--autocast", action="store_true", help="products in bf16")
+    parser.add_argument("--precision", choices=PRECISIONS, default="f32")
     parser.add_argument("--pick", action="store_true")
+    parser.add_argument("--best", action="store_true")
+    parser.add_argument("--warm", action="store_true")
     args = parser.parse_args()
-    if args.pick:
-        pick(args)
+    if args.pick or args.best:
+        rate, variant = fastest(args)
+        print(f"{rate:.1f} {variant}" if args.best else variant)
     elif args.processes == 1:
         one_process(0, args, args.variant)
     else:

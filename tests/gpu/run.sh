@@ -1,201 +1,515 @@
-#!/bin/sh
-# Proof and figures on a machine with a GPU: tests/gpu/run.sh [--debs FOLDER] [--out FOLDER] [--device cpu] [--dry]
+#!/usr/bin/env bash
+# Proof and figures on a machine with a GPU.
 #
-# The machine needs nvcc, cmake, ninja and a compiler; --debs names a folder of Debian packages with what else it lacks
-# (MPI, oneDNN, zlib, stb), which are unpacked beside what is there. The build is for this GPU alone. Steps that fail do
-# not stop the others. One line for each step, $OUT/summary.csv, $OUT/*.log; the last line counts; the exit code is 0 if
-# nothing failed. Everything ends within eight minutes. --dry prints the commands; --device cpu tries the script itself.
+#     tests/gpu/run.sh [--debs FOLDER] [--out FOLDER] [--only REGEX] [--tune] [--device cpu] [--slow N]
+#                      [--dry | --programs | --self]
+#
+# The machine needs nvcc, cmake, ninja, a compiler, and cuDNN and NCCL beside CUDA or among Python's packages; --debs names
+# a folder of Debian packages with what else it lacks (MPI, oneDNN, zlib, stb), which are unpacked beside what is there,
+# and replace nothing. The build is for this GPU alone. Proof comes first, several steps at a time, then figures, one at a
+# time, beside PyTorch's where python3 has it. A step that fails or hangs stops no other. Everything ends within eight
+# minutes; what no time is left for is skipped, and says so.
+#
+# One line for each step; OUT/summary.csv has them too, OUT/log.txt what every step printed; the last line counts. The
+# exit code is 0 if nothing failed.
+#
+# --slow N gives every step N times as long, and all of them together, on a machine that is not meant for this. --only
+# runs the steps whose names match (and the build). --tune lets cuDNN's engines be timed at their first use: minutes.
+# --dry prints the steps; --programs what they need built; --self tries this script's own machinery; --device cpu runs
+# everything that needs no GPU, on small shapes.
 set -u
-cd "$(dirname "$0")/../.." || exit
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
+self=tests/gpu/run.sh
+limit=470 # seconds in all
+
+programs="contract_device contract_kernels contract_norm contract_elementwise contract_memory contract_convolution
+    known_answers gradcheck_functions gradcheck_layers layers_values functions_values optim_step golden exchange
+    equiv_data equiv_spatial equiv_sync_norm equiv_channel comm_reducers optim_multi_node captured captured_errors
+    nccl_order nccl_tensors device_exchange bench_dcgan bench_step bench_kernels bench_cuda_conv"
+equal_programs="equiv_spatial equiv_channel equiv_sync_norm equiv_data" # the longest first
+
 if [ "${1-}" != call ]; then
-    out=build-gpu/run debs="" device=cuda dry=""
+    out="build-gpu/out" debs="" device=cuda dry="" only=. tune=0 slow=1 mode=run
     while [ $# -gt 0 ]; do
         case $1 in
-        --debs) debs=$2 && shift ;;
-        --out) out=$2 && shift ;;
-        --device) device=$2 && shift ;;
+        --debs | --out | --device | --only | --slow)
+            [ $# -gt 1 ] || { echo "$self: $1 needs a value" >&2 && exit 2; }
+            case $1 in
+            --debs) debs=$2 ;;
+            --out) out=$2 ;;
+            --device) device=$2 ;;
+            --only) only=$2 ;;
+            --slow) slow=$2 ;;
+            esac
+            shift
+            ;;
+        --tune) tune=1 ;;
         --dry) dry=yes ;;
-        *) echo "usage: $0 [--debs FOLDER] [--out FOLDER] [--device cpu] [--dry]" >&2 && exit 2 ;;
+        --programs | --self) mode=${1#--} ;;
+        *) sed -n '4,5s/^# *//p' "$self" >&2 && exit 2 ;;
         esac
         shift
     done
-    mkdir -p "$out/bin"
-    PATH=$(cd "$out/bin" && pwd):$PATH
-    export out device PATH
+    work="build-gpu/steps"
+    export out device tune work
 fi
-limit=470
 build="build-gpu"
-begin=$(date +%s)
-passed=0 failed=0 skipped=0
 csv=$out/summary.csv
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
     OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none \
     OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMP_NUM_THREADS=2
-
-# note NAME RESULT SECONDS FIGURE
-note() {
-    printf '%-5s %-28s %4s s  %s\n' "$2" "$1" "$3" "$4"
-    echo "$1,$2,$3,$4" >>"$csv"
-}
-
-skip() {
-    skipped=$((skipped + 1))
-    note "$1" skip 0 "$2"
-}
-
-# step NAME SECONDS FUNCTION...: the last line that it prints is its figure. It runs in a process of its own, so that the
-# limit holds for all that it starts.
-step() {
-    name=$1 most=$2
-    shift 2
-    if [ -n "$dry" ]; then
-        echo "$name (at most $most s): $*"
-        return 0
-    fi
-    start=$(date +%s)
-    left=$((limit - start + begin))
-    if [ "$left" -lt 5 ]; then
-        skip "$name" "no time left"
-        return 0
-    fi
-    [ "$most" -le "$left" ] || most=$left
-    timeout -k 5 "$most" sh tests/gpu/run.sh call "$@" >"$out/$name.log" 2>&1
-    code=$?
-    seconds=$(($(date +%s) - start))
-    if [ "$code" = 0 ]; then
-        passed=$((passed + 1))
-        note "$name" ok "$seconds" "$(tail -n 1 "$out/$name.log" | tr ',' ';')"
-        return 0
-    fi
-    failed=$((failed + 1))
-    note "$name" FAIL "$seconds" "exit code $code"
-    tail -n 15 "$out/$name.log"
-    return 1
-}
-
-unpack() {
-    for deb in "$1"/*.deb; do
-        dpkg-deb --fsys-tarfile "$deb" | tar -x --skip-old-files -C / || return 1
-    done
-    ldconfig
-}
-
-# What Debian's alternatives would have named.
-names() {
-    for tool in mpirun mpicc; do
-        [ ! -x "/usr/bin/$tool.openmpi" ] || ln -sf "/usr/bin/$tool.openmpi" "$out/bin/$tool"
-    done
-}
-
-# packaged PART: its folder in Python's packages, as nvidia/nccl.
-packaged() {
-    python3 -c 'import importlib.util, sys
-for path in importlib.util.find_spec("nvidia").submodule_search_locations:
-    print(path + "/" + sys.argv[1])' "$1" 2>/dev/null | while read -r folder; do
-        [ ! -d "$folder/lib" ] || echo "$folder"
-    done | head -n 1
-}
-
-# hint LIBRARY HEADER VARIABLE VARIABLE: of CMake, for the header and the library, where the toolkit lacks them.
-hint() {
-    [ ! -e "/usr/local/cuda/include/$2" ] || return 0
-    at=$(packaged "$1")
-    [ -z "$at" ] || echo "-D$3=$at/include -D$4=$(find "$at/lib" -name "lib$1.so*" | head -n 1)"
-}
-
-configure() {
-    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
-    cuda=ON
-    [ "$device" = cuda ] || cuda=OFF
-    # shellcheck disable=SC2046 # hints are lists of options
-    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_CUDA=$cuda -DWEFT_CUDA_ARCHS="${arch:-90}-real" \
-        $(hint nccl nccl.h NCCL_INCLUDE NCCL_LIBRARY) \
-        $(hint cudnn cudnn_graph.h CUDNN_INCLUDE_DIR CUDNN_LIBRARY)
-}
-
-compile() {
-    cmake --build "$build" --parallel "$(nproc)" --target contract_kernels contract_norm contract_elementwise \
-        contract_memory known_answers gradcheck_functions gradcheck_layers layers_values functions_values optim_step \
-        golden exchange equiv_data equiv_spatial equiv_sync_norm equiv_channel comm_reducers optim_multi_node \
-        nccl_order bench_dcgan bench_exchange
-}
-
-# tests PATTERN: of the suite, on the device.
-tests() {
-    WEFT_DEVICE=$device ctest --test-dir "$build" --output-on-failure --parallel 4 -LE 'large|long' -R "$1" |
-        awk '{ print } /tests passed/ { line = $0 } END { if (!line) exit 1; print line; exit line !~ /^100%/ }'
-}
-
-# equal COMMUNICATOR RANKS
-equal() {
-    for name in equiv_data equiv_spatial equiv_sync_norm equiv_channel; do
-        WEFT_DEVICE=$device TEST_COMMUNICATOR=$1 mpirun -np "$2" "$build/tests/$name" f32 || return 1
-    done
-}
-
-sanitize() {
-    WEFT_DEVICE=cuda compute-sanitizer --error-exitcode 9 "$build/tests/$1" "seed=1" && echo "no errors"
-}
-
-# dcgan CHANNELS BATCH ITERATIONS: images per second
-dcgan() {
-    WEFT_DEVICE=$device mpirun -np 1 "$build/tests/bench/bench_dcgan" --channels "$1" --batch "$2" --iterations "$3"
-}
-
-gpu() {
-    nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total --format=csv,noheader
-}
-
-# torch CHANNELS BATCH ITERATIONS VARIANT [OPTION]: the same step by PyTorch
-torch() {
-    python3 tests/bench/bench_torch.py --device "$device" --channels "$1" --batch "$2" --iterations "$3" \
-        --variant "$4" ${5:+"$5"}
-}
-
-if [ "${1-}" = call ]; then
-    shift
-    "$@"
-    exit
-fi
+export PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 
 on_gpu() {
     [ "$device" = cuda ]
 }
 
-echo "step,result,seconds,figure" >"$csv"
-if on_gpu; then
-    step gpu 20 gpu
-fi
-if [ -n "$debs" ]; then
-    step packages 60 unpack "$debs"
-fi
-names
-if step configure 60 configure && step build 240 compile; then
-    step contract 120 tests '^(contract_(kernels|norm|elementwise|memory)|known_answers)$'
-    step values 60 tests '^(layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
-    for ranks in 1 2 4; do
-        step "equal_mpi_$ranks" 60 equal flat "$ranks"
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+# note NAME RESULT SECONDS FIGURE
+note() {
+    printf '%-5s %-28s %4s s  %s\n' "$2" "$1" "$3" "$4"
+    printf '%s,%s,%s,%s\n' "$1" "$2" "$3" "${4//,/;}" >>"$csv"
+}
+
+# What a step is to be remembered by: the lines "figure: ..." that it printed.
+figures_of() {
+    sed -n 's/^figure: //p' "$1" | paste -sd ';' | sed 's/;/; /g'
+}
+
+# step NAME SECONDS FUNCTION...: in a process of its own, so that the limit holds for all that it starts. Exit code 77 is
+# a step that cannot be made here: its last line says why.
+step() {
+    local name=$1 most=$(($2 * slow)) start left code seconds log=$work/$1.log
+    shift 2
+    [[ $name =~ $only || $name =~ ^(packages|configure|build)$ ]] || return 0
+    if [ -n "$dry" ]; then
+        echo "$name (at most $most s): $*"
+        return 0
+    fi
+    start=$(date +%s)
+    left=$((until - start))
+    if [ "$left" -lt 5 ]; then
+        note "$name" skip 0 "no time left"
+        return 0
+    fi
+    [ "$most" -le "$left" ] || most=$left
+    timeout -k 5 "$most" bash "$self" call "$@" >"$log" 2>&1
+    code=$?
+    seconds=$(($(date +%s) - start))
+    case $code in
+    0) note "$name" ok "$seconds" "$(figures_of "$log")" ;;
+    77) note "$name" skip "$seconds" "$(tail -n 1 "$log")" ;;
+    124 | 137) note "$name" FAIL "$seconds" "ended after $most s" ;;
+    *) note "$name" FAIL "$seconds" "exit code $code" ;;
+    esac
+    [ "$code" = 0 ] || [ "$code" = 77 ] || printf '%s\n' "$(tail -n 15 "$log" | sed 's/^/    /')"
+    [ "$code" = 0 ]
+}
+
+# The same beside others: at most six at a time.
+beside() {
+    while [ "$(jobs -rp | wc -l)" -ge 6 ]; do
+        wait -n
     done
-    step messages 60 tests '^(exchange|comm_reducers|optim_multi_node)_[24]$'
-    step nccl_order 60 tests '^nccl_order_[124]$'
+    step "$@" &
+    [ -z "$dry" ] || wait
+}
+
+# Steps from now on have a share (in percent) of the time that is left.
+share() {
+    local now
+    now=$(date +%s)
+    until=$((now + (begin + limit - now) * $1 / 100))
+}
+
+# --- set-up ----------------------------------------------------------------------------------------------------------
+
+unpack() {
+    local deb
+    for deb in "$1"/*.deb; do
+        dpkg-deb --fsys-tarfile "$deb" | tar -x --skip-old-files --keep-directory-symlink -C / || return 1
+    done
+    ldconfig
+    # Names for the linker that point to another version of a library than the one that is there.
+    find /usr/lib/x86_64-linux-gnu -maxdepth 1 -name 'lib*.so' -xtype l | while read -r link; do
+        real=$(find "$link".* -maxdepth 0 -xtype f 2>/dev/null | head -n 1)
+        [ -z "$real" ] || ln -sf "$real" "$link"
+    done
+    echo "figure: $(find "$1" -name '*.deb' | wc -l) packages"
+}
+
+# Debian's alternatives name these without the ending; packages that are only unpacked do not.
+tool() {
+    command -v "$1" || command -v "$1.openmpi"
+}
+
+# Folders of CUDA's parts among Python's packages.
+wheels() {
+    python3 -c 'import nvidia
+print("\n".join(nvidia.__path__))' 2>/dev/null
+}
+
+# wheel_file NAME...: the first such file there.
+wheel_file() {
+    wheels | while read -r folder; do find "$folder" -name "$1" 2>/dev/null; done | sort | head -n 1
+}
+
+# hint LIBRARY HEADER VARIABLE VARIABLE: options of CMake for a library and its header, where the toolkit lacks them.
+hint() {
+    local library header
+    [ ! -e "$(toolkit)/include/$2" ] || return 0
+    library=$(wheel_file "lib$1.so*")
+    header=$(wheel_file "$2")
+    [ -z "$library" ] || [ -z "$header" ] || echo "-D$4=$library -D$3=$(dirname "$header")"
+}
+
+toolkit() {
+    dirname "$(dirname "$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")"
+}
+
+# What the wheels' libraries look for at run time: NVRTC beside cuDNN, and each other.
+libraries() {
+    local folders=""
+    [ -e "$(toolkit)/include/cudnn_graph.h" ] || folders=$(wheels | while read -r folder; do find "$folder" -type d -name lib; done | paste -sd :)
+    echo "$(toolkit)/lib64${folders:+:$folders}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+}
+
+configure() {
+    local arch cuda=ON
+    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+    on_gpu || cuda=OFF
+    # shellcheck disable=SC2046 # hints are lists of options
+    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_CUDA=$cuda -DWEFT_CUDA_ARCHS="${arch:-90}-real" \
+        -DWEFT_WERROR=OFF -DMPI_C_COMPILER="$(tool mpicc)" -DMPIEXEC_EXECUTABLE="$(tool mpirun)" \
+        $(hint nccl nccl.h NCCL_INCLUDE NCCL_LIBRARY) \
+        $(hint cublasLt cublasLt.h CUBLASLT_INCLUDE_DIR CUBLASLT_LIBRARY) \
+        $(hint cudnn cudnn_graph.h CUDNN_INCLUDE_DIR CUDNN_LIBRARY) || return 1
+    if on_gpu && grep -q '^\(CUDNN\|NCCL\|CUBLASLT\)_LIBRARY.*NOTFOUND' "$build/CMakeCache.txt"; then
+        grep '^\(CUDNN\|NCCL\|CUBLASLT\)_LIBRARY.*NOTFOUND' "$build/CMakeCache.txt"
+        echo "a part of CUDA is missing: is it beside the toolkit or among Python's packages?"
+        return 1
+    fi
+    echo "figure: $(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt"), sm_${arch:-90}, CUDA $cuda"
+}
+
+# Those of the programs that this tree has.
+known() {
+    local all program
+    all=$(ninja -C "$build" -t targets all | sed 's/:.*//')
+    for program in $programs; do
+        ! grep -qx "$program" <<<"$all" || echo "$program"
+    done
+}
+
+compile() {
+    # shellcheck disable=SC2046 # a list
+    cmake --build "$build" --parallel "$(nproc)" --target $(known) && echo "figure: $(known | wc -l) programs"
+}
+
+# --- proof -----------------------------------------------------------------------------------------------------------
+
+gpu() {
+    local line
+    line=$(nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total --format=csv,noheader) || return 1
+    echo "figure: $line"
+}
+
+has() {
+    [ -x "$build/tests/$1" ] || { echo "this tree has no program $1" && exit 77; }
+}
+
+# tests PATTERN: of the suite, on the device. Products in full f32: tolerances are those of f32.
+tests() {
+    WEFT_DEVICE=$device ctest --test-dir "$build" --output-on-failure --parallel 4 -LE 'large|long' -R "$1" |
+        awk '{ print }
+             /tests passed/ { line = $0; good = /^100%/ }
+             END { if (!line) exit 1
+                   n = split(line, word, " "); print "figure: " word[n] " tests"; exit !good }'
+}
+
+# alone PROGRAM [VARIABLE=VALUE...]
+alone() {
+    local program=$1
+    shift
+    has "$program"
+    env WEFT_DEVICE="$device" "$@" "$build/tests/$program" && echo "figure: $program ${*:-as it is set}"
+}
+
+# equal PROGRAM COMMUNICATOR RANKS: parallel forms beside the serial ones, all ranks on one GPU.
+equal() {
+    has "$1"
+    WEFT_DEVICE=$device TEST_COMMUNICATOR=$2 "$(tool mpirun)" -np "$3" "$build/tests/$1" f32 2>&1 | tee "$work/$1_$2_$3.out"
+    [ "${PIPESTATUS[0]}" = 0 ] || return 1
+    echo "figure: $(grep -c '^ok ' "$work/$1_$2_$3.out") cases in $3 ranks"
+    sed -n 's/.*communicator: /figure: /p' "$work/$1_$2_$3.out" | head -n 1
+}
+
+# sanitize TOOL PROGRAM CASE...: of NVIDIA's compute-sanitizer.
+sanitize() {
+    local tool=$1 program=$2
+    shift 2
+    command -v compute-sanitizer || { echo "there is no compute-sanitizer" && exit 77; }
+    has "$program"
+    local said=$work/${tool}_$program.out
+    WEFT_DEVICE=cuda compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 \
+        "$build/tests/$program" "$@" 2>&1 | tee "$said"
+    case "${PIPESTATUS[0]} $(grep -c 'Device not supported' "$said")" in
+    "0 0") echo "figure: $(grep -c '^ok ' "$said") cases, no errors" ;;
+    *" 0") return 1 ;;
+    *) echo "compute-sanitizer does not support this machine" && exit 77 ;;
+    esac
+}
+
+# captured PROGRAM: steps as CUDA graphs, on one rank.
+captured() {
+    has "$1"
+    WEFT_DEVICE=$device "$(tool mpirun)" -np 1 "$build/tests/$1" | tee "$work/$1.out"
+    [ "${PIPESTATUS[0]}" = 0 ] && echo "figure: $(grep -c '^ok ' "$work/$1.out") cases"
+}
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+# sizes MODEL: options for both sides; small ones where there is no GPU.
+sizes() {
     if on_gpu; then
-        step equal_nccl_1 60 equal pure_nccl 1
-        for name in contract_memory contract_norm; do
-            step "sanitizer_$name" 60 sanitize $name
+        case $1 in
+        dcgan) echo "--channels 512 --batch 256 --iterations 30" ;;
+        small) echo "--channels 128 --batch 16 --iterations 200" ;;
+        vgg) echo "--width 64 --batch 256 --iterations 60" ;;
+        vgg_small) echo "--width 64 --batch 8 --iterations 200" ;;
+        unet2) echo "--width 64 --size 512 --batch 8 --iterations 15" ;;
+        unet3) echo "--width 32 --size 128 --batch 1 --iterations 15" ;;
+        esac
+    else
+        case $1 in
+        dcgan | small) echo "--channels 16 --batch 4 --iterations 2" ;;
+        vgg*) echo "--width 4 --batch 4 --iterations 2" ;;
+        unet*) echo "--width 4 --size 32 --batch 1 --iterations 2" ;;
+        esac
+    fi
+}
+
+# Whose model this is.
+base() {
+    case $1 in
+    dcgan | small) echo dcgan ;;
+    vgg*) echo vgg ;;
+    *) echo "$1" ;;
+    esac
+}
+
+# weft MODEL: a rate in each precision that the bench offers.
+weft() {
+    local precision rate program=bench_step
+    local -a options=(--model "$(base "$1")")
+    [ "$(base "$1")" != dcgan ] || program=bench_dcgan options=()
+    has "bench/$program"
+    for precision in f32 bf16 f16; do
+        if [ $precision != f32 ]; then
+            "$build/tests/bench/$program" --help | grep -q -e --compute || continue
+            options=("${options[@]}" --compute "$precision")
+        fi
+        # shellcheck disable=SC2046 # options
+        rate=$(WEFT_DEVICE=$device WEFT_AUTOTUNE=$tune "$(tool mpirun)" -np 1 "$build/tests/bench/$program" \
+            "${options[@]}" $(sizes "$1")) || return 1
+        echo "$rate"
+        echo "rate $1 $precision weft $(tail -n 1 <<<"$rate")"
+        echo "figure: $precision $(tail -n 1 <<<"$rate")"
+    done
+}
+
+# torch MODEL [OPTION]: PyTorch's best in each precision.
+torch() {
+    local model=$1 precision line
+    shift
+    python3 -c 'import torch' 2>/dev/null || { echo "python3 has no PyTorch" && exit 77; }
+    for precision in f32 bf16; do
+        # shellcheck disable=SC2046 # options
+        line=$(python3 tests/bench/bench_torch.py --model "$(base "$model")" --device "$device" --precision $precision \
+            $(sizes "$model") --best "$@") || return 1
+        [ $# = 0 ] || continue
+        echo "rate $model $precision torch $line"
+        echo "figure: $precision $line"
+    done
+}
+
+# kernels TYPE: bandwidth of passes, beside that of a copy.
+kernels() {
+    has bench/bench_kernels
+    "$build/tests/bench/bench_kernels" "$device" "$1" passes
+}
+
+# convolutions TYPE SECONDS: beside cuDNN's best plan alone.
+convolutions() {
+    has bench/bench_cuda_conv
+    WEFT_AUTOTUNE=$tune "$build/tests/bench/bench_cuda_conv" "$1" "$2"
+}
+
+# Weft beside PyTorch, from what both printed.
+compare() {
+    sed -n 's/^rate //p' "$work"/*.log | awk '
+        { key = $1 " " $2; if (!(key in seen)) { seen[key] = 1; order[++n] = key } rate[key, $3] = $4; how[key] = $3 == "torch" ? $5 : how[key] }
+        END {
+            for (i = 1; i <= n; i++) {
+                key = order[i]; split(key, part, " ")
+                w = rate[key, "weft"]; t = rate[key, "torch"]
+                if (w == "" || t == "" || t + 0 == 0) continue
+                printf "%s_%s %.1f %.1f %s %.2f %s\n", part[1], part[2], w, t, how[key], w / t, part[1] ~ /small/ ? "1.3" : "1.1"
+            }
+        }'
+}
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+proof() {
+    local ranks program
+    export WEFT_TF32=0
+    beside contract_kernels 170 tests '^contract_kernels$'
+    for program in $equal_programs; do
+        for ranks in 4 2 1; do
+            beside "${program}_$ranks" 170 equal "$program" flat "$ranks"
+        done
+    done
+    beside contract_device 60 tests '^contract_device$'
+    beside contract_norm 120 tests '^contract_norm$'
+    beside contract_elementwise 120 tests '^contract_(elementwise|memory)$'
+    beside convolution_f32 120 alone contract_convolution
+    beside convolution_tf32 120 alone contract_convolution WEFT_TF32=1
+    beside convolution_tuned 120 alone contract_convolution WEFT_TF32=1 WEFT_AUTOTUNE=1
+    beside convolution_fixed 120 alone contract_convolution WEFT_DETERMINISTIC=1
+    beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
+    beside messages 90 tests '^(exchange|comm_reducers|optim_multi_node)_[24]$'
+    beside nccl_order 90 tests '^(nccl_order|nccl_tensors|device_exchange)_[124]$'
+    if on_gpu || [ -n "$dry" ]; then
+        for program in $equal_programs; do
+            beside "${program}_nccl" 120 equal "$program" pure_nccl 1
+        done
+        for program in equiv_spatial equiv_data; do
+            beside "${program}_host_2" 120 equal "$program" non_cuda_aware 2
+        done
+        beside captured 60 captured captured
+        beside captured_errors 60 captured captured_errors
+        beside memcheck_memory 90 sanitize memcheck contract_memory copy_whole fill partition
+        beside memcheck_norm 90 sanitize memcheck contract_norm norm_finish softmax nll
+        beside memcheck_sums 90 sanitize memcheck contract_elementwise sums optimizers clip_scale
+        beside racecheck 90 sanitize racecheck contract_elementwise sums
+        beside synccheck 60 sanitize synccheck contract_elementwise sums
+    fi
+    wait
+    unset WEFT_TF32
+}
+
+figures() {
+    local model
+    for model in dcgan vgg small unet2 unet3 vgg_small; do
+        step "weft_$model" 60 weft "$model"
+        step "torch_$model" 90 torch "$model"
+    done
+    step kernels_f32 40 kernels f32
+    step kernels_bf16 30 kernels bf16
+    if on_gpu || [ -n "$dry" ]; then
+        step convolutions_bf16 45 convolutions bf16 25
+        step convolutions_f32 45 convolutions f32 25
+    fi
+}
+
+all() {
+    local model
+    echo "step,result,seconds,figure" >"$csv"
+    if on_gpu; then
+        step gpu 20 gpu
+    fi
+    [ -z "$debs" ] || step packages 60 unpack "$debs"
+    if step configure 60 configure && step build 240 compile; then
+        # PyTorch's compiler keeps what it made: later it finds it.
+        if on_gpu; then
+            for model in dcgan vgg unet2 unet3; do
+                beside "warm_$model" 150 torch "$model" --warm
+            done
+        fi
+        share 60
+        proof
+        share 100
+        figures
+        [ -n "$dry" ] || compare | while read -r name weft torch variant ratio wanted; do
+            note "ratio_$name" ok 0 "weft $weft torch $torch ($variant): $ratio of $wanted"
         done
     fi
-    step dcgan_512 60 dcgan 512 256 30
-    step dcgan_128 60 dcgan 128 16 100
-    variants="channels_last compile_channels_last"
-    if ! python3 -c 'import torch' 2>/dev/null; then
-        skip torch "python3 has no PyTorch"
-        variants=
+}
+
+summary() {
+    local name
+    for name in "$work"/*.log; do
+        printf '=== %s\n' "$(basename "$name" .log)"
+        cat "$name"
+    done >"$out/log.txt"
+    awk -F, -v seconds="$(($(date +%s) - begin))" -v where="$device" -v csv="$csv" '
+        NR > 1 { n[$2]++ }
+        END { printf "%d passed, %d failed, %d skipped in %d s on %s; figures in %s\n",
+                     n["ok"], n["FAIL"], n["skip"], seconds, where, csv; exit n["FAIL"] > 0 }' "$csv"
+}
+
+# --- the script itself -----------------------------------------------------------------------------------------------
+
+self_good() { echo "figure: 1, or 2" && echo "figure: 3" && echo "no figure"; }
+self_bad() { echo "it went wrong" && return 3; }
+self_hangs() { sleep 100; }
+self_absent() { echo "not here" && exit 77; }
+
+# Each kind of step, alone and beside others, and what is written about it.
+try_self() {
+    local want got
+    out=$(mktemp -d) work=$out/steps csv=$out/summary.csv only=. device=cpu slow=1
+    trap 'rm -rf "$out"' EXIT
+    mkdir -p "$work"
+    begin=$(date +%s) limit=60
+    echo "step,result,seconds,figure" >"$csv"
+    share 100
+    export out work device
+    {
+        step good 10 self_good || echo "a good step is called bad" >&2
+        beside bad 10 self_bad
+        beside hangs 1 self_hangs
+        beside absent 10 self_absent
+        wait
+        until=$begin
+        step late 10 self_good
+    } >"$out/said"
+    want="absent,skip,not here bad,FAIL,exit code 3 good,ok,1; or 2; 3 hangs,FAIL,ended after 1 s late,skip,no time left"
+    got=$(sed 1d "$csv" | sort | cut -d, -f1,2,4 | paste -sd ' ')
+    [ "$got" = "$want" ] || { echo "steps are noted as: $got" && return 1; }
+    grep -q 'it went wrong' "$out/said" || { echo "a failure is not shown" && return 1; }
+    printf 'rate m f32 weft 30\nrate n f32 weft 1\n' >"$work/a.log"
+    printf 'rate m f32 torch 20 eager\nrate m bf16 torch 9 eager\n' >"$work/b.log"
+    [ "$(compare)" = "m_f32 30.0 20.0 eager 1.50 1.1" ] || { echo "rates compare as: $(compare)" && return 1; }
+    got=$(summary) && echo "failures are not counted" && return 1
+    [[ $got == "1 passed, 2 failed, 2 skipped in "* ]] || { echo "the last line is: $got" && return 1; }
+    echo "steps, limits, figures and counts are right"
+}
+
+case ${1-} in
+call)
+    shift
+    [[ $1 =~ ^torch$ ]] || LD_LIBRARY_PATH=$(libraries)
+    export LD_LIBRARY_PATH
+    "$@"
+    exit
+    ;;
+esac
+begin=$(date +%s)
+limit=$((limit * slow))
+until=$((begin + limit))
+case $mode in
+programs) tr -s " \n" "\n" <<<"$programs" ;;
+self) dry="" && try_self ;;
+run)
+    if [ -n "$dry" ]; then
+        csv=/dev/null
+    else
+        mkdir -p "$out" "$work" && rm -f "$work"/*.log
     fi
-    for variant in $variants; do
-        step "torch_512_$variant" 60 torch 512 256 30 "$variant"
-        step "torch_512_${variant}_bf16" 60 torch 512 256 30 "$variant" --autocast
-        step "torch_128_$variant" 60 torch 128 16 100 "$variant"
-    done
-fi
-echo "$passed passed, $failed failed, $skipped skipped in $(($(date +%s) - begin)) s on $device; figures in $csv"
-[ "$failed" = 0 ]
+    all
+    [ -n "$dry" ] || summary
+    ;;
+esac

@@ -1,0 +1,129 @@
+/* A training step of VGG-16 or a U-Net on random numbers: prints images per second over all ranks, which share the
+ * batch's images as data.
+ *
+ *     bench_step --model unet2 --width 64 --size 512 --batch 8 --iterations 20
+ *
+ * bench_torch.py has the same models and steps in PyTorch.
+ */
+#include "examples/common.h"
+#include "examples/models/unet.h"
+#include "examples/models/vgg.h"
+#include "tests/bench/bench.h"
+
+#include <string.h>
+
+typedef struct settings {
+    const char *model;
+    int64_t batch, width, size, iterations, warmup;
+} settings;
+
+typedef struct trainee {
+    wf_layer *model;
+    wf_optim *optim;
+    wf_tensor *x, *target; /* labels, or a mask */
+    bool mask;
+} trainee;
+
+static settings read_settings(int argc, char **argv)
+{
+    settings s = {.model = "vgg", .batch = 64, .width = 64, .size = 128, .iterations = 20, .warmup = 5};
+    const example_option table[] = {
+        {"model", "NAME", "vgg (images of 32 x 32), unet2 (four levels) or unet3 (three)", .text = &s.model},
+        {"batch", "N", "images or volumes per rank", .number = &s.batch, .least = 1},
+        {"width", "N", "channels of the first group or level", .number = &s.width, .least = 1},
+        {"size", "N", "sides of a U-Net's input, a multiple of 16", .number = &s.size, .least = 16},
+        {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
+        {"warmup", "N", "steps before", .number = &s.warmup},
+        {0}};
+    example_options(argc, argv, "Images per second of a training step.", table);
+    return s;
+}
+
+static wf_tensor *noise(wf_tape *tape, wf_shape shape, bool mask)
+{
+    wf_var *x = wf_rand_uniform(tape, shape, -1, 1, NULL);
+    if (mask)
+        x = wf_sigmoid(wf_scale(x, 100));
+    WF_MUST(wf_check(x));
+    return wf_keep(x);
+}
+
+static trainee vgg_new(wf_comm *comm, wf_tape *tape, const settings *s)
+{
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    const wf_sgd_opts sgd = {.lr = 1e-3, .momentum = 0.9, .weight_decay = 5e-4};
+    trainee t = {.model = vgg16(ctx, (vgg_opts){.width = s->width})};
+    t.optim = wf_multi_node(comm, wf_sgd(t.model, sgd));
+    t.x = noise(tape, WF_SHAPE(s->batch, 3, 32, 32), false);
+    t.target = wf_tensor_new(ctx, WF_I32, WF_SHAPE(s->batch));
+    WF_MUST(wf_check(t.target));
+    WF_MUST(wf_tensor_fill(t.target, 3));
+    return t;
+}
+
+static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, int dims)
+{
+    const unet_opts opts = {.dims = dims, .in = 1, .classes = 1, .width = s->width, .levels = dims == 2 ? 4 : 3};
+    const wf_shape shape =
+        dims == 2 ? WF_SHAPE(s->batch, 1, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size, s->size);
+    trainee t = {.model = unet(wf_comm_ctx(comm), opts), .mask = true};
+    t.optim = wf_multi_node(comm, wf_adam(t.model, (wf_adam_opts){.lr = 1e-4}));
+    t.x = noise(tape, shape, false);
+    t.target = noise(tape, shape, true);
+    return t;
+}
+
+static trainee trainee_new(wf_comm *comm, wf_tape *tape, const settings *s)
+{
+    if (strcmp(s->model, "vgg") == 0)
+        return vgg_new(comm, tape, s);
+    if (strcmp(s->model, "unet2") == 0 || strcmp(s->model, "unet3") == 0)
+        return unet_new(comm, tape, s, s->model[4] - '0');
+    example_abort("--model is vgg, unet2 or unet3, not \"%s\"", s->model);
+}
+
+static void trainee_free(trainee *t)
+{
+    wf_optim_free(t->optim);
+    wf_layer_free(t->model);
+    wf_tensor_free(t->x);
+    wf_tensor_free(t->target);
+}
+
+static void step(trainee *t, wf_tape *tape)
+{
+    wf_var *scores = wf_apply(t->model, wf_input(tape, t->x));
+    wf_var *loss = t->mask ? wf_bce_logits_with(scores, t->target) : wf_softmax_cross_entropy(scores, t->target);
+    WF_MUST(wf_optim_step(t->optim, loss));
+    WF_MUST(wf_tape_reset(tape));
+}
+
+int main(int argc, char **argv)
+{
+    const settings s = read_settings(argc, argv);
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
+    WF_MUST(wf_check(comm));
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    wf_tape *tape = wf_tape_new(ctx);
+    trainee t = trainee_new(comm, tape, &s);
+    WF_MUST(wf_check(t.optim));
+    WF_MUST(wf_tape_reset(tape));
+    double start = 0;
+    for (int64_t i = -s.warmup; i < s.iterations; i++) {
+        if (i == 0) {
+            bench_finish(ctx);
+            WF_MUST(wf_barrier(comm));
+            start = example_seconds();
+        }
+        step(&t, tape);
+    }
+    bench_finish(ctx);
+    WF_MUST(wf_barrier(comm));
+    const double seconds = example_seconds() - start;
+    if (wf_comm_rank(comm) == 0)
+        printf("%.1f\n", (double)(s.batch * s.iterations * wf_comm_size(comm)) / seconds);
+    trainee_free(&t);
+    wf_tape_free(tape);
+    WF_MUST(wf_comm_close(comm));
+    return 0;
+}
