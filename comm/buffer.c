@@ -1,5 +1,7 @@
 #include "comm/comm_impl.h"
 
+#include "core/captured_author.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +39,8 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
     *data = NULL;
     if (bytes == 0)
         return WF_OK;
+    WF_TRY(wf_ctx_bar(comm->family->ctx, "communicate through the memory of the host",
+                      "let NCCL move device memory (communicator \"pure_nccl\")"));
     return apart(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->family->ctx, bytes, data);
 }
 

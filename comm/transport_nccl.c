@@ -1,6 +1,7 @@
 #include "comm/nccl_author.h"
 
 #include "comm/comm_impl.h"
+#include "core/captured_author.h"
 
 #include <nccl.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@ struct wf_nccl {
     wf_event *ready, *done; /* the context's stream had so much; the last call is over */
     bool pending;           /* since the host last waited */
     wf_nccl *first;         /* of the family */
+    wf_ctx *ctx;
 };
 
 #define TRY_NCCL(comm, call)                                                                                           \
@@ -73,6 +75,7 @@ static wf_status furnish(wf_comm *comm, wf_nccl *own)
     wf_ctx *ctx = comm->family->ctx;
     const wf_nccl *above = comm->parent ? comm->parent->nccl : NULL;
     own->first = above ? above->first : own;
+    own->ctx = ctx;
     if (above) {
         own->stream = above->stream;
         own->ready = above->ready;
@@ -162,11 +165,20 @@ static wf_status behind(wf_comm *comm)
     return ctx->k->event_wait(ctx, comm->nccl->ready, comm->nccl->stream);
 }
 
+/* What is captured leaves no event to ask for: behind a launch, one on the context's stream says when it is over. */
+static wf_status launched(void *of)
+{
+    wf_nccl *first = of;
+    first->pending = true;
+    return first->ctx->k->event_record(first->ctx, first->done, NULL);
+}
+
 /* The context's stream goes behind NCCL's. */
 static wf_status ahead(wf_comm *comm)
 {
     wf_ctx *ctx = comm->family->ctx;
     comm->nccl->first->pending = true;
+    WF_TRY(wf_ctx_behind(ctx, launched, comm->nccl->first));
     WF_TRY(ctx->k->event_record(ctx, comm->nccl->done, comm->nccl->stream));
     return ctx->k->event_wait(ctx, comm->nccl->done, NULL);
 }

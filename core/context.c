@@ -1,5 +1,6 @@
 #include "core/context_author.h"
 
+#include "core/captured_author.h"
 #include "core/config_author.h"
 #include "core/log.h"
 #include "core/pool_impl.h"
@@ -85,8 +86,8 @@ wf_ctx *wf_ctx_new(wf_ctx_opts opts)
 
 wf_status wf_ctx_free(wf_ctx *ctx)
 {
-    static const char *const names[WF_LIVES] = {"tensor",   "tape",     "layer",       "optimizer",
-                                                "data set", "iterator", "communicator"};
+    static const char *const names[WF_LIVES] = {"tensor",   "tape",     "layer",        "optimizer",
+                                                "data set", "iterator", "communicator", "captured step"};
     if (!ctx)
         return WF_OK;
     char text[256] = "";
@@ -151,6 +152,13 @@ wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads)
 }
 
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
+{
+    WF_TRY(wf_ctx_bar(ctx, "read a number back from the device",
+                      "keep the tensor (wf_keep) and read it after wf_captured_run"));
+    return wf_ctx_look(ctx, host, device, bytes);
+}
+
+wf_status wf_ctx_look(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 {
     if (ctx->await)
         WF_TRY(ctx->await(ctx->comm));

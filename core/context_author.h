@@ -13,10 +13,12 @@ typedef enum wf_live {
     WF_LIVE_DATASET,
     WF_LIVE_ITER,
     WF_LIVE_COMM, /* communicators split from the first, and meshes */
+    WF_LIVE_CAPTURED,
     WF_LIVES
 } wf_live;
 
 typedef struct wf_pool wf_pool;
+struct wf_captured;
 
 #define WF_CTX_NOTICE 256
 
@@ -33,6 +35,10 @@ struct wf_ctx {
     uint64_t backwards;         /* backwards started */
     char notice[WF_CTX_NOTICE]; /* why the device is not the one asked for; empty: it is */
     void *device_own;           /* a filling's own state (primitive cache, streams); freed by its shutdown */
+
+    struct wf_captured *captured; /* whose step runs, to be captured; NULL: none (core/captured_author.h) */
+    uint64_t captures;            /* begun so far */
+    uint64_t epoch;               /* added to the versions of arrays; 0 outside of a capture */
 
     /* Filled by comm. Where NULL: the pool's memory is plain, and nothing more is to be done. */
     void *comm;
@@ -59,8 +65,10 @@ void wf_ctx_announce(const wf_ctx *ctx);
 
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 
-/* The number that the host asks for: k->to_host, once the other ranks' part in it is there. */
+/* The number that the host asks for: k->to_host, once the other ranks' part in it is there. Not in a captured step. */
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
+/* The same for whoever does without it while a step is captured. */
+wf_status wf_ctx_look(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 
 /* The pool: size classes; a block given back is reused. Blocks are 64-byte aligned. A take of 0 bytes gives NULL.
  * Main thread only. Workspace of a kernel is taken and given within the slot. */

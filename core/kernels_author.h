@@ -138,6 +138,7 @@ typedef struct wf_optim_segment {
 /* Made by the filling; `cuda` hands out its cudaStream_t and cudaEvent_t. */
 typedef struct wf_stream wf_stream;
 typedef struct wf_event wf_event;
+typedef struct wf_graph wf_graph;
 
 /* The name of a block of device memory for other processes of the node: bytes of the filling's own. */
 typedef struct wf_share {
@@ -171,6 +172,17 @@ typedef struct wf_kernels {
     wf_status (*event_record)(wf_ctx *ctx, wf_event *event, wf_stream *stream); /* all work put on it so far */
     wf_status (*event_wait)(wf_ctx *ctx, wf_event *event, wf_stream *stream);   /* work put on it from now on waits */
     wf_status (*event_done)(wf_ctx *ctx, wf_event *event, bool *done);          /* does not wait */
+
+    /* Work that is done many times over. From begin to end, what is put on the context's stream, and on streams that
+     * events make wait for it, is not done but kept, with its arguments by value: it uses the same memory each time.
+     * Streams come back to the context's, by events, before the end. Meanwhile to_device, to_host, stream_finish and
+     * event_done fail with WF_ERR_STATE, and nothing else may be asked of an event that was recorded then until it is
+     * recorded anew. end with graph NULL gives the capture up; it ends it in any case. launch puts a graph on the
+     * context's stream. A launch goes on after free. All four NULL: the device has none. */
+    wf_status (*capture_begin)(wf_ctx *ctx);
+    wf_status (*capture_end)(wf_ctx *ctx, wf_graph **graph);
+    wf_status (*graph_launch)(wf_ctx *ctx, wf_graph *graph);
+    void (*graph_free)(wf_ctx *ctx, wf_graph *graph);
 
     /* Page-locked host memory, and copies from and to it that are only put on a stream. The memory is left alone until
      * an event after them is done. */

@@ -12,6 +12,9 @@ typedef struct block {
     size_t bytes;
     int class;
     bool held;          /* stays out of use for good */
+    bool used;          /* is with somebody */
+    bool mine;          /* was taken since a claim began */
+    int claims;         /* by how many captured steps it is claimed */
     struct block *next; /* free list of its class, or of held blocks */
 } block;
 
@@ -33,6 +36,8 @@ struct wf_pool {
     wf_storage *steps;
     void **chunks; /* memory of handles and storages */
     size_t n_chunks;
+    bool claiming;
+    block *mine[CLASSES]; /* free blocks of the claim that is being made */
 };
 
 /* Of pools that are gone: in sight of a leak checker. */
@@ -153,12 +158,16 @@ static wf_status take(wf_pool *pool, store *s, size_t bytes, void **data)
     WF_CHECK(bytes <= (size_t)1 << 46, WF_ERR_MEMORY, "%zu bytes asked for at once", bytes);
     size_t size;
     const int class = class_of(bytes, &size);
-    block *b = s->free[class];
+    const bool claiming = pool->claiming && !s->host;
+    block **from = claiming && pool->mine[class] ? &pool->mine[class] : &s->free[class];
+    block *b = *from;
     if (b)
-        s->free[class] = b->next;
+        *from = b->next;
     else
         WF_TRY(new_block(pool, s, size, class, &b));
     b->next = NULL;
+    b->used = true;
+    b->mine = claiming;
     pool->counters.pool_takes++;
     pool->counters.bytes_in_use += size;
     if (pool->counters.bytes_in_use > pool->counters.bytes_peak)
@@ -173,10 +182,12 @@ static void give(wf_pool *pool, store *s, void *data)
         return;
     block *b = s->table[slot_of(s, data)];
     pool->counters.bytes_in_use -= b->bytes;
-    if (b->held)
+    b->used = false;
+    if (b->held || b->claims > 0)
         return;
-    b->next = s->free[b->class];
-    s->free[b->class] = b;
+    block **to = b->mine ? &pool->mine[b->class] : &s->free[b->class];
+    b->next = *to;
+    *to = b;
 }
 
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
@@ -207,9 +218,9 @@ void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes)
 }
 
 /* A block that is free already leaves its list. */
-static void hold(store *s, block *b)
+static void hold(wf_pool *pool, store *s, block *b)
 {
-    block **at = &s->free[b->class];
+    block **at = b->mine ? &pool->mine[b->class] : &s->free[b->class];
     b->held = true;
     while (*at && *at != b)
         at = &(*at)->next;
@@ -217,19 +228,78 @@ static void hold(store *s, block *b)
         *at = b->next;
 }
 
-static void hold_within(store *s, uintptr_t address)
+static void hold_within(wf_pool *pool, store *s, uintptr_t address)
 {
     for (size_t i = 0; i < s->capacity; i++) {
         block *b = s->table[i];
         if (b && !b->held && (uintptr_t)b->data <= address && address < (uintptr_t)b->data + b->bytes)
-            hold(s, b);
+            hold(pool, s, b);
     }
 }
 
 void wf_pool_hold(wf_ctx *ctx, const void *data)
 {
-    hold_within(&ctx->pool->device, (uintptr_t)data);
-    hold_within(&ctx->pool->host, (uintptr_t)data);
+    hold_within(ctx->pool, &ctx->pool->device, (uintptr_t)data);
+    hold_within(ctx->pool, &ctx->pool->host, (uintptr_t)data);
+}
+
+struct wf_claim {
+    size_t n;
+    block *list[];
+};
+
+void wf_pool_claim_begin(wf_ctx *ctx)
+{
+    ctx->pool->claiming = true;
+}
+
+static bool claimed(const block *b)
+{
+    return b && (b->used || b->mine);
+}
+
+/* To be taken by anybody again, unless somebody has it. */
+static void set_free(store *s, block *b)
+{
+    if (b->used || b->held || b->claims > 0)
+        return;
+    b->next = s->free[b->class];
+    s->free[b->class] = b;
+}
+
+wf_status wf_pool_claim_end(wf_ctx *ctx, wf_claim **out)
+{
+    wf_pool *pool = ctx->pool;
+    store *s = &pool->device;
+    size_t n = 0;
+    pool->claiming = false;
+    memset(pool->mine, 0, sizeof pool->mine);
+    for (size_t i = 0; i < s->capacity; i++)
+        n += claimed(s->table[i]);
+    wf_claim *claim = wf_malloc(ctx, sizeof *claim + n * sizeof(block *));
+    if (claim)
+        claim->n = 0;
+    for (size_t i = 0; i < s->capacity; i++) {
+        block *b = s->table[i];
+        if (!claimed(b))
+            continue;
+        b->mine = false;
+        b->claims += claim != NULL;
+        set_free(s, b);
+        if (claim)
+            claim->list[claim->n++] = b;
+    }
+    *out = claim;
+    return claim ? WF_OK : wf_error_code();
+}
+
+void wf_pool_claim_drop(wf_ctx *ctx, wf_claim *claim)
+{
+    for (size_t i = 0; claim && i < claim->n; i++) {
+        claim->list[i]->claims--;
+        set_free(&ctx->pool->device, claim->list[i]);
+    }
+    free(claim);
 }
 
 static void *counted(wf_ctx *ctx, void *p, size_t bytes)

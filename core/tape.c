@@ -1,3 +1,4 @@
+#include "core/captured_author.h"
 #include "core/tape_impl.h"
 
 #include <math.h>
@@ -76,12 +77,38 @@ int64_t wf_tape_iteration(const wf_tape *tape)
     return tape ? tape->iteration : 0;
 }
 
+static wf_status move_to(void *own, double by, void *value)
+{
+    wf_tape *tape = own;
+    tape->iteration += (int64_t)by;
+    const uint64_t count = (uint64_t)tape->iteration;
+    memcpy(value, &count, sizeof count);
+    return WF_OK;
+}
+
+static void move_back(void *own, double by)
+{
+    wf_tape *tape = own;
+    tape->iteration -= (int64_t)by;
+}
+
+/* Kernels read it there. */
+static wf_status count_iteration(wf_tape *tape, int by)
+{
+    return wf_ctx_act(tape->ctx, (wf_host_act){.act = move_to,
+                                               .own = tape,
+                                               .number = by,
+                                               .device = tape->iteration_device,
+                                               .bytes = sizeof *tape->iteration_device,
+                                               .undo = move_back});
+}
+
 wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration)
 {
     WF_NEED(tape);
+    WF_TRY(wf_ctx_bar(tape->ctx, "set the iteration of a tape, nor make one", "do so between runs"));
     tape->iteration = iteration;
-    const uint64_t count = (uint64_t)iteration;
-    return tape->ctx->k->to_device(tape->ctx, tape->iteration_device, &count, sizeof count);
+    return count_iteration(tape, 0);
 }
 
 wf_status wf_tape_reset(wf_tape *tape)
@@ -90,7 +117,7 @@ wf_status wf_tape_reset(wf_tape *tape)
     clear(tape);
     tape->draws = 0;
     tape->scope = wf_hash_u64(0, tape->ordinal);
-    WF_TRY(wf_tape_set_iteration(tape, tape->iteration + 1));
+    WF_TRY(count_iteration(tape, 1));
     /* While another tape has variables, their tensors cannot be told from the program's. */
     const int64_t left = tape->ctx->vars == 0 ? wf_step_storages(tape->ctx) : 0;
     WF_CHECK(left == 0, WF_ERR_STATE, "%lld tensors of this step are still held; wf_keep makes one outlive its step",

@@ -1,3 +1,4 @@
+#include "core/captured_author.h"
 #include "core/pool_impl.h"
 #include "core/tensor_author.h"
 
@@ -296,7 +297,7 @@ wf_array wf_tensor_array(const wf_tensor *tensor)
                       .dtype = tensor->dtype,
                       .order = tensor->order,
                       .shape = tensor->shape,
-                      .version = s->version,
+                      .version = s->version + s->ctx->epoch,
                       .forms = s->packable ? &s->forms : NULL};
 }
 
@@ -308,9 +309,20 @@ wf_strided wf_tensor_strided(const wf_tensor *tensor)
     return v;
 }
 
+static wf_status touch_again(void *own, double number, void *value)
+{
+    wf_storage *storage = own;
+    storage->version++;
+    return WF_OK;
+}
+
+/* Parameters are what others keep copies of, and their storage stays. */
 void wf_tensor_touch(wf_tensor *tensor)
 {
-    tensor->storage->version++;
+    wf_storage *s = tensor->storage;
+    s->version++;
+    if (s->packable)
+        wf_ctx_repeat(s->ctx, touch_again, s);
 }
 
 uint64_t wf_tensor_version(const wf_tensor *tensor)

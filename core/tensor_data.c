@@ -1,4 +1,5 @@
 /* Elements in and out: copies, conversion of order and type, host import and export. */
+#include "core/captured_author.h"
 #include "core/tensor_author.h"
 
 #include <math.h>
@@ -25,6 +26,7 @@ wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes)
         return WF_OK;
     WF_NEED(host);
     wf_ctx *ctx = tensor->ctx;
+    WF_TRY(wf_ctx_bar(ctx, "fill a tensor from host memory", "fill it between runs"));
     const wf_kernels *k = ctx->k;
     const wf_strided dst = wf_tensor_strided(tensor);
     wf_tensor_touch(tensor);

@@ -1,6 +1,7 @@
 #include "datasets/iterator_impl.h"
 
 #include "comm/mesh_author.h"
+#include "core/captured_author.h"
 
 #include <stdlib.h>
 
@@ -176,6 +177,7 @@ static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
 
 static wf_status take(wf_iter *iter, wf_slot **slot)
 {
+    WF_TRY(wf_ctx_bar(iter->ctx, "fetch its batch", "fetch it between runs and assign it to a tensor of the step's"));
     if (iter->worker) {
         if (iter->given > 0) /* the thread will write there */
             WF_TRY(wait_copied(iter->ctx, &iter->slots[(iter->given - 1) % iter->slot_count]));

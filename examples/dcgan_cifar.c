@@ -14,12 +14,18 @@
 typedef struct settings {
     const char *communicator, *data, *out;
     int64_t batch, epochs, iterations, channels, latent, seed, sample_every, log_every;
+    bool captured;
     parallel how;
 } settings;
 
+/* The networks, and what a step works with. */
 typedef struct gan {
     wf_layer *gen, *dis;
     wf_optim *opt_gen, *opt_dis;
+    wf_tape *tape;
+    int64_t latent;
+    wf_tensor *x;       /* the images */
+    wf_tensor *loss[2]; /* of the last step: discriminator, generator */
 } gan;
 
 /* What rank 0 shows of the training. Images are made by all ranks if it takes all to apply the generator. */
@@ -61,6 +67,8 @@ static settings read_settings(int argc, char **argv)
          .text = &s.how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s.how.axes},
         {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s.how.sync_bn},
+        {"captured", NULL, "replay the step as a whole, on devices that can; all batches are full then",
+         .flag = &s.captured},
         {0}};
     example_options(argc, argv, "Trains a DCGAN on images of 32x32 pixels, on all ranks of mpirun together.", table);
     return s;
@@ -69,7 +77,8 @@ static settings read_settings(int argc, char **argv)
 static wf_iter *open_images(wf_comm *comm, const settings *s)
 {
     wf_dataset *images = images_open(comm, s->how.mesh, s->data, WF_TRAIN_SET, true);
-    wf_iter *iter = wf_batches(images, (wf_batch_opts){.size = s->batch, .shuffle = true, .cut = s->how.cut});
+    wf_iter *iter = wf_batches(
+        images, (wf_batch_opts){.size = s->batch, .shuffle = true, .drop_last = s->captured, .cut = s->how.cut});
     iter = wf_prefetch(iter, 2);
     example_check(comm, wf_check(iter));
     return iter;
@@ -80,18 +89,25 @@ static gan gan_new(wf_comm *comm, const settings *s)
     const wf_adam_opts adam = {.lr = 2e-4, .beta1 = 0.5, .weight_decay = 1e-4};
     wf_ctx *ctx = wf_comm_ctx(comm);
 
-    gan g = {.gen = dcgan_generator(ctx, s->channels, s->latent), .dis = dcgan_discriminator(ctx, s->channels)};
+    gan g = {.gen = dcgan_generator(ctx, s->channels, s->latent),
+             .dis = dcgan_discriminator(ctx, s->channels),
+             .tape = wf_tape_new(ctx),
+             .latent = s->latent};
     parallel_model(&s->how, comm, g.gen);
     parallel_model(&s->how, comm, g.dis);
     g.opt_gen = wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, adam));
     g.opt_dis = wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, adam));
     example_check(comm, wf_check(g.opt_gen));
     example_check(comm, wf_check(g.opt_dis));
+    example_check(comm, wf_check(g.tape));
     return g;
 }
 
 static void gan_free(gan *g)
 {
+    wf_tensor_free(g->loss[0]);
+    wf_tensor_free(g->loss[1]);
+    wf_tape_free(g->tape);
     wf_optim_free(g->opt_gen);
     wf_optim_free(g->opt_dis);
     wf_layer_free(g->gen);
@@ -99,21 +115,30 @@ static void gan_free(gan *g)
 }
 
 /* The discriminator learns to tell real from fake, then the generator to pass for real. */
-static void train_step(gan *g, wf_tape *tape, const wf_batch *b, int64_t latent, double loss[2])
+static wf_status train_step(void *arg)
 {
-    wf_var *real = wf_input(tape, b->x);
-    wf_var *z = wf_rand_uniform(tape, WF_SHAPE(b->size, latent), -1, 1, real);
+    gan *g = arg;
+    wf_var *real = wf_input(g->tape, g->x);
+    wf_var *z = wf_rand_uniform(g->tape, WF_SHAPE(wf_var_shape(real).dim[0], g->latent), -1, 1, real);
     wf_var *fake = wf_apply(g->gen, z);
 
     wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
     wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
     wf_var *loss_dis = wf_add(loss_real, loss_fake);
-    WF_MUST(wf_optim_step(g->opt_dis, loss_dis));
+    wf_status status = wf_optim_step(g->opt_dis, loss_dis);
+    if (status != WF_OK)
+        return status;
 
     wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
-    WF_MUST(wf_optim_step(g->opt_gen, loss_gen));
-    loss[0] = wf_item(loss_dis);
-    loss[1] = wf_item(loss_gen);
+    status = wf_optim_step(g->opt_gen, loss_gen);
+    if (status != WF_OK)
+        return status;
+
+    wf_tensor_free(g->loss[0]);
+    wf_tensor_free(g->loss[1]);
+    g->loss[0] = wf_keep(loss_dis);
+    g->loss[1] = wf_keep(loss_gen);
+    return wf_tape_reset(g->tape);
 }
 
 static report report_new(wf_comm *comm, const settings *s)
@@ -130,8 +155,9 @@ static report report_new(wf_comm *comm, const settings *s)
     return r;
 }
 
-static void report_losses(report *r, int64_t iteration, const wf_batch *b, const double loss[2])
+static void report_losses(report *r, int64_t iteration, const wf_batch *b, wf_tensor *const kept[2])
 {
+    const double loss[2] = {wf_tensor_item(kept[0]), wf_tensor_item(kept[1])};
     const double now = example_seconds(), rate = (double)r->images / (now - r->last);
     if (!isfinite(loss[0]) || !isfinite(loss[1]))
         example_abort("iteration %lld: the losses are %g and %g", (long long)iteration, loss[0], loss[1]);
@@ -163,15 +189,15 @@ static void report_samples(report *r, wf_layer *gen, const char *name)
     r->last += example_seconds() - before;
 }
 
-static void report_step(report *r, wf_layer *gen, int64_t iteration, const wf_batch *b, const double loss[2], bool last)
+static void report_step(report *r, const gan *g, int64_t iteration, const wf_batch *b, bool last)
 {
     char name[64];
     r->images += b->global;
     if (r->log && (last || iteration % r->s->log_every == 0))
-        report_losses(r, iteration, b, loss);
+        report_losses(r, iteration, b, g->loss);
     if (r->s->sample_every && iteration % r->s->sample_every == 0) {
         snprintf(name, sizeof name, "samples-%06lld.png", (long long)iteration);
-        report_samples(r, gen, name);
+        report_samples(r, g->gen, name);
     }
 }
 
@@ -193,18 +219,37 @@ static void report_end(report *r, wf_layer *gen)
     curves_free(&r->losses);
 }
 
-static void train(gan *g, wf_tape *tape, wf_iter *iter, const settings *s, report *r)
+/* A captured step reads from one tensor for ever; other steps read the batch itself. */
+static void step_captured(gan *g, wf_captured *captured, const wf_batch *b)
+{
+    if (g->x)
+        WF_MUST(wf_tensor_assign(g->x, b->x));
+    else
+        g->x = wf_tensor_copy(b->x, wf_tensor_dtype(b->x), wf_tensor_order(b->x));
+    WF_MUST(wf_captured_run(captured));
+}
+
+static void step_plain(gan *g, const wf_batch *b)
+{
+    g->x = b->x;
+    WF_MUST(train_step(g));
+}
+
+static void train(gan *g, wf_captured *captured, wf_iter *iter, const settings *s, report *r)
 {
     const int64_t epochs = s->epochs * wf_iter_epoch_length(iter);
     const int64_t steps = s->iterations && s->iterations < epochs ? s->iterations : epochs;
     for (int64_t i = 1; i <= steps; i++) {
         wf_batch batch;
-        double loss[2];
         WF_MUST(wf_iter_next(iter, &batch));
-        train_step(g, tape, &batch, s->latent, loss);
-        report_step(r, g->gen, i, &batch, loss, i == steps);
-        WF_MUST(wf_tape_reset(tape));
+        if (captured)
+            step_captured(g, captured, &batch);
+        else
+            step_plain(g, &batch);
+        report_step(r, g, i, &batch, i == steps);
     }
+    if (captured)
+        wf_tensor_free(g->x);
 }
 
 int main(int argc, char **argv)
@@ -219,12 +264,12 @@ int main(int argc, char **argv)
 
     wf_iter *iter = open_images(comm, &s);
     gan g = gan_new(comm, &s);
-    wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
     report r = report_new(comm, &s);
-    train(&g, tape, iter, &s, &r);
+    wf_captured *captured = s.captured ? wf_capture(wf_comm_ctx(comm), train_step, &g) : NULL;
+    train(&g, captured, iter, &s, &r);
     report_end(&r, g.gen);
 
-    wf_tape_free(tape);
+    wf_captured_free(captured);
     gan_free(&g);
     wf_iter_free(iter);
     parallel_close(&s.how);

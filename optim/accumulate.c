@@ -23,27 +23,77 @@ static wf_status weight_of(const wf_var *loss, double *weight)
     return WF_OK;
 }
 
+static wf_tensor *number_new(wf_ctx *ctx)
+{
+    return wf_tensor_new_step(ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR);
+}
+
+/* Of one element, whatever its rank. */
+static wf_strided number_of(const wf_tensor *x)
+{
+    return (wf_strided){.data = x->data, .dtype = x->dtype};
+}
+
+wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const wf_array *sum, bool more)
+{
+    if (factor == 0) /* times what may be no number */
+        return more ? WF_OK : ctx->k->fill(ctx, sum, 0);
+    wf_tensor *wide = number_new(ctx);
+    WF_NEED(wide);
+    wf_status status;
+    const wf_strided from = number_of(loss), to = number_of(wide);
+    const wf_array x = wf_tensor_array(wide);
+    WF_TRY_OUT(ctx->k->copy(ctx, &from, &to, false));
+    WF_TRY_OUT(ctx->k->binary(ctx, WF_BINARY_LINEAR, factor, &x, 0, NULL, sum, more));
+out:
+    wf_tensor_free(wide);
+    return status;
+}
+
+wf_status wf_loss_set(wf_ctx *ctx, const wf_strided *sum, double factor, wf_tensor *loss)
+{
+    wf_tensor *wide = number_new(ctx);
+    WF_NEED(wide);
+    wf_status status;
+    const wf_strided between = number_of(wide), to = number_of(loss);
+    const wf_array x = wf_tensor_array(wide);
+    wf_tensor_touch(loss);
+    WF_TRY_OUT(ctx->k->copy(ctx, sum, &between, false));
+    WF_TRY_OUT(ctx->k->binary(ctx, WF_BINARY_LINEAR, factor, &x, 0, NULL, &x, false));
+    WF_TRY_OUT(ctx->k->copy(ctx, &between, &to, false));
+out:
+    wf_tensor_free(wide);
+    return status;
+}
+
+static wf_array loss_sum(const wf_optim *optim)
+{
+    return (wf_array){.data = &optim->device->loss, .dtype = WF_F64, .shape = wf_shape_scalar()};
+}
+
 wf_status wf_optim_weigh(wf_optim *optim, const wf_var *loss, double *seed)
 {
+    const wf_array sum = loss_sum(optim);
     double weight = 0;
     WF_TRY(check_local(loss));
     if (!optim->more && !optim->adding)
         return WF_OK;
     if (!optim->adding)
-        optim->loss_sum = optim->weight_sum = 0;
+        optim->weight_sum = 0;
     WF_TRY(weight_of(loss, &weight));
     *seed = weight > 0 ? weight : WF_ZERO;
     optim->weight_sum += weight;
-    optim->loss_sum += weight > 0 ? weight * wf_item(loss) : 0;
-    return WF_OK;
+    return wf_loss_add(optim->ctx, loss->value, weight, &sum, optim->adding);
 }
 
 wf_status wf_optim_weighed(wf_optim *optim, wf_var *loss, double *grad_scale)
 {
+    const wf_array sum = loss_sum(optim);
+    const wf_strided number = wf_array_strided(&sum);
     if (!optim->adding)
         return WF_OK;
     *grad_scale = optim->weight_sum > 0 ? 1 / optim->weight_sum : 1;
-    return wf_tensor_fill(loss->value, optim->loss_sum * *grad_scale);
+    return wf_loss_set(optim->ctx, &number, *grad_scale, loss->value);
 }
 
 wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss)

@@ -1,30 +1,81 @@
+#include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define BUCKET_BYTES       ((int64_t)1 << 20)
 #define FIRST_BUCKET_BYTES ((int64_t)256 << 10)
 
+static wf_comm *comm_of(const wf_buckets *all, unsigned axes)
+{
+    return wf_mesh_comm_of(all->mesh, axes);
+}
+
 /* --- the tail ---------------------------------------------------------------------------------------------------- */
 
-/* To (or from) the end of the flat buffer, in its type. */
-static wf_status move_tail(wf_buckets *all, const wf_grads *grads, bool out)
+static wf_strided tail_at(const wf_grads *grads, int place)
 {
-    wf_optim *optim = all->optim;
-    const wf_kernels *k = optim->ctx->k;
+    const wf_tensor *flat = grads->flat;
+    const size_t at = (size_t)(grads->offset[grads->n] + place);
+    return (wf_strided){.data = (char *)flat->data + at * wf_dtype_size(flat->dtype), .dtype = flat->dtype};
+}
+
+wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, double factor, wf_tensor *loss)
+{
+    const wf_strided sum = tail_at(grads, WF_TAIL_LOSS);
+    return wf_loss_set(all->optim->ctx, &sum, factor, loss);
+}
+
+static wf_status check_type(const wf_grads *grads)
+{
+    const wf_dtype dtype = grads->flat->dtype;
+    WF_CHECK(dtype == WF_F64 || dtype == WF_F32, WF_ERR_DTYPE, "gradients of type %s; they must be f32 or f64",
+             wf_dtype_name(dtype));
+    return WF_OK;
+}
+
+/* To the end of the flat buffer, in its type. */
+static wf_status put_tail(wf_buckets *all, const wf_grads *grads)
+{
+    wf_ctx *ctx = all->optim->ctx;
     const bool wide = grads->flat->dtype == WF_F64;
-    const size_t size = wf_dtype_size(grads->flat->dtype);
-    char *device = (char *)grads->flat->data + (size_t)grads->offset[grads->n] * size;
+    const wf_strided loss = wf_tensor_strided(all->loss), place = tail_at(grads, WF_TAIL_LOSS);
     float narrow[WF_TAIL];
-    void *host = wide ? (void *)all->tail : narrow;
-    WF_CHECK(wide || grads->flat->dtype == WF_F32, WF_ERR_DTYPE, "gradients of type %s; they must be f32 or f64",
-             wf_dtype_name(grads->flat->dtype));
-    for (int i = 0; i < WF_TAIL && !wide && !out; i++)
+    WF_TRY(check_type(grads));
+    for (int i = 0; i < WF_TAIL; i++)
         narrow[i] = (float)all->tail[i];
-    WF_TRY(out ? wf_ctx_read(optim->ctx, host, device, WF_TAIL * size)
-               : k->to_device(optim->ctx, device, host, WF_TAIL * size));
-    for (int i = 0; i < WF_TAIL && !wide && out; i++)
+    WF_TRY(wf_ctx_send(ctx, tail_at(grads, 0).data, wide ? (const void *)all->tail : narrow,
+                       WF_TAIL * wf_dtype_size(grads->flat->dtype)));
+    if (!wf_ctx_capturing(ctx))
+        memcpy(all->sent, all->tail, sizeof all->sent);
+    return ctx->k->copy(ctx, &loss, &place, false);
+}
+
+/* A captured step has the same samples as the one before it, on all ranks, so the sums are the same. */
+static wf_status tail_again(wf_buckets *all)
+{
+    WF_CHECK(memcmp(all->sent, all->tail, sizeof all->sent) == 0, WF_ERR_STATE,
+             "a captured step has as many samples in every run, and this one has not as many as the run before");
+    memcpy(all->tail, all->summed, sizeof all->tail);
+    return WF_OK;
+}
+
+/* The sums over the ranks, to be looked at. Of one rank they are here. */
+static wf_status get_tail(wf_buckets *all, const wf_grads *grads)
+{
+    wf_ctx *ctx = all->optim->ctx;
+    const bool wide = grads->flat->dtype == WF_F64;
+    const bool alone = wf_comm_size(comm_of(all, all->axes)) == 1 && !all->opts.double_buffering;
+    float narrow[WF_TAIL];
+    if (wf_ctx_capturing(ctx))
+        return tail_again(all);
+    if (!alone)
+        WF_TRY(wf_ctx_look(ctx, wide ? (void *)all->tail : narrow, tail_at(grads, 0).data,
+                           WF_TAIL * wf_dtype_size(grads->flat->dtype)));
+    for (int i = 0; i < WF_TAIL && !wide && !alone; i++)
         all->tail[i] = narrow[i];
+    memcpy(all->summed, all->tail, sizeof all->summed);
     return WF_OK;
 }
 
@@ -38,12 +89,11 @@ wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opt
     opts.first_bucket_bytes = opts.first_bucket_bytes ? opts.first_bucket_bytes : FIRST_BUCKET_BYTES;
     *all = (wf_buckets){.optim = optim, .mesh = mesh, .axes = wf_grad_axes(mesh), .opts = opts};
     *out = all;
+    all->loss = wf_tensor_new(optim->ctx, WF_F64, wf_shape_scalar());
+    WF_NEED(all->loss);
+    all->squares = wf_tensor_new(optim->ctx, WF_F64, WF_SHAPE(1 << WF_AXES));
+    WF_NEED(all->squares);
     return WF_OK;
-}
-
-static wf_comm *comm_of(const wf_buckets *all, unsigned axes)
-{
-    return wf_mesh_comm_of(all->mesh, axes);
 }
 
 wf_status wf_buckets_open(wf_buckets *all)
@@ -109,6 +159,30 @@ static void *at_element(const wf_buckets *all, int64_t at)
     return (char *)flat->data + (size_t)at * wf_dtype_size(flat->dtype);
 }
 
+/* One rank has its sums. */
+static wf_status sum(const wf_bucket *bucket, const wf_reduce_job *job)
+{
+    return wf_comm_size(bucket->comm) == 1 ? WF_OK : wf_reduce_beside(bucket->comm, job);
+}
+
+/* The hook of a program is called once, in the capture. */
+static wf_status call_hook(const wf_bucket *bucket, void *data, wf_dtype dtype, int64_t segments)
+{
+    const wf_buckets *all = bucket->all;
+    WF_TRY(wf_ctx_bar(all->optim->ctx, "call the program's own sum of gradients (wf_multi_node_opts.reduce)",
+                      "leave the sums to the communicator"));
+    return all->opts.reduce(all->opts.reduce_user, &(wf_grad_bucket){.comm = bucket->comm,
+                                                                     .ctx = all->optim->ctx,
+                                                                     .index = bucket - all->bucket,
+                                                                     .plan = all->plans,
+                                                                     .flat = data,
+                                                                     .dtype = dtype,
+                                                                     .count = all->relative[segments],
+                                                                     .segments = segments,
+                                                                     .offset = all->relative,
+                                                                     .param = all->grads->param + bucket->first});
+}
+
 wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
 {
     const wf_buckets *all = bucket->all;
@@ -118,17 +192,8 @@ wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
     for (int64_t i = 0; i <= segments; i++)
         all->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
-        return all->opts.reduce(all->opts.reduce_user, &(wf_grad_bucket){.comm = bucket->comm,
-                                                                         .ctx = all->optim->ctx,
-                                                                         .index = bucket - all->bucket,
-                                                                         .plan = all->plans,
-                                                                         .flat = data,
-                                                                         .dtype = dtype,
-                                                                         .count = all->relative[segments],
-                                                                         .segments = segments,
-                                                                         .offset = all->relative,
-                                                                         .param = all->grads->param + bucket->first});
-    return wf_reduce_beside(bucket->comm, &(wf_reduce_job){data, dtype, segments, all->relative});
+        return call_hook(bucket, data, dtype, segments);
+    return sum(bucket, &(wf_reduce_job){data, dtype, segments, all->relative});
 }
 
 /* The last bucket is the one with the tail, so that what was found in the others can ride in it. */
@@ -142,7 +207,7 @@ static wf_status sum_tail(const wf_bucket *bucket)
     if (all->opts.wire == WF_F16)
         WF_TRY(ctx->k->to_device(ctx, at_element(all, grads->offset[grads->n] + WF_TAIL_OVERFLOW), &overflow,
                                  sizeof overflow));
-    return wf_reduce_beside(bucket->comm, &job);
+    return sum(bucket, &job);
 }
 
 static wf_status run_bucket(wf_task *task)
@@ -154,7 +219,7 @@ static wf_status run_bucket(wf_task *task)
     const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->tail ? 1 : 0),
                                all->offset + bucket->first};
     if (!apart)
-        return wf_reduce_beside(bucket->comm, &job);
+        return sum(bucket, &job);
     if (bucket->last > bucket->first)
         WF_TRY(narrow ? wf_wire_reduce(bucket)
                       : wf_bucket_sum(bucket, at_element(all, all->offset[bucket->first]), flat->dtype));
@@ -303,7 +368,7 @@ wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
         if (bucket)
             bucket->missing++;
     }
-    WF_TRY(move_tail(all, all->grads, false));
+    WF_TRY(put_tail(all, all->grads));
     if (!all->opts.no_overlap)
         start_complete(all);
     return WF_OK;
@@ -323,7 +388,7 @@ wf_status wf_buckets_end(wf_buckets *all)
 {
     start_complete(all);
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
-    return move_tail(all, all->grads, true);
+    return get_tail(all, all->grads);
 }
 
 /* Gradients of the next backward go where the sums are that this step uses. */
@@ -345,7 +410,7 @@ static wf_status exchange_buffers(wf_buckets *all)
 wf_status wf_buckets_flush(wf_buckets *all)
 {
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
-    WF_TRY(move_tail(all, all->other, true));
+    WF_TRY(get_tail(all, all->other));
     all->pending = false;
     return exchange_buffers(all);
 }
@@ -353,10 +418,12 @@ wf_status wf_buckets_flush(wf_buckets *all)
 wf_status wf_buckets_swap(wf_buckets *all, bool *any)
 {
     *any = all->pending;
-    WF_TRY(move_tail(all, all->optim->grads, false));
+    WF_TRY(wf_ctx_bar(all->optim->ctx, "change its buffers, as double_buffering does every step",
+                      "switch double_buffering off"));
+    WF_TRY(put_tail(all, all->optim->grads));
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
     if (all->pending)
-        WF_TRY(move_tail(all, all->other, true));
+        WF_TRY(get_tail(all, all->other));
     get_ready(all, all->optim->grads);
     start_complete(all);
     all->pending = true;
@@ -370,6 +437,8 @@ void wf_buckets_free(wf_buckets *all)
     wf_pool_give(all->optim->ctx, all->narrow, all->narrow_bytes);
     wf_grads_free(all->other);
     wf_tensor_free(all->values);
+    wf_tensor_free(all->loss);
+    wf_tensor_free(all->squares);
     free(all->shard);
     free(all->came);
     free(all->run);

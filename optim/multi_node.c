@@ -42,17 +42,23 @@ static wf_status check_sharded(const multi_node *own, const wf_layout *layout)
     return WF_OK;
 }
 
+/* factor * loss towards what rides with the gradients, where the loss is. */
+static wf_status add_loss(wf_optim *optim, const wf_var *loss, double factor)
+{
+    const multi_node *own = optim->across_own;
+    const wf_array sum = wf_tensor_array(own->buckets->loss);
+    return wf_loss_add(optim->ctx, loss->value, factor, &sum, optim->adding);
+}
+
 /* A part of a global mean has the gradient of that, unless it is one of several that make a step. */
 static wf_status weigh_part(wf_optim *optim, const wf_var *loss, const wf_layout *layout, double *seed)
 {
     multi_node *own = optim->across_own;
     double *tail = own->buckets->tail;
-    const double value = wf_item(loss) / copies(own, layout);
     WF_TRY(check_sharded(own, layout));
     if (!optim->more && !optim->adding) {
         tail[WF_TAIL_SHARDED] = 1;
-        tail[WF_TAIL_LOSS] = value;
-        return WF_OK;
+        return add_loss(optim, loss, 1 / copies(own, layout));
     }
     WF_CHECK(loss->loss_count > 0, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight among others is unknown; end it in wf_mean or a loss "
@@ -60,8 +66,7 @@ static wf_status weigh_part(wf_optim *optim, const wf_var *loss, const wf_layout
     *seed = (double)loss->loss_count;
     tail[WF_TAIL_PARTS] = 1;
     tail[WF_TAIL_WEIGHT] += loss->loss_part / copies(own, layout);
-    tail[WF_TAIL_LOSS] += *seed * value;
-    return WF_OK;
+    return add_loss(optim, loss, *seed / copies(own, layout));
 }
 
 static wf_status weigh(wf_optim *optim, wf_var *loss, double *seed)
@@ -72,8 +77,7 @@ static wf_status weigh(wf_optim *optim, wf_var *loss, double *seed)
     for (int i = 0; i < WF_TAIL && !optim->adding; i++)
         tail[i] = 0;
     if (loss->no_loss)
-        return WF_OK;
-    const double value = wf_item(loss);
+        return add_loss(optim, loss, 0);
     if (layout.known)
         return weigh_part(optim, loss, &layout, seed);
     const bool alone = wf_mesh_size(own->mesh, WF_AXIS_DATA) == 1 && !optim->more && !optim->adding;
@@ -84,8 +88,7 @@ static wf_status weigh(wf_optim *optim, wf_var *loss, double *seed)
     *seed = weight > 0 ? weight : WF_ZERO;
     tail[WF_TAIL_LOCAL] = 1;
     tail[WF_TAIL_WEIGHT] += share;
-    tail[WF_TAIL_LOSS] += share > 0 ? share * value : 0;
-    return WF_OK;
+    return add_loss(optim, loss, share);
 }
 
 static wf_status check_parameters(const wf_optim *optim, bool data_alone)
@@ -134,54 +137,78 @@ static wf_status ready(wf_optim *optim, wf_param *param)
     return wf_buckets_ready(own->buckets, param);
 }
 
-static wf_status add_squares(wf_optim *optim, int64_t lo, int64_t hi, const wf_array *out, double *sum)
+/* Sums of squares of parts that are cut over different axes, in device memory. */
+typedef struct norms {
+    wf_optim *optim;
+    double *sum; /* one for each set of axes */
+    bool seen[1 << WF_AXES];
+} norms;
+
+static wf_array number_at(double *place)
 {
-    const wf_kernels *k = optim->ctx->k;
-    double here = 0;
+    return (wf_array){.data = place, .dtype = WF_F64, .shape = wf_shape_scalar()};
+}
+
+static wf_status add_squares(norms *all, unsigned axes, int64_t lo, int64_t hi)
+{
+    wf_optim *optim = all->optim;
     wf_array part = wf_tensor_array(optim->grads->flat);
+    const wf_array out = number_at(all->sum + axes);
     if (lo >= hi)
         return WF_OK;
     part.data = (char *)part.data + (size_t)lo * wf_dtype_size(part.dtype);
     part.shape = WF_SHAPE(hi - lo);
-    WF_TRY(k->sum_squares(optim->ctx, &part, out, false));
-    WF_TRY(wf_ctx_read(optim->ctx, &here, out->data, sizeof here));
-    *sum += here;
-    return WF_OK;
+    const bool more = all->seen[axes];
+    all->seen[axes] = true;
+    return optim->ctx->k->sum_squares(optim->ctx, &part, &out, more);
 }
 
 /* What this rank has the sums of, among the gradients of a run. */
-static wf_status add_run(wf_optim *optim, const wf_grad_run *run, const wf_array *out, double *sum)
+static wf_status add_run(norms *all, const wf_buckets *buckets, const wf_grad_run *run, unsigned parted)
 {
-    const multi_node *own = optim->across_own;
-    const wf_buckets *all = own->buckets;
-    const int64_t lo = all->offset[run->first], hi = all->offset[run->last];
-    if (!optim->cuts || run->axes == 0)
-        return add_squares(optim, lo, hi, out, sum);
-    for (int64_t b = 0; b < all->n; b++) {
-        const wf_bucket *bucket = &all->bucket[b];
-        WF_TRY(add_squares(optim, lo > bucket->lo ? lo : bucket->lo, hi < bucket->hi ? hi : bucket->hi, out, sum));
+    const int64_t lo = buckets->offset[run->first], hi = buckets->offset[run->last];
+    if (!all->optim->cuts || run->axes == 0)
+        return add_squares(all, parted, lo, hi);
+    for (int64_t b = 0; b < buckets->n; b++) {
+        const wf_bucket *bucket = &buckets->bucket[b];
+        WF_TRY(add_squares(all, parted, lo > bucket->lo ? lo : bucket->lo, hi < bucket->hi ? hi : bucket->hi));
     }
     return WF_OK;
+}
+
+/* The sum over the ranks that have the other parts, which all of them make, added to what is in out. */
+static wf_status add_parts(norms *all, unsigned axes, const wf_array *out, bool more)
+{
+    const multi_node *own = all->optim->across_own;
+    wf_ctx *ctx = all->optim->ctx;
+    const wf_array part = number_at(all->sum + axes);
+    const wf_strided from = wf_array_strided(&part), to = wf_array_strided(out);
+    if (!all->seen[axes])
+        WF_TRY(ctx->k->fill(ctx, &part, 0));
+    if (axes != 0)
+        WF_TRY(wf_allreduce_raw(wf_mesh_comm_of(own->mesh, axes), part.data, part.data, 1, WF_F64, WF_SUM));
+    return ctx->k->copy(ctx, &from, &to, more);
 }
 
 static wf_status norm(wf_optim *optim, const wf_array *out)
 {
     const multi_node *own = optim->across_own;
-    const wf_buckets *all = own->buckets;
-    double sums[1 << WF_AXES] = {0}, total = 0;
-    bool seen[1 << WF_AXES] = {false};
-    for (int64_t r = 0; r < all->n_runs; r++) {
-        const wf_grad_run *run = &all->run[r];
+    const wf_buckets *buckets = own->buckets;
+    norms all = {.optim = optim, .sum = buckets->squares->data};
+    bool apart[1 << WF_AXES] = {false}, more = false;
+    for (int64_t r = 0; r < buckets->n_runs; r++) {
+        const wf_grad_run *run = &buckets->run[r];
         const unsigned parted = run->cut | (optim->cuts ? run->axes : 0);
-        WF_TRY(add_run(optim, run, out, &sums[parted]));
-        seen[parted] = true;
+        WF_TRY(add_run(&all, buckets, run, parted));
+        apart[parted] = true;
     }
     for (unsigned axes = 0; axes < 1u << WF_AXES; axes++) {
-        if (seen[axes] && axes != 0)
-            WF_TRY(wf_allreduce_f64(wf_mesh_comm_of(own->mesh, axes), &sums[axes], 1, WF_SUM));
-        total += sums[axes];
+        if (!apart[axes])
+            continue;
+        WF_TRY(add_parts(&all, axes, out, more));
+        more = true;
     }
-    return optim->ctx->k->to_device(optim->ctx, out->data, &total, sizeof total);
+    return more ? WF_OK : optim->ctx->k->fill(optim->ctx, out, 0);
 }
 
 static wf_status updated(wf_optim *optim)
@@ -191,10 +218,11 @@ static wf_status updated(wf_optim *optim)
 }
 
 /* From now on the loss is the one of all ranks. */
-static wf_status set_loss(wf_var *loss, double value)
+static wf_status set_loss(wf_optim *optim, wf_var *loss, double scale)
 {
+    const multi_node *own = optim->across_own;
     wf_layout layout = wf_tensor_layout(loss->value);
-    WF_TRY(wf_tensor_fill(loss->value, value));
+    WF_TRY(wf_buckets_get_loss(own->buckets, optim->grads, scale, loss->value));
     if (!layout.known)
         return WF_OK;
     for (int axis = 0; axis < WF_AXES; axis++)
@@ -236,7 +264,7 @@ static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
     if (!any)
         return WF_OK;
     WF_TRY(look_at_tail(optim, grad_scale));
-    return set_loss(loss, own->buckets->tail[WF_TAIL_LOSS] * *grad_scale);
+    return set_loss(optim, loss, *grad_scale);
 }
 
 static wf_status flush(wf_optim *optim, double *grad_scale)

@@ -45,7 +45,7 @@ int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_
 
 /* What rides behind the gradients, summed with them. */
 enum {
-    WF_TAIL_LOSS = 0, /* the loss, times its weight where it is a local mean */
+    WF_TAIL_LOSS = 0, /* the loss, times its weight where it is a local mean; never in host memory */
     WF_TAIL_WEIGHT,   /* samples of local means */
     WF_TAIL_SHARDED,  /* ranks whose loss is a part of a global mean */
     WF_TAIL_LOCAL,    /* ranks whose loss is a local mean */
@@ -89,7 +89,10 @@ struct wf_buckets {
     int64_t *shard;    /* room for those of the buckets */
     wf_tensor *values; /* the parameters in the order of the flat buffer, where the optimizer is cut; else NULL */
     double tail[WF_TAIL];
-    bool made;       /* for the flat buffer that is there */
+    double sent[WF_TAIL], summed[WF_TAIL]; /* the last that was sent, and the sums that the host has looked at */
+    wf_tensor *loss;                       /* f64: of this rank, for the next tail */
+    wf_tensor *squares;                    /* f64: room for sums of squares, one for each set of axes */
+    bool made;                             /* for the flat buffer that is there */
     wf_grads *grads; /* whose sums are made: optim->grads; with double buffering the other one, while `pending` */
     wf_grads *other; /* of double buffering */
     bool pending;    /* sums are on the wire between two steps */
@@ -100,6 +103,9 @@ wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opt
 wf_status wf_buckets_open(wf_buckets *all) WF_NODISCARD;
 /* Takes note of rank 0's order and sorts it into runs. Local. */
 wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order) WF_NODISCARD;
+/* The loss becomes that of all ranks, times a factor: from the tail of grads. Local. */
+wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, double factor,
+                              wf_tensor *loss) WF_NODISCARD;
 /* A step: all->tail has been filled in; starts what is complete already; a gradient is complete; starts the rest and
  * waits for all, with the sums in all->tail. */
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;

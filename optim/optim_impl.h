@@ -25,6 +25,7 @@ typedef struct wf_optim_slot {
 typedef struct wf_optim_device {
     wf_optim_hyper hyper;
     double sum_squares;
+    double loss; /* of several backwards, each times its weight */
 } wf_optim_device;
 
 /* What an optimizer over several ranks does beyond a local one. All are called with optim->across_own set. */
@@ -75,9 +76,9 @@ struct wf_optim {
 
     wf_grads *grads; /* NULL until the first step */
 
-    bool more;                   /* the running backward is not the last of its step */
-    bool adding;                 /* gradients of earlier ones wait in `grads` */
-    double loss_sum, weight_sum; /* of these, where the optimizer is local */
+    bool more;         /* the running backward is not the last of its step */
+    bool adding;       /* gradients of earlier ones wait in `grads` */
+    double weight_sum; /* of their losses, where the optimizer is local */
 
     const wf_optim_across *across; /* NULL: local */
     void *across_own;
@@ -97,6 +98,10 @@ wf_status wf_optim_bind(wf_optim *optim) WF_NODISCARD;
 /* Local: the seed of the loss, which is 1 unless gradients are added up; then the loss of all of them. */
 wf_status wf_optim_weigh(wf_optim *optim, const wf_var *loss, double *seed) WF_NODISCARD;
 wf_status wf_optim_weighed(wf_optim *optim, wf_var *loss, double *grad_scale) WF_NODISCARD;
+/* Losses stay in device memory: factor times the loss goes to an f64 number (or is added to it); factor times a float
+ * number becomes the loss. */
+wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const wf_array *sum, bool more) WF_NODISCARD;
+wf_status wf_loss_set(wf_ctx *ctx, const wf_strided *sum, double factor, wf_tensor *loss) WF_NODISCARD;
 /* Weighs and differentiates. */
 wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* Flat gradients of all targets, zero where the loss does not reach. */

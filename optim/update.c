@@ -1,7 +1,9 @@
 /* From gradients to new parameters: one call of the kernel table. */
+#include "core/captured_author.h"
 #include "optim/optim_impl.h"
 
 #include <math.h>
+#include <string.h>
 
 static wf_status collect_segments(wf_optim *optim, int64_t *n)
 {
@@ -27,15 +29,49 @@ static wf_status collect_segments(wf_optim *optim, int64_t *n)
     return WF_OK;
 }
 
-static wf_status send_hyper(wf_optim *optim, double grad_scale)
+static wf_status hyper_of(void *own, double grad_scale, void *value)
 {
+    const wf_optim *optim = own;
     wf_optim_hyper hyper = optim->hyper;
     const double t = (double)(optim->steps + 1);
     hyper.lr = wf_optim_lr(optim);
     hyper.bias1 = 1 - pow(hyper.beta1, t);
     hyper.bias2 = 1 - pow(hyper.beta2, t);
     hyper.grad_scale = grad_scale;
-    return optim->ctx->k->to_device(optim->ctx, &optim->device->hyper, &hyper, sizeof hyper);
+    memcpy(value, &hyper, sizeof hyper);
+    return WF_OK;
+}
+
+static wf_status send_hyper(wf_optim *optim, double grad_scale)
+{
+    return wf_ctx_act(optim->ctx, (wf_host_act){.act = hyper_of,
+                                                .own = optim,
+                                                .number = grad_scale,
+                                                .device = &optim->device->hyper,
+                                                .bytes = sizeof optim->device->hyper});
+}
+
+static wf_status count_step(void *own, double number, void *value)
+{
+    wf_optim *optim = own;
+    optim->steps++;
+    return WF_OK;
+}
+
+static void uncount_step(void *own, double number)
+{
+    wf_optim *optim = own;
+    optim->steps--;
+}
+
+/* A norm to clip to is an argument of a kernel. */
+static wf_status check_clip(void *own, double captured, void *value)
+{
+    const wf_optim *optim = own;
+    WF_CHECK(optim->clip_norm == captured, WF_ERR_STATE,
+             "gradients are clipped to norm %g, and were to %g when the step was captured; capture it anew",
+             optim->clip_norm, captured);
+    return WF_OK;
 }
 
 static wf_status sum_squares(wf_optim *optim, const wf_array *out)
@@ -70,6 +106,8 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
 {
     int64_t n;
     WF_TRY(collect_segments(optim, &n));
+    WF_TRY(wf_ctx_act(optim->ctx,
+                      (wf_host_act){.act = check_clip, .own = optim, .number = optim->clip_norm, .check = true}));
     WF_TRY(send_hyper(optim, grad_scale));
     if (optim->clip_norm > 0)
         WF_TRY(clip(optim));
@@ -81,6 +119,5 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
     for (int64_t i = 0; i < optim->n; i++)
         if (optim->target[i]->grad)
             wf_tensor_touch(optim->target[i]->value);
-    optim->steps++;
-    return WF_OK;
+    return wf_ctx_act(optim->ctx, (wf_host_act){.act = count_step, .own = optim, .undo = uncount_step});
 }

@@ -10,7 +10,7 @@ endif()
 file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/core/cuda/*.cu)
 set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-Wno-unknown-pragmas")
 set(parts "")
-foreach(part device memory table nvtx conv matmul dnn_graph dnn_plan dnn_tune)
+foreach(part device memory capture table nvtx conv matmul dnn_graph dnn_plan dnn_tune)
   list(APPEND parts ${PROJECT_SOURCE_DIR}/core/cuda/${part}.c)
 endforeach()
 add_library(weft_emulated OBJECT ${kernels} ${parts} emulate/device.cpp emulate/runtime.cpp
@@ -26,6 +26,18 @@ foreach(source contract_device contract_kernels contract_norm contract_elementwi
   add_test(NAME ${test} COMMAND ${test})
   weft_test_properties(${test} 1 300)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TF32=0)
+endforeach()
+
+# Steps as CUDA graphs.
+weft_objects(step_objects optim)
+foreach(source captured captured_errors)
+  set(test emulated_${source})
+  add_executable(${test} ${source}.c ${step_objects} $<TARGET_OBJECTS:weft_comm_nccl> $<TARGET_OBJECTS:weft_emulated>)
+  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_nccl weft_mpi weft_zlib weft_test_main weft_flags
+    Threads::Threads m)
+  add_test(NAME ${test} COMMAND ${test})
+  weft_test_properties(${test} 1 300)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
 endforeach()
 
 # As it is set, and with each of the settings that choose among cuDNN's engines.

@@ -288,6 +288,28 @@ wf_status wf_cuda_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst
     });
 }
 
+/* Bytes that travel with a launch. */
+struct inline_bytes {
+    uint64_t word[64];
+};
+
+__global__ static void put_kernel(inline_bytes from, int64_t bytes, unsigned char *to)
+{
+    for (int64_t i = threadIdx.x; i < bytes; i += THREADS)
+        to[i] = (unsigned char)(from.word[i / 8] >> (8 * (i % 8)));
+}
+
+wf_status wf_cuda_put(wf_cuda *own, void *device, const void *host, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += sizeof(inline_bytes)) {
+        inline_bytes from = {};
+        const size_t n = bytes - at < sizeof from ? bytes - at : sizeof from;
+        memcpy(&from, static_cast<const char *>(host) + at, n);
+        WF_TRY(launch(own, put_kernel, 1, THREADS, from, (int64_t)n, static_cast<unsigned char *>(device) + at));
+    }
+    return WF_OK;
+}
+
 template <class T> __global__ void fill_kernel(int64_t n, bool vector, double value, T *y)
 {
     constexpr int V = pack_size<T>;

@@ -42,6 +42,7 @@ typedef struct wf_cuda {
     int ordinal, processors; /* the device and its number of multiprocessors */
     char name[CUDA_DEVICE_NAME];
     cudaStream_t own, stream; /* the context's own stream; the one in use */
+    bool capturing;           /* the context's own */
     cuda_workspace workspace[CUDA_STREAMS];
     void *stage[CUDA_STAGES]; /* page-locked, for copies from and to plain memory */
     cudaEvent_t staged[CUDA_STAGES];
@@ -52,6 +53,13 @@ typedef struct wf_cuda {
 
 /* The state of this context, made if need be, with its device made the thread's current one. */
 wf_status wf_cuda_here(wf_ctx *ctx, wf_cuda **own);
+
+/* WF_ERR_STATE while a step is captured: `what` would have to be done now. */
+wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what);
+
+/* Few bytes of the host to the device, as arguments of kernels: the host waits for nothing. */
+#define CUDA_INLINE_BYTES ((size_t)2048)
+wf_status wf_cuda_put(wf_cuda *own, void *device, const void *host, size_t bytes);
 
 /* At least `bytes` of device memory, 256-byte aligned, that this slot may use until it returns: work of later slots
  * on the same stream comes after it. Grows in the first steps alone. */
@@ -84,6 +92,11 @@ void wf_cuda_event_free(wf_ctx *ctx, wf_event *event);
 wf_status wf_cuda_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream);
 wf_status wf_cuda_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream);
 wf_status wf_cuda_event_done(wf_ctx *ctx, wf_event *event, bool *done);
+
+wf_status wf_cuda_capture_begin(wf_ctx *ctx);
+wf_status wf_cuda_capture_end(wf_ctx *ctx, wf_graph **graph);
+wf_status wf_cuda_graph_launch(wf_ctx *ctx, wf_graph *graph);
+void wf_cuda_graph_free(wf_ctx *ctx, wf_graph *graph);
 
 wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data);
 void wf_cuda_release(wf_ctx *ctx, void *data, size_t bytes);

@@ -172,6 +172,7 @@ wf_status wf_cuda_stream_finish(wf_ctx *ctx, wf_stream *stream)
 {
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
+    WF_TRY(wf_cuda_not_capturing(own, "a stream is waited for"));
     TRY_CUDA(cudaStreamSynchronize(stream_of(own, stream)));
     return WF_OK;
 }
@@ -212,6 +213,7 @@ wf_status wf_cuda_event_done(wf_ctx *ctx, wf_event *event, bool *done)
 {
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
+    WF_TRY(wf_cuda_not_capturing(own, "an event is asked for"));
     const cudaError_t state = cudaEventQuery((cudaEvent_t)(void *)event);
     *done = state == cudaSuccess;
     if (state != cudaErrorNotReady)

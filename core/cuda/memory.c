@@ -4,12 +4,26 @@
 #include <stdio.h>
 #include <string.h>
 
+/* An allocation is no work on a stream, so it may be made while a step is captured, if CUDA is told that this is meant:
+ * the pool may need a block more than it did in the rehearsal. */
+static wf_status allowed(const wf_cuda *own, enum cudaStreamCaptureMode *mode)
+{
+    if (own->capturing)
+        TRY_CUDA(cudaThreadExchangeStreamCaptureMode(mode));
+    return WF_OK;
+}
+
 wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
     wf_cuda *own;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     *data = NULL;
     WF_TRY(wf_cuda_here(ctx, &own));
-    TRY_CUDA(cudaMalloc(data, bytes ? bytes : 1));
+    WF_TRY(allowed(own, &mode));
+    const cudaError_t error = cudaMalloc(data, bytes ? bytes : 1);
+    WF_TRY(allowed(own, &mode));
+    if (error != cudaSuccess)
+        return wf_cuda_error(error, "cudaMalloc", __FILE__, __LINE__);
     return WF_OK;
 }
 
@@ -24,9 +38,14 @@ void wf_cuda_release(wf_ctx *ctx, void *data, size_t bytes)
 wf_status wf_cuda_pinned_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
     wf_cuda *own;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     *data = NULL;
     WF_TRY(wf_cuda_here(ctx, &own));
-    TRY_CUDA(cudaHostAlloc(data, bytes ? bytes : 1, cudaHostAllocDefault));
+    WF_TRY(allowed(own, &mode));
+    const cudaError_t error = cudaHostAlloc(data, bytes ? bytes : 1, cudaHostAllocDefault);
+    WF_TRY(allowed(own, &mode));
+    if (error != cudaSuccess)
+        return wf_cuda_error(error, "cudaHostAlloc", __FILE__, __LINE__);
     return WF_OK;
 }
 
@@ -53,6 +72,9 @@ wf_status wf_cuda_to_device(wf_ctx *ctx, void *device, const void *host, size_t 
 {
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
+    WF_TRY(wf_cuda_not_capturing(own, "host memory is copied to the device"));
+    if (bytes <= CUDA_INLINE_BYTES)
+        return wf_cuda_put(own, device, host, bytes);
     for (size_t at = 0, i = 0; at < bytes; at += CUDA_STAGE_BYTES, i = (i + 1) % CUDA_STAGES) {
         const size_t n = bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES;
         TRY_CUDA(cudaEventSynchronize(own->staged[i]));
@@ -80,6 +102,7 @@ wf_status wf_cuda_to_host(wf_ctx *ctx, void *host, const void *device, size_t by
 {
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
+    WF_TRY(wf_cuda_not_capturing(own, "device memory is read"));
     WF_TRY(fetch(own, device, bytes, 0));
     for (size_t at = 0; at < bytes; at += CUDA_STAGE_BYTES) {
         const size_t i = at / CUDA_STAGE_BYTES % CUDA_STAGES;
@@ -166,6 +189,7 @@ wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data)
     cuda_workspace *entry = NULL;
     WF_TRY(entry_of(own, &entry));
     if (bytes > entry->bytes) {
+        WF_TRY(wf_cuda_not_capturing(own, "workspace grows"));
         /* Another stream may be handed the old block at once. */
         TRY_CUDA(cudaStreamSynchronize(entry->stream));
         wf_pool_give(own->ctx, entry->data, entry->bytes);

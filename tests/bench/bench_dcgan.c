@@ -3,7 +3,8 @@
  *     mpirun -np 2 --bind-to none bench_dcgan --batch 32 --channels 128 --iterations 20
  *
  * With --compare steps with plain and with synchronised batch normalisation take turns, and it prints both and the
- * ratio of their median times. With --check: what the check of the ranks' calls and the flight recorder take of a step.
+ * ratio of their median times. With --captured the step is replayed as a whole, where the device can. With --check:
+ * what the check of the ranks' calls and the flight recorder take of a step.
  */
 #include "examples/common.h"
 #include "examples/models/dcgan.h"
@@ -14,12 +15,15 @@ enum { PLAIN, SYNC, KINDS };
 
 typedef struct settings {
     int64_t batch, channels, iterations, latent, warmup;
-    bool sync_bn, compare, check;
+    bool sync_bn, compare, check, captured;
 } settings;
 
 typedef struct gan {
     wf_layer *gen, *dis;
     wf_optim *opt_gen, *opt_dis;
+    wf_tape *tape; /* and what else a captured step works with */
+    const wf_tensor *images;
+    int64_t latent;
 } gan;
 
 static settings read_settings(int argc, char **argv)
@@ -32,6 +36,7 @@ static settings read_settings(int argc, char **argv)
                                     {"latent", "N", "inputs of the generator", .number = &s.latent, .least = 1},
                                     {"sync-bn", NULL, "statistics of the whole batch", .flag = &s.sync_bn},
                                     {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
+                                    {"captured", NULL, "replay the step", .flag = &s.captured},
                                     {"check", NULL, "the share of the checks", .flag = &s.check},
                                     {0}};
     example_options(argc, argv, "Images per second of the DCGAN step.", table);
@@ -73,6 +78,13 @@ static void step(gan *g, wf_tape *tape, const wf_tensor *images, int64_t latent)
     wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
     WF_MUST(wf_optim_step(g->opt_gen, loss_gen));
     WF_MUST(wf_tape_reset(tape));
+}
+
+static wf_status captured_step(void *arg)
+{
+    gan *g = arg;
+    step(g, g->tape, g->images, g->latent);
+    return WF_OK;
 }
 
 /* Seconds from one barrier to the next. */
@@ -144,6 +156,10 @@ static void check(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tens
 static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
 {
     gan g = gan_new(comm, s, s->sync_bn);
+    g.tape = tape;
+    g.images = images;
+    g.latent = s->latent;
+    wf_captured *captured = s->captured ? wf_capture(wf_comm_ctx(comm), captured_step, &g) : NULL;
     double start = 0;
     for (int64_t i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) {
@@ -151,13 +167,17 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
             WF_MUST(wf_barrier(comm));
             start = example_seconds();
         }
-        step(&g, tape, images, s->latent);
+        if (captured)
+            WF_MUST(wf_captured_run(captured));
+        else
+            step(&g, tape, images, s->latent);
     }
     bench_finish(wf_comm_ctx(comm));
     WF_MUST(wf_barrier(comm));
     const double seconds = example_seconds() - start;
     if (wf_comm_rank(comm) == 0)
         printf("%.1f\n", (double)(s->batch * s->iterations * wf_comm_size(comm)) / seconds);
+    wf_captured_free(captured);
     gan_free(&g);
 }
 

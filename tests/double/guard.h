@@ -21,5 +21,9 @@ void guard_close(void);
 void guard_need_device(const char *what, const void *data, size_t bytes);
 /* Puts on a stream a step that is over once it returns true. */
 void guard_stream_step(wf_stream *stream, bool (*step)(void *arg), void *arg);
+/* While a step is captured, instead: every launch puts it there with again(arg); drop(arg) where none follows. */
+bool guard_capturing(void);
+void guard_keep_step(wf_stream *stream, bool (*step)(void *arg), void *(*again)(void *arg), void (*drop)(void *arg),
+                     void *arg);
 
 #endif

@@ -23,6 +23,8 @@ struct wf_stream {
 struct wf_event {
     wf_stream *stream; /* of the last record; NULL: the context's own, where it is done at once */
     uint64_t recorded, passed;
+    wf_event *inside; /* the last record was captured: what stands for it there */
+    int64_t number;
 };
 
 static wf_stream *in_use;
@@ -121,6 +123,11 @@ void guard_stream_free(wf_ctx *ctx, wf_stream *stream)
     free(stream);
 }
 
+wf_stream *guard_stream_in_use(void)
+{
+    return in_use;
+}
+
 wf_status guard_stream_use(wf_ctx *ctx, wf_stream *stream)
 {
     in_use = stream;
@@ -129,6 +136,7 @@ wf_status guard_stream_use(wf_ctx *ctx, wf_stream *stream)
 
 wf_status guard_stream_finish(wf_ctx *ctx, wf_stream *stream)
 {
+    WF_TRY(guard_not_capturing("a stream is waited for"));
     if (!stream)
         guard_stream_catch_up();
     while (stream && stream->first)
@@ -150,8 +158,21 @@ void guard_event_free(wf_ctx *ctx, wf_event *event)
     free(event);
 }
 
+/* Of the capture that is over nobody can ask. */
+static void need_outside(const char *what, const wf_event *event)
+{
+    if (event->inside)
+        guard_refuse(what, "of an event that was recorded in a capture");
+}
+
 wf_status guard_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream)
 {
+    event->inside = NULL;
+    if (guard_capturing()) {
+        event->stream = stream;
+        event->inside = guard_keep_record(ctx, stream, &event->number);
+        return WF_OK;
+    }
     event->recorded++;
     event->stream = stream;
     if (!stream) {
@@ -165,6 +186,12 @@ wf_status guard_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream)
 
 wf_status guard_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream)
 {
+    if (guard_capturing()) {
+        WF_CHECK(event->inside, WF_ERR_STATE, "what is captured waits for an event from outside");
+        guard_keep_wait(event->inside, event->stream, event->number, stream);
+        return WF_OK;
+    }
+    need_outside("event_wait", event);
     if (event->passed == event->recorded)
         return WF_OK;
     if (stream) {
@@ -181,6 +208,8 @@ wf_status guard_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream)
 
 wf_status guard_event_done(wf_ctx *ctx, wf_event *event, bool *done)
 {
+    WF_TRY(guard_not_capturing("an event is asked for"));
+    need_outside("event_done", event);
     *done = event->passed == event->recorded;
     if (!*done)
         reach(event, event->recorded, event->stream);
@@ -203,6 +232,7 @@ static void copy(void *to, const void *from, size_t bytes, wf_stream *stream)
 
 wf_status guard_to_device_begin(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream)
 {
+    WF_TRY(guard_not_capturing("the double copies from the host"));
     guard_need_device("to_device_begin", device, bytes);
     guard_need_host("to_device_begin", host, bytes);
     copy(device, host, bytes, stream);
@@ -211,6 +241,7 @@ wf_status guard_to_device_begin(wf_ctx *ctx, void *device, const void *host, siz
 
 wf_status guard_to_host_begin(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream)
 {
+    WF_TRY(guard_not_capturing("the double copies to the host"));
     guard_need_host("to_host_begin", host, bytes);
     guard_need_device("to_host_begin", device, bytes);
     copy(host, device, bytes, stream);

@@ -72,42 +72,94 @@ static void look_nothing(const char *slot, ...)
 #define LOOK(x)                                                                                                        \
     _Generic((x), const wf_strided *: look_strided, const wf_array *: look_array, const wf_random *: look_random,      \
         const wf_epilogue *: look_epilogue, const wf_optim_hyper *: look_const_hyper, wf_optim_hyper *: look_hyper,    \
-        const double *: look_double, const wf_optim_segment *: look_segment, default: look_nothing)(slot_name, x)
+        const double *: look_double, const wf_optim_segment *: look_segment, default: look_nothing)(slot_name, x);
 /* clang-format on */
-#define EACH1(a) LOOK(a);
-#define EACH2(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH1(__VA_ARGS__)
-#define EACH3(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH2(__VA_ARGS__)
-#define EACH4(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH3(__VA_ARGS__)
-#define EACH5(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH4(__VA_ARGS__)
-#define EACH6(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH5(__VA_ARGS__)
-#define EACH7(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH6(__VA_ARGS__)
-#define EACH8(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH7(__VA_ARGS__)
-#define EACH9(a, ...)                                                                                                  \
-    LOOK(a);                                                                                                           \
-    EACH8(__VA_ARGS__)
-#define EACH10(a, ...)                                                                                                 \
-    LOOK(a);                                                                                                           \
-    EACH9(__VA_ARGS__)
-#define EACH11(a, ...)                                                                                                 \
-    LOOK(a);                                                                                                           \
-    EACH10(__VA_ARGS__)
-#define EACH12(a, ...)                                                                                                 \
-    LOOK(a);                                                                                                           \
-    EACH11(__VA_ARGS__)
+#define EACH1(DO, a) DO(a)
+#define EACH2(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH1(DO, __VA_ARGS__)
+#define EACH3(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH2(DO, __VA_ARGS__)
+#define EACH4(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH3(DO, __VA_ARGS__)
+#define EACH5(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH4(DO, __VA_ARGS__)
+#define EACH6(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH5(DO, __VA_ARGS__)
+#define EACH7(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH6(DO, __VA_ARGS__)
+#define EACH8(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH7(DO, __VA_ARGS__)
+#define EACH9(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH8(DO, __VA_ARGS__)
+#define EACH10(DO, a, ...)                                                                                             \
+    DO(a)                                                                                                              \
+    EACH9(DO, __VA_ARGS__)
+#define EACH11(DO, a, ...)                                                                                             \
+    DO(a)                                                                                                              \
+    EACH10(DO, __VA_ARGS__)
+#define EACH12(DO, a, ...)                                                                                             \
+    DO(a)                                                                                                              \
+    EACH11(DO, __VA_ARGS__)
+
+/* --- arguments of what is captured ---------------------------------------------------------------------------------
+ */
+
+static int64_t whole; /* the last of its kind: how long a list is that follows */
+
+static guard_value save_whole(int64_t i)
+{
+    whole = i;
+    return (guard_value){.i = i};
+}
+
+static guard_value save_double(double d)
+{
+    return (guard_value){.d = d};
+}
+
+static guard_value save_segments(const wf_optim_segment *list)
+{
+    return guard_save(list, (size_t)whole * sizeof *list);
+}
+
+static guard_value save_device(const void *p)
+{
+    return (guard_value){.p = (void *)p};
+}
+
+#define SAVE_OF(name, type)                                                                                            \
+    static guard_value save_##name(const type *x)                                                                      \
+    {                                                                                                                  \
+        return guard_save(x, sizeof *x);                                                                               \
+    }
+SAVE_OF(strided, wf_strided)
+SAVE_OF(random, wf_random)
+SAVE_OF(epilogue, wf_epilogue)
+SAVE_OF(conv, wf_conv_geom)
+SAVE_OF(pool, wf_pool_geom)
+SAVE_OF(resample, wf_resample_geom)
+
+/* clang-format off */
+#define SAVE(x)                                                                                                        \
+    value[at++] = _Generic((x), const wf_array *: guard_save_array, const wf_strided *: save_strided,                  \
+        const wf_random *: save_random, const wf_epilogue *: save_epilogue, const wf_conv_geom *: save_conv,           \
+        const wf_pool_geom *: save_pool, const wf_resample_geom *: save_resample,                                      \
+        const wf_optim_segment *: save_segments, const wf_optim_hyper *: save_device, wf_optim_hyper *: save_device,   \
+        const double *: save_device, double: save_double, default: save_whole)(x);
+/* clang-format on */
+/* Each argument, once for LOOK and once for SAVE. */
+#define P(n)      value[n].p
+#define I(n)      value[n].i
+#define D(n)      value[n].d
+#define LIST(...) __VA_ARGS__
 
 /* --- the slots -----------------------------------------------------------------------------------------------------
  */
@@ -117,12 +169,26 @@ static const wf_kernels *under(const wf_ctx *ctx)
     return ctx->dtype == WF_F64 ? wf_kernels_ref() : wf_kernels_cpu();
 }
 
-/* Parameters are named a to m in their order. */
-#define SLOT(n, slot, parameters, ...)                                                                                 \
+/* Parameters are named a to m in their order; `kinds` takes them from what was saved. */
+#define SLOT(n, slot, parameters, kinds, ...)                                                                          \
+    static wf_status again_##slot(wf_ctx *ctx, const guard_value *value)                                               \
+    {                                                                                                                  \
+        guard_stream_catch_up();                                                                                       \
+        guard_open();                                                                                                  \
+        const wf_status status = under(ctx)->slot(ctx, LIST kinds);                                                    \
+        guard_close();                                                                                                 \
+        return status;                                                                                                 \
+    }                                                                                                                  \
     static wf_status guard_##slot parameters                                                                           \
     {                                                                                                                  \
         static const char slot_name[] = #slot;                                                                         \
-        EACH##n(__VA_ARGS__) guard_stream_catch_up();                                                                  \
+        EACH##n(LOOK, __VA_ARGS__) if (guard_capturing())                                                              \
+        {                                                                                                              \
+            guard_value value[GUARD_VALUES] = {0};                                                                     \
+            int at = 0;                                                                                                \
+            EACH##n(SAVE, __VA_ARGS__) return guard_keep_call(again_##slot, value);                                    \
+        }                                                                                                              \
+        guard_stream_catch_up();                                                                                       \
         guard_open();                                                                                                  \
         const wf_status status = under(ctx)->slot(ctx, __VA_ARGS__);                                                   \
         guard_close();                                                                                                 \
@@ -133,48 +199,55 @@ static const wf_kernels *under(const wf_ctx *ctx)
 #define ARRAY const wf_array
 #define EPI   const wf_epilogue
 
-SLOT(3, copy, (CTX, const wf_strided *a, const wf_strided *b, bool c), a, b, c)
-SLOT(2, fill, (CTX, ARRAY *a, double b), a, b)
-SLOT(5, random, (CTX, wf_distribution a, const wf_random *b, double c, double d, ARRAY *e), a, b, c, d, e)
-SLOT(6, conv_forward, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f), a, b, c, d, e, f)
-SLOT(6, conv_backward_data, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f), a, b, c, d, e,
-     f)
-SLOT(6, conv_backward_filter, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, bool f), a, b, c, d,
-     e, f)
-SLOT(3, bias_backward, (CTX, ARRAY *a, ARRAY *b, bool c), a, b, c)
-SLOT(4, epilogue_backward, (CTX, EPI *a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
-SLOT(7, matmul, (CTX, ARRAY *a, bool b, ARRAY *c, bool d, ARRAY *e, ARRAY *f, bool g), a, b, c, d, e, f, g)
-SLOT(4, pool_forward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
-SLOT(4, pool_backward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
-SLOT(3, resample_forward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), a, b, c)
-SLOT(3, resample_backward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), a, b, c)
-SLOT(3, norm_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), a, b, c)
-SLOT(7, norm_forward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, EPI *f, ARRAY *g), a, b, c, d, e, f, g)
-SLOT(8, norm_backward_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, EPI *d, ARRAY *e, ARRAY *f, ARRAY *g, ARRAY *h), a, b,
-     c, d, e, f, g, h)
+SLOT(3, copy, (CTX, const wf_strided *a, const wf_strided *b, bool c), (P(0), P(1), I(2)), a, b, c)
+SLOT(2, fill, (CTX, ARRAY *a, double b), (P(0), D(1)), a, b)
+SLOT(5, random, (CTX, wf_distribution a, const wf_random *b, double c, double d, ARRAY *e),
+     (I(0), P(1), D(2), D(3), P(4)), a, b, c, d, e)
+SLOT(6, conv_forward, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f),
+     (P(0), P(1), P(2), P(3), P(4), P(5)), a, b, c, d, e, f)
+SLOT(6, conv_backward_data, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f),
+     (P(0), P(1), P(2), P(3), P(4), P(5)), a, b, c, d, e, f)
+SLOT(6, conv_backward_filter, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, bool f),
+     (P(0), P(1), P(2), P(3), P(4), I(5)), a, b, c, d, e, f)
+SLOT(3, bias_backward, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
+SLOT(4, epilogue_backward, (CTX, EPI *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(7, matmul, (CTX, ARRAY *a, bool b, ARRAY *c, bool d, ARRAY *e, ARRAY *f, bool g),
+     (P(0), I(1), P(2), I(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
+SLOT(4, pool_forward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(4, pool_backward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(3, resample_forward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(3, resample_backward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(3, norm_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(7, norm_forward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, EPI *f, ARRAY *g),
+     (P(0), P(1), P(2), P(3), P(4), P(5), P(6)), a, b, c, d, e, f, g)
+SLOT(8, norm_backward_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, EPI *d, ARRAY *e, ARRAY *f, ARRAY *g, ARRAY *h),
+     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
 SLOT(11, norm_backward,
      (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f, ARRAY *g, ARRAY *h, ARRAY *i, double j, ARRAY *m),
-     a, b, c, d, e, f, g, h, i, j, m)
-SLOT(8, norm_finish, (CTX, ARRAY *a, ARRAY *b, double c, double d, double e, ARRAY *f, ARRAY *g, ARRAY *h), a, b, c, d,
-     e, f, g, h)
-SLOT(4, act_forward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d), a, b, c, d)
-SLOT(7, act_backward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d, ARRAY *e, ARRAY *f, bool g), a, b, c, d, e, f, g)
-SLOT(7, binary, (CTX, wf_binary a, double b, ARRAY *c, double d, ARRAY *e, ARRAY *f, bool g), a, b, c, d, e, f, g)
-SLOT(4, dropout, (CTX, double a, const wf_random *b, ARRAY *c, ARRAY *d), a, b, c, d)
-SLOT(3, epilogue_forward, (CTX, EPI *a, ARRAY *b, ARRAY *c), a, b, c)
-SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), a, b, c)
-SLOT(3, sum_squares, (CTX, ARRAY *a, ARRAY *b, bool c), a, b, c)
-SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), a, b, c)
-SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), a, b, c, d)
-SLOT(6, loss_forward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, double e, ARRAY *f), a, b, c, d, e, f)
-SLOT(7, loss_backward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, ARRAY *e, double f, ARRAY *g), a, b, c, d, e,
-     f, g)
-SLOT(4, nll_forward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), a, b, c, d)
-SLOT(4, nll_backward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), a, b, c, d)
-SLOT(3, count_correct, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), a, b, c)
+     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), D(9), P(10)), a, b, c, d, e, f, g, h, i, j, m)
+SLOT(8, norm_finish, (CTX, ARRAY *a, ARRAY *b, double c, double d, double e, ARRAY *f, ARRAY *g, ARRAY *h),
+     (P(0), P(1), D(2), D(3), D(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
+SLOT(4, act_forward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d), (I(0), D(1), P(2), P(3)), a, b, c, d)
+SLOT(7, act_backward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d, ARRAY *e, ARRAY *f, bool g),
+     (I(0), D(1), P(2), P(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
+SLOT(7, binary, (CTX, wf_binary a, double b, ARRAY *c, double d, ARRAY *e, ARRAY *f, bool g),
+     (I(0), D(1), P(2), D(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
+SLOT(4, dropout, (CTX, double a, const wf_random *b, ARRAY *c, ARRAY *d), (D(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(3, epilogue_forward, (CTX, EPI *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), (P(0), D(1), P(2)), a, b, c)
+SLOT(3, sum_squares, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
+SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), a, b, c)
+SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(6, loss_forward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, double e, ARRAY *f),
+     (I(0), P(1), P(2), D(3), D(4), P(5)), a, b, c, d, e, f)
+SLOT(7, loss_backward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, ARRAY *e, double f, ARRAY *g),
+     (I(0), P(1), P(2), D(3), P(4), D(5), P(6)), a, b, c, d, e, f, g)
+SLOT(4, nll_forward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
+SLOT(4, nll_backward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
+SLOT(3, count_correct, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
-     a, b, c, d, e)
-SLOT(3, clip_scale, (CTX, const double *a, double b, wf_optim_hyper *c), a, b, c)
+     (I(0), P(1), I(2), I(3), P(4)), a, b, c, d, e)
+SLOT(3, clip_scale, (CTX, const double *a, double b, wf_optim_hyper *c), (P(0), D(1), P(2)), a, b, c)
 
 static wf_status guard_to_device(wf_ctx *ctx, void *device, const void *host, size_t bytes)
 {
@@ -228,6 +301,10 @@ static wf_kernels filled(void)
     k.event_record = guard_event_record;
     k.event_wait = guard_event_wait;
     k.event_done = guard_event_done;
+    k.capture_begin = guard_capture_begin;
+    k.capture_end = guard_capture_end;
+    k.graph_launch = guard_graph_launch;
+    k.graph_free = guard_graph_free;
     k.pinned_alloc = host->pinned_alloc;
     k.pinned_release = host->pinned_release;
     k.to_device_begin = guard_to_device_begin;

@@ -348,6 +348,38 @@ static bool step(void *of)
     return true;
 }
 
+/* The same calls once more, of a launch that was captured. */
+static void *again(void *of)
+{
+    launch *l = malloc(sizeof *l);
+    if (!l)
+        return NULL;
+    *l = *(const launch *)of;
+    for (int i = 0; i < l->count; i++) {
+        call *c = &l->call[i];
+        c->comm->pending++;
+        if (collective(c))
+            c->head.collective = ++c->comm->collectives;
+    }
+    journal.launches++;
+    enlist(l);
+    return l;
+}
+
+static void put(void)
+{
+    wf_stream *stream = group->call[0].stream;
+    if (!guard_capturing()) {
+        journal.launches++;
+        enlist(group);
+        guard_stream_step(stream, step, group);
+        return;
+    }
+    for (int i = 0; i < group->count; i++)
+        group->call[i].comm->pending--;
+    guard_keep_step(stream, step, again, free, group);
+}
+
 /* --- calls ---------------------------------------------------------------------------------------------------------
  */
 
@@ -364,13 +396,10 @@ ncclResult_t ncclGroupEnd(void)
         return ncclInvalidUsage;
     if (--depth > 0)
         return ncclSuccess;
-    if (group->count > 0) {
-        journal.launches++;
-        enlist(group);
-        guard_stream_step(group->call[0].stream, step, group);
-    } else {
+    if (group->count > 0)
+        put();
+    else
         free(group);
-    }
     group = NULL;
     return ncclSuccess;
 }

@@ -2,7 +2,9 @@
  *
  * Device memory is one range of addresses that nobody can read or write but work on a stream, filled with NaN when it
  * is handed out, with a guard behind each block. Work is put in one queue and done, in its order, when somebody waits;
- * a question whether it is done does one piece of it. */
+ * a question whether it is done does one piece of it.
+ *
+ * While a stream is captured, its work goes to a graph instead, and what cannot be captured spoils that graph. */
 #include "tests/emulate/dnn.h"
 #include "tests/emulate/emulate.h"
 
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 enum { PROCESSORS = 2, GUARD = 256, GUARD_BYTE = 0xcb };
 
@@ -43,18 +46,43 @@ struct task {
     uint64_t number;
     cudaLaunchConfig_t config;
     emulated_work *work; /* NULL: a copy, or a fill where `from` is NULL */
+    bool borrowed;       /* work is a graph's */
     void *to;
     const void *from;
     size_t bytes;
     int value;
 };
 
+/* Which tasks of a graph come before a point of a stream. */
+typedef std::vector<bool> past;
+
 struct CUstream_st {
     uint64_t last; /* number of its last task */
+    bool captured;
+    past before;
 };
 struct CUevent_st {
-    uint64_t last; /* number of the task to wait for */
+    uint64_t last;    /* number of the task to wait for */
+    bool captured;    /* its last record was */
+    uint64_t capture; /* in which capture */
+    past before;
 };
+struct CUgraph_st {
+    std::vector<task> tasks;
+    int users;
+};
+struct CUgraphExec_st {
+    cudaGraph_t graph;
+};
+
+static struct {
+    cudaGraph_t graph; /* NULL: nothing is captured */
+    cudaStream_t origin;
+    std::vector<cudaStream_t> others;
+    bool spoiled, relaxed;
+    uint64_t number;
+} capture;
+static cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
 static task *first, **end = &first;
 static uint64_t given, done;
@@ -107,7 +135,8 @@ static void perform(task *t)
         memcpy(t->to, t->from, t->bytes);
     else
         memset(t->to, t->value, t->bytes);
-    delete t->work;
+    if (!t->borrowed)
+        delete t->work;
 }
 
 static void finish_to(uint64_t number)
@@ -126,11 +155,33 @@ static void finish_to(uint64_t number)
     reach(false);
 }
 
+static cudaError_t spoil(cudaError_t error)
+{
+    capture.spoiled = true;
+    return error;
+}
+
+/* What may make the device wait, while a capture is going on. */
+static bool unsafe()
+{
+    return capture.graph && !capture.relaxed && thread_mode != cudaStreamCaptureModeRelaxed;
+}
+
+static task *keep(cudaStream_t stream)
+{
+    stream->before.resize(capture.graph->tasks.size() + 1);
+    stream->before.back() = true;
+    capture.graph->tasks.push_back(task{});
+    return &capture.graph->tasks.back();
+}
+
 static task *queue(cudaStream_t stream)
 {
-    task *const t = static_cast<task *>(calloc(1, sizeof *t));
     if (!stream)
         emulated_fail("work on stream 0, which waits for all others");
+    if (stream->captured)
+        return keep(stream);
+    task *const t = static_cast<task *>(calloc(1, sizeof *t));
     t->number = stream->last = ++given;
     t->stream = stream;
     *end = t;
@@ -145,6 +196,10 @@ cudaError_t emulated_launch(const cudaLaunchConfig_t &config, emulated_work *wor
         g.y > 65535 || g.z > 65535) {
         delete work;
         return cudaErrorInvalidValue;
+    }
+    if (config.stream && config.stream->captured && capture.spoiled) {
+        delete work;
+        return cudaErrorStreamCaptureInvalidated;
     }
     task *const t = queue(config.stream);
     t->config = config;
@@ -174,7 +229,20 @@ void emulated_check_argument(const void *argument, size_t bytes)
 
 const char *cudaGetErrorString(cudaError_t error)
 {
-    return error == cudaErrorMemoryAllocation ? "out of memory" : error == cudaSuccess ? "no error" : "an error";
+    switch (error) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+        return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureUnjoined:
+        return "capturing stream has unjoined work";
+    default:
+        return "an error";
+    }
 }
 
 cudaError_t cudaGetLastError(void)
@@ -214,6 +282,8 @@ int emulated_waits(void)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
+    if (capture.graph)
+        return spoil(cudaErrorStreamCaptureUnsupported);
     waits++;
     finish_to(given);
     return cudaSuccess;
@@ -234,6 +304,8 @@ static bool reserved()
 cudaError_t cudaMalloc(void **data, size_t bytes)
 {
     const size_t size = (bytes + 255) / 256 * 256;
+    if (unsafe())
+        return spoil(cudaErrorStreamCaptureUnsupported);
     if (!reserved() || size > room || used + sizeof(head) + size + GUARD > room)
         return cudaErrorMemoryAllocation;
     char *const at = arena + used;
@@ -251,6 +323,8 @@ cudaError_t cudaFree(void *data)
 {
     if (!data)
         return cudaSuccess;
+    if (unsafe())
+        return spoil(cudaErrorStreamCaptureUnsupported);
     finish_to(given);
     reach(true);
     const unsigned char *const at = static_cast<const unsigned char *>(data);
@@ -264,6 +338,8 @@ cudaError_t cudaFree(void *data)
 
 cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
 {
+    if (unsafe())
+        return spoil(cudaErrorStreamCaptureUnsupported);
     pinned *const b = static_cast<pinned *>(malloc(sizeof *b));
     *b = pinned{host_blocks, static_cast<char *>(malloc(bytes)), bytes};
     host_blocks = b;
@@ -291,6 +367,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (!on_device(up ? to : from, bytes) || !page_locked(up ? from : to))
         emulated_fail("a copy of %zu bytes from %p to %p that is not between the device and page-locked memory", bytes,
                       from, to);
+    if (stream && stream->captured && capture.spoiled)
+        return cudaErrorStreamCaptureInvalidated;
     task *const t = queue(stream);
     t->to = to;
     t->from = from;
@@ -361,50 +439,76 @@ cudaError_t cudaIpcCloseMemHandle(void *data)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
-    *stream = static_cast<cudaStream_t>(calloc(1, sizeof **stream));
+    *stream = new CUstream_st{};
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     finish_to(given);
-    free(stream);
+    delete stream;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (stream->captured)
+        return spoil(cudaErrorStreamCaptureUnsupported);
     waits++;
     finish_to(stream->last);
     return cudaSuccess;
 }
 
-/* The queue is in order already. */
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+/* The queue is in order already. A captured event brings the stream into the capture. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
+    const bool live = event->captured && capture.graph && event->capture == capture.number;
+    if (stream->captured && !live)
+        return spoil(cudaErrorStreamCaptureIsolation);
+    if (event->captured && !live)
+        return cudaErrorCapturedEvent;
+    if (!live)
+        return cudaSuccess;
+    if (!stream->captured)
+        capture.others.push_back(stream);
+    stream->captured = true;
+    if (stream->before.size() < event->before.size())
+        stream->before.resize(event->before.size());
+    for (size_t i = 0; i < event->before.size(); i++)
+        if (event->before[i])
+            stream->before[i] = true;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
-    *event = static_cast<cudaEvent_t>(calloc(1, sizeof **event));
+    *event = new CUevent_st{};
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    free(event);
+    delete event;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    event->last = stream->last;
+    event->captured = stream->captured;
+    event->capture = capture.number;
+    if (stream->captured)
+        event->before = stream->before;
+    else
+        event->last = stream->last;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
+    if (event->captured)
+        return spoil(cudaErrorCapturedEvent);
+    if (unsafe())
+        return spoil(cudaErrorStreamCaptureUnsupported);
     waits++;
     finish_to(event->last);
     return cudaSuccess;
@@ -413,6 +517,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 /* Who asks again and again sees time go by. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    if (event->captured)
+        return spoil(cudaErrorCapturedEvent);
+    if (unsafe())
+        return spoil(cudaErrorStreamCaptureUnsupported);
     if (done >= event->last)
         return cudaSuccess;
     finish_to(first->number);
@@ -426,8 +534,109 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
     return done >= stop->last ? cudaSuccess : cudaErrorNotReady;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus *status)
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
 {
-    *status = cudaStreamCaptureStatusNone;
+    *status = !stream->captured ? cudaStreamCaptureStatusNone
+              : capture.spoiled ? cudaStreamCaptureStatusInvalidated
+                                : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    const cudaStreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    if (capture.graph)
+        return cudaErrorStreamCaptureUnsupported;
+    capture.graph = new CUgraph_st{};
+    capture.graph->users = 1;
+    capture.origin = stream;
+    capture.spoiled = false;
+    capture.relaxed = mode == cudaStreamCaptureModeRelaxed;
+    capture.number++;
+    stream->captured = true;
+    stream->before.clear();
+    return cudaSuccess;
+}
+
+static void drop(cudaGraph_t graph)
+{
+    if (--graph->users > 0)
+        return;
+    finish_to(given);
+    for (const task &t : graph->tasks)
+        delete t.work;
+    delete graph;
+}
+
+/* Everything has to come before the end of the stream with which it began. */
+static bool joined()
+{
+    size_t before = 0;
+    for (const bool b : capture.origin->before)
+        before += b;
+    return before == capture.graph->tasks.size();
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    *graph = nullptr;
+    if (!capture.graph || stream != capture.origin)
+        return cudaErrorStreamCaptureUnmatched;
+    const cudaError_t error = capture.spoiled ? cudaErrorStreamCaptureInvalidated
+                              : joined()      ? cudaSuccess
+                                              : cudaErrorStreamCaptureUnjoined;
+    stream->captured = false;
+    for (const cudaStream_t other : capture.others) {
+        other->captured = false;
+        other->before.clear();
+    }
+    capture.others.clear();
+    if (error == cudaSuccess)
+        *graph = capture.graph;
+    else
+        drop(capture.graph);
+    capture.graph = nullptr;
+    return error;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long)
+{
+    *ready = new CUgraphExec_st{graph};
+    graph->users++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream)
+{
+    if (stream->captured)
+        emulated_fail("a graph is launched inside a capture");
+    for (const task &kept : ready->graph->tasks) {
+        task *const t = queue(stream), queued = *t;
+        *t = kept;
+        t->next = queued.next;
+        t->number = queued.number;
+        t->stream = stream;
+        t->borrowed = true;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    drop(graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready)
+{
+    drop(ready->graph);
+    delete ready;
     return cudaSuccess;
 }

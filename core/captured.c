@@ -1,0 +1,305 @@
+#include "core/captured_author.h"
+
+#include "core/log.h"
+#include "core/pool_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The first run makes what is made once, the second is like all that follow. */
+enum { REHEARSALS = 2, VALUES = 16 << 10, ALIGN = 16, WHY = 320 };
+
+/* An act of the host, and where its value lies; without one, a value that stays. */
+typedef struct entry {
+    wf_host_act act;
+    size_t at;
+} entry;
+
+typedef struct follower {
+    wf_status (*act)(void *own);
+    void *own;
+} follower;
+
+struct wf_captured {
+    wf_ctx *ctx;
+    wf_status (*step)(void *arg);
+    void *arg;
+    int rehearsed;
+    bool capturing;
+    wf_graph *graph; /* NULL until it is captured */
+    wf_claim *claim; /* its memory */
+    entry *entries;
+    follower *followers;
+    int64_t n_entries, n_followers;
+    /* All values travel at once, in front of a launch; from there the step itself takes each to its place in its turn.
+     */
+    unsigned char *values;
+    void *device_values;
+    size_t used;
+    bool barred;
+    char why[WHY]; /* what barred the last rehearsal, or the capture */
+};
+
+/* --- for library code ----------------------------------------------------------------------------------------------
+ */
+
+bool wf_ctx_capturing(const wf_ctx *ctx)
+{
+    return ctx->captured && ctx->captured->capturing;
+}
+
+static wf_status refuse(const wf_captured *c)
+{
+    WF_FAIL(WF_ERR_UNSUPPORTED, "%s", c->why);
+}
+
+wf_status wf_ctx_bar(wf_ctx *ctx, const char *what, const char *instead)
+{
+    wf_captured *c = ctx->captured;
+    if (!c)
+        return WF_OK;
+    if (!c->barred)
+        snprintf(c->why, sizeof c->why, "a captured step cannot %s; %s", what, instead);
+    c->barred = true;
+    return c->capturing ? refuse(c) : WF_OK;
+}
+
+static wf_status add_entry(wf_captured *c, const wf_host_act *act)
+{
+    entry *more = wf_realloc(c->ctx, c->entries, (size_t)(c->n_entries + 1) * sizeof *more);
+    if (!more)
+        return wf_error_code();
+    c->entries = more;
+    more[c->n_entries++] = (entry){*act, c->used};
+    if (act->bytes == 0)
+        return WF_OK;
+    WF_CHECK(c->used + act->bytes <= VALUES, WF_ERR_UNSUPPORTED,
+             "a captured step with more than %d bytes of numbers that change; capture it in parts", VALUES);
+    const wf_strided from = {(char *)c->device_values + c->used, WF_U8, 1, {(int64_t)act->bytes}, {1}};
+    const wf_strided to = {act->device, WF_U8, 1, {(int64_t)act->bytes}, {1}};
+    c->used += (act->bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return c->ctx->k->copy(c->ctx, &from, &to, false);
+}
+
+wf_status wf_ctx_act(wf_ctx *ctx, wf_host_act act)
+{
+    _Alignas(ALIGN) unsigned char value[WF_ACT_BYTES];
+    WF_CHECK(act.bytes <= sizeof value, WF_ERR_ARGUMENT, "%zu bytes from an act of the host, at most %zu", act.bytes,
+             sizeof value);
+    if (wf_ctx_capturing(ctx)) {
+        wf_captured *c = ctx->captured;
+        const size_t at = c->used;
+        WF_TRY(add_entry(c, &act));
+        return act.act(act.own, act.number, c->values + at);
+    }
+    WF_TRY(act.act(act.own, act.number, value));
+    return act.bytes > 0 ? ctx->k->to_device(ctx, act.device, value, act.bytes) : WF_OK;
+}
+
+wf_status wf_ctx_send(wf_ctx *ctx, void *device, const void *host, size_t bytes)
+{
+    wf_captured *c = ctx->captured;
+    if (!wf_ctx_capturing(ctx))
+        return ctx->k->to_device(ctx, device, host, bytes);
+    const size_t at = c->used;
+    WF_TRY(add_entry(c, &(wf_host_act){.device = device, .bytes = bytes}));
+    memcpy(c->values + at, host, bytes);
+    return WF_OK;
+}
+
+void wf_ctx_repeat(wf_ctx *ctx, wf_status (*act)(void *own, double number, void *value), void *own)
+{
+    wf_captured *c = ctx->captured;
+    if (!wf_ctx_capturing(ctx) || add_entry(c, &(wf_host_act){.act = act, .own = own}) == WF_OK)
+        return;
+    snprintf(c->why, sizeof c->why, "%s", wf_error_message());
+    c->barred = true;
+}
+
+wf_status wf_ctx_behind(wf_ctx *ctx, wf_status (*act)(void *own), void *own)
+{
+    wf_captured *c = ctx->captured;
+    if (!wf_ctx_capturing(ctx))
+        return WF_OK;
+    for (int64_t i = 0; i < c->n_followers; i++)
+        if (c->followers[i].act == act && c->followers[i].own == own)
+            return WF_OK;
+    follower *more = wf_realloc(ctx, c->followers, (size_t)(c->n_followers + 1) * sizeof *more);
+    if (!more)
+        return wf_error_code();
+    c->followers = more;
+    more[c->n_followers++] = (follower){act, own};
+    return WF_OK;
+}
+
+/* --- the runs ------------------------------------------------------------------------------------------------------
+ */
+
+wf_captured *wf_capture(wf_ctx *ctx, wf_status (*step)(void *arg), void *arg)
+{
+    if (!ctx)
+        return NULL;
+    WF_CHECK_NULL(step, WF_ERR_ARGUMENT, "wf_capture without a step");
+    wf_captured *c = wf_calloc(ctx, 1, sizeof *c);
+    if (!c)
+        return wf_error_null();
+    *c = (wf_captured){.ctx = ctx, .step = step, .arg = arg};
+    wf_live_add(ctx, WF_LIVE_CAPTURED, 1);
+    if (!ctx->k->capture_begin)
+        wf_log(WF_LOG_INFO, "device \"%s\" captures no steps: they run as they are", ctx->k->name);
+    return c;
+}
+
+/* Everything that a capture made. */
+static void forget(wf_captured *c)
+{
+    wf_ctx *ctx = c->ctx;
+    if (c->graph)
+        ctx->k->graph_free(ctx, c->graph);
+    c->graph = NULL;
+    wf_pool_claim_drop(ctx, c->claim);
+    c->claim = NULL;
+    wf_pool_give(ctx, c->device_values, VALUES);
+    c->device_values = NULL;
+    free(c->values);
+    free(c->entries);
+    free(c->followers);
+    c->values = NULL;
+    c->entries = NULL;
+    c->followers = NULL;
+    c->n_entries = c->n_followers = 0;
+    c->used = 0;
+}
+
+void wf_captured_free(wf_captured *captured)
+{
+    if (!captured)
+        return;
+    forget(captured);
+    wf_live_add(captured->ctx, WF_LIVE_CAPTURED, -1);
+    free(captured);
+}
+
+bool wf_captured_replays(const wf_captured *captured)
+{
+    return captured && captured->graph;
+}
+
+static wf_status call(wf_captured *c, bool capturing)
+{
+    c->barred = false;
+    c->capturing = capturing;
+    c->ctx->captured = c;
+    const wf_status status = c->step(c->arg);
+    c->ctx->captured = NULL;
+    c->capturing = false;
+    return status;
+}
+
+static wf_status follow(const wf_captured *c)
+{
+    for (int64_t i = 0; i < c->n_followers; i++)
+        WF_TRY(c->followers[i].act(c->followers[i].own));
+    return WF_OK;
+}
+
+static wf_status act_all(const wf_captured *c, bool checks)
+{
+    for (int64_t i = 0; i < c->n_entries; i++) {
+        const entry *e = &c->entries[i];
+        if (e->act.act && e->act.check == checks)
+            WF_TRY(e->act.act(e->act.own, e->act.number, c->values + e->at));
+    }
+    return WF_OK;
+}
+
+static wf_status launch(const wf_captured *c)
+{
+    wf_ctx *ctx = c->ctx;
+    if (c->used > 0)
+        WF_TRY(ctx->k->to_device(ctx, c->device_values, c->values, c->used));
+    WF_TRY(ctx->k->graph_launch(ctx, c->graph));
+    return follow(c);
+}
+
+static wf_status replay(const wf_captured *c)
+{
+    WF_TRY(act_all(c, true));
+    WF_TRY(act_all(c, false));
+    return launch(c);
+}
+
+/* What the host has counted in a capture that is no more. */
+static void undo(const wf_captured *c)
+{
+    for (int64_t i = c->n_entries - 1; i >= 0; i--)
+        if (c->entries[i].act.undo)
+            c->entries[i].act.undo(c->entries[i].act.own, c->entries[i].act.number);
+}
+
+/* The step between begin and end of a capture. Its own error comes first: the device then only ends. */
+static wf_status record(wf_captured *c)
+{
+    wf_ctx *ctx = c->ctx;
+    WF_TRY(ctx->k->capture_begin(ctx));
+    wf_pool_claim_begin(ctx);
+    /* Packed forms that are up to date now are made again: a replay has to make them, too. */
+    ctx->epoch = ++ctx->captures << 40;
+    wf_status status = call(c, true);
+    ctx->epoch = 0;
+    if (status == WF_OK && c->barred)
+        status = refuse(c);
+    const wf_status ended = ctx->k->capture_end(ctx, status == WF_OK ? &c->graph : NULL);
+    const wf_status claimed = wf_pool_claim_end(ctx, &c->claim);
+    status = status != WF_OK ? status : ended;
+    status = status != WF_OK ? status : claimed;
+    if (status != WF_OK && c->graph) {
+        ctx->k->graph_free(ctx, c->graph);
+        c->graph = NULL;
+    }
+    return status;
+}
+
+static wf_status capture(wf_captured *c)
+{
+    void *memory = NULL;
+    if (c->barred)
+        return refuse(c);
+    WF_TRY(wf_pool_take(c->ctx, VALUES, &memory));
+    c->device_values = memory;
+    c->values = wf_calloc(c->ctx, 1, VALUES);
+    if (!c->values)
+        return wf_error_code();
+    WF_TRY(record(c));
+    return launch(c);
+}
+
+static wf_status run(wf_captured *c)
+{
+    WF_CHECK(!c->ctx->captured, WF_ERR_STATE, "a captured step runs inside another; let one function be the step");
+    if (c->graph)
+        return replay(c);
+    if (!c->ctx->k->capture_begin)
+        return c->step(c->arg);
+    if (c->rehearsed < REHEARSALS) {
+        const wf_status status = call(c, false);
+        c->rehearsed += status == WF_OK;
+        return status;
+    }
+    const wf_status status = capture(c);
+    if (status == WF_OK || c->graph)
+        return status;
+    /* The message of what went wrong stays: followers have nothing new to say. */
+    if (follow(c) != WF_OK)
+        wf_log(WF_LOG_WARN, "after a capture was given up: %s", wf_error_message());
+    undo(c);
+    forget(c);
+    return status;
+}
+
+wf_status wf_captured_run(wf_captured *captured)
+{
+    WF_NEED(captured);
+    return run(captured);
+}

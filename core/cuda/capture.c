@@ -1,0 +1,64 @@
+/* Steps as CUDA graphs. */
+#include "core/cuda/cuda_impl.h"
+
+wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what)
+{
+    WF_CHECK(!own->capturing, WF_ERR_STATE, "%s while a step is captured on device %d (%s), which only keeps its work",
+             what, own->ordinal, own->name);
+    return WF_OK;
+}
+
+/* What this thread calls that waits for the device, or that CUDA may make wait, is refused at once instead of giving a
+ * graph that lacks it; what other threads do, those of NCCL among them, is no part of the step. */
+wf_status wf_cuda_capture_begin(wf_ctx *ctx)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    WF_TRY(wf_cuda_not_capturing(own, "a capture begins"));
+    WF_CHECK(own->stream == own->own, WF_ERR_STATE,
+             "a capture begins while another stream than the context's is in use");
+    TRY_CUDA(cudaStreamBeginCapture(own->own, cudaStreamCaptureModeThreadLocal));
+    own->capturing = true;
+    return WF_OK;
+}
+
+static wf_status instantiate(cudaGraph_t made, wf_graph **graph)
+{
+    cudaGraphExec_t ready;
+    TRY_CUDA(cudaGraphInstantiate(&ready, made, 0));
+    *graph = (wf_graph *)(void *)ready;
+    return WF_OK;
+}
+
+wf_status wf_cuda_capture_end(wf_ctx *ctx, wf_graph **graph)
+{
+    wf_cuda *own;
+    cudaGraph_t made = NULL;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    own->capturing = false;
+    own->stream = own->own;
+    const cudaError_t ended = cudaStreamEndCapture(own->own, &made);
+    wf_status status = WF_OK;
+    if (graph && ended != cudaSuccess)
+        status = wf_cuda_error(ended, "cudaStreamEndCapture(own->own, &made)", __FILE__, __LINE__);
+    else if (graph)
+        status = instantiate(made, graph);
+    if (made)
+        cudaGraphDestroy(made);
+    cudaGetLastError(); /* of a capture that was given up nobody hears more */
+    return status;
+}
+
+wf_status wf_cuda_graph_launch(wf_ctx *ctx, wf_graph *graph)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaGraphLaunch((cudaGraphExec_t)(void *)graph, own->own));
+    return WF_OK;
+}
+
+void wf_cuda_graph_free(wf_ctx *ctx, wf_graph *graph)
+{
+    if (graph)
+        cudaGraphExecDestroy((cudaGraphExec_t)(void *)graph);
+}
