@@ -13,7 +13,7 @@ set(parts "")
 foreach(part device memory capture table nvtx conv matmul dnn_graph dnn_plan dnn_tune)
   list(APPEND parts ${PROJECT_SOURCE_DIR}/core/cuda/${part}.c)
 endforeach()
-add_library(weft_emulated OBJECT ${kernels} ${parts} emulate/device.cpp emulate/runtime.cpp
+add_library(weft_emulated OBJECT ${kernels} ${parts} emulate/device.cpp emulate/properties.cpp emulate/runtime.cpp
   emulate/cudnn.cpp emulate/graph.cpp emulate/cublas.cpp)
 target_include_directories(weft_emulated BEFORE PRIVATE emulate/include)
 target_link_libraries(weft_emulated PRIVATE weft_flags)

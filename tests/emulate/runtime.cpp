@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <vector>
 
-enum { PROCESSORS = 2, GUARD = 256, GUARD_BYTE = 0xcb };
+enum { GUARD = 256, GUARD_BYTE = 0xcb };
 
 static const size_t room = (size_t)8 << 30;
 static char *arena;
@@ -225,54 +225,6 @@ void emulated_check_argument(const void *argument, size_t bytes)
         if (!on_device(p, 0) && !page_locked(p) && msync(page, 1, MS_ASYNC) == 0)
             emulated_fail("a kernel gets the address of host memory, %p", p);
     }
-}
-
-const char *cudaGetErrorString(cudaError_t error)
-{
-    switch (error) {
-    case cudaSuccess:
-        return "no error";
-    case cudaErrorMemoryAllocation:
-        return "out of memory";
-    case cudaErrorStreamCaptureUnsupported:
-        return "operation not permitted when stream is capturing";
-    case cudaErrorStreamCaptureInvalidated:
-        return "operation failed due to a previous error during capture";
-    case cudaErrorStreamCaptureUnjoined:
-        return "capturing stream has unjoined work";
-    default:
-        return "an error";
-    }
-}
-
-cudaError_t cudaGetLastError(void)
-{
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceCount(int *count)
-{
-    *count = 1;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDevice(int *device)
-{
-    *device = 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device)
-{
-    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
-}
-
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
-{
-    memset(properties, 0, sizeof *properties);
-    snprintf(properties->name, sizeof properties->name, "emulated");
-    properties->multiProcessorCount = PROCESSORS;
-    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 int emulated_waits(void)
