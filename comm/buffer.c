@@ -108,12 +108,7 @@ static bool travels_as_it_is(const wf_tensor *x)
     return true;
 }
 
-static bool staged(const wf_comm *comm, const wf_tensor *x)
-{
-    return !x->ctx->k->host && !comm->transport->device;
-}
-
-wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, wf_buffer *buffer)
+wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buffer *buffer)
 {
     *buffer = (wf_buffer){.comm = comm, .tensor = y};
     buffer->bytes = y ? wf_tensor_bytes(y) : 0;
@@ -124,22 +119,22 @@ wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, wf_buffer *buffer)
         WF_TRY(wf_pool_take(y->ctx, buffer->bytes, &buffer->packed));
         buffer->data = buffer->packed;
     }
-    if (staged(comm, y)) {
+    if (!y->ctx->k->host && !comm->transport->device && !native) {
         WF_TRY(wf_host_take(comm, buffer->bytes, &buffer->staged));
         buffer->data = buffer->staged;
     }
     return WF_OK;
 }
 
-wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, wf_buffer *buffer)
+wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool native, wf_buffer *buffer)
 {
-    WF_TRY(wf_buffer_room(comm, x, buffer));
+    WF_TRY(wf_buffer_room(comm, x, native, buffer));
     if (buffer->packed) {
         const wf_strided from = wf_tensor_strided(x), to = dense_view(x, buffer->packed);
         WF_TRY(x->ctx->k->copy(x->ctx, &from, &to, false));
     }
     if (buffer->staged)
-        WF_TRY(x->ctx->k->to_host(x->ctx, buffer->staged, buffer->packed ? buffer->packed : x->data, buffer->bytes));
+        WF_TRY(wf_ctx_read(x->ctx, buffer->staged, buffer->packed ? buffer->packed : x->data, buffer->bytes));
     return WF_OK;
 }
 

@@ -1,5 +1,4 @@
 #include "comm/comm_impl.h"
-#include "comm/nccl_author.h"
 
 #include <string.h>
 
@@ -13,10 +12,10 @@ static wf_status bcast(wf_comm *comm, wf_tensor *x, int root)
     const wf_record record = wf_record_tensor("bcast", x, -1, root);
     WF_TRY(wf_call_enter(comm, &record));
     if (comm->rank == root)
-        WF_TRY_OUT(wf_buffer_read(comm, x, &b));
+        WF_TRY_OUT(wf_buffer_read(comm, x, wf_native(comm), &b));
     else
-        WF_TRY_OUT(wf_buffer_room(comm, x, &b));
-    WF_TRY_OUT(wf_move_bcast(comm, b.data, b.bytes, root));
+        WF_TRY_OUT(wf_buffer_room(comm, x, wf_native(comm), &b));
+    WF_TRY_OUT((wf_native(comm) ? wf_native_bcast : wf_move_bcast)(comm, b.data, b.bytes, root));
     if (comm->rank != root)
         WF_TRY_OUT(wf_buffer_store(&b));
     WF_TRY_OUT(wf_call_settle(comm));
@@ -46,6 +45,7 @@ static wf_status reduce(wf_comm *comm, const char *operation, const wf_tensor *x
                         int root)
 {
     const bool wanted = root < 0 || root == comm->rank;
+    bool native;
     wf_buffer from = {0}, to = {0};
     wf_status status;
     WF_TRY(wf_comm_alive(comm));
@@ -57,9 +57,11 @@ static wf_status reduce(wf_comm *comm, const char *operation, const wf_tensor *x
     }
     const wf_record record = wf_record_tensor(operation, x, (int)op, root);
     WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY_OUT(wf_buffer_read(comm, x, &from));
-    WF_TRY_OUT(wf_buffer_room(comm, wanted ? y : NULL, &to));
-    WF_TRY_OUT(wf_move_reduce(comm, from.data, to.data, wf_tensor_count(x), x->dtype, op, root));
+    native = wf_native_reduces(comm, x->dtype, op);
+    WF_TRY_OUT(wf_buffer_read(comm, x, native, &from));
+    WF_TRY_OUT(wf_buffer_room(comm, wanted ? y : NULL, native, &to));
+    WF_TRY_OUT(
+        (native ? wf_native_reduce : wf_move_reduce)(comm, from.data, to.data, wf_tensor_count(x), x->dtype, op, root));
     WF_TRY_OUT(wf_buffer_store(&to));
     WF_TRY_OUT(wf_call_settle(comm));
 out:
@@ -97,7 +99,7 @@ static wf_status allreduce_staged(wf_comm *comm, const void *x, void *y, int64_t
     WF_TRY(wf_host_take(comm, bytes, &host));
     comm->traffic.bytes_copied += 2 * bytes;
     if (bytes > 0)
-        WF_TRY_OUT(ctx->k->to_host(ctx, host, x, bytes));
+        WF_TRY_OUT(wf_ctx_read(ctx, host, x, bytes));
     WF_TRY_OUT(wf_move_reduce(comm, host, host, count, dtype, op, -1));
     if (bytes > 0)
         WF_TRY_OUT(ctx->k->to_device(ctx, y, host, bytes));
@@ -115,8 +117,8 @@ static wf_status allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t co
     WF_CHECK(count == 0 || (x && y), WF_ERR_ARGUMENT, "x or y is NULL, and count is %lld", (long long)count);
     const wf_record record = wf_record_values("allreduce_raw", dtype, count, (int)op, -1);
     WF_TRY(wf_call_enter(comm, &record));
-    if (comm->nccl && wf_dtype_size(dtype) != 2) /* NCCL would round halves at every step */
-        WF_TRY(wf_nccl_allreduce(comm, x, y, count, dtype, op));
+    if (wf_native_reduces(comm, dtype, op))
+        WF_TRY(wf_native_reduce(comm, x, y, count, dtype, op, -1));
     else if (comm->family->ctx->k->host || comm->transport->device)
         WF_TRY(wf_move_reduce(comm, x, y, count, dtype, op, -1));
     else
@@ -128,6 +130,43 @@ wf_status wf_allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t count,
 {
     WF_NEED(comm);
     return wf_call_end(comm, "allreduce_raw", allreduce_raw(comm, x, y, count, dtype, op));
+}
+
+static wf_status allgather_staged(wf_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    const size_t every = (size_t)comm->size * bytes;
+    void *host;
+    wf_status status;
+    WF_TRY(wf_host_take(comm, every + bytes, &host));
+    char *own = (char *)host + every;
+    WF_TRY_OUT(wf_ctx_read(ctx, own, mine, bytes));
+    WF_TRY_OUT(wf_move_allgather(comm, own, bytes, host));
+    WF_TRY_OUT(ctx->k->to_device(ctx, all, host, every));
+out:
+    wf_host_give(comm, host, every + bytes);
+    return status;
+}
+
+static wf_status allgather_raw(wf_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    WF_TRY(wf_comm_alive(comm));
+    WF_CHECK((mine && all) || bytes == 0, WF_ERR_ARGUMENT, "mine or all is NULL, and bytes is %zu", bytes);
+    const wf_record record = wf_record_values("allgather_raw", WF_U8, (int64_t)bytes, -1, -1);
+    WF_TRY(wf_call_enter(comm, &record));
+    if (wf_native(comm))
+        WF_TRY(wf_native_allgather(comm, mine, bytes, all));
+    else if (comm->family->ctx->k->host || comm->transport->device)
+        WF_TRY(wf_move_allgather(comm, mine, bytes, all));
+    else if (bytes > 0)
+        WF_TRY(allgather_staged(comm, mine, bytes, all));
+    return wf_call_settle(comm);
+}
+
+wf_status wf_allgather_raw(wf_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    WF_NEED(comm);
+    return wf_call_end(comm, "allgather_raw", allgather_raw(comm, mine, bytes, all));
 }
 
 static wf_status barrier(wf_comm *comm)

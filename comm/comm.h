@@ -13,8 +13,10 @@
  *   auto             looks at ranks, nodes and devices, says in one line what it chose and why: on one node the faster
  * of single_node and flat, on several two_dimensional, or what is left of it with one rank a node
  *
- * Where NCCL connects the ranks (pure_nccl, and auto where every rank has a GPU of its own), exchanges and raw
- * all-reduces of device memory go by it too, in its order of summation, the same on all ranks; halves excepted.
+ * Where NCCL connects the ranks (pure_nccl, and auto where every rank has a GPU of its own), collectives, exchanges and
+ * messages of more than 64 KiB of tensors go by it too, in its order of summation, which is the same on all ranks; bf16
+ * and f16 travel as f32 and are rounded once. Max and min of floats go by MPI, where NaN wins. The device waits for
+ * what comes, the host for the device only where it asks for a number.
  *
  * On one node all others give the same bits. Sums in shared memory go in rank order inside a node, then in the order
  * of the nodes; bf16 and f16 are summed in f32 and rounded once a level. Where a node has no memory to share (a small
@@ -82,7 +84,8 @@ typedef enum wf_reduce_op {
 
 /* --- Tensors. Types and shapes must agree where data meets; tensors may be strided views. ------------------------- */
 
-/* Point to point. tag is 0 to 16383. A send or receive with oneself is WF_ERR_ARGUMENT. */
+/* Point to point. tag is 0 to 16383. A send may wait for its receive to begin. A send or receive with oneself is
+ * WF_ERR_ARGUMENT. */
 wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
 wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag) WF_NODISCARD;
 /* A tensor of the type and shape that the sender has; NULL on failure. */

@@ -31,5 +31,7 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes);
 /* As wf_allreduce, on `count` elements in device memory; y may be x. Collective. */
 wf_status wf_allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype,
                            wf_reduce_op op) WF_NODISCARD;
+/* `bytes` of device memory of every rank into device memory of all, in rank order. Collective. */
+wf_status wf_allgather_raw(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 
 #endif

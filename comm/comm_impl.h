@@ -49,6 +49,7 @@ typedef struct wf_family {
     wf_ctx *ctx;
     int64_t members;
     bool headless; /* the first communicator is closed */
+    bool in_order; /* some calls are matched by their order alone: tasks run where they are added */
     wf_host_block host[WF_HOST_BLOCKS];
     wf_queue *queue; /* NULL until a communicator is opened for tasks */
 } wf_family;
@@ -67,8 +68,16 @@ typedef struct wf_lane {
     const wf_tensor *out;
     wf_tensor *in;
     wf_frame frame_out, frame_in;
+    wf_frame go_out, go_in; /* the receiver has come: no type and shape */
     wf_buffer buffer_out, buffer_in;
+    bool native_out, native_in; /* by NCCL */
 } wf_lane;
+
+typedef enum wf_way {
+    WF_WAY_STAGED = 0, /* device memory goes through the host's */
+    WF_WAY_NATIVE,     /* by NCCL where it is there: of a collective */
+    WF_WAY_POINT       /* between two ranks: by NCCL what is long */
+} wf_way;
 
 struct wf_control;
 
@@ -82,12 +91,13 @@ struct wf_comm {
     bool nested;      /* works inside calls of its parent, whose ranks know better who is missing */
     bool board_asked; /* for `board` */
     bool wired;       /* wire_type was set */
+    wf_way way;       /* of the lanes */
     const wf_transport *transport;
     const wf_reducer *reducer;
     const char *name;
     int rank, size, intra_rank, intra_size, inter_rank, inter_size;
     size_t chunk_bytes;         /* the least of all ranks */
-    int tags;                   /* how many tags the transport has beyond those of users */
+    int tags;                   /* how many the transport has beyond those of users, and one more */
     void *wire;                 /* the transport's */
     struct wf_control *control; /* NULL where there is one rank */
     wf_mesh mesh;
@@ -107,6 +117,7 @@ struct wf_comm {
     struct wf_board *board;   /* of exchanges inside a node; NULL where there is none */
     struct wf_nccl *nccl;     /* NULL: device memory goes through the host's */
     wf_dtype wire_type;       /* of gradients on their way */
+    char board_why[WF_WHY];   /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
     char why[WF_WHY];         /* auto did not take NCCL; empty: it did, or there is no GPU */
     struct wf_levels *levels; /* nodes, for reducers that use them; NULL until then */
     double probe_ms[2];       /* of 1 MiB, in shared memory and by messages, where auto has tried */
@@ -142,7 +153,7 @@ wf_status wf_levels_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype
 
 /* --- shards.c ------------------------------------------------------------------------------------------------------
  */
-/* As the two of move_*.c, in device memory, by shared memory where all ranks share some. Collective. */
+/* As the two of move_*.c, in device memory: by NCCL, else by shared memory where all ranks share some. Collective. */
 wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
@@ -244,6 +255,8 @@ void wf_failure_settle(wf_comm *comm);
 bool wf_queue_yield(wf_comm *comm);
 /* Whether a task has the processor. */
 bool wf_queue_within(const wf_comm *comm);
+/* Whether one has that leaves what it brings to wf_queue_wait. */
+bool wf_queue_leaves(const wf_comm *comm);
 void wf_queue_free(wf_queue *queue);
 void wf_queue_close(wf_comm *comm);
 
@@ -288,9 +301,10 @@ void wf_host_free_all(wf_family *family);
 /* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
 void wf_comm_release(const wf_comm *comm, void *data);
 
-/* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. */
-wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, wf_buffer *buffer) WF_NODISCARD;
-wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, wf_buffer *buffer) WF_NODISCARD;
+/* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. native: for NCCL, in device
+ * memory. */
+wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool native, wf_buffer *buffer) WF_NODISCARD;
+wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buffer *buffer) WF_NODISCARD;
 /* Puts what arrived into the tensor. */
 wf_status wf_buffer_store(wf_buffer *buffer) WF_NODISCARD;
 void wf_buffer_free(wf_buffer *buffer);
@@ -298,17 +312,41 @@ void wf_buffer_free(wf_buffer *buffer);
 /* --- lanes.c ---------------------------------------------------------------------------------------------------------
  */
 /* Clears what was asked of the lanes. */
-void wf_lanes_start(wf_comm *comm);
+void wf_lanes_start(wf_comm *comm, wf_way way);
 /* Sends lane.out to and receives lane.in from every rank that has one; for this rank itself copies. The sender's type
  * and shape come first and must be those of lane.in. */
 wf_status wf_lanes_exchange(wf_comm *comm) WF_NODISCARD;
-/* The same in parts: make the buffers; post the messages ahead and see that all that come are as expected; post the
- * data. The caller then waits for the batch and frees the lanes. */
+/* The same in parts: make the buffers (of what goes out; of both); post the messages ahead and see that all that come
+ * are as expected, without or with the data. The caller then waits for the batch and frees the lanes. */
+wf_status wf_lanes_read(wf_comm *comm) WF_NODISCARD;
 wf_status wf_lanes_prepare(wf_comm *comm) WF_NODISCARD;
+wf_status wf_lanes_agree(wf_comm *comm) WF_NODISCARD;
 wf_status wf_lanes_post(wf_comm *comm) WF_NODISCARD;
+/* Whether a message between two goes by NCCL: its sender then waits for its receiver, as MPI's do of that length. */
+bool wf_lanes_native_point(const wf_comm *comm, const wf_tensor *x);
+/* What is left of such a message once its type and shape have come. */
+wf_status wf_lanes_take(wf_comm *comm, wf_tensor *y, int from) WF_NODISCARD;
+wf_status wf_lanes_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
 void wf_lanes_free(wf_comm *comm);
 /* The shape in a message ahead, if it is one. */
 wf_status wf_frame_shape(const wf_frame *frame, int from, wf_shape *shape) WF_NODISCARD;
+
+/* --- native.c: collectives on device memory that is not the host's: by NCCL, or among one rank
+ * ------------------------- */
+bool wf_native(const wf_comm *comm);
+wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
+wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+/* Whether it combines as wf_allreduce says: not in NCCL's max and min of floats, in which NaN may lose. */
+bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op);
+/* Of 16-bit types in f32, which is rounded once; root -1: the result is everywhere. */
+wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                           int root) WF_NODISCARD;
+/* y is the reduction over all ranks of their x[rank], which has count[rank] elements. */
+wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
+                                   wf_reduce_op op) WF_NODISCARD;
+/* As the two of move_*.c. */
+wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
 /* --- combine.c -------------------------------------------------------------------------------------------------------
  */

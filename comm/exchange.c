@@ -227,13 +227,14 @@ static wf_status post_group(wf_exchange *exchange)
         WF_TRY(wf_nccl_recv(comm, in->packet[i].moves, in->packet[i].bytes, in->packet[i].peer));
     for (int i = 0; i < out->packets; i++)
         WF_TRY(wf_nccl_send(comm, out->packet[i].moves, out->packet[i].bytes, out->packet[i].peer));
-    return wf_nccl_end(comm);
+    return wf_nccl_end_apart(comm);
 }
 
 /* The device unpacks when NCCL is done; the host need not know. */
 static wf_status take_group(wf_exchange *exchange)
 {
     wf_exchange_side *side = to_side(exchange);
+    WF_TRY(wf_nccl_join(exchange->comm));
     for (int i = 0; i < side->packets; i++)
         if (side->packet[i].packed)
             WF_TRY(for_pieces(exchange, side, &side->packet[i], unpack));

@@ -130,7 +130,7 @@ static wf_status sum_device(wf_comm *comm, void *data, int64_t count, wf_dtype d
         return sum_host(comm, data, count, dtype);
     WF_TRY(wf_host_take(comm, bytes, &host));
     comm->traffic.bytes_copied += 2 * bytes;
-    WF_TRY_OUT(ctx->k->to_host(ctx, host, data, bytes));
+    WF_TRY_OUT(wf_ctx_read(ctx, host, data, bytes));
     WF_TRY_OUT(sum_host(comm, host, count, dtype));
     WF_TRY_OUT(ctx->k->to_device(ctx, data, host, bytes));
 out:

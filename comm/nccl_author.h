@@ -3,7 +3,8 @@
  *
  * A call only puts work on the stream: behind all that the context's stream has so far, and what the context's stream
  * gets later comes behind it. The host waits for none of it but where it asks for a number (the context's hook). All
- * communicators of a family share the stream, so what runs on the GPUs runs in the order of the calls.
+ * communicators of a family share the stream, so what runs on the GPUs runs in the order of the calls, which is the
+ * same on all ranks: tasks (comm/queue_author.h) run where they are added.
  */
 #ifndef WF_COMM_NCCL_AUTHOR_H
 #define WF_COMM_NCCL_AUTHOR_H
@@ -18,21 +19,37 @@ typedef struct wf_nccl wf_nccl;
 bool wf_nccl_built(void);
 /* Connects all ranks: each has a GPU of its own, as was checked. Collective. */
 wf_status wf_nccl_open(wf_comm *comm) WF_NODISCARD;
-/* Does not wait: what is on its way is given up where the communicator is dead. NULL is fine. */
+/* Waits for what is on its way, with the communicator's time-out; gives it up where the communicator is dead. NULL is
+ * fine. */
 void wf_nccl_close(wf_comm *comm);
-/* The communicator died: kernels that wait for other ranks end. */
+/* The communicator died: kernels that wait for other ranks end, its own and those of the ones split from it. What they
+ * should have brought is an error of the next read (wf_ctx_read). */
 void wf_nccl_abort(wf_comm *comm);
 /* An error that came up by itself. For whoever waits. */
 wf_status wf_nccl_poll(wf_comm *comm) WF_NODISCARD;
+/* What does not hold up the context's stream (wf_nccl_end_apart, and tasks that leave their sums to wf_queue_wait): now
+ * it goes behind. NULL is fine. Local. */
+wf_status wf_nccl_join(wf_comm *comm) WF_NODISCARD;
 
-/* Collective, on `count` elements in device memory; y may be x. */
+/* Collective, on `count` elements in device memory; y may be x. As NCCL does it: 16-bit types are rounded at every
+ * step, and NaN may lose in max and min. */
 wf_status wf_nccl_allreduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype,
                             wf_reduce_op op) WF_NODISCARD;
+/* y is written on the root alone. */
+wf_status wf_nccl_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                         int root) WF_NODISCARD;
+/* x holds `size` blocks of `count` elements; y gets the block of this rank, and may be that block of x. */
+wf_status wf_nccl_reduce_scatter(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype,
+                                 wf_reduce_op op) WF_NODISCARD;
 wf_status wf_nccl_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
-/* Sends and receives between begin and end are one call. Those to one peer meet those of that peer in their order. */
+/* all gets `size` blocks in rank order; mine may be the block of this rank in it. */
+wf_status wf_nccl_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+/* Calls between begin and end are one. Sends and receives of one pair of ranks meet in their order. */
 wf_status wf_nccl_begin(wf_comm *comm) WF_NODISCARD;
 wf_status wf_nccl_send(wf_comm *comm, const void *data, size_t bytes, int to) WF_NODISCARD;
 wf_status wf_nccl_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
 wf_status wf_nccl_end(wf_comm *comm) WF_NODISCARD;
+/* The same, and the context's stream does not wait before wf_nccl_join: it computes meanwhile. */
+wf_status wf_nccl_end_apart(wf_comm *comm) WF_NODISCARD;
 
 #endif

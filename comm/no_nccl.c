@@ -34,6 +34,27 @@ wf_status wf_nccl_allreduce(wf_comm *comm, const void *x, void *y, int64_t count
     return none();
 }
 
+wf_status wf_nccl_join(wf_comm *comm)
+{
+    return WF_OK;
+}
+
+wf_status wf_nccl_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                         int root)
+{
+    return none();
+}
+
+wf_status wf_nccl_reduce_scatter(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
+{
+    return none();
+}
+
+wf_status wf_nccl_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    return none();
+}
+
 wf_status wf_nccl_bcast(wf_comm *comm, void *data, size_t bytes, int root)
 {
     return none();
@@ -50,6 +71,11 @@ wf_status wf_nccl_send(wf_comm *comm, const void *data, size_t bytes, int to)
 }
 
 wf_status wf_nccl_recv(wf_comm *comm, void *data, size_t bytes, int from)
+{
+    return none();
+}
+
+wf_status wf_nccl_end_apart(wf_comm *comm)
 {
     return none();
 }

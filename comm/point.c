@@ -5,7 +5,7 @@ static wf_status send(wf_comm *comm, const wf_tensor *x, int to, int tag)
     WF_TRY(wf_comm_alive(comm));
     WF_NEED(x);
     WF_TRY(wf_call_point(comm, "send", to, tag));
-    wf_lanes_start(comm);
+    wf_lanes_start(comm, WF_WAY_POINT);
     comm->lane[to].out = x;
     return wf_lanes_exchange(comm);
 }
@@ -26,7 +26,7 @@ static wf_status recv(wf_comm *comm, wf_tensor *y, int from, int tag)
     WF_TRY(wf_comm_alive(comm));
     WF_NEED(y);
     WF_TRY(wf_call_point(comm, "recv", from, tag));
-    wf_lanes_start(comm);
+    wf_lanes_start(comm, WF_WAY_POINT);
     comm->lane[from].in = y;
     return wf_lanes_exchange(comm);
 }
@@ -44,7 +44,7 @@ static wf_status sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *
     WF_NEED(y);
     WF_TRY(wf_call_point(comm, "sendrecv", to, tag));
     WF_TRY(wf_call_point(comm, "sendrecv", from, tag));
-    wf_lanes_start(comm);
+    wf_lanes_start(comm, WF_WAY_POINT);
     comm->lane[to].out = x;
     comm->lane[from].in = y;
     return wf_lanes_exchange(comm);
@@ -60,7 +60,9 @@ static wf_status recv_data(wf_comm *comm, wf_tensor *y, int from)
 {
     wf_buffer buffer;
     wf_status status;
-    WF_TRY(wf_buffer_room(comm, y, &buffer));
+    if (wf_lanes_native_point(comm, y))
+        return wf_lanes_take(comm, y, from);
+    WF_TRY(wf_buffer_room(comm, y, false, &buffer));
     WF_TRY_OUT(wf_batch_recv(&comm->batch, buffer.data, buffer.bytes, from));
     WF_TRY_OUT(wf_batch_wait_all(&comm->batch));
     WF_TRY_OUT(wf_buffer_store(&buffer));
@@ -74,7 +76,7 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
     wf_shape shape;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_call_point(comm, "recv", from, tag));
-    wf_lanes_start(comm);
+    wf_lanes_start(comm, WF_WAY_POINT);
     wf_frame *frame = &comm->lane[from].frame_in;
     WF_TRY(wf_batch_recv_frame(&comm->batch, frame, from));
     WF_TRY(wf_batch_wait_all(&comm->batch));

@@ -1,5 +1,6 @@
 #include "comm/safety_impl.h"
 
+#include "comm/nccl_author.h"
 #include "comm/queue_author.h"
 #include "core/log.h"
 
@@ -26,6 +27,7 @@
 struct wf_queue {
     wf_ctx *ctx;
     wf_task *first, *last;
+    bool leaves; /* the task in progress does */
     ucontext_t main, tasks;
     bool begun;          /* tasks have a stack with something on it */
     bool within;         /* a task has the processor */
@@ -77,6 +79,7 @@ static void run_tasks(void)
     while (q->first) {
         wf_task *task = q->first;
         q->first = task->next;
+        q->leaves = task->leaves;
         if (q->status == WF_OK)
             run_task(q, task);
     }
@@ -151,6 +154,11 @@ bool wf_queue_within(const wf_comm *comm)
     return comm->family->queue && comm->family->queue->within;
 }
 
+bool wf_queue_leaves(const wf_comm *comm)
+{
+    return wf_queue_within(comm) && comm->family->queue->leaves;
+}
+
 /* --- the queue --------------------------------------------------------------------------------------------------- */
 
 static wf_queue *queue_new(wf_ctx *ctx)
@@ -181,6 +189,13 @@ void wf_queue_free(wf_queue *q)
     free(q);
 }
 
+static void finish(wf_queue *q)
+{
+    q->waited = true;
+    progress(q);
+    q->waited = false;
+}
+
 void wf_queue_add(wf_comm *comm, wf_task *task)
 {
     wf_queue *q = comm->family->queue;
@@ -192,19 +207,14 @@ void wf_queue_add(wf_comm *comm, wf_task *task)
     q->last = task;
     q->ctx->progress = progress;
     q->ctx->progress_own = q;
+    if (comm->family->in_order)
+        finish(q);
 }
 
 wf_status wf_queue_status(const wf_comm *comm)
 {
     const wf_queue *q = comm->family->queue;
     return q && q->status != WF_OK ? WF_RAISE(q->status, "%s", q->message) : WF_OK;
-}
-
-static void finish(wf_queue *q)
-{
-    q->waited = true;
-    progress(q);
-    q->waited = false;
 }
 
 wf_status wf_queue_wait(wf_comm *comm)
@@ -215,7 +225,7 @@ wf_status wf_queue_wait(wf_comm *comm)
     finish(q);
     const wf_status status = wf_queue_status(comm);
     q->status = WF_OK;
-    return status;
+    return status == WF_OK ? wf_nccl_join(comm) : status;
 }
 
 void wf_queue_end(wf_comm *comm)
@@ -225,6 +235,8 @@ void wf_queue_end(wf_comm *comm)
         return;
     finish(q);
     q->status = WF_OK;
+    if (wf_nccl_join(comm) != WF_OK)
+        wf_log(WF_LOG_ERROR, "%s", wf_error_message());
 }
 
 /* --- its communicators ------------------------------------------------------------------------------------------- */

@@ -8,6 +8,10 @@
  *
  * Tasks communicate through the functions named beside, whose communicators are apart from those of the main program:
  * its own collectives may be under way at the same time.
+ *
+ * Where NCCL connects the ranks, calls are only put on its stream, where they are matched by their order: a task then
+ * runs to its end where it is added, which must be the same place among the collectives of the main program on all
+ * ranks. What it does on the GPU goes on beside the computation.
  */
 #ifndef WF_COMM_QUEUE_AUTHOR_H
 #define WF_COMM_QUEUE_AUTHOR_H
@@ -19,6 +23,7 @@
 /* Stays the caller's, and must live until wf_queue_wait returns. */
 typedef struct wf_task {
     wf_status (*run)(struct wf_task *task);
+    bool leaves;          /* what its last calls bring is not looked at before wf_queue_wait, by it or by others */
     struct wf_task *next; /* the queue's */
 } wf_task;
 

@@ -17,6 +17,7 @@ static wf_status sum_narrow(wf_comm *comm, void *flat, int64_t count, wf_dtype d
     const wf_strided wide = run_of(flat, dtype, count), small = run_of(narrow, comm->wire_type, count);
     WF_TRY_OUT(ctx->k->copy(ctx, &wide, &small, false));
     WF_TRY_OUT(wf_nccl_allreduce(comm, narrow, narrow, count, comm->wire_type, WF_SUM));
+    WF_TRY_OUT(wf_nccl_join(comm));
     WF_TRY_OUT(ctx->k->copy(ctx, &small, &wide, false));
 out:
     wf_pool_give(ctx, narrow, bytes);

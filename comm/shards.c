@@ -38,7 +38,7 @@ static wf_status staged(wf_comm *comm, void *data, const int64_t *shard, wf_dtyp
         return move(comm, data, shard, dtype);
     WF_TRY(wf_host_take(comm, bytes, &host));
     comm->traffic.bytes_copied += 2 * bytes;
-    WF_TRY_OUT(ctx->k->to_host(ctx, host, data, bytes));
+    WF_TRY_OUT(wf_ctx_read(ctx, host, data, bytes));
     WF_TRY_OUT(move(comm, host, shard, dtype));
     WF_TRY_OUT(ctx->k->to_device(ctx, data, host, bytes));
 out:
@@ -46,13 +46,14 @@ out:
     return status;
 }
 
+/* By NCCL, or by memory and messages of the host. */
 static wf_status run(wf_comm *comm, const char *operation, void *data, const int64_t *shard, wf_dtype dtype,
-                     shards_move move)
+                     shards_move native, shards_move host)
 {
     const wf_record record = wf_record_values(operation, dtype, shard[comm->size], (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY(staged(comm, data, shard, dtype, move));
+    WF_TRY(comm->nccl ? native(comm, data, shard, dtype) : staged(comm, data, shard, dtype, host));
     return wf_call_settle(comm);
 }
 
@@ -66,12 +67,14 @@ wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtyp
 {
     if (!moves(comm))
         return wf_comm_alive(comm);
-    return wf_call_end(comm, "sum of shards", run(comm, "sum of shards", data, shard, dtype, sum_host));
+    return wf_call_end(comm, "sum of shards",
+                       run(comm, "sum of shards", data, shard, dtype, wf_native_sum_shards, sum_host));
 }
 
 wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
     if (!moves(comm))
         return wf_comm_alive(comm);
-    return wf_call_end(comm, "gather of shards", run(comm, "gather of shards", data, shard, dtype, gather_host));
+    return wf_call_end(comm, "gather of shards",
+                       run(comm, "gather of shards", data, shard, dtype, wf_native_gather_shards, gather_host));
 }

@@ -82,7 +82,7 @@ wf_status wf_wire_open(wf_comm *comm, MPI_Comm data)
     *own = data;
     comm->wire = own;
     TRY_MPI(MPI_Comm_get_attr(data, MPI_TAG_UB, &most, &known));
-    comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS : WF_TAGS;
+    comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS : WF_TAGS - 1; /* and one more, for answers */
     return WF_OK;
 }
 

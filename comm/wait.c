@@ -40,13 +40,15 @@ static int awaited_peer(const wf_comm *comm, const wf_batch *batch)
 
 static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer)
 {
-    char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT];
+    char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";
     const bool gone = wf_control_gone(comm, peer);
     wf_record_text(&comm->doing, call);
     if (comm->doing.sequence > 0)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
-    snprintf(text, sizeof text, "rank %d waited %lld ms for rank %d%s in %s%s", comm->rank,
-             (long long)(waited_ns / 1000000), peer, gone ? ", whose program has ended," : "", call, number);
+    if (peer >= 0)
+        snprintf(whom, sizeof whom, "rank %d", peer);
+    snprintf(text, sizeof text, "rank %d waited %lld ms for %s%s in %s%s", comm->rank, (long long)(waited_ns / 1000000),
+             whom, gone ? ", whose program has ended," : "", call, number);
     return wf_failure_seen(comm, gone ? WF_ERR_COMM : WF_ERR_TIMEOUT, text);
 }
 

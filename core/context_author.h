@@ -43,6 +43,8 @@ struct wf_ctx {
     /* Filled by comm. Where NULL: the pool's memory is plain, and nothing more is to be done. */
     void *comm;
     wf_status (*await)(void *comm); /* before the host reads what other ranks may have a part in */
+    /* While the host waits for the device, again and again: an error ends the wait. *since is 0 at its beginning. */
+    wf_status (*waiting)(void *comm, int64_t *since);
     wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
     void (*shared_release)(void *comm, void *data, size_t bytes);
 

@@ -126,6 +126,20 @@ typedef struct wf_optim_hyper {
     double nesterov;     /* not 0: Nesterov's form */
 } wf_optim_hyper;
 
+/* A number of elements: `value`, or, where the device alone knows it, what its memory holds. */
+typedef struct wf_count {
+    double value;
+    const double *device; /* NULL: value */
+} wf_count;
+
+#define WF_NORM_HEADS 8
+
+/* What travels ahead of the statistics of a part: the count of elements per channel, and what the caller adds. */
+typedef struct wf_norm_head {
+    int n; /* 1 to WF_NORM_HEADS */
+    double value[WF_NORM_HEADS];
+} wf_norm_head;
+
 /* One run of parameters: p, g, states of n elements of one float type. state1 is m (RMSPROP: v), state2 is v. Unused
  * states are NULL. */
 typedef struct wf_optim_segment {
@@ -246,6 +260,13 @@ typedef struct wf_kernels {
     /* Normalisation over all dimensions but 1 (x is [N,C] or [N,C,...]). Statistics are rank-1 arrays [C] of f32 (f64
      * for f64 x). mean = average, m2 = sum of squared deviations from it; both 0 where there is no element. */
     wf_status (*norm_stats)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
+    /* Statistics of a whole whose parts are in several places. A part is an f64 array [n + 2 C]: the n numbers of a
+     * head, mean, m2. merge joins parts [P, n + 2 C], in their order and in f64, but those whose count is not above 0,
+     * into mean and m2 of all their elements; count (f64 scalar) is their number. */
+    wf_status (*norm_part)(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
+                           const wf_array *part);
+    wf_status (*norm_merge)(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
+                            const wf_array *count);
     /* y = epilogue((x - mean) invstd gamma + beta). gamma, beta may be NULL. In place allowed. */
     wf_status (*norm_forward)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                               const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
@@ -258,11 +279,11 @@ typedef struct wf_kernels {
      * count 0 means statistics that did not come from the batch: dx = gamma invstd g. */
     wf_status (*norm_backward)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                                const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
                                const wf_array *dx);
     /* invstd = 1 / sqrt(m2 / count + eps); where running arrays are given: running += (1 - decay) (batch - running),
      * with the unbiased variance m2 / (count - 1) (biased where count is 1). count 0 leaves running alone, invstd 0. */
-    wf_status (*norm_finish)(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps,
+    wf_status (*norm_finish)(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
                              double decay, const wf_array *invstd, const wf_array *running_mean,
                              const wf_array *running_var);
 

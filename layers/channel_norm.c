@@ -35,6 +35,8 @@ wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
     wf_comm *comm = mesh ? wf_mesh_comm_of(mesh, axes) : NULL;
     if (!comm)
         return NULL;
-    wf_layer *layer = wf_batchnorm_merged(wf_comm_ctx(comm), opts, wf_norm_merge_over(comm));
+    wf_norm_merge merge;
+    WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
+    wf_layer *layer = wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
     return cut_channels(mesh, layer, opts.channels);
 }

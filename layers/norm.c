@@ -20,12 +20,13 @@ typedef struct norm_state {
 /* What backward is told. */
 typedef struct norm_call {
     bool follows;
-    double count; /* over all that share the statistics; 0: statistics did not come from the batch */
+    bool batch;     /* statistics came from the batch */
+    wf_count count; /* over all that share them; 0 where they did not come from the batch */
     wf_epilogue epilogue;
     wf_norm_merge merge;
 } norm_call;
 
-enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_Y, SAVED };
+enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_Y, SAVED_COUNT, SAVED };
 
 static wf_tensor *statistic(wf_ctx *ctx, wf_dtype dtype, int64_t rows, int64_t channels)
 {
@@ -66,8 +67,10 @@ static double local_count(const wf_tensor *x)
     return channels > 0 ? (double)(wf_shape_count(x->shape) / channels) : 0;
 }
 
-/* Statistics of the batch into the rows of `stats`; running statistics follow. */
-static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_tensor *stats, double *count)
+/* Statistics of the batch into the rows of `stats`; running statistics follow. Where ranks share them, their count is
+ * known to the device alone, in `counted`. */
+static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_tensor *stats, const wf_tensor *counted,
+                                  wf_count *count)
 {
     wf_ctx *ctx = x->ctx;
     const wf_kernels *k = ctx->k;
@@ -77,9 +80,12 @@ static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_te
     WF_NEED(avg_mean);
     WF_NEED(avg_var);
     WF_TRY(k->norm_stats(ctx, &in, &mean, &m2));
-    *count = local_count(x);
-    if (s->merge.stats)
-        WF_TRY(s->merge.stats(s->merge.user, x, count, &both));
+    *count = (wf_count){.value = local_count(x)};
+    if (counted) {
+        const wf_array all = wf_tensor_array(counted);
+        WF_TRY(s->merge.stats(s->merge.user, x, count->value, &both, &all));
+        count->device = all.data;
+    }
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
     wf_tensor_touch(avg_mean);
     wf_tensor_touch(avg_var);
@@ -97,15 +103,15 @@ static wf_status running_statistics(const norm_state *s, wf_tensor *stats)
     const wf_array mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
     const wf_strided src = wf_array_strided(&from), dst = wf_array_strided(&mean);
     WF_TRY(ctx->k->copy(ctx, &src, &dst, false));
-    return ctx->k->norm_finish(ctx, &mean, &var, 1, s->eps, 0, &invstd, NULL, NULL);
+    return ctx->k->norm_finish(ctx, &mean, &var, (wf_count){.value = 1}, s->eps, 0, &invstd, NULL, NULL);
 }
 
-static wf_status compute(const norm_state *s, norm_call *call, wf_mode mode, const wf_tensor *x, const wf_var *gamma,
-                         const wf_var *beta, wf_tensor *stats, const wf_tensor *y)
+static wf_status compute(const norm_state *s, norm_call *call, const wf_tensor *x, const wf_var *gamma,
+                         const wf_var *beta, wf_tensor *stats, const wf_tensor *counted, const wf_tensor *y)
 {
     wf_ctx *ctx = x->ctx;
-    if (mode == WF_TRAIN)
-        WF_TRY(batch_statistics(s, x, stats, &call->count));
+    if (call->batch)
+        WF_TRY(batch_statistics(s, x, stats, counted, &call->count));
     else
         WF_TRY(running_statistics(s, stats));
     const wf_array in = wf_tensor_array(x), mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
@@ -166,7 +172,7 @@ static void note_axes(wf_param *param, const wf_layout *x)
 }
 
 /* The variable of y, whose handle it takes. */
-static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *stats, wf_tensor *y)
+static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *stats, wf_tensor *counted, wf_tensor *y)
 {
     const norm_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
@@ -174,26 +180,27 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *st
            *beta = s->beta ? wf_param_var(tape, s->beta) : NULL;
     note_axes(s->gamma, &x->value->layout);
     note_axes(s->beta, &x->value->layout);
-    norm_call call = {.merge = s->merge, .epilogue = wf_epilogue_on(&s->epilogue, tape, y)};
+    norm_call call = {
+        .merge = s->merge, .batch = wf_tape_mode(tape) == WF_TRAIN, .epilogue = wf_epilogue_on(&s->epilogue, tape, y)};
     call.follows = wf_epilogue_acts(&call.epilogue);
     const wf_status status = (s->gamma && !gamma) || (s->beta && !beta)
                                  ? wf_error_take("a parameter", __FILE__, __LINE__)
-                                 : compute(s, &call, wf_tape_mode(tape), dense, gamma, beta, stats, y);
+                                 : compute(s, &call, dense, gamma, beta, stats, counted, y);
     if (status != WF_OK) {
         wf_error_frame(status, __FILE__, __LINE__, __func__);
         wf_tensor_free(y);
         return wf_error_null();
     }
-    return wf_tape_record(
-        tape,
-        &(wf_record){.op = &batchnorm_op,
-                     .n_in = 3,
-                     .in = (wf_var *[]){x, gamma, beta},
-                     .n_saved = SAVED,
-                     .saved = (wf_tensor *[]){dense, stats, gamma ? gamma->value : NULL, call.follows ? y : NULL},
-                     .state = &call,
-                     .state_bytes = sizeof call},
-        y);
+    return wf_tape_record(tape,
+                          &(wf_record){.op = &batchnorm_op,
+                                       .n_in = 3,
+                                       .in = (wf_var *[]){x, gamma, beta},
+                                       .n_saved = SAVED,
+                                       .saved = (wf_tensor *[]){dense, stats, gamma ? gamma->value : NULL,
+                                                                call.follows ? y : NULL, counted},
+                                       .state = &call,
+                                       .state_bytes = sizeof call},
+                          y);
 }
 
 static wf_var *normalise(wf_layer *layer, wf_var *x)
@@ -202,13 +209,16 @@ static wf_var *normalise(wf_layer *layer, wf_var *x)
     wf_tensor *dense = wf_dense_value(x);
     if (!dense)
         return NULL;
+    const bool merges = ((const norm_state *)layer->state)->merge.stats && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
     wf_tensor *stats = statistic(layer->ctx, dense->dtype, ROWS, dense->shape.dim[1]);
+    wf_tensor *counted = merges ? wf_tensor_new_step(layer->ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR) : NULL;
     wf_tensor *y = wf_output("batchnorm", x, dense->shape, dense->order, (int[]){0, 1, 2, 3, 4});
     wf_var *var = NULL;
-    if (stats && y)
-        var = apply(layer, x, dense, stats, y);
+    if (stats && y && (counted || !merges))
+        var = apply(layer, x, dense, stats, counted, y);
     else
         wf_tensor_free(y);
+    wf_tensor_free(counted);
     wf_tensor_free(stats);
     wf_tensor_free(dense);
     return var;
@@ -253,7 +263,7 @@ static wf_status backward_with(wf_node *node, wf_tensor *sums, wf_tensor *dx)
     WF_TRY(give_sum(node, 2, &sum_g));
     if (!dx)
         return WF_OK;
-    if (call->merge.sums && call->count > 0)
+    if (call->merge.sums && call->batch)
         WF_TRY(call->merge.sums(call->merge.user, wf_node_saved(node, SAVED_X), &both));
     const wf_array out = wf_tensor_array(dx);
     return ctx->k->norm_backward(ctx, &x, &mean, &invstd, saved_gamma ? &gamma : NULL, epilogue, masked_by, &dy, &sum_g,

@@ -264,12 +264,16 @@ wf_status wf_parallelize(wf_layer *model, const wf_mesh *mesh, unsigned how)
 /* --- normalisation alone --------------------------------------------------------------------------------------------
  */
 
-static void sync_norms(wf_layer *layer, wf_comm *comm)
+static wf_status sync_norms(wf_layer *layer, wf_comm *comm)
 {
-    if (wf_norm_is(layer) && !wf_norm_is_merged(layer))
-        wf_norm_set_merge(layer, wf_norm_merge_over(comm));
+    wf_norm_merge merge;
+    if (wf_norm_is(layer) && !wf_norm_is_merged(layer)) {
+        WF_TRY(wf_norm_merge_over(comm, &merge));
+        wf_norm_set_merge(layer, merge);
+    }
     for (int i = 0; i < layer->n_children; i++)
-        sync_norms(layer->children[i], comm);
+        WF_TRY(sync_norms(layer->children[i], comm));
+    return WF_OK;
 }
 
 wf_status wf_to_sync_batchnorm(wf_layer *model, wf_comm *comm)
@@ -279,6 +283,5 @@ wf_status wf_to_sync_batchnorm(wf_layer *model, wf_comm *comm)
     WF_CHECK(
         model->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
         "wf_to_sync_batchnorm: the model belongs to another context than the communicator; make it with wf_comm_ctx");
-    sync_norms(model, comm);
-    return WF_OK;
+    return sync_norms(model, comm);
 }

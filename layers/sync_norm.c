@@ -1,68 +1,48 @@
-/* What goes to the others is in double, and every rank merges it in the order of ranks: all get the same bits. */
+/* What goes to the others is in double, and every rank merges it in the order of ranks: all get the same bits. The host
+ * takes part where messages are its business alone: the statistics and their count stay in the device's memory. */
 #include "layers/sync_norm.h"
 
 #include "comm/comm_author.h"
+#include "core/captured_author.h"
 #include "layers/norm_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* What travels ahead of mean and m2: how many elements per channel, of which samples, and which of their pixels. */
 typedef struct part {
     double count, first_sample, last_sample, first_pixel, pixels, all_pixels;
 } part;
 
-#define HEAD ((int64_t)(sizeof(part) / sizeof(double)))
+#define HEAD  ((int64_t)(sizeof(part) / sizeof(double)))
+#define KNOWN 8
 
-/* What a call needs of host memory. */
-typedef struct work {
-    wf_comm *comm;
-    size_t bytes;
-    double *mine, *all; /* HEAD + n numbers; that of every rank */
-    void *raw;          /* n numbers in the type of the array */
-    bool laid_out;      /* the input has a layout */
-} work;
+typedef struct checked {
+    const wf_comm *comm;
+    part part;
+} checked;
 
-static wf_status work_take(work *w, int64_t n)
+/* Over which ranks, and which parts of this rank were found to be whole together with those of the others. */
+typedef struct over {
+    wf_comm *comm; /* NULL: of the mesh */
+    const wf_mesh *mesh;
+    bool samples;
+    checked known[KNOWN];
+    unsigned checks;
+} over;
+
+/* The ranks that hold other parts; none of the copies. NULL on failure. */
+static wf_comm *comm_for(const over *o, const wf_tensor *x)
 {
-    const size_t message = (size_t)(HEAD + n) * sizeof(double);
-    void *data = NULL;
-    w->bytes = message * (size_t)(wf_comm_size(w->comm) + 2);
-    WF_TRY(wf_host_take(w->comm, w->bytes, &data));
-    w->mine = data;
-    w->raw = w->mine + HEAD + n;
-    w->all = w->mine + 2 * (HEAD + n);
-    return WF_OK;
+    const wf_layout *layout = &x->layout;
+    unsigned axes = o->samples ? 1u << WF_AXIS_DATA : 0;
+    for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
+        if (layout->known && layout->placement[a] == WF_SHARDED)
+            axes |= 1u << a;
+    return o->comm ? o->comm : wf_mesh_comm_of(o->mesh, axes);
 }
 
-static void work_give(work *w)
-{
-    wf_host_give(w->comm, w->mine, w->bytes);
-}
-
-static wf_status values_in(wf_ctx *ctx, const wf_array *a, void *raw, double *values)
-{
-    const int64_t n = wf_array_count(a);
-    const float *narrow = raw;
-    if (a->dtype == WF_F64)
-        return wf_ctx_read(ctx, values, a->data, (size_t)n * sizeof(double));
-    WF_TRY(wf_ctx_read(ctx, raw, a->data, (size_t)n * sizeof(float)));
-    for (int64_t i = 0; i < n; i++)
-        values[i] = narrow[i];
-    return WF_OK;
-}
-
-static wf_status values_out(wf_ctx *ctx, const double *values, void *raw, const wf_array *a)
-{
-    const int64_t n = wf_array_count(a);
-    float *narrow = raw;
-    if (a->dtype == WF_F64)
-        return ctx->k->to_device(ctx, a->data, values, (size_t)n * sizeof(double));
-    for (int64_t i = 0; i < n; i++)
-        narrow[i] = (float)values[i];
-    return ctx->k->to_device(ctx, a->data, raw, (size_t)n * sizeof(float));
-}
-
-/* Forward. */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 static part describe(const wf_tensor *x, double count)
 {
@@ -81,15 +61,12 @@ static part describe(const wf_tensor *x, double count)
 }
 
 /* The ranks that have samples of this one have all of their pixels, and each pixel once. */
-static wf_status check_whole(const work *w, int64_t n, const part *mine)
+static wf_status check_whole(const part *all, int size, const part *mine)
 {
     double seen = 0;
     int copies = 0;
-    const int size = wf_comm_size(w->comm);
-    if (!w->laid_out || mine->count <= 0)
-        return WF_OK;
     for (int r = 0; r < size; r++) {
-        const part *other = (const part *)(w->all + r * (HEAD + n));
+        const part *other = &all[r];
         if (other->first_sample > mine->first_sample || other->last_sample < mine->last_sample || other->count <= 0)
             continue;
         seen += other->pixels;
@@ -108,139 +85,144 @@ static wf_status check_whole(const work *w, int64_t n, const part *mine)
     return WF_OK;
 }
 
-/* Of all ranks into `mine`: mean and m2 of the parts seen so far, joined with the next part. */
-static void join(work *w, int64_t channels)
+static bool is_known(const over *o, const wf_comm *comm, const part *mine)
 {
-    const int64_t n = 2 * channels;
-    part *total = (part *)w->mine;
-    double *mean = w->mine + HEAD, *m2 = mean + channels;
-    total->count = 0;
-    for (int64_t i = 0; i < n; i++)
-        mean[i] = 0;
-    for (int r = 0; r < wf_comm_size(w->comm); r++) {
-        const part *more = (const part *)(w->all + r * (HEAD + n));
-        const double *const its_mean = (const double *)more + HEAD, *const its_m2 = its_mean + channels;
-        if (!(more->count > 0))
-            continue;
-        const double share = more->count / (total->count + more->count), weight = total->count * share;
-        for (int64_t c = 0; c < channels; c++) {
-            const double d = its_mean[c] - mean[c];
-            mean[c] += d * share;
-            m2[c] += its_m2[c] + d * d * weight;
-        }
-        total->count += more->count;
-    }
+    for (int i = 0; i < KNOWN; i++)
+        if (o->known[i].comm == comm && !memcmp(&o->known[i].part, mine, sizeof *mine))
+            return true;
+    return false;
 }
 
-static wf_status merge_stats(work *w, const wf_tensor *x, double *count, const wf_array *stats)
+static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n, part *heads)
 {
-    const int64_t n = wf_array_count(stats);
-    const part mine = describe(x, *count);
-    *(part *)w->mine = mine;
-    WF_TRY(values_in(x->ctx, stats, w->raw, w->mine + HEAD));
-    WF_TRY(wf_allgather_bytes(w->comm, w->mine, (size_t)(HEAD + n) * sizeof(double), w->all));
-    WF_TRY(check_whole(w, n, &mine));
-    join(w, n / 2);
-    *count = ((const part *)w->mine)->count;
-    return values_out(x->ctx, w->mine + HEAD, w->raw, stats);
+    for (int r = 0; r < size; r++)
+        WF_TRY(wf_ctx_look(ctx, &heads[r], all + r * n, sizeof *heads));
+    return WF_OK;
 }
 
-static wf_status stats_over(wf_comm *comm, const wf_tensor *x, double *count, const wf_array *stats)
+/* The host looks at what has come when this rank's part is a new one, and not again: steps of one shape read nothing of
+ * the device, and one that is captured has been rehearsed. Where two parts do not fit, both ranks find it out. */
+static wf_status check(over *o, wf_comm *comm, const wf_tensor *x, const part *mine, const double *all, int64_t n)
 {
-    work w = {.comm = comm, .laid_out = x->layout.known};
-    WF_NEED(comm);
-    WF_TRY(work_take(&w, wf_array_count(stats)));
-    const wf_status status = merge_stats(&w, x, count, stats);
-    work_give(&w);
+    const int size = wf_comm_size(comm);
+    const size_t bytes = (size_t)size * sizeof(part);
+    void *heads;
+    if (!x->layout.known || mine->count <= 0 || is_known(o, comm, mine) || wf_ctx_capturing(x->ctx))
+        return WF_OK;
+    WF_TRY(wf_pool_take_host(x->ctx, bytes, &heads));
+    wf_status status = read_heads(x->ctx, size, all, n, heads);
+    if (status == WF_OK)
+        status = check_whole(heads, size, mine);
+    wf_pool_give_host(x->ctx, heads, bytes);
+    if (status == WF_OK)
+        o->known[o->checks++ % KNOWN] = (checked){comm, *mine};
     return status;
 }
 
-/* Backward. */
-
-static wf_status merge_sums(work *w, wf_ctx *ctx, const wf_array *sums)
+static wf_array row_of(const wf_array *stats, int64_t row)
 {
-    WF_TRY(values_in(ctx, sums, w->raw, w->mine));
-    WF_TRY(wf_allreduce_f64(w->comm, w->mine, wf_array_count(sums), WF_SUM));
-    return values_out(ctx, w->mine, w->raw, sums);
+    wf_array a = *stats;
+    const int64_t channels = stats->shape.dim[1];
+    a.shape = WF_SHAPE(channels);
+    if (a.data)
+        a.data = (char *)a.data + (size_t)(row * channels) * wf_dtype_size(a.dtype);
+    return a;
 }
 
-static wf_status sums_over(wf_comm *comm, const wf_tensor *x, const wf_array *sums)
+/* all: room for a part of every rank; behind them this rank's own. */
+static wf_status merge_stats(over *o, wf_comm *comm, const wf_tensor *x, double count, const wf_array *stats,
+                             const wf_array *total, double *all)
 {
-    work w = {.comm = comm};
+    const wf_kernels *k = x->ctx->k;
+    const int64_t n = HEAD + wf_array_count(stats), size = wf_comm_size(comm);
+    const part mine = describe(x, count);
+    const wf_array mean = row_of(stats, 0), m2 = row_of(stats, 1);
+    const wf_array own = {.data = all + size * n, .dtype = WF_F64, .shape = WF_SHAPE(n)};
+    const wf_array parts = {.data = all, .dtype = WF_F64, .shape = WF_SHAPE(size, n)};
+    wf_norm_head head = {.n = (int)HEAD};
+    memcpy(head.value, &mine, sizeof mine);
+    WF_TRY(k->norm_part(x->ctx, &head, &mean, &m2, &own));
+    WF_TRY(wf_allgather_raw(comm, own.data, (size_t)n * sizeof(double), all));
+    WF_TRY(check(o, comm, x, &mine, all, n));
+    return k->norm_merge(x->ctx, &parts, &mean, &m2, total);
+}
+
+static wf_status stats(void *user, const wf_tensor *x, double count, const wf_array *stats, const wf_array *total)
+{
+    wf_comm *comm = comm_for(user, x);
+    WF_NEED(comm);
+    const size_t bytes = (size_t)((wf_comm_size(comm) + 1) * (HEAD + wf_array_count(stats))) * sizeof(double);
+    void *all;
+    WF_TRY(wf_pool_take(x->ctx, bytes, &all));
+    const wf_status status = merge_stats(user, comm, x, count, stats, total, all);
+    wf_pool_give(x->ctx, all, bytes);
+    return status;
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
+static wf_strided run_of(void *data, wf_dtype dtype, int64_t n)
+{
+    return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {n}, .stride = {1}};
+}
+
+static wf_status sum_wide(wf_comm *comm, wf_ctx *ctx, const wf_array *sums, void *wide)
+{
+    const int64_t n = wf_array_count(sums);
+    const wf_strided own = run_of(sums->data, sums->dtype, n), all = run_of(wide, WF_F64, n);
+    WF_TRY(ctx->k->copy(ctx, &own, &all, false));
+    WF_TRY(wf_allreduce_raw(comm, wide, wide, n, WF_F64, WF_SUM));
+    return ctx->k->copy(ctx, &all, &own, false);
+}
+
+static wf_status sums(void *user, const wf_tensor *x, const wf_array *sums)
+{
+    wf_comm *comm = comm_for(user, x);
+    const int64_t n = wf_array_count(sums);
+    void *wide;
     WF_NEED(comm);
     if (wf_comm_size(comm) == 1)
         return WF_OK;
-    WF_TRY(work_take(&w, wf_array_count(sums)));
-    const wf_status status = merge_sums(&w, x->ctx, sums);
-    work_give(&w);
+    if (sums->dtype == WF_F64)
+        return wf_allreduce_raw(comm, sums->data, sums->data, n, WF_F64, WF_SUM);
+    WF_TRY(wf_pool_take(x->ctx, (size_t)n * sizeof(double), &wide));
+    const wf_status status = sum_wide(comm, x->ctx, sums, wide);
+    wf_pool_give(x->ctx, wide, (size_t)n * sizeof(double));
     return status;
 }
 
-/* Over a communicator. */
+/* --- making ------------------------------------------------------------------------------------------------------- */
 
-static wf_status comm_stats(void *user, const wf_tensor *x, double *count, const wf_array *stats)
+static wf_status failed(void *user, wf_status status)
 {
-    return stats_over(user, x, count, stats);
+    const over *o = user;
+    return wf_comm_post_failure(o->comm ? o->comm : wf_mesh_world(o->mesh), status);
 }
 
-static wf_status comm_sums(void *user, const wf_tensor *x, const wf_array *sums)
+static wf_status make(wf_ctx *ctx, over from, wf_norm_merge *merge)
 {
-    return sums_over(user, x, sums);
+    over *o = wf_malloc(ctx, sizeof *o);
+    WF_NEED(o);
+    *o = from;
+    *merge = (wf_norm_merge){.stats = stats, .sums = sums, .failed = failed, .free = free, .user = o};
+    return WF_OK;
 }
 
-static wf_status comm_failed(void *user, wf_status status)
+wf_status wf_norm_merge_over(wf_comm *comm, wf_norm_merge *merge)
 {
-    return wf_comm_post_failure(user, status);
-}
-
-wf_norm_merge wf_norm_merge_over(wf_comm *comm)
-{
-    return (wf_norm_merge){.stats = comm_stats, .sums = comm_sums, .failed = comm_failed, .user = comm};
-}
-
-wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts)
-{
-    return comm ? wf_batchnorm_merged(wf_comm_ctx(comm), opts, wf_norm_merge_over(comm)) : NULL;
-}
-
-/* Over a mesh. */
-
-typedef struct over_mesh {
-    const wf_mesh *mesh;
-    bool samples;
-} over_mesh;
-
-/* The ranks that hold other parts; none of the copies. NULL on failure. */
-static wf_comm *comm_for(const over_mesh *m, const wf_tensor *x)
-{
-    const wf_layout *layout = &x->layout;
-    unsigned axes = m->samples ? 1u << WF_AXIS_DATA : 0;
-    for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
-        if (layout->known && layout->placement[a] == WF_SHARDED)
-            axes |= 1u << a;
-    return wf_mesh_comm_of(m->mesh, axes);
-}
-
-static wf_status mesh_stats(void *user, const wf_tensor *x, double *count, const wf_array *stats)
-{
-    return stats_over(comm_for(user, x), x, count, stats);
-}
-
-static wf_status mesh_sums(void *user, const wf_tensor *x, const wf_array *sums)
-{
-    return sums_over(comm_for(user, x), x, sums);
-}
-
-static wf_status mesh_failed(void *user, wf_status status)
-{
-    return wf_comm_post_failure(wf_mesh_world(((const over_mesh *)user)->mesh), status);
+    return make(wf_comm_ctx(comm), (over){.comm = comm}, merge);
 }
 
 wf_status wf_norm_merge_mesh(const wf_mesh *mesh, bool samples, wf_norm_merge *merge)
 {
-    over_mesh *user = wf_malloc(wf_comm_ctx(wf_mesh_world(mesh)), sizeof *user);
-    WF_NEED(user);
-    *user = (over_mesh){mesh, samples};
-    *merge = (wf_norm_merge){.stats = mesh_stats, .sums = mesh_sums, .failed = mesh_failed, .free = free, .user = user};
-    return WF_OK;
+    return make(wf_comm_ctx(wf_mesh_world(mesh)), (over){.mesh = mesh, .samples = samples}, merge);
+}
+
+wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts)
+{
+    wf_norm_merge merge;
+    if (!comm)
+        return NULL;
+    WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
+    return wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
 }

@@ -351,6 +351,7 @@ static void get_ready(wf_buckets *all, wf_grads *grads)
     all->started = 0;
     for (int64_t b = 0; b < all->n; b++) {
         all->bucket[b].task.run = run_bucket;
+        all->bucket[b].task.leaves = all->opts.wire == WF_F32 && !all->opts.reduce;
         all->bucket[b].missing = 0;
     }
 }

@@ -183,6 +183,7 @@ wf_status wf_shards_gather_values(wf_buckets *all)
     for (int64_t b = 0; b < all->n; b++) {
         wf_bucket *bucket = &all->bucket[b];
         bucket->task.run = gather_bucket;
+        bucket->task.leaves = true;
         if (bucket->last > bucket->first)
             wf_queue_add(bucket->comm, &bucket->task);
     }

@@ -19,7 +19,7 @@ static wf_status look_for_overflow(wf_buckets *all, void *data, int64_t count)
     const wf_array out = {.data = device, .dtype = WF_F64, .shape = wf_shape_scalar()};
     WF_TRY(ctx->k->sum_squares(ctx, &sums, &out, false));
     WF_TRY(wf_ctx_bar(ctx, "look for overflow on the wire, as f16 needs", "let gradients travel as WF_BF16"));
-    WF_TRY(ctx->k->to_host(ctx, &squares, device, sizeof squares));
+    WF_TRY(wf_ctx_look(ctx, &squares, device, sizeof squares));
     if (!isfinite(squares))
         all->tail[WF_TAIL_OVERFLOW] = 1;
     return WF_OK;

@@ -88,6 +88,13 @@ static void forward_body(run *r)
     run_result(r, t->in_place ? &x : &y, 2);
 }
 
+/* A count that the device alone knows. */
+static wf_count count_in_memory(run *r, double count)
+{
+    const wf_array a = run_array(r, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR, &count);
+    return (wf_count){.value = NAN, .device = a.data};
+}
+
 static void backward_body(run *r)
 {
     const norm_case *const t = r->args;
@@ -106,7 +113,10 @@ static void backward_body(run *r)
     const wf_array *const yp = t->epilogue ? &y : NULL;
     run_call(r, r->k->norm_backward_stats(r->ctx, &x, &mean, &invstd, ep, yp, &dy, &sg, &sgx));
     run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, ep, yp, &dy, &given_sg,
-                                    &given_sgx, t->batch ? 23 : 0, &dx));
+                                    &given_sgx, (wf_count){.value = t->batch ? 23 : 0}, &dx));
+    run_result(r, &dx, 2);
+    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, ep, yp, &dy, &given_sg,
+                                    &given_sgx, count_in_memory(r, t->batch ? 23 : 0), &dx));
     run_result(r, &sg, statistic_weight(r));
     run_result(r, &sgx, statistic_weight(r));
     run_result(r, &dx, 2);
@@ -140,17 +150,19 @@ static void norm(void)
 typedef struct finish_case {
     int64_t c;
     double count;
-    bool running;
+    bool running, in_memory;
 } finish_case;
 
 static void finish_body(run *r)
 {
     const finish_case *const t = r->args;
-    snprintf(r->note, sizeof r->note, "c %lld count %g running %d", (long long)t->c, t->count, t->running);
+    snprintf(r->note, sizeof r->note, "c %lld count %g running %d in memory %d", (long long)t->c, t->count, t->running,
+             t->in_memory);
     const wf_array mean = statistic(r, t->c, -1, 1), m2 = statistic(r, t->c, 0, 9);
     const wf_array invstd = statistic_out(r, t->c, false);
     const wf_array rm = statistic_out(r, t->c, true), rv = statistic_out(r, t->c, true);
-    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, t->count, 1e-5, 0.9, &invstd, t->running ? &rm : NULL,
+    const wf_count count = t->in_memory ? count_in_memory(r, t->count) : (wf_count){.value = t->count};
+    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, count, 1e-5, 0.9, &invstd, t->running ? &rm : NULL,
                                   t->running ? &rv : NULL));
     run_result(r, &invstd, 1);
     run_result(r, &rm, 1);
@@ -163,11 +175,81 @@ static void norm_finish(void)
     static const double counts[] = {0, 1, 2, 1000};
     for (int c = 0; c < 5; c++)
         for (int k = 0; k < 4; k++)
-            for (int running = 0; running < 2; running++) {
-                const finish_case t = {channels[c], counts[k], running};
+            for (int v = 0; v < 4; v++) {
+                const finish_case t = {channels[c], counts[k], v & 1, v & 2};
                 contract_check("norm_finish", finish_body, &t, contract_seed());
             }
 }
+
+typedef struct merge_case {
+    int64_t c, parts;
+    int heads, empty; /* every so many parts has no elements; 0: none */
+} merge_case;
+
+static void merge_body(run *r)
+{
+    const merge_case *const t = r->args;
+    const int64_t n = t->heads + 2 * t->c;
+    double *const v = malloc((size_t)(t->parts * n) * sizeof *v);
+    snprintf(r->note, sizeof r->note, "c %lld parts %lld heads %d empty %d", (long long)t->c, (long long)t->parts,
+             t->heads, t->empty);
+    for (int64_t i = 0; i < t->parts * n; i++)
+        v[i] = test_uniform(&r->rng, 0, 2);
+    for (int64_t p = 0; p < t->parts; p++)
+        v[p * n] = t->empty && p % t->empty == 0 ? 0 : (double)test_int(&r->rng, 1, 50);
+    const wf_array parts = run_array(r, WF_F64, WF_SHAPE(t->parts, n), WF_ROW_MAJOR, v);
+    const wf_array mean = statistic_out(r, t->c, false), m2 = statistic_out(r, t->c, false);
+    const wf_array count = run_out_of(r, WF_F64, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    free(v);
+    run_call(r, r->k->norm_merge(r->ctx, &parts, &mean, &m2, &count));
+    run_result(r, &mean, 1);
+    run_result(r, &m2, 1);
+    run_result(r, &count, 0);
+}
+
+static void part_body(run *r)
+{
+    const merge_case *const t = r->args;
+    wf_norm_head head = {.n = t->heads};
+    snprintf(r->note, sizeof r->note, "c %lld heads %d", (long long)t->c, t->heads);
+    for (int i = 0; i < t->heads; i++)
+        head.value[i] = (double)test_int(&r->rng, 0, 1 << 20);
+    const wf_array mean = statistic(r, t->c, -1, 1), m2 = statistic(r, t->c, 0, 9);
+    const wf_array part = run_out_of(r, WF_F64, WF_F64, WF_SHAPE(t->heads + 2 * t->c), WF_ROW_MAJOR, false);
+    run_call(r, r->k->norm_part(r->ctx, &head, &mean, &m2, &part));
+    run_result(r, &part, 0);
+}
+
+static void norm_merge(void)
+{
+    static const int64_t channels[] = {0, 1, 5, 64, 300}, parts[] = {1, 2, 3, 8};
+    static const int heads[] = {1, 6, WF_NORM_HEADS};
+    for (int c = 0; c < 5; c++)
+        for (int h = 0; h < 3; h++) {
+            contract_check("norm_part", part_body, &(merge_case){channels[c], 1, heads[h], 0}, contract_seed());
+            for (int p = 0; p < 4; p++)
+                for (int empty = 0; empty < 3; empty++) {
+                    const merge_case t = {channels[c], parts[p], heads[h], empty};
+                    contract_check("norm_merge", merge_body, &t, contract_seed());
+                }
+        }
+}
+
+/* Of two parts of one array, joined, as of the whole: known beforehand. */
+static void joined(run *r)
+{
+    const wf_array parts = run_array(r, WF_F64, WF_SHAPE(3, 6), WF_ROW_MAJOR,
+                                     LIST(2, 99, 1, 10, 2, 0,   /* 0 and 2, 10 and 10 */
+                                          0, 99, 7, 7, 7, 7,    /* nothing */
+                                          4, 99, 4, 10, 4, 8)); /* 3, 3, 5, 5, and 8, 10, 10, 12 */
+    const wf_array mean = statistic_out(r, 2, false), m2 = statistic_out(r, 2, false);
+    const wf_array count = run_out_of(r, WF_F64, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    run_call(r, r->k->norm_merge(r->ctx, &parts, &mean, &m2, &count));
+    expect(r, "mean", &mean, LIST(3, 10));
+    expect(r, "m2", &m2, LIST(18, 8));
+    expect(r, "count", &count, LIST(6));
+}
+BOTH(joined)
 
 typedef struct row_case {
     wf_shape shape;
@@ -320,6 +402,8 @@ int main(int argc, char **argv)
     return contract_main(argc, argv,
                          (test_case[]){{"norm", norm},
                                        {"norm_finish", norm_finish},
+                                       {"norm_merge", norm_merge},
+                                       {"joined", joined_both},
                                        {"softmax", softmax},
                                        {"loss", loss},
                                        {"nll", nll},

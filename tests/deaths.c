@@ -1,9 +1,10 @@
-/* One rank dies or stops at a chosen place, as tests/deaths.sh asks: deaths PLACE FAULT.
+/* One rank dies or stops at a chosen place, as tests/deaths.sh asks: deaths PLACE FAULT [COMMUNICATOR].
  *
  * PLACE: start (before the communicator), forward (computing, the others reduce), reduction, sample (rank 0 writes a
- * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed).
- * Beside that: differ (it calls something else, and nobody dies), loop (nothing happens, without end). FAULT: kill,
- * segv, exit (1), leave (exit 0), stop; none for the other ranks. */
+ * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed),
+ * device (it has begun a sum, of which the others read the result). Beside that: differ (it calls something else, and
+ * nobody dies), loop (nothing happens, without end). FAULT: kill, segv, exit (1), leave (exit 0), stop; none for the
+ * other ranks. */
 #include "comm/comm.h"
 
 #include <signal.h>
@@ -118,6 +119,23 @@ static void sample(bool culprit)
     WF_MUST(wf_barrier(comm));
 }
 
+static void device(bool culprit)
+{
+    float *values = malloc(COUNT * sizeof *values);
+    for (int i = 0; i < 3 && values; i++) {
+        steps(1);
+        WF_MUST(wf_tensor_export(x, values, wf_tensor_bytes(x)));
+    }
+    steps(1);
+    if (culprit) {
+        sleep_ms(MOMENT);
+        happen(0);
+    }
+    if (values)
+        WF_MUST(wf_tensor_export(x, values, wf_tensor_bytes(x)));
+    free(values);
+}
+
 static void differ(bool culprit)
 {
     steps(3);
@@ -145,7 +163,7 @@ int main(int argc, char **argv)
     signal(SIGSEGV, SIG_DFL);
     if (culprit && !strcmp(place, "start"))
         happen(0);
-    comm = wf_comm_open(&argc, &argv, "flat");
+    comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat");
     WF_MUST(wf_check(comm));
     x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, WF_SHAPE(COUNT));
     if (!strcmp(place, "forward"))
@@ -156,6 +174,8 @@ int main(int argc, char **argv)
         message(culprit);
     if (!strcmp(place, "sample"))
         sample(culprit);
+    if (!strcmp(place, "device"))
+        device(culprit);
     if (!strcmp(place, "differ"))
         differ(culprit);
     if (!strcmp(place, "shutdown"))

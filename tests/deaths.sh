@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ranks that die: tests/deaths.sh MPIEXEC PROGRAM WF-DOCTOR [PLACE...]
+# Ranks that die: [COMMUNICATOR=flat] tests/deaths.sh MPIEXEC PROGRAM WF-DOCTOR [PLACE...]
 # SIGKILL, SIGSEGV, exit(1), exit(0) and SIGSTOP of the first, a middle and the last of three ranks, at every PLACE of
 # tests/deaths.c. The others must end with a message and a code that is not 0, within the time-out and five seconds from the
 # fault on, and no process may remain: those of a job are known by a mark in their environment.
@@ -34,9 +34,10 @@ fail() {
 
 # The ranks before the culprit, the culprit, and those after it.
 run() {
-    set -- -np 1 "$program" "$place" "$fault"
-    [ "$rank" = 0 ] || set -- -np "$rank" "$program" "$place" none : "$@"
-    [ "$rank" = 2 ] || set -- "$@" : -np $((2 - rank)) "$program" "$place" none
+    name=${COMMUNICATOR:-flat}
+    set -- -np 1 "$program" "$place" "$fault" "$name"
+    [ "$rank" = 0 ] || set -- -np "$rank" "$program" "$place" none "$name" : "$@"
+    [ "$rank" = 2 ] || set -- "$@" : -np $((2 - rank)) "$program" "$place" none "$name"
     WEFT_MARK=$mark timeout -k 1 60 "$mpiexec" "$@" </dev/null >"$log" 2>&1
 }
 
@@ -58,7 +59,7 @@ job() {
     done
     [ -z "$(left)" ] || fail "processes remain: $(left)"
     case $fault in
-    stop) grep -Eq "waited [0-9]+ ms for rank [0-2] |weft: rank [0-9]: .*the process ends|not all ranks do" "$log" ;;
+    stop) grep -Eq "waited [0-9]+ ms for (rank [0-2]|its GPU) |weft: rank [0-9]: .*the process ends|not all ranks do" "$log" ;;
     *) grep -Eq "signal|has been aborted|Exit code|weft: rank" "$log" ;;
     esac || fail "no message"
     [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank is behind" >>"$log" ||

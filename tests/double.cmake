@@ -46,11 +46,12 @@ endforeach()
 foreach(name equiv_channel equiv_spatial)
   weft_guard(${name} RANKS 1 2 4 ARGS f32)
 endforeach()
-foreach(name comm_reducers communication channel_training optim_multi_node evaluator spatial_unet spatial_chain
+foreach(name comm_reducers communication channel_training optim_multi_node optim_shard evaluator spatial_unet spatial_chain
     datasets_scatter datasets_shared)
   weft_guard(${name} RANKS 2)
 endforeach()
 weft_test_double(nccl_order)
+weft_test_double(nccl_tensors)
 foreach(ranks 1 2 4)
   foreach(name equiv_data equiv_spatial equiv_sync_norm equiv_channel)
     add_test(NAME nccl_order_${name}_${ranks}
@@ -76,6 +77,18 @@ weft_guard(contract_comm RANKS 2)
 weft_guard(reducers RANKS 2)
 weft_guard(contract_kernels RANKS 1)
 weft_guard(models RANKS 2 ARGS sgd_f64)
+
+# A rank that dies once its GPU was given work, of which others want the result.
+if(NOT WEFT_SANITIZE)
+  add_executable(guard_deaths deaths.c)
+  target_link_libraries(guard_deaths PRIVATE weft_double)
+  foreach(place device message)
+    add_test(NAME nccl_deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deaths.sh ${MPIEXEC_EXECUTABLE}
+      $<TARGET_FILE:guard_deaths> $<TARGET_FILE:wf-doctor> ${place})
+    weft_test_properties(nccl_deaths_${place} 2 200)
+    set_property(TEST nccl_deaths_${place} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda COMMUNICATOR=pure_nccl)
+  endforeach()
+endif()
 
 # Their kind is in the short suite already.
 set(long guard_models_2 guard_contract_kernels_1 guard_contract_elementwise_1 guard_contract_norm_1)

@@ -174,7 +174,7 @@ static void normalisation(run *r)
     run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
     expect(r, "mean", &mean, LIST(3, 11));
     expect(r, "m2", &m2, LIST(14, 12));
-    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, 4, 0.5, 0.9, &invstd, &rm, &rv));
+    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, (wf_count){.value = 4}, 0.5, 0.9, &invstd, &rm, &rv));
     expect(r, "invstd", &invstd, LIST(0.5, 1 / sqrt(3.5)));
     expect(r, "running mean", &rm, LIST(1.2, 1.1));
     expect(r, "running variance", &rv, LIST(0.9 + 0.1 * 14 / 3, 1.3));
@@ -191,9 +191,10 @@ static void normalisation_back(run *r)
     const wf_array mean = run_out(r, c, ROW, false), m2 = run_out(r, c, ROW, false), invstd = run_out(r, c, ROW, false);
     const wf_array sg = run_out(r, c, ROW, false), sgx = run_out(r, c, ROW, false), sums = run_out(r, c, ROW, false);
     run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
-    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, 12, 0, 0.9, &invstd, NULL, NULL));
+    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, (wf_count){.value = 12}, 0, 0.9, &invstd, NULL, NULL));
     run_call(r, r->k->norm_backward_stats(r->ctx, &x, &mean, &invstd, NULL, NULL, &dy, &sg, &sgx));
-    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, NULL, NULL, NULL, &dy, &sg, &sgx, 12, &dx));
+    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, NULL, NULL, NULL, &dy, &sg, &sgx,
+                                    (wf_count){.value = 12}, &dx));
     run_call(r, r->k->bias_backward(r->ctx, &dx, &sums, false));
     const double *const got = values(r, &sums);
     for (int i = 0; i < 4; i++)

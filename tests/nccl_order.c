@@ -135,6 +135,47 @@ static void ring(void)
     free(behind);
 }
 
+static uint64_t received(void)
+{
+    const nccl_journal journal = nccl_double_journal();
+    uint64_t all = 0;
+    for (int r = 0; r < size; r++)
+        all += journal.received[r];
+    return all;
+}
+
+/* What is computed between the begin and the end of an exchange does not wait for it; what follows the end does. */
+static void computes_meanwhile(void)
+{
+    enum { WIDTH = 5 };
+    open_as("pure_nccl");
+    wf_box have[NCCL_DOUBLE_RANKS], need[NCCL_DOUBLE_RANKS];
+    for (int r = 0; r < size; r++) {
+        have[r] = (wf_box){.rank = 2, .lo = {r, 0}, .hi = {r + 1, WIDTH}};
+        need[r] = (wf_box){.rank = 2, .lo = {(r + 1) % size, 0}, .hi = {(r + 1) % size + 1, WIDTH}};
+    }
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(1, WIDTH)), *y = wf_tensor_new(ctx, WF_F32, WF_SHAPE(1, WIDTH));
+    wf_tensor *other = wf_tensor_new(ctx, WF_F32, WF_SHAPE(9));
+    wf_exchange *exchange = wf_exchange_new(comm, WF_F32, WF_ROW_MAJOR, have, need);
+    float row[WIDTH];
+    WF_EXPECT_OK(wf_tensor_fill(x, rank + 1));
+    WF_EXPECT_OK(wf_tensor_fill(y, 0));
+    const uint64_t before = received();
+    WF_EXPECT_OK(wf_exchange_begin(exchange, x, y));
+    WF_EXPECT_OK(wf_tensor_fill(other, 1));
+    WF_EXPECT(received() == before, "a fill waits for the exchange");
+    WF_EXPECT_OK(wf_exchange_end(exchange));
+    WF_EXPECT_OK(wf_tensor_assign(x, y));
+    WF_EXPECT_OK(wf_tensor_export(x, row, sizeof row));
+    WF_EXPECT(size == 1 || (row[0] == (float)((rank + 1) % size + 1) && row[WIDTH - 1] == row[0]), "%g came",
+              (double)row[0]);
+    wf_exchange_free(exchange);
+    wf_tensor_free(other);
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 /* What is split communicates on its own, in the order of the calls. */
 static void splits(void)
 {
@@ -225,6 +266,7 @@ int main(int argc, char **argv)
                      (test_case[]){{"gradients", gradients},
                                    {"wire_types", wire_types},
                                    {"ring", ring},
+                                   {"computes_meanwhile", computes_meanwhile},
                                    {"splits", splits},
                                    {"misordered", misordered},
                                    {"alone", alone},

@@ -25,7 +25,7 @@ static int rank, size;
 
 static void open_comm(const char *name, const char *device)
 {
-    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = device, .threads = 1});
+    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = test_device(device), .threads = 1});
     WF_EXPECT(comm, "no communicator %s: %s", name, wf_error_message());
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);

@@ -20,7 +20,7 @@ static int rank, size;
 
 static void open_comm(const char *name, wf_dtype dtype)
 {
-    const char *device = dtype == WF_F64 ? "ref" : "cpu";
+    const char *device = test_device(dtype == WF_F64 ? "ref" : "cpu");
     comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = device, .dtype = dtype, .threads = 1});
     WF_EXPECT(comm, "no communicator %s: %s", name, wf_error_message());
     ctx = wf_comm_ctx(comm);

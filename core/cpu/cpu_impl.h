@@ -116,7 +116,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_ar
                                      const wf_array *sum_g, const wf_array *sum_gx);
 wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                                const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
                                const wf_array *dx);
 wf_status wf_cpu_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
 wf_status wf_cpu_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,

@@ -171,12 +171,13 @@ static void backward_constants(const wide_rows *r, const wf_array *mean, const w
 
 wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                                const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count counted,
                                const wf_array *dx)
 {
+    const double count = counted.device ? *counted.device : counted.value;
     const wide_rows r = wide_rows_of(dy);
     if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return REF->norm_backward(ctx, x, mean, invstd, gamma, epilogue, y, dy, sum_g, sum_gx, count, dx);
+        return REF->norm_backward(ctx, x, mean, invstd, gamma, epilogue, y, dy, sum_g, sum_gx, counted, dx);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
     backward_constants(&r, mean, invstd, gamma, sum_g, sum_gx, count, &k);

@@ -44,11 +44,11 @@ typedef struct wf_cuda {
     cudaStream_t own, stream; /* the context's own stream; the one in use */
     bool capturing;           /* the context's own */
     cuda_workspace workspace[CUDA_STREAMS];
-    void *stage[CUDA_STAGES]; /* page-locked, for copies from and to plain memory */
-    cudaEvent_t staged[CUDA_STAGES];
-    cuda_label *label; /* page-locked, seen by the device under the same address */
-    int32_t *claim;    /* device memory: 0 while the record is free */
-    wf_cuda_dnn *dnn;  /* NULL until the first convolution or product */
+    void *stage[CUDA_STAGES];                  /* page-locked, for copies from and to plain memory */
+    cudaEvent_t staged[CUDA_STAGES], finished; /* of a stream that the host waits for */
+    cuda_label *label;                         /* page-locked, seen by the device under the same address */
+    int32_t *claim;                            /* device memory: 0 while the record is free */
+    wf_cuda_dnn *dnn;                          /* NULL until the first convolution or product */
 } wf_cuda;
 
 /* The state of this context, made if need be, with its device made the thread's current one. */
@@ -64,6 +64,9 @@ wf_status wf_cuda_put(wf_cuda *own, void *device, const void *host, size_t bytes
 /* At least `bytes` of device memory, 256-byte aligned, that this slot may use until it returns: work of later slots
  * on the same stream comes after it. Grows in the first steps alone. */
 wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data);
+
+/* Until the event is done, or never will be: it may be behind kernels that wait for other ranks. */
+wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event);
 
 /* "cudaMalloc(&p, 64) on device 0 (NVIDIA H200): out of memory". */
 wf_status wf_cuda_error(cudaError_t error, const char *call, const char *file, int line);
@@ -152,9 +155,13 @@ wf_status wf_cuda_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_a
                                       const wf_array *sum_g, const wf_array *sum_gx);
 wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                                 const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
                                 const wf_array *dx);
-wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps,
+wf_status wf_cuda_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
+                            const wf_array *part);
+wf_status wf_cuda_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
+                             const wf_array *count);
+wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
                               double decay, const wf_array *invstd, const wf_array *running_mean,
                               const wf_array *running_var);
 

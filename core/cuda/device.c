@@ -22,6 +22,21 @@ int wf_cuda_device_count(void)
     return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? count : 1;
 }
 
+wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
+{
+    int64_t since = 0;
+    if (!own->ctx->waiting) {
+        TRY_CUDA(cudaEventSynchronize(event));
+        return WF_OK;
+    }
+    for (cudaError_t state; (state = cudaEventQuery(event)) != cudaSuccess;) {
+        if (state != cudaErrorNotReady)
+            TRY_CUDA(state);
+        WF_TRY(own->ctx->waiting(own->ctx->comm, &since));
+    }
+    return WF_OK;
+}
+
 static wf_status make_label(wf_cuda *own)
 {
     void *label, *claim;
@@ -52,6 +67,7 @@ static wf_status make(wf_cuda *own)
     snprintf(own->name, sizeof own->name, "%.90s", device.name);
     TRY_CUDA(cudaStreamCreateWithFlags(&own->own, cudaStreamNonBlocking));
     own->stream = own->own;
+    TRY_CUDA(cudaEventCreateWithFlags(&own->finished, cudaEventDisableTiming));
     WF_TRY(make_stages(own));
     return make_label(own);
 }
@@ -119,6 +135,8 @@ void wf_cuda_shutdown(wf_ctx *ctx)
             cudaEventDestroy(own->staged[i]);
         cudaFreeHost(own->stage[i]);
     }
+    if (own->finished)
+        cudaEventDestroy(own->finished);
     cudaFreeHost(own->label);
     cudaFree(own->claim);
     if (own->own)
@@ -173,8 +191,8 @@ wf_status wf_cuda_stream_finish(wf_ctx *ctx, wf_stream *stream)
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
     WF_TRY(wf_cuda_not_capturing(own, "a stream is waited for"));
-    TRY_CUDA(cudaStreamSynchronize(stream_of(own, stream)));
-    return WF_OK;
+    TRY_CUDA(cudaEventRecord(own->finished, stream_of(own, stream)));
+    return wf_cuda_wait(own, own->finished);
 }
 
 wf_status wf_cuda_event_new(wf_ctx *ctx, wf_event **event)

@@ -77,7 +77,7 @@ wf_status wf_cuda_to_device(wf_ctx *ctx, void *device, const void *host, size_t 
         return wf_cuda_put(own, device, host, bytes);
     for (size_t at = 0, i = 0; at < bytes; at += CUDA_STAGE_BYTES, i = (i + 1) % CUDA_STAGES) {
         const size_t n = bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES;
-        TRY_CUDA(cudaEventSynchronize(own->staged[i]));
+        WF_TRY(wf_cuda_wait(own, own->staged[i]));
         memcpy(own->stage[i], (const char *)host + at, n);
         TRY_CUDA(cudaMemcpyAsync((char *)device + at, own->stage[i], n, cudaMemcpyHostToDevice, own->stream));
         TRY_CUDA(cudaEventRecord(own->staged[i], own->stream));
@@ -90,7 +90,7 @@ static wf_status fetch(wf_cuda *own, const void *device, size_t bytes, size_t at
     const size_t i = at / CUDA_STAGE_BYTES % CUDA_STAGES;
     if (at >= bytes)
         return WF_OK;
-    TRY_CUDA(cudaEventSynchronize(own->staged[i]));
+    WF_TRY(wf_cuda_wait(own, own->staged[i]));
     TRY_CUDA(cudaMemcpyAsync(own->stage[i], (const char *)device + at,
                              bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES, cudaMemcpyDeviceToHost,
                              own->stream));
@@ -107,10 +107,11 @@ wf_status wf_cuda_to_host(wf_ctx *ctx, void *host, const void *device, size_t by
     for (size_t at = 0; at < bytes; at += CUDA_STAGE_BYTES) {
         const size_t i = at / CUDA_STAGE_BYTES % CUDA_STAGES;
         WF_TRY(fetch(own, device, bytes, at + CUDA_STAGE_BYTES));
-        TRY_CUDA(cudaEventSynchronize(own->staged[i]));
+        WF_TRY(wf_cuda_wait(own, own->staged[i]));
         memcpy((char *)host + at, own->stage[i], bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES);
     }
-    TRY_CUDA(cudaStreamSynchronize(own->stream));
+    TRY_CUDA(cudaEventRecord(own->finished, own->stream));
+    WF_TRY(wf_cuda_wait(own, own->finished));
     return check_labels(own);
 }
 

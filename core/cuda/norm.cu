@@ -213,16 +213,34 @@ wf_status wf_cuda_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_a
     });
 }
 
+/* A number of elements that the host or the device knows. */
+struct any_count {
+    double value;
+    const double *device;
+
+    __device__ double read() const
+    {
+        return device ? *device : value;
+    }
+};
+
+inline any_count any_of(wf_count count)
+{
+    return any_count{count.value, count.device};
+}
+
 /* dx = scale (g - back - xhat slope), where the last two are absent for statistics that are not the batch's. */
 template <class T, int V> struct norm_backward_run {
     const T *x;
     T *dx;
     upstream<T, V> up;
     any_float mean, invstd, gamma, sum_g, sum_gx;
+    any_count count;
     double share; /* 1 / count; 0: not the batch's statistics */
     wide<T> middle[V], scale[V], back[V], slope[V];
     __device__ void start(int64_t c)
     {
+        share = count.read() > 0 ? 1 / count.read() : 0;
 #pragma unroll
         for (int k = 0; k < V; k++) {
             const double deviation = invstd.at(c + k, 0);
@@ -253,13 +271,13 @@ template <class T, int V> struct norm_backward_run {
 
 wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                                 const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, double count,
+                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
                                 const wf_array *dx)
 {
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         columns a = columns_of(dy);
-        const bool batch = count > 0;
+        const bool batch = count.device || count.value > 0;
         a.vector = aligned(dx->data) && aligned(dy->data) && (!y || aligned(y->data)) && (!batch || aligned(x->data));
         return column_map<T>(ctx, a, [&](auto w) {
             constexpr int V = decltype(w)::value;
@@ -268,7 +286,7 @@ wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *
             f.up = upstream_of<T, V>(epilogue, y, dy);
             f.invstd = any_of(invstd);
             f.gamma = any_of(gamma);
-            f.share = batch ? 1 / count : 0;
+            f.count = any_of(count);
             f.x = batch ? in_of<T>(x) : nullptr;
             f.mean = any_of(batch ? mean : nullptr);
             f.sum_g = any_of(batch ? sum_g : nullptr);
@@ -278,9 +296,84 @@ wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *
     });
 }
 
+struct norm_part_arrays {
+    int64_t channels;
+    wf_norm_head head;
+    any_float mean, m2;
+    double *part;
+};
+
+static __global__ void norm_part_kernel(norm_part_arrays a)
+{
+    for (int64_t i = thread_of_grid(); i < a.head.n + 2 * a.channels; i += threads_of_grid()) {
+        const int64_t c = i - a.head.n;
+        a.part[i] = c < 0 ? a.head.value[i] : c < a.channels ? a.mean.at(c, 0) : a.m2.at(c - a.channels, 0);
+    }
+}
+
+wf_status wf_cuda_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
+                            const wf_array *part)
+{
+    wf_cuda *own;
+    const norm_part_arrays a = {wf_array_count(mean), *head, any_of(mean), any_of(m2), out_of<double>(part)};
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return launch(own, norm_part_kernel, blocks_for(own, wf_array_count(part)), THREADS, a);
+}
+
+struct norm_merge_arrays {
+    int64_t parts, channels, length;
+    const double *part;
+    any_output mean, m2;
+    double *count;
+};
+
+/* Products and sums are rounded one by one, as on the host: the numbers are those of `ref`. */
+static __global__ void norm_merge_kernel(norm_merge_arrays a)
+{
+    const int64_t head = a.length - 2 * a.channels;
+    for (int64_t c = thread_of_grid(); c == 0 || c < a.channels; c += threads_of_grid()) {
+        double total = 0, mean = 0, m2 = 0;
+        for (int64_t p = 0; p < a.parts; p++) {
+            const double *const part = a.part + p * a.length, more = part[0];
+            if (!(more > 0))
+                continue;
+            const double share = more / __dadd_rn(total, more), weight = __dmul_rn(total, share);
+            total = __dadd_rn(total, more);
+            if (c >= a.channels)
+                continue;
+            const double d = __dsub_rn(part[head + c], mean);
+            mean = __dadd_rn(mean, __dmul_rn(d, share));
+            m2 = __dadd_rn(m2, __dadd_rn(part[head + a.channels + c], __dmul_rn(__dmul_rn(d, d), weight)));
+        }
+        if (c < a.channels) {
+            a.mean.put(c, mean);
+            a.m2.put(c, m2);
+        }
+        if (c == 0)
+            *a.count = total;
+    }
+}
+
+wf_status wf_cuda_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
+                             const wf_array *count)
+{
+    wf_cuda *own;
+    norm_merge_arrays a = {};
+    a.parts = parts->shape.dim[0];
+    a.channels = wf_array_count(mean);
+    a.length = parts->shape.dim[1];
+    a.part = in_of<double>(parts);
+    a.mean = output_of(mean);
+    a.m2 = output_of(m2);
+    a.count = out_of<double>(count);
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return launch(own, norm_merge_kernel, blocks_for(own, a.channels), THREADS, a);
+}
+
 struct norm_finish_arrays {
     int64_t channels;
-    double count, eps, decay;
+    any_count count;
+    double eps, decay;
     any_float mean, m2, old_mean, old_var;
     any_output invstd, new_mean, new_var;
 };
@@ -288,7 +381,8 @@ struct norm_finish_arrays {
 static __global__ void norm_finish_kernel(norm_finish_arrays a)
 {
     for (int64_t c = thread_of_grid(); c < a.channels; c += threads_of_grid()) {
-        const double m2 = a.m2.at(c, 0), n = a.count, old_mean = a.old_mean.at(c, 0), old_var = a.old_var.at(c, 0);
+        const double m2 = a.m2.at(c, 0), n = a.count.read(), old_mean = a.old_mean.at(c, 0),
+                     old_var = a.old_var.at(c, 0);
         a.invstd.put(c, n > 0 ? 1 / sqrt(m2 / n + a.eps) : 0);
         if (!(n > 0))
             continue;
@@ -297,14 +391,14 @@ static __global__ void norm_finish_kernel(norm_finish_arrays a)
     }
 }
 
-wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps,
+wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
                               double decay, const wf_array *invstd, const wf_array *running_mean,
                               const wf_array *running_var)
 {
     wf_cuda *own;
     norm_finish_arrays a = {};
     a.channels = wf_array_count(m2);
-    a.count = count;
+    a.count = any_of(count);
     a.eps = eps;
     a.decay = decay;
     a.mean = any_of(mean);

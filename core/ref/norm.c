@@ -85,8 +85,9 @@ wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array
 
 wf_status ref_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                             const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                            const wf_array *sum_g, const wf_array *sum_gx, double count, const wf_array *dx)
+                            const wf_array *sum_g, const wf_array *sum_gx, wf_count counted, const wf_array *dx)
 {
+    const double count = ref_count(counted);
     int64_t rows, channels;
     ref_rows(dy, &rows, &channels);
     const bool batch = count > 0;
@@ -107,9 +108,55 @@ wf_status ref_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean
     return ref_end(&frame);
 }
 
-wf_status ref_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps, double decay,
-                          const wf_array *invstd, const wf_array *running_mean, const wf_array *running_var)
+wf_status ref_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
+                        const wf_array *part)
 {
+    const int64_t channels = wf_array_count(mean);
+    double *const out = part->data;
+    memcpy(out, head->value, (size_t)head->n * sizeof *out);
+    ref_load(mean->dtype, mean->data, 1, channels, out + head->n);
+    ref_load(m2->dtype, m2->data, 1, channels, out + head->n + channels);
+    return WF_OK;
+}
+
+/* The parts seen so far, of `total` elements, joined with the next one. */
+static void join(const double *more, int64_t head, int64_t channels, double *total, double *mean, double *m2)
+{
+    const double *const its_mean = more + head, *const its_m2 = its_mean + channels;
+    if (!(more[0] > 0))
+        return;
+    const double share = more[0] / (*total + more[0]), weight = *total * share;
+    for (int64_t c = 0; c < channels; c++) {
+        const double d = its_mean[c] - mean[c];
+        mean[c] += d * share;
+        m2[c] += its_m2[c] + d * d * weight;
+    }
+    *total += more[0];
+}
+
+wf_status ref_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
+                         const wf_array *count)
+{
+    const int64_t channels = wf_array_count(mean), length = parts->shape.dim[1], head = length - 2 * channels;
+    const double *const part = parts->data;
+    double total = 0;
+    ref_frame frame = ref_begin(ctx);
+    double *const mv = ref_out(&frame, mean, false), *const squares = ref_out(&frame, m2, false);
+    if (frame.status != WF_OK)
+        return ref_end(&frame);
+    for (int64_t c = 0; c < channels; c++)
+        mv[c] = squares[c] = 0;
+    for (int64_t p = 0; p < parts->shape.dim[0]; p++)
+        join(part + p * length, head, channels, &total, mv, squares);
+    memcpy(count->data, &total, sizeof total);
+    return ref_end(&frame);
+}
+
+wf_status ref_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count counted, double eps,
+                          double decay, const wf_array *invstd, const wf_array *running_mean,
+                          const wf_array *running_var)
+{
+    const double count = ref_count(counted);
     const int64_t channels = wf_array_count(m2);
     ref_frame frame = ref_begin(ctx);
     const double *const mv = ref_in(&frame, mean), *const squares = ref_in(&frame, m2);

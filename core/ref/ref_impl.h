@@ -60,6 +60,11 @@ static inline int64_t ref_window_at(const ref_window *w, int d, int64_t o, int64
     return o * w->stride[d] - w->pad_lo[d] + k * w->dilation[d];
 }
 
+static inline double ref_count(wf_count count)
+{
+    return count.device ? *count.device : count.value;
+}
+
 /* Rows of a channels-last array: samples times pixels. */
 void ref_rows(const wf_array *a, int64_t *rows, int64_t *c);
 
@@ -113,9 +118,14 @@ wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array
                                   const wf_array *sum_g, const wf_array *sum_gx);
 wf_status ref_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                             const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                            const wf_array *sum_g, const wf_array *sum_gx, double count, const wf_array *dx);
-wf_status ref_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, double count, double eps, double decay,
-                          const wf_array *invstd, const wf_array *running_mean, const wf_array *running_var);
+                            const wf_array *sum_g, const wf_array *sum_gx, wf_count count, const wf_array *dx);
+wf_status ref_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
+                        const wf_array *part);
+wf_status ref_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
+                         const wf_array *count);
+wf_status ref_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
+                          double decay, const wf_array *invstd, const wf_array *running_mean,
+                          const wf_array *running_var);
 
 wf_status ref_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
 wf_status ref_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,

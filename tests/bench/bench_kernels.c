@@ -189,7 +189,7 @@ static wf_status norm_backward(void *p)
 {
     const pass_job *j = p;
     return ctx->k->norm_backward(ctx, &j->x, &j->mean, &j->invstd, &j->gamma, &j->relu, &j->y, &j->dy, &j->mean, &j->m2,
-                                 1000, &j->dy);
+                                 (wf_count){.value = 1000}, &j->dy);
 }
 
 static wf_status epilogue_backward(void *p)

@@ -14,11 +14,25 @@
 /* How many devices there are from now on: 8 at the beginning, each with an identity of its own. */
 void guard_devices(int count);
 
+/* How memory is shared with other processes from now on: as it should be at the beginning. */
+typedef enum guard_sharing {
+    GUARD_SHARES = 0,
+    GUARD_SHARES_NOTHING, /* `share` is WF_ERR_UNSUPPORTED */
+    GUARD_MAPS_NOTHING,   /* `map` is */
+    GUARD_MAPS_COPIES     /* `map` gives memory that is not the other's */
+} guard_sharing;
+void guard_share_so(guard_sharing how);
+
+/* How often the host has read the device's memory so far: calls of to_host and to_host_begin. */
+int64_t guard_reads(void);
+
 /* For the double of NCCL. Opens and closes the memory; may be nested. */
 void guard_open(void);
 void guard_close(void);
 /* Ends the process where some of these bytes are not the device's. */
 void guard_need_device(const char *what, const void *data, size_t bytes);
+/* Does one step of what a stream has to do. */
+void guard_stream_go_on(wf_stream *stream);
 /* Puts on a stream a step that is over once it returns true. */
 void guard_stream_step(wf_stream *stream, bool (*step)(void *arg), void *arg);
 /* While a step is captured, instead: every launch puts it there with again(arg); drop(arg) where none follows. */

@@ -97,6 +97,11 @@ void guard_stream_catch_up(void)
         advance(in_use);
 }
 
+void guard_stream_go_on(wf_stream *stream)
+{
+    advance(stream);
+}
+
 void guard_stream_step(wf_stream *stream, bool (*step)(void *arg), void *arg)
 {
     if (!stream)
@@ -239,9 +244,17 @@ wf_status guard_to_device_begin(wf_ctx *ctx, void *device, const void *host, siz
     return WF_OK;
 }
 
+static int64_t reads;
+
+int64_t guard_reads(void)
+{
+    return reads;
+}
+
 wf_status guard_to_host_begin(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream)
 {
     WF_TRY(guard_not_capturing("the double copies to the host"));
+    reads++;
     guard_need_host("to_host_begin", host, bytes);
     guard_need_device("to_host_begin", device, bytes);
     copy(host, device, bytes, stream);

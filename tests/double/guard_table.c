@@ -51,6 +51,12 @@ static void look_hyper(const char *slot, wf_optim_hyper *hyper)
     look_const_hyper(slot, hyper);
 }
 
+static void look_count(const char *slot, wf_count count)
+{
+    if (count.device)
+        guard_need_device(slot, count.device, sizeof *count.device);
+}
+
 static void look_double(const char *slot, const double *value)
 {
     guard_need_device(slot, value, sizeof *value);
@@ -72,7 +78,8 @@ static void look_nothing(const char *slot, ...)
 #define LOOK(x)                                                                                                        \
     _Generic((x), const wf_strided *: look_strided, const wf_array *: look_array, const wf_random *: look_random,      \
         const wf_epilogue *: look_epilogue, const wf_optim_hyper *: look_const_hyper, wf_optim_hyper *: look_hyper,    \
-        const double *: look_double, const wf_optim_segment *: look_segment, default: look_nothing)(slot_name, x);
+        const double *: look_double, const wf_optim_segment *: look_segment, wf_count: look_count,                  \
+        default: look_nothing)(slot_name, x);
 /* clang-format on */
 #define EACH1(DO, a) DO(a)
 #define EACH2(DO, a, ...)                                                                                              \
@@ -146,6 +153,12 @@ SAVE_OF(epilogue, wf_epilogue)
 SAVE_OF(conv, wf_conv_geom)
 SAVE_OF(pool, wf_pool_geom)
 SAVE_OF(resample, wf_resample_geom)
+SAVE_OF(head, wf_norm_head)
+
+static guard_value save_count(wf_count count)
+{
+    return (guard_value){.p = (void *)count.device, .d = count.value};
+}
 
 /* clang-format off */
 #define SAVE(x)                                                                                                        \
@@ -153,12 +166,14 @@ SAVE_OF(resample, wf_resample_geom)
         const wf_random *: save_random, const wf_epilogue *: save_epilogue, const wf_conv_geom *: save_conv,           \
         const wf_pool_geom *: save_pool, const wf_resample_geom *: save_resample,                                      \
         const wf_optim_segment *: save_segments, const wf_optim_hyper *: save_device, wf_optim_hyper *: save_device,   \
-        const double *: save_device, double: save_double, default: save_whole)(x);
+        const double *: save_device, const wf_norm_head *: save_head, wf_count: save_count,                                \
+        double: save_double, default: save_whole)(x);
 /* clang-format on */
 /* Each argument, once for LOOK and once for SAVE. */
 #define P(n)      value[n].p
 #define I(n)      value[n].i
 #define D(n)      value[n].d
+#define C(n)      ((wf_count){.value = value[n].d, .device = value[n].p})
 #define LIST(...) __VA_ARGS__
 
 /* --- the slots -----------------------------------------------------------------------------------------------------
@@ -223,10 +238,13 @@ SLOT(7, norm_forward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, EP
 SLOT(8, norm_backward_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, EPI *d, ARRAY *e, ARRAY *f, ARRAY *g, ARRAY *h),
      (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
 SLOT(11, norm_backward,
-     (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f, ARRAY *g, ARRAY *h, ARRAY *i, double j, ARRAY *m),
-     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), D(9), P(10)), a, b, c, d, e, f, g, h, i, j, m)
-SLOT(8, norm_finish, (CTX, ARRAY *a, ARRAY *b, double c, double d, double e, ARRAY *f, ARRAY *g, ARRAY *h),
-     (P(0), P(1), D(2), D(3), D(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
+     (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f, ARRAY *g, ARRAY *h, ARRAY *i, wf_count j,
+      ARRAY *m),
+     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), C(9), P(10)), a, b, c, d, e, f, g, h, i, j, m)
+SLOT(4, norm_part, (CTX, const wf_norm_head *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(4, norm_merge, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(8, norm_finish, (CTX, ARRAY *a, ARRAY *b, wf_count c, double d, double e, ARRAY *f, ARRAY *g, ARRAY *h),
+     (P(0), P(1), C(2), D(3), D(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
 SLOT(4, act_forward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d), (I(0), D(1), P(2), P(3)), a, b, c, d)
 SLOT(7, act_backward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d, ARRAY *e, ARRAY *f, bool g),
      (I(0), D(1), P(2), P(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
@@ -318,7 +336,8 @@ static wf_kernels filled(void)
     TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
     TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(pool_forward), TAKE(pool_backward);
     TAKE(resample_forward), TAKE(resample_backward), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
-    TAKE(norm_backward), TAKE(norm_finish), TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(dropout);
+    TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(act_forward), TAKE(act_backward),
+        TAKE(binary), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
     TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(count_correct);
     TAKE(optim_update), TAKE(clip_scale);

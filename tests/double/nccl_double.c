@@ -12,6 +12,7 @@
 
 #define FIRST_TAG 1000 /* nobody else sends on MPI_COMM_WORLD */
 #define MOST      64   /* calls in a group */
+#define PATIENCE  200  /* questions after a launch until it goes on by itself */
 
 struct ncclComm {
     int ranks, rank, tag;
@@ -23,12 +24,12 @@ struct ncclComm {
     char text[200];
 };
 
-typedef enum { SEND, RECV, ALLREDUCE, BROADCAST } kind;
+typedef enum { SEND, RECV, ALLREDUCE, BROADCAST, REDUCE, ALLGATHER, REDUCE_SCATTER } kind;
 
 /* Travels ahead of the bytes. */
 typedef struct header {
     uint64_t collective; /* which of the communicator; 0 between two */
-    uint64_t bytes;
+    uint64_t bytes;      /* of a block, where there are some */
     int32_t kind, type, op, root;
 } header;
 
@@ -48,13 +49,13 @@ typedef struct call {
 typedef struct launch {
     call call[MOST];
     int count;
-    bool begun;
+    bool begun, over; /* over: on its stream */
     struct launch **here, *next;
 } launch;
 
 static launch *group;
 static launch *launches; /* that are not over: messages of those that were given up may still read their memory */
-static int depth;
+static int depth, asked; /* since the last launch */
 static int communicators;
 static nccl_journal journal;
 static char last_error[200];
@@ -128,12 +129,20 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    for (launch *l = launches; l; l = l->next)
+        l->over = l->over || l->call[0].comm == comm;
     comm->error = ncclSystemError;
     return ncclCommDestroy(comm);
 }
 
+/* Whoever waits for another rank asks again and again: a GPU goes on by itself meanwhile. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *code)
 {
+    const launch *next = launches;
+    while (next && next->over)
+        next = next->next;
+    if (next && ++asked > PATIENCE)
+        guard_stream_go_on(next->call[0].stream);
     *code = comm->error;
     return ncclSuccess;
 }
@@ -150,7 +159,8 @@ const char *ncclGetLastError(ncclComm_t comm)
 
 static const char *text_of(const header *h, char text[80])
 {
-    static const char *const names[] = {"send", "recv", "all-reduce", "broadcast"};
+    static const char *const names[] = {"send",   "recv",       "all-reduce",    "broadcast",
+                                        "reduce", "all-gather", "reduce-scatter"};
     snprintf(text, 80, "%s %llu of %llu bytes, type %d, op %d, root %d", names[h->kind],
              (unsigned long long)h->collective, (unsigned long long)h->bytes, h->type, h->op, h->root);
     return text;
@@ -171,7 +181,21 @@ static void fail(ncclComm_t comm, int rank, const header *mine, const header *th
 
 static bool collective(const call *c)
 {
-    return c->head.kind == ALLREDUCE || c->head.kind == BROADCAST;
+    return c->head.kind > RECV;
+}
+
+static size_t bytes_given(const call *c)
+{
+    if (c->head.kind == RECV || (c->head.kind == BROADCAST && c->head.root != c->comm->rank))
+        return 0;
+    return c->head.bytes * (c->head.kind == REDUCE_SCATTER ? (size_t)c->comm->ranks : 1);
+}
+
+static size_t bytes_taken(const call *c)
+{
+    if (c->head.kind == SEND || (c->head.kind == REDUCE && c->head.root != c->comm->rank))
+        return 0;
+    return c->head.bytes * (c->head.kind == ALLGATHER ? (size_t)c->comm->ranks : 1);
 }
 
 static bool sends_to(const call *c, int rank)
@@ -187,15 +211,13 @@ static bool hears_from(const call *c, int rank)
 /* Who does not give bytes says what it calls all the same. */
 static void begin(call *c)
 {
-    const bool gives = c->head.kind == SEND || c->head.kind == ALLREDUCE ||
-                       (c->head.kind == BROADCAST && c->head.root == c->comm->rank);
-    const size_t bytes = gives ? c->head.bytes : 0;
+    const size_t bytes = bytes_given(c);
     c->out = malloc(sizeof c->head + bytes);
     c->in = calloc((size_t)c->comm->ranks, sizeof *c->in);
     c->sent = malloc((size_t)c->comm->ranks * sizeof *c->sent);
     memcpy(c->out, &c->head, sizeof c->head);
     guard_open();
-    if (gives)
+    if (bytes > 0)
         memcpy(c->out + sizeof c->head, c->x, bytes);
     guard_close();
     for (int r = 0; r < c->comm->ranks; r++) {
@@ -217,14 +239,23 @@ static void check(call *c, int rank)
         fail(c->comm, rank, &c->head, &theirs);
 }
 
-/* Takes what has come. Calls of a launch are served in their order, so messages of one rank meet them in order. */
-static void listen(call *c)
+/* Whether an earlier call of the launch has yet to hear from this rank: its messages meet the calls in order. */
+static bool behind_another(const launch *l, const call *c, int rank)
+{
+    for (const call *other = l->call; other < c; other++)
+        if (other->comm == c->comm && hears_from(other, rank) && !other->in[rank])
+            return true;
+    return false;
+}
+
+/* Takes what has come. */
+static void listen(const launch *l, call *c)
 {
     for (int r = 0; r < c->comm->ranks; r++) {
         MPI_Message message;
         MPI_Status status;
         int there = 0, bytes = 0;
-        if (!hears_from(c, r) || c->in[r])
+        if (!hears_from(c, r) || c->in[r] || behind_another(l, c, r))
             continue;
         MPI_Improbe(c->comm->world[r], c->comm->tag, MPI_COMM_WORLD, &there, &message, &status);
         if (!there)
@@ -252,8 +283,8 @@ static double combined(ncclRedOp_t op, double a, double b)
     return op == ncclSum ? a + b : op == ncclProd ? a * b : op == ncclMax ? fmax(a, b) : fmin(a, b);
 }
 
-/* Through f64, one number after the other. */
-static void reduce(const call *c)
+/* Through f64, one number after the other, of what begins at `first`. */
+static void reduce(const call *c, size_t first)
 {
     const wf_kernels *ref = wf_kernels_ref();
     const wf_dtype dtype = dtype_of((ncclDataType_t)c->head.type);
@@ -264,7 +295,7 @@ static void reduce(const call *c)
         wf_strided one = {.dtype = dtype};
         wf_status status = WF_OK;
         for (int r = 0; r < c->comm->ranks && status == WF_OK; r++) {
-            one.data = (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head + at;
+            one.data = (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head + first + at;
             status = ref->copy(NULL, &one, &wide, false);
             sum = r == 0 ? next : combined((ncclRedOp_t)c->head.op, sum, next);
         }
@@ -274,15 +305,31 @@ static void reduce(const call *c)
     }
 }
 
+static void gather(const call *c)
+{
+    for (int r = 0; r < c->comm->ranks; r++)
+        memcpy((char *)c->y + (size_t)r * c->head.bytes, (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head,
+               c->head.bytes);
+}
+
+static void bring(const call *c)
+{
+    const int from = c->head.kind == RECV ? c->peer : c->head.root, rank = c->comm->rank;
+    if (c->head.kind == ALLREDUCE || (c->head.kind == REDUCE && c->head.root == rank))
+        reduce(c, 0);
+    else if (c->head.kind == REDUCE_SCATTER)
+        reduce(c, (size_t)rank * c->head.bytes);
+    else if (c->head.kind == ALLGATHER)
+        gather(c);
+    else if ((c->head.kind == RECV || c->head.kind == BROADCAST) && from != rank)
+        memcpy(c->y, c->in[from] + sizeof c->head, c->head.bytes);
+}
+
 static void finish(call *c)
 {
-    const int from = c->head.kind == RECV ? c->peer : c->head.root;
     guard_open();
-    if (c->comm->error == ncclSuccess && c->head.kind == ALLREDUCE)
-        reduce(c);
-    else if (c->comm->error == ncclSuccess && (c->head.kind == RECV || c->head.kind == BROADCAST) &&
-             from != c->comm->rank)
-        memcpy(c->y, c->in[from] + sizeof c->head, c->head.bytes);
+    if (c->comm->error == ncclSuccess)
+        bring(c);
     guard_close();
     for (int r = 0; r < c->comm->ranks; r++)
         free(c->in[r]);
@@ -332,11 +379,12 @@ static bool step(void *of)
     l->begun = true;
     for (int i = 0; i < l->count; i++) {
         if (l->call[i].missing > 0)
-            listen(&l->call[i]);
+            listen(l, &l->call[i]);
         done = over(&l->call[i]) && done;
     }
     if (!done && l->call[0].comm->error == ncclSuccess)
         return false;
+    l->over = true;
     for (int i = 0; i < l->count; i++) {
         if (done)
             finish(&l->call[i]);
@@ -369,6 +417,7 @@ static void *again(void *of)
 static void put(void)
 {
     wf_stream *stream = group->call[0].stream;
+    asked = 0;
     if (!guard_capturing()) {
         journal.launches++;
         enlist(group);
@@ -429,10 +478,8 @@ static ncclResult_t add(ncclComm_t comm, call c, size_t count, ncclDataType_t ty
     c.head.type = (int32_t)type;
     c.head.bytes = count * wf_dtype_size(dtype_of(type));
     c.head.collective = c.head.kind > RECV ? ++comm->collectives : 0;
-    if (c.x)
-        guard_need_device("NCCL", c.x, c.head.bytes);
-    if (c.y)
-        guard_need_device("NCCL", c.y, c.head.bytes);
+    guard_need_device("NCCL", c.x, bytes_given(&c));
+    guard_need_device("NCCL", c.y, bytes_taken(&c));
     ncclGroupStart();
     if (group->count == MOST)
         return refuse("more calls in a group than the double takes");
@@ -456,6 +503,26 @@ ncclResult_t ncclBroadcast(const void *x, void *y, size_t count, ncclDataType_t 
 {
     return add(comm, (call){.head = {.kind = BROADCAST, .root = root}, .x = x, .y = y, .stream = (wf_stream *)stream},
                count, type);
+}
+
+ncclResult_t ncclReduce(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream)
+{
+    const header head = {.kind = REDUCE, .op = (int32_t)op, .root = root};
+    return add(comm, (call){.head = head, .x = x, .y = y, .stream = (wf_stream *)stream}, count, type);
+}
+
+ncclResult_t ncclAllGather(const void *x, void *y, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    return add(comm, (call){.head = {.kind = ALLGATHER}, .x = x, .y = y, .stream = (wf_stream *)stream}, count, type);
+}
+
+ncclResult_t ncclReduceScatter(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream)
+{
+    const header head = {.kind = REDUCE_SCATTER, .op = (int32_t)op};
+    return add(comm, (call){.head = head, .x = x, .y = y, .stream = (wf_stream *)stream}, count, type);
 }
 
 ncclResult_t ncclSend(const void *x, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
