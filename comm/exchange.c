@@ -2,6 +2,7 @@
 #include "comm/exchange_impl.h"
 #include "comm/nccl_author.h"
 #include "comm/safety_impl.h"
+#include "core/captured_author.h"
 
 #include <string.h>
 
@@ -193,10 +194,10 @@ static wf_status send_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
     wf_board *board = exchange->comm->board;
     for (void *slot; p->part < p->to && (slot = wf_board_slot(board, p->peer)); p->part++) {
         WF_TRY(pack(exchange, side, side->part[p->part], slot));
-        wf_board_post(board, p->peer);
+        WF_TRY(wf_board_post(board, p->peer));
         *moved = true;
     }
-    if (p->part == p->to) {
+    if (p->part == p->to && wf_board_told(board, p->peer)) {
         exchange->comm->traffic.bytes_sent += p->bytes;
         exchange->comm->traffic.messages++;
         p->done = true;
@@ -247,6 +248,7 @@ static wf_status send(wf_exchange *exchange, bool *moved, bool *done)
     wf_exchange_side *side = from_side(exchange);
     int first = 0;
     *done = true;
+    WF_TRY(wf_board_poll(exchange->comm->board));
     while (first < side->packets && side->packet[first].peer < exchange->comm->rank)
         first++;
     for (int i = 0; i < side->packets; i++) {
@@ -279,7 +281,7 @@ static wf_status receive_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
     wf_board *board = exchange->comm->board;
     for (void *slot; p->part < p->to && (slot = wf_board_next(board, p->peer)); p->part++) {
         WF_TRY(unpack(exchange, side, side->part[p->part], slot));
-        wf_board_took(board, p->peer);
+        WF_TRY(wf_board_took(board, p->peer));
         *moved = true;
     }
     p->done = p->part == p->to;
@@ -400,6 +402,8 @@ static wf_status post(wf_exchange *exchange)
         return post_group(exchange);
     if (is_collective(exchange))
         return post_collective(exchange);
+    WF_TRY(wf_ctx_bar(comm->family->ctx, "exchange halos by messages or mapped memory, which the host looks after",
+                      "let NCCL move them (communicator \"pure_nccl\")"));
     if (exchange->parted && !comm->board_asked)
         WF_TRY(wf_board_open(comm));
     start_packets(exchange, &exchange->have);

@@ -30,6 +30,10 @@ const wf_plan *wf_exchange_plan(const wf_exchange *exchange);
 int64_t wf_exchange_bytes(const wf_exchange *exchange);
 /* Whether anything moves between ranks: the same on every rank. */
 bool wf_exchange_moves(const wf_exchange *exchange);
+/* How exchanges over this communicator move, and why not otherwise, for one line to the user: NCCL where every rank has
+ * a GPU of its own; else, inside a node, memory that its ranks share (of the device, where a trial shows that this
+ * works); else messages, through page-locked host memory where the device's is apart. Collective. */
+wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size) WF_NODISCARD;
 wf_comm *wf_exchange_comm(const wf_exchange *exchange); /* borrowed */
 
 /* x holds this rank's have-box, y its need-box; both of the exchange's type, any strides. `begin` posts all messages

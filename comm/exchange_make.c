@@ -60,7 +60,8 @@ static bool dense_in(wf_box box, wf_box whole, wf_order order)
 static bool goes_by_parts(const wf_exchange *exchange, wf_box box, wf_box have, wf_box need)
 {
     const size_t bytes = (size_t)wf_shape_count(wf_box_shape(box)) * wf_dtype_size(exchange->dtype);
-    return bytes <= WF_BOARD_SMALL || !dense_in(box, have, exchange->order) || !dense_in(box, need, exchange->order);
+    return !exchange->comm->family->ctx->k->host || bytes <= WF_BOARD_SMALL || !dense_in(box, have, exchange->order) ||
+           !dense_in(box, need, exchange->order);
 }
 
 static bool any_parted(const wf_exchange *exchange, int size, const wf_box *have, const wf_box *need)
@@ -96,7 +97,7 @@ static int64_t split(wf_box box, wf_order order, int level, int64_t most, wf_box
 
 static wf_status make_parts(const wf_exchange *exchange, wf_exchange_side *side)
 {
-    const int64_t most = (int64_t)(WF_BOARD_SLOT / wf_dtype_size(exchange->dtype));
+    const int64_t most = (int64_t)(wf_board_slot_bytes(exchange->comm->family->ctx) / wf_dtype_size(exchange->dtype));
     for (int pass = 0; pass < 2; pass++) {
         side->parts = 0;
         for (int i = 0; i < side->packets; i++) {

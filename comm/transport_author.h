@@ -2,6 +2,12 @@
  *
  * A transport moves messages, and may move whole collectives; what it leaves NULL is built from messages. It never
  * waits: waiting, time-outs, failure notices and the cutting of large messages are the communicator's.
+ *
+ * MPI gets no device memory, though it may be built to take some. Whether that works shows only when ranks send it to
+ * each other: where it does not, the process dies or hangs, and a trial in a child needs a job of its own, which a
+ * launcher does not give to processes that it did not start. What one process sends to itself goes another way. Where
+ * neither NCCL nor memory mapped between processes is there, device memory goes through page-locked host memory here,
+ * which is what such an MPI does inside. wf-doctor prints what MPI says of itself.
  */
 #ifndef WF_COMM_TRANSPORT_AUTHOR_H
 #define WF_COMM_TRANSPORT_AUTHOR_H
@@ -23,7 +29,7 @@ typedef struct wf_transfer {
 
 typedef struct wf_transport {
     const char *name;
-    bool device; /* takes device memory that is not host memory */
+    bool device; /* takes device memory that is not host memory, behind the work of the context's stream */
 
     /* Begins a message of at least one byte and at most WEFT_CHUNK_BYTES. Messages between two ranks with one tag
      * arrive in the order in which they were begun. */

@@ -19,6 +19,8 @@ expect() {
 
 [ $code = 0 ] || expect "a code of 0, not $code"
 expect '^MPI +Open MPI v[0-9.]+, MPI [0-9.]+, threads: (funneled|serialized|multiple)$'
+expect '^MPI and GPUs +it (says that it takes|does not say whether it takes)'
+expect '^exchanges +(by|in|through|one rank)'
 expect "^nodes +$ranks ranks? on $nodes nodes?\$"
 expect "^  node $((nodes - 1)) .*/dev/shm [0-9.]+ GiB, [0-9.]+ GiB free: ranks .*$((ranks - 1))\$"
 expect "^  rank $((ranks - 1)) .*, process [0-9]+, processors [0-9,-]+, [0-9]+ threads?\$"

@@ -52,6 +52,7 @@ foreach(name comm_reducers communication channel_training optim_multi_node optim
 endforeach()
 weft_test_double(nccl_order)
 weft_test_double(nccl_tensors)
+weft_test_double(device_exchange)
 foreach(ranks 1 2 4)
   foreach(name equiv_data equiv_spatial equiv_sync_norm equiv_channel)
     add_test(NAME nccl_order_${name}_${ranks}

@@ -9,8 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ARENA ((size_t)1 << 38) /* addresses, not memory */
-#define PAGE  ((size_t)4096)
+#define ARENA  ((size_t)1 << 38) /* addresses, not memory */
+#define PAGE   ((size_t)4096)
+#define MAPPED 1024 /* blocks of others at a time */
 
 static char *base;
 static size_t top;
@@ -120,13 +121,38 @@ typedef struct name {
     uint64_t offset, bytes;
 } name;
 
+static guard_sharing sharing;
+
+void guard_share_so(guard_sharing how)
+{
+    sharing = how;
+}
+
 wf_status guard_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share)
 {
     const name n = {getpid(), file, (uint64_t)((char *)data - base), whole(bytes)};
+    WF_CHECK(sharing != GUARD_SHARES_NOTHING, WF_ERR_UNSUPPORTED, "the guarded device shares nothing");
     guard_need_device("share", data, bytes);
     memset(share, 0, sizeof *share);
     memcpy(share->name, &n, sizeof n);
     return WF_OK;
+}
+
+/* What was mapped from others. */
+static struct {
+    void *data;
+    size_t bytes;
+} mapped[MAPPED];
+
+static void note(void *data, size_t bytes)
+{
+    for (int i = 0; i < MAPPED; i++)
+        if (!mapped[i].data) {
+            mapped[i].data = data;
+            mapped[i].bytes = bytes;
+            return;
+        }
+    guard_refuse("map", "has mapped too much");
 }
 
 /* The other's pages take a place of their own among this one's. */
@@ -134,18 +160,36 @@ wf_status guard_map(wf_ctx *ctx, const wf_share *share, void **data)
 {
     char path[64];
     name n;
+    WF_CHECK(sharing != GUARD_MAPS_NOTHING, WF_ERR_UNSUPPORTED, "the guarded device maps nothing");
     memcpy(&n, share->name, sizeof n);
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)n.process, n.file);
     const int theirs = open(path, O_RDWR | O_CLOEXEC);
     WF_CHECK(theirs >= 0, WF_ERR_UNSUPPORTED, "the memory of process %ld cannot be opened", (long)n.process);
     const wf_status status = guard_alloc(ctx, n.bytes - PAGE, data);
+    if (status == WF_OK && sharing == GUARD_MAPS_COPIES) { /* looks mapped, and is this one's own */
+        close(theirs);
+        note(*data, n.bytes);
+        return WF_OK;
+    }
     if (status == WF_OK && mmap(*data, n.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, theirs, (off_t)n.offset) != *data)
         guard_refuse("map", "cannot map");
+    if (status == WF_OK)
+        note(*data, n.bytes);
     close(theirs);
     return status;
 }
 
+/* The place is this one's own again. */
 void guard_unmap(wf_ctx *ctx, void *data)
 {
-    drop();
+    for (int i = 0; i < MAPPED; i++) {
+        if (mapped[i].data != data)
+            continue;
+        if (mmap(data, mapped[i].bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file, (off_t)((char *)data - base)) != data)
+            guard_refuse("unmap", "cannot unmap");
+        mapped[i].data = NULL;
+        drop();
+        return;
+    }
+    guard_refuse("unmap", "is given memory that was not mapped");
 }

@@ -7,9 +7,11 @@
 #include "tools/doctor/trace.h"
 
 #include "comm/comm_author.h"
+#include "comm/exchange_author.h"
 #include "core/config_author.h"
 #include "core/log.h"
 
+#include <dlfcn.h>
 #include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
@@ -120,6 +122,17 @@ static void report_mpi(void)
                                                    : 3]);
 }
 
+/* What an MPI says that has such a question; Weft takes no word for it (comm/transport_author.h). */
+static void report_device_memory(void)
+{
+    int (*ask)(void) = NULL;
+    *(void **)(void *)&ask = dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support");
+    printf("MPI and GPUs   it %s; Weft gives it host memory alone\n",
+           !ask    ? "does not say whether it takes device memory"
+           : ask() ? "says that it takes device memory"
+                   : "says that it takes no device memory");
+}
+
 static void report_nodes(const patient *all, int size, int nodes)
 {
     printf("nodes          %d rank%s on %d node%s\n", size, size == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s");
@@ -178,18 +191,21 @@ static void report(wf_comm *comm, patient *mine)
 {
     const int rank = wf_comm_rank(comm), size = wf_comm_size(comm), nodes = wf_comm_inter_size(comm);
     patient *all = calloc((size_t)size, sizeof *all);
-    char text[LINE * 4];
+    char text[LINE * 4], way[LINE * 2];
     examine(comm, mine);
     WF_MUST(wf_allgather_bytes(comm, mine, sizeof *mine, all));
     if (rank == 0) {
         report_mpi();
+        report_device_memory();
         report_nodes(all, size, nodes);
         report_ranks(all, size);
         report_cuda(all, size);
     }
     report_shared(comm);
     links_report(comm);
+    WF_MUST(wf_exchange_way(comm, way, sizeof way));
     if (rank == 0) {
+        printf("exchanges      %s\n", way);
         const wf_config *config = wf_config_get();
         printf("auto           %s\n", wf_comm_choice(comm, text, sizeof text));
         printf("time-out       %ld ms; flight recorders: %s\n", config->timeout_ms,
