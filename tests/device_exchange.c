@@ -125,25 +125,30 @@ static int64_t exchange(const halos *h)
 }
 
 /* Rows and columns, short and longer than all slots of a ring together; several in turn. */
-static void exchanges(const char *way)
+static void exchanges(const char *way, bool large)
 {
     static const int64_t widths[] = {5, 1000, 200000};
     char text[400];
     WF_EXPECT_OK(wf_exchange_way(comm, text, sizeof text)); /* tries it */
     WF_EXPECT(strstr(text, size > 1 ? way : "one rank"), "exchanges go %s, not %s", text, way);
-    for (int i = 0; i < 6 && size > 1; i++) {
-        const halos h = halos_of(widths[i % 3], i >= 3);
+    for (int i = 0; i < (large ? 6 : 4) && size > 1; i++) {
+        const halos h = halos_of(widths[large ? i % 3 : i % 2], large ? i >= 3 : i >= 2);
         const int64_t reads = exchange(&h);
         const bool mapped = strstr(way, "map from each other") != NULL;
         WF_EXPECT(mapped ? reads == 0 : reads > 0, "%s: the host has read the device %d times", way, (int)reads);
     }
 }
 
-static void mapped(void)
+static void mapped_of(bool large)
 {
     open_comm(GUARD_SHARES);
-    exchanges("device memory that the ranks of a node map from each other");
+    exchanges("device memory that the ranks of a node map from each other", large);
     close_comm();
+}
+
+static void mapped(void)
+{
+    mapped_of(true);
 }
 
 /* Each half has a ring of its own. */
@@ -156,7 +161,7 @@ static void splits(void)
     rank = wf_comm_rank(comm);
     size = wf_comm_size(comm);
     WF_EXPECT(size == (all + 1) / 2 || all % 2, "%d of %d", size, all);
-    exchanges("device memory that the ranks of a node map from each other");
+    exchanges("device memory that the ranks of a node map from each other", false);
     WF_EXPECT_OK(wf_comm_close(comm));
     comm = world;
     close_comm();
@@ -166,13 +171,13 @@ static void splits(void)
 static void again(void)
 {
     for (int i = 0; i < 3; i++)
-        mapped();
+        mapped_of(false);
 }
 
 static void staged(guard_sharing how, const char *why)
 {
     open_comm(how);
-    exchanges(why);
+    exchanges(why, how == GUARD_SHARES_NOTHING);
     close_comm();
 }
 
