@@ -304,6 +304,14 @@ static void one_wrong_input(void)
     close_run();
 }
 
+static void chain_of_nothing(void)
+{
+    open_run();
+    refused("chain", wf_spatial_chain(wf_comm_mesh(run.comm), (wf_spatial_chain_opts){0}, 1, NULL), WF_ERR_ARGUMENT,
+            "wf_spatial_chain", "1 at NULL");
+    close_run();
+}
+
 /* More ranks than channels. */
 static void few_channels(void)
 {
@@ -385,6 +393,7 @@ int main(int argc, char **argv)
                                    {"readable", readable},
                                    {"cut_inputs", cut_inputs},
                                    {"one_wrong_input", one_wrong_input},
+                                   {"chain_of_nothing", chain_of_nothing},
                                    {"few_channels", few_channels},
                                    {"wrong_length", wrong_length},
                                    {"initialisers", initialisers},
