@@ -64,7 +64,8 @@ wf_status wf_optim_flush(wf_optim *optim) WF_NODISCARD;
  * WF_ERR_STATE for multi-node optimizers, and if no parameter has a gradient. */
 wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
 
-/* Clips before the update: the norm of all gradients together (agreed over ranks), or each element. 0 switches off. */
+/* Clips before the update: the norm of all gradients together (agreed over ranks), or each element; all ranks alike.
+ * 0 switches off. */
 wf_status wf_optim_clip_norm(wf_optim *optim, double max_norm);
 wf_status wf_optim_clip_value(wf_optim *optim, double max_abs);
 
