@@ -4,127 +4,33 @@
 #include "comm/queue_author.h"
 #include "core/context_author.h"
 #include "core/tape_author.h"
-#include "layers/layers.h"
-#include "optim/multi_node.h"
-#include "tests/optim_model.h"
+#include "tests/optim_nets.h"
 
 #include <math.h>
 #include <string.h>
 #include <time.h>
 
-enum { BATCH = 3, SIDE = 8, CLASSES = 5, STEPS = 3, PARTS = 6 };
+enum { STEPS = 3, PARTS = 6 };
 
-static const char *const reducers[] = {"flat", "naive", "hierarchical", "two_dimensional", "auto"};
 static const int64_t sizes[] = {1, 700, 4096, (int64_t)1 << 30};
-
-#define COUNT(list) (int)(sizeof(list) / sizeof *(list))
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
-
-static void open_comm(const char *name, const char *device)
-{
-    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = test_device(device), .threads = 1});
-    WF_EXPECT(comm, "no communicator %s: %s", name, wf_error_message());
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
-}
-
-static void close_comm(void)
-{
-    WF_EXPECT_OK(wf_comm_close(comm));
-    wf_error_clear();
-}
-
-/* --- a network ---------------------------------------------------------------------------------------------------- */
-
-static wf_layer *net_new(const wf_mesh *mesh)
-{
-    const wf_conv_opts first = {.in = 3, .out = 8, .kernel = 3, .pad = 1},
-                       next = {.in = 8, .out = 8, .kernel = 3, .pad = 1};
-    const wf_linear_opts last = {.in = 8 * SIDE * SIDE, .out = CLASSES, .replicate = true};
-    if (mesh)
-        return wf_sequential(ctx, WF_LAYERS(wf_channel_conv2d(mesh, first), wf_lambda(ctx, wf_relu),
-                                            wf_channel_conv2d(mesh, next), wf_lambda(ctx, wf_flatten),
-                                            wf_channel_linear(mesh, last)));
-    return wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, first), wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 8}),
-                                        wf_lambda(ctx, wf_relu), wf_conv2d(ctx, next), wf_lambda(ctx, wf_flatten),
-                                        wf_linear(ctx, last)));
-}
-
-static void batch_of(int step, int part, wf_tensor *x, wf_tensor *labels)
-{
-    test_rng rng = {(uint64_t)(100 * step + part + 1)};
-    float value[BATCH * 3 * SIDE * SIDE];
-    int64_t label[BATCH];
-    for (size_t i = 0; i < sizeof value / sizeof *value; i++)
-        value[i] = (float)test_uniform(&rng, -1, 1);
-    for (int i = 0; i < BATCH; i++)
-        label[i] = test_int(&rng, 0, CLASSES - 1);
-    WF_EXPECT_OK(wf_tensor_import(x, value, sizeof value));
-    WF_EXPECT_OK(wf_tensor_import(labels, label, sizeof label));
-}
-
-/* Over data, whole along the other axes. */
-static void spread(const wf_mesh *mesh, wf_tensor *x, wf_tensor *labels)
-{
-    const int64_t all = BATCH * wf_mesh_size(mesh, WF_AXIS_DATA), lo = BATCH * wf_mesh_rank(mesh, WF_AXIS_DATA);
-    WF_EXPECT_OK(wf_tensor_set_layout(x, wf_layout_batch(mesh, WF_SHAPE(all, 3, SIDE, SIDE), lo, lo + BATCH)));
-    WF_EXPECT_OK(wf_tensor_set_layout(labels, wf_layout_batch(mesh, WF_SHAPE(all), lo, lo + BATCH)));
-}
-
-static int64_t count_of(wf_layer *net)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; param_of(net, i); i++)
-        count += wf_tensor_count(wf_param_value(param_of(net, i)));
-    return count;
-}
-
-/* Models that are made one after the other start with different values. */
-static void start_alike(wf_layer *net)
-{
-    test_rng rng = {99};
-    for (int64_t i = 0; param_of(net, i); i++) {
-        const int64_t n = wf_tensor_count(wf_param_value(param_of(net, i)));
-        double *values = calloc((size_t)n, sizeof *values);
-        for (int64_t e = 0; e < n; e++)
-            values[e] = test_uniform(&rng, 0, 0.2);
-        values_set(wf_param_value(param_of(net, i)), values);
-        free(values);
-    }
-}
 
 /* The trained parameters, freed by the caller */
 static double *trained(const wf_mesh *mesh, wf_layer *net, wf_optim *optim, int64_t *count)
 {
     wf_tape *tape = wf_tape_new(ctx);
-    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(BATCH, 3, SIDE, SIDE));
-    wf_tensor *labels = wf_tensor_new(ctx, WF_I64, WF_SHAPE(BATCH));
+    const net_batch batch = net_batch_new();
     WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
     start_alike(net);
     for (int step = 0; step < STEPS; step++) {
-        batch_of(step, mesh ? wf_mesh_rank(mesh, WF_AXIS_DATA) : rank, x, labels);
-        if (mesh)
-            spread(mesh, x, labels);
         if (step == 2)
             WF_EXPECT_OK(wf_param_set_trainable(param_of(net, 1), false));
-        WF_EXPECT_OK(wf_optim_step(optim, wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, x)), labels)));
+        WF_EXPECT_OK(wf_optim_step(optim, net_loss(mesh, net, tape, batch, step)));
         WF_EXPECT_OK(wf_tape_reset(tape));
     }
-    *count = count_of(net);
-    double *values = calloc((size_t)*count, sizeof *values);
-    int64_t at = 0;
-    for (int64_t i = 0; values && param_of(net, i); i++) {
-        values_get(wf_param_value(param_of(net, i)), values + at);
-        at += wf_tensor_count(wf_param_value(param_of(net, i)));
-    }
+    double *values = values_of(net, count);
     wf_optim_free(optim);
     wf_layer_free(net);
-    wf_tensor_free(x);
-    wf_tensor_free(labels);
+    net_batch_free(batch);
     wf_tape_free(tape);
     return values;
 }
@@ -151,7 +57,7 @@ static void same_bits(bool sync)
 {
     for (int r = 0; r < COUNT(reducers); r += sync ? 3 : 1) {
         int64_t n = 0;
-        open_comm(reducers[r], "cpu");
+        open_comm(reducers[r], "cpu", WF_F32);
         double *blocking = trained_with(sync, (wf_multi_node_opts){.no_overlap = true}, &n);
         for (int s = 0; s < COUNT(sizes); s++) {
             const wf_multi_node_opts opts = {.bucket_bytes = sizes[s], .first_bucket_bytes = s % 2 ? 1 : sizes[s]};
@@ -182,7 +88,7 @@ static void beside_sync_norm(void)
 static void mesh_axes(void)
 {
     for (int channel = 1; channel <= 2; channel++) {
-        open_comm("flat", "cpu");
+        open_comm("flat", "cpu", WF_F32);
         double *values[2] = {0};
         int64_t n = 0;
         wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size % channel ? 1 : channel});
@@ -276,7 +182,7 @@ static int uses(int step, int r, int i)
 static void any_order(void)
 {
     for (int s = 0; s < COUNT(sizes); s++) {
-        open_comm(reducers[s], "ref");
+        open_comm(reducers[s], "ref", WF_F32);
         parts p = parts_new(40, 1, (wf_multi_node_opts){.bucket_bytes = sizes[s], .first_bucket_bytes = sizes[s]});
         double should[PARTS] = {0};
         for (int step = 0; step < STEPS; step++) {
@@ -346,7 +252,7 @@ static wf_status wait_for_buckets(void)
 
 static void progress_in_backward(void)
 {
-    open_comm("flat", "cpu");
+    open_comm("flat", "cpu", WF_F32);
     parts p = parts_new(300000, 2, (wf_multi_node_opts){.bucket_bytes = 1, .first_bucket_bytes = 1});
     meanwhile = wait_for_buckets;
     for (int step = 1; step <= STEPS; step++) {
@@ -371,7 +277,7 @@ static wf_status fail_on_the_last(void)
 static void one_rank_fails(void)
 {
     for (int r = 0; r < COUNT(reducers); r += 3) {
-        open_comm(reducers[r], "cpu");
+        open_comm(reducers[r], "cpu", WF_F32);
         parts p = parts_new(200000, 2, (wf_multi_node_opts){.bucket_bytes = 1, .first_bucket_bytes = 1});
         meanwhile = fail_on_the_last;
         const wf_status status = wf_optim_step(p.optim, mean_of(loss_with_a_gap(&p), 1));
@@ -404,7 +310,7 @@ static wf_status good_task(wf_task *task)
 /* The error of a task is kept apart from those of the main program; tasks behind it are not run. */
 static void errors_of_tasks(void)
 {
-    open_comm("flat", "ref");
+    open_comm("flat", "ref", WF_F32);
     wf_task task[3] = {{.run = good_task}, {.run = bad_task}, {.run = good_task}};
     WF_EXPECT_OK(wf_queue_open(comm));
     ran = 0;
@@ -427,7 +333,7 @@ static void errors_of_tasks(void)
 /* 1000 + r samples on rank r: exact in f32, not in bf16. */
 static void wire_type(wf_dtype wire, double error)
 {
-    open_comm("auto", "cpu");
+    open_comm("auto", "cpu", WF_F32);
     parts p = parts_new(5000, 1.0 / (3 + rank), (wf_multi_node_opts){.bucket_bytes = 30000, .wire = wire});
     double weight = 0, gradient = 0, loss = 0;
     for (int r = 0; r < size; r++) {
@@ -471,7 +377,7 @@ static void wire_types(void)
 /* The weights of the average keep all their digits: gradients that bf16 holds come out exactly. */
 static void exact_weights(void)
 {
-    open_comm("flat", "cpu");
+    open_comm("flat", "cpu", WF_F32);
     meanwhile = nothing;
     parts p = parts_new(3, 1, (wf_multi_node_opts){.wire = WF_BF16});
     WF_EXPECT_OK(wf_tensor_fill(p.x[0], rank == 0 ? 1 : 0));
@@ -486,7 +392,7 @@ static void exact_weights(void)
 /* One rank's gradient leaves the range: all ranks say so, nothing is updated, and training can go on. */
 static void overflow(void)
 {
-    open_comm("flat", "cpu");
+    open_comm("flat", "cpu", WF_F32);
     meanwhile = nothing;
     parts p = parts_new(5000, 1, (wf_multi_node_opts){.wire = WF_F16, .bucket_bytes = 1});
     WF_EXPECT_OK(wf_tensor_fill(p.x[2], rank == size - 1 ? 70000 : 1));
@@ -505,7 +411,7 @@ static void overflow(void)
 
 static wf_traffic traffic_of(const char *name, wf_multi_node_opts opts, int64_t *bytes)
 {
-    open_comm(name, "cpu");
+    open_comm(name, "cpu", WF_F32);
     meanwhile = nothing;
     parts p = parts_new(100000, 1, opts);
     WF_EXPECT_OK(wf_optim_step(p.optim, mean_of(loss_with_a_gap(&p), 1)));

@@ -1,55 +1,16 @@
 /* An optimizer that is cut over ranks: the bits of the whole one, state that falls by the number of ranks, archives
  * that either form can load, and the bytes of the formula. */
 #include "core/tape_author.h"
-#include "layers/layers.h"
-#include "optim/multi_node.h"
-#include "tests/optim_model.h"
+#include "tests/optim_nets.h"
 
 #include <string.h>
 
-enum { BATCH = 3, SIDE = 6, CLASSES = 5, STEPS = 4, KINDS = 5, LINE = 64 };
+enum { STEPS = 4, KINDS = 5, LINE = 64 };
 
-static const char *const reducers[] = {"flat", "naive", "hierarchical", "two_dimensional", "auto"};
 static const int64_t sizes[] = {1, 700, (int64_t)1 << 30};
-
-#define COUNT(list) (int)(sizeof(list) / sizeof *(list))
-
-static wf_comm *comm;
-static wf_ctx *ctx;
-static int rank, size;
-
-static void open_comm(const char *name, wf_dtype dtype)
-{
-    const char *device = test_device(dtype == WF_F64 ? "ref" : "cpu");
-    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = device, .dtype = dtype, .threads = 1});
-    WF_EXPECT(comm, "no communicator %s: %s", name, wf_error_message());
-    ctx = wf_comm_ctx(comm);
-    rank = wf_comm_rank(comm);
-    size = wf_comm_size(comm);
-}
-
-static void close_comm(void)
-{
-    WF_EXPECT_OK(wf_comm_close(comm));
-    wf_error_clear();
-}
 
 /* --- training ------------------------------------------------------------------------------------------------------
  */
-
-static wf_layer *net_new(const wf_mesh *mesh)
-{
-    const wf_conv_opts first = {.in = 3, .out = 7, .kernel = 3, .pad = 1},
-                       next = {.in = 7, .out = 5, .kernel = 3, .pad = 1};
-    const wf_linear_opts last = {.in = 5 * SIDE * SIDE, .out = CLASSES, .replicate = true};
-    if (mesh)
-        return wf_sequential(ctx, WF_LAYERS(wf_channel_conv2d(mesh, first), wf_lambda(ctx, wf_relu),
-                                            wf_channel_conv2d(mesh, next), wf_lambda(ctx, wf_flatten),
-                                            wf_channel_linear(mesh, last)));
-    return wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, first), wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 7}),
-                                        wf_lambda(ctx, wf_relu), wf_conv2d(ctx, next), wf_lambda(ctx, wf_flatten),
-                                        wf_linear(ctx, last)));
-}
 
 static wf_optim *optim_new(wf_layer *net, int kind)
 {
@@ -67,59 +28,14 @@ static wf_optim *optim_new(wf_layer *net, int kind)
     }
 }
 
-/* Models that are made one after the other start with different values. */
-static void start_alike(wf_layer *net)
-{
-    test_rng rng = {99};
-    double values[5 * SIDE * SIDE * CLASSES];
-    for (int64_t i = 0; param_of(net, i); i++) {
-        const int64_t n = wf_tensor_count(wf_param_value(param_of(net, i)));
-        for (int64_t e = 0; e < n; e++)
-            values[e] = test_uniform(&rng, 0, 0.2);
-        values_set(wf_param_value(param_of(net, i)), values);
-    }
-}
-
 static wf_status step(const wf_mesh *mesh, wf_layer *net, wf_optim *optim, int t)
 {
-    const int part = mesh ? wf_mesh_rank(mesh, WF_AXIS_DATA) : wf_comm_rank(comm);
-    const int64_t all = mesh ? BATCH * wf_mesh_size(mesh, WF_AXIS_DATA) : 0, lo = BATCH * part;
-    test_rng rng = {(uint64_t)(100 * t + part + 1)};
-    double x[BATCH * 3 * SIDE * SIDE];
-    int64_t label[BATCH];
     wf_tape *tape = wf_tape_new(ctx);
-    wf_tensor *in = wf_tensor_new(ctx, wf_ctx_dtype(ctx), WF_SHAPE(BATCH, 3, SIDE, SIDE));
-    wf_tensor *labels = wf_tensor_new(ctx, WF_I64, WF_SHAPE(BATCH));
-    for (int i = 0; i < COUNT(x); i++)
-        x[i] = test_uniform(&rng, -1, 1);
-    for (int i = 0; i < BATCH; i++)
-        label[i] = test_int(&rng, 0, CLASSES - 1);
-    values_set(in, x);
-    WF_EXPECT_OK(wf_tensor_import(labels, label, sizeof label));
-    if (mesh) {
-        WF_EXPECT_OK(wf_tensor_set_layout(in, wf_layout_batch(mesh, WF_SHAPE(all, 3, SIDE, SIDE), lo, lo + BATCH)));
-        WF_EXPECT_OK(wf_tensor_set_layout(labels, wf_layout_batch(mesh, WF_SHAPE(all), lo, lo + BATCH)));
-    }
-    const wf_status status = wf_optim_step(optim, wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, in)), labels));
+    const net_batch batch = net_batch_new();
+    const wf_status status = wf_optim_step(optim, net_loss(mesh, net, tape, batch, t));
     wf_tape_free(tape);
-    wf_tensor_free(in);
-    wf_tensor_free(labels);
+    net_batch_free(batch);
     return status;
-}
-
-/* All parameters, freed by the caller. */
-static double *values_of(wf_layer *net, int64_t *count)
-{
-    *count = 0;
-    for (int64_t i = 0; param_of(net, i); i++)
-        *count += wf_tensor_count(wf_param_value(param_of(net, i)));
-    double *values = calloc((size_t)*count, sizeof *values);
-    int64_t at = 0;
-    for (int64_t i = 0; values && param_of(net, i); i++) {
-        values_get(wf_param_value(param_of(net, i)), values + at);
-        at += wf_tensor_count(wf_param_value(param_of(net, i)));
-    }
-    return values;
 }
 
 typedef struct way {
@@ -169,7 +85,7 @@ static void expect_alike(const char *what, way w, double distance)
 static void same_bits(void)
 {
     for (int r = 0; r < COUNT(reducers); r++) {
-        open_comm(reducers[r], WF_F32);
+        open_comm(reducers[r], "cpu", WF_F32);
         const bool levels = wf_comm_inter_size(comm) > 1 && r > 1;
         for (int s = 0; s < COUNT(sizes); s++) {
             const wf_multi_node_opts opts = {.bucket_bytes = sizes[s], .first_bucket_bytes = 1};
@@ -181,7 +97,7 @@ static void same_bits(void)
 
 static void kinds(void)
 {
-    open_comm("flat", WF_F64);
+    open_comm("flat", "ref", WF_F64);
     for (int kind = 0; kind < KINDS; kind++)
         expect_alike("flat", (way){.kind = kind, .opts = {.bucket_bytes = 900}}, 0);
     close_comm();
@@ -189,14 +105,14 @@ static void kinds(void)
 
 static void clipped(void)
 {
-    open_comm("auto", WF_F64);
+    open_comm("auto", "ref", WF_F64);
     expect_alike("clipped", (way){.kind = 1, .clip = 0.05, .opts = {.bucket_bytes = 900}}, 1e-12);
     close_comm();
 }
 
 static void narrow(void)
 {
-    open_comm("flat", WF_F32);
+    open_comm("flat", "cpu", WF_F32);
     for (int wire = 0; wire < 2; wire++)
         expect_alike("narrow", (way){.kind = 1, .opts = {.bucket_bytes = 900, .wire = wire ? WF_BF16 : WF_F16}}, 0);
     close_comm();
@@ -205,7 +121,7 @@ static void narrow(void)
 /* Parameters of which the ranks along channel have parts, and others that all have. */
 static void mesh_axes(void)
 {
-    open_comm("flat", WF_F64);
+    open_comm("flat", "ref", WF_F64);
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size % 2 ? 1 : 2});
     expect_alike("mesh", (way){.mesh = mesh, .kind = 2, .opts = {.bucket_bytes = 900}}, 0);
     expect_alike("mesh", (way){.mesh = mesh, .kind = 1, .clip = 0.05, .opts = {.bucket_bytes = 900}}, 1e-12);
@@ -234,7 +150,7 @@ static int64_t lines_of(wf_layer *net)
 
 static void memory(void)
 {
-    open_comm("flat", WF_F32);
+    open_comm("flat", "cpu", WF_F32);
     wf_layer *net = net_new(NULL);
     wf_optim *optim = sharded(net, 2);
     double all = 0;
@@ -258,7 +174,7 @@ static void memory(void)
 /* One bucket: n - own out and (P-1) own back, nothing copied in host memory but the short sum of what rides along. */
 static void bytes_sent(void)
 {
-    open_comm("flat", WF_F32);
+    open_comm("flat", "cpu", WF_F32);
     wf_layer *net = net_new(NULL);
     wf_optim *optim = sharded(net, 2);
     int64_t lo, hi;
@@ -284,7 +200,7 @@ static void bytes_sent(void)
 /* Fewer lines than ranks. */
 static void tiny(void)
 {
-    open_comm("flat", WF_F64);
+    open_comm("flat", "ref", WF_F64);
     const double start[3] = {1, 2, 3};
     wf_layer *net = dot_new(ctx, 3, start);
     wf_optim *optim = sharded(net, 1);
@@ -359,7 +275,7 @@ static void save_and_load(int kind, bool from, bool to, bool used)
 
 static void archives(void)
 {
-    open_comm("flat", WF_F32);
+    open_comm("flat", "cpu", WF_F32);
     for (int form = 0; form < 4; form++) {
         save_and_load(2, form & 1, form & 2, false);
         save_and_load(1 + 3 * (form % 2), form & 1, form & 2, true);
@@ -370,7 +286,7 @@ static void archives(void)
 /* What all ranks saved goes on on fewer: on each rank by itself, and on all but the last, cut otherwise. */
 static void fewer_ranks(void)
 {
-    open_comm("flat", WF_F64);
+    open_comm("flat", "ref", WF_F64);
     wf_layer *net = net_new(NULL), *alone = net_new(NULL), *less = net_new(NULL);
     wf_optim *optim = of_form(comm, net, 1, true), *single = optim_new(alone, 1), *few = NULL;
     wf_comm *part = wf_comm_split(comm, rank == 0 || rank < size - 1 ? 0 : -1, rank);
@@ -411,7 +327,7 @@ static void fewer_ranks(void)
 /* One rank's archive holds another kind of optimizer: all fail. */
 static void one_rank_cannot_load(void)
 {
-    open_comm("flat", WF_F32);
+    open_comm("flat", "cpu", WF_F32);
     wf_layer *net = net_new(NULL), *copy = net_new(NULL);
     wf_optim *optim = of_form(comm, net, 2, true), *other = optim_new(copy, rank == size - 1 ? 4 : 2);
     wf_archive *archive = wf_archive_memory(ctx);
@@ -438,7 +354,7 @@ static void shared_parameters(void)
 {
     int64_t n;
     double *values[2];
-    open_comm("flat", WF_F32);
+    open_comm("flat", "cpu", WF_F32);
     for (int cut = 0; cut < 2; cut++) {
         wf_layer *net = net_new(NULL);
         wf_optim *one = of_form(comm, net, 1, cut), *two = of_form(comm, net, 2, cut);
