@@ -6,6 +6,9 @@ set -eu
 examples=$1 mpiexec=$2 ranks=$3 cluster=${4:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/small_images.sh"
+small_images "$work/images" 256 1
+export WEFT_DATA="$work/images"
 
 fail() {
     echo "$1"

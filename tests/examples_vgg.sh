@@ -5,6 +5,9 @@ set -eu
 examples=$1 mpiexec=$2 ranks=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/small_images.sh"
+small_images "$work/images" 256 100
+export WEFT_DATA="$work/images"
 
 fail() {
     echo "$1"
@@ -13,7 +16,7 @@ fail() {
 
 vgg() {
     "$mpiexec" -np "$1" "$examples/vgg_cifar" --width 4 --batch 16 --iterations 3 --epochs 1 $2 >"$work/out"
-    sed -n 's/^epoch 1  loss \([0-9.]*\)  accuracy [0-9.]* (\([0-9]* of 10000\)).*/\1 \2/p' "$work/out"
+    sed -n 's/^epoch 1  loss \([0-9.]*\)  accuracy [0-9.]* (\([0-9]* of 100\)).*/\1 \2/p' "$work/out"
 }
 
 gan() {
