@@ -25,7 +25,7 @@ test: build
 	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE 'large|long'
 
 bench: configure
-	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap
+	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients
 	tests/bench/bench.sh $(BUILD)
 
 scaling: configure

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs a program on 2x2 ranks over two virtual nodes of this machine (network namespaces, joined by the link "weft0"):
 # tests/cluster.sh [-r RATE] [-n RANKS-A-NODE] [-t SECONDS] [-c FILE] MPIEXEC PROGRAM [ARGUMENT...]
-# RATE makes the link slow, as tc writes it: 1gbit. The link is cut once FILE says "loop". Everything is removed at the end, also after a failure. Exits with the
-# program's code, 124 past the time, 77 where there can be no namespaces.
+# RATE makes the link slow, as tc writes it: 1gbit. The link is cut once FILE says "loop". Everything is removed at the
+# end, also after a failure. Exits with the program's code, 124 past the time, 77 where there can be no namespaces.
 set -eu
 rate= ranks=2 seconds=240 cut=
 while getopts r:n:t:c: option; do

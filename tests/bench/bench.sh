@@ -1,6 +1,6 @@
 #!/bin/sh
-# The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; and
-# how much of an exchange a convolution shows: tests/bench/bench.sh BUILD [ROUNDS]
+# The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; how
+# much of an exchange a convolution shows; and of the sums of gradients a step: tests/bench/bench.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
 #
 # PyTorch is that of $WEFT_TORCH_PYTHON, else of python3, else one that is installed into BUILD/torch.
@@ -85,5 +85,11 @@ mpirun -np 2 --bind-to none "$build/tests/bench/bench_models" 2>/dev/null
 echo
 echo "exchange that a convolution shows, in a node:"
 mpirun -np 2 --bind-to none "$build/tests/bench/bench_overlap" 2>/dev/null
+nodes() {
+    "$here/../cluster.sh" -r 1gbit -n 1 "$(command -v mpirun)" "$@" 2>/dev/null || true
+}
 echo "and between two nodes with a link of 1 Gbit/s:"
-"$here/../cluster.sh" -r 1gbit -n 1 "$(command -v mpirun)" "$build/tests/bench/bench_overlap" 32 3 512 0 2>/dev/null || true
+nodes "$build/tests/bench/bench_overlap" 32 3 512 0
+echo
+echo "sums of gradients while backward goes on, over that link:"
+OMP_NUM_THREADS=1 nodes "$build/tests/bench/bench_gradients" --model vgg --batch 48 --width 32
