@@ -76,7 +76,7 @@ enum { HELD = 24 };
 static void hold(const gan *g, wf_tensor *held[HELD], double number)
 {
     for (int i = 0; i < HELD; i++) {
-        held[i] = wf_tensor_new(g->ctx, WF_F32, WF_SHAPE((int64_t)1 << (i % 12)));
+        held[i] = wf_tensor_new(g->ctx, WF_F32, WF_SHAPE(i < HELD / 2 ? (int64_t)1 << i : IMAGE));
         WF_EXPECT_OK(wf_tensor_fill(held[i], number + i));
     }
 }
@@ -110,6 +110,8 @@ static void train_between(gan *g, history *h, double score[STEPS], wf_captured *
     WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
     for (int i = 0; i < STEPS; i++) {
         next_batch(g, i);
+        if (i == 5) /* replays still write there */
+            put(&g->fake, NULL);
         hold(g, held, 100.0 * i);
         WF_EXPECT_OK(c ? wf_captured_run(c) : step(g));
         score[i] = wf_tensor_item(kept); /* of the step before */

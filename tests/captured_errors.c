@@ -203,6 +203,40 @@ static void bad_label(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+/* --- packed forms ---------------------------------------------------------------------------------------------------
+ */
+
+typedef struct seen {
+    const wf_tensor *x;
+    uint64_t version[4];
+    int runs;
+} seen;
+
+static wf_status look(void *arg)
+{
+    seen *s = arg;
+    s->version[s->runs++] = wf_tensor_array(s->x).version;
+    return WF_OK;
+}
+
+/* A form that is up to date when a capture begins is made again in it, or replays would go on with an old one. */
+static void forms(void)
+{
+    wf_ctx *ctx = ctx_of("cpu", WF_F32);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(4));
+    seen s = {.x = x};
+    wf_captured *c = wf_capture(ctx, look, &s);
+    for (int i = 0; i < 3; i++)
+        WF_EXPECT_OK(wf_captured_run(c));
+    WF_EXPECT(s.version[0] == s.version[1] && wf_tensor_array(x).version == s.version[0], "versions change");
+    WF_EXPECT((s.version[2] != s.version[1]) == (ctx->k->capture_begin != NULL),
+              "version %llu in a capture, before %llu", (unsigned long long)s.version[2],
+              (unsigned long long)s.version[1]);
+    wf_captured_free(c);
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 /* --- the slots ------------------------------------------------------------------------------------------------------
  */
 
@@ -212,6 +246,7 @@ static void slots(void)
     wf_ctx *ctx = ctx_of("cpu", WF_F32);
     const wf_kernels *k = ctx->k;
     wf_graph *graph = NULL;
+    void *block = NULL, *pinned = NULL;
     bool done;
     float host[4] = {1, 2, 3, 4};
     if (!k->capture_begin) {
@@ -245,10 +280,14 @@ static void slots(void)
     WF_EXPECT_ERROR(WF_ERR_STATE, k->to_device(ctx, a.data, host, sizeof host));
     WF_EXPECT_ERROR(WF_ERR_STATE, k->stream_finish(ctx, NULL));
     WF_EXPECT_ERROR(WF_ERR_STATE, k->event_done(ctx, event, &done));
+    WF_EXPECT_OK(k->alloc(ctx, 1 << 20, &block));
+    WF_EXPECT_OK(k->pinned_alloc(ctx, 1 << 20, &pinned));
     WF_EXPECT_OK(k->fill(ctx, &a, 9));
     WF_EXPECT_OK(k->capture_end(ctx, NULL));
     WF_EXPECT_OK(wf_tensor_export(x, host, sizeof host));
     WF_EXPECT(host[0] == 4, "what was given up is done");
+    k->release(ctx, block, 1 << 20);
+    k->pinned_release(ctx, pinned, 1 << 20);
     k->event_free(ctx, event);
     wf_tensor_free(x);
     wf_tensor_free(one);
@@ -312,5 +351,6 @@ int main(int argc, char **argv)
                                    {"other_clip", other_clip},
                                    {"misuse", misuse},
                                    {"bad_label", bad_label},
+                                   {"forms", forms},
                                    {0}});
 }

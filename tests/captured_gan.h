@@ -21,7 +21,7 @@ typedef struct gan {
     wf_layer *gen, *dis;
     wf_optim *opt_gen, *opt_dis;
     wf_tape *tape;
-    wf_tensor *x, *loss_dis, *loss_gen, *z;
+    wf_tensor *x, *loss_dis, *loss_gen, *z, *fake;
     int runs;                         /* of the function */
     wf_status (*also)(struct gan *g); /* what the step does besides; NULL: nothing */
     int mode, when;                   /* for it */
@@ -115,6 +115,7 @@ static inline void gan_free(gan *g)
     wf_tensor_free(g->loss_dis);
     wf_tensor_free(g->loss_gen);
     wf_tensor_free(g->z);
+    wf_tensor_free(g->fake);
     wf_tape_free(g->tape);
     wf_optim_free(g->opt_gen);
     wf_optim_free(g->opt_dis);
@@ -141,6 +142,7 @@ static inline wf_status step_dis(void *arg)
     wf_var *z = wf_rand_uniform(g->tape, WF_SHAPE(BATCH, LATENT), -1, 1, real);
     put(&g->z, wf_keep(z));
     wf_var *fake = wf_apply(g->gen, z);
+    put(&g->fake, wf_keep(fake));
     wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
     wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
     wf_var *loss = wf_add(loss_real, loss_fake);
