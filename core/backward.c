@@ -161,8 +161,23 @@ static wf_status run_node(run *r, wf_node *node)
     return WF_OK;
 }
 
-static wf_status seed_grad(wf_var *loss, const wf_tensor *grad, double seed)
+/* grad = seed scale */
+static wf_status seed_scaled(const wf_tensor *grad, double seed, const float *scale)
 {
+    wf_ctx *ctx = grad->ctx;
+    const wf_array to = wf_tensor_array(grad);
+    const wf_array from = {.data = (void *)scale, .dtype = WF_F32, .shape = wf_shape_scalar()};
+    const wf_strided src = wf_array_strided(&from);
+    wf_strided dst = src;
+    dst.data = to.data;
+    dst.dtype = to.dtype;
+    WF_TRY(ctx->k->copy(ctx, &src, &dst, false));
+    return seed == 1 ? WF_OK : ctx->k->binary(ctx, WF_BINARY_LINEAR, seed, &to, 0, NULL, &to, false);
+}
+
+static wf_status seed_grad(wf_var *loss, const wf_tensor *grad, const wf_backward_opts *opts)
+{
+    const double seed = opts->seed == 0 ? 1 : opts->seed;
     char text[2][WF_SHAPE_TEXT];
     if (grad) {
         WF_CHECK(wf_shape_equal(grad->shape, loss->value->shape), WF_ERR_SHAPE, "a gradient %s for a variable %s",
@@ -178,7 +193,7 @@ static wf_status seed_grad(wf_var *loss, const wf_tensor *grad, double seed)
     loss->grad = wf_tensor_new_like(loss->value);
     loss->grad_shared = false;
     WF_NEED(loss->grad);
-    return wf_tensor_fill(loss->grad, seed == 0 ? 1 : seed);
+    return opts->scale ? seed_scaled(loss->grad, seed, opts->scale) : wf_tensor_fill(loss->grad, seed);
 }
 
 static wf_status run_all(run *r, wf_var *loss, const wf_tensor *grad)
@@ -190,7 +205,7 @@ static wf_status run_all(run *r, wf_var *loss, const wf_tensor *grad)
     WF_TRY(count_uses(r));
     WF_TRY(prepare_grads(r));
     if (loss->node || loss->leaf)
-        WF_TRY(seed_grad(loss, grad, r->opts->seed));
+        WF_TRY(seed_grad(loss, grad, r->opts));
     for (int64_t n = tape->n_nodes - 1; n >= 0; n--)
         if (runs(r, tape->nodes[n])) {
             WF_TRY(run_node(r, tape->nodes[n]));

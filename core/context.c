@@ -51,6 +51,16 @@ static int default_threads(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+static wf_status check_compute(wf_dtype dtype, wf_dtype compute)
+{
+    WF_CHECK(compute == WF_F32 || compute == WF_BF16 || compute == WF_F16, WF_ERR_DTYPE,
+             "a context computes in its own type, bf16 or f16, not %s", wf_dtype_name(compute));
+    WF_CHECK(compute == WF_F32 || dtype == WF_F32, WF_ERR_DTYPE,
+             "a context of %s computes in %s; only one of f32 computes in bf16 or f16", wf_dtype_name(dtype),
+             wf_dtype_name(dtype));
+    return WF_OK;
+}
+
 wf_ctx *wf_ctx_make(wf_ctx_opts opts)
 {
     char notice[WF_CTX_NOTICE] = "";
@@ -59,9 +69,10 @@ wf_ctx *wf_ctx_make(wf_ctx_opts opts)
         return NULL;
     WF_CHECK_NULL(opts.dtype == WF_F32 || opts.dtype == WF_F64, WF_ERR_DTYPE, "a context's type is f32 or f64, not %s",
                   wf_dtype_name(opts.dtype));
+    WF_TRY_NULL(check_compute(opts.dtype, opts.compute));
     wf_ctx *ctx = calloc(1, sizeof *ctx);
     WF_CHECK_NULL(ctx, WF_ERR_MEMORY, "no memory for a context");
-    *ctx = (wf_ctx){.k = k, .dtype = opts.dtype, .seed = opts.seed};
+    *ctx = (wf_ctx){.k = k, .dtype = opts.dtype, .compute = opts.compute, .seed = opts.seed};
     memcpy(ctx->notice, notice, sizeof notice);
     ctx->pool = wf_pool_new(ctx);
     if (ctx->pool && wf_ctx_set_threads(ctx, opts.threads ? opts.threads : default_threads()) == WF_OK)
@@ -114,6 +125,11 @@ wf_dtype wf_ctx_dtype(const wf_ctx *ctx)
     return ctx ? ctx->dtype : WF_F32;
 }
 
+wf_dtype wf_ctx_compute(const wf_ctx *ctx)
+{
+    return ctx && ctx->compute != WF_F32 ? ctx->compute : wf_ctx_dtype(ctx);
+}
+
 uint64_t wf_ctx_seed(const wf_ctx *ctx)
 {
     return ctx ? ctx->seed : 0;
@@ -130,7 +146,16 @@ wf_status wf_ctx_set_dtype(wf_ctx *ctx, wf_dtype dtype)
     WF_CHECK(dtype == WF_F32 || dtype == WF_F64, WF_ERR_DTYPE, "a context's type is f32 or f64, not %s",
              wf_dtype_name(dtype));
     WF_CHECK(ctx->roots == 0, WF_ERR_STATE, "the context's type is set before the first layer is made");
+    WF_TRY(check_compute(dtype, ctx->compute));
     ctx->dtype = dtype;
+    return WF_OK;
+}
+
+wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute)
+{
+    WF_NEED(ctx);
+    WF_TRY(check_compute(ctx->dtype, compute));
+    ctx->compute = compute;
     return WF_OK;
 }
 

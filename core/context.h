@@ -16,6 +16,7 @@ typedef struct wf_ctx wf_ctx;
 typedef struct wf_ctx_opts {
     const char *device; /* "cpu", "ref", "cuda" or "auto"; NULL: WEFT_DEVICE, else "auto": cuda where there is a GPU */
     wf_dtype dtype;     /* of parameters: WF_F32 (default) or WF_F64 */
+    wf_dtype compute;   /* WF_BF16 or WF_F16: mixed precision, see wf_ctx_set_compute; default: as dtype */
     uint64_t seed;      /* of all random numbers; 0 is a seed like any other */
     int threads;        /* 0: OMP_NUM_THREADS, else the processors this process may use */
 } wf_ctx_opts;
@@ -28,6 +29,7 @@ wf_status wf_ctx_free(wf_ctx *ctx);
 
 const char *wf_ctx_device(const wf_ctx *ctx);
 wf_dtype wf_ctx_dtype(const wf_ctx *ctx);
+wf_dtype wf_ctx_compute(const wf_ctx *ctx); /* the context's type where none was set */
 uint64_t wf_ctx_seed(const wf_ctx *ctx);
 int wf_ctx_threads(const wf_ctx *ctx);
 
@@ -35,6 +37,21 @@ int wf_ctx_threads(const wf_ctx *ctx);
 wf_status wf_ctx_set_dtype(wf_ctx *ctx, wf_dtype dtype);
 wf_status wf_ctx_set_seed(wf_ctx *ctx, uint64_t seed);
 wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads);
+
+/* Mixed precision: WF_BF16 or WF_F16; WF_F32 switches it off. For contexts of f32, else WF_ERR_DTYPE. Holds from the
+ * next operation on, on all ranks alike.
+ *
+ * - Convolution, transposed convolution and linear, parallel ones too, take inputs of f32 and 16 bits, round them to
+ *   this type, and give outputs of it. Sums inside are made in f32. The parameter is the master: its rounded copy is
+ *   made once for every value that it has.
+ * - Normalisation takes inputs of any of these types and gives outputs of the same; its statistics, parameters and
+ *   running values are f32. Pooling, upsampling, activations, dropout, noise, changes of shape, communication and
+ *   redistribution pass the type on, and so halos and gathered channels travel as 16 bits.
+ * - Arithmetic and concatenation of different types, softmax, sum, mean and all losses take f32, to which 16 bits are
+ *   widened, and give f32.
+ * - The gradient of a parameter is f32 and is summed in f32; that of an activation has the activation's type. Gradients
+ *   that f16 rounds to zero want a scaled loss: wf_optim_scale_loss. */
+wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute);
 
 typedef struct wf_memory_counters {
     int64_t system_allocations; /* calls of malloc (or cudaMalloc) made by the library since the context was made */

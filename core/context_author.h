@@ -25,6 +25,7 @@ struct wf_captured;
 struct wf_ctx {
     const wf_kernels *k;
     wf_dtype dtype;
+    wf_dtype compute; /* WF_F32, which is 0: as dtype */
     uint64_t seed;
     int threads;
     wf_pool *pool;

@@ -13,7 +13,7 @@
  *   `accumulate` the result is added to what the output held.
  * - Any dimension may be 0. An empty input gives outputs as the mathematics says (sums are 0), never an error.
  * - Float types may be f32, f64, bf16, f16; the arrays of one call have one float type unless a slot says otherwise.
- *   Arithmetic is at least f32. A `cpu` slot hands types that it has no fast form for to `ref`.
+ *   Arithmetic is at least f32. "Or wide": where the others are of bf16 or f16, this one may be f32.
  * - Workspace comes from the pool of the context (wf_pool_take), never from malloc.
  * - Values that change from step to step (learning rate, iteration) come by pointer to device memory.
  */
@@ -124,6 +124,8 @@ typedef struct wf_optim_hyper {
     double grad_scale;   /* every gradient is multiplied by this first */
     double clip_value;   /* then cut to [-clip_value, clip_value]; 0: not */
     double nesterov;     /* not 0: Nesterov's form */
+    double step;         /* t, of those that were tried */
+    double skip;         /* not 0: nothing is updated */
 } wf_optim_hyper;
 
 /* A number of elements: `value`, or, where the device alone knows it, what its memory holds. */
@@ -139,6 +141,15 @@ typedef struct wf_norm_head {
     int n; /* 1 to WF_NORM_HEADS */
     double value[WF_NORM_HEADS];
 } wf_norm_head;
+
+/* The scale of a loss, in device memory. */
+typedef struct wf_loss_scaling {
+    double growth, backoff, interval; /* what the options said */
+    double scale;                     /* of the loss of this step */
+    double good;                      /* steps without overflow since the scale last changed */
+    double skipped;                   /* steps with overflow so far */
+    float seed;                       /* scale once more, as the gradient of a loss is multiplied by it */
+} wf_loss_scaling;
 
 /* One run of parameters: p, g, states of n elements of one float type. state1 is m (RMSPROP: v), state2 is v. Unused
  * states are NULL. */
@@ -232,16 +243,18 @@ typedef struct wf_kernels {
      * the transposed convolution, whose filter [C,F/g,k...] is the w of the convolution that it transposes. */
     wf_status (*conv_backward_data)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
                                     const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx);
-    /* dw[f,c,k] = sum dy[n,f,o] x[n,c,i]; dbias[f] = sum dy[n,f,o] where dbias is not NULL. */
+    /* dw[f,c,k] = sum dy[n,f,o] x[n,c,i]; dbias[f] = sum dy[n,f,o] where dbias is not NULL. Both are of x's type, or
+     * both wide. */
     wf_status (*conv_backward_filter)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
                                       const wf_array *dw, const wf_array *dbias, bool accumulate);
-    /* db[c] = sum of dy over all dimensions but 1. */
+    /* db[c] = sum of dy over all dimensions but 1; or wide. */
     wf_status (*bias_backward)(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
     /* dv from y and dy, where y = act(v + noise): dv = dy * act'(sign of y). In place (dv == dy) allowed. */
     wf_status (*epilogue_backward)(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
                                    const wf_array *dv);
 
-    /* c[m,n] = op(a) op(b) (+ bias[n]); op transposes where asked. All row-major, rank 2. */
+    /* c[m,n] = op(a) op(b) (+ bias[n]); op transposes where asked. All row-major, rank 2. c has a's type, or is wide.
+     */
     wf_status (*matmul)(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
                         const wf_array *bias, const wf_array *c, bool accumulate);
 
@@ -258,7 +271,8 @@ typedef struct wf_kernels {
     wf_status (*resample_backward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx);
 
     /* Normalisation over all dimensions but 1 (x is [N,C] or [N,C,...]). Statistics are rank-1 arrays [C] of f32 (f64
-     * for f64 x). mean = average, m2 = sum of squared deviations from it; both 0 where there is no element. */
+     * for f64 x); gamma and beta are of x's type, or wide. mean = average, m2 = sum of squared deviations from it; both
+     * 0 where there is no element. */
     wf_status (*norm_stats)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
     /* Statistics of a whole whose parts are in several places. A part is an f64 array [n + 2 C]: the n numbers of a
      * head, mean, m2. merge joins parts [P, n + 2 C], in their order and in f64, but those whose count is not above 0,
@@ -330,6 +344,11 @@ typedef struct wf_kernels {
     /* One update of all segments. */
     wf_status (*optim_update)(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                               int64_t segments, const wf_optim_segment *segment);
+    /* After the backward of a scaled loss. Where sum_squares, of all gradients, is no finite number, one of them is
+     * none: hyper->skip is set, and the scale falls by `backoff`. Else hyper->grad_scale is divided by the scale, which
+     * grows by `growth` after `interval` such steps, and bias1, bias2 become those of update number step - skipped. The
+     * scale stays within 2^-100 and 2^100. */
+    wf_status (*loss_scale)(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling, wf_optim_hyper *hyper);
     /* hyper->grad_scale *= min(1, max_norm / (grad_scale * sqrt(sum_squares)))  (all in device memory). */
     wf_status (*clip_scale)(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
 

@@ -37,6 +37,7 @@ void wf_param_free(wf_param *param)
     if (!param)
         return;
     wf_tensor_free(param->value);
+    wf_tensor_free(param->rounded);
     wf_tensor_free(param->grad);
     free(param->name);
     free(param->path);

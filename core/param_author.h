@@ -24,8 +24,10 @@ struct wf_param {
     uint32_t cut_axes; /* bit a: the ranks along mesh axis a hold different parts of the serial parameter. Default: 0 */
 
     wf_tensor *value; /* NULL until first use */
-    wf_tensor *grad;  /* a view into a flat buffer, or a tensor of its own; NULL until the first backward */
-    bool grad_set;    /* the running backward has written to grad */
+    wf_tensor
+        *rounded;    /* the value in the type that layers compute with, where that is another; NULL until first use */
+    wf_tensor *grad; /* a view into a flat buffer, or a tensor of its own; NULL until the first backward */
+    bool grad_set;   /* the running backward has written to grad */
 
     /* Scratch of one backward. */
     uint64_t run; /* the backward that counts uses in this parameter */

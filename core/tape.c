@@ -200,6 +200,20 @@ wf_var *wf_param_var(wf_tape *tape, wf_param *param)
     return var;
 }
 
+wf_var *wf_compute_var(wf_tape *tape, wf_param *param)
+{
+    wf_var *var = wf_param_var(tape, param);
+    const wf_dtype dtype = wf_ctx_compute(tape ? tape->ctx : NULL);
+    if (!var)
+        return NULL;
+    var->used = param->value;
+    if (param->dtype == dtype || wf_ctx_dtype(tape->ctx) == dtype)
+        return var;
+    WF_TRY_NULL(wf_tensor_follow(param->value, dtype, &param->rounded));
+    var->used = param->rounded;
+    return var;
+}
+
 const wf_tensor *wf_value(const wf_var *var)
 {
     return var ? var->value : NULL;

@@ -24,6 +24,7 @@ struct wf_var {
     wf_tensor *value;
     wf_tensor *grad;
     wf_param *param; /* of a parameter's leaf */
+    wf_tensor *used; /* of a leaf by wf_compute_var: what is computed with; the parameter's, borrowed */
     wf_node *node;   /* that made it; NULL for leaves */
     bool needs_grad;
     bool leaf; /* wf_leaf */
@@ -69,6 +70,9 @@ wf_var *wf_tape_record(wf_tape *tape, const wf_record *record, wf_tensor *y);
 
 /* The leaf of a parameter on this tape. */
 wf_var *wf_param_var(wf_tape *tape, wf_param *param);
+/* The same for layers that compute in the context's compute type: they read (and save) var->used, which is of that
+ * type. The gradient is the parameter's all the same. */
+wf_var *wf_compute_var(wf_tape *tape, wf_param *param);
 
 /* In backward. */
 const wf_tensor *wf_node_dy(const wf_node *node); /* dense, shape and order of the output; never NULL */
@@ -96,6 +100,7 @@ typedef struct wf_backward_opts {
     int64_t n_params;        /* 0: every trainable parameter */
     wf_param *const *params; /* the targets */
     double seed;             /* gradient of the loss; 0 means 1 */
+    const float *scale;      /* in device memory: the seed is multiplied by it; NULL: by 1 */
     bool add;                /* to the gradients that the parameters have */
     /* Called once all uses are known, before anything runs: the target parameters that this backward reaches, in the
      * order in which their gradients will be complete. May allocate param->grad. */

@@ -68,6 +68,8 @@ static void drop_storage(wf_storage *s)
             s->next->prev = s->prev;
     }
     wf_packed_free(ctx, &s->forms);
+    if (s->master)
+        drop_storage(s->master);
     if (!s->borrowed)
         wf_pool_give(ctx, s->data, s->bytes);
     wf_pool_storage_give(ctx, s);
@@ -297,7 +299,7 @@ wf_array wf_tensor_array(const wf_tensor *tensor)
                       .dtype = tensor->dtype,
                       .order = tensor->order,
                       .shape = tensor->shape,
-                      .version = s->version + s->ctx->epoch,
+                      .version = wf_tensor_version(tensor) + s->ctx->epoch,
                       .forms = s->packable ? &s->forms : NULL};
 }
 
@@ -316,18 +318,52 @@ static wf_status touch_again(void *own, double number, void *value)
     return WF_OK;
 }
 
-/* Parameters are what others keep copies of, and their storage stays. */
+/* Parameters, and flat buffers of them, are what others keep copies of, and their storage stays. */
 void wf_tensor_touch(wf_tensor *tensor)
 {
     wf_storage *s = tensor->storage;
     s->version++;
-    if (s->packable)
+    if (s->packable || s->followed)
         wf_ctx_repeat(s->ctx, touch_again, s);
 }
 
 uint64_t wf_tensor_version(const wf_tensor *tensor)
 {
-    return tensor->storage->version;
+    const wf_storage *s = tensor->storage;
+    return s->master ? s->master->version : s->version;
+}
+
+/* Versions of one memory say nothing about another's. */
+static void follow_memory(wf_storage *copy, wf_storage *master)
+{
+    master->references++;
+    master->followed = true;
+    wf_packed_free(copy->ctx, &copy->forms);
+    if (copy->master)
+        drop_storage(copy->master);
+    copy->master = master;
+}
+
+wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **copy)
+{
+    const uint64_t version = master->storage->version + master->ctx->epoch;
+    wf_tensor *made = *copy;
+    const bool other = made && made->dtype != dtype;
+    if (made && !other && made->storage->master == master->storage && made->storage->made == version)
+        return WF_OK;
+    if (!made || other) {
+        made = wf_tensor_new_ordered(master->ctx, dtype, master->shape, master->order);
+        WF_NEED(made);
+        wf_tensor_free(*copy);
+        *copy = made;
+        made->storage->packable = true;
+    }
+    if (made->storage->master != master->storage)
+        follow_memory(made->storage, master->storage);
+    made->storage->made = version - 1;
+    WF_TRY(wf_tensor_assign(made, master));
+    made->storage->made = version;
+    return WF_OK;
 }
 
 int64_t wf_step_storages(const wf_ctx *ctx)

@@ -12,6 +12,9 @@ typedef struct wf_storage {
     int64_t references;
     uint64_t version;               /* grows with every write that others must notice: wf_tensor_touch */
     wf_packed_form *forms;          /* packed copies, for parameters */
+    struct wf_storage *master;      /* of a copy that follows another tensor: whose (held); else NULL */
+    uint64_t made;                  /* of such a copy: the version of the master's array that it has */
+    bool followed;                  /* there is, or was, such a copy of this one */
     bool packable;                  /* kernels may keep packed copies */
     bool step;                      /* lives for one step: the tape reports what is left of it */
     bool kept;                      /* wf_keep: may outlive the step */
@@ -50,6 +53,10 @@ wf_strided wf_tensor_strided(const wf_tensor *tensor);
 /* Notes that the contents changed: packed forms and saved copies become stale. */
 void wf_tensor_touch(wf_tensor *tensor);
 uint64_t wf_tensor_version(const wf_tensor *tensor);
+/* A copy of a dense tensor in another type that follows it: *copy, NULL at first, is made, or made anew where the
+ * master has changed since or this is another type. Its version is the master's, so that what saved it notices a change
+ * of the master. Packed forms are kept for it. */
+wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **copy) WF_NODISCARD;
 
 /* How many step storages of the context are alive and not kept. */
 int64_t wf_step_storages(const wf_ctx *ctx);

@@ -107,6 +107,7 @@ static wf_var *add_scaled(const wf_op *op, wf_var *a, double beta, wf_var *b)
         return NULL;
     if (a->no_loss && b->no_loss)
         return a;
+    WF_TRY_NULL(wf_function_promote(&a, &b));
     WF_TRY_NULL(wf_function_check_pair(op->name, a, b, WF_LINEAR));
     WF_TRY_NULL(check_mixture(op->name, a, b));
     wf_var *y = binary(op, WF_BINARY_LINEAR, (linear_state){{1.0, beta}}, a, b);
@@ -128,6 +129,7 @@ wf_var *wf_mul(wf_var *a, wf_var *b)
 {
     if (!a || !b)
         return NULL;
+    WF_TRY_NULL(wf_function_promote(&a, &b));
     WF_TRY_NULL(wf_function_check_pair("mul", a, b, WF_ANY_FUNCTION));
     WF_TRY_NULL(wf_function_check_layouts("mul", a, b));
     return binary(&mul_op, WF_BINARY_MUL, (linear_state){{1.0, 0.0}}, a, b);
@@ -197,6 +199,7 @@ static wf_var *reduced(const wf_op *op, wf_var *x, const wf_reduction *reduction
 
 wf_var *wf_sum(wf_var *x)
 {
+    x = wf_widened(x);
     if (!x || x->no_loss)
         return x;
     WF_TRY_NULL(wf_function_check("sum", x, WF_LINEAR));
@@ -206,6 +209,7 @@ wf_var *wf_sum(wf_var *x)
 
 wf_var *wf_mean(wf_var *x)
 {
+    x = wf_widened(x);
     if (!x || x->no_loss)
         return x;
     WF_TRY_NULL(wf_function_check("mean", x, WF_LINEAR));

@@ -77,8 +77,8 @@ static wf_tensor *compute(const linear_state *s, const wf_var *x, const wf_tenso
 {
     const wf_range own = wf_channel_outputs(&s->split);
     const bool apart = s->split.out.apart;
-    const wf_array from = wf_tensor_array(in), weight = wf_tensor_array(w->value);
-    const wf_array bias = wf_tensor_array(b ? b->value : NULL);
+    const wf_array from = wf_tensor_array(in), weight = wf_tensor_array(w->used);
+    const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     wf_tensor *y = wf_tensor_new_step(in->ctx, in->dtype, WF_SHAPE(in->shape.dim[0], own.hi - own.lo), WF_ROW_MAJOR);
     wf_status status;
     WF_TRY_OUT(wf_check(y));
@@ -88,7 +88,7 @@ static wf_tensor *compute(const linear_state *s, const wf_var *x, const wf_tenso
     WF_TRY_OUT(wf_check(y));
     y->layout = wf_channel_layout(s->mesh, x, y->shape, s->split.out.channels, s->split.cut);
     if (!apart && b)
-        WF_TRY_OUT(wf_channel_bias(y, b->value));
+        WF_TRY_OUT(wf_channel_bias(y, b->used));
     return y;
 out:
     wf_tensor_free(y);
@@ -99,7 +99,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, const int64_t *x_cut, const wf_
 {
     const linear_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
-    wf_var *w = wf_param_var(tape, s->w), *b = s->b ? wf_param_var(tape, s->b) : NULL;
+    wf_var *w = wf_compute_var(tape, s->w), *b = s->b ? wf_compute_var(tape, s->b) : NULL;
     if (!w || (s->b && !b))
         return NULL;
     wf_tensor *y = compute(s, x, in, w, b);
@@ -111,7 +111,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, const int64_t *x_cut, const wf_
                                        .n_in = 3,
                                        .in = (wf_var *[]){x, w, b},
                                        .n_saved = 2,
-                                       .saved = (wf_tensor *[]){(wf_tensor *)in, w->value},
+                                       .saved = (wf_tensor *[]){(wf_tensor *)in, w->used},
                                        .state = &call,
                                        .state_bytes = sizeof call},
                           y);
@@ -128,8 +128,9 @@ static wf_status check(const wf_layer *layer, const wf_var *x, const int64_t **x
              "channel_linear \"%s\": input %s of %lld features in all, should be [N,%lld] or of that many elements a "
              "sample",
              wf_layer_path(layer), wf_shape_text(shape, text), (long long)features, (long long)s->split.in.channels);
-    WF_CHECK(x->value->dtype == layer->ctx->dtype, WF_ERR_DTYPE, "channel_linear \"%s\": input of %s, should be %s",
-             wf_layer_path(layer), wf_dtype_name(x->value->dtype), wf_dtype_name(layer->ctx->dtype));
+    WF_CHECK(x->value->dtype == wf_ctx_compute(layer->ctx), WF_ERR_DTYPE,
+             "channel_linear \"%s\": input of %s, should be %s", wf_layer_path(layer), wf_dtype_name(x->value->dtype),
+             wf_dtype_name(wf_ctx_compute(layer->ctx)));
     return WF_OK;
 }
 
@@ -165,7 +166,8 @@ static void free_state(wf_layer *layer)
     wf_channel_split_free(&s->split);
 }
 
-static const wf_layer_kind linear_kind = {"channel_linear", forward, free_state};
+static const wf_layer_kind linear_kind = {
+    .name = "channel_linear", .forward = forward, .free = free_state, .computes = true};
 
 static wf_status add_params(wf_layer *layer, const wf_linear_opts *o)
 {

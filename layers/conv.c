@@ -14,8 +14,8 @@ typedef struct conv_call {
 static wf_status run(wf_ctx *ctx, const conv_call *call, const wf_tensor *x, const wf_var *w, const wf_var *b,
                      const wf_tensor *y)
 {
-    const wf_array in = wf_tensor_array(x), weight = wf_tensor_array(w->value), out = wf_tensor_array(y);
-    const wf_array bias = wf_tensor_array(b ? b->value : NULL);
+    const wf_array in = wf_tensor_array(x), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
+    const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     return (call->transposed ? ctx->k->conv_backward_data : ctx->k->conv_forward)(
         ctx, &call->geom, &in, &weight, b ? &bias : NULL, &call->epilogue, &out);
 }
@@ -28,7 +28,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *y)
 {
     const wf_conv_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
-    wf_var *w = wf_param_var(tape, s->w), *b = s->b ? wf_param_var(tape, s->b) : NULL;
+    wf_var *w = wf_compute_var(tape, s->w), *b = s->b ? wf_compute_var(tape, s->b) : NULL;
     if (!w || (s->b && !b)) {
         wf_tensor_free(y);
         return NULL;
@@ -47,7 +47,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *y)
                                        .n_in = 3,
                                        .in = (wf_var *[]){x, w, b},
                                        .n_saved = 3,
-                                       .saved = (wf_tensor *[]){dense, w->value, call.follows ? y : NULL},
+                                       .saved = (wf_tensor *[]){dense, w->used, call.follows ? y : NULL},
                                        .state = &call,
                                        .state_bytes = sizeof call},
                           y);
@@ -139,7 +139,7 @@ out:
 
 /* Construction. */
 
-const wf_layer_kind wf_conv_serial = {"conv", forward, NULL};
+const wf_layer_kind wf_conv_serial = {.name = "conv", .forward = forward, .computes = true};
 
 static wf_layer *make(wf_ctx *ctx, wf_conv_opts o, int nd, bool transposed)
 {

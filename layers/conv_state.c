@@ -18,8 +18,8 @@ wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape 
     WF_CHECK(shape.rank == s->geom.nd + 2 && shape.dim[1] == s->in, WF_ERR_SHAPE,
              "%s \"%s\": input %s, should be [N,%lld] and %d spatial dimensions", s->name, wf_layer_path(layer),
              wf_shape_text(shape, text), (long long)s->in, s->geom.nd);
-    WF_CHECK(x->value->dtype == layer->ctx->dtype, WF_ERR_DTYPE, "%s \"%s\": input of %s, should be %s", s->name,
-             wf_layer_path(layer), wf_dtype_name(x->value->dtype), wf_dtype_name(layer->ctx->dtype));
+    WF_CHECK(x->value->dtype == wf_ctx_compute(layer->ctx), WF_ERR_DTYPE, "%s \"%s\": input of %s, should be %s",
+             s->name, wf_layer_path(layer), wf_dtype_name(x->value->dtype), wf_dtype_name(wf_ctx_compute(layer->ctx)));
     *y = shape;
     y->dim[1] = s->out;
     for (int d = 0; d < s->geom.nd; d++) {

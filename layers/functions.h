@@ -1,5 +1,7 @@
 /* Functions of variables. Local; each returns a new variable of the same tape, or NULL on failure and where an input is
  * NULL. Inputs are of a float type. The output has the input's type, order of memory and layout unless said otherwise.
+ * Softmax, sum and mean, and the losses (layers/loss.h), widen bf16 and f16 to f32; arithmetic and concatenation of two
+ * types out of these three give f32.
  *
  * Where the batch is sharded over ranks, a sum or a mean is over the global tensor: the scalar that a rank holds is its
  * part (its layout is partial), the parts add up to the value of the serial program. Such a part may be summed, scaled
@@ -32,9 +34,9 @@ wf_var *wf_activate(wf_var *x, wf_act act, double slope, double noise);
 wf_var *wf_softmax(wf_var *x);
 wf_var *wf_log_softmax(wf_var *x);
 
-/* a + b, a - b, a b: equal shapes, types and layouts; the output has a's order. Losses may be added and subtracted:
- * parts of global values with each other; local means over equally many samples; a local mean and a plain number. Any
- * other mixture is WF_ERR_STATE. */
+/* a + b, a - b, a b: equal shapes and layouts, types as above; the output has a's order. Losses may be added and
+ * subtracted: parts of global values with each other; local means over equally many samples; a local mean and a plain
+ * number. Any other mixture is WF_ERR_STATE. */
 wf_var *wf_add(wf_var *a, wf_var *b);
 wf_var *wf_sub(wf_var *a, wf_var *b);
 wf_var *wf_mul(wf_var *a, wf_var *b);
@@ -45,10 +47,13 @@ wf_var *wf_scale(wf_var *x, double alpha);
 wf_var *wf_sum(wf_var *x);
 wf_var *wf_mean(wf_var *x);
 
+/* The same numbers in another float type, rounded to nearest; the gradient is cast back. */
+wf_var *wf_cast(wf_var *x, wf_dtype dtype);
+
 /* The same value, through which no gradient flows. This and the next five take any type. */
 wf_var *wf_detach(wf_var *x);
 
-/* Along dimension `dim`, in the order given: equal in all other dimensions, and in type. The output has the first one's
+/* Along dimension `dim`, in the order given: equal in all other dimensions. The output has the first one's
  * order. `dim` must not be sharded. */
 wf_var *wf_concat(int count, wf_var *const *x, int dim);
 /* The elements of `box`, in this rank's coordinates; a sharded dimension must be whole in it. */

@@ -19,6 +19,15 @@ wf_status wf_function_check_pair(const char *what, const wf_var *a, const wf_var
                                  wf_linearity linearity) WF_NODISCARD;
 wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_var *b) WF_NODISCARD;
 
+/* x as a layer of the context computes with it: cast, if the context computes in another type and x is of a type that
+ * it takes for that. And x as functions take it that compute in f32: 16 bits are widened, NULL passes. */
+wf_var *wf_cast_to_compute(wf_var *x);
+wf_var *wf_widened(wf_var *x);
+/* The type of what is made of a and b; false: there is none. */
+bool wf_promoted(wf_dtype a, wf_dtype b, wf_dtype *both);
+/* Both become variables of it, if there is one. */
+wf_status wf_function_promote(wf_var **a, wf_var **b) WF_NODISCARD;
+
 /* x's value, dense in x's own order: a handle to be freed. */
 wf_tensor *wf_function_value(const wf_var *x);
 /* Records, where the forward slot succeeded; else frees y (which may be NULL) and returns NULL. */

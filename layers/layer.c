@@ -1,3 +1,4 @@
+#include "layers/functions_impl.h"
 #include "layers/layer_author.h"
 
 #include <stdarg.h>
@@ -146,7 +147,9 @@ wf_var *wf_apply(wf_layer *layer, wf_var *x)
     }
     const uint64_t scope = wf_tape_enter(tape, wf_hash_u64(stream_of(layer), (uint64_t)layer->applied++));
     wf_range_push(layer->ctx, layer->kind->name);
-    if (layer->prepare)
+    if (layer->kind->computes)
+        x = wf_cast_to_compute(x);
+    if (x && layer->prepare)
         x = layer->prepare(layer, x);
     wf_var *y = x ? layer->kind->forward(layer, x) : NULL;
     wf_range_pop(layer->ctx);
@@ -167,7 +170,7 @@ static wf_var *module_forward(wf_layer *layer, wf_var *x)
     return state->forward(layer, state->user, x);
 }
 
-static const wf_layer_kind module_kind = {"module", module_forward, NULL};
+static const wf_layer_kind module_kind = {.name = "module", .forward = module_forward};
 
 wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user)
 {
@@ -253,7 +256,7 @@ static wf_var *sequential_forward(wf_layer *layer, wf_var *x)
     return x;
 }
 
-static const wf_layer_kind sequential_kind = {"sequential", sequential_forward, NULL};
+static const wf_layer_kind sequential_kind = {.name = "sequential", .forward = sequential_forward};
 
 wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
 {
@@ -284,7 +287,7 @@ static wf_var *lambda_forward(wf_layer *layer, wf_var *x)
     return ((const lambda_state *)layer->state)->function(x);
 }
 
-static const wf_layer_kind lambda_kind = {"lambda", lambda_forward, NULL};
+static const wf_layer_kind lambda_kind = {.name = "lambda", .forward = lambda_forward};
 
 wf_layer *wf_lambda(wf_ctx *ctx, wf_var *(*function)(wf_var *x))
 {

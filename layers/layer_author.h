@@ -10,6 +10,8 @@ typedef struct wf_layer_kind {
     const char *name; /* "linear": in errors */
     wf_var *(*forward)(wf_layer *layer, wf_var *x);
     void (*free)(wf_layer *layer); /* what state holds beyond plain values; may be NULL */
+    bool computes; /* takes its input in the context's compute type, to which wf_apply casts; its parameters are used
+                      by wf_compute_var */
 } wf_layer_kind;
 
 #define WF_LAYER_OPTIONS 320

@@ -39,8 +39,8 @@ static const wf_op linear_op = {.name = "linear", .backward = backward};
 static wf_status compute(const wf_var *x, const wf_var *w, const wf_var *b, const wf_tensor *y)
 {
     WF_NEED(y);
-    const wf_array in = wf_tensor_array(x->value), weight = wf_tensor_array(w->value), out = wf_tensor_array(y);
-    const wf_array bias = wf_tensor_array(b ? b->value : NULL);
+    const wf_array in = wf_tensor_array(x->value), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
+    const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     wf_ctx *ctx = y->ctx;
     return ctx->k->matmul(ctx, &in, false, &weight, true, b ? &bias : NULL, &out, false);
 }
@@ -57,8 +57,8 @@ static wf_status check(const wf_layer *layer, const wf_var *x)
     WF_CHECK(shape.rank >= 2 && features == s->in, WF_ERR_SHAPE,
              "linear \"%s\": input %s, should be [N,%lld] or of that many elements a sample", wf_layer_path(layer),
              wf_shape_text(shape, text), (long long)s->in);
-    WF_CHECK(x->value->dtype == layer->ctx->dtype, WF_ERR_DTYPE, "linear \"%s\": input of %s, should be %s",
-             wf_layer_path(layer), wf_dtype_name(x->value->dtype), wf_dtype_name(layer->ctx->dtype));
+    WF_CHECK(x->value->dtype == wf_ctx_compute(layer->ctx), WF_ERR_DTYPE, "linear \"%s\": input of %s, should be %s",
+             wf_layer_path(layer), wf_dtype_name(x->value->dtype), wf_dtype_name(wf_ctx_compute(layer->ctx)));
     return WF_OK;
 }
 
@@ -68,7 +68,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     WF_TRY_NULL(check(layer, x));
     if (wf_var_shape(x).rank > 2)
         x = wf_flatten(x);
-    wf_var *w = wf_param_var(wf_var_tape(x), s->w), *b = s->b ? wf_param_var(wf_var_tape(x), s->b) : NULL;
+    wf_var *w = wf_compute_var(wf_var_tape(x), s->w), *b = s->b ? wf_compute_var(wf_var_tape(x), s->b) : NULL;
     if (!x || !w || (s->b && !b))
         return NULL;
     wf_tensor *y = wf_output("linear", x, WF_SHAPE(wf_var_shape(x).dim[0], s->out), WF_ROW_MAJOR, (int[]){0, -1});
@@ -82,11 +82,11 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
                                        .n_in = 3,
                                        .in = (wf_var *[]){x, w, b},
                                        .n_saved = 2,
-                                       .saved = (wf_tensor *[]){x->value, w->value}},
+                                       .saved = (wf_tensor *[]){x->value, w->used}},
                           y);
 }
 
-const wf_layer_kind wf_linear_serial = {"linear", forward, NULL};
+const wf_layer_kind wf_linear_serial = {.name = "linear", .forward = forward, .computes = true};
 
 wf_linear_opts wf_linear_given(const wf_layer *layer)
 {

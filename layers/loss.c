@@ -76,6 +76,7 @@ static wf_var *loss(wf_loss_kind kind, wf_var *a, wf_var *b, const wf_tensor *ta
 
 wf_var *wf_bce_logits(wf_var *x, double target)
 {
+    x = wf_widened(x);
     if (!x)
         return NULL;
     WF_TRY_NULL(wf_function_check("bce_logits", x, WF_ANY_FUNCTION));
@@ -85,6 +86,7 @@ wf_var *wf_bce_logits(wf_var *x, double target)
 wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    x = wf_widened(x);
     if (!x || !target)
         return NULL;
     WF_TRY_NULL(wf_function_check("bce_logits_with", x, WF_ANY_FUNCTION));
@@ -99,6 +101,8 @@ wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
 
 static wf_var *loss_between(wf_loss_kind kind, wf_var *a, wf_var *b)
 {
+    a = wf_widened(a);
+    b = wf_widened(b);
     if (!a || !b)
         return NULL;
     WF_TRY_NULL(wf_function_check_pair(loss_ops[kind].name, a, b, WF_ANY_FUNCTION));
@@ -169,6 +173,7 @@ static wf_status nll_run(double scale, const wf_tensor *logp, const wf_tensor *l
 
 wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
 {
+    logp = wf_widened(logp);
     if (!logp || !labels)
         return NULL;
     WF_TRY_NULL(check_labels("nll", logp, labels));

@@ -178,7 +178,7 @@ static wf_status add_epilogue(const wf_mesh_call *call, const wf_var *b, const w
 {
     const wf_array out = wf_tensor_array(y);
     if (b)
-        WF_TRY(wf_channel_bias(y, b->value));
+        WF_TRY(wf_channel_bias(y, b->used));
     return y->ctx->k->epilogue_forward(y->ctx, &call->epilogue, &out, &out);
 }
 
@@ -187,8 +187,8 @@ static wf_status convolve(const wf_mesh_call *call, wf_inflow *flow, const wf_va
 {
     const bool fused = wf_mesh_conv_in_one_pass(call->conv);
     wf_output_run user = {.conv = call->conv, .map = &call->map, .epilogue = fused ? &call->epilogue : NULL};
-    user.w = wf_tensor_array(w->value);
-    user.bias = wf_tensor_array(fused && b ? b->value : NULL);
+    user.w = wf_tensor_array(w->used);
+    user.bias = wf_tensor_array(fused && b ? b->used : NULL);
     const wf_part_run run = {.map = &call->map,
                              .out = part,
                              .out_box = call->y_box,
@@ -242,7 +242,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_inflow *
 {
     const wf_conv_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
-    wf_var *w = wf_param_var(tape, s->w), *b = s->b ? wf_param_var(tape, s->b) : NULL;
+    wf_var *w = wf_compute_var(tape, s->w), *b = s->b ? wf_compute_var(tape, s->b) : NULL;
     if (!w || (s->b && !b))
         return NULL;
     wf_tensor *acted = NULL, *y = compute(call, tape, flow, w, b, layout, &acted);
@@ -253,7 +253,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_inflow *
                                           .n_in = 3,
                                           .in = (wf_var *[]){x, w, b},
                                           .n_saved = WF_MESH_CONV_SAVED,
-                                          .saved = (wf_tensor *[]){(wf_tensor *)flow->own, flow->assembled, w->value,
+                                          .saved = (wf_tensor *[]){(wf_tensor *)flow->own, flow->assembled, w->used,
                                                                    call->follows ? acted : NULL},
                                           .state = call,
                                           .state_bytes = sizeof *call},

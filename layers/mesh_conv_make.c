@@ -24,9 +24,20 @@ typedef struct way {
             form "_conv_transpose1d", form "_conv_transpose2d", form "_conv_transpose3d"                               \
         }                                                                                                              \
     }
-static const way channel = {{"channel_conv", wf_mesh_conv_forward, free_state}, true, false, NAMES("channel")};
-static const way spatial = {{"spatial_conv", wf_mesh_conv_forward, free_state}, false, true, NAMES("spatial")};
-static const way both = {{"mesh_conv", wf_mesh_conv_forward, free_state}, true, true, NAMES("mesh")};
+static const way channel = {
+    {.name = "channel_conv", .forward = wf_mesh_conv_forward, .free = free_state, .computes = true},
+    true,
+    false,
+    NAMES("channel")};
+static const way spatial = {
+    {.name = "spatial_conv", .forward = wf_mesh_conv_forward, .free = free_state, .computes = true},
+    false,
+    true,
+    NAMES("spatial")};
+static const way both = {{.name = "mesh_conv", .forward = wf_mesh_conv_forward, .free = free_state, .computes = true},
+                         true,
+                         true,
+                         NAMES("mesh")};
 
 /* This rank's rows and columns of the filter. */
 static wf_box filter_box(const wf_mesh_conv *s)

@@ -3,6 +3,7 @@
 #include "layers/norm.h"
 
 #include "layers/epilogue_impl.h"
+#include "layers/functions_impl.h"
 #include "layers/norm_impl.h"
 
 #include <string.h>
@@ -144,14 +145,16 @@ static wf_status check(const wf_layer *layer, const wf_var *x)
     const norm_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
     char text[WF_LAYOUT_TEXT];
+    wf_dtype both;
     const int64_t channels = s->part.hi > 0 ? s->part.hi - s->part.lo : s->channels;
     WF_CHECK(shape.rank >= 2 && shape.rank <= 5, WF_ERR_SHAPE, "batchnorm \"%s\": input %s, should be of rank 2 to 5",
              wf_layer_path(layer), wf_shape_text(shape, text));
     WF_TRY(check_channels(layer, &x->value->layout));
     WF_CHECK(shape.dim[1] == channels, WF_ERR_SHAPE, "batchnorm \"%s\": input %s, should be [N,%lld] or [N,%lld,...]",
              wf_layer_path(layer), wf_shape_text(shape, text), (long long)channels, (long long)channels);
-    WF_CHECK(x->value->dtype == layer->ctx->dtype, WF_ERR_DTYPE, "batchnorm \"%s\": input of %s, should be %s",
-             wf_layer_path(layer), wf_dtype_name(x->value->dtype), wf_dtype_name(layer->ctx->dtype));
+    WF_CHECK(wf_promoted(x->value->dtype, layer->ctx->dtype, &both), WF_ERR_DTYPE,
+             "batchnorm \"%s\": input of %s, should be %s", wf_layer_path(layer), wf_dtype_name(x->value->dtype),
+             wf_dtype_name(layer->ctx->dtype));
     for (int d = 2; d < shape.rank && !s->merge.stats; d++)
         WF_CHECK(!wf_layout_is_sharded(&x->value->layout, d), WF_ERR_SHAPE,
                  "batchnorm \"%s\" needs whole samples, its input is %s; wf_sync_batchnorm takes parts, "
@@ -308,7 +311,7 @@ static void free_state(wf_layer *layer)
     free_merge(&((const norm_state *)layer->state)->merge);
 }
 
-static const wf_layer_kind batchnorm_kind = {"batchnorm", forward, free_state};
+static const wf_layer_kind batchnorm_kind = {.name = "batchnorm", .forward = forward, .free = free_state};
 
 bool wf_norm_is(const wf_layer *layer)
 {

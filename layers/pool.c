@@ -52,7 +52,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     return status == WF_OK ? var : wf_error_null();
 }
 
-const wf_layer_kind wf_pool_serial = {"pool", forward, NULL};
+const wf_layer_kind wf_pool_serial = {.name = "pool", .forward = forward};
 
 static wf_layer *make(wf_ctx *ctx, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
 {

@@ -53,11 +53,12 @@ static wf_status concat_backward(wf_node *node)
 
 static const wf_op concat_op = {.name = "concat", .backward = concat_backward};
 
-static wf_status concat_check(int count, wf_var *const *x, int dim)
+static wf_status concat_check(int count, wf_var *const *x, int dim, wf_dtype *dtype)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     WF_TRY(wf_function_check_value("concat", x[0]));
     const wf_tensor *first = x[0]->value;
+    *dtype = first->dtype;
     WF_CHECK(dim >= 0 && dim < first->shape.rank, WF_ERR_ARGUMENT, "concat along dimension %d of %s", dim,
              wf_shape_text(first->shape, left));
     WF_CHECK(!wf_layout_is_sharded(&first->layout, dim), WF_ERR_SHAPE,
@@ -72,8 +73,9 @@ static wf_status concat_check(int count, wf_var *const *x, int dim)
         WF_CHECK(wf_shape_equal(shape, first->shape), WF_ERR_SHAPE,
                  "concat along dimension %d of %s and %s, which differ elsewhere", dim,
                  wf_shape_text(first->shape, left), wf_shape_text(t->shape, right));
-        WF_CHECK(t->dtype == first->dtype, WF_ERR_DTYPE, "concat takes equal types, not %s and %s",
-                 wf_dtype_name(first->dtype), wf_dtype_name(t->dtype));
+        WF_CHECK(wf_promoted(*dtype, t->dtype, dtype), WF_ERR_DTYPE,
+                 "concat takes equal types, or f32, bf16 and f16, not %s and %s", wf_dtype_name(first->dtype),
+                 wf_dtype_name(t->dtype));
     }
     return WF_OK;
 }
@@ -105,7 +107,7 @@ static wf_status concat_run(int count, wf_var *const *x, const int64_t *state, c
     return WF_OK;
 }
 
-static wf_var *concat(int count, wf_var *const *x, int64_t *state)
+static wf_var *concat(int count, wf_var *const *x, wf_dtype dtype, int64_t *state)
 {
     const int dim = (int)state[0];
     wf_shape shape = x[0]->value->shape;
@@ -116,7 +118,7 @@ static wf_var *concat(int count, wf_var *const *x, int64_t *state)
         shape.dim[dim] += state[1 + i];
     }
     WF_TRY_NULL(concat_layout(count, x, dim, shape, &layout));
-    wf_tensor *y = wf_tensor_new_step(x[0]->value->ctx, x[0]->value->dtype, shape, x[0]->value->order);
+    wf_tensor *y = wf_tensor_new_step(x[0]->value->ctx, dtype, shape, x[0]->value->order);
     return wf_function_finish(concat_run(count, x, state, &layout, y), x[0]->tape,
                               &(wf_record){.op = &concat_op,
                                            .n_in = count,
@@ -132,14 +134,15 @@ wf_var *wf_concat(int count, wf_var *const *x, int dim)
     for (int i = 0; i < count; i++)
         if (!x[i])
             return NULL;
-    WF_TRY_NULL(concat_check(count, x, dim));
+    wf_dtype dtype;
+    WF_TRY_NULL(concat_check(count, x, dim, &dtype));
     wf_ctx *ctx = wf_tape_ctx(x[0]->tape);
     const size_t bytes = ((size_t)count + 1) * sizeof(int64_t);
     void *memory;
     WF_TRY_NULL(wf_pool_take_host(ctx, bytes, &memory));
     int64_t *state = memory;
     state[0] = dim;
-    wf_var *y = concat(count, x, state);
+    wf_var *y = concat(count, x, dtype, state);
     wf_pool_give_host(ctx, memory, bytes);
     return y;
 }

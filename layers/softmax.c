@@ -44,6 +44,7 @@ static wf_status softmax_check(const char *what, const wf_var *x)
 static wf_var *softmax(const wf_op *op, bool logarithm, wf_var *x)
 {
     static const int same[WF_MAX_RANK] = {0, 1, 2, 3, 4, 5};
+    x = wf_widened(x);
     if (!x)
         return NULL;
     WF_TRY_NULL(softmax_check(op->name, x));

@@ -207,7 +207,7 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
     return y;
 }
 
-static const wf_layer_kind spatial_chain_kind = {"spatial_chain", forward, NULL};
+static const wf_layer_kind spatial_chain_kind = {.name = "spatial_chain", .forward = forward, .computes = true};
 
 static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_layer *const *layers)
 {

@@ -113,7 +113,7 @@ static wf_status run_rounds(wf_ctx *ctx, const wf_tensor *x, const wf_tensor *w,
 
 static wf_status time_work(wf_ctx *ctx, double *seconds)
 {
-    const wf_dtype dtype = wf_ctx_dtype(ctx);
+    const wf_dtype dtype = wf_ctx_compute(ctx);
     const wf_shape image = WF_SHAPE(1, CHANNELS, SIDE, SIDE), filter = WF_SHAPE(CHANNELS, CHANNELS, KERNEL, KERNEL);
     wf_tensor *x = wf_tensor_new(ctx, dtype, image), *w = wf_tensor_new(ctx, dtype, filter),
               *y = wf_tensor_new(ctx, dtype, image);

@@ -246,7 +246,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     return wf_error_null();
 }
 
-static const wf_layer_kind spatial_pool_kind = {"spatial_pool", forward, NULL};
+static const wf_layer_kind spatial_pool_kind = {.name = "spatial_pool", .forward = forward};
 
 static wf_layer *make(const wf_mesh *mesh, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
 {

@@ -131,7 +131,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     return wf_error_null();
 }
 
-static const wf_layer_kind spatial_upsample_kind = {"spatial_upsample", forward, NULL};
+static const wf_layer_kind spatial_upsample_kind = {.name = "spatial_upsample", .forward = forward};
 
 static wf_layer *make(const wf_mesh *mesh, const char *name, int nd, const wf_upsample_opts *o)
 {

@@ -102,7 +102,7 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
     return layer;
 }
 
-const wf_layer_kind wf_upsample_serial = {"upsample", forward, NULL};
+const wf_layer_kind wf_upsample_serial = {.name = "upsample", .forward = forward};
 
 wf_layer *wf_upsample1d(wf_ctx *ctx, wf_upsample_opts opts)
 {

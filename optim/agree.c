@@ -140,7 +140,7 @@ wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed)
 
 wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *opts, bool *agreed)
 {
-    uint64_t hash = wf_hash_u64(0, (uint64_t)opts->bucket_bytes);
+    uint64_t hash = wf_hash_u64(wf_hash_u64(0, (uint64_t)opts->bucket_bytes), (uint64_t)wf_ctx_compute(ctx));
     int other = -1;
     hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->first_bucket_bytes), (uint64_t)opts->wire);
     hash = wf_hash_u64(wf_hash_u64(hash, opts->shard_optimizer), opts->reduce != NULL);
@@ -149,7 +149,8 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
     *agreed = other >= 0;
     WF_CHECK(
         other < 0, WF_ERR_COMM,
-        "rank %d has other bucket sizes, another wire type, shard_optimizer, double_buffering or reduce than rank 0",
+        "rank %d has other bucket sizes, another wire type, shard_optimizer, double_buffering, reduce or compute type "
+        "than rank 0",
         other);
     return WF_OK;
 }
@@ -215,13 +216,16 @@ static int64_t position(const wf_optim *optim, const wf_param *param)
 
 wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool *agreed)
 {
-    uint64_t hash = wf_hash_u64(0, (uint64_t)optim->n);
+    uint64_t hash = wf_scale_hash(optim, wf_hash_u64(0, (uint64_t)optim->n));
     int other = -1;
     for (int64_t i = 0; i < optim->n; i++)
         hash = hash_param(hash, optim->target[i]);
     WF_TRY(first_other(comm, optim->ctx, hash, &other));
     *agreed = other >= 0;
-    WF_CHECK(other < 0, WF_ERR_COMM, "rank %d trains other parameters than rank 0 (wf_param_set_trainable)", other);
+    WF_CHECK(other < 0, WF_ERR_COMM,
+             "rank %d trains other parameters than rank 0 (wf_param_set_trainable), or scales its loss otherwise "
+             "(wf_optim_scale_loss)",
+             other);
     const size_t bytes = (size_t)optim->n * sizeof(int64_t);
     int64_t *index = wf_malloc(optim->ctx, bytes);
     WF_NEED(index);

@@ -65,6 +65,7 @@ wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed)
     const wf_backward_opts opts = {.n_params = optim->n,
                                    .params = optim->target,
                                    .seed = seed,
+                                   .scale = optim->scales ? &optim->device->scaling.seed : NULL,
                                    .add = optim->adding,
                                    .plan = plan,
                                    .ready = ready,

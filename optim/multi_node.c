@@ -211,6 +211,20 @@ static wf_status norm(wf_optim *optim, const wf_array *out)
     return more ? WF_OK : optim->ctx->k->fill(optim->ctx, out, 0);
 }
 
+/* Gradients that are summed over all ranks have the same bits everywhere; of others every rank knows its own. */
+static wf_status overflow(wf_optim *optim, const wf_array *out)
+{
+    const multi_node *own = optim->across_own;
+    const wf_buckets *all = own->buckets;
+    wf_array flat = wf_tensor_array(optim->grads->flat);
+    flat.shape = WF_SHAPE(optim->grads->offset[optim->grads->n]);
+    WF_TRY(optim->ctx->k->sum_squares(optim->ctx, &flat, out, false));
+    bool apart = optim->cuts;
+    for (int64_t r = 0; r < all->n_runs; r++)
+        apart = apart || all->run[r].axes != own->axes || all->run[r].cut != 0;
+    return apart ? wf_allreduce_raw(own->comm, out->data, out->data, 1, WF_F64, WF_SUM) : WF_OK;
+}
+
 static wf_status updated(wf_optim *optim)
 {
     const multi_node *own = optim->across_own;
@@ -283,6 +297,12 @@ static bool pending(const wf_optim *optim)
     return own->buckets->pending;
 }
 
+static bool late(const wf_optim *optim)
+{
+    const multi_node *own = optim->across_own;
+    return own->buckets->opts.double_buffering;
+}
+
 /* The others are on their way to a message that this rank will not send. */
 static wf_status failed(wf_optim *optim, wf_status status)
 {
@@ -339,6 +359,7 @@ static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agre
     WF_CHECK(optim->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
              "the model belongs to another context than the communicator; make it with wf_comm_ctx");
     WF_TRY(check_options(optim, &c->opts));
+    WF_TRY(wf_scale_check_buffers(optim->scales, c->opts.double_buffering));
     WF_TRY(wf_agree_opts(comm, optim->ctx, &c->opts, agreed));
     WF_TRY(wf_agree_optim(comm, optim, agreed));
     WF_TRY(wf_agree_model(comm, optim, agreed));
@@ -357,9 +378,11 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                            .ready = ready,
                                            .reduce = reduce,
                                            .norm = norm,
+                                           .overflow = overflow,
                                            .updated = updated,
                                            .flush = flush,
                                            .pending = pending,
+                                           .late = late,
                                            .failed = failed,
                                            .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);

@@ -85,6 +85,8 @@ wf_status wf_optim_update(wf_optim *optim)
     WF_NEED(optim);
     WF_CHECK(!optim->across, WF_ERR_STATE,
              "wf_optim_update on a multi-node optimizer, whose ranks would drift apart; use wf_optim_step");
+    WF_CHECK(!optim->scales, WF_ERR_STATE,
+             "wf_optim_update with a scaled loss, of which wf_backward knows nothing; use wf_optim_step");
     WF_CHECK(!optim->adding, WF_ERR_STATE,
              "wf_optim_update after wf_optim_accumulate; end it with wf_optim_step (wf_no_loss if nothing is left)");
     WF_TRY(wf_optim_bind(optim));
@@ -124,7 +126,7 @@ wf_status wf_optim_set_lr(wf_optim *optim, double lr)
 
 int64_t wf_optim_steps(const wf_optim *optim)
 {
-    return optim ? optim->steps : 0;
+    return optim ? optim->steps - wf_optim_skipped(optim) : 0;
 }
 
 wf_layer *wf_optim_model(const wf_optim *optim)

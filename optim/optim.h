@@ -61,7 +61,7 @@ wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
  * wf_multi_node optimizers. */
 wf_status wf_optim_flush(wf_optim *optim) WF_NODISCARD;
 /* The update alone, with the gradients that wf_backward left; parameters that have had none are left alone.
- * WF_ERR_STATE for multi-node optimizers, and if no parameter has a gradient. */
+ * WF_ERR_STATE for multi-node optimizers, for those that scale the loss, and if no parameter has a gradient. */
 wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
 
 /* Clips before the update: the norm of all gradients together (agreed over ranks), or each element; all ranks alike.
@@ -69,16 +69,35 @@ wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
 wf_status wf_optim_clip_norm(wf_optim *optim, double max_norm);
 wf_status wf_optim_clip_value(wf_optim *optim, double max_abs);
 
-double wf_optim_lr(const wf_optim *optim);             /* of the next update: the base times the schedule's factor */
+/* A loss that is multiplied by a scale before backward, so that small gradients are not lost in f16
+ * (wf_ctx_set_compute); the update divides by it. Where a gradient overflows on any rank, all ranks leave the update
+ * out: parameters, states and wf_optim_steps stay, and the scale falls. All of that happens in device memory: a step
+ * asks for no number. wf_param_grad shows gradients times the scale. */
+typedef struct wf_loss_scale_opts {
+    double init;      /* default 65536 */
+    double growth;    /* default 2; 1 for a scale that does not grow */
+    double backoff;   /* default 0.5 */
+    int64_t interval; /* steps without overflow until the scale grows, default 2000 */
+} wf_loss_scale_opts;
+/* From the first step on, on all ranks alike: WF_ERR_STATE after one. Not with double_buffering (wf_multi_node_opts),
+ * nor for f64: WF_ERR_ARGUMENT, WF_ERR_DTYPE. */
+wf_status wf_optim_scale_loss(wf_optim *optim, wf_loss_scale_opts opts);
+/* The scale of the next step (1 if losses are not scaled), and the updates left out so far. Both read the device: they
+ * wait for the step under way. */
+double wf_optim_loss_scale(const wf_optim *optim);
+int64_t wf_optim_skipped(const wf_optim *optim);
+
+/* Of the next update: the base times the schedule's factor, which counts the updates left out too. */
+double wf_optim_lr(const wf_optim *optim);
 wf_status wf_optim_set_lr(wf_optim *optim, double lr); /* changes the base */
-int64_t wf_optim_steps(const wf_optim *optim);         /* updates made */
+int64_t wf_optim_steps(const wf_optim *optim);         /* updates made; with a scaled loss it reads the device */
 wf_layer *wf_optim_model(const wf_optim *optim);
 /* Bytes of the state that this rank keeps: momentum and moments. */
 size_t wf_optim_state_bytes(const wf_optim *optim);
-/* Kind, step count, base learning rate, schedule, and the state of every trainable parameter under its path relative to
- * the model. Loading into another kind of optimizer is WF_ERR_FORMAT. Where state is cut over ranks (shard_optimizer),
- * the archive is that of the serial optimizer, on every rank, so any number of ranks can load it, and the call is
- * collective. */
+/* Kind, step count, base learning rate, schedule, scale of the loss (where there is one), and the state of every
+ * trainable parameter under its path relative to the model. Loading into another kind of optimizer is WF_ERR_FORMAT.
+ * Where state is cut over ranks (shard_optimizer), the archive is that of the serial optimizer, on every rank, so any
+ * number of ranks can load it, and the call is collective. */
 wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 
 #ifdef __cplusplus

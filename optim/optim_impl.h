@@ -26,6 +26,7 @@ typedef struct wf_optim_device {
     wf_optim_hyper hyper;
     double sum_squares;
     double loss; /* of several backwards, each times its weight */
+    wf_loss_scaling scaling;
 } wf_optim_device;
 
 /* What an optimizer over several ranks does beyond a local one. All are called with optim->across_own set. */
@@ -45,10 +46,14 @@ typedef struct wf_optim_across {
     /* The same without a step, for sums that are left on the wire; whether there are such. */
     wf_status (*flush)(wf_optim *optim, double *grad_scale);
     bool (*pending)(const wf_optim *optim);
+    bool (*late)(const wf_optim *optim); /* updates come a step later: double buffering */
     /* After the update, where state is cut: every rank gets what the others have updated. NULL: nothing to do. */
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
     wf_status (*norm)(wf_optim *optim, const wf_array *out);
+    /* A sum of squares likewise that is no finite number on any rank if a gradient is none on some rank; otherwise any
+     * number. Without a read by the host. */
+    wf_status (*overflow)(wf_optim *optim, const wf_array *out);
     /* This rank leaves a step (optim->agreed: all ranks do, for the same reason). What the step returns. */
     wf_status (*failed)(wf_optim *optim, wf_status status);
     void (*free)(wf_optim *optim);
@@ -61,7 +66,9 @@ struct wf_optim {
     wf_optim_hyper hyper; /* what the options said; lr is the base */
     wf_schedule_opts schedule;
     double clip_norm; /* 0: none */
-    int64_t steps;
+    int64_t steps;    /* tried */
+    bool scales;      /* the loss */
+    wf_loss_scale_opts scale;
     wf_optim_device *device;
 
     /* The trainable parameters, in the model's order, and their slots; `capacity` entries each. */
@@ -110,6 +117,14 @@ wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed) WF_NODIS
 bool wf_optim_grads_current(const wf_optim *optim);
 /* Clipping and update with the gradients that are there, times grad_scale. */
 wf_status wf_optim_apply(wf_optim *optim, double grad_scale) WF_NODISCARD;
+
+/* --- scale.c: a loss that is scaled ------------------------------------------------------------------------------- */
+
+/* What double buffering and a scaled loss have to say to each other. */
+wf_status wf_scale_check_buffers(bool scales, bool double_buffering) WF_NODISCARD;
+/* What an optimizer's options about it are: equal for equal ones. */
+uint64_t wf_scale_hash(const wf_optim *optim, uint64_t hash);
+wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 
 /* --- shard.c: state that is cut over ranks ------------------------------------------------------------------------ */
 

@@ -38,6 +38,7 @@ static wf_status hyper_of(void *own, double grad_scale, void *value)
     hyper.bias1 = 1 - pow(hyper.beta1, t);
     hyper.bias2 = 1 - pow(hyper.beta2, t);
     hyper.grad_scale = grad_scale;
+    hyper.step = t;
     memcpy(value, &hyper, sizeof hyper);
     return WF_OK;
 }
@@ -94,12 +95,20 @@ static wf_status sum_squares(wf_optim *optim, const wf_array *out)
     return WF_OK;
 }
 
-static wf_status clip(wf_optim *optim)
+/* Overflow is looked for, and gradients are scaled back, before their norm is cut. */
+static wf_status prepare(wf_optim *optim)
 {
+    const wf_kernels *k = optim->ctx->k;
     wf_optim_device *device = optim->device;
     const wf_array out = {.data = &device->sum_squares, .dtype = WF_F64, .shape = wf_shape_scalar()};
-    WF_TRY(sum_squares(optim, &out));
-    return optim->ctx->k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
+    if (optim->clip_norm <= 0 && !optim->scales)
+        return WF_OK;
+    WF_TRY(optim->clip_norm <= 0 && optim->across ? optim->across->overflow(optim, &out) : sum_squares(optim, &out));
+    if (optim->scales)
+        WF_TRY(k->loss_scale(optim->ctx, &device->sum_squares, &device->scaling, &device->hyper));
+    if (optim->clip_norm <= 0)
+        return WF_OK;
+    return k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
 }
 
 wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
@@ -109,8 +118,7 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
     WF_TRY(wf_ctx_act(optim->ctx,
                       (wf_host_act){.act = check_clip, .own = optim, .number = optim->clip_norm, .check = true}));
     WF_TRY(send_hyper(optim, grad_scale));
-    if (optim->clip_norm > 0)
-        WF_TRY(clip(optim));
+    WF_TRY(prepare(optim));
     if (n > 0)
         WF_TRY(optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper, optim->target[0]->dtype, n,
                                            optim->segment));

@@ -42,5 +42,5 @@ wf_status wf_wire_reduce(const wf_bucket *bucket)
     if (summed == 0)
         return WF_OK;
     WF_TRY(ctx->k->copy(ctx, &came, &sums, false));
-    return all->opts.wire == WF_F16 ? look_for_overflow(all, flat + bucket->lo, summed) : WF_OK;
+    return all->opts.wire == WF_F16 && !all->optim->scales ? look_for_overflow(all, flat + bucket->lo, summed) : WF_OK;
 }

@@ -2,6 +2,7 @@
 #include "tests/contract.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -258,7 +259,8 @@ static void optimizers(void)
                                             .bias2 = 0.02,
                                             .grad_scale = v & 4 ? 0.5 : 1,
                                             .clip_value = v & 8 ? 0.3 : 0,
-                                            .nesterov = v & 4 ? 1 : 0},
+                                            .nesterov = v & 4 ? 1 : 0,
+                                            .skip = v == 14},
                                   .segments = v == 15 ? 0 : 5};
             contract_check("optim_update", optim_body, &t, contract_seed());
         }
@@ -282,6 +284,44 @@ static void clip_scale(void)
         contract_check("clip_scale", clip_body, list[i], contract_seed());
 }
 
+/* A sum of squares; then what is in wf_loss_scaling, growth to skipped. */
+static void loss_scale_body(run *r)
+{
+    const double *const given = r->args;
+    const wf_optim_hyper h = {.beta1 = 0.9, .beta2 = 0.99, .bias1 = 4, .grad_scale = 0.5, .step = 9, .skip = 3};
+    const wf_loss_scaling s = {.growth = given[1],
+                               .backoff = given[2],
+                               .interval = given[3],
+                               .scale = given[4],
+                               .good = given[5],
+                               .skipped = given[6],
+                               .seed = 7};
+    snprintf(r->note, sizeof r->note, "squares %g growth %g backoff %g interval %g scale %g good %g skipped %g",
+             given[0], given[1], given[2], given[3], given[4], given[5], given[6]);
+    const double *const squares = run_bytes(r, given, sizeof *given);
+    wf_optim_hyper *const hyper = run_bytes(r, &h, sizeof h);
+    wf_loss_scaling *const scaling = run_bytes(r, &s, sizeof s);
+    float seed = 0;
+    run_call(r, r->k->loss_scale(r->ctx, squares, scaling, hyper));
+    run_result_bytes(r, (const double *)(const void *)hyper, sizeof h / sizeof(double), 0.001);
+    run_result_bytes(r, (const double *)(const void *)scaling, offsetof(wf_loss_scaling, seed) / sizeof(double), 0.001);
+    WF_EXPECT_OK(r->k->to_host(r->ctx, &seed, &scaling->seed, sizeof seed));
+    double scale = 0;
+    WF_EXPECT_OK(r->k->to_host(r->ctx, &scale, &scaling->scale, sizeof scale));
+    WF_EXPECT((double)seed == scale, "seed %g, scale %g", seed, scale);
+}
+
+static void loss_scale(void)
+{
+    static const double list[][7] = {
+        {25, 2, 0.5, 3, 65536, 0, 0},  {25, 2, 0.5, 3, 65536, 2, 4},  {INFINITY, 2, 0.5, 3, 65536, 2, 4},
+        {NAN, 2, 0.25, 1, 8, 0, 0},    {0, 2, 0.5, 1, 0x1p100, 0, 1}, {NAN, 2, 0.5, 1, 0x1p-100, 0, 0},
+        {1e300, 1, 0.5, 2, 0.5, 7, 8},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        contract_check("loss_scale", loss_scale_body, list[i], contract_seed());
+}
+
 int main(int argc, char **argv)
 {
     return contract_main(argc, argv,
@@ -292,5 +332,6 @@ int main(int argc, char **argv)
                                        {"sums", sums},
                                        {"optimizers", optimizers},
                                        {"clip_scale", clip_scale},
+                                       {"loss_scale", loss_scale},
                                        {0}});
 }

@@ -8,6 +8,7 @@ typedef struct conv_case {
     wf_conv_geom geom;
     int64_t n, c, f, in[3];
     bool bias, accumulate, forms;
+    bool wide; /* the gradients of parameters are not narrow */
     wf_act act;
     double noise;
     bool epilogue;
@@ -102,22 +103,37 @@ static void backward_data_body(run *r)
     conv_body(r, r->k->conv_backward_data, true);
 }
 
+/* Of the run's type, or f32 where that is narrow. On the way to the latter a device may round once to the former. */
+static wf_array gradient(run *r, wf_shape shape, wf_order order, bool wide, bool keep)
+{
+    return run_out_of(r, wide ? run_wide(r) : r->dtype, wide ? run_wide_round(r) : r->round, shape, order, keep);
+}
+
+static double gradient_weight(const run *r, bool wide)
+{
+    const bool narrow = r->dtype == WF_BF16 || r->dtype == WF_F16;
+    return wide && narrow && r->k->host ? 0.1 : 3;
+}
+
 static void backward_filter_body(run *r)
 {
     const conv_case *const t = r->args;
     conv_note(r, t);
     const wf_array x = run_in(r, spatial_shape(t->n, t->c, t->geom.nd, t->in), WF_CHANNELS_LAST, -1, 1);
     const wf_array dy = run_in(r, conv_output(t), WF_CHANNELS_LAST, -1, 1);
-    const wf_array dw = run_out(r, filter_shape(t), WF_CHANNELS_LAST, t->accumulate);
-    const wf_array db = run_out(r, WF_SHAPE(t->f), WF_ROW_MAJOR, t->accumulate);
+    const wf_array dw = gradient(r, filter_shape(t), WF_CHANNELS_LAST, t->wide, t->accumulate);
+    const wf_array db = gradient(r, WF_SHAPE(t->f), WF_ROW_MAJOR, t->wide, t->accumulate);
     run_call(r, r->k->conv_backward_filter(r->ctx, &t->geom, &x, &dy, &dw, t->bias ? &db : NULL, t->accumulate));
-    run_result(r, &dw, 3);
+    run_result(r, &dw, gradient_weight(r, t->wide));
     if (t->bias)
-        run_result(r, &db, 3);
+        run_result(r, &db, gradient_weight(r, t->wide));
 }
 
 static void check_conv(const conv_case *t, uint64_t seed)
 {
+    conv_case wide = *t;
+    wide.wide = true;
+    contract_check("conv_backward_filter, wide", backward_filter_body, &wide, seed);
     contract_check("conv_forward", forward_body, t, seed);
     contract_check("conv_backward_data", backward_data_body, t, seed);
     contract_check("conv_backward_filter", backward_filter_body, t, seed);
@@ -152,7 +168,9 @@ static void conv_fixed(void)
         conv_of(2, 2, 4, 8, 2, 3, 1, 1, 0),    conv_of(2, 2, 16, 32, 5, 3, 1, 1, -1),
         conv_of(2, 2, 3, 64, 17, 5, 1, 1, 2),  conv_of(2, 3, 1, 32, 20, 3, 1, 1, 1),
         conv_of(2, 1, 4, 70, 9, 7, 1, 1, 3),   conv_of(2, 2, 2, 33, 12, 4, 1, 1, 1),
-        conv_of(2, 3, 32, 48, 16, 4, 2, 1, 1),
+        conv_of(2, 3, 32, 48, 16, 4, 2, 1, 1), conv_of(2, 2, 8, 9, 5, 1, 1, 1, 0),
+        conv_of(2, 2, 9, 8, 3, 1, 1, 1, 0),    conv_of(3, 1, 8, 9, 3, 3, 2, 1, 1),
+        conv_of(3, 1, 9, 8, 5, 3, 2, 1, 1),    conv_of(3, 1, 2, 2, 11, 4, 2, 1, 1),
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         for (int variant = 0; variant < 4; variant++) {
@@ -225,7 +243,7 @@ static void conv_random(void)
 
 typedef struct matmul_case {
     int64_t m, n, k;
-    bool ta, tb, bias, accumulate;
+    bool ta, tb, bias, accumulate, wide;
 } matmul_case;
 
 static void matmul_body(run *r)
@@ -236,9 +254,9 @@ static void matmul_body(run *r)
     const wf_array a = run_in(r, t->ta ? WF_SHAPE(t->k, t->m) : WF_SHAPE(t->m, t->k), WF_ROW_MAJOR, -1, 1);
     const wf_array b = run_in(r, t->tb ? WF_SHAPE(t->n, t->k) : WF_SHAPE(t->k, t->n), WF_ROW_MAJOR, -1, 1);
     const wf_array bias = run_in(r, WF_SHAPE(t->n), WF_ROW_MAJOR, -1, 1);
-    const wf_array c = run_out(r, WF_SHAPE(t->m, t->n), WF_ROW_MAJOR, t->accumulate);
+    const wf_array c = gradient(r, WF_SHAPE(t->m, t->n), WF_ROW_MAJOR, t->wide, t->accumulate);
     run_call(r, r->k->matmul(r->ctx, &a, t->ta, &b, t->tb, t->bias ? &bias : NULL, &c, t->accumulate));
-    run_result(r, &c, 2);
+    run_result(r, &c, t->wide ? gradient_weight(r, true) : 2);
 }
 
 static void matmul(void)
@@ -246,8 +264,9 @@ static void matmul(void)
     static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {16, 16, 16}, {64, 10, 100}, {17, 33, 65},  {0, 4, 5},
                                        {4, 0, 5}, {4, 5, 0}, {2, 100, 3},  {100, 1, 31},  {130, 70, 129}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int bits = 0; bits < 16; bits++) {
-            const matmul_case t = {sizes[i][0], sizes[i][1], sizes[i][2], bits & 1, bits & 2, bits & 4, bits & 8};
+        for (int bits = 0; bits < 32; bits++) {
+            const matmul_case t = {sizes[i][0], sizes[i][1], sizes[i][2], bits & 1,
+                                   bits & 2,    bits & 4,    bits & 8,    bits & 16};
             contract_check("matmul", matmul_body, &t, contract_seed() + i);
         }
 }
@@ -428,19 +447,20 @@ static void bias_backward_body(run *r)
     snprintf(r->note, sizeof r->note, "n %lld c %lld nd %d acc %d", (long long)t->n, (long long)t->c, t->geom.nd,
              t->accumulate);
     const wf_array dy = run_in(r, s, run_order(s), -1, 1);
-    const wf_array db = run_out(r, WF_SHAPE(t->c), WF_ROW_MAJOR, t->accumulate);
+    const wf_array db = gradient(r, WF_SHAPE(t->c), WF_ROW_MAJOR, t->wide, t->accumulate);
     run_call(r, r->k->bias_backward(r->ctx, &dy, &db, t->accumulate));
-    run_result(r, &db, 2);
+    run_result(r, &db, t->wide ? gradient_weight(r, true) : 2);
 }
 
 static void bias_backward(void)
 {
     for (int nd = 0; nd <= 3; nd++)
-        for (int v = 0; v < 8; v++) {
+        for (int v = 0; v < 16; v++) {
             const conv_case t = {.geom = {.nd = nd},
-                                 .n = v < 2 ? 0 : 5,
-                                 .c = v < 4 ? 3 : 65,
-                                 .in = {v > 5 ? 30 : 3, 5, 17},
+                                 .n = v % 8 < 2 ? 0 : 5,
+                                 .c = v % 8 < 4 ? 3 : 65,
+                                 .in = {v % 8 > 5 ? 30 : 3, 5, 17},
+                                 .wide = v >= 8,
                                  .accumulate = v % 2};
             contract_check("bias_backward", bias_backward_body, &t, contract_seed());
         }

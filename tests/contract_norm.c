@@ -31,6 +31,7 @@ static const wf_shape *shapes(int *count)
 typedef struct norm_case {
     wf_shape shape;
     bool gamma, beta, epilogue, in_place, batch;
+    bool wide; /* gamma and beta are not narrow */
     wf_act act;
     double noise, offset;
 } norm_case;
@@ -38,14 +39,20 @@ typedef struct norm_case {
 static void norm_note(run *r, const norm_case *t)
 {
     char text[WF_SHAPE_TEXT];
-    snprintf(r->note, sizeof r->note, "%s gamma %d beta %d epilogue %d act %d noise %g in place %d batch %d",
-             wf_shape_text(t->shape, text), t->gamma, t->beta, t->epilogue, (int)t->act, t->noise, t->in_place,
+    snprintf(r->note, sizeof r->note, "%s gamma %d beta %d wide %d epilogue %d act %d noise %g in place %d batch %d",
+             wf_shape_text(t->shape, text), t->gamma, t->beta, t->wide, t->epilogue, (int)t->act, t->noise, t->in_place,
              t->batch);
 }
 
 static wf_array statistic(run *r, int64_t c, double lo, double hi)
 {
     return run_in_of(r, run_wide(r), run_wide_round(r), WF_SHAPE(c), WF_ROW_MAJOR, lo, hi);
+}
+
+static wf_array factor(run *r, const norm_case *t, double lo, double hi)
+{
+    const int64_t c = t->shape.dim[1];
+    return t->wide ? statistic(r, c, lo, hi) : run_in(r, WF_SHAPE(c), WF_ROW_MAJOR, lo, hi);
 }
 
 static wf_array statistic_out(run *r, int64_t c, bool keep)
@@ -77,8 +84,7 @@ static void forward_body(run *r)
     const int64_t c = t->shape.dim[1];
     norm_note(r, t);
     const wf_array mean = statistic(r, c, -1, 1), invstd = statistic(r, c, 0.5, 2);
-    const wf_array gamma = run_in(r, WF_SHAPE(c), WF_ROW_MAJOR, -2, 2),
-                   beta = run_in(r, WF_SHAPE(c), WF_ROW_MAJOR, -1, 1);
+    const wf_array gamma = factor(r, t, -2, 2), beta = factor(r, t, -1, 1);
     const wf_epilogue e = {.act = t->act, .slope = 0.2, .noise = t->noise, .random = run_random(r, t->shape)};
     const wf_array y = run_out(r, t->shape, order, false), x = run_in(r, t->shape, order, -1, 1);
     if (t->in_place)
@@ -103,7 +109,7 @@ static void backward_body(run *r)
     norm_note(r, t);
     r->grid = 0.125;
     const wf_array x = run_in(r, t->shape, order, -1, 1), y = run_in(r, t->shape, order, -1, 1);
-    const wf_array dy = run_in(r, t->shape, order, -1, 1), gamma = run_in(r, WF_SHAPE(c), WF_ROW_MAJOR, -2, 2);
+    const wf_array dy = run_in(r, t->shape, order, -1, 1), gamma = factor(r, t, -2, 2);
     const wf_array mean = statistic(r, c, -1, 1), invstd = statistic(r, c, 0.5, 2);
     const wf_array sg = statistic_out(r, c, false), sgx = statistic_out(r, c, false);
     const wf_array given_sg = statistic(r, c, -2, 2), given_sgx = statistic(r, c, -2, 2);
@@ -133,6 +139,7 @@ static void norm(void)
                                  .gamma = v & 1,
                                  .beta = v & 2,
                                  .batch = v & 4,
+                                 .wide = v % 3 > 0,
                                  .in_place = v & 4,
                                  .epilogue = v >= 8 || (v & 3) == 3,
                                  .act = acts[v / 8],

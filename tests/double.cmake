@@ -37,7 +37,7 @@ endfunction()
 
 foreach(name core_basics core_tape contract_device contract_norm contract_elementwise contract_memory known_answers
     functions_semantics functions_values gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms
-    optim_step optim_archive datasets_batches)
+    optim_step optim_archive mixed datasets_batches)
   weft_guard(${name} RANKS 1)
 endforeach()
 foreach(name exchange equiv_sync_norm redistribute equiv_data)
@@ -47,7 +47,7 @@ foreach(name equiv_channel equiv_spatial)
   weft_guard(${name} RANKS 1 2 4 ARGS f32)
 endforeach()
 foreach(name comm_reducers communication channel_training optim_multi_node optim_shard evaluator spatial_unet spatial_chain
-    datasets_scatter datasets_shared)
+    datasets_scatter datasets_shared optim_scale)
   weft_guard(${name} RANKS 2)
 endforeach()
 weft_test_double(nccl_order)

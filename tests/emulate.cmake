@@ -50,3 +50,15 @@ foreach(setting WEFT_TF32=1 WEFT_TF32=0 WEFT_DETERMINISTIC=1 WEFT_AUTOTUNE=1)
   weft_test_properties(${test} 1 300)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${setting})
 endforeach()
+
+# Mixed precision through all folders up to optim.
+weft_objects(objects optim)
+foreach(source mixed optim_scale)
+  set(test emulated_${source})
+  add_executable(${test} ${source}.c ${objects} ${PROJECT_SOURCE_DIR}/comm/no_nccl.c $<TARGET_OBJECTS:weft_emulated>)
+  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_mpi weft_zlib weft_stb Threads::Threads weft_test_main
+    weft_flags m)
+  add_test(NAME ${test} COMMAND ${test})
+  weft_test_properties(${test} 1 300)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TF32=0)
+endforeach()

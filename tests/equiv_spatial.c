@@ -95,7 +95,7 @@ static formula formula_of(const wf_mesh *mesh, const geometry *g, const wf_layou
 static void expect_traffic(const char *name, const formula *f, const geometry *g, const wf_layout *x,
                            const wf_layout *y, const uint64_t sent[3])
 {
-    const int64_t planes = x->box.hi[0] - x->box.lo[0], size = (int64_t)wf_dtype_size(run.dtype);
+    const int64_t planes = x->box.hi[0] - x->box.lo[0], size = (int64_t)wf_dtype_size(run.flows);
     const int64_t of_x = planes * x->box.hi[1] * size, of_y = planes * y->box.hi[1] * size;
     const int64_t backward = f->recompute ? of_y * f->dy.sent : g->kind == GLOBAL_MAX ? 0 : of_x * f->forward.received;
     WF_EXPECT((int64_t)(sent[1] - sent[0]) == of_x * f->forward.sent, "%s: forward sent %lld bytes, should send %lld",
@@ -322,9 +322,9 @@ static void random_geometries(int count)
     }
 }
 
-static void every(const char *device, wf_dtype dtype, double tolerance, int random)
+static void every(const char *device, wf_dtype dtype, wf_dtype compute, double tolerance, int random)
 {
-    open_run(device, dtype, tolerance);
+    open_mixed_run(device, dtype, compute, tolerance);
     fixed();
     fixed_pools();
     fixed_upsamples();
@@ -338,15 +338,28 @@ static void every(const char *device, wf_dtype dtype, double tolerance, int rand
 
 static void f64_ref(void)
 {
-    every("ref", WF_F64, 1e-12, 500);
+    every("ref", WF_F64, WF_F32, 1e-12, 500);
 }
 
 static void f32_cpu(void)
 {
-    every("cpu", WF_F32, 1e-5, 100);
+    every("cpu", WF_F32, WF_F32, 1e-5, 100);
+}
+
+/* The tolerance is that of a few roundings. */
+static void bf16_cpu(void)
+{
+    every("cpu", WF_F32, WF_BF16, 2e-2, 50);
+}
+
+static void f16_cpu(void)
+{
+    every("cpu", WF_F32, WF_F16, 2.5e-3, 20);
 }
 
 int main(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"f64_ref", f64_ref}, {"f32_cpu", f32_cpu}, {0}});
+    return test_main(
+        argc, argv,
+        (test_case[]){{"f64_ref", f64_ref}, {"f32_cpu", f32_cpu}, {"bf16_cpu", bf16_cpu}, {"f16_cpu", f16_cpu}, {0}});
 }

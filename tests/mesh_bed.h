@@ -20,7 +20,7 @@ static struct {
     wf_comm *comm;
     wf_ctx *ctx;
     wf_tape *tape;
-    wf_dtype dtype;
+    wf_dtype dtype, flows; /* of parameters, and of what goes from layer to layer */
     bool exact;
     double tolerance;
     int64_t recomputed, added; /* backward passes that moved something, by formula */
@@ -29,17 +29,25 @@ static struct {
     wf_mesh *mesh[MESHES];
 } run;
 
-static inline void open_run(const char *device, wf_dtype dtype, double tolerance)
+/* `compute`: WF_F32 or that of mixed precision. */
+static inline void open_mixed_run(const char *device, wf_dtype dtype, wf_dtype compute, double tolerance)
 {
     memset(&run, 0, sizeof run);
-    run.comm = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
-                                 (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .seed = 5});
+    run.comm =
+        wf_comm_open_with(NULL, NULL, test_communicator("flat"),
+                          (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .compute = compute, .seed = 5});
     WF_EXPECT(run.comm, "%s", wf_error_trail());
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);
     run.dtype = dtype;
+    run.flows = wf_ctx_compute(run.ctx);
     run.exact = dtype == WF_F64;
     run.tolerance = tolerance;
+}
+
+static inline void open_run(const char *device, wf_dtype dtype, double tolerance)
+{
+    open_mixed_run(device, dtype, WF_F32, tolerance);
 }
 
 static inline void close_run(void)
@@ -107,7 +115,7 @@ static inline wf_tensor *random_tensor(wf_shape shape, test_rng *rng)
     for (int64_t i = 0; i < n; i++)
         host[i] = (double)test_int(rng, -64, 64) / 64;
     wf_tensor *wide = wf_tensor_from_host(run.ctx, WF_F64, shape, host);
-    wf_tensor *t = wf_tensor_copy(wide, run.dtype, shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR);
+    wf_tensor *t = wf_tensor_copy(wide, run.flows, shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR);
     wf_tensor_free(wide);
     free(host);
     return t;
@@ -117,7 +125,7 @@ static inline wf_tensor *random_tensor(wf_shape shape, test_rng *rng)
 static inline wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
 {
     wf_tensor *view = wf_tensor_view(whole, layout.box);
-    wf_tensor *part = wf_tensor_copy(view, run.dtype, WF_CHANNELS_LAST);
+    wf_tensor *part = wf_tensor_copy(view, run.flows, WF_CHANNELS_LAST);
     WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
     wf_tensor_free(view);
     return part;

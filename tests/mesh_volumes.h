@@ -134,7 +134,7 @@ static inline double sum_bytes(const moves *m, bool y)
                 box.lo[l->dim[a]] = l->cut[a][place[a]];
                 box.hi[l->dim[a]] = l->cut[a][place[a] + 1];
             }
-        const double bytes = (double)(wf_shape_count(wf_box_shape(box)) * (int64_t)wf_dtype_size(run.dtype));
+        const double bytes = (double)(wf_shape_count(wf_box_shape(box)) * (int64_t)wf_dtype_size(run.flows));
         all += bytes * (m->p - 1) * (bytes * m->p <= 32768 ? m->p : 2);
     }
     return all;
@@ -146,7 +146,7 @@ static inline void predict(const moves *m, double *forward, double *backward)
     const bool back = m->g->kind == TRANSPOSE, sharded = m->x->placement[WF_AXIS_CHANNEL] == WF_SHARDED;
     const bool sum_x = is_sum(m, false), sum_y = is_sum(m, true);
     const pixels x = pixels_of(m, back, m->x, m->y), y = pixels_of(m, !back, m->y, m->x);
-    const double size = (double)(m->g->n * (int64_t)wf_dtype_size(run.dtype));
+    const double size = (double)(m->g->n * (int64_t)wf_dtype_size(run.flows));
     double width_x = 0, width_y = 0, in = 0;
     for (int r = 0; r < m->p; r++) {
         width_x += (double)length_of(m->c[r].x);

@@ -1,6 +1,7 @@
 /* Activations and epilogues. Comparisons are written so that NaN comes through. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
+#include "core/cpu/wide_impl.h"
 
 static float relu(float x, float slope)
 {
@@ -61,7 +62,7 @@ static void forward(wf_act act, float slope, int team, int64_t n, const float *x
 wf_status wf_cpu_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y)
 {
     if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return REF->act_forward(ctx, act, slope, x, y);
+        return wf_wide_act_forward(ctx, act, slope, x, y);
     const int64_t n = wf_array_count(y);
     forward(act, (float)slope, wf_cpu_team(ctx, n), n, x->data, y->data);
     return WF_OK;
@@ -121,7 +122,7 @@ wf_status wf_cpu_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_ar
                               const wf_array *dy, const wf_array *dx, bool accumulate)
 {
     if (dx->dtype != WF_F32 || dy->dtype != WF_F32)
-        return REF->act_backward(ctx, act, slope, x, y, dy, dx, accumulate);
+        return wf_wide_act_backward(ctx, act, slope, x, y, dy, dx, accumulate);
     const int64_t n = wf_array_count(dx);
     const bool by_x = act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
     const float *from = wf_cpu_data(by_x ? x : y);
@@ -160,7 +161,7 @@ void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, 
 wf_status wf_cpu_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y)
 {
     if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return REF->epilogue_forward(ctx, epilogue, x, y);
+        return wf_wide_epilogue_forward(ctx, epilogue, x, y);
     const int64_t n = wf_array_count(y);
     const int team = wf_cpu_team(ctx, n);
     if (wf_epilogue_is_plain(epilogue)) {
@@ -179,7 +180,7 @@ wf_status wf_cpu_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, con
                                    const wf_array *dv)
 {
     if (dy->dtype != WF_F32 || dv->dtype != WF_F32)
-        return REF->epilogue_backward(ctx, epilogue, y, dy, dv);
+        return wf_wide_epilogue_backward(ctx, epilogue, y, dy, dv);
     const int64_t n = wf_array_count(dv);
     const wf_act act = epilogue && wf_cpu_data(y) ? epilogue->act : WF_ACT_NONE;
     backward(act, wf_epilogue_slope(epilogue), false, wf_cpu_team(ctx, n), n, act == WF_ACT_NONE ? dy->data : y->data,

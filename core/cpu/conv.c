@@ -1,6 +1,7 @@
 /* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. */
 #include "core/cpu/dnn_impl.h"
 #include "core/cpu/form_impl.h"
+#include "core/cpu/wide_impl.h"
 #include "core/cpu/wino_impl.h"
 
 #include <string.h>
@@ -10,10 +11,19 @@ static bool has_zero(const wf_array *a)
     return wf_array_count(a) == 0;
 }
 
-static bool takes(const wf_array *x, const wf_array *w, const wf_array *y)
+/* Two arrays that are multiplied, and the result. */
+static bool takes(const wf_array *a, const wf_array *b, const wf_array *result)
 {
-    return (y->dtype == WF_F32 || y->dtype == WF_BF16) && x->dtype == y->dtype && w->dtype == y->dtype &&
-           !has_zero(x) && !has_zero(w) && !has_zero(y);
+    const bool f32 = a->dtype == WF_F32 && b->dtype == WF_F32 && result->dtype == WF_F32;
+    const bool bf16 = wf_dnn_takes_bf16() && a->dtype == WF_BF16 && b->dtype == WF_BF16 &&
+                      (result->dtype == WF_BF16 || result->dtype == WF_F32);
+    return (f32 || bf16) && !has_zero(a) && !has_zero(b) && !has_zero(result);
+}
+
+/* The result of 16-bit numbers is f32. */
+static int flag_wide(const wf_array *in, const wf_array *result)
+{
+    return in->dtype == WF_BF16 && result->dtype == WF_F32 ? WF_DNN_WIDE : 0;
 }
 
 static bool crops(const wf_conv_geom *geom)
@@ -31,7 +41,7 @@ static wf_dnn_key key_of(const wf_ctx *ctx, wf_dnn_kind kind, int flags, const w
     const size_t bytes = (size_t)geom->nd * sizeof(int64_t);
     memset(&key, 0, sizeof key);
     key.kind = (int32_t)kind;
-    key.dtype = (int32_t)x->dtype;
+    key.dtype = (int32_t)(x->dtype == y->dtype ? x->dtype : WF_BF16);
     key.nd = geom->nd;
     key.flags = flags;
     key.threads = ctx->threads;
@@ -117,7 +127,7 @@ static wf_status forward_cropped(wf_ctx *ctx, const wf_conv_geom *geom, const wf
 {
     cropped crop;
     if (!crop_of(geom, x, &crop))
-        return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
+        return wf_wide_conv_forward(ctx, geom, x, w, bias, epilogue, y);
     wf_status status = crop_in(ctx, &crop);
     if (status == WF_OK)
         status = wf_cpu_conv_forward(ctx, &crop.geom, &crop.x, w, bias, epilogue, y);
@@ -129,7 +139,7 @@ static wf_status forward_dnn(wf_ctx *ctx, const wf_conv_geom *geom, const wf_arr
                              const wf_array *bias, const wf_epilogue *fused, const wf_array *y, bool *done)
 {
     const wf_dnn_op *op = NULL;
-    const int flags = (wf_cpu_data(bias) ? WF_DNN_BIAS : 0) | (fused ? WF_DNN_ACT : 0);
+    const int flags = (wf_cpu_data(bias) ? WF_DNN_BIAS : 0) | (fused ? WF_DNN_ACT : 0) | flag_wide(x, y);
     wf_dnn_key key = key_of(ctx, WF_DNN_FORWARD, flags, geom, x, y);
     key.slope = fused ? wf_epilogue_slope(fused) : 0.0F;
     WF_TRY(wf_dnn_find(ctx, &key, &op));
@@ -148,8 +158,8 @@ static wf_status forward_dnn(wf_ctx *ctx, const wf_conv_geom *geom, const wf_arr
 wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
                               const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
 {
-    if (!takes(x, w, y))
-        return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
+    if (!takes(x, w, y) || !wf_cpu_is(bias, x->dtype))
+        return wf_wide_conv_forward(ctx, geom, x, w, bias, epilogue, y);
     if (crops(geom))
         return forward_cropped(ctx, geom, x, w, bias, epilogue, y);
     wf_wino plan;
@@ -161,8 +171,17 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_ar
     else
         WF_TRY(forward_dnn(ctx, geom, x, w, bias, fused, y, &done));
     if (!done)
-        return REF->conv_forward(ctx, geom, x, w, bias, epilogue, y);
+        return wf_wide_conv_forward(ctx, geom, x, w, bias, epilogue, y);
     return noisy ? wf_cpu_epilogue_forward(ctx, epilogue, y, y) : WF_OK;
+}
+
+/* Where oneDNN 2.6 multiplies by what lies behind dy: pairs of bf16, of which an odd number of channels leaves one. */
+static bool data_goes_wrong(const wf_dnn_key *key)
+{
+    bool point = key->dtype == WF_BF16 && key->f / key->groups % 2 == 1;
+    for (int d = 0; d < key->nd; d++)
+        point = point && key->kernel[d] == 1;
+    return point;
 }
 
 /* dx without bias and epilogue, all of it written. `done` is false where oneDNN does not take it. */
@@ -171,8 +190,9 @@ static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
 {
     const wf_dnn_op *op = NULL;
     *done = true;
-    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_DATA, 0, geom, dx, dy);
-    WF_TRY(wf_dnn_find(ctx, &key, &op));
+    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_DATA, flag_wide(dy, dx), geom, dx, dy);
+    if (!data_goes_wrong(&key))
+        WF_TRY(wf_dnn_find(ctx, &key, &op));
     *done = op != NULL;
     if (!op)
         return WF_OK;
@@ -204,14 +224,45 @@ static wf_status backward_data_cropped(wf_ctx *ctx, const wf_conv_geom *geom, co
     return status;
 }
 
+/* Bias and epilogue come before the result is rounded. */
+static wf_status backward_data_rounded(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
+                                       const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+{
+    wf_array sums = *dx, added = {0};
+    const size_t channels = wf_cpu_data(bias) ? (size_t)wf_array_count(bias) * sizeof(float) : 0;
+    const size_t bytes = (size_t)wf_array_count(dx) * sizeof(float);
+    const wf_strided rounded = wf_array_strided(dx);
+    void *work = NULL;
+    WF_TRY(wf_pool_take(ctx, bytes + channels, &work));
+    wf_status status = WF_OK;
+    if (channels > 0) {
+        added = *bias;
+        added.dtype = WF_F32;
+        added.data = (char *)work + bytes;
+        const wf_strided from = wf_array_strided(bias), to = wf_array_strided(&added);
+        status = wf_cpu_copy(ctx, &from, &to, false);
+    }
+    sums.dtype = WF_F32;
+    sums.data = work;
+    if (status == WF_OK)
+        status = wf_cpu_conv_backward_data(ctx, geom, dy, w, channels > 0 ? &added : NULL, epilogue, &sums);
+    const wf_strided made = wf_array_strided(&sums);
+    if (status == WF_OK)
+        status = wf_cpu_copy(ctx, &made, &rounded, false);
+    wf_pool_give(ctx, work, bytes + channels);
+    return status;
+}
+
 wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
                                     const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
 {
     wf_wino plan;
     bool done = false;
     const bool follows = wf_cpu_data(bias) || !wf_epilogue_is_plain(epilogue);
-    if (!takes(dy, w, dx) || (follows && dx->dtype != WF_F32))
-        return REF->conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
+    if (!takes(dy, w, dx) || (follows && !wf_cpu_is(bias, dx->dtype)))
+        return wf_wide_conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
+    if (follows && dx->dtype == WF_BF16)
+        return backward_data_rounded(ctx, geom, dy, w, bias, epilogue, dx);
     if (wf_wino_plan(ctx, true, geom, dy, w, dx, &plan)) {
         const bool noisy = epilogue && epilogue->noise != 0;
         WF_TRY(minimal(ctx, &plan, dy, w, bias, noisy ? 1.0F : wf_epilogue_slope(epilogue), dx));
@@ -222,7 +273,7 @@ wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const
     else
         WF_TRY(backward_data(ctx, geom, dy, w, dx, &done));
     if (!done)
-        return REF->conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
+        return wf_wide_conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
     return follows ? wf_cpu_bias_epilogue(ctx, bias, epilogue, dx) : WF_OK;
 }
 
@@ -231,7 +282,7 @@ static wf_status filter_cropped(wf_ctx *ctx, const wf_conv_geom *geom, const wf_
 {
     cropped crop;
     if (!crop_of(geom, x, &crop))
-        return REF->conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
+        return wf_wide_conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
     wf_status status = crop_in(ctx, &crop);
     if (status == WF_OK)
         status = wf_cpu_conv_backward_filter(ctx, &crop.geom, &crop.x, dy, dw, dbias, accumulate);
@@ -255,12 +306,13 @@ static bool has_idle_tap(const wf_dnn_key *key)
     return false;
 }
 
-/* Where oneDNN 2.6 reads and writes what it should not: taps on padding alone (bf16, and f32 volumes), and volumes of
- * which more than the first window starts in the padding. */
+/* Where oneDNN 2.6 reads and writes what it should not: taps on padding alone (bf16, and f32 volumes), volumes of which
+ * more than the first window starts in the padding, and volumes of bf16 with a gradient of f32, which on one thread it
+ * adds to what was there. */
 static bool goes_wrong(const wf_dnn_key *key)
 {
     const bool volume = key->nd == 3;
-    if (volume && key->stride[0] > 1 && key->lo[0] > key->stride[0])
+    if (volume && ((key->flags & WF_DNN_WIDE) || (key->stride[0] > 1 && key->lo[0] > key->stride[0])))
         return true;
     return (volume || key->dtype == WF_BF16) && has_idle_tap(key);
 }
@@ -283,8 +335,8 @@ static wf_status filter_run(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *x,
 wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
                                       const wf_array *dw, const wf_array *dbias, bool accumulate)
 {
-    if (!takes(x, dw, dy))
-        return REF->conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
+    if (!takes(x, dy, dw) || !wf_cpu_is(dbias, dw->dtype))
+        return wf_wide_conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
     if (crops(geom))
         return filter_cropped(ctx, geom, x, dy, dw, dbias, accumulate);
     wf_wino plan;
@@ -293,12 +345,12 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, con
         return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
     }
     const wf_dnn_op *op = NULL;
-    const int flags = (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0);
+    const int flags = (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0) | flag_wide(x, dw);
     const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_FILTER, flags, geom, x, dy);
     if (!goes_wrong(&key))
         WF_TRY(wf_dnn_find(ctx, &key, &op));
     if (!op)
-        return REF->conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
+        return wf_wide_conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
     if (!wf_cpu_data(dbias) || !accumulate)
         return filter_run(ctx, op, x, dy, dw, wf_cpu_data(dbias));
     wf_array fresh = *dbias;

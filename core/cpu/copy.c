@@ -1,6 +1,7 @@
 /* Strided copies: dimensions are sorted, merged and cut into two-dimensional tiles, which the team shares. */
 #include "core/cpu/cpu_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct tile {
@@ -26,6 +27,35 @@ static uint16_t to_bf16(float f)
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
 
+/* The magnitude moves into f32's place for it; its exponent is then 112 too small. */
+static float from_f16(uint16_t h)
+{
+    const uint32_t shifted = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+    float f;
+    uint32_t bits;
+    memcpy(&f, &shifted, sizeof f);
+    f *= 0x1p112F;
+    memcpy(&bits, &f, sizeof bits);
+    bits |= sign | ((h & 0x7c00) == 0x7c00 ? 0x7f800000U : 0U);
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Below 2^-14, steps are of 2^-24, the last place of 0.5: the addition rounds. */
+static uint16_t to_f16(float f)
+{
+    uint32_t bits, small;
+    memcpy(&bits, &f, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    const uint32_t normal = (magnitude - 0x38000000U + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    float raised = fabsf(f) + 0.5F;
+    memcpy(&small, &raised, sizeof small);
+    uint32_t half = magnitude < 0x38800000U ? small - 0x3f000000U : normal;
+    half = magnitude >= 0x47800000U ? 0x7c00U : half;
+    half = magnitude > 0x7f800000U ? 0x7e00U : half;
+    return (uint16_t)(sign | half);
+}
+
 /* The first form has steps that the compiler knows, and becomes vectors. */
 #define TILE(name, source, target, assign)                                                                             \
     static void name(const tile *t)                                                                                    \
@@ -41,11 +71,18 @@ static uint16_t to_bf16(float f)
                     assign(d[i * t->dst_step0], s[i * t->src_step0]);                                                  \
         }                                                                                                              \
     }
-#define PLAIN(d, s)      (d) = (s)
-#define ADDED(d, s)      (d) += (s)
-#define WIDENED(d, s)    (d) = from_bf16(s)
-#define ROUNDED(d, s)    (d) = to_bf16(s)
-#define WIDE_ADDED(d, s) (d) += from_bf16(s)
+#define PLAIN(d, s)       (d) = (s)
+#define ADDED(d, s)       (d) += (s)
+#define FROM_BF16(d, s)   (d) = from_bf16(s)
+#define TO_BF16(d, s)     (d) = to_bf16(s)
+#define ADD_BF16(d, s)    (d) += from_bf16(s)
+#define ADD_IN_BF16(d, s) (d) = to_bf16(from_bf16(d) + from_bf16(s))
+#define ADD_TO_BF16(d, s) (d) = to_bf16(from_bf16(d) + (s))
+#define FROM_F16(d, s)    (d) = from_f16(s)
+#define TO_F16(d, s)      (d) = to_f16(s)
+#define ADD_F16(d, s)     (d) += from_f16(s)
+#define ADD_IN_F16(d, s)  (d) = to_f16(from_f16(d) + from_f16(s))
+#define ADD_TO_F16(d, s)  (d) = to_f16(from_f16(d) + (s))
 
 TILE(tile_8, uint8_t, uint8_t, PLAIN)
 TILE(tile_16, uint16_t, uint16_t, PLAIN)
@@ -53,9 +90,16 @@ TILE(tile_32, uint32_t, uint32_t, PLAIN)
 TILE(tile_64, uint64_t, uint64_t, PLAIN)
 TILE(tile_add_f32, float, float, ADDED)
 TILE(tile_add_f64, double, double, ADDED)
-TILE(tile_bf16_f32, uint16_t, float, WIDENED)
-TILE(tile_add_bf16_f32, uint16_t, float, WIDE_ADDED)
-TILE(tile_f32_bf16, float, uint16_t, ROUNDED)
+TILE(tile_bf16_f32, uint16_t, float, FROM_BF16)
+TILE(tile_f32_bf16, float, uint16_t, TO_BF16)
+TILE(tile_add_bf16_f32, uint16_t, float, ADD_BF16)
+TILE(tile_add_bf16, uint16_t, uint16_t, ADD_IN_BF16)
+TILE(tile_add_f32_bf16, float, uint16_t, ADD_TO_BF16)
+TILE(tile_f16_f32, uint16_t, float, FROM_F16)
+TILE(tile_f32_f16, float, uint16_t, TO_F16)
+TILE(tile_add_f16_f32, uint16_t, float, ADD_F16)
+TILE(tile_add_f16, uint16_t, uint16_t, ADD_IN_F16)
+TILE(tile_add_f32_f16, float, uint16_t, ADD_TO_F16)
 TILE(tile_u8_f32, uint8_t, float, PLAIN)
 TILE(tile_f32_f64, float, double, PLAIN)
 TILE(tile_f64_f32, double, float, PLAIN)
@@ -100,22 +144,26 @@ static tile_copy runs_of(int64_t bytes)
     }
 }
 
-/* NULL: no fast form. */
+/* By source and target. NULL: no fast form. */
 static tile_copy copy_of(wf_dtype from, wf_dtype to, bool accumulate)
 {
     static const tile_copy by_size[9] = {[1] = tile_8, [2] = tile_16, [4] = tile_32, [8] = tile_64};
-    if (accumulate) {
-        if (from == WF_BF16 && to == WF_F32)
-            return tile_add_bf16_f32;
-        return from != to ? NULL : to == WF_F32 ? tile_add_f32 : to == WF_F64 ? tile_add_f64 : NULL;
-    }
-    if (from == to)
-        return by_size[wf_dtype_size(to)];
-    if (to == WF_F32)
-        return from == WF_BF16 ? tile_bf16_f32 : from == WF_U8 ? tile_u8_f32 : from == WF_F64 ? tile_f64_f32 : NULL;
-    if (from == WF_F32)
-        return to == WF_BF16 ? tile_f32_bf16 : to == WF_F64 ? tile_f32_f64 : NULL;
-    return NULL;
+    static const tile_copy converted[WF_DTYPES][WF_DTYPES] = {
+        [WF_F32] = {[WF_BF16] = tile_f32_bf16, [WF_F16] = tile_f32_f16, [WF_F64] = tile_f32_f64},
+        [WF_BF16] = {[WF_F32] = tile_bf16_f32},
+        [WF_F16] = {[WF_F32] = tile_f16_f32},
+        [WF_F64] = {[WF_F32] = tile_f64_f32},
+        [WF_U8] = {[WF_F32] = tile_u8_f32},
+    };
+    static const tile_copy added[WF_DTYPES][WF_DTYPES] = {
+        [WF_F32] = {[WF_F32] = tile_add_f32, [WF_BF16] = tile_add_f32_bf16, [WF_F16] = tile_add_f32_f16},
+        [WF_F64] = {[WF_F64] = tile_add_f64},
+        [WF_BF16] = {[WF_F32] = tile_add_bf16_f32, [WF_BF16] = tile_add_bf16},
+        [WF_F16] = {[WF_F32] = tile_add_f16_f32, [WF_F16] = tile_add_f16},
+    };
+    if (accumulate)
+        return added[from][to];
+    return from == to ? by_size[wf_dtype_size(to)] : converted[from][to];
 }
 
 /* Dimensions from the innermost of dst outwards. */

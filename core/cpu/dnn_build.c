@@ -8,16 +8,23 @@ static dnnl_data_type_t type_of(int32_t dtype)
     return dtype == WF_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
-static bool activation_desc(const wf_dnn_key *key, int64_t channels, const int64_t *spatial, dnnl_memory_desc_t *desc)
+/* Of what the operation gives, where `gives`. */
+static dnnl_data_type_t type_in(const wf_dnn_key *key, bool gives)
+{
+    return gives && (key->flags & WF_DNN_WIDE) ? dnnl_f32 : type_of(key->dtype);
+}
+
+static bool activation_desc(const wf_dnn_key *key, dnnl_data_type_t type, int64_t channels, const int64_t *spatial,
+                            dnnl_memory_desc_t *desc)
 {
     static const dnnl_format_tag_t tag[WF_MAX_SPATIAL] = {dnnl_nwc, dnnl_nhwc, dnnl_ndhwc};
     dnnl_dims_t dims = {key->n, channels};
     memcpy(dims + 2, spatial, (size_t)key->nd * sizeof(int64_t));
-    return dnnl_memory_desc_init_by_tag(desc, key->nd + 2, dims, type_of(key->dtype), tag[key->nd - 1]) == dnnl_success;
+    return dnnl_memory_desc_init_by_tag(desc, key->nd + 2, dims, type, tag[key->nd - 1]) == dnnl_success;
 }
 
 /* The filter [F,k...,C/g] as stored, in oneDNN's logical order [g,]F/g,C/g,k... */
-static bool filter_desc(const wf_dnn_key *key, bool any, dnnl_memory_desc_t *desc)
+static bool filter_desc(const wf_dnn_key *key, dnnl_data_type_t type, bool any, dnnl_memory_desc_t *desc)
 {
     const int g = key->groups > 1, nd = key->nd;
     const int64_t c = key->c / key->groups, f = key->f / key->groups;
@@ -36,7 +43,6 @@ static bool filter_desc(const wf_dnn_key *key, bool any, dnnl_memory_desc_t *des
         dims[0] = key->groups;
         strides[0] = stride * f;
     }
-    const dnnl_data_type_t type = type_of(key->dtype);
     return (any ? dnnl_memory_desc_init_by_tag(desc, nd + 2 + g, dims, type, dnnl_format_tag_any)
                 : dnnl_memory_desc_init_by_strides(desc, nd + 2 + g, dims, type, strides)) == dnnl_success;
 }
@@ -46,8 +52,11 @@ typedef struct conv_descs {
     dnnl_dims_t stride, dilates, lo, hi;
 } conv_descs;
 
-static bool conv_describe(const wf_dnn_key *key, conv_descs *descs)
+/* `kind`: the direction that it is for; a forward one helps to make the others. */
+static bool conv_describe(const wf_dnn_key *key, int32_t kind, conv_descs *descs)
 {
+    const dnnl_data_type_t type = type_of(key->dtype), made = type_in(key, kind == key->kind);
+    const dnnl_data_type_t of_filter = kind == WF_DNN_BACKWARD_FILTER ? made : type;
     memset(descs, 0, sizeof *descs);
     for (int d = 0; d < key->nd; d++) {
         descs->stride[d] = key->stride[d];
@@ -56,10 +65,11 @@ static bool conv_describe(const wf_dnn_key *key, conv_descs *descs)
         descs->hi[d] = key->hi[d];
     }
     const dnnl_dims_t channels = {key->f};
-    return activation_desc(key, key->c, key->in, &descs->x) && activation_desc(key, key->f, key->out, &descs->y) &&
-           filter_desc(key, true, &descs->w) &&
+    return activation_desc(key, kind == WF_DNN_BACKWARD_DATA ? made : type, key->c, key->in, &descs->x) &&
+           activation_desc(key, kind == WF_DNN_FORWARD ? made : type, key->f, key->out, &descs->y) &&
+           filter_desc(key, of_filter, true, &descs->w) &&
            (!(key->flags & WF_DNN_BIAS) ||
-            dnnl_memory_desc_init_by_tag(&descs->b, 1, channels, type_of(key->dtype), dnnl_x) == dnnl_success);
+            dnnl_memory_desc_init_by_tag(&descs->b, 1, channels, of_filter, dnnl_x) == dnnl_success);
 }
 
 static bool attributes(const wf_dnn_key *key, dnnl_primitive_attr_t *attr)
@@ -116,7 +126,7 @@ static dnnl_primitive_desc_t conv_primitive_desc(dnnl_engine_t engine, const wf_
     conv_descs d;
     dnnl_convolution_desc_t desc;
     dnnl_primitive_desc_t forward = NULL, backward = NULL;
-    if (!conv_describe(key, &d))
+    if (!conv_describe(key, WF_DNN_FORWARD, &d))
         return NULL;
     const dnnl_memory_desc_t *bias = (key->flags & WF_DNN_BIAS) ? &d.b : NULL;
     if (dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, &d.x, &d.w,
@@ -124,7 +134,8 @@ static dnnl_primitive_desc_t conv_primitive_desc(dnnl_engine_t engine, const wf_
         return NULL;
     if (key->kind == WF_DNN_FORWARD)
         return forward_primitive_desc(engine, key, &desc, attr);
-    if (dnnl_primitive_desc_create(&forward, &desc, NULL, engine, NULL) != dnnl_success)
+    if (!conv_describe(key, key->kind, &d) ||
+        dnnl_primitive_desc_create(&forward, &desc, NULL, engine, NULL) != dnnl_success)
         return NULL;
     const dnnl_status_t made =
         key->kind == WF_DNN_BACKWARD_DATA
@@ -149,7 +160,7 @@ static dnnl_primitive_desc_t matmul_primitive_desc(dnnl_engine_t engine, const w
     dnnl_primitive_desc_t made = NULL;
     if (dnnl_memory_desc_init_by_tag(&da, 2, a, type, at ? dnnl_ba : dnnl_ab) != dnnl_success ||
         dnnl_memory_desc_init_by_tag(&db, 2, b, type, bt ? dnnl_ba : dnnl_ab) != dnnl_success ||
-        dnnl_memory_desc_init_by_tag(&dc, 2, c, type, dnnl_ab) != dnnl_success ||
+        dnnl_memory_desc_init_by_tag(&dc, 2, c, type_in(key, true), dnnl_ab) != dnnl_success ||
         dnnl_memory_desc_init_by_tag(&drow, 2, row, type, dnnl_ab) != dnnl_success ||
         dnnl_matmul_desc_init(&desc, &da, &db, (key->flags & WF_DNN_BIAS) ? &drow : NULL, &dc) != dnnl_success ||
         dnnl_primitive_desc_create(&made, &desc, attr, engine, NULL) != dnnl_success)
@@ -229,7 +240,7 @@ static bool make_reorder(dnnl_engine_t engine, const dnnl_memory_desc_t *form, w
     dnnl_primitive_desc_t pd = NULL;
     const bool gradient = op->key.kind == WF_DNN_BACKWARD_FILTER;
     const bool add = gradient && (op->key.flags & WF_DNN_ACCUMULATE);
-    bool good = filter_desc(&op->key, false, &stored);
+    bool good = filter_desc(&op->key, type_in(&op->key, gradient), false, &stored);
     op->form_bytes = dnnl_memory_desc_get_size(form);
     op->form_key = desc_hash(form);
     if (good && !add && dnnl_memory_desc_equal(&stored, form))

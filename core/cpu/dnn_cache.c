@@ -30,6 +30,11 @@ static wf_status own_open(wf_ctx *ctx, dnn_own **own)
     return WF_OK;
 }
 
+bool wf_dnn_takes_bf16(void)
+{
+    return __builtin_cpu_supports("avx512bf16");
+}
+
 static uint64_t key_hash(const wf_dnn_key *key)
 {
     uint64_t word[sizeof *key / sizeof(uint64_t)], hash = 1;

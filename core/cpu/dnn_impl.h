@@ -27,6 +27,7 @@ enum {
     WF_DNN_ACCUMULATE = 4, /* the filter's gradient, or the product, is added to what is there */
     WF_DNN_A_TRANSPOSED = 8,
     WF_DNN_B_TRANSPOSED = 16,
+    WF_DNN_WIDE = 32, /* what comes out is f32, whatever the key's type */
 };
 
 /* Zero it as a whole before filling it: it is compared as bytes. */
@@ -61,6 +62,9 @@ typedef struct wf_dnn_op {
     size_t form_bytes, reorder_scratch_bytes;
     uint64_t form_key;
 } wf_dnn_op;
+
+/* oneDNN multiplies bf16 by instructions of this processor. */
+bool wf_dnn_takes_bf16(void);
 
 /* The operation of a key, made at its first use; NULL in *op where oneDNN does not take it. */
 wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op);

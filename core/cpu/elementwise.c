@@ -1,11 +1,27 @@
 /* Fill, binary operations, and sums over all elements. */
 #include "core/cpu/cpu_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <string.h>
+
+/* From one element, which stands for all. */
+static wf_status fill_narrow(wf_ctx *ctx, const wf_array *y, double value)
+{
+    const int64_t n = wf_array_count(y);
+    uint16_t bits = 0;
+    const wf_strided exact = {.data = &value, .dtype = WF_F64, .rank = 1, .dim = {1}, .stride = {1}};
+    const wf_strided one = {.data = &bits, .dtype = y->dtype, .rank = 1, .dim = {1}, .stride = {1}};
+    const wf_strided every = {.data = &bits, .dtype = y->dtype, .rank = 1, .dim = {n}, .stride = {0}};
+    const wf_strided to = {.data = y->data, .dtype = y->dtype, .rank = 1, .dim = {n}, .stride = {1}};
+    WF_TRY(REF->copy(ctx, &exact, &one, false));
+    return wf_cpu_copy(ctx, &every, &to, false);
+}
 
 wf_status wf_cpu_fill(wf_ctx *ctx, const wf_array *y, double value)
 {
     const int64_t n = wf_array_count(y);
+    if (y->dtype == WF_BF16 || y->dtype == WF_F16)
+        return fill_narrow(ctx, y, value);
     if (y->dtype != WF_F32)
         return REF->fill(ctx, y, value);
     const float v = (float)value;
@@ -53,7 +69,7 @@ wf_status wf_cpu_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array 
                         const wf_array *y, bool accumulate)
 {
     if (y->dtype != WF_F32 || a->dtype != WF_F32 || !wf_cpu_is(b, WF_F32))
-        return REF->binary(ctx, op, alpha, a, beta, b, y, accumulate);
+        return wf_wide_binary(ctx, op, alpha, a, beta, b, y, accumulate);
     const int64_t n = wf_array_count(y);
     const int team = wf_cpu_team(ctx, n);
     if (!wf_cpu_data(b))
@@ -104,7 +120,7 @@ static double array_sum(const wf_ctx *ctx, const wf_array *x, bool squares)
 wf_status wf_cpu_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)
 {
     if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return REF->sum(ctx, x, scale, y);
+        return wf_wide_sum(ctx, x, scale, y);
     *(float *)y->data = (float)(scale * array_sum(ctx, x, false));
     return WF_OK;
 }
@@ -112,7 +128,7 @@ wf_status wf_cpu_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_arra
 wf_status wf_cpu_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate)
 {
     if (x->dtype != WF_F32 || out->dtype != WF_F64)
-        return REF->sum_squares(ctx, x, out, accumulate);
+        return wf_wide_sum_squares(ctx, x, out, accumulate);
     double *const total = out->data;
     const double sum = array_sum(ctx, x, true);
     *total = accumulate ? *total + sum : sum;

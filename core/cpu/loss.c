@@ -1,6 +1,7 @@
 /* Losses over all elements, and the gradient of the negative log likelihood. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <string.h>
 
@@ -49,7 +50,7 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x,
                               double scale, const wf_array *loss)
 {
     if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || loss->dtype != WF_F32)
-        return REF->loss_forward(ctx, kind, x, target, value, scale, loss);
+        return wf_wide_loss_forward(ctx, kind, x, target, value, scale, loss);
     const int64_t n = wf_array_count(x), parts = (n + PART - 1) / PART, step = wf_cpu_data(target) ? 1 : 0;
     const float constant = (float)value, *const in = x->data;
     const float *const t = step ? target->data : &constant;
@@ -97,7 +98,7 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x
                                const wf_array *dloss, double scale, const wf_array *dx)
 {
     if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || dloss->dtype != WF_F32 || dx->dtype != WF_F32)
-        return REF->loss_backward(ctx, kind, x, target, value, dloss, scale, dx);
+        return wf_wide_loss_backward(ctx, kind, x, target, value, dloss, scale, dx);
     const int64_t n = wf_array_count(x), step = wf_cpu_data(target) ? 1 : 0;
     const float constant = (float)value, up = (float)(*(const float *)dloss->data * scale);
     const float *const t = step ? target->data : &constant;
@@ -129,7 +130,7 @@ wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_arra
     int64_t c = 0;
     const int64_t rows = wf_cpu_rows(dx, &c);
     if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c))
-        return REF->nll_backward(ctx, labels, dloss, scale, dx);
+        return wf_wide_nll_backward(ctx, labels, dloss, scale, dx);
     const float value = (float)(-*(const float *)dloss->data * scale);
     float *const out = dx->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)

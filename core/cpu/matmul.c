@@ -1,4 +1,5 @@
 #include "core/cpu/dnn_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <omp.h>
 #include <string.h>
@@ -36,7 +37,7 @@ static wf_status product_f32(wf_ctx *ctx, product p, const wf_array *a, bool a_t
 }
 
 static wf_status product_find(wf_ctx *ctx, product p, bool a_transposed, bool b_transposed, bool bias, bool accumulate,
-                              const wf_dnn_op **op)
+                              bool wide, const wf_dnn_op **op)
 {
     wf_dnn_key key;
     memset(&key, 0, sizeof key);
@@ -44,7 +45,7 @@ static wf_status product_find(wf_ctx *ctx, product p, bool a_transposed, bool b_
     key.dtype = WF_BF16;
     key.threads = ctx->threads;
     key.flags = (a_transposed ? WF_DNN_A_TRANSPOSED : 0) | (b_transposed ? WF_DNN_B_TRANSPOSED : 0) |
-                (bias ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0);
+                (bias ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0) | (wide ? WF_DNN_WIDE : 0);
     key.n = p.m;
     key.c = p.k;
     key.f = p.n;
@@ -55,14 +56,15 @@ wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const
                         const wf_array *bias, const wf_array *c, bool accumulate)
 {
     const product p = product_of(a, a_transposed, c);
-    const bool same = a->dtype == c->dtype && b->dtype == c->dtype && wf_cpu_is(bias, c->dtype);
-    if (p.m > 0 && p.n > 0 && p.k > 0 && same && c->dtype == WF_F32)
+    const bool any = p.m > 0 && p.n > 0 && p.k > 0, same = a->dtype == b->dtype && wf_cpu_is(bias, a->dtype);
+    if (any && same && a->dtype == WF_F32 && c->dtype == WF_F32)
         return product_f32(ctx, p, a, a_transposed, b, b_transposed, bias, c, accumulate);
     const wf_dnn_op *op = NULL;
-    if (p.m > 0 && p.n > 0 && p.k > 0 && same && c->dtype == WF_BF16)
-        WF_TRY(product_find(ctx, p, a_transposed, b_transposed, wf_cpu_data(bias) != NULL, accumulate, &op));
+    if (any && same && a->dtype == WF_BF16 && (c->dtype == WF_BF16 || c->dtype == WF_F32) && wf_dnn_takes_bf16())
+        WF_TRY(product_find(ctx, p, a_transposed, b_transposed, wf_cpu_data(bias) != NULL, accumulate,
+                            c->dtype == WF_F32, &op));
     if (!op)
-        return REF->matmul(ctx, a, a_transposed, b, b_transposed, bias, c, accumulate);
+        return wf_wide_matmul(ctx, a, a_transposed, b, b_transposed, bias, c, accumulate);
     void *const data[WF_DNN_ROLES] = {
         [WF_DNN_X] = a->data, [WF_DNN_W] = b->data, [WF_DNN_B] = wf_cpu_data(bias), [WF_DNN_Y] = c->data};
     return wf_dnn_run(ctx, op, data);

@@ -1,6 +1,7 @@
 /* Passes that write: normalisation forward and backward, bias and epilogue. An array is cut into chunks of whole wide
  * rows; noise is added to a chunk while it is in the first-level cache. */
 #include "core/cpu/rows_impl.h"
+#include "core/cpu/wide_impl.h"
 
 /* Constants per element of a wide row, from the pool. */
 typedef struct constants {
@@ -94,7 +95,7 @@ wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *me
 {
     const wide_rows r = wide_rows_of(x);
     if (x->dtype != WF_F32 || y->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return REF->norm_forward(ctx, x, mean, invstd, gamma, beta, epilogue, y);
+        return wf_wide_norm_forward(ctx, x, mean, invstd, gamma, beta, epilogue, y);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
     wide_fill(&r, mean, 0, k.row[0]);
@@ -177,7 +178,7 @@ wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *m
     const double count = counted.device ? *counted.device : counted.value;
     const wide_rows r = wide_rows_of(dy);
     if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return REF->norm_backward(ctx, x, mean, invstd, gamma, epilogue, y, dy, sum_g, sum_gx, counted, dx);
+        return wf_wide_norm_backward(ctx, x, mean, invstd, gamma, epilogue, y, dy, sum_g, sum_gx, counted, dx);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
     backward_constants(&r, mean, invstd, gamma, sum_g, sum_gx, count, &k);

@@ -1,6 +1,7 @@
 /* Statistics of normalisation. Within a block of rows: a sum, then the squares about its mean (corrected by the sum of
  * deviations); blocks are merged by counts in double. */
 #include "core/cpu/rows_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <string.h>
 
@@ -125,7 +126,7 @@ wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean
 {
     const wide_rows r = wide_rows_of(x);
     if (x->dtype != WF_F32 || mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return REF->norm_stats(ctx, x, mean, m2);
+        return wf_wide_norm_stats(ctx, x, mean, m2);
     const int64_t segments = wide_segments(&r);
     const size_t doubles = (size_t)(2 * segments * r.w + 2 * r.c), floats = (size_t)(3 * segments * r.w);
     const size_t bytes = doubles * sizeof(double) + floats * sizeof(float);

@@ -1,5 +1,6 @@
 /* Sums over rows: the sums of normalisation backward, and bias gradients. */
 #include "core/cpu/rows_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <string.h>
 
@@ -149,7 +150,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_ar
 {
     const wide_rows r = wide_rows_of(dy);
     if (dy->dtype != WF_F32 || x->dtype != WF_F32 || sum_g->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return REF->norm_backward_stats(ctx, x, mean, invstd, epilogue, y, dy, sum_g, sum_gx);
+        return wf_wide_norm_backward_stats(ctx, x, mean, invstd, epilogue, y, dy, sum_g, sum_gx);
     sums_work s;
     WF_TRY(sums_take(ctx, &r, &s));
     const bool through_act = wf_cpu_data(y) && epilogue;
@@ -173,7 +174,7 @@ wf_status wf_cpu_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *
 {
     const wide_rows r = wide_rows_of(dy);
     if (dy->dtype != WF_F32 || db->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return REF->bias_backward(ctx, dy, db, accumulate);
+        return wf_wide_bias_backward(ctx, dy, db, accumulate);
     sums_work s;
     const sums_job job = {.dy = dy->data, .slope = 1.0F};
     float *const out = db->data;

@@ -114,6 +114,8 @@ wf_status wf_cpu_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hy
 {
     if (dtype != WF_F32)
         return REF->optim_update(ctx, kind, hyper, dtype, segments, segment);
+    if (hyper->skip != 0)
+        return WF_OK;
     const hyper32 h = hyper_of(hyper, kind);
     int64_t total = 0;
     for (int64_t s = 0; s < segments; s++)

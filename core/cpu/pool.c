@@ -1,5 +1,6 @@
 /* Pooling: windows in the outer loops, channels in the inner one. */
 #include "core/cpu/cpu_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <math.h>
 #include <string.h>
@@ -135,7 +136,7 @@ wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_ar
                               const wf_array *index)
 {
     if (x->dtype != WF_F32 || y->dtype != WF_F32 || wf_array_count(x) == 0 || wf_array_count(y) == 0)
-        return REF->pool_forward(ctx, geom, x, y, index);
+        return wf_wide_pool_forward(ctx, geom, x, y, index);
     const windows w = windows_of(geom, x, y);
     const float *const in = x->data;
     float *const out = y->data;
@@ -186,7 +187,7 @@ wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_a
                                const wf_array *dx)
 {
     if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
-        return REF->pool_backward(ctx, geom, dy, index, dx);
+        return wf_wide_pool_backward(ctx, geom, dy, index, dx);
     const windows w = windows_of(geom, dx, dy);
     const float *const in = dy->data;
     const int32_t *const places = wf_cpu_data(index);

@@ -1,6 +1,7 @@
 /* Philox blocks sixteen at a time, and what is made of them. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/simd_impl.h"
+#include "core/cpu/wide_impl.h"
 #include "core/random_rows_author.h"
 
 #include <math.h>
@@ -199,7 +200,7 @@ wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *rand
 wf_status wf_cpu_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
 {
     if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return REF->dropout(ctx, rate, random, x, y);
+        return wf_wide_dropout(ctx, rate, random, x, y);
     const int64_t n = wf_array_count(y);
     const float keep = (float)(1 / (1 - rate)), *const in = x->data;
     /* The smallest number of 24 bits that is not below rate: exact, so that all fillings draw the same mask. */

@@ -1,5 +1,6 @@
 /* Upsampling: pixels in the outer loops, channels in the inner one. */
 #include "core/cpu/cpu_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <string.h>
 
@@ -74,7 +75,7 @@ static void run_row(const wf_resample_geom *geom, const grid *g, int64_t r, bool
 wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
 {
     if (x->dtype != WF_F32)
-        return REF->resample_forward(ctx, geom, x, y);
+        return wf_wide_resample_forward(ctx, geom, x, y);
     const grid g = grid_of(geom, x, y);
     const int64_t rows = g.out[0] * g.out[1];
     float *const in = x->data, *const out = y->data;
@@ -89,7 +90,7 @@ wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, con
 wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx)
 {
     if (dx->dtype != WF_F32)
-        return REF->resample_backward(ctx, geom, dy, dx);
+        return wf_wide_resample_backward(ctx, geom, dy, dx);
     const grid g = grid_of(geom, dx, dy);
     const int64_t rows = g.out[0] * g.out[1];
     float *const in = dx->data, *const out = dy->data;

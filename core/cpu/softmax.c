@@ -1,6 +1,7 @@
 /* Softmax over rows of contiguous channels. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
+#include "core/cpu/wide_impl.h"
 
 #include <math.h>
 
@@ -47,7 +48,7 @@ wf_status wf_cpu_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x,
     int64_t c = 0;
     const int64_t rows = wf_cpu_rows(x, &c);
     if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return REF->softmax_forward(ctx, logarithm, x, y);
+        return wf_wide_softmax_forward(ctx, logarithm, x, y);
     const float *const in = x->data;
     float *const out = y->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)
@@ -63,7 +64,7 @@ wf_status wf_cpu_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y
     int64_t c = 0;
     const int64_t rows = wf_cpu_rows(y, &c);
     if (y->dtype != WF_F32 || dy->dtype != WF_F32 || dx->dtype != WF_F32)
-        return REF->softmax_backward(ctx, logarithm, y, dy, dx);
+        return wf_wide_softmax_backward(ctx, logarithm, y, dy, dx);
     const float *const yv = y->data, *const dyv = dy->data;
     float *const out = dx->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)

@@ -150,6 +150,7 @@ static cuda_conv_key call_key(const call *c, const wf_conv_geom *geom, const wf_
     }
     if (c->added)
         key.align[CUDA_W] = 16;
+    key.wide = c->array[CUDA_W]->dtype != x->dtype;
     return key;
 }
 
@@ -237,17 +238,46 @@ static wf_status by_definition(const call *c)
     return wf_cuda_direct_filter(c->own, &c->geom, x, y, w, c->added);
 }
 
+static wf_status run_engine(const call *c, bool *done)
+{
+    *done = false;
+    if (c->array[CUDA_X]->dtype == WF_F64)
+        return WF_OK;
+    WF_TRY(as_it_stands(c, done));
+    return *done ? WF_OK : in_a_frame(c, done);
+}
+
 static wf_status run(const call *c)
 {
     bool done = false;
-    if (c->array[CUDA_X]->dtype != WF_F64) {
-        WF_TRY(as_it_stands(c, &done));
-        if (!done)
-            WF_TRY(in_a_frame(c, &done));
-        if (!done)
-            tell(c);
-    }
+    WF_TRY(run_engine(c, &done));
+    if (!done && c->array[CUDA_X]->dtype != WF_F64)
+        tell(c);
     return done ? WF_OK : by_definition(c);
+}
+
+/* A filter's gradient of f32 from 16-bit arrays: as such where an engine gives that, else rounded once on the way. */
+static wf_status run_wide(const call *c)
+{
+    wf_ctx *const ctx = c->own->ctx;
+    const wf_array *const w = c->array[CUDA_W];
+    call narrow = *c;
+    wf_array rounded = *w;
+    bool done = false;
+    WF_TRY(run_engine(c, &done));
+    if (done)
+        return WF_OK;
+    rounded.dtype = c->array[CUDA_X]->dtype;
+    const size_t bytes = bytes_of(&rounded);
+    WF_TRY(wf_pool_take(ctx, bytes, &rounded.data));
+    narrow.array[CUDA_W] = &rounded;
+    narrow.added = false;
+    const wf_strided from = wf_array_strided(&rounded), to = wf_array_strided(w);
+    wf_status status = run(&narrow);
+    if (status == WF_OK)
+        status = wf_cuda_copy(ctx, &from, &to, c->added);
+    wf_pool_give(ctx, rounded.data, bytes);
+    return status;
 }
 
 static wf_status run_fused(const call *plain_call, const wf_array *bias, const wf_epilogue *epilogue, bool *done)
@@ -309,7 +339,7 @@ wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, co
     WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_FILTER, geom, x, dw, dy, &c));
     c.added = accumulate;
     if (!empty(dw) && !empty(x) && !empty(dy))
-        WF_TRY(run(&c));
+        WF_TRY(dw->dtype == x->dtype ? run(&c) : run_wide(&c));
     else if (!empty(dw) && !accumulate)
         WF_TRY(wf_cuda_fill(ctx, dw, 0));
     return dbias && !empty(dbias) ? wf_cuda_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;

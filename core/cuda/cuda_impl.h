@@ -191,6 +191,7 @@ wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_ar
 
 wf_status wf_cuda_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                                int64_t segments, const wf_optim_segment *segment);
+wf_status wf_cuda_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling, wf_optim_hyper *hyper);
 wf_status wf_cuda_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
 
 void wf_cuda_range_push(wf_ctx *ctx, const char *name);

@@ -179,7 +179,8 @@ static int operations(build *b, const cuda_conv_key *key, descriptor op[3])
     descriptor array[CUDA_B];
     for (int r = 0; r < CUDA_B; r++) {
         dims_of(key, (cuda_role)r, dim);
-        array[r] = tensor(b, r, type_of(key->dtype), key->align[r], rank, dim, false);
+        array[r] =
+            tensor(b, r, type_of(key->wide && r == (int)result ? WF_F32 : key->dtype), key->align[r], rank, dim, false);
     }
     dims_of(key, result, dim);
     const descriptor last = array[result];

@@ -21,6 +21,7 @@ typedef struct cuda_conv_key {
     int32_t act;                  /* fused after the bias; WF_ACT_NONE: nothing */
     int32_t align[CUDA_ROLES];    /* bytes, at most 16; 0 for the bias: there is none to fuse */
     float slope;
+    int32_t wide; /* the result is f32, the others of dtype */
     int64_t n, c, f, groups;
     int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL], kernel[WF_MAX_SPATIAL], stride[WF_MAX_SPATIAL];
     int64_t dilation[WF_MAX_SPATIAL], lo[WF_MAX_SPATIAL], hi[WF_MAX_SPATIAL];

@@ -131,5 +131,6 @@ size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role)
         count = key->direction == WF_CUDA_FORWARD ? key->f : key->c;
     for (int d = 0; role != CUDA_B && d < key->nd; d++)
         count *= length[d];
-    return (size_t)count * wf_dtype_size((wf_dtype)key->dtype);
+    const bool wide = key->wide && role == CUDA_W;
+    return (size_t)count * wf_dtype_size(wide ? WF_F32 : (wf_dtype)key->dtype);
 }

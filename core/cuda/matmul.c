@@ -15,6 +15,7 @@ static const size_t most_workspace = (size_t)32 << 20;
 typedef struct product_key {
     int32_t dtype, a_transposed, b_transposed, accumulate;
     int32_t align_a, align_b, align_c, align_bias; /* align_bias 0: there is none to fuse */
+    int32_t result, unused;                        /* result: the type of c */
     int64_t m, n, k;
 } product_key;
 
@@ -101,7 +102,7 @@ static wf_status describe(cuda_product *p, const void *bias)
     }
     WF_TRY(layout_of(key->dtype, key->a_transposed, key->m, key->k, &p->a));
     WF_TRY(layout_of(key->dtype, key->b_transposed, key->k, key->n, &p->b));
-    return layout_of(key->dtype, false, key->m, key->n, &p->c);
+    return layout_of(key->result, false, key->m, key->n, &p->c);
 }
 
 /* Sums over parts of k are made in the type of the arithmetic and in a fixed order. */
@@ -226,7 +227,8 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, cons
     if (wf_array_count(c) == 0)
         return WF_OK;
     memset(&key, 0, sizeof key);
-    key.dtype = (int32_t)c->dtype;
+    key.dtype = (int32_t)a->dtype;
+    key.result = (int32_t)c->dtype;
     key.a_transposed = a_transposed;
     key.b_transposed = b_transposed;
     key.accumulate = accumulate;
@@ -238,7 +240,7 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, cons
     key.k = a->shape.dim[a_transposed ? 0 : 1];
     if (key.k == 0)
         return empty_sum(ctx, bias, c, accumulate);
-    if (bias)
+    if (bias && bias->dtype == c->dtype)
         WF_TRY(product(own, &key, a, b, bias->data, c, &done));
     if (done)
         return WF_OK;

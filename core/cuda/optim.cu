@@ -93,6 +93,8 @@ __device__ void update_run(const run_of_parameters<T> &r, const update_rule<wide
 template <class T> __global__ void optim_kernel(batch_of_runs<T> batch)
 {
     constexpr int V = pack_size<T>;
+    if (batch.hyper->skip != 0)
+        return;
     const update_rule<wide<T>> rule(batch.kind, *batch.hyper);
     for (int64_t chunk = blockIdx.x; chunk < batch.chunks; chunk += gridDim.x) {
         int low = 0, high = batch.count - 1;
@@ -154,6 +156,34 @@ wf_status wf_cuda_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_h
     return of_float(dtype, [&](auto zero) {
         return update<decltype(zero)>(own, kind, hyper, segments, segment);
     });
+}
+
+static __global__ void scale_kernel(const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)
+{
+    hyper->skip = isfinite(*sum_squares) ? 0 : 1;
+    if (hyper->skip != 0) {
+        s->skipped++;
+        s->good = 0;
+        s->scale = fmax(s->scale * s->backoff, 0x1p-100);
+    } else {
+        const double t = hyper->step - s->skipped;
+        hyper->grad_scale /= s->scale;
+        hyper->bias1 = 1 - pow(hyper->beta1, t);
+        hyper->bias2 = 1 - pow(hyper->beta2, t);
+        s->good++;
+        if (s->good >= s->interval) {
+            s->good = 0;
+            s->scale = fmin(s->scale * s->growth, 0x1p100);
+        }
+    }
+    s->seed = (float)s->scale;
+}
+
+wf_status wf_cuda_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling, wf_optim_hyper *hyper)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return launch(own, scale_kernel, 1, 1, sum_squares, scaling, hyper);
 }
 
 static __global__ void clip_kernel(const double *sum_squares, double max_norm, wf_optim_hyper *hyper)

@@ -78,8 +78,31 @@ static wf_status update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *h
 wf_status ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                            int64_t segments, const wf_optim_segment *segment)
 {
-    for (int64_t i = 0; i < segments; i++)
+    for (int64_t i = 0; i < segments && hyper->skip == 0; i++)
         WF_TRY(update(ctx, kind, hyper, dtype, &segment[i]));
+    return WF_OK;
+}
+
+wf_status ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)
+{
+    (void)ctx;
+    hyper->skip = isfinite(*sum_squares) ? 0 : 1;
+    if (hyper->skip != 0) {
+        s->skipped++;
+        s->good = 0;
+        s->scale = fmax(s->scale * s->backoff, 0x1p-100);
+    } else {
+        const double t = hyper->step - s->skipped;
+        hyper->grad_scale /= s->scale;
+        hyper->bias1 = 1 - pow(hyper->beta1, t);
+        hyper->bias2 = 1 - pow(hyper->beta2, t);
+        s->good++;
+        if (s->good >= s->interval) {
+            s->good = 0;
+            s->scale = fmin(s->scale * s->growth, 0x1p100);
+        }
+    }
+    s->seed = (float)s->scale;
     return WF_OK;
 }
 

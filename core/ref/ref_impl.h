@@ -152,6 +152,7 @@ wf_status ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array 
 
 wf_status ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                            int64_t segments, const wf_optim_segment *segment);
+wf_status ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling, wf_optim_hyper *hyper);
 wf_status ref_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
 void ref_shutdown(wf_ctx *ctx);
 

@@ -61,6 +61,7 @@ static const wf_kernels table = {
     .nll_backward = ref_nll_backward,
     .count_correct = ref_count_correct,
     .optim_update = ref_optim_update,
+    .loss_scale = ref_loss_scale,
     .clip_scale = ref_clip_scale,
     .shutdown = ref_shutdown,
 };

@@ -63,6 +63,11 @@ static void look_double(const char *slot, const double *value)
 }
 
 /* The list is the host's, what it points to the device's. */
+static void look_scaling(const char *slot, wf_loss_scaling *scaling)
+{
+    guard_need_device(slot, scaling, sizeof *scaling);
+}
+
 static void look_segment(const char *slot, const wf_optim_segment *segment)
 {
     guard_need_host(slot, segment, sizeof *segment);
@@ -78,8 +83,8 @@ static void look_nothing(const char *slot, ...)
 #define LOOK(x)                                                                                                        \
     _Generic((x), const wf_strided *: look_strided, const wf_array *: look_array, const wf_random *: look_random,      \
         const wf_epilogue *: look_epilogue, const wf_optim_hyper *: look_const_hyper, wf_optim_hyper *: look_hyper,    \
-        const double *: look_double, const wf_optim_segment *: look_segment, wf_count: look_count,                  \
-        default: look_nothing)(slot_name, x);
+        wf_loss_scaling *: look_scaling, const double *: look_double, const wf_optim_segment *: look_segment,       \
+        wf_count: look_count, default: look_nothing)(slot_name, x);
 /* clang-format on */
 #define EACH1(DO, a) DO(a)
 #define EACH2(DO, a, ...)                                                                                              \
@@ -166,8 +171,8 @@ static guard_value save_count(wf_count count)
         const wf_random *: save_random, const wf_epilogue *: save_epilogue, const wf_conv_geom *: save_conv,           \
         const wf_pool_geom *: save_pool, const wf_resample_geom *: save_resample,                                      \
         const wf_optim_segment *: save_segments, const wf_optim_hyper *: save_device, wf_optim_hyper *: save_device,   \
-        const double *: save_device, const wf_norm_head *: save_head, wf_count: save_count,                                \
-        double: save_double, default: save_whole)(x);
+        wf_loss_scaling *: save_device, const double *: save_device, const wf_norm_head *: save_head,                  \
+        wf_count: save_count, double: save_double, default: save_whole)(x);
 /* clang-format on */
 /* Each argument, once for LOOK and once for SAVE. */
 #define P(n)      value[n].p
@@ -265,6 +270,7 @@ SLOT(4, nll_backward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1)
 SLOT(3, count_correct, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
      (I(0), P(1), I(2), I(3), P(4)), a, b, c, d, e)
+SLOT(3, loss_scale, (CTX, const double *a, wf_loss_scaling *b, wf_optim_hyper *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(3, clip_scale, (CTX, const double *a, double b, wf_optim_hyper *c), (P(0), D(1), P(2)), a, b, c)
 
 static wf_status guard_to_device(wf_ctx *ctx, void *device, const void *host, size_t bytes)
@@ -340,7 +346,7 @@ static wf_kernels filled(void)
         TAKE(binary), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
     TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(count_correct);
-    TAKE(optim_update), TAKE(clip_scale);
+    TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }
 

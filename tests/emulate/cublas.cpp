@@ -146,7 +146,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 {
     const bool wide = desc->compute == CUBLAS_COMPUTE_64F, biased = desc->epilogue == CUBLASLT_EPILOGUE_BIAS;
     *count = 0;
-    if (wide != (a->type == CUDA_R_64F) || a->type != b->type || a->type != c->type || a->type != d->type)
+    const bool narrow = a->type == CUDA_R_16F || a->type == CUDA_R_16BF;
+    if (wide != (a->type == CUDA_R_64F) || a->type != b->type || c->type != d->type ||
+        (a->type != c->type && !(narrow && c->type == CUDA_R_32F)))
         emulated_fail("a product of matrices of different types");
     if (biased && !desc->bias)
         emulated_fail("a product with a bias that is nowhere");

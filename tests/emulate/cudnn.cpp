@@ -337,7 +337,8 @@ static void check_graph(descriptor *d)
 static bool takes(const dnn_engine &e, const dnn_graph &graph)
 {
     const dnn_operation &conv = graph.operations[0];
-    bool fits = (present & e.name) != 0 && (e.fuses || graph.operations.size() == 1);
+    const bool mixed = conv.x.type != conv.w.type || conv.x.type != conv.y.type;
+    bool fits = (present & e.name) != 0 && (e.fuses || graph.operations.size() == 1) && (e.tensor || !mixed);
     for (int i = 0; i < conv.geometry.nd; i++)
         fits = fits && (!e.even || conv.geometry.lo[i] == conv.geometry.hi[i]);
     if (!e.tensor)
