@@ -360,8 +360,9 @@ wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **
     }
     if (made->storage->master != master->storage)
         follow_memory(made->storage, master->storage);
+    const wf_strided from = wf_tensor_strided(master), to = wf_tensor_strided(made);
     made->storage->made = version - 1;
-    WF_TRY(wf_tensor_assign(made, master));
+    WF_TRY(master->ctx->k->copy(master->ctx, &from, &to, false));
     made->storage->made = version;
     return WF_OK;
 }

@@ -128,6 +128,22 @@ void example_agree(wf_comm *comm, const char *complaint)
         end_everywhere(comm, wf_comm_rank(comm) == 0, message);
 }
 
+void example_compute(wf_comm *comm, const char *type)
+{
+    char complaint[256];
+    snprintf(complaint, sizeof complaint, "--compute %s: should be bf16 or f16", type ? type : "");
+    const bool bf16 = type && strcmp(type, "bf16") == 0, f16 = type && strcmp(type, "f16") == 0;
+    example_agree(comm, type && !bf16 && !f16 ? complaint : NULL);
+    WF_MUST(wf_ctx_set_compute(wf_comm_ctx(comm), bf16 ? WF_BF16 : f16 ? WF_F16 : WF_F32));
+}
+
+wf_optim *example_scaled(wf_optim *optim)
+{
+    if (optim && wf_ctx_compute(wf_layer_ctx(wf_optim_model(optim))) == WF_F16)
+        WF_MUST(wf_optim_scale_loss(optim, (wf_loss_scale_opts){0}));
+    return optim;
+}
+
 /* Leaves without the exit handlers, which would wait for the other ranks; the launcher ends those. */
 void example_abort(const char *format, ...)
 {

@@ -30,6 +30,16 @@ void example_agree(wf_comm *comm, const char *complaint);
 /* Ends the job at once, from any rank. */
 _Noreturn void example_abort(const char *format, ...) WF_PRINTF(1, 2);
 
+/* An option for mixed precision, and what it is for: from now on the context computes in bf16 or f16 (NULL: in f32).
+ * Ends the program on another name. Collective. */
+#define EXAMPLE_COMPUTE(target)                                                                                        \
+    {                                                                                                                  \
+        "compute", "TYPE", "mixed precision: bf16 or f16, else all is f32", .text = (target)                           \
+    }
+void example_compute(wf_comm *comm, const char *type);
+/* The optimizer scales its loss where the context computes in f16; NULL passes. */
+wf_optim *example_scaled(wf_optim *optim);
+
 double example_seconds(void); /* a clock that never goes back */
 
 /* "DIR/name", in one of a few static buffers. */

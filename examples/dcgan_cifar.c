@@ -12,7 +12,7 @@
 #include <string.h>
 
 typedef struct settings {
-    const char *communicator, *data, *out;
+    const char *communicator, *data, *out, *compute;
     int64_t batch, epochs, iterations, channels, latent, seed, sample_every, log_every;
     bool captured;
     parallel how;
@@ -61,6 +61,7 @@ static settings read_settings(int argc, char **argv)
         {"data", "DIR", "CIFAR-10's binary files, or a folder of PNG and JPEG images", .text = &s.data},
         {"out", "DIR", "where pictures and log go", .text = &s.out},
         {"seed", "N", "of all random numbers", .number = &s.seed},
+        EXAMPLE_COMPUTE(&s.compute),
         {"sample-every", "N", "steps between pictures; 0: none but the last", .number = &s.sample_every},
         {"log-every", "N", "steps between lines of the log", .number = &s.log_every, .least = 1},
         {"parallel", "HOW", "what is split beside the batch: data (nothing), channel, spatial or mesh",
@@ -95,8 +96,8 @@ static gan gan_new(wf_comm *comm, const settings *s)
              .latent = s->latent};
     parallel_model(&s->how, comm, g.gen);
     parallel_model(&s->how, comm, g.dis);
-    g.opt_gen = wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, adam));
-    g.opt_dis = wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, adam));
+    g.opt_gen = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, adam)));
+    g.opt_dis = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, adam)));
     example_check(comm, wf_check(g.opt_gen));
     example_check(comm, wf_check(g.opt_dis));
     example_check(comm, wf_check(g.tape));
@@ -260,6 +261,7 @@ int main(int argc, char **argv)
     char complaint[96];
     snprintf(complaint, sizeof complaint, "--channels %lld: should be a multiple of 8", (long long)s.channels);
     example_agree(comm, s.channels % 8 == 0 ? NULL : complaint);
+    example_compute(comm, s.compute);
     parallel_open(&s.how, comm);
 
     wf_iter *iter = open_images(comm, &s);

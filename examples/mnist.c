@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct settings {
-    const char *communicator, *model, *data, *compress;
+    const char *communicator, *model, *data, *compress, *compute;
     int64_t batch, epochs, seed;
     double lr;
 } settings;
@@ -27,6 +27,7 @@ static settings read_settings(int argc, char **argv)
         {"compress", "HOW", "gradients on the wire: powersgd:RANK or topk:SHARE", .text = &s.compress},
         {"lr", "X", "learning rate of one rank", .real = &s.lr},
         {"seed", "N", "of all random numbers", .number = &s.seed},
+        EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Trains a classifier of 28x28 images, on all ranks of mpirun together.", table);
     return s;
@@ -50,7 +51,7 @@ static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, in
                                                                            .warmup = epoch_steps / 2,
                                                                            .total = s->epochs * epoch_steps,
                                                                            .end = 0.01});
-    return wf_multi_node_with(comm, optim, compression_opts(c, (wf_multi_node_opts){0}));
+    return wf_multi_node_with(comm, example_scaled(optim), compression_opts(c, (wf_multi_node_opts){0}));
 }
 
 /* An epoch of training; the mean of its losses. */
@@ -106,6 +107,7 @@ int main(int argc, char **argv)
     const settings s = read_settings(argc, argv);
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
+    example_compute(comm, s.compute);
 
     char complaint[COMPRESSION_COMPLAINT];
     compression *compressed = compression_new(s.compress, complaint);

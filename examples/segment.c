@@ -13,7 +13,7 @@
 #define NEVER_TRAINED_ON ((int64_t)1 << 40) /* images from this number on */
 
 typedef struct settings {
-    const char *communicator, *out;
+    const char *communicator, *out, *compute;
     int64_t size, dims, channels, depth, batch, iterations, log_every, seed;
     double lr;
     parallel how;
@@ -63,6 +63,7 @@ static settings read_settings(int argc, char **argv)
          .text = &s.how.axes},
         {"lr", "X", "learning rate", .real = &s.lr},
         {"seed", "N", "of images and all random numbers", .number = &s.seed},
+        EXAMPLE_COMPUTE(&s.compute),
         {"log-every", "N", "steps from line to line", .number = &s.log_every, .least = 1},
         {"out", "DIR", "folder for log.jsonl and segment.png", .text = &s.out},
         {0}};
@@ -119,10 +120,11 @@ static void part_draw(part *p, const settings *s, int64_t first)
     WF_MUST(wf_tensor_import(p->mask, p->host_mask, bytes));
 }
 
-/* Cut as the images are, also where the layers would have cut them elsewhere. */
+/* Cut as the images are, also where the layers would have cut them elsewhere; in f32, as they are read here. */
 static wf_var *scores_of(const trainer *t)
 {
-    return wf_redistribute(wf_apply(t->model, wf_input(t->tape, t->part.x)), t->part.layout);
+    wf_var *scores = wf_cast(wf_apply(t->model, wf_input(t->tape, t->part.x)), WF_F32);
+    return wf_redistribute(scores, t->part.layout);
 }
 
 /* Pixels that are round and found, over pixels that are either: of the whole batch, on every rank. */
@@ -212,12 +214,13 @@ int main(int argc, char **argv)
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     check_sizes(comm, &s);
+    example_compute(comm, s.compute);
     parallel_open(&s.how, comm);
 
     const unet_opts opts = {.dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth};
     trainer t = {.comm = comm, .s = &s, .model = unet(wf_comm_ctx(comm), opts)};
     parallel_model(&s.how, comm, t.model);
-    t.optim = wf_mesh_multi_node(s.how.mesh, wf_adam(t.model, (wf_adam_opts){.lr = s.lr}));
+    t.optim = example_scaled(wf_mesh_multi_node(s.how.mesh, wf_adam(t.model, (wf_adam_opts){.lr = s.lr})));
     t.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(t.optim));
     t.part = part_new(comm, &s);

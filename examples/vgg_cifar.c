@@ -10,7 +10,7 @@
 #include <math.h>
 
 typedef struct settings {
-    const char *communicator, *data;
+    const char *communicator, *data, *compute;
     int64_t batch, epochs, iterations, width, seed;
     double lr;
     parallel how;
@@ -37,6 +37,7 @@ static void read_settings(int argc, char **argv, settings *s)
         {"data", "DIR", "CIFAR-10's binary files, or Fashion-MNIST's IDX files", .text = &s->data},
         {"lr", "X", "learning rate for 64 images a step", .real = &s->lr},
         {"seed", "N", "of all random numbers", .number = &s->seed},
+        EXAMPLE_COMPUTE(&s->compute),
         {"parallel", "HOW", "what is split beside the batch: data (nothing), channel, spatial or mesh",
          .text = &s->how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s->how.axes},
@@ -70,7 +71,7 @@ static wf_optim *optim_new(wf_layer *model, const settings *s, int64_t steps)
     wf_optim *optim = wf_schedule(
         wf_sgd(model, sgd),
         (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = steps / 2, .total = s->epochs * steps, .end = 0.01});
-    return wf_mesh_multi_node(s->how.mesh, optim);
+    return example_scaled(wf_mesh_multi_node(s->how.mesh, optim));
 }
 
 /* An epoch; the mean of its losses. */
@@ -130,6 +131,7 @@ int main(int argc, char **argv)
     read_settings(argc, argv, &s);
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
+    example_compute(comm, s.compute);
     parallel_open(&s.how, comm);
 
     trainer t = {.comm = comm, .s = &s};

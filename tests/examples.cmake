@@ -35,6 +35,8 @@ endforeach()
 # One epoch is bounded work; what the README promises takes five.
 if(NOT WEFT_SANITIZE)
   weft_example_test(mnist_cnn mnist 2 300 cnn 1 0.80)
+  weft_example_test(mnist_bf16 mnist 2 300 mlp 1 0.80 --compute bf16)
+  weft_example_test(mnist_f16 mnist 2 300 mlp 1 0.80 --compute f16)
   foreach(ranks 1 2 4)
     weft_example_test(mnist_mlp_${ranks} mnist ${ranks} 600 mlp 5 0.87)
   endforeach()

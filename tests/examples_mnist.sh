@@ -1,9 +1,10 @@
 #!/bin/sh
-# mnist on Fashion-MNIST reaches an accuracy, over the whole test set: EXAMPLES MPIEXEC RANKS MODEL EPOCHS ACCURACY
+# mnist on Fashion-MNIST reaches an accuracy, over the whole test set: EXAMPLES MPIEXEC RANKS MODEL EPOCHS ACCURACY [OPTIONS]
 set -eu
 examples=$1 mpiexec=$2 ranks=$3 model=$4 epochs=$5 accuracy=$6
+shift 6
 
-"$mpiexec" -np "$ranks" "$examples/mnist" --model "$model" --epochs "$epochs" | tee /dev/stderr |
+"$mpiexec" -np "$ranks" "$examples/mnist" --model "$model" --epochs "$epochs" "$@" | tee /dev/stderr |
     awk -v least="$accuracy" -v epochs="$epochs" '
         $1 == "epoch" { last = $2; reached = $6; of = $9 }
         END {

@@ -16,6 +16,7 @@ enum { PLAIN, SYNC, KINDS };
 typedef struct settings {
     int64_t batch, channels, iterations, latent, warmup;
     bool sync_bn, compare, check, captured;
+    const char *compute;
 } settings;
 
 typedef struct gan {
@@ -38,6 +39,7 @@ static settings read_settings(int argc, char **argv)
                                     {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
                                     {"captured", NULL, "replay the step", .flag = &s.captured},
                                     {"check", NULL, "the share of the checks", .flag = &s.check},
+                                    EXAMPLE_COMPUTE(&s.compute),
                                     {0}};
     example_options(argc, argv, "Images per second of the DCGAN step.", table);
     return s;
@@ -52,8 +54,8 @@ static gan gan_new(wf_comm *comm, const settings *s, bool sync_bn)
         WF_MUST(wf_to_sync_batchnorm(g.gen, comm));
         WF_MUST(wf_to_sync_batchnorm(g.dis, comm));
     }
-    g.opt_gen = wf_multi_node(comm, wf_adam(g.gen, adam));
-    g.opt_dis = wf_multi_node(comm, wf_adam(g.dis, adam));
+    g.opt_gen = wf_multi_node(comm, example_scaled(wf_adam(g.gen, adam)));
+    g.opt_dis = wf_multi_node(comm, example_scaled(wf_adam(g.dis, adam)));
     WF_MUST(wf_check(g.opt_gen));
     WF_MUST(wf_check(g.opt_dis));
     return g;
@@ -186,6 +188,7 @@ int main(int argc, char **argv)
     const settings s = read_settings(argc, argv);
     wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
     wf_ctx *ctx = wf_comm_ctx(comm);
+    example_compute(comm, s.compute);
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *images = wf_tensor_new(ctx, WF_F32, WF_SHAPE(s.batch, 3, 32, 32));
     WF_MUST(wf_tensor_fill(images, 0.5));

@@ -15,6 +15,7 @@ enum { MOST = 101 };
 
 typedef struct settings {
     int64_t vgg_width, vgg_batch, unet_width, unet_size, unet_batch, repeats;
+    const char *compute;
 } settings;
 
 /* A model in training: by itself, or shared. */
@@ -36,6 +37,7 @@ static settings read_settings(int argc, char **argv)
         {"unet-size", "N", "height and width of its images, a multiple of 16", .number = &s.unet_size, .least = 16},
         {"unet-batch", "N", "images of a step", .number = &s.unet_batch, .least = 1},
         {"repeats", "N", "steps of which the median counts", .number = &s.repeats, .least = 1},
+        EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Efficiency of models that the ranks of mpirun share.", table);
     s.repeats = s.repeats < MOST ? s.repeats : MOST;
@@ -128,8 +130,8 @@ static void compare(wf_comm *comm, const settings *s, const char *name, const ch
     wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
     trainee alone = make(comm, tape, s, NULL), shared = make(comm, tape, s, mesh);
     WF_MUST(wf_tape_reset(tape));
-    alone.optim = wf_sgd(alone.model, (wf_sgd_opts){.lr = 1e-3});
-    shared.optim = wf_mesh_multi_node(mesh, wf_sgd(shared.model, (wf_sgd_opts){.lr = 1e-3}));
+    alone.optim = example_scaled(wf_sgd(alone.model, (wf_sgd_opts){.lr = 1e-3}));
+    shared.optim = wf_mesh_multi_node(mesh, example_scaled(wf_sgd(shared.model, (wf_sgd_opts){.lr = 1e-3})));
     for (int64_t i = -2; i < s->repeats; i++) {
         step(comm, tape, &alone, i < 0 ? 0 : i);
         step(comm, tape, &shared, i < 0 ? 0 : i);
@@ -151,6 +153,7 @@ int main(int argc, char **argv)
     wf_comm *comm = wf_comm_open_with(&argc, &argv, "auto", (wf_ctx_opts){.threads = 1});
     char name[64];
     WF_MUST(wf_check(comm));
+    example_compute(comm, s.compute);
     const int ranks = wf_comm_size(comm);
     snprintf(name, sizeof name, "VGG-16, batch %lld", (long long)s.vgg_batch);
     compare(comm, &s, name, "channels", vgg_new, (wf_mesh_opts){.channel = ranks});
