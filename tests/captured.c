@@ -141,6 +141,28 @@ static void work_between(void)
     expect_equal(&h[1], &h[0], "with evaluation between");
 }
 
+/* Rounded copies are made anew in every run and seen by the evaluation after it; the scale falls, grows and leaves
+ * updates out in runs of the device alone. */
+static void mixed_precision(void)
+{
+    for (int t = 0; t < 2; t++) {
+        gan_computes = t ? WF_F16 : WF_BF16;
+        work_between();
+    }
+    gan g = gan_new();
+    wf_captured *c = wf_capture(g.ctx, step, &g);
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(&g, i);
+        WF_EXPECT_OK(wf_captured_run(c));
+    }
+    const int64_t skipped = wf_optim_skipped(g.opt_gen);
+    WF_EXPECT(skipped > 3 && skipped < STEPS && wf_optim_steps(g.opt_gen) == STEPS - skipped,
+              "%lld updates were left out and %lld made", (long long)skipped, (long long)wf_optim_steps(g.opt_gen));
+    wf_captured_free(c);
+    gan_free(&g);
+    gan_computes = WF_F32;
+}
+
 /* Memory goes back with the captured step, and eager steps go on with it. */
 static void freed(void)
 {
@@ -207,6 +229,7 @@ int main(int argc, char **argv)
                      (test_case[]){{"equals_eager", equals_eager},
                                    {"two_captures", two_captures},
                                    {"work_between", work_between},
+                                   {"mixed_precision", mixed_precision},
                                    {"freed", freed},
                                    {"ranks", ranks},
                                    {0}});

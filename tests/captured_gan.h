@@ -35,6 +35,9 @@ typedef struct history {
     int64_t n;
 } history;
 
+/* What the next one computes in; WF_F32: no mixed precision. In f16 the losses are scaled, at first far too much. */
+static wf_dtype gan_computes;
+
 static inline wf_var *to_square(wf_var *x)
 {
     return wf_reshape(x, WF_SHAPE(wf_var_shape(x).dim[0], -1, 4, 4));
@@ -77,11 +80,15 @@ static inline wf_optim *adam(gan *g, wf_layer *model)
 {
     wf_optim *optim = wf_adam(model, (wf_adam_opts){.lr = 1e-2, .beta1 = 0.5, .weight_decay = 1e-4});
     optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = STEPS, .warmup = 3});
+    if (gan_computes == WF_F16)
+        WF_EXPECT_OK(wf_optim_scale_loss(
+            optim, (wf_loss_scale_opts){.init = 0x1p40, .backoff = 0x1p-5, .growth = 0x1p10, .interval = 2}));
     return g->comm ? wf_multi_node(g->comm, optim) : optim;
 }
 
 static inline void gan_fill(gan *g)
 {
+    WF_EXPECT_OK(wf_ctx_set_compute(g->ctx, gan_computes));
     g->gen = generator(g->ctx);
     g->dis = discriminator(g->ctx);
     g->opt_gen = adam(g, g->gen);

@@ -62,12 +62,12 @@ static void look_double(const char *slot, const double *value)
     guard_need_device(slot, value, sizeof *value);
 }
 
-/* The list is the host's, what it points to the device's. */
 static void look_scaling(const char *slot, wf_loss_scaling *scaling)
 {
     guard_need_device(slot, scaling, sizeof *scaling);
 }
 
+/* The list is the host's, what it points to the device's. */
 static void look_segment(const char *slot, const wf_optim_segment *segment)
 {
     guard_need_host(slot, segment, sizeof *segment);
