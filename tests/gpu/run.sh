@@ -17,6 +17,7 @@
 # runs the steps whose names match (and the build). --tune lets cuDNN's engines be timed at their first use: minutes.
 # --dry prints the steps; --programs what they need built; --self tries this script's own machinery; --device cpu runs
 # everything that needs no GPU, on small shapes.
+# shellcheck disable=SC2317 # functions are called by name
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 self=tests/gpu/run.sh
@@ -58,7 +59,7 @@ csv=$out/summary.csv
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
     OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none \
     OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMP_NUM_THREADS=2
-export PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
+export PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer:/usr/local/nvidia/bin
 
 on_gpu() {
     [ "$device" = cuda ]
@@ -107,9 +108,10 @@ step() {
     [ "$code" = 0 ]
 }
 
-# The same beside others: at most six at a time.
+# The same beside others: as many at a time as there are pairs of processors, but two.
 beside() {
-    while [ "$(jobs -rp | wc -l)" -ge 6 ]; do
+    local most=$(($(nproc) / 2))
+    while [ "$(jobs -rp | wc -l)" -ge $((most < 2 ? 2 : most)) ]; do
         wait -n
     done
     step "$@" &
@@ -175,22 +177,31 @@ libraries() {
     echo "$(toolkit)/lib64${folders:+:$folders}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 }
 
+# lacks NAME...: whether one of these libraries was not found.
+lacks() {
+    local name
+    for name in "$@"; do
+        ! grep "^${name}_LIBRARY.*NOTFOUND" "$build/CMakeCache.txt" || return 0
+    done
+    return 1
+}
+
 configure() {
     local arch cuda=ON
     arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
     on_gpu || cuda=OFF
     # shellcheck disable=SC2046 # hints are lists of options
-    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_CUDA=$cuda -DWEFT_CUDA_ARCHS="${arch:-90}-real" \
+    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_CUDA="$cuda" -DWEFT_CUDA_ARCHS="${arch:-90}-real" \
         -DWEFT_WERROR=OFF -DMPI_C_COMPILER="$(tool mpicc)" -DMPIEXEC_EXECUTABLE="$(tool mpirun)" \
         $(hint nccl nccl.h NCCL_INCLUDE NCCL_LIBRARY) \
         $(hint cublasLt cublasLt.h CUBLASLT_INCLUDE_DIR CUBLASLT_LIBRARY) \
         $(hint cudnn cudnn_graph.h CUDNN_INCLUDE_DIR CUDNN_LIBRARY) || return 1
-    if on_gpu && grep -q '^\(CUDNN\|NCCL\|CUBLASLT\)_LIBRARY.*NOTFOUND' "$build/CMakeCache.txt"; then
-        grep '^\(CUDNN\|NCCL\|CUBLASLT\)_LIBRARY.*NOTFOUND' "$build/CMakeCache.txt"
-        echo "a part of CUDA is missing: is it beside the toolkit or among Python's packages?"
+    if on_gpu && lacks CUDNN CUBLASLT; then
+        echo "cuDNN or cuBLASLt is missing: neither beside the toolkit nor among Python's packages"
         return 1
     fi
     echo "figure: $(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt"), sm_${arch:-90}, CUDA $cuda"
+    ! on_gpu || ! lacks NCCL || echo "figure: no NCCL"
 }
 
 # Those of the programs that this tree has.
@@ -239,6 +250,7 @@ alone() {
 # equal PROGRAM COMMUNICATOR RANKS: parallel forms beside the serial ones, all ranks on one GPU.
 equal() {
     has "$1"
+    [ "$2" != pure_nccl ] || ! lacks NCCL || { echo "there is no NCCL" && exit 77; }
     WEFT_DEVICE=$device TEST_COMMUNICATOR=$2 "$(tool mpirun)" -np "$3" "$build/tests/$1" f32 2>&1 | tee "$work/$1_$2_$3.out"
     [ "${PIPESTATUS[0]}" = 0 ] || return 1
     echo "figure: $(grep -c '^ok ' "$work/$1_$2_$3.out") cases in $3 ranks"
@@ -299,38 +311,60 @@ base() {
     esac
 }
 
-# weft MODEL: a rate in each precision that the bench offers.
+# weft MODEL: a rate in each precision that the bench offers, replayed if it offers that.
 weft() {
-    local precision rate program=bench_step
-    local -a options=(--model "$(base "$1")")
+    local precision rate program=bench_step offers
+    local -a options=(--model "$(base "$1")") narrow
     [ "$(base "$1")" != dcgan ] || program=bench_dcgan options=()
     has "bench/$program"
+    offers=$("$build/tests/bench/$program" --help)
+    [[ $offers != *--captured* ]] || options+=(--captured)
     for precision in f32 bf16 f16; do
-        if [ $precision != f32 ]; then
-            "$build/tests/bench/$program" --help | grep -q -e --compute || continue
-            options=("${options[@]}" --compute "$precision")
+        narrow=()
+        if [ "$precision" != f32 ]; then
+            [[ $offers == *--compute* ]] || continue
+            narrow=(--compute "$precision")
         fi
         # shellcheck disable=SC2046 # options
         rate=$(WEFT_DEVICE=$device WEFT_AUTOTUNE=$tune "$(tool mpirun)" -np 1 "$build/tests/bench/$program" \
-            "${options[@]}" $(sizes "$1")) || return 1
+            "${options[@]}" "${narrow[@]}" $(sizes "$1")) || return 1
         echo "$rate"
         echo "rate $1 $precision weft $(tail -n 1 <<<"$rate")"
         echo "figure: $precision $(tail -n 1 <<<"$rate")"
     done
 }
 
-# torch MODEL [OPTION]: PyTorch's best in each precision.
-torch() {
-    local model=$1 precision line
-    shift
+# pytorch MODEL PRECISION [OPTION]: the images per second of the fastest form, and its name.
+pytorch() {
+    local model=$1 precision=$2
+    shift 2
+    # shellcheck disable=SC2046 # options
+    python3 tests/bench/bench_torch.py --model "$(base "$model")" --device "$device" --precision "$precision" \
+        $(sizes "$model") --best "$@" | tail -n 1
+    return "${PIPESTATUS[0]}"
+}
+
+has_torch() {
     python3 -c 'import torch' 2>/dev/null || { echo "python3 has no PyTorch" && exit 77; }
+}
+
+# torch MODEL: PyTorch's best in each precision.
+torch() {
+    local precision line
+    has_torch
     for precision in f32 bf16; do
-        # shellcheck disable=SC2046 # options
-        line=$(python3 tests/bench/bench_torch.py --model "$(base "$model")" --device "$device" --precision $precision \
-            $(sizes "$model") --best "$@") || return 1
-        [ $# = 0 ] || continue
-        echo "rate $model $precision torch $line"
+        line=$(pytorch "$1" "$precision" --seconds 25) || return 1
+        echo "rate $1 $precision torch $line"
         echo "figure: $precision $line"
+    done
+}
+
+# warm MODEL SECONDS: PyTorch's compiler keeps what it makes; later it finds it. No harm where that fails.
+warm() {
+    local precision
+    has_torch
+    for precision in f32 bf16; do
+        timeout "$2" bash "$self" call pytorch "$1" "$precision" --warm || { echo "nothing is kept" && exit 77; }
     done
 }
 
@@ -402,9 +436,9 @@ proof() {
 
 figures() {
     local model
-    for model in dcgan vgg small unet2 unet3 vgg_small; do
+    for model in dcgan small vgg unet2 unet3 vgg_small; do
         step "weft_$model" 60 weft "$model"
-        step "torch_$model" 90 torch "$model"
+        step "torch_$model" 75 torch "$model"
     done
     step kernels_f32 40 kernels f32
     step kernels_bf16 30 kernels bf16
@@ -422,10 +456,9 @@ all() {
     fi
     [ -z "$debs" ] || step packages 60 unpack "$debs"
     if step configure 60 configure && step build 240 compile; then
-        # PyTorch's compiler keeps what it made: later it finds it.
-        if on_gpu; then
-            for model in dcgan vgg unet2 unet3; do
-                beside "warm_$model" 150 torch "$model" --warm
+        if on_gpu || [ -n "$dry" ]; then
+            for model in dcgan small vgg unet2 unet3; do
+                beside "warm_$model" 150 warm "$model" 70
             done
         fi
         share 60
@@ -491,25 +524,30 @@ try_self() {
 case ${1-} in
 call)
     shift
-    [[ $1 =~ ^torch$ ]] || LD_LIBRARY_PATH=$(libraries)
+    # PyTorch finds its own.
+    [[ $1 =~ torch|warm ]] || LD_LIBRARY_PATH=$(libraries)
     export LD_LIBRARY_PATH
     "$@"
     exit
     ;;
 esac
-begin=$(date +%s)
-limit=$((limit * slow))
-until=$((begin + limit))
-case $mode in
-programs) tr -s " \n" "\n" <<<"$programs" ;;
-self) dry="" && try_self ;;
-run)
-    if [ -n "$dry" ]; then
-        csv=/dev/null
-    else
-        mkdir -p "$out" "$work" && rm -f "$work"/*.log
-    fi
-    all
-    [ -n "$dry" ] || summary
-    ;;
-esac
+{ # read as a whole, so that a change of this file while it runs is of no matter
+    begin=$(date +%s)
+    limit=$((limit * slow))
+    until=$((begin + limit))
+    case $mode in
+    programs) tr -s " \n" "\n" <<<"$programs" ;;
+    self) dry="" && try_self ;;
+    run)
+        if [ -n "$dry" ]; then
+            csv=/dev/null
+        else
+            mkdir -p "$out" "$work" && rm -f "$work"/*.log
+        fi
+        all
+        [ -n "$dry" ] || summary
+        exit
+        ;;
+    esac
+    exit
+}
