@@ -3,7 +3,8 @@
  *
  *     bench_step --model unet2 --width 64 --size 512 --batch 8 --iterations 20
  *
- * bench_torch.py has the same models and steps in PyTorch.
+ * With --captured the step is replayed as a whole, where the device can. bench_torch.py has the same models and steps
+ * in PyTorch.
  */
 #include "examples/common.h"
 #include "examples/models/unet.h"
@@ -15,6 +16,7 @@
 typedef struct settings {
     const char *model;
     int64_t batch, width, size, iterations, warmup;
+    bool captured;
 } settings;
 
 typedef struct trainee {
@@ -22,6 +24,7 @@ typedef struct trainee {
     wf_optim *optim;
     wf_tensor *x, *target; /* labels, or a mask */
     bool mask;
+    wf_tape *tape;
 } trainee;
 
 static settings read_settings(int argc, char **argv)
@@ -34,6 +37,7 @@ static settings read_settings(int argc, char **argv)
         {"size", "N", "sides of a U-Net's input, a multiple of 16", .number = &s.size, .least = 16},
         {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
         {"warmup", "N", "steps before", .number = &s.warmup},
+        {"captured", NULL, "replay the step", .flag = &s.captured},
         {0}};
     example_options(argc, argv, "Images per second of a training step.", table);
     return s;
@@ -90,12 +94,33 @@ static void trainee_free(trainee *t)
     wf_tensor_free(t->target);
 }
 
-static void step(trainee *t, wf_tape *tape)
+static wf_status step(void *arg)
 {
-    wf_var *scores = wf_apply(t->model, wf_input(tape, t->x));
+    trainee *t = arg;
+    wf_var *scores = wf_apply(t->model, wf_input(t->tape, t->x));
     wf_var *loss = t->mask ? wf_bce_logits_with(scores, t->target) : wf_softmax_cross_entropy(scores, t->target);
     WF_MUST(wf_optim_step(t->optim, loss));
-    WF_MUST(wf_tape_reset(tape));
+    return wf_tape_reset(t->tape);
+}
+
+static double seconds_of(wf_comm *comm, trainee *t, const settings *s)
+{
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    wf_captured *captured = s->captured ? wf_capture(ctx, step, t) : NULL;
+    double start = 0;
+    for (int64_t i = -s->warmup; i < s->iterations; i++) {
+        if (i == 0) {
+            bench_finish(ctx);
+            WF_MUST(wf_barrier(comm));
+            start = example_seconds();
+        }
+        WF_MUST(captured ? wf_captured_run(captured) : step(t));
+    }
+    bench_finish(ctx);
+    WF_MUST(wf_barrier(comm));
+    const double seconds = example_seconds() - start;
+    wf_captured_free(captured);
+    return seconds;
 }
 
 int main(int argc, char **argv)
@@ -103,23 +128,12 @@ int main(int argc, char **argv)
     const settings s = read_settings(argc, argv);
     wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
     WF_MUST(wf_check(comm));
-    wf_ctx *ctx = wf_comm_ctx(comm);
-    wf_tape *tape = wf_tape_new(ctx);
+    wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
     trainee t = trainee_new(comm, tape, &s);
     WF_MUST(wf_check(t.optim));
     WF_MUST(wf_tape_reset(tape));
-    double start = 0;
-    for (int64_t i = -s.warmup; i < s.iterations; i++) {
-        if (i == 0) {
-            bench_finish(ctx);
-            WF_MUST(wf_barrier(comm));
-            start = example_seconds();
-        }
-        step(&t, tape);
-    }
-    bench_finish(ctx);
-    WF_MUST(wf_barrier(comm));
-    const double seconds = example_seconds() - start;
+    t.tape = tape;
+    const double seconds = seconds_of(comm, &t, &s);
     if (wf_comm_rank(comm) == 0)
         printf("%.1f\n", (double)(s.batch * s.iterations * wf_comm_size(comm)) / seconds);
     trainee_free(&t);
