@@ -263,12 +263,13 @@ typedef struct wf_kernels {
     wf_status (*pool_forward)(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
                               const wf_array *index);
     wf_status (*pool_backward)(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                               const wf_array *dx);
+                               const wf_array *dx, bool accumulate);
 
     /* y[o] = x[floor(o / scale)], or linear between the two elements around t = (o + 1/2) / scale - 1/2, or, with
      * aligned corners, t = o (in - 1) / (in scale - 1); beyond the ends the last element holds. */
     wf_status (*resample_forward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
-    wf_status (*resample_backward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx);
+    wf_status (*resample_backward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
+                                   bool accumulate);
 
     /* Normalisation over all dimensions but 1 (x is [N,C] or [N,C,...]). Statistics are rank-1 arrays [C] of f32 (f64
      * for f64 x); gamma and beta are of x's type, or wide. mean = average, m2 = sum of squared deviations from it; both

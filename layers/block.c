@@ -1,5 +1,7 @@
 #include "layers/block_impl.h"
 
+#include "comm/plan_author.h"
+
 static wf_strided view(const wf_field *f, wf_box part)
 {
     const wf_shape whole = wf_box_shape(f->box), shape = wf_box_shape(part);
@@ -60,4 +62,21 @@ void wf_block_give(wf_ctx *ctx, const wf_block_of *b)
 {
     if (b->bytes > 0)
         wf_pool_give(ctx, b->array.data, b->bytes);
+}
+
+wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, wf_box part, bool add)
+{
+    const wf_strided src = view(from, part), dst = view(to, part);
+    return wf_box_empty(part) ? WF_OK : ctx->k->copy(ctx, &src, &dst, add);
+}
+
+wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to)
+{
+    wf_box rest[2 * WF_MAX_RANK];
+    const int n = wf_box_subtract(to->box, from->box, rest);
+    if (n > 0) {
+        const wf_array all = {to->data, to->dtype, WF_CHANNELS_LAST, wf_box_shape(to->box), 0, NULL};
+        WF_TRY(ctx->k->fill(ctx, &all, 0));
+    }
+    return wf_field_copy(ctx, from, to, wf_box_intersect(to->box, from->box), false);
 }

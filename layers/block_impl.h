@@ -24,5 +24,9 @@ wf_status wf_block_take(wf_ctx *ctx, const wf_field *field, wf_box part, bool lo
 /* What was written to the block goes where the part is. */
 wf_status wf_block_put(wf_ctx *ctx, const wf_field *field, wf_box part, const wf_block_of *block) WF_NODISCARD;
 void wf_block_give(wf_ctx *ctx, const wf_block_of *block);
+/* The first of several sums: what `from` holds of `to`, and 0 elsewhere. */
+wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to) WF_NODISCARD;
+/* The elements of `part` from one field to another, or added to what is there. */
+wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, wf_box part, bool add) WF_NODISCARD;
 
 #endif

@@ -1,4 +1,5 @@
 /* Channels on the way between how a tensor is held and what the ranks compute with. */
+#include "layers/block_impl.h"
 #include "layers/channel_impl.h"
 
 static wf_range own_part(const wf_channel_side *side)
@@ -88,6 +89,14 @@ wf_status wf_channel_held(const wf_channel_side *side, const int64_t *cut, wf_ct
     return WF_OK;
 }
 
+static wf_field field_of(const wf_tensor *tensor, wf_range channels)
+{
+    wf_field field = {tensor->data, tensor->dtype, wf_box_of_shape(tensor->shape)};
+    field.box.lo[1] = channels.lo;
+    field.box.hi[1] = channels.hi;
+    return field;
+}
+
 typedef enum direction {
     HELD_TO_PART = 0, /* every rank gets its part */
     PART_TO_HELD,     /* the parts, which do not overlap, to whoever holds them */
@@ -105,9 +114,11 @@ static wf_status move(const wf_channel_side *side, const int64_t *cut, direction
         way == PART_TO_HELD ? exchange_of(side, from, side->part, held) : exchange_of(side, from, held, side->part);
     wf_pool_give_host(from->ctx, held, (size_t)side->size * sizeof *held);
     WF_NEED(exchange);
-    if (way == PART_ADD_HELD)
-        WF_TRY(wf_exchange_reverse_begin(exchange, from, to));
-    else
+    if (way == PART_ADD_HELD) {
+        const wf_field source = field_of(from, own_part(side)), target = field_of(to, held_by(side, cut, side->rank));
+        WF_TRY(wf_field_start(to->ctx, &source, &target));
+        WF_TRY(wf_exchange_reverse_begin_halo(exchange, from, to));
+    } else
         WF_TRY(wf_exchange_begin(exchange, from, to));
     return wf_exchange_end(exchange);
 }
@@ -165,8 +176,6 @@ static wf_tensor *put(const wf_channel_side *side, const int64_t *cut, const wf_
     wf_tensor *held = with_channels(part, own.hi - own.lo);
     wf_status status;
     WF_TRY_OUT(wf_check(held));
-    if (!side->apart)
-        WF_TRY_OUT(wf_tensor_fill(held, 0));
     WF_TRY_OUT(move(side, cut, side->apart ? PART_TO_HELD : PART_ADD_HELD, part, held));
 out:
     return status == WF_OK ? held : failed(status, held);

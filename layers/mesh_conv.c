@@ -24,11 +24,12 @@ wf_conv_geom wf_mesh_conv_geom(const wf_map *map, wf_box out, wf_box in)
     return g;
 }
 
-wf_status wf_mesh_conv_output(void *user, const wf_array *in, wf_box in_box, const wf_array *out, wf_box out_box)
+wf_status wf_mesh_conv_output(void *user, const wf_part_arrays *a)
 {
     const wf_output_run *r = user;
+    const wf_box out_box = a->out_box;
     const wf_channel_call call = {.local = &r->conv->local,
-                                  .geom = wf_mesh_conv_geom(r->map, out_box, in_box),
+                                  .geom = wf_mesh_conv_geom(r->map, out_box, a->in_box),
                                   .ctx = r->conv->conv.w->ctx,
                                   .way = r->map->kind == WF_MAP_WINDOW ? WF_TO_OUTER : WF_TO_INNER};
     wf_epilogue epilogue = r->epilogue ? *r->epilogue : (wf_epilogue){.act = WF_ACT_NONE};
@@ -39,8 +40,8 @@ wf_status wf_mesh_conv_output(void *user, const wf_array *in, wf_box in_box, con
     }
     part->hi[0] = part->lo[0] + out_box.hi[0];
     part->lo[0] += out_box.lo[0];
-    return wf_channel_local_run(&call, in, &r->w, r->bias.shape.rank ? &r->bias : NULL, r->epilogue ? &epilogue : NULL,
-                                out);
+    return wf_channel_local_run(&call, &a->in, &r->w, r->bias.shape.rank ? &r->bias : NULL,
+                                r->epilogue ? &epilogue : NULL, &a->out);
 }
 
 /* Plan. */

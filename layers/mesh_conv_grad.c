@@ -1,5 +1,6 @@
 /* Backward. The input's gradient is recomputed from the halo of dy, or added back from this rank's outputs to where
  * their inputs came from; either way messages travel while the parameters' gradients are computed. */
+#include "layers/block_impl.h"
 #include "layers/mesh_conv_impl.h"
 
 /* Parameters. */
@@ -11,15 +12,16 @@ typedef struct filter_run {
     bool with_bias, add;
 } filter_run;
 
-static wf_status add_filter(void *user, const wf_array *in, wf_box in_box, const wf_array *out, wf_box out_box)
+static wf_status add_filter(void *user, const wf_part_arrays *a)
 {
     filter_run *r = user;
     const bool straight = r->map->kind == WF_MAP_WINDOW, add = r->add;
-    const wf_channel_call call = {
-        .local = &r->conv->local, .geom = wf_mesh_conv_geom(r->map, out_box, in_box), .ctx = r->conv->conv.w->ctx};
+    const wf_channel_call call = {.local = &r->conv->local,
+                                  .geom = wf_mesh_conv_geom(r->map, a->out_box, a->in_box),
+                                  .ctx = r->conv->conv.w->ctx};
     r->add = true;
-    return wf_channel_local_filter(&call, straight ? in : out, straight ? out : in, &r->dw,
-                                   r->with_bias ? &r->db : NULL, add);
+    return wf_channel_local_filter(&call, straight ? &a->in : &a->out, straight ? &a->out : &a->in, &r->dw,
+                                   r->with_bias && !a->again ? &r->db : NULL, add);
 }
 
 static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_run *user, wf_exchange *poll)
@@ -27,9 +29,9 @@ static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_r
     const wf_mesh_call *call = node->state;
     const wf_tensor *x = wf_node_saved(node, WF_MESH_CONV_X), *halo = wf_node_saved(node, WF_MESH_CONV_HALO);
     const wf_part_run run = {.map = &call->map,
+                             .way = WF_PART_SUM,
                              .out = dpart,
                              .out_box = call->y_box,
-                             .reads_out = true,
                              .kernel = add_filter,
                              .user = user,
                              .poll = poll};
@@ -122,11 +124,15 @@ static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *re
     wf_output_run user = from_dy(node, &back);
     WF_NEED(read);
     WF_NEED(dx);
-    const wf_array in = wf_tensor_array(dy->part), out = wf_tensor_array(read);
-    WF_TRY(wf_tensor_fill(dx, 0));
+    const wf_part_arrays all = {.in_box = call->y_box,
+                                .out_box = call->x_halo.need,
+                                .in = wf_tensor_array(dy->part),
+                                .out = wf_tensor_array(read)};
     if (wf_tensor_count(read) > 0)
-        WF_TRY(wf_mesh_conv_output(&user, &in, call->y_box, &out, call->x_halo.need));
-    WF_TRY(wf_exchange_reverse_begin(call->x_halo.exchange, read, dx));
+        WF_TRY(wf_mesh_conv_output(&user, &all));
+    WF_TRY(wf_field_start(dx->ctx, &(wf_field){read->data, read->dtype, call->x_halo.need},
+                          &(wf_field){dx->data, dx->dtype, call->x_box}));
+    WF_TRY(wf_exchange_reverse_begin_halo(call->x_halo.exchange, read, dx));
     WF_TRY(backward_params(node, dy, call->x_halo.exchange));
     return wf_exchange_end(call->x_halo.exchange);
 }
@@ -192,6 +198,8 @@ wf_status wf_mesh_conv_backward(wf_node *node)
         part = wf_tensor_alias(held);
     } else {
         held = masked(node, dy);
+        /* Before halos travel: in one exchange a halo would come in a message from every rank of a neighbour's channel
+         * group, and nothing could be computed meanwhile. */
         part = wf_channel_take(&split->out, split->cut, held);
     }
     WF_TRY_OUT(wf_check(part));

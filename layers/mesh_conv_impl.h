@@ -44,8 +44,7 @@ typedef struct wf_output_run {
     const wf_epilogue *epilogue; /* NULL: none */
 } wf_output_run;
 /* A wf_part_kernel; user: wf_output_run. */
-wf_status wf_mesh_conv_output(void *user, const wf_array *in, wf_box in_box, const wf_array *out,
-                              wf_box out_box) WF_NODISCARD;
+wf_status wf_mesh_conv_output(void *user, const wf_part_arrays *arrays) WF_NODISCARD;
 /* The kernels' geometry, but for groups, between these boxes. */
 wf_conv_geom wf_mesh_conv_geom(const wf_map *map, wf_box out, wf_box in);
 /* Bias and activation are applied while outputs are computed. */

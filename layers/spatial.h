@@ -14,6 +14,9 @@
  * WEFT_DETERMINISTIC=1 that is fixed too, and no input gradient of a convolution is a sum of parts from several ranks,
  * whichever way would move fewer bytes: on `ref` it is then the serial one bit for bit, as outputs always are.
  *
+ * All compute their inside while halos travel, forward and backward; of gradients that go back to their owners, those
+ * are computed first. Global pools and deep halos, which have no inside, wait.
+ *
  * Forward and backward are collective over the mesh; a failure of one rank reaches the others. The mesh is borrowed.
  */
 #ifndef WF_LAYERS_SPATIAL_H
@@ -28,9 +31,8 @@
 extern "C" {
 #endif
 
-/* The inside is computed while halos travel. The input's gradient is recomputed from halos of the output's gradient, or
- * added back from this rank's outputs, whichever moves fewer bytes; always recomputed where WEFT_DETERMINISTIC is set.
- */
+/* The input's gradient is recomputed from halos of the output's gradient, or added back from this rank's outputs,
+ * whichever moves fewer bytes; always recomputed where WEFT_DETERMINISTIC is set. */
 wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts);
@@ -38,7 +40,6 @@ wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
 
-/* Averages and upsampling, too, compute their inside while halos travel; a maximum waits for them. */
 wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts);

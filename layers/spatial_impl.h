@@ -92,6 +92,8 @@ wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *wa
 /* A part of what is to be made, and what it reads. */
 typedef struct wf_part {
     wf_box out, in;
+    /* The same, wider where that spares copies. Outputs of wide_out alone lack inputs; rims make them anew. */
+    wf_box wide_out, wide_in;
     int64_t at; /* where the copy of `in` starts in the assembled inputs, in elements; -1: reads its own input */
 } wf_part;
 #define WF_PARTS (1 + 2 * WF_MAX_SPATIAL)
@@ -100,16 +102,17 @@ typedef struct wf_parts {
     wf_part part[WF_PARTS];
     int64_t elements; /* of the assembled inputs */
 } wf_parts;
-/* The inside, which reads own inputs, and the rims; or all at once where the inside is small. */
+/* The inside, which comes first and reads own inputs, and the rims; or all at once where the inside is small. */
 wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need);
 
-/* An input on its way: begin, compute what needs no halo, end, compute the rest. */
+/* An input on its way: begin, compute what needs no halo, end, compute the rest. Or its gradient on the way back. */
 typedef struct wf_inflow {
     const wf_tensor *own; /* dense, channels-last; holds own_box */
+    wf_tensor *back;      /* where own is a gradient that comes about: the same */
     wf_box own_box;
     wf_halo halo;
     wf_parts parts;
-    wf_tensor *arriving; /* holds the need-box while messages travel */
+    wf_tensor *arriving; /* holds the need-box while messages travel, of which it uses the halo */
     wf_tensor *assembled;
     bool under_way;
 } wf_inflow;
@@ -124,13 +127,27 @@ wf_tensor *wf_inflow_whole(const wf_tensor *own, const wf_halo *halo);
 /* Its gradient (whose handle is taken) back to where it came from: the gradient of `own`; a handle to be freed. */
 wf_tensor *wf_inflow_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo);
 
+/* What a kernel makes of inputs and outputs. */
+typedef enum wf_part_way {
+    WF_PART_OUTPUT = 0, /* writes outputs */
+    WF_PART_SUM,        /* reads both */
+    WF_PART_INPUT,      /* reads outputs, adds to inputs */
+} wf_part_way;
+
 /* Computes with dense arrays of an input and an output box. */
-typedef wf_status (*wf_part_kernel)(void *user, const wf_array *in, wf_box in_box, const wf_array *out, wf_box out_box);
+typedef struct wf_part_arrays {
+    wf_box in_box, out_box;
+    wf_array in, out, beside;
+    bool again; /* a sum over the same outputs as before, with other inputs */
+} wf_part_arrays;
+typedef wf_status (*wf_part_kernel)(void *user, const wf_part_arrays *part);
 typedef struct wf_part_run {
     const wf_map *map;
+    wf_part_way way;
     const wf_tensor *out; /* dense, channels-last; holds out_box */
     wf_box out_box;
-    bool reads_out; /* the kernel reads `out` (gradients) and does not write it */
+    const wf_tensor *beside; /* NULL, or like `out` of another type, made or read with it; what it says may be relative
+                                to the box of inputs, which is the same for outputs and, the way back, for inputs */
     wf_part_kernel kernel;
     void *user;
     wf_exchange *poll; /* moved on between blocks; NULL: none */
@@ -148,6 +165,37 @@ wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs) WF
 
 /* What is inside while the input's halo travels, which it begins to where it has not; then the rest. */
 wf_status wf_inflow_run(wf_inflow *flow, const wf_part_run *run) WF_NODISCARD;
+/* The way back (WF_PART_INPUT) to `back`: the rims first; what is not own goes to its owners while the inside comes
+ * about, and what others made of own inputs is added in the order of ranks. */
+wf_status wf_inflow_run_back(wf_inflow *flow, const wf_part_run *run) WF_NODISCARD;
+
+/* Layers without parameters whose outputs read inputs by a map: pooling and upsampling. */
+
+typedef struct wf_plain_call wf_plain_call;
+/* The kernel on one part. `beside` has rank 0 where the call has no index. */
+typedef wf_status (*wf_plain_kernel)(const wf_plain_call *call, wf_ctx *ctx, const wf_part_arrays *part);
+
+/* One application: what backward is told. The call of a layer starts with this. */
+struct wf_plain_call {
+    const wf_mesh *mesh;
+    wf_map map;
+    wf_halo halo;
+    wf_box in, out;           /* of this rank */
+    wf_plain_kernel forward;  /* writes outputs */
+    wf_plain_kernel backward; /* adds to inputs' gradients */
+    bool indexed;             /* outputs come with i32, which backward gets */
+};
+
+/* With the map's kind and windows set: its lengths, the halo, the boxes, and the output's layout for outputs of this
+ * global shape. `in`: how x is cut. */
+wf_status wf_plain_plan(wf_plain_call *call, const wf_var *x, const wf_cuts *in, wf_shape y,
+                        wf_layout *layout) WF_NODISCARD;
+/* The inside is computed while halos travel. The call is `bytes` long; op's backward is wf_plain_backward, or one that
+ * knows better. */
+wf_var *wf_plain_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_plain_call *call, size_t bytes,
+                       const wf_layout *layout);
+/* Gradients of what others own leave first, and the inside comes about while they travel. */
+wf_status wf_plain_backward(wf_node *node) WF_NODISCARD;
 
 /* One layer of a chain: everything that it reads is in its input already. */
 typedef struct wf_chain_step {

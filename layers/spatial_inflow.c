@@ -1,4 +1,5 @@
-/* Inputs with their halos, on their way. */
+/* Inputs with their halos, on their way, and their gradients on the way back. */
+#include "layers/block_impl.h"
 #include "layers/spatial_impl.h"
 
 static bool is_whole(const wf_parts *parts)
@@ -35,35 +36,48 @@ wf_status wf_inflow_begin(wf_inflow *flow)
     return wf_exchange_begin(flow->halo.exchange, flow->own, flow->assembled);
 }
 
-/* The elements of `box` from a tensor that holds `from` to one that holds `to`. */
-static wf_status copy_box(const wf_tensor *src, wf_box from, wf_tensor *dst, wf_box to, wf_box box)
+/* Where the inputs of a rim are: its own copy, the own ones, and what travels. */
+typedef struct rim_fields {
+    wf_field rim, own, halo;
+} rim_fields;
+
+static rim_fields fields_of(const wf_inflow *flow, const wf_part *part)
 {
-    wf_tensor *a = wf_tensor_view(src, wf_box_relative(box, from)), *b = wf_tensor_view(dst, wf_box_relative(box, to));
-    const wf_status status = a && b ? wf_tensor_assign(b, a) : wf_error_take("a view of a halo", __FILE__, __LINE__);
-    wf_tensor_free(a);
-    wf_tensor_free(b);
-    return status;
+    const wf_dtype dtype = flow->own->dtype;
+    char *const assembled = flow->assembled->data;
+    return (rim_fields){{assembled + (size_t)part->at * wf_dtype_size(dtype), dtype, part->in},
+                        {flow->own->data, dtype, flow->own_box},
+                        {flow->arriving->data, dtype, flow->halo.need}};
 }
 
 /* The inputs of a rim: what is own, and what arrived. */
 static wf_status assemble(const wf_inflow *flow, const wf_part *part)
 {
+    wf_ctx *ctx = flow->own->ctx;
     wf_box rest[2 * WF_MAX_RANK];
-    const wf_box own = wf_box_intersect(part->in, flow->own_box);
-    const size_t size = wf_dtype_size(flow->own->dtype);
     if (wf_box_empty(part->in))
         return WF_OK;
-    wf_tensor *to = wf_tensor_wrap(flow->own->ctx, flow->own->dtype, wf_box_shape(part->in), WF_CHANNELS_LAST,
-                                   (char *)flow->assembled->data + (size_t)part->at * size);
-    WF_NEED(to);
-    wf_status status = WF_OK;
-    if (!wf_box_empty(own))
-        status = copy_box(flow->own, flow->own_box, to, part->in, own);
+    const rim_fields at = fields_of(flow, part);
+    WF_TRY(wf_field_copy(ctx, &at.own, &at.rim, wf_box_intersect(part->in, flow->own_box), false));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
-    for (int i = 0; i < n && status == WF_OK; i++)
-        status = copy_box(flow->arriving, flow->halo.need, to, part->in, rest[i]);
-    wf_tensor_free(to);
-    return status;
+    for (int i = 0; i < n; i++)
+        WF_TRY(wf_field_copy(ctx, &at.halo, &at.rim, rest[i], false));
+    return WF_OK;
+}
+
+/* The reverse: added to own gradients, and to what leaves. */
+static wf_status disassemble(const wf_inflow *flow, const wf_part *part)
+{
+    wf_ctx *ctx = flow->own->ctx;
+    wf_box rest[2 * WF_MAX_RANK];
+    if (wf_box_empty(part->in))
+        return WF_OK;
+    const rim_fields at = fields_of(flow, part);
+    WF_TRY(wf_field_copy(ctx, &at.rim, &at.own, wf_box_intersect(part->in, flow->own_box), true));
+    const int n = wf_box_subtract(part->in, flow->own_box, rest);
+    for (int i = 0; i < n; i++)
+        WF_TRY(wf_field_copy(ctx, &at.rim, &at.halo, rest[i], true));
+    return WF_OK;
 }
 
 wf_status wf_inflow_end(wf_inflow *flow)
@@ -99,6 +113,51 @@ wf_status wf_inflow_run(wf_inflow *flow, const wf_part_run *run)
     WF_TRY(wf_inflow_end(flow));
     rest.poll = NULL;
     return wf_parts_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
+}
+
+/* Rims may meet in the halo. */
+static wf_status clear_halo(const wf_inflow *flow)
+{
+    wf_box rest[2 * WF_MAX_RANK];
+    const int n = wf_box_subtract(flow->halo.need, flow->own_box, rest);
+    for (int i = 0; i < n; i++) {
+        wf_tensor *part = wf_tensor_view(flow->arriving, wf_box_relative(rest[i], flow->halo.need));
+        const wf_status status = wf_tensor_fill(part, 0);
+        wf_tensor_free(part);
+        WF_TRY(status);
+    }
+    return WF_OK;
+}
+
+static wf_status begin_back(wf_inflow *flow, const wf_part_run *run)
+{
+    wf_part_run rims = *run;
+    rims.poll = NULL;
+    WF_TRY(make_buffers(flow));
+    if (flow->assembled)
+        WF_TRY(wf_tensor_fill(flow->assembled, 0));
+    WF_TRY(wf_parts_run(&rims, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
+    if (flow->arriving)
+        WF_TRY(clear_halo(flow));
+    for (int i = 0; flow->arriving && i < flow->parts.n; i++)
+        if (flow->parts.part[i].at >= 0)
+            WF_TRY(disassemble(flow, &flow->parts.part[i]));
+    flow->under_way = true;
+    if (flow->arriving)
+        return wf_exchange_reverse_begin_halo(flow->halo.exchange, flow->arriving, flow->back);
+    return wf_exchange_reverse_begin(flow->halo.exchange, flow->assembled, flow->back);
+}
+
+wf_status wf_inflow_run_back(wf_inflow *flow, const wf_part_run *run)
+{
+    WF_TRY(wf_tensor_fill(flow->back, 0));
+    if (flow->halo.exchange)
+        WF_TRY(begin_back(flow, run));
+    WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
+    if (!flow->under_way)
+        return WF_OK;
+    flow->under_way = false;
+    return wf_exchange_end(flow->halo.exchange);
 }
 
 wf_tensor *wf_inflow_whole(const wf_tensor *own, const wf_halo *halo)

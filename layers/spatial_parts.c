@@ -3,9 +3,17 @@
 #include "layers/spatial_impl.h"
 
 /* A block between two polls has at least so many rows and elements: kernels work on tiles of rows, and a slow network
- * that needs a poll to go on takes as long for a message as a few blocks. A sample smaller than this is not worth a
- * call of its own. */
-enum { LEAST_RIM = 4, BLOCKS = 8, LEAST_ROWS = 4, LEAST_BLOCK = 32768, LEAST_SAMPLE = 16384, FEW_SAMPLES = 4 };
+ * that needs a poll to go on takes as long for a message as a few blocks. What has to be copied is cut into blocks that
+ * stay in the cache. A sample smaller than this is not worth a call of its own. */
+enum {
+    LEAST_RIM = 4,
+    BLOCKS = 8,
+    LEAST_ROWS = 4,
+    LEAST_BLOCK = 1 << 15,
+    MOST_COPIED = 1 << 17,
+    LEAST_SAMPLE = 1 << 14,
+    FEW_SAMPLES = 4
+};
 
 static wf_range along(wf_box box, int d)
 {
@@ -38,12 +46,27 @@ static wf_range with_wider_rims(wf_range inside, wf_range out)
     return inside.lo < inside.hi ? inside : (wf_range){out.lo, out.lo};
 }
 
-static void add_part(wf_parts *parts, wf_box out, wf_box in, bool own)
+static wf_part *add_part(wf_parts *parts, wf_box out, wf_box in, bool own)
 {
     wf_part *p = &parts->part[parts->n++];
-    *p = (wf_part){.out = out, .in = in, .at = own ? -1 : parts->elements};
+    *p = (wf_part){.out = out, .in = in, .wide_out = out, .wide_in = in, .at = own ? -1 : parts->elements};
     if (!own)
         parts->elements += (wf_shape_count(wf_box_shape(in)) + 15) / 16 * 16;
+    return p;
+}
+
+/* Rows of one sample are dense anyway; what is cut otherwise is dense only as a whole. Windows may reach beyond what is
+ * there, and get zeros. */
+static void widen(const wf_map *map, wf_part *p, wf_box out, wf_box own)
+{
+    for (int d = out.hi[0] > 1 ? 0 : 1; d < map->nd; d++) {
+        p->wide_in.lo[2 + d] = own.lo[2 + d];
+        p->wide_in.hi[2 + d] = own.hi[2 + d];
+        if (map->kind == WF_MAP_RESAMPLE)
+            continue;
+        p->wide_out.lo[2 + d] = out.lo[2 + d];
+        p->wide_out.hi[2 + d] = out.hi[2 + d];
+    }
 }
 
 /* Own inputs that nobody here reads stay at the end where that spares a copy and the windows are the same. */
@@ -82,7 +105,7 @@ wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need)
         add_part(&parts, out, wf_box_empty(need) ? wf_map_nothing(need) : need, false);
         return parts;
     }
-    add_part(&parts, middle, wf_map_box(map, middle, own), true);
+    widen(map, add_part(&parts, middle, wf_map_box(map, middle, own), true), out, own);
     const int n = wf_box_subtract(out, middle, rest);
     for (int i = 0; i < n; i++)
         add_part(&parts, rest[i], wf_map_box(map, rest[i], own), false);
@@ -91,22 +114,51 @@ wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need)
 
 /* Running. */
 
-static wf_status run_block(const wf_part_run *run, const wf_field *in, wf_box in_box, wf_box out_box)
+static wf_status take_blocks(const wf_part_run *run, const wf_field field[3], wf_part_arrays *a, wf_block_of block[3])
 {
     wf_ctx *ctx = run->out->ctx;
-    const wf_field out = {run->out->data, run->out->dtype, run->out_box};
-    wf_block_of from, to = {.bytes = 0};
+    const bool made = run->way == WF_PART_OUTPUT;
+    WF_TRY(wf_block_take(ctx, &field[0], a->in_box, true, &block[0]));
+    WF_TRY(wf_block_take(ctx, &field[1], a->out_box, !made, &block[1]));
+    if (run->beside)
+        WF_TRY(wf_block_take(ctx, &field[2], a->out_box, !made, &block[2]));
+    a->in = block[0].array;
+    a->out = block[1].array;
+    a->beside = block[2].array;
+    return WF_OK;
+}
+
+static wf_status put_blocks(const wf_part_run *run, const wf_field field[3], const wf_part_arrays *a,
+                            const wf_block_of block[3])
+{
+    wf_ctx *ctx = run->out->ctx;
+    if (run->way == WF_PART_INPUT)
+        return wf_block_put(ctx, &field[0], a->in_box, &block[0]);
+    if (run->way == WF_PART_SUM)
+        return WF_OK;
+    WF_TRY(wf_block_put(ctx, &field[1], a->out_box, &block[1]));
+    return run->beside ? wf_block_put(ctx, &field[2], a->out_box, &block[2]) : WF_OK;
+}
+
+static wf_field field_of(const wf_tensor *tensor, wf_box box)
+{
+    return tensor ? (wf_field){tensor->data, tensor->dtype, box} : (wf_field){.box = box};
+}
+
+/* Arrays come without data. */
+static wf_status run_block(const wf_part_run *run, const wf_field *in, wf_part_arrays arrays)
+{
+    const wf_field field[3] = {*in, field_of(run->out, run->out_box), field_of(run->beside, run->out_box)};
+    wf_block_of block[3] = {{.bytes = 0}};
     wf_status status;
-    WF_TRY_OUT(wf_block_take(ctx, in, in_box, true, &from));
-    WF_TRY_OUT(wf_block_take(ctx, &out, out_box, run->reads_out, &to));
-    WF_TRY_OUT(run->kernel(run->user, &from.array, in_box, &to.array, out_box));
-    if (!run->reads_out)
-        WF_TRY_OUT(wf_block_put(ctx, &out, out_box, &to));
+    WF_TRY_OUT(take_blocks(run, field, &arrays, block));
+    WF_TRY_OUT(run->kernel(run->user, &arrays));
+    WF_TRY_OUT(put_blocks(run, field, &arrays, block));
     if (run->poll)
         WF_TRY_OUT(wf_exchange_poll(run->poll));
 out:
-    wf_block_give(ctx, &to);
-    wf_block_give(ctx, &from);
+    for (int i = 2; i >= 0; i--)
+        wf_block_give(run->out->ctx, &block[i]);
     return status;
 }
 
@@ -115,45 +167,85 @@ static int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Into how many blocks of samples, and each of those into how many of rows. */
-static void cut_blocks(const wf_part_run *run, const wf_field *in, const wf_part *part, int64_t *groups, int64_t *rows)
+static wf_box first_sample(wf_box box)
 {
-    const wf_field out = {run->out->data, run->out->dtype, run->out_box};
-    const int64_t n = part->out.hi[0], height = part->out.hi[2] - part->out.lo[2];
-    wf_box one_in = part->in, one_out = part->out;
-    one_in.hi[0] = one_out.hi[0] = n > 0;
-    const bool dense = wf_field_dense(in, part->in) && wf_field_dense(&out, part->out);
+    box.hi[0] = box.hi[0] > 0;
+    return box;
+}
+
+/* Into how many blocks of samples, and each of those into how many of rows, which with something beside depends on the
+ * inputs alone. */
+static void cut_blocks(const wf_part_run *run, const wf_field *in, wf_box from, wf_box to, int64_t *groups,
+                       int64_t *rows)
+{
+    const wf_field out = field_of(run->out, run->out_box);
+    const int64_t n = to.hi[0], height = to.hi[2] - to.lo[2];
+    const wf_box one_in = first_sample(from), one_out = first_sample(to);
+    const bool dense = wf_field_dense(in, from) && wf_field_dense(&out, to);
     const bool each = wf_field_dense(in, one_in) && wf_field_dense(&out, one_out);
-    const int64_t elements = wf_shape_count(wf_box_shape(part->out)), most = at_most(BLOCKS, elements / LEAST_BLOCK);
+    const int64_t elements = wf_shape_count(wf_box_shape(from)), most = at_most(BLOCKS, elements / LEAST_BLOCK);
     *groups = run->poll && n > 1 ? at_most(n, most) : 1;
-    if (!dense && each && n > 0 && (n <= FEW_SAMPLES || wf_shape_count(wf_box_shape(one_out)) >= LEAST_SAMPLE))
+    if (!dense && n > 0 && ((each && n <= FEW_SAMPLES) || wf_shape_count(wf_box_shape(one_out)) >= LEAST_SAMPLE))
         *groups = n;
-    *rows = run->poll && n == 1 ? at_most(height / LEAST_ROWS, most) : 1;
+    *rows = run->poll && n == 1 ? most : 1;
+    if (n == 1 && (run->beside || !dense) && *rows < elements / MOST_COPIED)
+        *rows = elements / MOST_COPIED;
+    *rows = at_most(*rows, height / LEAST_ROWS);
     *groups = *groups < 1 ? 1 : *groups;
     *rows = *rows < 1 ? 1 : *rows;
 }
 
-static wf_status run_part(const wf_part_run *run, const wf_field *in, const wf_part *part)
+static wf_status run_blocks(const wf_part_run *run, const wf_field *in, wf_box all, wf_box reads, bool again)
 {
     int64_t groups, rows;
-    cut_blocks(run, in, part, &groups, &rows);
+    cut_blocks(run, in, reads, all, &groups, &rows);
     for (int64_t g = 0; g < groups; g++)
         for (int64_t r = 0; r < rows; r++) {
-            wf_box out = part->out, from = part->in;
-            wf_block(part->out.hi[0], groups, g, &out.lo[0], &out.hi[0]);
+            wf_box out = all, from = reads;
+            wf_block(all.hi[0], groups, g, &out.lo[0], &out.hi[0]);
             from.lo[0] = out.lo[0];
             from.hi[0] = out.hi[0];
             if (rows > 1) {
-                wf_block(part->out.hi[2] - part->out.lo[2], rows, r, &out.lo[2], &out.hi[2]);
-                out.lo[2] += part->out.lo[2];
-                out.hi[2] += part->out.lo[2];
-                const wf_range reads = wf_map_reads(run->map, 0, along(out, 0));
-                from.lo[2] = reads.lo;
-                from.hi[2] = reads.hi;
+                wf_block(all.hi[2] - all.lo[2], rows, r, &out.lo[2], &out.hi[2]);
+                out.lo[2] += all.lo[2];
+                out.hi[2] += all.lo[2];
+                const wf_range along_rows = wf_map_reads(run->map, 0, along(out, 0));
+                from.lo[2] = along_rows.lo;
+                from.hi[2] = along_rows.hi;
             }
-            WF_TRY(run_block(run, in, from, out));
+            WF_TRY(run_block(run, in, (wf_part_arrays){.in_box = from, .out_box = out, .again = again}));
         }
     return WF_OK;
+}
+
+static bool is_wide(const wf_part *inside)
+{
+    for (int d = 2; d < inside->out.rank; d++)
+        if (inside->out.lo[d] != inside->wide_out.lo[d] || inside->out.hi[d] != inside->wide_out.hi[d])
+            return true;
+    return false;
+}
+
+/* What an inside that went beyond its outputs has not summed of this rim: other inputs. */
+static wf_status sum_rest(const wf_part_run *run, const wf_field *in, const wf_part *part, const wf_part *inside)
+{
+    wf_box rest[2 * WF_MAX_RANK];
+    if (wf_box_empty(wf_box_intersect(part->out, inside->wide_out)))
+        return run_blocks(run, in, part->out, part->in, false);
+    const int n = wf_box_subtract(part->in, inside->wide_in, rest);
+    for (int i = 0; i < n; i++)
+        WF_TRY(run_blocks(run, in, part->out, rest[i], true));
+    return WF_OK;
+}
+
+static wf_status run_part(const wf_part_run *run, const wf_field *in, const wf_part *part, const wf_part *inside)
+{
+    /* Kernels of volumes are slow where taps of a filter meet nothing, as in halos alone. */
+    const bool wide = run->way == WF_PART_SUM && run->map->nd < 3 && inside->at < 0 && is_wide(inside);
+    if (wide && part != inside)
+        return sum_rest(run, in, part, inside);
+    return run_blocks(run, in, wide || run->way == WF_PART_OUTPUT ? part->wide_out : part->out,
+                      run->way == WF_PART_SUM && !wide ? part->in : part->wide_in, false);
 }
 
 wf_status wf_parts_run(const wf_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
@@ -163,12 +255,12 @@ wf_status wf_parts_run(const wf_part_run *run, const wf_tensor *own, wf_box own_
         const wf_part *part = &parts->part[i];
         if ((part->at < 0) != inside_parts)
             continue;
-        wf_field in = {own->data, own->dtype, own_box};
+        wf_field in = field_of(own, own_box);
         if (part->at >= 0) {
             in.data = assembled ? (char *)assembled->data + (size_t)part->at * wf_dtype_size(own->dtype) : NULL;
             in.box = part->in;
         }
-        WF_TRY(run_part(run, &in, part));
+        WF_TRY(run_part(run, &in, part, &parts->part[0]));
     }
     return WF_OK;
 }

@@ -33,7 +33,7 @@ static wf_status backward(wf_node *node)
     wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
     WF_NEED(dx);
     const wf_array dy = wf_tensor_array(wf_node_dy(node)), out = wf_tensor_array(dx);
-    const wf_status status = x->ctx->k->resample_backward(x->ctx, geom, &dy, &out);
+    const wf_status status = x->ctx->k->resample_backward(x->ctx, geom, &dy, &out, false);
     if (status == WF_OK)
         return wf_node_give(node, 0, dx, false);
     wf_tensor_free(dx);

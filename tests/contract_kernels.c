@@ -274,7 +274,7 @@ static void matmul(void)
 typedef struct pool_case {
     wf_pool_geom geom;
     int64_t n, c, in[3];
-    bool ceil, without_index;
+    bool ceil, without_index, accumulate;
 } pool_case;
 
 /* In the ceil form a window must start inside the input or the padding before it. */
@@ -294,8 +294,8 @@ static wf_shape pool_output(const pool_case *t)
 static void pool_note(run *r, const pool_case *t)
 {
     const wf_pool_geom *const g = &t->geom;
-    int used = snprintf(r->note, sizeof r->note, "kind %d n %lld c %lld ceil %d", (int)g->kind, (long long)t->n,
-                        (long long)t->c, t->ceil);
+    int used = snprintf(r->note, sizeof r->note, "kind %d n %lld c %lld ceil %d acc %d", (int)g->kind, (long long)t->n,
+                        (long long)t->c, t->ceil, t->accumulate);
     for (int d = 0; d < g->nd; d++)
         used += snprintf(r->note + used, sizeof r->note - (size_t)used, " | in %lld k %lld s %lld d %lld p %lld,%lld",
                          (long long)t->in[d], (long long)g->kernel[d], (long long)g->stride[d],
@@ -310,10 +310,10 @@ static void pool_body(run *r)
     pool_note(r, t);
     r->grid = 0.25;
     const wf_array x = run_in(r, xs, WF_CHANNELS_LAST, -1, 1), dy = run_in(r, ys, WF_CHANNELS_LAST, -1, 1);
-    const wf_array y = run_out(r, ys, WF_CHANNELS_LAST, false), dx = run_out(r, xs, WF_CHANNELS_LAST, false);
+    const wf_array y = run_out(r, ys, WF_CHANNELS_LAST, false), dx = run_out(r, xs, WF_CHANNELS_LAST, t->accumulate);
     const wf_array index = run_out_of(r, WF_I32, WF_I32, ys, WF_CHANNELS_LAST, false);
     run_call(r, r->k->pool_forward(r->ctx, &t->geom, &x, &y, indexed ? &index : NULL));
-    run_call(r, r->k->pool_backward(r->ctx, &t->geom, &dy, indexed ? &index : NULL, &dx));
+    run_call(r, r->k->pool_backward(r->ctx, &t->geom, &dy, indexed ? &index : NULL, &dx, t->accumulate));
     run_result(r, &y, indexed ? 0 : 1);
     if (indexed)
         run_result(r, &index, 0);
@@ -326,6 +326,7 @@ static pool_case random_pool(test_rng *rng)
     t.n = test_int(rng, 0, 7) ? test_int(rng, 1, 3) : 0;
     t.c = test_int(rng, 0, 9) ? test_int(rng, 1, 20) : 0;
     t.ceil = test_int(rng, 0, 1);
+    t.accumulate = test_int(rng, 0, 1);
     for (int d = 0; d < t.geom.nd; d++) {
         t.in[d] = test_int(rng, 1, 8);
         t.geom.kernel[d] = test_int(rng, 1, 4);
@@ -360,7 +361,8 @@ static void pool_fixed(void)
                                  .n = 2,
                                  .c = 16,
                                  .in = {8, 9},
-                                 .ceil = pad == 1};
+                                 .ceil = pad == 1,
+                                 .accumulate = pad == 2};
             const pool_case all = {
                 .geom = {.kind = (wf_pool_kind)kind, .nd = 2, .kernel = {7, 5}, .stride = {1, 1}, .dilation = {1, 1}},
                 .n = 3,
@@ -385,6 +387,7 @@ static void pool_fixed(void)
 typedef struct resample_case {
     wf_resample_geom geom;
     wf_shape x, y; /* parts of the whole */
+    bool accumulate;
 } resample_case;
 
 static void resample_body(run *r)
@@ -392,13 +395,14 @@ static void resample_body(run *r)
     const resample_case *const t = r->args;
     const wf_resample_geom *const g = &t->geom;
     char text[2][WF_SHAPE_TEXT];
-    snprintf(r->note, sizeof r->note, "%s to %s, scale %lld %lld %lld, linear %d aligned %d",
+    snprintf(r->note, sizeof r->note, "%s to %s, scale %lld %lld %lld, linear %d aligned %d acc %d",
              wf_shape_text(t->x, text[0]), wf_shape_text(t->y, text[1]), (long long)g->scale[0], (long long)g->scale[1],
-             (long long)g->scale[2], g->linear, g->align_corners);
+             (long long)g->scale[2], g->linear, g->align_corners, t->accumulate);
     const wf_array x = run_in(r, t->x, WF_CHANNELS_LAST, -1, 1), y = run_out(r, t->y, WF_CHANNELS_LAST, false);
-    const wf_array dx = run_out(r, t->x, WF_CHANNELS_LAST, false), dy = run_in(r, t->y, WF_CHANNELS_LAST, -1, 1);
+    const wf_array dx = run_out(r, t->x, WF_CHANNELS_LAST, t->accumulate),
+                   dy = run_in(r, t->y, WF_CHANNELS_LAST, -1, 1);
     run_call(r, r->k->resample_forward(r->ctx, g, &x, &y));
-    run_call(r, r->k->resample_backward(r->ctx, g, &dy, &dx));
+    run_call(r, r->k->resample_backward(r->ctx, g, &dy, &dx, t->accumulate));
     run_result(r, &y, 1);
     run_result(r, &dx, 4);
 }
@@ -436,6 +440,7 @@ static void resample(void)
             if (i % 2)
                 cut_part(&rng, &t, d);
         }
+        t.accumulate = test_int(&rng, 0, 1);
         contract_check("resample", resample_body, &t, rng.state);
     }
 }

@@ -132,7 +132,7 @@ static void pooling(run *r)
     run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, &index));
     expect(r, "max", &y, LIST(5, 2, -3, -6));
     expect(r, "index", &index, LIST(1, 2, 7, 8));
-    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, &index, &dx));
+    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, &index, &dx, false));
     expect(r, "max back", &dx, LIST(0, 1, 2, 0, 0, 0, 0, 3, 4));
     g.kind = WF_POOL_AVG;
     run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
@@ -140,7 +140,7 @@ static void pooling(run *r)
     g.kind = WF_POOL_AVG_PADDED;
     run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
     expect(r, "padded average", &y, LIST(3.5, 0.25, -1.75, -1.5));
-    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, NULL, &dx));
+    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, NULL, &dx, false));
     expect(r, "padded average back", &dx, LIST(.25, .25, .5, .25, .25, .5, .75, .75, 1));
     g.pad_hi[0] = g.pad_hi[1] = 0; /* the windows of the ceil form end at the input */
     run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));

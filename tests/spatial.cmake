@@ -4,6 +4,7 @@ weft_test(equiv_mesh LEVEL layers RANKS 1 2 3 4 6 8)
 weft_test(mesh_layers LEVEL layers RANKS 1 2 4 8)
 weft_test(spatial_unet LEVEL optim RANKS 1 2 3 4 6 8)
 weft_test(spatial_misuse LEVEL layers RANKS 1 2 4)
+weft_test(spatial_overlap LEVEL layers RANKS 2)
 weft_test(spatial_chain LEVEL layers RANKS 1 2 3 4 6)
 # Recomputed input gradients are equal bit for bit.
 foreach(ranks 3 4)

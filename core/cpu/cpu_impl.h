@@ -104,9 +104,10 @@ wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const
 wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
                               const wf_array *index);
 wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                               const wf_array *dx);
+                               const wf_array *dx, bool accumulate);
 wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
-wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx);
+wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
+                                   bool accumulate);
 wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
 wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
                               const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,

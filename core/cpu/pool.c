@@ -169,7 +169,6 @@ static void average_spread(int64_t c, float scale, const float *restrict dy, flo
 /* One sample: windows may overlap, so it belongs to one thread. */
 static void spread_sample(const windows *w, const float *dy, const int32_t *index, float *dx)
 {
-    memset(dx, 0, (size_t)(w->in_pixels * w->c) * sizeof *dx);
     for (int64_t p = 0; p < w->out_pixels; p++) {
         const window v = window_of(w, p);
         const float scale = v.divisor > 0 ? 1.0F / (float)v.divisor : 0.0F;
@@ -184,17 +183,20 @@ static void spread_sample(const windows *w, const float *dy, const int32_t *inde
 }
 
 wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                               const wf_array *dx)
+                               const wf_array *dx, bool accumulate)
 {
     if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
-        return wf_wide_pool_backward(ctx, geom, dy, index, dx);
+        return wf_wide_pool_backward(ctx, geom, dy, index, dx, accumulate);
     const windows w = windows_of(geom, dx, dy);
     const float *const in = dy->data;
     const int32_t *const places = wf_cpu_data(index);
     float *const out = dx->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.in_pixels *w.c)) schedule(static)
-    for (int64_t n = 0; n < w.n; n++)
-        spread_sample(&w, in + n * w.out_pixels * w.c, places ? places + n * w.out_pixels * w.c : NULL,
-                      out + n * w.in_pixels * w.c);
+    for (int64_t n = 0; n < w.n; n++) {
+        float *const image = out + n * w.in_pixels * w.c;
+        if (!accumulate)
+            memset(image, 0, (size_t)(w.in_pixels * w.c) * sizeof *image);
+        spread_sample(&w, in + n * w.out_pixels * w.c, places ? places + n * w.out_pixels * w.c : NULL, image);
+    }
     return WF_OK;
 }

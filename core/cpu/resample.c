@@ -87,14 +87,16 @@ wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, con
     return WF_OK;
 }
 
-wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx)
+wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
+                                   bool accumulate)
 {
     if (dx->dtype != WF_F32)
-        return wf_wide_resample_backward(ctx, geom, dy, dx);
+        return wf_wide_resample_backward(ctx, geom, dy, dx, accumulate);
     const grid g = grid_of(geom, dx, dy);
     const int64_t rows = g.out[0] * g.out[1];
     float *const in = dx->data, *const out = dy->data;
-    WF_TRY(wf_cpu_fill(ctx, dx, 0));
+    if (!accumulate)
+        WF_TRY(wf_cpu_fill(ctx, dx, 0));
     if (wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
         return WF_OK;
         /* Rows of one sample add to the same inputs, so a sample belongs to one thread. */

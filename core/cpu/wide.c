@@ -149,12 +149,12 @@ wf_status wf_wide_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_a
 }
 
 wf_status wf_wide_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                                const wf_array *dx)
+                                const wf_array *dx, bool accumulate)
 {
     wide held = begin(ctx);
     const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const dx_wide = result(&held, dx, false);
-    return end(&held, RUN(pool_backward, geom, dy_wide, index, dx_wide));
+    const wf_array *const dx_wide = result(&held, dx, accumulate);
+    return end(&held, RUN(pool_backward, geom, dy_wide, index, dx_wide, accumulate));
 }
 
 wf_status wf_wide_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
@@ -165,12 +165,13 @@ wf_status wf_wide_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, co
     return end(&held, RUN(resample_forward, geom, x_wide, y_wide));
 }
 
-wf_status wf_wide_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx)
+wf_status wf_wide_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
+                                    bool accumulate)
 {
     wide held = begin(ctx);
     const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const dx_wide = result(&held, dx, false);
-    return end(&held, RUN(resample_backward, geom, dy_wide, dx_wide));
+    const wf_array *const dx_wide = result(&held, dx, accumulate);
+    return end(&held, RUN(resample_backward, geom, dy_wide, dx_wide, accumulate));
 }
 
 wf_status wf_wide_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)

@@ -131,7 +131,7 @@ template <class T, int V> __global__ void pool_forward_kernel(pool_window w, con
 
 /* The windows that read an input pixel, in ascending order: no two threads add to the same element. */
 template <class T, int V>
-__global__ void pool_backward_kernel(pool_window w, const T *dy, const int32_t *index, T *dx)
+__global__ void pool_backward_kernel(pool_window w, const T *dy, const int32_t *index, T *dx, bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < w.in.count; i += threads_of_grid()) {
         int64_t sample, channel, at[3], lo[3], hi[3], pixel = 0;
@@ -141,15 +141,17 @@ __global__ void pool_backward_kernel(pool_window w, const T *dy, const int32_t *
             pixel = pixel * w.in.extent[d] + at[d];
         }
         wide<T> sum[V] = {};
+        if (accumulate)
+            load<V>(dx, i * V, sum);
         for (int64_t a = lo[0]; a < hi[0]; a++)
             for (int64_t b = lo[1]; b < hi[1]; b++)
                 for (int64_t c = lo[2]; c < hi[2]; c++) {
                     const int64_t o[3] = {a, b, c};
                     if (!w.touches(0, a, at[0]) || !w.touches(1, b, at[1]) || !w.touches(2, c, at[2]))
                         continue;
-                    const int64_t from = (((sample * w.out.extent[0] + a) * w.out.extent[1] + b) * w.out.extent[2] + c) *
-                                             w.out.c +
-                                         channel;
+                    const int64_t from =
+                        (((sample * w.out.extent[0] + a) * w.out.extent[1] + b) * w.out.extent[2] + c) * w.out.c +
+                        channel;
                     wide<T> v[V];
                     load<V>(dy, from, v);
                     if (w.kind == WF_POOL_MAX) {
@@ -193,7 +195,7 @@ wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_a
 }
 
 wf_status wf_cuda_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                                const wf_array *dx)
+                                const wf_array *dx, bool accumulate)
 {
     wf_cuda *own;
     if (wf_array_count(dx) == 0)
@@ -205,9 +207,9 @@ wf_status wf_cuda_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_
         const bool vector = packable(dx, dy, index);
         const pool_window w = window_of(geom, dx, dy, vector ? V : 1);
         const int32_t *const places = index ? in_of<int32_t>(index) : nullptr;
-        return vector ? launch(own, (pool_backward_kernel<T, V>), blocks_for(own, w.in.count), THREADS, w,
-                               in_of<T>(dy), places, out_of<T>(dx))
+        return vector ? launch(own, (pool_backward_kernel<T, V>), blocks_for(own, w.in.count), THREADS, w, in_of<T>(dy),
+                               places, out_of<T>(dx), accumulate)
                       : launch(own, (pool_backward_kernel<T, 1>), blocks_for(own, w.in.count), THREADS, w, in_of<T>(dy),
-                               places, out_of<T>(dx));
+                               places, out_of<T>(dx), accumulate);
     });
 }

@@ -96,11 +96,13 @@ __device__ static inline double share_of(const resample_axis &a, int64_t o, int6
     return (at[0] == i ? 1 - weight : 0) + (at[1] == i ? weight : 0);
 }
 
-template <class T, int V> __global__ void resample_backward_kernel(resampling r, const T *dy, T *dx)
+template <class T, int V> __global__ void resample_backward_kernel(resampling r, const T *dy, T *dx, bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < r.in.count; i += threads_of_grid()) {
         int64_t sample, channel, at[3], lo[3], hi[3];
         wide<T> sum[V] = {};
+        if (accumulate)
+            load<V>(dx, i * V, sum);
         r.in.place(i, V, &sample, at, &channel);
         for (int d = 0; d < 3; d++) {
             const resample_axis &a = r.axis[d];
@@ -149,7 +151,8 @@ wf_status wf_cuda_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, co
     });
 }
 
-wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx)
+wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
+                                    bool accumulate)
 {
     wf_cuda *own;
     if (wf_array_count(dx) == 0)
@@ -161,7 +164,9 @@ wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, c
         const bool vector = packable(dx, dy);
         const resampling r = resampling_of(geom, dx, dy, vector ? V : 1);
         const unsigned blocks = blocks_for(own, r.in.count);
-        return vector ? launch(own, (resample_backward_kernel<T, V>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx))
-                      : launch(own, (resample_backward_kernel<T, 1>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx));
+        return vector ? launch(own, (resample_backward_kernel<T, V>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx),
+                               accumulate)
+                      : launch(own, (resample_backward_kernel<T, 1>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx),
+                               accumulate);
     });
 }

@@ -128,17 +128,18 @@ static void average_spread(const pool *v, wf_pool_kind kind, const double *dy, i
 }
 
 wf_status ref_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                            const wf_array *dx)
+                            const wf_array *dx, bool accumulate)
 {
     const pool v = pool_make(geom, dx, dy);
     const int64_t count = wf_array_count(dx);
     ref_frame frame = ref_begin(ctx);
     const double *const dyv = ref_in(&frame, dy);
-    double *const dxv = ref_out(&frame, dx, false);
+    double *const dxv = ref_out(&frame, dx, accumulate);
     int64_t *const pixel = (int64_t *)(void *)ref_work(&frame, v.taps);
     if (frame.status != WF_OK || count == 0)
         return ref_end(&frame);
-    memset(dxv, 0, (size_t)count * sizeof *dxv);
+    if (!accumulate)
+        memset(dxv, 0, (size_t)count * sizeof *dxv);
     if (geom->kind != WF_POOL_MAX)
         average_spread(&v, geom->kind, dyv, pixel, dxv);
     else if (wf_array_count(dy) > 0)

@@ -106,9 +106,10 @@ wf_status ref_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf
 wf_status ref_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
                            const wf_array *index);
 wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
-wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx);
+wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
+                                bool accumulate);
 wf_status ref_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                            const wf_array *dx);
+                            const wf_array *dx, bool accumulate);
 
 wf_status ref_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
 wf_status ref_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,

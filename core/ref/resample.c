@@ -72,17 +72,19 @@ wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const 
     return ref_end(&frame);
 }
 
-wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx)
+wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
+                                bool accumulate)
 {
     const grid g = grid_of(geom, dx, dy);
     const int64_t count = wf_array_count(dx), in_pixels = g.in[0] * g.in[1] * g.in[2],
                   out_pixels = g.out[0] * g.out[1] * g.out[2];
     ref_frame frame = ref_begin(ctx);
     const double *const dyv = ref_in(&frame, dy);
-    double *const dxv = ref_out(&frame, dx, false);
+    double *const dxv = ref_out(&frame, dx, accumulate);
     if (frame.status != WF_OK || count == 0)
         return ref_end(&frame);
-    memset(dxv, 0, (size_t)count * sizeof *dxv);
+    if (!accumulate)
+        memset(dxv, 0, (size_t)count * sizeof *dxv);
     for (int64_t p = 0; p < out_pixels; p++) {
         int64_t pixel[8];
         double weight[8];

@@ -234,9 +234,11 @@ SLOT(4, epilogue_backward, (CTX, EPI *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P
 SLOT(7, matmul, (CTX, ARRAY *a, bool b, ARRAY *c, bool d, ARRAY *e, ARRAY *f, bool g),
      (P(0), I(1), P(2), I(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
 SLOT(4, pool_forward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
-SLOT(4, pool_backward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(5, pool_backward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, bool e),
+     (P(0), P(1), P(2), P(3), I(4)), a, b, c, d, e)
 SLOT(3, resample_forward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
-SLOT(3, resample_backward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(4, resample_backward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c, bool d), (P(0), P(1), P(2), I(3)), a, b,
+     c, d)
 SLOT(3, norm_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(7, norm_forward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, EPI *f, ARRAY *g),
      (P(0), P(1), P(2), P(3), P(4), P(5), P(6)), a, b, c, d, e, f, g)
