@@ -6,8 +6,8 @@ export WEFT_DETERMINISTIC=1
 [ "$2" != 1 ] || export OMP_NUM_THREADS=2
 first=$("$1" -np "$2" "$3" | grep ' [0-9a-f]\{16\}$')
 second=$("$1" -np "$2" "$3" | grep ' [0-9a-f]\{16\}$')
-[ "$(echo "$first" | wc -l)" = 2 ] || {
-    echo "not two models: $first"
+[ "$(echo "$first" | wc -l)" = 3 ] || {
+    echo "not three models: $first"
     exit 1
 }
 [ "$first" = "$second" ] || {
