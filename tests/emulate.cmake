@@ -36,7 +36,7 @@ foreach(source captured captured_errors)
   target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_nccl weft_mpi weft_zlib weft_test_main weft_flags
     Threads::Threads m)
   add_test(NAME ${test} COMMAND ${test})
-  weft_test_properties(${test} 1 300)
+  weft_test_properties(${test} 1 600)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
 endforeach()
 
