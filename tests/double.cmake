@@ -37,7 +37,7 @@ endfunction()
 
 foreach(name core_basics core_tape contract_device contract_norm contract_elementwise contract_memory known_answers
     functions_semantics functions_values gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms
-    optim_step optim_archive mixed datasets_batches)
+    optim_step optim_archive datasets_batches)
   weft_guard(${name} RANKS 1)
 endforeach()
 foreach(name exchange equiv_sync_norm redistribute equiv_data)
@@ -74,6 +74,7 @@ foreach(ranks 1 2 4)
   set_property(TEST nccl_order_captured_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda
     TEST_COMMUNICATOR=pure_nccl)
 endforeach()
+weft_guard(mixed RANKS 1 ARGS types cast copies changed small)
 weft_guard(contract_comm RANKS 2)
 foreach(name flat pure_nccl)
   add_test(NAME guard_contract_comm_${name} COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:guard_contract_comm>)
