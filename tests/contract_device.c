@@ -279,6 +279,35 @@ static void stream_in_use(void)
     k->release(ctx, x.data, sizeof v);
 }
 
+/* What is captured is done by launches, not before. */
+static void graphs(void)
+{
+    enum { N = 5000 };
+    float v[N];
+    wf_graph *graph = NULL;
+    if (!k->capture_begin)
+        return;
+    const wf_array x = {.data = block(ctx, sizeof v), .dtype = WF_F32, .shape = WF_SHAPE(N)};
+    WF_EXPECT_OK(k->fill(ctx, &x, 1));
+    WF_EXPECT_OK(k->capture_begin(ctx));
+    WF_EXPECT_OK(k->fill(ctx, &x, 100));
+    WF_EXPECT_ERROR(WF_ERR_STATE, k->to_host(ctx, v, x.data, sizeof v));
+    WF_EXPECT_OK(k->capture_end(ctx, NULL));
+    for (int launches = 0; launches < 4; launches++) {
+        if (launches == 0) {
+            WF_EXPECT_OK(k->capture_begin(ctx));
+            WF_EXPECT_OK(k->binary(ctx, WF_BINARY_LINEAR, 2, &x, 0, NULL, &x, false));
+            WF_EXPECT_OK(k->capture_end(ctx, &graph));
+        } else {
+            WF_EXPECT_OK(k->graph_launch(ctx, graph));
+        }
+        WF_EXPECT_OK(k->to_host(ctx, v, x.data, sizeof v));
+        WF_EXPECT(v[0] == (float)(1 << launches) && v[N - 1] == v[0], "%d launches give %g", launches, (double)v[0]);
+    }
+    k->graph_free(ctx, graph);
+    k->release(ctx, x.data, sizeof v);
+}
+
 enum { HOPS = 9, STREAMS = 3, HOP_BYTES = 300001 };
 
 typedef struct hop {
@@ -556,6 +585,7 @@ int main(int argc, char **argv)
                                              {"in_order", in_order},
                                              {"events", events},
                                              {"stream_in_use", stream_in_use},
+                                             {"graphs", graphs},
                                              {"relays", relays},
                                              {"labels", labels},
                                              {"shared", shared},
