@@ -71,6 +71,13 @@ static inline wf_mesh *mesh_of(wf_mesh_opts grid)
 
 /* Layers. */
 
+/* Biases are not 0, so that a lost one shows. */
+static inline wf_conv_opts biased(wf_conv_opts opts)
+{
+    opts.b_init = (wf_init){.kind = WF_INIT_NORMAL, .b = 1};
+    return opts;
+}
+
 static inline wf_layer *serial_layer(const geometry *g)
 {
     static wf_layer *(*const conv[2][3])(wf_ctx *, wf_conv_opts) = {
@@ -79,7 +86,7 @@ static inline wf_layer *serial_layer(const geometry *g)
                                                                     {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
     static wf_layer *(*const up[3])(wf_ctx *, wf_upsample_opts) = {wf_upsample1d, wf_upsample2d, wf_upsample3d};
     if (g->kind <= TRANSPOSE)
-        return conv[g->kind][g->nd - 1](run.ctx, g->conv);
+        return conv[g->kind][g->nd - 1](run.ctx, biased(g->conv));
     if (g->kind <= AVG_POOL)
         return pool[g->kind - MAX_POOL][g->nd - 1](run.ctx, g->pool);
     if (g->kind == UPSAMPLE)
@@ -98,7 +105,7 @@ static inline wf_layer *spatial_layer(const wf_mesh *mesh, const geometry *g)
     static wf_layer *(*const up[3])(const wf_mesh *, wf_upsample_opts) = {wf_spatial_upsample1d, wf_spatial_upsample2d,
                                                                           wf_spatial_upsample3d};
     if (g->kind <= TRANSPOSE)
-        return conv[g->kind][g->nd - 1](mesh, g->conv);
+        return conv[g->kind][g->nd - 1](mesh, biased(g->conv));
     if (g->kind <= AVG_POOL)
         return pool[g->kind - MAX_POOL][g->nd - 1](mesh, g->pool);
     if (g->kind == UPSAMPLE)
