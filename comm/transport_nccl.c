@@ -268,12 +268,14 @@ static wf_status behind(wf_comm *comm)
 {
     wf_ctx *ctx = comm->family->ctx;
     const lane *l = comm->nccl->lane;
+    if (!comm->nccl->grouped) {
+        WF_TRY(wf_nccl_poll(comm));
+        WF_TRY(ctx->k->event_record(ctx, l->ready, NULL));
+        WF_TRY(ctx->k->event_wait(ctx, l->ready, l->stream));
+    }
+    WF_TRY(comm->dead ? wf_comm_alive(comm) : WF_OK);
     WF_CHECK(comm->nccl->nccl, WF_ERR_STATE, "NCCL's communicator was given up");
-    if (comm->nccl->grouped)
-        return WF_OK;
-    WF_TRY(wf_nccl_poll(comm));
-    WF_TRY(ctx->k->event_record(ctx, l->ready, NULL));
-    return ctx->k->event_wait(ctx, l->ready, l->stream);
+    return WF_OK;
 }
 
 /* What is captured leaves no event to ask for: behind a launch, one on the context's stream says when it is over. */

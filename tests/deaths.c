@@ -37,8 +37,10 @@ static void happen(int unused)
     fprintf(stderr, "fault %lld.%03ld\n", (long long)now.tv_sec, now.tv_nsec / 1000000);
     if (!strcmp(fault, "kill"))
         raise(SIGKILL);
-    if (!strcmp(fault, "segv"))
+    if (!strcmp(fault, "segv")) {
+        signal(SIGSEGV, SIG_DFL);
         raise(SIGSEGV);
+    }
     if (!strcmp(fault, "stop"))
         raise(SIGSTOP);
     if (!strcmp(fault, "exit"))
@@ -160,7 +162,6 @@ int main(int argc, char **argv)
     const char *place = argv[1];
     fault = argv[2];
     const bool culprit = strcmp(fault, "none") != 0;
-    signal(SIGSEGV, SIG_DFL);
     if (culprit && !strcmp(place, "start"))
         happen(0);
     comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat");

@@ -174,27 +174,27 @@ static void again(void)
         mapped_of(false);
 }
 
-static void staged(guard_sharing how, const char *why)
+static void staged(guard_sharing how, bool large, const char *why)
 {
     open_comm(how);
-    exchanges(why, how == GUARD_SHARES_NOTHING);
+    exchanges(why, large);
     close_comm();
 }
 
 static void nothing_shared(void)
 {
-    staged(GUARD_SHARES_NOTHING, "through page-locked host memory: rank 0: the guarded device shares nothing");
+    staged(GUARD_SHARES_NOTHING, true, "through page-locked host memory: rank 0: the guarded device shares nothing");
 }
 
 static void nothing_mapped(void)
 {
-    staged(GUARD_MAPS_NOTHING, "through page-locked host memory: rank 0: the guarded device maps nothing");
+    staged(GUARD_MAPS_NOTHING, false, "through page-locked host memory: rank 0: the guarded device maps nothing");
 }
 
 /* What is mapped takes bytes and gives others back: only a trial shows it. */
 static void copies_mapped(void)
 {
-    staged(GUARD_MAPS_COPIES, "through page-locked host memory: rank 0: what one process writes");
+    staged(GUARD_MAPS_COPIES, false, "through page-locked host memory: rank 0: what one process writes");
 }
 
 /* On the last rank alone. */
@@ -205,7 +205,7 @@ static void one_fails(void)
     const bool last = rank == size - 1;
     close_comm();
     for (int i = 0; i < 3; i++)
-        staged(last ? ways[i] : GUARD_SHARES, "through page-locked host memory: rank ");
+        staged(last ? ways[i] : GUARD_SHARES, false, "through page-locked host memory: rank ");
 }
 
 int main(int argc, char **argv)

@@ -87,11 +87,16 @@ static bool advance(wf_stream *stream)
     return true;
 }
 
+/* The context that made streams: its slots wait here, where a device's would not, as the host waits elsewhere. */
+static wf_ctx *waiter;
+
 void guard_stream_catch_up(void)
 {
+    int64_t since = 0;
     for (int i = 0; i < awaiting; i++)
         while (!reach(awaited[i].event, awaited[i].number, awaited[i].on))
-            ;
+            if (waiter && waiter->waiting && waiter->waiting(waiter->comm, &since) != WF_OK)
+                since = 0; /* what is given up ends by itself */
     awaiting = 0;
     while (in_use && in_use->first)
         advance(in_use);
@@ -116,11 +121,13 @@ wf_status guard_stream_new(wf_ctx *ctx, wf_stream **stream)
         return wf_error_code();
     s->last = &s->first;
     *stream = s;
+    waiter = ctx;
     return WF_OK;
 }
 
 void guard_stream_free(wf_ctx *ctx, wf_stream *stream)
 {
+    waiter = NULL;
     for (work *w = stream ? stream->first : NULL, *next; w; w = next) {
         next = w->next;
         free(w);

@@ -43,6 +43,7 @@ typedef struct call {
     char *out;         /* header and bytes */
     char **in;         /* of each rank: what came */
     MPI_Request *sent; /* to each rank */
+    MPI_Request *got;  /* from each, once it was matched */
     int missing;
 } call;
 
@@ -215,13 +216,14 @@ static void begin(call *c)
     c->out = malloc(sizeof c->head + bytes);
     c->in = calloc((size_t)c->comm->ranks, sizeof *c->in);
     c->sent = malloc((size_t)c->comm->ranks * sizeof *c->sent);
+    c->got = malloc((size_t)c->comm->ranks * sizeof *c->got);
     memcpy(c->out, &c->head, sizeof c->head);
     guard_open();
     if (bytes > 0)
         memcpy(c->out + sizeof c->head, c->x, bytes);
     guard_close();
     for (int r = 0; r < c->comm->ranks; r++) {
-        c->sent[r] = MPI_REQUEST_NULL;
+        c->sent[r] = c->got[r] = MPI_REQUEST_NULL;
         if (sends_to(c, r))
             MPI_Isend(c->out, (int)(sizeof c->head + bytes), MPI_BYTE, c->comm->world[r], c->comm->tag, MPI_COMM_WORLD,
                       &c->sent[r]);
@@ -248,21 +250,32 @@ static bool behind_another(const launch *l, const call *c, int rank)
     return false;
 }
 
-/* Takes what has come. */
+static void match(call *c, int rank)
+{
+    MPI_Message message;
+    MPI_Status status;
+    int there = 0, bytes = 0;
+    MPI_Improbe(c->comm->world[rank], c->comm->tag, MPI_COMM_WORLD, &there, &message, &status);
+    if (!there)
+        return;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    c->in[rank] = malloc((size_t)bytes + 1);
+    MPI_Imrecv(c->in[rank], bytes, MPI_BYTE, &message, &c->got[rank]);
+}
+
+/* Takes what has come; a rank that stops in the midst of it holds up nobody. */
 static void listen(const launch *l, call *c)
 {
     for (int r = 0; r < c->comm->ranks; r++) {
-        MPI_Message message;
-        MPI_Status status;
-        int there = 0, bytes = 0;
-        if (!hears_from(c, r) || c->in[r] || behind_another(l, c, r))
+        int there = 0;
+        if (!hears_from(c, r))
             continue;
-        MPI_Improbe(c->comm->world[r], c->comm->tag, MPI_COMM_WORLD, &there, &message, &status);
+        if (!c->in[r] && !behind_another(l, c, r))
+            match(c, r);
+        if (c->got[r] != MPI_REQUEST_NULL)
+            MPI_Test(&c->got[r], &there, MPI_STATUS_IGNORE);
         if (!there)
             continue;
-        MPI_Get_count(&status, MPI_BYTE, &bytes);
-        c->in[r] = malloc((size_t)bytes + 1);
-        MPI_Mrecv(c->in[r], bytes, MPI_BYTE, &message, MPI_STATUS_IGNORE);
         c->missing--;
         check(c, r);
         if (!collective(c))
@@ -283,7 +296,7 @@ static double combined(ncclRedOp_t op, double a, double b)
     return op == ncclSum ? a + b : op == ncclProd ? a * b : op == ncclMax ? fmax(a, b) : fmin(a, b);
 }
 
-/* Through f64, one number after the other, of what begins at `first`. */
+/* Through f64, one number after the other, rounded to the type at every step, of what begins at `first`. */
 static void reduce(const call *c, size_t first)
 {
     const wf_kernels *ref = wf_kernels_ref();
@@ -298,9 +311,13 @@ static void reduce(const call *c, size_t first)
             one.data = (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head + first + at;
             status = ref->copy(NULL, &one, &wide, false);
             sum = r == 0 ? next : combined((ncclRedOp_t)c->head.op, sum, next);
+            one.data = (char *)c->y + at;
+            if (status == WF_OK)
+                status = ref->copy(NULL, &result, &one, false);
+            if (status == WF_OK)
+                status = ref->copy(NULL, &one, &result, false);
         }
-        one.data = (char *)c->y + at;
-        if (status != WF_OK || ref->copy(NULL, &result, &one, false) != WF_OK)
+        if (status != WF_OK)
             c->comm->error = ncclSystemError;
     }
 }
@@ -335,6 +352,7 @@ static void finish(call *c)
         free(c->in[r]);
     free(c->in);
     free(c->sent);
+    free(c->got);
     free(c->out);
 }
 
