@@ -77,6 +77,24 @@ inline uint64_t __umul64hi(uint64_t a, uint64_t b)
     return (uint64_t)((unsigned __int128)a * b >> 64);
 }
 
+/* Rounded one by one: volatile keeps a compiler from fusing them. */
+inline double __dadd_rn(double a, double b)
+{
+    volatile double sum = a + b;
+    return sum;
+}
+
+inline double __dsub_rn(double a, double b)
+{
+    return __dadd_rn(a, -b);
+}
+
+inline double __dmul_rn(double a, double b)
+{
+    volatile double product = a * b;
+    return product;
+}
+
 inline float __uint_as_float(uint32_t u)
 {
     float f;
