@@ -194,7 +194,7 @@ configure() {
     on_gpu || cuda=OFF
     # shellcheck disable=SC2046 # hints are lists of options
     cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DWEFT_CUDA="$cuda" -DWEFT_CUDA_ARCHS="${arch:-90}-real" \
-        -DWEFT_WERROR=OFF -DMPI_C_COMPILER="$(tool mpicc)" -DMPIEXEC_EXECUTABLE="$(tool mpirun)" \
+        -DWEFT_WERROR=ON -DMPI_C_COMPILER="$(tool mpicc)" -DMPIEXEC_EXECUTABLE="$(tool mpirun)" \
         $(hint nccl nccl.h NCCL_INCLUDE NCCL_LIBRARY) \
         $(hint cublasLt cublasLt.h CUBLASLT_INCLUDE_DIR CUBLASLT_LIBRARY) \
         $(hint cudnn cudnn_graph.h CUDNN_INCLUDE_DIR CUDNN_LIBRARY) || return 1
@@ -381,7 +381,9 @@ warm() {
 # kernels TYPE: bandwidth of passes, beside that of a copy.
 kernels() {
     has bench/bench_kernels
-    "$build/tests/bench/bench_kernels" "$device" "$1" passes
+    local -a quick=()
+    on_gpu || quick=(quick)
+    "$build/tests/bench/bench_kernels" "$device" "$1" passes "${quick[@]}"
 }
 
 # convolutions TYPE SECONDS: beside cuDNN's best plan alone.
