@@ -14,7 +14,7 @@
 #include <string.h>
 
 typedef struct settings {
-    const char *model;
+    const char *model, *compute;
     int64_t batch, width, size, iterations, warmup;
     bool captured;
 } settings;
@@ -38,6 +38,7 @@ static settings read_settings(int argc, char **argv)
         {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
         {"warmup", "N", "steps before", .number = &s.warmup},
         {"captured", NULL, "replay the step", .flag = &s.captured},
+        EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Images per second of a training step.", table);
     return s;
@@ -57,7 +58,7 @@ static trainee vgg_new(wf_comm *comm, wf_tape *tape, const settings *s)
     wf_ctx *ctx = wf_comm_ctx(comm);
     const wf_sgd_opts sgd = {.lr = 1e-3, .momentum = 0.9, .weight_decay = 5e-4};
     trainee t = {.model = vgg16(ctx, (vgg_opts){.width = s->width})};
-    t.optim = wf_multi_node(comm, wf_sgd(t.model, sgd));
+    t.optim = wf_multi_node(comm, example_scaled(wf_sgd(t.model, sgd)));
     t.x = noise(tape, WF_SHAPE(s->batch, 3, 32, 32), false);
     t.target = wf_tensor_new(ctx, WF_I32, WF_SHAPE(s->batch));
     WF_MUST(wf_check(t.target));
@@ -71,7 +72,7 @@ static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, int dim
     const wf_shape shape =
         dims == 2 ? WF_SHAPE(s->batch, 1, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size, s->size);
     trainee t = {.model = unet(wf_comm_ctx(comm), opts), .mask = true};
-    t.optim = wf_multi_node(comm, wf_adam(t.model, (wf_adam_opts){.lr = 1e-4}));
+    t.optim = wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-4})));
     t.x = noise(tape, shape, false);
     t.target = noise(tape, shape, true);
     return t;
@@ -128,6 +129,7 @@ int main(int argc, char **argv)
     const settings s = read_settings(argc, argv);
     wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
     WF_MUST(wf_check(comm));
+    example_compute(comm, s.compute);
     wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
     trainee t = trainee_new(comm, tape, &s);
     WF_MUST(wf_check(t.optim));

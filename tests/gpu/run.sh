@@ -26,7 +26,7 @@ limit=470 # seconds in all
 programs="contract_device contract_kernels contract_norm contract_elementwise contract_memory contract_convolution
     known_answers gradcheck_functions gradcheck_layers layers_values functions_values optim_step golden exchange
     equiv_data equiv_spatial equiv_sync_norm equiv_channel comm_reducers optim_multi_node captured captured_errors
-    nccl_order nccl_tensors device_exchange bench_dcgan bench_step bench_kernels bench_cuda_conv"
+    mixed optim_scale nccl_order nccl_tensors device_exchange bench_dcgan bench_step bench_kernels bench_cuda_conv"
 equal_programs="equiv_spatial equiv_channel equiv_sync_norm equiv_data" # the longest first
 
 if [ "${1-}" != call ]; then
@@ -425,6 +425,7 @@ proof() {
     beside convolution_tuned 120 alone contract_convolution WEFT_TF32=1 WEFT_AUTOTUNE=1
     beside convolution_fixed 120 alone contract_convolution WEFT_DETERMINISTIC=1
     beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
+    beside mixed 90 tests '^(mixed|optim_scale_1)$'
     beside messages 90 tests '^(exchange|comm_reducers|optim_multi_node)_[24]$'
     beside nccl_order 90 tests '^(nccl_order|nccl_tensors|device_exchange)_[124]$'
     if on_gpu || [ -n "$dry" ]; then
