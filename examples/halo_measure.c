@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #define MOST_REPEATS 101
+#define EXCHANGES    31 /* alone, after each run of a layer */
 
 /* A layer with what goes in and, for backward, a gradient to start from; or an exchange. With what each run took, and
  * what of that inside exchanges. */
@@ -58,14 +59,6 @@ static double median(wf_comm *comm, double *took, int64_t repeats)
 {
     sort(comm, took, repeats);
     return (took[(repeats - 1) / 2] + took[repeats / 2]) / 2;
-}
-
-/* By turns. The first runs, in which memory and plans are made, do not count. */
-static void time_all(wf_comm *comm, subject *s, int count, int64_t repeats)
-{
-    for (int64_t i = -1; i < repeats; i++)
-        for (int k = 0; k < count; k++)
-            time_one(comm, &s[k], i < 0 ? 0 : i);
 }
 
 static wf_tensor *filled(wf_ctx *ctx, wf_shape shape, wf_layout layout)
@@ -154,13 +147,29 @@ static subject exchange_subject(const wf_mesh *mesh, const halo_case *c)
     return s;
 }
 
-/* It is short, and what disturbs it is not: the lower quartile counts. */
-static double measure_exchange(wf_comm *comm, subject *s)
+/* One channel of the smallest image that these ranks can share. */
+static halo_case shortest_of(const halo_case *c)
 {
-    for (int64_t i = 0; i < MOST_REPEATS; i++)
+    halo_case least = {.channels = 1, .kernel = 3, .ranks = {c->ranks[0], c->ranks[1]}};
+    for (int d = 0; d < 2; d++)
+        least.length[d] = 2 * c->ranks[d];
+    return least;
+}
+
+static double least_of(wf_comm *comm, subject *s)
+{
+    for (int64_t i = 0; i < EXCHANGES; i++)
         time_one(comm, s, i);
-    sort(comm, s->took, MOST_REPEATS);
-    return s->took[MOST_REPEATS / 4];
+    sort(comm, s->took, EXCHANGES);
+    return s->took[0];
+}
+
+/* Spread over the whole measurement, since what disturbs comes and goes. */
+static void time_exchanges(wf_comm *comm, subject alone[2], halo_row *row)
+{
+    const double took = least_of(comm, &alone[0]), shortest = least_of(comm, &alone[1]);
+    row->exchange = row->exchange > 0 && row->exchange < took ? row->exchange : took;
+    row->shortest = row->shortest > 0 && row->shortest < shortest ? row->shortest : shortest;
 }
 
 static void compare_bytes(wf_comm *comm, halo_row *row, const int64_t sent[DIRECTIONS])
@@ -175,13 +184,27 @@ static void compare_bytes(wf_comm *comm, halo_row *row, const int64_t sent[DIREC
         row->formula[i] = sums[DIRECTIONS + i];
     }
     row->off = sums[2 * DIRECTIONS];
+    const halo_case least = shortest_of(&row->what);
     row->busiest = halo_busiest(&row->what);
+    row->busiest_shortest = halo_busiest(&least);
 }
 
 static void measure(wf_comm *comm, const wf_mesh *mesh, subject *s, int64_t repeats, halo_row *row)
 {
-    const bool whole = !row->what.weak;
-    time_all(comm, s, whole ? 3 * DIRECTIONS : 2 * DIRECTIONS, repeats);
+    const bool whole = !row->what.weak, shared = wf_comm_size(comm) > 1;
+    const halo_case least = shortest_of(&row->what);
+    subject alone[2] = {{0}};
+    if (shared) {
+        alone[0] = exchange_subject(mesh, &row->what);
+        alone[1] = exchange_subject(mesh, &least);
+    }
+    /* The first runs, in which memory and plans are made, do not count. */
+    for (int64_t i = -1; i < repeats; i++)
+        for (int k = 0; k < (whole ? 3 : 2) * DIRECTIONS; k++) {
+            time_one(comm, &s[k], i < 0 ? 0 : i);
+            if (shared)
+                time_exchanges(comm, alone, row);
+        }
     for (int i = FORWARD; i < DIRECTIONS; i++) {
         row->compute[i] = median(comm, s[i].took, repeats);
         row->spatial[i] = median(comm, s[DIRECTIONS + i].took, repeats);
@@ -189,12 +212,10 @@ static void measure(wf_comm *comm, const wf_mesh *mesh, subject *s, int64_t repe
         row->share[i] =
             whole ? median(comm, s[2 * DIRECTIONS + i].took, repeats) / wf_comm_size(comm) : row->compute[i];
     }
-    if (wf_comm_size(comm) == 1)
-        return;
-    subject alone = exchange_subject(mesh, &row->what);
-    row->exchange = measure_exchange(comm, &alone);
-    wf_tensor_free(alone.y);
-    wf_tensor_free(alone.x);
+    for (int k = 0; k < 2; k++) {
+        wf_tensor_free(alone[k].y);
+        wf_tensor_free(alone[k].x);
+    }
 }
 
 halo_row halo_measure(wf_comm *comm, const halo_case *what, int64_t repeats)

@@ -8,7 +8,8 @@
 enum { FORWARD, BOTH, DIRECTIONS }; /* BOTH: forward and backward */
 
 /* Seconds are medians over repeats of what the slowest rank took. All ranks compute at once, also what is serial, and
- * what is compared takes turns, so that what disturbs the machine disturbs all of it. */
+ * what is compared takes turns, so that what disturbs the machine disturbs all of it. Exchanges alone are so short that
+ * some are not disturbed at all: of them the least counts. */
 typedef struct halo_row {
     halo_case what;
     double compute[DIRECTIONS];  /* the serial layer on this rank's part, without halos */
@@ -16,10 +17,11 @@ typedef struct halo_row {
     double spatial[DIRECTIONS];  /* the parallel layer */
     double exposed[DIRECTIONS];  /* what of that was spent inside exchanges: packing, moving on, waiting */
     double exchange;             /* the forward halo alone; what a rank has itself stays where it is */
+    double shortest;             /* the same with halos of a few bytes */
     int64_t bytes[DIRECTIONS];   /* sent by all ranks in one pass, counted in the transport */
     int64_t formula[DIRECTIONS]; /* what they should send */
     int64_t off;                 /* the ranks whose own bytes are not those of the formula */
-    halo_sent busiest;
+    halo_sent busiest, busiest_shortest;
 } halo_row;
 
 /* Collective. */

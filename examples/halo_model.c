@@ -1,9 +1,6 @@
 #include "examples/halo_model.h"
 
-#include <math.h>
-
-#define LEAST_OFF 0.01 /* an error below this is as good as none */
-#define FITS      20
+#include <stdlib.h>
 
 static halo_span cut(int64_t lo, int64_t hi, int64_t length)
 {
@@ -129,48 +126,53 @@ void halo_grid(int ranks, int grid[2])
     grid[1] = ranks / grid[0];
 }
 
-/* Errors are relative to what lies between the predicted and the measured, so that neither too much nor too little is
- * cheaper; and count less where an earlier fit is far off. */
-static double weight_of(const halo_sample *s, const halo_cost *earlier)
+/* What a sample says a byte costs, and how much it counts. */
+typedef struct vote {
+    double beta, weight;
+} vote;
+
+static int ascending(const void *a, const void *b)
 {
-    const double predicted = earlier->alpha * s->messages + earlier->beta * s->bytes;
-    if (!(predicted > 0))
-        return 1 / s->seconds;
-    const double middle = sqrt(predicted * s->seconds), off = fabs(predicted - s->seconds) / middle;
-    return 1 / middle / sqrt(off > LEAST_OFF ? off : LEAST_OFF);
+    const double x = ((const vote *)a)->beta, y = ((const vote *)b)->beta;
+    return (x > y) - (x < y);
 }
 
-/* The least squares of weighted errors. */
-static halo_cost fit_weighted(const halo_sample *sample, int64_t count, const halo_cost *earlier)
+/* The weighted median, at which the sum of weighted distances is least. */
+static double middle(vote *votes, int64_t count)
 {
-    double mm = 0, mb = 0, bb = 0, m = 0, b = 0;
+    double all = 0, below = 0;
+    qsort(votes, (size_t)count, sizeof *votes, ascending);
+    for (int64_t i = 0; i < count; i++)
+        all += votes[i].weight;
     for (int64_t i = 0; i < count; i++) {
-        const double weight = weight_of(&sample[i], earlier);
-        const double messages = sample[i].messages * weight, bytes = sample[i].bytes * weight;
-        mm += messages * messages;
-        mb += messages * bytes;
-        bb += bytes * bytes;
-        m += messages * sample[i].seconds * weight;
-        b += bytes * sample[i].seconds * weight;
+        below += votes[i].weight;
+        if (2 * below >= all)
+            return votes[i].beta;
     }
-    const double area = mm * bb - mb * mb;
-    if (count < 2 || !(area > 1e-9 * mm * bb))
-        return (halo_cost){0};
-    halo_cost cost = {.alpha = (m * bb - b * mb) / area, .beta = (b * mm - m * mb) / area, .known = true};
-    /* Neither costs less than nothing. */
-    if (cost.alpha < 0)
-        cost = (halo_cost){.beta = b / bb, .known = true};
-    else if (cost.beta < 0)
-        cost = (halo_cost){.alpha = m / mm, .known = true};
-    return cost;
+    return 0;
 }
 
-/* Weights of one over the square root of an error make the sum of squares one of errors. */
-halo_cost halo_fit(const halo_sample *sample, int64_t count)
+static double alpha_of(const halo_sample *shortest, int64_t count)
 {
-    halo_cost cost = {0};
-    for (int i = 0; i < FITS; i++)
-        cost = fit_weighted(sample, count, &cost);
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += shortest[i].seconds / shortest[i].messages / (double)count;
+    return sum;
+}
+
+halo_cost halo_fit(const halo_sample *shortest, int64_t shortests, const halo_sample *sample, int64_t count)
+{
+    vote *votes = calloc((size_t)count + 1, sizeof *votes);
+    halo_cost cost = {.alpha = alpha_of(shortest, shortests)};
+    int64_t n = 0;
+    for (int64_t i = 0; votes && i < count; i++)
+        if (sample[i].bytes > 0 && sample[i].seconds > 0)
+            votes[n++] = (vote){(sample[i].seconds - cost.alpha * sample[i].messages) / sample[i].bytes,
+                                sample[i].bytes / sample[i].seconds};
+    cost.beta = middle(votes, n);
+    cost.beta = cost.beta > 0 ? cost.beta : 0;
+    cost.known = n > 0 && shortests > 0;
+    free(votes);
     return cost;
 }
 

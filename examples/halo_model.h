@@ -53,9 +53,10 @@ typedef struct halo_sample {
     double messages, bytes, seconds;
 } halo_sample;
 
-/* The least sum of relative errors, not of their squares: a few samples that something disturbed do not turn it. Not
- * known from fewer than two samples that differ. */
-halo_cost halo_fit(const halo_sample *sample, int64_t count);
+/* alpha is what exchanges that send next to nothing take for each message; with it, beta makes the sum of relative
+ * errors least, not of their squares: a few samples that something disturbed do not turn it, nor does either cost take
+ * up what the other one leaves. Not known without samples of both kinds. */
+halo_cost halo_fit(const halo_sample *shortest, int64_t shortests, const halo_sample *sample, int64_t count);
 double halo_predict(const halo_cost *cost, halo_sent sent);
 
 #endif
