@@ -1,8 +1,9 @@
 /* Exchanges: every rank has a box of an array and needs a box; the plan (comm/plan_author.h) says what moves.
  *
- * One message goes to each peer and direction, packed by the kernel table's `copy`; what a rank has itself is copied
- * locally. A single box that is dense in the tensor (a face across the slowest dimension) goes and comes without a
- * copy. The reverse adds: every rank that needed an element sends its gradient back to the owner that it came from.
+ * One message goes to each peer and direction (between nodes, several short ones), packed by the kernel table's `copy`;
+ * what a rank has itself is copied locally. A single box that is dense in the tensor (a face across the slowest
+ * dimension) goes and comes without a copy. The reverse adds: every rank that needed an element sends its gradient back
+ * to the owner that it came from.
  *
  * A plan that is a uniform all-gather or all-to-all (or the reverse of one) of short blocks goes as that collective of
  * the transport where the ranks are on several nodes; messages and, in a node, shared memory are no slower for all
