@@ -162,7 +162,7 @@ static wf_board *board_new(wf_comm *comm)
         return NULL;
     }
     board->ctx = comm->family->ctx;
-    board->size = comm->intra_size;
+    board->size = comm->intra_size <= WF_BOARD_RANKS ? comm->intra_size : 0;
     board->apart = !comm->family->ctx->k->host;
     board->slots = board->size == 2 ? SLOTS : SLOTS_FEW;
     board->place = place;

@@ -203,8 +203,15 @@ void wf_nccl_abort(wf_comm *comm)
     }
 }
 
+/* Communicators that are still open when the first one closes cannot call any more. */
 static void free_lane(wf_ctx *ctx, lane *l)
 {
+    for (wf_nccl *member = l->members; member; member = member->next) {
+        if (member->nccl)
+            ncclCommAbort(member->nccl);
+        member->nccl = NULL;
+        member->lane = NULL;
+    }
     ctx->await = NULL;
     ctx->waiting = NULL;
     ctx->k->event_free(ctx, l->ready);
@@ -268,6 +275,7 @@ static wf_status behind(wf_comm *comm)
 {
     wf_ctx *ctx = comm->family->ctx;
     const lane *l = comm->nccl->lane;
+    WF_CHECK(l, WF_ERR_STATE, "the communicator that this one was split from is closed");
     if (!comm->nccl->grouped) {
         WF_TRY(wf_nccl_poll(comm));
         WF_TRY(ctx->k->event_record(ctx, l->ready, NULL));

@@ -71,15 +71,19 @@ static wf_status add_entry(wf_captured *c, const wf_host_act *act)
     if (!more)
         return wf_error_code();
     c->entries = more;
-    more[c->n_entries++] = (entry){*act, c->used};
+    more[c->n_entries] = (entry){*act, c->used};
+    if (act->bytes == 0)
+        c->n_entries++;
     if (act->bytes == 0)
         return WF_OK;
     WF_CHECK(c->used + act->bytes <= VALUES, WF_ERR_UNSUPPORTED,
              "a captured step with more than %d bytes of numbers that change; capture it in parts", VALUES);
     const wf_strided from = {(char *)c->device_values + c->used, WF_U8, 1, {(int64_t)act->bytes}, {1}};
     const wf_strided to = {act->device, WF_U8, 1, {(int64_t)act->bytes}, {1}};
+    WF_TRY(c->ctx->k->copy(c->ctx, &from, &to, false));
     c->used += (act->bytes + ALIGN - 1) / ALIGN * ALIGN;
-    return c->ctx->k->copy(c->ctx, &from, &to, false);
+    c->n_entries++;
+    return WF_OK;
 }
 
 wf_status wf_ctx_act(wf_ctx *ctx, wf_host_act act)

@@ -204,7 +204,7 @@ static wf_status sum_tail(const wf_bucket *bucket)
     wf_ctx *ctx = all->optim->ctx;
     const wf_reduce_job job = {grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n};
     const float overflow = (float)all->tail[WF_TAIL_OVERFLOW];
-    if (all->opts.wire == WF_F16)
+    if (all->opts.wire == WF_F16 && !all->optim->scales)
         WF_TRY(ctx->k->to_device(ctx, at_element(all, grads->offset[grads->n] + WF_TAIL_OVERFLOW), &overflow,
                                  sizeof overflow));
     return sum(bucket, &job);

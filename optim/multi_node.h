@@ -23,7 +23,7 @@ typedef struct wf_multi_node_opts {
      * are rounded before they are sent, summed in f32, and rounded once more for each level of the sum; the loss and
      * the weights of the average keep their own type. f16 ends at 65504, and what is sent is the gradient times the
      * samples of the rank's mean: where it overflows, or a gradient is not finite, the step is WF_ERR_NUMERIC on all
-     * ranks, before any update. */
+     * ranks, before any update; with a scaled loss (wf_optim_scale_loss) the update is left out instead. */
     wf_dtype wire;
     bool no_overlap; /* sums begin after backward: the same result, for comparison */
     /* Every rank keeps the optimizer's state of its part of each bucket (ZeRO stage 1), so that the bytes of state

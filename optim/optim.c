@@ -126,7 +126,8 @@ wf_status wf_optim_set_lr(wf_optim *optim, double lr)
 
 int64_t wf_optim_steps(const wf_optim *optim)
 {
-    return optim ? optim->steps - wf_optim_skipped(optim) : 0;
+    const int64_t skipped = wf_optim_skipped(optim);
+    return !optim ? 0 : skipped < 0 ? -1 : optim->steps - skipped;
 }
 
 wf_layer *wf_optim_model(const wf_optim *optim)

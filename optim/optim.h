@@ -90,7 +90,8 @@ int64_t wf_optim_skipped(const wf_optim *optim);
 /* Of the next update: the base times the schedule's factor, which counts the updates left out too. */
 double wf_optim_lr(const wf_optim *optim);
 wf_status wf_optim_set_lr(wf_optim *optim, double lr); /* changes the base */
-int64_t wf_optim_steps(const wf_optim *optim);         /* updates made; with a scaled loss it reads the device */
+/* Updates made; with a scaled loss it reads the device, and is -1 where that fails. */
+int64_t wf_optim_steps(const wf_optim *optim);
 wf_layer *wf_optim_model(const wf_optim *optim);
 /* Bytes of the state that this rank keeps: momentum and moments. */
 size_t wf_optim_state_bytes(const wf_optim *optim);

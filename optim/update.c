@@ -101,13 +101,14 @@ static wf_status prepare(wf_optim *optim)
     const wf_kernels *k = optim->ctx->k;
     wf_optim_device *device = optim->device;
     const wf_array out = {.data = &device->sum_squares, .dtype = WF_F64, .shape = wf_shape_scalar()};
-    if (optim->clip_norm <= 0 && !optim->scales)
-        return WF_OK;
-    WF_TRY(optim->clip_norm <= 0 && optim->across ? optim->across->overflow(optim, &out) : sum_squares(optim, &out));
-    if (optim->scales)
+    if (optim->scales) {
+        WF_TRY(optim->across ? optim->across->overflow(optim, &out) : sum_squares(optim, &out));
         WF_TRY(k->loss_scale(optim->ctx, &device->sum_squares, &device->scaling, &device->hyper));
+    }
     if (optim->clip_norm <= 0)
         return WF_OK;
+    if (!optim->scales || optim->across)
+        WF_TRY(sum_squares(optim, &out));
     return k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
 }
 

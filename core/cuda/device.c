@@ -32,6 +32,7 @@ wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
     for (cudaError_t state; (state = cudaEventQuery(event)) != cudaSuccess;) {
         if (state != cudaErrorNotReady)
             TRY_CUDA(state);
+        cudaGetLastError(); /* "not ready" is nobody's error */
         WF_TRY(own->ctx->waiting(own->ctx->comm, &since));
     }
     return WF_OK;
@@ -236,5 +237,6 @@ wf_status wf_cuda_event_done(wf_ctx *ctx, wf_event *event, bool *done)
     *done = state == cudaSuccess;
     if (state != cudaErrorNotReady)
         TRY_CUDA(state);
+    cudaGetLastError();
     return WF_OK;
 }

@@ -142,6 +142,7 @@ wf_status wf_cuda_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share)
     _Static_assert(sizeof handle <= sizeof share->name, "a handle fits a share");
     WF_TRY(wf_cuda_here(ctx, &own));
     const cudaError_t error = cudaIpcGetMemHandle(&handle, data);
+    cudaGetLastError();
     WF_CHECK(error != cudaErrorNotSupported, WF_ERR_UNSUPPORTED, "%s shares no memory between processes", own->name);
     TRY_CUDA(error);
     memcpy(share->name, &handle, sizeof handle);
@@ -155,6 +156,7 @@ wf_status wf_cuda_map(wf_ctx *ctx, const wf_share *share, void **data)
     WF_TRY(wf_cuda_here(ctx, &own));
     memcpy(&handle, share->name, sizeof handle);
     const cudaError_t error = cudaIpcOpenMemHandle(data, handle, cudaIpcMemLazyEnablePeerAccess);
+    cudaGetLastError();
     WF_CHECK(error != cudaErrorNotSupported && error != cudaErrorPeerAccessUnsupported, WF_ERR_UNSUPPORTED,
              "%s cannot map memory of another process: %s", own->name, cudaGetErrorString(error));
     TRY_CUDA(error);
