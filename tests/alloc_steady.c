@@ -166,9 +166,9 @@ static void channel_parallel(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
-static void mesh_parallel(void)
+static void steady_on_mesh(const char *what, wf_ctx_opts opts)
 {
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", opts);
     const int size = wf_comm_size(comm);
     wf_mesh *mesh =
         wf_mesh_open(comm, (wf_mesh_opts){.channel = size > 2 ? 2 : 1, .height = size > 2 ? size / 2 : size});
@@ -176,33 +176,26 @@ static void mesh_parallel(void)
     wf_layer *net = net_new(ctx);
     WF_EXPECT_OK(wf_parallelize(net, mesh, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL));
     wf_optim *optim = wf_mesh_multi_node(mesh, wf_adam(net, (wf_adam_opts){0}));
-    loop("by channels and pixels", ctx, net, optim);
+    if (opts.compute)
+        WF_EXPECT_OK(wf_optim_scale_loss(optim, (wf_loss_scale_opts){.interval = 2}));
+    loop(what, ctx, net, optim);
     wf_optim_free(optim);
     wf_layer_free(net);
     wf_mesh_close(mesh);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+static void mesh_parallel(void)
+{
+    steady_on_mesh("by channels and pixels", (wf_ctx_opts){.device = "cpu", .threads = 1});
+}
+
 /* Rounded copies, casts and the scale of the loss cost no memory from the third step on; parallel layers too. */
 static void mixed_precision(void)
 {
-    for (int t = 0; t < 2; t++) {
-        const wf_ctx_opts opts = {.device = test_device("cpu"), .threads = 1, .compute = t ? WF_F16 : WF_BF16};
-        wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", opts);
-        const int size = wf_comm_size(comm);
-        wf_mesh *mesh =
-            wf_mesh_open(comm, (wf_mesh_opts){.channel = size > 2 ? 2 : 1, .height = size > 2 ? size / 2 : size});
-        wf_ctx *ctx = wf_comm_ctx(comm);
-        wf_layer *net = net_new(ctx);
-        WF_EXPECT_OK(wf_parallelize(net, mesh, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL));
-        wf_optim *optim = wf_mesh_multi_node(mesh, wf_adam(net, (wf_adam_opts){0}));
-        WF_EXPECT_OK(wf_optim_scale_loss(optim, (wf_loss_scale_opts){.interval = 2}));
-        loop(t ? "f16" : "bf16", ctx, net, optim);
-        wf_optim_free(optim);
-        wf_layer_free(net);
-        wf_mesh_close(mesh);
-        WF_EXPECT_OK(wf_comm_close(comm));
-    }
+    const char *device = test_device("cpu");
+    steady_on_mesh("bf16", (wf_ctx_opts){.device = device, .threads = 1, .compute = WF_BF16});
+    steady_on_mesh("f16", (wf_ctx_opts){.device = device, .threads = 1, .compute = WF_F16});
 }
 
 int main(int argc, char **argv)
