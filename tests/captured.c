@@ -196,7 +196,7 @@ static bool staged(const gan *g)
 }
 
 /* Gradients go by NCCL, or stay: a captured step like any. Through host memory: all ranks say so, and go on. */
-static void ranks(void)
+static void over_ranks(const char *what)
 {
     static history h;
     history expected = eager(true);
@@ -219,7 +219,16 @@ static void ranks(void)
         wf_captured_free(c);
     }
     gan_free(&g);
-    expect_equal(&h, &expected, "over ranks");
+    expect_equal(&h, &expected, what);
+}
+
+static void ranks(void)
+{
+    over_ranks("over ranks");
+    /* An overflow on the wire leaves the update out, and the host reads nothing. */
+    gan_computes = gan_wire = WF_F16;
+    over_ranks("over ranks, f16 on the wire");
+    gan_computes = gan_wire = WF_F32;
 }
 
 int main(int argc, char **argv)
