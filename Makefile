@@ -50,4 +50,4 @@ install: build
 	cmake --install $(BUILD)
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-clang $(BUILD)-asan
+	rm -rf $(BUILD) $(BUILD)-clang $(BUILD)-asan $(BUILD)-onednn3

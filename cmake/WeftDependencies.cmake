@@ -11,7 +11,9 @@ find_library(STB_LIBRARY stb REQUIRED)
 function(weft_system name)
   cmake_parse_arguments(SYSTEM "" "" "INCLUDE;LIBRARIES" ${ARGN})
   add_library(${name} INTERFACE)
-  target_include_directories(${name} SYSTEM INTERFACE ${SYSTEM_INCLUDE})
+  if(SYSTEM_INCLUDE) # no public header needs them
+    target_include_directories(${name} SYSTEM INTERFACE "$<BUILD_INTERFACE:${SYSTEM_INCLUDE}>")
+  endif()
   target_link_libraries(${name} INTERFACE ${SYSTEM_LIBRARIES})
 endfunction()
 

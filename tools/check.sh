@@ -51,6 +51,18 @@ long() {
     ctest --test-dir "$build" --output-on-failure --parallel "$jobs" -L long
 }
 
+# What goes through oneDNN, with version 3; Debian 12 has version 2.
+onednn3() {
+    tests="contract_kernels cpu_convolution known_answers gradcheck_layers"
+    tools/onednn3.sh "$build-onednn3/onednn" || return 1
+    from=$(cd "$build-onednn3/onednn" && pwd)
+    cmake --preset release -B "$build-onednn3" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" -DDNNL_INCLUDE="$from/include" \
+        -DDNNL_LIBRARY="$from/lib/libdnnl.so" &&
+        cmake --build "$build-onednn3" --parallel "$jobs" --target $tests &&
+        find "$build-onednn3" -name known_answers -type f -exec ldd {} + | grep "libdnnl.so.3 => $from" &&
+        ctest --test-dir "$build-onednn3" --output-on-failure --parallel "$jobs" -R "^($(echo $tests | tr ' ' '|'))\$"
+}
+
 # The suite once more: tests of one process, and the others on two ranks. Without what would take minutes: a long example,
 # and emulated kernels, whose inside the emulated device checks itself.
 sanitizers() {
@@ -63,6 +75,7 @@ sanitizers() {
 check "static rules" static
 check "clang-format" format
 check "long tests" long
+check "oneDNN 3" onednn3
 check "clang, warnings as errors" clang_build
 check "clang-tidy on the library" tidy
 check "address and undefined-behaviour sanitizers" sanitizers
