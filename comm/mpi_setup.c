@@ -1,4 +1,5 @@
-#include "comm/mpi_impl.h"
+#include "comm/guard/guard_impl.h"
+#include "comm/transport/transport_impl.h"
 
 #include "core/config_author.h"
 

@@ -1,5 +1,5 @@
-#include "comm/comm_impl.h"
 #include "comm/nccl_author.h"
+#include "comm/reduce/reduce_impl.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* NCCL beside messages: what lies in device memory goes from GPU to GPU, on a stream of its own. Records, notices and
- * metadata stay with MPI. comm/no_nccl.c takes the place of transport_nccl.c in a build without NCCL.
+ * metadata stay with MPI. comm/transport/no_nccl.c takes the place of transport_nccl.c in a build without NCCL.
  *
  * A call only puts work on the stream: behind all that the context's stream has so far, and what the context's stream
  * gets later comes behind it. The host waits for none of it but where it asks for a number (the context's hook). All

@@ -1,5 +1,7 @@
-#include "comm/board_impl.h"
+#include "comm/mesh/mesh_impl.h"
 #include "comm/nccl_author.h"
+#include "comm/reduce/reduce_impl.h"
+#include "comm/transport/transport_impl.h"
 
 #include "core/config_author.h"
 #include "core/log.h"

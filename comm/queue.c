@@ -1,7 +1,7 @@
-#include "comm/safety_impl.h"
-
 #include "comm/nccl_author.h"
 #include "comm/queue_author.h"
+#include "comm/reduce/reduce_impl.h"
+
 #include "core/log.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "layers/functions_impl.h"
+#include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* How a layer is written: a wf_layer_kind, a state struct, a constructor. layers/linear.c is the model. */
+/* How a layer is written: a wf_layer_kind, a state struct, a constructor. layers/serial/linear.c is the model. */
 #ifndef WF_LAYERS_LAYER_AUTHOR_H
 #define WF_LAYERS_LAYER_AUTHOR_H
 

@@ -8,7 +8,7 @@
  *     sums bf16   sums of as many numbers in bf16
  *
  *     mpirun -np 2 --bind-to none bench_gradients --model dcgan --batch 64
- *     tests/cluster.sh -r 1gbit -n 1 mpirun bench_gradients --model vgg --batch 48 --width 32
+ *     tests/comm/cluster.sh -r 1gbit -n 1 mpirun bench_gradients --model vgg --batch 48 --width 32
  *
  * Prints the median, the lower quartile and the least of all rounds, and the ratios of the quartiles, which a machine
  * that does other things as well moves least: a step with overlap to the longer of computation and communication, to

@@ -1,7 +1,7 @@
 /* How much of an exchange a convolution shows that has enough else to do meanwhile.
  *
  *     mpirun -np 2 bench_overlap [channels [kernel [face [least [repeats]]]]]
- *     tests/cluster.sh -r 1gbit -n 1 mpirun bench_overlap 32 3 512
+ *     tests/comm/cluster.sh -r 1gbit -n 1 mpirun bench_overlap 32 3 512
  *
  * An image is cut along its height, then along its width; each rank's part is made just large enough for its
  * convolution to take twice the time of the exchange alone (`times` 2), and four times. Exposed is what the parallel

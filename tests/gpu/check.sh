@@ -28,7 +28,7 @@ while read -r pattern; do
 done < <(sed -n 's/^.* s): tests //p' <<<"$plan")
 while read -r program cases; do
     for name in $cases; do
-        grep -q "{\"[a-z_]*${name}[a-z_]*\"," "tests/$program.c" || complain "$program has no case $name"
+        grep -q "{\"[a-z_]*${name}[a-z_]*\"," tests/*/"$program.c" || complain "$program has no case $name"
     done
 done < <(sed -n 's/^.* s): sanitize [a-z]* //p' <<<"$plan")
 exit $failed

@@ -1,0 +1,163 @@
+#include "comm/collective/collective_impl.h"
+
+#include "core/captured_author.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
+{
+    wf_host_block *best = NULL;
+    for (int i = 0; i < WF_HOST_BLOCKS; i++) {
+        wf_host_block *b = &comm->family->host[i];
+        if (!b->taken && b->bytes >= bytes && (!best || best->bytes < bytes || b->bytes < best->bytes))
+            best = b;
+        else if (!b->taken && b->bytes < bytes && (!best || (best->bytes < bytes && b->bytes < best->bytes)))
+            best = b;
+    }
+    WF_CHECK(best, WF_ERR_MEMORY, "more than %d host buffers at once", WF_HOST_BLOCKS);
+    if (best->bytes < bytes) {
+        void *grown = wf_realloc(comm->family->ctx, best->data, bytes);
+        if (!grown)
+            return wf_error_code();
+        best->data = grown;
+        best->bytes = bytes;
+    }
+    best->taken = true;
+    *data = best->data;
+    return WF_OK;
+}
+
+/* Tasks take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
+static bool apart(const wf_comm *comm)
+{
+    return comm->family->ctx->k->host && wf_queue_within(comm);
+}
+
+wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
+{
+    *data = NULL;
+    if (bytes == 0)
+        return WF_OK;
+    WF_TRY(wf_ctx_bar(comm->family->ctx, "communicate through the memory of the host",
+                      "let NCCL move device memory (communicator \"pure_nccl\")"));
+    return apart(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->family->ctx, bytes, data);
+}
+
+/* Memory that an unfinished message may still write to is not used again. */
+static bool at_rest(wf_comm *comm)
+{
+    if (comm->batch.head < comm->batch.count && !wf_batch_cancel(&comm->batch))
+        comm->lost = true;
+    return !comm->lost;
+}
+
+void wf_host_give(wf_comm *comm, void *data, size_t bytes)
+{
+    if (!data || !at_rest(comm))
+        return;
+    if (!apart(comm)) {
+        wf_pool_give_host(comm->family->ctx, data, bytes);
+        return;
+    }
+    wf_host_block *block = comm->family->host;
+    for (int i = 0; i < WF_HOST_BLOCKS; i++)
+        if (block[i].data == data)
+            block[i].taken = false;
+}
+
+void wf_host_free_all(wf_family *family)
+{
+    for (int i = 0; i < WF_HOST_BLOCKS; i++)
+        if (!family->host[i].taken)
+            free(family->host[i].data);
+}
+
+void wf_comm_release(const wf_comm *comm, void *data)
+{
+    /* Kept in sight, so that a leak checker does not take it for forgotten. */
+    static void **kept;
+    static size_t count;
+    if (!comm->lost || !data) {
+        free(data);
+        return;
+    }
+    void **more = realloc(kept, (count + 1) * sizeof *more);
+    if (!more)
+        return;
+    kept = more;
+    kept[count++] = data;
+}
+
+/* The order in which elements travel, whatever the order of the tensors at both ends. */
+static wf_strided dense_view(const wf_tensor *x, void *data)
+{
+    wf_strided view = wf_tensor_strided(x);
+    view.data = data;
+    wf_order_strides(x->shape, wf_order_default(x->shape.rank), view.stride);
+    return view;
+}
+
+static bool travels_as_it_is(const wf_tensor *x)
+{
+    int64_t stride[WF_MAX_RANK];
+    wf_order_strides(x->shape, wf_order_default(x->shape.rank), stride);
+    for (int d = 0; d < x->shape.rank; d++)
+        if (x->shape.dim[d] > 1 && x->stride[d] != stride[d])
+            return false;
+    return true;
+}
+
+wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buffer *buffer)
+{
+    *buffer = (wf_buffer){.comm = comm, .tensor = y};
+    buffer->bytes = y ? wf_tensor_bytes(y) : 0;
+    if (buffer->bytes == 0)
+        return WF_OK;
+    buffer->data = y->data;
+    if (!travels_as_it_is(y)) {
+        WF_TRY(wf_pool_take(y->ctx, buffer->bytes, &buffer->packed));
+        buffer->data = buffer->packed;
+    }
+    if (!y->ctx->k->host && !comm->transport->device && !native) {
+        WF_TRY(wf_host_take(comm, buffer->bytes, &buffer->staged));
+        buffer->data = buffer->staged;
+    }
+    return WF_OK;
+}
+
+wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool native, wf_buffer *buffer)
+{
+    WF_TRY(wf_buffer_room(comm, x, native, buffer));
+    if (buffer->packed) {
+        const wf_strided from = wf_tensor_strided(x), to = dense_view(x, buffer->packed);
+        WF_TRY(x->ctx->k->copy(x->ctx, &from, &to, false));
+    }
+    if (buffer->staged)
+        WF_TRY(wf_ctx_read(x->ctx, buffer->staged, buffer->packed ? buffer->packed : x->data, buffer->bytes));
+    return WF_OK;
+}
+
+wf_status wf_buffer_store(wf_buffer *buffer)
+{
+    const wf_tensor *y = buffer->tensor;
+    if (!y)
+        return WF_OK;
+    if (buffer->staged)
+        WF_TRY(y->ctx->k->to_device(y->ctx, buffer->packed ? buffer->packed : y->data, buffer->staged, buffer->bytes));
+    if (buffer->packed) {
+        const wf_strided from = dense_view(y, buffer->packed), to = wf_tensor_strided(y);
+        WF_TRY(y->ctx->k->copy(y->ctx, &from, &to, false));
+    }
+    wf_tensor_touch((wf_tensor *)y);
+    return WF_OK;
+}
+
+void wf_buffer_free(wf_buffer *buffer)
+{
+    if (buffer->packed && at_rest(buffer->comm))
+        wf_pool_give(buffer->tensor->ctx, buffer->packed, buffer->bytes);
+    if (buffer->staged)
+        wf_host_give(buffer->comm, buffer->staged, buffer->bytes);
+    buffer->packed = buffer->staged = NULL;
+}

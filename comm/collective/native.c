@@ -1,0 +1,187 @@
+/* What NCCL is asked to do, and what is left to do where there is one rank. NCCL would round 16-bit types at every step
+ * of a sum: they go as f32. */
+#include "comm/collective/collective_impl.h"
+#include "comm/nccl_author.h"
+
+bool wf_native(const wf_comm *comm)
+{
+    return comm->nccl || (comm->size == 1 && !comm->family->ctx->k->host);
+}
+
+bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
+{
+    return wf_native(comm) && (comm->size == 1 || op == WF_SUM || op == WF_PROD || !wf_dtype_is_float(dtype));
+}
+
+static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    const wf_strided src = {.data = (void *)x, .dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}, .stride = {1}};
+    wf_strided dst = src;
+    dst.data = y;
+    return bytes > 0 && x != y ? ctx->k->copy(ctx, &src, &dst, false) : WF_OK;
+}
+
+wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root)
+{
+    return comm->size == 1 ? WF_OK : wf_nccl_bcast(comm, data, bytes, root);
+}
+
+wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    return comm->size == 1 ? keep(comm, mine, all, bytes) : wf_nccl_allgather(comm, mine, bytes, all);
+}
+
+static bool narrow(wf_dtype dtype)
+{
+    return dtype == WF_BF16 || dtype == WF_F16;
+}
+
+static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, wf_dtype to, int64_t count)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    const wf_strided src = {.data = (void *)x, .dtype = from, .rank = 1, .dim = {count}, .stride = {1}};
+    const wf_strided dst = {.data = y, .dtype = to, .rank = 1, .dim = {count}, .stride = {1}};
+    if (count == 0)
+        return WF_OK;
+    comm->traffic.bytes_copied += (size_t)count * wf_dtype_size(from);
+    return ctx->k->copy(ctx, &src, &dst, false);
+}
+
+/* Behind NCCL: a task may have left that to wf_queue_wait. */
+static wf_status convert_back(wf_comm *comm, const void *wide, void *y, wf_dtype dtype, int64_t count)
+{
+    WF_TRY(wf_nccl_join(comm));
+    return convert(comm, wide, WF_F32, y, dtype, count);
+}
+
+static wf_status reduce_as_it_is(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                                 int root)
+{
+    return root < 0 ? wf_nccl_allreduce(comm, x, y, count, dtype, op)
+                    : wf_nccl_reduce(comm, x, y, count, dtype, op, root);
+}
+
+wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                           int root)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    const size_t bytes = (size_t)count * sizeof(float);
+    void *wide;
+    wf_status status;
+    if (comm->size == 1)
+        return keep(comm, x, y, (size_t)count * wf_dtype_size(dtype));
+    if (!narrow(dtype))
+        return reduce_as_it_is(comm, x, y, count, dtype, op, root);
+    WF_TRY(wf_pool_take(ctx, bytes, &wide));
+    WF_TRY_OUT(convert(comm, x, dtype, wide, WF_F32, count));
+    WF_TRY_OUT(reduce_as_it_is(comm, wide, wide, count, WF_F32, op, root));
+    if (root < 0 || root == comm->rank)
+        WF_TRY_OUT(convert_back(comm, wide, y, dtype, count));
+out:
+    wf_pool_give(ctx, wide, bytes);
+    return status;
+}
+
+static wf_status scatter_as_it_is(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
+                                  wf_reduce_op op)
+{
+    WF_TRY(wf_nccl_begin(comm));
+    for (int r = 0; r < comm->size; r++)
+        WF_TRY(wf_nccl_reduce(comm, x[r], y, count[r], dtype, op, r));
+    return wf_nccl_end(comm);
+}
+
+static wf_status scatter_wide(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
+                              wf_reduce_op op, float *wide, const void **part)
+{
+    int64_t at = 0;
+    for (int r = 0; r < comm->size; at += count[r++]) {
+        part[r] = wide + at;
+        WF_TRY(convert(comm, x[r], dtype, wide + at, WF_F32, count[r]));
+    }
+    WF_TRY(scatter_as_it_is(comm, part, count, (void *)part[comm->rank], WF_F32, op));
+    return convert_back(comm, part[comm->rank], y, dtype, count[comm->rank]);
+}
+
+wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
+                                   wf_reduce_op op)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    const size_t table = (size_t)comm->size * sizeof(void *);
+    size_t bytes = 0;
+    void *wide = NULL, *part = NULL;
+    wf_status status;
+    if (comm->size == 1)
+        return keep(comm, x[0], y, (size_t)count[0] * wf_dtype_size(dtype));
+    if (!narrow(dtype))
+        return scatter_as_it_is(comm, x, count, y, dtype, op);
+    for (int r = 0; r < comm->size; r++)
+        bytes += (size_t)count[r] * sizeof(float);
+    WF_TRY_OUT(wf_pool_take(ctx, bytes, &wide));
+    WF_TRY_OUT(wf_pool_take_host(ctx, table, &part));
+    WF_TRY_OUT(scatter_wide(comm, x, count, y, dtype, op, wide, part));
+out:
+    wf_pool_give_host(ctx, part, table);
+    wf_pool_give(ctx, wide, bytes);
+    return status;
+}
+
+/* The length of every part where they are equal; else 0. */
+static int64_t equal_parts(const wf_comm *comm, const int64_t *shard)
+{
+    for (int r = 1; r < comm->size; r++)
+        if (shard[r + 1] - shard[r] != shard[1])
+            return 0;
+    return shard[1];
+}
+
+/* In place. */
+static wf_status sum_as_it_is(wf_comm *comm, char *data, const int64_t *shard, wf_dtype dtype)
+{
+    const size_t size = wf_dtype_size(dtype);
+    const int64_t each = equal_parts(comm, shard);
+    if (each > 0)
+        return wf_nccl_reduce_scatter(comm, data, data + (size_t)shard[comm->rank] * size, each, dtype, WF_SUM);
+    WF_TRY(wf_nccl_begin(comm));
+    for (int r = 0; r < comm->size; r++) {
+        char *part = data + (size_t)shard[r] * size;
+        WF_TRY(wf_nccl_reduce(comm, part, part, shard[r + 1] - shard[r], dtype, WF_SUM, r));
+    }
+    return wf_nccl_end(comm);
+}
+
+wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    const int64_t count = shard[comm->size], lo = shard[comm->rank], own = shard[comm->rank + 1] - lo;
+    const size_t bytes = (size_t)count * sizeof(float);
+    void *wide;
+    wf_status status;
+    if (count == 0)
+        return WF_OK;
+    if (!narrow(dtype))
+        return sum_as_it_is(comm, data, shard, dtype);
+    WF_TRY(wf_pool_take(ctx, bytes, &wide));
+    WF_TRY_OUT(convert(comm, data, dtype, wide, WF_F32, count));
+    WF_TRY_OUT(sum_as_it_is(comm, wide, shard, WF_F32));
+    WF_TRY_OUT(convert_back(comm, (float *)wide + lo, (char *)data + (size_t)lo * wf_dtype_size(dtype), dtype, own));
+out:
+    wf_pool_give(ctx, wide, bytes);
+    return status;
+}
+
+wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    const size_t size = wf_dtype_size(dtype);
+    const int64_t each = equal_parts(comm, shard);
+    char *first = data;
+    if (shard[comm->size] == 0)
+        return WF_OK;
+    if (each > 0)
+        return wf_nccl_allgather(comm, first + (size_t)shard[comm->rank] * size, (size_t)each * size, data);
+    WF_TRY(wf_nccl_begin(comm));
+    for (int r = 0; r < comm->size; r++)
+        WF_TRY(wf_nccl_bcast(comm, first + (size_t)shard[r] * size, (size_t)(shard[r + 1] - shard[r]) * size, r));
+    return wf_nccl_end(comm);
+}

@@ -1,0 +1,214 @@
+#include "comm/collective/collective_impl.h"
+#include "comm/nccl_author.h"
+
+static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *const *list)
+{
+    if (!list)
+        return wf_error_take(what, __FILE__, __LINE__);
+    for (int r = 0; r < comm->size; r++)
+        if (!list[r])
+            return wf_error_take(what, __FILE__, __LINE__);
+    return WF_OK;
+}
+
+static wf_status enter(wf_comm *comm, const char *operation, int op, int root, wf_way way)
+{
+    wf_record record = wf_record_plain(operation, root);
+    record.op = op;
+    wf_lanes_start(comm, way);
+    return wf_call_enter(comm, &record);
+}
+
+static wf_status exchange(wf_comm *comm)
+{
+    WF_TRY(wf_lanes_exchange(comm));
+    return wf_call_settle(comm);
+}
+
+static wf_status gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
+{
+    WF_TRY(wf_comm_alive(comm));
+    WF_NEED(x);
+    WF_TRY(wf_check_rank(comm, "root", root));
+    if (comm->rank == root)
+        WF_TRY(need_all(comm, "a tensor of y", y));
+    WF_TRY(enter(comm, "gather", -1, root, WF_WAY_NATIVE));
+    comm->lane[root].out = x;
+    for (int r = 0; r < comm->size && comm->rank == root; r++)
+        comm->lane[r].in = y[r];
+    return exchange(comm);
+}
+
+wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
+{
+    WF_NEED(comm);
+    return wf_call_end(comm, "gather", gather(comm, x, y, root));
+}
+
+/* A group of broadcasts: whole lists in one call, whatever the lengths. */
+static wf_status allgather_native(wf_comm *comm)
+{
+    const wf_buffer *own = &comm->lane[comm->rank == 0 ? 1 : 0].buffer_out; /* x goes to all */
+    wf_status status;
+    WF_TRY_OUT(wf_lanes_prepare(comm));
+    WF_TRY_OUT(wf_lanes_agree(comm));
+    WF_TRY_OUT(wf_nccl_begin(comm));
+    for (int r = 0; r < comm->size; r++) {
+        const wf_buffer *from = r == comm->rank ? own : &comm->lane[r].buffer_in;
+        WF_TRY_OUT(wf_nccl_bcast(comm, from->data, from->bytes, r));
+    }
+    WF_TRY_OUT(wf_nccl_end(comm));
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank)
+            WF_TRY_OUT(wf_buffer_store(&comm->lane[r].buffer_in));
+    WF_TRY_OUT(wf_lanes_copy_own(comm));
+    WF_TRY_OUT(wf_call_settle(comm));
+out:
+    wf_lanes_free(comm);
+    return status;
+}
+
+static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
+{
+    WF_TRY(wf_comm_alive(comm));
+    WF_NEED(x);
+    WF_TRY(need_all(comm, "a tensor of y", y));
+    WF_TRY(enter(comm, "allgather", -1, -1, WF_WAY_NATIVE));
+    for (int r = 0; r < comm->size; r++) {
+        comm->lane[r].out = x;
+        comm->lane[r].in = y[r];
+    }
+    return comm->nccl ? allgather_native(comm) : exchange(comm);
+}
+
+wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
+{
+    WF_NEED(comm);
+    return wf_call_end(comm, "allgather", allgather(comm, x, y));
+}
+
+static wf_status scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
+{
+    WF_TRY(wf_comm_alive(comm));
+    WF_NEED(y);
+    WF_TRY(wf_check_rank(comm, "root", root));
+    if (comm->rank == root)
+        WF_TRY(need_all(comm, "a tensor of x", x));
+    WF_TRY(enter(comm, "scatter", -1, root, WF_WAY_NATIVE));
+    comm->lane[root].in = y;
+    for (int r = 0; r < comm->size && comm->rank == root; r++)
+        comm->lane[r].out = x[r];
+    return exchange(comm);
+}
+
+wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
+{
+    WF_NEED(comm);
+    return wf_call_end(comm, "scatter", scatter(comm, x, y, root));
+}
+
+static wf_status alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
+{
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(need_all(comm, "a tensor of x", x));
+    WF_TRY(need_all(comm, "a tensor of y", y));
+    WF_TRY(enter(comm, "alltoall", -1, -1, WF_WAY_NATIVE));
+    for (int r = 0; r < comm->size; r++) {
+        comm->lane[r].out = x[r];
+        comm->lane[r].in = y[r];
+    }
+    return exchange(comm);
+}
+
+wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
+{
+    WF_NEED(comm);
+    return wf_call_end(comm, "alltoall", alltoall(comm, x, y));
+}
+
+/* Every lane expects a tensor like y, but what comes goes to `work`, and the combination of all goes to y. */
+static wf_status reduce_lanes(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, char *work,
+                              const void **in)
+{
+    wf_lane *mine = &comm->lane[comm->rank];
+    const size_t bytes = wf_tensor_bytes(y);
+    WF_TRY(wf_lanes_prepare(comm));
+    for (int r = 0; r < comm->size; r++) {
+        wf_buffer_free(&comm->lane[r].buffer_in);
+        comm->lane[r].buffer_in = (wf_buffer){.comm = comm, .data = work + (size_t)r * bytes, .bytes = bytes};
+        in[r] = work + (size_t)r * bytes;
+    }
+    WF_TRY(wf_buffer_read(comm, own, false, &mine->buffer_out));
+    in[comm->rank] = mine->buffer_out.data;
+    WF_TRY(wf_lanes_post(comm));
+    WF_TRY(wf_batch_wait_all(&comm->batch));
+    WF_TRY(wf_buffer_room(comm, y, false, &mine->buffer_in));
+    WF_TRY(wf_combine(comm->family->ctx, op, y->dtype, comm->size, in, mine->buffer_in.data, wf_tensor_count(y)));
+    return wf_buffer_store(&mine->buffer_in);
+}
+
+/* The same in device memory. */
+static wf_status reduce_native(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, const void **x,
+                               int64_t *count)
+{
+    wf_lane *mine = &comm->lane[comm->rank];
+    WF_TRY(wf_lanes_read(comm));
+    WF_TRY(wf_buffer_read(comm, own, true, &mine->buffer_out));
+    WF_TRY(wf_buffer_room(comm, y, true, &mine->buffer_in));
+    WF_TRY(wf_lanes_agree(comm));
+    for (int r = 0; r < comm->size; r++) {
+        x[r] = comm->lane[r].buffer_out.data;
+        count[r] = wf_tensor_count(comm->lane[r].out);
+    }
+    WF_TRY(wf_native_reduce_scatter(comm, x, count, mine->buffer_in.data, y->dtype, op));
+    return wf_buffer_store(&mine->buffer_in);
+}
+
+static wf_status check_parts(const wf_comm *comm, wf_tensor *const *x, const wf_tensor *y)
+{
+    const wf_tensor *own = x[comm->rank];
+    char a[WF_SHAPE_TEXT], b[WF_SHAPE_TEXT];
+    WF_CHECK(wf_shape_equal(own->shape, y->shape), WF_ERR_SHAPE, "x[%d] is %s and y is %s", comm->rank,
+             wf_shape_text(own->shape, a), wf_shape_text(y->shape, b));
+    for (int r = 0; r < comm->size; r++)
+        WF_CHECK(x[r]->dtype == y->dtype, WF_ERR_DTYPE, "x[%d] is %s and y is %s", r, wf_dtype_name(x[r]->dtype),
+                 wf_dtype_name(y->dtype));
+    return WF_OK;
+}
+
+static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
+{
+    void *work = NULL, *lists = NULL;
+    wf_status status;
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(need_all(comm, "a tensor of x", x));
+    WF_NEED(y);
+    WF_TRY(wf_check_op(op));
+    WF_TRY(check_parts(comm, x, y));
+    const bool native = wf_native_reduces(comm, y->dtype, op);
+    WF_TRY(enter(comm, "reduce_scatter", (int)op, -1, native ? WF_WAY_NATIVE : WF_WAY_STAGED));
+    for (int r = 0; r < comm->size; r++) {
+        comm->lane[r].out = x[r];
+        comm->lane[r].in = y;
+    }
+    const size_t size = (size_t)comm->size, bytes = native ? 0 : size * wf_tensor_bytes(y);
+    const size_t table = size * (sizeof(void *) + sizeof(int64_t));
+    WF_TRY_OUT(wf_host_take(comm, bytes, &work));
+    WF_TRY_OUT(wf_pool_take_host(comm->family->ctx, table, &lists));
+    const void **const in = lists;
+    int64_t *const count = (int64_t *)(void *)(in + size);
+    WF_TRY_OUT(native ? reduce_native(comm, x[comm->rank], y, op, in, count)
+                      : reduce_lanes(comm, x[comm->rank], y, op, work, in));
+    WF_TRY_OUT(wf_call_settle(comm));
+out:
+    wf_lanes_free(comm);
+    wf_pool_give_host(comm->family->ctx, lists, table);
+    wf_host_give(comm, work, bytes);
+    return status;
+}
+
+wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
+{
+    WF_NEED(comm);
+    return wf_call_end(comm, "reduce_scatter", reduce_scatter(comm, x, y, op));
+}

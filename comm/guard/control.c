@@ -1,0 +1,291 @@
+#include "comm/guard/guard_impl.h"
+#include "comm/transport/transport_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RECORDS    64 /* collectives that may be under way at once */
+#define TAG_RECORD 1
+#define TAG_NOTICE 2
+
+typedef struct notice {
+    int32_t status, verdict;
+    char text[WF_FAILURE_TEXT];
+} notice;
+
+struct wf_control {
+    MPI_Comm mpi;
+    int left, right;
+    wf_record mine[RECORDS]; /* announced, until the left neighbour's is known to be equal */
+    MPI_Request sent[RECORDS];
+    uint64_t announced, confirmed;
+    wf_record theirs;
+    bool arrived; /* theirs holds a record that has no partner yet */
+    MPI_Request record, notice;
+    notice heard, told;
+    MPI_Request *telling; /* one per rank; NULL: nothing was told */
+    wf_record farewell;   /* announces that no call follows; no operation: not sent yet */
+    MPI_Request leaving;
+    bool dead;
+    bool *gone; /* one per rank: its program has ended */
+    int ranks;
+    struct wf_control *next;
+};
+
+/* Closed, but messages of theirs are not over, and may still touch their memory. */
+static struct wf_control *unfinished;
+
+static wf_status await_record(struct wf_control *c)
+{
+    c->arrived = false;
+    TRY_MPI(MPI_Irecv(&c->theirs, (int)sizeof c->theirs, MPI_BYTE, c->left, TAG_RECORD, c->mpi, &c->record));
+    return WF_OK;
+}
+
+static wf_status await_notice(struct wf_control *c)
+{
+    TRY_MPI(MPI_Irecv(&c->heard, (int)sizeof c->heard, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTICE, c->mpi, &c->notice));
+    return WF_OK;
+}
+
+wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
+{
+    struct wf_control *c = calloc(1, sizeof *c);
+    WF_CHECK(c, WF_ERR_MEMORY, "no memory for a communicator");
+    comm->control = c;
+    c->mpi = control;
+    c->gone = calloc((size_t)comm->size, sizeof *c->gone);
+    WF_CHECK(c->gone, WF_ERR_MEMORY, "no memory for a communicator");
+    c->ranks = comm->size;
+    c->right = (comm->rank + 1) % comm->size;
+    c->left = (comm->rank + comm->size - 1) % comm->size;
+    for (int i = 0; i < RECORDS; i++)
+        c->sent[i] = MPI_REQUEST_NULL;
+    c->record = c->notice = c->leaving = MPI_REQUEST_NULL;
+    WF_TRY(await_record(c));
+    return await_notice(c);
+}
+
+wf_status wf_control_announce(wf_comm *comm, const wf_record *record)
+{
+    struct wf_control *c = comm->control;
+    const uint64_t slot = c->announced % RECORDS;
+    int free_again = 0;
+    wf_patience patience = wf_patience_new();
+    while (c->announced - c->confirmed == RECORDS)
+        WF_TRY(wf_patience_poll(comm, &patience, NULL));
+    for (;;) {
+        TRY_MPI(MPI_Test(&c->sent[slot], &free_again, MPI_STATUS_IGNORE));
+        if (free_again)
+            break;
+        WF_TRY(wf_patience_poll(comm, &patience, NULL));
+    }
+    c->mine[slot] = *record;
+    c->announced++;
+    TRY_MPI(
+        MPI_Isend(&c->mine[slot], (int)sizeof c->mine[slot], MPI_BYTE, c->right, TAG_RECORD, c->mpi, &c->sent[slot]));
+    return WF_OK;
+}
+
+bool wf_control_confirmed(const wf_comm *comm)
+{
+    return !comm->control || comm->control->confirmed == comm->control->announced;
+}
+
+int wf_control_missing(const wf_comm *comm)
+{
+    return wf_control_confirmed(comm) ? -1 : comm->control->left;
+}
+
+static bool is_farewell(const wf_record *record)
+{
+    return !strncmp(record->operation, "close", sizeof record->operation) ||
+           !strncmp(record->operation, "exit", sizeof record->operation);
+}
+
+static wf_status disagree(wf_comm *comm, const wf_record *mine, const wf_record *theirs)
+{
+    char own[WF_RECORD_TEXT], other[WF_RECORD_TEXT], text[WF_FAILURE_TEXT];
+    const int left = comm->control->left;
+    snprintf(text, sizeof text, "ranks disagree in collective %llu: rank %d calls %.250s, rank %d calls %.250s",
+             (unsigned long long)mine->sequence, left, wf_record_text(theirs, other), comm->rank,
+             wf_record_text(mine, own));
+    return wf_failure_seen(comm, WF_ERR_COMM, text);
+}
+
+static wf_status compare_records(wf_comm *comm)
+{
+    struct wf_control *c = comm->control;
+    while (c->confirmed < c->announced) {
+        const wf_record *mine = &c->mine[c->confirmed % RECORDS];
+        int done = 0;
+        if (!c->arrived) {
+            TRY_MPI(MPI_Test(&c->record, &done, MPI_STATUS_IGNORE));
+            if (!done)
+                break;
+            c->arrived = true;
+        }
+        if (!wf_record_equal(mine, &c->theirs))
+            return disagree(comm, mine, &c->theirs);
+        c->confirmed++;
+        WF_TRY(await_record(c));
+    }
+    return WF_OK;
+}
+
+bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char text[WF_FAILURE_TEXT])
+{
+    struct wf_control *c = comm->control;
+    int done = 0;
+    MPI_Status from;
+    if (c->notice == MPI_REQUEST_NULL || MPI_Test(&c->notice, &done, &from) != MPI_SUCCESS || !done)
+        return false;
+    *status = (wf_status)c->heard.status;
+    if (*status == WF_OK)
+        c->gone[from.MPI_SOURCE] = true;
+    *verdict = c->heard.verdict;
+    memcpy(text, c->heard.text, WF_FAILURE_TEXT);
+    if (await_notice(c) != WF_OK)
+        c->notice = MPI_REQUEST_NULL;
+    return *status != WF_OK;
+}
+
+bool wf_control_gone(const wf_comm *comm, int rank)
+{
+    return comm->control && rank >= 0 && comm->control->gone[rank];
+}
+
+static wf_status look(wf_comm *comm)
+{
+    char text[WF_FAILURE_TEXT];
+    wf_status status;
+    bool verdict;
+    if (wf_control_notice(comm, &status, &verdict, text))
+        return wf_failure_heard(comm, status, verdict, text);
+    return compare_records(comm);
+}
+
+wf_status wf_control_poll(wf_comm *comm)
+{
+    for (wf_comm *c = comm; c; c = c->parent) {
+        if (!c->dead && c->control && !c->closed) {
+            const wf_status status = look(c);
+            if (status != WF_OK && !c->dead)
+                return status;
+        }
+        if (c->dead)
+            return wf_failure_inherit(comm, c);
+    }
+    return WF_OK;
+}
+
+void wf_control_tell(wf_comm *comm, wf_status status, const char *text)
+{
+    struct wf_control *c = comm->control;
+    if (c->telling || !(c->telling = malloc((size_t)comm->size * sizeof *c->telling)))
+        return;
+    c->told.status = (int32_t)status;
+    c->told.verdict = comm->rank == 0;
+    strncpy(c->told.text, text, sizeof c->told.text - 1);
+    for (int r = 0; r < comm->size; r++) {
+        c->telling[r] = MPI_REQUEST_NULL;
+        if (r != comm->rank)
+            MPI_Isend(&c->told, (int)sizeof c->told, MPI_BYTE, r, TAG_NOTICE, c->mpi, &c->telling[r]);
+    }
+}
+
+static bool forget(MPI_Request *request)
+{
+    int done = 0;
+    if (*request == MPI_REQUEST_NULL)
+        return true;
+    return MPI_Cancel(request) == MPI_SUCCESS && MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+}
+
+static bool sent(MPI_Request *request)
+{
+    int done = 0;
+    return MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+}
+
+static bool at_rest(struct wf_control *c)
+{
+    bool quiet = forget(&c->record) && forget(&c->notice) && sent(&c->leaving);
+    for (int i = 0; i < RECORDS; i++)
+        if (!sent(&c->sent[i]))
+            quiet = false;
+    for (int r = 0; c->telling && r < c->ranks; r++)
+        if (!sent(&c->telling[r]))
+            quiet = false;
+    return quiet;
+}
+
+/* The left neighbour has said its farewell, and nothing more can come from it. */
+static bool parted(struct wf_control *c)
+{
+    int done = 0;
+    if (!c->arrived && MPI_Test(&c->record, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+        c->arrived = true;
+    if (!c->arrived || !is_farewell(&c->theirs) || !sent(&c->leaving))
+        return false;
+    for (int i = 0; i < RECORDS; i++)
+        if (!sent(&c->sent[i]))
+            return false;
+    return true;
+}
+
+/* A communicator whose context is free may get it again: nobody's farewell may be under way then. */
+static bool release(struct wf_control *c)
+{
+    if (c->dead)
+        return at_rest(c);
+    if (!parted(c) || !forget(&c->notice))
+        return false;
+    MPI_Comm_free(&c->mpi);
+    return true;
+}
+
+void wf_control_sweep(void)
+{
+    for (struct wf_control **at = &unfinished; *at;) {
+        struct wf_control *c = *at;
+        if (!release(c)) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        free(c->telling);
+        free(c->gone);
+        free(c);
+    }
+}
+
+void wf_control_leave(wf_comm *comm, const char *operation)
+{
+    struct wf_control *c = comm->control;
+    if (comm->dead || c->farewell.operation[0])
+        return;
+    c->farewell = wf_record_plain(operation, -1);
+    c->farewell.sequence = comm->sequence + 1;
+    wf_record_place(&c->farewell);
+    comm->doing = c->farewell;
+    wf_recorder_enter(comm);
+    wf_recorder_end(comm, operation, false);
+    MPI_Isend(&c->farewell, (int)sizeof c->farewell, MPI_BYTE, c->right, TAG_RECORD, c->mpi, &c->leaving);
+}
+
+/* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
+void wf_control_close(wf_comm *comm)
+{
+    struct wf_control *c = comm->control;
+    if (!c)
+        return;
+    wf_mpi_closed(comm);
+    wf_control_leave(comm, "close");
+    comm->control = NULL;
+    c->dead = comm->dead;
+    c->next = unfinished;
+    unfinished = c;
+    wf_control_sweep();
+}

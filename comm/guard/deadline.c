@@ -1,0 +1,90 @@
+#include "comm/guard/guard_impl.h"
+#include "comm/nccl_author.h"
+
+#include "core/config_author.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_POLLS    100     /* before the processor is offered to others */
+#define YIELD_NS      5000000 /* of offering it, before sleeping */
+#define SLEEP_NS      50000
+#define GONE_NS       1000000000 /* in which what a rank sent before it left arrives */
+#define CONTROL_EVERY 4          /* polls */
+
+wf_patience wf_patience_new(void)
+{
+    return (wf_patience){.start_ns = wf_now_ns(), .peer = -1};
+}
+
+static int awaited_peer(const wf_comm *comm, const wf_batch *batch)
+{
+    int peer = wf_control_missing(comm);
+    for (int i = batch ? batch->head : 0; batch && peer < 0 && i < batch->count; i++)
+        if (!batch->transfer[i].done && !batch->transfer[i].sending)
+            peer = batch->transfer[i].peer;
+    for (int i = batch ? batch->head : 0; batch && peer < 0 && i < batch->count; i++)
+        if (!batch->transfer[i].done)
+            peer = batch->transfer[i].peer;
+    return peer;
+}
+
+static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer)
+{
+    char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";
+    const bool gone = wf_control_gone(comm, peer);
+    wf_record_text(&comm->doing, call);
+    if (comm->doing.sequence > 0)
+        snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
+    if (peer >= 0)
+        snprintf(whom, sizeof whom, "rank %d", peer);
+    snprintf(text, sizeof text, "rank %d waited %lld ms for %s%s in %s%s", comm->rank, (long long)(waited_ns / 1000000),
+             whom, gone ? ", whose program has ended," : "", call, number);
+    return wf_failure_seen(comm, gone ? WF_ERR_COMM : WF_ERR_TIMEOUT, text);
+}
+
+/* A rank whose left neighbour has come knows less about who is missing than the missing rank's right neighbour, and
+ * lets that one speak first. */
+static int64_t limit_ns(const wf_comm *comm)
+{
+    const int64_t nested = comm->nested ? (int64_t)WF_GRACE_MS * 1000000 : 0;
+    const int64_t limit = (int64_t)wf_config_get()->timeout_ms * 1000000 + nested;
+    const bool knows = comm->doing.sequence == 0 || wf_control_missing(comm) >= 0;
+    return knows ? limit : limit + (int64_t)WF_GRACE_MS * 500000;
+}
+
+bool wf_patience_crowded(const wf_comm *comm)
+{
+    static long processors;
+    if (processors == 0)
+        processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return comm->intra_size > processors;
+}
+
+wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch *batch)
+{
+    const int64_t now = wf_now_ns(), waited = now - patience->start_ns;
+    wf_watch_beat();
+    if (patience->polls++ % CONTROL_EVERY == 0) {
+        WF_TRY(wf_control_poll(comm));
+        WF_TRY(wf_nccl_poll(comm));
+    }
+    if (waited > GONE_NS || waited > limit_ns(comm)) {
+        const int missing = awaited_peer(comm, batch), peer = missing < 0 ? patience->peer : missing;
+        if (waited > limit_ns(comm) || wf_control_gone(comm, peer))
+            return give_up(comm, waited, peer);
+    }
+    if (wf_queue_yield(comm)) {
+        patience->start_ns += wf_now_ns() - now; /* nobody has waited while the computation went on */
+        return WF_OK;
+    }
+    if (patience->polls < SPIN_POLLS && !wf_patience_crowded(comm))
+        return WF_OK;
+    if (waited < YIELD_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    return WF_OK;
+}

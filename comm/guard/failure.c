@@ -1,0 +1,95 @@
+#include "comm/guard/guard_impl.h"
+#include "comm/nccl_author.h"
+#include "comm/transport/transport_impl.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+static void mark(wf_comm *comm, wf_status status, const char *text)
+{
+    comm->dead = status;
+    wf_nccl_abort(comm);
+    snprintf(comm->death, sizeof comm->death, "%s", text);
+    if (!comm->control)
+        return;
+    wf_recorder_error(text);
+    wf_mpi_broken();
+}
+
+static wf_status die(wf_comm *comm, wf_status status, const char *text)
+{
+    if (!comm->dead)
+        mark(comm, status, text);
+    return WF_RAISE(comm->dead, "%s", comm->death);
+}
+
+/* Several ranks may see a failure at once, each in its own words. Rank 0 takes the first that it hears of and tells
+ * all; the others wait a moment for that, and believe the candidate if rank 0 is silent. */
+static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
+{
+    char text[WF_FAILURE_TEXT];
+    wf_status heard;
+    bool verdict = false;
+    const int64_t end = wf_now_ns() + (int64_t)WF_GRACE_MS * 1000000;
+    while (wf_now_ns() < end) {
+        if (wf_control_notice(comm, &heard, &verdict, text) && verdict)
+            return die(comm, heard, text);
+        wf_watch_beat();
+        sched_yield();
+    }
+    return die(comm, status, candidate);
+}
+
+wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text)
+{
+    if (comm->dead)
+        return die(comm, comm->dead, comm->death);
+    wf_control_tell(comm, status, text);
+    return comm->rank == 0 ? die(comm, status, text) : decide(comm, status, text);
+}
+
+wf_status wf_failure_heard(wf_comm *comm, wf_status status, bool verdict, const char *text)
+{
+    if (verdict || comm->dead)
+        return die(comm, status, text);
+    if (comm->rank > 0)
+        return decide(comm, status, text);
+    wf_control_tell(comm, status, text);
+    return die(comm, status, text);
+}
+
+wf_status wf_comm_post_failure(wf_comm *comm, wf_status status)
+{
+    char message[WF_FAILURE_TEXT], text[WF_FAILURE_TEXT];
+    wf_status code;
+    if (!comm || status == WF_OK)
+        return status;
+    if (comm->dead)
+        return die(comm, comm->dead, comm->death);
+    wf_error_save(&code, message, sizeof message);
+    snprintf(text, sizeof text, "rank %d: %.600s", comm->rank, message);
+    if (comm->control)
+        wf_control_tell(comm, status, text);
+    return die(comm, status, text);
+}
+
+wf_status wf_comm_alive(wf_comm *comm)
+{
+    WF_NEED(comm);
+    if (comm->dead)
+        return die(comm, comm->dead, comm->death);
+    return wf_control_poll(comm);
+}
+
+wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from)
+{
+    return die(comm, from->dead, from->death);
+}
+
+void wf_failure_settle(wf_comm *comm)
+{
+    for (const wf_comm *from = comm->parent; from && !comm->dead; from = from->parent)
+        if (from->dead)
+            mark(comm, from->dead, from->death);
+}

@@ -1,0 +1,83 @@
+/* The operation guard: what surrounds every call of a communicator. Checks and announces it, keeps its deadline, moves
+ * its messages, and brings errors of one rank to all. For comm/guard and what stands on it. */
+#ifndef WF_COMM_GUARD_IMPL_H
+#define WF_COMM_GUARD_IMPL_H
+
+#include "comm/safety/safety_impl.h"
+
+/* --- operation.c: the frame of every call --- */
+/* Starts a collective: alive, numbered, announced to the neighbour. */
+wf_status wf_call_enter(wf_comm *comm, const wf_record *record) WF_NODISCARD;
+/* Waits until the left neighbour is known to do the same. */
+wf_status wf_call_settle(wf_comm *comm) WF_NODISCARD;
+/* Ends every public call: an error kills the communicator and reaches the others. */
+wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
+/* Starts a message between two. */
+wf_status wf_call_point(wf_comm *comm, const char *operation, int peer, int tag) WF_NODISCARD;
+wf_status wf_check_rank(const wf_comm *comm, const char *what, int rank) WF_NODISCARD;
+wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
+
+/* --- control.c: records and notices on a communicator of their own --- */
+
+wf_status wf_control_announce(wf_comm *comm, const wf_record *record) WF_NODISCARD;
+bool wf_control_confirmed(const wf_comm *comm);
+/* The rank whose record is awaited; -1: none. */
+int wf_control_missing(const wf_comm *comm);
+/* Looks for records and notices, here and in the communicators that this one was split from. */
+wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
+void wf_control_tell(wf_comm *comm, wf_status status, const char *text);
+/* Whether the program of a rank is known to have ended: a notice of no error said so. */
+bool wf_control_gone(const wf_comm *comm, int rank);
+/* A notice of an error that has come, if any: false if none. `verdict`: rank 0 has decided that this is the error. */
+bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char text[WF_FAILURE_TEXT]);
+/* This rank is going to call nothing more, by "close" or "exit": a neighbour that calls then knows. */
+void wf_control_leave(wf_comm *comm, const char *operation);
+void wf_control_close(wf_comm *comm);
+/* Frees what the neighbours of closed communicators have left, too. */
+void wf_control_sweep(void);
+
+/* --- failure.c --- */
+
+/* This rank has seen that the communicator failed: tells the others, agrees on one error, and returns it. */
+wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
+/* Another rank has told so. */
+wf_status wf_failure_heard(wf_comm *comm, wf_status status, bool verdict, const char *text);
+/* A communicator that this one was split from is dead. */
+wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
+/* Before it closes: it is dead if one that it was split from is, though nothing was called on it since. */
+void wf_failure_settle(wf_comm *comm);
+
+/* --- deadline.c --- */
+typedef struct wf_patience {
+    int64_t start_ns; /* of the wait, or of the last progress */
+    int64_t polls;
+    int peer; /* the rank that is awaited, for the message of a time-out; -1: the batch's */
+} wf_patience;
+wf_patience wf_patience_new(void);
+/* More ranks than processors: whoever waits leaves the processor to others at once. */
+bool wf_patience_crowded(const wf_comm *comm);
+/* Between two looks at what is awaited: polls control and time-out, then yields. batch (may be NULL) is for messages.
+ */
+wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch *batch) WF_NODISCARD;
+
+/* --- batch.c --- */
+
+void wf_batch_start(wf_batch *batch, int tag);
+wf_status wf_batch_send(wf_batch *batch, const void *data, size_t bytes, int to) WF_NODISCARD;
+wf_status wf_batch_recv(wf_batch *batch, void *data, size_t bytes, int from) WF_NODISCARD;
+/* As the two above, uncounted. */
+wf_status wf_batch_send_frame(wf_batch *batch, const wf_frame *frame, int to) WF_NODISCARD;
+wf_status wf_batch_recv_frame(wf_batch *batch, wf_frame *frame, int from) WF_NODISCARD;
+/* Room for one transfer that the transport fills: a collective of its own. */
+wf_status wf_batch_collective(wf_batch *batch) WF_NODISCARD;
+/* Waits for the transfers [first, last), moving all others on. */
+wf_status wf_batch_wait(wf_batch *batch, int first, int last) WF_NODISCARD;
+wf_status wf_batch_wait_all(wf_batch *batch) WF_NODISCARD;
+/* Moves messages on, without waiting. */
+wf_status wf_batch_poll(wf_batch *batch) WF_NODISCARD;
+/* The same, and says whether the transfers [first, last) are over. */
+wf_status wf_batch_look(wf_batch *batch, int first, int last, bool *done) WF_NODISCARD;
+/* Gives up what is in flight. False where memory could not be freed of it. */
+bool wf_batch_cancel(wf_batch *batch);
+
+#endif

@@ -1,0 +1,121 @@
+#include "comm/guard/guard_impl.h"
+
+#include "core/site_author.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+/* Calls that do not belong together have different tags, so that their messages never meet: all ranks then wait until
+ * the disagreement is known. The number is in it as it is, for collectives that overlap. */
+static int tag_of(const wf_comm *comm, const wf_record *record)
+{
+    const uint64_t kinds = (uint64_t)comm->tags / 128;
+    uint64_t hash = mix(record->sequence, (uint64_t)record->dtype);
+    for (size_t i = 0; i < sizeof record->operation; i++)
+        hash = mix(hash, (uint64_t)record->operation[i]);
+    for (int d = 0; d < WF_MAX_RANK; d++)
+        hash = mix(hash, (uint64_t)record->dim[d]);
+    hash = mix(hash, record->plan);
+    hash = mix(mix(mix(hash, (uint64_t)record->rank), (uint64_t)record->op), (uint64_t)record->root);
+    return WF_TAGS + (int)(record->sequence % 128 * kinds + (hash >> 8) % kinds);
+}
+
+wf_status wf_call_enter(wf_comm *comm, const wf_record *record)
+{
+    WF_CHECK(!comm->inside, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
+             record->operation, WF_OPERATION, comm->doing.operation);
+    comm->doing = *record;
+    comm->doing.sequence = ++comm->sequence;
+    comm->inside = true;
+    wf_range_push(comm->family->ctx, comm->doing.operation);
+    comm->traffic.collectives++;
+    if (!comm->control)
+        return WF_OK;
+    wf_record_place(&comm->doing);
+    wf_watch_begin(comm->doing.operation);
+    wf_recorder_enter(comm);
+    wf_batch_start(&comm->batch, tag_of(comm, &comm->doing));
+    return wf_control_announce(comm, &comm->doing);
+}
+
+wf_status wf_call_settle(wf_comm *comm)
+{
+    if (!comm->control)
+        return WF_OK;
+    WF_TRY(wf_control_poll(comm));
+    for (wf_patience patience = wf_patience_new(); !wf_control_confirmed(comm);)
+        WF_TRY(wf_patience_poll(comm, &patience, NULL));
+    wf_recorder_settle(comm);
+    return WF_OK;
+}
+
+wf_status wf_call_point(wf_comm *comm, const char *operation, int peer, int tag)
+{
+    WF_CHECK(tag >= 0 && tag < WF_TAGS, WF_ERR_ARGUMENT, "tag %d is not in 0..%d", tag, WF_TAGS - 1);
+    WF_TRY(wf_check_rank(comm, "peer", peer));
+    WF_CHECK(!comm->inside, WF_ERR_STATE, "%s starts while %.*s of this communicator is not over", operation,
+             WF_OPERATION, comm->doing.operation);
+    WF_CHECK(peer != comm->rank, WF_ERR_ARGUMENT, "peer %d is this rank itself", peer);
+    comm->doing = wf_record_new(operation);
+    comm->doing.peer = peer;
+    comm->doing.tag = tag;
+    wf_record_place(&comm->doing);
+    wf_watch_begin(comm->doing.operation);
+    wf_recorder_enter(comm);
+    wf_batch_start(&comm->batch, tag);
+    return WF_OK;
+}
+
+/* " at train.c:40", or nothing. */
+static const char *place_text(char text[WF_SITE_FILE + 24])
+{
+    const wf_site site = wf_site_now();
+    text[0] = '\0';
+    if (site.file)
+        snprintf(text, WF_SITE_FILE + 24, " (called at %.*s:%d)", WF_SITE_FILE, site.file, site.line);
+    return text;
+}
+
+wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status)
+{
+    const bool inside = comm->inside;
+    char message[WF_FAILURE_TEXT], place[WF_SITE_FILE + 24], number[48] = "";
+    wf_status code;
+    comm->inside = false;
+    wf_recorder_end(comm, operation, status != WF_OK);
+    if (!comm->nested)
+        wf_watch_end();
+    if (inside)
+        wf_range_pop(comm->family->ctx);
+    if (status == WF_OK)
+        return WF_OK;
+    if (!wf_batch_cancel(&comm->batch))
+        comm->lost = true;
+    if (comm->dead)
+        return WF_RAISE(comm->dead, "%s", comm->death);
+    wf_error_save(&code, message, sizeof message);
+    if (inside)
+        snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->sequence);
+    WF_RAISE(status, "%s%s: %.400s%s", operation, number, message, place_text(place));
+    return wf_comm_post_failure(comm, status);
+}
+
+wf_status wf_check_rank(const wf_comm *comm, const char *what, int rank)
+{
+    WF_CHECK(rank >= 0 && rank < comm->size, WF_ERR_ARGUMENT, "%s %d is not in 0..%d, the ranks of the communicator",
+             what, rank, comm->size - 1);
+    return WF_OK;
+}
+
+wf_status wf_check_op(wf_reduce_op op)
+{
+    WF_CHECK(op >= WF_SUM && op <= WF_PROD, WF_ERR_ARGUMENT,
+             "%d is no reduction; there are WF_SUM, WF_MAX, WF_MIN and WF_PROD", (int)op);
+    return WF_OK;
+}

@@ -1,0 +1,202 @@
+#include "comm/mesh/mesh_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AWAY 64 /* bytes between the two marks of a trial */
+
+/* What a rank tells the others while they try. */
+typedef struct offer {
+    int32_t works;
+    wf_share share;
+    char why[WF_WHY];
+} offer;
+
+/* A block that others may still have mapped. */
+typedef struct leftover {
+    const wf_kernels *k;
+    void *data;
+    size_t bytes;
+    int users;
+    wf_flag *gone[WF_BOARD_RANKS];
+    struct leftover *next;
+} leftover;
+
+static leftover *leftovers;
+
+char *wf_blocks_piece(const wf_blocks *blocks, int owner, int from)
+{
+    const size_t piece = blocks->bytes / (size_t)(blocks->size - 1);
+    return blocks->of[owner] + (size_t)(from < owner ? from : from - 1) * piece;
+}
+
+/* Any context of the device can release it. */
+static void sweep(wf_ctx *ctx)
+{
+    for (leftover **at = &leftovers; *at;) {
+        leftover *l = *at;
+        bool used = l->k != ctx->k;
+        for (int i = 0; i < l->users; i++)
+            used = used || !atomic_load_explicit(l->gone[i], memory_order_acquire);
+        if (used) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        ctx->k->release(ctx, l->data, l->bytes);
+        free(l);
+    }
+}
+
+/* --- the trial ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t mark_of(const wf_comm *comm, int from, int to, int way)
+{
+    const uint64_t mixed = (comm->id + (uint64_t)way) * 0x9e3779b97f4a7c15u;
+    return mixed ^ (uint64_t)(from * 1000 + to + 1);
+}
+
+/* Way 0: everybody writes into the others' blocks. Way 1: into its own, for the others to read. */
+static wf_status write_marks(wf_comm *comm, const wf_blocks *b, int way)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    for (int i = 0; i < b->size; i++) {
+        if (i == b->rank)
+            continue;
+        const uint64_t mark = mark_of(comm, b->rank, i, way);
+        char *place = way ? wf_blocks_piece(b, b->rank, i) + AWAY : wf_blocks_piece(b, i, b->rank);
+        WF_TRY(ctx->k->to_device(ctx, place, &mark, sizeof mark));
+    }
+    return ctx->k->stream_finish(ctx, NULL);
+}
+
+static wf_status read_marks(wf_comm *comm, const wf_blocks *b, int way)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    for (int i = 0; i < b->size; i++) {
+        uint64_t mark = 0;
+        if (i == b->rank)
+            continue;
+        const char *place = way ? wf_blocks_piece(b, i, b->rank) + AWAY : wf_blocks_piece(b, b->rank, i);
+        WF_TRY(ctx->k->to_host(ctx, &mark, place, sizeof mark));
+        WF_CHECK(mark == mark_of(comm, i, b->rank, way), WF_ERR_UNSUPPORTED,
+                 "what one process writes into mapped device memory does not reach the other");
+    }
+    return WF_OK;
+}
+
+static wf_status make(wf_comm *comm, wf_blocks *b, wf_share *share)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    void *own;
+    WF_TRY(ctx->k->alloc(ctx, b->bytes, &own));
+    b->of[b->rank] = own;
+    return ctx->k->share(ctx, own, b->bytes, share);
+}
+
+static wf_status map(wf_comm *comm, wf_blocks *b, const int *member, const offer *all)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    for (int i = 0; i < b->size; i++) {
+        void *theirs;
+        if (i == b->rank)
+            continue;
+        WF_TRY(ctx->k->map(ctx, &all[member[i]].share, &theirs));
+        b->of[i] = theirs;
+    }
+    return WF_OK;
+}
+
+/* The lowest rank that failed speaks. */
+static wf_status agree(wf_comm *comm, wf_status status, offer *mine, offer *all, bool *works, char why[WF_FAILURE_TEXT])
+{
+    mine->works = status == WF_OK;
+    if (status != WF_OK)
+        snprintf(mine->why, sizeof mine->why, "%.150s", wf_error_message());
+    WF_TRY(wf_move_allgather(comm, mine, sizeof *mine, all));
+    *works = true;
+    for (int r = 0; r < comm->size && *works; r++) {
+        *works = all[r].works;
+        if (!*works)
+            snprintf(why, WF_FAILURE_TEXT, "rank %d: %.150s", r, all[r].why);
+    }
+    return WF_OK;
+}
+
+static wf_status attempt(wf_comm *comm, wf_blocks *b, const int *member, offer *all, bool *works,
+                         char why[WF_FAILURE_TEXT])
+{
+    const bool part = b->size > 1;
+    offer *mine = &all[comm->size];
+    memset(mine, 0, sizeof *mine);
+    WF_TRY(agree(comm, part ? make(comm, b, &mine->share) : WF_OK, mine, all, works, why));
+    if (*works)
+        WF_TRY(agree(comm, part ? map(comm, b, member, all) : WF_OK, mine, all, works, why));
+    for (int way = 0; way < 2 && *works; way++) {
+        WF_TRY(agree(comm, part ? write_marks(comm, b, way) : WF_OK, mine, all, works, why));
+        if (*works)
+            WF_TRY(agree(comm, part ? read_marks(comm, b, way) : WF_OK, mine, all, works, why));
+    }
+    return WF_OK;
+}
+
+static void unmap(wf_ctx *ctx, const wf_blocks *b)
+{
+    for (int i = 0; i < b->size; i++)
+        if (i != b->rank && b->of[i])
+            ctx->k->unmap(ctx, b->of[i]);
+}
+
+/* Nobody has mapped anything once the others have come here too. */
+static wf_status take_back(wf_comm *comm, wf_blocks *b)
+{
+    wf_ctx *ctx = comm->family->ctx;
+    unmap(ctx, b);
+    WF_TRY(wf_move_barrier(comm));
+    if (b->size > 1 && b->of[b->rank])
+        ctx->k->release(ctx, b->of[b->rank], b->bytes);
+    memset(b->of, 0, sizeof b->of);
+    return WF_OK;
+}
+
+wf_status wf_blocks_open(wf_comm *comm, wf_blocks *b, const int *member, bool *works, char why[WF_FAILURE_TEXT])
+{
+    const size_t bytes = (size_t)(comm->size + 1) * sizeof(offer);
+    void *all = NULL;
+    wf_errors *apart = wf_errors_new(); /* a trial that fails is no error of the program */
+    if (!apart)
+        return wf_error_code();
+    sweep(comm->family->ctx);
+    wf_status status = wf_host_take(comm, bytes, &all);
+    if (status == WF_OK) {
+        wf_errors_swap(apart);
+        status = attempt(comm, b, member, all, works, why);
+        if (status == WF_OK && !*works)
+            status = take_back(comm, b);
+        if (status == WF_OK)
+            wf_errors_swap(apart);
+    }
+    wf_host_give(comm, all, bytes);
+    wf_errors_free(apart);
+    return status;
+}
+
+void wf_blocks_close(wf_ctx *ctx, wf_blocks *b, wf_flag *(*gone)(const wf_board *board, int owner, int user),
+                     const wf_board *board)
+{
+    leftover *l = calloc(1, sizeof *l);
+    (void)ctx->k->stream_finish(ctx, NULL);
+    unmap(ctx, b);
+    for (int i = 0; i < b->size; i++)
+        if (i != b->rank)
+            atomic_store_explicit(gone(board, i, b->rank), 1, memory_order_release);
+    if (!l)
+        return; /* the block goes with the process */
+    *l = (leftover){.k = ctx->k, .data = b->of[b->rank], .bytes = b->bytes, .next = leftovers};
+    for (int i = 0; i < b->size; i++)
+        if (i != b->rank)
+            l->gone[l->users++] = gone(board, b->rank, i);
+    leftovers = l;
+    sweep(ctx);
+}

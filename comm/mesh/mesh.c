@@ -1,0 +1,269 @@
+#include "comm/mesh/mesh_impl.h"
+#include "comm/mesh_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const wf_axis wf_mesh_order[WF_AXES] = {WF_AXIS_DATA,  WF_AXIS_STAGE,  WF_AXIS_CHANNEL,
+                                        WF_AXIS_DEPTH, WF_AXIS_HEIGHT, WF_AXIS_WIDTH};
+
+void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES])
+{
+    for (int i = WF_AXES - 1; mesh && i >= 0; i--) {
+        const wf_axis a = wf_mesh_order[i];
+        place[a] = rank % mesh->size[a];
+        rank /= mesh->size[a];
+    }
+}
+
+static void describe(wf_mesh *mesh)
+{
+    char *text = mesh->kept->text;
+    int at = 0, axes = 0;
+    for (int i = 0; i < WF_AXES; i++) {
+        const wf_axis a = wf_mesh_order[i];
+        if (mesh->size[a] > 1)
+            at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), "%s%s %d", axes++ ? " x " : "", wf_axis_name(a),
+                           mesh->size[a]);
+    }
+    if (axes == 0) {
+        snprintf(text, WF_MESH_TEXT, "one rank");
+        return;
+    }
+    at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), ": rank %d is ", mesh->whole->rank);
+    axes = 0;
+    for (int i = 0; i < WF_AXES; i++) {
+        const wf_axis a = wf_mesh_order[i];
+        if (mesh->size[a] > 1)
+            at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), "%s%s %d", axes++ ? ", " : "", wf_axis_name(a),
+                           mesh->place[a]);
+    }
+}
+
+wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *whole, const int size[WF_AXES])
+{
+    mesh->ctx = whole->family->ctx;
+    mesh->whole = whole;
+    memcpy(mesh->size, size, sizeof mesh->size);
+    wf_mesh_place(mesh, whole->rank, mesh->place);
+    mesh->kept = wf_calloc(mesh->ctx, 1, sizeof *mesh->kept);
+    if (!mesh->kept)
+        return wf_error_code();
+    mesh->kept->block = wf_calloc(mesh->ctx, (size_t)whole->size + 1, sizeof *mesh->kept->block);
+    if (!mesh->kept->block)
+        return wf_error_code();
+    describe(mesh);
+    return WF_OK;
+}
+
+unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes)
+{
+    unsigned split = 0;
+    for (int a = 0; a < WF_AXES; a++)
+        if ((axes >> a & 1u) && mesh->size[a] > 1)
+            split |= 1u << a;
+    return split;
+}
+
+void *wf_mesh_scratch(const wf_mesh *mesh, size_t bytes)
+{
+    wf_mesh_kept *kept = mesh->kept;
+    if (bytes <= kept->scratch_bytes)
+        return kept->scratch;
+    void *grown = wf_realloc(mesh->ctx, kept->scratch, bytes);
+    if (!grown)
+        return wf_error_null();
+    kept->scratch = grown;
+    kept->scratch_bytes = bytes;
+    return grown;
+}
+
+/* What all ranks of one part have in common: the rank in it that has place 0 along every axis of the set. */
+static int color_of(const wf_mesh *mesh, unsigned axes)
+{
+    int color = 0;
+    for (int i = 0; i < WF_AXES; i++) {
+        const wf_axis a = wf_mesh_order[i];
+        color = color * mesh->size[a] + ((axes >> a & 1u) ? 0 : mesh->place[a]);
+    }
+    return color;
+}
+
+wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
+{
+    if (!mesh)
+        return NULL;
+    WF_CHECK_NULL(axes < 1u << WF_AXES, WF_ERR_ARGUMENT, "0x%x has bits beyond the axes of a mesh", axes);
+    axes = wf_mesh_split_axes(mesh, axes);
+    if (axes == 0)
+        return wf_comm_alone(mesh->whole);
+    if (axes == wf_mesh_split_axes(mesh, (1u << WF_AXES) - 1))
+        return mesh->whole;
+    if (!mesh->kept->comm[axes])
+        mesh->kept->comm[axes] = wf_comm_split(mesh->whole, color_of(mesh, axes), mesh->whole->rank);
+    return mesh->kept->comm[axes];
+}
+
+wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis)
+{
+    WF_CHECK_NULL(axis >= 0 && axis < WF_AXES, WF_ERR_ARGUMENT, "%d is no axis of a mesh", (int)axis);
+    return wf_mesh_comm_of(mesh, 1u << axis);
+}
+
+wf_comm *wf_mesh_world(const wf_mesh *mesh)
+{
+    return mesh ? mesh->whole : NULL;
+}
+
+int wf_mesh_size(const wf_mesh *mesh, wf_axis axis)
+{
+    return mesh && axis >= 0 && axis < WF_AXES ? mesh->size[axis] : 0;
+}
+
+int wf_mesh_rank(const wf_mesh *mesh, wf_axis axis)
+{
+    return mesh && axis >= 0 && axis < WF_AXES ? mesh->place[axis] : 0;
+}
+
+const char *wf_mesh_text(const wf_mesh *mesh)
+{
+    return mesh ? mesh->kept->text : "";
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+static void asked(wf_mesh_opts opts, int size[WF_AXES])
+{
+    size[WF_AXIS_DATA] = opts.data;
+    size[WF_AXIS_CHANNEL] = opts.channel;
+    size[WF_AXIS_DEPTH] = opts.depth;
+    size[WF_AXIS_HEIGHT] = opts.height;
+    size[WF_AXIS_WIDTH] = opts.width;
+    size[WF_AXIS_STAGE] = opts.stage;
+}
+
+static wf_status compare(const wf_comm *comm, const int *all)
+{
+    for (int r = 1; r < comm->size; r++)
+        for (int a = 0; a < WF_AXES; a++)
+            WF_CHECK(all[r * WF_AXES + a] == all[a], WF_ERR_ARGUMENT,
+                     "rank 0 opens a mesh with %s %d and rank %d with %s %d; all ranks give the same options",
+                     wf_axis_name((wf_axis)a), all[a], r, wf_axis_name((wf_axis)a), all[r * WF_AXES + a]);
+    return WF_OK;
+}
+
+/* All ranks see all options, so that all come to the same end. */
+static wf_status agree(wf_comm *comm, const int size[WF_AXES])
+{
+    int *all = wf_malloc(comm->family->ctx, (size_t)comm->size * WF_AXES * sizeof *all);
+    if (!all)
+        return wf_comm_post_failure(comm, wf_error_code());
+    wf_status status = wf_allgather_bytes(comm, size, WF_AXES * sizeof *size, all);
+    if (status == WF_OK)
+        status = compare(comm, all);
+    wf_comm_release(comm, all);
+    return status;
+}
+
+static const char *product_text(const int size[WF_AXES], char text[WF_MESH_TEXT])
+{
+    int at = 0;
+    text[0] = '\0';
+    for (int i = 0; i < WF_AXES; i++) {
+        const wf_axis a = wf_mesh_order[i];
+        if (size[a] > 0)
+            at +=
+                snprintf(text + at, (size_t)(WF_MESH_TEXT - at), "%s%s %d", at ? " x " : "", wf_axis_name(a), size[a]);
+    }
+    return text;
+}
+
+static wf_status complete(int size[WF_AXES], int ranks)
+{
+    char text[WF_MESH_TEXT];
+    int64_t product = 1;
+    for (int a = 0; a < WF_AXES; a++) {
+        WF_CHECK(size[a] >= 0 && size[a] <= ranks, WF_ERR_ARGUMENT, "a mesh with %s %d on %d ranks",
+                 wf_axis_name((wf_axis)a), size[a], ranks);
+        product *= size[a] ? size[a] : 1;
+    }
+    if (size[WF_AXIS_DATA] == 0) {
+        WF_CHECK(ranks % product == 0, WF_ERR_ARGUMENT, "a mesh of %s does not divide the %d ranks",
+                 product_text(size, text), ranks);
+        size[WF_AXIS_DATA] = (int)(ranks / product);
+        product = ranks;
+    }
+    WF_CHECK(product == ranks, WF_ERR_ARGUMENT,
+             "a mesh of %s has %lld ranks and the communicator %d; data 0 takes what remains", product_text(size, text),
+             (long long)product, ranks);
+    for (int a = 0; a < WF_AXES; a++)
+        size[a] = size[a] ? size[a] : 1;
+    return WF_OK;
+}
+
+static wf_status furnish(wf_mesh *mesh, wf_comm *comm, const int size[WF_AXES])
+{
+    const wf_status status = wf_mesh_init(mesh, comm, size);
+    if (status != WF_OK)
+        return wf_comm_post_failure(comm, status);
+    for (int i = 0; i < WF_AXES; i++)
+        if (!wf_mesh_comm(mesh, wf_mesh_order[i]))
+            return wf_error_code();
+    return WF_OK;
+}
+
+wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts)
+{
+    int size[WF_AXES];
+    if (!comm)
+        return NULL;
+    asked(opts, size);
+    WF_TRY_NULL(agree(comm, size));
+    WF_TRY_NULL(complete(size, comm->size));
+    wf_mesh *mesh = wf_calloc(comm->family->ctx, 1, sizeof *mesh);
+    if (!mesh) {
+        wf_comm_post_failure(comm, wf_error_code());
+        return wf_error_null();
+    }
+    mesh->ctx = comm->family->ctx;
+    wf_live_add(mesh->ctx, WF_LIVE_COMM, 1);
+    if (furnish(mesh, comm, size) == WF_OK)
+        return mesh;
+    wf_mesh_close(mesh);
+    return wf_error_null();
+}
+
+void wf_mesh_clear(wf_mesh *mesh)
+{
+    wf_mesh_kept *kept = mesh->kept;
+    mesh->kept = NULL;
+    if (!kept)
+        return;
+    for (int i = 0; i < WF_MESH_BUCKETS; i++)
+        for (wf_mesh_entry *entry = kept->entry[i], *next; entry; entry = next) {
+            next = entry->next;
+            wf_exchange_free(entry->exchange);
+            free(entry);
+        }
+    for (int a = 0; a < WF_AXES; a++)
+        for (wf_mesh_cut *cut = kept->cut[a], *next; cut; cut = next) {
+            next = cut->next;
+            free(cut);
+        }
+    for (unsigned set = 0; set < 1u << WF_AXES; set++)
+        (void)wf_comm_close(kept->comm[set]);
+    free(kept->block);
+    free(kept->key);
+    free(kept->scratch);
+    free(kept);
+}
+
+void wf_mesh_close(wf_mesh *mesh)
+{
+    if (!mesh)
+        return;
+    wf_mesh_clear(mesh);
+    wf_live_add(mesh->ctx, WF_LIVE_COMM, -1);
+    free(mesh);
+}

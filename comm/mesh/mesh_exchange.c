@@ -1,0 +1,195 @@
+#include "comm/mesh/mesh_impl.h"
+#include "comm/mesh_author.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What tells exchanges apart, kept in full with each. */
+
+static uint64_t hash_of(const int64_t *key, int64_t words)
+{
+    uint64_t hash = 0x9e3779b97f4a7c15u;
+    for (int64_t i = 0; i < words; i++) {
+        hash = (hash ^ (uint64_t)key[i]) * 0xff51afd7ed558ccdu;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+static wf_status make_room(const wf_mesh *mesh, int64_t words)
+{
+    wf_mesh_kept *kept = mesh->kept;
+    if (words <= kept->capacity)
+        return WF_OK;
+    int64_t *key = wf_realloc(mesh->ctx, kept->key, 2 * (size_t)words * sizeof *key);
+    if (!key)
+        return wf_error_code();
+    kept->key = key;
+    kept->capacity = 2 * words;
+    return WF_OK;
+}
+
+/* The entry under the key in the mesh's room; a new one without an exchange if there is none. NULL on failure. */
+static wf_mesh_entry *entry_of(const wf_mesh *mesh, int64_t words)
+{
+    const size_t bytes = (size_t)words * sizeof(int64_t);
+    const uint64_t hash = hash_of(mesh->kept->key, words);
+    wf_mesh_entry **bucket = &mesh->kept->entry[hash % WF_MESH_BUCKETS];
+    for (wf_mesh_entry *entry = *bucket; entry; entry = entry->next)
+        if (entry->hash == hash && entry->words == words && !memcmp(entry->key, mesh->kept->key, bytes))
+            return entry;
+    wf_mesh_entry *entry = wf_malloc(mesh->ctx, sizeof *entry + bytes);
+    if (!entry)
+        return wf_error_null();
+    *entry = (wf_mesh_entry){.next = *bucket, .hash = hash, .words = words};
+    memcpy(entry->key, mesh->kept->key, bytes);
+    return *bucket = entry;
+}
+
+/* --- between boxes of all ranks ------------------------------------------------------------------------------------
+ */
+
+static int64_t *write_boxes(int64_t *key, int size, const wf_box *box)
+{
+    for (int r = 0; r < size; r++) {
+        *key++ = box[r].rank;
+        for (int d = 0; d < box[r].rank; d++) {
+            *key++ = box[r].lo[d];
+            *key++ = box[r].hi[d];
+        }
+    }
+    return key;
+}
+
+wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, const wf_box *need, wf_dtype dtype,
+                                    wf_order order)
+{
+    if (!mesh || !have || !need)
+        return NULL;
+    const int size = mesh->whole->size;
+    WF_TRY_NULL(make_room(mesh, 3 + 2 * (int64_t)size * (1 + 2 * WF_MAX_RANK)));
+    int64_t *key = mesh->kept->key;
+    key[0] = 1;
+    key[1] = (int64_t)dtype;
+    key[2] = (int64_t)order;
+    const int64_t words = write_boxes(write_boxes(key + 3, size, have), size, need) - key;
+    wf_mesh_entry *entry = entry_of(mesh, words);
+    if (entry && !entry->exchange)
+        entry->exchange = wf_exchange_new(mesh->whole, dtype, order, have, need);
+    return entry ? entry->exchange : NULL;
+}
+
+/* --- between regions -----------------------------------------------------------------------------------------------
+ */
+
+static unsigned axes_of(const wf_regions *regions)
+{
+    unsigned axes = 0;
+    for (int a = 0; a < WF_AXES; a++)
+        if (regions->dim[a] >= 0)
+            axes |= 1u << a;
+    return axes;
+}
+
+static int64_t words_of(const wf_mesh *mesh, const wf_regions *regions)
+{
+    int64_t words = 1 + WF_MAX_RANK + WF_AXES;
+    for (int a = 0; a < WF_AXES; a++)
+        words += regions->dim[a] >= 0 ? 2 * mesh->size[a] : 0;
+    return words;
+}
+
+static int64_t *write_regions(int64_t *key, const wf_mesh *mesh, const wf_regions *regions)
+{
+    *key++ = regions->global.rank;
+    for (int d = 0; d < WF_MAX_RANK; d++)
+        *key++ = d < regions->global.rank ? regions->global.dim[d] : 0;
+    for (int a = 0; a < WF_AXES; a++) {
+        *key++ = regions->dim[a] >= 0 ? regions->dim[a] : -1;
+        for (int p = 0; regions->dim[a] >= 0 && p < mesh->size[a]; p++) {
+            *key++ = regions->range[a][p].lo;
+            *key++ = regions->range[a][p].hi;
+        }
+    }
+    return key;
+}
+
+static wf_box box_at(const wf_regions *regions, const int place[WF_AXES])
+{
+    wf_box box = wf_box_of_shape(regions->global);
+    for (int a = 0; a < WF_AXES; a++) {
+        const int d = regions->dim[a];
+        if (d < 0)
+            continue;
+        const wf_range range = regions->range[a][place[a]];
+        box.lo[d] = range.lo;
+        box.hi[d] = range.hi > range.lo ? range.hi : range.lo;
+    }
+    return box;
+}
+
+/* The boxes of the ranks that differ from this one along `axes` alone, in their order. */
+static void boxes_of(const wf_mesh *mesh, unsigned axes, int size, const wf_regions *regions, wf_box *box)
+{
+    for (int r = 0; r < size; r++) {
+        int place[WF_AXES], rest = r;
+        memcpy(place, mesh->place, sizeof place);
+        for (int i = WF_AXES - 1; i >= 0; i--) {
+            const wf_axis a = wf_mesh_order[i];
+            if (!(axes >> a & 1u))
+                continue;
+            place[a] = rest % mesh->size[a];
+            rest /= mesh->size[a];
+        }
+        box[r] = box_at(regions, place);
+    }
+}
+
+static wf_exchange *make(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
+                         wf_order order)
+{
+    const unsigned axes = wf_mesh_split_axes(mesh, axes_of(have) | axes_of(need));
+    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
+    if (!comm)
+        return NULL;
+    const int size = comm->size;
+    wf_box *box = wf_malloc(mesh->ctx, 2 * (size_t)size * sizeof *box);
+    if (!box)
+        return wf_error_null();
+    boxes_of(mesh, axes, size, have, box);
+    boxes_of(mesh, axes, size, need, box + size);
+    wf_exchange *exchange = wf_exchange_new(comm, dtype, order, box, box + size);
+    free(box);
+    return exchange;
+}
+
+static wf_status check(const wf_regions *regions, int rank)
+{
+    WF_CHECK(regions->global.rank == rank && rank <= WF_MAX_RANK, WF_ERR_SHAPE,
+             "an exchange between arrays of %d and %d dimensions", rank, regions->global.rank);
+    for (int a = 0; a < WF_AXES; a++)
+        WF_CHECK(regions->dim[a] < rank && (regions->dim[a] < 0 || regions->range[a]), WF_ERR_ARGUMENT,
+                 "an exchange cuts dimension %d over %s, and there are %d", regions->dim[a], wf_axis_name((wf_axis)a),
+                 rank);
+    return WF_OK;
+}
+
+wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
+                              wf_order order)
+{
+    if (!mesh || !have || !need)
+        return NULL;
+    WF_TRY_NULL(check(have, have->global.rank));
+    WF_TRY_NULL(check(need, have->global.rank));
+    const int64_t words = 3 + words_of(mesh, have) + words_of(mesh, need);
+    WF_TRY_NULL(make_room(mesh, words));
+    int64_t *key = mesh->kept->key;
+    key[0] = 0;
+    key[1] = (int64_t)dtype;
+    key[2] = (int64_t)order;
+    write_regions(write_regions(key + 3, mesh, have), mesh, need);
+    wf_mesh_entry *entry = entry_of(mesh, words);
+    if (entry && !entry->exchange)
+        entry->exchange = make(mesh, have, need, dtype, order);
+    return entry ? entry->exchange : NULL;
+}

@@ -1,0 +1,92 @@
+#include "comm/mesh/mesh_impl.h"
+#include "comm/mesh_author.h"
+
+#include <string.h>
+
+const int64_t *wf_mesh_cuts(const wf_mesh *mesh, wf_axis axis, const int64_t *cuts)
+{
+    if (!mesh || !cuts)
+        return NULL;
+    const size_t bytes = ((size_t)mesh->size[axis] + 1) * sizeof *cuts;
+    wf_mesh_cut **head = &mesh->kept->cut[axis];
+    for (wf_mesh_cut *cut = *head; cut; cut = cut->next)
+        if (cut->at == cuts || !memcmp(cut->at, cuts, bytes))
+            return cut->at;
+    for (int i = 0; i < mesh->size[axis]; i++)
+        WF_CHECK_NULL(cuts[i] <= cuts[i + 1] && cuts[0] == 0, WF_ERR_ARGUMENT,
+                      "cut points along %s start with 0 and ascend, not %lld, %lld", wf_axis_name(axis),
+                      (long long)cuts[i], (long long)cuts[i + 1]);
+    wf_mesh_cut *cut = wf_malloc(mesh->ctx, sizeof *cut + bytes);
+    if (!cut)
+        return wf_error_null();
+    memcpy(cut->at, cuts, bytes);
+    cut->next = *head;
+    *head = cut;
+    return cut->at;
+}
+
+const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length)
+{
+    if (!mesh)
+        return NULL;
+    WF_CHECK_NULL(length >= 0, WF_ERR_SHAPE, "blocks of length %lld", (long long)length);
+    int64_t *block = mesh->kept->block;
+    for (int i = 0; i < mesh->size[axis]; i++)
+        wf_block(length, mesh->size[axis], i, &block[i], &block[i + 1]);
+    return wf_mesh_cuts(mesh, axis, block);
+}
+
+void wf_layout_cut(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *cuts)
+{
+    if (!mesh || !cuts)
+        return;
+    layout->known = true;
+    layout->mesh = mesh;
+    layout->global.dim[dim] = cuts[mesh->size[axis]];
+    layout->box.lo[dim] = cuts[mesh->place[axis]];
+    layout->box.hi[dim] = cuts[mesh->place[axis] + 1];
+    if (mesh->size[axis] == 1 && axis != WF_AXIS_DATA)
+        return;
+    layout->placement[axis] = WF_SHARDED;
+    layout->dim[axis] = (uint8_t)dim;
+    layout->cut[axis] = wf_mesh_cuts(mesh, axis, cuts);
+}
+
+wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_AXES], wf_layout *layout)
+{
+    char text[WF_SHAPE_TEXT];
+    int cutter[WF_MAX_RANK];
+    WF_NEED(mesh);
+    WF_CHECK(wf_shape_count(global) >= 0, WF_ERR_SHAPE, "%s is no shape", wf_shape_text(global, text));
+    *layout = (wf_layout){.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
+    memset(cutter, -1, sizeof cutter);
+    for (int a = 0; a < WF_AXES; a++) {
+        const int d = dim[a];
+        if (d < 0)
+            continue;
+        WF_CHECK(d < global.rank, WF_ERR_SHAPE, "dimension %d, to be cut over %s, is not in %s", d,
+                 wf_axis_name((wf_axis)a), wf_shape_text(global, text));
+        WF_CHECK(cutter[d] < 0, WF_ERR_SHAPE, "dimension %d cannot be cut both over %s and over %s", d,
+                 wf_axis_name((wf_axis)cutter[d]), wf_axis_name((wf_axis)a));
+        cutter[d] = a;
+        const int64_t *cuts = wf_mesh_blocks(mesh, (wf_axis)a, global.dim[d]);
+        WF_NEED(cuts);
+        wf_layout_cut(mesh, layout, (wf_axis)a, d, cuts);
+    }
+    return WF_OK;
+}
+
+wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
+{
+    static const wf_axis from_last[WF_MAX_SPATIAL] = {WF_AXIS_WIDTH, WF_AXIS_HEIGHT, WF_AXIS_DEPTH};
+    int dim[WF_AXES];
+    for (int a = 0; a < WF_AXES; a++)
+        dim[a] = -1;
+    if (global.rank > 0)
+        dim[WF_AXIS_DATA] = 0;
+    if (global.rank > 1)
+        dim[WF_AXIS_CHANNEL] = 1;
+    for (int i = 0; i < WF_MAX_SPATIAL && global.rank - 1 - i > 1; i++)
+        dim[from_last[i]] = global.rank - 1 - i;
+    return wf_mesh_layout(mesh, global, dim, layout);
+}

@@ -1,0 +1,176 @@
+#include "comm/guard/guard_impl.h"
+#include "comm/transport/transport_impl.h"
+
+#include "core/config_author.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_OPEN 64
+#define LEAVE_MS  20000 /* for MPI to end a process whose communicators are dead, on a busy machine */
+
+static bool ours;   /* Weft initialised MPI */
+static bool broken; /* a communicator died */
+static MPI_Comm leaving = MPI_COMM_NULL;
+static wf_comm *opened[MOST_OPEN];
+
+void wf_mpi_opened(wf_comm *comm)
+{
+    for (int i = 0; i < MOST_OPEN; i++)
+        if (!opened[i]) {
+            opened[i] = comm;
+            return;
+        }
+}
+
+void wf_mpi_closed(wf_comm *comm)
+{
+    for (int i = 0; i < MOST_OPEN; i++)
+        if (opened[i] == comm)
+            opened[i] = NULL;
+}
+
+void wf_mpi_broken(void)
+{
+    broken = true;
+}
+
+void wf_mpi_abort(int code)
+{
+    wf_watch_last("MPI_Abort", LEAVE_MS);
+    MPI_Abort(MPI_COMM_WORLD, code);
+    abort();
+}
+
+static bool lives(const wf_comm *comm)
+{
+    for (; comm; comm = comm->parent)
+        if (comm->dead)
+            return false;
+    return true;
+}
+
+/* The neighbour learns that no collective follows, and all that no message does. */
+static void say_farewell(wf_comm *comm)
+{
+    wf_control_leave(comm, "exit");
+    wf_control_tell(comm, WF_OK, "");
+}
+
+/* Ranks that wait for one that has failed and left would otherwise wait for their time-out. Where a communicator died,
+ * its family has been told why. */
+static void tell_that_we_leave(int code)
+{
+    for (int i = 0; i < MOST_OPEN; i++) {
+        if (!opened[i] || !lives(opened[i]))
+            continue;
+        if (code != 0)
+            wf_comm_post_failure(opened[i], WF_RAISE(WF_ERR_COMM, "the program ended with exit code %d", code));
+        else
+            say_farewell(opened[i]);
+    }
+}
+
+/* MPI_Finalize waits for all ranks without end, so it is called only once all are known to be there. */
+static bool everybody_leaves(void)
+{
+    const long limit_ms = broken ? 3 * WF_GRACE_MS : wf_config_get()->timeout_ms;
+    const int64_t start = wf_now_ns();
+    MPI_Request request;
+    int done = 0;
+    if (MPI_Ibarrier(leaving, &request) != MPI_SUCCESS)
+        return false;
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
+        if (wf_now_ns() - start > (int64_t)limit_ms * 1000000)
+            return false;
+        wf_watch_beat();
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+    return done;
+}
+
+/* What is left of the exit is done here: a handler cannot change the code, and MPI is not to be called again. */
+static void end_now(int code, const char *why)
+{
+    fflush(NULL);
+    wf_log(WF_LOG_ERROR, "rank %d: %s", wf_recorder_rank(), why);
+    _exit(code ? code : WF_WATCHDOG_EXIT);
+}
+
+static void finalize(int code)
+{
+    if (!everybody_leaves())
+        end_now(code, "the program ends, and not all ranks do");
+    if (broken)
+        wf_watch_last("MPI_Finalize", LEAVE_MS);
+    wf_control_sweep();
+    wf_mpi_unshare_all();
+    MPI_Finalize();
+}
+
+/* exit() may come from a signal handler inside a call, or from another thread: MPI cannot be called then. */
+static void at_exit(int code, void *unused)
+{
+    int finalized = 0;
+    if (wf_watch_running())
+        end_now(code, "the program ends in the middle of a call of the library");
+    MPI_Finalized(&finalized);
+    if (!finalized) {
+        wf_watch_begin("the exit of the program");
+        tell_that_we_leave(code);
+        if (ours)
+            finalize(code);
+        wf_watch_end();
+    }
+    if (code == 0)
+        wf_recorder_remove();
+}
+
+static wf_status initialise(int *argc, char ***argv)
+{
+    int level = 0;
+    TRY_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level));
+    ours = true;
+    TRY_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    TRY_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    TRY_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &leaving));
+    return WF_OK;
+}
+
+static wf_status start(int *argc, char ***argv)
+{
+    wf_mpi_waits("MPI_Init");
+    const wf_status status = initialise(argc, argv);
+    wf_mpi_waits(NULL);
+    return status;
+}
+
+static wf_status take_place(void)
+{
+    int rank, size;
+    TRY_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    TRY_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    wf_recorder_place(rank, size);
+    return WF_OK;
+}
+
+wf_status wf_mpi_start(int *argc, char ***argv)
+{
+    static bool registered;
+    int done = 0;
+    wf_recorder_open();
+    wf_watchdog_start();
+    TRY_MPI(MPI_Finalized(&done));
+    WF_CHECK(!done, WF_ERR_STATE, "MPI was finalized; a communicator needs it");
+    TRY_MPI(MPI_Initialized(&done));
+    if (!done)
+        WF_TRY(start(argc, argv));
+    WF_TRY(take_place());
+    if (!registered && on_exit(at_exit, NULL) == 0)
+        registered = true;
+    return WF_OK;
+}

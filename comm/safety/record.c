@@ -1,0 +1,100 @@
+#include "comm/safety/safety_impl.h"
+
+#include "core/dtype.h"
+#include "core/site_author.h"
+
+#include <stdio.h>
+#include <string.h>
+
+wf_record wf_record_new(const char *operation)
+{
+    wf_record record = {.dtype = -1, .rank = -1, .op = -1, .root = -1, .peer = -1, .tag = -1};
+    strncpy(record.operation, operation, sizeof record.operation - 1);
+    return record;
+}
+
+wf_record wf_record_plain(const char *operation, int root)
+{
+    wf_record record = wf_record_new(operation);
+    record.root = root;
+    return record;
+}
+
+wf_record wf_record_tensor(const char *operation, const wf_tensor *x, int op, int root)
+{
+    wf_record record = wf_record_new(operation);
+    record.dtype = (int32_t)x->dtype;
+    record.rank = x->shape.rank;
+    memcpy(record.dim, x->shape.dim, sizeof record.dim);
+    record.op = op;
+    record.root = root;
+    return record;
+}
+
+wf_record wf_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root)
+{
+    wf_record record = wf_record_new(operation);
+    record.dtype = (int32_t)dtype;
+    record.rank = 1;
+    record.dim[0] = count;
+    record.op = op;
+    record.root = root;
+    return record;
+}
+
+void wf_record_place(wf_record *record)
+{
+    const wf_site site = wf_site_now();
+    record->line = site.line;
+    record->file[0] = '\0';
+    if (site.file)
+        strncpy(record->file, site.file, sizeof record->file - 1);
+}
+
+bool wf_record_equal(const wf_record *a, const wf_record *b)
+{
+    return a->sequence == b->sequence && !strncmp(a->operation, b->operation, sizeof a->operation) &&
+           a->dtype == b->dtype && a->rank == b->rank && a->op == b->op && a->root == b->root && a->plan == b->plan &&
+           !memcmp(a->dim, b->dim, sizeof a->dim);
+}
+
+const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT])
+{
+    static const char *const ops[] = {"sum", "max", "min", "prod"};
+    char shape[WF_SHAPE_TEXT], part[6][WF_SHAPE_TEXT] = {{0}};
+    int parts = 0, used = 0;
+    if (record->rank >= 0)
+        snprintf(part[parts++], sizeof part[0], "%s %.100s", wf_dtype_name((wf_dtype)record->dtype),
+                 wf_shape_text(wf_shape_make(record->rank, record->dim), shape));
+    if (record->op >= 0 && record->op < 4)
+        snprintf(part[parts++], sizeof part[0], "%s", ops[record->op]);
+    if (record->root >= 0)
+        snprintf(part[parts++], sizeof part[0], "root %d", record->root);
+    if (record->peer >= 0)
+        snprintf(part[parts++], sizeof part[0], "rank %d", record->peer);
+    if (record->tag >= 0)
+        snprintf(part[parts++], sizeof part[0], "tag %d", record->tag);
+    if (record->plan != 0)
+        snprintf(part[parts++], sizeof part[0], "plan %04x", (unsigned)(record->plan & 0xffff));
+    used = snprintf(text, WF_RECORD_TEXT, "%.*s(", WF_OPERATION, record->operation);
+    for (int i = 0; i < parts; i++)
+        used += snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), "%s%.100s", i ? ", " : "", part[i]);
+    used += snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), ")");
+    if (record->file[0])
+        snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), " at %.*s:%d", WF_SITE_FILE, record->file, record->line);
+    return text;
+}
+
+const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, char text[WF_FAILURE_TEXT])
+{
+    static const char *const states[] = {"", "entered", "agreed with its neighbour and entered", "done", "failed"};
+    const int state = event->state >= WF_EVENT_ENTERED && event->state <= WF_EVENT_FAILED ? event->state : 0;
+    char call[WF_RECORD_TEXT], number[48] = "";
+    if (event->call.sequence > 0)
+        snprintf(number, sizeof number, ", collective %llu", (unsigned long long)event->call.sequence);
+    const int64_t since = now_ns - (event->end_ns ? event->end_ns : event->start_ns);
+    snprintf(text, WF_FAILURE_TEXT, "%s%s of communicator %04x (rank %d of %d), %llu bytes sent: %s %.3f s ago",
+             wf_record_text(&event->call, call), number, (unsigned)(event->comm & 0xffff), event->comm_rank,
+             event->comm_size, (unsigned long long)event->bytes, states[state], (double)since * 1e-9);
+    return text;
+}

@@ -1,0 +1,244 @@
+#include "comm/safety/safety_impl.h"
+
+#include "core/config_author.h"
+#include "core/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KEEP_SECONDS 86400 /* of a job that did not end well */
+#define TAIL         8     /* events that are printed */
+#define ROOM         ((uint64_t)64 << 20)
+#define PATH         512
+
+static wf_trace *trace;
+static char folder[PATH / 2], path[PATH];
+
+/* One whose name others can guess is to be this user's; the one that the user names may be anybody's. */
+static bool make_folder(const char *name, bool named)
+{
+    struct stat is;
+    if (mkdir(name, 0700) != 0 && errno != EEXIST)
+        return false;
+    if ((named ? stat : lstat)(name, &is) != 0)
+        return false;
+    errno = S_ISDIR(is.st_mode) ? EPERM : ENOTDIR;
+    return S_ISDIR(is.st_mode) && (named || is.st_uid == geteuid());
+}
+
+static void remove_folder(const char *name)
+{
+    DIR *dir = opendir(name);
+    char file[PATH];
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
+        if (strstr(e->d_name, WF_TRACE_SUFFIX) && snprintf(file, sizeof file, "%s/%s", name, e->d_name) < PATH)
+            unlink(file);
+    if (dir)
+        closedir(dir);
+    rmdir(name);
+}
+
+/* What jobs that did not end well have left here long ago. */
+static void remove_old(const char *home)
+{
+    DIR *dir = opendir(home);
+    char prefix[32], old[PATH / 2];
+    struct stat is;
+    snprintf(prefix, sizeof prefix, "weft-%u-", (unsigned)geteuid());
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
+        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0 ||
+            snprintf(old, sizeof old, "%s/%s", home, e->d_name) >= (int)sizeof old)
+            continue;
+        if (lstat(old, &is) == 0 && S_ISDIR(is.st_mode) && is.st_uid == geteuid() &&
+            time(NULL) - is.st_mtime > KEEP_SECONDS)
+            remove_folder(old);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static wf_trace *map_file(const char *host, bool named)
+{
+    snprintf(path, sizeof path, "%s/%s-%ld" WF_TRACE_SUFFIX, folder, host, (long)getpid());
+    if (!make_folder(folder, named))
+        return NULL;
+    const int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0)
+        return NULL;
+    /* Room is taken now: a write to a mapped file on a full disk kills the process. */
+    const int full = posix_fallocate(file, 0, sizeof(wf_trace));
+    void *map = full ? MAP_FAILED : mmap(NULL, sizeof(wf_trace), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (map != MAP_FAILED)
+        return map;
+    unlink(path);
+    if (!named)
+        rmdir(folder);
+    errno = full ? full : errno;
+    return NULL;
+}
+
+/* A small one is left to MPI and to the communicators, which need it more. */
+static bool has_room(const char *home)
+{
+    struct statvfs s;
+    return statvfs(home, &s) == 0 && (uint64_t)s.f_bavail * s.f_frsize >= ROOM;
+}
+
+static wf_trace *map_somewhere(const char *host)
+{
+    static const char *const homes[] = {"/dev/shm", "/tmp"};
+    const wf_config *config = wf_config_get();
+    wf_trace *map = NULL;
+    if (config->trace) {
+        errno = ENAMETOOLONG;
+        return snprintf(folder, sizeof folder, "%s", config->trace) < (int)sizeof folder ? map_file(host, true) : NULL;
+    }
+    for (int i = 0; !map && i < 2; i++) {
+        snprintf(folder, sizeof folder, "%s", homes[i]);
+        errno = ENOSPC;
+        if (!has_room(homes[i]))
+            continue;
+        remove_old(homes[i]);
+        snprintf(folder, sizeof folder, "%s/weft-%u-%s", homes[i], (unsigned)geteuid(), config->job);
+        map = map_file(host, false);
+    }
+    return map;
+}
+
+static void describe(const char *host)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    trace->start_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    trace->offset_ns = trace->start_ns - wf_now_ns();
+    trace->pid = getpid();
+    trace->rank = wf_config_get()->rank;
+    trace->size = -1;
+    snprintf(trace->job, sizeof trace->job, "%s", wf_config_get()->job);
+    snprintf(trace->host, sizeof trace->host, "%s", host);
+    atomic_thread_fence(memory_order_release);
+    memcpy(trace->magic, WF_TRACE_MAGIC, sizeof WF_TRACE_MAGIC);
+}
+
+void wf_recorder_open(void)
+{
+    static wf_trace own;
+    char host[WF_TRACE_STRINGS] = "";
+    if (trace)
+        return;
+    gethostname(host, sizeof host - 1);
+    trace = map_somewhere(host);
+    if (!trace) {
+        wf_log(WF_LOG_WARN, "the flight recorder keeps no file in %s: %s", folder, strerror(errno));
+        trace = &own;
+        path[0] = '\0';
+    }
+    describe(host);
+}
+
+void wf_recorder_place(int rank, int size)
+{
+    trace->rank = rank;
+    trace->size = size;
+}
+
+static wf_trace_event *event_of(uint64_t number)
+{
+    wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
+    return event->number == number ? event : NULL;
+}
+
+void wf_recorder_enter(wf_comm *comm)
+{
+    const uint64_t number = comm->event ? comm->event : trace->events + 1;
+    wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
+    event->number = 0;
+    atomic_signal_fence(memory_order_release);
+    event->comm = comm->id;
+    event->comm_rank = comm->rank;
+    event->comm_size = comm->size;
+    event->state = WF_EVENT_ENTERED;
+    event->call = comm->doing;
+    event->bytes = 0;
+    event->start_ns = wf_now_ns();
+    event->end_ns = 0;
+    atomic_signal_fence(memory_order_release);
+    event->number = number;
+    trace->events = number > trace->events ? number : trace->events;
+    comm->event = number;
+    comm->sent_before = comm->traffic.bytes_sent;
+}
+
+void wf_recorder_settle(wf_comm *comm)
+{
+    wf_trace_event *event = event_of(comm->event);
+    if (comm->event && event)
+        event->state = WF_EVENT_SETTLED;
+}
+
+/* A call that was refused before it began leaves its name all the same. */
+void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
+{
+    if (!comm->event && failed && comm->control) {
+        comm->doing = wf_record_plain(operation, -1);
+        wf_record_place(&comm->doing);
+        wf_recorder_enter(comm);
+    }
+    wf_trace_event *event = comm->event ? event_of(comm->event) : NULL;
+    comm->event = 0;
+    if (!event)
+        return;
+    event->bytes = comm->traffic.bytes_sent - comm->sent_before;
+    event->end_ns = wf_now_ns();
+    event->state = failed ? WF_EVENT_FAILED : WF_EVENT_DONE;
+}
+
+void wf_recorder_where(const char *where)
+{
+    snprintf(trace->where, sizeof trace->where, "%s", where);
+}
+
+void wf_recorder_error(const char *text)
+{
+    if (!trace->error[0])
+        snprintf(trace->error, sizeof trace->error, "%s", text);
+}
+
+void wf_recorder_remove(void)
+{
+    if (!path[0] || wf_config_get()->trace)
+        return;
+    unlink(path);
+    rmdir(folder); /* by the last rank of the node */
+    path[0] = '\0';
+}
+
+void wf_recorder_print(void)
+{
+    const uint64_t last = trace->events, first = last > TAIL ? last - TAIL : 0;
+    char text[WF_FAILURE_TEXT];
+    for (uint64_t n = first + 1; n <= last; n++) {
+        const wf_trace_event *event = event_of(n);
+        if (event)
+            fprintf(stderr, "weft: rank %d:   %s\n", trace->rank, wf_trace_event_text(event, wf_now_ns(), text));
+    }
+    if (path[0])
+        fprintf(stderr, "weft: rank %d: the flight recorders are in %s; wf-doctor --trace reads them\n", trace->rank,
+                folder);
+}
+
+int wf_recorder_rank(void)
+{
+    return trace->rank;
+}

@@ -1,0 +1,57 @@
+/* For comm/safety and what stands on it: records of calls, the flight recorder, the watchdog and the clock. They are of
+ * the process, and are called by its main thread unless said otherwise. Nothing here calls MPI. */
+#ifndef WF_COMM_SAFETY_IMPL_H
+#define WF_COMM_SAFETY_IMPL_H
+
+#include "comm/comm_impl.h"
+
+/* --- record.c: what a call is --- */
+/* Of this operation, every other field unset. */
+wf_record wf_record_new(const char *operation);
+wf_record wf_record_plain(const char *operation, int root);
+wf_record wf_record_tensor(const char *operation, const wf_tensor *x, int op, int root);
+wf_record wf_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root);
+/* Notes where the program called. */
+void wf_record_place(wf_record *record);
+
+
+/* --- clock --- */
+/* Of the monotonic clock. */
+int64_t wf_now_ns(void);
+
+/* --- recorder.c: no allocation and no system call once it is open
+ * ----------------------------------------------------- */
+/* Maps the file, or plain memory where there can be none (one line says why). Once. */
+void wf_recorder_open(void);
+/* Once MPI knows. */
+void wf_recorder_place(int rank, int size);
+/* The call of comm->doing. */
+void wf_recorder_enter(wf_comm *comm);
+void wf_recorder_settle(wf_comm *comm);
+void wf_recorder_end(wf_comm *comm, const char *operation, bool failed);
+void wf_recorder_where(const char *where);
+void wf_recorder_error(const char *text);
+/* A clean end: removes the file, unless the user chose the folder. */
+void wf_recorder_remove(void);
+/* The last calls, one a line, to stderr. Any thread. */
+void wf_recorder_print(void);
+int wf_recorder_rank(void);
+
+/* --- watchdog.c: a thread that never calls MPI
+ * ------------------------------------------------------------------------ */
+/* Once, before MPI starts. */
+void wf_watchdog_start(void);
+/* From here on the main thread must show signs of life; `what` lives on. */
+void wf_watch_begin(const char *what);
+void wf_watch_beat(void);
+/* Between the two; true in any other thread than the main one. */
+bool wf_watch_running(void);
+/* It may compute as long as it likes. */
+void wf_watch_end(void);
+/* Another stack of the main thread goes on: watches what that one does (NULL: it computes), and returns what was
+ * watched. */
+const char *wf_watch_swap(const char *what);
+/* It is about to leave, and gets this long; calls of the two above count no more. */
+void wf_watch_last(const char *what, long limit_ms);
+
+#endif

@@ -1,0 +1,97 @@
+#include "comm/transport/transport_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(((wf_transfer *)0)->own), "a request must fit into a transfer");
+
+static MPI_Comm wire(const wf_comm *comm)
+{
+    return *(const MPI_Comm *)comm->wire;
+}
+
+static MPI_Request *request(wf_transfer *transfer)
+{
+    return (MPI_Request *)(void *)transfer->own;
+}
+
+static wf_status start(wf_comm *comm, wf_transfer *t)
+{
+    const int bytes = (int)t->bytes;
+    if (t->sending)
+        TRY_MPI(MPI_Isend(t->data, bytes, MPI_BYTE, t->peer, t->tag, wire(comm), request(t)));
+    else
+        TRY_MPI(MPI_Irecv(t->data, bytes, MPI_BYTE, t->peer, t->tag, wire(comm), request(t)));
+    return WF_OK;
+}
+
+static wf_status test(wf_comm *comm, wf_transfer *t)
+{
+    MPI_Status status;
+    int done = 0, count = 0, class = MPI_SUCCESS;
+    const int code = MPI_Test(request(t), &done, &status);
+    if (code == MPI_SUCCESS && !done)
+        return WF_OK;
+    t->done = true;
+    if (code != MPI_SUCCESS)
+        MPI_Error_class(code, &class);
+    if (class == MPI_ERR_TRUNCATE) {
+        t->arrived = SIZE_MAX;
+    } else if (code != MPI_SUCCESS) {
+        t->status = wf_mpi_raise(code, "MPI_Test", __FILE__, __LINE__);
+    } else if (!t->sending && MPI_Get_count(&status, MPI_BYTE, &count) == MPI_SUCCESS) {
+        t->arrived = (size_t)count;
+    }
+    return WF_OK;
+}
+
+static wf_status allgather(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
+{
+    TRY_MPI(MPI_Iallgather(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, wire(comm), request(t)));
+    return WF_OK;
+}
+
+static wf_status alltoall(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
+{
+    TRY_MPI(MPI_Ialltoall(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, wire(comm), request(t)));
+    return WF_OK;
+}
+
+static void cancel(wf_comm *comm, wf_transfer *t)
+{
+    int done = 0;
+    if (!t->sending && MPI_Cancel(request(t)) != MPI_SUCCESS)
+        return;
+    t->done = MPI_Test(request(t), &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done;
+}
+
+/* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
+static void close_wire(wf_comm *comm)
+{
+    if (comm->wire && !comm->dead)
+        MPI_Comm_free(comm->wire);
+    free(comm->wire);
+    comm->wire = NULL;
+}
+
+wf_status wf_wire_open(wf_comm *comm, MPI_Comm data)
+{
+    MPI_Comm *own = malloc(sizeof *own);
+    int *most, known = 0;
+    WF_CHECK(own, WF_ERR_MEMORY, "no memory for a communicator");
+    *own = data;
+    comm->wire = own;
+    TRY_MPI(MPI_Comm_get_attr(data, MPI_TAG_UB, &most, &known));
+    comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS : WF_TAGS - 1; /* and one more, for answers */
+    return WF_OK;
+}
+
+const wf_transport wf_transport_mpi = {
+    .name = "mpi",
+    .start = start,
+    .test = test,
+    .cancel = cancel,
+    .allgather = allgather,
+    .alltoall = alltoall,
+    .close = close_wire,
+};

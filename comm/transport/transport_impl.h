@@ -1,0 +1,48 @@
+/* For comm/transport and for the files that call MPI: errors of MPI, memory that the ranks of a node share, transports. */
+#ifndef WF_COMM_TRANSPORT_IMPL_H
+#define WF_COMM_TRANSPORT_IMPL_H
+
+#include "comm/safety/safety_impl.h"
+#include "comm/transport_author.h"
+
+#include <mpi.h>
+
+#define TRY_MPI(call)                                                                                                  \
+    do {                                                                                                               \
+        const int try_mpi_code_ = (call);                                                                              \
+        if (try_mpi_code_ != MPI_SUCCESS)                                                                              \
+            return wf_mpi_raise(try_mpi_code_, #call, __FILE__, __LINE__);                                             \
+    } while (0)
+
+/* WF_ERR_COMM with MPI's own words. */
+wf_status wf_mpi_raise(int code, const char *call, const char *file, int line);
+/* MPI is about to wait for other ranks without looking at the clock, in the call of this name; NULL: no longer. */
+void wf_mpi_waits(const char *what);
+/* For the exit of the process: a communicator is open and could be told; is no longer. */
+void wf_mpi_opened(wf_comm *comm);
+void wf_mpi_closed(wf_comm *comm);
+
+/* The transport's and the control's communicator; taken over. */
+wf_status wf_wire_open(wf_comm *comm, MPI_Comm data);
+wf_status wf_control_open(wf_comm *comm, MPI_Comm control);
+
+/* --- mpi_share.c, process.c --- */
+/* Shares `bytes` zeroed bytes of each rank among the ranks of every node; base[i] and rank[i] are of the rank of place
+ * i in this node. Where some node has no memory for it, WF_OK with base[0] NULL on all ranks, and `why` says what is
+ * missing. The memory stays until the process ends. */
+wf_status wf_mpi_share(wf_comm *comm, size_t bytes, void **base, int *rank, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
+/* Frees what was shared; at the end, when all ranks are there. */
+void wf_mpi_unshare_all(void);
+/* Initialises MPI if nobody has. */
+wf_status wf_mpi_start(int *argc, char ***argv);
+/* A communicator died: the process does not wait long for the others at its end. */
+void wf_mpi_broken(void);
+/* Ends the job. */
+void wf_mpi_abort(int code);
+
+/* --- transports --- */
+
+extern const wf_transport wf_transport_self;
+extern const wf_transport wf_transport_mpi;
+
+#endif

@@ -1,0 +1,352 @@
+#include "core/captured_author.h"
+#include "core/autograd/autograd_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+wf_tape *wf_tape_new(wf_ctx *ctx)
+{
+    if (!ctx)
+        return NULL;
+    wf_tape *tape = wf_calloc(ctx, 1, sizeof *tape);
+    if (!tape)
+        return wf_error_null();
+    tape->ctx = ctx;
+    tape->ordinal = ctx->tapes++;
+    tape->scope = wf_hash_u64(0, tape->ordinal);
+    wf_live_add(ctx, WF_LIVE_TAPE, 1);
+    void *counter = NULL;
+    const wf_status status = wf_pool_take(ctx, sizeof *tape->iteration_device, &counter);
+    tape->iteration_device = counter;
+    if (status != WF_OK || wf_tape_set_iteration(tape, 0) != WF_OK) {
+        wf_tape_free(tape);
+        return wf_error_null();
+    }
+    return tape;
+}
+
+static void clear(wf_tape *tape)
+{
+    for (int64_t i = 0; i < tape->n_nodes; i++)
+        wf_node_release(tape->nodes[i]);
+    for (int64_t i = 0; i < tape->n_vars; i++) {
+        wf_tensor_free(tape->vars[i]->value);
+        wf_tensor_free(tape->vars[i]->grad);
+    }
+    tape->ctx->vars -= tape->n_vars;
+    tape->n_nodes = 0;
+    tape->n_vars = 0;
+    tape->paired = false;
+    wf_arena_reset(&tape->arena);
+}
+
+void wf_tape_free(wf_tape *tape)
+{
+    if (!tape)
+        return;
+    clear(tape);
+    wf_arena_free(&tape->arena);
+    wf_pool_give(tape->ctx, tape->iteration_device, sizeof *tape->iteration_device);
+    wf_live_add(tape->ctx, WF_LIVE_TAPE, -1);
+    free(tape->vars);
+    free(tape->nodes);
+    free(tape);
+}
+
+wf_status wf_tape_set_mode(wf_tape *tape, wf_mode mode)
+{
+    WF_NEED(tape);
+    WF_CHECK(mode == WF_TRAIN || mode == WF_EVAL, WF_ERR_ARGUMENT, "%d is not a mode", (int)mode);
+    tape->mode = mode;
+    return WF_OK;
+}
+
+wf_mode wf_tape_mode(const wf_tape *tape)
+{
+    return tape ? tape->mode : WF_TRAIN;
+}
+
+wf_ctx *wf_tape_ctx(const wf_tape *tape)
+{
+    return tape ? tape->ctx : NULL;
+}
+
+int64_t wf_tape_iteration(const wf_tape *tape)
+{
+    return tape ? tape->iteration : 0;
+}
+
+static wf_status move_to(void *own, double by, void *value)
+{
+    wf_tape *tape = own;
+    tape->iteration += (int64_t)by;
+    const uint64_t count = (uint64_t)tape->iteration;
+    memcpy(value, &count, sizeof count);
+    return WF_OK;
+}
+
+static void move_back(void *own, double by)
+{
+    wf_tape *tape = own;
+    tape->iteration -= (int64_t)by;
+}
+
+/* Kernels read it there. */
+static wf_status count_iteration(wf_tape *tape, int by)
+{
+    return wf_ctx_act(tape->ctx, (wf_host_act){.act = move_to,
+                                               .own = tape,
+                                               .number = by,
+                                               .device = tape->iteration_device,
+                                               .bytes = sizeof *tape->iteration_device,
+                                               .undo = move_back});
+}
+
+wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration)
+{
+    WF_NEED(tape);
+    WF_TRY(wf_ctx_bar(tape->ctx, "set the iteration of a tape, nor make one", "do so between runs"));
+    tape->iteration = iteration;
+    return count_iteration(tape, 0);
+}
+
+wf_status wf_tape_reset(wf_tape *tape)
+{
+    WF_NEED(tape);
+    clear(tape);
+    tape->draws = 0;
+    tape->scope = wf_hash_u64(0, tape->ordinal);
+    WF_TRY(count_iteration(tape, 1));
+    /* While another tape has variables, their tensors cannot be told from the program's. */
+    const int64_t left = tape->ctx->vars == 0 ? wf_step_storages(tape->ctx) : 0;
+    WF_CHECK(left == 0, WF_ERR_STATE, "%lld tensors of this step are still held; wf_keep makes one outlive its step",
+             (long long)left);
+    return WF_OK;
+}
+
+static wf_var *new_var(wf_tape *tape, wf_tensor *value)
+{
+    wf_var *var = NULL;
+    if (tape->n_vars == tape->cap_vars) {
+        const int64_t cap = tape->cap_vars ? 2 * tape->cap_vars : 256;
+        wf_var **vars = wf_realloc(tape->ctx, tape->vars, (size_t)cap * sizeof *vars);
+        if (vars) {
+            tape->vars = vars;
+            tape->cap_vars = cap;
+        }
+    }
+    if (value && tape->n_vars < tape->cap_vars)
+        var = wf_arena_take(tape->ctx, &tape->arena, sizeof *var);
+    if (!var) {
+        wf_tensor_free(value);
+        return wf_error_null();
+    }
+    *var = (wf_var){.tape = tape, .value = value};
+    tape->vars[tape->n_vars++] = var;
+    tape->ctx->vars++;
+    return var;
+}
+
+wf_var *wf_input(wf_tape *tape, const wf_tensor *tensor)
+{
+    if (!tape || !tensor)
+        return NULL;
+    return new_var(tape, wf_tensor_dense(tensor, tensor->dtype, tensor->order));
+}
+
+wf_var *wf_leaf(wf_tape *tape, const wf_tensor *tensor)
+{
+    if (!tape || !tensor)
+        return NULL;
+    char text[WF_SHAPE_TEXT];
+    WF_CHECK_NULL(wf_dtype_is_float(tensor->dtype), WF_ERR_DTYPE, "a gradient for a tensor %s of %s: only for floats",
+                  wf_shape_text(tensor->shape, text), wf_dtype_name(tensor->dtype));
+    wf_var *var = wf_input(tape, tensor);
+    if (var) {
+        var->leaf = true;
+        var->needs_grad = tape->mode == WF_TRAIN;
+    }
+    return var;
+}
+
+wf_var *wf_no_loss(wf_tape *tape)
+{
+    if (!tape)
+        return NULL;
+    wf_tensor *zero = wf_tensor_new_step(tape->ctx, tape->ctx->dtype, wf_shape_scalar(), WF_ROW_MAJOR);
+    if (!zero)
+        return NULL;
+    const wf_status status = wf_tensor_fill(zero, 0);
+    wf_var *var = new_var(tape, zero);
+    WF_TRY_NULL(status);
+    if (var) {
+        var->no_loss = true;
+        var->loss_mean = true;
+    }
+    return var;
+}
+
+wf_var *wf_param_var(wf_tape *tape, wf_param *param)
+{
+    wf_tensor *value = tape && param ? wf_param_value(param) : NULL;
+    if (!value)
+        return NULL;
+    wf_var *var = new_var(tape, wf_tensor_alias(value));
+    if (var) {
+        var->param = param;
+        var->needs_grad = param->trainable && tape->mode == WF_TRAIN;
+    }
+    return var;
+}
+
+wf_var *wf_compute_var(wf_tape *tape, wf_param *param)
+{
+    wf_var *var = wf_param_var(tape, param);
+    const wf_dtype dtype = wf_ctx_compute(tape ? tape->ctx : NULL);
+    if (!var)
+        return NULL;
+    var->used = param->value;
+    if (param->dtype == dtype || wf_ctx_dtype(tape->ctx) == dtype)
+        return var;
+    WF_TRY_NULL(wf_tensor_follow(param->value, dtype, &param->rounded));
+    var->used = param->rounded;
+    return var;
+}
+
+const wf_tensor *wf_value(const wf_var *var)
+{
+    return var ? var->value : NULL;
+}
+
+const wf_tensor *wf_grad(const wf_var *var)
+{
+    return var ? var->grad : NULL;
+}
+
+wf_tape *wf_var_tape(const wf_var *var)
+{
+    return var ? var->tape : NULL;
+}
+
+wf_shape wf_var_shape(const wf_var *var)
+{
+    return var ? wf_tensor_shape(var->value) : wf_shape_scalar();
+}
+
+wf_tensor *wf_keep(const wf_var *var)
+{
+    if (!var)
+        return NULL;
+    WF_CHECK_NULL(var->value, WF_ERR_STATE,
+                  "the variable's value went with the backward that passed it; keep it before");
+    wf_tensor *tensor = wf_tensor_alias(var->value);
+    if (tensor)
+        tensor->storage->kept = true;
+    return tensor;
+}
+
+double wf_item(const wf_var *var)
+{
+    return var ? wf_tensor_item(var->value) : NAN;
+}
+
+static wf_status add_node(wf_tape *tape, const wf_record *r, wf_var *out)
+{
+    wf_ctx *ctx = tape->ctx;
+    if (tape->n_nodes == tape->cap_nodes) {
+        const int64_t cap = tape->cap_nodes ? 2 * tape->cap_nodes : 256;
+        wf_node **nodes = wf_realloc(ctx, tape->nodes, (size_t)cap * sizeof *nodes);
+        if (!nodes)
+            return WF_ERR_MEMORY;
+        tape->nodes = nodes;
+        tape->cap_nodes = cap;
+    }
+    wf_node *node = wf_arena_take(ctx, &tape->arena, sizeof *node);
+    if (!node)
+        return WF_ERR_MEMORY;
+    *node = (wf_node){.op = r->op, .tape = tape, .n_in = r->n_in, .out = out};
+    node->in = wf_arena_take(ctx, &tape->arena, (size_t)r->n_in * sizeof *node->in);
+    node->saved = wf_arena_take(ctx, &tape->arena, (size_t)r->n_saved * sizeof *node->saved);
+    node->state = wf_arena_take(ctx, &tape->arena, r->state_bytes);
+    if (!node->in || !node->saved || !node->state)
+        return WF_ERR_MEMORY;
+    tape->nodes[tape->n_nodes++] = node;
+    if (r->n_in)
+        memcpy(node->in, r->in, (size_t)r->n_in * sizeof *node->in);
+    if (r->state_bytes)
+        memcpy(node->state, r->state, r->state_bytes);
+    for (; node->n_saved < r->n_saved; node->n_saved++) {
+        const wf_tensor *t = r->saved[node->n_saved];
+        if (!t)
+            continue;
+        wf_saved *s = &node->saved[node->n_saved];
+        s->tensor = wf_tensor_alias(t);
+        s->version = wf_tensor_version(t);
+        if (!s->tensor)
+            return WF_ERR_MEMORY;
+    }
+    out->node = node;
+    return WF_OK;
+}
+
+wf_var *wf_tape_record(wf_tape *tape, const wf_record *r, wf_tensor *y)
+{
+    if (!tape || !y) {
+        wf_tensor_free(y);
+        return NULL;
+    }
+    if (!y->dense) {
+        wf_tensor *dense = wf_tensor_dense(y, y->dtype, y->order);
+        wf_tensor_free(y);
+        y = dense;
+    }
+    wf_var *var = new_var(tape, y);
+    if (!var)
+        return NULL;
+    bool needs = r->op && r->op->always;
+    for (int i = 0; i < r->n_in; i++) {
+        if (r->in[i])
+            WF_CHECK_NULL(r->in[i]->tape == tape, WF_ERR_STATE, "%s: an input belongs to another tape", r->op->name);
+        needs = needs || (r->in[i] && r->in[i]->needs_grad);
+    }
+    if (!needs || tape->mode == WF_EVAL)
+        return var;
+    var->needs_grad = true;
+    const wf_status status = add_node(tape, r, var);
+    if (status != WF_OK)
+        return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
+    return var;
+}
+
+void wf_node_release(wf_node *node)
+{
+    for (int i = 0; i < node->n_saved; i++) {
+        wf_tensor_free(node->saved[i].tensor);
+        node->saved[i].tensor = NULL;
+    }
+}
+
+uint64_t wf_tape_enter(wf_tape *tape, uint64_t stream)
+{
+    const uint64_t scope = wf_hash_u64(tape->scope, tape->draws);
+    tape->scope = wf_hash_u64(stream, tape->ordinal);
+    tape->draws = 0;
+    return scope;
+}
+
+void wf_tape_leave(wf_tape *tape, uint64_t scope)
+{
+    tape->scope = scope;
+    tape->draws = 0;
+}
+
+wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout)
+{
+    const bool spread = layout && layout->known;
+    return (wf_random){.seed = tape->ctx->seed,
+                       .stream = wf_hash_u64(tape->scope, tape->draws++),
+                       .iteration = tape->iteration_device,
+                       .global = spread ? layout->global : shape,
+                       .box = spread ? layout->box : wf_box_of_shape(shape)};
+}

@@ -1,0 +1,171 @@
+/* Point to point, and tokens. */
+#include "layers/communication/communication_impl.h"
+
+typedef struct point {
+    wf_comm *comm;
+    int peer, tag;
+} point;
+
+wf_tensor *wf_exchanged_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
+{
+    return wf_tensor_new_step(ctx, dtype, shape, wf_order_default(shape.rank));
+}
+
+wf_tensor *wf_exchanged_value(const wf_tensor *x)
+{
+    return wf_tensor_dense(x, x->dtype, wf_order_default(x->shape.rank));
+}
+
+wf_status wf_communication_check(const char *what, const wf_var *x)
+{
+    char text[WF_LAYOUT_TEXT];
+    WF_NEED(x);
+    WF_TRY(wf_function_check_value(what, x));
+    WF_CHECK(!x->value->layout.known, WF_ERR_SHAPE,
+             "%s takes what this rank holds, without a layout, not %s: wf_redistribute moves that", what,
+             wf_layout_text(&x->value->layout, text));
+    return WF_OK;
+}
+
+void *wf_communication_null(wf_comm *comm, wf_status status)
+{
+    if (comm)
+        wf_comm_post_failure(comm, status);
+    return wf_error_null();
+}
+
+wf_tensor *wf_token_value(wf_ctx *ctx)
+{
+    wf_tensor *zero = wf_tensor_new_step(ctx, ctx->dtype, wf_shape_scalar(), WF_ROW_MAJOR);
+    if (zero && wf_tensor_fill(zero, 0) == WF_OK)
+        return zero;
+    wf_tensor_free(zero);
+    return wf_error_null();
+}
+
+wf_var *wf_token_mark(wf_var *token, const wf_var *x)
+{
+    if (!token)
+        return NULL;
+    const wf_shape shape = x->value->shape;
+    token->loss_mean = true;
+    token->loss_count = x->loss_mean ? x->loss_count : shape.rank > 0 ? shape.dim[0] : 1;
+    return token;
+}
+
+/* Ahead of the value goes whether its gradient is to come back. */
+static wf_status send_flag(wf_comm *comm, wf_ctx *ctx, bool grads, int to, int tag)
+{
+    wf_tensor *flag = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
+    WF_NEED(flag);
+    wf_status status = wf_tensor_fill(flag, grads);
+    if (status == WF_OK)
+        status = wf_send(comm, flag, to, tag);
+    wf_tensor_free(flag);
+    return status;
+}
+
+static wf_status recv_flag(wf_comm *comm, wf_ctx *ctx, bool *grads, int from, int tag)
+{
+    wf_tensor *flag = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
+    WF_NEED(flag);
+    const wf_status status = wf_recv(comm, flag, from, tag);
+    *grads = status == WF_OK && wf_tensor_item(flag) > 0;
+    wf_tensor_free(flag);
+    return status;
+}
+
+static wf_status send_backward(wf_node *node)
+{
+    const point *state = node->state;
+    const wf_tensor *x = node->in[0]->value;
+    wf_tensor *dx = wf_exchanged_new(x->ctx, x->dtype, x->shape);
+    WF_NEED(dx);
+    const wf_status status = wf_recv(state->comm, dx, state->peer, state->tag);
+    if (status == WF_OK)
+        return wf_node_give(node, 0, dx, false);
+    wf_tensor_free(dx);
+    return status;
+}
+
+static wf_status recv_backward(wf_node *node)
+{
+    const point *state = node->state;
+    return wf_send(state->comm, wf_node_dy(node), state->peer, state->tag);
+}
+
+static const wf_op send_op = {.name = "send", .backward = send_backward, .always = true};
+static const wf_op recv_op = {.name = "recv", .backward = recv_backward, .always = true};
+
+static wf_status send_value(wf_comm *comm, const wf_var *x, bool grads, int to, int tag)
+{
+    WF_TRY(send_flag(comm, x->value->ctx, grads, to, tag));
+    wf_tensor *value = wf_exchanged_value(x->value);
+    WF_NEED(value);
+    const wf_status status = wf_send_new(comm, value, to, tag);
+    wf_tensor_free(value);
+    return status;
+}
+
+wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag)
+{
+    if (!comm)
+        return NULL;
+    wf_status status = wf_communication_check("send", x);
+    if (status != WF_OK)
+        return wf_communication_null(comm, status);
+    const bool grads = x->needs_grad && wf_tape_mode(x->tape) == WF_TRAIN;
+    status = send_value(comm, x, grads, to, tag);
+    if (status != WF_OK)
+        return wf_communication_null(comm, status);
+    const point state = {comm, to, tag};
+    const wf_record record = {.op = &send_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state};
+    wf_var *token = wf_tape_record(x->tape, grads ? &record : &(wf_record){0}, wf_token_value(x->value->ctx));
+    return wf_token_mark(token, x);
+}
+
+wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
+{
+    if (!comm)
+        return NULL;
+    if (!tape)
+        return wf_communication_null(comm, wf_error_take("tape", __FILE__, __LINE__));
+    bool grads;
+    wf_status status = recv_flag(comm, wf_tape_ctx(tape), &grads, from, tag);
+    if (status == WF_OK && grads && wf_tape_mode(tape) == WF_EVAL)
+        status =
+            WF_RAISE(WF_ERR_STATE, "receives in WF_EVAL what rank %d sends in WF_TRAIN and wants a gradient of", from);
+    if (status != WF_OK)
+        return wf_communication_null(comm, status);
+    wf_tensor *sent = wf_recv_new(comm, from, tag);
+    if (!sent)
+        return NULL;
+    const point state = {comm, from, tag};
+    const wf_record record = {.op = &recv_op, .state = &state, .state_bytes = sizeof state};
+    return wf_tape_record(tape, grads ? &record : &(wf_record){0}, sent);
+}
+
+static wf_status connect_backward(wf_node *node)
+{
+    wf_tensor *dx = wf_node_wants(node, 1) ? wf_tensor_alias(wf_node_dy(node)) : NULL;
+    return wf_node_wants(node, 1) ? wf_node_give(node, 1, dx, true) : WF_OK;
+}
+
+static const wf_op connect_op = {.name = "pseudo_connect", .backward = connect_backward};
+
+wf_var *wf_pseudo_connect(wf_var *token, wf_var *x)
+{
+    if (!token || !x)
+        return NULL;
+    WF_CHECK_NULL(!x->no_loss && x->value, WF_ERR_STATE, "pseudo_connect of a variable that has no value");
+    wf_var *y = wf_tape_record(x->tape, &(wf_record){.op = &connect_op, .n_in = 2, .in = (wf_var *[]){token, x}},
+                               wf_function_value(x));
+    if (!y)
+        return NULL;
+    if (x->value->layout.known)
+        WF_TRY_NULL(wf_tensor_set_layout(y->value, x->value->layout));
+    y->loss_mean = x->loss_mean;
+    y->loss_count = x->loss_count;
+    y->loss_part = x->loss_part;
+    return y;
+}

@@ -1,0 +1,90 @@
+#include "layers/redistribute.h"
+
+#include "comm/mesh_author.h"
+#include "layers/functions/functions_impl.h"
+
+/* State: from where to where. A value without a layout gets a gradient without one. */
+typedef struct redistribution {
+    wf_layout from, to;
+    bool local;
+} redistribution;
+
+static wf_status run(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
+{
+    WF_NEED(y);
+    WF_TRY(wf_exchange_begin(exchange, x, y));
+    return wf_exchange_end(exchange);
+}
+
+/* x under another layout: a handle on the same elements where nothing moves. */
+static wf_tensor *moved(wf_exchange *exchange, const wf_tensor *x, const wf_layout *from, const wf_layout *to)
+{
+    const bool stays = !wf_exchange_moves(exchange) && wf_box_equal(from->box, to->box);
+    wf_tensor *y = stays ? wf_tensor_alias(x) : wf_tensor_new_step(x->ctx, x->dtype, wf_box_shape(to->box), x->order);
+    if (y && (stays || run(exchange, x, y) == WF_OK) && wf_tensor_set_layout(y, *to) == WF_OK)
+        return y;
+    wf_tensor_free(y);
+    return wf_error_null();
+}
+
+static wf_status backward(wf_node *node)
+{
+    const redistribution *state = node->state;
+    const wf_tensor *dy = wf_node_dy(node);
+    if (!wf_node_wants(node, 0))
+        return WF_OK;
+    wf_exchange *exchange = wf_mesh_exchange_layouts(&state->to, &state->from, dy->dtype, dy->order);
+    WF_NEED(exchange);
+    wf_tensor *dx = moved(exchange, dy, &state->to, &state->from);
+    WF_NEED(dx);
+    if (state->local)
+        dx->layout = wf_layout_none();
+    return wf_function_give(node, 0, dx);
+}
+
+static const wf_op redistribute_op = {.name = "redistribute", .backward = backward};
+
+wf_var *wf_redistribute(wf_var *x, wf_layout target)
+{
+    if (!x)
+        return NULL;
+    WF_TRY_NULL(wf_function_check_value("redistribute", x));
+    redistribution state = {.local = !x->value->layout.known};
+    wf_exchange *exchange = wf_tensor_exchange(x->value, &target, &state.from);
+    if (!exchange)
+        return NULL;
+    state.to = target;
+    const wf_layout *has = &x->value->layout;
+    bool same = has->known && wf_layout_equal(has, &target);
+    for (int axis = 0; axis < WF_AXES; axis++)
+        same = same && has->cut[axis] == target.cut[axis];
+    if (same)
+        return x;
+    wf_tensor *y = moved(exchange, x->value, &state.from, &state.to);
+    return wf_function_finish(
+        y ? WF_OK : wf_error_code(), x->tape,
+        &(wf_record){.op = &redistribute_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
+}
+
+wf_var *wf_shard(wf_var *x, const wf_mesh *mesh)
+{
+    wf_layout target;
+    if (!x || !mesh)
+        return NULL;
+    WF_TRY_NULL(wf_function_check_value("shard", x));
+    const wf_tensor *value = x->value;
+    WF_TRY_NULL(wf_mesh_layout_activation(mesh, value->layout.known ? value->layout.global : value->shape, &target));
+    return wf_redistribute(x, target);
+}
+
+wf_var *wf_unshard(wf_var *x)
+{
+    if (!x)
+        return NULL;
+    WF_TRY_NULL(wf_function_check_value("unshard", x));
+    const wf_layout *has = &x->value->layout;
+    if (!has->known)
+        return x;
+    return wf_redistribute(
+        x, (wf_layout){.known = true, .mesh = has->mesh, .global = has->global, .box = wf_box_of_shape(has->global)});
+}

@@ -1,0 +1,135 @@
+#include "layers/functions.h"
+#include "layers/functions/functions_impl.h"
+
+typedef struct act_state {
+    wf_act act;
+    double slope;
+} act_state;
+
+/* The derivative of these is not known from y alone. */
+static bool saves_input(wf_act act)
+{
+    return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
+}
+
+static wf_status act_backward(wf_node *node)
+{
+    const act_state *state = node->state;
+    bool add = false;
+    wf_tensor *dx = wf_node_grad(node, 0, &add);
+    WF_NEED(dx);
+    const wf_array saved = wf_tensor_array(wf_node_saved(node, 0));
+    const wf_array to = wf_tensor_array(dx), dy = wf_tensor_array(wf_node_dy(node));
+    const bool input = saves_input(state->act);
+    WF_TRY(dx->ctx->k->act_backward(dx->ctx, state->act, state->slope, input ? &saved : NULL, input ? NULL : &saved,
+                                    &dy, &to, add));
+    return WF_OK;
+}
+
+static wf_status pass_backward(wf_node *node)
+{
+    return wf_function_give(node, 0, wf_tensor_alias(wf_node_dy(node)));
+}
+
+static const wf_op ops[WF_ACTS] = {
+    [WF_ACT_NONE] = {.name = "gaussian_noise", .backward = pass_backward},
+    [WF_ACT_RELU] = {.name = "relu", .backward = act_backward},
+    [WF_ACT_LEAKY_RELU] = {.name = "leaky_relu", .backward = act_backward},
+    [WF_ACT_ELU] = {.name = "elu", .backward = act_backward},
+    [WF_ACT_GELU] = {.name = "gelu", .backward = act_backward},
+    [WF_ACT_SIGMOID] = {.name = "sigmoid", .backward = act_backward},
+    [WF_ACT_TANH] = {.name = "tanh", .backward = act_backward},
+    [WF_ACT_SOFTPLUS] = {.name = "softplus", .backward = act_backward},
+};
+
+static wf_status act_run(wf_var *x, const act_state *state, double noise, const wf_tensor *v, const wf_tensor *y)
+{
+    WF_NEED(v);
+    WF_NEED(y);
+    const wf_array from = wf_tensor_array(v), to = wf_tensor_array(y);
+    if (noise == 0.0) {
+        WF_TRY(v->ctx->k->act_forward(v->ctx, state->act, state->slope, &from, &to));
+        return WF_OK;
+    }
+    const wf_epilogue epilogue = {.act = state->act,
+                                  .slope = state->slope,
+                                  .noise = noise,
+                                  .random = wf_tape_random(x->tape, v->shape, &x->value->layout)};
+    WF_TRY(v->ctx->k->epilogue_forward(v->ctx, &epilogue, &from, &to));
+    return WF_OK;
+}
+
+static wf_var *activated(wf_var *x, act_state state, double noise)
+{
+    wf_tensor *v = wf_function_value(x), *y = wf_tensor_new_like(x->value);
+    const wf_status status = act_run(x, &state, noise, v, y);
+    wf_tensor *saved = saves_input(state.act) ? v : y;
+    wf_var *out = wf_function_finish(status, x->tape,
+                                     &(wf_record){.op = &ops[state.act],
+                                                  .n_in = 1,
+                                                  .in = &x,
+                                                  .n_saved = state.act == WF_ACT_NONE ? 0 : 1,
+                                                  .saved = &saved,
+                                                  .state = &state,
+                                                  .state_bytes = sizeof state},
+                                     y);
+    wf_tensor_free(v);
+    return out;
+}
+
+wf_var *wf_activate(wf_var *x, wf_act act, double slope, double noise)
+{
+    if (!x)
+        return NULL;
+    WF_CHECK_NULL((unsigned)act < WF_ACTS, WF_ERR_ARGUMENT, "activation %d does not exist", (int)act);
+    WF_CHECK_NULL(slope >= 0, WF_ERR_ARGUMENT, "%s has slope (or alpha) %g; it must be 0 or more", ops[act].name,
+                  slope);
+    WF_CHECK_NULL(noise >= 0, WF_ERR_ARGUMENT, "noise has standard deviation %g; it must be 0 or more", noise);
+    const bool noisy = noise > 0 && wf_tape_mode(x->tape) == WF_TRAIN;
+    if (act == WF_ACT_NONE && !noisy)
+        return x;
+    WF_TRY_NULL(wf_function_check(ops[act].name, x, WF_ANY_FUNCTION));
+    if (act == WF_ACT_LEAKY_RELU && slope == 0)
+        act = WF_ACT_RELU;
+    if (!noisy)
+        return activated(x, (act_state){act, slope}, 0.0);
+    if (act == WF_ACT_NONE || act == WF_ACT_RELU || act == WF_ACT_LEAKY_RELU)
+        return activated(x, (act_state){act, slope}, noise);
+    wf_var *v = activated(x, (act_state){WF_ACT_NONE, 0.0}, noise);
+    return v ? activated(v, (act_state){act, slope}, 0.0) : NULL;
+}
+
+wf_var *wf_relu(wf_var *x)
+{
+    return wf_activate(x, WF_ACT_RELU, 0.0, 0.0);
+}
+
+wf_var *wf_leaky_relu(wf_var *x, double slope)
+{
+    return wf_activate(x, WF_ACT_LEAKY_RELU, slope, 0.0);
+}
+
+wf_var *wf_elu(wf_var *x, double alpha)
+{
+    return wf_activate(x, WF_ACT_ELU, alpha, 0.0);
+}
+
+wf_var *wf_gelu(wf_var *x)
+{
+    return wf_activate(x, WF_ACT_GELU, 0.0, 0.0);
+}
+
+wf_var *wf_sigmoid(wf_var *x)
+{
+    return wf_activate(x, WF_ACT_SIGMOID, 0.0, 0.0);
+}
+
+wf_var *wf_tanh(wf_var *x)
+{
+    return wf_activate(x, WF_ACT_TANH, 0.0, 0.0);
+}
+
+wf_var *wf_softplus(wf_var *x)
+{
+    return wf_activate(x, WF_ACT_SOFTPLUS, 0.0, 0.0);
+}

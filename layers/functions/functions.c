@@ -1,0 +1,112 @@
+#include "layers/functions/functions_impl.h"
+
+#include "layers/layer_author.h"
+
+wf_status wf_function_check_value(const char *what, const wf_var *x)
+{
+    WF_CHECK(x->value, WF_ERR_STATE, "%s of a variable whose value went with the backward that passed it", what);
+    WF_CHECK(!x->no_loss, WF_ERR_STATE, "%s of wf_no_loss, which has no value", what);
+    return WF_OK;
+}
+
+wf_status wf_function_check(const char *what, const wf_var *x, wf_linearity linearity)
+{
+    char text[WF_LAYOUT_TEXT];
+    WF_TRY(wf_function_check_value(what, x));
+    WF_CHECK(wf_dtype_is_float(x->value->dtype), WF_ERR_DTYPE, "%s takes a float type, not %s", what,
+             wf_dtype_name(x->value->dtype));
+    WF_CHECK(linearity == WF_LINEAR || !wf_layout_is_partial(&x->value->layout), WF_ERR_SHAPE,
+             "%s is not linear, and its input is one rank's part of a sum: %s", what,
+             wf_layout_text(&x->value->layout, text));
+    return WF_OK;
+}
+
+wf_status wf_function_check_pair(const char *what, const wf_var *a, const wf_var *b, wf_linearity linearity)
+{
+    char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
+    WF_TRY(wf_function_check(what, a, linearity));
+    WF_TRY(wf_function_check(what, b, linearity));
+    WF_CHECK(a->tape == b->tape, WF_ERR_ARGUMENT, "%s of variables of two tapes", what);
+    WF_CHECK(wf_shape_equal(a->value->shape, b->value->shape), WF_ERR_SHAPE, "%s takes equal shapes, not %s and %s",
+             what, wf_shape_text(a->value->shape, left), wf_shape_text(b->value->shape, right));
+    WF_CHECK(a->value->dtype == b->value->dtype, WF_ERR_DTYPE, "%s takes equal types, not %s and %s", what,
+             wf_dtype_name(a->value->dtype), wf_dtype_name(b->value->dtype));
+    return WF_OK;
+}
+
+wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_var *b)
+{
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    WF_CHECK(wf_layout_equal(&a->value->layout, &b->value->layout), WF_ERR_SHAPE,
+             "%s takes equal layouts, not (%s) and (%s)", what, wf_layout_text(&a->value->layout, left),
+             wf_layout_text(&b->value->layout, right));
+    return WF_OK;
+}
+
+wf_tensor *wf_function_value(const wf_var *x)
+{
+    return wf_tensor_dense(x->value, x->value->dtype, x->value->order);
+}
+
+wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_record *record, wf_tensor *y)
+{
+    if (status == WF_OK)
+        return wf_tape_record(tape, record, y);
+    wf_tensor_free(y);
+    return wf_error_null();
+}
+
+wf_status wf_function_give(wf_node *node, int i, wf_tensor *dx)
+{
+    WF_NEED(dx);
+    return wf_node_give(node, i, dx, dx->storage == wf_node_dy(node)->storage);
+}
+
+wf_reduction wf_reduction_mean(const wf_var *x, int without)
+{
+    const wf_layout *layout = &x->value->layout;
+    wf_shape shape = layout->known ? layout->global : x->value->shape;
+    const int64_t own = wf_shape_count(x->value->shape), all = wf_shape_count(shape);
+    wf_reduction reduction = wf_reduction_of(x);
+    reduction.loss_mean = !layout->known;
+    if (x->loss_count == 0) {
+        reduction.loss_count = x->loss_mean ? 0 : shape.rank > 0 ? shape.dim[0] : 1;
+        reduction.loss_part = all > 0 ? (double)own / (double)all * (double)reduction.loss_count : 0;
+    }
+    if (without >= 0)
+        shape.dim[without] = 1;
+    const int64_t count = wf_shape_count(shape);
+    reduction.scale = count > 0 ? 1.0 / (double)count : 0.0;
+    return reduction;
+}
+
+wf_reduction wf_reduction_of(const wf_var *x)
+{
+    return (wf_reduction){
+        .scale = 1, .loss_mean = x->loss_mean, .loss_count = x->loss_count, .loss_part = x->loss_part};
+}
+
+wf_tensor *wf_reduction_scalar(const wf_var *x)
+{
+    wf_tensor *y = wf_tensor_new_step(x->value->ctx, x->value->dtype, wf_shape_scalar(), WF_ROW_MAJOR);
+    if (!y || !x->value->layout.known)
+        return y;
+    wf_layout layout = {.known = true, .mesh = x->value->layout.mesh};
+    for (int axis = 0; axis < WF_AXES; axis++)
+        layout.placement[axis] = x->value->layout.placement[axis] == WF_REPLICATED ? WF_REPLICATED : WF_PARTIAL;
+    if (wf_tensor_set_layout(y, layout) == WF_OK)
+        return y;
+    wf_tensor_free(y);
+    return wf_error_null();
+}
+
+wf_var *wf_reduction_mark(wf_var *y, const wf_reduction *reduction)
+{
+    if (!y)
+        return NULL;
+    const bool known = y->value->layout.known;
+    y->loss_mean = reduction->loss_mean && !known;
+    y->loss_count = reduction->loss_mean || known ? reduction->loss_count : 0;
+    y->loss_part = reduction->loss_part;
+    return y;
+}

@@ -1,0 +1,230 @@
+#include "layers/loss.h"
+#include "layers/functions/functions_impl.h"
+#include "layers/layer_author.h"
+
+typedef struct loss_state {
+    wf_loss_kind kind;
+    double value, scale;
+} loss_state;
+
+/* d loss / d x into a tensor like x; x and t have one order. */
+static wf_status give_loss(wf_node *node, int i, const wf_tensor *x, const wf_tensor *t)
+{
+    const loss_state *state = node->state;
+    wf_tensor *dx = wf_tensor_new_like(x);
+    WF_NEED(dx);
+    const wf_array at = wf_tensor_array(x), target = wf_tensor_array(t), to = wf_tensor_array(dx);
+    const wf_array dloss = wf_tensor_array(wf_node_dy(node));
+    const wf_status status =
+        x->ctx->k->loss_backward(x->ctx, state->kind, &at, t ? &target : NULL, state->value, &dloss, state->scale, &to);
+    if (status == WF_OK)
+        return wf_function_give(node, i, dx);
+    wf_tensor_free(dx);
+    return status;
+}
+
+/* A loss of two variables is symmetric, so the second one's gradient is the first one's with the arguments exchanged.
+ */
+static wf_status loss_backward(wf_node *node)
+{
+    const wf_tensor *x = wf_node_saved(node, 0), *t = wf_node_saved(node, 1);
+    if (wf_node_wants(node, 0))
+        WF_TRY(give_loss(node, 0, x, t));
+    if (node->n_in == 2 && wf_node_wants(node, 1))
+        WF_TRY(give_loss(node, 1, t, x));
+    return WF_OK;
+}
+
+static const wf_op loss_ops[] = {
+    [WF_LOSS_BCE_LOGITS] = {.name = "bce_logits", .backward = loss_backward},
+    [WF_LOSS_MSE] = {.name = "mse", .backward = loss_backward},
+    [WF_LOSS_L1] = {.name = "l1", .backward = loss_backward},
+};
+
+static wf_status loss_run(const loss_state *state, const wf_tensor *x, const wf_tensor *t, const wf_tensor *loss)
+{
+    WF_NEED(x);
+    WF_NEED(loss);
+    const wf_array from = wf_tensor_array(x), target = wf_tensor_array(t), to = wf_tensor_array(loss);
+    WF_TRY(x->ctx->k->loss_forward(x->ctx, state->kind, &from, t ? &target : NULL, state->value, state->scale, &to));
+    return WF_OK;
+}
+
+/* `target` NULL: `value` everywhere. b is the target's variable where gradients go to it. */
+static wf_var *loss(wf_loss_kind kind, wf_var *a, wf_var *b, const wf_tensor *target, double value)
+{
+    const wf_reduction reduction = wf_reduction_mean(a, -1);
+    const loss_state state = {kind, value, reduction.scale};
+    wf_tensor *x = wf_function_value(a), *y = wf_reduction_scalar(a);
+    wf_tensor *t = wf_tensor_dense(target, a->value->dtype, a->value->order);
+    wf_status status = target && !t ? wf_error_take("target", __FILE__, __LINE__) : WF_OK;
+    if (status == WF_OK)
+        status = loss_run(&state, x, t, y);
+    wf_var *out = wf_function_finish(status, a->tape,
+                                     &(wf_record){.op = &loss_ops[kind],
+                                                  .n_in = b ? 2 : 1,
+                                                  .in = (wf_var *const[]){a, b},
+                                                  .n_saved = 2,
+                                                  .saved = (wf_tensor *const[]){x, t},
+                                                  .state = &state,
+                                                  .state_bytes = sizeof state},
+                                     y);
+    wf_tensor_free(x);
+    wf_tensor_free(t);
+    return wf_reduction_mark(out, &reduction);
+}
+
+wf_var *wf_bce_logits(wf_var *x, double target)
+{
+    x = wf_widened(x);
+    if (!x)
+        return NULL;
+    WF_TRY_NULL(wf_function_check("bce_logits", x, WF_ANY_FUNCTION));
+    return loss(WF_LOSS_BCE_LOGITS, x, NULL, NULL, target);
+}
+
+wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
+{
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    x = wf_widened(x);
+    if (!x || !target)
+        return NULL;
+    WF_TRY_NULL(wf_function_check("bce_logits_with", x, WF_ANY_FUNCTION));
+    WF_CHECK_NULL(wf_shape_equal(x->value->shape, target->shape), WF_ERR_SHAPE,
+                  "bce_logits_with takes a target of the input's shape %s, not %s",
+                  wf_shape_text(x->value->shape, left), wf_shape_text(target->shape, right));
+    WF_CHECK_NULL(!target->layout.known || wf_layout_equal(&x->value->layout, &target->layout), WF_ERR_SHAPE,
+                  "bce_logits_with takes a target of the input's layout (%s), not (%s)",
+                  wf_layout_text(&x->value->layout, left), wf_layout_text(&target->layout, right));
+    return loss(WF_LOSS_BCE_LOGITS, x, NULL, target, 0.0);
+}
+
+static wf_var *loss_between(wf_loss_kind kind, wf_var *a, wf_var *b)
+{
+    a = wf_widened(a);
+    b = wf_widened(b);
+    if (!a || !b)
+        return NULL;
+    WF_TRY_NULL(wf_function_check_pair(loss_ops[kind].name, a, b, WF_ANY_FUNCTION));
+    WF_TRY_NULL(wf_function_check_layouts(loss_ops[kind].name, a, b));
+    return loss(kind, a, b, b->value, 0.0);
+}
+
+wf_var *wf_mse(wf_var *a, wf_var *b)
+{
+    return loss_between(WF_LOSS_MSE, a, b);
+}
+
+wf_var *wf_l1(wf_var *a, wf_var *b)
+{
+    return loss_between(WF_LOSS_L1, a, b);
+}
+
+/* One label for each row of scores, of the same samples. */
+static wf_status check_labels(const char *what, const wf_var *scores, const wf_tensor *labels)
+{
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    const wf_shape *s = &scores->value->shape, *l = &labels->shape;
+    WF_TRY(wf_function_check(what, scores, WF_ANY_FUNCTION));
+    WF_CHECK(labels->dtype == WF_U8 || labels->dtype == WF_I32 || labels->dtype == WF_I64, WF_ERR_DTYPE,
+             "%s takes labels of type u8, i32 or i64, not %s", what, wf_dtype_name(labels->dtype));
+    bool same = s->rank >= 2 && s->rank <= 5 && l->rank == s->rank - 1 && l->dim[0] == s->dim[0];
+    for (int d = 2; same && d < s->rank; d++)
+        same = l->dim[d - 1] == s->dim[d];
+    WF_CHECK(same, WF_ERR_SHAPE, "%s takes scores [N,C,...] of rank 2 to 5 and labels [N,...], not %s and %s", what,
+             wf_shape_text(*s, left), wf_shape_text(*l, right));
+    const wf_layout *p = &scores->value->layout, *q = &labels->layout;
+    WF_CHECK(!wf_layout_is_sharded(p, 1), WF_ERR_SHAPE,
+             "%s needs all of dimension 1, which is sharded: %s; wf_redistribute it first", what,
+             wf_layout_text(p, left));
+    WF_CHECK(!q->known || (p->known && p->box.lo[0] == q->box.lo[0] && p->global.dim[0] == q->global.dim[0]),
+             WF_ERR_SHAPE, "%s has scores (%s) and labels (%s), which are not of the same samples", what,
+             wf_layout_text(p, left), wf_layout_text(q, right));
+    return WF_OK;
+}
+
+static wf_status nll_backward(wf_node *node)
+{
+    const double *scale = node->state;
+    const wf_tensor *logp = node->in[0]->value;
+    const wf_order order = logp->shape.rank > 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
+    wf_tensor *dx = wf_tensor_new_step(logp->ctx, logp->dtype, logp->shape, order);
+    WF_NEED(dx);
+    const wf_array labels = wf_tensor_array(wf_node_saved(node, 0)), to = wf_tensor_array(dx);
+    const wf_array dloss = wf_tensor_array(wf_node_dy(node));
+    const wf_status status = logp->ctx->k->nll_backward(logp->ctx, &labels, &dloss, *scale, &to);
+    if (status == WF_OK)
+        return wf_function_give(node, 0, dx);
+    wf_tensor_free(dx);
+    return status;
+}
+
+static const wf_op nll_op = {.name = "nll", .backward = nll_backward};
+
+static wf_status nll_run(double scale, const wf_tensor *logp, const wf_tensor *labels, const wf_tensor *y)
+{
+    WF_NEED(logp);
+    WF_NEED(labels);
+    WF_NEED(y);
+    const wf_array from = wf_tensor_array(logp), at = wf_tensor_array(labels), to = wf_tensor_array(y);
+    WF_TRY(logp->ctx->k->nll_forward(logp->ctx, &from, &at, scale, &to));
+    return WF_OK;
+}
+
+wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
+{
+    logp = wf_widened(logp);
+    if (!logp || !labels)
+        return NULL;
+    WF_TRY_NULL(check_labels("nll", logp, labels));
+    const wf_reduction reduction = wf_reduction_mean(logp, 1);
+    wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
+    wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
+    const wf_status status = nll_run(reduction.scale, x, at, y);
+    wf_var *out = wf_function_finish(status, logp->tape,
+                                     &(wf_record){.op = &nll_op,
+                                                  .n_in = 1,
+                                                  .in = &logp,
+                                                  .n_saved = 1,
+                                                  .saved = &at,
+                                                  .state = &reduction.scale,
+                                                  .state_bytes = sizeof reduction.scale},
+                                     y);
+    wf_tensor_free(x);
+    wf_tensor_free(at);
+    return wf_reduction_mark(out, &reduction);
+}
+
+wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels)
+{
+    if (!logits || !labels)
+        return NULL;
+    WF_TRY_NULL(check_labels("softmax_cross_entropy", logits, labels));
+    return wf_nll(wf_log_softmax(logits), labels);
+}
+
+static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, const wf_tensor *correct)
+{
+    WF_NEED(scores);
+    WF_NEED(labels);
+    WF_NEED(correct);
+    const wf_array from = wf_tensor_array(scores), at = wf_tensor_array(labels), to = wf_tensor_array(correct);
+    WF_TRY(scores->ctx->k->count_correct(scores->ctx, &from, &at, &to));
+    return WF_OK;
+}
+
+int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
+{
+    if (!scores || !labels || check_labels("count_correct", scores, labels) != WF_OK)
+        return -1;
+    wf_ctx *ctx = scores->value->ctx;
+    wf_tensor *x = wf_dense_value(scores), *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
+    wf_tensor *correct = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
+    int64_t count = -1;
+    if (count_run(x, at, correct) != WF_OK || wf_ctx_read(ctx, &count, correct->data, sizeof count) != WF_OK)
+        count = -1;
+    wf_tensor_free(x);
+    wf_tensor_free(at);
+    wf_tensor_free(correct);
+    return count;
+}

@@ -1,0 +1,82 @@
+#include "layers/parallel/parallel_impl.h"
+
+#include "comm/plan_author.h"
+
+static wf_strided view(const wf_field *f, wf_box part)
+{
+    const wf_shape whole = wf_box_shape(f->box), shape = wf_box_shape(part);
+    wf_strided v = {.data = f->data, .dtype = f->dtype, .rank = shape.rank};
+    int64_t offset = 0;
+    wf_order_strides(whole, WF_CHANNELS_LAST, v.stride);
+    for (int d = 0; d < shape.rank; d++) {
+        v.dim[d] = shape.dim[d];
+        offset += (part.lo[d] - f->box.lo[d]) * v.stride[d];
+    }
+    if (f->data && !wf_box_empty(part))
+        v.data = f->data + offset * (int64_t)wf_dtype_size(f->dtype);
+    return v;
+}
+
+static bool is_dense(const wf_strided *v, wf_shape shape)
+{
+    int64_t stride[WF_MAX_RANK];
+    wf_order_strides(shape, WF_CHANNELS_LAST, stride);
+    for (int d = 0; d < shape.rank; d++)
+        if (shape.dim[d] == 0)
+            return true;
+    for (int d = 0; d < shape.rank; d++)
+        if (shape.dim[d] > 1 && stride[d] != v->stride[d])
+            return false;
+    return true;
+}
+
+bool wf_field_dense(const wf_field *f, wf_box part)
+{
+    const wf_strided v = view(f, part);
+    return is_dense(&v, wf_box_shape(part));
+}
+
+wf_status wf_block_take(wf_ctx *ctx, const wf_field *f, wf_box part, bool load, wf_block_of *b)
+{
+    const wf_strided v = view(f, part);
+    *b = (wf_block_of){
+        .array = {.data = v.data, .dtype = f->dtype, .order = WF_CHANNELS_LAST, .shape = wf_box_shape(part)}};
+    if (wf_array_count(&b->array) == 0)
+        b->array.data = NULL;
+    if (is_dense(&v, b->array.shape))
+        return WF_OK;
+    const size_t bytes = (size_t)wf_array_count(&b->array) * wf_dtype_size(f->dtype);
+    WF_TRY(wf_pool_take(ctx, bytes, &b->array.data));
+    b->bytes = bytes;
+    const wf_strided dense = wf_array_strided(&b->array);
+    return load ? ctx->k->copy(ctx, &v, &dense, false) : WF_OK;
+}
+
+wf_status wf_block_put(wf_ctx *ctx, const wf_field *f, wf_box part, const wf_block_of *b)
+{
+    const wf_strided v = view(f, part), dense = wf_array_strided(&b->array);
+    return b->bytes > 0 ? ctx->k->copy(ctx, &dense, &v, false) : WF_OK;
+}
+
+void wf_block_give(wf_ctx *ctx, const wf_block_of *b)
+{
+    if (b->bytes > 0)
+        wf_pool_give(ctx, b->array.data, b->bytes);
+}
+
+wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, wf_box part, bool add)
+{
+    const wf_strided src = view(from, part), dst = view(to, part);
+    return wf_box_empty(part) ? WF_OK : ctx->k->copy(ctx, &src, &dst, add);
+}
+
+wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to)
+{
+    wf_box rest[2 * WF_MAX_RANK];
+    const int n = wf_box_subtract(to->box, from->box, rest);
+    if (n > 0) {
+        const wf_array all = {to->data, to->dtype, WF_CHANNELS_LAST, wf_box_shape(to->box), 0, NULL};
+        WF_TRY(ctx->k->fill(ctx, &all, 0));
+    }
+    return wf_field_copy(ctx, from, to, wf_box_intersect(to->box, from->box), false);
+}

@@ -1,0 +1,134 @@
+/* A rank's channels may begin and end inside a group; the kernels know whole groups. So they are done in pieces: the
+ * rest of a group, groups, the beginning of a group. */
+#include "layers/parallel/parallel_impl.h"
+
+
+static wf_range relative(wf_range range, wf_range to)
+{
+    return (wf_range){range.lo - to.lo, range.hi - to.lo};
+}
+
+wf_channel_local wf_channel_local_of(const wf_channel_split *s)
+{
+    wf_channel_local local = {0};
+    const wf_range outer = s->by_input ? wf_channel_inputs(s) : wf_channel_outputs(s);
+    const wf_range inner = s->by_input ? wf_channel_outputs(s) : wf_channel_inputs(s);
+    const int64_t rows = (s->by_input ? s->in.channels : s->out.channels) / s->groups;
+    const int64_t columns = (s->by_input ? s->out.channels : s->in.channels) / s->groups;
+    if (s->groups == 1) {
+        local.pieces = 1;
+        local.piece[0] = (wf_channel_piece){relative(outer, outer), relative(inner, inner), 1};
+        return local;
+    }
+    for (int64_t at = outer.lo; at < outer.hi;) {
+        const int64_t group = at / rows, whole = at % rows == 0 ? (outer.hi - at) / rows : 0;
+        const int64_t groups = whole > 0 ? whole : 1;
+        const int64_t end = (group + groups) * rows < outer.hi ? (group + groups) * rows : outer.hi;
+        const wf_range a = {at, end}, b = {group * columns, (group + groups) * columns};
+        local.piece[local.pieces++] = (wf_channel_piece){relative(a, outer), relative(b, inner), groups};
+        at = end;
+    }
+    return local;
+}
+
+/* The filter of a piece. */
+static wf_array rows_of(const wf_array *w, wf_range rows)
+{
+    wf_array a = *w;
+    if (rows.lo == 0 && rows.hi == a.shape.dim[0])
+        return a;
+    const int64_t row = a.shape.dim[0] > 0 ? wf_shape_count(a.shape) / a.shape.dim[0] : 0;
+    if (a.data)
+        a.data = (char *)a.data + (size_t)(rows.lo * row) * wf_dtype_size(a.dtype);
+    a.shape.dim[0] = rows.hi - rows.lo;
+    a.forms = NULL;
+    return a;
+}
+
+static wf_field field_of(const wf_array *a)
+{
+    return (wf_field){a->data, a->dtype, wf_box_of_shape(a->shape)};
+}
+
+static wf_box channels_of(const wf_array *a, wf_range channels)
+{
+    wf_box box = wf_box_of_shape(a->shape);
+    box.lo[1] = channels.lo;
+    box.hi[1] = channels.hi;
+    return box;
+}
+
+static wf_conv_geom geom_of(const wf_channel_call *call, const wf_channel_piece *piece)
+{
+    wf_conv_geom geom = call->geom;
+    geom.groups = piece->groups;
+    return geom;
+}
+
+static wf_status run(const wf_channel_call *call, const wf_channel_piece *piece, const wf_array *from,
+                     const wf_array *w, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *to)
+{
+    const wf_conv_geom geom = geom_of(call, piece);
+    const wf_kernels *k = call->ctx->k;
+    return (call->way == WF_TO_OUTER ? k->conv_forward : k->conv_backward_data)(call->ctx, &geom, from, w, bias,
+                                                                                epilogue, to);
+}
+
+static wf_status run_piece(const wf_channel_call *call, const wf_channel_piece *piece, const wf_array *from,
+                           const wf_array *w, const wf_array *to)
+{
+    const wf_range read = call->way == WF_TO_OUTER ? piece->inner : piece->outer;
+    const wf_range made = call->way == WF_TO_OUTER ? piece->outer : piece->inner;
+    const wf_array rows = rows_of(w, piece->outer);
+    const wf_field source = field_of(from), target = field_of(to);
+    const wf_box place = channels_of(to, made);
+    wf_block_of in, out = {.bytes = 0};
+    wf_status status;
+    WF_TRY_OUT(wf_block_take(call->ctx, &source, channels_of(from, read), true, &in));
+    WF_TRY_OUT(wf_block_take(call->ctx, &target, place, false, &out));
+    WF_TRY_OUT(run(call, piece, &in.array, &rows, NULL, NULL, &out.array));
+    WF_TRY_OUT(wf_block_put(call->ctx, &target, place, &out));
+out:
+    wf_block_give(call->ctx, &out);
+    wf_block_give(call->ctx, &in);
+    return status;
+}
+
+wf_status wf_channel_local_run(const wf_channel_call *call, const wf_array *from, const wf_array *w,
+                               const wf_array *bias, const wf_epilogue *epilogue, const wf_array *to)
+{
+    if (call->local->pieces == 1)
+        return run(call, &call->local->piece[0], from, w, bias, epilogue, to);
+    for (int i = 0; i < call->local->pieces; i++)
+        WF_TRY(run_piece(call, &call->local->piece[i], from, w, to));
+    return WF_OK;
+}
+
+static wf_status filter_piece(const wf_channel_call *call, const wf_channel_piece *piece, const wf_array *inner,
+                              const wf_array *outer, const wf_array *dw, bool add)
+{
+    const wf_conv_geom geom = geom_of(call, piece);
+    const wf_array rows = rows_of(dw, piece->outer);
+    const wf_field inside = field_of(inner), outside = field_of(outer);
+    wf_block_of x, dy = {.bytes = 0};
+    wf_status status;
+    WF_TRY_OUT(wf_block_take(call->ctx, &inside, channels_of(inner, piece->inner), true, &x));
+    WF_TRY_OUT(wf_block_take(call->ctx, &outside, channels_of(outer, piece->outer), true, &dy));
+    WF_TRY_OUT(call->ctx->k->conv_backward_filter(call->ctx, &geom, &x.array, &dy.array, &rows, NULL, add));
+out:
+    wf_block_give(call->ctx, &dy);
+    wf_block_give(call->ctx, &x);
+    return status;
+}
+
+wf_status wf_channel_local_filter(const wf_channel_call *call, const wf_array *inner, const wf_array *outer,
+                                  const wf_array *dw, const wf_array *dbias, bool add)
+{
+    if (call->local->pieces == 1) {
+        const wf_conv_geom geom = geom_of(call, &call->local->piece[0]);
+        return call->ctx->k->conv_backward_filter(call->ctx, &geom, inner, outer, dw, dbias, add);
+    }
+    for (int i = 0; i < call->local->pieces; i++)
+        WF_TRY(filter_piece(call, &call->local->piece[i], inner, outer, dw, add));
+    return WF_OK;
+}

@@ -1,0 +1,42 @@
+/* Batch normalisation is per channel: the serial layer on this rank's channels, with their parameters. */
+#include "layers/channel.h"
+#include "layers/parallel/parallel_impl.h"
+#include "layers/serial/serial_impl.h"
+
+static wf_layer *cut_channels(const wf_mesh *mesh, wf_layer *layer, int64_t channels)
+{
+    const int size = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
+    wf_range own;
+    if (!layer || size == 1)
+        return layer;
+    if (channels < size) {
+        WF_RAISE(WF_ERR_ARGUMENT,
+                 "channel_batchnorm: %lld channels are fewer than the %d ranks that share them; use a smaller channel "
+                 "axis or the serial layer",
+                 (long long)channels, size);
+        wf_layer_free(layer);
+        return wf_error_null();
+    }
+    wf_block(channels, size, wf_mesh_rank(mesh, WF_AXIS_CHANNEL), &own.lo, &own.hi);
+    wf_norm_set_part(layer, own);
+    for (int i = 0; i < layer->n_params; i++)
+        wf_channel_cut_param(layer->params[i], (wf_box){.rank = 1, .lo = {own.lo}, .hi = {own.hi}}, true);
+    return layer;
+}
+
+wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
+{
+    return mesh ? cut_channels(mesh, wf_batchnorm(wf_comm_ctx(wf_mesh_world(mesh)), opts), opts.channels) : NULL;
+}
+
+wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
+{
+    const unsigned axes = 1u << WF_AXIS_DATA | 1u << WF_AXIS_DEPTH | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH;
+    wf_comm *comm = mesh ? wf_mesh_comm_of(mesh, axes) : NULL;
+    if (!comm)
+        return NULL;
+    wf_norm_merge merge;
+    WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
+    wf_layer *layer = wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
+    return cut_channels(mesh, layer, opts.channels);
+}

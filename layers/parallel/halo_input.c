@@ -1,0 +1,196 @@
+/* Inputs with their halos, on their way, and their gradients on the way back. */
+#include "layers/parallel/parallel_impl.h"
+
+static bool is_whole(const wf_parts *parts)
+{
+    return parts->n == 1 && parts->part[0].at == 0;
+}
+
+static wf_status make_buffers(wf_inflow *flow)
+{
+    wf_ctx *ctx = flow->own->ctx;
+    const wf_dtype dtype = flow->own->dtype;
+    if (is_whole(&flow->parts)) {
+        flow->assembled = wf_tensor_new_step(ctx, dtype, wf_box_shape(flow->halo.need), WF_CHANNELS_LAST);
+        WF_NEED(flow->assembled);
+        return WF_OK;
+    }
+    flow->arriving = wf_tensor_new_step(ctx, dtype, wf_box_shape(flow->halo.need), WF_CHANNELS_LAST);
+    WF_NEED(flow->arriving);
+    if (flow->parts.elements > 0) {
+        flow->assembled = wf_tensor_new_step(ctx, dtype, WF_SHAPE(flow->parts.elements), WF_ROW_MAJOR);
+        WF_NEED(flow->assembled);
+    }
+    return WF_OK;
+}
+
+wf_status wf_inflow_begin(wf_inflow *flow)
+{
+    if (!flow->halo.exchange)
+        return WF_OK;
+    WF_TRY(make_buffers(flow));
+    flow->under_way = true;
+    if (flow->arriving)
+        return wf_exchange_begin_halo(flow->halo.exchange, flow->own, flow->arriving);
+    return wf_exchange_begin(flow->halo.exchange, flow->own, flow->assembled);
+}
+
+/* Where the inputs of a rim are: its own copy, the own ones, and what travels. */
+typedef struct rim_fields {
+    wf_field rim, own, halo;
+} rim_fields;
+
+static rim_fields fields_of(const wf_inflow *flow, const wf_part *part)
+{
+    const wf_dtype dtype = flow->own->dtype;
+    char *const assembled = flow->assembled->data;
+    return (rim_fields){{assembled + (size_t)part->at * wf_dtype_size(dtype), dtype, part->in},
+                        {flow->own->data, dtype, flow->own_box},
+                        {flow->arriving->data, dtype, flow->halo.need}};
+}
+
+/* The inputs of a rim: what is own, and what arrived. */
+static wf_status assemble(const wf_inflow *flow, const wf_part *part)
+{
+    wf_ctx *ctx = flow->own->ctx;
+    wf_box rest[2 * WF_MAX_RANK];
+    if (wf_box_empty(part->in))
+        return WF_OK;
+    const rim_fields at = fields_of(flow, part);
+    WF_TRY(wf_field_copy(ctx, &at.own, &at.rim, wf_box_intersect(part->in, flow->own_box), false));
+    const int n = wf_box_subtract(part->in, flow->own_box, rest);
+    for (int i = 0; i < n; i++)
+        WF_TRY(wf_field_copy(ctx, &at.halo, &at.rim, rest[i], false));
+    return WF_OK;
+}
+
+/* The reverse: added to own gradients, and to what leaves. */
+static wf_status disassemble(const wf_inflow *flow, const wf_part *part)
+{
+    wf_ctx *ctx = flow->own->ctx;
+    wf_box rest[2 * WF_MAX_RANK];
+    if (wf_box_empty(part->in))
+        return WF_OK;
+    const rim_fields at = fields_of(flow, part);
+    WF_TRY(wf_field_copy(ctx, &at.rim, &at.own, wf_box_intersect(part->in, flow->own_box), true));
+    const int n = wf_box_subtract(part->in, flow->own_box, rest);
+    for (int i = 0; i < n; i++)
+        WF_TRY(wf_field_copy(ctx, &at.rim, &at.halo, rest[i], true));
+    return WF_OK;
+}
+
+wf_status wf_inflow_end(wf_inflow *flow)
+{
+    if (!flow->under_way)
+        return WF_OK;
+    flow->under_way = false;
+    WF_TRY(wf_exchange_end(flow->halo.exchange));
+    for (int i = 0; flow->arriving && i < flow->parts.n; i++)
+        if (flow->parts.part[i].at >= 0)
+            WF_TRY(assemble(flow, &flow->parts.part[i]));
+    wf_tensor_free(flow->arriving);
+    flow->arriving = NULL;
+    return WF_OK;
+}
+
+void wf_inflow_free(wf_inflow *flow)
+{
+    /* After an error: messages must not arrive in memory that is someone else's by then. */
+    if (flow->under_way && wf_exchange_end(flow->halo.exchange) != WF_OK)
+        flow->under_way = false;
+    wf_tensor_free(flow->arriving);
+    wf_tensor_free(flow->assembled);
+    flow->arriving = flow->assembled = NULL;
+}
+
+wf_status wf_inflow_run(wf_inflow *flow, const wf_part_run *run)
+{
+    wf_part_run rest = *run;
+    if (!flow->under_way)
+        WF_TRY(wf_inflow_begin(flow));
+    WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
+    WF_TRY(wf_inflow_end(flow));
+    rest.poll = NULL;
+    return wf_parts_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
+}
+
+/* Rims may meet in the halo. */
+static wf_status clear_halo(const wf_inflow *flow)
+{
+    wf_box rest[2 * WF_MAX_RANK];
+    const int n = wf_box_subtract(flow->halo.need, flow->own_box, rest);
+    for (int i = 0; i < n; i++) {
+        wf_tensor *part = wf_tensor_view(flow->arriving, wf_box_relative(rest[i], flow->halo.need));
+        const wf_status status = wf_tensor_fill(part, 0);
+        wf_tensor_free(part);
+        WF_TRY(status);
+    }
+    return WF_OK;
+}
+
+static wf_status begin_back(wf_inflow *flow, const wf_part_run *run)
+{
+    wf_part_run rims = *run;
+    rims.poll = NULL;
+    WF_TRY(make_buffers(flow));
+    if (flow->assembled)
+        WF_TRY(wf_tensor_fill(flow->assembled, 0));
+    WF_TRY(wf_parts_run(&rims, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
+    if (flow->arriving)
+        WF_TRY(clear_halo(flow));
+    for (int i = 0; flow->arriving && i < flow->parts.n; i++)
+        if (flow->parts.part[i].at >= 0)
+            WF_TRY(disassemble(flow, &flow->parts.part[i]));
+    flow->under_way = true;
+    if (flow->arriving)
+        return wf_exchange_reverse_begin_halo(flow->halo.exchange, flow->arriving, flow->back);
+    return wf_exchange_reverse_begin(flow->halo.exchange, flow->assembled, flow->back);
+}
+
+wf_status wf_inflow_run_back(wf_inflow *flow, const wf_part_run *run)
+{
+    WF_TRY(wf_tensor_fill(flow->back, 0));
+    if (flow->halo.exchange)
+        WF_TRY(begin_back(flow, run));
+    WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
+    if (!flow->under_way)
+        return WF_OK;
+    flow->under_way = false;
+    return wf_exchange_end(flow->halo.exchange);
+}
+
+wf_tensor *wf_inflow_whole(const wf_tensor *own, const wf_halo *halo)
+{
+    if (!halo->exchange)
+        return wf_tensor_alias(own);
+    wf_tensor *whole = wf_tensor_new_step(own->ctx, own->dtype, wf_box_shape(halo->need), WF_CHANNELS_LAST);
+    wf_status status;
+    if (!whole)
+        return NULL;
+    WF_TRY_OUT(wf_exchange_begin(halo->exchange, own, whole));
+    WF_TRY_OUT(wf_exchange_end(halo->exchange));
+    return whole;
+out:
+    wf_tensor_free(whole);
+    return wf_error_null();
+}
+
+wf_tensor *wf_inflow_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo)
+{
+    if (!whole || !halo->exchange)
+        return whole;
+    wf_tensor *dx = wf_tensor_new_step(own->ctx, own->dtype, own->shape, WF_CHANNELS_LAST);
+    wf_status status = dx ? WF_OK : wf_error_take("a gradient", __FILE__, __LINE__);
+    if (status == WF_OK)
+        WF_TRY_OUT(wf_tensor_fill(dx, 0));
+    if (status == WF_OK)
+        WF_TRY_OUT(wf_exchange_reverse_begin(halo->exchange, whole, dx));
+    if (status == WF_OK)
+        WF_TRY_OUT(wf_exchange_end(halo->exchange));
+out:
+    wf_tensor_free(whole);
+    if (status == WF_OK)
+        return dx;
+    wf_tensor_free(dx);
+    return wf_error_null();
+}

@@ -1,0 +1,210 @@
+/* Backward. The input's gradient is recomputed from the halo of dy, or added back from this rank's outputs to where
+ * their inputs came from; either way messages travel while the parameters' gradients are computed. */
+#include "layers/parallel/parallel_impl.h"
+
+/* Parameters. */
+
+typedef struct filter_run {
+    const wf_mesh_conv *conv;
+    const wf_map *map;
+    wf_array dw, db;
+    bool with_bias, add;
+} filter_run;
+
+static wf_status add_filter(void *user, const wf_part_arrays *a)
+{
+    filter_run *r = user;
+    const bool straight = r->map->kind == WF_MAP_WINDOW, add = r->add;
+    const wf_channel_call call = {.local = &r->conv->local,
+                                  .geom = wf_mesh_conv_geom(r->map, a->out_box, a->in_box),
+                                  .ctx = r->conv->conv.w->ctx};
+    r->add = true;
+    return wf_channel_local_filter(&call, straight ? &a->in : &a->out, straight ? &a->out : &a->in, &r->dw,
+                                   r->with_bias && !a->again ? &r->db : NULL, add);
+}
+
+static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_run *user, wf_exchange *poll)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_tensor *x = wf_node_saved(node, WF_MESH_CONV_X), *halo = wf_node_saved(node, WF_MESH_CONV_HALO);
+    const wf_part_run run = {.map = &call->map,
+                             .way = WF_PART_SUM,
+                             .out = dpart,
+                             .out_box = call->y_box,
+                             .kernel = add_filter,
+                             .user = user,
+                             .poll = poll};
+    WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, true));
+    WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, false));
+    if (user->add)
+        return WF_OK;
+    WF_TRY(x->ctx->k->fill(x->ctx, &user->dw, 0));
+    return user->with_bias ? x->ctx->k->fill(x->ctx, &user->db, 0) : WF_OK;
+}
+
+/* What dx is made of: dy where the bias was added (the part, or what is held), and the part that this rank made. */
+typedef struct gradients {
+    const wf_tensor *held, *part;
+} gradients;
+
+static wf_status backward_params(wf_node *node, const gradients *dy, wf_exchange *poll)
+{
+    const wf_mesh_call *call = node->state;
+    filter_run user = {.conv = call->conv, .map = &call->map};
+    const wf_array held = wf_tensor_array(dy->held);
+    bool add_b = false;
+    const bool wants_w = wf_node_wants(node, 1), wants_b = wf_node_wants(node, 2);
+    if (wants_w) {
+        wf_tensor *grad = wf_node_grad(node, 1, &user.add);
+        WF_NEED(grad);
+        user.dw = wf_tensor_array(grad);
+    }
+    if (wants_b) {
+        wf_tensor *grad = wf_node_grad(node, 2, &add_b);
+        WF_NEED(grad);
+        user.db = wf_tensor_array(grad);
+    }
+    user.with_bias = wants_w && wants_b && call->map.kind == WF_MAP_WINDOW && user.add == add_b &&
+                     wf_mesh_conv_in_one_pass(call->conv);
+    if (wants_w)
+        WF_TRY(backward_filter(node, dy->part, &user, poll));
+    return wants_b && !user.with_bias ? dy->held->ctx->k->bias_backward(dy->held->ctx, &held, &user.db, add_b) : WF_OK;
+}
+
+/* The input. */
+
+static wf_output_run from_dy(wf_node *node, const wf_map *back)
+{
+    const wf_mesh_call *call = node->state;
+    return (wf_output_run){.conv = call->conv, .map = back, .w = wf_tensor_array(wf_node_saved(node, WF_MESH_CONV_W))};
+}
+
+static wf_status recompute_with(wf_node *node, const gradients *dy, wf_inflow *flow, const wf_tensor *dx, wf_box box)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_map back = wf_map_inverse(&call->map);
+    wf_output_run user = from_dy(node, &back);
+    const wf_part_run run = {.map = &back,
+                             .out = dx,
+                             .out_box = box,
+                             .kernel = wf_mesh_conv_output,
+                             .user = &user,
+                             .poll = flow->halo.exchange};
+    flow->parts = wf_parts_make(&back, box, call->y_box, flow->halo.need);
+    WF_TRY(wf_inflow_begin(flow));
+    WF_TRY(backward_params(node, dy, flow->halo.exchange));
+    return wf_inflow_run(flow, &run);
+}
+
+/* dx of own pixels, of the channels that this rank computes with: NULL on failure. */
+static wf_tensor *recompute(wf_node *node, const gradients *dy)
+{
+    const wf_mesh_call *call = node->state;
+    wf_box box = call->x_box;
+    box.lo[1] = call->x_halo.need.lo[1];
+    box.hi[1] = call->x_halo.need.hi[1];
+    wf_inflow flow = {.own = dy->part, .own_box = call->y_box, .halo = call->dy_halo};
+    wf_tensor *dx = wf_tensor_new_step(dy->part->ctx, dy->part->dtype, wf_box_shape(box), WF_CHANNELS_LAST);
+    wf_status status;
+    WF_TRY_OUT(wf_check(dx));
+    WF_TRY_OUT(recompute_with(node, dy, &flow, dx, box));
+out:
+    wf_inflow_free(&flow);
+    if (status == WF_OK)
+        return wf_channel_put(&call->conv->split.in, call->x_cut, dx);
+    wf_tensor_free(dx);
+    return wf_error_null();
+}
+
+static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *read, wf_tensor *dx)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_map back = wf_map_inverse(&call->map);
+    wf_output_run user = from_dy(node, &back);
+    WF_NEED(read);
+    WF_NEED(dx);
+    const wf_part_arrays all = {.in_box = call->y_box,
+                                .out_box = call->x_halo.need,
+                                .in = wf_tensor_array(dy->part),
+                                .out = wf_tensor_array(read)};
+    if (wf_tensor_count(read) > 0)
+        WF_TRY(wf_mesh_conv_output(&user, &all));
+    WF_TRY(wf_field_start(dx->ctx, &(wf_field){read->data, read->dtype, call->x_halo.need},
+                          &(wf_field){dx->data, dx->dtype, call->x_box}));
+    WF_TRY(wf_exchange_reverse_begin_halo(call->x_halo.exchange, read, dx));
+    WF_TRY(backward_params(node, dy, call->x_halo.exchange));
+    return wf_exchange_end(call->x_halo.exchange);
+}
+
+/* dx of all inputs that this rank's outputs read; what belongs to others goes back to them. */
+static wf_tensor *add_back(wf_node *node, const gradients *dy)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_tensor *dv = dy->part;
+    wf_tensor *read = wf_tensor_new_step(dv->ctx, dv->dtype, wf_box_shape(call->x_halo.need), WF_CHANNELS_LAST);
+    wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X));
+    const wf_status status = add_back_with(node, dy, read, dx);
+    /* After an error: messages must not come to memory that is someone else's by then. */
+    if (status != WF_OK && wf_spatial_failed(call->conv->mesh, status) != WF_OK &&
+        wf_exchange_end(call->x_halo.exchange) != WF_OK)
+        wf_error_frame(status, __FILE__, __LINE__, __func__);
+    wf_tensor_free(read);
+    if (status == WF_OK)
+        return call->gathers ? dx : wf_channel_put(&call->conv->split.in, call->x_cut, dx);
+    wf_tensor_free(dx);
+    return wf_error_null();
+}
+
+static wf_status backward_from(wf_node *node, const gradients *dy)
+{
+    const wf_mesh_call *call = node->state;
+    if (!wf_node_wants(node, 0))
+        return backward_params(node, dy, NULL);
+    wf_tensor *dx = call->recompute ? recompute(node, dy) : add_back(node, dy);
+    WF_NEED(dx);
+    return wf_node_give(node, 0, dx, false);
+}
+
+/* dy where an activation follows: a handle to be freed. */
+static wf_tensor *masked(wf_node *node, const wf_tensor *dy)
+{
+    const wf_mesh_call *call = node->state;
+    if (!dy || !call->follows)
+        return wf_tensor_alias(dy);
+    wf_tensor *dv = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_Y));
+    if (!dv)
+        return NULL;
+    const wf_array y = wf_tensor_array(wf_node_saved(node, WF_MESH_CONV_Y)), from = wf_tensor_array(dy);
+    const wf_array to = wf_tensor_array(dv);
+    const wf_status status = dv->ctx->k->epilogue_backward(dv->ctx, &call->epilogue, &y, &from, &to);
+    if (status == WF_OK)
+        return dv;
+    wf_tensor_free(dv);
+    return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
+}
+
+wf_status wf_mesh_conv_backward(wf_node *node)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_channel_split *split = &call->conv->split;
+    const wf_tensor *dy = wf_node_dy(node);
+    wf_tensor *held = NULL, *part = NULL;
+    wf_status status;
+    if (split->out.apart) {
+        part = wf_channel_take(&split->out, split->cut, dy);
+        held = masked(node, part);
+        wf_tensor_free(part);
+        part = wf_tensor_alias(held);
+    } else {
+        held = masked(node, dy);
+        /* Before halos travel: in one exchange a halo would come in a message from every rank of a neighbour's channel
+         * group, and nothing could be computed meanwhile. */
+        part = wf_channel_take(&split->out, split->cut, held);
+    }
+    WF_TRY_OUT(wf_check(part));
+    WF_TRY_OUT(backward_from(node, &(gradients){held, part}));
+out:
+    wf_tensor_free(held);
+    wf_tensor_free(part);
+    return status == WF_OK ? WF_OK : wf_spatial_failed(call->conv->mesh, status);
+}

@@ -1,0 +1,220 @@
+/* Construction of the forms of a parallel convolution: by channels, by pixels, by both. */
+#include "layers/channel.h"
+#include "layers/mesh_conv.h"
+#include "layers/parallel/parallel_impl.h"
+#include "layers/spatial.h"
+
+static void free_state(wf_layer *layer)
+{
+    wf_mesh_conv *s = layer->state;
+    wf_channel_split_free(&s->split);
+}
+
+/* One way to split the work. */
+typedef struct way {
+    wf_layer_kind kind;
+    bool by_channels, by_pixels;
+    const char *name[2][3];
+} way;
+
+#define NAMES(form)                                                                                                    \
+    {                                                                                                                  \
+        {form "_conv1d", form "_conv2d", form "_conv3d"},                                                              \
+        {                                                                                                              \
+            form "_conv_transpose1d", form "_conv_transpose2d", form "_conv_transpose3d"                               \
+        }                                                                                                              \
+    }
+static const way channel = {
+    {.name = "channel_conv", .forward = wf_mesh_conv_forward, .free = free_state, .computes = true},
+    true,
+    false,
+    NAMES("channel")};
+static const way spatial = {
+    {.name = "spatial_conv", .forward = wf_mesh_conv_forward, .free = free_state, .computes = true},
+    false,
+    true,
+    NAMES("spatial")};
+static const way both = {{.name = "mesh_conv", .forward = wf_mesh_conv_forward, .free = free_state, .computes = true},
+                         true,
+                         true,
+                         NAMES("mesh")};
+
+/* This rank's rows and columns of the filter. */
+static wf_box filter_box(const wf_mesh_conv *s)
+{
+    const wf_channel_split *split = &s->split;
+    const wf_range in = wf_channel_inputs(split), out = wf_channel_outputs(split);
+    const wf_range rows = split->by_input ? in : out, columns = split->by_input ? out : in;
+    wf_box box = wf_box_of_shape(s->conv.w->shape);
+    box.lo[0] = rows.lo;
+    box.hi[0] = rows.hi;
+    if (split->groups == 1) {
+        box.lo[1] = columns.lo;
+        box.hi[1] = columns.hi;
+    }
+    return box;
+}
+
+static wf_channel_opts split_opts(const way *how, const wf_conv_opts *o, const wf_conv_state *s)
+{
+    wf_channel_opts split = {.in = o->in,
+                             .out = o->out,
+                             .groups = s->geom.groups,
+                             .growth = 1,
+                             .by_input = s->transposed,
+                             .replicate = o->replicate,
+                             .whole = !how->by_channels,
+                             .form = o->form};
+    for (int d = 0; d < s->geom.nd; d++)
+        split.growth *= s->transposed ? (double)s->geom.stride[d] : 1 / (double)s->geom.stride[d];
+    return split;
+}
+
+static void cut_params(wf_mesh_conv *s)
+{
+    const uint32_t pixels = 1u << WF_AXIS_DEPTH | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH;
+    wf_channel_cut_param(s->conv.w, filter_box(s), wf_channel_is_split(&s->split));
+    wf_channel_cut_bias(s->conv.b, &s->split);
+    if (s->by_pixels)
+        s->conv.w->axes |= pixels;
+    if (s->by_pixels && s->conv.b)
+        s->conv.b->axes |= pixels;
+}
+
+static wf_layer *make(const way *how, const wf_mesh *mesh, wf_conv_opts o, int nd, bool transposed)
+{
+    const char *name = how->name[transposed][nd - 1];
+    wf_conv_state conv;
+    wf_channel_split split;
+    if (!mesh)
+        return NULL;
+    WF_TRY_NULL(wf_conv_state_make(name, nd, transposed, &o, &conv));
+    const wf_channel_opts opts = split_opts(how, &o, &conv);
+    WF_TRY_NULL(wf_channel_split_init(&split, name, mesh, &opts));
+    wf_layer *layer = wf_conv_layer(wf_comm_ctx(wf_mesh_world(mesh)), &how->kind, &o, &conv, sizeof(wf_mesh_conv));
+    if (!layer) {
+        wf_channel_split_free(&split);
+        return NULL;
+    }
+    wf_mesh_conv *s = layer->state;
+    s->mesh = mesh;
+    s->by_channels = how->by_channels;
+    s->by_pixels = how->by_pixels;
+    s->split = split;
+    s->local = wf_channel_local_of(&s->split);
+    cut_params(s);
+    return layer;
+}
+
+/* In a chain. */
+
+bool wf_is_spatial_conv(const wf_layer *layer, const wf_mesh *mesh)
+{
+    return layer->kind == &spatial.kind && ((const wf_mesh_conv *)layer->state)->mesh == mesh;
+}
+
+int64_t wf_spatial_conv_channels(const wf_layer *layer)
+{
+    return ((const wf_mesh_conv *)layer->state)->conv.out;
+}
+
+wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, const wf_chain_step *step)
+{
+    wf_mesh_conv *s = layer->state;
+    s->step = step;
+    wf_var *y = wf_apply(layer, x);
+    s->step = NULL;
+    return y;
+}
+
+/* Constructors. */
+
+wf_layer *wf_channel_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&channel, mesh, opts, 1, false);
+}
+
+wf_layer *wf_channel_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&channel, mesh, opts, 2, false);
+}
+
+wf_layer *wf_channel_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&channel, mesh, opts, 3, false);
+}
+
+wf_layer *wf_channel_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&channel, mesh, opts, 1, true);
+}
+
+wf_layer *wf_channel_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&channel, mesh, opts, 2, true);
+}
+
+wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&channel, mesh, opts, 3, true);
+}
+
+wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&spatial, mesh, opts, 1, false);
+}
+
+wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&spatial, mesh, opts, 2, false);
+}
+
+wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&spatial, mesh, opts, 3, false);
+}
+
+wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&spatial, mesh, opts, 1, true);
+}
+
+wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&spatial, mesh, opts, 2, true);
+}
+
+wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&spatial, mesh, opts, 3, true);
+}
+
+wf_layer *wf_mesh_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&both, mesh, opts, 1, false);
+}
+
+wf_layer *wf_mesh_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&both, mesh, opts, 2, false);
+}
+
+wf_layer *wf_mesh_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&both, mesh, opts, 3, false);
+}
+
+wf_layer *wf_mesh_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&both, mesh, opts, 1, true);
+}
+
+wf_layer *wf_mesh_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&both, mesh, opts, 2, true);
+}
+
+wf_layer *wf_mesh_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    return make(&both, mesh, opts, 3, true);
+}

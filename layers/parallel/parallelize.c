@@ -1,0 +1,283 @@
+#include "layers/parallelize.h"
+
+#include "comm/mesh_author.h"
+#include "layers/channel.h"
+#include "layers/serial/serial_impl.h"
+#include "layers/functions.h"
+#include "layers/mesh_conv.h"
+#include "layers/redistribute.h"
+#include "layers/spatial.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A walk through a model in the order in which children were added, which is taken for that of the data. */
+typedef struct walk {
+    const wf_mesh *mesh;
+    unsigned how;
+    bool sharded; /* what leaves the last layer has its channels sharded */
+} walk;
+
+/* --- inputs ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Whole along what this axis cuts. */
+static void join(wf_layout *layout, int axis)
+{
+    const int d = layout->dim[axis];
+    layout->placement[axis] = WF_REPLICATED;
+    layout->dim[axis] = 0;
+    layout->cut[axis] = NULL;
+    layout->box.lo[d] = 0;
+    layout->box.hi[d] = layout->global.dim[d];
+}
+
+/* Cut along all spatial axes of the mesh, in balanced blocks where it is not cut yet. */
+static wf_var *cut_pixels(const wf_layer *layer, wf_var *x)
+{
+    const wf_mesh *mesh = layer->prepare_mesh;
+    wf_layout layout = x->value->layout, usual;
+    if (!layout.known || layout.mesh != mesh) {
+        WF_TRY_NULL(wf_mesh_layout_activation(mesh, layout.known ? layout.global : x->value->shape, &usual));
+        if (usual.placement[WF_AXIS_CHANNEL] == WF_SHARDED)
+            join(&usual, WF_AXIS_CHANNEL);
+        return wf_redistribute(x, usual);
+    }
+    WF_TRY_NULL(wf_mesh_layout_activation(mesh, layout.global, &usual));
+    bool same = true;
+    for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++) {
+        if (layout.placement[a] == WF_SHARDED || usual.placement[a] != WF_SHARDED)
+            continue;
+        const int d = usual.dim[a];
+        wf_layout_cut(mesh, &layout, (wf_axis)a, d, wf_mesh_blocks(mesh, (wf_axis)a, layout.global.dim[d]));
+        same = false;
+    }
+    return same ? x : wf_redistribute(x, layout);
+}
+
+/* Whole but for its first `cut` dimensions. */
+static wf_var *joined(wf_var *x, int cut)
+{
+    wf_layout layout = x->value->layout;
+    bool same = true;
+    for (int a = 0; layout.known && a < WF_AXES; a++)
+        if (layout.placement[a] == WF_SHARDED && layout.dim[a] >= cut) {
+            join(&layout, a);
+            same = false;
+        }
+    return same ? x : wf_redistribute(x, layout);
+}
+
+static wf_var *whole_samples(const wf_layer *layer, wf_var *x)
+{
+    return joined(x, 1);
+}
+
+static wf_var *whole_pixels(const wf_layer *layer, wf_var *x)
+{
+    return joined(x, 2);
+}
+
+static void prepare_with(wf_layer *layer, const wf_mesh *mesh, wf_var *(*prepare)(const wf_layer *, wf_var *))
+{
+    layer->prepare = prepare;
+    layer->prepare_mesh = mesh;
+}
+
+/* --- one layer becomes another --------------------------------------------------------------------------------------
+ */
+
+static wf_status take_value(wf_param *to, wf_param *from)
+{
+    to->trainable = from->trainable;
+    if (!from->value)
+        return WF_OK;
+    wf_tensor *value = wf_param_value(to), *view = wf_tensor_view(from->value, to->box);
+    const wf_status status = value && view ? wf_tensor_assign(value, view) : wf_error_code();
+    wf_tensor_free(view);
+    return status;
+}
+
+static wf_status take_values(wf_layer *layer, wf_layer *other)
+{
+    for (int i = 0; i < other->n_params; i++) {
+        other->params[i]->owner = layer;
+        for (int j = 0; j < layer->n_params; j++)
+            if (strcmp(layer->params[j]->name, other->params[i]->name) == 0)
+                WF_TRY(take_value(other->params[i], layer->params[j]));
+    }
+    return WF_OK;
+}
+
+/* The layer gets the inside of `other`, which is freed with the layer's former one. */
+static wf_status become(wf_layer *layer, wf_layer *other)
+{
+    if (!other)
+        return wf_error_code();
+    const wf_status status = take_values(layer, other);
+    if (status == WF_OK) {
+        const wf_layer former = *layer;
+        layer->kind = other->kind;
+        memcpy(layer->options, other->options, sizeof layer->options);
+        layer->state = other->state;
+        layer->params = other->params;
+        layer->n_params = other->n_params;
+        other->kind = former.kind;
+        other->state = former.state;
+        other->params = former.params;
+        other->n_params = former.n_params;
+        for (wf_layer *above = layer; above; above = above->parent) {
+            free(above->all);
+            above->all = NULL;
+        }
+    }
+    wf_layer_free(other);
+    return status;
+}
+
+/* --- kinds of layers ------------------------------------------------------------------------------------------------
+ */
+
+typedef wf_layer *(*conv_maker)(const wf_mesh *mesh, wf_conv_opts opts);
+
+static wf_status swap_conv(wf_layer *layer, walk *w)
+{
+    static const conv_maker channel[2][3] = {
+        {wf_channel_conv1d, wf_channel_conv2d, wf_channel_conv3d},
+        {wf_channel_conv_transpose1d, wf_channel_conv_transpose2d, wf_channel_conv_transpose3d}};
+    static const conv_maker spatial[2][3] = {
+        {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
+        {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
+    static const conv_maker both[2][3] = {
+        {wf_mesh_conv1d, wf_mesh_conv2d, wf_mesh_conv3d},
+        {wf_mesh_conv_transpose1d, wf_mesh_conv_transpose2d, wf_mesh_conv_transpose3d}};
+    const wf_conv_state *s = layer->state;
+    const wf_conv_opts opts = s->opts;
+    const bool by_channels = w->how & WF_PARALLEL_CHANNEL, by_pixels = w->how & WF_PARALLEL_SPATIAL;
+    const conv_maker make = (by_channels && by_pixels ? both
+                             : by_channels            ? channel
+                                                      : spatial)[s->transposed][s->geom.nd - 1];
+    if (!by_channels && !by_pixels)
+        return WF_OK;
+    WF_TRY(become(layer, make(w->mesh, opts)));
+    if (by_channels)
+        w->sharded = !opts.replicate;
+    if (by_pixels)
+        prepare_with(layer, w->mesh, cut_pixels);
+    return WF_OK;
+}
+
+static wf_status swap_linear(wf_layer *layer, walk *w)
+{
+    const wf_linear_opts opts = wf_linear_given(layer);
+    if (w->how & WF_PARALLEL_CHANNEL) {
+        WF_TRY(become(layer, wf_channel_linear(w->mesh, opts)));
+        w->sharded = !opts.replicate;
+    }
+    if (w->how & WF_PARALLEL_SPATIAL)
+        prepare_with(layer, w->mesh, w->how & WF_PARALLEL_CHANNEL ? whole_pixels : whole_samples);
+    return WF_OK;
+}
+
+static wf_layer *spatial_pool(const wf_layer *layer, const wf_mesh *mesh)
+{
+    typedef wf_layer *(*maker)(const wf_mesh *, wf_pool_opts);
+    static const maker make[2][3] = {{wf_spatial_max_pool1d, wf_spatial_max_pool2d, wf_spatial_max_pool3d},
+                                     {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
+    const wf_pool_state *s = layer->state;
+    const bool average = s->geom.kind != WF_POOL_MAX;
+    if (s->geom.nd == 0)
+        return average ? wf_spatial_global_avg_pool(mesh) : wf_spatial_global_max_pool(mesh);
+    return make[average][s->geom.nd - 1](mesh, s->opts);
+}
+
+static wf_layer *spatial_upsample(const wf_layer *layer, const wf_mesh *mesh)
+{
+    const wf_upsample_state *s = layer->state;
+    if (s->geom.nd == 1)
+        return wf_spatial_upsample1d(mesh, s->opts);
+    return s->geom.nd == 2 ? wf_spatial_upsample2d(mesh, s->opts) : wf_spatial_upsample3d(mesh, s->opts);
+}
+
+static wf_status swap_image(wf_layer *layer, const walk *w)
+{
+    if (!(w->how & WF_PARALLEL_SPATIAL))
+        return WF_OK;
+    const bool pool = layer->kind == &wf_pool_serial;
+    WF_TRY(become(layer, pool ? spatial_pool(layer, w->mesh) : spatial_upsample(layer, w->mesh)));
+    prepare_with(layer, w->mesh, cut_pixels);
+    return WF_OK;
+}
+
+static wf_status swap_norm(wf_layer *layer, const walk *w)
+{
+    wf_norm_merge merge;
+    if (wf_norm_is_merged(layer))
+        return WF_OK;
+    if (w->sharded)
+        WF_TRY(become(layer, wf_channel_batchnorm(w->mesh, wf_norm_given(layer))));
+    if (!(w->how & (WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN)))
+        return WF_OK;
+    WF_TRY(wf_norm_merge_mesh(w->mesh, w->how & WF_PARALLEL_SYNC_BN, &merge));
+    wf_norm_set_merge(layer, merge);
+    return WF_OK;
+}
+
+static wf_status swap(wf_layer *layer, walk *w)
+{
+    if (layer->kind == &wf_conv_serial)
+        WF_TRY(swap_conv(layer, w));
+    else if (layer->kind == &wf_linear_serial)
+        WF_TRY(swap_linear(layer, w));
+    else if (layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial)
+        WF_TRY(swap_image(layer, w));
+    else if (wf_norm_is(layer))
+        WF_TRY(swap_norm(layer, w));
+    else if (wf_lambda_is(layer, wf_flatten) && (w->how & (WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL))) {
+        prepare_with(layer, w->mesh, whole_samples);
+        w->sharded = false;
+    }
+    for (int i = 0; i < layer->n_children; i++)
+        WF_TRY(swap(layer->children[i], w));
+    return WF_OK;
+}
+
+wf_status wf_parallelize(wf_layer *model, const wf_mesh *mesh, unsigned how)
+{
+    WF_NEED(model);
+    WF_NEED(mesh);
+    WF_CHECK(model->ctx == wf_comm_ctx(wf_mesh_world(mesh)), WF_ERR_ARGUMENT,
+             "wf_parallelize: the model belongs to another context than the mesh; make it with wf_comm_ctx");
+    if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
+        how &= ~(unsigned)WF_PARALLEL_CHANNEL;
+    walk w = {.mesh = mesh, .how = how};
+    const uint64_t roots = model->ctx->roots;
+    const wf_status status = swap(model, &w);
+    model->ctx->roots = roots; /* what is made after this has the random numbers that it has in the serial program */
+    return status;
+}
+
+/* --- normalisation alone --------------------------------------------------------------------------------------------
+ */
+
+static wf_status sync_norms(wf_layer *layer, wf_comm *comm)
+{
+    wf_norm_merge merge;
+    if (wf_norm_is(layer) && !wf_norm_is_merged(layer)) {
+        WF_TRY(wf_norm_merge_over(comm, &merge));
+        wf_norm_set_merge(layer, merge);
+    }
+    for (int i = 0; i < layer->n_children; i++)
+        WF_TRY(sync_norms(layer->children[i], comm));
+    return WF_OK;
+}
+
+wf_status wf_to_sync_batchnorm(wf_layer *model, wf_comm *comm)
+{
+    WF_NEED(model);
+    WF_NEED(comm);
+    WF_CHECK(
+        model->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
+        "wf_to_sync_batchnorm: the model belongs to another context than the communicator; make it with wf_comm_ctx");
+    return sync_norms(model, comm);
+}

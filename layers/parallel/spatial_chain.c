@@ -1,0 +1,259 @@
+/* Deep halos: several convolutions on one exchange. Each rank computes what its own outputs depend on, so gradients of
+ * parameters are sums over its own outputs here too, and the input's halo gradient goes back once. */
+#include "layers/spatial.h"
+#include "layers/parallel/parallel_impl.h"
+
+#include <stdio.h>
+
+typedef struct spatial_chain {
+    const wf_mesh *mesh;
+    int depth;
+    wf_chain_costs costs;
+} spatial_chain;
+
+/* The chain on one input: cuts[i] is how the input of layer i is cut, cuts[count] the output. */
+typedef struct chain_plan {
+    const wf_mesh *mesh;
+    wf_dtype dtype;
+    int count;
+    wf_map *map;
+    wf_cuts *cuts;
+    double *work;
+    double *least; /* least[i]: what layers from i on cost at least, where the depth is chosen */
+    int *next;     /* next[i]: where the group that starts at i ends */
+} chain_plan;
+
+/* What backward is told. */
+typedef struct deep_halo {
+    const wf_mesh *mesh;
+    wf_halo halo;
+} deep_halo;
+
+static wf_status backward(wf_node *node)
+{
+    const deep_halo *call = node->state;
+    wf_tensor *whole = wf_tensor_alias(wf_node_dy(node));
+    wf_tensor *dx = wf_inflow_return(whole, node->in[0]->value, &call->halo);
+    return dx ? wf_node_give(node, 0, dx, false) : wf_spatial_failed(call->mesh, wf_error_code());
+}
+
+static const wf_op deep_halo_op = {.name = "deep_halo", .backward = backward};
+
+static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
+{
+    const deep_halo call = {p->mesh, *halo};
+    wf_layout layout = x->value->layout;
+    if (!halo->exchange)
+        return x;
+    wf_tensor *own = wf_dense_value(x), *whole = own ? wf_inflow_whole(own, halo) : NULL;
+    wf_tensor_free(own);
+    if (!whole)
+        return NULL;
+    for (int d = 2; d < layout.box.rank; d++) {
+        layout.box.lo[d] = halo->need.lo[d];
+        layout.box.hi[d] = halo->need.hi[d];
+    }
+    whole->layout = layout;
+    return wf_tape_record(
+        x->tape, &(wf_record){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = &call, .state_bytes = sizeof call},
+        whole);
+}
+
+static wf_map link_of(const chain_plan *p, int first, int last)
+{
+    wf_map map = {.kind = WF_MAP_CHAIN, .nd = p->map[first].nd, .link = p->map + first, .links = last - first};
+    for (int d = 0; d < map.nd; d++) {
+        map.in[d] = p->map[first].in[d];
+        map.out[d] = p->map[last - 1].out[d];
+    }
+    return map;
+}
+
+/* Layers [first, last) on one exchange. */
+static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int last, wf_var *x)
+{
+    const wf_map all = link_of(p, first, last);
+    const wf_layout base = x->value->layout;
+    wf_halo halo;
+    WF_TRY_NULL(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], NULL, p->dtype, &halo));
+    wf_box has = halo.exchange ? halo.need : p->cuts[first].box;
+    wf_var *y = gather(p, x, &halo);
+    for (int i = first; i < last && y; i++) {
+        const wf_map rest = i + 1 < last ? link_of(p, i + 1, last) : all;
+        wf_chain_step step = {.map = p->map[i], .x_box = has, .y_box = p->cuts[i + 1].box};
+        if (i + 1 < last)
+            step.y_box = wf_map_box(&rest, p->cuts[last].box, p->cuts[i + 1].box);
+        wf_cuts cuts = p->cuts[i + 1];
+        cuts.box = step.y_box;
+        step.layout = wf_cuts_layout(&cuts, &base);
+        y = wf_spatial_conv_apply(chain->children[i], y, &step);
+        has = step.y_box;
+    }
+    return y;
+}
+
+/* Cost. */
+
+/* Outputs of layer i that all ranks compute when their outputs of layer last - 1 are wanted, for each sample. */
+static double outputs_of(const chain_plan *p, int i, int last)
+{
+    const wf_map rest = link_of(p, i + 1 < last ? i + 1 : i, last);
+    const wf_cuts *want = &p->cuts[last];
+    double n = (double)p->cuts[i + 1].channels;
+    for (int d = 0; d < rest.nd; d++) {
+        int64_t along = 0;
+        const int places = want->axis[d] < 0 ? 1 : wf_mesh_size(p->mesh, (wf_axis)want->axis[d]);
+        for (int r = 0; r < places; r++) {
+            wf_range out = {0, want->length[d]};
+            if (want->axis[d] >= 0)
+                out = (wf_range){want->cut[d][r], want->cut[d][r + 1]};
+            if (i + 1 < last)
+                out = wf_map_reads(&rest, d, out);
+            along += out.hi - out.lo;
+        }
+        n *= (double)along;
+    }
+    return n;
+}
+
+/* Of layers [first, last) on one exchange. The same on every rank: sums over all of them. */
+static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int first, int last, double *seconds)
+{
+    const wf_map all = link_of(p, first, last);
+    double work = 0, volume;
+    int places = 1;
+    WF_TRY(wf_halo_volume(&p->cuts[first], &all, &p->cuts[last], &volume));
+    for (int d = 0; d < all.nd; d++)
+        if (p->cuts[first].axis[d] >= 0)
+            places *= wf_mesh_size(p->mesh, (wf_axis)p->cuts[first].axis[d]);
+    for (int i = first; i < last; i++)
+        work += outputs_of(p, i, last) * p->work[i];
+    *seconds = (costs->work * work + costs->byte * volume * (double)wf_dtype_size(p->dtype)) / places +
+               (volume > 0 ? costs->message : 0);
+    return WF_OK;
+}
+
+/* From the last layer on: the cheapest of all ways to cut what follows into groups. */
+static wf_status choose(const chain_plan *p, const wf_chain_costs *costs)
+{
+    p->least[p->count] = 0;
+    for (int first = p->count - 1; first >= 0; first--)
+        for (int last = first + 1; last <= p->count; last++) {
+            double seconds = 0;
+            WF_TRY(cost_of(p, costs, first, last, &seconds));
+            seconds += p->least[last];
+            if (last > first + 1 && seconds >= p->least[first])
+                continue;
+            p->least[first] = seconds;
+            p->next[first] = last;
+        }
+    return WF_OK;
+}
+
+static wf_status make_groups(spatial_chain *s, const chain_plan *p)
+{
+    for (int i = 0; i < p->count; i++)
+        p->next[i] = i + s->depth < p->count ? i + s->depth : p->count;
+    if (s->depth > 0)
+        return WF_OK;
+    WF_TRY(wf_chain_costs_complete(s->mesh, &s->costs));
+    return choose(p, &s->costs);
+}
+
+/* Forward. */
+
+static wf_status plan(const wf_layer *chain, const wf_var *x, chain_plan *p)
+{
+    wf_shape shape = x->value->layout.global, y;
+    WF_TRY(wf_cuts_of(chain, "spatial_chain", p->mesh, x, WF_CUTS_SUMS_WHOLE, &p->cuts[0]));
+    for (int i = 0; i < p->count; i++) {
+        const wf_layer *layer = chain->children[i];
+        WF_TRY(wf_spatial_conv_map(layer, x, shape, &p->map[i], &p->work[i], &y));
+        WF_TRY(wf_cuts_outputs(&p->cuts[i], &p->map[i], &p->cuts[i + 1]));
+        p->cuts[i + 1].channels = p->cuts[i + 1].box.hi[1] = wf_spatial_conv_channels(layer);
+        shape = y;
+    }
+    return WF_OK;
+}
+
+static wf_var *run(wf_layer *chain, chain_plan *p, wf_var *x)
+{
+    WF_TRY_NULL(plan(chain, x, p));
+    WF_TRY_NULL(make_groups(chain->state, p));
+    for (int first = 0, last; first < p->count && x; first = last) {
+        last = p->next[first];
+        x = last == first + 1 ? wf_apply(chain->children[first], x) : run_group(chain, p, first, last, x);
+    }
+    return x;
+}
+
+static wf_var *forward(wf_layer *chain, wf_var *x)
+{
+    const spatial_chain *s = chain->state;
+    chain_plan p = {.mesh = s->mesh, .dtype = x->value->dtype, .count = chain->n_children};
+    const size_t n = (size_t)p.count, bytes = n * (sizeof *p.map + sizeof *p.work + sizeof *p.next) +
+                                              (n + 1) * (sizeof *p.cuts + sizeof *p.least);
+    void *memory;
+    WF_TRY_NULL(wf_pool_take_host(chain->ctx, bytes, &memory));
+    p.map = memory;
+    p.cuts = (wf_cuts *)(p.map + n);
+    p.work = (double *)(p.cuts + n + 1);
+    p.least = p.work + n;
+    p.next = (int *)(p.least + n + 1);
+    wf_var *y = run(chain, &p, x);
+    wf_pool_give_host(chain->ctx, memory, bytes);
+    if (!y)
+        wf_spatial_failed(s->mesh, wf_error_code());
+    return y;
+}
+
+static const wf_layer_kind spatial_chain_kind = {.name = "spatial_chain", .forward = forward, .computes = true};
+
+static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_layer *const *layers)
+{
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        WF_NEED(layers[i]);
+        WF_CHECK(wf_is_spatial_conv(layers[i], mesh), WF_ERR_ARGUMENT,
+                 "spatial_chain: layer %d is a %s, should be a spatial convolution on the chain's mesh", i,
+                 layers[i]->kind->name);
+        WF_NEED(wf_module_add(chain, name, layers[i]));
+    }
+    return WF_OK;
+}
+
+static wf_status check(const wf_spatial_chain_opts *o, int count)
+{
+    WF_CHECK(o->depth >= 0 && count >= 1, WF_ERR_ARGUMENT,
+             "spatial_chain: depth is %d and %d layers; should be 0 or more, and 1 or more", o->depth, count);
+    WF_CHECK(o->message_seconds >= 0 && o->byte_seconds >= 0 && o->work_seconds >= 0, WF_ERR_ARGUMENT,
+             "spatial_chain: costs are %g, %g and %g seconds; should be 0 (measured) or more", o->message_seconds,
+             o->byte_seconds, o->work_seconds);
+    return WF_OK;
+}
+
+wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers)
+{
+    WF_CHECK_NULL(count == 0 || layers, WF_ERR_ARGUMENT, "wf_spatial_chain takes layers, not %d at NULL", count);
+    wf_layer *chain =
+        mesh ? wf_layer_new(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_chain_kind, sizeof(spatial_chain)) : NULL;
+    wf_status status = WF_OK;
+    if (chain) {
+        *(spatial_chain *)chain->state =
+            (spatial_chain){mesh, opts.depth, {opts.message_seconds, opts.byte_seconds, opts.work_seconds}};
+        chain->takes_children = true;
+        wf_layer_note(chain, "spatial_chain of depth %d, costs %g, %g, %g", opts.depth, opts.message_seconds,
+                      opts.byte_seconds, opts.work_seconds);
+        status = check(&opts, count);
+        if (status == WF_OK)
+            status = add_layers(chain, mesh, count, layers);
+        if (status == WF_OK)
+            return chain;
+    }
+    for (int i = 0; i < count; i++)
+        if (layers[i] && !layers[i]->parent)
+            wf_layer_free(layers[i]);
+    wf_layer_free(chain);
+    return status == WF_OK ? NULL : wf_error_null();
+}

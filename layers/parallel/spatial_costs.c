@@ -1,0 +1,143 @@
+/* What the depth of a chain is chosen by: measured where nobody says. */
+#include "core/config_author.h"
+#include "layers/parallel/parallel_impl.h"
+
+#include <time.h>
+
+#define MESSAGE_SECONDS 1e-5
+#define BYTE_SECONDS    3e-10
+#define WORK_SECONDS    1.5e-11
+
+enum { ROUNDS = 9, WARM = 3, SHORT = 16, LONG = 65536, CHANNELS = 16, SIDE = 32, KERNEL = 3 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double median(double took[ROUNDS])
+{
+    for (int i = 1; i < ROUNDS; i++)
+        for (int j = i; j > 0 && took[j - 1] > took[j]; j--) {
+            const double later = took[j - 1];
+            took[j - 1] = took[j];
+            took[j] = later;
+        }
+    return took[ROUNDS / 2];
+}
+
+static wf_status time_exchange(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y, double *seconds)
+{
+    double took[ROUNDS];
+    WF_NEED(x);
+    WF_NEED(y);
+    for (int i = -WARM; i < ROUNDS; i++) {
+        WF_TRY(wf_barrier(wf_exchange_comm(exchange)));
+        const double start = now();
+        WF_TRY(wf_exchange_begin_halo(exchange, x, y));
+        WF_TRY(wf_exchange_end(exchange));
+        took[i < 0 ? 0 : i] = now() - start;
+    }
+    *seconds = median(took);
+    return WF_OK;
+}
+
+/* Ranks in a row, of which each needs `elements` of its neighbours. */
+static wf_status line_of(const wf_mesh *mesh, int64_t elements, wf_box *have, wf_box *need, double *seconds)
+{
+    wf_comm *world = wf_mesh_world(mesh);
+    wf_ctx *ctx = wf_comm_ctx(world);
+    const int64_t size = wf_comm_size(world), rank = wf_comm_rank(world);
+    for (int64_t r = 0; r < size; r++) {
+        have[r] = (wf_box){.rank = 1, .lo = {r * elements}, .hi = {(r + 1) * elements}};
+        need[r] = (wf_box){
+            .rank = 1, .lo = {(r > 0 ? r - 1 : 0) * elements}, .hi = {(r + 2 < size ? r + 2 : size) * elements}};
+    }
+    wf_exchange *exchange = wf_mesh_exchange_boxes(mesh, have, need, WF_F32, WF_ROW_MAJOR);
+    WF_NEED(exchange);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, wf_box_shape(have[rank])),
+              *y = wf_tensor_new(ctx, WF_F32, wf_box_shape(need[rank]));
+    const wf_status status = time_exchange(exchange, x, y, seconds);
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    return status;
+}
+
+static wf_status time_messages(const wf_mesh *mesh, double *message, double *byte)
+{
+    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
+    const size_t size = (size_t)wf_comm_size(wf_mesh_world(mesh)), bytes = 2 * size * sizeof(wf_box);
+    const double each = 2.0 * (double)(size - 1) / (double)size * (LONG - SHORT) * (double)sizeof(float);
+    double shortest = 0, longest = 0;
+    void *memory;
+    if (size == 1)
+        return WF_OK;
+    WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
+    wf_status status = line_of(mesh, SHORT, memory, (wf_box *)memory + size, &shortest);
+    if (status == WF_OK)
+        status = line_of(mesh, LONG, memory, (wf_box *)memory + size, &longest);
+    wf_pool_give_host(ctx, memory, bytes);
+    if (status != WF_OK)
+        return status;
+    *message = shortest;
+    *byte = longest > shortest ? (longest - shortest) / each : BYTE_SECONDS;
+    return WF_OK;
+}
+
+static wf_status run_rounds(wf_ctx *ctx, const wf_tensor *x, const wf_tensor *w, const wf_tensor *y, double *seconds)
+{
+    const wf_conv_geom geom = {.nd = 2,
+                               .groups = 1,
+                               .kernel = {KERNEL, KERNEL},
+                               .stride = {1, 1},
+                               .dilation = {1, 1},
+                               .pad_lo = {KERNEL / 2, KERNEL / 2},
+                               .pad_hi = {KERNEL / 2, KERNEL / 2}};
+    double took[ROUNDS];
+    WF_NEED(x);
+    WF_NEED(w);
+    WF_NEED(y);
+    const wf_array in = wf_tensor_array(x), filter = wf_tensor_array(w), out = wf_tensor_array(y);
+    WF_TRY(ctx->k->fill(ctx, &in, 1));
+    WF_TRY(ctx->k->fill(ctx, &filter, 1));
+    for (int i = -1; i < ROUNDS; i++) {
+        const double start = now();
+        WF_TRY(ctx->k->conv_forward(ctx, &geom, &in, &filter, NULL, NULL, &out));
+        took[i < 0 ? 0 : i] = now() - start;
+    }
+    *seconds = median(took);
+    return WF_OK;
+}
+
+static wf_status time_work(wf_ctx *ctx, double *seconds)
+{
+    const wf_dtype dtype = wf_ctx_compute(ctx);
+    const wf_shape image = WF_SHAPE(1, CHANNELS, SIDE, SIDE), filter = WF_SHAPE(CHANNELS, CHANNELS, KERNEL, KERNEL);
+    wf_tensor *x = wf_tensor_new(ctx, dtype, image), *w = wf_tensor_new(ctx, dtype, filter),
+              *y = wf_tensor_new(ctx, dtype, image);
+    const wf_status status = run_rounds(ctx, x, w, y, seconds);
+    *seconds /= (double)(CHANNELS * CHANNELS * KERNEL * KERNEL) * SIDE * SIDE;
+    wf_tensor_free(x);
+    wf_tensor_free(w);
+    wf_tensor_free(y);
+    return status;
+}
+
+wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs)
+{
+    wf_comm *world = wf_mesh_world(mesh);
+    double measured[3] = {MESSAGE_SECONDS, BYTE_SECONDS, WORK_SECONDS};
+    if (costs->message > 0 && costs->byte > 0 && costs->work > 0)
+        return WF_OK;
+    if (!wf_config_get()->deterministic) {
+        WF_TRY(time_messages(mesh, &measured[0], &measured[1]));
+        WF_TRY(time_work(wf_comm_ctx(world), &measured[2]));
+        WF_TRY(wf_allreduce_f64(world, measured, 3, WF_MAX));
+    }
+    costs->message = costs->message > 0 ? costs->message : measured[0];
+    costs->byte = costs->byte > 0 ? costs->byte : measured[1];
+    costs->work = costs->work > 0 ? costs->work : measured[2];
+    return WF_OK;
+}

@@ -1,0 +1,248 @@
+/* Spatially parallel pooling. A global maximum is that of the whole input, which every rank gets; a global average is
+ * the sum of the ranks' parts of it. */
+#include "layers/serial/serial_impl.h"
+#include "layers/spatial.h"
+#include "layers/parallel/parallel_impl.h"
+
+typedef struct spatial_pool {
+    wf_pool_state pool;
+    const wf_mesh *mesh;
+} spatial_pool;
+
+/* What backward is told. */
+typedef struct pool_call {
+    wf_plain_call plain;
+    wf_pool_geom geom; /* of the whole image; of a global average: of own inputs */
+    unsigned axes;     /* a global average: a sum over these, */
+    double share;      /* of means of own inputs, times their share of all */
+} pool_call;
+
+/* Windows. */
+
+/* The whole geometry becomes that of outputs over inputs. */
+static wf_pool_geom geometry(const wf_plain_call *plain, const wf_part_arrays *a)
+{
+    const wf_map *map = &plain->map;
+    wf_pool_geom g = ((const pool_call *)plain)->geom;
+    for (int d = 0; d < g.nd && !wf_box_empty(a->out_box); d++) {
+        const wf_range out = {a->out_box.lo[2 + d], a->out_box.hi[2 + d]},
+                       in = {a->in_box.lo[2 + d], a->in_box.hi[2 + d]};
+        const wf_window w = wf_map_local(map, d, out, in);
+        /* A last window that ceil mode lets stick out of the padding counts only what is inside. */
+        const int64_t most = map->in[d] + g.pad_hi[d] - in.hi;
+        g.pad_lo[d] = w.pad_lo;
+        g.pad_hi[d] = w.pad_hi < most ? w.pad_hi : most;
+    }
+    return g;
+}
+
+static wf_status forward_part(const wf_plain_call *plain, wf_ctx *ctx, const wf_part_arrays *a)
+{
+    const wf_pool_geom geom = geometry(plain, a);
+    return ctx->k->pool_forward(ctx, &geom, &a->in, &a->out, plain->indexed ? &a->beside : NULL);
+}
+
+static wf_status backward_part(const wf_plain_call *plain, wf_ctx *ctx, const wf_part_arrays *a)
+{
+    const wf_pool_geom geom = geometry(plain, a);
+    return ctx->k->pool_backward(ctx, &geom, &a->out, plain->indexed ? &a->beside : NULL, &a->in, true);
+}
+
+static const wf_op spatial_pool_op = {.name = "spatial_pool", .backward = wf_plain_backward};
+
+/* Over the whole image. */
+
+static wf_layout replicated(const wf_cuts *cuts, wf_layout layout)
+{
+    for (int d = 0; d < layout.global.rank - 2; d++) {
+        layout.global.dim[2 + d] = layout.box.hi[2 + d] = 1;
+        layout.box.lo[2 + d] = 0;
+        if (cuts->axis[d] < 0)
+            continue;
+        layout.placement[cuts->axis[d]] = WF_REPLICATED;
+        layout.dim[cuts->axis[d]] = 0;
+        layout.cut[cuts->axis[d]] = NULL;
+    }
+    return layout;
+}
+
+/* The mean of what is here, if anything is, as a part of the mean of all. */
+static void make_share(const wf_cuts *cuts, pool_call *call)
+{
+    call->share = 1;
+    for (int d = 0; d < call->geom.nd; d++) {
+        call->geom.kernel[d] = cuts->box.hi[2 + d] - cuts->box.lo[2 + d];
+        call->share *= (double)call->geom.kernel[d] / (double)cuts->length[d];
+        if (cuts->axis[d] >= 0)
+            call->axes |= 1u << cuts->axis[d];
+    }
+}
+
+static wf_status scale(const wf_array *a, wf_ctx *ctx, double by)
+{
+    return ctx->k->binary(ctx, WF_BINARY_LINEAR, by, a, 0, NULL, a, false);
+}
+
+static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf_tensor *y)
+{
+    WF_NEED(own);
+    WF_NEED(y);
+    wf_ctx *ctx = y->ctx;
+    wf_comm *comm = wf_mesh_comm_of(call->plain.mesh, call->axes);
+    const wf_array in = wf_tensor_array(own), out = wf_tensor_array(y);
+    if (call->share > 0) {
+        WF_TRY(ctx->k->pool_forward(ctx, &call->geom, &in, &out, NULL));
+        WF_TRY(scale(&out, ctx, call->share));
+    } else
+        WF_TRY(ctx->k->fill(ctx, &out, 0));
+    if (call->axes == 0)
+        return WF_OK;
+    WF_NEED(comm);
+    return wf_allreduce_raw(comm, y->data, y->data, wf_tensor_count(y), y->dtype, WF_SUM);
+}
+
+/* Of a replicated output every rank has the whole gradient: it keeps its own part of the input's. */
+static wf_status backward_global(wf_node *node)
+{
+    const pool_call *call = node->state;
+    const wf_plain_call *plain = &call->plain;
+    const wf_tensor *x = node->in[0]->value, *index = plain->indexed ? wf_node_saved(node, 0) : NULL;
+    const wf_box need = plain->halo.exchange ? plain->halo.need : plain->in;
+    wf_tensor *read = wf_tensor_new_step(x->ctx, x->dtype, wf_box_shape(need), WF_CHANNELS_LAST), *dx = NULL;
+    wf_status status;
+    WF_TRY_OUT(wf_check(read));
+    const wf_array dy = wf_tensor_array(wf_node_dy(node)), at = wf_tensor_array(index), to = wf_tensor_array(read);
+    if (wf_array_count(&to) > 0)
+        WF_TRY_OUT(x->ctx->k->pool_backward(x->ctx, &call->geom, &dy, index ? &at : NULL, &to, false));
+    if (!index && wf_array_count(&to) > 0)
+        WF_TRY_OUT(scale(&to, x->ctx, call->share));
+    dx = wf_tensor_view(read, wf_box_relative(plain->in, need));
+    WF_TRY_OUT(wf_check(dx));
+out:
+    wf_tensor_free(read);
+    return status == WF_OK ? wf_node_give(node, 0, dx, false) : wf_spatial_failed(plain->mesh, status);
+}
+
+static const wf_op global_op = {.name = "spatial_global_pool", .backward = backward_global};
+
+static wf_var *apply_average(wf_layer *layer, wf_var *x, const pool_call *call, const wf_layout *layout)
+{
+    wf_tensor *own = wf_dense_value(x);
+    wf_tensor *y = wf_tensor_new_step(layer->ctx, x->value->dtype, wf_box_shape(layout->box), WF_CHANNELS_LAST);
+    const wf_status status = sum_means(call, own, y);
+    wf_tensor_free(own);
+    if (status != WF_OK) {
+        wf_tensor_free(y);
+        return NULL;
+    }
+    y->layout = *layout;
+    return wf_tape_record(
+        wf_var_tape(x), &(wf_record){.op = &global_op, .n_in = 1, .in = &x, .state = call, .state_bytes = sizeof *call},
+        y);
+}
+
+/* Forward. */
+
+static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, wf_layout *layout)
+{
+    const spatial_pool *s = layer->state;
+    const wf_layout *given = &x->value->layout;
+    const bool global = s->pool.geom.nd == 0;
+    wf_plain_call *plain = &call->plain;
+    wf_shape shape;
+    wf_cuts in;
+    *call = (pool_call){.plain = {.mesh = s->mesh, .forward = forward_part, .backward = backward_part}};
+    WF_TRY(wf_cuts_of(layer, s->pool.name, s->mesh, x, WF_CUTS_ANY, &in));
+    WF_TRY(wf_pool_fit(layer, x, given->global, &call->geom, &shape));
+    plain->indexed = call->geom.kind == WF_POOL_MAX;
+    plain->map = (wf_map){.kind = global ? WF_MAP_ALL : WF_MAP_WINDOW, .nd = call->geom.nd};
+    for (int d = 0; d < plain->map.nd; d++)
+        plain->map.window[d] = wf_pool_window(&call->geom, d);
+    if (!global)
+        return wf_plain_plan(plain, x, &in, shape, layout);
+    *layout = replicated(&in, *given);
+    plain->in = plain->out = in.box;
+    for (int d = 0; d < plain->map.nd; d++) {
+        plain->map.in[d] = given->global.dim[2 + d];
+        plain->map.out[d] = plain->out.hi[2 + d] = 1;
+        plain->out.lo[2 + d] = 0;
+    }
+    if (plain->indexed)
+        return wf_halo_make(&in, &plain->map, &in, NULL, x->value->dtype, &plain->halo);
+    make_share(&in, call);
+    return WF_OK;
+}
+
+static wf_var *apply(wf_layer *layer, wf_var *x, const pool_call *call, const wf_layout *layout)
+{
+    const bool global = call->plain.map.kind == WF_MAP_ALL;
+    if (global && !call->plain.indexed)
+        return apply_average(layer, x, call, layout);
+    return wf_plain_apply(layer, x, global ? &global_op : &spatial_pool_op, &call->plain, sizeof *call, layout);
+}
+
+static wf_var *forward(wf_layer *layer, wf_var *x)
+{
+    const spatial_pool *s = layer->state;
+    pool_call call;
+    wf_layout layout;
+    const wf_status status = plan(layer, x, &call, &layout);
+    wf_var *var = status == WF_OK ? apply(layer, x, &call, &layout) : NULL;
+    if (var)
+        return var;
+    wf_spatial_failed(s->mesh, status == WF_OK ? wf_error_code() : status);
+    return wf_error_null();
+}
+
+static const wf_layer_kind spatial_pool_kind = {.name = "spatial_pool", .forward = forward};
+
+static wf_layer *make(const wf_mesh *mesh, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+{
+    if (!mesh)
+        return NULL;
+    wf_layer *layer =
+        wf_pool_layer(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_pool_kind, name, kind, nd, o, sizeof(spatial_pool));
+    if (layer)
+        ((spatial_pool *)layer->state)->mesh = mesh;
+    return layer;
+}
+
+wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    return make(mesh, "spatial_max_pool1d", WF_POOL_MAX, 1, &opts);
+}
+
+wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    return make(mesh, "spatial_max_pool2d", WF_POOL_MAX, 2, &opts);
+}
+
+wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    return make(mesh, "spatial_max_pool3d", WF_POOL_MAX, 3, &opts);
+}
+
+wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    return make(mesh, "spatial_avg_pool1d", WF_POOL_AVG, 1, &opts);
+}
+
+wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    return make(mesh, "spatial_avg_pool2d", WF_POOL_AVG, 2, &opts);
+}
+
+wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    return make(mesh, "spatial_avg_pool3d", WF_POOL_AVG, 3, &opts);
+}
+
+wf_layer *wf_spatial_global_max_pool(const wf_mesh *mesh)
+{
+    return make(mesh, "spatial_global_max_pool", WF_POOL_MAX, 0, NULL);
+}
+
+wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh)
+{
+    return make(mesh, "spatial_global_avg_pool", WF_POOL_AVG, 0, NULL);
+}

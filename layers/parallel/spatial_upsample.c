@@ -1,0 +1,87 @@
+/* Spatially parallel upsampling: an output lies where its source does; linear needs one element of halo. */
+#include "layers/spatial.h"
+#include "layers/parallel/parallel_impl.h"
+#include "layers/serial/serial_impl.h"
+
+typedef struct spatial_upsample {
+    wf_upsample_state upsample;
+    const wf_mesh *mesh;
+} spatial_upsample;
+
+static wf_resample_geom geometry(const wf_plain_call *call, const wf_part_arrays *a)
+{
+    wf_resample_geom geom = call->map.resample;
+    for (int d = 0; d < geom.nd; d++) {
+        geom.in_lo[d] = a->in_box.lo[2 + d];
+        geom.out_lo[d] = a->out_box.lo[2 + d];
+    }
+    return geom;
+}
+
+static wf_status forward_part(const wf_plain_call *call, wf_ctx *ctx, const wf_part_arrays *a)
+{
+    const wf_resample_geom geom = geometry(call, a);
+    return ctx->k->resample_forward(ctx, &geom, &a->in, &a->out);
+}
+
+static wf_status backward_part(const wf_plain_call *call, wf_ctx *ctx, const wf_part_arrays *a)
+{
+    const wf_resample_geom geom = geometry(call, a);
+    return ctx->k->resample_backward(ctx, &geom, &a->out, &a->in, true);
+}
+
+static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = wf_plain_backward};
+
+static wf_status plan(const wf_layer *layer, const wf_var *x, wf_plain_call *call, wf_layout *layout)
+{
+    const spatial_upsample *s = layer->state;
+    wf_resample_geom geom;
+    wf_shape shape;
+    wf_cuts in;
+    *call = (wf_plain_call){.forward = forward_part, .backward = backward_part};
+    WF_TRY(wf_cuts_of(layer, s->upsample.name, s->mesh, x, WF_CUTS_ANY, &in));
+    WF_TRY(wf_upsample_fit(layer, x, x->value->layout.global, &geom, &shape));
+    call->map = (wf_map){.kind = WF_MAP_RESAMPLE, .nd = geom.nd, .resample = geom};
+    return wf_plain_plan(call, x, &in, shape, layout);
+}
+
+static wf_var *forward(wf_layer *layer, wf_var *x)
+{
+    const spatial_upsample *s = layer->state;
+    wf_plain_call call;
+    wf_layout layout;
+    const wf_status status = plan(layer, x, &call, &layout);
+    wf_var *var = status == WF_OK ? wf_plain_apply(layer, x, &spatial_upsample_op, &call, sizeof call, &layout) : NULL;
+    if (var)
+        return var;
+    wf_spatial_failed(s->mesh, status == WF_OK ? wf_error_code() : status);
+    return wf_error_null();
+}
+
+static const wf_layer_kind spatial_upsample_kind = {.name = "spatial_upsample", .forward = forward};
+
+static wf_layer *make(const wf_mesh *mesh, const char *name, int nd, const wf_upsample_opts *o)
+{
+    if (!mesh)
+        return NULL;
+    wf_layer *layer = wf_upsample_layer(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_upsample_kind, name, nd, o,
+                                        sizeof(spatial_upsample));
+    if (layer)
+        ((spatial_upsample *)layer->state)->mesh = mesh;
+    return layer;
+}
+
+wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts)
+{
+    return make(mesh, "spatial_upsample1d", 1, &opts);
+}
+
+wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts)
+{
+    return make(mesh, "spatial_upsample2d", 2, &opts);
+}
+
+wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts)
+{
+    return make(mesh, "spatial_upsample3d", 3, &opts);
+}

@@ -1,0 +1,228 @@
+/* What goes to the others is in double, and every rank merges it in the order of ranks: all get the same bits. The host
+ * takes part where messages are its business alone: the statistics and their count stay in the device's memory. */
+#include "layers/sync_norm.h"
+
+#include "comm/comm_author.h"
+#include "core/captured_author.h"
+#include "layers/serial/serial_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What travels ahead of mean and m2: how many elements per channel, of which samples, and which of their pixels. */
+typedef struct part {
+    double count, first_sample, last_sample, first_pixel, pixels, all_pixels;
+} part;
+
+#define HEAD  ((int64_t)(sizeof(part) / sizeof(double)))
+#define KNOWN 8
+
+typedef struct checked {
+    const wf_comm *comm;
+    part part;
+} checked;
+
+/* Over which ranks, and which parts of this rank were found to be whole together with those of the others. */
+typedef struct over {
+    wf_comm *comm; /* NULL: of the mesh */
+    const wf_mesh *mesh;
+    bool samples;
+    checked known[KNOWN];
+    unsigned checks;
+} over;
+
+/* The ranks that hold other parts; none of the copies. NULL on failure. */
+static wf_comm *comm_for(const over *o, const wf_tensor *x)
+{
+    const wf_layout *layout = &x->layout;
+    unsigned axes = o->samples ? 1u << WF_AXIS_DATA : 0;
+    for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
+        if (layout->known && layout->placement[a] == WF_SHARDED)
+            axes |= 1u << a;
+    return o->comm ? o->comm : wf_mesh_comm_of(o->mesh, axes);
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+static part describe(const wf_tensor *x, double count)
+{
+    const wf_layout *layout = &x->layout;
+    part p = {.count = count, .last_sample = (double)x->shape.dim[0], .pixels = 1, .all_pixels = 1};
+    if (!layout->known)
+        return p;
+    p.first_sample = (double)layout->box.lo[0];
+    p.last_sample = (double)layout->box.hi[0];
+    for (int d = 2; d < x->shape.rank; d++) {
+        p.first_pixel = p.first_pixel * (double)layout->global.dim[d] + (double)layout->box.lo[d];
+        p.pixels *= (double)x->shape.dim[d];
+        p.all_pixels *= (double)layout->global.dim[d];
+    }
+    return p;
+}
+
+/* The ranks that have samples of this one have all of their pixels, and each pixel once. */
+static wf_status check_whole(const part *all, int size, const part *mine)
+{
+    double seen = 0;
+    int copies = 0;
+    for (int r = 0; r < size; r++) {
+        const part *other = &all[r];
+        if (other->first_sample > mine->first_sample || other->last_sample < mine->last_sample || other->count <= 0)
+            continue;
+        seen += other->pixels;
+        copies += other->first_pixel == mine->first_pixel;
+    }
+    WF_CHECK(
+        copies <= 1, WF_ERR_ARGUMENT,
+        "sync_batchnorm: %d of the %d ranks of its communicator hold the same part; it should hold the ranks along "
+        "the mesh axes that cut the input (wf_mesh_comm_of), as wf_parallelize does",
+        copies, size);
+    WF_CHECK(
+        seen >= mine->all_pixels, WF_ERR_ARGUMENT,
+        "sync_batchnorm: the %d ranks of its communicator hold %.0f of the %.0f pixels of a sample; it should hold "
+        "all ranks along the mesh axes that cut the pixels (wf_mesh_comm_of)",
+        size, seen, mine->all_pixels);
+    return WF_OK;
+}
+
+static bool is_known(const over *o, const wf_comm *comm, const part *mine)
+{
+    for (int i = 0; i < KNOWN; i++)
+        if (o->known[i].comm == comm && !memcmp(&o->known[i].part, mine, sizeof *mine))
+            return true;
+    return false;
+}
+
+static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n, part *heads)
+{
+    for (int r = 0; r < size; r++)
+        WF_TRY(wf_ctx_look(ctx, &heads[r], all + r * n, sizeof *heads));
+    return WF_OK;
+}
+
+/* The host looks at what has come when this rank's part is a new one, and not again: steps of one shape read nothing of
+ * the device, and one that is captured has been rehearsed. Where two parts do not fit, both ranks find it out. */
+static wf_status check(over *o, wf_comm *comm, const wf_tensor *x, const part *mine, const double *all, int64_t n)
+{
+    const int size = wf_comm_size(comm);
+    const size_t bytes = (size_t)size * sizeof(part);
+    void *heads;
+    if (!x->layout.known || mine->count <= 0 || is_known(o, comm, mine) || wf_ctx_capturing(x->ctx))
+        return WF_OK;
+    WF_TRY(wf_pool_take_host(x->ctx, bytes, &heads));
+    wf_status status = read_heads(x->ctx, size, all, n, heads);
+    if (status == WF_OK)
+        status = check_whole(heads, size, mine);
+    wf_pool_give_host(x->ctx, heads, bytes);
+    if (status == WF_OK)
+        o->known[o->checks++ % KNOWN] = (checked){comm, *mine};
+    return status;
+}
+
+static wf_array row_of(const wf_array *stats, int64_t row)
+{
+    wf_array a = *stats;
+    const int64_t channels = stats->shape.dim[1];
+    a.shape = WF_SHAPE(channels);
+    if (a.data)
+        a.data = (char *)a.data + (size_t)(row * channels) * wf_dtype_size(a.dtype);
+    return a;
+}
+
+/* all: room for a part of every rank; behind them this rank's own. */
+static wf_status merge_stats(over *o, wf_comm *comm, const wf_tensor *x, double count, const wf_array *stats,
+                             const wf_array *total, double *all)
+{
+    const wf_kernels *k = x->ctx->k;
+    const int64_t n = HEAD + wf_array_count(stats), size = wf_comm_size(comm);
+    const part mine = describe(x, count);
+    const wf_array mean = row_of(stats, 0), m2 = row_of(stats, 1);
+    const wf_array own = {.data = all + size * n, .dtype = WF_F64, .shape = WF_SHAPE(n)};
+    const wf_array parts = {.data = all, .dtype = WF_F64, .shape = WF_SHAPE(size, n)};
+    wf_norm_head head = {.n = (int)HEAD};
+    memcpy(head.value, &mine, sizeof mine);
+    WF_TRY(k->norm_part(x->ctx, &head, &mean, &m2, &own));
+    WF_TRY(wf_allgather_raw(comm, own.data, (size_t)n * sizeof(double), all));
+    WF_TRY(check(o, comm, x, &mine, all, n));
+    return k->norm_merge(x->ctx, &parts, &mean, &m2, total);
+}
+
+static wf_status stats(void *user, const wf_tensor *x, double count, const wf_array *stats, const wf_array *total)
+{
+    wf_comm *comm = comm_for(user, x);
+    WF_NEED(comm);
+    const size_t bytes = (size_t)((wf_comm_size(comm) + 1) * (HEAD + wf_array_count(stats))) * sizeof(double);
+    void *all;
+    WF_TRY(wf_pool_take(x->ctx, bytes, &all));
+    const wf_status status = merge_stats(user, comm, x, count, stats, total, all);
+    wf_pool_give(x->ctx, all, bytes);
+    return status;
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
+static wf_strided run_of(void *data, wf_dtype dtype, int64_t n)
+{
+    return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {n}, .stride = {1}};
+}
+
+static wf_status sum_wide(wf_comm *comm, wf_ctx *ctx, const wf_array *sums, void *wide)
+{
+    const int64_t n = wf_array_count(sums);
+    const wf_strided own = run_of(sums->data, sums->dtype, n), all = run_of(wide, WF_F64, n);
+    WF_TRY(ctx->k->copy(ctx, &own, &all, false));
+    WF_TRY(wf_allreduce_raw(comm, wide, wide, n, WF_F64, WF_SUM));
+    return ctx->k->copy(ctx, &all, &own, false);
+}
+
+static wf_status sums(void *user, const wf_tensor *x, const wf_array *sums)
+{
+    wf_comm *comm = comm_for(user, x);
+    const int64_t n = wf_array_count(sums);
+    void *wide;
+    WF_NEED(comm);
+    if (wf_comm_size(comm) == 1)
+        return WF_OK;
+    if (sums->dtype == WF_F64)
+        return wf_allreduce_raw(comm, sums->data, sums->data, n, WF_F64, WF_SUM);
+    WF_TRY(wf_pool_take(x->ctx, (size_t)n * sizeof(double), &wide));
+    const wf_status status = sum_wide(comm, x->ctx, sums, wide);
+    wf_pool_give(x->ctx, wide, (size_t)n * sizeof(double));
+    return status;
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static wf_status failed(void *user, wf_status status)
+{
+    const over *o = user;
+    return wf_comm_post_failure(o->comm ? o->comm : wf_mesh_world(o->mesh), status);
+}
+
+static wf_status make(wf_ctx *ctx, over from, wf_norm_merge *merge)
+{
+    over *o = wf_malloc(ctx, sizeof *o);
+    WF_NEED(o);
+    *o = from;
+    *merge = (wf_norm_merge){.stats = stats, .sums = sums, .failed = failed, .free = free, .user = o};
+    return WF_OK;
+}
+
+wf_status wf_norm_merge_over(wf_comm *comm, wf_norm_merge *merge)
+{
+    return make(wf_comm_ctx(comm), (over){.comm = comm}, merge);
+}
+
+wf_status wf_norm_merge_mesh(const wf_mesh *mesh, bool samples, wf_norm_merge *merge)
+{
+    return make(wf_comm_ctx(wf_mesh_world(mesh)), (over){.mesh = mesh, .samples = samples}, merge);
+}
+
+wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts)
+{
+    wf_norm_merge merge;
+    if (!comm)
+        return NULL;
+    WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
+    return wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
+}

@@ -1,0 +1,384 @@
+/* Batch normalisation in four steps: statistics of what is here, merge over those that share them, normalise; backward
+ * likewise: sums of what is here, merge, apply. The plain layer merges with nobody. */
+#include "layers/norm.h"
+
+#include "layers/serial/serial_impl.h"
+#include "layers/functions/functions_impl.h"
+
+#include <string.h>
+
+typedef struct norm_state {
+    wf_batchnorm_opts opts; /* as they were given */
+    int64_t channels;
+    wf_range part; /* of the channels: the parameters are those of these; hi 0: all */
+    double decay, eps;
+    wf_epilogue_opts epilogue;
+    wf_norm_merge merge;
+    wf_param *gamma, *beta, *mean, *var;
+} norm_state;
+
+/* What backward is told. */
+typedef struct norm_call {
+    bool follows;
+    bool batch;     /* statistics came from the batch */
+    wf_count count; /* over all that share them; 0 where they did not come from the batch */
+    wf_epilogue epilogue;
+    wf_norm_merge merge;
+} norm_call;
+
+enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_Y, SAVED_COUNT, SAVED };
+
+static wf_tensor *statistic(wf_ctx *ctx, wf_dtype dtype, int64_t rows, int64_t channels)
+{
+    return wf_tensor_new_step(ctx, dtype == WF_F64 ? WF_F64 : WF_F32, WF_SHAPE(rows, channels), WF_ROW_MAJOR);
+}
+
+enum { ROW_MEAN, ROW_M2, ROW_INVSTD, ROWS };
+
+/* Row `row` of a [rows, channels] tensor as a [channels] array. */
+static wf_array row_of(const wf_tensor *t, int64_t row)
+{
+    wf_array a = wf_tensor_array(t);
+    const int64_t channels = t->shape.dim[1];
+    a.shape = WF_SHAPE(channels);
+    if (a.data)
+        a.data = (char *)a.data + (size_t)(row * channels) * wf_dtype_size(t->dtype);
+    return a;
+}
+
+/* Rows 0 and 1 of a [rows, channels] tensor. */
+static wf_array two_rows(const wf_tensor *t)
+{
+    wf_array a = wf_tensor_array(t);
+    a.shape.dim[0] = 2;
+    return a;
+}
+
+static wf_status failed(const wf_norm_merge *merge, wf_status status)
+{
+    return status != WF_OK && merge->failed ? merge->failed(merge->user, status) : status;
+}
+
+/* Forward. */
+
+static double local_count(const wf_tensor *x)
+{
+    const int64_t channels = x->shape.dim[1];
+    return channels > 0 ? (double)(wf_shape_count(x->shape) / channels) : 0;
+}
+
+/* Statistics of the batch into the rows of `stats`; running statistics follow. Where ranks share them, their count is
+ * known to the device alone, in `counted`. */
+static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_tensor *stats, const wf_tensor *counted,
+                                  wf_count *count)
+{
+    wf_ctx *ctx = x->ctx;
+    const wf_kernels *k = ctx->k;
+    const wf_array in = wf_tensor_array(x), mean = row_of(stats, ROW_MEAN), m2 = row_of(stats, ROW_M2);
+    const wf_array invstd = row_of(stats, ROW_INVSTD), both = two_rows(stats);
+    wf_tensor *avg_mean = wf_param_value(s->mean), *avg_var = wf_param_value(s->var);
+    WF_NEED(avg_mean);
+    WF_NEED(avg_var);
+    WF_TRY(k->norm_stats(ctx, &in, &mean, &m2));
+    *count = (wf_count){.value = local_count(x)};
+    if (counted) {
+        const wf_array all = wf_tensor_array(counted);
+        WF_TRY(s->merge.stats(s->merge.user, x, count->value, &both, &all));
+        count->device = all.data;
+    }
+    const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
+    wf_tensor_touch(avg_mean);
+    wf_tensor_touch(avg_var);
+    return k->norm_finish(ctx, &mean, &m2, *count, s->eps, s->decay, &invstd, &running_mean, &running_var);
+}
+
+/* The running ones: invstd from avg_var as the variance of one element. */
+static wf_status running_statistics(const norm_state *s, wf_tensor *stats)
+{
+    wf_ctx *ctx = stats->ctx;
+    wf_tensor *avg_mean = wf_param_value(s->mean), *avg_var = wf_param_value(s->var);
+    WF_NEED(avg_mean);
+    WF_NEED(avg_var);
+    const wf_array from = wf_tensor_array(avg_mean), var = wf_tensor_array(avg_var);
+    const wf_array mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
+    const wf_strided src = wf_array_strided(&from), dst = wf_array_strided(&mean);
+    WF_TRY(ctx->k->copy(ctx, &src, &dst, false));
+    return ctx->k->norm_finish(ctx, &mean, &var, (wf_count){.value = 1}, s->eps, 0, &invstd, NULL, NULL);
+}
+
+static wf_status compute(const norm_state *s, norm_call *call, const wf_tensor *x, const wf_var *gamma,
+                         const wf_var *beta, wf_tensor *stats, const wf_tensor *counted, const wf_tensor *y)
+{
+    wf_ctx *ctx = x->ctx;
+    if (call->batch)
+        WF_TRY(batch_statistics(s, x, stats, counted, &call->count));
+    else
+        WF_TRY(running_statistics(s, stats));
+    const wf_array in = wf_tensor_array(x), mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
+    const wf_array out = wf_tensor_array(y), scale = wf_tensor_array(gamma ? gamma->value : NULL);
+    const wf_array shift = wf_tensor_array(beta ? beta->value : NULL);
+    return ctx->k->norm_forward(ctx, &in, &mean, &invstd, gamma ? &scale : NULL, beta ? &shift : NULL, &call->epilogue,
+                                &out);
+}
+
+/* x holds the channels whose parameters are here. */
+static wf_status check_channels(const wf_layer *layer, const wf_layout *x)
+{
+    const norm_state *s = layer->state;
+    char text[WF_LAYOUT_TEXT];
+    const bool sharded = wf_layout_is_sharded(x, 1);
+    if (s->part.hi == 0)
+        WF_CHECK(!sharded, WF_ERR_SHAPE,
+                 "batchnorm \"%s\" needs all channels, its input is %s; wf_channel_batchnorm takes a part of them, "
+                 "wf_redistribute gathers it",
+                 wf_layer_path(layer), wf_layout_text(x, text));
+    else
+        WF_CHECK(sharded && x->box.lo[1] == s->part.lo && x->box.hi[1] == s->part.hi, WF_ERR_SHAPE,
+                 "batchnorm \"%s\" has channels [%lld,%lld), its input is %s; wf_redistribute it first",
+                 wf_layer_path(layer), (long long)s->part.lo, (long long)s->part.hi, wf_layout_text(x, text));
+    return WF_OK;
+}
+
+static wf_status check(const wf_layer *layer, const wf_var *x)
+{
+    const norm_state *s = layer->state;
+    const wf_shape shape = wf_var_shape(x);
+    char text[WF_LAYOUT_TEXT];
+    wf_dtype both;
+    const int64_t channels = s->part.hi > 0 ? s->part.hi - s->part.lo : s->channels;
+    WF_CHECK(shape.rank >= 2 && shape.rank <= 5, WF_ERR_SHAPE, "batchnorm \"%s\": input %s, should be of rank 2 to 5",
+             wf_layer_path(layer), wf_shape_text(shape, text));
+    WF_TRY(check_channels(layer, &x->value->layout));
+    WF_CHECK(shape.dim[1] == channels, WF_ERR_SHAPE, "batchnorm \"%s\": input %s, should be [N,%lld] or [N,%lld,...]",
+             wf_layer_path(layer), wf_shape_text(shape, text), (long long)channels, (long long)channels);
+    WF_CHECK(wf_promoted(x->value->dtype, layer->ctx->dtype, &both), WF_ERR_DTYPE,
+             "batchnorm \"%s\": input of %s, should be %s", wf_layer_path(layer), wf_dtype_name(x->value->dtype),
+             wf_dtype_name(layer->ctx->dtype));
+    for (int d = 2; d < shape.rank && !s->merge.stats; d++)
+        WF_CHECK(!wf_layout_is_sharded(&x->value->layout, d), WF_ERR_SHAPE,
+                 "batchnorm \"%s\" needs whole samples, its input is %s; wf_sync_batchnorm takes parts, "
+                 "wf_redistribute gathers them",
+                 wf_layer_path(layer), wf_layout_text(&x->value->layout, text));
+    return WF_OK;
+}
+
+static wf_status backward(wf_node *node);
+static const wf_op batchnorm_op = {.name = "batchnorm", .backward = backward};
+
+/* The gradient of a parameter is a sum over the samples and pixels that are here. */
+static void note_axes(wf_param *param, const wf_layout *x)
+{
+    for (int a = 0; param && x->known && a < WF_AXES; a++)
+        if (x->placement[a] == WF_SHARDED && x->dim[a] != 1)
+            param->axes |= 1u << a;
+}
+
+/* The variable of y, whose handle it takes. */
+static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *stats, wf_tensor *counted, wf_tensor *y)
+{
+    const norm_state *s = layer->state;
+    wf_tape *tape = wf_var_tape(x);
+    wf_var *gamma = s->gamma ? wf_param_var(tape, s->gamma) : NULL,
+           *beta = s->beta ? wf_param_var(tape, s->beta) : NULL;
+    note_axes(s->gamma, &x->value->layout);
+    note_axes(s->beta, &x->value->layout);
+    norm_call call = {
+        .merge = s->merge, .batch = wf_tape_mode(tape) == WF_TRAIN, .epilogue = wf_epilogue_on(&s->epilogue, tape, y)};
+    call.follows = wf_epilogue_acts(&call.epilogue);
+    const wf_status status = (s->gamma && !gamma) || (s->beta && !beta)
+                                 ? wf_error_take("a parameter", __FILE__, __LINE__)
+                                 : compute(s, &call, dense, gamma, beta, stats, counted, y);
+    if (status != WF_OK) {
+        wf_error_frame(status, __FILE__, __LINE__, __func__);
+        wf_tensor_free(y);
+        return wf_error_null();
+    }
+    return wf_tape_record(tape,
+                          &(wf_record){.op = &batchnorm_op,
+                                       .n_in = 3,
+                                       .in = (wf_var *[]){x, gamma, beta},
+                                       .n_saved = SAVED,
+                                       .saved = (wf_tensor *[]){dense, stats, gamma ? gamma->value : NULL,
+                                                                call.follows ? y : NULL, counted},
+                                       .state = &call,
+                                       .state_bytes = sizeof call},
+                          y);
+}
+
+static wf_var *normalise(wf_layer *layer, wf_var *x)
+{
+    WF_TRY_NULL(check(layer, x));
+    wf_tensor *dense = wf_dense_value(x);
+    if (!dense)
+        return NULL;
+    const bool merges = ((const norm_state *)layer->state)->merge.stats && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
+    wf_tensor *stats = statistic(layer->ctx, dense->dtype, ROWS, dense->shape.dim[1]);
+    wf_tensor *counted = merges ? wf_tensor_new_step(layer->ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR) : NULL;
+    wf_tensor *y = wf_output("batchnorm", x, dense->shape, dense->order, (int[]){0, 1, 2, 3, 4});
+    wf_var *var = NULL;
+    if (stats && y && (counted || !merges))
+        var = apply(layer, x, dense, stats, counted, y);
+    else
+        wf_tensor_free(y);
+    wf_tensor_free(counted);
+    wf_tensor_free(stats);
+    wf_tensor_free(dense);
+    return var;
+}
+
+static wf_var *forward(wf_layer *layer, wf_var *x)
+{
+    wf_var *y = normalise(layer, x);
+    if (!y)
+        failed(&((const norm_state *)layer->state)->merge, wf_error_code());
+    return y;
+}
+
+/* Backward. */
+
+/* The gradient of gamma (input 1) or beta (input 2) is a sum over what is here: the optimizer adds up the ranks. */
+static wf_status give_sum(wf_node *node, int i, const wf_array *sum)
+{
+    if (!wf_node_wants(node, i))
+        return WF_OK;
+    bool add = false;
+    wf_tensor *grad = wf_node_grad(node, i, &add);
+    WF_NEED(grad);
+    const wf_strided src = wf_array_strided(sum), dst = wf_tensor_strided(grad);
+    return grad->ctx->k->copy(grad->ctx, &src, &dst, add);
+}
+
+static wf_status backward_with(wf_node *node, wf_tensor *sums, wf_tensor *dx)
+{
+    const norm_call *call = node->state;
+    wf_ctx *ctx = wf_tape_ctx(node->tape);
+    const wf_tensor *stats = wf_node_saved(node, SAVED_STATS), *saved_y = wf_node_saved(node, SAVED_Y);
+    const wf_tensor *saved_gamma = wf_node_saved(node, SAVED_GAMMA);
+    const wf_array x = wf_tensor_array(wf_node_saved(node, SAVED_X)), dy = wf_tensor_array(wf_node_dy(node));
+    const wf_array mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD), y = wf_tensor_array(saved_y);
+    const wf_array sum_g = row_of(sums, 0), sum_gx = row_of(sums, 1), both = two_rows(sums);
+    const wf_array gamma = wf_tensor_array(saved_gamma);
+    const wf_epilogue *epilogue = call->follows ? &call->epilogue : NULL;
+    const wf_array *masked_by = call->follows ? &y : NULL;
+    WF_TRY(ctx->k->norm_backward_stats(ctx, &x, &mean, &invstd, epilogue, masked_by, &dy, &sum_g, &sum_gx));
+    WF_TRY(give_sum(node, 1, &sum_gx));
+    WF_TRY(give_sum(node, 2, &sum_g));
+    if (!dx)
+        return WF_OK;
+    if (call->merge.sums && call->batch)
+        WF_TRY(call->merge.sums(call->merge.user, wf_node_saved(node, SAVED_X), &both));
+    const wf_array out = wf_tensor_array(dx);
+    return ctx->k->norm_backward(ctx, &x, &mean, &invstd, saved_gamma ? &gamma : NULL, epilogue, masked_by, &dy, &sum_g,
+                                 &sum_gx, call->count, &out);
+}
+
+static wf_status backward(wf_node *node)
+{
+    const wf_tensor *x = wf_node_saved(node, SAVED_X);
+    const bool wants = wf_node_wants(node, 0);
+    wf_tensor *sums = statistic(x->ctx, x->dtype, 2, x->shape.dim[1]);
+    wf_tensor *dx = wants ? wf_tensor_new_like(x) : NULL;
+    wf_status status = !sums || (wants && !dx) ? wf_error_take("a gradient", __FILE__, __LINE__) : WF_OK;
+    if (status == WF_OK)
+        status = backward_with(node, sums, dx);
+    wf_tensor_free(sums);
+    if (status == WF_OK && dx)
+        return wf_node_give(node, 0, dx, false);
+    wf_tensor_free(dx);
+    return failed(&((const norm_call *)node->state)->merge, status);
+}
+
+/* Construction. */
+
+static wf_param *vector(wf_layer *layer, const char *name, int64_t channels, wf_init init, double otherwise, bool state)
+{
+    if (init.kind == WF_INIT_DEFAULT)
+        init = (wf_init){WF_INIT_CONSTANT, otherwise, 0};
+    return wf_layer_add_param(
+        layer, name,
+        (wf_param_opts){.dtype = layer->ctx->dtype, .shape = WF_SHAPE(channels), .init = init, .state = state});
+}
+
+static void free_merge(const wf_norm_merge *merge)
+{
+    if (merge->free)
+        merge->free(merge->user);
+}
+
+static void free_state(wf_layer *layer)
+{
+    free_merge(&((const norm_state *)layer->state)->merge);
+}
+
+static const wf_layer_kind batchnorm_kind = {.name = "batchnorm", .forward = forward, .free = free_state};
+
+bool wf_norm_is(const wf_layer *layer)
+{
+    return layer && layer->kind == &batchnorm_kind;
+}
+
+bool wf_norm_is_merged(const wf_layer *layer)
+{
+    return wf_norm_is(layer) && ((const norm_state *)layer->state)->merge.stats;
+}
+
+wf_batchnorm_opts wf_norm_given(const wf_layer *layer)
+{
+    return ((const norm_state *)layer->state)->opts;
+}
+
+void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge)
+{
+    norm_state *s = layer->state;
+    free_merge(&s->merge);
+    s->merge = merge;
+}
+
+void wf_norm_set_part(wf_layer *layer, wf_range part)
+{
+    ((norm_state *)layer->state)->part = part;
+}
+
+static wf_status check_opts(const wf_batchnorm_opts *o, norm_state *s)
+{
+    WF_CHECK(o->channels >= 1, WF_ERR_ARGUMENT, "batchnorm: channels is %lld, should be at least 1",
+             (long long)o->channels);
+    WF_CHECK(s->decay >= 0 && s->decay <= 1, WF_ERR_ARGUMENT, "batchnorm: decay is %g, should be 0 to 1", s->decay);
+    WF_CHECK(s->eps >= 0, WF_ERR_ARGUMENT, "batchnorm: eps is %g, should not be negative", s->eps);
+    return wf_epilogue_check("batchnorm", &s->epilogue);
+}
+
+wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge merge)
+{
+    norm_state s = {.opts = o,
+                    .channels = o.channels,
+                    .decay = wf_opt(o.decay, 0.9),
+                    .eps = wf_opt(o.eps, 2e-5),
+                    .epilogue = {o.act, o.slope, o.noise}};
+    const wf_status status = ctx ? check_opts(&o, &s) : WF_OK;
+    wf_layer *layer = ctx && status == WF_OK ? wf_layer_new(ctx, &batchnorm_kind, sizeof s) : NULL;
+    if (!layer) {
+        free_merge(&merge);
+        return status == WF_OK ? NULL : wf_error_null();
+    }
+    s.merge = merge;
+    memcpy(layer->state, &s, sizeof s);
+    wf_layer_note(layer, "batchnorm of decay %g, eps %g, act %d, slope %g, noise %g", s.decay, s.eps, (int)o.act,
+                  o.slope, o.noise);
+    norm_state *own = layer->state;
+    if (!o.no_gamma)
+        own->gamma = vector(layer, "gamma", o.channels, o.gamma_init, 1, false);
+    if (!o.no_beta)
+        own->beta = vector(layer, "beta", o.channels, o.beta_init, 0, false);
+    own->mean = vector(layer, "avg_mean", o.channels, (wf_init){0}, 0, true);
+    own->var = vector(layer, "avg_var", o.channels, (wf_init){0}, 1, true);
+    if ((o.no_gamma || own->gamma) && (o.no_beta || own->beta) && own->mean && own->var)
+        return layer;
+    wf_layer_free(layer);
+    return NULL;
+}
+
+wf_layer *wf_batchnorm(wf_ctx *ctx, wf_batchnorm_opts opts)
+{
+    return wf_batchnorm_merged(ctx, opts, (wf_norm_merge){0});
+}

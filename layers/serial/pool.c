@@ -1,0 +1,100 @@
+#include "layers/serial/serial_impl.h"
+
+static wf_status backward(wf_node *node)
+{
+    const wf_pool_geom *geom = node->state;
+    const wf_tensor *x = node->in[0]->value, *saved = wf_node_saved(node, 0);
+    wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
+    WF_NEED(dx);
+    const wf_array dy = wf_tensor_array(wf_node_dy(node)), index = wf_tensor_array(saved), out = wf_tensor_array(dx);
+    const wf_status status = x->ctx->k->pool_backward(x->ctx, geom, &dy, saved ? &index : NULL, &out, false);
+    if (status == WF_OK)
+        return wf_node_give(node, 0, dx, false);
+    wf_tensor_free(dx);
+    return wf_error_frame(status, __FILE__, __LINE__, __func__);
+}
+
+static const wf_op pool_op = {.name = "pool", .backward = backward};
+
+static wf_status run(const wf_pool_geom *g, const wf_tensor *x, const wf_tensor *y, const wf_tensor *index)
+{
+    const wf_array in = wf_tensor_array(x), out = wf_tensor_array(y), at = wf_tensor_array(index);
+    return x->ctx->k->pool_forward(x->ctx, g, &in, &out, index ? &at : NULL);
+}
+
+static wf_var *forward(wf_layer *layer, wf_var *x)
+{
+    const wf_pool_state *s = layer->state;
+    wf_pool_geom geom;
+    wf_shape shape;
+    WF_TRY_NULL(wf_pool_fit(layer, x, wf_var_shape(x), &geom, &shape));
+    const bool max = geom.kind == WF_POOL_MAX;
+    wf_tensor *dense = wf_dense_value(x),
+              *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});
+    wf_tensor *index = max && y ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
+    wf_status status =
+        !dense || !y || (max && !index) ? wf_error_take("an output", __FILE__, __LINE__) : run(&geom, dense, y, index);
+    wf_tensor_free(dense);
+    wf_var *var = NULL;
+    if (status == WF_OK)
+        var = wf_tape_record(wf_var_tape(x),
+                             &(wf_record){.op = &pool_op,
+                                          .n_in = 1,
+                                          .in = &x,
+                                          .n_saved = 1,
+                                          .saved = &index,
+                                          .state = &geom,
+                                          .state_bytes = sizeof geom},
+                             y);
+    else
+        wf_tensor_free(y);
+    wf_tensor_free(index);
+    return status == WF_OK ? var : wf_error_null();
+}
+
+const wf_layer_kind wf_pool_serial = {.name = "pool", .forward = forward};
+
+static wf_layer *make(wf_ctx *ctx, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+{
+    return wf_pool_layer(ctx, &wf_pool_serial, name, kind, nd, o, sizeof(wf_pool_state));
+}
+
+wf_layer *wf_max_pool1d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    return make(ctx, "max_pool1d", WF_POOL_MAX, 1, &opts);
+}
+
+wf_layer *wf_max_pool2d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    return make(ctx, "max_pool2d", WF_POOL_MAX, 2, &opts);
+}
+
+wf_layer *wf_max_pool3d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    return make(ctx, "max_pool3d", WF_POOL_MAX, 3, &opts);
+}
+
+wf_layer *wf_avg_pool1d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    return make(ctx, "avg_pool1d", WF_POOL_AVG, 1, &opts);
+}
+
+wf_layer *wf_avg_pool2d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    return make(ctx, "avg_pool2d", WF_POOL_AVG, 2, &opts);
+}
+
+wf_layer *wf_avg_pool3d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    return make(ctx, "avg_pool3d", WF_POOL_AVG, 3, &opts);
+}
+
+wf_layer *wf_global_max_pool(wf_ctx *ctx)
+{
+    return make(ctx, "global_max_pool", WF_POOL_MAX, 0, NULL);
+}
+
+wf_layer *wf_global_avg_pool(wf_ctx *ctx)
+{
+    return make(ctx, "global_avg_pool", WF_POOL_AVG, 0, NULL);
+}

@@ -1,0 +1,134 @@
+/* What the serial layers share with each other and with their parallel forms. For layers/serial and layers/parallel. */
+#ifndef WF_LAYERS_SERIAL_IMPL_H
+#define WF_LAYERS_SERIAL_IMPL_H
+
+#include "comm/mesh.h"
+#include "core/window.h"
+#include "layers/conv.h"
+#include "layers/layer_author.h"
+#include "layers/linear.h"
+#include "layers/norm.h"
+#include "layers/pool.h"
+#include "layers/upsample.h"
+
+/* The activation and noise that convolution and normalisation apply in the pass that makes their output. */
+
+typedef struct wf_epilogue_opts {
+    wf_act act;
+    double slope, noise;
+} wf_epilogue_opts;
+
+/* Checks the options of a layer `what` and fills in the default slope. */
+wf_status wf_epilogue_check(const char *what, wf_epilogue_opts *opts) WF_NODISCARD;
+/* What the options mean for the output y on this tape: no noise in evaluation; random numbers for y's part. */
+wf_epilogue wf_epilogue_on(const wf_epilogue_opts *opts, wf_tape *tape, const wf_tensor *y);
+/* False: y is as it is without. */
+bool wf_epilogue_acts(const wf_epilogue *epilogue);
+
+/* What the forms of a convolution share: options, geometry, shapes, parameters. The serial, spatial and other forms
+ * differ in how forward and backward run. */
+
+/* The state of a convolution layer starts with this. */
+typedef struct wf_conv_state {
+    const char *name;
+    wf_conv_opts opts; /* as they were given */
+    bool transposed;   /* the backward-data of the convolution from its output to its input */
+    int64_t in, out;
+    wf_conv_geom geom;
+    int64_t output_pad[WF_MAX_SPATIAL];
+    wf_epilogue_opts epilogue;
+    wf_param *w, *b; /* b NULL: no bias */
+} wf_conv_state;
+
+extern const wf_layer_kind wf_conv_serial;
+
+/* Checks the options and fills in the state of a form `name` with nd spatial dimensions, but for its parameters. */
+wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf_conv_opts *opts,
+                             wf_conv_state *state) WF_NODISCARD;
+/* A layer of this kind whose state is `bytes` long and starts with a copy of *state, with parameters W and b. */
+wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_opts *opts, const wf_conv_state *state,
+                        size_t bytes);
+wf_window wf_conv_window(const wf_conv_geom *geom, int d);
+/* The output for x as if it had this shape (the global one). Checks x. */
+wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_shape *y) WF_NODISCARD;
+
+/* The serial form of the fully connected layer, for those that swap it. */
+
+extern const wf_layer_kind wf_linear_serial;
+/* The options of such a layer. */
+wf_linear_opts wf_linear_given(const wf_layer *layer);
+
+/* Batch normalisation with the statistics of several ranks: what comes between computing and using them. */
+
+/* All but `user` may be NULL. A merge is owned by its layer. */
+typedef struct wf_norm_merge {
+    /* mean and m2 of x (rows 0 and 1 of stats [2,C]), of which this rank has `count` elements per channel, become those
+     * of all that share statistics, and `all` (f64 scalar) the count of those. */
+    wf_status (*stats)(void *user, const wf_tensor *x, double count, const wf_array *stats, const wf_array *all);
+    /* Sums of g and g xhat (rows of [2,C]) become those of all. */
+    wf_status (*sums)(void *user, const wf_tensor *x, const wf_array *sums);
+    /* This rank fails where others may be waiting for it; returns the status. */
+    wf_status (*failed)(void *user, wf_status status);
+    void (*free)(void *user);
+    void *user;
+} wf_norm_merge;
+
+/* Takes `merge`, even on failure. */
+wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts opts, wf_norm_merge merge);
+
+/* The layer is a batch normalisation, merged or not. */
+bool wf_norm_is(const wf_layer *layer);
+bool wf_norm_is_merged(const wf_layer *layer);
+/* The options of a batch normalisation. */
+wf_batchnorm_opts wf_norm_given(const wf_layer *layer);
+/* From now on a batch normalisation that was not merged shares its statistics; takes `merge`. Parameters, name and path
+ * stay. */
+void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge);
+/* From now on the layer takes inputs that hold these channels alone; the caller cuts the parameters likewise. */
+void wf_norm_set_part(wf_layer *layer, wf_range part);
+
+/* Over the ranks of a communicator, which is borrowed. *merge is for one layer. */
+wf_status wf_norm_merge_over(wf_comm *comm, wf_norm_merge *merge) WF_NODISCARD;
+/* Over the ranks of a mesh, which is borrowed, along the spatial axes that cut the input at hand, and with `samples`
+ * along data too. *merge is for one layer. */
+wf_status wf_norm_merge_mesh(const wf_mesh *mesh, bool samples, wf_norm_merge *merge) WF_NODISCARD;
+
+/* What the serial and the spatial form of pooling share: options, geometry, shapes. */
+
+/* The state of a pooling layer starts with this. */
+typedef struct wf_pool_state {
+    const char *name;
+    wf_pool_opts opts; /* as they were given */
+    wf_pool_geom geom; /* nd 0: one window over the whole input */
+    bool ceil;
+} wf_pool_state;
+
+extern const wf_layer_kind wf_pool_serial;
+
+/* A layer of this kind whose state is `bytes` long and starts with a wf_pool_state. opts NULL: a global pool, nd 0. */
+wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, wf_pool_kind pool, int nd,
+                        const wf_pool_opts *opts, size_t bytes);
+wf_window wf_pool_window(const wf_pool_geom *geom, int d);
+/* Geometry and output for x as if it had this shape (the global one). Checks x. */
+wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_pool_geom *geom,
+                      wf_shape *y) WF_NODISCARD;
+
+/* What the serial and the spatial form of upsampling share. */
+
+/* The state of an upsampling layer starts with this. */
+typedef struct wf_upsample_state {
+    const char *name;
+    wf_upsample_opts opts; /* as they were given */
+    wf_resample_geom geom; /* without lengths and places */
+} wf_upsample_state;
+
+extern const wf_layer_kind wf_upsample_serial;
+
+/* A layer of this kind whose state is `bytes` long and starts with a wf_upsample_state. */
+wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, int nd,
+                            const wf_upsample_opts *opts, size_t bytes);
+/* Geometry and output for x as if it had this shape (the global one). Checks x. */
+wf_status wf_upsample_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_resample_geom *geom,
+                          wf_shape *y) WF_NODISCARD;
+
+#endif

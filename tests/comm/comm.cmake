@@ -1,0 +1,64 @@
+weft_test(contract_comm LEVEL comm RANKS 1 2 3 4)
+weft_test(exchange_plan LEVEL comm)
+weft_test(exchange LEVEL comm RANKS 1 2 3 4 6 8)
+weft_test(exchange_long LEVEL comm RANKS 1 2 3 4 8)
+weft_test(mesh LEVEL comm RANKS 1 2 3 4 6 8)
+weft_test(comm_random LEVEL comm RANKS 1 2 3 4)
+weft_test(comm_reducers LEVEL comm RANKS 1 2 3 4)
+weft_test(comm_faults LEVEL comm RANKS 1 2 3 4)
+weft_test(comm_timeout LEVEL comm RANKS 2 3 4)
+weft_test(comm_leaves LEVEL comm RANKS 2 4)
+
+# Gigabytes: left out of `make test`.
+weft_test(comm_large LEVEL comm RANKS 2)
+set_tests_properties(comm_large_2 PROPERTIES LABELS large)
+
+# The battery again with messages cut into small parts; between the nodes, too.
+function(weft_small_chunks test)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "WEFT_CHUNK_BYTES=10007")
+endfunction()
+foreach(ranks 2 3)
+  add_test(NAME contract_comm_chunks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:contract_comm>)
+  weft_test_properties(contract_comm_chunks_${ranks} ${ranks} 300)
+  weft_small_chunks(contract_comm_chunks_${ranks})
+endforeach()
+set_property(TEST comm_timeout_2 comm_timeout_3 comm_timeout_4 APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1500")
+
+# One rank ends with an error, the others say so; where WF_MUST fails, the job ends.
+set_tests_properties(comm_leaves_2 comm_leaves_4 PROPERTIES PASS_REGULAR_EXPRESSION
+  "rank 1: the program ended with exit code 3")
+add_test(NAME comm_leaves_by_must COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:comm_leaves> must)
+weft_test_properties(comm_leaves_by_must 2 60)
+set_tests_properties(comm_leaves_by_must PROPERTIES PASS_REGULAR_EXPRESSION "rank 1.*comm is NULL")
+weft_test(reducers LEVEL comm RANKS 1 2 3 4)
+weft_test(reducers_traffic LEVEL comm RANKS 2)
+
+# On two virtual nodes of two ranks each.
+function(weft_cluster_test name)
+  add_test(NAME cluster_${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/cluster.sh -t 200 ${MPIEXEC_EXECUTABLE}
+    $<TARGET_FILE:${name}>)
+  weft_test_properties(cluster_${name} 4 240)
+  set_tests_properties(cluster_${name} PROPERTIES SKIP_RETURN_CODE 77)
+endfunction()
+foreach(name contract_comm comm_random reducers reducers_traffic)
+  weft_cluster_test(${name})
+endforeach()
+add_test(NAME cluster_reducers_chunks COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/cluster.sh -t 200 ${MPIEXEC_EXECUTABLE}
+  $<TARGET_FILE:reducers>)
+weft_test_properties(cluster_reducers_chunks 4 240)
+weft_small_chunks(cluster_reducers_chunks)
+set_tests_properties(cluster_reducers_chunks PROPERTIES SKIP_RETURN_CODE 77)
+
+# Gradients and exchanges by messages, since there is no memory to share.
+function(weft_small_shm_test name line)
+  add_test(NAME small_shm_${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/small_shm.sh ${MPIEXEC_EXECUTABLE} ${line}
+    $<TARGET_FILE:${name}> ${ARGN})
+  weft_test_properties(small_shm_${name} 3 100)
+  set_tests_properties(small_shm_${name} PROPERTIES SKIP_RETURN_CODE 77)
+endfunction()
+weft_small_shm_test(reducers "no memory is shared" sums_in_parts)
+weft_small_shm_test(exchange "exchanges inside a node go by messages")
+
+# And exchanges both ways at once.
+weft_cluster_test(exchange)
+weft_cluster_test(exchange_long)

@@ -1,0 +1,126 @@
+/* A rank that does not come: run with a short WEFT_TIMEOUT_MS. */
+#include "comm/comm_author.h"
+#include "comm/queue_author.h"
+#include "core/config_author.h"
+#include "tests/comm/comm_cases.h"
+
+#include <stdio.h>
+#include <time.h>
+
+static wf_comm *world;
+static wf_ctx *ctx;
+static int rank, size;
+
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* Busy with other things, until it hears that the others have given up. */
+static wf_status stay_away(wf_comm *comm)
+{
+    wf_status status = WF_OK;
+    for (int i = 0; i < 2000 && status == WF_OK; i++) {
+        sleep_ms(10);
+        status = wf_comm_alive(comm);
+    }
+    return status;
+}
+
+static void expect_timeout(wf_status status, int missing, const char *call)
+{
+    char part[100];
+    snprintf(part, sizeof part, "for rank %d in %s", missing, call);
+    WF_EXPECT(status == WF_ERR_TIMEOUT && strstr(wf_error_message(), part), "\"%s: %s\" does not say \"%s\"",
+              wf_status_name(status), wf_error_message(), part);
+    wf_error_clear();
+}
+
+static void missing_in_a_collective(void)
+{
+    for (int i = 0; size > 1 && i < 2; i++) {
+        const int missing = i == 0 ? size - 1 : 0;
+        double values[3] = {0};
+        wf_comm *comm = wf_comm_split(world, 0, 0);
+        const wf_status status = rank == missing ? stay_away(comm) : wf_allreduce_f64(comm, values, 3, WF_SUM);
+        expect_timeout(status, missing, "allreduce_f64(f64 [3], sum)");
+        WF_EXPECT_OK(wf_comm_close(comm));
+        WF_EXPECT_OK(wf_barrier(world));
+    }
+}
+
+static void missing_message(void)
+{
+    if (size < 2)
+        return;
+    wf_comm *comm = wf_comm_split(world, 0, 0);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(4));
+    expect_timeout(rank == 1 ? wf_recv(comm, x, 0, 7) : stay_away(comm), 0, "recv(rank 0, tag 7)");
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
+static wf_comm *summed;
+
+static wf_status sum_task(wf_task *task)
+{
+    static float values[8];
+    static const int64_t offset[2] = {0, 8};
+    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+    return wf_reduce_beside(summed, &job);
+}
+
+/* A sum beside the computation, which one rank does not start. */
+static void missing_in_a_task(void)
+{
+    for (int i = 0; size > 1 && i < 2; i++) {
+        const int missing = i == 0 ? size - 1 : 0;
+        wf_task task = {.run = sum_task};
+        wf_status status;
+        summed = wf_comm_split(world, 0, 0);
+        WF_EXPECT_OK(wf_queue_open(summed));
+        if (rank == missing) {
+            status = stay_away(summed);
+        } else {
+            wf_queue_add(summed, &task);
+            status = wf_queue_wait(summed);
+        }
+        expect_timeout(status, missing, "allreduce_raw(f32 [8], sum)");
+        WF_EXPECT_OK(wf_comm_close(summed));
+        WF_EXPECT_OK(wf_barrier(world));
+    }
+}
+
+/* Rank 0, which settles disputes, hears nothing for a while. */
+static void deaf_first_rank(void)
+{
+    if (size < 2)
+        return;
+    wf_comm *comm = wf_comm_split(world, 0, 0);
+    if (rank == 0)
+        sleep_ms(wf_config_get()->timeout_ms + 1300);
+    expect_timeout(wf_barrier(comm), 0, "barrier()");
+    WF_EXPECT_OK(wf_comm_close(comm));
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
+int main(int argc, char **argv)
+{
+    world = wf_comm_open(&argc, &argv, "flat");
+    if (!world) {
+        fprintf(stderr, "%s\n", wf_error_message());
+        return 1;
+    }
+    ctx = wf_comm_ctx(world);
+    rank = wf_comm_rank(world);
+    size = wf_comm_size(world);
+    const int status = test_main(argc, argv,
+                                 (test_case[]){{"missing_in_a_collective", missing_in_a_collective},
+                                               {"missing_message", missing_message},
+                                               {"missing_in_a_task", missing_in_a_task},
+                                               {"deaf_first_rank", deaf_first_rank},
+                                               {0}});
+    WF_EXPECT_OK(wf_comm_close(world));
+    return status || test_failures() > 0;
+}

@@ -1,0 +1,83 @@
+/* The watchdog leaves alone who computes, and ends who is stuck inside MPI: run with a short WEFT_TIMEOUT_MS.
+ *
+ * With "stuck", rank 1 does not come to the opening, where MPI waits without end; the test looks at what is printed. */
+#include "comm/exchange_author.h"
+#include "tests/comm/comm_cases.h"
+
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BUSY_MS 3500 /* more than the time-out and the watchdog's margin */
+
+static wf_comm *world;
+static int rank, size;
+
+static void compute(void)
+{
+    nanosleep(&(struct timespec){.tv_sec = BUSY_MS / 1000, .tv_nsec = BUSY_MS % 1000 * 1000000}, NULL);
+}
+
+static void outside_of_calls(void)
+{
+    compute();
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
+/* What a layer computes while its halos travel. */
+static void while_data_travels(void)
+{
+    wf_box have[2], need[2];
+    for (int r = 0; r < 2; r++) {
+        have[r] = (wf_box){.rank = 1, .lo = {2 * r}, .hi = {2 * r + 2}};
+        need[r] = (wf_box){.rank = 1, .hi = {4}};
+    }
+    if (size != 2)
+        return;
+    wf_exchange *exchange = wf_exchange_new(world, WF_F32, WF_ROW_MAJOR, have, need);
+    wf_tensor *x = wf_tensor_new(wf_comm_ctx(world), WF_F32, WF_SHAPE(2));
+    wf_tensor *y = wf_tensor_new(wf_comm_ctx(world), WF_F32, WF_SHAPE(4));
+    WF_EXPECT_OK(wf_tensor_fill(x, rank));
+    WF_EXPECT_OK(wf_exchange_begin(exchange, x, y)); /* the first one connects */
+    WF_EXPECT_OK(wf_exchange_end(exchange));
+    WF_EXPECT_OK(wf_exchange_begin(exchange, x, y));
+    compute();
+    WF_EXPECT_OK(wf_exchange_poll(exchange));
+    compute();
+    WF_EXPECT_OK(wf_exchange_end(exchange));
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    wf_exchange_free(exchange);
+}
+
+static void hook(const char *text)
+{
+    fprintf(stderr, "hook: %s\n", text);
+}
+
+static int stuck(int argc, char **argv)
+{
+    wf_watchdog_set_hook(hook);
+    if (!strcmp(argv[2], "away"))
+        sleep(30);
+    (void)wf_comm_open(&argc, &argv, "flat");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3)
+        return stuck(argc, argv);
+    world = wf_comm_open(&argc, &argv, "flat");
+    if (!world) {
+        fprintf(stderr, "%s\n", wf_error_message());
+        return 1;
+    }
+    rank = wf_comm_rank(world);
+    size = wf_comm_size(world);
+    const int status = test_main(
+        argc, argv,
+        (test_case[]){{"outside_of_calls", outside_of_calls}, {"while_data_travels", while_data_travels}, {0}});
+    WF_EXPECT_OK(wf_comm_close(world));
+    return status || test_failures() > 0;
+}

@@ -1,0 +1,192 @@
+/* One rank dies or stops at a chosen place, as tests/comm/deaths.sh asks: deaths PLACE FAULT [COMMUNICATOR].
+ *
+ * PLACE: start (before the communicator), forward (computing, the others reduce), reduction, sample (rank 0 writes a
+ * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed),
+ * device (it has begun a sum, of which the others read the result). Beside that: differ (it calls something else, and
+ * nobody dies), loop (nothing happens, without end). FAULT: kill, segv, exit (1), leave (exit 0), stop; none for the
+ * other ranks. */
+#include "comm/comm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define COUNT   ((int64_t)1 << 18)
+#define MOMENT  100 /* ms: long enough for the others to wait already */
+#define SAMPLES 5
+
+static const char *fault;
+static wf_comm *comm;
+static wf_tensor *x;
+
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+static void (*leave)(int) = exit;
+
+static void happen(int unused)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    fprintf(stderr, "fault %lld.%03ld\n", (long long)now.tv_sec, now.tv_nsec / 1000000);
+    if (!strcmp(fault, "kill"))
+        raise(SIGKILL);
+    if (!strcmp(fault, "segv")) {
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
+    if (!strcmp(fault, "stop"))
+        raise(SIGSTOP);
+    if (!strcmp(fault, "exit"))
+        leave(1);
+    if (!strcmp(fault, "leave"))
+        leave(0);
+}
+
+static void happen_at_exit(void)
+{
+    leave = _exit; /* exit has been called */
+    happen(0);
+}
+
+/* In the midst of whatever this rank does then. */
+static void happen_soon(void)
+{
+    const struct itimerval once = {.it_value.tv_usec = MOMENT * 1000};
+    signal(SIGALRM, happen);
+    setitimer(ITIMER_REAL, &once, NULL);
+}
+
+static void steps(int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        WF_MUST(wf_tensor_fill(x, 1));
+        WF_MUST(wf_allreduce(comm, x, x, WF_SUM));
+    }
+}
+
+static void message(bool culprit)
+{
+    steps(3);
+    if (culprit)
+        happen(0);
+    WF_MUST(wf_recv(comm, x, (wf_comm_rank(comm) + 1) % wf_comm_size(comm), 0));
+}
+
+static void write_samples(void)
+{
+    FILE *file = tmpfile();
+    for (int i = 0; file && i < SAMPLES; i++) {
+        fprintf(file, "sample %d\n", i);
+        fflush(file);
+        sleep_ms(MOMENT / 2);
+    }
+    if (file)
+        fclose(file);
+}
+
+static void forward(bool culprit)
+{
+    steps(3);
+    if (culprit) {
+        sleep_ms(MOMENT);
+        happen(0);
+    }
+    steps(1);
+}
+
+static void reduction(bool culprit)
+{
+    steps(3);
+    if (culprit)
+        happen_soon();
+    steps(INT64_MAX);
+}
+
+static void sample(bool culprit)
+{
+    steps(3);
+    if (culprit)
+        happen_soon();
+    if (wf_comm_rank(comm) == 0)
+        write_samples();
+    WF_MUST(wf_barrier(comm));
+    sleep_ms(2 * MOMENT);
+    WF_MUST(wf_barrier(comm));
+}
+
+static void device(bool culprit)
+{
+    float *values = malloc(COUNT * sizeof *values);
+    for (int i = 0; i < 3 && values; i++) {
+        steps(1);
+        WF_MUST(wf_tensor_export(x, values, wf_tensor_bytes(x)));
+    }
+    steps(1);
+    if (culprit) {
+        sleep_ms(MOMENT);
+        happen(0);
+    }
+    if (values)
+        WF_MUST(wf_tensor_export(x, values, wf_tensor_bytes(x)));
+    free(values);
+    steps(1); /* the sum of one that leaves may have come to its end */
+}
+
+static void differ(bool culprit)
+{
+    steps(3);
+    if (culprit) {
+        sleep_ms(MOMENT);
+        WF_MUST(wf_barrier(comm));
+    }
+    steps(1);
+}
+
+static void shutdown(bool culprit)
+{
+    steps(3);
+    if (culprit)
+        atexit(happen_at_exit);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        return 2;
+    const char *place = argv[1];
+    fault = argv[2];
+    const bool culprit = strcmp(fault, "none") != 0;
+    if (culprit && !strcmp(place, "start"))
+        happen(0);
+    comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat");
+    WF_MUST(wf_check(comm));
+    x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, WF_SHAPE(COUNT));
+    if (!strcmp(place, "forward"))
+        forward(culprit);
+    if (!strcmp(place, "reduction"))
+        reduction(culprit);
+    if (!strcmp(place, "message"))
+        message(culprit);
+    if (!strcmp(place, "sample"))
+        sample(culprit);
+    if (!strcmp(place, "device"))
+        device(culprit);
+    if (!strcmp(place, "differ"))
+        differ(culprit);
+    if (!strcmp(place, "shutdown"))
+        shutdown(culprit);
+    if (!strcmp(place, "loop")) {
+        fprintf(stderr, "loop\n");
+        steps(INT64_MAX);
+    }
+    wf_tensor_free(x);
+    WF_MUST(wf_comm_close(comm));
+    return 0;
+}

@@ -1,0 +1,81 @@
+#!/bin/sh
+# Ranks that die: [COMMUNICATOR=flat] tests/comm/deaths.sh MPIEXEC PROGRAM WF-DOCTOR [PLACE...]
+# SIGKILL, SIGSEGV, exit(1), exit(0) and SIGSTOP of the first, a middle and the last of three ranks, at every PLACE of
+# tests/comm/deaths.c. The others must end with a message and a code that is not 0, within the time-out and five seconds from the
+# fault on, and no process may remain: those of a job are known by a mark in their environment.
+set -u
+
+all() {
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 130' INT TERM HUP
+    places=${*:-start forward reduction message sample shutdown}
+    for place in $places; do
+        for fault in stop kill segv exit leave; do
+            [ $fault$place != leaveshutdown ] || continue
+            for rank in 0 1 2; do
+                echo "$work" "$mpiexec" "$program" "$doctor" "$place" "$fault" "$rank"
+            done
+        done
+    done | xargs -P 4 -n 7 "$0" --job || exit 1
+    echo "$(cat "$work"/*.took | wc -l) deaths ended well; the longest took $(cat "$work"/*.took | sort -n | tail -n 1) s"
+}
+
+left() {
+    grep -lzxF "WEFT_MARK=$mark" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'
+}
+
+fail() {
+    echo "FAIL: $fault of rank $rank, $place: $1"
+    cat "$log"
+    kill -KILL $(left) 2>/dev/null
+    exit 255 # xargs starts nothing more
+}
+
+# The ranks before the culprit, the culprit, and those after it.
+run() {
+    name=${COMMUNICATOR:-flat}
+    set -- -np 1 "$program" "$place" "$fault" "$name"
+    [ "$rank" = 0 ] || set -- -np "$rank" "$program" "$place" none "$name" : "$@"
+    [ "$rank" = 2 ] || set -- "$@" : -np $((2 - rank)) "$program" "$place" none "$name"
+    WEFT_MARK=$mark timeout -k 1 60 "$mpiexec" "$@" </dev/null >"$log" 2>&1
+}
+
+job() {
+    export WEFT_TIMEOUT_MS=4000
+    mark="deaths-$$-$place-$fault-$rank"
+    limit=9 busy=8 # seconds; busy: what the machine may be late
+    log=$work/$mark
+    export WEFT_TRACE=$log.traces
+    ulimit -c 0
+    run && fail "the code is 0"
+    end=$(date +%s.%N)
+    took=$(awk -v end="$end" '$1 == "fault" { printf "%.1f", end - $2 }' "$log")
+    [ -n "$took" ] || fail "there was no fault"
+    awk -v took="$took" -v most=$((limit + busy)) 'BEGIN { exit !(took <= most) }' || fail "it took $took s"
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        [ -n "$(left)" ] || break
+        sleep 0.2
+    done
+    [ -z "$(left)" ] || fail "processes remain: $(left)"
+    case $fault in
+    stop) grep -Eq "waited [0-9]+ ms for (rank [0-2]|its GPU) |weft: rank [0-9]: .*the process ends|not all ranks do" "$log" ;;
+    *) grep -Eq "signal|has been aborted|Exit code|weft: rank" "$log" ;;
+    esac || fail "no message"
+    [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank is behind" >>"$log" ||
+        fail "the flight recorders do not say who is behind"
+    [ "$fault$place" != killreduction ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank .*, gone): .* allreduce" \
+        >>"$log" || fail "the flight recorders do not say where the rank was killed"
+    [ "$fault$place" != leavemessage ] || grep -q "for rank $rank, whose program has ended, in recv(" "$log" ||
+        fail "the others do not know that it has left"
+    echo "$took" >"$log.took"
+}
+
+if [ "$1" = --job ]; then
+    work=$2 mpiexec=$3 program=$4 doctor=$5 place=$6 fault=$7 rank=$8
+    job
+else
+    mpiexec=$1 program=$2 doctor=$3
+    shift 3
+    all "$@"
+fi

@@ -1,0 +1,33 @@
+#!/bin/sh
+# What wf-doctor says of a job: tests/comm/doctor.sh RANKS NODES COMMAND... (mpirun, or tests/comm/cluster.sh, and wf-doctor).
+set -u
+ranks=$1 nodes=$2
+shift 2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+"$@" >"$log" 2>&1
+code=$?
+[ $code != 77 ] || exit 77
+
+expect() {
+    grep -Eq "$1" "$log" || {
+        echo "no line like: $1"
+        cat "$log"
+        exit 1
+    }
+}
+
+[ $code = 0 ] || expect "a code of 0, not $code"
+expect '^MPI +Open MPI v[0-9.]+, MPI [0-9.]+, threads: (funneled|serialized|multiple)$'
+expect '^MPI and GPUs +it (says that it takes|does not say whether it takes)'
+expect '^exchanges +(by|in|through|one rank)'
+expect "^nodes +$ranks ranks? on $nodes nodes?\$"
+expect "^  node $((nodes - 1)) .*/dev/shm [0-9.]+ GiB, [0-9.]+ GiB free: ranks .*$((ranks - 1))\$"
+expect "^  rank $((ranks - 1)) .*, process [0-9]+, processors [0-9,-]+, [0-9]+ threads?\$"
+expect '^CUDA +[^ ]'
+expect '^shared memory +(works|does not work|not needed)'
+[ "$ranks" = 1 ] && expect '^links +none: one rank$' || expect '^links +inside node 0 .*GB/s, [0-9.]+ us$'
+[ "$nodes" = 1 ] || expect '^links +to node 1 .*GB/s, [0-9.]+ us$'
+expect "^auto +$ranks ranks? on $nodes nodes?, device .*: .* x [a-z_]+ \(.+\)\$"
+expect '^time-out +[0-9]+ ms; flight recorders: '
+[ "$(wc -l <"$log")" -le 24 ] || expect "no more than a screen"

@@ -1,0 +1,38 @@
+# What happens when ranks die, stop, or lose each other.
+weft_test(comm_watchdog LEVEL comm RANKS 2)
+add_executable(deaths comm/deaths.c)
+target_link_libraries(deaths PRIVATE weft weft_flags)
+# The limits are short, and a sanitizer's start-up is not.
+if(NOT WEFT_SANITIZE)
+  foreach(place start forward reduction message sample shutdown)
+    add_test(NAME deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths.sh ${MPIEXEC_EXECUTABLE}
+      $<TARGET_FILE:deaths> $<TARGET_FILE:wf-doctor> ${place})
+    weft_test_properties(deaths_${place} 2 200)
+  endforeach()
+endif()
+add_test(NAME deaths_trace COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/trace.sh ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:deaths>
+  $<TARGET_FILE:wf-doctor>)
+weft_test_properties(deaths_trace 3 60)
+
+foreach(ranks 1 2 4)
+  add_test(NAME doctor_${ranks} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor.sh ${ranks} 1 ${MPIEXEC_EXECUTABLE}
+    -np ${ranks} $<TARGET_FILE:wf-doctor>)
+  weft_test_properties(doctor_${ranks} ${ranks} 100)
+endforeach()
+add_test(NAME cluster_doctor COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor.sh 4 2 ${CMAKE_CURRENT_SOURCE_DIR}/comm/cluster.sh
+  -t 60 ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:wf-doctor>)
+weft_test_properties(cluster_doctor 4 100)
+set_tests_properties(cluster_doctor PROPERTIES SKIP_RETURN_CODE 77)
+add_test(NAME cluster_cut COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/cluster_cut.sh ${MPIEXEC_EXECUTABLE}
+  $<TARGET_FILE:deaths>)
+weft_test_properties(cluster_cut 4 100)
+set_tests_properties(cluster_cut PROPERTIES SKIP_RETURN_CODE 77)
+add_test(NAME deaths_launcher COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths_launcher.sh ${MPIEXEC_EXECUTABLE}
+  $<TARGET_FILE:deaths>)
+weft_test_properties(deaths_launcher 3 100)
+add_test(NAME comm_watchdog_stuck COMMAND ${MPIEXEC_EXECUTABLE} -np 1 $<TARGET_FILE:comm_watchdog> stuck here
+  : -np 1 $<TARGET_FILE:comm_watchdog> stuck away)
+weft_test_properties(comm_watchdog_stuck 2 60)
+set_tests_properties(comm_watchdog_stuck PROPERTIES PASS_REGULAR_EXPRESSION
+  "rank 0: MPI_Init has not come back for .*hook: MPI_Init has not come back.*Exit code: +75")
+set_property(TEST comm_watchdog_2 comm_watchdog_stuck APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1200")

@@ -1,0 +1,337 @@
+/* Slots that see arrays as flat: activations, sums, dropout, epilogues, optimizers. */
+#include "tests/core/contract.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+static const wf_shape *shapes(int *count)
+{
+    static wf_shape list[12];
+    int n = 0;
+    list[n++] = wf_shape_scalar();
+    list[n++] = WF_SHAPE(1);
+    list[n++] = WF_SHAPE(7);
+    list[n++] = WF_SHAPE(3, 33);
+    list[n++] = WF_SHAPE(2, 5, 3);
+    list[n++] = WF_SHAPE(2, 3, 5, 7);
+    list[n++] = WF_SHAPE(3, 16, 9, 9);
+    list[n++] = WF_SHAPE(2, 3, 2, 5, 3);
+    list[n++] = WF_SHAPE(0, 3, 4, 4);
+    list[n++] = WF_SHAPE(2, 33, 17, 15); /* large enough for several threads */
+    *count = n;
+    return list;
+}
+
+typedef struct flat_case {
+    wf_shape shape;
+    wf_act act;
+    wf_binary op;
+    double slope, spread, noise;
+    bool accumulate, in_place, second, other;
+} flat_case;
+
+static void flat_note(run *r, const flat_case *t)
+{
+    char text[WF_SHAPE_TEXT];
+    snprintf(r->note, sizeof r->note,
+             "%s act %d slope %g op %d spread %g noise %g accumulate %d in place %d second %d other %d",
+             wf_shape_text(t->shape, text), (int)t->act, t->slope, (int)t->op, t->spread, t->noise, t->accumulate,
+             t->in_place, t->second, t->other);
+}
+
+static wf_order flat_order(wf_shape shape)
+{
+    return wf_order_default(shape.rank);
+}
+
+static void act_body(run *r)
+{
+    const flat_case *const t = r->args;
+    const wf_order order = flat_order(t->shape);
+    flat_note(r, t);
+    const wf_array y = run_out(r, t->shape, order, false), x = run_in(r, t->shape, order, -t->spread, t->spread);
+    if (t->in_place)
+        run_mutable(r);
+    run_call(r, r->k->act_forward(r->ctx, t->act, t->slope, &x, t->in_place ? &x : &y));
+    run_result(r, t->in_place ? &x : &y, 1);
+}
+
+/* x and y need not belong together for the derivative to be defined by its formula. */
+static void act_backward_body(run *r)
+{
+    const flat_case *const t = r->args;
+    const wf_order order = flat_order(t->shape);
+    const bool by_x = t->act == WF_ACT_GELU || t->act == WF_ACT_SOFTPLUS;
+    const double lowest = t->act == WF_ACT_SIGMOID ? 0 : t->act == WF_ACT_ELU ? -t->slope : -1;
+    flat_note(r, t);
+    r->grid = t->act == WF_ACT_RELU ? 0.25 : 0;
+    const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), y = run_in(r, t->shape, order, lowest, 1);
+    const wf_array dx = run_out(r, t->shape, order, t->accumulate), dy = run_in(r, t->shape, order, -1, 1);
+    if (t->in_place)
+        run_mutable(r);
+    const wf_array *const xp = by_x || t->other ? &x : NULL, *const yp = !by_x || t->other ? &y : NULL;
+    run_call(r, r->k->act_backward(r->ctx, t->act, t->slope, xp, yp, &dy, t->in_place ? &dy : &dx, t->accumulate));
+    run_result(r, t->in_place ? &dy : &dx, 2);
+}
+
+static void activations(void)
+{
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int act = 0; act < WF_ACTS; act++)
+            for (int v = 0; v < 4; v++) {
+                const flat_case t = {.shape = list[i],
+                                     .act = (wf_act)act,
+                                     .slope = act == WF_ACT_ELU ? 1.0 : 0.2,
+                                     .spread = v & 1 ? 30 : 2,
+                                     .in_place = v == 3,
+                                     .accumulate = v == 1,
+                                     .other = v == 2};
+                contract_check("act_forward", act_body, &t, contract_seed() + (uint64_t)i);
+                contract_check("act_backward", act_backward_body, &t, contract_seed() + (uint64_t)i);
+            }
+}
+
+static void binary_body(run *r)
+{
+    const flat_case *const t = r->args;
+    const wf_order order = flat_order(t->shape);
+    flat_note(r, t);
+    const wf_array b = run_in(r, t->shape, order, -1, 1), y = run_out(r, t->shape, order, t->accumulate);
+    const wf_array a = run_in(r, t->shape, order, -1, 1);
+    if (t->in_place)
+        run_mutable(r);
+    run_call(r,
+             r->k->binary(r->ctx, t->op, 1.5, &a, -0.75, t->second ? &b : NULL, t->in_place ? &a : &y, t->accumulate));
+    run_result(r, t->in_place ? &a : &y, 1);
+}
+
+static void binary(void)
+{
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int v = 0; v < 16; v++) {
+            const flat_case t = {.shape = list[i],
+                                 .op = v & 1 ? WF_BINARY_MUL : WF_BINARY_LINEAR,
+                                 .second = v & 2,
+                                 .accumulate = v & 4,
+                                 .in_place = v & 8};
+            contract_check("binary", binary_body, &t, contract_seed());
+        }
+}
+
+static void dropout_body(run *r)
+{
+    const flat_case *const t = r->args;
+    const wf_order order = flat_order(t->shape);
+    flat_note(r, t);
+    const wf_array x = run_in(r, t->shape, order, 1, 2), y = run_out(r, t->shape, order, false);
+    const wf_random random = run_random(r, t->shape);
+    run_call(r, r->k->dropout(r->ctx, t->spread, &random, &x, &y));
+    run_result(r, &y, 1);
+}
+
+/* Values of x are at least 1, so a mask that differs in one place is seen. */
+static void dropout(void)
+{
+    static const double rates[] = {0, 0.25, 0.3, 0.999};
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int v = 0; v < 4; v++) {
+            const flat_case t = {.shape = list[i], .spread = rates[v]};
+            contract_check("dropout", dropout_body, &t, contract_seed() + (uint64_t)v);
+        }
+}
+
+static void epilogue_body(run *r)
+{
+    const flat_case *const t = r->args;
+    const wf_order order = flat_order(t->shape);
+    flat_note(r, t);
+    r->grid = 0.25;
+    const wf_epilogue e = {.act = t->act, .slope = t->slope, .noise = t->noise, .random = run_random(r, t->shape)};
+    const wf_array y = run_out(r, t->shape, order, false), dv = run_out(r, t->shape, order, false);
+    const wf_array made = run_in(r, t->shape, order, -1, 1), x = run_in(r, t->shape, order, -1, 1);
+    if (t->in_place)
+        run_mutable(r);
+    const wf_array dy = run_in(r, t->shape, order, -1, 1);
+    if (t->in_place)
+        run_mutable(r);
+    run_call(r, r->k->epilogue_forward(r->ctx, &e, &x, t->in_place ? &x : &y));
+    run_call(r, r->k->epilogue_backward(r->ctx, &e, &made, &dy, t->in_place ? &dy : &dv));
+    run_result(r, t->in_place ? &x : &y, 2);
+    run_result(r, t->in_place ? &dy : &dv, 1);
+}
+
+static void epilogue(void)
+{
+    static const wf_act acts[] = {WF_ACT_NONE, WF_ACT_RELU, WF_ACT_LEAKY_RELU};
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int v = 0; v < 12; v++) {
+            const flat_case t = {
+                .shape = list[i], .act = acts[v % 3], .slope = 0.2, .noise = v % 2 ? 0.7 : 0, .in_place = v >= 6};
+            contract_check("epilogue", epilogue_body, &t, contract_seed() + (uint64_t)v);
+        }
+}
+
+/* sum_squares adds to what is there, so its tolerance is relative to the sum. */
+static void sum_body(run *r)
+{
+    const flat_case *const t = r->args;
+    const wf_order order = flat_order(t->shape);
+    flat_note(r, t);
+    const wf_array x = run_in(r, t->shape, order, -1, 1.5), y = run_out(r, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    const wf_array out = run_out_of(r, WF_F64, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR, t->accumulate);
+    run_call(r, r->k->sum(r->ctx, &x, 0.125, &y));
+    run_call(r, r->k->sum_squares(r->ctx, &x, &out, t->accumulate));
+    run_result(r, &y, 2);
+    run_result(r, &out, r->dtype == WF_BF16 ? 0.01 : r->dtype == WF_F16 ? 0.05 : 1);
+}
+
+static void sums(void)
+{
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int v = 0; v < 2; v++) {
+            const flat_case t = {.shape = list[i], .accumulate = v};
+            contract_check("sum", sum_body, &t, contract_seed());
+        }
+}
+
+typedef struct optim_case {
+    wf_optim_kind kind;
+    wf_optim_hyper hyper;
+    int segments;
+} optim_case;
+
+static void optim_body(run *r)
+{
+    static const int64_t lengths[] = {1, 33, 0, 20011, 7};
+    const optim_case *const t = r->args;
+    const bool second = t->kind == WF_OPTIM_ADAM || t->kind == WF_OPTIM_ADAMW;
+    const bool first = t->kind != WF_OPTIM_SGD || t->hyper.momentum != 0;
+    wf_optim_segment segment[5];
+    wf_array p[5], s1[5], s2[5];
+    snprintf(r->note, sizeof r->note, "kind %d segments %d momentum %g nesterov %g decay %g scale %g clip %g",
+             (int)t->kind, t->segments, t->hyper.momentum, t->hyper.nesterov, t->hyper.decay, t->hyper.grad_scale,
+             t->hyper.clip_value);
+    const wf_optim_hyper *const hyper = run_bytes(r, &t->hyper, sizeof t->hyper);
+    for (int i = 0; i < t->segments; i++) {
+        const wf_shape shape = WF_SHAPE(lengths[i]);
+        const wf_array g = run_in(r, shape, WF_ROW_MAJOR, -1, 1);
+        p[i] = run_out(r, shape, WF_ROW_MAJOR, true);
+        s1[i] = run_in(r, shape, WF_ROW_MAJOR, first && !second ? 0 : -1, 1);
+        run_mutable(r);
+        s2[i] = run_in(r, shape, WF_ROW_MAJOR, 0.01, 1);
+        run_mutable(r);
+        segment[i] =
+            (wf_optim_segment){p[i].data, g.data, first ? s1[i].data : NULL, second ? s2[i].data : NULL, lengths[i]};
+    }
+    run_call(r, r->k->optim_update(r->ctx, t->kind, hyper, r->dtype, t->segments, segment));
+    for (int i = 0; i < t->segments; i++) {
+        run_result(r, &p[i], 2);
+        run_result(r, &s1[i], 1);
+        run_result(r, &s2[i], 1);
+    }
+}
+
+static void optimizers(void)
+{
+    for (int kind = 0; kind <= WF_OPTIM_RMSPROP; kind++)
+        for (int v = 0; v < 16; v++) {
+            const optim_case t = {.kind = (wf_optim_kind)kind,
+                                  .hyper = {.lr = 0.1,
+                                            .momentum = v & 1 ? 0.9 : 0,
+                                            .beta1 = 0.5,
+                                            .beta2 = 0.99,
+                                            .eps = 1e-3,
+                                            .alpha = 0.9,
+                                            .decay = v & 2 ? 0.05 : 0,
+                                            .bias1 = 0.5,
+                                            .bias2 = 0.02,
+                                            .grad_scale = v & 4 ? 0.5 : 1,
+                                            .clip_value = v & 8 ? 0.3 : 0,
+                                            .nesterov = v & 4 ? 1 : 0,
+                                            .skip = v == 14},
+                                  .segments = v == 15 ? 0 : 5};
+            contract_check("optim_update", optim_body, &t, contract_seed());
+        }
+}
+
+static void clip_body(run *r)
+{
+    const double *const given = r->args; /* sum of squares, scale, largest norm */
+    const wf_optim_hyper h = {.lr = 3, .grad_scale = given[1], .bias1 = 4};
+    snprintf(r->note, sizeof r->note, "squares %g scale %g norm %g", given[0], given[1], given[2]);
+    const double *const squares = run_bytes(r, given, sizeof *given);
+    wf_optim_hyper *const hyper = run_bytes(r, &h, sizeof h);
+    run_call(r, r->k->clip_scale(r->ctx, squares, given[2], hyper));
+    run_result_bytes(r, (const double *)(const void *)hyper, sizeof h / sizeof(double), 0.001);
+}
+
+static void clip_scale(void)
+{
+    static const double list[][3] = {{25, 1, 1}, {25, 1, 10}, {0, 1, 1}, {25, 0.5, 1}, {25, 0.125, 1}, {25, 1, 5}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        contract_check("clip_scale", clip_body, list[i], contract_seed());
+}
+
+/* A sum of squares; then what is in wf_loss_scaling, growth to skipped. */
+static void loss_scale_body(run *r)
+{
+    const double *const given = r->args;
+    const wf_optim_hyper h = {.beta1 = 0.9, .beta2 = 0.99, .bias1 = 4, .grad_scale = 0.5, .step = 9, .skip = 3};
+    const wf_loss_scaling s = {.growth = given[1],
+                               .backoff = given[2],
+                               .interval = given[3],
+                               .scale = given[4],
+                               .good = given[5],
+                               .skipped = given[6],
+                               .seed = 7};
+    snprintf(r->note, sizeof r->note, "squares %g growth %g backoff %g interval %g scale %g good %g skipped %g",
+             given[0], given[1], given[2], given[3], given[4], given[5], given[6]);
+    const double *const squares = run_bytes(r, given, sizeof *given);
+    wf_optim_hyper *const hyper = run_bytes(r, &h, sizeof h);
+    wf_loss_scaling *const scaling = run_bytes(r, &s, sizeof s);
+    float seed = 0;
+    run_call(r, r->k->loss_scale(r->ctx, squares, scaling, hyper));
+    run_result_bytes(r, (const double *)(const void *)hyper, sizeof h / sizeof(double), 0.001);
+    run_result_bytes(r, (const double *)(const void *)scaling, offsetof(wf_loss_scaling, seed) / sizeof(double), 0.001);
+    WF_EXPECT_OK(r->k->to_host(r->ctx, &seed, &scaling->seed, sizeof seed));
+    double scale = 0;
+    WF_EXPECT_OK(r->k->to_host(r->ctx, &scale, &scaling->scale, sizeof scale));
+    WF_EXPECT((double)seed == scale, "seed %g, scale %g", seed, scale);
+}
+
+static void loss_scale(void)
+{
+    static const double list[][7] = {
+        {25, 2, 0.5, 3, 65536, 0, 0},  {25, 2, 0.5, 3, 65536, 2, 4},  {INFINITY, 2, 0.5, 3, 65536, 2, 4},
+        {NAN, 2, 0.25, 1, 8, 0, 0},    {0, 2, 0.5, 1, 0x1p100, 0, 1}, {NAN, 2, 0.5, 1, 0x1p-100, 0, 0},
+        {1e300, 1, 0.5, 2, 0.5, 7, 8},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        contract_check("loss_scale", loss_scale_body, list[i], contract_seed());
+}
+
+int main(int argc, char **argv)
+{
+    return contract_main(argc, argv,
+                         (test_case[]){{"activations", activations},
+                                       {"binary", binary},
+                                       {"dropout", dropout},
+                                       {"epilogue", epilogue},
+                                       {"sums", sums},
+                                       {"optimizers", optimizers},
+                                       {"clip_scale", clip_scale},
+                                       {"loss_scale", loss_scale},
+                                       {0}});
+}

@@ -1,0 +1,419 @@
+/* Normalisation and what works on rows: softmax, losses, labels. */
+#include "tests/core/contract.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const wf_shape *shapes(int *count)
+{
+    static wf_shape list[16];
+    int n = 0;
+    list[n++] = WF_SHAPE(4, 3);
+    list[n++] = WF_SHAPE(1, 17);
+    list[n++] = WF_SHAPE(37, 64);
+    list[n++] = WF_SHAPE(2, 5, 7);
+    list[n++] = WF_SHAPE(3, 16, 4, 4);
+    list[n++] = WF_SHAPE(2, 3, 9, 5);
+    list[n++] = WF_SHAPE(2, 33, 2, 3, 4);
+    list[n++] = WF_SHAPE(0, 6, 4, 4);
+    list[n++] = WF_SHAPE(0, 5);
+    list[n++] = WF_SHAPE(2, 3, 0, 4);
+    list[n++] = WF_SHAPE(1, 1, 1, 1);
+    list[n++] = WF_SHAPE(65, 1, 3, 3);
+    list[n++] = WF_SHAPE(2, 37, 17, 15); /* large enough for several threads */
+    list[n++] = WF_SHAPE(257, 65);
+    *count = n;
+    return list;
+}
+
+typedef struct norm_case {
+    wf_shape shape;
+    bool gamma, beta, epilogue, in_place, batch;
+    bool wide; /* gamma and beta are not narrow */
+    wf_act act;
+    double noise, offset;
+} norm_case;
+
+static void norm_note(run *r, const norm_case *t)
+{
+    char text[WF_SHAPE_TEXT];
+    snprintf(r->note, sizeof r->note, "%s gamma %d beta %d wide %d epilogue %d act %d noise %g in place %d batch %d",
+             wf_shape_text(t->shape, text), t->gamma, t->beta, t->wide, t->epilogue, (int)t->act, t->noise, t->in_place,
+             t->batch);
+}
+
+static wf_array statistic(run *r, int64_t c, double lo, double hi)
+{
+    return run_in_of(r, run_wide(r), run_wide_round(r), WF_SHAPE(c), WF_ROW_MAJOR, lo, hi);
+}
+
+static wf_array factor(run *r, const norm_case *t, double lo, double hi)
+{
+    const int64_t c = t->shape.dim[1];
+    return t->wide ? statistic(r, c, lo, hi) : run_in(r, WF_SHAPE(c), WF_ROW_MAJOR, lo, hi);
+}
+
+static wf_array statistic_out(run *r, int64_t c, bool keep)
+{
+    return run_out_of(r, run_wide(r), run_wide_round(r), WF_SHAPE(c), WF_ROW_MAJOR, keep);
+}
+
+/* Statistics are not rounded to a narrow type: their tolerance is that of f32 unless the inputs' sums are large. */
+static double statistic_weight(const run *r)
+{
+    return r->dtype == WF_BF16 ? 0.01 : r->dtype == WF_F16 ? 0.05 : 2;
+}
+
+static void stats_body(run *r)
+{
+    const norm_case *const t = r->args;
+    norm_note(r, t);
+    const wf_array x = run_in(r, t->shape, run_order(t->shape), t->offset - 1, t->offset + 1);
+    const wf_array mean = statistic_out(r, t->shape.dim[1], false), m2 = statistic_out(r, t->shape.dim[1], false);
+    run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
+    run_result(r, &mean, statistic_weight(r));
+    run_result(r, &m2, statistic_weight(r));
+}
+
+static void forward_body(run *r)
+{
+    const norm_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    const int64_t c = t->shape.dim[1];
+    norm_note(r, t);
+    const wf_array mean = statistic(r, c, -1, 1), invstd = statistic(r, c, 0.5, 2);
+    const wf_array gamma = factor(r, t, -2, 2), beta = factor(r, t, -1, 1);
+    const wf_epilogue e = {.act = t->act, .slope = 0.2, .noise = t->noise, .random = run_random(r, t->shape)};
+    const wf_array y = run_out(r, t->shape, order, false), x = run_in(r, t->shape, order, -1, 1);
+    if (t->in_place)
+        run_mutable(r);
+    run_call(r, r->k->norm_forward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, t->beta ? &beta : NULL,
+                                   t->epilogue ? &e : NULL, t->in_place ? &x : &y));
+    run_result(r, t->in_place ? &x : &y, 2);
+}
+
+/* A count that the device alone knows. */
+static wf_count count_in_memory(run *r, double count)
+{
+    const wf_array a = run_array(r, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR, &count);
+    return (wf_count){.value = NAN, .device = a.data};
+}
+
+static void backward_body(run *r)
+{
+    const norm_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    const int64_t c = t->shape.dim[1];
+    norm_note(r, t);
+    r->grid = 0.125;
+    const wf_array x = run_in(r, t->shape, order, -1, 1), y = run_in(r, t->shape, order, -1, 1);
+    const wf_array dy = run_in(r, t->shape, order, -1, 1), gamma = factor(r, t, -2, 2);
+    const wf_array mean = statistic(r, c, -1, 1), invstd = statistic(r, c, 0.5, 2);
+    const wf_array sg = statistic_out(r, c, false), sgx = statistic_out(r, c, false);
+    const wf_array given_sg = statistic(r, c, -2, 2), given_sgx = statistic(r, c, -2, 2);
+    const wf_array dx = run_out(r, t->shape, order, false);
+    const wf_epilogue e = {.act = t->act, .slope = 0.2};
+    const wf_epilogue *const ep = t->epilogue ? &e : NULL;
+    const wf_array *const yp = t->epilogue ? &y : NULL;
+    run_call(r, r->k->norm_backward_stats(r->ctx, &x, &mean, &invstd, ep, yp, &dy, &sg, &sgx));
+    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, ep, yp, &dy, &given_sg,
+                                    &given_sgx, (wf_count){.value = t->batch ? 23 : 0}, &dx));
+    run_result(r, &dx, 2);
+    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, ep, yp, &dy, &given_sg,
+                                    &given_sgx, count_in_memory(r, t->batch ? 23 : 0), &dx));
+    run_result(r, &sg, statistic_weight(r));
+    run_result(r, &sgx, statistic_weight(r));
+    run_result(r, &dx, 2);
+}
+
+static void norm(void)
+{
+    int count;
+    const wf_shape *const list = shapes(&count);
+    static const wf_act acts[] = {WF_ACT_NONE, WF_ACT_RELU, WF_ACT_LEAKY_RELU};
+    for (int i = 0; i < count; i++)
+        for (int v = 0; v < 24; v++) {
+            const norm_case t = {.shape = list[i],
+                                 .gamma = v & 1,
+                                 .beta = v & 2,
+                                 .batch = v & 4,
+                                 .wide = v % 3 > 0,
+                                 .in_place = v & 4,
+                                 .epilogue = v >= 8 || (v & 3) == 3,
+                                 .act = acts[v / 8],
+                                 .noise = v & 1 ? 0.2 : 0,
+                                 .offset = v == 1   ? 100
+                                           : v == 2 ? -1
+                                                    : 0};
+            contract_check("norm_forward", forward_body, &t, contract_seed() + (uint64_t)v);
+            contract_check("norm_backward", backward_body, &t, contract_seed() + (uint64_t)v);
+            if (v < 3)
+                contract_check("norm_stats", stats_body, &t, contract_seed() + (uint64_t)v);
+        }
+}
+
+typedef struct finish_case {
+    int64_t c;
+    double count;
+    bool running, in_memory;
+} finish_case;
+
+static void finish_body(run *r)
+{
+    const finish_case *const t = r->args;
+    snprintf(r->note, sizeof r->note, "c %lld count %g running %d in memory %d", (long long)t->c, t->count, t->running,
+             t->in_memory);
+    const wf_array mean = statistic(r, t->c, -1, 1), m2 = statistic(r, t->c, 0, 9);
+    const wf_array invstd = statistic_out(r, t->c, false);
+    const wf_array rm = statistic_out(r, t->c, true), rv = statistic_out(r, t->c, true);
+    const wf_count count = t->in_memory ? count_in_memory(r, t->count) : (wf_count){.value = t->count};
+    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, count, 1e-5, 0.9, &invstd, t->running ? &rm : NULL,
+                                  t->running ? &rv : NULL));
+    run_result(r, &invstd, 1);
+    run_result(r, &rm, 1);
+    run_result(r, &rv, 1);
+}
+
+static void norm_finish(void)
+{
+    static const int64_t channels[] = {0, 1, 5, 64, 67};
+    static const double counts[] = {0, 1, 2, 1000};
+    for (int c = 0; c < 5; c++)
+        for (int k = 0; k < 4; k++)
+            for (int v = 0; v < 4; v++) {
+                const finish_case t = {channels[c], counts[k], v & 1, v & 2};
+                contract_check("norm_finish", finish_body, &t, contract_seed());
+            }
+}
+
+typedef struct merge_case {
+    int64_t c, parts;
+    int heads, empty; /* every so many parts has no elements; 0: none */
+} merge_case;
+
+static void merge_body(run *r)
+{
+    const merge_case *const t = r->args;
+    const int64_t n = t->heads + 2 * t->c;
+    double *const v = malloc((size_t)(t->parts * n) * sizeof *v);
+    snprintf(r->note, sizeof r->note, "c %lld parts %lld heads %d empty %d", (long long)t->c, (long long)t->parts,
+             t->heads, t->empty);
+    for (int64_t i = 0; i < t->parts * n; i++)
+        v[i] = test_uniform(&r->rng, 0, 2);
+    for (int64_t p = 0; p < t->parts; p++)
+        v[p * n] = t->empty && p % t->empty == 0 ? 0 : (double)test_int(&r->rng, 1, 50);
+    const wf_array parts = run_array(r, WF_F64, WF_SHAPE(t->parts, n), WF_ROW_MAJOR, v);
+    const wf_array mean = statistic_out(r, t->c, false), m2 = statistic_out(r, t->c, false);
+    const wf_array count = run_out_of(r, WF_F64, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    free(v);
+    run_call(r, r->k->norm_merge(r->ctx, &parts, &mean, &m2, &count));
+    run_result(r, &mean, 1);
+    run_result(r, &m2, 1);
+    run_result(r, &count, 0);
+}
+
+static void part_body(run *r)
+{
+    const merge_case *const t = r->args;
+    wf_norm_head head = {.n = t->heads};
+    snprintf(r->note, sizeof r->note, "c %lld heads %d", (long long)t->c, t->heads);
+    for (int i = 0; i < t->heads; i++)
+        head.value[i] = (double)test_int(&r->rng, 0, 1 << 20);
+    const wf_array mean = statistic(r, t->c, -1, 1), m2 = statistic(r, t->c, 0, 9);
+    const wf_array part = run_out_of(r, WF_F64, WF_F64, WF_SHAPE(t->heads + 2 * t->c), WF_ROW_MAJOR, false);
+    run_call(r, r->k->norm_part(r->ctx, &head, &mean, &m2, &part));
+    run_result(r, &part, 0);
+}
+
+static void norm_merge(void)
+{
+    static const int64_t channels[] = {0, 1, 5, 64, 300}, parts[] = {1, 2, 3, 8};
+    static const int heads[] = {1, 6, WF_NORM_HEADS};
+    for (int c = 0; c < 5; c++)
+        for (int h = 0; h < 3; h++) {
+            contract_check("norm_part", part_body, &(merge_case){channels[c], 1, heads[h], 0}, contract_seed());
+            for (int p = 0; p < 4; p++)
+                for (int empty = 0; empty < 3; empty++) {
+                    const merge_case t = {channels[c], parts[p], heads[h], empty};
+                    contract_check("norm_merge", merge_body, &t, contract_seed());
+                }
+        }
+}
+
+/* Of two parts of one array, joined, as of the whole: known beforehand. */
+static void joined(run *r)
+{
+    const wf_array parts = run_array(r, WF_F64, WF_SHAPE(3, 6), WF_ROW_MAJOR,
+                                     LIST(2, 99, 1, 10, 2, 0,   /* 0 and 2, 10 and 10 */
+                                          0, 99, 7, 7, 7, 7,    /* nothing */
+                                          4, 99, 4, 10, 4, 8)); /* 3, 3, 5, 5, and 8, 10, 10, 12 */
+    const wf_array mean = statistic_out(r, 2, false), m2 = statistic_out(r, 2, false);
+    const wf_array count = run_out_of(r, WF_F64, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    run_call(r, r->k->norm_merge(r->ctx, &parts, &mean, &m2, &count));
+    expect(r, "mean", &mean, LIST(3, 10));
+    expect(r, "m2", &m2, LIST(18, 8));
+    expect(r, "count", &count, LIST(6));
+}
+BOTH(joined)
+
+typedef struct row_case {
+    wf_shape shape;
+    bool logarithm, target;
+    double spread;
+    wf_loss_kind kind;
+    wf_dtype labels;
+} row_case;
+
+static void row_note(run *r, const row_case *t)
+{
+    char text[WF_SHAPE_TEXT];
+    snprintf(r->note, sizeof r->note, "%s log %d target %d spread %g kind %d labels %s", wf_shape_text(t->shape, text),
+             t->logarithm, t->target, t->spread, (int)t->kind, wf_dtype_name(t->labels));
+}
+
+static void softmax_body(run *r)
+{
+    const row_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    row_note(r, t);
+    const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), y = run_out(r, t->shape, order, false);
+    const wf_array made = run_in(r, t->shape, order, t->logarithm ? -2 : 0, t->logarithm ? 0 : 0.5);
+    const wf_array dy = run_in(r, t->shape, order, -1, 1), dx = run_out(r, t->shape, order, false);
+    run_call(r, r->k->softmax_forward(r->ctx, t->logarithm, &x, &y));
+    run_call(r, r->k->softmax_backward(r->ctx, t->logarithm, &made, &dy, &dx));
+    run_result(r, &y, 1);
+    run_result(r, &dx, 2);
+}
+
+static void softmax(void)
+{
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int v = 0; v < 4; v++) {
+            const row_case t = {.shape = list[i], .logarithm = v & 1, .spread = v & 2 ? 500 : 2};
+            contract_check("softmax", softmax_body, &t, contract_seed());
+        }
+}
+
+static void loss_body(run *r)
+{
+    const row_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    const double scale = 1.0 / (1 + (double)wf_shape_count(t->shape));
+    row_note(r, t);
+    r->grid = t->spread < 10 ? 0.125 : 0;
+    const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), target = run_in(r, t->shape, order, 0, 1);
+    const wf_array loss = run_out(r, wf_shape_scalar(), WF_ROW_MAJOR, false), dx = run_out(r, t->shape, order, false);
+    const wf_array up = run_in(r, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
+    const wf_array *const given = t->target ? &target : NULL;
+    run_call(r, r->k->loss_forward(r->ctx, t->kind, &x, given, 0.25, scale, &loss));
+    run_call(r, r->k->loss_backward(r->ctx, t->kind, &x, given, 0.25, &up, 0.5, &dx));
+    run_result(r, &loss, 2);
+    run_result(r, &dx, 2);
+}
+
+static void loss(void)
+{
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int v = 0; v < 12; v++) {
+            const row_case t = {
+                .shape = list[i], .kind = (wf_loss_kind)(v % 3), .target = v >= 6, .spread = v / 3 % 2 ? 60 : 2};
+            contract_check("loss", loss_body, &t, contract_seed());
+        }
+}
+
+static wf_array labels_of(run *r, const row_case *t)
+{
+    int64_t dim[WF_MAX_RANK], rank = 0;
+    for (int d = 0; d < t->shape.rank; d++)
+        if (d != 1)
+            dim[rank++] = t->shape.dim[d];
+    const wf_shape shape = wf_shape_make((int)rank, dim);
+    const int64_t n = wf_shape_count(shape);
+    double *const v = malloc(((size_t)n + 1) * sizeof *v);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (double)test_int(&r->rng, 0, t->shape.dim[1] - 1);
+    const wf_array a = run_array(r, t->labels, shape, WF_ROW_MAJOR, v);
+    free(v);
+    return a;
+}
+
+static void nll_body(run *r)
+{
+    const row_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    const double scale = 1.0 / (1 + (double)wf_shape_count(t->shape));
+    row_note(r, t);
+    r->grid = 0.5;
+    const wf_array logp = run_in(r, t->shape, order, -4, 0), labels = labels_of(r, t);
+    const wf_array loss = run_out(r, wf_shape_scalar(), WF_ROW_MAJOR, false), dx = run_out(r, t->shape, order, false);
+    const wf_array up = run_in(r, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
+    const wf_array correct = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    run_call(r, r->k->nll_forward(r->ctx, &logp, &labels, scale, &loss));
+    run_call(r, r->k->nll_backward(r->ctx, &labels, &up, scale, &dx));
+    run_call(r, r->k->count_correct(r->ctx, &logp, &labels, &correct));
+    run_result(r, &loss, 2);
+    run_result(r, &dx, 1);
+    run_result(r, &correct, 0);
+}
+
+static void nll(void)
+{
+    static const wf_dtype types[] = {WF_U8, WF_I32, WF_I64};
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < 3; k++) {
+            const row_case t = {.shape = list[i], .labels = types[k]};
+            contract_check("nll", nll_body, &t, contract_seed());
+        }
+}
+
+static void bad_label(wf_ctx *ctx, wf_dtype dtype, double bad)
+{
+    run r = {.ctx = ctx, .k = ctx->k, .dtype = WF_F32, .round = WF_F32, .rng = {1}};
+    const double v[3] = {0, 1, bad};
+    const wf_array logp = run_in(&r, WF_SHAPE(3, 4), WF_ROW_MAJOR, -1, 0);
+    const wf_array labels = run_array(&r, dtype, WF_SHAPE(3), WF_ROW_MAJOR, v);
+    const wf_array out = run_out(&r, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    float loss;
+    wf_status status = r.k->nll_forward(ctx, &logp, &labels, 1, &out);
+    if (status == WF_OK && !r.k->host)
+        status = r.k->to_host(ctx, &loss, out.data, sizeof loss);
+    WF_EXPECT(status == WF_ERR_ARGUMENT, "%s took label %g", r.k->name, bad);
+    char want[64];
+    snprintf(want, sizeof want, "%d", (int)bad);
+    const char *const text = wf_error_message();
+    WF_EXPECT(strstr(text, want) && strchr(text, '2') && strchr(text, '4'), "label, row and C are not in: %s", text);
+    wf_error_clear();
+    run_free(&r);
+}
+
+static void labels_out_of_range(void)
+{
+    wf_ctx *const both[2] = {contract_ref(), contract_device()};
+    for (int i = 0; i < 2; i++) {
+        bad_label(both[i], WF_I64, 19);
+        bad_label(both[i], WF_I32, -7);
+        bad_label(both[i], WF_U8, 200);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    return contract_main(argc, argv,
+                         (test_case[]){{"norm", norm},
+                                       {"norm_finish", norm_finish},
+                                       {"norm_merge", norm_merge},
+                                       {"joined", joined_both},
+                                       {"softmax", softmax},
+                                       {"loss", loss},
+                                       {"nll", nll},
+                                       {"labels_out_of_range", labels_out_of_range},
+                                       {0}});
+}

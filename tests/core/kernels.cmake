@@ -1,0 +1,11 @@
+# The contract of the kernel table. Set WEFT_DEVICE to run it against another device than the default.
+foreach(test contract_kernels contract_norm contract_elementwise contract_memory contract_convolution known_answers
+    known_numbers)
+  weft_test(${test} LEVEL core)
+  target_sources(${test} PRIVATE core/contract.c)
+endforeach()
+# The slots of the device itself, also where they have little to do.
+weft_test(contract_device LEVEL core)
+add_test(NAME contract_device_ref COMMAND contract_device)
+weft_test_properties(contract_device_ref 1 100)
+set_property(TEST contract_device_ref APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=ref)

@@ -1,0 +1,377 @@
+/* What the slots must give, worked out by hand or by identities: not resting on `ref`, which is tested here too. */
+#include "tests/core/contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void conv_1d(run *r)
+{
+    const wf_conv_geom g = {
+        .nd = 1, .groups = 1, .kernel = {3}, .stride = {2}, .dilation = {1}, .pad_lo = {1}, .pad_hi = {0}};
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 1, 5), LAST, LIST(1, 2, 3, 4, 5));
+    const wf_array w = run_array(r, r->dtype, WF_SHAPE(1, 1, 3), LAST, LIST(1, 10, 100));
+    const wf_array b = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(0.5));
+    const wf_array y = run_out(r, WF_SHAPE(1, 1, 2), LAST, false), dx = run_out(r, WF_SHAPE(1, 1, 5), LAST, false);
+    const wf_array dy = run_array(r, r->dtype, WF_SHAPE(1, 1, 2), LAST, LIST(1, 7));
+    const wf_array dw = run_out(r, WF_SHAPE(1, 1, 3), LAST, false), db = run_out(r, WF_SHAPE(1), ROW, false);
+    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, &b, NULL, &y));
+    expect(r, "y", &y, LIST(210.5, 432.5));
+    run_call(r, r->k->conv_backward_data(r->ctx, &g, &dy, &w, NULL, NULL, &dx));
+    expect(r, "dx", &dx, LIST(10, 107, 70, 700, 0));
+    run_call(r, r->k->conv_backward_filter(r->ctx, &g, &x, &dy, &dw, &db, false));
+    expect(r, "dw", &dw, LIST(14, 22, 30));
+    expect(r, "db", &db, LIST(8));
+}
+
+/* 2 channels, 2 outputs, 2x2 image, 2x2 filter of step 1 with dilation 2 and padding 1: every output sees one corner.
+ */
+static void conv_2d(run *r)
+{
+    const wf_conv_geom g = {.nd = 2,
+                            .groups = 1,
+                            .kernel = {2, 2},
+                            .stride = {1, 1},
+                            .dilation = {2, 2},
+                            .pad_lo = {1, 1},
+                            .pad_hi = {1, 1}};
+    /* Channels-last: pixel by pixel (channel 0, channel 1). */
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 2, 2, 2), LAST, LIST(1, 10, 2, 20, 3, 30, 4, 40));
+    /* Filter by filter, tap by tap (channel 0, channel 1). */
+    const wf_array w =
+        run_array(r, r->dtype, WF_SHAPE(2, 2, 2, 2), LAST, LIST(1, 0, 2, 0, 3, 0, 4, 0, 0, 1, 0, -1, 0, 2, 1, 1));
+    const wf_array y = run_out(r, WF_SHAPE(1, 2, 2, 2), LAST, false);
+    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, NULL, NULL, &y));
+    expect(r, "y", &y, LIST(16, 44, 9, 60, 4, -20, 1, 10));
+}
+
+static void conv_groups(run *r)
+{
+    const wf_conv_geom g = {.nd = 1, .groups = 2, .kernel = {1}, .stride = {1}, .dilation = {1}};
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 4, 1), LAST, LIST(1, 2, 3, 4));
+    const wf_array w = run_array(r, r->dtype, WF_SHAPE(2, 2, 1), LAST, LIST(10, 100, 1000, 1));
+    const wf_array y = run_out(r, WF_SHAPE(1, 2, 1), LAST, false);
+    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, NULL, NULL, &y));
+    expect(r, "y", &y, LIST(210, 3004));
+}
+
+static double dot(run *r, const wf_array *a, const wf_array *b)
+{
+    const int64_t n = wf_array_count(a);
+    double *const u = malloc((size_t)n * sizeof *u), sum = 0;
+    memcpy(u, values(r, a), (size_t)n * sizeof *u);
+    const double *const v = values(r, b);
+    for (int64_t i = 0; i < n; i++)
+        sum += u[i] * v[i];
+    free(u);
+    return sum;
+}
+
+/* Convolution is linear in x and in w, so both backward directions are given by <y,dy> = <x,dx> = <w,dw>. */
+static void conv_adjoint(run *r)
+{
+    const wf_conv_geom g = {.nd = 3,
+                            .groups = 2,
+                            .kernel = {3, 2, 1},
+                            .stride = {1, 2, 1},
+                            .dilation = {2, 1, 1},
+                            .pad_lo = {2, -1, 0},
+                            .pad_hi = {1, 2, -1}};
+    const wf_shape xs = WF_SHAPE(2, 4, 5, 6, 3), ys = WF_SHAPE(2, 6, 4, 3, 2), ws = WF_SHAPE(6, 2, 3, 2, 1);
+    const wf_array x = run_in(r, xs, LAST, -1, 1), w = run_in(r, ws, LAST, -1, 1), dy = run_in(r, ys, LAST, -1, 1);
+    const wf_array y = run_out(r, ys, LAST, false), dx = run_out(r, xs, LAST, false), dw = run_out(r, ws, LAST, false);
+    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, NULL, NULL, &y));
+    run_call(r, r->k->conv_backward_data(r->ctx, &g, &dy, &w, NULL, NULL, &dx));
+    run_call(r, r->k->conv_backward_filter(r->ctx, &g, &x, &dy, &dw, NULL, false));
+    const double a = dot(r, &y, &dy), b = dot(r, &x, &dx), c = dot(r, &w, &dw);
+    WF_EXPECT(fabs(a) > 1e-3 && fabs(a - b) < 1e-4 && fabs(a - c) < 1e-4, "%s: %g, %g, %g", r->k->name, a, b, c);
+}
+
+/* Rows [lo, hi) of an output need rows [2 lo - 1, 2 hi + 2) of the input: computed from those alone, with zeros where
+ * the image ends, they are the same bits. Only ref promises this. */
+static void conv_of_part_is_part(void)
+{
+    run r = run_on(contract_ref(), WF_F32);
+    const wf_conv_geom whole = {.nd = 2,
+                                .groups = 1,
+                                .kernel = {4, 3},
+                                .stride = {2, 1},
+                                .dilation = {1, 1},
+                                .pad_lo = {1, 1},
+                                .pad_hi = {1, 1}};
+    wf_conv_geom part = whole;
+    const wf_array x = run_in(&r, WF_SHAPE(1, 7, 12, 5), LAST, -1, 1),
+                   w = run_in(&r, WF_SHAPE(9, 7, 4, 3), LAST, -1, 1);
+    const wf_array y = run_out(&r, WF_SHAPE(1, 9, 6, 5), LAST, false),
+                   some = run_out(&r, WF_SHAPE(1, 9, 3, 5), LAST, false);
+    run_call(&r, r.k->conv_forward(r.ctx, &whole, &x, &w, NULL, NULL, &y));
+    part.pad_lo[0] = 0;
+    part.pad_hi[0] = 1;
+    wf_array lower = x;
+    lower.shape.dim[2] = 7;
+    lower.data = (float *)x.data + 5 * 5 * 7;
+    run_call(&r, r.k->conv_forward(r.ctx, &part, &lower, &w, NULL, NULL, &some));
+    WF_EXPECT(memcmp((float *)y.data + 3 * 5 * 9, some.data, 3 * 5 * 9 * sizeof(float)) == 0, "the part differs");
+    run_free(&r);
+}
+
+static void pooling(run *r)
+{
+    wf_pool_geom g = {.kind = WF_POOL_MAX,
+                      .nd = 2,
+                      .kernel = {2, 2},
+                      .stride = {2, 2},
+                      .dilation = {1, 1},
+                      .pad_lo = {0, 0},
+                      .pad_hi = {1, 1}};
+    const wf_shape ys = WF_SHAPE(1, 1, 2, 2);
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 1, 3, 3), LAST, LIST(1, 5, 2, 5, 3, -1, -4, -3, -6));
+    const wf_array dy = run_array(r, r->dtype, ys, LAST, LIST(1, 2, 3, 4)), y = run_out(r, ys, LAST, false);
+    const wf_array dx = run_out(r, WF_SHAPE(1, 1, 3, 3), LAST, false);
+    const wf_array index = run_out_of(r, WF_I32, WF_I32, ys, LAST, false);
+    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, &index));
+    expect(r, "max", &y, LIST(5, 2, -3, -6));
+    expect(r, "index", &index, LIST(1, 2, 7, 8));
+    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, &index, &dx, false));
+    expect(r, "max back", &dx, LIST(0, 1, 2, 0, 0, 0, 0, 3, 4));
+    g.kind = WF_POOL_AVG;
+    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
+    expect(r, "average", &y, LIST(3.5, 0.5, -3.5, -6));
+    g.kind = WF_POOL_AVG_PADDED;
+    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
+    expect(r, "padded average", &y, LIST(3.5, 0.25, -1.75, -1.5));
+    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, NULL, &dx, false));
+    expect(r, "padded average back", &dx, LIST(.25, .25, .5, .25, .25, .5, .75, .75, 1));
+    g.pad_hi[0] = g.pad_hi[1] = 0; /* the windows of the ceil form end at the input */
+    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
+    expect(r, "cut average", &y, LIST(3.5, 0.5, -3.5, -6));
+}
+
+static void pooling_edges(run *r)
+{
+    const wf_pool_geom g = {
+        .kind = WF_POOL_MAX, .nd = 1, .kernel = {2}, .stride = {2}, .dilation = {1}, .pad_lo = {2}, .pad_hi = {0}};
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 1, 6), LAST, LIST(-INFINITY, -INFINITY, 3, NAN, NAN, 9));
+    const wf_array y = run_out(r, WF_SHAPE(1, 1, 4), LAST, false);
+    const wf_array index = run_out_of(r, WF_I32, WF_I32, WF_SHAPE(1, 1, 4), LAST, false);
+    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, &index));
+    const double *const got = values(r, &y);
+    WF_EXPECT(got[0] == -INFINITY && got[1] == -INFINITY && isnan(got[2]) && isnan(got[3]), "%s: %g %g %g %g",
+              r->k->name, got[0], got[1], got[2], got[3]);
+    expect(r, "index", &index, LIST(-1, 0, 3, 4));
+}
+
+static void normalisation(run *r)
+{
+    const wf_dtype wide = run_wide(r);
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(4, 2), ROW, LIST(1, 10, 2, 10, 3, 10, 6, 14));
+    const wf_array mean = run_out(r, WF_SHAPE(2), ROW, false), m2 = run_out(r, WF_SHAPE(2), ROW, false);
+    const wf_array invstd = run_out(r, WF_SHAPE(2), ROW, false), y = run_out(r, WF_SHAPE(4, 2), ROW, false);
+    const wf_array rm = run_array(r, wide, WF_SHAPE(2), ROW, LIST(1, 0)),
+                   rv = run_array(r, wide, WF_SHAPE(2), ROW, LIST(1, 1));
+    const wf_array gamma = run_array(r, r->dtype, WF_SHAPE(2), ROW, LIST(2, 1)),
+                   beta = run_array(r, r->dtype, WF_SHAPE(2), ROW, LIST(0, 5));
+    run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
+    expect(r, "mean", &mean, LIST(3, 11));
+    expect(r, "m2", &m2, LIST(14, 12));
+    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, (wf_count){.value = 4}, 0.5, 0.9, &invstd, &rm, &rv));
+    expect(r, "invstd", &invstd, LIST(0.5, 1 / sqrt(3.5)));
+    expect(r, "running mean", &rm, LIST(1.2, 1.1));
+    expect(r, "running variance", &rv, LIST(0.9 + 0.1 * 14 / 3, 1.3));
+    run_call(r, r->k->norm_forward(r->ctx, &x, &mean, &invstd, &gamma, &beta, NULL, &y));
+    const double s = 1 / sqrt(3.5);
+    expect(r, "y", &y, LIST(-2, 5 - s, -1, 5 - s, 0, 5 - s, 3, 5 + 3 * s));
+}
+
+/* The gradient of a normalisation over its own batch is orthogonal to 1 and (for eps 0) to x. */
+static void normalisation_back(run *r)
+{
+    const wf_shape s = WF_SHAPE(3, 4, 2, 2), c = WF_SHAPE(4);
+    const wf_array x = run_in(r, s, LAST, -1, 1), dy = run_in(r, s, LAST, -1, 1), dx = run_out(r, s, LAST, false);
+    const wf_array mean = run_out(r, c, ROW, false), m2 = run_out(r, c, ROW, false), invstd = run_out(r, c, ROW, false);
+    const wf_array sg = run_out(r, c, ROW, false), sgx = run_out(r, c, ROW, false), sums = run_out(r, c, ROW, false);
+    run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
+    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, (wf_count){.value = 12}, 0, 0.9, &invstd, NULL, NULL));
+    run_call(r, r->k->norm_backward_stats(r->ctx, &x, &mean, &invstd, NULL, NULL, &dy, &sg, &sgx));
+    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, NULL, NULL, NULL, &dy, &sg, &sgx,
+                                    (wf_count){.value = 12}, &dx));
+    run_call(r, r->k->bias_backward(r->ctx, &dx, &sums, false));
+    const double *const got = values(r, &sums);
+    for (int i = 0; i < 4; i++)
+        WF_EXPECT(fabs(got[i]) < 1e-5, "%s: gradient of channel %d sums to %g", r->k->name, i, got[i]);
+    WF_EXPECT(fabs(dot(r, &dx, &x)) < 1e-4 && dot(r, &dx, &dx) > 0.1, "%s: gradient along x is %g", r->k->name,
+              dot(r, &dx, &x));
+}
+
+static void losses(run *r)
+{
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(2, 2), ROW, LIST(0, 0, log(3), 0));
+    const wf_array p = run_out(r, WF_SHAPE(2, 2), ROW, false),
+                   labels = run_array(r, WF_I32, WF_SHAPE(2), ROW, LIST(1, 0));
+    const wf_array loss = run_out(r, wf_shape_scalar(), ROW, false),
+                   up = run_array(r, r->dtype, wf_shape_scalar(), ROW, LIST(2));
+    const wf_array dx = run_out(r, WF_SHAPE(2, 2), ROW, false);
+    const wf_array correct = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), ROW, false);
+    run_call(r, r->k->softmax_forward(r->ctx, false, &x, &p));
+    expect(r, "softmax", &p, LIST(0.5, 0.5, 0.75, 0.25));
+    run_call(r, r->k->count_correct(r->ctx, &x, &labels, &correct));
+    expect(r, "correct", &correct, LIST(1));
+    run_call(r, r->k->softmax_forward(r->ctx, true, &x, &p));
+    expect(r, "log softmax", &p, LIST(log(.5), log(.5), log(.75), log(.25)));
+    run_call(r, r->k->nll_forward(r->ctx, &p, &labels, 0.5, &loss));
+    expect(r, "nll", &loss, LIST(-0.5 * (log(.5) + log(.75))));
+    run_call(r, r->k->nll_backward(r->ctx, &labels, &up, 0.5, &dx));
+    expect(r, "nll back", &dx, LIST(0, -1, -1, 0));
+    run_call(r, r->k->loss_forward(r->ctx, WF_LOSS_BCE_LOGITS, &x, NULL, 1, 1, &loss));
+    expect(r, "bce", &loss, LIST(3 * log(2) - log(.75)));
+    run_call(r, r->k->loss_backward(r->ctx, WF_LOSS_BCE_LOGITS, &x, NULL, 1, &up, 1, &dx));
+    expect(r, "bce back", &dx, LIST(-1, -1, -0.5, -1));
+    run_call(r, r->k->loss_forward(r->ctx, WF_LOSS_MSE, &x, NULL, 2, 0.25, &loss));
+    expect(r, "mse", &loss, LIST((12 + (log(3) - 2) * (log(3) - 2)) / 4));
+    run_call(r, r->k->loss_backward(r->ctx, WF_LOSS_L1, &x, NULL, 0, &up, 3, &dx));
+    expect(r, "l1 back", &dx, LIST(0, 0, 6, 0));
+}
+
+/* The gradient of an activation against central differences. */
+static void activation_slopes(run *r)
+{
+    static const double step = 1e-3;
+    enum { N = 13 };
+    double at[N], above[N], below[N], ones[N];
+    for (int i = 0; i < N; i++) {
+        at[i] = -3.05 + 0.5 * i;
+        above[i] = at[i] + step;
+        below[i] = at[i] - step;
+        ones[i] = 1;
+    }
+    const wf_shape s = WF_SHAPE(N);
+    const wf_array x = run_array(r, r->dtype, s, ROW, at), hi = run_array(r, r->dtype, s, ROW, above);
+    const wf_array lo = run_array(r, r->dtype, s, ROW, below), dy = run_array(r, r->dtype, s, ROW, ones);
+    const wf_array y = run_out(r, s, ROW, false), dx = run_out(r, s, ROW, false);
+    for (int act = 0; act < WF_ACTS; act++) {
+        double up[N], down[N];
+        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.3, &hi, &y));
+        memcpy(up, values(r, &y), sizeof up);
+        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.3, &lo, &y));
+        memcpy(down, values(r, &y), sizeof down);
+        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.3, &x, &y));
+        run_call(r, r->k->act_backward(r->ctx, (wf_act)act, 0.3, &x, &y, &dy, &dx, false));
+        const double *const got = values(r, &dx);
+        for (int i = 0; i < N; i++)
+            WF_EXPECT(fabs(got[i] - (up[i] - down[i]) / (2 * step)) < 2e-3,
+                      "%s: activation %d at %g: slope %g, should be %g", r->k->name, act, at[i], got[i],
+                      (up[i] - down[i]) / (2 * step));
+    }
+}
+
+static void activation_values(run *r)
+{
+    const wf_shape s = WF_SHAPE(3);
+    const wf_array x = run_array(r, r->dtype, s, ROW, LIST(-1, 0, 2)), y = run_out(r, s, ROW, false);
+    static const double want[WF_ACTS][3] = {{-1, 0, 2},
+                                            {0, 0, 2},
+                                            {-0.5, 0, 2},
+                                            {-0.31606027941427883, 0, 2},
+                                            {-0.15865525393145707, 0, 1.9544997361036416},
+                                            {0.2689414213699951, 0.5, 0.8807970779778823},
+                                            {-0.7615941559557649, 0, 0.9640275800758169},
+                                            {0.31326168751822286, 0.6931471805599453, 2.1269280110429727}};
+    for (int act = 0; act < WF_ACTS; act++) {
+        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.5, &x, &y));
+        expect(r, "activation", &y, want[act]);
+    }
+}
+
+static void matmul_and_sums(run *r)
+{
+    const wf_array a = run_array(r, r->dtype, WF_SHAPE(2, 3), ROW, LIST(1, 2, 3, 4, 5, 6));
+    const wf_array b = run_array(r, r->dtype, WF_SHAPE(2, 3), ROW, LIST(1, 0, 1, 2, 1, 0));
+    const wf_array bias = run_array(r, r->dtype, WF_SHAPE(2), ROW, LIST(100, 200)),
+                   c = run_out(r, WF_SHAPE(2, 2), ROW, false);
+    const wf_array big = run_out(r, WF_SHAPE(3, 3), ROW, false), s = run_out(r, wf_shape_scalar(), ROW, false);
+    const wf_array squares = run_out_of(r, WF_F64, WF_F64, wf_shape_scalar(), ROW, false);
+    run_call(r, r->k->matmul(r->ctx, &a, false, &b, true, &bias, &c, false));
+    expect(r, "a b^T", &c, LIST(104, 204, 110, 213));
+    run_call(r, r->k->matmul(r->ctx, &a, false, &b, true, NULL, &c, true));
+    expect(r, "a b^T added", &c, LIST(108, 208, 120, 226));
+    run_call(r, r->k->matmul(r->ctx, &a, true, &b, false, NULL, &big, false));
+    expect(r, "a^T b", &big, LIST(9, 4, 1, 12, 5, 2, 15, 6, 3));
+    run_call(r, r->k->sum(r->ctx, &a, 2, &s));
+    expect(r, "sum", &s, LIST(42));
+    run_call(r, r->k->sum_squares(r->ctx, &a, &squares, false));
+    run_call(r, r->k->sum_squares(r->ctx, &b, &squares, true));
+    expect(r, "squares", &squares, LIST(98));
+}
+
+static void one_step(run *r, wf_optim_kind kind, const wf_optim_hyper *h, const double *want)
+{
+    const wf_array p = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(1)),
+                   g = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(4));
+    const wf_array s1 = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(0.5)),
+                   s2 = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(0.25));
+    const wf_optim_segment segment = {p.data, g.data, s1.data, s2.data, 1};
+    run_call(r, r->k->optim_update(r->ctx, kind, run_bytes(r, h, sizeof *h), r->dtype, 1, &segment));
+    expect(r, "parameter", &p, want);
+    expect(r, "first state", &s1, want + 1);
+    expect(r, "second state", &s2, want + 2);
+}
+
+static void optimizer_steps(run *r)
+{
+    wf_optim_hyper h = {.lr = 0.1,
+                        .momentum = 0.5,
+                        .beta1 = 0.5,
+                        .beta2 = 0.75,
+                        .alpha = 0.5,
+                        .eps = 0,
+                        .decay = 1,
+                        .bias1 = 0.5,
+                        .bias2 = 0.25,
+                        .grad_scale = 0.25};
+    /* g = 1; with decay 2; m = 2.25 */
+    one_step(r, WF_OPTIM_SGD, &h, LIST(1 - 0.225, 2.25, 0.25));
+    h.nesterov = 1;
+    one_step(r, WF_OPTIM_SGD, &h, LIST(1 - 0.1 * (2 + 1.125), 2.25, 0.25));
+    /* m = 1.25, v = 0.1875 + 1 */
+    one_step(r, WF_OPTIM_ADAM, &h, LIST(1 - 0.1 * 2.5 / sqrt(4.75), 1.25, 1.1875));
+    /* m = 0.75, v = 0.1875 + 0.25 */
+    one_step(r, WF_OPTIM_ADAMW, &h, LIST(0.9 - 0.1 * 1.5 / sqrt(1.75), 0.75, 0.4375));
+    h.clip_value = 0.5; /* g = 0.5, with decay 1.5; v = 0.25 + 1.125 */
+    h.momentum = 0;
+    one_step(r, WF_OPTIM_SGD, &h, LIST(1 - 0.15, 0.5, 0.25));
+    one_step(r, WF_OPTIM_RMSPROP, &h, LIST(1 - 0.15 / sqrt(1.375), 1.375, 0.25));
+}
+
+BOTH(conv_1d)
+BOTH(conv_2d)
+BOTH(conv_groups)
+BOTH(conv_adjoint)
+BOTH(pooling)
+BOTH(pooling_edges)
+BOTH(normalisation)
+BOTH(normalisation_back)
+BOTH(losses)
+BOTH(activation_slopes)
+BOTH(activation_values)
+BOTH(matmul_and_sums)
+BOTH(optimizer_steps)
+
+int main(int argc, char **argv)
+{
+    return contract_main(argc, argv,
+                         (test_case[]){{"conv_1d", conv_1d_both},
+                                       {"conv_2d", conv_2d_both},
+                                       {"conv_groups", conv_groups_both},
+                                       {"conv_adjoint", conv_adjoint_both},
+                                       {"conv_of_part_is_part", conv_of_part_is_part},
+                                       {"pooling", pooling_both},
+                                       {"pooling_edges", pooling_edges_both},
+                                       {"normalisation", normalisation_both},
+                                       {"normalisation_back", normalisation_back_both},
+                                       {"losses", losses_both},
+                                       {"activation_slopes", activation_slopes_both},
+                                       {"activation_values", activation_values_both},
+                                       {"matmul_and_sums", matmul_and_sums_both},
+                                       {"optimizer_steps", optimizer_steps_both},
+                                       {0}});
+}

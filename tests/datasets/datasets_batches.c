@@ -1,0 +1,378 @@
+/* Iterators: sizes, order, conversion, prefetch, and what they leave behind. */
+#include "core/tensor_author.h"
+#include "datasets/dataset_author.h"
+#include "datasets/datasets.h"
+#include "tests/datasets/datasets_files.h"
+
+#include <math.h>
+#include <time.h>
+
+static wf_ctx *ctx;
+
+/* u8 [count,3,2,2] whose element e of sample i is 12 i + e, label i. */
+static wf_dataset *numbered(int64_t count)
+{
+    unsigned char x[12 * 64];
+    int64_t labels[64];
+    for (int i = 0; i < 12 * 64; i++)
+        x[i] = (unsigned char)i;
+    for (int i = 0; i < 64; i++)
+        labels[i] = i;
+    return wf_memory_dataset(ctx, WF_U8, WF_SHAPE(count, 3, 2, 2), x, labels);
+}
+
+/* A data set whose sample `bad` cannot be read. */
+typedef struct flawed {
+    int64_t bad;
+} flawed;
+
+static wf_status flawed_open(wf_dataset *dataset)
+{
+    dataset->info = (wf_dataset_info){.count = 20, .dtype = WF_F32, .shape = wf_shape_scalar()};
+    return WF_OK;
+}
+
+static wf_status flawed_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
+    WF_CHECK(index != ((flawed *)dataset->state)->bad, WF_ERR_FORMAT, "flawed.bin: sample %lld is damaged",
+             (long long)index);
+    *(float *)x = (float)index;
+    *label = 0;
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    return WF_OK;
+}
+
+static const wf_dataset_kind flawed_kind = {.name = "flawed", .open = flawed_open, .read = flawed_read};
+
+static wf_dataset *flawed_new(int64_t bad)
+{
+    wf_dataset *dataset = wf_dataset_new(ctx, &flawed_kind, NULL, sizeof(flawed));
+    ((flawed *)dataset->state)->bad = bad;
+    return dataset;
+}
+
+static wf_status next_and_free(wf_iter *iter)
+{
+    wf_batch b;
+    const wf_status status = wf_iter_next(iter, &b);
+    wf_iter_free(iter);
+    return status;
+}
+
+/* The element at a place of the device's memory. */
+static float memory_f32(const wf_tensor *x, int64_t place)
+{
+    float value = NAN;
+    WF_EXPECT_OK(x->ctx->k->to_host(x->ctx, &value, (char *)x->data + (size_t)place * sizeof value, sizeof value));
+    return value;
+}
+
+static void sizes(void)
+{
+    wf_iter *iter = wf_batches(numbered(10), (wf_batch_opts){.size = 4});
+    WF_EXPECT(wf_iter_epoch_length(iter) == 3, "%lld", (long long)wf_iter_epoch_length(iter));
+    for (int k = 0; k < 9; k++) {
+        wf_batch b = {0};
+        WF_EXPECT(wf_iter_epoch(iter) == k / 3, "epoch %lld before batch %d", (long long)wf_iter_epoch(iter), k);
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        const int64_t size = k % 3 < 2 ? 4 : 2;
+        WF_EXPECT(b.size == size && b.global == size && b.epoch == k / 3 && b.index == k % 3 && b.last == (k % 3 == 2),
+                  "batch %d: %lld of %lld, epoch %lld, index %lld, last %d", k, (long long)b.size, (long long)b.global,
+                  (long long)b.epoch, (long long)b.index, b.last);
+        float x[48];
+        WF_EXPECT(wf_shape_equal(wf_tensor_shape(b.x), WF_SHAPE(size, 3, 2, 2)), "shape");
+        WF_EXPECT(wf_tensor_dtype(b.x) == WF_F32 && wf_tensor_order(b.x) == WF_CHANNELS_LAST, "f32 channels-last");
+        WF_EXPECT(!wf_tensor_layout(b.x).known, "a layout without a communicator");
+        WF_EXPECT_OK(wf_tensor_export(b.x, x, (size_t)size * 12 * sizeof *x));
+        for (int e = 0; e < 12 * size; e++)
+            WF_EXPECT(x[e] == (float)(48 * (k % 3) + e) / 255.0f, "batch %d element %d: %g", k, e, (double)x[e]);
+        /* In memory [N,H,W,C]: element (0, c=1, h=0, w=0) lies second. */
+        WF_EXPECT(memory_f32(b.x, 1) == x[4], "memory order");
+        int64_t labels[4];
+        WF_EXPECT_OK(wf_tensor_export(b.labels, labels, (size_t)size * sizeof *labels));
+        for (int e = 0; e < size; e++)
+            WF_EXPECT(labels[e] == 4 * (k % 3) + e, "label %lld", (long long)labels[e]);
+    }
+    WF_EXPECT(wf_iter_epoch(iter) == 3, "%lld", (long long)wf_iter_epoch(iter));
+    wf_iter_free(iter);
+}
+
+static void drop_last(void)
+{
+    wf_iter *iter = wf_batches(numbered(10), (wf_batch_opts){.size = 4, .drop_last = true});
+    WF_EXPECT(wf_iter_epoch_length(iter) == 2, "%lld", (long long)wf_iter_epoch_length(iter));
+    for (int k = 0; k < 4; k++) {
+        wf_batch b = {0};
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT(b.size == 4 && b.last == (k % 2 == 1) && b.epoch == k / 2, "batch %d", k);
+    }
+    wf_iter_free(iter);
+    iter = wf_batches(numbered(3), (wf_batch_opts){.size = 4, .drop_last = true});
+    TEST_FAILS(WF_ERR_ARGUMENT, next_and_free(iter), "drop_last", "3 samples");
+}
+
+static void once(void)
+{
+    for (int depth = 0; depth < 3; depth++) {
+        wf_iter *iter = wf_batches(numbered(5), (wf_batch_opts){.size = 2, .once = true});
+        if (depth > 0)
+            iter = wf_prefetch(iter, depth);
+        for (int epoch = 0; epoch < 2; epoch++) {
+            int64_t seen = 0, batches = 0;
+            wf_batch b = {0};
+            for (;;) {
+                WF_EXPECT_OK(wf_iter_next(iter, &b));
+                if (b.global == 0 || batches > 5)
+                    break;
+                seen += b.size;
+                batches++;
+            }
+            WF_EXPECT(seen == 5 && batches == 3 && b.size == 0 && !b.last, "%lld in %lld", (long long)seen,
+                      (long long)batches);
+            WF_EXPECT(wf_shape_equal(wf_tensor_shape(b.x), WF_SHAPE(0, 3, 2, 2)), "the mark has an empty x");
+            WF_EXPECT(wf_iter_epoch(iter) == epoch + 1, "epoch %lld", (long long)wf_iter_epoch(iter));
+        }
+        wf_iter_free(iter);
+    }
+}
+
+static void empty(void)
+{
+    wf_iter *iter = wf_batches(wf_empty_dataset(ctx, NULL), (wf_batch_opts){.size = 2});
+    wf_batch b = {0};
+    WF_EXPECT(wf_iter_epoch_length(iter) == 1, "%lld", (long long)wf_iter_epoch_length(iter));
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT(b.size == 0 && b.global == 0 && b.last && !b.labels && wf_tensor_count(b.x) == 0, "an empty batch");
+    WF_EXPECT(wf_iter_epoch(iter) == 1, "%lld", (long long)wf_iter_epoch(iter));
+    wf_iter_free(iter);
+    const wf_dataset_info like = {.dtype = WF_U8, .shape = WF_SHAPE(3, 4, 4), .labels = true, .classes = 7};
+    iter = wf_batches(wf_empty_dataset(ctx, &like), (wf_batch_opts){.size = 2, .once = true});
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT(wf_shape_equal(wf_tensor_shape(b.x), WF_SHAPE(0, 3, 4, 4)) && b.labels, "shape of what it is like");
+    wf_iter_free(iter);
+}
+
+static void collect_labels(wf_iter *iter, int64_t *labels)
+{
+    for (wf_batch b = {0}; !b.last; labels += b.size) {
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT_OK(wf_tensor_export(b.labels, labels, (size_t)b.size * sizeof *labels));
+    }
+}
+
+static void shuffled(void)
+{
+    int64_t a[2][50], b[2][50], c[50];
+    const wf_batch_opts opts = {.size = 8, .shuffle = true, .seed = 4};
+    wf_iter *first = wf_batches(numbered(50), opts), *again = wf_prefetch(wf_batches(numbered(50), opts), 3);
+    wf_iter *other = wf_batches(numbered(50), (wf_batch_opts){.size = 8, .shuffle = true, .seed = 5});
+    collect_labels(other, c);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        collect_labels(first, a[epoch]);
+        collect_labels(again, b[epoch]);
+        int count[50] = {0}, in_place = 0;
+        for (int i = 0; i < 50; i++) {
+            count[a[epoch][i]]++;
+            in_place += a[epoch][i] == i;
+        }
+        for (int i = 0; i < 50; i++)
+            WF_EXPECT(count[i] == 1, "sample %d %d times", i, count[i]);
+        WF_EXPECT(in_place < 12, "%d of 50 in their place", in_place);
+    }
+    WF_EXPECT(memcmp(a, b, sizeof a) == 0, "another order for the same seed");
+    WF_EXPECT(memcmp(a[0], a[1], sizeof a[0]) != 0, "the same order in both epochs");
+    WF_EXPECT(memcmp(a[0], c, sizeof c) != 0, "the same order for another seed");
+    wf_iter_free(first);
+    wf_iter_free(again);
+    wf_iter_free(other);
+}
+
+static void types(void)
+{
+    wf_batch b = {0};
+    wf_iter *iter = wf_batches(numbered(3), (wf_batch_opts){.size = 2, .raw = true});
+    unsigned char raw[24] = {0};
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT(wf_tensor_dtype(b.x) == WF_U8 && wf_tensor_order(b.x) == WF_ROW_MAJOR, "raw u8");
+    WF_EXPECT_OK(wf_tensor_export(b.x, raw, sizeof raw));
+    for (int i = 0; i < 24; i++)
+        WF_EXPECT(raw[i] == i, "%d", i);
+    wf_iter_free(iter);
+
+    const int64_t tokens[] = {5, 6, 7, 8};
+    iter = wf_batches(wf_memory_dataset(ctx, WF_I64, WF_SHAPE(2, 2), tokens, NULL), (wf_batch_opts){.size = 2});
+    int64_t stays[4] = {0};
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT_OK(wf_tensor_export(b.x, stays, sizeof stays));
+    WF_EXPECT(wf_tensor_dtype(b.x) == WF_I64 && stays[3] == 8 && !b.labels, "i64 stays");
+    wf_iter_free(iter);
+
+    wf_ctx *wide = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
+    double x[2 * 4 * 3], y[24];
+    for (int i = 0; i < 24; i++)
+        x[i] = i / 7.0;
+    iter = wf_batches(wf_memory_dataset(wide, WF_F64, WF_SHAPE(2, 4, 3, 1), x, NULL), (wf_batch_opts){.size = 2});
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT_OK(wf_tensor_export(b.x, y, sizeof y));
+    WF_EXPECT(memcmp(x, y, sizeof x) == 0 && wf_tensor_order(b.x) == WF_CHANNELS_LAST, "f64 through f64");
+    wf_iter_free(iter);
+    const uint8_t u[] = {0, 1, 128, 255};
+    iter = wf_batches(wf_memory_dataset(wide, WF_U8, WF_SHAPE(1, 4), u, NULL), (wf_batch_opts){.size = 2});
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT_OK(wf_tensor_export(b.x, y, 4 * sizeof *y));
+    for (int i = 0; i < 4; i++)
+        WF_EXPECT(y[i] == u[i] / 255.0, "u8 as f64");
+    wf_iter_free(iter);
+    WF_EXPECT_OK(wf_ctx_free(wide));
+}
+
+/* Every pair of types and number of channels gives the logical elements of the data set. */
+static void conversions(void)
+{
+    for (int64_t channels = 1; channels <= 5; channels++) {
+        const wf_shape shape = WF_SHAPE(3, channels, 2, 3);
+        const int64_t n = wf_shape_count(shape);
+        float x[90], y[90];
+        for (int i = 0; i < n; i++)
+            x[i] = (float)i / 3;
+        wf_batch b = {0};
+        wf_iter *iter = wf_batches(wf_memory_dataset(ctx, WF_F32, shape, x, NULL), (wf_batch_opts){.size = 3});
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT_OK(wf_tensor_export(b.x, y, (size_t)n * sizeof *y));
+        WF_EXPECT(memcmp(x, y, (size_t)n * sizeof *x) == 0, "f32 with %lld channels", (long long)channels);
+        wf_iter_free(iter);
+        uint8_t u[90];
+        for (int i = 0; i < n; i++)
+            u[i] = (uint8_t)(2 * i);
+        iter = wf_batches(wf_memory_dataset(ctx, WF_U8, shape, u, NULL), (wf_batch_opts){.size = 3});
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT_OK(wf_tensor_export(b.x, y, (size_t)n * sizeof *y));
+        for (int i = 0; i < n; i++)
+            WF_EXPECT(y[i] == (float)u[i] / 255.0f, "u8 with %lld channels, element %d", (long long)channels, i);
+        wf_iter_free(iter);
+    }
+}
+
+static wf_dataset *augmented(void)
+{
+    const wf_synthetic_opts opts = {.count = 37, .shape = WF_SHAPE(3, 8, 8), .seed = 2};
+    wf_dataset *d = wf_transform_random_flip(wf_transform_random_crop(wf_synthetic(ctx, opts), 2, 0, 0));
+    return wf_transform_normalise(d, 1, (double[]){0.5}, (double[]){0.5});
+}
+
+static void prefetch_equals_plain(void)
+{
+    const wf_batch_opts opts = {.size = 5, .shuffle = true};
+    const int depths[] = {1, 2, 7};
+    for (int t = 0; t < 3; t++) {
+        wf_iter *plain = wf_batches(augmented(), opts), *ahead = wf_prefetch(wf_batches(augmented(), opts), depths[t]);
+        float first[37 * 192];
+        int changed = 0;
+        for (int k = 0; k < 24; k++) {
+            wf_batch a = {0}, b = {0};
+            float x[5 * 192], y[5 * 192];
+            int64_t labels[2][5] = {{0}};
+            WF_EXPECT_OK(wf_iter_next(plain, &a));
+            WF_EXPECT_OK(wf_iter_next(ahead, &b));
+            WF_EXPECT(a.size == b.size && a.epoch == b.epoch && a.index == b.index && a.last == b.last, "batch %d", k);
+            WF_EXPECT(wf_iter_epoch(plain) == wf_iter_epoch(ahead), "epoch after batch %d", k);
+            const size_t bytes = (size_t)a.size * 192 * sizeof *x;
+            WF_EXPECT_OK(wf_tensor_export(a.x, x, bytes));
+            WF_EXPECT_OK(wf_tensor_export(b.x, y, bytes));
+            WF_EXPECT_OK(wf_tensor_export(a.labels, labels[0], (size_t)a.size * sizeof(int64_t)));
+            WF_EXPECT_OK(wf_tensor_export(b.labels, labels[1], (size_t)a.size * sizeof(int64_t)));
+            WF_EXPECT(memcmp(x, y, bytes) == 0, "depth %d: batch %d differs", depths[t], k);
+            WF_EXPECT(memcmp(labels[0], labels[1], sizeof labels[0]) == 0, "depth %d: labels of %d", depths[t], k);
+            if (k < 8)
+                memcpy(first + k * 5 * 192, x, bytes);
+            else
+                changed += memcmp(first + k % 8 * 5 * 192, x, bytes) != 0;
+        }
+        WF_EXPECT(changed == 16, "%d of 16 batches changed with the epoch", changed);
+        wf_iter_free(plain);
+        wf_iter_free(ahead);
+    }
+}
+
+static void prefetch_ends(void)
+{
+    for (int taken = 0; taken < 4; taken++) {
+        wf_iter *iter = wf_prefetch(wf_batches(augmented(), (wf_batch_opts){.size = 4}), 3);
+        wf_batch b;
+        for (int k = 0; k < taken; k++)
+            WF_EXPECT_OK(wf_iter_next(iter, &b));
+        wf_iter_free(iter);
+    }
+}
+
+static void errors(void)
+{
+    for (int depth = 0; depth < 3; depth++) {
+        wf_iter *iter = wf_batches(flawed_new(9), (wf_batch_opts){.size = 4});
+        if (depth > 0)
+            iter = wf_prefetch(iter, depth);
+        wf_batch b;
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT(memory_f32(b.x, 3) == 3, "first batch");
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT(memory_f32(b.x, 3) == 7, "second batch");
+        for (int again = 0; again < 2; again++)
+            TEST_FAILS(WF_ERR_FORMAT, wf_iter_next(iter, &b), "flawed.bin", "sample 9 is damaged");
+        wf_iter_free(iter);
+    }
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, next_and_free(wf_batches(numbered(3), (wf_batch_opts){0})));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT,
+                    next_and_free(wf_prefetch(wf_batches(numbered(3), (wf_batch_opts){.size = 1}), 0)));
+    wf_iter *iter = wf_batches(numbered(3), (wf_batch_opts){.size = 1});
+    wf_batch b;
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT_ERROR(WF_ERR_STATE, next_and_free(wf_prefetch(iter, 1)));
+    for (int depth = 0; depth < 2; depth++) {
+        iter = wf_batches(wf_idx(ctx, "/nowhere/a", NULL), (wf_batch_opts){.size = 1});
+        if (depth)
+            iter = wf_prefetch(iter, depth);
+        TEST_FAILS(WF_ERR_IO, next_and_free(iter), "/nowhere/a", "No such file");
+    }
+    iter = wf_prefetch(wf_batches(wf_transform_random_flip(wf_idx(ctx, NULL, NULL)), (wf_batch_opts){.size = 1}), 1);
+    WF_EXPECT(!iter, "NULL is passed on");
+    TEST_FAILS(WF_ERR_ARGUMENT, wf_iter_next(iter, &b), "idx", "no path");
+}
+
+static void no_allocation(void)
+{
+    for (int depth = 0; depth < 3; depth++) {
+        wf_iter *iter = wf_batches(augmented(), (wf_batch_opts){.size = 8, .shuffle = true});
+        if (depth > 0)
+            iter = wf_prefetch(iter, depth);
+        wf_batch b;
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        const wf_memory_counters before = wf_ctx_memory(ctx);
+        for (int k = 0; k < 30; k++)
+            WF_EXPECT_OK(wf_iter_next(iter, &b));
+        const wf_memory_counters after = wf_ctx_memory(ctx);
+        WF_EXPECT(after.system_allocations == before.system_allocations && after.pool_takes == before.pool_takes,
+                  "%lld allocations, %lld takes", (long long)(after.system_allocations - before.system_allocations),
+                  (long long)(after.pool_takes - before.pool_takes));
+        wf_iter_free(iter);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.seed = 17});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"sizes", sizes},
+                                               {"drop_last", drop_last},
+                                               {"once", once},
+                                               {"empty", empty},
+                                               {"shuffled", shuffled},
+                                               {"types", types},
+                                               {"conversions", conversions},
+                                               {"prefetch_equals_plain", prefetch_equals_plain},
+                                               {"prefetch_ends", prefetch_ends},
+                                               {"errors", errors},
+                                               {"no_allocation", no_allocation},
+                                               {0}});
+    WF_MUST(wf_ctx_free(ctx));
+    return failed;
+}

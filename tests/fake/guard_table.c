@@ -1,0 +1,361 @@
+#include "tests/fake/guard_impl.h"
+
+#include <stdio.h>
+
+static int devices = 8;
+
+void guard_devices(int count)
+{
+    devices = count;
+}
+
+/* --- what a slot is given ------------------------------------------------------------------------------------------
+ */
+
+static void look_strided(const char *slot, const wf_strided *v)
+{
+    int64_t reach = 1;
+    for (int d = 0; d < v->rank; d++) {
+        if (v->dim[d] == 0)
+            return;
+        reach += (v->dim[d] - 1) * v->stride[d];
+    }
+    guard_need_device(slot, v->data, (size_t)reach * wf_dtype_size(v->dtype));
+}
+
+static void look_array(const char *slot, const wf_array *a)
+{
+    if (a && a->data)
+        guard_need_device(slot, a->data, (size_t)wf_array_count(a) * wf_dtype_size(a->dtype));
+}
+
+static void look_random(const char *slot, const wf_random *random)
+{
+    if (random->iteration)
+        guard_need_device(slot, random->iteration, sizeof *random->iteration);
+}
+
+static void look_epilogue(const char *slot, const wf_epilogue *epilogue)
+{
+    if (epilogue && epilogue->noise > 0)
+        look_random(slot, &epilogue->random);
+}
+
+static void look_const_hyper(const char *slot, const wf_optim_hyper *hyper)
+{
+    guard_need_device(slot, hyper, sizeof *hyper);
+}
+
+static void look_hyper(const char *slot, wf_optim_hyper *hyper)
+{
+    look_const_hyper(slot, hyper);
+}
+
+static void look_count(const char *slot, wf_count count)
+{
+    if (count.device)
+        guard_need_device(slot, count.device, sizeof *count.device);
+}
+
+static void look_double(const char *slot, const double *value)
+{
+    guard_need_device(slot, value, sizeof *value);
+}
+
+static void look_scaling(const char *slot, wf_loss_scaling *scaling)
+{
+    guard_need_device(slot, scaling, sizeof *scaling);
+}
+
+/* The list is the host's, what it points to the device's. */
+static void look_segment(const char *slot, const wf_optim_segment *segment)
+{
+    guard_need_host(slot, segment, sizeof *segment);
+    guard_need_device(slot, segment->p, 1);
+    guard_need_device(slot, segment->g, 1);
+}
+
+static void look_nothing(const char *slot, ...)
+{
+}
+
+/* clang-format off */
+#define LOOK(x)                                                                                                        \
+    _Generic((x), const wf_strided *: look_strided, const wf_array *: look_array, const wf_random *: look_random,      \
+        const wf_epilogue *: look_epilogue, const wf_optim_hyper *: look_const_hyper, wf_optim_hyper *: look_hyper,    \
+        wf_loss_scaling *: look_scaling, const double *: look_double, const wf_optim_segment *: look_segment,       \
+        wf_count: look_count, default: look_nothing)(slot_name, x);
+/* clang-format on */
+#define EACH1(DO, a) DO(a)
+#define EACH2(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH1(DO, __VA_ARGS__)
+#define EACH3(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH2(DO, __VA_ARGS__)
+#define EACH4(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH3(DO, __VA_ARGS__)
+#define EACH5(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH4(DO, __VA_ARGS__)
+#define EACH6(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH5(DO, __VA_ARGS__)
+#define EACH7(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH6(DO, __VA_ARGS__)
+#define EACH8(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH7(DO, __VA_ARGS__)
+#define EACH9(DO, a, ...)                                                                                              \
+    DO(a)                                                                                                              \
+    EACH8(DO, __VA_ARGS__)
+#define EACH10(DO, a, ...)                                                                                             \
+    DO(a)                                                                                                              \
+    EACH9(DO, __VA_ARGS__)
+#define EACH11(DO, a, ...)                                                                                             \
+    DO(a)                                                                                                              \
+    EACH10(DO, __VA_ARGS__)
+#define EACH12(DO, a, ...)                                                                                             \
+    DO(a)                                                                                                              \
+    EACH11(DO, __VA_ARGS__)
+
+/* --- arguments of what is captured ---------------------------------------------------------------------------------
+ */
+
+static int64_t whole; /* the last of its kind: how long a list is that follows */
+
+static guard_value save_whole(int64_t i)
+{
+    whole = i;
+    return (guard_value){.i = i};
+}
+
+static guard_value save_double(double d)
+{
+    return (guard_value){.d = d};
+}
+
+static guard_value save_segments(const wf_optim_segment *list)
+{
+    return guard_save(list, (size_t)whole * sizeof *list);
+}
+
+static guard_value save_device(const void *p)
+{
+    return (guard_value){.p = (void *)p};
+}
+
+#define SAVE_OF(name, type)                                                                                            \
+    static guard_value save_##name(const type *x)                                                                      \
+    {                                                                                                                  \
+        return guard_save(x, sizeof *x);                                                                               \
+    }
+SAVE_OF(strided, wf_strided)
+SAVE_OF(random, wf_random)
+SAVE_OF(epilogue, wf_epilogue)
+SAVE_OF(conv, wf_conv_geom)
+SAVE_OF(pool, wf_pool_geom)
+SAVE_OF(resample, wf_resample_geom)
+SAVE_OF(head, wf_norm_head)
+
+static guard_value save_count(wf_count count)
+{
+    return (guard_value){.p = (void *)count.device, .d = count.value};
+}
+
+/* clang-format off */
+#define SAVE(x)                                                                                                        \
+    value[at++] = _Generic((x), const wf_array *: guard_save_array, const wf_strided *: save_strided,                  \
+        const wf_random *: save_random, const wf_epilogue *: save_epilogue, const wf_conv_geom *: save_conv,           \
+        const wf_pool_geom *: save_pool, const wf_resample_geom *: save_resample,                                      \
+        const wf_optim_segment *: save_segments, const wf_optim_hyper *: save_device, wf_optim_hyper *: save_device,   \
+        wf_loss_scaling *: save_device, const double *: save_device, const wf_norm_head *: save_head,                  \
+        wf_count: save_count, double: save_double, default: save_whole)(x);
+/* clang-format on */
+/* Each argument, once for LOOK and once for SAVE. */
+#define P(n)      value[n].p
+#define I(n)      value[n].i
+#define D(n)      value[n].d
+#define C(n)      ((wf_count){.value = value[n].d, .device = value[n].p})
+#define LIST(...) __VA_ARGS__
+
+/* --- the slots -----------------------------------------------------------------------------------------------------
+ */
+
+static const wf_kernels *under(const wf_ctx *ctx)
+{
+    return ctx->dtype == WF_F64 ? wf_kernels_ref() : wf_kernels_cpu();
+}
+
+/* Parameters are named a to m in their order; `kinds` takes them from what was saved. */
+#define SLOT(n, slot, parameters, kinds, ...)                                                                          \
+    static wf_status again_##slot(wf_ctx *ctx, const guard_value *value)                                               \
+    {                                                                                                                  \
+        guard_stream_catch_up();                                                                                       \
+        guard_open();                                                                                                  \
+        const wf_status status = under(ctx)->slot(ctx, LIST kinds);                                                    \
+        guard_close();                                                                                                 \
+        return status;                                                                                                 \
+    }                                                                                                                  \
+    static wf_status guard_##slot parameters                                                                           \
+    {                                                                                                                  \
+        static const char slot_name[] = #slot;                                                                         \
+        EACH##n(LOOK, __VA_ARGS__) if (guard_capturing())                                                              \
+        {                                                                                                              \
+            guard_value value[GUARD_VALUES] = {0};                                                                     \
+            int at = 0;                                                                                                \
+            EACH##n(SAVE, __VA_ARGS__) return guard_keep_call(again_##slot, value);                                    \
+        }                                                                                                              \
+        guard_stream_catch_up();                                                                                       \
+        guard_open();                                                                                                  \
+        const wf_status status = under(ctx)->slot(ctx, __VA_ARGS__);                                                   \
+        guard_close();                                                                                                 \
+        return status;                                                                                                 \
+    }
+
+#define CTX   wf_ctx *ctx
+#define ARRAY const wf_array
+#define EPI   const wf_epilogue
+
+SLOT(3, copy, (CTX, const wf_strided *a, const wf_strided *b, bool c), (P(0), P(1), I(2)), a, b, c)
+SLOT(2, fill, (CTX, ARRAY *a, double b), (P(0), D(1)), a, b)
+SLOT(5, random, (CTX, wf_distribution a, const wf_random *b, double c, double d, ARRAY *e),
+     (I(0), P(1), D(2), D(3), P(4)), a, b, c, d, e)
+SLOT(6, conv_forward, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f),
+     (P(0), P(1), P(2), P(3), P(4), P(5)), a, b, c, d, e, f)
+SLOT(6, conv_backward_data, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f),
+     (P(0), P(1), P(2), P(3), P(4), P(5)), a, b, c, d, e, f)
+SLOT(6, conv_backward_filter, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, bool f),
+     (P(0), P(1), P(2), P(3), P(4), I(5)), a, b, c, d, e, f)
+SLOT(3, bias_backward, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
+SLOT(4, epilogue_backward, (CTX, EPI *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(7, matmul, (CTX, ARRAY *a, bool b, ARRAY *c, bool d, ARRAY *e, ARRAY *f, bool g),
+     (P(0), I(1), P(2), I(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
+SLOT(4, pool_forward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(5, pool_backward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, bool e),
+     (P(0), P(1), P(2), P(3), I(4)), a, b, c, d, e)
+SLOT(3, resample_forward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(4, resample_backward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c, bool d), (P(0), P(1), P(2), I(3)), a, b,
+     c, d)
+SLOT(3, norm_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(7, norm_forward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, EPI *f, ARRAY *g),
+     (P(0), P(1), P(2), P(3), P(4), P(5), P(6)), a, b, c, d, e, f, g)
+SLOT(8, norm_backward_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, EPI *d, ARRAY *e, ARRAY *f, ARRAY *g, ARRAY *h),
+     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
+SLOT(11, norm_backward,
+     (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f, ARRAY *g, ARRAY *h, ARRAY *i, wf_count j,
+      ARRAY *m),
+     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), C(9), P(10)), a, b, c, d, e, f, g, h, i, j, m)
+SLOT(4, norm_part, (CTX, const wf_norm_head *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(4, norm_merge, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(8, norm_finish, (CTX, ARRAY *a, ARRAY *b, wf_count c, double d, double e, ARRAY *f, ARRAY *g, ARRAY *h),
+     (P(0), P(1), C(2), D(3), D(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
+SLOT(4, act_forward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d), (I(0), D(1), P(2), P(3)), a, b, c, d)
+SLOT(7, act_backward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d, ARRAY *e, ARRAY *f, bool g),
+     (I(0), D(1), P(2), P(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
+SLOT(7, binary, (CTX, wf_binary a, double b, ARRAY *c, double d, ARRAY *e, ARRAY *f, bool g),
+     (I(0), D(1), P(2), D(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
+SLOT(4, dropout, (CTX, double a, const wf_random *b, ARRAY *c, ARRAY *d), (D(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(3, epilogue_forward, (CTX, EPI *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), (P(0), D(1), P(2)), a, b, c)
+SLOT(3, sum_squares, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
+SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), a, b, c)
+SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(6, loss_forward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, double e, ARRAY *f),
+     (I(0), P(1), P(2), D(3), D(4), P(5)), a, b, c, d, e, f)
+SLOT(7, loss_backward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, ARRAY *e, double f, ARRAY *g),
+     (I(0), P(1), P(2), D(3), P(4), D(5), P(6)), a, b, c, d, e, f, g)
+SLOT(4, nll_forward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
+SLOT(4, nll_backward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
+SLOT(3, count_correct, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
+     (I(0), P(1), I(2), I(3), P(4)), a, b, c, d, e)
+SLOT(3, loss_scale, (CTX, const double *a, wf_loss_scaling *b, wf_optim_hyper *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(3, clip_scale, (CTX, const double *a, double b, wf_optim_hyper *c), (P(0), D(1), P(2)), a, b, c)
+
+static wf_status guard_to_device(wf_ctx *ctx, void *device, const void *host, size_t bytes)
+{
+    return guard_to_device_begin(ctx, device, host, bytes, NULL);
+}
+
+static wf_status guard_to_host(wf_ctx *ctx, void *host, const void *device, size_t bytes)
+{
+    return guard_to_host_begin(ctx, host, device, bytes, NULL);
+}
+
+static int guard_device_count(void)
+{
+    return devices;
+}
+
+/* Of the process: it has one context that communicates. */
+static int chosen;
+
+static wf_status guard_device_choose(wf_ctx *ctx, int ordinal)
+{
+    WF_CHECK(ordinal >= 0 && ordinal < devices, WF_ERR_ARGUMENT, "there is no device %d of %d", ordinal, devices);
+    chosen = ordinal;
+    return WF_OK;
+}
+
+static wf_status guard_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY])
+{
+    snprintf(identity, WF_DEVICE_IDENTITY, "guard-%d", chosen);
+    return WF_OK;
+}
+
+static void guard_shutdown(wf_ctx *ctx)
+{
+    wf_kernels_cpu()->shutdown(ctx);
+}
+
+static wf_kernels filled(void)
+{
+    wf_kernels k = {.name = "cuda", .alloc = guard_alloc, .release = guard_release, .shutdown = guard_shutdown};
+    const wf_kernels *host = wf_kernels_ref();
+    k.device_count = guard_device_count;
+    k.device_choose = guard_device_choose;
+    k.device_identity = guard_device_identity;
+    k.stream_new = guard_stream_new;
+    k.stream_free = guard_stream_free;
+    k.stream_use = guard_stream_use;
+    k.stream_finish = guard_stream_finish;
+    k.event_new = guard_event_new;
+    k.event_free = guard_event_free;
+    k.event_record = guard_event_record;
+    k.event_wait = guard_event_wait;
+    k.event_done = guard_event_done;
+    k.capture_begin = guard_capture_begin;
+    k.capture_end = guard_capture_end;
+    k.graph_launch = guard_graph_launch;
+    k.graph_free = guard_graph_free;
+    k.pinned_alloc = host->pinned_alloc;
+    k.pinned_release = host->pinned_release;
+    k.to_device_begin = guard_to_device_begin;
+    k.to_host_begin = guard_to_host_begin;
+    k.share = guard_share;
+    k.map = guard_map;
+    k.unmap = guard_unmap;
+    k.to_device = guard_to_device;
+    k.to_host = guard_to_host;
+#define TAKE(slot) k.slot = guard_##slot
+    TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
+    TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(pool_forward), TAKE(pool_backward);
+    TAKE(resample_forward), TAKE(resample_backward), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
+    TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(act_forward), TAKE(act_backward),
+        TAKE(binary), TAKE(dropout);
+    TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
+    TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(count_correct);
+    TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
+    return k;
+}
+
+const wf_kernels *wf_kernels_cuda(void)
+{
+    static wf_kernels table;
+    if (!table.name)
+        table = filled();
+    return &table;
+}

@@ -1,0 +1,554 @@
+#include "tests/fake/nccl_fake.h"
+
+#include "core/random_author.h"
+#include "tests/fake/guard.h"
+
+#include <math.h>
+#include <mpi.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_TAG 1000 /* nobody else sends on MPI_COMM_WORLD */
+#define MOST      64   /* calls in a group */
+#define PATIENCE  200  /* questions after a launch until it goes on by itself */
+
+struct ncclComm {
+    int ranks, rank, tag;
+    int world[NCCL_DOUBLE_RANKS];
+    int pending; /* launches that are not over */
+    bool closed;
+    uint64_t collectives;
+    ncclResult_t error;
+    char text[200];
+};
+
+typedef enum { SEND, RECV, ALLREDUCE, BROADCAST, REDUCE, ALLGATHER, REDUCE_SCATTER } kind;
+
+/* Travels ahead of the bytes. */
+typedef struct header {
+    uint64_t collective; /* which of the communicator; 0 between two */
+    uint64_t bytes;      /* of a block, where there are some */
+    int32_t kind, type, op, root;
+} header;
+
+typedef struct call {
+    ncclComm_t comm;
+    wf_stream *stream;
+    header head;
+    int peer;
+    const void *x;
+    void *y;
+    char *out;         /* header and bytes */
+    char **in;         /* of each rank: what came */
+    MPI_Request *sent; /* to each rank */
+    MPI_Request *got;  /* from each, once it was matched */
+    int missing;
+} call;
+
+typedef struct launch {
+    call call[MOST];
+    int count;
+    bool begun, over; /* over: on its stream */
+    struct launch **here, *next;
+} launch;
+
+static launch *group;
+static launch *launches; /* that are not over: messages of those that were given up may still read their memory */
+static int depth, asked; /* since the last launch */
+static int communicators;
+static nccl_journal journal;
+static char last_error[200];
+
+nccl_journal nccl_fake_journal(void)
+{
+    return journal;
+}
+
+/* --- communicators -------------------------------------------------------------------------------------------------
+ */
+
+typedef struct token {
+    int world, tag;
+} token;
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    token t = {.tag = FIRST_TAG + communicators++};
+    MPI_Comm_rank(MPI_COMM_WORLD, &t.world);
+    memset(id, 0, sizeof *id);
+    memcpy(id->internal, &t, sizeof t);
+    return ncclSuccess;
+}
+
+/* The rank that made the name hears of all others, and tells each who they are. */
+ncclResult_t ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int rank)
+{
+    token t;
+    int self;
+    ncclComm_t comm = calloc(1, sizeof *comm);
+    memcpy(&t, id.internal, sizeof t);
+    MPI_Comm_rank(MPI_COMM_WORLD, &self);
+    if (!comm || ranks > NCCL_DOUBLE_RANKS)
+        return ncclSystemError;
+    comm->ranks = ranks;
+    comm->rank = rank;
+    comm->tag = t.tag + 100000 * t.world;
+    for (int i = 1; i < ranks && self == t.world; i++) {
+        int pair[2];
+        MPI_Recv(pair, 2, MPI_INT, MPI_ANY_SOURCE, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        comm->world[pair[0]] = pair[1];
+    }
+    if (self == t.world) {
+        comm->world[rank] = self;
+        for (int r = 0; r < ranks; r++)
+            if (r != rank)
+                MPI_Send(comm->world, ranks, MPI_INT, comm->world[r], comm->tag, MPI_COMM_WORLD);
+    } else {
+        const int pair[2] = {rank, self};
+        MPI_Send(pair, 2, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD);
+        MPI_Recv(comm->world, ranks, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    journal.communicators++;
+    *out = comm;
+    return ncclSuccess;
+}
+
+static void forget(ncclComm_t comm)
+{
+    if (comm->closed && comm->pending == 0)
+        free(comm);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    comm->closed = true;
+    forget(comm);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    for (launch *l = launches; l; l = l->next)
+        l->over = l->over || l->call[0].comm == comm;
+    comm->error = ncclSystemError;
+    return ncclCommDestroy(comm);
+}
+
+/* Whoever waits for another rank asks again and again: a GPU goes on by itself meanwhile. */
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *code)
+{
+    const launch *next = launches;
+    while (next && next->over)
+        next = next->next;
+    if (next && ++asked > PATIENCE)
+        guard_stream_go_on(next->call[0].stream);
+    *code = comm->error;
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t code)
+{
+    return code == ncclInvalidUsage ? "invalid usage" : code == ncclSuccess ? "no error" : "error";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    return comm ? comm->text : last_error;
+}
+
+static const char *text_of(const header *h, char text[80])
+{
+    static const char *const names[] = {"send",   "recv",       "all-reduce",    "broadcast",
+                                        "reduce", "all-gather", "reduce-scatter"};
+    snprintf(text, 80, "%s %llu of %llu bytes, type %d, op %d, root %d", names[h->kind],
+             (unsigned long long)h->collective, (unsigned long long)h->bytes, h->type, h->op, h->root);
+    return text;
+}
+
+static void fail(ncclComm_t comm, int rank, const header *mine, const header *theirs)
+{
+    char own[80], other[80];
+    if (comm->error != ncclSuccess)
+        return;
+    comm->error = ncclInvalidUsage;
+    snprintf(comm->text, sizeof comm->text, "rank %d calls %s, rank %d %s", comm->rank, text_of(mine, own), rank,
+             text_of(theirs, other));
+}
+
+/* --- the work of a launch ------------------------------------------------------------------------------------------
+ */
+
+static bool collective(const call *c)
+{
+    return c->head.kind > RECV;
+}
+
+static size_t bytes_given(const call *c)
+{
+    if (c->head.kind == RECV || (c->head.kind == BROADCAST && c->head.root != c->comm->rank))
+        return 0;
+    return c->head.bytes * (c->head.kind == REDUCE_SCATTER ? (size_t)c->comm->ranks : 1);
+}
+
+static size_t bytes_taken(const call *c)
+{
+    if (c->head.kind == SEND || (c->head.kind == REDUCE && c->head.root != c->comm->rank))
+        return 0;
+    return c->head.bytes * (c->head.kind == ALLGATHER ? (size_t)c->comm->ranks : 1);
+}
+
+static bool sends_to(const call *c, int rank)
+{
+    return rank != c->comm->rank && (collective(c) || (c->head.kind == SEND && rank == c->peer));
+}
+
+static bool hears_from(const call *c, int rank)
+{
+    return rank != c->comm->rank && (collective(c) || (c->head.kind == RECV && rank == c->peer));
+}
+
+/* Who does not give bytes says what it calls all the same. */
+static void begin(call *c)
+{
+    const size_t bytes = bytes_given(c);
+    c->out = malloc(sizeof c->head + bytes);
+    c->in = calloc((size_t)c->comm->ranks, sizeof *c->in);
+    c->sent = malloc((size_t)c->comm->ranks * sizeof *c->sent);
+    c->got = malloc((size_t)c->comm->ranks * sizeof *c->got);
+    memcpy(c->out, &c->head, sizeof c->head);
+    guard_open();
+    if (bytes > 0)
+        memcpy(c->out + sizeof c->head, c->x, bytes);
+    guard_close();
+    for (int r = 0; r < c->comm->ranks; r++) {
+        c->sent[r] = c->got[r] = MPI_REQUEST_NULL;
+        if (sends_to(c, r))
+            MPI_Isend(c->out, (int)(sizeof c->head + bytes), MPI_BYTE, c->comm->world[r], c->comm->tag, MPI_COMM_WORLD,
+                      &c->sent[r]);
+        c->missing += hears_from(c, r);
+    }
+}
+
+static void check(call *c, int rank)
+{
+    header theirs, expected = c->head;
+    memcpy(&theirs, c->in[rank], sizeof theirs);
+    if (c->head.kind == RECV)
+        expected.kind = SEND;
+    if (memcmp(&theirs, &expected, sizeof theirs) != 0)
+        fail(c->comm, rank, &c->head, &theirs);
+}
+
+/* Whether an earlier call of the launch has yet to hear from this rank: its messages meet the calls in order. */
+static bool behind_another(const launch *l, const call *c, int rank)
+{
+    for (const call *other = l->call; other < c; other++)
+        if (other->comm == c->comm && hears_from(other, rank) && !other->in[rank])
+            return true;
+    return false;
+}
+
+static void match(call *c, int rank)
+{
+    MPI_Message message;
+    MPI_Status status;
+    int there = 0, bytes = 0;
+    MPI_Improbe(c->comm->world[rank], c->comm->tag, MPI_COMM_WORLD, &there, &message, &status);
+    if (!there)
+        return;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    c->in[rank] = malloc((size_t)bytes + 1);
+    MPI_Imrecv(c->in[rank], bytes, MPI_BYTE, &message, &c->got[rank]);
+}
+
+/* Takes what has come; a rank that stops in the midst of it holds up nobody. */
+static void listen(const launch *l, call *c)
+{
+    for (int r = 0; r < c->comm->ranks; r++) {
+        int there = 0;
+        if (!hears_from(c, r))
+            continue;
+        if (!c->in[r] && !behind_another(l, c, r))
+            match(c, r);
+        if (c->got[r] != MPI_REQUEST_NULL)
+            MPI_Test(&c->got[r], &there, MPI_STATUS_IGNORE);
+        if (!there)
+            continue;
+        c->missing--;
+        check(c, r);
+        if (!collective(c))
+            journal.received[c->comm->world[r]]++;
+    }
+}
+
+static wf_dtype dtype_of(ncclDataType_t type)
+{
+    static const wf_dtype types[] = {
+        [ncclUint8] = WF_U8,      [ncclInt32] = WF_I32,   [ncclInt64] = WF_I64,  [ncclFloat16] = WF_F16,
+        [ncclBfloat16] = WF_BF16, [ncclFloat32] = WF_F32, [ncclFloat64] = WF_F64};
+    return types[type];
+}
+
+static double combined(ncclRedOp_t op, double a, double b)
+{
+    return op == ncclSum ? a + b : op == ncclProd ? a * b : op == ncclMax ? fmax(a, b) : fmin(a, b);
+}
+
+/* Through f64, one number after the other, rounded to the type at every step, of what begins at `first`. */
+static void reduce(const call *c, size_t first)
+{
+    const wf_kernels *ref = wf_kernels_ref();
+    const wf_dtype dtype = dtype_of((ncclDataType_t)c->head.type);
+    const size_t size = wf_dtype_size(dtype);
+    for (size_t at = 0; at < c->head.bytes; at += size) {
+        double sum = 0, next = 0;
+        const wf_strided wide = {.data = &next, .dtype = WF_F64}, result = {.data = &sum, .dtype = WF_F64};
+        wf_strided one = {.dtype = dtype};
+        wf_status status = WF_OK;
+        for (int r = 0; r < c->comm->ranks && status == WF_OK; r++) {
+            one.data = (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head + first + at;
+            status = ref->copy(NULL, &one, &wide, false);
+            sum = r == 0 ? next : combined((ncclRedOp_t)c->head.op, sum, next);
+            one.data = (char *)c->y + at;
+            if (status == WF_OK)
+                status = ref->copy(NULL, &result, &one, false);
+            if (status == WF_OK)
+                status = ref->copy(NULL, &one, &result, false);
+        }
+        if (status != WF_OK)
+            c->comm->error = ncclSystemError;
+    }
+}
+
+static void gather(const call *c)
+{
+    for (int r = 0; r < c->comm->ranks; r++)
+        memcpy((char *)c->y + (size_t)r * c->head.bytes, (r == c->comm->rank ? c->out : c->in[r]) + sizeof c->head,
+               c->head.bytes);
+}
+
+static void bring(const call *c)
+{
+    const int from = c->head.kind == RECV ? c->peer : c->head.root, rank = c->comm->rank;
+    if (c->head.kind == ALLREDUCE || (c->head.kind == REDUCE && c->head.root == rank))
+        reduce(c, 0);
+    else if (c->head.kind == REDUCE_SCATTER)
+        reduce(c, (size_t)rank * c->head.bytes);
+    else if (c->head.kind == ALLGATHER)
+        gather(c);
+    else if ((c->head.kind == RECV || c->head.kind == BROADCAST) && from != rank)
+        memcpy(c->y, c->in[from] + sizeof c->head, c->head.bytes);
+}
+
+static void finish(call *c)
+{
+    guard_open();
+    if (c->comm->error == ncclSuccess)
+        bring(c);
+    guard_close();
+    for (int r = 0; r < c->comm->ranks; r++)
+        free(c->in[r]);
+    free(c->in);
+    free(c->sent);
+    free(c->got);
+    free(c->out);
+}
+
+static bool over(call *c)
+{
+    bool done = true;
+    for (int r = 0; r < c->comm->ranks; r++) {
+        int there = 0;
+        const bool going = c->sent[r] != MPI_REQUEST_NULL;
+        MPI_Test(&c->sent[r], &there, MPI_STATUS_IGNORE);
+        if (going && there && !collective(c))
+            journal.sent[c->comm->world[r]]++;
+        done = done && there;
+    }
+    return done && c->missing == 0;
+}
+
+static void enlist(launch *l)
+{
+    l->next = launches;
+    l->here = &launches;
+    if (launches)
+        launches->here = &l->next;
+    launches = l;
+}
+
+static void dismiss(launch *l)
+{
+    *l->here = l->next;
+    if (l->next)
+        l->next->here = l->here;
+    free(l);
+}
+
+/* One look at a launch that the stream has come to. After an error nobody waits. */
+static bool step(void *of)
+{
+    launch *l = of;
+    bool done = true;
+    for (int i = 0; i < l->count && !l->begun; i++)
+        begin(&l->call[i]);
+    l->begun = true;
+    for (int i = 0; i < l->count; i++) {
+        if (l->call[i].missing > 0)
+            listen(l, &l->call[i]);
+        done = over(&l->call[i]) && done;
+    }
+    if (!done && l->call[0].comm->error == ncclSuccess)
+        return false;
+    l->over = true;
+    for (int i = 0; i < l->count; i++) {
+        if (done)
+            finish(&l->call[i]);
+        l->call[i].comm->pending--;
+        forget(l->call[i].comm);
+    }
+    if (done)
+        dismiss(l);
+    return true;
+}
+
+/* The same calls once more, of a launch that was captured. */
+static void *again(void *of)
+{
+    launch *l = malloc(sizeof *l);
+    if (!l)
+        return NULL;
+    *l = *(const launch *)of;
+    for (int i = 0; i < l->count; i++) {
+        call *c = &l->call[i];
+        c->comm->pending++;
+        if (collective(c))
+            c->head.collective = ++c->comm->collectives;
+    }
+    journal.launches++;
+    enlist(l);
+    return l;
+}
+
+static void put(void)
+{
+    wf_stream *stream = group->call[0].stream;
+    asked = 0;
+    if (!guard_capturing()) {
+        journal.launches++;
+        enlist(group);
+        guard_stream_step(stream, step, group);
+        return;
+    }
+    for (int i = 0; i < group->count; i++)
+        group->call[i].comm->pending--;
+    guard_keep_step(stream, step, again, free, group);
+}
+
+/* --- calls ---------------------------------------------------------------------------------------------------------
+ */
+
+ncclResult_t ncclGroupStart(void)
+{
+    if (depth++ == 0)
+        group = calloc(1, sizeof *group);
+    return group ? ncclSuccess : ncclSystemError;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    if (depth == 0)
+        return ncclInvalidUsage;
+    if (--depth > 0)
+        return ncclSuccess;
+    if (group->count > 0)
+        put();
+    else
+        free(group);
+    group = NULL;
+    return ncclSuccess;
+}
+
+static void note(const header *h)
+{
+    const uint64_t words[] = {h->collective,     h->bytes,        (uint64_t)h->kind,
+                              (uint64_t)h->type, (uint64_t)h->op, (uint64_t)h->root};
+    journal.collectives++;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        journal.order = wf_hash_u64(journal.order, words[i]);
+}
+
+static ncclResult_t refuse(const char *why)
+{
+    snprintf(last_error, sizeof last_error, "%s", why);
+    return ncclInvalidArgument;
+}
+
+static ncclResult_t add(ncclComm_t comm, call c, size_t count, ncclDataType_t type)
+{
+    if (!comm || comm->closed)
+        return refuse("a communicator that is not open");
+    if (c.head.kind <= RECV && (c.peer < 0 || c.peer >= comm->ranks))
+        return refuse("a peer that is not there");
+    c.comm = comm;
+    c.head.type = (int32_t)type;
+    c.head.bytes = count * wf_dtype_size(dtype_of(type));
+    c.head.collective = c.head.kind > RECV ? ++comm->collectives : 0;
+    guard_need_device("NCCL", c.x, bytes_given(&c));
+    guard_need_device("NCCL", c.y, bytes_taken(&c));
+    ncclGroupStart();
+    if (group->count == MOST)
+        return refuse("more calls in a group than the double takes");
+    if (c.head.kind > RECV)
+        note(&c.head);
+    comm->pending++;
+    group->call[group->count++] = c;
+    return ncclGroupEnd();
+}
+
+ncclResult_t ncclAllReduce(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    return add(comm,
+               (call){.head = {.kind = ALLREDUCE, .op = (int32_t)op}, .x = x, .y = y, .stream = (wf_stream *)stream},
+               count, type);
+}
+
+ncclResult_t ncclBroadcast(const void *x, void *y, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    return add(comm, (call){.head = {.kind = BROADCAST, .root = root}, .x = x, .y = y, .stream = (wf_stream *)stream},
+               count, type);
+}
+
+ncclResult_t ncclReduce(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream)
+{
+    const header head = {.kind = REDUCE, .op = (int32_t)op, .root = root};
+    return add(comm, (call){.head = head, .x = x, .y = y, .stream = (wf_stream *)stream}, count, type);
+}
+
+ncclResult_t ncclAllGather(const void *x, void *y, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    return add(comm, (call){.head = {.kind = ALLGATHER}, .x = x, .y = y, .stream = (wf_stream *)stream}, count, type);
+}
+
+ncclResult_t ncclReduceScatter(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream)
+{
+    const header head = {.kind = REDUCE_SCATTER, .op = (int32_t)op};
+    return add(comm, (call){.head = head, .x = x, .y = y, .stream = (wf_stream *)stream}, count, type);
+}
+
+ncclResult_t ncclSend(const void *x, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    return add(comm, (call){.head = {.kind = SEND}, .x = x, .peer = peer, .stream = (wf_stream *)stream}, count, type);
+}
+
+ncclResult_t ncclRecv(void *y, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    return add(comm, (call){.head = {.kind = RECV}, .y = y, .peer = peer, .stream = (wf_stream *)stream}, count, type);
+}

@@ -1,0 +1,277 @@
+/* The NCCL transport on the double of NCCL: the order of calls, grouping, and what goes wrong. */
+#include "comm/comm_author.h"
+#include "comm/exchange_author.h"
+#include "comm/nccl_author.h"
+#include "comm/reducer_author.h"
+#include "core/tensor_author.h"
+#include "tests/fake/guard.h"
+#include "tests/fake/nccl_fake.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int argument_count, rank, size;
+static char **arguments;
+static wf_comm *comm;
+static wf_ctx *ctx;
+
+static void open_as(const char *name)
+{
+    comm = wf_comm_open(&argument_count, &arguments, name);
+    WF_EXPECT(comm, "%s: %s", name, wf_error_message());
+    ctx = wf_comm_ctx(comm);
+    rank = wf_comm_rank(comm);
+    size = wf_comm_size(comm);
+}
+
+/* Whether all ranks called the same collectives in the same order, and got all that was sent to them. */
+static void expect_order(nccl_journal before)
+{
+    nccl_journal mine = nccl_fake_journal(), *all = malloc((size_t)size * sizeof *all);
+    WF_EXPECT_OK(wf_allgather_bytes(comm, &mine, sizeof mine, all));
+    for (int r = 0; r < size; r++) {
+        WF_EXPECT(all[r].order == mine.order && all[r].collectives == mine.collectives,
+                  "rank %d called %d collectives, rank %d %d, or others", rank, (int)mine.collectives, r,
+                  (int)all[r].collectives);
+        WF_EXPECT(all[r].sent[rank] == mine.received[r], "rank %d sent %d, %d were received", r, (int)all[r].sent[rank],
+                  (int)mine.received[r]);
+    }
+    WF_EXPECT(size == 1 || mine.launches > before.launches, "nothing went by NCCL");
+    free(all);
+}
+
+static void reduce_known(int64_t count, int round)
+{
+    const int64_t offset[] = {0, count / 3, count};
+    float *values = malloc((size_t)(count + 1) * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)((rank + 1) * (i % 7 + round));
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(count), values);
+    const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset};
+    WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
+    WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < count; i++)
+        wrong += values[i] != (float)(size * (size + 1) / 2 * (i % 7 + round));
+    WF_EXPECT(wrong == 0, "%lld of %lld sums are wrong", (long long)wrong, (long long)count);
+    wf_tensor_free(x);
+    free(values);
+}
+
+static void gradients(void)
+{
+    open_as("pure_nccl");
+    const nccl_journal before = nccl_fake_journal();
+    for (int i = 0; i < 10; i++)
+        reduce_known(i * i * 100, i);
+    expect_order(before);
+    const nccl_journal after = nccl_fake_journal();
+    WF_EXPECT(after.collectives - before.collectives == (size > 1 ? 9 : 0), "%d all-reduces of 9 vectors",
+              (int)(after.collectives - before.collectives));
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* Small whole numbers have no rounding in any of the types. */
+static void wire_types(void)
+{
+    static const wf_dtype types[] = {WF_F32, WF_F16, WF_BF16};
+    for (int t = 0; t < 3; t++) {
+        open_as("pure_nccl");
+        WF_EXPECT_OK(wf_comm_set_wire(comm, types[t]));
+        const uint64_t before = wf_comm_traffic(comm).bytes_sent;
+        reduce_known(300, 1);
+        const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before;
+        WF_EXPECT(sent == 2 * 300 * wf_dtype_size(types[t]) * (size_t)(size - 1) / (size_t)size, "%s: %d bytes",
+                  wf_dtype_name(types[t]), (int)sent);
+        WF_EXPECT_ERROR(WF_ERR_DTYPE, wf_comm_set_wire(comm, WF_I32));
+        WF_EXPECT_OK(wf_comm_close(comm));
+    }
+    open_as("flat");
+    WF_EXPECT_ERROR(WF_ERR_UNSUPPORTED, wf_comm_set_wire(comm, WF_F16));
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* A ring of rows: every rank has `rows` and sends the first to its left and the last to its right neighbour, which may
+ * be one and the same. Two exchanges, so that two halos go between the same two ranks. */
+static void ring(void)
+{
+    enum { ROWS = 4, WIDTH = 5 };
+    open_as("pure_nccl");
+    wf_box *have = calloc((size_t)size, sizeof *have), *before = calloc((size_t)size, sizeof *before),
+           *behind = calloc((size_t)size, sizeof *behind);
+    for (int r = 0; r < size; r++) {
+        const int left = (r + size - 1) % size, right = (r + 1) % size;
+        have[r] = (wf_box){.rank = 2, .lo = {r * ROWS, 0}, .hi = {(r + 1) * ROWS, WIDTH}};
+        before[r] = (wf_box){.rank = 2, .lo = {(left + 1) * ROWS - 1, 0}, .hi = {(left + 1) * ROWS, WIDTH}};
+        behind[r] = (wf_box){.rank = 2, .lo = {right * ROWS, 0}, .hi = {right * ROWS + 1, WIDTH}};
+    }
+    float own[ROWS * WIDTH], row[WIDTH];
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        own[i] = (float)(rank * ROWS * WIDTH + i);
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(ROWS, WIDTH), own);
+    const nccl_journal start = nccl_fake_journal();
+    for (int way = 0; way < 2; way++) {
+        const wf_box *need = way ? behind : before;
+        wf_tensor *y = wf_tensor_new(ctx, WF_F32, WF_SHAPE(1, WIDTH));
+        wf_exchange *exchange = wf_exchange_new(comm, WF_F32, WF_ROW_MAJOR, have, need);
+        WF_EXPECT_OK(wf_exchange_begin(exchange, x, y));
+        WF_EXPECT_OK(wf_exchange_end(exchange));
+        WF_EXPECT_OK(wf_tensor_export(y, row, sizeof row));
+        for (int i = 0; i < WIDTH; i++)
+            WF_EXPECT(row[i] == (float)(need[rank].lo[0] * WIDTH + i), "way %d, element %d is %g", way, i,
+                      (double)row[i]);
+        wf_exchange_free(exchange);
+        wf_tensor_free(y);
+    }
+    expect_order(start);
+    WF_EXPECT(size == 1 || nccl_fake_journal().launches - start.launches == 2, "%d launches of two exchanges",
+              (int)(nccl_fake_journal().launches - start.launches));
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    free(have);
+    free(before);
+    free(behind);
+}
+
+static uint64_t received(void)
+{
+    const nccl_journal journal = nccl_fake_journal();
+    uint64_t all = 0;
+    for (int r = 0; r < size; r++)
+        all += journal.received[r];
+    return all;
+}
+
+/* What is computed between the begin and the end of an exchange does not wait for it; what follows the end does. */
+static void computes_meanwhile(void)
+{
+    enum { WIDTH = 5 };
+    open_as("pure_nccl");
+    wf_box have[NCCL_DOUBLE_RANKS], need[NCCL_DOUBLE_RANKS];
+    for (int r = 0; r < size; r++) {
+        have[r] = (wf_box){.rank = 2, .lo = {r, 0}, .hi = {r + 1, WIDTH}};
+        need[r] = (wf_box){.rank = 2, .lo = {(r + 1) % size, 0}, .hi = {(r + 1) % size + 1, WIDTH}};
+    }
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(1, WIDTH)), *y = wf_tensor_new(ctx, WF_F32, WF_SHAPE(1, WIDTH));
+    wf_tensor *other = wf_tensor_new(ctx, WF_F32, WF_SHAPE(9));
+    wf_exchange *exchange = wf_exchange_new(comm, WF_F32, WF_ROW_MAJOR, have, need);
+    float row[WIDTH];
+    WF_EXPECT_OK(wf_tensor_fill(x, rank + 1));
+    WF_EXPECT_OK(wf_tensor_fill(y, 0));
+    const uint64_t before = received();
+    WF_EXPECT_OK(wf_exchange_begin(exchange, x, y));
+    WF_EXPECT_OK(wf_tensor_fill(other, 1));
+    WF_EXPECT(received() == before, "a fill waits for the exchange");
+    WF_EXPECT_OK(wf_exchange_end(exchange));
+    WF_EXPECT_OK(wf_tensor_assign(x, y));
+    WF_EXPECT_OK(wf_tensor_export(x, row, sizeof row));
+    WF_EXPECT(size == 1 || (row[0] == (float)((rank + 1) % size + 1) && row[WIDTH - 1] == row[0]), "%g came",
+              (double)row[0]);
+    wf_exchange_free(exchange);
+    wf_tensor_free(other);
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* What is split communicates on its own, in the order of the calls. */
+static void splits(void)
+{
+    open_as("pure_nccl");
+    wf_comm *half = wf_comm_split(comm, rank % 2, rank);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3)), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    for (int i = 0; i < 3; i++) {
+        WF_EXPECT_OK(wf_allreduce_raw(half, x->data, y->data, 3, WF_F64, WF_SUM));
+        WF_EXPECT_OK(wf_allreduce_raw(comm, y->data, y->data, 3, WF_F64, WF_MAX));
+    }
+    double got[3] = {0};
+    WF_EXPECT_OK(wf_tensor_export(y, got, sizeof got));
+    WF_EXPECT(got[2] == (size + 1) / 2, "%g of %d", got[2], size);
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    WF_EXPECT_OK(wf_comm_close(half));
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* Past the communicator's own check, rank 0 broadcasts where the others sum: an error on all ranks, no hang. */
+static void misordered(void)
+{
+    open_as("pure_nccl");
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(8));
+    double value[1];
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    if (size > 1) {
+        const wf_status first = rank == 0 ? wf_nccl_bcast(comm, x->data, wf_tensor_bytes(x), 0)
+                                          : wf_nccl_allreduce(comm, x->data, x->data, 8, WF_F32, WF_SUM);
+        const wf_status second = rank > 0 ? wf_nccl_bcast(comm, x->data, wf_tensor_bytes(x), 0)
+                                          : wf_nccl_allreduce(comm, x->data, x->data, 8, WF_F32, WF_SUM);
+        WF_EXPECT(first == WF_OK, "%s", wf_error_message());
+        WF_EXPECT(second == WF_OK || second == WF_ERR_COMM, "%s", wf_error_message()); /* it may be known already */
+        wf_error_clear();
+        WF_EXPECT_ERROR(WF_ERR_COMM, wf_ctx_read(ctx, value, x->data, sizeof value));
+        WF_EXPECT(wf_comm_alive(comm) == WF_ERR_COMM && strstr(wf_error_message(), " broadcast 1 of"), "%s",
+                  wf_error_message());
+        wf_error_clear();
+    }
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* Rank 0 never comes: the others give up and end what waits on their GPUs. */
+static void alone(void)
+{
+    open_as("pure_nccl");
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(8));
+    double value[1];
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    if (rank > 0) {
+        WF_EXPECT_OK(wf_nccl_allreduce(comm, x->data, x->data, 8, WF_F32, WF_SUM));
+        const wf_status status = wf_ctx_read(ctx, value, x->data, sizeof value);
+        WF_EXPECT(status == WF_ERR_TIMEOUT, "%s", wf_error_message());
+        wf_error_clear();
+    } else if (size > 1) {
+        const wf_status status = wf_barrier(comm);
+        WF_EXPECT(status == WF_ERR_TIMEOUT, "%s", wf_error_message());
+        wf_error_clear();
+    }
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* Two ranks on one GPU: pure_nccl is refused, auto takes another way. */
+static void shared_gpu(void)
+{
+    guard_devices(1);
+    comm = wf_comm_open(&argument_count, &arguments, "pure_nccl");
+    WF_EXPECT(size == 1 || (!comm && wf_error_code() == WF_ERR_UNSUPPORTED &&
+                            strstr(wf_error_message(), "ranks 0 and 1 share GPU guard-0")),
+              "%s", wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_comm_close(comm));
+    open_as("auto");
+    WF_EXPECT(size == 1 || strcmp(wf_comm_name(comm), "pure_nccl"), "auto took %s", wf_comm_name(comm));
+    WF_EXPECT_OK(wf_comm_close(comm));
+    guard_devices(8);
+    open_as("auto");
+    WF_EXPECT(size == 1 || !strcmp(wf_comm_name(comm), "pure_nccl"), "auto took %s", wf_comm_name(comm));
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+int main(int argc, char **argv)
+{
+    argument_count = argc;
+    arguments = argv;
+    return test_main(argc, argv,
+                     (test_case[]){{"gradients", gradients},
+                                   {"wire_types", wire_types},
+                                   {"ring", ring},
+                                   {"computes_meanwhile", computes_meanwhile},
+                                   {"splits", splits},
+                                   {"misordered", misordered},
+                                   {"alone", alone},
+                                   {"shared_gpu", shared_gpu},
+                                   {0}});
+}

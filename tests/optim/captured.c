@@ -1,0 +1,245 @@
+/* Captured steps: on a device that captures, a run of a captured step is the same as the step, bit for bit: losses,
+ * parameters, random numbers, what the host counts. */
+#include "tests/optim/captured_gan.h"
+
+/* A table whose slots are those that a replay may call; another call crashes. */
+static wf_status run_bare(gan *g, wf_captured *c)
+{
+    const wf_kernels *all = g->ctx->k;
+    const wf_kernels some = {.name = all->name,
+                             .to_device = all->to_device,
+                             .graph_launch = all->graph_launch,
+                             .event_record = all->event_record};
+    g->ctx->k = &some;
+    const wf_status status = wf_captured_run(c);
+    g->ctx->k = all;
+    return status;
+}
+
+static void train_captured(gan *g, history *h)
+{
+    wf_captured *c = wf_capture(g->ctx, step, g);
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(g, i);
+        WF_EXPECT(wf_captured_replays(c) == (captures(g) && i > 2), "step %d: whether it replays is %d", i,
+                  wf_captured_replays(c));
+        const wf_memory_counters before = wf_ctx_memory(g->ctx);
+        WF_EXPECT_OK(captures(g) && i > 4 ? run_bare(g, c) : wf_captured_run(c));
+        const wf_memory_counters after = wf_ctx_memory(g->ctx);
+        WF_EXPECT(i < 5 || after.system_allocations == before.system_allocations, "step %d: %lld allocations", i,
+                  (long long)(after.system_allocations - before.system_allocations));
+        WF_EXPECT(i < 5 || after.bytes_in_use == before.bytes_in_use, "step %d: it holds on to memory", i);
+        note(g, h, i);
+    }
+    WF_EXPECT(g->runs == (captures(g) ? 3 : STEPS), "the function was called %d times", g->runs);
+    note_end(g, h);
+    wf_captured_free(c);
+}
+
+static void equals_eager(void)
+{
+    static history h;
+    history expected = eager(false);
+    gan g = gan_new();
+    train_captured(&g, &h);
+    gan_free(&g);
+    expect_equal(&h, &expected, "captured");
+}
+
+/* Two captured steps by turns, which is what the one is made of. */
+static void two_captures(void)
+{
+    static history h;
+    history expected = eager(false);
+    gan g = gan_new();
+    wf_captured *dis = wf_capture(g.ctx, step_dis, &g), *gen = wf_capture(g.ctx, step_gen, &g);
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(&g, i);
+        WF_EXPECT_OK(wf_captured_run(dis));
+        WF_EXPECT_OK(wf_captured_run(gen));
+        note(&g, &h, i);
+    }
+    WF_EXPECT(wf_captured_replays(dis) == captures(&g) && wf_captured_replays(gen) == captures(&g), "not captured");
+    note_end(&g, &h);
+    wf_captured_free(dis);
+    wf_captured_free(gen);
+    gan_free(&g);
+    expect_equal(&h, &expected, "two captures");
+}
+
+/* --- other work between the runs -----------------------------------------------------------------------------------
+ */
+
+enum { HELD = 24 };
+
+/* Of the sizes that a step has, each filled with a number of its own. */
+static void hold(const gan *g, wf_tensor *held[HELD], double number)
+{
+    for (int i = 0; i < HELD; i++) {
+        held[i] = wf_tensor_new(g->ctx, WF_F32, WF_SHAPE(i < HELD / 2 ? (int64_t)1 << i : IMAGE));
+        WF_EXPECT_OK(wf_tensor_fill(held[i], number + i));
+    }
+}
+
+static void release(wf_tensor *held[HELD], double number, int step_number)
+{
+    static float host[1 << 12];
+    for (int i = 0; i < HELD; i++) {
+        int64_t wrong = 0;
+        WF_EXPECT_OK(wf_tensor_export(held[i], host, wf_tensor_bytes(held[i])));
+        for (int64_t k = 0; k < wf_tensor_count(held[i]); k++)
+            wrong += host[k] != (float)(number + i);
+        WF_EXPECT(wrong == 0, "step %d: a run wrote to memory that a tensor of %lld elements holds", step_number,
+                  (long long)wf_tensor_count(held[i]));
+        wf_tensor_free(held[i]);
+    }
+}
+
+/* What the discriminator says of a batch, in evaluation: the sum of its scores. */
+static wf_tensor *evaluate(const gan *g, wf_tape *tape)
+{
+    wf_tensor *kept = wf_keep(wf_sum(wf_apply(g->dis, wf_input(tape, g->x))));
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    return kept;
+}
+
+static void train_between(gan *g, history *h, double score[STEPS], wf_captured *c)
+{
+    wf_tape *tape = wf_tape_new(g->ctx);
+    wf_tensor *held[HELD], *kept = NULL;
+    WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(g, i);
+        if (i == 5) /* replays still write there */
+            put(&g->fake, NULL);
+        hold(g, held, 100.0 * i);
+        WF_EXPECT_OK(c ? wf_captured_run(c) : step(g));
+        score[i] = wf_tensor_item(kept); /* of the step before */
+        put(&kept, evaluate(g, tape));
+        release(held, 100.0 * i, i);
+        note(g, h, i);
+    }
+    note_end(g, h);
+    wf_tensor_free(kept);
+    wf_tape_free(tape);
+}
+
+static void work_between(void)
+{
+    static history h[2];
+    double score[2][STEPS];
+    for (int captured = 0; captured < 2; captured++) {
+        gan g = gan_new();
+        wf_captured *c = captured ? wf_capture(g.ctx, step, &g) : NULL;
+        train_between(&g, &h[captured], score[captured], c);
+        wf_captured_free(c);
+        gan_free(&g);
+    }
+    for (int i = 1; i < STEPS; i++)
+        WF_EXPECT(score[0][i] == score[1][i], "step %d: evaluation gives %.9g, eager %.9g", i, score[1][i],
+                  score[0][i]);
+    expect_equal(&h[1], &h[0], "with evaluation between");
+}
+
+/* Rounded copies are made anew in every run and seen by the evaluation after it; the scale falls, grows and leaves
+ * updates out in runs of the device alone. */
+static void mixed_precision(void)
+{
+    for (int t = 0; t < 2; t++) {
+        gan_computes = t ? WF_F16 : WF_BF16;
+        work_between();
+    }
+    gan g = gan_new();
+    wf_captured *c = wf_capture(g.ctx, step, &g);
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(&g, i);
+        WF_EXPECT_OK(wf_captured_run(c));
+    }
+    const int64_t skipped = wf_optim_skipped(g.opt_gen);
+    WF_EXPECT(skipped > 3 && skipped < STEPS && wf_optim_steps(g.opt_gen) == STEPS - skipped,
+              "%lld updates were left out and %lld made", (long long)skipped, (long long)wf_optim_steps(g.opt_gen));
+    wf_captured_free(c);
+    gan_free(&g);
+    gan_computes = WF_F32;
+}
+
+/* Memory goes back with the captured step, and eager steps go on with it. */
+static void freed(void)
+{
+    static history h;
+    history expected = eager(false);
+    gan g = gan_new();
+    wf_captured *c = wf_capture(g.ctx, step, &g);
+    int64_t before = 0;
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(&g, i);
+        WF_EXPECT_OK(i < 6 ? wf_captured_run(c) : step(&g));
+        note(&g, &h, i);
+        if (i == 5) {
+            wf_captured_free(c);
+            before = (int64_t)wf_ctx_memory(g.ctx).bytes_reserved;
+        }
+    }
+    const int64_t more = (int64_t)wf_ctx_memory(g.ctx).bytes_reserved - before;
+    WF_EXPECT(more < 1024, "%lld more bytes after the captured step is gone", (long long)more);
+    note_end(&g, &h);
+    gan_free(&g);
+    expect_equal(&h, &expected, "captured, then eager");
+}
+
+/* --- several ranks --------------------------------------------------------------------------------------------------
+ */
+
+static bool staged(const gan *g)
+{
+    return captures(g) && wf_comm_size(g->comm) > 1 && strcmp(wf_comm_name(g->comm), "pure_nccl") != 0;
+}
+
+/* Gradients go by NCCL, or stay: a captured step like any. Through host memory: all ranks say so, and go on. */
+static void over_ranks(const char *what)
+{
+    static history h;
+    history expected = eager(true);
+    gan g = gan_of_ranks();
+    if (!staged(&g)) {
+        train_captured(&g, &h);
+    } else {
+        wf_captured *c = wf_capture(g.ctx, step, &g);
+        for (int i = 0; i < STEPS; i++) {
+            next_batch(&g, i);
+            if (i == 2) {
+                WF_EXPECT(wf_captured_run(c) == WF_ERR_UNSUPPORTED && strstr(wf_error_message(), "pure_nccl"), "%s",
+                          wf_error_message());
+                wf_error_clear();
+            }
+            WF_EXPECT_OK(i < 2 ? wf_captured_run(c) : step(&g));
+            note(&g, &h, i);
+        }
+        note_end(&g, &h);
+        wf_captured_free(c);
+    }
+    gan_free(&g);
+    expect_equal(&h, &expected, what);
+}
+
+static void ranks(void)
+{
+    over_ranks("over ranks");
+    /* An overflow on the wire leaves the update out, and the host reads nothing. */
+    gan_computes = gan_wire = WF_F16;
+    over_ranks("over ranks, f16 on the wire");
+    gan_computes = gan_wire = WF_F32;
+}
+
+int main(int argc, char **argv)
+{
+    setenv("WEFT_DETERMINISTIC", "1", 0);
+    return test_main(argc, argv,
+                     (test_case[]){{"equals_eager", equals_eager},
+                                   {"two_captures", two_captures},
+                                   {"work_between", work_between},
+                                   {"mixed_precision", mixed_precision},
+                                   {"freed", freed},
+                                   {"ranks", ranks},
+                                   {0}});
+}

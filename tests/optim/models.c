@@ -1,0 +1,428 @@
+/* Whole models: steps of SGD and of Adam on P ranks are those of one. */
+#include "datasets/datasets.h"
+#include "examples/models/dcgan.h"
+#include "examples/models/resnet.h"
+#include "examples/models/unet.h"
+#include "examples/models/vgg.h"
+#include "tests/optim/optim_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 5, BATCH = 6, CLASSES = 3, MOST = BATCH * 3 * 32 * 32 };
+
+/* Where, how exactly, and by what. In f32 the steps are small, since rounding that takes an element across a ReLU's
+ * corner changes a gradient for good. */
+typedef struct setting {
+    const char *device;
+    wf_dtype dtype;
+    double tolerance, lr, gan_lr;
+    bool adam;
+} setting;
+
+static const setting *now;
+
+/* What is trained, on images [BATCH,in,...]. */
+typedef struct subject {
+    const char *name;
+    wf_shape image; /* with the samples */
+    bool pixels;    /* a label for each */
+    wf_layer *(*make)(wf_ctx *ctx);
+} subject;
+
+static wf_layer *make_vgg(wf_ctx *ctx)
+{
+    return vgg16(ctx, (vgg_opts){.width = 3, .classes = CLASSES});
+}
+
+static wf_layer *make_resnet(wf_ctx *ctx)
+{
+    return resnet18(ctx, 3, CLASSES);
+}
+
+static wf_layer *make_unet(wf_ctx *ctx)
+{
+    return unet(ctx, (unet_opts){.width = 4, .levels = 2, .classes = CLASSES});
+}
+
+static wf_layer *make_unet_upsample(wf_ctx *ctx)
+{
+    return unet(ctx, (unet_opts){.width = 4, .levels = 1, .classes = CLASSES, .upsample = true});
+}
+
+static wf_layer *make_unet_3d(wf_ctx *ctx)
+{
+    return unet(ctx, (unet_opts){.dims = 3, .in = 1, .width = 4, .levels = 1, .classes = CLASSES});
+}
+
+/* Steps of one program: serial, or on all ranks of a mesh. */
+typedef struct program {
+    wf_ctx *ctx;
+    const wf_mesh *mesh; /* NULL: serial */
+    wf_tape *tape;
+} program;
+
+/* Both programs use one tape, whose steps they count alike, so that they draw the same random numbers. */
+static void begin(const program *p, int64_t i)
+{
+    WF_EXPECT_OK(wf_tape_set_iteration(p->tape, i));
+}
+
+static wf_optim *optimizer(const program *p, wf_layer *model, double lr)
+{
+    wf_optim *one =
+        now->adam ? wf_adam(model, (wf_adam_opts){.lr = lr}) : wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
+    wf_optim *all = p->mesh ? wf_mesh_multi_node(p->mesh, one) : one;
+    WF_EXPECT(all, "no optimizer: %s", wf_error_message());
+    return all;
+}
+
+/* This rank's part of the samples: uneven, and none for some ranks. */
+static void samples_of(const program *p, int64_t *lo, int64_t *hi)
+{
+    const int64_t size = p->mesh ? wf_mesh_size(p->mesh, WF_AXIS_DATA) : 1;
+    const int64_t rank = p->mesh ? wf_mesh_rank(p->mesh, WF_AXIS_DATA) : 0;
+    *lo = BATCH * rank * (rank + 1) / (size * (size + 1));
+    *hi = BATCH * (rank + 1) * (rank + 2) / (size * (size + 1));
+}
+
+static wf_tensor *part_of(const program *p, wf_shape shape, wf_dtype dtype, const void *value)
+{
+    int64_t lo, hi;
+    samples_of(p, &lo, &hi);
+    wf_tensor *all = wf_tensor_from_host(p->ctx, dtype, shape, value);
+    wf_box box = wf_box_of_shape(shape);
+    box.lo[0] = lo;
+    box.hi[0] = hi;
+    wf_tensor *view = wf_tensor_view(all, box);
+    wf_tensor *mine = wf_tensor_copy(view, dtype == WF_F64 ? now->dtype : dtype, wf_order_default(shape.rank));
+    if (p->mesh)
+        WF_EXPECT_OK(wf_tensor_set_layout(mine, wf_layout_batch(p->mesh, shape, lo, hi)));
+    wf_tensor_free(view);
+    wf_tensor_free(all);
+    return mine;
+}
+
+static double value[MOST];
+static int64_t label[MOST];
+
+static void make_batch(const subject *s, uint64_t seed)
+{
+    test_rng rng = {seed};
+    const int64_t n = wf_shape_count(s->image);
+    for (int64_t i = 0; i < n; i++)
+        value[i] = test_uniform(&rng, -1, 1);
+    for (int64_t i = 0; i < n; i++)
+        label[i] = test_int(&rng, 0, CLASSES - 1);
+}
+
+/* A layout without dimension 1. */
+static wf_layout without_channels(wf_layout of)
+{
+    wf_layout l = of;
+    l.global.rank = l.box.rank = of.global.rank - 1;
+    for (int d = 1; d < WF_MAX_RANK; d++) {
+        const bool there = d + 1 < of.global.rank;
+        l.global.dim[d] = there ? of.global.dim[d + 1] : 0;
+        l.box.lo[d] = there ? of.box.lo[d + 1] : 0;
+        l.box.hi[d] = there ? of.box.hi[d + 1] : 0;
+    }
+    for (int a = 0; a < WF_AXES; a++)
+        l.dim[a] = (uint8_t)(of.dim[a] > 1 ? of.dim[a] - 1 : of.dim[a]);
+    return l;
+}
+
+/* Labels for what of the scores is here. */
+static wf_tensor *labels_for(const program *p, const subject *s, const wf_var *scores)
+{
+    if (!s->pixels)
+        return part_of(p, WF_SHAPE(BATCH), WF_I64, label);
+    wf_shape global = s->image;
+    const wf_layout of = wf_tensor_layout(wf_value(scores));
+    global.dim[1] = CLASSES;
+    const wf_layout whole = {.global = global, .box = wf_box_of_shape(global)};
+    const wf_layout all = without_channels(whole), mine = without_channels(of.known ? of : whole);
+    wf_tensor *everything = wf_tensor_from_host(p->ctx, WF_I64, all.global, label);
+    wf_tensor *view = wf_tensor_view(everything, mine.box);
+    wf_tensor *t = wf_tensor_copy(view, WF_I64, wf_order_default(all.global.rank));
+    if (of.known)
+        WF_EXPECT_OK(wf_tensor_set_layout(t, mine));
+    wf_tensor_free(everything);
+    wf_tensor_free(view);
+    return t;
+}
+
+static double step(const program *p, const subject *s, wf_layer *model, wf_optim *optim)
+{
+    wf_tensor *x = part_of(p, s->image, WF_F64, value);
+    wf_var *scores = wf_apply(model, wf_input(p->tape, x));
+    WF_EXPECT(scores, "%s: %s", s->name, wf_error_message());
+    wf_tensor *t = labels_for(p, s, scores);
+    wf_var *loss = wf_softmax_cross_entropy(scores, t);
+    WF_EXPECT_OK(wf_optim_step(optim, loss));
+    const double is = wf_item(loss);
+    wf_tensor_free(x);
+    wf_tensor_free(t);
+    WF_EXPECT_OK(wf_tape_reset(p->tape));
+    return is;
+}
+
+static double distance_of(const wf_tensor *a, const wf_tensor *b)
+{
+    const int64_t n = wf_tensor_count(a);
+    double *va = calloc((size_t)n + 1, sizeof *va), *vb = calloc((size_t)n + 1, sizeof *vb);
+    values_get(a, va);
+    values_get(b, vb);
+    const double d = test_distance(n, va, vb);
+    free(va);
+    free(vb);
+    return d;
+}
+
+static bool has_running_mean(const wf_layer *layer)
+{
+    for (int i = 0; i < layer->n_params; i++)
+        if (!strcmp(layer->params[i]->name, "avg_mean"))
+            return true;
+    return false;
+}
+
+/* The layer that comes after the parameter's own in a chain is a batch normalisation. */
+static bool is_normalised(const wf_param *param)
+{
+    const wf_layer *owner = param->owner, *parent = owner->parent;
+    for (int i = 0; parent && i + 1 < parent->n_children; i++)
+        if (parent->children[i] == owner)
+            return has_running_mean(parent->children[i + 1]);
+    return false;
+}
+
+/* Adam amplifies the rounding of a gradient that is zero: of a bias before a batch normalisation, which passes to the
+ * running mean. */
+static bool is_rounding(const wf_param *param)
+{
+    return now->adam && (!strcmp(param->name, "avg_mean") || (!strcmp(param->name, "b") && is_normalised(param)));
+}
+
+/* A parameter of `seen` may be a part of that of the serial program. */
+static void compare(const char *name, wf_layer *seen, wf_layer *should)
+{
+    for (int64_t i = 0; param_of(should, i); i++) {
+        wf_param *a = param_of(seen, i), *b = param_of(should, i);
+        if (is_rounding(b))
+            continue;
+        wf_tensor *part = wf_tensor_view(wf_param_value(b), a->box);
+        const double d = distance_of(wf_param_value(a), part);
+        WF_EXPECT(d <= now->tolerance, "%s: %s is off by %g", name, wf_param_path(b), d);
+        wf_tensor_free(part);
+    }
+}
+
+/* Two models of equal parts draw the same numbers if they are the same root. */
+static void set_alike(wf_layer *to, const wf_layer *from)
+{
+    to->ordinal = from->ordinal;
+}
+
+static wf_comm *open_world(void)
+{
+    wf_comm *comm = wf_comm_open_with(
+        NULL, NULL, "flat",
+        (wf_ctx_opts){.device = test_device(now->device), .dtype = now->dtype, .threads = 1, .seed = 5});
+    WF_EXPECT(comm, "no communicator: %s", wf_error_message());
+    return comm;
+}
+
+/* How the ranks are used. */
+typedef struct partition {
+    int ranks;
+    wf_mesh_opts mesh;
+    unsigned how;
+    const char *name;
+} partition;
+
+static const partition partitions[] = {
+    {0, {0}, WF_PARALLEL_SYNC_BN, "samples"},
+    {1, {0}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "one rank, spatial"},
+    {2, {.height = 2}, WF_PARALLEL_SPATIAL, "2 rows"},
+    {2, {.width = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "2 columns"},
+    {2, {.channel = 2}, WF_PARALLEL_CHANNEL, "2 by channels"},
+    {3, {.height = 3}, WF_PARALLEL_SPATIAL, "3 rows"},
+    {3, {.channel = 3}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SYNC_BN, "3 by channels"},
+    {4, {.height = 2, .width = 2}, WF_PARALLEL_SPATIAL, "2x2 pixels"},
+    {4, {.height = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "2 rows by samples"},
+    {4, {.channel = 2}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SYNC_BN, "2 by channels by samples"},
+    {6, {.height = 2, .width = 3}, WF_PARALLEL_SPATIAL, "2x3 pixels"},
+    {6, {.channel = 3}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SYNC_BN, "3 by channels by samples"},
+    {8, {.height = 4, .width = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "4x2 pixels"},
+    {8, {.height = 2, .width = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "2x2 pixels by samples"},
+    {4, {.channel = 2, .height = 2}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL, "2 by channels, 2 rows"},
+    {6, {.channel = 3, .width = 2}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL, "3 by channels, 2 columns"},
+    {8,
+     {.channel = 2, .height = 2, .width = 2},
+     WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL,
+     "2 by channels, 2x2 pixels"},
+    {8,
+     {.channel = 2, .height = 2},
+     WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN,
+     "2 by channels, 2 rows, 2 by samples"},
+    /* volumes alone */
+    {2, {.depth = 2}, WF_PARALLEL_SPATIAL, "2 slabs"},
+    {4, {.depth = 2, .width = 2}, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN, "2x2 voxels"},
+    {8, {.depth = 2, .height = 2, .width = 2}, WF_PARALLEL_SPATIAL, "2x2x2 voxels"},
+};
+enum { PARTITIONS = sizeof partitions / sizeof *partitions };
+
+static void train(const subject *s, const partition *how)
+{
+    wf_comm *comm = open_world();
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_mesh *mesh = wf_mesh_open(comm, how->mesh);
+    wf_layer *model = s->make(ctx), *serial = s->make(ctx);
+    WF_EXPECT(mesh && model && serial, "%s: %s", s->name, wf_error_message());
+    set_alike(model, serial);
+    WF_EXPECT_OK(wf_parallelize(model, mesh, how->how));
+    const program alone = {ctx, NULL, tape}, all = {ctx, mesh, tape};
+    wf_optim *opt_serial = optimizer(&alone, serial, now->lr), *opt = optimizer(&all, model, now->lr);
+    for (uint64_t i = 0; i < STEPS; i++) {
+        make_batch(s, 10 + i);
+        begin(&alone, (int64_t)i);
+        const double should = step(&alone, s, serial, opt_serial);
+        begin(&all, (int64_t)i);
+        const double is = step(&all, s, model, opt);
+        WF_EXPECT(fabs(is - should) <= now->tolerance * (1 + fabs(should)),
+                  "%s, %s: step %d has loss %.15g, should be %.15g", s->name, how->name, (int)i, is, should);
+    }
+    compare(s->name, model, serial);
+    wf_optim_free(opt_serial);
+    wf_optim_free(opt);
+    wf_tape_free(tape);
+    wf_layer_free(model);
+    wf_layer_free(serial);
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+static int ranks_here(void)
+{
+    wf_comm *comm = open_world();
+    const int ranks = wf_comm_size(comm);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    return ranks;
+}
+
+/* Every partition for this number of ranks. */
+static void on_every(const subject *s, void (*run)(const subject *s, const partition *how))
+{
+    const int ranks = ranks_here();
+    for (int i = 0; i < PARTITIONS; i++)
+        if ((partitions[i].ranks == 0 || partitions[i].ranks == ranks) &&
+            (partitions[i].mesh.depth < 2 || s->image.rank == 5))
+            run(s, &partitions[i]);
+}
+
+/* DCGAN: two models, noise. */
+typedef struct gan {
+    wf_layer *gen, *dis;
+    wf_optim *opt_gen, *opt_dis;
+} gan;
+
+static gan gan_new(const program *p, wf_layer *gen, wf_layer *dis)
+{
+    return (gan){gen, dis, optimizer(p, gen, now->gan_lr), optimizer(p, dis, now->gan_lr)};
+}
+
+static void gan_free(gan *g)
+{
+    wf_optim_free(g->opt_gen);
+    wf_optim_free(g->opt_dis);
+    wf_layer_free(g->gen);
+    wf_layer_free(g->dis);
+}
+
+static void gan_step(const program *p, const gan *g, double loss[2])
+{
+    wf_tensor *images = part_of(p, WF_SHAPE(BATCH, 3, 32, 32), WF_F64, value);
+    wf_var *real = wf_input(p->tape, images);
+    wf_var *z = wf_rand_uniform(p->tape, WF_SHAPE(wf_var_shape(real).dim[0], 4), -1, 1, real);
+    wf_var *fake = wf_apply(g->gen, z);
+    wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
+    wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
+    wf_var *loss_dis = wf_add(loss_real, loss_fake);
+    WF_EXPECT_OK(wf_optim_step(g->opt_dis, loss_dis));
+    wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
+    WF_EXPECT_OK(wf_optim_step(g->opt_gen, loss_gen));
+    loss[0] = wf_item(loss_dis);
+    loss[1] = wf_item(loss_gen);
+    wf_tensor_free(images);
+    WF_EXPECT_OK(wf_tape_reset(p->tape));
+}
+
+static void adversaries(const subject *images, const partition *how)
+{
+    wf_comm *comm = open_world();
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_mesh *mesh = wf_mesh_open(comm, how->mesh);
+    const program alone = {ctx, NULL, tape}, all = {ctx, mesh, tape};
+    gan one = gan_new(&alone, dcgan_generator(ctx, 24, 4), dcgan_discriminator(ctx, 24));
+    wf_layer *gen = dcgan_generator(ctx, 24, 4), *dis = dcgan_discriminator(ctx, 24);
+    set_alike(gen, one.gen);
+    set_alike(dis, one.dis);
+    WF_EXPECT_OK(wf_parallelize(gen, mesh, how->how));
+    WF_EXPECT_OK(wf_parallelize(dis, mesh, how->how));
+    gan many = gan_new(&all, gen, dis);
+    for (uint64_t i = 0; i < STEPS; i++) {
+        double should[2], is[2];
+        make_batch(images, 50 + i);
+        begin(&alone, (int64_t)i);
+        gan_step(&alone, &one, should);
+        begin(&all, (int64_t)i);
+        gan_step(&all, &many, is);
+        WF_EXPECT(fabs(is[0] - should[0]) <= now->tolerance * (1 + fabs(should[0])) &&
+                      fabs(is[1] - should[1]) <= now->tolerance * (1 + fabs(should[1])),
+                  "DCGAN, %s: step %d has losses %.15g and %.15g, should be %.15g and %.15g", how->name, (int)i, is[0],
+                  is[1], should[0], should[1]);
+    }
+    compare("generator", many.gen, one.gen);
+    compare("discriminator", many.dis, one.dis);
+    gan_free(&one);
+    gan_free(&many);
+    wf_tape_free(tape);
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+static void every_model(const setting *how)
+{
+    now = how;
+    on_every(&(subject){"VGG", WF_SHAPE(BATCH, 3, 32, 32), false, make_vgg}, train);
+    on_every(&(subject){"ResNet", WF_SHAPE(BATCH, 3, 8, 8), false, make_resnet}, train);
+    on_every(&(subject){"U-Net", WF_SHAPE(BATCH, 3, 8, 8), true, make_unet}, train);
+    on_every(&(subject){"U-Net with upsampling", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_upsample}, train);
+    on_every(&(subject){"U-Net, 3-D", WF_SHAPE(BATCH, 1, 4, 4, 4), true, make_unet_3d}, train);
+    on_every(&(subject){"DCGAN", WF_SHAPE(BATCH, 3, 32, 32), false, NULL}, adversaries);
+}
+
+static void sgd_f64(void)
+{
+    every_model(&(setting){"ref", WF_F64, 1e-10, 0.05, 0.02, false});
+}
+
+static void sgd_f32(void)
+{
+    every_model(&(setting){"cpu", WF_F32, 1e-4, 0.002, 0.0002, false});
+}
+
+static void adam_f64(void)
+{
+    every_model(&(setting){"ref", WF_F64, 1e-10, 0.002, 0.002, true});
+}
+
+int main(int argc, char **argv)
+{
+    return test_main(argc, argv,
+                     (test_case[]){{"sgd_f64", sgd_f64}, {"sgd_f32", sgd_f32}, {"adam_f64", adam_f64}, {0}});
+}

@@ -1,0 +1,449 @@
+/* wf_multi_node on gradients that each rank chooses, and every way in which ranks can disagree. */
+#include "comm/comm_author.h"
+#include "core/tape_author.h"
+#include "optim/multi_node.h"
+#include "optim/schedule.h"
+#include "tests/optim/optim_model.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { N = 3, M = 2 };
+
+static const double wa[N] = {1, 2, 3}, wb[M] = {-1, 4};
+
+/* How the loss of a rank goes to wf_multi_node. */
+typedef enum loss_kind { LOCAL, SHARDED, NONE, PLAIN } loss_kind;
+
+typedef struct fixture {
+    wf_comm *comm;
+    wf_ctx *ctx;
+    int rank, size;
+    wf_layer *model, *a, *b;
+    wf_tape *tape;
+    wf_tensor *xa, *xb;
+} fixture;
+
+static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
+{
+    return x;
+}
+
+static void open_comm(fixture *f, const char *name)
+{
+    f->comm =
+        wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
+    WF_EXPECT(f->comm, "no communicator %s: %s", name, wf_error_message());
+    f->ctx = wf_comm_ctx(f->comm);
+    f->rank = wf_comm_rank(f->comm);
+    f->size = wf_comm_size(f->comm);
+    f->tape = wf_tape_new(f->ctx);
+    f->model = wf_module(f->ctx, no_forward, NULL);
+}
+
+/* The gradient of a is (r+1) (1, 2, 3), of b it is (r+1) (-1, 1). */
+static fixture open_fixture(const char *name)
+{
+    fixture f = {0};
+    open_comm(&f, name);
+    f.a = wf_module_add(f.model, "a", dot_new(f.ctx, N, wa));
+    f.b = wf_module_add(f.model, "b", dot_new(f.ctx, M, wb));
+    f.xa = wf_tensor_new(f.ctx, WF_F64, WF_SHAPE(N));
+    f.xb = wf_tensor_new(f.ctx, WF_F64, WF_SHAPE(M));
+    const double r = f.rank + 1;
+    values_set(f.xa, (double[N]){r, 2 * r, 3 * r});
+    values_set(f.xb, (double[M]){-r, r});
+    return f;
+}
+
+static void close_fixture(fixture *f, wf_optim *optim)
+{
+    wf_tensor_free(f->xa);
+    wf_tensor_free(f->xb);
+    wf_tape_free(f->tape);
+    wf_optim_free(optim);
+    wf_layer_free(f->model);
+    WF_EXPECT_OK(wf_comm_close(f->comm));
+    wf_error_clear();
+}
+
+static wf_var *mark(fixture *f, wf_var *loss, loss_kind kind, int64_t count)
+{
+    if (loss && kind == LOCAL) {
+        loss->loss_mean = true;
+        loss->loss_count = count;
+    }
+    if (loss && kind == SHARDED) {
+        wf_layout layout = {.known = true, .mesh = wf_comm_mesh(f->comm)};
+        layout.placement[WF_AXIS_DATA] = WF_PARTIAL;
+        WF_EXPECT_OK(wf_tensor_set_layout(loss->value, layout));
+    }
+    return loss;
+}
+
+static wf_var *loss_of(fixture *f, loss_kind kind, int64_t count)
+{
+    if (kind == NONE)
+        return wf_no_loss(f->tape);
+    wf_var *a = wf_apply(f->a, wf_input(f->tape, f->xa));
+    wf_var *b = wf_apply(f->b, wf_input(f->tape, f->xb));
+    return mark(f, wf_add(a, b), kind, count);
+}
+
+static double loss_at(int rank)
+{
+    return (rank + 1) * (1 + 4 + 9 + 1 + 4);
+}
+
+/* After steps with lr 1 that moved the parameters by `times` the gradient of rank 0. */
+static void expect_moved(const char *what, fixture *f, double times_a, double times_b)
+{
+    double p[N] = {0}, should[N];
+    for (int i = 0; i < N; i++)
+        should[i] = wa[i] - times_a * (i + 1);
+    values_get(wf_param_value(param_of(f->a, 0)), p);
+    WF_EXPECT(test_distance(N, p, should) < 1e-14, "%s on rank %d: a is %g, should be %g", what, f->rank, p[0],
+              should[0]);
+    for (int i = 0; i < M; i++)
+        should[i] = wb[i] - times_b * (i ? 1 : -1);
+    values_get(wf_param_value(param_of(f->b, 0)), p);
+    WF_EXPECT(test_distance(M, p, should) < 1e-14, "%s on rank %d: b is %g, should be %g", what, f->rank, p[0],
+              should[0]);
+}
+
+static wf_optim *sgd(fixture *f)
+{
+    return wf_multi_node(f->comm, wf_sgd(f->model, (wf_sgd_opts){.lr = 1}));
+}
+
+static void expect_loss(fixture *f, const wf_var *loss, double should)
+{
+    WF_EXPECT(fabs(wf_item(loss) - should) < 1e-12, "the loss on rank %d is %g, should be %g", f->rank, wf_item(loss),
+              should);
+}
+
+/* Rank r has r samples, so rank 0 has none. */
+static void local_means(const char *name)
+{
+    fixture f = open_fixture(name);
+    wf_optim *optim = sgd(&f);
+    double weight = 0, gradient = 0, loss = 0;
+    for (int r = 0; r < f.size; r++) {
+        weight += r;
+        gradient += r * (r + 1);
+        loss += r * loss_at(r);
+    }
+    wf_var *mine = loss_of(&f, LOCAL, f.rank);
+    WF_EXPECT_OK(wf_optim_step(optim, mine));
+    const double scale = weight > 0 ? 1 / weight : 0;
+    expect_moved(name, &f, gradient * scale, gradient * scale);
+    expect_loss(&f, mine, loss * scale);
+    close_fixture(&f, optim);
+}
+
+static void means_naive(void)
+{
+    local_means("naive");
+}
+
+static void means_flat(void)
+{
+    local_means("flat");
+}
+
+static void parts(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    double gradient = 0, loss = 0;
+    for (int r = 0; r < f.size; r++) {
+        gradient += r + 1;
+        loss += loss_at(r);
+    }
+    wf_var *mine = loss_of(&f, SHARDED, 0);
+    WF_EXPECT_OK(wf_optim_step(optim, mine));
+    expect_moved("parts", &f, gradient, gradient);
+    expect_loss(&f, mine, loss);
+    close_fixture(&f, optim);
+}
+
+/* The last rank has none, then rank 0, then nobody has. */
+static void no_loss(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    double moved = 0;
+    for (int without = f.size - 1; without >= 0; without -= f.size > 1 ? f.size - 1 : 1) {
+        double gradient = 0;
+        for (int r = 0; r < f.size; r++)
+            gradient += r == without ? 0 : r + 1;
+        wf_var *mine = loss_of(&f, f.rank == without ? NONE : LOCAL, 1);
+        WF_EXPECT_OK(wf_optim_step(optim, mine));
+        moved += f.size > 1 ? gradient / (f.size - 1) : 0;
+        expect_moved("no loss", &f, moved, moved);
+        WF_EXPECT_OK(wf_tape_reset(f.tape));
+    }
+    wf_var *none = wf_no_loss(f.tape);
+    WF_EXPECT_OK(wf_optim_step(optim, none));
+    expect_moved("nobody", &f, moved, moved);
+    expect_loss(&f, none, 0);
+    close_fixture(&f, optim);
+}
+
+/* The first step reaches a alone on odd ranks, and both in another order on even ones above 0. */
+static void different_graphs(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    double both = 0, even = 0;
+    for (int r = 0; r < f.size; r++) {
+        both += r + 1;
+        even += r % 2 ? 0 : r + 1;
+    }
+    wf_var *a = NULL, *b = NULL, *loss;
+    if (f.rank % 2 == 0 && f.rank > 0)
+        b = wf_apply(f.b, wf_input(f.tape, f.xb));
+    a = wf_apply(f.a, wf_input(f.tape, f.xa));
+    if (f.rank == 0)
+        b = wf_apply(f.b, wf_input(f.tape, f.xb));
+    loss = mark(&f, b ? wf_add(a, b) : a, SHARDED, 0);
+    WF_EXPECT_OK(wf_optim_step(optim, loss));
+    expect_moved("different graphs", &f, both, even);
+    WF_EXPECT_OK(wf_tape_reset(f.tape));
+    WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, SHARDED, 0)));
+    expect_moved("then the same", &f, 2 * both, even + both);
+    close_fixture(&f, optim);
+}
+
+static void clipped_after_the_sum(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    WF_EXPECT_OK(wf_optim_clip_norm(optim, 0.5));
+    WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, 3)));
+    const double times = 0.5 / sqrt(1 + 4 + 9 + 1 + 1);
+    expect_moved("clipped", &f, times, times);
+    close_fixture(&f, optim);
+}
+
+/* What a step moves through is there before it: the first asks no more of the ranks along data than the second. */
+static void connected_before_the_first_step(void)
+{
+    fixture f = open_fixture("hierarchical");
+    wf_mesh *mesh = wf_mesh_open(f.comm, (wf_mesh_opts){.height = f.size % 2 ? 1 : 2});
+    wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_DATA);
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}));
+    uint64_t collectives[3];
+    for (int step = 0; step < 3; step++) {
+        collectives[step] = wf_comm_traffic(data).collectives;
+        if (step < 2)
+            WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, 1)));
+        WF_EXPECT_OK(wf_tape_reset(f.tape));
+    }
+    const int first = (int)(collectives[1] - collectives[0]), second = (int)(collectives[2] - collectives[1]);
+    WF_EXPECT(data == f.comm || first == second, "%d collectives in the first step, %d in the second", first, second);
+    wf_optim_free(optim);
+    wf_mesh_close(mesh);
+    close_fixture(&f, NULL);
+}
+
+/* Values differ before, running statistics too. */
+static void broadcast(void)
+{
+    fixture f = open_fixture("flat");
+    const wf_param_opts opts = {.dtype = WF_F32, .shape = WF_SHAPE(4), .state = true};
+    wf_param *running = wf_layer_add_param(f.a, "running", opts);
+    double seen[4] = {0};
+    WF_EXPECT_OK(wf_tensor_fill(wf_param_value(running), f.rank + 1));
+    WF_EXPECT_OK(wf_tensor_fill(wf_param_value(param_of(f.b, 0)), f.rank + 5));
+    wf_optim *optim = sgd(&f);
+    WF_EXPECT(optim, "%s", wf_error_message());
+    values_get(wf_param_value(running), seen);
+    WF_EXPECT(seen[0] == 1 && seen[3] == 1, "running statistics %g on rank %d", seen[0], f.rank);
+    values_get(wf_param_value(param_of(f.b, 0)), seen);
+    WF_EXPECT(seen[0] == 5 && seen[1] == 5, "b %g on rank %d", seen[0], f.rank);
+    close_fixture(&f, optim);
+}
+
+/* The same error everywhere; nothing was updated, and the communicator lives. */
+static void different_kinds(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    if (f.size > 1) {
+        WF_EXPECT_ERROR(WF_ERR_COMM, wf_optim_step(optim, loss_of(&f, f.rank == 1 ? SHARDED : LOCAL, 4)));
+        expect_moved("different kinds", &f, 0, 0);
+        WF_EXPECT(wf_optim_steps(optim) == 0, "%lld steps", (long long)wf_optim_steps(optim));
+        WF_EXPECT_OK(wf_tape_reset(f.tape));
+    }
+    WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, 4)));
+    expect_moved("afterwards", &f, (f.size + 1) / 2.0, (f.size + 1) / 2.0);
+    close_fixture(&f, optim);
+}
+
+static void expect_models_differ(fixture *f, const char *first, const char *second)
+{
+    wf_optim *optim = sgd(f);
+    if (f->size == 1) {
+        WF_EXPECT(optim, "%s", wf_error_message());
+    } else {
+        WF_EXPECT(!optim && wf_error_code() == WF_ERR_COMM, "different models were taken on rank %d", f->rank);
+        WF_EXPECT(strstr(wf_error_message(), first) && strstr(wf_error_message(), second),
+                  "'%s' does not name %s and %s", wf_error_message(), first, second);
+    }
+    wf_error_clear();
+    WF_EXPECT_OK(wf_barrier(f->comm));
+    close_fixture(f, optim);
+}
+
+static void different_models(void)
+{
+    const double w[4] = {1, 2, 3, 4};
+    fixture f = {0};
+    open_comm(&f, "flat");
+    wf_module_add(f.model, "a", dot_new(f.ctx, 2, w));
+    wf_module_add(f.model, "b", dot_new(f.ctx, f.rank == f.size - 1 ? 4 : 3, w));
+    expect_models_differ(&f, "b/w [3]", "b/w [4]");
+    f = (fixture){0};
+    open_comm(&f, "flat");
+    wf_module_add(f.model, "a", dot_new(f.ctx, 2, w));
+    if (f.rank == 0)
+        wf_module_add(f.model, "more", dot_new(f.ctx, 3, w));
+    expect_models_differ(&f, "\"more\" (dot)", "nothing");
+    f = (fixture){0};
+    open_comm(&f, "flat");
+    wf_module_add(f.model, f.rank == 1 ? "other" : "a", dot_new(f.ctx, 2, w));
+    expect_models_differ(&f, "\"a\" (dot)", "\"other\" (dot)");
+}
+
+/* A rank that would update the same parameters in another way. */
+static void different_optimizers(void)
+{
+    static const char *const says[] = {"sgd of lr 1,", "momentum 0.5", "weight decay 0.25", "norm 3", "schedule 1"};
+    for (int what = 0; what < 5; what++) {
+        fixture f = open_fixture("flat");
+        const bool other = f.rank == f.size - 1;
+        wf_optim *optim = what == 0 && !other
+                              ? wf_adam(f.model, (wf_adam_opts){.lr = 1})
+                              : wf_sgd(f.model, (wf_sgd_opts){.lr = 1,
+                                                              .momentum = what == 1 && other ? 0.5 : 0,
+                                                              .weight_decay = what == 2 && other ? 0.25 : 0});
+        if (what == 3 && other)
+            WF_EXPECT_OK(wf_optim_clip_norm(optim, 3));
+        if (what == 4 && other)
+            optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_STEP, .every = 2});
+        wf_optim *made = wf_multi_node(f.comm, optim);
+        WF_EXPECT((made == NULL) == (f.size > 1), "case %d: %s", what, wf_error_message());
+        WF_EXPECT(made || (wf_error_code() == WF_ERR_COMM && strstr(wf_error_message(), "different optimizers") &&
+                           strstr(wf_error_message(), says[what])),
+                  "case %d: %s", what, wf_error_message());
+        WF_EXPECT_OK(wf_barrier(f.comm)); /* it lives on */
+        close_fixture(&f, made);
+    }
+}
+
+static void different_trainables(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    WF_EXPECT_OK(wf_param_set_trainable(param_of(f.b, 0), f.rank != 1));
+    if (f.size > 1)
+        WF_EXPECT_ERROR(WF_ERR_COMM, wf_optim_step(optim, loss_of(&f, LOCAL, 4)));
+    expect_moved("different trainables", &f, 0, 0);
+    close_fixture(&f, optim);
+}
+
+/* One rank alone fails, in its first or in its second step: all return an error, nobody waits for ever. A slow rank may
+ * hear of it in the step before. */
+static void one_rank_fails(void)
+{
+    for (int64_t step = 0; step < 2; step++) {
+        fixture f = open_fixture("flat");
+        wf_optim *optim = sgd(&f);
+        wf_status status = WF_OK;
+        if (step == 1)
+            status = wf_optim_step(optim, loss_of(&f, LOCAL, 1));
+        WF_EXPECT_OK(wf_tape_reset(f.tape));
+        wf_var *loss = f.rank == f.size - 1 ? NULL : loss_of(&f, LOCAL, 1);
+        if (status == WF_OK)
+            status = wf_optim_step(optim, loss);
+        WF_EXPECT(status != WF_OK, "rank %d went on", f.rank);
+        WF_EXPECT(strstr(wf_error_message(), "loss is NULL"), "rank %d: '%s' does not name the reason", f.rank,
+                  wf_error_message());
+        WF_EXPECT(wf_optim_steps(optim) <= step, "%lld steps", (long long)wf_optim_steps(optim));
+        wf_error_clear();
+        close_fixture(&f, optim);
+    }
+}
+
+/* Every rank fails for itself, so one may hear of another's failure first. */
+static void no_mean(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    const wf_status status = wf_optim_step(optim, loss_of(&f, PLAIN, 0));
+    WF_EXPECT((status == WF_OK) == (f.size == 1), "a loss without a weight: %s", wf_status_name(status));
+    WF_EXPECT(f.size == 1 || strstr(wf_error_message(), "no mean over samples"), "rank %d: '%s'", f.rank,
+              wf_error_message());
+    wf_error_clear();
+    close_fixture(&f, optim);
+}
+
+static void one_rank_has_no_optimizer(void)
+{
+    fixture f = open_fixture("flat");
+    const double lr = f.rank == 0 ? -1 : 1;
+    wf_optim *optim = wf_multi_node(f.comm, wf_sgd(f.model, (wf_sgd_opts){.lr = lr}));
+    WF_EXPECT(!optim, "rank %d has an optimizer", f.rank);
+    WF_EXPECT(strstr(wf_error_message(), "lr is -1"), "rank %d: '%s' does not name the reason", f.rank,
+              wf_error_message());
+    wf_error_clear();
+    close_fixture(&f, optim);
+}
+
+static void misuse(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_optim_update(optim));
+    wf_optim *local = wf_sgd(f.model, (wf_sgd_opts){.lr = 1});
+    if (f.size > 1)
+        WF_EXPECT_ERROR(WF_ERR_STATE, wf_optim_step(local, loss_of(&f, SHARDED, 0)));
+    wf_optim_free(local);
+    WF_EXPECT(!wf_multi_node(NULL, wf_sgd(f.model, (wf_sgd_opts){.lr = 1})), "no communicator");
+    wf_error_clear();
+    close_fixture(&f, optim);
+    f = open_fixture("flat");
+    WF_EXPECT(!wf_multi_node(f.comm, sgd(&f)), "an optimizer was wrapped twice");
+    WF_EXPECT(wf_error_code() == WF_ERR_ARGUMENT, "%s", wf_error_message());
+    wf_error_clear();
+    close_fixture(&f, NULL);
+    f = open_fixture("flat");
+    param_of(f.b, 0)->axes |= 1u << WF_AXIS_HEIGHT;
+    WF_EXPECT(!sgd(&f), "a parameter summed over height was taken");
+    WF_EXPECT(wf_error_code() == WF_ERR_UNSUPPORTED, "%s", wf_error_message());
+    wf_error_clear();
+    close_fixture(&f, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    return test_main(argc, argv,
+                     (test_case[]){{"means_naive", means_naive},
+                                   {"means_flat", means_flat},
+                                   {"parts", parts},
+                                   {"no_loss", no_loss},
+                                   {"different_graphs", different_graphs},
+                                   {"clipped_after_the_sum", clipped_after_the_sum},
+                                   {"connected_before_the_first_step", connected_before_the_first_step},
+                                   {"broadcast", broadcast},
+                                   {"different_kinds", different_kinds},
+                                   {"different_models", different_models},
+                                   {"different_optimizers", different_optimizers},
+                                   {"different_trainables", different_trainables},
+                                   {"one_rank_fails", one_rank_fails},
+                                   {"one_rank_has_no_optimizer", one_rank_has_no_optimizer},
+                                   {"no_mean", no_mean},
+                                   {"misuse", misuse},
+                                   {0}});
+}

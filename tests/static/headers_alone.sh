@@ -1,0 +1,13 @@
+#!/bin/sh
+# Compiles every user header alone, as C11 and as C++17: tests/static/headers_alone.sh CC CXX
+set -eu
+cd "$(dirname "$0")/../.."
+cc=$1 cxx=$2
+flags="-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I."
+failed=0
+
+for header in weft.h $(find core comm layers optim datasets -name '*.h' ! -name '*_author.h' ! -name '*_impl.h' | sort); do
+    echo "#include \"$header\"" | $cc -std=c11 $flags -x c - || { echo "not alone in C11: $header"; failed=1; }
+    echo "#include \"$header\"" | $cxx -std=c++17 $flags -x c++ - || { echo "not alone in C++17: $header"; failed=1; }
+done
+exit $failed

@@ -1,0 +1,128 @@
+# For tests/static/include_arrows.sh: prints each wrong line; the exit code tells whether there were any.
+
+function set_of(names, array, words, i)
+{
+    split(names, words, " ")
+    for (i in words)
+        array[words[i]] = 1
+}
+
+BEGIN {
+    # Folder -> folders that it may include. Examples see what is installed, and each other.
+    arrow["core"] = " core "
+    arrow["comm"] = " core comm "
+    arrow["layers"] = " core comm layers "
+    arrow["optim"] = " core comm layers optim "
+    arrow["datasets"] = " core comm datasets "
+    arrow["examples"] = " examples "
+    arrow["tests"] = " core comm layers optim datasets examples tests "
+    arrow["weft.h"] = arrow["tests"]
+
+    # Room -> rooms of the same folder whose _impl header it may include beside its own and the folder's. A folder's own
+    # files, "FOLDER/.", are above its rooms in comm and layers.
+    room["comm/safety"] = " "
+    room["comm/transport"] = " safety "
+    room["comm/guard"] = " safety transport "
+    room["comm/engine"] = room["comm/guard"] "guard "
+    room["comm/collective"] = room["comm/engine"] "engine "
+    room["comm/reduce"] = room["comm/mesh"] = room["comm/file"] = room["comm/collective"] "collective "
+    room["comm/."] = room["comm/reduce"] "reduce mesh file "
+    room["layers/serial"] = room["layers/communication"] = " functions "
+    room["layers/parallel"] = " functions serial "
+    room["layers/."] = " functions serial parallel communication "
+
+    # Foreign header -> where it may be included; a header that is in neither list is foreign and has no home yet.
+    home["mpi.h"] = "^(comm/|tests/bench/|examples/allreduce_bench.c)"
+    home["nccl.h"] = "^comm/"
+    home["hdf5.h"] = "^comm/"
+    home["cuda"] = "^(core/cuda|comm)/"
+    home["cudnn"] = "^core/cuda/"
+    home["cublas"] = "^core/cuda/"
+    home["nvtx3"] = "^core/cuda/"
+    home["oneapi"] = "^core/cpu/"
+    home["omp.h"] = "^core/(cpu/|context.c)"
+    home["zlib.h"] = "^datasets/"
+    home["stb"] = "^datasets/"
+    home["argp.h"] = "^examples/"
+    home["immintrin.h"] = "^core/cpu/"
+    home["sanitizer"] = "^comm/"
+    home["weft"] = "^(examples|tests)/"
+
+    set_of("assert.h complex.h ctype.h errno.h fenv.h float.h inttypes.h limits.h locale.h math.h setjmp.h signal.h " \
+        "stdalign.h stdarg.h stdatomic.h stdbool.h stddef.h stdint.h stdio.h stdlib.h string.h time.h", standard)
+    set_of("dirent.h execinfo.h fcntl.h ftw.h glob.h poll.h pthread.h sched.h semaphore.h spawn.h strings.h sys/mman.h sys/resource.h sys/stat.h sys/statvfs.h " \
+        "sys/syscall.h sys/time.h sys/types.h sys/wait.h ucontext.h unistd.h", posix)
+    set_of("stdbool.h stddef.h stdint.h", for_users)
+}
+
+function wrong(why)
+{
+    printf "%s:%d: %s: %s\n", FILENAME, FNR, why, $0
+    failed = 1
+}
+
+function top_of(path, parts)
+{
+    split(path, parts, "/")
+    return parts[1]
+}
+
+# The sub-folder of a file: "." where it lies in the folder itself.
+function room_of(path, parts, n)
+{
+    n = split(path, parts, "/")
+    return n > 2 ? parts[2] : "."
+}
+
+# A user header: installed for programs, so x_author.h, x_impl.h and the headers of tests and examples are none.
+function is_user_header(path)
+{
+    return path ~ /\.h$/ && path !~ /_(author|impl)\.h$/ && path !~ /^(tests|examples)\//
+}
+
+function check_own(name, target)
+{
+    target = top_of(name)
+    if (name ~ /(^|\/)\.\.\//)
+        wrong("paths start at the root")
+    else if (name !~ /\// && name != "weft.h")
+        wrong("paths start at the root")
+    else if (index(arrow[folder], " " target " ") == 0)
+        wrong(folder " may not include " target)
+    else if (name ~ /_impl\.h$/ && target != folder)
+        wrong("an _impl header is for its own folder")
+    else if (name ~ /_impl\.h$/ && room_of(name) != "." && room_of(name) != room_of(FILENAME) && \
+        index(room[folder "/" room_of(FILENAME)], " " room_of(name) " ") == 0)
+        wrong("room " room_of(FILENAME) " may not include an _impl header of room " room_of(name))
+    else if (is_user_header(FILENAME) && !is_user_header(name))
+        wrong("a user header includes user headers alone")
+    else if (FILENAME ~ /_author\.h$/ && name ~ /_impl\.h$/)
+        wrong("an author header includes no _impl header")
+}
+
+function check_foreign(name, key)
+{
+    if (name in standard || name in posix) {
+        if (is_user_header(FILENAME) && !(name in for_users))
+            wrong("user headers need stdbool.h, stddef.h and stdint.h alone")
+        return
+    }
+    key = top_of(name)
+    sub(/_.*$/, "", key)
+    if (key ~ /^(cudnn|cublas|cuda)/)
+        key = key ~ /^cudnn/ ? "cudnn" : key ~ /^cublas/ ? "cublas" : "cuda"
+    if (!(key in home))
+        wrong("a foreign header without a home")
+    else if (folder != "tests" && FILENAME !~ home[key] || is_user_header(FILENAME))
+        wrong("a foreign header away from its home")
+}
+
+FNR == 1 { folder = top_of(FILENAME) }
+/^[ \t]*#[ \t]*include[ \t]*"/ { split($0, quoted, "\""); check_own(quoted[2]) }
+/^[ \t]*#[ \t]*include[ \t]*</ { split($0, angled, /[<>]/); check_foreign(angled[2]) }
+/(^|[^a-z_])(getenv|secure_getenv|setenv|environ)[ \t]*\(/ {
+    if (FILENAME != "core/config.c" && folder != "tests" && folder != "examples")
+        wrong("core/config.c alone reads the environment")
+}
+
+END { exit failed }
