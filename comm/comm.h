@@ -62,7 +62,7 @@ wf_status wf_comm_close(wf_comm *comm);
 
 /* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; without it their own. Sums are then rounded to it.
  * The same on all ranks; not inherited. Local. */
-wf_status wf_comm_set_wire(wf_comm *comm, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype) WF_NODISCARD;
 
 wf_ctx *wf_comm_ctx(wf_comm *comm);
 const char *wf_comm_name(const wf_comm *comm); /* what auto chose */
@@ -127,7 +127,7 @@ wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_redu
 wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
 /* The root's status, with its message, becomes everybody's: for work that one rank does for all. The communicator lives
  * on, since all ranks know. */
-wf_status wf_spread_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
+wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
 
 /* What this rank has handed to the transport since the communicator was made. Payload only: neither the check records
  * and notices nor the 56 bytes of type and shape that travel ahead of a tensor, or of scattered bytes. With P ranks and
@@ -191,6 +191,6 @@ void wf_watchdog_set_hook(wf_watchdog_hook hook);
 #define wf_allgather_bytes(...) WF_SITE(wf_allgather_bytes(__VA_ARGS__))
 #define wf_allreduce_f64(...)   WF_SITE(wf_allreduce_f64(__VA_ARGS__))
 #define wf_allreduce_i64(...)   WF_SITE(wf_allreduce_i64(__VA_ARGS__))
-#define wf_spread_status(...)   WF_SITE(wf_spread_status(__VA_ARGS__))
+#define wf_bcast_status(...)    WF_SITE(wf_bcast_status(__VA_ARGS__))
 #endif
 #endif

@@ -26,14 +26,14 @@ typedef struct wf_frame {
 } wf_frame;
 
 /* Messages in flight, of one call. */
-typedef struct wf_batch {
+typedef struct wf_requests {
     wf_comm *comm;
     wf_transfer *transfer;
     int count, capacity;
     int head; /* the first that is not done */
     int tag;
     size_t most_bytes; /* of a message; 0: the communicator's limit alone */
-} wf_batch;
+} wf_requests;
 
 /* A block of host memory of tasks, which is used again. */
 typedef struct wf_host_block {
@@ -45,14 +45,14 @@ typedef struct wf_host_block {
 typedef struct wf_queue wf_queue;
 
 /* What a communicator and those split from it share. */
-typedef struct wf_family {
+typedef struct wf_comm_shared {
     wf_ctx *ctx;
     int64_t members;
-    bool headless; /* the first communicator is closed */
-    bool in_order; /* some calls are matched by their order alone: tasks run where they are added */
+    bool root_closed; /* the first communicator is closed */
+    bool in_order;    /* some calls are matched by their order alone: tasks run where they are added */
     wf_host_block host[WF_HOST_BLOCKS];
     wf_queue *queue; /* NULL until a communicator is opened for tasks */
-} wf_family;
+} wf_comm_shared;
 
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
 typedef struct wf_buffer {
@@ -64,14 +64,14 @@ typedef struct wf_buffer {
 } wf_buffer;
 
 /* What goes to and comes from one rank in a call on tensors. */
-typedef struct wf_lane {
+typedef struct wf_peer_slot {
     const wf_tensor *out;
     wf_tensor *in;
     wf_frame frame_out, frame_in;
     wf_frame go_out, go_in; /* the receiver has come: no type and shape */
     wf_buffer buffer_out, buffer_in;
     bool native_out, native_in; /* by NCCL */
-} wf_lane;
+} wf_peer_slot;
 
 typedef enum wf_way {
     WF_WAY_STAGED = 0, /* device memory goes through the host's */
@@ -83,7 +83,7 @@ struct wf_mesh_kept;
 
 struct wf_mesh {
     wf_ctx *ctx;
-    wf_comm *whole; /* all its ranks */
+    wf_comm *world; /* all its ranks */
     int size[WF_AXES], place[WF_AXES];
     struct wf_mesh_kept *kept;
 };
@@ -91,45 +91,45 @@ struct wf_mesh {
 struct wf_control;
 
 struct wf_comm {
-    wf_family *family;
+    wf_comm_shared *shared;
     wf_comm *parent; /* holds a reference */
     int references;
     bool closed;
-    bool inside;      /* a collective was entered and is not over */
-    bool lost;        /* memory of unfinished messages is never used again */
-    bool nested;      /* works inside calls of its parent, whose ranks know better who is missing */
-    bool board_asked; /* for `board` */
-    bool wired;       /* wire_type was set */
-    wf_way way;       /* of the lanes */
+    bool inside;         /* a collective was entered and is not over */
+    bool lost;           /* memory of unfinished messages is never used again */
+    bool nested;         /* works inside calls of its parent, whose ranks know better who is missing */
+    bool ring_asked;     /* for `ring` */
+    bool grad_dtype_set; /* grad_dtype was set */
+    wf_way way;          /* of the peer slots */
     const wf_transport *transport;
     const wf_reducer *reducer;
     const char *name;
     int rank, size, intra_rank, intra_size, inter_rank, inter_size;
     size_t chunk_bytes;         /* the least of all ranks */
     int tags;                   /* how many the transport has beyond those of users, and one more */
-    void *wire;                 /* the transport's */
+    void *mpi_comm;             /* the transport's */
     struct wf_control *control; /* NULL where there is one rank */
     wf_mesh mesh;
-    wf_comm *beside; /* the same ranks once more, for tasks; NULL until then */
-    wf_comm *alone;  /* this rank by itself; made at the first need */
+    wf_comm *async; /* the same ranks once more, for tasks; NULL until then */
+    wf_comm *self;  /* this rank by itself; made at the first need */
     wf_status dead;
     char death[WF_FAILURE_TEXT];
-    wf_record doing;      /* the call in progress */
+    wf_call_record doing; /* the call in progress */
     uint64_t id;          /* the same on all ranks */
     uint64_t event;       /* of the flight recorder; 0: no call is in progress */
     uint64_t sent_before; /* in all, when it began */
     uint64_t sequence;
-    wf_batch batch;
+    wf_requests requests;
     char token[2];
-    struct wf_lane *lane; /* one per rank */
+    struct wf_peer_slot *slot; /* one per rank */
     wf_traffic traffic;
-    struct wf_board *board;   /* of exchanges inside a node; NULL where there is none */
+    struct wf_shm_ring *ring; /* of exchanges inside a node; NULL where there is none */
     struct wf_nccl *nccl;     /* NULL: device memory goes through the host's */
-    wf_dtype wire_type;       /* of gradients on their way */
-    char board_why[WF_WHY];   /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
+    wf_dtype grad_dtype;      /* of gradients on their way */
+    char ring_why[WF_WHY];    /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
     char why[WF_WHY];         /* auto did not take NCCL; empty: it did, or there is no GPU */
-    struct wf_levels *levels; /* nodes, for reducers that use them; NULL until then */
-    double probe_ms[2];       /* of 1 MiB, in shared memory and by messages, where auto has tried */
+    struct wf_hierarchy *hierarchy; /* nodes, for reducers that use them; NULL until then */
+    double probe_ms[2];             /* of 1 MiB, in shared memory and by messages, where auto has tried */
 };
 
 /* --- mpi_setup.c: everything of MPI that a communicator has --- */
@@ -154,7 +154,7 @@ const char *wf_comm_ways(const wf_comm *comm);
 /* --- open.c --- */
 
 /* This rank by itself; owned by comm. */
-wf_comm *wf_comm_alone(wf_comm *comm);
+wf_comm *wf_comm_self(wf_comm *comm);
 
 /* --- queue.c --- */
 

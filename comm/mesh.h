@@ -38,7 +38,7 @@ void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES]);
 /* "data 2 x height 2: rank 3 is data 1, height 1" (only axes that are split). Valid as long as the mesh. */
 const char *wf_mesh_text(const wf_mesh *mesh);
 
-/* The layout of a tensor of this global shape: cut along dimension dim[a] over axis a (-1: replicated over it), in
+/* The layout of a tensor of this global shape: sharded along dimension dim[a] over axis a (-1: replicated over it), in
  * balanced blocks. WF_ERR_SHAPE if two axes cut one dimension, or a dimension does not exist.
  * An axis of one rank, other than data, counts as replicated. Local. */
 wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_AXES], wf_layout *layout) WF_NODISCARD;

@@ -1,4 +1,4 @@
-/* Meshes for layers: cut points, and cached exchanges. */
+/* Meshes for layers: shard bounds, and cached exchanges. */
 #ifndef WF_COMM_MESH_AUTHOR_H
 #define WF_COMM_MESH_AUTHOR_H
 
@@ -6,24 +6,26 @@
 #include "comm/mesh.h"
 #include "core/window.h"
 
-/* The mesh's own copy of size + 1 ascending cut points along an axis: equal ones give the same pointer, which lives as
- * long as the mesh. NULL on failure. Local. */
-const int64_t *wf_mesh_cuts(const wf_mesh *mesh, wf_axis axis, const int64_t *cuts);
+/* The mesh's own copy of size + 1 ascending shard bounds along an axis: equal ones give the same pointer, which lives
+ * as long as the mesh. NULL on failure. Local. */
+const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds);
 /* Balanced blocks of [0, length). */
 const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length);
 
-/* Cuts dimension `dim` of a layout over `axis` at `cuts` (interned here if they are not yet); the global length is the
- * last cut, the box follows. An axis of one rank, other than data, does not count as cut: the dimension is whole. */
-void wf_layout_cut(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *cuts);
+/* Cuts dimension `dim` of a layout over `axis` at `bounds` (interned here if they are not yet); the global length is
+ * the last cut, the box follows. An axis of one rank, other than data, does not count as cut: the dimension is whole.
+ */
+void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *bounds);
 
-/* Where cut points are unknown (a batch whose place only each rank knows), gathers them: collective over those axes. */
+/* Where shard bounds are unknown (a batch whose place only each rank knows), gathers them: collective over those axes.
+ */
 wf_status wf_layout_complete(wf_layout *layout) WF_NODISCARD;
 
 /* Who has, or needs, which part of an array: the product over the axes of one range per place along each axis.
  * Dimensions that no axis cuts are whole everywhere. Ranges may overlap (halos) and may be empty. */
 typedef struct wf_regions {
     wf_shape global;                /* of dimensions that this exchange does not move: the local length */
-    int dim[WF_AXES];               /* -1: not cut over this axis */
+    int dim[WF_AXES];               /* -1: not sharded over this axis */
     const wf_range *range[WF_AXES]; /* wf_mesh_size entries each; read during the call only */
 } wf_regions;
 

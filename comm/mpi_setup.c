@@ -72,7 +72,7 @@ static wf_status find_leader(MPI_Comm data, int rank, int32_t *leader)
     return WF_OK;
 }
 
-static wf_status open_wires(wf_comm *comm, MPI_Comm data)
+static wf_status open_transport(wf_comm *comm, MPI_Comm data)
 {
     MPI_Comm control;
     if (comm->size == 1) {
@@ -83,7 +83,7 @@ static wf_status open_wires(wf_comm *comm, MPI_Comm data)
     comm->transport = &wf_transport_mpi;
     TRY_MPI(MPI_Comm_dup(data, &control));
     TRY_MPI(MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN));
-    WF_TRY(wf_wire_open(comm, data));
+    WF_TRY(wf_transport_mpi_open(comm, data));
     WF_TRY(wf_control_open(comm, control));
     wf_mpi_opened(comm);
     return WF_OK;
@@ -116,7 +116,7 @@ static wf_status fill(wf_comm *comm, MPI_Comm data, wf_status status)
         MPI_Comm_free(&data);
         return status;
     }
-    return open_wires(comm, data);
+    return open_transport(comm, data);
 }
 
 static wf_status attach(wf_comm *comm, MPI_Comm from, wf_status status)
@@ -142,7 +142,7 @@ wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
 static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
 {
     MPI_Comm data;
-    const MPI_Comm from = *(const MPI_Comm *)comm->wire;
+    const MPI_Comm from = *(const MPI_Comm *)comm->mpi_comm;
     TRY_MPI(MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, &data));
     if (color < 0)
         return WF_OK;

@@ -67,17 +67,17 @@ static wf_status refuse(const wf_comm *comm)
              "communicator \"single_node\" is for one node, and %d ranks are on %d nodes; take \"hierarchical\" or "
              "\"two_dimensional\"",
              comm->size, comm->inter_size);
-    WF_CHECK(comm->reducer != &wf_reducer_non_cuda_aware || !comm->family->ctx->k->host, WF_ERR_UNSUPPORTED,
+    WF_CHECK(comm->reducer != &wf_reducer_non_cuda_aware || !comm->shared->ctx->k->host, WF_ERR_UNSUPPORTED,
              "communicator \"non_cuda_aware\" brings a GPU's gradients through host memory, and device \"%s\" has them "
              "there; take \"hierarchical\"",
-             wf_ctx_device(comm->family->ctx));
+             wf_ctx_device(comm->shared->ctx));
     return WF_OK;
 }
 
 /* NCCL takes one rank a GPU: `why` says what is in the way, on all ranks alike. Collective. */
 static wf_status nccl_fits(wf_comm *comm, char why[WF_WHY])
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     char mine[WF_DEVICE_IDENTITY] = "";
     const size_t bytes = (size_t)comm->size * sizeof mine;
     void *memory;
@@ -118,14 +118,14 @@ wf_status wf_reducer_connect(wf_comm *comm)
     WF_NEED(comm);
     if (comm->reducer == &wf_reducer_pure_nccl)
         return comm->nccl ? WF_OK : connect_nccl(comm);
-    if (comm->size == 1 || comm->levels)
+    if (comm->size == 1 || comm->hierarchy)
         return WF_OK;
     if (comm->reducer == &wf_reducer_single_node)
-        return wf_levels_open(comm, WF_LEVELS_NODE);
+        return wf_hierarchy_open(comm, WF_HIERARCHY_NODE);
     if (comm->reducer == &wf_reducer_hierarchical || comm->reducer == &wf_reducer_non_cuda_aware)
-        return wf_levels_open(comm, WF_LEVELS_LEADERS);
+        return wf_hierarchy_open(comm, WF_HIERARCHY_LEADERS);
     if (comm->reducer == &wf_reducer_two_dimensional)
-        return wf_levels_open(comm, WF_LEVELS_SHARDS);
+        return wf_hierarchy_open(comm, WF_HIERARCHY_SHARDS);
     return WF_OK;
 }
 
@@ -145,7 +145,7 @@ static wf_status time_of(wf_comm *comm, const wf_reducer *reducer, const wf_redu
 static wf_status probe(wf_comm *comm)
 {
     const int64_t offset[2] = {0, (int64_t)(PROBE_BYTES / sizeof(float))};
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     wf_reduce_job job = {.dtype = WF_F32, .segments = 1, .offset = offset};
     wf_status status;
     WF_TRY(wf_pool_take(ctx, PROBE_BYTES, &job.flat));
@@ -163,12 +163,12 @@ static wf_status pick_in_node(wf_comm *comm)
 {
     take(comm, "single_node");
     WF_TRY(wf_reducer_connect(comm));
-    if (wf_levels_shared(comm))
+    if (wf_hierarchy_shared(comm))
         WF_TRY(probe(comm));
-    if (wf_levels_shared(comm) && comm->probe_ms[0] < comm->probe_ms[1])
+    if (wf_hierarchy_shared(comm) && comm->probe_ms[0] < comm->probe_ms[1])
         return WF_OK;
     take(comm, "flat");
-    wf_levels_close(comm);
+    wf_hierarchy_close(comm);
     return WF_OK;
 }
 
@@ -196,7 +196,7 @@ wf_status wf_comm_settle(wf_comm *comm)
         WF_TRY(wf_reducer_connect(comm));
     else if (comm->size == 1)
         take(comm, "flat");
-    else if (!comm->family->ctx->k->host)
+    else if (!comm->shared->ctx->k->host)
         WF_TRY(pick_for_gpus(comm));
     else if (comm->inter_size == 1)
         WF_TRY(pick_in_node(comm));
@@ -211,7 +211,7 @@ const char *wf_comm_ways(const wf_comm *comm)
 {
     if (comm->nccl)
         return "nccl";
-    if (!wf_levels_shared(comm))
+    if (!wf_hierarchy_shared(comm))
         return comm->transport->name;
     return comm->inter_size == 1 ? "shm" : "shm and mpi";
 }

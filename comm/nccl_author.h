@@ -3,8 +3,8 @@
  *
  * A call only puts work on the stream: behind all that the context's stream has so far, and what the context's stream
  * gets later comes behind it. The host waits for none of it but where it asks for a number (the context's hook). All
- * communicators of a family share the stream, so what runs on the GPUs runs in the order of the calls, which is the
- * same on all ranks: tasks (comm/queue_author.h) run where they are added.
+ * communicators of a shared state share the stream, so what runs on the GPUs runs in the order of the calls, which is
+ * the same on all ranks: tasks (comm/queue_author.h) run where they are added.
  */
 #ifndef WF_COMM_NCCL_AUTHOR_H
 #define WF_COMM_NCCL_AUTHOR_H
@@ -27,8 +27,8 @@ void wf_nccl_close(wf_comm *comm);
 void wf_nccl_abort(wf_comm *comm);
 /* An error that came up by itself. For whoever waits. */
 wf_status wf_nccl_poll(wf_comm *comm) WF_NODISCARD;
-/* What does not hold up the context's stream (wf_nccl_end_apart, and tasks that leave their sums to wf_queue_wait): now
- * it goes behind. NULL is fine. Local. */
+/* What does not hold up the context's stream (wf_nccl_end_no_join, and tasks that leave their sums to wf_queue_wait):
+ * now it goes behind. NULL is fine. Local. */
 wf_status wf_nccl_join(wf_comm *comm) WF_NODISCARD;
 
 /* Collective, on `count` elements in device memory; y may be x. As NCCL does it: 16-bit types are rounded at every
@@ -50,6 +50,6 @@ wf_status wf_nccl_send(wf_comm *comm, const void *data, size_t bytes, int to) WF
 wf_status wf_nccl_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
 wf_status wf_nccl_end(wf_comm *comm) WF_NODISCARD;
 /* The same, and the context's stream does not wait before wf_nccl_join: it computes meanwhile. */
-wf_status wf_nccl_end_apart(wf_comm *comm) WF_NODISCARD;
+wf_status wf_nccl_end_no_join(wf_comm *comm) WF_NODISCARD;
 
 #endif

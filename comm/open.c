@@ -23,29 +23,29 @@ static wf_status set_mesh(wf_comm *comm)
 /* Everything that depends on the number of ranks. */
 static wf_status furnish(wf_comm *comm)
 {
-    comm->lane = wf_calloc(comm->family->ctx, (size_t)comm->size, sizeof *comm->lane);
-    if (!comm->lane)
+    comm->slot = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *comm->slot);
+    if (!comm->slot)
         return wf_error_code();
     return set_mesh(comm);
 }
 
-static wf_comm *comm_new(wf_family *family, wf_comm *parent)
+static wf_comm *comm_new(wf_comm_shared *shared, wf_comm *parent)
 {
     wf_comm *comm = calloc(1, sizeof *comm);
     if (!comm)
         return NULL;
-    comm->family = family;
+    comm->shared = shared;
     comm->references = 1;
-    comm->batch.comm = comm;
+    comm->requests.comm = comm;
     comm->parent = parent;
-    family->members++;
+    shared->members++;
     if (!parent)
         return comm;
     parent->references++;
     comm->name = parent->name;
     comm->reducer = parent->reducer;
     comm->chunk_bytes = parent->chunk_bytes;
-    wf_live_add(family->ctx, WF_LIVE_COMM, 1);
+    wf_live_add(shared->ctx, WF_LIVE_COMM, 1);
     return comm;
 }
 
@@ -59,21 +59,21 @@ static void unreference(wf_comm *comm)
 }
 
 /* The context goes with the first communicator; where objects of it are alive, with the last. */
-static wf_status leave_family(wf_comm *comm)
+static wf_status leave_shared(wf_comm *comm)
 {
-    wf_family *family = comm->family;
+    wf_comm_shared *shared = comm->shared;
     wf_status status = WF_OK;
     if (comm->parent)
-        wf_live_add(family->ctx, WF_LIVE_COMM, -1);
+        wf_live_add(shared->ctx, WF_LIVE_COMM, -1);
     else
-        family->headless = true;
-    family->members--;
-    if (!comm->parent || (family->headless && family->members == 0))
-        status = wf_ctx_free(family->ctx);
-    if (family->members == 0) {
-        wf_host_free_all(family);
-        wf_queue_free(family->queue);
-        free(family);
+        shared->root_closed = true;
+    shared->members--;
+    if (!comm->parent || (shared->root_closed && shared->members == 0))
+        status = wf_ctx_free(shared->ctx);
+    if (shared->members == 0) {
+        wf_host_free_all(shared);
+        wf_queue_free(shared->queue);
+        free(shared);
     }
     return comm->parent ? WF_OK : status;
 }
@@ -93,7 +93,7 @@ static wf_status share_processors(wf_comm *comm, wf_ctx_opts opts)
     long share = sysconf(_SC_NPROCESSORS_ONLN) / comm->intra_size;
     if (sched_getaffinity(0, sizeof mask, &mask) == 0 && CPU_COUNT(&mask) < share)
         share = CPU_COUNT(&mask);
-    return wf_ctx_set_threads(comm->family->ctx, share > 1 ? (int)share : 1);
+    return wf_ctx_set_threads(comm->shared->ctx, share > 1 ? (int)share : 1);
 }
 
 const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size)
@@ -101,21 +101,21 @@ const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size)
     char does[WF_RECORD_TEXT];
     snprintf(text, size, "%d rank%s on %d node%s, device %s, %d thread%s a rank: %s x %s (%s)", comm->size,
              comm->size == 1 ? "" : "s", comm->inter_size, comm->inter_size == 1 ? "" : "s",
-             wf_ctx_device(comm->family->ctx), wf_ctx_threads(comm->family->ctx),
-             wf_ctx_threads(comm->family->ctx) == 1 ? "" : "s", wf_comm_ways(comm), comm->name,
+             wf_ctx_device(comm->shared->ctx), wf_ctx_threads(comm->shared->ctx),
+             wf_ctx_threads(comm->shared->ctx) == 1 ? "" : "s", wf_comm_ways(comm), comm->name,
              wf_comm_what_it_does(comm, does));
     return text;
 }
 
 bool wf_comm_shares_memory(const wf_comm *comm)
 {
-    return wf_levels_shared(comm);
+    return wf_hierarchy_shared(comm);
 }
 
 /* The devices of a node are dealt out to its ranks. */
 static wf_status choose_device(wf_comm *comm)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     return ctx->k->device_choose(ctx, comm->intra_rank % ctx->k->device_count());
 }
 
@@ -125,15 +125,15 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
     char text[3 * WF_RECORD_TEXT];
     wf_status status = wf_comm_choose(name, comm);
     if (status == WF_OK) {
-        comm->family->ctx = wf_ctx_make(opts);
-        status = comm->family->ctx ? WF_OK : wf_error_code();
+        comm->shared->ctx = wf_ctx_make(opts);
+        status = comm->shared->ctx ? WF_OK : wf_error_code();
     }
     WF_TRY(wf_mpi_attach(comm, mpi_comm, status));
     WF_TRY(furnish(comm));
     WF_TRY(wf_comm_post_failure(comm, choose_device(comm)));
     WF_TRY(share_processors(comm, opts));
     silence_others(comm);
-    wf_ctx_announce(comm->family->ctx);
+    wf_ctx_announce(comm->shared->ctx);
     WF_TRY(wf_comm_settle(comm));
     if (comm->rank == 0 && (!name || !strcmp(name, "auto")))
         wf_log(WF_LOG_INFO, "communicator: %s", wf_comm_choice(comm, text, sizeof text));
@@ -144,23 +144,23 @@ static void disconnect(wf_comm *comm)
 {
     wf_failure_settle(comm);
     wf_queue_close(comm);
-    wf_levels_close(comm);
+    wf_hierarchy_close(comm);
     wf_mesh_clear(&comm->mesh);
-    wf_board_close(comm);
+    wf_shm_ring_close(comm);
     wf_nccl_close(comm);
     wf_control_close(comm);
     if (comm->transport)
         comm->transport->close(comm);
-    free(comm->batch.transfer);
-    wf_comm_release(comm, comm->lane);
+    free(comm->requests.transfer);
+    wf_comm_release(comm, comm->slot);
 }
 
 static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
 {
-    wf_family *family = calloc(1, sizeof *family);
-    wf_comm *comm = family ? comm_new(family, NULL) : NULL;
+    wf_comm_shared *shared = calloc(1, sizeof *shared);
+    wf_comm *comm = shared ? comm_new(shared, NULL) : NULL;
     if (!comm) {
-        free(family);
+        free(shared);
         WF_FAIL_NULL(WF_ERR_MEMORY, "no memory for a communicator");
     }
     const wf_status status = set_up(comm, mpi_comm, name, opts);
@@ -169,10 +169,10 @@ static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
         return comm;
     }
     disconnect(comm);
-    if (family->ctx && wf_ctx_free(family->ctx) != WF_OK)
+    if (shared->ctx && wf_ctx_free(shared->ctx) != WF_OK)
         wf_log(WF_LOG_ERROR, "the context of a communicator that failed to open stays allocated");
     free(comm);
-    free(family);
+    free(shared);
     return wf_error_null();
 }
 
@@ -204,37 +204,37 @@ static void drop(wf_comm *comm)
 {
     disconnect(comm);
     comm->closed = true;
-    (void)leave_family(comm);
+    (void)leave_shared(comm);
     unreference(comm);
 }
 
-wf_comm *wf_comm_alone(wf_comm *comm)
+wf_comm *wf_comm_self(wf_comm *comm)
 {
     if (comm->size == 1)
         return comm;
-    if (comm->alone)
-        return comm->alone;
-    wf_comm *alone = comm_new(comm->family, NULL);
-    WF_CHECK_NULL(alone, WF_ERR_MEMORY, "no memory for a communicator");
-    alone->name = comm->name;
-    alone->reducer = comm->reducer;
-    make_single(alone);
-    if (furnish(alone) != WF_OK) {
-        comm->family->members--;
-        free(alone);
+    if (comm->self)
+        return comm->self;
+    wf_comm *self = comm_new(comm->shared, NULL);
+    WF_CHECK_NULL(self, WF_ERR_MEMORY, "no memory for a communicator");
+    self->name = comm->name;
+    self->reducer = comm->reducer;
+    make_single(self);
+    if (furnish(self) != WF_OK) {
+        comm->shared->members--;
+        free(self);
         return wf_error_null();
     }
-    return comm->alone = alone;
+    return comm->self = self;
 }
 
-static void drop_alone(wf_comm *comm)
+static void drop_self(wf_comm *comm)
 {
-    if (!comm->alone)
+    if (!comm->self)
         return;
-    disconnect(comm->alone);
-    comm->family->members--;
-    free(comm->alone);
-    comm->alone = NULL;
+    disconnect(comm->self);
+    comm->shared->members--;
+    free(comm->self);
+    comm->self = NULL;
 }
 
 /* All ranks learn all colors first, through the communicator's own checks, so that MPI's collective cannot hang. */
@@ -242,7 +242,7 @@ static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
 {
     const int mine[2] = {color, key};
     const int bytes = 2 * comm->size * (int)sizeof(int);
-    int *all = wf_malloc(comm->family->ctx, (size_t)bytes);
+    int *all = wf_malloc(comm->shared->ctx, (size_t)bytes);
     wf_status status = all && child ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
     if (status == WF_OK)
         status = wf_allgather_bytes(comm, mine, sizeof mine, all);
@@ -263,8 +263,8 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
     if (!comm)
         return NULL;
     WF_TRY_NULL(wf_comm_alive(comm));
-    wf_comm *child = comm_new(comm->family, comm);
-    wf_status status = wf_call_end(comm, "split", split(comm, color, key, child));
+    wf_comm *child = comm_new(comm->shared, comm);
+    wf_status status = wf_guard_end(comm, "split", split(comm, color, key, child));
     if (status == WF_OK && color >= 0)
         return child;
     if (child)
@@ -280,10 +280,10 @@ wf_status wf_comm_close(wf_comm *comm)
         return WF_OK;
     if (!comm->parent)
         wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
-    drop_alone(comm);
+    drop_self(comm);
     disconnect(comm);
     comm->closed = true;
-    const wf_status status = leave_family(comm);
+    const wf_status status = leave_shared(comm);
     unreference(comm);
     return status;
 }

@@ -62,7 +62,7 @@ static void say_farewell(wf_comm *comm)
 }
 
 /* Ranks that wait for one that has failed and left would otherwise wait for their time-out. Where a communicator died,
- * its family has been told why. */
+ * its shared state has been told why. */
 static void tell_that_we_leave(int code)
 {
     for (int i = 0; i < MOST_OPEN; i++) {

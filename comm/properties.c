@@ -2,7 +2,7 @@
 
 wf_ctx *wf_comm_ctx(wf_comm *comm)
 {
-    return comm ? comm->family->ctx : NULL;
+    return comm ? comm->shared->ctx : NULL;
 }
 
 const char *wf_comm_name(const wf_comm *comm)

@@ -116,7 +116,7 @@ static void to_tasks(wf_queue *q)
     if (!q->begun) {
         q->watched = NULL;
         q->ctx->progress = NULL;
-        q->ctx->progress_own = NULL;
+        q->ctx->progress_state = NULL;
     }
 }
 
@@ -136,7 +136,7 @@ static void progress(void *queue)
 
 bool wf_queue_yield(wf_comm *comm)
 {
-    wf_queue *q = comm->family->queue;
+    wf_queue *q = comm->shared->queue;
     if (!q)
         return false;
     if (!q->within) {
@@ -151,12 +151,12 @@ bool wf_queue_yield(wf_comm *comm)
 
 bool wf_queue_within(const wf_comm *comm)
 {
-    return comm->family->queue && comm->family->queue->within;
+    return comm->shared->queue && comm->shared->queue->within;
 }
 
 bool wf_queue_leaves(const wf_comm *comm)
 {
-    return wf_queue_within(comm) && comm->family->queue->leaves;
+    return wf_queue_within(comm) && comm->shared->queue->leaves;
 }
 
 /* --- the queue --------------------------------------------------------------------------------------------------- */
@@ -198,7 +198,7 @@ static void finish(wf_queue *q)
 
 void wf_queue_add(wf_comm *comm, wf_task *task)
 {
-    wf_queue *q = comm->family->queue;
+    wf_queue *q = comm->shared->queue;
     task->next = NULL;
     if (q->first)
         q->last->next = task;
@@ -206,20 +206,20 @@ void wf_queue_add(wf_comm *comm, wf_task *task)
         q->first = task;
     q->last = task;
     q->ctx->progress = progress;
-    q->ctx->progress_own = q;
-    if (comm->family->in_order)
+    q->ctx->progress_state = q;
+    if (comm->shared->in_order)
         finish(q);
 }
 
 wf_status wf_queue_status(const wf_comm *comm)
 {
-    const wf_queue *q = comm->family->queue;
+    const wf_queue *q = comm->shared->queue;
     return q && q->status != WF_OK ? WF_RAISE(q->status, "%s", q->message) : WF_OK;
 }
 
 wf_status wf_queue_wait(wf_comm *comm)
 {
-    wf_queue *q = comm->family->queue;
+    wf_queue *q = comm->shared->queue;
     if (!q)
         return WF_OK;
     finish(q);
@@ -230,7 +230,7 @@ wf_status wf_queue_wait(wf_comm *comm)
 
 void wf_queue_end(wf_comm *comm)
 {
-    wf_queue *q = comm->family->queue;
+    wf_queue *q = comm->shared->queue;
     if (!q)
         return;
     finish(q);
@@ -243,95 +243,95 @@ void wf_queue_end(wf_comm *comm)
 
 static wf_status connect_again(wf_comm *comm)
 {
-    if (!comm->family->queue)
-        comm->family->queue = queue_new(comm->family->ctx);
-    WF_NEED(comm->family->queue);
+    if (!comm->shared->queue)
+        comm->shared->queue = queue_new(comm->shared->ctx);
+    WF_NEED(comm->shared->queue);
     if (comm->size == 1)
         return WF_OK;
-    wf_comm *beside = wf_comm_split(comm, 0, comm->rank);
-    WF_NEED(beside);
-    beside->nested = true;
-    comm->beside = beside;
-    return wf_reducer_connect(beside);
+    wf_comm *async = wf_comm_split(comm, 0, comm->rank);
+    WF_NEED(async);
+    async->nested = true;
+    comm->async = async;
+    return wf_reducer_connect(async);
 }
 
 wf_status wf_queue_open(wf_comm *comm)
 {
     WF_NEED(comm);
-    if (comm->beside || (comm->size == 1 && comm->family->queue))
+    if (comm->async || (comm->size == 1 && comm->shared->queue))
         return WF_OK;
-    return wf_call_end(comm, "set-up", connect_again(comm));
+    return wf_guard_end(comm, "set-up", connect_again(comm));
 }
 
 void wf_queue_close(wf_comm *comm)
 {
-    wf_comm *beside = comm->beside;
-    comm->beside = NULL;
-    if (wf_comm_close(beside) != WF_OK)
+    wf_comm *async = comm->async;
+    comm->async = NULL;
+    if (wf_comm_close(async) != WF_OK)
         wf_log(WF_LOG_ERROR, "%s", wf_error_message());
 }
 
 /* Who waits in a call of the main program hears of it there. */
-static wf_status fail_together(wf_comm *comm, const wf_comm *beside)
+static wf_status fail_together(wf_comm *comm, const wf_comm *async)
 {
     if (comm->control)
-        wf_control_tell(comm, beside->dead, beside->death);
-    return wf_failure_inherit(comm, beside);
+        wf_control_tell(comm, async->dead, async->death);
+    return wf_failure_inherit(comm, async);
 }
 
-static wf_status beside_of(wf_comm *comm, wf_comm **beside)
+static wf_status async_of(wf_comm *comm, wf_comm **async)
 {
     WF_NEED(comm);
-    WF_CHECK(comm->beside || comm->size == 1, WF_ERR_STATE, "the communicator was not opened for tasks");
-    *beside = comm->beside ? comm->beside : comm;
+    WF_CHECK(comm->async || comm->size == 1, WF_ERR_STATE, "the communicator was not opened for tasks");
+    *async = comm->async ? comm->async : comm;
     return WF_OK;
 }
 
 /* What was sent beside counts as sent by comm, and what failed there as failed here. */
-static wf_status end_beside(wf_comm *comm, const wf_comm *beside, wf_traffic before, wf_status status)
+static wf_status end_async(wf_comm *comm, const wf_comm *async, wf_traffic before, wf_status status)
 {
-    if (beside == comm)
+    if (async == comm)
         return status;
-    comm->traffic.bytes_sent += beside->traffic.bytes_sent - before.bytes_sent;
-    comm->traffic.messages += beside->traffic.messages - before.messages;
-    comm->traffic.collectives += beside->traffic.collectives - before.collectives;
-    comm->traffic.bytes_copied += beside->traffic.bytes_copied - before.bytes_copied;
-    return status != WF_OK && beside->dead && !comm->dead ? fail_together(comm, beside) : status;
+    comm->traffic.bytes_sent += async->traffic.bytes_sent - before.bytes_sent;
+    comm->traffic.messages += async->traffic.messages - before.messages;
+    comm->traffic.collectives += async->traffic.collectives - before.collectives;
+    comm->traffic.bytes_copied += async->traffic.bytes_copied - before.bytes_copied;
+    return status != WF_OK && async->dead && !comm->dead ? fail_together(comm, async) : status;
 }
 
-wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job)
+wf_status wf_reduce_async(wf_comm *comm, const wf_reduce_job *job)
 {
-    wf_comm *beside = NULL;
-    WF_TRY(beside_of(comm, &beside));
-    const wf_traffic before = beside->traffic;
-    return end_beside(comm, beside, before, beside->reducer->reduce(beside, job));
+    wf_comm *async = NULL;
+    WF_TRY(async_of(comm, &async));
+    const wf_traffic before = async->traffic;
+    return end_async(comm, async, before, async->reducer->reduce(async, job));
 }
 
-wf_status wf_sum_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+wf_status wf_sum_shards_async(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    wf_comm *beside = NULL;
-    WF_TRY(beside_of(comm, &beside));
-    const wf_traffic before = beside->traffic;
-    return end_beside(comm, beside, before, wf_shards_sum(beside, data, shard, dtype));
+    wf_comm *async = NULL;
+    WF_TRY(async_of(comm, &async));
+    const wf_traffic before = async->traffic;
+    return end_async(comm, async, before, wf_shards_sum(async, data, shard, dtype));
 }
 
-wf_status wf_gather_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+wf_status wf_gather_shards_async(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    wf_comm *beside = NULL;
-    WF_TRY(beside_of(comm, &beside));
-    const wf_traffic before = beside->traffic;
-    return end_beside(comm, beside, before, wf_shards_gather(beside, data, shard, dtype));
+    wf_comm *async = NULL;
+    WF_TRY(async_of(comm, &async));
+    const wf_traffic before = async->traffic;
+    return end_async(comm, async, before, wf_shards_gather(async, data, shard, dtype));
 }
 
-wf_status wf_allgather_bytes_beside(wf_comm *comm, const void *mine, size_t bytes, void *all)
+wf_status wf_allgather_bytes_async(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    wf_comm *beside = NULL;
-    WF_TRY(beside_of(comm, &beside));
-    const wf_traffic before = beside->traffic;
-    return end_beside(comm, beside, before, wf_allgather_bytes(beside, mine, bytes, all));
+    wf_comm *async = NULL;
+    WF_TRY(async_of(comm, &async));
+    const wf_traffic before = async->traffic;
+    return end_async(comm, async, before, wf_allgather_bytes(async, mine, bytes, all));
 }
 
-void wf_copied_beside(wf_comm *comm, size_t bytes)
+void wf_count_staged_async(wf_comm *comm, size_t bytes)
 {
     comm->traffic.bytes_copied += bytes;
 }

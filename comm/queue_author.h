@@ -41,16 +41,16 @@ void wf_queue_end(wf_comm *comm);
 
 /* In a task: sums as the reducer of comm, which is open for tasks, does. What is sent counts as sent by comm; an error
  * of it is one of comm. Collective among the tasks of the ranks. */
-wf_status wf_reduce_beside(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
+wf_status wf_reduce_async(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
 /* The same of a vector of which rank r keeps the part [shard[r], shard[r + 1]) (size + 1 entries, the first 0): sums
  * each part on its rank, in rank order, and leaves the rest as it is; brings the parts together on all ranks. Device
  * memory, in place. Each sends n (P-1)/P elements of n, where the parts are equal; nothing where all ranks share memory
  * for sums. */
-wf_status wf_sum_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
-wf_status wf_gather_shards_beside(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_sum_shards_async(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_gather_shards_async(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 /* As wf_allgather_bytes, in host memory. */
-wf_status wf_allgather_bytes_beside(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+wf_status wf_allgather_bytes_async(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 /* In a task: it has copied so much on the way of what is summed (wf_traffic). Local. */
-void wf_copied_beside(wf_comm *comm, size_t bytes);
+void wf_count_staged_async(wf_comm *comm, size_t bytes);
 
 #endif

@@ -19,7 +19,7 @@
 #define WF_TRACE_STRINGS 64
 
 /* What a call is: travels to the ring neighbour, and makes messages. Fields that do not matter are -1. */
-typedef struct wf_record {
+typedef struct wf_call_record {
     uint64_t sequence; /* of the collective; 0 for a message between two */
     char operation[WF_OPERATION];
     int32_t dtype, rank; /* of the tensor; rank -1: shapes may differ */
@@ -29,7 +29,7 @@ typedef struct wf_record {
     uint64_t plan;           /* of an exchange: who has and needs what, as a number; else 0 */
     char file[WF_SITE_FILE]; /* where the program called; empty: not known */
     int32_t line;
-} wf_record;
+} wf_call_record;
 
 typedef enum wf_event_state {
     WF_EVENT_ENTERED = 1,
@@ -43,7 +43,7 @@ typedef struct wf_trace_event {
     uint64_t comm;   /* the same on all its ranks */
     int32_t comm_rank, comm_size;
     int32_t state;
-    wf_record call;
+    wf_call_record call;
     uint64_t bytes;           /* sent in this call */
     int64_t start_ns, end_ns; /* of the monotonic clock; end_ns 0: not over */
 } wf_trace_event;
@@ -62,9 +62,9 @@ typedef struct wf_trace {
 } wf_trace;
 
 /* The same call, wherever it was made. */
-bool wf_record_equal(const wf_record *a, const wf_record *b);
+bool wf_call_record_equal(const wf_call_record *a, const wf_call_record *b);
 /* "allreduce(f32 [3], sum) at train.c:40" */
-const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT]);
+const char *wf_call_record_text(const wf_call_record *record, char text[WF_RECORD_TEXT]);
 /* The text, and how the call stands: "..., collective 12, entered 3.2 s ago". `now_ns` is of the monotonic clock. */
 const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, char text[WF_FAILURE_TEXT]);
 

@@ -30,7 +30,7 @@ wf_archive *wf_archive_new(wf_ctx *ctx, const wf_archive_ops *ops, bool loading,
     return archive;
 }
 
-void *wf_archive_own(wf_archive *archive)
+void *wf_archive_state(wf_archive *archive)
 {
     return archive->own;
 }

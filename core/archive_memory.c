@@ -67,7 +67,7 @@ static wf_status entry_find(const memory *m, const char *path, wf_dtype dtype, w
 
 static wf_status visit_tensor(wf_archive *archive, const char *path, wf_tensor *tensor)
 {
-    memory *m = wf_archive_own(archive);
+    memory *m = wf_archive_state(archive);
     entry *e = NULL;
     const wf_shape shape = wf_tensor_shape(tensor);
     const wf_dtype dtype = wf_tensor_dtype(tensor);
@@ -81,7 +81,7 @@ static wf_status visit_tensor(wf_archive *archive, const char *path, wf_tensor *
 
 static wf_status visit_number(wf_archive *archive, const char *path, wf_dtype dtype, void *value)
 {
-    memory *m = wf_archive_own(archive);
+    memory *m = wf_archive_state(archive);
     entry *e = NULL;
     if (wf_archive_loading(archive)) {
         WF_TRY(entry_find(m, path, dtype, wf_shape_scalar(), &e));
@@ -105,7 +105,7 @@ static wf_status visit_f64(wf_archive *archive, const char *path, double *value)
 
 static void free_memory(wf_archive *archive)
 {
-    memory *m = wf_archive_own(archive);
+    memory *m = wf_archive_state(archive);
     for (entry *e = m->first, *next; e; e = next) {
         next = e->next;
         entry_free(e);

@@ -178,12 +178,12 @@ wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads)
 
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 {
-    WF_TRY(wf_ctx_bar(ctx, "read a number back from the device",
-                      "keep the tensor (wf_keep) and read it after wf_captured_run"));
-    return wf_ctx_look(ctx, host, device, bytes);
+    WF_TRY(wf_ctx_forbid_capture(ctx, "read a number back from the device",
+                                 "keep the tensor (wf_keep) and read it after wf_captured_run"));
+    return wf_ctx_capture_read(ctx, host, device, bytes);
 }
 
-wf_status wf_ctx_look(wf_ctx *ctx, void *host, const void *device, size_t bytes)
+wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 {
     if (ctx->await)
         WF_TRY(ctx->await(ctx->comm));

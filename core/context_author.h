@@ -51,7 +51,7 @@ struct wf_ctx {
 
     /* Set by comm while work of its own is under way, else NULL: see wf_ctx_progress. */
     void (*progress)(void *own);
-    void *progress_own;
+    void *progress_state;
 };
 
 /* Called between the pieces of what takes long, on the main thread and outside parallel regions: messages move on. A
@@ -59,7 +59,7 @@ struct wf_ctx {
 static inline void wf_ctx_progress(const wf_ctx *ctx)
 {
     if (ctx->progress)
-        ctx->progress(ctx->progress_own);
+        ctx->progress(ctx->progress_state);
 }
 
 /* wf_ctx_new in two: the context, and the one line about its device, which is for one rank to say. */
@@ -71,7 +71,7 @@ void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 /* The number that the host asks for: k->to_host, once the other ranks' part in it is there. Not in a captured step. */
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 /* The same for whoever does without it while a step is captured. */
-wf_status wf_ctx_look(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
+wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 
 /* The pool: size classes; a block given back is reused. Blocks are 64-byte aligned. A take of 0 bytes gives NULL.
  * Main thread only. Workspace of a kernel is taken and given within the slot. */

@@ -35,7 +35,7 @@ bool wf_layout_equal(const wf_layout *a, const wf_layout *b)
             return false;
         if (a->placement[x] != WF_SHARDED)
             continue;
-        if (a->dim[x] != b->dim[x] || (a->cut[x] && b->cut[x] && a->cut[x] != b->cut[x]))
+        if (a->dim[x] != b->dim[x] || (a->bounds[x] && b->bounds[x] && a->bounds[x] != b->bounds[x]))
             return false;
     }
     return true;

@@ -42,16 +42,16 @@ typedef struct wf_layout {
     wf_box box;      /* the part held here, in global coordinates */
     uint8_t placement[WF_AXES];
     uint8_t dim[WF_AXES]; /* where placement is WF_SHARDED: the dimension cut by that axis */
-    /* Where placement is WF_SHARDED: the cut points along that dimension of the ranks of this axis, size + 1 ascending
-     * numbers that live as long as the mesh (wf_mesh_cuts); NULL: each rank knows only its own part. Cut points make
-     * the box of every rank plain arithmetic. */
-    const int64_t *cut[WF_AXES];
+    /* Where placement is WF_SHARDED: the shard bounds along that dimension of the ranks of this axis, size + 1
+     * ascending numbers that live as long as the mesh (wf_mesh_bounds); NULL: each rank knows only its own part. Cut
+     * points make the box of every rank plain arithmetic. */
+    const int64_t *bounds[WF_AXES];
 } wf_layout;
 
 wf_layout wf_layout_none(void);
 /* Samples [lo, hi) of a batch of `global` (dimension 0), the other dimensions whole, over the mesh's data axis. */
 wf_layout wf_layout_batch(const wf_mesh *mesh, wf_shape global, int64_t lo, int64_t hi);
-/* Mesh, global shape, box, placements, and cut points where both know them. */
+/* Mesh, global shape, box, placements, and shard bounds where both know them. */
 bool wf_layout_equal(const wf_layout *a, const wf_layout *b);
 bool wf_layout_is_partial(const wf_layout *layout);
 bool wf_layout_is_sharded(const wf_layout *layout, int dim);

@@ -20,8 +20,9 @@ struct wf_param {
         global; /* shape of the serial parameter of which this one is the part `box`: the initial value is a slice */
     wf_box box;
     bool trainable;
-    uint32_t axes;     /* bit a: the gradient is summed over mesh axis a; opaque to core. Default: WF_AXIS_DATA's bit */
-    uint32_t cut_axes; /* bit a: the ranks along mesh axis a hold different parts of the serial parameter. Default: 0 */
+    uint32_t axes; /* bit a: the gradient is summed over mesh axis a; opaque to core. Default: WF_AXIS_DATA's bit */
+    uint32_t
+        shard_axes; /* bit a: the ranks along mesh axis a hold different parts of the serial parameter. Default: 0 */
 
     wf_tensor *value; /* NULL until first use */
     wf_tensor

@@ -54,7 +54,7 @@ struct wf_node {
 };
 
 /* What wf_tape_record is told. */
-typedef struct wf_record {
+typedef struct wf_node_spec {
     const wf_op *op;
     int n_in;
     wf_var *const *in; /* entries may be NULL (an absent bias) */
@@ -62,11 +62,11 @@ typedef struct wf_record {
     wf_tensor *const *saved; /* aliased; entries may be NULL. Values that backward reads */
     const void *state;       /* copied */
     size_t state_bytes;
-} wf_record;
+} wf_node_spec;
 
 /* The variable of y, whose handle it takes, even on failure. If no input needs a gradient or the tape is in WF_EVAL,
  * nothing is recorded. */
-wf_var *wf_tape_record(wf_tape *tape, const wf_record *record, wf_tensor *y);
+wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *record, wf_tensor *y);
 
 /* The leaf of a parameter on this tape. */
 wf_var *wf_param_var(wf_tape *tape, wf_param *param);

@@ -26,7 +26,7 @@ wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes)
         return WF_OK;
     WF_NEED(host);
     wf_ctx *ctx = tensor->ctx;
-    WF_TRY(wf_ctx_bar(ctx, "fill a tensor from host memory", "fill it between runs"));
+    WF_TRY(wf_ctx_forbid_capture(ctx, "fill a tensor from host memory", "fill it between runs"));
     const wf_kernels *k = ctx->k;
     const wf_strided dst = wf_tensor_strided(tensor);
     wf_tensor_touch(tensor);

@@ -39,8 +39,8 @@ static wf_status make_room(wf_batcher *b)
 {
     const wf_dataset *d = b->dataset;
     const int64_t held = d->info.count;
-    b->cuts = wf_malloc(d->ctx, ((size_t)b->size + 1) * sizeof *b->cuts);
-    if (!b->cuts)
+    b->bounds = wf_malloc(d->ctx, ((size_t)b->size + 1) * sizeof *b->bounds);
+    if (!b->bounds)
         return WF_ERR_MEMORY;
     if (b->opts.shuffle) {
         b->order = wf_malloc(d->ctx, held ? (size_t)held * sizeof *b->order : 1);
@@ -62,11 +62,11 @@ wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *lay
     *layout = (wf_layout){.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
         if (usual.placement[a] == WF_SHARDED)
-            wf_layout_cut(mesh, layout, (wf_axis)a, usual.dim[a], usual.cut[a]);
+            wf_layout_shard(mesh, layout, (wf_axis)a, usual.dim[a], usual.bounds[a]);
     return WF_OK;
 }
 
-/* What this rank takes of a sample: its pixels, where they are cut over the mesh. */
+/* What this rank takes of a sample: its pixels, where they are sharded over the mesh. */
 static wf_status choose_box(wf_batcher *b)
 {
     const wf_dataset *d = b->dataset;
@@ -74,7 +74,7 @@ static wf_status choose_box(wf_batcher *b)
     int64_t dim[WF_MAX_RANK] = {b->size};
     wf_layout layout;
     b->box = wf_box_of_shape(shape);
-    if (!b->opts.cut)
+    if (!b->opts.sharded)
         return WF_OK;
     WF_CHECK(d->mesh, WF_ERR_ARGUMENT,
              "batches that are cut, of a data set that is not scattered over a mesh: wf_mesh_scatter_dataset it first");
@@ -116,8 +116,8 @@ void wf_batcher_close(wf_batcher *b)
 {
     free(b->order);
     free(b->sample);
-    free(b->cuts);
-    b->cuts = NULL;
+    free(b->bounds);
+    b->bounds = NULL;
     b->order = NULL;
     b->sample = NULL;
 }
@@ -140,9 +140,9 @@ static wf_batch_plan plan_next(const wf_batcher *b)
 
 void wf_batcher_cut(wf_batcher *b, int64_t index)
 {
-    b->cuts[0] = 0;
+    b->bounds[0] = 0;
     for (int r = 0; r < b->size; r++)
-        b->cuts[r + 1] = b->cuts[r] + size_of(b, r, index);
+        b->bounds[r + 1] = b->bounds[r] + size_of(b, r, index);
 }
 
 static wf_status read_row(wf_batcher *b, int64_t place, unsigned char *row, int64_t *label)
@@ -151,7 +151,7 @@ static wf_status read_row(wf_batcher *b, int64_t place, unsigned char *row, int6
     const int64_t index = b->order ? b->order[place] : place;
     const wf_sample_key key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index};
     void *x = b->format.direct ? row : b->sample;
-    if (b->opts.cut)
+    if (b->opts.sharded)
         WF_TRY(wf_dataset_read_box(d, index, &key, &b->box, x, label));
     else
         WF_TRY(wf_dataset_read(d, index, &key, x, label));

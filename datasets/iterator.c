@@ -177,7 +177,8 @@ static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
 
 static wf_status take(wf_iter *iter, wf_slot **slot)
 {
-    WF_TRY(wf_ctx_bar(iter->ctx, "fetch its batch", "fetch it between runs and assign it to a tensor of the step's"));
+    WF_TRY(wf_ctx_forbid_capture(iter->ctx, "fetch its batch",
+                                 "fetch it between runs and assign it to a tensor of the step's"));
     if (iter->worker) {
         if (iter->given > 0) /* the thread will write there */
             WF_TRY(wait_copied(iter->ctx, &iter->slots[(iter->given - 1) % iter->slot_count]));
@@ -192,7 +193,7 @@ static wf_status take(wf_iter *iter, wf_slot **slot)
 }
 
 /* The handle of this size, marked as new contents and with its place in the global batch; x (not labels) may be cut. */
-static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, bool cut, wf_tensor *tensor)
+static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, bool bounds, wf_tensor *tensor)
 {
     const wf_mesh *mesh = iter->batcher.dataset->mesh;
     const wf_shape global = batch_shape(plan->global, sample);
@@ -202,11 +203,11 @@ static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample
     wf_tensor_touch(tensor);
     if (!mesh)
         return WF_OK;
-    if (cut)
+    if (bounds)
         WF_TRY(wf_batcher_layout(mesh, global, &layout));
     wf_batcher_cut(&iter->batcher, plan->index);
-    wf_layout_cut(mesh, &layout, WF_AXIS_DATA, 0, iter->batcher.cuts);
-    WF_NEED(layout.cut[WF_AXIS_DATA]);
+    wf_layout_shard(mesh, &layout, WF_AXIS_DATA, 0, iter->batcher.bounds);
+    WF_NEED(layout.bounds[WF_AXIS_DATA]);
     return wf_tensor_set_layout(tensor, layout);
 }
 
@@ -221,7 +222,7 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
     int k = 0;
     while (k < WF_BATCH_SIZES - 1 && iter->sizes[k] != plan->size)
         k++;
-    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, iter->batcher.opts.cut, slot->x[k]));
+    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, iter->batcher.opts.sharded, slot->x[k]));
     WF_TRY(dress(iter, plan, wf_shape_scalar(), false, slot->labels[k]));
     iter->given++;
     iter->epoch = plan->last ? plan->epoch + 1 : iter->epoch;

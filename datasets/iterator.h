@@ -31,10 +31,10 @@ typedef struct wf_batch_opts {
     bool shuffle;   /* another order every epoch, the same for the same seed; wf_scatter_dataset's shuffle implies it */
     bool drop_last; /* leave out a last batch that is not full on every rank */
     bool once;      /* after each epoch wf_iter_next gives one batch with size 0 and global 0, a mark of its end */
-    bool
-        cut; /* over a mesh: x holds this rank's pixels alone, cut over depth, height and width as wf_shard cuts them */
-    bool raw;      /* x in the samples' own type: nothing is converted */
-    uint64_t seed; /* default: the context's */
+    bool sharded;   /* over a mesh: x holds this rank's pixels alone, sharded over depth, height and width as wf_shard
+                       cuts them */
+    bool raw;       /* x in the samples' own type: nothing is converted */
+    uint64_t seed;  /* default: the context's */
 } wf_batch_opts;
 
 /* Owns the data set. Local; all ranks of a scattered set run the same number of iterations an epoch, by arithmetic. */

@@ -35,8 +35,8 @@ typedef struct wf_batcher {
     wf_box box;     /* of a sample: what x holds of it */
     int64_t length; /* batches an epoch */
     int64_t epoch, index;
-    int64_t *order; /* of the epoch; NULL: as they come */
-    int64_t *cuts;  /* room for size + 1 numbers, of the main thread */
+    int64_t *order;  /* of the epoch; NULL: as they come */
+    int64_t *bounds; /* room for size + 1 numbers, of the main thread */
     wf_row_format format;
     size_t row_bytes;
     void *sample;     /* before conversion */
@@ -49,7 +49,7 @@ void wf_batcher_close(wf_batcher *batcher);
 /* Reads the next batch into x and labels and moves on. On failure nothing moves. */
 wf_status wf_batcher_fill(wf_batcher *batcher, void *x, int64_t *labels, wf_batch_plan *plan) WF_NODISCARD;
 
-/* Samples and channels whole, pixels cut over the mesh. */
+/* Samples and channels whole, pixels sharded over the mesh. */
 wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
 /* Where the parts of batch `index` begin in the global batch, of all ranks: b->cuts. */
 void wf_batcher_cut(wf_batcher *batcher, int64_t index);

@@ -161,7 +161,7 @@ static wf_status send_rounds(round_trip *t)
     const int64_t longest = (t->a->info.count + t->places - 1) / t->places;
     for (int64_t start = 0; start < longest; start += t->chunk) {
         const int64_t at = start < t->held ? start : t->held;
-        WF_TRY(wf_spread_status(t->comm, read_round(t, start), t->root));
+        WF_TRY(wf_bcast_status(t->comm, read_round(t, start), t->root));
         WF_TRY(scatter_round(t, start, t->sample_bytes, t->x, t->rows->x + (size_t)at * t->sample_bytes));
         if (t->a->info.labels)
             WF_TRY(scatter_round(t, start, sizeof(int64_t), (const unsigned char *)t->labels, t->rows->labels + at));
@@ -238,7 +238,7 @@ static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_o
     if (opts.each_reads)
         WF_TRY_OUT(wf_agree_status(comm, open_on_root(*dataset, &a)));
     else
-        WF_TRY_OUT(wf_spread_status(comm, t.is_root ? open_on_root(*dataset, &a) : WF_OK, opts.root));
+        WF_TRY_OUT(wf_bcast_status(comm, t.is_root ? open_on_root(*dataset, &a) : WF_OK, opts.root));
     WF_TRY_OUT(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
     if (opts.each_reads) {
         WF_TRY_OUT(wf_agree_status(comm, prepare_reader(&t, dataset, out)));

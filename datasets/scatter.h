@@ -29,7 +29,7 @@ typedef struct wf_scatter_opts {
  * are applied once. Collective. */
 wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
 
-/* The same over a mesh: samples are cut over its data axis, and the ranks along the other axes hold the same ones.
+/* The same over a mesh: samples are sharded over its data axis, and the ranks along the other axes hold the same ones.
  * Batches have layouts of this mesh, so that they go into its layers as they are; for images that are cut too, see
  * wf_batch_opts. `root` is a rank of the whole mesh, which is borrowed. Collective over the mesh. */
 wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts);

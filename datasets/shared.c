@@ -120,7 +120,7 @@ wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch)
     WF_NEED(batch);
     heading h = {0};
     wf_status status = shared->iter ? read_batch(shared, batch) : WF_OK;
-    WF_TRY(wf_spread_status(shared->comm, status, shared->root));
+    WF_TRY(wf_bcast_status(shared->comm, status, shared->root));
     if (shared->iter)
         h = (heading){.x = form_of(batch->x),
                       .labels = form_of(batch->labels),

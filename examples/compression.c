@@ -227,7 +227,7 @@ static wf_status reduce_top(const compression *c, const wf_grad_bucket *b, memor
     const int64_t k = kept_of(c, m->count);
     pick(m, k);
     m->sent = 2 * k;
-    WF_TRY(wf_allgather_bytes_beside(b->comm, m->mine, (size_t)k * sizeof *m->mine, m->all));
+    WF_TRY(wf_allgather_bytes_async(b->comm, m->mine, (size_t)k * sizeof *m->mine, m->all));
     memset(m->given, 0, (size_t)m->count * sizeof *m->given);
     for (int64_t i = 0; i < k * wf_comm_size(b->comm); i++)
         m->given[m->all[i].at] += m->all[i].value;
@@ -243,7 +243,7 @@ static wf_status sum(const wf_grad_bucket *b, const memory *m, float *x, int64_t
     if (n == 0)
         return WF_OK;
     WF_TRY(b->ctx->k->to_device(b->ctx, m->room, x, bytes));
-    WF_TRY(wf_reduce_beside(b->comm, &(wf_reduce_job){m->room, WF_F32, 1, offset}));
+    WF_TRY(wf_reduce_async(b->comm, &(wf_reduce_job){m->room, WF_F32, 1, offset}));
     return b->ctx->k->to_host(b->ctx, x, m->room, bytes);
 }
 

@@ -79,7 +79,8 @@ static wf_iter *open_images(wf_comm *comm, const settings *s)
 {
     wf_dataset *images = images_open(comm, s->how.mesh, s->data, WF_TRAIN_SET, true);
     wf_iter *iter = wf_batches(
-        images, (wf_batch_opts){.size = s->batch, .shuffle = true, .drop_last = s->captured, .cut = s->how.cut});
+        images,
+        (wf_batch_opts){.size = s->batch, .shuffle = true, .drop_last = s->captured, .sharded = s->how.sharded});
     iter = wf_prefetch(iter, 2);
     example_check(comm, wf_check(iter));
     return iter;

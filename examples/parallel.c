@@ -62,7 +62,7 @@ void parallel_open(parallel *p, wf_comm *comm)
         o.channel = wf_comm_size(comm) % 2 ? wf_comm_size(comm) : 2;
         o.height = wf_comm_size(comm) / o.channel;
     }
-    p->cut = spatial || both;
+    p->sharded = spatial || both;
     p->mesh = wf_mesh_open(comm, o);
     example_check(comm, wf_check(p->mesh));
     p->samples = wf_mesh_comm(p->mesh, WF_AXIS_DATA);

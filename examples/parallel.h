@@ -10,7 +10,7 @@ typedef struct parallel {
     bool sync_bn;
     wf_mesh *mesh;
     wf_comm *samples; /* the ranks that read different samples; borrowed from the mesh */
-    bool cut;         /* images are cut: for wf_batch_opts */
+    bool sharded;     /* images are cut: for wf_batch_opts */
 } parallel;
 
 /* Opens mesh and samples; ends the program, with a line from rank 0, if the options are wrong. Collective. */

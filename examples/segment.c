@@ -67,7 +67,7 @@ static settings read_settings(int argc, char **argv)
         {"log-every", "N", "steps from line to line", .number = &s.log_every, .least = 1},
         {"out", "DIR", "folder for log.jsonl and segment.png", .text = &s.out},
         {0}};
-    example_options(argc, argv, "Trains a U-Net on images that are cut over all ranks of mpirun.", table);
+    example_options(argc, argv, "Trains a U-Net on images that are sharded over all ranks of mpirun.", table);
     return s;
 }
 

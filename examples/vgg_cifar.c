@@ -51,8 +51,8 @@ static wf_iter *open_images(wf_comm *comm, const settings *s, wf_split split)
     wf_dataset *images = images_open(comm, s->how.mesh, s->data, split, false);
     if (split == WF_TRAIN_SET)
         images = wf_transform_random_flip(images);
-    wf_iter *iter =
-        wf_batches(images, (wf_batch_opts){.size = s->batch, .shuffle = split == WF_TRAIN_SET, .cut = s->how.cut});
+    wf_iter *iter = wf_batches(
+        images, (wf_batch_opts){.size = s->batch, .shuffle = split == WF_TRAIN_SET, .sharded = s->how.sharded});
     iter = wf_prefetch(iter, 2);
     example_check(comm, wf_check(iter));
     return iter;

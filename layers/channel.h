@@ -1,10 +1,10 @@
 /* Channel-parallel layers: each rank of a mesh's channel axis holds a part of the weights. They compute what the serial
  * layers of the same options compute. Collective over the channel axis, in forward and in backward.
  *
- * The input may be replicated over the channel axis, or sharded over it along dimension 1 at any cut points. It may be
- * sharded over data; an input without a layout is taken as replicated where the mesh splits only channels. The output
- * is sharded along dimension 1 in balanced blocks, so that activations stay sharded between layers, or replicated
- * where the options say so (`replicate`). Gradients have the layout of their values.
+ * The input may be replicated over the channel axis, or sharded over it along dimension 1 at any shard bounds. It may
+ * be sharded over data; an input without a layout is taken as replicated where the mesh splits only channels. The
+ * output is sharded along dimension 1 in balanced blocks, so that activations stay sharded between layers, or
+ * replicated where the options say so (`replicate`). Gradients have the layout of their values.
  *
  * With p ranks in the group, N samples here, C channels of H W pixels in and F of H' W' out, the ranks of a group send
  * (words each, on average):
@@ -19,8 +19,8 @@
  *
  * (an all-reduce of little sends what comm.h says). Besides: an x that is replicated in the channel form costs (p-1)/p
  * N C H W in backward (gather of dx), a y that is replicated in the filter form (p-1)/p N F H'W' in forward (gather of
- * y); and x at other cut points than balanced blocks moves to those first. WF_FORM_AUTO takes the channel form where F
- * H'W' < C H W, judged by channels and strides. WF_FORM_BOTH is for a number of ranks that is not a prime, else it is
+ * y); and x at other shard bounds than balanced blocks moves to those first. WF_FORM_AUTO takes the channel form where
+ * F H'W' < C H W, judged by channels and strides. WF_FORM_BOTH is for a number of ranks that is not a prime, else it is
  * as WF_FORM_AUTO. In the paired form, a filter form, then normalisation and activation (per channel, nothing moves),
  * then a channel form, there is one sum per pair and direction.
  *

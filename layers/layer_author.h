@@ -49,8 +49,8 @@ bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x));
 
 /* Shared by layers and functions. */
 
-/* x is cut along its samples at most: what a layer needs that computes from all of one. WF_ERR_SHAPE names the layer,
- * x's layout and what would help. */
+/* x is sharded along its samples at most: what a layer needs that computes from all of one. WF_ERR_SHAPE names the
+ * layer, x's layout and what would help. */
 wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf_var *x) WF_NODISCARD;
 /* The value as a dense tensor in the order that convolution and the like want (channels-last from rank 3 on, row-major
  * below): a handle to be freed. */

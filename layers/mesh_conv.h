@@ -2,12 +2,12 @@
  * depth, height and width. Same options, parameters, initial values and results as the serial layers.
  *
  * They are the channel-parallel layers of layers/channel.h on images that are cut as those of layers/spatial.h are: the
- * input may be cut along dimension 1 over the channel axis, at any cut points, or replicated over it, and is cut along
- * samples and pixels over every other axis that the mesh splits (wf_shard gives such tensors). An input without a
- * layout is taken as replicated where the mesh splits only channels. The output is sharded over channels in balanced
- * blocks, or replicated over the channel axis where the options say `replicate`; pixels lie as layers/spatial.h says. A
- * parameter holds this rank's channels alone. layers/spatial.h has pooling and upsampling, layers/channel.h
- * normalisation (wf_channel_sync_batchnorm) for such tensors.
+ * input may be sharded along dimension 1 over the channel axis, at any shard bounds, or replicated over it, and is
+ * sharded along samples and pixels over every other axis that the mesh splits (wf_shard gives such tensors). An input
+ * without a layout is taken as replicated where the mesh splits only channels. The output is sharded over channels in
+ * balanced blocks, or replicated over the channel axis where the options say `replicate`; pixels lie as
+ * layers/spatial.h says. A parameter holds this rank's channels alone. layers/spatial.h has pooling and upsampling,
+ * layers/channel.h normalisation (wf_channel_sync_batchnorm) for such tensors.
  *
  * Channels and halos travel in one exchange: every rank gets the pixels that its outputs read, of the channels that it
  * computes with. With p ranks in the channel group, C channels and F outputs, a rank that has X of the pixels of the

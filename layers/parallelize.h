@@ -32,7 +32,7 @@ typedef enum wf_parallel {
  * layers/mesh_conv.h beside the others, with the options that they were made with.
  * What comes in is redistributed where a layer needs it: images that are whole are cut before the first spatial layer,
  * what is cut is gathered before wf_lambda(ctx, wf_flatten) and before wf_linear (by channels: its pixels).
- * Normalisation shares the statistics of the pixels that it is cut along, always. The output of a channel-parallel
+ * Normalisation shares the statistics of the pixels that it is sharded along, always. The output of a channel-parallel
  * layer stays sharded unless its options say `replicate`. A module's own functions must take what is cut, or gather it
  * (wf_unshard).
  *

@@ -2,12 +2,12 @@
  * values and results as the serial layers of layers/conv.h, layers/pool.h and layers/upsample.h: only the constructor
  * changes.
  *
- * The input is cut over the mesh along spatial dimensions, with cut points (wf_shard, wf_redistribute and these layers
- * give such tensors), and possibly along samples; parts may be uneven and empty. Outputs lie where the centre of what
- * they read lies, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are sums over this
- * rank's outputs: the optimizer adds up the ranks. Pooling and upsampling also take channels that are cut, and leave
- * them where they are. An input that is local, replicated where the mesh is split or cut along channels (convolution:
- * layers/mesh_conv.h takes such channels), or of another mesh is an error that says what to do.
+ * The input is sharded over the mesh along spatial dimensions, with shard bounds (wf_shard, wf_redistribute and these
+ * layers give such tensors), and possibly along samples; parts may be uneven and empty. Outputs lie where the centre of
+ * what they read lies, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are sums over
+ * this rank's outputs: the optimizer adds up the ranks. Pooling and upsampling also take channels that are cut, and
+ * leave them where they are. An input that is local, replicated where the mesh is split or sharded along channels
+ * (convolution: layers/mesh_conv.h takes such channels), or of another mesh is an error that says what to do.
  *
  * The same run gives the same bits: what is added back is added in the order of ranks, and how the work is cut depends
  * on shapes alone. What may change with the machine is how deep a chain goes whose costs are measured. With

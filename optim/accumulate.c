@@ -71,7 +71,7 @@ static wf_array loss_sum(const wf_optim *optim)
     return (wf_array){.data = &optim->device->loss, .dtype = WF_F64, .shape = wf_shape_scalar()};
 }
 
-wf_status wf_optim_weigh(wf_optim *optim, const wf_var *loss, double *seed)
+wf_status wf_optim_loss_weight(wf_optim *optim, const wf_var *loss, double *seed)
 {
     const wf_array sum = loss_sum(optim);
     double weight = 0;
@@ -86,7 +86,7 @@ wf_status wf_optim_weigh(wf_optim *optim, const wf_var *loss, double *seed)
     return wf_loss_add(optim->ctx, loss->value, weight, &sum, optim->adding);
 }
 
-wf_status wf_optim_weighed(wf_optim *optim, wf_var *loss, double *grad_scale)
+wf_status wf_optim_weighted_loss(wf_optim *optim, wf_var *loss, double *grad_scale)
 {
     const wf_array sum = loss_sum(optim);
     const wf_strided number = wf_array_strided(&sum);
@@ -101,7 +101,8 @@ wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss)
     double seed = 1;
     WF_NEED(loss);
     WF_TRY(wf_optim_bind(optim));
-    WF_TRY(optim->across ? optim->across->weigh(optim, loss, &seed) : wf_optim_weigh(optim, loss, &seed));
+    WF_TRY(optim->distributed ? optim->distributed->loss_weight(optim, loss, &seed)
+                              : wf_optim_loss_weight(optim, loss, &seed));
     return wf_optim_backward(optim, loss, seed);
 }
 
@@ -113,5 +114,5 @@ wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss)
     const wf_status status = wf_optim_differentiate(optim, loss);
     optim->more = false;
     optim->adding = status == WF_OK;
-    return status != WF_OK && optim->across ? optim->across->failed(optim, status) : status;
+    return status != WF_OK && optim->distributed ? optim->distributed->failed(optim, status) : status;
 }

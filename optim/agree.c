@@ -26,13 +26,13 @@ typedef struct part {
 
 static void describe(char text[DESCRIPTION], const wf_param *param)
 {
-    char shape[WF_SHAPE_TEXT], summed[AXES_TEXT], cut[AXES_TEXT];
+    char shape[WF_SHAPE_TEXT], summed[AXES_TEXT], sharded[AXES_TEXT];
     const char *path = wf_param_path(param);
     memset(text, 0, DESCRIPTION);
-    snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, cut over %s", path ? path : "?",
+    snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, sharded over %s", path ? path : "?",
              wf_shape_text(param->global, shape), wf_dtype_name(param->dtype),
              param->order == WF_CHANNELS_LAST ? " channels-last" : "", axes_text(param->axes, summed),
-             axes_text(param->cut_axes, cut));
+             axes_text(param->shard_axes, sharded));
 }
 
 static void describe_part(char text[DESCRIPTION], const part *p)
@@ -142,7 +142,7 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
 {
     uint64_t hash = wf_hash_u64(wf_hash_u64(0, (uint64_t)opts->bucket_bytes), (uint64_t)wf_ctx_compute(ctx));
     int other = -1;
-    hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->first_bucket_bytes), (uint64_t)opts->wire);
+    hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->first_bucket_bytes), (uint64_t)opts->grad_dtype);
     hash = wf_hash_u64(wf_hash_u64(hash, opts->shard_optimizer), opts->reduce != NULL);
     hash = wf_hash_u64(hash, opts->double_buffering);
     WF_TRY(first_other(comm, ctx, hash, &other));
@@ -197,7 +197,7 @@ wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
     WF_TRY(wf_layer_params(optim->model, &n, &params));
     for (int64_t i = 0; i < n; i++) {
         wf_tensor *value = wf_param_value(params[i]);
-        wf_comm *same = wf_mesh_comm_of(mesh, axes & ~params[i]->cut_axes);
+        wf_comm *same = wf_mesh_comm_of(mesh, axes & ~params[i]->shard_axes);
         WF_NEED(value);
         WF_NEED(same);
         WF_TRY(wf_bcast(same, value, 0));

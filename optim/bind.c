@@ -46,7 +46,7 @@ static wf_status new_slot(wf_optim *optim, const wf_param *param, const char *pa
         return wf_error_code();
     optim->n_slots++;
     const char *const *names = wf_optim_state_names(optim);
-    for (int s = 0; s < WF_OPTIM_STATES && names[s] && !optim->cuts; s++) {
+    for (int s = 0; s < WF_OPTIM_STATES && names[s] && !optim->shards_state; s++) {
         slot->state[s] = wf_tensor_new_ordered(optim->ctx, param->dtype, param->shape, param->order);
         WF_NEED(slot->state[s]);
         WF_TRY(wf_tensor_fill(slot->state[s], 0));
@@ -93,9 +93,8 @@ wf_status wf_optim_bind(wf_optim *optim)
              wf_optim_kind_name(optim->kind));
     if (same && n == optim->n)
         return WF_OK;
-    WF_CHECK(
-        !optim->across || !optim->across->pending(optim), WF_ERR_STATE,
-        "what is trainable changed while gradients are on the wire (double_buffering); call wf_optim_flush before");
+    WF_CHECK(!optim->distributed || !optim->distributed->pending(optim), WF_ERR_STATE,
+             "what is trainable changed while gradients are in flight (double_buffering); call wf_optim_flush before");
     WF_CHECK(!optim->adding, WF_ERR_STATE,
              "what is trainable changed between wf_optim_accumulate and the step that it belongs to");
     optim->bound = false;

@@ -12,9 +12,10 @@ static wf_comm *comm_of(const wf_buckets *all, unsigned axes)
     return wf_mesh_comm_of(all->mesh, axes);
 }
 
-/* --- the tail ---------------------------------------------------------------------------------------------------- */
+/* --- the trailer ----------------------------------------------------------------------------------------------------
+ */
 
-static wf_strided tail_at(const wf_grads *grads, int place)
+static wf_strided trailer_at(const wf_grads *grads, int place)
 {
     const wf_tensor *flat = grads->flat;
     const size_t at = (size_t)(grads->offset[grads->n] + place);
@@ -23,7 +24,7 @@ static wf_strided tail_at(const wf_grads *grads, int place)
 
 wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, double factor, wf_tensor *loss)
 {
-    const wf_strided sum = tail_at(grads, WF_TAIL_LOSS);
+    const wf_strided sum = trailer_at(grads, WF_TRAILER_LOSS);
     return wf_loss_set(all->optim->ctx, &sum, factor, loss);
 }
 
@@ -36,46 +37,46 @@ static wf_status check_type(const wf_grads *grads)
 }
 
 /* To the end of the flat buffer, in its type. */
-static wf_status put_tail(wf_buckets *all, const wf_grads *grads)
+static wf_status put_trailer(wf_buckets *all, const wf_grads *grads)
 {
     wf_ctx *ctx = all->optim->ctx;
     const bool wide = grads->flat->dtype == WF_F64;
-    const wf_strided loss = wf_tensor_strided(all->loss), place = tail_at(grads, WF_TAIL_LOSS);
-    float narrow[WF_TAIL];
+    const wf_strided loss = wf_tensor_strided(all->loss), place = trailer_at(grads, WF_TRAILER_LOSS);
+    float narrow[WF_TRAILER];
     WF_TRY(check_type(grads));
-    for (int i = 0; i < WF_TAIL; i++)
-        narrow[i] = (float)all->tail[i];
-    WF_TRY(wf_ctx_send(ctx, tail_at(grads, 0).data, wide ? (const void *)all->tail : narrow,
-                       WF_TAIL * wf_dtype_size(grads->flat->dtype)));
+    for (int i = 0; i < WF_TRAILER; i++)
+        narrow[i] = (float)all->trailer[i];
+    WF_TRY(wf_ctx_send(ctx, trailer_at(grads, 0).data, wide ? (const void *)all->trailer : narrow,
+                       WF_TRAILER * wf_dtype_size(grads->flat->dtype)));
     if (!wf_ctx_capturing(ctx))
-        memcpy(all->sent, all->tail, sizeof all->sent);
+        memcpy(all->sent, all->trailer, sizeof all->sent);
     return ctx->k->copy(ctx, &loss, &place, false);
 }
 
 /* A captured step has the same samples as the one before it, on all ranks, so the sums are the same. */
-static wf_status tail_again(wf_buckets *all)
+static wf_status trailer_again(wf_buckets *all)
 {
-    WF_CHECK(memcmp(all->sent, all->tail, sizeof all->sent) == 0, WF_ERR_STATE,
+    WF_CHECK(memcmp(all->sent, all->trailer, sizeof all->sent) == 0, WF_ERR_STATE,
              "a captured step has as many samples in every run, and this one has not as many as the run before");
-    memcpy(all->tail, all->summed, sizeof all->tail);
+    memcpy(all->trailer, all->summed, sizeof all->trailer);
     return WF_OK;
 }
 
 /* The sums over the ranks, to be looked at. Of one rank they are here. */
-static wf_status get_tail(wf_buckets *all, const wf_grads *grads)
+static wf_status get_trailer(wf_buckets *all, const wf_grads *grads)
 {
     wf_ctx *ctx = all->optim->ctx;
     const bool wide = grads->flat->dtype == WF_F64;
     const bool alone = wf_comm_size(comm_of(all, all->axes)) == 1 && !all->opts.double_buffering;
-    float narrow[WF_TAIL];
+    float narrow[WF_TRAILER];
     if (wf_ctx_capturing(ctx))
-        return tail_again(all);
+        return trailer_again(all);
     if (!alone)
-        WF_TRY(wf_ctx_look(ctx, wide ? (void *)all->tail : narrow, tail_at(grads, 0).data,
-                           WF_TAIL * wf_dtype_size(grads->flat->dtype)));
-    for (int i = 0; i < WF_TAIL && !wide && !alone; i++)
-        all->tail[i] = narrow[i];
-    memcpy(all->summed, all->tail, sizeof all->summed);
+        WF_TRY(wf_ctx_capture_read(ctx, wide ? (void *)all->trailer : narrow, trailer_at(grads, 0).data,
+                                   WF_TRAILER * wf_dtype_size(grads->flat->dtype)));
+    for (int i = 0; i < WF_TRAILER && !wide && !alone; i++)
+        all->trailer[i] = narrow[i];
+    memcpy(all->summed, all->trailer, sizeof all->summed);
     return WF_OK;
 }
 
@@ -119,15 +120,15 @@ static wf_status make_room(wf_buckets *all, int64_t n)
 {
     wf_ctx *ctx = all->optim->ctx;
     const size_t room = (size_t)n + 2;
-    wf_param **came = wf_realloc(ctx, all->came, room * sizeof(wf_param *));
-    all->came = came ? came : all->came;
+    wf_param **arrived = wf_realloc(ctx, all->arrived, room * sizeof(wf_param *));
+    all->arrived = arrived ? arrived : all->arrived;
     wf_grad_run *run = wf_realloc(ctx, all->run, room * sizeof *run);
     all->run = run ? run : all->run;
     wf_bucket *bucket = wf_realloc(ctx, all->bucket, room * sizeof *bucket);
     all->bucket = bucket ? bucket : all->bucket;
     int64_t *numbers = wf_realloc(ctx, all->offset, 3 * room * sizeof *numbers);
     all->offset = numbers ? numbers : all->offset;
-    if (!came || !run || !bucket || !numbers)
+    if (!arrived || !run || !bucket || !numbers)
         return wf_error_code();
     all->bucket_of = numbers + room;
     all->relative = numbers + 2 * room;
@@ -139,7 +140,7 @@ wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order)
     all->made = false;
     WF_TRY(make_room(all, n));
     for (int64_t i = 0; i < n; i++)
-        all->came[i] = order[i];
+        all->arrived[i] = order[i];
     wf_grad_sort(all->mesh, all->axes, n, order);
     all->n_runs = wf_grad_runs(all->mesh, n, order, all->run);
     return WF_OK;
@@ -148,7 +149,7 @@ wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order)
 static int64_t place_of(const wf_buckets *all, const wf_param *param)
 {
     int64_t place = 0;
-    while (all->came[place] != param)
+    while (all->arrived[place] != param)
         place++;
     return place;
 }
@@ -162,15 +163,15 @@ static void *at_element(const wf_buckets *all, int64_t at)
 /* One rank has its sums. */
 static wf_status sum(const wf_bucket *bucket, const wf_reduce_job *job)
 {
-    return wf_comm_size(bucket->comm) == 1 ? WF_OK : wf_reduce_beside(bucket->comm, job);
+    return wf_comm_size(bucket->comm) == 1 ? WF_OK : wf_reduce_async(bucket->comm, job);
 }
 
 /* The hook of a program is called once, in the capture. */
 static wf_status call_hook(const wf_bucket *bucket, void *data, wf_dtype dtype, int64_t segments)
 {
     const wf_buckets *all = bucket->all;
-    WF_TRY(wf_ctx_bar(all->optim->ctx, "call the program's own sum of gradients (wf_multi_node_opts.reduce)",
-                      "leave the sums to the communicator"));
+    WF_TRY(wf_ctx_forbid_capture(all->optim->ctx, "call the program's own sum of gradients (wf_multi_node_opts.reduce)",
+                                 "leave the sums to the communicator"));
     return all->opts.reduce(all->opts.reduce_user, &(wf_grad_bucket){.comm = bucket->comm,
                                                                      .ctx = all->optim->ctx,
                                                                      .index = bucket - all->bucket,
@@ -188,7 +189,7 @@ wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
     const wf_buckets *all = bucket->all;
     const int64_t segments = bucket->last - bucket->first;
     if (bucket->shard)
-        return wf_sum_shards_beside(bucket->comm, data, bucket->shard, dtype);
+        return wf_sum_shards_async(bucket->comm, data, bucket->shard, dtype);
     for (int64_t i = 0; i <= segments; i++)
         all->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
@@ -196,16 +197,16 @@ wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
     return sum(bucket, &(wf_reduce_job){data, dtype, segments, all->relative});
 }
 
-/* The last bucket is the one with the tail, so that what was found in the others can ride in it. */
-static wf_status sum_tail(const wf_bucket *bucket)
+/* The last bucket is the one with the trailer, so that what was found in the others can ride in it. */
+static wf_status sum_trailer(const wf_bucket *bucket)
 {
     const wf_buckets *all = bucket->all;
     const wf_grads *grads = all->grads;
     wf_ctx *ctx = all->optim->ctx;
     const wf_reduce_job job = {grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n};
-    const float overflow = (float)all->tail[WF_TAIL_OVERFLOW];
-    if (all->opts.wire == WF_F16 && !all->optim->scales)
-        WF_TRY(ctx->k->to_device(ctx, at_element(all, grads->offset[grads->n] + WF_TAIL_OVERFLOW), &overflow,
+    const float overflow = (float)all->trailer[WF_TRAILER_OVERFLOW];
+    if (all->opts.grad_dtype == WF_F16 && !all->optim->scales)
+        WF_TRY(ctx->k->to_device(ctx, at_element(all, grads->offset[grads->n] + WF_TRAILER_OVERFLOW), &overflow,
                                  sizeof overflow));
     return sum(bucket, &job);
 }
@@ -215,15 +216,15 @@ static wf_status run_bucket(wf_task *task)
     const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
     const wf_buckets *all = bucket->all;
     const wf_tensor *flat = all->grads->flat;
-    const bool narrow = all->opts.wire != WF_F32, apart = narrow || bucket->shard || all->opts.reduce;
-    const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->tail ? 1 : 0),
+    const bool narrow = all->opts.grad_dtype != WF_F32, apart = narrow || bucket->shard || all->opts.reduce;
+    const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->trailer ? 1 : 0),
                                all->offset + bucket->first};
     if (!apart)
         return sum(bucket, &job);
     if (bucket->last > bucket->first)
-        WF_TRY(narrow ? wf_wire_reduce(bucket)
+        WF_TRY(narrow ? wf_grad_dtype_reduce(bucket)
                       : wf_bucket_sum(bucket, at_element(all, all->offset[bucket->first]), flat->dtype));
-    return bucket->tail ? sum_tail(bucket) : WF_OK;
+    return bucket->trailer ? sum_trailer(bucket) : WF_OK;
 }
 
 static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
@@ -234,8 +235,8 @@ static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
     return bucket->comm ? bucket : NULL;
 }
 
-/* The gradients that are summed over the same axes; the tail goes with those that are summed over all. */
-static wf_status cut(wf_buckets *all, unsigned axes, int64_t first, int64_t last)
+/* The gradients that are summed over the same axes; the trailer goes with those that are summed over all. */
+static wf_status sharded(wf_buckets *all, unsigned axes, int64_t first, int64_t last)
 {
     const wf_grads *grads = all->optim->grads;
     const int64_t size = (int64_t)wf_dtype_size(grads->flat->dtype);
@@ -258,7 +259,7 @@ static wf_status cut(wf_buckets *all, unsigned axes, int64_t first, int64_t last
     if (!bucket)
         bucket = open_bucket(all, axes, last);
     WF_NEED(bucket);
-    bucket->tail = true;
+    bucket->trailer = true;
     bucket->place = grads->n;
     return WF_OK;
 }
@@ -282,7 +283,7 @@ static wf_status make_narrow(wf_buckets *all)
         longest = length > longest ? length : longest;
     }
     wf_pool_give(all->optim->ctx, all->narrow, all->narrow_bytes);
-    all->narrow_bytes = all->opts.wire == WF_F32 ? 0 : (size_t)longest * wf_dtype_size(all->opts.wire);
+    all->narrow_bytes = all->opts.grad_dtype == WF_F32 ? 0 : (size_t)longest * wf_dtype_size(all->opts.grad_dtype);
     return wf_pool_take(all->optim->ctx, all->narrow_bytes, &all->narrow);
 }
 
@@ -295,15 +296,15 @@ static wf_status make(wf_buckets *all)
         all->offset[i] = grads->offset[i];
         all->bucket_of[i] = -1;
     }
-    all->offset[grads->n + 1] = grads->offset[grads->n] + WF_TAIL;
+    all->offset[grads->n + 1] = grads->offset[grads->n] + WF_TRAILER;
     for (; r < all->n_runs && all->run[r].axes != all->axes; r++) {
         if (r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
             continue;
         if (all->run[r].axes != 0)
-            WF_TRY(cut(all, all->run[r].axes, first, all->run[r].last));
+            WF_TRY(sharded(all, all->run[r].axes, first, all->run[r].last));
         first = all->run[r].last;
     }
-    WF_TRY(cut(all, all->axes, first, grads->n));
+    WF_TRY(sharded(all, all->axes, first, grads->n));
     sort_by_place(all);
     for (int64_t b = 0; b < all->n; b++)
         for (int64_t i = all->bucket[b].first; i < all->bucket[b].last; i++)
@@ -351,7 +352,7 @@ static void get_ready(wf_buckets *all, wf_grads *grads)
     all->started = 0;
     for (int64_t b = 0; b < all->n; b++) {
         all->bucket[b].task.run = run_bucket;
-        all->bucket[b].task.leaves = all->opts.wire == WF_F32 && !all->opts.reduce;
+        all->bucket[b].task.leaves = all->opts.grad_dtype == WF_F32 && !all->opts.reduce;
         all->bucket[b].missing = 0;
     }
 }
@@ -369,7 +370,7 @@ wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
         if (bucket)
             bucket->missing++;
     }
-    WF_TRY(put_tail(all, all->grads));
+    WF_TRY(put_trailer(all, all->grads));
     if (!all->opts.no_overlap)
         start_complete(all);
     return WF_OK;
@@ -389,7 +390,7 @@ wf_status wf_buckets_end(wf_buckets *all)
 {
     start_complete(all);
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
-    return get_tail(all, all->grads);
+    return get_trailer(all, all->grads);
 }
 
 /* Gradients of the next backward go where the sums are that this step uses. */
@@ -411,7 +412,7 @@ static wf_status exchange_buffers(wf_buckets *all)
 wf_status wf_buckets_flush(wf_buckets *all)
 {
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
-    WF_TRY(get_tail(all, all->other));
+    WF_TRY(get_trailer(all, all->other));
     all->pending = false;
     return exchange_buffers(all);
 }
@@ -419,12 +420,12 @@ wf_status wf_buckets_flush(wf_buckets *all)
 wf_status wf_buckets_swap(wf_buckets *all, bool *any)
 {
     *any = all->pending;
-    WF_TRY(wf_ctx_bar(all->optim->ctx, "change its buffers, as double_buffering does every step",
-                      "switch double_buffering off"));
-    WF_TRY(put_tail(all, all->optim->grads));
+    WF_TRY(wf_ctx_forbid_capture(all->optim->ctx, "change its buffers, as double_buffering does every step",
+                                 "switch double_buffering off"));
+    WF_TRY(put_trailer(all, all->optim->grads));
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
     if (all->pending)
-        WF_TRY(get_tail(all, all->other));
+        WF_TRY(get_trailer(all, all->other));
     get_ready(all, all->optim->grads);
     start_complete(all);
     all->pending = true;
@@ -441,7 +442,7 @@ void wf_buckets_free(wf_buckets *all)
     wf_tensor_free(all->loss);
     wf_tensor_free(all->squares);
     free(all->shard);
-    free(all->came);
+    free(all->arrived);
     free(all->run);
     free(all->bucket);
     free(all->offset);

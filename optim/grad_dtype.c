@@ -11,36 +11,38 @@ static wf_strided row(void *data, wf_dtype dtype, int64_t count)
 
 /* Whether a sum left the range of f16, or a gradient was not finite before: then the squares do not add up to a number.
  */
-static wf_status look_for_overflow(wf_buckets *all, void *data, int64_t count)
+static wf_status check_overflow(wf_buckets *all, void *data, int64_t count)
 {
     wf_ctx *ctx = all->optim->ctx;
     double *device = &all->optim->device->sum_squares, squares = 0;
     const wf_array sums = {.data = data, .dtype = WF_F32, .shape = WF_SHAPE(count)};
     const wf_array out = {.data = device, .dtype = WF_F64, .shape = wf_shape_scalar()};
     WF_TRY(ctx->k->sum_squares(ctx, &sums, &out, false));
-    WF_TRY(wf_ctx_bar(ctx, "look for overflow on the wire, as f16 needs", "let gradients travel as WF_BF16"));
-    WF_TRY(wf_ctx_look(ctx, &squares, device, sizeof squares));
+    WF_TRY(wf_ctx_forbid_capture(ctx, "look for overflow in flight, as f16 needs", "let gradients travel as WF_BF16"));
+    WF_TRY(wf_ctx_capture_read(ctx, &squares, device, sizeof squares));
     if (!isfinite(squares))
-        all->tail[WF_TAIL_OVERFLOW] = 1;
+        all->trailer[WF_TRAILER_OVERFLOW] = 1;
     return WF_OK;
 }
 
-wf_status wf_wire_reduce(const wf_bucket *bucket)
+wf_status wf_grad_dtype_reduce(const wf_bucket *bucket)
 {
     wf_buckets *all = bucket->all;
     wf_ctx *ctx = all->optim->ctx;
-    const size_t size = wf_dtype_size(all->opts.wire);
+    const size_t size = wf_dtype_size(all->opts.grad_dtype);
     const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
     float *flat = all->grads->flat->data;
-    const wf_strided own = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.wire, count);
+    const wf_strided own = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.grad_dtype, count);
     WF_TRY(ctx->k->copy(ctx, &own, &sent, false));
-    WF_TRY(wf_bucket_sum(bucket, all->narrow, all->opts.wire));
+    WF_TRY(wf_bucket_sum(bucket, all->narrow, all->opts.grad_dtype));
     const int64_t summed = bucket->hi - bucket->lo;
     const wf_strided sums = row(flat + bucket->lo, WF_F32, summed);
-    const wf_strided came = row((char *)all->narrow + (size_t)(bucket->lo - base) * size, all->opts.wire, summed);
-    wf_copied_beside(bucket->comm, (size_t)(count + summed) * size);
+    const wf_strided arrived =
+        row((char *)all->narrow + (size_t)(bucket->lo - base) * size, all->opts.grad_dtype, summed);
+    wf_count_staged_async(bucket->comm, (size_t)(count + summed) * size);
     if (summed == 0)
         return WF_OK;
-    WF_TRY(ctx->k->copy(ctx, &came, &sums, false));
-    return all->opts.wire == WF_F16 && !all->optim->scales ? look_for_overflow(all, flat + bucket->lo, summed) : WF_OK;
+    WF_TRY(ctx->k->copy(ctx, &arrived, &sums, false));
+    return all->opts.grad_dtype == WF_F16 && !all->optim->scales ? check_overflow(all, flat + bucket->lo, summed)
+                                                                 : WF_OK;
 }

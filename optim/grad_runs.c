@@ -11,8 +11,8 @@ unsigned wf_grad_axes(const wf_mesh *mesh)
 
 static unsigned key_of(const wf_mesh *mesh, unsigned last, const wf_param *param)
 {
-    const unsigned split = wf_grad_axes(mesh), axes = param->axes & split, cut = param->cut_axes & split;
-    return ((axes == last) << 2 * WF_AXES) + (axes << WF_AXES) + cut;
+    const unsigned split = wf_grad_axes(mesh), axes = param->axes & split, sharded = param->shard_axes & split;
+    return ((axes == last) << 2 * WF_AXES) + (axes << WF_AXES) + sharded;
 }
 
 void wf_grad_sort(const wf_mesh *mesh, unsigned last, int64_t n, wf_param **order)
@@ -32,9 +32,9 @@ int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_
     const unsigned split = wf_grad_axes(mesh);
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) {
-        const unsigned axes = order[i]->axes & split, cut = order[i]->cut_axes & split;
-        if (count == 0 || runs[count - 1].axes != axes || runs[count - 1].cut != cut)
-            runs[count++] = (wf_grad_run){.axes = axes, .cut = cut, .first = i};
+        const unsigned axes = order[i]->axes & split, sharded = order[i]->shard_axes & split;
+        if (count == 0 || runs[count - 1].axes != axes || runs[count - 1].sharded != sharded)
+            runs[count++] = (wf_grad_run){.axes = axes, .sharded = sharded, .first = i};
         runs[count - 1].last = i + 1;
     }
     return count;

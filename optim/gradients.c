@@ -31,11 +31,11 @@ static wf_status make_grads(wf_optim *optim, int64_t n, wf_param *const *reached
     for (int64_t i = 0; i < optim->n; i++)
         if (!listed(n, reached, optim->target[i]))
             optim->order[at++] = optim->target[i];
-    const wf_optim_across *across = optim->across;
-    if (across)
-        WF_TRY(across->agree(optim, at, optim->order));
+    const wf_optim_distributed *distributed = optim->distributed;
+    if (distributed)
+        WF_TRY(distributed->agree(optim, at, optim->order));
     wf_grads_free(optim->grads);
-    optim->grads = wf_grads_new(optim->ctx, at, optim->order, across ? across->tail : 0);
+    optim->grads = wf_grads_new(optim->ctx, at, optim->order, distributed ? distributed->trailer : 0);
     WF_NEED(optim->grads);
     return WF_OK;
 }
@@ -51,13 +51,13 @@ static wf_status plan(void *user, int64_t n, wf_param *const *reached)
     for (int64_t i = 0; !optim->adding && n < optim->n && i < optim->n; i++)
         if (!listed(n, reached, optim->target[i]))
             WF_TRY(wf_tensor_fill(optim->target[i]->grad, 0));
-    return optim->across && !optim->more ? optim->across->begin(optim, n, reached) : WF_OK;
+    return optim->distributed && !optim->more ? optim->distributed->begin(optim, n, reached) : WF_OK;
 }
 
 static wf_status ready(void *user, wf_param *param)
 {
     wf_optim *optim = user;
-    return optim->across && !optim->more ? optim->across->ready(optim, param) : WF_OK;
+    return optim->distributed && !optim->more ? optim->distributed->ready(optim, param) : WF_OK;
 }
 
 wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed)

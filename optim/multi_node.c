@@ -45,49 +45,49 @@ static wf_status check_sharded(const multi_node *own, const wf_layout *layout)
 /* factor * loss towards what rides with the gradients, where the loss is. */
 static wf_status add_loss(wf_optim *optim, const wf_var *loss, double factor)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     const wf_array sum = wf_tensor_array(own->buckets->loss);
     return wf_loss_add(optim->ctx, loss->value, factor, &sum, optim->adding);
 }
 
 /* A part of a global mean has the gradient of that, unless it is one of several that make a step. */
-static wf_status weigh_part(wf_optim *optim, const wf_var *loss, const wf_layout *layout, double *seed)
+static wf_status loss_weight_of_part(wf_optim *optim, const wf_var *loss, const wf_layout *layout, double *seed)
 {
-    multi_node *own = optim->across_own;
-    double *tail = own->buckets->tail;
+    multi_node *own = optim->distributed_state;
+    double *trailer = own->buckets->trailer;
     WF_TRY(check_sharded(own, layout));
     if (!optim->more && !optim->adding) {
-        tail[WF_TAIL_SHARDED] = 1;
+        trailer[WF_TRAILER_SHARDED] = 1;
         return add_loss(optim, loss, 1 / copies(own, layout));
     }
     WF_CHECK(loss->loss_count > 0, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight among others is unknown; end it in wf_mean or a loss "
              "function");
     *seed = (double)loss->loss_count;
-    tail[WF_TAIL_PARTS] = 1;
-    tail[WF_TAIL_WEIGHT] += loss->loss_part / copies(own, layout);
+    trailer[WF_TRAILER_PARTS] = 1;
+    trailer[WF_TRAILER_WEIGHT] += loss->loss_part / copies(own, layout);
     return add_loss(optim, loss, *seed / copies(own, layout));
 }
 
-static wf_status weigh(wf_optim *optim, wf_var *loss, double *seed)
+static wf_status loss_weight(wf_optim *optim, wf_var *loss, double *seed)
 {
-    multi_node *own = optim->across_own;
+    multi_node *own = optim->distributed_state;
     const wf_layout layout = wf_tensor_layout(wf_value(loss));
-    double *tail = own->buckets->tail;
-    for (int i = 0; i < WF_TAIL && !optim->adding; i++)
-        tail[i] = 0;
+    double *trailer = own->buckets->trailer;
+    for (int i = 0; i < WF_TRAILER && !optim->adding; i++)
+        trailer[i] = 0;
     if (loss->no_loss)
         return add_loss(optim, loss, 0);
     if (layout.known)
-        return weigh_part(optim, loss, &layout, seed);
+        return loss_weight_of_part(optim, loss, &layout, seed);
     const bool alone = wf_mesh_size(own->mesh, WF_AXIS_DATA) == 1 && !optim->more && !optim->adding;
     WF_CHECK(loss->loss_mean || alone, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight across ranks is unknown; end it in wf_mean or a loss "
              "function");
     const double weight = loss->loss_mean ? (double)loss->loss_count : 1, share = weight / copies(own, &layout);
     *seed = weight > 0 ? weight : WF_ZERO;
-    tail[WF_TAIL_LOCAL] = 1;
-    tail[WF_TAIL_WEIGHT] += share;
+    trailer[WF_TRAILER_LOCAL] = 1;
+    trailer[WF_TRAILER_WEIGHT] += share;
     return add_loss(optim, loss, share);
 }
 
@@ -101,16 +101,16 @@ static wf_status check_parameters(const wf_optim *optim, bool data_alone)
                  "the gradient of %s is summed over mesh axes 0x%x; wf_multi_node sums over data (0x1) alone, use "
                  "wf_mesh_multi_node",
                  wf_param_path(params[i]), (unsigned)params[i]->axes);
-        WF_CHECK(params[i]->cut_axes == 0, WF_ERR_UNSUPPORTED,
-                 "%s is a part of a parameter that is cut over mesh axes 0x%x; use wf_mesh_multi_node",
-                 wf_param_path(params[i]), (unsigned)params[i]->cut_axes);
+        WF_CHECK(params[i]->shard_axes == 0, WF_ERR_UNSUPPORTED,
+                 "%s is a part of a parameter that is sharded over mesh axes 0x%x; use wf_mesh_multi_node",
+                 wf_param_path(params[i]), (unsigned)params[i]->shard_axes);
     }
     return WF_OK;
 }
 
 static wf_status agree(wf_optim *optim, int64_t n, wf_param **order)
 {
-    multi_node *own = optim->across_own;
+    multi_node *own = optim->distributed_state;
     wf_buckets *all = own->buckets;
     WF_CHECK(!all->pending, WF_ERR_STATE,
              "another optimizer took the gradients that double_buffering writes into; call wf_optim_flush before");
@@ -120,24 +120,24 @@ static wf_status agree(wf_optim *optim, int64_t n, wf_param **order)
     if (!all->opts.double_buffering)
         return WF_OK;
     wf_grads_free(all->other);
-    all->other = wf_grads_new(optim->ctx, n, order, WF_TAIL);
+    all->other = wf_grads_new(optim->ctx, n, order, WF_TRAILER);
     WF_NEED(all->other);
     return WF_OK;
 }
 
 static wf_status begin(wf_optim *optim, int64_t n, wf_param *const *reached)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     return wf_buckets_begin(own->buckets, n, reached);
 }
 
 static wf_status ready(wf_optim *optim, wf_param *param)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     return wf_buckets_ready(own->buckets, param);
 }
 
-/* Sums of squares of parts that are cut over different axes, in device memory. */
+/* Sums of squares of parts that are sharded over different axes, in device memory. */
 typedef struct norms {
     wf_optim *optim;
     double *sum; /* one for each set of axes */
@@ -167,7 +167,7 @@ static wf_status add_squares(norms *all, unsigned axes, int64_t lo, int64_t hi)
 static wf_status add_run(norms *all, const wf_buckets *buckets, const wf_grad_run *run, unsigned parted)
 {
     const int64_t lo = buckets->offset[run->first], hi = buckets->offset[run->last];
-    if (!all->optim->cuts || run->axes == 0)
+    if (!all->optim->shards_state || run->axes == 0)
         return add_squares(all, parted, lo, hi);
     for (int64_t b = 0; b < buckets->n; b++) {
         const wf_bucket *bucket = &buckets->bucket[b];
@@ -179,7 +179,7 @@ static wf_status add_run(norms *all, const wf_buckets *buckets, const wf_grad_ru
 /* The sum over the ranks that have the other parts, which all of them make, added to what is in out. */
 static wf_status add_parts(norms *all, unsigned axes, const wf_array *out, bool more)
 {
-    const multi_node *own = all->optim->across_own;
+    const multi_node *own = all->optim->distributed_state;
     wf_ctx *ctx = all->optim->ctx;
     const wf_array part = number_at(all->sum + axes);
     const wf_strided from = wf_array_strided(&part), to = wf_array_strided(out);
@@ -192,13 +192,13 @@ static wf_status add_parts(norms *all, unsigned axes, const wf_array *out, bool 
 
 static wf_status norm(wf_optim *optim, const wf_array *out)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     const wf_buckets *buckets = own->buckets;
     norms all = {.optim = optim, .sum = buckets->squares->data};
     bool apart[1 << WF_AXES] = {false}, more = false;
     for (int64_t r = 0; r < buckets->n_runs; r++) {
         const wf_grad_run *run = &buckets->run[r];
-        const unsigned parted = run->cut | (optim->cuts ? run->axes : 0);
+        const unsigned parted = run->sharded | (optim->shards_state ? run->axes : 0);
         WF_TRY(add_run(&all, buckets, run, parted));
         apart[parted] = true;
     }
@@ -214,27 +214,27 @@ static wf_status norm(wf_optim *optim, const wf_array *out)
 /* Gradients that are summed over all ranks have the same bits everywhere; of others every rank knows its own. */
 static wf_status overflow(wf_optim *optim, const wf_array *out)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     const wf_buckets *all = own->buckets;
     wf_array flat = wf_tensor_array(optim->grads->flat);
     flat.shape = WF_SHAPE(optim->grads->offset[optim->grads->n]);
     WF_TRY(optim->ctx->k->sum_squares(optim->ctx, &flat, out, false));
-    bool apart = optim->cuts;
+    bool apart = optim->shards_state;
     for (int64_t r = 0; r < all->n_runs; r++)
-        apart = apart || all->run[r].axes != own->axes || all->run[r].cut != 0;
+        apart = apart || all->run[r].axes != own->axes || all->run[r].sharded != 0;
     return apart ? wf_allreduce_raw(own->comm, out->data, out->data, 1, WF_F64, WF_SUM) : WF_OK;
 }
 
 static wf_status updated(wf_optim *optim)
 {
-    const multi_node *own = optim->across_own;
-    return optim->cuts ? wf_shards_gather_values(own->buckets) : WF_OK;
+    const multi_node *own = optim->distributed_state;
+    return optim->shards_state ? wf_shards_gather_values(own->buckets) : WF_OK;
 }
 
 /* From now on the loss is the one of all ranks. */
 static wf_status set_loss(wf_optim *optim, wf_var *loss, double scale)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     wf_layout layout = wf_tensor_layout(loss->value);
     WF_TRY(wf_buckets_get_loss(own->buckets, optim->grads, scale, loss->value));
     if (!layout.known)
@@ -245,12 +245,13 @@ static wf_status set_loss(wf_optim *optim, wf_var *loss, double scale)
 }
 
 /* What came with the sums. */
-static wf_status look_at_tail(wf_optim *optim, double *grad_scale)
+static wf_status read_trailer(wf_optim *optim, double *grad_scale)
 {
-    const multi_node *own = optim->across_own;
-    const double *tail = own->buckets->tail;
-    const double sharded = tail[WF_TAIL_SHARDED], parts = tail[WF_TAIL_PARTS], local = tail[WF_TAIL_LOCAL];
-    optim->agreed = (sharded > 0) + (parts > 0) + (local > 0) > 1 || tail[WF_TAIL_OVERFLOW] > 0;
+    const multi_node *own = optim->distributed_state;
+    const double *trailer = own->buckets->trailer;
+    const double sharded = trailer[WF_TRAILER_SHARDED], parts = trailer[WF_TRAILER_PARTS],
+                 local = trailer[WF_TRAILER_LOCAL];
+    optim->agreed = (sharded > 0) + (parts > 0) + (local > 0) > 1 || trailer[WF_TRAILER_OVERFLOW] > 0;
     WF_CHECK(
         local == 0 || sharded + parts == 0, WF_ERR_COMM,
         "the losses of the ranks differ in kind: %g are means over a sharded batch, %g local means without a layout",
@@ -258,17 +259,17 @@ static wf_status look_at_tail(wf_optim *optim, double *grad_scale)
     WF_CHECK(sharded == 0 || parts == 0, WF_ERR_COMM,
              "%g ranks accumulated gradients of sharded batches for this step, and %g did not; all do it equally often",
              parts, sharded);
-    WF_CHECK(tail[WF_TAIL_OVERFLOW] == 0, WF_ERR_NUMERIC,
-             "a gradient overflows f16 on the wire, which ends at 65504, or is not finite; wire WF_BF16 has the range "
+    WF_CHECK(trailer[WF_TRAILER_OVERFLOW] == 0, WF_ERR_NUMERIC,
+             "a gradient overflows f16 in flight, which ends at 65504, or is not finite; wire WF_BF16 has the range "
              "of f32");
-    const double weight = tail[WF_TAIL_WEIGHT];
+    const double weight = trailer[WF_TRAILER_WEIGHT];
     *grad_scale = local + parts > 0 && weight > 0 ? 1 / weight : 1;
     return WF_OK;
 }
 
 static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
 {
-    multi_node *own = optim->across_own;
+    multi_node *own = optim->distributed_state;
     bool any = true;
     if (own->buckets->opts.double_buffering)
         WF_TRY(wf_buckets_swap(own->buckets, &any));
@@ -277,36 +278,36 @@ static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
     *grad_scale = 0;
     if (!any)
         return WF_OK;
-    WF_TRY(look_at_tail(optim, grad_scale));
+    WF_TRY(read_trailer(optim, grad_scale));
     return set_loss(optim, loss, *grad_scale);
 }
 
 static wf_status flush(wf_optim *optim, double *grad_scale)
 {
-    multi_node *own = optim->across_own;
+    multi_node *own = optim->distributed_state;
     *grad_scale = 0;
     if (!own->buckets->pending)
         return WF_OK;
     WF_TRY(wf_buckets_flush(own->buckets));
-    return look_at_tail(optim, grad_scale);
+    return read_trailer(optim, grad_scale);
 }
 
 static bool pending(const wf_optim *optim)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     return own->buckets->pending;
 }
 
-static bool late(const wf_optim *optim)
+static bool delayed(const wf_optim *optim)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     return own->buckets->opts.double_buffering;
 }
 
 /* The others are on their way to a message that this rank will not send. */
 static wf_status failed(wf_optim *optim, wf_status status)
 {
-    const multi_node *own = optim->across_own;
+    const multi_node *own = optim->distributed_state;
     if (!optim->agreed)
         status = wf_comm_post_failure(wf_mesh_world(own->mesh), status);
     wf_queue_end(wf_mesh_world(own->mesh));
@@ -316,7 +317,7 @@ static wf_status failed(wf_optim *optim, wf_status status)
 
 static void free_own(wf_optim *optim)
 {
-    multi_node *own = optim->across_own;
+    multi_node *own = optim->distributed_state;
     if (own->buckets && own->buckets->pending)
         wf_queue_end(wf_mesh_world(own->mesh));
     wf_buckets_free(own->buckets);
@@ -328,16 +329,17 @@ static wf_status check_options(const wf_optim *optim, const wf_multi_node_opts *
     const int64_t least = opts->bucket_bytes < opts->first_bucket_bytes ? opts->bucket_bytes : opts->first_bucket_bytes;
     WF_CHECK(least >= 0, WF_ERR_ARGUMENT, "buckets of %lld bytes; the size must be 0 (default) or more",
              (long long)least);
-    WF_CHECK(opts->wire == WF_F32 || opts->wire == WF_BF16 || opts->wire == WF_F16, WF_ERR_ARGUMENT,
-             "gradients on the wire as %s; they go as f32 (their own type), bf16 or f16", wf_dtype_name(opts->wire));
-    WF_CHECK(opts->wire == WF_F32 || wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_ARGUMENT,
-             "gradients of type %s on the wire as %s; only f32 is narrowed", wf_dtype_name(wf_ctx_dtype(optim->ctx)),
-             wf_dtype_name(opts->wire));
-    WF_CHECK(!opts->reduce || (opts->wire == WF_F32 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
+    WF_CHECK(opts->grad_dtype == WF_F32 || opts->grad_dtype == WF_BF16 || opts->grad_dtype == WF_F16, WF_ERR_ARGUMENT,
+             "gradients in flight as %s; they go as f32 (their own type), bf16 or f16",
+             wf_dtype_name(opts->grad_dtype));
+    WF_CHECK(opts->grad_dtype == WF_F32 || wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_ARGUMENT,
+             "gradients of type %s in flight as %s; only f32 is narrowed", wf_dtype_name(wf_ctx_dtype(optim->ctx)),
+             wf_dtype_name(opts->grad_dtype));
+    WF_CHECK(!opts->reduce || (opts->grad_dtype == WF_F32 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
              "reduce takes the place of the sum, so it goes neither with wire %s nor with shard_optimizer",
-             wf_dtype_name(opts->wire));
+             wf_dtype_name(opts->grad_dtype));
     WF_CHECK(
-        !opts->double_buffering || (opts->wire != WF_F16 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
+        !opts->double_buffering || (opts->grad_dtype != WF_F16 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
         "double_buffering goes neither with shard_optimizer nor with wire f16, whose overflow would be seen a step "
         "late");
     return WF_OK;
@@ -355,7 +357,7 @@ static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agre
 {
     WF_NEED(optim);
     WF_NEED(comm);
-    WF_CHECK(!optim->across, WF_ERR_ARGUMENT, "%s around a multi-node optimizer", c->name);
+    WF_CHECK(!optim->distributed, WF_ERR_ARGUMENT, "%s around a multi-node optimizer", c->name);
     WF_CHECK(optim->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
              "the model belongs to another context than the communicator; make it with wf_comm_ctx");
     WF_TRY(check_options(optim, &c->opts));
@@ -371,20 +373,20 @@ static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agre
 
 static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
 {
-    static const wf_optim_across across = {.tail = WF_TAIL,
-                                           .weigh = weigh,
-                                           .agree = agree,
-                                           .begin = begin,
-                                           .ready = ready,
-                                           .reduce = reduce,
-                                           .norm = norm,
-                                           .overflow = overflow,
-                                           .updated = updated,
-                                           .flush = flush,
-                                           .pending = pending,
-                                           .late = late,
-                                           .failed = failed,
-                                           .free = free_own};
+    static const wf_optim_distributed distributed = {.trailer = WF_TRAILER,
+                                                     .loss_weight = loss_weight,
+                                                     .agree = agree,
+                                                     .begin = begin,
+                                                     .ready = ready,
+                                                     .reduce = reduce,
+                                                     .norm = norm,
+                                                     .overflow = overflow,
+                                                     .updated = updated,
+                                                     .flush = flush,
+                                                     .pending = pending,
+                                                     .delayed = delayed,
+                                                     .failed = failed,
+                                                     .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);
     wf_comm *comm = wf_mesh_comm_of(c->mesh, axes);
     WF_TRY(check(c, comm, optim, agreed));
@@ -392,9 +394,9 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
     multi_node *own = wf_calloc(optim->ctx, 1, sizeof *own);
     WF_NEED(own);
     *own = (multi_node){.mesh = c->mesh, .comm = comm, .axes = axes, .data_alone = c->data_alone};
-    optim->across_own = own;
-    optim->across = &across;
-    optim->cuts = c->opts.shard_optimizer;
+    optim->distributed_state = own;
+    optim->distributed = &distributed;
+    optim->shards_state = c->opts.shard_optimizer;
     wf_grads_free(optim->grads);
     optim->grads = NULL;
     WF_TRY(wf_buckets_new(optim, c->mesh, c->opts, &own->buckets));

@@ -24,7 +24,7 @@ typedef struct wf_multi_node_opts {
      * the weights of the average keep their own type. f16 ends at 65504, and what is sent is the gradient times the
      * samples of the rank's mean: where it overflows, or a gradient is not finite, the step is WF_ERR_NUMERIC on all
      * ranks, before any update; with a scaled loss (wf_optim_scale_loss) the update is left out instead. */
-    wf_dtype wire;
+    wf_dtype grad_dtype;
     bool no_overlap; /* sums begin after backward: the same result, for comparison */
     /* Every rank keeps the optimizer's state of its part of each bucket (ZeRO stage 1), so that the bytes of state
      * (wf_optim_state_bytes) fall by the number of ranks over which a gradient is summed, whatever that and the number
@@ -34,13 +34,14 @@ typedef struct wf_multi_node_opts {
      * node, or under naive and flat, but for clipping by norm, which adds squares in another order. wf_param_grad shows
      * sums of the own part alone. State that is loaded stays whole until the first step after. */
     bool shard_optimizer;
-    /* A step updates with the mean gradient of the step before, while its own is on the wire through the next forward
+    /* A step updates with the mean gradient of the step before, while its own is in flight through the next forward
      * and backward. There are two flat buffers. The first step updates nothing, and its wf_item(loss) stays this
      * rank's; after the others it is that of the step before; wf_optim_flush makes the last update. Not with
      * shard_optimizer or wire WF_F16. */
     bool double_buffering;
-    wf_bucket_reduce reduce; /* in place of the sum; not with `wire` or shard_optimizer. Default: the communicator's */
-    void *reduce_user;       /* given to it */
+    wf_bucket_reduce
+        reduce;        /* in place of the sum; not with `grad_dtype` or shard_optimizer. Default: the communicator's */
+    void *reduce_user; /* given to it */
 } wf_multi_node_opts;
 
 /* Makes an optimizer one of all ranks and returns it, so that it nests; it is freed if that fails. Checks that all

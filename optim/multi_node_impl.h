@@ -27,9 +27,9 @@ wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool 
 /* --- grad_runs.c -------------------------------------------------------------------------------------------------- */
 
 /* Parameters [first, last) of the flat buffer: those whose gradients are summed over the same axes of the mesh, and
- * which are cut over the same ones. Axes that the mesh does not split are not named. */
+ * which are sharded over the same ones. Axes that the mesh does not split are not named. */
 typedef struct wf_grad_run {
-    unsigned axes, cut;
+    unsigned axes, sharded;
     int64_t first, last;
 } wf_grad_run;
 
@@ -45,13 +45,13 @@ int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_
 
 /* What rides behind the gradients, summed with them. */
 enum {
-    WF_TAIL_LOSS = 0, /* the loss, times its weight where it is a local mean; never in host memory */
-    WF_TAIL_WEIGHT,   /* samples of local means */
-    WF_TAIL_SHARDED,  /* ranks whose loss is a part of a global mean */
-    WF_TAIL_LOCAL,    /* ranks whose loss is a local mean */
-    WF_TAIL_PARTS,    /* ranks whose losses, of several backwards, are parts of global means */
-    WF_TAIL_OVERFLOW, /* ranks that met a gradient which the wire's type cannot hold */
-    WF_TAIL
+    WF_TRAILER_LOSS = 0, /* the loss, times its weight where it is a local mean; never in host memory */
+    WF_TRAILER_WEIGHT,   /* samples of local means */
+    WF_TRAILER_SHARDED,  /* ranks whose loss is a part of a global mean */
+    WF_TRAILER_LOCAL,    /* ranks whose loss is a local mean */
+    WF_TRAILER_PARTS,    /* ranks whose losses, of several backwards, are parts of global means */
+    WF_TRAILER_OVERFLOW, /* ranks that met a gradient which the gradient type in flight cannot hold */
+    WF_TRAILER
 };
 
 typedef struct wf_buckets wf_buckets;
@@ -64,9 +64,9 @@ typedef struct wf_bucket {
     int64_t first, last; /* gradients [first, last) */
     int64_t missing;     /* of them, in this step so far */
     int64_t place;       /* of its last gradient in the order in which they come */
-    bool tail;           /* the tail rides here; the last bucket that starts */
+    bool trailer;        /* the trailer rides here; the last bucket that starts */
     int64_t lo, hi;      /* elements of the flat buffer whose sums this rank gets */
-    int64_t *shard;      /* from the first gradient on, those of every rank (wf_sum_shards_beside); NULL: all get all */
+    int64_t *shard;      /* from the first gradient on, those of every rank (wf_sum_shards_async); NULL: all get all */
 } wf_bucket;
 
 /* The buckets of one flat buffer, in the order in which they start, which is the same on all ranks: the one in which
@@ -74,28 +74,28 @@ typedef struct wf_bucket {
 struct wf_buckets {
     wf_optim *optim;
     const wf_mesh *mesh; /* borrowed */
-    unsigned axes;       /* over which the tail is summed */
+    unsigned axes;       /* over which the trailer is summed */
     wf_multi_node_opts opts;
-    wf_param **came; /* the parameters in the order in which their gradients came */
+    wf_param **arrived; /* the parameters in the order in which their gradients came */
     wf_grad_run *run;
     int64_t n_runs;
     wf_bucket *bucket;
     int64_t n, started, plans; /* plans: how often they were cut */
     int64_t *bucket_of;        /* by place in the flat buffer; -1: not summed over ranks */
-    int64_t *offset;           /* of the flat buffer: of the gradients, the tail, and its end */
-    void *narrow; /* room for the longest bucket in the wire's type, where that is not the gradients' own */
+    int64_t *offset;           /* of the flat buffer: of the gradients, the trailer, and its end */
+    void *narrow; /* room for the longest bucket in the gradient type in flight, where that is not the gradients' own */
     size_t narrow_bytes;
     int64_t *relative; /* offsets of the bucket that runs, from its first gradient on */
     int64_t *shard;    /* room for those of the buckets */
     wf_tensor *values; /* the parameters in the order of the flat buffer, where the optimizer is cut; else NULL */
-    double tail[WF_TAIL];
-    double sent[WF_TAIL], summed[WF_TAIL]; /* the last that was sent, and the sums that the host has looked at */
-    wf_tensor *loss;                       /* f64: of this rank, for the next tail */
-    wf_tensor *squares;                    /* f64: room for sums of squares, one for each set of axes */
-    bool made;                             /* for the flat buffer that is there */
+    double trailer[WF_TRAILER];
+    double sent[WF_TRAILER], summed[WF_TRAILER]; /* the last that was sent, and the sums that the host has looked at */
+    wf_tensor *loss;                             /* f64: of this rank, for the next tail */
+    wf_tensor *squares;                          /* f64: room for sums of squares, one for each set of axes */
+    bool made;                                   /* for the flat buffer that is there */
     wf_grads *grads; /* whose sums are made: optim->grads; with double buffering the other one, while `pending` */
     wf_grads *other; /* of double buffering */
-    bool pending;    /* sums are on the wire between two steps */
+    bool pending;    /* sums are in flight between two steps */
 };
 
 wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opts opts, wf_buckets **all) WF_NODISCARD;
@@ -103,7 +103,7 @@ wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opt
 wf_status wf_buckets_open(wf_buckets *all) WF_NODISCARD;
 /* Takes note of rank 0's order and sorts it into runs. Local. */
 wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order) WF_NODISCARD;
-/* The loss becomes that of all ranks, times a factor: from the tail of grads. Local. */
+/* The loss becomes that of all ranks, times a factor: from the trailer of grads. Local. */
 wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, double factor,
                               wf_tensor *loss) WF_NODISCARD;
 /* A step: all->tail has been filled in; starts what is complete already; a gradient is complete; starts the rest and
@@ -132,7 +132,7 @@ wf_status wf_shards_gather_values(wf_buckets *all) WF_NODISCARD;
 
 /* --- wire.c ------------------------------------------------------------------------------------------------------- */
 
-/* Sums a bucket's gradients in the wire's type. In the bucket's task. */
-wf_status wf_wire_reduce(const wf_bucket *bucket) WF_NODISCARD;
+/* Sums a bucket's gradients in the gradient type in flight. In the bucket's task. */
+wf_status wf_grad_dtype_reduce(const wf_bucket *bucket) WF_NODISCARD;
 
 #endif

@@ -25,8 +25,8 @@ void wf_optim_free(wf_optim *optim)
 {
     if (!optim)
         return;
-    if (optim->across)
-        optim->across->free(optim);
+    if (optim->distributed)
+        optim->distributed->free(optim);
     wf_grads_free(optim->grads);
     for (int64_t i = 0; i < optim->n_slots; i++) {
         free(optim->slot[i].path);
@@ -47,10 +47,10 @@ static wf_status step(wf_optim *optim, wf_var *loss)
 {
     double grad_scale = 1;
     WF_TRY(wf_optim_differentiate(optim, loss));
-    if (optim->across)
-        WF_TRY(optim->across->reduce(optim, loss, &grad_scale));
+    if (optim->distributed)
+        WF_TRY(optim->distributed->reduce(optim, loss, &grad_scale));
     else
-        WF_TRY(wf_optim_weighed(optim, loss, &grad_scale));
+        WF_TRY(wf_optim_weighted_loss(optim, loss, &grad_scale));
     return grad_scale == 0 ? WF_OK : wf_optim_apply(optim, grad_scale);
 }
 
@@ -60,30 +60,30 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
     optim->agreed = false;
     const wf_status status = step(optim, loss);
     optim->adding = false;
-    return status != WF_OK && optim->across ? optim->across->failed(optim, status) : status;
+    return status != WF_OK && optim->distributed ? optim->distributed->failed(optim, status) : status;
 }
 
 static wf_status flush(wf_optim *optim)
 {
     double grad_scale;
-    WF_TRY(optim->across->flush(optim, &grad_scale));
+    WF_TRY(optim->distributed->flush(optim, &grad_scale));
     return grad_scale == 0 ? WF_OK : wf_optim_apply(optim, grad_scale);
 }
 
 wf_status wf_optim_flush(wf_optim *optim)
 {
     WF_NEED(optim);
-    if (!optim->across)
+    if (!optim->distributed)
         return WF_OK;
     optim->agreed = false;
     const wf_status status = flush(optim);
-    return status == WF_OK ? WF_OK : optim->across->failed(optim, status);
+    return status == WF_OK ? WF_OK : optim->distributed->failed(optim, status);
 }
 
 wf_status wf_optim_update(wf_optim *optim)
 {
     WF_NEED(optim);
-    WF_CHECK(!optim->across, WF_ERR_STATE,
+    WF_CHECK(!optim->distributed, WF_ERR_STATE,
              "wf_optim_update on a multi-node optimizer, whose ranks would drift apart; use wf_optim_step");
     WF_CHECK(!optim->scales, WF_ERR_STATE,
              "wf_optim_update with a scaled loss, of which wf_backward knows nothing; use wf_optim_step");

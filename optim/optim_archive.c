@@ -43,7 +43,7 @@ static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
 static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_param *param, int s, wf_archive *archive)
 {
     const char *name = wf_optim_state_names(optim)[s];
-    if (!optim->cuts)
+    if (!optim->shards_state)
         return wf_archive_tensor(archive, name, slot->state[s]);
     wf_tensor *whole = wf_slot_whole(optim, slot, param, s);
     wf_status status = wf_archive_tensor(archive, name, whole);
@@ -80,9 +80,8 @@ static wf_status visit_states(wf_optim *optim, int64_t i, wf_archive *archive)
 static wf_status visit(wf_optim *optim, wf_archive *archive)
 {
     WF_NEED(archive);
-    WF_CHECK(
-        !optim->across || !optim->across->pending(optim), WF_ERR_STATE,
-        "an archive of an optimizer whose gradients are on the wire (double_buffering); call wf_optim_flush before");
+    WF_CHECK(!optim->distributed || !optim->distributed->pending(optim), WF_ERR_STATE,
+             "an archive of an optimizer whose gradients are in flight (double_buffering); call wf_optim_flush before");
     WF_TRY(wf_optim_bind(optim));
     WF_TRY(visit_scalars(optim, archive));
     WF_TRY(visit_schedule(optim, archive));
@@ -99,5 +98,5 @@ wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive)
     WF_NEED(optim);
     optim->agreed = false;
     const wf_status status = visit(optim, archive);
-    return status != WF_OK && optim->cuts ? optim->across->failed(optim, status) : status;
+    return status != WF_OK && optim->shards_state ? optim->distributed->failed(optim, status) : status;
 }

@@ -14,7 +14,7 @@
  * and taken in again goes on where it was. */
 typedef struct wf_optim_slot {
     char *path;
-    /* Type of the parameter; its shape and order, or where the state is cut over ranks, its elements [lo, hi) in
+    /* Type of the parameter; its shape and order, or where the state is sharded over ranks, its elements [lo, hi) in
      * memory. NULL where the kind has none, and zero where an optimizer that cuts has not yet. */
     wf_tensor *state[WF_OPTIM_STATES];
     struct wf_comm *comm; /* the ranks that have the other parts; NULL: whole */
@@ -29,11 +29,11 @@ typedef struct wf_optim_device {
     wf_loss_scaling scaling;
 } wf_optim_device;
 
-/* What an optimizer over several ranks does beyond a local one. All are called with optim->across_own set. */
-typedef struct wf_optim_across {
-    int64_t tail; /* elements that ride behind the gradients */
+/* What an optimizer over several ranks does beyond a local one. All are called with optim->distributed_state set. */
+typedef struct wf_optim_distributed {
+    int64_t trailer; /* elements that ride behind the gradients */
     /* Before backward: looks at the loss, and gives the seed of its gradient. */
-    wf_status (*weigh)(wf_optim *optim, wf_var *loss, double *seed);
+    wf_status (*loss_weight)(wf_optim *optim, wf_var *loss, double *seed);
     /* Before flat gradients are made: `order` lists all of optim->target; all ranks leave with the same order. */
     wf_status (*agree)(wf_optim *optim, int64_t n, wf_param **order);
     /* As backward begins, with flat gradients at hand: it will complete these; the others are zero and stay so. */
@@ -43,10 +43,10 @@ typedef struct wf_optim_across {
     /* After backward: ends the sums of the flat gradients; the update multiplies them by *grad_scale; 0: there is
      * nothing to update with yet. */
     wf_status (*reduce)(wf_optim *optim, wf_var *loss, double *grad_scale);
-    /* The same without a step, for sums that are left on the wire; whether there are such. */
+    /* The same without a step, for sums that are left in flight; whether there are such. */
     wf_status (*flush)(wf_optim *optim, double *grad_scale);
     bool (*pending)(const wf_optim *optim);
-    bool (*late)(const wf_optim *optim); /* updates come a step later: double buffering */
+    bool (*delayed)(const wf_optim *optim); /* updates come a step later: double buffering */
     /* After the update, where state is cut: every rank gets what the others have updated. NULL: nothing to do. */
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
@@ -57,7 +57,7 @@ typedef struct wf_optim_across {
     /* This rank leaves a step (optim->agreed: all ranks do, for the same reason). What the step returns. */
     wf_status (*failed)(wf_optim *optim, wf_status status);
     void (*free)(wf_optim *optim);
-} wf_optim_across;
+} wf_optim_distributed;
 
 struct wf_optim {
     wf_ctx *ctx;
@@ -87,10 +87,10 @@ struct wf_optim {
     bool adding;       /* gradients of earlier ones wait in `grads` */
     double weight_sum; /* of their losses, where the optimizer is local */
 
-    const wf_optim_across *across; /* NULL: local */
-    void *across_own;
+    const wf_optim_distributed *distributed; /* NULL: local */
+    void *distributed_state;
     bool agreed;
-    bool cuts; /* state is, or will be, cut over ranks */
+    bool shards_state; /* state is, or will be, sharded over ranks */
 };
 
 /* hyper: what the options said; grad_scale and bias are filled in at every update. */
@@ -103,8 +103,8 @@ const char *const *wf_optim_state_names(const wf_optim *optim);
 /* Brings target, slot_of and slots up to date with what is trainable now. */
 wf_status wf_optim_bind(wf_optim *optim) WF_NODISCARD;
 /* Local: the seed of the loss, which is 1 unless gradients are added up; then the loss of all of them. */
-wf_status wf_optim_weigh(wf_optim *optim, const wf_var *loss, double *seed) WF_NODISCARD;
-wf_status wf_optim_weighed(wf_optim *optim, wf_var *loss, double *grad_scale) WF_NODISCARD;
+wf_status wf_optim_loss_weight(wf_optim *optim, const wf_var *loss, double *seed) WF_NODISCARD;
+wf_status wf_optim_weighted_loss(wf_optim *optim, wf_var *loss, double *grad_scale) WF_NODISCARD;
 /* Losses stay in device memory: factor times the loss goes to an f64 number (or is added to it); factor times a float
  * number becomes the loss. */
 wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const wf_array *sum, bool more) WF_NODISCARD;
@@ -126,7 +126,8 @@ wf_status wf_scale_check_buffers(bool scales, bool double_buffering) WF_NODISCAR
 uint64_t wf_scale_hash(const wf_optim *optim, uint64_t hash);
 wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 
-/* --- shard.c: state that is cut over ranks ------------------------------------------------------------------------ */
+/* --- shard.c: state that is sharded over ranks
+ * ------------------------------------------------------------------------ */
 
 /* The whole of state s, shaped as its parameter: a handle to be freed. Collective where the slot is cut. */
 wf_tensor *wf_slot_whole(const wf_optim *optim, const wf_optim_slot *slot, const wf_param *param, int s);

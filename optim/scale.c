@@ -49,7 +49,7 @@ wf_status wf_optim_scale_loss(wf_optim *optim, wf_loss_scale_opts o)
              wf_dtype_name(wf_ctx_dtype(optim->ctx)));
     WF_CHECK(!optim->grads && optim->steps == 0, WF_ERR_STATE,
              "the scale of the loss is set before the optimizer's first step");
-    WF_TRY(wf_scale_check_buffers(true, optim->across && optim->across->late(optim)));
+    WF_TRY(wf_scale_check_buffers(true, optim->distributed && optim->distributed->delayed(optim)));
     optim->scale = o;
     WF_TRY(write(optim, o.init, 0, 0));
     optim->scales = true;

@@ -52,8 +52,8 @@ wf_status wf_slot_keep(const wf_optim *optim, wf_optim_slot *slot, int s, wf_ten
     return slot->comm ? copy_elements(optim, whole, slot->lo, kept, 0, slot->hi - slot->lo) : WF_OK;
 }
 
-static wf_status cut_state(const wf_optim *optim, const wf_optim_slot *old, wf_optim_slot *slot, const wf_param *param,
-                           int s)
+static wf_status shard_state(const wf_optim *optim, const wf_optim_slot *old, wf_optim_slot *slot,
+                             const wf_param *param, int s)
 {
     if (old->state[s]) {
         wf_tensor *whole = wf_slot_whole(optim, old, param, s);
@@ -81,7 +81,7 @@ static int64_t within(int64_t x, int64_t lo, int64_t hi)
 }
 
 /* In the order of the model, which all ranks have. */
-static wf_status cut_states(wf_buckets *all)
+static wf_status shard_states(wf_buckets *all)
 {
     wf_optim *optim = all->optim;
     const wf_grads *grads = optim->grads;
@@ -96,7 +96,7 @@ static wf_status cut_states(wf_buckets *all)
         slot->lo = bucket ? within(bucket->lo - base, 0, n) : 0;
         slot->hi = bucket ? within(bucket->hi - base, 0, n) : n;
         for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++)
-            WF_TRY(cut_state(optim, &old, slot, param, s));
+            WF_TRY(shard_state(optim, &old, slot, param, s));
     }
     return WF_OK;
 }
@@ -133,7 +133,7 @@ wf_status wf_shards_adopt(wf_buckets *all)
 
 /* --- parts ------------------------------------------------------------------------------------------------------- */
 
-static void cut_bucket(wf_bucket *bucket, const int64_t *offset, int64_t line)
+static void shard_bucket(wf_bucket *bucket, const int64_t *offset, int64_t line)
 {
     const int64_t base = offset[bucket->first], lines = (offset[bucket->last] - base) / line;
     const int size = wf_comm_size(bucket->comm);
@@ -158,13 +158,13 @@ wf_status wf_shards_plan(wf_buckets *all)
     all->shard = shard;
     for (int64_t b = 0; b < all->n; b++) {
         all->bucket[b].shard = shard + b * each;
-        cut_bucket(&all->bucket[b], grads->offset, line);
+        shard_bucket(&all->bucket[b], grads->offset, line);
     }
     wf_tensor_free(all->values);
     all->values = wf_tensor_new(optim->ctx, grads->flat->dtype, WF_SHAPE(grads->offset[grads->n]));
     WF_NEED(all->values);
     WF_TRY(wf_tensor_fill(all->values, 0));
-    return cut_states(all);
+    return shard_states(all);
 }
 
 /* --- after the update -------------------------------------------------------------------------------------------- */
@@ -174,8 +174,8 @@ static wf_status gather_bucket(wf_task *task)
     const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
     const wf_tensor *values = bucket->all->values;
     const int64_t base = bucket->all->optim->grads->offset[bucket->first];
-    return wf_gather_shards_beside(bucket->comm, (char *)values->data + (size_t)base * wf_dtype_size(values->dtype),
-                                   bucket->shard, values->dtype);
+    return wf_gather_shards_async(bucket->comm, (char *)values->data + (size_t)base * wf_dtype_size(values->dtype),
+                                  bucket->shard, values->dtype);
 }
 
 wf_status wf_shards_gather_values(wf_buckets *all)

@@ -25,7 +25,7 @@ static wf_status collect_segments(wf_optim *optim, int64_t *n)
                                                     .state2 = slot->state[1] ? slot->state[1]->data : NULL,
                                                     .n = hi - lo};
     }
-    WF_CHECK(*n > 0 || optim->cuts, WF_ERR_STATE, "an update without gradients; call wf_backward first");
+    WF_CHECK(*n > 0 || optim->shards_state, WF_ERR_STATE, "an update without gradients; call wf_backward first");
     return WF_OK;
 }
 
@@ -45,11 +45,11 @@ static wf_status hyper_of(void *own, double grad_scale, void *value)
 
 static wf_status send_hyper(wf_optim *optim, double grad_scale)
 {
-    return wf_ctx_act(optim->ctx, (wf_host_act){.act = hyper_of,
-                                                .own = optim,
-                                                .number = grad_scale,
-                                                .device = &optim->device->hyper,
-                                                .bytes = sizeof optim->device->hyper});
+    return wf_ctx_capture_host_op(optim->ctx, (wf_host_op){.act = hyper_of,
+                                                           .own = optim,
+                                                           .number = grad_scale,
+                                                           .device = &optim->device->hyper,
+                                                           .bytes = sizeof optim->device->hyper});
 }
 
 static wf_status count_step(void *own, double number, void *value)
@@ -78,8 +78,8 @@ static wf_status check_clip(void *own, double captured, void *value)
 static wf_status sum_squares(wf_optim *optim, const wf_array *out)
 {
     const wf_kernels *k = optim->ctx->k;
-    if (optim->across)
-        return optim->across->norm(optim, out);
+    if (optim->distributed)
+        return optim->distributed->norm(optim, out);
     if (wf_optim_grads_current(optim)) {
         wf_array all = wf_tensor_array(optim->grads->flat);
         all.shape = WF_SHAPE(optim->grads->offset[optim->grads->n]);
@@ -102,12 +102,12 @@ static wf_status prepare(wf_optim *optim)
     wf_optim_device *device = optim->device;
     const wf_array out = {.data = &device->sum_squares, .dtype = WF_F64, .shape = wf_shape_scalar()};
     if (optim->scales) {
-        WF_TRY(optim->across ? optim->across->overflow(optim, &out) : sum_squares(optim, &out));
+        WF_TRY(optim->distributed ? optim->distributed->overflow(optim, &out) : sum_squares(optim, &out));
         WF_TRY(k->loss_scale(optim->ctx, &device->sum_squares, &device->scaling, &device->hyper));
     }
     if (optim->clip_norm <= 0)
         return WF_OK;
-    if (!optim->scales || optim->across)
+    if (!optim->scales || optim->distributed)
         WF_TRY(sum_squares(optim, &out));
     return k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
 }
@@ -116,17 +116,17 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
 {
     int64_t n;
     WF_TRY(collect_segments(optim, &n));
-    WF_TRY(wf_ctx_act(optim->ctx,
-                      (wf_host_act){.act = check_clip, .own = optim, .number = optim->clip_norm, .check = true}));
+    WF_TRY(wf_ctx_capture_host_op(
+        optim->ctx, (wf_host_op){.act = check_clip, .own = optim, .number = optim->clip_norm, .check = true}));
     WF_TRY(send_hyper(optim, grad_scale));
     WF_TRY(prepare(optim));
     if (n > 0)
         WF_TRY(optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper, optim->target[0]->dtype, n,
                                            optim->segment));
-    if (optim->across && optim->across->updated)
-        WF_TRY(optim->across->updated(optim));
+    if (optim->distributed && optim->distributed->updated)
+        WF_TRY(optim->distributed->updated(optim));
     for (int64_t i = 0; i < optim->n; i++)
         if (optim->target[i]->grad)
             wf_tensor_touch(optim->target[i]->value);
-    return wf_ctx_act(optim->ctx, (wf_host_act){.act = count_step, .own = optim, .undo = uncount_step});
+    return wf_ctx_capture_host_op(optim->ctx, (wf_host_op){.act = count_step, .own = optim, .undo = uncount_step});
 }

@@ -9,7 +9,7 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 {
     wf_host_block *best = NULL;
     for (int i = 0; i < WF_HOST_BLOCKS; i++) {
-        wf_host_block *b = &comm->family->host[i];
+        wf_host_block *b = &comm->shared->host[i];
         if (!b->taken && b->bytes >= bytes && (!best || best->bytes < bytes || b->bytes < best->bytes))
             best = b;
         else if (!b->taken && b->bytes < bytes && (!best || (best->bytes < bytes && b->bytes < best->bytes)))
@@ -17,7 +17,7 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
     }
     WF_CHECK(best, WF_ERR_MEMORY, "more than %d host buffers at once", WF_HOST_BLOCKS);
     if (best->bytes < bytes) {
-        void *grown = wf_realloc(comm->family->ctx, best->data, bytes);
+        void *grown = wf_realloc(comm->shared->ctx, best->data, bytes);
         if (!grown)
             return wf_error_code();
         best->data = grown;
@@ -31,7 +31,7 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 /* Tasks take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
 static bool apart(const wf_comm *comm)
 {
-    return comm->family->ctx->k->host && wf_queue_within(comm);
+    return comm->shared->ctx->k->host && wf_queue_within(comm);
 }
 
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
@@ -39,15 +39,15 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
     *data = NULL;
     if (bytes == 0)
         return WF_OK;
-    WF_TRY(wf_ctx_bar(comm->family->ctx, "communicate through the memory of the host",
-                      "let NCCL move device memory (communicator \"pure_nccl\")"));
-    return apart(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->family->ctx, bytes, data);
+    WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx, "communicate through the memory of the host",
+                                 "let NCCL move device memory (communicator \"pure_nccl\")"));
+    return apart(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
 }
 
 /* Memory that an unfinished message may still write to is not used again. */
 static bool at_rest(wf_comm *comm)
 {
-    if (comm->batch.head < comm->batch.count && !wf_batch_cancel(&comm->batch))
+    if (comm->requests.head < comm->requests.count && !wf_requests_cancel(&comm->requests))
         comm->lost = true;
     return !comm->lost;
 }
@@ -57,20 +57,20 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes)
     if (!data || !at_rest(comm))
         return;
     if (!apart(comm)) {
-        wf_pool_give_host(comm->family->ctx, data, bytes);
+        wf_pool_give_host(comm->shared->ctx, data, bytes);
         return;
     }
-    wf_host_block *block = comm->family->host;
+    wf_host_block *block = comm->shared->host;
     for (int i = 0; i < WF_HOST_BLOCKS; i++)
         if (block[i].data == data)
             block[i].taken = false;
 }
 
-void wf_host_free_all(wf_family *family)
+void wf_host_free_all(wf_comm_shared *shared)
 {
     for (int i = 0; i < WF_HOST_BLOCKS; i++)
-        if (!family->host[i].taken)
-            free(family->host[i].data);
+        if (!shared->host[i].taken)
+            free(shared->host[i].data);
 }
 
 void wf_comm_release(const wf_comm *comm, void *data)

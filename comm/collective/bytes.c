@@ -8,32 +8,32 @@ static wf_status bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_check_rank(comm, "root", root));
     WF_CHECK(data || bytes == 0, WF_ERR_ARGUMENT, "data is NULL, and bytes is %zu", bytes);
-    const wf_record record = wf_record_values("bcast_bytes", WF_U8, (int64_t)bytes, -1, root);
-    WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY(wf_move_bcast(comm, data, bytes, root));
-    return wf_call_settle(comm);
+    const wf_call_record record = wf_call_record_values("bcast_bytes", WF_U8, (int64_t)bytes, -1, root);
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_coll_bcast(comm, data, bytes, root));
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "bcast_bytes", bcast_bytes(comm, data, bytes, root));
+    return wf_guard_end(comm, "bcast_bytes", bcast_bytes(comm, data, bytes, root));
 }
 
 static wf_status allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
     WF_TRY(wf_comm_alive(comm));
     WF_CHECK((mine && all) || bytes == 0, WF_ERR_ARGUMENT, "mine or all is NULL, and bytes is %zu", bytes);
-    const wf_record record = wf_record_values("allgather_bytes", WF_U8, (int64_t)bytes, -1, -1);
-    WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY(wf_move_allgather(comm, mine, bytes, all));
-    return wf_call_settle(comm);
+    const wf_call_record record = wf_call_record_values("allgather_bytes", WF_U8, (int64_t)bytes, -1, -1);
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_coll_allgather(comm, mine, bytes, all));
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "allgather_bytes", allgather_bytes(comm, mine, bytes, all));
+    return wf_guard_end(comm, "allgather_bytes", allgather_bytes(comm, mine, bytes, all));
 }
 
 static wf_status check_scatter(const wf_comm *comm, const void *const *x, const size_t *bytes, const void *y,
@@ -52,12 +52,12 @@ static wf_status check_scatter(const wf_comm *comm, const void *const *x, const 
 static wf_status send_parts(wf_comm *comm, const void *const *x, const size_t *bytes)
 {
     for (int r = 0; r < comm->size; r++) {
-        wf_frame *frame = &comm->lane[r].frame_out;
+        wf_frame *frame = &comm->slot[r].frame_out;
         if (r == comm->rank)
             continue;
         *frame = (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes[r]}};
-        WF_TRY(wf_batch_send_frame(&comm->batch, frame, r));
-        WF_TRY(wf_batch_send(&comm->batch, x[r], bytes[r], r));
+        WF_TRY(wf_requests_send_frame(&comm->requests, frame, r));
+        WF_TRY(wf_requests_send(&comm->requests, x[r], bytes[r], r));
     }
     return WF_OK;
 }
@@ -65,12 +65,12 @@ static wf_status send_parts(wf_comm *comm, const void *const *x, const size_t *b
 /* The size comes ahead: of nothing there is no message that could be of the wrong size. */
 static wf_status recv_part(wf_comm *comm, void *y, size_t bytes, int root)
 {
-    wf_frame *frame = &comm->lane[root].frame_in;
-    WF_TRY(wf_batch_recv_frame(&comm->batch, frame, root));
-    WF_TRY(wf_batch_wait_all(&comm->batch));
+    wf_frame *frame = &comm->slot[root].frame_in;
+    WF_TRY(wf_requests_recv_frame(&comm->requests, frame, root));
+    WF_TRY(wf_requests_wait_all(&comm->requests));
     WF_CHECK(frame->dim[0] == (int64_t)bytes, WF_ERR_COMM, "rank %d sent %lld bytes where %zu are expected", root,
              (long long)frame->dim[0], bytes);
-    return wf_batch_recv(&comm->batch, y, bytes, root);
+    return wf_requests_recv(&comm->requests, y, bytes, root);
 }
 
 static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
@@ -78,22 +78,22 @@ static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t
 {
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(check_scatter(comm, x, bytes, y, y_bytes, root));
-    const wf_record record = wf_record_plain("scatter_bytes", root);
-    WF_TRY(wf_call_enter(comm, &record));
+    const wf_call_record record = wf_call_record_plain("scatter_bytes", root);
+    WF_TRY(wf_guard_enter(comm, &record));
     if (comm->rank != root)
         WF_TRY(recv_part(comm, y, y_bytes, root));
     else
         WF_TRY(send_parts(comm, x, bytes));
     if (comm->rank == root && y_bytes > 0)
         memcpy(y, x[root], y_bytes);
-    WF_TRY(wf_batch_wait_all(&comm->batch));
-    return wf_call_settle(comm);
+    WF_TRY(wf_requests_wait_all(&comm->requests));
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes, int root)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "scatter_bytes", scatter_bytes(comm, x, bytes, y, y_bytes, root));
+    return wf_guard_end(comm, "scatter_bytes", scatter_bytes(comm, x, bytes, y, y_bytes, root));
 }
 
 static wf_status allreduce_values(wf_comm *comm, const char *operation, void *values, int64_t count, wf_dtype dtype,
@@ -103,22 +103,22 @@ static wf_status allreduce_values(wf_comm *comm, const char *operation, void *va
     WF_TRY(wf_check_op(op));
     WF_CHECK(count >= 0, WF_ERR_ARGUMENT, "count %lld is negative", (long long)count);
     WF_CHECK(values || count == 0, WF_ERR_ARGUMENT, "values is NULL, and count is %lld", (long long)count);
-    const wf_record record = wf_record_values(operation, dtype, count, (int)op, -1);
-    WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY(wf_move_reduce(comm, values, values, count, dtype, op, -1));
-    return wf_call_settle(comm);
+    const wf_call_record record = wf_call_record_values(operation, dtype, count, (int)op, -1);
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_coll_reduce(comm, values, values, count, dtype, op, -1));
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "allreduce_f64", allreduce_values(comm, "allreduce_f64", values, count, WF_F64, op));
+    return wf_guard_end(comm, "allreduce_f64", allreduce_values(comm, "allreduce_f64", values, count, WF_F64, op));
 }
 
 wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "allreduce_i64", allreduce_values(comm, "allreduce_i64", values, count, WF_I64, op));
+    return wf_guard_end(comm, "allreduce_i64", allreduce_values(comm, "allreduce_i64", values, count, WF_I64, op));
 }
 
 typedef struct spread {
@@ -130,24 +130,24 @@ static wf_status share(wf_comm *comm, spread *news, int root)
 {
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_check_rank(comm, "root", root));
-    const wf_record record = wf_record_plain("spread_status", root);
-    WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY(wf_move_bcast(comm, news, sizeof *news, root));
-    return wf_call_settle(comm);
+    const wf_call_record record = wf_call_record_plain("bcast_status", root);
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_coll_bcast(comm, news, sizeof *news, root));
+    return wf_guard_settle(comm);
 }
 
-wf_status wf_spread_status(wf_comm *comm, wf_status status, int root)
+wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root)
 {
     wf_status code;
     spread *news;
     WF_NEED(comm);
-    news = wf_calloc(comm->family->ctx, 1, sizeof *news);
+    news = wf_calloc(comm->shared->ctx, 1, sizeof *news);
     if (!news)
-        return wf_call_end(comm, "spread_status", WF_ERR_MEMORY);
+        return wf_guard_end(comm, "bcast_status", WF_ERR_MEMORY);
     news->status = (int32_t)status;
     if (status != WF_OK)
         wf_error_save(&code, news->message, sizeof news->message);
-    const wf_status shared = wf_call_end(comm, "spread_status", share(comm, news, root));
+    const wf_status shared = wf_guard_end(comm, "bcast_status", share(comm, news, root));
     const spread heard = *news;
     wf_comm_release(comm, news);
     if (shared != WF_OK)
@@ -162,5 +162,5 @@ wf_status wf_agree_status(wf_comm *comm, wf_status status)
     WF_NEED(comm);
     int64_t first = status == WF_OK ? comm->size : comm->rank;
     WF_TRY(wf_allreduce_i64(comm, &first, 1, WF_MIN));
-    return first < comm->size ? wf_spread_status(comm, status, (int)first) : WF_OK;
+    return first < comm->size ? wf_bcast_status(comm, status, (int)first) : WF_OK;
 }

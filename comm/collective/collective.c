@@ -9,16 +9,16 @@ static wf_status bcast(wf_comm *comm, wf_tensor *x, int root)
     WF_TRY(wf_comm_alive(comm));
     WF_NEED(x);
     WF_TRY(wf_check_rank(comm, "root", root));
-    const wf_record record = wf_record_tensor("bcast", x, -1, root);
-    WF_TRY(wf_call_enter(comm, &record));
+    const wf_call_record record = wf_call_record_tensor("bcast", x, -1, root);
+    WF_TRY(wf_guard_enter(comm, &record));
     if (comm->rank == root)
         WF_TRY_OUT(wf_buffer_read(comm, x, wf_native(comm), &b));
     else
         WF_TRY_OUT(wf_buffer_room(comm, x, wf_native(comm), &b));
-    WF_TRY_OUT((wf_native(comm) ? wf_native_bcast : wf_move_bcast)(comm, b.data, b.bytes, root));
+    WF_TRY_OUT((wf_native(comm) ? wf_native_bcast : wf_coll_bcast)(comm, b.data, b.bytes, root));
     if (comm->rank != root)
         WF_TRY_OUT(wf_buffer_store(&b));
-    WF_TRY_OUT(wf_call_settle(comm));
+    WF_TRY_OUT(wf_guard_settle(comm));
 out:
     wf_buffer_free(&b);
     return status;
@@ -27,7 +27,7 @@ out:
 wf_status wf_bcast(wf_comm *comm, wf_tensor *x, int root)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "bcast", bcast(comm, x, root));
+    return wf_guard_end(comm, "bcast", bcast(comm, x, root));
 }
 
 static wf_status check_pair(const wf_tensor *x, const wf_tensor *y)
@@ -55,15 +55,15 @@ static wf_status reduce(wf_comm *comm, const char *operation, const wf_tensor *x
         WF_NEED(y);
         WF_TRY(check_pair(x, y));
     }
-    const wf_record record = wf_record_tensor(operation, x, (int)op, root);
-    WF_TRY(wf_call_enter(comm, &record));
+    const wf_call_record record = wf_call_record_tensor(operation, x, (int)op, root);
+    WF_TRY(wf_guard_enter(comm, &record));
     native = wf_native_reduces(comm, x->dtype, op);
     WF_TRY_OUT(wf_buffer_read(comm, x, native, &from));
     WF_TRY_OUT(wf_buffer_room(comm, wanted ? y : NULL, native, &to));
     WF_TRY_OUT(
-        (native ? wf_native_reduce : wf_move_reduce)(comm, from.data, to.data, wf_tensor_count(x), x->dtype, op, root));
+        (native ? wf_native_reduce : wf_coll_reduce)(comm, from.data, to.data, wf_tensor_count(x), x->dtype, op, root));
     WF_TRY_OUT(wf_buffer_store(&to));
-    WF_TRY_OUT(wf_call_settle(comm));
+    WF_TRY_OUT(wf_guard_settle(comm));
 out:
     wf_buffer_free(&to);
     wf_buffer_free(&from);
@@ -73,7 +73,7 @@ out:
 wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "allreduce", reduce(comm, "allreduce", x, y, op, -1));
+    return wf_guard_end(comm, "allreduce", reduce(comm, "allreduce", x, y, op, -1));
 }
 
 static wf_status reduce_to(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root)
@@ -86,13 +86,13 @@ static wf_status reduce_to(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_r
 wf_status wf_reduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "reduce", reduce_to(comm, x, y, op, root));
+    return wf_guard_end(comm, "reduce", reduce_to(comm, x, y, op, root));
 }
 
 /* Device memory that the transport cannot read goes through host memory. */
 static wf_status allreduce_staged(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const size_t bytes = (size_t)count * wf_dtype_size(dtype);
     void *host;
     wf_status status;
@@ -100,7 +100,7 @@ static wf_status allreduce_staged(wf_comm *comm, const void *x, void *y, int64_t
     comm->traffic.bytes_copied += 2 * bytes;
     if (bytes > 0)
         WF_TRY_OUT(wf_ctx_read(ctx, host, x, bytes));
-    WF_TRY_OUT(wf_move_reduce(comm, host, host, count, dtype, op, -1));
+    WF_TRY_OUT(wf_coll_reduce(comm, host, host, count, dtype, op, -1));
     if (bytes > 0)
         WF_TRY_OUT(ctx->k->to_device(ctx, y, host, bytes));
 out:
@@ -115,33 +115,33 @@ static wf_status allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t co
     WF_CHECK(wf_dtype_size(dtype) > 0, WF_ERR_DTYPE, "%d is no type", (int)dtype);
     WF_CHECK(count >= 0, WF_ERR_ARGUMENT, "count %lld is negative", (long long)count);
     WF_CHECK(count == 0 || (x && y), WF_ERR_ARGUMENT, "x or y is NULL, and count is %lld", (long long)count);
-    const wf_record record = wf_record_values("allreduce_raw", dtype, count, (int)op, -1);
-    WF_TRY(wf_call_enter(comm, &record));
+    const wf_call_record record = wf_call_record_values("allreduce_raw", dtype, count, (int)op, -1);
+    WF_TRY(wf_guard_enter(comm, &record));
     if (wf_native_reduces(comm, dtype, op))
         WF_TRY(wf_native_reduce(comm, x, y, count, dtype, op, -1));
-    else if (comm->family->ctx->k->host || comm->transport->device)
-        WF_TRY(wf_move_reduce(comm, x, y, count, dtype, op, -1));
+    else if (comm->shared->ctx->k->host || comm->transport->device)
+        WF_TRY(wf_coll_reduce(comm, x, y, count, dtype, op, -1));
     else
         WF_TRY(allreduce_staged(comm, x, y, count, dtype, op));
-    return wf_call_settle(comm);
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "allreduce_raw", allreduce_raw(comm, x, y, count, dtype, op));
+    return wf_guard_end(comm, "allreduce_raw", allreduce_raw(comm, x, y, count, dtype, op));
 }
 
 static wf_status allgather_staged(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const size_t every = (size_t)comm->size * bytes;
     void *host;
     wf_status status;
     WF_TRY(wf_host_take(comm, every + bytes, &host));
     char *own = (char *)host + every;
     WF_TRY_OUT(wf_ctx_read(ctx, own, mine, bytes));
-    WF_TRY_OUT(wf_move_allgather(comm, own, bytes, host));
+    WF_TRY_OUT(wf_coll_allgather(comm, own, bytes, host));
     WF_TRY_OUT(ctx->k->to_device(ctx, all, host, every));
 out:
     wf_host_give(comm, host, every + bytes);
@@ -152,34 +152,34 @@ static wf_status allgather_raw(wf_comm *comm, const void *mine, size_t bytes, vo
 {
     WF_TRY(wf_comm_alive(comm));
     WF_CHECK((mine && all) || bytes == 0, WF_ERR_ARGUMENT, "mine or all is NULL, and bytes is %zu", bytes);
-    const wf_record record = wf_record_values("allgather_raw", WF_U8, (int64_t)bytes, -1, -1);
-    WF_TRY(wf_call_enter(comm, &record));
+    const wf_call_record record = wf_call_record_values("allgather_raw", WF_U8, (int64_t)bytes, -1, -1);
+    WF_TRY(wf_guard_enter(comm, &record));
     if (wf_native(comm))
         WF_TRY(wf_native_allgather(comm, mine, bytes, all));
-    else if (comm->family->ctx->k->host || comm->transport->device)
-        WF_TRY(wf_move_allgather(comm, mine, bytes, all));
+    else if (comm->shared->ctx->k->host || comm->transport->device)
+        WF_TRY(wf_coll_allgather(comm, mine, bytes, all));
     else if (bytes > 0)
         WF_TRY(allgather_staged(comm, mine, bytes, all));
-    return wf_call_settle(comm);
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_allgather_raw(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "allgather_raw", allgather_raw(comm, mine, bytes, all));
+    return wf_guard_end(comm, "allgather_raw", allgather_raw(comm, mine, bytes, all));
 }
 
 static wf_status barrier(wf_comm *comm)
 {
-    const wf_record record = wf_record_plain("barrier", -1);
+    const wf_call_record record = wf_call_record_plain("barrier", -1);
     WF_TRY(wf_comm_alive(comm));
-    WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY(wf_move_barrier(comm));
-    return wf_call_settle(comm);
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_coll_barrier(comm));
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_barrier(wf_comm *comm)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "barrier", barrier(comm));
+    return wf_guard_end(comm, "barrier", barrier(comm));
 }

@@ -9,7 +9,7 @@
 
 /* --- buffer.c --- */
 
-void wf_host_free_all(wf_family *family);
+void wf_host_free_all(wf_comm_shared *shared);
 /* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
 void wf_comm_release(const wf_comm *comm, void *data);
 
@@ -21,25 +21,25 @@ wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buff
 wf_status wf_buffer_store(wf_buffer *buffer) WF_NODISCARD;
 void wf_buffer_free(wf_buffer *buffer);
 
-/* --- lanes.c --- */
+/* --- peer slots.c --- */
 
-/* Clears what was asked of the lanes. */
-void wf_lanes_start(wf_comm *comm, wf_way way);
-/* Sends lane.out to and receives lane.in from every rank that has one; for this rank itself copies. The sender's type
- * and shape come first and must be those of lane.in. */
-wf_status wf_lanes_exchange(wf_comm *comm) WF_NODISCARD;
+/* Clears what was asked of the peer slots. */
+void wf_peer_slots_start(wf_comm *comm, wf_way way);
+/* Sends peer slot.out to and receives peer slot.in from every rank that has one; for this rank itself copies. The
+ * sender's type and shape come first and must be those of peer slot.in. */
+wf_status wf_peer_slots_exchange(wf_comm *comm) WF_NODISCARD;
 /* The same in parts: make the buffers (of what goes out; of both); post the messages ahead and see that all that come
- * are as expected, without or with the data. The caller then waits for the batch and frees the lanes. */
-wf_status wf_lanes_read(wf_comm *comm) WF_NODISCARD;
-wf_status wf_lanes_prepare(wf_comm *comm) WF_NODISCARD;
-wf_status wf_lanes_agree(wf_comm *comm) WF_NODISCARD;
-wf_status wf_lanes_post(wf_comm *comm) WF_NODISCARD;
+ * are as expected, without or with the data. The caller then waits for the batch and frees the peer slots. */
+wf_status wf_peer_slots_read(wf_comm *comm) WF_NODISCARD;
+wf_status wf_peer_slots_prepare(wf_comm *comm) WF_NODISCARD;
+wf_status wf_peer_slots_agree(wf_comm *comm) WF_NODISCARD;
+wf_status wf_peer_slots_post(wf_comm *comm) WF_NODISCARD;
 /* Whether a message between two goes by NCCL: its sender then waits for its receiver, as MPI's do of that length. */
-bool wf_lanes_native_point(const wf_comm *comm, const wf_tensor *x);
+bool wf_peer_slots_native_point(const wf_comm *comm, const wf_tensor *x);
 /* What is left of such a message once its type and shape have come. */
-wf_status wf_lanes_take(wf_comm *comm, wf_tensor *y, int from) WF_NODISCARD;
-wf_status wf_lanes_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
-void wf_lanes_free(wf_comm *comm);
+wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from) WF_NODISCARD;
+wf_status wf_peer_slots_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
+void wf_peer_slots_free(wf_comm *comm);
 /* The shape in a message ahead, if it is one. */
 wf_status wf_frame_shape(const wf_frame *frame, int from, wf_shape *shape) WF_NODISCARD;
 
@@ -68,17 +68,17 @@ wf_status wf_combine(wf_ctx *ctx, wf_reduce_op op, wf_dtype dtype, int inputs, c
 
 /* --- move_*.c: collectives on buffers, from messages. The call has been entered. --- */
 
-wf_status wf_move_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
+wf_status wf_coll_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* The result on `root`, or everywhere where root is -1; y is not used elsewhere. y may be x. */
-wf_status wf_move_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+wf_status wf_coll_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                          int root) WF_NODISCARD;
 /* all holds size blocks of equal length in rank order. */
-wf_status wf_move_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 /* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
  * each on its rank, in rank order; the rest is left as it is. Or they are brought together. */
-wf_status wf_move_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
-wf_status wf_move_gather_shards(wf_comm *comm, void *data, const int64_t *shard, size_t size) WF_NODISCARD;
-wf_status wf_move_barrier(wf_comm *comm) WF_NODISCARD;
+wf_status wf_coll_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_coll_gather_shards(wf_comm *comm, void *data, const int64_t *shard, size_t size) WF_NODISCARD;
+wf_status wf_coll_barrier(wf_comm *comm) WF_NODISCARD;
 
 /* --- shm_open.c, shm_reduce.c --- */
 /* Memory that the ranks of a node share, and what they do in it: sums and broadcasts without messages.
@@ -120,12 +120,12 @@ wf_status wf_shm_open(wf_comm *comm, wf_shm **shm, char why[WF_FAILURE_TEXT]) WF
 void wf_shm_close(wf_shm *shm);
 
 /* Collective over the ranks of a node; the call has been entered. `root` is a rank in the node. */
-/* As wf_move_reduce: the same bits everywhere, combined in rank order. */
+/* As wf_coll_reduce: the same bits everywhere, combined in rank order. */
 wf_status wf_shm_reduce(wf_comm *comm, wf_shm *shm, const void *x, void *y, int64_t count, wf_dtype dtype,
                         wf_reduce_op op, int root) WF_NODISCARD;
 wf_status wf_shm_bcast(wf_comm *comm, wf_shm *shm, void *data, size_t bytes, int root) WF_NODISCARD;
 
 /* What all ranks of the communicator share for sums; NULL where there is nothing such. */
-wf_shm *wf_levels_memory(const wf_comm *comm);
+wf_shm *wf_hierarchy_memory(const wf_comm *comm);
 
 #endif

@@ -5,7 +5,7 @@
 
 bool wf_native(const wf_comm *comm)
 {
-    return comm->nccl || (comm->size == 1 && !comm->family->ctx->k->host);
+    return comm->nccl || (comm->size == 1 && !comm->shared->ctx->k->host);
 }
 
 bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
@@ -15,7 +15,7 @@ bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 
 static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const wf_strided src = {.data = (void *)x, .dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}, .stride = {1}};
     wf_strided dst = src;
     dst.data = y;
@@ -39,7 +39,7 @@ static bool narrow(wf_dtype dtype)
 
 static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, wf_dtype to, int64_t count)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const wf_strided src = {.data = (void *)x, .dtype = from, .rank = 1, .dim = {count}, .stride = {1}};
     const wf_strided dst = {.data = y, .dtype = to, .rank = 1, .dim = {count}, .stride = {1}};
     if (count == 0)
@@ -65,7 +65,7 @@ static wf_status reduce_as_it_is(wf_comm *comm, const void *x, void *y, int64_t 
 wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            int root)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const size_t bytes = (size_t)count * sizeof(float);
     void *wide;
     wf_status status;
@@ -107,7 +107,7 @@ static wf_status scatter_wide(wf_comm *comm, const void *const *x, const int64_t
 wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
                                    wf_reduce_op op)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const size_t table = (size_t)comm->size * sizeof(void *);
     size_t bytes = 0;
     void *wide = NULL, *part = NULL;
@@ -153,7 +153,7 @@ static wf_status sum_as_it_is(wf_comm *comm, char *data, const int64_t *shard, w
 
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const int64_t count = shard[comm->size], lo = shard[comm->rank], own = shard[comm->rank + 1] - lo;
     const size_t bytes = (size_t)count * sizeof(float);
     void *wide;

@@ -11,7 +11,7 @@
 #define LATER      1000  /* polls */
 
 /* What a communicator and those split from it share. */
-typedef struct lane {
+typedef struct slot {
     wf_stream *stream;
     wf_event *ready, *done; /* the context's stream had so much; the last call is over */
     bool pending;           /* since the host last waited */
@@ -19,15 +19,15 @@ typedef struct lane {
     bool owed;       /* the context's stream is not behind the last call */
     wf_comm *spoilt; /* died with calls on their way, and the host has not read since */
     wf_nccl *members;
-} lane;
+} slot;
 
 struct wf_nccl {
     ncclComm_t nccl; /* NULL once it was given up */
     wf_comm *comm;
-    lane *lane;
-    bool owner; /* of the lane: the first of the family */
+    slot *slot;
+    bool owner; /* of the peer slot: the first of the shared state */
     bool grouped;
-    wf_nccl *next; /* of the lane */
+    wf_nccl *next; /* of the peer slot */
 };
 
 #define TRY_NCCL(comm, call)                                                                                           \
@@ -44,7 +44,7 @@ static wf_status raise(const wf_comm *comm, ncclResult_t code, const char *call,
         name++;
     const char *more = comm->nccl ? ncclGetLastError(comm->nccl->nccl) : "";
     return wf_error_set(WF_ERR_COMM, file, line, "%.*s on device \"%s\": %s%s%.300s", name, call,
-                        wf_ctx_device(comm->family->ctx), ncclGetErrorString(code), more && *more ? ": " : "",
+                        wf_ctx_device(comm->shared->ctx), ncclGetErrorString(code), more && *more ? ": " : "",
                         more ? more : "");
 }
 
@@ -67,25 +67,25 @@ static ncclRedOp_t op_of(wf_reduce_op op)
     return ops[op];
 }
 
-/* A member of the family that failed by itself tells the first of it, whose death is that of all. */
+/* A member of the shared state that failed by itself tells the first of it, whose death is that of all. */
 static wf_status look_at_members(wf_comm *comm)
 {
-    for (wf_nccl *member = comm->nccl->lane->members; member; member = member->next)
+    for (wf_nccl *member = comm->nccl->slot->members; member; member = member->next)
         WF_TRY(wf_nccl_poll(member->comm));
     return WF_OK;
 }
 
 /* The host waits for the last call, and no longer than the communicator's time-out. */
-static wf_status wait_done(wf_comm *comm, lane *l)
+static wf_status wait_done(wf_comm *comm, slot *l)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     bool done = !l->pending;
-    for (wf_patience patience = wf_patience_new(); !done;) {
+    for (wf_deadline deadline = wf_deadline_new(); !done;) {
         WF_TRY(ctx->k->event_done(ctx, l->done, &done));
         if (!done)
             WF_TRY(look_at_members(comm));
         if (!done)
-            WF_TRY(wf_patience_poll(comm, &patience, NULL));
+            WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
     }
     l->pending = false;
     return WF_OK;
@@ -96,7 +96,7 @@ static wf_status wait_done(wf_comm *comm, lane *l)
 static wf_status await(void *of)
 {
     wf_comm *comm = of;
-    lane *l = comm->nccl ? comm->nccl->lane : NULL;
+    slot *l = comm->nccl ? comm->nccl->slot : NULL;
     if (!l)
         return WF_OK;
     wf_status status = WF_OK;
@@ -104,7 +104,7 @@ static wf_status await(void *of)
         status = wait_done(comm, l);
     else if (l->pending) {
         const char *before = wf_watch_swap("wait for a GPU");
-        status = wf_call_end(comm, "wait for a GPU", wait_done(comm, l));
+        status = wf_guard_end(comm, "wait for a GPU", wait_done(comm, l));
         wf_watch_swap(before);
     }
     const wf_comm *spoilt = l->spoilt;
@@ -118,34 +118,34 @@ static wf_status await(void *of)
 static wf_status waiting(void *of, int64_t *since)
 {
     wf_comm *comm = of;
-    wf_patience patience = wf_patience_new();
+    wf_deadline deadline = wf_deadline_new();
     if (!comm->nccl || comm->dead)
         return WF_OK;
     if (*since == 0)
-        *since = patience.start_ns;
-    patience.polls = patience.start_ns - *since < AT_ONCE_NS ? 0 : LATER;
-    patience.start_ns = *since;
+        *since = deadline.start_ns;
+    deadline.polls = deadline.start_ns - *since < AT_ONCE_NS ? 0 : LATER;
+    deadline.start_ns = *since;
     wf_status status = look_at_members(comm);
     if (status == WF_OK)
-        status = wf_patience_poll(comm, &patience, NULL);
-    return status == WF_OK || comm->inside ? status : wf_call_end(comm, "wait for a GPU", status);
+        status = wf_deadline_poll(comm, &deadline, NULL);
+    return status == WF_OK || comm->inside ? status : wf_guard_end(comm, "wait for a GPU", status);
 }
 
-static wf_status make_lane(wf_comm *comm, wf_nccl *own)
+static wf_status stream_open(wf_comm *comm, wf_nccl *own)
 {
-    wf_ctx *ctx = comm->family->ctx;
-    own->lane = wf_calloc(ctx, 1, sizeof *own->lane);
-    if (!own->lane)
+    wf_ctx *ctx = comm->shared->ctx;
+    own->slot = wf_calloc(ctx, 1, sizeof *own->slot);
+    if (!own->slot)
         return wf_error_code();
     own->owner = true;
-    own->lane->ctx = ctx;
-    WF_TRY(ctx->k->stream_new(ctx, &own->lane->stream));
-    WF_TRY(ctx->k->event_new(ctx, &own->lane->ready));
-    WF_TRY(ctx->k->event_new(ctx, &own->lane->done));
+    own->slot->ctx = ctx;
+    WF_TRY(ctx->k->stream_new(ctx, &own->slot->stream));
+    WF_TRY(ctx->k->event_new(ctx, &own->slot->ready));
+    WF_TRY(ctx->k->event_new(ctx, &own->slot->done));
     ctx->comm = comm;
     ctx->await = await;
     ctx->waiting = waiting;
-    comm->family->in_order = true;
+    comm->shared->in_order = true;
     return WF_OK;
 }
 
@@ -153,11 +153,11 @@ static wf_status furnish(wf_comm *comm, wf_nccl *own)
 {
     own->comm = comm;
     if (comm->parent && comm->parent->nccl)
-        own->lane = comm->parent->nccl->lane;
+        own->slot = comm->parent->nccl->slot;
     else
-        WF_TRY(make_lane(comm, own));
-    own->next = own->lane->members;
-    own->lane->members = own;
+        WF_TRY(stream_open(comm, own));
+    own->next = own->slot->members;
+    own->slot->members = own;
     return WF_OK;
 }
 
@@ -165,7 +165,7 @@ wf_status wf_nccl_open(wf_comm *comm)
 {
     ncclUniqueId id = {0};
     wf_status status = WF_OK;
-    wf_nccl *own = wf_calloc(comm->family->ctx, 1, sizeof *own);
+    wf_nccl *own = wf_calloc(comm->shared->ctx, 1, sizeof *own);
     if (own) {
         comm->nccl = own;
         status = furnish(comm, own);
@@ -189,7 +189,7 @@ static bool split_from(const wf_comm *comm, const wf_comm *above)
 
 void wf_nccl_abort(wf_comm *comm)
 {
-    lane *l = comm->nccl ? comm->nccl->lane : NULL;
+    slot *l = comm->nccl ? comm->nccl->slot : NULL;
     for (wf_nccl *member = l ? l->members : NULL; member; member = member->next) {
         if (!member->nccl || !split_from(member->comm, comm))
             continue;
@@ -204,13 +204,13 @@ void wf_nccl_abort(wf_comm *comm)
 }
 
 /* Communicators that are still open when the first one closes cannot call any more. */
-static void free_lane(wf_ctx *ctx, lane *l)
+static void stream_free(wf_ctx *ctx, slot *l)
 {
     for (wf_nccl *member = l->members; member; member = member->next) {
         if (member->nccl)
             ncclCommAbort(member->nccl);
         member->nccl = NULL;
-        member->lane = NULL;
+        member->slot = NULL;
     }
     ctx->await = NULL;
     ctx->waiting = NULL;
@@ -223,8 +223,8 @@ static void free_lane(wf_ctx *ctx, lane *l)
 /* NCCL's own end waits for its kernels without looking at the clock. */
 static void settle(wf_comm *comm, const wf_nccl *own)
 {
-    const bool waits = !comm->dead && own->nccl && own->lane->pending;
-    const wf_status status = waits ? wait_done(comm, own->lane) : WF_OK;
+    const bool waits = !comm->dead && own->nccl && own->slot->pending;
+    const wf_status status = waits ? wait_done(comm, own->slot) : WF_OK;
     if (status != WF_OK)
         wf_log(WF_LOG_ERROR, "a communicator closes with calls on their way: %s", wf_error_message());
     if (comm->dead || status != WF_OK)
@@ -238,17 +238,17 @@ void wf_nccl_close(wf_comm *comm)
     wf_nccl *own = comm->nccl;
     if (!own)
         return;
-    if (own->lane) {
+    if (own->slot) {
         settle(comm, own);
-        wf_nccl **at = &own->lane->members;
+        wf_nccl **at = &own->slot->members;
         while (*at && *at != own)
             at = &(*at)->next;
         if (*at)
             *at = own->next;
-        if (own->lane->spoilt == comm)
-            own->lane->spoilt = NULL;
+        if (own->slot->spoilt == comm)
+            own->slot->spoilt = NULL;
         if (own->owner)
-            free_lane(comm->family->ctx, own->lane);
+            stream_free(comm->shared->ctx, own->slot);
     }
     free(own);
     comm->nccl = NULL;
@@ -267,14 +267,14 @@ wf_status wf_nccl_poll(wf_comm *comm)
 
 static cudaStream_t stream_of(const wf_comm *comm)
 {
-    return (cudaStream_t)(void *)comm->nccl->lane->stream;
+    return (cudaStream_t)(void *)comm->nccl->slot->stream;
 }
 
 /* NCCL's stream goes behind the context's. Calls of a group do that together. */
 static wf_status behind(wf_comm *comm)
 {
-    wf_ctx *ctx = comm->family->ctx;
-    const lane *l = comm->nccl->lane;
+    wf_ctx *ctx = comm->shared->ctx;
+    const slot *l = comm->nccl->slot;
     WF_CHECK(l, WF_ERR_STATE, "the communicator that this one was split from is closed");
     if (!comm->nccl->grouped) {
         WF_TRY(wf_nccl_poll(comm));
@@ -289,7 +289,7 @@ static wf_status behind(wf_comm *comm)
 /* What is captured leaves no event to ask for: behind a launch, one on the context's stream says when it is over. */
 static wf_status launched(void *of)
 {
-    lane *l = of;
+    slot *l = of;
     l->pending = true;
     return l->ctx->k->event_record(l->ctx, l->done, NULL);
 }
@@ -297,10 +297,10 @@ static wf_status launched(void *of)
 /* The context's stream goes behind NCCL's at wf_nccl_join. */
 static wf_status apart(wf_comm *comm)
 {
-    wf_ctx *ctx = comm->family->ctx;
-    lane *l = comm->nccl->lane;
+    wf_ctx *ctx = comm->shared->ctx;
+    slot *l = comm->nccl->slot;
     l->pending = l->owed = true;
-    WF_TRY(wf_ctx_behind(ctx, launched, l));
+    WF_TRY(wf_ctx_after_capture(ctx, launched, l));
     return ctx->k->event_record(ctx, l->done, l->stream);
 }
 
@@ -315,11 +315,11 @@ static wf_status ahead(wf_comm *comm)
 
 wf_status wf_nccl_join(wf_comm *comm)
 {
-    lane *l = comm && comm->nccl ? comm->nccl->lane : NULL;
+    slot *l = comm && comm->nccl ? comm->nccl->slot : NULL;
     if (!l || !l->owed)
         return WF_OK;
     l->owed = false;
-    return comm->family->ctx->k->event_wait(comm->family->ctx, l->done, NULL);
+    return comm->shared->ctx->k->event_wait(comm->shared->ctx, l->done, NULL);
 }
 
 static void count_sent(wf_comm *comm, size_t bytes)
@@ -421,7 +421,7 @@ wf_status wf_nccl_end(wf_comm *comm)
     return ahead(comm);
 }
 
-wf_status wf_nccl_end_apart(wf_comm *comm)
+wf_status wf_nccl_end_no_join(wf_comm *comm)
 {
     WF_TRY(end_group(comm));
     return apart(comm);

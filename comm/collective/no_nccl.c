@@ -75,7 +75,7 @@ wf_status wf_nccl_recv(wf_comm *comm, void *data, size_t bytes, int from)
     return none();
 }
 
-wf_status wf_nccl_end_apart(wf_comm *comm)
+wf_status wf_nccl_end_no_join(wf_comm *comm)
 {
     return none();
 }

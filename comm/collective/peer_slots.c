@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-void wf_lanes_start(wf_comm *comm, wf_way way)
+void wf_peer_slots_start(wf_comm *comm, wf_way way)
 {
-    memset(comm->lane, 0, (size_t)comm->size * sizeof *comm->lane);
+    memset(comm->slot, 0, (size_t)comm->size * sizeof *comm->slot);
     comm->way = way;
 }
 
@@ -38,52 +38,52 @@ static wf_status check_frame(const wf_frame *frame, const wf_tensor *y, int from
 /* One tensor that goes to many ranks is packed once. */
 static wf_status read_once(wf_comm *comm, int rank)
 {
-    wf_lane *lane = &comm->lane[rank];
+    wf_peer_slot *slot = &comm->slot[rank];
     for (int r = 0; r < rank; r++) {
-        if (r == comm->rank || comm->lane[r].out != lane->out)
+        if (r == comm->rank || comm->slot[r].out != slot->out)
             continue;
-        lane->buffer_out = comm->lane[r].buffer_out;
-        lane->buffer_out.packed = lane->buffer_out.staged = NULL;
+        slot->buffer_out = comm->slot[r].buffer_out;
+        slot->buffer_out.packed = slot->buffer_out.staged = NULL;
         return WF_OK;
     }
-    return wf_buffer_read(comm, lane->out, lane->native_out, &lane->buffer_out);
+    return wf_buffer_read(comm, slot->out, slot->native_out, &slot->buffer_out);
 }
 
 /* NCCL knows no tags: it matches the messages of two ranks by their order. That is the order in which receivers come,
  * if senders wait for them. MPI lets them wait too with all that is longer than it sends at once, so no program that
  * runs by MPI waits for ever here. */
-bool wf_lanes_native_point(const wf_comm *comm, const wf_tensor *x)
+bool wf_peer_slots_native_point(const wf_comm *comm, const wf_tensor *x)
 {
     return comm->nccl && wf_tensor_bytes(x) > WF_PROMPT_BYTES;
 }
 
 static bool native(const wf_comm *comm, const wf_tensor *x)
 {
-    return comm->way == WF_WAY_POINT ? wf_lanes_native_point(comm, x) : comm->way == WF_WAY_NATIVE && comm->nccl;
+    return comm->way == WF_WAY_POINT ? wf_peer_slots_native_point(comm, x) : comm->way == WF_WAY_NATIVE && comm->nccl;
 }
 
-wf_status wf_lanes_read(wf_comm *comm)
+wf_status wf_peer_slots_read(wf_comm *comm)
 {
     for (int r = 0; r < comm->size; r++) {
-        wf_lane *lane = &comm->lane[r];
-        if (r == comm->rank || !lane->out)
+        wf_peer_slot *slot = &comm->slot[r];
+        if (r == comm->rank || !slot->out)
             continue;
-        lane->frame_out = frame_of(lane->out);
-        lane->native_out = native(comm, lane->out);
+        slot->frame_out = frame_of(slot->out);
+        slot->native_out = native(comm, slot->out);
         WF_TRY(read_once(comm, r));
     }
     return WF_OK;
 }
 
-wf_status wf_lanes_prepare(wf_comm *comm)
+wf_status wf_peer_slots_prepare(wf_comm *comm)
 {
-    WF_TRY(wf_lanes_read(comm));
+    WF_TRY(wf_peer_slots_read(comm));
     for (int r = 0; r < comm->size; r++) {
-        wf_lane *lane = &comm->lane[r];
-        if (r == comm->rank || !lane->in)
+        wf_peer_slot *slot = &comm->slot[r];
+        if (r == comm->rank || !slot->in)
             continue;
-        lane->native_in = native(comm, lane->in);
-        WF_TRY(wf_buffer_room(comm, lane->in, lane->native_in, &lane->buffer_in));
+        slot->native_in = native(comm, slot->in);
+        WF_TRY(wf_buffer_room(comm, slot->in, slot->native_in, &slot->buffer_in));
     }
     return WF_OK;
 }
@@ -98,13 +98,13 @@ static wf_status post_frames(wf_comm *comm)
 {
     for (int step = 1; step < comm->size; step++) {
         const int from = peer_of(comm, comm->size - step);
-        if (comm->lane[from].in)
-            WF_TRY(wf_batch_recv_frame(&comm->batch, &comm->lane[from].frame_in, from));
+        if (comm->slot[from].in)
+            WF_TRY(wf_requests_recv_frame(&comm->requests, &comm->slot[from].frame_in, from));
     }
     for (int step = 1; step < comm->size; step++) {
         const int to = peer_of(comm, step);
-        if (comm->lane[to].out)
-            WF_TRY(wf_batch_send_frame(&comm->batch, &comm->lane[to].frame_out, to));
+        if (comm->slot[to].out)
+            WF_TRY(wf_requests_send_frame(&comm->requests, &comm->slot[to].frame_out, to));
     }
     return WF_OK;
 }
@@ -113,15 +113,15 @@ static wf_status post_data(wf_comm *comm)
 {
     for (int step = 1; step < comm->size; step++) {
         const int from = peer_of(comm, comm->size - step);
-        const wf_buffer *in = &comm->lane[from].buffer_in;
-        if (comm->lane[from].in && !comm->lane[from].native_in)
-            WF_TRY(wf_batch_recv(&comm->batch, in->data, in->bytes, from));
+        const wf_buffer *in = &comm->slot[from].buffer_in;
+        if (comm->slot[from].in && !comm->slot[from].native_in)
+            WF_TRY(wf_requests_recv(&comm->requests, in->data, in->bytes, from));
     }
     for (int step = 1; step < comm->size; step++) {
         const int to = peer_of(comm, step);
-        const wf_buffer *out = &comm->lane[to].buffer_out;
-        if (comm->lane[to].out && !comm->lane[to].native_out)
-            WF_TRY(wf_batch_send(&comm->batch, out->data, out->bytes, to));
+        const wf_buffer *out = &comm->slot[to].buffer_out;
+        if (comm->slot[to].out && !comm->slot[to].native_out)
+            WF_TRY(wf_requests_send(&comm->requests, out->data, out->bytes, to));
     }
     return WF_OK;
 }
@@ -129,35 +129,35 @@ static wf_status post_data(wf_comm *comm)
 static wf_status check_frames(wf_comm *comm)
 {
     for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank && comm->lane[r].in)
-            WF_TRY(check_frame(&comm->lane[r].frame_in, comm->lane[r].in, r));
+        if (r != comm->rank && comm->slot[r].in)
+            WF_TRY(check_frame(&comm->slot[r].frame_in, comm->slot[r].in, r));
     return WF_OK;
 }
 
 /* Under a tag of its own: what else this rank has sent there under the tag of the message may still be on its way. */
 static wf_status answer(wf_comm *comm, wf_frame *frame, int peer, bool sending)
 {
-    wf_batch *batch = &comm->batch;
-    const int tag = batch->tag;
-    batch->tag = WF_TAGS + comm->tags;
+    wf_requests *requests = &comm->requests;
+    const int tag = requests->tag;
+    requests->tag = WF_TAGS + comm->tags;
     const wf_status status =
-        sending ? wf_batch_send_frame(batch, frame, peer) : wf_batch_recv_frame(batch, frame, peer);
-    batch->tag = tag;
+        sending ? wf_requests_send_frame(requests, frame, peer) : wf_requests_recv_frame(requests, frame, peer);
+    requests->tag = tag;
     return status;
 }
 
 /* Every receiver of a message between two has come. */
 static wf_status meet(wf_comm *comm)
 {
-    const int first = comm->batch.count;
+    const int first = comm->requests.count;
     for (int r = 0; r < comm->size; r++) {
-        wf_lane *lane = &comm->lane[r];
-        if (lane->native_in)
-            WF_TRY(answer(comm, &lane->go_out, r, true));
-        if (lane->native_out)
-            WF_TRY(answer(comm, &lane->go_in, r, false));
+        wf_peer_slot *slot = &comm->slot[r];
+        if (slot->native_in)
+            WF_TRY(answer(comm, &slot->go_out, r, true));
+        if (slot->native_out)
+            WF_TRY(answer(comm, &slot->go_in, r, false));
     }
-    return wf_batch_wait(&comm->batch, first, comm->batch.count);
+    return wf_requests_wait(&comm->requests, first, comm->requests.count);
 }
 
 /* All that goes by NCCL is one call. */
@@ -165,56 +165,56 @@ static wf_status post_native(wf_comm *comm)
 {
     bool any = false;
     for (int r = 0; r < comm->size; r++)
-        any = any || comm->lane[r].native_in || comm->lane[r].native_out;
+        any = any || comm->slot[r].native_in || comm->slot[r].native_out;
     if (!any)
         return WF_OK;
     if (comm->way == WF_WAY_POINT)
         WF_TRY(meet(comm));
     WF_TRY(wf_nccl_begin(comm));
     for (int r = 0; r < comm->size; r++) {
-        const wf_lane *lane = &comm->lane[r];
-        if (lane->native_in && lane->buffer_in.bytes > 0)
-            WF_TRY(wf_nccl_recv(comm, lane->buffer_in.data, lane->buffer_in.bytes, r));
-        if (lane->native_out && lane->buffer_out.bytes > 0)
-            WF_TRY(wf_nccl_send(comm, lane->buffer_out.data, lane->buffer_out.bytes, r));
+        const wf_peer_slot *slot = &comm->slot[r];
+        if (slot->native_in && slot->buffer_in.bytes > 0)
+            WF_TRY(wf_nccl_recv(comm, slot->buffer_in.data, slot->buffer_in.bytes, r));
+        if (slot->native_out && slot->buffer_out.bytes > 0)
+            WF_TRY(wf_nccl_send(comm, slot->buffer_out.data, slot->buffer_out.bytes, r));
     }
     return wf_nccl_end(comm);
 }
 
-wf_status wf_lanes_agree(wf_comm *comm)
+wf_status wf_peer_slots_agree(wf_comm *comm)
 {
     WF_TRY(post_frames(comm));
-    WF_TRY(wf_batch_wait_all(&comm->batch));
+    WF_TRY(wf_requests_wait_all(&comm->requests));
     return check_frames(comm);
 }
 
-wf_status wf_lanes_post(wf_comm *comm)
+wf_status wf_peer_slots_post(wf_comm *comm)
 {
     WF_TRY(post_frames(comm));
-    const int frames = comm->batch.count;
+    const int frames = comm->requests.count;
     WF_TRY(post_data(comm));
-    WF_TRY(wf_batch_wait(&comm->batch, 0, frames));
+    WF_TRY(wf_requests_wait(&comm->requests, 0, frames));
     WF_TRY(check_frames(comm));
     return post_native(comm);
 }
 
-wf_status wf_lanes_take(wf_comm *comm, wf_tensor *y, int from)
+wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from)
 {
-    wf_lane *lane = &comm->lane[from];
+    wf_peer_slot *slot = &comm->slot[from];
     wf_status status;
-    lane->in = y;
-    lane->native_in = true;
-    WF_TRY_OUT(wf_buffer_room(comm, y, true, &lane->buffer_in));
+    slot->in = y;
+    slot->native_in = true;
+    WF_TRY_OUT(wf_buffer_room(comm, y, true, &slot->buffer_in));
     WF_TRY_OUT(post_native(comm));
-    WF_TRY_OUT(wf_buffer_store(&lane->buffer_in));
+    WF_TRY_OUT(wf_buffer_store(&slot->buffer_in));
 out:
-    wf_lanes_free(comm);
+    wf_peer_slots_free(comm);
     return status;
 }
 
-wf_status wf_lanes_copy_own(wf_comm *comm)
+wf_status wf_peer_slots_copy_own(wf_comm *comm)
 {
-    const wf_lane *own = &comm->lane[comm->rank];
+    const wf_peer_slot *own = &comm->slot[comm->rank];
     if (!own->in || !own->out || own->in == own->out)
         return WF_OK;
     const wf_frame frame = frame_of(own->out);
@@ -224,27 +224,27 @@ wf_status wf_lanes_copy_own(wf_comm *comm)
 
 static wf_status run(wf_comm *comm)
 {
-    WF_TRY(wf_lanes_prepare(comm));
-    WF_TRY(wf_lanes_post(comm));
-    WF_TRY(wf_lanes_copy_own(comm));
-    WF_TRY(wf_batch_wait_all(&comm->batch));
+    WF_TRY(wf_peer_slots_prepare(comm));
+    WF_TRY(wf_peer_slots_post(comm));
+    WF_TRY(wf_peer_slots_copy_own(comm));
+    WF_TRY(wf_requests_wait_all(&comm->requests));
     for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank && comm->lane[r].in)
-            WF_TRY(wf_buffer_store(&comm->lane[r].buffer_in));
+        if (r != comm->rank && comm->slot[r].in)
+            WF_TRY(wf_buffer_store(&comm->slot[r].buffer_in));
     return WF_OK;
 }
 
-wf_status wf_lanes_exchange(wf_comm *comm)
+wf_status wf_peer_slots_exchange(wf_comm *comm)
 {
     const wf_status status = run(comm);
-    wf_lanes_free(comm);
+    wf_peer_slots_free(comm);
     return status;
 }
 
-void wf_lanes_free(wf_comm *comm)
+void wf_peer_slots_free(wf_comm *comm)
 {
     for (int r = 0; r < comm->size; r++) {
-        wf_buffer_free(&comm->lane[r].buffer_out);
-        wf_buffer_free(&comm->lane[r].buffer_in);
+        wf_buffer_free(&comm->slot[r].buffer_out);
+        wf_buffer_free(&comm->slot[r].buffer_in);
     }
 }

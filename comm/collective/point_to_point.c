@@ -4,16 +4,16 @@ static wf_status send(wf_comm *comm, const wf_tensor *x, int to, int tag)
 {
     WF_TRY(wf_comm_alive(comm));
     WF_NEED(x);
-    WF_TRY(wf_call_point(comm, "send", to, tag));
-    wf_lanes_start(comm, WF_WAY_POINT);
-    comm->lane[to].out = x;
-    return wf_lanes_exchange(comm);
+    WF_TRY(wf_guard_point(comm, "send", to, tag));
+    wf_peer_slots_start(comm, WF_WAY_POINT);
+    comm->slot[to].out = x;
+    return wf_peer_slots_exchange(comm);
 }
 
 wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "send", send(comm, x, to, tag));
+    return wf_guard_end(comm, "send", send(comm, x, to, tag));
 }
 
 wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag)
@@ -25,16 +25,16 @@ static wf_status recv(wf_comm *comm, wf_tensor *y, int from, int tag)
 {
     WF_TRY(wf_comm_alive(comm));
     WF_NEED(y);
-    WF_TRY(wf_call_point(comm, "recv", from, tag));
-    wf_lanes_start(comm, WF_WAY_POINT);
-    comm->lane[from].in = y;
-    return wf_lanes_exchange(comm);
+    WF_TRY(wf_guard_point(comm, "recv", from, tag));
+    wf_peer_slots_start(comm, WF_WAY_POINT);
+    comm->slot[from].in = y;
+    return wf_peer_slots_exchange(comm);
 }
 
 wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "recv", recv(comm, y, from, tag));
+    return wf_guard_end(comm, "recv", recv(comm, y, from, tag));
 }
 
 static wf_status sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from, int tag)
@@ -42,29 +42,29 @@ static wf_status sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *
     WF_TRY(wf_comm_alive(comm));
     WF_NEED(x);
     WF_NEED(y);
-    WF_TRY(wf_call_point(comm, "sendrecv", to, tag));
-    WF_TRY(wf_call_point(comm, "sendrecv", from, tag));
-    wf_lanes_start(comm, WF_WAY_POINT);
-    comm->lane[to].out = x;
-    comm->lane[from].in = y;
-    return wf_lanes_exchange(comm);
+    WF_TRY(wf_guard_point(comm, "sendrecv", to, tag));
+    WF_TRY(wf_guard_point(comm, "sendrecv", from, tag));
+    wf_peer_slots_start(comm, WF_WAY_POINT);
+    comm->slot[to].out = x;
+    comm->slot[from].in = y;
+    return wf_peer_slots_exchange(comm);
 }
 
 wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from, int tag)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "sendrecv", sendrecv(comm, x, to, y, from, tag));
+    return wf_guard_end(comm, "sendrecv", sendrecv(comm, x, to, y, from, tag));
 }
 
 static wf_status recv_data(wf_comm *comm, wf_tensor *y, int from)
 {
     wf_buffer buffer;
     wf_status status;
-    if (wf_lanes_native_point(comm, y))
-        return wf_lanes_take(comm, y, from);
+    if (wf_peer_slots_native_point(comm, y))
+        return wf_peer_slots_take(comm, y, from);
     WF_TRY(wf_buffer_room(comm, y, false, &buffer));
-    WF_TRY_OUT(wf_batch_recv(&comm->batch, buffer.data, buffer.bytes, from));
-    WF_TRY_OUT(wf_batch_wait_all(&comm->batch));
+    WF_TRY_OUT(wf_requests_recv(&comm->requests, buffer.data, buffer.bytes, from));
+    WF_TRY_OUT(wf_requests_wait_all(&comm->requests));
     WF_TRY_OUT(wf_buffer_store(&buffer));
 out:
     wf_buffer_free(&buffer);
@@ -75,13 +75,13 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
 {
     wf_shape shape;
     WF_TRY(wf_comm_alive(comm));
-    WF_TRY(wf_call_point(comm, "recv", from, tag));
-    wf_lanes_start(comm, WF_WAY_POINT);
-    wf_frame *frame = &comm->lane[from].frame_in;
-    WF_TRY(wf_batch_recv_frame(&comm->batch, frame, from));
-    WF_TRY(wf_batch_wait_all(&comm->batch));
+    WF_TRY(wf_guard_point(comm, "recv", from, tag));
+    wf_peer_slots_start(comm, WF_WAY_POINT);
+    wf_frame *frame = &comm->slot[from].frame_in;
+    WF_TRY(wf_requests_recv_frame(&comm->requests, frame, from));
+    WF_TRY(wf_requests_wait_all(&comm->requests));
     WF_TRY(wf_frame_shape(frame, from, &shape));
-    *y = wf_tensor_new(comm->family->ctx, (wf_dtype)frame->dtype, shape);
+    *y = wf_tensor_new(comm->shared->ctx, (wf_dtype)frame->dtype, shape);
     if (!*y)
         return wf_error_code();
     return recv_data(comm, *y, from);
@@ -92,7 +92,7 @@ wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)
     wf_tensor *y = NULL;
     if (!comm)
         return NULL;
-    if (wf_call_end(comm, "recv", recv_new(comm, from, tag, &y)) == WF_OK)
+    if (wf_guard_end(comm, "recv", recv_new(comm, from, tag, &y)) == WF_OK)
         return y;
     wf_tensor_free(y);
     return wf_error_null();

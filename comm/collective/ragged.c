@@ -13,16 +13,16 @@ static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *cons
 
 static wf_status enter(wf_comm *comm, const char *operation, int op, int root, wf_way way)
 {
-    wf_record record = wf_record_plain(operation, root);
+    wf_call_record record = wf_call_record_plain(operation, root);
     record.op = op;
-    wf_lanes_start(comm, way);
-    return wf_call_enter(comm, &record);
+    wf_peer_slots_start(comm, way);
+    return wf_guard_enter(comm, &record);
 }
 
 static wf_status exchange(wf_comm *comm)
 {
-    WF_TRY(wf_lanes_exchange(comm));
-    return wf_call_settle(comm);
+    WF_TRY(wf_peer_slots_exchange(comm));
+    return wf_guard_settle(comm);
 }
 
 static wf_status gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
@@ -33,38 +33,38 @@ static wf_status gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, 
     if (comm->rank == root)
         WF_TRY(need_all(comm, "a tensor of y", y));
     WF_TRY(enter(comm, "gather", -1, root, WF_WAY_NATIVE));
-    comm->lane[root].out = x;
+    comm->slot[root].out = x;
     for (int r = 0; r < comm->size && comm->rank == root; r++)
-        comm->lane[r].in = y[r];
+        comm->slot[r].in = y[r];
     return exchange(comm);
 }
 
 wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "gather", gather(comm, x, y, root));
+    return wf_guard_end(comm, "gather", gather(comm, x, y, root));
 }
 
 /* A group of broadcasts: whole lists in one call, whatever the lengths. */
 static wf_status allgather_native(wf_comm *comm)
 {
-    const wf_buffer *own = &comm->lane[comm->rank == 0 ? 1 : 0].buffer_out; /* x goes to all */
+    const wf_buffer *own = &comm->slot[comm->rank == 0 ? 1 : 0].buffer_out; /* x goes to all */
     wf_status status;
-    WF_TRY_OUT(wf_lanes_prepare(comm));
-    WF_TRY_OUT(wf_lanes_agree(comm));
+    WF_TRY_OUT(wf_peer_slots_prepare(comm));
+    WF_TRY_OUT(wf_peer_slots_agree(comm));
     WF_TRY_OUT(wf_nccl_begin(comm));
     for (int r = 0; r < comm->size; r++) {
-        const wf_buffer *from = r == comm->rank ? own : &comm->lane[r].buffer_in;
+        const wf_buffer *from = r == comm->rank ? own : &comm->slot[r].buffer_in;
         WF_TRY_OUT(wf_nccl_bcast(comm, from->data, from->bytes, r));
     }
     WF_TRY_OUT(wf_nccl_end(comm));
     for (int r = 0; r < comm->size; r++)
         if (r != comm->rank)
-            WF_TRY_OUT(wf_buffer_store(&comm->lane[r].buffer_in));
-    WF_TRY_OUT(wf_lanes_copy_own(comm));
-    WF_TRY_OUT(wf_call_settle(comm));
+            WF_TRY_OUT(wf_buffer_store(&comm->slot[r].buffer_in));
+    WF_TRY_OUT(wf_peer_slots_copy_own(comm));
+    WF_TRY_OUT(wf_guard_settle(comm));
 out:
-    wf_lanes_free(comm);
+    wf_peer_slots_free(comm);
     return status;
 }
 
@@ -75,8 +75,8 @@ static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *
     WF_TRY(need_all(comm, "a tensor of y", y));
     WF_TRY(enter(comm, "allgather", -1, -1, WF_WAY_NATIVE));
     for (int r = 0; r < comm->size; r++) {
-        comm->lane[r].out = x;
-        comm->lane[r].in = y[r];
+        comm->slot[r].out = x;
+        comm->slot[r].in = y[r];
     }
     return comm->nccl ? allgather_native(comm) : exchange(comm);
 }
@@ -84,7 +84,7 @@ static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *
 wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "allgather", allgather(comm, x, y));
+    return wf_guard_end(comm, "allgather", allgather(comm, x, y));
 }
 
 static wf_status scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
@@ -95,16 +95,16 @@ static wf_status scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int r
     if (comm->rank == root)
         WF_TRY(need_all(comm, "a tensor of x", x));
     WF_TRY(enter(comm, "scatter", -1, root, WF_WAY_NATIVE));
-    comm->lane[root].in = y;
+    comm->slot[root].in = y;
     for (int r = 0; r < comm->size && comm->rank == root; r++)
-        comm->lane[r].out = x[r];
+        comm->slot[r].out = x[r];
     return exchange(comm);
 }
 
 wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "scatter", scatter(comm, x, y, root));
+    return wf_guard_end(comm, "scatter", scatter(comm, x, y, root));
 }
 
 static wf_status alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
@@ -114,8 +114,8 @@ static wf_status alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *
     WF_TRY(need_all(comm, "a tensor of y", y));
     WF_TRY(enter(comm, "alltoall", -1, -1, WF_WAY_NATIVE));
     for (int r = 0; r < comm->size; r++) {
-        comm->lane[r].out = x[r];
-        comm->lane[r].in = y[r];
+        comm->slot[r].out = x[r];
+        comm->slot[r].in = y[r];
     }
     return exchange(comm);
 }
@@ -123,27 +123,27 @@ static wf_status alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *
 wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "alltoall", alltoall(comm, x, y));
+    return wf_guard_end(comm, "alltoall", alltoall(comm, x, y));
 }
 
-/* Every lane expects a tensor like y, but what comes goes to `work`, and the combination of all goes to y. */
+/* Every peer slot expects a tensor like y, but what comes goes to `work`, and the combination of all goes to y. */
 static wf_status reduce_lanes(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, char *work,
                               const void **in)
 {
-    wf_lane *mine = &comm->lane[comm->rank];
+    wf_peer_slot *mine = &comm->slot[comm->rank];
     const size_t bytes = wf_tensor_bytes(y);
-    WF_TRY(wf_lanes_prepare(comm));
+    WF_TRY(wf_peer_slots_prepare(comm));
     for (int r = 0; r < comm->size; r++) {
-        wf_buffer_free(&comm->lane[r].buffer_in);
-        comm->lane[r].buffer_in = (wf_buffer){.comm = comm, .data = work + (size_t)r * bytes, .bytes = bytes};
+        wf_buffer_free(&comm->slot[r].buffer_in);
+        comm->slot[r].buffer_in = (wf_buffer){.comm = comm, .data = work + (size_t)r * bytes, .bytes = bytes};
         in[r] = work + (size_t)r * bytes;
     }
     WF_TRY(wf_buffer_read(comm, own, false, &mine->buffer_out));
     in[comm->rank] = mine->buffer_out.data;
-    WF_TRY(wf_lanes_post(comm));
-    WF_TRY(wf_batch_wait_all(&comm->batch));
+    WF_TRY(wf_peer_slots_post(comm));
+    WF_TRY(wf_requests_wait_all(&comm->requests));
     WF_TRY(wf_buffer_room(comm, y, false, &mine->buffer_in));
-    WF_TRY(wf_combine(comm->family->ctx, op, y->dtype, comm->size, in, mine->buffer_in.data, wf_tensor_count(y)));
+    WF_TRY(wf_combine(comm->shared->ctx, op, y->dtype, comm->size, in, mine->buffer_in.data, wf_tensor_count(y)));
     return wf_buffer_store(&mine->buffer_in);
 }
 
@@ -151,14 +151,14 @@ static wf_status reduce_lanes(wf_comm *comm, const wf_tensor *own, wf_tensor *y,
 static wf_status reduce_native(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, const void **x,
                                int64_t *count)
 {
-    wf_lane *mine = &comm->lane[comm->rank];
-    WF_TRY(wf_lanes_read(comm));
+    wf_peer_slot *mine = &comm->slot[comm->rank];
+    WF_TRY(wf_peer_slots_read(comm));
     WF_TRY(wf_buffer_read(comm, own, true, &mine->buffer_out));
     WF_TRY(wf_buffer_room(comm, y, true, &mine->buffer_in));
-    WF_TRY(wf_lanes_agree(comm));
+    WF_TRY(wf_peer_slots_agree(comm));
     for (int r = 0; r < comm->size; r++) {
-        x[r] = comm->lane[r].buffer_out.data;
-        count[r] = wf_tensor_count(comm->lane[r].out);
+        x[r] = comm->slot[r].buffer_out.data;
+        count[r] = wf_tensor_count(comm->slot[r].out);
     }
     WF_TRY(wf_native_reduce_scatter(comm, x, count, mine->buffer_in.data, y->dtype, op));
     return wf_buffer_store(&mine->buffer_in);
@@ -188,21 +188,21 @@ static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y
     const bool native = wf_native_reduces(comm, y->dtype, op);
     WF_TRY(enter(comm, "reduce_scatter", (int)op, -1, native ? WF_WAY_NATIVE : WF_WAY_STAGED));
     for (int r = 0; r < comm->size; r++) {
-        comm->lane[r].out = x[r];
-        comm->lane[r].in = y;
+        comm->slot[r].out = x[r];
+        comm->slot[r].in = y;
     }
     const size_t size = (size_t)comm->size, bytes = native ? 0 : size * wf_tensor_bytes(y);
     const size_t table = size * (sizeof(void *) + sizeof(int64_t));
     WF_TRY_OUT(wf_host_take(comm, bytes, &work));
-    WF_TRY_OUT(wf_pool_take_host(comm->family->ctx, table, &lists));
+    WF_TRY_OUT(wf_pool_take_host(comm->shared->ctx, table, &lists));
     const void **const in = lists;
     int64_t *const count = (int64_t *)(void *)(in + size);
     WF_TRY_OUT(native ? reduce_native(comm, x[comm->rank], y, op, in, count)
                       : reduce_lanes(comm, x[comm->rank], y, op, work, in));
-    WF_TRY_OUT(wf_call_settle(comm));
+    WF_TRY_OUT(wf_guard_settle(comm));
 out:
-    wf_lanes_free(comm);
-    wf_pool_give_host(comm->family->ctx, lists, table);
+    wf_peer_slots_free(comm);
+    wf_pool_give_host(comm->shared->ctx, lists, table);
     wf_host_give(comm, work, bytes);
     return status;
 }
@@ -210,5 +210,5 @@ out:
 wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_call_end(comm, "reduce_scatter", reduce_scatter(comm, x, y, op));
+    return wf_guard_end(comm, "reduce_scatter", reduce_scatter(comm, x, y, op));
 }

@@ -67,12 +67,12 @@ static wf_status spread_piece(const plan *p, int64_t k)
     block_of(p, k, comm->rank, &at, &bytes);
     for (int step = 1; step < comm->size; step++) {
         const int from = (comm->rank + comm->size - step) % comm->size;
-        WF_TRY(wf_batch_recv(&comm->batch, p->work[k % AHEAD] + (size_t)from * p->slot, bytes, from));
+        WF_TRY(wf_requests_recv(&comm->requests, p->work[k % AHEAD] + (size_t)from * p->slot, bytes, from));
     }
     for (int step = 1; step < comm->size; step++) {
         const int to = (comm->rank + step) % comm->size;
         block_of(p, k, to, &at, &bytes);
-        WF_TRY(wf_batch_send(&comm->batch, p->x + at, bytes, to));
+        WF_TRY(wf_requests_send(&comm->requests, p->x + at, bytes, to));
     }
     return WF_OK;
 }
@@ -85,7 +85,7 @@ static wf_status combine_piece(const plan *p, int64_t k, char **result)
     for (int r = 0; r < comm->size; r++)
         p->in[r] = r == comm->rank ? p->x + at : p->work[k % AHEAD] + (size_t)r * p->slot;
     *result = p->own ? p->own + (size_t)k * p->slot : p->y + at;
-    return wf_combine(comm->family->ctx, p->op, p->dtype, comm->size, p->in, *result, (int64_t)(bytes / p->size));
+    return wf_combine(comm->shared->ctx, p->op, p->dtype, comm->size, p->in, *result, (int64_t)(bytes / p->size));
 }
 
 static wf_status collect_piece(const plan *p, int64_t k, const char *result)
@@ -97,12 +97,12 @@ static wf_status collect_piece(const plan *p, int64_t k, const char *result)
         const int from = (comm->rank + comm->size - step) % comm->size;
         block_of(p, k, from, &at, &bytes);
         if (p->root < 0 || p->root == comm->rank)
-            WF_TRY(wf_batch_recv(&comm->batch, p->y + at, bytes, from));
+            WF_TRY(wf_requests_recv(&comm->requests, p->y + at, bytes, from));
     }
     for (int step = 1; step < comm->size; step++) {
         const int to = (comm->rank + step) % comm->size;
         if (p->root < 0 || p->root == to)
-            WF_TRY(wf_batch_send(&comm->batch, result, own_bytes, to));
+            WF_TRY(wf_requests_send(&comm->requests, result, own_bytes, to));
     }
     return WF_OK;
 }
@@ -112,24 +112,24 @@ static wf_status collect_piece(const plan *p, int64_t k, const char *result)
  * Before the result of a piece is received into y, which may be x, the piece has left x. */
 static wf_status run_pieces(const plan *p)
 {
-    wf_batch *batch = &p->comm->batch;
+    wf_requests *requests = &p->comm->requests;
     const int64_t pieces = pieces_of(p);
     int first[AHEAD], last[AHEAD]; /* transfers that spread a piece */
     int64_t spread = 0;
     char *result;
-    batch->most_bytes = p->comm->inter_size > 1 ? WF_PROMPT_BYTES : 0;
+    requests->most_bytes = p->comm->inter_size > 1 ? WF_PROMPT_BYTES : 0;
     for (int64_t k = 0; k < pieces; k++) {
         for (; spread < pieces && spread < k + AHEAD; spread++) {
-            first[spread % AHEAD] = batch->count;
+            first[spread % AHEAD] = requests->count;
             WF_TRY(spread_piece(p, spread));
-            last[spread % AHEAD] = batch->count;
+            last[spread % AHEAD] = requests->count;
         }
-        WF_TRY(wf_batch_wait(batch, first[k % AHEAD], last[k % AHEAD]));
+        WF_TRY(wf_requests_wait(requests, first[k % AHEAD], last[k % AHEAD]));
         WF_TRY(combine_piece(p, k, &result));
         if (!p->shard)
             WF_TRY(collect_piece(p, k, result));
     }
-    return wf_batch_wait_all(batch);
+    return wf_requests_wait_all(requests);
 }
 
 static wf_status reduce_long(plan *p)
@@ -168,21 +168,21 @@ out:
 static wf_status gather_to(wf_comm *comm, const void *x, size_t bytes, int root, char *all)
 {
     if (comm->rank != root)
-        WF_TRY(wf_batch_send(&comm->batch, x, bytes, root));
+        WF_TRY(wf_requests_send(&comm->requests, x, bytes, root));
     for (int r = 0; r < comm->size && comm->rank == root; r++) {
         if (r == root)
             memcpy(all + (size_t)r * bytes, x, bytes);
         else
-            WF_TRY(wf_batch_recv(&comm->batch, all + (size_t)r * bytes, bytes, r));
+            WF_TRY(wf_requests_recv(&comm->requests, all + (size_t)r * bytes, bytes, r));
     }
-    return wf_batch_wait_all(&comm->batch);
+    return wf_requests_wait_all(&comm->requests);
 }
 
 static wf_status combine_all(const plan *p, char *all, const void **in)
 {
     for (int r = 0; r < p->comm->size; r++)
         in[r] = all + (size_t)r * p->slot;
-    return wf_combine(p->comm->family->ctx, p->op, p->dtype, p->comm->size, in, p->y, p->count);
+    return wf_combine(p->comm->shared->ctx, p->op, p->dtype, p->comm->size, in, p->y, p->count);
 }
 
 static wf_status reduce_short(plan *p)
@@ -195,7 +195,7 @@ static wf_status reduce_short(plan *p)
     WF_TRY(wf_host_take(comm, vectors, &all));
     WF_TRY_OUT(wf_host_take(comm, table, &in));
     if (p->root < 0)
-        WF_TRY_OUT(wf_move_allgather(comm, p->x, p->slot, all));
+        WF_TRY_OUT(wf_coll_allgather(comm, p->x, p->slot, all));
     else
         WF_TRY_OUT(gather_to(comm, p->x, p->slot, p->root, all));
     if (p->root < 0 || p->root == comm->rank)
@@ -208,13 +208,13 @@ out:
 
 static wf_status reduce_by_transport(plan *p)
 {
-    wf_batch *batch = &p->comm->batch;
-    WF_TRY(wf_batch_collective(batch));
-    WF_TRY(p->comm->transport->allreduce(p->comm, p->x, p->y, p->count, p->dtype, p->op, &batch->transfer[0]));
-    return wf_batch_wait_all(batch);
+    wf_requests *requests = &p->comm->requests;
+    WF_TRY(wf_requests_collective(requests));
+    WF_TRY(p->comm->transport->allreduce(p->comm, p->x, p->y, p->count, p->dtype, p->op, &requests->transfer[0]));
+    return wf_requests_wait_all(requests);
 }
 
-wf_status wf_move_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+wf_status wf_coll_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                          int root)
 {
     plan p = {.comm = comm, .x = x, .y = y, .count = count, .dtype = dtype, .op = op, .root = root};
@@ -227,7 +227,7 @@ wf_status wf_move_reduce(wf_comm *comm, const void *x, void *y, int64_t count, w
     return p.slot <= WF_SMALL_BYTES / (size_t)comm->size ? reduce_short(&p) : reduce_long(&p);
 }
 
-wf_status wf_move_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+wf_status wf_coll_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
     plan p = {.comm = comm, .x = data, .y = data, .dtype = dtype, .op = WF_SUM, .root = -1, .shard = shard};
     p.count = shard[comm->size];

@@ -128,7 +128,7 @@ static wf_status reduce_slice(work *w, int64_t k)
         for (int r = 0; r < shm->size; r++)
             shm->in[r] = r == shm->rank ? w->x + own.at + at : slot_of(w, r, k) + own.in_slot + at;
         void *to = w->whole ? w->y + own.at + at : slot + at;
-        WF_TRY(wf_combine(w->comm->family->ctx, w->op, w->dtype, shm->size, shm->in, to, (int64_t)(bytes / w->size)));
+        WF_TRY(wf_combine(w->comm->shared->ctx, w->op, w->dtype, shm->size, shm->in, to, (int64_t)(bytes / w->size)));
         if (w->wanted && !w->whole)
             memcpy(w->y + own.at + at, slot + at, bytes);
     }
@@ -192,18 +192,18 @@ static wf_status step(work *w, int *missing)
 
 static wf_status run(work *w)
 {
-    wf_patience patience = wf_patience_new();
+    wf_deadline deadline = wf_deadline_new();
     int missing = -1, tries = 0;
     while (w->taken < w->pieces) {
         WF_TRY(step(w, &missing));
         if (missing < 0) {
-            if (patience.polls > 0)
-                patience = wf_patience_new();
+            if (deadline.polls > 0)
+                deadline = wf_deadline_new();
             tries = 0;
         } else if (++tries > SPINS) {
-            patience.peer = w->shm->at[missing].world;
-            WF_TRY(wf_patience_poll(w->comm, &patience, NULL));
-            tries = wf_patience_crowded(w->comm) ? SPINS : 0;
+            deadline.peer = w->shm->at[missing].world;
+            WF_TRY(wf_deadline_poll(w->comm, &deadline, NULL));
+            tries = wf_deadline_crowded(w->comm) ? SPINS : 0;
         }
     }
     w->shm->pieces += (uint64_t)w->pieces;

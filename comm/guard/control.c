@@ -17,15 +17,15 @@ typedef struct notice {
 struct wf_control {
     MPI_Comm mpi;
     int left, right;
-    wf_record mine[RECORDS]; /* announced, until the left neighbour's is known to be equal */
+    wf_call_record mine[RECORDS]; /* announced, until the left neighbour's is known to be equal */
     MPI_Request sent[RECORDS];
     uint64_t announced, confirmed;
-    wf_record theirs;
+    wf_call_record theirs;
     bool arrived; /* theirs holds a record that has no partner yet */
     MPI_Request record, notice;
     notice heard, told;
-    MPI_Request *telling; /* one per rank; NULL: nothing was told */
-    wf_record farewell;   /* announces that no call follows; no operation: not sent yet */
+    MPI_Request *telling;    /* one per rank; NULL: nothing was told */
+    wf_call_record farewell; /* announces that no call follows; no operation: not sent yet */
     MPI_Request leaving;
     bool dead;
     bool *gone; /* one per rank: its program has ended */
@@ -67,19 +67,19 @@ wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
     return await_notice(c);
 }
 
-wf_status wf_control_announce(wf_comm *comm, const wf_record *record)
+wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record)
 {
     struct wf_control *c = comm->control;
     const uint64_t slot = c->announced % RECORDS;
     int free_again = 0;
-    wf_patience patience = wf_patience_new();
+    wf_deadline deadline = wf_deadline_new();
     while (c->announced - c->confirmed == RECORDS)
-        WF_TRY(wf_patience_poll(comm, &patience, NULL));
+        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
     for (;;) {
         TRY_MPI(MPI_Test(&c->sent[slot], &free_again, MPI_STATUS_IGNORE));
         if (free_again)
             break;
-        WF_TRY(wf_patience_poll(comm, &patience, NULL));
+        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
     }
     c->mine[slot] = *record;
     c->announced++;
@@ -98,19 +98,19 @@ int wf_control_missing(const wf_comm *comm)
     return wf_control_confirmed(comm) ? -1 : comm->control->left;
 }
 
-static bool is_farewell(const wf_record *record)
+static bool is_farewell(const wf_call_record *record)
 {
     return !strncmp(record->operation, "close", sizeof record->operation) ||
            !strncmp(record->operation, "exit", sizeof record->operation);
 }
 
-static wf_status disagree(wf_comm *comm, const wf_record *mine, const wf_record *theirs)
+static wf_status disagree(wf_comm *comm, const wf_call_record *mine, const wf_call_record *theirs)
 {
     char own[WF_RECORD_TEXT], other[WF_RECORD_TEXT], text[WF_FAILURE_TEXT];
     const int left = comm->control->left;
     snprintf(text, sizeof text, "ranks disagree in collective %llu: rank %d calls %.250s, rank %d calls %.250s",
-             (unsigned long long)mine->sequence, left, wf_record_text(theirs, other), comm->rank,
-             wf_record_text(mine, own));
+             (unsigned long long)mine->sequence, left, wf_call_record_text(theirs, other), comm->rank,
+             wf_call_record_text(mine, own));
     return wf_failure_seen(comm, WF_ERR_COMM, text);
 }
 
@@ -118,7 +118,7 @@ static wf_status compare_records(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
     while (c->confirmed < c->announced) {
-        const wf_record *mine = &c->mine[c->confirmed % RECORDS];
+        const wf_call_record *mine = &c->mine[c->confirmed % RECORDS];
         int done = 0;
         if (!c->arrived) {
             TRY_MPI(MPI_Test(&c->record, &done, MPI_STATUS_IGNORE));
@@ -126,7 +126,7 @@ static wf_status compare_records(wf_comm *comm)
                 break;
             c->arrived = true;
         }
-        if (!wf_record_equal(mine, &c->theirs))
+        if (!wf_call_record_equal(mine, &c->theirs))
             return disagree(comm, mine, &c->theirs);
         c->confirmed++;
         WF_TRY(await_record(c));
@@ -266,9 +266,9 @@ void wf_control_leave(wf_comm *comm, const char *operation)
     struct wf_control *c = comm->control;
     if (comm->dead || c->farewell.operation[0])
         return;
-    c->farewell = wf_record_plain(operation, -1);
+    c->farewell = wf_call_record_plain(operation, -1);
     c->farewell.sequence = comm->sequence + 1;
-    wf_record_place(&c->farewell);
+    wf_call_record_place(&c->farewell);
     comm->doing = c->farewell;
     wf_recorder_enter(comm);
     wf_recorder_end(comm, operation, false);

@@ -14,20 +14,20 @@
 #define GONE_NS       1000000000 /* in which what a rank sent before it left arrives */
 #define CONTROL_EVERY 4          /* polls */
 
-wf_patience wf_patience_new(void)
+wf_deadline wf_deadline_new(void)
 {
-    return (wf_patience){.start_ns = wf_now_ns(), .peer = -1};
+    return (wf_deadline){.start_ns = wf_now_ns(), .peer = -1};
 }
 
-static int awaited_peer(const wf_comm *comm, const wf_batch *batch)
+static int awaited_peer(const wf_comm *comm, const wf_requests *requests)
 {
     int peer = wf_control_missing(comm);
-    for (int i = batch ? batch->head : 0; batch && peer < 0 && i < batch->count; i++)
-        if (!batch->transfer[i].done && !batch->transfer[i].sending)
-            peer = batch->transfer[i].peer;
-    for (int i = batch ? batch->head : 0; batch && peer < 0 && i < batch->count; i++)
-        if (!batch->transfer[i].done)
-            peer = batch->transfer[i].peer;
+    for (int i = requests ? requests->head : 0; requests && peer < 0 && i < requests->count; i++)
+        if (!requests->transfer[i].done && !requests->transfer[i].sending)
+            peer = requests->transfer[i].peer;
+    for (int i = requests ? requests->head : 0; requests && peer < 0 && i < requests->count; i++)
+        if (!requests->transfer[i].done)
+            peer = requests->transfer[i].peer;
     return peer;
 }
 
@@ -35,7 +35,7 @@ static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer)
 {
     char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";
     const bool gone = wf_control_gone(comm, peer);
-    wf_record_text(&comm->doing, call);
+    wf_call_record_text(&comm->doing, call);
     if (comm->doing.sequence > 0)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
     if (peer >= 0)
@@ -55,7 +55,7 @@ static int64_t limit_ns(const wf_comm *comm)
     return knows ? limit : limit + (int64_t)WF_GRACE_MS * 500000;
 }
 
-bool wf_patience_crowded(const wf_comm *comm)
+bool wf_deadline_crowded(const wf_comm *comm)
 {
     static long processors;
     if (processors == 0)
@@ -63,24 +63,24 @@ bool wf_patience_crowded(const wf_comm *comm)
     return comm->intra_size > processors;
 }
 
-wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch *batch)
+wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests)
 {
-    const int64_t now = wf_now_ns(), waited = now - patience->start_ns;
+    const int64_t now = wf_now_ns(), waited = now - deadline->start_ns;
     wf_watch_beat();
-    if (patience->polls++ % CONTROL_EVERY == 0) {
+    if (deadline->polls++ % CONTROL_EVERY == 0) {
         WF_TRY(wf_control_poll(comm));
         WF_TRY(wf_nccl_poll(comm));
     }
     if (waited > GONE_NS || waited > limit_ns(comm)) {
-        const int missing = awaited_peer(comm, batch), peer = missing < 0 ? patience->peer : missing;
+        const int missing = awaited_peer(comm, requests), peer = missing < 0 ? deadline->peer : missing;
         if (waited > limit_ns(comm) || wf_control_gone(comm, peer))
             return give_up(comm, waited, peer);
     }
     if (wf_queue_yield(comm)) {
-        patience->start_ns += wf_now_ns() - now; /* nobody has waited while the computation went on */
+        deadline->start_ns += wf_now_ns() - now; /* nobody has waited while the computation went on */
         return WF_OK;
     }
-    if (patience->polls < SPIN_POLLS && !wf_patience_crowded(comm))
+    if (deadline->polls < SPIN_POLLS && !wf_deadline_crowded(comm))
         return WF_OK;
     if (waited < YIELD_NS)
         sched_yield();

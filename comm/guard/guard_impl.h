@@ -7,19 +7,19 @@
 
 /* --- operation.c: the frame of every call --- */
 /* Starts a collective: alive, numbered, announced to the neighbour. */
-wf_status wf_call_enter(wf_comm *comm, const wf_record *record) WF_NODISCARD;
+wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
 /* Waits until the left neighbour is known to do the same. */
-wf_status wf_call_settle(wf_comm *comm) WF_NODISCARD;
+wf_status wf_guard_settle(wf_comm *comm) WF_NODISCARD;
 /* Ends every public call: an error kills the communicator and reaches the others. */
-wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
+wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
 /* Starts a message between two. */
-wf_status wf_call_point(wf_comm *comm, const char *operation, int peer, int tag) WF_NODISCARD;
+wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag) WF_NODISCARD;
 wf_status wf_check_rank(const wf_comm *comm, const char *what, int rank) WF_NODISCARD;
 wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 
 /* --- control.c: records and notices on a communicator of their own --- */
 
-wf_status wf_control_announce(wf_comm *comm, const wf_record *record) WF_NODISCARD;
+wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
 bool wf_control_confirmed(const wf_comm *comm);
 /* The rank whose record is awaited; -1: none. */
 int wf_control_missing(const wf_comm *comm);
@@ -48,36 +48,36 @@ wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
 void wf_failure_settle(wf_comm *comm);
 
 /* --- deadline.c --- */
-typedef struct wf_patience {
+typedef struct wf_deadline {
     int64_t start_ns; /* of the wait, or of the last progress */
     int64_t polls;
     int peer; /* the rank that is awaited, for the message of a time-out; -1: the batch's */
-} wf_patience;
-wf_patience wf_patience_new(void);
+} wf_deadline;
+wf_deadline wf_deadline_new(void);
 /* More ranks than processors: whoever waits leaves the processor to others at once. */
-bool wf_patience_crowded(const wf_comm *comm);
+bool wf_deadline_crowded(const wf_comm *comm);
 /* Between two looks at what is awaited: polls control and time-out, then yields. batch (may be NULL) is for messages.
  */
-wf_status wf_patience_poll(wf_comm *comm, wf_patience *patience, const wf_batch *batch) WF_NODISCARD;
+wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests) WF_NODISCARD;
 
 /* --- batch.c --- */
 
-void wf_batch_start(wf_batch *batch, int tag);
-wf_status wf_batch_send(wf_batch *batch, const void *data, size_t bytes, int to) WF_NODISCARD;
-wf_status wf_batch_recv(wf_batch *batch, void *data, size_t bytes, int from) WF_NODISCARD;
+void wf_requests_start(wf_requests *requests, int tag);
+wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes, int to) WF_NODISCARD;
+wf_status wf_requests_recv(wf_requests *requests, void *data, size_t bytes, int from) WF_NODISCARD;
 /* As the two above, uncounted. */
-wf_status wf_batch_send_frame(wf_batch *batch, const wf_frame *frame, int to) WF_NODISCARD;
-wf_status wf_batch_recv_frame(wf_batch *batch, wf_frame *frame, int from) WF_NODISCARD;
+wf_status wf_requests_send_frame(wf_requests *requests, const wf_frame *frame, int to) WF_NODISCARD;
+wf_status wf_requests_recv_frame(wf_requests *requests, wf_frame *frame, int from) WF_NODISCARD;
 /* Room for one transfer that the transport fills: a collective of its own. */
-wf_status wf_batch_collective(wf_batch *batch) WF_NODISCARD;
+wf_status wf_requests_collective(wf_requests *requests) WF_NODISCARD;
 /* Waits for the transfers [first, last), moving all others on. */
-wf_status wf_batch_wait(wf_batch *batch, int first, int last) WF_NODISCARD;
-wf_status wf_batch_wait_all(wf_batch *batch) WF_NODISCARD;
+wf_status wf_requests_wait(wf_requests *requests, int first, int last) WF_NODISCARD;
+wf_status wf_requests_wait_all(wf_requests *requests) WF_NODISCARD;
 /* Moves messages on, without waiting. */
-wf_status wf_batch_poll(wf_batch *batch) WF_NODISCARD;
+wf_status wf_requests_poll(wf_requests *requests) WF_NODISCARD;
 /* The same, and says whether the transfers [first, last) are over. */
-wf_status wf_batch_look(wf_batch *batch, int first, int last, bool *done) WF_NODISCARD;
+wf_status wf_requests_look(wf_requests *requests, int first, int last, bool *done) WF_NODISCARD;
 /* Gives up what is in flight. False where memory could not be freed of it. */
-bool wf_batch_cancel(wf_batch *batch);
+bool wf_requests_cancel(wf_requests *requests);
 
 #endif

@@ -13,7 +13,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 
 /* Calls that do not belong together have different tags, so that their messages never meet: all ranks then wait until
  * the disagreement is known. The number is in it as it is, for collectives that overlap. */
-static int tag_of(const wf_comm *comm, const wf_record *record)
+static int tag_of(const wf_comm *comm, const wf_call_record *record)
 {
     const uint64_t kinds = (uint64_t)comm->tags / 128;
     uint64_t hash = mix(record->sequence, (uint64_t)record->dtype);
@@ -26,49 +26,49 @@ static int tag_of(const wf_comm *comm, const wf_record *record)
     return WF_TAGS + (int)(record->sequence % 128 * kinds + (hash >> 8) % kinds);
 }
 
-wf_status wf_call_enter(wf_comm *comm, const wf_record *record)
+wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
 {
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
              record->operation, WF_OPERATION, comm->doing.operation);
     comm->doing = *record;
     comm->doing.sequence = ++comm->sequence;
     comm->inside = true;
-    wf_range_push(comm->family->ctx, comm->doing.operation);
+    wf_range_push(comm->shared->ctx, comm->doing.operation);
     comm->traffic.collectives++;
     if (!comm->control)
         return WF_OK;
-    wf_record_place(&comm->doing);
+    wf_call_record_place(&comm->doing);
     wf_watch_begin(comm->doing.operation);
     wf_recorder_enter(comm);
-    wf_batch_start(&comm->batch, tag_of(comm, &comm->doing));
+    wf_requests_start(&comm->requests, tag_of(comm, &comm->doing));
     return wf_control_announce(comm, &comm->doing);
 }
 
-wf_status wf_call_settle(wf_comm *comm)
+wf_status wf_guard_settle(wf_comm *comm)
 {
     if (!comm->control)
         return WF_OK;
     WF_TRY(wf_control_poll(comm));
-    for (wf_patience patience = wf_patience_new(); !wf_control_confirmed(comm);)
-        WF_TRY(wf_patience_poll(comm, &patience, NULL));
+    for (wf_deadline deadline = wf_deadline_new(); !wf_control_confirmed(comm);)
+        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
     wf_recorder_settle(comm);
     return WF_OK;
 }
 
-wf_status wf_call_point(wf_comm *comm, const char *operation, int peer, int tag)
+wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag)
 {
     WF_CHECK(tag >= 0 && tag < WF_TAGS, WF_ERR_ARGUMENT, "tag %d is not in 0..%d", tag, WF_TAGS - 1);
     WF_TRY(wf_check_rank(comm, "peer", peer));
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%s starts while %.*s of this communicator is not over", operation,
              WF_OPERATION, comm->doing.operation);
     WF_CHECK(peer != comm->rank, WF_ERR_ARGUMENT, "peer %d is this rank itself", peer);
-    comm->doing = wf_record_new(operation);
+    comm->doing = wf_call_record_new(operation);
     comm->doing.peer = peer;
     comm->doing.tag = tag;
-    wf_record_place(&comm->doing);
+    wf_call_record_place(&comm->doing);
     wf_watch_begin(comm->doing.operation);
     wf_recorder_enter(comm);
-    wf_batch_start(&comm->batch, tag);
+    wf_requests_start(&comm->requests, tag);
     return WF_OK;
 }
 
@@ -82,7 +82,7 @@ static const char *place_text(char text[WF_SITE_FILE + 24])
     return text;
 }
 
-wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status)
+wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
 {
     const bool inside = comm->inside;
     char message[WF_FAILURE_TEXT], place[WF_SITE_FILE + 24], number[48] = "";
@@ -92,10 +92,10 @@ wf_status wf_call_end(wf_comm *comm, const char *operation, wf_status status)
     if (!comm->nested)
         wf_watch_end();
     if (inside)
-        wf_range_pop(comm->family->ctx);
+        wf_range_pop(comm->shared->ctx);
     if (status == WF_OK)
         return WF_OK;
-    if (!wf_batch_cancel(&comm->batch))
+    if (!wf_requests_cancel(&comm->requests))
         comm->lost = true;
     if (comm->dead)
         return WF_RAISE(comm->dead, "%s", comm->death);

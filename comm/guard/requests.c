@@ -5,86 +5,86 @@
 #define CANCEL_NS 100000000
 #define LOOKS     8 /* at unfinished transfers in a row: at each of them MPI moves all */
 
-void wf_batch_start(wf_batch *batch, int tag)
+void wf_requests_start(wf_requests *requests, int tag)
 {
-    batch->count = batch->head = 0;
-    batch->tag = tag;
-    batch->most_bytes = 0;
+    requests->count = requests->head = 0;
+    requests->tag = tag;
+    requests->most_bytes = 0;
 }
 
-static wf_status room(wf_batch *batch)
+static wf_status room(wf_requests *requests)
 {
-    if (batch->count < batch->capacity)
+    if (requests->count < requests->capacity)
         return WF_OK;
-    const int capacity = batch->capacity ? 2 * batch->capacity : 64;
+    const int capacity = requests->capacity ? 2 * requests->capacity : 64;
     wf_transfer *grown =
-        wf_realloc(batch->comm->family->ctx, batch->transfer, (size_t)capacity * sizeof *batch->transfer);
+        wf_realloc(requests->comm->shared->ctx, requests->transfer, (size_t)capacity * sizeof *requests->transfer);
     if (!grown)
         return wf_error_code();
-    batch->transfer = grown;
-    batch->capacity = capacity;
+    requests->transfer = grown;
+    requests->capacity = capacity;
     return WF_OK;
 }
 
-static wf_status post(wf_batch *batch, void *data, size_t bytes, int peer, bool sending)
+static wf_status post(wf_requests *requests, void *data, size_t bytes, int peer, bool sending)
 {
-    wf_comm *comm = batch->comm;
-    const bool cut = batch->most_bytes > 0 && batch->most_bytes < comm->chunk_bytes;
-    const size_t most = cut ? batch->most_bytes : comm->chunk_bytes;
+    wf_comm *comm = requests->comm;
+    const bool cut = requests->most_bytes > 0 && requests->most_bytes < comm->chunk_bytes;
+    const size_t most = cut ? requests->most_bytes : comm->chunk_bytes;
     for (size_t at = 0; at < bytes; at += most) {
         const size_t part = bytes - at < most ? bytes - at : most;
-        WF_TRY(room(batch));
-        wf_transfer *t = &batch->transfer[batch->count];
+        WF_TRY(room(requests));
+        wf_transfer *t = &requests->transfer[requests->count];
         *t = (wf_transfer){
-            .data = (char *)data + at, .bytes = part, .peer = peer, .tag = batch->tag, .sending = sending};
+            .data = (char *)data + at, .bytes = part, .peer = peer, .tag = requests->tag, .sending = sending};
         WF_TRY(comm->transport->start(comm, t));
-        batch->count++;
+        requests->count++;
     }
     return WF_OK;
 }
 
-wf_status wf_batch_send(wf_batch *batch, const void *data, size_t bytes, int to)
+wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes, int to)
 {
-    const int before = batch->count;
-    WF_TRY(post(batch, (void *)data, bytes, to, true));
-    batch->comm->traffic.bytes_sent += bytes;
-    batch->comm->traffic.messages += (uint64_t)(batch->count - before);
+    const int before = requests->count;
+    WF_TRY(post(requests, (void *)data, bytes, to, true));
+    requests->comm->traffic.bytes_sent += bytes;
+    requests->comm->traffic.messages += (uint64_t)(requests->count - before);
     return WF_OK;
 }
 
-wf_status wf_batch_recv(wf_batch *batch, void *data, size_t bytes, int from)
+wf_status wf_requests_recv(wf_requests *requests, void *data, size_t bytes, int from)
 {
-    return post(batch, data, bytes, from, false);
+    return post(requests, data, bytes, from, false);
 }
 
-wf_status wf_batch_send_frame(wf_batch *batch, const wf_frame *frame, int to)
+wf_status wf_requests_send_frame(wf_requests *requests, const wf_frame *frame, int to)
 {
-    return post(batch, (void *)frame, sizeof *frame, to, true);
+    return post(requests, (void *)frame, sizeof *frame, to, true);
 }
 
-wf_status wf_batch_recv_frame(wf_batch *batch, wf_frame *frame, int from)
+wf_status wf_requests_recv_frame(wf_requests *requests, wf_frame *frame, int from)
 {
-    return post(batch, frame, sizeof *frame, from, false);
+    return post(requests, frame, sizeof *frame, from, false);
 }
 
-wf_status wf_batch_collective(wf_batch *batch)
+wf_status wf_requests_collective(wf_requests *requests)
 {
-    batch->count = batch->head = 0;
-    WF_TRY(room(batch));
-    batch->transfer[0] = (wf_transfer){.peer = -1};
-    batch->count = 1;
+    requests->count = requests->head = 0;
+    WF_TRY(room(requests));
+    requests->transfer[0] = (wf_transfer){.peer = -1};
+    requests->count = 1;
     return WF_OK;
 }
 
 /* At [first, last). */
-static wf_status look(wf_batch *batch, int first, int last, bool *moved)
+static wf_status look(wf_requests *requests, int first, int last, bool *moved)
 {
     int unfinished = 0;
-    for (int i = first > batch->head ? first : batch->head; i < last && unfinished < LOOKS; i++) {
-        wf_transfer *t = &batch->transfer[i];
+    for (int i = first > requests->head ? first : requests->head; i < last && unfinished < LOOKS; i++) {
+        wf_transfer *t = &requests->transfer[i];
         if (t->done)
             continue;
-        WF_TRY(batch->comm->transport->test(batch->comm, t));
+        WF_TRY(requests->comm->transport->test(requests->comm, t));
         *moved |= t->done;
         unfinished += !t->done;
         if (t->done && t->status != WF_OK)
@@ -94,27 +94,27 @@ static wf_status look(wf_batch *batch, int first, int last, bool *moved)
 }
 
 /* At those that somebody waits for, and at the oldest. */
-static wf_status advance(wf_batch *batch, int first, int last, bool *moved)
+static wf_status advance(wf_requests *requests, int first, int last, bool *moved)
 {
-    WF_TRY(look(batch, first, last, moved));
-    WF_TRY(look(batch, batch->head, batch->count, moved));
-    while (batch->head < batch->count && batch->transfer[batch->head].done)
-        batch->head++;
+    WF_TRY(look(requests, first, last, moved));
+    WF_TRY(look(requests, requests->head, requests->count, moved));
+    while (requests->head < requests->count && requests->transfer[requests->head].done)
+        requests->head++;
     return WF_OK;
 }
 
-static bool finished(const wf_batch *batch, int first, int last)
+static bool finished(const wf_requests *requests, int first, int last)
 {
-    for (int i = first > batch->head ? first : batch->head; i < last; i++)
-        if (!batch->transfer[i].done)
+    for (int i = first > requests->head ? first : requests->head; i < last; i++)
+        if (!requests->transfer[i].done)
             return false;
     return true;
 }
 
-static wf_status check_sizes(const wf_batch *batch, int first, int last)
+static wf_status check_sizes(const wf_requests *requests, int first, int last)
 {
     for (int i = first; i < last; i++) {
-        const wf_transfer *t = &batch->transfer[i];
+        const wf_transfer *t = &requests->transfer[i];
         if (t->sending || t->peer < 0 || t->arrived == t->bytes)
             continue;
         WF_CHECK(t->arrived != SIZE_MAX, WF_ERR_COMM, "rank %d sent more than the %zu bytes that are expected", t->peer,
@@ -124,63 +124,63 @@ static wf_status check_sizes(const wf_batch *batch, int first, int last)
     return WF_OK;
 }
 
-wf_status wf_batch_wait(wf_batch *batch, int first, int last)
+wf_status wf_requests_wait(wf_requests *requests, int first, int last)
 {
-    wf_patience patience = wf_patience_new();
+    wf_deadline deadline = wf_deadline_new();
     for (;;) {
         bool moved = false;
-        WF_TRY(advance(batch, first, last, &moved));
-        if (finished(batch, first, last))
-            return check_sizes(batch, first, last);
+        WF_TRY(advance(requests, first, last, &moved));
+        if (finished(requests, first, last))
+            return check_sizes(requests, first, last);
         if (moved)
-            patience = wf_patience_new();
-        WF_TRY(wf_patience_poll(batch->comm, &patience, batch));
+            deadline = wf_deadline_new();
+        WF_TRY(wf_deadline_poll(requests->comm, &deadline, requests));
     }
 }
 
-wf_status wf_batch_poll(wf_batch *batch)
+wf_status wf_requests_poll(wf_requests *requests)
 {
     bool moved = false;
-    return advance(batch, 0, 0, &moved);
+    return advance(requests, 0, 0, &moved);
 }
 
-wf_status wf_batch_look(wf_batch *batch, int first, int last, bool *done)
+wf_status wf_requests_look(wf_requests *requests, int first, int last, bool *done)
 {
     bool moved = false;
     *done = false;
-    WF_TRY(advance(batch, first, last, &moved));
-    if (!finished(batch, first, last))
+    WF_TRY(advance(requests, first, last, &moved));
+    if (!finished(requests, first, last))
         return WF_OK;
     *done = true;
-    return check_sizes(batch, first, last);
+    return check_sizes(requests, first, last);
 }
 
-wf_status wf_batch_wait_all(wf_batch *batch)
+wf_status wf_requests_wait_all(wf_requests *requests)
 {
-    return wf_batch_wait(batch, 0, batch->count);
+    return wf_requests_wait(requests, 0, requests->count);
 }
 
 /* A receive that has begun to arrive cannot be called back, but is usually over soon. */
-bool wf_batch_cancel(wf_batch *batch)
+bool wf_requests_cancel(wf_requests *requests)
 {
     const int64_t end = wf_now_ns() + CANCEL_NS;
     bool left = false;
-    for (int i = batch->head; i < batch->count; i++)
-        if (!batch->transfer[i].done)
-            batch->comm->transport->cancel(batch->comm, &batch->transfer[i]);
+    for (int i = requests->head; i < requests->count; i++)
+        if (!requests->transfer[i].done)
+            requests->comm->transport->cancel(requests->comm, &requests->transfer[i]);
     do {
         left = false;
-        for (int i = batch->head; i < batch->count; i++) {
-            wf_transfer *t = &batch->transfer[i];
-            if (!t->done && batch->comm->transport->test(batch->comm, t) != WF_OK)
+        for (int i = requests->head; i < requests->count; i++) {
+            wf_transfer *t = &requests->transfer[i];
+            if (!t->done && requests->comm->transport->test(requests->comm, t) != WF_OK)
                 t->done = true;
             left |= !t->done;
         }
         sched_yield();
     } while (left && wf_now_ns() < end);
-    for (int i = batch->head; i < batch->count; i++)
-        if (!batch->transfer[i].done)
-            wf_pool_hold(batch->comm->family->ctx, batch->transfer[i].data);
-    batch->count = batch->head = 0;
+    for (int i = requests->head; i < requests->count; i++)
+        if (!requests->transfer[i].done)
+            wf_pool_hold(requests->comm->shared->ctx, requests->transfer[i].data);
+    requests->count = requests->head = 0;
     return !left;
 }

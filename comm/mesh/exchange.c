@@ -30,14 +30,14 @@ static wf_strided packed_box(const wf_exchange *exchange, wf_box box, void *data
 
 static wf_status pack(const wf_exchange *exchange, const wf_exchange_side *side, wf_box box, void *data)
 {
-    wf_ctx *ctx = exchange->comm->family->ctx;
+    wf_ctx *ctx = exchange->comm->shared->ctx;
     const wf_strided here = region(exchange->from, side->box, box), there = packed_box(exchange, box, data);
     return ctx->k->copy(ctx, &here, &there, false);
 }
 
 static wf_status unpack(const wf_exchange *exchange, const wf_exchange_side *side, wf_box box, void *data)
 {
-    wf_ctx *ctx = exchange->comm->family->ctx;
+    wf_ctx *ctx = exchange->comm->shared->ctx;
     const wf_strided here = region(exchange->to, side->box, box), there = packed_box(exchange, box, data);
     return ctx->k->copy(ctx, &there, &here, exchange->reversed);
 }
@@ -73,7 +73,7 @@ static void *in_place(const wf_exchange *exchange, const wf_exchange_side *side,
 
 static bool staged(const wf_comm *comm)
 {
-    return !comm->family->ctx->k->host && !comm->transport->device && !comm->nccl;
+    return !comm->shared->ctx->k->host && !comm->transport->device && !comm->nccl;
 }
 
 /* What a message goes from or comes to; *data is the transport's view of it. */
@@ -81,7 +81,7 @@ static wf_status take(wf_exchange *exchange, wf_packet *p, void *direct, void **
 {
     wf_comm *comm = exchange->comm;
     if (!direct)
-        WF_TRY(wf_pool_take(comm->family->ctx, p->bytes, &p->packed));
+        WF_TRY(wf_pool_take(comm->shared->ctx, p->bytes, &p->packed));
     *data = direct ? direct : p->packed;
     if (staged(comm)) {
         WF_TRY(wf_host_take(comm, p->bytes, &p->staged));
@@ -93,7 +93,7 @@ static wf_status take(wf_exchange *exchange, wf_packet *p, void *direct, void **
 /* Whether the packet's last copy between host and device is over. An event that cannot be asked has ended. */
 static bool copied(const wf_exchange *exchange, const wf_packet *p)
 {
-    wf_ctx *ctx = exchange->comm->family->ctx;
+    wf_ctx *ctx = exchange->comm->shared->ctx;
     bool done = false;
     return ctx->k->event_done(ctx, p->copied, &done) != WF_OK || done;
 }
@@ -107,16 +107,16 @@ static void give(wf_exchange *exchange, wf_exchange_side *side)
             ;
         wf_host_give(comm, p->staged, p->bytes);
         if (p->packed && !comm->lost)
-            wf_pool_give(comm->family->ctx, p->packed, p->bytes);
+            wf_pool_give(comm->shared->ctx, p->packed, p->bytes);
         p->packed = p->staged = NULL;
     }
 }
 
-static void blocks_give(wf_exchange *exchange, void **blocks, size_t bytes)
+static void blocks_give(wf_exchange *exchange, void **buffers, size_t bytes)
 {
-    if (*blocks && !exchange->comm->lost)
-        wf_pool_give(exchange->comm->family->ctx, *blocks, bytes);
-    *blocks = NULL;
+    if (*buffers && !exchange->comm->lost)
+        wf_pool_give(exchange->comm->shared->ctx, *buffers, bytes);
+    *buffers = NULL;
 }
 
 static wf_exchange_side *from_side(wf_exchange *exchange)
@@ -133,7 +133,7 @@ static void start_packets(const wf_exchange *exchange, wf_exchange_side *side)
 {
     for (int i = 0; i < side->packets; i++) {
         wf_packet *p = &side->packet[i];
-        p->shared = p->parted && wf_board_reaches(exchange->comm->board, p->peer);
+        p->shared = p->parted && wf_shm_ring_reaches(exchange->comm->ring, p->peer);
         p->part = p->from;
         p->done = p->begun = false;
     }
@@ -145,16 +145,16 @@ static void start_packets(const wf_exchange *exchange, wf_exchange_side *side)
 static wf_status post_receives(wf_exchange *exchange)
 {
     wf_exchange_side *side = to_side(exchange);
-    wf_batch *batch = &exchange->comm->batch;
+    wf_requests *requests = &exchange->comm->requests;
     for (int i = 0; i < side->packets; i++) {
         wf_packet *p = &side->packet[i];
         if (p->shared)
             continue;
         void *data, *direct = exchange->reversed ? NULL : in_place(exchange, side, p, exchange->to);
         WF_TRY(take(exchange, p, direct, &data));
-        p->posted = batch->count;
-        WF_TRY(wf_batch_recv(batch, data, p->bytes, p->peer));
-        p->last = batch->count;
+        p->posted = requests->count;
+        WF_TRY(wf_requests_recv(requests, data, p->bytes, p->peer));
+        p->last = requests->count;
     }
     return WF_OK;
 }
@@ -163,7 +163,7 @@ static wf_status post_receives(wf_exchange *exchange)
 static wf_status begin_message(wf_exchange *exchange, wf_packet *p)
 {
     const wf_exchange_side *side = from_side(exchange);
-    wf_ctx *ctx = exchange->comm->family->ctx;
+    wf_ctx *ctx = exchange->comm->shared->ctx;
     void *direct = in_place(exchange, side, p, exchange->from);
     p->begun = true;
     WF_TRY(take(exchange, p, direct, &p->moves));
@@ -183,20 +183,20 @@ static wf_status send_message(wf_exchange *exchange, wf_packet *p)
     if (p->staged && !copied(exchange, p))
         return WF_OK;
     p->done = true;
-    return wf_batch_send(&exchange->comm->batch, p->moves, p->bytes, p->peer);
+    return wf_requests_send(&exchange->comm->requests, p->moves, p->bytes, p->peer);
 }
 
 /* As many parts as there are free slots. */
 static wf_status send_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
 {
     const wf_exchange_side *side = from_side(exchange);
-    wf_board *board = exchange->comm->board;
-    for (void *slot; p->part < p->to && (slot = wf_board_slot(board, p->peer)); p->part++) {
+    wf_shm_ring *ring = exchange->comm->ring;
+    for (void *slot; p->part < p->to && (slot = wf_shm_ring_slot(ring, p->peer)); p->part++) {
         WF_TRY(pack(exchange, side, side->part[p->part], slot));
-        WF_TRY(wf_board_post(board, p->peer));
+        WF_TRY(wf_shm_ring_post(ring, p->peer));
         *moved = true;
     }
-    if (p->part == p->to && wf_board_told(board, p->peer)) {
+    if (p->part == p->to && wf_shm_ring_told(ring, p->peer)) {
         exchange->comm->traffic.bytes_sent += p->bytes;
         exchange->comm->traffic.messages++;
         p->done = true;
@@ -227,7 +227,7 @@ static wf_status post_group(wf_exchange *exchange)
         WF_TRY(wf_nccl_recv(comm, in->packet[i].moves, in->packet[i].bytes, in->packet[i].peer));
     for (int i = 0; i < out->packets; i++)
         WF_TRY(wf_nccl_send(comm, out->packet[i].moves, out->packet[i].bytes, out->packet[i].peer));
-    return wf_nccl_end_apart(comm);
+    return wf_nccl_end_no_join(comm);
 }
 
 /* The device unpacks when NCCL is done; the host need not know. */
@@ -247,7 +247,7 @@ static wf_status send(wf_exchange *exchange, bool *moved, bool *done)
     wf_exchange_side *side = from_side(exchange);
     int first = 0;
     *done = true;
-    WF_TRY(wf_board_poll(exchange->comm->board));
+    WF_TRY(wf_shm_ring_poll(exchange->comm->ring));
     while (first < side->packets && side->packet[first].peer < exchange->comm->rank)
         first++;
     for (int i = 0; i < side->packets; i++) {
@@ -262,8 +262,8 @@ static wf_status send(wf_exchange *exchange, bool *moved, bool *done)
 static wf_status receive_message(wf_exchange *exchange, wf_packet *p)
 {
     const wf_exchange_side *side = to_side(exchange);
-    wf_ctx *ctx = exchange->comm->family->ctx;
-    WF_TRY(wf_batch_look(&exchange->comm->batch, p->posted, p->last, &p->done));
+    wf_ctx *ctx = exchange->comm->shared->ctx;
+    WF_TRY(wf_requests_look(&exchange->comm->requests, p->posted, p->last, &p->done));
     if (!p->done)
         return WF_OK;
     if (p->staged) {
@@ -277,10 +277,10 @@ static wf_status receive_message(wf_exchange *exchange, wf_packet *p)
 static wf_status receive_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
 {
     const wf_exchange_side *side = to_side(exchange);
-    wf_board *board = exchange->comm->board;
-    for (void *slot; p->part < p->to && (slot = wf_board_next(board, p->peer)); p->part++) {
+    wf_shm_ring *ring = exchange->comm->ring;
+    for (void *slot; p->part < p->to && (slot = wf_shm_ring_next(ring, p->peer)); p->part++) {
         WF_TRY(unpack(exchange, side, side->part[p->part], slot));
-        WF_TRY(wf_board_took(board, p->peer));
+        WF_TRY(wf_shm_ring_took(ring, p->peer));
         *moved = true;
     }
     p->done = p->part == p->to;
@@ -306,7 +306,7 @@ static wf_status receive(wf_exchange *exchange, bool *moved, bool *done)
 static wf_status copy_own(wf_exchange *exchange)
 {
     const wf_plan *plan = exchange->plan;
-    wf_ctx *ctx = exchange->comm->family->ctx;
+    wf_ctx *ctx = exchange->comm->shared->ctx;
     for (int64_t i = 0; i < plan->n_recv; i++) {
         if (plan->recv[i].peer != plan->rank)
             continue;
@@ -324,12 +324,12 @@ static wf_status copy_own(wf_exchange *exchange)
 #define SHORT_BLOCK ((size_t)2 << 10)
 
 /* Of short blocks between nodes, where what counts is the number of steps; inside a node nothing is faster than
- * messages and the board. The same on every rank. */
+ * messages and the ring. The same on every rank. */
 static bool is_collective(const wf_exchange *exchange)
 {
     const wf_comm *comm = exchange->comm;
     return exchange->plan->form != WF_PLAN_PIECES && comm->size > 2 && comm->inter_size > 1 &&
-           comm->family->ctx->k->host && comm->transport->allgather && comm->transport->alltoall &&
+           comm->shared->ctx->k->host && comm->transport->allgather && comm->transport->alltoall &&
            exchange->have.packet[0].bytes <= SHORT_BLOCK && exchange->have.packet[0].bytes <= comm->chunk_bytes;
 }
 
@@ -338,9 +338,9 @@ static bool gathers(const wf_exchange *exchange)
     return exchange->plan->form == WF_PLAN_ALLGATHER && !exchange->reversed;
 }
 
-static char *block_of(void *blocks, const wf_packet *p)
+static char *block_of(void *buffers, const wf_packet *p)
 {
-    return (char *)blocks + (size_t)p->peer * p->bytes;
+    return (char *)buffers + (size_t)p->peer * p->bytes;
 }
 
 /* A reduce-scatter is an all-to-all of what is to be added: the order of the sums is ours then. */
@@ -349,16 +349,16 @@ static wf_status post_collective(wf_exchange *exchange)
     wf_comm *comm = exchange->comm;
     const wf_exchange_side *side = from_side(exchange);
     const size_t block = side->packet[0].bytes, all = (size_t)comm->size * block;
-    WF_TRY(wf_pool_take(comm->family->ctx, all, &exchange->blocks_out));
-    WF_TRY(wf_pool_take(comm->family->ctx, all, &exchange->blocks_in));
+    WF_TRY(wf_pool_take(comm->shared->ctx, all, &exchange->blocks_out));
+    WF_TRY(wf_pool_take(comm->shared->ctx, all, &exchange->blocks_in));
     for (int i = 0; i < (gathers(exchange) ? 1 : side->packets); i++) {
         const wf_packet *p = &side->packet[i];
         WF_TRY(pack(exchange, side, side->piece[p->first].box,
                     gathers(exchange) ? exchange->blocks_out : block_of(exchange->blocks_out, p)));
     }
-    WF_TRY(wf_batch_collective(&comm->batch));
+    WF_TRY(wf_requests_collective(&comm->requests));
     WF_TRY((gathers(exchange) ? comm->transport->allgather : comm->transport->alltoall)(
-        comm, exchange->blocks_out, exchange->blocks_in, block, &comm->batch.transfer[0]));
+        comm, exchange->blocks_out, exchange->blocks_in, block, &comm->requests.transfer[0]));
     comm->traffic.bytes_sent += (uint64_t)(all - block);
     comm->traffic.messages++;
     return WF_OK;
@@ -367,13 +367,13 @@ static wf_status post_collective(wf_exchange *exchange)
 static wf_status end_collective(wf_exchange *exchange)
 {
     const wf_exchange_side *side = to_side(exchange);
-    WF_TRY(wf_batch_wait_all(&exchange->comm->batch));
+    WF_TRY(wf_requests_wait_all(&exchange->comm->requests));
     for (int i = 0; i < side->packets; i++) {
         const wf_packet *p = &side->packet[i];
         WF_TRY(unpack(exchange, side, side->piece[p->first].box, block_of(exchange->blocks_in, p)));
     }
     wf_tensor_touch(exchange->to);
-    return wf_call_settle(exchange->comm);
+    return wf_guard_settle(exchange->comm);
 }
 
 /* --- the calls -----------------------------------------------------------------------------------------------------
@@ -395,20 +395,21 @@ static wf_status post(wf_exchange *exchange)
 {
     wf_comm *comm = exchange->comm;
     bool moved = false, done;
-    WF_TRY(wf_call_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
+    WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
     exchange->active = true;
     if (comm->nccl)
         return post_group(exchange);
     if (is_collective(exchange))
         return post_collective(exchange);
-    WF_TRY(wf_ctx_bar(comm->family->ctx, "exchange halos by messages or mapped memory, which the host looks after",
-                      "let NCCL move them (communicator \"pure_nccl\")"));
-    if (exchange->parted && !comm->board_asked)
-        WF_TRY(wf_board_open(comm));
+    WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx,
+                                 "exchange halos by messages or mapped memory, which the host looks after",
+                                 "let NCCL move them (communicator \"pure_nccl\")"));
+    if (exchange->parted && !comm->ring_asked)
+        WF_TRY(wf_shm_ring_open(comm));
     start_packets(exchange, &exchange->have);
     start_packets(exchange, &exchange->need);
     /* Between nodes nothing waits for an answer, which a rank that computes gives only now and then. */
-    comm->batch.most_bytes = comm->inter_size > 1 ? WF_PROMPT_BYTES : 0;
+    comm->requests.most_bytes = comm->inter_size > 1 ? WF_PROMPT_BYTES : 0;
     WF_TRY(post_receives(exchange));
     return send(exchange, &moved, &done);
 }
@@ -435,7 +436,7 @@ static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
 /* Of a call that is over, well or not: an unfinished message is given up before its memory is. */
 static wf_status over(wf_exchange *exchange, wf_status status)
 {
-    status = wf_call_end(exchange->comm, exchange->reversed ? "exchange_reverse" : "exchange", status);
+    status = wf_guard_end(exchange->comm, exchange->reversed ? "exchange_reverse" : "exchange", status);
     if (exchange->active) {
         give(exchange, &exchange->have);
         give(exchange, &exchange->need);
@@ -496,7 +497,7 @@ static wf_status poll(wf_exchange *exchange)
     WF_TRY(wf_control_poll(exchange->comm));
     if (exchange->comm->nccl)
         return wf_nccl_poll(exchange->comm);
-    WF_TRY(wf_batch_poll(&exchange->comm->batch));
+    WF_TRY(wf_requests_poll(&exchange->comm->requests));
     if (is_collective(exchange))
         return WF_OK;
     WF_TRY(send(exchange, &moved, &done));
@@ -519,7 +520,7 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
 static wf_status end(wf_exchange *exchange)
 {
     wf_comm *comm = exchange->comm;
-    wf_patience patience = wf_patience_new();
+    wf_deadline deadline = wf_deadline_new();
     if (is_collective(exchange))
         return end_collective(exchange);
     if (comm->nccl)
@@ -531,13 +532,13 @@ static wf_status end(wf_exchange *exchange)
         if (sent && received)
             break;
         if (moved)
-            patience = wf_patience_new();
+            deadline = wf_deadline_new();
         else
-            WF_TRY(wf_patience_poll(comm, &patience, &comm->batch));
+            WF_TRY(wf_deadline_poll(comm, &deadline, &comm->requests));
     }
-    WF_TRY(wf_batch_wait_all(&comm->batch));
+    WF_TRY(wf_requests_wait_all(&comm->requests));
     wf_tensor_touch(exchange->to);
-    return wf_call_settle(comm);
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_exchange_end(wf_exchange *exchange)

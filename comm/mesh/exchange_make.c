@@ -20,10 +20,10 @@ static uint64_t plan_number(int size, wf_order order, const wf_box *have, const 
 }
 
 /* Shown in messages: the extent of all that is needed. */
-static wf_record record_of(const char *operation, const wf_exchange *exchange, int size, const wf_box *have,
-                           const wf_box *need)
+static wf_call_record record_of(const char *operation, const wf_exchange *exchange, int size, const wf_box *have,
+                                const wf_box *need)
 {
-    wf_record record = wf_record_plain(operation, -1);
+    wf_call_record record = wf_call_record_plain(operation, -1);
     record.dtype = (int32_t)exchange->dtype;
     record.rank = need[0].rank;
     for (int r = 0; r < size; r++)
@@ -41,8 +41,8 @@ static int outer_dim(wf_order order, int rank, int i)
     return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1;
 }
 
-/* Whether a box is one run of memory in a dense array of `whole`. */
-static bool dense_in(wf_box box, wf_box whole, wf_order order)
+/* Whether a box is one run of memory in a dense array of `world`. */
+static bool dense_in(wf_box box, wf_box world, wf_order order)
 {
     bool outside = false;
     for (int i = box.rank - 1; i >= 0; i--) {
@@ -50,7 +50,7 @@ static bool dense_in(wf_box box, wf_box whole, wf_order order)
         const int64_t length = box.hi[d] - box.lo[d];
         if (outside && length > 1)
             return false;
-        outside = outside || length < whole.hi[d] - whole.lo[d];
+        outside = outside || length < world.hi[d] - world.lo[d];
     }
     return true;
 }
@@ -59,8 +59,8 @@ static bool dense_in(wf_box box, wf_box whole, wf_order order)
 static bool goes_by_parts(const wf_exchange *exchange, wf_box box, wf_box have, wf_box need)
 {
     const size_t bytes = (size_t)wf_shape_count(wf_box_shape(box)) * wf_dtype_size(exchange->dtype);
-    return !exchange->comm->family->ctx->k->host || bytes <= WF_BOARD_SMALL || !dense_in(box, have, exchange->order) ||
-           !dense_in(box, need, exchange->order);
+    return !exchange->comm->shared->ctx->k->host || bytes <= WF_SHM_RING_SMALL ||
+           !dense_in(box, have, exchange->order) || !dense_in(box, need, exchange->order);
 }
 
 static bool any_parted(const wf_exchange *exchange, int size, const wf_box *have, const wf_box *need)
@@ -96,7 +96,8 @@ static int64_t split(wf_box box, wf_order order, int level, int64_t most, wf_box
 
 static wf_status make_parts(const wf_exchange *exchange, wf_exchange_side *side)
 {
-    const int64_t most = (int64_t)(wf_board_slot_bytes(exchange->comm->family->ctx) / wf_dtype_size(exchange->dtype));
+    const int64_t most =
+        (int64_t)(wf_shm_ring_slot_bytes(exchange->comm->shared->ctx) / wf_dtype_size(exchange->dtype));
     for (int pass = 0; pass < 2; pass++) {
         side->parts = 0;
         for (int i = 0; i < side->packets; i++) {
@@ -108,7 +109,7 @@ static wf_status make_parts(const wf_exchange *exchange, wf_exchange_side *side)
             p->to = side->parts;
         }
         if (pass == 0 && side->parts > 0) {
-            side->part = wf_malloc(exchange->comm->family->ctx, (size_t)side->parts * sizeof *side->part);
+            side->part = wf_malloc(exchange->comm->shared->ctx, (size_t)side->parts * sizeof *side->part);
             if (!side->part)
                 return wf_error_code();
         }
@@ -128,7 +129,7 @@ static wf_status make_side(const wf_exchange *exchange, wf_exchange_side *side, 
         packets += piece[i].peer != rank && (i == 0 || piece[i].peer != piece[i - 1].peer);
     if (packets == 0)
         return WF_OK;
-    side->packet = wf_calloc(exchange->comm->family->ctx, (size_t)packets, sizeof *side->packet);
+    side->packet = wf_calloc(exchange->comm->shared->ctx, (size_t)packets, sizeof *side->packet);
     if (!side->packet)
         return wf_error_code();
     for (int64_t i = 0; i < pieces; i++) {
@@ -141,7 +142,7 @@ static wf_status make_side(const wf_exchange *exchange, wf_exchange_side *side, 
         p->bytes += (size_t)wf_shape_count(wf_box_shape(piece[i].box)) * element;
         p->parted = p->pieces > 1 || goes_by_parts(exchange, piece[i].box, ours[rank], theirs[p->peer]);
     }
-    wf_ctx *ctx = exchange->comm->family->ctx;
+    wf_ctx *ctx = exchange->comm->shared->ctx;
     for (int i = 0; i < side->packets && !ctx->k->host; i++)
         WF_TRY(ctx->k->event_new(ctx, &side->packet[i].copied));
     return make_parts(exchange, side);
@@ -153,7 +154,7 @@ static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *n
     for (int r = 0; r < comm->size; r++)
         WF_CHECK(have[r].rank == have[0].rank && need[r].rank == have[0].rank, WF_ERR_SHAPE,
                  "boxes of %d, %d and %d dimensions in one exchange", have[0].rank, have[r].rank, need[r].rank);
-    WF_TRY(wf_plan_make(comm->family->ctx, comm->rank, comm->size, have, need, &exchange->plan));
+    WF_TRY(wf_plan_make(comm->shared->ctx, comm->rank, comm->size, have, need, &exchange->plan));
     const wf_plan *plan = exchange->plan;
     exchange->record = record_of("exchange", exchange, comm->size, have, need);
     exchange->reverse_record = record_of("exchange_reverse", exchange, comm->size, have, need);
@@ -168,7 +169,7 @@ wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, cons
         return NULL;
     WF_CHECK_NULL(have && need, WF_ERR_ARGUMENT, "an exchange without boxes");
     WF_CHECK_NULL(wf_dtype_size(dtype) > 0, WF_ERR_DTYPE, "%d is no type", (int)dtype);
-    wf_exchange *exchange = wf_calloc(comm->family->ctx, 1, sizeof *exchange);
+    wf_exchange *exchange = wf_calloc(comm->shared->ctx, 1, sizeof *exchange);
     if (!exchange)
         return wf_error_null();
     exchange->comm = comm;
@@ -184,7 +185,7 @@ wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, cons
 
 static void side_free(const wf_exchange *exchange, wf_exchange_side *side)
 {
-    wf_ctx *ctx = exchange->comm->family->ctx;
+    wf_ctx *ctx = exchange->comm->shared->ctx;
     for (int i = 0; i < side->packets && !ctx->k->host; i++)
         ctx->k->event_free(ctx, side->packet[i].copied);
     free(side->packet);

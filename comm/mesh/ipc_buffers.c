@@ -19,16 +19,16 @@ typedef struct leftover {
     void *data;
     size_t bytes;
     int users;
-    wf_flag *gone[WF_BOARD_RANKS];
+    wf_flag *gone[WF_SHM_RING_RANKS];
     struct leftover *next;
 } leftover;
 
 static leftover *leftovers;
 
-char *wf_blocks_piece(const wf_blocks *blocks, int owner, int from)
+char *wf_ipc_buffers_piece(const wf_ipc_buffers *buffers, int owner, int from)
 {
-    const size_t piece = blocks->bytes / (size_t)(blocks->size - 1);
-    return blocks->of[owner] + (size_t)(from < owner ? from : from - 1) * piece;
+    const size_t piece = buffers->bytes / (size_t)(buffers->size - 1);
+    return buffers->of[owner] + (size_t)(from < owner ? from : from - 1) * piece;
 }
 
 /* Any context of the device can release it. */
@@ -58,27 +58,27 @@ static uint64_t mark_of(const wf_comm *comm, int from, int to, int way)
 }
 
 /* Way 0: everybody writes into the others' blocks. Way 1: into its own, for the others to read. */
-static wf_status write_marks(wf_comm *comm, const wf_blocks *b, int way)
+static wf_status write_marks(wf_comm *comm, const wf_ipc_buffers *b, int way)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     for (int i = 0; i < b->size; i++) {
         if (i == b->rank)
             continue;
         const uint64_t mark = mark_of(comm, b->rank, i, way);
-        char *place = way ? wf_blocks_piece(b, b->rank, i) + AWAY : wf_blocks_piece(b, i, b->rank);
+        char *place = way ? wf_ipc_buffers_piece(b, b->rank, i) + AWAY : wf_ipc_buffers_piece(b, i, b->rank);
         WF_TRY(ctx->k->to_device(ctx, place, &mark, sizeof mark));
     }
     return ctx->k->stream_finish(ctx, NULL);
 }
 
-static wf_status read_marks(wf_comm *comm, const wf_blocks *b, int way)
+static wf_status read_marks(wf_comm *comm, const wf_ipc_buffers *b, int way)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     for (int i = 0; i < b->size; i++) {
         uint64_t mark = 0;
         if (i == b->rank)
             continue;
-        const char *place = way ? wf_blocks_piece(b, i, b->rank) + AWAY : wf_blocks_piece(b, b->rank, i);
+        const char *place = way ? wf_ipc_buffers_piece(b, i, b->rank) + AWAY : wf_ipc_buffers_piece(b, b->rank, i);
         WF_TRY(ctx->k->to_host(ctx, &mark, place, sizeof mark));
         WF_CHECK(mark == mark_of(comm, i, b->rank, way), WF_ERR_UNSUPPORTED,
                  "what one process writes into mapped device memory does not reach the other");
@@ -86,18 +86,18 @@ static wf_status read_marks(wf_comm *comm, const wf_blocks *b, int way)
     return WF_OK;
 }
 
-static wf_status make(wf_comm *comm, wf_blocks *b, wf_share *share)
+static wf_status make(wf_comm *comm, wf_ipc_buffers *b, wf_share *share)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     void *own;
     WF_TRY(ctx->k->alloc(ctx, b->bytes, &own));
     b->of[b->rank] = own;
     return ctx->k->share(ctx, own, b->bytes, share);
 }
 
-static wf_status map(wf_comm *comm, wf_blocks *b, const int *member, const offer *all)
+static wf_status map(wf_comm *comm, wf_ipc_buffers *b, const int *member, const offer *all)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     for (int i = 0; i < b->size; i++) {
         void *theirs;
         if (i == b->rank)
@@ -114,7 +114,7 @@ static wf_status agree(wf_comm *comm, wf_status status, offer *mine, offer *all,
     mine->works = status == WF_OK;
     if (status != WF_OK)
         snprintf(mine->why, sizeof mine->why, "%.150s", wf_error_message());
-    WF_TRY(wf_move_allgather(comm, mine, sizeof *mine, all));
+    WF_TRY(wf_coll_allgather(comm, mine, sizeof *mine, all));
     *works = true;
     for (int r = 0; r < comm->size && *works; r++) {
         *works = all[r].works;
@@ -124,7 +124,7 @@ static wf_status agree(wf_comm *comm, wf_status status, offer *mine, offer *all,
     return WF_OK;
 }
 
-static wf_status attempt(wf_comm *comm, wf_blocks *b, const int *member, offer *all, bool *works,
+static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, const int *member, offer *all, bool *works,
                          char why[WF_FAILURE_TEXT])
 {
     const bool part = b->size > 1;
@@ -141,7 +141,7 @@ static wf_status attempt(wf_comm *comm, wf_blocks *b, const int *member, offer *
     return WF_OK;
 }
 
-static void unmap(wf_ctx *ctx, const wf_blocks *b)
+static void unmap(wf_ctx *ctx, const wf_ipc_buffers *b)
 {
     for (int i = 0; i < b->size; i++)
         if (i != b->rank && b->of[i])
@@ -149,25 +149,26 @@ static void unmap(wf_ctx *ctx, const wf_blocks *b)
 }
 
 /* Nobody has mapped anything once the others have come here too. */
-static wf_status take_back(wf_comm *comm, wf_blocks *b)
+static wf_status take_back(wf_comm *comm, wf_ipc_buffers *b)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     unmap(ctx, b);
-    WF_TRY(wf_move_barrier(comm));
+    WF_TRY(wf_coll_barrier(comm));
     if (b->size > 1 && b->of[b->rank])
         ctx->k->release(ctx, b->of[b->rank], b->bytes);
     memset(b->of, 0, sizeof b->of);
     return WF_OK;
 }
 
-wf_status wf_blocks_open(wf_comm *comm, wf_blocks *b, const int *member, bool *works, char why[WF_FAILURE_TEXT])
+wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, const int *member, bool *works,
+                              char why[WF_FAILURE_TEXT])
 {
     const size_t bytes = (size_t)(comm->size + 1) * sizeof(offer);
     void *all = NULL;
     wf_errors *apart = wf_errors_new(); /* a trial that fails is no error of the program */
     if (!apart)
         return wf_error_code();
-    sweep(comm->family->ctx);
+    sweep(comm->shared->ctx);
     wf_status status = wf_host_take(comm, bytes, &all);
     if (status == WF_OK) {
         wf_errors_swap(apart);
@@ -182,21 +183,21 @@ wf_status wf_blocks_open(wf_comm *comm, wf_blocks *b, const int *member, bool *w
     return status;
 }
 
-void wf_blocks_close(wf_ctx *ctx, wf_blocks *b, wf_flag *(*gone)(const wf_board *board, int owner, int user),
-                     const wf_board *board)
+void wf_ipc_buffers_close(wf_ctx *ctx, wf_ipc_buffers *b,
+                          wf_flag *(*gone)(const wf_shm_ring *ring, int owner, int user), const wf_shm_ring *ring)
 {
     leftover *l = calloc(1, sizeof *l);
     (void)ctx->k->stream_finish(ctx, NULL);
     unmap(ctx, b);
     for (int i = 0; i < b->size; i++)
         if (i != b->rank)
-            atomic_store_explicit(gone(board, i, b->rank), 1, memory_order_release);
+            atomic_store_explicit(gone(ring, i, b->rank), 1, memory_order_release);
     if (!l)
         return; /* the block goes with the process */
     *l = (leftover){.k = ctx->k, .data = b->of[b->rank], .bytes = b->bytes, .next = leftovers};
     for (int i = 0; i < b->size; i++)
         if (i != b->rank)
-            l->gone[l->users++] = gone(board, b->rank, i);
+            l->gone[l->users++] = gone(ring, b->rank, i);
     leftovers = l;
     sweep(ctx);
 }

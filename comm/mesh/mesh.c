@@ -31,7 +31,7 @@ static void describe(wf_mesh *mesh)
         snprintf(text, WF_MESH_TEXT, "one rank");
         return;
     }
-    at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), ": rank %d is ", mesh->whole->rank);
+    at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), ": rank %d is ", mesh->world->rank);
     axes = 0;
     for (int i = 0; i < WF_AXES; i++) {
         const wf_axis a = wf_mesh_order[i];
@@ -41,16 +41,16 @@ static void describe(wf_mesh *mesh)
     }
 }
 
-wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *whole, const int size[WF_AXES])
+wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES])
 {
-    mesh->ctx = whole->family->ctx;
-    mesh->whole = whole;
+    mesh->ctx = world->shared->ctx;
+    mesh->world = world;
     memcpy(mesh->size, size, sizeof mesh->size);
-    wf_mesh_place(mesh, whole->rank, mesh->place);
+    wf_mesh_place(mesh, world->rank, mesh->place);
     mesh->kept = wf_calloc(mesh->ctx, 1, sizeof *mesh->kept);
     if (!mesh->kept)
         return wf_error_code();
-    mesh->kept->block = wf_calloc(mesh->ctx, (size_t)whole->size + 1, sizeof *mesh->kept->block);
+    mesh->kept->block = wf_calloc(mesh->ctx, (size_t)world->size + 1, sizeof *mesh->kept->block);
     if (!mesh->kept->block)
         return wf_error_code();
     describe(mesh);
@@ -97,11 +97,11 @@ wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
     WF_CHECK_NULL(axes < 1u << WF_AXES, WF_ERR_ARGUMENT, "0x%x has bits beyond the axes of a mesh", axes);
     axes = wf_mesh_split_axes(mesh, axes);
     if (axes == 0)
-        return wf_comm_alone(mesh->whole);
+        return wf_comm_self(mesh->world);
     if (axes == wf_mesh_split_axes(mesh, (1u << WF_AXES) - 1))
-        return mesh->whole;
+        return mesh->world;
     if (!mesh->kept->comm[axes])
-        mesh->kept->comm[axes] = wf_comm_split(mesh->whole, color_of(mesh, axes), mesh->whole->rank);
+        mesh->kept->comm[axes] = wf_comm_split(mesh->world, color_of(mesh, axes), mesh->world->rank);
     return mesh->kept->comm[axes];
 }
 
@@ -113,7 +113,7 @@ wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis)
 
 wf_comm *wf_mesh_world(const wf_mesh *mesh)
 {
-    return mesh ? mesh->whole : NULL;
+    return mesh ? mesh->world : NULL;
 }
 
 int wf_mesh_size(const wf_mesh *mesh, wf_axis axis)
@@ -156,7 +156,7 @@ static wf_status compare(const wf_comm *comm, const int *all)
 /* All ranks see all options, so that all come to the same end. */
 static wf_status agree(wf_comm *comm, const int size[WF_AXES])
 {
-    int *all = wf_malloc(comm->family->ctx, (size_t)comm->size * WF_AXES * sizeof *all);
+    int *all = wf_malloc(comm->shared->ctx, (size_t)comm->size * WF_AXES * sizeof *all);
     if (!all)
         return wf_comm_post_failure(comm, wf_error_code());
     wf_status status = wf_allgather_bytes(comm, size, WF_AXES * sizeof *size, all);
@@ -221,12 +221,12 @@ wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts)
     asked(opts, size);
     WF_TRY_NULL(agree(comm, size));
     WF_TRY_NULL(complete(size, comm->size));
-    wf_mesh *mesh = wf_calloc(comm->family->ctx, 1, sizeof *mesh);
+    wf_mesh *mesh = wf_calloc(comm->shared->ctx, 1, sizeof *mesh);
     if (!mesh) {
         wf_comm_post_failure(comm, wf_error_code());
         return wf_error_null();
     }
-    mesh->ctx = comm->family->ctx;
+    mesh->ctx = comm->shared->ctx;
     wf_live_add(mesh->ctx, WF_LIVE_COMM, 1);
     if (furnish(mesh, comm, size) == WF_OK)
         return mesh;
@@ -247,9 +247,9 @@ void wf_mesh_clear(wf_mesh *mesh)
             free(entry);
         }
     for (int a = 0; a < WF_AXES; a++)
-        for (wf_mesh_cut *cut = kept->cut[a], *next; cut; cut = next) {
-            next = cut->next;
-            free(cut);
+        for (wf_mesh_bound_list *bounds = kept->bounds[a], *next; bounds; bounds = next) {
+            next = bounds->next;
+            free(bounds);
         }
     for (unsigned set = 0; set < 1u << WF_AXES; set++)
         (void)wf_comm_close(kept->comm[set]);

@@ -1,29 +1,29 @@
-#include "comm/mesh/mesh_impl.h"
 #include "comm/comm_author.h"
+#include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
 
 #include <string.h>
 
-/* --- cut points that only the ranks themselves know ----------------------------------------------------------------
+/* --- shard bounds that only the ranks themselves know ----------------------------------------------------------------
  */
 
-static wf_status cuts_from(const wf_mesh *mesh, wf_axis axis, const int64_t *parts, int64_t length, int64_t *cuts)
+static wf_status bounds_from(const wf_mesh *mesh, wf_axis axis, const int64_t *parts, int64_t length, int64_t *bounds)
 {
     const int size = mesh->size[axis];
-    cuts[0] = 0;
+    bounds[0] = 0;
     for (int p = 0; p < size; p++) {
         const int64_t lo = parts[2 * p], hi = parts[2 * p + 1];
-        WF_CHECK(lo == hi || lo == cuts[p], WF_ERR_SHAPE,
+        WF_CHECK(lo == hi || lo == bounds[p], WF_ERR_SHAPE,
                  "place %d along %s holds [%lld,%lld), but the one before it ends at %lld", p, wf_axis_name(axis),
-                 (long long)lo, (long long)hi, (long long)cuts[p]);
-        cuts[p + 1] = lo == hi ? cuts[p] : hi;
+                 (long long)lo, (long long)hi, (long long)bounds[p]);
+        bounds[p + 1] = lo == hi ? bounds[p] : hi;
     }
-    WF_CHECK(cuts[size] == length, WF_ERR_SHAPE, "the parts along %s end at %lld, not at %lld", wf_axis_name(axis),
-             (long long)cuts[size], (long long)length);
+    WF_CHECK(bounds[size] == length, WF_ERR_SHAPE, "the parts along %s end at %lld, not at %lld", wf_axis_name(axis),
+             (long long)bounds[size], (long long)length);
     return WF_OK;
 }
 
-static wf_status gather_cuts(wf_layout *layout, wf_axis axis)
+static wf_status gather_bounds(wf_layout *layout, wf_axis axis)
 {
     const wf_mesh *mesh = layout->mesh;
     const int d = layout->dim[axis], size = mesh->size[axis];
@@ -34,7 +34,7 @@ static wf_status gather_cuts(wf_layout *layout, wf_axis axis)
     int64_t *parts = wf_mesh_scratch(mesh, bytes);
     if (!parts)
         return wf_comm_post_failure(comm, wf_error_code());
-    int64_t *cuts = parts + 2 * size;
+    int64_t *bounds = parts + 2 * size;
     const wf_status status = wf_allgather_bytes(comm, mine, sizeof mine, parts);
     if (comm->lost) {
         wf_comm_release(comm, mesh->kept->scratch);
@@ -42,17 +42,17 @@ static wf_status gather_cuts(wf_layout *layout, wf_axis axis)
         mesh->kept->scratch_bytes = 0;
     }
     WF_TRY(status);
-    WF_TRY(cuts_from(mesh, axis, parts, layout->global.dim[d], cuts));
-    layout->cut[axis] = wf_mesh_cuts(mesh, axis, cuts);
-    return layout->cut[axis] ? WF_OK : wf_error_code();
+    WF_TRY(bounds_from(mesh, axis, parts, layout->global.dim[d], bounds));
+    layout->bounds[axis] = wf_mesh_bounds(mesh, axis, bounds);
+    return layout->bounds[axis] ? WF_OK : wf_error_code();
 }
 
 wf_status wf_layout_complete(wf_layout *layout)
 {
     for (int i = 0; layout->known && i < WF_AXES; i++) {
         const wf_axis a = wf_mesh_order[i];
-        if (layout->placement[a] == WF_SHARDED && !layout->cut[a])
-            WF_TRY(gather_cuts(layout, a));
+        if (layout->placement[a] == WF_SHARDED && !layout->bounds[a])
+            WF_TRY(gather_bounds(layout, a));
     }
     return WF_OK;
 }
@@ -60,14 +60,14 @@ wf_status wf_layout_complete(wf_layout *layout)
 /* --- one mesh ------------------------------------------------------------------------------------------------------
  */
 
-static bool cuts(const wf_layout *layout, int axis)
+static bool bounds(const wf_layout *layout, int axis)
 {
     return layout->placement[axis] == WF_SHARDED;
 }
 
 static bool alike(const wf_layout *a, const wf_layout *b, int axis)
 {
-    return cuts(a, axis) && cuts(b, axis) && a->dim[axis] == b->dim[axis] && a->cut[axis] == b->cut[axis];
+    return bounds(a, axis) && bounds(b, axis) && a->dim[axis] == b->dim[axis] && a->bounds[axis] == b->bounds[axis];
 }
 
 /* The ranges of one layout along an axis are written to `range`; returns what follows them. */
@@ -76,7 +76,7 @@ static wf_range *add_axis(const wf_layout *layout, int axis, wf_regions *regions
     regions->dim[axis] = layout->dim[axis];
     regions->range[axis] = range;
     for (int p = 0; p < layout->mesh->size[axis]; p++)
-        *range++ = (wf_range){layout->cut[axis][p], layout->cut[axis][p + 1]};
+        *range++ = (wf_range){layout->bounds[axis][p], layout->bounds[axis][p + 1]};
     return range;
 }
 
@@ -91,9 +91,9 @@ static void regions_of(const wf_layout *from, const wf_layout *to, wf_regions *h
             have->global.dim[d] = need->global.dim[d] = from->box.hi[d] - from->box.lo[d];
             continue;
         }
-        if (cuts(from, a))
+        if (bounds(from, a))
             range = add_axis(from, a, have, range);
-        if (cuts(to, a))
+        if (bounds(to, a))
             range = add_axis(to, a, need, range);
     }
 }
@@ -119,7 +119,7 @@ static wf_exchange *between_axes(const wf_layout *from, const wf_layout *to, wf_
 static bool find_axes(const wf_mesh *mesh, const wf_comm *part, unsigned *axes)
 {
     *axes = (1u << WF_AXES) - 1;
-    if (part == mesh->whole)
+    if (part == mesh->world)
         return true;
     for (*axes = 0; *axes < 1u << WF_AXES; ++*axes)
         if (mesh->kept->comm[*axes] == part)
@@ -130,7 +130,7 @@ static bool find_axes(const wf_mesh *mesh, const wf_comm *part, unsigned *axes)
 /* The boxes of all ranks of `mesh` under a layout of a mesh whose ranks are those of these axes. */
 static void boxes_of(const wf_mesh *mesh, unsigned axes, const wf_layout *layout, wf_box *box)
 {
-    for (int r = 0; r < mesh->whole->size; r++) {
+    for (int r = 0; r < mesh->world->size; r++) {
         int place[WF_AXES], rank = 0;
         wf_mesh_place(mesh, r, place);
         for (int i = 0; i < WF_AXES; i++) {
@@ -141,10 +141,10 @@ static void boxes_of(const wf_mesh *mesh, unsigned axes, const wf_layout *layout
         wf_mesh_place(layout->mesh, rank, place);
         box[r] = wf_box_of_shape(layout->global);
         for (int a = 0; a < WF_AXES; a++) {
-            if (!cuts(layout, a))
+            if (!bounds(layout, a))
                 continue;
-            box[r].lo[layout->dim[a]] = layout->cut[a][place[a]];
-            box[r].hi[layout->dim[a]] = layout->cut[a][place[a] + 1];
+            box[r].lo[layout->dim[a]] = layout->bounds[a][place[a]];
+            box[r].hi[layout->dim[a]] = layout->bounds[a][place[a] + 1];
         }
     }
 }
@@ -152,13 +152,13 @@ static void boxes_of(const wf_mesh *mesh, unsigned axes, const wf_layout *layout
 static wf_exchange *between_meshes(const wf_layout *from, const wf_layout *to, wf_dtype dtype, wf_order order)
 {
     unsigned axes_from, axes_to;
-    const wf_mesh *mesh = to->mesh->whole->size >= from->mesh->whole->size ? to->mesh : from->mesh;
-    WF_CHECK_NULL(find_axes(mesh, from->mesh->whole, &axes_from) && find_axes(mesh, to->mesh->whole, &axes_to),
+    const wf_mesh *mesh = to->mesh->world->size >= from->mesh->world->size ? to->mesh : from->mesh;
+    WF_CHECK_NULL(find_axes(mesh, from->mesh->world, &axes_from) && find_axes(mesh, to->mesh->world, &axes_to),
                   WF_ERR_UNSUPPORTED,
                   "from a mesh (%s) to another (%s) of other ranks; both must be of one communicator, or one of some "
                   "axes of the other",
                   wf_mesh_text(from->mesh), wf_mesh_text(to->mesh));
-    const int size = mesh->whole->size;
+    const int size = mesh->world->size;
     wf_box *box = wf_mesh_scratch(mesh, 2 * (size_t)size * sizeof *box);
     if (!box)
         return NULL;
@@ -200,7 +200,7 @@ static wf_status whole_of(const wf_tensor *x, const wf_layout *target, wf_layout
         .known = true, .mesh = target->mesh, .global = target->global, .box = wf_box_of_shape(target->global)};
     if (wf_shape_equal(x->shape, target->global))
         return WF_OK;
-    return wf_comm_post_failure(target->mesh->whole,
+    return wf_comm_post_failure(target->mesh->world,
                                 WF_RAISE(WF_ERR_SHAPE,
                                          "a tensor %s without a layout counts as the whole, which is %s in the target",
                                          wf_shape_text(x->shape, is), wf_shape_text(target->global, should)));

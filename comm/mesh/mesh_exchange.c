@@ -66,7 +66,7 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
 {
     if (!mesh || !have || !need)
         return NULL;
-    const int size = mesh->whole->size;
+    const int size = mesh->world->size;
     WF_TRY_NULL(make_room(mesh, 3 + 2 * (int64_t)size * (1 + 2 * WF_MAX_RANK)));
     int64_t *key = mesh->kept->key;
     key[0] = 1;
@@ -75,7 +75,7 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
     const int64_t words = write_boxes(write_boxes(key + 3, size, have), size, need) - key;
     wf_mesh_entry *entry = entry_of(mesh, words);
     if (entry && !entry->exchange)
-        entry->exchange = wf_exchange_new(mesh->whole, dtype, order, have, need);
+        entry->exchange = wf_exchange_new(mesh->world, dtype, order, have, need);
     return entry ? entry->exchange : NULL;
 }
 

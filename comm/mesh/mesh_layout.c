@@ -3,26 +3,26 @@
 
 #include <string.h>
 
-const int64_t *wf_mesh_cuts(const wf_mesh *mesh, wf_axis axis, const int64_t *cuts)
+const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds)
 {
-    if (!mesh || !cuts)
+    if (!mesh || !bounds)
         return NULL;
-    const size_t bytes = ((size_t)mesh->size[axis] + 1) * sizeof *cuts;
-    wf_mesh_cut **head = &mesh->kept->cut[axis];
-    for (wf_mesh_cut *cut = *head; cut; cut = cut->next)
-        if (cut->at == cuts || !memcmp(cut->at, cuts, bytes))
-            return cut->at;
+    const size_t bytes = ((size_t)mesh->size[axis] + 1) * sizeof *bounds;
+    wf_mesh_bound_list **head = &mesh->kept->bounds[axis];
+    for (wf_mesh_bound_list *entry = *head; entry; entry = entry->next)
+        if (entry->at == bounds || !memcmp(entry->at, bounds, bytes))
+            return entry->at;
     for (int i = 0; i < mesh->size[axis]; i++)
-        WF_CHECK_NULL(cuts[i] <= cuts[i + 1] && cuts[0] == 0, WF_ERR_ARGUMENT,
-                      "cut points along %s start with 0 and ascend, not %lld, %lld", wf_axis_name(axis),
-                      (long long)cuts[i], (long long)cuts[i + 1]);
-    wf_mesh_cut *cut = wf_malloc(mesh->ctx, sizeof *cut + bytes);
-    if (!cut)
+        WF_CHECK_NULL(bounds[i] <= bounds[i + 1] && bounds[0] == 0, WF_ERR_ARGUMENT,
+                      "shard bounds along %s start with 0 and ascend, not %lld, %lld", wf_axis_name(axis),
+                      (long long)bounds[i], (long long)bounds[i + 1]);
+    wf_mesh_bound_list *entry = wf_malloc(mesh->ctx, sizeof *entry + bytes);
+    if (!entry)
         return wf_error_null();
-    memcpy(cut->at, cuts, bytes);
-    cut->next = *head;
-    *head = cut;
-    return cut->at;
+    memcpy(entry->at, bounds, bytes);
+    entry->next = *head;
+    *head = entry;
+    return entry->at;
 }
 
 const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length)
@@ -33,23 +33,23 @@ const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length)
     int64_t *block = mesh->kept->block;
     for (int i = 0; i < mesh->size[axis]; i++)
         wf_block(length, mesh->size[axis], i, &block[i], &block[i + 1]);
-    return wf_mesh_cuts(mesh, axis, block);
+    return wf_mesh_bounds(mesh, axis, block);
 }
 
-void wf_layout_cut(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *cuts)
+void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *bounds)
 {
-    if (!mesh || !cuts)
+    if (!mesh || !bounds)
         return;
     layout->known = true;
     layout->mesh = mesh;
-    layout->global.dim[dim] = cuts[mesh->size[axis]];
-    layout->box.lo[dim] = cuts[mesh->place[axis]];
-    layout->box.hi[dim] = cuts[mesh->place[axis] + 1];
+    layout->global.dim[dim] = bounds[mesh->size[axis]];
+    layout->box.lo[dim] = bounds[mesh->place[axis]];
+    layout->box.hi[dim] = bounds[mesh->place[axis] + 1];
     if (mesh->size[axis] == 1 && axis != WF_AXIS_DATA)
         return;
     layout->placement[axis] = WF_SHARDED;
     layout->dim[axis] = (uint8_t)dim;
-    layout->cut[axis] = wf_mesh_cuts(mesh, axis, cuts);
+    layout->bounds[axis] = wf_mesh_bounds(mesh, axis, bounds);
 }
 
 wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_AXES], wf_layout *layout)
@@ -64,14 +64,14 @@ wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_
         const int d = dim[a];
         if (d < 0)
             continue;
-        WF_CHECK(d < global.rank, WF_ERR_SHAPE, "dimension %d, to be cut over %s, is not in %s", d,
+        WF_CHECK(d < global.rank, WF_ERR_SHAPE, "dimension %d, to be sharded over %s, is not in %s", d,
                  wf_axis_name((wf_axis)a), wf_shape_text(global, text));
         WF_CHECK(cutter[d] < 0, WF_ERR_SHAPE, "dimension %d cannot be cut both over %s and over %s", d,
                  wf_axis_name((wf_axis)cutter[d]), wf_axis_name((wf_axis)a));
         cutter[d] = a;
-        const int64_t *cuts = wf_mesh_blocks(mesh, (wf_axis)a, global.dim[d]);
-        WF_NEED(cuts);
-        wf_layout_cut(mesh, layout, (wf_axis)a, d, cuts);
+        const int64_t *bounds = wf_mesh_blocks(mesh, (wf_axis)a, global.dim[d]);
+        WF_NEED(bounds);
+        wf_layout_shard(mesh, layout, (wf_axis)a, d, bounds);
     }
     return WF_OK;
 }

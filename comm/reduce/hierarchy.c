@@ -4,30 +4,30 @@
 
 #include <stdlib.h>
 
-struct wf_levels {
+struct wf_hierarchy {
     wf_shm *shm;      /* NULL: everything goes by messages */
     wf_comm *between; /* this shard's rank of every node; NULL where there is one node or this rank has no shard */
     int shards;
 };
 
-bool wf_levels_shared(const wf_comm *comm)
+bool wf_hierarchy_shared(const wf_comm *comm)
 {
-    return comm->levels && comm->levels->shm;
+    return comm->hierarchy && comm->hierarchy->shm;
 }
 
-wf_shm *wf_levels_memory(const wf_comm *comm)
+wf_shm *wf_hierarchy_memory(const wf_comm *comm)
 {
-    return comm->levels && comm->inter_size == 1 ? comm->levels->shm : NULL;
+    return comm->hierarchy && comm->inter_size == 1 ? comm->hierarchy->shm : NULL;
 }
 
-static wf_status connect_nodes(wf_comm *comm, wf_levels *l, wf_levels_form form)
+static wf_status connect_nodes(wf_comm *comm, wf_hierarchy *l, wf_hierarchy_form form)
 {
     int64_t smallest = comm->intra_size;
     l->shards = 1;
     if (comm->inter_size == 1)
         return WF_OK;
     WF_TRY(wf_allreduce_i64(comm, &smallest, 1, WF_MIN));
-    if (form == WF_LEVELS_SHARDS)
+    if (form == WF_HIERARCHY_SHARDS)
         l->shards = (int)smallest;
     const int shard = comm->intra_rank < l->shards ? comm->intra_rank : -1;
     l->between = wf_comm_split(comm, shard, comm->inter_rank);
@@ -36,32 +36,32 @@ static wf_status connect_nodes(wf_comm *comm, wf_levels *l, wf_levels_form form)
     return shard < 0 || l->between ? WF_OK : wf_error_code();
 }
 
-static wf_status open_levels(wf_comm *comm, wf_levels_form form)
+static wf_status open_hierarchy(wf_comm *comm, wf_hierarchy_form form)
 {
     char why[WF_FAILURE_TEXT];
     WF_TRY(wf_comm_alive(comm));
-    comm->levels = wf_calloc(comm->family->ctx, 1, sizeof *comm->levels);
-    WF_CHECK(comm->levels, WF_ERR_MEMORY, "no memory for a communicator");
+    comm->hierarchy = wf_calloc(comm->shared->ctx, 1, sizeof *comm->hierarchy);
+    WF_CHECK(comm->hierarchy, WF_ERR_MEMORY, "no memory for a communicator");
     WF_TRY(wf_barrier(comm)); /* MPI waits for all without end */
-    WF_TRY(wf_shm_open(comm, &comm->levels->shm, why));
-    if (comm->levels->shm)
-        return connect_nodes(comm, comm->levels, form);
+    WF_TRY(wf_shm_open(comm, &comm->hierarchy->shm, why));
+    if (comm->hierarchy->shm)
+        return connect_nodes(comm, comm->hierarchy, form);
     if (comm->rank == 0)
         wf_log(WF_LOG_WARN, "no memory is shared, gradients go by messages: %.300s", why);
     return WF_OK;
 }
 
-wf_status wf_levels_open(wf_comm *comm, wf_levels_form form)
+wf_status wf_hierarchy_open(wf_comm *comm, wf_hierarchy_form form)
 {
-    return wf_call_end(comm, "set-up", open_levels(comm, form));
+    return wf_guard_end(comm, "set-up", open_hierarchy(comm, form));
 }
 
-void wf_levels_close(wf_comm *comm)
+void wf_hierarchy_close(wf_comm *comm)
 {
-    wf_levels *l = comm->levels;
+    wf_hierarchy *l = comm->hierarchy;
     if (!l)
         return;
-    comm->levels = NULL;
+    comm->hierarchy = NULL;
     if (wf_comm_close(l->between) != WF_OK)
         wf_log(WF_LOG_ERROR, "%s", wf_error_message());
     wf_shm_close(l->shm);
@@ -70,18 +70,18 @@ void wf_levels_close(wf_comm *comm)
 
 static wf_status all_reduce(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
 {
-    const wf_record record = wf_record_values("reduce", dtype, count, (int)WF_SUM, -1);
+    const wf_call_record record = wf_call_record_values("reduce", dtype, count, (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
-    WF_TRY(wf_call_enter(comm, &record));
-    WF_TRY(wf_move_reduce(comm, data, data, count, dtype, WF_SUM, -1));
-    return wf_call_settle(comm);
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_coll_reduce(comm, data, data, count, dtype, WF_SUM, -1));
+    return wf_guard_settle(comm);
 }
 
 /* What it sends counts as sent by the communicator of all. */
 static wf_status sum_between(wf_comm *comm, wf_comm *between, void *data, int64_t count, wf_dtype dtype)
 {
     const wf_traffic before = between->traffic;
-    const wf_status status = wf_call_end(between, "reduce between nodes", all_reduce(between, data, count, dtype));
+    const wf_status status = wf_guard_end(between, "reduce between nodes", all_reduce(between, data, count, dtype));
     comm->traffic.bytes_sent += between->traffic.bytes_sent - before.bytes_sent;
     comm->traffic.messages += between->traffic.messages - before.messages;
     comm->traffic.bytes_copied += between->traffic.bytes_copied - before.bytes_copied;
@@ -91,7 +91,7 @@ static wf_status sum_between(wf_comm *comm, wf_comm *between, void *data, int64_
 /* Each shard is summed into one rank of the node, by that rank with its like in the other nodes, and goes back. */
 static wf_status sum_shards(wf_comm *comm, char *data, int64_t count, wf_dtype dtype)
 {
-    const wf_levels *l = comm->levels;
+    const wf_hierarchy *l = comm->hierarchy;
     const size_t size = wf_dtype_size(dtype);
     int64_t lo, hi;
     for (int s = 0; s < l->shards; s++) {
@@ -112,9 +112,9 @@ static wf_status sum_shards(wf_comm *comm, char *data, int64_t count, wf_dtype d
 
 static wf_status sum_host(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
 {
-    const wf_levels *l = comm->levels;
+    const wf_hierarchy *l = comm->hierarchy;
     if (!l->shm)
-        return wf_move_reduce(comm, data, data, count, dtype, WF_SUM, -1);
+        return wf_coll_reduce(comm, data, data, count, dtype, WF_SUM, -1);
     if (comm->inter_size == 1)
         return wf_shm_reduce(comm, l->shm, data, data, count, dtype, WF_SUM, -1);
     return sum_shards(comm, data, count, dtype);
@@ -122,7 +122,7 @@ static wf_status sum_host(wf_comm *comm, void *data, int64_t count, wf_dtype dty
 
 static wf_status sum_device(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const size_t bytes = (size_t)count * wf_dtype_size(dtype);
     void *host;
     wf_status status;
@@ -140,19 +140,19 @@ out:
 
 static wf_status sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
 {
-    const wf_record record = wf_record_values(comm->name, dtype, count, (int)WF_SUM, -1);
+    const wf_call_record record = wf_call_record_values(comm->name, dtype, count, (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
     WF_CHECK(count == 0 || data, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld", (long long)count);
-    WF_TRY(wf_call_enter(comm, &record));
+    WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(sum_device(comm, data, count, dtype));
-    return wf_call_settle(comm);
+    return wf_guard_settle(comm);
 }
 
-wf_status wf_levels_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
+wf_status wf_hierarchy_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
 {
     WF_NEED(comm);
     if (comm->size == 1)
         return wf_comm_alive(comm);
     WF_TRY(wf_reducer_connect(comm));
-    return wf_call_end(comm, comm->name, sum(comm, data, count, dtype));
+    return wf_guard_end(comm, comm->name, sum(comm, data, count, dtype));
 }

@@ -7,20 +7,20 @@
 
 /* --- levels.c --- */
 
-typedef enum wf_levels_form {
-    WF_LEVELS_NODE = 0, /* one node */
-    WF_LEVELS_LEADERS,  /* one rank of each node speaks for it */
-    WF_LEVELS_SHARDS    /* as many as the smallest node has ranks */
-} wf_levels_form;
-typedef struct wf_levels wf_levels;
+typedef enum wf_hierarchy_form {
+    WF_HIERARCHY_NODE = 0, /* one node */
+    WF_HIERARCHY_LEADERS,  /* one rank of each node speaks for it */
+    WF_HIERARCHY_SHARDS    /* as many as the smallest node has ranks */
+} wf_hierarchy_form;
+typedef struct wf_hierarchy wf_hierarchy;
 /* Connects the ranks of each node, and the nodes. Where a node has no memory to share, says so in one line and leaves
  * all-reduces to messages. Collective. */
-wf_status wf_levels_open(wf_comm *comm, wf_levels_form form) WF_NODISCARD;
-void wf_levels_close(wf_comm *comm);
+wf_status wf_hierarchy_open(wf_comm *comm, wf_hierarchy_form form) WF_NODISCARD;
+void wf_hierarchy_close(wf_comm *comm);
 /* Whether memory is shared. */
-bool wf_levels_shared(const wf_comm *comm);
+bool wf_hierarchy_shared(const wf_comm *comm);
 /* Sums in place, in device memory. Collective. */
-wf_status wf_levels_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_hierarchy_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
 
 /* --- shards.c --- */
 

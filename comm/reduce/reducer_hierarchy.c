@@ -7,7 +7,7 @@ static wf_status reduce(wf_comm *comm, const wf_reduce_job *job)
     if (job->segments == 0)
         return wf_comm_alive(comm);
     char *first = (char *)job->flat + (size_t)job->offset[0] * wf_dtype_size(job->dtype);
-    return wf_levels_sum(comm, first, job->offset[job->segments] - job->offset[0], job->dtype);
+    return wf_hierarchy_sum(comm, first, job->offset[job->segments] - job->offset[0], job->dtype);
 }
 
 const wf_reducer wf_reducer_single_node = {.name = "single_node", .reduce = reduce};

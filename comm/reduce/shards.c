@@ -6,9 +6,9 @@ typedef wf_status (*shards_move)(wf_comm *comm, void *data, const int64_t *shard
 
 static wf_status sum_host(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    wf_shm *shm = wf_levels_memory(comm);
+    wf_shm *shm = wf_hierarchy_memory(comm);
     if (!shm)
-        return wf_move_sum_shards(comm, data, shard, dtype);
+        return wf_coll_sum_shards(comm, data, shard, dtype);
     for (int r = 0; r < comm->size; r++) {
         char *part = (char *)data + (size_t)shard[r] * wf_dtype_size(dtype);
         WF_TRY(wf_shm_reduce(comm, shm, part, part, shard[r + 1] - shard[r], dtype, WF_SUM, r));
@@ -18,10 +18,10 @@ static wf_status sum_host(wf_comm *comm, void *data, const int64_t *shard, wf_dt
 
 static wf_status gather_host(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    wf_shm *shm = wf_levels_memory(comm);
+    wf_shm *shm = wf_hierarchy_memory(comm);
     const size_t size = wf_dtype_size(dtype);
     if (!shm)
-        return wf_move_gather_shards(comm, data, shard, size);
+        return wf_coll_gather_shards(comm, data, shard, size);
     for (int r = 0; r < comm->size; r++)
         WF_TRY(wf_shm_bcast(comm, shm, (char *)data + (size_t)shard[r] * size, (size_t)(shard[r + 1] - shard[r]) * size,
                             r));
@@ -31,7 +31,7 @@ static wf_status gather_host(wf_comm *comm, void *data, const int64_t *shard, wf
 /* Device memory goes through host memory. */
 static wf_status staged(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype, shards_move move)
 {
-    wf_ctx *ctx = comm->family->ctx;
+    wf_ctx *ctx = comm->shared->ctx;
     const size_t bytes = (size_t)shard[comm->size] * wf_dtype_size(dtype);
     void *host;
     wf_status status;
@@ -51,11 +51,11 @@ out:
 static wf_status run(wf_comm *comm, const char *operation, void *data, const int64_t *shard, wf_dtype dtype,
                      shards_move native, shards_move host)
 {
-    const wf_record record = wf_record_values(operation, dtype, shard[comm->size], (int)WF_SUM, -1);
+    const wf_call_record record = wf_call_record_values(operation, dtype, shard[comm->size], (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
-    WF_TRY(wf_call_enter(comm, &record));
+    WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(comm->nccl ? native(comm, data, shard, dtype) : staged(comm, data, shard, dtype, host));
-    return wf_call_settle(comm);
+    return wf_guard_settle(comm);
 }
 
 /* The dummy's ranks keep what they have. */
@@ -68,14 +68,14 @@ wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtyp
 {
     if (!moves(comm))
         return wf_comm_alive(comm);
-    return wf_call_end(comm, "sum of shards",
-                       run(comm, "sum of shards", data, shard, dtype, wf_native_sum_shards, sum_host));
+    return wf_guard_end(comm, "sum of shards",
+                        run(comm, "sum of shards", data, shard, dtype, wf_native_sum_shards, sum_host));
 }
 
 wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
     if (!moves(comm))
         return wf_comm_alive(comm);
-    return wf_call_end(comm, "gather of shards",
-                       run(comm, "gather of shards", data, shard, dtype, wf_native_gather_shards, gather_host));
+    return wf_guard_end(comm, "gather of shards",
+                        run(comm, "gather of shards", data, shard, dtype, wf_native_gather_shards, gather_host));
 }

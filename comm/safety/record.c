@@ -6,23 +6,23 @@
 #include <stdio.h>
 #include <string.h>
 
-wf_record wf_record_new(const char *operation)
+wf_call_record wf_call_record_new(const char *operation)
 {
-    wf_record record = {.dtype = -1, .rank = -1, .op = -1, .root = -1, .peer = -1, .tag = -1};
+    wf_call_record record = {.dtype = -1, .rank = -1, .op = -1, .root = -1, .peer = -1, .tag = -1};
     strncpy(record.operation, operation, sizeof record.operation - 1);
     return record;
 }
 
-wf_record wf_record_plain(const char *operation, int root)
+wf_call_record wf_call_record_plain(const char *operation, int root)
 {
-    wf_record record = wf_record_new(operation);
+    wf_call_record record = wf_call_record_new(operation);
     record.root = root;
     return record;
 }
 
-wf_record wf_record_tensor(const char *operation, const wf_tensor *x, int op, int root)
+wf_call_record wf_call_record_tensor(const char *operation, const wf_tensor *x, int op, int root)
 {
-    wf_record record = wf_record_new(operation);
+    wf_call_record record = wf_call_record_new(operation);
     record.dtype = (int32_t)x->dtype;
     record.rank = x->shape.rank;
     memcpy(record.dim, x->shape.dim, sizeof record.dim);
@@ -31,9 +31,9 @@ wf_record wf_record_tensor(const char *operation, const wf_tensor *x, int op, in
     return record;
 }
 
-wf_record wf_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root)
+wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root)
 {
-    wf_record record = wf_record_new(operation);
+    wf_call_record record = wf_call_record_new(operation);
     record.dtype = (int32_t)dtype;
     record.rank = 1;
     record.dim[0] = count;
@@ -42,7 +42,7 @@ wf_record wf_record_values(const char *operation, wf_dtype dtype, int64_t count,
     return record;
 }
 
-void wf_record_place(wf_record *record)
+void wf_call_record_place(wf_call_record *record)
 {
     const wf_site site = wf_site_now();
     record->line = site.line;
@@ -51,14 +51,14 @@ void wf_record_place(wf_record *record)
         strncpy(record->file, site.file, sizeof record->file - 1);
 }
 
-bool wf_record_equal(const wf_record *a, const wf_record *b)
+bool wf_call_record_equal(const wf_call_record *a, const wf_call_record *b)
 {
     return a->sequence == b->sequence && !strncmp(a->operation, b->operation, sizeof a->operation) &&
            a->dtype == b->dtype && a->rank == b->rank && a->op == b->op && a->root == b->root && a->plan == b->plan &&
            !memcmp(a->dim, b->dim, sizeof a->dim);
 }
 
-const char *wf_record_text(const wf_record *record, char text[WF_RECORD_TEXT])
+const char *wf_call_record_text(const wf_call_record *record, char text[WF_RECORD_TEXT])
 {
     static const char *const ops[] = {"sum", "max", "min", "prod"};
     char shape[WF_SHAPE_TEXT], part[6][WF_SHAPE_TEXT] = {{0}};
@@ -94,7 +94,7 @@ const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, cha
         snprintf(number, sizeof number, ", collective %llu", (unsigned long long)event->call.sequence);
     const int64_t since = now_ns - (event->end_ns ? event->end_ns : event->start_ns);
     snprintf(text, WF_FAILURE_TEXT, "%s%s of communicator %04x (rank %d of %d), %llu bytes sent: %s %.3f s ago",
-             wf_record_text(&event->call, call), number, (unsigned)(event->comm & 0xffff), event->comm_rank,
+             wf_call_record_text(&event->call, call), number, (unsigned)(event->comm & 0xffff), event->comm_rank,
              event->comm_size, (unsigned long long)event->bytes, states[state], (double)since * 1e-9);
     return text;
 }

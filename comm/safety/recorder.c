@@ -191,8 +191,8 @@ void wf_recorder_settle(wf_comm *comm)
 void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
 {
     if (!comm->event && failed && comm->control) {
-        comm->doing = wf_record_plain(operation, -1);
-        wf_record_place(&comm->doing);
+        comm->doing = wf_call_record_plain(operation, -1);
+        wf_call_record_place(&comm->doing);
         wf_recorder_enter(comm);
     }
     wf_trace_event *event = comm->event ? event_of(comm->event) : NULL;

@@ -7,13 +7,12 @@
 
 /* --- record.c: what a call is --- */
 /* Of this operation, every other field unset. */
-wf_record wf_record_new(const char *operation);
-wf_record wf_record_plain(const char *operation, int root);
-wf_record wf_record_tensor(const char *operation, const wf_tensor *x, int op, int root);
-wf_record wf_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root);
+wf_call_record wf_call_record_new(const char *operation);
+wf_call_record wf_call_record_plain(const char *operation, int root);
+wf_call_record wf_call_record_tensor(const char *operation, const wf_tensor *x, int op, int root);
+wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root);
 /* Notes where the program called. */
-void wf_record_place(wf_record *record);
-
+void wf_call_record_place(wf_call_record *record);
 
 /* --- clock --- */
 /* Of the monotonic clock. */

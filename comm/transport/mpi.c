@@ -5,9 +5,9 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(((wf_transfer *)0)->own), "a request must fit into a transfer");
 
-static MPI_Comm wire(const wf_comm *comm)
+static MPI_Comm mpi_comm(const wf_comm *comm)
 {
-    return *(const MPI_Comm *)comm->wire;
+    return *(const MPI_Comm *)comm->mpi_comm;
 }
 
 static MPI_Request *request(wf_transfer *transfer)
@@ -19,9 +19,9 @@ static wf_status start(wf_comm *comm, wf_transfer *t)
 {
     const int bytes = (int)t->bytes;
     if (t->sending)
-        TRY_MPI(MPI_Isend(t->data, bytes, MPI_BYTE, t->peer, t->tag, wire(comm), request(t)));
+        TRY_MPI(MPI_Isend(t->data, bytes, MPI_BYTE, t->peer, t->tag, mpi_comm(comm), request(t)));
     else
-        TRY_MPI(MPI_Irecv(t->data, bytes, MPI_BYTE, t->peer, t->tag, wire(comm), request(t)));
+        TRY_MPI(MPI_Irecv(t->data, bytes, MPI_BYTE, t->peer, t->tag, mpi_comm(comm), request(t)));
     return WF_OK;
 }
 
@@ -47,13 +47,13 @@ static wf_status test(wf_comm *comm, wf_transfer *t)
 
 static wf_status allgather(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
 {
-    TRY_MPI(MPI_Iallgather(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, wire(comm), request(t)));
+    TRY_MPI(MPI_Iallgather(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, mpi_comm(comm), request(t)));
     return WF_OK;
 }
 
 static wf_status alltoall(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
 {
-    TRY_MPI(MPI_Ialltoall(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, wire(comm), request(t)));
+    TRY_MPI(MPI_Ialltoall(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, mpi_comm(comm), request(t)));
     return WF_OK;
 }
 
@@ -66,21 +66,21 @@ static void cancel(wf_comm *comm, wf_transfer *t)
 }
 
 /* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
-static void close_wire(wf_comm *comm)
+static void close_comm(wf_comm *comm)
 {
-    if (comm->wire && !comm->dead)
-        MPI_Comm_free(comm->wire);
-    free(comm->wire);
-    comm->wire = NULL;
+    if (comm->mpi_comm && !comm->dead)
+        MPI_Comm_free(comm->mpi_comm);
+    free(comm->mpi_comm);
+    comm->mpi_comm = NULL;
 }
 
-wf_status wf_wire_open(wf_comm *comm, MPI_Comm data)
+wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
 {
     MPI_Comm *own = malloc(sizeof *own);
     int *most, known = 0;
     WF_CHECK(own, WF_ERR_MEMORY, "no memory for a communicator");
     *own = data;
-    comm->wire = own;
+    comm->mpi_comm = own;
     TRY_MPI(MPI_Comm_get_attr(data, MPI_TAG_UB, &most, &known));
     comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS : WF_TAGS - 1; /* and one more, for answers */
     return WF_OK;
@@ -93,5 +93,5 @@ const wf_transport wf_transport_mpi = {
     .cancel = cancel,
     .allgather = allgather,
     .alltoall = alltoall,
-    .close = close_wire,
+    .close = close_comm,
 };

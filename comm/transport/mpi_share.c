@@ -135,7 +135,7 @@ static wf_status share(wf_comm *comm, MPI_Comm all, MPI_Comm node, size_t bytes,
 
 static wf_status share_in_nodes(wf_comm *comm, size_t bytes, void **base, int *rank, char why[WF_FAILURE_TEXT])
 {
-    const MPI_Comm all = *(const MPI_Comm *)comm->wire;
+    const MPI_Comm all = *(const MPI_Comm *)comm->mpi_comm;
     MPI_Comm node;
     TRY_MPI(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &node));
     TRY_MPI(MPI_Comm_set_errhandler(node, MPI_ERRORS_RETURN));

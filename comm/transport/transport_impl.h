@@ -1,4 +1,5 @@
-/* For comm/transport and for the files that call MPI: errors of MPI, memory that the ranks of a node share, transports. */
+/* For comm/transport and for the files that call MPI: errors of MPI, memory that the ranks of a node share, transports.
+ */
 #ifndef WF_COMM_TRANSPORT_IMPL_H
 #define WF_COMM_TRANSPORT_IMPL_H
 
@@ -23,7 +24,7 @@ void wf_mpi_opened(wf_comm *comm);
 void wf_mpi_closed(wf_comm *comm);
 
 /* The transport's and the control's communicator; taken over. */
-wf_status wf_wire_open(wf_comm *comm, MPI_Comm data);
+wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data);
 wf_status wf_control_open(wf_comm *comm, MPI_Comm control);
 
 /* --- mpi_share.c, process.c --- */

@@ -12,7 +12,7 @@ enum { REHEARSALS = 2, VALUES = 16 << 10, ALIGN = 16, WHY = 320 };
 
 /* An act of the host, and where its value lies; without one, a value that stays. */
 typedef struct entry {
-    wf_host_act act;
+    wf_host_op act;
     size_t at;
 } entry;
 
@@ -54,7 +54,7 @@ static wf_status refuse(const wf_captured *c)
     WF_FAIL(WF_ERR_UNSUPPORTED, "%s", c->why);
 }
 
-wf_status wf_ctx_bar(wf_ctx *ctx, const char *what, const char *instead)
+wf_status wf_ctx_forbid_capture(wf_ctx *ctx, const char *what, const char *instead)
 {
     wf_captured *c = ctx->captured;
     if (!c)
@@ -65,7 +65,7 @@ wf_status wf_ctx_bar(wf_ctx *ctx, const char *what, const char *instead)
     return c->capturing ? refuse(c) : WF_OK;
 }
 
-static wf_status add_entry(wf_captured *c, const wf_host_act *act)
+static wf_status add_entry(wf_captured *c, const wf_host_op *act)
 {
     entry *more = wf_realloc(c->ctx, c->entries, (size_t)(c->n_entries + 1) * sizeof *more);
     if (!more)
@@ -86,7 +86,7 @@ static wf_status add_entry(wf_captured *c, const wf_host_act *act)
     return WF_OK;
 }
 
-wf_status wf_ctx_act(wf_ctx *ctx, wf_host_act act)
+wf_status wf_ctx_capture_host_op(wf_ctx *ctx, wf_host_op act)
 {
     _Alignas(ALIGN) unsigned char value[WF_ACT_BYTES];
     WF_CHECK(act.bytes <= sizeof value, WF_ERR_ARGUMENT, "%zu bytes from an act of the host, at most %zu", act.bytes,
@@ -107,7 +107,7 @@ wf_status wf_ctx_send(wf_ctx *ctx, void *device, const void *host, size_t bytes)
     if (!wf_ctx_capturing(ctx))
         return ctx->k->to_device(ctx, device, host, bytes);
     const size_t at = c->used;
-    WF_TRY(add_entry(c, &(wf_host_act){.device = device, .bytes = bytes}));
+    WF_TRY(add_entry(c, &(wf_host_op){.device = device, .bytes = bytes}));
     memcpy(c->values + at, host, bytes);
     return WF_OK;
 }
@@ -115,13 +115,13 @@ wf_status wf_ctx_send(wf_ctx *ctx, void *device, const void *host, size_t bytes)
 void wf_ctx_repeat(wf_ctx *ctx, wf_status (*act)(void *own, double number, void *value), void *own)
 {
     wf_captured *c = ctx->captured;
-    if (!wf_ctx_capturing(ctx) || add_entry(c, &(wf_host_act){.act = act, .own = own}) == WF_OK)
+    if (!wf_ctx_capturing(ctx) || add_entry(c, &(wf_host_op){.act = act, .own = own}) == WF_OK)
         return;
     snprintf(c->why, sizeof c->why, "%s", wf_error_message());
     c->barred = true;
 }
 
-wf_status wf_ctx_behind(wf_ctx *ctx, wf_status (*act)(void *own), void *own)
+wf_status wf_ctx_after_capture(wf_ctx *ctx, wf_status (*act)(void *own), void *own)
 {
     wf_captured *c = ctx->captured;
     if (!wf_ctx_capturing(ctx))

@@ -1,5 +1,5 @@
-#include "core/captured_author.h"
 #include "core/autograd/autograd_impl.h"
+#include "core/captured_author.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -95,18 +95,18 @@ static void move_back(void *own, double by)
 /* Kernels read it there. */
 static wf_status count_iteration(wf_tape *tape, int by)
 {
-    return wf_ctx_act(tape->ctx, (wf_host_act){.act = move_to,
-                                               .own = tape,
-                                               .number = by,
-                                               .device = tape->iteration_device,
-                                               .bytes = sizeof *tape->iteration_device,
-                                               .undo = move_back});
+    return wf_ctx_capture_host_op(tape->ctx, (wf_host_op){.act = move_to,
+                                                          .own = tape,
+                                                          .number = by,
+                                                          .device = tape->iteration_device,
+                                                          .bytes = sizeof *tape->iteration_device,
+                                                          .undo = move_back});
 }
 
 wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration)
 {
     WF_NEED(tape);
-    WF_TRY(wf_ctx_bar(tape->ctx, "set the iteration of a tape, nor make one", "do so between runs"));
+    WF_TRY(wf_ctx_forbid_capture(tape->ctx, "set the iteration of a tape, nor make one", "do so between runs"));
     tape->iteration = iteration;
     return count_iteration(tape, 0);
 }
@@ -251,7 +251,7 @@ double wf_item(const wf_var *var)
     return var ? wf_tensor_item(var->value) : NAN;
 }
 
-static wf_status add_node(wf_tape *tape, const wf_record *r, wf_var *out)
+static wf_status add_node(wf_tape *tape, const wf_node_spec *r, wf_var *out)
 {
     wf_ctx *ctx = tape->ctx;
     if (tape->n_nodes == tape->cap_nodes) {
@@ -290,7 +290,7 @@ static wf_status add_node(wf_tape *tape, const wf_record *r, wf_var *out)
     return WF_OK;
 }
 
-wf_var *wf_tape_record(wf_tape *tape, const wf_record *r, wf_tensor *y)
+wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *r, wf_tensor *y)
 {
     if (!tape || !y) {
         wf_tensor_free(y);

@@ -30,10 +30,10 @@ inline column_grid columns_grid(const wf_cuda *own, const columns &a, int width,
     unsigned tx = 1;
     while (tx < 32 && tx < packs)
         tx *= 2;
-    const int64_t across = ceil_div(packs, tx), ty = THREADS / tx;
-    const int64_t wanted = ceil_div(a.rows, ty * rows_each), room = ceil_div((int64_t)own->processors * 8, across);
+    const int64_t distributed = ceil_div(packs, tx), ty = THREADS / tx;
+    const int64_t wanted = ceil_div(a.rows, ty * rows_each), room = ceil_div((int64_t)own->processors * 8, distributed);
     const int64_t down = at_most(at_most(wanted, room), 65535);
-    return column_grid{dim3((unsigned)across, (unsigned)(down > 0 ? down : 1)), dim3(tx, (unsigned)ty)};
+    return column_grid{dim3((unsigned)distributed, (unsigned)(down > 0 ? down : 1)), dim3(tx, (unsigned)ty)};
 }
 
 template <int V> __device__ inline int64_t column_of_thread()

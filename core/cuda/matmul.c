@@ -81,8 +81,8 @@ static cublasComputeType_t compute_of(int32_t dtype)
 /* A stored matrix of rows by columns, as the library counts. */
 static wf_status layout_of(int32_t dtype, bool transposed, int64_t rows, int64_t columns, cublasLtMatrixLayout_t *out)
 {
-    const int64_t down = transposed ? rows : columns, across = transposed ? columns : rows;
-    TRY_BLAS(cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)down, (uint64_t)across, down));
+    const int64_t down = transposed ? rows : columns, distributed = transposed ? columns : rows;
+    TRY_BLAS(cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)down, (uint64_t)distributed, down));
     return WF_OK;
 }
 

@@ -45,7 +45,7 @@ static wf_var *skip_to(wf_var *skip, wf_var *x)
     const wf_layout is = wf_tensor_layout(wf_value(skip)), target = wf_tensor_layout(wf_value(x));
     bool same = true;
     for (int axis = 0; axis < WF_AXES; axis++)
-        same = same && is.cut[axis] == target.cut[axis];
+        same = same && is.bounds[axis] == target.bounds[axis];
     return same ? skip : wf_redistribute(skip, target);
 }
 
@@ -57,7 +57,7 @@ static wf_var *all_channels(wf_var *x)
         return x;
     layout.placement[WF_AXIS_CHANNEL] = WF_REPLICATED;
     layout.dim[WF_AXIS_CHANNEL] = 0;
-    layout.cut[WF_AXIS_CHANNEL] = NULL;
+    layout.bounds[WF_AXIS_CHANNEL] = NULL;
     layout.box.lo[1] = 0;
     layout.box.hi[1] = layout.global.dim[1];
     return wf_redistribute(x, layout);

@@ -96,10 +96,10 @@ static wf_var *recorded(const group *g, const wf_op *op, int n_in, wf_var *const
                         wf_tensor *y)
 {
     if (!g->grads)
-        return wf_tape_record(g->tape, &(wf_record){0}, y);
+        return wf_tape_record(g->tape, &(wf_node_spec){0}, y);
     const size_t bytes = sizeof *state + (size_t)state->n_out * sizeof *state->shape;
-    return wf_tape_record(g->tape, &(wf_record){.op = op, .n_in = n_in, .in = in, .state = state, .state_bytes = bytes},
-                          y);
+    return wf_tape_record(g->tape,
+                          &(wf_node_spec){.op = op, .n_in = n_in, .in = in, .state = state, .state_bytes = bytes}, y);
 }
 
 /* --- lists as results ----------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ static wf_status pick_all(wf_var *packed, const wf_shape *shape, wf_tensors *par
         parts->t[i] = NULL;
         y[i] = wf_tape_record(
             packed->tape,
-            &(wf_record){.op = &pick_op, .n_in = 1, .in = &packed, .state = &state, .state_bytes = sizeof state},
+            &(wf_node_spec){.op = &pick_op, .n_in = 1, .in = &packed, .state = &state, .state_bytes = sizeof state},
             value);
         WF_NEED(y[i]);
     }

@@ -119,8 +119,8 @@ wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag)
     if (status != WF_OK)
         return wf_communication_null(comm, status);
     const point state = {comm, to, tag};
-    const wf_record record = {.op = &send_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state};
-    wf_var *token = wf_tape_record(x->tape, grads ? &record : &(wf_record){0}, wf_token_value(x->value->ctx));
+    const wf_node_spec record = {.op = &send_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state};
+    wf_var *token = wf_tape_record(x->tape, grads ? &record : &(wf_node_spec){0}, wf_token_value(x->value->ctx));
     return wf_token_mark(token, x);
 }
 
@@ -141,8 +141,8 @@ wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
     if (!sent)
         return NULL;
     const point state = {comm, from, tag};
-    const wf_record record = {.op = &recv_op, .state = &state, .state_bytes = sizeof state};
-    return wf_tape_record(tape, grads ? &record : &(wf_record){0}, sent);
+    const wf_node_spec record = {.op = &recv_op, .state = &state, .state_bytes = sizeof state};
+    return wf_tape_record(tape, grads ? &record : &(wf_node_spec){0}, sent);
 }
 
 static wf_status connect_backward(wf_node *node)
@@ -158,7 +158,7 @@ wf_var *wf_pseudo_connect(wf_var *token, wf_var *x)
     if (!token || !x)
         return NULL;
     WF_CHECK_NULL(!x->no_loss && x->value, WF_ERR_STATE, "pseudo_connect of a variable that has no value");
-    wf_var *y = wf_tape_record(x->tape, &(wf_record){.op = &connect_op, .n_in = 2, .in = (wf_var *[]){token, x}},
+    wf_var *y = wf_tape_record(x->tape, &(wf_node_spec){.op = &connect_op, .n_in = 2, .in = (wf_var *[]){token, x}},
                                wf_function_value(x));
     if (!y)
         return NULL;

@@ -57,13 +57,13 @@ wf_var *wf_redistribute(wf_var *x, wf_layout target)
     const wf_layout *has = &x->value->layout;
     bool same = has->known && wf_layout_equal(has, &target);
     for (int axis = 0; axis < WF_AXES; axis++)
-        same = same && has->cut[axis] == target.cut[axis];
+        same = same && has->bounds[axis] == target.bounds[axis];
     if (same)
         return x;
     wf_tensor *y = moved(exchange, x->value, &state.from, &state.to);
     return wf_function_finish(
         y ? WF_OK : wf_error_code(), x->tape,
-        &(wf_record){.op = &redistribute_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
+        &(wf_node_spec){.op = &redistribute_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
 }
 
 wf_var *wf_shard(wf_var *x, const wf_mesh *mesh)

@@ -65,13 +65,13 @@ static wf_var *activated(wf_var *x, act_state state, double noise)
     const wf_status status = act_run(x, &state, noise, v, y);
     wf_tensor *saved = saves_input(state.act) ? v : y;
     wf_var *out = wf_function_finish(status, x->tape,
-                                     &(wf_record){.op = &ops[state.act],
-                                                  .n_in = 1,
-                                                  .in = &x,
-                                                  .n_saved = state.act == WF_ACT_NONE ? 0 : 1,
-                                                  .saved = &saved,
-                                                  .state = &state,
-                                                  .state_bytes = sizeof state},
+                                     &(wf_node_spec){.op = &ops[state.act],
+                                                     .n_in = 1,
+                                                     .in = &x,
+                                                     .n_saved = state.act == WF_ACT_NONE ? 0 : 1,
+                                                     .saved = &saved,
+                                                     .state = &state,
+                                                     .state_bytes = sizeof state},
                                      y);
     wf_tensor_free(v);
     return out;

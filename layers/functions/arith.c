@@ -72,13 +72,13 @@ static wf_var *binary(const wf_op *op, wf_binary kind, linear_state state, wf_va
     if (status == WF_OK)
         status = binary_run(kind, &state, v, w, y);
     wf_var *out = wf_function_finish(status, a->tape,
-                                     &(wf_record){.op = op,
-                                                  .n_in = b ? 2 : 1,
-                                                  .in = (wf_var *const[]){a, b},
-                                                  .n_saved = kind == WF_BINARY_MUL ? 2 : 0,
-                                                  .saved = (wf_tensor *const[]){v, w},
-                                                  .state = &state,
-                                                  .state_bytes = sizeof state},
+                                     &(wf_node_spec){.op = op,
+                                                     .n_in = b ? 2 : 1,
+                                                     .in = (wf_var *const[]){a, b},
+                                                     .n_saved = kind == WF_BINARY_MUL ? 2 : 0,
+                                                     .saved = (wf_tensor *const[]){v, w},
+                                                     .state = &state,
+                                                     .state_bytes = sizeof state},
                                      y);
     wf_tensor_free(v);
     wf_tensor_free(w);
@@ -191,7 +191,8 @@ static wf_var *reduced(const wf_op *op, wf_var *x, const wf_reduction *reduction
     const wf_status status = sum_run(reduction->scale, v, y);
     wf_var *out = wf_function_finish(
         status, x->tape,
-        &(wf_record){.op = op, .n_in = 1, .in = &x, .state = &reduction->scale, .state_bytes = sizeof reduction->scale},
+        &(wf_node_spec){
+            .op = op, .n_in = 1, .in = &x, .state = &reduction->scale, .state_bytes = sizeof reduction->scale},
         y);
     wf_tensor_free(v);
     return wf_reduction_mark(out, reduction);

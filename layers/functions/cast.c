@@ -23,7 +23,8 @@ wf_var *wf_cast(wf_var *x, wf_dtype dtype)
     if (!y)
         return NULL;
     y->layout = x->value->layout;
-    return wf_reduction_mark(wf_tape_record(x->tape, &(wf_record){.op = &cast_op, .n_in = 1, .in = &x}, y), &reduction);
+    return wf_reduction_mark(wf_tape_record(x->tape, &(wf_node_spec){.op = &cast_op, .n_in = 1, .in = &x}, y),
+                             &reduction);
 }
 
 /* The types that mixed precision takes for each other. */

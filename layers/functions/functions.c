@@ -48,7 +48,7 @@ wf_tensor *wf_function_value(const wf_var *x)
     return wf_tensor_dense(x->value, x->value->dtype, x->value->order);
 }
 
-wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_record *record, wf_tensor *y)
+wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_node_spec *record, wf_tensor *y)
 {
     if (status == WF_OK)
         return wf_tape_record(tape, record, y);

@@ -31,7 +31,7 @@ wf_status wf_function_promote(wf_var **a, wf_var **b) WF_NODISCARD;
 /* x's value, dense in x's own order: a handle to be freed. */
 wf_tensor *wf_function_value(const wf_var *x);
 /* Records, where the forward slot succeeded; else frees y (which may be NULL) and returns NULL. */
-wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_record *record, wf_tensor *y);
+wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_node_spec *record, wf_tensor *y);
 /* Gives dx, whose handle is taken, to input i; a dx that shares memory with dy goes as shared. */
 wf_status wf_function_give(wf_node *node, int i, wf_tensor *dx) WF_NODISCARD;
 

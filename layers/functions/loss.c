@@ -61,13 +61,13 @@ static wf_var *loss(wf_loss_kind kind, wf_var *a, wf_var *b, const wf_tensor *ta
     if (status == WF_OK)
         status = loss_run(&state, x, t, y);
     wf_var *out = wf_function_finish(status, a->tape,
-                                     &(wf_record){.op = &loss_ops[kind],
-                                                  .n_in = b ? 2 : 1,
-                                                  .in = (wf_var *const[]){a, b},
-                                                  .n_saved = 2,
-                                                  .saved = (wf_tensor *const[]){x, t},
-                                                  .state = &state,
-                                                  .state_bytes = sizeof state},
+                                     &(wf_node_spec){.op = &loss_ops[kind],
+                                                     .n_in = b ? 2 : 1,
+                                                     .in = (wf_var *const[]){a, b},
+                                                     .n_saved = 2,
+                                                     .saved = (wf_tensor *const[]){x, t},
+                                                     .state = &state,
+                                                     .state_bytes = sizeof state},
                                      y);
     wf_tensor_free(x);
     wf_tensor_free(t);
@@ -182,13 +182,13 @@ wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
     wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
     const wf_status status = nll_run(reduction.scale, x, at, y);
     wf_var *out = wf_function_finish(status, logp->tape,
-                                     &(wf_record){.op = &nll_op,
-                                                  .n_in = 1,
-                                                  .in = &logp,
-                                                  .n_saved = 1,
-                                                  .saved = &at,
-                                                  .state = &reduction.scale,
-                                                  .state_bytes = sizeof reduction.scale},
+                                     &(wf_node_spec){.op = &nll_op,
+                                                     .n_in = 1,
+                                                     .in = &logp,
+                                                     .n_saved = 1,
+                                                     .saved = &at,
+                                                     .state = &reduction.scale,
+                                                     .state_bytes = sizeof reduction.scale},
                                      y);
     wf_tensor_free(x);
     wf_tensor_free(at);

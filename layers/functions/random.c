@@ -43,7 +43,7 @@ wf_var *wf_dropout(wf_var *x, double rate)
     const wf_status status = dropout_run(&state, v, y);
     wf_var *out = wf_function_finish(
         status, x->tape,
-        &(wf_record){.op = &dropout_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
+        &(wf_node_spec){.op = &dropout_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
     wf_tensor_free(v);
     return out;
 }

@@ -120,11 +120,11 @@ static wf_var *concat(int count, wf_var *const *x, wf_dtype dtype, int64_t *stat
     WF_TRY_NULL(concat_layout(count, x, dim, shape, &layout));
     wf_tensor *y = wf_tensor_new_step(x[0]->value->ctx, dtype, shape, x[0]->value->order);
     return wf_function_finish(concat_run(count, x, state, &layout, y), x[0]->tape,
-                              &(wf_record){.op = &concat_op,
-                                           .n_in = count,
-                                           .in = x,
-                                           .state = state,
-                                           .state_bytes = ((size_t)count + 1) * sizeof *state},
+                              &(wf_node_spec){.op = &concat_op,
+                                              .n_in = count,
+                                              .in = x,
+                                              .state = state,
+                                              .state_bytes = ((size_t)count + 1) * sizeof *state},
                               y);
 }
 
@@ -182,7 +182,7 @@ wf_var *wf_slice(wf_var *x, wf_box box)
     wf_tensor_free(view);
     return wf_function_finish(
         y ? wf_tensor_set_layout(y, layout) : status, x->tape,
-        &(wf_record){.op = &slice_op, .n_in = 1, .in = &x, .state = &box, .state_bytes = sizeof box}, y);
+        &(wf_node_spec){.op = &slice_op, .n_in = 1, .in = &x, .state = &box, .state_bytes = sizeof box}, y);
 }
 
 /* Reshape. State: what the gradient is to be seen as. */
@@ -272,15 +272,15 @@ static bool flat_layout(const wf_layout *in, wf_shape shape, wf_layout *out)
         rest *= in->global.dim[d];
     while (axis < WF_AXES && (in->placement[axis] != WF_SHARDED || in->dim[axis] != 1))
         axis++;
-    const int size = axis < WF_AXES && in->cut[axis] ? wf_mesh_size(in->mesh, (wf_axis)axis) : 0;
-    int64_t cuts[MOST_PARTS + 1];
+    const int size = axis < WF_AXES && in->bounds[axis] ? wf_mesh_size(in->mesh, (wf_axis)axis) : 0;
+    int64_t bounds[MOST_PARTS + 1];
     if (size < 1 || size > MOST_PARTS || !wf_layout_follow(in, shape, (int[]){0, 1}, out))
         return false;
     for (int r = 0; r <= size; r++)
-        cuts[r] = in->cut[axis][r] * rest;
-    const int64_t *own = wf_mesh_cuts(in->mesh, (wf_axis)axis, cuts);
+        bounds[r] = in->bounds[axis][r] * rest;
+    const int64_t *own = wf_mesh_bounds(in->mesh, (wf_axis)axis, bounds);
     if (own)
-        wf_layout_cut(in->mesh, out, (wf_axis)axis, 1, own);
+        wf_layout_shard(in->mesh, out, (wf_axis)axis, 1, own);
     return own;
 }
 
@@ -305,7 +305,7 @@ static wf_var *reshape(const char *what, wf_var *x, wf_shape shape)
     const wf_status status = wf_tensor_set_layout(y, layout);
     wf_var *out = wf_function_finish(
         status, x->tape,
-        &(wf_record){.op = &reshape_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
+        &(wf_node_spec){.op = &reshape_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
     const wf_reduction reduction = wf_reduction_of(x);
     return wf_reduction_mark(out, &reduction);
 }
@@ -358,5 +358,5 @@ wf_var *wf_transpose(wf_var *x, const int *perm)
     wf_tensor_free(view);
     return wf_function_finish(
         y ? wf_tensor_set_layout(y, layout) : status, x->tape,
-        &(wf_record){.op = &transpose_op, .n_in = 1, .in = &x, .state = inverse, .state_bytes = sizeof inverse}, y);
+        &(wf_node_spec){.op = &transpose_op, .n_in = 1, .in = &x, .state = inverse, .state_bytes = sizeof inverse}, y);
 }

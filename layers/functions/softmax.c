@@ -52,13 +52,13 @@ static wf_var *softmax(const wf_op *op, bool logarithm, wf_var *x)
     wf_tensor *y = v ? wf_output(op->name, x, v->shape, v->order, same) : NULL;
     const wf_status status = softmax_run(logarithm, v, y);
     wf_var *out = wf_function_finish(status, x->tape,
-                                     &(wf_record){.op = op,
-                                                  .n_in = 1,
-                                                  .in = &x,
-                                                  .n_saved = 1,
-                                                  .saved = &y,
-                                                  .state = &logarithm,
-                                                  .state_bytes = sizeof logarithm},
+                                     &(wf_node_spec){.op = op,
+                                                     .n_in = 1,
+                                                     .in = &x,
+                                                     .n_saved = 1,
+                                                     .saved = &y,
+                                                     .state = &logarithm,
+                                                     .state_bytes = sizeof logarithm},
                                      y);
     wf_tensor_free(v);
     return out;

@@ -36,7 +36,7 @@ bool wf_field_dense(const wf_field *f, wf_box part)
     return is_dense(&v, wf_box_shape(part));
 }
 
-wf_status wf_block_take(wf_ctx *ctx, const wf_field *f, wf_box part, bool load, wf_block_of *b)
+wf_status wf_block_gather(wf_ctx *ctx, const wf_field *f, wf_box part, bool load, wf_block_of *b)
 {
     const wf_strided v = view(f, part);
     *b = (wf_block_of){
@@ -52,7 +52,7 @@ wf_status wf_block_take(wf_ctx *ctx, const wf_field *f, wf_box part, bool load, 
     return load ? ctx->k->copy(ctx, &v, &dense, false) : WF_OK;
 }
 
-wf_status wf_block_put(wf_ctx *ctx, const wf_field *f, wf_box part, const wf_block_of *b)
+wf_status wf_block_scatter(wf_ctx *ctx, const wf_field *f, wf_box part, const wf_block_of *b)
 {
     const wf_strided v = view(f, part), dense = wf_array_strided(&b->array);
     return b->bytes > 0 ? ctx->k->copy(ctx, &dense, &v, false) : WF_OK;

@@ -2,8 +2,8 @@
  * (channel form) or both. As layers/parallel/mesh_conv.c does it by channels, without activations. */
 #include "comm/comm_author.h"
 #include "layers/channel.h"
-#include "layers/parallel/parallel_impl.h"
 #include "layers/functions.h"
+#include "layers/parallel/parallel_impl.h"
 
 typedef struct linear_state {
     const wf_mesh *mesh;
@@ -14,7 +14,7 @@ typedef struct linear_state {
 /* What backward is told. */
 typedef struct linear_call {
     const linear_state *state;
-    const int64_t *x_cut;
+    const int64_t *x_bounds;
 } linear_call;
 
 static const char name[] = "channel_linear";
@@ -33,7 +33,7 @@ static wf_status backward_x(wf_node *node, const wf_array *dy)
         wf_tensor_free(dx);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
     }
-    return wf_node_give(node, 0, wf_channel_put(&call->state->split.in, call->x_cut, dx), false);
+    return wf_node_give(node, 0, wf_channel_scatter(&call->state->split.in, call->x_bounds, dx), false);
 }
 
 /* db comes from where the bias was added: the part, or what is held. */
@@ -62,7 +62,7 @@ static wf_status backward(wf_node *node)
 {
     const linear_call *call = node->state;
     const wf_channel_split *split = &call->state->split;
-    wf_tensor *part = wf_channel_take(&split->out, split->cut, wf_node_dy(node));
+    wf_tensor *part = wf_channel_gather(&split->out, split->bounds, wf_node_dy(node));
     WF_NEED(part);
     const wf_status status = backward_part(node, part);
     wf_tensor_free(part);
@@ -84,9 +84,9 @@ static wf_tensor *compute(const linear_state *s, const wf_var *x, const wf_tenso
     WF_TRY_OUT(wf_check(y));
     const wf_array to = wf_tensor_array(y);
     WF_TRY_OUT(in->ctx->k->matmul(in->ctx, &from, false, &weight, true, apart && b ? &bias : NULL, &to, false));
-    y = wf_channel_put(&s->split.out, s->split.cut, y);
+    y = wf_channel_scatter(&s->split.out, s->split.bounds, y);
     WF_TRY_OUT(wf_check(y));
-    y->layout = wf_channel_layout(s->mesh, x, y->shape, s->split.out.channels, s->split.cut);
+    y->layout = wf_channel_layout(s->mesh, x, y->shape, s->split.out.channels, s->split.bounds);
     if (!apart && b)
         WF_TRY_OUT(wf_channel_bias(y, b->used));
     return y;
@@ -95,7 +95,7 @@ out:
     return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
 }
 
-static wf_var *apply(wf_layer *layer, wf_var *x, const int64_t *x_cut, const wf_tensor *in)
+static wf_var *apply(wf_layer *layer, wf_var *x, const int64_t *x_bounds, const wf_tensor *in)
 {
     const linear_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
@@ -103,27 +103,27 @@ static wf_var *apply(wf_layer *layer, wf_var *x, const int64_t *x_cut, const wf_
     if (!w || (s->b && !b))
         return NULL;
     wf_tensor *y = compute(s, x, in, w, b);
-    const linear_call call = {s, x_cut};
+    const linear_call call = {s, x_bounds};
     if (!y)
         return NULL;
     return wf_tape_record(tape,
-                          &(wf_record){.op = &linear_op,
-                                       .n_in = 3,
-                                       .in = (wf_var *[]){x, w, b},
-                                       .n_saved = 2,
-                                       .saved = (wf_tensor *[]){(wf_tensor *)in, w->used},
-                                       .state = &call,
-                                       .state_bytes = sizeof call},
+                          &(wf_node_spec){.op = &linear_op,
+                                          .n_in = 3,
+                                          .in = (wf_var *[]){x, w, b},
+                                          .n_saved = 2,
+                                          .saved = (wf_tensor *[]){(wf_tensor *)in, w->used},
+                                          .state = &call,
+                                          .state_bytes = sizeof call},
                           y);
 }
 
-static wf_status check(const wf_layer *layer, const wf_var *x, const int64_t **x_cut)
+static wf_status check(const wf_layer *layer, const wf_var *x, const int64_t **x_bounds)
 {
     const linear_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
     char text[WF_SHAPE_TEXT];
-    WF_TRY(wf_channel_check_input(layer, name, s->mesh, x, x_cut));
-    const int64_t features = *x_cut ? (*x_cut)[wf_mesh_size(s->mesh, WF_AXIS_CHANNEL)] : shape.dim[1];
+    WF_TRY(wf_channel_check_input(layer, name, s->mesh, x, x_bounds));
+    const int64_t features = *x_bounds ? (*x_bounds)[wf_mesh_size(s->mesh, WF_AXIS_CHANNEL)] : shape.dim[1];
     WF_CHECK(shape.rank == 2 && features == s->split.in.channels, WF_ERR_SHAPE,
              "channel_linear \"%s\": input %s of %lld features in all, should be [N,%lld] or of that many elements a "
              "sample",
@@ -137,14 +137,14 @@ static wf_status check(const wf_layer *layer, const wf_var *x, const int64_t **x
 static wf_var *run(wf_layer *layer, wf_var *x)
 {
     const linear_state *s = layer->state;
-    const int64_t *x_cut = NULL;
+    const int64_t *x_bounds = NULL;
     if (wf_var_shape(x).rank > 2)
         x = wf_flatten(x);
     if (!x)
         return NULL;
-    WF_TRY_NULL(check(layer, x, &x_cut));
-    wf_tensor *in = wf_channel_take(&s->split.in, x_cut, x->value);
-    wf_var *y = in ? apply(layer, x, x_cut, in) : NULL;
+    WF_TRY_NULL(check(layer, x, &x_bounds));
+    wf_tensor *in = wf_channel_gather(&s->split.in, x_bounds, x->value);
+    wf_var *y = in ? apply(layer, x, x_bounds, in) : NULL;
     wf_tensor_free(in);
     return y;
 }
@@ -183,13 +183,13 @@ static wf_status add_params(wf_layer *layer, const wf_linear_opts *o)
         w.init.kind = WF_INIT_LECUN_NORMAL;
     s->w = wf_layer_add_param(layer, "W", w);
     WF_NEED(s->w);
-    wf_channel_cut_param(s->w, box, wf_channel_is_split(&s->split));
+    wf_channel_shard_param(s->w, box, wf_channel_is_split(&s->split));
     if (o->no_bias)
         return WF_OK;
     s->b =
         wf_layer_add_param(layer, "b", (wf_param_opts){.dtype = w.dtype, .shape = WF_SHAPE(o->out), .init = o->b_init});
     WF_NEED(s->b);
-    wf_channel_cut_bias(s->b, &s->split);
+    wf_channel_shard_bias(s->b, &s->split);
     return WF_OK;
 }
 

@@ -2,7 +2,6 @@
  * rest of a group, groups, the beginning of a group. */
 #include "layers/parallel/parallel_impl.h"
 
-
 static wf_range relative(wf_range range, wf_range to)
 {
     return (wf_range){range.lo - to.lo, range.hi - to.lo};
@@ -84,10 +83,10 @@ static wf_status run_piece(const wf_channel_call *call, const wf_channel_piece *
     const wf_box place = channels_of(to, made);
     wf_block_of in, out = {.bytes = 0};
     wf_status status;
-    WF_TRY_OUT(wf_block_take(call->ctx, &source, channels_of(from, read), true, &in));
-    WF_TRY_OUT(wf_block_take(call->ctx, &target, place, false, &out));
+    WF_TRY_OUT(wf_block_gather(call->ctx, &source, channels_of(from, read), true, &in));
+    WF_TRY_OUT(wf_block_gather(call->ctx, &target, place, false, &out));
     WF_TRY_OUT(run(call, piece, &in.array, &rows, NULL, NULL, &out.array));
-    WF_TRY_OUT(wf_block_put(call->ctx, &target, place, &out));
+    WF_TRY_OUT(wf_block_scatter(call->ctx, &target, place, &out));
 out:
     wf_block_give(call->ctx, &out);
     wf_block_give(call->ctx, &in);
@@ -109,11 +108,11 @@ static wf_status filter_piece(const wf_channel_call *call, const wf_channel_piec
 {
     const wf_conv_geom geom = geom_of(call, piece);
     const wf_array rows = rows_of(dw, piece->outer);
-    const wf_field inside = field_of(inner), outside = field_of(outer);
+    const wf_field interior = field_of(inner), outside = field_of(outer);
     wf_block_of x, dy = {.bytes = 0};
     wf_status status;
-    WF_TRY_OUT(wf_block_take(call->ctx, &inside, channels_of(inner, piece->inner), true, &x));
-    WF_TRY_OUT(wf_block_take(call->ctx, &outside, channels_of(outer, piece->outer), true, &dy));
+    WF_TRY_OUT(wf_block_gather(call->ctx, &interior, channels_of(inner, piece->inner), true, &x));
+    WF_TRY_OUT(wf_block_gather(call->ctx, &outside, channels_of(outer, piece->outer), true, &dy));
     WF_TRY_OUT(call->ctx->k->conv_backward_filter(call->ctx, &geom, &x.array, &dy.array, &rows, NULL, add));
 out:
     wf_block_give(call->ctx, &dy);

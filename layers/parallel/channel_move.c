@@ -7,9 +7,9 @@ static wf_range own_part(const wf_channel_side *side)
 }
 
 /* What a rank holds. */
-static wf_range held_by(const wf_channel_side *side, const int64_t *cut, int rank)
+static wf_range held_by(const wf_channel_side *side, const int64_t *bounds, int rank)
 {
-    return cut ? (wf_range){cut[rank], cut[rank + 1]} : (wf_range){0, side->channels};
+    return bounds ? (wf_range){bounds[rank], bounds[rank + 1]} : (wf_range){0, side->channels};
 }
 
 static bool ranges_equal(wf_range a, wf_range b)
@@ -17,10 +17,10 @@ static bool ranges_equal(wf_range a, wf_range b)
     return a.lo == b.lo && a.hi == b.hi;
 }
 
-bool wf_channel_moves(const wf_channel_side *side, const int64_t *cut)
+bool wf_channel_moves(const wf_channel_side *side, const int64_t *bounds)
 {
     for (int r = 0; r < side->size; r++)
-        if (!ranges_equal(held_by(side, cut, r), side->part[r]))
+        if (!ranges_equal(held_by(side, bounds, r), side->part[r]))
             return true;
     return false;
 }
@@ -78,13 +78,13 @@ static wf_exchange *exchange_of(const wf_channel_side *side, const wf_tensor *x,
     return wf_mesh_exchange(side->mesh, &from, &to, x->dtype, order_of(x->shape.rank));
 }
 
-wf_status wf_channel_held(const wf_channel_side *side, const int64_t *cut, wf_ctx *ctx, wf_range **held)
+wf_status wf_channel_held(const wf_channel_side *side, const int64_t *bounds, wf_ctx *ctx, wf_range **held)
 {
     void *memory = NULL;
     WF_TRY(wf_pool_take_host(ctx, (size_t)side->size * sizeof **held, &memory));
     *held = memory;
     for (int r = 0; r < side->size; r++)
-        (*held)[r] = held_by(side, cut, r);
+        (*held)[r] = held_by(side, bounds, r);
     return WF_OK;
 }
 
@@ -102,19 +102,20 @@ typedef enum direction {
     PART_ADD_HELD,    /* the parts are added to what is held, the reverse of the first */
 } direction;
 
-static wf_status move(const wf_channel_side *side, const int64_t *cut, direction way, const wf_tensor *from,
+static wf_status move(const wf_channel_side *side, const int64_t *bounds, direction way, const wf_tensor *from,
                       wf_tensor *to)
 {
     wf_range *held = NULL;
     WF_NEED(from);
     WF_NEED(to);
-    WF_TRY(wf_channel_held(side, cut, from->ctx, &held));
+    WF_TRY(wf_channel_held(side, bounds, from->ctx, &held));
     wf_exchange *exchange =
         way == PART_TO_HELD ? exchange_of(side, from, side->part, held) : exchange_of(side, from, held, side->part);
     wf_pool_give_host(from->ctx, held, (size_t)side->size * sizeof *held);
     WF_NEED(exchange);
     if (way == PART_ADD_HELD) {
-        const wf_field source = field_of(from, own_part(side)), target = field_of(to, held_by(side, cut, side->rank));
+        const wf_field source = field_of(from, own_part(side)),
+                       target = field_of(to, held_by(side, bounds, side->rank));
         WF_TRY(wf_field_start(to->ctx, &source, &target));
         WF_TRY(wf_exchange_reverse_begin_halo(exchange, from, to));
     } else
@@ -129,17 +130,17 @@ static wf_tensor *failed(wf_status status, wf_tensor *tensor)
     return wf_error_null();
 }
 
-wf_tensor *wf_channel_take(const wf_channel_side *side, const int64_t *cut, const wf_tensor *held)
+wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *held)
 {
     const wf_range own = own_part(side);
     if (!held)
         return NULL;
-    if (!wf_channel_moves(side, cut))
+    if (!wf_channel_moves(side, bounds))
         return wf_tensor_dense(held, held->dtype, order_of(held->shape.rank));
-    if (!cut)
+    if (!bounds)
         return wf_channel_pick(held, own.lo, own.hi);
     wf_tensor *part = with_channels(held, own.hi - own.lo);
-    const wf_status status = move(side, cut, HELD_TO_PART, held, part);
+    const wf_status status = move(side, bounds, HELD_TO_PART, held, part);
     return status == WF_OK ? part : failed(status, part);
 }
 
@@ -165,26 +166,26 @@ out:
     return status == WF_OK ? whole : failed(status, whole);
 }
 
-static wf_tensor *put(const wf_channel_side *side, const int64_t *cut, const wf_tensor *part)
+static wf_tensor *put(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *part)
 {
-    const wf_range own = held_by(side, cut, side->rank);
-    if (!wf_channel_moves(side, cut) && side->apart)
+    const wf_range own = held_by(side, bounds, side->rank);
+    if (!wf_channel_moves(side, bounds) && side->apart)
         return wf_tensor_alias(part);
-    if (!cut && !side->apart)
+    if (!bounds && !side->apart)
         return sum_whole(side, part);
     wf_tensor *held = with_channels(part, own.hi - own.lo);
     wf_status status;
     WF_TRY_OUT(wf_check(held));
-    WF_TRY_OUT(move(side, cut, side->apart ? PART_TO_HELD : PART_ADD_HELD, part, held));
+    WF_TRY_OUT(move(side, bounds, side->apart ? PART_TO_HELD : PART_ADD_HELD, part, held));
 out:
     return status == WF_OK ? held : failed(status, held);
 }
 
-wf_tensor *wf_channel_put(const wf_channel_side *side, const int64_t *cut, wf_tensor *part)
+wf_tensor *wf_channel_scatter(const wf_channel_side *side, const int64_t *bounds, wf_tensor *part)
 {
     if (!part)
         return NULL;
-    wf_tensor *held = put(side, cut, part);
+    wf_tensor *held = put(side, bounds, part);
     wf_tensor_free(part);
     return held;
 }
@@ -214,17 +215,17 @@ static wf_status check_axis(const wf_layer *layer, const char *name, const wf_la
              "%s \"%s\" takes samples sharded over data and dimension 1 over channel, its input is %s; "
              "wf_redistribute it first, or use wf_mesh_conv2d and the like, which take cut pixels too",
              name, wf_layer_path(layer), wf_layout_text(x, text));
-    WF_CHECK(axis != WF_AXIS_CHANNEL || !sharded || x->cut[axis], WF_ERR_SHAPE,
-             "%s \"%s\": the cut points of its input, %s, are not known to all ranks; wf_redistribute it first", name,
+    WF_CHECK(axis != WF_AXIS_CHANNEL || !sharded || x->bounds[axis], WF_ERR_SHAPE,
+             "%s \"%s\": the shard bounds of its input, %s, are not known to all ranks; wf_redistribute it first", name,
              wf_layer_path(layer), wf_layout_text(x, text));
     return WF_OK;
 }
 
 wf_status wf_channel_check_input(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
-                                 const int64_t **cut)
+                                 const int64_t **bounds)
 {
     const wf_layout *layout = &x->value->layout;
-    *cut = NULL;
+    *bounds = NULL;
     if (!layout->known) {
         const int split = wf_comm_size(wf_mesh_world(mesh)) / wf_mesh_size(mesh, WF_AXIS_CHANNEL);
         WF_CHECK(split == 1, WF_ERR_SHAPE,
@@ -238,23 +239,24 @@ wf_status wf_channel_check_input(const wf_layer *layer, const char *name, const 
     for (int a = 0; a < WF_AXES; a++)
         WF_TRY(check_axis(layer, name, layout, a));
     if (layout->placement[WF_AXIS_CHANNEL] == WF_SHARDED)
-        *cut = layout->cut[WF_AXIS_CHANNEL];
+        *bounds = layout->bounds[WF_AXIS_CHANNEL];
     return WF_OK;
 }
 
-wf_layout wf_channel_layout(const wf_mesh *mesh, const wf_var *x, wf_shape local, int64_t channels, const int64_t *cut)
+wf_layout wf_channel_layout(const wf_mesh *mesh, const wf_var *x, wf_shape local, int64_t channels,
+                            const int64_t *bounds)
 {
     const wf_layout *from = &x->value->layout;
     wf_layout layout = {.known = true, .mesh = mesh, .global = local, .box = wf_box_of_shape(local)};
     if (from->known && from->placement[WF_AXIS_DATA] == WF_SHARDED) {
         layout.placement[WF_AXIS_DATA] = WF_SHARDED;
-        layout.cut[WF_AXIS_DATA] = from->cut[WF_AXIS_DATA];
+        layout.bounds[WF_AXIS_DATA] = from->bounds[WF_AXIS_DATA];
         layout.global.dim[0] = from->global.dim[0];
         layout.box.lo[0] = from->box.lo[0];
         layout.box.hi[0] = from->box.hi[0];
     }
     layout.global.dim[1] = channels;
-    if (cut)
-        wf_layout_cut(mesh, &layout, WF_AXIS_CHANNEL, 1, cut);
+    if (bounds)
+        wf_layout_shard(mesh, &layout, WF_AXIS_CHANNEL, 1, bounds);
     return layout;
 }

@@ -3,7 +3,7 @@
 #include "layers/parallel/parallel_impl.h"
 #include "layers/serial/serial_impl.h"
 
-static wf_layer *cut_channels(const wf_mesh *mesh, wf_layer *layer, int64_t channels)
+static wf_layer *shard_channels(const wf_mesh *mesh, wf_layer *layer, int64_t channels)
 {
     const int size = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
     wf_range own;
@@ -20,13 +20,13 @@ static wf_layer *cut_channels(const wf_mesh *mesh, wf_layer *layer, int64_t chan
     wf_block(channels, size, wf_mesh_rank(mesh, WF_AXIS_CHANNEL), &own.lo, &own.hi);
     wf_norm_set_part(layer, own);
     for (int i = 0; i < layer->n_params; i++)
-        wf_channel_cut_param(layer->params[i], (wf_box){.rank = 1, .lo = {own.lo}, .hi = {own.hi}}, true);
+        wf_channel_shard_param(layer->params[i], (wf_box){.rank = 1, .lo = {own.lo}, .hi = {own.hi}}, true);
     return layer;
 }
 
 wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
 {
-    return mesh ? cut_channels(mesh, wf_batchnorm(wf_comm_ctx(wf_mesh_world(mesh)), opts), opts.channels) : NULL;
+    return mesh ? shard_channels(mesh, wf_batchnorm(wf_comm_ctx(wf_mesh_world(mesh)), opts), opts.channels) : NULL;
 }
 
 wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
@@ -38,5 +38,5 @@ wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
     wf_norm_merge merge;
     WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
     wf_layer *layer = wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
-    return cut_channels(mesh, layer, opts.channels);
+    return shard_channels(mesh, layer, opts.channels);
 }

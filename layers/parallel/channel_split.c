@@ -103,13 +103,13 @@ static wf_status split_grid(wf_channel_split *s, const wf_channel_opts *o, int s
 /* The borders of parts that follow each other. */
 static const int64_t *part_cuts(const wf_mesh *mesh, const wf_channel_side *side, int size)
 {
-    int64_t *cuts = wf_calloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)size + 1, sizeof *cuts);
-    if (!cuts)
+    int64_t *bounds = wf_calloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)size + 1, sizeof *bounds);
+    if (!bounds)
         return wf_error_null();
     for (int r = 0; r < size; r++)
-        cuts[r + 1] = side->part[r].hi;
-    const int64_t *own = wf_mesh_cuts(mesh, WF_AXIS_CHANNEL, cuts);
-    free(cuts);
+        bounds[r + 1] = side->part[r].hi;
+    const int64_t *own = wf_mesh_bounds(mesh, WF_AXIS_CHANNEL, bounds);
+    free(bounds);
     return own;
 }
 
@@ -128,13 +128,13 @@ static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_ch
     s->in.apart = is_apart(&s->in, size);
     s->out.apart = is_apart(&s->out, size);
     if (s->out.apart) {
-        s->part_cut = part_cuts(mesh, &s->out, size);
-        WF_NEED(s->part_cut);
+        s->part_bounds = part_cuts(mesh, &s->out, size);
+        WF_NEED(s->part_bounds);
     }
     if (o->replicate)
         return WF_OK;
-    s->cut = s->out.apart ? s->part_cut : wf_mesh_blocks(mesh, WF_AXIS_CHANNEL, o->out);
-    WF_NEED(s->cut);
+    s->bounds = s->out.apart ? s->part_bounds : wf_mesh_blocks(mesh, WF_AXIS_CHANNEL, o->out);
+    WF_NEED(s->bounds);
     return WF_OK;
 }
 
@@ -196,7 +196,7 @@ wf_range wf_channel_biases(const wf_channel_split *s)
 {
     if (s->out.apart)
         return wf_channel_outputs(s);
-    return s->cut ? (wf_range){s->cut[s->rank], s->cut[s->rank + 1]} : (wf_range){0, s->out.channels};
+    return s->bounds ? (wf_range){s->bounds[s->rank], s->bounds[s->rank + 1]} : (wf_range){0, s->out.channels};
 }
 
 bool wf_channel_is_split(const wf_channel_split *s)
@@ -204,19 +204,19 @@ bool wf_channel_is_split(const wf_channel_split *s)
     return s->in.size > 1;
 }
 
-void wf_channel_cut_param(wf_param *param, wf_box box, bool cut)
+void wf_channel_shard_param(wf_param *param, wf_box box, bool bounds)
 {
     if (!param)
         return;
     param->global = param->shape;
     param->box = box;
     param->shape = wf_box_shape(box);
-    param->cut_axes = cut ? 1u << WF_AXIS_CHANNEL : 0;
+    param->shard_axes = bounds ? 1u << WF_AXIS_CHANNEL : 0;
 }
 
-void wf_channel_cut_bias(wf_param *param, const wf_channel_split *s)
+void wf_channel_shard_bias(wf_param *param, const wf_channel_split *s)
 {
     const wf_range own = wf_channel_biases(s);
     const wf_box box = {.rank = 1, .lo = {own.lo}, .hi = {own.hi}};
-    wf_channel_cut_param(param, box, wf_channel_is_split(s) && (s->out.apart || s->cut));
+    wf_channel_shard_param(param, box, wf_channel_is_split(s) && (s->out.apart || s->bounds));
 }

@@ -6,7 +6,7 @@ static bool is_whole(const wf_parts *parts)
     return parts->n == 1 && parts->part[0].at == 0;
 }
 
-static wf_status make_buffers(wf_inflow *flow)
+static wf_status make_buffers(wf_halo_input *flow)
 {
     wf_ctx *ctx = flow->own->ctx;
     const wf_dtype dtype = flow->own->dtype;
@@ -24,7 +24,7 @@ static wf_status make_buffers(wf_inflow *flow)
     return WF_OK;
 }
 
-wf_status wf_inflow_begin(wf_inflow *flow)
+wf_status wf_halo_input_begin(wf_halo_input *flow)
 {
     if (!flow->halo.exchange)
         return WF_OK;
@@ -35,51 +35,51 @@ wf_status wf_inflow_begin(wf_inflow *flow)
     return wf_exchange_begin(flow->halo.exchange, flow->own, flow->assembled);
 }
 
-/* Where the inputs of a rim are: its own copy, the own ones, and what travels. */
-typedef struct rim_fields {
-    wf_field rim, own, halo;
-} rim_fields;
+/* Where the inputs of a boundary are: its own copy, the own ones, and what travels. */
+typedef struct boundary_fields {
+    wf_field boundary, own, halo;
+} boundary_fields;
 
-static rim_fields fields_of(const wf_inflow *flow, const wf_part *part)
+static boundary_fields fields_of(const wf_halo_input *flow, const wf_spatial_part *part)
 {
     const wf_dtype dtype = flow->own->dtype;
     char *const assembled = flow->assembled->data;
-    return (rim_fields){{assembled + (size_t)part->at * wf_dtype_size(dtype), dtype, part->in},
-                        {flow->own->data, dtype, flow->own_box},
-                        {flow->arriving->data, dtype, flow->halo.need}};
+    return (boundary_fields){{assembled + (size_t)part->at * wf_dtype_size(dtype), dtype, part->in},
+                             {flow->own->data, dtype, flow->own_box},
+                             {flow->arriving->data, dtype, flow->halo.need}};
 }
 
-/* The inputs of a rim: what is own, and what arrived. */
-static wf_status assemble(const wf_inflow *flow, const wf_part *part)
+/* The inputs of a boundary: what is own, and what arrived. */
+static wf_status assemble(const wf_halo_input *flow, const wf_spatial_part *part)
 {
     wf_ctx *ctx = flow->own->ctx;
     wf_box rest[2 * WF_MAX_RANK];
     if (wf_box_empty(part->in))
         return WF_OK;
-    const rim_fields at = fields_of(flow, part);
-    WF_TRY(wf_field_copy(ctx, &at.own, &at.rim, wf_box_intersect(part->in, flow->own_box), false));
+    const boundary_fields at = fields_of(flow, part);
+    WF_TRY(wf_field_copy(ctx, &at.own, &at.boundary, wf_box_intersect(part->in, flow->own_box), false));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
     for (int i = 0; i < n; i++)
-        WF_TRY(wf_field_copy(ctx, &at.halo, &at.rim, rest[i], false));
+        WF_TRY(wf_field_copy(ctx, &at.halo, &at.boundary, rest[i], false));
     return WF_OK;
 }
 
 /* The reverse: added to own gradients, and to what leaves. */
-static wf_status disassemble(const wf_inflow *flow, const wf_part *part)
+static wf_status disassemble(const wf_halo_input *flow, const wf_spatial_part *part)
 {
     wf_ctx *ctx = flow->own->ctx;
     wf_box rest[2 * WF_MAX_RANK];
     if (wf_box_empty(part->in))
         return WF_OK;
-    const rim_fields at = fields_of(flow, part);
-    WF_TRY(wf_field_copy(ctx, &at.rim, &at.own, wf_box_intersect(part->in, flow->own_box), true));
+    const boundary_fields at = fields_of(flow, part);
+    WF_TRY(wf_field_copy(ctx, &at.boundary, &at.own, wf_box_intersect(part->in, flow->own_box), true));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
     for (int i = 0; i < n; i++)
-        WF_TRY(wf_field_copy(ctx, &at.rim, &at.halo, rest[i], true));
+        WF_TRY(wf_field_copy(ctx, &at.boundary, &at.halo, rest[i], true));
     return WF_OK;
 }
 
-wf_status wf_inflow_end(wf_inflow *flow)
+wf_status wf_halo_input_end(wf_halo_input *flow)
 {
     if (!flow->under_way)
         return WF_OK;
@@ -93,7 +93,7 @@ wf_status wf_inflow_end(wf_inflow *flow)
     return WF_OK;
 }
 
-void wf_inflow_free(wf_inflow *flow)
+void wf_halo_input_free(wf_halo_input *flow)
 {
     /* After an error: messages must not arrive in memory that is someone else's by then. */
     if (flow->under_way && wf_exchange_end(flow->halo.exchange) != WF_OK)
@@ -103,19 +103,19 @@ void wf_inflow_free(wf_inflow *flow)
     flow->arriving = flow->assembled = NULL;
 }
 
-wf_status wf_inflow_run(wf_inflow *flow, const wf_part_run *run)
+wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run)
 {
-    wf_part_run rest = *run;
+    wf_spatial_part_run rest = *run;
     if (!flow->under_way)
-        WF_TRY(wf_inflow_begin(flow));
+        WF_TRY(wf_halo_input_begin(flow));
     WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
-    WF_TRY(wf_inflow_end(flow));
+    WF_TRY(wf_halo_input_end(flow));
     rest.poll = NULL;
     return wf_parts_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
 }
 
 /* Rims may meet in the halo. */
-static wf_status clear_halo(const wf_inflow *flow)
+static wf_status clear_halo(const wf_halo_input *flow)
 {
     wf_box rest[2 * WF_MAX_RANK];
     const int n = wf_box_subtract(flow->halo.need, flow->own_box, rest);
@@ -128,14 +128,14 @@ static wf_status clear_halo(const wf_inflow *flow)
     return WF_OK;
 }
 
-static wf_status begin_back(wf_inflow *flow, const wf_part_run *run)
+static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
 {
-    wf_part_run rims = *run;
-    rims.poll = NULL;
+    wf_spatial_part_run boundaries = *run;
+    boundaries.poll = NULL;
     WF_TRY(make_buffers(flow));
     if (flow->assembled)
         WF_TRY(wf_tensor_fill(flow->assembled, 0));
-    WF_TRY(wf_parts_run(&rims, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
+    WF_TRY(wf_parts_run(&boundaries, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
     if (flow->arriving)
         WF_TRY(clear_halo(flow));
     for (int i = 0; flow->arriving && i < flow->parts.n; i++)
@@ -147,7 +147,7 @@ static wf_status begin_back(wf_inflow *flow, const wf_part_run *run)
     return wf_exchange_reverse_begin(flow->halo.exchange, flow->assembled, flow->back);
 }
 
-wf_status wf_inflow_run_back(wf_inflow *flow, const wf_part_run *run)
+wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run *run)
 {
     WF_TRY(wf_tensor_fill(flow->back, 0));
     if (flow->halo.exchange)
@@ -159,7 +159,7 @@ wf_status wf_inflow_run_back(wf_inflow *flow, const wf_part_run *run)
     return wf_exchange_end(flow->halo.exchange);
 }
 
-wf_tensor *wf_inflow_whole(const wf_tensor *own, const wf_halo *halo)
+wf_tensor *wf_halo_input_whole(const wf_tensor *own, const wf_halo *halo)
 {
     if (!halo->exchange)
         return wf_tensor_alias(own);
@@ -175,7 +175,7 @@ out:
     return wf_error_null();
 }
 
-wf_tensor *wf_inflow_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo)
+wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo)
 {
     if (!whole || !halo->exchange)
         return whole;

@@ -1,59 +1,59 @@
 #include "layers/parallel/parallel_impl.h"
 
-wf_map wf_map_inverse(const wf_map *map)
+wf_index_map wf_index_map_inverse(const wf_index_map *index_map)
 {
-    wf_map inverse = *map;
-    inverse.kind = map->kind == WF_MAP_WINDOW ? WF_MAP_WINDOW_BACK : WF_MAP_WINDOW;
-    for (int d = 0; d < map->nd; d++) {
-        inverse.in[d] = map->out[d];
-        inverse.out[d] = map->in[d];
+    wf_index_map inverse = *index_map;
+    inverse.kind = index_map->kind == WF_INDEX_MAP_WINDOW ? WF_INDEX_MAP_WINDOW_BACK : WF_INDEX_MAP_WINDOW;
+    for (int d = 0; d < index_map->nd; d++) {
+        inverse.in[d] = index_map->out[d];
+        inverse.out[d] = index_map->in[d];
     }
     return inverse;
 }
 
-wf_range wf_map_reads(const wf_map *map, int d, wf_range outputs)
+wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outputs)
 {
-    if (map->kind == WF_MAP_ALL)
-        return (wf_range){0, map->in[d]};
-    for (int i = map->links - 1; i >= 0; i--)
-        outputs = wf_map_reads(&map->link[i], d, outputs);
+    if (index_map->kind == WF_INDEX_MAP_ALL)
+        return (wf_range){0, index_map->in[d]};
+    for (int i = index_map->links - 1; i >= 0; i--)
+        outputs = wf_index_map_reads(&index_map->link[i], d, outputs);
     if (outputs.lo >= outputs.hi)
         return (wf_range){0, 0};
-    if (map->kind == WF_MAP_CHAIN)
+    if (index_map->kind == WF_INDEX_MAP_CHAIN)
         return outputs;
-    if (map->kind == WF_MAP_WINDOW)
-        return wf_window_reads(map->window[d], outputs, map->in[d]);
-    if (map->kind == WF_MAP_WINDOW_BACK)
-        return wf_window_readers(map->window[d], outputs, map->in[d]);
-    const wf_resample_tap first = wf_resample_taps(&map->resample, d, outputs.lo);
-    const wf_resample_tap last = wf_resample_taps(&map->resample, d, outputs.hi - 1);
+    if (index_map->kind == WF_INDEX_MAP_WINDOW)
+        return wf_window_reads(index_map->window[d], outputs, index_map->in[d]);
+    if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK)
+        return wf_window_readers(index_map->window[d], outputs, index_map->in[d]);
+    const wf_resample_tap first = wf_resample_taps(&index_map->resample, d, outputs.lo);
+    const wf_resample_tap last = wf_resample_taps(&index_map->resample, d, outputs.hi - 1);
     return (wf_range){first.at[0], (last.weight > 0 ? last.at[1] : last.at[0]) + 1};
 }
 
-wf_box wf_map_nothing(wf_box own)
+wf_box wf_index_map_nothing(wf_box own)
 {
     for (int d = 2; d < own.rank; d++)
         own.lo[d] = own.hi[d] = 0;
     return own;
 }
 
-wf_box wf_map_box(const wf_map *map, wf_box outputs, wf_box in)
+wf_box wf_index_map_box(const wf_index_map *index_map, wf_box outputs, wf_box in)
 {
     wf_box box = in;
-    for (int d = 0; d < map->nd; d++) {
-        const wf_range r = wf_map_reads(map, d, (wf_range){outputs.lo[2 + d], outputs.hi[2 + d]});
+    for (int d = 0; d < index_map->nd; d++) {
+        const wf_range r = wf_index_map_reads(index_map, d, (wf_range){outputs.lo[2 + d], outputs.hi[2 + d]});
         if (r.lo >= r.hi)
-            return wf_map_nothing(in);
+            return wf_index_map_nothing(in);
         box.lo[2 + d] = r.lo;
         box.hi[2 + d] = r.hi;
     }
     return box;
 }
 
-wf_window wf_map_local(const wf_map *map, int d, wf_range out, wf_range in)
+wf_window wf_index_map_local(const wf_index_map *index_map, int d, wf_range out, wf_range in)
 {
-    const bool back = map->kind == WF_MAP_WINDOW_BACK;
-    wf_window w = map->window[d];
+    const bool back = index_map->kind == WF_INDEX_MAP_WINDOW_BACK;
+    wf_window w = index_map->window[d];
     if (back && in.lo >= in.hi) {
         w.pad_lo = w.pad_hi = 0;
         return w;
@@ -66,14 +66,14 @@ wf_window wf_map_local(const wf_map *map, int d, wf_range out, wf_range in)
 }
 
 /* The first output at or after the place of input `a`. */
-static int64_t place_of(const wf_map *map, int d, int64_t a)
+static int64_t place_of(const wf_index_map *index_map, int d, int64_t a)
 {
-    const wf_window w = map->window[d];
-    const int64_t most = map->out[d];
-    if (map->kind == WF_MAP_WINDOW)
+    const wf_window w = index_map->window[d];
+    const int64_t most = index_map->out[d];
+    if (index_map->kind == WF_INDEX_MAP_WINDOW)
         return wf_window_anchored(w, (wf_range){a, a}, most, false, false).lo;
-    int64_t at = a * map->resample.scale[d];
-    if (map->kind == WF_MAP_WINDOW_BACK)
+    int64_t at = a * index_map->resample.scale[d];
+    if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK)
         at = w.stride * a - w.pad_lo + (wf_window_extent(w) - 1) / 2;
     return at < 0 ? 0 : at > most ? most : at;
 }
@@ -89,35 +89,38 @@ static wf_status find_axis(const wf_layer *layer, const char *name, const wf_lay
             continue;
         WF_CHECK(*axis < 0, WF_ERR_SHAPE, "%s \"%s\": its input is cut twice along dimension %d: %s", name,
                  wf_layer_path(layer), 2 + d, wf_layout_text(layout, text));
-        WF_CHECK(layout->cut[a], WF_ERR_SHAPE,
-                 "%s \"%s\": its input is %s, without the cut points of the other ranks; wf_shard and wf_redistribute "
-                 "give tensors that have them",
-                 name, wf_layer_path(layer), wf_layout_text(layout, text));
+        WF_CHECK(
+            layout->bounds[a], WF_ERR_SHAPE,
+            "%s \"%s\": its input is %s, without the shard bounds of the other ranks; wf_shard and wf_redistribute "
+            "give tensors that have them",
+            name, wf_layer_path(layer), wf_layout_text(layout, text));
         *axis = a;
     }
     return WF_OK;
 }
 
-/* Channels are cut over the channel axis, and it cuts nothing else. */
+/* Channels are sharded over the channel axis, and it cuts nothing else. */
 static wf_status check_channels(const wf_layer *layer, const char *name, const wf_layout *layout)
 {
     char text[WF_LAYOUT_TEXT];
     for (int a = 0; a < WF_AXES; a++) {
         const bool sharded = layout->placement[a] == WF_SHARDED;
-        WF_CHECK(!sharded || (a == WF_AXIS_CHANNEL) == (layout->dim[a] == 1), WF_ERR_SHAPE,
-                 "%s \"%s\": its input is %s, should be cut along dimension 1 over channel and along others over other "
-                 "axes; wf_shard or wf_redistribute it",
-                 name, wf_layer_path(layer), wf_layout_text(layout, text));
-        WF_CHECK(!sharded || layout->dim[a] != 1 || layout->cut[a], WF_ERR_SHAPE,
-                 "%s \"%s\": its input is %s, without the cut points of the other ranks; wf_shard and wf_redistribute "
-                 "give tensors that have them",
-                 name, wf_layer_path(layer), wf_layout_text(layout, text));
+        WF_CHECK(
+            !sharded || (a == WF_AXIS_CHANNEL) == (layout->dim[a] == 1), WF_ERR_SHAPE,
+            "%s \"%s\": its input is %s, should be sharded along dimension 1 over channel and along others over other "
+            "axes; wf_shard or wf_redistribute it",
+            name, wf_layer_path(layer), wf_layout_text(layout, text));
+        WF_CHECK(
+            !sharded || layout->dim[a] != 1 || layout->bounds[a], WF_ERR_SHAPE,
+            "%s \"%s\": its input is %s, without the shard bounds of the other ranks; wf_shard and wf_redistribute "
+            "give tensors that have them",
+            name, wf_layer_path(layer), wf_layout_text(layout, text));
     }
     return WF_OK;
 }
 
-wf_status wf_cuts_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
-                        wf_cuts_taken taken)
+wf_status wf_sharding_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                            wf_sharding_taken taken)
 {
     const wf_layout *layout = &x->value->layout;
     char text[WF_LAYOUT_TEXT];
@@ -131,89 +134,93 @@ wf_status wf_cuts_check(const wf_layer *layer, const char *name, const wf_mesh *
              "%s \"%s\": its input is %s, a sum that is still to be made, which neither it nor wf_redistribute takes",
              name, wf_layer_path(layer), wf_layout_text(layout, text));
     WF_CHECK(
-        taken != WF_CUTS_SUMS_WHOLE || !wf_layout_is_sharded(layout, 1), WF_ERR_SHAPE,
+        taken != WF_SHARDING_SUMS_WHOLE || !wf_layout_is_sharded(layout, 1), WF_ERR_SHAPE,
         "%s \"%s\": its input is %s, should have whole channels; wf_redistribute it, or use wf_mesh_conv2d and the "
         "like",
         name, wf_layer_path(layer), wf_layout_text(layout, text));
-    if (taken == WF_CUTS_SUMS)
+    if (taken == WF_SHARDING_SUMS)
         WF_TRY(check_channels(layer, name, layout));
-    for (int a = 0; taken != WF_CUTS_ANY && a < WF_AXES; a++)
+    for (int a = 0; taken != WF_SHARDING_ANY && a < WF_AXES; a++)
         WF_CHECK(a == WF_AXIS_CHANNEL || a == WF_AXIS_STAGE || wf_mesh_size(mesh, (wf_axis)a) == 1 ||
                      layout->placement[a] == WF_SHARDED,
-                 WF_ERR_SHAPE, "%s \"%s\": its input is %s, should be cut over %s too; wf_shard or wf_redistribute it",
-                 name, wf_layer_path(layer), wf_layout_text(layout, text), wf_axis_name((wf_axis)a));
+                 WF_ERR_SHAPE,
+                 "%s \"%s\": its input is %s, should be sharded over %s too; wf_shard or wf_redistribute it", name,
+                 wf_layer_path(layer), wf_layout_text(layout, text), wf_axis_name((wf_axis)a));
     return WF_OK;
 }
 
-wf_status wf_cuts_read(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, wf_cuts *cuts)
+wf_status wf_sharding_read(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                           wf_sharding *sharding)
 {
     const wf_layout *layout = &x->value->layout;
     const wf_shape shape = x->value->shape, global = layout->known ? layout->global : shape;
-    *cuts = (wf_cuts){.mesh = mesh, .channels = global.dim[1], .box = wf_box_of_shape(shape)};
+    *sharding = (wf_sharding){.mesh = mesh, .channels = global.dim[1], .box = wf_box_of_shape(shape)};
     for (int d = 1; d < shape.rank && layout->known; d++) {
-        cuts->box.lo[d] = layout->box.lo[d];
-        cuts->box.hi[d] = layout->box.hi[d];
+        sharding->box.lo[d] = layout->box.lo[d];
+        sharding->box.hi[d] = layout->box.hi[d];
     }
     for (int d = 0; d < shape.rank - 2 && d < WF_MAX_SPATIAL; d++) {
-        WF_TRY(find_axis(layer, name, layout, d, &cuts->axis[d]));
-        cuts->length[d] = global.dim[2 + d];
-        if (cuts->axis[d] >= 0)
-            cuts->cut[d] = layout->cut[cuts->axis[d]];
+        WF_TRY(find_axis(layer, name, layout, d, &sharding->axis[d]));
+        sharding->length[d] = global.dim[2 + d];
+        if (sharding->axis[d] >= 0)
+            sharding->bounds[d] = layout->bounds[sharding->axis[d]];
     }
     return WF_OK;
 }
 
-wf_status wf_cuts_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, wf_cuts_taken taken,
-                     wf_cuts *cuts)
+wf_status wf_sharding_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                         wf_sharding_taken taken, wf_sharding *sharding)
 {
-    WF_TRY(wf_cuts_check(layer, name, mesh, x, taken));
-    return wf_cuts_read(layer, name, mesh, x, cuts);
+    WF_TRY(wf_sharding_check(layer, name, mesh, x, taken));
+    return wf_sharding_read(layer, name, mesh, x, sharding);
 }
 
-static wf_status cut_output(wf_ctx *ctx, const wf_cuts *in, const wf_map *map, int d, wf_cuts *out)
+static wf_status shard_output(wf_ctx *ctx, const wf_sharding *in, const wf_index_map *index_map, int d,
+                              wf_sharding *out)
 {
     const wf_axis axis = (wf_axis)in->axis[d];
     const int size = wf_mesh_size(in->mesh, axis), place = wf_mesh_rank(in->mesh, axis);
     const size_t bytes = (size_t)(size + 1) * sizeof(int64_t);
     void *memory;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
-    int64_t *cut = memory;
+    int64_t *bounds = memory;
     for (int r = 0; r <= size; r++)
-        cut[r] = r == 0 ? 0 : r == size ? map->out[d] : place_of(map, d, in->cut[d][r]);
-    out->cut[d] = wf_mesh_cuts(in->mesh, axis, cut);
+        bounds[r] = r == 0 ? 0 : r == size ? index_map->out[d] : place_of(index_map, d, in->bounds[d][r]);
+    out->bounds[d] = wf_mesh_bounds(in->mesh, axis, bounds);
     wf_pool_give_host(ctx, memory, bytes);
-    WF_NEED(out->cut[d]);
-    out->box.lo[2 + d] = out->cut[d][place];
-    out->box.hi[2 + d] = out->cut[d][place + 1];
+    WF_NEED(out->bounds[d]);
+    out->box.lo[2 + d] = out->bounds[d][place];
+    out->box.hi[2 + d] = out->bounds[d][place + 1];
     return WF_OK;
 }
 
-wf_status wf_cuts_outputs(const wf_cuts *in, const wf_map *map, wf_cuts *out)
+wf_status wf_sharding_outputs(const wf_sharding *in, const wf_index_map *index_map, wf_sharding *out)
 {
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(in->mesh));
     *out = *in;
-    for (int d = 0; d < map->nd; d++) {
-        out->length[d] = out->box.hi[2 + d] = map->out[d];
+    for (int d = 0; d < index_map->nd; d++) {
+        out->length[d] = out->box.hi[2 + d] = index_map->out[d];
         if (in->axis[d] >= 0)
-            WF_TRY(cut_output(ctx, in, map, d, out));
+            WF_TRY(shard_output(ctx, in, index_map, d, out));
     }
     return WF_OK;
 }
 
-wf_layout wf_cuts_layout(const wf_cuts *cuts, const wf_layout *x)
+wf_layout wf_sharding_layout(const wf_sharding *sharding, const wf_layout *x)
 {
     wf_layout layout = *x;
     if (!x->known)
-        layout = (wf_layout){.known = true, .mesh = cuts->mesh, .global = wf_box_shape(cuts->box), .box = cuts->box};
-    layout.global.dim[1] = cuts->channels;
+        layout = (wf_layout){
+            .known = true, .mesh = sharding->mesh, .global = wf_box_shape(sharding->box), .box = sharding->box};
+    layout.global.dim[1] = sharding->channels;
     for (int d = 1; d < layout.global.rank; d++) {
-        layout.box.lo[d] = cuts->box.lo[d];
-        layout.box.hi[d] = cuts->box.hi[d];
+        layout.box.lo[d] = sharding->box.lo[d];
+        layout.box.hi[d] = sharding->box.hi[d];
     }
     for (int d = 0; d < layout.global.rank - 2; d++) {
-        layout.global.dim[2 + d] = cuts->length[d];
-        if (cuts->axis[d] >= 0)
-            layout.cut[cuts->axis[d]] = cuts->cut[d];
+        layout.global.dim[2 + d] = sharding->length[d];
+        if (sharding->axis[d] >= 0)
+            layout.bounds[sharding->axis[d]] = sharding->bounds[d];
     }
     return layout;
 }
@@ -225,14 +232,15 @@ typedef struct halo_ranges {
     int size, place;
 } halo_ranges;
 
-static halo_ranges ranges_along(const wf_cuts *have, const wf_map *map, const wf_cuts *want, int d, wf_range *memory)
+static halo_ranges ranges_along(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want, int d,
+                                wf_range *memory)
 {
     const wf_axis axis = (wf_axis)have->axis[d];
     halo_ranges r = {.have = memory, .size = wf_mesh_size(have->mesh, axis), .place = wf_mesh_rank(have->mesh, axis)};
     r.need = r.have + r.size;
     for (int i = 0; i < r.size; i++) {
-        r.have[i] = (wf_range){have->cut[d][i], have->cut[d][i + 1]};
-        r.need[i] = wf_map_reads(map, d, (wf_range){want->cut[d][i], want->cut[d][i + 1]});
+        r.have[i] = (wf_range){have->bounds[d][i], have->bounds[d][i + 1]};
+        r.need[i] = wf_index_map_reads(index_map, d, (wf_range){want->bounds[d][i], want->bounds[d][i + 1]});
     }
     return r;
 }
@@ -249,7 +257,7 @@ typedef struct halo_regions {
     wf_box need;
 } halo_regions;
 
-static void cut_channels(const wf_cuts *have, const wf_halo_channels *channels, halo_regions *h)
+static void shard_channels(const wf_sharding *have, const wf_halo_channels *channels, halo_regions *h)
 {
     const wf_range need = channels->need[wf_mesh_rank(have->mesh, WF_AXIS_CHANNEL)];
     h->from.global.dim[1] = h->to.global.dim[1] = channels->all;
@@ -260,8 +268,8 @@ static void cut_channels(const wf_cuts *have, const wf_halo_channels *channels, 
     h->need.hi[1] = need.hi;
 }
 
-static void find_regions(const wf_cuts *have, const wf_map *map, const wf_cuts *want, const wf_halo_channels *channels,
-                         wf_range *memory, halo_regions *h)
+static void find_regions(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
+                         const wf_halo_channels *channels, wf_range *memory, halo_regions *h)
 {
     double needed = 1, kept = 1;
     h->from = (wf_regions){.global = wf_box_shape(have->box)};
@@ -270,15 +278,15 @@ static void find_regions(const wf_cuts *have, const wf_map *map, const wf_cuts *
     h->to = h->from;
     h->need = have->box;
     if (channels)
-        cut_channels(have, channels, h);
-    for (int d = 0; d < map->nd; d++) {
+        shard_channels(have, channels, h);
+    for (int d = 0; d < index_map->nd; d++) {
         h->from.global.dim[2 + d] = h->to.global.dim[2 + d] = have->length[d];
         if (have->axis[d] < 0) {
             needed *= (double)have->length[d];
             kept *= (double)have->length[d];
             continue;
         }
-        const halo_ranges r = ranges_along(have, map, want, d, memory);
+        const halo_ranges r = ranges_along(have, index_map, want, d, memory);
         memory += 2 * r.size;
         h->from.dim[have->axis[d]] = h->to.dim[have->axis[d]] = 2 + d;
         h->from.range[have->axis[d]] = r.have;
@@ -296,37 +304,38 @@ static void find_regions(const wf_cuts *have, const wf_map *map, const wf_cuts *
     h->pixels = needed - kept;
 }
 
-static size_t bytes_of_ranges(const wf_cuts *have, const wf_map *map)
+static size_t bytes_of_ranges(const wf_sharding *have, const wf_index_map *index_map)
 {
     size_t bytes = 0;
-    for (int d = 0; d < map->nd; d++)
+    for (int d = 0; d < index_map->nd; d++)
         if (have->axis[d] >= 0)
             bytes += 2 * (size_t)wf_mesh_size(have->mesh, (wf_axis)have->axis[d]) * sizeof(wf_range);
     return bytes;
 }
 
-wf_status wf_halo_volume(const wf_cuts *have, const wf_map *map, const wf_cuts *want, double *volume)
+wf_status wf_halo_volume(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
+                         double *volume)
 {
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(have->mesh));
-    const size_t bytes = bytes_of_ranges(have, map);
+    const size_t bytes = bytes_of_ranges(have, index_map);
     halo_regions regions;
     void *memory;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
-    find_regions(have, map, want, NULL, memory, &regions);
+    find_regions(have, index_map, want, NULL, memory, &regions);
     *volume = regions.pixels * (double)have->channels;
     wf_pool_give_host(ctx, memory, bytes);
     return WF_OK;
 }
 
-wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *want, const wf_halo_channels *channels,
-                       wf_dtype dtype, wf_halo *halo)
+wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
+                       const wf_halo_channels *channels, wf_dtype dtype, wf_halo *halo)
 {
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(have->mesh));
-    const size_t bytes = bytes_of_ranges(have, map);
+    const size_t bytes = bytes_of_ranges(have, index_map);
     halo_regions regions;
     void *memory;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
-    find_regions(have, map, want, channels, memory, &regions);
+    find_regions(have, index_map, want, channels, memory, &regions);
     *halo = (wf_halo){.need = regions.need, .pixels = regions.pixels};
     const bool moves = halo->pixels > 0 || channels;
     if (moves)

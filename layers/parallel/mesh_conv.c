@@ -1,4 +1,5 @@
-/* Forward: what is here travels on to whoever computes with it while the inside is computed, if that needs nothing. */
+/* Forward: what is here travels on to whoever computes with it while the interior is computed, if that needs nothing.
+ */
 #include "core/config_author.h"
 #include "layers/parallel/parallel_impl.h"
 
@@ -9,12 +10,12 @@ bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *s)
 
 /* Kernels. */
 
-wf_conv_geom wf_mesh_conv_geom(const wf_map *map, wf_box out, wf_box in)
+wf_conv_geom wf_mesh_conv_geom(const wf_index_map *index_map, wf_box out, wf_box in)
 {
-    wf_conv_geom g = {.nd = map->nd, .groups = 1};
-    for (int d = 0; d < map->nd; d++) {
-        const wf_window w =
-            wf_map_local(map, d, (wf_range){out.lo[2 + d], out.hi[2 + d]}, (wf_range){in.lo[2 + d], in.hi[2 + d]});
+    wf_conv_geom g = {.nd = index_map->nd, .groups = 1};
+    for (int d = 0; d < index_map->nd; d++) {
+        const wf_window w = wf_index_map_local(index_map, d, (wf_range){out.lo[2 + d], out.hi[2 + d]},
+                                               (wf_range){in.lo[2 + d], in.hi[2 + d]});
         g.kernel[d] = w.kernel;
         g.stride[d] = w.stride;
         g.dilation[d] = w.dilation;
@@ -24,14 +25,14 @@ wf_conv_geom wf_mesh_conv_geom(const wf_map *map, wf_box out, wf_box in)
     return g;
 }
 
-wf_status wf_mesh_conv_output(void *user, const wf_part_arrays *a)
+wf_status wf_mesh_conv_output(void *user, const wf_spatial_part_arrays *a)
 {
     const wf_output_run *r = user;
     const wf_box out_box = a->out_box;
     const wf_channel_call call = {.local = &r->conv->local,
-                                  .geom = wf_mesh_conv_geom(r->map, out_box, a->in_box),
+                                  .geom = wf_mesh_conv_geom(r->index_map, out_box, a->in_box),
                                   .ctx = r->conv->conv.w->ctx,
-                                  .way = r->map->kind == WF_MAP_WINDOW ? WF_TO_OUTER : WF_TO_INNER};
+                                  .way = r->index_map->kind == WF_INDEX_MAP_WINDOW ? WF_TO_OUTER : WF_TO_INNER};
     wf_epilogue epilogue = r->epilogue ? *r->epilogue : (wf_epilogue){.act = WF_ACT_NONE};
     wf_box *part = &epilogue.random.box;
     for (int d = 2; d < out_box.rank; d++) {
@@ -46,17 +47,18 @@ wf_status wf_mesh_conv_output(void *user, const wf_part_arrays *a)
 
 /* Plan. */
 
-wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_map *map, double *work,
-                              wf_shape *y)
+wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_index_map *index_map,
+                              double *work, wf_shape *y)
 {
     const wf_conv_state *c = layer->state;
     WF_TRY(wf_conv_output_shape(layer, x, shape, y));
-    *map = (wf_map){.kind = c->transposed ? WF_MAP_WINDOW_BACK : WF_MAP_WINDOW, .nd = c->geom.nd};
+    *index_map =
+        (wf_index_map){.kind = c->transposed ? WF_INDEX_MAP_WINDOW_BACK : WF_INDEX_MAP_WINDOW, .nd = c->geom.nd};
     *work = (double)(c->in / c->geom.groups);
-    for (int d = 0; d < map->nd; d++) {
-        map->window[d] = wf_conv_window(&c->geom, d);
-        map->in[d] = shape.dim[2 + d];
-        map->out[d] = y->dim[2 + d];
+    for (int d = 0; d < index_map->nd; d++) {
+        index_map->window[d] = wf_conv_window(&c->geom, d);
+        index_map->in[d] = shape.dim[2 + d];
+        index_map->out[d] = y->dim[2 + d];
         *work *= (double)c->geom.kernel[d] / (double)(c->transposed ? c->geom.stride[d] : 1);
     }
     return WF_OK;
@@ -66,11 +68,12 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
 static void plan_step(const wf_mesh_conv *s, wf_mesh_call *call, wf_layout *layout)
 {
     const wf_chain_step *step = s->step;
-    const wf_map back = wf_map_inverse(&step->map);
-    *call = (wf_mesh_call){.conv = s, .map = step->map, .x_box = step->x_box, .y_box = step->y_box, .recompute = true};
-    call->x_halo.need = wf_map_box(&step->map, step->y_box, step->x_box);
-    call->dy_halo.need = wf_box_intersect(wf_map_box(&back, step->x_box, step->y_box), step->y_box);
-    call->parts = wf_parts_make(&step->map, step->y_box, step->x_box, call->x_halo.need);
+    const wf_index_map back = wf_index_map_inverse(&step->index_map);
+    *call = (wf_mesh_call){
+        .conv = s, .index_map = step->index_map, .x_box = step->x_box, .y_box = step->y_box, .recompute = true};
+    call->x_halo.need = wf_index_map_box(&step->index_map, step->y_box, step->x_box);
+    call->dy_halo.need = wf_box_intersect(wf_index_map_box(&back, step->x_box, step->y_box), step->y_box);
+    call->parts = wf_parts_make(&step->index_map, step->y_box, step->x_box, call->x_halo.need);
     *layout = step->layout;
 }
 
@@ -79,32 +82,33 @@ static wf_status check_input(const wf_layer *layer, const wf_var *x, wf_mesh_cal
     const wf_mesh_conv *s = layer->state;
     const wf_layout *given = &x->value->layout;
     if (!s->by_pixels || (s->by_channels && !given->known))
-        return wf_channel_check_input(layer, s->conv.name, s->mesh, x, &call->x_cut);
-    WF_TRY(wf_cuts_check(layer, s->conv.name, s->mesh, x, s->by_channels ? WF_CUTS_SUMS : WF_CUTS_SUMS_WHOLE));
+        return wf_channel_check_input(layer, s->conv.name, s->mesh, x, &call->x_bounds);
+    WF_TRY(
+        wf_sharding_check(layer, s->conv.name, s->mesh, x, s->by_channels ? WF_SHARDING_SUMS : WF_SHARDING_SUMS_WHOLE));
     if (given->placement[WF_AXIS_CHANNEL] == WF_SHARDED)
-        call->x_cut = given->cut[WF_AXIS_CHANNEL];
+        call->x_bounds = given->bounds[WF_AXIS_CHANNEL];
     return WF_OK;
 }
 
-static wf_status make_x_halo(wf_mesh_call *call, const wf_cuts *in, const wf_cuts *out, wf_dtype dtype)
+static wf_status make_x_halo(wf_mesh_call *call, const wf_sharding *in, const wf_sharding *out, wf_dtype dtype)
 {
     const wf_channel_side *side = &call->conv->split.in;
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(in->mesh));
     wf_range *held = NULL;
     if (!call->gathers)
-        return wf_halo_make(in, &call->map, out, NULL, dtype, &call->x_halo);
-    WF_TRY(wf_channel_held(side, call->x_cut, ctx, &held));
+        return wf_halo_make(in, &call->index_map, out, NULL, dtype, &call->x_halo);
+    WF_TRY(wf_channel_held(side, call->x_bounds, ctx, &held));
     const wf_halo_channels channels = {side->channels, held, side->part};
-    const wf_status status = wf_halo_make(in, &call->map, out, &channels, dtype, &call->x_halo);
+    const wf_status status = wf_halo_make(in, &call->index_map, out, &channels, dtype, &call->x_halo);
     wf_pool_give_host(ctx, held, (size_t)side->size * sizeof *held);
     return status;
 }
 
 /* How dx comes about: dy's halo travels, or what was read is added back. */
-static wf_status plan_backward(wf_mesh_call *call, const wf_cuts *in, const wf_cuts *out, wf_dtype dtype)
+static wf_status plan_backward(wf_mesh_call *call, const wf_sharding *in, const wf_sharding *out, wf_dtype dtype)
 {
     const wf_channel_split *split = &call->conv->split;
-    const wf_map back = wf_map_inverse(&call->map);
+    const wf_index_map back = wf_index_map_inverse(&call->index_map);
     WF_TRY(wf_halo_make(out, &back, in, NULL, dtype, &call->dy_halo));
     /* Gaps of dilation may make an input's readers seem to be elsewhere. */
     if (call->x_halo.pixels == 0)
@@ -114,11 +118,11 @@ static wf_status plan_backward(wf_mesh_call *call, const wf_cuts *in, const wf_c
     return WF_OK;
 }
 
-static void set_channels(wf_cuts *cuts, int64_t channels, wf_range here)
+static void set_channels(wf_sharding *sharding, int64_t channels, wf_range here)
 {
-    cuts->channels = channels;
-    cuts->box.lo[1] = here.lo;
-    cuts->box.hi[1] = here.hi;
+    sharding->channels = channels;
+    sharding->box.lo[1] = here.lo;
+    sharding->box.hi[1] = here.hi;
 }
 
 /* *layout: of the output, with all channels. */
@@ -127,7 +131,7 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, wf_mesh_call *call
     const wf_mesh_conv *s = layer->state;
     const wf_channel_split *split = &s->split;
     wf_shape whole, shape;
-    wf_cuts in, out;
+    wf_sharding in, out;
     double work;
     if (s->step) {
         plan_step(s, call, layout);
@@ -135,21 +139,21 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, wf_mesh_call *call
     }
     *call = (wf_mesh_call){.conv = s};
     WF_TRY(check_input(layer, x, call));
-    WF_TRY(wf_cuts_read(layer, s->conv.name, s->mesh, x, &in));
+    WF_TRY(wf_sharding_read(layer, s->conv.name, s->mesh, x, &in));
     whole = x->value->layout.known ? x->value->layout.global : wf_var_shape(x);
-    WF_TRY(wf_spatial_conv_map(layer, x, whole, &call->map, &work, &shape));
-    WF_TRY(wf_cuts_outputs(&in, &call->map, &out));
+    WF_TRY(wf_spatial_conv_map(layer, x, whole, &call->index_map, &work, &shape));
+    WF_TRY(wf_sharding_outputs(&in, &call->index_map, &out));
     set_channels(&in, s->conv.in,
-                 call->x_cut ? (wf_range){call->x_cut[split->rank], call->x_cut[split->rank + 1]}
-                             : wf_channel_inputs(split));
+                 call->x_bounds ? (wf_range){call->x_bounds[split->rank], call->x_bounds[split->rank + 1]}
+                                : wf_channel_inputs(split));
     set_channels(&out, s->conv.out, (wf_range){0, s->conv.out});
-    *layout = wf_cuts_layout(&out, &x->value->layout);
+    *layout = wf_sharding_layout(&out, &x->value->layout);
     set_channels(&out, s->conv.out, wf_channel_outputs(split));
-    call->gathers = call->x_cut && wf_channel_moves(&split->in, call->x_cut);
+    call->gathers = call->x_bounds && wf_channel_moves(&split->in, call->x_bounds);
     WF_TRY(make_x_halo(call, &in, &out, x->value->dtype));
     call->x_box = in.box;
     call->y_box = out.box;
-    call->parts = wf_parts_make(&call->map, out.box, in.box, call->x_halo.need);
+    call->parts = wf_parts_make(&call->index_map, out.box, in.box, call->x_halo.need);
     if (!x->needs_grad || wf_tape_mode(x->tape) != WF_TRAIN)
         return WF_OK;
     return plan_backward(call, &in, &out, x->value->dtype);
@@ -157,15 +161,15 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, wf_mesh_call *call
 
 /* Compute. */
 
-static wf_layout cut_channels(const wf_mesh_conv *s, wf_layout layout, const int64_t *cut)
+static wf_layout shard_channels(const wf_mesh_conv *s, wf_layout layout, const int64_t *bounds)
 {
     if (s->by_channels) {
         layout.placement[WF_AXIS_CHANNEL] = WF_REPLICATED;
         layout.dim[WF_AXIS_CHANNEL] = 0;
-        layout.cut[WF_AXIS_CHANNEL] = NULL;
+        layout.bounds[WF_AXIS_CHANNEL] = NULL;
     }
-    if (cut)
-        wf_layout_cut(s->mesh, &layout, WF_AXIS_CHANNEL, 1, cut);
+    if (bounds)
+        wf_layout_shard(s->mesh, &layout, WF_AXIS_CHANNEL, 1, bounds);
     return layout;
 }
 
@@ -183,24 +187,25 @@ static wf_status add_epilogue(const wf_mesh_call *call, const wf_var *b, const w
     return y->ctx->k->epilogue_forward(y->ctx, &call->epilogue, &out, &out);
 }
 
-static wf_status convolve(const wf_mesh_call *call, wf_inflow *flow, const wf_var *w, const wf_var *b,
+static wf_status convolve(const wf_mesh_call *call, wf_halo_input *flow, const wf_var *w, const wf_var *b,
                           const wf_tensor *part)
 {
     const bool fused = wf_mesh_conv_in_one_pass(call->conv);
-    wf_output_run user = {.conv = call->conv, .map = &call->map, .epilogue = fused ? &call->epilogue : NULL};
+    wf_output_run user = {
+        .conv = call->conv, .index_map = &call->index_map, .epilogue = fused ? &call->epilogue : NULL};
     user.w = wf_tensor_array(w->used);
     user.bias = wf_tensor_array(fused && b ? b->used : NULL);
-    const wf_part_run run = {.map = &call->map,
-                             .out = part,
-                             .out_box = call->y_box,
-                             .kernel = wf_mesh_conv_output,
-                             .user = &user,
-                             .poll = call->x_halo.exchange};
-    return wf_inflow_run(flow, &run);
+    const wf_spatial_part_run run = {.index_map = &call->index_map,
+                                     .out = part,
+                                     .out_box = call->y_box,
+                                     .kernel = wf_mesh_conv_output,
+                                     .user = &user,
+                                     .poll = call->x_halo.exchange};
+    return wf_halo_input_run(flow, &run);
 }
 
 /* The result that an activation made stands in *acted: the part, or what is held. */
-static wf_tensor *compute(wf_mesh_call *call, wf_tape *tape, wf_inflow *flow, const wf_var *w, const wf_var *b,
+static wf_tensor *compute(wf_mesh_call *call, wf_tape *tape, wf_halo_input *flow, const wf_var *w, const wf_var *b,
                           const wf_layout *layout, wf_tensor **acted)
 {
     const wf_mesh_conv *s = call->conv;
@@ -211,7 +216,7 @@ static wf_tensor *compute(wf_mesh_call *call, wf_tape *tape, wf_inflow *flow, co
     wf_status status;
     WF_TRY_OUT(wf_check(part));
     if (apart) {
-        part->layout = cut_channels(s, *layout, split->part_cut);
+        part->layout = shard_channels(s, *layout, split->part_bounds);
         set_epilogue(call, tape, part);
     }
     WF_TRY_OUT(convolve(call, flow, w, b, part));
@@ -219,10 +224,10 @@ static wf_tensor *compute(wf_mesh_call *call, wf_tape *tape, wf_inflow *flow, co
         WF_TRY_OUT(add_epilogue(call, b, part));
     if (apart)
         *acted = wf_tensor_alias(part);
-    y = wf_channel_put(&split->out, split->cut, part);
+    y = wf_channel_scatter(&split->out, split->bounds, part);
     part = NULL;
     WF_TRY_OUT(wf_check(y));
-    y->layout = cut_channels(s, *layout, split->cut);
+    y->layout = shard_channels(s, *layout, split->bounds);
     if (!apart) {
         set_epilogue(call, tape, y);
         WF_TRY_OUT(add_epilogue(call, b, y));
@@ -239,7 +244,7 @@ out:
 static const wf_op conv_op = {.name = "mesh_conv", .backward = wf_mesh_conv_backward};
 static const wf_op conv_transpose_op = {.name = "mesh_conv_transpose", .backward = wf_mesh_conv_backward};
 
-static wf_var *apply(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_inflow *flow, const wf_layout *layout)
+static wf_var *apply(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_halo_input *flow, const wf_layout *layout)
 {
     const wf_conv_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
@@ -250,14 +255,14 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_inflow *
     wf_var *var = NULL;
     if (y)
         var = wf_tape_record(tape,
-                             &(wf_record){.op = s->transposed ? &conv_transpose_op : &conv_op,
-                                          .n_in = 3,
-                                          .in = (wf_var *[]){x, w, b},
-                                          .n_saved = WF_MESH_CONV_SAVED,
-                                          .saved = (wf_tensor *[]){(wf_tensor *)flow->own, flow->assembled, w->used,
-                                                                   call->follows ? acted : NULL},
-                                          .state = call,
-                                          .state_bytes = sizeof *call},
+                             &(wf_node_spec){.op = s->transposed ? &conv_transpose_op : &conv_op,
+                                             .n_in = 3,
+                                             .in = (wf_var *[]){x, w, b},
+                                             .n_saved = WF_MESH_CONV_SAVED,
+                                             .saved = (wf_tensor *[]){(wf_tensor *)flow->own, flow->assembled, w->used,
+                                                                      call->follows ? acted : NULL},
+                                             .state = call,
+                                             .state_bytes = sizeof *call},
                              y);
     wf_tensor_free(acted);
     return var;
@@ -273,12 +278,12 @@ wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
         wf_spatial_failed(s->mesh, status);
         return wf_error_null();
     }
-    wf_tensor *own = call.x_cut ? wf_dense_value(x) : wf_channel_take(&s->split.in, NULL, x->value);
-    wf_inflow flow = {.own = own, .own_box = call.x_box, .halo = call.x_halo, .parts = call.parts};
+    wf_tensor *own = call.x_bounds ? wf_dense_value(x) : wf_channel_gather(&s->split.in, NULL, x->value);
+    wf_halo_input flow = {.own = own, .own_box = call.x_box, .halo = call.x_halo, .parts = call.parts};
     wf_var *var = own ? apply(layer, x, &call, &flow, &layout) : NULL;
     if (!var)
         wf_spatial_failed(s->mesh, wf_error_code());
-    wf_inflow_free(&flow);
+    wf_halo_input_free(&flow);
     wf_tensor_free(own);
     return var ? var : wf_error_null();
 }

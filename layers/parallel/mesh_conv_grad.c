@@ -6,17 +6,17 @@
 
 typedef struct filter_run {
     const wf_mesh_conv *conv;
-    const wf_map *map;
+    const wf_index_map *index_map;
     wf_array dw, db;
     bool with_bias, add;
 } filter_run;
 
-static wf_status add_filter(void *user, const wf_part_arrays *a)
+static wf_status add_filter(void *user, const wf_spatial_part_arrays *a)
 {
     filter_run *r = user;
-    const bool straight = r->map->kind == WF_MAP_WINDOW, add = r->add;
+    const bool straight = r->index_map->kind == WF_INDEX_MAP_WINDOW, add = r->add;
     const wf_channel_call call = {.local = &r->conv->local,
-                                  .geom = wf_mesh_conv_geom(r->map, a->out_box, a->in_box),
+                                  .geom = wf_mesh_conv_geom(r->index_map, a->out_box, a->in_box),
                                   .ctx = r->conv->conv.w->ctx};
     r->add = true;
     return wf_channel_local_filter(&call, straight ? &a->in : &a->out, straight ? &a->out : &a->in, &r->dw,
@@ -27,13 +27,13 @@ static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_r
 {
     const wf_mesh_call *call = node->state;
     const wf_tensor *x = wf_node_saved(node, WF_MESH_CONV_X), *halo = wf_node_saved(node, WF_MESH_CONV_HALO);
-    const wf_part_run run = {.map = &call->map,
-                             .way = WF_PART_SUM,
-                             .out = dpart,
-                             .out_box = call->y_box,
-                             .kernel = add_filter,
-                             .user = user,
-                             .poll = poll};
+    const wf_spatial_part_run run = {.index_map = &call->index_map,
+                                     .way = WF_PART_SUM,
+                                     .out = dpart,
+                                     .out_box = call->y_box,
+                                     .kernel = add_filter,
+                                     .user = user,
+                                     .poll = poll};
     WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, true));
     WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, false));
     if (user->add)
@@ -50,7 +50,7 @@ typedef struct gradients {
 static wf_status backward_params(wf_node *node, const gradients *dy, wf_exchange *poll)
 {
     const wf_mesh_call *call = node->state;
-    filter_run user = {.conv = call->conv, .map = &call->map};
+    filter_run user = {.conv = call->conv, .index_map = &call->index_map};
     const wf_array held = wf_tensor_array(dy->held);
     bool add_b = false;
     const bool wants_w = wf_node_wants(node, 1), wants_b = wf_node_wants(node, 2);
@@ -64,7 +64,7 @@ static wf_status backward_params(wf_node *node, const gradients *dy, wf_exchange
         WF_NEED(grad);
         user.db = wf_tensor_array(grad);
     }
-    user.with_bias = wants_w && wants_b && call->map.kind == WF_MAP_WINDOW && user.add == add_b &&
+    user.with_bias = wants_w && wants_b && call->index_map.kind == WF_INDEX_MAP_WINDOW && user.add == add_b &&
                      wf_mesh_conv_in_one_pass(call->conv);
     if (wants_w)
         WF_TRY(backward_filter(node, dy->part, &user, poll));
@@ -73,27 +73,29 @@ static wf_status backward_params(wf_node *node, const gradients *dy, wf_exchange
 
 /* The input. */
 
-static wf_output_run from_dy(wf_node *node, const wf_map *back)
+static wf_output_run from_dy(wf_node *node, const wf_index_map *back)
 {
     const wf_mesh_call *call = node->state;
-    return (wf_output_run){.conv = call->conv, .map = back, .w = wf_tensor_array(wf_node_saved(node, WF_MESH_CONV_W))};
+    return (wf_output_run){
+        .conv = call->conv, .index_map = back, .w = wf_tensor_array(wf_node_saved(node, WF_MESH_CONV_W))};
 }
 
-static wf_status recompute_with(wf_node *node, const gradients *dy, wf_inflow *flow, const wf_tensor *dx, wf_box box)
+static wf_status recompute_with(wf_node *node, const gradients *dy, wf_halo_input *flow, const wf_tensor *dx,
+                                wf_box box)
 {
     const wf_mesh_call *call = node->state;
-    const wf_map back = wf_map_inverse(&call->map);
+    const wf_index_map back = wf_index_map_inverse(&call->index_map);
     wf_output_run user = from_dy(node, &back);
-    const wf_part_run run = {.map = &back,
-                             .out = dx,
-                             .out_box = box,
-                             .kernel = wf_mesh_conv_output,
-                             .user = &user,
-                             .poll = flow->halo.exchange};
+    const wf_spatial_part_run run = {.index_map = &back,
+                                     .out = dx,
+                                     .out_box = box,
+                                     .kernel = wf_mesh_conv_output,
+                                     .user = &user,
+                                     .poll = flow->halo.exchange};
     flow->parts = wf_parts_make(&back, box, call->y_box, flow->halo.need);
-    WF_TRY(wf_inflow_begin(flow));
+    WF_TRY(wf_halo_input_begin(flow));
     WF_TRY(backward_params(node, dy, flow->halo.exchange));
-    return wf_inflow_run(flow, &run);
+    return wf_halo_input_run(flow, &run);
 }
 
 /* dx of own pixels, of the channels that this rank computes with: NULL on failure. */
@@ -103,15 +105,15 @@ static wf_tensor *recompute(wf_node *node, const gradients *dy)
     wf_box box = call->x_box;
     box.lo[1] = call->x_halo.need.lo[1];
     box.hi[1] = call->x_halo.need.hi[1];
-    wf_inflow flow = {.own = dy->part, .own_box = call->y_box, .halo = call->dy_halo};
+    wf_halo_input flow = {.own = dy->part, .own_box = call->y_box, .halo = call->dy_halo};
     wf_tensor *dx = wf_tensor_new_step(dy->part->ctx, dy->part->dtype, wf_box_shape(box), WF_CHANNELS_LAST);
     wf_status status;
     WF_TRY_OUT(wf_check(dx));
     WF_TRY_OUT(recompute_with(node, dy, &flow, dx, box));
 out:
-    wf_inflow_free(&flow);
+    wf_halo_input_free(&flow);
     if (status == WF_OK)
-        return wf_channel_put(&call->conv->split.in, call->x_cut, dx);
+        return wf_channel_scatter(&call->conv->split.in, call->x_bounds, dx);
     wf_tensor_free(dx);
     return wf_error_null();
 }
@@ -119,14 +121,14 @@ out:
 static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *read, wf_tensor *dx)
 {
     const wf_mesh_call *call = node->state;
-    const wf_map back = wf_map_inverse(&call->map);
+    const wf_index_map back = wf_index_map_inverse(&call->index_map);
     wf_output_run user = from_dy(node, &back);
     WF_NEED(read);
     WF_NEED(dx);
-    const wf_part_arrays all = {.in_box = call->y_box,
-                                .out_box = call->x_halo.need,
-                                .in = wf_tensor_array(dy->part),
-                                .out = wf_tensor_array(read)};
+    const wf_spatial_part_arrays all = {.in_box = call->y_box,
+                                        .out_box = call->x_halo.need,
+                                        .in = wf_tensor_array(dy->part),
+                                        .out = wf_tensor_array(read)};
     if (wf_tensor_count(read) > 0)
         WF_TRY(wf_mesh_conv_output(&user, &all));
     WF_TRY(wf_field_start(dx->ctx, &(wf_field){read->data, read->dtype, call->x_halo.need},
@@ -150,7 +152,7 @@ static wf_tensor *add_back(wf_node *node, const gradients *dy)
         wf_error_frame(status, __FILE__, __LINE__, __func__);
     wf_tensor_free(read);
     if (status == WF_OK)
-        return call->gathers ? dx : wf_channel_put(&call->conv->split.in, call->x_cut, dx);
+        return call->gathers ? dx : wf_channel_scatter(&call->conv->split.in, call->x_bounds, dx);
     wf_tensor_free(dx);
     return wf_error_null();
 }
@@ -191,7 +193,7 @@ wf_status wf_mesh_conv_backward(wf_node *node)
     wf_tensor *held = NULL, *part = NULL;
     wf_status status;
     if (split->out.apart) {
-        part = wf_channel_take(&split->out, split->cut, dy);
+        part = wf_channel_gather(&split->out, split->bounds, dy);
         held = masked(node, part);
         wf_tensor_free(part);
         part = wf_tensor_alias(held);
@@ -199,7 +201,7 @@ wf_status wf_mesh_conv_backward(wf_node *node)
         held = masked(node, dy);
         /* Before halos travel: in one exchange a halo would come in a message from every rank of a neighbour's channel
          * group, and nothing could be computed meanwhile. */
-        part = wf_channel_take(&split->out, split->cut, held);
+        part = wf_channel_gather(&split->out, split->bounds, held);
     }
     WF_TRY_OUT(wf_check(part));
     WF_TRY_OUT(backward_from(node, &(gradients){held, part}));

@@ -70,11 +70,11 @@ static wf_channel_opts split_opts(const way *how, const wf_conv_opts *o, const w
     return split;
 }
 
-static void cut_params(wf_mesh_conv *s)
+static void shard_params(wf_mesh_conv *s)
 {
     const uint32_t pixels = 1u << WF_AXIS_DEPTH | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH;
-    wf_channel_cut_param(s->conv.w, filter_box(s), wf_channel_is_split(&s->split));
-    wf_channel_cut_bias(s->conv.b, &s->split);
+    wf_channel_shard_param(s->conv.w, filter_box(s), wf_channel_is_split(&s->split));
+    wf_channel_shard_bias(s->conv.b, &s->split);
     if (s->by_pixels)
         s->conv.w->axes |= pixels;
     if (s->by_pixels && s->conv.b)
@@ -102,7 +102,7 @@ static wf_layer *make(const way *how, const wf_mesh *mesh, wf_conv_opts o, int n
     s->by_pixels = how->by_pixels;
     s->split = split;
     s->local = wf_channel_local_of(&s->split);
-    cut_params(s);
+    shard_params(s);
     return layer;
 }
 

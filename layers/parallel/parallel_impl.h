@@ -27,9 +27,9 @@ typedef struct wf_block_of {
 /* The part lies dense in memory. */
 bool wf_field_dense(const wf_field *field, wf_box part);
 /* `load`: with what is there. After a failure too, the block is to be given back. */
-wf_status wf_block_take(wf_ctx *ctx, const wf_field *field, wf_box part, bool load, wf_block_of *block) WF_NODISCARD;
+wf_status wf_block_gather(wf_ctx *ctx, const wf_field *field, wf_box part, bool load, wf_block_of *block) WF_NODISCARD;
 /* What was written to the block goes where the part is. */
-wf_status wf_block_put(wf_ctx *ctx, const wf_field *field, wf_box part, const wf_block_of *block) WF_NODISCARD;
+wf_status wf_block_scatter(wf_ctx *ctx, const wf_field *field, wf_box part, const wf_block_of *block) WF_NODISCARD;
 void wf_block_give(wf_ctx *ctx, const wf_block_of *block);
 /* The first of several sums: what `from` holds of `to`, and 0 elsewhere. */
 wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to) WF_NODISCARD;
@@ -51,8 +51,8 @@ typedef struct wf_channel_side {
 typedef struct wf_channel_split {
     const char *name; /* of the kind of layer, for errors */
     wf_channel_side in, out;
-    const int64_t *cut;      /* how the layer's output is sharded; NULL: replicated */
-    const int64_t *part_cut; /* of the outputs' parts, where they are apart */
+    const int64_t *bounds;      /* how the layer's output is sharded; NULL: replicated */
+    const int64_t *part_bounds; /* of the outputs' parts, where they are apart */
     int64_t groups;
     bool by_input; /* dimension 0 of the weights are the inputs: transposed convolution */
     int rank;      /* in the group */
@@ -77,31 +77,33 @@ wf_range wf_channel_biases(const wf_channel_split *split);
 /* More than one rank shares the channels. */
 bool wf_channel_is_split(const wf_channel_split *split);
 
-/* Makes a parameter that has no value yet the part `box` of what it was. `cut`: other ranks of the channel axis hold
+/* Makes a parameter that has no value yet the part `box` of what it was. `bounds`: other ranks of the channel axis hold
  * other parts. NULL passes. */
-void wf_channel_cut_param(wf_param *param, wf_box box, bool cut);
+void wf_channel_shard_param(wf_param *param, wf_box box, bool bounds);
 /* The same to wf_channel_biases. */
-void wf_channel_cut_bias(wf_param *param, const wf_channel_split *split);
+void wf_channel_shard_bias(wf_param *param, const wf_channel_split *split);
 
 /* Checks that x is laid out as the layer can take it; *cut: how it is sharded along dimension 1, NULL: replicated. */
 wf_status wf_channel_check_input(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
-                                 const int64_t **cut) WF_NODISCARD;
-/* The layout of a tensor of this local shape that has x's samples, and `channels` channels cut at `cut`. */
-wf_layout wf_channel_layout(const wf_mesh *mesh, const wf_var *x, wf_shape local, int64_t channels, const int64_t *cut);
+                                 const int64_t **bounds) WF_NODISCARD;
+/* The layout of a tensor of this local shape that has x's samples, and `channels` channels cut at `bounds`. */
+wf_layout wf_channel_layout(const wf_mesh *mesh, const wf_var *x, wf_shape local, int64_t channels,
+                            const int64_t *bounds);
 
 /* Some rank's part is not what it holds: channels move. The same on every rank. */
-bool wf_channel_moves(const wf_channel_side *side, const int64_t *cut);
+bool wf_channel_moves(const wf_channel_side *side, const int64_t *bounds);
 /* What each rank of the group holds: `size` ranges in memory of the pool, to be given back. */
-wf_status wf_channel_held(const wf_channel_side *side, const int64_t *cut, wf_ctx *ctx, wf_range **held) WF_NODISCARD;
+wf_status wf_channel_held(const wf_channel_side *side, const int64_t *bounds, wf_ctx *ctx,
+                          wf_range **held) WF_NODISCARD;
 /* Channels of all parts together. */
 int64_t wf_channel_width(const wf_channel_side *side);
 
-/* This rank's part of a tensor held as `cut` says: dense, channels-last from rank 3 on; a handle to be freed.
+/* This rank's part of a tensor held as `bounds` says: dense, channels-last from rank 3 on; a handle to be freed.
  * Collective. */
-wf_tensor *wf_channel_take(const wf_channel_side *side, const int64_t *cut, const wf_tensor *held);
-/* The reverse: the sum of the ranks' parts, held as `cut` says. Takes the handle of `part`, which may be written to.
+wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *held);
+/* The reverse: the sum of the ranks' parts, held as `bounds` says. Takes the handle of `part`, which may be written to.
  * Collective. */
-wf_tensor *wf_channel_put(const wf_channel_side *side, const int64_t *cut, wf_tensor *part);
+wf_tensor *wf_channel_scatter(const wf_channel_side *side, const int64_t *bounds, wf_tensor *part);
 
 /* y += b along dimension 1. */
 wf_status wf_channel_bias(const wf_tensor *y, const wf_tensor *b) WF_NODISCARD;
@@ -147,68 +149,68 @@ wf_status wf_channel_local_filter(const wf_channel_call *call, const wf_array *i
  * halos travel.
  *
  * Boxes of activations [N,C,...] are local in dimension 0 and global in the others. A layer makes outputs
- * from inputs; a map says which inputs an output reads. Its inverse, inputs' gradients from outputs' gradients, is a
- * map as well, so one mechanism serves both directions of convolution and of transposed convolution.
+ * from inputs; an index map says which inputs an output reads. Its inverse, inputs' gradients from outputs' gradients,
+ * is a map as well, so one mechanism serves both directions of convolution and of transposed convolution.
  */
 
-typedef enum wf_map_kind {
-    WF_MAP_WINDOW = 0,  /* an output reads what lies under its window */
-    WF_MAP_WINDOW_BACK, /* an output lies under the windows of the inputs that it reads: backward-data */
-    WF_MAP_RESAMPLE,    /* upsampling */
-    WF_MAP_ALL,         /* every rank reads everything */
-    WF_MAP_CHAIN,       /* several maps, one after the other */
-} wf_map_kind;
+typedef enum wf_index_map_kind {
+    WF_INDEX_MAP_WINDOW = 0,  /* an output reads what lies under its window */
+    WF_INDEX_MAP_WINDOW_BACK, /* an output lies under the windows of the inputs that it reads: backward-data */
+    WF_INDEX_MAP_RESAMPLE,    /* upsampling */
+    WF_INDEX_MAP_ALL,         /* every rank reads everything */
+    WF_INDEX_MAP_CHAIN,       /* several index maps, one after the other */
+} wf_index_map_kind;
 
-typedef struct wf_map {
-    wf_map_kind kind;
+typedef struct wf_index_map {
+    wf_index_map_kind kind;
     int nd;
     wf_window window[WF_MAX_SPATIAL];
     wf_resample_geom resample;
     int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL]; /* global lengths */
-    const struct wf_map *link;                       /* of a chain: `links` maps, the first one reads the input */
+    const struct wf_index_map *link;                 /* of a chain: `links` index maps, the first one reads the input */
     int links;
-} wf_map;
+} wf_index_map;
 
-wf_map wf_map_inverse(const wf_map *map); /* of windows */
-wf_range wf_map_reads(const wf_map *map, int d, wf_range outputs);
+wf_index_map wf_index_map_inverse(const wf_index_map *index_map); /* of windows */
+wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outputs);
 /* Nothing of an image, of the samples and channels of `like`. */
-wf_box wf_map_nothing(wf_box like);
+wf_box wf_index_map_nothing(wf_box like);
 /* What the outputs of a box read; `in` says the samples and channels of the result. */
-wf_box wf_map_box(const wf_map *map, wf_box outputs, wf_box in);
+wf_box wf_index_map_box(const wf_index_map *index_map, wf_box outputs, wf_box in);
 /* The window of kernels that compute `out` from `in` alone. */
-wf_window wf_map_local(const wf_map *map, int d, wf_range out, wf_range in);
+wf_window wf_index_map_local(const wf_index_map *index_map, int d, wf_range out, wf_range in);
 
 /* How an activation is cut. */
-typedef struct wf_cuts {
+typedef struct wf_sharding {
     const wf_mesh *mesh;
-    int axis[WF_MAX_SPATIAL];           /* that cuts spatial dimension d, or -1 */
-    const int64_t *cut[WF_MAX_SPATIAL]; /* NULL where no axis cuts */
+    int axis[WF_MAX_SPATIAL];              /* that cuts spatial dimension d, or -1 */
+    const int64_t *bounds[WF_MAX_SPATIAL]; /* NULL where no axis cuts */
     int64_t length[WF_MAX_SPATIAL];
     int64_t channels; /* of the whole */
     wf_box box;       /* of this rank */
-} wf_cuts;
+} wf_sharding;
 
 /* Which inputs a layer takes. */
-typedef enum wf_cuts_taken {
-    WF_CUTS_ANY = 0,   /* cut along samples, channels and pixels */
-    WF_CUTS_SUMS,      /* and over every split axis of data, depth, height and width, since the layer's gradients are
-                          summed over them; channels over the channel axis alone */
-    WF_CUTS_SUMS_WHOLE /* the same with whole channels */
-} wf_cuts_taken;
+typedef enum wf_sharding_taken {
+    WF_SHARDING_ANY = 0, /* sharded along samples, channels and pixels */
+    WF_SHARDING_SUMS,    /* and over every split axis of data, depth, height and width, since the layer's gradients are
+                        summed over them; channels over the channel axis alone */
+    WF_SHARDING_SUMS_WHOLE /* the same with whole channels */
+} wf_sharding_taken;
 
 /* The error of a layout that a layer `name` cannot take names layer and layout. */
-wf_status wf_cuts_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
-                        wf_cuts_taken taken) WF_NODISCARD;
+wf_status wf_sharding_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                            wf_sharding_taken taken) WF_NODISCARD;
 /* The cuts of x, the input of a layer `name`, which was checked. An x without a layout is whole. */
-wf_status wf_cuts_read(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
-                       wf_cuts *cuts) WF_NODISCARD;
+wf_status wf_sharding_read(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                           wf_sharding *sharding) WF_NODISCARD;
 /* Both. */
-wf_status wf_cuts_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x, wf_cuts_taken taken,
-                     wf_cuts *cuts) WF_NODISCARD;
+wf_status wf_sharding_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
+                         wf_sharding_taken taken, wf_sharding *sharding) WF_NODISCARD;
 /* Those of the outputs, with the same channels: every output is where its centre is. */
-wf_status wf_cuts_outputs(const wf_cuts *in, const wf_map *map, wf_cuts *out) WF_NODISCARD;
+wf_status wf_sharding_outputs(const wf_sharding *in, const wf_index_map *index_map, wf_sharding *out) WF_NODISCARD;
 /* x's layout, with the channels and pixels of these cuts. */
-wf_layout wf_cuts_layout(const wf_cuts *cuts, const wf_layout *x);
+wf_layout wf_sharding_layout(const wf_sharding *sharding, const wf_layout *x);
 
 /* Channels on the way together with pixels: what each rank along the channel axis has and needs. */
 typedef struct wf_halo_channels {
@@ -217,35 +219,37 @@ typedef struct wf_halo_channels {
 } wf_halo_channels;
 
 /* The exchange that brings every rank what it needs of an array cut like `have` to compute its part of one cut like
- * `want`, which is made by `map`. channels NULL: those that a rank has are those that it needs. */
+ * `want`, which is made by `index_map`. channels NULL: those that a rank has are those that it needs. */
 typedef struct wf_halo {
     wf_exchange *exchange; /* NULL: nothing moves between any ranks */
     wf_box need;           /* of this rank */
     double pixels;         /* of each channel and sample that move in all */
 } wf_halo;
 /* Elements of a sample that move in all. */
-wf_status wf_halo_volume(const wf_cuts *have, const wf_map *map, const wf_cuts *want, double *volume) WF_NODISCARD;
-wf_status wf_halo_make(const wf_cuts *have, const wf_map *map, const wf_cuts *want, const wf_halo_channels *channels,
-                       wf_dtype dtype, wf_halo *halo) WF_NODISCARD;
+wf_status wf_halo_volume(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
+                         double *volume) WF_NODISCARD;
+wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
+                       const wf_halo_channels *channels, wf_dtype dtype, wf_halo *halo) WF_NODISCARD;
 
 /* A part of what is to be made, and what it reads. */
-typedef struct wf_part {
+typedef struct wf_spatial_part {
     wf_box out, in;
-    /* The same, wider where that spares copies. Outputs of wide_out alone lack inputs; rims make them anew. */
+    /* The same, wider where that spares copies. Outputs of wide_out alone lack inputs; boundaries make them anew. */
     wf_box wide_out, wide_in;
     int64_t at; /* where the copy of `in` starts in the assembled inputs, in elements; -1: reads its own input */
-} wf_part;
+} wf_spatial_part;
 #define WF_PARTS (1 + 2 * WF_MAX_SPATIAL)
 typedef struct wf_parts {
     int n;
-    wf_part part[WF_PARTS];
+    wf_spatial_part part[WF_PARTS];
     int64_t elements; /* of the assembled inputs */
 } wf_parts;
-/* The inside, which comes first and reads own inputs, and the rims; or all at once where the inside is small. */
-wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need);
+/* The interior, which comes first and reads own inputs, and the boundaries; or all at once where the interior is small.
+ */
+wf_parts wf_parts_make(const wf_index_map *index_map, wf_box out, wf_box own, wf_box need);
 
 /* An input on its way: begin, compute what needs no halo, end, compute the rest. Or its gradient on the way back. */
-typedef struct wf_inflow {
+typedef struct wf_halo_input {
     const wf_tensor *own; /* dense, channels-last; holds own_box */
     wf_tensor *back;      /* where own is a gradient that comes about: the same */
     wf_box own_box;
@@ -254,46 +258,46 @@ typedef struct wf_inflow {
     wf_tensor *arriving; /* holds the need-box while messages travel, of which it uses the halo */
     wf_tensor *assembled;
     bool under_way;
-} wf_inflow;
-wf_status wf_inflow_begin(wf_inflow *flow) WF_NODISCARD;
-/* Waits, and assembles the inputs of the rims. */
-wf_status wf_inflow_end(wf_inflow *flow) WF_NODISCARD;
+} wf_halo_input;
+wf_status wf_halo_input_begin(wf_halo_input *flow) WF_NODISCARD;
+/* Waits, and assembles the inputs of the boundaries. */
+wf_status wf_halo_input_end(wf_halo_input *flow) WF_NODISCARD;
 /* Waits for what is under way, after an error too. */
-void wf_inflow_free(wf_inflow *flow);
+void wf_halo_input_free(wf_halo_input *flow);
 /* For layers that take their input as a whole: the need-box, or where nothing moves the own one, as it is.
  * A handle to be freed. */
-wf_tensor *wf_inflow_whole(const wf_tensor *own, const wf_halo *halo);
+wf_tensor *wf_halo_input_whole(const wf_tensor *own, const wf_halo *halo);
 /* Its gradient (whose handle is taken) back to where it came from: the gradient of `own`; a handle to be freed. */
-wf_tensor *wf_inflow_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo);
+wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo);
 
 /* What a kernel makes of inputs and outputs. */
-typedef enum wf_part_way {
+typedef enum wf_spatial_part_way {
     WF_PART_OUTPUT = 0, /* writes outputs */
     WF_PART_SUM,        /* reads both */
     WF_PART_INPUT,      /* reads outputs, adds to inputs */
-} wf_part_way;
+} wf_spatial_part_way;
 
 /* Computes with dense arrays of an input and an output box. */
-typedef struct wf_part_arrays {
+typedef struct wf_spatial_part_arrays {
     wf_box in_box, out_box;
     wf_array in, out, beside;
     bool again; /* a sum over the same outputs as before, with other inputs */
-} wf_part_arrays;
-typedef wf_status (*wf_part_kernel)(void *user, const wf_part_arrays *part);
-typedef struct wf_part_run {
-    const wf_map *map;
-    wf_part_way way;
+} wf_spatial_part_arrays;
+typedef wf_status (*wf_spatial_part_kernel)(void *user, const wf_spatial_part_arrays *part);
+typedef struct wf_spatial_part_run {
+    const wf_index_map *index_map;
+    wf_spatial_part_way way;
     const wf_tensor *out; /* dense, channels-last; holds out_box */
     wf_box out_box;
     const wf_tensor *beside; /* NULL, or like `out` of another type, made or read with it; what it says may be relative
                                 to the box of inputs, which is the same for outputs and, the way back, for inputs */
-    wf_part_kernel kernel;
+    wf_spatial_part_kernel kernel;
     void *user;
     wf_exchange *poll; /* moved on between blocks; NULL: none */
-} wf_part_run;
-/* Runs the parts that read own inputs (`inside`), or the others. */
-wf_status wf_parts_run(const wf_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
-                       const wf_tensor *assembled, bool inside) WF_NODISCARD;
+} wf_spatial_part_run;
+/* Runs the parts that read own inputs (`interior`), or the others. */
+wf_status wf_parts_run(const wf_spatial_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
+                       const wf_tensor *assembled, bool interior) WF_NODISCARD;
 
 /* What the depth of a chain is chosen by, in seconds. */
 typedef struct wf_chain_costs {
@@ -303,50 +307,51 @@ typedef struct wf_chain_costs {
 wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs) WF_NODISCARD;
 
 /* What is inside while the input's halo travels, which it begins to where it has not; then the rest. */
-wf_status wf_inflow_run(wf_inflow *flow, const wf_part_run *run) WF_NODISCARD;
-/* The way back (WF_PART_INPUT) to `back`: the rims first; what is not own goes to its owners while the inside comes
- * about, and what others made of own inputs is added in the order of ranks. */
-wf_status wf_inflow_run_back(wf_inflow *flow, const wf_part_run *run) WF_NODISCARD;
+wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run) WF_NODISCARD;
+/* The way back (WF_PART_INPUT) to `back`: the boundaries first; what is not own goes to its owners while the interior
+ * comes about, and what others made of own inputs is added in the order of ranks. */
+wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run *run) WF_NODISCARD;
 
-/* Layers without parameters whose outputs read inputs by a map: pooling and upsampling. */
+/* Layers without parameters whose outputs read inputs by an index map: pooling and upsampling. */
 
-typedef struct wf_plain_call wf_plain_call;
+typedef struct wf_window_op_call wf_window_op_call;
 /* The kernel on one part. `beside` has rank 0 where the call has no index. */
-typedef wf_status (*wf_plain_kernel)(const wf_plain_call *call, wf_ctx *ctx, const wf_part_arrays *part);
+typedef wf_status (*wf_window_op_kernel)(const wf_window_op_call *call, wf_ctx *ctx,
+                                         const wf_spatial_part_arrays *part);
 
 /* One application: what backward is told. The call of a layer starts with this. */
-struct wf_plain_call {
+struct wf_window_op_call {
     const wf_mesh *mesh;
-    wf_map map;
+    wf_index_map index_map;
     wf_halo halo;
-    wf_box in, out;           /* of this rank */
-    wf_plain_kernel forward;  /* writes outputs */
-    wf_plain_kernel backward; /* adds to inputs' gradients */
-    bool indexed;             /* outputs come with i32, which backward gets */
+    wf_box in, out;               /* of this rank */
+    wf_window_op_kernel forward;  /* writes outputs */
+    wf_window_op_kernel backward; /* adds to inputs' gradients */
+    bool indexed;                 /* outputs come with i32, which backward gets */
 };
 
 /* With the map's kind and windows set: its lengths, the halo, the boxes, and the output's layout for outputs of this
  * global shape. `in`: how x is cut. */
-wf_status wf_plain_plan(wf_plain_call *call, const wf_var *x, const wf_cuts *in, wf_shape y,
-                        wf_layout *layout) WF_NODISCARD;
-/* The inside is computed while halos travel. The call is `bytes` long; op's backward is wf_plain_backward, or one that
- * knows better. */
-wf_var *wf_plain_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_plain_call *call, size_t bytes,
-                       const wf_layout *layout);
-/* Gradients of what others own leave first, and the inside comes about while they travel. */
-wf_status wf_plain_backward(wf_node *node) WF_NODISCARD;
+wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_sharding *in, wf_shape y,
+                            wf_layout *layout) WF_NODISCARD;
+/* The interior is computed while halos travel. The call is `bytes` long; op's backward is wf_window_op_backward, or one
+ * that knows better. */
+wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_window_op_call *call, size_t bytes,
+                           const wf_layout *layout);
+/* Gradients of what others own leave first, and the interior comes about while they travel. */
+wf_status wf_window_op_backward(wf_node *node) WF_NODISCARD;
 
 /* One layer of a chain: everything that it reads is in its input already. */
 typedef struct wf_chain_step {
-    wf_map map;
+    wf_index_map index_map;
     wf_box x_box, y_box;
     wf_layout layout; /* of the output */
 } wf_chain_step;
 bool wf_is_spatial_conv(const wf_layer *layer, const wf_mesh *mesh);
 int64_t wf_spatial_conv_channels(const wf_layer *layer); /* of its output */
 /* The layer's map, and the multiplications of one output, for an input x as if it had this shape. Checks x. */
-wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_map *map, double *work,
-                              wf_shape *y) WF_NODISCARD;
+wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_index_map *index_map,
+                              double *work, wf_shape *y) WF_NODISCARD;
 /* wf_apply in a chain. */
 wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, const wf_chain_step *step);
 
@@ -372,9 +377,9 @@ typedef struct wf_mesh_conv {
 /* One application: what backward is told. Boxes hold the channels of tensors that are computed with. */
 typedef struct wf_mesh_call {
     const wf_mesh_conv *conv;
-    const int64_t *x_cut; /* how x is cut along channels; NULL: it is not */
-    wf_map map;           /* y from x */
-    wf_box x_box, y_box;  /* own inputs as they are sent from, own part of the outputs */
+    const int64_t *x_bounds; /* how x is sharded along channels; NULL: it is not */
+    wf_index_map index_map;  /* y from x */
+    wf_box x_box, y_box;     /* own inputs as they are sent from, own part of the outputs */
     wf_parts parts;
     wf_halo x_halo, dy_halo;
     bool gathers; /* x_halo moves channels too */
@@ -385,17 +390,17 @@ typedef struct wf_mesh_call {
 
 enum { WF_MESH_CONV_X, WF_MESH_CONV_HALO, WF_MESH_CONV_W, WF_MESH_CONV_Y, WF_MESH_CONV_SAVED };
 
-/* What makes outputs by a map. */
+/* What makes outputs by an index map. */
 typedef struct wf_output_run {
     const wf_mesh_conv *conv;
-    const wf_map *map;
+    const wf_index_map *index_map;
     wf_array w, bias;
     const wf_epilogue *epilogue; /* NULL: none */
 } wf_output_run;
-/* A wf_part_kernel; user: wf_output_run. */
-wf_status wf_mesh_conv_output(void *user, const wf_part_arrays *arrays) WF_NODISCARD;
+/* A wf_spatial_part_kernel; user: wf_output_run. */
+wf_status wf_mesh_conv_output(void *user, const wf_spatial_part_arrays *arrays) WF_NODISCARD;
 /* The kernels' geometry, but for groups, between these boxes. */
-wf_conv_geom wf_mesh_conv_geom(const wf_map *map, wf_box out, wf_box in);
+wf_conv_geom wf_mesh_conv_geom(const wf_index_map *index_map, wf_box out, wf_box in);
 /* Bias and activation are applied while outputs are computed. */
 bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *conv);
 

@@ -2,10 +2,10 @@
 
 #include "comm/mesh_author.h"
 #include "layers/channel.h"
-#include "layers/serial/serial_impl.h"
 #include "layers/functions.h"
 #include "layers/mesh_conv.h"
 #include "layers/redistribute.h"
+#include "layers/serial/serial_impl.h"
 #include "layers/spatial.h"
 
 #include <stdlib.h>
@@ -27,13 +27,13 @@ static void join(wf_layout *layout, int axis)
     const int d = layout->dim[axis];
     layout->placement[axis] = WF_REPLICATED;
     layout->dim[axis] = 0;
-    layout->cut[axis] = NULL;
+    layout->bounds[axis] = NULL;
     layout->box.lo[d] = 0;
     layout->box.hi[d] = layout->global.dim[d];
 }
 
 /* Cut along all spatial axes of the mesh, in balanced blocks where it is not cut yet. */
-static wf_var *cut_pixels(const wf_layer *layer, wf_var *x)
+static wf_var *shard_pixels(const wf_layer *layer, wf_var *x)
 {
     const wf_mesh *mesh = layer->prepare_mesh;
     wf_layout layout = x->value->layout, usual;
@@ -49,19 +49,19 @@ static wf_var *cut_pixels(const wf_layer *layer, wf_var *x)
         if (layout.placement[a] == WF_SHARDED || usual.placement[a] != WF_SHARDED)
             continue;
         const int d = usual.dim[a];
-        wf_layout_cut(mesh, &layout, (wf_axis)a, d, wf_mesh_blocks(mesh, (wf_axis)a, layout.global.dim[d]));
+        wf_layout_shard(mesh, &layout, (wf_axis)a, d, wf_mesh_blocks(mesh, (wf_axis)a, layout.global.dim[d]));
         same = false;
     }
     return same ? x : wf_redistribute(x, layout);
 }
 
-/* Whole but for its first `cut` dimensions. */
-static wf_var *joined(wf_var *x, int cut)
+/* Whole but for its first `bounds` dimensions. */
+static wf_var *joined(wf_var *x, int bounds)
 {
     wf_layout layout = x->value->layout;
     bool same = true;
     for (int a = 0; layout.known && a < WF_AXES; a++)
-        if (layout.placement[a] == WF_SHARDED && layout.dim[a] >= cut) {
+        if (layout.placement[a] == WF_SHARDED && layout.dim[a] >= bounds) {
             join(&layout, a);
             same = false;
         }
@@ -109,7 +109,7 @@ static wf_status take_values(wf_layer *layer, wf_layer *other)
     return WF_OK;
 }
 
-/* The layer gets the inside of `other`, which is freed with the layer's former one. */
+/* The layer gets the interior of `other`, which is freed with the layer's former one. */
 static wf_status become(wf_layer *layer, wf_layer *other)
 {
     if (!other)
@@ -163,13 +163,13 @@ static wf_status swap_conv(wf_layer *layer, walk *w)
     if (by_channels)
         w->sharded = !opts.replicate;
     if (by_pixels)
-        prepare_with(layer, w->mesh, cut_pixels);
+        prepare_with(layer, w->mesh, shard_pixels);
     return WF_OK;
 }
 
 static wf_status swap_linear(wf_layer *layer, walk *w)
 {
-    const wf_linear_opts opts = wf_linear_given(layer);
+    const wf_linear_opts opts = wf_linear_options(layer);
     if (w->how & WF_PARALLEL_CHANNEL) {
         WF_TRY(become(layer, wf_channel_linear(w->mesh, opts)));
         w->sharded = !opts.replicate;
@@ -205,7 +205,7 @@ static wf_status swap_image(wf_layer *layer, const walk *w)
         return WF_OK;
     const bool pool = layer->kind == &wf_pool_serial;
     WF_TRY(become(layer, pool ? spatial_pool(layer, w->mesh) : spatial_upsample(layer, w->mesh)));
-    prepare_with(layer, w->mesh, cut_pixels);
+    prepare_with(layer, w->mesh, shard_pixels);
     return WF_OK;
 }
 
@@ -215,7 +215,7 @@ static wf_status swap_norm(wf_layer *layer, const walk *w)
     if (wf_norm_is_merged(layer))
         return WF_OK;
     if (w->sharded)
-        WF_TRY(become(layer, wf_channel_batchnorm(w->mesh, wf_norm_given(layer))));
+        WF_TRY(become(layer, wf_channel_batchnorm(w->mesh, wf_norm_options(layer))));
     if (!(w->how & (WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN)))
         return WF_OK;
     WF_TRY(wf_norm_merge_mesh(w->mesh, w->how & WF_PARALLEL_SYNC_BN, &merge));

@@ -1,7 +1,7 @@
 /* Deep halos: several convolutions on one exchange. Each rank computes what its own outputs depend on, so gradients of
  * parameters are sums over its own outputs here too, and the input's halo gradient goes back once. */
-#include "layers/spatial.h"
 #include "layers/parallel/parallel_impl.h"
+#include "layers/spatial.h"
 
 #include <stdio.h>
 
@@ -16,8 +16,8 @@ typedef struct chain_plan {
     const wf_mesh *mesh;
     wf_dtype dtype;
     int count;
-    wf_map *map;
-    wf_cuts *cuts;
+    wf_index_map *index_map;
+    wf_sharding *sharding;
     double *work;
     double *least; /* least[i]: what layers from i on cost at least, where the depth is chosen */
     int *next;     /* next[i]: where the group that starts at i ends */
@@ -33,7 +33,7 @@ static wf_status backward(wf_node *node)
 {
     const deep_halo *call = node->state;
     wf_tensor *whole = wf_tensor_alias(wf_node_dy(node));
-    wf_tensor *dx = wf_inflow_return(whole, node->in[0]->value, &call->halo);
+    wf_tensor *dx = wf_halo_input_return(whole, node->in[0]->value, &call->halo);
     return dx ? wf_node_give(node, 0, dx, false) : wf_spatial_failed(call->mesh, wf_error_code());
 }
 
@@ -45,7 +45,7 @@ static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
     wf_layout layout = x->value->layout;
     if (!halo->exchange)
         return x;
-    wf_tensor *own = wf_dense_value(x), *whole = own ? wf_inflow_whole(own, halo) : NULL;
+    wf_tensor *own = wf_dense_value(x), *whole = own ? wf_halo_input_whole(own, halo) : NULL;
     wf_tensor_free(own);
     if (!whole)
         return NULL;
@@ -55,37 +55,38 @@ static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
     }
     whole->layout = layout;
     return wf_tape_record(
-        x->tape, &(wf_record){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = &call, .state_bytes = sizeof call},
+        x->tape, &(wf_node_spec){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = &call, .state_bytes = sizeof call},
         whole);
 }
 
-static wf_map link_of(const chain_plan *p, int first, int last)
+static wf_index_map link_of(const chain_plan *p, int first, int last)
 {
-    wf_map map = {.kind = WF_MAP_CHAIN, .nd = p->map[first].nd, .link = p->map + first, .links = last - first};
-    for (int d = 0; d < map.nd; d++) {
-        map.in[d] = p->map[first].in[d];
-        map.out[d] = p->map[last - 1].out[d];
+    wf_index_map index_map = {
+        .kind = WF_INDEX_MAP_CHAIN, .nd = p->index_map[first].nd, .link = p->index_map + first, .links = last - first};
+    for (int d = 0; d < index_map.nd; d++) {
+        index_map.in[d] = p->index_map[first].in[d];
+        index_map.out[d] = p->index_map[last - 1].out[d];
     }
-    return map;
+    return index_map;
 }
 
 /* Layers [first, last) on one exchange. */
 static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int last, wf_var *x)
 {
-    const wf_map all = link_of(p, first, last);
+    const wf_index_map all = link_of(p, first, last);
     const wf_layout base = x->value->layout;
     wf_halo halo;
-    WF_TRY_NULL(wf_halo_make(&p->cuts[first], &all, &p->cuts[last], NULL, p->dtype, &halo));
-    wf_box has = halo.exchange ? halo.need : p->cuts[first].box;
+    WF_TRY_NULL(wf_halo_make(&p->sharding[first], &all, &p->sharding[last], NULL, p->dtype, &halo));
+    wf_box has = halo.exchange ? halo.need : p->sharding[first].box;
     wf_var *y = gather(p, x, &halo);
     for (int i = first; i < last && y; i++) {
-        const wf_map rest = i + 1 < last ? link_of(p, i + 1, last) : all;
-        wf_chain_step step = {.map = p->map[i], .x_box = has, .y_box = p->cuts[i + 1].box};
+        const wf_index_map rest = i + 1 < last ? link_of(p, i + 1, last) : all;
+        wf_chain_step step = {.index_map = p->index_map[i], .x_box = has, .y_box = p->sharding[i + 1].box};
         if (i + 1 < last)
-            step.y_box = wf_map_box(&rest, p->cuts[last].box, p->cuts[i + 1].box);
-        wf_cuts cuts = p->cuts[i + 1];
-        cuts.box = step.y_box;
-        step.layout = wf_cuts_layout(&cuts, &base);
+            step.y_box = wf_index_map_box(&rest, p->sharding[last].box, p->sharding[i + 1].box);
+        wf_sharding sharding = p->sharding[i + 1];
+        sharding.box = step.y_box;
+        step.layout = wf_sharding_layout(&sharding, &base);
         y = wf_spatial_conv_apply(chain->children[i], y, &step);
         has = step.y_box;
     }
@@ -97,18 +98,18 @@ static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int la
 /* Outputs of layer i that all ranks compute when their outputs of layer last - 1 are wanted, for each sample. */
 static double outputs_of(const chain_plan *p, int i, int last)
 {
-    const wf_map rest = link_of(p, i + 1 < last ? i + 1 : i, last);
-    const wf_cuts *want = &p->cuts[last];
-    double n = (double)p->cuts[i + 1].channels;
+    const wf_index_map rest = link_of(p, i + 1 < last ? i + 1 : i, last);
+    const wf_sharding *want = &p->sharding[last];
+    double n = (double)p->sharding[i + 1].channels;
     for (int d = 0; d < rest.nd; d++) {
         int64_t along = 0;
         const int places = want->axis[d] < 0 ? 1 : wf_mesh_size(p->mesh, (wf_axis)want->axis[d]);
         for (int r = 0; r < places; r++) {
             wf_range out = {0, want->length[d]};
             if (want->axis[d] >= 0)
-                out = (wf_range){want->cut[d][r], want->cut[d][r + 1]};
+                out = (wf_range){want->bounds[d][r], want->bounds[d][r + 1]};
             if (i + 1 < last)
-                out = wf_map_reads(&rest, d, out);
+                out = wf_index_map_reads(&rest, d, out);
             along += out.hi - out.lo;
         }
         n *= (double)along;
@@ -119,13 +120,13 @@ static double outputs_of(const chain_plan *p, int i, int last)
 /* Of layers [first, last) on one exchange. The same on every rank: sums over all of them. */
 static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int first, int last, double *seconds)
 {
-    const wf_map all = link_of(p, first, last);
+    const wf_index_map all = link_of(p, first, last);
     double work = 0, volume;
     int places = 1;
-    WF_TRY(wf_halo_volume(&p->cuts[first], &all, &p->cuts[last], &volume));
+    WF_TRY(wf_halo_volume(&p->sharding[first], &all, &p->sharding[last], &volume));
     for (int d = 0; d < all.nd; d++)
-        if (p->cuts[first].axis[d] >= 0)
-            places *= wf_mesh_size(p->mesh, (wf_axis)p->cuts[first].axis[d]);
+        if (p->sharding[first].axis[d] >= 0)
+            places *= wf_mesh_size(p->mesh, (wf_axis)p->sharding[first].axis[d]);
     for (int i = first; i < last; i++)
         work += outputs_of(p, i, last) * p->work[i];
     *seconds = (costs->work * work + costs->byte * volume * (double)wf_dtype_size(p->dtype)) / places +
@@ -165,12 +166,12 @@ static wf_status make_groups(spatial_chain *s, const chain_plan *p)
 static wf_status plan(const wf_layer *chain, const wf_var *x, chain_plan *p)
 {
     wf_shape shape = x->value->layout.global, y;
-    WF_TRY(wf_cuts_of(chain, "spatial_chain", p->mesh, x, WF_CUTS_SUMS_WHOLE, &p->cuts[0]));
+    WF_TRY(wf_sharding_of(chain, "spatial_chain", p->mesh, x, WF_SHARDING_SUMS_WHOLE, &p->sharding[0]));
     for (int i = 0; i < p->count; i++) {
         const wf_layer *layer = chain->children[i];
-        WF_TRY(wf_spatial_conv_map(layer, x, shape, &p->map[i], &p->work[i], &y));
-        WF_TRY(wf_cuts_outputs(&p->cuts[i], &p->map[i], &p->cuts[i + 1]));
-        p->cuts[i + 1].channels = p->cuts[i + 1].box.hi[1] = wf_spatial_conv_channels(layer);
+        WF_TRY(wf_spatial_conv_map(layer, x, shape, &p->index_map[i], &p->work[i], &y));
+        WF_TRY(wf_sharding_outputs(&p->sharding[i], &p->index_map[i], &p->sharding[i + 1]));
+        p->sharding[i + 1].channels = p->sharding[i + 1].box.hi[1] = wf_spatial_conv_channels(layer);
         shape = y;
     }
     return WF_OK;
@@ -191,13 +192,13 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
 {
     const spatial_chain *s = chain->state;
     chain_plan p = {.mesh = s->mesh, .dtype = x->value->dtype, .count = chain->n_children};
-    const size_t n = (size_t)p.count, bytes = n * (sizeof *p.map + sizeof *p.work + sizeof *p.next) +
-                                              (n + 1) * (sizeof *p.cuts + sizeof *p.least);
+    const size_t n = (size_t)p.count, bytes = n * (sizeof *p.index_map + sizeof *p.work + sizeof *p.next) +
+                                              (n + 1) * (sizeof *p.sharding + sizeof *p.least);
     void *memory;
     WF_TRY_NULL(wf_pool_take_host(chain->ctx, bytes, &memory));
-    p.map = memory;
-    p.cuts = (wf_cuts *)(p.map + n);
-    p.work = (double *)(p.cuts + n + 1);
+    p.index_map = memory;
+    p.sharding = (wf_sharding *)(p.index_map + n);
+    p.work = (double *)(p.sharding + n + 1);
     p.least = p.work + n;
     p.next = (int *)(p.least + n + 1);
     wf_var *y = run(chain, &p, x);

@@ -5,7 +5,7 @@
  * that needs a poll to go on takes as long for a message as a few blocks. What has to be copied is cut into blocks that
  * stay in the cache. A sample smaller than this is not worth a call of its own. */
 enum {
-    LEAST_RIM = 4,
+    LEAST_BOUNDARY = 4,
     BLOCKS = 8,
     LEAST_ROWS = 4,
     LEAST_BLOCK = 1 << 15,
@@ -19,36 +19,36 @@ static wf_range along(wf_box box, int d)
     return (wf_range){box.lo[2 + d], box.hi[2 + d]};
 }
 
-static bool inside(wf_range r, wf_range own)
+static bool reads_own(wf_range r, wf_range own)
 {
     return r.lo >= r.hi || (r.lo >= own.lo && r.hi <= own.hi);
 }
 
 /* The outputs that read own inputs alone; their ends are near those of all outputs. */
-static wf_range interior(const wf_map *map, int d, wf_range out, wf_range own)
+static wf_range interior(const wf_index_map *index_map, int d, wf_range out, wf_range own)
 {
     wf_range r = out;
-    while (r.lo < r.hi && !inside(wf_map_reads(map, d, (wf_range){r.lo, r.lo + 1}), own))
+    while (r.lo < r.hi && !reads_own(wf_index_map_reads(index_map, d, (wf_range){r.lo, r.lo + 1}), own))
         r.lo++;
-    while (r.lo < r.hi && !inside(wf_map_reads(map, d, (wf_range){r.hi - 1, r.hi}), own))
+    while (r.lo < r.hi && !reads_own(wf_index_map_reads(index_map, d, (wf_range){r.hi - 1, r.hi}), own))
         r.hi--;
-    return r.lo < r.hi && inside(wf_map_reads(map, d, r), own) ? r : (wf_range){out.lo, out.lo};
+    return r.lo < r.hi && reads_own(wf_index_map_reads(index_map, d, r), own) ? r : (wf_range){out.lo, out.lo};
 }
 
-/* Kernels take as long for one column as for a few, which would cost the inside more. */
-static wf_range with_wider_rims(wf_range inside, wf_range out)
+/* Kernels take as long for one column as for a few, which would cost the interior more. */
+static wf_range with_wider_boundaries(wf_range interior, wf_range out)
 {
-    if (inside.lo > out.lo && inside.lo < out.lo + LEAST_RIM)
-        inside.lo = out.lo + LEAST_RIM;
-    if (inside.hi < out.hi && inside.hi > out.hi - LEAST_RIM)
-        inside.hi = out.hi - LEAST_RIM;
-    return inside.lo < inside.hi ? inside : (wf_range){out.lo, out.lo};
+    if (interior.lo > out.lo && interior.lo < out.lo + LEAST_BOUNDARY)
+        interior.lo = out.lo + LEAST_BOUNDARY;
+    if (interior.hi < out.hi && interior.hi > out.hi - LEAST_BOUNDARY)
+        interior.hi = out.hi - LEAST_BOUNDARY;
+    return interior.lo < interior.hi ? interior : (wf_range){out.lo, out.lo};
 }
 
-static wf_part *add_part(wf_parts *parts, wf_box out, wf_box in, bool own)
+static wf_spatial_part *add_part(wf_parts *parts, wf_box out, wf_box in, bool own)
 {
-    wf_part *p = &parts->part[parts->n++];
-    *p = (wf_part){.out = out, .in = in, .wide_out = out, .wide_in = in, .at = own ? -1 : parts->elements};
+    wf_spatial_part *p = &parts->part[parts->n++];
+    *p = (wf_spatial_part){.out = out, .in = in, .wide_out = out, .wide_in = in, .at = own ? -1 : parts->elements};
     if (!own)
         parts->elements += (wf_shape_count(wf_box_shape(in)) + 15) / 16 * 16;
     return p;
@@ -56,12 +56,12 @@ static wf_part *add_part(wf_parts *parts, wf_box out, wf_box in, bool own)
 
 /* Rows of one sample are dense anyway; what is cut otherwise is dense only as a whole. Windows may reach beyond what is
  * there, and get zeros. */
-static void widen(const wf_map *map, wf_part *p, wf_box out, wf_box own)
+static void widen(const wf_index_map *index_map, wf_spatial_part *p, wf_box out, wf_box own)
 {
-    for (int d = out.hi[0] > 1 ? 0 : 1; d < map->nd; d++) {
+    for (int d = out.hi[0] > 1 ? 0 : 1; d < index_map->nd; d++) {
         p->wide_in.lo[2 + d] = own.lo[2 + d];
         p->wide_in.hi[2 + d] = own.hi[2 + d];
-        if (map->kind == WF_MAP_RESAMPLE)
+        if (index_map->kind == WF_INDEX_MAP_RESAMPLE)
             continue;
         p->wide_out.lo[2 + d] = out.lo[2 + d];
         p->wide_out.hi[2 + d] = out.hi[2 + d];
@@ -69,74 +69,75 @@ static void widen(const wf_map *map, wf_part *p, wf_box out, wf_box own)
 }
 
 /* Own inputs that nobody here reads stay at the end where that spares a copy and the windows are the same. */
-static wf_box widened(const wf_map *map, wf_box in, wf_box own)
+static wf_box widened(const wf_index_map *index_map, wf_box in, wf_box own)
 {
-    for (int d = 0; d < map->nd && map->kind != WF_MAP_RESAMPLE; d++)
-        if (map->kind == WF_MAP_WINDOW && in.lo[2 + d] < in.hi[2 + d] &&
-            own.hi[2 + d] - in.hi[2 + d] < map->window[d].stride)
+    for (int d = 0; d < index_map->nd && index_map->kind != WF_INDEX_MAP_RESAMPLE; d++)
+        if (index_map->kind == WF_INDEX_MAP_WINDOW && in.lo[2 + d] < in.hi[2 + d] &&
+            own.hi[2 + d] - in.hi[2 + d] < index_map->window[d].stride)
             in.hi[2 + d] = own.hi[2 + d];
     return in;
 }
 
-wf_parts wf_parts_make(const wf_map *map, wf_box out, wf_box own, wf_box need)
+wf_parts wf_parts_make(const wf_index_map *index_map, wf_box out, wf_box own, wf_box need)
 {
     wf_parts parts = {0};
     wf_box middle = out, rest[2 * WF_MAX_RANK];
     /* Channels of others come with the halo: there is no inside. */
     const bool gathers = own.lo[1] != need.lo[1] || own.hi[1] != need.hi[1];
-    bool all_inside = !gathers;
-    for (int d = 0; d < map->nd; d++) {
-        wf_range r = interior(map, d, along(out, d), along(own, d));
+    bool all_interior = !gathers;
+    for (int d = 0; d < index_map->nd; d++) {
+        wf_range r = interior(index_map, d, along(out, d), along(own, d));
         if (d > 0)
-            r = with_wider_rims(r, along(out, d));
+            r = with_wider_boundaries(r, along(out, d));
         middle.lo[2 + d] = r.lo;
         middle.hi[2 + d] = r.hi;
-        all_inside = all_inside && inside(along(need, d), along(own, d));
+        all_interior = all_interior && reads_own(along(need, d), along(own, d));
     }
     const int64_t all = wf_shape_count(wf_box_shape(out)), mid = wf_shape_count(wf_box_shape(middle));
     if (all == 0)
         return parts;
-    if (all_inside || (wf_box_empty(need) && !gathers)) {
-        add_part(&parts, out, wf_box_empty(need) ? wf_map_nothing(own) : widened(map, need, own), true);
+    if (all_interior || (wf_box_empty(need) && !gathers)) {
+        add_part(&parts, out, wf_box_empty(need) ? wf_index_map_nothing(own) : widened(index_map, need, own), true);
         return parts;
     }
     if (gathers || 2 * mid < all) {
-        add_part(&parts, out, wf_box_empty(need) ? wf_map_nothing(need) : need, false);
+        add_part(&parts, out, wf_box_empty(need) ? wf_index_map_nothing(need) : need, false);
         return parts;
     }
-    widen(map, add_part(&parts, middle, wf_map_box(map, middle, own), true), out, own);
+    widen(index_map, add_part(&parts, middle, wf_index_map_box(index_map, middle, own), true), out, own);
     const int n = wf_box_subtract(out, middle, rest);
     for (int i = 0; i < n; i++)
-        add_part(&parts, rest[i], wf_map_box(map, rest[i], own), false);
+        add_part(&parts, rest[i], wf_index_map_box(index_map, rest[i], own), false);
     return parts;
 }
 
 /* Running. */
 
-static wf_status take_blocks(const wf_part_run *run, const wf_field field[3], wf_part_arrays *a, wf_block_of block[3])
+static wf_status take_blocks(const wf_spatial_part_run *run, const wf_field field[3], wf_spatial_part_arrays *a,
+                             wf_block_of block[3])
 {
     wf_ctx *ctx = run->out->ctx;
     const bool made = run->way == WF_PART_OUTPUT;
-    WF_TRY(wf_block_take(ctx, &field[0], a->in_box, true, &block[0]));
-    WF_TRY(wf_block_take(ctx, &field[1], a->out_box, !made, &block[1]));
+    WF_TRY(wf_block_gather(ctx, &field[0], a->in_box, true, &block[0]));
+    WF_TRY(wf_block_gather(ctx, &field[1], a->out_box, !made, &block[1]));
     if (run->beside)
-        WF_TRY(wf_block_take(ctx, &field[2], a->out_box, !made, &block[2]));
+        WF_TRY(wf_block_gather(ctx, &field[2], a->out_box, !made, &block[2]));
     a->in = block[0].array;
     a->out = block[1].array;
     a->beside = block[2].array;
     return WF_OK;
 }
 
-static wf_status put_blocks(const wf_part_run *run, const wf_field field[3], const wf_part_arrays *a,
+static wf_status put_blocks(const wf_spatial_part_run *run, const wf_field field[3], const wf_spatial_part_arrays *a,
                             const wf_block_of block[3])
 {
     wf_ctx *ctx = run->out->ctx;
     if (run->way == WF_PART_INPUT)
-        return wf_block_put(ctx, &field[0], a->in_box, &block[0]);
+        return wf_block_scatter(ctx, &field[0], a->in_box, &block[0]);
     if (run->way == WF_PART_SUM)
         return WF_OK;
-    WF_TRY(wf_block_put(ctx, &field[1], a->out_box, &block[1]));
-    return run->beside ? wf_block_put(ctx, &field[2], a->out_box, &block[2]) : WF_OK;
+    WF_TRY(wf_block_scatter(ctx, &field[1], a->out_box, &block[1]));
+    return run->beside ? wf_block_scatter(ctx, &field[2], a->out_box, &block[2]) : WF_OK;
 }
 
 static wf_field field_of(const wf_tensor *tensor, wf_box box)
@@ -145,7 +146,7 @@ static wf_field field_of(const wf_tensor *tensor, wf_box box)
 }
 
 /* Arrays come without data. */
-static wf_status run_block(const wf_part_run *run, const wf_field *in, wf_part_arrays arrays)
+static wf_status run_block(const wf_spatial_part_run *run, const wf_field *in, wf_spatial_part_arrays arrays)
 {
     const wf_field field[3] = {*in, field_of(run->out, run->out_box), field_of(run->beside, run->out_box)};
     wf_block_of block[3] = {{.bytes = 0}};
@@ -174,7 +175,7 @@ static wf_box first_sample(wf_box box)
 
 /* Into how many blocks of samples, and each of those into how many of rows, which with something beside depends on the
  * inputs alone. */
-static void cut_blocks(const wf_part_run *run, const wf_field *in, wf_box from, wf_box to, int64_t *groups,
+static void cut_blocks(const wf_spatial_part_run *run, const wf_field *in, wf_box from, wf_box to, int64_t *groups,
                        int64_t *rows)
 {
     const wf_field out = field_of(run->out, run->out_box);
@@ -194,7 +195,7 @@ static void cut_blocks(const wf_part_run *run, const wf_field *in, wf_box from, 
     *rows = *rows < 1 ? 1 : *rows;
 }
 
-static wf_status run_blocks(const wf_part_run *run, const wf_field *in, wf_box all, wf_box reads, bool again)
+static wf_status run_blocks(const wf_spatial_part_run *run, const wf_field *in, wf_box all, wf_box reads, bool again)
 {
     int64_t groups, rows;
     cut_blocks(run, in, reads, all, &groups, &rows);
@@ -208,51 +209,53 @@ static wf_status run_blocks(const wf_part_run *run, const wf_field *in, wf_box a
                 wf_block(all.hi[2] - all.lo[2], rows, r, &out.lo[2], &out.hi[2]);
                 out.lo[2] += all.lo[2];
                 out.hi[2] += all.lo[2];
-                const wf_range along_rows = wf_map_reads(run->map, 0, along(out, 0));
+                const wf_range along_rows = wf_index_map_reads(run->index_map, 0, along(out, 0));
                 from.lo[2] = along_rows.lo;
                 from.hi[2] = along_rows.hi;
             }
-            WF_TRY(run_block(run, in, (wf_part_arrays){.in_box = from, .out_box = out, .again = again}));
+            WF_TRY(run_block(run, in, (wf_spatial_part_arrays){.in_box = from, .out_box = out, .again = again}));
         }
     return WF_OK;
 }
 
-static bool is_wide(const wf_part *inside)
+static bool is_wide(const wf_spatial_part *interior)
 {
-    for (int d = 2; d < inside->out.rank; d++)
-        if (inside->out.lo[d] != inside->wide_out.lo[d] || inside->out.hi[d] != inside->wide_out.hi[d])
+    for (int d = 2; d < interior->out.rank; d++)
+        if (interior->out.lo[d] != interior->wide_out.lo[d] || interior->out.hi[d] != interior->wide_out.hi[d])
             return true;
     return false;
 }
 
-/* What an inside that went beyond its outputs has not summed of this rim: other inputs. */
-static wf_status sum_rest(const wf_part_run *run, const wf_field *in, const wf_part *part, const wf_part *inside)
+/* What an inside that went beyond its outputs has not summed of this boundary: other inputs. */
+static wf_status sum_rest(const wf_spatial_part_run *run, const wf_field *in, const wf_spatial_part *part,
+                          const wf_spatial_part *interior)
 {
     wf_box rest[2 * WF_MAX_RANK];
-    if (wf_box_empty(wf_box_intersect(part->out, inside->wide_out)))
+    if (wf_box_empty(wf_box_intersect(part->out, interior->wide_out)))
         return run_blocks(run, in, part->out, part->in, false);
-    const int n = wf_box_subtract(part->in, inside->wide_in, rest);
+    const int n = wf_box_subtract(part->in, interior->wide_in, rest);
     for (int i = 0; i < n; i++)
         WF_TRY(run_blocks(run, in, part->out, rest[i], true));
     return WF_OK;
 }
 
-static wf_status run_part(const wf_part_run *run, const wf_field *in, const wf_part *part, const wf_part *inside)
+static wf_status run_part(const wf_spatial_part_run *run, const wf_field *in, const wf_spatial_part *part,
+                          const wf_spatial_part *interior)
 {
     /* Kernels of volumes are slow where taps of a filter meet nothing, as in halos alone. */
-    const bool wide = run->way == WF_PART_SUM && run->map->nd < 3 && inside->at < 0 && is_wide(inside);
-    if (wide && part != inside)
-        return sum_rest(run, in, part, inside);
+    const bool wide = run->way == WF_PART_SUM && run->index_map->nd < 3 && interior->at < 0 && is_wide(interior);
+    if (wide && part != interior)
+        return sum_rest(run, in, part, interior);
     return run_blocks(run, in, wide || run->way == WF_PART_OUTPUT ? part->wide_out : part->out,
                       run->way == WF_PART_SUM && !wide ? part->in : part->wide_in, false);
 }
 
-wf_status wf_parts_run(const wf_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
-                       const wf_tensor *assembled, bool inside_parts)
+wf_status wf_parts_run(const wf_spatial_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
+                       const wf_tensor *assembled, bool interior_parts)
 {
     for (int i = 0; i < parts->n; i++) {
-        const wf_part *part = &parts->part[i];
-        if ((part->at < 0) != inside_parts)
+        const wf_spatial_part *part = &parts->part[i];
+        if ((part->at < 0) != interior_parts)
             continue;
         wf_field in = field_of(own, own_box);
         if (part->at >= 0) {

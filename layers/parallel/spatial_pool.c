@@ -1,8 +1,8 @@
 /* Spatially parallel pooling. A global maximum is that of the whole input, which every rank gets; a global average is
  * the sum of the ranks' parts of it. */
+#include "layers/parallel/parallel_impl.h"
 #include "layers/serial/serial_impl.h"
 #include "layers/spatial.h"
-#include "layers/parallel/parallel_impl.h"
 
 typedef struct spatial_pool {
     wf_pool_state pool;
@@ -11,7 +11,7 @@ typedef struct spatial_pool {
 
 /* What backward is told. */
 typedef struct pool_call {
-    wf_plain_call plain;
+    wf_window_op_call plain;
     wf_pool_geom geom; /* of the whole image; of a global average: of own inputs */
     unsigned axes;     /* a global average: a sum over these, */
     double share;      /* of means of own inputs, times their share of all */
@@ -20,61 +20,61 @@ typedef struct pool_call {
 /* Windows. */
 
 /* The whole geometry becomes that of outputs over inputs. */
-static wf_pool_geom geometry(const wf_plain_call *plain, const wf_part_arrays *a)
+static wf_pool_geom geometry(const wf_window_op_call *plain, const wf_spatial_part_arrays *a)
 {
-    const wf_map *map = &plain->map;
+    const wf_index_map *index_map = &plain->index_map;
     wf_pool_geom g = ((const pool_call *)plain)->geom;
     for (int d = 0; d < g.nd && !wf_box_empty(a->out_box); d++) {
         const wf_range out = {a->out_box.lo[2 + d], a->out_box.hi[2 + d]},
                        in = {a->in_box.lo[2 + d], a->in_box.hi[2 + d]};
-        const wf_window w = wf_map_local(map, d, out, in);
+        const wf_window w = wf_index_map_local(index_map, d, out, in);
         /* A last window that ceil mode lets stick out of the padding counts only what is inside. */
-        const int64_t most = map->in[d] + g.pad_hi[d] - in.hi;
+        const int64_t most = index_map->in[d] + g.pad_hi[d] - in.hi;
         g.pad_lo[d] = w.pad_lo;
         g.pad_hi[d] = w.pad_hi < most ? w.pad_hi : most;
     }
     return g;
 }
 
-static wf_status forward_part(const wf_plain_call *plain, wf_ctx *ctx, const wf_part_arrays *a)
+static wf_status forward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_pool_geom geom = geometry(plain, a);
     return ctx->k->pool_forward(ctx, &geom, &a->in, &a->out, plain->indexed ? &a->beside : NULL);
 }
 
-static wf_status backward_part(const wf_plain_call *plain, wf_ctx *ctx, const wf_part_arrays *a)
+static wf_status backward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_pool_geom geom = geometry(plain, a);
     return ctx->k->pool_backward(ctx, &geom, &a->out, plain->indexed ? &a->beside : NULL, &a->in, true);
 }
 
-static const wf_op spatial_pool_op = {.name = "spatial_pool", .backward = wf_plain_backward};
+static const wf_op spatial_pool_op = {.name = "spatial_pool", .backward = wf_window_op_backward};
 
 /* Over the whole image. */
 
-static wf_layout replicated(const wf_cuts *cuts, wf_layout layout)
+static wf_layout replicated(const wf_sharding *sharding, wf_layout layout)
 {
     for (int d = 0; d < layout.global.rank - 2; d++) {
         layout.global.dim[2 + d] = layout.box.hi[2 + d] = 1;
         layout.box.lo[2 + d] = 0;
-        if (cuts->axis[d] < 0)
+        if (sharding->axis[d] < 0)
             continue;
-        layout.placement[cuts->axis[d]] = WF_REPLICATED;
-        layout.dim[cuts->axis[d]] = 0;
-        layout.cut[cuts->axis[d]] = NULL;
+        layout.placement[sharding->axis[d]] = WF_REPLICATED;
+        layout.dim[sharding->axis[d]] = 0;
+        layout.bounds[sharding->axis[d]] = NULL;
     }
     return layout;
 }
 
 /* The mean of what is here, if anything is, as a part of the mean of all. */
-static void make_share(const wf_cuts *cuts, pool_call *call)
+static void make_share(const wf_sharding *sharding, pool_call *call)
 {
     call->share = 1;
     for (int d = 0; d < call->geom.nd; d++) {
-        call->geom.kernel[d] = cuts->box.hi[2 + d] - cuts->box.lo[2 + d];
-        call->share *= (double)call->geom.kernel[d] / (double)cuts->length[d];
-        if (cuts->axis[d] >= 0)
-            call->axes |= 1u << cuts->axis[d];
+        call->geom.kernel[d] = sharding->box.hi[2 + d] - sharding->box.lo[2 + d];
+        call->share *= (double)call->geom.kernel[d] / (double)sharding->length[d];
+        if (sharding->axis[d] >= 0)
+            call->axes |= 1u << sharding->axis[d];
     }
 }
 
@@ -105,7 +105,7 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
 static wf_status backward_global(wf_node *node)
 {
     const pool_call *call = node->state;
-    const wf_plain_call *plain = &call->plain;
+    const wf_window_op_call *plain = &call->plain;
     const wf_tensor *x = node->in[0]->value, *index = plain->indexed ? wf_node_saved(node, 0) : NULL;
     const wf_box need = plain->halo.exchange ? plain->halo.need : plain->in;
     wf_tensor *read = wf_tensor_new_step(x->ctx, x->dtype, wf_box_shape(need), WF_CHANNELS_LAST), *dx = NULL;
@@ -137,8 +137,8 @@ static wf_var *apply_average(wf_layer *layer, wf_var *x, const pool_call *call, 
     }
     y->layout = *layout;
     return wf_tape_record(
-        wf_var_tape(x), &(wf_record){.op = &global_op, .n_in = 1, .in = &x, .state = call, .state_bytes = sizeof *call},
-        y);
+        wf_var_tape(x),
+        &(wf_node_spec){.op = &global_op, .n_in = 1, .in = &x, .state = call, .state_bytes = sizeof *call}, y);
 }
 
 /* Forward. */
@@ -148,37 +148,37 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, w
     const spatial_pool *s = layer->state;
     const wf_layout *given = &x->value->layout;
     const bool global = s->pool.geom.nd == 0;
-    wf_plain_call *plain = &call->plain;
+    wf_window_op_call *plain = &call->plain;
     wf_shape shape;
-    wf_cuts in;
+    wf_sharding in;
     *call = (pool_call){.plain = {.mesh = s->mesh, .forward = forward_part, .backward = backward_part}};
-    WF_TRY(wf_cuts_of(layer, s->pool.name, s->mesh, x, WF_CUTS_ANY, &in));
+    WF_TRY(wf_sharding_of(layer, s->pool.name, s->mesh, x, WF_SHARDING_ANY, &in));
     WF_TRY(wf_pool_fit(layer, x, given->global, &call->geom, &shape));
     plain->indexed = call->geom.kind == WF_POOL_MAX;
-    plain->map = (wf_map){.kind = global ? WF_MAP_ALL : WF_MAP_WINDOW, .nd = call->geom.nd};
-    for (int d = 0; d < plain->map.nd; d++)
-        plain->map.window[d] = wf_pool_window(&call->geom, d);
+    plain->index_map = (wf_index_map){.kind = global ? WF_INDEX_MAP_ALL : WF_INDEX_MAP_WINDOW, .nd = call->geom.nd};
+    for (int d = 0; d < plain->index_map.nd; d++)
+        plain->index_map.window[d] = wf_pool_window(&call->geom, d);
     if (!global)
-        return wf_plain_plan(plain, x, &in, shape, layout);
+        return wf_window_op_plan(plain, x, &in, shape, layout);
     *layout = replicated(&in, *given);
     plain->in = plain->out = in.box;
-    for (int d = 0; d < plain->map.nd; d++) {
-        plain->map.in[d] = given->global.dim[2 + d];
-        plain->map.out[d] = plain->out.hi[2 + d] = 1;
+    for (int d = 0; d < plain->index_map.nd; d++) {
+        plain->index_map.in[d] = given->global.dim[2 + d];
+        plain->index_map.out[d] = plain->out.hi[2 + d] = 1;
         plain->out.lo[2 + d] = 0;
     }
     if (plain->indexed)
-        return wf_halo_make(&in, &plain->map, &in, NULL, x->value->dtype, &plain->halo);
+        return wf_halo_make(&in, &plain->index_map, &in, NULL, x->value->dtype, &plain->halo);
     make_share(&in, call);
     return WF_OK;
 }
 
 static wf_var *apply(wf_layer *layer, wf_var *x, const pool_call *call, const wf_layout *layout)
 {
-    const bool global = call->plain.map.kind == WF_MAP_ALL;
+    const bool global = call->plain.index_map.kind == WF_INDEX_MAP_ALL;
     if (global && !call->plain.indexed)
         return apply_average(layer, x, call, layout);
-    return wf_plain_apply(layer, x, global ? &global_op : &spatial_pool_op, &call->plain, sizeof *call, layout);
+    return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call->plain, sizeof *call, layout);
 }
 
 static wf_var *forward(wf_layer *layer, wf_var *x)

@@ -1,16 +1,16 @@
 /* Spatially parallel upsampling: an output lies where its source does; linear needs one element of halo. */
-#include "layers/spatial.h"
 #include "layers/parallel/parallel_impl.h"
 #include "layers/serial/serial_impl.h"
+#include "layers/spatial.h"
 
 typedef struct spatial_upsample {
     wf_upsample_state upsample;
     const wf_mesh *mesh;
 } spatial_upsample;
 
-static wf_resample_geom geometry(const wf_plain_call *call, const wf_part_arrays *a)
+static wf_resample_geom geometry(const wf_window_op_call *call, const wf_spatial_part_arrays *a)
 {
-    wf_resample_geom geom = call->map.resample;
+    wf_resample_geom geom = call->index_map.resample;
     for (int d = 0; d < geom.nd; d++) {
         geom.in_lo[d] = a->in_box.lo[2 + d];
         geom.out_lo[d] = a->out_box.lo[2 + d];
@@ -18,40 +18,41 @@ static wf_resample_geom geometry(const wf_plain_call *call, const wf_part_arrays
     return geom;
 }
 
-static wf_status forward_part(const wf_plain_call *call, wf_ctx *ctx, const wf_part_arrays *a)
+static wf_status forward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_resample_geom geom = geometry(call, a);
     return ctx->k->resample_forward(ctx, &geom, &a->in, &a->out);
 }
 
-static wf_status backward_part(const wf_plain_call *call, wf_ctx *ctx, const wf_part_arrays *a)
+static wf_status backward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_resample_geom geom = geometry(call, a);
     return ctx->k->resample_backward(ctx, &geom, &a->out, &a->in, true);
 }
 
-static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = wf_plain_backward};
+static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = wf_window_op_backward};
 
-static wf_status plan(const wf_layer *layer, const wf_var *x, wf_plain_call *call, wf_layout *layout)
+static wf_status plan(const wf_layer *layer, const wf_var *x, wf_window_op_call *call, wf_layout *layout)
 {
     const spatial_upsample *s = layer->state;
     wf_resample_geom geom;
     wf_shape shape;
-    wf_cuts in;
-    *call = (wf_plain_call){.forward = forward_part, .backward = backward_part};
-    WF_TRY(wf_cuts_of(layer, s->upsample.name, s->mesh, x, WF_CUTS_ANY, &in));
+    wf_sharding in;
+    *call = (wf_window_op_call){.forward = forward_part, .backward = backward_part};
+    WF_TRY(wf_sharding_of(layer, s->upsample.name, s->mesh, x, WF_SHARDING_ANY, &in));
     WF_TRY(wf_upsample_fit(layer, x, x->value->layout.global, &geom, &shape));
-    call->map = (wf_map){.kind = WF_MAP_RESAMPLE, .nd = geom.nd, .resample = geom};
-    return wf_plain_plan(call, x, &in, shape, layout);
+    call->index_map = (wf_index_map){.kind = WF_INDEX_MAP_RESAMPLE, .nd = geom.nd, .resample = geom};
+    return wf_window_op_plan(call, x, &in, shape, layout);
 }
 
 static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     const spatial_upsample *s = layer->state;
-    wf_plain_call call;
+    wf_window_op_call call;
     wf_layout layout;
     const wf_status status = plan(layer, x, &call, &layout);
-    wf_var *var = status == WF_OK ? wf_plain_apply(layer, x, &spatial_upsample_op, &call, sizeof call, &layout) : NULL;
+    wf_var *var =
+        status == WF_OK ? wf_window_op_apply(layer, x, &spatial_upsample_op, &call, sizeof call, &layout) : NULL;
     if (var)
         return var;
     wf_spatial_failed(s->mesh, status == WF_OK ? wf_error_code() : status);

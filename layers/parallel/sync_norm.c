@@ -96,7 +96,7 @@ static bool is_known(const over *o, const wf_comm *comm, const part *mine)
 static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n, part *heads)
 {
     for (int r = 0; r < size; r++)
-        WF_TRY(wf_ctx_look(ctx, &heads[r], all + r * n, sizeof *heads));
+        WF_TRY(wf_ctx_capture_read(ctx, &heads[r], all + r * n, sizeof *heads));
     return WF_OK;
 }
 

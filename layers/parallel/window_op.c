@@ -1,35 +1,36 @@
 #include "layers/parallel/parallel_impl.h"
 
-wf_status wf_plain_plan(wf_plain_call *call, const wf_var *x, const wf_cuts *in, wf_shape y, wf_layout *layout)
+wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_sharding *in, wf_shape y,
+                            wf_layout *layout)
 {
     const wf_layout *given = &x->value->layout;
-    wf_cuts out;
-    for (int d = 0; d < call->map.nd; d++) {
-        call->map.in[d] = given->global.dim[2 + d];
-        call->map.out[d] = y.dim[2 + d];
+    wf_sharding out;
+    for (int d = 0; d < call->index_map.nd; d++) {
+        call->index_map.in[d] = given->global.dim[2 + d];
+        call->index_map.out[d] = y.dim[2 + d];
     }
-    WF_TRY(wf_cuts_outputs(in, &call->map, &out));
-    WF_TRY(wf_halo_make(in, &call->map, &out, NULL, x->value->dtype, &call->halo));
+    WF_TRY(wf_sharding_outputs(in, &call->index_map, &out));
+    WF_TRY(wf_halo_make(in, &call->index_map, &out, NULL, x->value->dtype, &call->halo));
     call->mesh = in->mesh;
     call->in = in->box;
     call->out = out.box;
-    *layout = wf_cuts_layout(&out, given);
+    *layout = wf_sharding_layout(&out, given);
     return WF_OK;
 }
 
-typedef struct plain_run {
-    const wf_plain_call *call;
-    wf_plain_kernel kernel;
+typedef struct window_op_run {
+    const wf_window_op_call *call;
+    wf_window_op_kernel kernel;
     wf_ctx *ctx;
-} plain_run;
+} window_op_run;
 
-static wf_status run_part(void *user, const wf_part_arrays *part)
+static wf_status run_part(void *user, const wf_spatial_part_arrays *part)
 {
-    const plain_run *r = user;
+    const window_op_run *r = user;
     return r->kernel(r->call, r->ctx, part);
 }
 
-static wf_status run(const wf_plain_call *call, wf_part_way way, wf_inflow *flow, const wf_tensor *out,
+static wf_status run(const wf_window_op_call *call, wf_spatial_part_way way, wf_halo_input *flow, const wf_tensor *out,
                      const wf_tensor *index)
 {
     const bool back = way == WF_PART_INPUT;
@@ -37,31 +38,31 @@ static wf_status run(const wf_plain_call *call, wf_part_way way, wf_inflow *flow
     WF_NEED(out);
     if (call->indexed)
         WF_NEED(index);
-    plain_run user = {call, back ? call->backward : call->forward, out->ctx};
-    const wf_part_run all = {.map = &call->map,
-                             .way = way,
-                             .out = out,
-                             .out_box = call->out,
-                             .beside = index,
-                             .kernel = run_part,
-                             .user = &user,
-                             .poll = call->halo.exchange};
+    window_op_run user = {call, back ? call->backward : call->forward, out->ctx};
+    const wf_spatial_part_run all = {.index_map = &call->index_map,
+                                     .way = way,
+                                     .out = out,
+                                     .out_box = call->out,
+                                     .beside = index,
+                                     .kernel = run_part,
+                                     .user = &user,
+                                     .poll = call->halo.exchange};
     flow->own_box = call->in;
     flow->halo = call->halo;
-    flow->parts = wf_parts_make(&call->map, call->out, call->in, call->halo.need);
-    const wf_status status = back ? wf_inflow_run_back(flow, &all) : wf_inflow_run(flow, &all);
+    flow->parts = wf_parts_make(&call->index_map, call->out, call->in, call->halo.need);
+    const wf_status status = back ? wf_halo_input_run_back(flow, &all) : wf_halo_input_run(flow, &all);
     if (status != WF_OK)
         wf_spatial_failed(call->mesh, status);
-    wf_inflow_free(flow);
+    wf_halo_input_free(flow);
     return status;
 }
 
-wf_status wf_plain_backward(wf_node *node)
+wf_status wf_window_op_backward(wf_node *node)
 {
-    const wf_plain_call *call = node->state;
+    const wf_window_op_call *call = node->state;
     const wf_tensor *x = node->in[0]->value;
     wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
-    wf_inflow flow = {.own = dx, .back = dx};
+    wf_halo_input flow = {.own = dx, .back = dx};
     const wf_status status = run(call, WF_PART_INPUT, &flow, wf_node_dy(node), wf_node_saved(node, 0));
     if (status == WF_OK)
         return wf_node_give(node, 0, dx, false);
@@ -69,19 +70,19 @@ wf_status wf_plain_backward(wf_node *node)
     return wf_spatial_failed(call->mesh, status);
 }
 
-wf_var *wf_plain_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_plain_call *call, size_t bytes,
-                       const wf_layout *layout)
+wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_window_op_call *call, size_t bytes,
+                           const wf_layout *layout)
 {
     const wf_shape shape = wf_box_shape(layout->box);
     wf_tensor *own = wf_dense_value(x), *y = wf_tensor_new_step(layer->ctx, x->value->dtype, shape, WF_CHANNELS_LAST);
     wf_tensor *index = call->indexed ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
-    wf_inflow flow = {.own = own};
+    wf_halo_input flow = {.own = own};
     wf_var *var = NULL;
     if (run(call, WF_PART_OUTPUT, &flow, y, index) == WF_OK) {
         y->layout = *layout;
         var = wf_tape_record(
             wf_var_tape(x),
-            &(wf_record){
+            &(wf_node_spec){
                 .op = op, .n_in = 1, .in = &x, .n_saved = 1, .saved = &index, .state = call, .state_bytes = bytes},
             y);
     } else

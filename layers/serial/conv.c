@@ -43,13 +43,13 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *y)
         return wf_error_null();
     }
     return wf_tape_record(tape,
-                          &(wf_record){.op = s->transposed ? &conv_transpose_op : &conv_op,
-                                       .n_in = 3,
-                                       .in = (wf_var *[]){x, w, b},
-                                       .n_saved = 3,
-                                       .saved = (wf_tensor *[]){dense, w->used, call.follows ? y : NULL},
-                                       .state = &call,
-                                       .state_bytes = sizeof call},
+                          &(wf_node_spec){.op = s->transposed ? &conv_transpose_op : &conv_op,
+                                          .n_in = 3,
+                                          .in = (wf_var *[]){x, w, b},
+                                          .n_saved = 3,
+                                          .saved = (wf_tensor *[]){dense, w->used, call.follows ? y : NULL},
+                                          .state = &call,
+                                          .state_bytes = sizeof call},
                           y);
 }
 

@@ -78,17 +78,17 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
         return wf_error_null();
     }
     return wf_tape_record(wf_var_tape(x),
-                          &(wf_record){.op = &linear_op,
-                                       .n_in = 3,
-                                       .in = (wf_var *[]){x, w, b},
-                                       .n_saved = 2,
-                                       .saved = (wf_tensor *[]){x->value, w->used}},
+                          &(wf_node_spec){.op = &linear_op,
+                                          .n_in = 3,
+                                          .in = (wf_var *[]){x, w, b},
+                                          .n_saved = 2,
+                                          .saved = (wf_tensor *[]){x->value, w->used}},
                           y);
 }
 
 const wf_layer_kind wf_linear_serial = {.name = "linear", .forward = forward, .computes = true};
 
-wf_linear_opts wf_linear_given(const wf_layer *layer)
+wf_linear_opts wf_linear_options(const wf_layer *layer)
 {
     return ((const linear_state *)layer->state)->opts;
 }

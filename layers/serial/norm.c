@@ -2,8 +2,8 @@
  * likewise: sums of what is here, merge, apply. The plain layer merges with nobody. */
 #include "layers/norm.h"
 
-#include "layers/serial/serial_impl.h"
 #include "layers/functions/functions_impl.h"
+#include "layers/serial/serial_impl.h"
 
 #include <string.h>
 
@@ -194,14 +194,14 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *st
         return wf_error_null();
     }
     return wf_tape_record(tape,
-                          &(wf_record){.op = &batchnorm_op,
-                                       .n_in = 3,
-                                       .in = (wf_var *[]){x, gamma, beta},
-                                       .n_saved = SAVED,
-                                       .saved = (wf_tensor *[]){dense, stats, gamma ? gamma->value : NULL,
-                                                                call.follows ? y : NULL, counted},
-                                       .state = &call,
-                                       .state_bytes = sizeof call},
+                          &(wf_node_spec){.op = &batchnorm_op,
+                                          .n_in = 3,
+                                          .in = (wf_var *[]){x, gamma, beta},
+                                          .n_saved = SAVED,
+                                          .saved = (wf_tensor *[]){dense, stats, gamma ? gamma->value : NULL,
+                                                                   call.follows ? y : NULL, counted},
+                                          .state = &call,
+                                          .state_bytes = sizeof call},
                           y);
 }
 
@@ -322,7 +322,7 @@ bool wf_norm_is_merged(const wf_layer *layer)
     return wf_norm_is(layer) && ((const norm_state *)layer->state)->merge.stats;
 }
 
-wf_batchnorm_opts wf_norm_given(const wf_layer *layer)
+wf_batchnorm_opts wf_norm_options(const wf_layer *layer)
 {
     return ((const norm_state *)layer->state)->opts;
 }

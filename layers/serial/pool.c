@@ -38,13 +38,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_var *var = NULL;
     if (status == WF_OK)
         var = wf_tape_record(wf_var_tape(x),
-                             &(wf_record){.op = &pool_op,
-                                          .n_in = 1,
-                                          .in = &x,
-                                          .n_saved = 1,
-                                          .saved = &index,
-                                          .state = &geom,
-                                          .state_bytes = sizeof geom},
+                             &(wf_node_spec){.op = &pool_op,
+                                             .n_in = 1,
+                                             .in = &x,
+                                             .n_saved = 1,
+                                             .saved = &index,
+                                             .state = &geom,
+                                             .state_bytes = sizeof geom},
                              y);
     else
         wf_tensor_free(y);

@@ -56,7 +56,7 @@ wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape 
 
 extern const wf_layer_kind wf_linear_serial;
 /* The options of such a layer. */
-wf_linear_opts wf_linear_given(const wf_layer *layer);
+wf_linear_opts wf_linear_options(const wf_layer *layer);
 
 /* Batch normalisation with the statistics of several ranks: what comes between computing and using them. */
 
@@ -80,7 +80,7 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts opts, wf_norm_merge
 bool wf_norm_is(const wf_layer *layer);
 bool wf_norm_is_merged(const wf_layer *layer);
 /* The options of a batch normalisation. */
-wf_batchnorm_opts wf_norm_given(const wf_layer *layer);
+wf_batchnorm_opts wf_norm_options(const wf_layer *layer);
 /* From now on a batch normalisation that was not merged shares its statistics; takes `merge`. Parameters, name and path
  * stay. */
 void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge);

@@ -63,7 +63,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     if (status == WF_OK)
         return wf_tape_record(
             wf_var_tape(x),
-            &(wf_record){.op = &upsample_op, .n_in = 1, .in = &x, .state = &geom, .state_bytes = sizeof geom}, y);
+            &(wf_node_spec){.op = &upsample_op, .n_in = 1, .in = &x, .state = &geom, .state_bytes = sizeof geom}, y);
     wf_tensor_free(y);
     wf_error_frame(status, __FILE__, __LINE__, __func__);
     return wf_error_null();

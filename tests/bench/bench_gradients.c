@@ -79,9 +79,9 @@ static wf_optim *optim_of(const bench *b, int kind, wf_layer *net)
     wf_optim *own = wf_adam(net, (wf_adam_opts){.lr = 1e-4});
     const wf_multi_node_opts opts = {.bucket_bytes = b->s.bucket,
                                      .first_bucket_bytes = b->s.first,
-                                     .wire = kind == BF16  ? WF_BF16
-                                             : kind == F16 ? WF_F16
-                                                           : WF_F32,
+                                     .grad_dtype = kind == BF16  ? WF_BF16
+                                                   : kind == F16 ? WF_F16
+                                                                 : WF_F32,
                                      .no_overlap = kind == BLOCKING};
     wf_optim *optim = kind == ALONE ? own : wf_multi_node_with(b->comm, own, opts);
     WF_MUST(wf_check(optim));

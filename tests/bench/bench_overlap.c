@@ -3,7 +3,7 @@
  *     mpirun -np 2 bench_overlap [channels [kernel [face [least [repeats]]]]]
  *     tests/comm/cluster.sh -r 1gbit -n 1 mpirun bench_overlap 32 3 512
  *
- * An image is cut along its height, then along its width; each rank's part is made just large enough for its
+ * An image is sharded along its height, then along its width; each rank's part is made just large enough for its
  * convolution to take twice the time of the exchange alone (`times` 2), and four times. Exposed is what the parallel
  * layer spends inside exchanges (packing, moving on, waiting), in percent of what the serial layer takes on the same
  * part (of at least `least` rows or columns); longer is what the parallel one takes longer in all, with what rims cost

@@ -68,7 +68,7 @@ static wf_status sum_task(wf_task *task)
     static float values[8];
     static const int64_t offset[2] = {0, 8};
     const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
-    return wf_reduce_beside(summed, &job);
+    return wf_reduce_async(summed, &job);
 }
 
 /* A sum beside the computation, which one rank does not start. */

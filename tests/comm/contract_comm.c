@@ -434,18 +434,18 @@ static void counts_traffic(void)
     wf_tensor_free(x);
 }
 
-static void spreads_a_status(void)
+static void bcasts_a_status(void)
 {
     for (int root = 0; root < size; root++) {
         wf_status mine = WF_OK;
         if (rank == root)
             mine = WF_RAISE(WF_ERR_IO, "cannot read file %d", root);
-        WF_EXPECT(wf_spread_status(comm, mine, root) == WF_ERR_IO, "status %s", wf_status_name(wf_error_code()));
+        WF_EXPECT(wf_bcast_status(comm, mine, root) == WF_ERR_IO, "status %s", wf_status_name(wf_error_code()));
         char text[40];
         snprintf(text, sizeof text, "cannot read file %d", root);
         WF_EXPECT(!strcmp(wf_error_message(), text), "message \"%s\"", wf_error_message());
         wf_error_clear();
-        WF_EXPECT_OK(wf_spread_status(comm, WF_OK, root));
+        WF_EXPECT_OK(wf_bcast_status(comm, WF_OK, root));
     }
 }
 
@@ -470,7 +470,7 @@ static int run_cases(int argc, char **argv)
                                    {"sends_in_order", sends_in_order},
                                    {"bytes_and_numbers", bytes_and_numbers},
                                    {"counts_traffic", counts_traffic},
-                                   {"spreads_a_status", spreads_a_status},
+                                   {"bcasts_a_status", bcasts_a_status},
                                    {0}});
 }
 

@@ -1,4 +1,4 @@
-/* Meshes: places, communicators of axes, layouts and cut points, cached exchanges, and options that do not fit. */
+/* Meshes: places, communicators of axes, layouts and shard bounds, cached exchanges, and options that do not fit. */
 #include "comm/comm_author.h"
 #include "comm/mesh_author.h"
 #include "tests/ranks.h"
@@ -165,18 +165,18 @@ static void check_activation(const wf_mesh *mesh)
         WF_EXPECT(wf_layout_is_sharded(&layout, d) == (n > 1 || d == 0), "dimension %d counts as cut", d);
         if (n == 1)
             continue;
-        const int64_t *cut = layout.cut[axis[d]];
-        WF_EXPECT(cut && cut == wf_mesh_blocks(mesh, axis[d], global.dim[d]), "cut points are kept once");
-        WF_EXPECT(cut[0] == 0 && cut[n] == global.dim[d] && cut[wf_mesh_rank(mesh, axis[d])] == lo, "cut points");
+        const int64_t *cut = layout.bounds[axis[d]];
+        WF_EXPECT(cut && cut == wf_mesh_blocks(mesh, axis[d], global.dim[d]), "shard bounds are kept once");
+        WF_EXPECT(cut[0] == 0 && cut[n] == global.dim[d] && cut[wf_mesh_rank(mesh, axis[d])] == lo, "shard bounds");
     }
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, global, &again));
     WF_EXPECT(wf_layout_equal(&layout, &again), "equal layouts");
     if (wf_mesh_size(mesh, WF_AXIS_HEIGHT) > 1) {
-        int64_t cuts[17] = {0};
+        int64_t bounds[17] = {0};
         for (int i = 1; i <= wf_mesh_size(mesh, WF_AXIS_HEIGHT); i++)
-            cuts[i] = 5;
-        wf_layout_cut(mesh, &again, WF_AXIS_HEIGHT, 2, cuts);
-        WF_EXPECT(!wf_layout_equal(&layout, &again), "other cut points");
+            bounds[i] = 5;
+        wf_layout_shard(mesh, &again, WF_AXIS_HEIGHT, 2, bounds);
+        WF_EXPECT(!wf_layout_equal(&layout, &again), "other shard bounds");
         WF_EXPECT(again.box.hi[2] == 5 && again.box.lo[2] == (wf_mesh_rank(mesh, WF_AXIS_HEIGHT) ? 5 : 0), "the box");
     }
 }
@@ -194,7 +194,7 @@ static void layouts(void)
     WF_EXPECT(layout.known && layout.placement[0] == WF_REPLICATED && layout.box.hi[0] == 4, "replicated");
     const int64_t backwards[17] = {0, 3, 2, 1};
     if (size > 1)
-        WF_EXPECT(!wf_mesh_cuts(mesh, WF_AXIS_DATA, backwards) && wf_error_code() == WF_ERR_ARGUMENT, "descending");
+        WF_EXPECT(!wf_mesh_bounds(mesh, WF_AXIS_DATA, backwards) && wf_error_code() == WF_ERR_ARGUMENT, "descending");
     wf_error_clear();
     wf_mesh_close(mesh);
 }

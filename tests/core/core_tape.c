@@ -36,11 +36,11 @@ static wf_var *mul(wf_var *a, wf_var *b)
     const wf_array in[2] = {wf_tensor_array(a->value), wf_tensor_array(b->value)}, out = wf_tensor_array(y);
     WF_TRY_NULL(ctx->k->binary(ctx, WF_BINARY_MUL, 1, &in[0], 1, &in[1], &out, false));
     return wf_tape_record(tape,
-                          &(wf_record){.op = &mul_op,
-                                       .n_in = 2,
-                                       .in = (wf_var *[]){a, b},
-                                       .n_saved = 2,
-                                       .saved = (wf_tensor *[]){a->value, b->value}},
+                          &(wf_node_spec){.op = &mul_op,
+                                          .n_in = 2,
+                                          .in = (wf_var *[]){a, b},
+                                          .n_saved = 2,
+                                          .saved = (wf_tensor *[]){a->value, b->value}},
                           y);
 }
 
@@ -62,7 +62,7 @@ static wf_var *add_as(const wf_op *op, wf_var *a, wf_var *b)
     wf_tensor *y = wf_tensor_new_like(a->value);
     const wf_array in[2] = {wf_tensor_array(a->value), wf_tensor_array(b->value)}, out = wf_tensor_array(y);
     WF_TRY_NULL(ctx->k->binary(ctx, WF_BINARY_LINEAR, 1, &in[0], 1, &in[1], &out, false));
-    return wf_tape_record(tape, &(wf_record){.op = op, .n_in = 2, .in = (wf_var *[]){a, b}}, y);
+    return wf_tape_record(tape, &(wf_node_spec){.op = op, .n_in = 2, .in = (wf_var *[]){a, b}}, y);
 }
 
 static wf_var *add(wf_var *a, wf_var *b)

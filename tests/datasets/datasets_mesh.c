@@ -1,4 +1,4 @@
-/* Batches over a mesh: what the serial program's samples are, cut over data, alike along channel, and whole or cut
+/* Batches over a mesh: what the serial program's samples are, sharded over data, alike along channel, and whole or cut
  * along height and width; with uneven parts, in any order, transformed or not, sent from a root or read by each rank.
  */
 #include "comm/mesh_author.h"
@@ -12,7 +12,7 @@ enum { C = 2, H = 5, W = 3, PIXELS = C * H * W, MOST = 32 };
 typedef struct variant {
     wf_mesh_opts grid;
     int64_t n, batch;
-    bool cut, flip, shuffle, each_reads, prefetch;
+    bool sharded, flip, shuffle, each_reads, prefetch;
 } variant;
 
 static double element(int64_t label, int64_t i)
@@ -32,11 +32,11 @@ static wf_dataset *numbered(int64_t n)
     return wf_memory_dataset(ctx, WF_F32, WF_SHAPE(n, C, H, W), x, labels);
 }
 
-static wf_iter *batches_of(wf_dataset *d, const variant *v, bool cut)
+static wf_iter *batches_of(wf_dataset *d, const variant *v, bool sharded)
 {
     if (v->flip)
         d = wf_transform_random_flip(d);
-    wf_iter *iter = wf_batches(d, (wf_batch_opts){.size = v->batch, .cut = cut, .seed = 7});
+    wf_iter *iter = wf_batches(d, (wf_batch_opts){.size = v->batch, .sharded = sharded, .seed = 7});
     return v->prefetch ? wf_prefetch(iter, 2) : iter;
 }
 
@@ -78,17 +78,17 @@ static void expect_layout(const variant *v, const wf_mesh *mesh, const wf_batch 
     int64_t lo = 0, hi = 0;
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(b->global, C, H, W), &usual));
     for (int d = 2; d < 4; d++) {
-        lo = v->cut ? usual.box.lo[d] : 0;
-        hi = v->cut ? usual.box.hi[d] : d == 2 ? H : W;
+        lo = v->sharded ? usual.box.lo[d] : 0;
+        hi = v->sharded ? usual.box.hi[d] : d == 2 ? H : W;
         WF_EXPECT(is.box.lo[d] == lo && is.box.hi[d] == hi, "%s: dimension %d is [%lld,%lld)", wf_mesh_text(mesh), d,
                   (long long)is.box.lo[d], (long long)is.box.hi[d]);
     }
     WF_EXPECT(is.mesh == mesh && wf_shape_equal(is.global, usual.global) && is.box.hi[1] - is.box.lo[1] == C,
               "the layout of x");
-    WF_EXPECT(is.placement[WF_AXIS_DATA] == WF_SHARDED && is.cut[WF_AXIS_DATA] &&
-                  is.cut[WF_AXIS_DATA] == of_labels.cut[WF_AXIS_DATA] && is.box.hi[0] - is.box.lo[0] == b->size &&
+    WF_EXPECT(is.placement[WF_AXIS_DATA] == WF_SHARDED && is.bounds[WF_AXIS_DATA] &&
+                  is.bounds[WF_AXIS_DATA] == of_labels.bounds[WF_AXIS_DATA] && is.box.hi[0] - is.box.lo[0] == b->size &&
                   of_labels.mesh == mesh,
-              "the cut over data");
+              "the sharded over data");
 }
 
 /* An epoch: each label once over data, the same ones along the other axes, global counts that add up. */
@@ -132,7 +132,7 @@ static void check(const variant *v)
         (wf_scatter_opts){
             .shuffle = v->shuffle, .seed = 3, .root = size - 1, .round_bytes = 500, .each_reads = v->each_reads});
     WF_EXPECT(d, "%s", wf_error_message());
-    wf_iter *iter = batches_of(d, v, v->cut);
+    wf_iter *iter = batches_of(d, v, v->sharded);
     int64_t order[2][MOST] = {{0}};
     epoch(v, mesh, iter, order[0]);
     epoch(v, mesh, iter, order[1]);
@@ -156,7 +156,7 @@ static void every_mesh(void)
                     check(&(variant){.grid = grid,
                                      .n = counts[(turn + turn / 4) % 4],
                                      .batch = 1 + turn % 3,
-                                     .cut = i & 1,
+                                     .sharded = i & 1,
                                      .flip = i & 2,
                                      .each_reads = i & 4,
                                      .shuffle = turn % 5 < 2,
@@ -208,7 +208,7 @@ static void failures(void)
         wf_dataset *mine = rank == 1 ? wf_idx(ctx, "/nowhere", NULL) : numbered(5);
         expect_failure(wf_mesh_scatter_dataset(mesh, mine, each), WF_ERR_IO, "/nowhere");
     }
-    wf_iter *iter = wf_batches(numbered(3), (wf_batch_opts){.size = 1, .cut = true});
+    wf_iter *iter = wf_batches(numbered(3), (wf_batch_opts){.size = 1, .sharded = true});
     wf_batch b;
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_iter_next(iter, &b));
     wf_iter_free(iter);

@@ -181,10 +181,10 @@ static void epoch(wf_iter *iter, int64_t n, int64_t batch, int64_t *seen)
         WF_EXPECT(b.size <= batch && b.global == all, "batch %lld of %lld, %lld", (long long)b.size,
                   (long long)b.global, (long long)all);
         WF_EXPECT(layout.known && layout.mesh == wf_comm_mesh(comm), "layout");
-        const int64_t *cut = layout.cut[WF_AXIS_DATA];
+        const int64_t *cut = layout.bounds[WF_AXIS_DATA];
         WF_EXPECT(cut && cut[0] == 0 && cut[wf_comm_rank(comm)] == lo && cut[wf_comm_rank(comm) + 1] == lo + b.size &&
-                      cut[size] == all && cut == of_labels.cut[WF_AXIS_DATA],
-                  "the cut points are those of all ranks' parts");
+                      cut[size] == all && cut == of_labels.bounds[WF_AXIS_DATA],
+                  "the shard bounds are those of all ranks' parts");
         WF_EXPECT(wf_shape_equal(layout.global, WF_SHAPE(all, 2, 2, 2)) && layout.box.lo[0] == lo &&
                       layout.box.hi[0] == lo + b.size && layout.box.hi[1] == 2,
                   "layout of x: [%lld, %lld)", (long long)layout.box.lo[0], (long long)layout.box.hi[0]);

@@ -305,14 +305,15 @@ static void products(void)
     static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F16, WF_F64};
     for (int t = 0; t < 8; t++)
         for (int64_t depth = 0; depth < 20; depth += 19) {
-            const bool across = t % 2, accumulate = t % 3 == 0;
-            const pair a = pair_new(across ? WF_SHAPE(depth, 5) : WF_SHAPE(5, depth), types[t / 2], 1);
-            const pair b = pair_new(across ? WF_SHAPE(7, depth) : WF_SHAPE(depth, 7), types[t / 2], 2);
+            const bool distributed = t % 2, accumulate = t % 3 == 0;
+            const pair a = pair_new(distributed ? WF_SHAPE(depth, 5) : WF_SHAPE(5, depth), types[t / 2], 1);
+            const pair b = pair_new(distributed ? WF_SHAPE(7, depth) : WF_SHAPE(depth, 7), types[t / 2], 2);
             const pair bias = pair_new(WF_SHAPE(7), types[t / 2], 3), c = pair_new(WF_SHAPE(5, 7), types[t / 2], 4);
-            emulated_engines(across ? 0 : EMULATED_ENGINES);
-            WF_EXPECT_OK(cuda->k->matmul(cuda, &a.cuda, across, &b.cuda, across, &bias.cuda, &c.cuda, accumulate));
+            emulated_engines(distributed ? 0 : EMULATED_ENGINES);
+            WF_EXPECT_OK(
+                cuda->k->matmul(cuda, &a.cuda, distributed, &b.cuda, distributed, &bias.cuda, &c.cuda, accumulate));
             emulated_engines(EMULATED_ENGINES);
-            WF_EXPECT_OK(ref->k->matmul(ref, &a.ref, across, &b.ref, across, &bias.ref, &c.ref, accumulate));
+            WF_EXPECT_OK(ref->k->matmul(ref, &a.ref, distributed, &b.ref, distributed, &bias.ref, &c.ref, accumulate));
             WF_EXPECT(apart(&c) < most_of(types[t / 2]), "product %d of depth %lld: %g", t, (long long)depth,
                       apart(&c));
             pair_free(&a);

@@ -6,8 +6,8 @@
  * What is put on a stream other than the context's own is done late: when an event or a stream is asked for, and one
  * step at each question. So whoever uses a copy that has not been waited for finds old bytes.
  */
-#ifndef WF_TESTS_DOUBLE_GUARD_H
-#define WF_TESTS_DOUBLE_GUARD_H
+#ifndef WF_TESTS_FAKE_GUARD_H
+#define WF_TESTS_FAKE_GUARD_H
 
 #include "core/context_author.h"
 

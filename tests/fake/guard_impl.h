@@ -1,5 +1,5 @@
-#ifndef WF_TESTS_DOUBLE_GUARD_IMPL_H
-#define WF_TESTS_DOUBLE_GUARD_IMPL_H
+#ifndef WF_TESTS_FAKE_GUARD_IMPL_H
+#define WF_TESTS_FAKE_GUARD_IMPL_H
 
 #include "tests/fake/guard.h"
 

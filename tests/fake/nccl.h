@@ -1,7 +1,7 @@
 /* The part of NCCL's interface that Weft uses, for tests/fake/nccl_fake.c and for comm/transport/nccl.c compiled on
  * top of it. Names and meanings are NCCL's; values are of no matter, since both sides see this file. */
-#ifndef WF_TESTS_DOUBLE_NCCL_H
-#define WF_TESTS_DOUBLE_NCCL_H
+#ifndef WF_TESTS_FAKE_NCCL_H
+#define WF_TESTS_FAKE_NCCL_H
 
 #include <stddef.h>
 

@@ -16,7 +16,7 @@
 
 struct ncclComm {
     int ranks, rank, tag;
-    int world[NCCL_DOUBLE_RANKS];
+    int world[NCCL_FAKE_RANKS];
     int pending; /* launches that are not over */
     bool closed;
     uint64_t collectives;
@@ -90,7 +90,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int r
     ncclComm_t comm = calloc(1, sizeof *comm);
     memcpy(&t, id.internal, sizeof t);
     MPI_Comm_rank(MPI_COMM_WORLD, &self);
-    if (!comm || ranks > NCCL_DOUBLE_RANKS)
+    if (!comm || ranks > NCCL_FAKE_RANKS)
         return ncclSystemError;
     comm->ranks = ranks;
     comm->rank = rank;

@@ -1,19 +1,19 @@
 /* A double of NCCL over MPI, on the guarded device's memory and streams. What is launched is done when the stream gets
  * there; every rank that takes part must then call the same with the same, or the communicator has an error on all of
  * them that says so (ncclCommGetAsyncError). All that two ranks send each other is matched in order. */
-#ifndef WF_TESTS_DOUBLE_NCCL_DOUBLE_H
-#define WF_TESTS_DOUBLE_NCCL_DOUBLE_H
+#ifndef WF_TESTS_FAKE_NCCL_DOUBLE_H
+#define WF_TESTS_FAKE_NCCL_DOUBLE_H
 
 #include <stdint.h>
 
-#define NCCL_DOUBLE_RANKS 64
+#define NCCL_FAKE_RANKS 64
 
 /* What this process has called so far. */
 typedef struct nccl_journal {
     uint64_t launches;    /* groups, and calls outside of a group */
     uint64_t collectives; /* among them */
     uint64_t order;       /* a number that the collectives have in this order with these arguments */
-    uint64_t sent[NCCL_DOUBLE_RANKS], received[NCCL_DOUBLE_RANKS]; /* to and from each rank of the world, done */
+    uint64_t sent[NCCL_FAKE_RANKS], received[NCCL_FAKE_RANKS]; /* to and from each rank of the world, done */
     uint64_t communicators;
 } nccl_journal;
 

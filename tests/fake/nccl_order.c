@@ -74,22 +74,22 @@ static void gradients(void)
 }
 
 /* Small whole numbers have no rounding in any of the types. */
-static void wire_types(void)
+static void grad_dtypes(void)
 {
     static const wf_dtype types[] = {WF_F32, WF_F16, WF_BF16};
     for (int t = 0; t < 3; t++) {
         open_as("pure_nccl");
-        WF_EXPECT_OK(wf_comm_set_wire(comm, types[t]));
+        WF_EXPECT_OK(wf_comm_set_grad_dtype(comm, types[t]));
         const uint64_t before = wf_comm_traffic(comm).bytes_sent;
         reduce_known(300, 1);
         const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before;
         WF_EXPECT(sent == 2 * 300 * wf_dtype_size(types[t]) * (size_t)(size - 1) / (size_t)size, "%s: %d bytes",
                   wf_dtype_name(types[t]), (int)sent);
-        WF_EXPECT_ERROR(WF_ERR_DTYPE, wf_comm_set_wire(comm, WF_I32));
+        WF_EXPECT_ERROR(WF_ERR_DTYPE, wf_comm_set_grad_dtype(comm, WF_I32));
         WF_EXPECT_OK(wf_comm_close(comm));
     }
     open_as("flat");
-    WF_EXPECT_ERROR(WF_ERR_UNSUPPORTED, wf_comm_set_wire(comm, WF_F16));
+    WF_EXPECT_ERROR(WF_ERR_UNSUPPORTED, wf_comm_set_grad_dtype(comm, WF_F16));
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
@@ -149,7 +149,7 @@ static void computes_meanwhile(void)
 {
     enum { WIDTH = 5 };
     open_as("pure_nccl");
-    wf_box have[NCCL_DOUBLE_RANKS], need[NCCL_DOUBLE_RANKS];
+    wf_box have[NCCL_FAKE_RANKS], need[NCCL_FAKE_RANKS];
     for (int r = 0; r < size; r++) {
         have[r] = (wf_box){.rank = 2, .lo = {r, 0}, .hi = {r + 1, WIDTH}};
         need[r] = (wf_box){.rank = 2, .lo = {(r + 1) % size, 0}, .hi = {(r + 1) % size + 1, WIDTH}};
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
     arguments = argv;
     return test_main(argc, argv,
                      (test_case[]){{"gradients", gradients},
-                                   {"wire_types", wire_types},
+                                   {"grad_dtypes", grad_dtypes},
                                    {"ring", ring},
                                    {"computes_meanwhile", computes_meanwhile},
                                    {"splits", splits},

@@ -285,8 +285,8 @@ typedef struct parts {
 static wf_status move_parts(wf_task *task)
 {
     const parts *p = (const parts *)(const void *)task;
-    return p->gather ? wf_gather_shards_beside(comm, p->data, p->shard, WF_F32)
-                     : wf_sum_shards_beside(comm, p->data, p->shard, WF_F32);
+    return p->gather ? wf_gather_shards_async(comm, p->data, p->shard, WF_F32)
+                     : wf_sum_shards_async(comm, p->data, p->shard, WF_F32);
 }
 
 /* Equal parts, unequal ones, and none for some: sums, and parts brought together; every one is one launch. */
@@ -331,7 +331,7 @@ static wf_status sum_beside(wf_task *task)
 {
     const sum_task *t = (const sum_task *)(const void *)task;
     const int64_t offset[2] = {0, wf_tensor_count(t->x)};
-    return wf_reduce_beside(comm, &(wf_reduce_job){t->x->data, WF_F32, 1, offset});
+    return wf_reduce_async(comm, &(wf_reduce_job){t->x->data, WF_F32, 1, offset});
 }
 
 /* Sums of tasks between collectives of the main program: NCCL has one order, whatever turn a rank takes first. */

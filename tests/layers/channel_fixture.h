@@ -1,7 +1,7 @@
 /* What the tests of channel-parallel layers share: a mesh of channels, parts of global arrays, and the comparison of a
  * parallel model with the serial one on everything. */
-#ifndef WF_TESTS_CHANNEL_BED_H
-#define WF_TESTS_CHANNEL_BED_H
+#ifndef WF_TESTS_CHANNEL_FIXTURE_H
+#define WF_TESTS_CHANNEL_FIXTURE_H
 
 #include "comm/mesh_author.h"
 #include "layers/channel.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 
-typedef struct bed {
+typedef struct fixture {
     const char *device;
     wf_dtype dtype;
     double tolerance;
@@ -19,14 +19,14 @@ typedef struct bed {
     wf_mesh *mesh;
     wf_tape *tape;
     int rank, size;
-} bed;
+} fixture;
 
 /* How the input lies over the channel axis. */
 typedef enum held { HELD_WHOLE = 0, HELD_BLOCKS, HELD_SKEWED, HELDS } held;
 
-static inline bed bed_open(const char *device, wf_dtype dtype, wf_mesh_opts opts)
+static inline fixture fixture_open(const char *device, wf_dtype dtype, wf_mesh_opts opts)
 {
-    bed b = {.device = test_device(device), .dtype = dtype, .tolerance = dtype == WF_F64 ? 1e-12 : 1e-5};
+    fixture b = {.device = test_device(device), .dtype = dtype, .tolerance = dtype == WF_F64 ? 1e-12 : 1e-5};
     b.comm = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
                                (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .threads = 1});
     WF_EXPECT(b.comm, "no communicator: %s", wf_error_message());
@@ -39,15 +39,15 @@ static inline bed bed_open(const char *device, wf_dtype dtype, wf_mesh_opts opts
     return b;
 }
 
-static inline bed bed_of_channels(const char *device, wf_dtype dtype)
+static inline fixture fixture_of_channels(const char *device, wf_dtype dtype)
 {
     wf_comm *comm = wf_comm_open(NULL, NULL, "flat");
     const int size = wf_comm_size(comm);
     WF_EXPECT_OK(wf_comm_close(comm));
-    return bed_open(device, dtype, (wf_mesh_opts){.channel = size});
+    return fixture_open(device, dtype, (wf_mesh_opts){.channel = size});
 }
 
-static inline void bed_close(bed *b)
+static inline void fixture_close(fixture *b)
 {
     wf_tape_free(b->tape);
     wf_mesh_close(b->mesh);
@@ -81,21 +81,21 @@ static inline double *part_of(const double *whole, wf_shape shape, wf_box box)
     return part;
 }
 
-static inline wf_layout layout_of(const bed *b, wf_shape global, held how)
+static inline wf_layout layout_of(const fixture *b, wf_shape global, held how)
 {
     wf_layout layout = {.known = true, .mesh = b->mesh, .global = global, .box = wf_box_of_shape(global)};
-    int64_t cuts[65] = {0};
+    int64_t bounds[65] = {0};
     const int64_t n = global.dim[1];
     for (int r = 0; r <= b->size && how == HELD_SKEWED; r++)
-        cuts[r] = r == b->size ? n : r * (r + 1) * n / (b->size * (b->size + 1)) / 2;
+        bounds[r] = r == b->size ? n : r * (r + 1) * n / (b->size * (b->size + 1)) / 2;
     if (how == HELD_SKEWED)
-        wf_layout_cut(b->mesh, &layout, WF_AXIS_CHANNEL, 1, cuts);
+        wf_layout_shard(b->mesh, &layout, WF_AXIS_CHANNEL, 1, bounds);
     if (how == HELD_BLOCKS)
-        wf_layout_cut(b->mesh, &layout, WF_AXIS_CHANNEL, 1, wf_mesh_blocks(b->mesh, WF_AXIS_CHANNEL, n));
+        wf_layout_shard(b->mesh, &layout, WF_AXIS_CHANNEL, 1, wf_mesh_blocks(b->mesh, WF_AXIS_CHANNEL, n));
     return layout;
 }
 
-static inline wf_tensor *tensor_of(const bed *b, const double *whole, wf_layout layout)
+static inline wf_tensor *tensor_of(const fixture *b, const double *whole, wf_layout layout)
 {
     double *part = part_of(whole, layout.global, layout.box);
     wf_tensor *t = wf_tensor_new(b->ctx, b->dtype, wf_box_shape(layout.box));
@@ -106,7 +106,7 @@ static inline wf_tensor *tensor_of(const bed *b, const double *whole, wf_layout 
 }
 
 /* `seen` is the part `box` of `should`. */
-static inline void expect_part(const bed *b, const char *what, const char *which, const wf_tensor *seen, wf_box box,
+static inline void expect_part(const fixture *b, const char *what, const char *which, const wf_tensor *seen, wf_box box,
                                const wf_tensor *should, double tolerance)
 {
     const wf_shape shape = wf_tensor_shape(should);
@@ -143,7 +143,7 @@ static inline double dot(const wf_tensor *a, const wf_tensor *c)
     return sum;
 }
 
-static inline double dot_of_all(const bed *b, const wf_tensor *x, const wf_tensor *y)
+static inline double dot_of_all(const fixture *b, const wf_tensor *x, const wf_tensor *y)
 {
     const wf_layout layout = wf_tensor_layout(x);
     double sum = dot(x, y);
@@ -159,7 +159,7 @@ static inline void same_root(wf_layer *mine, const wf_layer *serial)
     mine->ordinal = serial->ordinal;
 }
 
-static inline void expect_params(const bed *b, const char *what, wf_layer *serial, wf_layer *mine, bool gradients)
+static inline void expect_params(const fixture *b, const char *what, wf_layer *serial, wf_layer *mine, bool gradients)
 {
     char which[128];
     for (int64_t i = 0; param_of(serial, i); i++) {
@@ -175,7 +175,7 @@ static inline void expect_params(const bed *b, const char *what, wf_layer *seria
 }
 
 /* Both models, forward and backward, on the same x and dy. `linear`: without bias and activation, the adjoint test. */
-static inline void compare_models(bed *b, const char *what, wf_layer *serial, wf_layer *mine, wf_shape x_shape,
+static inline void compare_models(fixture *b, const char *what, wf_layer *serial, wf_layer *mine, wf_shape x_shape,
                                   held how, bool linear)
 {
     double *x = numbers(wf_shape_count(x_shape), 3), *dy;

@@ -62,7 +62,7 @@ static const geometry grouped[] = {
     {"transposed two groups", 2, true, 1, {3, 3}, {.in = 8, .out = 10, .kernel = 3, .groups = 2}},
 };
 
-static void one_geometry(bed *b, const geometry *g, wf_form form, held how, bool replicate)
+static void one_geometry(fixture *b, const geometry *g, wf_form form, held how, bool replicate)
 {
     static wf_layer *(*const serial[2][3])(wf_ctx *, wf_conv_opts) = {
         {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
@@ -90,24 +90,24 @@ static void one_geometry(bed *b, const geometry *g, wf_form form, held how, bool
 
 static void convolutions_on(const char *device, wf_dtype dtype)
 {
-    bed b = bed_of_channels(device, dtype);
+    fixture b = fixture_of_channels(device, dtype);
     for (size_t g = 0; g < sizeof geometries / sizeof *geometries; g++)
         for (int form = WF_FORM_AUTO; form <= WF_FORM_BOTH; form++)
             for (int how = 0; how < HELDS; how++)
                 for (int replicate = 0; replicate < 2; replicate++)
                     one_geometry(&b, &geometries[g], (wf_form)form, (held)how, replicate);
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 static void groups_on(const char *device, wf_dtype dtype)
 {
-    bed b = bed_of_channels(device, dtype);
+    fixture b = fixture_of_channels(device, dtype);
     for (size_t g = 0; g < sizeof grouped / sizeof *grouped; g++)
         for (int how = 0; how < HELDS && b.size <= (grouped[g].transposed ? grouped[g].opts.in : grouped[g].opts.out);
              how++)
             for (int replicate = 0; replicate < 2; replicate++)
                 one_geometry(&b, &grouped[g], WF_FORM_AUTO, (held)how, replicate);
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 static int64_t extent(const wf_conv_opts *o, int d)
@@ -143,7 +143,7 @@ static bool random_geometry(test_rng *rng, int size, bool transposed, geometry *
 
 enum { RANDOM = 500 };
 
-static void one_random(bed *b, const geometry *drawn, int i, test_rng *rng)
+static void one_random(fixture *b, const geometry *drawn, int i, test_rng *rng)
 {
     char name[160];
     geometry g = *drawn;
@@ -160,7 +160,7 @@ static void one_random(bed *b, const geometry *drawn, int i, test_rng *rng)
 
 static void random_geometries(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     for (int transposed = 0; transposed < 2; transposed++) {
         test_rng rng = {20240924 + (uint64_t)(100 * transposed + b.size)};
         if (b.rank == 0)
@@ -172,12 +172,12 @@ static void random_geometries(void)
                 one_random(&b, &g, i++, &rng);
         }
     }
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 static void random_linears(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     test_rng rng = {20240925 + (uint64_t)b.size};
     if (b.rank == 0)
         printf("%d random linear layers from seed %llu\n", RANDOM, (unsigned long long)rng.state);
@@ -200,13 +200,13 @@ static void random_linears(void)
         wf_layer_free(a);
         wf_layer_free(c);
     }
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* Normalisation of sharded channels: outputs, gradients, running statistics. */
 static void random_norms(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     test_rng rng = {20240926 + (uint64_t)b.size};
     if (b.rank == 0)
         printf("%d random normalisations from seed %llu\n", RANDOM, (unsigned long long)rng.state);
@@ -232,13 +232,13 @@ static void random_norms(void)
         wf_layer_free(a);
         wf_layer_free(c);
     }
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 static void linears_on(const char *device, wf_dtype dtype)
 {
     static const int64_t sizes[][2] = {{8, 8}, {13, 9}, {8, 25}};
-    bed b = bed_of_channels(device, dtype);
+    fixture b = fixture_of_channels(device, dtype);
     char what[160];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int form = WF_FORM_AUTO; form <= WF_FORM_BOTH; form++)
@@ -260,12 +260,12 @@ static void linears_on(const char *device, wf_dtype dtype)
                 wf_layer_free(a);
                 wf_layer_free(c);
             }
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* The paired form, to scores on every rank. */
 
-static wf_layer *chain_new(bed *b, bool parallel, bool sync)
+static wf_layer *chain_new(fixture *b, bool parallel, bool sync)
 {
     const wf_conv_opts first = {.in = 3, .out = 14, .kernel = 3, .pad = 1, .form = WF_FORM_FILTER, .no_bias = true};
     const wf_conv_opts second = {.in = 14, .out = 6, .kernel = 2, .stride = 2, .form = WF_FORM_CHANNEL, .b_init = some};
@@ -286,19 +286,19 @@ static wf_layer *chain_new(bed *b, bool parallel, bool sync)
 
 static void chains_on(const char *device, wf_dtype dtype)
 {
-    bed b = bed_of_channels(device, dtype);
+    fixture b = fixture_of_channels(device, dtype);
     for (int sync = 0; sync < 2; sync++) {
         wf_layer *a = chain_new(&b, false, false), *c = chain_new(&b, true, sync);
         compare_models(&b, "chain", a, c, WF_SHAPE(4, 3, 6, 4), HELD_WHOLE, false);
         wf_layer_free(a);
         wf_layer_free(c);
     }
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* Bytes that this rank sends over the channel axis: forward, and forward with backward. */
 
-static void measure(bed *b, wf_layer *layer, wf_shape shape, held how, int64_t sent[2])
+static void measure(fixture *b, wf_layer *layer, wf_shape shape, held how, int64_t sent[2])
 {
     wf_comm *group = wf_mesh_comm(b->mesh, WF_AXIS_CHANNEL);
     double *x = numbers(wf_shape_count(shape), 7);
@@ -335,7 +335,7 @@ static void traffic(void)
         {"channel, y whole", WF_FORM_CHANNEL, HELD_BLOCKS, true, 0, 2, 0, 0},
         {"channel, x whole", WF_FORM_CHANNEL, HELD_WHOLE, false, 0, 1, 1, 1},
     };
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     const int64_t n = 2, in = 12, out = 24, pixels = 256, size = (int64_t)sizeof(double);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const traffic_case *t = &cases[i];
@@ -354,13 +354,13 @@ static void traffic(void)
             wf_layer_free(layer);
         }
     }
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* In the form for both, x moves inside the blocks of inputs; y costs at most what one whole sum does. */
 static void traffic_both(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     const wf_conv_opts o = {.in = 12, .out = 24, .kernel = 1, .form = WF_FORM_BOTH};
     wf_layer *layer = wf_channel_conv2d(b.mesh, o);
     int64_t sent[2];
@@ -375,13 +375,13 @@ static void traffic_both(void)
                   (long long)sent[1]);
     }
     wf_layer_free(layer);
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* Nothing moves where shards end at groups, and between the layers of a pair. */
 static void traffic_nothing(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     int64_t sent[2];
     wf_layer *groups = wf_channel_conv2d(b.mesh, (wf_conv_opts){.in = 24, .out = 12, .kernel = 3, .groups = 12});
     measure(&b, groups, WF_SHAPE(2, 24, 4, 4), HELD_BLOCKS, sent);
@@ -393,7 +393,7 @@ static void traffic_nothing(void)
     WF_EXPECT(sent[0] == 0 && sent[1] == 0, "batch normalisation: %lld and %lld bytes", (long long)sent[0],
               (long long)sent[1]);
     wf_layer_free(norm);
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* Misuse: the same error on all ranks. */
@@ -408,7 +408,7 @@ static void expect_no(const char *what, const void *made, wf_status code)
 
 static void misuse(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     const wf_conv_opts good = {.in = 6, .out = 6, .kernel = 1};
     wf_conv_opts o = good;
     wf_layer *layer = wf_channel_conv2d(b.mesh, good), *serial = wf_conv2d(b.ctx, good);
@@ -440,22 +440,22 @@ static void misuse(void)
         wf_tensor *part = tensor_of(&b, x, layout_of(&b, WF_SHAPE(1, 6, 2, 2), HELD_BLOCKS));
         expect_no("a sharded input to a serial layer", wf_apply(serial, wf_input(b.tape, part)), WF_ERR_SHAPE);
         wf_layout unknown = wf_tensor_layout(part);
-        unknown.cut[WF_AXIS_CHANNEL] = NULL;
+        unknown.bounds[WF_AXIS_CHANNEL] = NULL;
         WF_EXPECT_OK(wf_tensor_set_layout(part, unknown));
-        expect_no("unknown cut points", wf_apply(layer, wf_input(b.tape, part)), WF_ERR_SHAPE);
+        expect_no("unknown shard bounds", wf_apply(layer, wf_input(b.tape, part)), WF_ERR_SHAPE);
         WF_EXPECT_OK(wf_tape_reset(b.tape));
         wf_tensor_free(part);
         free(x);
     }
     wf_layer_free(layer);
     wf_layer_free(serial);
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* A rank holds its part and no more. */
 static void memory(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     for (int form = WF_FORM_FILTER; form <= WF_FORM_BOTH; form++) {
         wf_layer *layer =
             wf_channel_conv2d(b.mesh, (wf_conv_opts){.in = 12, .out = 24, .kernel = 3, .form = (wf_form)form});
@@ -463,7 +463,7 @@ static void memory(void)
                   form, (long long)wf_layer_param_count(layer), b.size);
         wf_layer_free(layer);
     }
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 static void convolutions_f64(void)

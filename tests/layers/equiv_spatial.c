@@ -25,7 +25,7 @@ static volumes volumes_of(const wf_mesh *mesh, const geometry *g, bool back, con
                 wf_range has = {0, have->global.dim[2 + d]}, needs = has;
                 for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
                     if (have->placement[a] == WF_SHARDED && have->dim[a] == 2 + d) {
-                        const int64_t *h = have->cut[a] + mine[a], *w = want->cut[a] + other[a];
+                        const int64_t *h = have->bounds[a] + mine[a], *w = want->bounds[a] + other[a];
                         has = (wf_range){h[0], h[1]};
                         needs = reads(g, back, d, (wf_range){w[0], w[1]}, have->global.dim[2 + d]);
                     }

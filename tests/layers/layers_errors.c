@@ -105,7 +105,7 @@ static void inputs(void)
     apply_refused(wf_linear(ctx, (wf_linear_opts){.in = 2, .out = 1}), WF_I64, WF_SHAPE(1, 2), WF_ERR_DTYPE, "i64");
 }
 
-/* A batch cut over data is taken; what is cut otherwise is refused by layers that would need the rest. */
+/* A batch sharded over data is taken; what is cut otherwise is refused by layers that would need the rest. */
 static void layouts(void)
 {
     const struct {

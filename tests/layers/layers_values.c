@@ -144,7 +144,7 @@ static bool differ(int64_t n, const double *a, const double *b)
 static void keyed_by_path(void)
 {
     wf_ctx *c[3];
-    wf_layer *m[3], *twin;
+    wf_layer *m[3], *reference;
     double *w[3][2];
     for (int i = 0; i < 3; i++) {
         c[i] = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = i < 2 ? 5 : 6});
@@ -154,14 +154,14 @@ static void keyed_by_path(void)
             w[i][at] = initial(m[i], at ? "1/W" : "0/W");
         }
     }
-    twin = two(c[0]);
-    double *other = initial(twin, "0/W");
+    reference = two(c[0]);
+    double *other = initial(reference, "0/W");
     WF_EXPECT(!differ(81, w[0][0], w[1][0]) && !differ(81, w[0][1], w[1][1]), "values depend on the order of use");
     WF_EXPECT(differ(81, w[0][0], w[0][1]), "two layers start equal");
     WF_EXPECT(differ(81, w[0][0], w[2][0]), "two seeds start equal");
     WF_EXPECT(differ(81, w[0][0], other), "two models start equal");
     free(other);
-    wf_layer_free(twin);
+    wf_layer_free(reference);
     for (int i = 0; i < 3; i++) {
         free(w[i][0]);
         free(w[i][1]);

@@ -1,7 +1,7 @@
 /* What the equality tests of layers on meshes share: one communicator and its meshes, layers, parts of whole tensors,
  * and what a rank needs by the formula. */
-#ifndef WF_TESTS_MESH_BED_H
-#define WF_TESTS_MESH_BED_H
+#ifndef WF_TESTS_MESH_FIXTURE_H
+#define WF_TESTS_MESH_FIXTURE_H
 
 #include "comm/mesh_author.h"
 #include "core/config_author.h"
@@ -229,7 +229,7 @@ static inline int64_t *random_cuts(int size, int64_t length, int64_t cut[65], te
     return cut;
 }
 
-/* Pixels in balanced blocks or at random cut points. */
+/* Pixels in balanced blocks or at random shard bounds. */
 static inline wf_layout random_layout(const wf_mesh *mesh, wf_shape global, held channels, test_rng *rng)
 {
     wf_layout layout;
@@ -238,12 +238,12 @@ static inline wf_layout random_layout(const wf_mesh *mesh, wf_shape global, held
     const bool random = test_int(rng, 0, 2) > 0;
     for (int a = WF_AXIS_CHANNEL; a <= WF_AXIS_WIDTH; a++)
         if (layout.placement[a] == WF_SHARDED && (a == WF_AXIS_CHANNEL ? channels == HELD_RANDOM : random))
-            wf_layout_cut(mesh, &layout, (wf_axis)a, layout.dim[a],
-                          random_cuts(wf_mesh_size(mesh, (wf_axis)a), global.dim[layout.dim[a]], cut, rng));
+            wf_layout_shard(mesh, &layout, (wf_axis)a, layout.dim[a],
+                            random_cuts(wf_mesh_size(mesh, (wf_axis)a), global.dim[layout.dim[a]], cut, rng));
     if (channels == HELD_WHOLE && layout.placement[WF_AXIS_CHANNEL] == WF_SHARDED) {
         layout.placement[WF_AXIS_CHANNEL] = WF_REPLICATED;
         layout.dim[WF_AXIS_CHANNEL] = 0;
-        layout.cut[WF_AXIS_CHANNEL] = NULL;
+        layout.bounds[WF_AXIS_CHANNEL] = NULL;
         layout.box.lo[1] = 0;
         layout.box.hi[1] = global.dim[1];
     }

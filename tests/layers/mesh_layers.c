@@ -49,7 +49,7 @@ static wf_var *entropy_of(wf_var *x)
     if (is.placement[WF_AXIS_CHANNEL] == WF_SHARDED) {
         target.placement[WF_AXIS_CHANNEL] = WF_REPLICATED;
         target.dim[WF_AXIS_CHANNEL] = 0;
-        target.cut[WF_AXIS_CHANNEL] = NULL;
+        target.bounds[WF_AXIS_CHANNEL] = NULL;
         target.box.lo[1] = 0;
         target.box.hi[1] = target.global.dim[1];
         x = wf_redistribute(x, target);
@@ -134,7 +134,7 @@ static wf_layout wrong_layout(misuse how, const wf_mesh *mesh, wf_shape global)
     if (how == LOCAL)
         return wf_layout_none();
     if (how == NO_CUTS)
-        layout.cut[WF_AXIS_CHANNEL] = NULL;
+        layout.bounds[WF_AXIS_CHANNEL] = NULL;
     if (how == PARTIAL) {
         layout.placement[WF_AXIS_CHANNEL] = WF_PARTIAL;
         layout.box.lo[1] = 0;
@@ -162,8 +162,8 @@ static void misuse_one(misuse how)
     static const char *const says[MISUSES] = {"wf_tensor_set_layout",
                                               "dimension 1 over channel",
                                               "dimension 1 over channel",
-                                              "cut points",
-                                              "cut over height too",
+                                              "shard bounds",
+                                              "sharded over height too",
                                               "wf_redistribute",
                                               "other mesh",
                                               "[N,4]",

@@ -34,7 +34,7 @@ static inline wf_range held_channels(const wf_layout *l, int rank)
 {
     if (l->placement[WF_AXIS_CHANNEL] != WF_SHARDED)
         return (wf_range){0, l->global.dim[1]};
-    return (wf_range){l->cut[WF_AXIS_CHANNEL][rank], l->cut[WF_AXIS_CHANNEL][rank + 1]};
+    return (wf_range){l->bounds[WF_AXIS_CHANNEL][rank], l->bounds[WF_AXIS_CHANNEL][rank + 1]};
 }
 
 /* What the layer's own filter says of this rank's channels, of all ranks. Collective. */
@@ -76,8 +76,8 @@ static inline pixels pixels_of(const moves *m, bool back, const wf_layout *have,
         for (int r = 0; r < (axis < 0 ? 1 : wf_mesh_size(m->mesh, (wf_axis)axis)); r++) {
             wf_range has = {0, length}, needs = has;
             if (axis >= 0) {
-                has = (wf_range){have->cut[axis][r], have->cut[axis][r + 1]};
-                needs = reads(m->g, back, d, (wf_range){want->cut[axis][r], want->cut[axis][r + 1]}, length);
+                has = (wf_range){have->bounds[axis][r], have->bounds[axis][r + 1]};
+                needs = reads(m->g, back, d, (wf_range){want->bounds[axis][r], want->bounds[axis][r + 1]}, length);
             }
             along.has += (double)length_of(has);
             along.needs += (double)length_of(needs);
@@ -131,8 +131,8 @@ static inline double sum_bytes(const moves *m, bool y)
         wf_box box = wf_box_of_shape(l->global);
         for (int a = 0; a < WF_AXES; a++)
             if (l->placement[a] == WF_SHARDED) {
-                box.lo[l->dim[a]] = l->cut[a][place[a]];
-                box.hi[l->dim[a]] = l->cut[a][place[a] + 1];
+                box.lo[l->dim[a]] = l->bounds[a][place[a]];
+                box.hi[l->dim[a]] = l->bounds[a][place[a] + 1];
             }
         const double bytes = (double)(wf_shape_count(wf_box_shape(box)) * (int64_t)wf_dtype_size(run.flows));
         all += bytes * (m->p - 1) * (bytes * m->p <= 32768 ? m->p : 2);

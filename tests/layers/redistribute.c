@@ -87,18 +87,18 @@ static wf_layout random_layout(test_rng *rng, const wf_mesh *mesh, wf_shape glob
 {
     wf_layout layout = {.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
     bool taken[WF_MAX_RANK] = {0};
-    int64_t cuts[16];
+    int64_t bounds[16];
     for (int a = 0; a < WF_AXES; a++) {
         const int n = wf_mesh_size(mesh, (wf_axis)a), d = (int)test_int(rng, -1, global.rank - 1);
         if (d < 0 || taken[d])
             continue;
         taken[d] = true;
-        cuts[0] = 0;
+        bounds[0] = 0;
         for (int i = 1; i < n; i++)
-            cuts[i] = test_int(rng, cuts[i - 1], global.dim[d]);
-        cuts[n] = global.dim[d];
-        wf_layout_cut(mesh, &layout, (wf_axis)a, d,
-                      test_int(rng, 0, 1) ? cuts : wf_mesh_blocks(mesh, (wf_axis)a, cuts[n]));
+            bounds[i] = test_int(rng, bounds[i - 1], global.dim[d]);
+        bounds[n] = global.dim[d];
+        wf_layout_shard(mesh, &layout, (wf_axis)a, d,
+                        test_int(rng, 0, 1) ? bounds : wf_mesh_blocks(mesh, (wf_axis)a, bounds[n]));
     }
     return layout;
 }
@@ -228,7 +228,8 @@ static void nothing_to_do(void)
     wf_mesh_close(mesh);
 }
 
-/* --- batches: of the communicator's own mesh, whose cut points the ranks know only for themselves --------------------
+/* --- batches: of the communicator's own mesh, whose shard bounds the ranks know only for themselves
+ * --------------------
  */
 
 static wf_layout batch_layout(wf_comm *over, wf_shape global)

@@ -180,7 +180,7 @@ static void random_chains(void)
     close_all();
 }
 
-/* Chains of 3x3 layers of one channel on a tall image, cut along its height. */
+/* Chains of 3x3 layers of one channel on a tall image, sharded along its height. */
 enum { ROWS = 48, COLUMNS = 3, LAYERS = 4, ELEMENT = 8 };
 
 typedef struct sent {
@@ -264,12 +264,12 @@ static int cheapest_groups(const wf_spatial_chain_opts *o)
 {
     double least = INFINITY;
     int groups = 0;
-    for (unsigned cuts = 0; cuts < 1u << (LAYERS - 1); cuts++) {
+    for (unsigned bounds = 0; bounds < 1u << (LAYERS - 1); bounds++) {
         double seconds = 0;
         int layers = 0, n = 0;
         for (int i = 0; i < LAYERS; i++) {
             layers++;
-            if (i + 1 < LAYERS && !(cuts >> i & 1u))
+            if (i + 1 < LAYERS && !(bounds >> i & 1u))
                 continue;
             seconds += cost_of_group(o, layers);
             layers = 0;

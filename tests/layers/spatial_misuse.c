@@ -41,13 +41,13 @@ static wf_layout wrong_layout(misuse how, const wf_mesh *mesh, wf_shape global)
     for (int a = 0; a < WF_AXES; a++) {
         const bool spatial = a >= WF_AXIS_DEPTH && a <= WF_AXIS_WIDTH && layout.placement[a] == WF_SHARDED;
         if (how == NO_CUTS)
-            layout.cut[a] = NULL;
+            layout.bounds[a] = NULL;
         if ((how == REPLICATED || how == PARTIAL) && spatial) {
             layout.placement[a] = how == PARTIAL ? WF_PARTIAL : WF_REPLICATED;
             layout.box = wf_box_of_shape(global);
         }
         if (how == CHANNELS && spatial)
-            wf_layout_cut(mesh, &layout, (wf_axis)a, 1, wf_mesh_blocks(mesh, (wf_axis)a, global.dim[1]));
+            wf_layout_shard(mesh, &layout, (wf_axis)a, 1, wf_mesh_blocks(mesh, (wf_axis)a, global.dim[1]));
     }
     if (how == CHANNELS) {
         layout.box.lo[2] = layout.box.lo[3] = 0;
@@ -58,8 +58,9 @@ static wf_layout wrong_layout(misuse how, const wf_mesh *mesh, wf_shape global)
 
 static void misuse_one(misuse how)
 {
-    static const char *const says[MISUSES] = {"wf_shard",        "cut points", "whole channels", "cut over height too",
-                                              "wf_redistribute", "other mesh", "has no output",  "[N,5]"};
+    static const char *const says[MISUSES] = {
+        "wf_shard",        "shard bounds", "whole channels", "sharded over height too",
+        "wf_redistribute", "other mesh",   "has no output",  "[N,5]"};
     const wf_shape global = WF_SHAPE(2, how == WRONG_CHANNELS ? 4 : 5, 6, 6);
     open_run();
     const wf_mesh_opts grid = {.height = wf_comm_size(run.comm)};

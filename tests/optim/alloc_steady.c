@@ -125,7 +125,7 @@ static void multi_node(void)
 
 static void buckets(void)
 {
-    const wf_multi_node_opts opts = {.bucket_bytes = 1000, .first_bucket_bytes = 1, .wire = WF_BF16};
+    const wf_multi_node_opts opts = {.bucket_bytes = 1000, .first_bucket_bytes = 1, .grad_dtype = WF_BF16};
     multi_node_with("buckets in bf16", false, opts);
 }
 

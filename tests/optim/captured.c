@@ -226,9 +226,9 @@ static void ranks(void)
 {
     over_ranks("over ranks");
     /* An overflow on the wire leaves the update out, and the host reads nothing. */
-    gan_computes = gan_wire = WF_F16;
+    gan_computes = gan_grad_dtype = WF_F16;
     over_ranks("over ranks, f16 on the wire");
-    gan_computes = gan_wire = WF_F32;
+    gan_computes = gan_grad_dtype = WF_F32;
 }
 
 int main(int argc, char **argv)

@@ -38,7 +38,7 @@ typedef struct history {
 /* What the next one computes in; WF_F32: no mixed precision. In f16 the losses are scaled, at first far too much. */
 static wf_dtype gan_computes;
 /* In what gradients travel. */
-static wf_dtype gan_wire;
+static wf_dtype gan_grad_dtype;
 
 static inline wf_var *to_square(wf_var *x)
 {
@@ -85,7 +85,7 @@ static inline wf_optim *adam(gan *g, wf_layer *model)
     if (gan_computes == WF_F16)
         WF_EXPECT_OK(wf_optim_scale_loss(
             optim, (wf_loss_scale_opts){.init = 0x1p40, .backoff = 0x1p-5, .growth = 0x1p10, .interval = 2}));
-    return g->comm ? wf_multi_node_with(g->comm, optim, (wf_multi_node_opts){.wire = gan_wire}) : optim;
+    return g->comm ? wf_multi_node_with(g->comm, optim, (wf_multi_node_opts){.grad_dtype = gan_grad_dtype}) : optim;
 }
 
 static inline void gan_fill(gan *g)

@@ -12,7 +12,7 @@ enum { STEPS = 5, N = 6, IN = 3, SIDE = 6, CLASSES = 5, PIXELS = IN * SIDE * SID
 typedef enum task { LABELS = 0, SQUARES, TASKS } task;
 
 typedef struct trainer {
-    bed b;
+    fixture b;
     task task;
     wf_layer *mine, *serial;
     wf_optim *optim, *reference;
@@ -27,7 +27,7 @@ static const wf_conv_opts second = {
     .in = 10, .out = 7, .kernel = 2, .stride = 2, .form = WF_FORM_CHANNEL, .b_init = {WF_INIT_UNIFORM, -1, 1}};
 static const wf_linear_opts last = {.in = 7 * 9, .out = CLASSES, .form = WF_FORM_CHANNEL, .replicate = true};
 
-static wf_layer *parallel_new(const bed *b, task what)
+static wf_layer *parallel_new(const fixture *b, task what)
 {
     wf_layer *one = wf_channel_conv2d(b->mesh, first), *two = wf_channel_sync_batchnorm(b->mesh, norm);
     wf_layer *three = wf_channel_conv2d(b->mesh, second);
@@ -37,7 +37,7 @@ static wf_layer *parallel_new(const bed *b, task what)
                          WF_LAYERS(one, two, three, wf_lambda(b->ctx, wf_tanh), wf_channel_linear(b->mesh, last)));
 }
 
-static wf_layer *serial_new(const bed *b, task what)
+static wf_layer *serial_new(const fixture *b, task what)
 {
     wf_layer *one = wf_conv2d(b->ctx, first), *two = wf_batchnorm(b->ctx, norm), *three = wf_conv2d(b->ctx, second);
     if (what == SQUARES)
@@ -49,7 +49,7 @@ static void trainer_open(trainer *t, const char *device, wf_dtype dtype, wf_mesh
 {
     const wf_sgd_opts sgd = {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01};
     test_rng rng = {11};
-    *t = (trainer){.b = bed_open(device, dtype, opts), .task = what};
+    *t = (trainer){.b = fixture_open(device, dtype, opts), .task = what};
     t->b.tolerance = dtype == WF_F64 ? 1e-10 : 1e-4;
     t->mine = parallel_new(&t->b, what);
     t->serial = serial_new(&t->b, what);
@@ -71,7 +71,7 @@ static void trainer_close(trainer *t)
     wf_layer_free(t->mine);
     wf_layer_free(t->serial);
     free(t->x);
-    bed_close(&t->b);
+    fixture_close(&t->b);
     wf_error_clear();
 }
 
@@ -169,7 +169,7 @@ static void traffic(void)
 
 static void needs_the_mesh(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     wf_layer *model = wf_channel_linear(b.mesh, (wf_linear_opts){.in = 6, .out = 6});
     wf_optim *optim = wf_multi_node(b.comm, wf_sgd(model, (wf_sgd_opts){0}));
     if (b.size > 1)
@@ -180,13 +180,13 @@ static void needs_the_mesh(void)
     wf_error_clear();
     wf_optim_free(optim);
     wf_layer_free(model);
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* Ranks along the channel axis that started apart have one model afterwards. */
 static void broadcast(void)
 {
-    bed b = bed_of_channels("ref", WF_F64);
+    fixture b = fixture_of_channels("ref", WF_F64);
     wf_layer *whole = wf_linear(b.ctx, (wf_linear_opts){.in = 6, .out = 6});
     wf_layer *cut = wf_channel_linear(b.mesh, (wf_linear_opts){.in = 6, .out = 6});
     WF_EXPECT_OK(wf_tensor_fill(wf_param_value(wf_layer_param(whole, "W")), b.rank + 1));
@@ -201,7 +201,7 @@ static void broadcast(void)
     WF_EXPECT(value[3] == b.rank + 1, "the part of rank %d is %g", b.rank, value[3]);
     wf_optim_free(optim);
     wf_layer_free(model);
-    bed_close(&b);
+    fixture_close(&b);
 }
 
 /* A rank without a loss takes all others out of the step. */

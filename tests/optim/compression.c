@@ -281,7 +281,7 @@ static wf_status halved(void *user, const wf_grad_bucket *b)
               "bucket %lld of plan %lld has %lld segments", (long long)b->index, (long long)b->plan,
               (long long)b->segments);
     ++*calls;
-    WF_TRY(wf_reduce_beside(b->comm, &(wf_reduce_job){b->flat, b->dtype, b->segments, b->offset}));
+    WF_TRY(wf_reduce_async(b->comm, &(wf_reduce_job){b->flat, b->dtype, b->segments, b->offset}));
     WF_CHECK(*calls < 3 || wf_comm_rank(b->comm) > 0, WF_ERR_IO, "the third time fails");
     return b->ctx->k->binary(b->ctx, WF_BINARY_LINEAR, 0.5, &flat, 0, NULL, &flat, false);
 }
@@ -327,7 +327,7 @@ static void misuse(void)
     char complaint[COMPRESSION_COMPLAINT];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         WF_EXPECT(!compression_new(wrong[i], complaint) && strstr(complaint, wrong[i]), "'%s' was taken", wrong[i]);
-    expect_refused((wf_multi_node_opts){.reduce = halved, .wire = WF_BF16}, "takes the place of the sum");
+    expect_refused((wf_multi_node_opts){.reduce = halved, .grad_dtype = WF_BF16}, "takes the place of the sum");
     expect_refused((wf_multi_node_opts){.reduce = halved, .shard_optimizer = true}, "takes the place of the sum");
 }
 

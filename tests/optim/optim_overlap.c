@@ -222,7 +222,7 @@ static wf_status call_meanwhile(wf_node *node)
 static wf_var *in_backward(wf_var *x)
 {
     static const wf_op op = {.name = "meanwhile", .backward = call_meanwhile};
-    const wf_record record = {.op = &op, .n_in = 1, .in = (wf_var *[]){x}};
+    const wf_node_spec record = {.op = &op, .n_in = 1, .in = (wf_var *[]){x}};
     return wf_tape_record(x->tape, &record, wf_tensor_alias(x->value));
 }
 
@@ -331,10 +331,10 @@ static void errors_of_tasks(void)
 /* --- types on the wire -------------------------------------------------------------------------------------------- */
 
 /* 1000 + r samples on rank r: exact in f32, not in bf16. */
-static void wire_type(wf_dtype wire, double error)
+static void grad_dtype(wf_dtype grad_dtype, double error)
 {
     open_comm("auto", "cpu", WF_F32);
-    parts p = parts_new(5000, 1.0 / (3 + rank), (wf_multi_node_opts){.bucket_bytes = 30000, .wire = wire});
+    parts p = parts_new(5000, 1.0 / (3 + rank), (wf_multi_node_opts){.bucket_bytes = 30000, .grad_dtype = grad_dtype});
     double weight = 0, gradient = 0, loss = 0;
     for (int r = 0; r < size; r++) {
         weight += 1000 + r;
@@ -350,13 +350,13 @@ static void wire_type(wf_dtype wire, double error)
     for (int i = 0; i < PARTS; i++) {
         double moved = first_of(&p, i);
         WF_EXPECT(fabs(moved / (-2 * gradient) - 1) < error, "%s: part %d moved by %g, should be %g",
-                  wf_dtype_name(wire), i, moved, -2 * gradient);
-        expect_equal_on_ranks(wf_dtype_name(wire), 1, &moved);
+                  wf_dtype_name(grad_dtype), i, moved, -2 * gradient);
+        expect_equal_on_ranks(wf_dtype_name(grad_dtype), 1, &moved);
         if (i == 0)
             loss *= moved / 2 * gradient; /* of the second step: w x, and w is half of what it is now */
     }
-    WF_EXPECT(fabs(wf_item(second) / loss - 1) < 1e-5 + error, "%s: the loss is %g, should be %g", wf_dtype_name(wire),
-              wf_item(second), loss);
+    WF_EXPECT(fabs(wf_item(second) / loss - 1) < 1e-5 + error, "%s: the loss is %g, should be %g",
+              wf_dtype_name(grad_dtype), wf_item(second), loss);
     parts_free(&p);
     close_comm();
 }
@@ -366,12 +366,12 @@ static wf_status nothing(void)
     return WF_OK;
 }
 
-static void wire_types(void)
+static void grad_dtypes(void)
 {
     meanwhile = nothing;
-    wire_type(WF_F32, 1e-6);
-    wire_type(WF_BF16, 1.0 / 128);
-    wire_type(WF_F16, 1.0 / 1024);
+    grad_dtype(WF_F32, 1e-6);
+    grad_dtype(WF_BF16, 1.0 / 128);
+    grad_dtype(WF_F16, 1.0 / 1024);
 }
 
 /* The weights of the average keep all their digits: gradients that bf16 holds come out exactly. */
@@ -379,7 +379,7 @@ static void exact_weights(void)
 {
     open_comm("flat", "cpu", WF_F32);
     meanwhile = nothing;
-    parts p = parts_new(3, 1, (wf_multi_node_opts){.wire = WF_BF16});
+    parts p = parts_new(3, 1, (wf_multi_node_opts){.grad_dtype = WF_BF16});
     WF_EXPECT_OK(wf_tensor_fill(p.x[0], rank == 0 ? 1 : 0));
     const int64_t samples = rank == 0 ? 256 : 1001; /* of which bf16 would make 1000 */
     WF_EXPECT_OK(wf_optim_step(p.optim, mean_of(loss_with_a_gap(&p), samples)));
@@ -394,7 +394,7 @@ static void overflow(void)
 {
     open_comm("flat", "cpu", WF_F32);
     meanwhile = nothing;
-    parts p = parts_new(5000, 1, (wf_multi_node_opts){.wire = WF_F16, .bucket_bytes = 1});
+    parts p = parts_new(5000, 1, (wf_multi_node_opts){.grad_dtype = WF_F16, .bucket_bytes = 1});
     WF_EXPECT_OK(wf_tensor_fill(p.x[2], rank == size - 1 ? 70000 : 1));
     WF_EXPECT_ERROR(WF_ERR_NUMERIC, wf_optim_step(p.optim, mean_of(loss_with_a_gap(&p), 1)));
     WF_EXPECT(wf_optim_steps(p.optim) == 0 && first_of(&p, 0) == 0, "updated in spite of it");
@@ -434,7 +434,7 @@ static void copies(void)
     int64_t bytes = 0;
     const wf_traffic messages = traffic_of("flat", (wf_multi_node_opts){0}, &bytes);
     WF_EXPECT(messages.bytes_copied == 0, "%llu bytes copied for messages", (unsigned long long)messages.bytes_copied);
-    const wf_traffic half = traffic_of("flat", (wf_multi_node_opts){.wire = WF_BF16}, &bytes);
+    const wf_traffic half = traffic_of("flat", (wf_multi_node_opts){.grad_dtype = WF_BF16}, &bytes);
     WF_EXPECT(half.bytes_copied >= (uint64_t)bytes && half.bytes_copied < (uint64_t)bytes + 1000,
               "%llu bytes copied to and from bf16, of %lld", (unsigned long long)half.bytes_copied, (long long)bytes);
     const double part = (double)half.bytes_sent / (double)messages.bytes_sent;
@@ -465,8 +465,8 @@ static void expect_refused(wf_multi_node_opts opts, wf_dtype dtype, wf_status co
 static void misuse(void)
 {
     expect_refused((wf_multi_node_opts){.bucket_bytes = -5}, WF_F32, WF_ERR_ARGUMENT, "-5 bytes");
-    expect_refused((wf_multi_node_opts){.wire = WF_I32}, WF_F32, WF_ERR_ARGUMENT, "as i32");
-    expect_refused((wf_multi_node_opts){.wire = WF_BF16}, WF_F64, WF_ERR_ARGUMENT, "only f32 is narrowed");
+    expect_refused((wf_multi_node_opts){.grad_dtype = WF_I32}, WF_F32, WF_ERR_ARGUMENT, "as i32");
+    expect_refused((wf_multi_node_opts){.grad_dtype = WF_BF16}, WF_F64, WF_ERR_ARGUMENT, "only f32 is narrowed");
     if (size > 1)
         expect_refused((wf_multi_node_opts){.bucket_bytes = rank == 1 ? 9 : 8}, WF_F32, WF_ERR_COMM,
                        "rank 1 has other bucket sizes");
@@ -482,7 +482,7 @@ int main(int argc, char **argv)
                                    {"progress_in_backward", progress_in_backward},
                                    {"one_rank_fails", one_rank_fails},
                                    {"errors_of_tasks", errors_of_tasks},
-                                   {"wire_types", wire_types},
+                                   {"grad_dtypes", grad_dtypes},
                                    {"exact_weights", exact_weights},
                                    {"overflow", overflow},
                                    {"copies", copies},

@@ -1,6 +1,6 @@
 /* A small model twice, with the same values: trained by all ranks, and by the serial program that they should equal. */
-#ifndef WF_TESTS_OPTIM_TWINS_H
-#define WF_TESTS_OPTIM_TWINS_H
+#ifndef WF_TESTS_OPTIM_REFERENCE_H
+#define WF_TESTS_OPTIM_REFERENCE_H
 
 #include "layers/layers.h"
 #include "optim/multi_node.h"

@@ -143,9 +143,9 @@ static void overflow(void)
 }
 
 /* What f16 on the wire cannot hold is an overflow like any other. */
-static void narrow_wire(void)
+static void narrow_grad_dtype(void)
 {
-    const way w = {.opts = {.wire = WF_F16}, .scale = {.init = 4096, .interval = 1000}};
+    const way w = {.opts = {.grad_dtype = WF_F16}, .scale = {.init = 4096, .interval = 1000}};
     trained t = trained_new(&w, true);
     step(&t, somewhere(20, 1)); /* 81920 */
     WF_EXPECT(first(&t) == 0, "moved by %g", first(&t));
@@ -263,7 +263,7 @@ int main(int argc, char **argv)
         return 1;
     return ranks_close(test_main(argc, argv,
                                  (test_case[]){{"overflow", overflow},
-                                               {"narrow_wire", narrow_wire},
+                                               {"narrow_grad_dtype", narrow_grad_dtype},
                                                {"growth", growth},
                                                {"accumulated", accumulated},
                                                {"archived", archived},

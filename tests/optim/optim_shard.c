@@ -1,4 +1,4 @@
-/* An optimizer that is cut over ranks: the bits of the whole one, state that falls by the number of ranks, archives
+/* An optimizer that is sharded over ranks: the bits of the whole one, state that falls by the number of ranks, archives
  * that either form can load, and the bytes of the formula. */
 #include "core/tape_author.h"
 #include "tests/optim/optim_nets.h"
@@ -113,8 +113,9 @@ static void clipped(void)
 static void narrow(void)
 {
     open_comm("flat", "cpu", WF_F32);
-    for (int wire = 0; wire < 2; wire++)
-        expect_alike("narrow", (way){.kind = 1, .opts = {.bucket_bytes = 900, .wire = wire ? WF_BF16 : WF_F16}}, 0);
+    for (int grad_dtype = 0; grad_dtype < 2; grad_dtype++)
+        expect_alike("narrow",
+                     (way){.kind = 1, .opts = {.bucket_bytes = 900, .grad_dtype = grad_dtype ? WF_BF16 : WF_F16}}, 0);
     close_comm();
 }
 
@@ -227,9 +228,9 @@ static void tiny(void)
 /* --- archives ------------------------------------------------------------------------------------------------------
  */
 
-static wf_optim *of_form(wf_comm *on, wf_layer *net, int kind, bool cut)
+static wf_optim *of_form(wf_comm *on, wf_layer *net, int kind, bool is_sharded)
 {
-    const wf_multi_node_opts opts = {.bucket_bytes = 900, .shard_optimizer = cut};
+    const wf_multi_node_opts opts = {.bucket_bytes = 900, .shard_optimizer = is_sharded};
     wf_optim *optim = wf_multi_node_with(on, optim_new(net, kind), opts);
     WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
     return optim;

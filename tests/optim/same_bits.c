@@ -1,5 +1,5 @@
-/* What training leaves, as a number that tells every bit: tests/optim/same_bits.sh compares that of two runs. f32 on `cpu`.
- * Ranks take naps at random, so that what several of them add to one place comes in another order each time. */
+/* What training leaves, as a number that tells every bit: tests/optim/same_bits.sh compares that of two runs. f32 on
+ * `cpu`. Ranks take naps at random, so that what several of them add to one place comes in another order each time. */
 #include "examples/models/unet.h"
 #include "layers/layer_author.h"
 #include "layers/layers.h"

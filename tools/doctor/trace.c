@@ -190,7 +190,7 @@ static int strangers(const job *j, const wf_trace_event *event, place p, int *fi
     int count = 0;
     for (int r = j->ranks - 1; r >= 0; r--) {
         const wf_trace_event *other = find(j->rank[r], p);
-        if (other && !wf_record_equal(&other->call, &event->call)) {
+        if (other && !wf_call_record_equal(&other->call, &event->call)) {
             *first = r;
             count++;
         }
@@ -236,11 +236,11 @@ static void print_difference(const job *j, place p)
     const int odd = odd_one(j, p);
     printf("the first collective that differs is number %llu of communicator %04x: rank %d calls %s\n",
            (unsigned long long)p.sequence, (unsigned)(p.comm & 0xffff), j->rank[odd]->rank,
-           wf_record_text(&find(j->rank[odd], p)->call, text));
+           wf_call_record_text(&find(j->rank[odd], p)->call, text));
     for (int r = 0; r < j->ranks; r++) {
         const wf_trace_event *e = find(j->rank[r], p);
         if (r != odd && e)
-            printf("    rank %d calls %s\n", j->rank[r]->rank, wf_record_text(&e->call, text));
+            printf("    rank %d calls %s\n", j->rank[r]->rank, wf_call_record_text(&e->call, text));
     }
 }
 
@@ -263,7 +263,7 @@ static bool print_behind(const job *j)
                 printf("rank %d is behind: rank %d is in collective %llu of communicator %04x, %s; rank %d has not "
                        "come further than number %llu\n",
                        j->rank[other]->rank, j->rank[r]->rank, (unsigned long long)p.sequence,
-                       (unsigned)(p.comm & 0xffff), wf_record_text(&e->call, text), j->rank[other]->rank,
+                       (unsigned)(p.comm & 0xffff), wf_call_record_text(&e->call, text), j->rank[other]->rank,
                        (unsigned long long)last);
                 found = true;
             }
