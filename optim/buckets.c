@@ -216,10 +216,10 @@ static wf_status run_bucket(wf_task *task)
     const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
     const wf_buckets *all = bucket->all;
     const wf_tensor *flat = all->grads->flat;
-    const bool narrow = all->opts.grad_dtype != WF_F32, apart = narrow || bucket->shard || all->opts.reduce;
+    const bool narrow = all->opts.grad_dtype != WF_F32, own_buffer = narrow || bucket->shard || all->opts.reduce;
     const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->trailer ? 1 : 0),
                                all->offset + bucket->first};
-    if (!apart)
+    if (!own_buffer)
         return sum(bucket, &job);
     if (bucket->last > bucket->first)
         WF_TRY(narrow ? wf_grad_dtype_reduce(bucket)

@@ -20,10 +20,10 @@ wf_early_stop *wf_early_stop_new(wf_comm *comm, wf_early_stop_opts opts)
 {
     if (!comm)
         return NULL;
-    opts.deadline = opts.deadline ? opts.deadline : 5;
-    WF_CHECK_NULL(opts.deadline > 0 && opts.least >= 0, WF_ERR_ARGUMENT,
+    opts.patience = opts.patience ? opts.patience : 5;
+    WF_CHECK_NULL(opts.patience > 0 && opts.least >= 0, WF_ERR_ARGUMENT,
                   "early stop with patience %lld and least improvement %g: should not be negative",
-                  (long long)opts.deadline, opts.least);
+                  (long long)opts.patience, opts.least);
     wf_early_stop *stop = wf_calloc(wf_comm_ctx(comm), 1, sizeof *stop);
     wf_evaluator *evaluator = stop ? wf_evaluator_new(comm) : NULL;
     if (!evaluator) {
@@ -61,7 +61,7 @@ wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight,
     const bool better = improves(stop, all);
     stop->best = better ? all : stop->best;
     stop->worse = better ? 0 : stop->worse + 1;
-    *stops = stop->worse >= stop->opts.deadline;
+    *stops = stop->worse >= stop->opts.patience;
     return WF_OK;
 }
 

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 typedef struct wf_early_stop_opts {
-    int64_t deadline; /* observations in a row without an improvement, after which to stop; default 5 */
+    int64_t patience; /* observations in a row without an improvement, after which to stop; default 5 */
     double least;     /* what counts as an improvement is more than this; default 0 */
     bool larger;      /* larger is better, as of an accuracy; default: smaller, as of a loss */
 } wf_early_stop_opts;

@@ -195,15 +195,15 @@ static wf_status norm(wf_optim *optim, const wf_array *out)
     const multi_node *own = optim->distributed_state;
     const wf_buckets *buckets = own->buckets;
     norms all = {.optim = optim, .sum = buckets->squares->data};
-    bool apart[1 << WF_AXES] = {false}, more = false;
+    bool used[1 << WF_AXES] = {false}, more = false;
     for (int64_t r = 0; r < buckets->n_runs; r++) {
         const wf_grad_run *run = &buckets->run[r];
         const unsigned parted = run->sharded | (optim->shards_state ? run->axes : 0);
         WF_TRY(add_run(&all, buckets, run, parted));
-        apart[parted] = true;
+        used[parted] = true;
     }
     for (unsigned axes = 0; axes < 1u << WF_AXES; axes++) {
-        if (!apart[axes])
+        if (!used[axes])
             continue;
         WF_TRY(add_parts(&all, axes, out, more));
         more = true;
@@ -219,10 +219,10 @@ static wf_status overflow(wf_optim *optim, const wf_array *out)
     wf_array flat = wf_tensor_array(optim->grads->flat);
     flat.shape = WF_SHAPE(optim->grads->offset[optim->grads->n]);
     WF_TRY(optim->ctx->k->sum_squares(optim->ctx, &flat, out, false));
-    bool apart = optim->shards_state;
+    bool partial = optim->shards_state;
     for (int64_t r = 0; r < all->n_runs; r++)
-        apart = apart || all->run[r].axes != own->axes || all->run[r].sharded != 0;
-    return apart ? wf_allreduce_raw(own->comm, out->data, out->data, 1, WF_F64, WF_SUM) : WF_OK;
+        partial = partial || all->run[r].axes != own->axes || all->run[r].sharded != 0;
+    return partial ? wf_allreduce_raw(own->comm, out->data, out->data, 1, WF_F64, WF_SUM) : WF_OK;
 }
 
 static wf_status updated(wf_optim *optim)

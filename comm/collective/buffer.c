@@ -29,7 +29,7 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 }
 
 /* Tasks take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
-static bool apart(const wf_comm *comm)
+static bool uses_task_blocks(const wf_comm *comm)
 {
     return comm->shared->ctx->k->host && wf_queue_within(comm);
 }
@@ -41,7 +41,7 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
         return WF_OK;
     WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx, "communicate through the memory of the host",
                                  "let NCCL move device memory (communicator \"pure_nccl\")"));
-    return apart(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
+    return uses_task_blocks(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
 }
 
 /* Memory that an unfinished message may still write to is not used again. */
@@ -56,7 +56,7 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes)
 {
     if (!data || !at_rest(comm))
         return;
-    if (!apart(comm)) {
+    if (!uses_task_blocks(comm)) {
         wf_pool_give_host(comm->shared->ctx, data, bytes);
         return;
     }

@@ -21,7 +21,7 @@ wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buff
 wf_status wf_buffer_store(wf_buffer *buffer) WF_NODISCARD;
 void wf_buffer_free(wf_buffer *buffer);
 
-/* --- peer slots.c --- */
+/* --- peer_slots.c --- */
 
 /* Clears what was asked of the peer slots. */
 void wf_peer_slots_start(wf_comm *comm, wf_way way);
@@ -66,7 +66,7 @@ wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shar
 wf_status wf_combine(wf_ctx *ctx, wf_reduce_op op, wf_dtype dtype, int inputs, const void *const *in, void *y,
                      int64_t count) WF_NODISCARD;
 
-/* --- move_*.c: collectives on buffers, from messages. The call has been entered. --- */
+/* --- bcast.c, reduce.c: collectives on buffers, from messages. The call has been entered. --- */
 
 wf_status wf_coll_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* The result on `root`, or everywhere where root is -1; y is not used elsewhere. y may be x. */

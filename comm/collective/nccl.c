@@ -11,7 +11,7 @@
 #define LATER      1000  /* polls */
 
 /* What a communicator and those split from it share. */
-typedef struct slot {
+typedef struct nccl_stream {
     wf_stream *stream;
     wf_event *ready, *done; /* the context's stream had so much; the last call is over */
     bool pending;           /* since the host last waited */
@@ -19,15 +19,15 @@ typedef struct slot {
     bool owed;       /* the context's stream is not behind the last call */
     wf_comm *spoilt; /* died with calls on their way, and the host has not read since */
     wf_nccl *members;
-} slot;
+} nccl_stream;
 
 struct wf_nccl {
     ncclComm_t nccl; /* NULL once it was given up */
     wf_comm *comm;
-    slot *slot;
-    bool owner; /* of the peer slot: the first of the shared state */
+    nccl_stream *stream;
+    bool owner; /* of the stream: the communicator that opened it */
     bool grouped;
-    wf_nccl *next; /* of the peer slot */
+    wf_nccl *next; /* of the stream */
 };
 
 #define TRY_NCCL(comm, call)                                                                                           \
@@ -70,13 +70,13 @@ static ncclRedOp_t op_of(wf_reduce_op op)
 /* A member of the shared state that failed by itself tells the first of it, whose death is that of all. */
 static wf_status look_at_members(wf_comm *comm)
 {
-    for (wf_nccl *member = comm->nccl->slot->members; member; member = member->next)
+    for (wf_nccl *member = comm->nccl->stream->members; member; member = member->next)
         WF_TRY(wf_nccl_poll(member->comm));
     return WF_OK;
 }
 
 /* The host waits for the last call, and no longer than the communicator's time-out. */
-static wf_status wait_done(wf_comm *comm, slot *l)
+static wf_status wait_done(wf_comm *comm, nccl_stream *l)
 {
     wf_ctx *ctx = comm->shared->ctx;
     bool done = !l->pending;
@@ -96,7 +96,7 @@ static wf_status wait_done(wf_comm *comm, slot *l)
 static wf_status await(void *of)
 {
     wf_comm *comm = of;
-    slot *l = comm->nccl ? comm->nccl->slot : NULL;
+    nccl_stream *l = comm->nccl ? comm->nccl->stream : NULL;
     if (!l)
         return WF_OK;
     wf_status status = WF_OK;
@@ -134,14 +134,14 @@ static wf_status waiting(void *of, int64_t *since)
 static wf_status stream_open(wf_comm *comm, wf_nccl *own)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    own->slot = wf_calloc(ctx, 1, sizeof *own->slot);
-    if (!own->slot)
+    own->stream = wf_calloc(ctx, 1, sizeof *own->stream);
+    if (!own->stream)
         return wf_error_code();
     own->owner = true;
-    own->slot->ctx = ctx;
-    WF_TRY(ctx->k->stream_new(ctx, &own->slot->stream));
-    WF_TRY(ctx->k->event_new(ctx, &own->slot->ready));
-    WF_TRY(ctx->k->event_new(ctx, &own->slot->done));
+    own->stream->ctx = ctx;
+    WF_TRY(ctx->k->stream_new(ctx, &own->stream->stream));
+    WF_TRY(ctx->k->event_new(ctx, &own->stream->ready));
+    WF_TRY(ctx->k->event_new(ctx, &own->stream->done));
     ctx->comm = comm;
     ctx->await = await;
     ctx->waiting = waiting;
@@ -153,11 +153,11 @@ static wf_status furnish(wf_comm *comm, wf_nccl *own)
 {
     own->comm = comm;
     if (comm->parent && comm->parent->nccl)
-        own->slot = comm->parent->nccl->slot;
+        own->stream = comm->parent->nccl->stream;
     else
         WF_TRY(stream_open(comm, own));
-    own->next = own->slot->members;
-    own->slot->members = own;
+    own->next = own->stream->members;
+    own->stream->members = own;
     return WF_OK;
 }
 
@@ -189,7 +189,7 @@ static bool split_from(const wf_comm *comm, const wf_comm *above)
 
 void wf_nccl_abort(wf_comm *comm)
 {
-    slot *l = comm->nccl ? comm->nccl->slot : NULL;
+    nccl_stream *l = comm->nccl ? comm->nccl->stream : NULL;
     for (wf_nccl *member = l ? l->members : NULL; member; member = member->next) {
         if (!member->nccl || !split_from(member->comm, comm))
             continue;
@@ -204,13 +204,13 @@ void wf_nccl_abort(wf_comm *comm)
 }
 
 /* Communicators that are still open when the first one closes cannot call any more. */
-static void stream_free(wf_ctx *ctx, slot *l)
+static void stream_free(wf_ctx *ctx, nccl_stream *l)
 {
     for (wf_nccl *member = l->members; member; member = member->next) {
         if (member->nccl)
             ncclCommAbort(member->nccl);
         member->nccl = NULL;
-        member->slot = NULL;
+        member->stream = NULL;
     }
     ctx->await = NULL;
     ctx->waiting = NULL;
@@ -223,8 +223,8 @@ static void stream_free(wf_ctx *ctx, slot *l)
 /* NCCL's own end waits for its kernels without looking at the clock. */
 static void settle(wf_comm *comm, const wf_nccl *own)
 {
-    const bool waits = !comm->dead && own->nccl && own->slot->pending;
-    const wf_status status = waits ? wait_done(comm, own->slot) : WF_OK;
+    const bool waits = !comm->dead && own->nccl && own->stream->pending;
+    const wf_status status = waits ? wait_done(comm, own->stream) : WF_OK;
     if (status != WF_OK)
         wf_log(WF_LOG_ERROR, "a communicator closes with calls on their way: %s", wf_error_message());
     if (comm->dead || status != WF_OK)
@@ -238,17 +238,17 @@ void wf_nccl_close(wf_comm *comm)
     wf_nccl *own = comm->nccl;
     if (!own)
         return;
-    if (own->slot) {
+    if (own->stream) {
         settle(comm, own);
-        wf_nccl **at = &own->slot->members;
+        wf_nccl **at = &own->stream->members;
         while (*at && *at != own)
             at = &(*at)->next;
         if (*at)
             *at = own->next;
-        if (own->slot->spoilt == comm)
-            own->slot->spoilt = NULL;
+        if (own->stream->spoilt == comm)
+            own->stream->spoilt = NULL;
         if (own->owner)
-            stream_free(comm->shared->ctx, own->slot);
+            stream_free(comm->shared->ctx, own->stream);
     }
     free(own);
     comm->nccl = NULL;
@@ -267,14 +267,14 @@ wf_status wf_nccl_poll(wf_comm *comm)
 
 static cudaStream_t stream_of(const wf_comm *comm)
 {
-    return (cudaStream_t)(void *)comm->nccl->slot->stream;
+    return (cudaStream_t)(void *)comm->nccl->stream->stream;
 }
 
 /* NCCL's stream goes behind the context's. Calls of a group do that together. */
 static wf_status behind(wf_comm *comm)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    const slot *l = comm->nccl->slot;
+    const nccl_stream *l = comm->nccl->stream;
     WF_CHECK(l, WF_ERR_STATE, "the communicator that this one was split from is closed");
     if (!comm->nccl->grouped) {
         WF_TRY(wf_nccl_poll(comm));
@@ -289,16 +289,16 @@ static wf_status behind(wf_comm *comm)
 /* What is captured leaves no event to ask for: behind a launch, one on the context's stream says when it is over. */
 static wf_status launched(void *of)
 {
-    slot *l = of;
+    nccl_stream *l = of;
     l->pending = true;
     return l->ctx->k->event_record(l->ctx, l->done, NULL);
 }
 
 /* The context's stream goes behind NCCL's at wf_nccl_join. */
-static wf_status apart(wf_comm *comm)
+static wf_status mark_unjoined(wf_comm *comm)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    slot *l = comm->nccl->slot;
+    nccl_stream *l = comm->nccl->stream;
     l->pending = l->owed = true;
     WF_TRY(wf_ctx_after_capture(ctx, launched, l));
     return ctx->k->event_record(ctx, l->done, l->stream);
@@ -309,13 +309,13 @@ static wf_status ahead(wf_comm *comm)
 {
     if (comm->nccl->grouped)
         return WF_OK;
-    WF_TRY(apart(comm));
+    WF_TRY(mark_unjoined(comm));
     return wf_queue_leaves(comm) ? WF_OK : wf_nccl_join(comm);
 }
 
 wf_status wf_nccl_join(wf_comm *comm)
 {
-    slot *l = comm && comm->nccl ? comm->nccl->slot : NULL;
+    nccl_stream *l = comm && comm->nccl ? comm->nccl->stream : NULL;
     if (!l || !l->owed)
         return WF_OK;
     l->owed = false;
@@ -424,5 +424,5 @@ wf_status wf_nccl_end(wf_comm *comm)
 wf_status wf_nccl_end_no_join(wf_comm *comm)
 {
     WF_TRY(end_group(comm));
-    return apart(comm);
+    return mark_unjoined(comm);
 }

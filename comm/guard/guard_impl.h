@@ -60,7 +60,7 @@ bool wf_deadline_crowded(const wf_comm *comm);
  */
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests) WF_NODISCARD;
 
-/* --- batch.c --- */
+/* --- requests.c --- */
 
 void wf_requests_start(wf_requests *requests, int tag);
 wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes, int to) WF_NODISCARD;

@@ -165,21 +165,21 @@ wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, const int *membe
 {
     const size_t bytes = (size_t)(comm->size + 1) * sizeof(offer);
     void *all = NULL;
-    wf_errors *apart = wf_errors_new(); /* a trial that fails is no error of the program */
-    if (!apart)
+    wf_errors *trial = wf_errors_new(); /* a trial that fails is no error of the program */
+    if (!trial)
         return wf_error_code();
     sweep(comm->shared->ctx);
     wf_status status = wf_host_take(comm, bytes, &all);
     if (status == WF_OK) {
-        wf_errors_swap(apart);
+        wf_errors_swap(trial);
         status = attempt(comm, b, member, all, works, why);
         if (status == WF_OK && !*works)
             status = take_back(comm, b);
         if (status == WF_OK)
-            wf_errors_swap(apart);
+            wf_errors_swap(trial);
     }
     wf_host_give(comm, all, bytes);
-    wf_errors_free(apart);
+    wf_errors_free(trial);
     return status;
 }
 

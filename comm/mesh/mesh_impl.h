@@ -128,8 +128,7 @@ wf_status wf_shm_ring_took(wf_shm_ring *ring, int peer) WF_NODISCARD;
 /* Raises the flags whose kernels are done. Nothing to do for NULL, and in host memory. */
 wf_status wf_shm_ring_poll(wf_shm_ring *ring) WF_NODISCARD;
 
-/* --- blocks.c: device memory that the ranks of a node map from each other
- * ------------------------------------------------ */
+/* --- ipc_buffers.c: device memory that the ranks of a node map from each other --- */
 typedef atomic_uint_least64_t wf_flag;
 
 typedef struct wf_ipc_buffers {

@@ -17,7 +17,7 @@ struct wf_shm_ring {
     wf_ctx *ctx;
     int rank, size; /* in the node */
     int slots;
-    bool apart;                    /* slots are in device memory that is not the host's */
+    bool device;                   /* slots are in device memory that is not the host's */
     wf_ipc_buffers buffers;        /* where they are */
     int *place;                    /* in the node, of each rank of the communicator; -1: on another node */
     char *base[WF_SHM_RING_RANKS]; /* of each rank's memory: flags, then, in host memory, a ring for each other rank */
@@ -67,7 +67,7 @@ size_t wf_shm_ring_slot_bytes(const wf_ctx *ctx)
 static char *slot(const wf_shm_ring *ring, int from, int to, uint64_t part)
 {
     const size_t bytes = wf_shm_ring_slot_bytes(ring->ctx), at = (size_t)(part % (uint64_t)ring->slots) * bytes;
-    if (ring->apart)
+    if (ring->device)
         return wf_ipc_buffers_piece(&ring->buffers, to, from) + at;
     return ring->base[from] + head_bytes(ring->size) + (size_t)(to < from ? to : to - 1) * (size_t)ring->slots * bytes +
            at;
@@ -101,7 +101,7 @@ wf_status wf_shm_ring_post(wf_shm_ring *ring, int peer)
 {
     const int to = ring->place[peer];
     const uint64_t part = ring->sent[to]++;
-    if (ring->apart)
+    if (ring->device)
         return ring->ctx->k->event_record(ring->ctx, ring->packed[to][part % (uint64_t)ring->slots], NULL);
     tell(ring, to);
     return WF_OK;
@@ -125,7 +125,7 @@ wf_status wf_shm_ring_took(wf_shm_ring *ring, int peer)
 {
     const int from = ring->place[peer];
     const uint64_t part = ring->taken[from]++;
-    if (ring->apart)
+    if (ring->device)
         return ring->ctx->k->event_record(ring->ctx, ring->unpacked[from][part % (uint64_t)ring->slots], NULL);
     give_back(ring, from);
     return WF_OK;
@@ -145,7 +145,7 @@ static wf_status raise_flags(wf_shm_ring *ring, int place, wf_event *const *even
 
 wf_status wf_shm_ring_poll(wf_shm_ring *ring)
 {
-    for (int i = 0; ring && ring->apart && i < ring->size; i++) {
+    for (int i = 0; ring && ring->device && i < ring->size; i++) {
         WF_TRY(raise_flags(ring, i, ring->packed[i], &ring->told[i], ring->sent[i], tell));
         WF_TRY(raise_flags(ring, i, ring->unpacked[i], &ring->freed[i], ring->taken[i], give_back));
     }
@@ -163,7 +163,7 @@ static wf_shm_ring *ring_new(wf_comm *comm)
     }
     ring->ctx = comm->shared->ctx;
     ring->size = comm->intra_size <= WF_SHM_RING_RANKS ? comm->intra_size : 0;
-    ring->apart = !comm->shared->ctx->k->host;
+    ring->device = !comm->shared->ctx->k->host;
     ring->slots = ring->size == 2 ? SLOTS : SLOTS_FEW;
     ring->place = place;
     for (int r = 0; r < comm->size; r++)
@@ -205,7 +205,8 @@ static wf_status share_flags(wf_comm *comm, wf_shm_ring *ring, bool fits, void *
 {
     char why[WF_FAILURE_TEXT] = "";
     const int size = comm->intra_size;
-    const size_t rings = ring->apart ? 0 : (size_t)(size - 1) * (size_t)ring->slots * wf_shm_ring_slot_bytes(ring->ctx);
+    const size_t rings =
+        ring->device ? 0 : (size_t)(size - 1) * (size_t)ring->slots * wf_shm_ring_slot_bytes(ring->ctx);
     WF_TRY(wf_mpi_share(comm, fits ? head_bytes(size) + rings : ALIGNMENT, base, rank, why));
     if (!base[0])
         snprintf(comm->ring_why, sizeof comm->ring_why, "%.150s", why);
@@ -232,7 +233,7 @@ static wf_status connect(wf_comm *comm, wf_shm_ring *ring)
         return wf_error_code();
     int *rank = (int *)(void *)(base + size);
     WF_TRY_OUT(share_flags(comm, ring, fits, base, rank));
-    if (base[0] && ring->apart)
+    if (base[0] && ring->device)
         WF_TRY_OUT(connect_devices(comm, ring, fits, rank));
     ring->place[comm->rank] = -1;
 out:
@@ -268,10 +269,10 @@ void wf_shm_ring_close(wf_comm *comm)
     wf_shm_ring *ring = comm->ring;
     if (!ring)
         return;
-    if (ring->apart && reaches_any(ring, comm->size))
+    if (ring->device && reaches_any(ring, comm->size))
         wf_ipc_buffers_close(ring->ctx, &ring->buffers, gone, ring);
     for (int i = 0; i < WF_SHM_RING_RANKS; i++)
-        for (int k = 0; k < SLOTS && ring->apart; k++) {
+        for (int k = 0; k < SLOTS && ring->device; k++) {
             ring->ctx->k->event_free(ring->ctx, ring->packed[i][k]);
             ring->ctx->k->event_free(ring->ctx, ring->unpacked[i][k]);
         }

@@ -5,7 +5,7 @@
 #include "comm/collective/collective_impl.h"
 #include "comm/reducer_author.h"
 
-/* --- levels.c --- */
+/* --- hierarchy.c --- */
 
 typedef enum wf_hierarchy_form {
     WF_HIERARCHY_NODE = 0, /* one node */

@@ -18,8 +18,7 @@ void wf_call_record_place(wf_call_record *record);
 /* Of the monotonic clock. */
 int64_t wf_now_ns(void);
 
-/* --- recorder.c: no allocation and no system call once it is open
- * ----------------------------------------------------- */
+/* --- recorder.c: no allocation and no system call once it is open --- */
 /* Maps the file, or plain memory where there can be none (one line says why). Once. */
 void wf_recorder_open(void);
 /* Once MPI knows. */
@@ -36,8 +35,7 @@ void wf_recorder_remove(void);
 void wf_recorder_print(void);
 int wf_recorder_rank(void);
 
-/* --- watchdog.c: a thread that never calls MPI
- * ------------------------------------------------------------------------ */
+/* --- watchdog.c: a thread that never calls MPI --- */
 /* Once, before MPI starts. */
 void wf_watchdog_start(void);
 /* From here on the main thread must show signs of life; `what` lives on. */

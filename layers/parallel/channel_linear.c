@@ -42,7 +42,7 @@ static wf_status backward_part(wf_node *node, const wf_tensor *part)
     const linear_call *call = node->state;
     const wf_kernels *k = wf_tape_ctx(node->tape)->k;
     const wf_array dy = wf_tensor_array(part), x = wf_tensor_array(wf_node_saved(node, 0));
-    const wf_array held = wf_tensor_array(call->state->split.out.apart ? part : wf_node_dy(node));
+    const wf_array held = wf_tensor_array(call->state->split.out.partition ? part : wf_node_dy(node));
     for (int i = 1; i < 3; i++) {
         if (!wf_node_wants(node, i))
             continue;
@@ -76,18 +76,18 @@ static const wf_op linear_op = {.name = "channel_linear", .backward = backward};
 static wf_tensor *compute(const linear_state *s, const wf_var *x, const wf_tensor *in, const wf_var *w, const wf_var *b)
 {
     const wf_range own = wf_channel_outputs(&s->split);
-    const bool apart = s->split.out.apart;
+    const bool partition = s->split.out.partition;
     const wf_array from = wf_tensor_array(in), weight = wf_tensor_array(w->used);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     wf_tensor *y = wf_tensor_new_step(in->ctx, in->dtype, WF_SHAPE(in->shape.dim[0], own.hi - own.lo), WF_ROW_MAJOR);
     wf_status status;
     WF_TRY_OUT(wf_check(y));
     const wf_array to = wf_tensor_array(y);
-    WF_TRY_OUT(in->ctx->k->matmul(in->ctx, &from, false, &weight, true, apart && b ? &bias : NULL, &to, false));
+    WF_TRY_OUT(in->ctx->k->matmul(in->ctx, &from, false, &weight, true, partition && b ? &bias : NULL, &to, false));
     y = wf_channel_scatter(&s->split.out, s->split.bounds, y);
     WF_TRY_OUT(wf_check(y));
     y->layout = wf_channel_layout(s->mesh, x, y->shape, s->split.out.channels, s->split.bounds);
-    if (!apart && b)
+    if (!partition && b)
         WF_TRY_OUT(wf_channel_bias(y, b->used));
     return y;
 out:

@@ -169,14 +169,14 @@ out:
 static wf_tensor *put(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *part)
 {
     const wf_range own = held_by(side, bounds, side->rank);
-    if (!wf_channel_moves(side, bounds) && side->apart)
+    if (!wf_channel_moves(side, bounds) && side->partition)
         return wf_tensor_alias(part);
-    if (!bounds && !side->apart)
+    if (!bounds && !side->partition)
         return sum_whole(side, part);
     wf_tensor *held = with_channels(part, own.hi - own.lo);
     wf_status status;
     WF_TRY_OUT(wf_check(held));
-    WF_TRY_OUT(move(side, bounds, side->apart ? PART_TO_HELD : PART_ADD_HELD, part, held));
+    WF_TRY_OUT(move(side, bounds, side->partition ? PART_TO_HELD : PART_ADD_HELD, part, held));
 out:
     return status == WF_OK ? held : failed(status, held);
 }

@@ -8,7 +8,7 @@ typedef struct grid {
     int filters, inputs;
 } grid;
 
-static bool is_apart(const wf_channel_side *side, int size)
+static bool is_partition(const wf_channel_side *side, int size)
 {
     int64_t at = 0;
     for (int r = 0; r < size; r++) {
@@ -125,15 +125,15 @@ static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_ch
         split_groups(s, size);
     else
         WF_TRY(split_grid(s, o, size));
-    s->in.apart = is_apart(&s->in, size);
-    s->out.apart = is_apart(&s->out, size);
-    if (s->out.apart) {
+    s->in.partition = is_partition(&s->in, size);
+    s->out.partition = is_partition(&s->out, size);
+    if (s->out.partition) {
         s->part_bounds = part_cuts(mesh, &s->out, size);
         WF_NEED(s->part_bounds);
     }
     if (o->replicate)
         return WF_OK;
-    s->bounds = s->out.apart ? s->part_bounds : wf_mesh_blocks(mesh, WF_AXIS_CHANNEL, o->out);
+    s->bounds = s->out.partition ? s->part_bounds : wf_mesh_blocks(mesh, WF_AXIS_CHANNEL, o->out);
     WF_NEED(s->bounds);
     return WF_OK;
 }
@@ -148,7 +148,7 @@ static wf_status split_whole(wf_channel_split *s, wf_ctx *ctx)
     }
     s->in.part->hi = s->in.channels;
     s->out.part->hi = s->out.channels;
-    s->in.apart = s->out.apart = true;
+    s->in.partition = s->out.partition = true;
     return WF_OK;
 }
 
@@ -194,7 +194,7 @@ wf_range wf_channel_outputs(const wf_channel_split *s)
 
 wf_range wf_channel_biases(const wf_channel_split *s)
 {
-    if (s->out.apart)
+    if (s->out.partition)
         return wf_channel_outputs(s);
     return s->bounds ? (wf_range){s->bounds[s->rank], s->bounds[s->rank + 1]} : (wf_range){0, s->out.channels};
 }
@@ -218,5 +218,5 @@ void wf_channel_shard_bias(wf_param *param, const wf_channel_split *s)
 {
     const wf_range own = wf_channel_biases(s);
     const wf_box box = {.rank = 1, .lo = {own.lo}, .hi = {own.hi}};
-    wf_channel_shard_param(param, box, wf_channel_is_split(s) && (s->out.apart || s->bounds));
+    wf_channel_shard_param(param, box, wf_channel_is_split(s) && (s->out.partition || s->bounds));
 }

@@ -5,7 +5,7 @@
 
 bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *s)
 {
-    return s->split.out.apart && s->local.pieces == 1;
+    return s->split.out.partition && s->local.pieces == 1;
 }
 
 /* Kernels. */
@@ -210,25 +210,25 @@ static wf_tensor *compute(wf_mesh_call *call, wf_tape *tape, wf_halo_input *flow
 {
     const wf_mesh_conv *s = call->conv;
     const wf_channel_split *split = &s->split;
-    const bool apart = split->out.apart;
+    const bool partition = split->out.partition;
     const wf_tensor *own = flow->own;
     wf_tensor *part = wf_tensor_new_step(own->ctx, own->dtype, wf_box_shape(call->y_box), WF_CHANNELS_LAST), *y = NULL;
     wf_status status;
     WF_TRY_OUT(wf_check(part));
-    if (apart) {
+    if (partition) {
         part->layout = shard_channels(s, *layout, split->part_bounds);
         set_epilogue(call, tape, part);
     }
     WF_TRY_OUT(convolve(call, flow, w, b, part));
-    if (apart && !wf_mesh_conv_in_one_pass(s))
+    if (partition && !wf_mesh_conv_in_one_pass(s))
         WF_TRY_OUT(add_epilogue(call, b, part));
-    if (apart)
+    if (partition)
         *acted = wf_tensor_alias(part);
     y = wf_channel_scatter(&split->out, split->bounds, part);
     part = NULL;
     WF_TRY_OUT(wf_check(y));
     y->layout = shard_channels(s, *layout, split->bounds);
-    if (!apart) {
+    if (!partition) {
         set_epilogue(call, tape, y);
         WF_TRY_OUT(add_epilogue(call, b, y));
         *acted = wf_tensor_alias(y);

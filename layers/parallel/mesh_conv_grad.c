@@ -192,7 +192,7 @@ wf_status wf_mesh_conv_backward(wf_node *node)
     const wf_tensor *dy = wf_node_dy(node);
     wf_tensor *held = NULL, *part = NULL;
     wf_status status;
-    if (split->out.apart) {
+    if (split->out.partition) {
         part = wf_channel_gather(&split->out, split->bounds, dy);
         held = masked(node, part);
         wf_tensor_free(part);

@@ -44,7 +44,7 @@ typedef struct wf_channel_side {
     int size, rank; /* of the group that shares the channels, and in it: the channel axis, or this rank alone */
     int64_t channels;
     wf_range *part; /* for each rank of the group: what it computes with, or adds to */
-    bool apart;     /* the parts follow each other and are everything: they are not to be summed */
+    bool partition; /* the parts follow each other and are everything: they are not to be summed */
 } wf_channel_side;
 
 /* What rank computes with what. */
@@ -52,7 +52,7 @@ typedef struct wf_channel_split {
     const char *name; /* of the kind of layer, for errors */
     wf_channel_side in, out;
     const int64_t *bounds;      /* how the layer's output is sharded; NULL: replicated */
-    const int64_t *part_bounds; /* of the outputs' parts, where they are apart */
+    const int64_t *part_bounds; /* of the outputs' parts, where they are a partition */
     int64_t groups;
     bool by_input; /* dimension 0 of the weights are the inputs: transposed convolution */
     int rank;      /* in the group */

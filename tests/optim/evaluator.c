@@ -209,7 +209,7 @@ static void early_stop(void)
 {
     static const double means[] = {3, 2, 1, 1.05, 0.95, NAN, 2, 5};
     static const bool want[] = {false, false, false, false, false, false, true, true};
-    wf_early_stop *stop = wf_early_stop_new(comm, (wf_early_stop_opts){.deadline = 4, .least = 0.1});
+    wf_early_stop *stop = wf_early_stop_new(comm, (wf_early_stop_opts){.patience = 4, .least = 0.1});
     WF_EXPECT(stop && isnan(wf_early_stop_best(stop)), "%s", wf_error_message());
     for (int i = 0; i < 8; i++) {
         const bool none = size > 1 && rank == size - 1;
@@ -221,7 +221,7 @@ static void early_stop(void)
     }
     WF_EXPECT(fabs(wf_early_stop_best(stop) - 1) < 1e-12, "the best is %g", wf_early_stop_best(stop));
     wf_early_stop_free(stop);
-    WF_EXPECT(!wf_early_stop_new(comm, (wf_early_stop_opts){.deadline = -1}), "a negative patience");
+    WF_EXPECT(!wf_early_stop_new(comm, (wf_early_stop_opts){.patience = -1}), "a negative patience");
     wf_error_clear();
 }
 
