@@ -68,7 +68,7 @@ onednn3() {
 sanitizers() {
     cmake --preset asan -B "$build-asan" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
         cmake --build "$build-asan" --parallel "$jobs" &&
-        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE 'static|large|long' \
+        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE 'static|large|long|proof' \
             -E '_[13-9]$|example_vgg|emulated_(contract_(kernels|norm|elementwise)|captured|mixed)'
 }
 
