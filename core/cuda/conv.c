@@ -23,6 +23,8 @@ static wf_conv_geom settled(const wf_conv_geom *geom, const wf_array *x, const w
             g.pad_hi[d] = g.pad_lo[d];
         else if (least <= 0 && most >= 0)
             g.pad_hi[d] = 0;
+        else if (g.pad_hi[d] < least || g.pad_hi[d] > most)
+            g.pad_hi[d] = least; /* the padding of a transposed convolution's output, which nothing reaches */
     }
     return g;
 }
@@ -238,25 +240,20 @@ static wf_status by_definition(const call *c)
     return wf_cuda_direct_filter(c->own, &c->geom, x, y, w, c->added);
 }
 
-static wf_status run_engine(const call *c, bool *done)
-{
-    *done = false;
-    if (c->array[CUDA_X]->dtype == WF_F64)
-        return WF_OK;
-    WF_TRY(as_it_stands(c, done));
-    return *done ? WF_OK : in_a_frame(c, done);
-}
-
 static wf_status run(const call *c)
 {
     bool done = false;
-    WF_TRY(run_engine(c, &done));
-    if (!done && c->array[CUDA_X]->dtype != WF_F64)
-        tell(c);
-    return done ? WF_OK : by_definition(c);
+    WF_TRY(as_it_stands(c, &done));
+    if (!done)
+        WF_TRY(in_a_frame(c, &done));
+    if (done)
+        return WF_OK;
+    tell(c);
+    return by_definition(c);
 }
 
-/* A filter's gradient of f32 from 16-bit arrays: as such where an engine gives that, else rounded once on the way. */
+/* A filter's gradient of f32 from 16-bit arrays. cuDNN gives that by engines that are compiled for each shape, so it is
+ * taken where it was measured to be faster; else the gradient is rounded to 16 bits once, on the way. */
 static wf_status run_wide(const call *c)
 {
     wf_ctx *const ctx = c->own->ctx;
@@ -264,7 +261,7 @@ static wf_status run_wide(const call *c)
     call narrow = *c;
     wf_array rounded = *w;
     bool done = false;
-    WF_TRY(run_engine(c, &done));
+    WF_TRY(as_it_stands(c, &done));
     if (done)
         return WF_OK;
     rounded.dtype = c->array[CUDA_X]->dtype;
@@ -285,8 +282,7 @@ static wf_status run_fused(const call *plain_call, const wf_array *bias, const w
     call c = *plain_call;
     c.array[CUDA_B] = bias;
     c.fused = epilogue;
-    *done = false;
-    return c.array[CUDA_X]->dtype == WF_F64 ? WF_OK : as_it_stands(&c, done);
+    return as_it_stands(&c, done);
 }
 
 /* The two directions that give activations, of which `to` is what is computed. */

@@ -51,9 +51,24 @@ static void free_items(cuda_items *items)
         cudnnBackendDestroyDescriptor(items->item[--items->count]);
 }
 
-static cudnnDataType_t type_of(int32_t dtype)
+static cudnnDataType_t type_of(wf_dtype dtype)
 {
-    return dtype == WF_F32 ? CUDNN_DATA_FLOAT : dtype == WF_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    switch (dtype) {
+    case WF_F64:
+        return CUDNN_DATA_DOUBLE;
+    case WF_BF16:
+        return CUDNN_DATA_BFLOAT16;
+    case WF_F16:
+        return CUDNN_DATA_HALF;
+    default:
+        return CUDNN_DATA_FLOAT;
+    }
+}
+
+/* Of sums, and of what passes from one operation of a graph to the next. */
+static cudnnDataType_t arithmetic_of(const cuda_conv_key *key)
+{
+    return key->dtype == WF_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
 }
 
 /* Dense, channels-last. */
@@ -90,7 +105,7 @@ static void dims_of(const cuda_conv_key *key, cuda_role role, int64_t dim[2 + WF
 
 static descriptor geometry(build *b, const cuda_conv_key *key)
 {
-    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const cudnnDataType_t type = arithmetic_of(key);
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     const int64_t nd = key->nd;
     const descriptor d = make(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
@@ -135,28 +150,34 @@ static const struct names {
 static descriptor convolution(build *b, const cuda_conv_key *key, const descriptor array[CUDA_B])
 {
     const struct names *const name = &names[key->direction];
+    const bool wide = key->dtype == WF_F64;
     const float alpha = 1, beta = 0;
+    const double wide_alpha = 1, wide_beta = 0;
+    const cudnnBackendAttributeType_t number = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
     const descriptor shape = geometry(b, key), d = make(b, name->operation);
     set_descriptor(b, d, name->geometry, shape);
     for (int r = 0; r < CUDA_B; r++)
         set_descriptor(b, d, name->array[r], array[r]);
-    set(b, d, name->alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
-    set(b, d, name->beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    set(b, d, name->alpha, number, 1, wide ? (const void *)&wide_alpha : &alpha);
+    set(b, d, name->beta, number, 1, wide ? (const void *)&wide_beta : &beta);
     finish(b, d);
     return d;
 }
 
-/* y = x + with, or where there is nothing to add y = leaky ReLU of x. */
-static descriptor pointwise(build *b, float slope, descriptor x, descriptor with, descriptor y)
+/* y = x + with, or where there is nothing to add `mode` of x. NaN comes through. */
+static descriptor pointwise(build *b, const cuda_conv_key *key, cudnnPointwiseMode_t mode, descriptor x,
+                            descriptor with, descriptor y)
 {
-    const cudnnPointwiseMode_t mode = with ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
-    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    const double below = (double)slope;
+    const cudnnDataType_t type = arithmetic_of(key);
+    const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN;
+    const double slope = (double)key->slope;
     const descriptor what = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set(b, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     set(b, what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    if (!with)
-        set(b, what, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &below);
+    if (mode == CUDNN_POINTWISE_RELU_FWD) {
+        set(b, what, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan);
+        set(b, what, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &slope);
+    }
     finish(b, what);
     const descriptor d = make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_descriptor(b, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what);
@@ -168,37 +189,53 @@ static descriptor pointwise(build *b, float slope, descriptor x, descriptor with
     return d;
 }
 
-/* The operations of a key: the convolution, the bias, the activation. Returns their number. */
-static int operations(build *b, const cuda_conv_key *key, descriptor op[3])
+/* What follows the convolution, from `now` to `last`: the bias, the activation, the step to f32. Returns the number of
+ * operations. */
+static int epilogue(build *b, const cuda_conv_key *key, const int64_t *dim, descriptor now, descriptor last,
+                    descriptor *op)
 {
-    static const cuda_role result_of[WF_CUDA_DIRECTIONS] = {CUDA_Y, CUDA_X, CUDA_W};
-    const cuda_role result = result_of[key->direction];
-    const bool biased = key->align[CUDA_B] != 0, active = key->act != WF_ACT_NONE;
-    int64_t dim[2 + WF_MAX_SPATIAL], uid = CUDA_ROLES;
+    const cudnnDataType_t type = arithmetic_of(key);
+    const bool active = key->act != WF_ACT_NONE;
     const int rank = key->nd + 2;
-    descriptor array[CUDA_B];
-    for (int r = 0; r < CUDA_B; r++) {
-        dims_of(key, (cuda_role)r, dim);
-        array[r] =
-            tensor(b, r, type_of(key->wide && r == (int)result ? WF_F32 : key->dtype), key->align[r], rank, dim, false);
-    }
-    dims_of(key, result, dim);
-    const descriptor last = array[result];
-    descriptor now = last;
-    if (biased || active)
-        now = array[result] = tensor(b, uid++, CUDNN_DATA_FLOAT, 16, rank, dim, true);
     int count = 0;
-    op[count++] = convolution(b, key, array);
-    if (biased) {
+    if (key->align[CUDA_B] != 0) {
         const int64_t along[2 + WF_MAX_SPATIAL] = {1, dim[1], 1, 1, 1};
-        const descriptor bias = tensor(b, CUDA_B, type_of(key->dtype), key->align[CUDA_B], rank, along, false);
-        const descriptor sum = active ? tensor(b, uid++, CUDNN_DATA_FLOAT, 16, rank, dim, true) : last;
-        op[count++] = pointwise(b, 0, now, bias, sum);
+        const descriptor bias =
+            tensor(b, CUDA_B, type_of((wf_dtype)key->dtype), key->align[CUDA_B], rank, along, false);
+        const descriptor sum = active ? tensor(b, CUDA_ROLES + 1, type, 16, rank, dim, true) : last;
+        op[count++] = pointwise(b, key, CUDNN_POINTWISE_ADD, now, bias, sum);
         now = sum;
     }
     if (active)
-        op[count++] = pointwise(b, key->slope, now, NULL, last);
+        op[count++] = pointwise(b, key, CUDNN_POINTWISE_RELU_FWD, now, NULL, last);
+    if (key->wide)
+        op[count++] = pointwise(b, key, CUDNN_POINTWISE_IDENTITY, now, NULL, last);
     return count;
+}
+
+bool wf_cuda_key_composed(const cuda_conv_key *key)
+{
+    return key->align[CUDA_B] != 0 || key->act != WF_ACT_NONE || key->wide;
+}
+
+/* The operations of a key: the convolution and what follows. Returns their number. No engine has a convolution whose
+ * result is of another type than its inputs: such a result is virtual, and is then copied. */
+static int operations(build *b, const cuda_conv_key *key, descriptor op[3])
+{
+    const cuda_role result = wf_cuda_key_result(key);
+    const int rank = key->nd + 2;
+    int64_t dim[2 + WF_MAX_SPATIAL];
+    descriptor array[CUDA_B];
+    for (int r = 0; r < CUDA_B; r++) {
+        dims_of(key, (cuda_role)r, dim);
+        array[r] = tensor(b, r, type_of(wf_cuda_key_dtype(key, (cuda_role)r)), key->align[r], rank, dim, false);
+    }
+    dims_of(key, result, dim);
+    const descriptor last = array[result];
+    if (wf_cuda_key_composed(key))
+        array[result] = tensor(b, CUDA_ROLES, arithmetic_of(key), 16, rank, dim, true);
+    op[0] = convolution(b, key, array);
+    return 1 + epilogue(b, key, dim, array[result], last, op + 1);
 }
 
 static descriptor graph_of(build *b, const cuda_conv_key *key)
@@ -212,15 +249,22 @@ static descriptor graph_of(build *b, const cuda_conv_key *key)
     return d;
 }
 
-/* Whether an engine computes as is asked: sums in f32, inputs as they are (tf32 only where it is allowed). */
-static bool allowed(descriptor engine, const cuda_conv_key *key)
+/* What an engine's notes say: whether it computes as is asked (sums in f32, inputs as they are, tf32 only where it is
+ * allowed), and whether it is compiled when its plan is made, which takes seconds. */
+static bool allowed(descriptor engine, const cuda_conv_key *key, bool *compiled)
 {
     const wf_config *const config = wf_config_get();
     cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    int64_t count = 0;
+    cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
+    int64_t count = 0, more = 0;
     if (cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note) != CUDNN_STATUS_SUCCESS)
+                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note) != CUDNN_STATUS_SUCCESS ||
+        cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                                 CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &more, behaviour) != CUDNN_STATUS_SUCCESS)
         return false;
+    *compiled = false;
+    for (int64_t i = 0; i < more; i++)
+        *compiled = *compiled || behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
     for (int64_t i = 0; i < count; i++)
         switch (note[i]) {
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
@@ -243,7 +287,7 @@ static bool allowed(descriptor engine, const cuda_conv_key *key)
 }
 
 /* A configuration's engine is read into a descriptor made for it. */
-static bool config_allowed(descriptor config, const cuda_conv_key *key)
+static bool config_allowed(descriptor config, const cuda_conv_key *key, bool *compiled)
 {
     descriptor engine = NULL;
     int64_t count = 0;
@@ -251,13 +295,13 @@ static bool config_allowed(descriptor config, const cuda_conv_key *key)
         return false;
     const bool read = cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                                &count, &engine) == CUDNN_STATUS_SUCCESS;
-    const bool fits = read && allowed(engine, key);
+    const bool fits = read && allowed(engine, key, compiled);
     cudnnBackendDestroyDescriptor(engine);
     return fits;
 }
 
 /* Configurations that one mode of the heuristics names, the best first, made anew at `config`. */
-static int ask(descriptor graph, cudnnBackendHeurMode_t mode, int room, descriptor *config)
+static int ask(descriptor graph, cudnnBackendHeurMode_t mode, descriptor config[CUDA_CANDIDATES])
 {
     cuda_items items = {.count = 0};
     build b = {.items = &items, .status = CUDNN_STATUS_SUCCESS};
@@ -270,7 +314,7 @@ static int ask(descriptor graph, cudnnBackendHeurMode_t mode, int room, descript
     if (b.status == CUDNN_STATUS_SUCCESS)
         b.status =
             cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &wanted, NULL);
-    while (b.status == CUDNN_STATUS_SUCCESS && made < wanted && made < room) {
+    while (b.status == CUDNN_STATUS_SUCCESS && made < wanted && made < CUDA_CANDIDATES) {
         b.status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[made]);
         made += b.status == CUDNN_STATUS_SUCCESS;
     }
@@ -284,21 +328,11 @@ static int ask(descriptor graph, cudnnBackendHeurMode_t mode, int room, descript
     return kept;
 }
 
-/* INSTANT only where mode A, which it approximates, has nothing to say; what always works comes last. */
-static int candidates(descriptor graph, descriptor config[CUDA_CANDIDATES])
-{
-    int count = ask(graph, CUDNN_HEUR_MODE_A, CUDA_CANDIDATES / 2, config);
-    if (count == 0)
-        count = ask(graph, CUDNN_HEUR_MODE_INSTANT, CUDA_CANDIDATES / 2, config);
-    return count + ask(graph, CUDNN_HEUR_MODE_FALLBACK, CUDA_CANDIDATES - count, config + count);
-}
-
 static const size_t most_workspace = (size_t)1 << 30;
 
 /* Whether the engine accepts: it is only asked when a plan is finalised. */
 static bool accept(cudnnHandle_t handle, descriptor config, cuda_conv_plan *plan)
 {
-    const int before = plan->items.count;
     build b = {.handle = handle, .items = &plan->items, .status = CUDNN_STATUS_SUCCESS};
     int64_t bytes = 0, count = 0;
     const descriptor d = make(&b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -308,36 +342,87 @@ static bool accept(cudnnHandle_t handle, descriptor config, cuda_conv_plan *plan
     if (b.status == CUDNN_STATUS_SUCCESS)
         b.status =
             cudnnBackendGetAttribute(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes);
-    if (b.status == CUDNN_STATUS_SUCCESS && bytes >= 0 && (size_t)bytes <= most_workspace) {
-        plan->plan = d;
-        plan->workspace = (size_t)bytes;
-        return true;
+    if (b.status != CUDNN_STATUS_SUCCESS || bytes < 0 || (size_t)bytes > most_workspace) {
+        free_items(&plan->items);
+        return false;
     }
-    while (plan->items.count > before)
-        cudnnBackendDestroyDescriptor(plan->items.item[--plan->items.count]);
+    plan->plan = d;
+    plan->workspace = (size_t)bytes;
+    plan->items.item[plan->items.count++] = config;
+    return true;
+}
+
+void wf_cuda_search_open(cudnnHandle_t handle, const cuda_conv_key *key, cuda_search *search)
+{
+    *search = (cuda_search){.handle = handle, .key = key};
+    build b = {.handle = handle, .items = &search->items, .status = CUDNN_STATUS_SUCCESS};
+    const descriptor graph = graph_of(&b, key);
+    search->graph = b.status == CUDNN_STATUS_SUCCESS ? graph : NULL;
+}
+
+/* The heuristics are asked one after another, each where those before it have named no engine that will do. Mode A is
+ * the best and takes 1 to 2 ms a graph, INSTANT approximates it, FALLBACK takes 10 and names what is slow but takes
+ * nearly everything: two passes are better than that, where there is a choice. */
+static bool ask_more(cuda_search *s)
+{
+    static const cudnnBackendHeurMode_t modes[CUDA_MODES] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_INSTANT,
+                                                             CUDNN_HEUR_MODE_FALLBACK};
+    const bool named = s->count > 0;
+    if (!s->graph || s->mode == (wf_cuda_key_composed(s->key) ? 1 : CUDA_MODES) || s->found > 0)
+        return false;
+    s->mode += named && s->mode == 1; /* INSTANT only where mode A has nothing to say */
+    s->at = 0;
+    s->count = ask(s->graph, modes[s->mode], s->config);
+    s->mode++;
+    return true;
+}
+
+/* The configuration at s->at, which is taken out of the list. */
+static bool take_config(cuda_search *s, int compiled_left, cuda_conv_plan *plan)
+{
+    const descriptor config = s->config[s->at++];
+    bool compiled = false;
+    const int place = (s->mode - 1) * CUDA_CANDIDATES + s->at - 1;
+    const bool taken = place >= s->from && config_allowed(config, s->key, &compiled) &&
+                       (!compiled || compiled_left > 0) && accept(s->handle, config, plan);
+    if (!taken) {
+        cudnnBackendDestroyDescriptor(config);
+        return false;
+    }
+    plan->candidate = place;
+    plan->compiled = compiled;
+    s->found++;
+    return true;
+}
+
+bool wf_cuda_search_next(cuda_search *s, int compiled_left, cuda_conv_plan *plan)
+{
+    do {
+        while (s->at < s->count)
+            if (take_config(s, compiled_left, plan))
+                return true;
+    } while (ask_more(s));
     return false;
 }
 
+void wf_cuda_search_close(cuda_search *s, const cuda_conv_plan *plan)
+{
+    while (s->at < s->count)
+        cudnnBackendDestroyDescriptor(s->config[s->at++]);
+    free_items(&s->items);
+    wf_log(WF_LOG_DEBUG, "cuDNN: direction %d, %lld samples, %lld to %lld channels: candidate %d%s of %d modes",
+           (int)s->key->direction, (long long)s->key->n, (long long)s->key->c, (long long)s->key->f,
+           plan->plan ? plan->candidate : -1, plan->plan && plan->compiled ? " (compiled)" : "", s->mode);
+}
+
+/* Compilation for what may as well be computed in two passes is left to those who measure. */
 void wf_cuda_plan_build(cudnnHandle_t handle, int from, cuda_conv_plan *plan)
 {
-    build b = {.handle = handle, .items = &plan->items, .status = CUDNN_STATUS_SUCCESS};
-    descriptor config[CUDA_CANDIDATES];
-    const descriptor graph = graph_of(&b, &plan->key);
-    const int count = b.status == CUDNN_STATUS_SUCCESS ? candidates(graph, config) : 0;
-    for (int i = 0; i < count; i++) {
-        const bool wanted = !plan->plan && i >= from && config_allowed(config[i], &plan->key);
-        if (!wanted || !accept(handle, config[i], plan)) {
-            cudnnBackendDestroyDescriptor(config[i]);
-            continue;
-        }
-        plan->candidate = i;
-        plan->items.item[plan->items.count++] = config[i];
-    }
-    if (!plan->plan)
-        wf_cuda_plan_drop(plan);
-    wf_log(WF_LOG_DEBUG, "cuDNN: direction %d, %lld samples, %lld to %lld channels: candidate %d of %d (%s)",
-           (int)plan->key.direction, (long long)plan->key.n, (long long)plan->key.c, (long long)plan->key.f,
-           plan->plan ? plan->candidate : -1, count, cudnnGetErrorString(b.status));
+    cuda_search search;
+    wf_cuda_search_open(handle, &plan->key, &search);
+    search.from = from;
+    wf_cuda_search_next(&search, wf_cuda_key_composed(&plan->key) ? 0 : 1, plan);
+    wf_cuda_search_close(&search, plan);
 }
 
 void wf_cuda_plan_drop(cuda_conv_plan *plan)

@@ -27,7 +27,7 @@ typedef struct cuda_conv_key {
     int64_t dilation[WF_MAX_SPATIAL], lo[WF_MAX_SPATIAL], hi[WF_MAX_SPATIAL];
 } cuda_conv_key;
 
-enum { CUDA_ITEMS = 24, CUDA_CANDIDATES = 48 };
+enum { CUDA_ITEMS = 24, CUDA_CANDIDATES = 24, CUDA_MODES = 3 };
 
 /* Descriptors that live and die together. */
 typedef struct cuda_items {
@@ -39,9 +39,10 @@ typedef struct cuda_conv_plan {
     struct cuda_conv_plan *next;
     cuda_conv_key key;
     cudnnBackendDescriptor_t plan; /* NULL: no engine takes it */
-    cuda_items items;              /* what the plan was made of */
+    cuda_items items;              /* the plan and the configuration of its engine */
     size_t workspace;
     int candidate; /* its place among those that the heuristics name */
+    bool compiled; /* its engine was compiled for it */
     bool ran;
 } cuda_conv_plan;
 
@@ -76,14 +77,34 @@ wf_status wf_cuda_blas_error(cublasStatus_t status, const char *call, const char
             return wf_cuda_blas_error(try_blas_, #call, __FILE__, __LINE__);                                           \
     } while (0)
 
-/* core/cuda/dnn_graph.c: the graph of a key and an engine for it. Candidates are numbered in the order in which the
- * heuristics prefer them. A plan takes the first candidate at or after `from` whose precision is allowed and which
- * accepts the graph; plan->plan stays NULL where there is none. */
+/* core/cuda/dnn_graph.c: the graph of a key, and the engines for it in the order in which the heuristics prefer them.
+ */
+typedef struct cuda_search {
+    cudnnHandle_t handle;
+    const cuda_conv_key *key;
+    cuda_items items;
+    cudnnBackendDescriptor_t graph; /* NULL: cuDNN refuses it */
+    cudnnBackendDescriptor_t config[CUDA_CANDIDATES];
+    int mode, count, at; /* modes asked so far; configurations of the last one, and how many of them are used up */
+    int from, found;     /* candidates before `from` are left out; found so far */
+} cuda_search;
+
+void wf_cuda_search_open(cudnnHandle_t handle, const cuda_conv_key *key, cuda_search *search);
+/* A plan of the next candidate whose precision is allowed and which accepts the graph; false where there is none.
+ * compiled_left 0 leaves out engines that are compiled when their plan is made, which takes seconds. */
+bool wf_cuda_search_next(cuda_search *search, int compiled_left, cuda_conv_plan *plan);
+/* plan: what was chosen, for the log. */
+void wf_cuda_search_close(cuda_search *search, const cuda_conv_plan *plan);
+/* The first candidate at or after `from`; plan->plan stays NULL where there is none. A key that may as well be computed
+ * in two passes (wf_cuda_key_composed) takes no engine that is compiled for it. */
 void wf_cuda_plan_build(cudnnHandle_t handle, int from, cuda_conv_plan *plan);
 void wf_cuda_plan_drop(cuda_conv_plan *plan);
 /* data by role. The workspace holds plan->workspace bytes. */
 cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan, void *const data[CUDA_ROLES],
                                void *workspace);
+
+/* Whether the graph of a key has more than a convolution: a bias, an activation, a result of another type. */
+bool wf_cuda_key_composed(const cuda_conv_key *key);
 
 /* core/cuda/dnn_plan.c: the plan of a key, made at its first use; NULL where no engine takes it. */
 wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **plan);
@@ -91,10 +112,13 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
  * *done is false then, and the plan is to be looked up again. */
 wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[CUDA_ROLES], void *workspace,
                            bool *done);
-/* The arrays of a key in bytes. */
+/* The array that a key computes; its arrays' types; their bytes. */
+cuda_role wf_cuda_key_result(const cuda_conv_key *key);
+wf_dtype wf_cuda_key_dtype(const cuda_conv_key *key, cuda_role role);
 size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role);
 
-/* core/cuda/dnn_tune.c: the fastest of the candidates, by running each of them. Waits for the device. */
+/* core/cuda/dnn_tune.c: the fastest of the candidates, by running each of them; of a composed key none where two passes
+ * are as fast. Waits for the device. */
 wf_status wf_cuda_plan_tune(wf_cuda *own, cuda_conv_plan *plan);
 /* Its milliseconds; -1 where no engine takes the key. */
 wf_status wf_cuda_plan_best(wf_cuda *own, const cuda_conv_key *key, double *ms);

@@ -67,6 +67,13 @@ void wf_cuda_dnn_free(wf_cuda *own)
     own->dnn = NULL;
 }
 
+/* Whether a composed key is among those that cuDNN has engines for without compiling them, so that it is worth a
+ * question: tests/offline says whether that still holds. */
+static bool precompiled(const cuda_conv_key *key)
+{
+    return key->direction == WF_CUDA_FORWARD && key->align[CUDA_B] != 0 && key->act != WF_ACT_LEAKY_RELU;
+}
+
 static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **out)
 {
     cuda_conv_plan *const plan = wf_calloc(own->ctx, 1, sizeof *plan);
@@ -76,7 +83,8 @@ static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan
     plan->key = *key;
     if (wf_config_get()->autotune)
         return wf_cuda_plan_tune(own, plan);
-    wf_cuda_plan_build(own->dnn->cudnn, 0, plan);
+    if (!wf_cuda_key_composed(key) || precompiled(key))
+        wf_cuda_plan_build(own->dnn->cudnn, 0, plan);
     return WF_OK;
 }
 
@@ -121,6 +129,16 @@ wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[
     return WF_OK;
 }
 
+cuda_role wf_cuda_key_result(const cuda_conv_key *key)
+{
+    return key->direction == WF_CUDA_FORWARD ? CUDA_Y : key->direction == WF_CUDA_BACKWARD_DATA ? CUDA_X : CUDA_W;
+}
+
+wf_dtype wf_cuda_key_dtype(const cuda_conv_key *key, cuda_role role)
+{
+    return key->wide && role == wf_cuda_key_result(key) ? WF_F32 : (wf_dtype)key->dtype;
+}
+
 size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role)
 {
     const int64_t *const length = role == CUDA_X ? key->in : role == CUDA_W ? key->kernel : key->out;
@@ -131,6 +149,5 @@ size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role)
         count = key->direction == WF_CUDA_FORWARD ? key->f : key->c;
     for (int d = 0; role != CUDA_B && d < key->nd; d++)
         count *= length[d];
-    const bool wide = key->wide && role == CUDA_W;
-    return (size_t)count * wf_dtype_size(wide ? WF_F32 : (wf_dtype)key->dtype);
+    return (size_t)count * wf_dtype_size(wf_cuda_key_dtype(key, role));
 }

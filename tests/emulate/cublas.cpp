@@ -26,6 +26,12 @@ struct cublasLtMatmulPreferenceOpaque_t {
     uint32_t align[4], scheme;
 };
 
+float dnn_tf32(float v)
+{
+    const uint32_t u = __float_as_uint(v);
+    return __uint_as_float((u + 0x1000) & ~0x1fffu);
+}
+
 static const size_t most_workspace = 512;
 static const uint64_t first_algorithm = 7;
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static unsigned present = EMULATED_ENGINES, last_engine;
-static int descriptors, plans, runs, last_pads;
+static unsigned last_engine;
+static int descriptors, graphs, questions, plans, compiled, runs, last_pads;
 
 struct cudnnContext {
     cudaStream_t stream;
@@ -18,6 +18,7 @@ typedef cudnnBackendAttributeType_t attribute_type;
 
 struct attribute {
     attribute_name name;
+    attribute_type type;
     int64_t count;
     std::vector<char> bytes;
 };
@@ -32,22 +33,6 @@ struct descriptor {
     std::shared_ptr<dnn_graph> graph;
     cudnnBackendHeurMode_t mode;
     const dnn_engine *engine;
-};
-
-static const dnn_engine engines[] = {
-    {EMULATED_LATE, {}, false, false, true, 0, 1},
-    {EMULATED_BROKEN, {}, false, false, true, 0, 1},
-    {EMULATED_ROUGH,
-     {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS},
-     false,
-     false,
-     true,
-     0,
-     1},
-    {EMULATED_ATOMIC, {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, false, true, false, 0, 3},
-    {EMULATED_TENSOR, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, true, true, true, 4096, 2},
-    {EMULATED_PLAIN, {}, false, true, false, 64, 4},
-    {EMULATED_UNEVEN, {}, false, false, false, 0, 5},
 };
 
 /* The attributes that core/cuda sets: type and count (0: any number), and whether they must be there. */
@@ -97,6 +82,7 @@ static const rule rules[] = {
     {geometry_type, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 0, true},
     {pointwise_type, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, true},
     {pointwise_type, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, true},
+    {pointwise_type, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, false},
     {pointwise_type, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, false},
     OPERATION(forward_type, FORWARD, X, W, Y),
     OPERATION(data_type, BWD_DATA, DX, W, DY),
@@ -116,14 +102,19 @@ static const rule rules[] = {
     {pack_type, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, true},
 };
 
-void emulated_engines(unsigned some)
+int emulated_graphs(void)
 {
-    present = some;
+    return graphs;
 }
 
-unsigned emulated_present(void)
+int emulated_questions(void)
 {
-    return present;
+    return questions;
+}
+
+int emulated_compiled(void)
+{
+    return compiled;
 }
 
 int emulated_plans(void)
@@ -234,10 +225,15 @@ static void check_geometry(descriptor *d)
                 emulated_fail("number %zu of attribute %d is %lld", i, (int)names[k], (long long)v[i]);
         }
     }
-    if (value_of<cudnnDataType_t>(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) != CUDNN_DATA_FLOAT)
-        emulated_fail("a convolution that is not computed in f32");
+    g->arithmetic = value_of<cudnnDataType_t>(d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE);
     if (value_of<cudnnConvolutionMode_t>(d, CUDNN_ATTR_CONVOLUTION_CONV_MODE) != CUDNN_CROSS_CORRELATION)
         emulated_fail("a convolution with its filter turned round");
+}
+
+/* A scale: f32, or f64. */
+static double number_of(const descriptor *d, attribute_name name)
+{
+    return find(d, name)->type == CUDNN_TYPE_DOUBLE ? value_of<double>(d, name) : (double)value_of<float>(d, name);
 }
 
 static void check_convolution(descriptor *d)
@@ -259,9 +255,11 @@ static void check_convolution(descriptor *d)
     op->w = child(d, name[1], tensor_type)->tensor;
     op->y = child(d, name[2], tensor_type)->tensor;
     op->geometry = child(d, name[3], geometry_type)->geometry;
-    if (value_of<float>(d, name[4]) != 1 || value_of<float>(d, name[5]) != 0)
-        emulated_fail("a convolution that is scaled or added to");
     const dnn_geometry &g = op->geometry;
+    if (number_of(d, name[4]) != 1 || number_of(d, name[5]) != 0)
+        emulated_fail("a convolution that is scaled or added to");
+    if (g.arithmetic != (op->x.type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT))
+        emulated_fail("a convolution that is computed in type %d", (int)g.arithmetic);
     if (op->x.rank != g.nd + 2 || op->w.rank != g.nd + 2 || op->y.rank != g.nd + 2)
         emulated_fail("tensors of %d, %d, %d dimensions in a convolution of %lld", op->x.rank, op->w.rank, op->y.rank,
                       (long long)g.nd);
@@ -280,8 +278,11 @@ static void check_pointwise(descriptor *d)
 {
     dnn_operation *const op = &d->operation;
     const descriptor *const what = child(d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise_type);
-    const bool add = value_of<cudnnPointwiseMode_t>(what, CUDNN_ATTR_POINTWISE_MODE) == CUDNN_POINTWISE_ADD;
-    op->kind = add ? DNN_ADD : DNN_RELU;
+    const cudnnPointwiseMode_t mode = value_of<cudnnPointwiseMode_t>(what, CUDNN_ATTR_POINTWISE_MODE);
+    const bool add = mode == CUDNN_POINTWISE_ADD;
+    op->kind = add ? DNN_ADD : mode == CUDNN_POINTWISE_RELU_FWD ? DNN_RELU : DNN_IDENTITY;
+    op->nan = value_of<cudnnNanPropagation_t>(what, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_NOT_PROPAGATE_NAN) ==
+              CUDNN_PROPAGATE_NAN;
     op->slope = value_of<double>(what, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, 0);
     op->x = child(d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, tensor_type)->tensor;
     op->y = child(d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor_type)->tensor;
@@ -333,34 +334,6 @@ static void check_graph(descriptor *d)
         emulated_fail("a graph without a result");
 }
 
-/* What an engine takes. */
-static bool takes(const dnn_engine &e, const dnn_graph &graph)
-{
-    const dnn_operation &conv = graph.operations[0];
-    const bool mixed = conv.x.type != conv.w.type || conv.x.type != conv.y.type;
-    bool fits = (present & e.name) != 0 && (e.fuses || graph.operations.size() == 1) && (e.tensor || !mixed);
-    for (int i = 0; i < conv.geometry.nd; i++)
-        fits = fits && (!e.even || conv.geometry.lo[i] == conv.geometry.hi[i]);
-    if (!e.tensor)
-        return fits;
-    const int64_t pack = conv.x.type == CUDNN_DATA_FLOAT ? 4 : 8;
-    fits = fits && conv.w.dim[1] % pack == 0 && conv.y.dim[1] / (conv.x.dim[1] / conv.w.dim[1]) % pack == 0;
-    for (const dnn_operation &op : graph.operations)
-        for (const dnn_tensor *t : op.sources())
-            fits = fits && t->align >= 16;
-    return fits && graph.operations.back().result().align >= 16;
-}
-
-static std::vector<const dnn_engine *> named(const descriptor *heuristics)
-{
-    std::vector<const dnn_engine *> list;
-    const bool last = heuristics->mode == CUDNN_HEUR_MODE_FALLBACK;
-    for (const dnn_engine &e : engines)
-        if (last == (e.name == EMULATED_UNEVEN) && takes(e, *heuristics->graph))
-            list.push_back(&e);
-    return list;
-}
-
 static cudnnStatus_t finish(descriptor *d)
 {
     switch (d->type) {
@@ -380,17 +353,20 @@ static cudnnStatus_t finish(descriptor *d)
         break;
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
         check_graph(d);
+        graphs++;
         break;
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
         d->graph = child(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_type)->graph;
         d->mode = value_of<cudnnBackendHeurMode_t>(d, CUDNN_ATTR_ENGINEHEUR_MODE);
-        return named(d).empty() ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+        questions++;
+        return dnn_engines(*d->graph, d->mode).empty() ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
         const descriptor *const config =
             child(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
         d->engine = config->engine;
         d->graph = config->graph;
         plans++;
+        compiled += d->engine->compiled;
         return d->engine->name == EMULATED_LATE ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
     }
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
@@ -450,12 +426,13 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t of, attribute_na
     descriptor *const d = static_cast<descriptor *>(of);
     for (const rule &r : rules)
         if (r.of == d->type && r.name == name) {
-            if (r.type != type || count < 1 || (r.count != 0 && r.count != count) || !elements || d->final ||
-                find(d, name))
+            const bool number = r.type == CUDNN_TYPE_FLOAT && type == CUDNN_TYPE_DOUBLE;
+            if ((r.type != type && !number) || count < 1 || (r.count != 0 && r.count != count) || !elements ||
+                d->final || find(d, name))
                 emulated_fail("attribute %d is set with type %d and %lld elements, or twice, or too late", (int)name,
                               (int)type, (long long)count);
             const char *const from = static_cast<const char *>(elements);
-            d->attributes.push_back({name, count, std::vector<char>(from, from + (size_t)count * size_of(type))});
+            d->attributes.push_back({name, type, count, std::vector<char>(from, from + (size_t)count * size_of(type))});
             return CUDNN_STATUS_SUCCESS;
         }
     emulated_fail("a descriptor of type %d has no attribute %d", (int)d->type, (int)name);
@@ -475,7 +452,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t of)
 /* Into descriptors that the caller has made. */
 static void give_configs(const descriptor *heuristics, int64_t room, int64_t *count, descriptor **out)
 {
-    const std::vector<const dnn_engine *> list = named(heuristics);
+    const std::vector<const dnn_engine *> list = dnn_engines(*heuristics->graph, heuristics->mode);
     *count = (int64_t)list.size();
     for (int64_t i = 0; i < room && i < *count; i++) {
         if (!out[i] || out[i]->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
@@ -505,6 +482,11 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t of, attribute_na
         *count = (int64_t)d->engine->notes.size();
         for (size_t i = 0; i < d->engine->notes.size(); i++)
             static_cast<cudnnBackendNumericalNote_t *>(elements)[i] = d->engine->notes[i];
+    } else if (name == CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE && d->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR &&
+               type == CUDNN_TYPE_BEHAVIOR_NOTE && requested >= 1) {
+        *count = d->engine->compiled;
+        if (d->engine->compiled)
+            *static_cast<cudnnBackendBehaviorNote_t *>(elements) = CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
     } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && d->type == plan_type && type == CUDNN_TYPE_INT64) {
         *static_cast<int64_t *>(elements) = (int64_t)d->engine->workspace;
         *count = 1;

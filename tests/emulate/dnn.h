@@ -13,22 +13,32 @@ enum {
     EMULATED_LATE = 1,    /* named by the heuristics, but takes nothing when a plan is finalised */
     EMULATED_BROKEN = 2,  /* makes plans, which fail when they run */
     EMULATED_ROUGH = 4,   /* converts its inputs to less: its results are wrong */
-    EMULATED_TENSOR = 8,  /* packs of 16 bytes, equal pads, f32 as tf32, wants workspace, fuses; the fastest */
+    EMULATED_TENSOR = 8,  /* packs of 16 bytes, equal pads, f32 as tf32, wants workspace; forward with a bias, or a bias
+                             and ReLU; fast */
     EMULATED_ATOMIC = 16, /* equal pads; not deterministic */
     EMULATED_PLAIN = 32,  /* equal pads */
     EMULATED_UNEVEN = 64, /* any pads; the slowest */
     EMULATED_BIAS = 128,  /* cuBLASLt's epilogue for f64, which it may not have */
-    EMULATED_ENGINES = 255
+    EMULATED_COMPILED = 256, /* compiled for its graph, which may be any; as fast as EMULATED_TENSOR */
+    EMULATED_CRAWLING = 512, /* likewise, and slow */
+    EMULATED_ENGINES = 1023
 };
 
 /* Those present from now on; all of them at the start. Plans that exist stay. */
 void emulated_engines(unsigned present);
 unsigned emulated_present(void);
-/* Plans that were finalised so far, runs so far; of the last run, the engine and the sum of the convolution's pads. */
+/* Graphs that were made so far, and modes of heuristics that were asked; plans that were finalised, and those of them
+ * that were compiled; runs; of the last run, the engine and the sum of the convolution's pads. */
+int emulated_graphs(void);
+int emulated_questions(void);
 int emulated_plans(void);
+int emulated_compiled(void);
 int emulated_runs(void);
 unsigned emulated_last_engine(void);
 int emulated_last_pads(void);
+/* From now on the device computes nothing, its memory holds nothing and takes nothing, and what is read from it is 0:
+ * for programs of which only the shapes matter. Before the first allocation. */
+void emulated_idle(void);
 /* How often the host has waited for a stream, an event or the device. */
 int emulated_waits(void);
 

@@ -201,8 +201,8 @@ static void choice(void)
     const unsigned copied = engine_of(EMULATED_PLAIN, &uneven, NULL);
     WF_EXPECT(copied == EMULATED_PLAIN && emulated_last_pads() == 0, "uneven pads: engine %u, pads %d", copied,
               emulated_last_pads());
-    const unsigned none = engine_of(EMULATED_ENGINES, &wide, NULL);
-    WF_EXPECT(none == 0, "f64 takes engine %u", none);
+    const unsigned plain = engine_of(EMULATED_PLAIN, &wide, NULL);
+    WF_EXPECT(plain == EMULATED_PLAIN, "f64 takes engine %u", plain);
     const layer *const all[] = {&half, &full, &odd, &leftover, &uneven, &wide};
     for (int i = 0; i < 6; i++)
         layer_free(all[i]);
@@ -221,12 +221,92 @@ static void tuning(void)
         WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l.geom, &l.x.cuda, &l.w.cuda, i ? &bias : NULL, &none, &y.cuda));
     WF_EXPECT(emulated_last_engine() == EMULATED_TENSOR, "engine %u", emulated_last_engine());
     WF_EXPECT_OK(cuda->k->conv_forward(cuda, &even.geom, &even.x.cuda, &even.w.cuda, NULL, NULL, &y.cuda));
-    WF_EXPECT(emulated_last_engine() == EMULATED_ATOMIC, "engine %u", emulated_last_engine());
+    WF_EXPECT(emulated_last_engine() == EMULATED_COMPILED, "engine %u", emulated_last_engine());
     everything(&l);
     everything(&even);
     pair_free(&y);
     layer_free(&l);
     layer_free(&even);
+}
+
+/* The gradient of a bf16 layer's filter in f32: the difference from ref's. */
+static double wide_filter(const layer *l)
+{
+    const pair dw = pair_new(l->w.ref.shape, WF_F32, 7);
+    WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &l->geom, &l->x.cuda, &l->y.cuda, &dw.cuda, NULL, true));
+    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &l->geom, &l->x.ref, &l->y.ref, &dw.ref, NULL, true));
+    const double difference = apart(&dw);
+    pair_free(&dw);
+    return difference;
+}
+
+/* What cuDNN has to compile for each shape is taken where it was measured to be faster than two passes, and nowhere
+ * else. */
+static void composed(void)
+{
+    static const unsigned present[] = {EMULATED_TENSOR | EMULATED_COMPILED | EMULATED_PLAIN,
+                                       EMULATED_TENSOR | EMULATED_CRAWLING | EMULATED_PLAIN};
+    const wf_epilogue leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2}, relu = {.act = WF_ACT_RELU};
+    for (int i = 0; i < 2; i++) {
+        const layer l = layer_new(WF_BF16, 1, 16, 16, 17 + i, 1, 1, 1);
+        const bool wanted = wf_config_get()->autotune && present[i] & EMULATED_COMPILED;
+        const unsigned want = wanted ? EMULATED_COMPILED : EMULATED_TENSOR;
+        const int before = emulated_compiled();
+        emulated_engines(present[i]);
+        forward(&l, &relu);
+        WF_EXPECT(emulated_last_engine() == EMULATED_TENSOR, "ReLU takes engine %u", emulated_last_engine());
+        forward(&l, &leaky);
+        WF_EXPECT(emulated_last_engine() == want, "leaky ReLU takes engine %u", emulated_last_engine());
+        backward_data(&l, NULL);
+        WF_EXPECT(emulated_last_engine() == want, "a transposed one takes engine %u", emulated_last_engine());
+        const double rounded = wide_filter(&l);
+        WF_EXPECT(emulated_last_engine() == want, "a wide gradient takes engine %u", emulated_last_engine());
+        WF_EXPECT(rounded < (wanted ? 1e-6 : 6e-3), "a wide gradient is %g off", rounded);
+        emulated_engines(EMULATED_ENGINES);
+        WF_EXPECT(wf_config_get()->autotune || emulated_compiled() == before, "%d engines were compiled",
+                  emulated_compiled() - before);
+        layer_free(&l);
+    }
+}
+
+/* What making a plan costs: one graph; one question to the heuristics where mode A names an engine that will do. */
+static void effort(void)
+{
+    const layer l = layer_new(WF_BF16, 1, 16, 16, 19, 1, 1, 1), uneven = layer_new(WF_BF16, 1, 16, 16, 19, 1, 0, 1);
+    const pair y = pair_new(l.y.ref.shape, l.dtype, 7), z = pair_new(uneven.y.ref.shape, l.dtype, 7);
+    int graphs = emulated_graphs(), questions = emulated_questions();
+    emulated_engines(EMULATED_ENGINES & ~(unsigned)EMULATED_BROKEN);
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l.geom, &l.x.cuda, &l.w.cuda, NULL, NULL, &y.cuda));
+    WF_EXPECT(emulated_graphs() - graphs == 1, "%d graphs", emulated_graphs() - graphs);
+    WF_EXPECT(emulated_questions() - questions == 1, "%d questions", emulated_questions() - questions);
+    graphs = emulated_graphs();
+    emulated_engines(EMULATED_UNEVEN);
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &uneven.geom, &uneven.x.cuda, &uneven.w.cuda, NULL, NULL, &z.cuda));
+    emulated_engines(EMULATED_ENGINES);
+    WF_EXPECT(emulated_last_engine() == EMULATED_UNEVEN, "engine %u", emulated_last_engine());
+    WF_EXPECT(emulated_graphs() - graphs == 1, "%d graphs", emulated_graphs() - graphs);
+    pair_free(&y);
+    pair_free(&z);
+    layer_free(&l);
+    layer_free(&uneven);
+}
+
+/* A number that is none comes through ReLU, as on other devices. */
+static void nans(void)
+{
+    const layer l = layer_new(WF_F32, 1, 16, 16, 6, 1, 1, 1);
+    const wf_epilogue relu = {.act = WF_ACT_RELU}, leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
+    const pair y = pair_new(l.y.ref.shape, l.dtype, 7);
+    float got = 0;
+    WF_EXPECT_OK(cuda->k->fill(cuda, &l.x.cuda, NAN));
+    for (int i = 0; i < 2; i++) {
+        WF_EXPECT_OK(
+            cuda->k->conv_forward(cuda, &l.geom, &l.x.cuda, &l.w.cuda, &l.bias_y.cuda, i ? &leaky : &relu, &y.cuda));
+        WF_EXPECT_OK(cuda->k->to_host(cuda, &got, y.cuda.data, sizeof got));
+        WF_EXPECT(isnan(got), "%s makes %g of NaN", i ? "leaky ReLU" : "ReLU", (double)got);
+    }
+    pair_free(&y);
+    layer_free(&l);
 }
 
 /* The fastest engine alone: a task is a millisecond, and the engine of tensor cores puts two. */
@@ -333,6 +413,9 @@ int main(int argc, char **argv)
                                (test_case[]){{"engines", engines},
                                              {"choice", choice},
                                              {"tuning", tuning},
+                                             {"composed", composed},
+                                             {"effort", effort},
+                                             {"nans", nans},
                                              {"best", best},
                                              {"repeated", repeated},
                                              {"unwaited", unwaited},

@@ -4,12 +4,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-float dnn_tf32(float v)
-{
-    const uint32_t u = __float_as_uint(v);
-    return __uint_as_float((u + 0x1000) & ~0x1fffu);
-}
-
 /* Elements in logical order. */
 typedef std::vector<double> numbers;
 
@@ -28,9 +22,10 @@ static numbers read(const dnn_tensor &t, const void *data)
     numbers v((size_t)t.count());
     for (int64_t i = 0; i < t.count(); i++) {
         const int64_t at = place(t, i);
-        v[(size_t)i] = t.type == CUDNN_DATA_FLOAT  ? static_cast<const float *>(data)[at]
-                       : t.type == CUDNN_DATA_HALF ? __half2float(static_cast<const __half *>(data)[at])
-                                                   : __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[at]);
+        v[(size_t)i] = t.type == CUDNN_DATA_DOUBLE  ? static_cast<const double *>(data)[at]
+                       : t.type == CUDNN_DATA_FLOAT ? static_cast<const float *>(data)[at]
+                       : t.type == CUDNN_DATA_HALF  ? __half2float(static_cast<const __half *>(data)[at])
+                                                    : __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[at]);
     }
     return v;
 }
@@ -40,7 +35,9 @@ static void write(const dnn_tensor &t, const numbers &v, void *data)
     for (int64_t i = 0; i < t.count(); i++) {
         const int64_t at = place(t, i);
         const float f = (float)v[(size_t)i];
-        if (t.type == CUDNN_DATA_FLOAT)
+        if (t.type == CUDNN_DATA_DOUBLE)
+            static_cast<double *>(data)[at] = v[(size_t)i];
+        else if (t.type == CUDNN_DATA_FLOAT)
             static_cast<float *>(data)[at] = f;
         else if (t.type == CUDNN_DATA_HALF)
             static_cast<__half *>(data)[at] = __float2half_rn(f);
@@ -99,8 +96,8 @@ static numbers pointwise(const dnn_operation &op, const numbers &x, const number
     for (size_t i = 0; i < v.size(); i++)
         if (op.kind == DNN_ADD)
             v[i] += w[(size_t)((int64_t)i / inner % op.y.dim[1])];
-        else
-            v[i] = v[i] < 0 ? op.slope * v[i] : v[i];
+        else if (op.kind == DNN_RELU)
+            v[i] = v[i] != v[i] ? (op.nan ? v[i] : 0) : v[i] < 0 ? op.slope * v[i] : v[i];
     return v;
 }
 

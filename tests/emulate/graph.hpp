@@ -29,10 +29,11 @@ struct dnn_tensor {
 };
 
 struct dnn_geometry {
+    cudnnDataType_t arithmetic;
     int64_t nd, stride[3], dilation[3], lo[3], hi[3];
 };
 
-enum dnn_kind { DNN_FORWARD, DNN_DATA, DNN_FILTER, DNN_ADD, DNN_RELU };
+enum dnn_kind { DNN_FORWARD, DNN_DATA, DNN_FILTER, DNN_ADD, DNN_RELU, DNN_IDENTITY };
 
 /* Convolutions: x, w, y, of which one is the result. Others: y from x, and w where two are added. */
 struct dnn_operation {
@@ -40,6 +41,7 @@ struct dnn_operation {
     dnn_tensor x, w, y;
     dnn_geometry geometry;
     double slope;
+    bool nan; /* an activation lets NaN through; else it is 0 */
 
     const dnn_tensor &result() const
     {
@@ -47,7 +49,7 @@ struct dnn_operation {
     }
     std::vector<const dnn_tensor *> sources() const
     {
-        if (kind == DNN_RELU)
+        if (kind == DNN_RELU || kind == DNN_IDENTITY)
             return {&x};
         return {kind == DNN_DATA ? &y : &x, kind == DNN_FILTER ? &y : &w};
     }
@@ -60,11 +62,13 @@ struct dnn_graph {
 struct dnn_engine {
     unsigned name;
     std::vector<cudnnBackendNumericalNote_t> notes;
-    bool tensor, even, fuses;
+    bool tensor, even, compiled;
     size_t workspace;
     int cost; /* empty tasks behind the work, which events count as time */
 };
 
+/* Those present that one mode of the heuristics names for a graph, the best first. */
+std::vector<const dnn_engine *> dnn_engines(const dnn_graph &graph, cudnnBackendHeurMode_t mode);
 /* Puts a graph on a stream. data[i] belongs to uid[i]. */
 void dnn_put(cudaStream_t stream, const dnn_engine &engine, std::shared_ptr<dnn_graph> graph,
              const std::vector<int64_t> &uid, const std::vector<void *> &data, void *workspace);

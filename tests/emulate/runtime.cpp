@@ -19,10 +19,12 @@
 
 enum { GUARD = 256, GUARD_BYTE = 0xcb };
 
-static const size_t room = (size_t)8 << 30;
+static size_t room = (size_t)8 << 30;
 static char *arena;
 static size_t used;
 static int file = -1; /* that the arena is a view of, so that another process can have one too */
+
+static bool idle;
 
 #if defined(__SANITIZE_ADDRESS__)
 static const bool sanitized = true;
@@ -125,7 +127,11 @@ static void reach(bool allowed)
 
 static void perform(task *t)
 {
-    if (t->work)
+    if (idle && t->to && page_locked(t->to))
+        memset(t->to, 0, t->bytes);
+    else if (idle)
+        ;
+    else if (t->work)
         emulated_run(t->config, t->work);
     else if (t->from)
         memcpy(t->to, t->from, t->bytes);
@@ -221,6 +227,12 @@ void emulated_check_argument(const void *argument, size_t bytes)
     }
 }
 
+void emulated_idle(void)
+{
+    idle = true;
+    room = (size_t)1 << 40;
+}
+
 int emulated_waits(void)
 {
     return waits;
@@ -258,8 +270,10 @@ cudaError_t cudaMalloc(void **data, size_t bytes)
     used += sizeof(head) + size + GUARD;
     reach(true);
     reinterpret_cast<head *>(at)->bytes = bytes;
-    memset(at + sizeof(head), 0xff, bytes);
-    memset(at + sizeof(head) + bytes, GUARD_BYTE, size - bytes + GUARD);
+    if (!idle) {
+        memset(at + sizeof(head), 0xff, bytes);
+        memset(at + sizeof(head) + bytes, GUARD_BYTE, size - bytes + GUARD);
+    }
     reach(false);
     *data = at + sizeof(head);
     return cudaSuccess;
@@ -275,7 +289,7 @@ cudaError_t cudaFree(void *data)
     reach(true);
     const unsigned char *const at = static_cast<const unsigned char *>(data);
     const size_t bytes = (reinterpret_cast<const head *>(at) - 1)->bytes;
-    for (size_t i = bytes; i < (bytes + 255) / 256 * 256 + GUARD; i++)
+    for (size_t i = bytes; !idle && i < (bytes + 255) / 256 * 256 + GUARD; i++)
         if (at[i] != GUARD_BYTE)
             emulated_fail("byte %zu behind a block of %zu bytes was written", i - bytes, bytes);
     reach(false);

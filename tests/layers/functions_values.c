@@ -169,6 +169,16 @@ static void losses(void)
     end();
 }
 
+/* Of the call, or of the first number that is asked for, where the device goes on by itself. */
+static void expect_bad_label(wf_var *loss)
+{
+    double value;
+    const wf_status status = loss ? wf_tensor_export(wf_value(loss), &value, sizeof value) : wf_error_code();
+    WF_EXPECT(status == WF_ERR_ARGUMENT, "a label too large: is %s", wf_status_name(status));
+    WF_EXPECT(strstr(wf_error_message(), "3"), "a label too large: \"%s\" does not name it", wf_error_message());
+    wf_error_clear();
+}
+
 static void label_errors(void)
 {
     begin();
@@ -177,7 +187,7 @@ static void label_errors(void)
     wf_tensor *few = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(1), label);
     wf_tensor *reals = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(2), (double[]){0, 1});
     wf_var *x = leaf(WF_SHAPE(2, 3), (double[]){1, 2, 3, 5, 5, 5});
-    expect_null("a label too large", wf_softmax_cross_entropy(x, bad), WF_ERR_ARGUMENT, "3");
+    expect_bad_label(wf_softmax_cross_entropy(x, bad));
     expect_null("too few labels", wf_softmax_cross_entropy(x, few), WF_ERR_SHAPE, "[1]");
     wf_tensor *line = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(1, 2), label);
     expect_null("labels of other pixels", wf_nll(counted(WF_SHAPE(1, 4, 3), WF_ROW_MAJOR), line), WF_ERR_SHAPE,

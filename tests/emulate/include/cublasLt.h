@@ -3,6 +3,7 @@
 #define WF_TESTS_EMULATE_CUBLASLT_H
 
 #include <cuda_runtime_api.h>
+#include <library_types.h>
 
 #include <stdint.h>
 
@@ -17,7 +18,6 @@ typedef enum {
     CUBLAS_STATUS_NOT_SUPPORTED = 15,
 } cublasStatus_t;
 
-typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
 typedef cudaDataType_t cudaDataType;
 typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
 typedef enum {
