@@ -4,6 +4,9 @@
  * oneDNN and OpenMP; starts as a copy of `ref` and overrides slots) and `cuda` (core/cuda). A slot that a device lacks
  * returns WF_ERR_UNSUPPORTED and says so.
  *
+ * Every slot has a function type, named after the slot or, where several share it, after what they have in common. A
+ * filling declares its functions by these types: `wf_conv_fn wf_cpu_conv_forward;`.
+ *
  * Rules for all slots
  * - Arrays are dense in their order. Arrays of rank 3 to 5 given to convolution, pooling and normalisation are
  *   channels-last; elementwise slots take arrays of equal shape and order and treat them as flat.
@@ -172,6 +175,143 @@ typedef struct wf_share {
 
 #define WF_DEVICE_IDENTITY 64
 
+/* What slots of many arguments are given: a caller names what the slot takes, the rest is 0. The description of a slot
+ * says which arrays it reads and which it writes. A slot does not keep the struct. */
+
+/* x is the array of the input's shape, y of the output's, w and bias those of the parameters: values or gradients, as
+ * the direction says. */
+typedef struct wf_conv_args {
+    const wf_conv_geom *geom;
+    const wf_array *x, *y;       /* [N,C,...] and [N,F,...] */
+    const wf_array *w;           /* [F,C/g,k...] */
+    const wf_array *bias;        /* [F]; conv_backward_data: [C]; NULL: none */
+    const wf_epilogue *epilogue; /* NULL: none; conv_backward_filter has none */
+    bool accumulate;             /* conv_backward_filter alone */
+} wf_conv_args;
+
+/* All row-major, of rank 2. */
+typedef struct wf_matmul_args {
+    const wf_array *a, *b;
+    const wf_array *bias; /* [n]; NULL: none */
+    const wf_array *c;
+    bool a_transposed, b_transposed, accumulate;
+} wf_matmul_args;
+
+/* x is the array of the input's shape, y of the output's: values, or, in pool_backward, gradients. */
+typedef struct wf_pool_args {
+    const wf_pool_geom *geom;
+    const wf_array *x, *y;
+    const wf_array *index; /* max alone; NULL: none */
+    bool accumulate;       /* pool_backward alone */
+} wf_pool_args;
+
+typedef struct wf_resample_args {
+    const wf_resample_geom *geom;
+    const wf_array *x, *y; /* values, or, in resample_backward, gradients */
+    bool accumulate;       /* resample_backward alone */
+} wf_resample_args;
+
+/* Normalisation over all dimensions but 1 (x is [N,C] or [N,C,...]). Statistics are rank-1 arrays [C] of f32 (f64 for
+ * f64 x); gamma and beta are of x's type, or wide. */
+typedef struct wf_norm_args {
+    const wf_array *x, *y, *dy, *dx;
+    const wf_array *mean, *m2, *invstd;         /* average, sum of squared deviations from it, 1 / standard deviation */
+    const wf_array *gamma, *beta;               /* NULL: 1 and 0 */
+    const wf_array *sum_g, *sum_gx;             /* what norm_backward_stats gives norm_backward */
+    const wf_array *running_mean, *running_var; /* NULL: not kept */
+    const wf_epilogue *epilogue;                /* NULL: none */
+    wf_count count;                             /* the global number of elements per channel */
+    double eps, decay;
+} wf_norm_args;
+
+typedef struct wf_act_args {
+    wf_act act;
+    double slope;
+    const wf_array *x, *y, *dy, *dx;
+    bool accumulate; /* act_backward alone */
+} wf_act_args;
+
+typedef struct wf_binary_args {
+    wf_binary op;
+    double alpha, beta;
+    const wf_array *a, *b, *y;
+    bool accumulate;
+} wf_binary_args;
+
+typedef struct wf_loss_args {
+    wf_loss_kind kind;
+    const wf_array *x;
+    const wf_array *target; /* NULL: `value` everywhere */
+    double value, scale;
+    const wf_array *loss, *dloss; /* scalars; dloss is in device memory */
+    const wf_array *dx;
+} wf_loss_args;
+
+/* The types of the slots; a filling declares its functions by them. */
+typedef int wf_device_count_fn(void);
+typedef wf_status wf_device_choose_fn(wf_ctx *ctx, int ordinal);
+typedef wf_status wf_device_identity_fn(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
+typedef wf_status wf_stream_new_fn(wf_ctx *ctx, wf_stream **stream);
+typedef void wf_stream_free_fn(wf_ctx *ctx, wf_stream *stream);
+typedef wf_status wf_stream_fn(wf_ctx *ctx, wf_stream *stream);
+typedef wf_status wf_event_new_fn(wf_ctx *ctx, wf_event **event);
+typedef void wf_event_free_fn(wf_ctx *ctx, wf_event *event);
+typedef wf_status wf_event_stream_fn(wf_ctx *ctx, wf_event *event, wf_stream *stream);
+typedef wf_status wf_event_done_fn(wf_ctx *ctx, wf_event *event, bool *done);
+typedef wf_status wf_capture_begin_fn(wf_ctx *ctx);
+typedef wf_status wf_capture_end_fn(wf_ctx *ctx, wf_graph **graph);
+typedef wf_status wf_graph_launch_fn(wf_ctx *ctx, wf_graph *graph);
+typedef void wf_graph_free_fn(wf_ctx *ctx, wf_graph *graph);
+typedef wf_status wf_alloc_fn(wf_ctx *ctx, size_t bytes, void **data);
+typedef void wf_release_fn(wf_ctx *ctx, void *data, size_t bytes);
+typedef wf_status wf_transfer_fn(wf_ctx *ctx, void *to, const void *from, size_t bytes);
+typedef wf_status wf_transfer_begin_fn(wf_ctx *ctx, void *to, const void *from, size_t bytes, wf_stream *stream);
+typedef wf_status wf_share_fn(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
+typedef wf_status wf_index_map_fn(wf_ctx *ctx, const wf_share *share, void **data);
+typedef void wf_unmap_fn(wf_ctx *ctx, void *data);
+typedef wf_status wf_copy_fn(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
+typedef wf_status wf_fill_fn(wf_ctx *ctx, const wf_array *y, double value);
+typedef wf_status wf_random_fn(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
+                               const wf_array *y);
+typedef wf_status wf_conv_fn(wf_ctx *ctx, const wf_conv_args *args);
+typedef wf_status wf_bias_backward_fn(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
+typedef wf_status wf_matmul_fn(wf_ctx *ctx, const wf_matmul_args *args);
+typedef wf_status wf_pool_fn(wf_ctx *ctx, const wf_pool_args *args);
+typedef wf_status wf_resample_fn(wf_ctx *ctx, const wf_resample_args *args);
+typedef wf_status wf_norm_fn(wf_ctx *ctx, const wf_norm_args *args);
+typedef wf_status wf_norm_part_fn(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
+                                  const wf_array *part);
+typedef wf_status wf_norm_merge_fn(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
+                                   const wf_array *count);
+typedef wf_status wf_act_fn(wf_ctx *ctx, const wf_act_args *args);
+typedef wf_status wf_binary_fn(wf_ctx *ctx, const wf_binary_args *args);
+typedef wf_status wf_dropout_fn(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x,
+                                const wf_array *y);
+typedef wf_status wf_epilogue_forward_fn(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x,
+                                         const wf_array *y);
+typedef wf_status wf_epilogue_backward_fn(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y,
+                                          const wf_array *dy, const wf_array *dv);
+typedef wf_status wf_sum_fn(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y);
+typedef wf_status wf_sum_squares_fn(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate);
+typedef wf_status wf_softmax_forward_fn(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
+typedef wf_status wf_softmax_backward_fn(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
+                                         const wf_array *dx);
+typedef wf_status wf_loss_fn(wf_ctx *ctx, const wf_loss_args *args);
+typedef wf_status wf_nll_forward_fn(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
+                                    const wf_array *loss);
+typedef wf_status wf_nll_backward_fn(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+                                     const wf_array *dx);
+typedef wf_status wf_count_correct_fn(wf_ctx *ctx, const wf_array *scores, const wf_array *labels,
+                                      const wf_array *correct);
+typedef wf_status wf_optim_update_fn(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
+                                     int64_t segments, const wf_optim_segment *segment);
+typedef wf_status wf_loss_scale_fn(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling,
+                                   wf_optim_hyper *hyper);
+typedef wf_status wf_clip_scale_fn(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
+typedef void wf_range_push_fn(wf_ctx *ctx, const char *name);
+typedef void wf_range_pop_fn(wf_ctx *ctx);
+typedef void wf_shutdown_fn(wf_ctx *ctx);
+
 typedef struct wf_kernels {
     const char *name; /* "ref", "cpu", "cuda" */
     bool host;        /* device memory is host memory */
@@ -179,24 +319,24 @@ typedef struct wf_kernels {
     /* Which device. count: how many this process can use, at least 1. choose (0 to count - 1) comes before the first
      * alloc; without it the device is number 0. identity: equal for two ranks if, and only if, they have one device.
      * Every other slot makes sure by itself that it works on the chosen device. */
-    int (*device_count)(void);
-    wf_status (*device_choose)(wf_ctx *ctx, int ordinal);
-    wf_status (*device_identity)(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
+    wf_device_count_fn *device_count;
+    wf_device_choose_fn *device_choose;
+    wf_device_identity_fn *device_identity;
 
     /* Streams and events. Work on one stream is done in order. All slots of the table work on the stream in use, at the
      * beginning the context's own, which NULL names; they may return before the work is done. to_host returns when it
      * is, with all that came before on the stream in use; to_device when the host memory may be used again, which work
      * that is put on the stream later need not know. Work on other streams waits for nothing but events. Where device
      * memory is host memory, work is done when its call returns. Freeing NULL is fine. */
-    wf_status (*stream_new)(wf_ctx *ctx, wf_stream **stream);
-    void (*stream_free)(wf_ctx *ctx, wf_stream *stream);
-    wf_status (*stream_use)(wf_ctx *ctx, wf_stream *stream);
-    wf_status (*stream_finish)(wf_ctx *ctx, wf_stream *stream); /* returns when all work put on it is done */
-    wf_status (*event_new)(wf_ctx *ctx, wf_event **event);      /* counts as done until it is recorded */
-    void (*event_free)(wf_ctx *ctx, wf_event *event);
-    wf_status (*event_record)(wf_ctx *ctx, wf_event *event, wf_stream *stream); /* all work put on it so far */
-    wf_status (*event_wait)(wf_ctx *ctx, wf_event *event, wf_stream *stream);   /* work put on it from now on waits */
-    wf_status (*event_done)(wf_ctx *ctx, wf_event *event, bool *done);          /* does not wait */
+    wf_stream_new_fn *stream_new;
+    wf_stream_free_fn *stream_free;
+    wf_stream_fn *stream_use;
+    wf_stream_fn *stream_finish; /* returns when all work put on it is done */
+    wf_event_new_fn *event_new;  /* counts as done until it is recorded */
+    wf_event_free_fn *event_free;
+    wf_event_stream_fn *event_record; /* all work put on the stream so far */
+    wf_event_stream_fn *event_wait;   /* work put on the stream from now on waits */
+    wf_event_done_fn *event_done;     /* does not wait */
 
     /* Work that is done many times over. From begin to end, what is put on the context's stream, and on streams that
      * events make wait for it, is not done but kept, with its arguments by value: it uses the same memory each time.
@@ -204,161 +344,127 @@ typedef struct wf_kernels {
      * event_done fail with WF_ERR_STATE, and nothing else may be asked of an event that was recorded then until it is
      * recorded anew. end with graph NULL gives the capture up; it ends it in any case. launch puts a graph on the
      * context's stream. A launch goes on after free. All four NULL: the device has none. */
-    wf_status (*capture_begin)(wf_ctx *ctx);
-    wf_status (*capture_end)(wf_ctx *ctx, wf_graph **graph);
-    wf_status (*graph_launch)(wf_ctx *ctx, wf_graph *graph);
-    void (*graph_free)(wf_ctx *ctx, wf_graph *graph);
+    wf_capture_begin_fn *capture_begin;
+    wf_capture_end_fn *capture_end;
+    wf_graph_launch_fn *graph_launch;
+    wf_graph_free_fn *graph_free;
 
     /* Page-locked host memory, and copies from and to it that are only put on a stream. The memory is left alone until
      * an event after them is done. */
-    wf_status (*pinned_alloc)(wf_ctx *ctx, size_t bytes, void **data);
-    void (*pinned_release)(wf_ctx *ctx, void *data, size_t bytes);
-    wf_status (*to_device_begin)(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream);
-    wf_status (*to_host_begin)(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream);
+    wf_alloc_fn *pinned_alloc;
+    wf_release_fn *pinned_release;
+    wf_transfer_begin_fn *to_device_begin, *to_host_begin;
 
     /* Blocks of `alloc` (not parts of them) in other processes of the node. WF_ERR_UNSUPPORTED where the device cannot.
      * A block lives until all that mapped it have unmapped it. */
-    wf_status (*share)(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
-    wf_status (*map)(wf_ctx *ctx, const wf_share *share, void **data);
-    void (*unmap)(wf_ctx *ctx, void *data);
+    wf_share_fn *share;
+    wf_index_map_fn *map;
+    wf_unmap_fn *unmap;
 
     /* Memory. alloc never returns NULL with WF_OK; 64-byte aligned. */
-    wf_status (*alloc)(wf_ctx *ctx, size_t bytes, void **data);
-    void (*release)(wf_ctx *ctx, void *data, size_t bytes);
-    wf_status (*to_device)(wf_ctx *ctx, void *device, const void *host, size_t bytes);
-    wf_status (*to_host)(wf_ctx *ctx, void *host, const void *device, size_t bytes);
+    wf_alloc_fn *alloc;
+    wf_release_fn *release;
+    wf_transfer_fn *to_device, *to_host;
 
     /* dst = src (or dst += src), element by element of equal dims, converting types. The one slot behind pack, unpack,
      * cast, slice, concat, transpose and change of order. A stride of 0 in src repeats (broadcast). */
-    wf_status (*copy)(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
-    wf_status (*fill)(wf_ctx *ctx, const wf_array *y, double value);
-    /* a, b: see wf_distribution. */
-    wf_status (*random)(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
-                        const wf_array *y);
+    wf_copy_fn *copy;
+    wf_fill_fn *fill;
+    wf_random_fn *random; /* a, b: see wf_distribution */
 
-    /* y[n,f,o] = sum x[n,c,i] w[f,c,k] (+ bias[f]), then the epilogue (NULL: none). w is [F,C/g,k...]. */
-    wf_status (*conv_forward)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
-    /* dx[n,c,i] = sum dy[n,f,o] w[f,c,k] (+ bias[c]), then the epilogue. With bias and epilogue this is the forward of
-     * the transposed convolution, whose filter [C,F/g,k...] is the w of the convolution that it transposes. */
-    wf_status (*conv_backward_data)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx);
-    /* dw[f,c,k] = sum dy[n,f,o] x[n,c,i]; dbias[f] = sum dy[n,f,o] where dbias is not NULL. Both are of x's type, or
-     * both wide. */
-    wf_status (*conv_backward_filter)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                      const wf_array *dw, const wf_array *dbias, bool accumulate);
+    /* y[n,f,o] = sum x[n,c,i] w[f,c,k] (+ bias[f]), then the epilogue. */
+    wf_conv_fn *conv_forward;
+    /* x[n,c,i] = sum y[n,f,o] w[f,c,k] (+ bias[c]), then the epilogue, where x and y are gradients. With bias and
+     * epilogue this is the forward of the transposed convolution, whose input is y, whose output is x, and whose filter
+     * [C,F/g,k...] is the w of the convolution that it transposes. */
+    wf_conv_fn *conv_backward_data;
+    /* w[f,c,k] = sum y[n,f,o] x[n,c,i]; bias[f] = sum y[n,f,o] where bias is not NULL; w, bias and y are gradients. w
+     * and bias are of x's type, or both wide. */
+    wf_conv_fn *conv_backward_filter;
     /* db[c] = sum of dy over all dimensions but 1; or wide. */
-    wf_status (*bias_backward)(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
+    wf_bias_backward_fn *bias_backward;
     /* dv from y and dy, where y = act(v + noise): dv = dy * act'(sign of y). In place (dv == dy) allowed. */
-    wf_status (*epilogue_backward)(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                   const wf_array *dv);
+    wf_epilogue_backward_fn *epilogue_backward;
 
-    /* c[m,n] = op(a) op(b) (+ bias[n]); op transposes where asked. All row-major, rank 2. c has a's type, or is wide.
-     */
-    wf_status (*matmul)(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                        const wf_array *bias, const wf_array *c, bool accumulate);
+    /* c[m,n] = op(a) op(b) (+ bias[n]); op transposes where asked. c has a's type, or is wide. */
+    wf_matmul_fn *matmul;
 
     /* Pooling. `index` (i32, shape and order of y; max only) holds the place of the maximum inside the *input's*
-     * spatial extent, row-major, first of equals; a window wholly in padding gives -infinity and index -1. NaN wins. */
-    wf_status (*pool_forward)(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                              const wf_array *index);
-    wf_status (*pool_backward)(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                               const wf_array *dx, bool accumulate);
+     * spatial extent, row-major, first of equals; a window wholly in padding gives -infinity and index -1. NaN wins.
+     * forward: y and index from x. backward: x from y and index. */
+    wf_pool_fn *pool_forward, *pool_backward;
 
-    /* y[o] = x[floor(o / scale)], or linear between the two elements around t = (o + 1/2) / scale - 1/2, or, with
-     * aligned corners, t = o (in - 1) / (in scale - 1); beyond the ends the last element holds. */
-    wf_status (*resample_forward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
-    wf_status (*resample_backward)(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                   bool accumulate);
+    /* forward: y[o] = x[floor(o / scale)], or linear between the two elements around t = (o + 1/2) / scale - 1/2, or,
+     * with aligned corners, t = o (in - 1) / (in scale - 1); beyond the ends the last element holds. backward: x from
+     * y. */
+    wf_resample_fn *resample_forward, *resample_backward;
 
-    /* Normalisation over all dimensions but 1 (x is [N,C] or [N,C,...]). Statistics are rank-1 arrays [C] of f32 (f64
-     * for f64 x); gamma and beta are of x's type, or wide. mean = average, m2 = sum of squared deviations from it; both
-     * 0 where there is no element. */
-    wf_status (*norm_stats)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
+    /* mean and m2 from x; both 0 where there is no element. */
+    wf_norm_fn *norm_stats;
     /* Statistics of a whole whose parts are in several places. A part is an f64 array [n + 2 C]: the n numbers of a
      * head, mean, m2. merge joins parts [P, n + 2 C], in their order and in f64, but those whose count is not above 0,
      * into mean and m2 of all their elements; count (f64 scalar) is their number. */
-    wf_status (*norm_part)(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
-                           const wf_array *part);
-    wf_status (*norm_merge)(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
-                            const wf_array *count);
-    /* y = epilogue((x - mean) invstd gamma + beta). gamma, beta may be NULL. In place allowed. */
-    wf_status (*norm_forward)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                              const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
-                              const wf_array *y);
-    /* With g = dy through the epilogue backwards (y NULL: no epilogue): sum_g[c] = sum g, sum_gx[c] = sum g xhat. */
-    wf_status (*norm_backward_stats)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                     const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                     const wf_array *sum_g, const wf_array *sum_gx);
-    /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count). count is the global number of elements per channel;
-     * count 0 means statistics that did not come from the batch: dx = gamma invstd g. */
-    wf_status (*norm_backward)(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                               const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
-                               const wf_array *dx);
+    wf_norm_part_fn *norm_part;
+    wf_norm_merge_fn *norm_merge;
     /* invstd = 1 / sqrt(m2 / count + eps); where running arrays are given: running += (1 - decay) (batch - running),
      * with the unbiased variance m2 / (count - 1) (biased where count is 1). count 0 leaves running alone, invstd 0. */
-    wf_status (*norm_finish)(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
-                             double decay, const wf_array *invstd, const wf_array *running_mean,
-                             const wf_array *running_var);
+    wf_norm_fn *norm_finish;
+    /* y = epilogue((x - mean) invstd gamma + beta). In place allowed. */
+    wf_norm_fn *norm_forward;
+    /* From x, mean, invstd and dy. With g = dy through the epilogue backwards (y NULL: no epilogue): sum_g[c] = sum g,
+     * sum_gx[c] = sum g xhat. */
+    wf_norm_fn *norm_backward_stats;
+    /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count), g as above. count 0 means statistics that did not
+     * come from the batch: dx = gamma invstd g. */
+    wf_norm_fn *norm_backward;
 
-    /* Elementwise. Backward takes x and y (one may be NULL where the other suffices: y for relu, leaky relu, elu,
-     * sigmoid, tanh; x for gelu, softplus). In place allowed for both. */
-    wf_status (*act_forward)(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
-    wf_status (*act_backward)(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                              const wf_array *dy, const wf_array *dx, bool accumulate);
+    /* Elementwise. backward: dx from dy and from x or y (one may be NULL where the other suffices: y for relu, leaky
+     * relu, elu, sigmoid, tanh; x for gelu, softplus). In place allowed for both. */
+    wf_act_fn *act_forward, *act_backward;
     /* b NULL: taken as absent (LINEAR gives alpha a). In place (y == a) allowed. */
-    wf_status (*binary)(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                        const wf_array *y, bool accumulate);
+    wf_binary_fn *binary;
     /* y = x (1/(1-rate)) where the uniform number is at or above rate, else 0. The same call with dy gives dx. */
-    wf_status (*dropout)(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y);
+    wf_dropout_fn *dropout;
     /* y = act(x + noise n): an epilogue alone. In place allowed. */
-    wf_status (*epilogue_forward)(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y);
+    wf_epilogue_forward_fn *epilogue_forward;
 
     /* y (scalar) = scale times the sum of all elements of x. */
-    wf_status (*sum)(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y);
+    wf_sum_fn *sum;
     /* out (f64 scalar) = sum of squares of x, added to what it held if accumulate. */
-    wf_status (*sum_squares)(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate);
+    wf_sum_squares_fn *sum_squares;
 
     /* Over dimension 1 of [N,C] or channels-last [N,C,...]: rows of C contiguous elements. */
-    wf_status (*softmax_forward)(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
-    wf_status (*softmax_backward)(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
-                                  const wf_array *dx);
+    wf_softmax_forward_fn *softmax_forward;
+    wf_softmax_backward_fn *softmax_backward;
 
-    /* loss (scalar, x's type) = scale * sum l(x, t); t is `target`, or `value` everywhere where target is NULL. */
-    wf_status (*loss_forward)(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                              double scale, const wf_array *loss);
-    /* dx = dloss (a scalar in device memory) * scale * dl/dx. */
-    wf_status (*loss_backward)(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                               const wf_array *dloss, double scale, const wf_array *dx);
+    /* forward: loss (of x's type) = scale * sum l(x, t); t is `target`, or `value`. backward: dx = dloss * scale *
+     * dl/dx. */
+    wf_loss_fn *loss_forward, *loss_backward;
     /* Negative log likelihood of log-probabilities [N,C] or channels-last [N,C,...]; labels are u8, i32 or i64 of shape
      * [N] or [N,...] row-major, one per row. A label outside [0, C) is WF_ERR_ARGUMENT that names label, row and C: of
      * the call, or, where the call returns before the work is done, of the next to_host, which is where a number is
      * asked for; the result is then of the other rows. */
-    wf_status (*nll_forward)(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
-                             const wf_array *loss);
-    wf_status (*nll_backward)(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
-                              const wf_array *dx);
+    wf_nll_forward_fn *nll_forward;
+    wf_nll_backward_fn *nll_backward;
     /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label. */
-    wf_status (*count_correct)(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct);
+    wf_count_correct_fn *count_correct;
 
     /* One update of all segments. */
-    wf_status (*optim_update)(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
-                              int64_t segments, const wf_optim_segment *segment);
+    wf_optim_update_fn *optim_update;
     /* After the backward of a scaled loss. Where sum_squares, of all gradients, is no finite number, one of them is
      * none: hyper->skip is set, and the scale falls by `backoff`. Else hyper->grad_scale is divided by the scale, which
      * grows by `growth` after `interval` such steps, and bias1, bias2 become those of update number step - skipped. The
      * scale stays within 2^-100 and 2^100. */
-    wf_status (*loss_scale)(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling, wf_optim_hyper *hyper);
+    wf_loss_scale_fn *loss_scale;
     /* hyper->grad_scale *= min(1, max_norm / (grad_scale * sqrt(sum_squares)))  (all in device memory). */
-    wf_status (*clip_scale)(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
+    wf_clip_scale_fn *clip_scale;
 
     /* A named range of host work in a profiler's time line, for layers and collectives; ranges nest. NULL: none. */
-    void (*range_push)(wf_ctx *ctx, const char *name);
-    void (*range_pop)(wf_ctx *ctx);
+    wf_range_push_fn *range_push;
+    wf_range_pop_fn *range_pop;
 
     /* Frees what the filling keeps for this context (primitive caches). */
-    void (*shutdown)(wf_ctx *ctx);
+    wf_shutdown_fn *shutdown;
 } wf_kernels;
 
 /* The fillings. wf_kernels_cuda returns NULL and records why: WF_ERR_UNSUPPORTED where the build has no CUDA,

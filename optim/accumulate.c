@@ -44,7 +44,8 @@ wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const w
     const wf_strided from = number_of(loss), to = number_of(wide);
     const wf_array x = wf_tensor_array(wide);
     WF_TRY_OUT(ctx->k->copy(ctx, &from, &to, false));
-    WF_TRY_OUT(ctx->k->binary(ctx, WF_BINARY_LINEAR, factor, &x, 0, NULL, sum, more));
+    WF_TRY_OUT(ctx->k->binary(
+        ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = factor, .a = &x, .y = sum, .accumulate = more}));
 out:
     wf_tensor_free(wide);
     return status;
@@ -59,7 +60,7 @@ wf_status wf_loss_set(wf_ctx *ctx, const wf_strided *sum, double factor, wf_tens
     const wf_array x = wf_tensor_array(wide);
     wf_tensor_touch(loss);
     WF_TRY_OUT(ctx->k->copy(ctx, sum, &between, false));
-    WF_TRY_OUT(ctx->k->binary(ctx, WF_BINARY_LINEAR, factor, &x, 0, NULL, &x, false));
+    WF_TRY_OUT(ctx->k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = factor, .a = &x, .y = &x}));
     WF_TRY_OUT(ctx->k->copy(ctx, &between, &to, false));
 out:
     wf_tensor_free(wide);

@@ -172,7 +172,9 @@ static wf_status seed_scaled(const wf_tensor *grad, double seed, const float *sc
     dst.data = to.data;
     dst.dtype = to.dtype;
     WF_TRY(ctx->k->copy(ctx, &src, &dst, false));
-    return seed == 1 ? WF_OK : ctx->k->binary(ctx, WF_BINARY_LINEAR, seed, &to, 0, NULL, &to, false);
+    return seed == 1
+               ? WF_OK
+               : ctx->k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = seed, .a = &to, .y = &to});
 }
 
 static wf_status seed_grad(wf_var *loss, const wf_tensor *grad, const wf_backward_opts *opts)
@@ -306,7 +308,8 @@ static wf_status add_to(wf_tensor *grad, const wf_tensor *dx, bool accumulate)
     wf_ctx *ctx = grad->ctx;
     if (accumulate && dx->dense && dx->order == grad->order && dx->dtype == grad->dtype) {
         const wf_array a = wf_tensor_array(grad), b = wf_tensor_array(dx);
-        return ctx->k->binary(ctx, WF_BINARY_LINEAR, 1, &a, 1, &b, &a, false);
+        return ctx->k->binary(
+            ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &a, .beta = 1, .b = &b, .y = &a});
     }
     const wf_strided src = wf_tensor_strided(dx), dst = wf_tensor_strided(grad);
     return ctx->k->copy(ctx, &src, &dst, accumulate);

@@ -59,12 +59,13 @@ static void forward(wf_act act, float slope, int team, int64_t n, const float *x
     }
 }
 
-wf_status wf_cpu_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y)
+wf_status wf_cpu_act_forward(wf_ctx *ctx, const wf_act_args *args)
 {
-    if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return wf_wide_act_forward(ctx, act, slope, x, y);
+    const wf_array *const y = args->y;
+    if (args->x->dtype != WF_F32 || y->dtype != WF_F32)
+        return wf_wide_act_forward(ctx, args);
     const int64_t n = wf_array_count(y);
-    forward(act, (float)slope, wf_cpu_team(ctx, n), n, x->data, y->data);
+    forward(args->act, (float)args->slope, wf_cpu_team(ctx, n), n, args->x->data, y->data);
     return WF_OK;
 }
 
@@ -118,15 +119,16 @@ static void backward(wf_act act, float slope, bool accumulate, int team, int64_t
     }
 }
 
-wf_status wf_cpu_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                              const wf_array *dy, const wf_array *dx, bool accumulate)
+wf_status wf_cpu_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
+    const wf_array *const dy = args->dy, *const dx = args->dx;
     if (dx->dtype != WF_F32 || dy->dtype != WF_F32)
-        return wf_wide_act_backward(ctx, act, slope, x, y, dy, dx, accumulate);
+        return wf_wide_act_backward(ctx, args);
     const int64_t n = wf_array_count(dx);
-    const bool by_x = act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
-    const float *from = wf_cpu_data(by_x ? x : y);
-    backward(act, (float)slope, accumulate, wf_cpu_team(ctx, n), n, from ? from : dy->data, dy->data, dx->data);
+    const bool by_x = args->act == WF_ACT_GELU || args->act == WF_ACT_SOFTPLUS;
+    const float *from = wf_cpu_data(by_x ? args->x : args->y);
+    backward(args->act, (float)args->slope, args->accumulate, wf_cpu_team(ctx, n), n, from ? from : dy->data, dy->data,
+             dx->data);
     return WF_OK;
 }
 

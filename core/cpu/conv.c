@@ -64,10 +64,10 @@ static wf_status reorder_filter(wf_ctx *ctx, const void *how, const wf_array *w,
     return wf_dnn_reorder(ctx, how, w->data, form);
 }
 
-static wf_status form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, wf_form *form)
+static wf_status form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, wf_filter_form *form)
 {
-    *form = (wf_form){.data = w->data};
-    return op->reorder ? wf_form_take(ctx, w, op->form_key, op->form_bytes, reorder_filter, op, form) : WF_OK;
+    *form = (wf_filter_form){.data = w->data};
+    return op->reorder ? wf_filter_form_take(ctx, w, op->form_key, op->form_bytes, reorder_filter, op, form) : WF_OK;
 }
 
 static wf_status minimal_filter(wf_ctx *ctx, const void *how, const wf_array *w, void *form)
@@ -79,11 +79,11 @@ static wf_status minimal_filter(wf_ctx *ctx, const void *how, const wf_array *w,
 static wf_status minimal(wf_ctx *ctx, const wf_wino *plan, const wf_array *in, const wf_array *w, const wf_array *bias,
                          float slope, const wf_array *out)
 {
-    wf_form form;
+    wf_filter_form form;
     const size_t bytes = (size_t)wf_wino_filter_count(plan) * sizeof(float);
-    WF_TRY(wf_form_take(ctx, w, wf_wino_filter_key(plan), bytes, minimal_filter, plan, &form));
+    WF_TRY(wf_filter_form_take(ctx, w, wf_wino_filter_key(plan), bytes, minimal_filter, plan, &form));
     const wf_status status = wf_wino_run(ctx, plan, in->data, form.data, wf_cpu_data(bias), slope, out->data);
-    wf_form_give(ctx, &form);
+    wf_filter_form_give(ctx, &form);
     return status;
 }
 
@@ -122,57 +122,59 @@ static wf_status crop_in(wf_ctx *ctx, cropped *crop)
     return wf_cpu_copy(ctx, &crop->part, &dense, false);
 }
 
-static wf_status forward_cropped(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                                 const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+static wf_status forward_cropped(wf_ctx *ctx, const wf_conv_args *args)
 {
     cropped crop;
-    if (!crop_of(geom, x, &crop))
-        return wf_wide_conv_forward(ctx, geom, x, w, bias, epilogue, y);
+    if (!crop_of(args->geom, args->x, &crop))
+        return wf_wide_conv_forward(ctx, args);
+    wf_conv_args part = *args;
+    part.geom = &crop.geom;
+    part.x = &crop.x;
     wf_status status = crop_in(ctx, &crop);
     if (status == WF_OK)
-        status = wf_cpu_conv_forward(ctx, &crop.geom, &crop.x, w, bias, epilogue, y);
+        status = wf_cpu_conv_forward(ctx, &part);
     wf_pool_give(ctx, crop.x.data, crop.bytes);
     return status;
 }
 
-static wf_status forward_dnn(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                             const wf_array *bias, const wf_epilogue *fused, const wf_array *y, bool *done)
+static wf_status forward_dnn(wf_ctx *ctx, const wf_conv_args *args, const wf_epilogue *fused, bool *done)
 {
+    const wf_array *const x = args->x, *const bias = args->bias, *const y = args->y;
     const wf_dnn_op *op = NULL;
     const int flags = (wf_cpu_data(bias) ? WF_DNN_BIAS : 0) | (fused ? WF_DNN_ACT : 0) | flag_wide(x, y);
-    wf_dnn_key key = key_of(ctx, WF_DNN_FORWARD, flags, geom, x, y);
+    wf_dnn_key key = key_of(ctx, WF_DNN_FORWARD, flags, args->geom, x, y);
     key.slope = fused ? wf_epilogue_slope(fused) : 0.0F;
     WF_TRY(wf_dnn_find(ctx, &key, &op));
     *done = op != NULL;
     if (!op)
         return WF_OK;
-    wf_form form;
-    WF_TRY(form_take(ctx, op, w, &form));
+    wf_filter_form form;
+    WF_TRY(form_take(ctx, op, args->w, &form));
     void *const data[WF_DNN_ROLES] = {
         [WF_DNN_X] = x->data, [WF_DNN_W] = form.data, [WF_DNN_B] = wf_cpu_data(bias), [WF_DNN_Y] = y->data};
     const wf_status status = wf_dnn_run(ctx, op, data);
-    wf_form_give(ctx, &form);
+    wf_filter_form_give(ctx, &form);
     return status;
 }
 
-wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
 {
+    const wf_array *const x = args->x, *const w = args->w, *const bias = args->bias, *const y = args->y;
     if (!takes(x, w, y) || !wf_cpu_is(bias, x->dtype))
-        return wf_wide_conv_forward(ctx, geom, x, w, bias, epilogue, y);
-    if (crops(geom))
-        return forward_cropped(ctx, geom, x, w, bias, epilogue, y);
+        return wf_wide_conv_forward(ctx, args);
+    if (crops(args->geom))
+        return forward_cropped(ctx, args);
     wf_wino plan;
     bool done = true;
-    const bool noisy = epilogue && epilogue->noise != 0;
-    const wf_epilogue *const fused = noisy || wf_epilogue_is_plain(epilogue) ? NULL : epilogue;
-    if (wf_wino_plan(ctx, false, geom, x, w, y, &plan))
+    const bool noisy = args->epilogue && args->epilogue->noise != 0;
+    const wf_epilogue *const fused = noisy || wf_epilogue_is_plain(args->epilogue) ? NULL : args->epilogue;
+    if (wf_wino_plan(ctx, false, args->geom, x, w, y, &plan))
         WF_TRY(minimal(ctx, &plan, x, w, bias, wf_epilogue_slope(fused), y));
     else
-        WF_TRY(forward_dnn(ctx, geom, x, w, bias, fused, y, &done));
+        WF_TRY(forward_dnn(ctx, args, fused, &done));
     if (!done)
-        return wf_wide_conv_forward(ctx, geom, x, w, bias, epilogue, y);
-    return noisy ? wf_cpu_epilogue_forward(ctx, epilogue, y, y) : WF_OK;
+        return wf_wide_conv_forward(ctx, args);
+    return noisy ? wf_cpu_epilogue_forward(ctx, args->epilogue, y, y) : WF_OK;
 }
 
 /* Where oneDNN 2.6 multiplies by what lies behind dy: pairs of bf16, of which an odd number of channels leaves one. */
@@ -196,11 +198,11 @@ static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
     *done = op != NULL;
     if (!op)
         return WF_OK;
-    wf_form form;
+    wf_filter_form form;
     WF_TRY(form_take(ctx, op, w, &form));
     void *const data[WF_DNN_ROLES] = {[WF_DNN_X] = dx->data, [WF_DNN_W] = form.data, [WF_DNN_Y] = dy->data};
     const wf_status status = wf_dnn_run(ctx, op, data);
-    wf_form_give(ctx, &form);
+    wf_filter_form_give(ctx, &form);
     return status;
 }
 
@@ -225,9 +227,9 @@ static wf_status backward_data_cropped(wf_ctx *ctx, const wf_conv_geom *geom, co
 }
 
 /* Bias and epilogue come before the result is rounded. */
-static wf_status backward_data_rounded(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                       const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+static wf_status backward_data_rounded(wf_ctx *ctx, const wf_conv_args *args)
 {
+    const wf_array *const bias = args->bias, *const dx = args->x;
     wf_array sums = *dx, added = {0};
     const size_t channels = wf_cpu_data(bias) ? (size_t)wf_array_count(bias) * sizeof(float) : 0;
     const size_t bytes = (size_t)wf_array_count(dx) * sizeof(float);
@@ -244,8 +246,11 @@ static wf_status backward_data_rounded(wf_ctx *ctx, const wf_conv_geom *geom, co
     }
     sums.dtype = WF_F32;
     sums.data = work;
+    wf_conv_args wide = *args;
+    wide.x = &sums;
+    wide.bias = channels > 0 ? &added : NULL;
     if (status == WF_OK)
-        status = wf_cpu_conv_backward_data(ctx, geom, dy, w, channels > 0 ? &added : NULL, epilogue, &sums);
+        status = wf_cpu_conv_backward_data(ctx, &wide);
     const wf_strided made = wf_array_strided(&sums);
     if (status == WF_OK)
         status = wf_cpu_copy(ctx, &made, &rounded, false);
@@ -253,39 +258,41 @@ static wf_status backward_data_rounded(wf_ctx *ctx, const wf_conv_geom *geom, co
     return status;
 }
 
-wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
 {
+    const wf_array *const dy = args->y, *const w = args->w, *const bias = args->bias, *const dx = args->x;
     wf_wino plan;
     bool done = false;
-    const bool follows = wf_cpu_data(bias) || !wf_epilogue_is_plain(epilogue);
+    const bool follows = wf_cpu_data(bias) || !wf_epilogue_is_plain(args->epilogue);
     if (!takes(dy, w, dx) || (follows && !wf_cpu_is(bias, dx->dtype)))
-        return wf_wide_conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
+        return wf_wide_conv_backward_data(ctx, args);
     if (follows && dx->dtype == WF_BF16)
-        return backward_data_rounded(ctx, geom, dy, w, bias, epilogue, dx);
-    if (wf_wino_plan(ctx, true, geom, dy, w, dx, &plan)) {
-        const bool noisy = epilogue && epilogue->noise != 0;
-        WF_TRY(minimal(ctx, &plan, dy, w, bias, noisy ? 1.0F : wf_epilogue_slope(epilogue), dx));
-        return noisy ? wf_cpu_epilogue_forward(ctx, epilogue, dx, dx) : WF_OK;
+        return backward_data_rounded(ctx, args);
+    if (wf_wino_plan(ctx, true, args->geom, dy, w, dx, &plan)) {
+        const bool noisy = args->epilogue && args->epilogue->noise != 0;
+        WF_TRY(minimal(ctx, &plan, dy, w, bias, noisy ? 1.0F : wf_epilogue_slope(args->epilogue), dx));
+        return noisy ? wf_cpu_epilogue_forward(ctx, args->epilogue, dx, dx) : WF_OK;
     }
-    if (crops(geom))
-        WF_TRY(backward_data_cropped(ctx, geom, dy, w, dx, &done));
+    if (crops(args->geom))
+        WF_TRY(backward_data_cropped(ctx, args->geom, dy, w, dx, &done));
     else
-        WF_TRY(backward_data(ctx, geom, dy, w, dx, &done));
+        WF_TRY(backward_data(ctx, args->geom, dy, w, dx, &done));
     if (!done)
-        return wf_wide_conv_backward_data(ctx, geom, dy, w, bias, epilogue, dx);
-    return follows ? wf_cpu_bias_epilogue(ctx, bias, epilogue, dx) : WF_OK;
+        return wf_wide_conv_backward_data(ctx, args);
+    return follows ? wf_cpu_bias_epilogue(ctx, bias, args->epilogue, dx) : WF_OK;
 }
 
-static wf_status filter_cropped(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                const wf_array *dw, const wf_array *dbias, bool accumulate)
+static wf_status filter_cropped(wf_ctx *ctx, const wf_conv_args *args)
 {
     cropped crop;
-    if (!crop_of(geom, x, &crop))
-        return wf_wide_conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
+    if (!crop_of(args->geom, args->x, &crop))
+        return wf_wide_conv_backward_filter(ctx, args);
+    wf_conv_args part = *args;
+    part.geom = &crop.geom;
+    part.x = &crop.x;
     wf_status status = crop_in(ctx, &crop);
     if (status == WF_OK)
-        status = wf_cpu_conv_backward_filter(ctx, &crop.geom, &crop.x, dy, dw, dbias, accumulate);
+        status = wf_cpu_conv_backward_filter(ctx, &part);
     wf_pool_give(ctx, crop.x.data, crop.bytes);
     return status;
 }
@@ -332,33 +339,35 @@ static wf_status filter_run(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *x,
     return status;
 }
 
-wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                      const wf_array *dw, const wf_array *dbias, bool accumulate)
+wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
 {
+    const wf_array *const x = args->x, *const dy = args->y, *const dw = args->w, *const dbias = args->bias;
     if (!takes(x, dy, dw) || !wf_cpu_is(dbias, dw->dtype))
-        return wf_wide_conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
-    if (crops(geom))
-        return filter_cropped(ctx, geom, x, dy, dw, dbias, accumulate);
+        return wf_wide_conv_backward_filter(ctx, args);
+    if (crops(args->geom))
+        return filter_cropped(ctx, args);
     wf_wino plan;
-    if (dy->shape.dim[1] % 16 == 0 && wf_wino_plan(ctx, false, geom, x, dw, dy, &plan)) {
-        WF_TRY(wf_wino_gradient(ctx, &plan, x->data, dy->data, accumulate, dw->data));
-        return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
+    if (dy->shape.dim[1] % 16 == 0 && wf_wino_plan(ctx, false, args->geom, x, dw, dy, &plan)) {
+        WF_TRY(wf_wino_gradient(ctx, &plan, x->data, dy->data, args->accumulate, dw->data));
+        return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
     }
     const wf_dnn_op *op = NULL;
-    const int flags = (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0) | flag_wide(x, dw);
-    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_FILTER, flags, geom, x, dy);
+    const int flags =
+        (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (args->accumulate ? WF_DNN_ACCUMULATE : 0) | flag_wide(x, dw);
+    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_FILTER, flags, args->geom, x, dy);
     if (!goes_wrong(&key))
         WF_TRY(wf_dnn_find(ctx, &key, &op));
     if (!op)
-        return wf_wide_conv_backward_filter(ctx, geom, x, dy, dw, dbias, accumulate);
-    if (!wf_cpu_data(dbias) || !accumulate)
+        return wf_wide_conv_backward_filter(ctx, args);
+    if (!wf_cpu_data(dbias) || !args->accumulate)
         return filter_run(ctx, op, x, dy, dw, wf_cpu_data(dbias));
     wf_array fresh = *dbias;
     const size_t bytes = (size_t)wf_array_count(dbias) * wf_dtype_size(dbias->dtype);
     WF_TRY(wf_pool_take(ctx, bytes, &fresh.data));
     wf_status status = filter_run(ctx, op, x, dy, dw, fresh.data);
     if (status == WF_OK)
-        status = wf_cpu_binary(ctx, WF_BINARY_LINEAR, 1, &fresh, 0, NULL, dbias, true);
+        status = wf_cpu_binary(
+            ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &fresh, .y = dbias, .accumulate = true});
     wf_pool_give(ctx, fresh.data, bytes);
     return status;
 }

@@ -84,61 +84,29 @@ void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, 
 wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x);
 
 /* The slots. */
-wf_status wf_cpu_alloc(wf_ctx *ctx, size_t bytes, void **data);
-void wf_cpu_release(wf_ctx *ctx, void *data, size_t bytes);
-wf_status wf_cpu_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
-wf_status wf_cpu_fill(wf_ctx *ctx, const wf_array *y, double value);
-wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
-                        const wf_array *y);
-wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
-wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx);
-wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                      const wf_array *dw, const wf_array *dbias, bool accumulate);
-wf_status wf_cpu_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
-wf_status wf_cpu_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                   const wf_array *dv);
-wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                        const wf_array *bias, const wf_array *c, bool accumulate);
-wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                              const wf_array *index);
-wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                               const wf_array *dx, bool accumulate);
-wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
-wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                   bool accumulate);
-wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
-wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                              const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
-                              const wf_array *y);
-wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                     const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                     const wf_array *sum_g, const wf_array *sum_gx);
-wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                               const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
-                               const wf_array *dx);
-wf_status wf_cpu_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
-wf_status wf_cpu_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                              const wf_array *dy, const wf_array *dx, bool accumulate);
-wf_status wf_cpu_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                        const wf_array *y, bool accumulate);
-wf_status wf_cpu_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y);
-wf_status wf_cpu_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y);
-wf_status wf_cpu_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y);
-wf_status wf_cpu_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate);
-wf_status wf_cpu_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
-wf_status wf_cpu_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
-                                  const wf_array *dx);
-wf_status wf_cpu_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                              double scale, const wf_array *loss);
-wf_status wf_cpu_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                               const wf_array *dloss, double scale, const wf_array *dx);
-wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
-                              const wf_array *dx);
-wf_status wf_cpu_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
-                              int64_t segments, const wf_optim_segment *segment);
-void wf_cpu_shutdown(wf_ctx *ctx);
+wf_alloc_fn wf_cpu_alloc;
+wf_release_fn wf_cpu_release;
+wf_copy_fn wf_cpu_copy;
+wf_fill_fn wf_cpu_fill;
+wf_random_fn wf_cpu_random;
+wf_conv_fn wf_cpu_conv_forward, wf_cpu_conv_backward_data, wf_cpu_conv_backward_filter;
+wf_bias_backward_fn wf_cpu_bias_backward;
+wf_matmul_fn wf_cpu_matmul;
+wf_pool_fn wf_cpu_pool_forward, wf_cpu_pool_backward;
+wf_resample_fn wf_cpu_resample_forward, wf_cpu_resample_backward;
+wf_norm_fn wf_cpu_norm_stats, wf_cpu_norm_forward, wf_cpu_norm_backward_stats, wf_cpu_norm_backward;
+wf_act_fn wf_cpu_act_forward, wf_cpu_act_backward;
+wf_binary_fn wf_cpu_binary;
+wf_dropout_fn wf_cpu_dropout;
+wf_epilogue_forward_fn wf_cpu_epilogue_forward;
+wf_epilogue_backward_fn wf_cpu_epilogue_backward;
+wf_sum_fn wf_cpu_sum;
+wf_sum_squares_fn wf_cpu_sum_squares;
+wf_softmax_forward_fn wf_cpu_softmax_forward;
+wf_softmax_backward_fn wf_cpu_softmax_backward;
+wf_loss_fn wf_cpu_loss_forward, wf_cpu_loss_backward;
+wf_nll_backward_fn wf_cpu_nll_backward;
+wf_optim_update_fn wf_cpu_optim_update;
+wf_shutdown_fn wf_cpu_shutdown;
 
 #endif

@@ -65,19 +65,19 @@ static void multiplied(int team, int64_t n, float alpha, const float *a, const f
         EACH(y[i] = alpha * a[i] * b[i]);
 }
 
-wf_status wf_cpu_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                        const wf_array *y, bool accumulate)
+wf_status wf_cpu_binary(wf_ctx *ctx, const wf_binary_args *args)
 {
+    const wf_array *const a = args->a, *const b = args->b, *const y = args->y;
     if (y->dtype != WF_F32 || a->dtype != WF_F32 || !wf_cpu_is(b, WF_F32))
-        return wf_wide_binary(ctx, op, alpha, a, beta, b, y, accumulate);
+        return wf_wide_binary(ctx, args);
     const int64_t n = wf_array_count(y);
     const int team = wf_cpu_team(ctx, n);
     if (!wf_cpu_data(b))
-        scaled(team, n, (float)alpha, a->data, y->data, accumulate);
-    else if (op == WF_BINARY_MUL)
-        multiplied(team, n, (float)alpha, a->data, b->data, y->data, accumulate);
+        scaled(team, n, (float)args->alpha, a->data, y->data, args->accumulate);
+    else if (args->op == WF_BINARY_MUL)
+        multiplied(team, n, (float)args->alpha, a->data, b->data, y->data, args->accumulate);
     else
-        linear(team, n, (float)alpha, a->data, (float)beta, b->data, y->data, accumulate);
+        linear(team, n, (float)args->alpha, a->data, (float)args->beta, b->data, y->data, args->accumulate);
     return WF_OK;
 }
 

@@ -11,7 +11,7 @@ static wf_status kept_new(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t b
     return WF_OK;
 }
 
-static wf_status kept_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_form_maker make,
+static wf_status kept_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_filter_form_maker make,
                            const void *how, void **data)
 {
     wf_packed_form *kept = *w->forms;
@@ -29,21 +29,21 @@ static wf_status kept_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t 
     return WF_OK;
 }
 
-wf_status wf_form_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_form_maker make, const void *how,
-                       wf_form *form)
+wf_status wf_filter_form_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_filter_form_maker make,
+                              const void *how, wf_filter_form *form)
 {
-    *form = (wf_form){.bytes = bytes};
+    *form = (wf_filter_form){.bytes = bytes};
     if (w->forms)
         return kept_take(ctx, w, key, bytes, make, how, &form->data);
     WF_TRY(wf_pool_take(ctx, bytes, &form->temporary));
     form->data = form->temporary;
     const wf_status status = make(ctx, how, w, form->data);
     if (status != WF_OK)
-        wf_form_give(ctx, form);
+        wf_filter_form_give(ctx, form);
     return status;
 }
 
-void wf_form_give(wf_ctx *ctx, wf_form *form)
+void wf_filter_form_give(wf_ctx *ctx, wf_filter_form *form)
 {
     wf_pool_give(ctx, form->temporary, form->bytes);
     form->temporary = NULL;

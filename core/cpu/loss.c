@@ -46,13 +46,13 @@ static double part_sum(wf_loss_kind kind, int64_t n, const float *x, const float
     return sum;
 }
 
-wf_status wf_cpu_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                              double scale, const wf_array *loss)
+wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 {
-    if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || loss->dtype != WF_F32)
-        return wf_wide_loss_forward(ctx, kind, x, target, value, scale, loss);
+    const wf_array *const x = args->x, *const target = args->target;
+    if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || args->loss->dtype != WF_F32)
+        return wf_wide_loss_forward(ctx, args);
     const int64_t n = wf_array_count(x), parts = (n + PART - 1) / PART, step = wf_cpu_data(target) ? 1 : 0;
-    const float constant = (float)value, *const in = x->data;
+    const float constant = (float)args->value, *const in = x->data;
     const float *const t = step ? target->data : &constant;
     const size_t bytes = (size_t)parts * sizeof(double);
     void *work = NULL;
@@ -61,10 +61,10 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x,
     double *const part = work;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * n)) schedule(static)
     for (int64_t p = 0; p < parts; p++)
-        part[p] = part_sum(kind, wf_cpu_min(PART, n - p * PART), in + p * PART, t + p * PART * step, step);
+        part[p] = part_sum(args->kind, wf_cpu_min(PART, n - p * PART), in + p * PART, t + p * PART * step, step);
     for (int64_t p = 0; p < parts; p++)
         total += part[p];
-    *(float *)loss->data = (float)(scale * total);
+    *(float *)args->loss->data = (float)(args->scale * total);
     wf_pool_give(ctx, work, bytes);
     return WF_OK;
 }
@@ -94,15 +94,15 @@ static void backward(wf_loss_kind kind, int team, int64_t n, float up, const flo
     }
 }
 
-wf_status wf_cpu_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                               const wf_array *dloss, double scale, const wf_array *dx)
+wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
 {
-    if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || dloss->dtype != WF_F32 || dx->dtype != WF_F32)
-        return wf_wide_loss_backward(ctx, kind, x, target, value, dloss, scale, dx);
+    const wf_array *const x = args->x, *const target = args->target;
+    if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || args->dloss->dtype != WF_F32 || args->dx->dtype != WF_F32)
+        return wf_wide_loss_backward(ctx, args);
     const int64_t n = wf_array_count(x), step = wf_cpu_data(target) ? 1 : 0;
-    const float constant = (float)value, up = (float)(*(const float *)dloss->data * scale);
+    const float constant = (float)args->value, up = (float)(*(const float *)args->dloss->data * args->scale);
     const float *const t = step ? target->data : &constant;
-    backward(kind, wf_cpu_team(ctx, n), n, up, x->data, t, step, dx->data);
+    backward(args->kind, wf_cpu_team(ctx, n), n, up, x->data, t, step, args->dx->data);
     return WF_OK;
 }
 

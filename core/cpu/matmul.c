@@ -8,9 +8,10 @@ typedef struct product {
     int64_t m, n, k;
 } product;
 
-static product product_of(const wf_array *a, bool a_transposed, const wf_array *c)
+static product product_of(const wf_matmul_args *args)
 {
-    return (product){c->shape.dim[0], c->shape.dim[1], a->shape.dim[a_transposed ? 0 : 1]};
+    const int64_t *const c = args->c->shape.dim;
+    return (product){c[0], c[1], args->a->shape.dim[args->a_transposed ? 0 : 1]};
 }
 
 /* Every row of c becomes the bias, or has it added. */
@@ -24,47 +25,47 @@ static void rows_start(const wf_ctx *ctx, product p, const float *bias, float *c
     }
 }
 
-static wf_status product_f32(wf_ctx *ctx, product p, const wf_array *a, bool a_transposed, const wf_array *b,
-                             bool b_transposed, const wf_array *bias, const wf_array *c, bool accumulate)
+static wf_status product_f32(wf_ctx *ctx, product p, const wf_matmul_args *args)
 {
-    const bool add = wf_cpu_data(bias) || accumulate;
+    const wf_array *const bias = args->bias, *const c = args->c;
+    const bool add = wf_cpu_data(bias) || args->accumulate;
     if (wf_cpu_data(bias))
-        rows_start(ctx, p, bias->data, c->data, accumulate);
+        rows_start(ctx, p, bias->data, c->data, args->accumulate);
     omp_set_num_threads(ctx->threads);
-    TRY_DNN(dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', p.m, p.n, p.k, 1.0F, a->data,
-                       a_transposed ? p.m : p.k, b->data, b_transposed ? p.k : p.n, add ? 1.0F : 0.0F, c->data, p.n));
+    TRY_DNN(dnnl_sgemm(args->a_transposed ? 'T' : 'N', args->b_transposed ? 'T' : 'N', p.m, p.n, p.k, 1.0F,
+                       args->a->data, args->a_transposed ? p.m : p.k, args->b->data, args->b_transposed ? p.k : p.n,
+                       add ? 1.0F : 0.0F, c->data, p.n));
     return WF_OK;
 }
 
-static wf_status product_find(wf_ctx *ctx, product p, bool a_transposed, bool b_transposed, bool bias, bool accumulate,
-                              bool wide, const wf_dnn_op **op)
+static wf_status product_find(wf_ctx *ctx, product p, const wf_matmul_args *args, const wf_dnn_op **op)
 {
     wf_dnn_key key;
     memset(&key, 0, sizeof key);
     key.kind = WF_DNN_MATMUL;
     key.dtype = WF_BF16;
     key.threads = ctx->threads;
-    key.flags = (a_transposed ? WF_DNN_A_TRANSPOSED : 0) | (b_transposed ? WF_DNN_B_TRANSPOSED : 0) |
-                (bias ? WF_DNN_BIAS : 0) | (accumulate ? WF_DNN_ACCUMULATE : 0) | (wide ? WF_DNN_WIDE : 0);
+    key.flags = (args->a_transposed ? WF_DNN_A_TRANSPOSED : 0) | (args->b_transposed ? WF_DNN_B_TRANSPOSED : 0) |
+                (wf_cpu_data(args->bias) ? WF_DNN_BIAS : 0) | (args->accumulate ? WF_DNN_ACCUMULATE : 0) |
+                (args->c->dtype == WF_F32 ? WF_DNN_WIDE : 0);
     key.n = p.m;
     key.c = p.k;
     key.f = p.n;
     return wf_dnn_find(ctx, &key, op);
 }
 
-wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                        const wf_array *bias, const wf_array *c, bool accumulate)
+wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 {
-    const product p = product_of(a, a_transposed, c);
+    const wf_array *const a = args->a, *const b = args->b, *const bias = args->bias, *const c = args->c;
+    const product p = product_of(args);
     const bool any = p.m > 0 && p.n > 0 && p.k > 0, same = a->dtype == b->dtype && wf_cpu_is(bias, a->dtype);
     if (any && same && a->dtype == WF_F32 && c->dtype == WF_F32)
-        return product_f32(ctx, p, a, a_transposed, b, b_transposed, bias, c, accumulate);
+        return product_f32(ctx, p, args);
     const wf_dnn_op *op = NULL;
     if (any && same && a->dtype == WF_BF16 && (c->dtype == WF_BF16 || c->dtype == WF_F32) && wf_dnn_takes_bf16())
-        WF_TRY(product_find(ctx, p, a_transposed, b_transposed, wf_cpu_data(bias) != NULL, accumulate,
-                            c->dtype == WF_F32, &op));
+        WF_TRY(product_find(ctx, p, args, &op));
     if (!op)
-        return wf_wide_matmul(ctx, a, a_transposed, b, b_transposed, bias, c, accumulate);
+        return wf_wide_matmul(ctx, args);
     void *const data[WF_DNN_ROLES] = {
         [WF_DNN_X] = a->data, [WF_DNN_W] = b->data, [WF_DNN_B] = wf_cpu_data(bias), [WF_DNN_Y] = c->data};
     return wf_dnn_run(ctx, op, data);

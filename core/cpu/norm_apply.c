@@ -89,23 +89,26 @@ static float piece_slope(const wf_epilogue *epilogue)
     return epilogue && epilogue->noise != 0 ? 1.0F : wf_epilogue_slope(epilogue);
 }
 
-wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                              const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
-                              const wf_array *y)
+wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
+    const wf_array *const x = args->x, *const y = args->y;
     const wide_rows r = wide_rows_of(x);
     if (x->dtype != WF_F32 || y->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_forward(ctx, x, mean, invstd, gamma, beta, epilogue, y);
+        return wf_wide_norm_forward(ctx, args);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
-    wide_fill(&r, mean, 0, k.row[0]);
-    wide_fill(&r, invstd, 1, k.row[1]);
-    wide_fill(&r, beta, 0, k.row[2]);
-    wide_fill(&r, gamma, 1, k.row[3]);
+    wide_fill(&r, args->mean, 0, k.row[0]);
+    wide_fill(&r, args->invstd, 1, k.row[1]);
+    wide_fill(&r, args->beta, 0, k.row[2]);
+    wide_fill(&r, args->gamma, 1, k.row[3]);
     for (int64_t e = 0; e < r.w; e++)
         k.row[1][e] *= k.row[3][e];
-    const pass p = {
-        .x = x->data, .out = y->data, .epilogue = epilogue, .order = y->order, .slope = piece_slope(epilogue), .k = &k};
+    const pass p = {.x = x->data,
+                    .out = y->data,
+                    .epilogue = args->epilogue,
+                    .order = y->order,
+                    .slope = piece_slope(args->epilogue),
+                    .k = &k};
     run(ctx, &r, &p, piece_affine);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
@@ -154,12 +157,11 @@ static void piece_backward_fixed(const pass *p, int64_t at, int64_t n)
 }
 
 /* dx = of_g g + of_x (x - mean) + rest, per channel. */
-static void backward_constants(const wide_rows *r, const wf_array *mean, const wf_array *invstd, const wf_array *gamma,
-                               const wf_array *sum_g, const wf_array *sum_gx, double count, const constants *k)
+static void backward_constants(const wide_rows *r, const wf_norm_args *args, double count, const constants *k)
 {
-    const float *const iv = invstd->data, *const gv = wf_cpu_data(gamma);
-    const float *const mv = count > 0 ? mean->data : NULL, *const sg = count > 0 ? sum_g->data : NULL;
-    const float *const sgx = count > 0 ? sum_gx->data : NULL;
+    const float *const iv = args->invstd->data, *const gv = wf_cpu_data(args->gamma);
+    const float *const mv = count > 0 ? args->mean->data : NULL, *const sg = count > 0 ? args->sum_g->data : NULL;
+    const float *const sgx = count > 0 ? args->sum_gx->data : NULL;
     for (int64_t e = 0; e < r->w; e++) {
         const int64_t c = e % r->c;
         const double scale = (gv ? gv[c] : 1.0) * (double)iv[c];
@@ -170,25 +172,23 @@ static void backward_constants(const wide_rows *r, const wf_array *mean, const w
     }
 }
 
-wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                               const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                               const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count counted,
-                               const wf_array *dx)
+wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const double count = counted.device ? *counted.device : counted.value;
+    const wf_array *const dy = args->dy, *const dx = args->dx;
+    const double count = args->count.device ? *args->count.device : args->count.value;
     const wide_rows r = wide_rows_of(dy);
     if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_backward(ctx, x, mean, invstd, gamma, epilogue, y, dy, sum_g, sum_gx, counted, dx);
+        return wf_wide_norm_backward(ctx, args);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
-    backward_constants(&r, mean, invstd, gamma, sum_g, sum_gx, count, &k);
-    const bool through = wf_cpu_data(y) && epilogue;
-    const pass p = {.x = wf_cpu_data(x),
-                    .y = through ? y->data : dy->data,
+    backward_constants(&r, args, count, &k);
+    const bool through = wf_cpu_data(args->y) && args->epilogue;
+    const pass p = {.x = wf_cpu_data(args->x),
+                    .y = through ? args->y->data : dy->data,
                     .dy = dy->data,
                     .out = dx->data,
                     .order = dx->order,
-                    .slope = through ? wf_epilogue_slope(epilogue) : 1.0F,
+                    .slope = through ? wf_epilogue_slope(args->epilogue) : 1.0F,
                     .k = &k};
     run(ctx, &r, &p, count > 0 ? piece_backward : piece_backward_fixed);
     wf_pool_give(ctx, k.row[0], k.bytes);

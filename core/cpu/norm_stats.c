@@ -122,11 +122,12 @@ static void stats_segments(const wf_ctx *ctx, const wide_rows *r, const float *x
     }
 }
 
-wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)
+wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
+    const wf_array *const x = args->x;
     const wide_rows r = wide_rows_of(x);
-    if (x->dtype != WF_F32 || mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_stats(ctx, x, mean, m2);
+    if (x->dtype != WF_F32 || args->mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
+        return wf_wide_norm_stats(ctx, args);
     const int64_t segments = wide_segments(&r);
     const size_t doubles = (size_t)(2 * segments * r.w + 2 * r.c), floats = (size_t)(3 * segments * r.w);
     const size_t bytes = doubles * sizeof(double) + floats * sizeof(float);
@@ -136,8 +137,8 @@ wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean
     stats_segments(ctx, &r, x->data, segments, part, (float *)(fold + 2 * r.c));
     stats_fold(&r, x->data, segments, part, fold, fold + r.c);
     for (int64_t c = 0; c < r.c; c++) {
-        ((float *)mean->data)[c] = (float)fold[c];
-        ((float *)m2->data)[c] = (float)fold[r.c + c];
+        ((float *)args->mean->data)[c] = (float)fold[c];
+        ((float *)args->m2->data)[c] = (float)fold[r.c + c];
     }
     wf_pool_give(ctx, work, bytes);
     return WF_OK;

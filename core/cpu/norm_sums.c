@@ -45,16 +45,17 @@ static inline float identity(float dy, float y, float slope)
             }                                                                                                          \
     } while (0)
 
-static void both_plain(int64_t n, int64_t w, const float *x, const float *dy, const float *mean, float *restrict g,
-                       float *restrict gx)
+static void both_plain(const sums_job *job, int64_t at, int64_t n, int64_t w, float *restrict g, float *restrict gx)
 {
-    const float *const y = dy, slope = 1.0F;
+    const float *const x = job->x + at, *const dy = job->dy + at, *const y = dy, *const mean = job->mean;
+    const float slope = 1.0F;
     SUM_ROWS(identity);
 }
 
-static void both_through(int64_t n, int64_t w, float slope, const float *x, const float *y, const float *dy,
-                         const float *mean, float *restrict g, float *restrict gx)
+static void both_through(const sums_job *job, int64_t at, int64_t n, int64_t w, float *restrict g, float *restrict gx)
 {
+    const float *const x = job->x + at, *const dy = job->dy + at, *const y = job->y + at, *const mean = job->mean;
+    const float slope = job->slope;
     SUM_ROWS(through);
 }
 
@@ -79,9 +80,9 @@ static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, flo
     if (!job->mean)
         one(n, w, job->dy + at, g);
     else if (job->slope == 1.0F)
-        both_plain(n, w, job->x + at, job->dy + at, job->mean, g, gx);
+        both_plain(job, at, n, w, g, gx);
     else
-        both_through(n, w, job->slope, job->x + at, job->y + at, job->dy + at, job->mean, g, gx);
+        both_through(job, at, n, w, g, gx);
 }
 
 static void sum_segment(const sums_job *job, const wide_rows *r, int64_t lo, int64_t hi, float *work, double *total)
@@ -144,27 +145,26 @@ static void sums_run(const wf_ctx *ctx, const sums_job *job, const wide_rows *r,
     sums_fold(job, r, s->segments, s->part, s->work, s->fold);
 }
 
-wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                     const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                     const wf_array *sum_g, const wf_array *sum_gx)
+wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
+    const wf_array *const dy = args->dy;
     const wide_rows r = wide_rows_of(dy);
-    if (dy->dtype != WF_F32 || x->dtype != WF_F32 || sum_g->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_backward_stats(ctx, x, mean, invstd, epilogue, y, dy, sum_g, sum_gx);
+    if (dy->dtype != WF_F32 || args->x->dtype != WF_F32 || args->sum_g->dtype != WF_F32 || r.rows == 0 || r.c == 0)
+        return wf_wide_norm_backward_stats(ctx, args);
     sums_work s;
     WF_TRY(sums_take(ctx, &r, &s));
-    const bool through_act = wf_cpu_data(y) && epilogue;
-    const sums_job job = {.x = x->data,
-                          .y = wf_cpu_data(y),
+    const bool through_act = wf_cpu_data(args->y) && args->epilogue;
+    const sums_job job = {.x = args->x->data,
+                          .y = wf_cpu_data(args->y),
                           .dy = dy->data,
                           .mean = s.mean,
-                          .slope = through_act ? wf_epilogue_slope(epilogue) : 1.0F};
-    wide_fill(&r, mean, 0, s.mean);
+                          .slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F};
+    wide_fill(&r, args->mean, 0, s.mean);
     sums_run(ctx, &job, &r, &s);
-    const float *const scale = invstd->data;
+    const float *const scale = args->invstd->data;
     for (int64_t c = 0; c < r.c; c++) {
-        ((float *)sum_g->data)[c] = (float)s.fold[c];
-        ((float *)sum_gx->data)[c] = (float)(s.fold[r.c + c] * scale[c]);
+        ((float *)args->sum_g->data)[c] = (float)s.fold[c];
+        ((float *)args->sum_gx->data)[c] = (float)(s.fold[r.c + c] * scale[c]);
     }
     wf_pool_give(ctx, s.data, s.bytes);
     return WF_OK;

@@ -132,15 +132,15 @@ static void average_window(const windows *w, const window *v, const float *image
         y[i] *= scale;
 }
 
-wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                              const wf_array *index)
+wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 {
+    const wf_array *const x = args->x, *const y = args->y;
     if (x->dtype != WF_F32 || y->dtype != WF_F32 || wf_array_count(x) == 0 || wf_array_count(y) == 0)
-        return wf_wide_pool_forward(ctx, geom, x, y, index);
-    const windows w = windows_of(geom, x, y);
+        return wf_wide_pool_forward(ctx, args);
+    const windows w = windows_of(args->geom, x, y);
     const float *const in = x->data;
     float *const out = y->data;
-    int32_t *const places = wf_cpu_data(index);
+    int32_t *const places = wf_cpu_data(args->index);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.out_pixels *w.c *w.taps)) schedule(static)
     for (int64_t i = 0; i < w.n * w.out_pixels; i++) {
         const window v = window_of(&w, i % w.out_pixels);
@@ -182,19 +182,19 @@ static void spread_sample(const windows *w, const float *dy, const int32_t *inde
     }
 }
 
-wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                               const wf_array *dx, bool accumulate)
+wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
 {
+    const wf_array *const dy = args->y, *const dx = args->x;
     if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
-        return wf_wide_pool_backward(ctx, geom, dy, index, dx, accumulate);
-    const windows w = windows_of(geom, dx, dy);
+        return wf_wide_pool_backward(ctx, args);
+    const windows w = windows_of(args->geom, dx, dy);
     const float *const in = dy->data;
-    const int32_t *const places = wf_cpu_data(index);
+    const int32_t *const places = wf_cpu_data(args->index);
     float *const out = dx->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.in_pixels *w.c)) schedule(static)
     for (int64_t n = 0; n < w.n; n++) {
         float *const image = out + n * w.in_pixels * w.c;
-        if (!accumulate)
+        if (!args->accumulate)
             memset(image, 0, (size_t)(w.in_pixels * w.c) * sizeof *image);
         spread_sample(&w, in + n * w.out_pixels * w.c, places ? places + n * w.out_pixels * w.c : NULL, image);
     }

@@ -72,30 +72,32 @@ static void run_row(const wf_resample_geom *geom, const grid *g, int64_t r, bool
     }
 }
 
-wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
+wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
 {
+    const wf_array *const x = args->x, *const y = args->y;
     if (x->dtype != WF_F32)
-        return wf_wide_resample_forward(ctx, geom, x, y);
-    const grid g = grid_of(geom, x, y);
+        return wf_wide_resample_forward(ctx, args);
+    const grid g = grid_of(args->geom, x, y);
     const int64_t rows = g.out[0] * g.out[1];
     float *const in = x->data, *const out = y->data;
     if (wf_array_count(y) == 0)
         return WF_OK;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_array_count(y))) schedule(static)
     for (int64_t i = 0; i < g.n * rows; i++)
-        run_row(geom, &g, i % rows, false, in + i / rows * g.in_pixels * g.c, out + i / rows * g.out_pixels * g.c);
+        run_row(args->geom, &g, i % rows, false, in + i / rows * g.in_pixels * g.c,
+                out + i / rows * g.out_pixels * g.c);
     return WF_OK;
 }
 
-wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                   bool accumulate)
+wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
 {
+    const wf_array *const dy = args->y, *const dx = args->x;
     if (dx->dtype != WF_F32)
-        return wf_wide_resample_backward(ctx, geom, dy, dx, accumulate);
-    const grid g = grid_of(geom, dx, dy);
+        return wf_wide_resample_backward(ctx, args);
+    const grid g = grid_of(args->geom, dx, dy);
     const int64_t rows = g.out[0] * g.out[1];
     float *const in = dx->data, *const out = dy->data;
-    if (!accumulate)
+    if (!args->accumulate)
         WF_TRY(wf_cpu_fill(ctx, dx, 0));
     if (wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
         return WF_OK;
@@ -103,6 +105,6 @@ wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, co
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_array_count(dy))) schedule(static)
     for (int64_t n = 0; n < g.n; n++)
         for (int64_t r = 0; r < rows; r++)
-            run_row(geom, &g, r, true, in + n * g.in_pixels * g.c, out + n * g.out_pixels * g.c);
+            run_row(args->geom, &g, r, true, in + n * g.in_pixels * g.c, out + n * g.out_pixels * g.c);
     return WF_OK;
 }

@@ -77,37 +77,37 @@ static wf_status end(wide *w, wf_status status)
 #define RUN(slot, ...)                                                                                                 \
     (held.status != WF_OK ? held.status : held.any ? wf_cpu_##slot(ctx, __VA_ARGS__) : REF->slot(ctx, __VA_ARGS__))
 
-wf_status wf_wide_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                               const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+wf_status wf_wide_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const w_wide = input(&held, w);
-    const wf_array *const bias_wide = input(&held, bias);
-    const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(conv_forward, geom, x_wide, w_wide, bias_wide, epilogue, y_wide));
+    wf_conv_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.w = input(&held, args->w);
+    wider.bias = input(&held, args->bias);
+    wider.y = result(&held, args->y, false);
+    return end(&held, RUN(conv_forward, &wider));
 }
 
-wf_status wf_wide_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                     const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+wf_status wf_wide_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const w_wide = input(&held, w);
-    const wf_array *const bias_wide = input(&held, bias);
-    const wf_array *const dx_wide = result(&held, dx, false);
-    return end(&held, RUN(conv_backward_data, geom, dy_wide, w_wide, bias_wide, epilogue, dx_wide));
+    wf_conv_args wider = *args;
+    wider.y = input(&held, args->y);
+    wider.w = input(&held, args->w);
+    wider.bias = input(&held, args->bias);
+    wider.x = result(&held, args->x, false);
+    return end(&held, RUN(conv_backward_data, &wider));
 }
 
-wf_status wf_wide_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                       const wf_array *dw, const wf_array *dbias, bool accumulate)
+wf_status wf_wide_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const dw_wide = result(&held, dw, accumulate);
-    const wf_array *const dbias_wide = result(&held, dbias, accumulate);
-    return end(&held, RUN(conv_backward_filter, geom, x_wide, dy_wide, dw_wide, dbias_wide, accumulate));
+    wf_conv_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.y = input(&held, args->y);
+    wider.w = result(&held, args->w, args->accumulate);
+    wider.bias = result(&held, args->bias, args->accumulate);
+    return end(&held, RUN(conv_backward_filter, &wider));
 }
 
 wf_status wf_wide_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
@@ -128,137 +128,134 @@ wf_status wf_wide_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, co
     return end(&held, RUN(epilogue_backward, epilogue, y_wide, dy_wide, dv_wide));
 }
 
-wf_status wf_wide_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                         const wf_array *bias, const wf_array *c, bool accumulate)
+wf_status wf_wide_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const a_wide = input(&held, a);
-    const wf_array *const b_wide = input(&held, b);
-    const wf_array *const bias_wide = input(&held, bias);
-    const wf_array *const c_wide = result(&held, c, accumulate);
-    return end(&held, RUN(matmul, a_wide, a_transposed, b_wide, b_transposed, bias_wide, c_wide, accumulate));
+    wf_matmul_args wider = *args;
+    wider.a = input(&held, args->a);
+    wider.b = input(&held, args->b);
+    wider.bias = input(&held, args->bias);
+    wider.c = result(&held, args->c, args->accumulate);
+    return end(&held, RUN(matmul, &wider));
 }
 
-wf_status wf_wide_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                               const wf_array *index)
+wf_status wf_wide_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(pool_forward, geom, x_wide, y_wide, index));
+    wf_pool_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.y = result(&held, args->y, false);
+    return end(&held, RUN(pool_forward, &wider));
 }
 
-wf_status wf_wide_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                                const wf_array *dx, bool accumulate)
+wf_status wf_wide_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const dx_wide = result(&held, dx, accumulate);
-    return end(&held, RUN(pool_backward, geom, dy_wide, index, dx_wide, accumulate));
+    wf_pool_args wider = *args;
+    wider.y = input(&held, args->y);
+    wider.x = result(&held, args->x, args->accumulate);
+    return end(&held, RUN(pool_backward, &wider));
 }
 
-wf_status wf_wide_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
+wf_status wf_wide_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(resample_forward, geom, x_wide, y_wide));
+    wf_resample_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.y = result(&held, args->y, false);
+    return end(&held, RUN(resample_forward, &wider));
 }
 
-wf_status wf_wide_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                    bool accumulate)
+wf_status wf_wide_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const dx_wide = result(&held, dx, accumulate);
-    return end(&held, RUN(resample_backward, geom, dy_wide, dx_wide, accumulate));
+    wf_resample_args wider = *args;
+    wider.y = input(&held, args->y);
+    wider.x = result(&held, args->x, args->accumulate);
+    return end(&held, RUN(resample_backward, &wider));
 }
 
-wf_status wf_wide_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)
+wf_status wf_wide_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const mean_wide = result(&held, mean, false);
-    const wf_array *const m2_wide = result(&held, m2, false);
-    return end(&held, RUN(norm_stats, x_wide, mean_wide, m2_wide));
+    wf_norm_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.mean = result(&held, args->mean, false);
+    wider.m2 = result(&held, args->m2, false);
+    return end(&held, RUN(norm_stats, &wider));
 }
 
-wf_status wf_wide_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                               const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
-                               const wf_array *y)
+wf_status wf_wide_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const mean_wide = input(&held, mean);
-    const wf_array *const invstd_wide = input(&held, invstd);
-    const wf_array *const gamma_wide = input(&held, gamma);
-    const wf_array *const beta_wide = input(&held, beta);
-    const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(norm_forward, x_wide, mean_wide, invstd_wide, gamma_wide, beta_wide, epilogue, y_wide));
+    wf_norm_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.mean = input(&held, args->mean);
+    wider.invstd = input(&held, args->invstd);
+    wider.gamma = input(&held, args->gamma);
+    wider.beta = input(&held, args->beta);
+    wider.y = result(&held, args->y, false);
+    return end(&held, RUN(norm_forward, &wider));
 }
 
-wf_status wf_wide_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                      const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                      const wf_array *sum_g, const wf_array *sum_gx)
+wf_status wf_wide_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const mean_wide = input(&held, mean);
-    const wf_array *const invstd_wide = input(&held, invstd);
-    const wf_array *const y_wide = input(&held, y);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const sum_g_wide = result(&held, sum_g, false);
-    const wf_array *const sum_gx_wide = result(&held, sum_gx, false);
-    return end(&held, RUN(norm_backward_stats, x_wide, mean_wide, invstd_wide, epilogue, y_wide, dy_wide, sum_g_wide,
-                          sum_gx_wide));
+    wf_norm_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.mean = input(&held, args->mean);
+    wider.invstd = input(&held, args->invstd);
+    wider.y = input(&held, args->y);
+    wider.dy = input(&held, args->dy);
+    wider.sum_g = result(&held, args->sum_g, false);
+    wider.sum_gx = result(&held, args->sum_gx, false);
+    return end(&held, RUN(norm_backward_stats, &wider));
 }
 
-wf_status wf_wide_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
-                                const wf_array *dx)
+wf_status wf_wide_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const mean_wide = input(&held, mean);
-    const wf_array *const invstd_wide = input(&held, invstd);
-    const wf_array *const gamma_wide = input(&held, gamma);
-    const wf_array *const y_wide = input(&held, y);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const sum_g_wide = input(&held, sum_g);
-    const wf_array *const sum_gx_wide = input(&held, sum_gx);
-    const wf_array *const dx_wide = result(&held, dx, false);
-    return end(&held, RUN(norm_backward, x_wide, mean_wide, invstd_wide, gamma_wide, epilogue, y_wide, dy_wide,
-                          sum_g_wide, sum_gx_wide, count, dx_wide));
+    wf_norm_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.mean = input(&held, args->mean);
+    wider.invstd = input(&held, args->invstd);
+    wider.gamma = input(&held, args->gamma);
+    wider.y = input(&held, args->y);
+    wider.dy = input(&held, args->dy);
+    wider.sum_g = input(&held, args->sum_g);
+    wider.sum_gx = input(&held, args->sum_gx);
+    wider.dx = result(&held, args->dx, false);
+    return end(&held, RUN(norm_backward, &wider));
 }
 
-wf_status wf_wide_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y)
+wf_status wf_wide_act_forward(wf_ctx *ctx, const wf_act_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(act_forward, act, slope, x_wide, y_wide));
+    wf_act_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.y = result(&held, args->y, false);
+    return end(&held, RUN(act_forward, &wider));
 }
 
-wf_status wf_wide_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                               const wf_array *dy, const wf_array *dx, bool accumulate)
+wf_status wf_wide_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const y_wide = input(&held, y);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const dx_wide = result(&held, dx, accumulate);
-    return end(&held, RUN(act_backward, act, slope, x_wide, y_wide, dy_wide, dx_wide, accumulate));
+    wf_act_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.y = input(&held, args->y);
+    wider.dy = input(&held, args->dy);
+    wider.dx = result(&held, args->dx, args->accumulate);
+    return end(&held, RUN(act_backward, &wider));
 }
 
-wf_status wf_wide_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                         const wf_array *y, bool accumulate)
+wf_status wf_wide_binary(wf_ctx *ctx, const wf_binary_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const a_wide = input(&held, a);
-    const wf_array *const b_wide = input(&held, b);
-    const wf_array *const y_wide = result(&held, y, accumulate);
-    return end(&held, RUN(binary, op, alpha, a_wide, beta, b_wide, y_wide, accumulate));
+    wf_binary_args wider = *args;
+    wider.a = input(&held, args->a);
+    wider.b = input(&held, args->b);
+    wider.y = result(&held, args->y, args->accumulate);
+    return end(&held, RUN(binary, &wider));
 }
 
 wf_status wf_wide_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
@@ -311,25 +308,25 @@ wf_status wf_wide_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *
     return end(&held, RUN(softmax_backward, logarithm, y_wide, dy_wide, dx_wide));
 }
 
-wf_status wf_wide_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                               double scale, const wf_array *loss)
+wf_status wf_wide_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const target_wide = input(&held, target);
-    const wf_array *const loss_wide = result(&held, loss, false);
-    return end(&held, RUN(loss_forward, kind, x_wide, target_wide, value, scale, loss_wide));
+    wf_loss_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.target = input(&held, args->target);
+    wider.loss = result(&held, args->loss, false);
+    return end(&held, RUN(loss_forward, &wider));
 }
 
-wf_status wf_wide_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                                const wf_array *dloss, double scale, const wf_array *dx)
+wf_status wf_wide_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
 {
     wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const target_wide = input(&held, target);
-    const wf_array *const dloss_wide = input(&held, dloss);
-    const wf_array *const dx_wide = result(&held, dx, false);
-    return end(&held, RUN(loss_backward, kind, x_wide, target_wide, value, dloss_wide, scale, dx_wide));
+    wf_loss_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.target = input(&held, args->target);
+    wider.dloss = input(&held, args->dloss);
+    wider.dx = result(&held, args->dx, false);
+    return end(&held, RUN(loss_backward, &wider));
 }
 
 wf_status wf_wide_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,

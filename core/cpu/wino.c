@@ -109,15 +109,17 @@ static void multiply_points(const wf_wino *p, const block *b, int64_t rows, cons
         for (int64_t panel = 0; panel < p->width; panel += WINO_PANEL) {
             const int64_t width = wf_cpu_min(WINO_PANEL, p->width - panel);
             const float *const matrix = filter + point * p->k * p->width + panel * p->k;
-            for (int64_t row = 0; row < rows; row += WINO_ROWS)
-                wf_wino_multiply(p->k, width, values + point * b->values_step + row * b->value_step, b->value_step,
-                                 matrix, products + point * b->products_step + row * b->product_step + panel,
-                                 b->product_step);
+            for (int64_t row = 0; row < rows; row += WINO_ROWS) {
+                const wf_wino_rows a = {values + point * b->values_step + row * b->value_step, b->value_step};
+                float *const c = products + point * b->products_step + row * b->product_step + panel;
+                wf_wino_multiply(p->k, width, a, matrix, c, b->product_step);
+            }
         }
 }
 
 typedef struct job {
-    const float *in, *filter, *bias, *zeros;
+    wf_wino_source in;
+    const float *filter, *bias;
     float slope, *out;
 } job;
 
@@ -128,15 +130,15 @@ static void run_block(const wf_wino *p, const block *b, const job *j, int64_t at
     for (int64_t o = 0; o < p->out_phases * p->out_phases; o++) {
         for (int64_t row = 0; row < rows; row++)
             for (int64_t i = 0; i < p->in_phases * p->in_phases; i++) {
-                const int64_t phase_h = p->backward ? o / p->out_phases : i / p->in_phases;
-                const int64_t phase_w = p->backward ? o % p->out_phases : i % p->in_phases;
-                wf_wino_input_tile(p, j->in, j->zeros, first + row, phase_h, phase_w, 0, p->in_c,
-                                   values + row * b->value_step + i * p->in_c, b->values_step);
+                const wf_wino_phase phase = {p->backward ? o / p->out_phases : i / p->in_phases,
+                                             p->backward ? o % p->out_phases : i % p->in_phases};
+                wf_wino_input_tile(p, j->in, first + row, phase, 0, p->in_c, values + row * b->value_step + i * p->in_c,
+                                   b->values_step);
             }
         multiply_points(p, b, rows, values, j->filter + o * p->points * p->k * p->width, products);
         for (int64_t row = 0; row < rows; row++)
-            wf_wino_output_tile(p, products + row * b->product_step, b->products_step, first + row, o / p->out_phases,
-                                o % p->out_phases, j->bias, j->slope, j->out);
+            wf_wino_output_tile(p, products + row * b->product_step, b->products_step, first + row,
+                                (wf_wino_phase){o / p->out_phases, o % p->out_phases}, j->bias, j->slope, j->out);
     }
 }
 
@@ -150,7 +152,7 @@ wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *p, const float *in, const floa
     WF_TRY(wf_pool_take(ctx, bytes, &work));
     float *const zeros = (float *)work + team * b.floats;
     memset(zeros, 0, (size_t)p->in_c * sizeof *zeros);
-    const job j = {.in = in, .filter = filter, .bias = bias, .zeros = zeros, .slope = slope, .out = out};
+    const job j = {.in = {in, zeros}, .filter = filter, .bias = bias, .slope = slope, .out = out};
     /* Blocks go to whoever is free: a core may be busy with something else, and results do not depend on who computes.
      */
     const int64_t turn = wf_cpu_turn(ctx, b.blocks);

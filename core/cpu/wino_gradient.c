@@ -49,10 +49,11 @@ static void multiply_block(const grad *g, int64_t at, int64_t count, const float
         for (int64_t o = 0; o < p->out_c; o += WINO_PANEL) {
             const float *const values =
                 g->values + at / BLOCK_TILES * g->values_step + point * g->point_step + o / WINO_PANEL * g->panel_step;
-            for (int64_t c = 0; c < g->unit; c += WINO_ROWS)
-                wf_wino_multiply_transposed(count, wf_cpu_min(WINO_PANEL, p->out_c - o),
-                                            block + point * g->block_step + c, g->unit, values, WINO_PANEL, add,
+            for (int64_t c = 0; c < g->unit; c += WINO_ROWS) {
+                const wf_wino_rows a = {block + point * g->block_step + c, g->unit}, b = {values, WINO_PANEL};
+                wf_wino_multiply_transposed(count, wf_cpu_min(WINO_PANEL, p->out_c - o), a, b, add,
                                             sums + point * g->sums_step + c * g->sum_step + o, g->sum_step);
+            }
         }
 }
 
@@ -113,8 +114,9 @@ static void run_unit(const grad *g, int64_t unit, float *work)
     for (int64_t at = 0; at < g->tiles; at += BLOCK_TILES) {
         const int64_t count = wf_cpu_min(BLOCK_TILES, g->tiles - at);
         for (int64_t t = 0; t < count; t++)
-            wf_wino_input_tile(p, g->x, g->zeros, g->first + at + t, phase / p->in_phases, phase % p->in_phases,
-                               channel, g->unit, block + t * g->unit, g->block_step);
+            wf_wino_input_tile(p, (wf_wino_source){g->x, g->zeros}, g->first + at + t,
+                               (wf_wino_phase){phase / p->in_phases, phase % p->in_phases}, channel, g->unit,
+                               block + t * g->unit, g->block_step);
         multiply_block(g, at, count, block, at > 0, sums);
     }
     const bool add = g->accumulate || g->first > 0;
@@ -128,7 +130,7 @@ static void run_round(const wf_ctx *ctx, const grad *g, int team, float *work)
     const int64_t turn = wf_cpu_turn(ctx, g->units);
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t t = 0; t < g->tiles; t++)
-        wf_wino_gradient_tile(g->p, g->dy, g->zeros, g->first + t,
+        wf_wino_gradient_tile(g->p, (wf_wino_source){g->dy, g->zeros}, g->first + t,
                               g->values + t / BLOCK_TILES * g->values_step + t % BLOCK_TILES * WINO_PANEL,
                               g->point_step, g->panel_step);
     for (int64_t first = 0; first < g->units; first += turn) {

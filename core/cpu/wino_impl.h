@@ -54,20 +54,36 @@ wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *plan, const float *in, const f
 wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *plan, const float *x, const float *dy, bool accumulate,
                            float *dw);
 
-/* Channels [first, first + channels) of one tile of one phase into values[point][channel]; `zeros` has in_c of them. */
-void wf_wino_input_tile(const wf_wino *plan, const float *in, const float *zeros, int64_t tile, int64_t phase_h,
-                        int64_t phase_w, int64_t first, int64_t channels, float *values, int64_t point_step);
-/* One tile of output gradients into values[point][panel][32]; `zeros` has out_c of them. */
-void wf_wino_gradient_tile(const wf_wino *plan, const float *dy, const float *zeros, int64_t tile, float *values,
-                           int64_t point_step, int64_t panel_step);
-/* One tile out of products[point][width]. */
-void wf_wino_output_tile(const wf_wino *plan, const float *products, int64_t point_step, int64_t tile, int64_t phase_h,
-                         int64_t phase_w, const float *bias, float slope, float *out);
+/* These structs are of two words, so that calls pass them in registers. */
+typedef struct wf_wino_phase {
+    int64_t h, w;
+} wf_wino_phase;
+
+/* What is read: data, and zeros (as many as a pixel has channels) where a tile reaches beyond it. */
+typedef struct wf_wino_source {
+    const float *data, *zeros;
+} wf_wino_source;
+
+/* Rows that are `step` floats apart. */
+typedef struct wf_wino_rows {
+    const float *data;
+    int64_t step;
+} wf_wino_rows;
+
+/* Channels [first, first + channels) of one tile of one phase into values[point][channel]. */
+void wf_wino_input_tile(const wf_wino *plan, wf_wino_source in, int64_t tile, wf_wino_phase phase, int64_t first,
+                        int64_t channels, float *values, int64_t point_step);
+/* One tile of output gradients into values[point][panel][32]. */
+void wf_wino_gradient_tile(const wf_wino *plan, wf_wino_source dy, int64_t tile, float *values, int64_t point_step,
+                           int64_t panel_step);
+/* One tile of one phase out of products[point][width]. */
+void wf_wino_output_tile(const wf_wino *plan, const float *products, int64_t point_step, int64_t tile,
+                         wf_wino_phase phase, const float *bias, float slope, float *out);
 /* c[8][n] = a[8][k] b[k][n], n 32 or 16. */
-void wf_wino_multiply(int64_t k, int64_t n, const float *a, int64_t a_step, const float *b, float *c, int64_t c_step);
+void wf_wino_multiply(int64_t k, int64_t n, wf_wino_rows a, const float *b, float *c, int64_t c_step);
 /* c[8][n] = (or +=) a[k][8] transposed times b[k][n], n 32 or 16. */
-void wf_wino_multiply_transposed(int64_t k, int64_t n, const float *a, int64_t a_step, const float *b, int64_t b_step,
-                                 bool accumulate, float *c, int64_t c_step);
+void wf_wino_multiply_transposed(int64_t k, int64_t n, wf_wino_rows a, wf_wino_rows b, bool accumulate, float *c,
+                                 int64_t c_step);
 /* The tap of the stored filter, row-major, that is tap (i, j) of the small filter of a phase. */
 int64_t wf_wino_tap(const wf_wino *plan, int64_t phase_h, int64_t phase_w, int i, int j);
 

@@ -88,19 +88,19 @@ static void outer_16(int64_t k, const float *restrict a, int64_t a_step, const f
 #undef FINISH
 }
 
-void wf_wino_multiply_transposed(int64_t k, int64_t n, const float *a, int64_t a_step, const float *b, int64_t b_step,
-                                 bool accumulate, float *c, int64_t c_step)
+void wf_wino_multiply_transposed(int64_t k, int64_t n, wf_wino_rows a, wf_wino_rows b, bool accumulate, float *c,
+                                 int64_t c_step)
 {
     if (n == WINO_PANEL)
-        outer_32(k, a, a_step, b, b_step, accumulate, c, c_step);
+        outer_32(k, a.data, a.step, b.data, b.step, accumulate, c, c_step);
     else
-        outer_16(k, a, a_step, b, b_step, accumulate, c, c_step);
+        outer_16(k, a.data, a.step, b.data, b.step, accumulate, c, c_step);
 }
 
-void wf_wino_multiply(int64_t k, int64_t n, const float *a, int64_t a_step, const float *b, float *c, int64_t c_step)
+void wf_wino_multiply(int64_t k, int64_t n, wf_wino_rows a, const float *b, float *c, int64_t c_step)
 {
     if (n == WINO_PANEL)
-        panel_32(k, a, a_step, b, c, c_step);
+        panel_32(k, a.data, a.step, b, c, c_step);
     else
-        panel_16(k, a, a_step, b, c, c_step);
+        panel_16(k, a.data, a.step, b, c, c_step);
 }

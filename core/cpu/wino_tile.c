@@ -143,14 +143,14 @@ static void input_pixels(const wf_wino *p, const float *in, const float *zeros, 
         }
 }
 
-void wf_wino_input_tile(const wf_wino *p, const float *in, const float *zeros, int64_t tile, int64_t phase_h,
-                        int64_t phase_w, int64_t first, int64_t channels, float *values, int64_t point_step)
+void wf_wino_input_tile(const wf_wino *p, wf_wino_source in, int64_t tile, wf_wino_phase phase, int64_t first,
+                        int64_t channels, float *values, int64_t point_step)
 {
     const place at = place_of(p, tile);
-    const int64_t step = p->in_phases, y0 = step * at.h * WINO_TILE + p->off[0][phase_h];
-    const int64_t x0 = step * at.w * WINO_TILE + p->off[1][phase_w];
+    const int64_t step = p->in_phases, y0 = step * at.h * WINO_TILE + p->off[0][phase.h];
+    const int64_t x0 = step * at.w * WINO_TILE + p->off[1][phase.w];
     const float *pixel[36];
-    input_pixels(p, in + first, zeros, at.n, y0, x0, pixel);
+    input_pixels(p, in.data + first, in.zeros, at.n, y0, x0, pixel);
     if (p->a == 6)
         for (int64_t c = 0; c < channels; c += 16)
             input_square(6, pixel, c, values + c, point_step);
@@ -176,11 +176,11 @@ static inline void output_channels(const wf_wino *p, int a, const float *product
     }
 }
 
-void wf_wino_output_tile(const wf_wino *p, const float *products, int64_t point_step, int64_t tile, int64_t phase_h,
-                         int64_t phase_w, const float *bias, float slope, float *out)
+void wf_wino_output_tile(const wf_wino *p, const float *products, int64_t point_step, int64_t tile, wf_wino_phase phase,
+                         const float *bias, float slope, float *out)
 {
     const place at = place_of(p, tile);
-    const int64_t step = p->out_phases, y0 = step * at.h * WINO_TILE + phase_h, x0 = step * at.w * WINO_TILE + phase_w;
+    const int64_t step = p->out_phases, y0 = step * at.h * WINO_TILE + phase.h, x0 = step * at.w * WINO_TILE + phase.w;
     float *pixel[WINO_TILE * WINO_TILE];
     for (int i = 0; i < WINO_TILE; i++)
         for (int j = 0; j < WINO_TILE; j++) {
@@ -194,8 +194,8 @@ void wf_wino_output_tile(const wf_wino *p, const float *products, int64_t point_
         output_channels(p, 5, products, point_step, pixel, bias, slope);
 }
 
-void wf_wino_gradient_tile(const wf_wino *p, const float *dy, const float *zeros, int64_t tile, float *values,
-                           int64_t point_step, int64_t panel_step)
+void wf_wino_gradient_tile(const wf_wino *p, wf_wino_source dy, int64_t tile, float *values, int64_t point_step,
+                           int64_t panel_step)
 {
     const place at = place_of(p, tile);
     const int64_t y0 = at.h * WINO_TILE, x0 = at.w * WINO_TILE;
@@ -204,7 +204,7 @@ void wf_wino_gradient_tile(const wf_wino *p, const float *dy, const float *zeros
         for (int j = 0; j < WINO_TILE; j++) {
             const bool inside = y0 + i < p->out_h && x0 + j < p->out_w;
             pixel[i * WINO_TILE + j] =
-                inside ? dy + ((at.n * p->out_h + y0 + i) * p->out_w + x0 + j) * p->out_c : zeros;
+                inside ? dy.data + ((at.n * p->out_h + y0 + i) * p->out_w + x0 + j) * p->out_c : dy.zeros;
         }
     if (p->a == 6)
         for (int64_t c = 0; c < p->out_c; c += 16)

@@ -180,7 +180,10 @@ static wf_status run_plan(const call *c, cuda_conv_plan *plan, frame *f, bool *d
     WF_TRY(wf_cuda_plan_run(c->own, plan, data, plan->workspace > 0 ? at + framed + added : NULL, done));
     if (*done && f && c->direction == WF_CUDA_BACKWARD_DATA)
         return out_of_frame(ctx, f, c->array[CUDA_X]);
-    return *done && c->added ? wf_cuda_binary(ctx, WF_BINARY_LINEAR, 1, &fresh, 0, NULL, w, true) : WF_OK;
+    if (!*done || !c->added)
+        return WF_OK;
+    const wf_binary_args sum = {.op = WF_BINARY_LINEAR, .alpha = 1, .a = &fresh, .y = w, .accumulate = true};
+    return wf_cuda_binary(ctx, &sum);
 }
 
 /* *done is false where no engine takes it. */
@@ -303,49 +306,46 @@ static wf_status activations(call *c, const wf_array *bias, const wf_epilogue *e
     return done || !follows ? WF_OK : wf_cuda_bias_epilogue(ctx, added, epilogue, to);
 }
 
-static wf_status call_of(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
-                         const wf_array *w, const wf_array *y, call *c)
+static wf_status call_of(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_args *args, call *c)
 {
-    *c = (call){.direction = direction, .geom = settled(geom, x, y), .array = {x, w, y, NULL}};
+    const wf_array *const x = args->x, *const w = args->w, *const y = args->y;
+    *c = (call){.direction = direction, .geom = settled(args->geom, x, y), .array = {x, w, y, NULL}};
     WF_CHECK(wf_dtype_is_float(x->dtype), WF_ERR_UNSUPPORTED, "device \"cuda\" convolves float types, not %s",
              wf_dtype_name(x->dtype));
     return wf_cuda_here(ctx, &c->own);
 }
 
-wf_status wf_cuda_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                               const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+wf_status wf_cuda_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
 {
     call c;
-    WF_TRY(call_of(ctx, WF_CUDA_FORWARD, geom, x, w, y, &c));
-    return empty(y) ? WF_OK : activations(&c, bias, epilogue, y);
+    WF_TRY(call_of(ctx, WF_CUDA_FORWARD, args, &c));
+    return empty(args->y) ? WF_OK : activations(&c, args->bias, args->epilogue, args->y);
 }
 
-wf_status wf_cuda_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                     const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+wf_status wf_cuda_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
 {
     call c;
-    WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_DATA, geom, dx, w, dy, &c));
-    return empty(dx) ? WF_OK : activations(&c, bias, epilogue, dx);
+    WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_DATA, args, &c));
+    return empty(args->x) ? WF_OK : activations(&c, args->bias, args->epilogue, args->x);
 }
 
-wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                       const wf_array *dw, const wf_array *dbias, bool accumulate)
+wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
 {
+    const wf_array *const x = args->x, *const dy = args->y, *const dw = args->w, *const dbias = args->bias;
     call c;
-    WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_FILTER, geom, x, dw, dy, &c));
-    c.added = accumulate;
+    WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_FILTER, args, &c));
+    c.added = args->accumulate;
     if (!empty(dw) && !empty(x) && !empty(dy))
         WF_TRY(dw->dtype == x->dtype ? run(&c) : run_wide(&c));
-    else if (!empty(dw) && !accumulate)
+    else if (!empty(dw) && !args->accumulate)
         WF_TRY(wf_cuda_fill(ctx, dw, 0));
-    return dbias && !empty(dbias) ? wf_cuda_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
+    return dbias && !empty(dbias) ? wf_cuda_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
 }
 
-wf_status wf_cuda_conv_best(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
-                            const wf_array *w, const wf_array *y, double *ms)
+wf_status wf_cuda_conv_best(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_args *args, double *ms)
 {
     call c;
-    WF_TRY(call_of(ctx, direction, geom, x, w, y, &c));
-    const cuda_conv_key key = call_key(&c, &c.geom, x);
+    WF_TRY(call_of(ctx, direction, args, &c));
+    const cuda_conv_key key = call_key(&c, &c.geom, args->x);
     return wf_cuda_plan_best(c.own, &key, ms);
 }

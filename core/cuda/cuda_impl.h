@@ -80,54 +80,6 @@ wf_status wf_cuda_error(cudaError_t error, const char *call, const char *file, i
 /* Frees own->dnn and what hangs on it; NULL is fine. */
 void wf_cuda_dnn_free(wf_cuda *own);
 
-/* The slots, as in core/kernels_author.h. */
-int wf_cuda_device_count(void);
-wf_status wf_cuda_device_choose(wf_ctx *ctx, int ordinal);
-wf_status wf_cuda_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
-void wf_cuda_shutdown(wf_ctx *ctx);
-
-wf_status wf_cuda_stream_new(wf_ctx *ctx, wf_stream **stream);
-void wf_cuda_stream_free(wf_ctx *ctx, wf_stream *stream);
-wf_status wf_cuda_stream_use(wf_ctx *ctx, wf_stream *stream);
-wf_status wf_cuda_stream_finish(wf_ctx *ctx, wf_stream *stream);
-wf_status wf_cuda_event_new(wf_ctx *ctx, wf_event **event);
-void wf_cuda_event_free(wf_ctx *ctx, wf_event *event);
-wf_status wf_cuda_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream);
-wf_status wf_cuda_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream);
-wf_status wf_cuda_event_done(wf_ctx *ctx, wf_event *event, bool *done);
-
-wf_status wf_cuda_capture_begin(wf_ctx *ctx);
-wf_status wf_cuda_capture_end(wf_ctx *ctx, wf_graph **graph);
-wf_status wf_cuda_graph_launch(wf_ctx *ctx, wf_graph *graph);
-void wf_cuda_graph_free(wf_ctx *ctx, wf_graph *graph);
-
-wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data);
-void wf_cuda_release(wf_ctx *ctx, void *data, size_t bytes);
-wf_status wf_cuda_pinned_alloc(wf_ctx *ctx, size_t bytes, void **data);
-void wf_cuda_pinned_release(wf_ctx *ctx, void *data, size_t bytes);
-wf_status wf_cuda_to_device(wf_ctx *ctx, void *device, const void *host, size_t bytes);
-wf_status wf_cuda_to_host(wf_ctx *ctx, void *host, const void *device, size_t bytes);
-wf_status wf_cuda_to_device_begin(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream);
-wf_status wf_cuda_to_host_begin(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream);
-wf_status wf_cuda_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
-wf_status wf_cuda_map(wf_ctx *ctx, const wf_share *share, void **data);
-void wf_cuda_unmap(wf_ctx *ctx, void *data);
-
-wf_status wf_cuda_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
-wf_status wf_cuda_fill(wf_ctx *ctx, const wf_array *y, double value);
-wf_status wf_cuda_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
-                         const wf_array *y);
-wf_status wf_cuda_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y);
-
-wf_status wf_cuda_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                               const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
-wf_status wf_cuda_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                     const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx);
-wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                       const wf_array *dw, const wf_array *dbias, bool accumulate);
-wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                         const wf_array *bias, const wf_array *c, bool accumulate);
-wf_status wf_cuda_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
 /* y = epilogue(y + bias), each of which may be NULL; and convolutions by their definition, of arrays that are not
  * empty.
  */
@@ -139,64 +91,61 @@ wf_status wf_cuda_direct_data(wf_cuda *own, const wf_conv_geom *geom, const wf_a
 wf_status wf_cuda_direct_filter(wf_cuda *own, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
                                 const wf_array *dw, bool accumulate);
 
-wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                               const wf_array *index);
-wf_status wf_cuda_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                                const wf_array *dx, bool accumulate);
-wf_status wf_cuda_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
-wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                    bool accumulate);
-
-wf_status wf_cuda_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
-wf_status wf_cuda_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                               const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
-                               const wf_array *y);
-wf_status wf_cuda_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                      const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                      const wf_array *sum_g, const wf_array *sum_gx);
-wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
-                                const wf_array *dx);
-wf_status wf_cuda_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
-                            const wf_array *part);
-wf_status wf_cuda_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
-                             const wf_array *count);
-wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
-                              double decay, const wf_array *invstd, const wf_array *running_mean,
-                              const wf_array *running_var);
-
-wf_status wf_cuda_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
-wf_status wf_cuda_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                               const wf_array *dy, const wf_array *dx, bool accumulate);
-wf_status wf_cuda_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                         const wf_array *y, bool accumulate);
-wf_status wf_cuda_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y);
-wf_status wf_cuda_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                    const wf_array *dv);
-wf_status wf_cuda_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y);
-wf_status wf_cuda_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate);
-
-wf_status wf_cuda_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
-wf_status wf_cuda_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
-                                   const wf_array *dx);
-wf_status wf_cuda_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                               double scale, const wf_array *loss);
-wf_status wf_cuda_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                                const wf_array *dloss, double scale, const wf_array *dx);
-wf_status wf_cuda_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
-                              const wf_array *loss);
-wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
-                               const wf_array *dx);
-wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct);
-
-wf_status wf_cuda_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
-                               int64_t segments, const wf_optim_segment *segment);
-wf_status wf_cuda_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling, wf_optim_hyper *hyper);
-wf_status wf_cuda_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
-
-void wf_cuda_range_push(wf_ctx *ctx, const char *name);
-void wf_cuda_range_pop(wf_ctx *ctx);
+/* The slots. */
+wf_device_count_fn wf_cuda_device_count;
+wf_device_choose_fn wf_cuda_device_choose;
+wf_device_identity_fn wf_cuda_device_identity;
+wf_stream_new_fn wf_cuda_stream_new;
+wf_stream_free_fn wf_cuda_stream_free;
+wf_stream_fn wf_cuda_stream_use, wf_cuda_stream_finish;
+wf_event_new_fn wf_cuda_event_new;
+wf_event_free_fn wf_cuda_event_free;
+wf_event_stream_fn wf_cuda_event_record, wf_cuda_event_wait;
+wf_event_done_fn wf_cuda_event_done;
+wf_capture_begin_fn wf_cuda_capture_begin;
+wf_capture_end_fn wf_cuda_capture_end;
+wf_graph_launch_fn wf_cuda_graph_launch;
+wf_graph_free_fn wf_cuda_graph_free;
+wf_alloc_fn wf_cuda_pinned_alloc;
+wf_release_fn wf_cuda_pinned_release;
+wf_transfer_begin_fn wf_cuda_to_device_begin, wf_cuda_to_host_begin;
+wf_share_fn wf_cuda_share;
+wf_index_map_fn wf_cuda_map;
+wf_unmap_fn wf_cuda_unmap;
+wf_alloc_fn wf_cuda_alloc;
+wf_release_fn wf_cuda_release;
+wf_transfer_fn wf_cuda_to_device, wf_cuda_to_host;
+wf_copy_fn wf_cuda_copy;
+wf_fill_fn wf_cuda_fill;
+wf_random_fn wf_cuda_random;
+wf_conv_fn wf_cuda_conv_forward, wf_cuda_conv_backward_data, wf_cuda_conv_backward_filter;
+wf_bias_backward_fn wf_cuda_bias_backward;
+wf_matmul_fn wf_cuda_matmul;
+wf_pool_fn wf_cuda_pool_forward, wf_cuda_pool_backward;
+wf_resample_fn wf_cuda_resample_forward, wf_cuda_resample_backward;
+wf_norm_fn wf_cuda_norm_stats, wf_cuda_norm_finish, wf_cuda_norm_forward, wf_cuda_norm_backward_stats,
+    wf_cuda_norm_backward;
+wf_norm_part_fn wf_cuda_norm_part;
+wf_norm_merge_fn wf_cuda_norm_merge;
+wf_act_fn wf_cuda_act_forward, wf_cuda_act_backward;
+wf_binary_fn wf_cuda_binary;
+wf_dropout_fn wf_cuda_dropout;
+wf_epilogue_forward_fn wf_cuda_epilogue_forward;
+wf_epilogue_backward_fn wf_cuda_epilogue_backward;
+wf_sum_fn wf_cuda_sum;
+wf_sum_squares_fn wf_cuda_sum_squares;
+wf_softmax_forward_fn wf_cuda_softmax_forward;
+wf_softmax_backward_fn wf_cuda_softmax_backward;
+wf_loss_fn wf_cuda_loss_forward, wf_cuda_loss_backward;
+wf_nll_forward_fn wf_cuda_nll_forward;
+wf_nll_backward_fn wf_cuda_nll_backward;
+wf_count_correct_fn wf_cuda_count_correct;
+wf_optim_update_fn wf_cuda_optim_update;
+wf_loss_scale_fn wf_cuda_loss_scale;
+wf_clip_scale_fn wf_cuda_clip_scale;
+wf_range_push_fn wf_cuda_range_push;
+wf_range_pop_fn wf_cuda_range_pop;
+wf_shutdown_fn wf_cuda_shutdown;
 
 #ifdef __cplusplus
 }

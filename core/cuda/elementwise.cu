@@ -13,11 +13,11 @@ template <class W> struct act_map {
     }
 };
 
-wf_status wf_cuda_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y)
+wf_status wf_cuda_act_forward(wf_ctx *ctx, const wf_act_args *args)
 {
-    return of_float(y->dtype, [&](auto zero) {
+    return of_float(args->y->dtype, [&](auto zero) {
         using T = decltype(zero);
-        return map<T, 1>(ctx, {x}, y, act_map<wide<T>>{act, (wide<T>)slope});
+        return map<T, 1>(ctx, {args->x}, args->y, act_map<wide<T>>{args->act, (wide<T>)args->slope});
     });
 }
 
@@ -47,10 +47,11 @@ static wf_status back(wf_ctx *ctx, wf_act act, double slope, const wf_array *by,
     });
 }
 
-wf_status wf_cuda_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                               const wf_array *dy, const wf_array *dx, bool accumulate)
+wf_status wf_cuda_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
-    return back(ctx, act, slope, act == WF_ACT_NONE ? dy : derivative_needs_x(act) ? x : y, dy, dx, accumulate);
+    const wf_act act = args->act;
+    const wf_array *const by = act == WF_ACT_NONE ? args->dy : derivative_needs_x(act) ? args->x : args->y;
+    return back(ctx, act, args->slope, by, args->dy, args->dx, args->accumulate);
 }
 
 wf_status wf_cuda_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
@@ -96,14 +97,15 @@ template <class W> struct binary_map {
     }
 };
 
-wf_status wf_cuda_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                         const wf_array *y, bool accumulate)
+wf_status wf_cuda_binary(wf_ctx *ctx, const wf_binary_args *args)
 {
+    const wf_array *const a = args->a, *const b = args->b, *const y = args->y;
     return of_float(y->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const binary_map<wide<T>> f = {op == WF_BINARY_MUL, b != nullptr, accumulate, (wide<T>)alpha, (wide<T>)beta};
-        if (b && accumulate)
+        const binary_map<wide<T>> f = {args->op == WF_BINARY_MUL, b != nullptr, args->accumulate, (wide<T>)args->alpha,
+                                       (wide<T>)args->beta};
+        if (b && args->accumulate)
             return map<T, 3>(ctx, {a, b, y}, y, f);
-        return b || accumulate ? map<T, 2>(ctx, {a, b ? b : y}, y, f) : map<T, 1>(ctx, {a}, y, f);
+        return b || args->accumulate ? map<T, 2>(ctx, {a, b ? b : y}, y, f) : map<T, 1>(ctx, {a}, y, f);
     });
 }

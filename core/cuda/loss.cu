@@ -77,12 +77,13 @@ template <class W> struct loss_term {
     }
 };
 
-wf_status wf_cuda_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                               double scale, const wf_array *loss)
+wf_status wf_cuda_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 {
+    const wf_array *const x = args->x, *const target = args->target;
     return of_float(x->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const loss_term<wide<T>> f = {kind, target != nullptr, (wide<T>)value, scale, output_of(loss)};
+        const loss_term<wide<T>> f = {args->kind, target != nullptr, (wide<T>)args->value, args->scale,
+                                      output_of(args->loss)};
         return target ? reduce<T, 2>(ctx, {x, target}, f) : reduce<T, 1>(ctx, {x}, f);
     });
 }
@@ -104,12 +105,13 @@ template <class W> struct loss_backward_map {
     }
 };
 
-wf_status wf_cuda_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                                const wf_array *dloss, double scale, const wf_array *dx)
+wf_status wf_cuda_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
 {
+    const wf_array *const target = args->target, *const dx = args->dx;
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const loss_backward_map<wide<T>> f = {kind, target != nullptr, (wide<T>)value, scale, any_of(dloss), 0};
-        return target ? map<T, 2>(ctx, {x, target}, dx, f) : map<T, 1>(ctx, {x}, dx, f);
+        const loss_backward_map<wide<T>> f = {args->kind,  target != nullptr,   (wide<T>)args->value,
+                                              args->scale, any_of(args->dloss), 0};
+        return target ? map<T, 2>(ctx, {args->x, target}, dx, f) : map<T, 1>(ctx, {args->x}, dx, f);
     });
 }

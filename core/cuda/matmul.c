@@ -215,9 +215,9 @@ static wf_status empty_sum(wf_ctx *ctx, const wf_array *bias, const wf_array *c,
     return bias ? wf_cuda_bias_epilogue(ctx, bias, NULL, c) : WF_OK;
 }
 
-wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                         const wf_array *bias, const wf_array *c, bool accumulate)
+wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 {
+    const wf_array *const a = args->a, *const b = args->b, *const bias = args->bias, *const c = args->c;
     wf_cuda *own;
     product_key key;
     bool done = false;
@@ -229,17 +229,17 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, cons
     memset(&key, 0, sizeof key);
     key.dtype = (int32_t)a->dtype;
     key.result = (int32_t)c->dtype;
-    key.a_transposed = a_transposed;
-    key.b_transposed = b_transposed;
-    key.accumulate = accumulate;
+    key.a_transposed = args->a_transposed;
+    key.b_transposed = args->b_transposed;
+    key.accumulate = args->accumulate;
     key.align_a = wf_cuda_alignment(a->data);
     key.align_b = wf_cuda_alignment(b->data);
     key.align_c = wf_cuda_alignment(c->data);
     key.m = c->shape.dim[0];
     key.n = c->shape.dim[1];
-    key.k = a->shape.dim[a_transposed ? 0 : 1];
+    key.k = a->shape.dim[args->a_transposed ? 0 : 1];
     if (key.k == 0)
-        return empty_sum(ctx, bias, c, accumulate);
+        return empty_sum(ctx, bias, c, args->accumulate);
     if (bias && bias->dtype == c->dtype)
         WF_TRY(product(own, &key, a, b, bias->data, c, &done));
     if (done)

@@ -71,14 +71,16 @@ template <class T, int V> struct moment_sums {
     }
 };
 
-wf_status wf_cuda_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)
+wf_status wf_cuda_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
+    const wf_array *const x = args->x;
     return of_float(x->dtype, [&](auto zero) {
         using T = decltype(zero);
         columns a = columns_of(x);
         a.vector = aligned(x->data);
         return column_sums<T>(ctx, a, [&](auto w) {
-            return moment_sums<T, decltype(w)::value>{in_of<T>(x), a.rows, output_of(mean), output_of(m2), {}};
+            return moment_sums<T, decltype(w)::value>{
+                in_of<T>(x), a.rows, output_of(args->mean), output_of(args->m2), {}};
         });
     });
 }
@@ -110,10 +112,9 @@ template <class T, int V> struct norm_forward_run {
     }
 };
 
-wf_status wf_cuda_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                               const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue,
-                               const wf_array *y)
+wf_status wf_cuda_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
+    const wf_array *const x = args->x, *const y = args->y;
     return of_float(y->dtype, [&](auto zero) {
         using T = decltype(zero);
         columns a = columns_of(x);
@@ -122,11 +123,11 @@ wf_status wf_cuda_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *m
             norm_forward_run<T, decltype(w)::value> f = {};
             f.x = in_of<T>(x);
             f.y = out_of<T>(y);
-            f.mean = any_of(mean);
-            f.invstd = any_of(invstd);
-            f.gamma = any_of(gamma);
-            f.beta = any_of(beta);
-            f.e = epilogue_of<wide<T>>(epilogue, y->order);
+            f.mean = any_of(args->mean);
+            f.invstd = any_of(args->invstd);
+            f.gamma = any_of(args->gamma);
+            f.beta = any_of(args->beta);
+            f.e = epilogue_of<wide<T>>(args->epilogue, y->order);
             return f;
         });
     });
@@ -191,23 +192,22 @@ template <class T, int V> struct gradient_sums {
     }
 };
 
-wf_status wf_cuda_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                      const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                      const wf_array *sum_g, const wf_array *sum_gx)
+wf_status wf_cuda_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
+    const wf_array *const x = args->x, *const y = args->y;
     return of_float(x->dtype, [&](auto zero) {
         using T = decltype(zero);
         columns a = columns_of(x);
-        a.vector = aligned(x->data) && aligned(dy->data) && (!y || aligned(y->data));
+        a.vector = aligned(x->data) && aligned(args->dy->data) && (!y || aligned(y->data));
         return column_sums<T>(ctx, a, [&](auto w) {
             constexpr int V = decltype(w)::value;
             gradient_sums<T, V> f = {};
             f.x = in_of<T>(x);
-            f.up = upstream_of<T, V>(epilogue, y, dy);
-            f.mean = any_of(mean);
-            f.invstd = any_of(invstd);
-            f.sum_g = output_of(sum_g);
-            f.sum_gx = output_of(sum_gx);
+            f.up = upstream_of<T, V>(args->epilogue, y, args->dy);
+            f.mean = any_of(args->mean);
+            f.invstd = any_of(args->invstd);
+            f.sum_g = output_of(args->sum_g);
+            f.sum_gx = output_of(args->sum_gx);
             return f;
         });
     });
@@ -269,28 +269,27 @@ template <class T, int V> struct norm_backward_run {
     }
 };
 
-wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y,
-                                const wf_array *dy, const wf_array *sum_g, const wf_array *sum_gx, wf_count count,
-                                const wf_array *dx)
+wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
 {
+    const wf_array *const y = args->y, *const dy = args->dy, *const dx = args->dx;
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         columns a = columns_of(dy);
-        const bool batch = count.device || count.value > 0;
-        a.vector = aligned(dx->data) && aligned(dy->data) && (!y || aligned(y->data)) && (!batch || aligned(x->data));
+        const bool batch = args->count.device || args->count.value > 0;
+        a.vector =
+            aligned(dx->data) && aligned(dy->data) && (!y || aligned(y->data)) && (!batch || aligned(args->x->data));
         return column_map<T>(ctx, a, [&](auto w) {
             constexpr int V = decltype(w)::value;
             norm_backward_run<T, V> f = {};
             f.dx = out_of<T>(dx);
-            f.up = upstream_of<T, V>(epilogue, y, dy);
-            f.invstd = any_of(invstd);
-            f.gamma = any_of(gamma);
-            f.count = any_of(count);
-            f.x = batch ? in_of<T>(x) : nullptr;
-            f.mean = any_of(batch ? mean : nullptr);
-            f.sum_g = any_of(batch ? sum_g : nullptr);
-            f.sum_gx = any_of(batch ? sum_gx : nullptr);
+            f.up = upstream_of<T, V>(args->epilogue, y, dy);
+            f.invstd = any_of(args->invstd);
+            f.gamma = any_of(args->gamma);
+            f.count = any_of(args->count);
+            f.x = batch ? in_of<T>(args->x) : nullptr;
+            f.mean = any_of(batch ? args->mean : nullptr);
+            f.sum_g = any_of(batch ? args->sum_g : nullptr);
+            f.sum_gx = any_of(batch ? args->sum_gx : nullptr);
             return f;
         });
     });
@@ -391,23 +390,21 @@ static __global__ void norm_finish_kernel(norm_finish_arrays a)
     }
 }
 
-wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
-                              double decay, const wf_array *invstd, const wf_array *running_mean,
-                              const wf_array *running_var)
+wf_status wf_cuda_norm_finish(wf_ctx *ctx, const wf_norm_args *args)
 {
     wf_cuda *own;
     norm_finish_arrays a = {};
-    a.channels = wf_array_count(m2);
-    a.count = any_of(count);
-    a.eps = eps;
-    a.decay = decay;
-    a.mean = any_of(mean);
-    a.m2 = any_of(m2);
-    a.old_mean = any_of(running_mean);
-    a.old_var = any_of(running_var);
-    a.invstd = output_of(invstd);
-    a.new_mean = output_of(running_mean);
-    a.new_var = output_of(running_var);
+    a.channels = wf_array_count(args->m2);
+    a.count = any_of(args->count);
+    a.eps = args->eps;
+    a.decay = args->decay;
+    a.mean = any_of(args->mean);
+    a.m2 = any_of(args->m2);
+    a.old_mean = any_of(args->running_mean);
+    a.old_var = any_of(args->running_var);
+    a.invstd = output_of(args->invstd);
+    a.new_mean = output_of(args->running_mean);
+    a.new_var = output_of(args->running_var);
     if (a.channels == 0)
         return WF_OK;
     WF_TRY(wf_cuda_here(ctx, &own));

@@ -12,9 +12,8 @@ typedef enum wf_cuda_direction {
 } wf_cuda_direction;
 
 /* Milliseconds of the fastest engine of cuDNN for a convolution alone, on arrays of its own, out of those whose
- * precision the settings allow; -1 where none takes it. x, w and y say shapes, type and alignment. On a context of the
- * device "cuda"; waits for the device. */
-wf_status wf_cuda_conv_best(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_geom *geom, const wf_array *x,
-                            const wf_array *w, const wf_array *y, double *ms);
+ * precision the settings allow; -1 where none takes it. Of args, x, w and y say shapes, type and alignment; bias and
+ * epilogue are ignored. On a context of the device "cuda"; waits for the device. */
+wf_status wf_cuda_conv_best(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_args *args, double *ms);
 
 #endif

@@ -174,9 +174,9 @@ static bool packable(const wf_array *a, const wf_array *b, const wf_array *index
     return a->shape.dim[1] % width == 0 && aligned(a->data) && aligned(b->data) && (!index || aligned(index->data));
 }
 
-wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                               const wf_array *index)
+wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 {
+    const wf_array *const x = args->x, *const y = args->y, *const index = args->index;
     wf_cuda *own;
     if (wf_array_count(y) == 0)
         return WF_OK;
@@ -185,7 +185,7 @@ wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_a
         using T = decltype(zero);
         constexpr int V = pack_size<T>;
         const bool vector = packable(x, y, index);
-        const pool_window w = window_of(geom, x, y, vector ? V : 1);
+        const pool_window w = window_of(args->geom, x, y, vector ? V : 1);
         int32_t *const places = index ? out_of<int32_t>(index) : nullptr;
         return vector ? launch(own, (pool_forward_kernel<T, V>), blocks_for(own, w.out.count), THREADS, w, in_of<T>(x),
                                out_of<T>(y), places)
@@ -194,9 +194,9 @@ wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_a
     });
 }
 
-wf_status wf_cuda_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                                const wf_array *dx, bool accumulate)
+wf_status wf_cuda_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
 {
+    const wf_array *const dy = args->y, *const index = args->index, *const dx = args->x;
     wf_cuda *own;
     if (wf_array_count(dx) == 0)
         return WF_OK;
@@ -205,11 +205,11 @@ wf_status wf_cuda_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_
         using T = decltype(zero);
         constexpr int V = pack_size<T>;
         const bool vector = packable(dx, dy, index);
-        const pool_window w = window_of(geom, dx, dy, vector ? V : 1);
+        const pool_window w = window_of(args->geom, dx, dy, vector ? V : 1);
         const int32_t *const places = index ? in_of<int32_t>(index) : nullptr;
         return vector ? launch(own, (pool_backward_kernel<T, V>), blocks_for(own, w.in.count), THREADS, w, in_of<T>(dy),
-                               places, out_of<T>(dx), accumulate)
+                               places, out_of<T>(dx), args->accumulate)
                       : launch(own, (pool_backward_kernel<T, 1>), blocks_for(own, w.in.count), THREADS, w, in_of<T>(dy),
-                               places, out_of<T>(dx), accumulate);
+                               places, out_of<T>(dx), args->accumulate);
     });
 }

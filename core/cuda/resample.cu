@@ -134,8 +134,9 @@ static bool packable(const wf_array *a, const wf_array *b)
     return a->shape.dim[1] % width == 0 && aligned(a->data) && aligned(b->data);
 }
 
-wf_status wf_cuda_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
+wf_status wf_cuda_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
 {
+    const wf_array *const x = args->x, *const y = args->y;
     wf_cuda *own;
     if (wf_array_count(y) == 0)
         return WF_OK;
@@ -144,16 +145,16 @@ wf_status wf_cuda_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, co
         using T = decltype(zero);
         constexpr int V = pack_size<T>;
         const bool vector = packable(x, y);
-        const resampling r = resampling_of(geom, x, y, vector ? V : 1);
+        const resampling r = resampling_of(args->geom, x, y, vector ? V : 1);
         const unsigned blocks = blocks_for(own, r.out.count);
         return vector ? launch(own, (resample_forward_kernel<T, V>), blocks, THREADS, r, in_of<T>(x), out_of<T>(y))
                       : launch(own, (resample_forward_kernel<T, 1>), blocks, THREADS, r, in_of<T>(x), out_of<T>(y));
     });
 }
 
-wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                    bool accumulate)
+wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
 {
+    const wf_array *const dy = args->y, *const dx = args->x;
     wf_cuda *own;
     if (wf_array_count(dx) == 0)
         return WF_OK;
@@ -162,11 +163,11 @@ wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, c
         using T = decltype(zero);
         constexpr int V = pack_size<T>;
         const bool vector = packable(dx, dy);
-        const resampling r = resampling_of(geom, dx, dy, vector ? V : 1);
+        const resampling r = resampling_of(args->geom, dx, dy, vector ? V : 1);
         const unsigned blocks = blocks_for(own, r.in.count);
         return vector ? launch(own, (resample_backward_kernel<T, V>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx),
-                               accumulate)
+                               args->accumulate)
                       : launch(own, (resample_backward_kernel<T, 1>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx),
-                               accumulate);
+                               args->accumulate);
     });
 }

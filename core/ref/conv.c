@@ -103,13 +103,14 @@ static void forward_pixel(const conv *v, const double *x, const double *w, const
     }
 }
 
-wf_status ref_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                           const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+wf_status ref_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const conv v = conv_make(geom, x, y);
+    const wf_array *const y = args->y;
+    const conv v = conv_make(args->geom, args->x, y);
     const int64_t count = wf_array_count(y);
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x), *const wv = ref_in(&frame, w), *const biasv = ref_in(&frame, bias);
+    const double *const xv = ref_in(&frame, args->x), *const wv = ref_in(&frame, args->w),
+                        *const biasv = ref_in(&frame, args->bias);
     double *const yv = ref_out(&frame, y, false);
     const double *const tap_filter = filter_by_tap(&frame, &v, wv);
     if (frame.status != WF_OK || count == 0)
@@ -123,7 +124,7 @@ wf_status ref_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array
         }
     if (biasv)
         add_bias(v.n * v.out_pixels, v.f, biasv, yv);
-    ref_epilogue(&frame, epilogue, y->order, count, yv);
+    ref_epilogue(&frame, args->epilogue, y->order, count, yv);
     return ref_end(&frame);
 }
 
@@ -138,13 +139,14 @@ static void backward_pixel(const conv *v, const double *dy, const double *w, con
     }
 }
 
-wf_status ref_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                 const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+wf_status ref_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const conv v = conv_make(geom, dx, dy);
+    const wf_array *const dx = args->x;
+    const conv v = conv_make(args->geom, dx, args->y);
     const int64_t count = wf_array_count(dx);
     ref_frame frame = ref_begin(ctx);
-    const double *const dyv = ref_in(&frame, dy), *const wv = ref_in(&frame, w), *const biasv = ref_in(&frame, bias);
+    const double *const dyv = ref_in(&frame, args->y), *const wv = ref_in(&frame, args->w),
+                        *const biasv = ref_in(&frame, args->bias);
     double *const dxv = ref_out(&frame, dx, false);
     if (frame.status != WF_OK || count == 0)
         return ref_end(&frame);
@@ -157,7 +159,7 @@ wf_status ref_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf
         }
     if (biasv)
         add_bias(v.n * v.in_pixels, v.c, biasv, dxv);
-    ref_epilogue(&frame, epilogue, dx->order, count, dxv);
+    ref_epilogue(&frame, args->epilogue, dx->order, count, dxv);
     return ref_end(&frame);
 }
 
@@ -191,14 +193,14 @@ static void sum_rows(int64_t rows, int64_t channels, const double *v, double *su
             sum[c] += v[r * channels + c];
 }
 
-wf_status ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                   const wf_array *dw, const wf_array *dbias, bool accumulate)
+wf_status ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const conv v = conv_make(geom, x, dy);
-    const int64_t count = wf_array_count(dw);
+    const wf_array *const dy = args->y;
+    const conv v = conv_make(args->geom, args->x, dy);
+    const int64_t count = wf_array_count(args->w);
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x), *const dyv = ref_in(&frame, dy);
-    double *const dwv = ref_out(&frame, dw, accumulate), *const sum = ref_work(&frame, count);
+    const double *const xv = ref_in(&frame, args->x), *const dyv = ref_in(&frame, dy);
+    double *const dwv = ref_out(&frame, args->w, args->accumulate), *const sum = ref_work(&frame, count);
     if (frame.status == WF_OK && count > 0) {
         memset(sum, 0, (size_t)count * sizeof *sum);
         for (int64_t n = 0; n < v.n; n++)
@@ -207,10 +209,10 @@ wf_status ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const 
                 split(v.w.out, p, o);
                 filter_pixel(&v, xv + n * v.in_pixels * v.c, dyv + (n * v.out_pixels + p) * v.f, o, sum);
             }
-        put(count, sum, accumulate, dwv);
+        put(count, sum, args->accumulate, dwv);
     }
     WF_TRY(ref_end(&frame));
-    return ref_present(dbias) ? ref_bias_backward(ctx, dy, dbias, accumulate) : WF_OK;
+    return ref_present(args->bias) ? ref_bias_backward(ctx, dy, args->bias, args->accumulate) : WF_OK;
 }
 
 wf_status ref_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)

@@ -107,27 +107,30 @@ wf_status ref_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const 
     return ref_end(&frame);
 }
 
-wf_status ref_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y)
+wf_status ref_act_forward(wf_ctx *ctx, const wf_act_args *args)
 {
     ref_frame frame = ref_begin(ctx);
-    const int64_t n = wf_array_count(y);
-    const double *const xv = ref_in(&frame, x);
-    double *const yv = ref_out(&frame, y, false);
+    const int64_t n = wf_array_count(args->y);
+    const wf_act act = args->act;
+    const double slope = args->slope;
+    const double *const xv = ref_in(&frame, args->x);
+    double *const yv = ref_out(&frame, args->y, false);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++)
             yv[i] = act_value(act, slope, xv[i]);
     return ref_end(&frame);
 }
 
-wf_status ref_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                           const wf_array *dy, const wf_array *dx, bool accumulate)
+wf_status ref_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
     ref_frame frame = ref_begin(ctx);
-    const int64_t n = wf_array_count(dx);
-    const bool by_x = derivative_needs_x(act);
-    const double *const xv = by_x ? ref_in(&frame, x) : NULL, *const yv = by_x ? NULL : ref_in(&frame, y);
-    const double *const dyv = ref_in(&frame, dy);
-    double *const out = ref_out(&frame, dx, accumulate);
+    const int64_t n = wf_array_count(args->dx);
+    const wf_act act = args->act;
+    const double slope = args->slope;
+    const bool accumulate = args->accumulate, by_x = derivative_needs_x(act);
+    const double *const xv = by_x ? ref_in(&frame, args->x) : NULL, *const yv = by_x ? NULL : ref_in(&frame, args->y);
+    const double *const dyv = ref_in(&frame, args->dy);
+    double *const out = ref_out(&frame, args->dx, accumulate);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++) {
             const double d = dyv[i] * act_derivative(act, slope, xv ? xv[i] : 0, yv ? yv[i] : 0);
@@ -136,19 +139,20 @@ wf_status ref_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array
     return ref_end(&frame);
 }
 
-wf_status ref_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                     const wf_array *y, bool accumulate)
+wf_status ref_binary(wf_ctx *ctx, const wf_binary_args *args)
 {
     ref_frame frame = ref_begin(ctx);
-    const int64_t n = wf_array_count(y);
-    const double *const av = ref_in(&frame, a), *const bv = ref_in(&frame, b);
-    double *const yv = ref_out(&frame, y, accumulate);
+    const int64_t n = wf_array_count(args->y);
+    const double alpha = args->alpha, beta = args->beta;
+    const bool accumulate = args->accumulate;
+    const double *const av = ref_in(&frame, args->a), *const bv = ref_in(&frame, args->b);
+    double *const yv = ref_out(&frame, args->y, accumulate);
     if (frame.status != WF_OK)
         return ref_end(&frame);
     for (int64_t i = 0; i < n; i++) {
         double v = alpha * av[i];
         if (bv)
-            v = op == WF_BINARY_MUL ? v * bv[i] : v + beta * bv[i];
+            v = args->op == WF_BINARY_MUL ? v * bv[i] : v + beta * bv[i];
         yv[i] = accumulate ? yv[i] + v : v;
     }
     return ref_end(&frame);

@@ -74,29 +74,30 @@ static double loss_derivative(wf_loss_kind kind, double x, double t)
     return NAN;
 }
 
-wf_status ref_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                           double scale, const wf_array *loss)
+wf_status ref_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 {
     ref_frame frame = ref_begin(ctx);
-    const int64_t n = wf_array_count(x);
-    const double *const xv = ref_in(&frame, x), *const tv = ref_in(&frame, target);
-    double *const out = ref_out(&frame, loss, false);
+    const int64_t n = wf_array_count(args->x);
+    const double *const xv = ref_in(&frame, args->x), *const tv = ref_in(&frame, args->target);
+    double *const out = ref_out(&frame, args->loss, false);
     if (frame.status == WF_OK) {
         double sum = 0;
         for (int64_t i = 0; i < n; i++)
-            sum += loss_value(kind, xv[i], tv ? tv[i] : value);
-        *out = scale * sum;
+            sum += loss_value(args->kind, xv[i], tv ? tv[i] : args->value);
+        *out = args->scale * sum;
     }
     return ref_end(&frame);
 }
 
-wf_status ref_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                            const wf_array *dloss, double scale, const wf_array *dx)
+wf_status ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
 {
     ref_frame frame = ref_begin(ctx);
-    const int64_t n = wf_array_count(x);
-    const double *const xv = ref_in(&frame, x), *const tv = ref_in(&frame, target), *const up = ref_in(&frame, dloss);
-    double *const dxv = ref_out(&frame, dx, false);
+    const int64_t n = wf_array_count(args->x);
+    const wf_loss_kind kind = args->kind;
+    const double value = args->value, scale = args->scale;
+    const double *const xv = ref_in(&frame, args->x), *const tv = ref_in(&frame, args->target),
+                        *const up = ref_in(&frame, args->dloss);
+    double *const dxv = ref_out(&frame, args->dx, false);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++)
             dxv[i] = *up * scale * loss_derivative(kind, xv[i], tv ? tv[i] : value);

@@ -13,17 +13,18 @@ static const double *transposed(ref_frame *frame, const double *v, int64_t rows,
     return t;
 }
 
-wf_status ref_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                     const wf_array *bias, const wf_array *c, bool accumulate)
+wf_status ref_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 {
+    const wf_array *const c = args->c;
+    const bool accumulate = args->accumulate;
     ref_frame frame = ref_begin(ctx);
-    const int64_t m = c->shape.dim[0], n = c->shape.dim[1], depth = a->shape.dim[a_transposed ? 0 : 1];
-    const double *av = ref_in(&frame, a), *bv = ref_in(&frame, b);
-    const double *const biasv = ref_in(&frame, bias);
+    const int64_t m = c->shape.dim[0], n = c->shape.dim[1], depth = args->a->shape.dim[args->a_transposed ? 0 : 1];
+    const double *av = ref_in(&frame, args->a), *bv = ref_in(&frame, args->b);
+    const double *const biasv = ref_in(&frame, args->bias);
     double *const cv = ref_out(&frame, c, accumulate), *const sum = ref_work(&frame, n);
-    if (frame.status == WF_OK && a_transposed)
+    if (frame.status == WF_OK && args->a_transposed)
         av = transposed(&frame, av, depth, m);
-    if (frame.status == WF_OK && b_transposed)
+    if (frame.status == WF_OK && args->b_transposed)
         bv = transposed(&frame, bv, n, depth);
     if (frame.status != WF_OK || n == 0)
         return ref_end(&frame);

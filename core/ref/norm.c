@@ -3,13 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-wf_status ref_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2)
+wf_status ref_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     int64_t rows, channels;
-    ref_rows(x, &rows, &channels);
+    ref_rows(args->x, &rows, &channels);
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x);
-    double *const average = ref_out(&frame, mean, false), *const squares = ref_out(&frame, m2, false);
+    const double *const xv = ref_in(&frame, args->x);
+    double *const average = ref_out(&frame, args->mean, false), *const squares = ref_out(&frame, args->m2, false);
     if (frame.status != WF_OK || channels == 0)
         return ref_end(&frame);
     memset(average, 0, (size_t)channels * sizeof *average);
@@ -27,15 +27,15 @@ wf_status ref_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, c
     return ref_end(&frame);
 }
 
-wf_status ref_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                           const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue, const wf_array *y)
+wf_status ref_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
     int64_t rows, channels;
-    ref_rows(x, &rows, &channels);
+    ref_rows(args->x, &rows, &channels);
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x), *const mv = ref_in(&frame, mean), *const iv = ref_in(&frame, invstd);
-    const double *const gv = ref_in(&frame, gamma), *const bv = ref_in(&frame, beta);
-    double *const yv = ref_out(&frame, y, false);
+    const double *const xv = ref_in(&frame, args->x), *const mv = ref_in(&frame, args->mean),
+                        *const iv = ref_in(&frame, args->invstd);
+    const double *const gv = ref_in(&frame, args->gamma), *const bv = ref_in(&frame, args->beta);
+    double *const yv = ref_out(&frame, args->y, false);
     if (frame.status != WF_OK)
         return ref_end(&frame);
     for (int64_t r = 0; r < rows; r++)
@@ -43,7 +43,7 @@ wf_status ref_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean,
             const double xhat = (xv[r * channels + c] - mv[c]) * iv[c];
             yv[r * channels + c] = (gv ? xhat * gv[c] : xhat) + (bv ? bv[c] : 0);
         }
-    ref_epilogue(&frame, epilogue, y->order, rows * channels, yv);
+    ref_epilogue(&frame, args->epilogue, args->y->order, rows * channels, yv);
     return ref_end(&frame);
 }
 
@@ -61,16 +61,15 @@ static const double *gradient(ref_frame *frame, const wf_epilogue *epilogue, con
     return g;
 }
 
-wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                  const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                  const wf_array *sum_g, const wf_array *sum_gx)
+wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     int64_t rows, channels;
-    ref_rows(x, &rows, &channels);
+    ref_rows(args->x, &rows, &channels);
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x), *const mv = ref_in(&frame, mean), *const iv = ref_in(&frame, invstd);
-    const double *const g = gradient(&frame, epilogue, y, dy);
-    double *const sg = ref_out(&frame, sum_g, false), *const sgx = ref_out(&frame, sum_gx, false);
+    const double *const xv = ref_in(&frame, args->x), *const mv = ref_in(&frame, args->mean),
+                        *const iv = ref_in(&frame, args->invstd);
+    const double *const g = gradient(&frame, args->epilogue, args->y, args->dy);
+    double *const sg = ref_out(&frame, args->sum_g, false), *const sgx = ref_out(&frame, args->sum_gx, false);
     if (frame.status != WF_OK || channels == 0)
         return ref_end(&frame);
     memset(sg, 0, (size_t)channels * sizeof *sg);
@@ -83,20 +82,20 @@ wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array
     return ref_end(&frame);
 }
 
-wf_status ref_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                            const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                            const wf_array *sum_g, const wf_array *sum_gx, wf_count counted, const wf_array *dx)
+wf_status ref_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const double count = ref_count(counted);
+    const double count = ref_count(args->count);
     int64_t rows, channels;
-    ref_rows(dy, &rows, &channels);
+    ref_rows(args->dy, &rows, &channels);
     const bool batch = count > 0;
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = batch ? ref_in(&frame, x) : NULL, *const mv = batch ? ref_in(&frame, mean) : NULL;
-    const double *const iv = ref_in(&frame, invstd), *const gv = ref_in(&frame, gamma);
-    const double *const sg = batch ? ref_in(&frame, sum_g) : NULL, *const sgx = batch ? ref_in(&frame, sum_gx) : NULL;
-    const double *const g = gradient(&frame, epilogue, y, dy);
-    double *const out = ref_out(&frame, dx, false);
+    const double *const xv = batch ? ref_in(&frame, args->x) : NULL;
+    const double *const mv = batch ? ref_in(&frame, args->mean) : NULL;
+    const double *const iv = ref_in(&frame, args->invstd), *const gv = ref_in(&frame, args->gamma);
+    const double *const sg = batch ? ref_in(&frame, args->sum_g) : NULL;
+    const double *const sgx = batch ? ref_in(&frame, args->sum_gx) : NULL;
+    const double *const g = gradient(&frame, args->epilogue, args->y, args->dy);
+    double *const out = ref_out(&frame, args->dx, false);
     if (frame.status != WF_OK)
         return ref_end(&frame);
     for (int64_t r = 0; r < rows; r++)
@@ -152,16 +151,14 @@ wf_status ref_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mea
     return ref_end(&frame);
 }
 
-wf_status ref_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count counted, double eps,
-                          double decay, const wf_array *invstd, const wf_array *running_mean,
-                          const wf_array *running_var)
+wf_status ref_norm_finish(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const double count = ref_count(counted);
-    const int64_t channels = wf_array_count(m2);
+    const double count = ref_count(args->count), eps = args->eps, decay = args->decay;
+    const int64_t channels = wf_array_count(args->m2);
     ref_frame frame = ref_begin(ctx);
-    const double *const mv = ref_in(&frame, mean), *const squares = ref_in(&frame, m2);
-    double *const iv = ref_out(&frame, invstd, false);
-    double *const rm = ref_out(&frame, running_mean, true), *const rv = ref_out(&frame, running_var, true);
+    const double *const mv = ref_in(&frame, args->mean), *const squares = ref_in(&frame, args->m2);
+    double *const iv = ref_out(&frame, args->invstd, false);
+    double *const rm = ref_out(&frame, args->running_mean, true), *const rv = ref_out(&frame, args->running_var, true);
     if (frame.status != WF_OK)
         return ref_end(&frame);
     for (int64_t c = 0; c < channels; c++) {

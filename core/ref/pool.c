@@ -79,23 +79,23 @@ static void average_window(int64_t c, const window_taps *taps, const int64_t *pi
         y[ch] = taps->divisor > 0 ? y[ch] / (double)taps->divisor : 0;
 }
 
-wf_status ref_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                           const wf_array *index)
+wf_status ref_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 {
-    const pool v = pool_make(geom, x, y);
+    const wf_array *const y = args->y;
+    const pool v = pool_make(args->geom, args->x, y);
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x);
+    const double *const xv = ref_in(&frame, args->x);
     double *const yv = ref_out(&frame, y, false);
     int64_t *const pixel = (int64_t *)(void *)ref_work(&frame, v.taps);
-    int32_t *const places = index ? index->data : NULL;
+    int32_t *const places = args->index ? args->index->data : NULL;
     if (frame.status != WF_OK || wf_array_count(y) == 0)
         return ref_end(&frame);
     for (int64_t p = 0; p < v.out_pixels; p++) {
-        const window_taps taps = list_taps(&v, geom->kind, p, pixel);
+        const window_taps taps = list_taps(&v, args->geom->kind, p, pixel);
         for (int64_t n = 0; n < v.n; n++) {
             const int64_t at = (n * v.out_pixels + p) * v.c;
             const double *const image = xv + n * v.in_pixels * v.c;
-            if (geom->kind == WF_POOL_MAX)
+            if (args->geom->kind == WF_POOL_MAX)
                 max_window(v.c, taps.count, pixel, image, yv + at, places ? places + at : NULL);
             else
                 average_window(v.c, &taps, pixel, image, yv + at);
@@ -127,22 +127,22 @@ static void average_spread(const pool *v, wf_pool_kind kind, const double *dy, i
     }
 }
 
-wf_status ref_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                            const wf_array *dx, bool accumulate)
+wf_status ref_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
 {
-    const pool v = pool_make(geom, dx, dy);
+    const wf_array *const dy = args->y, *const dx = args->x;
+    const pool v = pool_make(args->geom, dx, dy);
     const int64_t count = wf_array_count(dx);
     ref_frame frame = ref_begin(ctx);
     const double *const dyv = ref_in(&frame, dy);
-    double *const dxv = ref_out(&frame, dx, accumulate);
+    double *const dxv = ref_out(&frame, dx, args->accumulate);
     int64_t *const pixel = (int64_t *)(void *)ref_work(&frame, v.taps);
     if (frame.status != WF_OK || count == 0)
         return ref_end(&frame);
-    if (!accumulate)
+    if (!args->accumulate)
         memset(dxv, 0, (size_t)count * sizeof *dxv);
-    if (geom->kind != WF_POOL_MAX)
-        average_spread(&v, geom->kind, dyv, pixel, dxv);
+    if (args->geom->kind != WF_POOL_MAX)
+        average_spread(&v, args->geom->kind, dyv, pixel, dxv);
     else if (wf_array_count(dy) > 0)
-        max_spread(&v, dyv, index->data, dxv);
+        max_spread(&v, dyv, args->index->data, dxv);
     return ref_end(&frame);
 }

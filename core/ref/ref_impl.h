@@ -68,93 +68,51 @@ static inline double ref_count(wf_count count)
 /* Rows of a channels-last array: samples times pixels. */
 void ref_rows(const wf_array *a, int64_t *rows, int64_t *c);
 
-/* The slots, as in core/kernels_author.h. */
-wf_status ref_alloc(wf_ctx *ctx, size_t bytes, void **data);
-void ref_release(wf_ctx *ctx, void *data, size_t bytes);
-wf_status ref_transfer(wf_ctx *ctx, void *to, const void *from, size_t bytes);
-
-/* device.c: host memory is the device; work is done when its call returns. */
-int ref_device_count(void);
-wf_status ref_device_choose(wf_ctx *ctx, int ordinal);
-wf_status ref_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
-wf_status ref_stream_new(wf_ctx *ctx, wf_stream **stream);
-void ref_stream_free(wf_ctx *ctx, wf_stream *stream);
-wf_status ref_stream_done(wf_ctx *ctx, wf_stream *stream);
-wf_status ref_event_new(wf_ctx *ctx, wf_event **event);
-void ref_event_free(wf_ctx *ctx, wf_event *event);
-wf_status ref_event_pass(wf_ctx *ctx, wf_event *event, wf_stream *stream);
-wf_status ref_event_done(wf_ctx *ctx, wf_event *event, bool *done);
-wf_status ref_transfer_begin(wf_ctx *ctx, void *to, const void *from, size_t bytes, wf_stream *stream);
-wf_status ref_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
-wf_status ref_map(wf_ctx *ctx, const wf_share *share, void **data);
-void ref_unmap(wf_ctx *ctx, void *data);
-wf_status ref_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
-wf_status ref_fill(wf_ctx *ctx, const wf_array *y, double value);
-wf_status ref_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b, const wf_array *y);
-wf_status ref_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y);
-
-wf_status ref_conv_forward(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                           const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
-wf_status ref_conv_backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                 const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx);
-wf_status ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                   const wf_array *dw, const wf_array *dbias, bool accumulate);
-wf_status ref_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
-wf_status ref_matmul(wf_ctx *ctx, const wf_array *a, bool a_transposed, const wf_array *b, bool b_transposed,
-                     const wf_array *bias, const wf_array *c, bool accumulate);
-
-wf_status ref_pool_forward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *x, const wf_array *y,
-                           const wf_array *index);
-wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y);
-wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                bool accumulate);
-wf_status ref_pool_backward(wf_ctx *ctx, const wf_pool_geom *geom, const wf_array *dy, const wf_array *index,
-                            const wf_array *dx, bool accumulate);
-
-wf_status ref_norm_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *m2);
-wf_status ref_norm_forward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                           const wf_array *gamma, const wf_array *beta, const wf_epilogue *epilogue, const wf_array *y);
-wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                                  const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                  const wf_array *sum_g, const wf_array *sum_gx);
-wf_status ref_norm_backward(wf_ctx *ctx, const wf_array *x, const wf_array *mean, const wf_array *invstd,
-                            const wf_array *gamma, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                            const wf_array *sum_g, const wf_array *sum_gx, wf_count count, const wf_array *dx);
-wf_status ref_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
-                        const wf_array *part);
-wf_status ref_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
-                         const wf_array *count);
-wf_status ref_norm_finish(wf_ctx *ctx, const wf_array *mean, const wf_array *m2, wf_count count, double eps,
-                          double decay, const wf_array *invstd, const wf_array *running_mean,
-                          const wf_array *running_var);
-
-wf_status ref_act_forward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y);
-wf_status ref_act_backward(wf_ctx *ctx, wf_act act, double slope, const wf_array *x, const wf_array *y,
-                           const wf_array *dy, const wf_array *dx, bool accumulate);
-wf_status ref_binary(wf_ctx *ctx, wf_binary op, double alpha, const wf_array *a, double beta, const wf_array *b,
-                     const wf_array *y, bool accumulate);
-wf_status ref_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y);
-wf_status ref_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                const wf_array *dv);
-wf_status ref_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y);
-wf_status ref_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate);
-
-wf_status ref_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
-wf_status ref_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy, const wf_array *dx);
-wf_status ref_loss_forward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                           double scale, const wf_array *loss);
-wf_status ref_loss_backward(wf_ctx *ctx, wf_loss_kind kind, const wf_array *x, const wf_array *target, double value,
-                            const wf_array *dloss, double scale, const wf_array *dx);
-wf_status ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
-                          const wf_array *loss);
-wf_status ref_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
-                           const wf_array *dx);
-wf_status ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct);
-
-wf_status ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
-                           int64_t segments, const wf_optim_segment *segment);
-wf_status ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling, wf_optim_hyper *hyper);
-wf_status ref_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
-void ref_shutdown(wf_ctx *ctx);
+/* The slots. Host memory is the device; work is done when its call returns. */
+wf_alloc_fn ref_alloc;
+wf_release_fn ref_release;
+wf_transfer_fn ref_transfer;
+wf_transfer_begin_fn ref_transfer_begin;
+wf_device_count_fn ref_device_count;
+wf_device_choose_fn ref_device_choose;
+wf_device_identity_fn ref_device_identity;
+wf_stream_new_fn ref_stream_new;
+wf_stream_free_fn ref_stream_free;
+wf_stream_fn ref_stream_done;
+wf_event_new_fn ref_event_new;
+wf_event_free_fn ref_event_free;
+wf_event_stream_fn ref_event_pass;
+wf_event_done_fn ref_event_done;
+wf_share_fn ref_share;
+wf_index_map_fn ref_map;
+wf_unmap_fn ref_unmap;
+wf_copy_fn ref_copy;
+wf_fill_fn ref_fill;
+wf_random_fn ref_random;
+wf_conv_fn ref_conv_forward, ref_conv_backward_data, ref_conv_backward_filter;
+wf_bias_backward_fn ref_bias_backward;
+wf_matmul_fn ref_matmul;
+wf_pool_fn ref_pool_forward, ref_pool_backward;
+wf_resample_fn ref_resample_forward, ref_resample_backward;
+wf_norm_fn ref_norm_stats, ref_norm_finish, ref_norm_forward, ref_norm_backward_stats, ref_norm_backward;
+wf_norm_part_fn ref_norm_part;
+wf_norm_merge_fn ref_norm_merge;
+wf_act_fn ref_act_forward, ref_act_backward;
+wf_binary_fn ref_binary;
+wf_dropout_fn ref_dropout;
+wf_epilogue_forward_fn ref_epilogue_forward;
+wf_epilogue_backward_fn ref_epilogue_backward;
+wf_sum_fn ref_sum;
+wf_sum_squares_fn ref_sum_squares;
+wf_softmax_forward_fn ref_softmax_forward;
+wf_softmax_backward_fn ref_softmax_backward;
+wf_loss_fn ref_loss_forward, ref_loss_backward;
+wf_nll_forward_fn ref_nll_forward;
+wf_nll_backward_fn ref_nll_backward;
+wf_count_correct_fn ref_count_correct;
+wf_optim_update_fn ref_optim_update;
+wf_loss_scale_fn ref_loss_scale;
+wf_clip_scale_fn ref_clip_scale;
+wf_shutdown_fn ref_shutdown;
 
 #endif

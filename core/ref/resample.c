@@ -49,13 +49,14 @@ static int corners(const wf_resample_geom *geom, const grid *g, int64_t p, int64
     return count;
 }
 
-wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
+wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
 {
-    const grid g = grid_of(geom, x, y);
+    const wf_array *const y = args->y;
+    const grid g = grid_of(args->geom, args->x, y);
     const int64_t count = wf_array_count(y), in_pixels = g.in[0] * g.in[1] * g.in[2],
                   out_pixels = g.out[0] * g.out[1] * g.out[2];
     ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x);
+    const double *const xv = ref_in(&frame, args->x);
     double *const yv = ref_out(&frame, y, false);
     if (frame.status != WF_OK || count == 0)
         return ref_end(&frame);
@@ -63,7 +64,7 @@ wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const 
     for (int64_t p = 0; p < out_pixels; p++) {
         int64_t pixel[8];
         double weight[8];
-        const int n_corners = corners(geom, &g, p, pixel, weight);
+        const int n_corners = corners(args->geom, &g, p, pixel, weight);
         for (int64_t n = 0; n < g.n; n++)
             for (int i = 0; i < n_corners; i++)
                 for (int64_t c = 0; c < g.c; c++)
@@ -72,23 +73,23 @@ wf_status ref_resample_forward(wf_ctx *ctx, const wf_resample_geom *geom, const 
     return ref_end(&frame);
 }
 
-wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *dy, const wf_array *dx,
-                                bool accumulate)
+wf_status ref_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
 {
-    const grid g = grid_of(geom, dx, dy);
+    const wf_array *const dx = args->x;
+    const grid g = grid_of(args->geom, dx, args->y);
     const int64_t count = wf_array_count(dx), in_pixels = g.in[0] * g.in[1] * g.in[2],
                   out_pixels = g.out[0] * g.out[1] * g.out[2];
     ref_frame frame = ref_begin(ctx);
-    const double *const dyv = ref_in(&frame, dy);
-    double *const dxv = ref_out(&frame, dx, accumulate);
+    const double *const dyv = ref_in(&frame, args->y);
+    double *const dxv = ref_out(&frame, dx, args->accumulate);
     if (frame.status != WF_OK || count == 0)
         return ref_end(&frame);
-    if (!accumulate)
+    if (!args->accumulate)
         memset(dxv, 0, (size_t)count * sizeof *dxv);
     for (int64_t p = 0; p < out_pixels; p++) {
         int64_t pixel[8];
         double weight[8];
-        const int n_corners = corners(geom, &g, p, pixel, weight);
+        const int n_corners = corners(args->geom, &g, p, pixel, weight);
         for (int64_t n = 0; n < g.n; n++)
             for (int i = 0; i < n_corners; i++)
                 for (int64_t c = 0; c < g.c; c++)

@@ -21,8 +21,14 @@ static wf_status act_backward(wf_node *node)
     const wf_array saved = wf_tensor_array(wf_node_saved(node, 0));
     const wf_array to = wf_tensor_array(dx), dy = wf_tensor_array(wf_node_dy(node));
     const bool input = saves_input(state->act);
-    WF_TRY(dx->ctx->k->act_backward(dx->ctx, state->act, state->slope, input ? &saved : NULL, input ? NULL : &saved,
-                                    &dy, &to, add));
+    const wf_act_args args = {.act = state->act,
+                              .slope = state->slope,
+                              .x = input ? &saved : NULL,
+                              .y = input ? NULL : &saved,
+                              .dy = &dy,
+                              .dx = &to,
+                              .accumulate = add};
+    WF_TRY(dx->ctx->k->act_backward(dx->ctx, &args));
     return WF_OK;
 }
 
@@ -48,7 +54,8 @@ static wf_status act_run(wf_var *x, const act_state *state, double noise, const 
     WF_NEED(y);
     const wf_array from = wf_tensor_array(v), to = wf_tensor_array(y);
     if (noise == 0.0) {
-        WF_TRY(v->ctx->k->act_forward(v->ctx, state->act, state->slope, &from, &to));
+        WF_TRY(v->ctx->k->act_forward(v->ctx,
+                                      &(wf_act_args){.act = state->act, .slope = state->slope, .x = &from, .y = &to}));
         return WF_OK;
     }
     const wf_epilogue epilogue = {.act = state->act,

@@ -17,7 +17,9 @@ static wf_status give_binary(wf_node *node, int i, wf_binary op, double alpha, c
     wf_tensor *dx = direct ? wf_node_grad(node, i, &add) : wf_tensor_new_like(dy);
     WF_NEED(dx);
     const wf_array to = wf_tensor_array(dx);
-    const wf_status status = ctx->k->binary(ctx, op, alpha, &from, 0.0, b ? &other : NULL, &to, add);
+    const wf_binary_args args = {
+        .op = op, .alpha = alpha, .a = &from, .beta = 0.0, .b = b ? &other : NULL, .y = &to, .accumulate = add};
+    const wf_status status = ctx->k->binary(ctx, &args);
     if (direct)
         return status;
     if (status == WF_OK)
@@ -59,7 +61,9 @@ static wf_status binary_run(wf_binary op, const linear_state *c, const wf_tensor
     WF_NEED(a);
     WF_NEED(y);
     const wf_array left = wf_tensor_array(a), right = wf_tensor_array(b), to = wf_tensor_array(y);
-    WF_TRY(a->ctx->k->binary(a->ctx, op, c->coefficient[0], &left, c->coefficient[1], b ? &right : NULL, &to, false));
+    const wf_binary_args args = {
+        .op = op, .alpha = c->coefficient[0], .a = &left, .beta = c->coefficient[1], .b = b ? &right : NULL, .y = &to};
+    WF_TRY(a->ctx->k->binary(a->ctx, &args));
     return WF_OK;
 }
 
@@ -166,7 +170,8 @@ static wf_status sum_backward(wf_node *node)
     WF_NEED(scaled);
     const wf_array from = wf_tensor_array(dy), to = wf_tensor_array(scaled);
     wf_status status;
-    WF_TRY_OUT(dy->ctx->k->binary(dy->ctx, WF_BINARY_LINEAR, *scale, &from, 0.0, NULL, &to, false));
+    WF_TRY_OUT(dy->ctx->k->binary(
+        dy->ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = *scale, .a = &from, .beta = 0.0, .y = &to}));
     WF_TRY_OUT(broadcast(node, scaled));
 out:
     wf_tensor_free(scaled);

@@ -15,8 +15,14 @@ static wf_status give_loss(wf_node *node, int i, const wf_tensor *x, const wf_te
     WF_NEED(dx);
     const wf_array at = wf_tensor_array(x), target = wf_tensor_array(t), to = wf_tensor_array(dx);
     const wf_array dloss = wf_tensor_array(wf_node_dy(node));
-    const wf_status status =
-        x->ctx->k->loss_backward(x->ctx, state->kind, &at, t ? &target : NULL, state->value, &dloss, state->scale, &to);
+    const wf_loss_args args = {.kind = state->kind,
+                               .x = &at,
+                               .target = t ? &target : NULL,
+                               .value = state->value,
+                               .dloss = &dloss,
+                               .scale = state->scale,
+                               .dx = &to};
+    const wf_status status = x->ctx->k->loss_backward(x->ctx, &args);
     if (status == WF_OK)
         return wf_function_give(node, i, dx);
     wf_tensor_free(dx);
@@ -46,7 +52,13 @@ static wf_status loss_run(const loss_state *state, const wf_tensor *x, const wf_
     WF_NEED(x);
     WF_NEED(loss);
     const wf_array from = wf_tensor_array(x), target = wf_tensor_array(t), to = wf_tensor_array(loss);
-    WF_TRY(x->ctx->k->loss_forward(x->ctx, state->kind, &from, t ? &target : NULL, state->value, state->scale, &to));
+    const wf_loss_args args = {.kind = state->kind,
+                               .x = &from,
+                               .target = t ? &target : NULL,
+                               .value = state->value,
+                               .scale = state->scale,
+                               .loss = &to};
+    WF_TRY(x->ctx->k->loss_forward(x->ctx, &args));
     return WF_OK;
 }
 

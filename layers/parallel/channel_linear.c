@@ -28,7 +28,7 @@ static wf_status backward_x(wf_node *node, const wf_array *dy)
     wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, 0));
     WF_NEED(dx);
     const wf_array out = wf_tensor_array(dx);
-    const wf_status status = dx->ctx->k->matmul(dx->ctx, dy, false, &w, false, NULL, &out, false);
+    const wf_status status = dx->ctx->k->matmul(dx->ctx, &(wf_matmul_args){.a = dy, .b = &w, .c = &out});
     if (status != WF_OK) {
         wf_tensor_free(dx);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -51,7 +51,8 @@ static wf_status backward_part(wf_node *node, const wf_tensor *part)
         WF_NEED(grad);
         const wf_array out = wf_tensor_array(grad);
         if (i == 1)
-            WF_TRY(k->matmul(grad->ctx, &dy, true, &x, false, NULL, &out, add));
+            WF_TRY(k->matmul(grad->ctx,
+                             &(wf_matmul_args){.a = &dy, .a_transposed = true, .b = &x, .c = &out, .accumulate = add}));
         else
             WF_TRY(k->bias_backward(grad->ctx, &held, &out, add));
     }
@@ -83,7 +84,9 @@ static wf_tensor *compute(const linear_state *s, const wf_var *x, const wf_tenso
     wf_status status;
     WF_TRY_OUT(wf_check(y));
     const wf_array to = wf_tensor_array(y);
-    WF_TRY_OUT(in->ctx->k->matmul(in->ctx, &from, false, &weight, true, partition && b ? &bias : NULL, &to, false));
+    const wf_matmul_args args = {
+        .a = &from, .b = &weight, .b_transposed = true, .bias = partition && b ? &bias : NULL, .c = &to};
+    WF_TRY_OUT(in->ctx->k->matmul(in->ctx, &args));
     y = wf_channel_scatter(&s->split.out, s->split.bounds, y);
     WF_TRY_OUT(wf_check(y));
     y->layout = wf_channel_layout(s->mesh, x, y->shape, s->split.out.channels, s->split.bounds);

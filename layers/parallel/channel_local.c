@@ -69,8 +69,15 @@ static wf_status run(const wf_channel_call *call, const wf_channel_piece *piece,
 {
     const wf_conv_geom geom = geom_of(call, piece);
     const wf_kernels *k = call->ctx->k;
-    return (call->way == WF_TO_OUTER ? k->conv_forward : k->conv_backward_data)(call->ctx, &geom, from, w, bias,
-                                                                                epilogue, to);
+    wf_conv_args args = {.geom = &geom, .w = w, .bias = bias, .epilogue = epilogue};
+    if (call->way == WF_TO_OUTER) {
+        args.x = from;
+        args.y = to;
+        return k->conv_forward(call->ctx, &args);
+    }
+    args.x = to;
+    args.y = from;
+    return k->conv_backward_data(call->ctx, &args);
 }
 
 static wf_status run_piece(const wf_channel_call *call, const wf_channel_piece *piece, const wf_array *from,
@@ -113,7 +120,8 @@ static wf_status filter_piece(const wf_channel_call *call, const wf_channel_piec
     wf_status status;
     WF_TRY_OUT(wf_block_gather(call->ctx, &interior, channels_of(inner, piece->inner), true, &x));
     WF_TRY_OUT(wf_block_gather(call->ctx, &outside, channels_of(outer, piece->outer), true, &dy));
-    WF_TRY_OUT(call->ctx->k->conv_backward_filter(call->ctx, &geom, &x.array, &dy.array, &rows, NULL, add));
+    WF_TRY_OUT(call->ctx->k->conv_backward_filter(
+        call->ctx, &(wf_conv_args){.geom = &geom, .x = &x.array, .y = &dy.array, .w = &rows, .accumulate = add}));
 out:
     wf_block_give(call->ctx, &dy);
     wf_block_give(call->ctx, &x);
@@ -125,7 +133,8 @@ wf_status wf_channel_local_filter(const wf_channel_call *call, const wf_array *i
 {
     if (call->local->pieces == 1) {
         const wf_conv_geom geom = geom_of(call, &call->local->piece[0]);
-        return call->ctx->k->conv_backward_filter(call->ctx, &geom, inner, outer, dw, dbias, add);
+        const wf_conv_args args = {.geom = &geom, .x = inner, .y = outer, .w = dw, .bias = dbias, .accumulate = add};
+        return call->ctx->k->conv_backward_filter(call->ctx, &args);
     }
     for (int i = 0; i < call->local->pieces; i++)
         WF_TRY(filter_piece(call, &call->local->piece[i], inner, outer, dw, add));

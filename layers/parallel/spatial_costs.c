@@ -104,7 +104,7 @@ static wf_status run_rounds(wf_ctx *ctx, const wf_tensor *x, const wf_tensor *w,
     WF_TRY(ctx->k->fill(ctx, &filter, 1));
     for (int i = -1; i < ROUNDS; i++) {
         const double start = now();
-        WF_TRY(ctx->k->conv_forward(ctx, &geom, &in, &filter, NULL, NULL, &out));
+        WF_TRY(ctx->k->conv_forward(ctx, &(wf_conv_args){.geom = &geom, .x = &in, .w = &filter, .y = &out}));
         took[i < 0 ? 0 : i] = now() - start;
     }
     *seconds = median(took);

@@ -39,13 +39,16 @@ static wf_pool_geom geometry(const wf_window_op_call *plain, const wf_spatial_pa
 static wf_status forward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_pool_geom geom = geometry(plain, a);
-    return ctx->k->pool_forward(ctx, &geom, &a->in, &a->out, plain->indexed ? &a->beside : NULL);
+    return ctx->k->pool_forward(
+        ctx, &(wf_pool_args){.geom = &geom, .x = &a->in, .y = &a->out, .index = plain->indexed ? &a->beside : NULL});
 }
 
 static wf_status backward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_pool_geom geom = geometry(plain, a);
-    return ctx->k->pool_backward(ctx, &geom, &a->out, plain->indexed ? &a->beside : NULL, &a->in, true);
+    const wf_pool_args args = {
+        .geom = &geom, .y = &a->out, .index = plain->indexed ? &a->beside : NULL, .x = &a->in, .accumulate = true};
+    return ctx->k->pool_backward(ctx, &args);
 }
 
 static const wf_op spatial_pool_op = {.name = "spatial_pool", .backward = wf_window_op_backward};
@@ -80,7 +83,7 @@ static void make_share(const wf_sharding *sharding, pool_call *call)
 
 static wf_status scale(const wf_array *a, wf_ctx *ctx, double by)
 {
-    return ctx->k->binary(ctx, WF_BINARY_LINEAR, by, a, 0, NULL, a, false);
+    return ctx->k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = by, .a = a, .y = a});
 }
 
 static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf_tensor *y)
@@ -91,7 +94,7 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
     wf_comm *comm = wf_mesh_comm_of(call->plain.mesh, call->axes);
     const wf_array in = wf_tensor_array(own), out = wf_tensor_array(y);
     if (call->share > 0) {
-        WF_TRY(ctx->k->pool_forward(ctx, &call->geom, &in, &out, NULL));
+        WF_TRY(ctx->k->pool_forward(ctx, &(wf_pool_args){.geom = &call->geom, .x = &in, .y = &out}));
         WF_TRY(scale(&out, ctx, call->share));
     } else
         WF_TRY(ctx->k->fill(ctx, &out, 0));
@@ -113,7 +116,8 @@ static wf_status backward_global(wf_node *node)
     WF_TRY_OUT(wf_check(read));
     const wf_array dy = wf_tensor_array(wf_node_dy(node)), at = wf_tensor_array(index), to = wf_tensor_array(read);
     if (wf_array_count(&to) > 0)
-        WF_TRY_OUT(x->ctx->k->pool_backward(x->ctx, &call->geom, &dy, index ? &at : NULL, &to, false));
+        WF_TRY_OUT(x->ctx->k->pool_backward(
+            x->ctx, &(wf_pool_args){.geom = &call->geom, .y = &dy, .index = index ? &at : NULL, .x = &to}));
     if (!index && wf_array_count(&to) > 0)
         WF_TRY_OUT(scale(&to, x->ctx, call->share));
     dx = wf_tensor_view(read, wf_box_relative(plain->in, need));

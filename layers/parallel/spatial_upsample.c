@@ -21,13 +21,14 @@ static wf_resample_geom geometry(const wf_window_op_call *call, const wf_spatial
 static wf_status forward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_resample_geom geom = geometry(call, a);
-    return ctx->k->resample_forward(ctx, &geom, &a->in, &a->out);
+    return ctx->k->resample_forward(ctx, &(wf_resample_args){.geom = &geom, .x = &a->in, .y = &a->out});
 }
 
 static wf_status backward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_resample_geom geom = geometry(call, a);
-    return ctx->k->resample_backward(ctx, &geom, &a->out, &a->in, true);
+    return ctx->k->resample_backward(ctx,
+                                     &(wf_resample_args){.geom = &geom, .y = &a->out, .x = &a->in, .accumulate = true});
 }
 
 static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = wf_window_op_backward};

@@ -16,8 +16,13 @@ static wf_status run(wf_ctx *ctx, const conv_call *call, const wf_tensor *x, con
 {
     const wf_array in = wf_tensor_array(x), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
-    return (call->transposed ? ctx->k->conv_backward_data : ctx->k->conv_forward)(
-        ctx, &call->geom, &in, &weight, b ? &bias : NULL, &call->epilogue, &out);
+    const wf_conv_args args = {.geom = &call->geom,
+                               .x = call->transposed ? &out : &in,
+                               .y = call->transposed ? &in : &out,
+                               .w = &weight,
+                               .bias = b ? &bias : NULL,
+                               .epilogue = &call->epilogue};
+    return (call->transposed ? ctx->k->conv_backward_data : ctx->k->conv_forward)(ctx, &args);
 }
 
 static wf_status backward(wf_node *node);
@@ -76,8 +81,10 @@ static wf_status backward_x(wf_node *node, const conv_call *call, const wf_array
     wf_tensor *dx = wf_tensor_new_like(x);
     WF_NEED(dx);
     const wf_array out = wf_tensor_array(dx);
-    const wf_status status = (call->transposed ? ctx->k->conv_forward : ctx->k->conv_backward_data)(
-        ctx, &call->geom, dv, &w, NULL, NULL, &out);
+    const wf_conv_args args = {
+        .geom = &call->geom, .x = call->transposed ? dv : &out, .y = call->transposed ? &out : dv, .w = &w};
+    wf_conv_fn *const slot = call->transposed ? ctx->k->conv_forward : ctx->k->conv_backward_data;
+    const wf_status status = slot(ctx, &args);
     if (status != WF_OK) {
         wf_tensor_free(dx);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -104,9 +111,14 @@ static wf_status backward_params(wf_node *node, const conv_call *call, const wf_
         db = wf_tensor_array(grad);
     }
     const bool together = wants_w && wants_b && !call->transposed && add_w == add_b;
+    const wf_conv_args args = {.geom = &call->geom,
+                               .x = call->transposed ? dv : &x,
+                               .y = call->transposed ? &x : dv,
+                               .w = &dw,
+                               .bias = together ? &db : NULL,
+                               .accumulate = add_w};
     if (wants_w)
-        WF_TRY(ctx->k->conv_backward_filter(ctx, &call->geom, call->transposed ? dv : &x, call->transposed ? &x : dv,
-                                            &dw, together ? &db : NULL, add_w));
+        WF_TRY(ctx->k->conv_backward_filter(ctx, &args));
     if (wants_b && !together)
         WF_TRY(ctx->k->bias_backward(ctx, dv, &db, add_b));
     return WF_OK;

@@ -25,9 +25,10 @@ static wf_status backward(wf_node *node)
         WF_NEED(grad);
         const wf_array out = wf_tensor_array(grad);
         if (i == 0)
-            WF_TRY(k->matmul(ctx, &dy, false, &w, false, NULL, &out, add));
+            WF_TRY(k->matmul(ctx, &(wf_matmul_args){.a = &dy, .b = &w, .c = &out, .accumulate = add}));
         else if (i == 1)
-            WF_TRY(k->matmul(ctx, &dy, true, &x, false, NULL, &out, add));
+            WF_TRY(k->matmul(ctx,
+                             &(wf_matmul_args){.a = &dy, .a_transposed = true, .b = &x, .c = &out, .accumulate = add}));
         else
             WF_TRY(k->bias_backward(ctx, &dy, &out, add));
     }
@@ -42,7 +43,8 @@ static wf_status compute(const wf_var *x, const wf_var *w, const wf_var *b, cons
     const wf_array in = wf_tensor_array(x->value), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     wf_ctx *ctx = y->ctx;
-    return ctx->k->matmul(ctx, &in, false, &weight, true, b ? &bias : NULL, &out, false);
+    return ctx->k->matmul(
+        ctx, &(wf_matmul_args){.a = &in, .b = &weight, .b_transposed = true, .bias = b ? &bias : NULL, .c = &out});
 }
 
 static wf_status check(const wf_layer *layer, const wf_var *x)

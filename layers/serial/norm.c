@@ -79,7 +79,7 @@ static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_te
     wf_tensor *avg_mean = wf_param_value(s->mean), *avg_var = wf_param_value(s->var);
     WF_NEED(avg_mean);
     WF_NEED(avg_var);
-    WF_TRY(k->norm_stats(ctx, &in, &mean, &m2));
+    WF_TRY(k->norm_stats(ctx, &(wf_norm_args){.x = &in, .mean = &mean, .m2 = &m2}));
     *count = (wf_count){.value = local_count(x)};
     if (counted) {
         const wf_array all = wf_tensor_array(counted);
@@ -89,7 +89,15 @@ static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_te
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
     wf_tensor_touch(avg_mean);
     wf_tensor_touch(avg_var);
-    return k->norm_finish(ctx, &mean, &m2, *count, s->eps, s->decay, &invstd, &running_mean, &running_var);
+    const wf_norm_args args = {.mean = &mean,
+                               .m2 = &m2,
+                               .count = *count,
+                               .eps = s->eps,
+                               .decay = s->decay,
+                               .invstd = &invstd,
+                               .running_mean = &running_mean,
+                               .running_var = &running_var};
+    return k->norm_finish(ctx, &args);
 }
 
 /* The running ones: invstd from avg_var as the variance of one element. */
@@ -103,7 +111,8 @@ static wf_status running_statistics(const norm_state *s, wf_tensor *stats)
     const wf_array mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
     const wf_strided src = wf_array_strided(&from), dst = wf_array_strided(&mean);
     WF_TRY(ctx->k->copy(ctx, &src, &dst, false));
-    return ctx->k->norm_finish(ctx, &mean, &var, (wf_count){.value = 1}, s->eps, 0, &invstd, NULL, NULL);
+    const wf_norm_args args = {.mean = &mean, .m2 = &var, .count = {.value = 1}, .eps = s->eps, .invstd = &invstd};
+    return ctx->k->norm_finish(ctx, &args);
 }
 
 static wf_status compute(const norm_state *s, norm_call *call, const wf_tensor *x, const wf_var *gamma,
@@ -117,8 +126,14 @@ static wf_status compute(const norm_state *s, norm_call *call, const wf_tensor *
     const wf_array in = wf_tensor_array(x), mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
     const wf_array out = wf_tensor_array(y), scale = wf_tensor_array(gamma ? gamma->value : NULL);
     const wf_array shift = wf_tensor_array(beta ? beta->value : NULL);
-    return ctx->k->norm_forward(ctx, &in, &mean, &invstd, gamma ? &scale : NULL, beta ? &shift : NULL, &call->epilogue,
-                                &out);
+    const wf_norm_args args = {.x = &in,
+                               .mean = &mean,
+                               .invstd = &invstd,
+                               .gamma = gamma ? &scale : NULL,
+                               .beta = beta ? &shift : NULL,
+                               .epilogue = &call->epilogue,
+                               .y = &out};
+    return ctx->k->norm_forward(ctx, &args);
 }
 
 /* x holds the channels whose parameters are here. */
@@ -258,9 +273,10 @@ static wf_status backward_with(wf_node *node, wf_tensor *sums, wf_tensor *dx)
     const wf_array mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD), y = wf_tensor_array(saved_y);
     const wf_array sum_g = row_of(sums, 0), sum_gx = row_of(sums, 1), both = two_rows(sums);
     const wf_array gamma = wf_tensor_array(saved_gamma);
-    const wf_epilogue *epilogue = call->follows ? &call->epilogue : NULL;
-    const wf_array *masked_by = call->follows ? &y : NULL;
-    WF_TRY(ctx->k->norm_backward_stats(ctx, &x, &mean, &invstd, epilogue, masked_by, &dy, &sum_g, &sum_gx));
+    wf_norm_args args = {.x = &x, .mean = &mean, .invstd = &invstd, .dy = &dy, .sum_g = &sum_g, .sum_gx = &sum_gx};
+    args.epilogue = call->follows ? &call->epilogue : NULL;
+    args.y = call->follows ? &y : NULL;
+    WF_TRY(ctx->k->norm_backward_stats(ctx, &args));
     WF_TRY(give_sum(node, 1, &sum_gx));
     WF_TRY(give_sum(node, 2, &sum_g));
     if (!dx)
@@ -268,8 +284,10 @@ static wf_status backward_with(wf_node *node, wf_tensor *sums, wf_tensor *dx)
     if (call->merge.sums && call->batch)
         WF_TRY(call->merge.sums(call->merge.user, wf_node_saved(node, SAVED_X), &both));
     const wf_array out = wf_tensor_array(dx);
-    return ctx->k->norm_backward(ctx, &x, &mean, &invstd, saved_gamma ? &gamma : NULL, epilogue, masked_by, &dy, &sum_g,
-                                 &sum_gx, call->count, &out);
+    args.gamma = saved_gamma ? &gamma : NULL;
+    args.count = call->count;
+    args.dx = &out;
+    return ctx->k->norm_backward(ctx, &args);
 }
 
 static wf_status backward(wf_node *node)

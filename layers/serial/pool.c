@@ -7,7 +7,8 @@ static wf_status backward(wf_node *node)
     wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
     WF_NEED(dx);
     const wf_array dy = wf_tensor_array(wf_node_dy(node)), index = wf_tensor_array(saved), out = wf_tensor_array(dx);
-    const wf_status status = x->ctx->k->pool_backward(x->ctx, geom, &dy, saved ? &index : NULL, &out, false);
+    const wf_status status = x->ctx->k->pool_backward(
+        x->ctx, &(wf_pool_args){.geom = geom, .y = &dy, .index = saved ? &index : NULL, .x = &out});
     if (status == WF_OK)
         return wf_node_give(node, 0, dx, false);
     wf_tensor_free(dx);
@@ -19,7 +20,8 @@ static const wf_op pool_op = {.name = "pool", .backward = backward};
 static wf_status run(const wf_pool_geom *g, const wf_tensor *x, const wf_tensor *y, const wf_tensor *index)
 {
     const wf_array in = wf_tensor_array(x), out = wf_tensor_array(y), at = wf_tensor_array(index);
-    return x->ctx->k->pool_forward(x->ctx, g, &in, &out, index ? &at : NULL);
+    return x->ctx->k->pool_forward(x->ctx,
+                                   &(wf_pool_args){.geom = g, .x = &in, .y = &out, .index = index ? &at : NULL});
 }
 
 static wf_var *forward(wf_layer *layer, wf_var *x)

@@ -33,7 +33,8 @@ static wf_status backward(wf_node *node)
     wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
     WF_NEED(dx);
     const wf_array dy = wf_tensor_array(wf_node_dy(node)), out = wf_tensor_array(dx);
-    const wf_status status = x->ctx->k->resample_backward(x->ctx, geom, &dy, &out, false);
+    const wf_status status =
+        x->ctx->k->resample_backward(x->ctx, &(wf_resample_args){.geom = geom, .y = &dy, .x = &out});
     if (status == WF_OK)
         return wf_node_give(node, 0, dx, false);
     wf_tensor_free(dx);
@@ -47,7 +48,7 @@ static wf_status run(const wf_resample_geom *geom, const wf_tensor *x, const wf_
     WF_NEED(x);
     WF_NEED(y);
     const wf_array in = wf_tensor_array(x), out = wf_tensor_array(y);
-    return x->ctx->k->resample_forward(x->ctx, geom, &in, &out);
+    return x->ctx->k->resample_forward(x->ctx, &(wf_resample_args){.geom = geom, .x = &in, .y = &out});
 }
 
 static wf_var *forward(wf_layer *layer, wf_var *x)

@@ -49,11 +49,12 @@ static wf_array array_new(int nd, int64_t n, int64_t c, int64_t length)
 
 static wf_status slot(const job *j, wf_cuda_direction direction)
 {
+    const wf_conv_args args = {.geom = &j->geom, .x = &j->x, .w = &j->w, .y = &j->y};
     if (direction == WF_CUDA_FORWARD)
-        return ctx->k->conv_forward(ctx, &j->geom, &j->x, &j->w, NULL, NULL, &j->y);
+        return ctx->k->conv_forward(ctx, &args);
     if (direction == WF_CUDA_BACKWARD_DATA)
-        return ctx->k->conv_backward_data(ctx, &j->geom, &j->y, &j->w, NULL, NULL, &j->x);
-    return ctx->k->conv_backward_filter(ctx, &j->geom, &j->x, &j->y, &j->w, NULL, false);
+        return ctx->k->conv_backward_data(ctx, &args);
+    return ctx->k->conv_backward_filter(ctx, &args);
 }
 
 static float time_of(const job *j, wf_cuda_direction direction, int calls)
@@ -102,7 +103,8 @@ static void row(const shape *s)
     for (int d = 0; d < WF_CUDA_DIRECTIONS; d++) {
         double best;
         const double ours = slot_ms(&j, (wf_cuda_direction)d);
-        WF_MUST(wf_cuda_conv_best(ctx, (wf_cuda_direction)d, &j.geom, &j.x, &j.w, &j.y, &best));
+        const wf_conv_args args = {.geom = &j.geom, .x = &j.x, .w = &j.w, .y = &j.y};
+        WF_MUST(wf_cuda_conv_best(ctx, (wf_cuda_direction)d, &args, &best));
         printf(" | %8.4f %8.4f %5.2f %6.0f", ours, best, best / ours, flop / ours);
         if (best > 0 && shares < MOST)
             share[shares++] = best / ours;

@@ -83,13 +83,14 @@ typedef struct conv_job {
 static wf_status forward(void *p)
 {
     const conv_job *j = p;
-    return ctx->k->conv_forward(ctx, &j->geom, &j->x, &j->w, &j->b, NULL, &j->y);
+    return ctx->k->conv_forward(ctx,
+                                &(wf_conv_args){.geom = &j->geom, .x = &j->x, .w = &j->w, .bias = &j->b, .y = &j->y});
 }
 
 static wf_status backward_data(void *p)
 {
     const conv_job *j = p;
-    return ctx->k->conv_backward_data(ctx, &j->geom, &j->y, &j->w, NULL, NULL, &j->x);
+    return ctx->k->conv_backward_data(ctx, &(wf_conv_args){.geom = &j->geom, .y = &j->y, .w = &j->w, .x = &j->x});
 }
 
 static wf_status transposed(void *p)
@@ -98,13 +99,15 @@ static wf_status transposed(void *p)
     const wf_epilogue relu = {.act = WF_ACT_RELU};
     wf_array bias = j->b;
     bias.shape = WF_SHAPE(j->x.shape.dim[1]);
-    return ctx->k->conv_backward_data(ctx, &j->geom, &j->y, &j->w, &bias, &relu, &j->x);
+    return ctx->k->conv_backward_data(
+        ctx, &(wf_conv_args){.geom = &j->geom, .y = &j->y, .w = &j->w, .bias = &bias, .epilogue = &relu, .x = &j->x});
 }
 
 static wf_status backward_filter(void *p)
 {
     const conv_job *j = p;
-    return ctx->k->conv_backward_filter(ctx, &j->geom, &j->x, &j->y, &j->w, &j->b, false);
+    return ctx->k->conv_backward_filter(
+        ctx, &(wf_conv_args){.geom = &j->geom, .x = &j->x, .y = &j->y, .w = &j->w, .bias = &j->b});
 }
 
 static void conv_row(int64_t n, int64_t c, int64_t f, int64_t h, int64_t k, int64_t s)
@@ -167,32 +170,64 @@ typedef struct pass_job {
 static wf_status stats(void *p)
 {
     const pass_job *j = p;
-    return ctx->k->norm_stats(ctx, &j->x, &j->mean, &j->m2);
+    return ctx->k->norm_stats(ctx, &(wf_norm_args){.x = &j->x, .mean = &j->mean, .m2 = &j->m2});
 }
 
 static wf_status norm_forward(void *p)
 {
     const pass_job *j = p;
-    return ctx->k->norm_forward(ctx, &j->x, &j->mean, &j->invstd, &j->gamma, &j->gamma, &j->relu, &j->y);
+    const wf_norm_args args = {.x = &j->x,
+                               .mean = &j->mean,
+                               .invstd = &j->invstd,
+                               .gamma = &j->gamma,
+                               .beta = &j->gamma,
+                               .epilogue = &j->relu,
+                               .y = &j->y};
+    return ctx->k->norm_forward(ctx, &args);
 }
 
 static wf_status norm_noisy(void *p)
 {
     const pass_job *j = p;
-    return ctx->k->norm_forward(ctx, &j->x, &j->mean, &j->invstd, &j->gamma, &j->gamma, &j->noisy, &j->y);
+    const wf_norm_args args = {.x = &j->x,
+                               .mean = &j->mean,
+                               .invstd = &j->invstd,
+                               .gamma = &j->gamma,
+                               .beta = &j->gamma,
+                               .epilogue = &j->noisy,
+                               .y = &j->y};
+    return ctx->k->norm_forward(ctx, &args);
 }
 
 static wf_status norm_backward_stats(void *p)
 {
     const pass_job *j = p;
-    return ctx->k->norm_backward_stats(ctx, &j->x, &j->mean, &j->invstd, &j->relu, &j->y, &j->dy, &j->gamma, &j->m2);
+    const wf_norm_args args = {.x = &j->x,
+                               .mean = &j->mean,
+                               .invstd = &j->invstd,
+                               .epilogue = &j->relu,
+                               .y = &j->y,
+                               .dy = &j->dy,
+                               .sum_g = &j->gamma,
+                               .sum_gx = &j->m2};
+    return ctx->k->norm_backward_stats(ctx, &args);
 }
 
 static wf_status norm_backward(void *p)
 {
     const pass_job *j = p;
-    return ctx->k->norm_backward(ctx, &j->x, &j->mean, &j->invstd, &j->gamma, &j->relu, &j->y, &j->dy, &j->mean, &j->m2,
-                                 (wf_count){.value = 1000}, &j->dy);
+    const wf_norm_args args = {.x = &j->x,
+                               .mean = &j->mean,
+                               .invstd = &j->invstd,
+                               .gamma = &j->gamma,
+                               .epilogue = &j->relu,
+                               .y = &j->y,
+                               .dy = &j->dy,
+                               .sum_g = &j->mean,
+                               .sum_gx = &j->m2,
+                               .count = {.value = 1000},
+                               .dx = &j->dy};
+    return ctx->k->norm_backward(ctx, &args);
 }
 
 static wf_status epilogue_backward(void *p)
@@ -204,13 +239,14 @@ static wf_status epilogue_backward(void *p)
 static wf_status tanh_forward(void *p)
 {
     const pass_job *j = p;
-    return ctx->k->act_forward(ctx, WF_ACT_TANH, 0, &j->x, &j->y);
+    return ctx->k->act_forward(ctx, &(wf_act_args){.act = WF_ACT_TANH, .x = &j->x, .y = &j->y});
 }
 
 static wf_status add(void *p)
 {
     const pass_job *j = p;
-    return ctx->k->binary(ctx, WF_BINARY_LINEAR, 1, &j->x, 1, &j->dy, &j->y, false);
+    return ctx->k->binary(
+        ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &j->x, .beta = 1, .b = &j->dy, .y = &j->y});
 }
 
 static wf_status squares(void *p)

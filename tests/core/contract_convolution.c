@@ -57,9 +57,11 @@ static void convolve(run *r, const size_case *t, parts *p)
     const wf_array bias = run_in(r, WF_SHAPE(t->f), ROW, -1, 1);
     const wf_array y = run_out(r, ys, LAST, false), dx = run_out(r, xs, LAST, false), dw = run_out(r, ws, LAST, false),
                    db = run_out(r, WF_SHAPE(t->f), ROW, false);
-    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, &bias, &leaky, &y));
-    run_call(r, r->k->conv_backward_data(r->ctx, &g, &dy, &w, NULL, NULL, &dx));
-    run_call(r, r->k->conv_backward_filter(r->ctx, &g, &x, &dy, &dw, &db, false));
+    run_call(r, r->k->conv_forward(
+                    r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .w = &w, .bias = &bias, .epilogue = &leaky, .y = &y}));
+    run_call(r, r->k->conv_backward_data(r->ctx, &(wf_conv_args){.geom = &g, .y = &dy, .w = &w, .x = &dx}));
+    run_call(r,
+             r->k->conv_backward_filter(r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .y = &dy, .w = &dw, .bias = &db}));
     hand_over(r, p, &y);
     hand_over(r, p, &dx);
     hand_over(r, p, &dw);
@@ -73,9 +75,11 @@ static void multiply(run *r, const size_case *t, parts *p)
     const wf_array x = run_in(r, xs, ROW, -1, 1), w = run_in(r, ws, ROW, -1, 1), dy = run_in(r, ys, ROW, -1, 1);
     const wf_array bias = run_in(r, WF_SHAPE(t->f), ROW, -1, 1);
     const wf_array y = run_out(r, ys, ROW, false), dx = run_out(r, xs, ROW, false), dw = run_out(r, ws, ROW, true);
-    run_call(r, r->k->matmul(r->ctx, &x, false, &w, true, &bias, &y, false));
-    run_call(r, r->k->matmul(r->ctx, &dy, false, &w, false, NULL, &dx, false));
-    run_call(r, r->k->matmul(r->ctx, &dy, true, &x, false, NULL, &dw, true));
+    run_call(r,
+             r->k->matmul(r->ctx, &(wf_matmul_args){.a = &x, .b = &w, .b_transposed = true, .bias = &bias, .c = &y}));
+    run_call(r, r->k->matmul(r->ctx, &(wf_matmul_args){.a = &dy, .b = &w, .c = &dx}));
+    run_call(r, r->k->matmul(r->ctx,
+                             &(wf_matmul_args){.a = &dy, .a_transposed = true, .b = &x, .c = &dw, .accumulate = true}));
     hand_over(r, p, &y);
     hand_over(r, p, &dx);
     hand_over(r, p, &dw);

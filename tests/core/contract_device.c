@@ -267,7 +267,7 @@ static void stream_in_use(void)
     WF_EXPECT_OK(k->fill(ctx, &x, 3));
     begin_after(event, NULL, stream);
     WF_EXPECT_OK(k->stream_use(ctx, stream));
-    WF_EXPECT_OK(k->binary(ctx, WF_BINARY_LINEAR, 2, &x, 0, NULL, &x, false));
+    WF_EXPECT_OK(k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 2, .a = &x, .y = &x}));
     WF_EXPECT_OK(k->to_host(ctx, v, x.data, sizeof v));
     WF_EXPECT(v[0] == 6 && v[N - 1] == 6, "to_host on the stream in use sees %g", (double)v[0]);
     WF_EXPECT_OK(k->fill(ctx, &x, 7));
@@ -296,7 +296,7 @@ static void graphs(void)
     for (int launches = 0; launches < 4; launches++) {
         if (launches == 0) {
             WF_EXPECT_OK(k->capture_begin(ctx));
-            WF_EXPECT_OK(k->binary(ctx, WF_BINARY_LINEAR, 2, &x, 0, NULL, &x, false));
+            WF_EXPECT_OK(k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 2, .a = &x, .y = &x}));
             WF_EXPECT_OK(k->capture_end(ctx, &graph));
         } else {
             WF_EXPECT_OK(k->graph_launch(ctx, graph));

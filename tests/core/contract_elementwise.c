@@ -54,7 +54,8 @@ static void act_body(run *r)
     const wf_array y = run_out(r, t->shape, order, false), x = run_in(r, t->shape, order, -t->spread, t->spread);
     if (t->in_place)
         run_mutable(r);
-    run_call(r, r->k->act_forward(r->ctx, t->act, t->slope, &x, t->in_place ? &x : &y));
+    run_call(r, r->k->act_forward(
+                    r->ctx, &(wf_act_args){.act = t->act, .slope = t->slope, .x = &x, .y = t->in_place ? &x : &y}));
     run_result(r, t->in_place ? &x : &y, 1);
 }
 
@@ -72,7 +73,14 @@ static void act_backward_body(run *r)
     if (t->in_place)
         run_mutable(r);
     const wf_array *const xp = by_x || t->other ? &x : NULL, *const yp = !by_x || t->other ? &y : NULL;
-    run_call(r, r->k->act_backward(r->ctx, t->act, t->slope, xp, yp, &dy, t->in_place ? &dy : &dx, t->accumulate));
+    const wf_act_args args = {.act = t->act,
+                              .slope = t->slope,
+                              .x = xp,
+                              .y = yp,
+                              .dy = &dy,
+                              .dx = t->in_place ? &dy : &dx,
+                              .accumulate = t->accumulate};
+    run_call(r, r->k->act_backward(r->ctx, &args));
     run_result(r, t->in_place ? &dy : &dx, 2);
 }
 
@@ -104,8 +112,14 @@ static void binary_body(run *r)
     const wf_array a = run_in(r, t->shape, order, -1, 1);
     if (t->in_place)
         run_mutable(r);
-    run_call(r,
-             r->k->binary(r->ctx, t->op, 1.5, &a, -0.75, t->second ? &b : NULL, t->in_place ? &a : &y, t->accumulate));
+    const wf_binary_args args = {.op = t->op,
+                                 .alpha = 1.5,
+                                 .a = &a,
+                                 .beta = -0.75,
+                                 .b = t->second ? &b : NULL,
+                                 .y = t->in_place ? &a : &y,
+                                 .accumulate = t->accumulate};
+    run_call(r, r->k->binary(r->ctx, &args));
     run_result(r, t->in_place ? &a : &y, 1);
 }
 

@@ -59,12 +59,9 @@ static wf_epilogue conv_epilogue(run *r, const conv_case *t, wf_shape shape)
     return (wf_epilogue){.act = t->act, .slope = 0.2, .noise = t->noise, .random = run_random(r, shape)};
 }
 
-typedef wf_status (*conv_slot)(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                               const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y);
-
 /* Both directions that give activations. With forms: a first call with other numbers in the filter, so that a packed
  * copy that outlives its version is seen; and a third with the copy in place. */
-static void conv_body(run *r, conv_slot slot, bool backward)
+static void conv_body(run *r, wf_conv_fn *slot, bool backward)
 {
     const conv_case *const t = r->args;
     const wf_shape xs = spatial_shape(t->n, t->c, t->geom.nd, t->in), ys = conv_output(t);
@@ -75,20 +72,25 @@ static void conv_body(run *r, conv_slot slot, bool backward)
     const wf_array b = run_in(r, WF_SHAPE(to.dim[1]), WF_ROW_MAJOR, -1, 1);
     const wf_array y = run_out(r, to, WF_CHANNELS_LAST, false);
     const wf_epilogue epilogue = conv_epilogue(r, t, to);
+    wf_conv_args args = {.geom = &t->geom, .x = backward ? &y : &x, .y = backward ? &x : &y};
     wf_packed_form *forms = NULL;
     if (t->forms) {
         wf_array old = run_in(r, filter_shape(t), WF_CHANNELS_LAST, -1, 1);
         old.forms = &forms;
         old.version = 4;
-        run_call(r, slot(r->ctx, &t->geom, &x, &old, NULL, NULL, &y));
+        args.w = &old;
+        run_call(r, slot(r->ctx, &args));
     }
     wf_array current = w;
+    args.w = &current;
     if (t->forms) {
         current.forms = &forms;
         current.version = 5;
-        run_call(r, slot(r->ctx, &t->geom, &x, &current, NULL, NULL, &y));
+        run_call(r, slot(r->ctx, &args));
     }
-    run_call(r, slot(r->ctx, &t->geom, &x, &current, t->bias ? &b : NULL, t->epilogue ? &epilogue : NULL, &y));
+    args.bias = t->bias ? &b : NULL;
+    args.epilogue = t->epilogue ? &epilogue : NULL;
+    run_call(r, slot(r->ctx, &args));
     wf_packed_free(r->ctx, &forms);
     run_result(r, &y, 2);
 }
@@ -123,7 +125,9 @@ static void backward_filter_body(run *r)
     const wf_array dy = run_in(r, conv_output(t), WF_CHANNELS_LAST, -1, 1);
     const wf_array dw = gradient(r, filter_shape(t), WF_CHANNELS_LAST, t->wide, t->accumulate);
     const wf_array db = gradient(r, WF_SHAPE(t->f), WF_ROW_MAJOR, t->wide, t->accumulate);
-    run_call(r, r->k->conv_backward_filter(r->ctx, &t->geom, &x, &dy, &dw, t->bias ? &db : NULL, t->accumulate));
+    const wf_conv_args args = {
+        .geom = &t->geom, .x = &x, .y = &dy, .w = &dw, .bias = t->bias ? &db : NULL, .accumulate = t->accumulate};
+    run_call(r, r->k->conv_backward_filter(r->ctx, &args));
     run_result(r, &dw, gradient_weight(r, t->wide));
     if (t->bias)
         run_result(r, &db, gradient_weight(r, t->wide));
@@ -255,7 +259,14 @@ static void matmul_body(run *r)
     const wf_array b = run_in(r, t->tb ? WF_SHAPE(t->n, t->k) : WF_SHAPE(t->k, t->n), WF_ROW_MAJOR, -1, 1);
     const wf_array bias = run_in(r, WF_SHAPE(t->n), WF_ROW_MAJOR, -1, 1);
     const wf_array c = gradient(r, WF_SHAPE(t->m, t->n), WF_ROW_MAJOR, t->wide, t->accumulate);
-    run_call(r, r->k->matmul(r->ctx, &a, t->ta, &b, t->tb, t->bias ? &bias : NULL, &c, t->accumulate));
+    const wf_matmul_args args = {.a = &a,
+                                 .a_transposed = t->ta,
+                                 .b = &b,
+                                 .b_transposed = t->tb,
+                                 .bias = t->bias ? &bias : NULL,
+                                 .c = &c,
+                                 .accumulate = t->accumulate};
+    run_call(r, r->k->matmul(r->ctx, &args));
     run_result(r, &c, t->wide ? gradient_weight(r, true) : 2);
 }
 
@@ -312,8 +323,11 @@ static void pool_body(run *r)
     const wf_array x = run_in(r, xs, WF_CHANNELS_LAST, -1, 1), dy = run_in(r, ys, WF_CHANNELS_LAST, -1, 1);
     const wf_array y = run_out(r, ys, WF_CHANNELS_LAST, false), dx = run_out(r, xs, WF_CHANNELS_LAST, t->accumulate);
     const wf_array index = run_out_of(r, WF_I32, WF_I32, ys, WF_CHANNELS_LAST, false);
-    run_call(r, r->k->pool_forward(r->ctx, &t->geom, &x, &y, indexed ? &index : NULL));
-    run_call(r, r->k->pool_backward(r->ctx, &t->geom, &dy, indexed ? &index : NULL, &dx, t->accumulate));
+    run_call(r, r->k->pool_forward(
+                    r->ctx, &(wf_pool_args){.geom = &t->geom, .x = &x, .y = &y, .index = indexed ? &index : NULL}));
+    const wf_pool_args args = {
+        .geom = &t->geom, .y = &dy, .index = indexed ? &index : NULL, .x = &dx, .accumulate = t->accumulate};
+    run_call(r, r->k->pool_backward(r->ctx, &args));
     run_result(r, &y, indexed ? 0 : 1);
     if (indexed)
         run_result(r, &index, 0);
@@ -401,8 +415,9 @@ static void resample_body(run *r)
     const wf_array x = run_in(r, t->x, WF_CHANNELS_LAST, -1, 1), y = run_out(r, t->y, WF_CHANNELS_LAST, false);
     const wf_array dx = run_out(r, t->x, WF_CHANNELS_LAST, t->accumulate),
                    dy = run_in(r, t->y, WF_CHANNELS_LAST, -1, 1);
-    run_call(r, r->k->resample_forward(r->ctx, g, &x, &y));
-    run_call(r, r->k->resample_backward(r->ctx, g, &dy, &dx, t->accumulate));
+    run_call(r, r->k->resample_forward(r->ctx, &(wf_resample_args){.geom = g, .x = &x, .y = &y}));
+    run_call(r, r->k->resample_backward(
+                    r->ctx, &(wf_resample_args){.geom = g, .y = &dy, .x = &dx, .accumulate = t->accumulate}));
     run_result(r, &y, 1);
     run_result(r, &dx, 4);
 }

@@ -72,7 +72,7 @@ static void stats_body(run *r)
     norm_note(r, t);
     const wf_array x = run_in(r, t->shape, run_order(t->shape), t->offset - 1, t->offset + 1);
     const wf_array mean = statistic_out(r, t->shape.dim[1], false), m2 = statistic_out(r, t->shape.dim[1], false);
-    run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
+    run_call(r, r->k->norm_stats(r->ctx, &(wf_norm_args){.x = &x, .mean = &mean, .m2 = &m2}));
     run_result(r, &mean, statistic_weight(r));
     run_result(r, &m2, statistic_weight(r));
 }
@@ -89,8 +89,14 @@ static void forward_body(run *r)
     const wf_array y = run_out(r, t->shape, order, false), x = run_in(r, t->shape, order, -1, 1);
     if (t->in_place)
         run_mutable(r);
-    run_call(r, r->k->norm_forward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, t->beta ? &beta : NULL,
-                                   t->epilogue ? &e : NULL, t->in_place ? &x : &y));
+    const wf_norm_args args = {.x = &x,
+                               .mean = &mean,
+                               .invstd = &invstd,
+                               .gamma = t->gamma ? &gamma : NULL,
+                               .beta = t->beta ? &beta : NULL,
+                               .epilogue = t->epilogue ? &e : NULL,
+                               .y = t->in_place ? &x : &y};
+    run_call(r, r->k->norm_forward(r->ctx, &args));
     run_result(r, t->in_place ? &x : &y, 2);
 }
 
@@ -117,12 +123,37 @@ static void backward_body(run *r)
     const wf_epilogue e = {.act = t->act, .slope = 0.2};
     const wf_epilogue *const ep = t->epilogue ? &e : NULL;
     const wf_array *const yp = t->epilogue ? &y : NULL;
-    run_call(r, r->k->norm_backward_stats(r->ctx, &x, &mean, &invstd, ep, yp, &dy, &sg, &sgx));
-    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, ep, yp, &dy, &given_sg,
-                                    &given_sgx, (wf_count){.value = t->batch ? 23 : 0}, &dx));
+    run_call(r, r->k->norm_backward_stats(r->ctx, &(wf_norm_args){.x = &x,
+                                                                  .mean = &mean,
+                                                                  .invstd = &invstd,
+                                                                  .epilogue = ep,
+                                                                  .y = yp,
+                                                                  .dy = &dy,
+                                                                  .sum_g = &sg,
+                                                                  .sum_gx = &sgx}));
+    run_call(r, r->k->norm_backward(r->ctx, &(wf_norm_args){.x = &x,
+                                                            .mean = &mean,
+                                                            .invstd = &invstd,
+                                                            .gamma = t->gamma ? &gamma : NULL,
+                                                            .epilogue = ep,
+                                                            .y = yp,
+                                                            .dy = &dy,
+                                                            .sum_g = &given_sg,
+                                                            .sum_gx = &given_sgx,
+                                                            .count = {.value = t->batch ? 23 : 0},
+                                                            .dx = &dx}));
     run_result(r, &dx, 2);
-    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, t->gamma ? &gamma : NULL, ep, yp, &dy, &given_sg,
-                                    &given_sgx, count_in_memory(r, t->batch ? 23 : 0), &dx));
+    run_call(r, r->k->norm_backward(r->ctx, &(wf_norm_args){.x = &x,
+                                                            .mean = &mean,
+                                                            .invstd = &invstd,
+                                                            .gamma = t->gamma ? &gamma : NULL,
+                                                            .epilogue = ep,
+                                                            .y = yp,
+                                                            .dy = &dy,
+                                                            .sum_g = &given_sg,
+                                                            .sum_gx = &given_sgx,
+                                                            .count = count_in_memory(r, t->batch ? 23 : 0),
+                                                            .dx = &dx}));
     run_result(r, &sg, statistic_weight(r));
     run_result(r, &sgx, statistic_weight(r));
     run_result(r, &dx, 2);
@@ -169,8 +200,15 @@ static void finish_body(run *r)
     const wf_array invstd = statistic_out(r, t->c, false);
     const wf_array rm = statistic_out(r, t->c, true), rv = statistic_out(r, t->c, true);
     const wf_count count = t->in_memory ? count_in_memory(r, t->count) : (wf_count){.value = t->count};
-    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, count, 1e-5, 0.9, &invstd, t->running ? &rm : NULL,
-                                  t->running ? &rv : NULL));
+    const wf_norm_args args = {.mean = &mean,
+                               .m2 = &m2,
+                               .count = count,
+                               .eps = 1e-5,
+                               .decay = 0.9,
+                               .invstd = &invstd,
+                               .running_mean = t->running ? &rm : NULL,
+                               .running_var = t->running ? &rv : NULL};
+    run_call(r, r->k->norm_finish(r->ctx, &args));
     run_result(r, &invstd, 1);
     run_result(r, &rm, 1);
     run_result(r, &rv, 1);
@@ -309,8 +347,15 @@ static void loss_body(run *r)
     const wf_array loss = run_out(r, wf_shape_scalar(), WF_ROW_MAJOR, false), dx = run_out(r, t->shape, order, false);
     const wf_array up = run_in(r, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
     const wf_array *const given = t->target ? &target : NULL;
-    run_call(r, r->k->loss_forward(r->ctx, t->kind, &x, given, 0.25, scale, &loss));
-    run_call(r, r->k->loss_backward(r->ctx, t->kind, &x, given, 0.25, &up, 0.5, &dx));
+    run_call(r,
+             r->k->loss_forward(
+                 r->ctx, &(wf_loss_args){
+                             .kind = t->kind, .x = &x, .target = given, .value = 0.25, .scale = scale, .loss = &loss}));
+    run_call(r,
+             r->k->loss_backward(
+                 r->ctx,
+                 &(wf_loss_args){
+                     .kind = t->kind, .x = &x, .target = given, .value = 0.25, .dloss = &up, .scale = 0.5, .dx = &dx}));
     run_result(r, &loss, 2);
     run_result(r, &dx, 2);
 }

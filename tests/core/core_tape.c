@@ -21,7 +21,9 @@ static wf_status mul_backward(wf_node *node)
         wf_tensor *dx = wf_node_grad(node, i, &accumulate);
         WF_NEED(dx);
         const wf_array other = wf_tensor_array(wf_node_saved(node, 1 - i)), out = wf_tensor_array(dx);
-        WF_TRY(ctx->k->binary(ctx, WF_BINARY_MUL, 1, &dy, 1, &other, &out, accumulate));
+        const wf_binary_args args = {
+            .op = WF_BINARY_MUL, .alpha = 1, .a = &dy, .beta = 1, .b = &other, .y = &out, .accumulate = accumulate};
+        WF_TRY(ctx->k->binary(ctx, &args));
     }
     return WF_OK;
 }
@@ -34,7 +36,8 @@ static wf_var *mul(wf_var *a, wf_var *b)
         return NULL;
     wf_tensor *y = wf_tensor_new_like(a->value);
     const wf_array in[2] = {wf_tensor_array(a->value), wf_tensor_array(b->value)}, out = wf_tensor_array(y);
-    WF_TRY_NULL(ctx->k->binary(ctx, WF_BINARY_MUL, 1, &in[0], 1, &in[1], &out, false));
+    WF_TRY_NULL(ctx->k->binary(
+        ctx, &(wf_binary_args){.op = WF_BINARY_MUL, .alpha = 1, .a = &in[0], .beta = 1, .b = &in[1], .y = &out}));
     return wf_tape_record(tape,
                           &(wf_node_spec){.op = &mul_op,
                                           .n_in = 2,
@@ -61,7 +64,8 @@ static wf_var *add_as(const wf_op *op, wf_var *a, wf_var *b)
         return NULL;
     wf_tensor *y = wf_tensor_new_like(a->value);
     const wf_array in[2] = {wf_tensor_array(a->value), wf_tensor_array(b->value)}, out = wf_tensor_array(y);
-    WF_TRY_NULL(ctx->k->binary(ctx, WF_BINARY_LINEAR, 1, &in[0], 1, &in[1], &out, false));
+    WF_TRY_NULL(ctx->k->binary(
+        ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &in[0], .beta = 1, .b = &in[1], .y = &out}));
     return wf_tape_record(tape, &(wf_node_spec){.op = op, .n_in = 2, .in = (wf_var *[]){a, b}}, y);
 }
 

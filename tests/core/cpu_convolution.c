@@ -85,14 +85,26 @@ static void compare(const layer *l, const wf_epilogue *epilogue, bool accumulate
     wf_array dx = array_new(l->x.shape, 6), dx_ref = array_new(l->x.shape, 7);
     wf_array dw = array_new(l->w.shape, 8), dw_ref = array_new(l->w.shape, 8);
     wf_array db = array_new(l->bias_y.shape, 8), db_ref = array_new(l->bias_y.shape, 8);
-    WF_EXPECT_OK(cpu->k->conv_forward(cpu, &l->geom, &l->x, &l->w, &l->bias_y, epilogue, &y));
-    WF_EXPECT_OK(ref->k->conv_forward(ref, &l->geom, &l->x, &l->w, &l->bias_y, epilogue, &y_ref));
+    WF_EXPECT_OK(cpu->k->conv_forward(
+        cpu,
+        &(wf_conv_args){.geom = &l->geom, .x = &l->x, .w = &l->w, .bias = &l->bias_y, .epilogue = epilogue, .y = &y}));
+    WF_EXPECT_OK(ref->k->conv_forward(
+        ref, &(wf_conv_args){
+                 .geom = &l->geom, .x = &l->x, .w = &l->w, .bias = &l->bias_y, .epilogue = epilogue, .y = &y_ref}));
     check("forward", l, &y, &y_ref);
-    WF_EXPECT_OK(cpu->k->conv_backward_data(cpu, &l->geom, &l->y, &l->w, &l->bias_x, epilogue, &dx));
-    WF_EXPECT_OK(ref->k->conv_backward_data(ref, &l->geom, &l->y, &l->w, &l->bias_x, epilogue, &dx_ref));
+    WF_EXPECT_OK(cpu->k->conv_backward_data(
+        cpu,
+        &(wf_conv_args){.geom = &l->geom, .y = &l->y, .w = &l->w, .bias = &l->bias_x, .epilogue = epilogue, .x = &dx}));
+    WF_EXPECT_OK(ref->k->conv_backward_data(
+        ref, &(wf_conv_args){
+                 .geom = &l->geom, .y = &l->y, .w = &l->w, .bias = &l->bias_x, .epilogue = epilogue, .x = &dx_ref}));
     check("backward data", l, &dx, &dx_ref);
-    WF_EXPECT_OK(cpu->k->conv_backward_filter(cpu, &l->geom, &l->x, &l->y, &dw, &db, accumulate));
-    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &l->geom, &l->x, &l->y, &dw_ref, &db_ref, accumulate));
+    WF_EXPECT_OK(cpu->k->conv_backward_filter(
+        cpu,
+        &(wf_conv_args){.geom = &l->geom, .x = &l->x, .y = &l->y, .w = &dw, .bias = &db, .accumulate = accumulate}));
+    WF_EXPECT_OK(ref->k->conv_backward_filter(
+        ref, &(wf_conv_args){
+                 .geom = &l->geom, .x = &l->x, .y = &l->y, .w = &dw_ref, .bias = &db_ref, .accumulate = accumulate}));
     check("backward filter", l, &dw, &dw_ref);
     check("bias gradient", l, &db, &db_ref);
     wf_array *const all[] = {&y, &y_ref, &dx, &dx_ref, &dw, &dw_ref, &db, &db_ref};
@@ -152,9 +164,11 @@ static void threads(void)
     wf_array first = array_new(l.w.shape, 1), second = array_new(l.w.shape, 2);
     const int before = wf_ctx_threads(cpu);
     WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1));
-    WF_EXPECT_OK(cpu->k->conv_backward_filter(cpu, &l.geom, &l.x, &l.y, &first, NULL, false));
+    WF_EXPECT_OK(
+        cpu->k->conv_backward_filter(cpu, &(wf_conv_args){.geom = &l.geom, .x = &l.x, .y = &l.y, .w = &first}));
     WF_EXPECT_OK(wf_ctx_set_threads(cpu, 3));
-    WF_EXPECT_OK(cpu->k->conv_backward_filter(cpu, &l.geom, &l.x, &l.y, &second, NULL, false));
+    WF_EXPECT_OK(
+        cpu->k->conv_backward_filter(cpu, &(wf_conv_args){.geom = &l.geom, .x = &l.x, .y = &l.y, .w = &second}));
     WF_EXPECT_OK(wf_ctx_set_threads(cpu, before));
     WF_EXPECT(apart(&first, &second) < 1e-6, "1 and 3 threads differ by %g", apart(&first, &second));
     array_free(&first);

@@ -15,11 +15,12 @@ static void conv_1d(run *r)
     const wf_array y = run_out(r, WF_SHAPE(1, 1, 2), LAST, false), dx = run_out(r, WF_SHAPE(1, 1, 5), LAST, false);
     const wf_array dy = run_array(r, r->dtype, WF_SHAPE(1, 1, 2), LAST, LIST(1, 7));
     const wf_array dw = run_out(r, WF_SHAPE(1, 1, 3), LAST, false), db = run_out(r, WF_SHAPE(1), ROW, false);
-    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, &b, NULL, &y));
+    run_call(r, r->k->conv_forward(r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .w = &w, .bias = &b, .y = &y}));
     expect(r, "y", &y, LIST(210.5, 432.5));
-    run_call(r, r->k->conv_backward_data(r->ctx, &g, &dy, &w, NULL, NULL, &dx));
+    run_call(r, r->k->conv_backward_data(r->ctx, &(wf_conv_args){.geom = &g, .y = &dy, .w = &w, .x = &dx}));
     expect(r, "dx", &dx, LIST(10, 107, 70, 700, 0));
-    run_call(r, r->k->conv_backward_filter(r->ctx, &g, &x, &dy, &dw, &db, false));
+    run_call(r,
+             r->k->conv_backward_filter(r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .y = &dy, .w = &dw, .bias = &db}));
     expect(r, "dw", &dw, LIST(14, 22, 30));
     expect(r, "db", &db, LIST(8));
 }
@@ -41,7 +42,7 @@ static void conv_2d(run *r)
     const wf_array w =
         run_array(r, r->dtype, WF_SHAPE(2, 2, 2, 2), LAST, LIST(1, 0, 2, 0, 3, 0, 4, 0, 0, 1, 0, -1, 0, 2, 1, 1));
     const wf_array y = run_out(r, WF_SHAPE(1, 2, 2, 2), LAST, false);
-    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, NULL, NULL, &y));
+    run_call(r, r->k->conv_forward(r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .w = &w, .y = &y}));
     expect(r, "y", &y, LIST(16, 44, 9, 60, 4, -20, 1, 10));
 }
 
@@ -51,7 +52,7 @@ static void conv_groups(run *r)
     const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 4, 1), LAST, LIST(1, 2, 3, 4));
     const wf_array w = run_array(r, r->dtype, WF_SHAPE(2, 2, 1), LAST, LIST(10, 100, 1000, 1));
     const wf_array y = run_out(r, WF_SHAPE(1, 2, 1), LAST, false);
-    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, NULL, NULL, &y));
+    run_call(r, r->k->conv_forward(r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .w = &w, .y = &y}));
     expect(r, "y", &y, LIST(210, 3004));
 }
 
@@ -80,9 +81,9 @@ static void conv_adjoint(run *r)
     const wf_shape xs = WF_SHAPE(2, 4, 5, 6, 3), ys = WF_SHAPE(2, 6, 4, 3, 2), ws = WF_SHAPE(6, 2, 3, 2, 1);
     const wf_array x = run_in(r, xs, LAST, -1, 1), w = run_in(r, ws, LAST, -1, 1), dy = run_in(r, ys, LAST, -1, 1);
     const wf_array y = run_out(r, ys, LAST, false), dx = run_out(r, xs, LAST, false), dw = run_out(r, ws, LAST, false);
-    run_call(r, r->k->conv_forward(r->ctx, &g, &x, &w, NULL, NULL, &y));
-    run_call(r, r->k->conv_backward_data(r->ctx, &g, &dy, &w, NULL, NULL, &dx));
-    run_call(r, r->k->conv_backward_filter(r->ctx, &g, &x, &dy, &dw, NULL, false));
+    run_call(r, r->k->conv_forward(r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .w = &w, .y = &y}));
+    run_call(r, r->k->conv_backward_data(r->ctx, &(wf_conv_args){.geom = &g, .y = &dy, .w = &w, .x = &dx}));
+    run_call(r, r->k->conv_backward_filter(r->ctx, &(wf_conv_args){.geom = &g, .x = &x, .y = &dy, .w = &dw}));
     const double a = dot(r, &y, &dy), b = dot(r, &x, &dx), c = dot(r, &w, &dw);
     WF_EXPECT(fabs(a) > 1e-3 && fabs(a - b) < 1e-4 && fabs(a - c) < 1e-4, "%s: %g, %g, %g", r->k->name, a, b, c);
 }
@@ -104,13 +105,13 @@ static void conv_of_part_is_part(void)
                    w = run_in(&r, WF_SHAPE(9, 7, 4, 3), LAST, -1, 1);
     const wf_array y = run_out(&r, WF_SHAPE(1, 9, 6, 5), LAST, false),
                    some = run_out(&r, WF_SHAPE(1, 9, 3, 5), LAST, false);
-    run_call(&r, r.k->conv_forward(r.ctx, &whole, &x, &w, NULL, NULL, &y));
+    run_call(&r, r.k->conv_forward(r.ctx, &(wf_conv_args){.geom = &whole, .x = &x, .w = &w, .y = &y}));
     part.pad_lo[0] = 0;
     part.pad_hi[0] = 1;
     wf_array lower = x;
     lower.shape.dim[2] = 7;
     lower.data = (float *)x.data + 5 * 5 * 7;
-    run_call(&r, r.k->conv_forward(r.ctx, &part, &lower, &w, NULL, NULL, &some));
+    run_call(&r, r.k->conv_forward(r.ctx, &(wf_conv_args){.geom = &part, .x = &lower, .w = &w, .y = &some}));
     WF_EXPECT(memcmp((float *)y.data + 3 * 5 * 9, some.data, 3 * 5 * 9 * sizeof(float)) == 0, "the part differs");
     run_free(&r);
 }
@@ -129,21 +130,21 @@ static void pooling(run *r)
     const wf_array dy = run_array(r, r->dtype, ys, LAST, LIST(1, 2, 3, 4)), y = run_out(r, ys, LAST, false);
     const wf_array dx = run_out(r, WF_SHAPE(1, 1, 3, 3), LAST, false);
     const wf_array index = run_out_of(r, WF_I32, WF_I32, ys, LAST, false);
-    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, &index));
+    run_call(r, r->k->pool_forward(r->ctx, &(wf_pool_args){.geom = &g, .x = &x, .y = &y, .index = &index}));
     expect(r, "max", &y, LIST(5, 2, -3, -6));
     expect(r, "index", &index, LIST(1, 2, 7, 8));
-    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, &index, &dx, false));
+    run_call(r, r->k->pool_backward(r->ctx, &(wf_pool_args){.geom = &g, .y = &dy, .index = &index, .x = &dx}));
     expect(r, "max back", &dx, LIST(0, 1, 2, 0, 0, 0, 0, 3, 4));
     g.kind = WF_POOL_AVG;
-    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
+    run_call(r, r->k->pool_forward(r->ctx, &(wf_pool_args){.geom = &g, .x = &x, .y = &y}));
     expect(r, "average", &y, LIST(3.5, 0.5, -3.5, -6));
     g.kind = WF_POOL_AVG_PADDED;
-    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
+    run_call(r, r->k->pool_forward(r->ctx, &(wf_pool_args){.geom = &g, .x = &x, .y = &y}));
     expect(r, "padded average", &y, LIST(3.5, 0.25, -1.75, -1.5));
-    run_call(r, r->k->pool_backward(r->ctx, &g, &dy, NULL, &dx, false));
+    run_call(r, r->k->pool_backward(r->ctx, &(wf_pool_args){.geom = &g, .y = &dy, .x = &dx}));
     expect(r, "padded average back", &dx, LIST(.25, .25, .5, .25, .25, .5, .75, .75, 1));
     g.pad_hi[0] = g.pad_hi[1] = 0; /* the windows of the ceil form end at the input */
-    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, NULL));
+    run_call(r, r->k->pool_forward(r->ctx, &(wf_pool_args){.geom = &g, .x = &x, .y = &y}));
     expect(r, "cut average", &y, LIST(3.5, 0.5, -3.5, -6));
 }
 
@@ -154,7 +155,7 @@ static void pooling_edges(run *r)
     const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 1, 6), LAST, LIST(-INFINITY, -INFINITY, 3, NAN, NAN, 9));
     const wf_array y = run_out(r, WF_SHAPE(1, 1, 4), LAST, false);
     const wf_array index = run_out_of(r, WF_I32, WF_I32, WF_SHAPE(1, 1, 4), LAST, false);
-    run_call(r, r->k->pool_forward(r->ctx, &g, &x, &y, &index));
+    run_call(r, r->k->pool_forward(r->ctx, &(wf_pool_args){.geom = &g, .x = &x, .y = &y, .index = &index}));
     const double *const got = values(r, &y);
     WF_EXPECT(got[0] == -INFINITY && got[1] == -INFINITY && isnan(got[2]) && isnan(got[3]), "%s: %g %g %g %g",
               r->k->name, got[0], got[1], got[2], got[3]);
@@ -171,14 +172,23 @@ static void normalisation(run *r)
                    rv = run_array(r, wide, WF_SHAPE(2), ROW, LIST(1, 1));
     const wf_array gamma = run_array(r, r->dtype, WF_SHAPE(2), ROW, LIST(2, 1)),
                    beta = run_array(r, r->dtype, WF_SHAPE(2), ROW, LIST(0, 5));
-    run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
+    run_call(r, r->k->norm_stats(r->ctx, &(wf_norm_args){.x = &x, .mean = &mean, .m2 = &m2}));
     expect(r, "mean", &mean, LIST(3, 11));
     expect(r, "m2", &m2, LIST(14, 12));
-    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, (wf_count){.value = 4}, 0.5, 0.9, &invstd, &rm, &rv));
+    run_call(r, r->k->norm_finish(r->ctx, &(wf_norm_args){.mean = &mean,
+                                                          .m2 = &m2,
+                                                          .count = {.value = 4},
+                                                          .eps = 0.5,
+                                                          .decay = 0.9,
+                                                          .invstd = &invstd,
+                                                          .running_mean = &rm,
+                                                          .running_var = &rv}));
     expect(r, "invstd", &invstd, LIST(0.5, 1 / sqrt(3.5)));
     expect(r, "running mean", &rm, LIST(1.2, 1.1));
     expect(r, "running variance", &rv, LIST(0.9 + 0.1 * 14 / 3, 1.3));
-    run_call(r, r->k->norm_forward(r->ctx, &x, &mean, &invstd, &gamma, &beta, NULL, &y));
+    run_call(r, r->k->norm_forward(
+                    r->ctx, &(wf_norm_args){
+                                .x = &x, .mean = &mean, .invstd = &invstd, .gamma = &gamma, .beta = &beta, .y = &y}));
     const double s = 1 / sqrt(3.5);
     expect(r, "y", &y, LIST(-2, 5 - s, -1, 5 - s, 0, 5 - s, 3, 5 + 3 * s));
 }
@@ -190,11 +200,21 @@ static void normalisation_back(run *r)
     const wf_array x = run_in(r, s, LAST, -1, 1), dy = run_in(r, s, LAST, -1, 1), dx = run_out(r, s, LAST, false);
     const wf_array mean = run_out(r, c, ROW, false), m2 = run_out(r, c, ROW, false), invstd = run_out(r, c, ROW, false);
     const wf_array sg = run_out(r, c, ROW, false), sgx = run_out(r, c, ROW, false), sums = run_out(r, c, ROW, false);
-    run_call(r, r->k->norm_stats(r->ctx, &x, &mean, &m2));
-    run_call(r, r->k->norm_finish(r->ctx, &mean, &m2, (wf_count){.value = 12}, 0, 0.9, &invstd, NULL, NULL));
-    run_call(r, r->k->norm_backward_stats(r->ctx, &x, &mean, &invstd, NULL, NULL, &dy, &sg, &sgx));
-    run_call(r, r->k->norm_backward(r->ctx, &x, &mean, &invstd, NULL, NULL, NULL, &dy, &sg, &sgx,
-                                    (wf_count){.value = 12}, &dx));
+    run_call(r, r->k->norm_stats(r->ctx, &(wf_norm_args){.x = &x, .mean = &mean, .m2 = &m2}));
+    run_call(r, r->k->norm_finish(
+                    r->ctx, &(wf_norm_args){
+                                .mean = &mean, .m2 = &m2, .count = {.value = 12}, .decay = 0.9, .invstd = &invstd}));
+    run_call(r, r->k->norm_backward_stats(
+                    r->ctx, &(wf_norm_args){
+                                .x = &x, .mean = &mean, .invstd = &invstd, .dy = &dy, .sum_g = &sg, .sum_gx = &sgx}));
+    run_call(r, r->k->norm_backward(r->ctx, &(wf_norm_args){.x = &x,
+                                                            .mean = &mean,
+                                                            .invstd = &invstd,
+                                                            .dy = &dy,
+                                                            .sum_g = &sg,
+                                                            .sum_gx = &sgx,
+                                                            .count = {.value = 12},
+                                                            .dx = &dx}));
     run_call(r, r->k->bias_backward(r->ctx, &dx, &sums, false));
     const double *const got = values(r, &sums);
     for (int i = 0; i < 4; i++)
@@ -222,13 +242,19 @@ static void losses(run *r)
     expect(r, "nll", &loss, LIST(-0.5 * (log(.5) + log(.75))));
     run_call(r, r->k->nll_backward(r->ctx, &labels, &up, 0.5, &dx));
     expect(r, "nll back", &dx, LIST(0, -1, -1, 0));
-    run_call(r, r->k->loss_forward(r->ctx, WF_LOSS_BCE_LOGITS, &x, NULL, 1, 1, &loss));
+    run_call(r,
+             r->k->loss_forward(
+                 r->ctx, &(wf_loss_args){.kind = WF_LOSS_BCE_LOGITS, .x = &x, .value = 1, .scale = 1, .loss = &loss}));
     expect(r, "bce", &loss, LIST(3 * log(2) - log(.75)));
-    run_call(r, r->k->loss_backward(r->ctx, WF_LOSS_BCE_LOGITS, &x, NULL, 1, &up, 1, &dx));
+    run_call(r, r->k->loss_backward(
+                    r->ctx, &(wf_loss_args){
+                                .kind = WF_LOSS_BCE_LOGITS, .x = &x, .value = 1, .dloss = &up, .scale = 1, .dx = &dx}));
     expect(r, "bce back", &dx, LIST(-1, -1, -0.5, -1));
-    run_call(r, r->k->loss_forward(r->ctx, WF_LOSS_MSE, &x, NULL, 2, 0.25, &loss));
+    run_call(r, r->k->loss_forward(
+                    r->ctx, &(wf_loss_args){.kind = WF_LOSS_MSE, .x = &x, .value = 2, .scale = 0.25, .loss = &loss}));
     expect(r, "mse", &loss, LIST((12 + (log(3) - 2) * (log(3) - 2)) / 4));
-    run_call(r, r->k->loss_backward(r->ctx, WF_LOSS_L1, &x, NULL, 0, &up, 3, &dx));
+    run_call(r, r->k->loss_backward(r->ctx,
+                                    &(wf_loss_args){.kind = WF_LOSS_L1, .x = &x, .dloss = &up, .scale = 3, .dx = &dx}));
     expect(r, "l1 back", &dx, LIST(0, 0, 6, 0));
 }
 
@@ -250,12 +276,13 @@ static void activation_slopes(run *r)
     const wf_array y = run_out(r, s, ROW, false), dx = run_out(r, s, ROW, false);
     for (int act = 0; act < WF_ACTS; act++) {
         double up[N], down[N];
-        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.3, &hi, &y));
+        run_call(r, r->k->act_forward(r->ctx, &(wf_act_args){.act = (wf_act)act, .slope = 0.3, .x = &hi, .y = &y}));
         memcpy(up, values(r, &y), sizeof up);
-        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.3, &lo, &y));
+        run_call(r, r->k->act_forward(r->ctx, &(wf_act_args){.act = (wf_act)act, .slope = 0.3, .x = &lo, .y = &y}));
         memcpy(down, values(r, &y), sizeof down);
-        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.3, &x, &y));
-        run_call(r, r->k->act_backward(r->ctx, (wf_act)act, 0.3, &x, &y, &dy, &dx, false));
+        run_call(r, r->k->act_forward(r->ctx, &(wf_act_args){.act = (wf_act)act, .slope = 0.3, .x = &x, .y = &y}));
+        const wf_act_args args = {.act = (wf_act)act, .slope = 0.3, .x = &x, .y = &y, .dy = &dy, .dx = &dx};
+        run_call(r, r->k->act_backward(r->ctx, &args));
         const double *const got = values(r, &dx);
         for (int i = 0; i < N; i++)
             WF_EXPECT(fabs(got[i] - (up[i] - down[i]) / (2 * step)) < 2e-3,
@@ -277,7 +304,7 @@ static void activation_values(run *r)
                                             {-0.7615941559557649, 0, 0.9640275800758169},
                                             {0.31326168751822286, 0.6931471805599453, 2.1269280110429727}};
     for (int act = 0; act < WF_ACTS; act++) {
-        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.5, &x, &y));
+        run_call(r, r->k->act_forward(r->ctx, &(wf_act_args){.act = (wf_act)act, .slope = 0.5, .x = &x, .y = &y}));
         expect(r, "activation", &y, want[act]);
     }
 }
@@ -290,11 +317,13 @@ static void matmul_and_sums(run *r)
                    c = run_out(r, WF_SHAPE(2, 2), ROW, false);
     const wf_array big = run_out(r, WF_SHAPE(3, 3), ROW, false), s = run_out(r, wf_shape_scalar(), ROW, false);
     const wf_array squares = run_out_of(r, WF_F64, WF_F64, wf_shape_scalar(), ROW, false);
-    run_call(r, r->k->matmul(r->ctx, &a, false, &b, true, &bias, &c, false));
+    run_call(r,
+             r->k->matmul(r->ctx, &(wf_matmul_args){.a = &a, .b = &b, .b_transposed = true, .bias = &bias, .c = &c}));
     expect(r, "a b^T", &c, LIST(104, 204, 110, 213));
-    run_call(r, r->k->matmul(r->ctx, &a, false, &b, true, NULL, &c, true));
+    run_call(r, r->k->matmul(r->ctx,
+                             &(wf_matmul_args){.a = &a, .b = &b, .b_transposed = true, .c = &c, .accumulate = true}));
     expect(r, "a b^T added", &c, LIST(108, 208, 120, 226));
-    run_call(r, r->k->matmul(r->ctx, &a, true, &b, false, NULL, &big, false));
+    run_call(r, r->k->matmul(r->ctx, &(wf_matmul_args){.a = &a, .a_transposed = true, .b = &b, .c = &big}));
     expect(r, "a^T b", &big, LIST(9, 4, 1, 12, 5, 2, 15, 6, 3));
     run_call(r, r->k->sum(r->ctx, &a, 2, &s));
     expect(r, "sum", &s, LIST(42));

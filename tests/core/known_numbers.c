@@ -156,7 +156,7 @@ static void not_a_number(run *r)
 {
     const wf_array x = run_array(r, r->dtype, WF_SHAPE(2), ROW, LIST(NAN, 1)), y = run_out(r, WF_SHAPE(2), ROW, false);
     for (int act = 0; act < WF_ACTS; act++) {
-        run_call(r, r->k->act_forward(r->ctx, (wf_act)act, 0.5, &x, &y));
+        run_call(r, r->k->act_forward(r->ctx, &(wf_act_args){.act = (wf_act)act, .slope = 0.5, .x = &x, .y = &y}));
         const double *const got = values(r, &y);
         WF_EXPECT(isnan(got[0]) && !isnan(got[1]), "%s: activation %d of NaN is %g", r->k->name, act, got[0]);
     }

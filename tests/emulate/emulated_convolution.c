@@ -105,11 +105,26 @@ static double most_of(wf_dtype dtype)
                              : 6e-3;
 }
 
+static wf_conv_args cuda_args(const layer *l, const wf_epilogue *epilogue)
+{
+    return (wf_conv_args){.geom = &l->geom, .x = &l->x.cuda, .w = &l->w.cuda, .y = &l->y.cuda, .epilogue = epilogue};
+}
+
+static wf_conv_args ref_args(const layer *l, const wf_epilogue *epilogue)
+{
+    return (wf_conv_args){.geom = &l->geom, .x = &l->x.ref, .w = &l->w.ref, .y = &l->y.ref, .epilogue = epilogue};
+}
+
 static void forward(const layer *l, const wf_epilogue *epilogue)
 {
     const pair y = pair_new(l->y.ref.shape, l->dtype, 7);
-    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l->geom, &l->x.cuda, &l->w.cuda, &l->bias_y.cuda, epilogue, &y.cuda));
-    WF_EXPECT_OK(ref->k->conv_forward(ref, &l->geom, &l->x.ref, &l->w.ref, &l->bias_y.ref, epilogue, &y.ref));
+    wf_conv_args on_cuda = cuda_args(l, epilogue), on_ref = ref_args(l, epilogue);
+    on_cuda.bias = &l->bias_y.cuda;
+    on_ref.bias = &l->bias_y.ref;
+    on_cuda.y = &y.cuda;
+    on_ref.y = &y.ref;
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &on_cuda));
+    WF_EXPECT_OK(ref->k->conv_forward(ref, &on_ref));
     WF_EXPECT(apart(&y) < most_of(l->dtype), "forward in %s: %g", wf_dtype_name(l->dtype), apart(&y));
     pair_free(&y);
 }
@@ -117,9 +132,13 @@ static void forward(const layer *l, const wf_epilogue *epilogue)
 static void backward_data(const layer *l, const wf_epilogue *epilogue)
 {
     const pair dx = pair_new(l->x.ref.shape, l->dtype, 7);
-    WF_EXPECT_OK(
-        cuda->k->conv_backward_data(cuda, &l->geom, &l->y.cuda, &l->w.cuda, &l->bias_x.cuda, epilogue, &dx.cuda));
-    WF_EXPECT_OK(ref->k->conv_backward_data(ref, &l->geom, &l->y.ref, &l->w.ref, &l->bias_x.ref, epilogue, &dx.ref));
+    wf_conv_args on_cuda = cuda_args(l, epilogue), on_ref = ref_args(l, epilogue);
+    on_cuda.bias = &l->bias_x.cuda;
+    on_ref.bias = &l->bias_x.ref;
+    on_cuda.x = &dx.cuda;
+    on_ref.x = &dx.ref;
+    WF_EXPECT_OK(cuda->k->conv_backward_data(cuda, &on_cuda));
+    WF_EXPECT_OK(ref->k->conv_backward_data(ref, &on_ref));
     WF_EXPECT(apart(&dx) < most_of(l->dtype), "data in %s: %g", wf_dtype_name(l->dtype), apart(&dx));
     pair_free(&dx);
 }
@@ -127,9 +146,14 @@ static void backward_data(const layer *l, const wf_epilogue *epilogue)
 static void backward_filter(const layer *l, bool accumulate)
 {
     const pair dw = pair_new(l->w.ref.shape, l->dtype, 7);
-    WF_EXPECT_OK(
-        cuda->k->conv_backward_filter(cuda, &l->geom, &l->x.cuda, &l->y.cuda, &dw.cuda, &l->db.cuda, accumulate));
-    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &l->geom, &l->x.ref, &l->y.ref, &dw.ref, &l->db.ref, accumulate));
+    wf_conv_args on_cuda = cuda_args(l, NULL), on_ref = ref_args(l, NULL);
+    on_cuda.w = &dw.cuda;
+    on_ref.w = &dw.ref;
+    on_cuda.bias = &l->db.cuda;
+    on_ref.bias = &l->db.ref;
+    on_cuda.accumulate = on_ref.accumulate = accumulate;
+    WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &on_cuda));
+    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &on_ref));
     WF_EXPECT(apart(&dw) < most_of(l->dtype), "filter in %s: %g", wf_dtype_name(l->dtype), apart(&dw));
     WF_EXPECT(apart(&l->db) < most_of(l->dtype), "bias in %s: %g", wf_dtype_name(l->dtype), apart(&l->db));
     pair_free(&dw);
@@ -217,10 +241,16 @@ static void tuning(void)
     const wf_epilogue none = {.act = WF_ACT_NONE};
     wf_array bias = l.bias_y.cuda;
     const pair y = pair_new(l.y.ref.shape, l.dtype, 7);
-    for (int i = 0; i < 2; i++)
-        WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l.geom, &l.x.cuda, &l.w.cuda, i ? &bias : NULL, &none, &y.cuda));
+    wf_conv_args args = cuda_args(&l, &none);
+    args.y = &y.cuda;
+    for (int i = 0; i < 2; i++) {
+        args.bias = i ? &bias : NULL;
+        WF_EXPECT_OK(cuda->k->conv_forward(cuda, &args));
+    }
     WF_EXPECT(emulated_last_engine() == EMULATED_TENSOR, "engine %u", emulated_last_engine());
-    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &even.geom, &even.x.cuda, &even.w.cuda, NULL, NULL, &y.cuda));
+    args = cuda_args(&even, NULL);
+    args.y = &y.cuda;
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &args));
     WF_EXPECT(emulated_last_engine() == EMULATED_COMPILED, "engine %u", emulated_last_engine());
     everything(&l);
     everything(&even);
@@ -233,8 +263,11 @@ static void tuning(void)
 static double wide_filter(const layer *l)
 {
     const pair dw = pair_new(l->w.ref.shape, WF_F32, 7);
-    WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &l->geom, &l->x.cuda, &l->y.cuda, &dw.cuda, NULL, true));
-    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &l->geom, &l->x.ref, &l->y.ref, &dw.ref, NULL, true));
+    const wf_conv_args on_cuda = {
+        .geom = &l->geom, .x = &l->x.cuda, .y = &l->y.cuda, .w = &dw.cuda, .accumulate = true};
+    const wf_conv_args on_ref = {.geom = &l->geom, .x = &l->x.ref, .y = &l->y.ref, .w = &dw.ref, .accumulate = true};
+    WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &on_cuda));
+    WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &on_ref));
     const double difference = apart(&dw);
     pair_free(&dw);
     return difference;
@@ -276,12 +309,14 @@ static void effort(void)
     const pair y = pair_new(l.y.ref.shape, l.dtype, 7), z = pair_new(uneven.y.ref.shape, l.dtype, 7);
     int graphs = emulated_graphs(), questions = emulated_questions();
     emulated_engines(EMULATED_ENGINES & ~(unsigned)EMULATED_BROKEN);
-    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l.geom, &l.x.cuda, &l.w.cuda, NULL, NULL, &y.cuda));
+    WF_EXPECT_OK(
+        cuda->k->conv_forward(cuda, &(wf_conv_args){.geom = &l.geom, .x = &l.x.cuda, .w = &l.w.cuda, .y = &y.cuda}));
     WF_EXPECT(emulated_graphs() - graphs == 1, "%d graphs", emulated_graphs() - graphs);
     WF_EXPECT(emulated_questions() - questions == 1, "%d questions", emulated_questions() - questions);
     graphs = emulated_graphs();
     emulated_engines(EMULATED_UNEVEN);
-    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &uneven.geom, &uneven.x.cuda, &uneven.w.cuda, NULL, NULL, &z.cuda));
+    WF_EXPECT_OK(cuda->k->conv_forward(
+        cuda, &(wf_conv_args){.geom = &uneven.geom, .x = &uneven.x.cuda, .w = &uneven.w.cuda, .y = &z.cuda}));
     emulated_engines(EMULATED_ENGINES);
     WF_EXPECT(emulated_last_engine() == EMULATED_UNEVEN, "engine %u", emulated_last_engine());
     WF_EXPECT(emulated_graphs() - graphs == 1, "%d graphs", emulated_graphs() - graphs);
@@ -300,8 +335,12 @@ static void nans(void)
     float got = 0;
     WF_EXPECT_OK(cuda->k->fill(cuda, &l.x.cuda, NAN));
     for (int i = 0; i < 2; i++) {
-        WF_EXPECT_OK(
-            cuda->k->conv_forward(cuda, &l.geom, &l.x.cuda, &l.w.cuda, &l.bias_y.cuda, i ? &leaky : &relu, &y.cuda));
+        WF_EXPECT_OK(cuda->k->conv_forward(cuda, &(wf_conv_args){.geom = &l.geom,
+                                                                 .x = &l.x.cuda,
+                                                                 .w = &l.w.cuda,
+                                                                 .bias = &l.bias_y.cuda,
+                                                                 .epilogue = i ? &leaky : &relu,
+                                                                 .y = &y.cuda}));
         WF_EXPECT_OK(cuda->k->to_host(cuda, &got, y.cuda.data, sizeof got));
         WF_EXPECT(isnan(got), "%s makes %g of NaN", i ? "leaky ReLU" : "ReLU", (double)got);
     }
@@ -314,11 +353,11 @@ static void best(void)
 {
     const layer l = layer_new(WF_BF16, 1, 16, 16, 9, 1, 1, 1), uneven = layer_new(WF_BF16, 1, 16, 16, 9, 1, 0, 1);
     double ms = 0;
-    WF_EXPECT_OK(wf_cuda_conv_best(cuda, WF_CUDA_FORWARD, &l.geom, &l.x.cuda, &l.w.cuda, &l.y.cuda, &ms));
+    const wf_conv_args args = cuda_args(&l, NULL), uneven_args = cuda_args(&uneven, NULL);
+    WF_EXPECT_OK(wf_cuda_conv_best(cuda, WF_CUDA_FORWARD, &args, &ms));
     WF_EXPECT(ms == 2, "%g ms", ms);
     emulated_engines(EMULATED_PLAIN);
-    WF_EXPECT_OK(wf_cuda_conv_best(cuda, WF_CUDA_BACKWARD_FILTER, &uneven.geom, &uneven.x.cuda, &uneven.w.cuda,
-                                   &uneven.y.cuda, &ms));
+    WF_EXPECT_OK(wf_cuda_conv_best(cuda, WF_CUDA_BACKWARD_FILTER, &uneven_args, &ms));
     emulated_engines(EMULATED_ENGINES);
     WF_EXPECT(ms == -1, "%g ms where no engine takes it", ms);
     layer_free(&l);
@@ -355,11 +394,17 @@ static void all_slots(const layer *l, const pair *dw)
     wf_array out = l->bias_x.cuda;
     out.shape = WF_SHAPE(1, 4);
     out.order = WF_ROW_MAJOR;
-    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &l->geom, &l->x.cuda, &l->w.cuda, &l->bias_y.cuda, &leaky, &l->y.cuda));
-    WF_EXPECT_OK(
-        cuda->k->conv_backward_data(cuda, &l->geom, &l->y.cuda, &l->w.cuda, &l->bias_x.cuda, &leaky, &l->x.cuda));
-    WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &l->geom, &l->x.cuda, &l->y.cuda, &dw->cuda, &l->db.cuda, true));
-    WF_EXPECT_OK(cuda->k->matmul(cuda, &a, false, &square, false, NULL, &out, true));
+    wf_conv_args args = cuda_args(l, &leaky);
+    args.bias = &l->bias_y.cuda;
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &args));
+    args.bias = &l->bias_x.cuda;
+    WF_EXPECT_OK(cuda->k->conv_backward_data(cuda, &args));
+    args = cuda_args(l, NULL);
+    args.w = &dw->cuda;
+    args.bias = &l->db.cuda;
+    args.accumulate = true;
+    WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &args));
+    WF_EXPECT_OK(cuda->k->matmul(cuda, &(wf_matmul_args){.a = &a, .b = &square, .c = &out, .accumulate = true}));
 }
 
 /* What is repeated only puts work on the stream, so that it can be captured. */
@@ -390,10 +435,21 @@ static void products(void)
             const pair b = pair_new(distributed ? WF_SHAPE(7, depth) : WF_SHAPE(depth, 7), types[t / 2], 2);
             const pair bias = pair_new(WF_SHAPE(7), types[t / 2], 3), c = pair_new(WF_SHAPE(5, 7), types[t / 2], 4);
             emulated_engines(distributed ? 0 : EMULATED_ENGINES);
-            WF_EXPECT_OK(
-                cuda->k->matmul(cuda, &a.cuda, distributed, &b.cuda, distributed, &bias.cuda, &c.cuda, accumulate));
+            WF_EXPECT_OK(cuda->k->matmul(cuda, &(wf_matmul_args){.a = &a.cuda,
+                                                                 .a_transposed = distributed,
+                                                                 .b = &b.cuda,
+                                                                 .b_transposed = distributed,
+                                                                 .bias = &bias.cuda,
+                                                                 .c = &c.cuda,
+                                                                 .accumulate = accumulate}));
             emulated_engines(EMULATED_ENGINES);
-            WF_EXPECT_OK(ref->k->matmul(ref, &a.ref, distributed, &b.ref, distributed, &bias.ref, &c.ref, accumulate));
+            WF_EXPECT_OK(ref->k->matmul(ref, &(wf_matmul_args){.a = &a.ref,
+                                                               .a_transposed = distributed,
+                                                               .b = &b.ref,
+                                                               .b_transposed = distributed,
+                                                               .bias = &bias.ref,
+                                                               .c = &c.ref,
+                                                               .accumulate = accumulate}));
             WF_EXPECT(apart(&c) < most_of(types[t / 2]), "product %d of depth %lld: %g", t, (long long)depth,
                       apart(&c));
             pair_free(&a);

@@ -6,15 +6,15 @@
 void guard_refuse(const char *what, const char *why);
 
 /* guard_memory.c */
-wf_status guard_alloc(wf_ctx *ctx, size_t bytes, void **data);
-void guard_release(wf_ctx *ctx, void *data, size_t bytes);
-wf_status guard_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
-wf_status guard_map(wf_ctx *ctx, const wf_share *share, void **data);
-void guard_unmap(wf_ctx *ctx, void *data);
+wf_alloc_fn guard_alloc;
+wf_release_fn guard_release;
+wf_share_fn guard_share;
+wf_index_map_fn guard_map;
+wf_unmap_fn guard_unmap;
 void guard_need_host(const char *what, const void *data, size_t bytes);
 
 /* guard_capture.c: arguments of a slot, copied where they lie in host memory, and what does it again. */
-#define GUARD_VALUES 12
+#define GUARD_VALUES 20
 typedef struct guard_value {
     void *p;
     bool owned;
@@ -29,23 +29,20 @@ wf_status guard_keep_call(guard_call call, const guard_value value[GUARD_VALUES]
 wf_event *guard_keep_record(wf_ctx *ctx, wf_stream *stream, int64_t *number);
 void guard_keep_wait(wf_event *event, const wf_stream *of, int64_t number, wf_stream *stream);
 wf_status guard_not_capturing(const char *what);
-wf_status guard_capture_begin(wf_ctx *ctx);
-wf_status guard_capture_end(wf_ctx *ctx, wf_graph **graph);
-wf_status guard_graph_launch(wf_ctx *ctx, wf_graph *graph);
-void guard_graph_free(wf_ctx *ctx, wf_graph *graph);
+wf_capture_begin_fn guard_capture_begin;
+wf_capture_end_fn guard_capture_end;
+wf_graph_launch_fn guard_graph_launch;
+wf_graph_free_fn guard_graph_free;
 
 /* guard_stream.c */
-wf_status guard_stream_new(wf_ctx *ctx, wf_stream **stream);
-void guard_stream_free(wf_ctx *ctx, wf_stream *stream);
-wf_status guard_stream_use(wf_ctx *ctx, wf_stream *stream);
-wf_status guard_stream_finish(wf_ctx *ctx, wf_stream *stream);
-wf_status guard_event_new(wf_ctx *ctx, wf_event **event);
-void guard_event_free(wf_ctx *ctx, wf_event *event);
-wf_status guard_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream);
-wf_status guard_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream);
-wf_status guard_event_done(wf_ctx *ctx, wf_event *event, bool *done);
-wf_status guard_to_device_begin(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream);
-wf_status guard_to_host_begin(wf_ctx *ctx, void *host, const void *device, size_t bytes, wf_stream *stream);
+wf_stream_new_fn guard_stream_new;
+wf_stream_free_fn guard_stream_free;
+wf_stream_fn guard_stream_use, guard_stream_finish;
+wf_event_new_fn guard_event_new;
+wf_event_free_fn guard_event_free;
+wf_event_stream_fn guard_event_record, guard_event_wait;
+wf_event_done_fn guard_event_done;
+wf_transfer_begin_fn guard_to_device_begin, guard_to_host_begin;
 /* All that the stream in use has to do before the next slot works on it. */
 void guard_stream_catch_up(void);
 wf_stream *guard_stream_in_use(void);

@@ -99,27 +99,6 @@ static void look_nothing(const char *slot, ...)
 #define EACH5(DO, a, ...)                                                                                              \
     DO(a)                                                                                                              \
     EACH4(DO, __VA_ARGS__)
-#define EACH6(DO, a, ...)                                                                                              \
-    DO(a)                                                                                                              \
-    EACH5(DO, __VA_ARGS__)
-#define EACH7(DO, a, ...)                                                                                              \
-    DO(a)                                                                                                              \
-    EACH6(DO, __VA_ARGS__)
-#define EACH8(DO, a, ...)                                                                                              \
-    DO(a)                                                                                                              \
-    EACH7(DO, __VA_ARGS__)
-#define EACH9(DO, a, ...)                                                                                              \
-    DO(a)                                                                                                              \
-    EACH8(DO, __VA_ARGS__)
-#define EACH10(DO, a, ...)                                                                                             \
-    DO(a)                                                                                                              \
-    EACH9(DO, __VA_ARGS__)
-#define EACH11(DO, a, ...)                                                                                             \
-    DO(a)                                                                                                              \
-    EACH10(DO, __VA_ARGS__)
-#define EACH12(DO, a, ...)                                                                                             \
-    DO(a)                                                                                                              \
-    EACH11(DO, __VA_ARGS__)
 
 /* --- arguments of what is captured ---------------------------------------------------------------------------------
  */
@@ -181,6 +160,24 @@ static guard_value save_count(wf_count count)
 #define C(n)      ((wf_count){.value = value[n].d, .device = value[n].p})
 #define LIST(...) __VA_ARGS__
 
+/* The fields of the structs, each with what takes it from what was saved. */
+/* clang-format off */
+#define FIELDS_conv(F) F(P, geom) F(P, x) F(P, y) F(P, w) F(P, bias) F(P, epilogue) F(I, accumulate)
+#define FIELDS_matmul(F) F(P, a) F(P, b) F(P, bias) F(P, c) F(I, a_transposed) F(I, b_transposed) F(I, accumulate)
+#define FIELDS_pool(F) F(P, geom) F(P, x) F(P, y) F(P, index) F(I, accumulate)
+#define FIELDS_resample(F) F(P, geom) F(P, x) F(P, y) F(I, accumulate)
+#define FIELDS_norm(F)                                                                                                 \
+    F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, mean) F(P, m2) F(P, invstd) F(P, gamma) F(P, beta) F(P, sum_g)              \
+    F(P, sum_gx) F(P, running_mean) F(P, running_var) F(P, epilogue) F(C, count) F(D, eps) F(D, decay)
+#define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
+#define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
+#define FIELDS_loss(F) F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(P, loss) F(P, dloss) F(P, dx)
+/* clang-format on */
+
+#define LOOK_FIELD(kind, field) LOOK(args->field)
+#define SAVE_FIELD(kind, field) SAVE(args->field)
+#define TAKE_FIELD(kind, field) args.field = kind(at), at++;
+
 /* --- the slots -----------------------------------------------------------------------------------------------------
  */
 
@@ -189,15 +186,39 @@ static const wf_kernels *under(const wf_ctx *ctx)
     return ctx->dtype == WF_F64 ? wf_kernels_ref() : wf_kernels_cpu();
 }
 
-/* Parameters are named a to m in their order; `kinds` takes them from what was saved. */
+/* The slot, once the stream in use has come so far. */
+#define CALL(slot, ...)                                                                                                \
+    guard_stream_catch_up();                                                                                           \
+    guard_open();                                                                                                      \
+    const wf_status status = under(ctx)->slot(ctx, __VA_ARGS__);                                                       \
+    guard_close();                                                                                                     \
+    return status;
+
+/* A slot that is given a struct; `form` is the struct's. */
+#define SLOT_OF(form, slot)                                                                                            \
+    static wf_status again_##slot(wf_ctx *ctx, const guard_value *value)                                               \
+    {                                                                                                                  \
+        wf_##form##_args args = {0};                                                                                   \
+        int at = 0;                                                                                                    \
+        FIELDS_##form(TAKE_FIELD) CALL(slot, &args)                                                                    \
+    }                                                                                                                  \
+    static wf_status guard_##slot(wf_ctx *ctx, const wf_##form##_args *args)                                           \
+    {                                                                                                                  \
+        static const char slot_name[] = #slot;                                                                         \
+        FIELDS_##form(LOOK_FIELD) if (guard_capturing())                                                               \
+        {                                                                                                              \
+            guard_value value[GUARD_VALUES] = {0};                                                                     \
+            int at = 0;                                                                                                \
+            FIELDS_##form(SAVE_FIELD) return guard_keep_call(again_##slot, value);                                     \
+        }                                                                                                              \
+        CALL(slot, args)                                                                                               \
+    }
+
+/* A slot whose parameters are named a to e in their order; `kinds` takes them from what was saved. */
 #define SLOT(n, slot, parameters, kinds, ...)                                                                          \
     static wf_status again_##slot(wf_ctx *ctx, const guard_value *value)                                               \
     {                                                                                                                  \
-        guard_stream_catch_up();                                                                                       \
-        guard_open();                                                                                                  \
-        const wf_status status = under(ctx)->slot(ctx, LIST kinds);                                                    \
-        guard_close();                                                                                                 \
-        return status;                                                                                                 \
+        CALL(slot, LIST kinds)                                                                                         \
     }                                                                                                                  \
     static wf_status guard_##slot parameters                                                                           \
     {                                                                                                                  \
@@ -208,11 +229,7 @@ static const wf_kernels *under(const wf_ctx *ctx)
             int at = 0;                                                                                                \
             EACH##n(SAVE, __VA_ARGS__) return guard_keep_call(again_##slot, value);                                    \
         }                                                                                                              \
-        guard_stream_catch_up();                                                                                       \
-        guard_open();                                                                                                  \
-        const wf_status status = under(ctx)->slot(ctx, __VA_ARGS__);                                                   \
-        guard_close();                                                                                                 \
-        return status;                                                                                                 \
+        CALL(slot, __VA_ARGS__)                                                                                        \
     }
 
 #define CTX   wf_ctx *ctx
@@ -223,50 +240,34 @@ SLOT(3, copy, (CTX, const wf_strided *a, const wf_strided *b, bool c), (P(0), P(
 SLOT(2, fill, (CTX, ARRAY *a, double b), (P(0), D(1)), a, b)
 SLOT(5, random, (CTX, wf_distribution a, const wf_random *b, double c, double d, ARRAY *e),
      (I(0), P(1), D(2), D(3), P(4)), a, b, c, d, e)
-SLOT(6, conv_forward, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f),
-     (P(0), P(1), P(2), P(3), P(4), P(5)), a, b, c, d, e, f)
-SLOT(6, conv_backward_data, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f),
-     (P(0), P(1), P(2), P(3), P(4), P(5)), a, b, c, d, e, f)
-SLOT(6, conv_backward_filter, (CTX, const wf_conv_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, bool f),
-     (P(0), P(1), P(2), P(3), P(4), I(5)), a, b, c, d, e, f)
+SLOT_OF(conv, conv_forward)
+SLOT_OF(conv, conv_backward_data)
+SLOT_OF(conv, conv_backward_filter)
 SLOT(3, bias_backward, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
 SLOT(4, epilogue_backward, (CTX, EPI *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
-SLOT(7, matmul, (CTX, ARRAY *a, bool b, ARRAY *c, bool d, ARRAY *e, ARRAY *f, bool g),
-     (P(0), I(1), P(2), I(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
-SLOT(4, pool_forward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
-SLOT(5, pool_backward, (CTX, const wf_pool_geom *a, ARRAY *b, ARRAY *c, ARRAY *d, bool e),
-     (P(0), P(1), P(2), P(3), I(4)), a, b, c, d, e)
-SLOT(3, resample_forward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
-SLOT(4, resample_backward, (CTX, const wf_resample_geom *a, ARRAY *b, ARRAY *c, bool d), (P(0), P(1), P(2), I(3)), a, b,
-     c, d)
-SLOT(3, norm_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
-SLOT(7, norm_forward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, ARRAY *e, EPI *f, ARRAY *g),
-     (P(0), P(1), P(2), P(3), P(4), P(5), P(6)), a, b, c, d, e, f, g)
-SLOT(8, norm_backward_stats, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, EPI *d, ARRAY *e, ARRAY *f, ARRAY *g, ARRAY *h),
-     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
-SLOT(11, norm_backward,
-     (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d, EPI *e, ARRAY *f, ARRAY *g, ARRAY *h, ARRAY *i, wf_count j,
-      ARRAY *m),
-     (P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), C(9), P(10)), a, b, c, d, e, f, g, h, i, j, m)
+SLOT_OF(matmul, matmul)
+SLOT_OF(pool, pool_forward)
+SLOT_OF(pool, pool_backward)
+SLOT_OF(resample, resample_forward)
+SLOT_OF(resample, resample_backward)
+SLOT_OF(norm, norm_stats)
+SLOT_OF(norm, norm_forward)
+SLOT_OF(norm, norm_backward_stats)
+SLOT_OF(norm, norm_backward)
 SLOT(4, norm_part, (CTX, const wf_norm_head *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT(4, norm_merge, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
-SLOT(8, norm_finish, (CTX, ARRAY *a, ARRAY *b, wf_count c, double d, double e, ARRAY *f, ARRAY *g, ARRAY *h),
-     (P(0), P(1), C(2), D(3), D(4), P(5), P(6), P(7)), a, b, c, d, e, f, g, h)
-SLOT(4, act_forward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d), (I(0), D(1), P(2), P(3)), a, b, c, d)
-SLOT(7, act_backward, (CTX, wf_act a, double b, ARRAY *c, ARRAY *d, ARRAY *e, ARRAY *f, bool g),
-     (I(0), D(1), P(2), P(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
-SLOT(7, binary, (CTX, wf_binary a, double b, ARRAY *c, double d, ARRAY *e, ARRAY *f, bool g),
-     (I(0), D(1), P(2), D(3), P(4), P(5), I(6)), a, b, c, d, e, f, g)
+SLOT_OF(norm, norm_finish)
+SLOT_OF(act, act_forward)
+SLOT_OF(act, act_backward)
+SLOT_OF(binary, binary)
 SLOT(4, dropout, (CTX, double a, const wf_random *b, ARRAY *c, ARRAY *d), (D(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT(3, epilogue_forward, (CTX, EPI *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), (P(0), D(1), P(2)), a, b, c)
 SLOT(3, sum_squares, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
 SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), a, b, c)
 SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
-SLOT(6, loss_forward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, double e, ARRAY *f),
-     (I(0), P(1), P(2), D(3), D(4), P(5)), a, b, c, d, e, f)
-SLOT(7, loss_backward, (CTX, wf_loss_kind a, ARRAY *b, ARRAY *c, double d, ARRAY *e, double f, ARRAY *g),
-     (I(0), P(1), P(2), D(3), P(4), D(5), P(6)), a, b, c, d, e, f, g)
+SLOT_OF(loss, loss_forward)
+SLOT_OF(loss, loss_backward)
 SLOT(4, nll_forward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
 SLOT(4, nll_backward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
 SLOT(3, count_correct, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)

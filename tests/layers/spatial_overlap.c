@@ -27,45 +27,40 @@ static void tell(const wf_array *outputs)
         close(open(flag, O_CREAT | O_WRONLY, 0600));
 }
 
-static wf_status conv_forward(wf_ctx *c, const wf_conv_geom *g, const wf_array *x, const wf_array *w,
-                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+static wf_status conv_forward(wf_ctx *c, const wf_conv_args *args)
 {
-    tell(y);
-    return plain->conv_forward(c, g, x, w, bias, epilogue, y);
+    tell(args->y);
+    return plain->conv_forward(c, args);
 }
 
-static wf_status conv_backward_data(wf_ctx *c, const wf_conv_geom *g, const wf_array *dy, const wf_array *w,
-                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+static wf_status conv_backward_data(wf_ctx *c, const wf_conv_args *args)
 {
-    tell(dx);
-    return plain->conv_backward_data(c, g, dy, w, bias, epilogue, dx);
+    tell(args->x);
+    return plain->conv_backward_data(c, args);
 }
 
-static wf_status pool_forward(wf_ctx *c, const wf_pool_geom *g, const wf_array *x, const wf_array *y,
-                              const wf_array *index)
+static wf_status pool_forward(wf_ctx *c, const wf_pool_args *args)
 {
-    tell(y);
-    return plain->pool_forward(c, g, x, y, index);
+    tell(args->y);
+    return plain->pool_forward(c, args);
 }
 
-static wf_status pool_backward(wf_ctx *c, const wf_pool_geom *g, const wf_array *dy, const wf_array *index,
-                               const wf_array *dx, bool accumulate)
+static wf_status pool_backward(wf_ctx *c, const wf_pool_args *args)
 {
-    tell(dy);
-    return plain->pool_backward(c, g, dy, index, dx, accumulate);
+    tell(args->y);
+    return plain->pool_backward(c, args);
 }
 
-static wf_status resample_forward(wf_ctx *c, const wf_resample_geom *g, const wf_array *x, const wf_array *y)
+static wf_status resample_forward(wf_ctx *c, const wf_resample_args *args)
 {
-    tell(y);
-    return plain->resample_forward(c, g, x, y);
+    tell(args->y);
+    return plain->resample_forward(c, args);
 }
 
-static wf_status resample_backward(wf_ctx *c, const wf_resample_geom *g, const wf_array *dy, const wf_array *dx,
-                                   bool accumulate)
+static wf_status resample_backward(wf_ctx *c, const wf_resample_args *args)
 {
-    tell(dy);
-    return plain->resample_backward(c, g, dy, dx, accumulate);
+    tell(args->y);
+    return plain->resample_backward(c, args);
 }
 
 static void hook(void)

@@ -46,11 +46,13 @@ static void all_directions(const layer *l)
     const wf_array x = array_new(l->dtype, g->nd + 2, xs), w = array_new(l->dtype, g->nd + 2, ws),
                    y = array_new(l->dtype, g->nd + 2, ys), b = array_new(l->dtype, 1, ys + 1),
                    wide = array_new(l->dtype == WF_F64 ? WF_F64 : WF_F32, g->nd + 2, ws);
-    WF_EXPECT_OK(ctx->k->conv_forward(ctx, g, &x, &w, NULL, NULL, &y));
-    WF_EXPECT_OK(ctx->k->conv_forward(ctx, g, &x, &w, &b, &relu, &y));
-    WF_EXPECT_OK(ctx->k->conv_backward_data(ctx, g, &y, &w, NULL, NULL, &x));
-    WF_EXPECT_OK(ctx->k->conv_backward_filter(ctx, g, &x, &y, &w, NULL, false));
-    WF_EXPECT_OK(ctx->k->conv_backward_filter(ctx, g, &x, &y, &wide, NULL, true));
+    WF_EXPECT_OK(ctx->k->conv_forward(ctx, &(wf_conv_args){.geom = g, .x = &x, .w = &w, .y = &y}));
+    WF_EXPECT_OK(ctx->k->conv_forward(
+        ctx, &(wf_conv_args){.geom = g, .x = &x, .w = &w, .bias = &b, .epilogue = &relu, .y = &y}));
+    WF_EXPECT_OK(ctx->k->conv_backward_data(ctx, &(wf_conv_args){.geom = g, .x = &x, .w = &w, .y = &y}));
+    WF_EXPECT_OK(ctx->k->conv_backward_filter(ctx, &(wf_conv_args){.geom = g, .x = &x, .w = &w, .y = &y}));
+    WF_EXPECT_OK(ctx->k->conv_backward_filter(
+        ctx, &(wf_conv_args){.geom = g, .x = &x, .w = &wide, .y = &y, .accumulate = true}));
     const wf_array *const all[] = {&x, &w, &y, &b, &wide};
     for (int i = 0; i < 5; i++)
         array_free(all[i]);

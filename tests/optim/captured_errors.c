@@ -262,7 +262,8 @@ static void slots(void)
     WF_EXPECT_OK(k->event_new(ctx, &event));
     WF_EXPECT_OK(k->capture_begin(ctx));
     WF_EXPECT_ERROR(WF_ERR_STATE, k->capture_begin(ctx));
-    WF_EXPECT_OK(k->binary(ctx, WF_BINARY_LINEAR, 1, &a, 1, &b, &a, false));
+    WF_EXPECT_OK(
+        k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &a, .beta = 1, .b = &b, .y = &a}));
     WF_EXPECT_OK(k->event_record(ctx, event, NULL));
     WF_EXPECT_OK(k->capture_end(ctx, &graph));
     WF_EXPECT_OK(wf_tensor_export(x, host, sizeof host));
@@ -323,7 +324,8 @@ static void forked(void)
         WF_EXPECT_OK(k->event_record(ctx, done, side));
         if (join) {
             WF_EXPECT_OK(k->event_wait(ctx, done, NULL));
-            WF_EXPECT_OK(k->binary(ctx, WF_BINARY_LINEAR, 1, &a, 1, &b, &a, false));
+            WF_EXPECT_OK(k->binary(
+                ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &a, .beta = 1, .b = &b, .y = &a}));
             WF_EXPECT_OK(k->capture_end(ctx, &graph));
             WF_EXPECT_OK(k->graph_launch(ctx, graph));
         } else {

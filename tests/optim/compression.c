@@ -283,7 +283,7 @@ static wf_status halved(void *user, const wf_grad_bucket *b)
     ++*calls;
     WF_TRY(wf_reduce_async(b->comm, &(wf_reduce_job){b->flat, b->dtype, b->segments, b->offset}));
     WF_CHECK(*calls < 3 || wf_comm_rank(b->comm) > 0, WF_ERR_IO, "the third time fails");
-    return b->ctx->k->binary(b->ctx, WF_BINARY_LINEAR, 0.5, &flat, 0, NULL, &flat, false);
+    return b->ctx->k->binary(b->ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 0.5, .a = &flat, .y = &flat});
 }
 
 static void hook(void)

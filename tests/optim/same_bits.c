@@ -27,25 +27,22 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 1000 * test_int(&naps, 0, NAP_US)}, NULL);
 }
 
-static wf_status conv_forward(wf_ctx *c, const wf_conv_geom *geom, const wf_array *x, const wf_array *w,
-                              const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+static wf_status conv_forward(wf_ctx *c, const wf_conv_args *args)
 {
     nap();
-    return awake->conv_forward(c, geom, x, w, bias, epilogue, y);
+    return awake->conv_forward(c, args);
 }
 
-static wf_status conv_backward_data(wf_ctx *c, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
-                                    const wf_array *bias, const wf_epilogue *epilogue, const wf_array *dx)
+static wf_status conv_backward_data(wf_ctx *c, const wf_conv_args *args)
 {
     nap();
-    return awake->conv_backward_data(c, geom, dy, w, bias, epilogue, dx);
+    return awake->conv_backward_data(c, args);
 }
 
-static wf_status conv_backward_filter(wf_ctx *c, const wf_conv_geom *geom, const wf_array *x, const wf_array *dy,
-                                      const wf_array *dw, const wf_array *dbias, bool accumulate)
+static wf_status conv_backward_filter(wf_ctx *c, const wf_conv_args *args)
 {
     nap();
-    return awake->conv_backward_filter(c, geom, x, dy, dw, dbias, accumulate);
+    return awake->conv_backward_filter(c, args);
 }
 
 /* --- models --------------------------------------------------------------------------------------------------------
