@@ -3,7 +3,7 @@
 #ifndef WF_COMM_COLLECTIVE_IMPL_H
 #define WF_COMM_COLLECTIVE_IMPL_H
 
-#include "comm/guard/guard_impl.h"
+#include "comm/engine/engine_impl.h"
 
 #include <stdatomic.h>
 
@@ -59,12 +59,6 @@ wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const in
 /* As the two of move_*.c. */
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
-
-/* --- combine.c --- */
-
-/* y[i] = in[0][i] op in[1][i] op ...; y may be one of the inputs. Host memory. */
-wf_status wf_combine(wf_ctx *ctx, wf_reduce_op op, wf_dtype dtype, int inputs, const void *const *in, void *y,
-                     int64_t count) WF_NODISCARD;
 
 /* --- bcast.c, reduce.c: collectives on buffers, from messages. The call has been entered. --- */
 

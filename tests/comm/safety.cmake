@@ -36,3 +36,6 @@ weft_test_properties(comm_watchdog_stuck 2 60)
 set_tests_properties(comm_watchdog_stuck PROPERTIES PASS_REGULAR_EXPRESSION
   "rank 0: MPI_Init has not come back for .*hook: MPI_Init has not come back.*Exit code: +75")
 set_property(TEST comm_watchdog_2 comm_watchdog_stuck APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1200")
+
+add_test(NAME doctor_schedule COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor_schedule.sh $<TARGET_FILE:wf-doctor>)
+weft_test_properties(doctor_schedule 1 60)

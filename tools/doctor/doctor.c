@@ -2,8 +2,10 @@
  *
  *     mpirun -np N wf-doctor            MPI, nodes, binding, shared memory, CUDA, links, what "auto" chooses
  *     wf-doctor --trace FOLDER          the flight recorders of a job: who was where, and what differs
+ *     wf-doctor --schedule CALL ...     what the ranks of a cluster would send in a call, and what that costs
  */
 #include "tools/doctor/links.h"
+#include "tools/doctor/schedule.h"
 #include "tools/doctor/trace.h"
 
 #include "comm/comm_author.h"
@@ -221,8 +223,11 @@ int main(int argc, char **argv)
         return probe_cuda();
     if (argc == 3 && !strcmp(argv[1], "--trace"))
         return trace_report(argv[2]);
+    if (argc >= 2 && !strcmp(argv[1], "--schedule"))
+        return schedule_report(argc - 2, argv + 2);
     if (argc > 1) {
-        fprintf(stderr, "usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n");
+        fprintf(stderr, "usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n"
+                        "       wf-doctor --schedule CALL ...\n");
         return 2;
     }
     ask_child(mine.cuda); /* before MPI, which does not like to be forked */

@@ -1,4 +1,5 @@
-#include "comm/collective/collective_impl.h"
+/* Reductions of buffers of the host, in the order of their inputs. */
+#include "comm/engine/engine_impl.h"
 
 #include <string.h>
 

@@ -1,0 +1,64 @@
+/* The agreed configuration: what all ranks of a communicator know alike before the first schedule is made.
+ *
+ * It is settled once, when the communicator is made, and does not change; schedules are pure functions of it, of the
+ * rank and of the call. So two ranks that made their schedules apart have made parts of one plan, and any process can
+ * make the schedules of all ranks.
+ */
+#ifndef WF_COMM_ENGINE_AGREED_AUTHOR_H
+#define WF_COMM_ENGINE_AGREED_AUTHOR_H
+
+#include "core/context_author.h"
+#include "core/status_author.h"
+
+#define WF_RING_SLOTS 4 /* at most */
+
+typedef struct wf_agreed {
+    int ranks, nodes;
+    int32_t *node;   /* of each rank */
+    int32_t *place;  /* of each rank among those of its node */
+    int32_t *first;  /* nodes + 1 entries: the ranks of node n are member[first[n] .. first[n + 1]), ascending */
+    int32_t *member; /* all ranks, node by node */
+    int smallest;    /* ranks of the smallest node */
+
+    bool shared; /* the ranks of every node share memory for sums: a ring of ring_slots slots a rank */
+    int ring_slots;
+    size_t ring_slot_bytes;
+    size_t ring_short_bytes; /* of a vector that every rank reduces as a whole: one step instead of two */
+
+    size_t chunk_bytes;       /* most bytes of a message */
+    size_t prompt_bytes;      /* of a message between nodes that its receiver need not answer */
+    size_t small_bytes;       /* P times as much and less goes in the fewest steps, whatever the bytes */
+    size_t bcast_piece_bytes; /* of a broadcast along a chain */
+    size_t piece_bytes;       /* of a long reduction */
+    int64_t least_block;      /* elements of such a piece for each rank, at least */
+    int pieces_ahead;         /* of it on their way at once */
+} wf_agreed;
+
+/* node[r] is the node of rank r: 0 to nodes - 1, each with a rank. Limits get their defaults; the caller may change
+ * them before the first schedule. Local. */
+wf_status wf_agreed_make(wf_ctx *ctx, int ranks, const int32_t *node, wf_agreed *agreed) WF_NODISCARD;
+void wf_agreed_clear(wf_agreed *agreed);
+
+/* Some of the ranks, in an order of their own: all of them; the members list[0..size); or member `column` of every
+ * node.
+ */
+typedef struct wf_group {
+    int size, place;     /* this rank's place in it; -1: it is not in it */
+    const int32_t *list; /* NULL: rank i is member i */
+    const int32_t *start;
+    int32_t column;
+} wf_group;
+
+static inline int wf_group_rank(const wf_group *group, int member)
+{
+    if (group->start)
+        return group->list[group->start[member] + group->column];
+    return group->list ? group->list[member] : member;
+}
+
+/* All ranks; those of this rank's node; and the rank of place `column` in every node (which all must have). */
+wf_group wf_group_all(const wf_agreed *agreed, int rank);
+wf_group wf_group_node(const wf_agreed *agreed, int rank);
+wf_group wf_group_column(const wf_agreed *agreed, int rank, int column);
+
+#endif

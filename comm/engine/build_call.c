@@ -1,0 +1,217 @@
+/* Whole calls as schedules: which operands a call has, and which algorithm it goes by. */
+#include "comm/engine/collectives_author.h"
+
+#include <string.h>
+
+static const char *const names[WF_CALLS] = {
+    "bcast",          "reduce",  "allreduce",  "allgather",     "gather", "scatter", "alltoall",
+    "reduce_scatter", "barrier", "sum_shards", "gather_shards", "send",   "sum"};
+
+const char *wf_call_name(wf_operation operation)
+{
+    return operation >= 0 && operation < WF_CALLS ? names[operation] : "no call";
+}
+
+wf_operation wf_call_of_name(const char *name)
+{
+    int i = 0;
+    while (i < WF_CALLS && strcmp(names[i], name) != 0)
+        i++;
+    return (wf_operation)i;
+}
+
+/* What a builder of one call needs at hand. */
+typedef struct making {
+    wf_builder *b;
+    const wf_call *call;
+    wf_group g;
+    size_t size; /* of an element */
+    int rank;
+} making;
+
+static wf_address input(const making *m, int index, int64_t count)
+{
+    return wf_builder_operand(m->b, WF_OPERAND_INPUT, index, (size_t)count * m->size);
+}
+
+static wf_address output(const making *m, int index, int64_t count)
+{
+    return wf_builder_operand(m->b, WF_OPERAND_OUTPUT, index, (size_t)count * m->size);
+}
+
+static wf_address both(const making *m, int64_t count)
+{
+    return wf_builder_operand(m->b, WF_OPERAND_BOTH, 0, (size_t)count * m->size);
+}
+
+static void make_reduce(const making *m, int root)
+{
+    const int64_t count = m->call->count;
+    const bool wanted = root < 0 || root == m->rank;
+    const wf_address x = input(m, 0, count), y = wanted ? output(m, 0, count) : WF_NOWHERE;
+    wf_builder_in_place(m->b);
+    wf_build_reduce(m->b, &m->g, x, y, count, m->call->dtype, m->call->op, root);
+}
+
+static void make_allgather(const making *m, size_t bytes)
+{
+    const wf_address mine = input(m, 0, m->call->count), all = output(m, 0, m->g.size * m->call->count);
+    wf_build_allgather(m->b, &m->g, mine, bytes, all);
+}
+
+/* --- lists of tensors -----------------------------------------------------------------------------------------------
+ */
+
+static int64_t part_of(const making *m, int from, int to)
+{
+    switch (m->call->operation) {
+    case WF_CALL_GATHER:
+        return to == m->call->root ? m->call->part[from] : -1;
+    case WF_CALL_SCATTER:
+        return from == m->call->root ? m->call->part[to] : -1;
+    case WF_CALL_REDUCE_SCATTER:
+        return m->call->part[to];
+    case WF_CALL_SEND:
+        return from == m->call->root && to == m->call->other ? m->call->count : -1;
+    default:
+        return m->call->count;
+    }
+}
+
+/* Where the tensor that goes to, or comes from, another rank is: the operand of its index; a sum's come to scratch. */
+static wf_address part_at(const making *m, int other, bool out, int64_t count)
+{
+    const wf_operation operation = m->call->operation;
+    if (!out && operation == WF_CALL_REDUCE_SCATTER)
+        return wf_builder_scratch(m->b, (size_t)count * m->size);
+    if (out)
+        return input(m, operation == WF_CALL_GATHER || operation == WF_CALL_SEND ? 0 : other, count);
+    return output(m, operation == WF_CALL_SCATTER || operation == WF_CALL_SEND ? 0 : other, count);
+}
+
+/* Starts with the next rank, so that not all ranks begin with the same one. */
+static int list_parts(const making *m, bool out, wf_part *part)
+{
+    int parts = 0;
+    for (int step = 1; step < m->g.size; step++) {
+        const int other = (m->rank + (out ? step : m->g.size - step)) % m->g.size;
+        const int64_t count = out ? part_of(m, m->rank, other) : part_of(m, other, m->rank);
+        if (count < 0)
+            continue;
+        part[parts++] =
+            (wf_part){.member = other, .at = part_at(m, other, out, count), .bytes = (size_t)count * m->size};
+    }
+    return parts;
+}
+
+static void make_own(const making *m)
+{
+    const int64_t count = part_of(m, m->rank, m->rank);
+    if (count < 0 || m->call->operation == WF_CALL_REDUCE_SCATTER)
+        return;
+    const wf_address from = part_at(m, m->rank, true, count), to = part_at(m, m->rank, false, count);
+    wf_add_copy(m->b, from, to, (size_t)count * m->size, false);
+}
+
+/* The copies of this rank's part that came, and its own. */
+static void combine_parts(const making *m, const wf_part *in, int parts)
+{
+    const int64_t count = m->call->part[m->rank];
+    wf_address *from = wf_builder_room(m->b, (size_t)m->g.size * sizeof *from);
+    if (!from)
+        return;
+    for (int i = 0; i < parts; i++)
+        from[in[i].member] = in[i].at;
+    from[m->rank] = input(m, m->rank, count);
+    wf_builder_phase(m->b);
+    wf_add_combine(m->b, m->call->op, m->call->dtype, m->g.size, from, output(m, 0, count), WF_NOWHERE, count);
+}
+
+static void make_parts(const making *m)
+{
+    wf_part *part = wf_builder_room(m->b, 2 * (size_t)m->g.size * sizeof *part), *in = part + m->g.size;
+    if (!part)
+        return;
+    wf_parts parts = {.out = part, .in = in};
+    parts.count_out = list_parts(m, true, part);
+    parts.count_in = list_parts(m, false, in);
+    if (parts.count_out > 0)
+        parts.frames_out =
+            wf_builder_operand(m->b, WF_OPERAND_INPUT, m->g.size, (size_t)parts.count_out * WF_FRAME_BYTES);
+    if (parts.count_in > 0)
+        parts.frames_in =
+            wf_builder_operand(m->b, WF_OPERAND_OUTPUT, m->g.size, (size_t)parts.count_in * WF_FRAME_BYTES);
+    wf_build_parts(m->b, &m->g, &parts);
+    make_own(m);
+    if (m->call->operation == WF_CALL_REDUCE_SCATTER)
+        combine_parts(m, in, parts.count_in);
+}
+
+/* --- all ------------------------------------------------------------------------------------------------------------
+ */
+
+static wf_status make_sum(const making *m)
+{
+    const wf_call *call = m->call;
+    const wf_reducer_builder *reducer = wf_reducer_builder_find(call->reducer);
+    WF_CHECK(reducer, WF_ERR_ARGUMENT, "there is no reducer \"%.40s\" whose schedule can be made", call->reducer);
+    const int64_t whole[2] = {0, call->count};
+    const int64_t *offset = call->parts > 0 ? call->part : whole;
+    const int64_t segments = call->parts > 0 ? call->parts : 1;
+    reducer->build(m->b, both(m, offset[segments]), offset, segments, call->dtype);
+    return WF_OK;
+}
+
+static wf_status make(const making *m)
+{
+    const wf_call *call = m->call;
+    const size_t bytes = (size_t)call->count * m->size;
+    switch (call->operation) {
+    case WF_CALL_BCAST:
+        wf_build_bcast(m->b, &m->g, both(m, call->count), bytes, call->root);
+        return WF_OK;
+    case WF_CALL_REDUCE:
+        make_reduce(m, call->root);
+        return WF_OK;
+    case WF_CALL_ALLREDUCE:
+        make_reduce(m, -1);
+        return WF_OK;
+    case WF_CALL_ALLGATHER:
+        make_allgather(m, bytes);
+        return WF_OK;
+    case WF_CALL_BARRIER:
+        wf_build_barrier(m->b, &m->g);
+        return WF_OK;
+    case WF_CALL_SUM_SHARDS:
+        wf_build_sum_shards(m->b, &m->g, both(m, call->part[m->g.size]), call->part, call->dtype);
+        return WF_OK;
+    case WF_CALL_GATHER_SHARDS:
+        wf_build_gather_shards(m->b, &m->g, both(m, call->part[m->g.size]), call->part, m->size);
+        return WF_OK;
+    case WF_CALL_SUM:
+        return make_sum(m);
+    default:
+        make_parts(m);
+        return WF_OK;
+    }
+}
+
+wf_status wf_call_schedule(wf_ctx *ctx, const wf_agreed *agreed, int rank, const wf_call *call, wf_schedule **schedule)
+{
+    *schedule = NULL;
+    WF_CHECK(rank >= 0 && rank < agreed->ranks, WF_ERR_ARGUMENT, "rank %d of %d", rank, agreed->ranks);
+    WF_CHECK(call->operation >= 0 && call->operation < WF_CALLS, WF_ERR_ARGUMENT, "%d is no call",
+             (int)call->operation);
+    WF_CHECK(call->root < agreed->ranks && call->other < agreed->ranks, WF_ERR_ARGUMENT, "root %d of %d ranks",
+             call->root, agreed->ranks);
+    making m = {.call = call, .rank = rank, .g = wf_group_all(agreed, rank), .size = wf_dtype_size(call->dtype)};
+    m.b = wf_builder_new(ctx, agreed, rank);
+    if (!m.b)
+        return wf_error_code();
+    const wf_status made = make(&m), ended = wf_builder_end(m.b, schedule);
+    if (made == WF_OK)
+        return ended;
+    wf_schedule_free(*schedule);
+    *schedule = NULL;
+    return made;
+}

@@ -1,0 +1,561 @@
+/* The builder of schedules: lists that grow, steps that wait for what wf_after named, and at the end the reverse of the
+ * waiting (who follows whom), which is what a run needs. It never looks at other ranks. */
+#include "comm/engine/schedule_author.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A growing array of elements of one size. */
+typedef struct list {
+    void *data;
+    size_t size;
+    int32_t count, room;
+} list;
+
+struct wf_builder {
+    wf_ctx *ctx;
+    const wf_agreed *agreed;
+    wf_schedule *schedule; /* filled at the end */
+    int rank;
+    bool failed, in_place;
+    size_t most_bytes;
+    list step, operand, wait, input, box, call, pending;
+    list known[WF_OPERAND_SHARED + 1]; /* operands by kind and number */
+    int32_t phase_first;               /* the steps of this phase begin here */
+    int32_t phase_join;                /* what they wait for; -1: nothing */
+    int64_t ring_pieces;
+    wf_steps notified[WF_FLAGS]; /* the last notification of each flag */
+    wf_steps user[WF_RING_SLOTS];
+    uint64_t bytes_sent, messages, bytes_copied;
+    struct room *room;
+};
+
+struct room {
+    struct room *next;
+    max_align_t data[];
+};
+
+static void *grow(wf_builder *b, list *l, int32_t more)
+{
+    if (b->failed)
+        return NULL;
+    if (l->count + more > l->room) {
+        int32_t room = l->room ? 2 * l->room : 16;
+        while (room < l->count + more)
+            room *= 2;
+        void *grown = wf_realloc(b->ctx, l->data, (size_t)room * l->size);
+        if (!grown) {
+            b->failed = true;
+            return NULL;
+        }
+        l->data = grown;
+        l->room = room;
+    }
+    void *at = (char *)l->data + (size_t)l->count * l->size;
+    l->count += more;
+    return at;
+}
+
+static void push_int(wf_builder *b, list *l, int32_t value)
+{
+    int32_t *at = grow(b, l, 1);
+    if (at)
+        *at = value;
+}
+
+static wf_step *step_at(const wf_builder *b, int32_t i)
+{
+    return (wf_step *)b->step.data + i;
+}
+
+wf_builder *wf_builder_new(wf_ctx *ctx, const wf_agreed *agreed, int rank)
+{
+    wf_builder *b = wf_calloc(ctx, 1, sizeof *b);
+    wf_schedule *s = wf_calloc(ctx, 1, sizeof *s);
+    if (!b || !s) {
+        free(b);
+        free(s);
+        return wf_error_null();
+    }
+    b->schedule = s;
+    b->ctx = ctx;
+    b->agreed = agreed;
+    b->rank = rank;
+    b->phase_join = -1;
+    b->step.size = sizeof(wf_step);
+    b->operand.size = sizeof(wf_operand);
+    b->wait.size = b->pending.size = sizeof(int32_t);
+    for (int kind = 0; kind <= WF_OPERAND_SHARED; kind++)
+        b->known[kind].size = sizeof(int32_t);
+    b->input.size = sizeof(wf_address);
+    b->box.size = sizeof(wf_step_box);
+    b->call.size = sizeof(wf_step_call);
+    return b;
+}
+
+const wf_agreed *wf_builder_agreed(const wf_builder *b)
+{
+    return b->agreed;
+}
+
+int wf_builder_rank(const wf_builder *b)
+{
+    return b->rank;
+}
+
+void wf_builder_in_place(wf_builder *b)
+{
+    b->in_place = true;
+}
+
+void wf_builder_cut(wf_builder *b, size_t most_bytes)
+{
+    b->most_bytes = most_bytes;
+}
+
+int64_t wf_builder_ring(wf_builder *b, int64_t pieces)
+{
+    const int64_t before = b->ring_pieces;
+    b->ring_pieces += pieces;
+    return before;
+}
+
+wf_steps wf_builder_slot_user(const wf_builder *b, int64_t piece)
+{
+    return b->user[piece % b->agreed->ring_slots];
+}
+
+void wf_builder_slot_used(wf_builder *b, int64_t piece, wf_steps last)
+{
+    b->user[piece % b->agreed->ring_slots] = last;
+}
+
+void wf_builder_count_copied(wf_builder *b, size_t bytes)
+{
+    b->bytes_copied += bytes;
+}
+
+void *wf_builder_room(wf_builder *b, size_t bytes)
+{
+    struct room *room = b->failed ? NULL : wf_calloc(b->ctx, 1, sizeof *room + bytes);
+    if (!room) {
+        b->failed = true;
+        return NULL;
+    }
+    room->next = b->room;
+    b->room = room;
+    return room->data;
+}
+
+/* --- operands ----------------------------------------------------------------------------------------------------- */
+
+static wf_address operand_new(wf_builder *b, wf_operand operand)
+{
+    wf_operand *at = grow(b, &b->operand, 1);
+    if (!at)
+        return WF_NOWHERE;
+    *at = operand;
+    return (wf_address){.operand = b->operand.count - 1};
+}
+
+/* The operand that is number `key` of its kind; a new one at the first time. */
+static wf_address operand_find(wf_builder *b, int32_t key, wf_operand wanted)
+{
+    list *known = &b->known[wanted.kind]; /* numbers of operands, and 1 */
+    const int32_t missing = key + 1 - known->count;
+    if (missing > 0) {
+        int32_t *more = grow(b, known, missing);
+        if (more)
+            memset(more, 0, (size_t)missing * sizeof *more);
+    }
+    if (b->failed)
+        return WF_NOWHERE;
+    int32_t *at = (int32_t *)known->data + key;
+    if (*at == 0)
+        *at = operand_new(b, wanted).operand + 1;
+    wf_operand *operand = (wf_operand *)b->operand.data + *at - 1;
+    operand->bytes = operand->bytes < wanted.bytes ? wanted.bytes : operand->bytes;
+    return (wf_address){.operand = *at - 1};
+}
+
+wf_address wf_builder_operand(wf_builder *b, wf_operand_kind kind, int index, size_t bytes)
+{
+    return operand_find(b, index, (wf_operand){.kind = kind, .owner = b->rank, .index = index, .bytes = bytes});
+}
+
+wf_address wf_builder_scratch(wf_builder *b, size_t bytes)
+{
+    return operand_new(
+        b, (wf_operand){.kind = WF_OPERAND_SCRATCH, .owner = b->rank, .index = b->operand.count, .bytes = bytes});
+}
+
+wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece)
+{
+    const int slot = (int)(piece % b->agreed->ring_slots);
+    return operand_find(
+        b, b->agreed->place[owner] * b->agreed->ring_slots + slot,
+        (wf_operand){.kind = WF_OPERAND_SHARED, .owner = owner, .index = slot, .bytes = b->agreed->ring_slot_bytes});
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+void wf_after(wf_builder *b, wf_steps steps)
+{
+    for (int32_t i = steps.first; i < steps.last; i++)
+        push_int(b, &b->pending, i);
+}
+
+/* What was asked of wf_after becomes a list of steps to wait for. A step that waits for nothing of its own phase waits
+ * for the end of the phase before. */
+static void take_waits(wf_builder *b, int32_t *wait, int32_t *waits)
+{
+    const int32_t *asked = b->pending.data;
+    bool inside = false;
+    *wait = b->wait.count;
+    for (int32_t i = 0; i < b->pending.count; i++) {
+        inside = inside || asked[i] >= b->phase_first;
+        push_int(b, &b->wait, asked[i]);
+    }
+    if (!inside && b->phase_join >= 0)
+        push_int(b, &b->wait, b->phase_join);
+    *waits = b->wait.count - *wait;
+    b->pending.count = 0;
+}
+
+static wf_steps none(const wf_builder *b)
+{
+    return (wf_steps){b->step.count, b->step.count};
+}
+
+static wf_steps add(wf_builder *b, wf_step step)
+{
+    take_waits(b, &step.wait, &step.waits);
+    step.before = -1;
+    wf_step *at = grow(b, &b->step, 1);
+    if (!at)
+        return (wf_steps){0};
+    *at = step;
+    return (wf_steps){b->step.count - 1, b->step.count};
+}
+
+/* A message in parts of at most the agreed length; all parts wait for the same steps. */
+static wf_steps add_message(wf_builder *b, wf_step step, wf_address address, size_t bytes)
+{
+    const size_t limit = b->agreed->chunk_bytes;
+    const size_t most = b->most_bytes > 0 && b->most_bytes < limit ? b->most_bytes : limit;
+    const bool sends = step.kind == WF_STEP_SEND, counted = sends && !(step.flags & WF_STEP_UNCOUNTED);
+    const wf_steps nothing = none(b);
+    int32_t parts = 0;
+    if (bytes == 0) {
+        b->pending.count = 0;
+        return nothing;
+    }
+    take_waits(b, &step.wait, &step.waits);
+    step.before = -1;
+    for (size_t at = 0; at < bytes; at += most, parts++) {
+        wf_step *part = grow(b, &b->step, 1);
+        if (!part)
+            return nothing;
+        *part = step;
+        *(sends ? &part->from : &part->to) = wf_address_add(address, at);
+        part->bytes = bytes - at < most ? bytes - at : most;
+    }
+    b->bytes_sent += counted ? bytes : 0;
+    b->messages += counted ? (uint64_t)parts : 0;
+    return (wf_steps){nothing.first, nothing.first + parts};
+}
+
+static wf_step step_of(wf_step_kind kind)
+{
+    return (wf_step){
+        .kind = (uint8_t)kind, .peer = -1, .list = -1, .from = WF_NOWHERE, .to = WF_NOWHERE, .also = WF_NOWHERE};
+}
+
+wf_steps wf_add_send(wf_builder *b, wf_address from, size_t bytes, int to)
+{
+    wf_step step = step_of(WF_STEP_SEND);
+    step.peer = to;
+    return add_message(b, step, from, bytes);
+}
+
+wf_steps wf_add_send_frame(wf_builder *b, wf_address from, size_t bytes, int to)
+{
+    wf_step step = step_of(WF_STEP_SEND);
+    step.peer = to;
+    step.flags = WF_STEP_UNCOUNTED;
+    return add_message(b, step, from, bytes);
+}
+
+wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from)
+{
+    wf_step step = step_of(WF_STEP_RECV);
+    step.peer = from;
+    return add_message(b, step, to, bytes);
+}
+
+wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
+                        wf_address also, int64_t count)
+{
+    wf_step step = step_of(WF_STEP_COMBINE);
+    step.op = (uint8_t)op;
+    step.dtype = (uint8_t)dtype;
+    step.list = b->input.count;
+    step.inputs = inputs;
+    step.to = to;
+    step.also = also;
+    step.bytes = (size_t)count * wf_dtype_size(dtype);
+    if (count == 0) {
+        b->pending.count = 0;
+        return none(b);
+    }
+    wf_address *at = grow(b, &b->input, inputs);
+    if (at)
+        memcpy(at, in, (size_t)inputs * sizeof *in);
+    return add(b, step);
+}
+
+wf_steps wf_add_copy(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool counted)
+{
+    wf_step step = step_of(WF_STEP_COPY);
+    step.from = from;
+    step.to = to;
+    step.bytes = bytes;
+    step.flags = counted ? WF_STEP_STAGED : 0;
+    if (bytes == 0) {
+        b->pending.count = 0;
+        return none(b);
+    }
+    b->bytes_copied += counted ? bytes : 0;
+    return add(b, step);
+}
+
+static wf_steps add_box(wf_builder *b, wf_step step, wf_step_box box, wf_dtype dtype)
+{
+    step.dtype = (uint8_t)dtype;
+    step.list = b->box.count;
+    step.bytes = (size_t)wf_shape_count(wf_box_shape(box.box)) * wf_dtype_size(dtype);
+    wf_step_box *at = grow(b, &b->box, 1);
+    if (at)
+        *at = box;
+    return add(b, step);
+}
+
+wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to)
+{
+    wf_step step = step_of(WF_STEP_PACK);
+    step.from = from;
+    step.to = to;
+    return add_box(b, step, box, dtype);
+}
+
+wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds)
+{
+    wf_step step = step_of(WF_STEP_UNPACK);
+    step.from = from;
+    step.to = to;
+    step.flags = adds ? WF_STEP_ADDS : 0;
+    return add_box(b, step, box, dtype);
+}
+
+wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
+                         bool adds)
+{
+    wf_step step = step_of(WF_STEP_COPY);
+    step.from = from;
+    step.to = to;
+    step.flags = adds ? WF_STEP_ADDS : 0;
+    const wf_steps steps = add_box(b, step, out, dtype);
+    wf_step_box *at = grow(b, &b->box, 1);
+    if (at)
+        *at = in;
+    return steps;
+}
+
+wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host)
+{
+    wf_step step = step_of(WF_STEP_STAGE);
+    step.from = from;
+    step.to = to;
+    step.bytes = bytes;
+    step.flags = (uint8_t)(WF_STEP_STAGED | (to_host ? WF_STEP_TO_HOST : 0));
+    if (bytes == 0) {
+        b->pending.count = 0;
+        return none(b);
+    }
+    b->bytes_copied += bytes;
+    return add(b, step);
+}
+
+wf_steps wf_add_notify(wf_builder *b, int flag, int64_t value)
+{
+    wf_step step = step_of(WF_STEP_NOTIFY);
+    step.peer = b->rank;
+    step.flag = flag;
+    step.value = value;
+    wf_after(b, b->notified[flag]);
+    return b->notified[flag] = add(b, step);
+}
+
+wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t value)
+{
+    wf_step step = step_of(WF_STEP_AWAIT);
+    step.peer = rank;
+    step.flag = flag;
+    step.value = value;
+    return add(b, step);
+}
+
+wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes)
+{
+    wf_step step = step_of(WF_STEP_CALL);
+    step.from = from;
+    step.to = to;
+    step.bytes = to_bytes;
+    step.list = b->call.count;
+    wf_step_call *at = grow(b, &b->call, 1);
+    if (at)
+        *at = call;
+    return add(b, step);
+}
+
+void wf_builder_phase(wf_builder *b)
+{
+    const int32_t first = b->phase_first, last = b->step.count;
+    b->pending.count = 0;
+    if (first == last)
+        return;
+    bool *followed = wf_calloc(b->ctx, (size_t)(last - first), sizeof *followed);
+    if (!followed) {
+        b->failed = true;
+        return;
+    }
+    for (int32_t i = first; i < last && !b->failed; i++) {
+        const wf_step *step = step_at(b, i);
+        for (int32_t w = 0; w < step->waits; w++) {
+            const int32_t on = ((int32_t *)b->wait.data)[step->wait + w];
+            if (on >= first)
+                followed[on - first] = true;
+        }
+    }
+    for (int32_t i = first; i < last; i++)
+        if (!followed[i - first])
+            wf_after(b, (wf_steps){i, i + 1});
+    free(followed);
+    b->phase_join = wf_add_call(b, (wf_step_call){0}, WF_NOWHERE, WF_NOWHERE, 0).first;
+    b->phase_first = b->step.count;
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+static bool is_message(const wf_step *step)
+{
+    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
+}
+
+/* Links each message with the one that is posted before it, by a hash table of the last one of each pair. */
+static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
+{
+    uint32_t room = 16;
+    for (int32_t i = 0, messages = 0; i < s->steps; i++) {
+        messages += is_message(&s->step[i]);
+        while (room < 2 * (uint32_t)messages)
+            room *= 2;
+        s->next[i] = -1;
+    }
+    int32_t *last = wf_malloc(ctx, room * sizeof *last);
+    if (!last)
+        return wf_error_code();
+    memset(last, 0xff, room * sizeof *last);
+    for (int32_t i = 0; i < s->steps; i++) {
+        wf_step *step = &s->step[i];
+        if (!is_message(step))
+            continue;
+        uint32_t at = ((uint32_t)step->peer * 2 + step->kind) * 2654435769u & (room - 1);
+        while (last[at] >= 0 && (s->step[last[at]].peer != step->peer || s->step[last[at]].kind != step->kind))
+            at = (at + 1) & (room - 1);
+        step->before = last[at];
+        if (last[at] >= 0)
+            s->next[last[at]] = i;
+        last[at] = i;
+    }
+    free(last);
+    return WF_OK;
+}
+
+wf_status wf_schedule_link(wf_ctx *ctx, wf_schedule *s)
+{
+    int32_t waits = 0;
+    for (int32_t i = 0; i < s->steps; i++)
+        waits += s->step[i].waits;
+    free(s->first_follower);
+    free(s->follower);
+    free(s->next);
+    s->first_follower = wf_calloc(ctx, (size_t)s->steps + 2, sizeof *s->first_follower);
+    s->follower = wf_malloc(ctx, (size_t)(waits + 1) * sizeof *s->follower);
+    s->next = wf_malloc(ctx, (size_t)(s->steps + 1) * sizeof *s->next);
+    if (!s->first_follower || !s->follower || !s->next)
+        return wf_error_code();
+    int32_t *count = s->first_follower + 1; /* one place on: after the second loop, entry i is the end of step i */
+    for (int32_t i = 0; i < s->steps; i++)
+        for (int32_t w = 0; w < s->step[i].waits; w++)
+            count[s->wait[s->step[i].wait + w] + 1]++;
+    for (int32_t i = 0; i < s->steps; i++)
+        count[i + 1] += count[i];
+    for (int32_t i = 0; i < s->steps; i++)
+        for (int32_t w = 0; w < s->step[i].waits; w++)
+            s->follower[count[s->wait[s->step[i].wait + w]]++] = i;
+    return link_messages(ctx, s);
+}
+
+void wf_schedule_free(wf_schedule *s)
+{
+    if (!s)
+        return;
+    free(s->step);
+    free(s->operand);
+    free(s->wait);
+    free(s->input);
+    free(s->box);
+    free(s->call);
+    free(s->first_follower);
+    free(s->follower);
+    free(s->next);
+    free(s);
+}
+
+wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
+{
+    wf_ctx *ctx = b->ctx;
+    wf_schedule *s = b->schedule;
+    const bool failed = b->failed;
+    *s = (wf_schedule){.rank = b->rank,
+                       .ranks = b->agreed->ranks,
+                       .steps = b->step.count,
+                       .operands = b->operand.count,
+                       .step = b->step.data,
+                       .operand = b->operand.data,
+                       .wait = b->wait.data,
+                       .input = b->input.data,
+                       .box = b->box.data,
+                       .call = b->call.data,
+                       .ring_pieces = b->ring_pieces,
+                       .in_place = b->in_place,
+                       .bytes_sent = b->bytes_sent,
+                       .messages = b->messages,
+                       .bytes_copied = b->bytes_copied};
+    for (struct room *room = b->room, *next; room; room = next) {
+        next = room->next;
+        free(room);
+    }
+    for (int kind = 0; kind <= WF_OPERAND_SHARED; kind++)
+        free(b->known[kind].data);
+    free(b->pending.data);
+    free(b);
+    const wf_status status = failed ? WF_RAISE(WF_ERR_MEMORY, "no memory for a schedule of %d steps", (int)s->steps)
+                                    : wf_schedule_link(ctx, s);
+    *schedule = status == WF_OK ? s : NULL;
+    if (status != WF_OK)
+        wf_schedule_free(s);
+    return status;
+}

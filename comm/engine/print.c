@@ -1,0 +1,115 @@
+/* Steps and schedules in words. */
+#include "comm/engine/proof_author.h"
+
+#include <stdio.h>
+
+#define PLACE 48
+
+static const char *place_text(const wf_schedule *s, wf_address address, char text[PLACE])
+{
+    static const char *const kinds[] = {"input", "output", "buffer", "scratch", "token", "slot"};
+    if (address.operand < 0) {
+        snprintf(text, PLACE, "nothing");
+        return text;
+    }
+    const wf_operand *operand = &s->operand[address.operand];
+    int used = snprintf(text, PLACE, "%s %d", kinds[operand->kind], operand->index);
+    if (operand->kind == WF_OPERAND_SHARED)
+        used += snprintf(text + used, (size_t)(PLACE - used), " of rank %d", operand->owner);
+    if (address.at > 0)
+        snprintf(text + used, (size_t)(PLACE - used), " + %zu", address.at);
+    return text;
+}
+
+static int box_text(wf_box box, char *text, size_t size)
+{
+    int used = snprintf(text, size, "[");
+    for (int d = 0; d < box.rank && (size_t)used < size; d++)
+        used += snprintf(text + used, size - (size_t)used, "%s%lld:%lld", d ? "," : "", (long long)box.lo[d],
+                         (long long)box.hi[d]);
+    return used + snprintf(text + used, size - (size_t)used, "]");
+}
+
+static void combine_text(const wf_schedule *s, const wf_step *step, char *text, size_t size)
+{
+    static const char *const ops[] = {"sum", "max", "min", "prod"};
+    char place[PLACE];
+    int used = snprintf(text, size, "%s of %zu %s: ", ops[step->op], step->bytes / wf_dtype_size((wf_dtype)step->dtype),
+                        wf_dtype_name((wf_dtype)step->dtype));
+    for (int i = 0; i < step->inputs && i < 4; i++)
+        used += snprintf(text + used, size - (size_t)used, "%s%s", i ? ", " : "",
+                         place_text(s, s->input[step->list + i], place));
+    used += snprintf(text + used, size - (size_t)used, "%s into %s", step->inputs > 4 ? ", ..." : "",
+                     place_text(s, step->to, place));
+    if (step->also.operand >= 0)
+        snprintf(text + used, size - (size_t)used, " and %s", place_text(s, step->also, place));
+}
+
+static void box_step_text(const wf_schedule *s, const wf_step *step, char *text, size_t size)
+{
+    static const char *const verbs[WF_STEP_KINDS] = {
+        [WF_STEP_COPY] = "copy", [WF_STEP_PACK] = "pack", [WF_STEP_UNPACK] = "unpack"};
+    char from[PLACE], to[PLACE];
+    int used = snprintf(text, size, "%s box ", step->flags & WF_STEP_ADDS ? "add" : verbs[step->kind]);
+    used += box_text(s->box[step->list].box, text + used, size - (size_t)used);
+    snprintf(text + used, size - (size_t)used, " (%zu bytes) of %s into %s", step->bytes,
+             place_text(s, step->from, from), place_text(s, step->to, to));
+}
+
+const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_TEXT])
+{
+    static const char *const flags[WF_FLAGS] = {"copied", "reduced", "taken"};
+    const wf_step *step = &s->step[i];
+    const size_t size = WF_FAILURE_TEXT;
+    char from[PLACE], to[PLACE];
+    place_text(s, step->from, from);
+    place_text(s, step->to, to);
+    switch (step->kind) {
+    case WF_STEP_SEND:
+        snprintf(text, size, "send %zu bytes of %s to rank %d", step->bytes, from, step->peer);
+        break;
+    case WF_STEP_RECV:
+        snprintf(text, size, "receive %zu bytes from rank %d into %s", step->bytes, step->peer, to);
+        break;
+    case WF_STEP_COMBINE:
+        combine_text(s, step, text, size);
+        break;
+    case WF_STEP_STAGE:
+        snprintf(text, size, "stage %zu bytes of %s into %s", step->bytes, from, to);
+        break;
+    case WF_STEP_NOTIFY:
+        snprintf(text, size, "notify: %s %lld", flags[step->flag], (long long)step->value);
+        break;
+    case WF_STEP_AWAIT:
+        snprintf(text, size, "await rank %d: %s %lld", step->peer, flags[step->flag], (long long)step->value);
+        break;
+    case WF_STEP_CALL:
+        if (s->call[step->list].run)
+            snprintf(text, size, "call on %s, to %s", from, to);
+        else
+            snprintf(text, size, "join");
+        break;
+    default:
+        if (step->list >= 0)
+            box_step_text(s, step, text, size);
+        else
+            snprintf(text, size, "copy %zu bytes of %s into %s", step->bytes, from, to);
+        break;
+    }
+    return text;
+}
+
+void wf_schedule_print(const wf_schedule *s, void (*line)(void *own, const char *text), void *own)
+{
+    char step[WF_FAILURE_TEXT], text[2 * WF_FAILURE_TEXT];
+    snprintf(text, sizeof text, "rank %d of %d: %d steps, %llu messages of %llu bytes in all", s->rank, s->ranks,
+             (int)s->steps, (unsigned long long)s->messages, (unsigned long long)s->bytes_sent);
+    line(own, text);
+    for (int32_t i = 0; i < s->steps; i++) {
+        int used = snprintf(text, sizeof text, "%5d  %s", (int)i, wf_step_text(s, i, step));
+        for (int32_t w = 0; w < s->step[i].waits && (size_t)used + 16 < sizeof text; w++)
+            used += snprintf(text + used, sizeof text - (size_t)used, "%s%d", w ? ", " : "; after ",
+                             (int)s->wait[s->step[i].wait + w]);
+        line(own, text);
+    }
+}

@@ -1,0 +1,78 @@
+/* A run: one schedule in progress on this rank. The owner binds its operands to memory and advances it until it is
+ * done; nothing here waits, and nothing is allocated once the run exists. Who else has to be looked at between two
+ * advances (control messages, time-outs, other runs) is the owner's business.
+ *
+ * Messages go by a link: the transport of a communicator, or the fake one of the simulation (comm/engine/simulate.c).
+ */
+#ifndef WF_COMM_ENGINE_RUN_AUTHOR_H
+#define WF_COMM_ENGINE_RUN_AUTHOR_H
+
+#include "comm/engine/schedule_author.h"
+#include "comm/recorder_author.h"
+#include "comm/transport_author.h"
+
+#include <stdatomic.h>
+
+#define WF_FLAG_LINE                                                                                                   \
+    128 /* bytes from one flag of a rank to its next, so that ranks do not disturb each other's caches */
+typedef atomic_int_least64_t wf_ring_flag;
+
+typedef struct wf_link {
+    void *own;
+    /* As those of a transport. */
+    wf_status (*start)(void *own, wf_transfer *transfer);
+    wf_status (*test)(void *own, wf_transfer *transfer);
+    void (*cancel)(void *own, wf_transfer *transfer);
+} wf_link;
+
+/* What a schedule runs on; must live as long as the run is in progress. */
+typedef struct wf_binding {
+    const wf_link *link;
+    int tag;               /* of its messages */
+    void *const *data;     /* of each operand */
+    char *const *flags;    /* of each rank of this node, by rank: flag f is at f * WF_FLAG_LINE; NULL: no ring */
+    int64_t ring_pieces;   /* of the ring, by earlier schedules */
+    uint64_t shuffle;      /* simulation: a seed by which ready steps run in any order; 0: in order */
+    int32_t steps_at_once; /* simulation: local steps in one advance; 0: all */
+} wf_binding;
+
+typedef struct wf_flight {
+    wf_transfer transfer;
+    int32_t step;
+} wf_flight;
+
+typedef struct wf_run {
+    wf_ctx *ctx;
+    const wf_schedule *schedule;
+    wf_binding on;
+    int32_t *left;  /* of each step: what it still waits for */
+    int32_t *ready; /* steps that wait for nothing, [head, tail) */
+    int32_t head, tail;
+    int32_t *awaiting; /* awaits that wait for nothing but their flag */
+    int32_t awaits;
+    wf_flight *flight;               /* messages in the order in which they were begun */
+    int32_t flights, landed, cursor; /* landed: all before this one are done */
+    const void **in;
+    int32_t done;
+} wf_run;
+
+/* Room for a run of this schedule; both are borrowed. */
+wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *schedule);
+void wf_run_free(wf_run *run);
+
+/* Begins, or begins again. Nothing moves before the first advance. */
+void wf_run_begin(wf_run *run, wf_binding binding);
+/* Does what can be done without waiting; *moved becomes true where something was. An error ends the run: cancel it. */
+wf_status wf_run_advance(wf_run *run, bool *moved) WF_NODISCARD;
+static inline bool wf_run_done(const wf_run *run)
+{
+    return run->done == run->schedule->steps;
+}
+/* A rank that the run waits for: -1 if none. */
+int wf_run_awaited(const wf_run *run);
+/* The first step that is not done, in words; for reports. */
+const char *wf_run_text(const wf_run *run, char text[WF_FAILURE_TEXT]);
+/* Gives up what is in flight. False where memory could not be freed of it: then it must not be used again. */
+bool wf_run_cancel(wf_run *run);
+
+#endif

@@ -1,0 +1,372 @@
+/* All ranks of a communication in one process: each has a run of its own (run.c), which a seeded order advances a
+ * little at a time, and messages go by a fake transport whose delays are seeded too. What is received is garbage until
+ * it has come, and scratch is garbage at first, so a step that runs too early gives a wrong result. */
+#include "comm/engine/proof_author.h"
+#include "comm/engine/run_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POISON 0xff /* a NaN in every type of float */
+#define NEVER  INT64_MAX
+
+/* One end of a message, as the engine gave it to the transport. */
+typedef struct parcel {
+    wf_transfer *transfer;
+    void *data;
+    size_t bytes;
+    int from, to;
+    int64_t other; /* the end that it meets; -1: not there yet */
+    int64_t due;   /* the turn in which it goes over; NEVER until both are there */
+    int64_t next;  /* of the same pair and direction, not met */
+    bool over;
+} parcel;
+
+/* Ends that wait for their other end: the first and the last of each pair and direction that has met. */
+typedef struct mailbox {
+    int from, to; /* from -1: nobody */
+    bool sending;
+    int64_t first, last;
+} mailbox;
+
+typedef struct world {
+    wf_ctx *ctx;
+    const wf_simulation *s;
+    const wf_schedule *const *all;
+    int ranks;
+    uint64_t random;
+    int64_t turn;
+    parcel *parcel;
+    int64_t parcels, room, under_way; /* under_way: met, and not over */
+    int64_t oldest;
+    mailbox *mailbox;
+    int64_t mailboxes;
+    struct rank *rank;
+    char *flags;
+    char **flag_of;
+} world;
+
+typedef struct rank {
+    world *w;
+    int number;
+    wf_run *run;
+    wf_link link;
+    void **data;
+    int64_t told; /* the turn in which it hears of a failure */
+    wf_status status;
+    bool over;
+} rank;
+
+static uint64_t random_of(world *w)
+{
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return w->random;
+}
+
+/* --- the fake transport ---------------------------------------------------------------------------------------------
+ */
+
+static mailbox *mailbox_of(world *w, int from, int to, bool sending)
+{
+    uint64_t at = ((uint64_t)from * 8191 + (uint64_t)to * 2 + sending) * 0x9e3779b97f4a7c15u >> 20;
+    for (;; at++) {
+        mailbox *l = &w->mailbox[at % (uint64_t)w->mailboxes];
+        if (l->from == from && l->to == to && l->sending == sending)
+            return l;
+        if (l->from >= 0)
+            continue;
+        *l = (mailbox){.from = from, .to = to, .sending = sending, .first = -1, .last = -1};
+        return l;
+    }
+}
+
+static void meet(world *w, int64_t one, int64_t other)
+{
+    const int64_t delay = w->s->most_delay > 0 ? (int64_t)(random_of(w) % (uint64_t)w->s->most_delay) : 0;
+    w->parcel[one].other = other;
+    w->parcel[other].other = one;
+    w->parcel[one].due = w->parcel[other].due = w->turn + delay;
+    w->under_way++;
+}
+
+/* The oldest of the other direction that waits, if any; else it waits itself. */
+static void post(world *w, int64_t id)
+{
+    parcel *p = &w->parcel[id];
+    mailbox *theirs = mailbox_of(w, p->from, p->to, !p->transfer->sending);
+    if (theirs->first >= 0) {
+        const int64_t other = theirs->first;
+        theirs->first = w->parcel[other].next;
+        meet(w, id, other);
+        return;
+    }
+    mailbox *ours = mailbox_of(w, p->from, p->to, p->transfer->sending);
+    if (ours->first < 0)
+        ours->first = id;
+    else
+        w->parcel[ours->last].next = id;
+    ours->last = id;
+}
+
+static wf_status start(void *own, wf_transfer *t)
+{
+    rank *r = own;
+    world *w = r->w;
+    const int64_t id = w->parcels++;
+    w->parcel[id] = (parcel){.transfer = t,
+                             .data = t->data,
+                             .bytes = t->bytes,
+                             .from = t->sending ? r->number : t->peer,
+                             .to = t->sending ? t->peer : r->number,
+                             .other = -1,
+                             .due = NEVER,
+                             .next = -1};
+    t->own[0] = (uint64_t)id;
+    if (!t->sending)
+        memset(t->data, POISON, t->bytes);
+    post(w, id);
+    return WF_OK;
+}
+
+/* The bytes go over when they are due, as they are then. */
+static void deliver(world *w, int64_t id)
+{
+    parcel *p = &w->parcel[id], *q = &w->parcel[p->other];
+    parcel *send = p->transfer->sending ? p : q, *recv = p->transfer->sending ? q : p;
+    memcpy(recv->data, send->data, send->bytes < recv->bytes ? send->bytes : recv->bytes);
+    recv->transfer->arrived = send->bytes <= recv->bytes ? send->bytes : SIZE_MAX;
+    send->over = recv->over = true;
+    w->under_way--;
+}
+
+static wf_status test(void *own, wf_transfer *t)
+{
+    world *w = ((rank *)own)->w;
+    parcel *p = &w->parcel[t->own[0]];
+    if (!p->over && p->due <= w->turn)
+        deliver(w, (int64_t)t->own[0]);
+    t->done = p->over;
+    return WF_OK;
+}
+
+static void cancel(void *own, wf_transfer *t)
+{
+    t->done = true;
+}
+
+/* --- ranks ----------------------------------------------------------------------------------------------------------
+ */
+
+static int32_t alias_of(const world *w, const wf_schedule *s, int32_t i)
+{
+    for (int32_t k = 0; w->s->in_place && s->in_place && s->operand[i].kind == WF_OPERAND_OUTPUT && k < i; k++)
+        if (s->operand[k].kind == WF_OPERAND_INPUT && s->operand[k].index == s->operand[i].index)
+            return k;
+    return i;
+}
+
+static wf_status make_memory(world *w, rank *r)
+{
+    const wf_schedule *s = w->all[r->number];
+    r->data = wf_calloc(w->ctx, (size_t)s->operands + 1, sizeof *r->data);
+    if (!r->data)
+        return wf_error_code();
+    for (int32_t i = 0; i < s->operands; i++) {
+        const wf_operand *operand = &s->operand[i];
+        const int32_t alias = alias_of(w, s, i);
+        if (operand->kind == WF_OPERAND_SHARED)
+            continue;
+        r->data[i] = alias < i ? r->data[alias] : wf_malloc(w->ctx, operand->bytes + 1);
+        if (!r->data[i])
+            return wf_error_code();
+        if (alias == i)
+            memset(r->data[i], POISON, operand->bytes + 1);
+        if (w->s->fill && (operand->kind == WF_OPERAND_INPUT || operand->kind == WF_OPERAND_BOTH))
+            w->s->fill(w->s->own, r->number, operand, r->data[i]);
+    }
+    return WF_OK;
+}
+
+/* Slots are the owner's; whoever names one gets the same memory. */
+static void **find_slot(world *w, const wf_operand *slot)
+{
+    const wf_schedule *s = w->all[slot->owner];
+    for (int32_t i = 0; i < s->operands; i++)
+        if (s->operand[i].kind == WF_OPERAND_SHARED && s->operand[i].owner == slot->owner &&
+            s->operand[i].index == slot->index)
+            return &w->rank[slot->owner].data[i];
+    return NULL;
+}
+
+static wf_status share_memory(world *w, rank *r)
+{
+    const wf_schedule *s = w->all[r->number];
+    for (int32_t i = 0; i < s->operands; i++) {
+        if (s->operand[i].kind != WF_OPERAND_SHARED)
+            continue;
+        void **slot = find_slot(w, &s->operand[i]);
+        WF_CHECK(slot, WF_ERR_STATE, "rank %d uses slot %d of rank %d, which does not", r->number, s->operand[i].index,
+                 s->operand[i].owner);
+        if (!*slot && (*slot = wf_malloc(w->ctx, s->operand[i].bytes)))
+            memset(*slot, POISON, s->operand[i].bytes);
+        if (!*slot)
+            return wf_error_code();
+        r->data[i] = *slot;
+    }
+    return WF_OK;
+}
+
+static wf_status begin(world *w, rank *r)
+{
+    r->link = (wf_link){.own = r, .start = start, .test = test, .cancel = cancel};
+    r->told = NEVER;
+    r->run = wf_run_new(w->ctx, w->all[r->number]);
+    if (!r->run)
+        return wf_error_code();
+    wf_run_begin(
+        r->run,
+        (wf_binding){
+            .link = &r->link, .data = r->data, .flags = w->flag_of, .shuffle = random_of(w) | 1, .steps_at_once = 1});
+    return WF_OK;
+}
+
+/* A rank that fails tells the others, who hear of it some time later. */
+static void fail(world *w, rank *failing)
+{
+    failing->status = WF_ERR_COMM;
+    failing->over = true;
+    for (int i = 0; i < w->ranks; i++)
+        if (i != failing->number)
+            w->rank[i].told = w->turn + 1 + (int64_t)(random_of(w) % (uint64_t)(w->s->most_delay + 1));
+}
+
+static wf_status advance(world *w, rank *r, bool *moved)
+{
+    if (r->number == w->s->failing_rank && r->run->done >= w->s->failing_step) {
+        fail(w, r);
+        *moved = true;
+        return WF_OK;
+    }
+    if (r->told <= w->turn) {
+        r->status = WF_ERR_COMM;
+        r->over = wf_run_cancel(r->run);
+        *moved = true;
+        return WF_OK;
+    }
+    WF_TRY(wf_run_advance(r->run, moved));
+    r->over = wf_run_done(r->run);
+    return WF_OK;
+}
+
+/* --- the course of things -------------------------------------------------------------------------------------------
+ */
+
+static wf_status stuck(const world *w)
+{
+    char text[WF_FAILURE_TEXT];
+    for (int i = 0; i < w->ranks; i++)
+        if (!w->rank[i].over)
+            WF_FAIL(WF_ERR_TIMEOUT, "no rank can go on; rank %d waits for: %.300s", i,
+                    wf_run_text(w->rank[i].run, text));
+    return WF_OK;
+}
+
+static bool news_under_way(const world *w)
+{
+    for (int i = 0; i < w->ranks; i++)
+        if (!w->rank[i].over && w->rank[i].told != NEVER)
+            return true;
+    return false;
+}
+
+static wf_status play(world *w)
+{
+    for (int over = 0; over < w->ranks; w->turn++) {
+        bool moved = false;
+        over = 0;
+        const int shift = (int)(random_of(w) % (uint64_t)w->ranks);
+        for (int i = 0; i < w->ranks; i++) {
+            rank *r = &w->rank[(i + shift) % w->ranks];
+            if (!r->over && (w->ranks == 1 || random_of(w) % 4 != 0))
+                WF_TRY(advance(w, r, &moved));
+            else
+                moved = moved || !r->over;
+            over += r->over;
+        }
+        if (!moved && w->under_way == 0 && !news_under_way(w))
+            return stuck(w);
+    }
+    return WF_OK;
+}
+
+static void check_results(const world *w)
+{
+    for (int i = 0; i < w->ranks && w->s->check; i++) {
+        const wf_schedule *s = w->all[i];
+        for (int32_t k = 0; k < s->operands && w->rank[i].status == WF_OK; k++)
+            if (s->operand[k].kind == WF_OPERAND_OUTPUT || s->operand[k].kind == WF_OPERAND_BOTH)
+                w->s->check(w->s->own, i, &s->operand[k], w->rank[i].data[k]);
+    }
+}
+
+static wf_status set_up(world *w)
+{
+    int64_t messages = 0;
+    for (int i = 0; i < w->ranks; i++)
+        for (int32_t k = 0; k < w->all[i]->steps; k++)
+            messages += w->all[i]->step[k].kind == WF_STEP_SEND || w->all[i]->step[k].kind == WF_STEP_RECV;
+    w->mailboxes = 4 * messages + 16;
+    w->parcel = wf_malloc(w->ctx, (size_t)(messages + 1) * sizeof *w->parcel);
+    w->mailbox = wf_malloc(w->ctx, (size_t)w->mailboxes * sizeof *w->mailbox);
+    w->rank = wf_calloc(w->ctx, (size_t)w->ranks, sizeof *w->rank);
+    w->flags = wf_calloc(w->ctx, (size_t)w->ranks, WF_FLAGS * WF_FLAG_LINE);
+    w->flag_of = wf_malloc(w->ctx, (size_t)w->ranks * sizeof *w->flag_of);
+    if (!w->parcel || !w->mailbox || !w->rank || !w->flags || !w->flag_of)
+        return wf_error_code();
+    for (int64_t i = 0; i < w->mailboxes; i++)
+        w->mailbox[i].from = -1;
+    for (int i = 0; i < w->ranks; i++) {
+        w->rank[i] = (rank){.w = w, .number = i};
+        w->flag_of[i] = w->flags + (size_t)i * WF_FLAGS * WF_FLAG_LINE;
+        WF_TRY(make_memory(w, &w->rank[i]));
+    }
+    for (int i = 0; i < w->ranks; i++)
+        WF_TRY(share_memory(w, &w->rank[i]));
+    for (int i = 0; i < w->ranks; i++)
+        WF_TRY(begin(w, &w->rank[i]));
+    return WF_OK;
+}
+
+static void tear_down(world *w)
+{
+    for (int i = 0; w->rank && i < w->ranks; i++) {
+        rank *r = &w->rank[i];
+        const wf_schedule *s = w->all[i];
+        for (int32_t k = 0; r->data && k < s->operands; k++)
+            if (alias_of(w, s, k) == k && (s->operand[k].kind != WF_OPERAND_SHARED || s->operand[k].owner == i))
+                free(r->data[k]);
+        free(r->data);
+        wf_run_free(r->run);
+    }
+    free(w->parcel);
+    free(w->mailbox);
+    free(w->rank);
+    free(w->flags);
+    free(w->flag_of);
+}
+
+wf_status wf_schedule_simulate(wf_ctx *ctx, const wf_schedule *const *all, int ranks, const wf_simulation *simulation)
+{
+    world w = {.ctx = ctx, .s = simulation, .all = all, .ranks = ranks};
+    w.random = simulation->seed * 0x9e3779b97f4a7c15u | 1;
+    wf_status status = set_up(&w);
+    if (status == WF_OK)
+        status = play(&w);
+    if (status == WF_OK)
+        check_results(&w);
+    tear_down(&w);
+    return status;
+}

@@ -1,0 +1,392 @@
+/* Proof that the schedules of all ranks are right, whatever the order in which what may run together runs. Matching and
+ * circles are found by the graph (graph.c); here memory: every access of every step is listed by the memory that it
+ * touches, in an order in which all can happen. Each is compared with those before it that no write has covered since:
+ * where one of the two writes, the earlier one must always happen first. */
+#include "comm/engine/proof_author.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARED ((int64_t)1 << 60)
+
+typedef struct access {
+    int64_t memory; /* which: of one rank's operand, or a slot of the ring */
+    size_t lo, hi;
+    int64_t step, place; /* -1, at the end: whoever takes the result */
+    bool writes;
+} access;
+
+/* Bytes that a read finds written: by a step before it. */
+typedef struct cover {
+    int64_t read;
+    size_t lo, hi;
+} cover;
+
+typedef struct proof {
+    wf_ctx *ctx;
+    wf_schedule_graph *g;
+    bool alias; /* outputs are inputs */
+    access *list;
+    int64_t count, room;
+    int64_t *place;        /* of each event in the order */
+    int32_t *stamp, round; /* of events: marked in this search */
+    int64_t *stack;
+    cover *covers;
+    int64_t covered, cover_room;
+} proof;
+
+/* --- what happens before what ---------------------------------------------------------------------------------------
+ */
+
+static int64_t push(proof *p, int64_t top, int64_t event, int64_t least)
+{
+    if (p->stamp[event] == p->round || p->place[event] < least)
+        return top;
+    p->stamp[event] = p->round;
+    p->stack[top] = event;
+    return top + 1;
+}
+
+static int64_t push_before(proof *p, int64_t top, int64_t event, int64_t least)
+{
+    const wf_schedule_graph *g = p->g;
+    const int64_t n = event / 2, first = g->first[g->rank[n]];
+    const wf_schedule *s = g->all[g->rank[n]];
+    const wf_step *step = &s->step[n - first];
+    if (event % 2 == 1) {
+        if (g->match[n] >= 0)
+            top = push(p, top, 2 * g->match[n] + (step->kind == WF_STEP_AWAIT), least);
+        return push(p, top, event - 1, least);
+    }
+    for (int32_t w = 0; w < step->waits; w++)
+        top = push(p, top, 2 * (first + s->wait[step->wait + w]) + 1, least);
+    return step->before >= 0 ? push(p, top, 2 * (first + step->before), least) : top;
+}
+
+/* Marks all that is over, or has begun, whenever step n begins, back to place `least` in the order. */
+static void look_back(proof *p, int64_t n, int64_t least)
+{
+    int64_t top = 0;
+    p->round++;
+    top = push(p, top, 2 * n, least);
+    while (top > 0)
+        top = push_before(p, top - 1, p->stack[top - 1], least);
+}
+
+/* Whether step a is over whenever the step begins that was looked back from. */
+static bool came_before(const proof *p, int64_t a)
+{
+    return p->stamp[2 * a + 1] == p->round;
+}
+
+/* --- accesses -------------------------------------------------------------------------------------------------------
+ */
+
+/* Input i stands for output i where they may be the same. */
+static int32_t stand_in(const proof *p, const wf_schedule *s, int32_t operand)
+{
+    const wf_operand *output = &s->operand[operand];
+    for (int32_t i = 0; p->alias && output->kind == WF_OPERAND_OUTPUT && i < s->operands; i++)
+        if (s->operand[i].kind == WF_OPERAND_INPUT && s->operand[i].index == output->index)
+            return i;
+    return operand;
+}
+
+static int64_t memory_of(const proof *p, int rank, int32_t operand)
+{
+    const wf_schedule *s = p->g->all[rank];
+    if (s->operand[operand].kind == WF_OPERAND_SHARED)
+        return SHARED | (int64_t)s->operand[operand].owner << 24 | s->operand[operand].index;
+    return (int64_t)rank << 24 | stand_in(p, s, operand);
+}
+
+static wf_status add(proof *p, access a)
+{
+    if (p->count == p->room) {
+        const int64_t room = p->room ? 2 * p->room : 1024;
+        access *grown = wf_realloc(p->ctx, p->list, (size_t)room * sizeof *grown);
+        if (!grown)
+            return wf_error_code();
+        p->list = grown;
+        p->room = room;
+    }
+    p->list[p->count++] = a;
+    return WF_OK;
+}
+
+static wf_status touch(proof *p, int64_t n, wf_address address, size_t bytes, bool writes)
+{
+    const int rank = p->g->rank[n];
+    char text[WF_FAILURE_TEXT];
+    if (address.operand < 0 || bytes == 0)
+        return WF_OK;
+    WF_CHECK(address.at + bytes <= p->g->all[rank]->operand[address.operand].bytes, WF_ERR_STATE,
+             "touches bytes beyond the end of an operand: %.400s", wf_graph_text(p->g, n, text));
+    return add(
+        p, (access){memory_of(p, rank, address.operand), address.at, address.at + bytes, n, p->place[2 * n], writes});
+}
+
+/* The rows of a box: runs along the innermost dimension in memory. */
+static wf_status touch_box(proof *p, int64_t n, wf_address address, const wf_step_box *box, bool reads, bool writes)
+{
+    const size_t size = wf_dtype_size((wf_dtype)wf_graph_step(p->g, n)->dtype);
+    const wf_shape shape = wf_box_shape(box->box);
+    const int64_t count = wf_shape_count(shape);
+    int64_t stride[WF_MAX_RANK], base = 0, index[WF_MAX_RANK] = {0};
+    int inner = shape.rank - 1;
+    wf_order_strides(wf_box_shape(box->held), box->order, stride);
+    for (int d = 0; d < shape.rank; d++) {
+        base += (box->box.lo[d] - box->held.lo[d]) * stride[d];
+        inner =
+            stride[d] < stride[inner] || (stride[d] == stride[inner] && shape.dim[d] > shape.dim[inner]) ? d : inner;
+    }
+    const int64_t run = shape.rank > 0 ? shape.dim[inner] : 1;
+    for (int64_t done = 0; done < count; done += run) {
+        int64_t at = base;
+        for (int d = 0; d < shape.rank; d++)
+            at += d == inner ? 0 : index[d] * stride[d];
+        const wf_address row = wf_address_add(address, (size_t)at * size);
+        if (reads)
+            WF_TRY(touch(p, n, row, (size_t)run * size, false));
+        if (writes)
+            WF_TRY(touch(p, n, row, (size_t)run * size, true));
+        for (int d = shape.rank - 1; d >= 0; d--) {
+            if (d == inner)
+                continue;
+            if (++index[d] < shape.dim[d])
+                break;
+            index[d] = 0;
+        }
+    }
+    return WF_OK;
+}
+
+static wf_status touch_boxes(proof *p, int64_t n, const wf_step *step)
+{
+    const wf_step_box *box = &p->g->all[p->g->rank[n]]->box[step->list];
+    if (step->kind == WF_STEP_UNPACK)
+        WF_TRY(touch(p, n, step->from, step->bytes, false));
+    else
+        WF_TRY(touch_box(p, n, step->from, box, true, false));
+    if (step->kind == WF_STEP_PACK)
+        return touch(p, n, step->to, step->bytes, true);
+    return touch_box(p, n, step->to, step->kind == WF_STEP_COPY ? box + 1 : box, step->flags & WF_STEP_ADDS, true);
+}
+
+static wf_status list_step(proof *p, int64_t n)
+{
+    const wf_step *step = wf_graph_step(p->g, n);
+    const wf_schedule *s = p->g->all[p->g->rank[n]];
+    switch (step->kind) {
+    case WF_STEP_NOTIFY:
+    case WF_STEP_AWAIT:
+        return WF_OK;
+    case WF_STEP_SEND:
+        return touch(p, n, step->from, step->bytes, false);
+    case WF_STEP_RECV:
+        return touch(p, n, step->to, step->bytes, true);
+    case WF_STEP_COMBINE:
+        for (int i = 0; i < step->inputs; i++)
+            WF_TRY(touch(p, n, s->input[step->list + i], step->bytes, false));
+        WF_TRY(touch(p, n, step->to, step->bytes, true));
+        return touch(p, n, step->also, step->bytes, true);
+    case WF_STEP_CALL:
+        WF_TRY(touch(p, n, step->from, s->call[step->list].from_bytes, false));
+        return touch(p, n, step->to, step->bytes, true);
+    default:
+        if (step->list >= 0)
+            return touch_boxes(p, n, step);
+        WF_TRY(touch(p, n, step->from, step->bytes, false));
+        return touch(p, n, step->to, step->bytes, true);
+    }
+}
+
+/* All of every rank; and results, which somebody reads in the end. */
+static wf_status list_accesses(proof *p)
+{
+    const wf_schedule_graph *g = p->g;
+    for (int64_t n = 0; n < g->first[g->ranks]; n++)
+        WF_TRY(list_step(p, n));
+    for (int r = 0; r < g->ranks; r++)
+        for (int32_t i = 0; i < g->all[r]->operands; i++)
+            if (g->all[r]->operand[i].kind == WF_OPERAND_OUTPUT && g->all[r]->operand[i].bytes > 0)
+                WF_TRY(add(p, (access){memory_of(p, r, i), 0, g->all[r]->operand[i].bytes, -1, INT64_MAX, false}));
+    return WF_OK;
+}
+
+/* --- pairs ----------------------------------------------------------------------------------------------------------
+ */
+
+/* The result is looked at last. */
+static int by_memory(const void *left, const void *right)
+{
+    const access *a = left, *b = right;
+    if (a->memory != b->memory)
+        return a->memory < b->memory ? -1 : 1;
+    if (a->place != b->place)
+        return a->place < b->place ? -1 : 1;
+    return a->lo < b->lo ? -1 : a->lo > b->lo;
+}
+
+static int by_read(const void *left, const void *right)
+{
+    const cover *a = left, *b = right;
+    if (a->read != b->read)
+        return a->read < b->read ? -1 : 1;
+    return a->lo < b->lo ? -1 : a->lo > b->lo;
+}
+
+static wf_status note_cover(proof *p, int64_t read, const access *write)
+{
+    if (p->covered == p->cover_room) {
+        const int64_t room = p->cover_room ? 2 * p->cover_room : 1024;
+        cover *grown = wf_realloc(p->ctx, p->covers, (size_t)room * sizeof *grown);
+        if (!grown)
+            return wf_error_code();
+        p->covers = grown;
+        p->cover_room = room;
+    }
+    p->covers[p->covered++] = (cover){read, write->lo, write->hi};
+    return WF_OK;
+}
+
+static bool concerns(const access *a, const access *b)
+{
+    return a->lo < b->hi && b->lo < a->hi && (a->writes || b->writes) && a->step != b->step;
+}
+
+/* Access i, and those before it that are still to be compared with. */
+static wf_status check_access(proof *p, int64_t i, const int64_t *open, int64_t opened)
+{
+    const access *later = &p->list[i];
+    char first[WF_FAILURE_TEXT], second[WF_FAILURE_TEXT];
+    int64_t least = INT64_MAX;
+    for (int64_t k = 0; k < opened; k++) {
+        const access *a = &p->list[open[k]];
+        if (concerns(a, later) && p->place[2 * a->step + 1] < least)
+            least = p->place[2 * a->step + 1];
+    }
+    if (least == INT64_MAX)
+        return WF_OK;
+    if (later->step >= 0)
+        look_back(p, later->step, least);
+    for (int64_t k = 0; k < opened; k++) {
+        const access *a = &p->list[open[k]];
+        if (!concerns(a, later))
+            continue;
+        WF_CHECK(later->step < 0 || came_before(p, a->step), WF_ERR_STATE,
+                 "two steps touch the same bytes and may run together: %.230s; %.230s",
+                 wf_graph_text(p->g, a->step, first), wf_graph_text(p->g, later->step, second));
+        if (a->writes && !later->writes)
+            WF_TRY(note_cover(p, i, a));
+    }
+    return WF_OK;
+}
+
+/* Whether what is in the memory at first may be read: the caller's, and tokens. */
+static bool is_defined(const proof *p, int64_t memory)
+{
+    if (memory & SHARED)
+        return false;
+    const wf_operand *operand = &p->g->all[memory >> 24]->operand[memory & 0xffffff];
+    return operand->kind == WF_OPERAND_INPUT || operand->kind == WF_OPERAND_BOTH || operand->kind == WF_OPERAND_TOKEN;
+}
+
+static wf_status check_covers(proof *p, int64_t first, int64_t last)
+{
+    char text[WF_FAILURE_TEXT];
+    int64_t at = 0;
+    if (p->covered > 0)
+        qsort(p->covers, (size_t)p->covered, sizeof *p->covers, by_read);
+    for (int64_t i = first; i < last; i++) {
+        const access *read = &p->list[i];
+        size_t known = read->lo;
+        while (at < p->covered && p->covers[at].read < i)
+            at++;
+        for (; at < p->covered && p->covers[at].read == i && p->covers[at].lo <= known; at++)
+            known = p->covers[at].hi > known ? p->covers[at].hi : known;
+        if (read->writes || known >= read->hi)
+            continue;
+        WF_CHECK(read->step >= 0, WF_ERR_STATE, "byte %zu of an output of rank %d is never written", known,
+                 (int)(read->memory >> 24));
+        WF_FAIL(WF_ERR_STATE, "byte %zu is read before it is written: %.400s", known,
+                wf_graph_text(p->g, read->step, text));
+    }
+    return WF_OK;
+}
+
+/* Accesses [first, last) of one memory. What a write covers has happened before it, and needs no more comparison. */
+static wf_status check_memory(proof *p, int64_t first, int64_t last, int64_t *open)
+{
+    int64_t opened = 0;
+    p->covered = 0;
+    for (int64_t i = first; i < last; i++) {
+        const access *a = &p->list[i];
+        int64_t kept = 0;
+        WF_TRY(check_access(p, i, open, opened));
+        for (int64_t k = 0; k < opened; k++) {
+            const access *other = &p->list[open[k]];
+            if (!a->writes || other->lo < a->lo || other->hi > a->hi)
+                open[kept++] = open[k];
+        }
+        open[kept++] = i;
+        opened = kept;
+    }
+    return is_defined(p, p->list[first].memory) ? WF_OK : check_covers(p, first, last);
+}
+
+static wf_status check_all(proof *p, int64_t *open)
+{
+    qsort(p->list, (size_t)p->count, sizeof *p->list, by_memory);
+    for (int64_t first = 0, last; first < p->count; first = last) {
+        last = first;
+        while (last < p->count && p->list[last].memory == p->list[first].memory)
+            last++;
+        WF_TRY(check_memory(p, first, last, open));
+    }
+    return WF_OK;
+}
+
+/* --- all ------------------------------------------------------------------------------------------------------------
+ */
+
+static wf_status prove(wf_ctx *ctx, wf_schedule_graph *g, bool alias)
+{
+    const size_t events = 2 * (size_t)g->first[g->ranks] + 1;
+    proof p = {.ctx = ctx, .g = g, .alias = alias};
+    int64_t *open = NULL;
+    wf_status status = WF_ERR_MEMORY;
+    p.place = wf_malloc(ctx, events * sizeof *p.place);
+    p.stack = wf_malloc(ctx, events * sizeof *p.stack);
+    p.stamp = wf_calloc(ctx, events, sizeof *p.stamp);
+    if (p.place && p.stack && p.stamp) {
+        for (size_t i = 0; i + 1 < events; i++)
+            p.place[g->order[i]] = (int64_t)i;
+        status = list_accesses(&p);
+    }
+    if (status == WF_OK && p.count > 0) {
+        open = wf_malloc(ctx, (size_t)p.count * sizeof *open);
+        status = open ? check_all(&p, open) : wf_error_code();
+    }
+    free(open);
+    free(p.place);
+    free(p.stack);
+    free(p.stamp);
+    free(p.list);
+    free(p.covers);
+    return status;
+}
+
+wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ranks)
+{
+    wf_schedule_graph g;
+    bool in_place = false;
+    WF_TRY(wf_graph_make(ctx, all, ranks, &g));
+    for (int r = 0; r < ranks; r++)
+        in_place = in_place || all[r]->in_place;
+    wf_status status = prove(ctx, &g, false);
+    if (status == WF_OK && in_place)
+        status = prove(ctx, &g, true);
+    wf_graph_clear(&g);
+    return status;
+}

@@ -1,0 +1,170 @@
+#include "tools/doctor/schedule.h"
+
+#include "comm/engine/collectives_author.h"
+#include "comm/engine/proof_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_RANKS 65536
+
+typedef struct question {
+    const char *operation, *reducer, *nodes;
+    size_t bytes;
+    int rank, root; /* rank -1: all, one line each */
+    bool shared;
+} question;
+
+static const char usage[] =
+    "usage: wf-doctor --schedule CALL [--reducer NAME] [--nodes 4,3,1] [--bytes 1MiB] [--root R] "
+    "[--rank R] [--no-shm]\n"
+    "CALL: bcast, reduce, allreduce, allgather, gather, scatter, alltoall, reduce_scatter, "
+    "barrier, sum_shards, gather_shards\n";
+
+/* "1MiB", "64KiB", "100" */
+static size_t bytes_of(const char *text)
+{
+    char *end;
+    const unsigned long long number = strtoull(text, &end, 10);
+    return (size_t)number << (!strcmp(end, "KiB") ? 10 : !strcmp(end, "MiB") ? 20 : !strcmp(end, "GiB") ? 30 : 0);
+}
+
+static bool ask(question *q, int argc, char **argv)
+{
+    *q = (question){.operation = argc > 0 ? argv[0] : NULL, .nodes = "4", .bytes = 1 << 20, .rank = -1, .shared = true};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!strcmp(argv[i], "--no-shm")) {
+            q->shared = false;
+            continue;
+        }
+        if (!value)
+            return false;
+        if (!strcmp(argv[i], "--reducer"))
+            q->reducer = value;
+        else if (!strcmp(argv[i], "--nodes"))
+            q->nodes = value;
+        else if (!strcmp(argv[i], "--bytes"))
+            q->bytes = bytes_of(value);
+        else if (!strcmp(argv[i], "--rank"))
+            q->rank = atoi(value);
+        else if (!strcmp(argv[i], "--root"))
+            q->root = atoi(value);
+        else
+            return false;
+        i++;
+    }
+    return q->operation && q->bytes > 0;
+}
+
+/* "4,3,1": ranks of each node, one after the other. */
+static wf_status read_nodes(wf_ctx *ctx, const question *q, wf_agreed *agreed)
+{
+    static int32_t node[MOST_RANKS];
+    int ranks = 0, nodes = 0;
+    char *end = NULL;
+    for (const char *at = q->nodes; *at; at = *end ? end + 1 : end, nodes++) {
+        const long size = strtol(at, &end, 10);
+        WF_CHECK(end != at && size > 0 && ranks + size <= MOST_RANKS && (*end == ',' || *end == 0), WF_ERR_ARGUMENT,
+                 "--nodes %s: ranks of each node, as in 4,3,1; at most %d in all", q->nodes, MOST_RANKS);
+        for (long i = 0; i < size; i++)
+            node[ranks++] = nodes;
+    }
+    WF_TRY(wf_agreed_make(ctx, ranks, node, agreed));
+    agreed->shared = q->shared;
+    return WF_OK;
+}
+
+/* Of f32; lists of tensors and shards of equal parts. */
+static wf_status read_call(const question *q, const wf_agreed *agreed, wf_call *call, int64_t *part)
+{
+    *call = (wf_call){.dtype = WF_F32, .root = q->root, .other = agreed->ranks - 1, .part = part};
+    call->operation = wf_call_of_name(q->operation);
+    call->count = (int64_t)(q->bytes / sizeof(float));
+    WF_CHECK(call->operation < WF_CALL_SEND, WF_ERR_ARGUMENT, "there is no call \"%.40s\"", q->operation);
+    WF_CHECK(q->root >= 0 && q->root < agreed->ranks && q->rank < agreed->ranks, WF_ERR_ARGUMENT,
+             "--root and --rank are ranks below %d", agreed->ranks);
+    const bool shards = call->operation == WF_CALL_SUM_SHARDS || call->operation == WF_CALL_GATHER_SHARDS;
+    for (int r = 0; r <= agreed->ranks; r++)
+        part[r] = shards ? r * call->count / agreed->ranks : call->count;
+    if (!q->reducer)
+        return WF_OK;
+    WF_CHECK(call->operation == WF_CALL_ALLREDUCE, WF_ERR_ARGUMENT, "reducers are for allreduce alone");
+    call->operation = WF_CALL_SUM;
+    call->reducer = q->reducer;
+    return WF_OK;
+}
+
+static void print_line(void *own, const char *text)
+{
+    printf("%s\n", text);
+}
+
+static void print_ranks(const wf_agreed *agreed, wf_schedule *const *all)
+{
+    printf("rank  node  steps  messages  bytes sent\n");
+    for (int r = 0; r < agreed->ranks; r++)
+        printf("%4d  %4d  %5d  %8llu  %10llu\n", r, (int)agreed->node[r], (int)all[r]->steps,
+               (unsigned long long)all[r]->messages, (unsigned long long)all[r]->bytes_sent);
+}
+
+static wf_status print_all(wf_ctx *ctx, const question *q, const wf_agreed *agreed, wf_schedule **all,
+                           const wf_call *call)
+{
+    const wf_schedule *const *made = (const wf_schedule *const *)all;
+    const wf_price_model model = wf_price_model_default();
+    wf_price price;
+    for (int r = 0; r < agreed->ranks; r++)
+        WF_TRY(wf_call_schedule(ctx, agreed, r, call, &all[r]));
+    if (q->rank >= 0)
+        wf_schedule_print(all[q->rank], print_line, NULL);
+    else
+        print_ranks(agreed, all);
+    WF_TRY(wf_schedule_verify(ctx, made, agreed->ranks));
+    WF_TRY(wf_schedule_price(ctx, agreed, made, &model, &price));
+    printf("%s%s%s of %zu bytes, %d ranks on %d nodes: %llu messages of %llu bytes in all, %llu bytes between nodes\n",
+           q->operation, q->reducer ? " by " : "", q->reducer ? q->reducer : "", q->bytes, agreed->ranks, agreed->nodes,
+           (unsigned long long)price.messages, (unsigned long long)price.bytes,
+           (unsigned long long)price.between_bytes);
+    printf("price: %.1f us, of which %.1f us in messages and %.1f us in local work on the longest chain "
+           "(inside a node %g us and %g GB/s, between nodes %g us and %g GB/s)\n",
+           price.seconds * 1e6, price.messages_s * 1e6, price.work_s * 1e6, model.alpha_s[0] * 1e6,
+           1e-9 / model.beta_s[0], model.alpha_s[1] * 1e6, 1e-9 / model.beta_s[1]);
+    printf("verified: every message meets its receiver, no circle of waits, no race\n");
+    return WF_OK;
+}
+
+static wf_status report(wf_ctx *ctx, const question *q)
+{
+    wf_agreed agreed;
+    wf_call call;
+    WF_TRY(read_nodes(ctx, q, &agreed));
+    int64_t *part = calloc((size_t)agreed.ranks + 1, sizeof *part);
+    wf_schedule **all = calloc((size_t)agreed.ranks, sizeof *all);
+    wf_status status = part && all ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for %d ranks", agreed.ranks);
+    if (status == WF_OK)
+        status = read_call(q, &agreed, &call, part);
+    if (status == WF_OK)
+        status = print_all(ctx, q, &agreed, all, &call);
+    for (int r = 0; all && r < agreed.ranks; r++)
+        wf_schedule_free(all[r]);
+    free(all);
+    free(part);
+    wf_agreed_clear(&agreed);
+    return status;
+}
+
+int schedule_report(int argc, char **argv)
+{
+    question q;
+    if (!ask(&q, argc, argv)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
+    const wf_status status = ctx ? report(ctx, &q) : wf_error_code();
+    if (status != WF_OK)
+        fprintf(stderr, "wf-doctor: %s\n", wf_error_message());
+    return (ctx && wf_ctx_free(ctx) != WF_OK) || status != WF_OK;
+}
