@@ -8,7 +8,7 @@ install(DIRECTORY core comm layers optim datasets DESTINATION ${CMAKE_INSTALL_IN
   FILES_MATCHING PATTERN "*.h" PATTERN "*_impl.h" EXCLUDE)
 
 # A static library needs its own libraries when a program links it, so their targets travel with it.
-install(TARGETS weft weft_dnnl weft_omp weft_cuda weft_nccl weft_mpi weft_zlib weft_stb EXPORT weft
+install(TARGETS weft weft_dnnl weft_omp weft_cuda weft_nccl weft_mpi weft_hdf5 weft_zlib weft_stb EXPORT weft
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT weft NAMESPACE weft:: DESTINATION ${package} FILE weft-targets.cmake)
 configure_package_config_file(cmake/weft-config.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/weft-config.cmake
@@ -23,7 +23,7 @@ if(WEFT_HAS_CUDA)
   list(APPEND cuda ${nccl} -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR})
   list(FILTER cuda EXCLUDE REGEX NOTFOUND)
 endif()
-set(WEFT_PC_LIBRARIES ${MPI_C_LIBRARIES} ${DNNL_LIBRARY} ${cuda} ${ZLIB_LIBRARIES} ${STB_LIBRARY} ${STB_LIBRARY} ${OpenMP_C_FLAGS} -pthread -lm)
+set(WEFT_PC_LIBRARIES ${MPI_C_LIBRARIES} ${DNNL_LIBRARY} ${cuda} ${HDF5_LIBRARY} ${ZLIB_LIBRARIES} ${STB_LIBRARY} ${STB_LIBRARY} ${OpenMP_C_FLAGS} -pthread -lm)
 list(JOIN WEFT_PC_LIBRARIES " " WEFT_PC_LIBRARIES)
 get_target_property(type weft TYPE)
 if(type STREQUAL STATIC_LIBRARY)

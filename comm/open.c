@@ -63,10 +63,12 @@ static wf_status leave_shared(wf_comm *comm)
 {
     wf_comm_shared *shared = comm->shared;
     wf_status status = WF_OK;
-    if (comm->parent)
+    if (comm->parent) {
         wf_live_add(shared->ctx, WF_LIVE_COMM, -1);
-    else
+    } else {
         shared->root_closed = true;
+        shared->ctx->world = NULL;
+    }
     shared->members--;
     if (!comm->parent || (shared->root_closed && shared->members == 0))
         status = wf_ctx_free(shared->ctx);
@@ -166,6 +168,7 @@ static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
     const wf_status status = set_up(comm, mpi_comm, name, opts);
     if (status == WF_OK) {
         wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
+        shared->ctx->world = comm;
         return comm;
     }
     disconnect(comm);

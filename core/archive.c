@@ -101,6 +101,26 @@ wf_status wf_archive_tensor(wf_archive *archive, const char *name, wf_tensor *te
     return archive->ops->tensor(archive, archive->path, tensor);
 }
 
+wf_status wf_archive_part(wf_archive *archive, const char *name, wf_tensor *tensor, wf_archive_place place)
+{
+    char text[2][WF_SHAPE_TEXT];
+    WF_NEED(tensor);
+    WF_TRY(make_path(archive, name));
+    const wf_shape part = wf_box_shape(place.box), shape = wf_tensor_shape(tensor);
+    WF_CHECK(wf_shape_equal(part, shape), WF_ERR_SHAPE, "%s is %s, its place in the whole is %s", archive->path,
+             wf_shape_text(shape, text[0]), wf_shape_text(part, text[1]));
+    if (!archive->ops->part)
+        return archive->ops->tensor(archive, archive->path, tensor);
+    return archive->ops->part(archive, archive->path, tensor, &place);
+}
+
+bool wf_archive_has(wf_archive *archive, const char *name)
+{
+    if (!archive || !archive->loading)
+        return archive != NULL;
+    return make_path(archive, name) == WF_OK && archive->ops->has(archive, archive->path);
+}
+
 wf_status wf_archive_i64(wf_archive *archive, const char *name, int64_t *value)
 {
     WF_NEED(value);

@@ -4,9 +4,11 @@
 
 #include "core/archive.h"
 
-/* path is the whole path of the part. */
+/* path is the whole path of the part. `part` may be NULL: a part is a tensor. */
 typedef struct wf_archive_ops {
     wf_status (*tensor)(wf_archive *archive, const char *path, wf_tensor *tensor);
+    wf_status (*part)(wf_archive *archive, const char *path, wf_tensor *tensor, const wf_archive_place *place);
+    bool (*has)(wf_archive *archive, const char *path); /* while loading */
     wf_status (*i64)(wf_archive *archive, const char *path, int64_t *value);
     wf_status (*f64)(wf_archive *archive, const char *path, double *value);
     void (*free)(wf_archive *archive); /* frees `own` */

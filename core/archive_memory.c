@@ -103,6 +103,15 @@ static wf_status visit_f64(wf_archive *archive, const char *path, double *value)
     return visit_number(archive, path, WF_F64, value);
 }
 
+static bool visit_has(wf_archive *archive, const char *path)
+{
+    const memory *m = wf_archive_state(archive);
+    for (const entry *e = m->first; e; e = e->next)
+        if (strcmp(e->path, path) == 0)
+            return true;
+    return false;
+}
+
 static void free_memory(wf_archive *archive)
 {
     memory *m = wf_archive_state(archive);
@@ -113,7 +122,8 @@ static void free_memory(wf_archive *archive)
     free(m);
 }
 
-static const wf_archive_ops memory_ops = {visit_tensor, visit_i64, visit_f64, free_memory};
+static const wf_archive_ops memory_ops = {
+    .tensor = visit_tensor, .has = visit_has, .i64 = visit_i64, .f64 = visit_f64, .free = free_memory};
 
 wf_archive *wf_archive_memory(wf_ctx *ctx)
 {

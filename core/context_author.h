@@ -41,6 +41,8 @@ struct wf_ctx {
     uint64_t captures;            /* begun so far */
     uint64_t epoch;               /* added to the versions of arrays; 0 outside of a capture */
 
+    struct wf_comm *world; /* the first communicator of this context; NULL: none, or it is closed */
+
     /* Filled by comm. Where NULL: the pool's memory is plain, and nothing more is to be done. */
     void *comm;
     wf_status (*await)(void *comm); /* before the host reads what other ranks may have a part in */

@@ -373,10 +373,19 @@ int64_t wf_layer_param_count(wf_layer *layer)
     return elements;
 }
 
+static wf_status archive_param(wf_param *param, wf_archive *archive)
+{
+    wf_tensor *value = wf_param_value(param);
+    if (param->trainable && !param->shard_axes)
+        return wf_archive_tensor(archive, param->name, value);
+    const wf_archive_place place = {.global = param->global, .box = param->box, .varies = !param->trainable};
+    return wf_archive_part(archive, param->name, value, place);
+}
+
 static wf_status archive_parts(wf_layer *layer, wf_archive *archive)
 {
     for (int i = 0; i < layer->n_params; i++)
-        WF_TRY(wf_archive_tensor(archive, layer->params[i]->name, wf_param_value(layer->params[i])));
+        WF_TRY(archive_param(layer->params[i], archive));
     for (int i = 0; i < layer->n_children; i++) {
         WF_TRY(wf_archive_enter(archive, layer->children[i]->name));
         WF_TRY(archive_parts(layer->children[i], archive));
@@ -390,6 +399,11 @@ wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive)
     WF_NEED(layer);
     WF_NEED(archive);
     return archive_parts(layer, archive);
+}
+
+wf_status wf_layer_visit(void *layer, wf_archive *archive)
+{
+    return wf_layer_archive(layer, archive);
 }
 
 /* For layers and functions. */

@@ -50,6 +50,8 @@ wf_param *wf_layer_param(wf_layer *layer, const char *path);
 int64_t wf_layer_param_count(wf_layer *layer);
 /* Saves, loads, sends, ...: visits every parameter under its path. */
 wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive) WF_NODISCARD;
+/* The same as a wf_archive_visit. */
+wf_status wf_layer_visit(void *layer, wf_archive *archive) WF_NODISCARD;
 
 #ifdef __cplusplus
 }

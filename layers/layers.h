@@ -15,6 +15,7 @@
 #include "layers/parallelize.h"
 #include "layers/pool.h"
 #include "layers/redistribute.h"
+#include "layers/save.h"
 #include "layers/spatial.h"
 #include "layers/sync_norm.h"
 #include "layers/upsample.h"

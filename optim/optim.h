@@ -97,9 +97,13 @@ wf_layer *wf_optim_model(const wf_optim *optim);
 size_t wf_optim_state_bytes(const wf_optim *optim);
 /* Kind, step count, base learning rate, schedule, scale of the loss (where there is one), and the state of every
  * trainable parameter under its path relative to the model. Loading into another kind of optimizer is WF_ERR_FORMAT.
+ * Optimizers that scale their loss and those that do not load each other's: the scale then starts as it did, or the
+ * updates left out no longer count as steps.
  * Where state is sharded over ranks (shard_optimizer), the archive is that of the serial optimizer, on every rank, so
  * any number of ranks can load it, and the call is collective. */
 wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
+/* The same as a wf_archive_visit. */
+wf_status wf_optim_visit(void *optim, wf_archive *archive) WF_NODISCARD;
 
 #ifdef __cplusplus
 }

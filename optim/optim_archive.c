@@ -39,14 +39,22 @@ static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
     return WF_OK;
 }
 
+/* State has the place of its parameter. */
+static wf_status visit_tensor(const wf_param *param, wf_archive *archive, const char *name, wf_tensor *state)
+{
+    if (!param->shard_axes)
+        return wf_archive_tensor(archive, name, state);
+    return wf_archive_part(archive, name, state, (wf_archive_place){.global = param->global, .box = param->box});
+}
+
 /* Archives hold whole states. */
 static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_param *param, int s, wf_archive *archive)
 {
     const char *name = wf_optim_state_names(optim)[s];
     if (!optim->shards_state)
-        return wf_archive_tensor(archive, name, slot->state[s]);
+        return visit_tensor(param, archive, name, slot->state[s]);
     wf_tensor *whole = wf_slot_whole(optim, slot, param, s);
-    wf_status status = wf_archive_tensor(archive, name, whole);
+    wf_status status = visit_tensor(param, archive, name, whole);
     if (status == WF_OK && wf_archive_loading(archive))
         status = wf_slot_keep(optim, slot, s, whole);
     wf_tensor_free(whole);
@@ -85,12 +93,16 @@ static wf_status visit(wf_optim *optim, wf_archive *archive)
     WF_TRY(wf_optim_bind(optim));
     WF_TRY(visit_scalars(optim, archive));
     WF_TRY(visit_schedule(optim, archive));
-    if (optim->scales)
-        WF_TRY(wf_scale_archive(optim, archive));
+    WF_TRY(wf_scale_archive(optim, archive));
     WF_TRY(wf_archive_enter(archive, "state"));
     for (int64_t i = 0; i < optim->n; i++)
         WF_TRY(visit_states(optim, i, archive));
     return wf_archive_leave(archive);
+}
+
+wf_status wf_optim_visit(void *optim, wf_archive *archive)
+{
+    return wf_optim_archive(optim, archive);
 }
 
 wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive)

@@ -89,8 +89,31 @@ uint64_t wf_scale_hash(const wf_optim *optim, uint64_t hash)
     return hash;
 }
 
+/* The state of an optimizer that scales its loss, for one that does not: it counts updates alone. */
+static wf_status archive_unscaled(wf_optim *optim, wf_archive *archive)
+{
+    int64_t skipped = 0;
+    WF_TRY(wf_archive_enter(archive, "loss_scale"));
+    if (wf_archive_has(archive, "skipped"))
+        WF_TRY(wf_archive_i64(archive, "skipped", &skipped));
+    WF_TRY(wf_archive_leave(archive));
+    WF_CHECK(skipped >= 0 && skipped <= optim->steps, WF_ERR_FORMAT, "the archive holds %lld updates left out of %lld",
+             (long long)skipped, (long long)optim->steps);
+    optim->steps -= skipped;
+    return WF_OK;
+}
+
+static bool holds_scale(wf_archive *archive)
+{
+    return wf_archive_has(archive, "loss_scale/scale");
+}
+
 wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive)
 {
+    if (!optim->scales)
+        return wf_archive_loading(archive) ? archive_unscaled(optim, archive) : WF_OK;
+    if (!holds_scale(archive)) /* of an optimizer that does not scale: the scale starts from the beginning */
+        return write(optim, optim->scale.init, 0, 0);
     wf_loss_scaling now;
     WF_TRY(read(optim, &now));
     int64_t good = (int64_t)now.good, skipped = (int64_t)now.skipped;

@@ -48,7 +48,7 @@ foreach(source captured captured_errors)
   set(test emulated_${source})
   weft_test_source(file ${source})
   add_executable(${test} ${file} ${step_objects} $<TARGET_OBJECTS:weft_comm_nccl> ${emulated})
-  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_nccl weft_mpi weft_zlib weft_test_main weft_flags
+  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_nccl weft_mpi weft_hdf5 weft_zlib weft_test_main weft_flags
     Threads::Threads m)
   add_test(NAME ${test} COMMAND ${test})
   weft_test_properties(${test} 1 ${limit})
@@ -72,7 +72,7 @@ foreach(source mixed optim_scale)
   set(test emulated_${source})
   weft_test_source(file ${source})
   add_executable(${test} ${file} ${objects} ${PROJECT_SOURCE_DIR}/comm/collective/no_nccl.c ${emulated})
-  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_mpi weft_zlib weft_stb Threads::Threads weft_test_main
+  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_mpi weft_hdf5 weft_zlib weft_stb Threads::Threads weft_test_main
     weft_flags m)
   add_test(NAME ${test} COMMAND ${test})
   weft_test_properties(${test} 1 ${limit})

@@ -1,0 +1,276 @@
+/* Data sets of HDF5 files: what they are, and elements in and out. */
+#include "comm/file/file_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Every link on the way is a hard one: a soft or external link of a file from elsewhere leads where its maker wants. */
+static bool is_inside(hid_t file, const char *name)
+{
+    char *path = strdup(name);
+    bool inside = path != NULL;
+    for (char *end = path; inside && end;) {
+        H5L_info_t link;
+        end = strchr(end + 1, '/');
+        if (end)
+            *end = '\0';
+        inside = *path == '\0' || (H5Lexists(file, path, H5P_DEFAULT) > 0 &&
+                                   H5Lget_info(file, path, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD);
+        if (end)
+            *end = '/';
+    }
+    free(path);
+    return inside;
+}
+
+static bool is_dataset(hid_t file, const char *name)
+{
+    H5O_info_t info;
+    return *name && is_inside(file, name) &&
+           H5Oget_info_by_name2(file, name, &info, H5O_INFO_BASIC, H5P_DEFAULT) >= 0 && info.type == H5O_TYPE_DATASET;
+}
+
+bool wf_h5_has(wf_h5 *file, const char *name)
+{
+    if (!file || !name)
+        return false;
+    wf_h5_lock();
+    const bool has = is_dataset(file->id, name);
+    H5Eclear2(H5E_DEFAULT);
+    wf_h5_unlock();
+    return has;
+}
+
+hid_t wf_h5_dataset(wf_h5 *file, const char *name)
+{
+    const hid_t set = is_dataset(file->id, name) ? H5Dopen2(file->id, name, H5P_DEFAULT) : -1;
+    if (set < 0)
+        wf_h5_failed(WF_ERR_FORMAT, file, "find the data set", name);
+    return set;
+}
+
+/* --- What it is --------------------------------------------------------------------------------------------------- */
+
+static wf_status describe_space(wf_h5 *file, const char *name, hid_t space, wf_h5_info *info)
+{
+    hsize_t dim[H5S_MAX_RANK];
+    const H5S_class_t kind = H5Sget_simple_extent_type(space);
+    info->empty = kind == H5S_NULL;
+    const int rank = kind == H5S_SIMPLE ? H5Sget_simple_extent_dims(space, dim, NULL) : 0;
+    WF_CHECK(rank >= 0 && rank <= WF_MAX_RANK, WF_ERR_FORMAT, "%s: %s has rank %d, above %d", file->path, name, rank,
+             WF_MAX_RANK);
+    info->shape.rank = rank;
+    for (int d = 0; d < rank; d++) {
+        WF_CHECK(dim[d] <= INT64_MAX, WF_ERR_FORMAT, "%s: dimension %d of %s does not fit 63 bits", file->path, d,
+                 name);
+        info->shape.dim[d] = (int64_t)dim[d];
+    }
+    const int64_t count = wf_shape_count(info->shape);
+    WF_CHECK(count >= 0 && count <= INT64_MAX / 8, WF_ERR_FORMAT, "%s: %s has more elements than fit 60 bits",
+             file->path, name);
+    return WF_OK;
+}
+
+static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t how, wf_h5_info *info)
+{
+    hsize_t chunk[H5S_MAX_RANK];
+    const H5D_layout_t layout = H5Pget_layout(how);
+    WF_CHECK(layout != H5D_VIRTUAL && H5Pget_external_count(how) == 0, WF_ERR_FORMAT,
+             "%s: the elements of %s lie in another file", file->path, name);
+    info->chunked = layout == H5D_CHUNKED;
+    if (info->chunked) {
+        const int rank = H5Pget_chunk(how, WF_MAX_RANK, chunk);
+        info->chunk.rank = rank < 0 ? 0 : rank;
+        for (int d = 0; d < info->chunk.rank; d++)
+            info->chunk.dim[d] = (int64_t)chunk[d];
+    }
+    const haddr_t at = layout == H5D_CONTIGUOUS ? H5Dget_offset(set) : HADDR_UNDEF;
+    H5Eclear2(H5E_DEFAULT);
+    info->contiguous = at != HADDR_UNDEF;
+    info->offset = info->contiguous ? (int64_t)at : -1;
+    return WF_OK;
+}
+
+static wf_status describe(wf_h5 *file, const char *name, hid_t set, wf_h5_info *info)
+{
+    const hid_t type = H5Dget_type(set), space = H5Dget_space(set), how = H5Dget_create_plist(set);
+    *info = (wf_h5_info){.dtype = wf_h5_dtype(type)};
+    wf_status status = describe_space(file, name, space, info);
+    if (status == WF_OK && info->dtype == WF_DTYPES)
+        status =
+            WF_RAISE(WF_ERR_FORMAT, "%s: the elements of %s are no numbers of a type that is known", file->path, name);
+    if (status == WF_OK)
+        status = describe_place(file, name, set, how, info);
+    H5Pclose(how);
+    H5Sclose(space);
+    H5Tclose(type);
+    return status;
+}
+
+wf_status wf_h5_stat(wf_h5 *file, const char *name, wf_h5_info *info)
+{
+    WF_NEED(file);
+    WF_NEED(name);
+    WF_NEED(info);
+    wf_h5_lock();
+    const hid_t set = wf_h5_dataset(file, name);
+    const wf_status status = set >= 0 ? describe(file, name, set, info) : wf_error_code();
+    if (set >= 0)
+        H5Dclose(set);
+    wf_h5_unlock();
+    return status;
+}
+
+/* --- Elements ----------------------------------------------------------------------------------------------------- */
+
+/* The box in the file's space, and the space of a dense array of its shape. */
+static bool select_box(hid_t space, wf_box box, hid_t *memory)
+{
+    hsize_t start[WF_MAX_RANK], count[WF_MAX_RANK];
+    if (box.rank == 0) {
+        *memory = H5Screate(H5S_SCALAR);
+        return *memory >= 0;
+    }
+    for (int d = 0; d < box.rank; d++) {
+        start[d] = (hsize_t)box.lo[d];
+        count[d] = (hsize_t)(box.hi[d] - box.lo[d]);
+    }
+    *memory = H5Screate_simple(box.rank, count, NULL);
+    return *memory >= 0 && H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0;
+}
+
+static bool transfer(hid_t set, wf_box box, wf_dtype dtype, void *data, bool writes)
+{
+    const hid_t type = wf_h5_type(dtype), space = H5Dget_space(set);
+    hid_t memory = -1;
+    const bool moved =
+        select_box(space, box, &memory) && (writes ? H5Dwrite(set, type, memory, space, H5P_DEFAULT, data)
+                                                   : H5Dread(set, type, memory, space, H5P_DEFAULT, data)) >= 0;
+    if (memory >= 0)
+        H5Sclose(memory);
+    H5Sclose(space);
+    H5Tclose(type);
+    return moved;
+}
+
+static wf_status check_box(const wf_h5 *file, const char *name, const wf_h5_info *info, wf_box box)
+{
+    char text[2][WF_SHAPE_TEXT];
+    const wf_shape shape = wf_box_shape(box);
+    WF_CHECK(box.rank == info->shape.rank && !info->empty && wf_box_contains(wf_box_of_shape(info->shape), box),
+             WF_ERR_SHAPE, "%s: a box of shape %s of %s, which has %s%s", file->path, wf_shape_text(shape, text[0]),
+             name, info->empty ? "no elements and shape " : "", wf_shape_text(info->shape, text[1]));
+    return WF_OK;
+}
+
+static wf_status read_box(wf_h5 *file, const char *name, hid_t set, wf_box box, wf_dtype dtype, void *data)
+{
+    wf_h5_info info;
+    WF_TRY(describe(file, name, set, &info));
+    WF_TRY(check_box(file, name, &info, box));
+    WF_CHECK(wf_dtype_is_float(info.dtype) == wf_dtype_is_float(dtype), WF_ERR_DTYPE, "%s: %s is %s, cannot become %s",
+             file->path, name, wf_dtype_name(info.dtype), wf_dtype_name(dtype));
+    if (wf_box_empty(box) || transfer(set, box, dtype, data, false))
+        return WF_OK;
+    return wf_h5_failed(WF_ERR_IO, file, "read", name);
+}
+
+wf_status wf_h5_read(wf_h5 *file, const char *name, wf_box box, wf_dtype dtype, void *data)
+{
+    WF_NEED(file);
+    WF_NEED(name);
+    wf_h5_lock();
+    const hid_t set = wf_h5_dataset(file, name);
+    const wf_status status = set >= 0 ? read_box(file, name, set, box, dtype, data) : wf_error_code();
+    if (set >= 0)
+        H5Dclose(set);
+    wf_h5_unlock();
+    return status;
+}
+
+static wf_status write_box(wf_h5 *file, const char *name, hid_t set, wf_box box, const void *data)
+{
+    wf_h5_info info;
+    WF_TRY(describe(file, name, set, &info));
+    WF_TRY(check_box(file, name, &info, box));
+    if (wf_box_empty(box) || transfer(set, box, info.dtype, (void *)data, true))
+        return WF_OK;
+    return wf_h5_failed(WF_ERR_IO, file, "write", name);
+}
+
+wf_status wf_h5_write(wf_h5 *file, const char *name, wf_box box, const void *data)
+{
+    WF_NEED(file);
+    WF_NEED(name);
+    wf_h5_lock();
+    const hid_t set = wf_h5_dataset(file, name);
+    const wf_status status = set >= 0 ? write_box(file, name, set, box, data) : wf_error_code();
+    if (set >= 0)
+        H5Dclose(set);
+    wf_h5_unlock();
+    return status;
+}
+
+/* --- New ones ----------------------------------------------------------------------------------------------------- */
+
+static void dims_of(wf_shape shape, hsize_t dim[WF_MAX_RANK])
+{
+    for (int d = 0; d < shape.rank; d++)
+        dim[d] = (hsize_t)shape.dim[d];
+}
+
+/* How it lies in the file. chunk.rank is 0 for a contiguous one. */
+static hid_t layout_of(wf_shape chunk, int level)
+{
+    hsize_t dim[WF_MAX_RANK];
+    const hid_t how = H5Pcreate(H5P_DATASET_CREATE);
+    bool good = how >= 0 && H5Pset_obj_track_times(how, false) >= 0 && H5Pset_fill_time(how, H5D_FILL_TIME_NEVER) >= 0;
+    dims_of(chunk, dim);
+    if (chunk.rank > 0)
+        good = good && H5Pset_chunk(how, chunk.rank, dim) >= 0 &&
+               (level <= 0 || H5Pset_deflate(how, (unsigned)level) >= 0);
+    else
+        good = good && H5Pset_layout(how, H5D_CONTIGUOUS) >= 0 && H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY) >= 0;
+    if (good)
+        return how;
+    H5Pclose(how);
+    return -1;
+}
+
+static bool add(hid_t file, const char *name, wf_dtype dtype, wf_shape shape, wf_shape chunk, int level)
+{
+    hsize_t dim[WF_MAX_RANK];
+    dims_of(shape, dim);
+    const hid_t type = wf_h5_type(dtype), how = layout_of(chunk, level), links = H5Pcreate(H5P_LINK_CREATE);
+    const hid_t space = shape.rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(shape.rank, dim, NULL);
+    hid_t set = -1;
+    if (how >= 0 && space >= 0 && type >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
+        set = H5Dcreate2(file, name, type, space, links, how, H5P_DEFAULT);
+    if (set >= 0)
+        H5Dclose(set);
+    if (space >= 0)
+        H5Sclose(space);
+    if (how >= 0)
+        H5Pclose(how);
+    if (type >= 0)
+        H5Tclose(type);
+    H5Pclose(links);
+    return set >= 0;
+}
+
+wf_status wf_h5_add_chunked(wf_h5 *file, const char *name, wf_dtype dtype, wf_shape shape, wf_shape chunk, int level)
+{
+    WF_NEED(file);
+    WF_NEED(name);
+    wf_h5_lock();
+    const wf_status status = add(file->id, name, dtype, shape, chunk, level)
+                                 ? WF_OK
+                                 : wf_h5_failed(WF_ERR_IO, file, "make the data set", name);
+    wf_h5_unlock();
+    return status;
+}
+
+wf_status wf_h5_add(wf_h5 *file, const char *name, wf_dtype dtype, wf_shape shape)
+{
+    return wf_h5_add_chunked(file, name, dtype, shape, wf_shape_scalar(), 0);
+}

@@ -1,0 +1,92 @@
+/* Files that outlive a loss of power, and sums that notice damage. */
+#include "comm/file_author.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static wf_status sync_name(const char *path, int flags)
+{
+    const int file = open(path, flags | O_CLOEXEC);
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot open it to bring it to disk: %s", path, strerror(errno));
+    const bool synced = fsync(file) == 0;
+    const int error = errno;
+    close(file);
+    WF_CHECK(synced, WF_ERR_IO, "%s: cannot bring it to disk: %s", path, strerror(error));
+    return WF_OK;
+}
+
+wf_status wf_file_sync(const char *path)
+{
+    WF_NEED(path);
+    return sync_name(path, O_RDONLY);
+}
+
+wf_status wf_folder_sync(const char *folder)
+{
+    WF_NEED(folder);
+    return sync_name(folder, O_RDONLY | O_DIRECTORY);
+}
+
+wf_status wf_file_commit(const char *temporary, const char *path)
+{
+    char folder[4096];
+    WF_NEED(temporary);
+    WF_NEED(path);
+    WF_CHECK(strlen(path) < sizeof folder, WF_ERR_ARGUMENT, "%s: the name is too long", path);
+    WF_TRY(wf_file_sync(temporary));
+    WF_CHECK(rename(temporary, path) == 0, WF_ERR_IO, "%s: cannot rename %s to it: %s", path, temporary,
+             strerror(errno));
+    strcpy(folder, path);
+    char *slash = strrchr(folder, '/');
+    if (slash == folder)
+        slash++;
+    if (slash)
+        *slash = '\0';
+    return wf_folder_sync(slash ? folder : ".");
+}
+
+/* The factor of the word of four bytes at `place`, counted in words from the beginning of the file: odd, so that no
+ * change of one word is lost, and another one for each. */
+static uint64_t factor(uint64_t place)
+{
+    return (0x9E3779B97F4A7C15u * (place + 1) + 0xD1B54A32D192ED03u) | 1;
+}
+
+static uint64_t sum_words(uint64_t place, const unsigned char *data, int64_t words)
+{
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < words; i++) {
+        uint32_t word;
+        memcpy(&word, data + 4 * i, sizeof word);
+        sum += word * factor(place + (uint64_t)i);
+    }
+    return sum;
+}
+
+/* Bytes inside one block. The ends may be parts of words. */
+static uint64_t sum_bytes(int64_t offset, const unsigned char *data, int64_t bytes)
+{
+    uint64_t sum = 0;
+    for (; bytes > 0 && offset % 4; offset++, data++, bytes--)
+        sum += ((uint64_t)*data << (8 * (offset % 4))) * factor((uint64_t)offset / 4);
+    sum += sum_words((uint64_t)offset / 4, data, bytes / 4);
+    for (int64_t i = bytes / 4 * 4; i < bytes; i++)
+        sum += ((uint64_t)data[i] << (8 * (i % 4))) * factor((uint64_t)(offset + i) / 4);
+    return sum;
+}
+
+void wf_file_sums(uint64_t *sums, int64_t offset, const void *data, int64_t bytes)
+{
+    const unsigned char *at = data;
+    while (bytes > 0) {
+        const int64_t block = offset / WF_FILE_BLOCK, room = (block + 1) * WF_FILE_BLOCK - offset;
+        const int64_t part = bytes < room ? bytes : room;
+        sums[block] += sum_bytes(offset, at, part);
+        offset += part;
+        at += part;
+        bytes -= part;
+    }
+}

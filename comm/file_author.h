@@ -1,0 +1,83 @@
+/* HDF5 files, for checkpoints, models and data sets. Local.
+ *
+ * HDF5's serial library is not thread-safe: one lock of the process is held during every call below, so any thread may
+ * call them, and nothing else in the process may call HDF5 meanwhile.
+ */
+#ifndef WF_COMM_FILE_AUTHOR_H
+#define WF_COMM_FILE_AUTHOR_H
+
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "core/status_author.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_h5 wf_h5;
+
+/* What a data set of a file is. */
+typedef struct wf_h5_info {
+    wf_dtype dtype;
+    wf_shape shape;
+    bool empty;      /* a null data space: None in Python */
+    bool contiguous; /* its elements lie in one piece: `offset` bytes from the beginning of the file */
+    int64_t offset;
+    bool chunked;
+    wf_shape chunk;
+} wf_h5_info;
+
+/* A new file, in place of one of that name; an existing one, for reading. NULL on failure: WF_ERR_IO where the file
+ * cannot be opened, WF_ERR_FORMAT where it is no HDF5 file. */
+wf_h5 *wf_h5_create(const char *path);
+wf_h5 *wf_h5_open(const char *path);
+/* Of a file that was written, an error says that it is not whole. NULL is fine. */
+wf_status wf_h5_close(wf_h5 *file);
+
+/* Whether there is a data set of this name ("/a/b/c" or "a/b/c"). Links to other places and files do not count. */
+bool wf_h5_has(wf_h5 *file, const char *name);
+/* WF_ERR_FORMAT where there is none, or one whose type has no wf_dtype, whose rank is above WF_MAX_RANK, or whose
+ * elements lie in another file. */
+wf_status wf_h5_stat(wf_h5 *file, const char *name, wf_h5_info *info) WF_NODISCARD;
+/* Elements of `box` into `data`, row-major; float types become `dtype`, a float type, and integers an integer type
+ * (WF_ERR_DTYPE for others). */
+wf_status wf_h5_read(wf_h5 *file, const char *name, wf_box box, wf_dtype dtype, void *data) WF_NODISCARD;
+
+/* A data set, with the groups above it; contiguous, and with a place in the file at once. */
+wf_status wf_h5_add(wf_h5 *file, const char *name, wf_dtype dtype, wf_shape shape) WF_NODISCARD;
+/* The same in chunks, compressed by gzip where level is 1 to 9 and not where it is 0. */
+wf_status wf_h5_add_chunked(wf_h5 *file, const char *name, wf_dtype dtype, wf_shape shape, wf_shape chunk,
+                            int level) WF_NODISCARD;
+/* Elements of `box` from `data`, which has the data set's type. */
+wf_status wf_h5_write(wf_h5 *file, const char *name, wf_box box, const void *data) WF_NODISCARD;
+
+/* Calls `visit` with every data set of the file, in the order of names; an error ends the walk. The lock is not held
+ * during it. */
+typedef wf_status (*wf_h5_visit)(void *user, wf_h5 *file, const char *name);
+wf_status wf_h5_each(wf_h5 *file, wf_h5_visit visit, void *user) WF_NODISCARD;
+
+/* A text beside the data: an attribute of the file's root. Reading gives "" where there is none. */
+wf_status wf_h5_set_text(wf_h5 *file, const char *name, const char *text) WF_NODISCARD;
+wf_status wf_h5_get_text(wf_h5 *file, const char *name, char *text, size_t size) WF_NODISCARD;
+
+/* --- Files as such ------------------------------------------------------------------------------------------------ */
+
+/* Makes what was written to a file, or the names in a folder, outlive a loss of power. */
+wf_status wf_file_sync(const char *path) WF_NODISCARD;
+wf_status wf_folder_sync(const char *folder) WF_NODISCARD;
+/* The file `temporary` becomes `path`, at once and durably; an existing one is replaced. */
+wf_status wf_file_commit(const char *temporary, const char *path) WF_NODISCARD;
+
+/* --- Sums that notice damage -------------------------------------------------------------------------------------- */
+
+#define WF_FILE_BLOCK ((int64_t)1 << 20)
+
+/* Adds `bytes` at `offset` of a file to the sums of its blocks of WF_FILE_BLOCK bytes, one number a block: sums[b] is
+ * that of block b. Sums of parts of a block add up to that of the block, in any order and wherever it is split, so
+ * several ranks may write one block. Any change of one byte, and all but about one in 2^32 of others, change a sum. */
+void wf_file_sums(uint64_t *sums, int64_t offset, const void *data, int64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

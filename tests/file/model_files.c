@@ -1,0 +1,225 @@
+/* Model files: what was saved is loaded bit for bit, by any number of ranks and in any form; Chainer's layout; errors.
+ */
+#include "comm/file_author.h"
+#include "core/param_author.h"
+#include "layers/layers.h"
+#include "tests/file/folder.h"
+
+#include <math.h>
+#include <sys/stat.h>
+
+static wf_mesh *mesh;
+
+static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
+{
+    return x;
+}
+
+/* A model in serial form, or sharded by channels over all ranks. */
+static wf_layer *model_new(bool sharded, int64_t classes)
+{
+    const wf_conv_opts first = {.in = 3, .out = 9, .kernel = 3}, second = {.in = 9, .out = 6, .kernel = 2};
+    const wf_linear_opts last = {.in = 6, .out = classes};
+    wf_layer *model = wf_module(ctx, no_forward, NULL), *stem = wf_module(ctx, no_forward, NULL);
+    stem = wf_module_add(model, "stem", stem);
+    wf_module_add(stem, "conv1", sharded ? wf_channel_conv2d(mesh, first) : wf_conv2d(ctx, first));
+    wf_module_add(stem, "bn", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 9}));
+    wf_module_add(model, "up", sharded ? wf_channel_conv_transpose2d(mesh, second) : wf_conv_transpose2d(ctx, second));
+    wf_module_add(model, "fc", sharded ? wf_channel_linear(mesh, last) : wf_linear(ctx, last));
+    return model;
+}
+
+static double value_at(int64_t parameter, int64_t i)
+{
+    return sin((double)(i + 1) * 0.37 + (double)parameter) * (i % 7 == 3 ? -0.0 : 1.0);
+}
+
+/* Every parameter becomes its part of a whole that a formula gives. */
+static void fill(wf_layer *model)
+{
+    wf_param *const *params;
+    int64_t n;
+    WF_EXPECT_OK(wf_layer_params(model, &n, &params));
+    for (int64_t p = 0; p < n; p++) {
+        const int64_t count = wf_shape_count(params[p]->global);
+        float *host = malloc((size_t)count * sizeof *host);
+        for (int64_t i = 0; i < count; i++)
+            host[i] = (float)value_at(p, i);
+        wf_tensor *whole = wf_tensor_from_host(ctx, WF_F32, params[p]->global, host);
+        WF_EXPECT_OK(wf_param_import(params[p], whole));
+        wf_tensor_free(whole);
+        free(host);
+    }
+}
+
+static void check_param(wf_param *param, int64_t p)
+{
+    wf_tensor *whole = wf_param_gather(comm, param);
+    const int64_t count = wf_tensor_count(whole);
+    float *host = malloc((size_t)count * sizeof *host);
+    int64_t wrong = 0;
+    WF_EXPECT(wf_shape_equal(wf_tensor_shape(whole), param->global), "%s is not whole", wf_param_path(param));
+    WF_EXPECT_OK(wf_tensor_export(whole, host, (size_t)count * sizeof *host));
+    for (int64_t i = 0; i < count; i++) {
+        const float expected = (float)value_at(p, i);
+        wrong += memcmp(&host[i], &expected, sizeof expected) != 0;
+    }
+    WF_EXPECT(wrong == 0, "%lld elements of %s are not what was saved", (long long)wrong, wf_param_path(param));
+    wf_tensor_free(whole);
+    free(host);
+}
+
+static void check(wf_layer *model, const char *without)
+{
+    wf_param *const *params;
+    int64_t n;
+    WF_EXPECT_OK(wf_layer_params(model, &n, &params));
+    for (int64_t p = 0; p < n; p++)
+        if (!without || !strstr(wf_param_path(params[p]), without))
+            check_param(params[p], p);
+}
+
+static void any_form_loads_any_form(void)
+{
+    for (int from = 0; from < 2; from++) {
+        wf_layer *model = model_new(from, 10);
+        fill(model);
+        WF_EXPECT_OK(wf_save(model, in_folder("net.h5")));
+        wf_layer_free(model);
+        for (int to = 0; to < 2; to++) {
+            wf_layer *loaded = model_new(to, 10);
+            WF_EXPECT_OK(wf_load(loaded, in_folder("net.h5")));
+            check(loaded, NULL);
+            wf_layer_free(loaded);
+        }
+    }
+}
+
+static void a_file_has_chainers_layout(void)
+{
+    static const struct {
+        const char *name;
+        wf_dtype dtype;
+        wf_shape shape;
+    } expected[] = {
+        {"fc/W", WF_F32, {2, {10, 6}}},
+        {"fc/b", WF_F32, {1, {10}}},
+        {"stem/bn/N", WF_I64, {0, {0}}},
+        {"stem/bn/avg_mean", WF_F32, {1, {9}}},
+        {"stem/bn/avg_var", WF_F32, {1, {9}}},
+        {"stem/bn/beta", WF_F32, {1, {9}}},
+        {"stem/bn/gamma", WF_F32, {1, {9}}},
+        {"stem/conv1/W", WF_F32, {4, {9, 3, 3, 3}}},
+        {"stem/conv1/b", WF_F32, {1, {9}}},
+        {"up/W", WF_F32, {4, {9, 6, 2, 2}}},
+        {"up/b", WF_F32, {1, {6}}},
+    };
+    wf_layer *model = model_new(false, 10);
+    fill(model);
+    WF_EXPECT_OK(wf_save(model, in_folder("layout.h5")));
+    wf_h5 *file = wf_h5_open(in_folder("layout.h5"));
+    WF_EXPECT(file, "cannot open it: %s", wf_error_message());
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        wf_h5_info info = {0};
+        WF_EXPECT_OK(wf_h5_stat(file, expected[i].name, &info));
+        WF_EXPECT(info.dtype == expected[i].dtype && wf_shape_equal(info.shape, expected[i].shape),
+                  "%s has another type or shape", expected[i].name);
+    }
+    WF_EXPECT_OK(wf_h5_close(file));
+    wf_layer_free(model);
+}
+
+static void what_is_in_common_is_loaded(void)
+{
+    char *left_out = NULL;
+    wf_layer *model = model_new(true, 10), *other = model_new(true, 12);
+    fill(model);
+    wf_param *own = wf_layer_param(other, "fc/W");
+    WF_EXPECT_OK(wf_tensor_fill(wf_param_value(own), 4));
+    wf_module_add(other, "more", wf_linear(ctx, (wf_linear_opts){.in = 2, .out = 2}));
+    WF_EXPECT_OK(wf_save(model, in_folder("part.h5")));
+    WF_EXPECT_ERROR(WF_ERR_FORMAT, wf_load(other, in_folder("part.h5")));
+    WF_EXPECT_OK(wf_load_partial(other, in_folder("part.h5"), &left_out));
+    const char *expected = "fc/W: f32 [12,6] here, f32 [10,6] in the file\nfc/b: f32 [12] here, f32 [10] in the file\n"
+                           "more/W: not in the file\nmore/b: not in the file\nstem/bn/N: not in the model\n";
+    WF_EXPECT(left_out && strcmp(left_out, expected) == 0, "left out is\n%s", left_out ? left_out : "NULL");
+    free(left_out);
+    check_param(wf_layer_param(other, "stem/conv1/W"), 0);
+    wf_tensor *whole = wf_param_gather(comm, own);
+    wf_tensor *first = wf_tensor_view(whole, (wf_box){2, {0, 0}, {1, 1}});
+    WF_EXPECT(wf_tensor_item(first) == 4, "what was left out became %g", wf_tensor_item(first));
+    wf_tensor_free(first);
+    wf_tensor_free(whole);
+    wf_layer_free(other);
+    wf_layer_free(model);
+}
+
+/* Every failure is one error on all ranks, and the communicator lives on. */
+static void errors_are_those_of_all_ranks(void)
+{
+    wf_layer *model = model_new(true, 10);
+    fill(model);
+    WF_EXPECT_ERROR(WF_ERR_IO, wf_load(model, in_folder("nothing.h5")));
+    WF_EXPECT_ERROR(WF_ERR_IO, wf_save(model, "/nowhere/at/all/net.h5"));
+    if (rank == 0) {
+        FILE *text = fopen(in_folder("text.h5"), "w");
+        fputs("no HDF5", text);
+        fclose(text);
+    }
+    WF_EXPECT_ERROR(WF_ERR_FORMAT, wf_load(model, in_folder("text.h5")));
+    check(model, NULL);
+    WF_EXPECT_OK(wf_barrier(comm));
+    wf_layer_free(model);
+}
+
+/* A full disk leaves the file that was there. */
+static void a_failed_save_leaves_the_file(void)
+{
+    struct stat before, after;
+    wf_layer *model = model_new(false, 10);
+    fill(model);
+    WF_EXPECT_OK(wf_save(model, in_folder("kept.h5")));
+    stat(in_folder("kept.h5"), &before);
+    if (rank == 0)
+        mkdir(in_folder("kept.h5.tmp"), 0777);
+    WF_EXPECT_ERROR(WF_ERR_IO, wf_save(model, in_folder("kept.h5")));
+    stat(in_folder("kept.h5"), &after);
+    WF_EXPECT(before.st_ino == after.st_ino && before.st_size == after.st_size, "the file is another");
+    wf_layer_free(model);
+}
+
+/* For tests/file/h5py.sh: the file that h5py reads, and the one that it wrote. */
+static void for_h5py(const char *what, const char *path)
+{
+    wf_layer *model = model_new(true, 10);
+    if (strcmp(what, "--save") == 0) {
+        fill(model);
+        WF_EXPECT_OK(wf_save(model, path));
+    } else {
+        WF_EXPECT_OK(wf_load(model, path));
+        check(model, NULL);
+    }
+    wf_layer_free(model);
+}
+
+int main(int argc, char **argv)
+{
+    int failed = 0;
+    if (!ranks_open(&argc, &argv, test_communicator("auto")))
+        return 1;
+    mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size});
+    folder_make();
+    if (argc > 2)
+        for_h5py(argv[1], argv[2]);
+    else
+        failed = test_main(argc, argv,
+                           (test_case[]){{"any_form_loads_any_form", any_form_loads_any_form},
+                                         {"a_file_has_chainers_layout", a_file_has_chainers_layout},
+                                         {"what_is_in_common_is_loaded", what_is_in_common_is_loaded},
+                                         {"errors_are_those_of_all_ranks", errors_are_those_of_all_ranks},
+                                         {"a_failed_save_leaves_the_file", a_failed_save_leaves_the_file},
+                                         {0}});
+    folder_remove();
+    wf_mesh_close(mesh);
+    return ranks_close(failed);
+}
