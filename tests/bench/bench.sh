@@ -86,7 +86,7 @@ echo
 echo "exchange that a convolution shows, in a node:"
 mpirun -np 2 --bind-to none "$build/tests/bench/bench_overlap" 2>/dev/null
 nodes() {
-    "$here/../cluster.sh" -r 1gbit -n 1 "$(command -v mpirun)" "$@" 2>/dev/null || true
+    "$here/../comm/cluster.sh" -r 1gbit -n 1 "$(command -v mpirun)" "$@" 2>/dev/null || true
 }
 echo "and between two nodes with a link of 1 Gbit/s:"
 nodes "$build/tests/bench/bench_overlap" 32 3 512 0

@@ -9,6 +9,8 @@ weft_test(comm_reducers LEVEL comm RANKS 1 2 3 4)
 weft_test(comm_faults LEVEL comm RANKS 1 2 3 4)
 weft_test(comm_timeout LEVEL comm RANKS 2 3 4)
 weft_test(comm_leaves LEVEL comm RANKS 2 4)
+weft_test(comm_chunks LEVEL comm RANKS 2 3)
+weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # Gigabytes: left out of `make test`.
 weft_test(comm_large LEVEL comm RANKS 2)
@@ -22,6 +24,9 @@ foreach(ranks 2 3)
   add_test(NAME contract_comm_chunks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:contract_comm>)
   weft_test_properties(contract_comm_chunks_${ranks} ${ranks} 300)
   weft_small_chunks(contract_comm_chunks_${ranks})
+endforeach()
+foreach(ranks 2 3)
+  weft_small_chunks(comm_chunks_${ranks})
 endforeach()
 set_property(TEST comm_timeout_2 comm_timeout_3 comm_timeout_4 APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1500")
 
@@ -49,6 +54,14 @@ add_test(NAME cluster_reducers_chunks COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/c
 weft_test_properties(cluster_reducers_chunks 4 240)
 weft_small_chunks(cluster_reducers_chunks)
 set_tests_properties(cluster_reducers_chunks PROPERTIES SKIP_RETURN_CODE 77)
+
+# On nodes of different numbers of ranks, and on three.
+foreach(nodes 2+1 1+3 1+2+1)
+  add_test(NAME cluster_sum_bits_${nodes} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/cluster.sh -n ${nodes} -t 60
+    ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:sum_bits>)
+  weft_test_properties(cluster_sum_bits_${nodes} 4 100)
+  set_tests_properties(cluster_sum_bits_${nodes} PROPERTIES SKIP_RETURN_CODE 77)
+endforeach()
 
 # Gradients and exchanges by messages, since there is no memory to share.
 function(weft_small_shm_test name line)

@@ -49,6 +49,23 @@ static void missing_in_a_collective(void)
     }
 }
 
+/* A short message is on its way when the root's call comes to its end, where only the record of the rank before it in
+ * the ring is awaited. */
+static void missing_at_the_end(void)
+{
+    char data[16] = "";
+    if (size < 2)
+        return;
+    wf_comm *comm = wf_comm_split(world, 0, 0);
+    wf_status status = rank < size - 1 ? wf_bcast_bytes(comm, data, sizeof data, 0) : WF_OK;
+    WF_EXPECT(rank > 0 || status != WF_OK, "a broadcast ends well though rank %d has not come", size - 1);
+    if (status == WF_OK)
+        status = stay_away(comm);
+    expect_timeout(status, size - 1, "bcast_bytes(u8 [16], root 0)");
+    WF_EXPECT_OK(wf_comm_close(comm));
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
 static void missing_message(void)
 {
     if (size < 2)
@@ -117,6 +134,7 @@ int main(int argc, char **argv)
     size = wf_comm_size(world);
     const int status = test_main(argc, argv,
                                  (test_case[]){{"missing_in_a_collective", missing_in_a_collective},
+                                               {"missing_at_the_end", missing_at_the_end},
                                                {"missing_message", missing_message},
                                                {"missing_in_a_task", missing_in_a_task},
                                                {"deaf_first_rank", deaf_first_rank},
