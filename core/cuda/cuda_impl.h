@@ -65,8 +65,10 @@ wf_status wf_cuda_put(wf_cuda *own, void *device, const void *host, size_t bytes
  * on the same stream comes after it. Grows in the first steps alone. */
 wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data);
 
-/* Until the event is done, or never will be: it may be behind kernels that wait for other ranks. */
+/* Until the event, or all work put on the stream, is done, or never will be: it may be behind kernels that wait for
+ * other ranks. */
 wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event);
+wf_status wf_cuda_wait_stream(wf_cuda *own, cudaStream_t stream);
 
 /* "cudaMalloc(&p, 64) on device 0 (NVIDIA H200): out of memory". */
 wf_status wf_cuda_error(cudaError_t error, const char *call, const char *file, int line);
@@ -76,6 +78,10 @@ wf_status wf_cuda_error(cudaError_t error, const char *call, const char *file, i
         if (try_cuda_ != cudaSuccess)                                                                                  \
             return wf_cuda_error(try_cuda_, #call, __FILE__, __LINE__);                                                \
     } while (0)
+
+/* Whether the kernels run there: bf16 needs 8.0. */
+#define CUDA_LEAST_MAJOR 8
+wf_status wf_cuda_capable(const struct cudaDeviceProp *device);
 
 /* Frees own->dnn and what hangs on it; NULL is fine. */
 void wf_cuda_dnn_free(wf_cuda *own);

@@ -16,6 +16,14 @@ wf_status wf_cuda_error(cudaError_t error, const char *call, const char *file, i
                         "%s on device %d (%s): %s", call, ordinal, device.name, cudaGetErrorString(error));
 }
 
+wf_status wf_cuda_capable(const struct cudaDeviceProp *device)
+{
+    WF_CHECK(device->major >= CUDA_LEAST_MAJOR, WF_ERR_STATE,
+             "device \"cuda\": %s has compute capability %d.%d, and %d.0 is the least", device->name, device->major,
+             device->minor, CUDA_LEAST_MAJOR);
+    return WF_OK;
+}
+
 int wf_cuda_device_count(void)
 {
     int count = 0;
@@ -36,6 +44,12 @@ wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
         WF_TRY(own->ctx->waiting(own->ctx->comm, &since));
     }
     return WF_OK;
+}
+
+wf_status wf_cuda_wait_stream(wf_cuda *own, cudaStream_t stream)
+{
+    TRY_CUDA(cudaEventRecord(own->finished, stream));
+    return wf_cuda_wait(own, own->finished);
 }
 
 static wf_status make_label(wf_cuda *own)
@@ -64,6 +78,7 @@ static wf_status make(wf_cuda *own)
     struct cudaDeviceProp device;
     TRY_CUDA(cudaSetDevice(own->ordinal));
     TRY_CUDA(cudaGetDeviceProperties(&device, own->ordinal));
+    WF_TRY(wf_cuda_capable(&device));
     own->processors = device.multiProcessorCount;
     snprintf(own->name, sizeof own->name, "%.90s", device.name);
     TRY_CUDA(cudaStreamCreateWithFlags(&own->own, cudaStreamNonBlocking));
@@ -168,9 +183,11 @@ void wf_cuda_stream_free(wf_ctx *ctx, wf_stream *stream)
         return;
     const cudaStream_t gone = stream_of(own, stream);
     cudaSetDevice(own->ordinal);
-    cudaStreamSynchronize(gone);
+    const bool quiet = wf_cuda_wait_stream(own, gone) == WF_OK;
     for (int i = 0; i < CUDA_STREAMS; i++)
         if (own->workspace[i].stream == gone) {
+            if (!quiet)
+                wf_pool_hold(ctx, own->workspace[i].data);
             wf_pool_give(ctx, own->workspace[i].data, own->workspace[i].bytes);
             own->workspace[i] = (cuda_workspace){0};
         }
@@ -192,8 +209,7 @@ wf_status wf_cuda_stream_finish(wf_ctx *ctx, wf_stream *stream)
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
     WF_TRY(wf_cuda_not_capturing(own, "a stream is waited for"));
-    TRY_CUDA(cudaEventRecord(own->finished, stream_of(own, stream)));
-    return wf_cuda_wait(own, own->finished);
+    return wf_cuda_wait_stream(own, stream_of(own, stream));
 }
 
 wf_status wf_cuda_event_new(wf_ctx *ctx, wf_event **event)

@@ -181,7 +181,7 @@ static wf_status entry_of(wf_cuda *own, cuda_workspace **out)
         i++;
     cuda_workspace *const entry = &own->workspace[i];
     if (entry->stream && entry->stream != own->stream)
-        TRY_CUDA(cudaStreamSynchronize(entry->stream));
+        WF_TRY(wf_cuda_wait_stream(own, entry->stream));
     entry->stream = own->stream;
     *out = entry;
     return WF_OK;
@@ -194,7 +194,7 @@ wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data)
     if (bytes > entry->bytes) {
         WF_TRY(wf_cuda_not_capturing(own, "workspace grows"));
         /* Another stream may be handed the old block at once. */
-        TRY_CUDA(cudaStreamSynchronize(entry->stream));
+        WF_TRY(wf_cuda_wait_stream(own, entry->stream));
         wf_pool_give(own->ctx, entry->data, entry->bytes);
         entry->bytes = 0;
         WF_TRY(wf_pool_take(own->ctx, bytes, &entry->data));

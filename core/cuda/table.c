@@ -74,10 +74,14 @@ static const wf_kernels table = {
 
 const wf_kernels *wf_kernels_cuda(void)
 {
-    int count = 0;
+    int count = 0, current = 0;
+    struct cudaDeviceProp device;
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
         WF_FAIL_NULL(WF_ERR_STATE, "device \"cuda\": %s",
                      error != cudaSuccess ? cudaGetErrorString(error) : "this machine has no GPU");
+    if (cudaGetDevice(&current) == cudaSuccess && cudaGetDeviceProperties(&device, current) == cudaSuccess &&
+        wf_cuda_capable(&device) != WF_OK)
+        return NULL;
     return &table;
 }

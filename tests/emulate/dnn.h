@@ -39,6 +39,8 @@ int emulated_last_pads(void);
 /* From now on the device computes nothing, its memory holds nothing and takes nothing, and what is read from it is 0:
  * for programs of which only the shapes matter. Before the first allocation. */
 void emulated_idle(void);
+/* Ten times the compute capability from now on; 90 at the start. */
+void emulated_capability(int tens);
 /* How often the host has waited for a stream, an event or the device. */
 int emulated_waits(void);
 

@@ -55,6 +55,11 @@ foreach(source captured captured_errors)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
 endforeach()
 
+add_executable(emulated_device emulate/emulated_device.c $<TARGET_OBJECTS:weft_core> ${emulated})
+target_link_libraries(emulated_device PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)
+add_test(NAME emulated_device COMMAND emulated_device)
+weft_test_properties(emulated_device 1 100)
+
 # As it is set, and with each of the settings that choose among cuDNN's engines.
 add_executable(emulated_convolution emulate/emulated_convolution.c $<TARGET_OBJECTS:weft_core> ${emulated})
 target_link_libraries(emulated_convolution PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)

@@ -1,10 +1,18 @@
 /* The emulated machine has one device; what that is, and what its errors are called. */
+#include "tests/emulate/dnn.h"
 #include "tests/emulate/emulate.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { PROCESSORS = 2 };
+
+static int capability = 90;
+
+void emulated_capability(int tens)
+{
+    capability = tens;
+}
 
 const char *cudaGetErrorString(cudaError_t error)
 {
@@ -51,5 +59,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     memset(properties, 0, sizeof *properties);
     snprintf(properties->name, sizeof properties->name, "emulated");
     properties->multiProcessorCount = PROCESSORS;
+    properties->major = capability / 10;
+    properties->minor = capability % 10;
     return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
 }

@@ -37,7 +37,7 @@ struct cudaDeviceProp {
     struct {
         char bytes[16];
     } uuid;
-    int multiProcessorCount;
+    int multiProcessorCount, major, minor;
 };
 
 typedef struct cudaIpcMemHandle_t {
