@@ -13,4 +13,6 @@
 #include "optim/optim.h"
 #include "optim/schedule.h"
 
+#include <weft_places.h>
+
 #endif

@@ -1,6 +1,6 @@
 # Flags of every translation unit of the project.
 add_library(weft_flags INTERFACE)
-target_include_directories(weft_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_include_directories(weft_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include) # weft_places.h
 target_compile_definitions(weft_flags INTERFACE _GNU_SOURCE)
 set(both -Wall -Wextra -Wshadow -Wno-unused-parameter -fno-math-errno -fvisibility=default)
 set(of_c ${both} -Wpedantic -Wstrict-prototypes -Wmissing-prototypes)

@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 
-install(FILES weft.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
+install(FILES weft.h ${WEFT_PLACES} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
 install(DIRECTORY core comm layers optim datasets DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft
   FILES_MATCHING PATTERN "*.h" PATTERN "*_impl.h" EXCLUDE)
 

@@ -47,18 +47,18 @@ typedef struct wf_comm wf_comm;
 
 /* Starts (MPI is initialised if nobody has) and returns the world communicator. argc and argv may be NULL. name NULL is
  * "auto". WF_ERR_ARGUMENT lists the known names. Collective. */
-wf_comm *wf_comm_open(int *argc, char ***argv, const char *name);
+WF_PLACED wf_comm *wf_comm_open(int *argc, char ***argv, const char *name);
 /* As wf_comm_open, with options of the context that belongs to it. */
-wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts);
+WF_PLACED wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts);
 /* On an MPI communicator of the program's own (a pointer to an MPI_Comm, which is duplicated). Collective. */
-wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts);
+WF_PLACED wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts);
 /* Ranks of equal color form a communicator, ordered by key, then rank. A negative color takes part and gets NULL
  * without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
-wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
+WF_PLACED wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
 /* Closes; the first communicator also frees its context, and reports live objects of it (WF_ERR_STATE). Does not wait
  * for others; a rank that calls a collective of a communicator that another rank has closed gets WF_ERR_COMM. MPI is
  * finalised at process exit, and only if Weft initialised it. */
-wf_status wf_comm_close(wf_comm *comm);
+WF_PLACED wf_status wf_comm_close(wf_comm *comm);
 
 /* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; without it their own. Sums are then rounded to it.
  * The same on all ranks; not inherited. Local. */
@@ -86,48 +86,49 @@ typedef enum wf_reduce_op {
 
 /* Point to point. tag is 0 to 16383. A send may wait for its receive to begin. A send or receive with oneself is
  * WF_ERR_ARGUMENT. */
-wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
-wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag) WF_NODISCARD;
+WF_PLACED wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
+WF_PLACED wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag) WF_NODISCARD;
 /* A tensor of the type and shape that the sender has; NULL on failure. */
-wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag);
+WF_PLACED wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag);
 /* The same as wf_send, since type and shape always travel first; named for the pair. */
-wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
-wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from, int tag) WF_NODISCARD;
+WF_PLACED wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
+WF_PLACED wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from,
+                                int tag) WF_NODISCARD;
 
 /* Collective. x on the root goes to x everywhere. */
-wf_status wf_bcast(wf_comm *comm, wf_tensor *x, int root) WF_NODISCARD;
+WF_PLACED wf_status wf_bcast(wf_comm *comm, wf_tensor *x, int root) WF_NODISCARD;
 /* Collective. In place where y == x. Each element is combined in rank order, so it has the same bits on all ranks and
  * whatever the count; bf16 and f16 are combined in f32 and rounded once; integers wrap; NaN wins in max and min. */
-wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
+WF_PLACED wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
 /* y is read on the root alone. */
-wf_status wf_reduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root) WF_NODISCARD;
+WF_PLACED wf_status wf_reduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root) WF_NODISCARD;
 /* Collective. Ragged: y[r] has the type and shape of rank r's x; y is read on the root alone (gather), or everywhere.
  * The ranks may hold different shapes, also empty ones. */
-wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root) WF_NODISCARD;
-wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y) WF_NODISCARD;
+WF_PLACED wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root) WF_NODISCARD;
+WF_PLACED wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y) WF_NODISCARD;
 /* Collective. x[r] on the root goes to y on rank r; x is read on the root alone. */
-wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root) WF_NODISCARD;
+WF_PLACED wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root) WF_NODISCARD;
 /* Collective. x[r] goes to rank r; y[r] comes from rank r. */
-wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y) WF_NODISCARD;
+WF_PLACED wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y) WF_NODISCARD;
 /* Collective. y on rank r is the reduction over all ranks of their x[r]. */
-wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
-wf_status wf_barrier(wf_comm *comm) WF_NODISCARD;
+WF_PLACED wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
+WF_PLACED wf_status wf_barrier(wf_comm *comm) WF_NODISCARD;
 
 /* --- Bytes and numbers: metadata. Collective. -----------------------------------------------------------------------
  */
 
-wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
+WF_PLACED wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* all receives size times bytes, in rank order. */
-wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
+WF_PLACED wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 /* x[r], of bytes[r], on the root goes to y, of as many bytes, on rank r (WF_ERR_COMM if it is not); x and bytes are
  * read on the root alone. */
 wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
                            int root) WF_NODISCARD;
-wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
-wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
+WF_PLACED wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
+WF_PLACED wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
 /* The root's status, with its message, becomes everybody's: for work that one rank does for all. The communicator lives
  * on, since all ranks know. */
-wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
+WF_PLACED wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
 
 /* What this rank has handed to the transport since the communicator was made. Payload only: neither the check records
  * and notices nor the 56 bytes of type and shape that travel ahead of a tensor, or of scattered bytes. With P ranks and
@@ -166,31 +167,4 @@ void wf_watchdog_set_hook(wf_watchdog_hook hook);
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_comm_open(...)       WF_SITE_OF(wf_comm, wf_comm_open(__VA_ARGS__))
-#define wf_comm_open_with(...)  WF_SITE_OF(wf_comm, wf_comm_open_with(__VA_ARGS__))
-#define wf_comm_from_mpi(...)   WF_SITE_OF(wf_comm, wf_comm_from_mpi(__VA_ARGS__))
-#define wf_comm_split(...)      WF_SITE_OF(wf_comm, wf_comm_split(__VA_ARGS__))
-#define wf_comm_close(...)      WF_SITE_LAX(wf_comm_close(__VA_ARGS__))
-#define wf_send(...)            WF_SITE(wf_send(__VA_ARGS__))
-#define wf_recv(...)            WF_SITE(wf_recv(__VA_ARGS__))
-#define wf_recv_new(...)        WF_SITE_OF(wf_tensor, wf_recv_new(__VA_ARGS__))
-#define wf_send_new(...)        WF_SITE(wf_send_new(__VA_ARGS__))
-#define wf_sendrecv(...)        WF_SITE(wf_sendrecv(__VA_ARGS__))
-#define wf_bcast(...)           WF_SITE(wf_bcast(__VA_ARGS__))
-#define wf_allreduce(...)       WF_SITE(wf_allreduce(__VA_ARGS__))
-#define wf_reduce(...)          WF_SITE(wf_reduce(__VA_ARGS__))
-#define wf_gather(...)          WF_SITE(wf_gather(__VA_ARGS__))
-#define wf_allgather(...)       WF_SITE(wf_allgather(__VA_ARGS__))
-#define wf_scatter(...)         WF_SITE(wf_scatter(__VA_ARGS__))
-#define wf_alltoall(...)        WF_SITE(wf_alltoall(__VA_ARGS__))
-#define wf_reduce_scatter(...)  WF_SITE(wf_reduce_scatter(__VA_ARGS__))
-#define wf_barrier(...)         WF_SITE(wf_barrier(__VA_ARGS__))
-#define wf_bcast_bytes(...)     WF_SITE(wf_bcast_bytes(__VA_ARGS__))
-#define wf_allgather_bytes(...) WF_SITE(wf_allgather_bytes(__VA_ARGS__))
-#define wf_allreduce_f64(...)   WF_SITE(wf_allreduce_f64(__VA_ARGS__))
-#define wf_allreduce_i64(...)   WF_SITE(wf_allreduce_i64(__VA_ARGS__))
-#define wf_bcast_status(...)    WF_SITE(wf_bcast_status(__VA_ARGS__))
-#endif
 #endif

@@ -7,6 +7,7 @@
 #define WF_COMM_MESH_H
 
 #include "comm/comm.h"
+#include "core/site.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,7 +20,7 @@ typedef struct wf_mesh_opts {
 
 /* WF_ERR_ARGUMENT, on all ranks, if the product is not the communicator's size, or if the ranks gave different options.
  * The communicator is borrowed and must outlive the mesh. Collective. */
-wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts);
+WF_PLACED wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts);
 /* NULL is fine. Local. */
 void wf_mesh_close(wf_mesh *mesh);
 
@@ -27,10 +28,10 @@ void wf_mesh_close(wf_mesh *mesh);
 int wf_mesh_size(const wf_mesh *mesh, wf_axis axis);
 int wf_mesh_rank(const wf_mesh *mesh, wf_axis axis);
 /* The communicator of all ranks that differ along this axis alone; borrowed. Its rank is the place along the axis. */
-wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis);
+WF_PLACED wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis);
 /* Of all ranks that differ along these axes alone: bit a of `axes` is axis a. Made once and kept, so the first call for
  * a set of axes is collective over the whole mesh; later ones are local. Its ranks are ordered as those of the mesh. */
-wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes);
+WF_PLACED wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes);
 /* The whole communicator; borrowed. */
 wf_comm *wf_mesh_world(const wf_mesh *mesh);
 /* The place of a rank of the whole along every axis. */
@@ -49,17 +50,10 @@ wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_lay
 /* A new tensor of another layout, with x's type and order; the caller frees it. The target's mesh may be another than
  * x's, of the same communicator or of one of its axes. A tensor without a layout counts as the whole, the same on every
  * rank. For variables: wf_redistribute (layers/redistribute.h). Collective. */
-wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target);
+WF_PLACED wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target);
 
 #ifdef __cplusplus
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_mesh_open(...)           WF_SITE_OF(wf_mesh, wf_mesh_open(__VA_ARGS__))
-#define wf_mesh_comm(...)           WF_SITE_OF(wf_comm, wf_mesh_comm(__VA_ARGS__))
-#define wf_mesh_comm_of(...)        WF_SITE_OF(wf_comm, wf_mesh_comm_of(__VA_ARGS__))
-#define wf_tensor_redistribute(...) WF_SITE_OF(wf_tensor, wf_tensor_redistribute(__VA_ARGS__))
-#endif
 #endif

@@ -1,8 +1,9 @@
 /* Where the program called the library: errors of communication and the flight recorder name file and line.
  *
- * A function that communicates has a macro of the same name, which notes the place of the call around it. Calls nest
- * (wf_apply in wf_apply): the outermost place counts. The functions themselves are there too, for pointers to them; a
- * call that notes nothing is an error without a place.
+ * A function that communicates is marked WF_PLACED in its header. The build makes weft_places.h from the marks: a macro
+ * of the function's name, which notes the place of the call around it. weft.h includes it. Calls nest (wf_apply in
+ * wf_apply): the outermost place counts. A program that includes single headers calls the functions themselves, and its
+ * errors name no place.
  */
 #ifndef WF_CORE_SITE_H
 #define WF_CORE_SITE_H
@@ -12,6 +13,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define WF_PLACED
 
 void wf_site_enter(const char *file, int line);
 /* Each returns its argument. */

@@ -35,7 +35,8 @@ void wf_errors_free(wf_errors *kept);
 #define WF_RAISE(code, ...) wf_error_set((code), __FILE__, __LINE__, __VA_ARGS__)
 
 /* In a verb: leave with a new error; leave if a call fails; leave if a needed object is NULL. */
-#define WF_FAIL(code, ...) return WF_RAISE(code, __VA_ARGS__)
+/* The code stands in the return itself, so that compilers and analysers see which one it is. */
+#define WF_FAIL(code, ...) return (WF_RAISE(code, __VA_ARGS__), (code))
 #define WF_TRY(call)                                                                                                   \
     do {                                                                                                               \
         const wf_status wf_try_status_ = (call);                                                                       \
@@ -50,7 +51,7 @@ void wf_errors_free(wf_errors *kept);
 #define WF_CHECK(condition, code, ...)                                                                                 \
     do {                                                                                                               \
         if (!(condition))                                                                                              \
-            return WF_RAISE(code, __VA_ARGS__);                                                                        \
+            return (WF_RAISE(code, __VA_ARGS__), (code));                                                              \
     } while (0)
 
 /* The same in a function that returns a pointer. */

@@ -55,17 +55,12 @@ double wf_item(const wf_var *var);
  * set (not added to earlier ones). A node runs once; what it saved is then released, and
  * so is the value of the variable that it made, unless that has one element: wf_keep what is needed later. WF_ERR_STATE
  * if a saved tensor has changed since, or if nothing was recorded. */
-wf_status wf_backward(wf_var *loss) WF_NODISCARD;
+WF_PLACED wf_status wf_backward(wf_var *loss) WF_NODISCARD;
 /* The same from any variable, with its gradient given. */
-wf_status wf_backward_from(wf_var *var, const wf_tensor *grad) WF_NODISCARD;
+WF_PLACED wf_status wf_backward_from(wf_var *var, const wf_tensor *grad) WF_NODISCARD;
 
 #ifdef __cplusplus
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_backward(...)      WF_SITE(wf_backward(__VA_ARGS__))
-#define wf_backward_from(...) WF_SITE(wf_backward_from(__VA_ARGS__))
-#endif
 #endif

@@ -3,6 +3,7 @@
 #define WF_DATASETS_SCATTER_H
 
 #include "comm/mesh.h"
+#include "core/site.h"
 #include "datasets/dataset.h"
 
 #ifdef __cplusplus
@@ -27,33 +28,26 @@ typedef struct wf_scatter_opts {
  * part. Only the root's argument is used (others may give NULL, or the same unopened data set), and every rank's is
  * consumed. A failure on the root, such as a missing file, is the same error on all ranks. Transforms given on the root
  * are applied once. Collective. */
-wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
+WF_PLACED wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
 
 /* The same over a mesh: samples are sharded over its data axis, and the ranks along the other axes hold the same ones.
  * Batches have layouts of this mesh, so that they go into its layers as they are; for images that are cut too, see
  * wf_batch_opts. `root` is a rank of the whole mesh, which is borrowed. Collective over the mesh. */
-wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts);
+WF_PLACED wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts);
 
 /* One data set of which every rank's part is the one that it already has (its own files): parts of any lengths. Ranks
  * whose part is over join in with empty batches, which weigh nothing, until the longest is. Samples must be alike
  * (WF_ERR_SHAPE on all ranks if not); a rank that has none at all may give wf_empty_dataset(ctx, NULL). Owns the data
  * set and opens it; a failure to do so on one rank is the same error on all. Collective. */
-wf_dataset *wf_joined_dataset(wf_comm *comm, wf_dataset *dataset);
+WF_PLACED wf_dataset *wf_joined_dataset(wf_comm *comm, wf_dataset *dataset);
 
 /* The numbers of this rank's samples of n, as wf_scatter_dataset would give them; n and seed are the root's. The caller
  * calls free() on *index. Collective. */
-wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64_t *count,
-                           int64_t **index) WF_NODISCARD;
+WF_PLACED wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64_t *count,
+                                     int64_t **index) WF_NODISCARD;
 
 #ifdef __cplusplus
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_scatter_dataset(...)      WF_SITE_OF(wf_dataset, wf_scatter_dataset(__VA_ARGS__))
-#define wf_mesh_scatter_dataset(...) WF_SITE_OF(wf_dataset, wf_mesh_scatter_dataset(__VA_ARGS__))
-#define wf_joined_dataset(...)       WF_SITE_OF(wf_dataset, wf_joined_dataset(__VA_ARGS__))
-#define wf_scatter_index(...)        WF_SITE(wf_scatter_index(__VA_ARGS__))
-#endif
 #endif

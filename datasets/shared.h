@@ -3,6 +3,7 @@
 #define WF_DATASETS_SHARED_H
 
 #include "comm/comm.h"
+#include "core/site.h"
 #include "datasets/iterator.h"
 
 #ifdef __cplusplus
@@ -14,25 +15,19 @@ typedef struct wf_shared_iter wf_shared_iter;
 
 /* Owns the iterator, which is the root's (others give NULL), of a data set that is not scattered. The communicator is
  * borrowed. Local; where it fails, the other ranks hear of it in their next call. */
-wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root);
+WF_PLACED wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root);
 void wf_shared_free(wf_shared_iter *shared);
 /* The root's next batch on every rank, borrowed until the next call. A failure of the root's iterator is the same error
  * on all ranks, and the communicator lives on. Collective. */
-wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch) WF_NODISCARD;
+WF_PLACED wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch) WF_NODISCARD;
 
 /* wf_batches on data sets that every rank can read, in the same order everywhere: with rank 0's seed. Checks that the
  * ranks have equally many samples and the same options (WF_ERR_ARGUMENT on all ranks if not). Owns the data set, which
  * is not scattered. Opens it. Collective. */
-wf_iter *wf_synchronized_batches(wf_comm *comm, wf_dataset *dataset, wf_batch_opts opts);
+WF_PLACED wf_iter *wf_synchronized_batches(wf_comm *comm, wf_dataset *dataset, wf_batch_opts opts);
 
 #ifdef __cplusplus
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_shared_next(...)          WF_SITE(wf_shared_next(__VA_ARGS__))
-#define wf_shared_batches(...)       WF_SITE_OF(wf_shared_iter, wf_shared_batches(__VA_ARGS__))
-#define wf_synchronized_batches(...) WF_SITE_OF(wf_iter, wf_synchronized_batches(__VA_ARGS__))
-#endif
 #endif

@@ -14,6 +14,7 @@
 #define WF_LAYERS_COMMUNICATION_H
 
 #include "comm/comm.h"
+#include "core/site.h"
 #include "core/tape.h"
 
 #ifdef __cplusplus
@@ -22,42 +23,30 @@ extern "C" {
 
 /* Sends x and returns a token: a scalar 0 that stands for as many samples as x in a mean over ranks. Backward receives
  * the gradient of x. To oneself: WF_ERR_ARGUMENT. */
-wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag);
+WF_PLACED wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag);
 /* What wf_send_var sent, of its type and shape. Backward sends the gradient. */
-wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag);
+WF_PLACED wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag);
 /* x, which now depends on what the token stands for: x is what this rank goes on with, or differentiates, in its place.
  * Local. */
 wf_var *wf_pseudo_connect(wf_var *token, wf_var *x);
 
 /* Collective. x is read on the root alone. Gradient: the sum over the ranks goes to the root. */
-wf_var *wf_bcast_var(wf_comm *comm, wf_tape *tape, wf_var *x, int root);
+WF_PLACED wf_var *wf_bcast_var(wf_comm *comm, wf_tape *tape, wf_var *x, int root);
 /* Collective. On the root y[r] is rank r's x; elsewhere y[0] is a token and the others are NULL. Gradient: scatter. */
-wf_status wf_gather_var(wf_comm *comm, wf_var *x, wf_var **y, int root) WF_NODISCARD;
+WF_PLACED wf_status wf_gather_var(wf_comm *comm, wf_var *x, wf_var **y, int root) WF_NODISCARD;
 /* Collective. Rank r gets the root's x[r]; x is read on the root alone. Gradient: gather. */
-wf_var *wf_scatter_var(wf_comm *comm, wf_tape *tape, wf_var *const *x, int root);
+WF_PLACED wf_var *wf_scatter_var(wf_comm *comm, wf_tape *tape, wf_var *const *x, int root);
 /* Collective. y[r] is rank r's x. Gradient: all-to-all, and the sum of what came. */
-wf_status wf_allgather_var(wf_comm *comm, wf_var *x, wf_var **y) WF_NODISCARD;
+WF_PLACED wf_status wf_allgather_var(wf_comm *comm, wf_var *x, wf_var **y) WF_NODISCARD;
 /* Collective. y[r] is what rank r has for this one. Gradient: all-to-all. */
-wf_status wf_alltoall_var(wf_comm *comm, wf_var *const *x, wf_var **y) WF_NODISCARD;
+WF_PLACED wf_status wf_alltoall_var(wf_comm *comm, wf_var *const *x, wf_var **y) WF_NODISCARD;
 /* Collective. The sum over the ranks. Gradient: the sum over the ranks. */
-wf_var *wf_allreduce_var(wf_comm *comm, wf_var *x);
+WF_PLACED wf_var *wf_allreduce_var(wf_comm *comm, wf_var *x);
 /* Collective. On rank r the sum over the ranks of their x[r]. Gradient: all-gather. */
-wf_var *wf_reduce_scatter_var(wf_comm *comm, wf_var *const *x);
+WF_PLACED wf_var *wf_reduce_scatter_var(wf_comm *comm, wf_var *const *x);
 
 #ifdef __cplusplus
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_send_var(...)           WF_SITE_OF(wf_var, wf_send_var(__VA_ARGS__))
-#define wf_recv_var(...)           WF_SITE_OF(wf_var, wf_recv_var(__VA_ARGS__))
-#define wf_bcast_var(...)          WF_SITE_OF(wf_var, wf_bcast_var(__VA_ARGS__))
-#define wf_gather_var(...)         WF_SITE(wf_gather_var(__VA_ARGS__))
-#define wf_scatter_var(...)        WF_SITE_OF(wf_var, wf_scatter_var(__VA_ARGS__))
-#define wf_allgather_var(...)      WF_SITE(wf_allgather_var(__VA_ARGS__))
-#define wf_alltoall_var(...)       WF_SITE(wf_alltoall_var(__VA_ARGS__))
-#define wf_allreduce_var(...)      WF_SITE_OF(wf_var, wf_allreduce_var(__VA_ARGS__))
-#define wf_reduce_scatter_var(...) WF_SITE_OF(wf_var, wf_reduce_scatter_var(__VA_ARGS__))
-#endif
 #endif

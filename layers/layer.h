@@ -8,6 +8,7 @@
 #define WF_LAYERS_LAYER_H
 
 #include "core/archive.h"
+#include "core/site.h"
 #include "core/tape.h"
 
 #ifdef __cplusplus
@@ -17,7 +18,7 @@ extern "C" {
 typedef struct wf_layer wf_layer;
 
 /* y = layer(x). NULL on failure or if either is NULL. */
-wf_var *wf_apply(wf_layer *layer, wf_var *x);
+WF_PLACED wf_var *wf_apply(wf_layer *layer, wf_var *x);
 void wf_layer_free(wf_layer *layer);
 wf_ctx *wf_layer_ctx(const wf_layer *layer);
 
@@ -57,8 +58,4 @@ wf_status wf_layer_visit(void *layer, wf_archive *archive) WF_NODISCARD;
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_apply(...) WF_SITE_OF(wf_var, wf_apply(__VA_ARGS__))
-#endif
 #endif

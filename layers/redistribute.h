@@ -8,6 +8,7 @@
 #define WF_LAYERS_REDISTRIBUTE_H
 
 #include "comm/mesh.h"
+#include "core/site.h"
 #include "core/tape.h"
 
 #ifdef __cplusplus
@@ -15,10 +16,10 @@ extern "C" {
 #endif
 
 /* WF_ERR_SHAPE if the target is of another global shape; WF_ERR_UNSUPPORTED for a partial layout. */
-wf_var *wf_redistribute(wf_var *x, wf_layout target);
+WF_PLACED wf_var *wf_redistribute(wf_var *x, wf_layout target);
 /* To the usual layout of activations on this mesh: samples over data, channels over channel, pixels over depth, height
  * and width, in balanced blocks (wf_mesh_layout_activation). */
-wf_var *wf_shard(wf_var *x, const wf_mesh *mesh);
+WF_PLACED wf_var *wf_shard(wf_var *x, const wf_mesh *mesh);
 /* The whole, on every rank of x's mesh. A value without a layout is returned as it is. */
 wf_var *wf_unshard(wf_var *x);
 
@@ -26,9 +27,4 @@ wf_var *wf_unshard(wf_var *x);
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_redistribute(...) WF_SITE_OF(wf_var, wf_redistribute(__VA_ARGS__))
-#define wf_shard(...)        WF_SITE_OF(wf_var, wf_shard(__VA_ARGS__))
-#endif
 #endif

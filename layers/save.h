@@ -19,23 +19,24 @@ extern "C" {
 
 /* Writes under a temporary name, brings it to disk and then renames, so that `path` is always a whole file. Running
  * statistics are rank 0's (wf_allreduce_persistent brings them together). */
-wf_status wf_save(wf_layer *model, const char *path) WF_NODISCARD;
+WF_PLACED wf_status wf_save(wf_layer *model, const char *path) WF_NODISCARD;
 /* Every parameter must be in the file, with its shape (WF_ERR_FORMAT names it, and nothing is changed); floats of
  * another size are converted; what else is in the file is ignored. */
-wf_status wf_load(wf_layer *model, const char *path) WF_NODISCARD;
+WF_PLACED wf_status wf_load(wf_layer *model, const char *path) WF_NODISCARD;
 /* Loads what the file and the model have in common, by name and shape, for fine-tuning. *left_out gets one line for
  * everything else: "fc/W: [10,512] here, [1000,512] in the file", "fc/b: not in the file", "old/W: not in the model";
  * "" where there is nothing. The caller calls free() on it; left_out may be NULL. */
-wf_status wf_load_partial(wf_layer *model, const char *path, char **left_out) WF_NODISCARD;
+WF_PLACED wf_status wf_load_partial(wf_layer *model, const char *path, char **left_out) WF_NODISCARD;
 
 /* The same for models over the ranks of another communicator. */
-wf_status wf_save_over(wf_comm *comm, wf_layer *model, const char *path) WF_NODISCARD;
-wf_status wf_load_over(wf_comm *comm, wf_layer *model, const char *path) WF_NODISCARD;
-wf_status wf_load_partial_over(wf_comm *comm, wf_layer *model, const char *path, char **left_out) WF_NODISCARD;
+WF_PLACED wf_status wf_save_over(wf_comm *comm, wf_layer *model, const char *path) WF_NODISCARD;
+WF_PLACED wf_status wf_load_over(wf_comm *comm, wf_layer *model, const char *path) WF_NODISCARD;
+WF_PLACED wf_status wf_load_partial_over(wf_comm *comm, wf_layer *model, const char *path,
+                                         char **left_out) WF_NODISCARD;
 
 /* The value of the serial parameter of which the ranks hold parts; a handle to be freed. Collective where the parameter
  * is sharded, over a communicator with all of its parts, else local. */
-wf_tensor *wf_param_gather(wf_comm *comm, wf_param *param);
+WF_PLACED wf_tensor *wf_param_gather(wf_comm *comm, wf_param *param);
 /* The value becomes this rank's part of `whole`, which has the serial parameter's shape. Local. */
 wf_status wf_param_import(wf_param *param, const wf_tensor *whole) WF_NODISCARD;
 
@@ -43,14 +44,4 @@ wf_status wf_param_import(wf_param *param, const wf_tensor *whole) WF_NODISCARD;
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_save(...)              WF_SITE(wf_save(__VA_ARGS__))
-#define wf_load(...)              WF_SITE(wf_load(__VA_ARGS__))
-#define wf_load_partial(...)      WF_SITE(wf_load_partial(__VA_ARGS__))
-#define wf_save_over(...)         WF_SITE(wf_save_over(__VA_ARGS__))
-#define wf_load_over(...)         WF_SITE(wf_load_over(__VA_ARGS__))
-#define wf_load_partial_over(...) WF_SITE(wf_load_partial_over(__VA_ARGS__))
-#define wf_param_gather(...)      WF_SITE_OF(wf_tensor, wf_param_gather(__VA_ARGS__))
-#endif
 #endif

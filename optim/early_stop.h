@@ -3,6 +3,7 @@
 #define WF_OPTIM_EARLY_STOP_H
 
 #include "comm/comm.h"
+#include "core/site.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,7 +23,7 @@ void wf_early_stop_free(wf_early_stop *stop);
 
 /* Observes a mean over `weight` samples of this rank (none: 0). What is judged is the mean over all ranks' samples, as
  * of wf_evaluator, so *stops is the same on all ranks; NaN is no improvement. Collective. */
-wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight, bool *stops) WF_NODISCARD;
+WF_PLACED wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight, bool *stops) WF_NODISCARD;
 /* The best mean so far; NaN before the first. */
 double wf_early_stop_best(const wf_early_stop *stop);
 
@@ -30,8 +31,4 @@ double wf_early_stop_best(const wf_early_stop *stop);
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_early_stop_observe(...) WF_SITE(wf_early_stop_observe(__VA_ARGS__))
-#endif
 #endif

@@ -3,6 +3,7 @@
 #define WF_OPTIM_EVALUATOR_H
 
 #include "comm/comm.h"
+#include "core/site.h"
 #include "layers/layer.h"
 
 #ifdef __cplusplus
@@ -26,7 +27,7 @@ wf_status wf_evaluator_add_sum(wf_evaluator *evaluator, const char *name, double
 
 /* Sums over the ranks, in rank order, so that all have the same bits; what is added from now on is another round. The
  * ranks need not have the same names. Collective. */
-wf_status wf_evaluator_finish(wf_evaluator *evaluator) WF_NODISCARD;
+WF_PLACED wf_status wf_evaluator_finish(wf_evaluator *evaluator) WF_NODISCARD;
 
 /* The results of the last wf_evaluator_finish, in the order in which names came up, rank 0's first; the same on all
  * ranks. Mean and weight by name: NaN and 0 where there is none of that name, a mean over weight 0 is NaN. */
@@ -45,23 +46,17 @@ typedef wf_status (*wf_aggregate)(void *user, int ranks, const wf_finding *findi
 /* For figures that are no means, such as a confusion matrix or a ranking: every rank finds something of its own, and
  * all call `aggregate` with what all ranks found, in rank order (borrowed during the call), so that all come to the
  * same result. An error of `aggregate` on one rank is one on all. Collective. */
-wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate,
-                          void *user) WF_NODISCARD;
+WF_PLACED wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate,
+                                    void *user) WF_NODISCARD;
 
 /* Makes the values that a model keeps and does not learn (running statistics) the same on all ranks: their mean, in
  * which a rank counts `weight` (how many samples it has seen; 1 on all of them is the plain mean). A running variance
  * avg_var beside an avg_mean becomes the variance of all ranks' samples together, so the squared distance of the ranks'
  * means is in it. Computed in double. The ranks have the same model. Collective. */
-wf_status wf_allreduce_persistent(wf_comm *comm, wf_layer *model, double weight) WF_NODISCARD;
+WF_PLACED wf_status wf_allreduce_persistent(wf_comm *comm, wf_layer *model, double weight) WF_NODISCARD;
 
 #ifdef __cplusplus
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_evaluator_finish(...)     WF_SITE(wf_evaluator_finish(__VA_ARGS__))
-#define wf_evaluate_all(...)         WF_SITE(wf_evaluate_all(__VA_ARGS__))
-#define wf_allreduce_persistent(...) WF_SITE(wf_allreduce_persistent(__VA_ARGS__))
-#endif
 #endif

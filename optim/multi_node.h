@@ -3,6 +3,7 @@
 #define WF_OPTIM_MULTI_NODE_H
 
 #include "comm/mesh.h"
+#include "core/site.h"
 #include "optim/optim.h"
 
 #ifdef __cplusplus
@@ -57,9 +58,9 @@ typedef struct wf_multi_node_opts {
  *
  * The loss rides in the buffer: after the step wf_item(loss) is global on every rank. Whatever makes a step fail on one
  * rank reaches the others as its error. The communicator must outlive the optimizer's last step. */
-wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
+WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
 /* WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
-wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
+WF_PLACED wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
 
 /* The same for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh axes over
  * which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of which
@@ -68,18 +69,11 @@ wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts 
  * be one over data where the mesh splits that; a mean without a layout is a local mean over data that the ranks along
  * the other axes have alike. Ranks along `stage` have models of their own. Collective over the mesh, which is borrowed
  * and must outlive the optimizer's last step. */
-wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim);
-wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts);
+WF_PLACED wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim);
+WF_PLACED wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts);
 
 #ifdef __cplusplus
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_multi_node(...)           WF_SITE_OF(wf_optim, wf_multi_node(__VA_ARGS__))
-#define wf_mesh_multi_node(...)      WF_SITE_OF(wf_optim, wf_mesh_multi_node(__VA_ARGS__))
-#define wf_multi_node_with(...)      WF_SITE_OF(wf_optim, wf_multi_node_with(__VA_ARGS__))
-#define wf_mesh_multi_node_with(...) WF_SITE_OF(wf_optim, wf_mesh_multi_node_with(__VA_ARGS__))
-#endif
 #endif

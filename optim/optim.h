@@ -2,6 +2,7 @@
 #ifndef WF_OPTIM_OPTIM_H
 #define WF_OPTIM_OPTIM_H
 
+#include "core/site.h"
 #include "layers/layer.h"
 
 #ifdef __cplusplus
@@ -44,7 +45,7 @@ void wf_optim_free(wf_optim *optim);
  * gradients. WF_ERR_STATE if the loss depends on no parameter and no leaf, or is one rank's part of a global mean and
  * the optimizer is not a multi-node one. After a multi-node step wf_item(loss) is the loss over all ranks. Collective
  * for wf_multi_node optimizers. */
-wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
+WF_PLACED wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* Backward without a step: the gradients are kept, and those of the next wf_optim_accumulate or wf_optim_step are added
  * to them, so that any number of these and one step make the step of one large batch. Every loss counts as many samples
  * as it is a mean of; after the step wf_item of its loss is the mean over all of them. To step without a last batch,
@@ -55,11 +56,11 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
  * times, also none; parts of global means come from all ranks each time (the step is WF_ERR_COMM where they do not).
  * The first backward of an optimizer, and the first after a change of what is trainable, is collective; the others are
  * local. WF_ERR_STATE if the loss is no mean. */
-wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
+WF_PLACED wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* The update that double buffering (wf_multi_node_opts) still owes: before the model or the optimizer is saved, what is
  * trainable changes, or training ends. Does nothing where nothing is owed; wf_optim_free drops it. Collective for
  * wf_multi_node optimizers. */
-wf_status wf_optim_flush(wf_optim *optim) WF_NODISCARD;
+WF_PLACED wf_status wf_optim_flush(wf_optim *optim) WF_NODISCARD;
 /* The update alone, with the gradients that wf_backward left; parameters that have had none are left alone.
  * WF_ERR_STATE for multi-node optimizers, for those that scale the loss, and if no parameter has a gradient. */
 wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
@@ -101,7 +102,7 @@ size_t wf_optim_state_bytes(const wf_optim *optim);
  * updates left out no longer count as steps.
  * Where state is sharded over ranks (shard_optimizer), the archive is that of the serial optimizer, on every rank, so
  * any number of ranks can load it, and the call is collective. */
-wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
+WF_PLACED wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 /* The same as a wf_archive_visit. */
 wf_status wf_optim_visit(void *optim, wf_archive *archive) WF_NODISCARD;
 
@@ -109,11 +110,4 @@ wf_status wf_optim_visit(void *optim, wf_archive *archive) WF_NODISCARD;
 }
 #endif
 
-/* The place of the call is noted (core/site.h). */
-#ifndef WF_LIBRARY
-#define wf_optim_step(...)       WF_SITE(wf_optim_step(__VA_ARGS__))
-#define wf_optim_flush(...)      WF_SITE(wf_optim_flush(__VA_ARGS__))
-#define wf_optim_archive(...)    WF_SITE(wf_optim_archive(__VA_ARGS__))
-#define wf_optim_accumulate(...) WF_SITE(wf_optim_accumulate(__VA_ARGS__))
-#endif
 #endif

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <time.h>
+#include <weft_places.h>
 
 #define TEXT  700
 #define PLACE " at comm_faults.c:"

@@ -5,6 +5,7 @@
 #include "tests/comm/comm_cases.h"
 
 #include <stdio.h>
+#include <weft_places.h>
 
 #define SEGMENTS 5
 

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <time.h>
+#include <weft_places.h>
 
 static wf_comm *world;
 static wf_ctx *ctx;

@@ -5,6 +5,7 @@
 #include "tests/comm/comm_names.h"
 
 #include <stdio.h>
+#include <weft_places.h>
 
 static wf_comm *comm;
 static wf_ctx *ctx;

@@ -14,6 +14,7 @@
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+#include <weft_places.h>
 
 #define COUNT   ((int64_t)1 << 18)
 #define MOMENT  100 /* ms: long enough for the others to wait already */

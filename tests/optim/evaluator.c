@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <weft_places.h>
 
 static double sample(int64_t i)
 {

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Compiles every user header alone, as C11 and as C++17: tests/static/headers_alone.sh CC CXX
+# Compiles every user header alone, as C11 and as C++17: tests/static/headers_alone.sh CC CXX BUILD
 set -eu
 cd "$(dirname "$0")/../.."
 cc=$1 cxx=$2
-flags="-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I."
+flags="-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I. -I$3/include"
 failed=0
 
 for header in weft.h $(find core comm layers optim datasets -name '*.h' ! -name '*_author.h' ! -name '*_impl.h' | sort); do

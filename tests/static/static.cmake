@@ -8,5 +8,6 @@ endfunction()
 
 weft_static(include_arrows ${CMAKE_CURRENT_SOURCE_DIR}/static/include_arrows.sh)
 weft_static(include_arrows_self ${CMAKE_CURRENT_SOURCE_DIR}/static/include_arrows.sh --self)
-weft_static(headers_alone ${CMAKE_CURRENT_SOURCE_DIR}/static/headers_alone.sh ${CMAKE_C_COMPILER} ${CXX_COMPILER})
+weft_static(headers_alone ${CMAKE_CURRENT_SOURCE_DIR}/static/headers_alone.sh ${CMAKE_C_COMPILER} ${CXX_COMPILER}
+  ${PROJECT_BINARY_DIR})
 weft_static(house_rules ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh)
