@@ -145,7 +145,7 @@ wf_status wf_ctx_set_dtype(wf_ctx *ctx, wf_dtype dtype)
     WF_NEED(ctx);
     WF_CHECK(dtype == WF_F32 || dtype == WF_F64, WF_ERR_DTYPE, "a context's type is f32 or f64, not %s",
              wf_dtype_name(dtype));
-    WF_CHECK(ctx->roots == 0, WF_ERR_STATE, "the context's type is set before the first layer is made");
+    WF_CHECK(ctx->layers == 0, WF_ERR_STATE, "the context's type is set before the first layer is made");
     WF_TRY(check_compute(dtype, ctx->compute));
     ctx->dtype = dtype;
     return WF_OK;
@@ -162,7 +162,7 @@ wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute)
 wf_status wf_ctx_set_seed(wf_ctx *ctx, uint64_t seed)
 {
     WF_NEED(ctx);
-    WF_CHECK(ctx->roots == 0, WF_ERR_STATE, "the context's seed is set before the first layer is made");
+    WF_CHECK(ctx->layers == 0, WF_ERR_STATE, "the context's seed is set before the first layer is made");
     ctx->seed = seed;
     return WF_OK;
 }

@@ -30,8 +30,8 @@ struct wf_ctx {
     int threads;
     wf_pool *pool;
     int64_t live[WF_LIVES];
-    uint64_t roots;             /* layers made so far: tells root layers apart in random streams */
-    uint64_t tapes;             /* tapes made so far, likewise */
+    uint64_t layers;            /* made so far */
+    uint64_t roots;             /* root layers without a name that have a number so far (layers/layer_author.h) */
     int64_t vars;               /* variables alive on all tapes */
     uint64_t backwards;         /* backwards started */
     char notice[WF_CTX_NOTICE]; /* why the device is not the one asked for; empty: it is */

@@ -29,9 +29,14 @@ wf_mode wf_tape_mode(const wf_tape *tape);
 /* Ends the step: frees all variables and counts one iteration. WF_ERR_STATE if the program still holds tensors of this
  * step that it did not wf_keep (they stay valid). */
 wf_status wf_tape_reset(wf_tape *tape);
-/* The number of resets so far; random numbers depend on it. */
+/* The number of resets so far; random numbers depend on it. Ranks that compute parts of one step, or the same, have the
+ * same number (wf_multi_node checks it). */
 int64_t wf_tape_iteration(const wf_tape *tape);
 wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration);
+/* Random numbers depend on the tape's name too: two tapes that are in use side by side draw the same numbers in the
+ * same iteration, unless they have names. For a tape on which nothing was drawn since its last reset, else
+ * WF_ERR_STATE. */
+wf_status wf_tape_set_name(wf_tape *tape, const char *name);
 
 /* A variable for a tensor, which is not copied and must stay unchanged until reset. No gradient is kept for it. */
 wf_var *wf_input(wf_tape *tape, const wf_tensor *tensor);

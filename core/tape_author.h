@@ -87,13 +87,28 @@ wf_status wf_node_give(wf_node *node, int i, wf_tensor *dx, bool shared) WF_NODI
 
 wf_ctx *wf_tape_ctx(const wf_tape *tape);
 
-/* Scopes: wf_apply of a layer sets the stream of the random numbers that are drawn inside. `scope` is what to
- * go on with after it, which differs from what was drawn from before. */
-uint64_t wf_tape_enter(wf_tape *tape, uint64_t stream);
-void wf_tape_leave(wf_tape *tape, uint64_t scope);
-/* A stream for the next use of random numbers: (scope, ordinal in the scope); for the tensor `like` (its layout's
- * global shape and box, or its own shape). */
+/* Scopes: wf_apply of a layer sets the stream of the random numbers that are drawn inside. A stream is made of the
+ * tape's name, the path of the layer, how often it was applied in this step, and how many draws came before this one
+ * inside that application: nothing that a rank counts for itself. */
+typedef struct wf_scope {
+    uint64_t stream;
+    const char *kind, *path; /* of the layer, for errors; NULL: outside of all layers */
+} wf_scope;
+/* Returns what wf_tape_leave takes: the scope outside, which goes on with other numbers than before. */
+wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope);
+void wf_tape_leave(wf_tape *tape, wf_scope scope);
+/* How often this was called for the layer of this number (1 or more, one number a layer) since the last reset. */
+wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *count) WF_NODISCARD;
+/* A stream for the next use of random numbers; for the tensor `like` (its layout's global shape and box, or its own
+ * shape). */
 wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout);
+
+/* The uses of random numbers since the last reset, in their order. Ranks that compute the same have the same ones. */
+typedef struct wf_draw {
+    uint64_t stream;
+    const char *kind, *path; /* as in wf_scope; the tape's own copy of the path */
+} wf_draw;
+const wf_draw *wf_tape_draws(const wf_tape *tape, int64_t *count);
 
 /* The full form of backward, for optimizers. */
 typedef struct wf_backward_opts {

@@ -13,7 +13,7 @@ wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_byte
     wf_layer *layer = wf_calloc(ctx, 1, sizeof *layer);
     if (!layer)
         return wf_error_null();
-    *layer = (wf_layer){.kind = kind, .ctx = ctx, .ordinal = ctx->roots++, .applied_iteration = -1};
+    *layer = (wf_layer){.kind = kind, .ctx = ctx, .id = ++ctx->layers};
     wf_live_add(ctx, WF_LIVE_LAYER, 1);
     layer->state = wf_calloc(ctx, 1, state_bytes);
     if (!layer->state) {
@@ -76,8 +76,10 @@ static void forget_paths(wf_layer *layer)
 
 const char *wf_layer_path(const wf_layer *layer)
 {
-    if (!layer || !layer->parent)
+    if (!layer || !layer->name)
         return "";
+    if (!layer->parent)
+        return layer->name;
     if (layer->path)
         return layer->path;
     const char *above = wf_layer_path(layer->parent);
@@ -90,12 +92,33 @@ const char *wf_layer_path(const wf_layer *layer)
     return path;
 }
 
+static wf_layer *root_of(const wf_layer *layer)
+{
+    while (layer->parent)
+        layer = layer->parent;
+    return (wf_layer *)layer;
+}
+
+uint64_t wf_layer_root(const wf_layer *layer)
+{
+    wf_layer *root = root_of(layer);
+    if (!root->name && root->root == 0)
+        root->root = ++root->ctx->roots;
+    return root->name ? 0 : root->root;
+}
+
+void wf_layer_set_root(wf_layer *layer, uint64_t root)
+{
+    wf_layer *top = root_of(layer);
+    if (top->name)
+        return;
+    top->root = root;
+    top->ctx->roots = top->ctx->roots > root ? top->ctx->roots : root;
+}
+
 static uint64_t stream_of(const wf_layer *layer)
 {
-    const wf_layer *root = layer;
-    while (root->parent)
-        root = root->parent;
-    return wf_hash_text(wf_hash_u64(0, root->ordinal), wf_layer_path(layer));
+    return wf_hash_text(wf_hash_u64(0, wf_layer_root(layer)), wf_layer_path(layer));
 }
 
 static const char *path_of(void *owner, uint64_t *stream)
@@ -141,11 +164,11 @@ wf_var *wf_apply(wf_layer *layer, wf_var *x)
     WF_CHECK_NULL(x->value, WF_ERR_STATE,
                   "%s \"%s\": its input's value went with the backward that passed it; apply it before",
                   layer->kind->name, wf_layer_path(layer));
-    if (layer->applied_iteration != wf_tape_iteration(tape)) {
-        layer->applied_iteration = wf_tape_iteration(tape);
-        layer->applied = 0;
-    }
-    const uint64_t scope = wf_tape_enter(tape, wf_hash_u64(stream_of(layer), (uint64_t)layer->applied++));
+    uint64_t applied;
+    WF_TRY_NULL(wf_tape_count_application(tape, layer->id, &applied));
+    const wf_scope scope = wf_tape_enter(tape, (wf_scope){.stream = wf_hash_u64(stream_of(layer), applied),
+                                                          .kind = layer->kind->name,
+                                                          .path = wf_layer_path(layer)});
     wf_range_push(layer->ctx, layer->kind->name);
     if (layer->kind->computes)
         x = wf_cast_to_compute(x);
@@ -185,12 +208,28 @@ wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user)
     return layer;
 }
 
-static wf_status check_name(const wf_layer *module, const char *name)
+static wf_status set_name(wf_layer *layer, const char *name)
+{
+    char *copy = wf_strdup(layer->ctx, name);
+    WF_CHECK(copy, WF_ERR_MEMORY, "no memory for the name \"%s\"", name);
+    free(layer->name);
+    layer->name = copy;
+    forget_paths(layer);
+    return WF_OK;
+}
+
+static wf_status check_letters(const char *name)
 {
     WF_NEED(name);
     const size_t good = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
     WF_CHECK(*name && name[good] == '\0', WF_ERR_ARGUMENT,
              "a layer's name is \"%s\", should be letters, digits and '_'", name);
+    return WF_OK;
+}
+
+static wf_status check_name(const wf_layer *module, const char *name)
+{
+    WF_TRY(check_letters(name));
     for (int i = 0; i < module->n_children; i++)
         WF_CHECK(strcmp(module->children[i]->name, name) != 0, WF_ERR_ARGUMENT,
                  "\"%s\" has a layer of the name \"%s\" already", wf_layer_path(module), name);
@@ -217,8 +256,7 @@ static wf_status add_child(wf_layer *module, const char *name, wf_layer *child)
              wf_layer_path(child));
     WF_CHECK(!is_taken(module, child), WF_ERR_STATE, "the layer \"%s\" would be inside itself", name);
     WF_CHECK(child->ctx == module->ctx, WF_ERR_ARGUMENT, "the layer \"%s\" belongs to another context", name);
-    child->name = wf_strdup(module->ctx, name);
-    WF_CHECK(child->name, WF_ERR_MEMORY, "no memory for the name \"%s\"", name);
+    WF_TRY(set_name(child, name));
     WF_TRY(append(module->ctx, (void ***)&module->children, &module->n_children, child));
     child->parent = module;
     forget_paths(child);
@@ -237,6 +275,40 @@ wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child)
     if (!taken)
         wf_layer_free(child);
     return status == WF_OK ? NULL : wf_error_null();
+}
+
+/* Values that are there were drawn under the name before. */
+static wf_status check_undrawn(wf_layer *layer, const char *name)
+{
+    int64_t n;
+    wf_param *const *params;
+    WF_TRY(wf_layer_params(layer, &n, &params));
+    for (int64_t i = 0; i < n; i++)
+        WF_CHECK(!params[i]->value, WF_ERR_STATE,
+                 "%s has its value already; a model gets its name (\"%s\") before its first use",
+                 wf_param_path(params[i]), name);
+    return WF_OK;
+}
+
+static wf_status give_name(wf_layer *layer, const char *name)
+{
+    WF_TRY(check_letters(name));
+    WF_CHECK(!layer->parent, WF_ERR_STATE, "the name \"%s\" for a layer that has one in its model: \"%s\"", name,
+             wf_layer_path(layer));
+    WF_TRY(check_undrawn(layer, name));
+    return set_name(layer, name);
+}
+
+wf_layer *wf_layer_named(wf_layer *layer, const char *name)
+{
+    if (!layer)
+        return NULL;
+    const wf_status status = give_name(layer, name);
+    if (status == WF_OK)
+        return layer;
+    if (!layer->parent)
+        wf_layer_free(layer);
+    return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
 }
 
 wf_layer *wf_layer_child(const wf_layer *layer, const char *name)

@@ -2,7 +2,9 @@
  *
  * A layer made without a parent belongs to whoever made it; adding it to a module moves it there. The initial values of
  * parameters and the random numbers drawn in a layer are keyed by the seed and the layer's path, so they do not depend
- * on the partition.
+ * on the partition. A path begins with the model's name (wf_layer_named): two models of the same name and parts have
+ * the same numbers, also in two programs. Models without a name are told apart by the order in which they are first
+ * used, which wf_multi_node makes that of rank 0.
  */
 #ifndef WF_LAYERS_LAYER_H
 #define WF_LAYERS_LAYER_H
@@ -40,7 +42,10 @@ wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers);
 /* A function as a layer, for wf_sequential: wf_lambda(ctx, wf_relu). */
 wf_layer *wf_lambda(wf_ctx *ctx, wf_var *(*function)(wf_var *x));
 
-/* "gen/conv1"; "" for a root. */
+/* Names a layer that is in no other: wf_layer_named(generator_new(ctx), "gen"). Before its first use, since initial
+ * values depend on it. Returns the layer; NULL on failure (the layer is then freed, unless it is part of another). */
+wf_layer *wf_layer_named(wf_layer *layer, const char *name);
+/* "gen/conv1"; for a root its name, or "". */
 const char *wf_layer_path(const wf_layer *layer);
 /* Every parameter, trainable or not, children in the order in which they were added. Borrowed pointers; the array
  * belongs to the layer and lives until it changes. */

@@ -20,16 +20,16 @@ struct wf_layer {
     const wf_layer_kind *kind;
     wf_ctx *ctx;
     wf_layer *parent;
-    char *name;       /* in the parent; NULL for a root */
-    char *path;       /* made on demand; NULL when stale */
-    uint64_t ordinal; /* of all layers made in this context: tells roots apart */
+    char *name;    /* in the parent, or of wf_layer_named; NULL for a root without a name */
+    char *path;    /* made on demand; NULL when stale */
+    uint64_t id;   /* 1 or more, one a layer in this context; draws do not depend on it */
+    uint64_t root; /* of a root without a name, which this number tells from others in draws; 0: it has none yet */
     int n_params, n_children;
     wf_param **params;
     wf_layer **children;
     void *state;
     wf_param **all; /* of wf_layer_params; NULL when stale */
     int64_t n_all;
-    int64_t applied_iteration, applied;                   /* applications in the running iteration of its tape */
     wf_var *(*prepare)(const wf_layer *layer, wf_var *x); /* applied to x before forward; NULL: nothing */
     const wf_mesh *prepare_mesh;                          /* for `prepare`: of wf_parallelize */
     char options[WF_LAYER_OPTIONS];                       /* in words, of wf_layer_note: ranks must have the same */
@@ -38,6 +38,11 @@ struct wf_layer {
 
 /* A layer with a zeroed state of state_bytes. */
 wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_bytes);
+/* What tells the draws of this layer's root from those of other roots: 0 for one with a name; of those without, 1 for
+ * the first that was given to an optimizer or had values drawn, and so on. */
+uint64_t wf_layer_root(const wf_layer *layer);
+/* That number becomes another's, if the root has no name. */
+void wf_layer_set_root(wf_layer *layer, uint64_t root);
 /* What the layer was made with, so that ranks whose options differ are told (wf_multi_node); what shapes of parameters
  * say need not be in it. Text is cut after WF_LAYER_OPTIONS characters. */
 void wf_layer_note(wf_layer *layer, const char *format, ...) WF_PRINTF(2, 3);

@@ -144,14 +144,14 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
     int other = -1;
     hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->first_bucket_bytes), (uint64_t)opts->grad_dtype);
     hash = wf_hash_u64(wf_hash_u64(hash, opts->shard_optimizer), opts->reduce != NULL);
-    hash = wf_hash_u64(hash, opts->double_buffering);
+    hash = wf_hash_u64(wf_hash_u64(hash, opts->double_buffering), (uint64_t)opts->compare_every);
     WF_TRY(first_other(comm, ctx, hash, &other));
     *agreed = other >= 0;
-    WF_CHECK(
-        other < 0, WF_ERR_COMM,
-        "rank %d has other bucket sizes, another wire type, shard_optimizer, double_buffering, reduce or compute type "
-        "than rank 0",
-        other);
+    WF_CHECK(other < 0, WF_ERR_COMM,
+             "rank %d has other bucket sizes, another wire type, shard_optimizer, double_buffering, compare_every, "
+             "reduce or "
+             "compute type than rank 0",
+             other);
     return WF_OK;
 }
 

@@ -2,6 +2,7 @@
 
 #include "comm/comm_author.h"
 #include "comm/reducer_author.h"
+#include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 
 #include <stdlib.h>
@@ -11,6 +12,8 @@ typedef struct multi_node {
     wf_comm *comm;       /* of all ranks that have this model */
     unsigned axes;       /* along which those lie */
     bool data_alone;     /* made by wf_multi_node */
+    int64_t agreed_at;   /* the step after which the replicas were found equal */
+    wf_draws_record drew, drew_before;
     wf_buckets *buckets;
 } multi_node;
 
@@ -69,13 +72,25 @@ static wf_status loss_weight_of_part(wf_optim *optim, const wf_var *loss, const 
     return add_loss(optim, loss, *seed / copies(own, layout));
 }
 
+/* Whether the ranks of this loss draw the same numbers, or parts of them: accumulated ones may differ in their number.
+ */
+static bool compares_draws(const wf_optim *optim, const wf_var *loss, const wf_layout *layout)
+{
+    const multi_node *own = optim->distributed_state;
+    return !loss->no_loss && !optim->more && !optim->adding &&
+           (layout->known || (own->axes & ~(1u << WF_AXIS_DATA)) != 0);
+}
+
 static wf_status loss_weight(wf_optim *optim, wf_var *loss, double *seed)
 {
     multi_node *own = optim->distributed_state;
     const wf_layout layout = wf_tensor_layout(wf_value(loss));
     double *trailer = own->buckets->trailer;
+    if (!optim->adding)
+        own->drew_before = own->drew;
     for (int i = 0; i < WF_TRAILER && !optim->adding; i++)
         trailer[i] = 0;
+    wf_draws_put(optim, loss, compares_draws(optim, loss, &layout), &own->drew, trailer);
     if (loss->no_loss)
         return add_loss(optim, loss, 0);
     if (layout.known)
@@ -225,10 +240,23 @@ static wf_status overflow(wf_optim *optim, const wf_array *out)
     return partial ? wf_allreduce_raw(own->comm, out->data, out->data, 1, WF_F64, WF_SUM) : WF_OK;
 }
 
+static wf_status compare_replicas(wf_optim *optim)
+{
+    multi_node *own = optim->distributed_state;
+    const int64_t every = own->buckets->opts.compare_every ? own->buckets->opts.compare_every : 100;
+    if (every < 0 || optim->steps % every != 0 || wf_comm_size(own->comm) == 1 || wf_ctx_capturing(optim->ctx))
+        return WF_OK;
+    WF_TRY(wf_replicas_compare(own->mesh, own->comm, optim, own->agreed_at));
+    own->agreed_at = optim->steps + 1;
+    return WF_OK;
+}
+
 static wf_status updated(wf_optim *optim)
 {
     const multi_node *own = optim->distributed_state;
-    return optim->shards_state ? wf_shards_gather_values(own->buckets) : WF_OK;
+    if (optim->shards_state)
+        WF_TRY(wf_shards_gather_values(own->buckets));
+    return compare_replicas(optim);
 }
 
 /* From now on the loss is the one of all ranks. */
@@ -279,6 +307,9 @@ static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
     if (!any)
         return WF_OK;
     WF_TRY(read_trailer(optim, grad_scale));
+    const bool late = own->buckets->opts.double_buffering;
+    WF_TRY(wf_draws_check(own->comm, optim, late ? NULL : loss, late ? &own->drew_before : &own->drew,
+                          own->buckets->trailer));
     return set_loss(optim, loss, *grad_scale);
 }
 
@@ -365,6 +396,7 @@ static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agre
     WF_TRY(wf_agree_opts(comm, optim->ctx, &c->opts, agreed));
     WF_TRY(wf_agree_optim(comm, optim, agreed));
     WF_TRY(wf_agree_model(comm, optim, agreed));
+    WF_TRY(wf_agree_draws(comm, optim, agreed));
     *agreed = true; /* of equal models all ranks think the same */
     WF_TRY(check_parameters(optim, c->data_alone));
     *agreed = false;

@@ -40,6 +40,11 @@ typedef struct wf_multi_node_opts {
      * rank's; after the others it is that of the step before; wf_optim_flush makes the last update. Not with
      * shard_optimizer or wire WF_F16. */
     bool double_buffering;
+    /* The ranks that hold the same part of a parameter compare its bits after the first step and then after every so
+     * many (default 100; negative: never; not in captured steps): they are equal unless a program changes a parameter
+     * on one rank alone, or ranks that compute the same have other hardware or numbers of threads. Where they are not,
+     * wf_optim_step is WF_ERR_COMM on all ranks and names rank, parameter and element. Reads every parameter once. */
+    int64_t compare_every;
     wf_bucket_reduce
         reduce;        /* in place of the sum; not with `grad_dtype` or shard_optimizer. Default: the communicator's */
     void *reduce_user; /* given to it */
@@ -55,6 +60,11 @@ typedef struct wf_multi_node_opts {
  * divides by the sum of all n_r, and wf_param_grad shows what is before that. wf_no_loss counts n_r = 0. A scalar that
  * is no mean has no weight: WF_ERR_STATE on more than one rank. Ranks whose losses differ in kind are WF_ERR_COMM on
  * all ranks, before any update.
+ *
+ * What is drawn does not depend on the rank: seed and models without a name are rank 0's from here on, and in every
+ * step those ranks whose losses belong together (means over a sharded batch; on a mesh that splits more than data, also
+ * means without a layout) compare the iterations of their tapes and what they drew. Where these differ the step is
+ * WF_ERR_COMM on all ranks, before any update, and names rank and layer.
  *
  * The loss rides in the buffer: after the step wf_item(loss) is global on every rank. Whatever makes a step fail on one
  * rank reaches the others as its error. The communicator must outlive the optimizer's last step. */

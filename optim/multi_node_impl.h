@@ -24,6 +24,27 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
 /* All ranks train the same parameters; `order`, a permutation of optim->target, becomes rank 0's. Collective. */
 wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool *agreed) WF_NODISCARD;
 
+/* --- replicas.c --------------------------------------------------------------------------------------------------- */
+
+/* Seed and root of the model (wf_layer_root) become rank 0's; WF_ERR_COMM if a rank has drawn initial values of sharded
+ * parameters from others, which no broadcast can mend. Collective. */
+wf_status wf_agree_draws(wf_comm *comm, wf_optim *optim, bool *agreed) WF_NODISCARD;
+
+/* What a rank has drawn in a step. Ranks that do not compare have zeros. */
+typedef struct wf_draws_record {
+    uint64_t compares, seed, hash;
+    int64_t iteration, count;
+} wf_draws_record;
+/* Fills in the record and its part of the trailer. Local. */
+void wf_draws_put(const wf_optim *optim, const wf_var *loss, bool compares, wf_draws_record *record, double *trailer);
+/* With the sums of that trailer: WF_ERR_COMM on all ranks, naming one that drew otherwise; loss: of that step, or NULL
+ * where its tape has gone on. Collective if there is an error, else local. */
+wf_status wf_draws_check(wf_comm *comm, wf_optim *optim, const wf_var *loss, const wf_draws_record *record,
+                         const double *trailer) WF_NODISCARD;
+/* Ranks that hold the same part of a trainable parameter have the same bits; WF_ERR_COMM on all ranks names the first
+ * that has not. agreed_at: the step after which they had. Collective. */
+wf_status wf_replicas_compare(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, int64_t agreed_at) WF_NODISCARD;
+
 /* --- grad_runs.c -------------------------------------------------------------------------------------------------- */
 
 /* Parameters [first, last) of the flat buffer: those whose gradients are summed over the same axes of the mesh, and
@@ -51,7 +72,10 @@ enum {
     WF_TRAILER_LOCAL,    /* ranks whose loss is a local mean */
     WF_TRAILER_PARTS,    /* ranks whose losses, of several backwards, are parts of global means */
     WF_TRAILER_OVERFLOW, /* ranks that met a gradient which the gradient type in flight cannot hold */
-    WF_TRAILER
+    WF_TRAILER_COMPARED, /* ranks that compare what they drew */
+    WF_TRAILER_DRAWS,    /* of those: the bits of a hash of it */
+    WF_DRAWS_BITS = 16,
+    WF_TRAILER = WF_TRAILER_DRAWS + WF_DRAWS_BITS
 };
 
 typedef struct wf_buckets wf_buckets;

@@ -1,3 +1,4 @@
+#include "layers/layer_author.h"
 #include "optim/optim_impl.h"
 
 #include <math.h>
@@ -17,6 +18,7 @@ wf_optim *wf_optim_new(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper
         return wf_error_null();
     }
     optim->device = device;
+    wf_layer_root(model); /* in the order of the optimizers, which is that of the serial program */
     wf_live_add(ctx, WF_LIVE_OPTIM, 1);
     return optim;
 }

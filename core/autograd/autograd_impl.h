@@ -10,6 +10,11 @@ typedef struct wf_arena {
     size_t n, current, used;
 } wf_arena;
 
+/* How often a layer was applied; key 0: an empty entry. */
+typedef struct wf_applied {
+    uint64_t key, count;
+} wf_applied;
+
 struct wf_tape {
     wf_ctx *ctx;
     wf_mode mode;
@@ -21,13 +26,21 @@ struct wf_tape {
     bool paired;   /* a backward with point-to-point nodes has run */
     int64_t iteration;
     uint64_t *iteration_device;
-    uint64_t ordinal; /* of this tape in its context */
-    uint64_t scope, draws;
+    uint64_t name; /* hash of its name; 0: it has none */
+    wf_scope scope;
+    uint64_t draws_in_scope;
+    wf_draw *draw; /* those since the last reset */
+    int64_t n_draws, cap_draws;
+    wf_applied *applied; /* how often a layer was applied since the last reset: a hash table of `cap_applied` entries */
+    size_t n_applied, cap_applied;
 };
 
 void *wf_arena_take(wf_ctx *ctx, wf_arena *arena, size_t bytes); /* zeroed; NULL on failure */
 void wf_arena_reset(wf_arena *arena);
 void wf_arena_free(wf_arena *arena);
+
+/* Random streams begin anew, as at the begin of a step. */
+void wf_tape_restart_draws(wf_tape *tape);
 
 /* Frees what a node saved. */
 void wf_node_release(wf_node *node);

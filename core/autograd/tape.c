@@ -13,8 +13,6 @@ wf_tape *wf_tape_new(wf_ctx *ctx)
     if (!tape)
         return wf_error_null();
     tape->ctx = ctx;
-    tape->ordinal = ctx->tapes++;
-    tape->scope = wf_hash_u64(0, tape->ordinal);
     wf_live_add(ctx, WF_LIVE_TAPE, 1);
     void *counter = NULL;
     const wf_status status = wf_pool_take(ctx, sizeof *tape->iteration_device, &counter);
@@ -51,6 +49,8 @@ void wf_tape_free(wf_tape *tape)
     wf_live_add(tape->ctx, WF_LIVE_TAPE, -1);
     free(tape->vars);
     free(tape->nodes);
+    free(tape->draw);
+    free(tape->applied);
     free(tape);
 }
 
@@ -108,6 +108,7 @@ wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration)
     WF_NEED(tape);
     WF_TRY(wf_ctx_forbid_capture(tape->ctx, "set the iteration of a tape, nor make one", "do so between runs"));
     tape->iteration = iteration;
+    wf_tape_restart_draws(tape);
     return count_iteration(tape, 0);
 }
 
@@ -115,8 +116,7 @@ wf_status wf_tape_reset(wf_tape *tape)
 {
     WF_NEED(tape);
     clear(tape);
-    tape->draws = 0;
-    tape->scope = wf_hash_u64(0, tape->ordinal);
+    wf_tape_restart_draws(tape);
     WF_TRY(count_iteration(tape, 1));
     /* While another tape has variables, their tensors cannot be told from the program's. */
     const int64_t left = tape->ctx->vars == 0 ? wf_step_storages(tape->ctx) : 0;
@@ -325,28 +325,4 @@ void wf_node_release(wf_node *node)
         wf_tensor_free(node->saved[i].tensor);
         node->saved[i].tensor = NULL;
     }
-}
-
-uint64_t wf_tape_enter(wf_tape *tape, uint64_t stream)
-{
-    const uint64_t scope = wf_hash_u64(tape->scope, tape->draws);
-    tape->scope = wf_hash_u64(stream, tape->ordinal);
-    tape->draws = 0;
-    return scope;
-}
-
-void wf_tape_leave(wf_tape *tape, uint64_t scope)
-{
-    tape->scope = scope;
-    tape->draws = 0;
-}
-
-wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout)
-{
-    const bool spread = layout && layout->known;
-    return (wf_random){.seed = tape->ctx->seed,
-                       .stream = wf_hash_u64(tape->scope, tape->draws++),
-                       .iteration = tape->iteration_device,
-                       .global = spread ? layout->global : shape,
-                       .box = spread ? layout->box : wf_box_of_shape(shape)};
 }

@@ -251,10 +251,7 @@ wf_status wf_parallelize(wf_layer *model, const wf_mesh *mesh, unsigned how)
     if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
         how &= ~(unsigned)WF_PARALLEL_CHANNEL;
     walk w = {.mesh = mesh, .how = how};
-    const uint64_t roots = model->ctx->roots;
-    const wf_status status = swap(model, &w);
-    model->ctx->roots = roots; /* what is made after this has the random numbers that it has in the serial program */
-    return status;
+    return swap(model, &w);
 }
 
 /* --- normalisation alone --------------------------------------------------------------------------------------------

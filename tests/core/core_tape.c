@@ -266,7 +266,7 @@ static void steady_memory(void)
 static void random_streams(void)
 {
     const wf_random a = wf_tape_random(tape, WF_SHAPE(4), NULL), b = wf_tape_random(tape, WF_SHAPE(4), NULL);
-    const uint64_t scope = wf_tape_enter(tape, 9);
+    const wf_scope scope = wf_tape_enter(tape, (wf_scope){.stream = 9});
     const wf_random c = wf_tape_random(tape, WF_SHAPE(4), NULL);
     wf_tape_leave(tape, scope);
     WF_EXPECT(a.stream != b.stream && c.stream != a.stream && c.stream != b.stream, "streams differ");

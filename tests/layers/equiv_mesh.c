@@ -111,7 +111,8 @@ static void compare(const subject *s, test_rng *rng)
 {
     WF_EXPECT(s->serial && s->mine, "%s: %s", s->name, wf_error_trail());
     if (s->serial && s->mine) {
-        s->mine->ordinal = s->serial->ordinal; /* as if one took the other's place: initial values, noise */
+        /* One name: initial values and noise are the same. */
+        WF_EXPECT(wf_layer_named(s->mine, "m") && wf_layer_named(s->serial, "m"), "%s", wf_error_message());
         expect_params(s->name, s->mesh, s->serial, s->mine, false);
         wf_tensor *x = random_tensor(s->layout.global, rng), *part = part_of(x, s->layout);
         expect_all(s, wf_leaf(run.tape, x), wf_leaf(run.tape, part), rng);

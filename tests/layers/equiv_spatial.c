@@ -157,7 +157,8 @@ static void check(const geometry *g, wf_mesh_opts grid, uint64_t seed)
     wf_layer *serial = serial_layer(g), *spatial = spatial_layer(mesh, g);
     WF_EXPECT(serial && spatial, "%s: %s", name, wf_error_trail());
     if (serial && spatial) {
-        spatial->ordinal = serial->ordinal; /* as if one took the other's place in a model: initial values, noise */
+        /* One name: initial values and noise are the same. */
+        WF_EXPECT(wf_layer_named(spatial, "m") && wf_layer_named(serial, "m"), "%s", wf_error_message());
         if (g->kind <= TRANSPOSE)
             expect_params(name, serial, spatial, false);
         compare(name, mesh, g, serial, spatial, &rng);

@@ -158,7 +158,8 @@ static void train(const run *r, const part *p, wf_batchnorm_opts opts, uint64_t 
     opts.beta_init = (wf_init){WF_INIT_CONSTANT, -0.25, 0};
     wf_layer *sync = wf_sync_batchnorm(p->comm, opts), *plain = wf_batchnorm(r->ctx, opts);
     WF_EXPECT(sync && plain, "no layers: %s", wf_error_message());
-    plain->ordinal = sync->ordinal; /* draws the same noise */
+    /* One name: they draw the same noise. */
+    WF_EXPECT(wf_layer_named(sync, "norm") && wf_layer_named(plain, "norm"), "%s", wf_error_message());
     wf_tape *tape = wf_tape_new(r->ctx);
     for (int step = 0; step < STEPS && sync && plain; step++) {
         numbers(r, seed++, r->setting->mean, r->setting->spread, n, x);

@@ -178,7 +178,7 @@ static void part_of_whole(void)
         wf_layer *whole = wf_conv2d(ctx, (wf_conv_opts){.in = 5, .out = 6, .kernel = 3, .w_init = {kinds[k], 1, 2}});
         wf_layer *part = wf_conv2d(ctx, (wf_conv_opts){.in = 3, .out = 4, .kernel = 3, .w_init = {kinds[k], 1, 2}});
         wf_param *p = wf_layer_param(part, "W");
-        part->ordinal = whole->ordinal;
+        WF_EXPECT(wf_layer_named(part, "m") && wf_layer_named(whole, "m"), "%s", wf_error_message());
         p->global = WF_SHAPE(6, 5, 3, 3);
         p->box = (wf_box){.rank = 4, .lo = {1, 2, 0, 0}, .hi = {5, 5, 3, 3}};
         p->fan_in = 45;
@@ -293,7 +293,6 @@ static double *noisy(wf_layer *layer, const wf_tensor *x, wf_mode mode, int64_t 
     WF_EXPECT_OK(wf_tape_reset(tape));
     WF_EXPECT_OK(wf_tape_set_iteration(tape, iteration));
     WF_EXPECT_OK(wf_tape_set_mode(tape, mode));
-    layer->applied_iteration = -1;
     wf_var *in = wf_input(tape, x), *y = wf_apply(layer, in);
     for (; skip > 0; skip--)
         y = wf_apply(layer, in);

@@ -141,7 +141,7 @@ static void check(const subject *s, const wf_mesh *mesh, wf_shape shape, test_rn
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
     wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
     wf_layer *serial = wf_lambda(ctx, s->function), *parallel = wf_lambda(ctx, s->function);
-    parallel->ordinal = serial->ordinal;
+    WF_EXPECT(wf_layer_named(parallel, "m") && wf_layer_named(serial, "m"), "%s", wf_error_message());
     wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part);
     wf_var *y = wf_apply(serial, a), *y_part = wf_apply(parallel, b);
     WF_EXPECT(y && y_part, "%s: %s", s->name, wf_error_message());
@@ -181,7 +181,7 @@ static void check_randn(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
     wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
     wf_layer *serial = wf_lambda(ctx, drawn_like), *parallel = wf_lambda(ctx, drawn_like);
-    parallel->ordinal = serial->ordinal;
+    WF_EXPECT(wf_layer_named(parallel, "m") && wf_layer_named(serial, "m"), "%s", wf_error_message());
     wf_var *y = wf_apply(serial, wf_input(tape, x)), *y_part = wf_apply(parallel, wf_input(tape, x_part));
     WF_EXPECT(y && y_part, "randn: %s", wf_error_message());
     const wf_box rows = {.rank = 2, .lo = {layout.box.lo[0], 0}, .hi = {layout.box.hi[0], 3}};

@@ -100,7 +100,7 @@ static void check(const chain *c, const wf_mesh *mesh, test_rng *rng)
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, c->x, &in));
     wf_tensor *x_part = part_of(x, in);
     if (serial && deep)
-        deep->ordinal = serial->ordinal;
+        WF_EXPECT(wf_layer_named(deep, "chain") && wf_layer_named(serial, "chain"), "%s", wf_error_message());
     wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part);
     wf_var *y = wf_apply(serial, a), *y_part = wf_apply(deep, b);
     WF_EXPECT(y && y_part, "%s: %s", name, wf_error_trail());

@@ -187,7 +187,7 @@ static void train(wf_mesh_opts grid, bool classify)
     WF_EXPECT(mesh, "%s", wf_error_trail());
     snprintf(name, sizeof name, "%s on %s", classify ? "classifier" : "u-net", wf_mesh_text(mesh));
     wf_layer *serial = classify ? classifier(NULL) : unet(NULL), *model = classify ? classifier(mesh) : unet(mesh);
-    model->ordinal = serial->ordinal;
+    WF_EXPECT(wf_layer_named(model, "net") && wf_layer_named(serial, "net"), "%s", wf_error_message());
     wf_optim *reference = wf_sgd(serial, (wf_sgd_opts){.lr = 0.3, .momentum = 0.9});
     wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(model, (wf_sgd_opts){.lr = 0.3, .momentum = 0.9}));
     WF_EXPECT(reference && optim, "%s: %s", name, wf_error_trail());

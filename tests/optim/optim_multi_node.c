@@ -232,7 +232,8 @@ static void connected_before_the_first_step(void)
     fixture f = open_fixture("hierarchical");
     wf_mesh *mesh = wf_mesh_open(f.comm, (wf_mesh_opts){.height = f.size % 2 ? 1 : 2});
     wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_DATA);
-    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}));
+    wf_optim *optim = wf_mesh_multi_node_with(mesh, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}),
+                                              (wf_multi_node_opts){.compare_every = -1});
     uint64_t collectives[3];
     for (int step = 0; step < 3; step++) {
         collectives[step] = wf_comm_traffic(data).collectives;

@@ -1,0 +1,119 @@
+/* Which random numbers are drawn on a tape: streams of names, paths and counts that every rank has alike. */
+#include "core/autograd/autograd_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FEW = 64 };
+
+void wf_tape_restart_draws(wf_tape *tape)
+{
+    tape->scope = (wf_scope){.stream = wf_hash_u64(0, tape->name)};
+    tape->draws_in_scope = 0;
+    tape->n_draws = 0;
+    tape->n_applied = 0;
+    if (tape->applied)
+        memset(tape->applied, 0, tape->cap_applied * sizeof *tape->applied);
+}
+
+wf_status wf_tape_set_name(wf_tape *tape, const char *name)
+{
+    WF_NEED(tape);
+    WF_NEED(name);
+    WF_CHECK(tape->n_draws == 0, WF_ERR_STATE,
+             "the tape gets the name \"%s\" in the middle of a step; give it after wf_tape_new or wf_tape_reset", name);
+    tape->name = *name ? wf_hash_text(0, name) : 0;
+    wf_tape_restart_draws(tape);
+    return WF_OK;
+}
+
+wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope)
+{
+    wf_scope outside = tape->scope;
+    outside.stream = wf_hash_u64(outside.stream, tape->draws_in_scope);
+    tape->scope = scope;
+    tape->scope.stream = wf_hash_u64(scope.stream, tape->name);
+    tape->draws_in_scope = 0;
+    return outside;
+}
+
+void wf_tape_leave(wf_tape *tape, wf_scope scope)
+{
+    tape->scope = scope;
+    tape->draws_in_scope = 0;
+}
+
+/* Its entry, or the empty one where it belongs. There is always an empty one. */
+static wf_applied *entry_of(wf_applied *table, size_t capacity, uint64_t layer)
+{
+    size_t at = (size_t)wf_hash_u64(0, layer) & (capacity - 1);
+    while (table[at].key != 0 && table[at].key != layer)
+        at = (at + 1) & (capacity - 1);
+    return &table[at];
+}
+
+static wf_status grow(wf_tape *tape)
+{
+    const size_t capacity = tape->cap_applied ? 2 * tape->cap_applied : FEW;
+    wf_applied *table = wf_calloc(tape->ctx, capacity, sizeof *table);
+    if (!table)
+        return wf_error_code();
+    for (size_t i = 0; i < tape->cap_applied; i++)
+        if (tape->applied[i].key != 0)
+            *entry_of(table, capacity, tape->applied[i].key) = tape->applied[i];
+    free(tape->applied);
+    tape->applied = table;
+    tape->cap_applied = capacity;
+    return WF_OK;
+}
+
+wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *count)
+{
+    if (2 * (tape->n_applied + 1) > tape->cap_applied)
+        WF_TRY(grow(tape));
+    wf_applied *entry = entry_of(tape->applied, tape->cap_applied, layer);
+    if (entry->key == 0)
+        tape->n_applied++;
+    entry->key = layer;
+    *count = entry->count++;
+    return WF_OK;
+}
+
+/* What cannot be noted for want of memory is left out: the next allocation of the step reports it. */
+static void note(wf_tape *tape, uint64_t stream)
+{
+    if (tape->n_draws == tape->cap_draws) {
+        const int64_t capacity = tape->cap_draws ? 2 * tape->cap_draws : FEW;
+        wf_draw *draw = wf_realloc(tape->ctx, tape->draw, (size_t)capacity * sizeof *draw);
+        if (!draw)
+            return;
+        tape->draw = draw;
+        tape->cap_draws = capacity;
+    }
+    char *path = NULL;
+    if (tape->scope.path) {
+        const size_t bytes = strlen(tape->scope.path) + 1;
+        path = wf_arena_take(tape->ctx, &tape->arena, bytes);
+        if (path)
+            memcpy(path, tape->scope.path, bytes);
+    }
+    tape->draw[tape->n_draws++] = (wf_draw){.stream = stream, .kind = tape->scope.kind, .path = path};
+}
+
+wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout)
+{
+    const bool spread = layout && layout->known;
+    const uint64_t stream = wf_hash_u64(tape->scope.stream, tape->draws_in_scope++);
+    note(tape, stream);
+    return (wf_random){.seed = tape->ctx->seed,
+                       .stream = stream,
+                       .iteration = tape->iteration_device,
+                       .global = spread ? layout->global : shape,
+                       .box = spread ? layout->box : wf_box_of_shape(shape)};
+}
+
+const wf_draw *wf_tape_draws(const wf_tape *tape, int64_t *count)
+{
+    *count = tape->n_draws;
+    return tape->draw;
+}

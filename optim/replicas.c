@@ -1,0 +1,334 @@
+/* Ranks that compute the same, or parts of it, stay together: they draw the same random numbers, which is compared in
+ * every step, and their parameters have the same bits, which is compared now and then. */
+#include "core/captured_author.h"
+#include "layers/layer_author.h"
+#include "optim/multi_node_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT = 512, WHERE = 160 };
+
+/* --- set-up ------------------------------------------------------------------------------------------------------- */
+
+typedef struct origin {
+    uint64_t seed, root, roots, drawn; /* drawn: parts of parameters have values */
+} origin;
+
+static wf_status origin_of(const wf_optim *optim, origin *mine)
+{
+    wf_param *const *params;
+    int64_t n;
+    memset(mine, 0, sizeof *mine);
+    WF_TRY(wf_layer_params(optim->model, &n, &params));
+    mine->seed = optim->ctx->seed;
+    mine->root = wf_layer_root(optim->model);
+    mine->roots = optim->ctx->roots;
+    for (int64_t i = 0; i < n; i++)
+        mine->drawn |= params[i]->shard_axes != 0 && params[i]->value;
+    return WF_OK;
+}
+
+static wf_status check_origins(int size, const origin *all, uint64_t *roots)
+{
+    for (int r = 0; r < size; r++) {
+        *roots = all[r].roots > *roots ? all[r].roots : *roots;
+        WF_CHECK((all[r].seed == all[0].seed && all[r].root == all[0].root) || (!all[r].drawn && !all[0].drawn),
+                 WF_ERR_COMM,
+                 "rank %d drew the initial values of a sharded model with seed %" PRIu64 " as model %" PRIu64
+                 " of the program, rank 0 with seed %" PRIu64 " as model %" PRIu64
+                 ": set the same seed, and name the model (wf_layer_named)",
+                 r, all[r].seed, all[r].root, all[0].seed, all[0].root);
+    }
+    return WF_OK;
+}
+
+wf_status wf_agree_draws(wf_comm *comm, wf_optim *optim, bool *agreed)
+{
+    const int size = wf_comm_size(comm);
+    origin mine, *all = wf_malloc(optim->ctx, (size_t)size * sizeof *all);
+    WF_NEED(all);
+    uint64_t roots = 0;
+    wf_status status = origin_of(optim, &mine);
+    if (status == WF_OK)
+        status = wf_allgather_bytes(comm, &mine, sizeof mine, all);
+    if (status == WF_OK) {
+        *agreed = true;
+        status = check_origins(size, all, &roots);
+    }
+    if (status == WF_OK) {
+        *agreed = false;
+        optim->ctx->seed = all[0].seed;
+        wf_layer_set_root(optim->model, all[0].root);
+        optim->ctx->roots = roots;
+    }
+    free(all);
+    return status;
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+void wf_draws_put(const wf_optim *optim, const wf_var *loss, bool compares, wf_draws_record *record, double *trailer)
+{
+    int64_t n;
+    const wf_draw *draw = wf_tape_draws(loss->tape, &n);
+    memset(record, 0, sizeof *record);
+    for (int b = 0; b <= WF_DRAWS_BITS; b++)
+        trailer[WF_TRAILER_COMPARED + b] = 0;
+    if (!compares || wf_ctx_capturing(optim->ctx))
+        return;
+    *record = (wf_draws_record){
+        .compares = 1, .seed = optim->ctx->seed, .iteration = wf_tape_iteration(loss->tape), .count = n};
+    for (int64_t i = 0; i < n; i++)
+        record->hash = wf_hash_u64(record->hash, draw[i].stream);
+    uint64_t hash = wf_hash_u64(wf_hash_u64(record->seed, (uint64_t)record->iteration), record->hash);
+    hash = wf_hash_u64(hash, (uint64_t)n);
+    trailer[WF_TRAILER_COMPARED] = 1;
+    for (int b = 0; b < WF_DRAWS_BITS; b++)
+        trailer[WF_TRAILER_DRAWS + b] = (double)(hash >> b & 1u);
+}
+
+/* Sums of bits: all ranks that compare have the same one where it is 0 or their number. */
+static bool same_draws(const double *trailer)
+{
+    for (int b = 0; b < WF_DRAWS_BITS; b++) {
+        const double sum = trailer[WF_TRAILER_DRAWS + b];
+        if (sum != 0 && sum != trailer[WF_TRAILER_COMPARED])
+            return false;
+    }
+    return true;
+}
+
+static void describe_draw(char text[WHERE], const wf_draw *draw)
+{
+    memset(text, 0, WHERE);
+    if (!draw)
+        snprintf(text, WHERE, "missing");
+    else if (draw->path)
+        snprintf(text, WHERE, "in the %s \"%s\"", draw->kind, draw->path);
+    else
+        snprintf(text, WHERE, "outside of all layers");
+}
+
+/* Of draw `at` of every rank, first its stream, then where it was made. */
+static wf_status name_draw(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, int a, int b, int64_t most)
+{
+    const int size = wf_comm_size(comm);
+    int64_t n, at = 0;
+    const wf_draw *draw = wf_tape_draws(loss->tape, &n);
+    uint64_t *streams = wf_malloc(ctx, (size_t)size * sizeof *streams);
+    char mine[WHERE], *all = wf_malloc(ctx, (size_t)size * WHERE);
+    wf_status status = streams && all ? WF_OK : WF_ERR_MEMORY;
+    for (bool differ = false; status == WF_OK && !differ && at < most; at += !differ) {
+        const uint64_t stream = at < n ? draw[at].stream : 0;
+        status = wf_allgather_bytes(comm, &stream, sizeof stream, streams);
+        differ = status == WF_OK && streams[a] != streams[b];
+    }
+    describe_draw(mine, at < n ? &draw[at] : NULL);
+    if (status == WF_OK)
+        status = wf_allgather_bytes(comm, mine, WHERE, all);
+    if (status == WF_OK)
+        status =
+            WF_RAISE(WF_ERR_COMM,
+                     "the ranks drew other random numbers: draw %lld of this step is %s on rank %d, and %s on rank %d; "
+                     "apply layers that draw in the same order and equally often on all ranks",
+                     (long long)at + 1, all + (size_t)a * WHERE, a, all + (size_t)b * WHERE, b);
+    free(streams);
+    free(all);
+    return status;
+}
+
+static wf_status name_record(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, const wf_draws_record *all)
+{
+    const int size = wf_comm_size(comm);
+    int a = 0, b;
+    while (a < size - 1 && !all[a].compares)
+        a++;
+    for (b = a + 1; b < size - 1; b++)
+        if (all[b].compares && memcmp(&all[a], &all[b], sizeof *all) != 0)
+            break;
+    const wf_draws_record *x = &all[a], *y = &all[b < size ? b : a];
+    WF_CHECK(x->seed == y->seed, WF_ERR_COMM,
+             "the ranks have different seeds: %" PRIu64 " on rank %d, %" PRIu64 " on rank %d", x->seed, a, y->seed, b);
+    WF_CHECK(x->iteration == y->iteration, WF_ERR_COMM,
+             "the ranks are in different iterations: %lld on rank %d, %lld on rank %d; call wf_tape_reset equally "
+             "often on all ranks",
+             (long long)x->iteration, a, (long long)y->iteration, b);
+    WF_CHECK(loss, WF_ERR_COMM, "the ranks drew other random numbers in a step: %lld times on rank %d, %lld on rank %d",
+             (long long)x->count, a, (long long)y->count, b);
+    return name_draw(comm, ctx, loss, a, b, x->count > y->count ? x->count : y->count);
+}
+
+wf_status wf_draws_check(wf_comm *comm, wf_optim *optim, const wf_var *loss, const wf_draws_record *record,
+                         const double *trailer)
+{
+    if (wf_comm_size(comm) == 1 || same_draws(trailer))
+        return WF_OK;
+    wf_draws_record *all = wf_malloc(optim->ctx, (size_t)wf_comm_size(comm) * sizeof *all);
+    WF_NEED(all);
+    wf_status status = wf_allgather_bytes(comm, record, sizeof *record, all);
+    if (status == WF_OK) {
+        optim->agreed = true;
+        status = name_record(comm, optim->ctx, loss, all);
+    }
+    free(all);
+    return status;
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+enum { PIECE = 1 << 18 };
+
+/* Each word goes in by a bijection, so that no single difference is lost. */
+static uint64_t hash_words(uint64_t hash, const char *bytes, size_t n)
+{
+    for (size_t at = 0; at < n; at += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        memcpy(&word, bytes + at, n - at < sizeof word ? n - at : sizeof word);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+        hash = hash << 29 | hash >> 35;
+    }
+    return hash;
+}
+
+static wf_status hash_value(wf_param *param, char *piece, int64_t *hash)
+{
+    const wf_tensor *value = wf_param_value(param);
+    WF_NEED(value);
+    const size_t bytes = wf_tensor_bytes(value);
+    uint64_t h = 0;
+    for (size_t at = 0; at < bytes; at += PIECE) {
+        const size_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        WF_TRY(wf_ctx_capture_read(param->ctx, piece, (const char *)value->data + at, n));
+        h = hash_words(h, piece, n);
+    }
+    *hash = (int64_t)h;
+    return WF_OK;
+}
+
+/* The first element in which two dense tensors differ, into text. */
+static wf_status name_element(const wf_param *param, const wf_tensor *first, char text[TEXT], int rank, int other)
+{
+    const size_t bytes = wf_tensor_bytes(first), size = wf_dtype_size(first->dtype);
+    char *mine = wf_malloc(param->ctx, 2 * bytes), *theirs = mine ? mine + bytes : NULL;
+    WF_NEED(mine);
+    wf_status status;
+    size_t at = 0;
+    WF_TRY_OUT(wf_tensor_export(param->value, mine, bytes));
+    WF_TRY_OUT(wf_tensor_export(first, theirs, bytes));
+    while (at + size < bytes && memcmp(mine + at, theirs + at, size) == 0)
+        at += size;
+    const bool wide = first->dtype == WF_F64;
+    float narrow[2];
+    double value[2];
+    memcpy(wide ? (void *)&value[0] : &narrow[0], mine + at, size);
+    memcpy(wide ? (void *)&value[1] : &narrow[1], theirs + at, size);
+    snprintf(text, TEXT, "element %zu of %s is %.9g on rank %d and %.9g on rank %d", at / size, wf_param_path(param),
+             wide ? value[1] : (double)narrow[1], other, wide ? value[0] : (double)narrow[0], rank);
+out:
+    free(mine);
+    return status;
+}
+
+/* On the first rank of `same` whose value is not that of the first of them: what differs. Collective there. */
+static wf_status name_value(wf_comm *same, int rank, wf_param *param, int64_t hash, int64_t parted, char text[TEXT])
+{
+    const int size = wf_comm_size(same);
+    int first_rank = rank, other = 1;
+    int64_t *all = wf_malloc(param->ctx, (size_t)size * sizeof *all);
+    wf_tensor *first = wf_tensor_new_like(param->value);
+    wf_status status = all && first ? WF_OK : WF_ERR_MEMORY;
+    if (status == WF_OK)
+        status = wf_allgather_bytes(same, &hash, sizeof hash, all);
+    if (status == WF_OK)
+        status = wf_bcast_bytes(same, &first_rank, sizeof first_rank, 0);
+    if (status == WF_OK)
+        status = wf_tensor_assign(first, param->value);
+    if (status == WF_OK)
+        status = wf_bcast(same, first, 0);
+    while (status == WF_OK && other < size - 1 && all[other] == all[0])
+        other++;
+    if (status == WF_OK && wf_comm_rank(same) == other)
+        status = name_element(param, first, text, rank, first_rank);
+    if (status == WF_OK && *text)
+        snprintf(text + strlen(text), TEXT - strlen(text), " (parameters that differ: %lld)", (long long)parted);
+    wf_tensor_free(first);
+    free(all);
+    return status;
+}
+
+/* Parameters that are sharded over the same axes: hash[i] and its complement, of which the smallest of all ranks are
+ * the smallest and the largest hash. */
+static wf_status compare_group(wf_comm *comm, wf_comm *same, int64_t n, wf_param **param, int64_t *hash,
+                               char text[TEXT])
+{
+    for (int64_t i = 0; i < n; i++)
+        hash[n + i] = ~hash[i];
+    int64_t *least = hash + 2 * n;
+    memcpy(least, hash, 2 * (size_t)n * sizeof *hash);
+    WF_TRY(wf_allreduce_i64(same, least, 2 * n, WF_MIN));
+    int64_t parted = 0, first = 0;
+    for (int64_t i = n - 1; i >= 0; i--)
+        if (least[i] != ~least[n + i]) {
+            first = i;
+            parted++;
+        }
+    return parted ? name_value(same, wf_comm_rank(comm), param[first], hash[first], parted, text) : WF_OK;
+}
+
+typedef struct room {
+    wf_param **param;
+    int64_t *hash;
+    char *piece;
+} room;
+
+static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, const room *r, char text[TEXT])
+{
+    const unsigned axes = wf_grad_axes(mesh);
+    for (unsigned sharded = 0; sharded < 1u << WF_AXES; sharded++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < optim->n; i++)
+            if ((optim->target[i]->shard_axes & axes) == sharded) {
+                r->param[n] = optim->target[i];
+                WF_TRY(hash_value(r->param[n], r->piece, &r->hash[n]));
+                n++;
+            }
+        wf_comm *same = n > 0 ? wf_mesh_comm_of(mesh, axes & ~sharded) : NULL;
+        if (n > 0)
+            WF_NEED(same);
+        if (n > 0 && wf_comm_size(same) > 1)
+            WF_TRY(compare_group(comm, same, n, r->param, r->hash, text));
+    }
+    return WF_OK;
+}
+
+/* What one rank found is the error of all. */
+static wf_status tell(wf_comm *comm, wf_optim *optim, int64_t agreed_at, char text[TEXT])
+{
+    int64_t finder = *text ? wf_comm_rank(comm) : INT64_MAX;
+    WF_TRY(wf_allreduce_i64(comm, &finder, 1, WF_MIN));
+    if (finder == INT64_MAX)
+        return WF_OK;
+    WF_TRY(wf_bcast_bytes(comm, text, TEXT, (int)finder));
+    optim->agreed = true;
+    WF_FAIL(WF_ERR_COMM, "replicas have parted: %s, after step %lld; after step %lld they were equal", text,
+            (long long)optim->steps + 1, (long long)agreed_at);
+}
+
+wf_status wf_replicas_compare(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, int64_t agreed_at)
+{
+    char text[TEXT] = "";
+    const size_t each = sizeof(wf_param *) + 4 * sizeof(int64_t), bytes = (size_t)optim->n * each + PIECE;
+    void *memory;
+    WF_TRY(wf_pool_take_host(optim->ctx, bytes, &memory));
+    const room r = {.hash = memory,
+                    .param = (wf_param **)((char *)memory + 4 * (size_t)optim->n * sizeof(int64_t)),
+                    .piece = (char *)memory + (size_t)optim->n * each};
+    wf_status status = compare_groups(mesh, comm, optim, &r, text);
+    if (status == WF_OK)
+        status = tell(comm, optim, agreed_at, text);
+    wf_pool_give_host(optim->ctx, memory, bytes);
+    return status;
+}
