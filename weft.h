@@ -7,6 +7,7 @@
 #include "core/core.h"
 #include "datasets/datasets.h"
 #include "layers/layers.h"
+#include "optim/checkpoint.h"
 #include "optim/early_stop.h"
 #include "optim/evaluator.h"
 #include "optim/multi_node.h"

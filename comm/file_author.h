@@ -72,10 +72,11 @@ wf_status wf_file_commit(const char *temporary, const char *path) WF_NODISCARD;
 
 #define WF_FILE_BLOCK ((int64_t)1 << 20)
 
-/* Adds `bytes` at `offset` of a file to the sums of its blocks of WF_FILE_BLOCK bytes, one number a block: sums[b] is
- * that of block b. Sums of parts of a block add up to that of the block, in any order and wherever it is split, so
- * several ranks may write one block. Any change of one byte, and all but about one in 2^32 of others, change a sum. */
-void wf_file_sums(uint64_t *sums, int64_t offset, const void *data, int64_t bytes);
+/* Adds `bytes` at `offset` of a file to the sums of its blocks of WF_FILE_BLOCK bytes, one number a block: sums[0] is
+ * that of block `first`. Sums of parts of a block add up to that of the block, in any order and wherever it is split,
+ * so several ranks may write one block. Any change of one byte, and all but about one in 2^32 of others, change a sum.
+ */
+void wf_file_sums(uint64_t *sums, int64_t first, int64_t offset, const void *data, int64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@
 extern "C" {
 #endif
 
+struct wf_archive;
 typedef struct wf_tape wf_tape;
 typedef struct wf_var wf_var;
 
@@ -37,6 +38,9 @@ wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration);
  * same iteration, unless they have names. For a tape on which nothing was drawn since its last reset, else
  * WF_ERR_STATE. */
 wf_status wf_tape_set_name(wf_tape *tape, const char *name);
+
+/* Saves and loads that number, as a wf_archive_visit. */
+wf_status wf_tape_visit(void *tape, struct wf_archive *archive) WF_NODISCARD;
 
 /* A variable for a tensor, which is not copied and must stay unchanged until reset. No gradient is kept for it. */
 wf_var *wf_input(wf_tape *tape, const wf_tensor *tensor);

@@ -160,18 +160,36 @@ static wf_status read_row(wf_batcher *b, int64_t place, unsigned char *row, int6
     return WF_OK;
 }
 
+static void shuffle(wf_batcher *b)
+{
+    if (b->order)
+        wf_random_permutation(b->seed, wf_hash_u64(b->stream, (uint64_t)b->epoch), b->parts[b->rank].count, b->order);
+}
+
+/* With `once` the mark after the last batch is one more, empty, batch. */
+void wf_batcher_after(const wf_batcher *b, int64_t *epoch, int64_t *index)
+{
+    ++*index;
+    if (*index >= b->length + (b->opts.once ? 1 : 0)) {
+        *index = 0;
+        ++*epoch;
+    }
+}
+
+void wf_batcher_seek(wf_batcher *b, int64_t epoch, int64_t index)
+{
+    b->epoch = epoch;
+    b->index = index;
+    shuffle(b);
+}
+
 wf_status wf_batcher_fill(wf_batcher *b, void *x, int64_t *labels, wf_batch_plan *plan)
 {
     *plan = plan_next(b);
-    if (b->order && b->index == 0)
-        wf_random_permutation(b->seed, wf_hash_u64(b->stream, (uint64_t)b->epoch), b->parts[b->rank].count, b->order);
+    if (b->index == 0)
+        shuffle(b);
     for (int64_t i = 0; i < plan->size && !atomic_load_explicit(&b->stop, memory_order_relaxed); i++)
         WF_TRY(read_row(b, plan->start + i, (unsigned char *)x + (size_t)i * b->row_bytes, labels ? labels + i : NULL));
-    /* With `once` the mark after the last batch is one more, empty, batch. */
-    b->index++;
-    if (b->index >= b->length + (b->opts.once ? 1 : 0)) {
-        b->index = 0;
-        b->epoch++;
-    }
+    wf_batcher_after(b, &b->epoch, &b->index);
     return WF_OK;
 }

@@ -1,6 +1,7 @@
 #include "datasets/iterator_impl.h"
 
 #include "comm/mesh_author.h"
+#include "core/archive.h"
 #include "core/captured_author.h"
 
 #include <stdlib.h>
@@ -225,6 +226,9 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
     WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, iter->batcher.opts.sharded, slot->x[k]));
     WF_TRY(dress(iter, plan, wf_shape_scalar(), false, slot->labels[k]));
     iter->given++;
+    iter->next_epoch = plan->epoch;
+    iter->next_index = plan->index;
+    wf_batcher_after(&iter->batcher, &iter->next_epoch, &iter->next_index);
     iter->epoch = plan->last ? plan->epoch + 1 : iter->epoch;
     *batch = (wf_batch){.x = slot->x[k],
                         .labels = slot->labels[k],
@@ -244,4 +248,57 @@ int64_t wf_iter_epoch(const wf_iter *iter)
 int64_t wf_iter_epoch_length(wf_iter *iter)
 {
     return iter && open_once(iter) == WF_OK ? iter->batcher.length : 0;
+}
+
+/* --- Where it is -------------------------------------------------------------------------------------------------- */
+
+static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
+{
+    wf_worker_stop(iter);
+    atomic_store(&iter->batcher.stop, false);
+    for (int s = 0; s < iter->slot_count && iter->given > 0; s++)
+        WF_TRY(wait_copied(iter->ctx, &iter->slots[s]));
+    wf_batcher_seek(&iter->batcher, epoch, index);
+    iter->given = 0;
+    iter->epoch = iter->next_epoch = epoch;
+    iter->next_index = index;
+    return iter->depth > 0 ? wf_worker_start(iter) : WF_OK;
+}
+
+static wf_status load(wf_iter *iter, int64_t epoch, int64_t index, int64_t length)
+{
+    const int64_t own = iter->batcher.length;
+    WF_CHECK(epoch >= 0 && length >= 0 && index >= 0 && index <= length, WF_ERR_FORMAT,
+             "the archive holds batch %lld of %lld in epoch %lld", (long long)index, (long long)length,
+             (long long)epoch);
+    if (length != own && length > 0)
+        index = (int64_t)((double)index / (double)length * (double)own);
+    if (index >= own && !iter->batcher.opts.once) {
+        index = 0;
+        epoch++;
+    }
+    return seek(iter, epoch, index);
+}
+
+wf_status wf_iter_archive(wf_iter *iter, wf_archive *archive)
+{
+    WF_NEED(iter);
+    WF_NEED(archive);
+    WF_TRY(open_once(iter));
+    int64_t epoch = iter->next_epoch, index = iter->next_index, length = iter->batcher.length;
+    int64_t seed = (int64_t)iter->batcher.seed;
+    WF_TRY(wf_archive_i64(archive, "epoch", &epoch));
+    WF_TRY(wf_archive_i64(archive, "index", &index));
+    WF_TRY(wf_archive_i64(archive, "length", &length));
+    WF_TRY(wf_archive_i64(archive, "seed", &seed));
+    if (!wf_archive_loading(archive))
+        return WF_OK;
+    wf_worker_stop(iter);
+    iter->batcher.seed = (uint64_t)seed;
+    return load(iter, epoch, index, length);
+}
+
+wf_status wf_iter_visit(void *iter, wf_archive *archive)
+{
+    return wf_iter_archive(iter, archive);
 }

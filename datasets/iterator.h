@@ -8,6 +8,7 @@
 extern "C" {
 #endif
 
+struct wf_archive;
 typedef struct wf_iter wf_iter;
 
 /* Borrowed from the iterator until its next call. For a scattered data set the tensors carry a layout: sharded over
@@ -48,6 +49,12 @@ void wf_iter_free(wf_iter *iter);
 wf_status wf_iter_next(wf_iter *iter, wf_batch *batch) WF_NODISCARD;
 /* Epochs whose last batch has been given out: 0 in the first. */
 int64_t wf_iter_epoch(const wf_iter *iter);
+/* The place of the next batch: epoch, and batch in it; prefetching or not. Where the archive's epochs have another
+ * number of batches, as on other numbers of ranks, the place is rounded down to a batch of this iterator's. The seed of
+ * the order goes along. Local. */
+wf_status wf_iter_archive(wf_iter *iter, struct wf_archive *archive) WF_NODISCARD;
+/* The same as a wf_archive_visit. */
+wf_status wf_iter_visit(void *iter, struct wf_archive *archive) WF_NODISCARD;
 /* Batches in an epoch; 0 on failure. */
 int64_t wf_iter_epoch_length(wf_iter *iter);
 

@@ -80,8 +80,14 @@ struct wf_iter {
     int slot_count;
     int64_t given; /* batches given out */
     int64_t epoch;
+    int64_t next_epoch, next_index; /* of the batch to be given out next; the batcher may be ahead */
     wf_worker *worker;
 };
+
+/* What comes after a batch. */
+void wf_batcher_after(const wf_batcher *batcher, int64_t *epoch, int64_t *index);
+/* The next batch that is made is this one. Not while the thread runs. */
+void wf_batcher_seek(wf_batcher *batcher, int64_t epoch, int64_t index);
 
 /* The thread fills slots given, given + 1, ... modulo slot_count, never the one given out last. */
 wf_status wf_worker_start(wf_iter *iter) WF_NODISCARD;

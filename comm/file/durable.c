@@ -78,13 +78,13 @@ static uint64_t sum_bytes(int64_t offset, const unsigned char *data, int64_t byt
     return sum;
 }
 
-void wf_file_sums(uint64_t *sums, int64_t offset, const void *data, int64_t bytes)
+void wf_file_sums(uint64_t *sums, int64_t first, int64_t offset, const void *data, int64_t bytes)
 {
     const unsigned char *at = data;
     while (bytes > 0) {
         const int64_t block = offset / WF_FILE_BLOCK, room = (block + 1) * WF_FILE_BLOCK - offset;
         const int64_t part = bytes < room ? bytes : room;
-        sums[block] += sum_bytes(offset, at, part);
+        sums[block - first] += sum_bytes(offset, at, part);
         offset += part;
         at += part;
         bytes -= part;

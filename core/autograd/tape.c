@@ -1,3 +1,4 @@
+#include "core/archive.h"
 #include "core/autograd/autograd_impl.h"
 #include "core/captured_author.h"
 
@@ -101,6 +102,13 @@ static wf_status count_iteration(wf_tape *tape, int by)
                                                           .device = tape->iteration_device,
                                                           .bytes = sizeof *tape->iteration_device,
                                                           .undo = move_back});
+}
+
+wf_status wf_tape_visit(void *tape, wf_archive *archive)
+{
+    int64_t iteration = wf_tape_iteration(tape);
+    WF_TRY(wf_archive_i64(archive, "iteration", &iteration));
+    return wf_archive_loading(archive) ? wf_tape_set_iteration(tape, iteration) : WF_OK;
 }
 
 wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration)

@@ -1,0 +1,179 @@
+/* The files in a folder of checkpoints. Rank 0 looks and removes; the others hear of it. */
+#include "optim/checkpoint_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME "ckpt-%08lld.h5"
+
+void wf_checkpoint_folder_path(const wf_checkpoint *c, int64_t generation, const char *end,
+                               char path[WF_CHECKPOINT_PATH])
+{
+    snprintf(path, WF_CHECKPOINT_PATH, "%s/" NAME "%s", c->folder, (long long)generation, end);
+}
+
+/* The generation that a file's name says; -1: none of ours. *whole: it is not a temporary name. */
+static int64_t number_of(const char *name, bool *whole)
+{
+    long long generation;
+    char expected[64];
+    if (strlen(name) >= sizeof expected - 8 || sscanf(name, NAME, &generation) != 1 || generation < 0)
+        return -1;
+    snprintf(expected, sizeof expected, NAME, generation);
+    *whole = strcmp(name, expected) == 0;
+    strcat(expected, ".tmp");
+    return *whole || strcmp(name, expected) == 0 ? generation : -1;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+/* Also removes files of temporary names, if asked. */
+static wf_status look(const wf_checkpoint *c, bool remove, int64_t *n, int64_t **list)
+{
+    int64_t room = 0;
+    wf_status status = WF_OK;
+    DIR *folder = opendir(c->folder);
+    *n = 0;
+    *list = NULL;
+    WF_CHECK(folder, WF_ERR_IO, "%s: cannot look into this folder: %s", c->folder, strerror(errno));
+    for (const struct dirent *file; status == WF_OK && (file = readdir(folder));) {
+        bool whole = false;
+        const int64_t generation = number_of(file->d_name, &whole);
+        if (generation >= 0 && !whole && remove)
+            unlinkat(dirfd(folder), file->d_name, 0);
+        if (generation < 0 || !whole)
+            continue;
+        if (*n == room) {
+            room = room ? 2 * room : 16;
+            int64_t *longer = realloc(*list, (size_t)room * sizeof *longer);
+            status = longer ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a list of checkpoints");
+            *list = longer ? longer : *list;
+        }
+        if (status == WF_OK)
+            (*list)[(*n)++] = generation;
+    }
+    closedir(folder);
+    if (*n > 0)
+        qsort(*list, (size_t)*n, sizeof **list, newest_first);
+    return status;
+}
+
+/* --- Opening ------------------------------------------------------------------------------------------------------ */
+
+/* With the folders above it. */
+static wf_status make_folder(const wf_checkpoint *c)
+{
+    char path[sizeof c->folder];
+    strcpy(path, c->folder);
+    for (char *at = path + 1; *at; at++) {
+        if (*at != '/')
+            continue;
+        *at = '\0';
+        mkdir(path, 0777);
+        *at = '/';
+    }
+    WF_CHECK(mkdir(path, 0777) == 0 || errno == EEXIST, WF_ERR_IO, "%s: cannot make this folder: %s", path,
+             strerror(errno));
+    return WF_OK;
+}
+
+static wf_status open_first(wf_checkpoint *c, char token[64])
+{
+    char path[WF_CHECKPOINT_PATH];
+    int64_t n, *list;
+    WF_TRY(make_folder(c));
+    wf_status status = look(c, true, &n, &list);
+    c->newest = status == WF_OK && n > 0 ? list[0] : -1;
+    free(list);
+    WF_TRY(status);
+    snprintf(token, 64, ".weft-%ld", (long)getpid());
+    snprintf(path, sizeof path, "%s/%s", c->folder, token);
+    FILE *file = fopen(path, "w");
+    WF_CHECK(file && fclose(file) == 0, WF_ERR_IO, "%s: cannot write into this folder: %s", c->folder, strerror(errno));
+    return WF_OK;
+}
+
+static wf_status look_for(const wf_checkpoint *c, const char *token)
+{
+    char path[WF_CHECKPOINT_PATH];
+    snprintf(path, sizeof path, "%s/%s", c->folder, token);
+    WF_CHECK(access(path, F_OK) == 0, WF_ERR_IO, "%s: not the folder that rank 0 has: %s", c->folder, strerror(errno));
+    return WF_OK;
+}
+
+wf_status wf_checkpoint_folder_open(wf_checkpoint *c)
+{
+    char token[64] = "", path[WF_CHECKPOINT_PATH];
+    WF_TRY(wf_bcast_status(c->comm, c->rank == 0 ? open_first(c, token) : WF_OK, 0));
+    WF_TRY(wf_bcast_bytes(c->comm, token, sizeof token, 0));
+    WF_TRY(wf_bcast_bytes(c->comm, &c->newest, sizeof c->newest, 0));
+    const wf_status status = wf_agree_status(c->comm, look_for(c, token));
+    snprintf(path, sizeof path, "%s/%s", c->folder, token);
+    if (c->rank == 0)
+        unlink(path);
+    return status;
+}
+
+wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **generation)
+{
+    *n = 0;
+    *generation = NULL;
+    WF_TRY(wf_bcast_status(c->comm, c->rank == 0 ? look(c, false, n, generation) : WF_OK, 0));
+    WF_TRY(wf_bcast_bytes(c->comm, n, sizeof *n, 0));
+    if (c->rank > 0)
+        *generation = calloc((size_t)*n + 1, sizeof **generation);
+    WF_TRY(wf_agree_status(c->comm, *n == 0 || *generation ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a list")));
+    if (*n == 0)
+        return WF_OK;
+    WF_TRY(wf_bcast_bytes(c->comm, *generation, (size_t)*n * sizeof **generation, 0));
+    c->newest = (*generation)[0] > c->newest ? (*generation)[0] : c->newest;
+    return WF_OK;
+}
+
+/* --- Removing ----------------------------------------------------------------------------------------------------- */
+
+void wf_checkpoint_folder_note_damage(wf_checkpoint *c, int64_t generation)
+{
+    int64_t *longer = realloc(c->damaged, (size_t)(c->n_damaged + 1) * sizeof *longer);
+    if (!longer)
+        return;
+    c->damaged = longer;
+    c->damaged[c->n_damaged++] = generation;
+}
+
+static bool is_damaged(const wf_checkpoint *c, int64_t generation)
+{
+    for (int64_t i = 0; i < c->n_damaged; i++)
+        if (c->damaged[i] == generation)
+            return true;
+    return false;
+}
+
+/* Files that are known to be damaged neither count nor go: someone may want to look at them. */
+void wf_checkpoint_folder_prune(wf_checkpoint *c)
+{
+    char path[WF_CHECKPOINT_PATH];
+    int64_t n, *list, kept = 0;
+    if (look(c, false, &n, &list) != WF_OK) {
+        wf_error_clear();
+        n = 0;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (is_damaged(c, list[i]))
+            continue;
+        if (kept++ < c->opts.keep || (c->opts.keep_every > 0 && list[i] % c->opts.keep_every == 0))
+            continue;
+        wf_checkpoint_folder_path(c, list[i], "", path);
+        unlink(path);
+    }
+    free(list);
+}

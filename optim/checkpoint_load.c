@@ -1,0 +1,223 @@
+/* Loading: the newest generation that all ranks find whole. */
+#include "core/log.h"
+#include "optim/checkpoint_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- The archive -------------------------------------------------------------------------------------------------- */
+
+/* All ranks have the same manifest, so what is raised here is the same error on all of them. */
+static wf_status find(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_shape shape,
+                      const wf_manifest_entry **entry)
+{
+    char text[2][WF_SHAPE_TEXT];
+    const wf_manifest_entry *e = *entry = wf_manifest_find(&c->manifest, path);
+    WF_CHECK(e, WF_ERR_FORMAT, "%s: %s is not in it", c->file, path);
+    WF_CHECK(e->dtype == dtype && wf_shape_equal(e->shape, shape), WF_ERR_FORMAT,
+             "%s: %s is %s %s in it, should be %s %s", c->file, path, wf_dtype_name(e->dtype),
+             wf_shape_text(e->shape, text[0]), wf_dtype_name(dtype), wf_shape_text(shape, text[1]));
+    return WF_OK;
+}
+
+static wf_status import(wf_checkpoint *c, const wf_manifest_entry *entry, wf_box box, wf_tensor *tensor)
+{
+    void *host;
+    const size_t bytes = wf_tensor_bytes(tensor);
+    WF_TRY(wf_host_take(c->comm, bytes, &host));
+    wf_status status = bytes > 0 ? wf_manifest_read_box(&c->reader, entry, box, host) : WF_OK;
+    if (status == WF_OK)
+        status = wf_tensor_import(tensor, host, bytes);
+    wf_host_give(c->comm, host, bytes);
+    return status;
+}
+
+static wf_status load_tensor(wf_archive *archive, const char *path, wf_tensor *tensor)
+{
+    wf_checkpoint *c = wf_archive_state(archive);
+    const wf_manifest_entry *entry;
+    const wf_shape shape = wf_tensor_shape(tensor);
+    WF_TRY(find(c, path, wf_tensor_dtype(tensor), shape, &entry));
+    return wf_checkpoint_keep(c, import(c, entry, wf_box_of_shape(shape), tensor));
+}
+
+/* This rank's own values, where as many ranks saved theirs. */
+static const wf_manifest_entry *own_values(const wf_checkpoint *c, const char *path, const wf_tensor *tensor,
+                                           const wf_archive_place *place, wf_box *box)
+{
+    char name[2048];
+    const wf_manifest_entry *entry = NULL;
+    if (place->varies && snprintf(name, sizeof name, "ranks/%s", path) < (int)sizeof name)
+        entry = wf_manifest_find(&c->manifest, name);
+    if (!entry || entry->shape.rank != place->box.rank + 1 || entry->shape.dim[0] != c->size ||
+        entry->dtype != wf_tensor_dtype(tensor))
+        return NULL;
+    *box = (wf_box){.rank = entry->shape.rank, .lo = {c->rank}, .hi = {c->rank + 1}};
+    for (int d = 0; d < place->box.rank; d++) {
+        if (entry->shape.dim[d + 1] != place->global.dim[d])
+            return NULL;
+        box->lo[d + 1] = place->box.lo[d];
+        box->hi[d + 1] = place->box.hi[d];
+    }
+    return entry;
+}
+
+static wf_status load_part(wf_archive *archive, const char *path, wf_tensor *tensor, const wf_archive_place *place)
+{
+    wf_checkpoint *c = wf_archive_state(archive);
+    const wf_manifest_entry *entry;
+    wf_box box = place->box;
+    WF_TRY(find(c, path, wf_tensor_dtype(tensor), place->global, &entry));
+    const wf_manifest_entry *own = own_values(c, path, tensor, place, &box);
+    return wf_checkpoint_keep(c, import(c, own ? own : entry, own ? box : place->box, tensor));
+}
+
+static wf_status load_number(wf_checkpoint *c, const char *path, wf_dtype dtype, void *value)
+{
+    const wf_manifest_entry *entry;
+    const wf_shape scalar = wf_shape_scalar();
+    WF_TRY(find(c, path, dtype, scalar, &entry));
+    return wf_checkpoint_keep(c, wf_manifest_read_box(&c->reader, entry, wf_box_of_shape(scalar), value));
+}
+
+static wf_status load_i64(wf_archive *archive, const char *path, int64_t *value)
+{
+    return load_number(wf_archive_state(archive), path, WF_I64, value);
+}
+
+static wf_status load_f64(wf_archive *archive, const char *path, double *value)
+{
+    return load_number(wf_archive_state(archive), path, WF_F64, value);
+}
+
+static bool has(wf_archive *archive, const char *path)
+{
+    const wf_checkpoint *c = wf_archive_state(archive);
+    return wf_manifest_find(&c->manifest, path) != NULL;
+}
+
+static const wf_archive_ops load_ops = {
+    .tensor = load_tensor, .part = load_part, .has = has, .i64 = load_i64, .f64 = load_f64};
+
+/* --- One file ----------------------------------------------------------------------------------------------------- */
+
+/* The ranks share the blocks out. */
+static wf_status check_blocks(wf_checkpoint *c)
+{
+    int64_t bytes;
+    for (int64_t b = c->rank; b < c->manifest.blocks; b += c->size)
+        WF_TRY(wf_manifest_block(c->reader.file, c->file, &c->manifest, b, c->reader.data, &bytes));
+    return WF_OK;
+}
+
+static wf_status open_own(wf_checkpoint *c)
+{
+    c->reader = (wf_manifest_reader){.file = open(c->file, O_RDONLY | O_CLOEXEC), .path = c->file, .block = -1};
+    WF_CHECK(c->reader.file >= 0, WF_ERR_IO, "%s: cannot read: %s", c->file, strerror(errno));
+    c->reader.manifest = &c->manifest;
+    c->reader.data = malloc((size_t)WF_FILE_BLOCK);
+    WF_CHECK(c->reader.data, WF_ERR_MEMORY, "no memory for a block of a file");
+    return wf_manifest_read(c->reader.file, c->file, &c->manifest);
+}
+
+/* Whether all ranks find the file whole, and the same. */
+static wf_status open_all(wf_checkpoint *c)
+{
+    wf_checkpoint_keep(c, open_own(c));
+    WF_TRY(wf_checkpoint_agree(c));
+    int64_t least = (int64_t)c->manifest.hash, most = least;
+    WF_TRY(wf_allreduce_i64(c->comm, &least, 1, WF_MIN));
+    WF_TRY(wf_allreduce_i64(c->comm, &most, 1, WF_MAX));
+    WF_CHECK(least == most, WF_ERR_FORMAT, "%s: the ranks read different files of this name", c->file);
+    wf_checkpoint_keep(c, check_blocks(c));
+    return wf_checkpoint_agree(c);
+}
+
+static void close_file(wf_checkpoint *c)
+{
+    if (c->reader.file >= 0)
+        close(c->reader.file);
+    free(c->reader.data);
+    c->reader = (wf_manifest_reader){.file = -1};
+    wf_checkpoint_forget(c);
+}
+
+/* The list of entries has the file's until close_file; *damaged: another file may be better. */
+static wf_status load_one(wf_checkpoint *c, int64_t *step, bool *damaged)
+{
+    int64_t saved = 0;
+    *damaged = true;
+    WF_TRY(open_all(c));
+    wf_archive *archive = wf_archive_new(c->ctx, &load_ops, true, c);
+    *damaged = false;
+    WF_NEED(archive);
+    const wf_status status = wf_checkpoint_visit(c, archive, &saved);
+    wf_archive_free(archive);
+    if (status != WF_OK) {
+        c->status = WF_OK;
+        return status;
+    }
+    *damaged = true;
+    WF_TRY(wf_checkpoint_agree(c));
+    *damaged = false;
+    *step = saved;
+    return WF_OK;
+}
+
+static wf_status load_generation(wf_checkpoint *c, int64_t generation, int64_t *step, bool *damaged)
+{
+    char message[512];
+    wf_checkpoint_forget(c);
+    free(c->manifest.entry);
+    c->manifest = (wf_manifest){0};
+    c->entries_room = 0;
+    wf_checkpoint_folder_path(c, generation, "", c->file);
+    wf_status status = load_one(c, step, damaged);
+    if (status != WF_OK)
+        wf_error_save(&status, message, sizeof message);
+    close_file(c);
+    free(c->manifest.entry);
+    c->manifest = (wf_manifest){0};
+    if (status == WF_OK)
+        return WF_OK;
+    WF_FAIL(status, "%s", message);
+}
+
+static wf_status load_any(wf_checkpoint *c, int64_t n, const int64_t *list, int64_t *step)
+{
+    wf_status status = WF_OK;
+    for (int64_t i = 0; i < n; i++) {
+        bool damaged = false;
+        status = load_generation(c, list[i], step, &damaged);
+        if (status == WF_OK) {
+            c->generation = list[i];
+            return WF_OK;
+        }
+        WF_TRY(wf_comm_alive(c->comm));
+        if (!damaged)
+            return status;
+        wf_checkpoint_folder_note_damage(c, list[i]);
+        if (c->rank == 0)
+            wf_log(WF_LOG_WARN, "%s; %s", wf_error_message(),
+                   i + 1 < n ? "the generation before is tried" : "there is none before");
+    }
+    return status;
+}
+
+wf_status wf_checkpoint_load_latest(wf_checkpoint *checkpoint, int64_t *step)
+{
+    int64_t n, *list;
+    wf_checkpoint *c = checkpoint;
+    WF_NEED(c);
+    WF_NEED(step);
+    WF_TRY(wf_checkpoint_finish(c));
+    wf_status status = wf_checkpoint_folder_list(c, &n, &list);
+    if (status == WF_OK)
+        status = load_any(c, n, list, step);
+    free(list);
+    return status;
+}

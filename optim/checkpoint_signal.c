@@ -1,0 +1,49 @@
+/* Signals that ask a program to save and leave. */
+#include "optim/checkpoint_impl.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
+enum { SIGNALS = sizeof signals / sizeof *signals };
+
+static volatile sig_atomic_t came;
+static struct sigaction before[SIGNALS];
+static int users;
+
+/* Who types Ctrl-C again does not want to wait. */
+static void note(int number)
+{
+    if (number == SIGINT && came) {
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
+    came = 1;
+}
+
+wf_status wf_checkpoint_signals_catch(void)
+{
+    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    if (users++ > 0)
+        return WF_OK;
+    came = 0;
+    for (int i = 0; i < SIGNALS; i++)
+        WF_CHECK(sigaction(signals[i], &action, &before[i]) == 0, WF_ERR_STATE, "cannot catch signal %d: %s",
+                 signals[i], strerror(errno));
+    return WF_OK;
+}
+
+void wf_checkpoint_signals_release(void)
+{
+    if (--users > 0)
+        return;
+    for (int i = 0; i < SIGNALS; i++)
+        sigaction(signals[i], &before[i], NULL);
+}
+
+bool wf_checkpoint_signalled(void)
+{
+    return came != 0;
+}

@@ -1,0 +1,304 @@
+/* Saving, the first part: a list of all tensors, and copies of what this rank writes of them. */
+#include "core/random_author.h"
+#include "optim/checkpoint_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEALT_BYTES 65536 /* replicated tensors from here on are written by all ranks, smaller ones by one */
+#define MOST_BOXES  64
+
+void wf_checkpoint_forget(wf_checkpoint *c)
+{
+    for (int64_t i = 0; i < c->manifest.n; i++)
+        free(c->manifest.entry[i].name);
+    free(c->manifest.sums);
+    c->manifest.sums = NULL;
+    c->manifest.n = c->n_pieces = 0;
+    c->staged = 0;
+    c->layout = 0;
+}
+
+/* --- Lists that grow ---------------------------------------------------------------------------------------------- */
+
+/* Room for one more element. */
+static wf_status grow(wf_ctx *ctx, void **list, int64_t n, int64_t *room, size_t size)
+{
+    if (n < *room)
+        return WF_OK;
+    const int64_t more = *room ? 2 * *room : 64;
+    void *longer = wf_realloc(ctx, *list, (size_t)more * size);
+    if (!longer)
+        return wf_error_code();
+    *list = longer;
+    *room = more;
+    return WF_OK;
+}
+
+static wf_status add_entry(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_shape shape)
+{
+    wf_manifest *m = &c->manifest;
+    void *list = m->entry;
+    const wf_status status = grow(c->ctx, &list, m->n, &c->entries_room, sizeof *m->entry);
+    m->entry = list;
+    WF_TRY(status);
+    char *name = wf_strdup(c->ctx, path);
+    if (!name)
+        return wf_error_code();
+    m->entry[m->n++] = (wf_manifest_entry){.name = name, .dtype = dtype, .shape = shape};
+    c->layout = wf_hash_u64(wf_hash_text(c->layout, path), (uint64_t)dtype);
+    for (int d = 0; d < shape.rank; d++)
+        c->layout = wf_hash_u64(c->layout, (uint64_t)shape.dim[d]);
+    return WF_OK;
+}
+
+static wf_status stage_room(wf_checkpoint *c, size_t bytes)
+{
+    if (c->staged + bytes <= c->stage_room)
+        return WF_OK;
+    size_t room = c->stage_room ? c->stage_room : (size_t)1 << 20;
+    while (room < c->staged + bytes)
+        room *= 2;
+    unsigned char *longer = wf_realloc(c->ctx, c->stage, room);
+    if (!longer)
+        return wf_error_code();
+    c->stage = longer;
+    c->stage_room = room;
+    return WF_OK;
+}
+
+/* The elements of the last entry in `box` become `bytes` of the stage, which the caller fills. */
+static wf_status add_piece(wf_checkpoint *c, wf_box box, size_t bytes, void **data)
+{
+    void *list = c->piece;
+    const wf_status status = grow(c->ctx, &list, c->n_pieces, &c->pieces_room, sizeof *c->piece);
+    c->piece = list;
+    WF_TRY(status);
+    WF_TRY(stage_room(c, bytes));
+    c->piece[c->n_pieces++] = (wf_checkpoint_piece){.entry = c->manifest.n - 1, .box = box, .at = c->staged};
+    *data = c->stage + c->staged;
+    c->staged += (bytes + 63) / 64 * 64;
+    if (c->staged > c->stage_room)
+        c->staged = c->stage_room;
+    return WF_OK;
+}
+
+/* Of `tensor`, which is the part `own` of the last entry, the elements of `box`. */
+static wf_status stage_box(wf_checkpoint *c, const wf_tensor *tensor, wf_box own, wf_box box)
+{
+    void *data;
+    if (wf_box_empty(box))
+        return WF_OK;
+    wf_tensor *view = wf_tensor_view(tensor, wf_box_relative(box, own));
+    WF_NEED(view);
+    const size_t bytes = wf_tensor_bytes(view);
+    wf_status status = add_piece(c, box, bytes, &data);
+    if (status == WF_OK)
+        status = wf_tensor_export(view, data, bytes);
+    wf_tensor_free(view);
+    return status;
+}
+
+/* --- The archive -------------------------------------------------------------------------------------------------- */
+
+/* The part of a replicated tensor that this rank writes. */
+static wf_box dealt(const wf_checkpoint *c, wf_shape shape, size_t bytes)
+{
+    wf_box box = wf_box_of_shape(shape);
+    if (shape.rank > 0 && bytes >= DEALT_BYTES && shape.dim[0] >= c->size)
+        wf_block(shape.dim[0], c->size, c->rank, &box.lo[0], &box.hi[0]);
+    else if (c->manifest.n % c->size != c->rank)
+        box = wf_box_intersect(box, (wf_box){.rank = shape.rank});
+    return box;
+}
+
+static wf_status visit_whole(wf_checkpoint *c, const char *path, const wf_tensor *tensor)
+{
+    const wf_shape shape = wf_tensor_shape(tensor);
+    const wf_box box = dealt(c, shape, wf_tensor_bytes(tensor));
+    const bool mine = shape.rank > 0 ? !wf_box_empty(box) : c->manifest.n % c->size == c->rank;
+    WF_TRY(add_entry(c, path, wf_tensor_dtype(tensor), shape));
+    return mine ? stage_box(c, tensor, wf_box_of_shape(shape), box) : WF_OK;
+}
+
+static wf_status visit_tensor(wf_archive *archive, const char *path, wf_tensor *tensor)
+{
+    wf_checkpoint *c = wf_archive_state(archive);
+    return wf_checkpoint_keep(c, visit_whole(c, path, tensor));
+}
+
+/* What a rank has of a tensor that is not the same on all. */
+typedef struct claim {
+    wf_box box;
+    uint64_t hash; /* of its values, where ranks may differ; else 0 */
+} claim;
+
+static int subtract(wf_box a, wf_box b, wf_box *rest)
+{
+    const wf_box both = wf_box_intersect(a, b);
+    int n = 0;
+    if (wf_box_empty(both)) {
+        rest[0] = a;
+        return 1;
+    }
+    for (int d = 0; d < a.rank; d++) {
+        if (a.lo[d] < both.lo[d]) {
+            rest[n] = a;
+            rest[n++].hi[d] = a.lo[d] = both.lo[d];
+        }
+        if (both.hi[d] < a.hi[d]) {
+            rest[n] = a;
+            rest[n++].lo[d] = a.hi[d] = both.hi[d];
+        }
+    }
+    return n;
+}
+
+/* What no rank before this one has, in boxes. */
+static wf_status own_boxes(const wf_checkpoint *c, const claim *all, wf_box box[MOST_BOXES], int *n)
+{
+    wf_box rest[MOST_BOXES];
+    box[0] = all[c->rank].box;
+    *n = 1;
+    for (int r = 0; r < c->rank; r++) {
+        int more = 0;
+        for (int k = 0; k < *n; k++) {
+            WF_CHECK(more + 2 * WF_MAX_RANK <= MOST_BOXES, WF_ERR_UNSUPPORTED,
+                     "the parts of a tensor overlap in more ways than a checkpoint takes");
+            more += subtract(box[k], all[r].box, rest + more);
+        }
+        memcpy(box, rest, (size_t)more * sizeof *box);
+        *n = more;
+    }
+    return WF_OK;
+}
+
+static bool differ(const wf_checkpoint *c, const claim *all)
+{
+    for (int r = 1; r < c->size; r++)
+        for (int q = 0; q < r; q++)
+            if (wf_box_equal(all[q].box, all[r].box) && all[q].hash != all[r].hash)
+                return true;
+    return false;
+}
+
+/* A hash of the values; they are staged for the time of it. */
+static wf_status hash_values(wf_checkpoint *c, const wf_tensor *tensor, uint64_t *hash)
+{
+    const size_t bytes = wf_tensor_bytes(tensor);
+    WF_TRY(stage_room(c, bytes + 8));
+    unsigned char *data = c->stage + c->staged;
+    memset(data + bytes, 0, 8);
+    WF_TRY(wf_tensor_export(tensor, data, bytes));
+    *hash = bytes;
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word;
+        memcpy(&word, data + i, sizeof word);
+        *hash = wf_hash_u64(*hash, word);
+    }
+    return WF_OK;
+}
+
+/* The values of every rank, below "ranks". */
+static wf_status stage_all_ranks(wf_checkpoint *c, const char *path, const wf_tensor *tensor, wf_archive_place place)
+{
+    char name[2048];
+    void *data;
+    int64_t dim[WF_MAX_RANK] = {c->size};
+    wf_box box = {.rank = place.box.rank + 1, .lo = {c->rank}, .hi = {c->rank + 1}};
+    WF_CHECK(box.rank <= WF_MAX_RANK && snprintf(name, sizeof name, "ranks/%s", path) < (int)sizeof name,
+             WF_ERR_UNSUPPORTED, "%s: rank %d and different values on the ranks", path, place.box.rank);
+    for (int d = 0; d < place.box.rank; d++) {
+        dim[d + 1] = place.global.dim[d];
+        box.lo[d + 1] = place.box.lo[d];
+        box.hi[d + 1] = place.box.hi[d];
+    }
+    WF_TRY(add_entry(c, name, wf_tensor_dtype(tensor), wf_shape_make(box.rank, dim)));
+    if (wf_tensor_count(tensor) == 0)
+        return WF_OK;
+    WF_TRY(add_piece(c, box, wf_tensor_bytes(tensor), &data));
+    return wf_tensor_export(tensor, data, wf_tensor_bytes(tensor));
+}
+
+static wf_status stage_parts(wf_checkpoint *c, const char *path, const wf_tensor *tensor, wf_archive_place place,
+                             const claim *all)
+{
+    wf_box box[MOST_BOXES];
+    int n;
+    WF_TRY(own_boxes(c, all, box, &n));
+    WF_TRY(add_entry(c, path, wf_tensor_dtype(tensor), place.global));
+    for (int k = 0; k < n; k++)
+        WF_TRY(stage_box(c, tensor, place.box, box[k]));
+    return differ(c, all) ? stage_all_ranks(c, path, tensor, place) : WF_OK;
+}
+
+static wf_status visit_part(wf_archive *archive, const char *path, wf_tensor *tensor, const wf_archive_place *place)
+{
+    wf_checkpoint *c = wf_archive_state(archive);
+    claim *all, mine;
+    memset(&mine, 0, sizeof mine);
+    mine.box = place->box;
+    if (place->varies)
+        wf_checkpoint_keep(c, hash_values(c, tensor, &mine.hash));
+    WF_TRY(wf_host_take(c->comm, (size_t)c->size * sizeof *all, (void **)&all));
+    const wf_status status = wf_allgather_bytes(c->comm, &mine, sizeof mine, all);
+    if (status == WF_OK)
+        wf_checkpoint_keep(c, stage_parts(c, path, tensor, *place, all));
+    wf_host_give(c->comm, all, (size_t)c->size * sizeof *all);
+    return status;
+}
+
+/* Numbers are those of rank 0. */
+static wf_status stage_number(wf_checkpoint *c, const char *path, wf_dtype dtype, const void *value)
+{
+    void *data;
+    WF_TRY(add_entry(c, path, dtype, wf_shape_scalar()));
+    if (c->rank != 0)
+        return WF_OK;
+    WF_TRY(add_piece(c, wf_box_of_shape(wf_shape_scalar()), 8, &data));
+    memcpy(data, value, 8);
+    return WF_OK;
+}
+
+static wf_status visit_i64(wf_archive *archive, const char *path, int64_t *value)
+{
+    wf_checkpoint *c = wf_archive_state(archive);
+    return wf_checkpoint_keep(c, stage_number(c, path, WF_I64, value));
+}
+
+static wf_status visit_f64(wf_archive *archive, const char *path, double *value)
+{
+    wf_checkpoint *c = wf_archive_state(archive);
+    return wf_checkpoint_keep(c, stage_number(c, path, WF_F64, value));
+}
+
+static const wf_archive_ops stage_ops = {
+    .tensor = visit_tensor, .part = visit_part, .i64 = visit_i64, .f64 = visit_f64};
+
+static wf_status agree_layout(wf_checkpoint *c)
+{
+    int64_t least = (int64_t)c->layout, most = (int64_t)c->layout;
+    WF_TRY(wf_allreduce_i64(c->comm, &least, 1, WF_MIN));
+    WF_TRY(wf_allreduce_i64(c->comm, &most, 1, WF_MAX));
+    WF_CHECK(least == most, WF_ERR_ARGUMENT,
+             "the ranks save different things: other names, types or shapes, or in another order");
+    return WF_OK;
+}
+
+wf_status wf_checkpoint_stage(wf_checkpoint *c, int64_t step)
+{
+    wf_checkpoint_forget(c);
+    wf_archive *archive = wf_archive_new(c->ctx, &stage_ops, false, c);
+    WF_NEED(archive);
+    const wf_status status = wf_checkpoint_visit(c, archive, &step);
+    wf_archive_free(archive);
+    WF_TRY(status);
+    WF_TRY(wf_checkpoint_agree(c));
+    WF_TRY(agree_layout(c));
+    c->manifest.step = step;
+    c->manifest.ranks = c->size;
+    if (c->opts.mesh)
+        snprintf(c->manifest.mesh, sizeof c->manifest.mesh, "%s", wf_mesh_text(c->opts.mesh));
+    return WF_OK;
+}

@@ -1,0 +1,269 @@
+/* Saving, the second part: the file. Its layout is made by HDF5 once; files of the same layout differ in the elements
+ * alone, so what lies between these is kept and written again. */
+#include "optim/checkpoint_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* --- Layout ------------------------------------------------------------------------------------------------------- */
+
+void wf_checkpoint_drop_layout(wf_checkpoint *c)
+{
+    for (int64_t i = 0; i < c->n_gaps; i++)
+        free(c->gap[i].data);
+    free(c->gap);
+    free(c->offset);
+    c->gap = NULL;
+    c->offset = NULL;
+    c->n_gaps = 0;
+    c->laid = 0;
+}
+
+static wf_status add_all(wf_checkpoint *c, wf_h5 *file)
+{
+    const wf_manifest *m = &c->manifest;
+    for (int64_t i = 0; i < m->n; i++)
+        WF_TRY(wf_h5_add(file, m->entry[i].name, m->entry[i].dtype, m->entry[i].shape));
+    for (int64_t i = 0; i < m->n; i++) {
+        wf_h5_info info;
+        WF_TRY(wf_h5_stat(file, m->entry[i].name, &info));
+        c->offset[i] = info.contiguous ? info.offset : 0;
+        WF_CHECK(info.contiguous || wf_shape_count(m->entry[i].shape) == 0, WF_ERR_IO, "%s: %s has no place in it",
+                 c->temporary, m->entry[i].name);
+    }
+    return WF_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const wf_checkpoint_gap *x = a, *y = b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static wf_status read_gap(const wf_checkpoint *c, int file, wf_checkpoint_gap *gap)
+{
+    gap->data = malloc((size_t)gap->bytes);
+    WF_CHECK(gap->data, WF_ERR_MEMORY, "no memory for %lld bytes of a file's layout", (long long)gap->bytes);
+    WF_CHECK(pread(file, gap->data, (size_t)gap->bytes, gap->offset) == gap->bytes, WF_ERR_IO, "%s: cannot read: %s",
+             c->temporary, strerror(errno));
+    return WF_OK;
+}
+
+/* What lies between the data sets; `set` has their places, ascending, and room for one more. */
+static wf_status read_gaps(wf_checkpoint *c, int file, int64_t n, wf_checkpoint_gap *set)
+{
+    int64_t at = 0;
+    set[n] = (wf_checkpoint_gap){.offset = c->laid_bytes};
+    c->gap = wf_calloc(c->ctx, (size_t)n + 1, sizeof *c->gap);
+    if (!c->gap)
+        return wf_error_code();
+    for (int64_t i = 0; i <= n; i++) {
+        if (set[i].offset > at) {
+            c->gap[c->n_gaps++] = (wf_checkpoint_gap){.offset = at, .bytes = set[i].offset - at};
+            WF_TRY(read_gap(c, file, &c->gap[c->n_gaps - 1]));
+        }
+        at = set[i].offset + set[i].bytes;
+    }
+    return WF_OK;
+}
+
+static wf_status find_gaps(wf_checkpoint *c, int file)
+{
+    struct stat info;
+    int64_t n = 0;
+    const wf_manifest *m = &c->manifest;
+    WF_CHECK(fstat(file, &info) == 0, WF_ERR_IO, "%s: cannot look at it: %s", c->temporary, strerror(errno));
+    c->laid_bytes = info.st_size;
+    wf_checkpoint_gap *set = wf_calloc(c->ctx, (size_t)m->n + 1, sizeof *set);
+    if (!set)
+        return wf_error_code();
+    for (int64_t i = 0; i < m->n; i++) {
+        const int64_t bytes = wf_shape_count(m->entry[i].shape) * (int64_t)wf_dtype_size(m->entry[i].dtype);
+        if (bytes > 0)
+            set[n++] = (wf_checkpoint_gap){.offset = c->offset[i], .bytes = bytes};
+    }
+    qsort(set, (size_t)n, sizeof *set, by_offset);
+    const wf_status status = read_gaps(c, file, n, set);
+    free(set);
+    return status;
+}
+
+static wf_status make_layout(wf_checkpoint *c)
+{
+    wf_h5 *h5 = wf_h5_create(c->temporary);
+    WF_NEED(h5);
+    wf_status status = wf_h5_set_text(h5, "weft", "checkpoint 1");
+    if (status == WF_OK)
+        status = add_all(c, h5);
+    const wf_status closed = wf_h5_close(h5);
+    WF_TRY(status == WF_OK ? closed : status);
+    const int file = open(c->temporary, O_RDONLY | O_CLOEXEC);
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot open: %s", c->temporary, strerror(errno));
+    status = find_gaps(c, file);
+    close(file);
+    return status;
+}
+
+static wf_status renew_layout(wf_checkpoint *c)
+{
+    wf_checkpoint_drop_layout(c);
+    c->offset = wf_calloc(c->ctx, (size_t)c->manifest.n + 1, sizeof *c->offset);
+    WF_TRY(wf_agree_status(c->comm, c->offset ? WF_OK : wf_error_code()));
+    const wf_status status = wf_bcast_status(c->comm, c->rank == 0 ? make_layout(c) : WF_OK, 0);
+    if (status != WF_OK && c->rank == 0)
+        unlink(c->temporary);
+    WF_TRY(status);
+    WF_TRY(wf_bcast_bytes(c->comm, c->offset, (size_t)c->manifest.n * sizeof *c->offset, 0));
+    WF_TRY(wf_bcast_bytes(c->comm, &c->laid_bytes, sizeof c->laid_bytes, 0));
+    c->laid = c->layout;
+    return WF_OK;
+}
+
+wf_status wf_checkpoint_lay_out(wf_checkpoint *c)
+{
+    wf_manifest *m = &c->manifest;
+    m->generation = c->newest + 1;
+    wf_checkpoint_folder_path(c, m->generation, ".tmp", c->temporary);
+    wf_checkpoint_folder_path(c, m->generation, "", c->path);
+    if (c->laid != c->layout)
+        WF_TRY(renew_layout(c));
+    for (int64_t i = 0; i < m->n; i++)
+        m->entry[i].offset = c->offset[i];
+    m->bytes = c->laid_bytes;
+    m->blocks = m->bytes / WF_FILE_BLOCK + (m->bytes % WF_FILE_BLOCK > 0);
+    m->sums = wf_calloc(c->ctx, (size_t)m->blocks + 1, sizeof *m->sums);
+    return wf_agree_status(c->comm, m->sums ? WF_OK : wf_error_code());
+}
+
+/* --- Writing: no call of MPI from here on, nor of the pool ---------------------------------------------------------
+ */
+
+typedef struct writing {
+    wf_checkpoint *c;
+    int file;
+    const unsigned char *data;
+    int64_t offset; /* of the entry */
+    int64_t size;   /* of an element */
+} writing;
+
+/* Sums of what is written are made a block at a time, while it is in the cache. */
+static wf_status write_bytes(const writing *w, const unsigned char *data, int64_t bytes, int64_t offset)
+{
+    while (bytes > 0) {
+        const int64_t room = WF_FILE_BLOCK - offset % WF_FILE_BLOCK;
+        const ssize_t n = pwrite(w->file, data, (size_t)(bytes < room ? bytes : room), offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        WF_CHECK(n > 0, WF_ERR_IO, "%s: cannot write: %s", w->c->temporary, strerror(n < 0 ? errno : ENOSPC));
+        wf_file_sums(w->c->manifest.sums, 0, offset, data, n);
+        data += n;
+        offset += n;
+        bytes -= n;
+    }
+    return WF_OK;
+}
+
+static wf_status write_run(void *user, int64_t in_array, int64_t in_box, int64_t count)
+{
+    const writing *w = user;
+    return write_bytes(w, w->data + in_box * w->size, count * w->size, w->offset + in_array * w->size);
+}
+
+static wf_status write_pieces(wf_checkpoint *c, int file)
+{
+    for (int64_t i = 0; i < c->n_pieces; i++) {
+        const wf_checkpoint_piece *p = &c->piece[i];
+        const wf_manifest_entry *e = &c->manifest.entry[p->entry];
+        writing w = {c, file, c->stage + p->at, e->offset, (int64_t)wf_dtype_size(e->dtype)};
+        WF_TRY(wf_box_runs(e->shape, p->box, write_run, &w));
+    }
+    const writing w = {.c = c, .file = file};
+    for (int64_t i = 0; i < c->n_gaps; i++)
+        WF_TRY(write_bytes(&w, c->gap[i].data, c->gap[i].bytes, c->gap[i].offset));
+    return WF_OK;
+}
+
+static wf_status write_own(wf_checkpoint *c)
+{
+    const int file = open(c->temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot make this file: %s", c->temporary, strerror(errno));
+    wf_status status = write_pieces(c, file);
+    if (status == WF_OK && fsync(file) != 0)
+        status = WF_RAISE(WF_ERR_IO, "%s: cannot bring it to disk: %s", c->temporary, strerror(errno));
+    if (close(file) != 0 && status == WF_OK)
+        status = WF_RAISE(WF_ERR_IO, "%s: cannot end it: %s", c->temporary, strerror(errno));
+    return status;
+}
+
+static void *work(void *argument)
+{
+    wf_checkpoint *c = argument;
+    c->job_status = write_own(c);
+    if (c->job_status != WF_OK)
+        wf_error_save(&c->job_status, c->job_message, sizeof c->job_message);
+    atomic_store(&c->done, true);
+    return NULL;
+}
+
+void wf_checkpoint_write(wf_checkpoint *c)
+{
+    sigset_t all, before;
+    atomic_store(&c->done, false);
+    c->pending = true;
+    c->threaded = false;
+    if (c->opts.async) { /* signals stay with the program's own threads */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        c->threaded = pthread_create(&c->thread, NULL, work, c) == 0;
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    if (!c->threaded)
+        work(c);
+}
+
+/* --- The end ------------------------------------------------------------------------------------------------------ */
+
+static wf_status name_it(wf_checkpoint *c)
+{
+    const int file = open(c->temporary, O_RDWR | O_CLOEXEC);
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot open: %s", c->temporary, strerror(errno));
+    wf_status status = WF_OK;
+    if (ftruncate(file, c->manifest.bytes) != 0)
+        status = WF_RAISE(WF_ERR_IO, "%s: cannot set its length: %s", c->temporary, strerror(errno));
+    if (status == WF_OK)
+        status = wf_manifest_write(file, c->temporary, &c->manifest);
+    if (close(file) != 0 && status == WF_OK)
+        status = WF_RAISE(WF_ERR_IO, "%s: cannot end it: %s", c->temporary, strerror(errno));
+    return status == WF_OK ? wf_file_commit(c->temporary, c->path) : status;
+}
+
+static wf_status commit(wf_checkpoint *c)
+{
+    WF_TRY(wf_agree_status(c->comm, c->job_status == WF_OK ? WF_OK : WF_RAISE(c->job_status, "%s", c->job_message)));
+    WF_TRY(wf_allreduce_i64(c->comm, (int64_t *)c->manifest.sums, c->manifest.blocks, WF_SUM));
+    return wf_bcast_status(c->comm, c->rank == 0 ? name_it(c) : WF_OK, 0);
+}
+
+wf_status wf_checkpoint_finish(wf_checkpoint *c)
+{
+    if (!c->pending)
+        return WF_OK;
+    if (c->threaded)
+        pthread_join(c->thread, NULL);
+    c->pending = false;
+    const wf_status status = commit(c);
+    if (status != WF_OK) {
+        if (c->rank == 0)
+            unlink(c->temporary);
+        return status;
+    }
+    c->generation = c->newest = c->manifest.generation;
+    if (c->rank == 0)
+        wf_checkpoint_folder_prune(c);
+    return WF_OK;
+}

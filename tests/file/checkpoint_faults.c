@@ -1,0 +1,350 @@
+/* Files that are damaged, torn, unreadable on one rank; folders that are full; generations that stay and go. After each
+ * the newest generation that is whole is found, on all ranks. */
+#include "comm/manifest_author.h"
+#include "core/log.h"
+#include "layers/layers.h"
+#include "optim/checkpoint.h"
+#include "tests/file/folder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SIDE = 700 };
+
+typedef struct bed {
+    wf_layer *model;
+    wf_checkpoint *saves;
+    double number;
+} bed;
+
+static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
+{
+    return x;
+}
+
+static void bed_open(bed *b, const char *name, wf_checkpoint_opts opts)
+{
+    b->model = wf_module(ctx, no_forward, NULL);
+    wf_module_add(b->model, "fc", wf_linear(ctx, (wf_linear_opts){.in = SIDE, .out = SIDE}));
+    wf_module_add(b->model, "bn", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 7}));
+    b->saves = wf_checkpoint_open(comm, in_folder(name), opts);
+    b->number = 0;
+    WF_EXPECT(b->saves, "%s", wf_error_trail());
+    WF_EXPECT_OK(wf_checkpoint_add_model(b->saves, "model", b->model));
+    WF_EXPECT_OK(wf_checkpoint_add_f64(b->saves, "number", &b->number));
+}
+
+static void bed_close(bed *b)
+{
+    WF_EXPECT_OK(wf_checkpoint_close(b->saves));
+    wf_layer_free(b->model);
+}
+
+/* All values of a step: every parameter is `step`, running statistics have the rank in them. */
+static void bed_fill(bed *b, int64_t step)
+{
+    wf_param *const *params;
+    int64_t n;
+    WF_EXPECT_OK(wf_layer_params(b->model, &n, &params));
+    for (int64_t i = 0; i < n; i++)
+        WF_EXPECT_OK(wf_tensor_fill(wf_param_value(params[i]),
+                                    (double)step + (wf_param_trainable(params[i]) ? 0 : 0.25 * rank)));
+    b->number = (double)step;
+}
+
+static void bed_check(bed *b, int64_t step)
+{
+    wf_param *const *params;
+    int64_t n;
+    WF_EXPECT_OK(wf_layer_params(b->model, &n, &params));
+    for (int64_t i = 0; i < n; i++) {
+        const wf_tensor *value = wf_param_value(params[i]);
+        const double expected = (double)step + (wf_param_trainable(params[i]) ? 0 : 0.25 * rank);
+        float *host = malloc(wf_tensor_bytes(value));
+        int64_t wrong = 0;
+        WF_EXPECT_OK(wf_tensor_export(value, host, wf_tensor_bytes(value)));
+        for (int64_t k = 0; k < wf_tensor_count(value); k++)
+            wrong += host[k] != (float)expected;
+        WF_EXPECT(wrong == 0, "step %lld: %lld elements of %s are wrong", (long long)step, (long long)wrong,
+                  wf_param_path(params[i]));
+        free(host);
+    }
+    WF_EXPECT(b->number == (double)step, "the number is %g, was %lld", b->number, (long long)step);
+}
+
+static void bed_save(bed *b, int64_t step)
+{
+    bed_fill(b, step);
+    WF_EXPECT_OK(wf_checkpoint_save(b->saves, step));
+}
+
+/* What is found is this step. */
+static void expect_found(const char *what, const char *name, int64_t expected)
+{
+    bed b;
+    int64_t step = -1;
+    bed_open(&b, name, (wf_checkpoint_opts){0});
+    bed_fill(&b, 99);
+    wf_log_set_level(WF_LOG_ERROR);
+    const wf_status status = wf_checkpoint_load_latest(b.saves, &step);
+    WF_EXPECT(status == WF_OK, "%s: %s", what, wf_error_message());
+    WF_EXPECT(step == expected, "%s: found step %lld, expected %lld", what, (long long)step, (long long)expected);
+    bed_check(&b, step);
+    bed_close(&b);
+}
+
+/* Two generations, steps 10 and 20. */
+static void two_generations(const char *name)
+{
+    bed b;
+    bed_open(&b, name, (wf_checkpoint_opts){0});
+    bed_save(&b, 10);
+    bed_save(&b, 20);
+    bed_close(&b);
+}
+
+static const char *newest(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s/ckpt-00000001.h5", folder, name);
+    return path;
+}
+
+/* On rank 0, between barriers. */
+static void flip(const char *path, int64_t at)
+{
+    unsigned char byte = 0;
+    WF_EXPECT_OK(wf_barrier(comm));
+    if (rank == 0) {
+        const int file = open(path, O_RDWR);
+        const bool read_it = pread(file, &byte, 1, at) == 1;
+        byte ^= 0x10;
+        WF_EXPECT(read_it && pwrite(file, &byte, 1, at) == 1, "cannot flip byte %lld of %s", (long long)at, path);
+        close(file);
+    }
+    WF_EXPECT_OK(wf_barrier(comm));
+}
+
+static int64_t size_of(const char *path)
+{
+    struct stat info = {0};
+    stat(path, &info);
+    return info.st_size;
+}
+
+static void a_flipped_byte_is_noticed(void)
+{
+    wf_manifest m;
+    two_generations("flip");
+    const char *path = newest("flip");
+    const int file = open(path, O_RDONLY);
+    WF_EXPECT_OK(wf_manifest_read(file, path, &m));
+    close(file);
+    expect_found("whole", "flip", 20);
+    for (int64_t i = 0; i < m.n; i++) {
+        const int64_t bytes = wf_shape_count(m.entry[i].shape) * (int64_t)wf_dtype_size(m.entry[i].dtype);
+        const int64_t at = m.entry[i].offset + bytes / 2;
+        flip(path, at);
+        expect_found(m.entry[i].name, "flip", 10);
+        flip(path, at);
+    }
+    const int64_t other[] = {0, 9, 100, m.bytes, m.bytes + 70, size_of(path) - 60, size_of(path) - 1};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        flip(path, other[i]);
+        expect_found("outside of the data", "flip", 10);
+        flip(path, other[i]);
+    }
+    expect_found("whole again", "flip", 20);
+    wf_manifest_free(&m);
+}
+
+/* At 50 lengths, of which one leaves the whole HDF5 part, and one all but a byte. */
+static void a_torn_file_is_noticed(void)
+{
+    two_generations("torn");
+    const char *path = newest("torn");
+    const int64_t size_before = size_of(path);
+    for (int64_t i = 0; i < 50; i++) {
+        WF_EXPECT_OK(wf_barrier(comm));
+        const int64_t length = i == 0 ? size_before - 1 : size_before * (49 - i) / 49;
+        if (rank == 0)
+            WF_EXPECT(truncate(path, length) == 0, "cannot truncate");
+        WF_EXPECT_OK(wf_barrier(comm));
+        expect_found("torn", "torn", 10);
+    }
+}
+
+static void all_damaged_is_an_error(void)
+{
+    bed b;
+    int64_t step = 5;
+    char path[256];
+    two_generations("none");
+    for (int g = 0; g < 2; g++) {
+        snprintf(path, sizeof path, "%s/none/ckpt-0000000%d.h5", folder, g);
+        flip(path, 4000);
+    }
+    bed_open(&b, "none", (wf_checkpoint_opts){0});
+    WF_EXPECT_ERROR(WF_ERR_FORMAT, wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 5, "the step became %lld", (long long)step);
+    bed_save(&b, 30);
+    bed_close(&b);
+    expect_found("saved after", "none", 30);
+    bed_open(&b, "empty", (wf_checkpoint_opts){0});
+    WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 5 && wf_checkpoint_generation(b.saves) == -1, "something was found in an empty folder");
+    bed_close(&b);
+}
+
+/* The last rank cannot open the newest file, and only that: a folder in its place is what it sees. */
+static void unreadable_on_one_rank(void)
+{
+    bed b;
+    int64_t step = -1;
+    struct rlimit before, few;
+    two_generations("unreadable");
+    bed_open(&b, "unreadable", (wf_checkpoint_opts){0});
+    getrlimit(RLIMIT_NOFILE, &before);
+    few = before;
+    few.rlim_cur = 3;
+    if (rank == size - 1)
+        setrlimit(RLIMIT_NOFILE, &few);
+    wf_log_set_level(WF_LOG_ERROR);
+    WF_EXPECT_ERROR(WF_ERR_IO, wf_checkpoint_load_latest(b.saves, &step));
+    setrlimit(RLIMIT_NOFILE, &before);
+    WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 20, "found step %lld", (long long)step);
+    bed_check(&b, 20);
+    bed_close(&b);
+}
+
+/* One rank's file may not grow: an error on all, the last good one stays, and later saves work. */
+static void a_full_disk_leaves_the_last(bool async)
+{
+    bed b;
+    struct rlimit before, small;
+    const char *name = async ? "full-async" : "full";
+    bool leave = false;
+    bed_open(&b, name, (wf_checkpoint_opts){.async = async});
+    bed_save(&b, 10);
+    WF_EXPECT_OK(async ? wf_checkpoint_save(b.saves, 10) : WF_OK);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = 100000;
+    signal(SIGXFSZ, SIG_IGN);
+    bed_fill(&b, 20);
+    wf_status status = WF_OK;
+    while (async && wf_checkpoint_generation(b.saves) < 1)
+        WF_EXPECT_OK(wf_checkpoint_step(b.saves, 10, &leave));
+    if (rank == size - 1)
+        setrlimit(RLIMIT_FSIZE, &small);
+    if (async) /* the layout is known, so that only the thread writes */
+        WF_EXPECT_OK(wf_checkpoint_save(b.saves, 20));
+    for (int i = 0; async && i < 10000 && status == WF_OK; i++, usleep(1000))
+        status = wf_checkpoint_step(b.saves, 20, &leave);
+    WF_EXPECT_ERROR(WF_ERR_IO, async ? status : wf_checkpoint_save(b.saves, 20));
+    setrlimit(RLIMIT_FSIZE, &before);
+    expect_found("after a full disk", name, 10);
+    bed_save(&b, 30);
+    bed_close(&b);
+    expect_found("with room again", name, 30);
+}
+
+static void full(void)
+{
+    a_full_disk_leaves_the_last(false);
+}
+
+static bool there(const char *name, int generation)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s/ckpt-%08d.h5", folder, name, generation);
+    return access(path, F_OK) == 0;
+}
+
+static void the_newest_and_every_mth_stay(void)
+{
+    bed b;
+    bed_open(&b, "keep", (wf_checkpoint_opts){.keep = 2, .keep_every = 3});
+    for (int g = 0; g < 9; g++)
+        bed_save(&b, g + 1);
+    WF_EXPECT_OK(wf_barrier(comm));
+    for (int g = 0; g < 9; g++)
+        WF_EXPECT(there("keep", g) == (g >= 7 || g % 3 == 0), "generation %d is%s there", g,
+                  there("keep", g) ? "" : " not");
+    bed_close(&b);
+    bed_open(&b, "keep", (wf_checkpoint_opts){.keep = 2, .keep_every = 3});
+    bed_save(&b, 50);
+    WF_EXPECT_OK(wf_barrier(comm));
+    WF_EXPECT(there("keep", 9) && there("keep", 8) && !there("keep", 7), "the numbers do not go on");
+    bed_close(&b);
+}
+
+/* Another model is an error that names the first thing that is missing, and no reason to look further. */
+static void another_model_is_an_error(void)
+{
+    bed b;
+    int64_t step = 0, more = 0;
+    two_generations("other");
+    bed_open(&b, "other", (wf_checkpoint_opts){0});
+    WF_EXPECT_OK(wf_checkpoint_add_i64(b.saves, "more", &more));
+    const wf_status status = wf_checkpoint_load_latest(b.saves, &step);
+    WF_EXPECT(status == WF_ERR_FORMAT && strstr(wf_error_message(), "more is not in it"), "%s", wf_error_message());
+    wf_error_clear();
+    bed_close(&b);
+}
+
+/* Sums of parts, split anywhere, are those of the whole; any flipped bit changes them. */
+static void sums_add_up(void)
+{
+    enum { BYTES = 3 << 20 };
+    test_rng rng = {.state = 3};
+    unsigned char *data = malloc(BYTES);
+    uint64_t whole[5] = {0}, parts[5] = {0};
+    for (int64_t i = 0; i < BYTES; i++)
+        data[i] = (unsigned char)test_u64(&rng);
+    wf_file_sums(whole, 0, 1234567, data, BYTES);
+    for (int64_t at = 0; at < BYTES;) {
+        const int64_t left = BYTES - at, part = test_int(&rng, 1, left < 9999 ? left : 9999);
+        wf_file_sums(parts, 0, 1234567 + at, data + at, part);
+        at += part;
+    }
+    WF_EXPECT(memcmp(whole, parts, sizeof whole) == 0, "sums of parts do not add up");
+    for (int i = 0; i < 200; i++) {
+        const int64_t at = test_int(&rng, 0, BYTES - 1);
+        uint64_t other[5] = {0};
+        data[at] ^= (unsigned char)(1u << (i % 8));
+        wf_file_sums(other, 0, 1234567, data, BYTES);
+        WF_EXPECT(memcmp(whole, other, sizeof whole) != 0, "bit %d of byte %lld is not noticed", i % 8, (long long)at);
+        data[at] ^= (unsigned char)(1u << (i % 8));
+    }
+    free(data);
+}
+
+static void full_async(void)
+{
+    a_full_disk_leaves_the_last(true);
+}
+
+int main(int argc, char **argv)
+{
+    if (!ranks_open(&argc, &argv, test_communicator("auto")))
+        return 1;
+    folder_make();
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"sums_add_up", sums_add_up},
+                                               {"a_flipped_byte_is_noticed", a_flipped_byte_is_noticed},
+                                               {"a_torn_file_is_noticed", a_torn_file_is_noticed},
+                                               {"all_damaged_is_an_error", all_damaged_is_an_error},
+                                               {"unreadable_on_one_rank", unreadable_on_one_rank},
+                                               {"full_disk", full},
+                                               {"full_disk_later", full_async},
+                                               {"the_newest_and_every_mth_stay", the_newest_and_every_mth_stay},
+                                               {"another_model_is_an_error", another_model_is_an_error},
+                                               {0}});
+    folder_remove();
+    return ranks_close(failed);
+}
