@@ -61,38 +61,62 @@ inline bool derivative_needs_x(wf_act act)
     return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
 }
 
-/* y = act(v + noise n) for element i. */
-template <class W> struct epilogue {
+/* y = act(v + noise n) for element i; a thread keeps `state`. */
+template <class W, bool NOISY> struct epilogue {
+    using state = nothing;
     wf_act act;
-    W slope, deviation;
-    normal_noise<W> noise;
+    W slope;
 
-    __device__ void begin()
+    __device__ void begin(state *) const
     {
-        if (deviation != 0)
-            noise.begin();
     }
 
-    __device__ W of(int64_t i, W v)
+    __device__ W of(state *, int64_t, W v) const
     {
-        if (deviation != 0)
-            v += deviation * noise.at(i);
         return act_value(act, slope, v);
     }
 };
 
+template <class W> struct epilogue<W, true> {
+    using state = normal_block<W>;
+    wf_act act;
+    W slope, deviation;
+    noise_source source;
+
+    __device__ void begin(state *s) const
+    {
+        s->begin(source);
+    }
+
+    __device__ W of(state *s, int64_t i, W v) const
+    {
+        return act_value(act, slope, v + deviation * s->at(source, i));
+    }
+};
+
 /* NULL: nothing is to be done. */
-template <class W> epilogue<W> epilogue_of(const wf_epilogue *e, wf_order order)
+template <class W, bool NOISY> epilogue<W, NOISY> epilogue_of(const wf_epilogue *e, wf_order order)
 {
-    epilogue<W> out = {};
+    epilogue<W, NOISY> out = {};
     if (!e)
         return out;
     out.act = e->act;
     out.slope = (W)e->slope;
-    out.deviation = (W)e->noise;
-    if (e->noise != 0)
-        out.noise = normals_of<W>(&e->random, order);
+    if constexpr (NOISY) {
+        out.deviation = (W)e->noise;
+        out.source = noise_of(&e->random, order);
+    }
     return out;
+}
+
+template <bool B> struct flag {
+    static constexpr bool value = B;
+};
+
+/* f(flag), whose value tells whether the epilogue has noise: kernels without it are a fraction of the size. */
+template <class F> wf_status of_noise(const wf_epilogue *e, F f)
+{
+    return e && e->noise != 0 ? f(flag<true>()) : f(flag<false>());
 }
 
 #endif

@@ -51,35 +51,38 @@ __device__ inline int64_t rows_of_grid()
     return (int64_t)gridDim.y * blockDim.y;
 }
 
-/* Every element once. f.start(c) before the rows of channels [c, c + V); f.run(i) for the pack at i. */
-template <int V, class F> __global__ void column_kernel(columns a, F f)
+/* Every element once. f.start(state, c) before the rows of channels [c, c + V); f.run(state, i) for the pack at i. */
+template <int V, class F> __global__ void column_kernel(const __grid_constant__ columns a, const __grid_constant__ F f)
 {
     const int64_t c = column_of_thread<V>();
     if (c >= a.channels)
         return;
-    f.start(c);
+    typename F::state state = {};
+    f.start(&state, c);
 #pragma unroll 2
     for (int64_t r = row_of_thread(); r < a.rows; r += rows_of_grid())
-        f.run(r * a.channels + c);
+        f.run(&state, r * a.channels + c);
 }
 
-/* Sums over rows. f.add(i, sum) adds the pack at i to sum[K][V], in the arithmetic of the type for a few rows, then in
- * f64; part[k][block][channel] takes the sums of a block. */
-template <int V, class F> __global__ void column_sum_kernel(columns a, F f, double *part)
+/* Sums over rows. f.add(state, i, sum) adds the pack at i to sum[K][V], in the arithmetic of the type for a few rows,
+ * then in f64; part[k][block][channel] takes the sums of a block. */
+template <int V, class F>
+__global__ void column_sum_kernel(const __grid_constant__ columns a, const __grid_constant__ F f, double *part)
 {
     constexpr int BURST = 8, K = F::sums;
     __shared__ double shared[THREADS];
     const int64_t c = column_of_thread<V>(), step = rows_of_grid();
     const bool mine = c < a.channels;
     double total[K][V] = {};
+    typename F::state state = {};
     if (mine)
-        f.start(c);
+        f.start(&state, c);
     for (int64_t r = row_of_thread(); mine && r < a.rows; r += BURST * step) {
         typename F::number sum[K][V] = {};
 #pragma unroll 4
         for (int j = 0; j < BURST; j++)
             if (r + j * step < a.rows)
-                f.add((r + j * step) * a.channels + c, sum);
+                f.add(state, (r + j * step) * a.channels + c, sum);
 #pragma unroll
         for (int k = 0; k < K * V; k++)
             total[k / V][k % V] += sum[k / V][k % V];
@@ -99,25 +102,42 @@ template <int V, class F> __global__ void column_sum_kernel(columns a, F f, doub
     }
 }
 
-/* The parts of a channel put together by the 8 rows of threads of a block; f.finish(c, sums). */
-template <class F> __global__ void column_finish_kernel(int64_t channels, int parts, const double *part, F f)
+/* The parts of a channel put together; f.finish(c, sums). There may be a thousand parts and few channels, so a block
+ * has few channels and a row of threads for each part, up to FINISH_ROWS; rows are added in pairs, in an order that
+ * depends on the number of parts alone. */
+enum { FINISH_CHANNELS = 8, FINISH_ROWS = 128 };
+
+template <class F>
+__global__ void column_finish_kernel(int64_t channels, int parts, const double *part, const __grid_constant__ F f)
 {
-    __shared__ double shared[8][32];
-    const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    __shared__ double shared[FINISH_ROWS][FINISH_CHANNELS];
+    const int64_t c = (int64_t)blockIdx.x * FINISH_CHANNELS + threadIdx.x;
+    const int x = (int)threadIdx.x, y = (int)threadIdx.y;
     double total[F::sums];
     for (int k = 0; k < F::sums; k++) {
         double sum = 0;
-        for (int p = (int)threadIdx.y; p < parts && c < channels; p += 8)
+        for (int p = y; p < parts && c < channels; p += (int)blockDim.y)
             sum += part[((int64_t)k * parts + p) * channels + c];
-        shared[threadIdx.y][threadIdx.x] = sum;
-        __syncthreads();
-        total[k] = 0;
-        for (int y = 0; y < 8; y++)
-            total[k] += shared[y][threadIdx.x];
+        shared[y][x] = sum;
+        for (int half = (int)blockDim.y / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (y < half)
+                shared[y][x] += shared[y + half][x];
+        }
+        if (y == 0)
+            total[k] = shared[0][x];
         __syncthreads();
     }
-    if (threadIdx.y == 0 && c < channels)
+    if (y == 0 && c < channels)
         f.finish(c, total);
+}
+
+inline dim3 finish_block(int parts)
+{
+    unsigned rows = 1;
+    while (rows < FINISH_ROWS && rows < (unsigned)parts)
+        rows *= 2;
+    return dim3(FINISH_CHANNELS, rows);
 }
 
 /* make(width) gives the f of packs of that many channels: std::integral_constant-like, width::value. */
@@ -155,8 +175,9 @@ template <class T, class M> wf_status column_sums(wf_ctx *ctx, const columns &a,
         void *part;
         WF_TRY(wf_cuda_workspace(own, (size_t)(F::sums * a.channels) * g.grid.y * sizeof(double), &part));
         WF_TRY(launch(own, (column_sum_kernel<V, F>), g.grid, g.block, a, f, static_cast<double *>(part)));
-        return launch(own, (column_finish_kernel<F>), dim3((unsigned)ceil_div(a.channels, 32)), dim3(32, 8), a.channels,
-                      (int)g.grid.y, static_cast<const double *>(part), f);
+        const int parts = (int)g.grid.y;
+        return launch(own, (column_finish_kernel<F>), dim3((unsigned)ceil_div(a.channels, FINISH_CHANNELS)),
+                      finish_block(parts), a.channels, parts, static_cast<const double *>(part), f);
     };
     constexpr int V = pack_size<T>;
     return a.vector && a.channels % V == 0 ? run(width<V>()) : run(width<1>());

@@ -4,44 +4,54 @@
 #include "core/cuda/columns_impl.h"
 #include "core/cuda/grid_impl.h"
 
-template <class T, int V> struct bias_run {
+template <class T, int V, bool NOISY> struct bias_run {
+    struct state {
+        typename epilogue<wide<T>, NOISY>::state e;
+        wide<T> shift[V];
+    };
     const T *x;
     T *y;
     any_float bias;
-    epilogue<wide<T>> e;
-    wide<T> shift[V];
-    __device__ void start(int64_t c)
+    epilogue<wide<T>, NOISY> e;
+    __device__ void start(state *s, int64_t c) const
     {
-        e.begin();
+        e.begin(&s->e);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            shift[k] = (wide<T>)bias.at(c + k, 0);
+            s->shift[k] = (wide<T>)bias.at(c + k, 0);
     }
-    __device__ void run(int64_t i)
+    __device__ void run(state *s, int64_t i) const
     {
         wide<T> v[V];
         load<V>(x, i, v);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            v[k] = e.of(i + k, v[k] + shift[k]);
+            v[k] = e.of(&s->e, i + k, v[k] + s->shift[k]);
         store<V>(v, y, i);
     }
 };
+
+template <class T, bool NOISY>
+static wf_status bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
+{
+    columns a = columns_of(y);
+    a.vector = aligned(y->data);
+    return column_map<T>(ctx, a, [&](auto w) {
+        bias_run<T, decltype(w)::value, NOISY> f = {};
+        f.x = in_of<T>(y);
+        f.y = out_of<T>(y);
+        f.bias = any_of(bias);
+        f.e = epilogue_of<wide<T>, NOISY>(epilogue, y->order);
+        return f;
+    });
+}
 
 wf_status wf_cuda_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *y)
 {
     return of_float(y->dtype, [&](auto zero) {
         using T = decltype(zero);
-        columns a = columns_of(y);
-        a.vector = aligned(y->data);
-        return column_map<T>(ctx, a, [&](auto w) {
-            bias_run<T, decltype(w)::value> f = {};
-            f.x = in_of<T>(y);
-            f.y = out_of<T>(y);
-            f.bias = any_of(bias);
-            f.e = epilogue_of<wide<T>>(epilogue, y->order);
-            return f;
-        });
+        return of_noise(epilogue,
+                        [&](auto noisy) { return bias_epilogue<T, decltype(noisy)::value>(ctx, bias, epilogue, y); });
     });
 }
 
@@ -106,7 +116,8 @@ static conv_window window_of(const wf_conv_geom *geom, const wf_array *x, const 
 }
 
 /* Sums in double: an error of the fallback would be nobody's. */
-template <class T> __global__ void conv_forward_kernel(conv_window w, const T *x, const T *filter, T *y)
+template <class T>
+__global__ void conv_forward_kernel(const __grid_constant__ conv_window w, const T *x, const T *filter, T *y)
 {
     for (int64_t i = thread_of_grid(); i < w.y.count; i += threads_of_grid()) {
         int64_t n, o[3], f;
@@ -125,7 +136,8 @@ template <class T> __global__ void conv_forward_kernel(conv_window w, const T *x
     }
 }
 
-template <class T> __global__ void conv_data_kernel(conv_window w, const T *dy, const T *filter, T *dx)
+template <class T>
+__global__ void conv_data_kernel(const __grid_constant__ conv_window w, const T *dy, const T *filter, T *dx)
 {
     for (int64_t i = thread_of_grid(); i < w.x.count; i += threads_of_grid()) {
         int64_t n, at[3], c;
@@ -144,7 +156,9 @@ template <class T> __global__ void conv_data_kernel(conv_window w, const T *dy, 
     }
 }
 
-template <class T> __global__ void conv_filter_kernel(conv_window w, const T *x, const T *dy, T *dw, bool accumulate)
+template <class T>
+__global__ void conv_filter_kernel(const __grid_constant__ conv_window w, const T *x, const T *dy, T *dw,
+                                   bool accumulate)
 {
     const int64_t count = w.f * w.taps * w.cg;
     for (int64_t i = thread_of_grid(); i < count; i += threads_of_grid()) {

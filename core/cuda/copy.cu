@@ -73,7 +73,7 @@ static copy_walk walk_of(const wf_strided *src, const wf_strided *dst)
     return w;
 }
 
-template <class U> __global__ void move_kernel(copy_walk w, const U *src, U *dst)
+template <class U> __global__ void move_kernel(const __grid_constant__ copy_walk w, const U *src, U *dst)
 {
     const int64_t step = threads_of_grid();
     int64_t i = thread_of_grid();
@@ -214,7 +214,8 @@ template <class S, class D> __device__ inline void convert(const S *src, D *dst,
     }
 }
 
-template <class S, class D> __global__ void convert_kernel(copy_walk w, const S *src, D *dst, bool accumulate)
+template <class S, class D>
+__global__ void convert_kernel(const __grid_constant__ copy_walk w, const S *src, D *dst, bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < w.n; i += threads_of_grid()) {
         int64_t from, to;
@@ -293,7 +294,7 @@ struct inline_bytes {
     uint64_t word[64];
 };
 
-__global__ static void put_kernel(inline_bytes from, int64_t bytes, unsigned char *to)
+__global__ static void put_kernel(const __grid_constant__ inline_bytes from, int64_t bytes, unsigned char *to)
 {
     for (int64_t i = threadIdx.x; i < bytes; i += THREADS)
         to[i] = (unsigned char)(from.word[i / 8] >> (8 * (i % 8)));

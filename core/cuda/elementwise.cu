@@ -2,12 +2,13 @@
 #include "core/cuda/map_impl.h"
 
 template <class W> struct act_map {
+    using state = nothing;
     wf_act act;
     W slope;
-    __device__ void begin()
+    __device__ void begin(nothing *) const
     {
     }
-    __device__ W operator()(int64_t, const W *v) const
+    __device__ W operator()(nothing *, int64_t, const W *v) const
     {
         return act_value(act, slope, v[0]);
     }
@@ -23,13 +24,14 @@ wf_status wf_cuda_act_forward(wf_ctx *ctx, const wf_act_args *args)
 
 /* v: x or y, dy, and what dx held where the result is added to it. */
 template <class W> struct act_backward_map {
+    using state = nothing;
     wf_act act;
     W slope;
     bool accumulate;
-    __device__ void begin()
+    __device__ void begin(nothing *) const
     {
     }
-    __device__ W operator()(int64_t, const W *v) const
+    __device__ W operator()(nothing *, int64_t, const W *v) const
     {
         const W d = v[1] * act_derivative(act, slope, v[0]);
         return accumulate ? v[2] + d : d;
@@ -61,15 +63,16 @@ wf_status wf_cuda_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, co
     return back(ctx, act, act == WF_ACT_NONE ? 0 : epilogue->slope, act == WF_ACT_NONE ? dy : y, dy, dv, false);
 }
 
-template <class W> struct epilogue_map {
-    epilogue<W> e;
-    __device__ void begin()
+template <class W, bool NOISY> struct epilogue_map {
+    using state = typename epilogue<W, NOISY>::state;
+    epilogue<W, NOISY> e;
+    __device__ void begin(state *s) const
     {
-        e.begin();
+        e.begin(s);
     }
-    __device__ W operator()(int64_t i, const W *v)
+    __device__ W operator()(state *s, int64_t i, const W *v) const
     {
-        return e.of(i, v[0]);
+        return e.of(s, i, v[0]);
     }
 };
 
@@ -77,18 +80,22 @@ wf_status wf_cuda_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, con
 {
     return of_float(y->dtype, [&](auto zero) {
         using T = decltype(zero);
-        return map<T, 1>(ctx, {x}, y, epilogue_map<wide<T>>{epilogue_of<wide<T>>(epilogue, y->order)});
+        return of_noise(epilogue, [&](auto noisy) {
+            constexpr bool N = decltype(noisy)::value;
+            return map<T, 1>(ctx, {x}, y, epilogue_map<wide<T>, N>{epilogue_of<wide<T>, N>(epilogue, y->order)});
+        });
     });
 }
 
 /* v: a, then b and what y held, where they are wanted. */
 template <class W> struct binary_map {
+    using state = nothing;
     bool product, second, accumulate;
     W alpha, beta;
-    __device__ void begin()
+    __device__ void begin(nothing *) const
     {
     }
-    __device__ W operator()(int64_t, const W *v) const
+    __device__ W operator()(nothing *, int64_t, const W *v) const
     {
         W r = alpha * v[0];
         if (second)

@@ -1,5 +1,9 @@
 /* What every kernel is made of: element types and their arithmetic, 16-byte packs, division by constants, launches.
  *
+ * Structs of arguments are `const __grid_constant__`, so that they stay in constant memory: one that a thread writes
+ * to, or takes an element of by an index, would be copied to the thread's stack first. What a thread changes is a state
+ * of its own. tests/static/stack.sh holds all kernels to that.
+ *
  * C++, for the .cu files alone. A kernel is launched through `launch`, so that no source needs more than the language
  * of C++ and the names of the CUDA runtime.
  */
@@ -23,6 +27,10 @@ template <> struct arithmetic<double> {
     using type = double;
 };
 template <class T> using wide = typename arithmetic<T>::type;
+
+/* What a thread keeps of a kernel that keeps nothing. */
+struct nothing {
+};
 
 /* Elements of 16 bytes. */
 template <class T> constexpr int pack_size = 16 / (int)sizeof(T);

@@ -15,8 +15,8 @@ struct label_source {
     /* -1 where it is out of range. */
     __device__ int64_t at(int64_t row) const
     {
-        const int64_t label = dtype == WF_U8    ? (int64_t)static_cast<const uint8_t *>(data)[row]
-                              : dtype == WF_I32 ? (int64_t)static_cast<const int32_t *>(data)[row]
+        const int64_t label = dtype == WF_U8    ? (int64_t) static_cast<const uint8_t *>(data)[row]
+                              : dtype == WF_I32 ? (int64_t) static_cast<const int32_t *>(data)[row]
                                                 : static_cast<const int64_t *>(data)[row];
         if (label >= 0 && label < classes)
             return label;
@@ -40,7 +40,9 @@ static wf_status labels_of(wf_ctx *ctx, const wf_array *labels, int64_t classes,
     return WF_OK;
 }
 
-template <class T> __global__ void nll_kernel(int64_t rows, int64_t c, const T *logp, label_source labels, double *part)
+template <class T>
+__global__ void nll_kernel(int64_t rows, int64_t c, const T *logp, const __grid_constant__ label_source labels,
+                           double *part)
 {
     double sum = 0;
     for (int64_t r = thread_of_grid(); r < rows; r += threads_of_grid()) {
@@ -83,23 +85,25 @@ wf_status wf_cuda_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array 
 
 /* Zeros but for -dloss scale at the label. */
 template <class T> struct nll_backward_rows {
+    struct state {
+        wide<T> hit;
+    };
     label_source labels;
     any_float dloss;
     double scale;
     T *dx;
-    wide<T> hit;
-    __device__ void begin()
+    __device__ void begin(state *s) const
     {
-        hit = (wide<T>)(-dloss.at(0, 0) * scale);
+        s->hit = (wide<T>)(-dloss.at(0, 0) * scale);
     }
-    __device__ void end()
+    __device__ void end(state *) const
     {
     }
-    __device__ void run(const row_set &a, int64_t row, int lane) const
+    __device__ void run(state *s, const row_set &a, int64_t row, int lane) const
     {
         const int64_t label = row < 0 ? -1 : labels.at(row), c = row < 0 ? 0 : a.c;
         for (int64_t j = lane; j < c; j += a.group)
-            narrow(j == label ? hit : (wide<T>)0, dx + row * a.c + j);
+            narrow(j == label ? s->hit : (wide<T>)0, dx + row * a.c + j);
     }
 };
 
@@ -112,21 +116,23 @@ wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_arr
     WF_TRY(labels_of(ctx, labels, a.c, &own, &source));
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
-        return row_map(ctx, a, nll_backward_rows<T>{source, any_of(dloss), scale, out_of<T>(dx), 0});
+        return row_map(ctx, a, nll_backward_rows<T>{source, any_of(dloss), scale, out_of<T>(dx)});
     });
 }
 
 /* The place of the largest element, first of equals; a NaN is largest at the head of a row and nothing elsewhere. */
 template <class T> struct hit_rows {
+    struct state {
+        double hits;
+    };
     const T *x;
     label_source labels;
     double *part;
-    double hits;
-    __device__ void begin()
+    __device__ void begin(state *s) const
     {
-        hits = 0;
+        s->hits = 0;
     }
-    __device__ void run(const row_set &a, int64_t row, int lane)
+    __device__ void run(state *s, const row_set &a, int64_t row, int lane) const
     {
         using W = wide<T>;
         const int64_t c = row < 0 ? 0 : a.c;
@@ -150,11 +156,11 @@ template <class T> struct hit_rows {
             }
         }
         if (row >= 0 && lane == 0)
-            hits += labels.at(row) == place;
+            s->hits += labels.at(row) == place;
     }
-    __device__ void end()
+    __device__ void end(state *s) const
     {
-        const double sum = block_sum(hits);
+        const double sum = block_sum(s->hits);
         if (threadIdx.x == 0)
             part[blockIdx.x] = sum;
     }
@@ -179,7 +185,7 @@ wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_ar
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(scores->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const hit_rows<T> f = {in_of<T>(scores), source, static_cast<double *>(part), 0};
+        const hit_rows<T> f = {in_of<T>(scores), source, static_cast<double *>(part)};
         return launch(own, row_kernel<hit_rows<T>>, blocks, THREADS, a, f);
     }));
     return launch(own, finish_kernel<count_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,

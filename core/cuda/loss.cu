@@ -89,19 +89,21 @@ wf_status wf_cuda_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 }
 
 template <class W> struct loss_backward_map {
+    struct state {
+        W factor;
+    };
     wf_loss_kind kind;
     bool target;
     W value;
     double scale;
     any_float dloss;
-    W factor;
-    __device__ void begin()
+    __device__ void begin(state *s) const
     {
-        factor = (W)(dloss.at(0, 0) * scale);
+        s->factor = (W)(dloss.at(0, 0) * scale);
     }
-    __device__ W operator()(int64_t, const W *v) const
+    __device__ W operator()(state *s, int64_t, const W *v) const
     {
-        return factor * loss_derivative(kind, v[0], target ? v[1] : value);
+        return s->factor * loss_derivative(kind, v[0], target ? v[1] : value);
     }
 };
 
@@ -110,8 +112,8 @@ wf_status wf_cuda_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     const wf_array *const target = args->target, *const dx = args->dx;
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const loss_backward_map<wide<T>> f = {args->kind,  target != nullptr,   (wide<T>)args->value,
-                                              args->scale, any_of(args->dloss), 0};
+        const loss_backward_map<wide<T>> f = {args->kind, target != nullptr, (wide<T>)args->value, args->scale,
+                                              any_of(args->dloss)};
         return target ? map<T, 2>(ctx, {args->x, target}, dx, f) : map<T, 1>(ctx, {args->x}, dx, f);
     });
 }

@@ -1,7 +1,7 @@
 /* Elementwise kernels: y[i] = f(i, inputs at i), in packs of 16 bytes where every array allows it.
  *
- * A map is a struct with `begin()`, called once a thread, and `operator()(i, v)`: the value of element i from the
- * inputs v[0..N), N at most 3. y may be one of the inputs.
+ * A map is a struct with a type `state`, which a thread keeps; `begin(state)`, called once a thread; and
+ * `operator()(state, i, v)`: the value of element i from the inputs v[0..N), N at most 3. y may be one of the inputs.
  */
 #ifndef WF_CORE_CUDA_MAP_IMPL_H
 #define WF_CORE_CUDA_MAP_IMPL_H
@@ -25,7 +25,7 @@ template <int V, class T, int N> struct map_packs {
             load<V>(a.in[j], i, v[j]);
     }
 
-    template <class F> __device__ void put(const map_arrays<T, N> &a, F &f, int64_t i)
+    template <class F> __device__ void put(const map_arrays<T, N> &a, const F &f, typename F::state *state, int64_t i)
     {
         wide<T> y[V];
 #pragma unroll
@@ -34,7 +34,7 @@ template <int V, class T, int N> struct map_packs {
 #pragma unroll
             for (int j = 0; j < N; j++)
                 element[j] = v[j][k];
-            y[k] = f(i + k, element);
+            y[k] = f(state, i + k, element);
         }
         store<V>(y, a.out, i);
     }
@@ -42,30 +42,33 @@ template <int V, class T, int N> struct map_packs {
 
 /* Elements [i, n) by steps; two packs are on their way before the first is used. */
 template <int V, class T, int N, class F>
-__device__ void map_run(const map_arrays<T, N> &a, F &f, int64_t i, int64_t n, int64_t step)
+__device__ void map_run(const map_arrays<T, N> &a, const F &f, typename F::state *state, int64_t i, int64_t n,
+                        int64_t step)
 {
     for (; V > 1 && i + step + V <= n; i += 2 * step) {
         map_packs<V, T, N> first, second;
         first.take(a, i);
         second.take(a, i + step);
-        first.put(a, f, i);
-        second.put(a, f, i + step);
+        first.put(a, f, state, i);
+        second.put(a, f, state, i + step);
     }
     for (; i + V <= n; i += step) {
         map_packs<V, T, N> one;
         one.take(a, i);
-        one.put(a, f, i);
+        one.put(a, f, state, i);
     }
 }
 
-template <class T, int N, class F> __global__ void map_kernel(map_arrays<T, N> a, F f)
+template <class T, int N, class F>
+__global__ void map_kernel(const __grid_constant__ map_arrays<T, N> a, const __grid_constant__ F f)
 {
     constexpr int V = pack_size<T>;
     const int64_t thread = thread_of_grid(), threads = threads_of_grid();
-    f.begin();
+    typename F::state state = {};
+    f.begin(&state);
     if (a.vector)
-        map_run<V>(a, f, thread * V, a.n, threads * V);
-    map_run<1>(a, f, (a.vector ? a.n / V * V : 0) + thread, a.n, threads);
+        map_run<V>(a, f, &state, thread * V, a.n, threads * V);
+    map_run<1>(a, f, &state, (a.vector ? a.n / V * V : 0) + thread, a.n, threads);
 }
 
 /* inputs: the arrays, of y's type and count. */

@@ -8,7 +8,7 @@ extern "C" {
 #include "core/random_rows_author.h"
 }
 
-/* wf_random_rows with divisions prepared. */
+/* wf_random_rows with divisions prepared: an argument of kernels, so it stays in constant memory. */
 struct noise_source {
     uint32_t key[2];
     const uint64_t *iteration;
@@ -112,32 +112,24 @@ __device__ inline void box_muller(uint32_t first, uint32_t second, double *a, do
 }
 
 /* Standard normal numbers of arithmetic W. */
-template <class W> struct normal_noise {
-    noise_source source;
+template <class W> struct normal_block {
     noise_block block;
     W value[4];
 
-    __device__ void begin()
+    __device__ void begin(const noise_source &s)
     {
-        block.begin(source);
+        block.begin(s);
     }
 
-    __device__ W at(int64_t i)
+    __device__ W at(const noise_source &s, int64_t i)
     {
-        const int64_t g = source.index(i);
-        if (block.seek(source, g)) {
+        const int64_t g = s.index(i);
+        if (block.seek(s, g)) {
             box_muller(block.word[0], block.word[1], &value[0], &value[1]);
             box_muller(block.word[2], block.word[3], &value[2], &value[3]);
         }
         return pick(value, g);
     }
 };
-
-template <class W> normal_noise<W> normals_of(const wf_random *random, wf_order order)
-{
-    normal_noise<W> n = {};
-    n.source = noise_of(random, order);
-    return n;
-}
 
 #endif

@@ -4,15 +4,16 @@
 
 template <class T, int V> struct bias_sums {
     using number = wide<T>;
+    using state = nothing;
     static constexpr int sums = 1;
     const T *dy;
     any_float before;
     any_output db;
     bool accumulate;
-    __device__ void start(int64_t)
+    __device__ void start(state *, int64_t) const
     {
     }
-    __device__ void add(int64_t i, wide<T> (*sum)[V]) const
+    __device__ void add(const state &, int64_t i, wide<T> (*sum)[V]) const
     {
         wide<T> v[V];
         load<V>(dy, i, v);
@@ -43,22 +44,24 @@ wf_status wf_cuda_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array 
 template <class T, int V> struct moment_sums {
     using number = wide<T>;
     static constexpr int sums = 2;
+    struct state {
+        wide<T> origin[V];
+    };
     const T *x;
     int64_t rows;
     any_output mean, m2;
-    wide<T> origin[V];
-    __device__ void start(int64_t c)
+    __device__ void start(state *s, int64_t c) const
     {
         if (rows > 0)
-            load<V>(x, c, origin);
+            load<V>(x, c, s->origin);
     }
-    __device__ void add(int64_t i, wide<T> (*sum)[V]) const
+    __device__ void add(const state &s, int64_t i, wide<T> (*sum)[V]) const
     {
         wide<T> v[V];
         load<V>(x, i, v);
 #pragma unroll
         for (int k = 0; k < V; k++) {
-            const wide<T> d = v[k] - origin[k];
+            const wide<T> d = v[k] - s.origin[k];
             sum[0][k] += d;
             sum[1][k] += d * d;
         }
@@ -79,57 +82,63 @@ wf_status wf_cuda_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
         columns a = columns_of(x);
         a.vector = aligned(x->data);
         return column_sums<T>(ctx, a, [&](auto w) {
-            return moment_sums<T, decltype(w)::value>{
-                in_of<T>(x), a.rows, output_of(args->mean), output_of(args->m2), {}};
+            return moment_sums<T, decltype(w)::value>{in_of<T>(x), a.rows, output_of(args->mean), output_of(args->m2)};
         });
     });
 }
 
-template <class T, int V> struct norm_forward_run {
+template <class T, int V, bool NOISY> struct norm_forward_run {
+    struct state {
+        typename epilogue<wide<T>, NOISY>::state e;
+        wide<T> middle[V], scale[V], shift[V];
+    };
     const T *x;
     T *y;
     any_float mean, invstd, gamma, beta;
-    epilogue<wide<T>> e;
-    wide<T> middle[V], scale[V], shift[V];
-    __device__ void start(int64_t c)
+    epilogue<wide<T>, NOISY> e;
+    __device__ void start(state *s, int64_t c) const
     {
-        e.begin();
+        e.begin(&s->e);
 #pragma unroll
         for (int k = 0; k < V; k++) {
-            middle[k] = (wide<T>)mean.at(c + k, 0);
-            scale[k] = (wide<T>)(invstd.at(c + k, 0) * gamma.at(c + k, 1));
-            shift[k] = (wide<T>)beta.at(c + k, 0);
+            s->middle[k] = (wide<T>)mean.at(c + k, 0);
+            s->scale[k] = (wide<T>)(invstd.at(c + k, 0) * gamma.at(c + k, 1));
+            s->shift[k] = (wide<T>)beta.at(c + k, 0);
         }
     }
-    __device__ void run(int64_t i)
+    __device__ void run(state *s, int64_t i) const
     {
         wide<T> v[V];
         load<V>(x, i, v);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            v[k] = e.of(i + k, (v[k] - middle[k]) * scale[k] + shift[k]);
+            v[k] = e.of(&s->e, i + k, (v[k] - s->middle[k]) * s->scale[k] + s->shift[k]);
         store<V>(v, y, i);
     }
 };
 
+template <class T, bool NOISY> static wf_status norm_forward(wf_ctx *ctx, const wf_norm_args *args)
+{
+    columns a = columns_of(args->x);
+    a.vector = aligned(args->x->data) && aligned(args->y->data);
+    return column_map<T>(ctx, a, [&](auto w) {
+        norm_forward_run<T, decltype(w)::value, NOISY> f = {};
+        f.x = in_of<T>(args->x);
+        f.y = out_of<T>(args->y);
+        f.mean = any_of(args->mean);
+        f.invstd = any_of(args->invstd);
+        f.gamma = any_of(args->gamma);
+        f.beta = any_of(args->beta);
+        f.e = epilogue_of<wide<T>, NOISY>(args->epilogue, args->y->order);
+        return f;
+    });
+}
+
 wf_status wf_cuda_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const wf_array *const x = args->x, *const y = args->y;
-    return of_float(y->dtype, [&](auto zero) {
+    return of_float(args->y->dtype, [&](auto zero) {
         using T = decltype(zero);
-        columns a = columns_of(x);
-        a.vector = aligned(x->data) && aligned(y->data);
-        return column_map<T>(ctx, a, [&](auto w) {
-            norm_forward_run<T, decltype(w)::value> f = {};
-            f.x = in_of<T>(x);
-            f.y = out_of<T>(y);
-            f.mean = any_of(args->mean);
-            f.invstd = any_of(args->invstd);
-            f.gamma = any_of(args->gamma);
-            f.beta = any_of(args->beta);
-            f.e = epilogue_of<wide<T>>(args->epilogue, y->order);
-            return f;
-        });
+        return of_noise(args->epilogue, [&](auto noisy) { return norm_forward<T, decltype(noisy)::value>(ctx, args); });
     });
 }
 
@@ -161,20 +170,22 @@ template <class T, int V> upstream<T, V> upstream_of(const wf_epilogue *epilogue
 template <class T, int V> struct gradient_sums {
     using number = wide<T>;
     static constexpr int sums = 2;
+    struct state {
+        wide<T> middle[V], scale[V];
+    };
     const T *x;
     upstream<T, V> up;
     any_float mean, invstd;
     any_output sum_g, sum_gx;
-    wide<T> middle[V], scale[V];
-    __device__ void start(int64_t c)
+    __device__ void start(state *s, int64_t c) const
     {
 #pragma unroll
         for (int k = 0; k < V; k++) {
-            middle[k] = (wide<T>)mean.at(c + k, 0);
-            scale[k] = (wide<T>)invstd.at(c + k, 0);
+            s->middle[k] = (wide<T>)mean.at(c + k, 0);
+            s->scale[k] = (wide<T>)invstd.at(c + k, 0);
         }
     }
-    __device__ void add(int64_t i, wide<T> (*sum)[V]) const
+    __device__ void add(const state &s, int64_t i, wide<T> (*sum)[V]) const
     {
         wide<T> v[V], g[V];
         load<V>(x, i, v);
@@ -182,7 +193,7 @@ template <class T, int V> struct gradient_sums {
 #pragma unroll
         for (int k = 0; k < V; k++) {
             sum[0][k] += g[k];
-            sum[1][k] += g[k] * ((v[k] - middle[k]) * scale[k]);
+            sum[1][k] += g[k] * ((v[k] - s.middle[k]) * s.scale[k]);
         }
     }
     __device__ void finish(int64_t c, const double *sum) const
@@ -231,40 +242,42 @@ inline any_count any_of(wf_count count)
 
 /* dx = scale (g - back - xhat slope), where the last two are absent for statistics that are not the batch's. */
 template <class T, int V> struct norm_backward_run {
+    struct state {
+        double share; /* 1 / count; 0: not the batch's statistics */
+        wide<T> middle[V], scale[V], back[V], slope[V];
+    };
     const T *x;
     T *dx;
     upstream<T, V> up;
     any_float mean, invstd, gamma, sum_g, sum_gx;
     any_count count;
-    double share; /* 1 / count; 0: not the batch's statistics */
-    wide<T> middle[V], scale[V], back[V], slope[V];
-    __device__ void start(int64_t c)
+    __device__ void start(state *s, int64_t c) const
     {
-        share = count.read() > 0 ? 1 / count.read() : 0;
+        s->share = count.read() > 0 ? 1 / count.read() : 0;
 #pragma unroll
         for (int k = 0; k < V; k++) {
             const double deviation = invstd.at(c + k, 0);
-            scale[k] = (wide<T>)(deviation * gamma.at(c + k, 1));
-            if (share == 0)
+            s->scale[k] = (wide<T>)(deviation * gamma.at(c + k, 1));
+            if (s->share == 0)
                 continue;
-            middle[k] = (wide<T>)mean.at(c + k, 0);
-            back[k] = (wide<T>)(sum_g.at(c + k, 0) * share);
-            slope[k] = (wide<T>)(deviation * sum_gx.at(c + k, 0) * share);
+            s->middle[k] = (wide<T>)mean.at(c + k, 0);
+            s->back[k] = (wide<T>)(sum_g.at(c + k, 0) * s->share);
+            s->slope[k] = (wide<T>)(deviation * sum_gx.at(c + k, 0) * s->share);
         }
     }
-    __device__ void run(int64_t i)
+    __device__ void run(state *s, int64_t i) const
     {
         wide<T> v[V], g[V];
         up.take(i, g);
-        if (share != 0) {
+        if (s->share != 0) {
             load<V>(x, i, v);
 #pragma unroll
             for (int k = 0; k < V; k++)
-                g[k] -= back[k] + (v[k] - middle[k]) * slope[k];
+                g[k] -= s->back[k] + (v[k] - s->middle[k]) * s->slope[k];
         }
 #pragma unroll
         for (int k = 0; k < V; k++)
-            g[k] *= scale[k];
+            g[k] *= s->scale[k];
         store<V>(g, dx, i);
     }
 };
@@ -302,7 +315,7 @@ struct norm_part_arrays {
     double *part;
 };
 
-static __global__ void norm_part_kernel(norm_part_arrays a)
+static __global__ void norm_part_kernel(const __grid_constant__ norm_part_arrays a)
 {
     for (int64_t i = thread_of_grid(); i < a.head.n + 2 * a.channels; i += threads_of_grid()) {
         const int64_t c = i - a.head.n;
@@ -327,7 +340,7 @@ struct norm_merge_arrays {
 };
 
 /* Products and sums are rounded one by one, as on the host: the numbers are those of `ref`. */
-static __global__ void norm_merge_kernel(norm_merge_arrays a)
+static __global__ void norm_merge_kernel(const __grid_constant__ norm_merge_arrays a)
 {
     const int64_t head = a.length - 2 * a.channels;
     for (int64_t c = thread_of_grid(); c == 0 || c < a.channels; c += threads_of_grid()) {
@@ -377,7 +390,7 @@ struct norm_finish_arrays {
     any_output invstd, new_mean, new_var;
 };
 
-static __global__ void norm_finish_kernel(norm_finish_arrays a)
+static __global__ void norm_finish_kernel(const __grid_constant__ norm_finish_arrays a)
 {
     for (int64_t c = thread_of_grid(); c < a.channels; c += threads_of_grid()) {
         const double m2 = a.m2.at(c, 0), n = a.count.read(), old_mean = a.old_mean.at(c, 0),

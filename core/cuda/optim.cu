@@ -90,7 +90,7 @@ __device__ void update_run(const run_of_parameters<T> &r, const update_rule<wide
     }
 }
 
-template <class T> __global__ void optim_kernel(batch_of_runs<T> batch)
+template <class T> __global__ void optim_kernel(const __grid_constant__ batch_of_runs<T> batch)
 {
     constexpr int V = pack_size<T>;
     if (batch.hyper->skip != 0)
@@ -153,9 +153,7 @@ wf_status wf_cuda_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_h
 {
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
-    return of_float(dtype, [&](auto zero) {
-        return update<decltype(zero)>(own, kind, hyper, segments, segment);
-    });
+    return of_float(dtype, [&](auto zero) { return update<decltype(zero)>(own, kind, hyper, segments, segment); });
 }
 
 static __global__ void scale_kernel(const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)

@@ -89,7 +89,8 @@ template <int V> __device__ inline void store_places(const int64_t *place, int32
     *reinterpret_cast<pack<int32_t, V> *>(index + i) = raw;
 }
 
-template <class T, int V> __global__ void pool_forward_kernel(pool_window w, const T *x, T *y, int32_t *index)
+template <class T, int V>
+__global__ void pool_forward_kernel(const __grid_constant__ pool_window w, const T *x, T *y, int32_t *index)
 {
     for (int64_t i = thread_of_grid(); i < w.out.count; i += threads_of_grid()) {
         int64_t sample, channel, o[3], lo[3], hi[3];
@@ -131,7 +132,8 @@ template <class T, int V> __global__ void pool_forward_kernel(pool_window w, con
 
 /* The windows that read an input pixel, in ascending order: no two threads add to the same element. */
 template <class T, int V>
-__global__ void pool_backward_kernel(pool_window w, const T *dy, const int32_t *index, T *dx, bool accumulate)
+__global__ void pool_backward_kernel(const __grid_constant__ pool_window w, const T *dy, const int32_t *index, T *dx,
+                                     bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < w.in.count; i += threads_of_grid()) {
         int64_t sample, channel, at[3], lo[3], hi[3], pixel = 0;

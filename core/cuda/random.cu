@@ -2,29 +2,30 @@
 #include "core/cuda/noise_impl.h"
 
 template <class W> struct uniform_map {
+    using state = noise_block;
     W low, width;
     noise_source source;
-    noise_block block;
-    __device__ void begin()
+    __device__ void begin(state *s) const
     {
-        block.begin(source);
+        s->begin(source);
     }
-    __device__ W operator()(int64_t i, const W *)
+    __device__ W operator()(state *s, int64_t i, const W *) const
     {
-        return low + width * ((W)noise_bits(source, &block, i) * (W)0x1p-24);
+        return low + width * ((W)noise_bits(source, s, i) * (W)0x1p-24);
     }
 };
 
 template <class W> struct normal_map {
+    using state = normal_block<W>;
     W mean, deviation;
-    normal_noise<W> noise;
-    __device__ void begin()
+    noise_source source;
+    __device__ void begin(state *s) const
     {
-        noise.begin();
+        s->begin(source);
     }
-    __device__ W operator()(int64_t i, const W *)
+    __device__ W operator()(state *s, int64_t i, const W *) const
     {
-        return mean + deviation * noise.at(i);
+        return mean + deviation * s->at(source, i);
     }
 };
 
@@ -35,24 +36,24 @@ wf_status wf_cuda_random(wf_ctx *ctx, wf_distribution dist, const wf_random *ran
         using T = decltype(zero);
         using W = wide<T>;
         if (dist == WF_NORMAL)
-            return map<T, 0>(ctx, {nullptr}, y, normal_map<W>{(W)a, (W)b, normals_of<W>(random, y->order)});
-        return map<T, 0>(ctx, {nullptr}, y, uniform_map<W>{(W)a, (W)(b - a), noise_of(random, y->order), {}});
+            return map<T, 0>(ctx, {nullptr}, y, normal_map<W>{(W)a, (W)b, noise_of(random, y->order)});
+        return map<T, 0>(ctx, {nullptr}, y, uniform_map<W>{(W)a, (W)(b - a), noise_of(random, y->order)});
     });
 }
 
 /* Kept where word >= threshold, which is u >= rate for the 24 bits of u. */
 template <class W> struct dropout_map {
+    using state = noise_block;
     uint32_t threshold;
     W scale;
     noise_source source;
-    noise_block block;
-    __device__ void begin()
+    __device__ void begin(state *s) const
     {
-        block.begin(source);
+        s->begin(source);
     }
-    __device__ W operator()(int64_t i, const W *v)
+    __device__ W operator()(state *s, int64_t i, const W *v) const
     {
-        return noise_bits(source, &block, i) < threshold ? 0 : v[0] * scale;
+        return noise_bits(source, s, i) < threshold ? 0 : v[0] * scale;
     }
 };
 
@@ -61,8 +62,8 @@ wf_status wf_cuda_dropout(wf_ctx *ctx, double rate, const wf_random *random, con
     return of_float(y->dtype, [&](auto zero) {
         using T = decltype(zero);
         using W = wide<T>;
-        return map<T, 1>(ctx, {x}, y,
-                         dropout_map<W>{(uint32_t)ceil(rate * 0x1p24), (W)(1 / (1 - rate)), noise_of(random, y->order),
-                                        {}});
+        return map<T, 1>(
+            ctx, {x}, y,
+            dropout_map<W>{(uint32_t)ceil(rate * 0x1p24), (W)(1 / (1 - rate)), noise_of(random, y->order)});
     });
 }

@@ -8,7 +8,7 @@
 
 #include "core/cuda/kernel_impl.h"
 
-template <class F> __global__ void finish_kernel(const double *part, int parts, F f)
+template <class F> __global__ void finish_kernel(const double *part, int parts, const __grid_constant__ F f)
 {
     double sum = 0;
     for (int i = (int)threadIdx.x; i < parts; i += THREADS)
@@ -43,7 +43,8 @@ __device__ double reduce_run(const reduce_arrays<T, N> &a, const F &f, int64_t i
     return sum;
 }
 
-template <class T, int N, class F> __global__ void reduce_kernel(reduce_arrays<T, N> a, F f, double *part)
+template <class T, int N, class F>
+__global__ void reduce_kernel(const __grid_constant__ reduce_arrays<T, N> a, const __grid_constant__ F f, double *part)
 {
     constexpr int V = pack_size<T>;
     const int64_t thread = thread_of_grid(), threads = threads_of_grid();

@@ -59,7 +59,8 @@ static resampling resampling_of(const wf_resample_geom *geom, const wf_array *x,
     return r;
 }
 
-template <class T, int V> __global__ void resample_forward_kernel(resampling r, const T *x, T *y)
+template <class T, int V>
+__global__ void resample_forward_kernel(const __grid_constant__ resampling r, const T *x, T *y)
 {
     for (int64_t i = thread_of_grid(); i < r.out.count; i += threads_of_grid()) {
         int64_t sample, channel, o[3], at[3][2];
@@ -96,7 +97,8 @@ __device__ static inline double share_of(const resample_axis &a, int64_t o, int6
     return (at[0] == i ? 1 - weight : 0) + (at[1] == i ? weight : 0);
 }
 
-template <class T, int V> __global__ void resample_backward_kernel(resampling r, const T *dy, T *dx, bool accumulate)
+template <class T, int V>
+__global__ void resample_backward_kernel(const __grid_constant__ resampling r, const T *dy, T *dx, bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < r.in.count; i += threads_of_grid()) {
         int64_t sample, channel, at[3], lo[3], hi[3];

@@ -19,18 +19,19 @@ inline row_set rows_of(const wf_array *a)
     return row_set{n * pixels, c, group};
 }
 
-/* f(row, lane) for every row, by all lanes of a warp together: lanes without a row get row -1, since they too take part
- * in the exchange of a warp. */
-template <class F> __global__ void row_kernel(row_set a, F f)
+/* f.run(state, a, row, lane) for every row, between f.begin(state) and f.end(state), by all lanes of a warp together:
+ * lanes without a row get row -1, since they too take part in the exchange of a warp. */
+template <class F> __global__ void row_kernel(const __grid_constant__ row_set a, const __grid_constant__ F f)
 {
+    typename F::state state = {};
     const int lane = (int)threadIdx.x % a.group;
     const int64_t step = threads_of_grid() / a.group;
-    f.begin();
+    f.begin(&state);
     for (int64_t first = (thread_of_grid() - (int)threadIdx.x % 32) / a.group; first < a.rows; first += step) {
         const int64_t row = first + (int)threadIdx.x % 32 / a.group;
-        f.run(a, row < a.rows ? row : -1, lane);
+        f.run(&state, a, row < a.rows ? row : -1, lane);
     }
-    f.end();
+    f.end(&state);
 }
 
 template <class F> wf_status row_map(wf_ctx *ctx, const row_set &a, F f)

@@ -1,16 +1,17 @@
 #include "core/cuda/rows_impl.h"
 
 template <class T> struct softmax_rows {
+    using state = nothing;
     bool logarithm;
     const T *x;
     T *y;
-    __device__ void begin()
+    __device__ void begin(nothing *) const
     {
     }
-    __device__ void end()
+    __device__ void end(nothing *) const
     {
     }
-    __device__ void run(const row_set &a, int64_t row, int lane) const
+    __device__ void run(nothing *, const row_set &a, int64_t row, int lane) const
     {
         using W = wide<T>;
         const int64_t c = row < 0 ? 0 : a.c, at = row * a.c;
@@ -40,16 +41,17 @@ wf_status wf_cuda_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x
 }
 
 template <class T> struct softmax_backward_rows {
+    using state = nothing;
     bool logarithm;
     const T *y, *dy;
     T *dx;
-    __device__ void begin()
+    __device__ void begin(nothing *) const
     {
     }
-    __device__ void end()
+    __device__ void end(nothing *) const
     {
     }
-    __device__ void run(const row_set &a, int64_t row, int lane) const
+    __device__ void run(nothing *, const row_set &a, int64_t row, int lane) const
     {
         using W = wide<T>;
         const int64_t c = row < 0 ? 0 : a.c, at = row * a.c;
@@ -69,7 +71,6 @@ wf_status wf_cuda_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *
 {
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
-        return row_map(ctx, rows_of(y),
-                       softmax_backward_rows<T>{logarithm, in_of<T>(y), in_of<T>(dy), out_of<T>(dx)});
+        return row_map(ctx, rows_of(y), softmax_backward_rows<T>{logarithm, in_of<T>(y), in_of<T>(dy), out_of<T>(dx)});
     });
 }

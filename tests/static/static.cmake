@@ -11,3 +11,11 @@ weft_static(include_arrows_self ${CMAKE_CURRENT_SOURCE_DIR}/static/include_arrow
 weft_static(headers_alone ${CMAKE_CURRENT_SOURCE_DIR}/static/headers_alone.sh ${CMAKE_C_COMPILER} ${CXX_COMPILER}
   ${PROJECT_BINARY_DIR})
 weft_static(house_rules ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh)
+if(WEFT_HAS_CUDA)
+  file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/core/cuda/*.cu)
+  weft_static(stack ${CMAKE_CURRENT_SOURCE_DIR}/static/stack.sh ${PROJECT_BINARY_DIR}/CMakeFiles/weft_core_cuda.dir
+    ${kernels})
+else()
+  weft_static(stack ${CMAKE_COMMAND} -E echo "skipped: this build has no CUDA")
+  set_tests_properties(static_stack PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: ")
+endif()

@@ -133,6 +133,8 @@ struct cudaLaunchConfig_t {
     cudaStream_t stream;
 };
 
+#define __grid_constant__
+
 /* A kernel with its arguments. */
 struct emulated_work {
     virtual void thread() const = 0;
