@@ -136,7 +136,7 @@ class Trainer:
         self.graphs = variant.startswith("graphs")
         self.compiled = variant.startswith("compile") or self.graphs
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = not args.untuned
         if self.compiled and args.device == "cpu":  # its own normal numbers are scalar code on a CPU
             torch._inductor.config.fallback_random = True
         self.scaler = torch.amp.GradScaler(args.device, enabled=self.type is torch.float16)
@@ -323,6 +323,7 @@ def main():
     parser.add_argument("--pick", action="store_true")
     parser.add_argument("--best", action="store_true")
     parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--untuned", action="store_true", help="cuDNN's heuristics choose, not its timing of engines")
     parser.add_argument("--seconds", type=float, default=1e9, help="after these --best begins no further variant")
     args = parser.parse_args()
     if args.pick or args.best:

@@ -21,7 +21,7 @@ for program in $(tests/gpu/run.sh --programs); do
     [ "$program" = bench_cuda_conv ] || grep -qx "$program" <<<"$targets" || complain "there is no program $program"
 done
 
-plan=$(tests/gpu/run.sh --dry)
+plan=$(tests/gpu/run.sh --proof --dry && tests/gpu/run.sh --figures --dry)
 [ "$(wc -l <<<"$plan")" -gt 30 ] || complain "the plan is short: $plan"
 while read -r pattern; do
     ctest --test-dir "$build" -N -LE 'large|long' -R "$pattern" | grep -q 'Total Tests: [1-9]' || complain "no test is $pattern"

@@ -1,39 +1,44 @@
 #!/usr/bin/env bash
-# Proof and figures on a machine with a GPU.
+# Proof and figures on a machine with a GPU, each within eight minutes.
 #
-#     tests/gpu/run.sh [--debs FOLDER] [--out FOLDER] [--only REGEX] [--tune] [--device cpu] [--slow N]
-#                      [--dry | --programs | --self]
+#     tests/gpu/run.sh [--proof | --figures] [--debs FOLDER] [--out FOLDER] [--only REGEX] [--tune] [--device cpu]
+#                      [--slow N] [--dry | --programs | --self | --carry FOLDER]
 #
 # The machine needs nvcc, cmake, ninja, a compiler, and cuDNN and NCCL beside CUDA or among Python's packages; --debs names
-# a folder of Debian packages with what else it lacks (MPI, oneDNN, zlib, stb), which are unpacked beside what is there,
-# and replace nothing. The build is for this GPU alone. Proof comes first, several steps at a time, then figures, one at a
-# time, beside PyTorch's where python3 has it. A step that fails or hangs stops no other. Everything ends within eight
+# a folder of Debian packages with what else it lacks (MPI, oneDNN, HDF5, zlib, stb), which are unpacked beside what is
+# there, and replace nothing; --carry gathers them on a machine with a registry (tests/gpu/packages.txt). The build is for
+# this GPU alone. --proof, the default, begins with what was never seen on a GPU: plans of cuDNN that run, captured steps,
+# memory that ranks map from each other; at most four steps at a time. --figures makes one measurement at a time, beside
+# PyTorch's where python3 has it, with the same tuning. A step that fails or hangs stops no other. Either ends within eight
 # minutes; what no time is left for is skipped, and says so.
 #
-# One line for each step; OUT/summary.csv has them too, OUT/log.txt what every step printed; the last line counts. The
+# One line for each step; OUT/summary-HALF.csv has them too, OUT/log-HALF.txt what every step printed; the last line counts. The
 # exit code is 0 if nothing failed.
 #
 # --slow N gives every step N times as long, and all of them together, on a machine that is not meant for this. --only
-# runs the steps whose names match (and the build). --tune lets cuDNN's engines be timed at their first use: minutes.
+# runs the steps whose names match (and the build). --tune lets cuDNN's engines be timed at their first use, in Weft and in
+# PyTorch: minutes.
 # --dry prints the steps; --programs what they need built; --self tries this script's own machinery; --device cpu runs
 # everything that needs no GPU, on small shapes.
 # shellcheck disable=SC2317 # functions are called by name
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 self=tests/gpu/run.sh
-limit=470 # seconds in all
+limit=470 # seconds of a half
+most_beside=4
 
-programs="contract_device contract_kernels contract_norm contract_elementwise contract_memory contract_convolution
-    known_answers gradcheck_functions gradcheck_layers layers_values functions_values optim_step golden exchange
-    equiv_data equiv_spatial equiv_sync_norm equiv_channel comm_reducers optim_multi_node captured captured_errors
-    mixed optim_scale nccl_order nccl_tensors device_exchange bench_dcgan bench_step bench_kernels bench_cuda_conv"
+proof_programs="contract_convolution contract_kernels captured captured_errors equiv_data equiv_spatial equiv_sync_norm
+    equiv_channel contract_device contract_norm contract_elementwise contract_memory known_answers gradcheck_functions
+    gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
+    optim_scale nccl_order nccl_tensors device_exchange"
+figure_programs="bench_dcgan bench_step bench_kernels bench_cuda_conv"
 equal_programs="equiv_spatial equiv_channel equiv_sync_norm equiv_data" # the longest first
 
 if [ "${1-}" != call ]; then
-    out="build-gpu/out" debs="" device=cuda dry="" only=. tune=0 slow=1 mode=run
+    out="build-gpu/out" debs="" device=cuda dry="" only=. tune=0 slow=1 mode=run half=proof carry=""
     while [ $# -gt 0 ]; do
         case $1 in
-        --debs | --out | --device | --only | --slow)
+        --debs | --out | --device | --only | --slow | --carry)
             [ $# -gt 1 ] || { echo "$self: $1 needs a value" >&2 && exit 2; }
             case $1 in
             --debs) debs=$2 ;;
@@ -41,24 +46,27 @@ if [ "${1-}" != call ]; then
             --device) device=$2 ;;
             --only) only=$2 ;;
             --slow) slow=$2 ;;
+            --carry) carry=$2 mode=carry ;;
             esac
             shift
             ;;
         --tune) tune=1 ;;
         --dry) dry=yes ;;
+        --proof | --figures) half=${1#--} ;;
         --programs | --self) mode=${1#--} ;;
         *) sed -n '4,5s/^# *//p' "$self" >&2 && exit 2 ;;
         esac
         shift
     done
     work="build-gpu/steps"
-    export out device tune work
+    export out device tune work half
 fi
 build="build-gpu"
-csv=$out/summary.csv
+csv=$out/summary-$half.csv
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
     OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none \
-    OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMP_NUM_THREADS=2
+    OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 \
+    OMP_NUM_THREADS=2
 # A machine without ssh: mpirun wants an agent for other machines, which it never calls.
 export OMPI_MCA_plm_rsh_agent=true
 export PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer:/usr/local/nvidia/bin
@@ -110,21 +118,15 @@ step() {
     [ "$code" = 0 ]
 }
 
-# The same beside others: as many at a time as there are pairs of processors, but two.
+# The same beside others: as many at a time as there are pairs of processors, from two to four.
 beside() {
     local most=$(($(nproc) / 2))
-    while [ "$(jobs -rp | wc -l)" -ge $((most < 2 ? 2 : most)) ]; do
+    most=$((most < 2 ? 2 : most > most_beside ? most_beside : most))
+    while [ "$(jobs -rp | wc -l)" -ge "$most" ]; do
         wait -n
     done
     step "$@" &
     [ -z "$dry" ] || wait
-}
-
-# Steps from now on have a share (in percent) of the time that is left.
-share() {
-    local now
-    now=$(date +%s)
-    until=$((now + (begin + limit - now) * $1 / 100))
 }
 
 # --- set-up ----------------------------------------------------------------------------------------------------------
@@ -141,6 +143,12 @@ unpack() {
         [ -z "$real" ] || ln -sf "$real" "$link"
     done
     echo "figure: $(find "$1" -name '*.deb' | wc -l) packages"
+}
+
+# gather FOLDER: what --debs unpacks there.
+gather() {
+    # shellcheck disable=SC2046 # a list
+    mkdir -p "$1" && (cd "$1" && apt-get download -q $(sed 's/#.*//' "$OLDPWD/tests/gpu/packages.txt"))
 }
 
 # Debian's alternatives name these without the ending; packages that are only unpacked do not.
@@ -206,9 +214,10 @@ configure() {
     ! on_gpu || ! lacks NCCL || echo "figure: no NCCL"
 }
 
-# Those of the programs that this tree has.
+# Those of the half's programs that this tree has.
 known() {
-    local all program
+    local all program programs=$proof_programs
+    [ "$half" = proof ] || programs=$figure_programs
     all=$(ninja -C "$build" -t targets all | sed 's/:.*//')
     for program in $programs; do
         ! grep -qx "$program" <<<"$all" || echo "$program"
@@ -353,6 +362,7 @@ weft() {
 pytorch() {
     local model=$1 precision=$2
     shift 2
+    [ "$tune" = 1 ] || set -- --untuned "$@"
     # shellcheck disable=SC2046 # options
     python3 tests/bench/bench_torch.py --model "$(base "$model")" --device "$device" --precision "$precision" \
         $(sizes "$model") --best "$@" | tail -n 1
@@ -416,37 +426,46 @@ compare() {
 proof() {
     local ranks program
     export WEFT_TF32=0
+    beside convolution_tf32 120 alone contract_convolution WEFT_TF32=1
     beside contract_kernels 170 tests '^contract_kernels$'
-    for program in $equal_programs; do
-        for ranks in 4 2 1; do
-            beside "${program}_$ranks" 170 equal "$program" flat "$ranks"
-        done
-    done
+    if on_gpu || [ -n "$dry" ]; then
+        beside captured 60 captured captured
+    fi
+    beside equiv_spatial_4 170 equal equiv_spatial flat 4
+    if on_gpu || [ -n "$dry" ]; then
+        beside equiv_spatial_nccl 120 equal equiv_spatial pure_nccl 1
+        beside captured_errors 60 captured captured_errors
+    fi
+    beside convolution_f32 120 alone contract_convolution
     beside contract_device 60 tests '^contract_device$'
+    beside mixed 90 tests '^(mixed|optim_scale_1)$'
+    beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
     beside contract_norm 120 tests '^contract_norm$'
     beside contract_elementwise 120 tests '^contract_(elementwise|memory)$'
-    beside convolution_f32 120 alone contract_convolution
-    beside convolution_tf32 120 alone contract_convolution WEFT_TF32=1
-    beside convolution_tuned 120 alone contract_convolution WEFT_TF32=1 WEFT_AUTOTUNE=1
-    beside convolution_fixed 120 alone contract_convolution WEFT_DETERMINISTIC=1
-    beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
-    beside mixed 90 tests '^(mixed|optim_scale_1)$'
+    for program in $equal_programs; do
+        for ranks in 4 2 1; do
+            [ "${program}_$ranks" = equiv_spatial_4 ] || beside "${program}_$ranks" 170 equal "$program" flat "$ranks"
+        done
+    done
     beside messages 90 tests '^(exchange|comm_reducers|optim_multi_node)_[24]$'
     beside nccl_order 90 tests '^(nccl_order|nccl_tensors|device_exchange)_[124]$'
+    beside convolution_fixed 120 alone contract_convolution WEFT_DETERMINISTIC=1
+    beside convolution_tuned 120 alone contract_convolution WEFT_TF32=1 WEFT_AUTOTUNE=1
     if on_gpu || [ -n "$dry" ]; then
-        for program in $equal_programs; do
-            beside "${program}_nccl" 120 equal "$program" pure_nccl 1
-        done
-        for program in equiv_spatial equiv_data; do
-            beside "${program}_host_2" 120 equal "$program" non_cuda_aware 2
-        done
-        beside captured 60 captured captured
-        beside captured_errors 60 captured captured_errors
         beside memcheck_memory 90 sanitize memcheck contract_memory copy_whole fill partition
         beside memcheck_norm 90 sanitize memcheck contract_norm norm_finish softmax nll
         beside memcheck_sums 90 sanitize memcheck contract_elementwise sums optimizers clip_scale
         beside racecheck 90 sanitize racecheck contract_elementwise sums
         beside synccheck 60 sanitize synccheck contract_elementwise sums
+        for program in $equal_programs; do
+            [ "$program" = equiv_spatial ] || beside "${program}_nccl" 120 equal "$program" pure_nccl 1
+        done
+        for program in equiv_spatial equiv_data; do
+            beside "${program}_host_2" 120 equal "$program" non_cuda_aware 2
+        done
+        for program in dcgan small vgg unet2 unet3; do # for the other half
+            beside "warm_$program" 150 warm "$program" 70
+        done
     fi
     wait
     unset WEFT_TF32
@@ -467,23 +486,14 @@ figures() {
 }
 
 all() {
-    local model
     echo "step,result,seconds,figure" >"$csv"
     if on_gpu; then
         step gpu 20 gpu
     fi
     [ -z "$debs" ] || step packages 60 unpack "$debs"
     if step configure 60 configure && step build 240 compile; then
-        if on_gpu || [ -n "$dry" ]; then
-            for model in dcgan small vgg unet2 unet3; do
-                beside "warm_$model" 150 warm "$model" 70
-            done
-        fi
-        share 60
-        proof
-        share 100
-        figures
-        [ -n "$dry" ] || compare | while read -r name weft torch variant ratio wanted; do
+        "$half"
+        [ -n "$dry" ] || [ "$half" = proof ] || compare | while read -r name weft torch variant ratio wanted; do
             note "ratio_$name" ok 0 "weft $weft torch $torch ($variant): $ratio of $wanted"
         done
     fi
@@ -494,7 +504,7 @@ summary() {
     for name in "$work"/*.log; do
         printf '=== %s\n' "$(basename "$name" .log)"
         cat "$name"
-    done >"$out/log.txt"
+    done >"$out/log-$half.txt"
     awk -F, -v seconds="$(($(date +%s) - begin))" -v where="$device" -v csv="$csv" '
         NR > 1 { n[$2]++ }
         END { printf "%d passed, %d failed, %d skipped in %d s on %s; figures in %s\n",
@@ -516,7 +526,7 @@ try_self() {
     mkdir -p "$work"
     begin=$(date +%s) limit=60
     echo "step,result,seconds,figure" >"$csv"
-    share 100
+    until=$((begin + limit))
     export out work device
     {
         step good 10 self_good || echo "a good step is called bad" >&2
@@ -554,7 +564,8 @@ esac
     limit=$((limit * slow))
     until=$((begin + limit))
     case $mode in
-    programs) tr -s " \n" "\n" <<<"$programs" ;;
+    programs) tr -s " \n" "\n" <<<"$proof_programs $figure_programs" ;;
+    carry) gather "$carry" ;;
     self) dry="" && try_self ;;
     run)
         if [ -n "$dry" ]; then
