@@ -75,7 +75,8 @@ wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 /* The same for whoever does without it while a step is captured. */
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 
-/* The pool: size classes; a block given back is reused. Blocks are 64-byte aligned. A take of 0 bytes gives NULL.
+/* The pool: size classes; a block given back is reused. Free blocks go back to the system where the device has no more
+ * memory, and where they come to more than was ever in use. Blocks are 64-byte aligned. A take of 0 bytes gives NULL.
  * Main thread only. Workspace of a kernel is taken and given within the slot. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);

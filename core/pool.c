@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLASSES = 4 * 64, SMALLEST = 256 };
+enum { CLASSES = 4 * 64, SMALLEST = 256, SPARE = 64 << 20 };
 
 typedef struct block {
     void *data;
@@ -14,15 +14,18 @@ typedef struct block {
     bool held;          /* stays out of use for good */
     bool used;          /* is with somebody */
     bool mine;          /* was taken since a claim began */
+    bool returned;      /* is about to go back to the system */
     int claims;         /* by how many captured steps it is claimed */
     struct block *next; /* free list of its class, or of held blocks */
+    struct block *also; /* list of all */
 } block;
 
-/* Blocks of one kind of memory. Open addressing by address; blocks are never returned to the system before the end, so
- * nothing is ever removed. */
+/* Blocks of one kind of memory; the table is open addressing by address. */
 typedef struct store {
     bool host;
     block *free[CLASSES];
+    block *all;
+    size_t bytes; /* of all blocks */
     block **table;
     size_t capacity, used;
 } store;
@@ -128,14 +131,61 @@ static wf_status grow_table(wf_pool *pool, store *s)
     return WF_OK;
 }
 
-static wf_status new_block(wf_pool *pool, store *s, size_t size, int class, block **out)
+/* Returns the free blocks to the system: those that nobody has, holds or claims. */
+static void trim(wf_pool *pool, store *s)
+{
+    for (int class = 0; class < CLASSES; class ++)
+        for (block *b = s->free[class]; b; b = b->next)
+            b->returned = true;
+    memset(s->free, 0, sizeof s->free);
+    if (s->table)
+        memset(s->table, 0, s->capacity * sizeof(block *));
+    s->used = 0;
+    for (block **at = &s->all; *at;) {
+        block *b = *at;
+        if (b->returned) {
+            *at = b->also;
+            s->bytes -= b->bytes;
+            pool->counters.bytes_reserved -= b->bytes;
+            free_block(pool->ctx, s, b);
+            continue;
+        }
+        s->table[slot_of(s, b->data)] = b;
+        s->used++;
+        at = &b->also;
+    }
+}
+
+/* What is asked for in many sizes leaves free blocks of all of them: they go back when the store would hold more than
+ * twice what was ever in use. Steps of fixed shape never come here. While a step is captured nothing is returned. */
+static bool is_wasteful(const wf_pool *pool, const store *s, size_t size)
+{
+    const size_t wanted = pool->counters.bytes_in_use + size, peak = pool->counters.bytes_peak;
+    return s->bytes + size > 2 * (wanted > peak ? wanted : peak) + SPARE;
+}
+
+/* A device that has no more memory is asked again once the free blocks are returned. */
+static wf_status alloc_block(wf_pool *pool, store *s, size_t size, void **data)
 {
     wf_ctx *ctx = pool->ctx;
+    wf_alloc_fn *const alloc = s->host ? ctx->k->pinned_alloc : ctx->k->alloc;
+    if (!pool->claiming && is_wasteful(pool, s, size))
+        trim(pool, s);
+    const wf_status status = alloc(ctx, size, data);
+    if (status != WF_ERR_MEMORY || pool->claiming)
+        return status;
+    wf_error_clear();
+    trim(pool, s);
+    return alloc(ctx, size, data);
+}
+
+static wf_status new_block(wf_pool *pool, store *s, size_t size, int class, block **out)
+{
     if (2 * (s->used + 1) > s->capacity)
         WF_TRY(grow_table(pool, s));
     block *b = calloc(1, sizeof *b);
     WF_CHECK(b, WF_ERR_MEMORY, "no memory for a block's record");
-    const wf_status status = (s->host ? ctx->k->pinned_alloc : ctx->k->alloc)(ctx, size, &b->data);
+    const wf_status status = alloc_block(pool, s, size, &b->data);
     if (status != WF_OK) {
         free(b);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -144,6 +194,9 @@ static wf_status new_block(wf_pool *pool, store *s, size_t size, int class, bloc
     b->class = class;
     pool->counters.system_allocations += 2;
     pool->counters.bytes_reserved += size;
+    s->bytes += size;
+    b->also = s->all;
+    s->all = b;
     s->table[slot_of(s, b->data)] = b;
     s->used++;
     *out = b;

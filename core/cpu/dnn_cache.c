@@ -11,6 +11,8 @@ typedef struct dnn_own {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     wf_dnn_op *bucket[BUCKETS];
+    int64_t count; /* operations in the buckets */
+    uint64_t uses; /* so far */
 } dnn_own;
 
 static wf_status own_open(wf_ctx *ctx, dnn_own **own)
@@ -45,6 +47,28 @@ static uint64_t key_hash(const wf_dnn_key *key)
     return hash;
 }
 
+static void op_free(wf_dnn_op *op)
+{
+    wf_dnn_unbuild(op);
+    free(op);
+}
+
+/* Frees the operation that was not used for the longest time. */
+static void drop_oldest(dnn_own *own)
+{
+    wf_dnn_op **oldest = NULL;
+    for (int b = 0; b < BUCKETS; b++)
+        for (wf_dnn_op **at = &own->bucket[b]; *at; at = &(*at)->next)
+            if (!oldest || (*at)->used < (*oldest)->used)
+                oldest = at;
+    if (!oldest)
+        return;
+    wf_dnn_op *op = *oldest;
+    *oldest = op->next;
+    op_free(op);
+    own->count--;
+}
+
 wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
 {
     dnn_own *own = NULL;
@@ -61,9 +85,13 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
         omp_set_num_threads(key->threads);
         if (!wf_dnn_build(own->engine, found))
             wf_dnn_unbuild(found);
+        if (own->count >= WF_DNN_MOST)
+            drop_oldest(own);
+        own->count++;
         found->next = *head;
         *head = found;
     }
+    found->used = ++own->uses;
     *op = found->primitive ? found : NULL;
     return WF_OK;
 }
@@ -125,8 +153,7 @@ void wf_cpu_shutdown(wf_ctx *ctx)
     for (int b = 0; b < BUCKETS; b++)
         for (wf_dnn_op *op = own->bucket[b], *next; op; op = next) {
             next = op->next;
-            wf_dnn_unbuild(op);
-            free(op);
+            op_free(op);
         }
     if (own->stream)
         dnnl_stream_destroy(own->stream);

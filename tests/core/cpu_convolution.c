@@ -176,15 +176,48 @@ static void threads(void)
     layer_free(&l);
 }
 
+/* One of many shapes; whether it is computed without making anything for it. */
+static bool is_kept(int64_t i)
+{
+    static const int64_t pad[4] = {0, 0, 0, 0};
+    const int64_t in[2] = {3 + i % 32, 3 + i / 32};
+    layer l = layer_new(1, 1, 1, in, 3, pad);
+    wf_array y = array_new(l.y.shape, 6), want = array_new(l.y.shape, 7);
+    const int64_t before = wf_ctx_memory(cpu).system_allocations;
+    WF_EXPECT_OK(cpu->k->conv_forward(cpu, &(wf_conv_args){.geom = &l.geom, .x = &l.x, .w = &l.w, .y = &y}));
+    const bool kept = wf_ctx_memory(cpu).system_allocations == before;
+    WF_EXPECT_OK(ref->k->conv_forward(ref, &(wf_conv_args){.geom = &l.geom, .x = &l.x, .w = &l.w, .y = &want}));
+    check("forward", &l, &y, &want);
+    array_free(&y);
+    array_free(&want);
+    layer_free(&l);
+    return kept;
+}
+
+/* Of many shapes the 1024 that were used last are kept. */
+static void bounded(void)
+{
+    for (int64_t i = 0; i < 1100; i++) {
+        is_kept(i);
+        if (i % 100 == 99)
+            WF_EXPECT(is_kept(7), "after %lld others a shape that is used often is made anew", (long long)i);
+    }
+    WF_EXPECT(is_kept(1099) && is_kept(300), "shapes that were used lately are made anew");
+    WF_EXPECT(!is_kept(0), "the first of 1100 shapes is kept");
+}
+
 int main(int argc, char **argv)
 {
     cpu = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 2});
     ref = wf_ctx_new((wf_ctx_opts){.device = "ref"});
     WF_MUST(wf_check(cpu));
     WF_MUST(wf_check(ref));
-    const int code =
-        test_main(argc, argv,
-                  (test_case[]){{"geometries", geometries}, {"kept_filters", kept_filters}, {"threads", threads}, {0}});
+    const int code = test_main(argc, argv,
+                               (test_case[]){{"geometries", geometries},
+                                             {"kept_filters", kept_filters},
+                                             {"threads", threads},
+                                             {"bounded", bounded},
+                                             {0}});
     WF_MUST(wf_ctx_free(cpu));
     WF_MUST(wf_ctx_free(ref));
     return code;

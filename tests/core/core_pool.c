@@ -1,0 +1,114 @@
+/* What the pool keeps and what it returns, on a device whose memory is limited. */
+#include "core/context_author.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+#define MIB ((size_t)1 << 20)
+
+static wf_ctx *ctx;
+static wf_kernels limited;
+static const wf_kernels *whole;
+static size_t limit, taken;
+
+static wf_status alloc_limited(wf_ctx *of, size_t bytes, void **data)
+{
+    WF_CHECK(taken + bytes <= limit, WF_ERR_MEMORY, "the device has %zu bytes left, not %zu", limit - taken, bytes);
+    WF_TRY(whole->alloc(of, bytes, data));
+    taken += bytes;
+    return WF_OK;
+}
+
+static void release_limited(wf_ctx *of, void *data, size_t bytes)
+{
+    taken -= bytes;
+    whole->release(of, data, bytes);
+}
+
+static void begin(size_t bytes)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    WF_MUST(wf_check(ctx));
+    whole = ctx->k;
+    limited = *whole;
+    limited.alloc = alloc_limited;
+    limited.release = release_limited;
+    ctx->k = &limited;
+    limit = bytes;
+    taken = 0;
+}
+
+static void end(void)
+{
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+    WF_EXPECT(taken == 0, "%zu bytes were not released", taken);
+}
+
+static void *take(size_t bytes)
+{
+    void *data = NULL;
+    WF_EXPECT_OK(wf_pool_take(ctx, bytes, &data));
+    if (data)
+        memset(data, (int)(bytes >> 20), bytes);
+    return data;
+}
+
+static bool holds(const void *data, size_t bytes)
+{
+    const unsigned char *const c = data;
+    return c && c[0] == (unsigned char)(bytes >> 20) && c[bytes - 1] == (unsigned char)(bytes >> 20);
+}
+
+/* Free blocks make room for another size; blocks in use stay, and are still found. */
+static void retries(void)
+{
+    void *data = NULL;
+    begin(12 * MIB);
+    void *const small = take(2 * MIB), *const a = take(4 * MIB), *const b = take(5 * MIB);
+    wf_pool_give(ctx, a, 4 * MIB);
+    wf_pool_give(ctx, b, 5 * MIB);
+    void *const large = take(10 * MIB);
+    WF_EXPECT(holds(small, 2 * MIB) && holds(large, 10 * MIB), "contents of blocks in use");
+    WF_EXPECT(wf_ctx_memory(ctx).bytes_reserved == 12 * MIB && taken == 12 * MIB, "%zu bytes reserved, %zu taken",
+              wf_ctx_memory(ctx).bytes_reserved, taken);
+    WF_EXPECT_ERROR(WF_ERR_MEMORY, wf_pool_take(ctx, 3 * MIB, &data));
+    wf_pool_give(ctx, small, 2 * MIB);
+    wf_pool_give(ctx, large, 10 * MIB);
+    WF_EXPECT(take(2 * MIB) == small && wf_ctx_memory(ctx).bytes_in_use == 2 * MIB, "the block is used again");
+    wf_pool_give(ctx, small, 2 * MIB);
+    end();
+}
+
+/* What something outside may still use is not returned. */
+static void held(void)
+{
+    void *data = NULL;
+    begin(12 * MIB);
+    void *const still = take(5 * MIB);
+    wf_pool_hold(ctx, still);
+    wf_pool_give(ctx, still, 5 * MIB);
+    wf_pool_give(ctx, take(4 * MIB), 4 * MIB);
+    data = take(6 * MIB);
+    WF_EXPECT(holds(data, 6 * MIB) && holds(still, 5 * MIB), "contents");
+    wf_pool_give(ctx, data, 6 * MIB);
+    WF_EXPECT_ERROR(WF_ERR_MEMORY, wf_pool_take(ctx, 8 * MIB, &data));
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+    WF_EXPECT(taken == 5 * MIB, "a held block stays, and nothing else: %zu bytes", taken);
+}
+
+/* One block after the other, each of another size: what is reserved stays near what is in use. */
+static void many_sizes(void)
+{
+    begin(SIZE_MAX);
+    for (size_t i = 1; i <= 100; i++)
+        wf_pool_give(ctx, take(i * MIB), i * MIB);
+    const wf_memory_counters memory = wf_ctx_memory(ctx);
+    WF_EXPECT(memory.bytes_reserved <= 2 * memory.bytes_peak + 64 * MIB, "%zu bytes reserved, %zu in use at most",
+              memory.bytes_reserved, memory.bytes_peak);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    return test_main(argc, argv, (test_case[]){{"retries", retries}, {"held", held}, {"many_sizes", many_sizes}, {0}});
+}
