@@ -3,13 +3,18 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 
-install(FILES weft.h ${WEFT_PLACES} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
-install(DIRECTORY core comm layers optim datasets DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft
-  FILES_MATCHING PATTERN "*.h" PATTERN "*_impl.h" EXCLUDE)
+install(FILES ${WEFT_PLACES} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
+foreach(header ${WEFT_HEADERS})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${folder})
+endforeach()
 
 # A static library needs its own libraries when a program links it, so their targets travel with it.
-install(TARGETS weft weft_dnnl weft_omp weft_cuda weft_nccl weft_mpi weft_hdf5 weft_zlib weft_stb EXPORT weft
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+get_target_property(type weft TYPE)
+if(type STREQUAL STATIC_LIBRARY)
+  set(travelling ${WEFT_SYSTEM})
+endif()
+install(TARGETS weft ${travelling} EXPORT weft ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT weft NAMESPACE weft:: DESTINATION ${package} FILE weft-targets.cmake)
 configure_package_config_file(cmake/weft-config.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/weft-config.cmake
   INSTALL_DESTINATION ${package})
@@ -25,7 +30,6 @@ if(WEFT_HAS_CUDA)
 endif()
 set(WEFT_PC_LIBRARIES ${MPI_C_LIBRARIES} ${DNNL_LIBRARY} ${cuda} ${HDF5_LIBRARY} ${ZLIB_LIBRARIES} ${STB_LIBRARY} ${STB_LIBRARY} ${OpenMP_C_FLAGS} -pthread -lm)
 list(JOIN WEFT_PC_LIBRARIES " " WEFT_PC_LIBRARIES)
-get_target_property(type weft TYPE)
 if(type STREQUAL STATIC_LIBRARY)
   set(WEFT_PC_PUBLIC ${WEFT_PC_LIBRARIES})
   set(WEFT_PC_LIBRARIES "")

@@ -28,10 +28,15 @@ library() {
     find core comm layers optim datasets -name '*.c' | sort
 }
 
-# Everything again with the other compiler; warnings are errors in every build.
+# Everything again with the other compiler, and with the shared form of the library, so that tests, examples and tools link
+# what it exports; warnings are errors in every build.
 clang_build() {
     cmake --preset clang -B "$build-clang" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
         cmake --build "$build-clang" --parallel "$jobs"
+}
+
+shared_form() {
+    ctest --test-dir "$build-clang" --output-on-failure -R '^(consumer|static_exports)$'
 }
 
 format() {
@@ -77,6 +82,7 @@ check "clang-format" format
 check "long tests" long
 check "oneDNN 3" onednn3
 check "clang, warnings as errors" clang_build
+check "shared library: exported names, and a program that uses it" shared_form
 check "clang-tidy on the library" tidy
 check "address and undefined-behaviour sanitizers" sanitizers
 echo "checks: $passed passed, $failed failed"

@@ -1,6 +1,6 @@
 # A project outside the tree that uses the installed package.
 if(NOT WEFT_SANITIZE)
   add_test(NAME consumer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/consumer/consumer.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR}
-    ${CMAKE_C_COMPILER})
+    ${CMAKE_C_COMPILER} ${WEFT_HAS_CUDA})
   weft_test_properties(consumer 1 120)
 endif()

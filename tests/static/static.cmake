@@ -19,3 +19,18 @@ else()
   weft_static(stack ${CMAKE_COMMAND} -E echo "skipped: this build has no CUDA")
   set_tests_properties(static_stack PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: ")
 endif()
+
+# The names that a shared library shows. A tree of the static form links its objects into one for this test.
+if(NOT WEFT_SANITIZE)
+  set(shared weft)
+  if(NOT BUILD_SHARED_LIBS)
+    weft_objects(all_objects all)
+    weft_device_objects(all_device all)
+    add_library(weft_shared SHARED ${all_objects} ${all_device})
+    target_link_libraries(weft_shared PRIVATE weft_flags ${WEFT_SYSTEM} Threads::Threads m)
+    weft_hide_private(weft_shared)
+    set(shared weft_shared)
+  endif()
+  find_program(GCC gcc REQUIRED) # its -aux-info lists the declarations of a translation unit
+  weft_static(exports ${CMAKE_CURRENT_SOURCE_DIR}/static/exports.sh $<TARGET_FILE:${shared}> ${GCC} ${WEFT_HEADERS})
+endif()

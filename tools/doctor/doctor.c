@@ -226,9 +226,10 @@ int main(int argc, char **argv)
     if (argc >= 2 && !strcmp(argv[1], "--schedule"))
         return schedule_report(argc - 2, argv + 2);
     if (argc > 1) {
-        fprintf(stderr, "usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n"
-                        "       wf-doctor --schedule CALL ...\n");
-        return 2;
+        const bool asked = !strcmp(argv[1], "--help");
+        fprintf(asked ? stdout : stderr, "usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n"
+                                         "       wf-doctor --schedule CALL ...\n");
+        return asked ? 0 : 2;
     }
     ask_child(mine.cuda); /* before MPI, which does not like to be forked */
     wf_log_set_level(WF_LOG_WARN);
