@@ -1,4 +1,4 @@
-# The front door: make demo, make test, make bench, make scaling, make check, make proof. CMake does the work, in build/.
+# The front door: make demo, make test, make bench, make scaling, make check, make proof, make docs. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -15,7 +15,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism = none
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 64 --batch 16 --iterations 4000 --out $(BUILD)/demo
 
-.PHONY: demo test bench scaling check proof build configure setup install clean
+.PHONY: demo test bench scaling check proof docs build configure setup install clean
 
 demo: configure
 	$(COMPILE) --target dcgan_cifar
@@ -40,6 +40,13 @@ check: build
 # What was run for one question and is kept to be run again: minutes to hours.
 proof: build
 	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -L proof
+
+# The reference of the headers and the pages of docs/; a warning is an error.
+docs:
+	tools/setup.sh docs
+	mkdir -p $(BUILD)/docs
+	WEFT_DOCS=$(BUILD)/docs doxygen Doxyfile
+	@echo "open $(BUILD)/docs/html/index.html"
 
 build: configure
 	$(COMPILE)

@@ -8,6 +8,7 @@ foreach(header ${WEFT_HEADERS})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${folder})
 endforeach()
+install(FILES docs/wf-doctor.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 
 # A static library needs its own libraries when a program links it, so their targets travel with it.
 get_target_property(type weft TYPE)

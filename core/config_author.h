@@ -1,4 +1,5 @@
-/* The one reader of the environment. Read once, at the first call; the README's table documents each variable. */
+/* The environment variables of the library. No other file reads the environment. It is read once, at the first call;
+ * docs/running.md documents each variable. */
 #ifndef WF_CORE_CONFIG_AUTHOR_H
 #define WF_CORE_CONFIG_AUTHOR_H
 

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Reads README.md, CONTRIBUTING.md, CHANGELOG.md and docs/*.md: every relative link leads to a file, every path of a source file in
+# backticks exists, and docs/running.md names every environment variable that core/config.c reads.
+set -eu
+cd "$(dirname "$0")/../.."
+failed=0
+complain() {
+    echo "$1"
+    failed=1
+}
+
+for page in README.md CONTRIBUTING.md CHANGELOG.md docs/*.md; do
+    folder=$(dirname "$page")
+    for link in $(grep -oE '\]\([^)#]+' "$page" | sed 's/^](//' | grep -v '^https\?:'); do
+        [ -e "$folder/$link" ] || complain "$page: a link to $link, which is not there"
+    done
+    for path in $(grep -oE '`(core|comm|layers|optim|datasets|examples|tests|tools|docs)/[A-Za-z0-9_./-]+\.[a-z]+`' "$page" | tr -d '`' | sort -u); do
+        [ -e "$path" ] || complain "$page: names $path, which is not there"
+    done
+done
+for variable in $(grep -oE '"(WEFT|PMIX|OMP)_[A-Z_]+"' core/config.c | tr -d '"' | sort -u); do
+    grep -q "$variable" docs/running.md || complain "docs/running.md: says nothing of $variable"
+done
+exit $failed
