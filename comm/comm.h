@@ -1,6 +1,7 @@
 /* Communicators. Functions marked "Collective" must be called by all ranks of the communicator in the same order.
  *
- * A name says how the gradients of a step are summed; everything else goes by messages (MPI) under every name.
+ * A communicator's name says how the gradients of a step are summed; all other communication uses MPI messages under
+ * every name.
  *
  *   naive            one all-reduce per parameter
  *   flat             one all-reduce of the flat buffer
@@ -14,24 +15,24 @@
  * of single_node and flat, on several two_dimensional, or what is left of it with one rank a node
  *
  * Where NCCL connects the ranks (pure_nccl, and auto where every rank has a GPU of its own), collectives, exchanges and
- * messages of more than 64 KiB of tensors go by it too, in its order of summation, which is the same on all ranks; bf16
- * and f16 travel as f32 and are rounded once. Max and min of floats go by MPI, where NaN wins. The device waits for
- * what comes, the host for the device only where it asks for a number.
+ * messages of tensors above 64 KiB use NCCL too. Its order of summation is the same on all ranks; bf16 and f16 are sent
+ * as f32 and rounded once. Max and min of floats use MPI, where a NaN in any input gives NaN. The device waits for
+ * incoming data; the host waits for the device only where it reads a value.
  *
- * On one node all others give the same bits. Sums in shared memory go in rank order inside a node, then in the order
- * of the nodes; bf16 and f16 are summed in f32 and rounded once a level. Where a node has no memory to share (a small
- * /dev/shm), one line says so and messages take its place.
+ * On one node all other names give the same bits. Sums in shared memory are made in rank order inside a node, then in
+ * the order of the nodes; bf16 and f16 are summed in f32 and rounded once for each level. Where a node has too little
+ * shared memory (a small /dev/shm), one line of the log says so, and messages are used instead.
  *
  * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation, the
  * number of the collective, and the place of the call in the program: every collective first sends a few bytes (number,
  * operation, type, shape, root) to its ring neighbour on a duplicate of the communicator, and a rank that fails for its
- * own reasons posts a notice there. A rank whose part was over before the failure gets the error from its next call.
- * After an error a communicator is dead, and with it those split from it: every later call returns that error, and
+ * own reasons posts a notice there. A rank that had completed its part before the failure gets the error from its next
+ * call. After an error a communicator is dead, and so are those split from it: every later call returns that error, and
  * closing it does not wait. This holds for every error of a function that communicates, also for a wrong argument,
- * since others may be waiting for this rank.
+ * since other ranks may be waiting for this one.
  *
- * Every collective also waits until its left ring neighbour has entered it; otherwise it synchronises no more than its
- * data requires.
+ * Every collective also waits until the left ring neighbour has entered it. Apart from that it synchronises ranks only
+ * where the data requires it.
  */
 #ifndef WF_COMM_COMM_H
 #define WF_COMM_COMM_H
@@ -45,30 +46,31 @@ extern "C" {
 
 typedef struct wf_comm wf_comm;
 
-/* Starts (MPI is initialised if nobody has) and returns the world communicator. argc and argv may be NULL. name NULL is
- * "auto". WF_ERR_ARGUMENT lists the known names. Collective. */
+/* Returns the communicator of all ranks. Initialises MPI if the program has not done so. argc and argv may be NULL.
+ * name NULL is "auto". WF_ERR_ARGUMENT lists the known names. Collective. */
 WF_PLACED wf_comm *wf_comm_open(int *argc, char ***argv, const char *name);
 /* As wf_comm_open, with options of the context that belongs to it. */
 WF_PLACED wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts);
-/* On an MPI communicator of the program's own (a pointer to an MPI_Comm, which is duplicated). Collective. */
+/* The same for the ranks of an MPI communicator of the program; mpi_comm points to an MPI_Comm, which is duplicated.
+ * Collective. */
 WF_PLACED wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts);
-/* Ranks of equal color form a communicator, ordered by key, then rank. A negative color takes part and gets NULL
- * without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
+/* Ranks of equal color form a communicator, ordered by key, then rank. A rank with a negative color takes part in
+ * the call and gets NULL without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
 WF_PLACED wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
-/* Closes; the first communicator also frees its context, and reports live objects of it (WF_ERR_STATE). Does not wait
- * for others; a rank that calls a collective of a communicator that another rank has closed gets WF_ERR_COMM. MPI is
- * finalised at process exit, and only if Weft initialised it. */
+/* Closes the communicator. The first communicator also frees its context and reports objects of the context that are
+ * still alive (WF_ERR_STATE). Does not wait for other ranks; a collective on a communicator that another rank has
+ * closed is WF_ERR_COMM. MPI is finalised at process exit, and only if Weft initialised it. */
 WF_PLACED wf_status wf_comm_close(wf_comm *comm);
 
-/* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; without it their own. Sums are then rounded to it.
- * The same on all ranks; not inherited. Local. */
+/* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; the default is the type of the gradients. Sums
+ * are rounded to it. All ranks must set the same type; communicators that are split off do not inherit it. Local. */
 wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype) WF_NODISCARD;
 
 wf_ctx *wf_comm_ctx(wf_comm *comm);
 const char *wf_comm_name(const wf_comm *comm); /* what auto chose */
 int wf_comm_rank(const wf_comm *comm);
 int wf_comm_size(const wf_comm *comm);
-int wf_comm_intra_rank(const wf_comm *comm); /* inside this node: the ranks that can share memory */
+int wf_comm_intra_rank(const wf_comm *comm); /* inside this node, which is the set of ranks that can share memory */
 int wf_comm_intra_size(const wf_comm *comm);
 int wf_comm_inter_rank(const wf_comm *comm); /* of this node */
 int wf_comm_inter_size(const wf_comm *comm);
@@ -90,20 +92,21 @@ WF_PLACED wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag) 
 WF_PLACED wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag) WF_NODISCARD;
 /* A tensor of the type and shape that the sender has; NULL on failure. */
 WF_PLACED wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag);
-/* The same as wf_send, since type and shape always travel first; named for the pair. */
+/* The same as wf_send, which always sends type and shape first; the name is the counterpart of wf_recv_new. */
 WF_PLACED wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
 WF_PLACED wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from,
                                 int tag) WF_NODISCARD;
 
-/* Collective. x on the root goes to x everywhere. */
+/* Collective. Copies x of the root to x of every rank. */
 WF_PLACED wf_status wf_bcast(wf_comm *comm, wf_tensor *x, int root) WF_NODISCARD;
-/* Collective. In place where y == x. Each element is combined in rank order, so it has the same bits on all ranks and
- * whatever the count; bf16 and f16 are combined in f32 and rounded once; integers wrap; NaN wins in max and min. */
+/* Collective. In place where y == x. Each element is combined in rank order, so its bits are the same on all ranks
+ * and do not depend on the count; bf16 and f16 are combined in f32 and rounded once; integers wrap; max and min give
+ * NaN if any input is NaN. */
 WF_PLACED wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
 /* y is read on the root alone. */
 WF_PLACED wf_status wf_reduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root) WF_NODISCARD;
-/* Collective. Ragged: y[r] has the type and shape of rank r's x; y is read on the root alone (gather), or everywhere.
- * The ranks may hold different shapes, also empty ones. */
+/* Collective. Ragged: y[r] has the type and shape of rank r's x; y is read on the root alone (gather), or
+ * everywhere. The shapes may differ between ranks and may be empty. */
 WF_PLACED wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root) WF_NODISCARD;
 WF_PLACED wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y) WF_NODISCARD;
 /* Collective. x[r] on the root goes to y on rank r; x is read on the root alone. */
@@ -126,13 +129,13 @@ wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *by
                            int root) WF_NODISCARD;
 WF_PLACED wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
 WF_PLACED wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
-/* The root's status, with its message, becomes everybody's: for work that one rank does for all. The communicator lives
- * on, since all ranks know. */
+/* Returns the root's status, with its message, on all ranks: for work that one rank does for all. The communicator
+ * stays usable, since all ranks know of the error. */
 WF_PLACED wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
 
-/* What this rank has handed to the transport since the communicator was made. Payload only: neither the check records
- * and notices nor the 56 bytes of type and shape that travel ahead of a tensor, or of scattered bytes. With P ranks and
- * n bytes (of a tensor, or of x) a rank sends
+/* The traffic that this rank has given to the transport since the communicator was made. Payload only: check records,
+ * notices, and the 56 bytes of type and shape that are sent ahead of a tensor, or of scattered bytes, are not counted.
+ * With P ranks and n bytes (of a tensor, or of x) a rank sends
  *
  *   send                n                           all-reduce     2 n (P-1)/P where P divides the count; else
  *   broadcast           n (P-1) over all ranks                     n - own block + (P-1) own block per piece of the
@@ -147,19 +150,19 @@ WF_PLACED wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root) W
  * one call of the transport (at most WEFT_CHUNK_BYTES; of all-reduces between nodes at most 64 KiB). */
 typedef struct wf_traffic {
     uint64_t bytes_sent, messages, collectives;
-    /* Of vectors that are summed: what was copied on the way, into shared memory, through host memory, or into another
-     * type. Nothing where messages leave from and arrive in their place: all-reduces, also of reducers, of more than
-     * the 32 KiB above. */
+    /* Bytes copied to staging buffers during reductions: into shared memory, through host memory, or into another
+     * type. All-reduces (also those of reducers) above the 32 KiB that the table names send from and receive into
+     * the vector itself and copy nothing. */
     uint64_t bytes_copied;
-    uint64_t exchange_ns; /* that this rank spent inside exchanges, of halos and others: packing and waiting */
+    uint64_t exchange_ns; /* that this rank spent inside exchanges of halos and other boxes: packing and waiting */
 } wf_traffic;
 wf_traffic wf_comm_traffic(const wf_comm *comm);
 
-/* The watchdog: a thread that ends the process with this code where the launcher is gone, or where the main thread is
- * in a call of the library and has given no sign of life for WEFT_TIMEOUT_MS and two seconds more (it is stuck in MPI
- * or in a kernel, and cannot report a time-out itself). It prints why, and the last calls of this rank. */
+/* The watchdog is a thread that ends the process with this exit code if the launcher has died, or if the main thread
+ * is inside a call of the library and has made no progress for WEFT_TIMEOUT_MS and two seconds more (it is stuck in
+ * MPI or in a kernel and cannot report a time-out itself). It prints the reason and the last calls of this rank. */
 #define WF_WATCHDOG_EXIT 75
-/* Called by that thread, with the reason, before it ends the process; NULL: nothing is called. Local. */
+/* The watchdog calls this hook, with the reason, before it ends the process. NULL: no hook. Local. */
 typedef void (*wf_watchdog_hook)(const char *text);
 void wf_watchdog_set_hook(wf_watchdog_hook hook);
 

@@ -5,14 +5,15 @@
 #include "comm/comm.h"
 #include "core/status_author.h"
 
-/* This rank cannot go on, for a reason that only it knows (a file, memory, an argument): the calling thread's last
- * error, of code `status`, goes to all ranks, which return it from the call in which they wait or from their next one.
- * The communicator and those split from it are dead afterwards. Returns the status, with a message that names the rank.
- * Does nothing where status is WF_OK or the communicator is dead already. Local. */
+/* Reports a failure that only this rank knows of (a file, memory, an argument) to all ranks: they return the calling
+ * thread's last error, of code `status`, from the call in which they wait, or from their next one. The communicator
+ * and those split from it are dead afterwards. Returns the status, with a message that names the rank. Does nothing
+ * where status is WF_OK or the communicator is dead already. Local. */
 wf_status wf_comm_post_failure(wf_comm *comm, wf_status status);
 
-/* Where some ranks failed at the same point, the lowest such rank's error, with its message, becomes everybody's. The
- * communicator lives on, since all ranks know. Collective. */
+/* Agrees on the result of a step that every rank did locally: if some ranks failed, all ranks return the error, with
+ * its message, of the lowest such rank. The communicator stays usable, since all ranks know of the error.
+ * Collective. */
 wf_status wf_agree_status(wf_comm *comm, wf_status status) WF_NODISCARD;
 
 /* WF_OK, or the error that the communicator died of. Local. */
@@ -23,8 +24,8 @@ const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size);
 /* Whether the reducer of this communicator has memory that the ranks of a node share. Local. */
 bool wf_comm_shares_memory(const wf_comm *comm);
 
-/* Host memory from the pool for the time of a call. 0 bytes give NULL. To be given back after the collectives that use
- * it; kept where an unfinished message may still come to it. Local. */
+/* Host memory from the pool for the time of a call. 0 bytes give NULL. Give it back after the collectives that use
+ * it. Memory that an unfinished message may still write to is not reused. Local. */
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data) WF_NODISCARD;
 void wf_host_give(wf_comm *comm, void *data, size_t bytes);
 

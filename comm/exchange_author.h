@@ -1,16 +1,17 @@
 /* Exchanges: every rank has a box of an array and needs a box; the plan (comm/plan_author.h) says what moves.
  *
- * One message goes to each peer and direction (between nodes, several short ones), packed by the kernel table's `copy`;
- * what a rank has itself is copied locally. A single box that is dense in the tensor (a face across the slowest
- * dimension) goes and comes without a copy. The reverse adds: every rank that needed an element sends its gradient back
- * to the owner that it came from.
+ * One message is sent to each peer and direction (between nodes, several short ones), packed by the kernel table's
+ * `copy`. What a rank needs and has itself is copied locally. A single box that is dense in the tensor (a face across
+ * the slowest dimension) is sent and received without a copy. The reverse adds: every rank that needed an element sends
+ * its gradient back to the owner that it came from.
  *
- * A plan that is a uniform all-gather or all-to-all (or the reverse of one) of short blocks goes as that collective of
- * the transport where the ranks are on several nodes; messages and, in a node, shared memory are no slower for all
- * others. The bytes are the same, and so are the sums: received blocks are added here, in the order of peers.
+ * A plan that is a uniform all-gather or all-to-all (or the reverse of one) of short blocks is executed as that
+ * collective of the transport if the ranks are on several nodes; in all other cases messages, or shared memory inside a
+ * node, are at least as fast. The bytes are the same, and so are the sums: received blocks are added here, in the order
+ * of peers.
  *
- * All ranks know the whole plan. One that moves nothing between ranks sends nothing at all and is not a collective; in
- * any other every rank of the communicator takes part, also one with nothing to send.
+ * All ranks know the whole plan. An exchange that moves nothing between ranks sends nothing and is not a collective. In
+ * any other exchange every rank of the communicator takes part, also one with nothing to send.
  */
 #ifndef WF_COMM_EXCHANGE_AUTHOR_H
 #define WF_COMM_EXCHANGE_AUTHOR_H
@@ -29,19 +30,20 @@ void wf_exchange_free(wf_exchange *exchange);
 const wf_plan *wf_exchange_plan(const wf_exchange *exchange);
 /* Bytes that this rank sends to others, one way. */
 int64_t wf_exchange_bytes(const wf_exchange *exchange);
-/* Whether anything moves between ranks: the same on every rank. */
+/* True if anything moves between ranks; the same on every rank. */
 bool wf_exchange_moves(const wf_exchange *exchange);
-/* How exchanges over this communicator move, and why not otherwise, for one line to the user: NCCL where every rank has
- * a GPU of its own; else, inside a node, memory that its ranks share (of the device, where a trial shows that this
- * works); else messages, through page-locked host memory where the device's is apart. Collective. */
+/* Describes in one line for the user how exchanges over this communicator move data, and why: by NCCL if every rank
+ * has a GPU of its own; otherwise, inside a node, through memory that its ranks share (device memory, if a trial
+ * shows that this works); otherwise by messages, through page-locked host memory where the device has memory of its
+ * own. Collective. */
 wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size) WF_NODISCARD;
 wf_comm *wf_exchange_comm(const wf_exchange *exchange); /* borrowed */
 
 /* x holds this rank's have-box, y its need-box; both of the exchange's type, any strides. `begin` posts all messages
- * and returns; until `end`, x must stay unchanged (messages may go straight from it), both handles alive, and y must
- * not be touched but where it is this rank's own part, which begin has copied. `end` waits and unpacks. Between the two
- * no other collective or message of this communicator may start (WF_ERR_STATE); wf_exchange_poll moves messages on.
- * After an error the exchange is over, and the communicator dead. Collective. */
+ * and returns. Until `end`, x must stay unchanged (messages may be sent directly from it), both handles must stay
+ * alive, and only this rank's own part of y, which begin has copied, may be used. `end` waits and unpacks. Between
+ * the two no other collective or message of this communicator may start (WF_ERR_STATE); wf_exchange_poll advances
+ * the messages. After an error the exchange is over, and the communicator dead. Collective. */
 wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
 wf_status wf_exchange_poll(wf_exchange *exchange) WF_NODISCARD;
 wf_status wf_exchange_end(wf_exchange *exchange) WF_NODISCARD;
@@ -49,8 +51,8 @@ wf_status wf_exchange_end(wf_exchange *exchange) WF_NODISCARD;
  * is the same in every run. begin adds this rank's own part. */
 wf_status wf_exchange_reverse_begin(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx) WF_NODISCARD;
 
-/* Without the local copy: only what comes from others is written into y (own elements are left as they are), or added
- * to dx; for callers that use their own part where it lies: x may be a view of y, and dx of dy. */
+/* Without the local copy: only elements received from other ranks are written into y, or added to dx; this rank's
+ * own elements are not changed. For callers that use their own part in place: x may be a view of y, and dx of dy. */
 wf_status wf_exchange_begin_halo(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
 wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx) WF_NODISCARD;
 

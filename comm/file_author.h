@@ -56,7 +56,7 @@ wf_status wf_h5_write(wf_h5 *file, const char *name, wf_box box, const void *dat
 typedef wf_status (*wf_h5_visit)(void *user, wf_h5 *file, const char *name);
 wf_status wf_h5_each(wf_h5 *file, wf_h5_visit visit, void *user) WF_NODISCARD;
 
-/* A text beside the data: an attribute of the file's root. Reading gives "" where there is none. */
+/* A text that belongs to the file: an attribute of its root group. Reading gives "" where there is none. */
 wf_status wf_h5_set_text(wf_h5 *file, const char *name, const char *text) WF_NODISCARD;
 wf_status wf_h5_get_text(wf_h5 *file, const char *name, char *text, size_t size) WF_NODISCARD;
 

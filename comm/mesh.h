@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* Ranks along each axis; 0 means 1, but for `data`, which takes what remains. */
+/* The number of ranks along each axis. 0 means 1, except for `data`, where 0 means all ranks that the other axes
+ * leave. */
 typedef struct wf_mesh_opts {
     int data, channel, depth, height, width, stage;
 } wf_mesh_opts;
@@ -29,12 +30,13 @@ int wf_mesh_size(const wf_mesh *mesh, wf_axis axis);
 int wf_mesh_rank(const wf_mesh *mesh, wf_axis axis);
 /* The communicator of all ranks that differ along this axis alone; borrowed. Its rank is the place along the axis. */
 WF_PLACED wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis);
-/* Of all ranks that differ along these axes alone: bit a of `axes` is axis a. Made once and kept, so the first call for
- * a set of axes is collective over the whole mesh; later ones are local. Its ranks are ordered as those of the mesh. */
+/* The communicator of all ranks that differ along these axes alone; bit a of `axes` stands for axis a. It is made
+ * once and kept: the first call for a set of axes is collective over the whole mesh, later calls are local. Its
+ * ranks have the order of the mesh. */
 WF_PLACED wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes);
-/* The whole communicator; borrowed. */
+/* The communicator of the whole mesh; borrowed. */
 wf_comm *wf_mesh_world(const wf_mesh *mesh);
-/* The place of a rank of the whole along every axis. */
+/* The place along every axis of a rank of the whole mesh. */
 void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES]);
 /* "data 2 x height 2: rank 3 is data 1, height 1" (only axes that are split). Valid as long as the mesh. */
 const char *wf_mesh_text(const wf_mesh *mesh);
@@ -43,13 +45,13 @@ const char *wf_mesh_text(const wf_mesh *mesh);
  * balanced blocks. WF_ERR_SHAPE if two axes cut one dimension, or a dimension does not exist.
  * An axis of one rank, other than data, counts as replicated. Local. */
 wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_AXES], wf_layout *layout) WF_NODISCARD;
-/* The usual one of activations [N,C,...]: samples over data, dimension 1 over channel, the last one, two or three over
- * (depth,) height, width. */
+/* The usual layout of activations [N,C,...]: samples over data, dimension 1 over channel, and the last one to three
+ * dimensions over width, height and depth. */
 wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
 
-/* A new tensor of another layout, with x's type and order; the caller frees it. The target's mesh may be another than
- * x's, of the same communicator or of one of its axes. A tensor without a layout counts as the whole, the same on every
- * rank. For variables: wf_redistribute (layers/redistribute.h). Collective. */
+/* A new tensor of another layout, with x's type and order; the caller frees it. The target's mesh may be another
+ * than x's, of the same communicator or of one of its axes. A tensor without a layout is taken as the whole tensor,
+ * equal on all ranks. For variables: wf_redistribute (layers/redistribute.h). Collective. */
 WF_PLACED wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target);
 
 #ifdef __cplusplus

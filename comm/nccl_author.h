@@ -1,8 +1,8 @@
-/* NCCL beside messages: what lies in device memory goes from GPU to GPU, on a stream of its own. Records, notices and
- * metadata stay with MPI. comm/transport/no_nccl.c takes the place of transport_nccl.c in a build without NCCL.
+/* NCCL: moves tensors in device memory from GPU to GPU, on a separate stream. Records, notices and metadata use MPI. A
+ * build without NCCL compiles comm/collective/no_nccl.c instead of comm/collective/nccl.c.
  *
- * A call only puts work on the stream: behind all that the context's stream has so far, and what the context's stream
- * gets later comes behind it. The host waits for none of it but where it asks for a number (the context's hook). All
+ * A call only puts work on the stream. The work waits for everything that is on the context's stream at that time, and
+ * later work on the context's stream waits for it. The host waits only where it reads a value (the context's hook). All
  * communicators of a shared state share the stream, so what runs on the GPUs runs in the order of the calls, which is
  * the same on all ranks: tasks (comm/queue_author.h) run where they are added.
  */
@@ -17,7 +17,7 @@
 typedef struct wf_nccl wf_nccl;
 
 bool wf_nccl_built(void);
-/* Connects all ranks: each has a GPU of its own, as was checked. Collective. */
+/* Connects all ranks. The caller has checked that each has a GPU of its own. Collective. */
 wf_status wf_nccl_open(wf_comm *comm) WF_NODISCARD;
 /* Waits for what is on its way, with the communicator's time-out; gives it up where the communicator is dead. NULL is
  * fine. */
@@ -25,7 +25,7 @@ void wf_nccl_close(wf_comm *comm);
 /* The communicator died: kernels that wait for other ranks end, its own and those of the ones split from it. What they
  * should have brought is an error of the next read (wf_ctx_read). */
 void wf_nccl_abort(wf_comm *comm);
-/* An error that came up by itself. For whoever waits. */
+/* An asynchronous error of NCCL, or WF_OK. Every loop that waits calls it. */
 wf_status wf_nccl_poll(wf_comm *comm) WF_NODISCARD;
 /* What does not hold up the context's stream (wf_nccl_end_no_join, and tasks that leave their sums to wf_queue_wait):
  * now it goes behind. NULL is fine. Local. */

@@ -16,7 +16,7 @@ typedef struct wf_piece {
     wf_box box; /* in global coordinates; not empty */
 } wf_piece;
 
-/* What a plan amounts to where every rank sends as much to every other, in one piece. */
+/* The collective that a plan is equivalent to, if every rank sends one piece of equal size to every other rank. */
 typedef enum wf_plan_form {
     WF_PLAN_PIECES = 0, /* none of these */
     WF_PLAN_ALLGATHER,  /* every rank needs all; reversed, it is a reduce-scatter */

@@ -1,17 +1,17 @@
-/* Collectives that go on beside the computation: tasks that a process runs one after the other, in turns with what it
- * computes, on the same thread.
+/* Asynchronous collectives: tasks that a process runs one after the other, on the main thread, alternating with the
+ * computation.
  *
- * A task is a function that communicates by blocking calls. Where such a call waits, the computation goes on; the task
- * goes on when backward or a long kernel comes between two of its pieces (wf_ctx_progress), or when the main program
- * waits for a message itself. So whatever the main program waits for, tasks never hold it up, and only wf_queue_wait
- * waits for them. All ranks must add the tasks that belong together in the same order.
+ * A task is a function that communicates by blocking calls. While such a call waits, the computation continues; the
+ * task resumes when backward or a long kernel is between two of its pieces (wf_ctx_progress), or when the main program
+ * waits for a message. Only wf_queue_wait waits for tasks; no other call of the main program does. All ranks must add
+ * the tasks that belong together in the same order.
  *
- * Tasks communicate through the functions named beside, whose communicators are apart from those of the main program:
- * its own collectives may be under way at the same time.
+ * Tasks communicate by the functions whose names end in _async. These use communicators of their own, so collectives of
+ * the main program may be in flight at the same time.
  *
- * Where NCCL connects the ranks, calls are only put on its stream, where they are matched by their order: a task then
- * runs to its end where it is added, which must be the same place among the collectives of the main program on all
- * ranks. What it does on the GPU goes on beside the computation.
+ * Where NCCL connects the ranks, calls are only put on its stream, and NCCL matches them by their order: a task then
+ * runs to its end when it is added, which must happen at the same place among the collectives of the main program on
+ * all ranks. Its work on the GPU overlaps with the computation.
  */
 #ifndef WF_COMM_QUEUE_AUTHOR_H
 #define WF_COMM_QUEUE_AUTHOR_H
@@ -23,7 +23,7 @@
 /* Stays the caller's, and must live until wf_queue_wait returns. */
 typedef struct wf_task {
     wf_status (*run)(struct wf_task *task);
-    bool leaves;          /* what its last calls bring is not looked at before wf_queue_wait, by it or by others */
+    bool leaves;          /* true if nothing reads the results of its last calls before wf_queue_wait */
     struct wf_task *next; /* the queue's */
 } wf_task;
 
@@ -50,7 +50,7 @@ wf_status wf_sum_shards_async(wf_comm *comm, void *data, const int64_t *shard, w
 wf_status wf_gather_shards_async(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 /* As wf_allgather_bytes, in host memory. */
 wf_status wf_allgather_bytes_async(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
-/* In a task: it has copied so much on the way of what is summed (wf_traffic). Local. */
+/* In a task: counts bytes that were copied to staging buffers for a reduction (wf_traffic). Local. */
 void wf_count_staged_async(wf_comm *comm, size_t bytes);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "comm/comm.h"
 
-/* A flat buffer of one float type: segment i is [offset[i], offset[i+1]) elements of it; the last holds what rides
- * along (losses, weights). In device memory. */
+/* A flat buffer of one float type: segment i is [offset[i], offset[i+1]) elements of it; the last segment holds
+ * losses and weights. In device memory. */
 typedef struct wf_reduce_job {
     void *flat;
     wf_dtype dtype;
@@ -22,9 +22,9 @@ typedef struct wf_reducer {
 /* The reducer of a communicator's name. */
 const wf_reducer *wf_comm_reducer(const wf_comm *comm);
 
-/* Connects what the reducer moves through: memory inside nodes, messages between them. That is done where a
- * communicator was opened by name; one that was split connects here, or at its first sum, so that those that never sum
- * cost nothing. Collective. */
+/* Connects what the reducer needs: shared memory inside nodes, messages between them. A communicator that was opened
+ * by name is connected already; one that was split is connected by this call, or at its first sum, so that
+ * communicators that never sum cost nothing. Collective. */
 wf_status wf_reducer_connect(wf_comm *comm) WF_NODISCARD;
 
 #endif

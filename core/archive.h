@@ -1,7 +1,7 @@
 /* The archive visitor: one walk over an object saves it, loads it, counts it or sends it.
  *
- * wf_layer_archive, wf_optim_archive, ... call these for every part, in a fixed order, inside named groups. What
- * happens is the archive's affair: a file, memory, a communicator.
+ * wf_layer_archive, wf_optim_archive, ... call these for every part, in a fixed order, inside named groups. The archive
+ * decides what a visit does: write to a file, read from memory, send to other ranks.
  */
 #ifndef WF_CORE_ARCHIVE_H
 #define WF_CORE_ARCHIVE_H

@@ -21,17 +21,18 @@
  *         WF_MUST(wf_captured_run(captured));
  *     }
  *
- * The step is a function of what `arg` holds. It reads its batch from tensors that stay the same, which the program
- * refills between runs by wf_tensor_assign or wf_tensor_import. The first two runs call it as it is, the third captures
- * it, and further runs replay that: the function is not called again. So what it decides on the host (shapes, branches,
- * the mode of a tape, what is trainable, clipping) stays as it was in the third run, and what it counts there it counts
- * three times. Of the library's own, everything that changes from step to step goes on: random numbers and
- * wf_tape_iteration, learning rate and schedule, wf_optim_steps, the parameters' versions. What wf_keep kept in the
- * third run is written anew by every replay, so that wf_tensor_item of a kept loss is that of the last run. Traffic
- * (wf_comm_traffic) is counted in the first three runs alone, and so are calls by the check of the ranks.
+ * The step reads its batch from tensors that stay the same; the program refills them between runs by wf_tensor_assign
+ * or wf_tensor_import. The first two runs call the function, the third run calls and captures it, and further runs
+ * replay the capture without calling the function. Decisions that the function makes on the host (shapes, branches, the
+ * mode of a tape, what is trainable, clipping) therefore stay as they were in the third run, and a counter of the
+ * program that the function increments is incremented three times. Everything that the library itself changes from step
+ * to step keeps changing: random numbers and wf_tape_iteration, learning rate and schedule, wf_optim_steps, the
+ * versions of parameters. Every replay writes the tensors that wf_keep kept in the third run, so wf_tensor_item of a
+ * kept loss is the loss of the last run. Traffic (wf_comm_traffic) and the calls that ranks compare are counted in the
+ * first three runs only.
  *
- * What the step works with (its model, optimizers, tape, tensors, communicator) outlives the captured step. Its memory
- * is its own: other work, between replays, is never given memory that a replay writes to.
+ * The objects that the step uses (model, optimizers, tape, tensors, communicator) must outlive the captured step.
+ * Memory that a replay writes to is reserved: work between replays never gets it.
  *
  * Not inside a step: reading a number back (wf_item, wf_tensor_item, wf_tensor_export, wf_count_correct), filling a
  * tensor from host memory, wf_iter_next, wf_tape_new, wf_tape_set_iteration, wf_optim_skipped and wf_optim_loss_scale,
@@ -51,13 +52,13 @@ extern "C" {
 
 typedef struct wf_captured wf_captured;
 
-/* Calls nothing yet. On a device that captures nothing (cpu, ref) every run calls the function; one line in the log
- * says so. The caller frees it. */
+/* Does not call the function yet. On a device without capture (cpu, ref) every run calls the function; one line in
+ * the log says so. The caller frees it. */
 wf_captured *wf_capture(wf_ctx *ctx, wf_status (*step)(void *arg), void *arg);
-/* One run of the step. WF_ERR_UNSUPPORTED, that names what cannot be captured and what would help, from the third run
- * on; then nothing was computed, and nothing has changed. Else what the function returns. */
+/* One run of the step; returns the status of the function. From the third run on, WF_ERR_UNSUPPORTED names an
+ * operation that cannot be captured and what would help; nothing was computed or changed then. */
 wf_status wf_captured_run(wf_captured *captured) WF_NODISCARD;
-/* Whether runs are replays from now on. */
+/* True once runs are replays. */
 bool wf_captured_replays(const wf_captured *captured);
 void wf_captured_free(wf_captured *captured);
 

@@ -1,8 +1,8 @@
-/* What library code has to know of captured steps (core/captured.h).
+/* Captured steps (core/captured.h) for library code.
  *
- * A step is rehearsed, then captured, then replayed. Whatever the host does in every step that is not put on a stream
- * by a slot of the kernel table does not happen in a replay by itself: it is given to wf_ctx_capture_host_op or
- * wf_ctx_send, which do it at once, and once more in front of every replay.
+ * A step is rehearsed, then captured, then replayed. A replay repeats only the work that slots of the kernel table put
+ * on a stream. Work that the host must repeat in every step is registered with wf_ctx_capture_host_op or wf_ctx_send,
+ * which do it at once and again before every replay.
  */
 #ifndef WF_CORE_CAPTURED_AUTHOR_H
 #define WF_CORE_CAPTURED_AUTHOR_H
@@ -12,29 +12,32 @@
 
 #define WF_ACT_BYTES 128
 
-/* Something that the host does. It writes `bytes` (at most WF_ACT_BYTES, 0: none) to `value`, which go to `device` in
- * the order of the step. What `own` points to outlives the captured step. */
+/* An operation of the host. It writes `bytes` (at most WF_ACT_BYTES, 0: none) to `value`, which are copied to
+ * `device` in the order of the step. The object at `own` must outlive the captured step. */
 typedef struct wf_host_op {
     wf_status (*act)(void *own, double number, void *value);
     void *own;
     double number;
     void *device;
     size_t bytes;
-    bool check;                             /* changes nothing; comes before all acts that do */
-    void (*undo)(void *own, double number); /* after a capture that was given up; NULL: nothing to undo */
+    bool check; /* only checks and changes nothing; runs before all operations that change something */
+    void (*undo)(void *own, double number); /* called if the capture is abandoned; NULL: nothing to undo */
 } wf_host_op;
 wf_status wf_ctx_capture_host_op(wf_ctx *ctx, wf_host_op act) WF_NODISCARD;
-/* Values that are the same in every run. */
+/* Copies values that are the same in every run to the device. */
 wf_status wf_ctx_send(wf_ctx *ctx, void *device, const void *host, size_t bytes) WF_NODISCARD;
-/* What has been done already, to be done again in front of every replay; nothing outside of a capture. */
+/* Registers an operation that was done already and is to be repeated before every replay. Does nothing outside of a
+ * capture. */
 void wf_ctx_repeat(wf_ctx *ctx, wf_status (*act)(void *own, double number, void *value), void *own);
-/* Something to do behind every launch, and where a capture is given up; nothing outside of a capture. */
+/* Registers an operation to do after every launch, and when a capture is abandoned. Does nothing outside of a
+ * capture. */
 wf_status wf_ctx_after_capture(wf_ctx *ctx, wf_status (*act)(void *own), void *own) WF_NODISCARD;
 
-/* In front of what cannot be captured: WF_OK, but WF_ERR_UNSUPPORTED while a step is captured. A rehearsal notes it, so
- * that the step is not captured at all. "a captured step cannot <what>; <instead>". */
+/* Call this before an operation that cannot be captured. WF_OK outside of a capture, WF_ERR_UNSUPPORTED inside; a
+ * rehearsal records it, so that the step is not captured at all. The message is "a captured step cannot <what>;
+ * <instead>". */
 wf_status wf_ctx_forbid_capture(wf_ctx *ctx, const char *what, const char *instead) WF_NODISCARD;
-/* A step is being captured: what is put on the device is not done now. */
+/* True while a step is being captured: work for the device is recorded and not done. */
 bool wf_ctx_capturing(const wf_ctx *ctx);
 
 #endif

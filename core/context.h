@@ -24,7 +24,8 @@ typedef struct wf_ctx_opts {
 /* A context of its own, for programs without a communicator; wf_comm_ctx gives one that belongs to a communicator. The
  * caller frees it. */
 wf_ctx *wf_ctx_new(wf_ctx_opts opts);
-/* WF_ERR_STATE, naming the types and counts, if objects of this context are still alive; the context then stays. */
+/* WF_ERR_STATE if objects of this context are still alive; the message names their types and counts, and the context
+ * stays. */
 wf_status wf_ctx_free(wf_ctx *ctx);
 
 const char *wf_ctx_device(const wf_ctx *ctx);
@@ -38,19 +39,19 @@ wf_status wf_ctx_set_dtype(wf_ctx *ctx, wf_dtype dtype);
 wf_status wf_ctx_set_seed(wf_ctx *ctx, uint64_t seed);
 wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads);
 
-/* Mixed precision: WF_BF16 or WF_F16; WF_F32 switches it off. For contexts of f32, else WF_ERR_DTYPE. Holds from the
- * next operation on, on all ranks alike.
+/* Mixed precision: WF_BF16 or WF_F16; WF_F32 switches it off. For contexts of f32, else WF_ERR_DTYPE. Takes effect with
+ * the next operation; all ranks must set the same type.
  *
  * - Convolution, transposed convolution and linear, parallel ones too, take inputs of f32 and 16 bits, round them to
  *   this type, and give outputs of it. Sums inside are made in f32. The parameter is the master: its rounded copy is
  *   made once for every value that it has.
- * - Normalisation takes inputs of any of these types and gives outputs of the same; its statistics, parameters and
+ * - Normalisation takes inputs of any of these types and gives outputs of the same type; its statistics, parameters and
  *   running values are f32. Pooling, upsampling, activations, dropout, noise, changes of shape, communication and
- *   redistribution pass the type on, and so halos and gathered channels travel as 16 bits.
+ *   redistribution keep the type of their input, so halos and gathered channels are sent as 16 bits.
  * - Arithmetic and concatenation of different types, softmax, sum, mean and all losses take f32, to which 16 bits are
  *   widened, and give f32.
- * - The gradient of a parameter is f32 and is summed in f32; that of an activation has the activation's type. Gradients
- *   that f16 rounds to zero want a scaled loss: wf_optim_scale_loss. */
+ * - The gradient of a parameter is f32 and is summed in f32; that of an activation has the activation's type. Where
+ *   f16 rounds gradients to zero, scale the loss: wf_optim_scale_loss. */
 wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute);
 
 typedef struct wf_memory_counters {

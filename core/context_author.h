@@ -34,7 +34,7 @@ struct wf_ctx {
     uint64_t roots;             /* root layers without a name that have a number so far (layers/layer_author.h) */
     int64_t vars;               /* variables alive on all tapes */
     uint64_t backwards;         /* backwards started */
-    char notice[WF_CTX_NOTICE]; /* why the device is not the one asked for; empty: it is */
+    char notice[WF_CTX_NOTICE]; /* why the device is not the requested one; empty: it is the requested one */
     void *device_own;           /* a filling's own state (primitive cache, streams); freed by its shutdown */
 
     struct wf_captured *captured; /* whose step runs, to be captured; NULL: none (core/captured_author.h) */
@@ -43,36 +43,39 @@ struct wf_ctx {
 
     struct wf_comm *world; /* the first communicator of this context; NULL: none, or it is closed */
 
-    /* Filled by comm. Where NULL: the pool's memory is plain, and nothing more is to be done. */
+    /* Hooks that comm fills. Where they are NULL, the pool's memory is not shared and reads need not wait for other
+     * ranks. */
     void *comm;
-    wf_status (*await)(void *comm); /* before the host reads what other ranks may have a part in */
-    /* While the host waits for the device, again and again: an error ends the wait. *since is 0 at its beginning. */
+    wf_status (*await)(void *comm); /* before the host reads a value that may depend on other ranks */
+    /* Called repeatedly while the host waits for the device; an error ends the wait. *since is 0 at the first call. */
     wf_status (*waiting)(void *comm, int64_t *since);
     wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
     void (*shared_release)(void *comm, void *data, size_t bytes);
 
-    /* Set by comm while work of its own is under way, else NULL: see wf_ctx_progress. */
+    /* Set by comm while it has communication in flight, otherwise NULL: see wf_ctx_progress. */
     void (*progress)(void *own);
     void *progress_state;
 };
 
-/* Called between the pieces of what takes long, on the main thread and outside parallel regions: messages move on. A
- * kernel that cuts its work for this asks ctx->progress whether there is anything to move, and computes the same. */
+/* Advances messages that are in flight. Long operations call it between their pieces, on the main thread and outside
+ * parallel regions. A kernel that splits its work for this checks ctx->progress first, and computes the same result
+ * either way. */
 static inline void wf_ctx_progress(const wf_ctx *ctx)
 {
     if (ctx->progress)
         ctx->progress(ctx->progress_state);
 }
 
-/* wf_ctx_new in two: the context, and the one line about its device, which is for one rank to say. */
+/* wf_ctx_new in two parts: makes the context, and logs the line about its device, which only one rank should do. */
 wf_ctx *wf_ctx_make(wf_ctx_opts opts);
 void wf_ctx_announce(const wf_ctx *ctx);
 
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 
-/* The number that the host asks for: k->to_host, once the other ranks' part in it is there. Not in a captured step. */
+/* Reads a value from the device: waits for other ranks that contribute to it, then calls k->to_host. Not in a
+ * captured step. */
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
-/* The same for whoever does without it while a step is captured. */
+/* Like wf_ctx_read, for callers that skip the read while a step is captured. */
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 
 /* The pool: size classes; a block given back is reused. Free blocks go back to the system where the device has no more
@@ -80,10 +83,11 @@ wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_
  * Main thread only. Workspace of a kernel is taken and given within the slot. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
-/* The block that this address is in is never used again, nor freed with the context, whoever gives it back: something
- * outside may still read or write there. Addresses outside the pool are nobody's business. */
+/* Retires the block that contains this address: it is never reused and not freed with the context, even after it is
+ * given back, because a transfer in flight may still read or write it. Addresses outside the pool are ignored. */
 void wf_pool_hold(wf_ctx *ctx, const void *data);
-/* The same in host memory, page-locked where the device's is apart: for lists and for what goes to or comes from it. */
+/* The same in host memory, page-locked where the device has memory of its own: for lists, and for transfers to and
+ * from the device. */
 wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 

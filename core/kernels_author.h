@@ -28,11 +28,11 @@
 #include "core/random_author.h"
 #include "core/status_author.h"
 
-/* A filling's own copy of a parameter (a blocked filter, a bf16 copy): valid while `version` is the array's version. */
-/* The form itself comes from wf_malloc, its data from the pool; wf_packed_free frees both. */
+/* A filling's own copy of a parameter (a blocked filter, a bf16 copy), valid while `version` is the array's version.
+ * The form itself comes from wf_malloc, its data from the pool; wf_packed_free frees both. */
 typedef struct wf_packed_form {
     struct wf_packed_form *next;
-    uint64_t key; /* of the filling's making: what form it is */
+    uint64_t key; /* chosen by the filling: identifies the form */
     uint64_t version;
     size_t bytes;
     void *data; /* from the context's pool */
@@ -88,8 +88,8 @@ typedef struct wf_pool_geom {
     int64_t pad_lo[WF_MAX_SPATIAL], pad_hi[WF_MAX_SPATIAL];
 } wf_pool_geom;
 
-/* Upsampling of channels-last arrays; an array is a part of the whole that starts at in_lo (x) or out_lo (y) and holds
- * what the other one reads. */
+/* Upsampling of channels-last arrays. Each array is a part of a whole: x starts at in_lo, y at out_lo. In forward x
+ * holds all elements that y reads, in backward y holds all elements that x reads. */
 typedef struct wf_resample_geom {
     int nd;      /* 1 to 3 */
     bool linear; /* else nearest */
@@ -127,11 +127,11 @@ typedef struct wf_optim_hyper {
     double grad_scale;   /* every gradient is multiplied by this first */
     double clip_value;   /* then cut to [-clip_value, clip_value]; 0: not */
     double nesterov;     /* not 0: Nesterov's form */
-    double step;         /* t, of those that were tried */
+    double step;         /* t, counting skipped updates */
     double skip;         /* not 0: nothing is updated */
 } wf_optim_hyper;
 
-/* A number of elements: `value`, or, where the device alone knows it, what its memory holds. */
+/* A number of elements: `value`, or the number in device memory if only the device knows it. */
 typedef struct wf_count {
     double value;
     const double *device; /* NULL: value */
@@ -139,7 +139,8 @@ typedef struct wf_count {
 
 #define WF_NORM_HEADS 8
 
-/* What travels ahead of the statistics of a part: the count of elements per channel, and what the caller adds. */
+/* Numbers that are sent ahead of the statistics of a part: the count of elements per channel, and values of the
+ * caller. */
 typedef struct wf_norm_head {
     int n; /* 1 to WF_NORM_HEADS */
     double value[WF_NORM_HEADS];
@@ -168,15 +169,16 @@ typedef struct wf_stream wf_stream;
 typedef struct wf_event wf_event;
 typedef struct wf_graph wf_graph;
 
-/* The name of a block of device memory for other processes of the node: bytes of the filling's own. */
+/* The name of a block of device memory, by which other processes of the node can map it; its bytes are private to
+ * the filling. */
 typedef struct wf_share {
     unsigned char name[128];
 } wf_share;
 
 #define WF_DEVICE_IDENTITY 64
 
-/* What slots of many arguments are given: a caller names what the slot takes, the rest is 0. The description of a slot
- * says which arrays it reads and which it writes. A slot does not keep the struct. */
+/* Argument structs of slots with many arguments. A caller sets the fields that the slot takes; all others are 0. The
+ * description of a slot says which arrays it reads and which it writes. A slot does not keep the struct. */
 
 /* x is the array of the input's shape, y of the output's, w and bias those of the parameters: values or gradients, as
  * the direction says. */
@@ -323,11 +325,12 @@ typedef struct wf_kernels {
     wf_device_choose_fn *device_choose;
     wf_device_identity_fn *device_identity;
 
-    /* Streams and events. Work on one stream is done in order. All slots of the table work on the stream in use, at the
-     * beginning the context's own, which NULL names; they may return before the work is done. to_host returns when it
-     * is, with all that came before on the stream in use; to_device when the host memory may be used again, which work
-     * that is put on the stream later need not know. Work on other streams waits for nothing but events. Where device
-     * memory is host memory, work is done when its call returns. Freeing NULL is fine. */
+    /* Streams and events. Work on one stream is done in order. All slots of the table put their work on the stream
+     * in use, which is at first the context's own stream (named by NULL), and may return before the work is done.
+     * to_host returns when the copy and all earlier work on the stream in use are done. to_device returns when the
+     * host memory may be used again; later work on the stream is ordered after the copy. Work on different streams
+     * is ordered by events alone. Where device memory is host memory, work is done when its call returns. Freeing
+     * NULL is fine. */
     wf_stream_new_fn *stream_new;
     wf_stream_free_fn *stream_free;
     wf_stream_fn *stream_use;
@@ -338,25 +341,27 @@ typedef struct wf_kernels {
     wf_event_stream_fn *event_wait;   /* work put on the stream from now on waits */
     wf_event_done_fn *event_done;     /* does not wait */
 
-    /* Work that is done many times over. From begin to end, what is put on the context's stream, and on streams that
-     * events make wait for it, is not done but kept, with its arguments by value: it uses the same memory each time.
-     * Streams come back to the context's, by events, before the end. Meanwhile to_device, to_host, stream_finish and
-     * event_done fail with WF_ERR_STATE, and nothing else may be asked of an event that was recorded then until it is
-     * recorded anew. end with graph NULL gives the capture up; it ends it in any case. launch puts a graph on the
-     * context's stream. A launch goes on after free. All four NULL: the device has none. */
+    /* Capture: recording work as a graph and launching it repeatedly. Between begin and end, work that is put on the
+     * context's stream, and on streams that wait for it by events, is recorded and not done. Its arguments are
+     * recorded by value, so every launch uses the same memory. Before the end, the context's stream must wait, by
+     * events, for all other streams of the capture. During a capture to_device, to_host, stream_finish and
+     * event_done fail with WF_ERR_STATE; an event that was recorded during a capture serves event_wait inside that
+     * capture alone, until it is recorded again. end with graph NULL abandons the capture; it ends the capture in
+     * any case. launch puts a graph on the context's stream; a launched graph completes even if it is freed. All
+     * four NULL: the device has no capture. */
     wf_capture_begin_fn *capture_begin;
     wf_capture_end_fn *capture_end;
     wf_graph_launch_fn *graph_launch;
     wf_graph_free_fn *graph_free;
 
-    /* Page-locked host memory, and copies from and to it that are only put on a stream. The memory is left alone until
-     * an event after them is done. */
+    /* Page-locked host memory, and asynchronous copies from and to it, which are only put on a stream. The caller
+     * must not touch the memory until an event that was recorded after the copy is done. */
     wf_alloc_fn *pinned_alloc;
     wf_release_fn *pinned_release;
     wf_transfer_begin_fn *to_device_begin, *to_host_begin;
 
-    /* Blocks of `alloc` (not parts of them) in other processes of the node. WF_ERR_UNSUPPORTED where the device cannot.
-     * A block lives until all that mapped it have unmapped it. */
+    /* Maps blocks of `alloc` (whole blocks, not parts) into other processes of the node. WF_ERR_UNSUPPORTED where
+     * the device cannot do that. A block must live until all processes that mapped it have unmapped it. */
     wf_share_fn *share;
     wf_index_map_fn *map;
     wf_unmap_fn *unmap;
@@ -366,8 +371,8 @@ typedef struct wf_kernels {
     wf_release_fn *release;
     wf_transfer_fn *to_device, *to_host;
 
-    /* dst = src (or dst += src), element by element of equal dims, converting types. The one slot behind pack, unpack,
-     * cast, slice, concat, transpose and change of order. A stride of 0 in src repeats (broadcast). */
+    /* dst = src (or dst += src), element by element of equal dims, converting types. Pack, unpack, cast, slice,
+     * concat, transpose and changes of order all use this slot. A stride of 0 in src repeats (broadcast). */
     wf_copy_fn *copy;
     wf_fill_fn *fill;
     wf_random_fn *random; /* a, b: see wf_distribution */
@@ -401,9 +406,10 @@ typedef struct wf_kernels {
 
     /* mean and m2 from x; both 0 where there is no element. */
     wf_norm_fn *norm_stats;
-    /* Statistics of a whole whose parts are in several places. A part is an f64 array [n + 2 C]: the n numbers of a
-     * head, mean, m2. merge joins parts [P, n + 2 C], in their order and in f64, but those whose count is not above 0,
-     * into mean and m2 of all their elements; count (f64 scalar) is their number. */
+    /* Statistics of an array whose parts are on several ranks. A part is an f64 array [n + 2 C]: the n numbers of a
+     * head, mean, m2. norm_part makes one; norm_merge joins parts [P, n + 2 C], in order and in f64, into mean and
+     * m2 of all their elements, and count (f64 scalar) is the number of elements. Parts whose count is not above 0
+     * are skipped. */
     wf_norm_part_fn *norm_part;
     wf_norm_merge_fn *norm_merge;
     /* invstd = 1 / sqrt(m2 / count + eps); where running arrays are given: running += (1 - decay) (batch - running),
@@ -451,15 +457,16 @@ typedef struct wf_kernels {
 
     /* One update of all segments. */
     wf_optim_update_fn *optim_update;
-    /* After the backward of a scaled loss. Where sum_squares, of all gradients, is no finite number, one of them is
-     * none: hyper->skip is set, and the scale falls by `backoff`. Else hyper->grad_scale is divided by the scale, which
-     * grows by `growth` after `interval` such steps, and bias1, bias2 become those of update number step - skipped. The
-     * scale stays within 2^-100 and 2^100. */
+    /* Called after the backward of a scaled loss. If sum_squares, over all gradients, is not finite, some gradient
+     * is not: hyper->skip is set, and the scale is multiplied by `backoff`. Otherwise hyper->grad_scale is divided
+     * by the scale, the scale is multiplied by `growth` after `interval` such steps, and bias1 and bias2 are set for
+     * update number step - skipped. The scale stays within 2^-100 and 2^100. */
     wf_loss_scale_fn *loss_scale;
     /* hyper->grad_scale *= min(1, max_norm / (grad_scale * sqrt(sum_squares)))  (all in device memory). */
     wf_clip_scale_fn *clip_scale;
 
-    /* A named range of host work in a profiler's time line, for layers and collectives; ranges nest. NULL: none. */
+    /* Named ranges of host work in the time line of a profiler, for layers and collectives; ranges nest. NULL: no
+     * profiler. */
     wf_range_push_fn *range_push;
     wf_range_pop_fn *range_pop;
 

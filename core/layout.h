@@ -1,8 +1,8 @@
 /* What part of a global tensor a rank holds.
  *
- * Every tensor carries a layout. A tensor without one (`known` false) is this rank's own affair. One with a layout says
- * the global shape, the mesh, and for each mesh axis whether the tensor is sharded over it (and along which dimension),
- * replicated, or partial: a sum over that axis is still to be made.
+ * Every tensor carries a layout. A tensor whose layout is unknown (`known` is false) concerns this rank alone. A known
+ * layout says the global shape, the mesh, and for each mesh axis whether the tensor is sharded over it (and along which
+ * dimension), replicated, or partial: a sum over that axis is still to be made.
  */
 #ifndef WF_CORE_LAYOUT_H
 #define WF_CORE_LAYOUT_H
@@ -43,15 +43,16 @@ typedef struct wf_layout {
     uint8_t placement[WF_AXES];
     uint8_t dim[WF_AXES]; /* where placement is WF_SHARDED: the dimension cut by that axis */
     /* Where placement is WF_SHARDED: the shard bounds along that dimension of the ranks of this axis, size + 1
-     * ascending numbers that live as long as the mesh (wf_mesh_bounds); NULL: each rank knows only its own part. Cut
-     * points make the box of every rank plain arithmetic. */
+     * ascending numbers that live as long as the mesh (wf_mesh_bounds); NULL: each rank knows only its own part.
+     * With bounds, any rank can compute the box of every other rank. */
     const int64_t *bounds[WF_AXES];
 } wf_layout;
 
 wf_layout wf_layout_none(void);
-/* Samples [lo, hi) of a batch of `global` (dimension 0), the other dimensions whole, over the mesh's data axis. */
+/* The layout of samples [lo, hi) of a batch of shape `global`: dimension 0 is sharded over the mesh's data axis, the
+ * other dimensions are whole. */
 wf_layout wf_layout_batch(const wf_mesh *mesh, wf_shape global, int64_t lo, int64_t hi);
-/* Mesh, global shape, box, placements, and shard bounds where both know them. */
+/* Compares mesh, global shape, box, placements, and shard bounds where both layouts have them. */
 bool wf_layout_equal(const wf_layout *a, const wf_layout *b);
 bool wf_layout_is_partial(const wf_layout *layout);
 bool wf_layout_is_sharded(const wf_layout *layout, int dim);

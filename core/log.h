@@ -15,8 +15,8 @@ typedef enum wf_log_level {
     WF_LOG_DEBUG,
 } wf_log_level;
 
-/* Prints "weft: ..." if level is at or above the one of WEFT_LOG (error, warn, info, debug; default info). The
- * communicator silences info on ranks other than 0. */
+/* Prints "weft: ..." if the level is enabled by WEFT_LOG (error, warn, info, debug; default info). Ranks other than
+ * 0 print no info lines once a communicator is open. */
 void wf_log(wf_log_level level, const char *format, ...) WF_PRINTF(2, 3);
 void wf_log_set_level(wf_log_level level);
 

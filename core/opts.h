@@ -2,7 +2,7 @@
 #ifndef WF_CORE_OPTS_H
 #define WF_CORE_OPTS_H
 
-/* In a field whose default is not 0: a true zero. */
+/* Put this into a field whose default is not 0 to set the field to zero. */
 #define WF_ZERO (-0x1p-1000)
 
 /* The value of an option: its default where the field is 0, 0 where it is WF_ZERO. */

@@ -29,17 +29,19 @@ typedef struct wf_init {
     double a, b;
 } wf_init;
 
-/* "W"; and with the names of the layers above it, "gen/conv1/W". Valid while the layer is not moved into another. */
+/* The name is "W"; the path adds the names of the layers above, "gen/conv1/W". Both are valid until the layer is
+ * moved into another one. */
 const char *wf_param_name(const wf_param *param);
 const char *wf_param_path(const wf_param *param);
-/* The value, made on first use (see wf_layer_path); borrowed. NULL on failure. */
+/* The value; borrowed. It is initialised at its first use, with random numbers keyed by the path (wf_layer_path).
+ * NULL on failure. */
 wf_tensor *wf_param_value(wf_param *param);
 /* The gradient of the last backward, or NULL if there was none; borrowed. */
 wf_tensor *wf_param_grad(wf_param *param);
 wf_shape wf_param_shape(const wf_param *param);
-/* False: running statistics and the like, which backward and optimizers leave alone. */
+/* False for running statistics and other values that backward and optimizers do not change. */
 bool wf_param_trainable(const wf_param *param);
-/* Excludes a parameter from gradients and updates, or takes it in again. */
+/* Excludes a parameter from gradients and updates, or includes it again. */
 wf_status wf_param_set_trainable(wf_param *param, bool trainable);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* The inside of a parameter, for layers, tape and optimizers. */
+/* The internals of a parameter, for layers, tape and optimizers. */
 #ifndef WF_CORE_PARAM_AUTHOR_H
 #define WF_CORE_PARAM_AUTHOR_H
 

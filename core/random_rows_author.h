@@ -11,7 +11,7 @@
 
 #include "core/random_author.h"
 
-/* What the kernels of a GPU draw from too. */
+/* GPU kernels use the functions marked with this, too. */
 #ifdef __CUDACC__
 #define WF_HOST_AND_DEVICE __host__ __device__
 #else

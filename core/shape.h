@@ -25,7 +25,7 @@ typedef struct wf_shape {
 #define WF_SHAPE(...)                                                                                                  \
     wf_shape_make((int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__})
 
-/* rank is 0 to WF_MAX_RANK; a rank outside gives rank -1, which every constructor refuses. */
+/* rank is 0 to WF_MAX_RANK. Another rank gives a shape of rank -1, which every constructor rejects. */
 wf_shape wf_shape_make(int rank, const int64_t *dim);
 wf_shape wf_shape_scalar(void);
 bool wf_shape_equal(wf_shape a, wf_shape b);
@@ -41,7 +41,7 @@ typedef enum wf_order {
     WF_CHANNELS_LAST, /* dimension 1 is innermost: [N,C,H,W] lies in memory as N,H,W,C */
 } wf_order;
 
-/* The order a tensor of this rank takes unless told otherwise: channels-last from rank 4 on, row-major below. */
+/* The default order of a tensor of this rank: channels-last from rank 4 on, row-major below. */
 wf_order wf_order_default(int rank);
 /* Strides, in elements, of the dense tensor of this shape and order; by logical dimension. */
 void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK]);

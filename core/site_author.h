@@ -1,4 +1,4 @@
-/* The place that the program noted. */
+/* The call site that the program recorded (core/site.h). */
 #ifndef WF_CORE_SITE_AUTHOR_H
 #define WF_CORE_SITE_AUTHOR_H
 
@@ -9,7 +9,7 @@ typedef struct wf_site {
     int line;
 } wf_site;
 
-/* Of this thread. */
+/* The current call site of this thread. */
 wf_site wf_site_now(void);
 
 #endif

@@ -41,11 +41,12 @@ wf_status wf_error_code(void);
 const char *wf_error_message(void);
 const char *wf_error_trail(void);
 
-/* Forgets the last and the pending error of this thread. */
+/* Clears the last and the pending error of this thread. */
 void wf_error_clear(void);
 
 /* What WF_MUST does on failure. The default prints rank, message and trail to stderr and then runs the abort hook of
- * the communicator (MPI_Abort), or exit(1) where there is none: a rank that left alone would make the others wait. */
+ * the communicator (MPI_Abort), or exit(1) where there is none: a rank that exits alone would leave the others
+ * waiting. */
 typedef void (*wf_must_handler)(wf_status status, const char *file, int line, const char *expression);
 void wf_must_set_handler(wf_must_handler handler); /* NULL: the default */
 void wf_must_failed(wf_status status, const char *file, int line, const char *expression);
@@ -58,7 +59,8 @@ void wf_must_failed(wf_status status, const char *file, int line, const char *ex
             wf_must_failed(wf_must_status_, __FILE__, __LINE__, #expression);                                          \
     } while (0)
 
-/* WF_OK if p is an object; else the error that made it NULL. For WF_MUST(wf_check(p)) after a constructor. */
+/* WF_OK if p is not NULL; otherwise the error because of which p is NULL. For WF_MUST(wf_check(p)) after a
+ * constructor. */
 wf_status wf_check(const void *p) WF_NODISCARD;
 
 #ifdef __cplusplus

@@ -16,7 +16,7 @@ wf_status wf_error_set(wf_status code, const char *file, int line, const char *f
 /* Adds a frame to the last error and returns status. */
 wf_status wf_error_frame(wf_status status, const char *file, int line, const char *function);
 
-/* Makes the last error pending (if none is) and returns NULL. */
+/* Makes the last error the pending one, unless there is one already, and returns NULL. */
 void *wf_error_null(void);
 
 /* The pending error taken over, or WF_ERR_ARGUMENT "<what> is NULL" if there is none. */
@@ -25,8 +25,8 @@ wf_status wf_error_take(const char *what, const char *file, int line);
 /* Copies of an error for another thread or rank: the code and the message of the last error. */
 void wf_error_save(wf_status *code, char *message, size_t size);
 
-/* What this thread remembers of errors changes places with what is kept here: for work that takes turns with other work
- * on one thread. `new` returns NULL where there is no memory. */
+/* Swaps this thread's error records with those kept here, for tasks that alternate with other work on one thread.
+ * wf_errors_new returns NULL if memory is exhausted. */
 typedef struct wf_errors wf_errors;
 wf_errors *wf_errors_new(void);
 void wf_errors_swap(wf_errors *kept);

@@ -16,7 +16,7 @@ typedef struct wf_node wf_node;
 typedef struct wf_op {
     const char *name;
     wf_status (*backward)(wf_node *node);
-    bool always; /* runs in every backward, with zeros where no gradient came: point-to-point communication */
+    bool always; /* runs in every backward, with a zero gradient where none arrived: for point-to-point communication */
 } wf_op;
 
 struct wf_var {
@@ -24,7 +24,7 @@ struct wf_var {
     wf_tensor *value;
     wf_tensor *grad;
     wf_param *param; /* of a parameter's leaf */
-    wf_tensor *used; /* of a leaf by wf_compute_var: what is computed with; the parameter's, borrowed */
+    wf_tensor *used; /* of a leaf by wf_compute_var: the tensor in the compute type; borrowed from the parameter */
     wf_node *node;   /* that made it; NULL for leaves */
     bool needs_grad;
     bool leaf; /* wf_leaf */
@@ -53,7 +53,7 @@ struct wf_node {
     uint64_t run; /* the backward that reaches this node */
 };
 
-/* What wf_tape_record is told. */
+/* The arguments of wf_tape_record. */
 typedef struct wf_node_spec {
     const wf_op *op;
     int n_in;
@@ -64,22 +64,22 @@ typedef struct wf_node_spec {
     size_t state_bytes;
 } wf_node_spec;
 
-/* The variable of y, whose handle it takes, even on failure. If no input needs a gradient or the tape is in WF_EVAL,
- * nothing is recorded. */
+/* Returns the variable of y and takes over the handle, even on failure. If no input needs a gradient or the tape is
+ * in WF_EVAL, nothing is recorded. */
 wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *record, wf_tensor *y);
 
 /* The leaf of a parameter on this tape. */
 wf_var *wf_param_var(wf_tape *tape, wf_param *param);
-/* The same for layers that compute in the context's compute type: they read (and save) var->used, which is of that
- * type. The gradient is the parameter's all the same. */
+/* The same for layers that compute in the context's compute type: they read (and save) var->used, which has that
+ * type. The gradient has the parameter's type. */
 wf_var *wf_compute_var(wf_tape *tape, wf_param *param);
 
 /* In backward. */
 const wf_tensor *wf_node_dy(const wf_node *node); /* dense, shape and order of the output; never NULL */
 const wf_tensor *wf_node_saved(const wf_node *node, int i);
 bool wf_node_wants(const wf_node *node, int i);
-/* Where the gradient of input i goes: dense, shape, order and type of the input. *accumulate says whether to add. Once
- * written, nothing more is to be called. NULL on failure. */
+/* The destination of the gradient of input i: dense, with the shape, order and type of the input. *accumulate says
+ * whether to add to it. No further call is needed after writing. NULL on failure. */
 wf_tensor *wf_node_grad(wf_node *node, int i, bool *accumulate);
 /* Gives dx, whose handle is taken even on failure; it may be the alias of another gradient (`shared`: must not be
  * written to, as when dy is passed on). */

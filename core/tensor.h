@@ -1,6 +1,7 @@
-/* Tensors: handles on reference-counted storage. Local. A handle is freed by whoever made it; storage goes with its
- * last handle. Convolution, pooling and normalisation want rank 3 to 5 channels-last; that shows only in host
- * import/export and reshape, which keep the logical order. */
+/* Tensors: handles on reference-counted storage. Local. The caller of a constructor frees the handle; storage is
+ * freed with its last handle. Convolution, pooling and normalisation need tensors of rank 3 to 5 in channels-last
+ * order. A program notices the order only in host import, host export and reshape, which use the logical order of
+ * elements. */
 #ifndef WF_CORE_TENSOR_H
 #define WF_CORE_TENSOR_H
 
@@ -20,7 +21,7 @@ wf_tensor *wf_tensor_new_ordered(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf
 wf_tensor *wf_tensor_from_host(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *host);
 /* Another handle on the same elements. */
 wf_tensor *wf_tensor_alias(const wf_tensor *tensor);
-/* A view of the elements of `box`; shares storage, may be not dense. */
+/* A view of the elements of `box`. It shares storage with the tensor and need not be dense. */
 wf_tensor *wf_tensor_view(const wf_tensor *tensor, wf_box box);
 /* A view with dimensions permuted: dimension d of the view is dimension perm[d] of the tensor. */
 wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm);
@@ -45,7 +46,7 @@ wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes) WF
 wf_status wf_tensor_export(const wf_tensor *tensor, void *host, size_t bytes) WF_NODISCARD;
 
 wf_status wf_tensor_fill(wf_tensor *tensor, double value) WF_NODISCARD;
-/* Logical elements of src to dst: shapes equal, types and orders may differ. */
+/* Copies src to dst, logical element by element. Shapes must be equal; types and orders may differ. */
 wf_status wf_tensor_assign(wf_tensor *dst, const wf_tensor *src) WF_NODISCARD;
 /* The value of a tensor of one element. NaN on failure. */
 double wf_tensor_item(const wf_tensor *tensor);

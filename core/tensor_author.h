@@ -1,4 +1,4 @@
-/* The inside of a tensor, for layers, comm and kernels' callers. */
+/* The internals of a tensor, for code that calls kernels: layers, optimizers and comm. */
 #ifndef WF_CORE_TENSOR_AUTHOR_H
 #define WF_CORE_TENSOR_AUTHOR_H
 
@@ -12,13 +12,14 @@ typedef struct wf_storage {
     int64_t references;
     uint64_t version;               /* grows with every write that others must notice: wf_tensor_touch */
     wf_packed_form *forms;          /* packed copies, for parameters */
-    struct wf_storage *master;      /* of a copy that follows another tensor: whose (held); else NULL */
-    uint64_t made;                  /* of such a copy: the version of the master's array that it has */
-    bool followed;                  /* there is, or was, such a copy of this one */
+    struct wf_storage *master;      /* of a copy that follows another tensor: that tensor's storage, on which it holds a
+                                       reference; otherwise NULL */
+    uint64_t made;                  /* of such a copy: the version of the master from which it was made */
+    bool followed;                  /* such a copy of this storage exists or existed */
     bool packable;                  /* kernels may keep packed copies */
     bool step;                      /* lives for one step: the tape reports what is left of it */
     bool kept;                      /* wf_keep: may outlive the step */
-    bool borrowed;                  /* data belongs to someone else */
+    bool borrowed;                  /* the caller owns data */
     struct wf_storage *prev, *next; /* list of the context's step storages */
 } wf_storage;
 

@@ -1,4 +1,5 @@
-/* One dimension of a sliding window (convolution, pooling): lengths, and which ranges need which. Pure arithmetic.
+/* One dimension of a sliding window (convolution, pooling): output lengths, which inputs an output range reads, and
+ * which outputs read an input range. Pure arithmetic.
  *
  * Input index i = s o - pad_lo + d t for output o and tap t; what lies outside [0, length) is padding. Dimensions are
  * independent: an n-d region is the product of its ranges. All ranges are half-open; an empty one is [0, 0).
@@ -31,11 +32,12 @@ int64_t wf_window_outputs(wf_window window, int64_t length, bool ceil);
 wf_range wf_window_reads(wf_window window, wf_range outputs, int64_t length);
 /* Outputs in [0, outputs) that read any of the inputs [a, b). */
 wf_range wf_window_readers(wf_window window, wf_range inputs, int64_t outputs);
-/* The window over the inputs [a, b) alone that computes the outputs [A, B): the same with pads of its own, which are
- * negative where inputs are not read. [a, b) must hold what the outputs read. */
+/* The window that computes the outputs [A, B) from an array that holds the inputs [a, b) alone: the same kernel with
+ * other pads, which are negative where inputs of the array are not read. [a, b) must contain what the outputs read. */
 wf_window wf_window_local(wf_window window, wf_range outputs, wf_range inputs);
-/* The outputs whose anchor, the centre tap, lies in [a, b) of the padded input: a partition of the inputs gives one of
- * the outputs, and halos stay narrow. first and last extend it to the ends. */
+/* The outputs whose anchor, the input of the centre tap, lies in [a, b); an anchor may lie in the padding. A
+ * partition of the inputs gives a partition of the outputs in this way, with narrow halos. `first` and `last` extend
+ * the range to the first and the last output. */
 wf_range wf_window_anchored(wf_window window, wf_range inputs, int64_t outputs, bool first, bool last);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* Data sets: numbered samples of one shape and type, with an optional integer label each.
  *
  * Constructors of readers are lazy: files are opened at the first use, or by wf_scatter_dataset on the root. A
- * decorator owns the data set that it was given, also when it fails.
+ * decorator (a data set that wraps another one) owns the data set that it is given, also when it fails.
  */
 #ifndef WF_DATASETS_DATASET_H
 #define WF_DATASETS_DATASET_H

@@ -53,14 +53,14 @@ wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset 
 /* The data set must be open; label may be NULL. */
 wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x,
                           int64_t *label) WF_NODISCARD;
-/* The same of a part of the sample: `box` in its shape. */
+/* Reads the part `box` of the sample. */
 wf_status wf_dataset_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                               int64_t *label) WF_NODISCARD;
-/* Copies the elements of `box` out of a whole, both row-major, of `size` bytes each. */
+/* Copies the elements of `box`, of `size` bytes each, out of a whole array; both are row-major. */
 void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *from, void *to);
 /* Bytes of one sample. */
 size_t wf_dataset_sample_bytes(const wf_dataset *dataset);
-/* How many decorators lie below: tells equal random transforms in one chain apart. */
+/* The number of decorators below this data set; random transforms use it to draw different numbers in one chain. */
 uint64_t wf_dataset_depth(const wf_dataset *dataset);
 
 #endif

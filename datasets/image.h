@@ -1,4 +1,4 @@
-/* Pictures out. */
+/* Writes images to files. */
 #ifndef WF_DATASETS_IMAGE_H
 #define WF_DATASETS_IMAGE_H
 

@@ -11,10 +11,11 @@ extern "C" {
 struct wf_archive;
 typedef struct wf_iter wf_iter;
 
-/* Borrowed from the iterator until its next call. For a scattered data set the tensors carry a layout: sharded over
- * data, with the size of the global batch and this rank's place in it; the local batch may be smaller than others', or
- * empty. Over a mesh with more axes (wf_mesh_scatter_dataset), the ranks along those have the same samples. Parts of
- * equal length overlap, so some samples count twice in an epoch. An empty data set gives one empty batch an epoch. */
+/* A mini-batch, borrowed from the iterator until its next call. For a scattered data set the tensors carry a layout:
+ * sharded over data, with the size of the global batch and this rank's place in it; the local batch may be smaller
+ * than others', or empty. Over a mesh with more axes (wf_mesh_scatter_dataset), the ranks along those have the same
+ * samples. Parts of equal length overlap, so some samples count twice in an epoch. An empty data set gives one empty
+ * batch an epoch. */
 typedef struct wf_batch {
     /* [size, sample...]. u8 samples become numbers in [0, 1] and f32 and f64 samples numbers of the context's type;
      * other types stay. Float types are channels-last where rank >= 4, integers row-major. */
@@ -31,23 +32,23 @@ typedef struct wf_batch_opts {
     int64_t size;   /* samples per rank; required */
     bool shuffle;   /* another order every epoch, the same for the same seed; wf_scatter_dataset's shuffle implies it */
     bool drop_last; /* leave out a last batch that is not full on every rank */
-    bool once;      /* after each epoch wf_iter_next gives one batch with size 0 and global 0, a mark of its end */
-    bool sharded;   /* over a mesh: x holds this rank's pixels alone, sharded over depth, height and width as wf_shard
-                       cuts them */
-    bool raw;       /* x in the samples' own type: nothing is converted */
-    uint64_t seed;  /* default: the context's */
+    bool once;      /* after each epoch wf_iter_next gives one batch with size 0 and global 0, which marks the end */
+    bool sharded;  /* over a mesh: x holds this rank's pixels alone, sharded over depth, height and width as by wf_shard
+                    */
+    bool raw;      /* x in the samples' own type: nothing is converted */
+    uint64_t seed; /* default: the context's */
 } wf_batch_opts;
 
 /* Owns the data set. Local; all ranks of a scattered set run the same number of iterations an epoch, by arithmetic. */
 wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts);
-/* Makes up to `depth` (1 or more) batches ahead in a thread that never calls MPI. Owns the iterator that it wraps,
- * which has not given a batch yet. An error in the thread is returned by the wf_iter_next that would have given its
- * batch. */
+/* Prepares up to `depth` (1 or more) batches ahead in a thread that never calls MPI. Owns the iterator that it
+ * wraps, from which no batch may have been taken yet. An error in the thread is returned by the wf_iter_next whose
+ * batch failed. */
 wf_iter *wf_prefetch(wf_iter *iter, int depth);
 void wf_iter_free(wf_iter *iter);
 
 wf_status wf_iter_next(wf_iter *iter, wf_batch *batch) WF_NODISCARD;
-/* Epochs whose last batch has been given out: 0 in the first. */
+/* The number of completed epochs, those whose last batch has been returned: 0 in the first epoch. */
 int64_t wf_iter_epoch(const wf_iter *iter);
 /* The place of the next batch: epoch, and batch in it; prefetching or not. Where the archive's epochs have another
  * number of batches, as on other numbers of ranks, the place is rounded down to a batch of this iterator's. The seed of

@@ -1,6 +1,6 @@
-/* Where samples come from. Constructors of files are lazy and local; a file that is missing (WF_ERR_IO), or not what it
- * should be (WF_ERR_FORMAT), is named by the error of the first use. Texts and arrays given are copied. Whoever makes a
- * data set frees it, unless a decorator, wf_scatter_dataset or an iterator took it. */
+/* Readers: data sets from files, memory and random numbers. Constructors are lazy and local; the first use returns
+ * an error that names a file which is missing (WF_ERR_IO) or malformed (WF_ERR_FORMAT). Texts and arrays are copied.
+ * The caller frees a data set, unless a decorator, wf_scatter_dataset or an iterator owns it. */
 #ifndef WF_DATASETS_READERS_H
 #define WF_DATASETS_READERS_H
 
@@ -30,9 +30,9 @@ typedef struct wf_image_folder_opts {
     int64_t channels;      /* 1 (grey) to 4 (RGBA); default 3 */
 } wf_image_folder_opts;
 
-/* The PNG and JPEG files of a folder in the order of their names, u8 [channels,height,width]. Where it has subfolders
- * those, in order, are the classes, and every image must be in one. An image is read when it is needed; a damaged one
- * is WF_ERR_FORMAT then. */
+/* The PNG and JPEG files of a folder in the order of their names, u8 [channels,height,width]. Where it has
+ * subfolders those, in order, are the classes, and every image must be in one. An image is read when it is needed; a
+ * damaged image is WF_ERR_FORMAT at that time. */
 wf_dataset *wf_image_folder(wf_ctx *ctx, const char *dir, wf_image_folder_opts opts);
 
 /* shape is [count, sample...]; x lists the elements row-major; labels (0 or more each) may be NULL. */
@@ -47,8 +47,8 @@ typedef struct wf_synthetic_opts {
     uint64_t seed;   /* default: the context's */
 } wf_synthetic_opts;
 
-/* u8 images that can be learnt: waves that belong to the class, and noise. Sample i has label i mod classes; the same
- * seed gives the same images, and a longer set begins with the shorter one. */
+/* Synthetic u8 images that a model can learn to classify: a pattern of waves for each class, plus noise. Sample i
+ * has label i mod classes; the same seed gives the same images, and a longer set begins with the shorter one. */
 wf_dataset *wf_synthetic(wf_ctx *ctx, wf_synthetic_opts opts);
 
 /* No samples, of the shape, type and classes of `like`; NULL: scalars without labels. */

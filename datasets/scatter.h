@@ -1,4 +1,4 @@
-/* A data set over the ranks of a communicator: cut from one rank's, or joined from those of all. */
+/* Data sets over the ranks of a communicator: divided from one rank's data set, or joined from those of all ranks. */
 #ifndef WF_DATASETS_SCATTER_H
 #define WF_DATASETS_SCATTER_H
 
@@ -11,15 +11,15 @@ extern "C" {
 #endif
 
 typedef struct wf_scatter_opts {
-    bool shuffle;  /* one random order before the cut, and another order of each part every epoch */
+    bool shuffle;  /* one random order before the division, and another order of each part in every epoch */
     uint64_t seed; /* of the order; default: the context's */
     int root;      /* the rank that reads */
     /* Of n samples over P ranks, rank i holds [floor(n i / P), floor(n i / P) + ceil(n / P)): parts may overlap.
      * Default: every sample once, the first n mod P ranks hold one more. */
     bool force_equal_length;
-    /* Nothing is sent or kept: every rank gives the same data set (WF_ERR_ARGUMENT if it is of another count or shape)
-     * and reads its own samples from it when they are needed, of cut batches its own pixels where the reader can. For
-     * files that all ranks see. */
+    /* Nothing is sent or kept: every rank gives the same data set (WF_ERR_ARGUMENT if it is of another count or
+     * shape) and reads its own samples from it when they are needed; of sharded images it reads only its own pixels
+     * where the reader can do that. For files that all ranks can open. */
     bool each_reads;
     size_t round_bytes; /* most bytes that the root reads ahead; default 32 MiB */
 } wf_scatter_opts;
@@ -30,15 +30,15 @@ typedef struct wf_scatter_opts {
  * are applied once. Collective. */
 WF_PLACED wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
 
-/* The same over a mesh: samples are sharded over its data axis, and the ranks along the other axes hold the same ones.
- * Batches have layouts of this mesh, so that they go into its layers as they are; for images that are cut too, see
- * wf_batch_opts. `root` is a rank of the whole mesh, which is borrowed. Collective over the mesh. */
+/* The same over a mesh: samples are sharded over its data axis, and the ranks along the other axes hold the same
+ * ones. Batches have layouts of this mesh, so that they go into its layers as they are; for images whose pixels are
+ * sharded too, see wf_batch_opts. `root` is a rank of the whole mesh, which is borrowed. Collective over the mesh. */
 WF_PLACED wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts);
 
-/* One data set of which every rank's part is the one that it already has (its own files): parts of any lengths. Ranks
- * whose part is over join in with empty batches, which weigh nothing, until the longest is. Samples must be alike
- * (WF_ERR_SHAPE on all ranks if not); a rank that has none at all may give wf_empty_dataset(ctx, NULL). Owns the data
- * set and opens it; a failure to do so on one rank is the same error on all. Collective. */
+/* Joins the data sets that the ranks already have (their own files) into one; parts may have any length. A rank that
+ * has used up its part gives empty batches, which have no weight, until the longest part ends. Samples must have the
+ * same shape and type (WF_ERR_SHAPE on all ranks if not); a rank without samples may give wf_empty_dataset(ctx,
+ * NULL). Owns the data set and opens it; a failure to do so on one rank is the same error on all. Collective. */
 WF_PLACED wf_dataset *wf_joined_dataset(wf_comm *comm, wf_dataset *dataset);
 
 /* The numbers of this rank's samples of n, as wf_scatter_dataset would give them; n and seed are the root's. The caller

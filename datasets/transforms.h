@@ -2,8 +2,9 @@
  * nest: wf_transform_random_flip(wf_transform_random_crop(wf_cifar10(...), 4, 32, 32)).
  *
  * Random ones depend on (seed, epoch, number of the sample) alone, not on the number of ranks. wf_scatter_dataset reads
- * each sample once, so random transforms belong around its result, and cheap ones may: raw u8 samples travel faster.
- * All but normalise and scale take samples [C,H,W]; others are WF_ERR_SHAPE when the data set is opened.
+ * each sample once, so apply random transforms to its result. Cheap transforms are better applied there too, since raw
+ * u8 samples are smaller to send. All but normalise and scale take samples [C,H,W]; others are WF_ERR_SHAPE when the
+ * data set is opened.
  */
 #ifndef WF_DATASETS_TRANSFORMS_H
 #define WF_DATASETS_TRANSFORMS_H
@@ -24,8 +25,8 @@ wf_dataset *wf_transform_scale(wf_dataset *dataset, double lo, double hi);
 /* Mirrors left and right with probability 1/2. */
 wf_dataset *wf_transform_random_flip(wf_dataset *dataset);
 
-/* A random window of height x width (0: the sample's own) of the sample with `pad` zeros around it. A window as large
- * as the padded sample makes it a plain padding. */
+/* A random window of height x width (0: the sample's own) of the sample with `pad` zeros around it. A window as
+ * large as the padded sample only pads. */
 wf_dataset *wf_transform_random_crop(wf_dataset *dataset, int64_t pad, int64_t height, int64_t width);
 
 /* Bilinear, with averaging where the image shrinks. u8 and f32. */

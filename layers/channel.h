@@ -17,14 +17,14 @@
  *   both, p = a b         (a-1)/p N C H W and at most b/p N F H'W', and the same backward: in ascending blocks, not
  *                         every rank's outputs can lie among those that it adds to
  *
- * (an all-reduce of little sends what comm.h says). Besides: an x that is replicated in the channel form costs (p-1)/p
- * N C H W in backward (gather of dx), a y that is replicated in the filter form (p-1)/p N F H'W' in forward (gather of
- * y); and x at other shard bounds than balanced blocks moves to those first. WF_FORM_AUTO takes the channel form where
- * F H'W' < C H W, judged by channels and strides. WF_FORM_BOTH is for a number of ranks that is not a prime, else it is
- * as WF_FORM_AUTO. In the paired form, a filter form, then normalisation and activation (per channel, nothing moves),
- * then a channel form, there is one sum per pair and direction.
+ * (an all-reduce of little sends what comm.h says). In addition, an x that is replicated in the channel form costs
+ * (p-1)/p N C H W in backward (gather of dx), a y that is replicated in the filter form (p-1)/p N F H'W' in forward
+ * (gather of y); and x at other shard bounds than balanced blocks moves to those first. WF_FORM_AUTO takes the channel
+ * form where F H'W' < C H W, judged by channels and strides. WF_FORM_BOTH needs a number of ranks that is not a prime;
+ * otherwise it acts as WF_FORM_AUTO. In the paired form, a filter form, then normalisation and activation (per channel,
+ * nothing moves), then a channel form, there is one sum per pair and direction.
  *
- * Where pixels are to be split as well: layers/mesh_conv.h.
+ * For layers that also split pixels see layers/mesh_conv.h.
  *
  * Grouped convolutions are split along their groups' own dimension (WF_FORM_FILTER, transposed ones WF_FORM_CHANNEL;
  * WF_FORM_AUTO picks it, others are WF_ERR_UNSUPPORTED): nothing moves where shards end at groups, else what the groups
@@ -56,7 +56,8 @@ wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts opts);
 
 /* Batch normalisation of an input that is sharded over the channel axis along dimension 1, in balanced blocks: the
- * parameters are sharded likewise, and nothing moves. Statistics are those of the samples that this rank holds. */
+ * parameters are sharded in the same blocks, and nothing is sent. Statistics are those of the samples that this rank
+ * holds. */
 wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts);
 /* The same with the statistics of all samples and pixels of the mesh, as wf_sync_batchnorm has them; pixels may be cut
  * too. */

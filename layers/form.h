@@ -8,9 +8,10 @@ extern "C" {
 
 typedef enum wf_form {
     WF_FORM_AUTO = 0, /* whichever moves fewer words */
-    WF_FORM_FILTER,   /* a rank makes some of the outputs from all inputs (linear: columns) */
-    WF_FORM_CHANNEL,  /* a rank adds what some of the inputs give to all outputs (linear: rows) */
-    WF_FORM_BOTH,     /* some of the outputs from some of the inputs */
+    WF_FORM_FILTER,   /* a rank computes some of the outputs from all inputs (linear: columns) */
+    WF_FORM_CHANNEL,  /* a rank computes what some of the inputs contribute to all outputs; the contributions are summed
+                         (linear: rows) */
+    WF_FORM_BOTH,     /* a rank computes some of the outputs from some of the inputs */
 } wf_form;
 
 #ifdef __cplusplus

@@ -5,8 +5,8 @@
  *
  * Where the batch is sharded over ranks, a sum or a mean is over the global tensor: the scalar that a rank holds is its
  * part (its layout is partial), the parts add up to the value of the serial program. Such a part may be summed, scaled
- * and averaged further; a function that is not linear refuses it (WF_ERR_SHAPE). Without a layout a mean is over what
- * is here, and remembers how many samples that were.
+ * and averaged further; a function that is not linear returns WF_ERR_SHAPE. Without a layout a mean is over the local
+ * elements, and records how many samples they are.
  */
 #ifndef WF_LAYERS_FUNCTIONS_H
 #define WF_LAYERS_FUNCTIONS_H
@@ -35,15 +35,15 @@ wf_var *wf_softmax(wf_var *x);
 wf_var *wf_log_softmax(wf_var *x);
 
 /* a + b, a - b, a b: equal shapes and layouts, types as above; the output has a's order. Losses may be added and
- * subtracted: parts of global values with each other; local means over equally many samples; a local mean and a plain
- * number. Any other mixture is WF_ERR_STATE. */
+ * subtracted: parts of global values with each other; local means over equally many samples; a local mean and a
+ * plain number. Any other combination is WF_ERR_STATE. */
 wf_var *wf_add(wf_var *a, wf_var *b);
 wf_var *wf_sub(wf_var *a, wf_var *b);
 wf_var *wf_mul(wf_var *a, wf_var *b);
 wf_var *wf_scale(wf_var *x, double alpha);
 
-/* Scalars: the sum and the mean of all elements. The mean of nothing is 0. A mean without a layout weighs as many
- * samples as dimension 0 has. */
+/* Scalars: the sum and the mean of all elements. The mean of an empty tensor is 0. The weight of a mean without a
+ * layout is the length of dimension 0. */
 wf_var *wf_sum(wf_var *x);
 wf_var *wf_mean(wf_var *x);
 
@@ -53,22 +53,22 @@ wf_var *wf_cast(wf_var *x, wf_dtype dtype);
 /* The same value, through which no gradient flows. This and the next five take any type. */
 wf_var *wf_detach(wf_var *x);
 
-/* Along dimension `dim`, in the order given: equal in all other dimensions. The output has the first one's
- * order. `dim` must not be sharded. */
+/* Joins tensors along dimension `dim`, in the order of the list. All other dimensions must be equal. The output has
+ * the order of memory of the first tensor. `dim` must not be sharded. */
 wf_var *wf_concat(int count, wf_var *const *x, int dim);
 /* The elements of `box`, in this rank's coordinates; a sharded dimension must be whole in it. */
 wf_var *wf_slice(wf_var *x, wf_box box);
-/* The same elements, counted row-major, under another shape (of this rank's part). One dimension may be -1: what is
- * left. Sharded dimensions must stay as they are. Copies only where memory does not hold that sequence; from rank 4 on,
- * the output is channels-last if that needs no copy. */
+/* The same elements, counted row-major, under another shape (of this rank's part). One dimension may be -1: it is
+ * computed from the others. Sharded dimensions must stay as they are. Copies only where memory does not hold that
+ * sequence; from rank 4 on, the output is channels-last if that needs no copy. */
 wf_var *wf_reshape(wf_var *x, wf_shape shape);
 /* [N, product of the others]. */
 wf_var *wf_flatten(wf_var *x);
 /* Dimension d of the output is dimension perm[d] of x; perm has as many entries as x dimensions. */
 wf_var *wf_transpose(wf_var *x, const int *perm);
 
-/* Draws are keyed by (seed, layer, iteration, use, place in the global tensor): they do not depend on the partition.
- * In evaluation these two are the identity. */
+/* Random numbers are keyed by (seed, layer, iteration, use, place in the global tensor), so they do not depend on
+ * the partition. In evaluation dropout and noise are the identity. */
 wf_var *wf_dropout(wf_var *x, double rate);       /* 0 with probability rate in [0, 1), else x / (1 - rate) */
 wf_var *wf_gaussian_noise(wf_var *x, double std); /* x + std n, n standard normal */
 /* New variables of the context's type, without a gradient: standard normal, uniform in [lo, hi). `like` (or NULL):

@@ -1,10 +1,10 @@
 /* Layers: objects with parameters that turn a variable into a variable. Local unless a layer says otherwise.
  *
- * A layer made without a parent belongs to whoever made it; adding it to a module moves it there. The initial values of
- * parameters and the random numbers drawn in a layer are keyed by the seed and the layer's path, so they do not depend
- * on the partition. A path begins with the model's name (wf_layer_named): two models of the same name and parts have
- * the same numbers, also in two programs. Models without a name are told apart by the order in which they are first
- * used, which wf_multi_node makes that of rank 0.
+ * The caller of a constructor owns the layer, until it adds the layer to a module, which owns it from then on. The
+ * initial values of parameters and the random numbers drawn in a layer are keyed by the seed and the layer's path, so
+ * they do not depend on the partition. A path begins with the model's name (wf_layer_named): two models of the same
+ * name and parts have the same numbers, also in two programs. Models without a name are told apart by the order in
+ * which they are first used, which wf_multi_node makes that of rank 0.
  */
 #ifndef WF_LAYERS_LAYER_H
 #define WF_LAYERS_LAYER_H
@@ -19,20 +19,21 @@ extern "C" {
 
 typedef struct wf_layer wf_layer;
 
-/* y = layer(x). NULL on failure or if either is NULL. */
+/* y = layer(x). NULL on failure, and if the layer or x is NULL. */
 WF_PLACED wf_var *wf_apply(wf_layer *layer, wf_var *x);
 void wf_layer_free(wf_layer *layer);
 wf_ctx *wf_layer_ctx(const wf_layer *layer);
 
-/* A layer of the program's own: `forward` computes y from x with the module's children, which it reaches through `user`
- * or wf_layer_child. The module owns its children; `user` stays the program's. */
+/* A layer that the program writes: `forward` computes y from x with the module's children, which it finds through
+ * `user` or wf_layer_child. The module owns its children; the program owns `user`. */
 typedef wf_var *(*wf_forward)(wf_layer *self, void *user, wf_var *x);
 wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user);
 /* Adds a child under a name of letters, digits and '_' that no sibling has; returns the child, NULL on failure (the
  * child is then freed). `module` is a wf_module, or a chain such as wf_sequential. */
 wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child);
 wf_layer *wf_layer_child(const wf_layer *layer, const char *name);
-/* Children in turn, named "0", "1", ...: wf_sequential(ctx, WF_LAYERS(a, b, c)). Owns them, also when it fails. */
+/* A chain: applies its children one after the other. They are named "0", "1", ...: wf_sequential(ctx, WF_LAYERS(a,
+ * b, c)). Owns the children, also when it fails. */
 wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers);
 #define WF_LAYERS(...)                                                                                                 \
     (int)(sizeof((wf_layer *const[]){__VA_ARGS__}) / sizeof(wf_layer *)), (wf_layer *const[])                          \
@@ -52,7 +53,7 @@ const char *wf_layer_path(const wf_layer *layer);
 wf_status wf_layer_params(wf_layer *layer, int64_t *count, wf_param *const **params) WF_NODISCARD;
 /* The parameter of this path, relative to the layer: "conv1/W". */
 wf_param *wf_layer_param(wf_layer *layer, const char *path);
-/* Trainable elements, all in all. */
+/* The number of trainable elements. */
 int64_t wf_layer_param_count(wf_layer *layer);
 /* Saves, loads, sends, ...: visits every parameter under its path. */
 wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive) WF_NODISCARD;

@@ -43,22 +43,23 @@ wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_byte
 uint64_t wf_layer_root(const wf_layer *layer);
 /* That number becomes another's, if the root has no name. */
 void wf_layer_set_root(wf_layer *layer, uint64_t root);
-/* What the layer was made with, so that ranks whose options differ are told (wf_multi_node); what shapes of parameters
- * say need not be in it. Text is cut after WF_LAYER_OPTIONS characters. */
+/* Records the layer's options as text. wf_multi_node compares the texts of all ranks and reports options that
+ * differ; options that show in the shapes of parameters need not be included. At most WF_LAYER_OPTIONS characters
+ * are kept. */
 void wf_layer_note(wf_layer *layer, const char *format, ...) WF_PRINTF(2, 3);
 /* Adds a parameter; NULL on failure. */
 wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts);
 
-/* The layer is wf_lambda of this function. */
+/* True if the layer is wf_lambda of this function. */
 bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x));
 
 /* Shared by layers and functions. */
 
-/* x is sharded along its samples at most: what a layer needs that computes from all of one. WF_ERR_SHAPE names the
- * layer, x's layout and what would help. */
+/* For layers that compute from whole samples: WF_OK if x is sharded along samples only, or not at all. WF_ERR_SHAPE
+ * names the layer, x's layout and the call that would help. */
 wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf_var *x) WF_NODISCARD;
-/* The value as a dense tensor in the order that convolution and the like want (channels-last from rank 3 on, row-major
- * below): a handle to be freed. */
+/* The value as a dense tensor in the order that convolution, pooling and normalisation need (channels-last from rank
+ * 3 on, row-major below). The caller frees the handle. */
 wf_tensor *wf_dense_value(const wf_var *x);
 /* A step tensor for an output with x's type; its layout follows x's, output dimension d from input dimension from[d].
  * WF_ERR_SHAPE names `what` and x's layout if it cannot follow. */

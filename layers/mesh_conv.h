@@ -18,9 +18,9 @@
  *   filter form    (p-1) C X + p C h_x            (p-1) C X + (F h_y, or p C h_x)
  *   channel form   C h_x + (p-1) F Y              (p-1) F Y + (p F h_y, or C h_x)
  *
- * Here X leaves out pixels that nobody's outputs read, and x and y are sharded over channels; the table of
- * layers/channel.h says what changes where they are replicated. wf_batchnorm and others become ready for such tensors
- * by wf_parallelize (layers/parallelize.h).
+ * X does not count pixels that no output reads, and x and y are sharded over channels; the table of layers/channel.h
+ * says what changes where they are replicated. wf_batchnorm and others become ready for such tensors by wf_parallelize
+ * (layers/parallelize.h).
  *
  * Forward and backward are collective over the mesh; a failure of one rank reaches the others. The mesh is borrowed. */
 #ifndef WF_LAYERS_MESH_CONV_H

@@ -22,8 +22,9 @@ typedef struct wf_batchnorm_opts {
 } wf_batchnorm_opts;
 
 /* y = (x - mean) / sqrt(variance + eps) gamma + beta for x [N,C] or [N,C,...], statistics over all dimensions but 1.
- * Training takes those of the batch that this rank holds, and follows them with avg_mean and avg_var (with the unbiased
- * variance); evaluation takes avg_mean and avg_var. Parameters gamma, beta [C]; kept: avg_mean (0), avg_var (1). Local.
+ * Training uses the statistics of this rank's batch and updates the running averages avg_mean and avg_var (with the
+ * unbiased variance); evaluation uses avg_mean and avg_var. Trainable parameters: gamma, beta [C]. Running values:
+ * avg_mean (initially 0), avg_var (initially 1). Local.
  */
 wf_layer *wf_batchnorm(wf_ctx *ctx, wf_batchnorm_opts opts);
 

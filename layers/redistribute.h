@@ -1,8 +1,9 @@
-/* From one layout to another: differentiable, in one exchange. Collective over the ranks of the axes that change.
+/* Moves a variable from one layout to another, differentiably, in one exchange. Collective over the ranks of the axes
+ * that change.
  *
  * The gradient has the layout of its value: backward of a gather is a slice, of a slice a gather, and replicas all hold
- * the same gradient, which is that of the serial program. A value without a layout counts as the whole, the same on
- * every rank. What has the wanted layout already is returned as it is.
+ * the same gradient, which is that of the serial program. A value without a layout is taken as the whole tensor, equal
+ * on all ranks. A variable that has the wanted layout already is returned as it is.
  */
 #ifndef WF_LAYERS_REDISTRIBUTE_H
 #define WF_LAYERS_REDISTRIBUTE_H

@@ -5,7 +5,8 @@
  * serial model, whatever layers are parallel and however many ranks there are, so any other form of the model loads it.
  *
  * Functions without a communicator are collective over the first one of the model's context, and local where there is
- * none. Rank 0 alone reads and writes files; what fails there is the same error on all ranks, which go on.
+ * none. Rank 0 alone reads and writes files. A failure there is the same error on all ranks, and the communicator stays
+ * usable.
  */
 #ifndef WF_LAYERS_SAVE_H
 #define WF_LAYERS_SAVE_H
@@ -21,7 +22,7 @@ extern "C" {
  * statistics are rank 0's (wf_allreduce_persistent brings them together). */
 WF_PLACED wf_status wf_save(wf_layer *model, const char *path) WF_NODISCARD;
 /* Every parameter must be in the file, with its shape (WF_ERR_FORMAT names it, and nothing is changed); floats of
- * another size are converted; what else is in the file is ignored. */
+ * another size are converted; other contents of the file are ignored. */
 WF_PLACED wf_status wf_load(wf_layer *model, const char *path) WF_NODISCARD;
 /* Loads what the file and the model have in common, by name and shape, for fine-tuning. *left_out gets one line for
  * everything else: "fc/W: [10,512] here, [1000,512] in the file", "fc/b: not in the file", "old/W: not in the model";

@@ -16,8 +16,8 @@ extern "C" {
  * of mean, variance and running statistics on all ranks. Gradients of gamma and beta are this rank's share of the sum.
  * One message in each direction: 16 channels + 48 bytes, and 16 channels bytes in backward, to every other rank.
  *
- * Applied in training, and differentiated, by all ranks of `comm` equally often and in the same order; in evaluation it
- * is local. A failure on one rank is one on all. `comm` is borrowed and must outlive the layer. */
+ * Applied in training, and differentiated, by all ranks of `comm` equally often and in the same order; in evaluation
+ * it is local. A failure on one rank is the same error on all. `comm` is borrowed and must outlive the layer. */
 wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts);
 
 #ifdef __cplusplus

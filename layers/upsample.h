@@ -17,7 +17,8 @@ typedef struct wf_upsample_opts {
     int64_t scale;       /* default 2 */
     int64_t scale_nd[3]; /* an entry that is not 0 replaces scale in its dimension */
     wf_upsample_mode mode;
-    bool align_corners; /* linear only: the ends of input and output coincide, instead of their borders */
+    bool align_corners; /* linear only: the centres of the first and last elements of input and output coincide, instead
+                           of the outer edges */
 } wf_upsample_opts;
 
 /* [N,C,L] -> [N,C,scale L]. */

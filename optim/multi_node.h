@@ -10,35 +10,37 @@
 extern "C" {
 #endif
 
-/* In place of the sum of a bucket's gradients over the ranks: optim/reduce_author.h. */
+/* A hook that replaces the sum of a bucket's gradients over the ranks: optim/reduce_author.h. */
 struct wf_grad_bucket;
 typedef wf_status (*wf_bucket_reduce)(void *user, const struct wf_grad_bucket *bucket);
 
-/* How gradients travel. The same on all ranks. */
+/* How gradients are summed. All ranks must give the same options. */
 typedef struct wf_multi_node_opts {
     /* Gradients are summed in buckets, each of which starts when its last gradient is complete and goes on while
      * backward does. A bucket is full with this many bytes; default 1 MiB. A gradient is in one bucket. */
     int64_t bucket_bytes;
-    int64_t first_bucket_bytes; /* of the first, so that something is on its way early; default 256 KiB */
-    /* The type in which gradients travel: WF_F32 (default) is their own, WF_BF16 and WF_F16 take half the bytes. Those
-     * are rounded before they are sent, summed in f32, and rounded once more for each level of the sum; the loss and
-     * the weights of the average keep their own type. f16 ends at 65504, and what is sent is the gradient times the
-     * samples of the rank's mean: where it overflows, or a gradient is not finite, the step is WF_ERR_NUMERIC on all
-     * ranks, before any update; with a scaled loss (wf_optim_scale_loss) the update is left out instead. */
+    int64_t first_bucket_bytes; /* of the first bucket, so that the first sum begins early; default 256 KiB */
+    /* The type in which gradients are sent: WF_F32 (default) is their own type, WF_BF16 and WF_F16 take half the
+     * bytes. 16-bit gradients are rounded before they are sent, summed in f32, and rounded once more for each level
+     * of the sum; the loss and the weights of the average keep their type. f16 ends at 65504, and what is sent is
+     * the gradient times the samples of the rank's mean: where it overflows, or a gradient is not finite, the step
+     * is WF_ERR_NUMERIC on all ranks, before any update; with a scaled loss (wf_optim_scale_loss) the update is
+     * skipped instead. */
     wf_dtype grad_dtype;
     bool no_overlap; /* sums begin after backward: the same result, for comparison */
     /* Every rank keeps the optimizer's state of its part of each bucket (ZeRO stage 1), so that the bytes of state
-     * (wf_optim_state_bytes) fall by the number of ranks over which a gradient is summed, whatever that and the number
-     * of parameters are; parts are whole lines of 64 bytes, so up to one line a bucket more. Sums go to the rank that
-     * needs them, and the updated parameters to all: as many bytes as without. From the first step on the parameters
-     * lie in one flat buffer, so nothing is copied. Bits are those of the unsharded optimizer where ranks are on one
-     * node, or under naive and flat, but for clipping by norm, which adds squares in another order. wf_param_grad shows
-     * sums of the own part alone. State that is loaded stays whole until the first step after. */
+     * (wf_optim_state_bytes) fall by the number of ranks over which a gradient is summed, whatever that and the
+     * number of parameters are; parts are whole lines of 64 bytes, so up to one line a bucket more. Each sum is sent
+     * only to the rank that needs it, and the updated parameters are sent to all: as many bytes as without this
+     * option. From the first step on the parameters lie in one flat buffer, so nothing is copied. Bits are those of
+     * the unsharded optimizer where ranks are on one node, or under naive and flat, but for clipping by norm, which
+     * adds squares in another order. wf_param_grad shows sums of the own part alone. State that is loaded stays
+     * whole until the first step after. */
     bool shard_optimizer;
-    /* A step updates with the mean gradient of the step before, while its own is in flight through the next forward
-     * and backward. There are two flat buffers. The first step updates nothing, and its wf_item(loss) stays this
-     * rank's; after the others it is that of the step before; wf_optim_flush makes the last update. Not with
-     * shard_optimizer or wire WF_F16. */
+    /* A step updates with the mean gradient of the step before, while its own gradient is summed during the next
+     * forward and backward. There are two flat buffers. The first step updates nothing, and its wf_item(loss) stays
+     * this rank's; after the others it is that of the step before; wf_optim_flush makes the last update. Not with
+     * shard_optimizer or a grad_dtype of WF_F16. */
     bool double_buffering;
     /* The ranks that hold the same part of a parameter compare its bits after the first step and then after every so
      * many (default 100; negative: never; not in captured steps): they are equal unless a program changes a parameter
@@ -50,35 +52,35 @@ typedef struct wf_multi_node_opts {
     void *reduce_user; /* given to it */
 } wf_multi_node_opts;
 
-/* Makes an optimizer one of all ranks and returns it, so that it nests; it is freed if that fails. Checks that all
- * ranks have the same model and optimizer (WF_ERR_COMM names the first difference) and broadcasts it from rank 0 once;
- * then each wf_optim_step sums gradients over the ranks, in place in one flat buffer. Collective.
+/* Makes a local optimizer a multi-node one and returns it, so that calls nest; frees it on failure. Checks that all
+ * ranks have the same model and optimizer (WF_ERR_COMM names the first difference) and broadcasts model and optimizer
+ * from rank 0 once. Then each wf_optim_step sums gradients over the ranks, in place in one flat buffer. Collective.
  *
  * Semantics are those of the serial program on the global batch. A loss on batches that are sharded over the
  * communicator's mesh (scattered data sets) is a part of a global mean: gradients are summed. A loss without a layout
- * is a mean over n_r local samples: gradients are averaged with weights n_r, which ride in the buffer; the update
- * divides by the sum of all n_r, and wf_param_grad shows what is before that. wf_no_loss counts n_r = 0. A scalar that
- * is no mean has no weight: WF_ERR_STATE on more than one rank. Ranks whose losses differ in kind are WF_ERR_COMM on
- * all ranks, before any update.
+ * is a mean over n_r local samples: gradients are averaged with weights n_r, which are summed in the same buffer; the
+ * update divides by the sum of all n_r, and wf_param_grad shows the gradient before this division. wf_no_loss counts
+ * n_r = 0. A scalar that is no mean has no weight: WF_ERR_STATE on more than one rank. Ranks whose losses differ in
+ * kind are WF_ERR_COMM on all ranks, before any update.
  *
  * What is drawn does not depend on the rank: seed and models without a name are rank 0's from here on, and in every
  * step those ranks whose losses belong together (means over a sharded batch; on a mesh that splits more than data, also
  * means without a layout) compare the iterations of their tapes and what they drew. Where these differ the step is
  * WF_ERR_COMM on all ranks, before any update, and names rank and layer.
  *
- * The loss rides in the buffer: after the step wf_item(loss) is global on every rank. Whatever makes a step fail on one
- * rank reaches the others as its error. The communicator must outlive the optimizer's last step. */
+ * The loss is summed in the same buffer, so after the step wf_item(loss) is the global loss on every rank. If a step
+ * fails on one rank, the others return the same error. The communicator must outlive the optimizer's last step. */
 WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
 /* WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
 WF_PLACED wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
 
-/* The same for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh axes over
- * which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of which
- * every rank of the channel axis has a part is reduced only among the ranks that hold the same part; the model is
- * broadcast likewise. Clipping by norm counts every part once. The loss may be a part of a sum over any axis, and must
- * be one over data where the mesh splits that; a mean without a layout is a local mean over data that the ranks along
- * the other axes have alike. Ranks along `stage` have models of their own. Collective over the mesh, which is borrowed
- * and must outlive the optimizer's last step. */
+/* The same for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh axes
+ * over which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of
+ * which every rank of the channel axis has a part is reduced only among the ranks that hold the same part; the model
+ * is broadcast in the same groups. Clipping by norm counts every part once. The loss may be a part of a sum over any
+ * axis, and must be a part of a sum over data where the mesh splits data. A mean without a layout is a local mean
+ * over samples; the ranks along the other axes must hold equal values of it. Ranks along `stage` have models of
+ * their own. Collective over the mesh, which is borrowed and must outlive the optimizer's last step. */
 WF_PLACED wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim);
 WF_PLACED wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts);
 

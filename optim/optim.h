@@ -1,4 +1,4 @@
-/* Optimizers: what turns gradients into updates. An optimizer borrows its model. */
+/* Optimizers: they turn gradients into updates of parameters. An optimizer borrows its model. */
 #ifndef WF_OPTIM_OPTIM_H
 #define WF_OPTIM_OPTIM_H
 
@@ -39,29 +39,29 @@ wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts);
 void wf_optim_free(wf_optim *optim);
 
-/* One step: gradients of the model's trainable parameters from zero, backward from the scalar `loss` towards them
- * alone, clipping, update. A trainable parameter that the loss does not reach has a zero gradient and is updated like
- * the others (momentum and weight decay act on it); wf_param_set_trainable leaves one alone. wf_no_loss gives zero
- * gradients. WF_ERR_STATE if the loss depends on no parameter and no leaf, or is one rank's part of a global mean and
- * the optimizer is not a multi-node one. After a multi-node step wf_item(loss) is the loss over all ranks. Collective
- * for wf_multi_node optimizers. */
+/* One step: sets the gradients of the model's trainable parameters to zero, runs backward from the scalar `loss`
+ * towards these parameters alone, clips, and updates. A trainable parameter on which the loss does not depend has a
+ * zero gradient and is updated like the others (momentum and weight decay act on it); wf_param_set_trainable
+ * excludes a parameter. wf_no_loss gives zero gradients. WF_ERR_STATE if the loss depends on no parameter and no
+ * leaf, or is one rank's part of a global mean and the optimizer is not a multi-node one. After a multi-node step
+ * wf_item(loss) is the loss over all ranks. Collective for wf_multi_node optimizers. */
 WF_PLACED wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* Backward without a step: the gradients are kept, and those of the next wf_optim_accumulate or wf_optim_step are added
  * to them, so that any number of these and one step make the step of one large batch. Every loss counts as many samples
  * as it is a mean of; after the step wf_item of its loss is the mean over all of them. To step without a last batch,
- * give wf_no_loss. In between, what is trainable stays, and no other backward reaches these parameters. After an error
- * of either, what was accumulated is dropped.
+ * give wf_no_loss. In between, do not change what is trainable, and run no other backward that reaches these
+ * parameters. After an error of either function the accumulated gradients are dropped.
  *
  * Multi-node: nothing is summed over ranks before the step. Ranks may accumulate local means a different number of
  * times, also none; parts of global means come from all ranks each time (the step is WF_ERR_COMM where they do not).
  * The first backward of an optimizer, and the first after a change of what is trainable, is collective; the others are
  * local. WF_ERR_STATE if the loss is no mean. */
 WF_PLACED wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
-/* The update that double buffering (wf_multi_node_opts) still owes: before the model or the optimizer is saved, what is
- * trainable changes, or training ends. Does nothing where nothing is owed; wf_optim_free drops it. Collective for
- * wf_multi_node optimizers. */
+/* Makes the pending update of double buffering (wf_multi_node_opts). Call it before the model or the optimizer is
+ * saved, before what is trainable changes, and when training ends. Does nothing where no update is pending;
+ * wf_optim_free drops a pending update. Collective for wf_multi_node optimizers. */
 WF_PLACED wf_status wf_optim_flush(wf_optim *optim) WF_NODISCARD;
-/* The update alone, with the gradients that wf_backward left; parameters that have had none are left alone.
+/* The update alone, with the gradients that wf_backward computed; parameters without a gradient are not changed.
  * WF_ERR_STATE for multi-node optimizers, for those that scale the loss, and if no parameter has a gradient. */
 wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
 
@@ -70,28 +70,28 @@ wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
 wf_status wf_optim_clip_norm(wf_optim *optim, double max_norm);
 wf_status wf_optim_clip_value(wf_optim *optim, double max_abs);
 
-/* A loss that is multiplied by a scale before backward, so that small gradients are not lost in f16
- * (wf_ctx_set_compute); the update divides by it. Where a gradient overflows on any rank, all ranks leave the update
- * out: parameters, states and wf_optim_steps stay, and the scale falls. All of that happens in device memory: a step
- * asks for no number. wf_param_grad shows gradients times the scale. */
+/* Loss scaling: the loss is multiplied by a scale before backward, so that small gradients are not lost in f16
+ * (wf_ctx_set_compute), and the update divides by it. Where a gradient overflows on any rank, all ranks skip the
+ * update: parameters, states and wf_optim_steps do not change, and the scale is reduced. All of this happens in
+ * device memory, so a step reads no value back. wf_param_grad shows gradients times the scale. */
 typedef struct wf_loss_scale_opts {
     double init;      /* default 65536 */
     double growth;    /* default 2; 1 for a scale that does not grow */
     double backoff;   /* default 0.5 */
     int64_t interval; /* steps without overflow until the scale grows, default 2000 */
 } wf_loss_scale_opts;
-/* From the first step on, on all ranks alike: WF_ERR_STATE after one. Not with double_buffering (wf_multi_node_opts),
- * nor for f64: WF_ERR_ARGUMENT, WF_ERR_DTYPE. */
+/* Switches loss scaling on; all ranks must do so. WF_ERR_STATE after the first step; WF_ERR_ARGUMENT with
+ * double_buffering (wf_multi_node_opts); WF_ERR_DTYPE for f64. */
 wf_status wf_optim_scale_loss(wf_optim *optim, wf_loss_scale_opts opts);
-/* The scale of the next step (1 if losses are not scaled), and the updates left out so far. Both read the device: they
- * wait for the step under way. */
+/* The scale of the next step (1 if losses are not scaled), and the number of skipped updates. Both read the device
+ * and wait for the current step. */
 double wf_optim_loss_scale(const wf_optim *optim);
 int64_t wf_optim_skipped(const wf_optim *optim);
 
-/* Of the next update: the base times the schedule's factor, which counts the updates left out too. */
+/* The learning rate of the next update: the base times the schedule's factor, which counts skipped updates, too. */
 double wf_optim_lr(const wf_optim *optim);
 wf_status wf_optim_set_lr(wf_optim *optim, double lr); /* changes the base */
-/* Updates made; with a scaled loss it reads the device, and is -1 where that fails. */
+/* The number of updates made. With a scaled loss the call reads the device; -1 if that fails. */
 int64_t wf_optim_steps(const wf_optim *optim);
 wf_layer *wf_optim_model(const wf_optim *optim);
 /* Bytes of the state that this rank keeps: momentum and moments. */

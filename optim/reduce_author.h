@@ -1,13 +1,14 @@
-/* Another way than a sum to bring gradients together: compression, gossip, a sum in another place.
+/* Hooks that replace the sum of gradients over the ranks: compression, gossip, a sum elsewhere.
  *
- * wf_multi_node_opts.reduce is called for every bucket of every step in place of the sum, once its last gradient is
- * complete, while backward goes on: as a task of the queue (comm/queue_author.h), so it communicates by the functions
- * that are named beside and by nothing else. It leaves in the buffer what counts as the sum over the ranks of the
- * bucket's communicator, the same bits on all of them, or their parameters drift apart. The loss and the weights of the
- * average are summed apart from it, exactly. An error is one of the step, on all ranks.
+ * wf_multi_node_opts.reduce is called for every bucket of every step in place of the sum, once the bucket's last
+ * gradient is complete, while backward goes on. It runs as a task of the queue (comm/queue_author.h), so it may
+ * communicate only by the functions whose names end in _async. It writes its result, which counts as the sum over the
+ * ranks of the bucket's communicator, into the buffer; the bits must be equal on all ranks, or their parameters
+ * diverge. The library sums the loss and the weights of the average separately and exactly. An error of the hook is an
+ * error of the step on all ranks.
  *
- * What comes in is the gradient of this rank's loss: of a local mean, times its samples, and the update divides by the
- * samples of all ranks. */
+ * On entry the buffer holds the gradient of this rank's loss; the gradient of a local mean is multiplied by the
+ * number of its samples, and the update divides by the samples of all ranks. */
 #ifndef WF_OPTIM_REDUCE_AUTHOR_H
 #define WF_OPTIM_REDUCE_AUTHOR_H
 
@@ -17,9 +18,9 @@
 typedef struct wf_grad_bucket {
     wf_comm *comm; /* of the ranks to sum over */
     wf_ctx *ctx;
-    int64_t index;  /* of the bucket, in the order in which they start, the same on all ranks */
-    int64_t plan;   /* another one when gradients are laid out anew (what is trainable changed): then what was kept for
-                       the buckets is of no use */
+    int64_t index;  /* of the bucket, in the order in which buckets start; the same on all ranks */
+    int64_t plan;   /* changes when gradients are laid out anew, because what is trainable changed; state that the hook
+                       kept for the buckets is then invalid */
     void *flat;     /* in device memory, in place */
     wf_dtype dtype; /* WF_F32 or WF_F64 */
     int64_t count;  /* elements, with zeros between segments, each of which begins at a line of 64 bytes */

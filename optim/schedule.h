@@ -27,7 +27,7 @@ typedef struct wf_schedule_opts {
     double end;     /* factor at the end: default 0 */
 } wf_schedule_opts;
 
-/* Returns optim, so that it nests; NULL (and optim freed) if the options make no schedule. */
+/* Returns optim, so that calls nest. NULL if an option is invalid; optim is then freed. */
 wf_optim *wf_schedule(wf_optim *optim, wf_schedule_opts opts);
 
 #ifdef __cplusplus
