@@ -1,3 +1,6 @@
+/* The archive visitor: groups, paths, and the calls that every kind of archive shares. Layers and optimizers call it
+ * to save, load or send their parts. It never touches a file or a message itself; that is the work of the archive's
+ * kind (core/archive_memory.c, layers/save.c). */
 #include "core/archive_author.h"
 #include "core/context_author.h"
 

@@ -1,4 +1,5 @@
-/* The archive in host memory: a list of entries, found by path. */
+/* An archive in host memory: a list of entries, found by path. Tests, the broadcast of a model and copies of a state
+ * use it. It never converts: shape and type must be those that were saved. */
 #include "core/archive_author.h"
 #include "core/context_author.h"
 

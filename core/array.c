@@ -1,3 +1,5 @@
+/* Small helpers on the arrays that kernels take: counts, samples-channels-pixels, strides. Pure arithmetic; it never
+ * reads the elements. */
 #include "core/kernels_author.h"
 
 int64_t wf_array_count(const wf_array *a)

@@ -1,3 +1,5 @@
+/* The environment variables, read once into one struct. All parts of the library ask here; no other file may read
+ * the environment, and nothing here changes it. A value that cannot be parsed gives a warning and the default. */
 #include "core/config_author.h"
 
 #include "core/log.h"

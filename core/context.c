@@ -1,3 +1,6 @@
+/* The context: chooses the device and its kernel table, keeps seed, types and counters, and reads values back from
+ * the device. Programs make one through wf_comm_open or wf_ctx_new. It never looks up to comm: what a communicator
+ * adds are hooks that comm fills. */
 #include "core/context_author.h"
 
 #include "core/captured_author.h"

@@ -1,3 +1,4 @@
+/* Names and sizes of the element types. */
 #include "core/dtype.h"
 
 static const struct {

@@ -1,5 +1,6 @@
-/* Initial values. Random ones are a function of (seed, stream of the path, global index), so a part of a sharded
- * parameter is the slice of the serial one. */
+/* Initial values of parameters, called when a value is first used. Random ones are a function of (seed, stream of
+ * the path, global index), so a part of a sharded parameter is the same slice of the serial one. It never
+ * communicates. */
 #include "core/param_author.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* Layouts as values: comparison, text, and how a layout follows through a change of dimensions. Called wherever a
+ * tensor is made from another. The mesh is an opaque pointer here; arithmetic on its ranks is in comm/mesh. */
 #include "core/layout.h"
 
 #include <inttypes.h>

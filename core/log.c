@@ -1,3 +1,4 @@
+/* Lines of the library to stderr, by level. Never to stdout, which belongs to the program. */
 #include "core/log.h"
 
 #include "core/config_author.h"

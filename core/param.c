@@ -1,3 +1,5 @@
+/* Parameters: name, path, value and gradient. Layers make them; the tape, optimizers and archives use them. The
+ * value is made at its first use, not before, since seed and path must be final. */
 #include "core/param_author.h"
 
 #include <stdio.h>

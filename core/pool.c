@@ -1,5 +1,7 @@
-/* Blocks in size classes: four classes to each power of two, so at most a quarter of a block is lost. A block carries
- * its class in a table beside the pool (device memory cannot be written from here), found by address. */
+/* The pool of the context: every tensor and every workspace comes from here, so that a loop of fixed shape calls
+ * malloc and cudaMalloc only in its first steps. Main thread only. There are four size classes to each power of two,
+ * so at most a quarter of a block is lost. A block's class is kept in a table that is searched by address, since
+ * device memory cannot be written from the host. */
 #include "core/pool_impl.h"
 
 #include <stdlib.h>

@@ -1,3 +1,5 @@
+/* Philox, the hashes that make streams of it, and the division of a random fill into rows. Kernels, initial values
+ * and data sets draw from it. It holds no state: equal arguments give equal numbers, on any rank. */
 #include "core/random_rows_author.h"
 
 #include <string.h>

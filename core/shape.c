@@ -1,3 +1,5 @@
+/* Shapes, boxes and orders of memory: plain arithmetic on values, called everywhere. It never allocates and never
+ * records an error; a result that does not exist is an empty box, rank -1 or count -1. */
 #include "core/shape.h"
 
 #include <inttypes.h>

@@ -1,3 +1,5 @@
+/* The call site that the program recorded last, one for each thread. The macros of weft_places.h set it; errors of
+ * communication and the flight recorder read it. */
 #include "core/site_author.h"
 
 #include <string.h>

@@ -1,3 +1,6 @@
+/* The two error records of a thread, the last error and the pending one, and the end of a program by WF_MUST.
+ * Everything that can fail calls it. The library itself never ends the process here: only WF_MUST, which the program
+ * writes, does. */
 #include "core/status_author.h"
 
 #include <stdarg.h>

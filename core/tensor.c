@@ -1,3 +1,5 @@
+/* Tensors as handles: construction, views, aliases, storage and its reference count, versions. It moves no elements;
+ * core/tensor_data.c does that through the kernel table. */
 #include "core/captured_author.h"
 #include "core/pool_impl.h"
 #include "core/tensor_author.h"

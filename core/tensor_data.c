@@ -1,4 +1,5 @@
-/* Elements in and out: copies, conversion of order and type, host import and export. */
+/* The elements of tensors: import, export, copies and conversions of order and type, all through the kernel table,
+ * since the memory may be a device's. */
 #include "core/captured_author.h"
 #include "core/tensor_author.h"
 

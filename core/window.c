@@ -1,3 +1,5 @@
+/* Arithmetic of sliding windows in one dimension. Serial layers compute their output lengths with it, parallel ones
+ * their halos. Pure functions on integers. */
 #include "core/window.h"
 
 static int64_t clamp(int64_t x, int64_t lo, int64_t hi)

@@ -1,4 +1,6 @@
-/* Which samples make the next batch, on this rank and on all: arithmetic, no message. */
+/* Decides which samples make the next batch on this rank, and how large the global batch is: by arithmetic that all
+ * ranks share, without a message. It also fills the batch; the prefetch thread runs it, so it never calls MPI or the
+ * pool. */
 #include "comm/mesh_author.h"
 #include "datasets/iterator_impl.h"
 

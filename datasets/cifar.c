@@ -1,3 +1,4 @@
+/* CIFAR-10 and CIFAR-100 from their binary files, read as a whole when the data set is opened. */
 #include "core/config_author.h"
 #include "datasets/file_impl.h"
 #include "datasets/readers.h"

@@ -1,3 +1,5 @@
+/* Data sets as objects: opening, reading, decorators. Readers and transforms are kinds (datasets/dataset_author.h);
+ * iterators and scatter are the callers. Nothing here communicates. */
 #include "datasets/dataset_author.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Files of data sets: paths, plain or gzip reading, and errors that name the file and what was expected. */
 #include "datasets/file_impl.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The IDX format of MNIST, plain or gzip: header, types and bounds are checked before memory is taken. */
 #include "datasets/file_impl.h"
 #include "datasets/idx_impl.h"
 #include "datasets/readers.h"

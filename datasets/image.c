@@ -1,3 +1,4 @@
+/* Writes a grid of images as PNG, under a temporary name until it is whole. */
 #include "datasets/image.h"
 #include "core/tensor_author.h"
 

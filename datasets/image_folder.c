@@ -1,3 +1,5 @@
+/* A folder of PNG and JPEG files as a data set. File names are listed when it is opened; an image is decoded when it
+ * is read. */
 #include "datasets/dataset_author.h"
 #include "datasets/file_impl.h"
 #include "datasets/picture_impl.h"

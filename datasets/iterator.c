@@ -1,3 +1,5 @@
+/* Iterators: hand out batches, one after the other, from the batcher directly or from the prefetch thread. Tensors
+ * are made here, on the main thread alone. */
 #include "datasets/iterator_impl.h"
 
 #include "comm/mesh_author.h"

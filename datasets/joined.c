@@ -1,3 +1,5 @@
+/* Joins the data sets that the ranks already have into one. The only message is about their sizes; samples stay
+ * where they are. */
 #include "comm/comm_author.h"
 #include "datasets/dataset_author.h"
 #include "datasets/scatter.h"

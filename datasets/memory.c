@@ -1,3 +1,4 @@
+/* Samples in host memory: data sets from arrays and tensors, the parts that scatter sends, and the empty data set. */
 #include "datasets/readers.h"
 #include "datasets/rows_impl.h"
 

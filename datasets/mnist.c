@@ -1,3 +1,4 @@
+/* Finds MNIST's or Fashion-MNIST's files by their standard names, and reads them by idx.c. */
 #include "core/config_author.h"
 #include "datasets/file_impl.h"
 #include "datasets/idx_impl.h"

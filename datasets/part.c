@@ -1,3 +1,4 @@
+/* Marks a data set as one rank's part of a scattered one: global count, offset, mesh. Iterators make layouts of it. */
 #include "datasets/part_impl.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Decodes PNG and JPEG by stb, and resizes planes. The only file that includes stb's reader. */
 #include "datasets/picture_impl.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* Samples are row-major [C, pixels]; rows of a batch may be [pixels, C] of another type. */
+/* Stores a sample as a row of a batch: converts the type and the order of memory. Samples are row-major [C, pixels];
+ * rows of a batch may be [pixels, C]. */
 #include "datasets/iterator_impl.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* Scatters a data set: the root reads and sends each rank its samples, in rounds of bounded size, or every rank
+ * reads its own. Called once, before training; a failure on the root is the same error on all ranks. */
 #include "datasets/scatter.h"
 
 #include "comm/comm_author.h"

@@ -1,3 +1,4 @@
+/* The same batches on all ranks: one rank's batches sent to all, or all ranks reading in one agreed order. */
 #include "datasets/shared.h"
 
 #include "comm/comm_author.h"

@@ -1,3 +1,4 @@
+/* Chosen samples of another data set, by number. */
 #include "datasets/dataset_author.h"
 #include "datasets/readers.h"
 

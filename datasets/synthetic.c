@@ -1,3 +1,5 @@
+/* Images made of waves and noise, for tests and measurements without files. A sample is a function of seed and
+ * number alone. */
 #include "datasets/dataset_author.h"
 #include "datasets/readers.h"
 

@@ -1,4 +1,5 @@
-/* Transforms of the picture plane: flip, crop, resize. */
+/* Transforms of the image plane: flip, crop, resize. Random ones depend on seed, epoch and the number of the sample,
+ * never on the rank. */
 #include "datasets/dataset_author.h"
 #include "datasets/picture_impl.h"
 #include "datasets/transforms.h"

@@ -1,4 +1,4 @@
-/* Transforms of the values: normalise, scale, channels. */
+/* Transforms of values: normalise, scale, change of channels. */
 #include "datasets/dataset_author.h"
 #include "datasets/transforms.h"
 

@@ -1,3 +1,6 @@
+/* Layers as objects: the tree of names, paths and children, wf_apply, and what modules, chains and functions as
+ * layers share. Every layer is made and applied through this file. It knows no kind of layer by name and computes
+ * nothing itself. */
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 

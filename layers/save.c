@@ -1,4 +1,5 @@
-/* Model files: rank 0 has the file, the others have what goes through it. */
+/* Model files. Rank 0 alone opens the file; the other ranks send their parts to it and receive theirs from it. A
+ * file that was not written whole never takes the place of a good one. */
 #include "layers/save.h"
 
 #include "comm/comm_author.h"

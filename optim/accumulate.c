@@ -1,4 +1,5 @@
-/* Several backwards towards one step. */
+/* Several backwards for one step: weights losses by their samples and adds gradients until wf_optim_step. Nothing is
+ * sent between ranks before the step. */
 #include "comm/mesh.h"
 #include "optim/optim_impl.h"
 

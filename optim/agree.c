@@ -1,3 +1,5 @@
+/* Compares models, options and optimizers over the ranks, broadcasts rank 0's values, and agrees on the order of
+ * gradients. Called by wf_multi_node and at the first backward; a difference is an error on all ranks that names it. */
 #include "layers/layer_author.h"
 #include "optim/multi_node_impl.h"
 

@@ -1,4 +1,4 @@
-/* The optimizers that there are, and what their options may be. */
+/* The constructors of the optimizers and the ranges of their options. The arithmetic is in the kernel table. */
 #include "optim/optim_impl.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Which parameters an optimizer works on, and where their state is. */
+/* Binds an optimizer to the parameters of its model: which are trainable, and where their state is. Called at the
+ * beginning of every step, accumulation and archive; it does work only where something has changed. */
 #include "optim/optim_impl.h"
 
 #include <string.h>

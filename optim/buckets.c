@@ -1,3 +1,5 @@
+/* Sums gradients in buckets while backward goes on. Backward reports each complete gradient; a full bucket becomes a
+ * task of the queue; the step waits for all of them. It never blocks inside backward. */
 #include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 

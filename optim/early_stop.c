@@ -1,3 +1,4 @@
+/* Early stopping: compares a mean over all ranks with the best one so far, so that all ranks stop at the same time. */
 #include "optim/early_stop.h"
 
 #include "comm/comm_author.h"

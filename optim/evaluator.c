@@ -1,3 +1,5 @@
+/* Metrics over all ranks: local sums under names, brought together in rank order, so that all ranks have the same
+ * bits. */
 #include "optim/evaluator.h"
 
 #include "comm/comm_author.h"

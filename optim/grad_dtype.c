@@ -1,4 +1,4 @@
-/* Gradients that travel in a narrower type than they are computed in. */
+/* Sums gradients in a narrower type than the one they are computed in: rounds, sums in f32, widens. */
 #include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 

@@ -1,3 +1,5 @@
+/* Sorts parameters by the mesh axes over which their gradients are summed, and finds the runs that share a
+ * communicator. */
 #include "optim/multi_node_impl.h"
 
 unsigned wf_grad_axes(const wf_mesh *mesh)

@@ -1,4 +1,5 @@
-/* Backward towards the optimizer's parameters, into one flat buffer. */
+/* Backward towards the parameters of one optimizer, into its flat buffer. Gradients of other models on the tape are
+ * not computed. */
 #include "optim/optim_impl.h"
 
 bool wf_optim_grads_current(const wf_optim *optim)

@@ -1,3 +1,5 @@
+/* The optimizer as an object: the step, the update alone, clipping, learning rate. It knows no communicator; what a
+ * multi-node optimizer does differently are functions that multi_node.c sets. */
 #include "layers/layer_author.h"
 #include "optim/optim_impl.h"
 

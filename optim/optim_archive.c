@@ -1,3 +1,5 @@
+/* Saves and loads the state of an optimizer by the paths of parameters. The archive of a sharded optimizer is that
+ * of the serial one. */
 #include "optim/optim_impl.h"
 
 #include <string.h>

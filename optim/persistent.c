@@ -1,4 +1,4 @@
-/* Running statistics of all ranks brought together. */
+/* Merges running statistics over all ranks, weighted by samples. Called by programs before they evaluate or save. */
 #include "comm/comm_author.h"
 #include "core/param_author.h"
 #include "optim/evaluator.h"

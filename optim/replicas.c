@@ -1,5 +1,5 @@
-/* Ranks that compute the same, or parts of it, stay together: they draw the same random numbers, which is compared in
- * every step, and their parameters have the same bits, which is compared now and then. */
+/* Checks that ranks which compute the same stay equal: that they draw the same random numbers, in every step, and
+ * that their parameters have the same bits, now and then. It never repairs a difference; it reports it. */
 #include "core/captured_author.h"
 #include "layers/layer_author.h"
 #include "optim/multi_node_impl.h"

@@ -1,5 +1,5 @@
-/* A loss that is multiplied by a scale. What changes from step to step is in device memory, where the kernels see it.
- */
+/* Loss scaling. All that changes from step to step is in device memory, so a step reads nothing back and can be
+ * captured. */
 #include "optim/optim_impl.h"
 
 #include <math.h>

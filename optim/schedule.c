@@ -1,3 +1,5 @@
+/* Learning-rate schedules as a factor of the update number: a pure function, so that a resumed run continues
+ * exactly. */
 #include "optim/optim_impl.h"
 
 #include <math.h>

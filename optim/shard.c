@@ -1,5 +1,5 @@
-/* An optimizer of which every rank keeps a part (ZeRO stage 1): a rank has the sums, the state and the update of its
- * part of every bucket; the parameters lie in one flat buffer, in which the parts are brought together. */
+/* Sharded optimizer state (ZeRO stage 1): a rank has the sums, the state and the update of its part of every bucket.
+ * The parameters lie in one flat buffer, in which the updated parts are gathered. */
 #include "comm/comm_author.h"
 #include "optim/multi_node_impl.h"
 

@@ -1,4 +1,4 @@
-/* From gradients to new parameters: one call of the kernel table. */
+/* From gradients to new parameters, in one call of the kernel table for all segments. */
 #include "core/captured_author.h"
 #include "optim/optim_impl.h"
 

@@ -1,4 +1,6 @@
-/* Backward: mark what is wanted (forwards), mark what is reached (backwards), plan, run. */
+/* Backward: marks which variables lead to a wanted gradient (forwards through the tape), marks which nodes the loss
+ * reaches (backwards), tells the optimizer the order in which gradients will be complete, and runs the nodes. Called
+ * by wf_backward and by optimizers. A node is never run twice. */
 #include "core/autograd/autograd_impl.h"
 
 typedef struct run {

@@ -1,3 +1,6 @@
+/* Captured steps: calls the step twice, captures it in its third run and replays it from then on. Operations of the
+ * host that a replay needs are collected here while the step runs. If something in the step cannot be captured,
+ * nothing is replayed and the run returns an error. */
 #include "core/captured_author.h"
 
 #include "core/log.h"

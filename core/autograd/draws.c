@@ -1,4 +1,5 @@
-/* Which random numbers are drawn on a tape: streams of names, paths and counts that every rank has alike. */
+/* Which random numbers are drawn on a tape: streams made of names, paths and counts that are equal on all ranks.
+ * Called by wf_apply and by functions that draw. It never uses a count that a rank keeps for itself. */
 #include "core/autograd/autograd_impl.h"
 
 #include <stdlib.h>

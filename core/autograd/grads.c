@@ -1,3 +1,5 @@
+/* Flat gradients: one buffer in which the gradients of many parameters lie one after the other, so that a bucket is
+ * a pointer and a length. Optimizers make it after the first backward has told the order. */
 #include "core/tape_author.h"
 
 #include <stdlib.h>

@@ -1,3 +1,5 @@
+/* The tape: variables, leaves, recorded nodes and the reset that ends a step. Layers and functions record here;
+ * backward.c walks what is recorded. Nothing here computes on elements. */
 #include "core/archive.h"
 #include "core/autograd/autograd_impl.h"
 #include "core/captured_author.h"

@@ -1,3 +1,5 @@
+/* Convolution in plain loops, in any direction and any float type, summed in double in a fixed order: the oracle for
+ * every other filling, so it is never optimised. */
 #include "core/ref/ref_impl.h"
 
 #include <string.h>

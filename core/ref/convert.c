@@ -1,3 +1,5 @@
+/* Elements of any type read as double and written back with the rounding that all fillings must show: to nearest
+ * even, saturating for integers. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Copy, fill and cast of strided arrays in plain loops: the oracle of pack, unpack, transpose and change of order. */
 #include "core/ref/ref_impl.h"
 
 #include <stdlib.h>

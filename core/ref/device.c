@@ -1,3 +1,5 @@
+/* The device slots of a filling whose memory is the host's: allocation, transfers, and streams and events on which
+ * all work is done at once. */
 #include "core/ref/ref_impl.h"
 
 #include <stdio.h>

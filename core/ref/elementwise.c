@@ -1,3 +1,4 @@
+/* Activations, binary operations, dropout and epilogues in plain loops, through double: the oracle. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>

@@ -1,3 +1,6 @@
+/* Gives the loops of `ref` their arrays as double: copies of inputs and outputs of other types, taken from the pool
+ * for the time of a slot and stored back at its end. Every slot of `ref` begins and ends here, so none of them frees
+ * memory itself. */
 #include "core/ref/ref_impl.h"
 
 /* What empty arrays point to, so that "empty" is not taken for "absent". Never read or written. */

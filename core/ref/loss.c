@@ -1,3 +1,5 @@
+/* Losses, sums, softmax and counts of correct answers in plain loops, with sums in double in a fixed order: the
+ * oracle. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>

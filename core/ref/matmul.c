@@ -1,3 +1,4 @@
+/* Matrix products in plain loops, summed in double: the oracle. */
 #include "core/ref/ref_impl.h"
 
 #include <string.h>

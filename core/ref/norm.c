@@ -1,3 +1,5 @@
+/* Statistics and normalisation in plain loops: the oracle. Variance comes from squared deviations, never from a
+ * difference of two large sums. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Updates of the optimizers, clipping and loss scaling in plain loops: the oracle. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Pooling in plain loops: the oracle. The first of equal maxima wins, and NaN wins over every number. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>

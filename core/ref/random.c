@@ -1,3 +1,4 @@
+/* Random fills from Philox, element by element of the global index: the oracle of every filling's streams. */
 #include "core/random_rows_author.h"
 #include "core/ref/ref_impl.h"
 

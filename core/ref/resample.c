@@ -1,3 +1,4 @@
+/* Upsampling in plain loops, and which inputs an output reads, which all fillings use. */
 #include "core/ref/ref_impl.h"
 
 #include <string.h>

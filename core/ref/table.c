@@ -1,3 +1,4 @@
+/* The kernel table of the device `ref`. The filling `cpu` starts as a copy of it. */
 #include "core/ref/ref_impl.h"
 
 static const wf_kernels table = {

@@ -1,3 +1,5 @@
+/* The geometry of a window in three dimensions, whatever the number of spatial dimensions, so that convolution and
+ * pooling are written once. */
 #include "core/ref/ref_impl.h"
 
 ref_window ref_window_make(int nd, const wf_shape *in, const wf_shape *out, const int64_t *kernel,

@@ -1,4 +1,5 @@
-/* Collectives with a gradient. */
+/* Collectives of comm/comm.h as functions with a gradient. Programs call them by the names of
+ * layers/communication.h. They take values without a layout only; layouts are moved by redistribute.c. */
 #include "layers/communication/communication_impl.h"
 
 #include <string.h>

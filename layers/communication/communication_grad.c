@@ -1,4 +1,5 @@
-/* The gradients of collectives: collectives, too. */
+/* The backward functions of these collectives, which are collectives themselves: every rank that took part in
+ * forward must run them. */
 #include "layers/communication/communication_impl.h"
 
 #include <string.h>

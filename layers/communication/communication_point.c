@@ -1,4 +1,5 @@
-/* Point to point, and tokens. */
+/* Point-to-point messages with a gradient, and the tokens that stand for a value on another rank. Backward sends in
+ * the opposite direction, with zeros where there is no gradient, so that no rank waits in vain. */
 #include "layers/communication/communication_impl.h"
 
 typedef struct point {

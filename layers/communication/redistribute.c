@@ -1,3 +1,5 @@
+/* Redistribution as a function with a gradient: forward is an exchange, backward the exchange in the other
+ * direction. Layers and programs call it; wf_parallelize inserts it. */
 #include "layers/redistribute.h"
 
 #include "comm/mesh_author.h"

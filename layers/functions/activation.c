@@ -1,3 +1,4 @@
+/* Activations as functions. Each saves the one array that its backward needs, the input or the output. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 

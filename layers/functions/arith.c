@@ -1,3 +1,5 @@
+/* Arithmetic, sums and means, detach. Sums of sharded values are parts of a global sum and are marked as such;
+ * nothing here communicates. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 

@@ -1,4 +1,5 @@
-/* Types that change on the way: by request, for layers that compute in 16 bits, and for functions that do not. */
+/* Casts: on request (wf_cast), for layers that compute in 16 bits, and for functions that widen 16-bit inputs to
+ * f32. The gradient is always cast back to the input's type. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 

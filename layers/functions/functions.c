@@ -1,3 +1,5 @@
+/* Checks and steps that all functions share: arguments, layouts, the output of a function, and the bookkeeping of
+ * sums and means that are parts of a global one. */
 #include "layers/functions/functions_impl.h"
 
 #include "layers/layer_author.h"

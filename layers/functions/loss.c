@@ -1,3 +1,5 @@
+/* Losses as functions. They divide by the global number of samples where the batch has a layout, so the loss of a
+ * rank is its part of the global mean. Nothing here communicates. */
 #include "layers/loss.h"
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"

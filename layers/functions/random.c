@@ -1,3 +1,5 @@
+/* Dropout, noise and random variables. The numbers are a function of the place in the global tensor, so they do not
+ * depend on the partition. */
 #include "layers/functions.h"
 
 #include "comm/comm_author.h"

@@ -1,3 +1,5 @@
+/* Concatenation, slices, reshape and transpose. They copy only where the wanted order of memory needs it, and reject
+ * a change of a sharded dimension instead of moving data. */
 #include "comm/mesh_author.h"
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"

@@ -1,3 +1,4 @@
+/* Softmax and its logarithm over dimension 1. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"

@@ -1,3 +1,5 @@
+/* Blocks of a field, for layers that compute on parts of a dense array: gather a part into a block of its own,
+ * scatter it back, copy or add parts between fields. Local; all copies go through the kernel table. */
 #include "layers/parallel/parallel_impl.h"
 
 #include "comm/plan_author.h"

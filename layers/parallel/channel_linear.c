@@ -1,5 +1,5 @@
-/* A linear layer whose weights are shared out among the ranks of the channel axis, by columns (filter form), by rows
- * (channel form) or both. As layers/parallel/mesh_conv.c does it by channels, without activations. */
+/* A linear layer whose weights are sharded over the ranks of the channel axis: by columns (filter form), by rows
+ * (channel form) or both. It moves channels as layers/parallel/mesh_conv.c does, and has no activation. */
 #include "comm/comm_author.h"
 #include "layers/channel.h"
 #include "layers/functions.h"

@@ -1,5 +1,5 @@
-/* A rank's channels may begin and end inside a group; the kernels know whole groups. So they are done in pieces: the
- * rest of a group, groups, the beginning of a group. */
+/* Runs a grouped convolution on the channels of one rank, which may begin and end inside a group. The kernels take
+ * whole groups, so the work is done in pieces: the rest of a group, whole groups, the beginning of a group. */
 #include "layers/parallel/parallel_impl.h"
 
 static wf_range relative(wf_range range, wf_range to)

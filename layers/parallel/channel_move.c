@@ -1,4 +1,5 @@
-/* Channels on the way between how a tensor is held and what the ranks compute with. */
+/* Moves channels between the sharding of a tensor and the channels with which the ranks compute: gather,
+ * reduce-scatter, and the same for bias and gradients. All channel-parallel layers use it. */
 #include "layers/parallel/parallel_impl.h"
 
 static wf_range own_part(const wf_channel_side *side)

@@ -1,4 +1,5 @@
-/* Batch normalisation is per channel: the serial layer on this rank's channels, with their parameters. */
+/* Channel-parallel batch normalisation. Statistics are per channel, so it is the serial layer on this rank's
+ * channels and parameters, and nothing moves. */
 #include "layers/channel.h"
 #include "layers/parallel/parallel_impl.h"
 #include "layers/serial/serial_impl.h"

@@ -1,4 +1,5 @@
-/* Which rank computes with which channels. */
+/* Decides which rank computes with which channels and in which form, from the options and sizes alone: every rank
+ * comes to the same result without a message. */
 #include "layers/parallel/parallel_impl.h"
 
 #include <stdlib.h>

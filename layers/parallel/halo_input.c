@@ -1,4 +1,5 @@
-/* Inputs with their halos, on their way, and their gradients on the way back. */
+/* An input with its halo: starts the exchange, computes the interior meanwhile, then the boundary; in backward it
+ * returns halo gradients to their owners, where they are added. Spatial layers run through it. */
 #include "layers/parallel/parallel_impl.h"
 
 static bool is_whole(const wf_parts *parts)

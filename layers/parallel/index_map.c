@@ -1,3 +1,5 @@
+/* Which elements of an input an output box reads, for convolution, pooling and upsampling alike, and from that the
+ * sharding of outputs and the halo of inputs. Pure arithmetic on boxes of all ranks. */
 #include "layers/parallel/parallel_impl.h"
 
 wf_index_map wf_index_map_inverse(const wf_index_map *index_map)

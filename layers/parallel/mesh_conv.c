@@ -1,5 +1,5 @@
-/* Forward: what is here travels on to whoever computes with it while the interior is computed, if that needs nothing.
- */
+/* Forward of all parallel convolutions: the halo and the channels are sent while the interior, which needs neither,
+ * is computed; then the boundary. The constructors are in mesh_conv_make.c, backward in mesh_conv_grad.c. */
 #include "core/config_author.h"
 #include "layers/parallel/parallel_impl.h"
 

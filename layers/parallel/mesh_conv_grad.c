@@ -1,5 +1,6 @@
-/* Backward. The input's gradient is recomputed from the halo of dy, or added back from this rank's outputs to where
- * their inputs came from; either way messages travel while the parameters' gradients are computed. */
+/* Backward of all parallel convolutions. The input's gradient is recomputed from the halo of dy, or computed from
+ * this rank's outputs and added at the owners of the inputs; in both cases messages are in flight while the
+ * gradients of parameters are computed. */
 #include "layers/parallel/parallel_impl.h"
 
 /* Parameters. */

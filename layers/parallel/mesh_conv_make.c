@@ -1,4 +1,5 @@
-/* Construction of the forms of a parallel convolution: by channels, by pixels, by both. */
+/* Constructors of the parallel convolutions: by channels, by pixels, by both. They take the options of the serial
+ * layers and check them before anything is sent. */
 #include "layers/channel.h"
 #include "layers/mesh_conv.h"
 #include "layers/parallel/parallel_impl.h"

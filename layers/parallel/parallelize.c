@@ -1,3 +1,5 @@
+/* Turns the layers of a whole model into parallel ones, in place, and sets the redistributions between them. Called
+ * once, before the optimizer is made; a layer object keeps its address, name and values. */
 #include "layers/parallelize.h"
 
 #include "comm/mesh_author.h"

@@ -1,5 +1,5 @@
-/* Deep halos: several convolutions on one exchange. Each rank computes what its own outputs depend on, so gradients of
- * parameters are sums over its own outputs here too, and the input's halo gradient goes back once. */
+/* Deep halos: several convolutions on one exchange. Each rank computes everything on which its own outputs depend,
+ * so gradients of parameters are sums over its own outputs, and the input's halo gradient is returned once. */
 #include "layers/parallel/parallel_impl.h"
 #include "layers/spatial.h"
 

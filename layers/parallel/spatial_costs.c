@@ -1,4 +1,5 @@
-/* What the depth of a chain is chosen by: measured where nobody says. */
+/* The costs by which a chain chooses its depth: given by the options, measured at the first input, or fixed where
+ * runs must be deterministic. The ranks agree on them. */
 #include "core/config_author.h"
 #include "layers/parallel/parallel_impl.h"
 

@@ -1,4 +1,5 @@
-/* Which part of an output needs no halo, and how parts run on dense arrays. */
+/* Divides an output into the interior, which needs no halo, and boundary parts, and runs a kernel on each. The
+ * result is that of one call on the whole. */
 #include "layers/parallel/parallel_impl.h"
 
 /* A block between two polls has at least so many rows and elements: kernels work on tiles of rows, and a slow network

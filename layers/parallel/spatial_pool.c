@@ -1,5 +1,5 @@
-/* Spatially parallel pooling. A global maximum is that of the whole input, which every rank gets; a global average is
- * the sum of the ranks' parts of it. */
+/* Spatially parallel pooling. A global maximum gathers the whole input on every rank; a global average is a sum over
+ * the ranks of their parts. */
 #include "layers/parallel/parallel_impl.h"
 #include "layers/serial/serial_impl.h"
 #include "layers/spatial.h"

@@ -1,4 +1,5 @@
-/* Spatially parallel upsampling: an output lies where its source does; linear needs one element of halo. */
+/* Spatially parallel upsampling: an output lies where its source lies, and linear interpolation needs a halo of one
+ * element. The model of a parallel layer without parameters. */
 #include "layers/parallel/parallel_impl.h"
 #include "layers/serial/serial_impl.h"
 #include "layers/spatial.h"

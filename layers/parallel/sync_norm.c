@@ -1,5 +1,6 @@
-/* What goes to the others is in double, and every rank merges it in the order of ranks: all get the same bits. The host
- * takes part where messages are its business alone: the statistics and their count stay in the device's memory. */
+/* Merges batch statistics over ranks. They are sent in double, and every rank merges them in the order of ranks, so
+ * all get the same bits. Statistics and counts stay in device memory; the host takes part only where messages need
+ * it. */
 #include "layers/sync_norm.h"
 
 #include "comm/comm_author.h"

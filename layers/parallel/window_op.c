@@ -1,3 +1,5 @@
+/* What parallel layers without parameters (pooling, upsampling) share: plan the halo, run a kernel on interior and
+ * boundary, and return gradients. The kernel and the geometry come from the layer. */
 #include "layers/parallel/parallel_impl.h"
 
 wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_sharding *in, wf_shape y,

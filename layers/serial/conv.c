@@ -1,5 +1,5 @@
-/* One implementation for convolution and its transposed form, which is the backward-data of the convolution from its
- * output to its input: the two differ in which slot is forward. */
+/* Convolution and transposed convolution in one implementation. The transposed form is the backward-data pass of the
+ * convolution from its output to its input, so the two differ only in which kernel slot is forward. */
 #include "layers/serial/serial_impl.h"
 
 /* What backward is told. */

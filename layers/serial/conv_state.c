@@ -1,3 +1,4 @@
+/* Options of convolutions checked and turned into geometry and parameters, for the serial and the parallel layers. */
 #include "layers/serial/serial_impl.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* The activation and noise that follow a layer in the same pass: which options are valid, and the epilogue that a
+ * kernel gets. */
 #include "layers/serial/serial_impl.h"
 
 wf_status wf_epilogue_check(const char *what, wf_epilogue_opts *o)

@@ -1,3 +1,4 @@
+/* The fully connected layer: the model of a serial layer with parameters. */
 #include "layers/linear.h"
 
 #include "layers/functions.h"

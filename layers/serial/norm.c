@@ -1,5 +1,5 @@
-/* Batch normalisation in four steps: statistics of what is here, merge over those that share them, normalise; backward
- * likewise: sums of what is here, merge, apply. The plain layer merges with nobody. */
+/* Batch normalisation in four steps: local statistics, a merge over the ranks that share them, normalisation;
+ * backward has the same steps for its sums. The serial layer has no merge; layers/parallel/sync_norm.c gives one. */
 #include "layers/norm.h"
 
 #include "layers/functions/functions_impl.h"

@@ -1,3 +1,4 @@
+/* Pooling layers over one to three dimensions, and global pooling. */
 #include "layers/serial/serial_impl.h"
 
 static wf_status backward(wf_node *node)

@@ -1,3 +1,4 @@
+/* Options of pooling checked and turned into geometry, for the serial and the parallel layers. */
 #include "layers/serial/serial_impl.h"
 
 #define MOST (INT64_C(1) << 20)

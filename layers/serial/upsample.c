@@ -1,3 +1,4 @@
+/* Upsampling layers, and the check of their options, which the parallel form uses too. */
 #include "layers/serial/serial_impl.h"
 
 /* Largest factor and largest length of an output: products of them fit 63 bits. */
