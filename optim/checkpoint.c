@@ -1,4 +1,5 @@
-/* Checkpoints: what a run is, and when it is saved. */
+/* Checkpoints as objects: what a run consists of, and when it is saved. Programs call it after every step; the parts
+ * of a save are in checkpoint_stage.c and checkpoint_write.c, loading in checkpoint_load.c. */
 #include "core/captured_author.h"
 #include "optim/checkpoint_impl.h"
 

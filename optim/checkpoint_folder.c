@@ -1,4 +1,5 @@
-/* The files in a folder of checkpoints. Rank 0 looks and removes; the others hear of it. */
+/* The files in a folder of checkpoints: which generations exist and which are removed. Rank 0 reads the folder and
+ * removes files; the other ranks get the result from it. */
 #include "optim/checkpoint_impl.h"
 
 #include <dirent.h>

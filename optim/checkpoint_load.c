@@ -1,4 +1,5 @@
-/* Loading: the newest generation that all ranks find whole. */
+/* Loading: finds the newest generation that is whole on all ranks, and loads it. Nothing is taken from a file before
+ * its manifest and checksums are verified. */
 #include "core/log.h"
 #include "optim/checkpoint_impl.h"
 

@@ -1,4 +1,4 @@
-/* Signals that ask a program to save and leave. */
+/* Signals that ask a program to save and end. The handler only sets a flag; wf_checkpoint_step acts on it. */
 #include "optim/checkpoint_impl.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* Saving, the first part: a list of all tensors, and copies of what this rank writes of them. */
+/* First part of a save: lists all tensors of the run and copies the elements that this rank writes. The step that
+ * follows may change the tensors as soon as this is done. */
 #include "core/random_author.h"
 #include "optim/checkpoint_impl.h"
 

@@ -1,5 +1,5 @@
-/* Saving, the second part: the file. Its layout is made by HDF5 once; files of the same layout differ in the elements
- * alone, so what lies between these is kept and written again. */
+/* Second part of a save: the file. HDF5 makes its layout once; files of equal layout differ in their elements alone,
+ * so the bytes between these are kept and written again. It may run in a thread and never calls MPI there. */
 #include "optim/checkpoint_impl.h"
 
 #include <errno.h>
