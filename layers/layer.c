@@ -60,7 +60,7 @@ wf_ctx *wf_layer_ctx(const wf_layer *layer)
     return layer ? layer->ctx : NULL;
 }
 
-/* The list of parameters of a layer, and of all above it, is to be made again. */
+/* Invalidates the list of parameters of a layer and of all layers above it. */
 static void forget_lists(wf_layer *layer)
 {
     for (; layer; layer = layer->parent) {
@@ -239,7 +239,7 @@ static wf_status check_name(const wf_layer *module, const char *name)
     return WF_OK;
 }
 
-/* Whether someone else frees the child: its parent, or whoever frees the module that it is or holds. */
+/* True if the child cannot be added: it has a parent, or it is this module or contains it. */
 static bool is_taken(const wf_layer *module, const wf_layer *child)
 {
     for (; module; module = module->parent)
@@ -280,7 +280,7 @@ wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child)
     return status == WF_OK ? NULL : wf_error_null();
 }
 
-/* Values that are there were drawn under the name before. */
+/* Parameters that have values already were initialised under the previous name. */
 static wf_status check_undrawn(wf_layer *layer, const char *name)
 {
     int64_t n;

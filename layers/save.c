@@ -27,7 +27,7 @@ static bool is_first(const call *c)
     return !c->comm || wf_comm_rank(c->comm) == 0;
 }
 
-/* Rank 0's status becomes everybody's. */
+/* Returns rank 0's status on all ranks. */
 static wf_status spread(const call *c, wf_status status)
 {
     return c->comm ? wf_bcast_status(c->comm, status, 0) : status;
@@ -119,7 +119,7 @@ static wf_status write_tensor(wf_h5 *file, const char *name, const wf_tensor *wh
     return status;
 }
 
-/* Chainer's batch normalisation wants a count beside its statistics. */
+/* Chainer's batch normalisation also expects a count of updates. */
 static wf_status write_count(wf_h5 *file, const char *name)
 {
     char count[1024];
@@ -134,7 +134,7 @@ static wf_status write_count(wf_h5 *file, const char *name)
     return wf_h5_write(file, count, wf_box_of_shape(wf_shape_scalar()), &zero);
 }
 
-/* A rank whose part fails goes on, so that all make the same calls. */
+/* A rank whose part fails continues, so that all ranks make the same calls. */
 static wf_status save_param(call *c, wf_param *param, wf_status before)
 {
     wf_tensor *whole = wf_param_gather(c->comm, param);

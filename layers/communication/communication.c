@@ -4,13 +4,13 @@
 
 #include <string.h>
 
-/* What a rank says of a tensor before a collective; rank -1: it has none to give. */
+/* What a rank tells the others about its tensor before a collective; rank -1: it has none. */
 typedef struct part {
     int32_t dtype, rank, needs, evaluates;
     int64_t dim[WF_MAX_RANK];
 } part;
 
-/* A collective under way: what all ranks said, `per` parts each. */
+/* A collective in progress: the descriptions of all ranks, `per` entries each. */
 typedef struct group {
     wf_comm *comm;
     wf_tape *tape;
@@ -35,7 +35,7 @@ static part part_of(const wf_tape *tape, const wf_var *x)
     return p;
 }
 
-/* The same table on all ranks, so the same verdict. */
+/* All ranks check the same table, so all come to the same result. */
 static wf_status judge(group *g)
 {
     int wants = -1, evaluates = -1, first = -1;
@@ -166,7 +166,7 @@ static wf_status values_of(const group *g, int n, wf_var *const *x, wf_tensors *
     return WF_OK;
 }
 
-/* The results lie one behind the other in one tensor, which is the value of one node; y[i] are views of it. */
+/* The results are stored one after the other in one tensor, the value of one node; y[i] are views of it. */
 static wf_status listed(const group *g, const wf_op *op, int n_in, wf_var *const *x, wf_group_state *state, mover move,
                         wf_var **y)
 {
@@ -302,7 +302,7 @@ static wf_status move_reduce_scatter(const group *g, const wf_tensors *in, const
     return wf_reduce_scatter(g->comm, in->t, out->t[0], WF_SUM);
 }
 
-/* y is new, but for the root of a broadcast, which keeps what it has. */
+/* y is a new tensor, except on the root of a broadcast, whose own tensor is used. */
 static wf_status single_call(const group *g, const wf_op *op, int n_in, wf_var *const *x, wf_shape shape, int root,
                              mover move, wf_var **y)
 {

@@ -54,7 +54,7 @@ wf_var *wf_token_mark(wf_var *token, const wf_var *x)
     return token;
 }
 
-/* Ahead of the value goes whether its gradient is to come back. */
+/* A flag is sent ahead of the value: whether its gradient must be sent back. */
 static wf_status send_flag(wf_comm *comm, wf_ctx *ctx, bool grads, int to, int tag)
 {
     wf_tensor *flag = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);

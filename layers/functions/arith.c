@@ -91,7 +91,7 @@ static wf_var *binary(const wf_op *op, wf_binary kind, linear_state state, wf_va
     return out;
 }
 
-/* Whether losses of these kinds have a sum that the ranks can agree on. */
+/* True if the sum of losses of these kinds has one meaning on all ranks. */
 static wf_status check_mixture(const char *what, const wf_var *a, const wf_var *b)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];

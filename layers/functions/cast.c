@@ -28,7 +28,7 @@ wf_var *wf_cast(wf_var *x, wf_dtype dtype)
                              &reduction);
 }
 
-/* The types that mixed precision takes for each other. */
+/* The types between which mixed precision converts. */
 static bool mixes(wf_dtype dtype)
 {
     return dtype == WF_F32 || dtype == WF_BF16 || dtype == WF_F16;

@@ -187,7 +187,7 @@ wf_var *wf_slice(wf_var *x, wf_box box)
         &(wf_node_spec){.op = &slice_op, .n_in = 1, .in = &x, .state = &box, .state_bytes = sizeof box}, y);
 }
 
-/* Reshape. State: what the gradient is to be seen as. */
+/* Reshape. State: the shape and order in which the gradient is read. */
 
 typedef struct reshape_state {
     wf_shape shape;

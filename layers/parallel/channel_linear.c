@@ -11,7 +11,7 @@ typedef struct linear_state {
     wf_param *w, *b;
 } linear_state;
 
-/* What backward is told. */
+/* State of the node, for backward. */
 typedef struct linear_call {
     const linear_state *state;
     const int64_t *x_bounds;
@@ -36,7 +36,7 @@ static wf_status backward_x(wf_node *node, const wf_array *dy)
     return wf_node_give(node, 0, wf_channel_scatter(&call->state->split.in, call->x_bounds, dx), false);
 }
 
-/* db comes from where the bias was added: the part, or what is held. */
+/* db is the sum of dy where the bias was added: on this rank's part of the output, or on the output as it is held. */
 static wf_status backward_part(wf_node *node, const wf_tensor *part)
 {
     const linear_call *call = node->state;

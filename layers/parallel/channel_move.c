@@ -7,7 +7,7 @@ static wf_range own_part(const wf_channel_side *side)
     return side->part[side->rank];
 }
 
-/* What a rank holds. */
+/* The channels that a rank holds. */
 static wf_range held_by(const wf_channel_side *side, const int64_t *bounds, int rank)
 {
     return bounds ? (wf_range){bounds[rank], bounds[rank + 1]} : (wf_range){0, side->channels};
@@ -145,7 +145,7 @@ wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds,
     return status == WF_OK ? part : failed(status, part);
 }
 
-/* All parts, zero where a rank adds nothing, summed over the group. */
+/* The sum over the group of all parts; a rank contributes zeros outside of its own part. */
 static wf_tensor *sum_whole(const wf_channel_side *side, const wf_tensor *part)
 {
     const wf_range own = own_part(side);

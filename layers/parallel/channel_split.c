@@ -30,7 +30,7 @@ static wf_range joined_block(int64_t n, int size, int count, int which)
     return range;
 }
 
-/* The words of the table in channel.h that depend on the grid, but for a factor. */
+/* The words of the table in layers/channel.h that depend on the grid, without the common factor. */
 static double words(const wf_channel_opts *o, grid g)
 {
     return (g.filters - 1) * (double)o->in + (g.inputs - 1) * (double)o->out * o->growth;
@@ -73,7 +73,8 @@ static wf_status check(const char *name, const wf_channel_opts *o)
     return WF_OK;
 }
 
-/* A rank has a block of dimension 0 of the weights and, on the other side, what the groups that it touches have. */
+/* A rank has a block of dimension 0 of the weights; along dimension 1 it has the channels of the groups that its
+ * block touches. */
 static void split_groups(wf_channel_split *s, int size)
 {
     wf_channel_side *outer = s->by_input ? &s->in : &s->out, *inner = s->by_input ? &s->out : &s->in;
@@ -101,7 +102,7 @@ static wf_status split_grid(wf_channel_split *s, const wf_channel_opts *o, int s
     return WF_OK;
 }
 
-/* The borders of parts that follow each other. */
+/* The bounds of consecutive parts. */
 static const int64_t *part_cuts(const wf_mesh *mesh, const wf_channel_side *side, int size)
 {
     int64_t *bounds = wf_calloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)size + 1, sizeof *bounds);

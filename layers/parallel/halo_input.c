@@ -36,7 +36,7 @@ wf_status wf_halo_input_begin(wf_halo_input *flow)
     return wf_exchange_begin(flow->halo.exchange, flow->own, flow->assembled);
 }
 
-/* Where the inputs of a boundary are: its own copy, the own ones, and what travels. */
+/* Where the inputs of a boundary part come from: a copy of its own, this rank's input, and the exchanged halo. */
 typedef struct boundary_fields {
     wf_field boundary, own, halo;
 } boundary_fields;
@@ -50,7 +50,7 @@ static boundary_fields fields_of(const wf_halo_input *flow, const wf_spatial_par
                              {flow->arriving->data, dtype, flow->halo.need}};
 }
 
-/* The inputs of a boundary: what is own, and what arrived. */
+/* Collects the inputs of a boundary part: this rank's own elements and the received halo. */
 static wf_status assemble(const wf_halo_input *flow, const wf_spatial_part *part)
 {
     wf_ctx *ctx = flow->own->ctx;
@@ -65,7 +65,7 @@ static wf_status assemble(const wf_halo_input *flow, const wf_spatial_part *part
     return WF_OK;
 }
 
-/* The reverse: added to own gradients, and to what leaves. */
+/* The reverse: adds gradients of a boundary part to this rank's own and to those that are sent back. */
 static wf_status disassemble(const wf_halo_input *flow, const wf_spatial_part *part)
 {
     wf_ctx *ctx = flow->own->ctx;
@@ -96,7 +96,7 @@ wf_status wf_halo_input_end(wf_halo_input *flow)
 
 void wf_halo_input_free(wf_halo_input *flow)
 {
-    /* After an error: messages must not arrive in memory that is someone else's by then. */
+    /* After an error: the exchange must end before its memory is reused, since messages may still arrive in it. */
     if (flow->under_way && wf_exchange_end(flow->halo.exchange) != WF_OK)
         flow->under_way = false;
     wf_tensor_free(flow->arriving);
@@ -115,7 +115,7 @@ wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run)
     return wf_parts_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
 }
 
-/* Rims may meet in the halo. */
+/* Boundary parts may read the same halo elements. */
 static wf_status clear_halo(const wf_halo_input *flow)
 {
     wf_box rest[2 * WF_MAX_RANK];

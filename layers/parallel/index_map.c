@@ -61,7 +61,7 @@ wf_window wf_index_map_local(const wf_index_map *index_map, int d, wf_range out,
         return w;
     }
     w = back ? wf_window_local(w, in, out) : wf_window_local(w, out, in);
-    /* What the last window leaves over is no crop. */
+    /* Inputs beyond the last window are not cropped. */
     if (w.pad_hi < 0 && -w.pad_hi < w.stride)
         w.pad_hi = 0;
     return w;

@@ -64,7 +64,7 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
     return WF_OK;
 }
 
-/* In a chain nothing moves, neither now nor in backward. */
+/* Inside a chain nothing is exchanged here, neither forward nor backward: the chain has the halo already. */
 static void plan_step(const wf_mesh_conv *s, wf_mesh_call *call, wf_layout *layout)
 {
     const wf_chain_step *step = s->step;
@@ -104,7 +104,7 @@ static wf_status make_x_halo(wf_mesh_call *call, const wf_sharding *in, const wf
     return status;
 }
 
-/* How dx comes about: dy's halo travels, or what was read is added back. */
+/* How dx is computed: from the halo of dy, or by adding gradients at the owners of the inputs. */
 static wf_status plan_backward(wf_mesh_call *call, const wf_sharding *in, const wf_sharding *out, wf_dtype dtype)
 {
     const wf_channel_split *split = &call->conv->split;
@@ -204,7 +204,7 @@ static wf_status convolve(const wf_mesh_call *call, wf_halo_input *flow, const w
     return wf_halo_input_run(flow, &run);
 }
 
-/* The result that an activation made stands in *acted: the part, or what is held. */
+/* *acted is the output of the activation: this rank's part, or the output as it is held. */
 static wf_tensor *compute(wf_mesh_call *call, wf_tape *tape, wf_halo_input *flow, const wf_var *w, const wf_var *b,
                           const wf_layout *layout, wf_tensor **acted)
 {

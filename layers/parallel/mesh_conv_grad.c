@@ -43,7 +43,8 @@ static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_r
     return user->with_bias ? x->ctx->k->fill(x->ctx, &user->db, 0) : WF_OK;
 }
 
-/* What dx is made of: dy where the bias was added (the part, or what is held), and the part that this rank made. */
+/* The inputs of dx: dy where the bias was added (this rank's part, or the output as it is held), and dy of the part
+ * that this rank computed. */
 typedef struct gradients {
     const wf_tensor *held, *part;
 } gradients;
@@ -139,7 +140,7 @@ static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *re
     return wf_exchange_end(call->x_halo.exchange);
 }
 
-/* dx of all inputs that this rank's outputs read; what belongs to others goes back to them. */
+/* dx of all inputs that this rank's outputs read; gradients of other ranks' inputs are sent back to them. */
 static wf_tensor *add_back(wf_node *node, const gradients *dy)
 {
     const wf_mesh_call *call = node->state;
@@ -147,7 +148,7 @@ static wf_tensor *add_back(wf_node *node, const gradients *dy)
     wf_tensor *read = wf_tensor_new_step(dv->ctx, dv->dtype, wf_box_shape(call->x_halo.need), WF_CHANNELS_LAST);
     wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X));
     const wf_status status = add_back_with(node, dy, read, dx);
-    /* After an error: messages must not come to memory that is someone else's by then. */
+    /* After an error: the exchange must end before its memory is reused, since messages may still arrive in it. */
     if (status != WF_OK && wf_spatial_failed(call->conv->mesh, status) != WF_OK &&
         wf_exchange_end(call->x_halo.exchange) != WF_OK)
         wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -200,8 +201,8 @@ wf_status wf_mesh_conv_backward(wf_node *node)
         part = wf_tensor_alias(held);
     } else {
         held = masked(node, dy);
-        /* Before halos travel: in one exchange a halo would come in a message from every rank of a neighbour's channel
-         * group, and nothing could be computed meanwhile. */
+        /* Channels are gathered before the halo exchange: in a single exchange, the halo would arrive in one message
+         * from every rank of a neighbour's channel group, and nothing could be computed meanwhile. */
         part = wf_channel_gather(&split->out, split->bounds, held);
     }
     WF_TRY_OUT(wf_check(part));

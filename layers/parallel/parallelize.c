@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A walk through a model in the order in which children were added, which is taken for that of the data. */
+/* A walk through a model in the order in which children were added; the data is assumed to pass them in this order. */
 typedef struct walk {
     const wf_mesh *mesh;
     unsigned how;
@@ -23,7 +23,7 @@ typedef struct walk {
 /* --- inputs ---------------------------------------------------------------------------------------------------------
  */
 
-/* Whole along what this axis cuts. */
+/* Whole along the dimension that this axis shards. */
 static void join(wf_layout *layout, int axis)
 {
     const int d = layout->dim[axis];
@@ -34,7 +34,7 @@ static void join(wf_layout *layout, int axis)
     layout->box.hi[d] = layout->global.dim[d];
 }
 
-/* Cut along all spatial axes of the mesh, in balanced blocks where it is not cut yet. */
+/* Sharded along all spatial axes of the mesh, in balanced blocks where it is not sharded yet. */
 static wf_var *shard_pixels(const wf_layer *layer, wf_var *x)
 {
     const wf_mesh *mesh = layer->prepare_mesh;

@@ -11,7 +11,7 @@ typedef struct spatial_chain {
     wf_chain_costs costs;
 } spatial_chain;
 
-/* The chain on one input: cuts[i] is how the input of layer i is cut, cuts[count] the output. */
+/* The chain on one input: cuts[i] is the sharding of the input of layer i, cuts[count] that of the output. */
 typedef struct chain_plan {
     const wf_mesh *mesh;
     wf_dtype dtype;
@@ -23,7 +23,7 @@ typedef struct chain_plan {
     int *next;     /* next[i]: where the group that starts at i ends */
 } chain_plan;
 
-/* What backward is told. */
+/* State of the node, for backward. */
 typedef struct deep_halo {
     const wf_mesh *mesh;
     wf_halo halo;
@@ -95,7 +95,8 @@ static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int la
 
 /* Cost. */
 
-/* Outputs of layer i that all ranks compute when their outputs of layer last - 1 are wanted, for each sample. */
+/* The number of outputs of layer i, for each sample, that all ranks together must compute to get their outputs of
+ * layer last - 1. */
 static double outputs_of(const chain_plan *p, int i, int last)
 {
     const wf_index_map rest = link_of(p, i + 1 < last ? i + 1 : i, last);
@@ -134,7 +135,7 @@ static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int f
     return WF_OK;
 }
 
-/* From the last layer on: the cheapest of all ways to cut what follows into groups. */
+/* Dynamic programming from the last layer backwards: the cheapest division of the remaining layers into groups. */
 static wf_status choose(const chain_plan *p, const wf_chain_costs *costs)
 {
     p->least[p->count] = 0;

@@ -2,9 +2,9 @@
  * result is that of one call on the whole. */
 #include "layers/parallel/parallel_impl.h"
 
-/* A block between two polls has at least so many rows and elements: kernels work on tiles of rows, and a slow network
- * that needs a poll to go on takes as long for a message as a few blocks. What has to be copied is cut into blocks that
- * stay in the cache. A sample smaller than this is not worth a call of its own. */
+/* The least number of rows and elements of a block between two polls: kernels work on tiles of rows, and a slow
+ * network needs about a few blocks' time for a message, so more polls would not help. Blocks that must be copied are
+ * small enough for the cache. A sample smaller than this is not worth a call of its own. */
 enum {
     LEAST_BOUNDARY = 4,
     BLOCKS = 8,
@@ -36,7 +36,8 @@ static wf_range interior(const wf_index_map *index_map, int d, wf_range out, wf_
     return r.lo < r.hi && reads_own(wf_index_map_reads(index_map, d, r), own) ? r : (wf_range){out.lo, out.lo};
 }
 
-/* Kernels take as long for one column as for a few, which would cost the interior more. */
+/* A kernel takes as long for one column as for a few columns, so a narrow boundary costs more than it saves in the
+ * interior. */
 static wf_range with_wider_boundaries(wf_range interior, wf_range out)
 {
     if (interior.lo > out.lo && interior.lo < out.lo + LEAST_BOUNDARY)
@@ -55,8 +56,8 @@ static wf_spatial_part *add_part(wf_parts *parts, wf_box out, wf_box in, bool ow
     return p;
 }
 
-/* Rows of one sample are dense anyway; what is cut otherwise is dense only as a whole. Windows may reach beyond what is
- * there, and get zeros. */
+/* Rows of one sample are dense; a part that is cut along other dimensions is dense only if it is the whole. Windows
+ * may reach beyond the array and read zeros there. */
 static void widen(const wf_index_map *index_map, wf_spatial_part *p, wf_box out, wf_box own)
 {
     for (int d = out.hi[0] > 1 ? 0 : 1; d < index_map->nd; d++) {
@@ -69,7 +70,8 @@ static void widen(const wf_index_map *index_map, wf_spatial_part *p, wf_box out,
     }
 }
 
-/* Own inputs that nobody here reads stay at the end where that spares a copy and the windows are the same. */
+/* Inputs of this rank that its outputs do not read stay at the end of the array, where that saves a copy and leaves
+ * the windows unchanged. */
 static wf_box widened(const wf_index_map *index_map, wf_box in, wf_box own)
 {
     for (int d = 0; d < index_map->nd && index_map->kind != WF_INDEX_MAP_RESAMPLE; d++)
@@ -83,7 +85,7 @@ wf_parts wf_parts_make(const wf_index_map *index_map, wf_box out, wf_box own, wf
 {
     wf_parts parts = {0};
     wf_box middle = out, rest[2 * WF_MAX_RANK];
-    /* Channels of others come with the halo: there is no inside. */
+    /* Channels of other ranks arrive with the halo, so there is no interior. */
     const bool gathers = own.lo[1] != need.lo[1] || own.hi[1] != need.hi[1];
     bool all_interior = !gathers;
     for (int d = 0; d < index_map->nd; d++) {
@@ -174,8 +176,8 @@ static wf_box first_sample(wf_box box)
     return box;
 }
 
-/* Into how many blocks of samples, and each of those into how many of rows, which with something beside depends on the
- * inputs alone. */
+/* The number of blocks of samples, and of rows in each. If a second array is computed along with the output, the
+ * numbers depend on the inputs alone. */
 static void cut_blocks(const wf_spatial_part_run *run, const wf_field *in, wf_box from, wf_box to, int64_t *groups,
                        int64_t *rows)
 {
@@ -227,7 +229,8 @@ static bool is_wide(const wf_spatial_part *interior)
     return false;
 }
 
-/* What an inside that went beyond its outputs has not summed of this boundary: other inputs. */
+/* The inputs of this boundary part that were not summed already by an interior pass that extended beyond its
+ * outputs. */
 static wf_status sum_rest(const wf_spatial_part_run *run, const wf_field *in, const wf_spatial_part *part,
                           const wf_spatial_part *interior)
 {
@@ -243,7 +246,7 @@ static wf_status sum_rest(const wf_spatial_part_run *run, const wf_field *in, co
 static wf_status run_part(const wf_spatial_part_run *run, const wf_field *in, const wf_spatial_part *part,
                           const wf_spatial_part *interior)
 {
-    /* Kernels of volumes are slow where taps of a filter meet nothing, as in halos alone. */
+    /* Kernels on volumes are slow where taps of the filter read only padding, as they do on the halo alone. */
     const bool wide = run->way == WF_PART_SUM && run->index_map->nd < 3 && interior->at < 0 && is_wide(interior);
     if (wide && part != interior)
         return sum_rest(run, in, part, interior);

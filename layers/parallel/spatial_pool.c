@@ -9,7 +9,7 @@ typedef struct spatial_pool {
     const wf_mesh *mesh;
 } spatial_pool;
 
-/* What backward is told. */
+/* State of the node, for backward. */
 typedef struct pool_call {
     wf_window_op_call plain;
     wf_pool_geom geom; /* of the whole image; of a global average: of own inputs */
@@ -28,7 +28,7 @@ static wf_pool_geom geometry(const wf_window_op_call *plain, const wf_spatial_pa
         const wf_range out = {a->out_box.lo[2 + d], a->out_box.hi[2 + d]},
                        in = {a->in_box.lo[2 + d], a->in_box.hi[2 + d]};
         const wf_window w = wf_index_map_local(index_map, d, out, in);
-        /* A last window that ceil mode lets stick out of the padding counts only what is inside. */
+        /* In ceil mode the last window may extend beyond the padding; only elements inside are counted. */
         const int64_t most = index_map->in[d] + g.pad_hi[d] - in.hi;
         g.pad_lo[d] = w.pad_lo;
         g.pad_hi[d] = w.pad_hi < most ? w.pad_hi : most;
@@ -69,7 +69,7 @@ static wf_layout replicated(const wf_sharding *sharding, wf_layout layout)
     return layout;
 }
 
-/* The mean of what is here, if anything is, as a part of the mean of all. */
+/* The mean of the local elements, if there are any, scaled to be a part of the global mean. */
 static void make_share(const wf_sharding *sharding, pool_call *call)
 {
     call->share = 1;
@@ -104,7 +104,7 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
     return wf_allreduce_raw(comm, y->data, y->data, wf_tensor_count(y), y->dtype, WF_SUM);
 }
 
-/* Of a replicated output every rank has the whole gradient: it keeps its own part of the input's. */
+/* The output is replicated, so every rank has its whole gradient and computes its own part of the input's gradient. */
 static wf_status backward_global(wf_node *node)
 {
     const pool_call *call = node->state;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What travels ahead of mean and m2: how many elements per channel, of which samples, and which of their pixels. */
+/* Sent ahead of mean and m2: the number of elements per channel, their samples, and their pixels. */
 typedef struct part {
     double count, first_sample, last_sample, first_pixel, pixels, all_pixels;
 } part;
@@ -23,7 +23,8 @@ typedef struct checked {
     part part;
 } checked;
 
-/* Over which ranks, and which parts of this rank were found to be whole together with those of the others. */
+/* The ranks over which statistics are merged, and the parts of this rank for which a check found that all ranks
+ * together hold whole samples. */
 typedef struct over {
     wf_comm *comm; /* NULL: of the mesh */
     const wf_mesh *mesh;
@@ -32,7 +33,8 @@ typedef struct over {
     unsigned checks;
 } over;
 
-/* The ranks that hold other parts; none of the copies. NULL on failure. */
+/* The communicator of the ranks that hold other parts, without those that hold copies of the same part. NULL on
+ * failure. */
 static wf_comm *comm_for(const over *o, const wf_tensor *x)
 {
     const wf_layout *layout = &x->layout;
@@ -61,7 +63,7 @@ static part describe(const wf_tensor *x, double count)
     return p;
 }
 
-/* The ranks that have samples of this one have all of their pixels, and each pixel once. */
+/* Checks that the ranks which have this rank's samples hold all of their pixels, each exactly once. */
 static wf_status check_whole(const part *all, int size, const part *mine)
 {
     double seen = 0;
@@ -101,8 +103,8 @@ static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n,
     return WF_OK;
 }
 
-/* The host looks at what has come when this rank's part is a new one, and not again: steps of one shape read nothing of
- * the device, and one that is captured has been rehearsed. Where two parts do not fit, both ranks find it out. */
+/* The host reads the received heads only when this rank's part is new, so steps of a fixed shape read nothing from
+ * the device, and a captured step was checked in its rehearsal. If two parts do not fit, both ranks find it. */
 static wf_status check(over *o, wf_comm *comm, const wf_tensor *x, const part *mine, const double *all, int64_t n)
 {
     const int size = wf_comm_size(comm);

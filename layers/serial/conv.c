@@ -2,7 +2,7 @@
  * convolution from its output to its input, so the two differ only in which kernel slot is forward. */
 #include "layers/serial/serial_impl.h"
 
-/* What backward is told. */
+/* State of the node, for backward. */
 typedef struct conv_call {
     bool transposed, follows; /* an activation follows */
     wf_conv_geom geom;
@@ -92,7 +92,7 @@ static wf_status backward_x(wf_node *node, const conv_call *call, const wf_array
     return wf_node_give(node, 0, dx, false);
 }
 
-/* The bias' gradient comes with the filter's where the slot can make both at once. */
+/* The gradient of the bias is computed together with that of the filter where one call of the slot can compute both. */
 static wf_status backward_params(wf_node *node, const conv_call *call, const wf_array *dv)
 {
     wf_ctx *ctx = wf_tape_ctx(node->tape);

@@ -17,7 +17,7 @@ typedef struct norm_state {
     wf_param *gamma, *beta, *mean, *var;
 } norm_state;
 
-/* What backward is told. */
+/* State of the node, for backward. */
 typedef struct norm_call {
     bool follows;
     bool batch;     /* statistics came from the batch */
@@ -100,7 +100,7 @@ static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_te
     return k->norm_finish(ctx, &args);
 }
 
-/* The running ones: invstd from avg_var as the variance of one element. */
+/* Running statistics: invstd is computed from avg_var, taken as m2 of a single element. */
 static wf_status running_statistics(const norm_state *s, wf_tensor *stats)
 {
     wf_ctx *ctx = stats->ctx;
@@ -136,7 +136,7 @@ static wf_status compute(const norm_state *s, norm_call *call, const wf_tensor *
     return ctx->k->norm_forward(ctx, &args);
 }
 
-/* x holds the channels whose parameters are here. */
+/* Checks that x holds the channels whose parameters this rank has. */
 static wf_status check_channels(const wf_layer *layer, const wf_layout *x)
 {
     const norm_state *s = layer->state;
@@ -180,7 +180,7 @@ static wf_status check(const wf_layer *layer, const wf_var *x)
 static wf_status backward(wf_node *node);
 static const wf_op batchnorm_op = {.name = "batchnorm", .backward = backward};
 
-/* The gradient of a parameter is a sum over the samples and pixels that are here. */
+/* The gradient of a parameter is a sum over this rank's samples and pixels. */
 static void note_axes(wf_param *param, const wf_layout *x)
 {
     for (int a = 0; param && x->known && a < WF_AXES; a++)
@@ -251,7 +251,8 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 
 /* Backward. */
 
-/* The gradient of gamma (input 1) or beta (input 2) is a sum over what is here: the optimizer adds up the ranks. */
+/* The gradient of gamma (input 1) or beta (input 2) is a sum over this rank's elements; the optimizer sums over the
+ * ranks. */
 static wf_status give_sum(wf_node *node, int i, const wf_array *sum)
 {
     if (!wf_node_wants(node, i))

@@ -8,7 +8,7 @@ wf_window wf_pool_window(const wf_pool_geom *g, int d)
     return (wf_window){g->kernel[d], g->stride[d], g->dilation[d], g->pad_lo[d], g->pad_hi[d]};
 }
 
-/* The place of a maximum is noted as i32. */
+/* The place of a maximum is stored as i32, which limits the size of the input. */
 static wf_status check_places(const wf_layer *layer, const wf_var *x)
 {
     const wf_pool_state *s = layer->state;
