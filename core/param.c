@@ -51,7 +51,7 @@ const char *wf_param_name(const wf_param *param)
     return param ? param->name : "";
 }
 
-/* Made anew when a layer above has been moved since: its path is then another. */
+/* Remade if a layer above has been moved since, which changes the path. */
 const char *wf_param_path(const wf_param *param)
 {
     if (!param)

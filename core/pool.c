@@ -45,7 +45,7 @@ struct wf_pool {
     block *mine[CLASSES]; /* free blocks of the claim that is being made */
 };
 
-/* Of pools that are gone: in sight of a leak checker. */
+/* Held blocks of pools that were freed; the list keeps them visible to a leak checker. */
 static block *held;
 
 wf_pool *wf_pool_new(wf_ctx *ctx)
@@ -272,7 +272,7 @@ void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes)
     give(ctx->pool, host_store(ctx), data);
 }
 
-/* A block that is free already leaves its list. */
+/* A block that is free is removed from its free list. */
 static void hold(wf_pool *pool, store *s, block *b)
 {
     block **at = b->mine ? &pool->mine[b->class] : &s->free[b->class];
@@ -313,7 +313,7 @@ static bool claimed(const block *b)
     return b && (b->used || b->mine);
 }
 
-/* To be taken by anybody again, unless somebody has it. */
+/* Makes a block available again, unless it is in use. */
 static void set_free(store *s, block *b)
 {
     if (b->used || b->held || b->claims > 0)

@@ -85,7 +85,7 @@ static wf_tensor *new_handle(wf_ctx *ctx, wf_storage *storage)
     t->storage = storage;
     t->data = storage->data;
     storage->references++;
-    /* Step tensors are the tape's affair: what is left of them is told by their storages. */
+    /* Handles of step tensors are not counted: the tape reports those that are left over by their storages. */
     if (!storage->step)
         wf_live_add(ctx, WF_LIVE_TENSOR, 1);
     return t;
@@ -320,7 +320,8 @@ static wf_status touch_again(void *own, double number, void *value)
     return WF_OK;
 }
 
-/* Parameters, and flat buffers of them, are what others keep copies of, and their storage stays. */
+/* Storages with packed forms or following copies (parameters and flat buffers of them) must be touched again in
+ * every replay; their storage outlives the captured step. */
 void wf_tensor_touch(wf_tensor *tensor)
 {
     wf_storage *s = tensor->storage;
@@ -335,7 +336,7 @@ uint64_t wf_tensor_version(const wf_tensor *tensor)
     return s->master ? s->master->version : s->version;
 }
 
-/* Versions of one memory say nothing about another's. */
+/* Versions of different storages cannot be compared. */
 static void follow_memory(wf_storage *copy, wf_storage *master)
 {
     master->references++;

@@ -31,7 +31,7 @@ static wf_status count_batches(wf_batcher *b)
     WF_CHECK(b->length > 0 || most == 0, WF_ERR_ARGUMENT,
              "batches of %lld with drop_last: no batch is full, the shortest part has %lld samples",
              (long long)b->opts.size, (long long)least);
-    /* Of nothing at all: one empty batch an epoch, so that loops over epochs end. */
+    /* An empty data set gives one empty batch for each epoch, so that loops over epochs end. */
     if (b->length == 0 && !b->opts.once)
         b->length = 1;
     return WF_OK;
@@ -68,7 +68,7 @@ wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *lay
     return WF_OK;
 }
 
-/* What this rank takes of a sample: its pixels, where they are sharded over the mesh. */
+/* The part of a sample that this rank reads: its own pixels, if they are sharded over the mesh. */
 static wf_status choose_box(wf_batcher *b)
 {
     const wf_dataset *d = b->dataset;

@@ -98,7 +98,7 @@ static wf_status read_batch(cifar *s, const char *path, int64_t *sample)
     wf_data_file file;
     int64_t records;
     WF_TRY_OUT(open_batch(s, &file, path, &records));
-    /* Not more than was counted: the file may have grown since. */
+    /* At most as many records as were counted: the file may have grown since. */
     for (int64_t r = 0; r < records && *sample < s->rows.count; r++)
         WF_TRY_OUT(read_record(s, &file, r, (*sample)++));
     WF_TRY_OUT(wf_data_file_end(&file));

@@ -64,7 +64,7 @@ static wf_status stream_error(const wf_data_file *file)
             text);
 }
 
-/* What is there, at most `bytes`. */
+/* Reads the rest of the file, at most `bytes`. */
 static wf_status read_some(wf_data_file *file, void *data, size_t bytes, size_t *got)
 {
     *got = 0;

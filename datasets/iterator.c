@@ -158,7 +158,7 @@ static wf_status open_once(wf_iter *iter)
     return status;
 }
 
-/* Until the batch that was there has left the host memory. */
+/* Waits until the previous batch has been copied out of the host memory. */
 static wf_status wait_copied(wf_ctx *ctx, const wf_slot *slot)
 {
     bool done = ctx->k->host;

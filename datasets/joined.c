@@ -48,7 +48,7 @@ static bool alike(const wf_dataset_info *a, const wf_dataset_info *b)
     return a->dtype == b->dtype && wf_shape_equal(a->shape, b->shape) && a->labels == b->labels;
 }
 
-/* What the samples are is said by the first rank that has some. */
+/* The first rank that has samples determines their shape and type. */
 static wf_status compare(const wf_dataset_info *all, int size, int *first)
 {
     char here[WF_SHAPE_TEXT], there[WF_SHAPE_TEXT];
@@ -64,7 +64,7 @@ static wf_status compare(const wf_dataset_info *all, int size, int *first)
     return WF_OK;
 }
 
-/* The parts lie behind each other in the order of the ranks. */
+/* The parts follow each other in the order of ranks. */
 static wf_status lay_out(joined *j, const wf_dataset_info *all)
 {
     const int size = wf_comm_size(j->comm);

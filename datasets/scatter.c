@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the root tells the others before any sample. */
+/* What the root sends to the other ranks before any sample. */
 typedef struct announcement {
     wf_dataset_info info; /* of the whole */
     uint64_t seed;
@@ -38,7 +38,7 @@ static wf_part *parts_new(const wf_mesh *mesh, int64_t n, bool equal)
     return parts;
 }
 
-/* The order before the cut; NULL without an error if it is the given one. */
+/* The random order before the division; NULL without an error if the order is not changed. */
 static wf_status order_new(wf_ctx *ctx, const announcement *a, int64_t **order)
 {
     const int64_t n = a->info.count;

@@ -14,7 +14,7 @@ struct wf_shared_iter {
     wf_tensor *x, *labels; /* elsewhere, of the last batch */
 };
 
-/* What the others are told of a tensor; rank -1: there is none. */
+/* The description of a tensor that is sent to the other ranks; rank -1: there is none. */
 typedef struct form {
     int32_t dtype, order, rank, pad;
     int64_t dim[WF_MAX_RANK];
@@ -83,7 +83,7 @@ static wf_status read_batch(wf_shared_iter *shared, wf_batch *batch)
     return WF_OK;
 }
 
-/* Room for what comes; that of the last batch where it is alike. */
+/* A tensor for the incoming batch; reuses that of the previous batch if shape and type are equal. */
 static wf_status make_room(wf_shared_iter *shared, const form *f, wf_tensor **tensor)
 {
     const form has = form_of(*tensor);

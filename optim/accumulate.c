@@ -14,7 +14,7 @@ static wf_status check_local(const wf_var *loss)
     return WF_OK;
 }
 
-/* What a loss counts among others: the samples that it is a mean of. */
+/* The weight of a loss: the number of samples of which it is a mean. */
 static wf_status weight_of(const wf_var *loss, double *weight)
 {
     WF_CHECK(loss->no_loss || loss->loss_count > 0 || loss->loss_mean, WF_ERR_STATE,

@@ -89,7 +89,7 @@ static wf_status first_other(wf_comm *comm, wf_ctx *ctx, uint64_t mine, int *ran
     return status;
 }
 
-/* Goes through the lists, which are known to differ, until it finds where; every rank sees what all have. */
+/* Compares the lists, which are known to differ, entry by entry on all ranks until the first difference. */
 static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, const part *parts, int64_t most, bool *agreed)
 {
     const int size = wf_comm_size(comm);

@@ -26,7 +26,7 @@ static wf_status grow(wf_optim *optim, int64_t capacity)
     return WF_OK;
 }
 
-/* Of the parameter below the optimizer's model, so that it stays the same when the model is moved into another. */
+/* The path relative to the optimizer's model, which does not change when the model is moved into another one. */
 static const char *relative_path(const wf_optim *optim, const wf_param *param)
 {
     const char *root = wf_layer_path(optim->model);

@@ -38,7 +38,7 @@ static wf_status check_type(const wf_grads *grads)
     return WF_OK;
 }
 
-/* To the end of the flat buffer, in its type. */
+/* Copies the trailer (loss, weights, flags) to the end of the flat buffer, in the buffer's type. */
 static wf_status put_trailer(wf_buckets *all, const wf_grads *grads)
 {
     wf_ctx *ctx = all->optim->ctx;
@@ -65,7 +65,7 @@ static wf_status trailer_again(wf_buckets *all)
     return WF_OK;
 }
 
-/* The sums over the ranks, to be looked at. Of one rank they are here. */
+/* Reads the sums over the ranks. With one rank they are local already. */
 static wf_status get_trailer(wf_buckets *all, const wf_grads *grads)
 {
     wf_ctx *ctx = all->optim->ctx;
@@ -118,7 +118,7 @@ wf_status wf_buckets_open(wf_buckets *all)
     return WF_OK;
 }
 
-/* What depends on the number of gradients, n at most. */
+/* Allocates the lists whose length is the number of gradients, at most n. */
 static wf_status make_room(wf_buckets *all, int64_t n)
 {
     wf_ctx *ctx = all->optim->ctx;
@@ -163,13 +163,13 @@ static void *at_element(const wf_buckets *all, int64_t at)
     return (char *)flat->data + (size_t)at * wf_dtype_size(flat->dtype);
 }
 
-/* One rank has its sums. */
+/* With one rank there is nothing to sum. */
 static wf_status sum(const wf_bucket *bucket, const wf_reduce_job *job)
 {
     return wf_comm_size(bucket->comm) == 1 ? WF_OK : wf_reduce_async(bucket->comm, job);
 }
 
-/* The hook of a program is called once, in the capture. */
+/* A hook would be called once, during the capture, and not in replays. */
 static wf_status call_hook(const wf_bucket *bucket, void *data, wf_dtype dtype, int64_t segments)
 {
     const wf_buckets *all = bucket->all;
@@ -200,7 +200,7 @@ wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
     return sum(bucket, &(wf_reduce_job){data, dtype, segments, all->relative});
 }
 
-/* The last bucket is the one with the trailer, so that what was found in the others can ride in it. */
+/* The trailer belongs to the last bucket, so that it can carry findings about the other buckets. */
 static wf_status sum_trailer(const wf_bucket *bucket)
 {
     const wf_buckets *all = bucket->all;
@@ -238,7 +238,8 @@ static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
     return bucket->comm ? bucket : NULL;
 }
 
-/* The gradients that are summed over the same axes; the trailer goes with those that are summed over all. */
+/* Gradients that are summed over the same axes form a group; the trailer belongs to the group that is summed over
+ * all axes. */
 static wf_status sharded(wf_buckets *all, unsigned axes, int64_t first, int64_t last)
 {
     const wf_grads *grads = all->optim->grads;
@@ -332,7 +333,7 @@ static void start_complete(wf_buckets *all)
         wf_queue_add(all->bucket[all->started].comm, &all->bucket[all->started].task);
 }
 
-/* The bucket of a gradient, found by where it lies in the flat buffer; NULL where it is not summed. */
+/* The bucket of a gradient, found by its offset in the flat buffer; NULL if the gradient is not summed. */
 static wf_bucket *bucket_with(const wf_buckets *all, const wf_param *param)
 {
     const wf_grads *grads = all->optim->grads;
@@ -396,7 +397,7 @@ wf_status wf_buckets_end(wf_buckets *all)
     return get_trailer(all, all->grads);
 }
 
-/* Gradients of the next backward go where the sums are that this step uses. */
+/* The next backward writes into the buffer whose sums this step uses. */
 static wf_status exchange_buffers(wf_buckets *all)
 {
     wf_optim *optim = all->optim;

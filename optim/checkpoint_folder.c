@@ -18,7 +18,7 @@ void wf_checkpoint_folder_path(const wf_checkpoint *c, int64_t generation, const
     snprintf(path, WF_CHECKPOINT_PATH, "%s/" NAME "%s", c->folder, (long long)generation, end);
 }
 
-/* The generation that a file's name says; -1: none of ours. *whole: it is not a temporary name. */
+/* The generation in a file's name; -1 if the name is not that of a checkpoint. *whole is false for a temporary name. */
 static int64_t number_of(const char *name, bool *whole)
 {
     long long generation;
@@ -70,7 +70,7 @@ static wf_status look(const wf_checkpoint *c, bool remove, int64_t *n, int64_t *
 
 /* --- Opening ------------------------------------------------------------------------------------------------------ */
 
-/* With the folders above it. */
+/* Makes the folder and the folders above it. */
 static wf_status make_folder(const wf_checkpoint *c)
 {
     char path[sizeof c->folder];
@@ -159,7 +159,7 @@ static bool is_damaged(const wf_checkpoint *c, int64_t generation)
     return false;
 }
 
-/* Files that are known to be damaged neither count nor go: someone may want to look at them. */
+/* Files that are known to be damaged are not counted and not removed, so that they can be inspected. */
 void wf_checkpoint_folder_prune(wf_checkpoint *c)
 {
     char path[WF_CHECKPOINT_PATH];

@@ -46,7 +46,7 @@ static wf_status load_tensor(wf_archive *archive, const char *path, wf_tensor *t
     return wf_checkpoint_keep(c, import(c, entry, wf_box_of_shape(shape), tensor));
 }
 
-/* This rank's own values, where as many ranks saved theirs. */
+/* Loads this rank's own values, if the same number of ranks saved them. */
 static const wf_manifest_entry *own_values(const wf_checkpoint *c, const char *path, const wf_tensor *tensor,
                                            const wf_archive_place *place, wf_box *box)
 {
@@ -106,7 +106,7 @@ static const wf_archive_ops load_ops = {
 
 /* --- One file ----------------------------------------------------------------------------------------------------- */
 
-/* The ranks share the blocks out. */
+/* Divides the blocks among the ranks. */
 static wf_status check_blocks(wf_checkpoint *c)
 {
     int64_t bytes;

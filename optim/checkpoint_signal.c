@@ -1,4 +1,5 @@
-/* Signals that ask a program to save and end. The handler only sets a flag; wf_checkpoint_step acts on it. */
+/* Signals that ask a program to save and end. The handler sets a flag, on which wf_checkpoint_step acts; a second
+ * SIGINT ends the process. */
 #include "optim/checkpoint_impl.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@ static volatile sig_atomic_t came;
 static struct sigaction before[SIGNALS];
 static int users;
 
-/* Who types Ctrl-C again does not want to wait. */
+/* A second Ctrl-C ends the process without a save. */
 static void note(int number)
 {
     if (number == SIGINT && came) {

@@ -129,7 +129,7 @@ static wf_status visit_tensor(wf_archive *archive, const char *path, wf_tensor *
     return wf_checkpoint_keep(c, visit_whole(c, path, tensor));
 }
 
-/* What a rank has of a tensor that is not the same on all. */
+/* Stages this rank's values of a tensor that differs between ranks. */
 typedef struct claim {
     wf_box box;
     uint64_t hash; /* of its values, where ranks may differ; else 0 */
@@ -156,7 +156,7 @@ static int subtract(wf_box a, wf_box b, wf_box *rest)
     return n;
 }
 
-/* What no rank before this one has, in boxes. */
+/* The boxes that no lower rank holds. */
 static wf_status own_boxes(const wf_checkpoint *c, const claim *all, wf_box box[MOST_BOXES], int *n)
 {
     wf_box rest[MOST_BOXES];

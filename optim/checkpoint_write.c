@@ -151,7 +151,7 @@ typedef struct writing {
     int64_t size;   /* of an element */
 } writing;
 
-/* Sums of what is written are made a block at a time, while it is in the cache. */
+/* Checksums are computed block by block while the data is in the cache. */
 static wf_status write_bytes(const writing *w, const unsigned char *data, int64_t bytes, int64_t offset)
 {
     while (bytes > 0) {

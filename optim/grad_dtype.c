@@ -9,7 +9,7 @@ static wf_strided row(void *data, wf_dtype dtype, int64_t count)
     return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {count}, .stride = {1}};
 }
 
-/* Whether a sum left the range of f16, or a gradient was not finite before: then the squares do not add up to a number.
+/* Finds a sum that exceeded the range of f16, or a gradient that was not finite: the sum of squares is then not finite.
  */
 static wf_status check_overflow(wf_buckets *all, void *data, int64_t count)
 {

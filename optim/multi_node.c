@@ -47,7 +47,7 @@ static wf_status check_sharded(const multi_node *own, const wf_layout *layout)
     return WF_OK;
 }
 
-/* factor * loss towards what rides with the gradients, where the loss is. */
+/* Adds factor * loss to the number that is summed with the gradients, in device memory. */
 static wf_status add_loss(wf_optim *optim, const wf_var *loss, double factor)
 {
     const multi_node *own = optim->distributed_state;
@@ -180,7 +180,7 @@ static wf_status add_squares(norms *all, unsigned axes, int64_t lo, int64_t hi)
     return optim->ctx->k->sum_squares(optim->ctx, &part, &out, more);
 }
 
-/* What this rank has the sums of, among the gradients of a run. */
+/* The gradients of a run whose sums this rank has. */
 static wf_status add_run(norms *all, const wf_buckets *buckets, const wf_grad_run *run, unsigned parted)
 {
     const int64_t lo = buckets->offset[run->first], hi = buckets->offset[run->last];
@@ -193,7 +193,7 @@ static wf_status add_run(norms *all, const wf_buckets *buckets, const wf_grad_ru
     return WF_OK;
 }
 
-/* The sum over the ranks that have the other parts, which all of them make, added to what is in out. */
+/* Adds to out the sum over the ranks that hold the other parts. Collective among these ranks. */
 static wf_status add_parts(norms *all, unsigned axes, const wf_array *out, bool more)
 {
     const multi_node *own = all->optim->distributed_state;
@@ -228,7 +228,8 @@ static wf_status norm(wf_optim *optim, const wf_array *out)
     return more ? WF_OK : optim->ctx->k->fill(optim->ctx, out, 0);
 }
 
-/* Gradients that are summed over all ranks have the same bits everywhere; of others every rank knows its own. */
+/* Gradients that are summed over all ranks have equal bits on all ranks; a rank knows only its own part of the
+ * others. */
 static wf_status overflow(wf_optim *optim, const wf_array *out)
 {
     const multi_node *own = optim->distributed_state;
@@ -261,7 +262,7 @@ static wf_status updated(wf_optim *optim)
     return compare_replicas(optim);
 }
 
-/* From now on the loss is the one of all ranks. */
+/* Replaces the local loss by the global one. */
 static wf_status set_loss(wf_optim *optim, wf_var *loss, double scale)
 {
     const multi_node *own = optim->distributed_state;
@@ -274,7 +275,7 @@ static wf_status set_loss(wf_optim *optim, wf_var *loss, double scale)
     return wf_tensor_set_layout(loss->value, layout);
 }
 
-/* What came with the sums. */
+/* Evaluates the trailer that was summed with the gradients. */
 static wf_status read_trailer(wf_optim *optim, double *grad_scale)
 {
     const multi_node *own = optim->distributed_state;
@@ -337,7 +338,7 @@ static bool delayed(const wf_optim *optim)
     return own->buckets->opts.double_buffering;
 }
 
-/* The others are on their way to a message that this rank will not send. */
+/* The other ranks will wait for a message that this rank does not send, so they must be told. */
 static wf_status failed(wf_optim *optim, wf_status status)
 {
     const multi_node *own = optim->distributed_state;

@@ -41,7 +41,7 @@ static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
     return WF_OK;
 }
 
-/* State has the place of its parameter. */
+/* A state tensor has the same part of the global tensor as its parameter. */
 static wf_status visit_tensor(const wf_param *param, wf_archive *archive, const char *name, wf_tensor *state)
 {
     if (!param->shard_axes)

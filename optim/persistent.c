@@ -16,7 +16,7 @@ static bool is_state(const wf_param *param)
     return !param->trainable && wf_dtype_is_float(param->dtype);
 }
 
-/* What another parameter of the same layer keeps, alike in shape. */
+/* Another running value of the same layer, of equal shape. */
 static wf_param *beside(int64_t n, wf_param *const *params, const wf_param *param, const char *name)
 {
     for (int64_t i = 0; i < n; i++)

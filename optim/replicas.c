@@ -304,7 +304,7 @@ static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *op
     return WF_OK;
 }
 
-/* What one rank found is the error of all. */
+/* An error that one rank finds is returned on all ranks. */
 static wf_status tell(wf_comm *comm, wf_optim *optim, int64_t agreed_at, char text[TEXT])
 {
     int64_t finder = *text ? wf_comm_rank(comm) : INT64_MAX;

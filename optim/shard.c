@@ -19,7 +19,7 @@ static wf_status copy_elements(const wf_optim *optim, const wf_tensor *from, int
 
 /* --- state ------------------------------------------------------------------------------------------------------- */
 
-/* Everywhere else the ranks add zeros to a part. */
+/* On all other ranks a part is zero, so the sum is the part itself. */
 static wf_status bring_together(const wf_optim *optim, const wf_optim_slot *slot, int s, wf_tensor *whole)
 {
     WF_TRY(wf_tensor_fill(whole, 0));
@@ -103,7 +103,7 @@ static wf_status shard_states(wf_buckets *all)
 
 /* --- parameters -------------------------------------------------------------------------------------------------- */
 
-/* The handle stays the same for whoever has it. */
+/* Replaces the storage of a handle, so that pointers to the handle stay valid. */
 static wf_status adopt(const wf_buckets *all, int64_t i)
 {
     wf_tensor *value = all->optim->grads->param[i]->value;

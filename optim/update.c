@@ -65,7 +65,7 @@ static void uncount_step(void *own, double number)
     optim->steps--;
 }
 
-/* A norm to clip to is an argument of a kernel. */
+/* The norm for clipping is an argument by value of a kernel, so it must not change in replays. */
 static wf_status check_clip(void *own, double captured, void *value)
 {
     const wf_optim *optim = own;
@@ -95,7 +95,7 @@ static wf_status sum_squares(wf_optim *optim, const wf_array *out)
     return WF_OK;
 }
 
-/* Overflow is looked for, and gradients are scaled back, before their norm is cut. */
+/* Overflow is checked, and gradients are divided by the scale, before they are clipped by norm. */
 static wf_status prepare(wf_optim *optim)
 {
     const wf_kernels *k = optim->ctx->k;

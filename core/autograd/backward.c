@@ -272,7 +272,7 @@ bool wf_node_wants(const wf_node *node, int i)
     return node->in[i] && node->in[i]->run == node->run;
 }
 
-/* The gradient that is there becomes a tensor of its own, so that it can be added to. */
+/* Replaces a shared gradient by a copy, so that it can be added to. */
 static wf_status own_grad(wf_var *var)
 {
     if (!var->grad_shared)

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first run makes what is made once, the second is like all that follow. */
+/* The first run allocates what is made once; the second is already like all further ones. */
 enum { REHEARSALS = 2, VALUES = 16 << 10, ALIGN = 16, WHY = 320 };
 
-/* An act of the host, and where its value lies; without one, a value that stays. */
+/* An operation of the host and the place of its value; without an operation, a constant value. */
 typedef struct entry {
     wf_host_op act;
     size_t at;
@@ -35,7 +35,8 @@ struct wf_captured {
     entry *entries;
     follower *followers;
     int64_t n_entries, n_followers;
-    /* All values travel at once, in front of a launch; from there the step itself takes each to its place in its turn.
+    /* All values are copied to the device together, before a launch; the captured step then copies each to its place at
+     * the right time.
      */
     unsigned char *values;
     void *device_values;
@@ -237,7 +238,7 @@ static wf_status replay(const wf_captured *c)
     return launch(c);
 }
 
-/* What the host has counted in a capture that is no more. */
+/* Undoes what the host has counted during an abandoned capture. */
 static void undo(const wf_captured *c)
 {
     for (int64_t i = c->n_entries - 1; i >= 0; i--)
@@ -245,13 +246,14 @@ static void undo(const wf_captured *c)
             c->entries[i].act.undo(c->entries[i].act.own, c->entries[i].act.number);
 }
 
-/* The step between begin and end of a capture. Its own error comes first: the device then only ends. */
+/* Runs the step between begin and end of a capture. An error of the step takes precedence; the capture is then only
+ * ended. */
 static wf_status record(wf_captured *c)
 {
     wf_ctx *ctx = c->ctx;
     WF_TRY(ctx->k->capture_begin(ctx));
     wf_pool_claim_begin(ctx);
-    /* Packed forms that are up to date now are made again: a replay has to make them, too. */
+    /* Invalidates packed forms, so that the capture contains the work that makes them: a replay needs it, too. */
     ctx->epoch = ++ctx->captures << 40;
     wf_status status = call(c, true);
     ctx->epoch = 0;
@@ -297,7 +299,7 @@ static wf_status run(wf_captured *c)
     const wf_status status = capture(c);
     if (status == WF_OK || c->graph)
         return status;
-    /* The message of what went wrong stays: followers have nothing new to say. */
+    /* The first error message is kept; errors that follow from it are not reported. */
     if (follow(c) != WF_OK)
         wf_log(WF_LOG_WARN, "after a capture was given up: %s", wf_error_message());
     undo(c);

@@ -80,7 +80,7 @@ wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *cou
     return WF_OK;
 }
 
-/* What cannot be noted for want of memory is left out: the next allocation of the step reports it. */
+/* If memory for an entry is exhausted, the entry is left out; the next allocation of the step reports the error. */
 static void note(wf_tape *tape, uint64_t stream)
 {
     if (tape->n_draws == tape->cap_draws) {

@@ -128,7 +128,8 @@ wf_status wf_tape_reset(wf_tape *tape)
     clear(tape);
     wf_tape_restart_draws(tape);
     WF_TRY(count_iteration(tape, 1));
-    /* While another tape has variables, their tensors cannot be told from the program's. */
+    /* While another tape has variables, step tensors of its variables and of the program cannot be distinguished, so
+     * nothing is reported. */
     const int64_t left = tape->ctx->vars == 0 ? wf_step_storages(tape->ctx) : 0;
     WF_CHECK(left == 0, WF_ERR_STATE, "%lld tensors of this step are still held; wf_keep makes one outlive its step",
              (long long)left);
