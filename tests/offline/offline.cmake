@@ -57,6 +57,11 @@ endfunction()
 weft_offline(offline_geometries core offline/geometries.c)
 weft_offline_test(geometries long offline_geometries 25)
 weft_offline_test(geometries_many proof offline_geometries 200 2)
+# As an f32 network is computed by default, and where no sum's order may vary.
+weft_offline_test(geometries_tf32 proof offline_geometries 100 3)
+weft_offline_test(geometries_fixed proof offline_geometries 100 4)
+set_property(TEST offline_geometries_tf32 APPEND PROPERTY ENVIRONMENT WEFT_TF32=1)
+set_property(TEST offline_geometries_fixed APPEND PROPERTY ENVIRONMENT WEFT_TF32=1 WEFT_DETERMINISTIC=1)
 
 # The suite's own convolutions, computed by definition once cuDNN has a plan.
 foreach(source contract_kernels contract_convolution known_answers)
