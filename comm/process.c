@@ -15,6 +15,7 @@
 
 static bool ours;   /* Weft initialised MPI */
 static bool broken; /* a communicator died */
+static pid_t owner; /* the process that speaks MPI: a child that it forks has its memory, and no part in the job */
 static MPI_Comm leaving = MPI_COMM_NULL;
 static wf_comm *opened[MOST_OPEN];
 
@@ -41,6 +42,8 @@ void wf_mpi_broken(void)
 
 void wf_mpi_abort(int code)
 {
+    if (getpid() != owner)
+        _exit(code);
     wf_watch_last("MPI_Abort", LEAVE_MS);
     MPI_Abort(MPI_COMM_WORLD, code);
     abort();
@@ -75,9 +78,11 @@ static void tell_that_we_leave(int code)
     }
 }
 
-/* MPI_Finalize waits for all ranks without end, so it is called only once all are known to be there. */
-static bool everybody_leaves(void)
+/* MPI_Finalize waits for all ranks without end, so it is called only once all are known to be there. One that has ended
+ * well waits for those that still work as long as the launcher lives, which the watchdog looks after. */
+static bool everybody_leaves(int code)
 {
+    const bool well = code == 0 && !broken;
     const long limit_ms = broken ? 3 * WF_GRACE_MS : wf_config_get()->timeout_ms;
     const int64_t start = wf_now_ns();
     MPI_Request request;
@@ -85,10 +90,11 @@ static bool everybody_leaves(void)
     if (MPI_Ibarrier(leaving, &request) != MPI_SUCCESS)
         return false;
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
-        if (wf_now_ns() - start > (int64_t)limit_ms * 1000000)
+        const int64_t waited = wf_now_ns() - start;
+        if (!well && waited > (int64_t)limit_ms * 1000000)
             return false;
         wf_watch_beat();
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = waited < 100000000 ? 20000 : 1000000}, NULL);
     }
     return done;
 }
@@ -103,7 +109,7 @@ static void end_now(int code, const char *why)
 
 static void finalize(int code)
 {
-    if (!everybody_leaves())
+    if (!everybody_leaves(code))
         end_now(code, "the program ends, and not all ranks do");
     if (broken)
         wf_watch_last("MPI_Finalize", LEAVE_MS);
@@ -112,10 +118,13 @@ static void finalize(int code)
     MPI_Finalize();
 }
 
-/* exit() may come from a signal handler inside a call, or from another thread: MPI cannot be called then. */
+/* exit() may come from a signal handler inside a call, or from another thread while one is in a call: MPI cannot be
+ * called then. A program may well use the library in one thread and end in another, one after the other. */
 static void at_exit(int code, void *unused)
 {
     int finalized = 0;
+    if (getpid() != owner)
+        return;
     if (wf_watch_running())
         end_now(code, "the program ends in the middle of a call of the library");
     MPI_Finalized(&finalized);
@@ -170,6 +179,7 @@ wf_status wf_mpi_start(int *argc, char ***argv)
     if (!done)
         WF_TRY(start(argc, argv));
     WF_TRY(take_place());
+    owner = getpid();
     if (!registered && on_exit(at_exit, NULL) == 0)
         registered = true;
     return WF_OK;

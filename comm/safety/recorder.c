@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -23,6 +24,7 @@
 
 static wf_trace *trace;
 static char folder[PATH / 2], path[PATH];
+static int life = -1; /* the folder, with a shared lock as long as this process lives */
 
 /* One whose name others can guess is to be this user's; the one that the user names may be anybody's. */
 static bool make_folder(const char *name, bool named)
@@ -48,7 +50,28 @@ static void remove_folder(const char *name)
     rmdir(name);
 }
 
-/* What jobs that did not end well have left here long ago. */
+/* No process of the job lives, on this machine: each has a shared lock. */
+static bool is_dead(const char *name)
+{
+    const int file = open(name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const bool dead = file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0;
+    if (file >= 0)
+        close(file);
+    return dead;
+}
+
+static void lock_folder(void)
+{
+    if (life >= 0)
+        close(life);
+    life = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (life >= 0 && flock(life, LOCK_SH) != 0)
+        wf_log(WF_LOG_WARN,
+               "the flight recorder in %s cannot be locked (%s): after a day another program may remove it", folder,
+               strerror(errno));
+}
+
+/* What jobs that did not end well have left here long ago. The age spares those that have just made their folder. */
 static void remove_old(const char *home)
 {
     DIR *dir = opendir(home);
@@ -60,7 +83,7 @@ static void remove_old(const char *home)
             snprintf(old, sizeof old, "%s/%s", home, e->d_name) >= (int)sizeof old)
             continue;
         if (lstat(old, &is) == 0 && S_ISDIR(is.st_mode) && is.st_uid == geteuid() &&
-            time(NULL) - is.st_mtime > KEEP_SECONDS)
+            time(NULL) - is.st_mtime > KEEP_SECONDS && is_dead(old))
             remove_folder(old);
     }
     if (dir)
@@ -72,6 +95,7 @@ static wf_trace *map_file(const char *host, bool named)
     snprintf(path, sizeof path, "%s/%s-%ld" WF_TRACE_SUFFIX, folder, host, (long)getpid());
     if (!make_folder(folder, named))
         return NULL;
+    lock_folder();
     const int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0)
         return NULL;

@@ -41,7 +41,7 @@ void wf_watchdog_start(void);
 /* From here on the main thread must show signs of life; `what` lives on. */
 void wf_watch_begin(const char *what);
 void wf_watch_beat(void);
-/* Between the two; true in any other thread than the main one. */
+/* Between the two. Any thread. */
 bool wf_watch_running(void);
 /* It may compute as long as it likes. */
 void wf_watch_end(void);

@@ -22,7 +22,6 @@ static atomic_uint beats;
 static atomic_long last_ms; /* the limit once the process is about to leave; else 0 */
 static _Atomic(wf_watchdog_hook) on_end;
 static pid_t parent;
-static pthread_t main_thread;
 
 void wf_watchdog_set_hook(wf_watchdog_hook hook)
 {
@@ -36,7 +35,7 @@ void wf_watch_beat(void)
 
 bool wf_watch_running(void)
 {
-    return atomic_load(&watching) != NULL || !pthread_equal(pthread_self(), main_thread);
+    return atomic_load(&watching) != NULL;
 }
 
 void wf_watch_begin(const char *what)
@@ -130,7 +129,6 @@ void wf_watchdog_start(void)
     running = true;
     (void)wf_config_get(); /* read here, before another thread looks */
     parent = getppid();
-    main_thread = pthread_self();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     const int failed = pthread_create(&thread, NULL, watch, NULL);

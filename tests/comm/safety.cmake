@@ -39,3 +39,14 @@ set_property(TEST comm_watchdog_2 comm_watchdog_stuck APPEND PROPERTY ENVIRONMEN
 
 add_test(NAME doctor_schedule COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor_schedule.sh $<TARGET_FILE:wf-doctor>)
 weft_test_properties(doctor_schedule 1 60)
+
+# The end of a process: a child's is not the job's, and one that ends early and well waits for the others.
+add_executable(exits comm/exits.c)
+target_link_libraries(exits PRIVATE weft weft_test_main weft_flags)
+foreach(mode fork early thread)
+  add_test(NAME exits_${mode} COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:exits> ${mode})
+  weft_test_properties(exits_${mode} 2 60)
+endforeach()
+set_property(TEST exits_early APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1000")
+add_test(NAME exits_recorder COMMAND exits recorder)
+weft_test_properties(exits_recorder 1 60)
