@@ -8,7 +8,6 @@
 #include "core/log.h"
 #include "core/pool_impl.h"
 
-#include <omp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +28,10 @@ static const wf_kernels *gpu_or_host(bool asked, char why[WF_CTX_NOTICE])
     const bool built = wf_error_code() != WF_ERR_UNSUPPORTED;
     if (!built && asked)
         return wf_error_null();
-    if (built)
+    if (built && asked)
         snprintf(why, WF_CTX_NOTICE, "%s; computing on the CPU", wf_error_message());
+    else if (built)
+        wf_log(WF_LOG_DEBUG, "%s; computing on the CPU", wf_error_message());
     wf_error_clear();
     return wf_kernels_cpu();
 }
@@ -175,7 +176,6 @@ wf_status wf_ctx_set_threads(wf_ctx *ctx, int threads)
     WF_NEED(ctx);
     WF_CHECK(threads >= 1 && threads <= 4096, WF_ERR_ARGUMENT, "threads is %d, should be 1 to 4096", threads);
     ctx->threads = threads;
-    omp_set_num_threads(threads);
     return WF_OK;
 }
 

@@ -28,6 +28,8 @@ wf_layout wf_layout_batch(const wf_mesh *mesh, wf_shape global, int64_t lo, int6
 
 bool wf_layout_equal(const wf_layout *a, const wf_layout *b)
 {
+    if (!a || !b)
+        return a == b;
     if (!a->known || !b->known)
         return a->known == b->known;
     if (a->mesh != b->mesh || !wf_shape_equal(a->global, b->global) || !wf_box_equal(a->box, b->box))
@@ -45,7 +47,7 @@ bool wf_layout_equal(const wf_layout *a, const wf_layout *b)
 
 bool wf_layout_is_partial(const wf_layout *layout)
 {
-    for (int x = 0; x < WF_AXES; x++)
+    for (int x = 0; layout && x < WF_AXES; x++)
         if (layout->known && layout->placement[x] == WF_PARTIAL)
             return true;
     return false;
@@ -53,7 +55,7 @@ bool wf_layout_is_partial(const wf_layout *layout)
 
 bool wf_layout_is_sharded(const wf_layout *layout, int dim)
 {
-    for (int x = 0; x < WF_AXES; x++)
+    for (int x = 0; layout && x < WF_AXES; x++)
         if (layout->known && layout->placement[x] == WF_SHARDED && layout->dim[x] == dim)
             return true;
     return false;
@@ -62,8 +64,10 @@ bool wf_layout_is_sharded(const wf_layout *layout, int dim)
 const char *wf_layout_text(const wf_layout *layout, char text[WF_LAYOUT_TEXT])
 {
     char shape[WF_SHAPE_TEXT];
-    if (!layout->known) {
-        snprintf(text, WF_LAYOUT_TEXT, "local");
+    if (!text)
+        return "";
+    if (!layout || !layout->known) {
+        snprintf(text, WF_LAYOUT_TEXT, "%s", layout ? "local" : "no layout");
         return text;
     }
     int at = snprintf(text, WF_LAYOUT_TEXT, "%s", wf_shape_text(layout->global, shape));
@@ -94,6 +98,8 @@ static int goes_to(int dim, int rank, const int *from)
 
 bool wf_layout_follow(const wf_layout *in, wf_shape local, const int *from, wf_layout *out)
 {
+    if (!in || !out || !from)
+        return false;
     *out = *in;
     if (!in->known)
         return true;

@@ -98,6 +98,23 @@ wf_shape wf_param_shape(const wf_param *param)
     return param ? param->shape : wf_shape_scalar();
 }
 
+wf_layout wf_param_layout(const wf_param *param)
+{
+    if (!param)
+        return wf_layout_none();
+    wf_layout layout = {.known = true, .global = param->global, .box = param->box};
+    int dim = 0;
+    for (int axis = 0; axis < WF_AXES; axis++) {
+        if (!(param->shard_axes >> axis & 1u))
+            continue;
+        while (dim + 1 < param->global.rank && param->box.hi[dim] - param->box.lo[dim] == param->global.dim[dim])
+            dim++;
+        layout.placement[axis] = WF_SHARDED;
+        layout.dim[axis] = (uint8_t)dim;
+    }
+    return layout;
+}
+
 bool wf_param_trainable(const wf_param *param)
 {
     return param && param->trainable;

@@ -39,6 +39,9 @@ wf_tensor *wf_param_value(wf_param *param);
 /* The gradient of the last backward, or NULL if there was none; borrowed. */
 wf_tensor *wf_param_grad(wf_param *param);
 wf_shape wf_param_shape(const wf_param *param);
+/* Which part of the serial parameter this rank holds: its global shape, this rank's box, and for each mesh axis over
+ * which it is sharded the dimension that is. The mesh is not named (NULL): it is the layer's. */
+wf_layout wf_param_layout(const wf_param *param);
 /* False for running statistics and other values that backward and optimizers do not change. */
 bool wf_param_trainable(const wf_param *param);
 /* Excludes a parameter from gradients and updates, or includes it again. */

@@ -359,7 +359,8 @@ void wf_pool_claim_drop(wf_ctx *ctx, wf_claim *claim)
 
 static void *counted(wf_ctx *ctx, void *p, size_t bytes)
 {
-    ctx->pool->counters.system_allocations++;
+    /* A thread that makes batches ahead allocates too. */
+    __atomic_fetch_add(&ctx->pool->counters.system_allocations, 1, __ATOMIC_RELAXED);
     if (!p)
         WF_RAISE(WF_ERR_MEMORY, "no memory for %zu bytes", bytes);
     return p;

@@ -7,7 +7,7 @@
 
 wf_shape wf_shape_make(int rank, const int64_t *dim)
 {
-    if (rank < 0 || rank > WF_MAX_RANK)
+    if (rank < 0 || rank > WF_MAX_RANK || (rank > 0 && !dim))
         return (wf_shape){.rank = -1};
     wf_shape shape = {.rank = rank};
     for (int d = 0; d < rank; d++)
@@ -51,6 +51,8 @@ int64_t wf_shape_count(wf_shape shape)
 
 const char *wf_shape_text(wf_shape shape, char text[WF_SHAPE_TEXT])
 {
+    if (!text)
+        return "";
     int at = snprintf(text, WF_SHAPE_TEXT, "[");
     for (int d = 0; d < shape.rank && d < WF_MAX_RANK; d++)
         at += snprintf(text + at, (size_t)(WF_SHAPE_TEXT - at), "%s%" PRId64, d ? "," : "", shape.dim[d]);
@@ -65,6 +67,8 @@ wf_order wf_order_default(int rank)
 
 void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK])
 {
+    if (!stride)
+        return;
     const bool last = order == WF_CHANNELS_LAST && shape.rank > 1;
     int64_t step = 1;
     if (last) {
@@ -141,6 +145,11 @@ wf_box wf_box_relative(wf_box box, wf_box origin)
 
 void wf_block(int64_t n, int64_t p, int64_t r, int64_t *lo, int64_t *hi)
 {
+    if (!lo || !hi)
+        return;
+    *lo = *hi = 0;
+    if (p <= 0)
+        return;
     const int64_t base = n / p, more = n % p;
     *lo = r * base + (r < more ? r : more);
     *hi = *lo + base + (r < more ? 1 : 0);

@@ -61,7 +61,7 @@ bool wf_box_contains(wf_box outer, wf_box inner); /* an empty inner is contained
 /* box moved by -origin.lo: the same region in the coordinates of a tensor that holds `origin`. */
 wf_box wf_box_relative(wf_box box, wf_box origin);
 
-/* Part r of p of [0, n): the first n mod p parts have one element more. */
+/* Part r of p of [0, n): the first n mod p parts have one element more. Empty where p is below 1. */
 void wf_block(int64_t n, int64_t p, int64_t r, int64_t *lo, int64_t *hi);
 
 #ifdef __cplusplus

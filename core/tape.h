@@ -51,7 +51,8 @@ wf_var *wf_leaf(wf_tape *tape, const wf_tensor *tensor);
 /* Stands for "no loss on this rank": wf_optim_step counts it with weight zero. */
 wf_var *wf_no_loss(wf_tape *tape);
 
-/* Borrowed; NULL if var is NULL. wf_grad is NULL before backward, and if the loss does not depend on the variable. */
+/* Borrowed; NULL if var is NULL. wf_value is NULL with WF_ERR_STATE where a backward has released it. wf_grad is NULL
+ * before backward, and if the loss does not depend on the variable. */
 const wf_tensor *wf_value(const wf_var *var);
 const wf_tensor *wf_grad(const wf_var *var);
 wf_tape *wf_var_tape(const wf_var *var);

@@ -7,8 +7,11 @@ static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
     return x < lo ? lo : x > hi ? hi : x;
 }
 
+/* Of a stride of 0, which no layer takes, as if it were 1. */
 static int64_t floor_div(int64_t a, int64_t b)
 {
+    if (b == 0)
+        return a;
     return a >= 0 ? a / b : -((-a + b - 1) / b);
 }
 
@@ -33,7 +36,7 @@ int64_t wf_window_outputs(wf_window w, int64_t length, bool ceil)
     const int64_t room = length + w.pad_lo + w.pad_hi - wf_window_extent(w);
     if (room < 0)
         return 0;
-    int64_t outputs = (ceil ? ceil_div(room, w.stride) : room / w.stride) + 1;
+    int64_t outputs = (ceil ? ceil_div(room, w.stride) : floor_div(room, w.stride)) + 1;
     if (ceil && (outputs - 1) * w.stride >= length + w.pad_lo)
         outputs--;
     return outputs;

@@ -162,9 +162,24 @@ static wf_status open_once(wf_iter *iter)
 static wf_status wait_copied(wf_ctx *ctx, const wf_slot *slot)
 {
     bool done = ctx->k->host;
-    while (!done)
+    int64_t since = 0;
+    while (!done) {
         WF_TRY(ctx->k->event_done(ctx, slot->copied, &done));
+        if (!done && ctx->waiting)
+            WF_TRY(ctx->waiting(ctx->comm, &since));
+    }
     return WF_OK;
+}
+
+/* The memory of a batch is about to be written again: whatever saved one of its handles is told, of any size. */
+static void touch_slot(wf_slot *slot)
+{
+    for (int k = 0; k < WF_BATCH_SIZES; k++) {
+        if (slot->x[k])
+            wf_tensor_touch(slot->x[k]);
+        if (slot->labels[k])
+            wf_tensor_touch(slot->labels[k]);
+    }
 }
 
 static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
@@ -183,28 +198,29 @@ static wf_status take(wf_iter *iter, wf_slot **slot)
     WF_TRY(wf_ctx_forbid_capture(iter->ctx, "fetch its batch",
                                  "fetch it between runs and assign it to a tensor of the step's"));
     if (iter->worker) {
-        if (iter->given > 0) /* the thread will write there */
-            WF_TRY(wait_copied(iter->ctx, &iter->slots[(iter->given - 1) % iter->slot_count]));
+        if (iter->given > 0) { /* the thread will write there */
+            wf_slot *last = &iter->slots[(iter->given - 1) % iter->slot_count];
+            WF_TRY(wait_copied(iter->ctx, last));
+            touch_slot(last);
+        }
         *slot = wf_worker_wait(iter);
         WF_CHECK((*slot)->status == WF_OK, (*slot)->status, "%s", (*slot)->message);
     } else {
         *slot = &iter->slots[0];
         WF_TRY(wait_copied(iter->ctx, *slot));
+        touch_slot(*slot);
         WF_TRY(wf_batcher_fill(&iter->batcher, (*slot)->x_host, (*slot)->labels_host, &(*slot)->plan));
     }
     return copy_to_device(iter->ctx, *slot);
 }
 
-/* The handle of this size, marked as new contents and with its place in the global batch; x (not labels) may be cut. */
+/* The handle of this size with its place in the global batch; x (not labels) may be cut. */
 static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, bool bounds, wf_tensor *tensor)
 {
     const wf_mesh *mesh = iter->batcher.dataset->mesh;
     const wf_shape global = batch_shape(plan->global, sample);
     wf_layout layout = wf_layout_batch(mesh, global, 0, 0);
-    if (!tensor)
-        return WF_OK;
-    wf_tensor_touch(tensor);
-    if (!mesh)
+    if (!tensor || !mesh)
         return WF_OK;
     if (bounds)
         WF_TRY(wf_batcher_layout(mesh, global, &layout));

@@ -53,6 +53,9 @@ void parallel_open(parallel *p, wf_comm *comm)
     else if (p->axes && !read_axes(p->axes, &o))
         snprintf(complaint, sizeof complaint,
                  "--mesh %s: should be axes as height=2,width=2, out of data, channel, depth, height, width", p->axes);
+    else if (o.depth > 1 && p->dims != 3)
+        snprintf(complaint, sizeof complaint, "--mesh %s: images have no depth; cut them along height and width",
+                 p->axes);
     example_agree(comm, *complaint ? complaint : NULL);
     if (!p->axes && channel)
         o.channel = wf_comm_size(comm);

@@ -7,6 +7,7 @@
 typedef struct parallel {
     const char *how;  /* "data", "channel", "spatial", or "mesh": channels and pixels at once */
     const char *axes; /* "height=2,width=2"; NULL: all ranks along the axis that `how` suggests. data takes the rest */
+    int dims;         /* of an image: 3 for volumes; 0 means 2 */
     bool sync_bn;
     wf_mesh *mesh;
     wf_comm *samples; /* the ranks that read different samples; borrowed from the mesh */

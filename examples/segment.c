@@ -215,6 +215,7 @@ int main(int argc, char **argv)
     example_check(comm, wf_check(comm));
     check_sizes(comm, &s);
     example_compute(comm, s.compute);
+    s.how.dims = (int)s.dims;
     parallel_open(&s.how, comm);
 
     const unet_opts opts = {.dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth};

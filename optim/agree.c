@@ -8,15 +8,13 @@
 #include <string.h>
 
 #define DESCRIPTION 512
-#define AXES_TEXT   64
 
-/* "data and height"; "no axis". */
-static const char *axes_text(unsigned axes, char text[AXES_TEXT])
+const char *wf_axes_text(unsigned axes, char text[WF_AXES_TEXT])
 {
     int at = 0;
     for (int a = 0; a < WF_AXES; a++)
         if (axes & 1u << a)
-            at += snprintf(text + at, (size_t)(AXES_TEXT - at), "%s%s", at ? " and " : "", wf_axis_name((wf_axis)a));
+            at += snprintf(text + at, (size_t)(WF_AXES_TEXT - at), "%s%s", at ? " and " : "", wf_axis_name((wf_axis)a));
     return at ? text : "no axis";
 }
 
@@ -28,13 +26,13 @@ typedef struct part {
 
 static void describe(char text[DESCRIPTION], const wf_param *param)
 {
-    char shape[WF_SHAPE_TEXT], summed[AXES_TEXT], sharded[AXES_TEXT];
+    char shape[WF_SHAPE_TEXT], summed[WF_AXES_TEXT], sharded[WF_AXES_TEXT];
     const char *path = wf_param_path(param);
     memset(text, 0, DESCRIPTION);
     snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, sharded over %s", path ? path : "?",
              wf_shape_text(param->global, shape), wf_dtype_name(param->dtype),
-             param->order == WF_CHANNELS_LAST ? " channels-last" : "", axes_text(param->axes, summed),
-             axes_text(param->shard_axes, sharded));
+             param->order == WF_CHANNELS_LAST ? " channels-last" : "", wf_axes_text(param->axes, summed),
+             wf_axes_text(param->shard_axes, sharded));
 }
 
 static void describe_part(char text[DESCRIPTION], const part *p)

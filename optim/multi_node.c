@@ -113,14 +113,15 @@ static wf_status check_parameters(const wf_optim *optim, bool data_alone)
     wf_param *const *params;
     int64_t n;
     WF_TRY(wf_layer_params(optim->model, &n, &params));
+    char text[WF_AXES_TEXT];
     for (int64_t i = 0; i < n && data_alone; i++) {
         WF_CHECK(!params[i]->trainable || params[i]->axes == 1u << WF_AXIS_DATA, WF_ERR_UNSUPPORTED,
-                 "the gradient of %s is summed over mesh axes 0x%x; wf_multi_node sums over data (0x1) alone, use "
+                 "the gradient of %s is summed over %s of its mesh; wf_multi_node sums over data alone, use "
                  "wf_mesh_multi_node",
-                 wf_param_path(params[i]), (unsigned)params[i]->axes);
+                 wf_param_path(params[i]), wf_axes_text(params[i]->axes, text));
         WF_CHECK(params[i]->shard_axes == 0, WF_ERR_UNSUPPORTED,
-                 "%s is a part of a parameter that is sharded over mesh axes 0x%x; use wf_mesh_multi_node",
-                 wf_param_path(params[i]), (unsigned)params[i]->shard_axes);
+                 "%s is a part of a parameter that is sharded over %s of its mesh; use wf_mesh_multi_node",
+                 wf_param_path(params[i]), wf_axes_text(params[i]->shard_axes, text));
     }
     return WF_OK;
 }

@@ -13,9 +13,12 @@
 /* All ranks have the same model: paths, shapes (of the serial parameters), types, order of memory, and mesh axes of its
  * parameters. The error names the first difference and is the same on all ranks (*agreed). Collective. */
 wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed) WF_NODISCARD;
-/* Every parameter has the value of the first rank, among those that hold the same part of it; running statistics
- * included. Collective. */
+/* Every parameter gets the value of the first rank, among those that hold the same part of it;
+ * running statistics included. Collective. */
 wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim) WF_NODISCARD;
+/* "data and height"; "no axis". */
+#define WF_AXES_TEXT 64
+const char *wf_axes_text(unsigned axes, char text[WF_AXES_TEXT]);
 /* All ranks have the same kind of optimizer, with the same options, schedule, clipping and number of steps made.
  * Collective. */
 wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed) WF_NODISCARD;

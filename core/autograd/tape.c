@@ -227,7 +227,11 @@ wf_var *wf_compute_var(wf_tape *tape, wf_param *param)
 
 const wf_tensor *wf_value(const wf_var *var)
 {
-    return var ? var->value : NULL;
+    if (!var)
+        return NULL;
+    WF_CHECK_NULL(var->value, WF_ERR_STATE,
+                  "the variable's value went with the backward that passed it; keep it before (wf_keep)");
+    return var->value;
 }
 
 const wf_tensor *wf_grad(const wf_var *var)

@@ -82,9 +82,11 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
         if (!found)
             return wf_error_take("primitive", __FILE__, __LINE__);
         found->key = *key;
+        const int before = omp_get_max_threads(); /* the program's own, which stays */
         omp_set_num_threads(key->threads);
         if (!wf_dnn_build(own->engine, found))
             wf_dnn_unbuild(found);
+        omp_set_num_threads(before);
         if (own->count >= WF_DNN_MOST)
             drop_oldest(own);
         own->count++;
@@ -102,8 +104,11 @@ static wf_status execute(wf_ctx *ctx, const wf_dnn_op *op, dnnl_primitive_t prim
                          const dnnl_exec_arg_t *arguments)
 {
     const dnn_own *own = ctx->device_own;
+    const int before = omp_get_max_threads();
     omp_set_num_threads(op->key.threads);
-    TRY_DNN(dnnl_primitive_execute(primitive, own->stream, count, arguments));
+    const dnnl_status_t status = dnnl_primitive_execute(primitive, own->stream, count, arguments);
+    omp_set_num_threads(before);
+    TRY_DNN(status);
     return WF_OK;
 }
 

@@ -31,10 +31,13 @@ static wf_status product_f32(wf_ctx *ctx, product p, const wf_matmul_args *args)
     const bool add = wf_cpu_data(bias) || args->accumulate;
     if (wf_cpu_data(bias))
         rows_start(ctx, p, bias->data, c->data, args->accumulate);
+    const int before = omp_get_max_threads(); /* the program's own, which stays */
     omp_set_num_threads(ctx->threads);
-    TRY_DNN(dnnl_sgemm(args->a_transposed ? 'T' : 'N', args->b_transposed ? 'T' : 'N', p.m, p.n, p.k, 1.0F,
-                       args->a->data, args->a_transposed ? p.m : p.k, args->b->data, args->b_transposed ? p.k : p.n,
-                       add ? 1.0F : 0.0F, c->data, p.n));
+    const dnnl_status_t status = dnnl_sgemm(args->a_transposed ? 'T' : 'N', args->b_transposed ? 'T' : 'N', p.m, p.n,
+                                            p.k, 1.0F, args->a->data, args->a_transposed ? p.m : p.k, args->b->data,
+                                            args->b_transposed ? p.k : p.n, add ? 1.0F : 0.0F, c->data, p.n);
+    omp_set_num_threads(before);
+    TRY_DNN(status);
     return WF_OK;
 }
 

@@ -1,3 +1,5 @@
 foreach(name core_basics core_pool core_tape core_tensor core_window)
   weft_test(${name} LEVEL core)
 endforeach()
+weft_test(nulls LEVEL core)
+target_link_libraries(nulls PRIVATE weft_omp)

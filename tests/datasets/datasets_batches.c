@@ -67,6 +67,23 @@ static float memory_f32(const wf_tensor *x, int64_t place)
     return value;
 }
 
+/* Memory of a batch that is written again is told to whoever saved the batch, of whatever size it was. */
+static void overwritten(void)
+{
+    for (int depth = 0; depth <= 3; depth += 3) {
+        wf_batch b[2];
+        wf_iter *iter = wf_batches(numbered(5), (wf_batch_opts){.size = 4});
+        iter = depth ? wf_prefetch(iter, depth) : iter;
+        WF_EXPECT_OK(wf_iter_next(iter, &b[0]));
+        const uint64_t x = wf_tensor_version(b[0].x), labels = wf_tensor_version(b[0].labels);
+        WF_EXPECT_OK(wf_iter_next(iter, &b[1]));
+        WF_EXPECT(b[0].size == 4 && b[1].size == 1, "batches of 4 and 1");
+        WF_EXPECT(wf_tensor_version(b[0].x) != x && wf_tensor_version(b[0].labels) != labels,
+                  "depth %d: the batch before is unchanged, to those who look", depth);
+        wf_iter_free(iter);
+    }
+}
+
 static void sizes(void)
 {
     wf_iter *iter = wf_batches(numbered(10), (wf_batch_opts){.size = 4});
@@ -369,6 +386,7 @@ int main(int argc, char **argv)
                                                {"types", types},
                                                {"conversions", conversions},
                                                {"prefetch_equals_plain", prefetch_equals_plain},
+                                               {"overwritten", overwritten},
                                                {"prefetch_ends", prefetch_ends},
                                                {"errors", errors},
                                                {"no_allocation", no_allocation},

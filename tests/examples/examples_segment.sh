@@ -48,7 +48,7 @@ run 1 height=1 "$volumes"
 run 4 depth=2,width=2 "$volumes"
 compare height=1 depth=2,width=2
 
-for options in "--dims 4" "--size 40 --depth 4" "--mesh height=9"; do
+for options in "--dims 4" "--size 40 --depth 4" "--mesh height=9" "--mesh depth=2"; do
     code=0
     "$mpiexec" -np 2 "$examples/segment" --out "$work/no" $options >"$work/out" 2>&1 || code=$?
     [ "$code" != 0 ] || fail "segment $options goes on"

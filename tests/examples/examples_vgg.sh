@@ -62,7 +62,7 @@ code=0
 [ "$code" != 0 ] && grep -q '^dcgan_cifar: --channels 12: should be a multiple of 8' "$work/out" ||
     fail "dcgan_cifar --channels 12: $(cat "$work/out")"
 
-for options in "--parallel rows" "--mesh height" "--mesh height=0" "--mesh tower=2" "--mesh height=7"; do
+for options in "--parallel rows" "--mesh height" "--mesh height=0" "--mesh tower=2" "--mesh height=7" "--mesh depth=2"; do
     code=0
     "$mpiexec" -np "$ranks" "$examples/vgg_cifar" $options >"$work/out" 2>&1 || code=$?
     [ "$code" != 0 ] || fail "vgg_cifar $options goes on"

@@ -240,6 +240,20 @@ static void values_differ(void)
     run_close(&r);
 }
 
+static void layouts_of_parameters(void)
+{
+    run r;
+    run_open(&r, (habits){.sharded = true});
+    const wf_layout whole = wf_param_layout(wf_layer_param(r.model, "0/W")),
+                    part = wf_param_layout(wf_layer_param(r.model, "2/W"));
+    const wf_shape shape = wf_param_shape(wf_layer_param(r.model, "2/W"));
+    WF_EXPECT(whole.known && !wf_layout_is_sharded(&whole, 0) && whole.global.dim[0] == WIDTH, "0/W is whole");
+    WF_EXPECT(part.global.dim[0] == OUT && part.global.dim[1] == WIDTH, "the serial shape of 2/W");
+    WF_EXPECT(wf_shape_equal(wf_box_shape(part.box), shape), "the box of 2/W has its shape");
+    WF_EXPECT(r.size == 1 || part.placement[WF_AXIS_CHANNEL] == WF_SHARDED, "2/W is sharded");
+    run_close(&r);
+}
+
 /* A model of another name on each of two contexts starts otherwise; of the same name, alike. */
 static void names(void)
 {
@@ -278,5 +292,6 @@ int main(int argc, char **argv)
                                    {"evaluation_aside", evaluation_aside},
                                    {"values_differ", values_differ},
                                    {"names", names},
+                                   {"layouts_of_parameters", layouts_of_parameters},
                                    {0}});
 }

@@ -43,7 +43,9 @@ static int probe_cuda(void)
     alarm(PROBE_LIMIT);
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
     wf_tensor *x = ctx ? wf_tensor_new(ctx, WF_F32, WF_SHAPE(1024)) : NULL;
-    if (x && wf_tensor_fill(x, 1) == WF_OK)
+    if (x && strcmp(wf_ctx_device(ctx), "cuda") != 0)
+        printf("none: no GPU, or no driver that this build can use\n");
+    else if (x && wf_tensor_fill(x, 1) == WF_OK)
         printf("a device works\n");
     else
         printf("none: %s\n", wf_error_message());
