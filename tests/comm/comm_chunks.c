@@ -1,4 +1,5 @@
-/* Lengths around the transport's limit, at which a message is cut: run with a small WEFT_CHUNK_BYTES. */
+/* Lengths around the transport's limit, at which a message is cut, and around that of short sums: run with a small
+ * WEFT_CHUNK_BYTES. */
 #include "core/config_author.h"
 #include "tests/ranks.h"
 
@@ -119,9 +120,30 @@ static void tensors(void)
     }
 }
 
+static uint64_t bytes_of_sum(double *values, int64_t n)
+{
+    const uint64_t before = wf_comm_traffic(comm).bytes_sent;
+    WF_EXPECT_OK(wf_allreduce_f64(comm, values, n, WF_SUM));
+    return wf_comm_traffic(comm).bytes_sent - before;
+}
+
+/* The longest vector that every rank sends to all, and one that is cut into blocks. */
+static void sums(void)
+{
+    const int64_t others = size - 1, most = 32768 / 8 / size, longer = (most + size) / size * size;
+    double *values = calloc((size_t)longer, sizeof *values);
+    uint64_t bytes = bytes_of_sum(values, most);
+    WF_EXPECT(bytes == (uint64_t)(most * 8 * others), "%llu bytes of a short sum", (unsigned long long)bytes);
+    bytes = bytes_of_sum(values, longer);
+    WF_EXPECT(bytes == (uint64_t)(2 * longer * 8 * others / size), "%llu bytes of a sum in blocks",
+              (unsigned long long)bytes);
+    free(values);
+}
+
 int main(int argc, char **argv)
 {
     if (!ranks_open(&argc, &argv, "flat"))
         return 1;
-    return ranks_close(test_main(argc, argv, (test_case[]){{"bytes", bytes}, {"tensors", tensors}, {0}}));
+    return ranks_close(
+        test_main(argc, argv, (test_case[]){{"bytes", bytes}, {"tensors", tensors}, {"sums", sums}, {0}}));
 }

@@ -184,6 +184,31 @@ static void closed_in_any_order(void)
     WF_EXPECT_OK(wf_barrier(world));
 }
 
+static int64_t resident_pages(void)
+{
+    long long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    WF_EXPECT(file && fscanf(file, "%lld %lld", &all, &resident) == 2, "no count of pages");
+    if (file)
+        fclose(file);
+    return resident;
+}
+
+/* Communicators that come and go do not add up. */
+static void closed_leaves_no_memory(void)
+{
+#if !defined __SANITIZE_ADDRESS__ /* which keeps what is freed */
+    int64_t before = 0;
+    for (int i = 0; i < 700; i++) {
+        if (i == 100)
+            before = resident_pages();
+        WF_EXPECT_OK(wf_comm_close(wf_comm_split(world, 0, 0)));
+    }
+    const int64_t more = resident_pages() - before;
+    WF_EXPECT(more < 700, "600 communicators left %lld pages", (long long)more);
+#endif
+}
+
 static wf_status null_argument(wf_comm *comm, bool culprit)
 {
     return culprit ? wf_allreduce(comm, NULL, NULL, WF_SUM) : reduce_of(comm, WF_F32, WF_SHAPE(10), WF_SUM);
@@ -314,18 +339,23 @@ static void arguments(void)
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(4)), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(4));
     wf_tensor *z = wf_tensor_new(ctx, WF_F32, WF_SHAPE(5));
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
-    for (int i = 0; i < 9; i++) {
+    wf_tensor *parts[64];
+    for (int r = 0; r < size; r++)
+        parts[r] = size > 1 && r == size - 1 - (rank == size - 1) ? y : x; /* one that is not this rank's own */
+    for (int i = 0; i < (size > 1 ? 11 : 9); i++) {
         wf_comm *comm = wf_comm_split(world, 0, 0);
-        const wf_status status = i == 0   ? wf_bcast(comm, x, size)
-                                 : i == 1 ? wf_bcast(comm, x, -1)
-                                 : i == 2 ? wf_allreduce(comm, x, y, WF_SUM)
-                                 : i == 3 ? wf_allreduce(comm, x, z, WF_SUM)
-                                 : i == 4 ? wf_allreduce(comm, x, x, (wf_reduce_op)9)
-                                 : i == 5 ? wf_send(comm, x, rank, 0)
-                                 : i == 6 ? wf_send(comm, x, size, 0)
-                                 : i == 7 ? wf_recv(comm, x, (rank + 1) % size, 16384)
-                                          : wf_gather(comm, NULL, NULL, 0);
-        const wf_status code = i == 2 ? WF_ERR_DTYPE : i == 3 ? WF_ERR_SHAPE : WF_ERR_ARGUMENT;
+        const wf_status status = i == 0    ? wf_bcast(comm, x, size)
+                                 : i == 1  ? wf_bcast(comm, x, -1)
+                                 : i == 2  ? wf_allreduce(comm, x, y, WF_SUM)
+                                 : i == 3  ? wf_allreduce(comm, x, z, WF_SUM)
+                                 : i == 4  ? wf_allreduce(comm, x, x, (wf_reduce_op)9)
+                                 : i == 5  ? wf_send(comm, x, rank, 0)
+                                 : i == 6  ? wf_send(comm, x, size, 0)
+                                 : i == 7  ? wf_recv(comm, x, (rank + 1) % size, 16384)
+                                 : i == 9  ? wf_sendrecv(comm, x, (rank + 1) % size, z, -1, 0)
+                                 : i == 10 ? wf_reduce_scatter(comm, parts, x, WF_SUM)
+                                           : wf_gather(comm, NULL, NULL, 0);
+        const wf_status code = i == 2 || i == 10 ? WF_ERR_DTYPE : i == 3 ? WF_ERR_SHAPE : WF_ERR_ARGUMENT;
         WF_EXPECT(status == code && wf_error_code() == code, "argument %d: %s", i, wf_error_message());
         wf_error_clear();
         expect_dead(comm, code);
@@ -470,6 +500,7 @@ int main(int argc, char **argv)
                                  (test_case[]){{"disagreements", disagreements},
                                                {"closed_early", closed_early},
                                                {"closed_in_any_order", closed_in_any_order},
+                                               {"closed_leaves_no_memory", closed_leaves_no_memory},
                                                {"closed_after_a_failure", closed_after_a_failure},
                                                {"failures_of_one", failures_of_one},
                                                {"messages_that_do_not_fit", messages_that_do_not_fit},

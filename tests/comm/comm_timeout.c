@@ -2,6 +2,7 @@
 #include "comm/comm_author.h"
 #include "comm/queue_author.h"
 #include "core/config_author.h"
+#include "core/context_author.h"
 #include "tests/comm/comm_cases.h"
 
 #include <stdio.h>
@@ -110,6 +111,27 @@ static void missing_in_a_task(void)
     }
 }
 
+/* A task that waits while its rank computes for longer than the time-out, and than what tasks get beyond it: the other
+ * rank computes as long before its own. */
+static void computing_is_no_wait(void)
+{
+    wf_task task = {.run = sum_task};
+    if (size != 2)
+        return;
+    summed = wf_comm_split(world, 0, 0);
+    WF_EXPECT_OK(wf_queue_open(summed));
+    if (rank == 0)
+        wf_queue_add(summed, &task);
+    for (long ms = 0; ms < wf_config_get()->timeout_ms + 2000; ms += 50) {
+        wf_ctx_progress(ctx);
+        sleep_ms(50);
+    }
+    if (rank > 0)
+        wf_queue_add(summed, &task);
+    WF_EXPECT_OK(wf_queue_wait(summed));
+    WF_EXPECT_OK(wf_comm_close(summed));
+}
+
 /* Rank 0, which settles disputes, hears nothing for a while. */
 static void deaf_first_rank(void)
 {
@@ -138,6 +160,7 @@ int main(int argc, char **argv)
                                                {"missing_at_the_end", missing_at_the_end},
                                                {"missing_message", missing_message},
                                                {"missing_in_a_task", missing_in_a_task},
+                                               {"computing_is_no_wait", computing_is_no_wait},
                                                {"deaf_first_rank", deaf_first_rank},
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));

@@ -5,6 +5,7 @@
 #include "tests/comm/comm_names.h"
 
 #include <stdio.h>
+#include <time.h>
 #include <weft_places.h>
 
 static wf_comm *comm;
@@ -98,6 +99,53 @@ static void splits_without_some(void)
                   wf_comm_size(some));
     WF_EXPECT_OK(wf_comm_close(some));
     WF_EXPECT_OK(wf_barrier(comm));
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* None leaves before the last one has come; all are on one machine and have one clock. */
+static void barrier_waits_for_all(void)
+{
+    for (int late = 0; late < size; late++) {
+        int64_t mine[2], all[2 * 64];
+        if (rank == late)
+            nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        mine[0] = now_ns();
+        WF_EXPECT_OK(wf_barrier(comm));
+        mine[1] = now_ns();
+        WF_EXPECT_OK(wf_allgather_bytes(comm, mine, sizeof mine, all));
+        for (int r = 0; r < size; r++)
+            WF_EXPECT(all[2 * r + 1] >= all[2 * late], "rank %d left a barrier before rank %d came", r, late);
+    }
+}
+
+/* Who keeps something made of a tensor (a rounded copy) learns that its elements are others. */
+static void counts_versions(void)
+{
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(3)), *y[64];
+    for (int r = 0; r < size; r++)
+        y[r] = wf_tensor_new(ctx, WF_F32, WF_SHAPE(3));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    uint64_t before = wf_tensor_version(x);
+    WF_EXPECT_OK(wf_bcast(comm, x, 0));
+    WF_EXPECT(rank == 0 || wf_tensor_version(x) != before, "bcast leaves the version as it was");
+    before = wf_tensor_version(x);
+    WF_EXPECT_OK(wf_allreduce(comm, x, x, WF_SUM));
+    WF_EXPECT(wf_tensor_version(x) != before, "allreduce leaves the version as it was");
+    before = wf_tensor_version(y[size - 1]);
+    WF_EXPECT_OK(wf_allgather(comm, x, y));
+    WF_EXPECT(wf_tensor_version(y[size - 1]) != before, "allgather leaves the version as it was");
+    before = wf_tensor_version(x);
+    WF_EXPECT_OK(wf_reduce_scatter(comm, y, x, WF_SUM));
+    WF_EXPECT(wf_tensor_version(x) != before, "reduce_scatter leaves the version as it was");
+    for (int r = 0; r < size; r++)
+        wf_tensor_free(y[r]);
+    wf_tensor_free(x);
 }
 
 static void broadcasts(void)
@@ -475,12 +523,30 @@ static void bcasts_a_status(void)
     }
 }
 
+/* Of those that failed, the lowest rank speaks. */
+static void agrees_on_a_status(void)
+{
+    for (int first = 0; first <= size; first++) {
+        char text[40];
+        wf_status mine = WF_OK;
+        if (rank >= first)
+            mine = WF_RAISE(rank == first ? WF_ERR_IO : WF_ERR_FORMAT, "file %d is torn", rank);
+        const wf_status status = wf_agree_status(comm, mine);
+        snprintf(text, sizeof text, "file %d is torn", first);
+        WF_EXPECT(status == (first < size ? WF_ERR_IO : WF_OK), "status %s", wf_status_name(status));
+        WF_EXPECT(first == size || !strcmp(wf_error_message(), text), "message \"%s\"", wf_error_message());
+        wf_error_clear();
+    }
+}
+
 static int run_cases(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"properties", properties},
                                    {"splits_by_color", splits_by_color},
                                    {"splits_without_some", splits_without_some},
+                                   {"barrier_waits_for_all", barrier_waits_for_all},
+                                   {"counts_versions", counts_versions},
                                    {"broadcasts", broadcasts},
                                    {"broadcasts_long", broadcasts_long},
                                    {"reduces", reduces},
@@ -498,6 +564,7 @@ static int run_cases(int argc, char **argv)
                                    {"bytes_and_numbers", bytes_and_numbers},
                                    {"counts_traffic", counts_traffic},
                                    {"bcasts_a_status", bcasts_a_status},
+                                   {"agrees_on_a_status", agrees_on_a_status},
                                    {0}});
 }
 

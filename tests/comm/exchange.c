@@ -260,6 +260,21 @@ static void random_boxes(void)
     }
 }
 
+/* Rank 0 has everything, the others the middle: they need two pieces of rank 0, each of them dense. */
+static void several_pieces_of_a_peer(void)
+{
+    for (uint64_t i = 0; i < 4; i++) {
+        test_rng own = {.state = 300 + 10 * i + (uint64_t)rank};
+        problem p = {.global = WF_SHAPE(12), .dtype = i % 2 ? WF_F64 : WF_F32, .replicas = true};
+        for (int r = 0; r < size; r++) {
+            p.have[r] = p.need[r] = wf_box_of_shape(p.global);
+            p.have[r].lo[0] = r > 0 ? 4 : 0;
+            p.have[r].hi[0] = r > 0 ? 8 : 12;
+        }
+        check_problem(&own, &p);
+    }
+}
+
 /* Plans that are a uniform all-gather (of channels, as layers need it) or all-to-all, of every type: between nodes they
  * go as such collectives, of one message. */
 static void as_collectives(void)
@@ -452,15 +467,15 @@ static wf_comm *victim_new(void)
     return wf_comm_split(comm, 0, rank);
 }
 
-static void different_plans(void)
+/* One rank takes another place for the begin of what the last rank needs or has, or for the end of what the first one
+ * needs, which the extent of all needs does not show. */
+static void different_plan(int kind)
 {
     wf_box have[MOST], need[MOST];
-    if (size == 1)
-        return;
     wf_comm *victim = victim_new();
     rows_with_halo(have, need);
     if (rank == 0)
-        need[size - 1].lo[2]--;
+        *(kind == 0 ? &need[size - 1].lo[2] : kind == 1 ? &need[0].hi[2] : &have[size - 1].lo[2]) -= 1;
     wf_exchange *exchange = wf_exchange_new(victim, WF_F32, WF_ROW_MAJOR, have, need);
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, wf_box_shape(have[rank])),
               *y = wf_tensor_new(ctx, WF_F32, wf_box_shape(need[rank]));
@@ -479,6 +494,12 @@ static void different_plans(void)
     wf_tensor_free(y);
     wf_exchange_free(exchange);
     WF_EXPECT_OK(wf_comm_close(victim));
+}
+
+static void different_plans(void)
+{
+    for (int kind = 0; size > 1 && kind < 3; kind++)
+        different_plan(kind);
 }
 
 /* An error of one rank is an error of all. */
@@ -547,6 +568,7 @@ int main(int argc, char **argv)
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"random_boxes", random_boxes},
+                                               {"several_pieces_of_a_peer", several_pieces_of_a_peer},
                                                {"as_collectives", as_collectives},
                                                {"adjoint", adjoint},
                                                {"inside_one_buffer", inside_one_buffer},

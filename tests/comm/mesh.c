@@ -196,6 +196,12 @@ static void layouts(void)
     if (size > 1)
         WF_EXPECT(!wf_mesh_bounds(mesh, WF_AXIS_DATA, backwards) && wf_error_code() == WF_ERR_ARGUMENT, "descending");
     wf_error_clear();
+    int64_t late[17];
+    for (int i = 0; i < 17; i++)
+        late[i] = i + 1;
+    WF_EXPECT(!wf_mesh_bounds(mesh, WF_AXIS_DATA, late) && wf_error_code() == WF_ERR_ARGUMENT,
+              "bounds that begin at 1");
+    wf_error_clear();
     wf_mesh_close(mesh);
 }
 

@@ -103,20 +103,22 @@ static int groups_of(int group[MOST])
     return memcmp(group, (int[MOST]){0}, (size_t)size * sizeof *group) ? wf_comm_inter_size(comm) : 1;
 }
 
+/* The segments begin behind elements of others, and others follow. */
 static void check_gradients(wf_dtype dtype, int64_t n)
 {
-    double *values = malloc((size_t)n * sizeof *values), *want = malloc((size_t)n * sizeof *want);
-    const int64_t offset[4] = {0, n / 3, n / 3, n};
+    enum { BEFORE = 5, AFTER = 3 };
+    const int64_t all = BEFORE + n + AFTER, offset[4] = {BEFORE, BEFORE + n / 3, BEFORE + n / 3, BEFORE + n};
+    double *values = malloc((size_t)all * sizeof *values), *want = malloc((size_t)all * sizeof *want);
     int group[MOST];
     const int groups = groups_of(group);
-    for (int64_t i = 0; i < n; i++)
-        values[i] = value_of(dtype, rank, i);
-    wf_tensor *x = tensor_of(dtype, values, n);
+    for (int64_t i = 0; i < all; i++)
+        values[i] = want[i] = value_of(dtype, rank, i - BEFORE);
+    wf_tensor *x = tensor_of(dtype, values, all);
     const wf_reduce_job job = {.flat = x->data, .dtype = dtype, .segments = 3, .offset = offset};
     WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
     values_of(x, values);
-    sum_by_groups(group, groups, dtype, n, want);
-    expect_bits(n, values, want, wf_comm_name(comm), dtype);
+    sum_by_groups(group, groups, dtype, n, want + BEFORE);
+    expect_bits(all, values, want, wf_comm_name(comm), dtype);
     wf_tensor_free(x);
     free(values);
     free(want);
@@ -163,15 +165,17 @@ static void run(wf_status (*what)(wf_task *task), wf_tensor *x, const int64_t *s
     WF_EXPECT_OK(wf_queue_wait(comm));
 }
 
+/* The dummy's ranks keep what they have. */
 static void check_shards(const int64_t *shard)
 {
+    const bool dummy = !strcmp(wf_comm_name(comm), "dummy");
     const int64_t n = shard[size];
     double *values = malloc((size_t)(n + 1) * sizeof *values), *want = malloc((size_t)(n + 1) * sizeof *want);
     double *got = malloc((size_t)(n + 1) * sizeof *got);
     for (int64_t i = 0; i < n; i++) {
         values[i] = value_of(WF_F32, rank, i);
-        want[i] = 0;
-        for (int r = 0; r < size; r++)
+        want[i] = dummy ? values[i] : 0;
+        for (int r = 0; r < size && !dummy; r++)
             want[i] = added(WF_F32, want[i], value_of(WF_F32, r, i));
     }
     wf_tensor *x = tensor_of(WF_F32, values, n);
@@ -201,8 +205,8 @@ static void check_longest(int64_t longest, int p)
 /* Around every length of block that a vector may be cut into: multiples, one more and one less. */
 static void shards(void)
 {
-    static const char *const names[] = {"naive", "hierarchical", "two_dimensional"};
-    for (int k = 0; k < 3; k++) {
+    static const char *const names[] = {"naive", "hierarchical", "two_dimensional", "dummy"};
+    for (int k = 0; k < 4; k++) {
         if (!open_as(names[k]))
             continue;
         WF_EXPECT_OK(wf_queue_open(comm));
@@ -228,11 +232,11 @@ typedef struct problem {
 } problem;
 
 /* dx keeps what it has, then comes this rank's own part, then those of the others in their order. */
-static double expected(const problem *p, int64_t row, int64_t column)
+static double expected(const problem *p, int64_t row, int64_t column, bool whole)
 {
     const int64_t i = row * p->columns + column;
     double sum = value_of(p->dtype, MOST, i);
-    for (int k = -1; k < size; k++) {
+    for (int k = -1; k < (whole ? size : 0); k++) {
         const int q = k < 0 ? rank : k;
         const wf_box *need = &p->need[q];
         if (k == rank || (k < 0 && p->halo))
@@ -243,12 +247,13 @@ static double expected(const problem *p, int64_t row, int64_t column)
     return sum;
 }
 
+/* What rank `from` has there; -1: the sums; -2: before those of the others are added. */
 static int64_t fill(const problem *p, wf_box box, int from, double *values)
 {
     int64_t n = 0;
     for (int64_t i = box.lo[0]; i < box.hi[0]; i++)
         for (int64_t j = box.lo[1]; j < box.hi[1]; j++, n++)
-            values[n] = from < 0 ? expected(p, i, j) : value_of(p->dtype, from, i * p->columns + j);
+            values[n] = from < 0 ? expected(p, i, j, from == -1) : value_of(p->dtype, from, i * p->columns + j);
     return n;
 }
 
@@ -271,16 +276,27 @@ static void check_reverse(const problem *p, const char *what)
     const int64_t n = wf_tensor_count(dx);
     double *got = malloc((size_t)(n + 1) * sizeof *got), *want = malloc((size_t)(n + 1) * sizeof *want);
     WF_EXPECT_OK(wf_barrier(comm));
+    const wf_traffic before = wf_comm_traffic(comm);
     nanosleep(&(struct timespec){.tv_nsec = (size - 1 - rank) * 10000000L}, NULL);
     if (p->halo)
         WF_EXPECT_OK(wf_exchange_reverse_begin_halo(exchange, dy, dx));
     else
         WF_EXPECT_OK(wf_exchange_reverse_begin(exchange, dy, dx));
-    WF_EXPECT_OK(wf_exchange_poll(exchange));
+    for (int i = 0; i < 4; i++) {
+        WF_EXPECT_OK(wf_exchange_poll(exchange));
+        nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+    }
+    values_of(dx, got);
+    fill(p, p->have[rank], -2, want);
+    expect_bits(n, got, want, "dx before the end, to which the caller may add", p->dtype);
     WF_EXPECT_OK(wf_exchange_end(exchange));
     values_of(dx, got);
     fill(p, p->have[rank], -1, want);
     expect_bits(n, got, want, what, p->dtype);
+    const wf_traffic now = wf_comm_traffic(comm);
+    const uint64_t bytes = now.bytes_sent - before.bytes_sent, messages = now.messages - before.messages;
+    WF_EXPECT(wf_comm_inter_size(comm) == 1 || bytes <= messages << 16, "%llu messages for %llu bytes wait for answers",
+              (unsigned long long)messages, (unsigned long long)bytes);
     wf_tensor_free(dx);
     wf_tensor_free(dy);
     wf_exchange_free(exchange);
