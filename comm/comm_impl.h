@@ -11,12 +11,9 @@
 #include "core/tensor_author.h"
 
 #define WF_WHY          160
-#define WF_GRACE_MS     1000  /* how long ranks wait to agree on one error */
-#define WF_TAGS         16384 /* of users; collectives use the next as many */
-#define WF_SMALL_BYTES  32768
-#define WF_REDUCE_PIECE ((int64_t)1 << 20)
+#define WF_GRACE_MS     1000            /* how long ranks wait to agree on one error */
+#define WF_TAGS         16384           /* of users; collectives use the next as many */
 #define WF_PROMPT_BYTES ((size_t)65280) /* what MPI sends over TCP at once, without asking the receiver */
-#define WF_BCAST_PIECE  ((size_t)128 << 10)
 #define WF_HOST_BLOCKS  64
 
 /* What travels ahead of a tensor whose type and shape the receiver has to check. */
@@ -119,8 +116,9 @@ struct wf_comm {
     uint64_t event;       /* of the flight recorder; 0: no call is in progress */
     uint64_t sent_before; /* in all, when it began */
     uint64_t sequence;
+    struct wf_engine *engine;
+    int32_t *node; /* of each rank: its number; NULL where there is one rank */
     wf_requests requests;
-    char token[2];
     struct wf_peer_slot *slot; /* one per rank */
     wf_traffic traffic;
     struct wf_shm_ring *ring; /* of exchanges inside a node; NULL where there is none */

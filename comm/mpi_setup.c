@@ -21,6 +21,7 @@ static void set_nodes(wf_comm *comm, const setup *all)
     comm->inter_rank = comm->inter_size = comm->intra_rank = comm->intra_size = 0;
     for (int r = 0; r < comm->size; r++) {
         const bool first = all[r].leader == r;
+        comm->node[r] = first ? comm->inter_size : comm->node[all[r].leader];
         comm->inter_size += first;
         comm->inter_rank += first && r < leader;
         comm->intra_size += all[r].leader == leader;
@@ -49,7 +50,11 @@ static wf_status agree(wf_comm *comm, const setup *all)
 static wf_status exchange(wf_comm *comm, MPI_Comm data, const setup *mine)
 {
     setup *all = calloc((size_t)comm->size, sizeof *all);
-    WF_CHECK(all, WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
+    comm->node = calloc((size_t)comm->size, sizeof *comm->node);
+    if (!all || !comm->node) {
+        free(all);
+        WF_FAIL(WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
+    }
     const int code = MPI_Allgather(mine, (int)sizeof *mine, MPI_BYTE, all, (int)sizeof *mine, MPI_BYTE, data);
     wf_status status = code == MPI_SUCCESS ? WF_OK : wf_mpi_raise(code, "MPI_Allgather", __FILE__, __LINE__);
     if (status == WF_OK) {

@@ -26,6 +26,8 @@ static wf_status furnish(wf_comm *comm)
     comm->slot = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *comm->slot);
     if (!comm->slot)
         return wf_error_code();
+    const int32_t only = 0;
+    WF_TRY(wf_engine_open(comm, comm->node ? comm->node : &only));
     return set_mesh(comm);
 }
 
@@ -154,6 +156,8 @@ static void disconnect(wf_comm *comm)
     if (comm->transport)
         comm->transport->close(comm);
     free(comm->requests.transfer);
+    wf_engine_close(comm);
+    free(comm->node);
     wf_comm_release(comm, comm->slot);
 }
 
@@ -223,6 +227,7 @@ wf_comm *wf_comm_self(wf_comm *comm)
     self->reducer = comm->reducer;
     make_single(self);
     if (furnish(self) != WF_OK) {
+        disconnect(self);
         comm->shared->members--;
         free(self);
         return wf_error_null();

@@ -41,11 +41,8 @@ typedef struct wf_transport {
      */
     void (*cancel)(wf_comm *comm, wf_transfer *transfer);
 
-    /* Collectives on dense buffers; may be NULL. Begin, then `test`. */
-    wf_status (*bcast)(wf_comm *comm, void *data, size_t bytes, int root, wf_transfer *transfer);
-    wf_status (*allreduce)(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
-                           wf_transfer *transfer);
-    /* `bytes` from every rank to all (its x) or to each other (its block of x), into y in rank order. */
+    /* Collectives on dense buffers; may be NULL. Begin, then `test`. `bytes` from every rank to all (its x) or to each
+     * other (its block of x), into y in rank order. */
     wf_status (*allgather)(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *transfer);
     wf_status (*alltoall)(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *transfer);
 

@@ -73,22 +73,6 @@ void wf_host_free_all(wf_comm_shared *shared)
             free(shared->host[i].data);
 }
 
-void wf_comm_release(const wf_comm *comm, void *data)
-{
-    /* Kept in sight, so that a leak checker does not take it for forgotten. */
-    static void **kept;
-    static size_t count;
-    if (!comm->lost || !data) {
-        free(data);
-        return;
-    }
-    void **more = realloc(kept, (count + 1) * sizeof *more);
-    if (!more)
-        return;
-    kept = more;
-    kept[count++] = data;
-}
-
 /* The order in which elements travel, whatever the order of the tensors at both ends. */
 static wf_strided dense_view(const wf_tensor *x, void *data)
 {

@@ -10,8 +10,6 @@
 /* --- buffer.c --- */
 
 void wf_host_free_all(wf_comm_shared *shared);
-/* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
-void wf_comm_release(const wf_comm *comm, void *data);
 
 /* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. native: for NCCL, in device
  * memory. */
@@ -56,11 +54,11 @@ wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count,
 /* y is the reduction over all ranks of their x[rank], which has count[rank] elements. */
 wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
                                    wf_reduce_op op) WF_NODISCARD;
-/* As the two of move_*.c. */
+/* As the two of messages.c. */
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
-/* --- bcast.c, reduce.c: collectives on buffers, from messages. The call has been entered. --- */
+/* --- messages.c: collectives on buffers, from messages. The call has been entered. --- */
 
 wf_status wf_coll_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* The result on `root`, or everywhere where root is -1; y is not used elsewhere. y may be x. */
@@ -71,7 +69,7 @@ wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void 
 /* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
  * each on its rank, in rank order; the rest is left as it is. Or they are brought together. */
 wf_status wf_coll_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
-wf_status wf_coll_gather_shards(wf_comm *comm, void *data, const int64_t *shard, size_t size) WF_NODISCARD;
+wf_status wf_coll_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_coll_barrier(wf_comm *comm) WF_NODISCARD;
 
 /* --- shm_open.c, shm_reduce.c --- */

@@ -79,5 +79,7 @@ wf_status wf_requests_poll(wf_requests *requests) WF_NODISCARD;
 wf_status wf_requests_look(wf_requests *requests, int first, int last, bool *done) WF_NODISCARD;
 /* Gives up what is in flight. False where memory could not be freed of it. */
 bool wf_requests_cancel(wf_requests *requests);
+/* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
+void wf_comm_release(const wf_comm *comm, void *data);
 
 #endif

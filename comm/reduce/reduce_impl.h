@@ -24,7 +24,7 @@ wf_status wf_hierarchy_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dt
 
 /* --- shards.c --- */
 
-/* As the two of move_*.c, in device memory: by NCCL, else by shared memory where all ranks share some. Collective. */
+/* As the two of messages.c, in device memory: by NCCL, else by shared memory where all ranks share some. Collective. */
 wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 

@@ -21,7 +21,7 @@ static wf_status gather_host(wf_comm *comm, void *data, const int64_t *shard, wf
     wf_shm *shm = wf_hierarchy_memory(comm);
     const size_t size = wf_dtype_size(dtype);
     if (!shm)
-        return wf_coll_gather_shards(comm, data, shard, size);
+        return wf_coll_gather_shards(comm, data, shard, dtype);
     for (int r = 0; r < comm->size; r++)
         WF_TRY(wf_shm_bcast(comm, shm, (char *)data + (size_t)shard[r] * size, (size_t)(shard[r + 1] - shard[r]) * size,
                             r));

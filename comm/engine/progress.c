@@ -1,0 +1,227 @@
+/* The engine of a communicator: makes the schedule of a call at its first time, keeps the last ones used, binds them to
+ * memory, and runs them to their end. Collectives call wf_engine_run between the guard's enter and settle; nothing else
+ * of a call is looked at here. */
+#include "comm/engine/engine_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define KEPT      64 /* schedules */
+#define ALIGNMENT ((size_t)64)
+
+/* A schedule that is kept, under the call that it is of, with what one run of it needs. */
+typedef struct entry {
+    struct entry *next; /* used longer ago */
+    wf_call call;       /* its part is owned */
+    wf_schedule *schedule;
+    wf_run *run;
+    void **data;    /* of each operand */
+    size_t scratch; /* bytes of all scratch operands */
+} entry;
+
+typedef struct wf_engine {
+    wf_agreed agreed;
+    wf_link link;
+    char token;
+    entry *first; /* the last one used */
+    int entries;
+} wf_engine;
+
+/* --- the link ----------------------------------------------------------------------------------------------------- */
+
+static wf_status start(void *own, wf_transfer *transfer)
+{
+    const wf_comm *comm = own;
+    return comm->transport->start(own, transfer);
+}
+
+static wf_status test(void *own, wf_transfer *transfer)
+{
+    const wf_comm *comm = own;
+    return comm->transport->test(own, transfer);
+}
+
+static void cancel(void *own, wf_transfer *transfer)
+{
+    const wf_comm *comm = own;
+    comm->transport->cancel(own, transfer);
+}
+
+wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
+{
+    wf_engine *engine = wf_calloc(comm->shared->ctx, 1, sizeof *engine);
+    if (!engine)
+        return wf_error_code();
+    comm->engine = engine;
+    engine->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
+    WF_TRY(wf_agreed_make(comm->shared->ctx, comm->size, node, &engine->agreed));
+    if (comm->chunk_bytes > 0)
+        engine->agreed.chunk_bytes = comm->chunk_bytes;
+    return WF_OK;
+}
+
+/* --- schedules that are kept -------------------------------------------------------------------------------------- */
+
+static void entry_free(entry *e)
+{
+    wf_schedule_free(e->schedule);
+    wf_run_free(e->run);
+    free((int64_t *)e->call.part);
+    free(e->data);
+    free(e);
+}
+
+void wf_engine_close(wf_comm *comm)
+{
+    wf_engine *engine = comm->engine;
+    comm->engine = NULL;
+    if (!engine)
+        return;
+    for (entry *e = engine->first, *next; e; e = next) {
+        next = e->next;
+        entry_free(e);
+    }
+    wf_agreed_clear(&engine->agreed);
+    wf_comm_release(comm, engine); /* its token may be on its way */
+}
+
+static bool equal(const wf_call *a, const wf_call *b, int ranks)
+{
+    return a->operation == b->operation && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
+           a->root == b->root && !a->part == !b->part &&
+           (!a->part || !memcmp(a->part, b->part, ((size_t)ranks + 1) * sizeof *a->part));
+}
+
+/* The entry of a call, moved to the front; NULL if there is none. */
+static entry *find(wf_engine *engine, const wf_call *call)
+{
+    for (entry **at = &engine->first; *at; at = &(*at)->next) {
+        entry *e = *at;
+        if (!equal(&e->call, call, engine->agreed.ranks))
+            continue;
+        *at = e->next;
+        e->next = engine->first;
+        return engine->first = e;
+    }
+    return NULL;
+}
+
+static void drop_last(wf_engine *engine)
+{
+    entry **at = &engine->first;
+    while ((*at)->next)
+        at = &(*at)->next;
+    entry_free(*at);
+    *at = NULL;
+    engine->entries--;
+}
+
+static wf_status fill(wf_comm *comm, entry *e, const wf_call *call)
+{
+    wf_ctx *ctx = comm->shared->ctx;
+    const size_t parts = call->part ? ((size_t)comm->size + 1) * sizeof *call->part : 0;
+    int64_t *part = parts ? wf_malloc(ctx, parts) : NULL;
+    if (parts && !part)
+        return wf_error_code();
+    if (parts)
+        memcpy(part, call->part, parts);
+    e->call = *call;
+    e->call.part = part;
+    WF_TRY(wf_call_schedule(ctx, &comm->engine->agreed, comm->rank, call, &e->schedule));
+    e->run = wf_run_new(ctx, e->schedule);
+    e->data = wf_calloc(ctx, (size_t)e->schedule->operands + 1, sizeof *e->data);
+    if (!e->run || !e->data)
+        return wf_error_code();
+    for (int32_t i = 0; i < e->schedule->operands; i++)
+        if (e->schedule->operand[i].kind == WF_OPERAND_SCRATCH)
+            e->scratch += (e->schedule->operand[i].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return WF_OK;
+}
+
+static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
+{
+    wf_engine *engine = comm->engine;
+    *out = find(engine, call);
+    if (*out)
+        return WF_OK;
+    entry *e = wf_calloc(comm->shared->ctx, 1, sizeof *e);
+    if (!e)
+        return wf_error_code();
+    const wf_status status = fill(comm, e, call);
+    if (status != WF_OK) {
+        entry_free(e);
+        return status;
+    }
+    if (engine->entries == KEPT)
+        drop_last(engine);
+    e->next = engine->first;
+    engine->first = *out = e;
+    engine->entries++;
+    return WF_OK;
+}
+
+/* --- a call ------------------------------------------------------------------------------------------------------- */
+
+static void bind(wf_engine *engine, const entry *e, const void *in, void *out, char *scratch)
+{
+    for (int32_t i = 0; i < e->schedule->operands; i++) {
+        const wf_operand *operand = &e->schedule->operand[i];
+        switch (operand->kind) {
+        case WF_OPERAND_INPUT:
+            e->data[i] = (void *)in;
+            break;
+        case WF_OPERAND_SCRATCH:
+            e->data[i] = scratch;
+            scratch += (operand->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+            break;
+        case WF_OPERAND_TOKEN:
+            e->data[i] = &engine->token;
+            break;
+        default:
+            e->data[i] = out;
+            break;
+        }
+    }
+}
+
+static wf_status wait(wf_comm *comm, wf_run *run)
+{
+    wf_deadline deadline = wf_deadline_new();
+    for (;;) {
+        bool moved = false;
+        WF_TRY(wf_run_advance(run, &moved));
+        if (wf_run_done(run))
+            return WF_OK;
+        if (moved)
+            deadline = wf_deadline_new();
+        deadline.peer = wf_run_awaited(run);
+        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
+    }
+}
+
+static wf_status run_bound(wf_comm *comm, const entry *e)
+{
+    const wf_schedule *s = e->schedule;
+    wf_run_begin(e->run, (wf_binding){.link = &comm->engine->link, .data = e->data, .tag = comm->requests.tag});
+    const wf_status status = wait(comm, e->run);
+    if (status != WF_OK && !wf_run_cancel(e->run))
+        comm->lost = true;
+    comm->traffic.bytes_sent += s->bytes_sent;
+    comm->traffic.messages += s->messages;
+    comm->traffic.bytes_copied += s->bytes_copied;
+    return status;
+}
+
+wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out)
+{
+    entry *e;
+    void *scratch;
+    WF_TRY(entry_of(comm, call, &e));
+    if (e->schedule->steps == 0)
+        return WF_OK;
+    WF_TRY(wf_host_take(comm, e->scratch, &scratch));
+    bind(comm->engine, e, in, out, scratch);
+    const wf_status status = run_bound(comm, e);
+    wf_host_give(comm, scratch, e->scratch);
+    return status;
+}
