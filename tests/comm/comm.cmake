@@ -1,6 +1,7 @@
 weft_test(contract_comm LEVEL comm RANKS 1 2 3 4)
 weft_test(exchange_plan LEVEL comm)
 weft_test(schedules LEVEL comm)
+weft_test(schedules_kept LEVEL comm RANKS 1 2 3)
 weft_test(exchange LEVEL comm RANKS 1 2 3 4 6 8)
 weft_test(exchange_long LEVEL comm RANKS 1 2 3 4 8)
 weft_test(mesh LEVEL comm RANKS 1 2 3 4 6 8)
