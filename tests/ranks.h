@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 
@@ -11,9 +12,9 @@ static wf_comm *comm;
 static wf_ctx *ctx;
 static int rank, size;
 
-static inline bool ranks_open(int *argc, char ***argv, const char *name)
+static inline bool ranks_open(const char *name)
 {
-    comm = wf_comm_open(argc, argv, name);
+    comm = test_comm_open(name, (wf_ctx_opts){0});
     if (!comm)
         fprintf(stderr, "%s: %s\n", name, wf_error_message());
     ctx = wf_comm_ctx(comm);

@@ -1,3 +1,6 @@
+# Messages are cut into small parts.
+set(small_chunks WEFT_CHUNK_BYTES=10007)
+
 weft_test(contract_comm LEVEL comm RANKS 1 2 3 4)
 weft_test(exchange_plan LEVEL comm)
 weft_test(schedules LEVEL comm)
@@ -8,9 +11,9 @@ weft_test(mesh LEVEL comm RANKS 1 2 3 4 6 8)
 weft_test(comm_random LEVEL comm RANKS 1 2 3 4)
 weft_test(comm_reducers LEVEL comm RANKS 1 2 3 4)
 weft_test(comm_faults LEVEL comm RANKS 1 2 3 4)
-weft_test(comm_timeout LEVEL comm RANKS 2 3 4)
+weft_test(comm_timeout LEVEL comm RANKS 2 3 4 TIMEOUT 60 ENVIRONMENT WEFT_TIMEOUT_MS=1500)
 weft_test(comm_leaves LEVEL comm RANKS 2 4)
-weft_test(comm_chunks LEVEL comm RANKS 2 3)
+weft_test(comm_chunks LEVEL comm RANKS 2 3 ENVIRONMENT ${small_chunks})
 weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # What ranks do in shared memory, by threads under ThreadSanitizer: these files are compiled for it, with the test's own
@@ -34,22 +37,11 @@ if(WEFT_THREAD_SANITIZER AND NOT WEFT_SANITIZE) # which cannot be one with the o
 endif()
 
 # Gigabytes: left out of `make test`.
-weft_test(comm_large LEVEL comm RANKS 2)
-set_tests_properties(comm_large_2 PROPERTIES LABELS large)
+weft_test(comm_large LEVEL comm RANKS 2 LABELS large)
 
 # The battery again with messages cut into small parts; between the nodes, too.
-function(weft_small_chunks test)
-  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "WEFT_CHUNK_BYTES=10007")
-endfunction()
-foreach(ranks 2 3)
-  add_test(NAME contract_comm_chunks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:contract_comm>)
-  weft_test_properties(contract_comm_chunks_${ranks} ${ranks} 300)
-  weft_small_chunks(contract_comm_chunks_${ranks})
-endforeach()
-foreach(ranks 2 3)
-  weft_small_chunks(comm_chunks_${ranks})
-endforeach()
-set_property(TEST comm_timeout_2 comm_timeout_3 comm_timeout_4 APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1500")
+weft_test_ranks(contract_comm_chunks contract_comm ${CMAKE_CURRENT_SOURCE_DIR}/comm/contract_comm.c RANKS 2 3
+  ENVIRONMENT ${small_chunks})
 
 # One rank ends with an error, the others say so; where WF_MUST fails, the job ends.
 set_tests_properties(comm_leaves_2 comm_leaves_4 PROPERTIES PASS_REGULAR_EXPRESSION
@@ -73,7 +65,7 @@ endforeach()
 add_test(NAME cluster_reducers_chunks COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/cluster.sh -t 200 ${MPIEXEC_EXECUTABLE}
   $<TARGET_FILE:reducers>)
 weft_test_properties(cluster_reducers_chunks 4 240)
-weft_small_chunks(cluster_reducers_chunks)
+set_property(TEST cluster_reducers_chunks APPEND PROPERTY ENVIRONMENT ${small_chunks})
 set_tests_properties(cluster_reducers_chunks PROPERTIES SKIP_RETURN_CODE 77)
 
 # On nodes of different numbers of ranks, and on three.

@@ -2,6 +2,7 @@
  * WEFT_CHUNK_BYTES. */
 #include "core/config_author.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -140,10 +141,15 @@ static void sums(void)
     free(values);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "flat"))
+    if (!ranks_open("flat"))
         return 1;
     return ranks_close(
         test_main(argc, argv, (test_case[]){{"bytes", bytes}, {"tensors", tensors}, {"sums", sums}, {0}}));
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -4,6 +4,7 @@
 #include "comm/queue_author.h"
 #include "core/context_author.h"
 #include "tests/comm/comm_cases.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -466,7 +467,7 @@ static void memory_of_unfinished_messages(void)
 
 static void expect_no_comm(const char *name, wf_ctx_opts opts, wf_status code, const char *part)
 {
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, name, opts);
+    wf_comm *comm = test_comm_open(name, opts);
     WF_EXPECT(!comm && wf_error_code() == code && strstr(wf_error_message(), part), "\"%s\": %s", name,
               wf_error_message());
     wf_error_clear();
@@ -486,9 +487,9 @@ static void names(void)
     expect_no_comm(rank == 1 ? "naive" : "flat", none, WF_ERR_ARGUMENT, "naive");
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    world = wf_comm_open(&argc, &argv, "flat");
+    world = test_comm_open("flat", (wf_ctx_opts){0});
     if (!world) {
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;
@@ -511,4 +512,9 @@ int main(int argc, char **argv)
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));
     return status || test_failures() > 0;
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <string.h>
 
@@ -16,7 +17,7 @@ static inline bool comm_name_fits(const char *name, wf_ctx_opts opts)
     const bool node = !strcmp(name, "single_node"), gpu = !strcmp(name, "non_cuda_aware") || !strcmp(name, "pure_nccl");
     if (!node && !gpu)
         return true;
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", opts);
+    wf_comm *comm = test_comm_open("flat", opts);
     const bool fits = node ? wf_comm_inter_size(comm) == 1 : !strcmp(wf_ctx_device(wf_comm_ctx(comm)), "cuda");
     WF_EXPECT_OK(wf_comm_close(comm));
     return fits;
@@ -37,7 +38,7 @@ static inline void comm_expect_refusal(const char *name)
 static inline wf_comm *comm_open_named(const char *name, wf_ctx_opts opts)
 {
     const bool fits = comm_name_fits(name, opts);
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, name, opts);
+    wf_comm *comm = test_comm_open(name, opts);
     WF_EXPECT((comm != NULL) == fits, "%s: %s", name, comm ? "opens, and should not" : wf_error_message());
     if (!comm) {
         comm_expect_refusal(name);

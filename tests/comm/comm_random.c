@@ -5,6 +5,7 @@
 #include "comm/reducer_author.h"
 #include "core/tensor_author.h"
 #include "tests/comm/comm_cases.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 
@@ -248,9 +249,9 @@ static void many(void)
         WF_EXPECT_OK(wf_comm_close(groups[i].comm));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    world = wf_comm_open(&argc, &argv, "two_dimensional");
+    world = test_comm_open("two_dimensional", (wf_ctx_opts){0});
     if (!world) {
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;
@@ -259,4 +260,9 @@ int main(int argc, char **argv)
     const int status = test_main(argc, argv, (test_case[]){{"many", many}, {0}});
     WF_EXPECT_OK(wf_comm_close(world));
     return status || test_failures() > 0;
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

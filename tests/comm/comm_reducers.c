@@ -3,6 +3,7 @@
 #include "comm/reducer_author.h"
 #include "core/tensor_author.h"
 #include "tests/comm/comm_cases.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <weft_places.h>
@@ -12,12 +13,10 @@
 static wf_comm *comm;
 static wf_ctx *ctx;
 static int rank, size;
-static int argument_count;
-static char **arguments;
 
 static void open_as(const char *name)
 {
-    comm = wf_comm_open(&argument_count, &arguments, name);
+    comm = test_comm_open(name, (wf_ctx_opts){0});
     WF_EXPECT(comm, "%s: %s", name, wf_error_message());
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);
@@ -90,7 +89,7 @@ static wf_status counted_to_device(wf_ctx *c, void *device, const void *host, si
 
 static void stages_device_memory(void)
 {
-    comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    comm = test_comm_open("flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
     ctx = wf_comm_ctx(comm);
     const wf_kernels *host = ctx->k;
     wf_kernels device = *host;
@@ -138,13 +137,16 @@ static void reports_live_objects(void)
     WF_EXPECT_OK(wf_comm_close(child));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    argument_count = argc;
-    arguments = argv;
     return test_main(argc, argv,
                      (test_case[]){{"reducers_agree", reducers_agree},
                                    {"stages_device_memory", stages_device_memory},
                                    {"reports_live_objects", reports_live_objects},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -4,6 +4,7 @@
 #include "core/config_author.h"
 #include "core/context_author.h"
 #include "tests/comm/comm_cases.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -145,9 +146,9 @@ static void deaf_first_rank(void)
     WF_EXPECT_OK(wf_barrier(world));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    world = wf_comm_open(&argc, &argv, "flat");
+    world = test_comm_open("flat", (wf_ctx_opts){0});
     if (!world) {
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;
@@ -165,4 +166,9 @@ int main(int argc, char **argv)
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));
     return status || test_failures() > 0;
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

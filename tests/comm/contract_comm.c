@@ -3,6 +3,7 @@
 #include "core/tensor_author.h"
 #include "tests/comm/comm_cases.h"
 #include "tests/comm/comm_names.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -568,7 +569,7 @@ static int run_cases(int argc, char **argv)
                                    {0}});
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     const char *const only[] = {test_communicator(NULL), NULL}, *const *names = *only ? only : comm_names;
     int status = 0;
@@ -585,4 +586,9 @@ int main(int argc, char **argv)
         WF_EXPECT_OK(wf_comm_close(comm));
     }
     return status || test_failures() > 0;
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -3,6 +3,7 @@
 #include "comm/comm_author.h"
 #include "comm/exchange_author.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -562,9 +563,9 @@ static void misuse(void)
     WF_EXPECT_OK(wf_comm_close(victim));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "naive"))
+    if (!ranks_open("naive"))
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"random_boxes", random_boxes},
@@ -579,4 +580,9 @@ int main(int argc, char **argv)
                                                {"misuse", misuse},
                                                {0}});
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -1,6 +1,7 @@
 /* Long exchanges: messages of many parts, and ones that lie in memory as they travel. */
 #include "comm/exchange_author.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <stdlib.h>
 
@@ -87,11 +88,16 @@ static void long_contiguous(void)
     check_matrix(columns, have, need);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "naive"))
+    if (!ranks_open("naive"))
         return 1;
     const int failed =
         test_main(argc, argv, (test_case[]){{"long_strided", long_strided}, {"long_contiguous", long_contiguous}, {0}});
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

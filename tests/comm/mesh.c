@@ -2,6 +2,7 @@
 #include "comm/comm_author.h"
 #include "comm/mesh_author.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -263,9 +264,9 @@ static void exchanges(void)
     wf_mesh_close(mesh);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "naive"))
+    if (!ranks_open("naive"))
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"places", places},
@@ -277,4 +278,9 @@ int main(int argc, char **argv)
                                                {"exchanges", exchanges},
                                                {0}});
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

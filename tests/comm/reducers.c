@@ -3,6 +3,7 @@
 #include "comm/reducer_author.h"
 #include "core/tensor_author.h"
 #include "tests/comm/comm_names.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -259,7 +260,7 @@ static void counts_that_differ(void)
     for (int n = 0; comm_names[n]; n++) {
         if (!strcmp(comm_names[n], "dummy") || !comm_name_fits(comm_names[n], (wf_ctx_opts){0}))
             continue;
-        comm = wf_comm_open(NULL, NULL, comm_names[n]);
+        comm = test_comm_open(comm_names[n], (wf_ctx_opts){0});
         ctx = wf_comm_ctx(comm);
         count_that_differs();
         close_it();
@@ -268,15 +269,15 @@ static void counts_that_differ(void)
 
 static void unknown_name(void)
 {
-    WF_EXPECT(!wf_comm_open(NULL, NULL, "hierachical"), "hierachical opens");
+    WF_EXPECT(!test_comm_open("hierachical", (wf_ctx_opts){0}), "hierachical opens");
     WF_EXPECT(wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), "two_dimensional"), "\"%s\"",
               wf_error_message());
     wf_error_clear();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "flat");
+    comm = test_comm_open("flat", (wf_ctx_opts){0});
     rank = wf_comm_rank(comm);
     size = wf_comm_size(comm);
     WF_EXPECT_OK(wf_comm_close(comm));
@@ -289,4 +290,9 @@ int main(int argc, char **argv)
                                    {"counts_that_differ", counts_that_differ},
                                    {"unknown_name", unknown_name},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -1,6 +1,7 @@
 /* The engine keeps the schedules of calls: calls of shapes that it knows ask the system for no memory; more shapes than
  * it keeps give the right results all the same, in any order of calls. */
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <stdlib.h>
 
@@ -45,10 +46,15 @@ static void many_shapes(void)
         call(i * 7 % MANY);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "flat"))
+    if (!ranks_open("flat"))
         return 1;
     return ranks_close(
         test_main(argc, argv, (test_case[]){{"known_shapes", known_shapes}, {"many_shapes", many_shapes}, {0}}));
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

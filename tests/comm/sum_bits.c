@@ -5,6 +5,7 @@
 #include "core/tensor_author.h"
 #include "tests/comm/comm_names.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -346,9 +347,9 @@ static void exchanges_dense_and_long(void)
     close_it();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "flat");
+    comm = test_comm_open("flat", (wf_ctx_opts){0});
     rank = wf_comm_rank(comm);
     size = wf_comm_size(comm);
     WF_EXPECT_OK(wf_comm_close(comm));
@@ -358,4 +359,9 @@ int main(int argc, char **argv)
                                    {"exchanges", exchanges},
                                    {"exchanges_dense_and_long", exchanges_dense_and_long},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -4,6 +4,7 @@
 #include "comm/mesh_author.h"
 #include "datasets/datasets.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <string.h>
 
@@ -215,12 +216,17 @@ static void failures(void)
     wf_mesh_close(mesh);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "flat"))
+    if (!ranks_open("flat"))
         return 1;
     const int failed = test_main(
         argc, argv,
         (test_case[]){{"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -5,6 +5,7 @@
 #include "datasets/datasets.h"
 #include "tests/datasets/datasets_files.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 /* u8 [n,2,2,2] whose element e of sample i is i + e, label i. */
 static wf_dataset *numbered(int64_t n)
@@ -279,9 +280,9 @@ static void flips_follow_the_sample(void)
     wf_iter_free(serial);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "naive"))
+    if (!ranks_open("naive"))
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"parts", parts},
@@ -294,4 +295,9 @@ int main(int argc, char **argv)
                                                {"flips_follow_the_sample", flips_follow_the_sample},
                                                {0}});
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

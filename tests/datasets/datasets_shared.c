@@ -3,6 +3,7 @@
 #include "core/core.h"
 #include "datasets/datasets.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <string.h>
 
@@ -126,9 +127,9 @@ static void different(void)
         wf_error_clear();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "flat"))
+    if (!ranks_open("flat"))
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"sent", sent},
@@ -138,4 +139,9 @@ int main(int argc, char **argv)
                                                {"different", different},
                                                {0}});
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

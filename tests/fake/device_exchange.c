@@ -5,14 +5,14 @@
 #include "core/tensor_author.h"
 #include "tests/fake/guard.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 6, HALO = 3 };
 
-static int argument_count, rank, size;
-static char **arguments;
+static int rank, size;
 static wf_comm *comm;
 static wf_ctx *ctx;
 
@@ -20,7 +20,7 @@ static wf_ctx *ctx;
 static void open_comm(guard_sharing how)
 {
     guard_share_so(how);
-    comm = wf_comm_open(&argument_count, &arguments, "flat");
+    comm = test_comm_open("flat", (wf_ctx_opts){0});
     WF_EXPECT(comm, "%s", wf_error_message());
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);
@@ -208,10 +208,8 @@ static void one_fails(void)
         staged(last ? ways[i] : GUARD_SHARES, false, "through page-locked host memory: rank ");
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    argument_count = argc;
-    arguments = argv;
     return test_main(argc, argv,
                      (test_case[]){{"mapped", mapped},
                                    {"splits", splits},
@@ -221,4 +219,9 @@ int main(int argc, char **argv)
                                    {"copies_mapped", copies_mapped},
                                    {"one_fails", one_fails},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -13,33 +13,47 @@ function(weft_guard_run name ranks)
   set_property(TEST guard_${name}_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
 endfunction()
 
-# weft_guard(NAME [RANKS 1 2] [ARGS ...]): test NAME again, on the guarded device.
+# weft_guard(NAME [RANKS 1 2] [ARGS ...] [LABELS ...]): test NAME again, on the guarded device; without RANKS one process.
 function(weft_guard name)
-  cmake_parse_arguments(GUARD "" "" "RANKS;ARGS" ${ARGN})
+  cmake_parse_arguments(GUARD "" "" "RANKS;ARGS;LABELS" ${ARGN})
   get_target_property(sources ${name} SOURCES)
   list(FILTER sources EXCLUDE REGEX TARGET_OBJECTS)
   add_executable(guard_${name} ${sources})
-  target_link_libraries(guard_${name} PRIVATE weft_test_main weft_fake)
-  foreach(ranks ${GUARD_RANKS})
-    weft_guard_run(${name} ${ranks} ${GUARD_ARGS})
-  endforeach()
+  target_link_libraries(guard_${name} PRIVATE weft_test_main weft_test_world weft_fake)
+  if(GUARD_RANKS)
+    weft_test_source(source ${name})
+    weft_test_ranks(guard_${name} guard_${name} ${source} RANKS ${GUARD_RANKS} ARGS ${GUARD_ARGS} LABELS ${GUARD_LABELS}
+      ENVIRONMENT WEFT_DEVICE=cuda)
+    return()
+  endif()
+  add_test(NAME guard_${name} COMMAND guard_${name} ${GUARD_ARGS})
+  weft_test_properties(guard_${name} 1 300)
+  set_property(TEST guard_${name} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
+  set_property(TEST guard_${name} APPEND PROPERTY LABELS ${GUARD_LABELS})
+endfunction()
+
+# weft_guard_again(TEST NAME COMMUNICATOR RANKS ... [ARGS ...] [LABELS ...]): the guarded test NAME by this communicator.
+function(weft_guard_again test name communicator)
+  weft_test_source(source ${name})
+  weft_test_ranks(${test} guard_${name} ${source} ${ARGN} ENVIRONMENT WEFT_DEVICE=cuda TEST_COMMUNICATOR=${communicator})
 endfunction()
 
 # A test of the fakes themselves.
 function(weft_test_fake name)
   add_executable(${name} fake/${name}.c)
-  target_link_libraries(${name} PRIVATE weft_test_main weft_fake)
-  foreach(ranks 1 2 4)
-    add_test(NAME ${name}_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:${name}>)
-    weft_test_properties(${name}_${ranks} ${ranks} 100)
-    set_property(TEST ${name}_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TIMEOUT_MS=4000)
-  endforeach()
+  target_link_libraries(${name} PRIVATE weft_test_main weft_test_world weft_fake)
+  weft_test_ranks(${name} ${name} ${CMAKE_CURRENT_SOURCE_DIR}/fake/${name}.c RANKS 1 2 4 TIMEOUT 100
+    ENVIRONMENT WEFT_DEVICE=cuda WEFT_TIMEOUT_MS=4000)
 endfunction()
 
-foreach(name core_basics core_tape contract_device contract_norm contract_elementwise contract_memory known_answers
-    functions_semantics functions_values gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms
-    optim_step optim_archive datasets_batches)
-  weft_guard(${name} RANKS 1)
+foreach(name core_basics core_tape contract_device contract_memory known_answers functions_semantics functions_values
+    gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms optim_step optim_archive datasets_batches
+    captured_errors)
+  weft_guard(${name})
+endforeach()
+# The kind of the following tests of the label `long` is in the short suite already.
+foreach(name contract_norm contract_elementwise contract_kernels)
+  weft_guard(${name} LABELS long)
 endforeach()
 foreach(name exchange equiv_sync_norm redistribute equiv_data)
   weft_guard(${name} RANKS 1 2 4)
@@ -54,37 +68,23 @@ endforeach()
 weft_test_fake(nccl_order)
 weft_test_fake(nccl_tensors)
 weft_test_fake(device_exchange)
-foreach(ranks 1 2 4)
-  foreach(name equiv_data equiv_spatial equiv_sync_norm equiv_channel)
-    add_test(NAME nccl_order_${name}_${ranks}
-      COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:guard_${name}> f32)
-    weft_test_properties(nccl_order_${name}_${ranks} ${ranks} 300)
-    set_property(TEST nccl_order_${name}_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda
-      TEST_COMMUNICATOR=pure_nccl)
-  endforeach()
+foreach(name equiv_data equiv_spatial)
+  weft_guard_again(nccl_order_${name}_on_2 ${name} pure_nccl RANKS 2 ARGS f32)
+  weft_guard_again(nccl_order_${name} ${name} pure_nccl RANKS 1 4 ARGS f32 LABELS long)
+endforeach()
+foreach(name equiv_sync_norm equiv_channel)
+  weft_guard_again(nccl_order_${name} ${name} pure_nccl RANKS 1 2 4 ARGS f32 LABELS long)
 endforeach()
 weft_guard(captured RANKS 1 2)
-weft_guard(captured_errors RANKS 1)
-add_test(NAME guard_captured_flat_2 COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:guard_captured> ranks)
-weft_test_properties(guard_captured_flat_2 2 300)
-set_property(TEST guard_captured_flat_2 APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda TEST_COMMUNICATOR=flat)
-foreach(ranks 1 2 4)
-  add_test(NAME nccl_order_captured_${ranks}
-    COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:guard_captured> ranks)
-  weft_test_properties(nccl_order_captured_${ranks} ${ranks} 300)
-  set_property(TEST nccl_order_captured_${ranks} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda
-    TEST_COMMUNICATOR=pure_nccl)
-endforeach()
-weft_guard(mixed RANKS 1 ARGS types cast copies changed small)
-weft_guard(contract_comm RANKS 2)
+weft_guard_again(guard_captured_flat captured flat RANKS 2 ARGS ranks)
+weft_guard_again(nccl_order_captured captured pure_nccl RANKS 1 2 4 ARGS ranks)
+weft_guard(mixed ARGS types cast copies changed small)
+weft_guard(contract_comm RANKS 2 LABELS long)
 foreach(name flat pure_nccl)
-  add_test(NAME guard_contract_comm_${name} COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:guard_contract_comm>)
-  weft_test_properties(guard_contract_comm_${name} 2 300)
-  set_property(TEST guard_contract_comm_${name} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda TEST_COMMUNICATOR=${name})
+  weft_guard_again(guard_contract_comm_${name} contract_comm ${name} RANKS 2)
 endforeach()
 weft_guard(reducers RANKS 2)
-weft_guard(contract_kernels RANKS 1)
-weft_guard(models RANKS 2 ARGS sgd_f64)
+weft_guard(models RANKS 2 ARGS sgd_f64 LABELS long)
 
 # A rank that dies once its GPU was given work, of which others want the result.
 if(NOT WEFT_SANITIZE)
@@ -97,17 +97,6 @@ if(NOT WEFT_SANITIZE)
     set_property(TEST nccl_deaths_${place} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda COMMUNICATOR=pure_nccl)
   endforeach()
 endif()
-
-# Their kind is in the short suite already.
-set(long guard_models_2 guard_contract_comm_2 guard_contract_kernels_1 guard_contract_elementwise_1
-  guard_contract_norm_1)
-foreach(ranks 1 2 4)
-  foreach(name equiv_data equiv_spatial equiv_sync_norm equiv_channel)
-    list(APPEND long nccl_order_${name}_${ranks})
-  endforeach()
-endforeach()
-list(REMOVE_ITEM long nccl_order_equiv_data_2 nccl_order_equiv_spatial_2)
-set_tests_properties(${long} PROPERTIES LABELS long)
 
 # Short runs of examples.
 if(WEFT_EXAMPLES)

@@ -66,6 +66,11 @@ nccl_journal nccl_fake_journal(void)
     return journal;
 }
 
+void nccl_fake_journal_clear(void)
+{
+    journal = (nccl_journal){0};
+}
+
 /* --- communicators -------------------------------------------------------------------------------------------------
  */
 

@@ -7,19 +7,19 @@
 #include "tests/fake/guard.h"
 #include "tests/fake/nccl_fake.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int argument_count, rank, size;
-static char **arguments;
+static int rank, size;
 static wf_comm *comm;
 static wf_ctx *ctx;
 
 static void open_as(const char *name)
 {
-    comm = wf_comm_open(&argument_count, &arguments, name);
+    comm = test_comm_open(name, (wf_ctx_opts){0});
     WF_EXPECT(comm, "%s: %s", name, wf_error_message());
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);
@@ -245,7 +245,7 @@ static void alone(void)
 static void shared_gpu(void)
 {
     guard_devices(1);
-    comm = wf_comm_open(&argument_count, &arguments, "pure_nccl");
+    comm = test_comm_open("pure_nccl", (wf_ctx_opts){0});
     WF_EXPECT(size == 1 || (!comm && wf_error_code() == WF_ERR_UNSUPPORTED &&
                             strstr(wf_error_message(), "ranks 0 and 1 share GPU guard-0")),
               "%s", wf_error_message());
@@ -260,10 +260,9 @@ static void shared_gpu(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    argument_count = argc;
-    arguments = argv;
+    nccl_fake_journal_clear();
     return test_main(argc, argv,
                      (test_case[]){{"gradients", gradients},
                                    {"grad_dtypes", grad_dtypes},
@@ -274,4 +273,9 @@ int main(int argc, char **argv)
                                    {"alone", alone},
                                    {"shared_gpu", shared_gpu},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -7,20 +7,20 @@
 #include "tests/comm/comm_cases.h"
 #include "tests/fake/guard.h"
 #include "tests/fake/nccl_fake.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 
 enum { MOST = 8 };
 
-static int argument_count, rank, size;
-static char **arguments;
+static int rank, size;
 static wf_comm *comm;
 static wf_ctx *ctx;
 static int everybody[MOST];
 
 static void open_comm(void)
 {
-    comm = wf_comm_open(&argument_count, &arguments, "pure_nccl");
+    comm = test_comm_open("pure_nccl", (wf_ctx_opts){0});
     WF_EXPECT(comm, "%s", wf_error_message());
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);
@@ -398,10 +398,9 @@ static void sync_norm(void)
     close_comm();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    argument_count = argc;
-    arguments = argv;
+    nccl_fake_journal_clear();
     return test_main(argc, argv,
                      (test_case[]){{"collectives", collectives},
                                    {"numbers", numbers},
@@ -411,4 +410,9 @@ int main(int argc, char **argv)
                                    {"beside", beside},
                                    {"sync_norm", sync_norm},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "optim/checkpoint.h"
 #include "tests/file/folder.h"
+#include "tests/world.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -329,9 +330,9 @@ static void full_async(void)
     a_full_disk_leaves_the_last(true);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, test_communicator("auto")))
+    if (!ranks_open(test_communicator("auto")))
         return 1;
     folder_make();
     const int failed = test_main(argc, argv,
@@ -347,4 +348,9 @@ int main(int argc, char **argv)
                                                {0}});
     folder_remove();
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -56,7 +56,7 @@ static void arm(long microseconds)
 
 int main(int argc, char **argv)
 {
-    if (argc != 4 || !ranks_open(&argc, &argv, "auto"))
+    if (argc != 4 || !ranks_open("auto"))
         return 2;
     const long after = atol(argv[2]), victim = atol(argv[3]);
     int64_t step = 0, own = 0;

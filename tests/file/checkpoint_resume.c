@@ -125,7 +125,7 @@ static void channels(void)
 int main(int argc, char **argv)
 {
     int failed = 1;
-    if (!ranks_open(&argc, &argv, test_communicator("auto")))
+    if (!ranks_open(test_communicator("auto")))
         return 1;
     if (argc > 1)
         stops = atoi(argv[1]);

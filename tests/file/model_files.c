@@ -4,6 +4,7 @@
 #include "core/param_author.h"
 #include "layers/layers.h"
 #include "tests/file/folder.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <sys/stat.h>
@@ -202,10 +203,10 @@ static void for_h5py(const char *what, const char *path)
     wf_layer_free(model);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     int failed = 0;
-    if (!ranks_open(&argc, &argv, test_communicator("auto")))
+    if (!ranks_open(test_communicator("auto")))
         return 1;
     mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size});
     folder_make();
@@ -222,4 +223,9 @@ int main(int argc, char **argv)
     folder_remove();
     wf_mesh_close(mesh);
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -438,7 +438,7 @@ proof() {
     fi
     beside convolution_f32 120 alone contract_convolution
     beside contract_device 60 tests '^contract_device$'
-    beside mixed 90 tests '^(mixed|optim_scale_1)$'
+    beside mixed 90 tests '^(mixed|optim_scale)$'
     beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
     beside contract_norm 120 tests '^contract_norm$'
     beside contract_elementwise 120 tests '^contract_(elementwise|memory)$'
@@ -447,8 +447,8 @@ proof() {
             [ "${program}_$ranks" = equiv_spatial_4 ] || beside "${program}_$ranks" 170 equal "$program" flat "$ranks"
         done
     done
-    beside messages 90 tests '^(exchange|comm_reducers|optim_multi_node)_[24]$'
-    beside nccl_order 90 tests '^(nccl_order|nccl_tensors|device_exchange)_[124]$'
+    beside messages 90 tests '^(exchange|comm_reducers|optim_multi_node)$'
+    beside nccl_order 90 tests '^(nccl_order|nccl_tensors|device_exchange)$'
     beside convolution_fixed 120 alone contract_convolution WEFT_DETERMINISTIC=1
     beside convolution_tuned 120 alone contract_convolution WEFT_TF32=1 WEFT_AUTOTUNE=1
     if on_gpu || [ -n "$dry" ]; then

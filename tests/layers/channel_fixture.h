@@ -6,6 +6,7 @@
 #include "comm/mesh_author.h"
 #include "layers/channel.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,8 +28,8 @@ typedef enum held { HELD_WHOLE = 0, HELD_BLOCKS, HELD_SKEWED, HELDS } held;
 static inline fixture fixture_open(const char *device, wf_dtype dtype, wf_mesh_opts opts)
 {
     fixture b = {.device = test_device(device), .dtype = dtype, .tolerance = dtype == WF_F64 ? 1e-12 : 1e-5};
-    b.comm = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
-                               (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .threads = 1});
+    b.comm = test_comm_open(test_communicator("flat"),
+                            (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .threads = 1});
     WF_EXPECT(b.comm, "no communicator: %s", wf_error_message());
     b.ctx = wf_comm_ctx(b.comm);
     b.mesh = wf_mesh_open(b.comm, opts);
@@ -41,7 +42,7 @@ static inline fixture fixture_open(const char *device, wf_dtype dtype, wf_mesh_o
 
 static inline fixture fixture_of_channels(const char *device, wf_dtype dtype)
 {
-    wf_comm *comm = wf_comm_open(NULL, NULL, "flat");
+    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){0});
     const int size = wf_comm_size(comm);
     WF_EXPECT_OK(wf_comm_close(comm));
     return fixture_open(device, dtype, (wf_mesh_opts){.channel = size});

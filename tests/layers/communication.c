@@ -5,6 +5,7 @@
 #include "optim/optim.h"
 #include "tests/optim/optim_model.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <math.h>
 
@@ -364,9 +365,9 @@ static void nowhere(void)
     WF_EXPECT_OK(wf_tape_reset(tape));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "flat"))
+    if (!ranks_open("flat"))
         return 1;
     tape = wf_tape_new(ctx);
     const int failed = test_main(argc, argv,
@@ -387,4 +388,9 @@ int main(int argc, char **argv)
                                                {0}});
     wf_tape_free(tape);
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -1,6 +1,7 @@
 /* Channel-parallel layers against the serial ones: initial values, y, dx, dw, db, running statistics; and the bytes
  * that move against the table in layers/channel.h. */
 #include "tests/layers/channel_fixture.h"
+#include "tests/world.h"
 
 static const wf_init some = {WF_INIT_UNIFORM, -1, 1};
 
@@ -494,7 +495,7 @@ static void chains(void)
     chains_on("cpu", WF_F32);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"convolutions_f64", convolutions_f64},
@@ -511,4 +512,9 @@ int main(int argc, char **argv)
                                    {"misuse", misuse},
                                    {"memory", memory},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

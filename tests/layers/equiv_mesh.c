@@ -1,6 +1,7 @@
 /* Layers whose channels, pixels and samples are split at once against the serial ones on the whole input: initial
  * values, output, gradients, running statistics, the adjoint, and the bytes that travel. */
 #include "tests/layers/mesh_volumes.h"
+#include "tests/world.h"
 
 enum { RANDOM = 120 };
 
@@ -341,8 +342,13 @@ static void bf16_cpu(void)
     every("cpu", WF_F32, WF_BF16, 3e-2);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"f64_ref", f64_ref}, {"f32_cpu", f32_cpu}, {"bf16_cpu", bf16_cpu}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -2,6 +2,7 @@
  * gradients, and the bytes that travel. On `ref` outputs, and input gradients that are recomputed, must be equal bit
  * for bit. */
 #include "tests/layers/mesh_fixture.h"
+#include "tests/world.h"
 
 typedef struct volumes {
     int64_t sent, received, all; /* elements of one channel and sample: by this rank, and by all */
@@ -358,9 +359,14 @@ static void f16_cpu(void)
     every("cpu", WF_F32, WF_F16, 2.5e-3, 20);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(
         argc, argv,
         (test_case[]){{"f64_ref", f64_ref}, {"f32_cpu", f32_cpu}, {"bf16_cpu", bf16_cpu}, {"f16_cpu", f16_cpu}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

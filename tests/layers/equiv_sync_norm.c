@@ -6,6 +6,7 @@
 #include "layers/layers.h"
 #include "optim/multi_node.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -38,8 +39,8 @@ typedef struct part {
 static run run_open(const setting *s)
 {
     run r = {.setting = s};
-    r.world = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
-                                (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
+    r.world = test_comm_open(test_communicator("flat"),
+                             (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
     WF_EXPECT(r.world, "no communicator: %s", wf_error_message());
     r.ctx = wf_comm_ctx(r.world);
     r.rank = wf_comm_rank(r.world);
@@ -510,7 +511,7 @@ static void parts_missing(void)
     wf_error_clear();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"samples_f64", samples_f64},
@@ -527,4 +528,9 @@ int main(int argc, char **argv)
                                    {"one_fails", one_fails},
                                    {"parts_missing", parts_missing},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

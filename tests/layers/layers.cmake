@@ -8,6 +8,5 @@ weft_test(sharded_functions LEVEL layers RANKS 1 2 3 4 6 8)
 weft_test(redistribute LEVEL layers RANKS 1 2 3 4 6 8)
 weft_test(equiv_channel LEVEL layers RANKS 1 2 3 4 6)
 # The others have fewer channels than eight.
-add_test(NAME equiv_channel_8 COMMAND ${MPIEXEC_EXECUTABLE} -np 8 $<TARGET_FILE:equiv_channel> convolutions groups random
-  linears)
-weft_test_properties(equiv_channel_8 8 300)
+weft_test_ranks(equiv_channel_eight equiv_channel ${CMAKE_CURRENT_SOURCE_DIR}/layers/equiv_channel.c RANKS 8
+  ARGS convolutions groups random linears)

@@ -8,6 +8,7 @@
 #include "layers/layer_author.h"
 #include "layers/layers.h"
 #include "tests/layers/spatial_geometry.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,8 +35,8 @@ static inline void open_mixed_run(const char *device, wf_dtype dtype, wf_dtype c
 {
     memset(&run, 0, sizeof run);
     run.comm =
-        wf_comm_open_with(NULL, NULL, test_communicator("flat"),
-                          (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .compute = compute, .seed = 5});
+        test_comm_open(test_communicator("flat"),
+                       (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .compute = compute, .seed = 5});
     WF_EXPECT(run.comm, "%s", wf_error_trail());
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);

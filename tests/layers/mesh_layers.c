@@ -1,6 +1,7 @@
 /* What goes with mesh convolutions: losses, reductions, dropout and layouts of tensors whose channels and pixels are
  * cut mean what they mean on one rank; what cannot be taken is an error on all ranks that says what to do. */
 #include "tests/layers/mesh_fixture.h"
+#include "tests/world.h"
 
 /* As many axes as there are factors. */
 static wf_mesh_opts grid_of(int size)
@@ -223,8 +224,13 @@ static void constructors(void)
     close_run();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(
         argc, argv, (test_case[]){{"functions", functions}, {"misuses", misuses}, {"constructors", constructors}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -5,6 +5,7 @@
 #include "core/core.h"
 #include "layers/layers.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -356,9 +357,9 @@ static void one_rank_is_wrong(void)
     WF_EXPECT_OK(wf_comm_close(victim));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    comm = wf_comm_open_with(&argc, &argv, "naive", (wf_ctx_opts){.dtype = WF_F64});
+    comm = test_comm_open("naive", (wf_ctx_opts){.dtype = WF_F64});
     if (!comm)
         return 1;
     ctx = wf_comm_ctx(comm);
@@ -375,4 +376,9 @@ int main(int argc, char **argv)
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(comm));
     return failed || test_failures() > 0;
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -4,6 +4,7 @@
 #include "layers/layer_author.h"
 #include "layers/layers.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <string.h>
@@ -221,10 +222,9 @@ static void every_mesh(void)
             }
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    comm = wf_comm_open_with(&argc, &argv, "flat",
-                             (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1, .seed = 3});
+    comm = test_comm_open("flat", (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1, .seed = 3});
     WF_MUST(wf_check(comm));
     ctx = wf_comm_ctx(comm);
     size = wf_comm_size(comm);
@@ -233,4 +233,9 @@ int main(int argc, char **argv)
     wf_tape_free(tape);
     WF_MUST(wf_comm_close(comm));
     return failed;
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -7,8 +7,5 @@ weft_test(spatial_misuse LEVEL layers RANKS 1 2 4)
 weft_test(spatial_overlap LEVEL layers RANKS 2)
 weft_test(spatial_chain LEVEL layers RANKS 1 2 3 4 6)
 # Recomputed input gradients are equal bit for bit.
-foreach(ranks 3 4)
-  add_test(NAME equiv_spatial_deterministic_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:equiv_spatial> f64_ref)
-  weft_test_properties(equiv_spatial_deterministic_${ranks} ${ranks} 300)
-  set_property(TEST equiv_spatial_deterministic_${ranks} APPEND PROPERTY ENVIRONMENT "WEFT_DETERMINISTIC=1")
-endforeach()
+weft_test_ranks(equiv_spatial_deterministic equiv_spatial ${CMAKE_CURRENT_SOURCE_DIR}/layers/equiv_spatial.c RANKS 3 4
+  ARGS f64_ref ENVIRONMENT WEFT_DETERMINISTIC=1)

@@ -3,6 +3,7 @@
 #include "layers/layer_author.h"
 #include "layers/layers.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -149,8 +150,7 @@ static chain draw(test_rng *rng)
 
 static void open_all(void)
 {
-    comm = wf_comm_open_with(NULL, NULL, "flat",
-                             (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
+    comm = test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
     ctx = wf_comm_ctx(comm);
     tape = wf_tape_new(ctx);
 }
@@ -323,10 +323,15 @@ static void refusals(void)
     close_all();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(
         argc, argv,
         (test_case[]){
             {"random_chains", random_chains}, {"traffic", traffic}, {"choice", choice}, {"refusals", refusals}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

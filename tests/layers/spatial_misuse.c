@@ -3,6 +3,7 @@
 #include "comm/mesh_author.h"
 #include "layers/layers.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <string.h>
 
@@ -14,7 +15,7 @@ static struct {
 
 static void open_run(void)
 {
-    run.comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
+    run.comm = test_comm_open("flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
     WF_EXPECT(run.comm, "%s", wf_error_trail());
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);
@@ -110,7 +111,12 @@ static void constructors(void)
     WF_EXPECT_OK(wf_comm_close(run.comm));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv, (test_case[]){{"misuses", misuses}, {"constructors", constructors}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

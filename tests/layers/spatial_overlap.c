@@ -179,7 +179,7 @@ static void columns(void)
 
 int main(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "flat"))
+    if (!ranks_open("flat"))
         return 1;
     int64_t number = rank == 0 ? (int64_t)getpid() : 0;
     WF_EXPECT_OK(wf_allreduce_i64(comm, &number, 1, WF_MAX));

@@ -4,6 +4,7 @@
 #include "layers/layers.h"
 #include "optim/multi_node.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -208,8 +209,8 @@ static void train(wf_mesh_opts grid, bool classify)
 static void check(const setting *s)
 {
     run.s = s;
-    run.comm = wf_comm_open_with(NULL, NULL, test_communicator("flat"),
-                                 (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
+    run.comm = test_comm_open(test_communicator("flat"),
+                              (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);
     const int size = wf_comm_size(run.comm);
@@ -236,7 +237,12 @@ static void f32_cpu(void)
     check(&(setting){"cpu", WF_F32, 1e-4});
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv, (test_case[]){{"f64_ref", f64_ref}, {"f32_cpu", f32_cpu}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -42,7 +42,7 @@ function(weft_offline name level)
   target_include_directories(${name} SYSTEM PRIVATE ${CUDNN_INCLUDE_DIR})
   target_link_options(${name} PRIVATE ${wrapped})
   target_link_libraries(${name} PRIVATE weft_dnnl weft_omp weft_mpi weft_hdf5 weft_zlib weft_stb Threads::Threads weft_test_main
-    weft_flags ${CUDNN_LIBRARY} m)
+    weft_test_world weft_flags ${CUDNN_LIBRARY} m)
   add_dependencies(${name} offline_driver)
 endfunction()
 

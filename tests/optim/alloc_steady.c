@@ -4,6 +4,7 @@
 #include "optim/multi_node.h"
 #include "optim/schedule.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 
@@ -106,7 +107,7 @@ static void local_ref(void)
 
 static void multi_node_with(const char *what, bool sync, wf_multi_node_opts opts)
 {
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
+    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_layer *net = net_new(ctx);
     if (sync)
@@ -146,7 +147,7 @@ static void sync_bn(void)
 
 static void channel_parallel(void)
 {
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
+    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = wf_comm_size(comm)});
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_layer *conv = wf_channel_conv2d(mesh, (wf_conv_opts){.in = 3, .out = 8, .kernel = 3, .pad = 1});
@@ -168,7 +169,7 @@ static void channel_parallel(void)
 
 static void steady_on_mesh(const char *what, wf_ctx_opts opts)
 {
-    wf_comm *comm = wf_comm_open_with(NULL, NULL, "flat", opts);
+    wf_comm *comm = test_comm_open("flat", opts);
     const int size = wf_comm_size(comm);
     wf_mesh *mesh =
         wf_mesh_open(comm, (wf_mesh_opts){.channel = size > 2 ? 2 : 1, .height = size > 2 ? size / 2 : size});
@@ -198,7 +199,7 @@ static void mixed_precision(void)
     steady_on_mesh("f16", (wf_ctx_opts){.device = device, .threads = 1, .compute = WF_F16});
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"local_cpu", local_cpu},
@@ -212,4 +213,9 @@ int main(int argc, char **argv)
                                    {"mesh_parallel", mesh_parallel},
                                    {"mixed_precision", mixed_precision},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -1,6 +1,7 @@
 /* Captured steps: on a device that captures, a run of a captured step is the same as the step, bit for bit: losses,
  * parameters, random numbers, what the host counts. */
 #include "tests/optim/captured_gan.h"
+#include "tests/world.h"
 
 /* A table whose slots are those that a replay may call; another call crashes. */
 static wf_status run_bare(gan *g, wf_captured *c)
@@ -231,7 +232,7 @@ static void ranks(void)
     gan_computes = gan_grad_dtype = WF_F32;
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     setenv("WEFT_DETERMINISTIC", "1", 0);
     return test_main(argc, argv,
@@ -242,4 +243,9 @@ int main(int argc, char **argv)
                                    {"freed", freed},
                                    {"ranks", ranks},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -9,6 +9,7 @@
 #include "optim/multi_node.h"
 #include "optim/schedule.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -110,8 +111,8 @@ static inline gan gan_new(void)
 
 static inline gan gan_of_ranks(void)
 {
-    gan g = {.comm = wf_comm_open_with(NULL, NULL, test_communicator("auto"),
-                                       (wf_ctx_opts){.device = test_device("cpu"), .threads = 1})};
+    gan g = {.comm =
+                 test_comm_open(test_communicator("auto"), (wf_ctx_opts){.device = test_device("cpu"), .threads = 1})};
     g.ctx = wf_comm_ctx(g.comm);
     WF_EXPECT(g.comm, "%s: %s", test_communicator("auto"), wf_error_message());
     gan_fill(&g);

@@ -4,6 +4,7 @@
 #include "layers/loss.h"
 #include "optim/multi_node.h"
 #include "tests/layers/channel_fixture.h"
+#include "tests/world.h"
 
 #include <string.h>
 
@@ -119,7 +120,7 @@ static void train(const char *device, wf_dtype dtype, wf_mesh_opts opts, task wh
 
 static int ranks(void)
 {
-    wf_comm *comm = wf_comm_open(NULL, NULL, "flat");
+    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){0});
     const int size = wf_comm_size(comm);
     WF_EXPECT_OK(wf_comm_close(comm));
     return size;
@@ -236,7 +237,7 @@ static void one_fails(void)
     wf_error_clear();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"steps_f64", steps_f64},
@@ -246,4 +247,9 @@ int main(int argc, char **argv)
                                    {"needs_the_mesh", needs_the_mesh},
                                    {"one_fails", one_fails},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

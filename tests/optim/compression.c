@@ -7,6 +7,7 @@
 #include "layers/layers.h"
 #include "optim/reduce_author.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@ static int rank, size;
 
 static void open_comm(const char *name)
 {
-    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = "cpu", .threads = 1});
+    comm = test_comm_open(name, (wf_ctx_opts){.device = "cpu", .threads = 1});
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);
     size = wf_comm_size(comm);
@@ -331,7 +332,7 @@ static void misuse(void)
     expect_refused((wf_multi_node_opts){.reduce = halved, .shard_optimizer = true}, "takes the place of the sum");
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"error_feedback", error_feedback},
@@ -341,4 +342,9 @@ int main(int argc, char **argv)
                                    {"hook", hook},
                                    {"misuse", misuse},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "optim/multi_node.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,8 +64,8 @@ static run *run_open(const setting *s)
     const wf_sgd_opts sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
     run *r = calloc(1, sizeof *r);
     r->setting = s;
-    r->comm = wf_comm_open_with(NULL, NULL, test_communicator(s->name),
-                                (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
+    r->comm = test_comm_open(test_communicator(s->name),
+                             (wf_ctx_opts){.device = test_device(s->device), .dtype = s->dtype, .threads = 1});
     WF_EXPECT(r->comm, "no communicator %s: %s", s->name, wf_error_message());
     r->ctx = wf_comm_ctx(r->comm);
     r->rank = wf_comm_rank(r->comm);
@@ -256,10 +257,15 @@ static void naive_f64(void)
     check(&(setting){"naive", "ref", WF_F64, 1e-12});
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(
         argc, argv,
         (test_case[]){
             {"flat_f32", flat_f32}, {"flat_f64", flat_f64}, {"naive_f32", naive_f32}, {"naive_f64", naive_f64}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "optim/early_stop.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <string.h>
@@ -193,7 +194,7 @@ static void one_rank_fails(void)
                  {negative_weight, WF_ERR_ARGUMENT, "weight -2"},
                  {nowhere_to_say_so, WF_ERR_ARGUMENT, "stops is NULL"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        wf_comm *own = wf_comm_open(NULL, NULL, "flat");
+        wf_comm *own = test_comm_open("flat", (wf_ctx_opts){0});
         wf_status status = cases[i].run(own, rank == size - 1);
         if (status == WF_OK)
             status = wf_barrier(own);
@@ -226,9 +227,9 @@ static void early_stop(void)
     wf_error_clear();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, "flat"))
+    if (!ranks_open("flat"))
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"any_count", any_count},
@@ -239,4 +240,9 @@ int main(int argc, char **argv)
                                                {"early_stop", early_stop},
                                                {0}});
     return ranks_close(failed);
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "optim/multi_node.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <string.h>
 
@@ -17,7 +18,7 @@ static struct {
 
 static void open_run(void)
 {
-    run.comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "ref", .threads = 1});
+    run.comm = test_comm_open("flat", (wf_ctx_opts){.device = "ref", .threads = 1});
     WF_EXPECT(run.comm, "%s", wf_error_trail());
     run.ctx = wf_comm_ctx(run.comm);
     run.tape = wf_tape_new(run.ctx);
@@ -386,7 +387,7 @@ static void leaves(void)
     close_run();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"other_options", other_options},
@@ -399,4 +400,9 @@ int main(int argc, char **argv)
                                    {"initialisers", initialisers},
                                    {"leaves", leaves},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

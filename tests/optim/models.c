@@ -5,6 +5,7 @@
 #include "examples/models/unet.h"
 #include "examples/models/vgg.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -227,9 +228,8 @@ static void set_alike(wf_layer *to, wf_layer *from)
 
 static wf_comm *open_world(void)
 {
-    wf_comm *comm = wf_comm_open_with(
-        NULL, NULL, "flat",
-        (wf_ctx_opts){.device = test_device(now->device), .dtype = now->dtype, .threads = 1, .seed = 5});
+    wf_comm *comm = test_comm_open(
+        "flat", (wf_ctx_opts){.device = test_device(now->device), .dtype = now->dtype, .threads = 1, .seed = 5});
     WF_EXPECT(comm, "no communicator: %s", wf_error_message());
     return comm;
 }
@@ -421,8 +421,13 @@ static void adam_f64(void)
     every_model(&(setting){"ref", WF_F64, 1e-10, 0.002, 0.002, true});
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"sgd_f64", sgd_f64}, {"sgd_f32", sgd_f32}, {"adam_f64", adam_f64}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

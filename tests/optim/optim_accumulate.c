@@ -1,5 +1,6 @@
 /* Steps of several backwards: those of one large batch, however it is cut, on any number of ranks. */
 #include "tests/optim/optim_reference.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <string.h>
@@ -192,7 +193,7 @@ static void misuse(void)
     close_models();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"local_means", local_means},
@@ -202,4 +203,9 @@ int main(int argc, char **argv)
                                    {"unequal_parts", unequal_parts},
                                    {"misuse", misuse},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

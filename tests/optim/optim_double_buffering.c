@@ -1,6 +1,7 @@
 /* Double buffering: every step is that of the serial program which uses the gradient of the step before. */
 #include "core/context_author.h"
 #include "tests/optim/optim_reference.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <string.h>
@@ -164,10 +165,15 @@ static void misuse(void)
     close_models();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(
         argc, argv,
         (test_case[]){
             {"delayed_gradient", delayed_gradient}, {"saved", saved}, {"dropped", dropped}, {"misuse", misuse}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -4,6 +4,7 @@
 #include "optim/multi_node.h"
 #include "optim/schedule.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,8 +32,7 @@ static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
 
 static void open_comm(fixture *f, const char *name)
 {
-    f->comm =
-        wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
+    f->comm = test_comm_open(name, (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
     WF_EXPECT(f->comm, "no communicator %s: %s", name, wf_error_message());
     f->ctx = wf_comm_ctx(f->comm);
     f->rank = wf_comm_rank(f->comm);
@@ -427,7 +427,7 @@ static void misuse(void)
     close_fixture(&f, NULL);
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"means_naive", means_naive},
@@ -447,4 +447,9 @@ int main(int argc, char **argv)
                                    {"no_mean", no_mean},
                                    {"misuse", misuse},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

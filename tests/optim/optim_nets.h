@@ -7,6 +7,7 @@
 #include "optim/multi_node.h"
 #include "tests/optim/optim_model.h"
 #include "tests/ranks.h"
+#include "tests/world.h"
 
 enum { BATCH = 3, SIDE = 6, CLASSES = 5 };
 
@@ -16,8 +17,7 @@ static const char *const reducers[] = {"flat", "naive", "hierarchical", "two_dim
 
 static inline void open_comm(const char *name, const char *device, wf_dtype dtype)
 {
-    comm =
-        wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .threads = 1});
+    comm = test_comm_open(name, (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .threads = 1});
     WF_EXPECT(comm, "no communicator %s: %s", name, wf_error_message());
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);

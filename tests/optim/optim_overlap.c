@@ -5,6 +5,7 @@
 #include "core/context_author.h"
 #include "core/tape_author.h"
 #include "tests/optim/optim_nets.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <string.h>
@@ -450,7 +451,7 @@ static void copies(void)
 
 static void expect_refused(wf_multi_node_opts opts, wf_dtype dtype, wf_status code, const char *text)
 {
-    comm = wf_comm_open_with(NULL, NULL, "flat", (wf_ctx_opts){.device = "ref", .dtype = dtype, .threads = 1});
+    comm = test_comm_open("flat", (wf_ctx_opts){.device = "ref", .dtype = dtype, .threads = 1});
     ctx = wf_comm_ctx(comm);
     wf_layer *net = net_new(NULL);
     wf_optim *optim = wf_multi_node_with(comm, wf_sgd(net, (wf_sgd_opts){.lr = 1}), opts);
@@ -472,7 +473,7 @@ static void misuse(void)
                        "rank 1 has other bucket sizes");
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"blocking_bits", blocking_bits},
@@ -488,4 +489,9 @@ int main(int argc, char **argv)
                                    {"copies", copies},
                                    {"misuse", misuse},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "optim/multi_node.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 enum { IN = 4, HIDDEN = 5, CLASSES = 3 };
 
@@ -27,7 +28,7 @@ static inline wf_layer *net_new(void)
 static inline void open_models(const char *name, wf_multi_node_opts opts)
 {
     const wf_sgd_opts sgd = {.lr = 0.5, .momentum = 0.9};
-    comm = wf_comm_open_with(NULL, NULL, name, (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1});
+    comm = test_comm_open(name, (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1});
     ctx = wf_comm_ctx(comm);
     rank = wf_comm_rank(comm);
     size = wf_comm_size(comm);

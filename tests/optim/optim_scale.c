@@ -7,6 +7,7 @@
 #include "tests/ranks.h"
 
 #include "core/archive.h"
+#include "tests/world.h"
 
 #include <math.h>
 
@@ -257,9 +258,9 @@ static void refused(void)
     WF_EXPECT(wf_optim_loss_scale(NULL) == 0 && wf_optim_skipped(NULL) == 0, "getters on NULL");
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, test_communicator("flat")))
+    if (!ranks_open(test_communicator("flat")))
         return 1;
     return ranks_close(test_main(argc, argv,
                                  (test_case[]){{"overflow", overflow},
@@ -269,4 +270,9 @@ int main(int argc, char **argv)
                                                {"archived", archived},
                                                {"refused", refused},
                                                {0}}));
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

@@ -2,6 +2,7 @@
  * that either form can load, and the bytes of the formula. */
 #include "core/tape_author.h"
 #include "tests/optim/optim_nets.h"
+#include "tests/world.h"
 
 #include <string.h>
 
@@ -373,7 +374,7 @@ static void shared_parameters(void)
     close_comm();
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"same_bits", same_bits},
@@ -389,4 +390,9 @@ int main(int argc, char **argv)
                                    {"one_rank_cannot_load", one_rank_cannot_load},
                                    {"shared_parameters", shared_parameters},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

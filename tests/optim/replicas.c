@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "optim/multi_node.h"
 #include "tests/test.h"
+#include "tests/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -47,8 +48,8 @@ static wf_layer *model_of(run *r, bool sharded)
 static void run_open(run *r, habits h)
 {
     *r = (run){0};
-    r->comm = wf_comm_open_with(
-        NULL, NULL, "flat",
+    r->comm = test_comm_open(
+        "flat",
         (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1, .seed = h.seed ? h.seed : 7});
     WF_EXPECT(r->comm, "no communicator: %s", wf_error_message());
     r->ctx = wf_comm_ctx(r->comm);
@@ -136,7 +137,7 @@ static double trained(habits h, const char *what)
 
 static int rank_of_world(void)
 {
-    wf_comm *comm = wf_comm_open(NULL, NULL, "flat");
+    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){0});
     const int rank = wf_comm_rank(comm);
     WF_EXPECT_OK(wf_comm_close(comm));
     return rank;
@@ -283,7 +284,7 @@ static void names(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"habits_of_one", habits_of_one},
@@ -294,4 +295,9 @@ int main(int argc, char **argv)
                                    {"names", names},
                                    {"layouts_of_parameters", layouts_of_parameters},
                                    {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }

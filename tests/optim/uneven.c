@@ -5,6 +5,7 @@
 #include "optim/multi_node.h"
 #include "tests/comm/comm_names.h"
 #include "tests/optim/optim_model.h"
+#include "tests/world.h"
 
 enum { IN = 3, CLASSES = 4, BATCH = 2, MOST = 9, RANKS = 4, EPOCHS = 2 };
 
@@ -172,7 +173,7 @@ static void run_out(void)
 /* The same error on all ranks, and the communicator lives on. */
 static void not_alike(void)
 {
-    wf_comm *comm = wf_comm_open(NULL, NULL, "flat");
+    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){0});
     wf_ctx *ctx = wf_comm_ctx(comm);
     const bool last = wf_comm_rank(comm) == wf_comm_size(comm) - 1, several = wf_comm_size(comm) > 1;
     const float x[6] = {0};
@@ -191,8 +192,13 @@ static void not_alike(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
-int main(int argc, char **argv)
+static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"joined", joined}, {"run_out", run_out}, {"not_alike", not_alike}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
 }
