@@ -176,12 +176,17 @@ const char *example_path(const char *dir, const char *name)
 
 FILE *example_create(wf_comm *comm, const char *dir, const char *name)
 {
+    return example_create_at(comm, dir, name, false);
+}
+
+FILE *example_create_at(wf_comm *comm, const char *dir, const char *name, bool goes_on)
+{
     char complaint[4200] = "";
     FILE *file = NULL;
     if (wf_comm_rank(comm) == 0) {
         if (mkdir(dir, 0777) != 0 && errno != EEXIST)
             snprintf(complaint, sizeof complaint, "%s: cannot make this folder: %s", dir, strerror(errno));
-        else if (!(file = fopen(example_path(dir, name), "w")))
+        else if (!(file = fopen(example_path(dir, name), goes_on ? "a" : "w")))
             snprintf(complaint, sizeof complaint, "%s: cannot write: %s", example_path(dir, name), strerror(errno));
     }
     example_agree(comm, *complaint ? complaint : NULL);
@@ -197,4 +202,58 @@ void example_log(FILE *log, const char *format, ...)
     fputc('\n', log);
     if (fflush(log) != 0)
         example_abort("cannot write the log: %s", strerror(errno));
+}
+
+/* --- Checkpoints -------------------------------------------------------------------------------------------------- */
+
+wf_checkpoint *example_saves_open(wf_comm *comm, const example_saves *saves)
+{
+    char complaint[256];
+    const bool resumes = saves->resume && strcmp(saves->resume, "auto") == 0;
+    snprintf(complaint, sizeof complaint, "--resume %s: should be auto", saves->resume ? saves->resume : "");
+    example_agree(comm, saves->resume && !resumes ? complaint : NULL);
+    if (!resumes && saves->every == 0)
+        return NULL;
+    wf_checkpoint *checkpoint = wf_checkpoint_open(
+        comm, saves->folder,
+        (wf_checkpoint_opts){.every = saves->every, .keep = saves->keep, .async = true, .signals = true});
+    example_check(comm, wf_check(checkpoint));
+    return checkpoint;
+}
+
+int64_t example_saves_load(wf_comm *comm, wf_checkpoint *checkpoint, const example_saves *saves)
+{
+    int64_t step = 0;
+    if (!checkpoint || !saves->resume)
+        return 0;
+    example_check(comm, wf_checkpoint_load_latest(checkpoint, &step));
+    if (wf_comm_rank(comm) == 0 && step > 0)
+        printf("goes on from step %lld, of %s\n", (long long)step, saves->folder);
+    fflush(stdout);
+    return step;
+}
+
+bool example_saves_step(wf_comm *comm, wf_checkpoint *checkpoint, int64_t step)
+{
+    bool leave = false;
+    if (!checkpoint)
+        return false;
+    const wf_status status = wf_checkpoint_step(checkpoint, step, &leave);
+    if (status != WF_ERR_IO)
+        WF_MUST(status);
+    else if (wf_comm_rank(comm) == 0)
+        fprintf(stderr, "%s: step %lld is not saved: %s\n", program_invocation_short_name, (long long)step,
+                wf_error_message());
+    if (leave && wf_comm_rank(comm) == 0)
+        printf("a signal has come: step %lld is saved, and this run ends\n", (long long)step);
+    fflush(stdout);
+    return leave;
+}
+
+int example_saves_end(wf_comm *comm, wf_checkpoint *checkpoint, bool left)
+{
+    if (checkpoint)
+        WF_MUST(wf_checkpoint_close(checkpoint));
+    WF_MUST(wf_barrier(comm));
+    return left ? WF_CHECKPOINT_EXIT : 0;
 }

@@ -40,6 +40,29 @@ void example_compute(wf_comm *comm, const char *type);
 /* The optimizer scales its loss where the context computes in f16; NULL passes. */
 wf_optim *example_scaled(wf_optim *optim);
 
+/* Options about checkpoints, and what they are for. */
+typedef struct example_saves {
+    int64_t every, keep; /* steps between two; 0: none. Generations that stay */
+    const char *folder, *resume;
+} example_saves;
+#define EXAMPLE_SAVES(target)                                                                                          \
+    {"snapshot-every", "N", "steps between checkpoints; 0: none", .number = &(target)->every},                         \
+        {"keep", "N", "checkpoints that stay, the newest", .number = &(target)->keep, .least = 1},                     \
+        {"snapshots", "DIR", "folder of the checkpoints", .text = &(target)->folder},                                  \
+    {                                                                                                                  \
+        "resume", "HOW", "auto: go on from the newest checkpoint, if there is one", .text = &(target)->resume          \
+    }
+/* NULL where neither of both options is given. Collective. */
+wf_checkpoint *example_saves_open(wf_comm *comm, const example_saves *saves);
+/* The step from which to go on, once all is added: 0 without a checkpoint. Collective. */
+int64_t example_saves_load(wf_comm *comm, wf_checkpoint *checkpoint, const example_saves *saves);
+/* After each step: saves where it is due. True: a signal has come, all is saved, and the program is to end on all ranks
+ * by `return example_saves_end(comm, checkpoint, true)` before wf_comm_close. A failed save is a line, and training
+ * goes on. Collective. */
+bool example_saves_step(wf_comm *comm, wf_checkpoint *checkpoint, int64_t step);
+/* Closes it, after all ranks have come here. The program's exit code. Collective. */
+int example_saves_end(wf_comm *comm, wf_checkpoint *checkpoint, bool left);
+
 double example_seconds(void); /* a clock that never goes back */
 
 /* "DIR/name", in one of a few static buffers. */
@@ -47,6 +70,8 @@ const char *example_path(const char *dir, const char *name);
 /* Makes the folder (not its parents) and opens the file `name` in it for writing, on rank 0; NULL on other ranks. If
  * that is impossible the program ends as in example_agree. Collective. */
 FILE *example_create(wf_comm *comm, const char *dir, const char *name);
+/* The same; `goes_on`: at the end of what is there. */
+FILE *example_create_at(wf_comm *comm, const char *dir, const char *name, bool goes_on);
 /* One line of a log, on disk at once. */
 void example_log(FILE *log, const char *format, ...) WF_PRINTF(2, 3);
 

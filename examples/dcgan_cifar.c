@@ -15,6 +15,7 @@ typedef struct settings {
     const char *communicator, *data, *out, *compute;
     int64_t batch, epochs, iterations, channels, latent, seed, sample_every, log_every;
     bool captured;
+    example_saves saves;
     parallel how;
 } settings;
 
@@ -50,6 +51,7 @@ static settings read_settings(int argc, char **argv)
                   .latent = 100,
                   .sample_every = 500,
                   .log_every = 10,
+                  .saves = {.keep = 3, .folder = "snapshots"},
                   .how = {.how = "data"}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, flat, hierarchical, ...", .text = &s.communicator},
@@ -70,6 +72,7 @@ static settings read_settings(int argc, char **argv)
         {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s.how.sync_bn},
         {"captured", NULL, "replay the step as a whole, on devices that can; all batches are full then",
          .flag = &s.captured},
+        EXAMPLE_SAVES(&s.saves),
         {0}};
     example_options(argc, argv, "Trains a DCGAN on images of 32x32 pixels, on all ranks of mpirun together.", table);
     return s;
@@ -143,9 +146,9 @@ static wf_status train_step(void *arg)
     return wf_tape_reset(g->tape);
 }
 
-static report report_new(wf_comm *comm, const settings *s)
+static report report_new(wf_comm *comm, const settings *s, bool goes_on)
 {
-    report r = {.s = s, .log = example_create(comm, s->out, "log.jsonl"), .start = example_seconds()};
+    report r = {.s = s, .log = example_create_at(comm, s->out, "log.jsonl", goes_on), .start = example_seconds()};
     r.last = r.start;
     r.together = strcmp(s->how.how, "data") != 0;
     r.losses = (curves){.x_name = "iteration", .name = {"discriminator", "generator"}};
@@ -237,11 +240,28 @@ static void step_plain(gan *g, const wf_batch *b)
     WF_MUST(train_step(g));
 }
 
-static void train(gan *g, wf_captured *captured, wf_iter *iter, const settings *s, report *r)
+static wf_checkpoint *saves_open(wf_comm *comm, const settings *s, gan *g, wf_iter *iter)
 {
+    wf_checkpoint *saves = example_saves_open(comm, &s->saves);
+    if (!saves)
+        return NULL;
+    WF_MUST(wf_checkpoint_add_model(saves, "generator", g->gen));
+    WF_MUST(wf_checkpoint_add_model(saves, "discriminator", g->dis));
+    WF_MUST(wf_checkpoint_add_optim(saves, "generator_optimizer", g->opt_gen));
+    WF_MUST(wf_checkpoint_add_optim(saves, "discriminator_optimizer", g->opt_dis));
+    WF_MUST(wf_checkpoint_add(saves, "tape", wf_tape_visit, g->tape));
+    WF_MUST(wf_checkpoint_add(saves, "batches", wf_iter_visit, iter));
+    return saves;
+}
+
+/* True: a signal ended it. */
+static bool train(gan *g, wf_captured *captured, wf_iter *iter, int64_t done, wf_checkpoint *saves, report *r)
+{
+    const settings *s = r->s;
     const int64_t epochs = s->epochs * wf_iter_epoch_length(iter);
     const int64_t steps = s->iterations && s->iterations < epochs ? s->iterations : epochs;
-    for (int64_t i = 1; i <= steps; i++) {
+    bool leave = false;
+    for (int64_t i = done + 1; i <= steps && !leave; i++) {
         wf_batch batch;
         WF_MUST(wf_iter_next(iter, &batch));
         if (captured)
@@ -249,9 +269,11 @@ static void train(gan *g, wf_captured *captured, wf_iter *iter, const settings *
         else
             step_plain(g, &batch);
         report_step(r, g, i, &batch, i == steps);
+        leave = example_saves_step(wf_mesh_world(s->how.mesh), saves, i);
     }
     if (captured)
         wf_tensor_free(g->x);
+    return leave;
 }
 
 int main(int argc, char **argv)
@@ -267,15 +289,18 @@ int main(int argc, char **argv)
 
     wf_iter *iter = open_images(comm, &s);
     gan g = gan_new(comm, &s);
-    report r = report_new(comm, &s);
+    wf_checkpoint *saves = saves_open(comm, &s, &g, iter);
+    const int64_t done = example_saves_load(comm, saves, &s.saves);
+    report r = report_new(comm, &s, done > 0);
     wf_captured *captured = s.captured ? wf_capture(wf_comm_ctx(comm), train_step, &g) : NULL;
-    train(&g, captured, iter, &s, &r);
+    const bool left = train(&g, captured, iter, done, saves, &r);
     report_end(&r, g.gen);
+    const int code = example_saves_end(comm, saves, left);
 
     wf_captured_free(captured);
     gan_free(&g);
     wf_iter_free(iter);
     parallel_close(&s.how);
     WF_MUST(wf_comm_close(comm));
-    return 0;
+    return code;
 }

@@ -13,11 +13,17 @@ typedef struct settings {
     const char *communicator, *model, *data, *compress, *compute;
     int64_t batch, epochs, seed;
     double lr;
+    example_saves saves;
 } settings;
 
 static settings read_settings(int argc, char **argv)
 {
-    settings s = {.communicator = "auto", .model = "mlp", .batch = 100, .epochs = 5, .lr = 1e-3};
+    settings s = {.communicator = "auto",
+                  .model = "mlp",
+                  .batch = 100,
+                  .epochs = 5,
+                  .lr = 1e-3,
+                  .saves = {.keep = 3, .folder = "snapshots"}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, flat, hierarchical, ...", .text = &s.communicator},
         {"model", "NAME", "mlp or cnn", .text = &s.model},
@@ -28,6 +34,7 @@ static settings read_settings(int argc, char **argv)
         {"lr", "X", "learning rate of one rank", .real = &s.lr},
         {"seed", "N", "of all random numbers", .number = &s.seed},
         EXAMPLE_COMPUTE(&s.compute),
+        EXAMPLE_SAVES(&s.saves),
         {0}};
     example_options(argc, argv, "Trains a classifier of 28x28 images, on all ranks of mpirun together.", table);
     return s;
@@ -54,20 +61,32 @@ static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, in
     return wf_multi_node_with(comm, example_scaled(optim), compression_opts(c, (wf_multi_node_opts){0}));
 }
 
-/* An epoch of training; the mean of its losses. */
-static double train(wf_layer *model, wf_optim *optim, wf_tape *tape, wf_iter *iter)
+typedef struct trainer {
+    wf_comm *comm;
+    wf_layer *model;
+    wf_optim *optim;
+    wf_tape *tape;
+    wf_iter *training, *test;
+    wf_checkpoint *saves;
+    int64_t step; /* steps made */
+    bool left;    /* a signal has come */
+} trainer;
+
+/* The rest of an epoch; the mean of its losses. */
+static double train(trainer *t)
 {
     double sum = 0;
-    const int64_t steps = wf_iter_epoch_length(iter);
-    for (int64_t i = 0; i < steps; i++) {
+    const int64_t steps = wf_iter_epoch_length(t->training), first = t->step % steps;
+    for (int64_t i = first; i < steps && !t->left; i++) {
         wf_batch b;
-        WF_MUST(wf_iter_next(iter, &b));
-        wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels);
-        WF_MUST(wf_optim_step(optim, loss));
+        WF_MUST(wf_iter_next(t->training, &b));
+        wf_var *loss = wf_softmax_cross_entropy(wf_apply(t->model, wf_input(t->tape, b.x)), b.labels);
+        WF_MUST(wf_optim_step(t->optim, loss));
         sum += wf_item(loss);
-        WF_MUST(wf_tape_reset(tape));
+        WF_MUST(wf_tape_reset(t->tape));
+        t->left = example_saves_step(t->comm, t->saves, ++t->step);
     }
-    return sum / (double)steps;
+    return sum / (double)(steps - first);
 }
 
 /* Each rank counts over its own part of the test images, in which every image is once. */
@@ -102,6 +121,35 @@ static wf_layer *model_new(wf_comm *comm, const settings *s)
     return NULL;
 }
 
+static void saves_open(trainer *t, const settings *s)
+{
+    t->saves = example_saves_open(t->comm, &s->saves);
+    if (!t->saves)
+        return;
+    WF_MUST(wf_checkpoint_add_model(t->saves, "model", t->model));
+    WF_MUST(wf_checkpoint_add_optim(t->saves, "optimizer", t->optim));
+    WF_MUST(wf_checkpoint_add(t->saves, "tape", wf_tape_visit, t->tape));
+    WF_MUST(wf_checkpoint_add(t->saves, "batches", wf_iter_visit, t->training));
+    t->step = example_saves_load(t->comm, t->saves, &s->saves);
+}
+
+/* Until the last epoch, or a signal. */
+static void run(trainer *t, int64_t epochs)
+{
+    while (t->step < epochs * wf_iter_epoch_length(t->training)) {
+        int64_t count[2];
+        const int64_t epoch = t->step / wf_iter_epoch_length(t->training);
+        const double start = example_seconds(), loss = train(t);
+        const double seconds = example_seconds() - start;
+        if (t->left)
+            return;
+        evaluate(t->comm, t->model, t->tape, t->test, count);
+        if (wf_comm_rank(t->comm) == 0)
+            printf("epoch %lld  loss %.4f  accuracy %.4f (%lld of %lld)  %.1f s\n", (long long)epoch + 1, loss,
+                   (double)count[0] / (double)count[1], (long long)count[0], (long long)count[1], seconds);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
@@ -113,32 +161,26 @@ int main(int argc, char **argv)
     compression *compressed = compression_new(s.compress, complaint);
     example_agree(comm, *complaint ? complaint : NULL);
 
-    wf_layer *model = model_new(comm, &s);
-    wf_iter *training = open_images(comm, &s, WF_TRAIN_SET), *test = open_images(comm, &s, WF_TEST_SET);
-    wf_optim *optim = optim_new(comm, model, &s, wf_iter_epoch_length(training), compressed);
-    wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));
-    example_check(comm, wf_check(optim));
-
-    for (int64_t epoch = 0; epoch < s.epochs; epoch++) {
-        int64_t count[2];
-        const double start = example_seconds(), loss = train(model, optim, tape, training);
-        const double seconds = example_seconds() - start;
-        evaluate(comm, model, tape, test, count);
-        if (wf_comm_rank(comm) == 0)
-            printf("epoch %lld  loss %.4f  accuracy %.4f (%lld of %lld)  %.1f s\n", (long long)epoch + 1, loss,
-                   (double)count[0] / (double)count[1], (long long)count[0], (long long)count[1], seconds);
-    }
+    trainer t = {.comm = comm, .model = model_new(comm, &s)};
+    t.training = open_images(comm, &s, WF_TRAIN_SET);
+    t.test = open_images(comm, &s, WF_TEST_SET);
+    t.optim = optim_new(comm, t.model, &s, wf_iter_epoch_length(t.training), compressed);
+    t.tape = wf_tape_new(wf_comm_ctx(comm));
+    example_check(comm, wf_check(t.optim));
+    saves_open(&t, &s);
+    run(&t, s.epochs);
 
     if (compressed && wf_comm_rank(comm) == 0)
         printf("gradients as %s: %lld elements of %lld a step\n", s.compress, (long long)compression_sent(compressed),
                (long long)compression_given(compressed));
 
-    wf_tape_free(tape);
-    wf_optim_free(optim);
+    const int code = example_saves_end(comm, t.saves, t.left);
+    wf_tape_free(t.tape);
+    wf_optim_free(t.optim);
     compression_free(compressed);
-    wf_layer_free(model);
-    wf_iter_free(test);
-    wf_iter_free(training);
+    wf_layer_free(t.model);
+    wf_iter_free(t.test);
+    wf_iter_free(t.training);
     WF_MUST(wf_comm_close(comm));
-    return 0;
+    return code;
 }

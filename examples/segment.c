@@ -16,6 +16,7 @@ typedef struct settings {
     const char *communicator, *out, *compute;
     int64_t size, dims, channels, depth, batch, iterations, log_every, seed;
     double lr;
+    example_saves saves;
     parallel how;
 } settings;
 
@@ -34,6 +35,7 @@ typedef struct trainer {
     wf_tape *tape;
     part part;
     FILE *log; /* on rank 0 */
+    wf_checkpoint *saves;
     double start, last;
 } trainer;
 
@@ -49,6 +51,7 @@ static settings read_settings(int argc, char **argv)
                   .iterations = 200,
                   .log_every = 10,
                   .lr = 2e-3,
+                  .saves = {.keep = 3, .folder = "snapshots"},
                   .how = {.how = "spatial", .sync_bn = true}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat", .text = &s.communicator},
@@ -66,6 +69,7 @@ static settings read_settings(int argc, char **argv)
         EXAMPLE_COMPUTE(&s.compute),
         {"log-every", "N", "steps from line to line", .number = &s.log_every, .least = 1},
         {"out", "DIR", "folder for log.jsonl and segment.png", .text = &s.out},
+        EXAMPLE_SAVES(&s.saves),
         {0}};
     example_options(argc, argv, "Trains a U-Net on images that are sharded over all ranks of mpirun.", table);
     return s;
@@ -158,10 +162,23 @@ static void report(trainer *t, int64_t iteration, int64_t steps, double loss, do
                 (long long)iteration, loss, quality, rate, now - t->start);
 }
 
-static void train(trainer *t)
+static int64_t saves_open(trainer *t)
 {
-    int64_t logged = 0;
-    for (int64_t i = 1; i <= t->s->iterations; i++) {
+    t->saves = example_saves_open(t->comm, &t->s->saves);
+    if (!t->saves)
+        return 0;
+    WF_MUST(wf_checkpoint_add_model(t->saves, "model", t->model));
+    WF_MUST(wf_checkpoint_add_optim(t->saves, "optimizer", t->optim));
+    WF_MUST(wf_checkpoint_add(t->saves, "tape", wf_tape_visit, t->tape));
+    return example_saves_load(t->comm, t->saves, &t->s->saves);
+}
+
+/* True: a signal ended it. */
+static bool train(trainer *t, int64_t done)
+{
+    int64_t logged = done;
+    bool leave = false;
+    for (int64_t i = done + 1; i <= t->s->iterations && !leave; i++) {
         part_draw(&t->part, t->s, (i - 1) * t->s->batch);
         wf_var *scores = scores_of(t);
         wf_tensor *kept = wf_keep(scores);
@@ -173,7 +190,9 @@ static void train(trainer *t)
         }
         wf_tensor_free(kept);
         WF_MUST(wf_tape_reset(t->tape));
+        leave = example_saves_step(t->comm, t->saves, i);
     }
+    return leave;
 }
 
 /* Rows of three columns: image, mask and prediction; of a volume, its middle slice. */
@@ -225,10 +244,13 @@ int main(int argc, char **argv)
     t.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(t.optim));
     t.part = part_new(comm, &s);
-    t.log = example_create(comm, s.out, "log.jsonl");
+    const int64_t done = saves_open(&t);
+    t.log = example_create_at(comm, s.out, "log.jsonl", done > 0);
     t.start = t.last = example_seconds();
-    train(&t);
-    evaluate(&t);
+    const bool left = train(&t, done);
+    if (!left)
+        evaluate(&t);
+    const int code = example_saves_end(comm, t.saves, left);
 
     if (t.log)
         fclose(t.log);
@@ -238,5 +260,5 @@ int main(int argc, char **argv)
     wf_layer_free(t.model);
     parallel_close(&s.how);
     WF_MUST(wf_comm_close(comm));
-    return 0;
+    return code;
 }

@@ -13,6 +13,7 @@ typedef struct settings {
     const char *communicator, *data, *compute;
     int64_t batch, epochs, iterations, width, seed;
     double lr;
+    example_saves saves;
     parallel how;
 } settings;
 
@@ -23,11 +24,20 @@ typedef struct trainer {
     wf_optim *optim;
     wf_tape *tape;
     wf_iter *training, *test;
+    wf_checkpoint *saves;
+    int64_t step; /* steps made */
+    bool left;    /* a signal has come */
 } trainer;
 
 static void read_settings(int argc, char **argv, settings *s)
 {
-    *s = (settings){.communicator = "auto", .batch = 64, .epochs = 10, .width = 64, .lr = 0.05, .how = {.how = "data"}};
+    *s = (settings){.communicator = "auto",
+                    .batch = 64,
+                    .epochs = 10,
+                    .width = 64,
+                    .lr = 0.05,
+                    .saves = {.keep = 3, .folder = "snapshots"},
+                    .how = {.how = "data"}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat, dummy", .text = &s->communicator},
         {"batch", "N", "images in a step for each place along the data axis", .number = &s->batch, .least = 1},
@@ -42,6 +52,7 @@ static void read_settings(int argc, char **argv, settings *s)
          .text = &s->how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s->how.axes},
         {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s->how.sync_bn},
+        EXAMPLE_SAVES(&s->saves),
         {0}};
     example_options(argc, argv, "Trains VGG-16 on images of 32x32 pixels, on all ranks of mpirun together.", table);
 }
@@ -75,11 +86,12 @@ static wf_optim *optim_new(wf_layer *model, const settings *s, int64_t steps)
 }
 
 /* An epoch; the mean of its losses. */
-static double train(const trainer *t)
+/* The rest of an epoch; the mean of its losses. */
+static double train(trainer *t)
 {
     double sum = 0;
-    const int64_t steps = epoch_steps(t->s, t->training);
-    for (int64_t i = 0; i < steps; i++) {
+    const int64_t steps = epoch_steps(t->s, t->training), first = t->step % steps;
+    for (int64_t i = first; i < steps && !t->left; i++) {
         wf_batch b;
         WF_MUST(wf_iter_next(t->training, &b));
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
@@ -87,10 +99,11 @@ static double train(const trainer *t)
         WF_MUST(wf_optim_step(t->optim, loss));
         sum += wf_item(loss);
         WF_MUST(wf_tape_reset(t->tape));
+        t->left = example_saves_step(t->comm, t->saves, ++t->step);
     }
     if (!isfinite(sum))
-        example_abort("the mean loss of an epoch is %g", sum / (double)steps);
-    return sum / (double)steps;
+        example_abort("the mean loss of an epoch is %g", sum / (double)(steps - first));
+    return sum / (double)(steps - first);
 }
 
 /* Every test image once: the ranks along data have different ones, the others share them. */
@@ -112,11 +125,26 @@ static void evaluate(const trainer *t, int64_t count[2])
     WF_MUST(wf_allreduce_i64(t->s->how.samples, count, 2, WF_SUM));
 }
 
-static void run(const trainer *t)
+static void saves_open(trainer *t)
 {
-    for (int64_t epoch = 0; epoch < t->s->epochs; epoch++) {
+    t->saves = example_saves_open(t->comm, &t->s->saves);
+    if (!t->saves)
+        return;
+    WF_MUST(wf_checkpoint_add_model(t->saves, "model", t->model));
+    WF_MUST(wf_checkpoint_add_optim(t->saves, "optimizer", t->optim));
+    WF_MUST(wf_checkpoint_add(t->saves, "tape", wf_tape_visit, t->tape));
+    WF_MUST(wf_checkpoint_add(t->saves, "batches", wf_iter_visit, t->training));
+    t->step = example_saves_load(t->comm, t->saves, &t->s->saves);
+}
+
+static void run(trainer *t)
+{
+    while (t->step < t->s->epochs * epoch_steps(t->s, t->training)) {
         int64_t count[2];
+        const int64_t epoch = t->step / epoch_steps(t->s, t->training);
         const double start = example_seconds(), loss = train(t), seconds = example_seconds() - start;
+        if (t->left)
+            return;
         evaluate(t, count);
         if (wf_comm_rank(t->comm) == 0)
             printf("epoch %lld  loss %.4f  accuracy %.4f (%lld of %lld)  %.1f s\n", (long long)epoch + 1, loss,
@@ -142,7 +170,9 @@ int main(int argc, char **argv)
     t.optim = optim_new(t.model, &s, epoch_steps(&s, t.training));
     t.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(t.optim));
+    saves_open(&t);
     run(&t);
+    const int code = example_saves_end(comm, t.saves, t.left);
 
     wf_tape_free(t.tape);
     wf_optim_free(t.optim);
@@ -151,5 +181,5 @@ int main(int argc, char **argv)
     wf_iter_free(t.training);
     parallel_close(&s.how);
     WF_MUST(wf_comm_close(comm));
-    return 0;
+    return code;
 }

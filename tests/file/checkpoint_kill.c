@@ -79,7 +79,8 @@ int main(int argc, char **argv)
     WF_MUST(wf_barrier(comm));
     if (after > 0 && rank == victim % size)
         arm(after);
-    for (bool leave = false; after > 0;) {
+    bool leave = false;
+    while (after > 0 && !leave) {
         own = ++step;
         fill(param, step);
         WF_MUST(wf_checkpoint_save(saves, step));

@@ -25,3 +25,6 @@ foreach(ranks 1 4)
   endforeach()
 endforeach()
 weft_test(checkpoint_reshard LEVEL optim RANKS 2 4 8)
+add_test(NAME h5_tool COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/file/h5_tool.sh ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:wf-h5>
+  $<TARGET_FILE:checkpoint_kill> $<TARGET_FILE:model_files>)
+weft_test_properties(h5_tool 2 100)

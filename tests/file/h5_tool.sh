@@ -1,0 +1,37 @@
+#!/bin/sh
+# wf-h5 on checkpoints and model files, whole and damaged: tests/file/h5_tool.sh MPIEXEC WF_H5 CHECKPOINT_KILL MODEL_FILES
+set -eu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export WEFT_LOG=error
+tool=$2
+# expect CODE TEXT COMMAND...: the exit code, and a line that is printed.
+expect() {
+    code=0
+    expected=$1 text=$2
+    shift 2
+    "$@" >"$folder/out" 2>&1 || code=$?
+    if [ "$code" = "$expected" ] && { [ -z "$text" ] || grep -q -e "$text" "$folder/out"; }; then
+        return
+    fi
+    echo "exit code $code, expected $expected and a line \"$text\": $*"
+    cat "$folder/out"
+    exit 1
+}
+"$1" -np 1 "$3" "$folder" 300000 0 >/dev/null 2>&1 || true
+"$1" -np 2 "$4" --save "$folder/net.h5" >/dev/null
+set -- "$folder"/ckpt-*.h5
+[ $# -ge 2 ]
+expect 0 "model/fc/W  *f32  *.601,500." "$tool" ls "$1"
+expect 0 "generation .*by 1 rank" "$tool" show "$1"
+expect 0 "least .*norm" "$tool" show "$1" model/fc/W
+expect 2 "not in it" "$tool" show "$1" model/none
+expect 0 "blocks are whole" "$tool" verify "$1"
+expect 0 "" "$tool" diff "$1" "$1"
+expect 1 "model/fc/W .*differs: norm" "$tool" diff "$1" "$2"
+expect 1 "first file alone" "$tool" diff "$folder/net.h5" "$1"
+expect 0 "there are no sums" "$tool" verify "$folder/net.h5"
+expect 2 "usage" "$tool" nonsense
+expect 2 "cannot read" "$tool" ls "$folder/nothing.h5"
+printf 'x' | dd of="$1" bs=1 seek=700001 conv=notrunc 2>/dev/null
+expect 1 "are damaged" "$tool" verify "$1"
