@@ -222,7 +222,7 @@ static void any_partition_loads_any_other(void)
 
 int main(int argc, char **argv)
 {
-    if (!ranks_open(&argc, &argv, test_communicator("auto")))
+    if (!ranks_open(test_communicator("auto")))
         return 1;
     WF_EXPECT_OK(wf_ctx_set_dtype(ctx, WF_F64));
     folder_make();
