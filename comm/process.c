@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #define MOST_OPEN 64
-#define LEAVE_MS  20000 /* for MPI to end a process whose communicators are dead, on a busy machine */
+#define LOOK_NS   1000000000 /* from one look at the other processes to the next, while they are awaited at the exit */
+#define LEAVE_MS  20000      /* for MPI to end a process whose communicators are dead, on a busy machine */
 
 static bool ours;   /* Weft initialised MPI */
 static bool broken; /* a communicator died */
@@ -79,22 +80,29 @@ static void tell_that_we_leave(int code)
 }
 
 /* MPI_Finalize waits for all ranks without end, so it is called only once all are known to be there. One that has ended
- * well waits for those that still work as long as the launcher lives, which the watchdog looks after. */
+ * well waits for those that still work as long as the launcher lives, which the watchdog looks after; but for one of
+ * this machine that was stopped by a signal no longer than the time-out. */
 static bool everybody_leaves(int code)
 {
     const bool well = code == 0 && !broken;
-    const long limit_ms = broken ? 3 * WF_GRACE_MS : wf_config_get()->timeout_ms;
-    const int64_t start = wf_now_ns();
+    const int64_t limit = (int64_t)(broken ? 3 * WF_GRACE_MS : wf_config_get()->timeout_ms) * 1000000;
+    const int64_t every = limit / 4 < LOOK_NS ? limit / 4 : LOOK_NS, start = wf_now_ns();
+    int64_t since = start, looked = start;
     MPI_Request request;
     int done = 0;
     if (MPI_Ibarrier(leaving, &request) != MPI_SUCCESS)
         return false;
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
-        const int64_t waited = wf_now_ns() - start;
-        if (!well && waited > (int64_t)limit_ms * 1000000)
+        const int64_t now = wf_now_ns();
+        if (well && now - looked > every) {
+            looked = now;
+            if (!wf_recorder_finds_stopped())
+                since = now;
+        }
+        if (now - since > limit)
             return false;
         wf_watch_beat();
-        nanosleep(&(struct timespec){.tv_nsec = waited < 100000000 ? 20000 : 1000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = now - start < 100000000 ? 20000 : 1000000}, NULL);
     }
     return done;
 }

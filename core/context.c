@@ -19,7 +19,8 @@ static const struct {
     const wf_kernels *(*kernels)(void);
 } devices[] = {{"cpu", wf_kernels_cpu}, {"ref", wf_kernels_ref}};
 
-/* A build with CUDA on a machine without a GPU computes on the host; `why` then says so. */
+/* A build with CUDA computes on the host where the machine has no GPU. `why` says so where the program asked for one,
+ * or where there is one that cannot be used. */
 static const wf_kernels *gpu_or_host(bool asked, char why[WF_CTX_NOTICE])
 {
     const wf_kernels *k = wf_kernels_cuda();
@@ -28,7 +29,7 @@ static const wf_kernels *gpu_or_host(bool asked, char why[WF_CTX_NOTICE])
     const bool built = wf_error_code() != WF_ERR_UNSUPPORTED;
     if (!built && asked)
         return wf_error_null();
-    if (built && asked)
+    if (built && (asked || wf_cuda_found()))
         snprintf(why, WF_CTX_NOTICE, "%s; computing on the CPU", wf_error_message());
     else if (built)
         wf_log(WF_LOG_DEBUG, "%s; computing on the CPU", wf_error_message());

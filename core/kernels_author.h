@@ -479,6 +479,8 @@ typedef struct wf_kernels {
 const wf_kernels *wf_kernels_ref(void);
 const wf_kernels *wf_kernels_cpu(void);
 const wf_kernels *wf_kernels_cuda(void);
+/* Whether the machine has a GPU and a driver, also where the GPU cannot be used. */
+bool wf_cuda_found(void);
 
 /* Helpers on arrays. */
 int64_t wf_array_count(const wf_array *a);

@@ -29,6 +29,8 @@ void wf_recorder_settle(wf_comm *comm);
 void wf_recorder_end(wf_comm *comm, const char *operation, bool failed);
 void wf_recorder_where(const char *where);
 void wf_recorder_error(const char *text);
+/* Whether a process of this job on this machine is stopped by a signal. */
+bool wf_recorder_finds_stopped(void);
 /* A clean end: removes the file, unless the user chose the folder. */
 void wf_recorder_remove(void);
 /* The last calls, one a line, to stderr. Any thread. */

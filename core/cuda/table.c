@@ -72,6 +72,12 @@ static const wf_kernels table = {
     .shutdown = wf_cuda_shutdown,
 };
 
+bool wf_cuda_found(void)
+{
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
 const wf_kernels *wf_kernels_cuda(void)
 {
     int count = 0, current = 0;

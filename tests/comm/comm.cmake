@@ -24,7 +24,8 @@ include(CheckCSourceRuns)
 set(CMAKE_REQUIRED_FLAGS -fsanitize=thread)
 check_c_source_runs("int main(void) { return 0; }" WEFT_THREAD_SANITIZER)
 unset(CMAKE_REQUIRED_FLAGS)
-if(WEFT_THREAD_SANITIZER AND NOT WEFT_SANITIZE) # which cannot be one with the others
+# It cannot be one with the other sanitizers, and its files call what a shared library hides.
+if(WEFT_THREAD_SANITIZER AND NOT WEFT_SANITIZE AND NOT BUILD_SHARED_LIBS)
   weft_test(shm_threads)
   list(TRANSFORM weft_shm_sources PREPEND ${PROJECT_SOURCE_DIR}/)
   target_sources(shm_threads PRIVATE ${weft_shm_sources})

@@ -353,6 +353,11 @@ static wf_kernels filled(void)
     return k;
 }
 
+bool wf_cuda_found(void)
+{
+    return true;
+}
+
 const wf_kernels *wf_kernels_cuda(void)
 {
     static wf_kernels table;
