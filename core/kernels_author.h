@@ -250,6 +250,7 @@ typedef struct wf_loss_args {
 } wf_loss_args;
 
 /* The types of the slots; a filling declares its functions by them. */
+typedef bool wf_multiplies_fn(wf_dtype dtype);
 typedef int wf_device_count_fn(void);
 typedef wf_status wf_device_choose_fn(wf_ctx *ctx, int ordinal);
 typedef wf_status wf_device_identity_fn(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
@@ -317,6 +318,8 @@ typedef void wf_shutdown_fn(wf_ctx *ctx);
 typedef struct wf_kernels {
     const char *name; /* "ref", "cpu", "cuda" */
     bool host;        /* device memory is host memory */
+    /* Whether there are instructions for products of this type; without, they are slower than f32. NULL: for all. */
+    wf_multiplies_fn *multiplies;
 
     /* Which device. count: how many this process can use, at least 1. choose (0 to count - 1) comes before the first
      * alloc; without it the device is number 0. identity: equal for two ranks if, and only if, they have one device.

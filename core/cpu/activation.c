@@ -1,7 +1,6 @@
 /* Activations and epilogues. Comparisons are written so that NaN comes through. */
-#include "core/cpu/cpu_impl.h"
+#include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
-#include "core/cpu/wide_impl.h"
 
 static float relu(float x, float slope)
 {
@@ -18,17 +17,17 @@ static float clipped(float x)
     return x < 0.0F ? 0.0F : x;
 }
 
-/* One loop of the team over the elements; `value` is of x[i]. */
+/* `value` is of v, which is x[i]. */
 #define EACH(value)                                                                                                    \
     do {                                                                                                               \
-        _Pragma("omp parallel for simd num_threads(team) schedule(static)") for (int64_t i = 0; i < n; i++)            \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                            \
         {                                                                                                              \
             const float v = x[i];                                                                                      \
             y[i] = (value);                                                                                            \
         }                                                                                                              \
     } while (0)
 
-static void forward(wf_act act, float slope, int team, int64_t n, const float *x, float *y)
+static void forward(wf_act act, float slope, int64_t n, const float *x, float *y)
 {
     switch (act) {
     case WF_ACT_RELU:
@@ -59,13 +58,24 @@ static void forward(wf_act act, float slope, int team, int64_t n, const float *x
     }
 }
 
+static void forward_all(const wf_ctx *ctx, wf_act act, float slope, const wf_array *x, const wf_array *y)
+{
+    const int64_t total = wf_array_count(y);
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
+    for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
+        float in[WF_CPU_CHUNK], out[WF_CPU_CHUNK];
+        const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        float *const to = wf_cpu_place(y, at, n, false, out);
+        forward(act, slope, n, wf_cpu_read(x, at, n, in), to);
+        wf_cpu_put(y, at, n, to);
+    }
+}
+
 wf_status wf_cpu_act_forward(wf_ctx *ctx, const wf_act_args *args)
 {
-    const wf_array *const y = args->y;
-    if (args->x->dtype != WF_F32 || y->dtype != WF_F32)
-        return wf_wide_act_forward(ctx, args);
-    const int64_t n = wf_array_count(y);
-    forward(args->act, (float)args->slope, wf_cpu_team(ctx, n), n, args->x->data, y->data);
+    if (!wf_cpu_is_float(args->x) || !wf_cpu_is_float(args->y))
+        return REF->act_forward(ctx, args);
+    forward_all(ctx, args->act, (float)args->slope, args->x, args->y);
     return WF_OK;
 }
 
@@ -73,13 +83,13 @@ wf_status wf_cpu_act_forward(wf_ctx *ctx, const wf_act_args *args)
 #define EACH_BACK(derivative)                                                                                          \
     do {                                                                                                               \
         if (accumulate) {                                                                                              \
-            _Pragma("omp parallel for simd num_threads(team) schedule(static)") for (int64_t i = 0; i < n; i++)        \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                        \
             {                                                                                                          \
                 const float v = from[i];                                                                               \
                 dx[i] += dy[i] * (derivative);                                                                         \
             }                                                                                                          \
         } else {                                                                                                       \
-            _Pragma("omp parallel for simd num_threads(team) schedule(static)") for (int64_t i = 0; i < n; i++)        \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                        \
             {                                                                                                          \
                 const float v = from[i];                                                                               \
                 dx[i] = dy[i] * (derivative);                                                                          \
@@ -87,8 +97,7 @@ wf_status wf_cpu_act_forward(wf_ctx *ctx, const wf_act_args *args)
         }                                                                                                              \
     } while (0)
 
-static void backward(wf_act act, float slope, bool accumulate, int team, int64_t n, const float *from, const float *dy,
-                     float *dx)
+static void backward(wf_act act, float slope, bool accumulate, int64_t n, const float *from, const float *dy, float *dx)
 {
     switch (act) {
     case WF_ACT_RELU:
@@ -119,16 +128,29 @@ static void backward(wf_act act, float slope, bool accumulate, int team, int64_t
     }
 }
 
+/* `from`: x or y, or NULL where the derivative is 1. */
+static void backward_all(const wf_ctx *ctx, wf_act act, float slope, bool accumulate, const wf_array *from,
+                         const wf_array *dy, const wf_array *dx)
+{
+    const int64_t total = wf_array_count(dx);
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
+    for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
+        float known[WF_CPU_CHUNK], up[WF_CPU_CHUNK], out[WF_CPU_CHUNK];
+        const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        const float *const g = wf_cpu_read(dy, at, n, up), *const v = wf_cpu_read(from, at, n, known);
+        float *const to = wf_cpu_place(dx, at, n, accumulate, out);
+        backward(act, slope, accumulate, n, v ? v : g, g, to);
+        wf_cpu_put(dx, at, n, to);
+    }
+}
+
 wf_status wf_cpu_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
-    const wf_array *const dy = args->dy, *const dx = args->dx;
-    if (dx->dtype != WF_F32 || dy->dtype != WF_F32)
-        return wf_wide_act_backward(ctx, args);
-    const int64_t n = wf_array_count(dx);
     const bool by_x = args->act == WF_ACT_GELU || args->act == WF_ACT_SOFTPLUS;
-    const float *from = wf_cpu_data(by_x ? args->x : args->y);
-    backward(args->act, (float)args->slope, args->accumulate, wf_cpu_team(ctx, n), n, from ? from : dy->data, dy->data,
-             dx->data);
+    const wf_array *const from = by_x ? args->x : args->y;
+    if (!wf_cpu_is_float(from) || !wf_cpu_is_float(args->dx) || !wf_cpu_is_float(args->dy))
+        return REF->act_backward(ctx, args);
+    backward_all(ctx, args->act, (float)args->slope, args->accumulate, from, args->dy, args->dx);
     return WF_OK;
 }
 
@@ -162,30 +184,30 @@ void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, 
 
 wf_status wf_cpu_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y)
 {
-    if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return wf_wide_epilogue_forward(ctx, epilogue, x, y);
-    const int64_t n = wf_array_count(y);
-    const int team = wf_cpu_team(ctx, n);
+    if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y))
+        return REF->epilogue_forward(ctx, epilogue, x, y);
     if (wf_epilogue_is_plain(epilogue)) {
-        forward(WF_ACT_NONE, 0, team, n, x->data, y->data);
+        forward_all(ctx, WF_ACT_NONE, 0, x, y);
         return WF_OK;
     }
-    const float *const in = x->data;
-    float *const out = y->data;
-#pragma omp parallel for num_threads(team) schedule(static)
-    for (int64_t at = 0; at < n; at += WF_CPU_CHUNK)
-        wf_epilogue_apply(epilogue, y->order, at, wf_cpu_min(WF_CPU_CHUNK, n - at), in + at, out + at);
+    const int64_t total = wf_array_count(y);
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
+    for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
+        float in[WF_CPU_CHUNK], out[WF_CPU_CHUNK];
+        const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        float *const to = wf_cpu_place(y, at, n, false, out);
+        wf_epilogue_apply(epilogue, y->order, at, n, wf_cpu_read(x, at, n, in), to);
+        wf_cpu_put(y, at, n, to);
+    }
     return WF_OK;
 }
 
 wf_status wf_cpu_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
                                    const wf_array *dv)
 {
-    if (dy->dtype != WF_F32 || dv->dtype != WF_F32)
-        return wf_wide_epilogue_backward(ctx, epilogue, y, dy, dv);
-    const int64_t n = wf_array_count(dv);
+    if (!wf_cpu_is_float(y) || !wf_cpu_is_float(dy) || !wf_cpu_is_float(dv))
+        return REF->epilogue_backward(ctx, epilogue, y, dy, dv);
     const wf_act act = epilogue && wf_cpu_data(y) ? epilogue->act : WF_ACT_NONE;
-    backward(act, wf_epilogue_slope(epilogue), false, wf_cpu_team(ctx, n), n, act == WF_ACT_NONE ? dy->data : y->data,
-             dy->data, dv->data);
+    backward_all(ctx, act, wf_epilogue_slope(epilogue), false, act == WF_ACT_NONE ? NULL : y, dy, dv);
     return WF_OK;
 }

@@ -177,15 +177,6 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
     return noisy ? wf_cpu_epilogue_forward(ctx, args->epilogue, y, y) : WF_OK;
 }
 
-/* Where oneDNN 2.6 multiplies by what lies behind dy: pairs of bf16, of which an odd number of channels leaves one. */
-static bool data_goes_wrong(const wf_dnn_key *key)
-{
-    bool point = key->dtype == WF_BF16 && key->f / key->groups % 2 == 1;
-    for (int d = 0; d < key->nd; d++)
-        point = point && key->kernel[d] == 1;
-    return point;
-}
-
 /* dx without bias and epilogue, all of it written. `done` is false where oneDNN does not take it. */
 static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
                                const wf_array *dx, bool *done)
@@ -193,8 +184,7 @@ static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
     const wf_dnn_op *op = NULL;
     *done = true;
     const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_DATA, flag_wide(dy, dx), geom, dx, dy);
-    if (!data_goes_wrong(&key))
-        WF_TRY(wf_dnn_find(ctx, &key, &op));
+    WF_TRY(wf_dnn_find(ctx, &key, &op));
     *done = op != NULL;
     if (!op)
         return WF_OK;
@@ -229,32 +219,18 @@ static wf_status backward_data_cropped(wf_ctx *ctx, const wf_conv_geom *geom, co
 /* Bias and epilogue come before the result is rounded. */
 static wf_status backward_data_rounded(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const wf_array *const bias = args->bias, *const dx = args->x;
-    wf_array sums = *dx, added = {0};
-    const size_t channels = wf_cpu_data(bias) ? (size_t)wf_array_count(bias) * sizeof(float) : 0;
-    const size_t bytes = (size_t)wf_array_count(dx) * sizeof(float);
-    const wf_strided rounded = wf_array_strided(dx);
-    void *work = NULL;
-    WF_TRY(wf_pool_take(ctx, bytes + channels, &work));
-    wf_status status = WF_OK;
-    if (channels > 0) {
-        added = *bias;
-        added.dtype = WF_F32;
-        added.data = (char *)work + bytes;
-        const wf_strided from = wf_array_strided(bias), to = wf_array_strided(&added);
-        status = wf_cpu_copy(ctx, &from, &to, false);
-    }
-    sums.dtype = WF_F32;
-    sums.data = work;
+    wf_array sums = *args->x;
     wf_conv_args wide = *args;
+    const size_t bytes = (size_t)wf_array_count(args->x) * sizeof(float);
+    sums.dtype = WF_F32;
     wide.x = &sums;
-    wide.bias = channels > 0 ? &added : NULL;
+    wide.bias = NULL;
+    wide.epilogue = NULL;
+    WF_TRY(wf_pool_take(ctx, bytes, &sums.data));
+    wf_status status = wf_cpu_conv_backward_data(ctx, &wide);
     if (status == WF_OK)
-        status = wf_cpu_conv_backward_data(ctx, &wide);
-    const wf_strided made = wf_array_strided(&sums);
-    if (status == WF_OK)
-        status = wf_cpu_copy(ctx, &made, &rounded, false);
-    wf_pool_give(ctx, work, bytes + channels);
+        status = wf_cpu_bias_epilogue(ctx, args->bias, args->epilogue, &sums, args->x);
+    wf_pool_give(ctx, sums.data, bytes);
     return status;
 }
 
@@ -279,7 +255,7 @@ wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
         WF_TRY(backward_data(ctx, args->geom, dy, w, dx, &done));
     if (!done)
         return wf_wide_conv_backward_data(ctx, args);
-    return follows ? wf_cpu_bias_epilogue(ctx, bias, args->epilogue, dx) : WF_OK;
+    return follows ? wf_cpu_bias_epilogue(ctx, bias, args->epilogue, dx, dx) : WF_OK;
 }
 
 static wf_status filter_cropped(wf_ctx *ctx, const wf_conv_args *args)
@@ -295,33 +271,6 @@ static wf_status filter_cropped(wf_ctx *ctx, const wf_conv_args *args)
         status = wf_cpu_conv_backward_filter(ctx, &part);
     wf_pool_give(ctx, crop.x.data, crop.bytes);
     return status;
-}
-
-/* Whether some tap meets nothing but padding. */
-static bool has_idle_tap(const wf_dnn_key *key)
-{
-    for (int d = 0; d < key->nd; d++)
-        for (int64_t k = 0; k < key->kernel[d]; k++) {
-            bool used = false;
-            for (int64_t o = 0; o < key->out[d] && !used; o++) {
-                const int64_t i = o * key->stride[d] - key->lo[d] + k * key->dilation[d];
-                used = i >= 0 && i < key->in[d];
-            }
-            if (!used)
-                return true;
-        }
-    return false;
-}
-
-/* Where oneDNN 2.6 reads and writes what it should not: taps on padding alone (bf16, and f32 volumes), volumes of which
- * more than the first window starts in the padding, and volumes of bf16 with a gradient of f32, which on one thread it
- * adds to what was there. */
-static bool goes_wrong(const wf_dnn_key *key)
-{
-    const bool volume = key->nd == 3;
-    if (volume && ((key->flags & WF_DNN_WIDE) || (key->stride[0] > 1 && key->lo[0] > key->stride[0])))
-        return true;
-    return (volume || key->dtype == WF_BF16) && has_idle_tap(key);
 }
 
 static wf_status filter_run(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *x, const wf_array *dy, const wf_array *dw,
@@ -355,8 +304,7 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     const int flags =
         (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (args->accumulate ? WF_DNN_ACCUMULATE : 0) | flag_wide(x, dw);
     const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_FILTER, flags, args->geom, x, dy);
-    if (!goes_wrong(&key))
-        WF_TRY(wf_dnn_find(ctx, &key, &op));
+    WF_TRY(wf_dnn_find(ctx, &key, &op));
     if (!op)
         return wf_wide_conv_backward_filter(ctx, args);
     if (!wf_cpu_data(dbias) || !args->accumulate)

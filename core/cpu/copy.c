@@ -1,8 +1,5 @@
 /* Strided copies: dimensions are sorted, merged and cut into two-dimensional tiles, which the team shares. */
-#include "core/cpu/cpu_impl.h"
-
-#include <math.h>
-#include <string.h>
+#include "core/cpu/narrow_impl.h"
 
 typedef struct tile {
     const void *src;
@@ -10,51 +7,6 @@ typedef struct tile {
     int64_t n0, n1;                                     /* n0 is the inner loop */
     int64_t src_step0, src_step1, dst_step0, dst_step1; /* in elements */
 } tile;
-
-static float from_bf16(uint16_t h)
-{
-    const uint32_t bits = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint16_t to_bf16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-}
-
-/* The magnitude moves into f32's place for it; its exponent is then 112 too small. */
-static float from_f16(uint16_t h)
-{
-    const uint32_t shifted = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
-    float f;
-    uint32_t bits;
-    memcpy(&f, &shifted, sizeof f);
-    f *= 0x1p112F;
-    memcpy(&bits, &f, sizeof bits);
-    bits |= sign | ((h & 0x7c00) == 0x7c00 ? 0x7f800000U : 0U);
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* Below 2^-14, steps are of 2^-24, the last place of 0.5: the addition rounds. */
-static uint16_t to_f16(float f)
-{
-    uint32_t bits, small;
-    memcpy(&bits, &f, sizeof bits);
-    const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    const uint32_t normal = (magnitude - 0x38000000U + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    float raised = fabsf(f) + 0.5F;
-    memcpy(&small, &raised, sizeof small);
-    uint32_t half = magnitude < 0x38800000U ? small - 0x3f000000U : normal;
-    half = magnitude >= 0x47800000U ? 0x7c00U : half;
-    half = magnitude > 0x7f800000U ? 0x7e00U : half;
-    return (uint16_t)(sign | half);
-}
 
 /* The first form has steps that the compiler knows, and becomes vectors. */
 #define TILE(name, source, target, assign)                                                                             \
@@ -73,16 +25,16 @@ static uint16_t to_f16(float f)
     }
 #define PLAIN(d, s)       (d) = (s)
 #define ADDED(d, s)       (d) += (s)
-#define FROM_BF16(d, s)   (d) = from_bf16(s)
-#define TO_BF16(d, s)     (d) = to_bf16(s)
-#define ADD_BF16(d, s)    (d) += from_bf16(s)
-#define ADD_IN_BF16(d, s) (d) = to_bf16(from_bf16(d) + from_bf16(s))
-#define ADD_TO_BF16(d, s) (d) = to_bf16(from_bf16(d) + (s))
-#define FROM_F16(d, s)    (d) = from_f16(s)
-#define TO_F16(d, s)      (d) = to_f16(s)
-#define ADD_F16(d, s)     (d) += from_f16(s)
-#define ADD_IN_F16(d, s)  (d) = to_f16(from_f16(d) + from_f16(s))
-#define ADD_TO_F16(d, s)  (d) = to_f16(from_f16(d) + (s))
+#define FROM_BF16(d, s)   (d) = wf_from_bf16(s)
+#define TO_BF16(d, s)     (d) = wf_to_bf16(s)
+#define ADD_BF16(d, s)    (d) += wf_from_bf16(s)
+#define ADD_IN_BF16(d, s) (d) = wf_to_bf16(wf_from_bf16(d) + wf_from_bf16(s))
+#define ADD_TO_BF16(d, s) (d) = wf_to_bf16(wf_from_bf16(d) + (s))
+#define FROM_F16(d, s)    (d) = wf_from_f16(s)
+#define TO_F16(d, s)      (d) = wf_to_f16(s)
+#define ADD_F16(d, s)     (d) += wf_from_f16(s)
+#define ADD_IN_F16(d, s)  (d) = wf_to_f16(wf_from_f16(d) + wf_from_f16(s))
+#define ADD_TO_F16(d, s)  (d) = wf_to_f16(wf_from_f16(d) + (s))
 
 TILE(tile_8, uint8_t, uint8_t, PLAIN)
 TILE(tile_16, uint16_t, uint16_t, PLAIN)

@@ -80,10 +80,12 @@ void wf_cpu_uniforms(const wf_random *random, wf_order order, int64_t lo, int64_
 void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, int64_t count, const float *x,
                        float *y);
 
-/* x[row][c] = epilogue(x[row][c] + bias[c]) in place, f32; bias and epilogue may be NULL. */
-wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x);
+/* y[row][c] = epilogue(x[row][c] + bias[c]), in place where y is x; bias and epilogue may be NULL. f32, bf16 or f16. */
+wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x,
+                               const wf_array *y);
 
 /* The slots. */
+wf_multiplies_fn wf_cpu_multiplies;
 wf_alloc_fn wf_cpu_alloc;
 wf_release_fn wf_cpu_release;
 wf_copy_fn wf_cpu_copy;

@@ -95,28 +95,44 @@ static bool attributes(const wf_dnn_key *key, dnnl_primitive_attr_t *attr)
 
 /* oneDNN's first choice forwards, brgconv, falls behind its second, jit, where channels do not fill a vector and where
  * the filter is too large for the cache. */
-static bool wants_second(const wf_dnn_key *key, dnnl_primitive_desc_t first)
+static bool slower_than_jit(const wf_dnn_key *key, const char *implementation)
 {
-    const char *name = "";
     int64_t bytes = key->f * (key->c / key->groups) * 4;
     for (int d = 0; d < key->nd; d++)
         bytes *= key->kernel[d];
-    dnnl_primitive_desc_query(first, dnnl_query_impl_info_str, 0, &name);
-    return key->dtype == WF_F32 && strncmp(name, "brgconv", 7) == 0 && (key->c / key->groups < 16 || bytes > 4 << 20);
+    return key->kind == WF_DNN_FORWARD && key->dtype == WF_F32 && strncmp(implementation, "brgconv", 7) == 0 &&
+           (key->c / key->groups < 16 || bytes > 4 << 20);
+}
+
+static const char *implementation_of(dnnl_primitive_desc_t pd)
+{
+    const char *name = "";
+    dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
+    return name;
+}
+
+static dnnl_primitive_desc_t faultless_conv_pd(dnnl_engine_t engine, const wf_dnn_key *key, int32_t kind,
+                                               const wf_dnn_conv_descs *descs, dnnl_primitive_desc_t forward,
+                                               dnnl_primitive_attr_t attr)
+{
+    for (int choice = 0;; choice++) {
+        dnnl_primitive_desc_t made = wf_dnn_conv_pd(engine, kind, descs, forward, attr, choice);
+        if (!made || !wf_dnn_fault(key, implementation_of(made)))
+            return made;
+        dnnl_primitive_desc_destroy(made);
+    }
 }
 
 static dnnl_primitive_desc_t forward_primitive_desc(dnnl_engine_t engine, const wf_dnn_key *key,
                                                     const wf_dnn_conv_descs *descs, dnnl_primitive_attr_t attr)
 {
-    dnnl_primitive_desc_t first = wf_dnn_forward_pd(engine, descs, attr, 0);
-    if (!first || !wants_second(key, first))
+    dnnl_primitive_desc_t first = faultless_conv_pd(engine, key, key->kind, descs, NULL, attr);
+    if (!first || !slower_than_jit(key, implementation_of(first)))
         return first;
-    const char *name = "";
-    dnnl_primitive_desc_t second = wf_dnn_forward_pd(engine, descs, attr, 1);
+    dnnl_primitive_desc_t second = wf_dnn_conv_pd(engine, key->kind, descs, NULL, attr, 1);
     if (!second)
         return first;
-    dnnl_primitive_desc_query(second, dnnl_query_impl_info_str, 0, &name);
-    const bool better = strcmp(name, "jit:avx512_core") == 0;
+    const bool better = strcmp(implementation_of(second), "jit:avx512_core") == 0;
     dnnl_primitive_desc_destroy(better ? first : second);
     return better ? second : first;
 }
@@ -125,11 +141,11 @@ static dnnl_primitive_desc_t backward_primitive_desc(dnnl_engine_t engine, const
                                                      const wf_dnn_conv_descs *of_forward, dnnl_primitive_attr_t attr)
 {
     wf_dnn_conv_descs descs;
-    dnnl_primitive_desc_t made = NULL, forward = wf_dnn_forward_pd(engine, of_forward, NULL, 0);
+    dnnl_primitive_desc_t made = NULL, forward = wf_dnn_conv_pd(engine, WF_DNN_FORWARD, of_forward, NULL, NULL, 0);
     if (!forward)
         return NULL;
     if (conv_describe(key, key->kind, &descs))
-        made = wf_dnn_backward_pd(engine, key->kind, &descs, forward, attr);
+        made = faultless_conv_pd(engine, key, key->kind, &descs, forward, attr);
     descs_free(&descs);
     dnnl_primitive_desc_destroy(forward);
     return made;
@@ -147,22 +163,33 @@ static dnnl_primitive_desc_t conv_primitive_desc(dnnl_engine_t engine, const wf_
     return made;
 }
 
-static dnnl_primitive_desc_t matmul_primitive_desc(dnnl_engine_t engine, const wf_dnn_key *key,
-                                                   dnnl_primitive_attr_t attr)
+static bool matmul_describe(const wf_dnn_key *key, wf_dnn_matmul_descs *d)
 {
     const bool at = key->flags & WF_DNN_A_TRANSPOSED, bt = key->flags & WF_DNN_B_TRANSPOSED;
     const dnnl_data_type_t type = type_of(key->dtype);
     const dnnl_dims_t a = {key->n, key->c}, b = {key->c, key->f}, c = {key->n, key->f}, row = {1, key->f};
-    wf_dnn_desc da = {0}, db = {0}, dc = {0}, drow = {0};
+    *d = (wf_dnn_matmul_descs){.bias = key->flags & WF_DNN_BIAS};
+    return wf_dnn_desc_tag(&d->a, 2, a, type, at ? dnnl_ba : dnnl_ab) &&
+           wf_dnn_desc_tag(&d->b, 2, b, type, bt ? dnnl_ba : dnnl_ab) &&
+           wf_dnn_desc_tag(&d->c, 2, c, type_in(key, true), dnnl_ab) && wf_dnn_desc_tag(&d->row, 2, row, type, dnnl_ab);
+}
+
+static dnnl_primitive_desc_t matmul_primitive_desc(dnnl_engine_t engine, const wf_dnn_key *key,
+                                                   dnnl_primitive_attr_t attr)
+{
+    wf_dnn_matmul_descs d;
     dnnl_primitive_desc_t made = NULL;
-    if (wf_dnn_desc_tag(&da, 2, a, type, at ? dnnl_ba : dnnl_ab) &&
-        wf_dnn_desc_tag(&db, 2, b, type, bt ? dnnl_ba : dnnl_ab) &&
-        wf_dnn_desc_tag(&dc, 2, c, type_in(key, true), dnnl_ab) && wf_dnn_desc_tag(&drow, 2, row, type, dnnl_ab))
-        made = wf_dnn_matmul_pd(engine, &da, &db, (key->flags & WF_DNN_BIAS) ? &drow : NULL, &dc, attr);
-    wf_dnn_desc_free(&da);
-    wf_dnn_desc_free(&db);
-    wf_dnn_desc_free(&dc);
-    wf_dnn_desc_free(&drow);
+    const bool good = matmul_describe(key, &d);
+    for (int choice = 0; good; choice++) {
+        made = wf_dnn_matmul_pd(engine, &d, attr, choice);
+        if (!made || !wf_dnn_fault(key, implementation_of(made)))
+            break;
+        dnnl_primitive_desc_destroy(made);
+    }
+    wf_dnn_desc_free(&d.a);
+    wf_dnn_desc_free(&d.b);
+    wf_dnn_desc_free(&d.row);
+    wf_dnn_desc_free(&d.c);
     return made;
 }
 

@@ -10,4 +10,7 @@ bool wf_dnn_build(dnnl_engine_t engine, wf_dnn_op *op);
 /* Frees the oneDNN objects; the operation itself is the caller's. */
 void wf_dnn_unbuild(wf_dnn_op *op);
 
+/* What goes wrong where this implementation of oneDNN computes this key; NULL: nothing that is known. */
+const char *wf_dnn_fault(const wf_dnn_key *key, const char *implementation);
+
 #endif

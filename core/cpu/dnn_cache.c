@@ -24,9 +24,6 @@ static wf_status own_open(wf_ctx *ctx, dnn_own **own)
     if (!*own)
         return wf_error_take("cache of primitives", __FILE__, __LINE__);
     ctx->device_own = *own;
-    /* oneDNN 2.6 crashes in convolutions with AMX (bf16, volumes, where a tap meets padding alone). Refused once
-     * the process has used oneDNN: then what was chosen first holds. */
-    (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
     TRY_DNN(dnnl_engine_create(&(*own)->engine, dnnl_cpu, 0));
     TRY_DNN(dnnl_stream_create(&(*own)->stream, (*own)->engine, dnnl_stream_default_flags));
     return WF_OK;
@@ -34,7 +31,12 @@ static wf_status own_open(wf_ctx *ctx, dnn_own **own)
 
 bool wf_dnn_takes_bf16(void)
 {
-    return __builtin_cpu_supports("avx512bf16");
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+}
+
+bool wf_cpu_multiplies(wf_dtype dtype)
+{
+    return dtype == WF_F32 || (dtype == WF_BF16 && wf_dnn_takes_bf16());
 }
 
 static uint64_t key_hash(const wf_dnn_key *key)

@@ -69,21 +69,10 @@ bool wf_dnn_append_sum(dnnl_post_ops_t ops)
 }
 
 static dnnl_primitive_desc_t pd_of(dnnl_engine_t engine, const void *desc, dnnl_primitive_attr_t attr,
-                                   dnnl_primitive_desc_t forward)
+                                   dnnl_primitive_desc_t forward, int choice)
 {
-    dnnl_primitive_desc_t made = NULL;
-    return dnnl_primitive_desc_create(&made, desc, attr, engine, forward) == dnnl_success ? made : NULL;
-}
-
-dnnl_primitive_desc_t wf_dnn_forward_pd(dnnl_engine_t engine, const wf_dnn_conv_descs *d, dnnl_primitive_attr_t attr,
-                                        int choice)
-{
-    dnnl_convolution_desc_t desc;
     dnnl_primitive_desc_iterator_t each = NULL;
-    if (dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, &d->x.desc,
-                                                   &d->w.desc, d->bias ? &d->b.desc : NULL, &d->y.desc, d->stride,
-                                                   d->dilates, d->lo, d->hi) != dnnl_success ||
-        dnnl_primitive_desc_iterator_create(&each, &desc, attr, engine, NULL) != dnnl_success)
+    if (dnnl_primitive_desc_iterator_create(&each, desc, attr, engine, forward) != dnnl_success)
         return NULL;
     bool there = true;
     for (int i = 0; i < choice && there; i++)
@@ -93,27 +82,34 @@ dnnl_primitive_desc_t wf_dnn_forward_pd(dnnl_engine_t engine, const wf_dnn_conv_
     return found;
 }
 
-dnnl_primitive_desc_t wf_dnn_backward_pd(dnnl_engine_t engine, int32_t kind, const wf_dnn_conv_descs *d,
-                                         dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attr)
+static dnnl_status_t conv_desc_init(int32_t kind, const wf_dnn_conv_descs *d, dnnl_convolution_desc_t *desc)
 {
-    dnnl_convolution_desc_t desc;
-    const dnnl_status_t status =
-        kind == WF_DNN_BACKWARD_DATA
-            ? dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, &d->x.desc, &d->w.desc,
-                                                               &d->y.desc, d->stride, d->dilates, d->lo, d->hi)
-            : dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, &d->x.desc,
-                                                                  &d->w.desc, d->bias ? &d->b.desc : NULL, &d->y.desc,
-                                                                  d->stride, d->dilates, d->lo, d->hi);
-    return status == dnnl_success ? pd_of(engine, &desc, attr, forward) : NULL;
+    const dnnl_memory_desc_t *const bias = d->bias ? &d->b.desc : NULL;
+    if (kind == WF_DNN_FORWARD)
+        return dnnl_dilated_convolution_forward_desc_init(desc, dnnl_forward_training, dnnl_convolution_direct,
+                                                          &d->x.desc, &d->w.desc, bias, &d->y.desc, d->stride,
+                                                          d->dilates, d->lo, d->hi);
+    if (kind == WF_DNN_BACKWARD_DATA)
+        return dnnl_dilated_convolution_backward_data_desc_init(desc, dnnl_convolution_direct, &d->x.desc, &d->w.desc,
+                                                                &d->y.desc, d->stride, d->dilates, d->lo, d->hi);
+    return dnnl_dilated_convolution_backward_weights_desc_init(desc, dnnl_convolution_direct, &d->x.desc, &d->w.desc,
+                                                               bias, &d->y.desc, d->stride, d->dilates, d->lo, d->hi);
 }
 
-dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_desc *a, const wf_dnn_desc *b,
-                                       const wf_dnn_desc *bias, const wf_dnn_desc *c, dnnl_primitive_attr_t attr)
+dnnl_primitive_desc_t wf_dnn_conv_pd(dnnl_engine_t engine, int32_t kind, const wf_dnn_conv_descs *d,
+                                     dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attr, int choice)
+{
+    dnnl_convolution_desc_t desc;
+    return conv_desc_init(kind, d, &desc) == dnnl_success ? pd_of(engine, &desc, attr, forward, choice) : NULL;
+}
+
+dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_matmul_descs *d, dnnl_primitive_attr_t attr,
+                                       int choice)
 {
     dnnl_matmul_desc_t desc;
-    if (dnnl_matmul_desc_init(&desc, &a->desc, &b->desc, bias ? &bias->desc : NULL, &c->desc) != dnnl_success)
+    if (dnnl_matmul_desc_init(&desc, &d->a.desc, &d->b.desc, d->bias ? &d->row.desc : NULL, &d->c.desc) != dnnl_success)
         return NULL;
-    return pd_of(engine, &desc, attr, NULL);
+    return pd_of(engine, &desc, attr, NULL, choice);
 }
 
 dnnl_primitive_desc_t wf_dnn_reorder_pd(dnnl_engine_t engine, const wf_dnn_desc *from, const wf_dnn_desc *to,
@@ -200,13 +196,10 @@ bool wf_dnn_append_sum(dnnl_post_ops_t ops)
     return dnnl_post_ops_append_sum(ops, 1.0F, 0, dnnl_data_type_undef) == dnnl_success;
 }
 
-dnnl_primitive_desc_t wf_dnn_forward_pd(dnnl_engine_t engine, const wf_dnn_conv_descs *d, dnnl_primitive_attr_t attr,
-                                        int choice)
+/* The implementation that comes `choice` after the one that was made first. */
+static dnnl_primitive_desc_t choose(dnnl_status_t status, dnnl_primitive_desc_t made, int choice)
 {
-    dnnl_primitive_desc_t made = NULL;
-    if (dnnl_convolution_forward_primitive_desc_create(&made, engine, dnnl_forward_training, dnnl_convolution_direct,
-                                                       d->x.desc, d->w.desc, d->bias ? d->b.desc : NULL, d->y.desc,
-                                                       d->stride, d->dilates, d->lo, d->hi, attr) != dnnl_success)
+    if (status != dnnl_success)
         return NULL;
     for (int i = 0; i < choice; i++)
         if (dnnl_primitive_desc_next_impl(made) != dnnl_success) {
@@ -216,29 +209,39 @@ dnnl_primitive_desc_t wf_dnn_forward_pd(dnnl_engine_t engine, const wf_dnn_conv_
     return made;
 }
 
-dnnl_primitive_desc_t wf_dnn_backward_pd(dnnl_engine_t engine, int32_t kind, const wf_dnn_conv_descs *d,
-                                         dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attr)
+static dnnl_status_t conv_pd_create(dnnl_engine_t engine, int32_t kind, const wf_dnn_conv_descs *d,
+                                    dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attr,
+                                    dnnl_primitive_desc_t *made)
 {
-    dnnl_primitive_desc_t made = NULL;
-    const dnnl_status_t status =
-        kind == WF_DNN_BACKWARD_DATA
-            ? dnnl_convolution_backward_data_primitive_desc_create(&made, engine, dnnl_convolution_direct, d->x.desc,
-                                                                   d->w.desc, d->y.desc, d->stride, d->dilates, d->lo,
-                                                                   d->hi, forward, attr)
-            : dnnl_convolution_backward_weights_primitive_desc_create(
-                  &made, engine, dnnl_convolution_direct, d->x.desc, d->w.desc, d->bias ? d->b.desc : NULL, d->y.desc,
-                  d->stride, d->dilates, d->lo, d->hi, forward, attr);
-    return status == dnnl_success ? made : NULL;
+    const_dnnl_memory_desc_t bias = d->bias ? d->b.desc : NULL;
+    if (kind == WF_DNN_FORWARD)
+        return dnnl_convolution_forward_primitive_desc_create(made, engine, dnnl_forward_training,
+                                                              dnnl_convolution_direct, d->x.desc, d->w.desc, bias,
+                                                              d->y.desc, d->stride, d->dilates, d->lo, d->hi, attr);
+    if (kind == WF_DNN_BACKWARD_DATA)
+        return dnnl_convolution_backward_data_primitive_desc_create(made, engine, dnnl_convolution_direct, d->x.desc,
+                                                                    d->w.desc, d->y.desc, d->stride, d->dilates, d->lo,
+                                                                    d->hi, forward, attr);
+    return dnnl_convolution_backward_weights_primitive_desc_create(made, engine, dnnl_convolution_direct, d->x.desc,
+                                                                   d->w.desc, bias, d->y.desc, d->stride, d->dilates,
+                                                                   d->lo, d->hi, forward, attr);
 }
 
-dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_desc *a, const wf_dnn_desc *b,
-                                       const wf_dnn_desc *bias, const wf_dnn_desc *c, dnnl_primitive_attr_t attr)
+dnnl_primitive_desc_t wf_dnn_conv_pd(dnnl_engine_t engine, int32_t kind, const wf_dnn_conv_descs *d,
+                                     dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attr, int choice)
 {
     dnnl_primitive_desc_t made = NULL;
-    return dnnl_matmul_primitive_desc_create(&made, engine, a->desc, b->desc, bias ? bias->desc : NULL, c->desc,
-                                             attr) == dnnl_success
-               ? made
-               : NULL;
+    const dnnl_status_t status = conv_pd_create(engine, kind, d, forward, attr, &made);
+    return choose(status, made, choice);
+}
+
+dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_matmul_descs *d, dnnl_primitive_attr_t attr,
+                                       int choice)
+{
+    dnnl_primitive_desc_t made = NULL;
+    const dnnl_status_t status = dnnl_matmul_primitive_desc_create(&made, engine, d->a.desc, d->b.desc,
+                                                                   d->bias ? d->row.desc : NULL, d->c.desc, attr);
+    return choose(status, made, choice);
 }
 
 dnnl_primitive_desc_t wf_dnn_reorder_pd(dnnl_engine_t engine, const wf_dnn_desc *from, const wf_dnn_desc *to,

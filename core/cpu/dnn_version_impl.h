@@ -32,15 +32,16 @@ typedef struct wf_dnn_conv_descs {
     dnnl_dims_t stride, dilates, lo, hi;
 } wf_dnn_conv_descs;
 
-/* NULL where oneDNN has none. `choice`: which of the implementations that oneDNN offers, 0 the first. */
-dnnl_primitive_desc_t wf_dnn_forward_pd(dnnl_engine_t engine, const wf_dnn_conv_descs *d, dnnl_primitive_attr_t attr,
-                                        int choice);
-/* `kind`: WF_DNN_BACKWARD_DATA or WF_DNN_BACKWARD_FILTER; `forward`: of the same geometry. */
-dnnl_primitive_desc_t wf_dnn_backward_pd(dnnl_engine_t engine, int32_t kind, const wf_dnn_conv_descs *d,
-                                         dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attr);
-/* `bias` may be NULL. */
-dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_desc *a, const wf_dnn_desc *b,
-                                       const wf_dnn_desc *bias, const wf_dnn_desc *c, dnnl_primitive_attr_t attr);
+/* Primitive descriptors: NULL where oneDNN has none. `choice`: which of the implementations that oneDNN offers, 0 the
+ * first. `forward`: for the backward kinds, that of the same geometry. */
+dnnl_primitive_desc_t wf_dnn_conv_pd(dnnl_engine_t engine, int32_t kind, const wf_dnn_conv_descs *d,
+                                     dnnl_primitive_desc_t forward, dnnl_primitive_attr_t attr, int choice);
+typedef struct wf_dnn_matmul_descs {
+    wf_dnn_desc a, b, row, c; /* row: the bias */
+    bool bias;
+} wf_dnn_matmul_descs;
+dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_matmul_descs *d, dnnl_primitive_attr_t attr,
+                                       int choice);
 dnnl_primitive_desc_t wf_dnn_reorder_pd(dnnl_engine_t engine, const wf_dnn_desc *from, const wf_dnn_desc *to,
                                         dnnl_primitive_attr_t attr);
 

@@ -1,5 +1,5 @@
 /* Fill, binary operations, and sums over all elements. */
-#include "core/cpu/cpu_impl.h"
+#include "core/cpu/narrow_impl.h"
 #include "core/cpu/wide_impl.h"
 
 #include <string.h>
@@ -32,52 +32,46 @@ wf_status wf_cpu_fill(wf_ctx *ctx, const wf_array *y, double value)
     return WF_OK;
 }
 
-#define EACH(statement)                                                                                                \
+typedef struct combination {
+    wf_binary op;
+    float alpha, beta;
+    bool accumulate;
+} combination;
+
+#define EACH(value, added)                                                                                             \
     do {                                                                                                               \
-        _Pragma("omp parallel for simd num_threads(team) schedule(static)") for (int64_t i = 0; i < n; i++)            \
-        {                                                                                                              \
-            statement;                                                                                                 \
-        }                                                                                                              \
+        if (k->accumulate)                                                                                             \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = (added);                                        \
+        else                                                                                                           \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = (value);                                        \
     } while (0)
 
-static void scaled(int team, int64_t n, float alpha, const float *a, float *y, bool accumulate)
+static void combine(const combination *k, int64_t n, const float *a, const float *b, float *y)
 {
-    if (accumulate)
-        EACH(y[i] = __builtin_fmaf(alpha, a[i], y[i]));
+    const float alpha = k->alpha, beta = k->beta;
+    if (!b)
+        EACH(alpha * a[i], __builtin_fmaf(alpha, a[i], y[i]));
+    else if (k->op == WF_BINARY_MUL)
+        EACH(alpha * a[i] * b[i], __builtin_fmaf(alpha * a[i], b[i], y[i]));
     else
-        EACH(y[i] = alpha * a[i]);
-}
-
-static void linear(int team, int64_t n, float alpha, const float *a, float beta, const float *b, float *y,
-                   bool accumulate)
-{
-    if (accumulate)
-        EACH(y[i] += __builtin_fmaf(alpha, a[i], beta * b[i]));
-    else
-        EACH(y[i] = __builtin_fmaf(alpha, a[i], beta * b[i]));
-}
-
-static void multiplied(int team, int64_t n, float alpha, const float *a, const float *b, float *y, bool accumulate)
-{
-    if (accumulate)
-        EACH(y[i] = __builtin_fmaf(alpha * a[i], b[i], y[i]));
-    else
-        EACH(y[i] = alpha * a[i] * b[i]);
+        EACH(__builtin_fmaf(alpha, a[i], beta * b[i]), y[i] + __builtin_fmaf(alpha, a[i], beta * b[i]));
 }
 
 wf_status wf_cpu_binary(wf_ctx *ctx, const wf_binary_args *args)
 {
     const wf_array *const a = args->a, *const b = args->b, *const y = args->y;
-    if (y->dtype != WF_F32 || a->dtype != WF_F32 || !wf_cpu_is(b, WF_F32))
-        return wf_wide_binary(ctx, args);
-    const int64_t n = wf_array_count(y);
-    const int team = wf_cpu_team(ctx, n);
-    if (!wf_cpu_data(b))
-        scaled(team, n, (float)args->alpha, a->data, y->data, args->accumulate);
-    else if (args->op == WF_BINARY_MUL)
-        multiplied(team, n, (float)args->alpha, a->data, b->data, y->data, args->accumulate);
-    else
-        linear(team, n, (float)args->alpha, a->data, (float)args->beta, b->data, y->data, args->accumulate);
+    if (!wf_cpu_is_float(a) || !wf_cpu_is_float(b) || !wf_cpu_is_float(y))
+        return REF->binary(ctx, args);
+    const combination k = {args->op, (float)args->alpha, (float)args->beta, args->accumulate};
+    const int64_t total = wf_array_count(y);
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
+    for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
+        float left[WF_CPU_CHUNK], right[WF_CPU_CHUNK], out[WF_CPU_CHUNK];
+        const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        float *const to = wf_cpu_place(y, at, n, args->accumulate, out);
+        combine(&k, n, wf_cpu_read(a, at, n, left), wf_cpu_read(b, at, n, right), to);
+        wf_cpu_put(y, at, n, to);
+    }
     return WF_OK;
 }
 

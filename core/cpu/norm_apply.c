@@ -1,7 +1,6 @@
 /* Passes that write: normalisation forward and backward, bias and epilogue. An array is cut into chunks of whole wide
  * rows; noise is added to a chunk while it is in the first-level cache. */
 #include "core/cpu/rows_impl.h"
-#include "core/cpu/wide_impl.h"
 
 /* Constants per element of a wide row, from the pool. */
 typedef struct constants {
@@ -20,29 +19,52 @@ static wf_status constants_take(wf_ctx *ctx, const wide_rows *r, constants *k)
 }
 
 typedef struct pass {
-    const float *x, *y, *dy;
-    float *out;
+    const wf_array *x, *y, *dy; /* NULL: not read */
+    const wf_array *out;
     const wf_epilogue *epilogue; /* NULL: none */
-    wf_order order;
     float slope;
     const constants *k;
 } pass;
 
-/* n elements from `at`, which begins a wide row; n is at most its length. */
-typedef void (*piece)(const pass *p, int64_t at, int64_t n);
+/* A run of elements of one wide row, as floats, and the constants of the first. */
+typedef struct run {
+    const float *x, *y, *dy;
+    float *out;
+    float slope;
+    const float *k[4];
+} run;
 
-static void run(const wf_ctx *ctx, const wide_rows *r, const pass *p, piece work)
+/* n elements. */
+typedef void (*piece)(const run *p, int64_t n);
+
+/* Elements [at, at + n) of which the first is number `within` of its wide row; more rows follow only if that is 0. */
+static void chunk(const wide_rows *r, const pass *p, int64_t at, int64_t within, int64_t n, piece work)
+{
+    float x[WF_CPU_CHUNK], y[WF_CPU_CHUNK], dy[WF_CPU_CHUNK], made[WF_CPU_CHUNK];
+    float *const out = wf_cpu_place(p->out, at, n, false, made);
+    run part = {.x = wf_cpu_read(p->x, at, n, x), .dy = wf_cpu_read(p->dy, at, n, dy), .out = out, .slope = p->slope};
+    part.y = p->y == p->dy ? part.dy : wf_cpu_read(p->y, at, n, y);
+    for (int i = 0; i < 4; i++)
+        part.k[i] = p->k->row[i] + within;
+    for (int64_t e = 0; e < n; e += r->w) {
+        work(&part, wf_cpu_min(r->w, n - e));
+        part.x += part.x ? r->w : 0;
+        part.y += part.y ? r->w : 0;
+        part.dy += part.dy ? r->w : 0;
+        part.out += r->w;
+    }
+    if (p->epilogue && p->epilogue->noise != 0)
+        wf_epilogue_apply(p->epilogue, p->out->order, at, n, out, out);
+    wf_cpu_put(p->out, at, n, out);
+}
+
+static void run_all(const wf_ctx *ctx, const wide_rows *r, const pass *p, piece work)
 {
     const int64_t total = r->rows * r->c, size = r->w >= 1024 ? r->w : 1024 / r->w * r->w;
-    const bool finish = p->epilogue && p->epilogue->noise != 0;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
-    for (int64_t lo = 0; lo < total; lo += size) {
-        const int64_t hi = wf_cpu_min(lo + size, total);
-        for (int64_t at = lo; at < hi; at += r->w)
-            work(p, at, wf_cpu_min(r->w, hi - at));
-        if (finish)
-            wf_epilogue_apply(p->epilogue, p->order, lo, hi - lo, p->out + lo, p->out + lo);
-    }
+    for (int64_t lo = 0; lo < total; lo += size)
+        for (int64_t at = lo; at < wf_cpu_min(lo + size, total); at += WF_CPU_CHUNK)
+            chunk(r, p, at, at - lo, wf_cpu_min(WF_CPU_CHUNK, wf_cpu_min(lo + size, total) - at), work);
 }
 
 static inline float clipped(float v)
@@ -66,19 +88,18 @@ static inline float leaked(float v, float slope)
             _Pragma("omp simd") for (int64_t e = 0; e < n; e++) out[e] = leaked(value, slope);                         \
     } while (0)
 
-static void piece_affine(const pass *p, int64_t at, int64_t n)
+static void piece_affine(const run *p, int64_t n)
 {
-    const float *const x = p->x + at, *const mean = p->k->row[0], *const scale = p->k->row[1],
-                       *const beta = p->k->row[2];
-    float *const out = p->out + at;
+    const float *const x = p->x, *const mean = p->k[0], *const scale = p->k[1], *const beta = p->k[2];
+    float *const out = p->out;
     const float slope = p->slope;
     PIECE(__builtin_fmaf(x[e] - mean[e], scale[e], beta[e]));
 }
 
-static void piece_bias(const pass *p, int64_t at, int64_t n)
+static void piece_bias(const run *p, int64_t n)
 {
-    const float *const x = p->x + at, *const bias = p->k->row[0];
-    float *const out = p->out + at;
+    const float *const x = p->x, *const bias = p->k[0];
+    float *const out = p->out;
     const float slope = p->slope;
     PIECE(x[e] + bias[e]);
 }
@@ -93,8 +114,8 @@ wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const x = args->x, *const y = args->y;
     const wide_rows r = wide_rows_of(x);
-    if (x->dtype != WF_F32 || y->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_forward(ctx, args);
+    if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y) || r.rows == 0 || r.c == 0 || !wf_cpu_is_float(args->mean))
+        return REF->norm_forward(ctx, args);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
     wide_fill(&r, args->mean, 0, k.row[0]);
@@ -103,36 +124,30 @@ wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
     wide_fill(&r, args->gamma, 1, k.row[3]);
     for (int64_t e = 0; e < r.w; e++)
         k.row[1][e] *= k.row[3][e];
-    const pass p = {.x = x->data,
-                    .out = y->data,
-                    .epilogue = args->epilogue,
-                    .order = y->order,
-                    .slope = piece_slope(args->epilogue),
-                    .k = &k};
-    run(ctx, &r, &p, piece_affine);
+    const pass p = {.x = x, .out = y, .epilogue = args->epilogue, .slope = piece_slope(args->epilogue), .k = &k};
+    run_all(ctx, &r, &p, piece_affine);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
 }
 
-wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x)
+wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x,
+                               const wf_array *y)
 {
     const wide_rows r = wide_rows_of(x);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
     wide_fill(&r, bias, 0, k.row[0]);
-    const pass p = {
-        .x = x->data, .out = x->data, .epilogue = epilogue, .order = x->order, .slope = piece_slope(epilogue), .k = &k};
-    run(ctx, &r, &p, piece_bias);
+    const pass p = {.x = x, .out = y, .epilogue = epilogue, .slope = piece_slope(epilogue), .k = &k};
+    run_all(ctx, &r, &p, piece_bias);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
 }
 
-static void piece_backward(const pass *p, int64_t at, int64_t n)
+static void piece_backward(const run *p, int64_t n)
 {
-    const float *const x = p->x + at, *const dy = p->dy + at, *const y = p->y + at;
-    const float *const mean = p->k->row[0], *const of_g = p->k->row[1], *const of_x = p->k->row[2];
-    const float *const rest = p->k->row[3], slope = p->slope;
-    float *const out = p->out + at;
+    const float *const x = p->x, *const dy = p->dy, *const y = p->y, slope = p->slope;
+    const float *const mean = p->k[0], *const of_g = p->k[1], *const of_x = p->k[2], *const rest = p->k[3];
+    float *const out = p->out;
     if (slope == 1.0F)
 #pragma omp simd
         for (int64_t e = 0; e < n; e++)
@@ -145,10 +160,10 @@ static void piece_backward(const pass *p, int64_t at, int64_t n)
         }
 }
 
-static void piece_backward_fixed(const pass *p, int64_t at, int64_t n)
+static void piece_backward_fixed(const run *p, int64_t n)
 {
-    const float *const dy = p->dy + at, *const y = p->y + at, *const of_g = p->k->row[1], slope = p->slope;
-    float *const out = p->out + at;
+    const float *const dy = p->dy, *const y = p->y, *const of_g = p->k[1], slope = p->slope;
+    float *const out = p->out;
 #pragma omp simd
     for (int64_t e = 0; e < n; e++) {
         const float g = y[e] <= 0.0F ? slope * dy[e] : dy[e];
@@ -156,20 +171,22 @@ static void piece_backward_fixed(const pass *p, int64_t at, int64_t n)
     }
 }
 
-/* dx = of_g g + of_x (x - mean) + rest, per channel. */
+/* dx = of_g g + of_x (x - mean) + rest, per channel: rows 1, 2, 3 and 0 of k. */
 static void backward_constants(const wide_rows *r, const wf_norm_args *args, double count, const constants *k)
 {
-    const float *const iv = args->invstd->data, *const gv = wf_cpu_data(args->gamma);
-    const float *const mv = count > 0 ? args->mean->data : NULL, *const sg = count > 0 ? args->sum_g->data : NULL;
-    const float *const sgx = count > 0 ? args->sum_gx->data : NULL;
+    const bool batch = count > 0;
+    float *const of_g = k->row[1], *const of_x = k->row[2], *const rest = k->row[3];
+    wide_fill(r, args->gamma, 1, of_g);
+    wide_fill(r, batch ? args->sum_gx : NULL, 0, of_x);
+    wide_fill(r, batch ? args->sum_g : NULL, 0, rest);
+    wide_fill(r, args->invstd, 1, k->row[0]);
     for (int64_t e = 0; e < r->w; e++) {
-        const int64_t c = e % r->c;
-        const double scale = (gv ? gv[c] : 1.0) * (double)iv[c];
-        k->row[0][e] = mv ? mv[c] : 0.0F;
-        k->row[1][e] = (float)scale;
-        k->row[2][e] = sgx ? (float)(-scale * iv[c] * sgx[c] / count) : 0.0F;
-        k->row[3][e] = sg ? (float)(-scale * sg[c] / count) : 0.0F;
+        const double scale = of_g[e] * (double)k->row[0][e];
+        of_x[e] = batch ? (float)(-scale * k->row[0][e] * of_x[e] / count) : 0.0F;
+        rest[e] = batch ? (float)(-scale * rest[e] / count) : 0.0F;
+        of_g[e] = (float)scale;
     }
+    wide_fill(r, batch ? args->mean : NULL, 0, k->row[0]);
 }
 
 wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
@@ -177,20 +194,19 @@ wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     const wf_array *const dy = args->dy, *const dx = args->dx;
     const double count = args->count.device ? *args->count.device : args->count.value;
     const wide_rows r = wide_rows_of(dy);
-    if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_backward(ctx, args);
+    if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(dx) || r.rows == 0 || r.c == 0 || !wf_cpu_is_float(args->invstd))
+        return REF->norm_backward(ctx, args);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
     backward_constants(&r, args, count, &k);
     const bool through = wf_cpu_data(args->y) && args->epilogue;
-    const pass p = {.x = wf_cpu_data(args->x),
-                    .y = through ? args->y->data : dy->data,
-                    .dy = dy->data,
-                    .out = dx->data,
-                    .order = dx->order,
+    const pass p = {.x = args->x,
+                    .y = through ? args->y : dy,
+                    .dy = dy,
+                    .out = dx,
                     .slope = through ? wf_epilogue_slope(args->epilogue) : 1.0F,
                     .k = &k};
-    run(ctx, &r, &p, count > 0 ? piece_backward : piece_backward_fixed);
+    run_all(ctx, &r, &p, count > 0 ? piece_backward : piece_backward_fixed);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
 }

@@ -1,9 +1,6 @@
 /* Statistics of normalisation. Within a block of rows: a sum, then the squares about its mean (corrected by the sum of
  * deviations); blocks are merged by counts in double. */
 #include "core/cpu/rows_impl.h"
-#include "core/cpu/wide_impl.h"
-
-#include <string.h>
 
 static void add_rows(int64_t n, int64_t w, const float *restrict x, float *restrict sum)
 {
@@ -58,8 +55,8 @@ static void merge(double count, double more, int64_t w, const double *restrict m
     }
 }
 
-/* work: 3 w floats. */
-static void segment_stats(const wide_rows *r, const float *x, int64_t lo, int64_t hi, float *work, double *mean,
+/* work: 3 w floats, and room for a block where x is narrow. */
+static void segment_stats(const wide_rows *r, const wf_array *x, int64_t lo, int64_t hi, float *work, double *mean,
                           double *m2)
 {
     const int64_t w = r->w, step = wide_block(r);
@@ -70,10 +67,11 @@ static void segment_stats(const wide_rows *r, const float *x, int64_t lo, int64_
         const int64_t n = wf_cpu_min(step, hi - at);
         const float scale = 1.0F / (float)n;
         const double count = (double)(at - lo), inverse = 1 / (double)n, share = (double)n / (count + (double)n);
-        add_rows(n, w, x + at * w, about);
+        const float *const block = wf_cpu_read(x, at * w, n * w, squares + w);
+        add_rows(n, w, block, about);
         for (int64_t e = 0; e < w; e++)
             about[e] *= scale;
-        add_deviations(n, w, x + at * w, about, sum, squares);
+        add_deviations(n, w, block, about, sum, squares);
 #pragma omp simd
         for (int64_t e = 0; e < w; e++) {
             const double off = sum[e] * inverse, d = about[e] + off - mean[e];
@@ -83,9 +81,9 @@ static void segment_stats(const wide_rows *r, const float *x, int64_t lo, int64_
     }
 }
 
-/* All segments, then the m parts of each wide row, then the tail row by row, into c doubles each. */
-static void stats_fold(const wide_rows *r, const float *x, int64_t segments, const double *part, double *mean,
-                       double *m2)
+/* All segments, then the m parts of each wide row, then the tail row by row, into c doubles each. room: c floats. */
+static void stats_fold(const wide_rows *r, const wf_array *x, float *room, int64_t segments, const double *part,
+                       double *mean, double *m2)
 {
     double count = 0;
     memset(mean, 0, (size_t)r->c * sizeof *mean);
@@ -100,7 +98,7 @@ static void stats_fold(const wide_rows *r, const float *x, int64_t segments, con
         }
     }
     for (int64_t row = 0; row < r->tail; row++) {
-        const float *const from = x + (r->full * r->m + row) * r->c;
+        const float *const from = wf_cpu_read(x, (r->full * r->m + row) * r->c, r->c, room);
         const double share = 1 / (count + 1), weight = count * share;
         for (int64_t c = 0; c < r->c; c++) {
             const double d = from[c] - mean[c];
@@ -111,33 +109,35 @@ static void stats_fold(const wide_rows *r, const float *x, int64_t segments, con
     }
 }
 
-static void stats_segments(const wf_ctx *ctx, const wide_rows *r, const float *x, int64_t segments, double *part,
-                           float *work)
+/* work: `each` floats for a segment. */
+static void stats_segments(const wf_ctx *ctx, const wide_rows *r, const wf_array *x, int64_t segments, double *part,
+                           float *work, int64_t each)
 {
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, r->full * r->w)) schedule(static)
     for (int64_t s = 0; s < segments; s++) {
         int64_t lo, hi;
         wf_block(r->full, segments, s, &lo, &hi);
-        segment_stats(r, x, lo, hi, work + 3 * s * r->w, part + 2 * s * r->w, part + (2 * s + 1) * r->w);
+        segment_stats(r, x, lo, hi, work + each * s, part + 2 * s * r->w, part + (2 * s + 1) * r->w);
     }
 }
 
 wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const wf_array *const x = args->x;
+    const wf_array *const x = args->x, *const mean = args->mean;
     const wide_rows r = wide_rows_of(x);
-    if (x->dtype != WF_F32 || args->mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_stats(ctx, args);
-    const int64_t segments = wide_segments(&r);
-    const size_t doubles = (size_t)(2 * segments * r.w + 2 * r.c), floats = (size_t)(3 * segments * r.w);
+    if (!wf_cpu_is_float(x) || mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
+        return REF->norm_stats(ctx, args);
+    const int64_t segments = wide_segments(&r), each = 3 * r.w + wide_room(&r, x);
+    const size_t doubles = (size_t)(2 * segments * r.w + 2 * r.c), floats = (size_t)(segments * each);
     const size_t bytes = doubles * sizeof(double) + floats * sizeof(float);
     void *work = NULL;
     WF_TRY(wf_pool_take(ctx, bytes, &work));
     double *const part = work, *const fold = part + 2 * segments * r.w;
-    stats_segments(ctx, &r, x->data, segments, part, (float *)(fold + 2 * r.c));
-    stats_fold(&r, x->data, segments, part, fold, fold + r.c);
+    float *const rest = (float *)(fold + 2 * r.c);
+    stats_segments(ctx, &r, x, segments, part, rest, each);
+    stats_fold(&r, x, rest, segments, part, fold, fold + r.c);
     for (int64_t c = 0; c < r.c; c++) {
-        ((float *)args->mean->data)[c] = (float)fold[c];
+        ((float *)mean->data)[c] = (float)fold[c];
         ((float *)args->m2->data)[c] = (float)fold[r.c + c];
     }
     wf_pool_give(ctx, work, bytes);

@@ -1,12 +1,9 @@
 /* Sums over rows: the sums of normalisation backward, and bias gradients. */
 #include "core/cpu/rows_impl.h"
-#include "core/cpu/wide_impl.h"
-
-#include <string.h>
 
 /* What is summed. A slope of 1 means that there is no activation, and y is not read. */
 typedef struct sums_job {
-    const float *x, *y, *dy;
+    const wf_array *x, *y, *dy;
     const float *mean; /* wide; NULL: sums of dy alone */
     float slope;
 } sums_job;
@@ -45,17 +42,16 @@ static inline float identity(float dy, float y, float slope)
             }                                                                                                          \
     } while (0)
 
-static void both_plain(const sums_job *job, int64_t at, int64_t n, int64_t w, float *restrict g, float *restrict gx)
+static void both_plain(int64_t n, int64_t w, const float *x, const float *dy, const float *mean, float *restrict g,
+                       float *restrict gx)
 {
-    const float *const x = job->x + at, *const dy = job->dy + at, *const y = dy, *const mean = job->mean;
-    const float slope = 1.0F;
+    const float *const y = dy, slope = 1.0F;
     SUM_ROWS(identity);
 }
 
-static void both_through(const sums_job *job, int64_t at, int64_t n, int64_t w, float *restrict g, float *restrict gx)
+static void both_through(int64_t n, int64_t w, float slope, const float *x, const float *y, const float *dy,
+                         const float *mean, float *restrict g, float *restrict gx)
 {
-    const float *const x = job->x + at, *const dy = job->dy + at, *const y = job->y + at, *const mean = job->mean;
-    const float slope = job->slope;
     SUM_ROWS(through);
 }
 
@@ -74,24 +70,32 @@ static void one(int64_t n, int64_t w, const float *dy, float *restrict g)
             g[e] += dy[r * w + e];
 }
 
-/* Rows of `w` elements from element `at` on, n of them, added to g and gx. */
-static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, float *g, float *gx)
+/* n rows of `w` elements from element `at` on, added to g and gx. Narrow ones go through room. */
+static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, float *g, float *gx, float *room)
 {
-    if (!job->mean)
-        one(n, w, job->dy + at, g);
-    else if (job->slope == 1.0F)
-        both_plain(job, at, n, w, g, gx);
+    const int64_t size = n * w;
+    const float *const dy = wf_cpu_read(job->dy, at, size, room);
+    room += wf_cpu_is_narrow(job->dy) ? size : 0;
+    if (!job->mean) {
+        one(n, w, dy, g);
+        return;
+    }
+    const float *const x = wf_cpu_read(job->x, at, size, room);
+    room += wf_cpu_is_narrow(job->x) ? size : 0;
+    if (job->slope == 1.0F)
+        both_plain(n, w, x, dy, job->mean, g, gx);
     else
-        both_through(job, at, n, w, g, gx);
+        both_through(n, w, job->slope, x, wf_cpu_read(job->y, at, size, room), dy, job->mean, g, gx);
 }
 
+/* work: 2 w floats, then room. */
 static void sum_segment(const sums_job *job, const wide_rows *r, int64_t lo, int64_t hi, float *work, double *total)
 {
     const int64_t w = r->w, step = wide_block(r);
     memset(total, 0, (size_t)(2 * w) * sizeof *total);
     for (int64_t at = lo; at < hi; at += step) {
         memset(work, 0, (size_t)(2 * w) * sizeof *work);
-        sum_block(job, at * w, wf_cpu_min(step, hi - at), w, work, work + w);
+        sum_block(job, at * w, wf_cpu_min(step, hi - at), w, work, work + w, work + 2 * w);
         for (int64_t e = 0; e < 2 * w; e++)
             total[e] += work[e];
     }
@@ -107,7 +111,7 @@ static void sums_fold(const sums_job *job, const wide_rows *r, int64_t segments,
             for (int64_t c = 0; c < r->c; c++)
                 fold[row % 2 * r->c + c] += part[row * r->w + j * r->c + c];
     memset(work, 0, (size_t)(2 * r->c) * sizeof *work);
-    sum_block(job, r->full * r->w, r->tail, r->c, work, work + r->c);
+    sum_block(job, r->full * r->w, r->tail, r->c, work, work + r->c, work + 2 * r->c);
     for (int64_t c = 0; c < 2 * r->c; c++)
         fold[c] += work[c];
 }
@@ -116,16 +120,18 @@ static void sums_fold(const sums_job *job, const wide_rows *r, int64_t segments,
 typedef struct sums_work {
     void *data;
     size_t bytes;
-    int64_t segments;
+    int64_t segments, each; /* floats of a segment */
     double *part, *fold;
     float *mean, *work;
 } sums_work;
 
-static wf_status sums_take(wf_ctx *ctx, const wide_rows *r, sums_work *s)
+/* Of the job its arrays alone are asked. */
+static wf_status sums_take(wf_ctx *ctx, const wide_rows *r, const sums_job *job, sums_work *s)
 {
     s->segments = wide_segments(r);
+    s->each = 2 * r->w + wide_room(r, job->x) + wide_room(r, job->y) + wide_room(r, job->dy);
     const int64_t part = 2 * s->segments * r->w;
-    s->bytes = (size_t)(part + 2 * r->c) * sizeof(double) + (size_t)(part + r->w) * sizeof(float);
+    s->bytes = (size_t)(part + 2 * r->c) * sizeof(double) + (size_t)(s->segments * s->each + r->w) * sizeof(float);
     WF_TRY(wf_pool_take(ctx, s->bytes, &s->data));
     s->part = s->data;
     s->fold = s->part + part;
@@ -140,30 +146,27 @@ static void sums_run(const wf_ctx *ctx, const sums_job *job, const wide_rows *r,
     for (int64_t i = 0; i < s->segments; i++) {
         int64_t lo, hi;
         wf_block(r->full, s->segments, i, &lo, &hi);
-        sum_segment(job, r, lo, hi, s->work + 2 * i * r->w, s->part + 2 * i * r->w);
+        sum_segment(job, r, lo, hi, s->work + i * s->each, s->part + 2 * i * r->w);
     }
     sums_fold(job, r, s->segments, s->part, s->work, s->fold);
 }
 
 wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const wf_array *const dy = args->dy;
+    const wf_array *const x = args->x, *const dy = args->dy, *const sum_g = args->sum_g;
     const wide_rows r = wide_rows_of(dy);
-    if (dy->dtype != WF_F32 || args->x->dtype != WF_F32 || args->sum_g->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_norm_backward_stats(ctx, args);
+    if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(x) || sum_g->dtype != WF_F32 || r.rows == 0 || r.c == 0)
+        return REF->norm_backward_stats(ctx, args);
     sums_work s;
-    WF_TRY(sums_take(ctx, &r, &s));
     const bool through_act = wf_cpu_data(args->y) && args->epilogue;
-    const sums_job job = {.x = args->x->data,
-                          .y = wf_cpu_data(args->y),
-                          .dy = dy->data,
-                          .mean = s.mean,
-                          .slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F};
+    sums_job job = {.x = x, .y = args->y, .dy = dy, .slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F};
+    WF_TRY(sums_take(ctx, &r, &job, &s));
+    job.mean = s.mean;
     wide_fill(&r, args->mean, 0, s.mean);
     sums_run(ctx, &job, &r, &s);
     const float *const scale = args->invstd->data;
     for (int64_t c = 0; c < r.c; c++) {
-        ((float *)args->sum_g->data)[c] = (float)s.fold[c];
+        ((float *)sum_g->data)[c] = (float)s.fold[c];
         ((float *)args->sum_gx->data)[c] = (float)(s.fold[r.c + c] * scale[c]);
     }
     wf_pool_give(ctx, s.data, s.bytes);
@@ -173,15 +176,16 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 wf_status wf_cpu_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
 {
     const wide_rows r = wide_rows_of(dy);
-    if (dy->dtype != WF_F32 || db->dtype != WF_F32 || r.rows == 0 || r.c == 0)
-        return wf_wide_bias_backward(ctx, dy, db, accumulate);
+    if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(db) || r.rows == 0 || r.c == 0)
+        return REF->bias_backward(ctx, dy, db, accumulate);
     sums_work s;
-    const sums_job job = {.dy = dy->data, .slope = 1.0F};
-    float *const out = db->data;
-    WF_TRY(sums_take(ctx, &r, &s));
+    const sums_job job = {.dy = dy, .slope = 1.0F};
+    WF_TRY(sums_take(ctx, &r, &job, &s));
     sums_run(ctx, &job, &r, &s);
+    float *const out = wf_cpu_place(db, 0, r.c, accumulate, s.mean);
     for (int64_t c = 0; c < r.c; c++)
         out[c] = (float)(accumulate ? out[c] + s.fold[c] : s.fold[c]);
+    wf_cpu_put(db, 0, r.c, out);
     wf_pool_give(ctx, s.data, s.bytes);
     return WF_OK;
 }

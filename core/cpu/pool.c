@@ -1,9 +1,7 @@
 /* Pooling: windows in the outer loops, channels in the inner one. */
-#include "core/cpu/cpu_impl.h"
-#include "core/cpu/wide_impl.h"
+#include "core/cpu/narrow_impl.h"
 
-#include <math.h>
-#include <string.h>
+#include <omp.h>
 
 /* Spatial dimensions filled up to three: 1s in front. */
 typedef struct windows {
@@ -103,52 +101,59 @@ static void max_step(int64_t c, const float *restrict x, int32_t pixel, float *r
     }
 }
 
-static void max_window(const windows *w, const window *v, const float *image, float *y, int32_t *index)
+/* Channels [first, first + c) of a window; y has room for c. */
+static void max_window(const windows *w, const window *v, const wf_array *x, int64_t image, int64_t first, int64_t c,
+                       float *y, int32_t *index)
 {
-    if (v->count == 0) {
-        for (int64_t i = 0; i < w->c; i++) {
-            y[i] = -INFINITY;
-            if (index)
-                index[i] = -1;
-        }
-        return;
-    }
+    float room[WF_CPU_CHUNK];
     for (int64_t t = 0; t < v->count; t++) {
         const int64_t pixel = pixel_of(w, v, t);
-        (t == 0 ? max_start : max_step)(w->c, image + pixel * w->c, (int32_t)pixel, y, index);
+        const float *const in = wf_cpu_read(x, (image + pixel) * w->c + first, c, room);
+        (t == 0 ? max_start : max_step)(c, in, (int32_t)pixel, y, index);
+    }
+    for (int64_t i = 0; v->count == 0 && i < c; i++) {
+        y[i] = -INFINITY;
+        if (index)
+            index[i] = -1;
     }
 }
 
-static void average_window(const windows *w, const window *v, const float *image, float *restrict y)
+static void average_window(const windows *w, const window *v, const wf_array *x, int64_t image, int64_t first,
+                           int64_t c, float *restrict y)
 {
+    float room[WF_CPU_CHUNK];
     const float scale = v->divisor > 0 ? 1.0F / (float)v->divisor : 0.0F;
-    memset(y, 0, (size_t)w->c * sizeof *y);
+    memset(y, 0, (size_t)c * sizeof *y);
     for (int64_t t = 0; t < v->count; t++) {
-        const float *const restrict x = image + pixel_of(w, v, t) * w->c;
-        for (int64_t i = 0; i < w->c; i++)
-            y[i] += x[i];
+        const float *const restrict in = wf_cpu_read(x, (image + pixel_of(w, v, t)) * w->c + first, c, room);
+        for (int64_t i = 0; i < c; i++)
+            y[i] += in[i];
     }
-    for (int64_t i = 0; i < w->c; i++)
+    for (int64_t i = 0; i < c; i++)
         y[i] *= scale;
 }
 
 wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 {
     const wf_array *const x = args->x, *const y = args->y;
-    if (x->dtype != WF_F32 || y->dtype != WF_F32 || wf_array_count(x) == 0 || wf_array_count(y) == 0)
-        return wf_wide_pool_forward(ctx, args);
+    if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y) || wf_array_count(x) == 0 || wf_array_count(y) == 0)
+        return REF->pool_forward(ctx, args);
     const windows w = windows_of(args->geom, x, y);
-    const float *const in = x->data;
-    float *const out = y->data;
     int32_t *const places = wf_cpu_data(args->index);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.out_pixels *w.c *w.taps)) schedule(static)
     for (int64_t i = 0; i < w.n * w.out_pixels; i++) {
         const window v = window_of(&w, i % w.out_pixels);
-        const float *const image = in + i / w.out_pixels * w.in_pixels * w.c;
-        if (w.kind == WF_POOL_MAX)
-            max_window(&w, &v, image, out + i * w.c, places ? places + i * w.c : NULL);
-        else
-            average_window(&w, &v, image, out + i * w.c);
+        const int64_t image = i / w.out_pixels * w.in_pixels;
+        for (int64_t first = 0; first < w.c; first += WF_CPU_CHUNK) {
+            float room[WF_CPU_CHUNK];
+            const int64_t c = wf_cpu_min(WF_CPU_CHUNK, w.c - first), at = i * w.c + first;
+            float *const out = wf_cpu_place(y, at, c, false, room);
+            if (w.kind == WF_POOL_MAX)
+                max_window(&w, &v, x, image, first, c, out, places ? places + at : NULL);
+            else
+                average_window(&w, &v, x, image, first, c, out);
+            wf_cpu_put(y, at, c, out);
+        }
     }
     return WF_OK;
 }
@@ -166,37 +171,49 @@ static void average_spread(int64_t c, float scale, const float *restrict dy, flo
         dx[i] = __builtin_fmaf(dy[i], scale, dx[i]);
 }
 
-/* One sample: windows may overlap, so it belongs to one thread. */
-static void spread_sample(const windows *w, const float *dy, const int32_t *index, float *dx)
+/* Sample n: windows may overlap, so it belongs to one thread. `out` is its gradient. */
+static void spread_sample(const windows *w, int64_t n, const wf_array *dy, const int32_t *index, float *out)
 {
+    float room[WF_CPU_CHUNK];
     for (int64_t p = 0; p < w->out_pixels; p++) {
         const window v = window_of(w, p);
         const float scale = v.divisor > 0 ? 1.0F / (float)v.divisor : 0.0F;
-        for (int64_t t = 0; t < v.count; t++) {
-            const int64_t pixel = pixel_of(w, &v, t);
-            if (w->kind == WF_POOL_MAX)
-                max_spread(w->c, (int32_t)pixel, dy + p * w->c, index + p * w->c, dx + pixel * w->c);
-            else
-                average_spread(w->c, scale, dy + p * w->c, dx + pixel * w->c);
+        for (int64_t first = 0; first < w->c; first += WF_CPU_CHUNK) {
+            const int64_t c = wf_cpu_min(WF_CPU_CHUNK, w->c - first), at = (n * w->out_pixels + p) * w->c + first;
+            const float *const in = wf_cpu_read(dy, at, c, room);
+            for (int64_t t = 0; t < v.count; t++) {
+                const int64_t pixel = pixel_of(w, &v, t);
+                if (w->kind == WF_POOL_MAX)
+                    max_spread(c, (int32_t)pixel, in, index + at, out + pixel * w->c + first);
+                else
+                    average_spread(c, scale, in, out + pixel * w->c + first);
+            }
         }
     }
 }
 
+/* Sums of 16 bits are made in f32, a sample's at a time for each thread. */
 wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
 {
     const wf_array *const dy = args->y, *const dx = args->x;
-    if (dy->dtype != WF_F32 || dx->dtype != WF_F32 || wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
-        return wf_wide_pool_backward(ctx, args);
+    if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(dx) || wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
+        return REF->pool_backward(ctx, args);
     const windows w = windows_of(args->geom, dx, dy);
-    const float *const in = dy->data;
     const int32_t *const places = wf_cpu_data(args->index);
-    float *const out = dx->data;
-#pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.in_pixels *w.c)) schedule(static)
+    const int64_t image = w.in_pixels * w.c;
+    const int team = wf_cpu_team(ctx, w.n * image);
+    const size_t bytes = wf_cpu_is_narrow(dx) ? (size_t)(team * image) * sizeof(float) : 0;
+    void *room = NULL;
+    WF_TRY(wf_pool_take(ctx, bytes, &room));
+#pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t n = 0; n < w.n; n++) {
-        float *const image = out + n * w.in_pixels * w.c;
+        float *const own = room ? (float *)room + omp_get_thread_num() * image : NULL;
+        float *const out = wf_cpu_place(dx, n * image, image, args->accumulate, own);
         if (!args->accumulate)
-            memset(image, 0, (size_t)(w.in_pixels * w.c) * sizeof *image);
-        spread_sample(&w, in + n * w.out_pixels * w.c, places ? places + n * w.out_pixels * w.c : NULL, image);
+            memset(out, 0, (size_t)image * sizeof *out);
+        spread_sample(&w, n, dy, places, out);
+        wf_cpu_put(dx, n * image, image, out);
     }
+    wf_pool_give(ctx, room, bytes);
     return WF_OK;
 }

@@ -1,5 +1,5 @@
 /* Philox blocks sixteen at a time, and what is made of them. */
-#include "core/cpu/cpu_impl.h"
+#include "core/cpu/narrow_impl.h"
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wide_impl.h"
 #include "core/random_rows_author.h"
@@ -199,20 +199,22 @@ wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *rand
 
 wf_status wf_cpu_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
 {
-    if (x->dtype != WF_F32 || y->dtype != WF_F32)
-        return wf_wide_dropout(ctx, rate, random, x, y);
-    const int64_t n = wf_array_count(y);
-    const float keep = (float)(1 / (1 - rate)), *const in = x->data;
+    if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y))
+        return REF->dropout(ctx, rate, random, x, y);
+    const int64_t total = wf_array_count(y);
+    const float keep = (float)(1 / (1 - rate));
     /* The smallest number of 24 bits that is not below rate: exact, so that all fillings draw the same mask. */
     const float threshold = (float)(ceil(rate * 0x1p24) * 0x1p-24);
-    float *const out = y->data;
-#pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
-    for (int64_t at = 0; at < n; at += WF_CPU_CHUNK) {
-        const int64_t count = wf_cpu_min(WF_CPU_CHUNK, n - at);
-        float u[WF_CPU_CHUNK];
-        draw(WF_UNIFORM, random, y->order, at, count, u);
-        for (int64_t i = 0; i < count; i++)
-            out[at + i] = u[i] < threshold ? 0.0F : in[at + i] * keep;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
+    for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
+        const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        float u[WF_CPU_CHUNK], wide[WF_CPU_CHUNK], made[WF_CPU_CHUNK];
+        const float *const in = wf_cpu_read(x, at, n, wide);
+        float *const out = wf_cpu_place(y, at, n, false, made);
+        draw(WF_UNIFORM, random, y->order, at, n, u);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = u[i] < threshold ? 0.0F : in[i] * keep;
+        wf_cpu_put(y, at, n, out);
     }
     return WF_OK;
 }

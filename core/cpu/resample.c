@@ -1,8 +1,7 @@
 /* Upsampling: pixels in the outer loops, channels in the inner one. */
-#include "core/cpu/cpu_impl.h"
-#include "core/cpu/wide_impl.h"
+#include "core/cpu/narrow_impl.h"
 
-#include <string.h>
+#include <omp.h>
 
 /* Spatial dimensions filled up to three: 1s in front. */
 typedef struct grid {
@@ -53,58 +52,103 @@ static void add_scaled(int64_t c, float weight, const float *restrict from, floa
         to[i] = __builtin_fmaf(weight, from[i], to[i]);
 }
 
-/* Between row r of the outputs and the inputs that it reads, of one sample; `back` adds to the inputs. */
-static void run_row(const wf_resample_geom *geom, const grid *g, int64_t r, bool back, float *in, float *out)
+/* The inputs that pixel p of a row of outputs reads, of a sample, and their weights. */
+typedef struct taps {
+    int count;
+    int64_t pixel[8];
+    float weight[8];
+} taps;
+
+static taps taps_of(const wf_resample_geom *geom, const row *v, int64_t p)
+{
+    const int last = geom->nd - 1;
+    const wf_resample_tap tap = wf_resample_taps(geom, last, p + geom->out_lo[last]);
+    taps all = {0};
+    for (int i = 0; i < v->count; i++)
+        for (int side = 0; side < (tap.weight > 0 ? 2 : 1); side++) {
+            all.pixel[all.count] = v->base[i] + tap.at[side] - geom->in_lo[last];
+            all.weight[all.count++] = v->weight[i] * (float)(side ? tap.weight : 1 - tap.weight);
+        }
+    return all;
+}
+
+/* Row r of the outputs of sample n. */
+static void forward_row(const wf_resample_geom *geom, const grid *g, int64_t n, int64_t r, const wf_array *x,
+                        const wf_array *y)
 {
     const row v = row_of(geom, g, r);
-    const int last = geom->nd - 1;
+    float from[WF_CPU_CHUNK], to[WF_CPU_CHUNK];
     for (int64_t p = 0; p < g->out[2]; p++) {
-        const wf_resample_tap tap = wf_resample_taps(geom, last, p + geom->out_lo[last]);
-        float *const y = out + (r * g->out[2] + p) * g->c;
-        if (!back)
-            memset(y, 0, (size_t)g->c * sizeof *y);
-        for (int i = 0; i < v.count; i++)
-            for (int side = 0; side < (tap.weight > 0 ? 2 : 1); side++) {
-                const float weight = v.weight[i] * (float)(side ? tap.weight : 1 - tap.weight);
-                float *const x = in + (v.base[i] + tap.at[side] - geom->in_lo[last]) * g->c;
-                add_scaled(g->c, weight, back ? y : x, back ? x : y);
-            }
+        const taps read = taps_of(geom, &v, p);
+        for (int64_t first = 0; first < g->c; first += WF_CPU_CHUNK) {
+            const int64_t c = wf_cpu_min(WF_CPU_CHUNK, g->c - first);
+            const int64_t at = (n * g->out_pixels + r * g->out[2] + p) * g->c + first;
+            float *const out = wf_cpu_place(y, at, c, false, to);
+            memset(out, 0, (size_t)c * sizeof *out);
+            for (int i = 0; i < read.count; i++)
+                add_scaled(c, read.weight[i],
+                           wf_cpu_read(x, (n * g->in_pixels + read.pixel[i]) * g->c + first, c, from), out);
+            wf_cpu_put(y, at, c, out);
+        }
     }
 }
 
 wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
 {
     const wf_array *const x = args->x, *const y = args->y;
-    if (x->dtype != WF_F32)
-        return wf_wide_resample_forward(ctx, args);
+    if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y))
+        return REF->resample_forward(ctx, args);
     const grid g = grid_of(args->geom, x, y);
     const int64_t rows = g.out[0] * g.out[1];
-    float *const in = x->data, *const out = y->data;
     if (wf_array_count(y) == 0)
         return WF_OK;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_array_count(y))) schedule(static)
     for (int64_t i = 0; i < g.n * rows; i++)
-        run_row(args->geom, &g, i % rows, false, in + i / rows * g.in_pixels * g.c,
-                out + i / rows * g.out_pixels * g.c);
+        forward_row(args->geom, &g, i / rows, i % rows, x, y);
     return WF_OK;
 }
 
+/* What row r of the outputs of sample n gives to the sample's inputs. */
+static void backward_row(const wf_resample_geom *geom, const grid *g, int64_t n, int64_t r, const wf_array *dy,
+                         float *in)
+{
+    const row v = row_of(geom, g, r);
+    float room[WF_CPU_CHUNK];
+    for (int64_t p = 0; p < g->out[2]; p++) {
+        const taps read = taps_of(geom, &v, p);
+        for (int64_t first = 0; first < g->c; first += WF_CPU_CHUNK) {
+            const int64_t c = wf_cpu_min(WF_CPU_CHUNK, g->c - first);
+            const float *const from = wf_cpu_read(dy, (n * g->out_pixels + r * g->out[2] + p) * g->c + first, c, room);
+            for (int i = 0; i < read.count; i++)
+                add_scaled(c, read.weight[i], from, in + read.pixel[i] * g->c + first);
+        }
+    }
+}
+
+/* Rows of one sample add to the same inputs, so a sample belongs to one thread; sums of 16 bits are made in f32. */
 wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
 {
     const wf_array *const dy = args->y, *const dx = args->x;
-    if (dx->dtype != WF_F32)
-        return wf_wide_resample_backward(ctx, args);
+    if (!wf_cpu_is_float(dx) || !wf_cpu_is_float(dy))
+        return REF->resample_backward(ctx, args);
     const grid g = grid_of(args->geom, dx, dy);
-    const int64_t rows = g.out[0] * g.out[1];
-    float *const in = dx->data, *const out = dy->data;
+    const int64_t rows = g.out[0] * g.out[1], image = g.in_pixels * g.c;
     if (!args->accumulate)
         WF_TRY(wf_cpu_fill(ctx, dx, 0));
     if (wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
         return WF_OK;
-        /* Rows of one sample add to the same inputs, so a sample belongs to one thread. */
-#pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_array_count(dy))) schedule(static)
-    for (int64_t n = 0; n < g.n; n++)
+    const int team = wf_cpu_team(ctx, wf_array_count(dy));
+    const size_t bytes = wf_cpu_is_narrow(dx) ? (size_t)(team * image) * sizeof(float) : 0;
+    void *room = NULL;
+    WF_TRY(wf_pool_take(ctx, bytes, &room));
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t n = 0; n < g.n; n++) {
+        float *const own = room ? (float *)room + omp_get_thread_num() * image : NULL;
+        float *const in = wf_cpu_place(dx, n * image, image, true, own);
         for (int64_t r = 0; r < rows; r++)
-            run_row(args->geom, &g, r, true, in + n * g.in_pixels * g.c, out + n * g.out_pixels * g.c);
+            backward_row(args->geom, &g, n, r, dy, in);
+        wf_cpu_put(dx, n * image, image, in);
+    }
+    wf_pool_give(ctx, room, bytes);
     return WF_OK;
 }

@@ -3,7 +3,7 @@
 #ifndef WF_CORE_CPU_ROWS_IMPL_H
 #define WF_CORE_CPU_ROWS_IMPL_H
 
-#include "core/cpu/cpu_impl.h"
+#include "core/cpu/narrow_impl.h"
 
 typedef struct wide_rows {
     int64_t c, rows; /* as the array has them */
@@ -27,10 +27,11 @@ static inline wide_rows wide_rows_of(const wf_array *a)
 /* out[e] = of[e % c] for e < w; `otherwise` where `of` is absent. */
 static inline void wide_fill(const wide_rows *r, const wf_array *of, float otherwise, float *out)
 {
-    const float *const in = wf_cpu_data(of);
-    for (int64_t j = 0; j < r->m; j++)
-        for (int64_t c = 0; c < r->c; c++)
-            out[j * r->c + c] = in ? in[c] : otherwise;
+    const float *const in = wf_cpu_read(of, 0, r->c, out);
+    for (int64_t c = 0; c < r->c; c++)
+        out[c] = in ? in[c] : otherwise;
+    for (int64_t j = 1; j < r->m; j++)
+        memcpy(out + j * r->c, out, (size_t)r->c * sizeof *out);
 }
 
 /* Reductions over rows are made in segments whose bounds depend on the shape alone, and in each in blocks of rows that
@@ -47,6 +48,12 @@ static inline int64_t wide_block(const wide_rows *r)
 {
     const int64_t n = WIDE_BLOCK / r->w / 4 * 4;
     return n < 16 ? 16 : n;
+}
+
+/* Elements of such a block as floats, where the array has others. */
+static inline int64_t wide_room(const wide_rows *r, const wf_array *a)
+{
+    return wf_cpu_is_narrow(a) ? wide_block(r) * r->w : 0;
 }
 
 #endif

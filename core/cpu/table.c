@@ -26,6 +26,7 @@ static wf_kernels overridden(void)
 {
     wf_kernels table = *wf_kernels_ref();
     table.name = "cpu";
+    table.multiplies = wf_cpu_multiplies;
     table.alloc = wf_cpu_alloc;
     table.release = wf_cpu_release;
     table.copy = wf_cpu_copy;

@@ -1,6 +1,6 @@
 #include "core/cpu/wide_impl.h"
 
-#define MOST 9 /* arrays of a slot */
+#define MOST 4 /* arrays of a slot */
 
 typedef struct wide {
     wf_ctx *ctx;
@@ -110,24 +110,6 @@ wf_status wf_wide_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     return end(&held, RUN(conv_backward_filter, &wider));
 }
 
-wf_status wf_wide_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
-{
-    wide held = begin(ctx);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const db_wide = result(&held, db, accumulate);
-    return end(&held, RUN(bias_backward, dy_wide, db_wide, accumulate));
-}
-
-wf_status wf_wide_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                    const wf_array *dv)
-{
-    wide held = begin(ctx);
-    const wf_array *const y_wide = input(&held, y);
-    const wf_array *const dy_wide = input(&held, dy);
-    const wf_array *const dv_wide = result(&held, dv, false);
-    return end(&held, RUN(epilogue_backward, epilogue, y_wide, dy_wide, dv_wide));
-}
-
 wf_status wf_wide_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 {
     wide held = begin(ctx);
@@ -137,141 +119,6 @@ wf_status wf_wide_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     wider.bias = input(&held, args->bias);
     wider.c = result(&held, args->c, args->accumulate);
     return end(&held, RUN(matmul, &wider));
-}
-
-wf_status wf_wide_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
-{
-    wide held = begin(ctx);
-    wf_pool_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.y = result(&held, args->y, false);
-    return end(&held, RUN(pool_forward, &wider));
-}
-
-wf_status wf_wide_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
-{
-    wide held = begin(ctx);
-    wf_pool_args wider = *args;
-    wider.y = input(&held, args->y);
-    wider.x = result(&held, args->x, args->accumulate);
-    return end(&held, RUN(pool_backward, &wider));
-}
-
-wf_status wf_wide_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
-{
-    wide held = begin(ctx);
-    wf_resample_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.y = result(&held, args->y, false);
-    return end(&held, RUN(resample_forward, &wider));
-}
-
-wf_status wf_wide_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
-{
-    wide held = begin(ctx);
-    wf_resample_args wider = *args;
-    wider.y = input(&held, args->y);
-    wider.x = result(&held, args->x, args->accumulate);
-    return end(&held, RUN(resample_backward, &wider));
-}
-
-wf_status wf_wide_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
-{
-    wide held = begin(ctx);
-    wf_norm_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.mean = result(&held, args->mean, false);
-    wider.m2 = result(&held, args->m2, false);
-    return end(&held, RUN(norm_stats, &wider));
-}
-
-wf_status wf_wide_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
-{
-    wide held = begin(ctx);
-    wf_norm_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.mean = input(&held, args->mean);
-    wider.invstd = input(&held, args->invstd);
-    wider.gamma = input(&held, args->gamma);
-    wider.beta = input(&held, args->beta);
-    wider.y = result(&held, args->y, false);
-    return end(&held, RUN(norm_forward, &wider));
-}
-
-wf_status wf_wide_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
-{
-    wide held = begin(ctx);
-    wf_norm_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.mean = input(&held, args->mean);
-    wider.invstd = input(&held, args->invstd);
-    wider.y = input(&held, args->y);
-    wider.dy = input(&held, args->dy);
-    wider.sum_g = result(&held, args->sum_g, false);
-    wider.sum_gx = result(&held, args->sum_gx, false);
-    return end(&held, RUN(norm_backward_stats, &wider));
-}
-
-wf_status wf_wide_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
-{
-    wide held = begin(ctx);
-    wf_norm_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.mean = input(&held, args->mean);
-    wider.invstd = input(&held, args->invstd);
-    wider.gamma = input(&held, args->gamma);
-    wider.y = input(&held, args->y);
-    wider.dy = input(&held, args->dy);
-    wider.sum_g = input(&held, args->sum_g);
-    wider.sum_gx = input(&held, args->sum_gx);
-    wider.dx = result(&held, args->dx, false);
-    return end(&held, RUN(norm_backward, &wider));
-}
-
-wf_status wf_wide_act_forward(wf_ctx *ctx, const wf_act_args *args)
-{
-    wide held = begin(ctx);
-    wf_act_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.y = result(&held, args->y, false);
-    return end(&held, RUN(act_forward, &wider));
-}
-
-wf_status wf_wide_act_backward(wf_ctx *ctx, const wf_act_args *args)
-{
-    wide held = begin(ctx);
-    wf_act_args wider = *args;
-    wider.x = input(&held, args->x);
-    wider.y = input(&held, args->y);
-    wider.dy = input(&held, args->dy);
-    wider.dx = result(&held, args->dx, args->accumulate);
-    return end(&held, RUN(act_backward, &wider));
-}
-
-wf_status wf_wide_binary(wf_ctx *ctx, const wf_binary_args *args)
-{
-    wide held = begin(ctx);
-    wf_binary_args wider = *args;
-    wider.a = input(&held, args->a);
-    wider.b = input(&held, args->b);
-    wider.y = result(&held, args->y, args->accumulate);
-    return end(&held, RUN(binary, &wider));
-}
-
-wf_status wf_wide_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
-{
-    wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(dropout, rate, random, x_wide, y_wide));
-}
-
-wf_status wf_wide_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y)
-{
-    wide held = begin(ctx);
-    const wf_array *const x_wide = input(&held, x);
-    const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(epilogue_forward, epilogue, x_wide, y_wide));
 }
 
 wf_status wf_wide_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)

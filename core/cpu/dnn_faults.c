@@ -1,0 +1,122 @@
+/* Forms that an implementation inside oneDNN computes wrong or crashes in. It is passed over for them: oneDNN's next
+ * one is taken, and where none is left the form is computed in f32 or by ref. tests/cpu_faults.c has a case of each
+ * line. */
+#include "core/cpu/dnn_build_impl.h"
+
+#include <string.h>
+
+static bool pads(const wf_dnn_key *key, int d)
+{
+    return key->lo[d] > 0 || key->hi[d] > 0;
+}
+
+/* Whether some tap meets nothing but padding. */
+static bool has_idle_tap(const wf_dnn_key *key)
+{
+    for (int d = 0; d < key->nd; d++)
+        for (int64_t k = 0; k < key->kernel[d]; k++) {
+            bool used = false;
+            for (int64_t o = 0; o < key->out[d] && !used; o++) {
+                const int64_t i = o * key->stride[d] - key->lo[d] + k * key->dilation[d];
+                used = i >= 0 && i < key->in[d];
+            }
+            if (!used)
+                return true;
+        }
+    return false;
+}
+
+/* Whether some window lies wholly in padding. */
+static bool has_idle_window(const wf_dnn_key *key)
+{
+    for (int d = 0; d < key->nd; d++)
+        for (int64_t o = 0; pads(key, d) && o < key->out[d]; o++) {
+            bool used = false;
+            for (int64_t k = 0; k < key->kernel[d] && !used; k++) {
+                const int64_t i = o * key->stride[d] - key->lo[d] + k * key->dilation[d];
+                used = i >= 0 && i < key->in[d];
+            }
+            if (!used)
+                return true;
+        }
+    return false;
+}
+
+/* Whether some element of x is under no tap of any window. */
+static bool has_idle_input(const wf_dnn_key *key)
+{
+    for (int d = 0; d < key->nd; d++)
+        for (int64_t i = 0; i < key->in[d]; i++) {
+            bool used = false;
+            for (int64_t k = 0; k < key->kernel[d] && !used; k++) {
+                const int64_t at = i + key->lo[d] - k * key->dilation[d];
+                used = at >= 0 && at % key->stride[d] == 0 && at / key->stride[d] < key->out[d];
+            }
+            if (!used)
+                return true;
+        }
+    return false;
+}
+
+static bool has_idle_tap_in_volume(const wf_dnn_key *key)
+{
+    return key->nd == 3 && has_idle_tap(key);
+}
+
+static bool strides_in_padded_depth(const wf_dnn_key *key)
+{
+    return key->nd == 3 && key->stride[0] > 1 && pads(key, 0);
+}
+
+static bool starts_twice_in_padding(const wf_dnn_key *key)
+{
+    return key->nd == 3 && key->stride[0] > 1 && key->lo[0] > key->stride[0];
+}
+
+static bool is_wide_group_or_volume(const wf_dnn_key *key)
+{
+    return (key->nd == 3 || key->groups > 1) && (key->flags & WF_DNN_WIDE);
+}
+
+static bool is_odd_point(const wf_dnn_key *key)
+{
+    bool point = key->f / key->groups % 2 == 1;
+    for (int d = 0; d < key->nd; d++)
+        point = point && key->kernel[d] == 1;
+    return point;
+}
+
+typedef struct fault {
+    int last; /* version that has it, 100 major + minor; 0: all so far */
+    wf_dnn_kind kind;
+    wf_dtype dtype;
+    const char *implementation, *with; /* how its name begins, and what is in it */
+    bool (*form)(const wf_dnn_key *key);
+    const char *what;
+} fault;
+
+static const fault known[] = {
+    {0, WF_DNN_FORWARD, WF_BF16, "brgconv", "amx", has_idle_window, "crashes"},
+    {0, WF_DNN_BACKWARD_DATA, WF_BF16, "brg", "amx", has_idle_input, "crashes"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", has_idle_tap, "leaves the tap's gradient unwritten, or crashes"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brgconv", "", has_idle_tap, "leaves the tap's gradient unwritten"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group_or_volume,
+     "on one thread adds to what was there"},
+    {206, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
+    {206, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", starts_twice_in_padding, "reads where it should not"},
+    {206, WF_DNN_BACKWARD_DATA, WF_BF16, "", "", is_odd_point, "multiplies by what lies behind dy"},
+};
+
+const char *wf_dnn_fault(const wf_dnn_key *key, const char *implementation)
+{
+    const int version = 100 * DNNL_VERSION_MAJOR + DNNL_VERSION_MINOR;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const fault *f = &known[i];
+        if ((f->last == 0 || version <= f->last) && key->kind == (int32_t)f->kind && key->dtype == (int32_t)f->dtype &&
+            strncmp(implementation, f->implementation, strlen(f->implementation)) == 0 &&
+            strstr(implementation, f->with) && f->form(key))
+            return f->what;
+    }
+    return NULL;
+}

@@ -1,0 +1,253 @@
+/* The cpu filling's convolutions of bf16, in every form: against ref, on NaN in outputs and workspace, between guards.
+ * The fixed cases are those of core/cpu/dnn_faults.c, one at least for each line; then random ones.
+ */
+#include "core/context_author.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD = 4096 };
+
+static wf_ctx *cpu, *ref;
+static wf_kernels poisoning;
+static wf_status (*alloc)(wf_ctx *ctx, size_t bytes, void **data);
+
+static wf_status alloc_poisoned(wf_ctx *ctx, size_t bytes, void **data)
+{
+    WF_TRY(alloc(ctx, bytes, data));
+    memset(*data, 0xff, bytes);
+    return WF_OK;
+}
+
+/* An array between guards; all of it NaN, unless it is random. */
+typedef struct guarded {
+    wf_array array;
+    unsigned char *memory;
+    size_t bytes;
+} guarded;
+
+static guarded guarded_new(wf_dtype dtype, wf_shape shape, uint64_t stream)
+{
+    guarded g = {.array = {.dtype = dtype, .order = wf_order_default(shape.rank), .shape = shape}};
+    g.bytes = (size_t)wf_array_count(&g.array) * wf_dtype_size(dtype);
+    g.memory = aligned_alloc(64, (g.bytes + 2 * GUARD + 63) / 64 * 64);
+    memset(g.memory, 0xff, g.bytes + 2 * GUARD);
+    g.array.data = g.memory + GUARD;
+    const wf_random random = {.seed = 1, .stream = stream, .global = shape, .box = wf_box_of_shape(shape)};
+    if (stream)
+        WF_EXPECT_OK(ref->k->random(ref, WF_NORMAL, &random, 0, 1, &g.array));
+    return g;
+}
+
+static bool guards_stand(const guarded *g)
+{
+    bool stand = true;
+    for (size_t i = 0; i < GUARD; i++)
+        stand = stand && g->memory[i] == 0xff && g->memory[GUARD + g->bytes + i] == 0xff;
+    return stand;
+}
+
+static double value(const wf_array *a, int64_t i)
+{
+    float f;
+    uint32_t bits = a->dtype == WF_BF16 ? (uint32_t)((const uint16_t *)a->data)[i] << 16 : 0;
+    memcpy(&f, a->dtype == WF_BF16 ? (const void *)&bits : (const float *)a->data + i, sizeof f);
+    return f;
+}
+
+/* |a - b| relative to the sizes of what was summed: NaN stays NaN. */
+static double apart(const wf_array *a, const wf_array *b)
+{
+    double difference = 0, size = 1;
+    for (int64_t i = 0; i < wf_array_count(a); i++) {
+        const double d = value(a, i) - value(b, i);
+        difference += d * d;
+        size += value(b, i) * value(b, i);
+    }
+    return sqrt(difference / size);
+}
+
+typedef struct geometry {
+    int nd;
+    wf_dtype dtype;
+    int64_t n, c, f, groups;
+    int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3];
+    bool wide, accumulate;
+} geometry;
+
+typedef struct shapes {
+    wf_conv_geom geom;
+    wf_shape x, w, y;
+} shapes;
+
+static bool shapes_of(const geometry *g, shapes *s)
+{
+    *s = (shapes){.geom = {.nd = g->nd, .groups = g->groups},
+                  .x = {.rank = g->nd + 2, .dim = {g->n, g->c}},
+                  .w = {.rank = g->nd + 2, .dim = {g->f, g->c / g->groups}},
+                  .y = {.rank = g->nd + 2, .dim = {g->n, g->f}}};
+    for (int d = 0; d < g->nd; d++) {
+        const int64_t extent = g->in[d] + g->lo[d] + g->hi[d] - g->dilation[d] * (g->kernel[d] - 1) - 1;
+        if (extent < 0)
+            return false;
+        s->x.dim[2 + d] = g->in[d];
+        s->w.dim[2 + d] = s->geom.kernel[d] = g->kernel[d];
+        s->y.dim[2 + d] = extent / g->stride[d] + 1;
+        s->geom.stride[d] = g->stride[d];
+        s->geom.dilation[d] = g->dilation[d];
+        s->geom.pad_lo[d] = g->lo[d];
+        s->geom.pad_hi[d] = g->hi[d];
+    }
+    return true;
+}
+
+static void check(const char *what, const shapes *s, const geometry *g, guarded *got, guarded *want)
+{
+    char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT], y[WF_SHAPE_TEXT];
+    const double e = apart(&got->array, &want->array), bound = got->array.dtype == WF_BF16 ? 0.01 : 2e-5;
+    WF_EXPECT(e < bound, "%s of %s, filter %s, to %s, %lld groups, result of %s%s: relative error %g", what,
+              wf_shape_text(s->x, x), wf_shape_text(s->w, w), wf_shape_text(s->y, y), (long long)g->groups,
+              wf_dtype_name(got->array.dtype), g->accumulate ? ", added" : "", e);
+    WF_EXPECT(guards_stand(got), "%s of %s, filter %s: writes beside its result", what, x, w);
+    free(got->memory);
+    free(want->memory);
+}
+
+/* Which of x, w and y a direction makes. */
+typedef enum direction { MAKES_Y, MAKES_X, MAKES_W } direction;
+
+static wf_status run(wf_ctx *ctx, direction what, const wf_conv_args *args)
+{
+    return what == MAKES_Y   ? ctx->k->conv_forward(ctx, args)
+           : what == MAKES_X ? ctx->k->conv_backward_data(ctx, args)
+                             : ctx->k->conv_backward_filter(ctx, args);
+}
+
+static void compare_one(const geometry *g, const shapes *s, direction what, wf_conv_args args)
+{
+    static const char *const name[] = {"forward", "backward data", "backward filter"};
+    const wf_dtype made = g->wide ? WF_F32 : g->dtype;
+    const wf_shape shape = what == MAKES_Y ? s->y : what == MAKES_X ? s->x : s->w;
+    const wf_array **const out = what == MAKES_Y ? &args.y : what == MAKES_X ? &args.x : &args.w;
+    args.accumulate = what == MAKES_W && g->accumulate;
+    guarded got = guarded_new(made, shape, args.accumulate ? 4 : 0);
+    guarded want = guarded_new(made, shape, args.accumulate ? 4 : 0);
+    *out = &got.array;
+    WF_EXPECT_OK(run(cpu, what, &args));
+    *out = &want.array;
+    WF_EXPECT_OK(run(ref, what, &args));
+    check(name[what], s, g, &got, &want);
+}
+
+static void compare(const geometry *g)
+{
+    shapes s;
+    if (!shapes_of(g, &s))
+        return;
+    guarded x = guarded_new(g->dtype, s.x, 1), w = guarded_new(g->dtype, s.w, 2), y = guarded_new(g->dtype, s.y, 3);
+    const wf_conv_args args = {.geom = &s.geom, .x = &x.array, .w = &w.array, .y = &y.array};
+    for (int what = MAKES_Y; what <= MAKES_W; what++)
+        compare_one(g, &s, (direction)what, args);
+    free(x.memory);
+    free(w.memory);
+    free(y.memory);
+}
+
+#define B WF_BF16
+#define F WF_F32
+static const geometry faults[] = {
+    /* windows in padding alone, forwards */
+    {2, B, 5, 16, 64, 1, {1, 17}, {3, 3}, {1, 1}, {2, 1}, {3, 3}, {1, 1}, true, false},
+    {2, B, 3, 32, 3, 1, {17, 33}, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {5, 5}, false, false},
+    {3, B, 2, 48, 4, 1, {6, 3, 2}, {3, 3, 3}, {2, 2, 1}, {1, 1, 1}, {0, 0, 5}, {5, 5, 2}, false, false},
+    {3, B, 1, 64, 8, 4, {1, 8, 2}, {4, 4, 4}, {1, 1, 1}, {2, 2, 2}, {5, 5, 5}, {1, 1, 1}, true, false},
+    /* elements under no window, backwards */
+    {2, B, 5, 2, 4, 2, {1, 8}, {3, 3}, {1, 1}, {2, 2}, {3, 3}, {1, 1}, true, false},
+    /* taps on padding alone */
+    {2, B, 5, 16, 32, 1, {8, 1}, {7, 7}, {3, 3}, {1, 1}, {2, 2}, {5, 5}, true, false},
+    {2, B, 2, 5, 32, 1, {16, 2}, {3, 5}, {3, 3}, {1, 1}, {1, 2}, {1, 5}, false, true},
+    {3, B, 2, 2, 2, 2, {6, 1, 6}, {5, 3, 5}, {1, 2, 1}, {1, 1, 1}, {0, 1, 0}, {1, 1, 1}, true, true},
+    {3, F, 2, 8, 16, 1, {6, 1, 6}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, false, false},
+    /* strides in padded depth, and in a depth of which more than one window starts in the padding */
+    {3, B, 2, 48, 64, 1, {3, 9, 4}, {4, 5, 4}, {3, 1, 3}, {1, 1, 1}, {1, 0, 1}, {3, 1, 3}, false, true},
+    {3, B, 5, 32, 64, 4, {4, 9, 6}, {4, 4, 4}, {2, 2, 2}, {1, 1, 1}, {1, 1, 1}, {3, 3, 3}, true, false},
+    {3, F, 2, 16, 16, 1, {8, 6, 6}, {5, 3, 3}, {2, 1, 1}, {1, 1, 1}, {3, 1, 1}, {3, 1, 1}, false, false},
+    /* gradients of f32: groups, volumes */
+    {2, B, 2, 16, 2, 2, {12, 33}, {4, 4}, {1, 1}, {2, 2}, {1, 1}, {1, 1}, true, true},
+    {3, B, 1, 64, 8, 4, {1, 6, 2}, {2, 5, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 1}, {1, 0, 1}, true, true},
+    {3, B, 3, 3, 8, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, true, false},
+    /* an odd number of channels, backwards */
+    {2, B, 2, 16, 5, 1, {7, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
+};
+
+static void both_threads(const geometry *g)
+{
+    for (int threads = 1; threads <= 2; threads++) {
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, threads));
+        compare(g);
+    }
+}
+
+static void fault_cases(void)
+{
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        both_threads(&faults[i]);
+}
+
+static geometry random_geometry(test_rng *rng)
+{
+    static const int64_t channels[] = {1, 3, 4, 8, 16, 17, 32, 64}, groups[] = {1, 1, 1, 2, 4},
+                         pads[] = {0, 1, 1, 2, 4};
+    geometry g = {.nd = (int)test_int(rng, 1, 3), .dtype = WF_BF16, .n = test_int(rng, 1, 4)};
+    g.groups = groups[test_int(rng, 0, 4)];
+    g.c = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 7)];
+    g.f = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 7)];
+    g.wide = test_int(rng, 0, 1);
+    g.accumulate = test_int(rng, 0, 1);
+    for (int d = 0; d < g.nd; d++) {
+        g.in[d] = test_int(rng, 1, g.nd == 3 ? 8 : 17);
+        g.kernel[d] = test_int(rng, 1, 5);
+        g.stride[d] = test_int(rng, 0, 2) == 0 ? 2 : 1;
+        g.dilation[d] = test_int(rng, 0, 3) == 0 ? 2 : 1;
+        g.lo[d] = pads[test_int(rng, 0, 4)];
+        g.hi[d] = pads[test_int(rng, 0, 4)];
+    }
+    return g;
+}
+
+static void random_cases(void)
+{
+    test_rng rng = {7};
+    for (int i = 0; i < 80; i++) {
+        const geometry g = random_geometry(&rng);
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + i % 2));
+        compare(&g);
+    }
+}
+
+/* Says in one line that it is slower, where the processor has no instructions for it. */
+static void compute(void)
+{
+    WF_EXPECT_OK(wf_ctx_set_compute(cpu, WF_BF16));
+    WF_EXPECT_OK(wf_ctx_set_compute(cpu, WF_F32));
+}
+
+int main(int argc, char **argv)
+{
+    cpu = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    ref = wf_ctx_new((wf_ctx_opts){.device = "ref"});
+    WF_MUST(wf_check(cpu));
+    WF_MUST(wf_check(ref));
+    poisoning = *cpu->k;
+    alloc = poisoning.alloc;
+    poisoning.alloc = alloc_poisoned;
+    cpu->k = &poisoning;
+    const int code = test_main(
+        argc, argv,
+        (test_case[]){{"fault_cases", fault_cases}, {"random_cases", random_cases}, {"compute", compute}, {0}});
+    WF_MUST(wf_ctx_free(cpu));
+    WF_MUST(wf_ctx_free(ref));
+    return code;
+}
