@@ -7,6 +7,7 @@
  * mapped, MPI, ranks that die, memory of a device. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/transport/transport_impl.h"
+#include "core/config_author.h"
 #include "tests/test.h"
 
 #include <pthread.h>
@@ -205,5 +206,6 @@ static void exchanges(void)
 
 int main(int argc, char **argv)
 {
+    wf_config_get(); /* read once, before there are threads: each rank has a process of its own elsewhere */
     return test_main(argc, argv, (test_case[]){{"sums", sums}, {"exchanges", exchanges}, {0}});
 }
