@@ -49,6 +49,11 @@ void wf_archive_set_loading(wf_archive *archive, bool loading)
     archive->group[0] = '\0';
 }
 
+bool wf_archive_spans_ranks(const wf_archive *archive)
+{
+    return archive->ops->part != NULL;
+}
+
 void wf_archive_free(wf_archive *archive)
 {
     if (!archive)

@@ -115,6 +115,9 @@ wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss)
     optim->more = true;
     const wf_status status = wf_optim_differentiate(optim, loss);
     optim->more = false;
-    optim->adding = status == WF_OK;
+    if (status == WF_OK)
+        optim->adding = true;
+    else
+        wf_accumulated_forget(optim);
     return status != WF_OK && optim->distributed ? optim->distributed->failed(optim, status) : status;
 }

@@ -415,9 +415,16 @@ static wf_status exchange_buffers(wf_buckets *all)
 
 wf_status wf_buckets_flush(wf_buckets *all)
 {
+    memcpy(all->kept, all->trailer, sizeof all->kept);
     WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
     WF_TRY(get_trailer(all, all->other));
     all->pending = false;
+    return exchange_buffers(all);
+}
+
+wf_status wf_buckets_resume(wf_buckets *all)
+{
+    memcpy(all->trailer, all->kept, sizeof all->trailer);
     return exchange_buffers(all);
 }
 

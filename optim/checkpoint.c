@@ -122,6 +122,7 @@ static void checkpoint_free(wf_checkpoint *c)
     wf_checkpoint_drop_layout(c);
     free(c->item);
     free(c->piece);
+    free(c->number);
     free(c->stage);
     free(c->damaged);
     free(c->manifest.entry);

@@ -14,12 +14,13 @@
  * which any tool reads, is followed by a manifest with a checksum for every MiB; the manifest and the checksums are
  * verified before anything is loaded from a file.
  *
- * A save is made between steps (after wf_tape_reset), not between wf_optim_accumulate and its wf_optim_step. The
- * pending update of double buffering is made first (wf_optim_flush). Tensors in the file are those of the serial
- * program, in logical order, so any mesh, number of ranks and form of the model loads them. Running statistics that
- * differ between ranks are saved for each rank; another number of ranks loads those of rank 0. The position in the data
- * is saved as samples of the epoch; if the global batch has another size after loading, the iterator skips as many
- * whole batches as fit into the samples that were used.
+ * A save is made after wf_tape_reset: between steps, or between wf_optim_accumulate and its wf_optim_step, whose
+ * gradients are then saved too. The pending update of double buffering is made first (wf_optim_flush). Tensors in the
+ * file are those of the serial program, in logical order, so any mesh, number of ranks and form of the model loads
+ * them. Running statistics and numbers that differ between ranks are saved for each rank; another number of ranks loads
+ * those of rank 0. Accumulated gradients are saved for each rank, and as their sum, which rank 0 of another partition
+ * loads. The position in the data is saved as samples of the epoch; if the global batch has another size after loading,
+ * the iterator skips as many whole batches as fit into the samples that were used.
  */
 #ifndef WF_OPTIM_CHECKPOINT_H
 #define WF_OPTIM_CHECKPOINT_H
@@ -51,8 +52,8 @@ WF_PLACED wf_checkpoint *wf_checkpoint_open(wf_comm *comm, const char *folder, w
 /* Completes an asynchronous save and frees the object; a failed write is reported here at the latest. Collective. */
 WF_PLACED wf_status wf_checkpoint_close(wf_checkpoint *checkpoint) WF_NODISCARD;
 
-/* Adds an object to the checkpoint, under a name of its own; all ranks add the same objects in the same order. Of
- * numbers, rank 0's value is saved. Local. */
+/* Adds an object to the checkpoint, under a name of its own; all ranks add the same objects in the same order.
+ * Local. */
 wf_status wf_checkpoint_add(wf_checkpoint *checkpoint, const char *name, wf_archive_visit visit, void *object);
 wf_status wf_checkpoint_add_model(wf_checkpoint *checkpoint, const char *name, wf_layer *model);
 wf_status wf_checkpoint_add_optim(wf_checkpoint *checkpoint, const char *name, wf_optim *optim);

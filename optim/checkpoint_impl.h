@@ -30,6 +30,12 @@ typedef struct wf_checkpoint_piece {
     size_t at;
 } wf_checkpoint_piece;
 
+/* A number of this rank; the others may have another. */
+typedef struct wf_checkpoint_number {
+    int64_t entry;
+    uint64_t bits;
+} wf_checkpoint_number;
+
 /* A part of the file between data sets: the same in every file of this layout. */
 typedef struct wf_checkpoint_gap {
     int64_t offset, bytes;
@@ -60,6 +66,8 @@ struct wf_checkpoint {
     int64_t laid_bytes; /* of the HDF5 part */
     wf_checkpoint_piece *piece;
     int64_t n_pieces, pieces_room;
+    wf_checkpoint_number *number;
+    int64_t n_numbers, numbers_room;
     unsigned char *stage;
     size_t staged, stage_room;
     wf_status status; /* the first failure of this rank alone, until all agree on it */

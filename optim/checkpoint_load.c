@@ -79,10 +79,17 @@ static wf_status load_part(wf_archive *archive, const char *path, wf_tensor *ten
 
 static wf_status load_number(wf_checkpoint *c, const char *path, wf_dtype dtype, void *value)
 {
-    const wf_manifest_entry *entry;
-    const wf_shape scalar = wf_shape_scalar();
-    WF_TRY(find(c, path, dtype, scalar, &entry));
-    return wf_checkpoint_keep(c, wf_manifest_read_box(&c->reader, entry, wf_box_of_shape(scalar), value));
+    char name[2048];
+    const wf_manifest_entry *entry, *own = NULL;
+    wf_box box = wf_box_of_shape(wf_shape_scalar());
+    WF_TRY(find(c, path, dtype, wf_shape_scalar(), &entry));
+    if (snprintf(name, sizeof name, "ranks/%s", path) < (int)sizeof name)
+        own = wf_manifest_find(&c->manifest, name);
+    if (own && own->dtype == dtype && wf_shape_equal(own->shape, WF_SHAPE(c->size))) {
+        box = (wf_box){.rank = 1, .lo = {c->rank}, .hi = {c->rank + 1}};
+        entry = own;
+    }
+    return wf_checkpoint_keep(c, wf_manifest_read_box(&c->reader, entry, box, value));
 }
 
 static wf_status load_i64(wf_archive *archive, const char *path, int64_t *value)

@@ -16,7 +16,7 @@ void wf_checkpoint_forget(wf_checkpoint *c)
         free(c->manifest.entry[i].name);
     free(c->manifest.sums);
     c->manifest.sums = NULL;
-    c->manifest.n = c->n_pieces = 0;
+    c->manifest.n = c->n_pieces = c->n_numbers = 0;
     c->staged = 0;
     c->layout = 0;
 }
@@ -250,11 +250,16 @@ static wf_status visit_part(wf_archive *archive, const char *path, wf_tensor *te
     return status;
 }
 
-/* Numbers are those of rank 0. */
+/* The entry of a number has rank 0's. */
 static wf_status stage_number(wf_checkpoint *c, const char *path, wf_dtype dtype, const void *value)
 {
-    void *data;
+    void *data, *list = c->number;
+    const wf_status status = grow(c->ctx, &list, c->n_numbers, &c->numbers_room, sizeof *c->number);
+    c->number = list;
+    WF_TRY(status);
     WF_TRY(add_entry(c, path, dtype, wf_shape_scalar()));
+    c->number[c->n_numbers].entry = c->manifest.n - 1;
+    memcpy(&c->number[c->n_numbers++].bits, value, sizeof c->number->bits);
     if (c->rank != 0)
         return WF_OK;
     WF_TRY(add_piece(c, wf_box_of_shape(wf_shape_scalar()), 8, &data));
@@ -287,6 +292,40 @@ static wf_status agree_layout(wf_checkpoint *c)
     return WF_OK;
 }
 
+/* A number that differs between ranks is also saved for each of them, below "ranks". */
+static wf_status stage_own_number(wf_checkpoint *c, const wf_checkpoint_number *number)
+{
+    char name[2048];
+    void *data;
+    const wf_manifest_entry *entry = &c->manifest.entry[number->entry];
+    WF_CHECK(snprintf(name, sizeof name, "ranks/%s", entry->name) < (int)sizeof name, WF_ERR_UNSUPPORTED,
+             "%s: the name is too long", entry->name);
+    WF_TRY(add_entry(c, name, entry->dtype, WF_SHAPE(c->size)));
+    WF_TRY(add_piece(c, (wf_box){.rank = 1, .lo = {c->rank}, .hi = {c->rank + 1}}, sizeof number->bits, &data));
+    memcpy(data, &number->bits, sizeof number->bits);
+    return WF_OK;
+}
+
+static wf_status stage_own_numbers(wf_checkpoint *c)
+{
+    const size_t n = (size_t)c->n_numbers, bytes = n * sizeof(uint64_t);
+    uint64_t *all;
+    WF_TRY(wf_host_take(c->comm, ((size_t)c->size + 1) * bytes, (void **)&all));
+    uint64_t *mine = all + (size_t)c->size * n;
+    for (size_t i = 0; i < n; i++)
+        mine[i] = c->number[i].bits;
+    const wf_status status = wf_allgather_bytes(c->comm, mine, bytes, all);
+    for (size_t i = 0; i < n && status == WF_OK; i++) {
+        bool same = true;
+        for (size_t r = 1; r < (size_t)c->size; r++)
+            same = same && all[r * n + i] == all[i];
+        if (!same)
+            wf_checkpoint_keep(c, stage_own_number(c, &c->number[i]));
+    }
+    wf_host_give(c->comm, all, ((size_t)c->size + 1) * bytes);
+    return status;
+}
+
 wf_status wf_checkpoint_stage(wf_checkpoint *c, int64_t step)
 {
     wf_checkpoint_forget(c);
@@ -297,6 +336,8 @@ wf_status wf_checkpoint_stage(wf_checkpoint *c, int64_t step)
     WF_TRY(status);
     WF_TRY(wf_checkpoint_agree(c));
     WF_TRY(agree_layout(c));
+    WF_TRY(stage_own_numbers(c));
+    WF_TRY(wf_checkpoint_agree(c));
     c->manifest.step = step;
     c->manifest.ranks = c->size;
     if (c->opts.mesh)

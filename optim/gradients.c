@@ -45,10 +45,11 @@ static wf_status plan(void *user, int64_t n, wf_param *const *reached)
 {
     wf_optim *optim = user;
     const bool current = wf_optim_grads_current(optim);
-    WF_CHECK(current || !optim->adding, WF_ERR_STATE,
+    WF_CHECK(current || !optim->adding || optim->restored, WF_ERR_STATE,
              "another optimizer took the gradients between wf_optim_accumulate and the step that they belong to");
     if (!current)
         WF_TRY(make_grads(optim, n, reached));
+    WF_TRY(wf_accumulated_restore(optim));
     for (int64_t i = 0; !optim->adding && n < optim->n && i < optim->n; i++)
         if (!listed(n, reached, optim->target[i]))
             WF_TRY(wf_tensor_fill(optim->target[i]->grad, 0));

@@ -341,6 +341,25 @@ static bool delayed(const wf_optim *optim)
     return own->buckets->opts.double_buffering;
 }
 
+static wf_status resume(wf_optim *optim)
+{
+    const multi_node *own = optim->distributed_state;
+    return wf_buckets_resume(own->buckets);
+}
+
+static const wf_mesh *mesh_of(const wf_optim *optim)
+{
+    const multi_node *own = optim->distributed_state;
+    return own->mesh;
+}
+
+static void accumulated(const wf_optim *optim, wf_array *loss, double **trailer)
+{
+    const multi_node *own = optim->distributed_state;
+    *loss = wf_tensor_array(own->buckets->loss);
+    *trailer = own->buckets->trailer;
+}
+
 /* The other ranks will wait for a message that this rank does not send, so they must be told. */
 static wf_status failed(wf_optim *optim, wf_status status)
 {
@@ -395,6 +414,7 @@ static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agre
     WF_NEED(optim);
     WF_NEED(comm);
     WF_CHECK(!optim->distributed, WF_ERR_ARGUMENT, "%s around a multi-node optimizer", c->name);
+    WF_CHECK(!optim->adding, WF_ERR_STATE, "%s around an optimizer with accumulated gradients; step before", c->name);
     WF_CHECK(optim->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
              "the model belongs to another context than the communicator; make it with wf_comm_ctx");
     WF_TRY(check_options(optim, &c->opts));
@@ -423,6 +443,9 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                                      .flush = flush,
                                                      .pending = pending,
                                                      .delayed = delayed,
+                                                     .resume = resume,
+                                                     .mesh = mesh_of,
+                                                     .accumulated = accumulated,
                                                      .failed = failed,
                                                      .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);

@@ -117,6 +117,7 @@ struct wf_buckets {
     wf_tensor *values; /* the parameters in the order of the flat buffer, where the optimizer is cut; else NULL */
     double trailer[WF_TRAILER];
     double sent[WF_TRAILER], summed[WF_TRAILER]; /* the last that was sent, and the sums that the host has looked at */
+    double kept[WF_TRAILER];                     /* that of accumulated losses, during a flush */
     wf_tensor *loss;                             /* f64: of this rank, for the next tail */
     wf_tensor *squares;                          /* f64: room for sums of squares, one for each set of axes */
     bool made;                                   /* for the flat buffer that is there */
@@ -143,6 +144,8 @@ wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
 wf_status wf_buckets_swap(wf_buckets *all, bool *any) WF_NODISCARD;
 /* At the end: without new ones. */
 wf_status wf_buckets_flush(wf_buckets *all) WF_NODISCARD;
+/* After a flush in the middle of a step: the buffer and trailer of the gradients that were accumulated before it. */
+wf_status wf_buckets_resume(wf_buckets *all) WF_NODISCARD;
 void wf_buckets_free(wf_buckets *all);
 
 /* In a bucket's task: the sums of its gradients, which are at `data`. */

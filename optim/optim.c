@@ -31,6 +31,7 @@ void wf_optim_free(wf_optim *optim)
         return;
     if (optim->distributed)
         optim->distributed->free(optim);
+    wf_accumulated_forget(optim);
     wf_grads_free(optim->grads);
     for (int64_t i = 0; i < optim->n_slots; i++) {
         free(optim->slot[i].path);
@@ -63,7 +64,7 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
     WF_NEED(optim);
     optim->agreed = false;
     const wf_status status = step(optim, loss);
-    optim->adding = false;
+    wf_accumulated_forget(optim);
     return status != WF_OK && optim->distributed ? optim->distributed->failed(optim, status) : status;
 }
 
@@ -71,7 +72,10 @@ static wf_status flush(wf_optim *optim)
 {
     double grad_scale;
     WF_TRY(optim->distributed->flush(optim, &grad_scale));
-    return grad_scale == 0 ? WF_OK : wf_optim_apply(optim, grad_scale);
+    if (grad_scale == 0)
+        return WF_OK;
+    WF_TRY(wf_optim_apply(optim, grad_scale));
+    return optim->adding ? optim->distributed->resume(optim) : WF_OK;
 }
 
 wf_status wf_optim_flush(wf_optim *optim)

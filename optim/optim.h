@@ -101,7 +101,9 @@ size_t wf_optim_state_bytes(const wf_optim *optim);
  * Optimizers that scale their loss and those that do not load each other's: the scale then starts as it did, or the
  * updates left out no longer count as steps.
  * Where state is sharded over ranks (shard_optimizer), the archive is that of the serial optimizer, on every rank, so
- * any number of ranks can load it, and the call is collective. */
+ * any number of ranks can load it, and the call is collective.
+ * Gradients of wf_optim_accumulate that wait for their step go along: those of this rank, and in a checkpoint, for
+ * which the call is collective, their sum over the ranks too, for other partitions. */
 WF_PLACED wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 /* The same as a wf_archive_visit. */
 wf_status wf_optim_visit(void *optim, wf_archive *archive) WF_NODISCARD;

@@ -63,23 +63,30 @@ static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_para
     return status;
 }
 
-/* Every component of a path is a group: "conv1/W" lies in conv1, then in W. */
-static wf_status visit_states(wf_optim *optim, int64_t i, wf_archive *archive)
+wf_status wf_optim_enter_path(wf_archive *archive, const char *path, int *depth)
 {
-    wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
-    const char *const *names = wf_optim_state_names(optim);
     char name[256];
-    int depth = 0;
-    for (const char *at = slot->path; at; depth++) {
+    *depth = 0;
+    for (const char *at = path; at; (*depth)++) {
         const char *end = strchr(at, '/');
         const size_t length = end ? (size_t)(end - at) : strlen(at);
-        WF_CHECK(length < sizeof name, WF_ERR_ARGUMENT, "a name in the path %s is longer than %zu bytes", slot->path,
+        WF_CHECK(length < sizeof name, WF_ERR_ARGUMENT, "a name in the path %s is longer than %zu bytes", path,
                  sizeof name - 1);
         memcpy(name, at, length);
         name[length] = '\0';
         WF_TRY(wf_archive_enter(archive, name));
         at = end ? end + 1 : NULL;
     }
+    return WF_OK;
+}
+
+/* "conv1/W" lies in conv1, then in W. */
+static wf_status visit_states(wf_optim *optim, int64_t i, wf_archive *archive)
+{
+    wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
+    const char *const *names = wf_optim_state_names(optim);
+    int depth;
+    WF_TRY(wf_optim_enter_path(archive, slot->path, &depth));
     for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++)
         WF_TRY(visit_state(optim, slot, optim->target[i], s, archive));
     while (depth-- > 0)
@@ -99,7 +106,8 @@ static wf_status visit(wf_optim *optim, wf_archive *archive)
     WF_TRY(wf_archive_enter(archive, "state"));
     for (int64_t i = 0; i < optim->n; i++)
         WF_TRY(visit_states(optim, i, archive));
-    return wf_archive_leave(archive);
+    WF_TRY(wf_archive_leave(archive));
+    return wf_accumulated_archive(optim, archive);
 }
 
 wf_status wf_optim_visit(void *optim, wf_archive *archive)

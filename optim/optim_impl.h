@@ -47,6 +47,11 @@ typedef struct wf_optim_distributed {
     wf_status (*flush)(wf_optim *optim, double *grad_scale);
     bool (*pending)(const wf_optim *optim);
     bool (*delayed)(const wf_optim *optim); /* updates come a step later: double buffering */
+    /* After the update of a flush: goes on adding to the gradients that were accumulated before it. */
+    wf_status (*resume)(wf_optim *optim);
+    const wf_mesh *(*mesh)(const wf_optim *optim);
+    /* What accumulated losses have left: their sum, in device memory, and the trailer. */
+    void (*accumulated)(const wf_optim *optim, wf_array *loss, double **trailer);
     /* After the update, where state is cut: every rank gets what the others have updated. NULL: nothing to do. */
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
@@ -83,9 +88,10 @@ struct wf_optim {
 
     wf_grads *grads; /* NULL until the first step */
 
-    bool more;         /* the running backward is not the last of its step */
-    bool adding;       /* gradients of earlier ones wait in `grads` */
-    double weight_sum; /* of their losses, where the optimizer is local */
+    bool more;            /* the running backward is not the last of its step */
+    bool adding;          /* gradients of earlier ones wait in `grads` */
+    double weight_sum;    /* of their losses, where the optimizer is local */
+    wf_tensor **restored; /* those of an archive, by target, until the next backward adds to them; else NULL */
 
     const wf_optim_distributed *distributed; /* NULL: local */
     void *distributed_state;
@@ -125,6 +131,17 @@ wf_status wf_scale_check_buffers(bool scales, bool double_buffering) WF_NODISCAR
 /* What an optimizer's options about it are: equal for equal ones. */
 uint64_t wf_scale_hash(const wf_optim *optim, uint64_t hash);
 wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
+
+/* --- optim_archive.c, accumulate_archive.c: saved and loaded -------------------------------------------------------
+ */
+
+/* Every component of a path is a group; *depth: how many were entered. */
+wf_status wf_optim_enter_path(wf_archive *archive, const char *path, int *depth) WF_NODISCARD;
+/* What wf_optim_accumulate has left for the next step, if anything. */
+wf_status wf_accumulated_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
+/* The gradients of an archive go where the next backward adds to them; or are forgotten. */
+wf_status wf_accumulated_restore(wf_optim *optim) WF_NODISCARD;
+void wf_accumulated_forget(wf_optim *optim);
 
 /* --- shard.c: state that is sharded over ranks
  * ------------------------------------------------------------------------ */

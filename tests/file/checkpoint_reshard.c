@@ -19,6 +19,8 @@ typedef struct form {
     wf_mesh_opts mesh; /* data 0: what remains */
 } form;
 
+static bool within; /* gradients are accumulated for the step after the save */
+
 typedef struct trained {
     wf_comm *comm;
     wf_mesh *mesh;
@@ -86,9 +88,22 @@ static void close_form(trained *t)
     wf_mesh_close(t->mesh);
 }
 
+static wf_var *loss_of(trained *t, double brightness)
+{
+    wf_var *x = wf_scale(wf_input(t->tape, t->x), brightness);
+    return wf_softmax_cross_entropy(wf_apply(t->model, x), t->labels);
+}
+
+/* Half of the next step, with other samples than the rest of it. */
+static void accumulate(trained *t)
+{
+    WF_EXPECT_OK(wf_optim_accumulate(t->optim, loss_of(t, -3)));
+    WF_EXPECT_OK(wf_tape_reset(t->tape));
+}
+
 static double step(trained *t)
 {
-    wf_var *loss = wf_softmax_cross_entropy(wf_apply(t->model, wf_input(t->tape, t->x)), t->labels);
+    wf_var *loss = loss_of(t, 1);
     WF_EXPECT_OK(wf_optim_step(t->optim, loss));
     const double value = wf_item(loss);
     WF_EXPECT_OK(wf_tape_reset(t->tape));
@@ -119,7 +134,8 @@ static void expect_same(const char *what, const char *one, const char *other)
     int64_t compared = 0;
     for (int64_t i = 0; i < m[0].n; i++) {
         const wf_manifest_entry *a = &m[0].entry[i], *b = wf_manifest_find(&m[1], a->name);
-        if (strncmp(a->name, "weft/", 5) == 0)
+        const bool partial = strncmp(a->name, "ranks/", 6) == 0 || strstr(a->name, "/accumulated/");
+        if (strncmp(a->name, "weft/", 5) == 0 || (within && partial)) /* what each rank has */
             continue;
         const size_t bytes = (size_t)wf_shape_count(a->shape) * wf_dtype_size(a->dtype);
         unsigned char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
@@ -132,7 +148,8 @@ static void expect_same(const char *what, const char *one, const char *other)
         free(y);
         compared++;
     }
-    WF_EXPECT(compared > 8 && m[0].n == m[1].n, "%s: %lld data sets were compared", what, (long long)compared);
+    WF_EXPECT(compared > 8 && (within || m[0].n == m[1].n), "%s: %lld data sets were compared", what,
+              (long long)compared);
     close_file(&reader[0], &m[0]);
     close_file(&reader[1], &m[1]);
 }
@@ -146,6 +163,8 @@ static void save_as(const form *from, const char *name, double after[AFTER])
         trained t = open_form(from, over, name);
         for (int i = 0; i < BEFORE; i++)
             step(&t);
+        if (within)
+            accumulate(&t);
         WF_EXPECT_OK(wf_checkpoint_save(t.saves, BEFORE));
         for (int i = 0; i < AFTER; i++)
             after[i] = step(&t);
@@ -159,7 +178,7 @@ static void load_as(const form *from, const form *to, const char *name, const do
 {
     char what[128], one[256], other[256], again[128];
     wf_comm *over = wf_comm_split(comm, rank < to->ranks ? 0 : -1, rank);
-    snprintf(what, sizeof what, "%s to %s", from->name, to->name);
+    snprintf(what, sizeof what, "%s to %s%s", from->name, to->name, within ? ", within a step" : "");
     snprintf(again, sizeof again, "%s-%s", name, to->name);
     snprintf(one, sizeof one, "%s/%s/ckpt-00000000.h5", folder, name);
     snprintf(other, sizeof other, "%s/%s/ckpt-00000000.h5", folder, again);
@@ -189,35 +208,49 @@ static void load_as(const form *from, const form *to, const char *name, const do
     WF_EXPECT_OK(wf_barrier(comm));
 }
 
-static void any_partition_loads_any_other(void)
+static const form all[] = {
+    {"one", 1, false, {.data = 1}},
+    {"data2", 2, false, {.data = 2}},
+    {"data3", 3, false, {.data = 3}},
+    {"data4", 4, false, {.data = 4}},
+    {"data8", 8, false, {.data = 8}},
+    {"sharded2", 2, true, {.data = 2}},
+    {"sharded4", 4, true, {.data = 4}},
+    {"channel2", 2, false, {.data = 1, .channel = 2}},
+    {"channel3", 3, true, {.data = 1, .channel = 3}},
+    {"channel4", 4, false, {.data = 1, .channel = 4}},
+    {"mixed4", 4, true, {.data = 2, .channel = 2}},
+    {"height2width2", 4, false, {.data = 1, .height = 2, .width = 2}},
+};
+enum { FORMS = sizeof all / sizeof *all };
+
+/* Loads every form by every `stride`th other. */
+static void load_others(int stride)
 {
-    const form all[] = {
-        {"one", 1, false, {.data = 1}},
-        {"data2", 2, false, {.data = 2}},
-        {"data3", 3, false, {.data = 3}},
-        {"data4", 4, false, {.data = 4}},
-        {"data8", 8, false, {.data = 8}},
-        {"sharded2", 2, true, {.data = 2}},
-        {"sharded4", 4, true, {.data = 4}},
-        {"channel2", 2, false, {.data = 1, .channel = 2}},
-        {"channel3", 3, true, {.data = 1, .channel = 3}},
-        {"channel4", 4, false, {.data = 1, .channel = 4}},
-        {"mixed4", 4, true, {.data = 2, .channel = 2}},
-        {"height2width2", 4, false, {.data = 1, .height = 2, .width = 2}},
-    };
-    enum { FORMS = sizeof all / sizeof *all };
     for (int i = 0; i < FORMS; i++) {
         double after[AFTER] = {0};
         char name[64];
         if (all[i].ranks > size)
             continue;
-        snprintf(name, sizeof name, "from-%s", all[i].name);
+        snprintf(name, sizeof name, "from-%s-%d", all[i].name, within);
         save_as(&all[i], name, after);
         WF_EXPECT_OK(wf_bcast_bytes(comm, after, sizeof after, 0));
-        for (int k = 0; k < FORMS; k++)
-            if (all[k].ranks <= size && k != i)
-                load_as(&all[i], &all[k], name, after);
+        for (int next = 1; next < FORMS; next += stride)
+            if (all[(i + next) % FORMS].ranks <= size)
+                load_as(&all[i], &all[(i + next) % FORMS], name, after);
     }
+}
+
+static void any_partition_loads_any_other(void)
+{
+    within = false;
+    load_others(1);
+}
+
+static void accumulated_gradients_too(void)
+{
+    within = true;
+    load_others(4);
 }
 
 int main(int argc, char **argv)
@@ -226,8 +259,10 @@ int main(int argc, char **argv)
         return 1;
     WF_EXPECT_OK(wf_ctx_set_dtype(ctx, WF_F64));
     folder_make();
-    const int failed =
-        test_main(argc, argv, (test_case[]){{"any_partition_loads_any_other", any_partition_loads_any_other}, {0}});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"any_partition_loads_any_other", any_partition_loads_any_other},
+                                               {"accumulated_gradients_too", accumulated_gradients_too},
+                                               {0}});
     folder_remove();
     return ranks_close(failed);
 }

@@ -13,9 +13,11 @@
 typedef struct way {
     const char *name;
     wf_multi_node_opts opts;
-    bool scales; /* f16 and a loss scale that falls and grows within the run */
-    bool plain;  /* momentum SGD; else AdamW */
-    int64_t accumulate;
+    bool scales;        /* f16 and a loss scale that falls and grows within the run */
+    bool plain;         /* momentum SGD; else AdamW */
+    int64_t accumulate; /* backwards of a step */
+    int64_t before;     /* of these, how many a stop comes after; rank 0 makes one fewer */
+    bool wide;          /* scaled, but computed in f32, which has the same bits as without a scale */
     bool async;
     bool channel; /* the model is sharded by channels, over a mesh */
 } way;
@@ -29,7 +31,7 @@ typedef struct run {
     wf_tape *tape;
     wf_iter *iter;
     wf_checkpoint *saves;
-    int64_t step;
+    int64_t step, done; /* done: backwards of the step that is not ended */
 } run;
 
 static inline wf_var *run_forward(wf_layer *self, void *user, wf_var *x)
@@ -64,7 +66,7 @@ static inline wf_optim *run_optim(const run *r)
 static inline run run_open(const way *how, wf_comm *over, const char *name)
 {
     run r = {.how = how, .comm = over};
-    WF_EXPECT_OK(wf_ctx_set_compute(ctx, how->scales ? WF_F16 : WF_F32));
+    WF_EXPECT_OK(wf_ctx_set_compute(ctx, how->scales && !how->wide ? WF_F16 : WF_F32));
     if (how->channel)
         r.mesh = wf_mesh_open(over, (wf_mesh_opts){.channel = wf_comm_size(over)});
     r.model = run_model(&r);
@@ -102,13 +104,20 @@ static inline wf_var *run_loss(run *r)
     return wf_softmax_cross_entropy(scores, b.labels);
 }
 
-/* One step; its loss. */
-static inline double run_step(run *r)
+/* Backwards until so many of the step are done. */
+static inline void run_accumulate(run *r, int64_t until)
 {
-    for (int64_t i = 1; i < r->how->accumulate; i++) {
+    for (; r->done < until; r->done++) {
         WF_EXPECT_OK(wf_optim_accumulate(r->optim, run_loss(r)));
         WF_EXPECT_OK(wf_tape_reset(r->tape));
     }
+}
+
+/* One step; its loss. */
+static inline double run_step(run *r)
+{
+    run_accumulate(r, r->how->accumulate - 1);
+    r->done = 0;
     wf_var *loss = run_loss(r);
     WF_EXPECT_OK(wf_optim_step(r->optim, loss));
     const double value = wf_item(loss);
