@@ -298,22 +298,41 @@ static wf_status load(wf_iter *iter, int64_t epoch, int64_t index, int64_t lengt
     return seek(iter, epoch, index);
 }
 
-wf_status wf_iter_archive(wf_iter *iter, wf_archive *archive)
+wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place)
 {
     WF_NEED(iter);
-    WF_NEED(archive);
     WF_TRY(open_once(iter));
-    int64_t epoch = iter->next_epoch, index = iter->next_index, length = iter->batcher.length;
-    int64_t seed = (int64_t)iter->batcher.seed;
-    WF_TRY(wf_archive_i64(archive, "epoch", &epoch));
-    WF_TRY(wf_archive_i64(archive, "index", &index));
-    WF_TRY(wf_archive_i64(archive, "length", &length));
-    WF_TRY(wf_archive_i64(archive, "seed", &seed));
-    if (!wf_archive_loading(archive))
-        return WF_OK;
+    *place = (wf_iter_place){.epoch = iter->next_epoch,
+                             .index = iter->next_index,
+                             .length = iter->batcher.length,
+                             .seed = (int64_t)iter->batcher.seed};
+    return WF_OK;
+}
+
+wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place)
+{
+    WF_NEED(iter);
+    WF_TRY(open_once(iter));
     wf_worker_stop(iter);
-    iter->batcher.seed = (uint64_t)seed;
-    return load(iter, epoch, index, length);
+    iter->batcher.seed = (uint64_t)place->seed;
+    return load(iter, place->epoch, place->index, place->length);
+}
+
+wf_status wf_iter_place_archive(wf_iter_place *place, wf_archive *archive)
+{
+    WF_TRY(wf_archive_i64(archive, "epoch", &place->epoch));
+    WF_TRY(wf_archive_i64(archive, "index", &place->index));
+    WF_TRY(wf_archive_i64(archive, "length", &place->length));
+    return wf_archive_i64(archive, "seed", &place->seed);
+}
+
+wf_status wf_iter_archive(wf_iter *iter, wf_archive *archive)
+{
+    wf_iter_place place;
+    WF_NEED(archive);
+    WF_TRY(wf_iter_place_get(iter, &place));
+    WF_TRY(wf_iter_place_archive(&place, archive));
+    return wf_archive_loading(archive) ? wf_iter_place_set(iter, &place) : WF_OK;
 }
 
 wf_status wf_iter_visit(void *iter, wf_archive *archive)

@@ -84,6 +84,15 @@ struct wf_iter {
     wf_worker *worker;
 };
 
+/* Where an iterator is: the batch to be given out next, and the seed of the order. */
+typedef struct wf_iter_place {
+    int64_t epoch, index, length, seed;
+} wf_iter_place;
+
+wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place) WF_NODISCARD;
+wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place) WF_NODISCARD;
+wf_status wf_iter_place_archive(wf_iter_place *place, struct wf_archive *archive) WF_NODISCARD;
+
 /* What comes after a batch. */
 void wf_batcher_after(const wf_batcher *batcher, int64_t *epoch, int64_t *index);
 /* The next batch that is made is this one. Not while the thread runs. */

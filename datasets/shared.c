@@ -2,7 +2,8 @@
 #include "datasets/shared.h"
 
 #include "comm/comm_author.h"
-#include "datasets/dataset_author.h"
+#include "core/archive.h"
+#include "datasets/iterator_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +134,24 @@ wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch)
     WF_TRY(wf_bcast_bytes(shared->comm, &h, sizeof h, shared->root));
     status = receive(shared, &h, batch);
     return status == WF_OK ? WF_OK : wf_comm_post_failure(shared->comm, status);
+}
+
+wf_status wf_shared_archive(wf_shared_iter *shared, wf_archive *archive)
+{
+    wf_iter_place place = {0};
+    WF_NEED(shared);
+    WF_NEED(archive);
+    WF_TRY(wf_bcast_status(shared->comm, shared->iter ? wf_iter_place_get(shared->iter, &place) : WF_OK, shared->root));
+    WF_TRY(wf_bcast_bytes(shared->comm, &place, sizeof place, shared->root));
+    WF_TRY(wf_iter_place_archive(&place, archive));
+    if (!wf_archive_loading(archive))
+        return WF_OK;
+    return wf_bcast_status(shared->comm, shared->iter ? wf_iter_place_set(shared->iter, &place) : WF_OK, shared->root);
+}
+
+wf_status wf_shared_visit(void *shared, wf_archive *archive)
+{
+    return wf_shared_archive(shared, archive);
 }
 
 /* What must be equal; the seed is rank 0's. */

@@ -22,6 +22,12 @@ void wf_shared_free(wf_shared_iter *shared);
  * on all ranks, and the communicator lives on. Collective. */
 WF_PLACED wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch) WF_NODISCARD;
 
+/* The place of the next batch, as wf_iter_archive has it: that of the root's iterator, on all ranks. A failure of the
+ * root is the same error on all ranks. Collective. */
+WF_PLACED wf_status wf_shared_archive(wf_shared_iter *shared, struct wf_archive *archive) WF_NODISCARD;
+/* The same as a wf_archive_visit. */
+wf_status wf_shared_visit(void *shared, struct wf_archive *archive) WF_NODISCARD;
+
 /* Like wf_batches, on data sets that every rank can read, in the same order on all ranks: with rank 0's seed. Checks
  * that the ranks have equally many samples and the same options (WF_ERR_ARGUMENT on all ranks if not). Owns the data
  * set, which is not scattered. Opens it. Collective. */

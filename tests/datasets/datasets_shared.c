@@ -65,6 +65,37 @@ static void sent(void)
     }
 }
 
+/* From an archive the batches go on where they were, whoever reads. */
+static void goes_on(void)
+{
+    const wf_batch_opts opts = {.size = BATCH, .shuffle = true};
+    for (int root = 0; root < size; root++) {
+        wf_archive *archive = wf_archive_memory(ctx);
+        int64_t first[8][BATCH] = {{0}}, again[8][BATCH] = {{0}};
+        for (int run = 0; run < 2; run++) {
+            wf_iter *iter = rank == root ? wf_prefetch(wf_batches(numbered(SAMPLES), opts), 2) : NULL;
+            wf_shared_iter *shared = wf_shared_batches(comm, iter, root);
+            if (run == 1) {
+                WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+                WF_EXPECT_OK(wf_shared_visit(shared, archive));
+            }
+            for (int i = 0; i < 8; i++) {
+                wf_batch batch = {0};
+                if (i == 4 && run == 0)
+                    WF_EXPECT_OK(wf_shared_visit(shared, archive));
+                if (i < 4 && run == 1)
+                    continue;
+                WF_EXPECT_OK(wf_shared_next(shared, &batch));
+                WF_EXPECT_OK(wf_tensor_export(batch.labels, (run ? again : first)[i], wf_tensor_bytes(batch.labels)));
+            }
+            wf_shared_free(shared);
+        }
+        WF_EXPECT(memcmp(first[4], again[4], 4 * sizeof *first) == 0, "root %d: other batches than without a stop",
+                  root);
+        wf_archive_free(archive);
+    }
+}
+
 static void root_fails(void)
 {
     wf_iter *iter =
@@ -133,6 +164,7 @@ static int on_ranks(int argc, char **argv)
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"sent", sent},
+                                               {"goes_on", goes_on},
                                                {"root_fails", root_fails},
                                                {"root_without_batches", root_without_batches},
                                                {"same_order", same_order},
