@@ -29,10 +29,10 @@ static void describe(char text[DESCRIPTION], const wf_param *param)
     char shape[WF_SHAPE_TEXT], summed[WF_AXES_TEXT], sharded[WF_AXES_TEXT];
     const char *path = wf_param_path(param);
     memset(text, 0, DESCRIPTION);
-    snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, sharded over %s", path ? path : "?",
+    snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, sharded over %s%s", path ? path : "?",
              wf_shape_text(param->global, shape), wf_dtype_name(param->dtype),
              param->order == WF_CHANNELS_LAST ? " channels-last" : "", wf_axes_text(param->axes, summed),
-             wf_axes_text(param->shard_axes, sharded));
+             wf_axes_text(param->shard_axes, sharded), param->trainable ? "" : ", not trained");
 }
 
 static void describe_part(char text[DESCRIPTION], const part *p)
@@ -64,14 +64,6 @@ static int64_t list_parts(const wf_layer *layer, part *parts)
     return n;
 }
 
-static uint64_t hash_param(uint64_t hash, const wf_param *param)
-{
-    char text[DESCRIPTION];
-    const char *path = wf_param_path(param);
-    describe(text, param);
-    return wf_hash_text(wf_hash_text(hash, path ? path : ""), text);
-}
-
 /* The first rank whose number is not rank 0's, or -1. */
 static wf_status first_other(wf_comm *comm, wf_ctx *ctx, uint64_t mine, int *rank)
 {
@@ -101,8 +93,8 @@ static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, const pa
             if (memcmp(all, all + (size_t)r * DESCRIPTION, DESCRIPTION) != 0) {
                 *agreed = true;
                 status = WF_RAISE(WF_ERR_COMM,
-                                  "the ranks have different models: %s on rank 0, %s on rank %d; make the layers with "
-                                  "the same options on all ranks",
+                                  "the ranks have different models: %s on rank 0, %s on rank %d; make the same layers "
+                                  "with the same options on all ranks, and train the same parameters",
                                   all, all + (size_t)r * DESCRIPTION, r);
             }
     }
@@ -216,16 +208,11 @@ static int64_t position(const wf_optim *optim, const wf_param *param)
 
 wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool *agreed)
 {
-    uint64_t hash = wf_scale_hash(optim, wf_hash_u64(0, (uint64_t)optim->n));
+    const uint64_t hash = wf_scale_hash(optim, wf_hash_u64(0, (uint64_t)optim->n));
     int other = -1;
-    for (int64_t i = 0; i < optim->n; i++)
-        hash = hash_param(hash, optim->target[i]);
     WF_TRY(first_other(comm, optim->ctx, hash, &other));
     *agreed = other >= 0;
-    WF_CHECK(other < 0, WF_ERR_COMM,
-             "rank %d trains other parameters than rank 0 (wf_param_set_trainable), or scales its loss otherwise "
-             "(wf_optim_scale_loss)",
-             other);
+    WF_CHECK(other < 0, WF_ERR_COMM, "rank %d scales its loss otherwise than rank 0 (wf_optim_scale_loss)", other);
     const size_t bytes = (size_t)optim->n * sizeof(int64_t);
     int64_t *index = wf_malloc(optim->ctx, bytes);
     WF_NEED(index);

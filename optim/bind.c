@@ -77,6 +77,17 @@ static wf_status bind_targets(wf_optim *optim)
     return WF_OK;
 }
 
+/* The flat gradients are of the parameters that are bound now: what changed has changed back. */
+static bool of_targets(const wf_optim *optim)
+{
+    const wf_grads *grads = optim->grads;
+    int64_t found = 0;
+    for (int64_t i = 0; i < optim->n; i++)
+        for (int64_t k = 0; k < grads->n; k++)
+            found += grads->param[k] == optim->target[i];
+    return found == optim->n && grads->n == optim->n;
+}
+
 wf_status wf_optim_bind(wf_optim *optim)
 {
     wf_param *const *all;
@@ -100,8 +111,7 @@ wf_status wf_optim_bind(wf_optim *optim)
              "what is trainable changed between wf_optim_accumulate and the step that it belongs to");
     optim->bound = false;
     optim->n = n;
-    wf_grads_free(optim->grads);
-    optim->grads = NULL;
+    optim->stale = optim->grads && !of_targets(optim);
     WF_TRY(bind_targets(optim));
     optim->bound = true;
     return WF_OK;

@@ -397,6 +397,20 @@ wf_status wf_buckets_end(wf_buckets *all)
     return get_trailer(all, all->grads);
 }
 
+wf_status wf_buckets_announce(wf_buckets *all, double *ranks)
+{
+    double kept[WF_TRAILER];
+    memcpy(kept, all->trailer, sizeof kept);
+    memset(all->trailer, 0, sizeof all->trailer);
+    all->trailer[WF_TRAILER_CHANGED] = 1;
+    get_ready(all, all->optim->grads);
+    WF_TRY(put_trailer(all, all->grads));
+    WF_TRY(wf_buckets_end(all));
+    *ranks = all->trailer[WF_TRAILER_CHANGED];
+    memcpy(all->trailer, kept, sizeof kept);
+    return WF_OK;
+}
+
 /* The next backward writes into the buffer whose sums this step uses. */
 static wf_status exchange_buffers(wf_buckets *all)
 {

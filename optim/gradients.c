@@ -5,7 +5,7 @@
 bool wf_optim_grads_current(const wf_optim *optim)
 {
     const wf_grads *grads = optim->grads;
-    if (!grads)
+    if (!grads || optim->stale)
         return false;
     for (int64_t i = 0; i < grads->n; i++) {
         const wf_tensor *grad = grads->param[i]->grad;
@@ -36,6 +36,7 @@ static wf_status make_grads(wf_optim *optim, int64_t n, wf_param *const *reached
     if (distributed)
         WF_TRY(distributed->agree(optim, at, optim->order));
     wf_grads_free(optim->grads);
+    optim->stale = false;
     optim->grads = wf_grads_new(optim->ctx, at, optim->order, distributed ? distributed->trailer : 0);
     WF_NEED(optim->grads);
     return WF_OK;

@@ -16,6 +16,8 @@ typedef struct multi_node {
     unsigned axes;       /* along which those lie */
     bool data_alone;     /* made by wf_multi_node */
     int64_t agreed_at;   /* the step after which the replicas were found equal */
+    bool moved;          /* the values of this step differ between ranks: rank 0's are taken at its end */
+    bool unusable;       /* its gradients, which are those of no model, are waited for (double buffering) */
     wf_draws_record drew, drew_before;
     wf_buckets *buckets;
 } multi_node;
@@ -133,6 +135,7 @@ static wf_status agree(wf_optim *optim, int64_t n, wf_param **order)
     wf_buckets *all = own->buckets;
     WF_CHECK(!all->pending, WF_ERR_STATE,
              "another optimizer took the gradients that double_buffering writes into; call wf_optim_flush before");
+    WF_TRY(wf_change_agree(all, own->comm, &own->moved));
     WF_TRY(check_parameters(optim, own->data_alone));
     WF_TRY(wf_agree_order(own->comm, optim, order, &optim->agreed));
     WF_TRY(wf_buckets_plan(all, n, order));
@@ -285,6 +288,8 @@ static wf_status read_trailer(wf_optim *optim, double *grad_scale)
     const double *trailer = own->buckets->trailer;
     const double sharded = trailer[WF_TRAILER_SHARDED], parts = trailer[WF_TRAILER_PARTS],
                  local = trailer[WF_TRAILER_LOCAL];
+    if (trailer[WF_TRAILER_CHANGED] > 0)
+        return wf_change_name(own->comm, optim);
     optim->agreed = (sharded > 0) + (parts > 0) + (local > 0) > 1 || trailer[WF_TRAILER_OVERFLOW] > 0;
     WF_CHECK(
         local == 0 || sharded + parts == 0, WF_ERR_COMM,
@@ -301,22 +306,35 @@ static wf_status read_trailer(wf_optim *optim, double *grad_scale)
     return WF_OK;
 }
 
+/* Gradients of values that differed between the ranks update nothing. */
+static wf_status share_values(wf_optim *optim, double *grad_scale)
+{
+    multi_node *own = optim->distributed_state;
+    const bool moved = own->moved, late = own->buckets->opts.double_buffering;
+    if ((moved && !late) || own->unusable)
+        *grad_scale = 0;
+    own->unusable = moved && late;
+    own->moved = false;
+    return moved ? wf_agree_values(own->mesh, optim) : WF_OK;
+}
+
 static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
 {
     multi_node *own = optim->distributed_state;
     bool any = true;
-    if (own->buckets->opts.double_buffering)
+    const bool late = own->buckets->opts.double_buffering;
+    if (late)
         WF_TRY(wf_buckets_swap(own->buckets, &any));
     else
         WF_TRY(wf_buckets_end(own->buckets));
     *grad_scale = 0;
     if (!any)
-        return WF_OK;
+        return share_values(optim, grad_scale);
     WF_TRY(read_trailer(optim, grad_scale));
-    const bool late = own->buckets->opts.double_buffering;
     WF_TRY(wf_draws_check(own->comm, optim, late ? NULL : loss, late ? &own->drew_before : &own->drew,
                           own->buckets->trailer));
-    return set_loss(optim, loss, *grad_scale);
+    WF_TRY(set_loss(optim, loss, *grad_scale));
+    return share_values(optim, grad_scale);
 }
 
 static wf_status flush(wf_optim *optim, double *grad_scale)
@@ -326,7 +344,8 @@ static wf_status flush(wf_optim *optim, double *grad_scale)
     if (!own->buckets->pending)
         return WF_OK;
     WF_TRY(wf_buckets_flush(own->buckets));
-    return read_trailer(optim, grad_scale);
+    WF_TRY(read_trailer(optim, grad_scale));
+    return share_values(optim, grad_scale);
 }
 
 static bool pending(const wf_optim *optim)

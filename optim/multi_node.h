@@ -68,6 +68,12 @@ typedef struct wf_multi_node_opts {
  * means without a layout) compare the iterations of their tapes and what they drew. Where these differ the step is
  * WF_ERR_COMM on all ranks, before any update, and names rank and layer.
  *
+ * The model may change between two steps (wf_module_add, wf_parallelize, wf_param_set_trainable), on all ranks alike:
+ * the next step says so in its sums. Values that the ranks share, as those of a new layer are that nobody has used, go
+ * on as in the serial program. Where they differ, every rank has rank 0's after that step, which updates nothing. Where
+ * one rank alone changes its model, or otherwise than the others, that step is WF_ERR_COMM on all ranks and names the
+ * first difference.
+ *
  * The loss is summed in the same buffer, so after the step wf_item(loss) is the global loss on every rank. If a step
  * fails on one rank, the others return the same error. The communicator must outlive the optimizer's last step. */
 WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);

@@ -24,7 +24,8 @@ const char *wf_axes_text(unsigned axes, char text[WF_AXES_TEXT]);
 wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed) WF_NODISCARD;
 /* All ranks have the same options. Collective. */
 wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *opts, bool *agreed) WF_NODISCARD;
-/* All ranks train the same parameters; `order`, a permutation of optim->target, becomes rank 0's. Collective. */
+/* All ranks, which train the same parameters, scale their losses alike; `order`, a permutation of optim->target,
+ * becomes rank 0's. Collective. */
 wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool *agreed) WF_NODISCARD;
 
 /* --- replicas.c --------------------------------------------------------------------------------------------------- */
@@ -47,6 +48,21 @@ wf_status wf_draws_check(wf_comm *comm, wf_optim *optim, const wf_var *loss, con
 /* Ranks that hold the same part of a trainable parameter have the same bits; WF_ERR_COMM on all ranks names the first
  * that has not. agreed_at: the step after which they had. Collective. */
 wf_status wf_replicas_compare(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, int64_t agreed_at) WF_NODISCARD;
+
+/* *equal: they have; otherwise the first that has not is logged. Collective. */
+wf_status wf_replicas_equal(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, bool *equal) WF_NODISCARD;
+
+/* --- model_change.c ----------------------------------------------------------------------------------------------- */
+
+struct wf_buckets;
+/* Before the gradients of a changed model are laid out (of a new one: the first step): all ranks have made the same
+ * change, else WF_ERR_COMM on all ranks names the difference. *moved: values differ between the ranks, which take rank
+ * 0's once the running backward no longer needs them. Collective; ranks that have not changed are in a step of the old
+ * model.
+ */
+wf_status wf_change_agree(struct wf_buckets *all, wf_comm *comm, bool *moved) WF_NODISCARD;
+/* The error on a rank that has not changed its model, from the trailer of a step. Collective. */
+wf_status wf_change_name(wf_comm *comm, wf_optim *optim) WF_NODISCARD;
 
 /* --- grad_runs.c -------------------------------------------------------------------------------------------------- */
 
@@ -75,6 +91,7 @@ enum {
     WF_TRAILER_LOCAL,    /* ranks whose loss is a local mean */
     WF_TRAILER_PARTS,    /* ranks whose losses, of several backwards, are parts of global means */
     WF_TRAILER_OVERFLOW, /* ranks that met a gradient which the gradient type in flight cannot hold */
+    WF_TRAILER_CHANGED,  /* ranks whose model has changed since the step before, which send nothing else */
     WF_TRAILER_COMPARED, /* ranks that compare what they drew */
     WF_TRAILER_DRAWS,    /* of those: the bits of a hash of it */
     WF_DRAWS_BITS = 16,
@@ -139,6 +156,8 @@ wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, doub
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
 wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
+/* In place of a step, with the gradients of the last one, which nobody uses: *ranks is how many ranks do so. */
+wf_status wf_buckets_announce(wf_buckets *all, double *ranks) WF_NODISCARD;
 /* With double buffering in place of the three: the sums of the step before (*any: there are some) are waited for, those
  * of this one begin, and the parameters' gradients become the former. */
 wf_status wf_buckets_swap(wf_buckets *all, bool *any) WF_NODISCARD;

@@ -87,6 +87,7 @@ struct wf_optim {
     int64_t n_slots;
 
     wf_grads *grads; /* NULL until the first step */
+    bool stale;      /* `grads` is of the parameters before a change of the model, some of which may be gone */
 
     bool more;            /* the running backward is not the last of its step */
     bool adding;          /* gradients of earlier ones wait in `grads` */

@@ -1,6 +1,7 @@
 /* Checks that ranks which compute the same stay equal: that they draw the same random numbers, in every step, and
  * that their parameters have the same bits, now and then. It never repairs a difference; it reports it. */
 #include "core/captured_author.h"
+#include "core/log.h"
 #include "layers/layer_author.h"
 #include "optim/multi_node_impl.h"
 
@@ -304,22 +305,18 @@ static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *op
     return WF_OK;
 }
 
-/* An error that one rank finds is returned on all ranks. */
-static wf_status tell(wf_comm *comm, wf_optim *optim, int64_t agreed_at, char text[TEXT])
+/* What one rank has found becomes known on all ranks. */
+static wf_status tell(wf_comm *comm, char text[TEXT])
 {
     int64_t finder = *text ? wf_comm_rank(comm) : INT64_MAX;
     WF_TRY(wf_allreduce_i64(comm, &finder, 1, WF_MIN));
-    if (finder == INT64_MAX)
-        return WF_OK;
-    WF_TRY(wf_bcast_bytes(comm, text, TEXT, (int)finder));
-    optim->agreed = true;
-    WF_FAIL(WF_ERR_COMM, "replicas have parted: %s, after step %lld; after step %lld they were equal", text,
-            (long long)optim->steps + 1, (long long)agreed_at);
+    return finder == INT64_MAX ? WF_OK : wf_bcast_bytes(comm, text, TEXT, (int)finder);
 }
 
-wf_status wf_replicas_compare(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, int64_t agreed_at)
+/* The first difference into text, which is empty where there is none; the same on all ranks. */
+static wf_status find_difference(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, char text[TEXT])
 {
-    char text[TEXT] = "";
+    memset(text, 0, TEXT);
     const size_t each = sizeof(wf_param *) + 4 * sizeof(int64_t), bytes = (size_t)optim->n * each + PIECE;
     void *memory;
     WF_TRY(wf_pool_take_host(optim->ctx, bytes, &memory));
@@ -328,7 +325,31 @@ wf_status wf_replicas_compare(const wf_mesh *mesh, wf_comm *comm, wf_optim *opti
                     .piece = (char *)memory + (size_t)optim->n * each};
     wf_status status = compare_groups(mesh, comm, optim, &r, text);
     if (status == WF_OK)
-        status = tell(comm, optim, agreed_at, text);
+        status = tell(comm, text);
     wf_pool_give_host(optim->ctx, memory, bytes);
     return status;
+}
+
+wf_status wf_replicas_compare(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, int64_t agreed_at)
+{
+    char text[TEXT];
+    WF_TRY(find_difference(mesh, comm, optim, text));
+    if (!*text)
+        return WF_OK;
+    optim->agreed = true;
+    WF_FAIL(WF_ERR_COMM, "replicas have parted: %s, after step %lld; after step %lld they were equal", text,
+            (long long)optim->steps + 1, (long long)agreed_at);
+}
+
+wf_status wf_replicas_equal(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, bool *equal)
+{
+    char text[TEXT];
+    WF_TRY(find_difference(mesh, comm, optim, text));
+    *equal = !*text;
+    if (!*equal && wf_comm_rank(comm) == 0)
+        wf_log(WF_LOG_WARN,
+               "the model has changed, and the values of the ranks differ: %s. All take rank 0's values, and this step "
+               "updates nothing",
+               text);
+    return WF_OK;
 }
