@@ -15,6 +15,7 @@ struct wf_archive {
     const wf_archive_ops *ops;
     void *own;
     bool loading;
+    /* Both texts are of fixed length, so that a visit of a model of thousands of parameters allocates nothing. */
     char group[PATH]; /* "gen/conv1/" */
     char path[PATH];
 };
@@ -63,6 +64,7 @@ void wf_archive_free(wf_archive *archive)
     free(archive);
 }
 
+/* The group always ends with a slash or is empty, so a path is the group and a name, one behind the other. */
 wf_status wf_archive_enter(wf_archive *archive, const char *name)
 {
     WF_NEED(archive);
@@ -86,6 +88,7 @@ wf_status wf_archive_leave(wf_archive *archive)
     return WF_OK;
 }
 
+/* The path lies in the archive and is overwritten by the next call; the kinds copy what they keep. */
 static wf_status make_path(wf_archive *archive, const char *name)
 {
     WF_NEED(archive);
@@ -124,6 +127,7 @@ wf_status wf_archive_part(wf_archive *archive, const char *name, wf_tensor *tens
 
 bool wf_archive_has(wf_archive *archive, const char *name)
 {
+    /* While saving everything is there: visitors ask only to skip what an older archive does not hold. */
     if (!archive || !archive->loading)
         return archive != NULL;
     return make_path(archive, name) == WF_OK && archive->ops->has(archive, archive->path);

@@ -80,6 +80,7 @@ static wf_status visit_tensor(wf_archive *archive, const char *path, wf_tensor *
     return wf_tensor_export(tensor, e->data, e->bytes);
 }
 
+/* Numbers are scalars of the same list, so that wf_archive_has and the check for double names hold for them too. */
 static wf_status visit_number(wf_archive *archive, const char *path, wf_dtype dtype, void *value)
 {
     memory *m = wf_archive_state(archive);

@@ -9,6 +9,7 @@ int64_t wf_array_count(const wf_array *a)
 
 void wf_array_ncp(const wf_array *a, int64_t *n, int64_t *c, int64_t *pixels)
 {
+    /* Rank 2 has no pixel dimensions: one pixel, so that normalisation and bias treat [N,C] and [N,C,H,W] alike. */
     int64_t product = 1;
     for (int d = 2; d < a->shape.rank; d++)
         product *= a->shape.dim[d];

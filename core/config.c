@@ -13,6 +13,7 @@
 static const char *text_of(const char *name, const char *otherwise)
 {
     const char *text = getenv(name);
+    /* An empty variable counts as unset: launchers export names without values. */
     return text && *text ? text : otherwise;
 }
 
@@ -41,6 +42,7 @@ static int level_of(const char *text)
     return WF_LOG_INFO;
 }
 
+/* The name keeps trace files and shared-memory names of programs apart that no launcher named. */
 static const char *own_job(void)
 {
     static char name[24];
@@ -58,6 +60,8 @@ static int omp_threads(void)
 const wf_config *wf_config_get(void)
 {
     static wf_config config;
+    /* Read at the first use, which is before the library starts a thread, so no lock is needed; a later setenv changes
+     * nothing, which keeps all parts of the library of one mind. */
     static bool read;
     if (!read) {
         read = true;
@@ -70,6 +74,8 @@ const wf_config *wf_config_get(void)
         config.autotune = number_of("WEFT_AUTOTUNE", 0, 0) != 0;
         config.chunk_bytes = number_of("WEFT_CHUNK_BYTES", 1L << 30, 8);
         config.trace = text_of("WEFT_TRACE", NULL);
+        /* PMIx variables are set by mpirun and by Slurm alike, and are there before MPI_Init, when the watchdog already
+         * wants a rank. */
         config.launched = text_of("PMIX_NAMESPACE", NULL) != NULL;
         config.job = text_of("PMIX_NAMESPACE", own_job());
         config.rank = (int)number_of("PMIX_RANK", -1, 0);

@@ -18,6 +18,8 @@ static bool orthonormal(double *m, int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++) {
         double *row = m + i * cols, norm = 0;
+        /* Two passes over the rows above: one alone leaves errors of the size of the rows' condition number ("twice is
+         * enough", Kahan and Parlett). */
         for (int64_t k = 0; k < 2 * i; k++) {
             const double *other = m + (k % i) * cols;
             double dot = 0;
@@ -28,6 +30,7 @@ static bool orthonormal(double *m, int64_t rows, int64_t cols)
         }
         for (int64_t j = 0; j < cols; j++)
             norm += row[j] * row[j];
+        /* Not "norm == 0": a NaN ends here as well. */
         if (!(norm > 0))
             return false;
         for (int64_t j = 0; j < cols; j++)
@@ -36,6 +39,8 @@ static bool orthonormal(double *m, int64_t rows, int64_t cols)
     return true;
 }
 
+/* Drawn by the kernel and then read to the host, so that the values are those of every other random tensor, on any
+ * device. */
 static wf_status normals(wf_ctx *ctx, uint64_t stream, int64_t rows, int64_t cols, double *m)
 {
     wf_tensor *t = wf_tensor_new_step(ctx, WF_F64, WF_SHAPE(rows, cols), WF_ROW_MAJOR);
@@ -58,6 +63,7 @@ static wf_status orthogonal(wf_param *p, uint64_t stream, double scale)
     const int64_t count = wf_shape_count(p->global), first = p->global.rank > 0 ? p->global.dim[0] : 1;
     if (count == 0)
         return WF_OK;
+    /* Every rank makes the whole matrix and keeps its slice: orthogonality is a property of all rows together. */
     const int64_t rest = count / first, rows = first < rest ? first : rest, cols = first < rest ? rest : first;
     double *m = wf_malloc(p->ctx, 2 * (size_t)count * sizeof *m), *out = m ? m + count : NULL;
     wf_tensor *whole = NULL, *part = NULL;
@@ -84,6 +90,7 @@ out:
 wf_status wf_param_initialise(wf_param *p)
 {
     uint64_t stream = 0;
+    /* Two layers of one kind get different numbers by their paths; two ranks get the same ones. */
     if (p->path_of)
         p->path_of(p->owner, &stream);
     stream = wf_hash_text(stream, p->name);
@@ -91,6 +98,7 @@ wf_status wf_param_initialise(wf_param *p)
     const double scale = init.a == 0 ? 1 : init.a;
     const double in = p->fan_in > 0 ? (double)p->fan_in : 1, both = in + (p->fan_out > 0 ? (double)p->fan_out : 1);
     double deviation = 0, limit = 0;
+    /* Packed forms of an earlier value (after a change of the name, before the first use) must not survive. */
     wf_tensor_touch(p->value);
     switch (init.kind) {
     case WF_INIT_DEFAULT:
@@ -102,6 +110,8 @@ wf_status wf_param_initialise(wf_param *p)
         return draw(p, WF_UNIFORM, stream, init.a, init.b);
     case WF_INIT_ORTHOGONAL:
         return orthogonal(p, stream, scale);
+    /* Deviations are those of the papers: LeCun 1998 (1 / fan-in), Glorot and Bengio 2010 (2 / (in + out)), He 2015 (2
+     * / in). A uniform distribution on [-l, l] has the variance l l / 3, hence the 3 and 6. */
     case WF_INIT_LECUN_NORMAL:
         deviation = scale * sqrt(1 / in);
         break;

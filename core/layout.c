@@ -39,6 +39,8 @@ bool wf_layout_equal(const wf_layout *a, const wf_layout *b)
             return false;
         if (a->placement[x] != WF_SHARDED)
             continue;
+        /* Bounds are interned by the mesh: equal bounds are the same pointer. A layout that nobody has completed has
+         * none yet and is equal to either. */
         if (a->dim[x] != b->dim[x] || (a->bounds[x] && b->bounds[x] && a->bounds[x] != b->bounds[x]))
             return false;
     }
@@ -96,6 +98,8 @@ static int goes_to(int dim, int rank, const int *from)
     return -1;
 }
 
+/* Dimensions that the function makes or changes (from[d] < 0) must be whole on every rank; dimensions that it passes on
+ * keep their sharding. */
 bool wf_layout_follow(const wf_layout *in, wf_shape local, const int *from, wf_layout *out)
 {
     if (!in || !out || !from)

@@ -30,5 +30,6 @@ void wf_log(wf_log_level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    /* One call, so that lines of several ranks on one terminal do not mix. */
     fprintf(stderr, "weft: %s\n", text);
 }

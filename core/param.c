@@ -24,7 +24,9 @@ wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts)
                     .init = opts.init,
                     .global = opts.shape,
                     .box = wf_box_of_shape(opts.shape),
+                    /* Running statistics and the like are saved with the model but have no gradient. */
                     .trainable = !opts.state,
+                    /* Every replica of a model sees other samples; layers that split otherwise change this. */
                     .axes = 1u << WF_AXIS_DATA};
     p->name = wf_strdup(ctx, name);
     if (!p->name) {
@@ -56,6 +58,8 @@ const char *wf_param_path(const wf_param *param)
 {
     if (!param)
         return "";
+    /* Compared and remade on every call, not noted at a move: a parameter is not told when a layer far above it gets a
+     * parent. */
     const char *above = param->path_of ? param->path_of(param->owner, NULL) : "";
     const size_t bytes = strlen(above) + strlen(param->name) + 2;
     const size_t cut = strlen(above) + (*above ? 1 : 0);
@@ -78,6 +82,8 @@ wf_tensor *wf_param_value(wf_param *param)
     param->value = wf_tensor_new_ordered(param->ctx, param->dtype, param->shape, param->order);
     if (!param->value)
         return NULL;
+    /* Parameters alone are packed by backends, once per change of the value; packing an activation would cost more than
+     * it gains. */
     param->value->storage->packable = true;
     const wf_status status = wf_param_initialise(param);
     if (status != WF_OK) {
@@ -105,6 +111,8 @@ wf_layout wf_param_layout(const wf_param *param)
     wf_layout layout = {.known = true, .global = param->global, .box = param->box};
     int dim = 0;
     for (int axis = 0; axis < WF_AXES; axis++) {
+        /* Which dimension an axis cuts is not stored: the n-th axis in use cuts the n-th dimension of which this rank
+         * has a part. */
         if (!(param->shard_axes >> axis & 1u))
             continue;
         while (dim + 1 < param->global.rank && param->box.hi[dim] - param->box.lo[dim] == param->global.dim[dim])

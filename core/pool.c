@@ -102,6 +102,7 @@ static int class_of(size_t bytes, size_t *size)
         *size = SMALLEST;
         return 0;
     }
+    /* Position of the highest bit of bytes - 1: 2^log < bytes <= 2^(log + 1), in four equal parts. */
     const int log = 63 - __builtin_clzll(bytes - 1);
     const size_t quarter = (size_t)1 << (log - 2);
     const size_t part = (bytes - 1 - ((size_t)1 << log)) / quarter;
@@ -111,6 +112,8 @@ static int class_of(size_t bytes, size_t *size)
 
 static size_t slot_of(const store *s, const void *data)
 {
+    /* Fibonacci hashing: blocks are 64-byte aligned, so the low six bits say nothing, and the product's middle bits are
+     * the mixed ones. */
     size_t i = ((uintptr_t)data >> 6) * 0x9e3779b97f4a7c15u >> 20;
     for (i &= s->capacity - 1; s->table[i] && s->table[i]->data != data; i = (i + 1) & (s->capacity - 1))
         ;
@@ -139,6 +142,8 @@ static void trim(wf_pool *pool, store *s)
     for (int class = 0; class < CLASSES; class ++)
         for (block *b = s->free[class]; b; b = b->next)
             b->returned = true;
+    /* The table is rebuilt, not mended: with open addressing, removing an entry would break the search for those behind
+     * it. */
     memset(s->free, 0, sizeof s->free);
     if (s->table)
         memset(s->table, 0, s->capacity * sizeof(block *));
@@ -210,9 +215,11 @@ static wf_status take(wf_pool *pool, store *s, size_t bytes, void **data)
     *data = NULL;
     if (bytes == 0)
         return WF_OK;
+    /* 64 TiB: a negative count that became unsigned is refused here with its number, not by the system. */
     WF_CHECK(bytes <= (size_t)1 << 46, WF_ERR_MEMORY, "%zu bytes asked for at once", bytes);
     size_t size;
     const int class = class_of(bytes, &size);
+    /* What a captured step takes stays its own for every replay; host memory is not part of a graph. */
     const bool claiming = pool->claiming && !s->host;
     block **from = claiming && pool->mine[class] ? &pool->mine[class] : &s->free[class];
     block *b = *from;
@@ -256,6 +263,7 @@ void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes)
     give(ctx->pool, &ctx->pool->device, data);
 }
 
+/* On a device whose memory is the host's there is one store: blocks freed as tensors serve as host lists. */
 static store *host_store(wf_ctx *ctx)
 {
     return ctx->k->host ? &ctx->pool->device : &ctx->pool->host;
@@ -407,6 +415,8 @@ static void *chunk(wf_ctx *ctx, size_t bytes)
     void **chunks = wf_realloc(ctx, pool->chunks, (pool->n_chunks + 1) * sizeof *chunks);
     if (!chunks)
         return NULL;
+    /* Handles are made by the dozen and never freed before the pool: a loop of fixed shape reuses those of its first
+     * steps. */
     pool->chunks = chunks;
     void *memory = wf_calloc(ctx, 1, bytes);
     if (memory)

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/* 2^64 / golden ratio, and the finaliser of SplitMix64 (Steele, Lea and Flood 2014; constants by Stafford). */
 static const uint64_t golden = 0x9E3779B97F4A7C15u;
 
 static uint64_t mix(uint64_t z)
@@ -24,6 +25,7 @@ void wf_philox(uint64_t seed, uint64_t stream, uint64_t iteration, uint64_t coun
     const uint64_t key = wf_philox_key(seed, stream);
     word[0] = (uint32_t)counter;
     word[1] = (uint32_t)(counter >> 32);
+    /* The 128-bit counter is (element / 4, iteration): the numbers of different iterations never overlap. */
     word[2] = (uint32_t)iteration;
     word[3] = (uint32_t)(iteration >> 32);
     wf_philox_rounds((uint32_t)key, (uint32_t)(key >> 32), word);
@@ -39,6 +41,7 @@ uint64_t wf_hash_text(uint64_t hash, const char *text)
 {
     const size_t length = text ? strlen(text) : 0;
     for (size_t i = 0; i < length; i++)
+        /* FNV-1a, byte by byte. */
         hash = (hash ^ (unsigned char)text[i]) * 0x100000001B3u;
     return wf_hash_u64(hash, length);
 }
@@ -54,6 +57,8 @@ uint64_t wf_random_below(uint64_t seed, uint64_t stream, uint64_t counter, uint6
 {
     uint32_t word[4];
     wf_philox(seed, stream, 0, counter, word);
+    /* Scaling by the high half of the product (Lemire 2019) instead of a remainder: unbiased up to n / 2^64, and one
+     * draw always suffices, so the n-th number does not depend on the ones before. */
     return multiply_high((uint64_t)word[1] << 32 | word[0], n);
 }
 
@@ -61,6 +66,7 @@ void wf_random_permutation(uint64_t seed, uint64_t stream, int64_t n, int64_t *i
 {
     for (int64_t i = 0; i < n; i++)
         index[i] = i;
+    /* Fisher and Yates. */
     for (int64_t i = n - 1; i > 0; i--) {
         const int64_t j = (int64_t)wf_random_below(seed, stream, (uint64_t)i, (uint64_t)i + 1);
         const int64_t t = index[i];
@@ -92,6 +98,8 @@ wf_random_rows wf_random_rows_make(const wf_random *random, wf_order order)
         const int d = sequence[k];
         const int64_t extent = random->box.hi[d] - random->box.lo[d];
         rows.first += random->box.lo[d] * stride;
+        /* Inner dimensions that are whole on this rank form one run of consecutive global numbers; the first cut one
+         * ends it. */
         if (whole) {
             rows.length *= extent;
         } else {

@@ -34,6 +34,7 @@ int64_t wf_shape_count(wf_shape shape)
 {
     if (shape.rank < 0 || shape.rank > WF_MAX_RANK)
         return -1;
+    /* Emptiness is found first: [0, huge, huge] has no elements, whereas its product would overflow on the way. */
     bool empty = false;
     for (int d = 0; d < shape.rank; d++) {
         if (shape.dim[d] < 0)
@@ -69,6 +70,7 @@ void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK
 {
     if (!stride)
         return;
+    /* Channels (dimension 1) are innermost; the other dimensions keep their order around them. */
     const bool last = order == WF_CHANNELS_LAST && shape.rank > 1;
     int64_t step = 1;
     if (last) {
@@ -150,6 +152,8 @@ void wf_block(int64_t n, int64_t p, int64_t r, int64_t *lo, int64_t *hi)
     *lo = *hi = 0;
     if (p <= 0)
         return;
+    /* The first n mod p blocks are longer by one. Layouts, shards and data sets all divide by this rule, so their
+     * blocks agree without a message. */
     const int64_t base = n / p, more = n % p;
     *lo = r * base + (r < more ? r : more);
     *hi = *lo + base + (r < more ? 1 : 0);

@@ -9,6 +9,7 @@ static _Thread_local int depth;
 
 void wf_site_enter(const char *file, int line)
 {
+    /* Public functions call each other: the outermost call is the one that the program wrote. */
     if (depth++ == 0)
         site = (wf_site){.file = file, .line = line};
 }

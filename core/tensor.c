@@ -11,6 +11,7 @@ static bool strides_match(const wf_tensor *t, wf_order order)
     int64_t stride[WF_MAX_RANK];
     wf_order_strides(t->shape, order, stride);
     for (int d = 0; d < t->shape.rank; d++)
+        /* The stride of a dimension of length 1 is never used, so any will do. */
         if (t->shape.dim[d] > 1 && t->stride[d] != stride[d])
             return false;
     return true;
@@ -44,6 +45,7 @@ static wf_status new_storage(wf_ctx *ctx, size_t bytes, void *borrowed, bool ste
             return wf_error_frame(status, __FILE__, __LINE__, __func__);
         }
     }
+    /* Step storages are in a list of the pool: the reset of a tape counts those that are left. */
     s->step = step;
     if (step) {
         wf_storage **head = wf_pool_steps(ctx);
@@ -69,6 +71,7 @@ static void drop_storage(wf_storage *s)
         if (s->next)
             s->next->prev = s->prev;
     }
+    /* Packed forms are copies in a backend's own layout; they have no life beyond the values that they were made of. */
     wf_packed_free(ctx, &s->forms);
     if (s->master)
         drop_storage(s->master);
@@ -107,6 +110,7 @@ static wf_tensor *make(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order ord
     WF_TRY_NULL(new_storage(ctx, (size_t)count * size, borrowed, step, &storage));
     wf_tensor *t = new_handle(ctx, storage);
     if (!t) {
+        /* Nobody refers to it yet; with one reference dropping it frees it. */
         storage->references = 1;
         drop_storage(storage);
         return NULL;
@@ -301,6 +305,8 @@ wf_array wf_tensor_array(const wf_tensor *tensor)
                       .dtype = tensor->dtype,
                       .order = tensor->order,
                       .shape = tensor->shape,
+                      /* The epoch of a capture is added, so that packed forms of before count as old and the captured
+                       * step makes them itself. */
                       .version = wf_tensor_version(tensor) + s->ctx->epoch,
                       .forms = s->packable ? &s->forms : NULL};
 }
@@ -364,6 +370,7 @@ wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **
     if (made->storage->master != master->storage)
         follow_memory(made->storage, master->storage);
     const wf_strided from = wf_tensor_strided(master), to = wf_tensor_strided(made);
+    /* Not marked as current before the copy worked: a copy that failed is made again at the next use. */
     made->storage->made = version - 1;
     WF_TRY(master->ctx->k->copy(master->ctx, &from, &to, false));
     made->storage->made = version;

@@ -101,6 +101,7 @@ wf_status wf_tensor_fill(wf_tensor *tensor, double value)
     const wf_strided dst = src;
     src.data = one->data;
     for (int d = 0; d < src.rank; d++)
+        /* One element, read again for every place: strides of 0 make the copy kernel fill a view. */
         src.stride[d] = 0;
     WF_TRY_OUT(ctx->k->copy(ctx, &src, &dst, false));
 out:
@@ -114,6 +115,7 @@ double wf_tensor_item(const wf_tensor *tensor)
         return NAN;
     wf_ctx *ctx = tensor->ctx;
     double value = NAN;
+    /* Converted on the device: the host then reads one type, whatever the tensor's is. */
     wf_tensor *wide = wf_tensor_new_step(ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR);
     wf_strided src, dst;
     if (!wide)

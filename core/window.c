@@ -20,6 +20,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return -floor_div(-a, b);
 }
 
+/* An empty range is {0, 0} everywhere, so that ranges can be compared as bytes. */
 static wf_range cut(int64_t lo, int64_t hi, int64_t length)
 {
     const wf_range range = {clamp(lo, 0, length), clamp(hi, 0, length)};
@@ -54,6 +55,8 @@ wf_range wf_window_readers(wf_window w, wf_range inputs, int64_t outputs)
 {
     if (inputs.lo >= inputs.hi)
         return (wf_range){0, 0};
+    /* Output o reads [s o - p, s o - p + extent). Solved for the first and the last o that touch `inputs`; with gaps
+     * between taps (dilation) a reader may read none of them, which costs a row and is never wrong. */
     return cut(ceil_div(inputs.lo + w.pad_lo - wf_window_extent(w) + 1, w.stride),
                floor_div(inputs.hi - 1 + w.pad_lo, w.stride) + 1, outputs);
 }
@@ -62,6 +65,7 @@ wf_window wf_window_local(wf_window w, wf_range outputs, wf_range inputs)
 {
     const int64_t lo = w.stride * outputs.lo - w.pad_lo;
     const int64_t hi = w.stride * (outputs.hi - 1) - w.pad_lo + wf_window_extent(w);
+    /* Both may be negative: the part of the input at hand then begins before the first window, and is skipped. */
     w.pad_lo = inputs.lo - lo;
     w.pad_hi = hi - inputs.hi;
     return w;
@@ -69,6 +73,8 @@ wf_window wf_window_local(wf_window w, wf_range outputs, wf_range inputs)
 
 wf_range wf_window_anchored(wf_window w, wf_range inputs, int64_t outputs, bool first, bool last)
 {
+    /* The output belongs to the rank that owns the input under the middle of its window, so that both sides of a cut
+     * need about the same halo. The first and the last rank take what hangs over the ends. */
     const int64_t anchor = (wf_window_extent(w) - 1) / 2;
     const wf_range range = {first ? 0 : clamp(ceil_div(inputs.lo + w.pad_lo - anchor, w.stride), 0, outputs),
                             last ? outputs : clamp(ceil_div(inputs.hi + w.pad_lo - anchor, w.stride), 0, outputs)};

@@ -9,6 +9,7 @@ enum { CHUNK_BYTES = 1 << 16 };
 
 void *wf_arena_take(wf_ctx *ctx, wf_arena *arena, size_t bytes)
 {
+    /* 16 bytes suit every type of C without vector types. */
     bytes = (bytes + 15) & ~(size_t)15;
     if (bytes > CHUNK_BYTES) {
         WF_RAISE(WF_ERR_MEMORY, "%zu bytes of a tape asked for at once, at most %d", bytes, (int)CHUNK_BYTES);
@@ -30,6 +31,7 @@ void *wf_arena_take(wf_ctx *ctx, wf_arena *arena, size_t bytes)
     }
     void *memory = (char *)arena->chunk[arena->current] + arena->used;
     arena->used += bytes;
+    /* Zeroed here, for all: a node's unset fields are those of the last step otherwise. */
     return memset(memory, 0, bytes);
 }
 

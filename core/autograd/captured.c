@@ -63,6 +63,8 @@ wf_status wf_ctx_forbid_capture(wf_ctx *ctx, const char *what, const char *inste
     wf_captured *c = ctx->captured;
     if (!c)
         return WF_OK;
+    /* The first reason is told; what follows from it would confuse. A rehearsal goes on, so that the program's first
+     * runs work either way. */
     if (!c->barred)
         snprintf(c->why, sizeof c->why, "a captured step cannot %s; %s", what, instead);
     c->barred = true;
@@ -212,6 +214,8 @@ static wf_status follow(const wf_captured *c)
     return WF_OK;
 }
 
+/* Checks come first: they may refuse the run (an optimizer that was given a wrong rate), and then nothing was changed.
+ */
 static wf_status act_all(const wf_captured *c, bool checks)
 {
     for (int64_t i = 0; i < c->n_entries; i++) {

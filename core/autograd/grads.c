@@ -28,6 +28,7 @@ static wf_status view_of(wf_grads *g, int64_t i)
 static wf_status build(wf_grads *g, int64_t n, wf_param *const *param)
 {
     const wf_dtype dtype = n > 0 ? param[0]->dtype : g->ctx->dtype;
+    /* 64 bytes: a cache line, and what vector kernels and the pool align to. */
     const int64_t align = 64 / (int64_t)wf_dtype_size(dtype);
     g->param = wf_malloc(g->ctx, (size_t)n * sizeof *g->param);
     g->offset = wf_malloc(g->ctx, (size_t)(n + 1) * sizeof *g->offset);
@@ -42,6 +43,8 @@ static wf_status build(wf_grads *g, int64_t n, wf_param *const *param)
     }
     g->flat = wf_tensor_new(g->ctx, dtype, WF_SHAPE(g->offset[n] + g->tail));
     WF_NEED(g->flat);
+    /* The gaps between parameters are summed over ranks with the rest; they must not hold NaN, which a check for
+     * overflow would see. */
     WF_TRY(wf_tensor_fill(g->flat, 0));
     for (int64_t i = 0; i < n; i++)
         WF_TRY(view_of(g, i));

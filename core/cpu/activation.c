@@ -1,4 +1,5 @@
-/* Activations and epilogues. Comparisons are written so that NaN comes through. */
+/* Activations and epilogues. Comparisons are written so that NaN comes through. The team shares chunks that fit the
+ * first-level cache; 16-bit arrays are widened and narrowed there. f64 goes to `ref`. */
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
 
@@ -139,6 +140,7 @@ static void backward_all(const wf_ctx *ctx, wf_act act, float slope, bool accumu
         const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
         const float *const g = wf_cpu_read(dy, at, n, up), *const v = wf_cpu_read(from, at, n, known);
         float *const to = wf_cpu_place(dx, at, n, accumulate, out);
+        /* Any readable memory serves as `from` where the derivative is 1. */
         backward(act, slope, accumulate, n, v ? v : g, g, to);
         wf_cpu_put(dx, at, n, to);
     }
@@ -148,6 +150,7 @@ wf_status wf_cpu_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
     const bool by_x = args->act == WF_ACT_GELU || args->act == WF_ACT_SOFTPLUS;
     const wf_array *const from = by_x ? args->x : args->y;
+    /* f64 is for proofs alone, so it goes to the oracle; so does everything that no fast loop takes. */
     if (!wf_cpu_is_float(from) || !wf_cpu_is_float(args->dx) || !wf_cpu_is_float(args->dy))
         return REF->act_backward(ctx, args);
     backward_all(ctx, args->act, (float)args->slope, args->accumulate, from, args->dy, args->dx);
@@ -175,6 +178,8 @@ void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, 
     }
     for (int64_t at = 0; at < count; at += WF_CPU_CHUNK) {
         const int64_t n = wf_cpu_min(WF_CPU_CHUNK, count - at);
+        /* Noise is drawn for a chunk at a time and used while it is in the first-level cache; it never exists as an
+         * array. */
         wf_cpu_normals(&epilogue->random, order, lo + at, n, noisy);
         for (int64_t i = 0; i < n; i++)
             noisy[i] = vm_fma(sd, noisy[i], x[at + i]);

@@ -1,4 +1,6 @@
-/* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. */
+/* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. Small
+ * filters go by minimal filtering (core/cpu/wino.c) where that pays; what oneDNN does not take goes through f32
+ * (core/cpu/wide.c) or `ref`. Layers reach it through the kernel table alone. */
 #include "core/cpu/dnn_impl.h"
 #include "core/cpu/form_impl.h"
 #include "core/cpu/wide_impl.h"
@@ -26,6 +28,7 @@ static int flag_wide(const wf_array *in, const wf_array *result)
     return in->dtype == WF_BF16 && result->dtype == WF_F32 ? WF_DNN_WIDE : 0;
 }
 
+/* oneDNN takes no negative pads, which transposed convolutions and slices of parallel ones have. */
 static bool crops(const wf_conv_geom *geom)
 {
     for (int d = 0; d < geom->nd; d++)
@@ -39,6 +42,7 @@ static wf_dnn_key key_of(const wf_ctx *ctx, wf_dnn_kind kind, int flags, const w
 {
     wf_dnn_key key;
     const size_t bytes = (size_t)geom->nd * sizeof(int64_t);
+    /* Keys are compared and hashed as bytes, so the padding between fields must be equal too. */
     memset(&key, 0, sizeof key);
     key.kind = (int32_t)kind;
     key.dtype = (int32_t)(x->dtype == y->dtype ? x->dtype : WF_BF16);
@@ -111,6 +115,7 @@ static bool crop_of(const wf_conv_geom *geom, const wf_array *x, cropped *crop)
     const size_t size = wf_dtype_size(x->dtype);
     crop->part.data = (char *)x->data + offset * (int64_t)size;
     crop->bytes = (size_t)wf_array_count(&crop->x) * size;
+    /* The packed forms are those of the whole. */
     crop->x.forms = NULL;
     return true;
 }
@@ -167,6 +172,7 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
     wf_wino plan;
     bool done = true;
     const bool noisy = args->epilogue && args->epilogue->noise != 0;
+    /* oneDNN adds no noise, and the activation comes after the noise: then both are a pass of their own. */
     const wf_epilogue *const fused = noisy || wf_epilogue_is_plain(args->epilogue) ? NULL : args->epilogue;
     if (wf_wino_plan(ctx, false, args->geom, x, w, y, &plan))
         WF_TRY(minimal(ctx, &plan, x, w, bias, wf_epilogue_slope(fused), y));
@@ -296,6 +302,7 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     if (crops(args->geom))
         return filter_cropped(ctx, args);
     wf_wino plan;
+    /* The gradient's products have outputs as columns, in vectors of 16. */
     if (dy->shape.dim[1] % 16 == 0 && wf_wino_plan(ctx, false, args->geom, x, dw, dy, &plan)) {
         WF_TRY(wf_wino_gradient(ctx, &plan, x->data, dy->data, args->accumulate, dw->data));
         return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
@@ -309,6 +316,7 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
         return wf_wide_conv_backward_filter(ctx, args);
     if (!wf_cpu_data(dbias) || !args->accumulate)
         return filter_run(ctx, op, x, dy, dw, wf_cpu_data(dbias));
+    /* oneDNN can add to the filter's gradient but only overwrites the bias's: the sum is made here. */
     wf_array fresh = *dbias;
     const size_t bytes = (size_t)wf_array_count(dbias) * wf_dtype_size(dbias->dtype);
     WF_TRY(wf_pool_take(ctx, bytes, &fresh.data));

@@ -1,4 +1,5 @@
-/* Strided copies: dimensions are sorted, merged and cut into two-dimensional tiles, which the team shares. */
+/* Strided copies: dimensions are sorted, merged and cut into two-dimensional tiles, which the team shares. Called for
+ * every pack, unpack, transpose and change of type; types without a loop of their own go to `ref`. */
 #include "core/cpu/narrow_impl.h"
 
 typedef struct tile {
@@ -115,6 +116,7 @@ static tile_copy copy_of(wf_dtype from, wf_dtype to, bool accumulate)
     };
     if (accumulate)
         return added[from][to];
+    /* Equal types are moved as words of their size: there is no float in a plain copy, and NaN keeps its bits. */
     return from == to ? by_size[wf_dtype_size(to)] : converted[from][to];
 }
 
@@ -152,6 +154,8 @@ static void walk_merge(walk *w)
     int rank = 0;
     for (int d = 0; d < w->rank; d++) {
         const int last = rank - 1;
+        /* Two dimensions that follow each other in both arrays are one long one: most packs of a whole become one run.
+         */
         if (rank > 0 && w->dst[d] == w->dst[last] * w->dim[last] && w->src[d] == w->src[last] * w->dim[last]) {
             w->dim[last] *= w->dim[d];
             continue;
@@ -208,6 +212,8 @@ static tiling tiling_of(const walk *w)
 {
     tiling t;
     const bool straight = w->src[0] == 1 && w->dst[0] == 1;
+    /* 64 by 64 elements of both sides fit the first-level cache, so each line that is touched across the grain is used
+     * whole. */
     t.size0 = wf_cpu_min(w->dim[0], straight ? 16384 : 64);
     t.size1 = wf_cpu_min(w->dim[1], straight ? 1 + 16384 / t.size0 : 64);
     t.count0 = (w->dim[0] + t.size0 - 1) / t.size0;

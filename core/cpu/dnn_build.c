@@ -1,4 +1,5 @@
-/* Makes oneDNN primitives from keys. */
+/* Makes oneDNN primitives from keys. Called by the cache where it has none; it never runs them. A form that oneDNN does
+ * not take gives false, no error: the caller has another way. */
 #include "core/cpu/dnn_build_impl.h"
 #include "core/cpu/dnn_version_impl.h"
 
@@ -44,6 +45,7 @@ static bool filter_desc(const wf_dnn_key *key, dnnl_data_type_t type, bool any, 
         dims[0] = key->groups;
         strides[0] = stride * f;
     }
+    /* "any" lets oneDNN choose the form that its kernel likes best; the filter is reordered to it once per change. */
     return any ? wf_dnn_desc_tag(desc, nd + 2 + g, dims, type, dnnl_format_tag_any)
                : wf_dnn_desc_strides(desc, nd + 2 + g, dims, type, strides);
 }
@@ -81,6 +83,7 @@ static bool attributes(const wf_dnn_key *key, dnnl_primitive_attr_t *attr)
     dnnl_post_ops_t ops = NULL;
     if (dnnl_primitive_attr_create(attr) != dnnl_success)
         return false;
+    /* The scratchpad comes from the pool: oneDNN's own would be allocated behind the counters. */
     bool good = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user) == dnnl_success &&
                 dnnl_post_ops_create(&ops) == dnnl_success;
     if (good && (key->flags & WF_DNN_ACT))
@@ -115,6 +118,8 @@ static dnnl_primitive_desc_t faultless_conv_pd(dnnl_engine_t engine, const wf_dn
                                                const wf_dnn_conv_descs *descs, dnnl_primitive_desc_t forward,
                                                dnnl_primitive_attr_t attr)
 {
+    /* oneDNN lists its implementations from the best to the plainest; those that compute this form wrong are passed
+     * over. */
     for (int choice = 0;; choice++) {
         dnnl_primitive_desc_t made = wf_dnn_conv_pd(engine, kind, descs, forward, attr, choice);
         if (!made || !wf_dnn_fault(key, implementation_of(made)))
@@ -132,6 +137,8 @@ static dnnl_primitive_desc_t forward_primitive_desc(dnnl_engine_t engine, const 
     dnnl_primitive_desc_t second = wf_dnn_conv_pd(engine, key->kind, descs, NULL, attr, 1);
     if (!second)
         return first;
+    /* By name, since the order of implementations differs between versions: only the one that was measured is
+     * preferred. */
     const bool better = strcmp(implementation_of(second), "jit:avx512_core") == 0;
     dnnl_primitive_desc_destroy(better ? first : second);
     return better ? second : first;
@@ -141,6 +148,7 @@ static dnnl_primitive_desc_t backward_primitive_desc(dnnl_engine_t engine, const
                                                      const wf_dnn_conv_descs *of_forward, dnnl_primitive_attr_t attr)
 {
     wf_dnn_conv_descs descs;
+    /* oneDNN makes backward primitives from the description of the forward one, as a hint. */
     dnnl_primitive_desc_t made = NULL, forward = wf_dnn_conv_pd(engine, WF_DNN_FORWARD, of_forward, NULL, NULL, 0);
     if (!forward)
         return NULL;
@@ -274,6 +282,8 @@ static bool make_reorder(dnnl_engine_t engine, const wf_dnn_desc *stored, const 
     const bool add = gradient && (op->key.flags & WF_DNN_ACCUMULATE);
     op->form_bytes = wf_dnn_desc_bytes(form);
     op->form_key = wf_dnn_desc_hash(form);
+    /* The kernel reads the filter as it is stored: no reorder and no second copy. A sum into dw still needs one, since
+     * the kernel overwrites. */
     if (!add && wf_dnn_desc_equal(stored, form))
         return true;
     if (reorder_attributes(add, &attr))

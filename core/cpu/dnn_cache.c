@@ -1,4 +1,5 @@
-/* The cache of oneDNN operations of a context. */
+/* The cache of oneDNN operations of a context. Primitives are made at the first use of a shape and kept, since making
+ * one costs as much as many runs. All memory that they use is the pool's. */
 #include "core/cpu/dnn_build_impl.h"
 
 #include <omp.h>
@@ -23,12 +24,15 @@ static wf_status own_open(wf_ctx *ctx, dnn_own **own)
     *own = wf_calloc(ctx, 1, sizeof **own);
     if (!*own)
         return wf_error_take("cache of primitives", __FILE__, __LINE__);
+    /* Kept before it is complete, so that the context's shutdown frees what was made if the rest fails. */
     ctx->device_own = *own;
     TRY_DNN(dnnl_engine_create(&(*own)->engine, dnnl_cpu, 0));
     TRY_DNN(dnnl_stream_create(&(*own)->stream, (*own)->engine, dnnl_stream_default_flags));
     return WF_OK;
 }
 
+/* Without these instructions oneDNN computes bf16 in loops that are slower than f32 with conversions (core/cpu/wide.c).
+ */
 bool wf_dnn_takes_bf16(void)
 {
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
@@ -89,6 +93,8 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
         if (!wf_dnn_build(own->engine, found))
             wf_dnn_unbuild(found);
         omp_set_num_threads(before);
+        /* Shapes that change with every batch would fill the memory; a loop of fixed shape stays far below the limit.
+         */
         if (own->count >= WF_DNN_MOST)
             drop_oldest(own);
         own->count++;
@@ -139,6 +145,7 @@ wf_status wf_dnn_reorder(wf_ctx *ctx, const wf_dnn_op *op, void *stored, void *f
     const bool gradient = op->key.kind == WF_DNN_BACKWARD_FILTER;
     dnnl_memory_t packed = op->memory[WF_DNN_W];
     void *scratch = NULL;
+    /* Memory objects are made once and pointed at the arrays of each call: creating them would allocate. */
     TRY_DNN(dnnl_memory_set_data_handle(op->stored, stored));
     TRY_DNN(dnnl_memory_set_data_handle(packed, form));
     WF_TRY(wf_pool_take(ctx, op->reorder_scratch_bytes, &scratch));

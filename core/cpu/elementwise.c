@@ -1,4 +1,4 @@
-/* Fill, binary operations, and sums over all elements. */
+/* Fill, binary operations, and sums over all elements. Results do not depend on the number of threads. */
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/wide_impl.h"
 
@@ -9,6 +9,7 @@ static wf_status fill_narrow(wf_ctx *ctx, const wf_array *y, double value)
 {
     const int64_t n = wf_array_count(y);
     uint16_t bits = 0;
+    /* Rounded once, by the oracle's rule, and then copied with a stride of 0. */
     const wf_strided exact = {.data = &value, .dtype = WF_F64, .rank = 1, .dim = {1}, .stride = {1}};
     const wf_strided one = {.data = &bits, .dtype = y->dtype, .rank = 1, .dim = {1}, .stride = {1}};
     const wf_strided every = {.data = &bits, .dtype = y->dtype, .rank = 1, .dim = {n}, .stride = {0}};
@@ -81,6 +82,8 @@ enum { PARTS = 64, STRIDE = 64 };
 
 static double part_sum(const float *x, int64_t n, bool squares)
 {
+    /* 64 sums side by side keep vectors of double busy, and their number is fixed: the order of additions is the same
+     * on every machine. */
     double lane[STRIDE] = {0}, total = 0;
     int64_t at = 0;
     for (; at + STRIDE <= n; at += STRIDE)

@@ -1,4 +1,5 @@
-/* Losses over all elements, and the gradient of the negative log likelihood. */
+/* Losses over all elements, and the gradient of the negative log likelihood. All in f32 with sums in double; other
+ * types go through core/cpu/wide.c. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
 #include "core/cpu/wide_impl.h"
@@ -113,6 +114,7 @@ static int64_t label_at(const wf_array *labels, int64_t row)
     return labels->dtype == WF_I32 ? ((const int32_t *)labels->data)[row] : ((const int64_t *)labels->data)[row];
 }
 
+/* Checked before anything is written, in one pass; the loop that writes then needs no check. */
 static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c)
 {
     if (labels->dtype != WF_U8 && labels->dtype != WF_I32 && labels->dtype != WF_I64)

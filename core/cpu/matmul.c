@@ -1,3 +1,5 @@
+/* Matrix products: f32 by oneDNN's sgemm, bf16 by a cached primitive where the processor multiplies it, all else
+ * through f32. */
 #include "core/cpu/dnn_impl.h"
 #include "core/cpu/wide_impl.h"
 

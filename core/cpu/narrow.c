@@ -1,3 +1,5 @@
+/* Rows of 16-bit floats to f32 and back, in loops that become vectors. Called by every kernel that reads or writes
+ * narrow arrays chunk by chunk. */
 #include "core/cpu/narrow_impl.h"
 
 void wf_cpu_widen(wf_dtype from, int64_t n, const uint16_t *restrict src, float *restrict dst)

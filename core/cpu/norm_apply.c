@@ -1,5 +1,6 @@
 /* Passes that write: normalisation forward and backward, bias and epilogue. An array is cut into chunks of whole wide
- * rows; noise is added to a chunk while it is in the first-level cache. */
+ * rows; noise is added to a chunk while it is in the first-level cache. Statistics are made elsewhere (norm_stats.c,
+ * norm_sums.c). */
 #include "core/cpu/rows_impl.h"
 
 /* Constants per element of a wide row, from the pool. */
@@ -181,6 +182,7 @@ static void backward_constants(const wide_rows *r, const wf_norm_args *args, dou
     wide_fill(r, batch ? args->sum_g : NULL, 0, rest);
     wide_fill(r, args->invstd, 1, k->row[0]);
     for (int64_t e = 0; e < r->w; e++) {
+        /* In double and rounded once: these constants are few, and every element is multiplied by them. */
         const double scale = of_g[e] * (double)k->row[0][e];
         of_x[e] = batch ? (float)(-scale * k->row[0][e] * of_x[e] / count) : 0.0F;
         rest[e] = batch ? (float)(-scale * rest[e] / count) : 0.0F;

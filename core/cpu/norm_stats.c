@@ -74,6 +74,8 @@ static void segment_stats(const wide_rows *r, const wf_array *x, int64_t lo, int
         add_deviations(n, w, block, about, sum, squares);
 #pragma omp simd
         for (int64_t e = 0; e < w; e++) {
+            /* about[] is the block's mean in float; `off` is what rounding left of it, measured by the second pass
+             * (Chan, Golub and LeVeque's correction). */
             const double off = sum[e] * inverse, d = about[e] + off - mean[e];
             mean[e] += d * share;
             m2[e] += squares[e] - off * sum[e] + d * d * count * share;
@@ -93,6 +95,8 @@ static void stats_fold(const wide_rows *r, const wf_array *x, float *room, int64
         wf_block(r->full, segments, s, &lo, &hi);
         for (int64_t j = 0; j < r->m && hi > lo; j++) {
             const double *const from = part + 2 * s * r->w + j * r->c;
+            /* Segments are merged in order, and their bounds depend on the shape alone: the number of threads does not
+             * show. */
             merge(count, (double)(hi - lo), r->c, from, from + r->w, mean, m2);
             count += (double)(hi - lo);
         }

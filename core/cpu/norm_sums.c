@@ -45,6 +45,7 @@ static inline float identity(float dy, float y, float slope)
 static void both_plain(int64_t n, int64_t w, const float *x, const float *dy, const float *mean, float *restrict g,
                        float *restrict gx)
 {
+    /* Without an activation y need not be read at all: a third less memory traffic. */
     const float *const y = dy, slope = 1.0F;
     SUM_ROWS(identity);
 }
@@ -94,6 +95,7 @@ static void sum_segment(const sums_job *job, const wide_rows *r, int64_t lo, int
     const int64_t w = r->w, step = wide_block(r);
     memset(total, 0, (size_t)(2 * w) * sizeof *total);
     for (int64_t at = lo; at < hi; at += step) {
+        /* Floats within a block, doubles across blocks: error grows with the block's length alone. */
         memset(work, 0, (size_t)(2 * w) * sizeof *work);
         sum_block(job, at * w, wf_cpu_min(step, hi - at), w, work, work + w, work + 2 * w);
         for (int64_t e = 0; e < 2 * w; e++)

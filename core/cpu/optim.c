@@ -1,4 +1,5 @@
-/* Optimizer updates: one parallel pass over all segments. */
+/* Optimizer updates: one parallel pass over all segments. The formulas are those of core/ref/optim.c, rearranged so
+ * that constants are computed once a step. */
 #include "core/cpu/cpu_impl.h"
 
 #include <math.h>
@@ -22,6 +23,7 @@ static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind)
                  .rest = (float)(1 - h->alpha),
                  .decay = (float)h->decay,
                  .scale = (float)h->grad_scale,
+                 /* Without clipping the bound is infinite, so the loop needs no branch. */
                  .clip = h->clip_value > 0 ? (float)h->clip_value : INFINITY,
                  .nesterov = h->nesterov != 0};
     if (kind == WF_OPTIM_ADAM || kind == WF_OPTIM_ADAMW) {
@@ -99,6 +101,7 @@ static void update(wf_optim_kind kind, const hyper32 *h, const wf_optim_segment 
 static void update_part(wf_optim_kind kind, const hyper32 *h, int64_t segments, const wf_optim_segment *segment,
                         int64_t total, int64_t parts, int64_t part)
 {
+    /* Cut by elements, not by segments: one large parameter must not be one thread's work. */
     int64_t lo, hi, start = 0;
     wf_block(total, parts, part, &lo, &hi);
     for (int64_t s = 0; s < segments && start < hi; s++) {

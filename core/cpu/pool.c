@@ -1,4 +1,5 @@
-/* Pooling: windows in the outer loops, channels in the inner one. */
+/* Pooling: windows in the outer loops, channels in the inner one. Windows are clipped once per output pixel, so the
+ * inner loops meet real elements only. */
 #include "core/cpu/narrow_impl.h"
 
 #include <omp.h>
@@ -90,6 +91,7 @@ static void max_step(int64_t c, const float *restrict x, int32_t pixel, float *r
 {
     if (!index) {
         for (int64_t i = 0; i < c; i++)
+            /* Bitwise or: both comparisons are vectors, and NaN wins. */
             y[i] = ((x[i] > y[i]) | (x[i] != x[i])) ? x[i] : y[i];
         return;
     }

@@ -1,4 +1,5 @@
-/* Philox blocks sixteen at a time, and what is made of them. */
+/* Philox blocks sixteen at a time, and what is made of them. The numbers are those of core/ref/random.c, up to the
+ * rounding of logarithm, sine and cosine in f32; uniform ones are equal. */
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wide_impl.h"
@@ -36,6 +37,7 @@ static inline void blocks(stream_key key, uint64_t counter, vec_word c[4])
     const vec_word lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vec_word low0, high0, low1, high1;
     c[0] = lane + (uint32_t)counter;
+    /* The carry: a comparison of vectors is -1 where the low word wrapped. */
     c[1] = (vec_word){0} + (uint32_t)(counter >> 32) - (vec_word)(c[0] < lane);
     c[2] = (vec_word){0} + key.i0;
     c[3] = (vec_word){0} + key.i1;
@@ -61,6 +63,7 @@ static inline vec log_of(vec x)
     const vec_word root_half = (vec_word){0} + 0x3f3504f3U, shifted = (vec_word)x - root_half;
     const vec e = __builtin_convertvector((vec_mask)shifted >> 23, vec);
     const vec m = (vec)((shifted & 0x007fffffU) + root_half), one = vec_of(1.0F), z = (m - one) / (m + one), zz = z * z;
+    /* Coefficients of a minimax fit of the series 2/3, 2/5, 2/7, 2/9. */
     vec p = vec_of(2.358498275e-01F);
     p = vec_fma(p, zz, vec_of(2.853716910e-01F));
     p = vec_fma(p, zz, vec_of(4.000033736e-01F));
@@ -75,6 +78,7 @@ static inline void turn_of(vec u, vec *sine, vec *cosine)
     const vec magic = vec_of(12582912.0F); /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
     const vec q = vec_fma(u, vec_of(4.0F), magic), t = vec_fma(q - magic, vec_of(-0.25F), u), tt = t * t;
     const vec_word quadrant = (vec_word)q;
+    /* Fits of sin and cos of 2 pi t on |t| <= 1/8. */
     vec s = vec_of(4.147207260e+01F), c = vec_of(5.921887589e+01F);
     s = vec_fma(s, tt, vec_of(-7.669784546e+01F));
     s = vec_fma(s, tt, vec_of(8.160520172e+01F));
@@ -86,6 +90,7 @@ static inline void turn_of(vec u, vec *sine, vec *cosine)
     c = vec_fma(c, tt, vec_of(1.0F));
     const vec_word odd = (vec_word){0} - (quadrant & 1U);
     const vec_word bs = (vec_word)s, bc = (vec_word)c;
+    /* Odd quadrants swap sine and cosine; bit 1 of the quadrant, moved to the sign bit, negates. */
     *sine = (vec)(((bs & ~odd) | (bc & odd)) ^ ((quadrant & 2U) << 30));
     *cosine = (vec)(((bc & ~odd) | (bs & odd)) ^ (((quadrant + 1U) & 2U) << 30));
 }
@@ -138,6 +143,8 @@ static void group_normal(stream_key key, uint64_t counter, float *out)
 /* n values from global index `start` on. */
 static void run_draw(wf_distribution dist, stream_key key, int64_t start, int64_t n, float *out)
 {
+    /* Blocks of Philox begin at multiples of four, wherever this run begins: its first and last group are made whole
+     * and copied in part. */
     for (int64_t at = start / 4 * 4; at < start + n; at += GROUP) {
         float spare[GROUP];
         const int64_t offset = at - start;

@@ -1,4 +1,5 @@
-/* Upsampling: pixels in the outer loops, channels in the inner one. */
+/* Upsampling: pixels in the outer loops, channels in the inner one. Outputs of one row share their taps across the
+ * other dimensions. */
 #include "core/cpu/narrow_impl.h"
 
 #include <omp.h>
@@ -35,6 +36,7 @@ static row row_of(const wf_resample_geom *geom, const grid *g, int64_t r)
         const int at = 3 - geom->nd + d;
         const wf_resample_tap tap = wf_resample_taps(geom, d, o[at] + geom->out_lo[d]);
         const int both = tap.weight > 0 ? 2 : 1;
+        /* From the end, since entry i is made of entry i / both, which lies before it. */
         for (int i = v.count * both - 1; i >= 0; i--) {
             v.base[i] = v.base[i / both] * g->in[at] + tap.at[i % both] - geom->in_lo[d];
             v.weight[i] = v.weight[i / both] * (float)(i % both ? tap.weight : 1 - tap.weight);

@@ -1,4 +1,5 @@
-/* Softmax over rows of contiguous channels. */
+/* Softmax over rows of contiguous channels. Sums are f32 within a row, in the order of the vector lanes: a row belongs
+ * to one thread. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
 #include "core/cpu/wide_impl.h"

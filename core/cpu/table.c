@@ -1,3 +1,5 @@
+/* The table of the device `cpu`: a copy of `ref` whose slots are overridden by the fast ones, and memory whose large
+ * blocks use huge pages. Made once and never changed. */
 #include "core/cpu/cpu_impl.h"
 
 #include <stdlib.h>

@@ -1,3 +1,5 @@
+/* Slots in 16-bit types that no fast kernel takes: inputs are widened to f32, the f32 slot runs, results are rounded
+ * once. Where nothing was narrow the slot goes to `ref`, so this is also the way out for every other type. */
 #include "core/cpu/wide_impl.h"
 
 #define MOST 4 /* arrays of a slot */
@@ -43,6 +45,7 @@ static const wf_array *widened(wide *w, const wf_array *a, bool filled, bool out
     *copy = (struct copy){.array = *a, .narrow = a, .out = out};
     copy->array.dtype = WF_F32;
     copy->array.forms = NULL;
+    /* Absent arrays stay absent: NULL is part of what a slot is told. */
     copy->array.data = NULL;
     copy->bytes = a->data ? (size_t)wf_array_count(a) * sizeof(float) : 0;
     w->status = wf_pool_take(w->ctx, copy->bytes, &copy->array.data);

@@ -1,4 +1,5 @@
-/* Filters into the transformed domain. */
+/* Filters into the transformed domain. Made once per change of a filter and kept as a packed form; laid out in the
+ * panels that wino_multiply.c reads in order. */
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
 
@@ -30,6 +31,7 @@ int64_t wf_wino_tap(const wf_wino *p, int64_t phase_h, int64_t phase_w, int i, i
     return tap_of(p, 0, phase_h, i) * (p->stride == 2 ? 4 : 3) + tap_of(p, 1, phase_w, j);
 }
 
+/* G g of Winograd's F(4,3) at the points of wino_tile.c: 6 products for 4 outputs of 3 taps. */
 static inline void line_6(const vec *g, int64_t s, vec *o, int64_t t)
 {
     const vec g0 = g[0], g1 = g[s], g2 = g[2 * s], third = vec_of(1.0F / 3.0F), fifteenth = vec_of(1.0F / 15.0F);
@@ -42,6 +44,7 @@ static inline void line_6(const vec *g, int64_t s, vec *o, int64_t t)
     o[5 * t] = g2;
 }
 
+/* G g of F(4,2), for one phase of a filter of 4 taps and stride 2. */
 static inline void line_5(const vec *g, int64_t s, vec *o, int64_t t)
 {
     const vec g0 = g[0], g1 = g[s], third = vec_of(1.0F / 3.0F);

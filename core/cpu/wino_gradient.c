@@ -28,6 +28,7 @@ static grad grad_of(const wf_wino *p, const float *x, const float *dy, bool accu
 {
     grad g = {.p = p, .x = x, .dy = dy, .dw = dw, .accumulate = accumulate};
     const int64_t channel = p->points * p->out_c * (int64_t)sizeof(float);
+    /* The sums of a unit, over all points and outputs, stay in the second-level cache (448 KiB) while tiles pass. */
     g.unit = p->in_c % 32 == 0 && 32 * channel <= SUM_BYTES ? 32 : 16;
     g.units = p->k / g.unit;
     g.tiles = wf_cpu_min(p->tiles, ROUND_BYTES / channel / BLOCK_TILES * BLOCK_TILES + BLOCK_TILES);
@@ -57,6 +58,7 @@ static void multiply_block(const grad *g, int64_t at, int64_t count, const float
         }
 }
 
+/* Transposed line_6 and line_5: from the domain back to taps. */
 static inline void taps_6(const vec *u, int64_t s, vec *o, int64_t t)
 {
     const vec u0 = u[0], u3 = u[3 * s], u4 = u[4 * s], third = vec_of(1.0F / 3.0F);
@@ -119,6 +121,7 @@ static void run_unit(const grad *g, int64_t unit, float *work)
                                block + t * g->unit, g->block_step);
         multiply_block(g, at, count, block, at > 0, sums);
     }
+    /* Rounds after the first add to dw, always in the same order. */
     const bool add = g->accumulate || g->first > 0;
     for (int64_t c = 0; c < g->unit; c += 16)
         for (int64_t o = 0; o < p->out_c; o += 16)

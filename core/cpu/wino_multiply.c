@@ -1,4 +1,5 @@
-/* The product of 8 rows with a packed matrix. Sums are in registers: 16 of them hide the latency of the multiplier. */
+/* The product of 8 rows with a packed matrix. Sums are in registers: 16 of them hide the latency of the multiplier. It
+ * knows nothing of tiles and filters. */
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
 
@@ -45,6 +46,7 @@ static void panel_16(int64_t k, const float *restrict a, int64_t step, const flo
 #undef FINISH
 }
 
+/* As panel_32, with the rows of a side by side: sums over tiles, for gradients. */
 static void outer_32(int64_t k, const float *restrict a, int64_t a_step, const float *restrict b, int64_t b_step,
                      bool accumulate, float *restrict c, int64_t c_step)
 {

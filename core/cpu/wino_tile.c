@@ -1,4 +1,5 @@
-/* Tiles in and out of the transformed domain. */
+/* Tiles in and out of the transformed domain. One line transform is applied to rows and then to columns, on 16 channels
+ * at once. */
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
 

@@ -1,4 +1,5 @@
-/* Steps as CUDA graphs. */
+/* Steps as CUDA graphs: begin, end, launch. Called by core/autograd/captured.c through the table. Nothing here decides
+ * what may be captured; it only refuses what would wait. */
 #include "core/cuda/cuda_impl.h"
 
 wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what)
@@ -17,6 +18,7 @@ wf_status wf_cuda_capture_begin(wf_ctx *ctx)
     WF_TRY(wf_cuda_not_capturing(own, "a capture begins"));
     WF_CHECK(own->stream == own->own, WF_ERR_STATE,
              "a capture begins while another stream than the context's is in use");
+    /* ThreadLocal: a wait by a thread of NCCL or of MPI would otherwise break this capture. */
     TRY_CUDA(cudaStreamBeginCapture(own->own, cudaStreamCaptureModeThreadLocal));
     own->capturing = true;
     return WF_OK;
@@ -35,6 +37,7 @@ wf_status wf_cuda_capture_end(wf_ctx *ctx, wf_graph **graph)
     wf_cuda *own;
     cudaGraph_t made = NULL;
     WF_TRY(wf_cuda_here(ctx, &own));
+    /* Cleared first: the steps below may fail, and the context must be usable for further work on its own stream. */
     own->capturing = false;
     own->stream = own->own;
     const cudaError_t ended = cudaStreamEndCapture(own->own, &made);

@@ -1,5 +1,6 @@
 /* Convolution in three directions. cuDNN is asked first for the convolution as it stands, then with the padding made by
- * hand around a copy of x; what it does not take at all is computed by its definition. */
+ * hand around a copy of x; what it does not take at all is computed by its definition. Called through the table; which
+ * engine computes a form is chosen in dnn_graph.c and dnn_tune.c. */
 #include "core/cuda/dnn_impl.h"
 
 #include "core/log.h"
@@ -225,6 +226,7 @@ static wf_status in_a_frame(const call *c, bool *done)
 static void tell(const call *c)
 {
     char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT];
+    /* Once in a program: the same form comes back in every step. */
     if (c->own->dnn->told)
         return;
     c->own->dnn->told = true;
@@ -299,6 +301,7 @@ static wf_status activations(call *c, const wf_array *bias, const wf_epilogue *e
     bool done = false;
     if (!any)
         WF_TRY(wf_cuda_fill(ctx, to, 0));
+    /* Fused first, as one graph; if no engine has it, the convolution and then bias and activation in one pass. */
     if (any && follows && !noisy)
         WF_TRY(run_fused(c, added, active ? epilogue : NULL, &done));
     if (any && !done)

@@ -1,4 +1,5 @@
-/* The device of a context: its choice, its streams and events. */
+/* The device of a context: its choice, its streams and events. Every entry to the device goes through wf_cuda_here,
+ * which makes the state at the first use. A wait never blocks where other ranks may fail meanwhile. */
 #include "core/cuda/cuda_impl.h"
 
 #include <stdio.h>
@@ -34,6 +35,7 @@ wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
 {
     int64_t since = 0;
     if (!own->ctx->waiting) {
+        /* Alone, nobody can fail meanwhile. With other ranks the wait is a poll that hears of their failures. */
         TRY_CUDA(cudaEventSynchronize(event));
         return WF_OK;
     }
@@ -81,6 +83,7 @@ static wf_status make(wf_cuda *own)
     WF_TRY(wf_cuda_capable(&device));
     own->processors = device.multiProcessorCount;
     snprintf(own->name, sizeof own->name, "%.90s", device.name);
+    /* Non-blocking: the default stream, which other libraries of the program may use, would order itself with it. */
     TRY_CUDA(cudaStreamCreateWithFlags(&own->own, cudaStreamNonBlocking));
     own->stream = own->own;
     TRY_CUDA(cudaEventCreateWithFlags(&own->finished, cudaEventDisableTiming));
@@ -94,6 +97,7 @@ static wf_status open_device(wf_ctx *ctx, int ordinal)
     WF_CHECK(own, WF_ERR_MEMORY, "no memory for the state of a device");
     own->ctx = ctx;
     own->ordinal = ordinal;
+    /* Before it is complete, so that shutdown frees what there is. */
     ctx->device_own = own;
     const wf_status status = make(own);
     if (status != WF_OK)
@@ -108,6 +112,7 @@ wf_status wf_cuda_here(wf_ctx *ctx, wf_cuda **own)
         WF_TRY(open_device(ctx, 0));
     *own = ctx->device_own;
     TRY_CUDA(cudaGetDevice(&current));
+    /* The program or another context may have chosen another device for this thread meanwhile. */
     if (current != (*own)->ordinal)
         TRY_CUDA(cudaSetDevice((*own)->ordinal));
     return WF_OK;
@@ -131,6 +136,7 @@ wf_status wf_cuda_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]
     WF_TRY(wf_cuda_here(ctx, &own));
     TRY_CUDA(cudaGetDeviceProperties(&device, own->ordinal));
     int at = snprintf(identity, WF_DEVICE_IDENTITY, "GPU-");
+    /* The UUID, not the ordinal: CUDA_VISIBLE_DEVICES gives every rank a device 0. */
     for (size_t i = 0; i < sizeof device.uuid.bytes; i++)
         at += snprintf(identity + at, (size_t)(WF_DEVICE_IDENTITY - at), "%02x", (unsigned char)device.uuid.bytes[i]);
     return WF_OK;
@@ -144,6 +150,7 @@ void wf_cuda_shutdown(wf_ctx *ctx)
     if (!own)
         return;
     cudaSetDevice(own->ordinal);
+    /* Memory that kernels still write to must not be freed. */
     cudaDeviceSynchronize();
     wf_cuda_dnn_free(own);
     for (int i = 0; i < CUDA_STAGES; i++) {
@@ -186,6 +193,7 @@ void wf_cuda_stream_free(wf_ctx *ctx, wf_stream *stream)
     const bool quiet = wf_cuda_wait_stream(own, gone) == WF_OK;
     for (int i = 0; i < CUDA_STREAMS; i++)
         if (own->workspace[i].stream == gone) {
+            /* The stream hangs or failed: its workspace may still be written to, so nobody gets it again. */
             if (!quiet)
                 wf_pool_hold(ctx, own->workspace[i].data);
             wf_pool_give(ctx, own->workspace[i].data, own->workspace[i].bytes);

@@ -1,4 +1,5 @@
-/* From a convolution to a plan of cuDNN's graph API: tensors, operations, graph, engine, plan. */
+/* From a convolution to a plan of cuDNN's graph API: tensors, operations, graph, engine, plan. Called by dnn_plan.c and
+ * dnn_tune.c. A status of cuDNN is no error here: an engine that refuses is followed by the next. */
 #include "core/cuda/dnn_impl.h"
 
 #include "core/config_author.h"
@@ -18,6 +19,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 static descriptor make(build *b, cudnnBackendDescriptorType_t type)
 {
     descriptor d = NULL;
+    /* The list is of fixed length, since descriptors of one graph are few and known. */
     if (b->status == CUDNN_STATUS_SUCCESS && b->items->count == CUDA_ITEMS)
         b->status = CUDNN_STATUS_INTERNAL_ERROR;
     if (b->status == CUDNN_STATUS_SUCCESS)
@@ -106,6 +108,7 @@ static void dims_of(const cuda_conv_key *key, cuda_role role, int64_t dim[2 + WF
 static descriptor geometry(build *b, const cuda_conv_key *key)
 {
     const cudnnDataType_t type = arithmetic_of(key);
+    /* What every framework calls convolution: the filter is not flipped. */
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     const int64_t nd = key->nd;
     const descriptor d = make(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
@@ -150,6 +153,7 @@ static const struct names {
 static descriptor convolution(build *b, const cuda_conv_key *key, const descriptor array[CUDA_B])
 {
     const struct names *const name = &names[key->direction];
+    /* cuDNN reads alpha and beta in the type of its arithmetic. */
     const bool wide = key->dtype == WF_F64;
     const float alpha = 1, beta = 0;
     const double wide_alpha = 1, wide_beta = 0;
@@ -267,6 +271,7 @@ static bool allowed(descriptor engine, const cuda_conv_key *key, bool *compiled)
         *compiled = *compiled || behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
     for (int64_t i = 0; i < count; i++)
         switch (note[i]) {
+        /* Winograd tiles of 6 x 6 and more lose digits that the stated tolerances do not allow. */
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
@@ -348,6 +353,7 @@ static bool accept(cudnnHandle_t handle, descriptor config, cuda_conv_plan *plan
     }
     plan->plan = d;
     plan->workspace = (size_t)bytes;
+    /* The plan refers to its configuration as long as it lives. */
     plan->items.item[plan->items.count++] = config;
     return true;
 }
@@ -382,6 +388,7 @@ static bool take_config(cuda_search *s, int compiled_left, cuda_conv_plan *plan)
 {
     const descriptor config = s->config[s->at++];
     bool compiled = false;
+    /* The number of a candidate over all modes: a search that goes on after a failed run begins behind it. */
     const int place = (s->mode - 1) * CUDA_CANDIDATES + s->at - 1;
     const bool taken = place >= s->from && config_allowed(config, s->key, &compiled) &&
                        (!compiled || compiled_left > 0) && accept(s->handle, config, plan);

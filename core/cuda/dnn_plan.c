@@ -1,4 +1,5 @@
-/* The handles of a context, and its cache of convolution plans. */
+/* The handles of a context, and its cache of convolution plans. A plan is found by its key and made at the first use of
+ * a shape; what no engine takes is remembered as well. */
 #include "core/cuda/dnn_impl.h"
 
 #include "core/config_author.h"
@@ -27,6 +28,7 @@ uint64_t wf_cuda_hash(const void *key, size_t bytes)
 int32_t wf_cuda_alignment(const void *data)
 {
     int32_t align = 16;
+    /* Engines ask for up to 16 bytes; views and halo frames may begin anywhere. */
     while ((uintptr_t)data % (uintptr_t)align != 0)
         align /= 2;
     return align;

@@ -1,4 +1,5 @@
-/* Choice of an engine by measurement, on arrays of its own: those of the call may be in use, or not there yet. */
+/* Choice of an engine by measurement, on arrays of its own: those of the call may be in use, or not there yet. Only
+ * with WEFT_AUTOTUNE, and never while a step is captured. */
 #include "core/cuda/dnn_impl.h"
 
 enum { WARM = 1, TIMED = 5, ENGINES = 12, MOST_COMPILED = 2 };
@@ -172,6 +173,7 @@ static wf_status try_all(wf_cuda *own, cuda_conv_plan *plan, float *ms)
         status = fastest(&t, plan, ms);
     if (status == WF_OK && plan->plan && wf_cuda_key_composed(&plan->key))
         status = two_passes(&t, &plan->key, &two);
+    /* Where two passes are as fast, the fused plan is not kept: the caller's second way then is the first. */
     if (status != WF_OK || (two >= 0 && two <= *ms))
         wf_cuda_plan_drop(plan);
     trial_close(&t);

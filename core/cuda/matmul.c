@@ -75,6 +75,7 @@ static cublasComputeType_t compute_of(int32_t dtype)
 {
     if (dtype == WF_F64)
         return CUBLAS_COMPUTE_64F;
+    /* TF32 rounds inputs to 10 bits of mantissa; WEFT_TF32=0 turns it off. */
     return dtype == WF_F32 && wf_config_get()->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
@@ -240,6 +241,7 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     key.k = a->shape.dim[args->a_transposed ? 0 : 1];
     if (key.k == 0)
         return empty_sum(ctx, bias, c, args->accumulate);
+    /* The library adds a bias of the result's type only. */
     if (bias && bias->dtype == c->dtype)
         WF_TRY(product(own, &key, a, b, bias->data, c, &done));
     if (done)

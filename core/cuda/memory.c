@@ -1,4 +1,5 @@
-/* Device memory, page-locked memory, and copies between device and host. */
+/* Device memory, page-locked memory, and copies between device and host. Copies from pageable memory go through page-
+ * locked pieces, so that no call of CUDA waits in a way that hears of no other rank. */
 #include "core/cuda/cuda_impl.h"
 
 #include <stdio.h>
@@ -155,6 +156,7 @@ wf_status wf_cuda_map(wf_ctx *ctx, const wf_share *share, void **data)
     cudaIpcMemHandle_t handle;
     WF_TRY(wf_cuda_here(ctx, &own));
     memcpy(&handle, share->name, sizeof handle);
+    /* Lazily: peer access is enabled for the devices that really map each other. */
     const cudaError_t error = cudaIpcOpenMemHandle(data, handle, cudaIpcMemLazyEnablePeerAccess);
     cudaGetLastError();
     WF_CHECK(error != cudaErrorNotSupported && error != cudaErrorPeerAccessUnsupported, WF_ERR_UNSUPPORTED,
@@ -192,6 +194,7 @@ wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data)
     cuda_workspace *entry = NULL;
     WF_TRY(entry_of(own, &entry));
     if (bytes > entry->bytes) {
+        /* The graph would keep the address of the old block. */
         WF_TRY(wf_cuda_not_capturing(own, "workspace grows"));
         /* Another stream may be handed the old block at once. */
         WF_TRY(wf_cuda_wait_stream(own, entry->stream));

@@ -1,4 +1,5 @@
-/* Chosen by CMake where CUDA is absent. */
+/* Chosen by CMake where CUDA is absent. Asking for the device is the error, so the rest of the library needs no #ifdef.
+ */
 #include "core/kernels_author.h"
 
 bool wf_cuda_found(void)

@@ -1,3 +1,4 @@
+/* The table of the device `cuda`: which function of this folder fills each slot. */
 #include "core/cuda/cuda_impl.h"
 
 static const wf_kernels table = {

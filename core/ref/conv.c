@@ -20,6 +20,7 @@ static conv conv_make(const wf_conv_geom *geom, const wf_array *x, const wf_arra
                           geom->pad_hi);
     v.cg = v.c / v.groups;
     v.fg = v.f / v.groups;
+    /* 1D and 2D fill the outer dimensions with windows of 1, so one set of loops serves all ranks. */
     v.in_pixels = v.out_pixels = 1;
     for (int d = 0; d < 3; d++) {
         v.taps *= v.w.kernel[d];
@@ -58,6 +59,7 @@ static int64_t pixel_above(const ref_window *w, const int64_t i[3], int64_t tap)
     split(w->kernel, tap, k);
     for (int d = 0; d < 3; d++) {
         const int64_t t = i[d] + w->pad_lo[d] - k[d] * w->dilation[d];
+        /* With a stride some inputs lie between the windows of this tap. */
         if (t < 0 || t % w->stride[d] != 0 || t / w->stride[d] >= w->out[d])
             return -1;
         pixel = pixel * w->out[d] + t / w->stride[d];

@@ -115,6 +115,7 @@ static void copy_row(const wf_strided *src, int64_t src_at, const wf_strided *ds
     const void *const from = (const char *)src->data + src_at * (int64_t)from_size;
     void *const to = (char *)dst->data + dst_at * (int64_t)to_size;
     const int64_t n = dst->dim[inner], from_stride = src->stride[inner], to_stride = dst->stride[inner];
+    /* Bytes are moved as they are: a NaN keeps its payload and an integer all its bits. */
     if (src->dtype == dst->dtype && !accumulate)
         plain_row(to_size, from, from_stride, to, to_stride, n);
     else if (is_integer(src->dtype) && is_integer(dst->dtype))

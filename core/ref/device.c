@@ -51,6 +51,7 @@ void ref_event_free(wf_ctx *ctx, wf_event *event)
 {
 }
 
+/* Work is done when its call returns, so an event has always passed. */
 wf_status ref_event_pass(wf_ctx *ctx, wf_event *event, wf_stream *stream)
 {
     return WF_OK;

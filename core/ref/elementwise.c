@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+/* sqrt(1/2) and 1 / sqrt(2 pi), of the normal distribution. */
 static const double half_root = 0.70710678118654752440, normal_peak = 0.39894228040143267794;
 
 /* Comparisons are written so that NaN comes through. */
@@ -22,6 +23,7 @@ static double act_value(wf_act act, double slope, double x)
     case WF_ACT_TANH:
         return tanh(x);
     case WF_ACT_SOFTPLUS:
+        /* log(1 + exp(x)) without overflow for large x. */
         return log1p(exp(-fabs(x))) + (x < 0 ? 0 : x);
     case WF_ACT_NONE:
     case WF_ACTS:
@@ -73,6 +75,7 @@ void ref_epilogue(ref_frame *frame, const wf_epilogue *epilogue, wf_order order,
         double *const noise = ref_work(frame, n);
         if (!noise)
             return;
+        /* The noise of an element belongs to its global number, so it does not depend on how the output was cut. */
         ref_draw(&epilogue->random, order, WF_NORMAL, noise);
         for (int64_t i = 0; i < n; i++)
             v[i] += epilogue->noise * noise[i];

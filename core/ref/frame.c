@@ -64,6 +64,7 @@ double *ref_out(ref_frame *frame, const wf_array *a, bool keep)
 
 wf_status ref_end(ref_frame *frame)
 {
+    /* Outputs are stored only if every take worked; until then the caller's arrays are untouched. */
     while (frame->count > 0) {
         ref_block *const block = &frame->block[--frame->count];
         if (block->out && frame->status == WF_OK)

@@ -9,6 +9,8 @@ static void softmax_row(bool logarithm, int64_t c, const double *x, double *y)
 {
     double most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < c; j++)
+        /* The largest is subtracted so that exp never overflows; a NaN becomes the largest and with that every output.
+         */
         most = x[j] > most || isnan(x[j]) ? x[j] : most;
     for (int64_t j = 0; j < c; j++)
         sum += exp(x[j] - most);
@@ -54,6 +56,7 @@ static double loss_value(wf_loss_kind kind, double x, double t)
 {
     switch (kind) {
     case WF_LOSS_BCE_LOGITS:
+        /* -t log s(x) - (1 - t) log(1 - s(x)) in a form that neither overflows nor loses digits for large |x|. */
         return (x < 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
     case WF_LOSS_MSE:
         return (x - t) * (x - t);
@@ -71,6 +74,7 @@ static double loss_derivative(wf_loss_kind kind, double x, double t)
     case WF_LOSS_MSE:
         return 2 * (x - t);
     case WF_LOSS_L1:
+        /* The last branch is 0 where they are equal and NaN where one is. */
         return x > t ? 1 : x < t ? -1 : x - t;
     }
     return NAN;
@@ -168,6 +172,7 @@ wf_status ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array 
         int64_t label = 0, best = 0;
         frame.status = label_at(labels, r, c, &label);
         for (int64_t j = 1; j < c && frame.status == WF_OK; j++)
+            /* The first of equal scores counts, as in argmax. */
             if (xv[r * c + j] > xv[r * c + best])
                 best = j;
         count += frame.status == WF_OK && best == label;

@@ -103,6 +103,8 @@ wf_status ref_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < channels; c++) {
             const int64_t i = r * channels + c;
+            /* The batch's mean and variance depend on every x: their share of the gradient is taken off. With running
+             * statistics they are constants. */
             const double back = batch ? sg[c] / count + (xv[i] - mv[c]) * iv[c] * sgx[c] / count : 0;
             out[i] = (gv ? gv[c] : 1) * iv[c] * (g[i] - back);
         }
@@ -124,8 +126,10 @@ wf_status ref_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *m
 static void join(const double *more, int64_t head, int64_t channels, double *total, double *mean, double *m2)
 {
     const double *const its_mean = more + head, *const its_m2 = its_mean + channels;
+    /* An empty part has no mean; it must not divide by the total, which may be 0 as well. */
     if (!(more[0] > 0))
         return;
+    /* Chan, Golub and LeVeque 1979: mean and m2 of two parts joined without going back to the elements. */
     const double share = more[0] / (*total + more[0]), weight = *total * share;
     for (int64_t c = 0; c < channels; c++) {
         const double d = its_mean[c] - mean[c];
@@ -168,6 +172,7 @@ wf_status ref_norm_finish(wf_ctx *ctx, const wf_norm_args *args)
         if (rm && count > 0)
             rm[c] += (1 - decay) * (mv[c] - rm[c]);
         if (rv && count > 0)
+            /* Running variance is the unbiased one, as in Chainer; a single element has none, so it is divided by 1. */
             rv[c] += (1 - decay) * (squares[c] / (count > 1 ? count - 1 : count) - rv[c]);
     }
     return ref_end(&frame);

@@ -30,6 +30,7 @@ static void adam(const wf_optim_hyper *h, bool decoupled, int64_t n, const doubl
         const double g = prepared(h, gradient[i]) + (decoupled ? 0 : h->decay * p[i]);
         m[i] = h->beta1 * m[i] + (1 - h->beta1) * g;
         v[i] = h->beta2 * v[i] + (1 - h->beta2) * g * g;
+        /* AdamW (Loshchilov and Hutter 2019): the decay does not pass through the moments. */
         const double shrink = decoupled ? h->lr * h->decay * p[i] : 0;
         p[i] -= shrink + h->lr * (m[i] / h->bias1) / (sqrt(v[i] / h->bias2) + h->eps);
     }
@@ -40,6 +41,7 @@ static void rmsprop(const wf_optim_hyper *h, int64_t n, const double *gradient, 
     for (int64_t i = 0; i < n; i++) {
         const double g = prepared(h, gradient[i]) + h->decay * p[i];
         v[i] = h->alpha * v[i] + (1 - h->alpha) * g * g;
+        /* eps outside of the root, as in Chainer and PyTorch. */
         p[i] -= h->lr * g / (sqrt(v[i]) + h->eps);
     }
 }
@@ -91,8 +93,10 @@ wf_status ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling
     if (hyper->skip != 0) {
         s->skipped++;
         s->good = 0;
+        /* The bounds keep the scale a normal float for ever, also where every step overflows. */
         s->scale = fmax(s->scale * s->backoff, 0x1p-100);
     } else {
+        /* Adam's bias correction counts the updates that were made, not those that overflowed. */
         const double t = hyper->step - s->skipped;
         hyper->grad_scale /= s->scale;
         hyper->bias1 = 1 - pow(hyper->beta1, t);

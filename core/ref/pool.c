@@ -59,6 +59,8 @@ static void max_window(int64_t c, int64_t count, const int64_t *pixel, const dou
         int64_t place = -1;
         for (int64_t t = 0; t < count; t++) {
             const double v = x[pixel[t] * c + ch];
+            /* place < 0 takes the first tap even where it is -infinity, so that every output has a place to send its
+             * gradient to. */
             if (place < 0 || v > best || (isnan(v) && !isnan(best))) {
                 best = v;
                 place = pixel[t];

@@ -7,6 +7,7 @@
 static void block_of_normals(const uint32_t word[4], double out[4])
 {
     for (int h = 0; h < 4; h += 2) {
+        /* Box and Muller 1958, of 24 random bits each. u1 is in (0, 1], so its logarithm is finite. */
         const double u1 = ((double)(word[h] >> 8) + 1) * 0x1p-24, u2 = wf_random_unit(word[h + 1]);
         const double r = sqrt(-2 * log(u1)), angle = 2 * 3.14159265358979323846 * u2;
         out[h] = r * cos(angle);
