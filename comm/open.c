@@ -173,6 +173,7 @@ static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
     if (status == WF_OK) {
         wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
         shared->ctx->world = comm;
+        shared->ctx->tell_failure = wf_comm_post_failure;
         return comm;
     }
     disconnect(comm);

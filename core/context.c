@@ -37,6 +37,7 @@ static const wf_kernels *gpu_or_host(bool asked, char why[WF_CTX_NOTICE])
     return wf_kernels_cpu();
 }
 
+/* A build with CUDA takes "cuda" for "auto" and says why there is no GPU: a program can be tried on a laptop. */
 static const wf_kernels *device_kernels(const char *name, char why[WF_CTX_NOTICE])
 {
     if (strcmp(name, "auto") == 0 || strcmp(name, "cuda") == 0)
@@ -47,6 +48,8 @@ static const wf_kernels *device_kernels(const char *name, char why[WF_CTX_NOTICE
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "device \"%s\" is not known; use auto, cpu, ref or cuda", name);
 }
 
+/* The processors that this process may use, not those of the machine: in a container or under a binding they are fewer.
+ */
 static int default_threads(void)
 {
     const int asked = wf_config_get()->omp_threads;
@@ -77,6 +80,7 @@ wf_ctx *wf_ctx_make(wf_ctx_opts opts)
     WF_TRY_NULL(check_compute(opts.dtype, opts.compute));
     wf_ctx *ctx = calloc(1, sizeof *ctx);
     WF_CHECK_NULL(ctx, WF_ERR_MEMORY, "no memory for a context");
+    /* calloc and not the pool's functions: those count allocations in the pool, which is made of this context. */
     *ctx = (wf_ctx){.k = k, .dtype = opts.dtype, .compute = opts.compute, .seed = opts.seed};
     memcpy(ctx->notice, notice, sizeof notice);
     ctx->pool = wf_pool_new(ctx);
@@ -192,6 +196,8 @@ wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 {
+    /* NCCL works on a stream of its own: a value summed over ranks is not on this device's stream before comm has
+     * waited for it. */
     if (ctx->await)
         WF_TRY(ctx->await(ctx->comm));
     return ctx->k->to_host(ctx, host, device, bytes);

@@ -42,6 +42,8 @@ struct wf_ctx {
     uint64_t epoch;               /* added to the versions of arrays; 0 outside of a capture */
 
     struct wf_comm *world; /* the first communicator of this context; NULL: none, or it is closed */
+    /* Tells the other ranks of `comm` that this one failed with its last error; returns the status. Filled by comm. */
+    wf_status (*tell_failure)(struct wf_comm *comm, wf_status status);
 
     /* Hooks that comm fills. Where they are NULL, the pool's memory is not shared and reads need not wait for other
      * ranks. */

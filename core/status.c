@@ -125,6 +125,13 @@ void *wf_error_null(void)
     return NULL;
 }
 
+wf_status wf_error_pending(void)
+{
+    if (pending.code != WF_OK)
+        last = pending;
+    return pending.code;
+}
+
 wf_status wf_error_take(const char *what, const char *file, int line)
 {
     if (pending.code == WF_OK)

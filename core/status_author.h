@@ -19,6 +19,9 @@ wf_status wf_error_frame(wf_status status, const char *file, int line, const cha
 /* Makes the last error the pending one, unless there is one already, and returns NULL. */
 void *wf_error_null(void);
 
+/* The pending error, which stays pending, becomes the last one: its code, or WF_OK if there is none. */
+wf_status wf_error_pending(void);
+
 /* The pending error taken over, or WF_ERR_ARGUMENT "<what> is NULL" if there is none. */
 wf_status wf_error_take(const char *what, const char *file, int line);
 

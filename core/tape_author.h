@@ -49,6 +49,7 @@ struct wf_node {
     wf_var *out;
     wf_saved *saved;
     void *state;
+    struct wf_comm *comm; /* whose ranks run this node's backward together; NULL: this rank runs it alone */
     bool done;
     uint64_t run; /* the backward that reaches this node */
 };
@@ -62,6 +63,8 @@ typedef struct wf_node_spec {
     wf_tensor *const *saved; /* aliased; entries may be NULL. Values that backward reads */
     const void *state;       /* copied */
     size_t state_bytes;
+    struct wf_comm *comm; /* whose ranks run backward together: they hear of its failure on one of them; NULL: those of
+                             the layer that is applied */
 } wf_node_spec;
 
 /* Returns the variable of y and takes over the handle, even on failure. If no input needs a gradient or the tape is
@@ -93,6 +96,7 @@ wf_ctx *wf_tape_ctx(const wf_tape *tape);
 typedef struct wf_scope {
     uint64_t stream;
     const char *kind, *path; /* of the layer, for errors; NULL: outside of all layers */
+    struct wf_comm *comm;    /* whose ranks compute the layer together; NULL: as outside */
 } wf_scope;
 /* Returns what wf_tape_leave takes: the scope outside, which goes on with other numbers than before. */
 wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope);

@@ -2,6 +2,7 @@
  * are made here, on the main thread alone. */
 #include "datasets/iterator_impl.h"
 
+#include "comm/comm_author.h"
 #include "comm/mesh_author.h"
 #include "core/archive.h"
 #include "core/captured_author.h"
@@ -195,8 +196,6 @@ static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
 
 static wf_status take(wf_iter *iter, wf_slot **slot)
 {
-    WF_TRY(wf_ctx_forbid_capture(iter->ctx, "fetch its batch",
-                                 "fetch it between runs and assign it to a tensor of the step's"));
     if (iter->worker) {
         if (iter->given > 0) { /* the thread will write there */
             wf_slot *last = &iter->slots[(iter->given - 1) % iter->slot_count];
@@ -230,12 +229,9 @@ static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample
     return wf_tensor_set_layout(tensor, layout);
 }
 
-wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
+static wf_status next_batch(wf_iter *iter, wf_batch *batch)
 {
-    WF_NEED(iter);
-    WF_NEED(batch);
     wf_slot *slot = NULL;
-    WF_TRY(open_once(iter));
     WF_TRY(take(iter, &slot));
     const wf_batch_plan *plan = &slot->plan;
     int k = 0;
@@ -256,6 +252,21 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
                         .index = plan->index,
                         .last = plan->last};
     return WF_OK;
+}
+
+/* A file or a sample is broken on the rank that reads it, while the others train on. This is the one place that tells
+ * them; readers and transforms return their errors and no more. What opening refuses is the same on all ranks, or was
+ * agreed on when the data set was scattered, so it leaves the communicator alive. */
+wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
+{
+    WF_NEED(iter);
+    WF_NEED(batch);
+    WF_TRY(wf_ctx_forbid_capture(iter->ctx, "fetch its batch",
+                                 "fetch it between runs and assign it to a tensor of the step's"));
+    WF_TRY(open_once(iter));
+    const wf_status status = next_batch(iter, batch);
+    const wf_mesh *mesh = iter->batcher.dataset->mesh;
+    return mesh ? wf_comm_post_failure(wf_mesh_world(mesh), status) : status;
 }
 
 int64_t wf_iter_epoch(const wf_iter *iter)

@@ -305,5 +305,5 @@ wf_status wf_scatter_index(wf_comm *comm, int64_t n, wf_scatter_opts opts, int64
     WF_TRY(wf_agree_status(comm, check_index(comm, opts.root, count, index)));
     WF_TRY(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
     WF_CHECK(a.info.count >= 0, WF_ERR_ARGUMENT, "scatter: %lld samples", (long long)a.info.count);
-    return wf_comm_post_failure(comm, own_index(comm, &a, count, index));
+    return wf_agree_status(comm, own_index(comm, &a, count, index));
 }

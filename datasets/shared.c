@@ -160,29 +160,44 @@ typedef struct order {
     uint64_t seed;
 } order;
 
+static wf_status open_whole(wf_dataset *dataset)
+{
+    WF_NEED(dataset);
+    WF_TRY(wf_dataset_open(dataset));
+    WF_CHECK(!dataset->mesh, WF_ERR_UNSUPPORTED, "synchronized batches of a scattered data set: should be whole");
+    return WF_OK;
+}
+
+static wf_status compare(const order *table, int ranks)
+{
+    for (int r = 1; r < ranks; r++) {
+        WF_CHECK(table[r].count == table[0].count, WF_ERR_ARGUMENT,
+                 "synchronized batches of %lld samples on rank 0 and %lld on rank %d", (long long)table[0].count,
+                 (long long)table[r].count, r);
+        WF_CHECK(table[r].size == table[0].size && table[r].flags == table[0].flags, WF_ERR_ARGUMENT,
+                 "synchronized batches with other options on rank %d than on rank 0", r);
+    }
+    return WF_OK;
+}
+
+/* What only this rank can know (its file, its memory) is agreed on before the orders are compared. */
 static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
 {
     void *all = NULL;
-    const int size = wf_comm_size(comm);
-    const size_t bytes = (size_t)size * sizeof(order);
-    WF_TRY(wf_dataset_open(dataset));
+    const int ranks = wf_comm_size(comm);
+    const size_t bytes = (size_t)ranks * sizeof(order);
+    wf_status status = open_whole(dataset);
+    if (status == WF_OK)
+        status = wf_host_take(comm, bytes, &all);
+    WF_TRY_OUT(wf_agree_status(comm, status));
     const order mine = {.count = dataset->info.count,
                         .size = opts->size,
                         .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once,
                         .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};
-    WF_CHECK(!dataset->mesh, WF_ERR_UNSUPPORTED, "synchronized batches of a scattered data set: should be whole");
-    WF_TRY(wf_host_take(comm, bytes, &all));
-    const order *table = all;
-    wf_status status = wf_allgather_bytes(comm, &mine, sizeof mine, all);
-    for (int r = 1; r < size && status == WF_OK; r++) {
-        if (table[r].count != table[0].count)
-            status = WF_RAISE(WF_ERR_ARGUMENT, "synchronized batches of %lld samples on rank 0 and %lld on rank %d",
-                              (long long)table[0].count, (long long)table[r].count, r);
-        else if (table[r].size != table[0].size || table[r].flags != table[0].flags)
-            status = WF_RAISE(WF_ERR_ARGUMENT, "synchronized batches with other options on rank %d than on rank 0", r);
-    }
-    if (status == WF_OK)
-        opts->seed = table[0].seed;
+    WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, all));
+    WF_TRY_OUT(compare(all, ranks));
+    opts->seed = ((const order *)all)->seed;
+out:
     wf_host_give(comm, all, bytes);
     return status;
 }
@@ -193,10 +208,8 @@ wf_iter *wf_synchronized_batches(wf_comm *comm, wf_dataset *dataset, wf_batch_op
         wf_dataset_free(dataset);
         return NULL;
     }
-    wf_status status = dataset ? agree(comm, dataset, &opts) : wf_error_take("dataset", __FILE__, __LINE__);
-    if (status == WF_OK)
+    if (agree(comm, dataset, &opts) == WF_OK)
         return wf_batches(dataset, opts);
-    wf_comm_post_failure(comm, status);
     wf_dataset_free(dataset);
     return wf_error_null();
 }

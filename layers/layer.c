@@ -83,6 +83,7 @@ const char *wf_layer_path(const wf_layer *layer)
         return "";
     if (!layer->parent)
         return layer->name;
+    /* The path is made on demand: adding a layer to a module changes the paths of all below. */
     if (layer->path)
         return layer->path;
     const char *above = wf_layer_path(layer->parent);
@@ -104,6 +105,8 @@ static wf_layer *root_of(const wf_layer *layer)
 
 uint64_t wf_layer_root(const wf_layer *layer)
 {
+    /* Models without names are told apart by the order in which they are first used, which is the same on all ranks;
+     * the order in which they are made need not be. */
     wf_layer *root = root_of(layer);
     if (!root->name && root->root == 0)
         root->root = ++root->ctx->roots;
@@ -157,10 +160,8 @@ wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts op
     return param;
 }
 
-wf_var *wf_apply(wf_layer *layer, wf_var *x)
+static wf_var *apply(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
 {
-    if (!layer || !x)
-        return NULL;
     wf_tape *tape = x->tape;
     WF_CHECK_NULL(wf_tape_ctx(tape) == layer->ctx, WF_ERR_ARGUMENT, "%s \"%s\": its input belongs to another context",
                   layer->kind->name, wf_layer_path(layer));
@@ -171,16 +172,45 @@ wf_var *wf_apply(wf_layer *layer, wf_var *x)
     WF_TRY_NULL(wf_tape_count_application(tape, layer->id, &applied));
     const wf_scope scope = wf_tape_enter(tape, (wf_scope){.stream = wf_hash_u64(stream_of(layer), applied),
                                                           .kind = layer->kind->name,
-                                                          .path = wf_layer_path(layer)});
+                                                          .path = wf_layer_path(layer),
+                                                          .comm = layer->comm});
+    /* Ranges show in the profiler's time line (core/cuda/nvtx.c); elsewhere they do nothing. */
     wf_range_push(layer->ctx, layer->kind->name);
     if (layer->kind->computes)
         x = wf_cast_to_compute(x);
     if (x && layer->prepare)
         x = layer->prepare(layer, x);
-    wf_var *y = x ? layer->kind->forward(layer, x) : NULL;
+    wf_var *y = NULL;
+    if (x)
+        y = forward ? forward(layer, user, x) : layer->kind->forward(layer, x);
     wf_range_pop(layer->ctx);
     wf_tape_leave(tape, scope);
     return y;
+}
+
+/* The one place that tells other ranks of a layer that failed here: they wait in its exchanges for what this rank will
+ * not send. An input that is NULL because of an earlier failure, of any function, leaves them waiting just the same. A
+ * layer that every rank computes alone tells nobody: the optimizer's step will (optim/multi_node.c). */
+wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
+{
+    if (!layer)
+        return NULL;
+    wf_var *y = x ? apply(layer, x, forward, user) : NULL;
+    if (y || !layer->comm)
+        return y;
+    wf_status status = wf_error_pending();
+    if (status == WF_OK && x) {
+        status =
+            WF_RAISE(WF_ERR_STATE, "%s \"%s\" returned NULL and no error", layer->kind->name, wf_layer_path(layer));
+        wf_error_null();
+    }
+    wf_comm_post_failure(layer->comm, status);
+    return NULL;
+}
+
+wf_var *wf_apply(wf_layer *layer, wf_var *x)
+{
+    return wf_apply_with(layer, x, NULL, NULL);
 }
 
 /* Modules. */
@@ -271,6 +301,7 @@ wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child)
 {
     if (!child)
         return NULL;
+    /* Noted before the attempt, which may set the parent: a child that is somebody's already must not be freed here. */
     const bool taken = is_taken(module, child);
     const wf_status status = module ? add_child(module, name, child) : WF_OK;
     if (module && status == WF_OK)
@@ -451,6 +482,8 @@ int64_t wf_layer_param_count(wf_layer *layer)
 static wf_status archive_param(wf_param *param, wf_archive *archive)
 {
     wf_tensor *value = wf_param_value(param);
+    /* Everything else is saved as a part of a whole, so that another number of ranks can load it; running statistics
+     * may differ between ranks (`varies`). */
     if (param->trainable && !param->shard_axes)
         return wf_archive_tensor(archive, param->name, value);
     const wf_archive_place place = {.global = param->global, .box = param->box, .varies = !param->trainable};

@@ -2,6 +2,7 @@
 #ifndef WF_LAYERS_LAYER_AUTHOR_H
 #define WF_LAYERS_LAYER_AUTHOR_H
 
+#include "comm/comm_author.h"
 #include "core/opts.h"
 #include "core/tape_author.h"
 #include "layers/layer.h"
@@ -34,6 +35,10 @@ struct wf_layer {
     const wf_mesh *prepare_mesh;                          /* for `prepare`: of wf_parallelize */
     char options[WF_LAYER_OPTIONS];                       /* in words, of wf_layer_note: ranks must have the same */
     bool takes_children; /* its forward applies what wf_module_add gives it; set by the constructor */
+    /* Whose ranks compute this layer together, borrowed; set by the constructor. wf_apply tells them where this rank
+     * fails in forward, or cannot apply the layer because its input failed; wf_backward tells them where backward
+     * fails. The layer itself returns its error and no more. NULL: every rank computes it alone. */
+    wf_comm *comm;
 };
 
 /* A layer with a zeroed state of state_bytes. */
@@ -47,6 +52,8 @@ void wf_layer_set_root(wf_layer *layer, uint64_t root);
  * differ; options that show in the shapes of parameters need not be included. At most WF_LAYER_OPTIONS characters
  * are kept. */
 void wf_layer_note(wf_layer *layer, const char *format, ...) WF_PRINTF(2, 3);
+/* wf_apply with this function in place of the kind's forward, for a layer that another layer applies in its own way. */
+wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user);
 /* Adds a parameter; NULL on failure. */
 wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts);
 

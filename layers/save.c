@@ -68,7 +68,7 @@ static wf_status gather(wf_comm *comm, wf_param *param, wf_tensor *whole)
         wf_tensor_free(view[r]);
     free(view);
     free(box);
-    return status == WF_OK ? WF_OK : wf_comm_post_failure(comm, status);
+    return status;
 }
 
 wf_tensor *wf_param_gather(wf_comm *comm, wf_param *param)
@@ -79,8 +79,7 @@ wf_tensor *wf_param_gather(wf_comm *comm, wf_param *param)
         return wf_tensor_alias(wf_param_value(param));
     WF_CHECK_NULL(comm, WF_ERR_ARGUMENT, "the parts of %s are gathered without a communicator", wf_param_path(param));
     wf_tensor *whole = wf_tensor_new_ordered(param->ctx, param->dtype, param->global, param->order);
-    const wf_status status = whole ? gather(comm, param, whole) : WF_OK;
-    if (whole && status == WF_OK)
+    if (wf_comm_post_failure(comm, whole ? gather(comm, param, whole) : wf_error_code()) == WF_OK)
         return whole;
     wf_tensor_free(whole);
     return wf_error_null();
@@ -216,6 +215,7 @@ static bool fits(call *c, const wf_param *param, char why[512])
         snprintf(why, 512, "%s", wf_error_message());
         return false;
     }
+    /* Written before the answer, so that the text is there where the caller wants it. */
     const bool same = wf_shape_equal(info.shape, param->global) && !info.empty;
     snprintf(why, 512, "%s %s here, %s %s in the file", wf_dtype_name(param->dtype),
              wf_shape_text(param->global, text[0]), wf_dtype_name(info.dtype), wf_shape_text(info.shape, text[1]));
@@ -250,6 +250,7 @@ static wf_status choose(call *c, bool *wanted)
         if (!wanted[i])
             WF_TRY(add_line(c, name_of(c, c->params[i]), why));
     }
+    /* What did not fit is in the list and is no error of this call. */
     wf_error_clear();
     return wf_h5_each(c->file, list_unknown, c);
 }

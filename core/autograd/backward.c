@@ -45,6 +45,7 @@ static void mark_wanted(run *r)
     }
 }
 
+/* One pass from the end suffices, since execution order is a topological order. */
 static wf_status mark_reached(run *r, wf_node *from)
 {
     wf_tape *tape = r->tape;
@@ -93,6 +94,7 @@ static wf_status count_uses(run *r)
             if (in->param->uses++ == 0)
                 r->order[r->n_order++] = in->param;
         }
+    /* The first uses were listed from the front of the tape; gradients are complete from its end. */
     for (int64_t i = 0; i < r->n_order / 2; i++) {
         wf_param *swap = r->order[i];
         r->order[i] = r->order[r->n_order - 1 - i];
@@ -107,6 +109,8 @@ static wf_status prepare_grads(run *r)
         WF_TRY(r->opts->plan(r->opts->user, r->n_order, r->order));
     for (int64_t i = 0; i < r->n_order; i++) {
         wf_param *p = r->order[i];
+        /* Cleared lazily: the first contribution of this backward overwrites the gradient and saves a pass that writes
+         * zeros. */
         p->grad_set = r->opts->add && p->grad;
         if (!p->grad)
             p->grad = wf_tensor_new_ordered(p->ctx, p->dtype, p->shape, p->order);
@@ -119,6 +123,7 @@ static wf_status param_done(run *r, wf_param *p)
 {
     if (--p->uses > 0)
         return WF_OK;
+    /* All its uses turned out to give nothing (pruned below an empty batch, say); the sum over ranks still reads it. */
     if (!p->grad_set)
         WF_TRY(wf_tensor_fill(p->grad, 0));
     p->grad_set = true;
@@ -137,6 +142,7 @@ static wf_status check_saved(const wf_node *node)
 static wf_status run_node(run *r, wf_node *node)
 {
     wf_var *out = node->out;
+    /* Only such ops run without a gradient; any other node without one has nothing to say and is skipped. */
     if (!out->grad && node->op->always) {
         out->grad = wf_tensor_new_like(out->value);
         WF_NEED(out->grad);
@@ -152,10 +158,13 @@ static wf_status run_node(run *r, wf_node *node)
     for (int i = node->n_in - 1; i >= 0; i--) /* the order that count_uses announced */
         if (node->in[i] && node->in[i]->param && wanted(r, node->in[i]))
             WF_TRY(param_done(r, node->in[i]->param));
+    /* From here the node gives back what it holds: saved tensors, its gradient, and its output, which no node before it
+     * reads. So activations are freed while backward passes over them. */
     node->done = true;
     wf_node_release(node);
     wf_tensor_free(out->grad);
     out->grad = NULL;
+    /* Scalars stay, since programs print losses after the step. */
     if (wf_tensor_count(out->value) > 1) {
         wf_tensor_free(out->value);
         out->value = NULL;
@@ -187,6 +196,7 @@ static wf_status seed_grad(wf_var *loss, const wf_tensor *grad, const wf_backwar
         WF_CHECK(wf_shape_equal(grad->shape, loss->value->shape), WF_ERR_SHAPE, "a gradient %s for a variable %s",
                  wf_shape_text(grad->shape, text[0]), wf_shape_text(loss->value->shape, text[1]));
         loss->grad = wf_tensor_dense(grad, loss->value->dtype, loss->value->order);
+        /* The caller's tensor may be aliased by wf_tensor_dense: it is copied before anything is added to it. */
         loss->grad_shared = true;
         WF_NEED(loss->grad);
         return WF_OK;
@@ -210,11 +220,18 @@ static wf_status run_all(run *r, wf_var *loss, const wf_tensor *grad)
     WF_TRY(prepare_grads(r));
     if (loss->node || loss->leaf)
         WF_TRY(seed_grad(loss, grad, r->opts));
-    for (int64_t n = tape->n_nodes - 1; n >= 0; n--)
-        if (runs(r, tape->nodes[n])) {
-            WF_TRY(run_node(r, tape->nodes[n]));
-            wf_ctx_progress(tape->ctx);
-        }
+    for (int64_t n = tape->n_nodes - 1; n >= 0; n--) {
+        wf_node *node = tape->nodes[n];
+        if (!runs(r, node))
+            continue;
+        wf_status status = run_node(r, node);
+        /* The other ranks of this node wait for a message that this rank will not send. This is the one place that
+         * tells them; an op returns its error and knows nothing of it. */
+        if (status != WF_OK && node->comm && tape->ctx->tell_failure)
+            status = tape->ctx->tell_failure(node->comm, status);
+        WF_TRY(status);
+        wf_ctx_progress(tape->ctx);
+    }
     return WF_OK;
 }
 
@@ -324,6 +341,8 @@ static wf_status give(wf_node *node, int i, wf_tensor **dx, bool shared)
     WF_CHECK(wf_shape_equal((*dx)->shape, in->value->shape), WF_ERR_SHAPE, "%s gives a gradient %s for an input %s",
              node->op->name, wf_shape_text((*dx)->shape, text[0]), wf_shape_text(in->value->shape, text[1]));
     const bool as_is = (*dx)->dense && (*dx)->order == in->value->order && (*dx)->dtype == in->value->dtype;
+    /* The first gradient of an intermediate value is taken as it is; most have one alone, and nothing is copied or
+     * added. */
     if (!in->param && !in->grad && as_is) {
         in->grad = *dx;
         in->grad->layout = in->value->layout;

@@ -34,6 +34,8 @@ wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope)
     outside.stream = wf_hash_u64(outside.stream, tape->draws_in_scope);
     tape->scope = scope;
     tape->scope.stream = wf_hash_u64(scope.stream, tape->name);
+    if (!scope.comm)
+        tape->scope.comm = outside.comm;
     tape->draws_in_scope = 0;
     return outside;
 }
@@ -47,6 +49,7 @@ void wf_tape_leave(wf_tape *tape, wf_scope scope)
 /* Its entry, or the empty one where it belongs. There is always an empty one. */
 static wf_applied *entry_of(wf_applied *table, size_t capacity, uint64_t layer)
 {
+    /* Linear probing; the capacity is a power of two and at most half full. */
     size_t at = (size_t)wf_hash_u64(0, layer) & (capacity - 1);
     while (table[at].key != 0 && table[at].key != layer)
         at = (at + 1) & (capacity - 1);

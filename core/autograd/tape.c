@@ -35,6 +35,7 @@ static void clear(wf_tape *tape)
         wf_tensor_free(tape->vars[i]->value);
         wf_tensor_free(tape->vars[i]->grad);
     }
+    /* Counted per context, since wf_tape_reset can tell a forgotten tensor only where no other tape has any. */
     tape->ctx->vars -= tape->n_vars;
     tape->n_nodes = 0;
     tape->n_vars = 0;
@@ -110,6 +111,7 @@ wf_status wf_tape_visit(void *tape, wf_archive *archive)
 {
     int64_t iteration = wf_tape_iteration(tape);
     WF_TRY(wf_archive_i64(archive, "iteration", &iteration));
+    /* The iteration is part of every random stream: a resumed run goes on with the numbers that it would have drawn. */
     return wf_archive_loading(archive) ? wf_tape_set_iteration(tape, iteration) : WF_OK;
 }
 
@@ -147,6 +149,7 @@ static wf_var *new_var(wf_tape *tape, wf_tensor *value)
             tape->cap_vars = cap;
         }
     }
+    /* The value's handle is taken in any case, so callers pass a fresh tensor without a check of their own. */
     if (value && tape->n_vars < tape->cap_vars)
         var = wf_arena_take(tape->ctx, &tape->arena, sizeof *var);
     if (!var) {
@@ -217,6 +220,8 @@ wf_var *wf_compute_var(wf_tape *tape, wf_param *param)
     const wf_dtype dtype = wf_ctx_compute(tape ? tape->ctx : NULL);
     if (!var)
         return NULL;
+    /* Master and compute copy have one version, so an update between forward and backward is found whichever was saved.
+     */
     var->used = param->value;
     if (param->dtype == dtype || wf_ctx_dtype(tape->ctx) == dtype)
         return var;
@@ -281,11 +286,13 @@ static wf_status add_node(wf_tape *tape, const wf_node_spec *r, wf_var *out)
     if (!node)
         return WF_ERR_MEMORY;
     *node = (wf_node){.op = r->op, .tape = tape, .n_in = r->n_in, .out = out};
+    node->comm = r->comm ? r->comm : tape->scope.comm;
     node->in = wf_arena_take(ctx, &tape->arena, (size_t)r->n_in * sizeof *node->in);
     node->saved = wf_arena_take(ctx, &tape->arena, (size_t)r->n_saved * sizeof *node->saved);
     node->state = wf_arena_take(ctx, &tape->arena, r->state_bytes);
     if (!node->in || !node->saved || !node->state)
         return WF_ERR_MEMORY;
+    /* In the list before its saved tensors are filled in, so that a reset frees those also if one of them fails. */
     tape->nodes[tape->n_nodes++] = node;
     if (r->n_in)
         memcpy(node->in, r->in, (size_t)r->n_in * sizeof *node->in);
@@ -311,6 +318,7 @@ wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *r, wf_tensor *y)
         wf_tensor_free(y);
         return NULL;
     }
+    /* Backward gives gradients in the shape and order of the value, and kernels write them densely. */
     if (!y->dense) {
         wf_tensor *dense = wf_tensor_dense(y, y->dtype, y->order);
         wf_tensor_free(y);
@@ -325,6 +333,7 @@ wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *r, wf_tensor *y)
             WF_CHECK_NULL(r->in[i]->tape == tape, WF_ERR_STATE, "%s: an input belongs to another tape", r->op->name);
         needs = needs || (r->in[i] && r->in[i]->needs_grad);
     }
+    /* Nothing is saved for backward where no gradient will pass. */
     if (!needs || tape->mode == WF_EVAL)
         return var;
     var->needs_grad = true;

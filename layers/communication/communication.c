@@ -99,8 +99,9 @@ static wf_var *recorded(const group *g, const wf_op *op, int n_in, wf_var *const
     if (!g->grads)
         return wf_tape_record(g->tape, &(wf_node_spec){0}, y);
     const size_t bytes = sizeof *state + (size_t)state->n_out * sizeof *state->shape;
-    return wf_tape_record(g->tape,
-                          &(wf_node_spec){.op = op, .n_in = n_in, .in = in, .state = state, .state_bytes = bytes}, y);
+    return wf_tape_record(
+        g->tape,
+        &(wf_node_spec){.op = op, .n_in = n_in, .in = in, .state = state, .state_bytes = bytes, .comm = g->comm}, y);
 }
 
 /* --- lists as results ----------------------------------------------------------------------------------------------
@@ -230,15 +231,13 @@ static wf_status list_call(group *g, const wf_op *op, wf_var *const *x, int root
 static wf_status list_end(group *g, wf_comm *comm, wf_status status)
 {
     group_close(g);
-    if (status != WF_OK)
-        wf_comm_post_failure(comm, status);
-    return status;
+    return wf_communication_end(comm, status);
 }
 
 static wf_status clear(wf_comm *comm, wf_var **y)
 {
     if (!y)
-        return wf_comm_post_failure(comm, wf_error_take("y", __FILE__, __LINE__));
+        return wf_communication_end(comm, wf_error_take("y", __FILE__, __LINE__));
     for (int r = 0; r < wf_comm_size(comm); r++)
         y[r] = NULL;
     return WF_OK;

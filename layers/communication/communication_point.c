@@ -28,10 +28,14 @@ wf_status wf_communication_check(const char *what, const wf_var *x)
     return WF_OK;
 }
 
+wf_status wf_communication_end(wf_comm *comm, wf_status status)
+{
+    return wf_comm_post_failure(comm, status);
+}
+
 void *wf_communication_null(wf_comm *comm, wf_status status)
 {
-    if (comm)
-        wf_comm_post_failure(comm, status);
+    wf_communication_end(comm, status);
     return wf_error_null();
 }
 
@@ -120,7 +124,8 @@ wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag)
     if (status != WF_OK)
         return wf_communication_null(comm, status);
     const point state = {comm, to, tag};
-    const wf_node_spec record = {.op = &send_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state};
+    const wf_node_spec record = {
+        .op = &send_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state, .comm = comm};
     wf_var *token = wf_tape_record(x->tape, grads ? &record : &(wf_node_spec){0}, wf_token_value(x->value->ctx));
     return wf_token_mark(token, x);
 }
@@ -142,7 +147,7 @@ wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
     if (!sent)
         return NULL;
     const point state = {comm, from, tag};
-    const wf_node_spec record = {.op = &recv_op, .state = &state, .state_bytes = sizeof state};
+    const wf_node_spec record = {.op = &recv_op, .state = &state, .state_bytes = sizeof state, .comm = comm};
     return wf_tape_record(tape, grads ? &record : &(wf_node_spec){0}, sent);
 }
 

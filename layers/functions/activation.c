@@ -1,4 +1,6 @@
-/* Activations as functions. Each saves the one array that its backward needs, the input or the output. */
+/* Activations as functions. Each saves the one array that its backward needs, the input or the output. Programs call
+ * them by layers/functions.h; layers that have an activation of their own fuse it instead (layers/serial/epilogue.c).
+ */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 
@@ -97,10 +99,12 @@ wf_var *wf_activate(wf_var *x, wf_act act, double slope, double noise)
     if (act == WF_ACT_NONE && !noisy)
         return x;
     WF_TRY_NULL(wf_function_check(ops[act].name, x, WF_ANY_FUNCTION));
+    /* One kernel for both; leaky with slope 0 would also give -0 for negative inputs. */
     if (act == WF_ACT_LEAKY_RELU && slope == 0)
         act = WF_ACT_RELU;
     if (!noisy)
         return activated(x, (act_state){act, slope}, 0.0);
+    /* The epilogue's kernels have these activations, so noise and activation are one pass; the others take two. */
     if (act == WF_ACT_NONE || act == WF_ACT_RELU || act == WF_ACT_LEAKY_RELU)
         return activated(x, (act_state){act, slope}, noise);
     wf_var *v = activated(x, (act_state){WF_ACT_NONE, 0.0}, noise);

@@ -14,6 +14,8 @@ static wf_status give_binary(wf_node *node, int i, wf_binary op, double alpha, c
     const wf_tensor *dy = wf_node_dy(node), *x = node->in[i]->value;
     wf_ctx *ctx = dy->ctx;
     const wf_array from = wf_tensor_array(dy), other = wf_tensor_array(b);
+    /* The kernel works on arrays of one order. If the input's differs, the product is made in dy's order and converted
+     * on the way to the gradient. */
     const bool direct = x->order == dy->order || x->shape.rank < 3;
     bool add = false;
     wf_tensor *dx = direct ? wf_node_grad(node, i, &add) : wf_tensor_new_like(dy);
@@ -37,6 +39,7 @@ static wf_status linear_backward(wf_node *node)
         if (!wf_node_wants(node, i))
             continue;
         if (state->coefficient[i] == 1.0)
+            /* Shared with dy, not copied: most sums have nothing else to add to it. */
             WF_TRY(wf_function_give(node, i, wf_tensor_alias(wf_node_dy(node))));
         else
             WF_TRY(give_binary(node, i, WF_BINARY_LINEAR, state->coefficient[i], NULL));
@@ -111,6 +114,7 @@ static wf_var *add_scaled(const wf_op *op, wf_var *a, double beta, wf_var *b)
 {
     if (!a || !b)
         return NULL;
+    /* Two absent losses stay absent, so a rank without samples can add its losses like the others. */
     if (a->no_loss && b->no_loss)
         return a;
     WF_TRY_NULL(wf_function_promote(&a, &b));
@@ -160,6 +164,7 @@ static wf_status broadcast(wf_node *node, const wf_tensor *value)
     wf_strided from = to;
     from.data = value->data;
     for (int d = 0; d < from.rank; d++)
+        /* One number for every element, copied with strides of 0. */
         from.stride[d] = 0;
     return dx->ctx->k->copy(dx->ctx, &from, &to, add);
 }
@@ -232,6 +237,7 @@ wf_var *wf_detach(wf_var *x)
     WF_CHECK_NULL(x->value, WF_ERR_STATE, "detach of a variable whose value went with the backward that passed it");
     wf_var *y = wf_input(x->tape, x->value);
     if (y) {
+        /* The mark stays with the value: a detached loss that is printed still has its weight. */
         y->loss_mean = x->loss_mean;
         y->loss_count = x->loss_count;
         y->loss_part = x->loss_part;

@@ -1,5 +1,5 @@
-/* Casts: on request (wf_cast), for layers that compute in 16 bits, and for functions that widen 16-bit inputs to
- * f32. The gradient is always cast back to the input's type. */
+/* Casts: on request (wf_cast), for layers that compute in 16 bits, and for functions that widen 16-bit inputs to f32.
+ * The gradient is always cast back to the input's type. Layers never cast by themselves. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 

@@ -191,6 +191,7 @@ wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
     if (!logp || !labels)
         return NULL;
     WF_TRY_NULL(check_labels("nll", logp, labels));
+    /* Classes are no samples: the mean is over rows of scores. */
     const wf_reduction reduction = wf_reduction_mean(logp, 1);
     wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
     wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);

@@ -22,6 +22,7 @@ static wf_status dropout_run(const dropout_state *state, const wf_tensor *x, con
 
 static wf_status dropout_backward(wf_node *node)
 {
+    /* The mask is drawn again instead of saved: the same stream gives the same mask. */
     wf_tensor *dx = wf_tensor_new_like(wf_node_dy(node));
     const wf_status status = dropout_run(node->state, wf_node_dy(node), dx);
     if (status == WF_OK)
@@ -37,6 +38,7 @@ wf_var *wf_dropout(wf_var *x, double rate)
     if (!x)
         return NULL;
     WF_CHECK_NULL(rate >= 0 && rate < 1, WF_ERR_ARGUMENT, "dropout rate %g is not in [0, 1)", rate);
+    /* No draw is counted here, so evaluation does not move the numbers of training. */
     if (rate == 0 || wf_tape_mode(x->tape) != WF_TRAIN)
         return x;
     WF_TRY_NULL(wf_function_check("dropout", x, WF_ANY_FUNCTION));

@@ -257,6 +257,7 @@ static wf_tensor *reshaped(const wf_tensor *x, wf_shape shape, wf_order *seen)
     *seen = x->order;
     if (x->order == WF_ROW_MAJOR || orders_agree(x->shape))
         return wf_tensor_recast(x, shape, order);
+    /* Only pixels are folded: samples and channels keep their strides. */
     if (shape.rank >= 3 && shape.dim[0] == x->shape.dim[0] && shape.dim[1] == x->shape.dim[1])
         return wf_tensor_recast(x, shape, WF_CHANNELS_LAST);
     *seen = WF_ROW_MAJOR;

@@ -1,4 +1,5 @@
-/* Softmax and its logarithm over dimension 1. */
+/* Softmax and its logarithm over dimension 1. Rows are sums over all classes, so dimension 1 must be whole on each
+ * rank. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"

@@ -43,8 +43,10 @@ wf_status wf_block_gather(wf_ctx *ctx, const wf_field *f, wf_box part, bool load
     const wf_strided v = view(f, part);
     *b = (wf_block_of){
         .array = {.data = v.data, .dtype = f->dtype, .order = WF_CHANNELS_LAST, .shape = wf_box_shape(part)}};
+    /* Kernels take "no data" for an empty part, wherever the field is. */
     if (wf_array_count(&b->array) == 0)
         b->array.data = NULL;
+    /* In place: kernels read dense arrays, and a part that is dense needs no copy and no scatter. */
     if (is_dense(&v, b->array.shape))
         return WF_OK;
     const size_t bytes = (size_t)wf_array_count(&b->array) * wf_dtype_size(f->dtype);
@@ -76,6 +78,7 @@ wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to)
 {
     wf_box rest[2 * WF_MAX_RANK];
     const int n = wf_box_subtract(to->box, from->box, rest);
+    /* The remainder of the field gets zeros, since parts that arrive are added to it. */
     if (n > 0) {
         const wf_array all = {to->data, to->dtype, WF_CHANNELS_LAST, wf_box_shape(to->box), 0, NULL};
         WF_TRY(ctx->k->fill(ctx, &all, 0));

@@ -90,6 +90,7 @@ static wf_tensor *compute(const linear_state *s, const wf_var *x, const wf_tenso
     y = wf_channel_scatter(&s->split.out, s->split.bounds, y);
     WF_TRY_OUT(wf_check(y));
     y->layout = wf_channel_layout(s->mesh, x, y->shape, s->split.out.channels, s->split.bounds);
+    /* Where parts are summed the bias comes after the sum, once, and not once per rank. */
     if (!partition && b)
         WF_TRY_OUT(wf_channel_bias(y, b->used));
     return y;
@@ -137,10 +138,11 @@ static wf_status check(const wf_layer *layer, const wf_var *x, const int64_t **x
     return WF_OK;
 }
 
-static wf_var *run(wf_layer *layer, wf_var *x)
+static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     const linear_state *s = layer->state;
     const int64_t *x_bounds = NULL;
+    /* As in the serial layer: images go in without an explicit flatten. */
     if (wf_var_shape(x).rank > 2)
         x = wf_flatten(x);
     if (!x)
@@ -150,15 +152,6 @@ static wf_var *run(wf_layer *layer, wf_var *x)
     wf_var *y = in ? apply(layer, x, x_bounds, in) : NULL;
     wf_tensor_free(in);
     return y;
-}
-
-static wf_var *forward(wf_layer *layer, wf_var *x)
-{
-    const linear_state *s = layer->state;
-    wf_var *y = run(layer, x);
-    if (!y)
-        wf_comm_post_failure(wf_mesh_world(s->mesh), wf_error_code());
-    return y ? y : wf_error_null();
 }
 
 /* Construction. */
@@ -213,6 +206,7 @@ wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts o)
         return NULL;
     }
     *(linear_state *)layer->state = (linear_state){.mesh = mesh, .split = split};
+    layer->comm = wf_mesh_world(mesh);
     wf_layer_note(layer, "channel_linear of form %d, replicate %d", (int)o.form, o.replicate);
     const wf_status status = add_params(layer, &o);
     if (status == WF_OK)

@@ -14,6 +14,7 @@ wf_channel_local wf_channel_local_of(const wf_channel_split *s)
     const wf_range inner = s->by_input ? wf_channel_outputs(s) : wf_channel_inputs(s);
     const int64_t rows = (s->by_input ? s->in.channels : s->out.channels) / s->groups;
     const int64_t columns = (s->by_input ? s->out.channels : s->in.channels) / s->groups;
+    /* Without groups every output reads every input: one piece. */
     if (s->groups == 1) {
         local.pieces = 1;
         local.piece[0] = (wf_channel_piece){relative(outer, outer), relative(inner, inner), 1};
@@ -40,6 +41,7 @@ static wf_array rows_of(const wf_array *w, wf_range rows)
     if (a.data)
         a.data = (char *)a.data + (size_t)(rows.lo * row) * wf_dtype_size(a.dtype);
     a.shape.dim[0] = rows.hi - rows.lo;
+    /* The packed forms are those of the whole filter. */
     a.forms = NULL;
     return a;
 }

@@ -117,6 +117,7 @@ static wf_status move(const wf_channel_side *side, const int64_t *bounds, direct
     if (way == PART_ADD_HELD) {
         const wf_field source = field_of(from, own_part(side)),
                        target = field_of(to, held_by(side, bounds, side->rank));
+        /* What stays on this rank is copied before messages are added to it; they arrive during end(), not before. */
         WF_TRY(wf_field_start(to->ctx, &source, &target));
         WF_TRY(wf_exchange_reverse_begin_halo(exchange, from, to));
     } else
@@ -150,6 +151,7 @@ static wf_tensor *sum_whole(const wf_channel_side *side, const wf_tensor *part)
 {
     const wf_range own = own_part(side);
     wf_comm *group = wf_mesh_comm(side->mesh, WF_AXIS_CHANNEL);
+    /* Every rank has a term for every channel: the part is summed in place. */
     const bool all = own.lo == 0 && own.hi == side->channels;
     wf_tensor *whole = all ? wf_tensor_alias(part) : with_channels(part, side->channels);
     wf_tensor *place = NULL;

@@ -39,6 +39,7 @@ static double words(const wf_channel_opts *o, grid g)
 static grid both_grid(const wf_channel_opts *o, int size)
 {
     grid best = {0, 0};
+    /* All divisors are tried: there are few, and this happens once per layer. */
     for (int filters = 2; filters < size; filters++) {
         const grid g = {filters, size / filters};
         if (size % filters == 0 && filters <= o->out && g.inputs <= o->in &&
@@ -59,6 +60,7 @@ static grid choose_grid(const wf_channel_opts *o, int size)
         return both;
     if (o->in < size || o->out < size)
         return o->in < size ? filter : channel;
+    /* AUTO takes the form that moves fewer numbers; WF_FORM_BOTH is taken only when it is asked for. */
     return words(o, channel) < words(o, filter) ? channel : filter;
 }
 
@@ -135,6 +137,7 @@ static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_ch
     }
     if (o->replicate)
         return WF_OK;
+    /* If outputs are parts of a sum, the sum is left in balanced blocks, so it is one reduce-scatter. */
     s->bounds = s->out.partition ? s->part_bounds : wf_mesh_blocks(mesh, WF_AXIS_CHANNEL, o->out);
     WF_NEED(s->bounds);
     return WF_OK;

@@ -11,6 +11,7 @@ static wf_status make_buffers(wf_halo_input *flow)
 {
     wf_ctx *ctx = flow->own->ctx;
     const wf_dtype dtype = flow->own->dtype;
+    /* Without an interior there is one boundary part, which is the whole: it is assembled by the exchange itself. */
     if (is_whole(&flow->parts)) {
         flow->assembled = wf_tensor_new_step(ctx, dtype, wf_box_shape(flow->halo.need), WF_CHANNELS_LAST);
         WF_NEED(flow->assembled);
@@ -111,6 +112,7 @@ wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run)
         WF_TRY(wf_halo_input_begin(flow));
     WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
     WF_TRY(wf_halo_input_end(flow));
+    /* The exchange is over: the boundary's blocks need no polls. */
     rest.poll = NULL;
     return wf_parts_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
 }
@@ -136,6 +138,8 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
     WF_TRY(make_buffers(flow));
     if (flow->assembled)
         WF_TRY(wf_tensor_fill(flow->assembled, 0));
+    /* Backward has the reverse order: boundary first, so that its halo gradients travel while the interior is computed.
+     */
     WF_TRY(wf_parts_run(&boundaries, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
     if (flow->arriving)
         WF_TRY(clear_halo(flow));

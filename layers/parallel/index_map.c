@@ -17,6 +17,7 @@ wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outpu
 {
     if (index_map->kind == WF_INDEX_MAP_ALL)
         return (wf_range){0, index_map->in[d]};
+    /* From the last layer of the chain back to its input. */
     for (int i = index_map->links - 1; i >= 0; i--)
         outputs = wf_index_map_reads(&index_map->link[i], d, outputs);
     if (outputs.lo >= outputs.hi)
@@ -187,6 +188,8 @@ static wf_status shard_output(wf_ctx *ctx, const wf_sharding *in, const wf_index
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
     int64_t *bounds = memory;
     for (int r = 0; r <= size; r++)
+        /* The bound of outputs is the place of the bound of inputs: every rank finds those of all ranks without a
+         * message. */
         bounds[r] = r == 0 ? 0 : r == size ? index_map->out[d] : place_of(index_map, d, in->bounds[d][r]);
     out->bounds[d] = wf_mesh_bounds(in->mesh, axis, bounds);
     wf_pool_give_host(ctx, memory, bytes);
@@ -303,6 +306,7 @@ static void find_regions(const wf_sharding *have, const wf_index_map *index_map,
         needed *= (double)all;
         kept *= (double)own;
     }
+    /* The needs of all ranks are a product over dimensions, so their sum is the product of the sums. */
     h->pixels = needed - kept;
 }
 
@@ -339,6 +343,7 @@ wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, c
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
     find_regions(have, index_map, want, channels, memory, &regions);
     *halo = (wf_halo){.need = regions.need, .pixels = regions.pixels};
+    /* Every rank computes the same number for all ranks, so all make the exchange, or none does. */
     const bool moves = halo->pixels > 0 || channels;
     if (moves)
         halo->exchange = wf_mesh_exchange(have->mesh, &regions.from, &regions.to, dtype, WF_CHANNELS_LAST);
@@ -346,9 +351,4 @@ wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, c
     if (moves)
         WF_NEED(halo->exchange);
     return WF_OK;
-}
-
-wf_status wf_spatial_failed(const wf_mesh *mesh, wf_status status)
-{
-    return status == WF_OK ? WF_OK : wf_comm_post_failure(wf_mesh_world(mesh), status);
 }

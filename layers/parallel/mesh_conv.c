@@ -39,6 +39,8 @@ wf_status wf_mesh_conv_output(void *user, const wf_spatial_part_arrays *a)
         part->lo[d] = out_box.lo[d];
         part->hi[d] = out_box.hi[d];
     }
+    /* Noise is drawn for the block's place in the global output; boxes of blocks count samples from this rank's first.
+     */
     part->hi[0] = part->lo[0] + out_box.hi[0];
     part->lo[0] += out_box.lo[0];
     return wf_channel_local_run(&call, &a->in, &r->w, r->bias.shape.rank ? &r->bias : NULL,
@@ -65,16 +67,14 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
 }
 
 /* Inside a chain nothing is exchanged here, neither forward nor backward: the chain has the halo already. */
-static void plan_step(const wf_mesh_conv *s, wf_mesh_call *call, wf_layout *layout)
+static void plan_step(const wf_mesh_conv *s, const wf_chain_step *step, wf_mesh_call *call)
 {
-    const wf_chain_step *step = s->step;
     const wf_index_map back = wf_index_map_inverse(&step->index_map);
     *call = (wf_mesh_call){
         .conv = s, .index_map = step->index_map, .x_box = step->x_box, .y_box = step->y_box, .recompute = true};
     call->x_halo.need = wf_index_map_box(&step->index_map, step->y_box, step->x_box);
     call->dy_halo.need = wf_box_intersect(wf_index_map_box(&back, step->x_box, step->y_box), step->y_box);
     call->parts = wf_parts_make(&step->index_map, step->y_box, step->x_box, call->x_halo.need);
-    *layout = step->layout;
 }
 
 static wf_status check_input(const wf_layer *layer, const wf_var *x, wf_mesh_call *call)
@@ -113,6 +113,8 @@ static wf_status plan_backward(wf_mesh_call *call, const wf_sharding *in, const 
     /* Gaps of dilation may make an input's readers seem to be elsewhere. */
     if (call->x_halo.pixels == 0)
         call->dy_halo = (wf_halo){.need = wf_box_intersect(call->dy_halo.need, out->box)};
+    /* Recomputation adds every output of dx in the serial order, so it is bit-equal to one rank; else the smaller
+     * volume wins. */
     call->recompute = wf_config_get()->deterministic || call->dy_halo.pixels * (double)wf_channel_width(&split->out) <=
                                                             call->x_halo.pixels * (double)wf_channel_width(&split->in);
     return WF_OK;
@@ -133,10 +135,6 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, wf_mesh_call *call
     wf_shape whole, shape;
     wf_sharding in, out;
     double work;
-    if (s->step) {
-        plan_step(s, call, layout);
-        return WF_OK;
-    }
     *call = (wf_mesh_call){.conv = s};
     WF_TRY(check_input(layer, x, call));
     WF_TRY(wf_sharding_read(layer, s->conv.name, s->mesh, x, &in));
@@ -268,22 +266,35 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_halo_inp
     return var;
 }
 
-wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
+/* x is moved to the pixels and channels of the plan, and computed with. */
+static wf_var *run_call(wf_layer *layer, wf_var *x, wf_mesh_call *call, const wf_layout *layout)
 {
     const wf_mesh_conv *s = layer->state;
-    wf_mesh_call call;
-    wf_layout layout;
-    const wf_status status = plan(layer, x, &call, &layout);
-    if (status != WF_OK) {
-        wf_spatial_failed(s->mesh, status);
-        return wf_error_null();
-    }
-    wf_tensor *own = call.x_bounds ? wf_dense_value(x) : wf_channel_gather(&s->split.in, NULL, x->value);
-    wf_halo_input flow = {.own = own, .own_box = call.x_box, .halo = call.x_halo, .parts = call.parts};
-    wf_var *var = own ? apply(layer, x, &call, &flow, &layout) : NULL;
-    if (!var)
-        wf_spatial_failed(s->mesh, wf_error_code());
+    wf_tensor *own = call->x_bounds ? wf_dense_value(x) : wf_channel_gather(&s->split.in, NULL, x->value);
+    wf_halo_input flow = {.own = own, .own_box = call->x_box, .halo = call->x_halo, .parts = call->parts};
+    wf_var *var = own ? apply(layer, x, call, &flow, layout) : NULL;
     wf_halo_input_free(&flow);
     wf_tensor_free(own);
-    return var ? var : wf_error_null();
+    return var;
+}
+
+wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
+{
+    wf_mesh_call call;
+    wf_layout layout;
+    WF_TRY_NULL(plan(layer, x, &call, &layout));
+    return run_call(layer, x, &call, &layout);
+}
+
+static wf_var *forward_step(wf_layer *layer, void *user, wf_var *x)
+{
+    const wf_chain_step *step = user;
+    wf_mesh_call call;
+    plan_step(layer->state, step, &call);
+    return run_call(layer, x, &call, &step->layout);
+}
+
+wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_chain_step *step)
+{
+    return wf_apply_with(layer, x, forward_step, step);
 }

@@ -19,6 +19,7 @@ static wf_status add_filter(void *user, const wf_spatial_part_arrays *a)
     const wf_channel_call call = {.local = &r->conv->local,
                                   .geom = wf_mesh_conv_geom(r->index_map, a->out_box, a->in_box),
                                   .ctx = r->conv->conv.w->ctx};
+    /* The first part overwrites the gradient or adds, as the tape wants; all others add. */
     r->add = true;
     return wf_channel_local_filter(&call, straight ? &a->in : &a->out, straight ? &a->out : &a->in, &r->dw,
                                    r->with_bias && !a->again ? &r->db : NULL, add);
@@ -37,6 +38,7 @@ static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_r
                                      .poll = poll};
     WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, true));
     WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, false));
+    /* Nothing was computed on an empty shard, and the gradient must still be written. */
     if (user->add)
         return WF_OK;
     WF_TRY(x->ctx->k->fill(x->ctx, &user->dw, 0));
@@ -66,6 +68,7 @@ static wf_status backward_params(wf_node *node, const gradients *dy, wf_exchange
         WF_NEED(grad);
         user.db = wf_tensor_array(grad);
     }
+    /* The filter kernel sums the bias along if both gradients are written in the same way. */
     user.with_bias = wants_w && wants_b && call->index_map.kind == WF_INDEX_MAP_WINDOW && user.add == add_b &&
                      wf_mesh_conv_in_one_pass(call->conv);
     if (wants_w)
@@ -149,8 +152,7 @@ static wf_tensor *add_back(wf_node *node, const gradients *dy)
     wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X));
     const wf_status status = add_back_with(node, dy, read, dx);
     /* After an error: the exchange must end before its memory is reused, since messages may still arrive in it. */
-    if (status != WF_OK && wf_spatial_failed(call->conv->mesh, status) != WF_OK &&
-        wf_exchange_end(call->x_halo.exchange) != WF_OK)
+    if (status != WF_OK && wf_exchange_end(call->x_halo.exchange) != WF_OK)
         wf_error_frame(status, __FILE__, __LINE__, __func__);
     wf_tensor_free(read);
     if (status == WF_OK)
@@ -210,5 +212,5 @@ wf_status wf_mesh_conv_backward(wf_node *node)
 out:
     wf_tensor_free(held);
     wf_tensor_free(part);
-    return status == WF_OK ? WF_OK : wf_spatial_failed(call->conv->mesh, status);
+    return status;
 }

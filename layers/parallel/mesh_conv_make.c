@@ -67,12 +67,14 @@ static wf_channel_opts split_opts(const way *how, const wf_conv_opts *o, const w
                              .whole = !how->by_channels,
                              .form = o->form};
     for (int d = 0; d < s->geom.nd; d++)
+        /* Outputs per input pixel: what a sum of outputs costs against a gather of inputs. */
         split.growth *= s->transposed ? (double)s->geom.stride[d] : 1 / (double)s->geom.stride[d];
     return split;
 }
 
 static void shard_params(wf_mesh_conv *s)
 {
+    /* Each rank sees its own pixels only, so gradients of the filter are summed over the spatial axes too. */
     const uint32_t pixels = 1u << WF_AXIS_DEPTH | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH;
     wf_channel_shard_param(s->conv.w, filter_box(s), wf_channel_is_split(&s->split));
     wf_channel_shard_bias(s->conv.b, &s->split);
@@ -98,6 +100,7 @@ static wf_layer *make(const way *how, const wf_mesh *mesh, wf_conv_opts o, int n
         return NULL;
     }
     wf_mesh_conv *s = layer->state;
+    layer->comm = wf_mesh_world(mesh);
     s->mesh = mesh;
     s->by_channels = how->by_channels;
     s->by_pixels = how->by_pixels;
@@ -117,15 +120,6 @@ bool wf_is_spatial_conv(const wf_layer *layer, const wf_mesh *mesh)
 int64_t wf_spatial_conv_channels(const wf_layer *layer)
 {
     return ((const wf_mesh_conv *)layer->state)->conv.out;
-}
-
-wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, const wf_chain_step *step)
-{
-    wf_mesh_conv *s = layer->state;
-    s->step = step;
-    wf_var *y = wf_apply(layer, x);
-    s->step = NULL;
-    return y;
 }
 
 /* Constructors. */

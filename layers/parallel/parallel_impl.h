@@ -353,10 +353,7 @@ int64_t wf_spatial_conv_channels(const wf_layer *layer); /* of its output */
 wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_index_map *index_map,
                               double *work, wf_shape *y) WF_NODISCARD;
 /* wf_apply in a chain. */
-wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, const wf_chain_step *step);
-
-/* Reports a failure to the mesh, where others may wait for this rank; returns the status. */
-wf_status wf_spatial_failed(const wf_mesh *mesh, wf_status status);
+wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_chain_step *step);
 
 /* A convolution of which every rank does a part: of the channels, of the pixels, or of both. layers/channel.h,
  * layers/spatial.h and layers/mesh_conv.h are constructors over it.
@@ -371,7 +368,6 @@ typedef struct wf_mesh_conv {
     bool by_channels, by_pixels;
     wf_channel_split split; /* without channels: every rank has all of them */
     wf_channel_local local;
-    const wf_chain_step *step; /* of the chain that applies this layer just now */
 } wf_mesh_conv;
 
 /* One application: what backward is told. Boxes hold the channels of tensors that are computed with. */

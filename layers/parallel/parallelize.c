@@ -84,6 +84,7 @@ static void prepare_with(wf_layer *layer, const wf_mesh *mesh, wf_var *(*prepare
 {
     layer->prepare = prepare;
     layer->prepare_mesh = mesh;
+    layer->comm = wf_mesh_world(mesh);
 }
 
 /* --- one layer becomes another --------------------------------------------------------------------------------------
@@ -118,8 +119,10 @@ static wf_status become(wf_layer *layer, wf_layer *other)
         return wf_error_code();
     const wf_status status = take_values(layer, other);
     if (status == WF_OK) {
+        /* The object stays, since the model and the optimizer point to it: only its interior is exchanged. */
         const wf_layer former = *layer;
         layer->kind = other->kind;
+        layer->comm = other->comm;
         memcpy(layer->options, other->options, sizeof layer->options);
         layer->state = other->state;
         layer->params = other->params;
@@ -128,6 +131,7 @@ static wf_status become(wf_layer *layer, wf_layer *other)
         other->state = former.state;
         other->params = former.params;
         other->n_params = former.n_params;
+        /* Lists of parameters that contain the former ones are stale. */
         for (wf_layer *above = layer; above; above = above->parent) {
             free(above->all);
             above->all = NULL;
@@ -250,6 +254,7 @@ wf_status wf_parallelize(wf_layer *model, const wf_mesh *mesh, unsigned how)
     WF_NEED(mesh);
     WF_CHECK(model->ctx == wf_comm_ctx(wf_mesh_world(mesh)), WF_ERR_ARGUMENT,
              "wf_parallelize: the model belongs to another context than the mesh; make it with wf_comm_ctx");
+    /* Nothing to split: the serial layers stay, and so do their names in errors. */
     if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
         how &= ~(unsigned)WF_PARALLEL_CHANNEL;
     walk w = {.mesh = mesh, .how = how};

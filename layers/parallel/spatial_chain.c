@@ -23,25 +23,18 @@ typedef struct chain_plan {
     int *next;     /* next[i]: where the group that starts at i ends */
 } chain_plan;
 
-/* State of the node, for backward. */
-typedef struct deep_halo {
-    const wf_mesh *mesh;
-    wf_halo halo;
-} deep_halo;
-
 static wf_status backward(wf_node *node)
 {
-    const deep_halo *call = node->state;
+    const wf_halo *halo = node->state;
     wf_tensor *whole = wf_tensor_alias(wf_node_dy(node));
-    wf_tensor *dx = wf_halo_input_return(whole, node->in[0]->value, &call->halo);
-    return dx ? wf_node_give(node, 0, dx, false) : wf_spatial_failed(call->mesh, wf_error_code());
+    wf_tensor *dx = wf_halo_input_return(whole, node->in[0]->value, halo);
+    return wf_node_give(node, 0, dx, false);
 }
 
 static const wf_op deep_halo_op = {.name = "deep_halo", .backward = backward};
 
 static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
 {
-    const deep_halo call = {p->mesh, *halo};
     wf_layout layout = x->value->layout;
     if (!halo->exchange)
         return x;
@@ -55,7 +48,7 @@ static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
     }
     whole->layout = layout;
     return wf_tape_record(
-        x->tape, &(wf_node_spec){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = &call, .state_bytes = sizeof call},
+        x->tape, &(wf_node_spec){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = halo, .state_bytes = sizeof *halo},
         whole);
 }
 
@@ -80,6 +73,8 @@ static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int la
     wf_box has = halo.exchange ? halo.need : p->sharding[first].box;
     wf_var *y = gather(p, x, &halo);
     for (int i = first; i < last && y; i++) {
+        /* What the layers behind this one read of its output, for this rank's outputs of the last layer: more than its
+         * own share, by the halo of those layers. */
         const wf_index_map rest = i + 1 < last ? link_of(p, i + 1, last) : all;
         wf_chain_step step = {.index_map = p->index_map[i], .x_box = has, .y_box = p->sharding[i + 1].box};
         if (i + 1 < last)
@@ -130,6 +125,8 @@ static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int f
             places *= wf_mesh_size(p->mesh, (wf_axis)p->sharding[first].axis[d]);
     for (int i = first; i < last; i++)
         work += outputs_of(p, i, last) * p->work[i];
+    /* Divided by the number of places: all ranks compute and send at the same time. A message costs its latency once.
+     */
     *seconds = (costs->work * work + costs->byte * volume * (double)wf_dtype_size(p->dtype)) / places +
                (volume > 0 ? costs->message : 0);
     return WF_OK;
@@ -197,6 +194,7 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
                                               (n + 1) * (sizeof *p.sharding + sizeof *p.least);
     void *memory;
     WF_TRY_NULL(wf_pool_take_host(chain->ctx, bytes, &memory));
+    /* One block for all lists, the types of largest alignment first. */
     p.index_map = memory;
     p.sharding = (wf_sharding *)(p.index_map + n);
     p.work = (double *)(p.sharding + n + 1);
@@ -204,8 +202,6 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
     p.next = (int *)(p.least + n + 1);
     wf_var *y = run(chain, &p, x);
     wf_pool_give_host(chain->ctx, memory, bytes);
-    if (!y)
-        wf_spatial_failed(s->mesh, wf_error_code());
     return y;
 }
 
@@ -245,6 +241,7 @@ wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int 
         *(spatial_chain *)chain->state =
             (spatial_chain){mesh, opts.depth, {opts.message_seconds, opts.byte_seconds, opts.work_seconds}};
         chain->takes_children = true;
+        chain->comm = wf_mesh_world(mesh);
         wf_layer_note(chain, "spatial_chain of depth %d, costs %g, %g, %g", opts.depth, opts.message_seconds,
                       opts.byte_seconds, opts.work_seconds);
         status = check(&opts, count);

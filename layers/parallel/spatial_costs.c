@@ -5,6 +5,7 @@
 
 #include <time.h>
 
+/* 10 us, 3.3 GB/s and 67 G multiplications a second: a node with shared memory and one AVX-512 core. */
 #define MESSAGE_SECONDS 1e-5
 #define BYTE_SECONDS    3e-10
 #define WORK_SECONDS    1.5e-11
@@ -34,6 +35,7 @@ static wf_status time_exchange(wf_exchange *exchange, const wf_tensor *x, wf_ten
     double took[ROUNDS];
     WF_NEED(x);
     WF_NEED(y);
+    /* The barrier lets all ranks start together; a neighbour that is late would be measured as a slow message. */
     for (int i = -WARM; i < ROUNDS; i++) {
         WF_TRY(wf_barrier(wf_exchange_comm(exchange)));
         const double start = now();
@@ -135,6 +137,7 @@ wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs)
     if (!wf_config_get()->deterministic) {
         WF_TRY(time_messages(mesh, &measured[0], &measured[1]));
         WF_TRY(time_work(wf_comm_ctx(world), &measured[2]));
+        /* The slowest rank counts, and all ranks come to the same groups. */
         WF_TRY(wf_allreduce_f64(world, measured, 3, WF_MAX));
     }
     costs->message = costs->message > 0 ? costs->message : measured[0];

@@ -52,6 +52,7 @@ static wf_spatial_part *add_part(wf_parts *parts, wf_box out, wf_box in, bool ow
     wf_spatial_part *p = &parts->part[parts->n++];
     *p = (wf_spatial_part){.out = out, .in = in, .wide_out = out, .wide_in = in, .at = own ? -1 : parts->elements};
     if (!own)
+        /* Parts begin at cache lines, if elements have 4 bytes. */
         parts->elements += (wf_shape_count(wf_box_shape(in)) + 15) / 16 * 16;
     return p;
 }
@@ -90,6 +91,7 @@ wf_parts wf_parts_make(const wf_index_map *index_map, wf_box out, wf_box own, wf
     bool all_interior = !gathers;
     for (int d = 0; d < index_map->nd; d++) {
         wf_range r = interior(index_map, d, along(out, d), along(own, d));
+        /* Rows (the first spatial dimension) are dense at any height, so a narrow boundary costs nothing there. */
         if (d > 0)
             r = with_wider_boundaries(r, along(out, d));
         middle.lo[2 + d] = r.lo;
@@ -103,6 +105,7 @@ wf_parts wf_parts_make(const wf_index_map *index_map, wf_box out, wf_box own, wf
         add_part(&parts, out, wf_box_empty(need) ? wf_index_map_nothing(own) : widened(index_map, need, own), true);
         return parts;
     }
+    /* An interior of less than half hides too little to be worth more calls. */
     if (gathers || 2 * mid < all) {
         add_part(&parts, out, wf_box_empty(need) ? wf_index_map_nothing(need) : need, false);
         return parts;
@@ -160,6 +163,7 @@ static wf_status run_block(const wf_spatial_part_run *run, const wf_field *in, w
     if (run->poll)
         WF_TRY_OUT(wf_exchange_poll(run->poll));
 out:
+    /* In reverse: the pool hands out the block that came back last, and the next block is of the same sizes. */
     for (int i = 2; i >= 0; i--)
         wf_block_give(run->out->ctx, &block[i]);
     return status;

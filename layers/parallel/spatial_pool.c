@@ -124,7 +124,7 @@ static wf_status backward_global(wf_node *node)
     WF_TRY_OUT(wf_check(dx));
 out:
     wf_tensor_free(read);
-    return status == WF_OK ? wf_node_give(node, 0, dx, false) : wf_spatial_failed(plain->mesh, status);
+    return status == WF_OK ? wf_node_give(node, 0, dx, false) : status;
 }
 
 static const wf_op global_op = {.name = "spatial_global_pool", .backward = backward_global};
@@ -187,15 +187,10 @@ static wf_var *apply(wf_layer *layer, wf_var *x, const pool_call *call, const wf
 
 static wf_var *forward(wf_layer *layer, wf_var *x)
 {
-    const spatial_pool *s = layer->state;
     pool_call call;
     wf_layout layout;
-    const wf_status status = plan(layer, x, &call, &layout);
-    wf_var *var = status == WF_OK ? apply(layer, x, &call, &layout) : NULL;
-    if (var)
-        return var;
-    wf_spatial_failed(s->mesh, status == WF_OK ? wf_error_code() : status);
-    return wf_error_null();
+    WF_TRY_NULL(plan(layer, x, &call, &layout));
+    return apply(layer, x, &call, &layout);
 }
 
 static const wf_layer_kind spatial_pool_kind = {.name = "spatial_pool", .forward = forward};
@@ -206,8 +201,10 @@ static wf_layer *make(const wf_mesh *mesh, const char *name, wf_pool_kind kind, 
         return NULL;
     wf_layer *layer =
         wf_pool_layer(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_pool_kind, name, kind, nd, o, sizeof(spatial_pool));
-    if (layer)
-        ((spatial_pool *)layer->state)->mesh = mesh;
+    if (!layer)
+        return NULL;
+    layer->comm = wf_mesh_world(mesh);
+    ((spatial_pool *)layer->state)->mesh = mesh;
     return layer;
 }
 

@@ -49,16 +49,10 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, wf_window_op_call 
 
 static wf_var *forward(wf_layer *layer, wf_var *x)
 {
-    const spatial_upsample *s = layer->state;
     wf_window_op_call call;
     wf_layout layout;
-    const wf_status status = plan(layer, x, &call, &layout);
-    wf_var *var =
-        status == WF_OK ? wf_window_op_apply(layer, x, &spatial_upsample_op, &call, sizeof call, &layout) : NULL;
-    if (var)
-        return var;
-    wf_spatial_failed(s->mesh, status == WF_OK ? wf_error_code() : status);
-    return wf_error_null();
+    WF_TRY_NULL(plan(layer, x, &call, &layout));
+    return wf_window_op_apply(layer, x, &spatial_upsample_op, &call, sizeof call, &layout);
 }
 
 static const wf_layer_kind spatial_upsample_kind = {.name = "spatial_upsample", .forward = forward};
@@ -69,8 +63,10 @@ static wf_layer *make(const wf_mesh *mesh, const char *name, int nd, const wf_up
         return NULL;
     wf_layer *layer = wf_upsample_layer(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_upsample_kind, name, nd, o,
                                         sizeof(spatial_upsample));
-    if (layer)
-        ((spatial_upsample *)layer->state)->mesh = mesh;
+    if (!layer)
+        return NULL;
+    layer->comm = wf_mesh_world(mesh);
+    ((spatial_upsample *)layer->state)->mesh = mesh;
     return layer;
 }
 

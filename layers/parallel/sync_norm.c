@@ -196,18 +196,16 @@ static wf_status sums(void *user, const wf_tensor *x, const wf_array *sums)
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-static wf_status failed(void *user, wf_status status)
-{
-    const over *o = user;
-    return wf_comm_post_failure(o->comm ? o->comm : wf_mesh_world(o->mesh), status);
-}
-
 static wf_status make(wf_ctx *ctx, over from, wf_norm_merge *merge)
 {
     over *o = wf_malloc(ctx, sizeof *o);
     WF_NEED(o);
     *o = from;
-    *merge = (wf_norm_merge){.stats = stats, .sums = sums, .failed = failed, .free = free, .user = o};
+    *merge = (wf_norm_merge){.comm = from.comm ? from.comm : wf_mesh_world(from.mesh),
+                             .stats = stats,
+                             .sums = sums,
+                             .free = free,
+                             .user = o};
     return WF_OK;
 }
 

@@ -38,6 +38,7 @@ static wf_status run(const wf_window_op_call *call, wf_spatial_part_way way, wf_
     const bool back = way == WF_PART_INPUT;
     WF_NEED(flow->own);
     WF_NEED(out);
+    /* Only max pooling has indices: where each maximum was, for backward. */
     if (call->indexed)
         WF_NEED(index);
     window_op_run user = {call, back ? call->backward : call->forward, out->ctx};
@@ -53,8 +54,6 @@ static wf_status run(const wf_window_op_call *call, wf_spatial_part_way way, wf_
     flow->halo = call->halo;
     flow->parts = wf_parts_make(&call->index_map, call->out, call->in, call->halo.need);
     const wf_status status = back ? wf_halo_input_run_back(flow, &all) : wf_halo_input_run(flow, &all);
-    if (status != WF_OK)
-        wf_spatial_failed(call->mesh, status);
     wf_halo_input_free(flow);
     return status;
 }
@@ -69,7 +68,7 @@ wf_status wf_window_op_backward(wf_node *node)
     if (status == WF_OK)
         return wf_node_give(node, 0, dx, false);
     wf_tensor_free(dx);
-    return wf_spatial_failed(call->mesh, status);
+    return status;
 }
 
 wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_window_op_call *call, size_t bytes,

@@ -1,5 +1,6 @@
 /* Convolution and transposed convolution in one implementation. The transposed form is the backward-data pass of the
- * convolution from its output to its input, so the two differ only in which kernel slot is forward. */
+ * convolution from its output to its input, so the two differ only in which kernel slot is forward. The parallel forms
+ * share its options and parameters (conv_state.c), not this file. */
 #include "layers/serial/serial_impl.h"
 
 /* State of the node, for backward. */
@@ -65,6 +66,8 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     WF_TRY_NULL(wf_layer_check_whole(s->name, layer, x));
     WF_TRY_NULL(wf_conv_output_shape(layer, x, wf_var_shape(x), &shape));
     wf_tensor *dense = wf_dense_value(x);
+    /* Only samples may be sharded: a serial convolution needs all pixels and channels of what it has
+     * (wf_layer_check_whole). */
     wf_tensor *y = dense ? wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, -1, -1, -1, -1}) : NULL;
     wf_var *var = y ? apply(layer, x, dense, y) : NULL;
     wf_tensor_free(dense);
@@ -83,6 +86,7 @@ static wf_status backward_x(wf_node *node, const conv_call *call, const wf_array
     const wf_array out = wf_tensor_array(dx);
     const wf_conv_args args = {
         .geom = &call->geom, .x = call->transposed ? dv : &out, .y = call->transposed ? &out : dv, .w = &w};
+    /* Backward of either form is forward of the other. */
     wf_conv_fn *const slot = call->transposed ? ctx->k->conv_forward : ctx->k->conv_backward_data;
     const wf_status status = slot(ctx, &args);
     if (status != WF_OK) {
@@ -110,6 +114,7 @@ static wf_status backward_params(wf_node *node, const conv_call *call, const wf_
         WF_NEED(grad);
         db = wf_tensor_array(grad);
     }
+    /* Of a transposed form the slot would sum the bias over x instead of dy. */
     const bool together = wants_w && wants_b && !call->transposed && add_w == add_b;
     const wf_conv_args args = {.geom = &call->geom,
                                .x = call->transposed ? dv : &x,

@@ -1,4 +1,5 @@
-/* Options of convolutions checked and turned into geometry and parameters, for the serial and the parallel layers. */
+/* Options of convolutions checked and turned into geometry and parameters, for the serial and the parallel layers.
+ * Every option is checked here, before a layer exists, so that no kernel meets a geometry that it cannot compute. */
 #include "layers/serial/serial_impl.h"
 
 #include <string.h>
@@ -139,6 +140,7 @@ wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf
     return check(o, s);
 }
 
+/* What does not show in the shapes of the parameters: ranks with other options would wait for each other's messages. */
 static void note(wf_layer *layer, const wf_conv_state *s)
 {
     const wf_conv_geom *g = &s->geom;

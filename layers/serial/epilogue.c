@@ -9,6 +9,7 @@ wf_status wf_epilogue_check(const char *what, wf_epilogue_opts *o)
              (int)o->act);
     WF_CHECK(o->noise >= 0, WF_ERR_ARGUMENT, "%s: noise is %g, should be a standard deviation", what, o->noise);
     WF_CHECK(o->slope >= 0, WF_ERR_ARGUMENT, "%s: slope is %g, should be above 0", what, o->slope);
+    /* An options struct of zeros means the default, so a slope of exactly 0 is relu's name. */
     if (o->slope == 0)
         o->slope = 0.01;
     return WF_OK;

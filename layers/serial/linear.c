@@ -1,4 +1,5 @@
-/* The fully connected layer: the model of a serial layer with parameters. */
+/* The fully connected layer: the model of a serial layer with parameters. layers/parallel/channel_linear.c is its
+ * parallel form. */
 #include "layers/linear.h"
 
 #include "layers/functions.h"
@@ -69,6 +70,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     const linear_state *s = layer->state;
     WF_TRY_NULL(check(layer, x));
+    /* Images go in without an explicit flatten, in logical order. */
     if (wf_var_shape(x).rank > 2)
         x = wf_flatten(x);
     wf_var *w = wf_compute_var(wf_var_tape(x), s->w), *b = s->b ? wf_compute_var(wf_var_tape(x), s->b) : NULL;

@@ -54,11 +54,6 @@ static wf_array two_rows(const wf_tensor *t)
     return a;
 }
 
-static wf_status failed(const wf_norm_merge *merge, wf_status status)
-{
-    return status != WF_OK && merge->failed ? merge->failed(merge->user, status) : status;
-}
-
 /* Forward. */
 
 static double local_count(const wf_tensor *x)
@@ -87,6 +82,7 @@ static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_te
         count->device = all.data;
     }
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
+    /* The kernel writes them behind the tape's back: whatever saved them must notice. */
     wf_tensor_touch(avg_mean);
     wf_tensor_touch(avg_var);
     const wf_norm_args args = {.mean = &mean,
@@ -220,7 +216,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *st
                           y);
 }
 
-static wf_var *normalise(wf_layer *layer, wf_var *x)
+static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     WF_TRY_NULL(check(layer, x));
     wf_tensor *dense = wf_dense_value(x);
@@ -239,14 +235,6 @@ static wf_var *normalise(wf_layer *layer, wf_var *x)
     wf_tensor_free(stats);
     wf_tensor_free(dense);
     return var;
-}
-
-static wf_var *forward(wf_layer *layer, wf_var *x)
-{
-    wf_var *y = normalise(layer, x);
-    if (!y)
-        failed(&((const norm_state *)layer->state)->merge, wf_error_code());
-    return y;
 }
 
 /* Backward. */
@@ -278,10 +266,14 @@ static wf_status backward_with(wf_node *node, wf_tensor *sums, wf_tensor *dx)
     args.epilogue = call->follows ? &call->epilogue : NULL;
     args.y = call->follows ? &y : NULL;
     WF_TRY(ctx->k->norm_backward_stats(ctx, &args));
+    /* Before the merge: gradients of parameters are this rank's sums, which the optimizer adds over ranks; dx needs the
+     * sums of all. */
     WF_TRY(give_sum(node, 1, &sum_gx));
     WF_TRY(give_sum(node, 2, &sum_g));
     if (!dx)
         return WF_OK;
+    /* In WF_EVAL statistics are constants, so nothing is merged, and ranks may evaluate different numbers of batches.
+     */
     if (call->merge.sums && call->batch)
         WF_TRY(call->merge.sums(call->merge.user, wf_node_saved(node, SAVED_X), &both));
     const wf_array out = wf_tensor_array(dx);
@@ -304,7 +296,7 @@ static wf_status backward(wf_node *node)
     if (status == WF_OK && dx)
         return wf_node_give(node, 0, dx, false);
     wf_tensor_free(dx);
-    return failed(&((const norm_call *)node->state)->merge, status);
+    return status;
 }
 
 /* Construction. */
@@ -351,6 +343,7 @@ void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge)
     norm_state *s = layer->state;
     free_merge(&s->merge);
     s->merge = merge;
+    layer->comm = merge.comm;
 }
 
 void wf_norm_set_part(wf_layer *layer, wf_range part)
@@ -382,6 +375,7 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge me
     }
     s.merge = merge;
     memcpy(layer->state, &s, sizeof s);
+    layer->comm = merge.comm;
     wf_layer_note(layer, "batchnorm of decay %g, eps %g, act %d, slope %g, noise %g", s.decay, s.eps, (int)o.act,
                   o.slope, o.noise);
     norm_state *own = layer->state;

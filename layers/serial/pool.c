@@ -1,4 +1,5 @@
-/* Pooling layers over one to three dimensions, and global pooling. */
+/* Pooling layers over one to three dimensions, and global pooling. layers/parallel/spatial_pool.c is the parallel form;
+ * the options are shared (pool_state.c). */
 #include "layers/serial/serial_impl.h"
 
 static wf_status backward(wf_node *node)
@@ -34,6 +35,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     const bool max = geom.kind == WF_POOL_MAX;
     wf_tensor *dense = wf_dense_value(x),
               *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});
+    /* Where each maximum was: backward needs no input, which is freed. */
     wf_tensor *index = max && y ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
     wf_status status =
         !dense || !y || (max && !index) ? wf_error_take("an output", __FILE__, __LINE__) : run(&geom, dense, y, index);

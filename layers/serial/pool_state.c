@@ -1,4 +1,5 @@
-/* Options of pooling checked and turned into geometry, for the serial and the parallel layers. */
+/* Options of pooling checked and turned into geometry, for the serial and the parallel layers. The extent of global
+ * pooling is known only when an input comes. */
 #include "layers/serial/serial_impl.h"
 
 #define MOST (INT64_C(1) << 20)
@@ -63,6 +64,7 @@ static wf_status geometry(const wf_pool_opts *o, const char *name, wf_pool_geom 
              (long long)o->pad);
     for (int d = 0; d < g->nd; d++) {
         g->kernel[d] = pick(o->kernel_nd[d], o->kernel, 0);
+        /* Without a stride windows lie side by side. */
         g->stride[d] = pick(o->stride_nd[d], o->stride, g->kernel[d]);
         g->dilation[d] = pick(o->dilation_nd[d], o->dilation, 1);
         g->pad_lo[d] = own_pads ? o->pad_lo_nd[d] : o->pad;
@@ -73,6 +75,7 @@ static wf_status geometry(const wf_pool_opts *o, const char *name, wf_pool_geom 
         WF_CHECK(g->kernel[d] <= MOST && g->stride[d] <= MOST && g->dilation[d] <= MOST, WF_ERR_ARGUMENT,
                  "%s: kernel %lld, stride %lld, dilation %lld in spatial dimension %d, should be at most %lld", name,
                  (long long)g->kernel[d], (long long)g->stride[d], (long long)g->dilation[d], d, (long long)MOST);
+        /* Wider pads would give windows on padding alone, whose maximum is no element. */
         const int64_t most = wf_window_extent(wf_pool_window(g, d)) / 2;
         WF_CHECK(g->pad_lo[d] >= 0 && g->pad_hi[d] >= 0 && g->pad_lo[d] <= most && g->pad_hi[d] <= most,
                  WF_ERR_ARGUMENT,

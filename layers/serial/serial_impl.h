@@ -62,13 +62,12 @@ wf_linear_opts wf_linear_options(const wf_layer *layer);
 
 /* All but `user` may be NULL. A merge is owned by its layer. */
 typedef struct wf_norm_merge {
+    wf_comm *comm; /* whose ranks hear of a failure on one of them */
     /* mean and m2 of x (rows 0 and 1 of stats [2,C]), of which this rank has `count` elements per channel, become those
      * of all that share statistics, and `all` (f64 scalar) the count of those. */
     wf_status (*stats)(void *user, const wf_tensor *x, double count, const wf_array *stats, const wf_array *all);
     /* Sums of g and g xhat (rows of [2,C]) become those of all. */
     wf_status (*sums)(void *user, const wf_tensor *x, const wf_array *sums);
-    /* This rank fails where others may be waiting for it; returns the status. */
-    wf_status (*failed)(void *user, wf_status status);
     void (*free)(void *user);
     void *user;
 } wf_norm_merge;

@@ -1,4 +1,5 @@
-/* Upsampling layers, and the check of their options, which the parallel form uses too. */
+/* Upsampling layers, and the check of their options, which the parallel form uses too.
+ * layers/parallel/spatial_upsample.c is the parallel form. */
 #include "layers/serial/serial_impl.h"
 
 /* Largest factor and largest length of an output: products of them fit 63 bits. */
