@@ -72,6 +72,7 @@ static wf_status first_other(wf_comm *comm, wf_ctx *ctx, uint64_t mine, int *ran
     WF_NEED(all);
     const wf_status status = wf_allgather_bytes(comm, &mine, sizeof mine, all);
     *rank = -1;
+    /* Downwards, so that the lowest rank that differs remains. */
     for (int r = size - 1; status == WF_OK && r > 0; r--)
         if (all[r] != all[0])
             *rank = r;
@@ -189,6 +190,7 @@ wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
     WF_TRY(wf_layer_params(optim->model, &n, &params));
     for (int64_t i = 0; i < n; i++) {
         wf_tensor *value = wf_param_value(params[i]);
+        /* Ranks that hold the same part of a parameter, which are not all ranks where it is sharded. */
         wf_comm *same = wf_mesh_comm_of(mesh, axes & ~params[i]->shard_axes);
         WF_NEED(value);
         WF_NEED(same);
@@ -218,6 +220,7 @@ wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool 
     WF_NEED(index);
     for (int64_t i = 0; i < optim->n; i++)
         index[i] = position(optim, order[i]);
+    /* Rank 0's order: that of completion may differ between ranks whose losses took another way through the model. */
     const wf_status status = wf_bcast_bytes(comm, index, bytes, 0);
     for (int64_t i = 0; status == WF_OK && i < optim->n; i++)
         order[i] = optim->target[index[i]];

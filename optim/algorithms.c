@@ -1,4 +1,5 @@
-/* The constructors of the optimizers and the ranges of their options. The arithmetic is in the kernel table. */
+/* The constructors of the optimizers and the ranges of their options. The arithmetic is in the kernel table. Options
+ * are checked here once; a step checks nothing. */
 #include "optim/optim_impl.h"
 
 #include <math.h>
@@ -23,6 +24,7 @@ const char *wf_optim_kind_name(wf_optim_kind kind)
 const char *const *wf_optim_state_names(const wf_optim *optim)
 {
     static const char *const none[WF_OPTIM_STATES] = {NULL};
+    /* SGD without momentum has no state, and an archive of it holds none. */
     const bool stateless = optim->kind == WF_OPTIM_SGD && optim->hyper.momentum == 0;
     return stateless ? none : algorithms[optim->kind].states;
 }

@@ -8,6 +8,7 @@ static wf_status grow(wf_optim *optim, int64_t capacity)
 {
     wf_ctx *ctx = optim->ctx;
     const size_t n = (size_t)capacity;
+    /* Each pointer is stored at once, so that a failure of a later one frees nothing twice. */
     wf_param **target = wf_realloc(ctx, optim->target, n * sizeof(wf_param *));
     if (target)
         optim->target = target;
@@ -59,6 +60,8 @@ static wf_status find_slot(wf_optim *optim, const wf_param *param, int64_t *foun
 {
     const char *path = relative_path(optim, param);
     WF_NEED(path);
+    /* State is found by path, not by position: parameters may be frozen and freed again, and archives know paths alone.
+     */
     for (*found = 0; *found < optim->n_slots; (*found)++)
         if (strcmp(optim->slot[*found].path, path) == 0)
             return WF_OK;
@@ -95,6 +98,7 @@ wf_status wf_optim_bind(wf_optim *optim)
     WF_TRY(wf_layer_params(optim->model, &n_all, &all));
     if (n_all > optim->capacity)
         WF_TRY(grow(optim, n_all));
+    /* The list is compared while it is written; a step of fixed shape ends here. */
     bool same = optim->bound;
     for (int64_t i = 0; i < n_all; i++)
         if (all[i]->trainable) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* 1 MiB: long enough that latency does not count, short enough that sums begin early. The first is a quarter of that,
+ * since nothing hides what waits for it. */
 #define BUCKET_BYTES       ((int64_t)1 << 20)
 #define FIRST_BUCKET_BYTES ((int64_t)256 << 10)
 
@@ -50,6 +52,7 @@ static wf_status put_trailer(wf_buckets *all, const wf_grads *grads)
         narrow[i] = (float)all->trailer[i];
     WF_TRY(wf_ctx_send(ctx, trailer_at(grads, 0).data, wide ? (const void *)all->trailer : narrow,
                        WF_TRAILER * wf_dtype_size(grads->flat->dtype)));
+    /* What a capture sends is what every replay sends: get_trailer compares it. */
     if (!wf_ctx_capturing(ctx))
         memcpy(all->sent, all->trailer, sizeof all->sent);
     return ctx->k->copy(ctx, &loss, &place, false);
@@ -107,6 +110,7 @@ wf_status wf_buckets_open(wf_buckets *all)
     bool needed[1 << WF_AXES] = {false};
     WF_TRY(wf_layer_params(all->optim->model, &n, &params));
     for (int64_t i = 0; i < n; i++)
+        /* Queues are opened here, at set-up, since opening one is collective and the first backward must not be. */
         needed[params[i]->axes & wf_grad_axes(all->mesh)] = true;
     needed[all->axes] = true;
     for (unsigned axes = 0; axes < 1u << WF_AXES; axes++)
@@ -268,6 +272,8 @@ static wf_status sharded(wf_buckets *all, unsigned axes, int64_t first, int64_t 
     return WF_OK;
 }
 
+/* The order of the tasks is the order of completion, which all ranks agreed on: tasks of one communicator match by it.
+ */
 static void sort_by_place(wf_buckets *all)
 {
     for (int64_t i = 1; i < all->n; i++) {
@@ -356,6 +362,8 @@ static void get_ready(wf_buckets *all, wf_grads *grads)
     all->started = 0;
     for (int64_t b = 0; b < all->n; b++) {
         all->bucket[b].task.run = run_bucket;
+        /* Such a task only starts a sum, which is awaited later; with a narrower type or a hook it has work to do after
+         * the sum. */
         all->bucket[b].task.leaves = all->opts.grad_dtype == WF_F32 && !all->opts.reduce;
         all->bucket[b].missing = 0;
     }

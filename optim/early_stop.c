@@ -1,4 +1,5 @@
-/* Early stopping: compares a mean over all ranks with the best one so far, so that all ranks stop at the same time. */
+/* Early stopping: compares a mean over all ranks with the best one so far, so that all ranks stop at the same time.
+ * Called by programs after an evaluation. It ends nothing itself. */
 #include "optim/early_stop.h"
 
 #include "comm/comm_author.h"
@@ -45,6 +46,7 @@ void wf_early_stop_free(wf_early_stop *stop)
 
 static bool improves(const wf_early_stop *stop, double mean)
 {
+    /* The first observation is better than none; a mean that is no number never is. */
     if (isnan(mean) || isnan(stop->best))
         return !isnan(mean);
     return (stop->opts.larger ? mean - stop->best : stop->best - mean) > stop->opts.least;

@@ -1,5 +1,5 @@
-/* Metrics over all ranks: local sums under names, brought together in rank order, so that all ranks have the same
- * bits. */
+/* Metrics over all ranks: local sums under names, brought together in rank order, so that all ranks have the same bits.
+ * Programs add what they measured on their own samples and finish once per evaluation. */
 #include "optim/evaluator.h"
 
 #include "comm/comm_author.h"
@@ -67,6 +67,7 @@ static wf_status add(wf_ctx *ctx, entries *list, const char *name, double sum, d
     }
     if (!e) {
         e = &list->item[list->n++];
+        /* Entries travel as bytes, with their padding. */
         memset(e, 0, sizeof *e);
         memcpy(e->name, name, strlen(name));
     }
@@ -102,6 +103,7 @@ static wf_status collect(wf_evaluator *evaluator, int64_t most, entry *all)
     WF_TRY(wf_allgather_bytes(comm, own, (size_t)most * sizeof *own, all));
     evaluator->result.n = 0;
     for (int64_t i = 0; i < size * most; i++)
+        /* In rank order on every rank, so that all have the same bits. */
         if (all[i].name[0])
             WF_TRY(add(wf_comm_ctx(comm), &evaluator->result, all[i].name, all[i].sum, all[i].weight));
     evaluator->local.n = 0;

@@ -1,4 +1,5 @@
-/* Sums gradients in a narrower type than the one they are computed in: rounds, sums in f32, widens. */
+/* Sums gradients in a narrower type than the one they are computed in: rounds, sums in f32, widens. Called by the
+ * buckets with `grad_dtype`, never for f32. */
 #include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 
@@ -35,6 +36,7 @@ wf_status wf_grad_dtype_reduce(const wf_bucket *bucket)
     const wf_strided own = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.grad_dtype, count);
     WF_TRY(ctx->k->copy(ctx, &own, &sent, false));
     WF_TRY(wf_bucket_sum(bucket, all->narrow, all->opts.grad_dtype));
+    /* With sharded state a rank has the sums of its own part alone. */
     const int64_t summed = bucket->hi - bucket->lo;
     const wf_strided sums = row(flat + bucket->lo, WF_F32, summed);
     const wf_strided arrived =

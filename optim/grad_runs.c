@@ -14,11 +14,14 @@ unsigned wf_grad_axes(const wf_mesh *mesh)
 static unsigned key_of(const wf_mesh *mesh, unsigned last, const wf_param *param)
 {
     const unsigned split = wf_grad_axes(mesh), axes = param->axes & split, sharded = param->shard_axes & split;
+    /* The group that is summed over all axes comes last: it carries the trailer, which then holds findings about all
+     * others. */
     return ((axes == last) << 2 * WF_AXES) + (axes << WF_AXES) + sharded;
 }
 
 void wf_grad_sort(const wf_mesh *mesh, unsigned last, int64_t n, wf_param **order)
 {
+    /* Insertion sort is stable: within a group the order of completion stays. */
     for (int64_t i = 1; i < n; i++) {
         wf_param *param = order[i];
         const unsigned key = key_of(mesh, last, param);

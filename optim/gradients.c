@@ -9,6 +9,7 @@ bool wf_optim_grads_current(const wf_optim *optim)
         return false;
     for (int64_t i = 0; i < grads->n; i++) {
         const wf_tensor *grad = grads->param[i]->grad;
+        /* Another optimizer of the same parameters has laid out gradients of its own meanwhile. */
         if (!grad || grad->storage != grads->flat->storage)
             return false;
     }
@@ -51,6 +52,7 @@ static wf_status plan(void *user, int64_t n, wf_param *const *reached)
     if (!current)
         WF_TRY(make_grads(optim, n, reached));
     WF_TRY(wf_accumulated_restore(optim));
+    /* Parameters that this loss does not reach have a gradient of zero, and not that of the step before. */
     for (int64_t i = 0; !optim->adding && n < optim->n && i < optim->n; i++)
         if (!listed(n, reached, optim->target[i]))
             WF_TRY(wf_tensor_fill(optim->target[i]->grad, 0));

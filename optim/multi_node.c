@@ -71,6 +71,8 @@ static wf_status loss_weight_of_part(wf_optim *optim, const wf_var *loss, const 
     WF_CHECK(loss->loss_count > 0, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight among others is unknown; end it in wf_mean or a loss "
              "function");
+    /* Several parts of means are weighed by their samples and divided by the sum of weights at the end; a single one
+     * has its global mean already. */
     *seed = (double)loss->loss_count;
     trailer[WF_TRAILER_PARTS] = 1;
     trailer[WF_TRAILER_WEIGHT] += loss->loss_part / copies(own, layout);
@@ -104,6 +106,7 @@ static wf_status loss_weight(wf_optim *optim, wf_var *loss, double *seed)
     WF_CHECK(loss->loss_mean || alone, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight across ranks is unknown; end it in wf_mean or a loss "
              "function");
+    /* Ranks with the same loss (along channel or pixels) count its samples once together. */
     const double weight = loss->loss_mean ? (double)loss->loss_count : 1, share = weight / copies(own, &layout);
     *seed = weight > 0 ? weight : WF_ZERO;
     trailer[WF_TRAILER_LOCAL] = 1;
@@ -256,6 +259,7 @@ static wf_status compare_replicas(wf_optim *optim)
     if (!sums || every < 0 || optim->steps % every != 0 || wf_comm_size(own->comm) == 1 || wf_ctx_capturing(optim->ctx))
         return WF_OK;
     WF_TRY(wf_replicas_compare(own->mesh, own->comm, optim, own->agreed_at));
+    /* Named in the error: the difference arose between that step and this one. */
     own->agreed_at = optim->steps + 1;
     return WF_OK;
 }
@@ -290,6 +294,7 @@ static wf_status read_trailer(wf_optim *optim, double *grad_scale)
                  local = trailer[WF_TRAILER_LOCAL];
     if (trailer[WF_TRAILER_CHANGED] > 0)
         return wf_change_name(own->comm, optim);
+    /* All ranks have the same sums, so all return the error by themselves, and nobody is told. */
     optim->agreed = (sharded > 0) + (parts > 0) + (local > 0) > 1 || trailer[WF_TRAILER_OVERFLOW] > 0;
     WF_CHECK(
         local == 0 || sharded + parts == 0, WF_ERR_COMM,

@@ -99,6 +99,7 @@ static wf_status visit(wf_optim *optim, wf_archive *archive)
     WF_NEED(archive);
     WF_CHECK(!optim->distributed || !optim->distributed->pending(optim), WF_ERR_STATE,
              "an archive of an optimizer whose gradients are in flight (double_buffering); call wf_optim_flush before");
+    /* Slots exist from the first step on; an optimizer that loads has none yet. */
     WF_TRY(wf_optim_bind(optim));
     WF_TRY(visit_scalars(optim, archive));
     WF_TRY(visit_schedule(optim, archive));

@@ -65,6 +65,7 @@ static wf_status merge(const share *s, wf_param *param, wf_param *variance, int6
         return WF_OK;
     WF_TRY(read_values(variance, var));
     for (int64_t i = 0; i < n; i++)
+        /* The variance of all samples is the mean of variances plus the variance of means. */
         var[i] += (own[i] - mean[i]) * (own[i] - mean[i]);
     WF_TRY(average(s, n, var));
     return write_values(variance, var);

@@ -28,6 +28,8 @@ static wf_status origin_of(const wf_optim *optim, origin *mine)
     mine->root = wf_layer_root(optim->model);
     mine->roots = optim->ctx->roots;
     for (int64_t i = 0; i < n; i++)
+        /* Parts of a sharded parameter that were drawn with another seed cannot be mended by a broadcast of rank 0's
+         * value. */
         mine->drawn |= params[i]->shard_axes != 0 && params[i]->value;
     return WF_OK;
 }
@@ -200,6 +202,7 @@ static wf_status hash_value(wf_param *param, char *piece, int64_t *hash)
     WF_NEED(value);
     const size_t bytes = wf_tensor_bytes(value);
     uint64_t h = 0;
+    /* Through a piece of 256 KiB, so that no copy of a model is needed on the host. */
     for (size_t at = 0; at < bytes; at += PIECE) {
         const size_t n = bytes - at < PIECE ? bytes - at : PIECE;
         WF_TRY(wf_ctx_capture_read(param->ctx, piece, (const char *)value->data + at, n));
@@ -266,6 +269,7 @@ static wf_status compare_group(wf_comm *comm, wf_comm *same, int64_t n, wf_param
                                char text[TEXT])
 {
     for (int64_t i = 0; i < n; i++)
+        /* The smallest of the complements is the complement of the largest: one reduction finds both. */
         hash[n + i] = ~hash[i];
     int64_t *least = hash + 2 * n;
     memcpy(least, hash, 2 * (size_t)n * sizeof *hash);

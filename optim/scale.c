@@ -47,6 +47,7 @@ wf_status wf_optim_scale_loss(wf_optim *optim, wf_loss_scale_opts o)
     WF_TRY(check(&o));
     WF_CHECK(wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_DTYPE, "gradients of %s need no scaled loss",
              wf_dtype_name(wf_ctx_dtype(optim->ctx)));
+    /* Gradients of before would be divided by a scale that they do not have. */
     WF_CHECK(!optim->grads && optim->steps == 0, WF_ERR_STATE,
              "the scale of the loss is set before the optimizer's first step");
     WF_TRY(wf_scale_check_buffers(true, optim->distributed && optim->distributed->delayed(optim)));

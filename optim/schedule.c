@@ -1,5 +1,5 @@
-/* Learning-rate schedules as a factor of the update number: a pure function, so that a resumed run continues
- * exactly. */
+/* Learning-rate schedules as a factor of the update number: a pure function, so that a resumed run continues exactly.
+ * The optimizer asks once a step. */
 #include "optim/optim_impl.h"
 
 #include <math.h>
@@ -34,6 +34,7 @@ wf_status wf_schedule_check(const wf_schedule_opts *o)
 double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
 {
     if (t < o->warmup)
+        /* The first update has a rate above 0, and the last of the warm-up the full one. */
         return (double)(t + 1) / (double)o->warmup;
     t -= o->warmup;
     const int64_t drops = o->every > 0 ? t / o->every : 0;

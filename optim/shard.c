@@ -112,6 +112,7 @@ static wf_status adopt(const wf_buckets *all, int64_t i)
     const wf_status status = wf_tensor_assign(view, value);
     wf_storage *storage = value->storage;
     void *data = value->data;
+    /* Layers and tapes hold the handle: what it points to is exchanged under them. */
     value->storage = view->storage;
     value->data = view->data;
     view->storage = storage;

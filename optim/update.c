@@ -1,4 +1,5 @@
-/* From gradients to new parameters, in one call of the kernel table for all segments. */
+/* From gradients to new parameters, in one call of the kernel table for all segments. Called by wf_optim_step after the
+ * sums over ranks; the loss scale, clipping and the schedule come together here. */
 #include "core/captured_author.h"
 #include "optim/optim_impl.h"
 
@@ -17,6 +18,7 @@ static wf_status collect_segments(wf_optim *optim, int64_t *n)
         const wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
         const int64_t lo = slot->comm ? slot->lo : 0, hi = slot->comm ? slot->hi : wf_shape_count(param->shape);
         const size_t at = (size_t)lo * wf_dtype_size(param->dtype);
+        /* This rank's part of the bucket does not touch the parameter. */
         if (slot->comm && lo == hi)
             continue;
         optim->segment[(*n)++] = (wf_optim_segment){.p = (char *)value->data + at,
