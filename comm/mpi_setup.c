@@ -1,3 +1,6 @@
+/* Set-up over MPI: what the ranks tell each other when a communicator is opened or split, and who is on which node.
+ * Called by comm/open.c. Here alone ranks meet without control channel, so nothing may fail between two collective
+ * steps. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -23,6 +26,7 @@ static void set_nodes(wf_comm *comm, const setup *all)
         const bool first = all[r].leader == r;
         comm->node[r] = first ? comm->inter_size : comm->node[all[r].leader];
         comm->inter_size += first;
+        /* Nodes are numbered by their lowest ranks, on every rank alike. */
         comm->inter_rank += first && r < leader;
         comm->intra_size += all[r].leader == leader;
         comm->intra_rank += all[r].leader == leader && r < comm->rank;
@@ -86,6 +90,7 @@ static wf_status open_transport(wf_comm *comm, MPI_Comm data)
         return WF_OK;
     }
     comm->transport = &wf_transport_mpi;
+    /* Notices must never meet data, nor wait behind it. */
     TRY_MPI(MPI_Comm_dup(data, &control));
     TRY_MPI(MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN));
     WF_TRY(wf_transport_mpi_open(comm, data));
@@ -138,6 +143,7 @@ wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
     WF_CHECK(from != MPI_COMM_NULL, WF_ERR_ARGUMENT, "the MPI communicator is MPI_COMM_NULL");
     TRY_MPI(MPI_Comm_test_inter(from, &inter));
     WF_CHECK(!inter, WF_ERR_ARGUMENT, "an MPI intercommunicator has no ranks of its own; merge it first");
+    /* MPI's own collectives cannot be polled: only the watchdog can end a wait in one of them. */
     wf_mpi_waits("MPI_Comm_dup, to open a communicator");
     status = attach(comm, from, status);
     wf_mpi_waits(NULL);

@@ -1,3 +1,5 @@
+/* The names of communicators: which reducer each stands for, what it needs, and what "auto" chooses after a look at
+ * devices, nodes and a short trial. */
 #include "comm/nccl_author.h"
 #include "comm/reduce/reduce_impl.h"
 
@@ -95,6 +97,7 @@ static wf_status nccl_fits(wf_comm *comm, char why[WF_WHY])
     WF_TRY_OUT(wf_allgather_bytes(comm, mine, sizeof mine, memory));
     for (int r = 1; r < comm->size; r++)
         for (int q = 0; q < r && !why[0]; q++)
+            /* All ranks read the same table and come to the same `why`. */
             if (!strncmp(all[q], all[r], sizeof mine))
                 snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r, all[r]);
 out:
@@ -153,6 +156,7 @@ static wf_status probe(wf_comm *comm)
     WF_TRY_OUT(ctx->k->fill(ctx, &zeros, 0));
     WF_TRY_OUT(time_of(comm, &wf_reducer_single_node, &job, &comm->probe_ms[0]));
     WF_TRY_OUT(time_of(comm, &wf_reducer_flat, &job, &comm->probe_ms[1]));
+    /* The slowest rank decides, and all ranks choose the same. */
     WF_TRY_OUT(wf_allreduce_f64(comm, comm->probe_ms, 2, WF_MAX));
 out:
     wf_pool_give(ctx, job.flat, PROBE_BYTES);
@@ -176,6 +180,7 @@ static wf_status pick_between_nodes(wf_comm *comm)
 {
     int64_t ranks[2] = {comm->intra_size, -comm->intra_size}; /* of the largest node, and minus those of the smallest */
     WF_TRY(wf_allreduce_i64(comm, ranks, 2, WF_MAX));
+    /* Shards need as many ranks as the smallest node has; with one rank in some node there is nothing to shard. */
     take(comm, ranks[1] < -1 ? "two_dimensional" : ranks[0] > 1 ? "hierarchical" : "flat");
     return wf_reducer_connect(comm);
 }
@@ -202,6 +207,7 @@ wf_status wf_comm_settle(wf_comm *comm)
         WF_TRY(pick_in_node(comm));
     else
         WF_TRY(pick_between_nodes(comm));
+    /* The trial runs are no traffic of the program. */
     comm->traffic = (wf_traffic){0};
     comm->sequence = 0;
     return WF_OK;

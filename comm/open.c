@@ -1,3 +1,5 @@
+/* Opening, splitting and closing of communicators, and what those of one process share. Programs call it; everything
+ * below is opened from here, in the order of the folders, and closed in reverse. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/nccl_author.h"
 #include "comm/reduce/reduce_impl.h"
@@ -47,6 +49,7 @@ static wf_comm *comm_new(wf_comm_shared *shared, wf_comm *parent)
     comm->name = parent->name;
     comm->reducer = parent->reducer;
     comm->chunk_bytes = parent->chunk_bytes;
+    /* The first communicator owns the context, so only those split from it count as its objects. */
     wf_live_add(shared->ctx, WF_LIVE_COMM, 1);
     return comm;
 }
@@ -84,6 +87,7 @@ static wf_status leave_shared(wf_comm *comm)
 
 static void silence_others(const wf_comm *comm)
 {
+    /* Information is the same on all ranks; warnings of any rank are shown. */
     if (comm->rank > 0 && wf_config_get()->log_level == WF_LOG_INFO)
         wf_log_set_level(WF_LOG_WARN);
 }

@@ -1,3 +1,5 @@
+/* The process and MPI: who initialises it, what is said at the exit, and when it is finalised. Called once by the first
+ * communicator and then by the exit of the program. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -90,6 +92,7 @@ static bool everybody_leaves(int code)
     int64_t since = start, looked = start;
     MPI_Request request;
     int done = 0;
+    /* On a communicator of its own, made at the start: those of the program may be dead. */
     if (MPI_Ibarrier(leaving, &request) != MPI_SUCCESS)
         return false;
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
@@ -180,6 +183,7 @@ wf_status wf_mpi_start(int *argc, char ***argv)
     static bool registered;
     int done = 0;
     wf_recorder_open();
+    /* Before MPI_Init, which may hang when the ranks cannot reach each other. */
     wf_watchdog_start();
     TRY_MPI(MPI_Finalized(&done));
     WF_CHECK(!done, WF_ERR_STATE, "MPI was finalized; a communicator needs it");
@@ -188,6 +192,7 @@ wf_status wf_mpi_start(int *argc, char ***argv)
         WF_TRY(start(argc, argv));
     WF_TRY(take_place());
     owner = getpid();
+    /* on_exit and not atexit: the handler needs the exit code. */
     if (!registered && on_exit(at_exit, NULL) == 0)
         registered = true;
     return WF_OK;

@@ -1,3 +1,6 @@
+/* Tasks that go on while the program computes: a second stack, switched to at every poll, on which sums of gradients
+ * wait for messages. One stack a context, so tasks run in the order in which they were added, and never beside each
+ * other. */
 #include "comm/nccl_author.h"
 #include "comm/queue_author.h"
 #include "comm/reduce/reduce_impl.h"
@@ -22,6 +25,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+/* 1 MiB of address space; only pages that are touched take memory. */
 #define STACK ((size_t)1 << 20)
 
 struct wf_queue {
@@ -250,6 +254,7 @@ static wf_status connect_again(wf_comm *comm)
         return WF_OK;
     wf_comm *async = wf_comm_split(comm, 0, comm->rank);
     WF_NEED(async);
+    /* Its calls happen inside others of the main program: time-outs and the watchdog are that one's. */
     async->nested = true;
     comm->async = async;
     return wf_reducer_connect(async);

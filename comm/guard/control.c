@@ -1,3 +1,5 @@
+/* The control channel: records of calls to the right neighbour, notices of failures to all, farewells. It lives on a
+ * communicator of its own and never waits; waits poll it. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -126,6 +128,7 @@ static wf_status compare_records(wf_comm *comm)
                 break;
             c->arrived = true;
         }
+        /* Comparing with one neighbour suffices: in a ring all are equal if each equals its left one. */
         if (!wf_call_record_equal(mine, &c->theirs))
             return disagree(comm, mine, &c->theirs);
         c->confirmed++;
@@ -168,6 +171,7 @@ static wf_status look(wf_comm *comm)
 
 wf_status wf_control_poll(wf_comm *comm)
 {
+    /* Failures are told on the communicator where they happened, or above it: both end this one. */
     for (wf_comm *c = comm; c; c = c->parent) {
         if (!c->dead && c->control && !c->closed) {
             const wf_status status = look(c);
@@ -183,6 +187,7 @@ wf_status wf_control_poll(wf_comm *comm)
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text)
 {
     struct wf_control *c = comm->control;
+    /* Once: the first failure counts, and what follows from it would only confuse. */
     if (c->telling || !(c->telling = malloc((size_t)comm->size * sizeof *c->telling)))
         return;
     c->told.status = (int32_t)status;

@@ -1,3 +1,5 @@
+/* How a rank waits: polls control and time-out, advances tasks, and gives the processor away. Every wait after set-up
+ * ends in a poll of this file, so none is without a limit. */
 #include "comm/guard/guard_impl.h"
 #include "comm/nccl_author.h"
 
@@ -67,6 +69,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
 {
     const int64_t now = wf_now_ns(), waited = now - deadline->start_ns;
     wf_watch_beat();
+    /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */
     if (deadline->polls++ % CONTROL_EVERY == 0) {
         WF_TRY(wf_control_poll(comm));
         WF_TRY(wf_nccl_poll(comm));
@@ -82,6 +85,8 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
     }
     if (deadline->polls < SPIN_POLLS && !wf_deadline_crowded(comm))
         return WF_OK;
+    /* Yield first, then sleep: a short wait is over before a sleep would end, a long one leaves the processor to those
+     * who compute. */
     if (waited < YIELD_NS)
         sched_yield();
     else

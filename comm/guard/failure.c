@@ -1,3 +1,5 @@
+/* The death of a communicator: whose words count, how all ranks come to the same error, and what children inherit. A
+ * dead communicator sends nothing any more. */
 #include "comm/guard/guard_impl.h"
 #include "comm/nccl_author.h"
 #include "comm/transport/transport_impl.h"
@@ -9,6 +11,7 @@
 static void mark(wf_comm *comm, wf_status status, const char *text)
 {
     comm->dead = status;
+    /* First: kernels of NCCL that wait for the failed rank would hold the GPU for ever. */
     wf_nccl_abort(comm);
     snprintf(comm->death, sizeof comm->death, "%s", text);
     if (!comm->control)
@@ -68,6 +71,7 @@ wf_status wf_comm_post_failure(wf_comm *comm, wf_status status)
     if (comm->dead)
         return die(comm, comm->dead, comm->death);
     wf_error_save(&code, message, sizeof message);
+    /* The text that all ranks will return: it begins with who failed. */
     snprintf(text, sizeof text, "rank %d: %.600s", comm->rank, message);
     if (comm->control)
         wf_control_tell(comm, status, text);

@@ -1,3 +1,5 @@
+/* The guard around a collective or a message: numbers it, announces it, and turns its end into an error on all ranks.
+ * Collectives enter and leave here; arguments are checked before. */
 #include "comm/guard/guard_impl.h"
 
 #include "core/site_author.h"
@@ -31,6 +33,7 @@ wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
              record->operation, WF_OPERATION, comm->doing.operation);
     comm->doing = *record;
+    /* Counted also without control (one rank), so that errors and traces number calls alike. */
     comm->doing.sequence = ++comm->sequence;
     comm->inside = true;
     wf_range_push(comm->shared->ctx, comm->doing.operation);
@@ -95,6 +98,7 @@ wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
         wf_range_pop(comm->shared->ctx);
     if (status == WF_OK)
         return WF_OK;
+    /* Memory that an unfinished message may still write to is not freed as long as the process lives. */
     if (!wf_requests_cancel(&comm->requests))
         comm->lost = true;
     if (comm->dead)

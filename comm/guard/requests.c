@@ -1,3 +1,5 @@
+/* Sets of messages in flight: cut into chunks, started, looked at, awaited, cancelled. Between the collectives and a
+ * transport. It counts what is sent and knows no collective. */
 #include "comm/guard/guard_impl.h"
 
 #include <sched.h>
@@ -30,6 +32,7 @@ static wf_status room(wf_requests *requests)
 static wf_status post(wf_requests *requests, void *data, size_t bytes, int peer, bool sending)
 {
     wf_comm *comm = requests->comm;
+    /* Both sides cut by the same rule, so piece i of one meets piece i of the other. */
     const bool cut = requests->most_bytes > 0 && requests->most_bytes < comm->chunk_bytes;
     const size_t most = cut ? requests->most_bytes : comm->chunk_bytes;
     for (size_t at = 0; at < bytes; at += most) {
@@ -48,6 +51,7 @@ wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes
 {
     const int before = requests->count;
     WF_TRY(post(requests, (void *)data, bytes, to, true));
+    /* Counted here alone, below all collectives: this is the number that tests hold against the formulas. */
     requests->comm->traffic.bytes_sent += bytes;
     requests->comm->traffic.messages += (uint64_t)(requests->count - before);
     return WF_OK;
@@ -133,6 +137,7 @@ wf_status wf_requests_wait(wf_requests *requests, int first, int last)
         WF_TRY(advance(requests, first, last, &moved));
         if (finished(requests, first, last))
             return check_sizes(requests, first, last);
+        /* Progress of any transfer shows that the others live, so the time-out begins anew. */
         if (moved)
             deadline = wf_deadline_new();
         WF_TRY(wf_deadline_poll(requests->comm, &deadline, requests));
@@ -196,6 +201,7 @@ void wf_comm_release(const wf_comm *comm, void *data)
         return;
     }
     void **more = realloc(kept, (count + 1) * sizeof *more);
+    /* Better a leak than memory that a late message writes into. */
     if (!more)
         return;
     kept = more;

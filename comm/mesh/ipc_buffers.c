@@ -1,3 +1,5 @@
+/* Device memory that the ranks of a node map from each other (CUDA IPC), for the slots of the shared-memory ring. It is
+ * tried with marks before it is used. Blocks that others have mapped are released when the last of them says so. */
 #include "comm/mesh/mesh_impl.h"
 
 #include <stdio.h>
@@ -133,6 +135,7 @@ static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, const int *member, of
     WF_TRY(agree(comm, part ? make(comm, b, &mine->share) : WF_OK, mine, all, works, why));
     if (*works)
         WF_TRY(agree(comm, part ? map(comm, b, member, all) : WF_OK, mine, all, works, why));
+    /* Both ways are tried: with some drivers and containers mapping works, and what is written never arrives. */
     for (int way = 0; way < 2 && *works; way++) {
         WF_TRY(agree(comm, part ? write_marks(comm, b, way) : WF_OK, mine, all, works, why));
         if (*works)

@@ -1,3 +1,5 @@
+/* The mesh: named axes over the ranks of a communicator, the place of each rank, and the communicators along axes.
+ * Programs open it, layers ask it. It holds what is kept for exchanges and shard bounds. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
 
@@ -5,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Outermost first: neighbours along width are neighbouring ranks, which mostly share a node, and halos there are the
+ * most frequent messages. */
 const wf_axis wf_mesh_order[WF_AXES] = {WF_AXIS_DATA,  WF_AXIS_STAGE,  WF_AXIS_CHANNEL,
                                         WF_AXIS_DEPTH, WF_AXIS_HEIGHT, WF_AXIS_WIDTH};
 
@@ -101,6 +105,8 @@ wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
     if (axes == wf_mesh_split_axes(mesh, (1u << WF_AXES) - 1))
         return mesh->world;
     if (!mesh->kept->comm[axes])
+        /* Made at the first use and kept. That is collective, so wf_mesh_open makes those of single axes, and layers
+         * ask for others on all ranks alike. */
         mesh->kept->comm[axes] = wf_comm_split(mesh->world, color_of(mesh, axes), mesh->world->rank);
     return mesh->kept->comm[axes];
 }

@@ -1,3 +1,5 @@
+/* From any layout to any other: completes bounds that only the ranks themselves know, finds what each rank has and
+ * needs, and moves tensors. Called by wf_redistribute. It never completes a partial sum. */
 #include "comm/comm_author.h"
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
@@ -16,6 +18,7 @@ static wf_status bounds_from(const wf_mesh *mesh, wf_axis axis, const int64_t *p
         WF_CHECK(lo == hi || lo == bounds[p], WF_ERR_SHAPE,
                  "place %d along %s holds [%lld,%lld), but the one before it ends at %lld", p, wf_axis_name(axis),
                  (long long)lo, (long long)hi, (long long)bounds[p]);
+        /* An empty part may say anything about where it lies. */
         bounds[p + 1] = lo == hi ? bounds[p] : hi;
     }
     WF_CHECK(bounds[size] == length, WF_ERR_SHAPE, "the parts along %s end at %lld, not at %lld", wf_axis_name(axis),

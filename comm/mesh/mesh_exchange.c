@@ -1,3 +1,5 @@
+/* The exchanges of a mesh, found by their description: a plan is made at the first call of a shape and kept with the
+ * mesh. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
 
@@ -36,6 +38,7 @@ static wf_mesh_entry *entry_of(const wf_mesh *mesh, int64_t words)
     const uint64_t hash = hash_of(mesh->kept->key, words);
     wf_mesh_entry **bucket = &mesh->kept->entry[hash % WF_MESH_BUCKETS];
     for (wf_mesh_entry *entry = *bucket; entry; entry = entry->next)
+        /* The whole key is compared: two plans of one hash must not be taken for each other. */
         if (entry->hash == hash && entry->words == words && !memcmp(entry->key, mesh->kept->key, bytes))
             return entry;
     wf_mesh_entry *entry = wf_malloc(mesh->ctx, sizeof *entry + bytes);
@@ -69,6 +72,7 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
     const int size = mesh->world->size;
     WF_TRY_NULL(make_room(mesh, 3 + 2 * (int64_t)size * (1 + 2 * WF_MAX_RANK)));
     int64_t *key = mesh->kept->key;
+    /* Tells boxes from regions, whose keys could be the same words. */
     key[0] = 1;
     key[1] = (int64_t)dtype;
     key[2] = (int64_t)order;

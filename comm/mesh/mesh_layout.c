@@ -1,3 +1,5 @@
+/* Layouts over a mesh: shard bounds, balanced blocks, the usual layout of an activation. Arithmetic only; nothing is
+ * sent. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
 
@@ -10,6 +12,8 @@ const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *
     const size_t bytes = ((size_t)mesh->size[axis] + 1) * sizeof *bounds;
     wf_mesh_bound_list **head = &mesh->kept->bounds[axis];
     for (wf_mesh_bound_list *entry = *head; entry; entry = entry->next)
+        /* Bounds are interned, so that layouts are compared by pointers. A mesh sees few different ones, and keeps them
+         * all. */
         if (entry->at == bounds || !memcmp(entry->at, bounds, bytes))
             return entry->at;
     for (int i = 0; i < mesh->size[axis]; i++)
@@ -45,6 +49,7 @@ void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int d
     layout->global.dim[dim] = bounds[mesh->size[axis]];
     layout->box.lo[dim] = bounds[mesh->place[axis]];
     layout->box.hi[dim] = bounds[mesh->place[axis] + 1];
+    /* One place along an axis cuts nothing; along data it still says that the first dimension is a batch's. */
     if (mesh->size[axis] == 1 && axis != WF_AXIS_DATA)
         return;
     layout->placement[axis] = WF_SHARDED;

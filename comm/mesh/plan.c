@@ -1,3 +1,5 @@
+/* The plan of an exchange: intersects what every rank needs with what every rank has. Pure geometry: every rank makes
+ * the same plan of the same boxes, so sends and receives meet without a message. */
 #include "comm/plan_author.h"
 
 #include "core/context_author.h"
@@ -15,6 +17,8 @@ int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK])
         return 1;
     }
     for (int d = 0; d < outer.rank; d++) {
+        /* One slab on either side of the hole per dimension; what remains is narrower by the hole's extent, so slabs
+         * never overlap. */
         wf_box slab = outer;
         slab.hi[d] = hole.lo[d];
         if (!wf_box_empty(slab))
@@ -81,6 +85,8 @@ static wf_status sources(int rank, int size, const wf_box *have, wf_box need, li
         return WF_OK;
     WF_TRY(push(left, -1, need));
     for (int i = 0; i < size && left->n > 0; i++) {
+        /* From itself on: own data is copied and not sent, and copies of replicated data are asked of different ranks.
+         */
         const int owner = (rank + i) % size;
         WF_TRY(take_from(left, owner, have[owner], found));
     }
@@ -136,6 +142,7 @@ static int64_t uniform_block(int size, const wf_box *have, const wf_box *need)
                 return 0;
             block = here;
         }
+        /* Overlapping owners would give more than is needed; such a plan is no uniform collective. */
         if (block * size != wf_shape_count(wf_box_shape(need[q])))
             return 0;
     }

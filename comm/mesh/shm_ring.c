@@ -1,3 +1,5 @@
+/* Rings of slots between the ranks of a node, in shared host memory or mapped device memory: flags, slots, and their
+ * set-up. The exchange packs into a slot, and the receiver unpacks from there. It never waits. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -82,6 +84,8 @@ void *wf_shm_ring_slot(wf_shm_ring *ring, int peer)
 {
     const int to = ring->place[peer];
     if (ring->sent[to] == ring->room_to[to])
+        /* The receiver's flag is read only when the last known room is used up: each look takes its cache line away
+         * from it. */
         ring->room_to[to] =
             atomic_load_explicit(taken(ring, ring->rank, to), memory_order_acquire) + (uint64_t)ring->slots;
     return ring->sent[to] < ring->room_to[to] ? slot(ring, ring->rank, to, ring->sent[to]) : NULL;
@@ -89,6 +93,7 @@ void *wf_shm_ring_slot(wf_shm_ring *ring, int peer)
 
 static void tell(wf_shm_ring *ring, int to)
 {
+    /* Release: whoever sees the number sees the part. */
     atomic_store_explicit(posted(ring, ring->rank, to), ++ring->told[to], memory_order_release);
 }
 

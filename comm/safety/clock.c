@@ -1,3 +1,4 @@
+/* The clock of waits, time-outs and traces: monotonic nanoseconds. Not the time of day, which may jump. */
 #include "comm/safety/safety_impl.h"
 
 #include <time.h>

@@ -1,3 +1,5 @@
+/* Records of calls: what a rank calls, with type, count, root and place in the program. The guard compares them between
+ * ranks; the flight recorder and errors print them. */
 #include "comm/safety/safety_impl.h"
 
 #include "core/dtype.h"
@@ -9,6 +11,7 @@
 wf_call_record wf_call_record_new(const char *operation)
 {
     wf_call_record record = {.dtype = -1, .rank = -1, .op = -1, .root = -1, .peer = -1, .tag = -1};
+    /* Zeroed before: records travel and are compared as bytes. */
     strncpy(record.operation, operation, sizeof record.operation - 1);
     return record;
 }
@@ -51,6 +54,7 @@ void wf_call_record_place(wf_call_record *record)
         strncpy(record->file, site.file, sizeof record->file - 1);
 }
 
+/* The place in the program is left out: two branches of a program may well make the same call. */
 bool wf_call_record_equal(const wf_call_record *a, const wf_call_record *b)
 {
     return a->sequence == b->sequence && !strncmp(a->operation, b->operation, sizeof a->operation) &&

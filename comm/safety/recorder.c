@@ -1,3 +1,6 @@
+/* The flight recorder: the last calls of this rank in a mapped file that survives the process, one folder a job. The
+ * guard writes it at every call, wf-doctor reads it, the watchdog prints it. It never fails a call: without a file it
+ * keeps its record in memory. */
 #include "comm/safety/safety_impl.h"
 
 #include "core/config_author.h"
@@ -34,6 +37,7 @@ static bool make_folder(const char *name, bool named)
         return false;
     if ((named ? stat : lstat)(name, &is) != 0)
         return false;
+    /* lstat, not stat: a link that another user put there must not lead our files elsewhere. */
     errno = S_ISDIR(is.st_mode) ? EPERM : ENOTDIR;
     return S_ISDIR(is.st_mode) && (named || is.st_uid == geteuid());
 }
@@ -151,6 +155,7 @@ static void describe(const char *host)
     trace->size = -1;
     snprintf(trace->job, sizeof trace->job, "%s", wf_config_get()->job);
     snprintf(trace->host, sizeof trace->host, "%s", host);
+    /* The magic word is written last: a reader takes no file that is half described. */
     atomic_thread_fence(memory_order_release);
     memcpy(trace->magic, WF_TRACE_MAGIC, sizeof WF_TRACE_MAGIC);
 }
@@ -187,6 +192,8 @@ void wf_recorder_enter(wf_comm *comm)
 {
     const uint64_t number = comm->event ? comm->event : trace->events + 1;
     wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
+    /* An event is invalid while it is written, for a reader of the file and for the watchdog's thread alike; signal
+     * fences suffice, since the process itself may only be stopped between two stores. */
     event->number = 0;
     atomic_signal_fence(memory_order_release);
     event->comm = comm->id;

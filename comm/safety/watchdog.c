@@ -1,6 +1,5 @@
-/* The main thread may be stuck where it cannot look at the clock: in a call of MPI that waits for a rank that is gone,
- * or in a kernel. This thread looks for it, and ends the process, so that the launcher ends the others. */
-
+/* The watchdog thread: ends the process where its main thread no longer looks at the clock, or where the launcher is
+ * gone. Started before MPI. It never calls MPI and takes no lock. */
 #include "comm/safety/safety_impl.h"
 
 #include "core/config_author.h"
@@ -30,6 +29,8 @@ void wf_watchdog_set_hook(wf_watchdog_hook hook)
 
 void wf_watch_beat(void)
 {
+    /* One thread writes: a load and a store are cheaper than an atomic addition, in a function that every poll calls.
+     */
     atomic_store_explicit(&beats, atomic_load_explicit(&beats, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
@@ -83,6 +84,7 @@ static void end_process(const char *text)
 static void check_launcher(void)
 {
     char text[WF_FAILURE_TEXT];
+    /* The launcher is gone: a signal to it does not reach ranks on other machines, nor one that MPI holds in a call. */
     if (!wf_config_get()->launched || getppid() == parent)
         return;
     snprintf(text, sizeof text, "the process that started this one (%ld) is gone", (long)parent);

@@ -1,3 +1,5 @@
+/* The transport over MPI messages, between any two ranks. Requests come from comm/guard/requests.c; nothing else calls
+ * it. All calls return at once, and errors come as codes. */
 #include "comm/transport/transport_impl.h"
 
 #include <stdlib.h>
@@ -17,6 +19,7 @@ static MPI_Request *request(wf_transfer *transfer)
 
 static wf_status start(wf_comm *comm, wf_transfer *t)
 {
+    /* Transfers are cut at chunk_bytes (comm/guard/requests.c), which is at most 2^30. */
     const int bytes = (int)t->bytes;
     if (t->sending)
         TRY_MPI(MPI_Isend(t->data, bytes, MPI_BYTE, t->peer, t->tag, mpi_comm(comm), request(t)));
@@ -35,6 +38,7 @@ static wf_status test(wf_comm *comm, wf_transfer *t)
     t->done = true;
     if (code != MPI_SUCCESS)
         MPI_Error_class(code, &class);
+    /* Not an error of MPI's: the other rank sent more, and the caller says who and how much. */
     if (class == MPI_ERR_TRUNCATE) {
         t->arrived = SIZE_MAX;
     } else if (code != MPI_SUCCESS) {
@@ -60,6 +64,7 @@ static wf_status alltoall(wf_comm *comm, const void *x, void *y, size_t bytes, w
 static void cancel(wf_comm *comm, wf_transfer *t)
 {
     int done = 0;
+    /* Sends cannot be cancelled (MPI 4 deprecates it): they are only looked at. */
     if (!t->sending && MPI_Cancel(request(t)) != MPI_SUCCESS)
         return;
     t->done = MPI_Test(request(t), &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done;

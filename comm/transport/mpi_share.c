@@ -1,3 +1,5 @@
+/* Memory that the ranks of a node share, as an MPI window made at set-up. Whether there is room is asked before, since
+ * MPI may hang or be killed where there is none. Collective, and never called while messages are in flight. */
 #include "comm/transport/transport_impl.h"
 
 #include <errno.h>
@@ -96,6 +98,7 @@ static wf_status allocate(MPI_Comm node, size_t bytes, void **base, MPI_Win *win
     MPI_Info info;
     TRY_MPI(MPI_Comm_size(node, &size));
     TRY_MPI(MPI_Info_create(&info));
+    /* Each rank's piece then begins at a page of its own, and lies on the memory of its own processor. */
     TRY_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
     TRY_MPI(MPI_Win_allocate_shared((MPI_Aint)whole, 1, info, node, &base[0], win));
     TRY_MPI(MPI_Info_free(&info));
@@ -116,6 +119,7 @@ static wf_status share(wf_comm *comm, MPI_Comm all, MPI_Comm node, size_t bytes,
     TRY_MPI(MPI_Comm_rank(node, &place));
     TRY_MPI(MPI_Comm_size(node, &size));
     base[0] = NULL;
+    /* One rank of each node asks for all of the node; the answer is agreed on by all nodes. */
     yes = place > 0 || there_is_room((uint64_t)bytes * (uint64_t)size, why);
     WF_TRY(agree(all, comm->rank, &yes, why));
     if (!yes)
@@ -128,6 +132,7 @@ static wf_status share(wf_comm *comm, MPI_Comm all, MPI_Comm node, size_t bytes,
         base[0] = NULL;
         return WF_OK;
     }
+    /* Every rank touches its own memory first, so that the kernel puts it near its processor. */
     memset(base[place], 0, bytes);
     TRY_MPI(MPI_Barrier(node));
     return WF_OK;

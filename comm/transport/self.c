@@ -1,3 +1,5 @@
+/* The transport of a communicator of one rank, which has nobody to talk to. Collectives never reach it; whoever does
+ * has asked for a peer that does not exist. */
 #include "comm/transport/transport_impl.h"
 
 static wf_status start(wf_comm *comm, wf_transfer *transfer)
