@@ -22,7 +22,7 @@ demo: configure
 	mpirun -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
 
 test: build
-	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE 'large|long|proof'
+	tools/test.sh $(BUILD) -LE 'large|long|proof'
 
 bench: configure
 	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients
@@ -39,7 +39,7 @@ check: build
 
 # What was run for one question and is kept to be run again: minutes to hours.
 proof: build
-	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -L proof
+	tools/test.sh $(BUILD) -L proof
 
 # The reference of the headers and the pages of docs/; a warning is an error.
 docs:

@@ -24,6 +24,12 @@ void test_failed(const char *file, int line, const char *format, ...)
     failures++;
 }
 
+int test_samples(int all)
+{
+    const char *text = getenv("TEST_SAMPLES");
+    return text && strcmp(text, "all") == 0 ? all : (all + 9) / 10;
+}
+
 const char *test_device(const char *otherwise)
 {
     const char *device = getenv("WEFT_DEVICE");

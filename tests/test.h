@@ -46,6 +46,10 @@ int64_t test_failures(void);
         wf_error_clear();                                                                                              \
     } while (0)
 
+/* How many of `all` drawn samples this run takes: all of them where TEST_SAMPLES is "all" (`make check`), else every
+ * tenth. */
+int test_samples(int all);
+
 /* The device under test: WEFT_DEVICE, or `otherwise` where that is not set. */
 const char *test_device(const char *otherwise);
 /* The communicator under test likewise: TEST_COMMUNICATOR. */

@@ -53,7 +53,7 @@ static() {
 
 # What `make test` leaves out because it takes minutes.
 long() {
-    ctest --test-dir "$build" --output-on-failure --parallel "$jobs" -L long
+    tools/test.sh "$build" -L long
 }
 
 # What goes through oneDNN, with version 3; Debian 12 has version 2.
@@ -68,13 +68,11 @@ onednn3() {
         ctest --test-dir "$build-onednn3" --output-on-failure --parallel "$jobs" -R "^($(echo $tests | tr ' ' '|'))\$"
 }
 
-# The suite once more: tests of one process, and the others on two ranks. Without what would take minutes: a long example,
-# and emulated kernels, whose inside the emulated device checks itself.
+# The suite once more: tests of one process, and the others on two ranks, without a long example.
 sanitizers() {
     cmake --preset asan -B "$build-asan" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
         cmake --build "$build-asan" --parallel "$jobs" &&
-        ctest --test-dir "$build-asan" --output-on-failure --parallel "$jobs" -LE 'static|large|long|proof' \
-            -E '_[13-9]$|example_vgg|emulated_(contract_(kernels|norm|elementwise)|captured|mixed)'
+        tools/test.sh "$build-asan" -LE 'static|large|long|proof' -E '_[13-9]$|example_vgg'
 }
 
 check "static rules" static

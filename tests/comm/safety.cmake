@@ -7,12 +7,14 @@ if(NOT WEFT_SANITIZE)
   foreach(place start forward reduction message sample shutdown)
     add_test(NAME deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths.sh ${MPIEXEC_EXECUTABLE}
       $<TARGET_FILE:deaths> $<TARGET_FILE:wf-doctor> ${place})
-    weft_test_properties(deaths_${place} 2 200)
+    weft_test_properties(deaths_${place} 2 60)
+    weft_test_waits(deaths_${place})
   endforeach()
 endif()
 add_test(NAME deaths_trace COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/trace.sh ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:deaths>
   $<TARGET_FILE:wf-doctor>)
 weft_test_properties(deaths_trace 3 60)
+weft_test_waits(deaths_trace comm_watchdog_2)
 
 foreach(ranks 1 2 4)
   add_test(NAME doctor_${ranks} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor.sh ${ranks} 1 ${MPIEXEC_EXECUTABLE}
@@ -29,10 +31,12 @@ weft_test_properties(cluster_cut 4 100)
 set_tests_properties(cluster_cut PROPERTIES SKIP_RETURN_CODE 77)
 add_test(NAME deaths_launcher COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths_launcher.sh ${MPIEXEC_EXECUTABLE}
   $<TARGET_FILE:deaths>)
-weft_test_properties(deaths_launcher 3 100)
+weft_test_properties(deaths_launcher 3 60)
+weft_test_waits(deaths_launcher)
 add_test(NAME comm_watchdog_stuck COMMAND ${MPIEXEC_EXECUTABLE} -np 1 $<TARGET_FILE:comm_watchdog> stuck here
   : -np 1 $<TARGET_FILE:comm_watchdog> stuck away)
 weft_test_properties(comm_watchdog_stuck 2 60)
+weft_test_waits(comm_watchdog_stuck)
 set_tests_properties(comm_watchdog_stuck PROPERTIES PASS_REGULAR_EXPRESSION
   "rank 0: MPI_Init has not come back for .*hook: MPI_Init has not come back.*Exit code: +75")
 set_property(TEST comm_watchdog_2 comm_watchdog_stuck APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1200")
@@ -46,6 +50,7 @@ target_link_libraries(exits PRIVATE weft weft_test_main weft_flags)
 foreach(mode fork early thread)
   add_test(NAME exits_${mode} COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:exits> ${mode})
   weft_test_properties(exits_${mode} 2 60)
+  weft_test_waits(exits_${mode})
 endforeach()
 set_property(TEST exits_early APPEND PROPERTY ENVIRONMENT "WEFT_TIMEOUT_MS=1000")
 add_test(NAME exits_recorder COMMAND exits recorder)

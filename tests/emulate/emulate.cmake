@@ -83,3 +83,7 @@ foreach(source mixed optim_scale)
   weft_test_properties(${test} 1 ${limit})
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TF32=0)
 endforeach()
+# Of their kind the short suite has emulated_contract_device, emulated_contract_memory, emulated_known_* and
+# emulated_optim_scale.
+set_property(TEST emulated_contract_kernels emulated_contract_norm emulated_contract_elementwise emulated_captured
+  emulated_captured_errors emulated_mixed APPEND PROPERTY LABELS long)

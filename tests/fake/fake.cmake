@@ -94,6 +94,7 @@ if(NOT WEFT_SANITIZE)
     add_test(NAME nccl_deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths.sh ${MPIEXEC_EXECUTABLE}
       $<TARGET_FILE:guard_deaths> $<TARGET_FILE:wf-doctor> ${place})
     weft_test_properties(nccl_deaths_${place} 2 200)
+    weft_test_waits(nccl_deaths_${place})
     set_property(TEST nccl_deaths_${place} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda COMMUNICATOR=pure_nccl)
   endforeach()
 endif()

@@ -8,7 +8,7 @@ for python in /usr/bin/python3 python3; do
     fi
 done
 if [ -z "${found-}" ]; then
-    echo "skipped: no Python has h5py (package python3-h5py)"
+    echo "SKIP: no Python has h5py (package python3-h5py)"
     exit 77
 fi
 folder=$(mktemp -d)

@@ -161,13 +161,14 @@ static void one_random(fixture *b, const geometry *drawn, int i, test_rng *rng)
 
 static void random_geometries(void)
 {
+    const int count = test_samples(RANDOM);
     fixture b = fixture_of_channels("ref", WF_F64);
     for (int transposed = 0; transposed < 2; transposed++) {
         test_rng rng = {20240924 + (uint64_t)(100 * transposed + b.size)};
         if (b.rank == 0)
-            printf("%d random geometries%s from seed %llu\n", RANDOM, transposed ? ", transposed," : "",
+            printf("%d random geometries%s from seed %llu\n", count, transposed ? ", transposed," : "",
                    (unsigned long long)rng.state);
-        for (int i = 0; i < RANDOM;) {
+        for (int i = 0; i < count;) {
             geometry g;
             if (random_geometry(&rng, b.size, transposed, &g))
                 one_random(&b, &g, i++, &rng);
@@ -178,11 +179,12 @@ static void random_geometries(void)
 
 static void random_linears(void)
 {
+    const int count = test_samples(RANDOM);
     fixture b = fixture_of_channels("ref", WF_F64);
     test_rng rng = {20240925 + (uint64_t)b.size};
     if (b.rank == 0)
-        printf("%d random linear layers from seed %llu\n", RANDOM, (unsigned long long)rng.state);
-    for (int i = 0; i < RANDOM; i++) {
+        printf("%d random linear layers from seed %llu\n", count, (unsigned long long)rng.state);
+    for (int i = 0; i < count; i++) {
         char what[160];
         const int64_t channels = b.size + test_int(&rng, 0, 9);
         const int64_t rest = test_int(&rng, 0, 1) ? test_int(&rng, 2, 5) : 1, n = test_int(&rng, 0, 4);
@@ -207,11 +209,12 @@ static void random_linears(void)
 /* Normalisation of sharded channels: outputs, gradients, running statistics. */
 static void random_norms(void)
 {
+    const int count = test_samples(RANDOM);
     fixture b = fixture_of_channels("ref", WF_F64);
     test_rng rng = {20240926 + (uint64_t)b.size};
     if (b.rank == 0)
-        printf("%d random normalisations from seed %llu\n", RANDOM, (unsigned long long)rng.state);
-    for (int i = 0; i < RANDOM; i++) {
+        printf("%d random normalisations from seed %llu\n", count, (unsigned long long)rng.state);
+    for (int i = 0; i < count; i++) {
         char what[160];
         wf_shape shape = {.rank = (int)test_int(&rng, 2, 5), .dim = {test_int(&rng, 2, 4)}};
         const bool sync = test_int(&rng, 0, 1);

@@ -300,7 +300,7 @@ static void random_geometries(void)
     test_rng rng = {.state = seed};
     if (wf_comm_rank(run.comm) == 0)
         printf("random geometries from seed %llu\n", (unsigned long long)seed);
-    for (int done = 0; done < RANDOM;) {
+    for (int done = 0, count = test_samples(RANDOM); done < count;) {
         geometry g;
         if (!draw(&g, (kind)test_int(&rng, CONV, TRANSPOSE), &rng))
             continue;

@@ -330,7 +330,7 @@ static void every(const char *device, wf_dtype dtype, wf_dtype compute, double t
     fixed();
     fixed_pools();
     fixed_upsamples();
-    random_geometries(random);
+    random_geometries(test_samples(random));
     if (wf_comm_size(run.comm) > 1)
         WF_EXPECT(run.recomputed > 0 && (run.added > 0) == !wf_config_get()->deterministic,
                   "%lld input gradients were recomputed, %lld added back", (long long)run.recomputed,

@@ -294,11 +294,12 @@ static void random_parts(const setting *s)
         {.data = r.size}, {.height = r.size}, {.width = half, .height = r.size / half}, {.width = half}};
     wf_mesh *mesh[4];
     test_rng rng = {20241005 + (uint64_t)r.size};
+    const int count = test_samples(RANDOM);
     if (r.rank == 0)
-        printf("%d random parts from seed %llu\n", RANDOM, (unsigned long long)rng.state);
+        printf("%d random parts from seed %llu\n", count, (unsigned long long)rng.state);
     for (int m = 0; m < 4; m++)
         mesh[m] = wf_mesh_open(r.world, grids[m]);
-    for (int i = 0; i < RANDOM; i++) {
+    for (int i = 0; i < count; i++) {
         char what[96];
         const int m = (int)test_int(&rng, 0, 3);
         wf_shape shape = {.rank = (int)test_int(&rng, m == 0 ? 2 : 4, 5), .dim = {test_int(&rng, 1, 6), CHANNELS}};

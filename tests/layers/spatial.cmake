@@ -1,6 +1,8 @@
 weft_test(upsample LEVEL layers)
 weft_test(equiv_spatial LEVEL layers RANKS 1 2 3 4 6 8)
 weft_test(equiv_mesh LEVEL layers RANKS 1 2 3 4 6 8)
+weft_test_whole(equiv_spatial RANKS 1 2 3 4 6 8)
+weft_test_whole(equiv_mesh RANKS 1 2 3 4 6 8)
 weft_test(mesh_layers LEVEL layers RANKS 1 2 4 8)
 weft_test(spatial_unet LEVEL optim RANKS 1 2 3 4 6 8)
 weft_test(spatial_misuse LEVEL layers RANKS 1 2 4)
