@@ -64,11 +64,19 @@ typedef struct wf_buffer {
 typedef struct wf_peer_slot {
     const wf_tensor *out;
     wf_tensor *in;
-    wf_frame frame_out, frame_in;
-    wf_frame go_out, go_in; /* the receiver has come: no type and shape */
+    int rank;
+    size_t bytes; /* of metadata that comes: what the frame must say */
     wf_buffer buffer_out, buffer_in;
     bool native_out, native_in; /* by NCCL */
 } wf_peer_slot;
+
+/* Such a call as the engine takes it (WF_CALL_LISTS): by rank, and behind them the frames, in the engine's order. */
+typedef struct wf_peer_lists {
+    int64_t *part;
+    const void **in;
+    void **out;
+    wf_frame *frame_out, *frame_in;
+} wf_peer_lists;
 
 typedef enum wf_way {
     WF_WAY_STAGED = 0, /* device memory goes through the host's */
@@ -96,12 +104,14 @@ struct wf_comm {
     bool lost;           /* memory of unfinished messages is never used again */
     bool nested;         /* works inside calls of its parent, whose ranks know better who is missing */
     bool ring_asked;     /* for `ring` */
+    bool shares_asked;   /* for memory of sums */
     bool grad_dtype_set; /* grad_dtype was set */
     wf_way way;          /* of the peer slots */
     const wf_transport *transport;
     const wf_reducer *reducer;
     const char *name;
     int rank, size, intra_rank, intra_size, inter_rank, inter_size;
+    int windows;                /* made so far */
     size_t chunk_bytes;         /* the least of all ranks */
     int tags;                   /* how many the transport has beyond those of users, and one more */
     void *mpi_comm;             /* the transport's */
@@ -120,14 +130,14 @@ struct wf_comm {
     int32_t *node; /* of each rank: its number; NULL where there is one rank */
     wf_requests requests;
     struct wf_peer_slot *slot; /* one per rank */
+    wf_peer_lists lists;
     wf_traffic traffic;
     struct wf_shm_ring *ring; /* of exchanges inside a node; NULL where there is none */
     struct wf_nccl *nccl;     /* NULL: device memory goes through the host's */
     wf_dtype grad_dtype;      /* of gradients on their way */
     char ring_why[WF_WHY];    /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
     char why[WF_WHY];         /* auto did not take NCCL; empty: it did, or there is no GPU */
-    struct wf_hierarchy *hierarchy; /* nodes, for reducers that use them; NULL until then */
-    double probe_ms[2];             /* of 1 MiB, in shared memory and by messages, where auto has tried */
+    double probe_ms[2];       /* of 1 MiB, in shared memory and by messages, where auto has tried */
 };
 
 /* --- mpi_setup.c: everything of MPI that a communicator has --- */
@@ -137,6 +147,8 @@ struct wf_comm {
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status);
 /* Splits a live communicator of several ranks; fills `child` where color is not negative. */
 wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child);
+/* Fills `child` with the ranks member[0..members), of which this is one. Collective among these alone. */
+wf_status wf_mpi_part(wf_comm *comm, const int *member, int members, wf_comm *child);
 
 /* --- names.c --- */
 
@@ -153,6 +165,9 @@ const char *wf_comm_ways(const wf_comm *comm);
 
 /* This rank by itself; owned by comm. */
 wf_comm *wf_comm_self(wf_comm *comm);
+/* The ranks member[0..members), in this order, of which this is one; NULL on failure. Collective among these alone:
+ * other ranks need not know. */
+wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members);
 
 /* --- queue.c --- */
 

@@ -167,3 +167,24 @@ wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child)
     wf_mpi_waits(NULL);
     return status;
 }
+
+static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *child)
+{
+    const MPI_Comm from = *(const MPI_Comm *)comm->mpi_comm;
+    MPI_Group all, some;
+    MPI_Comm data;
+    TRY_MPI(MPI_Comm_group(from, &all));
+    TRY_MPI(MPI_Group_incl(all, members, member, &some));
+    TRY_MPI(MPI_Comm_create_group(from, some, 0, &data));
+    TRY_MPI(MPI_Group_free(&all));
+    TRY_MPI(MPI_Group_free(&some));
+    return fill(child, data, WF_OK);
+}
+
+wf_status wf_mpi_part(wf_comm *comm, const int *member, int members, wf_comm *child)
+{
+    wf_mpi_waits("MPI_Comm_create_group");
+    const wf_status status = part(comm, member, members, child);
+    wf_mpi_waits(NULL);
+    return status;
+}

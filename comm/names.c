@@ -9,54 +9,36 @@
 #define PROBE_BYTES  ((size_t)1 << 20)
 #define PROBE_ROUNDS 3
 
-typedef struct kind {
-    const char *name;
-    const wf_reducer *reducer;
-    const char *does;
-} kind;
-
-static const kind kinds[] = {
-    {"naive", &wf_reducer_naive, "one all-reduce per parameter"},
-    {"flat", &wf_reducer_flat, "one all-reduce of the flat gradient buffer"},
-    {"hierarchical", &wf_reducer_hierarchical, "a sum inside each node, an all-reduce between one rank of each"},
-    {"two_dimensional", &wf_reducer_two_dimensional,
-     "a reduce-scatter inside each node, an all-reduce between nodes per shard, an all-gather inside"},
-    {"single_node", &wf_reducer_single_node, "one all-reduce in shared memory"},
-    {"non_cuda_aware", &wf_reducer_non_cuda_aware, "as hierarchical, through host memory"},
-    {"pure_nccl", &wf_reducer_pure_nccl, "one all-reduce by NCCL"},
-    {"dummy", &wf_reducer_dummy, "gradients are not exchanged"},
-};
-
-#define KINDS (sizeof kinds / sizeof *kinds)
-
 static const char *list(char *text, size_t size)
 {
     size_t used = (size_t)snprintf(text, size, "auto");
-    for (size_t i = 0; i < KINDS && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, ", %s", kinds[i].name);
+    for (int i = 0; wf_reducer_at(i) && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, ", %s", wf_reducer_at(i)->name);
     return text;
 }
 
 static void take(wf_comm *comm, const char *name)
 {
-    for (size_t i = 0; i < KINDS; i++)
-        if (!strcmp(kinds[i].name, name)) {
-            comm->name = kinds[i].name;
-            comm->reducer = kinds[i].reducer;
-        }
+    comm->reducer = wf_reducer_find(name);
+    comm->name = comm->reducer ? comm->reducer->name : "auto";
+}
+
+static bool named(const wf_comm *comm, const char *name)
+{
+    return !strcmp(comm->name, name);
 }
 
 wf_status wf_comm_choose(const char *name, wf_comm *comm)
 {
-    char known[200];
+    char known[400];
     comm->name = "auto";
     if (!name || !strcmp(name, "auto"))
         return WF_OK;
     take(comm, name);
-    WF_CHECK(strcmp(comm->name, "auto") != 0, WF_ERR_ARGUMENT, "there is no communicator \"%.40s\"; there are %s", name,
+    WF_CHECK(comm->reducer, WF_ERR_ARGUMENT, "there is no communicator \"%.40s\"; there are %s", name,
              list(known, sizeof known));
     WF_CHECK(
-        comm->reducer != &wf_reducer_pure_nccl || wf_nccl_built(), WF_ERR_UNSUPPORTED,
+        comm->reducer->build || wf_nccl_built(), WF_ERR_UNSUPPORTED,
         "communicator \"%s\" needs NCCL and a GPU for every rank, and this build has no NCCL; \"auto\" chooses one "
         "that works here",
         name);
@@ -65,79 +47,24 @@ wf_status wf_comm_choose(const char *name, wf_comm *comm)
 
 static wf_status refuse(const wf_comm *comm)
 {
-    WF_CHECK(comm->reducer != &wf_reducer_single_node || comm->inter_size == 1, WF_ERR_ARGUMENT,
+    WF_CHECK(!named(comm, "single_node") || comm->inter_size == 1, WF_ERR_ARGUMENT,
              "communicator \"single_node\" is for one node, and %d ranks are on %d nodes; take \"hierarchical\" or "
              "\"two_dimensional\"",
              comm->size, comm->inter_size);
-    WF_CHECK(comm->reducer != &wf_reducer_non_cuda_aware || !comm->shared->ctx->k->host, WF_ERR_UNSUPPORTED,
+    WF_CHECK(!named(comm, "non_cuda_aware") || !comm->shared->ctx->k->host, WF_ERR_UNSUPPORTED,
              "communicator \"non_cuda_aware\" brings a GPU's gradients through host memory, and device \"%s\" has them "
              "there; take \"hierarchical\"",
              wf_ctx_device(comm->shared->ctx));
     return WF_OK;
 }
 
-/* NCCL takes one rank a GPU: `why` says what is in the way, on all ranks alike. Collective. */
-static wf_status nccl_fits(wf_comm *comm, char why[WF_WHY])
+static wf_status time_of(wf_comm *comm, const char *name, const wf_reduce_job *job, double *best)
 {
-    wf_ctx *ctx = comm->shared->ctx;
-    char mine[WF_DEVICE_IDENTITY] = "";
-    const size_t bytes = (size_t)comm->size * sizeof mine;
-    void *memory;
-    wf_status status;
-    why[0] = 0;
-    if (ctx->k->host)
-        snprintf(why, WF_WHY, "device \"%s\" is no GPU, and NCCL needs one", wf_ctx_device(ctx));
-    else if (!wf_nccl_built())
-        snprintf(why, WF_WHY, "this build has no NCCL");
-    if (why[0])
-        return WF_OK;
-    WF_TRY(wf_comm_post_failure(comm, ctx->k->device_identity(ctx, mine)));
-    WF_TRY(wf_host_take(comm, bytes, &memory));
-    const char(*all)[WF_DEVICE_IDENTITY] = memory;
-    WF_TRY_OUT(wf_allgather_bytes(comm, mine, sizeof mine, memory));
-    for (int r = 1; r < comm->size; r++)
-        for (int q = 0; q < r && !why[0]; q++)
-            /* All ranks read the same table and come to the same `why`. */
-            if (!strncmp(all[q], all[r], sizeof mine))
-                snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r, all[r]);
-out:
-    wf_host_give(comm, memory, bytes);
-    return status;
-}
-
-static wf_status connect_nccl(wf_comm *comm)
-{
-    char why[WF_WHY];
-    WF_TRY(nccl_fits(comm, why));
-    if (why[0])
-        return wf_comm_post_failure(
-            comm,
-            WF_RAISE(WF_ERR_UNSUPPORTED, "communicator \"pure_nccl\": %s; \"auto\" chooses one that works here", why));
-    return comm->size > 1 ? wf_nccl_open(comm) : WF_OK;
-}
-
-wf_status wf_reducer_connect(wf_comm *comm)
-{
-    WF_NEED(comm);
-    if (comm->reducer == &wf_reducer_pure_nccl)
-        return comm->nccl ? WF_OK : connect_nccl(comm);
-    if (comm->size == 1 || comm->hierarchy)
-        return WF_OK;
-    if (comm->reducer == &wf_reducer_single_node)
-        return wf_hierarchy_open(comm, WF_HIERARCHY_NODE);
-    if (comm->reducer == &wf_reducer_hierarchical || comm->reducer == &wf_reducer_non_cuda_aware)
-        return wf_hierarchy_open(comm, WF_HIERARCHY_LEADERS);
-    if (comm->reducer == &wf_reducer_two_dimensional)
-        return wf_hierarchy_open(comm, WF_HIERARCHY_SHARDS);
-    return WF_OK;
-}
-
-static wf_status time_of(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job, double *best)
-{
+    const wf_reducer *reducer = wf_reducer_find(name);
     *best = 1e9;
     for (int i = 0; i < PROBE_ROUNDS; i++) {
         const int64_t start = wf_now_ns();
-        WF_TRY(reducer->reduce(comm, job));
+        WF_TRY(wf_reducer_sum_by(comm, reducer, job));
         const double ms = (double)(wf_now_ns() - start) * 1e-6;
         *best = ms < *best ? ms : *best;
     }
@@ -154,8 +81,8 @@ static wf_status probe(wf_comm *comm)
     WF_TRY(wf_pool_take(ctx, PROBE_BYTES, &job.flat));
     const wf_array zeros = {.data = job.flat, .dtype = WF_F32, .shape = WF_SHAPE(offset[1])};
     WF_TRY_OUT(ctx->k->fill(ctx, &zeros, 0));
-    WF_TRY_OUT(time_of(comm, &wf_reducer_single_node, &job, &comm->probe_ms[0]));
-    WF_TRY_OUT(time_of(comm, &wf_reducer_flat, &job, &comm->probe_ms[1]));
+    WF_TRY_OUT(time_of(comm, "single_node", &job, &comm->probe_ms[0]));
+    WF_TRY_OUT(time_of(comm, "flat", &job, &comm->probe_ms[1]));
     /* The slowest rank decides, and all ranks choose the same. */
     WF_TRY_OUT(wf_allreduce_f64(comm, comm->probe_ms, 2, WF_MAX));
 out:
@@ -167,12 +94,12 @@ static wf_status pick_in_node(wf_comm *comm)
 {
     take(comm, "single_node");
     WF_TRY(wf_reducer_connect(comm));
-    if (wf_hierarchy_shared(comm))
+    if (wf_engine_shares(comm))
         WF_TRY(probe(comm));
-    if (wf_hierarchy_shared(comm) && comm->probe_ms[0] < comm->probe_ms[1])
+    if (wf_engine_shares(comm) && comm->probe_ms[0] < comm->probe_ms[1])
         return WF_OK;
     take(comm, "flat");
-    wf_hierarchy_close(comm);
+    wf_engine_unshare(comm);
     return WF_OK;
 }
 
@@ -187,7 +114,7 @@ static wf_status pick_between_nodes(wf_comm *comm)
 
 static wf_status pick_for_gpus(wf_comm *comm)
 {
-    WF_TRY(nccl_fits(comm, comm->why));
+    WF_TRY(wf_reducer_nccl_fits(comm, comm->why));
     if (comm->why[0])
         return comm->inter_size == 1 ? pick_in_node(comm) : pick_between_nodes(comm);
     take(comm, "pure_nccl");
@@ -217,19 +144,14 @@ const char *wf_comm_ways(const wf_comm *comm)
 {
     if (comm->nccl)
         return "nccl";
-    if (!wf_hierarchy_shared(comm))
+    if (!wf_engine_shares(comm))
         return comm->transport->name;
     return comm->inter_size == 1 ? "shm" : "shm and mpi";
 }
 
 const char *wf_comm_what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT])
 {
-    const char *does = "";
-    for (size_t i = 0; i < KINDS; i++)
-        if (kinds[i].reducer == comm->reducer)
-            does = kinds[i].does;
-    if (comm->size == 1)
-        does = "one rank: nothing to send";
+    const char *does = comm->size == 1 ? "one rank: nothing to send" : comm->reducer ? comm->reducer->does : "";
     snprintf(text, WF_RECORD_TEXT, "%s", does);
     if (comm->probe_ms[1] > 0)
         snprintf(text, WF_RECORD_TEXT, "%.90s; 1 MiB takes %.2f ms in shared memory, %.2f ms by messages", does,

@@ -25,9 +25,7 @@ static wf_status set_mesh(wf_comm *comm)
 /* Everything that depends on the number of ranks. */
 static wf_status furnish(wf_comm *comm)
 {
-    comm->slot = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *comm->slot);
-    if (!comm->slot)
-        return wf_error_code();
+    WF_TRY(wf_peer_slots_open(comm));
     const int32_t only = 0;
     WF_TRY(wf_engine_open(comm, comm->node ? comm->node : &only));
     return set_mesh(comm);
@@ -117,7 +115,7 @@ const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size)
 
 bool wf_comm_shares_memory(const wf_comm *comm)
 {
-    return wf_hierarchy_shared(comm);
+    return wf_engine_shares(comm);
 }
 
 /* The devices of a node are dealt out to its ranks. */
@@ -152,7 +150,6 @@ static void disconnect(wf_comm *comm)
 {
     wf_failure_settle(comm);
     wf_queue_close(comm);
-    wf_hierarchy_close(comm);
     wf_mesh_clear(&comm->mesh);
     wf_shm_ring_close(comm);
     wf_nccl_close(comm);
@@ -162,7 +159,7 @@ static void disconnect(wf_comm *comm)
     free(comm->requests.transfer);
     wf_engine_close(comm);
     free(comm->node);
-    wf_comm_release(comm, comm->slot);
+    wf_peer_slots_close(comm);
 }
 
 static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
@@ -285,6 +282,37 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
     if (status == WF_OK)
         wf_error_clear();
     return status == WF_OK ? NULL : wf_error_null();
+}
+
+/* They meet by messages that see time-outs and failures, so that MPI's collective cannot hang. */
+static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *child)
+{
+    wf_call call = {.operation = WF_CALL_MEET, .parts = members};
+    int64_t *list = wf_malloc(comm->shared->ctx, (size_t)members * sizeof *list);
+    wf_status status = list && child ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
+    for (int i = 0; list && i < members; i++)
+        list[i] = member[i];
+    call.part = list;
+    if (status == WF_OK)
+        status = wf_guard_meet(comm, "part");
+    if (status == WF_OK)
+        status = wf_engine_run(comm, &call, NULL, NULL);
+    free(list);
+    WF_TRY(status);
+    WF_TRY(wf_mpi_part(comm, member, members, child));
+    WF_TRY(furnish(child));
+    return comm->nccl && child->size > 1 ? wf_nccl_open(child) : WF_OK;
+}
+
+wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members)
+{
+    WF_TRY_NULL(wf_comm_alive(comm));
+    wf_comm *child = comm_new(comm->shared, comm);
+    if (wf_guard_end(comm, "part", part(comm, member, members, child)) == WF_OK)
+        return child;
+    if (child)
+        drop(child);
+    return wf_error_null();
 }
 
 wf_status wf_comm_close(wf_comm *comm)

@@ -43,12 +43,19 @@ void wf_mpi_broken(void)
     broken = true;
 }
 
+bool wf_mpi_gone(void)
+{
+    int finalized = 0;
+    return MPI_Finalized(&finalized) == MPI_SUCCESS && finalized;
+}
+
 void wf_mpi_abort(int code)
 {
     if (getpid() != owner)
         _exit(code);
     wf_watch_last("MPI_Abort", LEAVE_MS);
-    MPI_Abort(MPI_COMM_WORLD, code);
+    if (!wf_mpi_gone())
+        MPI_Abort(MPI_COMM_WORLD, code);
     abort();
 }
 
@@ -125,7 +132,6 @@ static void finalize(int code)
     if (broken)
         wf_watch_last("MPI_Finalize", LEAVE_MS);
     wf_control_sweep();
-    wf_mpi_unshare_all();
     MPI_Finalize();
 }
 
@@ -133,13 +139,11 @@ static void finalize(int code)
  * called then. A program may well use the library in one thread and end in another, one after the other. */
 static void at_exit(int code, void *unused)
 {
-    int finalized = 0;
     if (getpid() != owner)
         return;
     if (wf_watch_running())
         end_now(code, "the program ends in the middle of a call of the library");
-    MPI_Finalized(&finalized);
-    if (!finalized) {
+    if (!wf_mpi_gone()) {
         wf_watch_begin("the exit of the program");
         tell_that_we_leave(code);
         if (ours)

@@ -46,11 +46,6 @@ const wf_mesh *wf_comm_mesh(wf_comm *comm)
     return comm ? &comm->mesh : NULL;
 }
 
-const wf_reducer *wf_comm_reducer(const wf_comm *comm)
-{
-    return comm ? comm->reducer : NULL;
-}
-
 wf_traffic wf_comm_traffic(const wf_comm *comm)
 {
     return comm ? comm->traffic : (wf_traffic){0};

@@ -309,7 +309,7 @@ wf_status wf_reduce_async(wf_comm *comm, const wf_reduce_job *job)
     wf_comm *async = NULL;
     WF_TRY(async_of(comm, &async));
     const wf_traffic before = async->traffic;
-    return end_async(comm, async, before, async->reducer->reduce(async, job));
+    return end_async(comm, async, before, wf_reducer_sum(async, job));
 }
 
 wf_status wf_sum_shards_async(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)

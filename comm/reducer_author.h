@@ -1,11 +1,25 @@
-/* Reducers: how the gradients of one step are summed over the ranks. 30 to 80 lines each. */
+/* Reducers: how the gradients of one step are summed over the ranks, by name. A reducer is a function that adds steps
+ * to a schedule (comm/engine/builder_author.h); comm/engine/build_reducers.c has those of the library, of 5 to 30
+ * lines each, and examples/quantized.c is one that a program brings along.
+ */
 #ifndef WF_COMM_REDUCER_AUTHOR_H
 #define WF_COMM_REDUCER_AUTHOR_H
 
 #include "comm/comm.h"
+#include "comm/engine/builder_author.h"
 
-/* A flat buffer of one float type: segment i is [offset[i], offset[i+1]) elements of it; the last segment holds
- * losses and weights. In device memory. */
+typedef struct wf_reducer {
+    const char *name;
+    const char *does; /* for the user, in half a line */
+    bool shares;      /* sums in memory that the ranks of a node share, if they can */
+    /* Adds the steps by which this rank sums a flat buffer, in place, with all others: the same bits everywhere.
+     * Segment i is [offset[i], offset[i + 1]) elements of `flat`, and offset[0] need not be 0; the last segment holds
+     * losses and weights. A pure function of the builder's configuration and rank and of the arguments. NULL: by NCCL.
+     */
+    void (*build)(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype);
+} wf_reducer;
+
+/* A flat buffer of one float type, in device memory. */
 typedef struct wf_reduce_job {
     void *flat;
     wf_dtype dtype;
@@ -13,18 +27,20 @@ typedef struct wf_reduce_job {
     const int64_t *offset; /* segments + 1 entries */
 } wf_reduce_job;
 
-typedef struct wf_reducer {
-    const char *name;
-    /* Sums in place over all ranks, the same bits everywhere. Collective. */
-    wf_status (*reduce)(wf_comm *comm, const wf_reduce_job *job);
-} wf_reducer;
+/* Makes a reducer known under its name, for wf_comm_open: on all ranks, before they open. It is borrowed until the
+ * process ends. WF_ERR_ARGUMENT for a name that is taken, longer than 31 characters, or "auto". Local. */
+wf_status wf_reducer_register(const wf_reducer *reducer) WF_NODISCARD;
+/* By name; NULL if there is none. Local. */
+const wf_reducer *wf_reducer_find(const char *name);
+/* All of them, one after the other; NULL after the last one. Local. */
+const wf_reducer *wf_reducer_at(int i);
 
-/* The reducer of a communicator's name. */
-const wf_reducer *wf_comm_reducer(const wf_comm *comm);
+/* Sums in place over all ranks, as the communicator's name says. Collective. */
+wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
 
-/* Connects what the reducer needs: shared memory inside nodes, messages between them. A communicator that was opened
- * by name is connected already; one that was split is connected by this call, or at its first sum, so that
- * communicators that never sum cost nothing. Collective. */
+/* Connects what the reducer needs: memory inside nodes. A communicator that was opened by name is connected already;
+ * one that was split is connected by this call, or at its first sum, so that communicators that never sum cost nothing.
+ * Collective. */
 wf_status wf_reducer_connect(wf_comm *comm) WF_NODISCARD;
 
 #endif

@@ -90,7 +90,7 @@ static double sum(const bench *b, int w, int64_t count)
     if (w == 0)
         MPI_Allreduce(MPI_IN_PLACE, b->data, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     else
-        WF_MUST(wf_comm_reducer(b->comm[w])->reduce(b->comm[w], &job));
+        WF_MUST(wf_reducer_sum(b->comm[w], &job));
     const double mine = MPI_Wtime() - start;
     MPI_Allreduce(&mine, &seconds, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return seconds;

@@ -49,30 +49,6 @@ static wf_status check_scatter(const wf_comm *comm, const void *const *x, const 
     return WF_OK;
 }
 
-static wf_status send_parts(wf_comm *comm, const void *const *x, const size_t *bytes)
-{
-    for (int r = 0; r < comm->size; r++) {
-        wf_frame *frame = &comm->slot[r].frame_out;
-        if (r == comm->rank)
-            continue;
-        *frame = (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes[r]}};
-        WF_TRY(wf_requests_send_frame(&comm->requests, frame, r));
-        WF_TRY(wf_requests_send(&comm->requests, x[r], bytes[r], r));
-    }
-    return WF_OK;
-}
-
-/* The size comes ahead: of nothing there is no message that could be of the wrong size. */
-static wf_status recv_part(wf_comm *comm, void *y, size_t bytes, int root)
-{
-    wf_frame *frame = &comm->slot[root].frame_in;
-    WF_TRY(wf_requests_recv_frame(&comm->requests, frame, root));
-    WF_TRY(wf_requests_wait_all(&comm->requests));
-    WF_CHECK(frame->dim[0] == (int64_t)bytes, WF_ERR_COMM, "rank %d sent %lld bytes where %zu are expected", root,
-             (long long)frame->dim[0], bytes);
-    return wf_requests_recv(&comm->requests, y, bytes, root);
-}
-
 static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
                                int root)
 {
@@ -80,13 +56,9 @@ static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t
     WF_TRY(check_scatter(comm, x, bytes, y, y_bytes, root));
     const wf_call_record record = wf_call_record_plain("scatter_bytes", root);
     WF_TRY(wf_guard_enter(comm, &record));
-    if (comm->rank != root)
-        WF_TRY(recv_part(comm, y, y_bytes, root));
-    else
-        WF_TRY(send_parts(comm, x, bytes));
     if (comm->rank == root && y_bytes > 0)
         memcpy(y, x[root], y_bytes);
-    WF_TRY(wf_requests_wait_all(&comm->requests));
+    WF_TRY(wf_peer_slots_scatter(comm, x, bytes, y, y_bytes, root));
     return wf_guard_settle(comm);
 }
 

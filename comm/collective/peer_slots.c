@@ -1,13 +1,42 @@
+/* Calls on tensors, one for each pair of ranks: what goes to and comes from a rank is a slot; types and shapes travel
+ * ahead of the data in one schedule of the engine (WF_CALL_LISTS). What goes by NCCL follows once they have come. */
 #include "comm/collective/collective_impl.h"
 #include "comm/nccl_author.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+_Static_assert(sizeof(wf_frame) == WF_FRAME_BYTES, "frames of the engine are frames of tensors");
+
+wf_status wf_peer_slots_open(wf_comm *comm)
+{
+    const size_t size = (size_t)comm->size;
+    wf_peer_lists *l = &comm->lists;
+    comm->slot = wf_calloc(comm->shared->ctx, size, sizeof *comm->slot);
+    l->part = wf_calloc(comm->shared->ctx, 2 * size + 2 * (size + 1) + 2 * size * sizeof(wf_frame) / sizeof(int64_t),
+                        sizeof *l->part);
+    if (!comm->slot || !l->part)
+        return wf_error_code();
+    l->in = (const void **)(void *)(l->part + 2 * size);
+    l->out = (void **)(void *)(l->in + size + 1);
+    l->frame_out = (wf_frame *)(void *)(l->out + size + 1);
+    l->frame_in = l->frame_out + size;
+    return WF_OK;
+}
+
+void wf_peer_slots_close(wf_comm *comm)
+{
+    wf_comm_release(comm, comm->slot);
+    wf_comm_release(comm, comm->lists.part);
+}
 
 void wf_peer_slots_start(wf_comm *comm, wf_way way)
 {
     memset(comm->slot, 0, (size_t)comm->size * sizeof *comm->slot);
     comm->way = way;
 }
+
+/* --- frames ------------------------------------------------------------------------------------------------------- */
 
 static wf_frame frame_of(const wf_tensor *x)
 {
@@ -16,7 +45,7 @@ static wf_frame frame_of(const wf_tensor *x)
     return frame;
 }
 
-wf_status wf_frame_shape(const wf_frame *frame, int from, wf_shape *shape)
+static wf_status shape_of(const wf_frame *frame, int from, wf_shape *shape)
 {
     *shape = wf_shape_make(frame->rank, frame->dim);
     WF_CHECK(frame->dtype >= 0 && frame->dtype < WF_DTYPES && wf_shape_count(*shape) >= 0, WF_ERR_COMM,
@@ -28,12 +57,31 @@ static wf_status check_frame(const wf_frame *frame, const wf_tensor *y, int from
 {
     char sent[WF_SHAPE_TEXT], expected[WF_SHAPE_TEXT];
     wf_shape shape;
-    WF_TRY(wf_frame_shape(frame, from, &shape));
+    WF_TRY(shape_of(frame, from, &shape));
     WF_CHECK(frame->dtype == (int32_t)y->dtype && wf_shape_equal(shape, y->shape), WF_ERR_COMM,
              "rank %d sent %s %.120s where %s %.120s is expected", from, wf_dtype_name((wf_dtype)frame->dtype),
              wf_shape_text(shape, sent), wf_dtype_name(y->dtype), wf_shape_text(y->shape, expected));
     return WF_OK;
 }
+
+/* Steps of the schedule: `own` is the slot that expects the frame. */
+static wf_status check_tensor(void *own, const void *frame, size_t bytes, void *to, size_t to_bytes)
+{
+    const wf_peer_slot *slot = own;
+    return check_frame(frame, slot->in, slot->rank);
+}
+
+/* Of nothing there is no message that could be of the wrong size. */
+static wf_status check_bytes(void *own, const void *frame, size_t bytes, void *to, size_t to_bytes)
+{
+    const wf_peer_slot *slot = own;
+    const int64_t sent = ((const wf_frame *)frame)->dim[0];
+    WF_CHECK(sent == (int64_t)slot->bytes, WF_ERR_COMM, "rank %d sent %lld bytes where %zu are expected", slot->rank,
+             (long long)sent, slot->bytes);
+    return WF_OK;
+}
+
+/* --- buffers ------------------------------------------------------------------------------------------------------ */
 
 /* One tensor that goes to many ranks is packed once. */
 static wf_status read_once(wf_comm *comm, int rank)
@@ -52,14 +100,14 @@ static wf_status read_once(wf_comm *comm, int rank)
 /* NCCL knows no tags: it matches the messages of two ranks by their order. That is the order in which receivers come,
  * if senders wait for them. MPI lets them wait too with all that is longer than it sends at once, so no program that
  * runs by MPI waits for ever here. */
-bool wf_peer_slots_native_point(const wf_comm *comm, const wf_tensor *x)
+static bool native_point(const wf_comm *comm, const wf_tensor *x)
 {
     return comm->nccl && wf_tensor_bytes(x) > WF_PROMPT_BYTES;
 }
 
 static bool native(const wf_comm *comm, const wf_tensor *x)
 {
-    return comm->way == WF_WAY_POINT ? wf_peer_slots_native_point(comm, x) : comm->way == WF_WAY_NATIVE && comm->nccl;
+    return comm->way == WF_WAY_POINT ? native_point(comm, x) : comm->way == WF_WAY_NATIVE && comm->nccl;
 }
 
 wf_status wf_peer_slots_read(wf_comm *comm)
@@ -68,7 +116,6 @@ wf_status wf_peer_slots_read(wf_comm *comm)
         wf_peer_slot *slot = &comm->slot[r];
         if (r == comm->rank || !slot->out)
             continue;
-        slot->frame_out = frame_of(slot->out);
         slot->native_out = native(comm, slot->out);
         WF_TRY(read_once(comm, r));
     }
@@ -88,76 +135,68 @@ wf_status wf_peer_slots_prepare(wf_comm *comm)
     return WF_OK;
 }
 
-/* Starts with the next rank, so that not all ranks begin with the same one. */
-static int peer_of(const wf_comm *comm, int step)
-{
-    return (comm->rank + step) % comm->size;
-}
+/* --- lists -------------------------------------------------------------------------------------------------------- */
 
-static wf_status post_frames(wf_comm *comm)
+/* A call with frames, in the engine's order: to the next rank first, from the one before this one first. */
+static wf_status run_lists(wf_comm *comm, wf_call *call)
 {
-    for (int step = 1; step < comm->size; step++) {
-        const int from = peer_of(comm, comm->size - step);
-        if (comm->slot[from].in)
-            WF_TRY(wf_requests_recv_frame(&comm->requests, &comm->slot[from].frame_in, from));
-    }
-    for (int step = 1; step < comm->size; step++) {
-        const int to = peer_of(comm, step);
-        if (comm->slot[to].out)
-            WF_TRY(wf_requests_send_frame(&comm->requests, &comm->slot[to].frame_out, to));
-    }
-    return WF_OK;
-}
-
-static wf_status post_data(wf_comm *comm)
-{
-    for (int step = 1; step < comm->size; step++) {
-        const int from = peer_of(comm, comm->size - step);
-        const wf_buffer *in = &comm->slot[from].buffer_in;
-        if (comm->slot[from].in && !comm->slot[from].native_in)
-            WF_TRY(wf_requests_recv(&comm->requests, in->data, in->bytes, from));
-    }
-    for (int step = 1; step < comm->size; step++) {
-        const int to = peer_of(comm, step);
-        const wf_buffer *out = &comm->slot[to].buffer_out;
-        if (comm->slot[to].out && !comm->slot[to].native_out)
-            WF_TRY(wf_requests_send(&comm->requests, out->data, out->bytes, to));
-    }
-    return WF_OK;
-}
-
-static wf_status check_frames(wf_comm *comm)
-{
+    const wf_peer_lists *l = &comm->lists;
+    call->part = l->part;
+    call->expected = comm->slot;
+    call->expected_bytes = sizeof *comm->slot;
+    l->in[comm->size] = l->frame_out;
+    l->out[comm->size] = l->frame_in;
     for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank && comm->slot[r].in)
-            WF_TRY(check_frame(&comm->slot[r].frame_in, comm->slot[r].in, r));
-    return WF_OK;
+        comm->slot[r].rank = r;
+    return wf_engine_run_lists(comm, call, l->in, l->out);
 }
 
-/* Under a tag of its own: what else this rank has sent there under the tag of the message may still be on its way. */
-static wf_status answer(wf_comm *comm, wf_frame *frame, int peer, bool sending)
+static void list_frames(const wf_comm *comm)
 {
-    wf_requests *requests = &comm->requests;
-    const int tag = requests->tag;
-    requests->tag = WF_TAGS + comm->tags;
-    const wf_status status =
-        sending ? wf_requests_send_frame(requests, frame, peer) : wf_requests_recv_frame(requests, frame, peer);
-    requests->tag = tag;
-    return status;
+    wf_frame *frame = comm->lists.frame_out;
+    for (int step = 1; step < comm->size; step++) {
+        const wf_peer_slot *slot = &comm->slot[(comm->rank + step) % comm->size];
+        if (slot->out)
+            *frame++ = frame_of(slot->out);
+    }
 }
 
-/* Every receiver of a message between two has come. */
+/* Types and shapes of everything; data of what does not go by NCCL. */
+static wf_status move_lists(wf_comm *comm, bool data)
+{
+    const wf_peer_lists *l = &comm->lists;
+    wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_tensor};
+    for (int r = 0; r < comm->size; r++) {
+        const wf_peer_slot *slot = &comm->slot[r];
+        const bool other = r != comm->rank;
+        l->part[r] = !slot->out || !other ? -1 : data && !slot->native_out ? (int64_t)slot->buffer_out.bytes : 0;
+        l->part[comm->size + r] = !slot->in || !other        ? -1
+                                  : data && !slot->native_in ? (int64_t)slot->buffer_in.bytes
+                                                             : 0;
+        l->in[r] = slot->buffer_out.data;
+        l->out[r] = slot->buffer_in.data;
+        call.count += l->part[r] + 3 * l->part[comm->size + r];
+    }
+    list_frames(comm);
+    return run_lists(comm, &call);
+}
+
+/* Every receiver of a message between two has come: it sends a frame, under a tag of its own, since what else this rank
+ * has sent there under the tag of the message may still be on its way. */
 static wf_status meet(wf_comm *comm)
 {
-    const int first = comm->requests.count;
+    const wf_peer_lists *l = &comm->lists;
+    const int tag = comm->requests.tag;
+    wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8};
     for (int r = 0; r < comm->size; r++) {
-        wf_peer_slot *slot = &comm->slot[r];
-        if (slot->native_in)
-            WF_TRY(answer(comm, &slot->go_out, r, true));
-        if (slot->native_out)
-            WF_TRY(answer(comm, &slot->go_in, r, false));
+        l->part[r] = comm->slot[r].native_in ? 0 : -1;
+        l->part[comm->size + r] = comm->slot[r].native_out ? 0 : -1;
+        call.count += l->part[r] + 3 * l->part[comm->size + r];
     }
-    return wf_requests_wait(&comm->requests, first, comm->requests.count);
+    comm->requests.tag = WF_TAGS + comm->tags;
+    const wf_status status = run_lists(comm, &call);
+    comm->requests.tag = tag;
+    return status;
 }
 
 /* All that goes by NCCL is one call. */
@@ -183,19 +222,58 @@ static wf_status post_native(wf_comm *comm)
 
 wf_status wf_peer_slots_agree(wf_comm *comm)
 {
-    WF_TRY(post_frames(comm));
-    WF_TRY(wf_requests_wait_all(&comm->requests));
-    return check_frames(comm);
+    return move_lists(comm, false);
 }
 
-wf_status wf_peer_slots_post(wf_comm *comm)
+wf_status wf_peer_slots_reduce(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
-    WF_TRY(post_frames(comm));
-    const int frames = comm->requests.count;
-    WF_TRY(post_data(comm));
-    WF_TRY(wf_requests_wait(&comm->requests, 0, frames));
-    WF_TRY(check_frames(comm));
-    return post_native(comm);
+    const wf_peer_lists *l = &comm->lists;
+    wf_call call = {.operation = WF_CALL_REDUCE_SCATTER, .dtype = dtype, .op = op, .check = check_tensor};
+    for (int r = 0; r < comm->size; r++) {
+        l->part[r] = wf_tensor_count(comm->slot[r].out);
+        l->in[r] = comm->slot[r].buffer_out.data;
+        call.count += l->part[r];
+    }
+    l->out[0] = comm->slot[comm->rank].buffer_in.data;
+    list_frames(comm);
+    return run_lists(comm, &call);
+}
+
+wf_status wf_peer_slots_scatter(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
+                                int root)
+{
+    const wf_peer_lists *l = &comm->lists;
+    wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_bytes};
+    for (int r = 0; r < comm->size; r++) {
+        const bool goes = comm->rank == root && r != root;
+        l->part[r] = goes ? (int64_t)bytes[r] : -1;
+        l->part[comm->size + r] = r == root && comm->rank != root ? (int64_t)y_bytes : -1;
+        l->in[r] = goes ? x[r] : NULL;
+        call.count += l->part[r] + 3 * l->part[comm->size + r];
+    }
+    for (int step = 1; step < comm->size && comm->rank == root; step++)
+        l->frame_out[step - 1] =
+            (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes[(comm->rank + step) % comm->size]}};
+    l->out[root] = y;
+    comm->slot[root].bytes = y_bytes;
+    return run_lists(comm, &call);
+}
+
+/* --- whole calls -------------------------------------------------------------------------------------------------- */
+
+static wf_status receive(wf_comm *comm, void *data, size_t bytes, int from)
+{
+    const wf_call call = {.operation = WF_CALL_RECEIVE, .dtype = WF_U8, .count = (int64_t)bytes, .root = from};
+    return wf_engine_run(comm, &call, NULL, data);
+}
+
+wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape)
+{
+    const wf_frame *frame = comm->lists.frame_in;
+    WF_TRY(receive(comm, comm->lists.frame_in, sizeof *frame, from));
+    WF_TRY(shape_of(frame, from, shape));
+    *dtype = (wf_dtype)frame->dtype;
+    return WF_OK;
 }
 
 wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from)
@@ -203,9 +281,12 @@ wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from)
     wf_peer_slot *slot = &comm->slot[from];
     wf_status status;
     slot->in = y;
-    slot->native_in = true;
-    WF_TRY_OUT(wf_buffer_room(comm, y, true, &slot->buffer_in));
-    WF_TRY_OUT(post_native(comm));
+    slot->native_in = native_point(comm, y);
+    WF_TRY_OUT(wf_buffer_room(comm, y, slot->native_in, &slot->buffer_in));
+    if (slot->native_in)
+        WF_TRY_OUT(post_native(comm));
+    else
+        WF_TRY_OUT(receive(comm, slot->buffer_in.data, slot->buffer_in.bytes, from));
     WF_TRY_OUT(wf_buffer_store(&slot->buffer_in));
 out:
     wf_peer_slots_free(comm);
@@ -225,9 +306,9 @@ wf_status wf_peer_slots_copy_own(wf_comm *comm)
 static wf_status run(wf_comm *comm)
 {
     WF_TRY(wf_peer_slots_prepare(comm));
-    WF_TRY(wf_peer_slots_post(comm));
+    WF_TRY(move_lists(comm, true));
+    WF_TRY(post_native(comm));
     WF_TRY(wf_peer_slots_copy_own(comm));
-    WF_TRY(wf_requests_wait_all(&comm->requests));
     for (int r = 0; r < comm->size; r++)
         if (r != comm->rank && comm->slot[r].in)
             WF_TRY(wf_buffer_store(&comm->slot[r].buffer_in));

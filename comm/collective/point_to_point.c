@@ -56,35 +56,18 @@ wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, i
     return wf_guard_end(comm, "sendrecv", sendrecv(comm, x, to, y, from, tag));
 }
 
-static wf_status recv_data(wf_comm *comm, wf_tensor *y, int from)
-{
-    wf_buffer buffer;
-    wf_status status;
-    if (wf_peer_slots_native_point(comm, y))
-        return wf_peer_slots_take(comm, y, from);
-    WF_TRY(wf_buffer_room(comm, y, false, &buffer));
-    WF_TRY_OUT(wf_requests_recv(&comm->requests, buffer.data, buffer.bytes, from));
-    WF_TRY_OUT(wf_requests_wait_all(&comm->requests));
-    WF_TRY_OUT(wf_buffer_store(&buffer));
-out:
-    wf_buffer_free(&buffer);
-    return status;
-}
-
 static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
 {
+    wf_dtype dtype;
     wf_shape shape;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, tag));
     wf_peer_slots_start(comm, WF_WAY_POINT);
-    wf_frame *frame = &comm->slot[from].frame_in;
-    WF_TRY(wf_requests_recv_frame(&comm->requests, frame, from));
-    WF_TRY(wf_requests_wait_all(&comm->requests));
-    WF_TRY(wf_frame_shape(frame, from, &shape));
-    *y = wf_tensor_new(comm->shared->ctx, (wf_dtype)frame->dtype, shape);
+    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
+    *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
     if (!*y)
         return wf_error_code();
-    return recv_data(comm, *y, from);
+    return wf_peer_slots_take(comm, *y, from);
 }
 
 wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)

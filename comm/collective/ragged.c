@@ -126,24 +126,14 @@ wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
     return wf_guard_end(comm, "alltoall", alltoall(comm, x, y));
 }
 
-/* Every peer slot expects a tensor like y, but what comes goes to `work`, and the combination of all goes to y. */
-static wf_status reduce_lanes(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, char *work,
-                              const void **in)
+/* Every slot expects a tensor like y; the combination of all goes to y. */
+static wf_status reduce_host(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op)
 {
     wf_peer_slot *mine = &comm->slot[comm->rank];
-    const size_t bytes = wf_tensor_bytes(y);
-    WF_TRY(wf_peer_slots_prepare(comm));
-    for (int r = 0; r < comm->size; r++) {
-        wf_buffer_free(&comm->slot[r].buffer_in);
-        comm->slot[r].buffer_in = (wf_buffer){.comm = comm, .data = work + (size_t)r * bytes, .bytes = bytes};
-        in[r] = work + (size_t)r * bytes;
-    }
+    WF_TRY(wf_peer_slots_read(comm));
     WF_TRY(wf_buffer_read(comm, own, false, &mine->buffer_out));
-    in[comm->rank] = mine->buffer_out.data;
-    WF_TRY(wf_peer_slots_post(comm));
-    WF_TRY(wf_requests_wait_all(&comm->requests));
     WF_TRY(wf_buffer_room(comm, y, false, &mine->buffer_in));
-    WF_TRY(wf_combine(comm->shared->ctx, op, y->dtype, comm->size, in, mine->buffer_in.data, wf_tensor_count(y)));
+    WF_TRY(wf_peer_slots_reduce(comm, y->dtype, op));
     return wf_buffer_store(&mine->buffer_in);
 }
 
@@ -178,7 +168,7 @@ static wf_status check_parts(const wf_comm *comm, wf_tensor *const *x, const wf_
 
 static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
 {
-    void *work = NULL, *lists = NULL;
+    void *lists = NULL;
     wf_status status;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(need_all(comm, "a tensor of x", x));
@@ -191,19 +181,15 @@ static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y
         comm->slot[r].out = x[r];
         comm->slot[r].in = y;
     }
-    const size_t size = (size_t)comm->size, bytes = native ? 0 : size * wf_tensor_bytes(y);
-    const size_t table = size * (sizeof(void *) + sizeof(int64_t));
-    WF_TRY_OUT(wf_host_take(comm, bytes, &work));
+    const size_t size = (size_t)comm->size, table = native ? size * (sizeof(void *) + sizeof(int64_t)) : 0;
     WF_TRY_OUT(wf_pool_take_host(comm->shared->ctx, table, &lists));
     const void **const in = lists;
-    int64_t *const count = (int64_t *)(void *)(in + size);
-    WF_TRY_OUT(native ? reduce_native(comm, x[comm->rank], y, op, in, count)
-                      : reduce_lanes(comm, x[comm->rank], y, op, work, in));
+    WF_TRY_OUT(native ? reduce_native(comm, x[comm->rank], y, op, in, (int64_t *)(void *)(in + size))
+                      : reduce_host(comm, x[comm->rank], y, op));
     WF_TRY_OUT(wf_guard_settle(comm));
 out:
     wf_peer_slots_free(comm);
     wf_pool_give_host(comm->shared->ctx, lists, table);
-    wf_host_give(comm, work, bytes);
     return status;
 }
 

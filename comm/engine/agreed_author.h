@@ -20,6 +20,7 @@ typedef struct wf_agreed {
     int32_t *member; /* all ranks, node by node */
     int smallest;    /* ranks of the smallest node */
 
+    bool staged; /* a reducer's buffer is in device memory that messages and the ring cannot reach */
     bool shared; /* the ranks of every node share memory for sums: a ring of ring_slots slots a rank */
     int ring_slots;
     size_t ring_slot_bytes;

@@ -1,11 +1,12 @@
 /* Whole calls as schedules: which operands a call has, and which algorithm it goes by. */
 #include "comm/engine/collectives_author.h"
+#include "comm/reducer_author.h"
 
 #include <string.h>
 
 static const char *const names[WF_CALLS] = {
-    "bcast",          "reduce",  "allreduce",  "allgather",     "gather", "scatter", "alltoall",
-    "reduce_scatter", "barrier", "sum_shards", "gather_shards", "send",   "sum"};
+    "bcast",   "reduce",     "allreduce",     "allgather", "gather", "scatter", "alltoall", "reduce_scatter",
+    "barrier", "sum_shards", "gather_shards", "send",      "sum",    "lists",   "meet",     "receive"};
 
 const char *wf_call_name(wf_operation operation)
 {
@@ -18,6 +19,23 @@ wf_operation wf_call_of_name(const char *name)
     while (i < WF_CALLS && strcmp(names[i], name) != 0)
         i++;
     return (wf_operation)i;
+}
+
+int64_t wf_call_entries(const wf_call *call, int ranks)
+{
+    switch (call->operation) {
+    case WF_CALL_SUM:
+        return call->parts + 1;
+    case WF_CALL_MEET:
+        return call->parts;
+    case WF_CALL_LISTS:
+        return 2 * (int64_t)ranks;
+    case WF_CALL_SUM_SHARDS:
+    case WF_CALL_GATHER_SHARDS:
+        return ranks + 1;
+    default:
+        return ranks;
+    }
 }
 
 /* What a builder of one call needs at hand. */
@@ -42,6 +60,11 @@ static wf_address output(const making *m, int index, int64_t count)
 static wf_address both(const making *m, int64_t count)
 {
     return wf_builder_operand(m->b, WF_OPERAND_BOTH, 0, (size_t)count * m->size);
+}
+
+static wf_address at_element(const making *m, wf_address base, int64_t element)
+{
+    return wf_address_add(base, (size_t)element * m->size);
 }
 
 static void make_reduce(const making *m, int root)
@@ -73,6 +96,8 @@ static int64_t part_of(const making *m, int from, int to)
         return m->call->part[to];
     case WF_CALL_SEND:
         return from == m->call->root && to == m->call->other ? m->call->count : -1;
+    case WF_CALL_LISTS:
+        return from == to ? -1 : from == m->rank ? m->call->part[to] : m->call->part[m->g.size + from];
     default:
         return m->call->count;
     }
@@ -98,8 +123,10 @@ static int list_parts(const making *m, bool out, wf_part *part)
         const int64_t count = out ? part_of(m, m->rank, other) : part_of(m, other, m->rank);
         if (count < 0)
             continue;
-        part[parts++] =
-            (wf_part){.member = other, .at = part_at(m, other, out, count), .bytes = (size_t)count * m->size};
+        part[parts] = (wf_part){.member = other, .at = part_at(m, other, out, count), .bytes = (size_t)count * m->size};
+        if (!out && m->call->check)
+            part[parts].expected = (char *)m->call->expected + (size_t)other * m->call->expected_bytes;
+        parts++;
     }
     return parts;
 }
@@ -132,7 +159,7 @@ static void make_parts(const making *m)
     wf_part *part = wf_builder_room(m->b, 2 * (size_t)m->g.size * sizeof *part), *in = part + m->g.size;
     if (!part)
         return;
-    wf_parts parts = {.out = part, .in = in};
+    wf_parts parts = {.out = part, .in = in, .check = m->call->check};
     parts.count_out = list_parts(m, true, part);
     parts.count_in = list_parts(m, false, in);
     if (parts.count_out > 0)
@@ -150,16 +177,66 @@ static void make_parts(const making *m)
 /* --- all ------------------------------------------------------------------------------------------------------------
  */
 
+/* A buffer in device memory goes through the host's, where the transport needs that. */
 static wf_status make_sum(const making *m)
 {
     const wf_call *call = m->call;
-    const wf_reducer_builder *reducer = wf_reducer_builder_find(call->reducer);
-    WF_CHECK(reducer, WF_ERR_ARGUMENT, "there is no reducer \"%.40s\" whose schedule can be made", call->reducer);
+    const wf_reducer *reducer = wf_reducer_find(call->reducer);
+    WF_CHECK(reducer && reducer->build, WF_ERR_ARGUMENT, "there is no reducer \"%.40s\" whose schedule can be made",
+             call->reducer);
     const int64_t whole[2] = {0, call->count};
     const int64_t *offset = call->parts > 0 ? call->part : whole;
     const int64_t segments = call->parts > 0 ? call->parts : 1;
-    reducer->build(m->b, both(m, offset[segments]), offset, segments, call->dtype);
+    const wf_address flat = both(m, offset[segments]), first = at_element(m, flat, offset[0]);
+    const size_t bytes = (size_t)(offset[segments] - offset[0]) * m->size;
+    if (!wf_builder_agreed(m->b)->staged) {
+        reducer->build(m->b, flat, offset, segments, call->dtype);
+        return WF_OK;
+    }
+    const wf_address host = wf_builder_scratch(m->b, (size_t)offset[segments] * m->size);
+    wf_add_stage(m->b, first, at_element(m, host, offset[0]), bytes, true);
+    wf_builder_phase(m->b);
+    reducer->build(m->b, host, offset, segments, call->dtype);
+    wf_builder_phase(m->b);
+    wf_add_stage(m->b, at_element(m, host, offset[0]), first, bytes, false);
     return WF_OK;
+}
+
+/* Where all ranks share memory, each part is reduced in it into its rank, or spread from there. */
+static void make_shards(const making *m)
+{
+    const wf_call *call = m->call;
+    const wf_agreed *agreed = wf_builder_agreed(m->b);
+    const bool sums = call->operation == WF_CALL_SUM_SHARDS;
+    const wf_address data = both(m, call->part[m->g.size]);
+    if (!agreed->shared || agreed->nodes > 1) {
+        if (sums)
+            wf_build_sum_shards(m->b, &m->g, data, call->part, call->dtype);
+        else
+            wf_build_gather_shards(m->b, &m->g, data, call->part, m->size);
+        return;
+    }
+    for (int r = 0; r < m->g.size; r++) {
+        const wf_address part = at_element(m, data, call->part[r]);
+        const int64_t count = call->part[r + 1] - call->part[r];
+        if (sums)
+            wf_build_node_reduce(m->b, part, part, count, call->dtype, WF_SUM, r);
+        else
+            wf_build_node_bcast(m->b, part, (size_t)count * m->size, r);
+    }
+}
+
+static void make_meeting(const making *m)
+{
+    const wf_call *call = m->call;
+    int32_t *list = wf_builder_room(m->b, (size_t)call->parts * sizeof *list);
+    wf_group g = {.size = call->parts, .place = -1, .list = list};
+    for (int i = 0; list && i < call->parts; i++) {
+        list[i] = (int32_t)call->part[i];
+        g.place = list[i] == m->rank ? i : g.place;
+    }
+    if (list)
+        wf_build_barrier(m->b, &g);
 }
 
 static wf_status make(const making *m)
@@ -183,13 +260,17 @@ static wf_status make(const making *m)
         wf_build_barrier(m->b, &m->g);
         return WF_OK;
     case WF_CALL_SUM_SHARDS:
-        wf_build_sum_shards(m->b, &m->g, both(m, call->part[m->g.size]), call->part, call->dtype);
-        return WF_OK;
     case WF_CALL_GATHER_SHARDS:
-        wf_build_gather_shards(m->b, &m->g, both(m, call->part[m->g.size]), call->part, m->size);
+        make_shards(m);
         return WF_OK;
     case WF_CALL_SUM:
         return make_sum(m);
+    case WF_CALL_MEET:
+        make_meeting(m);
+        return WF_OK;
+    case WF_CALL_RECEIVE:
+        wf_add_recv(m->b, output(m, 0, call->count), bytes, call->root);
+        return WF_OK;
     default:
         make_parts(m);
         return WF_OK;

@@ -2,6 +2,7 @@
  * line in the table at the end. Where the ranks of a node share no memory, all of them sum by messages among all ranks.
  */
 #include "comm/engine/collectives_author.h"
+#include "comm/reducer_author.h"
 
 #include <string.h>
 
@@ -81,45 +82,55 @@ static void two_dimensional(wf_builder *b, wf_address flat, const int64_t *offse
     sum_by_nodes(b, flat, offset, segments, dtype, wf_builder_agreed(b)->smallest);
 }
 
-/* Device memory: to the host, as hierarchical there, and back. */
-static void staged(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
-{
-    const size_t size = wf_dtype_size(dtype), bytes = (size_t)(offset[segments] - offset[0]) * size;
-    const wf_address device = segment_at(flat, offset[0], dtype), host = wf_builder_scratch(b, bytes);
-    const int64_t whole[2] = {0, offset[segments] - offset[0]};
-    wf_add_stage(b, device, host, bytes, true);
-    wf_builder_phase(b);
-    sum_by_nodes(b, host, whole, 1, dtype, 1);
-    wf_builder_phase(b);
-    wf_add_stage(b, host, device, bytes, false);
-}
-
 /* Every rank keeps its own sums. */
 static void dummy(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
 {
 }
 
-static const wf_reducer_builder reducers[] = {
-    {"naive", naive},
-    {"flat", flat_sum},
-    {"hierarchical", hierarchical},
-    {"two_dimensional", two_dimensional},
-    {"single_node", hierarchical},
-    {"non_cuda_aware", staged},
-    {"dummy", dummy},
+static const wf_reducer reducers[] = {
+    {"naive", "one all-reduce per parameter", false, naive},
+    {"flat", "one all-reduce of the flat gradient buffer", false, flat_sum},
+    {"hierarchical", "a sum inside each node, an all-reduce between one rank of each", true, hierarchical},
+    {"two_dimensional",
+     "a reduce-scatter inside each node, an all-reduce between nodes per shard, an all-gather inside", true,
+     two_dimensional},
+    {"single_node", "one all-reduce in shared memory", true, hierarchical},
+    {"non_cuda_aware", "as hierarchical, through host memory", true, hierarchical},
+    {"pure_nccl", "one all-reduce by NCCL", false, NULL},
+    {"dummy", "gradients are not exchanged", false, dummy},
 };
 
-#define REDUCERS (sizeof reducers / sizeof *reducers)
+#define REDUCERS ((int)(sizeof reducers / sizeof *reducers))
+#define MOST     32 /* of programs */
 
-const wf_reducer_builder *wf_reducer_builder_find(const char *name)
+static const wf_reducer *registered[MOST];
+static int others;
+
+const wf_reducer *wf_reducer_at(int i)
 {
-    for (size_t i = 0; name && i < REDUCERS; i++)
-        if (!strcmp(reducers[i].name, name))
-            return &reducers[i];
+    if (i < 0 || i >= REDUCERS + others)
+        return NULL;
+    return i < REDUCERS ? &reducers[i] : registered[i - REDUCERS];
+}
+
+const wf_reducer *wf_reducer_find(const char *name)
+{
+    const wf_reducer *reducer = NULL;
+    for (int i = 0; name && (reducer = wf_reducer_at(i)); i++)
+        if (!strcmp(reducer->name, name))
+            return reducer;
     return NULL;
 }
 
-const wf_reducer_builder *wf_reducer_builder_at(int i)
+wf_status wf_reducer_register(const wf_reducer *reducer)
 {
-    return i >= 0 && (size_t)i < REDUCERS ? &reducers[i] : NULL;
+    WF_NEED(reducer);
+    WF_CHECK(reducer->name && reducer->build, WF_ERR_ARGUMENT, "a reducer without a name, or without steps");
+    WF_CHECK(reducer->name[0] && strlen(reducer->name) < 32 && strcmp(reducer->name, "auto") != 0 &&
+                 !wf_reducer_find(reducer->name),
+             WF_ERR_ARGUMENT, "a reducer cannot have the name \"%.40s\": it is taken, empty or too long",
+             reducer->name);
+    WF_CHECK(others < MOST, WF_ERR_STATE, "%d reducers are registered already", MOST);
+    registered[others++] = reducer;
+    return WF_OK;
 }

@@ -26,6 +26,7 @@ struct wf_builder {
     int32_t phase_join;                /* what they wait for; -1: nothing */
     int64_t ring_pieces;
     wf_steps notified[WF_FLAGS]; /* the last notification of each flag */
+    list awaited;                /* the last await of each flag of each rank of the node, and 1 */
     wf_steps user[WF_RING_SLOTS];
     uint64_t bytes_sent, messages, bytes_copied;
     struct room *room;
@@ -88,6 +89,7 @@ wf_builder *wf_builder_new(wf_ctx *ctx, const wf_agreed *agreed, int rank)
     b->wait.size = b->pending.size = sizeof(int32_t);
     for (int kind = 0; kind <= WF_OPERAND_SHARED; kind++)
         b->known[kind].size = sizeof(int32_t);
+    b->awaited.size = sizeof(int32_t);
     b->input.size = sizeof(wf_address);
     b->box.size = sizeof(wf_step_box);
     b->call.size = sizeof(wf_step_call);
@@ -159,19 +161,24 @@ static wf_address operand_new(wf_builder *b, wf_operand operand)
     return (wf_address){.operand = b->operand.count - 1};
 }
 
-/* The operand that is number `key` of its kind; a new one at the first time. */
-static wf_address operand_find(wf_builder *b, int32_t key, wf_operand wanted)
+/* Entry `key` of a table of integers, which are 0 at first; NULL without memory. */
+static int32_t *entry_of(wf_builder *b, list *table, int32_t key)
 {
-    list *known = &b->known[wanted.kind]; /* numbers of operands, and 1 */
-    const int32_t missing = key + 1 - known->count;
+    const int32_t missing = key + 1 - table->count;
     if (missing > 0) {
-        int32_t *more = grow(b, known, missing);
+        int32_t *more = grow(b, table, missing);
         if (more)
             memset(more, 0, (size_t)missing * sizeof *more);
     }
-    if (b->failed)
+    return b->failed ? NULL : (int32_t *)table->data + key;
+}
+
+/* The operand that is number `key` of its kind; a new one at the first time. */
+static wf_address operand_find(wf_builder *b, int32_t key, wf_operand wanted)
+{
+    int32_t *at = entry_of(b, &b->known[wanted.kind], key); /* the number of the operand, and 1 */
+    if (!at)
         return WF_NOWHERE;
-    int32_t *at = (int32_t *)known->data + key;
     if (*at == 0)
         *at = operand_new(b, wanted).operand + 1;
     wf_operand *operand = (wf_operand *)b->operand.data + *at - 1;
@@ -403,7 +410,14 @@ wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t value)
     step.peer = rank;
     step.flag = flag;
     step.value = value;
-    return add(b, step);
+    int32_t *last = entry_of(b, &b->awaited, b->agreed->place[rank] * WF_FLAGS + flag);
+    if (!last)
+        return none(b);
+    if (*last > 0)
+        wf_after(b, (wf_steps){*last - 1, *last});
+    const wf_steps awaited = add(b, step);
+    *last = awaited.last;
+    return awaited;
 }
 
 wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes)
@@ -550,6 +564,7 @@ wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
     }
     for (int kind = 0; kind <= WF_OPERAND_SHARED; kind++)
         free(b->known[kind].data);
+    free(b->awaited.data);
     free(b->pending.data);
     free(b);
     const wf_status status = failed ? WF_RAISE(WF_ERR_MEMORY, "no memory for a schedule of %d steps", (int)s->steps)

@@ -35,7 +35,7 @@ void wf_build_sum_shards(wf_builder *b, const wf_group *group, wf_address data, 
 
 /* --- build_node.c: through the ring that the ranks of this node share -----------------------------------------------
  */
-/* As wf_build_reduce and wf_build_bcast, among the ranks of this node. */
+/* As wf_build_reduce and wf_build_bcast, among the ranks of this node; the root is a place in it. */
 void wf_build_node_reduce(wf_builder *b, wf_address x, wf_address y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                           int root);
 void wf_build_node_bcast(wf_builder *b, wf_address data, size_t bytes, int root);
@@ -44,26 +44,23 @@ void wf_build_node_bcast(wf_builder *b, wf_address data, size_t bytes, int root)
  */
 #define WF_FRAME_BYTES ((size_t)56)
 
-/* What goes to, or comes from, one member. The frame says what is in it, and travels ahead; after all frames have come,
- * `checked` looks at them (it gets them one after the other, in the order of the list). */
+/* What goes to, or comes from, one member. The frame says what is in it, and travels ahead. */
 typedef struct wf_part {
     int member;
     wf_address at;
     size_t bytes;
+    void *expected; /* of what comes: the first argument of `check` */
 } wf_part;
 
 typedef struct wf_parts {
     int count_out, count_in;
     const wf_part *out, *in;
-    wf_address frames_out, frames_in; /* one a part */
-    wf_step_call checked;
+    wf_address frames_out, frames_in; /* one a part, in the order of the list */
+    wf_step_function check;           /* looks at the frame of each part that comes; NULL: nobody does */
 } wf_parts;
 
-/* All messages of one call on tensors. Returns the step that has looked at the frames. */
-wf_steps wf_build_parts(wf_builder *b, const wf_group *group, const wf_parts *parts);
-/* Bytes x[m] of the root go to member m: metadata. At the root input m is x[m]. */
-void wf_build_scatter_bytes(wf_builder *b, const wf_group *group, const size_t *bytes, size_t y_bytes, int root,
-                            wf_step_call checked);
+/* All messages of one call on tensors. */
+void wf_build_parts(wf_builder *b, const wf_group *group, const wf_parts *parts);
 
 /* --- build_exchange.c -----------------------------------------------------------------------------------------------
  */
@@ -95,6 +92,12 @@ typedef enum wf_operation {
     WF_CALL_GATHER_SHARDS, /* likewise */
     WF_CALL_SEND,          /* input 0 of rank `root` to output 0 of rank `other` */
     WF_CALL_SUM,           /* both 0: a reducer's sum of gradients */
+    /* What this rank alone knows of a call. */
+    WF_CALL_LISTS, /* input r to rank r, output r from rank r: part[r] and part[ranks + r] bytes; -1: not even a frame.
+                      Input and output number `ranks`: the frames, from the next rank on, and from the one before it on
+                    */
+    WF_CALL_MEET,  /* a barrier of the `parts` ranks in `part`, by themselves */
+    WF_CALL_RECEIVE, /* output 0: count bytes from rank `root`, without a frame */
     WF_CALLS
 } wf_operation;
 
@@ -108,7 +111,15 @@ typedef struct wf_call {
     int64_t count;
     const int64_t *part; /* lengths, or ends of shards, as above */
     int parts;           /* WF_CALL_SUM: segments; part has one entry more, the ends */
+    /* Of calls with frames: looks at each that comes; its first argument is expected + r * expected_bytes for rank r.
+     */
+    wf_step_function check;
+    void *expected;
+    size_t expected_bytes;
 } wf_call;
+
+/* Entries of `part`, where there is one. */
+int64_t wf_call_entries(const wf_call *call, int ranks);
 
 /* "allreduce", and back; WF_CALLS where there is none such. */
 const char *wf_call_name(wf_operation operation);
@@ -118,18 +129,5 @@ wf_operation wf_call_of_name(const char *name);
  * there. Local. */
 wf_status wf_call_schedule(wf_ctx *ctx, const wf_agreed *agreed, int rank, const wf_call *call,
                            wf_schedule **schedule) WF_NODISCARD;
-
-/* --- build_reducers.c -----------------------------------------------------------------------------------------------
- */
-/* A reducer: adds the steps that sum a flat buffer (operand "both 0") of `segments` segments, whose ends are offset[0
- * .. segments]. */
-typedef struct wf_reducer_builder {
-    const char *name;
-    void (*build)(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype);
-} wf_reducer_builder;
-/* By name; NULL if there is none. */
-const wf_reducer_builder *wf_reducer_builder_find(const char *name);
-/* All of them, one after the other; NULL after the last one. */
-const wf_reducer_builder *wf_reducer_builder_at(int i);
 
 #endif

@@ -14,6 +14,42 @@ void wf_engine_close(wf_comm *comm);
 /* Runs a call to its end: `in` is its input 0, `out` its output 0 or what is both, in host memory. The call has been
  * entered. */
 wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out) WF_NODISCARD;
+/* The same of several: in[i] is input i, out[i] output i. */
+wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out) WF_NODISCARD;
+
+/* Shares memory among the ranks of each node, so that reducers use it (agreed.shared). WF_OK without it, on all ranks
+ * alike, where one node has none; `why` says what is missing. Collective over comm; the call has been entered. */
+wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
+void wf_engine_unshare(wf_comm *comm);
+bool wf_engine_shares(const wf_comm *comm);
+
+/* --- shm_window.c --- */
+
+typedef struct wf_shm_window {
+    char *base; /* NULL: nothing is shared */
+    size_t bytes;
+} wf_shm_window;
+
+/* Shares `bytes` zeroed bytes of each rank among the ranks of every node; base[i] and rank[i] are of the rank of place
+ * i in this node. Where some node has no memory for it, WF_OK with base[0] NULL on all ranks, and `why` says what is
+ * missing. Collective over comm; the call has been entered. */
+wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *window, void **base, int *rank,
+                             char why[WF_FAILURE_TEXT]) WF_NODISCARD;
+/* This rank's view of it. Local. */
+void wf_shm_window_close(wf_shm_window *window);
+
+/* --- ring.c --- */
+
+/* Memory of the ranks of a node, by rank of the communicator; NULL for those of other nodes. */
+typedef struct wf_ring {
+    wf_shm_window window;
+    char **flags, **slots;
+    int64_t pieces; /* of earlier schedules: the same on all ranks of the node */
+} wf_ring;
+
+/* As wf_engine_share: ring->flags stay NULL where nothing is shared. */
+wf_status wf_ring_open(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
+void wf_ring_close(wf_ring *ring);
 
 /* --- combine.c --- */
 

@@ -8,7 +8,8 @@
 
 #define KEPT      64 /* schedules */
 #define ALIGNMENT ((size_t)64)
-#define TRIES     4 /* before a wait looks at the clock: short calls are over by then */
+#define TRIES     4  /* before a wait looks at the clock: short calls are over by then */
+#define SPINS     64 /* the same of schedules that look at flags, which costs less than the clock */
 
 /* A schedule that is kept, under the call that it is of, with what one run of it needs. */
 typedef struct entry {
@@ -23,6 +24,7 @@ typedef struct entry {
 typedef struct wf_engine {
     wf_agreed agreed;
     wf_link link;
+    wf_ring ring;
     char token;
     entry *first; /* the last one used */
     int entries;
@@ -56,9 +58,23 @@ wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
     comm->engine = engine;
     engine->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
     WF_TRY(wf_agreed_make(comm->shared->ctx, comm->size, node, &engine->agreed));
+    engine->agreed.staged = !comm->shared->ctx->k->host && comm->transport && !comm->transport->device;
     if (comm->chunk_bytes > 0)
         engine->agreed.chunk_bytes = comm->chunk_bytes;
     return WF_OK;
+}
+
+wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT])
+{
+    wf_engine *engine = comm->engine;
+    WF_TRY(wf_ring_open(comm, &engine->agreed, &engine->ring, why));
+    engine->agreed.shared = engine->ring.flags != NULL;
+    return WF_OK;
+}
+
+bool wf_engine_shares(const wf_comm *comm)
+{
+    return comm->engine && comm->engine->agreed.shared;
 }
 
 /* --- schedules that are kept -------------------------------------------------------------------------------------- */
@@ -72,16 +88,31 @@ static void entry_free(entry *e)
     free(e);
 }
 
+static void forget_all(wf_engine *engine)
+{
+    for (entry *e = engine->first, *next; e; e = next) {
+        next = e->next;
+        entry_free(e);
+    }
+    engine->first = NULL;
+    engine->entries = 0;
+}
+
+void wf_engine_unshare(wf_comm *comm)
+{
+    forget_all(comm->engine);
+    wf_ring_close(&comm->engine->ring);
+    comm->engine->agreed.shared = false;
+}
+
 void wf_engine_close(wf_comm *comm)
 {
     wf_engine *engine = comm->engine;
     comm->engine = NULL;
     if (!engine)
         return;
-    for (entry *e = engine->first, *next; e; e = next) {
-        next = e->next;
-        entry_free(e);
-    }
+    forget_all(engine);
+    wf_ring_close(&engine->ring);
     wf_agreed_clear(&engine->agreed);
     wf_comm_release(comm, engine); /* its token may be on its way */
 }
@@ -89,8 +120,9 @@ void wf_engine_close(wf_comm *comm)
 static bool equal(const wf_call *a, const wf_call *b, int ranks)
 {
     return a->operation == b->operation && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
-           a->root == b->root && !a->part == !b->part &&
-           (!a->part || !memcmp(a->part, b->part, ((size_t)ranks + 1) * sizeof *a->part));
+           a->root == b->root && a->check == b->check && a->reducer == b->reducer && a->parts == b->parts &&
+           !a->part == !b->part &&
+           (!a->part || !memcmp(a->part, b->part, (size_t)wf_call_entries(a, ranks) * sizeof *a->part));
 }
 
 /* The entry of a call, moved to the front; NULL if there is none. */
@@ -120,7 +152,7 @@ static void drop_last(wf_engine *engine)
 static wf_status fill(wf_comm *comm, entry *e, const wf_call *call)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    const size_t parts = call->part ? ((size_t)comm->size + 1) * sizeof *call->part : 0;
+    const size_t parts = call->part ? (size_t)wf_call_entries(call, comm->size) * sizeof *call->part : 0;
     int64_t *part = parts ? wf_malloc(ctx, parts) : NULL;
     if (parts && !part)
         return wf_error_code();
@@ -163,13 +195,19 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-static void bind(wf_engine *engine, const entry *e, const void *in, void *out, char *scratch)
+static void bind(wf_engine *engine, const entry *e, const void *const *in, void *const *out, char *scratch)
 {
+    const wf_agreed *agreed = &engine->agreed;
     for (int32_t i = 0; i < e->schedule->operands; i++) {
         const wf_operand *operand = &e->schedule->operand[i];
         switch (operand->kind) {
+        case WF_OPERAND_SHARED:
+            e->data[i] =
+                engine->ring.slots[operand->owner] +
+                (size_t)((operand->index + engine->ring.pieces) % agreed->ring_slots) * agreed->ring_slot_bytes;
+            break;
         case WF_OPERAND_INPUT:
-            e->data[i] = (void *)in;
+            e->data[i] = (void *)in[operand->index];
             break;
         case WF_OPERAND_SCRATCH:
             e->data[i] = scratch;
@@ -179,7 +217,7 @@ static void bind(wf_engine *engine, const entry *e, const void *in, void *out, c
             e->data[i] = &engine->token;
             break;
         default:
-            e->data[i] = out;
+            e->data[i] = out[operand->index];
             break;
         }
     }
@@ -187,37 +225,48 @@ static void bind(wf_engine *engine, const entry *e, const void *in, void *out, c
 
 static wf_status wait(wf_comm *comm, wf_run *run)
 {
-    bool moved = false;
-    for (int i = 0; i < TRIES; i++) {
+    const bool ring = run->schedule->ring_pieces > 0;
+    const int tries = !ring ? TRIES : wf_deadline_crowded(comm) ? 1 : SPINS;
+    wf_deadline deadline = {.polls = -1};
+    for (int idle = 0;; idle++) {
+        bool moved = false;
         WF_TRY(wf_run_advance(run, &moved));
         if (wf_run_done(run))
             return WF_OK;
-    }
-    for (wf_deadline deadline = wf_deadline_new();; moved = false) {
-        WF_TRY(wf_run_advance(run, &moved));
-        if (wf_run_done(run))
-            return WF_OK;
-        if (moved)
+        if (moved && deadline.polls >= 0)
+            deadline = wf_deadline_new();
+        if (ring && moved)
+            idle = 0;
+        if (idle < tries)
+            continue;
+        if (deadline.polls < 0)
             deadline = wf_deadline_new();
         deadline.peer = wf_run_awaited(run);
         WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
+        idle = ring ? 0 : idle;
     }
 }
 
 static wf_status run_bound(wf_comm *comm, const entry *e)
 {
     const wf_schedule *s = e->schedule;
-    wf_run_begin(e->run, (wf_binding){.link = &comm->engine->link, .data = e->data, .tag = comm->requests.tag});
+    wf_engine *engine = comm->engine;
+    wf_run_begin(e->run, (wf_binding){.link = &engine->link,
+                                      .data = e->data,
+                                      .tag = comm->requests.tag,
+                                      .flags = engine->ring.flags,
+                                      .ring_pieces = engine->ring.pieces});
     const wf_status status = wait(comm, e->run);
     if (status != WF_OK && !wf_run_cancel(e->run))
         comm->lost = true;
+    engine->ring.pieces += s->ring_pieces;
     comm->traffic.bytes_sent += s->bytes_sent;
     comm->traffic.messages += s->messages;
     comm->traffic.bytes_copied += s->bytes_copied;
     return status;
 }
 
-wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out)
+wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out)
 {
     entry *e;
     void *scratch;
@@ -229,4 +278,9 @@ wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void
     const wf_status status = run_bound(comm, e);
     wf_host_give(comm, scratch, e->scratch);
     return status;
+}
+
+wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out)
+{
+    return wf_engine_run_lists(comm, call, &in, &out);
 }

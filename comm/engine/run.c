@@ -195,13 +195,29 @@ static wf_status begin_message(wf_run *run, int32_t i)
     return WF_OK;
 }
 
-static wf_status check_size(const wf_transfer *t)
+static wf_status wrong_size(const wf_transfer *t)
 {
-    if (t->sending || t->arrived == t->bytes)
-        return WF_OK;
     WF_CHECK(t->arrived != SIZE_MAX, WF_ERR_COMM, "rank %d sent more than the %zu bytes that are expected", t->peer,
              t->bytes);
     WF_FAIL(WF_ERR_COMM, "rank %d sent %zu bytes where %zu are expected", t->peer, t->arrived, t->bytes);
+}
+
+static wf_status run_ready(wf_run *run, bool *moved);
+
+/* A message of another length than is expected: its frame, which came before it, says more about it. */
+static wf_status disagree(wf_run *run, int32_t flight, bool *moved)
+{
+    const wf_transfer *wrong = &run->flight[flight].transfer;
+    for (int32_t i = run->landed; i < flight; i++) {
+        wf_transfer *t = &run->flight[i].transfer;
+        if (t->done || t->sending || t->peer != wrong->peer)
+            continue;
+        WF_TRY(run->on.link->test(run->on.link->own, t));
+        if (t->done && t->status == WF_OK && t->arrived == t->bytes)
+            finish(run, run->flight[i].step);
+    }
+    WF_TRY(run_ready(run, moved));
+    return wrong_size(wrong);
 }
 
 /* At some unfinished messages from `first` on; returns where it stopped. */
@@ -220,7 +236,8 @@ static wf_status look(wf_run *run, int32_t *first, bool *moved)
         }
         if (t->status != WF_OK)
             return t->status;
-        WF_TRY(check_size(t));
+        if (!t->sending && t->arrived != t->bytes)
+            return disagree(run, i, moved);
         *moved = true;
         finish(run, run->flight[i].step);
     }
@@ -274,11 +291,26 @@ static void shuffle(wf_run *run)
     run->ready[run->head] = step;
 }
 
+/* In the ring, a piece that has begun goes before the next one: its data are in the caches, and others wait for its
+ * slot. */
+static void oldest_first(wf_run *run)
+{
+    int32_t pick = run->head;
+    for (int32_t i = run->head + 1; i < run->tail; i++)
+        pick = run->ready[i] < run->ready[pick] ? i : pick;
+    const int32_t step = run->ready[pick];
+    run->ready[pick] = run->ready[run->head];
+    run->ready[run->head] = step;
+}
+
 static wf_status run_ready(wf_run *run, bool *moved)
 {
+    const bool ring = run->schedule->ring_pieces > 0;
     for (int32_t local = 0; run->head < run->tail;) {
         if (run->on.shuffle)
             shuffle(run);
+        else if (ring)
+            oldest_first(run);
         const int32_t i = run->ready[run->head];
         const wf_step *step = &run->schedule->step[i];
         if (is_message(step)) {
@@ -296,6 +328,8 @@ static wf_status run_ready(wf_run *run, bool *moved)
             run->head++;
             WF_TRY(local_step(run, step));
             finish(run, i);
+            if (ring && step->kind != WF_STEP_NOTIFY) /* which takes no time, while a look may wait for a cache line */
+                look_at_flags(run, moved);
         }
         *moved = true;
     }

@@ -251,6 +251,13 @@ static bool release(struct wf_control *c)
     return true;
 }
 
+static void control_free(struct wf_control *c)
+{
+    free(c->telling);
+    free(c->gone);
+    free(c);
+}
+
 void wf_control_sweep(void)
 {
     for (struct wf_control **at = &unfinished; *at;) {
@@ -260,9 +267,7 @@ void wf_control_sweep(void)
             continue;
         }
         *at = c->next;
-        free(c->telling);
-        free(c->gone);
-        free(c);
+        control_free(c);
     }
 }
 
@@ -287,6 +292,11 @@ void wf_control_close(wf_comm *comm)
     if (!c)
         return;
     wf_mpi_closed(comm);
+    if (wf_mpi_gone()) { /* the program finalized MPI first, which ended all messages */
+        comm->control = NULL;
+        control_free(c);
+        return;
+    }
     wf_control_leave(comm, "close");
     comm->control = NULL;
     c->dead = comm->dead;

@@ -83,6 +83,8 @@ wf_status wf_comm_alive(wf_comm *comm)
     WF_NEED(comm);
     if (comm->dead)
         return die(comm, comm->dead, comm->death);
+    if (comm->control && wf_mpi_gone())
+        return die(comm, WF_ERR_STATE, "the program has finalized MPI, which the communicator needs");
     return wf_control_poll(comm);
 }
 

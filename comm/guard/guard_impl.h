@@ -14,6 +14,8 @@ wf_status wf_guard_settle(wf_comm *comm) WF_NODISCARD;
 wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
 /* Starts a message between two. */
 wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag) WF_NODISCARD;
+/* Starts something that some of the ranks do by themselves. */
+wf_status wf_guard_meet(wf_comm *comm, const char *operation) WF_NODISCARD;
 wf_status wf_check_rank(const wf_comm *comm, const char *what, int rank) WF_NODISCARD;
 wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 
@@ -65,9 +67,6 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
 void wf_requests_start(wf_requests *requests, int tag);
 wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes, int to) WF_NODISCARD;
 wf_status wf_requests_recv(wf_requests *requests, void *data, size_t bytes, int from) WF_NODISCARD;
-/* As the two above, uncounted. */
-wf_status wf_requests_send_frame(wf_requests *requests, const wf_frame *frame, int to) WF_NODISCARD;
-wf_status wf_requests_recv_frame(wf_requests *requests, wf_frame *frame, int from) WF_NODISCARD;
 /* Room for one transfer that the transport fills: a collective of its own. */
 wf_status wf_requests_collective(wf_requests *requests) WF_NODISCARD;
 /* Waits for the transfers [first, last), moving all others on. */

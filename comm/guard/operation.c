@@ -58,21 +58,32 @@ wf_status wf_guard_settle(wf_comm *comm)
     return WF_OK;
 }
 
-wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag)
+/* What is no collective: it has no number. */
+static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer, int tag)
 {
-    WF_CHECK(tag >= 0 && tag < WF_TAGS, WF_ERR_ARGUMENT, "tag %d is not in 0..%d", tag, WF_TAGS - 1);
-    WF_TRY(wf_check_rank(comm, "peer", peer));
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%s starts while %.*s of this communicator is not over", operation,
              WF_OPERATION, comm->doing.operation);
-    WF_CHECK(peer != comm->rank, WF_ERR_ARGUMENT, "peer %d is this rank itself", peer);
     comm->doing = wf_call_record_new(operation);
     comm->doing.peer = peer;
-    comm->doing.tag = tag;
+    comm->doing.tag = peer < 0 ? -1 : tag;
     wf_call_record_place(&comm->doing);
     wf_watch_begin(comm->doing.operation);
     wf_recorder_enter(comm);
     wf_requests_start(&comm->requests, tag);
     return WF_OK;
+}
+
+wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag)
+{
+    WF_CHECK(tag >= 0 && tag < WF_TAGS, WF_ERR_ARGUMENT, "tag %d is not in 0..%d", tag, WF_TAGS - 1);
+    WF_TRY(wf_check_rank(comm, "peer", peer));
+    WF_CHECK(peer != comm->rank, WF_ERR_ARGUMENT, "peer %d is this rank itself", peer);
+    return enter_uncounted(comm, operation, peer, tag);
+}
+
+wf_status wf_guard_meet(wf_comm *comm, const char *operation)
+{
+    return enter_uncounted(comm, operation, -1, WF_TAGS + comm->tags);
 }
 
 /* " at train.c:40", or nothing. */

@@ -62,16 +62,6 @@ wf_status wf_requests_recv(wf_requests *requests, void *data, size_t bytes, int 
     return post(requests, data, bytes, from, false);
 }
 
-wf_status wf_requests_send_frame(wf_requests *requests, const wf_frame *frame, int to)
-{
-    return post(requests, (void *)frame, sizeof *frame, to, true);
-}
-
-wf_status wf_requests_recv_frame(wf_requests *requests, wf_frame *frame, int from)
-{
-    return post(requests, frame, sizeof *frame, from, false);
-}
-
 wf_status wf_requests_collective(wf_requests *requests)
 {
     requests->count = requests->head = 0;

@@ -83,15 +83,29 @@ void *wf_mesh_scratch(const wf_mesh *mesh, size_t bytes)
     return grown;
 }
 
-/* What all ranks of one part have in common: the rank in it that has place 0 along every axis of the set. */
-static int color_of(const wf_mesh *mesh, unsigned axes)
+/* Whether a rank differs from this one along these axes alone. */
+static bool differs_along(const wf_mesh *mesh, unsigned axes, int rank)
 {
-    int color = 0;
-    for (int i = 0; i < WF_AXES; i++) {
-        const wf_axis a = wf_mesh_order[i];
-        color = color * mesh->size[a] + ((axes >> a & 1u) ? 0 : mesh->place[a]);
-    }
-    return color;
+    int place[WF_AXES];
+    wf_mesh_place(mesh, rank, place);
+    for (int a = 0; a < WF_AXES; a++)
+        if (!(axes >> a & 1u) && place[a] != mesh->place[a])
+            return false;
+    return true;
+}
+
+static wf_comm *part_of(const wf_mesh *mesh, unsigned axes)
+{
+    int members = 0;
+    int *member = wf_malloc(mesh->ctx, (size_t)mesh->world->size * sizeof *member);
+    if (!member)
+        return wf_error_null();
+    for (int r = 0; r < mesh->world->size; r++)
+        if (differs_along(mesh, axes, r))
+            member[members++] = r;
+    wf_comm *part = wf_comm_part(mesh->world, member, members);
+    free(member);
+    return part;
 }
 
 wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
@@ -105,9 +119,7 @@ wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
     if (axes == wf_mesh_split_axes(mesh, (1u << WF_AXES) - 1))
         return mesh->world;
     if (!mesh->kept->comm[axes])
-        /* Made at the first use and kept. That is collective, so wf_mesh_open makes those of single axes, and layers
-         * ask for others on all ranks alike. */
-        mesh->kept->comm[axes] = wf_comm_split(mesh->world, color_of(mesh, axes), mesh->world->rank);
+        mesh->kept->comm[axes] = part_of(mesh, axes); /* wf_mesh_open makes those of single axes */
     return mesh->kept->comm[axes];
 }
 

@@ -1,7 +1,6 @@
 /* Rings of slots between the ranks of a node, in shared host memory or mapped device memory: flags, slots, and their
  * set-up. The exchange packs into a slot, and the receiver unpacks from there. It never waits. */
 #include "comm/mesh/mesh_impl.h"
-#include "comm/transport/transport_impl.h"
 
 #include "core/log.h"
 
@@ -19,6 +18,7 @@ struct wf_shm_ring {
     wf_ctx *ctx;
     int rank, size; /* in the node */
     int slots;
+    wf_shm_window window;
     bool device;                   /* slots are in device memory that is not the host's */
     wf_ipc_buffers buffers;        /* where they are */
     int *place;                    /* in the node, of each rank of the communicator; -1: on another node */
@@ -212,7 +212,7 @@ static wf_status share_flags(wf_comm *comm, wf_shm_ring *ring, bool fits, void *
     const int size = comm->intra_size;
     const size_t rings =
         ring->device ? 0 : (size_t)(size - 1) * (size_t)ring->slots * wf_shm_ring_slot_bytes(ring->ctx);
-    WF_TRY(wf_mpi_share(comm, fits ? head_bytes(size) + rings : ALIGNMENT, base, rank, why));
+    WF_TRY(wf_shm_window_open(comm, fits ? head_bytes(size) + rings : ALIGNMENT, &ring->window, base, rank, why));
     if (!base[0])
         snprintf(comm->ring_why, sizeof comm->ring_why, "%.150s", why);
     if (!base[0] && comm->rank == 0)
@@ -281,6 +281,8 @@ void wf_shm_ring_close(wf_comm *comm)
             ring->ctx->k->event_free(ring->ctx, ring->packed[i][k]);
             ring->ctx->k->event_free(ring->ctx, ring->unpacked[i][k]);
         }
+    if (!ring->device) /* others look there whether this rank has unmapped their device memory */
+        wf_shm_window_close(&ring->window);
     free(ring->place);
     free(ring);
     comm->ring = NULL;

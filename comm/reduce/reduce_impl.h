@@ -1,42 +1,23 @@
-/* What sums gradients, by name, and the node hierarchy. For comm/reduce and the files of comm itself. */
+/* What sums gradients, by name. For comm/reduce and the files of comm itself. */
 #ifndef WF_COMM_REDUCE_IMPL_H
 #define WF_COMM_REDUCE_IMPL_H
 
 #include "comm/collective/collective_impl.h"
 #include "comm/reducer_author.h"
 
-/* --- hierarchy.c --- */
+/* --- sum.c --- */
 
-typedef enum wf_hierarchy_form {
-    WF_HIERARCHY_NODE = 0, /* one node */
-    WF_HIERARCHY_LEADERS,  /* one rank of each node speaks for it */
-    WF_HIERARCHY_SHARDS    /* as many as the smallest node has ranks */
-} wf_hierarchy_form;
-typedef struct wf_hierarchy wf_hierarchy;
-/* Connects the ranks of each node, and the nodes. Where a node has no memory to share, says so in one line and leaves
- * all-reduces to messages. Collective. */
-wf_status wf_hierarchy_open(wf_comm *comm, wf_hierarchy_form form) WF_NODISCARD;
-void wf_hierarchy_close(wf_comm *comm);
-/* Whether memory is shared. */
-bool wf_hierarchy_shared(const wf_comm *comm);
-/* Sums in place, in device memory. Collective. */
-wf_status wf_hierarchy_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
-
-/* --- shards.c --- */
-
+/* As wf_reducer_sum, by another reducer than the communicator's, which is connected. Collective. */
+wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job) WF_NODISCARD;
 /* As the two of messages.c, in device memory: by NCCL, else by shared memory where all ranks share some. Collective. */
 wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
-/* --- reducers --- */
+/* --- reducer_nccl.c --- */
 
-extern const wf_reducer wf_reducer_naive;
-extern const wf_reducer wf_reducer_flat;
-extern const wf_reducer wf_reducer_dummy;
-extern const wf_reducer wf_reducer_single_node;
-extern const wf_reducer wf_reducer_hierarchical;
-extern const wf_reducer wf_reducer_two_dimensional;
-extern const wf_reducer wf_reducer_non_cuda_aware;
-extern const wf_reducer wf_reducer_pure_nccl;
+/* NCCL takes one rank a GPU: `why` says what is in the way, on all ranks alike; empty: nothing. Collective. */
+wf_status wf_reducer_nccl_fits(wf_comm *comm, char why[WF_WHY]) WF_NODISCARD;
+wf_status wf_reducer_nccl_connect(wf_comm *comm) WF_NODISCARD;
+wf_status wf_reducer_nccl_sum(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
 
 #endif

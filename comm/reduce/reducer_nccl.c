@@ -1,6 +1,47 @@
 #include "comm/nccl_author.h"
 #include "comm/reduce/reduce_impl.h"
 
+#include <stdio.h>
+#include <string.h>
+
+wf_status wf_reducer_nccl_fits(wf_comm *comm, char why[WF_WHY])
+{
+    wf_ctx *ctx = comm->shared->ctx;
+    char mine[WF_DEVICE_IDENTITY] = "";
+    const size_t bytes = (size_t)comm->size * sizeof mine;
+    void *memory;
+    wf_status status;
+    why[0] = 0;
+    if (ctx->k->host)
+        snprintf(why, WF_WHY, "device \"%s\" is no GPU, and NCCL needs one", wf_ctx_device(ctx));
+    else if (!wf_nccl_built())
+        snprintf(why, WF_WHY, "this build has no NCCL");
+    if (why[0])
+        return WF_OK;
+    WF_TRY(wf_comm_post_failure(comm, ctx->k->device_identity(ctx, mine)));
+    WF_TRY(wf_host_take(comm, bytes, &memory));
+    const char(*all)[WF_DEVICE_IDENTITY] = memory;
+    WF_TRY_OUT(wf_allgather_bytes(comm, mine, sizeof mine, memory));
+    for (int r = 1; r < comm->size; r++)
+        for (int q = 0; q < r && !why[0]; q++)
+            if (!strncmp(all[q], all[r], sizeof mine))
+                snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r, all[r]);
+out:
+    wf_host_give(comm, memory, bytes);
+    return status;
+}
+
+wf_status wf_reducer_nccl_connect(wf_comm *comm)
+{
+    char why[WF_WHY];
+    WF_TRY(wf_reducer_nccl_fits(comm, why));
+    if (why[0])
+        return wf_comm_post_failure(
+            comm,
+            WF_RAISE(WF_ERR_UNSUPPORTED, "communicator \"pure_nccl\": %s; \"auto\" chooses one that works here", why));
+    return comm->size > 1 ? wf_nccl_open(comm) : WF_OK;
+}
+
 static wf_strided run_of(void *data, wf_dtype dtype, int64_t count)
 {
     return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {count}, .stride = {1}};
@@ -41,7 +82,7 @@ static wf_status sum(wf_comm *comm, const wf_reduce_job *job)
 }
 
 /* One all-reduce of everything by NCCL. */
-static wf_status reduce(wf_comm *comm, const wf_reduce_job *job)
+wf_status wf_reducer_nccl_sum(wf_comm *comm, const wf_reduce_job *job)
 {
     WF_NEED(comm);
     if (comm->size == 1 || !comm->nccl)
@@ -52,7 +93,7 @@ static wf_status reduce(wf_comm *comm, const wf_reduce_job *job)
 wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype)
 {
     WF_NEED(comm);
-    WF_CHECK(comm->reducer == &wf_reducer_pure_nccl, WF_ERR_UNSUPPORTED,
+    WF_CHECK(!comm->reducer->build, WF_ERR_UNSUPPORTED,
              "communicator \"%s\" sends gradients in their own type; only \"pure_nccl\" has another one on the wire",
              comm->name);
     WF_CHECK(dtype == WF_F32 || dtype == WF_F16 || dtype == WF_BF16, WF_ERR_DTYPE,
@@ -61,5 +102,3 @@ wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype)
     comm->grad_dtype = dtype;
     return WF_OK;
 }
-
-const wf_reducer wf_reducer_pure_nccl = {.name = "pure_nccl", .reduce = reduce};

@@ -73,7 +73,7 @@ static void cancel(wf_comm *comm, wf_transfer *t)
 /* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
 static void close_comm(wf_comm *comm)
 {
-    if (comm->mpi_comm && !comm->dead)
+    if (comm->mpi_comm && !comm->dead && !wf_mpi_gone())
         MPI_Comm_free(comm->mpi_comm);
     free(comm->mpi_comm);
     comm->mpi_comm = NULL;

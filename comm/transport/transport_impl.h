@@ -1,5 +1,4 @@
-/* For comm/transport and for the files that call MPI: errors of MPI, memory that the ranks of a node share, transports.
- */
+/* For comm/transport and for the files that call MPI: errors of MPI, transports. */
 #ifndef WF_COMM_TRANSPORT_IMPL_H
 #define WF_COMM_TRANSPORT_IMPL_H
 
@@ -27,17 +26,13 @@ void wf_mpi_closed(wf_comm *comm);
 wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data);
 wf_status wf_control_open(wf_comm *comm, MPI_Comm control);
 
-/* --- mpi_share.c, process.c --- */
-/* Shares `bytes` zeroed bytes of each rank among the ranks of every node; base[i] and rank[i] are of the rank of place
- * i in this node. Where some node has no memory for it, WF_OK with base[0] NULL on all ranks, and `why` says what is
- * missing. The memory stays until the process ends. */
-wf_status wf_mpi_share(wf_comm *comm, size_t bytes, void **base, int *rank, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
-/* Frees what was shared; at the end, when all ranks are there. */
-void wf_mpi_unshare_all(void);
+/* --- process.c --- */
 /* Initialises MPI if nobody has. */
 wf_status wf_mpi_start(int *argc, char ***argv);
 /* A communicator died: the process does not wait long for the others at its end. */
 void wf_mpi_broken(void);
+/* The program has finalized MPI: nothing of it is called any more. */
+bool wf_mpi_gone(void);
 /* Ends the job. */
 void wf_mpi_abort(int code);
 

@@ -128,7 +128,7 @@ static void sum_all(const bench *b, wf_dtype dtype)
 {
     const int64_t offset[2] = {0, b->count};
     const wf_reduce_job job = {.flat = b->flat, .dtype = dtype, .segments = 1, .offset = offset};
-    WF_MUST(wf_comm_reducer(b->comm)->reduce(b->comm, &job));
+    WF_MUST(wf_reducer_sum(b->comm, &job));
 }
 
 /* Seconds of a step, the mean over the ranks, which start together and end each for itself. */

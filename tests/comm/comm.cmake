@@ -26,8 +26,8 @@ weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # What ranks do in shared memory, by threads under ThreadSanitizer: these files are compiled for it, with the test's own
 # calls in place of those that MPI makes.
-set(weft_shm_sources comm/collective/shm_open.c comm/collective/shm_reduce.c comm/engine/combine.c comm/mesh/exchange.c
-  comm/mesh/shm_ring.c core/ref/convert.c core/ref/copy.c)
+set(weft_shm_sources comm/engine/combine.c comm/engine/ring.c comm/engine/run.c comm/mesh/exchange.c comm/mesh/shm_ring.c
+  core/ref/convert.c core/ref/copy.c)
 include(CheckCSourceRuns)
 set(CMAKE_REQUIRED_FLAGS -fsanitize=thread)
 check_c_source_runs("int main(void) { return 0; }" WEFT_THREAD_SANITIZER)
@@ -38,7 +38,7 @@ if(WEFT_THREAD_SANITIZER AND NOT WEFT_SANITIZE AND NOT BUILD_SHARED_LIBS)
   list(TRANSFORM weft_shm_sources PREPEND ${PROJECT_SOURCE_DIR}/)
   target_sources(shm_threads PRIVATE ${weft_shm_sources})
   target_compile_options(shm_threads PRIVATE -fsanitize=thread -g)
-  target_compile_definitions(shm_threads PRIVATE WF_LIBRARY wf_mpi_share=threads_share wf_coll_barrier=threads_barrier)
+  target_compile_definitions(shm_threads PRIVATE WF_LIBRARY wf_shm_window_open=threads_open wf_coll_barrier=threads_barrier)
   target_link_options(shm_threads PRIVATE -fsanitize=thread)
   target_link_libraries(shm_threads PRIVATE weft_mpi)
   set_property(TEST shm_threads APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=halt_on_error=1)

@@ -171,7 +171,7 @@ static void run_gradients(const job *j)
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(count));
     const wf_reduce_job sum = {.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset};
     put_known(x, j->salt, j->g->member[me(j)]);
-    WF_EXPECT_OK(wf_comm_reducer(j->g->comm)->reduce(j->g->comm, &sum));
+    WF_EXPECT_OK(wf_reducer_sum(j->g->comm, &sum));
     expect_combined(x, WF_SUM, j->salt, j->g->member, j->g->size, "gradients");
     wf_tensor_free(x);
 }

@@ -106,7 +106,7 @@ static void missing_in_a_task(void)
             wf_queue_add(summed, &task);
             status = wf_queue_wait(summed);
         }
-        expect_timeout(status, missing, "allreduce_raw(f32 [8], sum)");
+        expect_timeout(status, missing, "flat(f32 [8], sum)");
         WF_EXPECT_OK(wf_comm_close(summed));
         WF_EXPECT_OK(wf_barrier(world));
     }

@@ -1,8 +1,9 @@
 /* The end of a process: exits MODE, under mpirun.
  *
  * fork: a child calls exit(), and the ranks go on. early: rank 1 ends well, rank 0 a while after its time-out. thread:
- * Weft is used by another thread than main. recorder: alone; a program that starts while this one runs leaves its
- * flight recorder alone, however old, and removes that of one that is gone. */
+ * Weft is used by another thread than main. finalize: the program finalizes MPI before it closes. recorder: alone; a
+ * program that starts while this one runs leaves its flight recorder alone, however old, and removes that of one that
+ * is gone. */
 #include "comm/comm.h"
 #include "tests/test.h"
 
@@ -59,6 +60,21 @@ static void early(void)
         sleep_ms(3 * strtol(getenv("WEFT_TIMEOUT_MS"), NULL, 10));
         fprintf(stderr, "results are written\n");
     }
+}
+
+int MPI_Finalize(void);
+
+static void finalized(void)
+{
+    wf_comm *comm = open_comm(), *child = wf_comm_split(comm, 0, 0);
+    double one = 1;
+    WF_MUST(wf_barrier(child));
+    WF_EXPECT(MPI_Finalize() == 0, "MPI_Finalize fails");
+    WF_EXPECT(wf_allreduce_f64(comm, &one, 1, WF_SUM) == WF_ERR_STATE && strstr(wf_error_message(), "finalized MPI"),
+              "a call after MPI_Finalize: %s", wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_comm_close(child));
+    WF_EXPECT_OK(wf_comm_close(comm));
 }
 
 static void *train(void *unused)
@@ -138,6 +154,8 @@ int main(int argc, char **argv)
         early();
     else if (!strcmp(mode, "thread"))
         threaded();
+    else if (!strcmp(mode, "finalize"))
+        finalized();
     else if (!strcmp(mode, "recorder"))
         recorder(argv[0]);
     else if (!strcmp(mode, "nothing"))

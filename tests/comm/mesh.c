@@ -264,6 +264,67 @@ static void exchanges(void)
     wf_mesh_close(mesh);
 }
 
+/* A stage makes a communicator of two axes, which the other one never asks for. */
+static void stages(void)
+{
+    const unsigned axes = 1u << WF_AXIS_CHANNEL | 1u << WF_AXIS_HEIGHT;
+    double one = 1;
+    if (size != 8)
+        return;
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.stage = 2, .channel = 2, .height = 2});
+    WF_EXPECT(mesh, "%s", wf_error_message());
+    if (wf_mesh_rank(mesh, WF_AXIS_STAGE) == 1) {
+        wf_comm *part = wf_mesh_comm_of(mesh, axes);
+        WF_EXPECT(part && wf_comm_size(part) == 4 && wf_comm_rank(part) == rank - 4, "%s", wf_error_message());
+        WF_EXPECT_OK(wf_allreduce_f64(part, &one, 1, WF_SUM));
+        WF_EXPECT(one == 4, "the sum over a stage is %g", one);
+    }
+    WF_EXPECT_OK(wf_barrier(comm));
+    wf_mesh_close(mesh);
+}
+
+/* What this process maps together with others. */
+static int64_t shared_bytes(void)
+{
+    char line[512], way[5];
+    unsigned long lo, hi;
+    int64_t bytes = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%lx-%lx %4s", &lo, &hi, way) == 3 && way[3] == 's')
+            bytes += (int64_t)(hi - lo);
+    if (maps)
+        fclose(maps);
+    return bytes;
+}
+
+/* Memory that ranks share for sums and exchanges goes with the communicators that have it. */
+static void memory_comes_back(void)
+{
+    int64_t before = 0;
+    for (int i = 0; i < 6; i++) {
+        wf_comm *part = test_comm_open("single_node", (wf_ctx_opts){0});
+        wf_mesh *mesh = wf_mesh_open(part, (wf_mesh_opts){.height = size});
+        wf_layout rows, columns;
+        WF_EXPECT(mesh, "%s", wf_error_message());
+        WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(64, 64), (int[WF_AXES]){-1, -1, -1, 0, -1, -1}, &rows));
+        WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(64, 64), (int[WF_AXES]){-1, -1, -1, 1, -1, -1}, &columns));
+        wf_tensor *x = wf_tensor_new(wf_comm_ctx(part), WF_F32, wf_box_shape(rows.box));
+        WF_EXPECT_OK(wf_tensor_fill(x, 1));
+        WF_EXPECT_OK(wf_tensor_set_layout(x, rows));
+        wf_tensor *y = wf_tensor_redistribute(x, columns);
+        WF_EXPECT(y, "%s", wf_error_message());
+        wf_tensor_free(x);
+        wf_tensor_free(y);
+        wf_mesh_close(mesh);
+        WF_EXPECT_OK(wf_comm_close(part));
+        before = i == 1 ? shared_bytes() : before;
+    }
+    const int64_t more = shared_bytes() - before;
+    WF_EXPECT(more < (int64_t)1 << 20, "four communicators leave %lld bytes of shared memory behind", (long long)more);
+    WF_EXPECT_OK(wf_barrier(comm));
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("naive"))
@@ -276,6 +337,8 @@ static int on_ranks(int argc, char **argv)
                                                {"does_not_fit", does_not_fit},
                                                {"layouts", layouts},
                                                {"exchanges", exchanges},
+                                               {"stages", stages},
+                                               {"memory_comes_back", memory_comes_back},
                                                {0}});
     return ranks_close(failed);
 }

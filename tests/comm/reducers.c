@@ -69,7 +69,7 @@ static void reduce(wf_tensor *x)
     int64_t offset[SEGMENTS + 1];
     cut(wf_tensor_count(x), offset);
     const wf_reduce_job job = {.flat = x->data, .dtype = x->dtype, .segments = SEGMENTS, .offset = offset};
-    WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
+    WF_EXPECT_OK(wf_reducer_sum(comm, &job));
 }
 
 /* To be freed. */
@@ -172,7 +172,7 @@ static void reduce_values(wf_comm *c, float *values, int64_t count)
     const int64_t offset[] = {0, count};
     wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(count), values);
     const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset};
-    WF_EXPECT_OK(wf_comm_reducer(c)->reduce(c, &job));
+    WF_EXPECT_OK(wf_reducer_sum(c, &job));
     WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
     wf_tensor_free(x);
 }
@@ -245,7 +245,7 @@ static void count_that_differs(void)
     wf_tensor *x = comm ? noisy(WF_F32, 300000) : NULL;
     if (x) {
         const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset};
-        status = wf_comm_reducer(comm)->reduce(comm, &job);
+        status = wf_reducer_sum(comm, &job);
     }
     if (status == WF_OK && size > 1)
         status = wf_barrier(comm);

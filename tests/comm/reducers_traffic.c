@@ -46,7 +46,7 @@ static void check(const char *name, bool sharded)
     WF_EXPECT_OK(wf_barrier(comm));
     const wf_traffic before = wf_comm_traffic(comm);
     const uint64_t link = link_bytes();
-    WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
+    WF_EXPECT_OK(wf_reducer_sum(comm, &job));
     const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before.bytes_sent;
     const uint64_t messages = wf_comm_traffic(comm).messages - before.messages;
     WF_EXPECT_OK(wf_barrier(comm));

@@ -4,6 +4,7 @@
 #include "comm/comm_author.h"
 #include "comm/engine/collectives_author.h"
 #include "comm/engine/proof_author.h"
+#include "comm/reducer_author.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,11 +57,11 @@ static void each_call(const fixture *f, uint64_t seed,
             fixture_parts(&call, f->agreed.ranks, part);
             what(f, &call, seed);
         }
-    for (int r = 0; wf_reducer_builder_at(r); r++)
-        for (size_t i = 0; i < n; i++) {
+    for (int r = 0; wf_reducer_at(r); r++)
+        for (size_t i = 0; i < n && wf_reducer_at(r)->build; i++) {
             const int64_t segments[] = {0, counts[i] / 3, counts[i] / 3, counts[i]};
             const wf_call call = {.operation = WF_CALL_SUM,
-                                  .reducer = wf_reducer_builder_at(r)->name,
+                                  .reducer = wf_reducer_at(r)->name,
                                   .dtype = i % 2 ? WF_F32 : WF_BF16,
                                   .count = counts[i],
                                   .part = segments,

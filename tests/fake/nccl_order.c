@@ -50,7 +50,7 @@ static void reduce_known(int64_t count, int round)
         values[i] = (float)((rank + 1) * (i % 7 + round));
     wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(count), values);
     const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset};
-    WF_EXPECT_OK(wf_comm_reducer(comm)->reduce(comm, &job));
+    WF_EXPECT_OK(wf_reducer_sum(comm, &job));
     WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
     int64_t wrong = 0;
     for (int64_t i = 0; i < count; i++)

@@ -6,11 +6,11 @@
  * and into memcpy, and knows the order of events of this run alone. It cannot see what processes add: how a window is
  * mapped, MPI, ranks that die, memory of a device. */
 #include "comm/mesh/mesh_impl.h"
-#include "comm/transport/transport_impl.h"
 #include "core/config_author.h"
 #include "tests/test.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ enum { RANKS = 4, WINDOWS = 8, ROWS = 64 * RANKS, COLUMNS = 2048 * RANKS, LONGES
 typedef struct view {
     wf_comm comm;
     wf_comm_shared shared;
-    wf_shm *shm;
+    wf_agreed agreed;
+    wf_ring ring;
     wf_status (*run)(struct view *v);
     wf_status status;
     int64_t wrong; /* elements so far */
@@ -30,7 +31,8 @@ static pthread_barrier_t meeting;
 static char *windows[WINDOWS];
 static int made;
 
-/* --- in place of MPI: the files of comm/ are compiled with these names -------------------------------------------- */
+/* --- in place of windows and MPI: the files of comm/ are compiled with these names
+ * -------------------------------------------- */
 
 wf_status wf_coll_barrier(wf_comm *comm)
 {
@@ -38,7 +40,8 @@ wf_status wf_coll_barrier(wf_comm *comm)
     return WF_OK;
 }
 
-wf_status wf_mpi_share(wf_comm *comm, size_t bytes, void **base, int *rank, char why[WF_FAILURE_TEXT])
+wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, void **base, int *rank,
+                             char why[WF_FAILURE_TEXT])
 {
     if (comm->rank == 0)
         windows[made++] = calloc(RANKS, bytes);
@@ -87,7 +90,8 @@ static void on_all(wf_status (*run)(view *v))
         view *v = &views[r];
         WF_EXPECT(v->status == WF_OK && v->wrong == 0, "rank %d: %s, %lld elements are wrong", r,
                   wf_status_name(v->status), (long long)v->wrong);
-        wf_shm_close(v->shm);
+        wf_ring_close(&v->ring);
+        wf_agreed_clear(&v->agreed);
         wf_shm_ring_close(&v->comm);
         WF_EXPECT_OK(wf_ctx_free(v->shared.ctx));
     }
@@ -103,12 +107,59 @@ static float value_of(int rank, int64_t i, int64_t salt)
     return (float)((rank + 1) * (i % 1009 + 1) + salt);
 }
 
+/* Runs a schedule in the ring as the engine does (comm/engine/progress.c). */
+static wf_status run_schedule(view *v, void *data, wf_builder *b)
+{
+    static const wf_link nobody;
+    void *memory[1 + RANKS * WF_RING_SLOTS];
+    wf_schedule *s;
+    WF_TRY(wf_builder_end(b, &s));
+    for (int32_t i = 0; i < s->operands; i++) {
+        const wf_operand *o = &s->operand[i];
+        const size_t slot = (size_t)((o->index + v->ring.pieces) % v->agreed.ring_slots);
+        memory[i] = o->kind == WF_OPERAND_SHARED ? v->ring.slots[o->owner] + slot * v->agreed.ring_slot_bytes : data;
+    }
+    wf_run *run = wf_run_new(v->shared.ctx, s);
+    wf_status status = run ? WF_OK : wf_error_code();
+    if (run)
+        wf_run_begin(
+            run, (wf_binding){.link = &nobody, .data = memory, .flags = v->ring.flags, .ring_pieces = v->ring.pieces});
+    while (status == WF_OK && !wf_run_done(run)) {
+        bool moved = false;
+        status = wf_run_advance(run, &moved);
+        if (!moved)
+            sched_yield();
+    }
+    v->ring.pieces += s->ring_pieces;
+    wf_run_free(run);
+    wf_schedule_free(s);
+    return status;
+}
+
+static wf_status reduce(view *v, float *data, int64_t count, int root)
+{
+    wf_builder *b = wf_builder_new(v->shared.ctx, &v->agreed, v->comm.rank);
+    WF_NEED(b);
+    const wf_address x = wf_builder_operand(b, WF_OPERAND_BOTH, 0, (size_t)count * sizeof *data);
+    wf_build_node_reduce(b, x, x, count, WF_F32, WF_SUM, root);
+    return run_schedule(v, data, b);
+}
+
+static wf_status spread(view *v, float *data, int64_t count, int root)
+{
+    wf_builder *b = wf_builder_new(v->shared.ctx, &v->agreed, v->comm.rank);
+    WF_NEED(b);
+    const wf_address x = wf_builder_operand(b, WF_OPERAND_BOTH, 0, (size_t)count * sizeof *data);
+    wf_build_node_bcast(b, x, (size_t)count * sizeof *data, root);
+    return run_schedule(v, data, b);
+}
+
 static wf_status sum(view *v, float *data, int64_t count, int root)
 {
     const int rank = v->comm.rank;
     for (int64_t i = 0; i < count; i++)
         data[i] = value_of(rank, i, count);
-    WF_TRY(wf_shm_reduce(&v->comm, v->shm, data, data, count, WF_F32, WF_SUM, root));
+    WF_TRY(reduce(v, data, count, root));
     for (int64_t i = 0; i < count && (root < 0 || root == rank); i++) {
         float want = 0;
         for (int r = 0; r < RANKS; r++)
@@ -122,7 +173,7 @@ static wf_status bcast(view *v, float *data, int64_t count, int root)
 {
     for (int64_t i = 0; i < count; i++)
         data[i] = v->comm.rank == root ? value_of(root, i, count) : 0;
-    WF_TRY(wf_shm_bcast(&v->comm, v->shm, data, (size_t)count * sizeof *data, root));
+    WF_TRY(spread(v, data, count, root));
     for (int64_t i = 0; i < count; i++)
         v->wrong += data[i] != value_of(root, i, count);
     return WF_OK;
@@ -143,7 +194,10 @@ static wf_status sum_all(view *v, float *data)
 static wf_status sums_of(view *v)
 {
     char why[WF_FAILURE_TEXT];
-    wf_status status = wf_shm_open(&v->comm, &v->shm, why);
+    static const int32_t node[RANKS];
+    wf_status status = wf_agreed_make(v->shared.ctx, RANKS, node, &v->agreed);
+    if (status == WF_OK)
+        status = wf_ring_open(&v->comm, &v->agreed, &v->ring, why);
     float *data = malloc(LONGEST * sizeof *data);
     for (int round = 0; round < 2 && status == WF_OK; round++)
         status = sum_all(v, data);

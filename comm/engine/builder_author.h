@@ -1,0 +1,122 @@
+/* The builder of schedules, for authors of reducers and of collectives: functions that add steps, one after the other,
+ * of what one rank does (comm/engine/schedule_author.h says what a schedule is). A step names memory by its operand and
+ * the place in it, and waits for the steps that wf_after named; steps that do not wait for each other may run at the
+ * same time or in any order.
+ */
+#ifndef WF_COMM_ENGINE_BUILDER_AUTHOR_H
+#define WF_COMM_ENGINE_BUILDER_AUTHOR_H
+
+#include "comm/comm.h"
+#include "comm/engine/agreed_author.h"
+#include "core/status_author.h"
+
+typedef enum wf_operand_kind {
+    WF_OPERAND_INPUT = 0, /* the caller's, read only */
+    WF_OPERAND_OUTPUT,    /* the caller's; may be the input of the same index where the schedule says `in_place` */
+    WF_OPERAND_BOTH,      /* the caller's, read and written */
+    WF_OPERAND_SCRATCH,   /* the engine's; undefined at first */
+    WF_OPERAND_TOKEN,     /* the engine's; what is in it does not matter, so it may be sent as it is */
+    WF_OPERAND_SHARED     /* slot `index` of the node's ring, in the memory of rank `owner` */
+} wf_operand_kind;
+
+typedef struct wf_operand {
+    wf_operand_kind kind;
+    int owner, index;
+    size_t bytes;
+} wf_operand;
+
+/* Byte `at` of operand number `operand`; operand -1: nowhere. */
+typedef struct wf_address {
+    int32_t operand;
+    size_t at;
+} wf_address;
+
+#define WF_FLAGS   3 /* of a rank, for the ring of its node */
+
+#define WF_NOWHERE ((wf_address){.operand = -1})
+
+static inline wf_address wf_address_add(wf_address base, size_t bytes)
+{
+    base.at += bytes;
+    return base;
+}
+
+/* A local function of a schedule: reads `from_bytes`, writes `to_bytes`. `own` is whatever the schedule's maker gave;
+ * it must not wait. */
+typedef wf_status (*wf_step_function)(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes);
+
+typedef struct wf_step_call {
+    wf_step_function run;
+    void *own;
+    size_t from_bytes;
+} wf_step_call;
+
+/* What pack and unpack move: a box of an operand that holds `held`; elements are of the step's type. */
+typedef struct wf_step_box {
+    wf_box held, box;
+    wf_order order; /* of the elements of a dense box */
+} wf_step_box;
+
+/* --- the builder ----------------------------------------------------------------------------------------------------
+ *
+ * Steps are added one after the other. Running out of memory is remembered, and wf_builder_end says so; so callers
+ * check nothing on the way. */
+
+/* Consecutive steps [first, last): a long message is cut into several. */
+typedef struct wf_steps {
+    int32_t first, last;
+} wf_steps;
+
+typedef struct wf_builder wf_builder;
+
+const wf_agreed *wf_builder_agreed(const wf_builder *b);
+int wf_builder_rank(const wf_builder *b);
+/* Output i may be input i. */
+void wf_builder_in_place(wf_builder *b);
+
+/* Operands of kinds input, output and both are found by kind and index, so that asking twice gives the same; scratch
+ * and tokens are new ones at each call. */
+wf_address wf_builder_operand(wf_builder *b, wf_operand_kind kind, int index, size_t bytes);
+wf_address wf_builder_scratch(wf_builder *b, size_t bytes);
+/* A slot of the node's ring in the memory of a rank of this node. */
+wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece);
+
+/* The next steps that are added wait for these (all that is asked before them). */
+void wf_after(wf_builder *b, wf_steps steps);
+/* No message of what follows is longer than this; 0: the agreed chunk limit alone. */
+void wf_builder_cut(wf_builder *b, size_t most_bytes);
+
+/* Each adds its steps and returns them; nothing for 0 bytes. */
+wf_steps wf_add_send(wf_builder *b, wf_address from, size_t bytes, int to);
+wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from);
+/* Of types and shapes: not counted as payload. */
+wf_steps wf_add_send_frame(wf_builder *b, wf_address from, size_t bytes, int to);
+/* in[0..inputs); also may be WF_NOWHERE. */
+wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
+                        wf_address also, int64_t count);
+wf_steps wf_add_copy(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool counted);
+wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to);
+wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds);
+wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
+                         bool adds);
+wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);
+/* Behind the earlier notifications of this flag, so that a flag only grows. flag: 0 to WF_FLAGS - 1. */
+wf_steps wf_add_notify(wf_builder *b, int flag, int64_t value);
+/* Behind the earlier awaits of this flag of this rank, whose values are lower. */
+wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t value);
+wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes);
+/* All that was added since the last phase is over before what follows begins. */
+void wf_builder_phase(wf_builder *b);
+
+/* The ring's pieces used so far; and now `pieces` more. */
+int64_t wf_builder_ring(wf_builder *b, int64_t pieces);
+/* This rank's own last use of its slot for a piece: nothing if there was none. What comes into the slot next waits for
+ * it, as it awaits the other ranks' use. */
+wf_steps wf_builder_slot_user(const wf_builder *b, int64_t piece);
+void wf_builder_slot_used(wf_builder *b, int64_t piece, wf_steps last);
+/* Bytes that wf_traffic counts as copied, besides those of steps. */
+void wf_builder_count_copied(wf_builder *b, size_t bytes);
+/* Zeroed memory until the end of the builder; NULL where there is none, which the end says. */
+void *wf_builder_room(wf_builder *b, size_t bytes);
+
+#endif

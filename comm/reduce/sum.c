@@ -1,0 +1,124 @@
+/* Sums of gradients, as the communicator's name says: one call of the engine, or of NCCL. And vectors of which every
+ * rank keeps a part: sums that stay with their rank, and parts brought together. */
+#include "comm/reduce/reduce_impl.h"
+
+#include "core/log.h"
+
+#include <string.h>
+
+/* The dummy's ranks keep what they have. */
+static bool moves(const wf_comm *comm)
+{
+    return comm->size > 1 && strcmp(comm->name, "dummy") != 0;
+}
+
+/* --- what a reducer needs ----------------------------------------------------------------------------------------- */
+
+static wf_status share(wf_comm *comm)
+{
+    char why[WF_FAILURE_TEXT];
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_barrier(comm)); /* MPI waits for all without end */
+    WF_TRY(wf_engine_share(comm, why));
+    comm->shares_asked = true;
+    if (!wf_engine_shares(comm) && comm->rank == 0)
+        wf_log(WF_LOG_WARN, "no memory is shared, gradients go by messages: %.300s", why);
+    return WF_OK;
+}
+
+wf_status wf_reducer_connect(wf_comm *comm)
+{
+    WF_NEED(comm);
+    if (!comm->reducer->build)
+        return comm->nccl ? WF_OK : wf_reducer_nccl_connect(comm);
+    if (comm->size == 1 || !comm->reducer->shares || comm->shares_asked)
+        return WF_OK;
+    return wf_guard_end(comm, "set-up", share(comm));
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)
+{
+    const int64_t first = job->offset[0], last = job->offset[job->segments];
+    const wf_call call = {.operation = WF_CALL_SUM,
+                          .reducer = reducer->name,
+                          .dtype = job->dtype,
+                          .count = last,
+                          .part = job->offset,
+                          .parts = (int)job->segments};
+    const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, last - first, (int)WF_SUM, -1);
+    WF_TRY(wf_comm_alive(comm));
+    WF_CHECK(last == first || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld",
+             (long long)(last - first));
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_engine_run(comm, &call, NULL, job->flat));
+    return wf_guard_settle(comm);
+}
+
+wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)
+{
+    if (!moves(comm) || job->segments == 0)
+        return wf_comm_alive(comm);
+    return wf_guard_end(comm, reducer->name, run_sum(comm, reducer, job));
+}
+
+wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job)
+{
+    WF_NEED(comm);
+    if (!comm->reducer->build)
+        return wf_reducer_nccl_sum(comm, job);
+    WF_TRY(wf_reducer_connect(comm));
+    return wf_reducer_sum_by(comm, comm->reducer, job);
+}
+
+/* --- shards ------------------------------------------------------------------------------------------------------- */
+
+typedef wf_status (*shards_move)(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype);
+
+/* Device memory goes through host memory. */
+static wf_status staged(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype, shards_move move)
+{
+    wf_ctx *ctx = comm->shared->ctx;
+    const size_t bytes = (size_t)shard[comm->size] * wf_dtype_size(dtype);
+    void *host;
+    wf_status status;
+    if (ctx->k->host || bytes == 0)
+        return move(comm, data, shard, dtype);
+    WF_TRY(wf_host_take(comm, bytes, &host));
+    comm->traffic.bytes_copied += 2 * bytes;
+    WF_TRY_OUT(wf_ctx_read(ctx, host, data, bytes));
+    WF_TRY_OUT(move(comm, host, shard, dtype));
+    WF_TRY_OUT(ctx->k->to_device(ctx, data, host, bytes));
+out:
+    wf_host_give(comm, host, bytes);
+    return status;
+}
+
+/* By NCCL, or by memory and messages of the host. */
+static wf_status run(wf_comm *comm, const char *operation, void *data, const int64_t *shard, wf_dtype dtype,
+                     shards_move native, shards_move host)
+{
+    const wf_call_record record = wf_call_record_values(operation, dtype, shard[comm->size], (int)WF_SUM, -1);
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(comm->nccl ? native(comm, data, shard, dtype) : staged(comm, data, shard, dtype, host));
+    return wf_guard_settle(comm);
+}
+
+wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    if (!moves(comm))
+        return wf_comm_alive(comm);
+    return wf_guard_end(comm, "sum of shards",
+                        run(comm, "sum of shards", data, shard, dtype, wf_native_sum_shards, wf_coll_sum_shards));
+}
+
+wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    if (!moves(comm))
+        return wf_comm_alive(comm);
+    return wf_guard_end(
+        comm, "gather of shards",
+        run(comm, "gather of shards", data, shard, dtype, wf_native_gather_shards, wf_coll_gather_shards));
+}
