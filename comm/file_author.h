@@ -25,6 +25,9 @@ typedef struct wf_h5_info {
     int64_t offset;
     bool chunked;
     wf_shape chunk;
+    size_t size;    /* bytes of an element in the file */
+    bool native;    /* elements lie in the file as `dtype` lies in memory */
+    int64_t stored; /* bytes that the elements take in the file, compressed */
 } wf_h5_info;
 
 /* A new file, in place of one of that name; an existing one, for reading. NULL on failure: WF_ERR_IO where the file

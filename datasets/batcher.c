@@ -5,6 +5,7 @@
 #include "datasets/iterator_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static int64_t at_most(int64_t value, int64_t limit)
 {
@@ -49,12 +50,10 @@ static wf_status make_room(wf_batcher *b)
         if (!b->order)
             return WF_ERR_MEMORY;
     }
-    if (!b->format.direct) {
-        b->sample = wf_malloc(d->ctx, b->row_bytes / wf_dtype_size(b->format.to) * wf_dtype_size(d->info.dtype) + 1);
-        if (!b->sample)
-            return WF_ERR_MEMORY;
-    }
-    return WF_OK;
+    const size_t size = wf_dtype_size(d->info.dtype);
+    b->own = wf_malloc(d->ctx, (size_t)wf_shape_count(wf_box_shape(b->box)) * size + 1);
+    b->sample = b->widened ? wf_malloc(d->ctx, (size_t)wf_shape_count(wf_box_shape(b->wide)) * size + 1) : NULL;
+    return b->own && (b->sample || !b->widened) ? WF_OK : WF_ERR_MEMORY;
 }
 
 wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
@@ -90,6 +89,37 @@ static wf_status choose_box(wf_batcher *b)
     return WF_OK;
 }
 
+/* The box with its halo, as far as the image goes. */
+static wf_status widen(wf_batcher *b)
+{
+    const wf_shape shape = b->dataset->info.shape;
+    const int64_t *halo = b->opts.halo;
+    char text[WF_SHAPE_TEXT];
+    b->wide = b->box;
+    for (int a = 0; a < 3; a++) {
+        const int d = shape.rank - 3 + a; /* dimension 0 is the channels */
+        WF_CHECK(halo[a] >= 0 && (halo[a] == 0 || (d >= 1 && b->opts.sharded)), WF_ERR_ARGUMENT,
+                 "batches with a halo of %lld x %lld x %lld pixels (depth, height, width), of samples %s: should be 0 "
+                 "where there is no such dimension, and wf_batch_opts.sharded be set",
+                 (long long)halo[0], (long long)halo[1], (long long)halo[2], wf_shape_text(shape, text));
+        b->widened = b->widened || halo[a] > 0;
+        if (halo[a] == 0 || wf_box_empty(b->box))
+            continue;
+        b->wide.lo[d] = halo[a] < b->box.lo[d] ? b->box.lo[d] - halo[a] : 0;
+        b->wide.hi[d] = halo[a] < shape.dim[d] - b->box.hi[d] ? b->box.hi[d] + halo[a] : shape.dim[d];
+    }
+    return WF_OK;
+}
+
+static wf_row_format format_of(const wf_batcher *b, wf_box box, size_t *bytes)
+{
+    wf_dataset_info part = b->dataset->info;
+    part.shape = wf_box_shape(box);
+    const wf_row_format format = wf_row_format_make(&part, wf_ctx_dtype(b->dataset->ctx), b->opts.raw);
+    *bytes = (size_t)wf_shape_count(part.shape) * wf_dtype_size(format.to);
+    return format;
+}
+
 wf_status wf_batcher_open(wf_batcher *b)
 {
     wf_dataset *d = b->dataset;
@@ -102,13 +132,12 @@ wf_status wf_batcher_open(wf_batcher *b)
     b->rank = d->mesh ? wf_mesh_rank(d->mesh, WF_AXIS_DATA) : 0;
     b->size = d->mesh ? wf_mesh_size(d->mesh, WF_AXIS_DATA) : 1;
     WF_TRY(choose_box(b));
+    WF_TRY(widen(b));
     b->opts.shuffle = b->opts.shuffle || d->reshuffled;
     b->seed = b->opts.seed ? b->opts.seed : wf_ctx_seed(d->ctx);
     b->stream = wf_hash_u64(wf_hash_text(0, "batches"), (uint64_t)b->rank);
-    wf_dataset_info part = d->info;
-    part.shape = wf_box_shape(b->box);
-    b->format = wf_row_format_make(&part, wf_ctx_dtype(d->ctx), b->opts.raw);
-    b->row_bytes = (size_t)wf_shape_count(part.shape) * wf_dtype_size(b->format.to);
+    b->format = format_of(b, b->box, &b->row_bytes);
+    b->wide_format = format_of(b, b->wide, &b->wide_bytes);
     WF_TRY(count_batches(b));
     WF_TRY(make_room(b));
     return WF_OK;
@@ -118,10 +147,11 @@ void wf_batcher_close(wf_batcher *b)
 {
     free(b->order);
     free(b->sample);
+    free(b->own);
     free(b->bounds);
     b->bounds = NULL;
     b->order = NULL;
-    b->sample = NULL;
+    b->sample = b->own = NULL;
 }
 
 static wf_batch_plan plan_next(const wf_batcher *b)
@@ -147,19 +177,54 @@ void wf_batcher_cut(wf_batcher *b, int64_t index)
         b->bounds[r + 1] = b->bounds[r] + size_of(b, r, index);
 }
 
-static wf_status read_row(wf_batcher *b, int64_t place, unsigned char *row, int64_t *label)
+/* One sample: `place` in this rank's order. */
+typedef struct row {
+    int64_t index;
+    wf_sample_key key;
+    int64_t *label;
+} row;
+
+static wf_status read_own(wf_batcher *b, const row *r, unsigned char *x)
 {
-    wf_dataset *d = b->dataset;
-    const int64_t index = b->order ? b->order[place] : place;
-    const wf_sample_key key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index};
-    void *x = b->format.direct ? row : b->sample;
+    void *to = b->format.direct ? x : b->own;
     if (b->opts.sharded)
-        WF_TRY(wf_dataset_read_box(d, index, &key, &b->box, x, label));
+        WF_TRY(wf_dataset_read_box(b->dataset, r->index, &r->key, &b->box, to, r->label));
     else
-        WF_TRY(wf_dataset_read(d, index, &key, x, label));
+        WF_TRY(wf_dataset_read(b->dataset, r->index, &r->key, to, r->label));
     if (!b->format.direct)
-        wf_row_store(&b->format, b->sample, row);
+        wf_row_store(&b->format, b->own, x);
     return WF_OK;
+}
+
+static void store(const wf_row_format *format, const void *sample, void *x, size_t bytes)
+{
+    if (format->direct)
+        memcpy(x, sample, bytes);
+    else
+        wf_row_store(format, sample, x);
+}
+
+/* The wide part is read, and the own part cut out of it. */
+static wf_status read_wide(wf_batcher *b, const row *r, unsigned char *x, unsigned char *wide)
+{
+    const wf_box own = wf_box_relative(b->box, b->wide);
+    WF_TRY(wf_dataset_read_box(b->dataset, r->index, &r->key, &b->wide, b->sample, r->label));
+    wf_box_copy(wf_box_shape(b->wide), wf_dtype_size(b->dataset->info.dtype), &own, b->sample, b->own);
+    store(&b->wide_format, b->sample, wide, b->wide_bytes);
+    store(&b->format, b->own, x, b->row_bytes);
+    return WF_OK;
+}
+
+static wf_status read_row(wf_batcher *b, const wf_rows_out *out, int64_t place, int64_t i)
+{
+    const int64_t index = b->order ? b->order[place] : place;
+    const row r = {.index = index,
+                   .key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index},
+                   .label = out->labels ? out->labels + i : NULL};
+    unsigned char *x = (unsigned char *)out->x + (size_t)i * b->row_bytes;
+    if (!b->widened)
+        return read_own(b, &r, x);
+    return read_wide(b, &r, x, (unsigned char *)out->wide + (size_t)i * b->wide_bytes);
 }
 
 static void shuffle(wf_batcher *b)
@@ -185,13 +250,13 @@ void wf_batcher_seek(wf_batcher *b, int64_t epoch, int64_t index)
     shuffle(b);
 }
 
-wf_status wf_batcher_fill(wf_batcher *b, void *x, int64_t *labels, wf_batch_plan *plan)
+wf_status wf_batcher_fill(wf_batcher *b, wf_rows_out out, wf_batch_plan *plan)
 {
     *plan = plan_next(b);
     if (b->index == 0)
         shuffle(b);
     for (int64_t i = 0; i < plan->size && !atomic_load_explicit(&b->stop, memory_order_relaxed); i++)
-        WF_TRY(read_row(b, plan->start + i, (unsigned char *)x + (size_t)i * b->row_bytes, labels ? labels + i : NULL));
+        WF_TRY(read_row(b, &out, plan->start + i, i));
     wf_batcher_after(b, &b->epoch, &b->index);
     return WF_OK;
 }

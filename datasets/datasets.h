@@ -3,6 +3,7 @@
 #define WF_DATASETS_DATASETS_H
 
 #include "datasets/dataset.h"
+#include "datasets/hdf5.h"
 #include "datasets/image.h"
 #include "datasets/iterator.h"
 #include "datasets/readers.h"

@@ -43,24 +43,18 @@ wf_iter *wf_prefetch(wf_iter *iter, int depth)
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "prefetch of %d batches: should be 1 to 1024", depth);
 }
 
-static size_t label_bytes(const wf_slot *slot)
-{
-    return wf_tensor_bytes(slot->labels_memory);
-}
-
 static void slot_free(wf_ctx *ctx, wf_slot *slot)
 {
-    if (!ctx->k->host) {
-        wf_pool_give_host(ctx, slot->x_host, wf_tensor_bytes(slot->x_memory));
-        wf_pool_give_host(ctx, slot->labels_host, label_bytes(slot));
+    for (int i = 0; i < WF_SLOT_TENSORS; i++) {
+        wf_slot_tensor *t = &slot->tensor[i];
+        if (!ctx->k->host && t->memory)
+            wf_pool_give_host(ctx, t->host, wf_tensor_bytes(t->memory));
+        for (int k = 0; k < WF_BATCH_SIZES; k++)
+            wf_tensor_free(t->sized[k]);
+        wf_tensor_free(t->memory);
+    }
+    if (!ctx->k->host)
         ctx->k->event_free(ctx, slot->copied);
-    }
-    for (int k = 0; k < WF_BATCH_SIZES; k++) {
-        wf_tensor_free(slot->x[k]);
-        wf_tensor_free(slot->labels[k]);
-    }
-    wf_tensor_free(slot->x_memory);
-    wf_tensor_free(slot->labels_memory);
 }
 
 static void release(wf_iter *iter)
@@ -92,42 +86,42 @@ static wf_shape batch_shape(int64_t size, wf_shape sample)
     return wf_shape_make(sample.rank + 1, dim);
 }
 
-static wf_status host_open(wf_ctx *ctx, wf_slot *slot)
+/* A tensor of the batch: rows of this shape. */
+static wf_status slot_tensor_open(const wf_iter *iter, wf_slot_tensor *t, wf_dtype dtype, wf_shape row, wf_order order)
 {
+    wf_ctx *ctx = iter->ctx;
+    t->memory = wf_tensor_new_ordered(ctx, dtype, batch_shape(iter->sizes[0], row), order);
+    WF_TRY(wf_check(t->memory));
+    t->host = t->memory->data;
     if (!ctx->k->host) {
-        WF_TRY(wf_pool_take_host(ctx, wf_tensor_bytes(slot->x_memory), &slot->x_host));
-        WF_TRY(wf_pool_take_host(ctx, label_bytes(slot), &slot->labels_host));
-        return ctx->k->event_new(ctx, &slot->copied);
+        t->host = NULL;
+        WF_TRY(wf_pool_take_host(ctx, wf_tensor_bytes(t->memory), &t->host));
     }
-    slot->x_host = slot->x_memory->data;
-    slot->labels_host = slot->labels_memory ? slot->labels_memory->data : NULL;
+    for (int k = 0; k < WF_BATCH_SIZES; k++) {
+        t->sized[k] = wf_tensor_wrap(ctx, dtype, batch_shape(iter->sizes[k], row), order, t->memory->data);
+        WF_TRY(wf_check(t->sized[k]));
+    }
     return WF_OK;
 }
 
 static wf_status slot_open(wf_iter *iter, wf_slot *slot)
 {
-    const wf_dataset_info *info = &iter->batcher.dataset->info;
-    const wf_row_format *format = &iter->batcher.format;
-    const wf_shape sample = wf_box_shape(iter->batcher.box);
-    wf_ctx *ctx = iter->ctx;
-    slot->x_memory = wf_tensor_new_ordered(ctx, format->to, batch_shape(iter->sizes[0], sample), format->order);
-    WF_TRY(wf_check(slot->x_memory));
-    if (info->labels) {
-        slot->labels_memory = wf_tensor_new(ctx, WF_I64, WF_SHAPE(iter->sizes[0]));
-        WF_TRY(wf_check(slot->labels_memory));
-    }
-    WF_TRY(host_open(ctx, slot));
-    for (int k = 0; k < WF_BATCH_SIZES; k++) {
-        slot->x[k] =
-            wf_tensor_wrap(ctx, format->to, batch_shape(iter->sizes[k], sample), format->order, slot->x_memory->data);
-        WF_TRY(wf_check(slot->x[k]));
-        if (!info->labels)
-            continue;
-        slot->labels[k] =
-            wf_tensor_wrap(ctx, WF_I64, WF_SHAPE(iter->sizes[k]), WF_ROW_MAJOR, slot->labels_memory->data);
-        WF_TRY(wf_check(slot->labels[k]));
-    }
-    return WF_OK;
+    const wf_batcher *b = &iter->batcher;
+    wf_slot_tensor *t = slot->tensor;
+    WF_TRY(slot_tensor_open(iter, &t[WF_SLOT_X], b->format.to, wf_box_shape(b->box), b->format.order));
+    if (b->widened)
+        WF_TRY(
+            slot_tensor_open(iter, &t[WF_SLOT_WIDE], b->wide_format.to, wf_box_shape(b->wide), b->wide_format.order));
+    if (b->dataset->info.labels)
+        WF_TRY(slot_tensor_open(iter, &t[WF_SLOT_LABELS], WF_I64, wf_shape_scalar(), WF_ROW_MAJOR));
+    return iter->ctx->k->host ? WF_OK : iter->ctx->k->event_new(iter->ctx, &slot->copied);
+}
+
+wf_status wf_slot_fill(wf_iter *iter, wf_slot *slot)
+{
+    const wf_slot_tensor *t = slot->tensor;
+    const wf_rows_out out = {.x = t[WF_SLOT_X].host, .wide = t[WF_SLOT_WIDE].host, .labels = t[WF_SLOT_LABELS].host};
+    return wf_batcher_fill(&iter->batcher, out, &slot->plan);
 }
 
 static wf_status build(wf_iter *iter)
@@ -175,22 +169,21 @@ static wf_status wait_copied(wf_ctx *ctx, const wf_slot *slot)
 /* The memory of a batch is about to be written again: whatever saved one of its handles is told, of any size. */
 static void touch_slot(wf_slot *slot)
 {
-    for (int k = 0; k < WF_BATCH_SIZES; k++) {
-        if (slot->x[k])
-            wf_tensor_touch(slot->x[k]);
-        if (slot->labels[k])
-            wf_tensor_touch(slot->labels[k]);
-    }
+    for (int i = 0; i < WF_SLOT_TENSORS; i++)
+        for (int k = 0; k < WF_BATCH_SIZES; k++)
+            if (slot->tensor[i].sized[k])
+                wf_tensor_touch(slot->tensor[i].sized[k]);
 }
 
 static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
 {
     if (ctx->k->host)
         return WF_OK;
-    const wf_tensor *x = slot->x_memory, *labels = slot->labels_memory;
-    WF_TRY(ctx->k->to_device_begin(ctx, x->data, slot->x_host, wf_tensor_bytes(x), NULL));
-    if (labels)
-        WF_TRY(ctx->k->to_device_begin(ctx, labels->data, slot->labels_host, label_bytes(slot), NULL));
+    for (int i = 0; i < WF_SLOT_TENSORS; i++) {
+        const wf_slot_tensor *t = &slot->tensor[i];
+        if (t->memory)
+            WF_TRY(ctx->k->to_device_begin(ctx, t->memory->data, t->host, wf_tensor_bytes(t->memory), NULL));
+    }
     return ctx->k->event_record(ctx, slot->copied, NULL);
 }
 
@@ -208,7 +201,7 @@ static wf_status take(wf_iter *iter, wf_slot **slot)
         *slot = &iter->slots[0];
         WF_TRY(wait_copied(iter->ctx, *slot));
         touch_slot(*slot);
-        WF_TRY(wf_batcher_fill(&iter->batcher, (*slot)->x_host, (*slot)->labels_host, &(*slot)->plan));
+        WF_TRY(wf_slot_fill(iter, *slot));
     }
     return copy_to_device(iter->ctx, *slot);
 }
@@ -237,15 +230,18 @@ static wf_status next_batch(wf_iter *iter, wf_batch *batch)
     int k = 0;
     while (k < WF_BATCH_SIZES - 1 && iter->sizes[k] != plan->size)
         k++;
-    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, iter->batcher.opts.sharded, slot->x[k]));
-    WF_TRY(dress(iter, plan, wf_shape_scalar(), false, slot->labels[k]));
+    wf_tensor *x = slot->tensor[WF_SLOT_X].sized[k], *labels = slot->tensor[WF_SLOT_LABELS].sized[k];
+    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, iter->batcher.opts.sharded, x));
+    WF_TRY(dress(iter, plan, wf_shape_scalar(), false, labels));
     iter->given++;
     iter->next_epoch = plan->epoch;
     iter->next_index = plan->index;
     wf_batcher_after(&iter->batcher, &iter->next_epoch, &iter->next_index);
     iter->epoch = plan->last ? plan->epoch + 1 : iter->epoch;
-    *batch = (wf_batch){.x = slot->x[k],
-                        .labels = slot->labels[k],
+    *batch = (wf_batch){.x = x,
+                        .labels = labels,
+                        .wide = slot->tensor[WF_SLOT_WIDE].sized[k],
+                        .wide_box = iter->batcher.wide,
                         .size = plan->size,
                         .global = plan->global,
                         .epoch = plan->epoch,

@@ -21,11 +21,15 @@ typedef struct wf_batch {
      * other types stay. Float types are channels-last where rank >= 4, integers row-major. */
     wf_tensor *x;
     wf_tensor *labels; /* i64 [size], or NULL */
-    int64_t size;      /* samples here */
-    int64_t global;    /* samples over all ranks */
-    int64_t epoch;     /* of this batch, from 0 */
-    int64_t index;     /* of this batch in its epoch */
-    bool last;         /* the last of its epoch */
+    /* With wf_batch_opts.halo: this rank's part and what surrounds it, [size, ...] like x but without a layout, since
+     * parts of different ranks overlap. NULL otherwise. */
+    wf_tensor *wide;
+    wf_box wide_box; /* of a sample: the elements in `wide` */
+    int64_t size;    /* samples here */
+    int64_t global;  /* samples over all ranks */
+    int64_t epoch;   /* of this batch, from 0 */
+    int64_t index;   /* of this batch in its epoch */
+    bool last;       /* the last of its epoch */
 } wf_batch;
 
 typedef struct wf_batch_opts {
@@ -33,8 +37,12 @@ typedef struct wf_batch_opts {
     bool shuffle;   /* another order every epoch, the same for the same seed; wf_scatter_dataset's shuffle implies it */
     bool drop_last; /* leave out a last batch that is not full on every rank */
     bool once;      /* after each epoch wf_iter_next gives one batch with size 0 and global 0, which marks the end */
-    bool sharded;  /* over a mesh: x holds this rank's pixels alone, sharded over depth, height and width as by wf_shard
-                    */
+    bool sharded; /* over a mesh: x holds this rank's pixels alone, sharded over depth, height and width as by wf_shard
+                   */
+    /* With `sharded`: pixels of the neighbours along depth, height and width that wf_batch.wide holds around this
+     * rank's own, on either side, as far as the image goes: what a first layer reads of them. A rank without pixels has
+     * none. */
+    int64_t halo[3];
     bool raw;      /* x in the samples' own type: nothing is converted */
     uint64_t seed; /* default: the context's */
 } wf_batch_opts;

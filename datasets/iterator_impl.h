@@ -33,21 +33,28 @@ typedef struct wf_batcher {
     wf_part alone;
     int rank, size; /* along data */
     wf_box box;     /* of a sample: what x holds of it */
+    bool widened;   /* a batch has a wide part too */
+    wf_box wide;    /* of a sample: what that holds of it */
     int64_t length; /* batches an epoch */
     int64_t epoch, index;
     int64_t *order;  /* of the epoch; NULL: as they come */
     int64_t *bounds; /* room for size + 1 numbers, of the main thread */
-    wf_row_format format;
-    size_t row_bytes;
-    void *sample;     /* before conversion */
-    atomic_bool stop; /* a batch in the making may be given up */
+    wf_row_format format, wide_format;
+    size_t row_bytes, wide_bytes;
+    void *sample, *own; /* before conversion: what is read, and what is cut out of it */
+    atomic_bool stop;   /* a batch in the making may be given up */
 } wf_batcher;
 
 /* Opens the data set. Not for the thread. */
 wf_status wf_batcher_open(wf_batcher *batcher) WF_NODISCARD;
 void wf_batcher_close(wf_batcher *batcher);
-/* Reads the next batch into x and labels and moves on. On failure nothing moves. */
-wf_status wf_batcher_fill(wf_batcher *batcher, void *x, int64_t *labels, wf_batch_plan *plan) WF_NODISCARD;
+/* Where a batch goes: rows of x and of the wide part, and labels (NULL: none). */
+typedef struct wf_rows_out {
+    void *x, *wide;
+    int64_t *labels;
+} wf_rows_out;
+/* Reads the next batch and moves on. On failure nothing moves. */
+wf_status wf_batcher_fill(wf_batcher *batcher, wf_rows_out out, wf_batch_plan *plan) WF_NODISCARD;
 
 /* Samples and channels whole, pixels sharded over the mesh. */
 wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
@@ -56,13 +63,19 @@ void wf_batcher_cut(wf_batcher *batcher, int64_t index);
 
 enum { WF_BATCH_SIZES = 3 }; /* full, the last of this rank, empty */
 
-/* Memory of one batch and a handle on it for each size that occurs. Rows are made in host memory, which is the tensors'
- * own where the device's memory is the host's. */
+/* Memory of a tensor of a batch and a handle on it for each size that occurs; all NULL where batches have none. Rows
+ * are made in host memory, which is the tensor's own where the device's memory is the host's. */
+typedef struct wf_slot_tensor {
+    wf_tensor *memory;
+    void *host;
+    wf_tensor *sized[WF_BATCH_SIZES];
+} wf_slot_tensor;
+
+enum { WF_SLOT_X = 0, WF_SLOT_WIDE, WF_SLOT_LABELS, WF_SLOT_TENSORS };
+
 typedef struct wf_slot {
-    wf_tensor *x_memory, *labels_memory;
-    void *x_host, *labels_host;
+    wf_slot_tensor tensor[WF_SLOT_TENSORS];
     wf_event *copied; /* the last batch has left the host memory */
-    wf_tensor *x[WF_BATCH_SIZES], *labels[WF_BATCH_SIZES];
     wf_batch_plan plan;
     wf_status status; /* of the thread */
     char message[1024];
@@ -97,6 +110,9 @@ wf_status wf_iter_place_archive(wf_iter_place *place, struct wf_archive *archive
 void wf_batcher_after(const wf_batcher *batcher, int64_t *epoch, int64_t *index);
 /* The next batch that is made is this one. Not while the thread runs. */
 void wf_batcher_seek(wf_batcher *batcher, int64_t epoch, int64_t index);
+
+/* Reads the next batch into the slot's host memory. */
+wf_status wf_slot_fill(wf_iter *iter, wf_slot *slot) WF_NODISCARD;
 
 /* The thread fills slots given, given + 1, ... modulo slot_count, never the one given out last. */
 wf_status wf_worker_start(wf_iter *iter) WF_NODISCARD;

@@ -35,7 +35,7 @@ static void *work(void *argument)
     wf_slot *slot;
     wf_status status = WF_OK;
     while (status == WF_OK && next_slot(iter, &slot)) {
-        status = wf_batcher_fill(&iter->batcher, slot->x_host, slot->labels_host, &slot->plan);
+        status = wf_slot_fill(iter, slot);
         slot->status = status;
         if (status != WF_OK)
             wf_error_save(&slot->status, slot->message, sizeof slot->message);

@@ -87,6 +87,8 @@ static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t 
     const haddr_t at = layout == H5D_CONTIGUOUS ? H5Dget_offset(set) : HADDR_UNDEF;
     H5Eclear2(H5E_DEFAULT);
     info->contiguous = at != HADDR_UNDEF;
+    const hsize_t stored = H5Dget_storage_size(set);
+    info->stored = stored <= INT64_MAX ? (int64_t)stored : 0;
     info->offset = info->contiguous ? (int64_t)at : -1;
     return WF_OK;
 }
@@ -94,13 +96,17 @@ static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t 
 static wf_status describe(wf_h5 *file, const char *name, hid_t set, wf_h5_info *info)
 {
     const hid_t type = H5Dget_type(set), space = H5Dget_space(set), how = H5Dget_create_plist(set);
-    *info = (wf_h5_info){.dtype = wf_h5_dtype(type)};
+    *info = (wf_h5_info){.dtype = wf_h5_dtype(type), .size = H5Tget_size(type)};
     wf_status status = describe_space(file, name, space, info);
     if (status == WF_OK && info->dtype == WF_DTYPES)
         status =
             WF_RAISE(WF_ERR_FORMAT, "%s: the elements of %s are no numbers of a type that is known", file->path, name);
-    if (status == WF_OK)
+    if (status == WF_OK) {
+        const hid_t ours = wf_h5_type(info->dtype);
+        info->native = H5Tequal(type, ours) > 0;
+        H5Tclose(ours);
         status = describe_place(file, name, set, how, info);
+    }
     H5Pclose(how);
     H5Sclose(space);
     H5Tclose(type);
