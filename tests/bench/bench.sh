@@ -1,6 +1,7 @@
 #!/bin/sh
 # The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; how
-# much of an exchange a convolution shows; and of the sums of gradients a step: tests/bench/bench.sh BUILD [ROUNDS]
+# much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing:
+# tests/bench/bench.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
 #
 # PyTorch is that of $WEFT_TORCH_PYTHON, else of python3, else one that is installed into BUILD/torch.
@@ -93,3 +94,9 @@ nodes "$build/tests/bench/bench_overlap" 32 3 512 0
 echo
 echo "sums of gradients while backward goes on, over that link:"
 OMP_NUM_THREADS=1 nodes "$build/tests/bench/bench_gradients" --model vgg --batch 48 --width 32
+
+echo
+echo "checkpoints:"
+mkdir "$build/bench-saves"
+mpirun -np 2 --bind-to none "$build/tests/bench/bench_saves" "$build/bench-saves" 2>/dev/null
+rm -rf "$build/bench-saves"

@@ -7,6 +7,8 @@
 #include "tests/file/folder.h"
 #include "tests/world.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -26,16 +28,21 @@ static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
     return x;
 }
 
-static void bed_open(bed *b, const char *name, wf_checkpoint_opts opts)
+static void bed_open_at(bed *b, const char *path, wf_checkpoint_opts opts)
 {
     b->model = wf_module(ctx, no_forward, NULL);
     wf_module_add(b->model, "fc", wf_linear(ctx, (wf_linear_opts){.in = SIDE, .out = SIDE}));
     wf_module_add(b->model, "bn", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 7}));
-    b->saves = wf_checkpoint_open(comm, in_folder(name), opts);
+    b->saves = wf_checkpoint_open(comm, path, opts);
     b->number = 0;
     WF_EXPECT(b->saves, "%s", wf_error_trail());
     WF_EXPECT_OK(wf_checkpoint_add_model(b->saves, "model", b->model));
     WF_EXPECT_OK(wf_checkpoint_add_f64(b->saves, "number", &b->number));
+}
+
+static void bed_open(bed *b, const char *name, wf_checkpoint_opts opts)
+{
+    bed_open_at(b, in_folder(name), opts);
 }
 
 static void bed_close(bed *b)
@@ -200,26 +207,38 @@ static void all_damaged_is_an_error(void)
     bed_close(&b);
 }
 
-/* The last rank cannot open the newest file, and only that: a folder in its place is what it sees. */
+/* The last rank can open no file at all, then only the older one: all use that. It is in another folder of the same
+ * relative name, which it entered after the checkpoint was opened. */
 static void unreadable_on_one_rank(void)
 {
     bed b;
     int64_t step = -1;
-    struct rlimit before, few;
+    char path[2][256], here[4096];
     two_generations("unreadable");
-    bed_open(&b, "unreadable", (wf_checkpoint_opts){0});
-    getrlimit(RLIMIT_NOFILE, &before);
-    few = before;
-    few.rlim_cur = 3;
-    if (rank == size - 1)
-        setrlimit(RLIMIT_NOFILE, &few);
+    WF_EXPECT(getcwd(here, sizeof here) && chdir(folder) == 0, "cannot go to %s", folder);
+    snprintf(path[0], sizeof path[0], "%s/elsewhere/unreadable", folder);
+    if (rank == 0)
+        WF_EXPECT(mkdir(in_folder("elsewhere"), 0777) == 0 && mkdir(path[0], 0777) == 0, "cannot make %s", path[0]);
+    bed_open_at(&b, "unreadable", (wf_checkpoint_opts){0});
     wf_log_set_level(WF_LOG_ERROR);
+    if (rank == size - 1)
+        WF_EXPECT(chdir("elsewhere") == 0, "cannot go elsewhere");
     WF_EXPECT_ERROR(WF_ERR_IO, wf_checkpoint_load_latest(b.saves, &step));
-    setrlimit(RLIMIT_NOFILE, &before);
+    WF_EXPECT(step == -1, "the step became %lld", (long long)step);
+    if (rank == size - 1) {
+        snprintf(path[0], sizeof path[0], "%s/unreadable/ckpt-00000000.h5", folder);
+        snprintf(path[1], sizeof path[1], "%s/elsewhere/unreadable/ckpt-00000000.h5", folder);
+        WF_EXPECT(symlink(path[0], path[1]) == 0, "cannot link %s", path[1]);
+    }
+    WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 10 && wf_checkpoint_generation(b.saves) == 0, "found step %lld", (long long)step);
+    bed_check(&b, 10);
+    WF_EXPECT(chdir(folder) == 0, "cannot go back");
     WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
     WF_EXPECT(step == 20, "found step %lld", (long long)step);
     bed_check(&b, 20);
     bed_close(&b);
+    WF_EXPECT(chdir(here) == 0, "cannot go back to %s", here);
 }
 
 /* One rank's file may not grow: an error on all, the last good one stays, and later saves work. */
@@ -257,6 +276,79 @@ static void a_full_disk_leaves_the_last(bool async)
 static void full(void)
 {
     a_full_disk_leaves_the_last(false);
+}
+
+/* Rank 0 fills what is left of the file system, or makes room again. */
+static void fill_disk(const char *path, bool fill)
+{
+    static const char junk[65536];
+    WF_EXPECT_OK(wf_barrier(comm));
+    if (rank == 0 && fill) {
+        const int file = open(path, O_WRONLY | O_CREAT, 0666);
+        while (write(file, junk, sizeof junk) > 0)
+            ;
+        close(file);
+    } else if (rank == 0) {
+        unlink(path);
+    }
+    WF_EXPECT_OK(wf_barrier(comm));
+}
+
+static int64_t files_in(const char *path)
+{
+    int64_t n = 0;
+    DIR *dir = opendir(path);
+    for (const struct dirent *file; dir && (file = readdir(dir));)
+        n += file->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+/* `path` is on a file system that holds a few generations and no more. A save that finds it full leaves the last good
+ * file and nothing else, training goes on, and the next save works once there is room. */
+static void on_a_small_disk(const char *path, bool async)
+{
+    bed b;
+    char saves[256], junk[256];
+    bool leave = false;
+    int64_t step = -1;
+    wf_status status = WF_OK;
+    snprintf(saves, sizeof saves, "%s/saves-%d", path, async);
+    snprintf(junk, sizeof junk, "%s/junk", path);
+    bed_open_at(&b, saves, (wf_checkpoint_opts){.async = async, .keep = 1});
+    bed_save(&b, 10);
+    while (async && wf_checkpoint_generation(b.saves) < 0)
+        WF_EXPECT_OK(wf_checkpoint_step(b.saves, 10, &leave));
+    fill_disk(junk, true);
+    bed_fill(&b, 20);
+    status = wf_checkpoint_save(b.saves, 20);
+    for (int i = 0; async && i < 10000 && status == WF_OK; i++, usleep(1000))
+        status = wf_checkpoint_step(b.saves, 20, &leave);
+    WF_EXPECT(status == WF_ERR_IO && strstr(wf_error_message(), strerror(ENOSPC)), "a full disk gives %s: %s",
+              wf_status_name(status), wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_barrier(comm));
+    WF_EXPECT(files_in(saves) == 1, "%lld files are there", (long long)files_in(saves));
+    bed_check(&b, 20);
+    WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 10, "found step %lld", (long long)step);
+    bed_check(&b, 10);
+    fill_disk(junk, false);
+    bed_save(&b, 30);
+    bed_close(&b);
+    bed_open_at(&b, saves, (wf_checkpoint_opts){0});
+    WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 30, "found step %lld with room again", (long long)step);
+    bed_check(&b, 30);
+    bed_close(&b);
+}
+
+static const char *small_disk;
+
+static void full_file_system(void)
+{
+    on_a_small_disk(small_disk, false);
+    on_a_small_disk(small_disk, true);
 }
 
 static bool there(const char *name, int generation)
@@ -334,6 +426,10 @@ static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open(test_communicator("auto")))
         return 1;
+    if (argc > 1) { /* the path of a small file system */
+        small_disk = argv[1];
+        return ranks_close(test_main(1, argv, (test_case[]){{"full_file_system", full_file_system}, {0}}));
+    }
     folder_make();
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"sums_add_up", sums_add_up},

@@ -1,0 +1,60 @@
+#!/bin/sh
+# examples/restart.sh goes on until a run is done: after a signal, after the death of a rank, and after a signal to itself,
+# which ends it: tests/examples/examples_restart.sh EXAMPLES MPIEXEC RANKS
+set -eu
+examples=$1 mpiexec=$2 ranks=$3
+script=$(cd "$(dirname "$0")/../../examples" && pwd)/restart.sh
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export WEFT_TRACE="$folder" WEFT_LOG=error
+fail() {
+    echo "$1"
+    cat "$folder/said"
+    exit 1
+}
+# until_said COUNT TEXT: waits until so many lines have it.
+until_said() {
+    tries=0
+    until [ "$(grep -c "$2" "$folder/said")" -ge "$1" ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 1200 ] || fail "\"$2\" did not come $1 times"
+        sleep 0.05
+    done
+}
+begin() {
+    : >"$folder/said"
+    "$script" "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 8 --batch 4 --iterations "$1" --sample-every 0 \
+        --log-every 1 --out "$folder/gan" --snapshots "$folder/saves" --snapshot-every 50 --resume auto \
+        >"$folder/said" 2>&1 &
+    loop=$!
+}
+launcher() {
+    cat /proc/"$loop"/task/"$loop"/children | awk '{ print $1 }'
+}
+
+begin 100000
+until_said 1 iteration
+kill -USR1 "$(launcher)"
+until_said 1 'goes on from step'
+lines=$(grep -c iteration "$folder/said")
+until_said $((lines + 60)) iteration # past a snapshot
+rank=$(cat /proc/"$(launcher)"/task/*/children | awk '{ print $1 }')
+kill -KILL "$rank"
+until_said 2 'goes on from step'
+grep -q 'restart.sh: code .*, failure 1 of at most 10' "$folder/said" || fail "the death of a rank is no failure"
+kill -TERM "$loop"
+code=0
+wait $loop || code=$?
+[ $code = 85 ] || fail "after TERM to the loop its code is $code"
+[ "$(grep -c 'a signal has come' "$folder/said")" = 2 ] || fail "a signal did not save"
+last=$(sed -n 's/^a signal has come: step \([0-9]*\) .*/\1/p' "$folder/said" | tail -n 1)
+begin $((last + 5))
+code=0
+wait $loop || code=$?
+[ $code = 0 ] || fail "the code at the end is $code"
+grep -q "goes on from step $last," "$folder/said" || fail "the last run did not go on from step $last"
+
+# A program that fails is not started for ever.
+code=0
+RESTARTS=3 "$script" sh -c 'exit 7' 2>"$folder/said" || code=$?
+[ $code = 7 ] && [ "$(grep -c failure "$folder/said")" = 3 ] || fail "a program that always fails ends with code $code"

@@ -1,0 +1,178 @@
+#!/usr/bin/python3
+"""Turns a state_dict of PyTorch into a model file that wf_load reads, and back.
+
+    from_pytorch.py [--names TABLE] net.pt net.h5      to HDF5
+    from_pytorch.py [--names TABLE] net.h5 net.pt      back
+    from_pytorch.py --list net.pt                      its modules, as lines for a table
+
+The endings tell which is which: .h5 is a model file (one group for each layer, Chainer's layout), .pt and .pth are what
+torch.save wrote, .npz is a state_dict of NumPy arrays, for machines without PyTorch.
+
+A table has one line for each module, "MODULE LAYER": "layer1.0.conv1 1/0/path/0". A LAYER "-" leaves the module out, "."
+is the model itself, and # begins a comment. Without a table, dots become slashes: features.0 is the layer features/0. A
+module or a layer that the table lacks is an error that names it.
+
+Parameters are W and b in convolutions (transposed ones too) and in linear layers, and gamma, beta, avg_mean, avg_var and
+N in batch normalisations, which are known by their running statistics, or by a weight of one dimension. Shapes and
+elements stay as they are. bfloat16 becomes float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5.
+"""
+import argparse
+import sys
+
+import h5py
+import numpy
+
+PLAIN = {"weight": "W", "bias": "b"}
+NORM = {"weight": "gamma", "bias": "beta", "running_mean": "avg_mean", "running_var": "avg_var",
+        "num_batches_tracked": "N"}
+
+
+def fail(message):
+    sys.exit(f"from_pytorch: {message}")
+
+
+def is_torch(path):
+    return path.endswith((".pt", ".pth"))
+
+
+def read_state(path):
+    if not is_torch(path):
+        with numpy.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    import torch
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = state.get("state_dict", state)
+    wide = {name: x.float() if x.dtype == torch.bfloat16 else x for name, x in state.items()}
+    return {name: x.detach().contiguous().numpy() for name, x in wide.items()}
+
+
+def write_state(path, state):
+    if not is_torch(path):
+        numpy.savez(path, **state)
+        return
+    import torch
+    torch.save({name: torch.from_numpy(numpy.array(x)) for name, x in state.items()}, path)
+
+
+def read_file(path):
+    arrays = {}
+
+    def keep(name, item):
+        if isinstance(item, h5py.Dataset):
+            arrays[name] = item[()]
+
+    with h5py.File(path, "r") as file:
+        file.visititems(keep)
+    return {name: numpy.asarray(x) for name, x in arrays.items() if not isinstance(x, h5py.Empty)}
+
+
+def write_file(path, arrays):
+    """As Chainer does: gzip 4 and chunks, but for data sets of one element."""
+    with h5py.File(path, "w") as file:
+        for name, x in arrays.items():
+            packed = {"compression": 4} if x.size > 1 else {}
+            file.create_dataset(name, data=x, **packed)
+
+
+def modules_of(names, separator):
+    """The names of each module's arrays: {"features.0": ["weight", "bias"]}."""
+    modules = {}
+    for name in names:
+        module, _, leaf = name.rpartition(separator)
+        modules.setdefault(module, []).append(leaf)
+    return modules
+
+
+def read_table(path):
+    table = {}
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            words = line.split("#")[0].split()
+            if len(words) not in (0, 2):
+                fail(f'{path}:{number}: should be "MODULE LAYER"')
+            if words and words[0] in table:
+                fail(f"{path}:{number}: {words[0]} is there a second time")
+            if words:
+                table[words[0]] = words[1]
+    layers = [layer for layer in table.values() if layer != "-"]
+    for layer in layers:
+        if layers.count(layer) > 1:
+            fail(f"{path}: {layer} is the layer of two modules")
+    return table
+
+
+def leaves_of(module, leaves, arrays, separator):
+    """How the arrays of a module are called on the other side; those of a layer likewise, the other way round."""
+    back = separator == "/"
+    if back:
+        norm = not {"gamma", "beta", "avg_mean", "avg_var"}.isdisjoint(leaves)
+    else:
+        weight = arrays.get(f"{module}.weight" if module else "weight")
+        norm = "running_mean" in leaves or (weight is not None and weight.ndim == 1)
+    names = {new: old for old, new in (NORM if norm else PLAIN).items()} if back else NORM if norm else PLAIN
+    for leaf in leaves:
+        if leaf not in names:
+            fail(f"{module}: {leaf} is no part of a {'batch normalisation' if norm else 'convolution or linear layer'}")
+    return names
+
+
+def convert(arrays, table, separator):
+    """Arrays under their names on the other side; `separator` is that of their own names."""
+    to = "/" if separator == "." else "."
+    result, unknown = {}, []
+    for module, leaves in modules_of(arrays, separator).items():
+        place = module.replace(separator, to) if table is None else table.get(module or ".")
+        if place is None:
+            unknown.append(module or ".")
+        if place is None or place == "-":
+            continue
+        names = leaves_of(module, leaves, arrays, separator)
+        for leaf in leaves:
+            name = names[leaf] if place in ("", ".") else f"{place}{to}{names[leaf]}"
+            result[name] = arrays[f"{module}{separator}{leaf}" if module else leaf]
+    if unknown:
+        fail("not in the table: " + ", ".join(unknown))
+    absent = [] if table is None else sorted(set(table) - {m or "." for m in modules_of(arrays, separator)})
+    if absent:
+        fail("in the table, but not in the file: " + ", ".join(absent))
+    return result
+
+
+def to_weft(state, table=None):
+    return convert(state, table, ".")
+
+
+def to_torch(arrays, table=None):
+    back = None if table is None else {layer: module for module, layer in table.items() if layer != "-"}
+    return convert(arrays, back, "/")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", metavar="TABLE", help="which module is which layer")
+    parser.add_argument("--list", action="store_true", help="print the modules of the file")
+    parser.add_argument("source")
+    parser.add_argument("target", nargs="?")
+    o = parser.parse_args()
+    back = o.source.endswith(".h5")
+    if o.list:
+        arrays = read_file(o.source) if back else read_state(o.source)
+        for module, leaves in modules_of(arrays, "/" if back else ".").items():
+            shapes = [f"{leaf} {list(arrays[(module + ('/' if back else '.') if module else '') + leaf].shape)}"
+                      for leaf in leaves]
+            print(f"{module or '.'}  # {', '.join(shapes)}")
+        return
+    if o.target is None or o.target.endswith(".h5") == back:
+        fail("give a state_dict (.pt, .pth, .npz) and a model file (.h5), in the order from and to")
+    table = read_table(o.names) if o.names else None
+    if back:
+        write_state(o.target, to_torch(read_file(o.source), table))
+    else:
+        write_file(o.target, to_weft(read_state(o.source), table))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, ImportError, ValueError, KeyError) as error:
+        fail(error)
