@@ -39,6 +39,7 @@ check: build
 
 # What was run for one question and is kept to be run again: minutes to hours.
 proof: build
+	tools/setup.sh proof
 	tools/test.sh $(BUILD) -L proof
 
 # The reference of the headers and the pages of docs/; a warning is an error.

@@ -15,10 +15,11 @@ stop() {
     kill -USR1 "$launcher" 2>/dev/null
 }
 trap stop TERM INT
-export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout-60}
-export PRTE_MCA_odls_base_sigkill_timeout=${PRTE_MCA_odls_base_sigkill_timeout-60}
+# A launcher that gets TERM or INT itself gives the ranks this time to save; it also waits so long after any code but 0.
+export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout-10}
+export PRTE_MCA_odls_base_sigkill_timeout=${PRTE_MCA_odls_base_sigkill_timeout-10}
 
-while :; do
+while [ -z "$asked" ]; do
     "$@" &
     launcher=$!
     code=0
@@ -35,3 +36,4 @@ while :; do
         [ $failures -lt "${RESTARTS:-10}" ] || exit $code
     fi
 done
+exit 85

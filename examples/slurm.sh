@@ -10,7 +10,9 @@
 
 # Slurm signals this script alone (B:), because the daemons that mpirun starts as steps on other nodes would die of USR1;
 # the launcher forwards it to all ranks, which save and leave with code 85.
-export OMPI_MCA_odls_base_sigkill_timeout=60 PRTE_MCA_odls_base_sigkill_timeout=60
+# A launcher that gets TERM itself, from scancel, gives the ranks this time; it also waits so long after any code but 0.
+export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout-10}
+export PRTE_MCA_odls_base_sigkill_timeout=${PRTE_MCA_odls_base_sigkill_timeout-10}
 "$@" &
 launcher=$!
 trap 'kill -USR1 $launcher' USR1

@@ -65,7 +65,8 @@ wf_status wf_checkpoint_add_f64(wf_checkpoint *checkpoint, const char *name, dou
 WF_PLACED wf_status wf_checkpoint_save(wf_checkpoint *checkpoint, int64_t step) WF_NODISCARD;
 /* Call this after every step. Saves if a save is due. If any rank has received a signal, all ranks save and complete
  * the save, and *leave is true on all of them: the program then calls wf_checkpoint_close and wf_barrier and ends
- * with WF_CHECKPOINT_EXIT. A second SIGINT ends the process at once. Collective if signals are on or an asynchronous
+ * with WF_CHECKPOINT_EXIT. A second SIGINT ends the process at once. After wf_checkpoint_close the handlers are those
+ * from before; SIGUSR1 is ignored if it had none. Collective if signals are on or an asynchronous
  * save is in progress; otherwise local except in steps that save. */
 WF_PLACED wf_status wf_checkpoint_step(wf_checkpoint *checkpoint, int64_t step, bool *leave) WF_NODISCARD;
 #define WF_CHECKPOINT_EXIT 85

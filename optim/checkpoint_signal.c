@@ -41,7 +41,10 @@ void wf_checkpoint_signals_release(void)
     if (--users > 0)
         return;
     for (int i = 0; i < SIGNALS; i++)
-        sigaction(signals[i], &before[i], NULL);
+        if (signals[i] != SIGUSR1 || before[i].sa_handler != SIG_DFL)
+            sigaction(signals[i], &before[i], NULL);
+        else
+            signal(SIGUSR1, SIG_IGN); /* it asks for a save, and would end a program that is about to end well */
 }
 
 bool wf_checkpoint_signalled(void)

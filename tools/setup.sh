@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what packages.txt lists and this machine lacks: tools/setup.sh [check|docs]
-# Without an argument the packages to build, test and run; with "check" or "docs" those of `make check` or `make docs` too.
+# Installs what packages.txt lists and this machine lacks: tools/setup.sh [check|docs|proof]
+# Without an argument the packages to build, test and run; with "check", "docs" or "proof" those of that target too.
 set -eu
 cd "$(dirname "$0")/.."
 wanted=$(sed 's/#.*//' packages.txt | awk -v group="${1-}" 'NF == 1 || (NF == 2 && $2 == group) { print $1 }')

@@ -6,7 +6,7 @@ examples=$1 mpiexec=$2 ranks=$3
 script=$(cd "$(dirname "$0")/../../examples" && pwd)/restart.sh
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-export WEFT_TRACE="$folder" WEFT_LOG=error
+export WEFT_TRACE="$folder" WEFT_LOG=error OMPI_MCA_odls_base_sigkill_timeout=1 PRTE_MCA_odls_base_sigkill_timeout=1
 fail() {
     echo "$1"
     cat "$folder/said"

@@ -88,7 +88,7 @@ said() {
 }
 until_true 60 idle
 job=$(sbatch --parsable --ntasks=1 --output="$folder/job.out" --chdir="$folder" "$script" "$mpiexec" -np "$ranks" \
-    "$examples/dcgan_cifar" --channels 8 --batch 4 --iterations "${ITERATIONS:-3000}" --sample-every 0 --log-every 10 \
+    "$examples/dcgan_cifar" --channels 32 --batch 8 --iterations 2000 --sample-every 0 --log-every 10 \
     --out "$folder/gan" --snapshots "$folder/gan/saves" --snapshot-every 100000 --resume auto)
 until_true 120 said iteration
 scancel --signal=USR1 --batch "$job"

@@ -250,7 +250,7 @@ static void any_partition_loads_any_other(void)
 static void accumulated_gradients_too(void)
 {
     within = true;
-    load_others(4);
+    load_others(6);
 }
 
 int main(int argc, char **argv)

@@ -52,7 +52,7 @@ expect_saved() {
 }
 
 # The launcher forwards USR1 and goes on; TERM and INT end the job, in what order and with what code is its own affair,
-# but it leaves the ranks this time.
+# but it gives the ranks this time before TERM, and again before KILL.
 what="USR1 to the launcher"
 start 5
 kill -USR1 $launcher
@@ -60,7 +60,7 @@ finish 85
 expect_saved
 for signal in TERM INT; do
     what="$signal to the launcher, which waits"
-    export OMPI_MCA_odls_base_sigkill_timeout=20 PRTE_MCA_odls_base_sigkill_timeout=20
+    export OMPI_MCA_odls_base_sigkill_timeout=3 PRTE_MCA_odls_base_sigkill_timeout=3
     start 5
     kill -$signal $launcher
     finish 85 143 130 1

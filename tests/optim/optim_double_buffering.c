@@ -135,6 +135,55 @@ static void saved(void)
     close_models();
 }
 
+/* Adds `factor` times the gradient of these samples, with the serial model as it is, to what the next update takes. */
+static void serial_part(int64_t first, int64_t n, double factor)
+{
+    double now[IN * HIDDEN];
+    wf_tensor *labels;
+    WF_EXPECT_OK(wf_backward(loss_on(whole_model, 1, first, n, &labels)));
+    for (int i = 0; i < PARAMS; i++) {
+        values_get(wf_param_grad(param_of(whole_model, i)), now);
+        for (int64_t k = 0; k < wf_tensor_count(wf_param_value(param_of(whole_model, i))); k++)
+            before[i][k] += factor * now[k];
+    }
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(labels);
+}
+
+/* A flush between accumulated gradients and their step, as a save makes it: the update of the step before comes early,
+ * and what was accumulated stays. */
+static void flushed_within_a_step(void)
+{
+    double first[PARAMS][IN * HIDDEN];
+    const double samples = size * BATCH;
+    wf_tensor *labels;
+    open_models("flat", twice);
+    step(0);
+    serial_step(0);
+    if (rank == 0) {
+        WF_EXPECT_OK(wf_optim_accumulate(optim, loss_on(model, 1, 0, 1, &labels)));
+        WF_EXPECT_OK(wf_tape_reset(tape));
+        wf_tensor_free(labels);
+    }
+    memcpy(first, before, sizeof before);
+    memset(before, 0, sizeof before);
+    serial_part(0, 1, 1 / samples);
+    for (int i = 0; i < PARAMS; i++)
+        grad_set(param_of(whole_model, i), first[i]);
+    WF_EXPECT_OK(wf_optim_update(whole_optim));
+    WF_EXPECT_OK(wf_optim_flush(optim));
+    expect_alike("flush", 0);
+    const int64_t lo = rank == 0 ? 1 : rank * BATCH, hi = (rank + 1) * BATCH;
+    WF_EXPECT_OK(wf_optim_step(optim, loss_on(model, 1, lo, hi - lo, &labels)));
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(labels);
+    serial_part(1, size * BATCH - 1, (samples - 1) / samples);
+    WF_EXPECT_OK(wf_optim_flush(optim));
+    serial_update();
+    expect_alike("step", 1);
+    close_models();
+}
+
 static void dropped(void)
 {
     open_models("flat", twice);
@@ -168,10 +217,13 @@ static void misuse(void)
 
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){
-            {"delayed_gradient", delayed_gradient}, {"saved", saved}, {"dropped", dropped}, {"misuse", misuse}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"delayed_gradient", delayed_gradient},
+                                   {"saved", saved},
+                                   {"flushed_within_a_step", flushed_within_a_step},
+                                   {"dropped", dropped},
+                                   {"misuse", misuse},
+                                   {0}});
 }
 
 int main(int argc, char **argv)
