@@ -1,10 +1,9 @@
-/* Decodes PNG and JPEG by stb, and resizes planes. The only file that includes stb's reader. */
+/* Decodes PNG and JPEG by stb. The only file that includes its reader. */
 #include "datasets/picture_impl.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stb/stb_image.h>
-#include <stb/stb_image_resize.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,20 +109,6 @@ wf_status wf_picture_size(const char *path, int64_t *height, int64_t *width)
              stbi_failure_reason());
     *height = h;
     *width = w;
-    return WF_OK;
-}
-
-wf_status wf_plane_resize(wf_dtype dtype, const void *in, int64_t in_height, int64_t in_width, void *out,
-                          int64_t height, int64_t width)
-{
-    const int ih = (int)in_height, iw = (int)in_width, h = (int)height, w = (int)width;
-    const int done =
-        dtype == WF_U8
-            ? stbir_resize_uint8_generic(in, iw, ih, 0, out, w, h, 0, 1, STBIR_ALPHA_CHANNEL_NONE, 0, STBIR_EDGE_CLAMP,
-                                         STBIR_FILTER_TRIANGLE, STBIR_COLORSPACE_LINEAR, NULL)
-            : stbir_resize_float_generic(in, iw, ih, 0, out, w, h, 0, 1, STBIR_ALPHA_CHANNEL_NONE, 0, STBIR_EDGE_CLAMP,
-                                         STBIR_FILTER_TRIANGLE, STBIR_COLORSPACE_LINEAR, NULL);
-    WF_CHECK(done, WF_ERR_MEMORY, "no memory to resize %dx%d pixels to %dx%d", ih, iw, h, w);
     return WF_OK;
 }
 

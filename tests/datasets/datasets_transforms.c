@@ -77,6 +77,55 @@ static void channels(void)
     WF_EXPECT(!wf_transform_channels(NULL, 3), "NULL is passed on");
 }
 
+/* Every size to every other: a plane of one value keeps it, and a ramp of means keeps its mean and its order. */
+static void resize_sizes(void)
+{
+    enum { MOST = 24 };
+    for (int64_t from = 1; from <= MOST; from++)
+        for (int64_t to = 1; to <= MOST; to++) {
+            float x[2 * MOST], y[2 * MOST];
+            double mean[2] = {0};
+            for (int64_t i = 0; i < from; i++) {
+                x[i] = (float)(i + 1) / (float)from;
+                x[from + i] = 0.75f;
+                mean[0] += (double)x[i] / (double)from;
+            }
+            wf_dataset *d = wf_memory_dataset(ctx, WF_F32, WF_SHAPE(1, 2, 1, from), x, NULL);
+            d = wf_transform_resize(d, 1, to);
+            WF_EXPECT_OK(wf_dataset_open(d));
+            WF_EXPECT_OK(wf_dataset_read(d, 0, &(wf_sample_key){0}, y, NULL));
+            for (int64_t i = 0; i < to; i++) {
+                mean[1] += (double)y[i] / (double)to;
+                WF_EXPECT(fabsf(y[to + i] - 0.75f) < 1e-6f && (i == 0 || y[i] >= y[i - 1]), "%d to %d: pixel %d",
+                          (int)from, (int)to, (int)i);
+            }
+            WF_EXPECT(fabs(mean[0] - mean[1]) < 1e-6, "%d to %d: mean %g, should be %g", (int)from, (int)to, mean[1],
+                      mean[0]);
+            wf_dataset_free(d);
+        }
+}
+
+/* Where a plane shrinks, no pixel is left out. */
+static void resize_counts_all(void)
+{
+    enum { FROM = 24 };
+    for (int64_t to = 1; to < FROM; to++) {
+        float x[FROM * FROM] = {0}, y[FROM];
+        for (int i = 0; i < FROM; i++)
+            x[i * FROM + i] = 1;
+        wf_dataset *d = wf_transform_resize(wf_memory_dataset(ctx, WF_F32, WF_SHAPE(FROM, 1, 1, FROM), x, NULL), 1, to);
+        WF_EXPECT_OK(wf_dataset_open(d));
+        for (int64_t i = 0; i < FROM; i++) {
+            float sum = 0;
+            WF_EXPECT_OK(wf_dataset_read(d, i, &(wf_sample_key){0}, y, NULL));
+            for (int64_t k = 0; k < to; k++)
+                sum += y[k];
+            WF_EXPECT(sum > 0.2f * (float)to / FROM, "to %d: pixel %d counts %g", (int)to, (int)i, (double)sum);
+        }
+        wf_dataset_free(d);
+    }
+}
+
 static void resize(void)
 {
     unsigned char y[64], x[16];
@@ -188,6 +237,8 @@ int main(int argc, char **argv)
                                  (test_case[]){{"values", values},
                                                {"channels", channels},
                                                {"resize", resize},
+                                               {"resize_sizes", resize_sizes},
+                                               {"resize_counts_all", resize_counts_all},
                                                {"flip", flip},
                                                {"crop", crop},
                                                {"chain", chain},
