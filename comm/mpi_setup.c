@@ -33,7 +33,7 @@ static void set_nodes(wf_comm *comm, const setup *all)
     }
 }
 
-static wf_status agree(wf_comm *comm, const setup *all)
+static wf_status agree_setups(wf_comm *comm, const setup *all)
 {
     comm->chunk_bytes = (size_t)1 << 30; /* MPI counts with int */
     for (int r = 0; r < comm->size; r++) {
@@ -51,7 +51,7 @@ static wf_status agree(wf_comm *comm, const setup *all)
     return WF_OK;
 }
 
-static wf_status exchange(wf_comm *comm, MPI_Comm data, const setup *mine)
+static wf_status exchange_setups(wf_comm *comm, MPI_Comm data, const setup *mine)
 {
     setup *all = calloc((size_t)comm->size, sizeof *all);
     comm->node = calloc((size_t)comm->size, sizeof *comm->node);
@@ -64,7 +64,7 @@ static wf_status exchange(wf_comm *comm, MPI_Comm data, const setup *mine)
     if (status == WF_OK) {
         comm->id = all[0].id;
         set_nodes(comm, all);
-        status = agree(comm, all);
+        status = agree_setups(comm, all);
     }
     free(all);
     return status;
@@ -108,7 +108,7 @@ static uint64_t new_id(void)
 }
 
 /* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. */
-static wf_status fill(wf_comm *comm, MPI_Comm data, wf_status status)
+static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status)
 {
     setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes, .id = new_id()};
     wf_status saved = WF_OK;
@@ -121,7 +121,7 @@ static wf_status fill(wf_comm *comm, MPI_Comm data, wf_status status)
     if (comm->name)
         strncpy(mine.name, comm->name, sizeof mine.name - 1);
     WF_TRY(find_leader(data, comm->rank, &mine.leader));
-    status = exchange(comm, data, &mine);
+    status = exchange_setups(comm, data, &mine);
     if (status != WF_OK) {
         MPI_Comm_free(&data);
         return status;
@@ -133,7 +133,7 @@ static wf_status attach(wf_comm *comm, MPI_Comm from, wf_status status)
 {
     MPI_Comm data;
     TRY_MPI(MPI_Comm_dup(from, &data));
-    return fill(comm, data, status);
+    return fill_comm(comm, data, status);
 }
 
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
@@ -150,20 +150,20 @@ wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
     return status;
 }
 
-static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
+static wf_status split_mpi(wf_comm *comm, int color, int key, wf_comm *child)
 {
     MPI_Comm data;
     const MPI_Comm from = *(const MPI_Comm *)comm->mpi_comm;
     TRY_MPI(MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, &data));
     if (color < 0)
         return WF_OK;
-    return fill(child, data, WF_OK);
+    return fill_comm(child, data, WF_OK);
 }
 
 wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child)
 {
     wf_mpi_waits("MPI_Comm_split");
-    const wf_status status = split(comm, color, key, child);
+    const wf_status status = split_mpi(comm, color, key, child);
     wf_mpi_waits(NULL);
     return status;
 }

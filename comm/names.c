@@ -9,7 +9,7 @@
 #define PROBE_BYTES  ((size_t)1 << 20)
 #define PROBE_ROUNDS 3
 
-static const char *list(char *text, size_t size)
+static const char *list_names(char *text, size_t size)
 {
     size_t used = (size_t)snprintf(text, size, "auto");
     for (int i = 0; wf_reducer_at(i) && used < size; i++)
@@ -17,7 +17,7 @@ static const char *list(char *text, size_t size)
     return text;
 }
 
-static void take(wf_comm *comm, const char *name)
+static void take_kind(wf_comm *comm, const char *name)
 {
     comm->reducer = wf_reducer_find(name);
     comm->name = comm->reducer ? comm->reducer->name : "auto";
@@ -34,9 +34,9 @@ wf_status wf_comm_choose(const char *name, wf_comm *comm)
     comm->name = "auto";
     if (!name || !strcmp(name, "auto"))
         return WF_OK;
-    take(comm, name);
+    take_kind(comm, name);
     WF_CHECK(comm->reducer, WF_ERR_ARGUMENT, "there is no communicator \"%.40s\"; there are %s", name,
-             list(known, sizeof known));
+             list_names(known, sizeof known));
     WF_CHECK(
         comm->reducer->build || wf_nccl_built(), WF_ERR_UNSUPPORTED,
         "communicator \"%s\" needs NCCL and a GPU for every rank, and this build has no NCCL; \"auto\" chooses one "
@@ -92,13 +92,13 @@ out:
 
 static wf_status pick_in_node(wf_comm *comm)
 {
-    take(comm, "single_node");
+    take_kind(comm, "single_node");
     WF_TRY(wf_reducer_connect(comm));
     if (wf_engine_shares(comm))
         WF_TRY(probe(comm));
     if (wf_engine_shares(comm) && comm->probe_ms[0] < comm->probe_ms[1])
         return WF_OK;
-    take(comm, "flat");
+    take_kind(comm, "flat");
     wf_engine_unshare(comm);
     return WF_OK;
 }
@@ -108,7 +108,10 @@ static wf_status pick_between_nodes(wf_comm *comm)
     int64_t ranks[2] = {comm->intra_size, -comm->intra_size}; /* of the largest node, and minus those of the smallest */
     WF_TRY(wf_allreduce_i64(comm, ranks, 2, WF_MAX));
     /* Shards need as many ranks as the smallest node has; with one rank in some node there is nothing to shard. */
-    take(comm, ranks[1] < -1 ? "two_dimensional" : ranks[0] > 1 ? "hierarchical" : "flat");
+    const char *name = ranks[0] > 1 ? "hierarchical" : "flat";
+    if (ranks[1] < -1)
+        name = "two_dimensional";
+    take_kind(comm, name);
     return wf_reducer_connect(comm);
 }
 
@@ -117,7 +120,7 @@ static wf_status pick_for_gpus(wf_comm *comm)
     WF_TRY(wf_reducer_nccl_fits(comm, comm->why));
     if (comm->why[0])
         return comm->inter_size == 1 ? pick_in_node(comm) : pick_between_nodes(comm);
-    take(comm, "pure_nccl");
+    take_kind(comm, "pure_nccl");
     return wf_nccl_open(comm);
 }
 
@@ -127,7 +130,7 @@ wf_status wf_comm_settle(wf_comm *comm)
     if (strcmp(comm->name, "auto") != 0)
         WF_TRY(wf_reducer_connect(comm));
     else if (comm->size == 1)
-        take(comm, "flat");
+        take_kind(comm, "flat");
     else if (!comm->shared->ctx->k->host)
         WF_TRY(pick_for_gpus(comm));
     else if (comm->inter_size == 1)

@@ -23,7 +23,7 @@ static wf_status set_mesh(wf_comm *comm)
 }
 
 /* Everything that depends on the number of ranks. */
-static wf_status furnish(wf_comm *comm)
+static wf_status furnish_comm(wf_comm *comm)
 {
     WF_TRY(wf_peer_slots_open(comm));
     const int32_t only = 0;
@@ -135,7 +135,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
         status = comm->shared->ctx ? WF_OK : wf_error_code();
     }
     WF_TRY(wf_mpi_attach(comm, mpi_comm, status));
-    WF_TRY(furnish(comm));
+    WF_TRY(furnish_comm(comm));
     WF_TRY(wf_comm_post_failure(comm, choose_device(comm)));
     WF_TRY(share_processors(comm, opts));
     silence_others(comm);
@@ -162,7 +162,7 @@ static void disconnect(wf_comm *comm)
     wf_peer_slots_close(comm);
 }
 
-static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
+static wf_comm *open_first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
 {
     wf_comm_shared *shared = calloc(1, sizeof *shared);
     wf_comm *comm = shared ? comm_new(shared, NULL) : NULL;
@@ -188,7 +188,7 @@ static wf_comm *first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
 wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts)
 {
     WF_TRY_NULL(wf_mpi_start(argc, argv));
-    return first(NULL, name, opts);
+    return open_first(NULL, name, opts);
 }
 
 wf_comm *wf_comm_open(int *argc, char ***argv, const char *name)
@@ -200,7 +200,7 @@ wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts op
 {
     WF_CHECK_NULL(mpi_comm, WF_ERR_ARGUMENT, "the pointer to the MPI communicator is NULL");
     WF_TRY_NULL(wf_mpi_start(NULL, NULL));
-    return first(mpi_comm, name, opts);
+    return open_first(mpi_comm, name, opts);
 }
 
 static void make_single(wf_comm *comm)
@@ -209,7 +209,7 @@ static void make_single(wf_comm *comm)
     comm->size = comm->intra_size = comm->inter_size = 1;
 }
 
-static void drop(wf_comm *comm)
+static void drop_child(wf_comm *comm)
 {
     disconnect(comm);
     comm->closed = true;
@@ -228,7 +228,7 @@ wf_comm *wf_comm_self(wf_comm *comm)
     self->name = comm->name;
     self->reducer = comm->reducer;
     make_single(self);
-    if (furnish(self) != WF_OK) {
+    if (furnish_comm(self) != WF_OK) {
         disconnect(self);
         comm->shared->members--;
         free(self);
@@ -248,7 +248,7 @@ static void drop_self(wf_comm *comm)
 }
 
 /* All ranks learn all colors first, through the communicator's own checks, so that MPI's collective cannot hang. */
-static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
+static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
 {
     const int mine[2] = {color, key};
     const int bytes = 2 * comm->size * (int)sizeof(int);
@@ -264,7 +264,7 @@ static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
         WF_TRY(wf_mpi_split(comm, color, key, child));
     if (color < 0)
         return WF_OK;
-    WF_TRY(furnish(child));
+    WF_TRY(furnish_comm(child));
     return comm->nccl && child->size > 1 ? wf_nccl_open(child) : WF_OK;
 }
 
@@ -274,11 +274,11 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
         return NULL;
     WF_TRY_NULL(wf_comm_alive(comm));
     wf_comm *child = comm_new(comm->shared, comm);
-    wf_status status = wf_guard_end(comm, "split", split(comm, color, key, child));
+    wf_status status = wf_guard_end(comm, "split", split_ranks(comm, color, key, child));
     if (status == WF_OK && color >= 0)
         return child;
     if (child)
-        drop(child);
+        drop_child(child);
     if (status == WF_OK)
         wf_error_clear();
     return status == WF_OK ? NULL : wf_error_null();

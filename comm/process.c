@@ -125,7 +125,7 @@ static void end_now(int code, const char *why)
     _exit(code ? code : WF_WATCHDOG_EXIT);
 }
 
-static void finalize(int code)
+static void finalize_mpi(int code)
 {
     if (!everybody_leaves(code))
         end_now(code, "the program ends, and not all ranks do");
@@ -147,7 +147,7 @@ static void at_exit(int code, void *unused)
         wf_watch_begin("the exit of the program");
         tell_that_we_leave(code);
         if (ours)
-            finalize(code);
+            finalize_mpi(code);
         wf_watch_end();
     }
     if (code == 0)
@@ -165,7 +165,7 @@ static wf_status initialise(int *argc, char ***argv)
     return WF_OK;
 }
 
-static wf_status start(int *argc, char ***argv)
+static wf_status start_mpi(int *argc, char ***argv)
 {
     wf_mpi_waits("MPI_Init");
     const wf_status status = initialise(argc, argv);
@@ -193,7 +193,7 @@ wf_status wf_mpi_start(int *argc, char ***argv)
     WF_CHECK(!done, WF_ERR_STATE, "MPI was finalized; a communicator needs it");
     TRY_MPI(MPI_Initialized(&done));
     if (!done)
-        WF_TRY(start(argc, argv));
+        WF_TRY(start_mpi(argc, argv));
     WF_TRY(take_place());
     owner = getpid();
     /* on_exit and not atexit: the handler needs the exit code. */

@@ -92,7 +92,7 @@ static void run_tasks(void)
     setcontext(&q->main);
 }
 
-static void begin(wf_queue *q)
+static void begin_stack(wf_queue *q)
 {
     getcontext(&q->tasks);
     q->tasks.uc_stack.ss_sp = q->stack;
@@ -107,7 +107,7 @@ static void begin(wf_queue *q)
 static void to_tasks(wf_queue *q)
 {
     if (!q->begun)
-        begin(q);
+        begin_stack(q);
     q->within = true;
     wf_errors_swap(q->errors);
     q->watched = wf_watch_swap(q->watched);
@@ -193,7 +193,7 @@ void wf_queue_free(wf_queue *q)
     free(q);
 }
 
-static void finish(wf_queue *q)
+static void finish_tasks(wf_queue *q)
 {
     q->waited = true;
     progress(q);
@@ -212,7 +212,7 @@ void wf_queue_add(wf_comm *comm, wf_task *task)
     q->ctx->progress = progress;
     q->ctx->progress_state = q;
     if (comm->shared->in_order)
-        finish(q);
+        finish_tasks(q);
 }
 
 wf_status wf_queue_status(const wf_comm *comm)
@@ -226,7 +226,7 @@ wf_status wf_queue_wait(wf_comm *comm)
     wf_queue *q = comm->shared->queue;
     if (!q)
         return WF_OK;
-    finish(q);
+    finish_tasks(q);
     const wf_status status = wf_queue_status(comm);
     q->status = WF_OK;
     return status == WF_OK ? wf_nccl_join(comm) : status;
@@ -237,7 +237,7 @@ void wf_queue_end(wf_comm *comm)
     wf_queue *q = comm->shared->queue;
     if (!q)
         return;
-    finish(q);
+    finish_tasks(q);
     q->status = WF_OK;
     if (wf_nccl_join(comm) != WF_OK)
         wf_log(WF_LOG_ERROR, "%s", wf_error_message());

@@ -210,7 +210,7 @@ static wf_status new_block(wf_pool *pool, store *s, size_t size, int class, bloc
     return WF_OK;
 }
 
-static wf_status take(wf_pool *pool, store *s, size_t bytes, void **data)
+static wf_status take_block(wf_pool *pool, store *s, size_t bytes, void **data)
 {
     *data = NULL;
     if (bytes == 0)
@@ -238,7 +238,7 @@ static wf_status take(wf_pool *pool, store *s, size_t bytes, void **data)
     return WF_OK;
 }
 
-static void give(wf_pool *pool, store *s, void *data)
+static void give_block(wf_pool *pool, store *s, void *data)
 {
     if (!data)
         return;
@@ -254,13 +254,13 @@ static void give(wf_pool *pool, store *s, void *data)
 
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
 {
-    return take(ctx->pool, &ctx->pool->device, bytes, data);
+    return take_block(ctx->pool, &ctx->pool->device, bytes, data);
 }
 
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes)
 {
     (void)bytes;
-    give(ctx->pool, &ctx->pool->device, data);
+    give_block(ctx->pool, &ctx->pool->device, data);
 }
 
 /* On a device whose memory is the host's there is one store: blocks freed as tensors serve as host lists. */
@@ -271,17 +271,17 @@ static store *host_store(wf_ctx *ctx)
 
 wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data)
 {
-    return take(ctx->pool, host_store(ctx), bytes, data);
+    return take_block(ctx->pool, host_store(ctx), bytes, data);
 }
 
 void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes)
 {
     (void)bytes;
-    give(ctx->pool, host_store(ctx), data);
+    give_block(ctx->pool, host_store(ctx), data);
 }
 
 /* A block that is free is removed from its free list. */
-static void hold(wf_pool *pool, store *s, block *b)
+static void hold_block(wf_pool *pool, store *s, block *b)
 {
     block **at = b->mine ? &pool->mine[b->class] : &s->free[b->class];
     b->held = true;
@@ -296,7 +296,7 @@ static void hold_within(wf_pool *pool, store *s, uintptr_t address)
     for (size_t i = 0; i < s->capacity; i++) {
         block *b = s->table[i];
         if (b && !b->held && (uintptr_t)b->data <= address && address < (uintptr_t)b->data + b->bytes)
-            hold(pool, s, b);
+            hold_block(pool, s, b);
     }
 }
 

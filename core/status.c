@@ -40,13 +40,11 @@ wf_status wf_error_code(void)
 
 const char *wf_error_message(void)
 {
-    pending.code = WF_OK;
     return last.code == WF_OK ? "no error" : last.message;
 }
 
 const char *wf_error_trail(void)
 {
-    pending.code = WF_OK;
     return last.code == WF_OK ? "" : last.trail;
 }
 

@@ -3,8 +3,8 @@
  * A verb returns wf_status. A constructor or function that returns a pointer returns NULL on failure, takes NULL and
  * passes it on ("sticky NULL"), so calls nest; the verb at the end returns the first recorded error. Each thread keeps
  * two records: the *last* error, which wf_error_* describe, and the first *pending* one, left by a function that
- * returned NULL. A verb that is given NULL where it needs an object takes over the pending error; reading the error or
- * clearing it ends the pending one.
+ * returned NULL. A verb that is given NULL where it needs an object takes over the pending error; wf_error_clear ends
+ * it. A program that goes on after a constructor failed clears the error.
  */
 #ifndef WF_CORE_STATUS_H
 #define WF_CORE_STATUS_H
@@ -36,7 +36,7 @@ const char *wf_status_name(wf_status status);
 
 /* The calling thread's last error. wf_error_code is WF_OK if there is none; wf_error_message is one line with the
  * offending values; wf_error_trail adds one line per frame, innermost first. The texts live until the next error of
- * this thread. Reading either text ends a pending error. */
+ * this thread. */
 wf_status wf_error_code(void);
 const char *wf_error_message(void);
 const char *wf_error_trail(void);

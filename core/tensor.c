@@ -94,7 +94,7 @@ static wf_tensor *new_handle(wf_ctx *ctx, wf_storage *storage)
     return t;
 }
 
-static wf_tensor *make(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *borrowed, bool step)
+static wf_tensor *make_tensor(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *borrowed, bool step)
 {
     if (!ctx)
         return NULL;
@@ -125,17 +125,17 @@ static wf_tensor *make(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order ord
 
 wf_tensor *wf_tensor_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
 {
-    return make(ctx, dtype, shape, wf_order_default(shape.rank), NULL, false);
+    return make_tensor(ctx, dtype, shape, wf_order_default(shape.rank), NULL, false);
 }
 
 wf_tensor *wf_tensor_new_ordered(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order)
 {
-    return make(ctx, dtype, shape, order, NULL, false);
+    return make_tensor(ctx, dtype, shape, order, NULL, false);
 }
 
 wf_tensor *wf_tensor_new_step(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order)
 {
-    return make(ctx, dtype, shape, order, NULL, true);
+    return make_tensor(ctx, dtype, shape, order, NULL, true);
 }
 
 wf_tensor *wf_tensor_new_like(const wf_tensor *like)
@@ -148,7 +148,7 @@ wf_tensor *wf_tensor_new_like(const wf_tensor *like)
 
 wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *data)
 {
-    return make(ctx, dtype, shape, order, data, false);
+    return make_tensor(ctx, dtype, shape, order, data, false);
 }
 
 wf_tensor *wf_tensor_from_host(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *host)

@@ -21,6 +21,9 @@ static int64_t size_of(const wf_batcher *b, int r, int64_t index)
     return left < 0 ? 0 : at_most(left, b->opts.size);
 }
 
+/* All ranks know the counts of all parts, so they find the same number of batches without a message. It has to be the
+ * same: a rank that ended its epoch earlier would leave the others alone in a collective. With drop_last every batch is
+ * full on every rank; otherwise a rank whose part is used up takes part with an empty batch. */
 static wf_status count_batches(wf_batcher *b)
 {
     int64_t most = 0, least = INT64_MAX;
@@ -38,9 +41,11 @@ static wf_status count_batches(wf_batcher *b)
     return WF_OK;
 }
 
+/* The longest part counts, not this batch's samples: the memory is taken once and lives as long as the iterator. */
 static wf_status make_room(wf_batcher *b)
 {
     const wf_dataset *d = b->dataset;
+    /* The order holds the samples of this rank alone; a permutation of the whole would need memory for all of them. */
     const int64_t held = d->info.count;
     b->bounds = wf_malloc(d->ctx, ((size_t)b->size + 1) * sizeof *b->bounds);
     if (!b->bounds)
@@ -125,9 +130,10 @@ wf_status wf_batcher_open(wf_batcher *b)
     wf_dataset *d = b->dataset;
     char text[WF_SHAPE_TEXT];
     WF_TRY(wf_dataset_open(d));
+    /* The batch has one dimension more than a sample, the first. */
     WF_CHECK(d->info.shape.rank < WF_MAX_RANK, WF_ERR_SHAPE, "batches of samples of shape %s: rank should be below %d",
              wf_shape_text(d->info.shape, text), WF_MAX_RANK);
-    b->alone = (wf_part){.first = 0, .count = d->info.count};
+    b->alone = (wf_dataset_part){.first = 0, .count = d->info.count};
     b->parts = d->mesh ? d->parts : &b->alone;
     b->rank = d->mesh ? wf_mesh_rank(d->mesh, WF_AXIS_DATA) : 0;
     b->size = d->mesh ? wf_mesh_size(d->mesh, WF_AXIS_DATA) : 1;
@@ -135,6 +141,8 @@ wf_status wf_batcher_open(wf_batcher *b)
     WF_TRY(widen(b));
     b->opts.shuffle = b->opts.shuffle || d->reshuffled;
     b->seed = b->opts.seed ? b->opts.seed : wf_ctx_seed(d->ctx);
+    /* Ranks shuffle their parts by different streams of one seed: equal permutations would tie the same places of all
+     * parts together in every batch. */
     b->stream = wf_hash_u64(wf_hash_text(0, "batches"), (uint64_t)b->rank);
     b->format = format_of(b, b->box, &b->row_bytes);
     b->wide_format = format_of(b, b->wide, &b->wide_bytes);
@@ -154,6 +162,7 @@ void wf_batcher_close(wf_batcher *b)
     b->sample = b->own = NULL;
 }
 
+/* `lo` is what the ranks before this one contribute, so the sum over r gives this rank's place in the global batch. */
 static wf_batch_plan plan_next(const wf_batcher *b)
 {
     wf_batch_plan plan = {.epoch = b->epoch, .index = b->index, .last = b->index + 1 == b->length};
@@ -218,6 +227,7 @@ static wf_status read_wide(wf_batcher *b, const row *r, unsigned char *x, unsign
 static wf_status read_row(wf_batcher *b, const wf_rows_out *out, int64_t place, int64_t i)
 {
     const int64_t index = b->order ? b->order[place] : place;
+    /* The number of the sample in the whole data set: a random transform gives the same picture on every mesh. */
     const row r = {.index = index,
                    .key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index},
                    .label = out->labels ? out->labels + i : NULL};
@@ -230,6 +240,8 @@ static wf_status read_row(wf_batcher *b, const wf_rows_out *out, int64_t place, 
 static void shuffle(wf_batcher *b)
 {
     if (b->order)
+        /* The permutation follows from the epoch, not from the one before: an iterator that resumes in epoch 7 does not
+         * replay six. */
         wf_random_permutation(b->seed, wf_hash_u64(b->stream, (uint64_t)b->epoch), b->parts[b->rank].count, b->order);
 }
 
@@ -255,6 +267,8 @@ wf_status wf_batcher_fill(wf_batcher *b, wf_rows_out out, wf_batch_plan *plan)
     *plan = plan_next(b);
     if (b->index == 0)
         shuffle(b);
+    /* The flag ends a batch in the middle when the iterator is freed or sought; what was filled is thrown away, so no
+     * order with other memory is needed. */
     for (int64_t i = 0; i < plan->size && !atomic_load_explicit(&b->stop, memory_order_relaxed); i++)
         WF_TRY(read_row(b, &out, plan->start + i, i));
     wf_batcher_after(b, &b->epoch, &b->index);

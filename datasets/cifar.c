@@ -1,4 +1,5 @@
-/* CIFAR-10 and CIFAR-100 from their binary files, read as a whole when the data set is opened. */
+/* CIFAR-10 and CIFAR-100 from their binary files, read as a whole when the data set is opened. A kind of data set;
+ * nothing here knows batches or ranks. */
 #include "core/config_author.h"
 #include "datasets/file_impl.h"
 #include "datasets/readers.h"
@@ -42,6 +43,7 @@ typedef struct cifar {
     wf_split split;
 } cifar;
 
+/* The archives unpack into a folder of their own, which people either name or enter. Both are accepted. */
 static wf_status find_folder(const cifar *s, const char *first, char folder[WF_PATH_MAX])
 {
     const char *dir = s->dir ? s->dir : wf_config_get()->data;
@@ -70,6 +72,7 @@ static wf_status open_batch(const cifar *s, wf_data_file *file, const char *path
     return WF_OK;
 }
 
+/* Files are counted before any is read, so that the memory is taken once and a missing file is noticed early. */
 static wf_status count_records(const cifar *s, const char *path, int64_t *count)
 {
     wf_data_file file;
@@ -87,6 +90,7 @@ static wf_status read_record(cifar *s, wf_data_file *file, int64_t record, int64
     for (int i = 0; i < s->c->labels; i++)
         WF_CHECK(labels[i] < s->c->classes[i], WF_ERR_FORMAT, "%s: label %d of sample %lld is not in [0, %lld)",
                  file->path, labels[i], (long long)record, (long long)s->c->classes[i]);
+    /* CIFAR-100 has the coarse label first and the fine one, which is the usual task, last. */
     s->rows.labels[sample] = labels[s->c->labels - 1];
     WF_TRY(wf_data_file_read(file, s->rows.x + (size_t)sample * PIXELS, PIXELS, file->disk_bytes));
     return WF_OK;

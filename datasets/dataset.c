@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The inner data set is taken in every case, so that constructors can be nested without a name for each. */
 wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset *inner, size_t state_bytes)
 {
     if (!ctx) {
@@ -38,6 +39,8 @@ void wf_dataset_free(wf_dataset *dataset)
     free(dataset);
 }
 
+/* Opening is late and from the inside out: a chain of decorators costs nothing until the first batch, and a transform
+ * sees the final shape of what it decorates. */
 wf_status wf_dataset_open(wf_dataset *dataset)
 {
     WF_NEED(dataset);
@@ -94,6 +97,7 @@ void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *fro
     int64_t at[WF_MAX_RANK];
     if (wf_box_empty(*box))
         return;
+    /* Whole runs of the last dimension are copied; the loop below counts through the other ones like an odometer. */
     const size_t run = whole.rank > 0 ? (size_t)(box->hi[last] - box->lo[last]) * size : size;
     memcpy(at, box->lo, sizeof at);
     for (;;) {
@@ -132,6 +136,7 @@ size_t wf_dataset_sample_bytes(const wf_dataset *dataset)
     return (size_t)wf_shape_count(dataset->info.shape) * wf_dtype_size(dataset->info.dtype);
 }
 
+/* Two equal transforms in one chain draw different numbers, because their depth is part of their stream. */
 uint64_t wf_dataset_depth(const wf_dataset *dataset)
 {
     uint64_t depth = 0;

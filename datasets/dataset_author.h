@@ -28,9 +28,9 @@ typedef struct wf_dataset_kind {
 } wf_dataset_kind;
 
 /* Samples [first, first + count) of the scattered order. */
-typedef struct wf_part {
+typedef struct wf_dataset_part {
     int64_t first, count;
-} wf_part;
+} wf_dataset_part;
 
 struct wf_dataset {
     const wf_dataset_kind *kind;
@@ -41,9 +41,9 @@ struct wf_dataset {
     void *state;
 
     /* Of a scattered data set; a decorator has those of its inner one, from its opening on. */
-    const wf_mesh *mesh; /* NULL: not scattered */
-    wf_part *parts;      /* one for each place along the mesh's data axis */
-    bool reshuffled;     /* iterators take another order every epoch */
+    const wf_mesh *mesh;    /* NULL: not scattered */
+    wf_dataset_part *parts; /* one for each place along the mesh's data axis */
+    bool reshuffled;        /* iterators take another order every epoch */
 
     void *whole; /* room for one sample, of wf_dataset_read_box */
 };

@@ -1,4 +1,5 @@
-/* Files of data sets: paths, plain or gzip reading, and errors that name the file and what was expected. */
+/* Files of data sets: paths, plain or gzip reading, and errors that name the file and what was expected. The readers
+ * (idx.c, cifar.c) call it. */
 #include "datasets/file_impl.h"
 
 #include <errno.h>
@@ -36,8 +37,10 @@ wf_status wf_data_file_open(wf_data_file *file, const char *path)
     WF_CHECK(stat(path, &info) == 0, WF_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     WF_CHECK(S_ISREG(info.st_mode), WF_ERR_IO, "%s: cannot open: is not a file", path);
     WF_CHECK(info.st_size > 0, WF_ERR_FORMAT, "%s: the file is empty", path);
+    /* zlib reads plain files as they are, so that one path serves both. */
     gzFile stream = gzopen(path, "rb");
     WF_CHECK(stream, WF_ERR_IO, "%s: cannot open: %s", path, errno ? strerror(errno) : "no memory");
+    /* Headers are read in pieces of a few bytes; the buffer makes large reads of them. */
     gzbuffer(stream, 1u << 17);
     file->stream = stream;
     file->compressed = !gzdirect(stream);
@@ -70,6 +73,7 @@ static wf_status read_some(wf_data_file *file, void *data, size_t bytes, size_t 
     *got = 0;
     while (*got < bytes) {
         const size_t left = bytes - *got;
+        /* gzread counts in int. */
         const unsigned chunk = left < (1u << 30) ? (unsigned)left : 1u << 30;
         const int n = gzread(file->stream, (char *)data + *got, chunk);
         if (n < 0)
@@ -104,6 +108,7 @@ wf_status wf_data_file_read(wf_data_file *file, void *data, size_t bytes, uint64
 
 wf_status wf_data_file_end(wf_data_file *file)
 {
+    /* For a compressed file this also reads the trailer, whose checksum zlib compares only there. */
     const unsigned long long expected = file->done;
     char rest[1 << 14];
     size_t got;

@@ -1,4 +1,5 @@
-/* The IDX format of MNIST, plain or gzip: header, types and bounds are checked before memory is taken. */
+/* The IDX format of MNIST, plain or gzip: header, types and bounds are checked before memory is taken. mnist.c uses it
+ * for its files, wf_idx for any others. */
 #include "datasets/file_impl.h"
 #include "datasets/idx_impl.h"
 #include "datasets/readers.h"
@@ -53,6 +54,8 @@ static wf_status read_header(wf_data_file *file, idx_header *header)
     header->rank = magic[3];
     const size_t head = 4 + 4 * (size_t)header->rank;
     WF_TRY(wf_data_file_read(file, dims, head - 4, head));
+    /* The product of dimensions from a file may exceed 64 bits; 16 leaves room for the largest element and the header.
+     */
     const uint64_t most = INT64_MAX / 16;
     header->elements = 1;
     for (int d = 0; d < header->rank; d++) {
@@ -66,6 +69,7 @@ static wf_status read_header(wf_data_file *file, idx_header *header)
     return WF_OK;
 }
 
+/* Elements are big endian in the file. */
 static void to_host_order(unsigned char *data, uint64_t elements, size_t size)
 {
     if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || size == 1)
@@ -95,6 +99,7 @@ static wf_status load_samples(wf_ctx *ctx, const char *path, bool labels, wf_row
     WF_TRY_OUT(wf_data_file_open(&file, path));
     WF_TRY_OUT(read_header(&file, &header));
     const wf_shape sample =
+        /* Images of MNIST have no dimension for their one channel; layers expect it. */
         header.rank == 3 ? WF_SHAPE(1, header.dim[1], header.dim[2]) : wf_shape_make(header.rank - 1, header.dim + 1);
     const size_t bytes = (size_t)wf_shape_count(sample) * wf_dtype_size(header.dtype);
     *info = (wf_dataset_info){.count = header.dim[0], .dtype = header.dtype, .shape = sample, .labels = labels};
@@ -105,6 +110,7 @@ out:
     return status;
 }
 
+/* Without a number of classes from the caller it is one more than the largest label. */
 static wf_status check_labels(const char *path, int64_t classes, const wf_rows *rows, wf_dataset_info *info)
 {
     info->classes = classes;

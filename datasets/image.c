@@ -1,4 +1,5 @@
-/* Writes a grid of images as PNG, under a temporary name until it is whole. */
+/* Writes a grid of images as PNG, under a temporary name until it is whole. Called by programs that look at what a
+ * network makes. The rest of the data sets does not use it. */
 #include "datasets/image.h"
 #include "core/tensor_author.h"
 
@@ -22,6 +23,7 @@ typedef struct sheet {
 static unsigned char grey(float value, double lo, double hi)
 {
     const double unit = ((double)value - lo) / (hi - lo);
+    /* Written so that NaN becomes black, too. */
     if (!(unit > 0))
         return 0;
     return unit >= 1 ? 255 : (unsigned char)lrint(unit * 255);
@@ -49,6 +51,7 @@ static wf_status draw(sheet *s, const wf_tensor *x, double lo, double hi)
     if (!s->pixels)
         return WF_ERR_MEMORY;
     float *values = wf_malloc(ctx, bytes ? bytes : 1);
+    /* The tensor may lie in a blocked order or on the device; the copy does not. */
     wf_tensor *plain = wf_tensor_copy(x, WF_F32, WF_ROW_MAJOR);
     wf_status status = !values ? WF_ERR_MEMORY : wf_check(plain);
     if (status == WF_OK)

@@ -1,5 +1,5 @@
-/* A folder of PNG and JPEG files as a data set. File names are listed when it is opened; an image is decoded when it
- * is read. */
+/* A folder of PNG and JPEG files as a data set. File names are listed when it is opened; an image is decoded when it is
+ * read. Nothing is kept in memory but names, so a folder may be larger than memory. */
 #include "datasets/dataset_author.h"
 #include "datasets/file_impl.h"
 #include "datasets/picture_impl.h"
@@ -50,6 +50,7 @@ static wf_status names_add(wf_ctx *ctx, names *list, const char *name)
     return WF_OK;
 }
 
+/* By bytes, not by the locale: the order of files, and so the labels, must be the same on all machines. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -91,6 +92,7 @@ static wf_status add_class(wf_ctx *ctx, folder *f, const char *dir, int64_t labe
     names images = {0}, deeper = {0};
     WF_TRY_OUT(list_folder(ctx, dir, &images, &deeper));
     if (images.count > 0) {
+        /* Grown folder by folder, since the number of images is known only at the end. */
         int64_t *labels = wf_realloc(ctx, f->labels, (size_t)(f->files.count + images.count) * sizeof *labels);
         if (!labels) {
             status = WF_ERR_MEMORY;
@@ -138,6 +140,7 @@ static wf_status folder_open(wf_dataset *dataset)
     folder *f = dataset->state;
     WF_TRY(list_images(dataset->ctx, f));
     int64_t height = f->opts.height, width = f->opts.width;
+    /* The first image determines what was not given; the others are resized to it. */
     if (!height || !width) {
         int64_t h, w;
         WF_TRY(wf_picture_size(f->files.name[0], &h, &w));
@@ -152,6 +155,7 @@ static wf_status folder_open(wf_dataset *dataset)
     return WF_OK;
 }
 
+/* Called by the prefetch thread; the decoder takes its memory by malloc. */
 static wf_status folder_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
 {
     const folder *f = dataset->state;

@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 
+/* Nothing is opened yet: wf_prefetch may still change how batches are made. */
 wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
 {
     if (!dataset)
@@ -43,6 +44,7 @@ wf_iter *wf_prefetch(wf_iter *iter, int depth)
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "prefetch of %d batches: should be 1 to 1024", depth);
 }
 
+/* On the host, `host` is the tensor's own memory and not given back twice. */
 static void slot_free(wf_ctx *ctx, wf_slot *slot)
 {
     for (int i = 0; i < WF_SLOT_TENSORS; i++) {
@@ -131,6 +133,7 @@ static wf_status build(wf_iter *iter)
     iter->sizes[0] = held < size ? held : size;
     iter->sizes[1] = held < size ? 0 : held % size;
     iter->sizes[2] = 0;
+    /* One more than the depth: the slot that the program computes with is not free for the thread. */
     iter->slots = wf_calloc(iter->ctx, (size_t)iter->depth + 1, sizeof *iter->slots);
     if (!iter->slots)
         return WF_ERR_MEMORY;
@@ -179,6 +182,7 @@ static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
 {
     if (ctx->k->host)
         return WF_OK;
+    /* The whole slot is copied even if the batch is shorter: the handles of all sizes share this memory. */
     for (int i = 0; i < WF_SLOT_TENSORS; i++) {
         const wf_slot_tensor *t = &slot->tensor[i];
         if (t->memory)
@@ -222,6 +226,7 @@ static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample
     return wf_tensor_set_layout(tensor, layout);
 }
 
+/* The position that a checkpoint stores is that of the batch handed out, not that of the thread, which is ahead. */
 static wf_status next_batch(wf_iter *iter, wf_batch *batch)
 {
     wf_slot *slot = NULL;
@@ -277,6 +282,7 @@ int64_t wf_iter_epoch_length(wf_iter *iter)
 
 /* --- Where it is -------------------------------------------------------------------------------------------------- */
 
+/* The thread is stopped first: it advances the batcher and writes to the slots. */
 static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
 {
     wf_worker_stop(iter);
@@ -296,6 +302,8 @@ static wf_status load(wf_iter *iter, int64_t epoch, int64_t index, int64_t lengt
     WF_CHECK(epoch >= 0 && length >= 0 && index >= 0 && index <= length, WF_ERR_FORMAT,
              "the archive holds batch %lld of %lld in epoch %lld", (long long)index, (long long)length,
              (long long)epoch);
+    /* Saved with another number of batches for an epoch, for example on other ranks: the position is kept as a share of
+     * the epoch. */
     if (length != own && length > 0)
         index = (int64_t)((double)index / (double)length * (double)own);
     if (index >= own && !iter->batcher.opts.once) {
@@ -321,6 +329,7 @@ wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place)
     WF_NEED(iter);
     WF_TRY(open_once(iter));
     wf_worker_stop(iter);
+    /* The thread, which shuffles by the seed, has been stopped. */
     iter->batcher.seed = (uint64_t)place->seed;
     return load(iter, place->epoch, place->index, place->length);
 }

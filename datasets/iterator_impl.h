@@ -29,8 +29,8 @@ typedef struct wf_batcher {
     wf_dataset *dataset;
     wf_batch_opts opts;
     uint64_t seed, stream;
-    const wf_part *parts; /* one for each place along data; `alone` where the data set is not scattered */
-    wf_part alone;
+    const wf_dataset_part *parts; /* one for each place along data; `alone` where the data set is not scattered */
+    wf_dataset_part alone;
     int rank, size; /* along data */
     wf_box box;     /* of a sample: what x holds of it */
     bool widened;   /* a batch has a wide part too */

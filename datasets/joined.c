@@ -10,7 +10,7 @@
 typedef struct joined {
     wf_comm *comm;
     wf_dataset_info info; /* of this rank's part */
-    wf_part *parts;
+    wf_dataset_part *parts;
 } joined;
 
 static wf_status joined_open(wf_dataset *dataset)
@@ -32,9 +32,11 @@ static void joined_free(wf_dataset *dataset)
     free(((joined *)dataset->state)->parts);
 }
 
+/* No read_box: wf_dataset_read_box then cuts the box out of a whole sample. */
 static const wf_dataset_kind joined_kind = {
     .name = "joined", .open = joined_open, .read = joined_read, .free = joined_free};
 
+/* Fails on this rank alone, which is why the caller agrees on the status before the first message. */
 static wf_status open_mine(const wf_dataset *dataset)
 {
     WF_TRY(wf_check(dataset));
@@ -43,6 +45,7 @@ static wf_status open_mine(const wf_dataset *dataset)
     return WF_OK;
 }
 
+/* An empty part has no shape of its own to compare. */
 static bool alike(const wf_dataset_info *a, const wf_dataset_info *b)
 {
     return a->dtype == b->dtype && wf_shape_equal(a->shape, b->shape) && a->labels == b->labels;
@@ -72,7 +75,8 @@ static wf_status lay_out(joined *j, const wf_dataset_info *all)
     int first;
     WF_TRY(compare(all, size, &first));
     for (int r = 0; r < size; r++) {
-        j->parts[r] = (wf_part){.first = r ? j->parts[r - 1].first + j->parts[r - 1].count : 0, .count = all[r].count};
+        j->parts[r] =
+            (wf_dataset_part){.first = r ? j->parts[r - 1].first + j->parts[r - 1].count : 0, .count = all[r].count};
         classes = all[r].count && all[r].classes > classes ? all[r].classes : classes;
     }
     j->info = all[first];

@@ -1,4 +1,5 @@
-/* Samples in host memory: data sets from arrays and tensors, the parts that scatter sends, and the empty data set. */
+/* Samples in host memory: data sets from arrays and tensors, the parts that scatter sends, and the empty data set. The
+ * file readers keep their samples in the same rows. */
 #include "datasets/readers.h"
 #include "datasets/rows_impl.h"
 
@@ -11,6 +12,7 @@ wf_status wf_rows_alloc(wf_ctx *ctx, const char *what, wf_rows *rows, int64_t co
     WF_CHECK(sample_bytes == 0 || (uint64_t)count <= (uint64_t)PTRDIFF_MAX / sample_bytes, WF_ERR_MEMORY,
              "%s: %lld samples of %zu bytes do not fit in memory", what, (long long)count, sample_bytes);
     const size_t bytes = (size_t)count * sample_bytes;
+    /* malloc(0) may return NULL, which would look like a failure. */
     rows->x = wf_malloc(ctx, bytes ? bytes : 1);
     if (rows->x && labels)
         rows->labels = wf_calloc(ctx, count ? (size_t)count : 1, sizeof *rows->labels);
@@ -128,6 +130,7 @@ static wf_status import_tensors(const wf_tensor *x, const wf_tensor *labels, wf_
     return WF_OK;
 }
 
+/* The values are copied to the host: batches are made by the prefetch thread, which may not use the device. */
 wf_dataset *wf_tensor_dataset(const wf_tensor *x, const wf_tensor *labels)
 {
     if (!x)

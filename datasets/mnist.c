@@ -1,4 +1,4 @@
-/* Finds MNIST's or Fashion-MNIST's files by their standard names, and reads them by idx.c. */
+/* Finds MNIST's or Fashion-MNIST's files by their standard names, and reads them by idx.c. Nothing is downloaded. */
 #include "core/config_author.h"
 #include "datasets/file_impl.h"
 #include "datasets/idx_impl.h"
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Where Debian's package dataset-fashion-mnist puts its files. */
 static const char debian_folder[] = "/usr/share/datasets/fashion-mnist";
 
 typedef struct mnist {
@@ -43,6 +44,7 @@ static wf_status locate_both(const char *dir, wf_split split, char images[WF_PAT
     return WF_OK;
 }
 
+/* WEFT_DATA is used alone where it is set: falling back to another folder would train on other data without a word. */
 static wf_status usual_folder(wf_split split, char dir[WF_PATH_MAX])
 {
     const char *data = wf_config_get()->data;
@@ -69,6 +71,7 @@ static wf_status mnist_open(wf_dataset *dataset)
     if (!state->dir)
         WF_TRY(usual_folder(state->split, usual));
     WF_TRY(locate_both(state->dir ? state->dir : usual, state->split, images, labels));
+    /* Ten classes even if a short file lacks some of them. */
     WF_TRY(wf_idx_load(dataset->ctx, images, labels, 10, &state->rows, &dataset->info));
     return WF_OK;
 }

@@ -1,11 +1,12 @@
-/* Marks a data set as one rank's part of a scattered one: global count, offset, mesh. Iterators make layouts of it. */
+/* Marks a data set as one rank's part of a scattered one: global count, offset, mesh. Iterators make layouts of it.
+ * scatter.c makes it where every rank reads for itself. */
 #include "datasets/part_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct state {
-    wf_part part;
+    wf_dataset_part part;
     int64_t *index; /* NULL: part.first and the following */
 } state;
 
@@ -41,7 +42,7 @@ static const wf_dataset_kind part_kind = {
     .free = part_free,
 };
 
-wf_dataset *wf_part_dataset(wf_dataset *inner, wf_part part, const int64_t *order)
+wf_dataset *wf_part_dataset(wf_dataset *inner, wf_dataset_part part, const int64_t *order)
 {
     wf_dataset *dataset = wf_dataset_new(inner->ctx, &part_kind, inner, sizeof(state));
     if (!dataset)
@@ -54,8 +55,10 @@ wf_dataset *wf_part_dataset(wf_dataset *inner, wf_part part, const int64_t *orde
             wf_dataset_free(dataset);
             return wf_error_null();
         }
+        /* Only this rank's part of the order is kept. */
         memcpy(s->index, order + part.first, (size_t)part.count * sizeof *s->index);
     }
+    /* The inner data set is open already, so nothing is left to be done by an open of this kind. */
     dataset->info = inner->info;
     dataset->info.count = part.count;
     dataset->opened = true;

@@ -6,6 +6,6 @@
 
 /* The samples at places [part.first, part.first + part.count) of `order` (NULL: as they come; read during the call
  * only), each read when it is needed. Owns the data set, which is open. */
-wf_dataset *wf_part_dataset(wf_dataset *dataset, wf_part part, const int64_t *order);
+wf_dataset *wf_part_dataset(wf_dataset *dataset, wf_dataset_part part, const int64_t *order);
 
 #endif

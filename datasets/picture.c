@@ -1,4 +1,5 @@
-/* Decodes PNG and JPEG by stb. The only file that includes its reader. */
+/* Decodes PNG and JPEG by stb. The only file that includes its reader. image_folder.c calls it, also in the prefetch
+ * thread. */
 #include "datasets/picture_impl.h"
 
 #include <errno.h>
@@ -17,6 +18,7 @@ static wf_status read_whole(const char *path, unsigned char **data, size_t *byte
     struct stat info;
     FILE *file = fopen(path, "rb");
     WF_CHECK(file, WF_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    /* stb counts bytes in int. */
     const bool known = fstat(fileno(file), &info) == 0 && info.st_size > 0 && info.st_size <= INT_MAX;
     *bytes = known ? (size_t)info.st_size : 0;
     *data = known ? malloc(*bytes) : NULL;
@@ -31,6 +33,7 @@ static wf_status read_whole(const char *path, unsigned char **data, size_t *byte
     WF_FAIL(WF_ERR_IO, "%s: cannot read: %zu of %zu bytes came", path, got, *bytes);
 }
 
+/* Lengths and checksums of PNG are big endian. */
 static uint32_t big_endian(const unsigned char *b)
 {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
@@ -61,6 +64,7 @@ static wf_status check_jpeg(const char *path, const unsigned char *data, size_t 
     size_t at = 2;
     while (at + 4 <= bytes && data[at] == 0xFF) {
         const unsigned char marker = data[at + 1];
+        /* Any number of 0xFF may precede a marker. */
         if (marker == 0xFF) {
             at++;
             continue;

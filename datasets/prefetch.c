@@ -1,5 +1,5 @@
 /* The thread that makes batches ahead. It touches the batcher and the memory of free slots, nothing else: no MPI, no
- * pool, no tensor handles. */
+ * pool, no tensor handles. iterator.c starts it, waits for slots and stops it. */
 #include "datasets/iterator_impl.h"
 
 #include <pthread.h>
@@ -20,6 +20,7 @@ static bool next_slot(wf_iter *iter, wf_slot **slot)
 {
     wf_worker *w = iter->worker;
     pthread_mutex_lock(&w->mutex);
+    /* Two counters instead of a queue: batches come in order, so slot and number determine each other. */
     while (!w->stop && w->produced - w->released >= iter->slot_count)
         pthread_cond_wait(&w->changed, &w->mutex);
     const bool go = !w->stop;
@@ -35,9 +36,11 @@ static void *work(void *argument)
     wf_slot *slot;
     wf_status status = WF_OK;
     while (status == WF_OK && next_slot(iter, &slot)) {
+        /* The lock is not held here: until `produced` counts it, the slot is the thread's alone. */
         status = wf_slot_fill(iter, slot);
         slot->status = status;
         if (status != WF_OK)
+            /* Errors belong to a thread. The text is carried to the main thread, which raises it again. */
             wf_error_save(&slot->status, slot->message, sizeof slot->message);
         pthread_mutex_lock(&w->mutex);
         w->produced++;
@@ -76,6 +79,7 @@ wf_slot *wf_worker_wait(wf_iter *iter)
     pthread_mutex_lock(&w->mutex);
     w->released = iter->given;
     pthread_cond_signal(&w->changed);
+    /* After an error the failed slot is the last one, and it is given again and again: `given` does not count it. */
     while (w->produced == iter->given)
         pthread_cond_wait(&w->changed, &w->mutex);
     pthread_mutex_unlock(&w->mutex);
@@ -87,6 +91,7 @@ void wf_worker_stop(wf_iter *iter)
     wf_worker *w = iter->worker;
     if (!w)
         return;
+    /* Ends a batch in the middle; otherwise freeing an iterator would wait for a whole batch. */
     atomic_store(&iter->batcher.stop, true);
     pthread_mutex_lock(&w->mutex);
     w->stop = true;

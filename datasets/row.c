@@ -1,5 +1,5 @@
 /* Stores a sample as a row of a batch: converts the type and the order of memory. Samples are row-major [C, pixels];
- * rows of a batch may be [pixels, C]. */
+ * rows of a batch may be [pixels, C]. The batcher calls it, once for each sample. */
 #include "datasets/iterator_impl.h"
 
 #include <string.h>
@@ -7,6 +7,7 @@
 wf_row_format wf_row_format_make(const wf_dataset_info *info, wf_dtype float_type, bool raw)
 {
     wf_row_format format = {.from = info->dtype, .to = info->dtype, .channels = 1};
+    /* Labels kept as i32 or i64 samples, and halves, stay what they are. */
     if (!raw && (info->dtype == WF_U8 || info->dtype == WF_F32 || info->dtype == WF_F64))
         format.to = float_type;
     const int64_t elements = wf_shape_count(info->shape);
@@ -17,6 +18,7 @@ wf_row_format wf_row_format_make(const wf_dataset_info *info, wf_dtype float_typ
         format.channels = info->shape.dim[0];
         format.pixels = elements / format.channels;
     }
+    /* Both orders are the same where one of the two dimensions is 1. */
     const bool as_it_lies = format.channels == 1 || format.pixels == 1;
     format.direct = format.from == format.to && as_it_lies;
     return format;
@@ -43,6 +45,7 @@ wf_row_format wf_row_format_make(const wf_dataset_info *info, wf_dtype float_typ
         }                                                                                                              \
     }
 
+/* Divided, not multiplied by 1 / 255: the quotient is the nearest float. */
 #define UNIT_F32(v) ((float)(v) / 255.0f)
 #define UNIT_F64(v) ((double)(v) / 255.0)
 #define TO_F32(v)   ((float)(v))
@@ -64,6 +67,7 @@ void wf_row_store(const wf_row_format *format, const void *sample, void *row)
     if (format->from == WF_U8 && wide)
         u8_to_f64(c, p, sample, row);
     else if (format->from == WF_U8)
+        /* Bytes become [0, 1], as images are usually given to networks. */
         u8_to_f32(c, p, sample, row);
     else if (format->from == WF_F32 && wide)
         f32_to_f64(c, p, sample, row);

@@ -18,21 +18,23 @@ typedef struct announcement {
     int32_t shuffle, equal;
 } announcement;
 
-static wf_part part_of(int64_t n, int64_t size, int64_t rank, bool equal)
+static wf_dataset_part part_of(int64_t n, int64_t size, int64_t rank, bool equal)
 {
     int64_t lo, hi;
     if (!equal) {
         wf_block(n, size, rank, &lo, &hi);
-        return (wf_part){.first = lo, .count = hi - lo};
+        return (wf_dataset_part){.first = lo, .count = hi - lo};
     }
+    /* Parts of equal length overlap where n is no multiple of their number; the product is split so that n * rank
+     * cannot overflow. */
     lo = n / size * rank + n % size * rank / size;
-    return (wf_part){.first = lo, .count = (n + size - 1) / size};
+    return (wf_dataset_part){.first = lo, .count = (n + size - 1) / size};
 }
 
-static wf_part *parts_new(const wf_mesh *mesh, int64_t n, bool equal)
+static wf_dataset_part *parts_new(const wf_mesh *mesh, int64_t n, bool equal)
 {
     const int size = wf_mesh_size(mesh, WF_AXIS_DATA);
-    wf_part *parts = wf_malloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)size * sizeof *parts);
+    wf_dataset_part *parts = wf_malloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)size * sizeof *parts);
     for (int r = 0; parts && r < size; r++)
         parts[r] = part_of(n, size, r, equal);
     return parts;
@@ -88,11 +90,11 @@ typedef struct round_trip {
     const announcement *a;
     int root, size, places; /* ranks, and places along data */
     bool is_root;
-    wf_part *parts;     /* the new data set's */
-    int64_t *order;     /* on the root */
-    wf_dataset *source; /* on the root */
-    wf_rows *rows;      /* of this rank */
-    int64_t held;       /* samples of this rank */
+    wf_dataset_part *parts; /* the new data set's */
+    int64_t *order;         /* on the root */
+    wf_dataset *source;     /* on the root */
+    wf_rows *rows;          /* of this rank */
+    int64_t held;           /* samples of this rank */
     size_t sample_bytes;
     int64_t chunk; /* samples per place and round */
     unsigned char *x;
@@ -101,6 +103,7 @@ typedef struct round_trip {
     size_t *part_bytes;
 } round_trip;
 
+/* The root's memory for a round is bounded by this, whatever the size of the data set. */
 static int64_t chunk_samples(const announcement *a, int places, size_t sample_bytes)
 {
     const uint64_t all = (sample_bytes + sizeof(int64_t)) * (uint64_t)places;
@@ -158,6 +161,8 @@ static wf_status scatter_round(round_trip *t, int64_t start, size_t bytes, const
                             t->root);
 }
 
+/* All ranks make as many rounds as the longest part needs, the status of each round first, so that a sample that the
+ * root cannot read ends the scatter everywhere. */
 static wf_status send_rounds(round_trip *t)
 {
     const int64_t longest = (t->a->info.count + t->places - 1) / t->places;
@@ -216,6 +221,7 @@ static wf_status prepare_reader(round_trip *t, wf_dataset **dataset, wf_dataset 
     const wf_status status = order_new(t->ctx, a, &t->order);
     if (status == WF_OK)
         *out = wf_part_dataset(*dataset, t->parts[wf_mesh_rank(t->mesh, WF_AXIS_DATA)], t->order);
+    /* wf_part_dataset took it, also where it failed. */
     *dataset = status == WF_OK ? NULL : *dataset;
     if (*out)
         mark(t, *out);
@@ -250,6 +256,7 @@ static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_o
     }
 out:
     if (!*out)
+        /* Otherwise the data set has them and frees them. */
         free(t.parts);
     free(t.x);
     free(t.labels);
@@ -286,7 +293,7 @@ static wf_status check_index(wf_comm *comm, int root, const int64_t *count, int6
 
 static wf_status own_index(wf_comm *comm, const announcement *a, int64_t *count, int64_t **index)
 {
-    const wf_part part = part_of(a->info.count, wf_comm_size(comm), wf_comm_rank(comm), a->equal);
+    const wf_dataset_part part = part_of(a->info.count, wf_comm_size(comm), wf_comm_rank(comm), a->equal);
     int64_t *order = NULL;
     WF_TRY(order_new(wf_comm_ctx(comm), a, &order));
     *index = wf_malloc(wf_comm_ctx(comm), part.count ? (size_t)part.count * sizeof **index : 1);

@@ -1,4 +1,5 @@
-/* The same batches on all ranks: one rank's batches sent to all, or all ranks reading in one agreed order. */
+/* The same batches on all ranks: one rank's batches sent to all, or all ranks reading in one agreed order. For ranks
+ * that divide a sample, not the batch: spatial, channel or filter parallelism without a mesh's scatter. */
 #include "datasets/shared.h"
 
 #include "comm/comm_author.h"
@@ -64,6 +65,7 @@ void wf_shared_free(wf_shared_iter *shared)
     free(shared);
 }
 
+/* Starts from zeros, since two forms are compared as bytes. */
 static form form_of(const wf_tensor *tensor)
 {
     form f = {.rank = -1};
@@ -113,6 +115,7 @@ static wf_status receive(wf_shared_iter *shared, const heading *h, wf_batch *bat
                             .last = h->last != 0};
     }
     WF_TRY(wf_bcast(shared->comm, batch->x, shared->root));
+    /* The heading said on all ranks whether there are labels, so that all agree on the number of messages. */
     return batch->labels ? wf_bcast(shared->comm, batch->labels, shared->root) : WF_OK;
 }
 
@@ -138,6 +141,7 @@ wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch)
 
 wf_status wf_shared_archive(wf_shared_iter *shared, wf_archive *archive)
 {
+    /* The position is the root's; it is sent to all, since every rank writes or reads the archive in step. */
     wf_iter_place place = {0};
     WF_NEED(shared);
     WF_NEED(archive);

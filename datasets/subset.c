@@ -1,4 +1,4 @@
-/* Chosen samples of another data set, by number. */
+/* Chosen samples of another data set, by number. A decorator that changes the numbers and nothing else. */
 #include "datasets/dataset_author.h"
 #include "datasets/readers.h"
 
@@ -10,6 +10,7 @@ typedef struct subset {
     int64_t *index;
 } subset;
 
+/* The indices can be checked only here: the size of the inner data set is unknown until it is opened. */
 static wf_status subset_open(wf_dataset *dataset)
 {
     const subset *s = dataset->state;

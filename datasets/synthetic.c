@@ -14,6 +14,7 @@ typedef struct synthetic {
     float *pattern; /* [classes, sample] */
 } synthetic;
 
+/* 24 bits: what a float can hold, and the same number on every machine. */
 static double unit(uint32_t word)
 {
     return (double)(word >> 8) * 0x1p-24;
@@ -59,6 +60,7 @@ static wf_status synthetic_read(wf_dataset *dataset, int64_t index, const wf_sam
     const synthetic *s = dataset->state;
     const int64_t count = wf_shape_count(s->opts.shape);
     uint8_t *pixel = x;
+    /* All classes come equally often, in every part of the data set. */
     *label = index % s->opts.classes;
     const float *pattern = s->pattern + *label * count;
     uint32_t word[4];
@@ -66,6 +68,7 @@ static wf_status synthetic_read(wf_dataset *dataset, int64_t index, const wf_sam
         if (i % 4 == 0)
             wf_philox(s->opts.seed, s->noise_stream, (uint64_t)index, (uint64_t)(i / 4), word);
         const double noise = 2 * unit(word[i % 4]) - 1;
+        /* 90 and 37 sum to less than 127.5, so no value is cut off at 0 or 255. */
         const double value = 127.5 + 90 * (double)pattern[i] + 37 * noise;
         pixel[i] = (uint8_t)lrint(value);
     }

@@ -20,11 +20,14 @@ static wf_status space_open(wf_dataset *dataset)
     char text[WF_SHAPE_TEXT];
     WF_CHECK(shape.rank == 3, WF_ERR_SHAPE, "%s: samples of shape %s: should be [C,H,W]", dataset->kind->name,
              wf_shape_text(shape, text));
+    /* The transform's name and its depth in the chain, so that a flip and a crop of the same sample draw independent
+     * numbers. */
     s->stream = wf_hash_u64(wf_hash_text(0, dataset->kind->name), wf_dataset_depth(dataset));
     s->height = s->height ? s->height : shape.dim[1];
     s->width = s->width ? s->width : shape.dim[2];
     dataset->info.shape = WF_SHAPE(shape.dim[0], s->height, s->width);
     free(s->sample);
+    /* One buffer per data set is enough: one thread at a time reads it. */
     s->sample = wf_malloc(dataset->ctx, wf_dataset_sample_bytes(dataset->inner) + 1);
     return s->sample ? WF_OK : WF_ERR_MEMORY;
 }
@@ -62,6 +65,7 @@ static wf_status flip_read(wf_dataset *dataset, int64_t index, const wf_sample_k
     const size_t size = wf_dtype_size(dataset->info.dtype), width = (size_t)shape.dim[2];
     uint32_t word[4];
     draw(s, key, word);
+    /* The highest bit decides; an unflipped sample goes straight to its place. */
     if (word[0] >> 31 == 0)
         return wf_dataset_read(dataset->inner, index, key, x, label);
     WF_TRY(wf_dataset_read(dataset->inner, index, key, s->sample, label));
@@ -100,6 +104,7 @@ static wf_status crop_open(wf_dataset *dataset)
 /* A start in [0, room], of one random word. */
 static int64_t below(uint32_t word, int64_t room)
 {
+    /* Multiply and shift instead of a remainder: the bias is below room / 2^32. */
     return (int64_t)((uint64_t)word * (uint64_t)(room + 1) >> 32);
 }
 
@@ -115,6 +120,7 @@ static wf_status crop_read(wf_dataset *dataset, int64_t index, const wf_sample_k
     const int64_t left = below(word[1], in.dim[2] + 2 * s->pad - s->width) - s->pad;
     const int64_t from = left < 0 ? -left : 0; /* columns [from, to) of the window lie on the sample */
     const int64_t to = in.dim[2] - left < s->width ? in.dim[2] - left : s->width;
+    /* What the window shows beside the sample is zero. */
     memset(x, 0, wf_dataset_sample_bytes(dataset));
     if (from >= to)
         return WF_OK;

@@ -1,4 +1,4 @@
-/* Transforms of values: normalise, scale, change of channels. */
+/* Transforms of values: normalise, scale, change of channels. Equal for equal samples: nothing here is random. */
 #include "datasets/dataset_author.h"
 #include "datasets/transforms.h"
 
@@ -47,6 +47,7 @@ static wf_status affine_read(wf_dataset *dataset, int64_t index, const wf_sample
     const uint8_t *bytes = a->sample;
     const float *floats = a->sample;
     for (int64_t c = 0; c < channels; c++) {
+        /* In double and rounded once, so that scale and shift lose nothing to each other. */
         const double scale = a->scale[a->channels == 1 ? 0 : c], shift = a->shift[a->channels == 1 ? 0 : c];
         for (int64_t i = c * plane; i < (c + 1) * plane; i++)
             out[i] = (float)((u8 ? bytes[i] / 255.0 : (double)floats[i]) * scale + shift);
@@ -116,6 +117,7 @@ wf_dataset *wf_transform_normalise(wf_dataset *inner, int64_t channels, const do
         return NULL;
     affine *a = dataset->state;
     for (int64_t c = 0; c < channels; c++) {
+        /* (x - mean) / std as one product and one sum. */
         a->scale[c] = 1 / std[c];
         a->shift[c] = -mean[c] / std[c];
     }
@@ -149,6 +151,7 @@ static wf_status channels_open(wf_dataset *dataset)
     const wf_dtype dtype = dataset->info.dtype;
     WF_CHECK(dtype == WF_U8 || dtype == WF_F32, WF_ERR_DTYPE, "channels: samples of type %s: should be u8 or f32",
              wf_dtype_name(dtype));
+    /* Only what has one usual meaning: grey repeated, colour to luma, alpha dropped. */
     const int64_t from = shape.dim[0], to = s->channels;
     WF_CHECK(from == to || from == 1 || (from == 4 && to == 3) || ((from == 3 || from == 4) && to == 1), WF_ERR_SHAPE,
              "channels: %lld to %lld: can do 1 to n, 3 or 4 to 1, 4 to 3", (long long)from, (long long)to);
@@ -160,6 +163,7 @@ static wf_status channels_open(wf_dataset *dataset)
     return WF_OK;
 }
 
+/* The weights of ITU-R BT.601, which JPEG uses, too. */
 static void luma(wf_dtype dtype, const void *in, int64_t plane, void *out)
 {
     const uint8_t *b = in;

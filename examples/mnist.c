@@ -54,10 +54,10 @@ static wf_iter *open_images(wf_comm *comm, const settings *s, wf_split split)
 static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, int64_t epoch_steps, compression *c)
 {
     const wf_adam_opts adam = {.lr = s->lr * sqrt(wf_comm_size(comm))};
-    wf_optim *optim = wf_schedule(wf_adam(model, adam), (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE,
-                                                                           .warmup = epoch_steps / 2,
-                                                                           .total = s->epochs * epoch_steps,
-                                                                           .end = 0.01});
+    wf_optim *optim = wf_lr_schedule(wf_adam(model, adam), (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE,
+                                                                              .warmup = epoch_steps / 2,
+                                                                              .total = s->epochs * epoch_steps,
+                                                                              .end = 0.01});
     return wf_multi_node_with(comm, example_scaled(optim), compression_opts(c, (wf_multi_node_opts){0}));
 }
 

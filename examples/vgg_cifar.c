@@ -79,7 +79,7 @@ static wf_optim *optim_new(wf_layer *model, const settings *s, int64_t steps)
 {
     const double images = (double)(s->batch * wf_comm_size(s->how.samples));
     const wf_sgd_opts sgd = {.lr = s->lr * sqrt(images / 64), .momentum = 0.9, .weight_decay = 5e-4};
-    wf_optim *optim = wf_schedule(
+    wf_optim *optim = wf_lr_schedule(
         wf_sgd(model, sgd),
         (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = steps / 2, .total = s->epochs * steps, .end = 0.01});
     return example_scaled(wf_mesh_multi_node(s->how.mesh, optim));

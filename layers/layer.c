@@ -18,6 +18,7 @@ wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_byte
         return wf_error_null();
     *layer = (wf_layer){.kind = kind, .ctx = ctx, .id = ++ctx->layers};
     wf_live_add(ctx, WF_LIVE_LAYER, 1);
+    /* Freed by wf_layer_free even if the kind's constructor fails half way, so kinds check for NULL in their `free`. */
     layer->state = wf_calloc(ctx, 1, state_bytes);
     if (!layer->state) {
         wf_layer_free(layer);
@@ -28,6 +29,8 @@ wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_byte
 
 void wf_layer_note(wf_layer *layer, const char *format, ...)
 {
+    /* Notes are compared between ranks when an optimizer takes the model; too long ones are cut at the same place on
+     * all. */
     const size_t used = strlen(layer->options);
     va_list args;
     va_start(args, format);
@@ -39,6 +42,7 @@ void wf_layer_free(wf_layer *layer)
 {
     if (!layer)
         return;
+    /* Before the parameters, since a kind may look at them. */
     if (layer->kind->free && layer->state)
         layer->kind->free(layer);
     for (int i = 0; i < layer->n_params; i++)
@@ -122,6 +126,8 @@ void wf_layer_set_root(wf_layer *layer, uint64_t root)
     top->ctx->roots = top->ctx->roots > root ? top->ctx->roots : root;
 }
 
+/* Random numbers follow from names, not from the order in which layers are made, and not from ranks: any division of
+ * the model draws the same ones. */
 static uint64_t stream_of(const wf_layer *layer)
 {
     return wf_hash_text(wf_hash_u64(0, wf_layer_root(layer)), wf_layer_path(layer));
@@ -135,7 +141,7 @@ static const char *path_of(void *owner, uint64_t *stream)
 }
 
 /* One more pointer at the end of an array of pointers. */
-static wf_status append(wf_ctx *ctx, void ***array, int *n, void *item)
+static wf_status append_pointer(wf_ctx *ctx, void ***array, int *n, void *item)
 {
     void **longer = wf_realloc(ctx, *array, (size_t)(*n + 1) * sizeof *longer);
     WF_CHECK(longer, WF_ERR_MEMORY, "no memory for %d parts of a layer", *n + 1);
@@ -150,8 +156,9 @@ wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts op
     if (!param)
         return NULL;
     param->owner = layer;
+    /* Paths change while a model is put together, so a parameter asks for its path when it needs it. */
     param->path_of = path_of;
-    const wf_status status = append(layer->ctx, (void ***)&layer->params, &layer->n_params, param);
+    const wf_status status = append_pointer(layer->ctx, (void ***)&layer->params, &layer->n_params, param);
     if (status != WF_OK) {
         wf_param_free(param);
         return wf_error_null();
@@ -160,7 +167,7 @@ wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts op
     return param;
 }
 
-static wf_var *apply(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
+static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
 {
     wf_tape *tape = x->tape;
     WF_CHECK_NULL(wf_tape_ctx(tape) == layer->ctx, WF_ERR_ARGUMENT, "%s \"%s\": its input belongs to another context",
@@ -176,6 +183,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
                                                           .comm = layer->comm});
     /* Ranges show in the profiler's time line (core/cuda/nvtx.c); elsewhere they do nothing. */
     wf_range_push(layer->ctx, layer->kind->name);
+    /* Layers that multiply take the type of the computation (bf16, for example); others take any. */
     if (layer->kind->computes)
         x = wf_cast_to_compute(x);
     if (x && layer->prepare)
@@ -195,7 +203,7 @@ wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user
 {
     if (!layer)
         return NULL;
-    wf_var *y = x ? apply(layer, x, forward, user) : NULL;
+    wf_var *y = x ? apply_layer(layer, x, forward, user) : NULL;
     if (y || !layer->comm)
         return y;
     wf_status status = wf_error_pending();
@@ -251,6 +259,7 @@ static wf_status set_name(wf_layer *layer, const char *name)
     return WF_OK;
 }
 
+/* Names become parts of paths and of names in files, which are separated by '/'. */
 static wf_status check_letters(const char *name)
 {
     WF_NEED(name);
@@ -290,7 +299,7 @@ static wf_status add_child(wf_layer *module, const char *name, wf_layer *child)
     WF_CHECK(!is_taken(module, child), WF_ERR_STATE, "the layer \"%s\" would be inside itself", name);
     WF_CHECK(child->ctx == module->ctx, WF_ERR_ARGUMENT, "the layer \"%s\" belongs to another context", name);
     WF_TRY(set_name(child, name));
-    WF_TRY(append(module->ctx, (void ***)&module->children, &module->n_children, child));
+    WF_TRY(append_pointer(module->ctx, (void ***)&module->children, &module->n_children, child));
     child->parent = module;
     forget_paths(child);
     forget_lists(module);
@@ -375,6 +384,7 @@ wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
+        /* Goes on after a failure: every layer of the list is taken, added or freed. */
         if (!wf_module_add(layer, name, layers[i]))
             failed = true;
     }
@@ -436,6 +446,7 @@ wf_status wf_layer_params(wf_layer *layer, int64_t *count, wf_param *const **par
     WF_NEED(layer);
     WF_NEED(count);
     WF_NEED(params);
+    /* The list is made at the first question and kept until the tree changes (forget_lists). */
     if (!layer->all) {
         const int64_t n = count_all(layer);
         layer->all = wf_malloc(layer->ctx, (size_t)n * sizeof *layer->all);
@@ -474,6 +485,7 @@ int64_t wf_layer_param_count(wf_layer *layer)
     if (!layer || wf_layer_params(layer, &n, &params) != WF_OK)
         return 0;
     for (int64_t i = 0; i < n; i++)
+        /* Running statistics are no parameters in the sense of a paper's count. */
         if (params[i]->trainable)
             elements += wf_shape_count(params[i]->shape);
     return elements;
@@ -534,6 +546,7 @@ wf_tensor *wf_dense_value(const wf_var *x)
         return NULL;
     WF_CHECK_NULL(x->value, WF_ERR_STATE,
                   "a variable whose value went with the backward that passed it; keep it before");
+    /* The order in which the kernels of layers compute. */
     const wf_order order = x->value->shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
     return wf_tensor_dense(x->value, x->value->dtype, order);
 }

@@ -42,6 +42,7 @@ static const char *name_of(const call *c, const wf_param *param)
 
 /* --- Whole parameters --------------------------------------------------------------------------------------------- */
 
+/* The ranks' boxes tell where in the whole each part lies; a view of the whole receives it in place. */
 static wf_status gather_parts(wf_comm *comm, const wf_tensor *value, wf_tensor *whole, const wf_box *box,
                               wf_tensor **view)
 {

@@ -78,11 +78,14 @@ wf_status wf_optim_loss_weight(wf_optim *optim, const wf_var *loss, double *seed
     const wf_array sum = loss_sum(optim);
     double weight = 0;
     WF_TRY(check_local(loss));
+    /* One loss in this step: its weight is 1, whatever its samples. */
     if (!optim->more && !optim->adding)
         return WF_OK;
     if (!optim->adding)
         optim->weight_sum = 0;
     WF_TRY(weight_of(loss, &weight));
+    /* Gradients are summed with the weights and divided once at the end, so that batches of different sizes count by
+     * samples. */
     *seed = weight > 0 ? weight : WF_ZERO;
     optim->weight_sum += weight;
     return wf_loss_add(optim->ctx, loss->value, weight, &sum, optim->adding);
@@ -103,6 +106,7 @@ wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss)
     double seed = 1;
     WF_NEED(loss);
     WF_TRY(wf_optim_bind(optim));
+    /* Before backward, since the weight of the loss is the seed of its gradient. */
     WF_TRY(optim->distributed ? optim->distributed->loss_weight(optim, loss, &seed)
                               : wf_optim_loss_weight(optim, loss, &seed));
     return wf_optim_backward(optim, loss, seed);

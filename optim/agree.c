@@ -107,6 +107,7 @@ static wf_status agree_parts(wf_comm *comm, wf_ctx *ctx, int64_t n, const part *
 {
     char text[DESCRIPTION];
     int other = -1;
+    /* One number per rank in the usual case that the models agree; texts are exchanged only to name a difference. */
     uint64_t hash = wf_hash_u64(0, (uint64_t)n);
     for (int64_t i = 0; i < n; i++) {
         describe_part(text, &parts[i]);
@@ -200,6 +201,7 @@ wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
     return WF_OK;
 }
 
+/* Once per training run, so a search will do. */
 static int64_t position(const wf_optim *optim, const wf_param *param)
 {
     for (int64_t i = 0; i < optim->n; i++)

@@ -9,6 +9,7 @@ typedef struct algorithm {
     const char *states[WF_OPTIM_STATES];
 } algorithm;
 
+/* Names of states are part of files and must not change. */
 static const algorithm algorithms[] = {
     [WF_OPTIM_SGD] = {"sgd", {"momentum"}},
     [WF_OPTIM_ADAM] = {"adam", {"m", "v"}},
@@ -57,7 +58,7 @@ static wf_status check_hyper(wf_optim_kind kind, const wf_optim_hyper *h)
     return WF_OK;
 }
 
-static wf_optim *make(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper)
+static wf_optim *make_optim(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper)
 {
     if (!model)
         return NULL;
@@ -65,6 +66,7 @@ static wf_optim *make(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper)
     return wf_optim_new(model, kind, hyper);
 }
 
+/* Defaults are those of Kingma and Ba 2015; AdamW adds 0.01 of decoupled decay. */
 static wf_optim_hyper adam_hyper(wf_adam_opts opts, double decay)
 {
     return (wf_optim_hyper){.lr = wf_opt(opts.lr, 1e-3),
@@ -76,28 +78,28 @@ static wf_optim_hyper adam_hyper(wf_adam_opts opts, double decay)
 
 wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts)
 {
-    return make(model, WF_OPTIM_SGD,
-                (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
-                                 .momentum = wf_opt(opts.momentum, 0),
-                                 .decay = wf_opt(opts.weight_decay, 0),
-                                 .nesterov = opts.nesterov ? 1 : 0});
+    return make_optim(model, WF_OPTIM_SGD,
+                      (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
+                                       .momentum = wf_opt(opts.momentum, 0),
+                                       .decay = wf_opt(opts.weight_decay, 0),
+                                       .nesterov = opts.nesterov ? 1 : 0});
 }
 
 wf_optim *wf_adam(wf_layer *model, wf_adam_opts opts)
 {
-    return make(model, WF_OPTIM_ADAM, adam_hyper(opts, 0));
+    return make_optim(model, WF_OPTIM_ADAM, adam_hyper(opts, 0));
 }
 
 wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts)
 {
-    return make(model, WF_OPTIM_ADAMW, adam_hyper(opts, 0.01));
+    return make_optim(model, WF_OPTIM_ADAMW, adam_hyper(opts, 0.01));
 }
 
 wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts)
 {
-    return make(model, WF_OPTIM_RMSPROP,
-                (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
-                                 .alpha = wf_opt(opts.alpha, 0.99),
-                                 .eps = wf_opt(opts.eps, 1e-8),
-                                 .decay = wf_opt(opts.weight_decay, 0)});
+    return make_optim(model, WF_OPTIM_RMSPROP,
+                      (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
+                                       .alpha = wf_opt(opts.alpha, 0.99),
+                                       .eps = wf_opt(opts.eps, 1e-8),
+                                       .decay = wf_opt(opts.weight_decay, 0)});
 }

@@ -297,7 +297,7 @@ static wf_status make_narrow(wf_buckets *all)
     return wf_pool_take(all->optim->ctx, all->narrow_bytes, &all->narrow);
 }
 
-static wf_status make(wf_buckets *all)
+static wf_status make_buckets(wf_buckets *all)
 {
     const wf_grads *grads = all->optim->grads;
     int64_t first = 0, r = 0;
@@ -372,7 +372,7 @@ static void get_ready(wf_buckets *all, wf_grads *grads)
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
 {
     if (!all->made)
-        WF_TRY(make(all));
+        WF_TRY(make_buckets(all));
     if (all->opts.double_buffering)
         return WF_OK;
     WF_TRY(wf_shards_adopt(all));

@@ -54,7 +54,7 @@ static entry *find(const entries *list, const char *name)
     return NULL;
 }
 
-static wf_status add(wf_ctx *ctx, entries *list, const char *name, double sum, double weight)
+static wf_status add_entry(wf_ctx *ctx, entries *list, const char *name, double sum, double weight)
 {
     entry *e = find(list, name);
     if (!e && list->n == list->cap) {
@@ -83,7 +83,7 @@ wf_status wf_evaluator_add_sum(wf_evaluator *evaluator, const char *name, double
     WF_CHECK(*name && strlen(name) < NAME, WF_ERR_ARGUMENT, "\"%s\" as a name: should have 1 to %d characters", name,
              NAME - 1);
     WF_CHECK(weight >= 0 && isfinite(weight), WF_ERR_ARGUMENT, "%s with weight %g: should be 0 or more", name, weight);
-    return add(wf_comm_ctx(evaluator->comm), &evaluator->local, name, sum, weight);
+    return add_entry(wf_comm_ctx(evaluator->comm), &evaluator->local, name, sum, weight);
 }
 
 wf_status wf_evaluator_add(wf_evaluator *evaluator, const char *name, double mean, double weight)
@@ -96,6 +96,7 @@ static wf_status collect(wf_evaluator *evaluator, int64_t most, entry *all)
 {
     wf_comm *comm = evaluator->comm;
     const int size = wf_comm_size(comm);
+    /* Behind the table, so that the gather reads and writes different memory. */
     entry *own = all + size * most;
     memset(own, 0, (size_t)most * sizeof *own);
     if (evaluator->local.n)
@@ -105,7 +106,7 @@ static wf_status collect(wf_evaluator *evaluator, int64_t most, entry *all)
     for (int64_t i = 0; i < size * most; i++)
         /* In rank order on every rank, so that all have the same bits. */
         if (all[i].name[0])
-            WF_TRY(add(wf_comm_ctx(comm), &evaluator->result, all[i].name, all[i].sum, all[i].weight));
+            WF_TRY(add_entry(wf_comm_ctx(comm), &evaluator->result, all[i].name, all[i].sum, all[i].weight));
     evaluator->local.n = 0;
     return WF_OK;
 }
@@ -116,6 +117,8 @@ wf_status wf_evaluator_finish(wf_evaluator *evaluator)
     wf_comm *comm = evaluator->comm;
     int64_t most = evaluator->local.n;
     void *all = NULL;
+    /* Ranks may have added different names, and one whose part of the data is empty none at all. All send as many
+     * entries as the longest list has. */
     WF_TRY(wf_allreduce_i64(comm, &most, 1, WF_MAX));
     const size_t bytes = (size_t)(wf_comm_size(comm) + 1) * (size_t)most * sizeof(entry);
     wf_status status = wf_host_take(comm, bytes, &all);
@@ -142,6 +145,7 @@ const char *wf_evaluator_name(const wf_evaluator *evaluator, int64_t i)
 double wf_evaluator_mean(const wf_evaluator *evaluator, const char *name)
 {
     const entry *e = evaluator ? find(&evaluator->result, name) : NULL;
+    /* No samples, no mean: 0 would look like a perfect loss. */
     return e && e->weight > 0 ? e->sum / e->weight : NAN;
 }
 
@@ -180,6 +184,7 @@ static wf_status evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf
     WF_TRY(wf_host_take(comm, heads, &head));
     uint64_t *sizes = head;
     wf_finding *findings = (wf_finding *)(sizes + ranks);
+    /* Sizes first: the gather needs equal lengths, so the longest finding determines them. */
     const uint64_t mine = bytes;
     WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, sizes));
     for (size_t r = 0; r < ranks; r++)

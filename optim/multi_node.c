@@ -433,7 +433,7 @@ typedef struct call {
     wf_multi_node_opts opts;
 } call;
 
-static wf_status check(const call *c, wf_comm *comm, wf_optim *optim, bool *agreed)
+static wf_status check_wrap(const call *c, wf_comm *comm, wf_optim *optim, bool *agreed)
 {
     WF_NEED(optim);
     WF_NEED(comm);
@@ -474,7 +474,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                                      .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);
     wf_comm *comm = wf_mesh_comm_of(c->mesh, axes);
-    WF_TRY(check(c, comm, optim, agreed));
+    WF_TRY(check_wrap(c, comm, optim, agreed));
     WF_TRY(wf_agree_values(c->mesh, optim));
     multi_node *own = wf_calloc(optim->ctx, 1, sizeof *own);
     WF_NEED(own);

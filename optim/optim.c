@@ -13,6 +13,7 @@ wf_optim *wf_optim_new(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper
     if (!optim)
         return wf_error_null();
     *optim = (wf_optim){.ctx = ctx, .model = model, .kind = kind, .hyper = hyper, .schedule = {.power = 1}};
+    /* What changes from step to step lies on the device, so that a captured step can be replayed with new numbers. */
     void *device = NULL;
     const wf_status status = wf_pool_take(ctx, sizeof *optim->device, &device);
     if (status != WF_OK) {
@@ -48,6 +49,7 @@ void wf_optim_free(wf_optim *optim)
     free(optim);
 }
 
+/* grad_scale 0 means that there is nothing to apply: with double buffering the first step has no sums yet. */
 static wf_status step(wf_optim *optim, wf_var *loss)
 {
     double grad_scale = 1;
@@ -91,6 +93,8 @@ wf_status wf_optim_flush(wf_optim *optim)
 wf_status wf_optim_update(wf_optim *optim)
 {
     WF_NEED(optim);
+    /* wf_optim_update is for those who call wf_backward themselves; the three checks name what it would silently leave
+     * out. */
     WF_CHECK(!optim->distributed, WF_ERR_STATE,
              "wf_optim_update on a multi-node optimizer, whose ranks would drift apart; use wf_optim_step");
     WF_CHECK(!optim->scales, WF_ERR_STATE,
@@ -134,8 +138,11 @@ wf_status wf_optim_set_lr(wf_optim *optim, double lr)
 
 int64_t wf_optim_steps(const wf_optim *optim)
 {
+    /* Steps whose gradients overflowed have counted a batch but moved nothing. */
     const int64_t skipped = wf_optim_skipped(optim);
-    return !optim ? 0 : skipped < 0 ? -1 : optim->steps - skipped;
+    if (!optim)
+        return 0;
+    return skipped < 0 ? -1 : optim->steps - skipped;
 }
 
 wf_layer *wf_optim_model(const wf_optim *optim)

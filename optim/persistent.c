@@ -30,6 +30,7 @@ static wf_status read_values(wf_param *param, double *values)
 {
     const wf_tensor *value = wf_param_value(param);
     WF_NEED(value);
+    /* In f64, like the sums between ranks; running values may be kept in 16 bits. */
     wf_tensor *wide = wf_tensor_copy(value, WF_F64, WF_ROW_MAJOR);
     WF_NEED(wide);
     const wf_status status = wf_tensor_export(wide, values, wf_tensor_bytes(wide));
@@ -49,6 +50,7 @@ static wf_status write_values(wf_param *param, const double *values)
 static wf_status average(const share *s, int64_t n, double *values)
 {
     for (int64_t i = 0; i < n; i++)
+        /* Weights of all ranks sum to 1, so the plain sum is the weighted mean. */
         values[i] *= s->weight;
     return wf_allreduce_f64(s->comm, values, n, WF_SUM);
 }
@@ -58,6 +60,7 @@ static wf_status merge(const share *s, wf_param *param, wf_param *variance, int6
 {
     double *mean = own + n, *var = mean + n;
     WF_TRY(read_values(param, own));
+    /* Both are needed: the shift between this rank's mean and the common one enters the variance. */
     memcpy(mean, own, (size_t)n * sizeof *own);
     WF_TRY(average(s, n, mean));
     WF_TRY(write_values(param, mean));

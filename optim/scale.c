@@ -5,8 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-static wf_status check(const wf_loss_scale_opts *o)
+static wf_status check_opts(const wf_loss_scale_opts *o)
 {
+    /* Growth doubles it from there; the limit leaves room within f32's range. */
     WF_CHECK(o->init > 0 && o->init <= 0x1p100, WF_ERR_ARGUMENT, "a loss scale of %g at first; it must be above 0",
              o->init);
     WF_CHECK(o->growth >= 1 && isfinite(o->growth), WF_ERR_ARGUMENT,
@@ -25,7 +26,7 @@ wf_status wf_scale_check_buffers(bool scales, bool double_buffering)
     return WF_OK;
 }
 
-static wf_status write(const wf_optim *optim, double scale, double good, double skipped)
+static wf_status write_scaling(const wf_optim *optim, double scale, double good, double skipped)
 {
     const wf_loss_scaling scaling = {.growth = optim->scale.growth,
                                      .backoff = optim->scale.backoff,
@@ -44,7 +45,9 @@ wf_status wf_optim_scale_loss(wf_optim *optim, wf_loss_scale_opts o)
     o.growth = wf_opt(o.growth, 2);
     o.backoff = wf_opt(o.backoff, 0.5);
     o.interval = o.interval ? o.interval : 2000;
-    WF_TRY(check(&o));
+    WF_TRY(check_opts(&o));
+    /* The scale keeps small gradients of a 16-bit computation from becoming 0; f32 parameters are what it is combined
+     * with. */
     WF_CHECK(wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_DTYPE, "gradients of %s need no scaled loss",
              wf_dtype_name(wf_ctx_dtype(optim->ctx)));
     /* Gradients of before would be divided by a scale that they do not have. */
@@ -52,12 +55,12 @@ wf_status wf_optim_scale_loss(wf_optim *optim, wf_loss_scale_opts o)
              "the scale of the loss is set before the optimizer's first step");
     WF_TRY(wf_scale_check_buffers(true, optim->distributed && optim->distributed->delayed(optim)));
     optim->scale = o;
-    WF_TRY(write(optim, o.init, 0, 0));
+    WF_TRY(write_scaling(optim, o.init, 0, 0));
     optim->scales = true;
     return WF_OK;
 }
 
-static wf_status read(const wf_optim *optim, wf_loss_scaling *scaling)
+static wf_status read_scaling(const wf_optim *optim, wf_loss_scaling *scaling)
 {
     return wf_ctx_read(optim->ctx, scaling, &optim->device->scaling, sizeof *scaling);
 }
@@ -67,7 +70,8 @@ double wf_optim_loss_scale(const wf_optim *optim)
     wf_loss_scaling scaling = {.scale = 1};
     if (!optim || !optim->scales)
         return optim ? 1 : 0;
-    return read(optim, &scaling) == WF_OK ? scaling.scale : NAN;
+    /* Waits for the device, so it is for reports, not for each step. */
+    return read_scaling(optim, &scaling) == WF_OK ? scaling.scale : NAN;
 }
 
 int64_t wf_optim_skipped(const wf_optim *optim)
@@ -75,9 +79,10 @@ int64_t wf_optim_skipped(const wf_optim *optim)
     wf_loss_scaling scaling;
     if (!optim || !optim->scales)
         return 0;
-    return read(optim, &scaling) == WF_OK ? (int64_t)scaling.skipped : -1;
+    return read_scaling(optim, &scaling) == WF_OK ? (int64_t)scaling.skipped : -1;
 }
 
+/* The bits are hashed, not the values: all ranks must agree exactly. */
 uint64_t wf_scale_hash(const wf_optim *optim, uint64_t hash)
 {
     const wf_loss_scale_opts *o = &optim->scale;
@@ -114,9 +119,9 @@ wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive)
     if (!optim->scales)
         return wf_archive_loading(archive) ? archive_unscaled(optim, archive) : WF_OK;
     if (!holds_scale(archive)) /* of an optimizer that does not scale: the scale starts from the beginning */
-        return write(optim, optim->scale.init, 0, 0);
+        return write_scaling(optim, optim->scale.init, 0, 0);
     wf_loss_scaling now;
-    WF_TRY(read(optim, &now));
+    WF_TRY(read_scaling(optim, &now));
     int64_t good = (int64_t)now.good, skipped = (int64_t)now.skipped;
     WF_TRY(wf_archive_enter(archive, "loss_scale"));
     WF_TRY(wf_archive_f64(archive, "scale", &now.scale));
@@ -126,5 +131,5 @@ wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive)
     WF_CHECK(now.scale > 0 && isfinite(now.scale) && good >= 0 && skipped >= 0 && skipped <= optim->steps,
              WF_ERR_FORMAT, "the archive holds a loss scale of %g, %lld good steps and %lld left out of %lld",
              now.scale, (long long)good, (long long)skipped, (long long)optim->steps);
-    return wf_archive_loading(archive) ? write(optim, now.scale, (double)good, (double)skipped) : WF_OK;
+    return wf_archive_loading(archive) ? write_scaling(optim, now.scale, (double)good, (double)skipped) : WF_OK;
 }

@@ -38,6 +38,7 @@ double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
         return (double)(t + 1) / (double)o->warmup;
     t -= o->warmup;
     const int64_t drops = o->every > 0 ? t / o->every : 0;
+    /* Behind the end the schedule stays where it ended. */
     const double part = t < o->total ? (double)t / (double)o->total : 1;
     switch (o->kind) {
     case WF_SCHEDULE_STEP:
@@ -54,7 +55,7 @@ double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
     return 1;
 }
 
-wf_optim *wf_schedule(wf_optim *optim, wf_schedule_opts opts)
+wf_optim *wf_lr_schedule(wf_optim *optim, wf_schedule_opts opts)
 {
     if (!optim)
         return NULL;

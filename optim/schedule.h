@@ -28,7 +28,7 @@ typedef struct wf_schedule_opts {
 } wf_schedule_opts;
 
 /* Returns optim, so that calls nest. NULL if an option is invalid; optim is then freed. */
-wf_optim *wf_schedule(wf_optim *optim, wf_schedule_opts opts);
+wf_optim *wf_lr_schedule(wf_optim *optim, wf_schedule_opts opts);
 
 #ifdef __cplusplus
 }

@@ -104,7 +104,7 @@ static wf_status shard_states(wf_buckets *all)
 /* --- parameters -------------------------------------------------------------------------------------------------- */
 
 /* Replaces the storage of a handle, so that pointers to the handle stay valid. */
-static wf_status adopt(const wf_buckets *all, int64_t i)
+static wf_status adopt_storage(const wf_buckets *all, int64_t i)
 {
     wf_tensor *value = all->optim->grads->param[i]->value;
     wf_tensor *view = wf_grads_view(all->optim->grads, all->values, i);
@@ -127,7 +127,7 @@ wf_status wf_shards_adopt(wf_buckets *all)
     for (int64_t i = 0; all->values && i < grads->n; i++) {
         WF_NEED(wf_param_value(grads->param[i]));
         if (grads->param[i]->value->storage != all->values->storage)
-            WF_TRY(adopt(all, i));
+            WF_TRY(adopt_storage(all, i));
     }
     return WF_OK;
 }

@@ -11,11 +11,13 @@ static wf_status collect_segments(wf_optim *optim, int64_t *n)
     *n = 0;
     for (int64_t i = 0; i < optim->n; i++) {
         wf_param *param = optim->target[i];
+        /* Parameters that the loss did not reach stay as they are, also without decay. */
         if (!param->grad)
             continue;
         const wf_tensor *value = wf_param_value(param);
         WF_NEED(value);
         const wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
+        /* With shard_optimizer each rank updates its part of a bucket only; `updated` then gathers the parts. */
         const int64_t lo = slot->comm ? slot->lo : 0, hi = slot->comm ? slot->hi : wf_shape_count(param->shape);
         const size_t at = (size_t)lo * wf_dtype_size(param->dtype);
         /* This rank's part of the bucket does not touch the parameter. */
@@ -37,6 +39,7 @@ static wf_status hyper_of(void *own, double grad_scale, void *value)
     wf_optim_hyper hyper = optim->hyper;
     const double t = (double)(optim->steps + 1);
     hyper.lr = wf_optim_lr(optim);
+    /* Computed in double on the host, once for all elements. */
     hyper.bias1 = 1 - pow(hyper.beta1, t);
     hyper.bias2 = 1 - pow(hyper.beta2, t);
     hyper.grad_scale = grad_scale;
@@ -82,6 +85,7 @@ static wf_status sum_squares(wf_optim *optim, const wf_array *out)
     const wf_kernels *k = optim->ctx->k;
     if (optim->distributed)
         return optim->distributed->norm(optim, out);
+    /* All gradients lie in one flat array, and one kernel sums them. */
     if (wf_optim_grads_current(optim)) {
         wf_array all = wf_tensor_array(optim->grads->flat);
         all.shape = WF_SHAPE(optim->grads->offset[optim->grads->n]);
@@ -104,6 +108,7 @@ static wf_status prepare(wf_optim *optim)
     wf_optim_device *device = optim->device;
     const wf_array out = {.data = &device->sum_squares, .dtype = WF_F64, .shape = wf_shape_scalar()};
     if (optim->scales) {
+        /* An overflow on one rank is one on all: a rank that skipped alone would have other parameters from then on. */
         WF_TRY(optim->distributed ? optim->distributed->overflow(optim, &out) : sum_squares(optim, &out));
         WF_TRY(k->loss_scale(optim->ctx, &device->sum_squares, &device->scaling, &device->hyper));
     }
@@ -129,6 +134,7 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
         WF_TRY(optim->distributed->updated(optim));
     for (int64_t i = 0; i < optim->n; i++)
         if (optim->target[i]->grad)
+            /* Packed forms and saved handles of the old value are void. */
             wf_tensor_touch(optim->target[i]->value);
     return wf_ctx_capture_host_op(optim->ctx, (wf_host_op){.act = count_step, .own = optim, .undo = uncount_step});
 }

@@ -1,4 +1,6 @@
-/* Data sets of HDF5 files: what they are, and elements in and out. */
+/* Data sets of HDF5 files: what they are, and elements in and out. wf_h5_stat, wf_h5_read, wf_h5_write and wf_h5_add
+ * are the entry points; checkpoints and the h5 tool call them. Every public function takes the one lock (h5.c), the
+ * statics assume it. */
 #include "comm/file/file_impl.h"
 
 #include <stdlib.h>
@@ -71,6 +73,8 @@ static wf_status describe_space(wf_h5 *file, const char *name, hid_t space, wf_h
     return WF_OK;
 }
 
+/* Whoever knows the offset reads contiguous elements without the library, from any number of threads. A virtual or
+ * external data set would read other files than the one that was opened. */
 static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t how, wf_h5_info *info)
 {
     hsize_t chunk[H5S_MAX_RANK];
@@ -174,6 +178,7 @@ static wf_status read_box(wf_h5 *file, const char *name, hid_t set, wf_box box, 
     wf_h5_info info;
     WF_TRY(describe(file, name, set, &info));
     WF_TRY(check_box(file, name, &info, box));
+    /* HDF5 would convert silently, with rounding and saturation. */
     WF_CHECK(wf_dtype_is_float(info.dtype) == wf_dtype_is_float(dtype), WF_ERR_DTYPE, "%s: %s is %s, cannot become %s",
              file->path, name, wf_dtype_name(info.dtype), wf_dtype_name(dtype));
     if (wf_box_empty(box) || transfer(set, box, dtype, data, false))
@@ -230,12 +235,14 @@ static hid_t layout_of(wf_shape chunk, int level)
 {
     hsize_t dim[WF_MAX_RANK];
     const hid_t how = H5Pcreate(H5P_DATASET_CREATE);
+    /* No times in the file: equal contents give equal bytes. No fill values: every element is written by its owner. */
     bool good = how >= 0 && H5Pset_obj_track_times(how, false) >= 0 && H5Pset_fill_time(how, H5D_FILL_TIME_NEVER) >= 0;
     dims_of(chunk, dim);
     if (chunk.rank > 0)
         good = good && H5Pset_chunk(how, chunk.rank, dim) >= 0 &&
                (level <= 0 || H5Pset_deflate(how, (unsigned)level) >= 0);
     else
+        /* Allocated early, so that its offset in the file is known before the first element is written. */
         good = good && H5Pset_layout(how, H5D_CONTIGUOUS) >= 0 && H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY) >= 0;
     if (good)
         return how;
@@ -247,6 +254,7 @@ static bool add(hid_t file, const char *name, wf_dtype dtype, wf_shape shape, wf
 {
     hsize_t dim[WF_MAX_RANK];
     dims_of(shape, dim);
+    /* Groups on the way are made, too: names such as "model/conv1/weight" need no other call. */
     const hid_t type = wf_h5_type(dtype), how = layout_of(chunk, level), links = H5Pcreate(H5P_LINK_CREATE);
     const hid_t space = shape.rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(shape.rank, dim, NULL);
     hid_t set = -1;

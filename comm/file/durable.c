@@ -1,4 +1,5 @@
-/* Files that outlive a loss of power, and sums that notice damage. */
+/* Files that outlive a loss of power, and sums that notice damage. Checkpoints write by these. No HDF5, no context, no
+ * communication. */
 #include "comm/file_author.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@ static wf_status sync_name(const char *path, int flags)
     const int file = open(path, flags | O_CLOEXEC);
     WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot open it to bring it to disk: %s", path, strerror(errno));
     const bool synced = fsync(file) == 0;
+    /* close may change errno. */
     const int error = errno;
     close(file);
     WF_CHECK(synced, WF_ERR_IO, "%s: cannot bring it to disk: %s", path, strerror(error));
@@ -30,6 +32,8 @@ wf_status wf_folder_sync(const char *folder)
     return sync_name(folder, O_RDONLY | O_DIRECTORY);
 }
 
+/* The order makes the change atomic across a loss of power: the contents are on disk before the name points to them,
+ * and the folder, which holds the name, follows. */
 wf_status wf_file_commit(const char *temporary, const char *path)
 {
     char folder[4096];

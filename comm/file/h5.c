@@ -1,4 +1,5 @@
-/* Opening, closing and walking HDF5 files; the one lock. */
+/* Opening, closing and walking HDF5 files; the one lock. Callers are the writers and readers of checkpoints and the h5
+ * tool. Nothing in comm/file knows tensors or ranks. */
 #include "comm/file/file_impl.h"
 
 #include <errno.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* HDF5 is not safe for several threads unless it was built so, and its printer of errors is global state of the
+ * program. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static H5E_auto2_t printer; /* the program's own, while we hold the lock */
 static void *printer_data;
@@ -40,6 +43,7 @@ wf_status wf_h5_failed(wf_status code, const wf_h5 *file, const char *what, cons
     WF_FAIL(code, "%s: cannot %s%s%s%s%s", file->path, what, *name ? " " : "", name, *reason ? ": " : "", reason);
 }
 
+/* Plain malloc, without a context: the thread that writes a checkpoint opens files, too. */
 static wf_h5 *file_new(const char *path, bool writes)
 {
     wf_h5 *file = malloc(sizeof *file);
@@ -62,6 +66,8 @@ static void file_free(wf_h5 *file)
 static void make(wf_h5 *file)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS), creation = H5Pcreate(H5P_FILE_CREATE);
+    /* Elements begin at a multiple of 64 bytes, for readers that go past the library. The lower bound of the version
+     * keeps the files readable by old libraries. */
     if (H5Pset_alignment(access, 1, 64) >= 0 && H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
         H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST) >= 0 &&
         H5Pset_obj_track_times(creation, false) >= 0)
@@ -147,6 +153,8 @@ static herr_t note(hid_t group, const char *name, const H5O_info_t *info, void *
     return all->name[all->n++] ? 0 : -1;
 }
 
+/* Names are noted first and visited after the lock is released: the visitor opens data sets itself, which takes the
+ * lock. */
 wf_status wf_h5_each(wf_h5 *file, wf_h5_visit visit, void *user)
 {
     names all = {0};

@@ -1,4 +1,6 @@
-/* The manifest of a checkpoint. */
+/* The manifest of a checkpoint. It says what lies where in the file, with a sum for each block; checkpoints of many
+ * ranks write and read it, so that no rank needs HDF5 to find its part. Whatever was read is checked before it is used
+ * as a size. */
 #include "comm/manifest_author.h"
 #include "core/random_author.h"
 
@@ -30,6 +32,7 @@ typedef struct tail {
     uint64_t own;          /* of the fields above */
 } tail;
 
+/* The length is part of it, since the last word is filled up with zeros. */
 static uint64_t hash_of(const void *data, size_t bytes)
 {
     const unsigned char *at = data;
@@ -51,6 +54,7 @@ static wf_status write_at(int file, const char *path, const void *data, size_t b
         const ssize_t n = pwrite(file, at, bytes, offset);
         if (n < 0 && errno == EINTR)
             continue;
+        /* Zero bytes written without an error mean that there is no more room. */
         WF_CHECK(n > 0, WF_ERR_IO, "%s: cannot write: %s", path, strerror(n < 0 ? errno : ENOSPC));
         at += n;
         offset += n;
@@ -76,6 +80,7 @@ static unsigned char *append(unsigned char *at, const void *data, size_t bytes)
 
 static void fill(const wf_manifest *m, unsigned char *at)
 {
+    /* The fields are of eight bytes each, so the struct has no padding that could hold stray bytes. */
     head h = {.version = VERSION,
               .generation = m->generation,
               .step = m->step,
@@ -97,6 +102,7 @@ static void fill(const wf_manifest *m, unsigned char *at)
     append(at, m->sums, (size_t)m->blocks * sizeof *m->sums);
 }
 
+/* The tail is written last: a file whose writing was cut off does not end with it, whatever it contains. */
 wf_status wf_manifest_write(int file, const char *path, const wf_manifest *manifest)
 {
     const size_t bytes = manifest_bytes(manifest);
@@ -105,6 +111,7 @@ wf_status wf_manifest_write(int file, const char *path, const wf_manifest *manif
     fill(manifest, text);
     tail t = {.offset = manifest->bytes, .bytes = (int64_t)bytes, .hash = hash_of(text, bytes)};
     memcpy(t.mark, tail_mark, sizeof t.mark);
+    /* The tail has a sum of its own: its offset is used before the manifest's sum can be compared. */
     t.own = hash_of(&t, offsetof(tail, own));
     wf_status status = write_at(file, path, text, bytes, manifest->bytes);
     if (status == WF_OK)
@@ -163,6 +170,8 @@ static bool take(rest *r, void *to, size_t bytes)
     return true;
 }
 
+/* Everything that later code multiplies or adds is bounded here, so that a damaged or forged manifest cannot make it
+ * read outside of the file or of memory. */
 static bool good_entry(const wf_manifest *m, const line *l)
 {
     if (l->dtype < 0 || l->dtype >= WF_DTYPES || l->rank < 0 || l->rank > WF_MAX_RANK || l->name_bytes < 1 ||
@@ -184,6 +193,7 @@ static wf_status parse_entries(const char *path, rest *r, wf_manifest *m, int64_
                                  .offset = l.offset,
                                  .name = malloc((size_t)l.name_bytes + 1)};
         WF_CHECK(e->name, WF_ERR_MEMORY, "%s: no memory for its manifest", path);
+        /* Counted one by one, so that wf_manifest_free frees exactly what was made when an entry fails. */
         m->n = i + 1;
         take(r, e->name, (size_t)l.name_bytes);
         e->name[l.name_bytes] = '\0';
@@ -252,6 +262,8 @@ const wf_manifest_entry *wf_manifest_find(const wf_manifest *manifest, const cha
     return NULL;
 }
 
+/* The sum of a block is checked whenever it is read, not once for the file: a rank reads only the blocks that it needs.
+ */
 wf_status wf_manifest_block(int file, const char *path, const wf_manifest *manifest, int64_t b, void *data,
                             int64_t *bytes)
 {
@@ -276,6 +288,7 @@ wf_status wf_box_runs(wf_shape shape, wf_box box, wf_box_run visit, void *user)
         stride[d] = inner;
         inner *= shape.dim[d];
     }
+    /* Trailing dimensions that the box has whole lie without a gap in the array; they and the next one make one run. */
     for (bool whole = true; first > 0 && whole; first--) {
         run *= box.hi[first - 1] - box.lo[first - 1];
         whole = box.hi[first - 1] - box.lo[first - 1] == shape.dim[first - 1];
@@ -310,6 +323,7 @@ static wf_status read_run(void *user, int64_t in_array, int64_t in_box, int64_t 
     unsigned char *to = r->data + in_box * size;
     while (bytes > 0) {
         const int64_t block = offset / WF_FILE_BLOCK, inside = offset % WF_FILE_BLOCK;
+        /* Runs that follow each other often lie in one block; it is kept. Its number is set only after a good read. */
         if (block != from->block) {
             from->block = -1;
             WF_TRY(wf_manifest_block(from->file, from->path, from->manifest, block, from->data, &from->bytes));

@@ -1,4 +1,4 @@
-/* Element types in HDF5's words. */
+/* Element types in HDF5's words. Called by the other files of this folder with the lock held. */
 #include "comm/file/file_impl.h"
 
 /* A float of `size` bytes: the exponent has `exponent` bits, the mantissa the rest but for the sign. */
@@ -35,6 +35,7 @@ hid_t wf_h5_type(wf_dtype dtype)
     }
 }
 
+/* The two types of 16 bits differ in the exponent's width alone. */
 static wf_dtype float_type(hid_t type, size_t size)
 {
     size_t sign, exponent_at, exponent = 0, mantissa_at, mantissa;
@@ -60,6 +61,7 @@ wf_dtype wf_h5_dtype(hid_t type)
 {
     const size_t size = H5Tget_size(type);
     switch (H5Tget_class(type)) {
+    /* Bytes of other order are converted by the library when it reads, so only class and size count. */
     case H5T_FLOAT:
         return float_type(type, size);
     case H5T_INTEGER:

@@ -159,7 +159,7 @@ bool wf_control_gone(const wf_comm *comm, int rank)
     return comm->control && rank >= 0 && comm->control->gone[rank];
 }
 
-static wf_status look(wf_comm *comm)
+static wf_status poll_channel(wf_comm *comm)
 {
     char text[WF_FAILURE_TEXT];
     wf_status status;
@@ -174,7 +174,7 @@ wf_status wf_control_poll(wf_comm *comm)
     /* Failures are told on the communicator where they happened, or above it: both end this one. */
     for (wf_comm *c = comm; c; c = c->parent) {
         if (!c->dead && c->control && !c->closed) {
-            const wf_status status = look(c);
+            const wf_status status = poll_channel(c);
             if (status != WF_OK && !c->dead)
                 return status;
         }
@@ -200,7 +200,7 @@ void wf_control_tell(wf_comm *comm, wf_status status, const char *text)
     }
 }
 
-static bool forget(MPI_Request *request)
+static bool cancel_request(MPI_Request *request)
 {
     int done = 0;
     if (*request == MPI_REQUEST_NULL)
@@ -216,7 +216,7 @@ static bool sent(MPI_Request *request)
 
 static bool at_rest(struct wf_control *c)
 {
-    bool quiet = forget(&c->record) && forget(&c->notice) && sent(&c->leaving);
+    bool quiet = cancel_request(&c->record) && cancel_request(&c->notice) && sent(&c->leaving);
     for (int i = 0; i < RECORDS; i++)
         if (!sent(&c->sent[i]))
             quiet = false;
@@ -241,11 +241,11 @@ static bool parted(struct wf_control *c)
 }
 
 /* A communicator whose context is free may get it again: nobody's farewell may be under way then. */
-static bool release(struct wf_control *c)
+static bool release_channel(struct wf_control *c)
 {
     if (c->dead)
         return at_rest(c);
-    if (!parted(c) || !forget(&c->notice))
+    if (!parted(c) || !cancel_request(&c->notice))
         return false;
     MPI_Comm_free(&c->mpi);
     return true;
@@ -262,7 +262,7 @@ void wf_control_sweep(void)
 {
     for (struct wf_control **at = &unfinished; *at;) {
         struct wf_control *c = *at;
-        if (!release(c)) {
+        if (!release_channel(c)) {
             at = &c->next;
             continue;
         }

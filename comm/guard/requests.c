@@ -15,7 +15,7 @@ void wf_requests_start(wf_requests *requests, int tag)
     requests->most_bytes = 0;
 }
 
-static wf_status room(wf_requests *requests)
+static wf_status make_room(wf_requests *requests)
 {
     if (requests->count < requests->capacity)
         return WF_OK;
@@ -29,7 +29,7 @@ static wf_status room(wf_requests *requests)
     return WF_OK;
 }
 
-static wf_status post(wf_requests *requests, void *data, size_t bytes, int peer, bool sending)
+static wf_status post_chunks(wf_requests *requests, void *data, size_t bytes, int peer, bool sending)
 {
     wf_comm *comm = requests->comm;
     /* Both sides cut by the same rule, so piece i of one meets piece i of the other. */
@@ -37,7 +37,7 @@ static wf_status post(wf_requests *requests, void *data, size_t bytes, int peer,
     const size_t most = cut ? requests->most_bytes : comm->chunk_bytes;
     for (size_t at = 0; at < bytes; at += most) {
         const size_t part = bytes - at < most ? bytes - at : most;
-        WF_TRY(room(requests));
+        WF_TRY(make_room(requests));
         wf_transfer *t = &requests->transfer[requests->count];
         *t = (wf_transfer){
             .data = (char *)data + at, .bytes = part, .peer = peer, .tag = requests->tag, .sending = sending};
@@ -50,7 +50,7 @@ static wf_status post(wf_requests *requests, void *data, size_t bytes, int peer,
 wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes, int to)
 {
     const int before = requests->count;
-    WF_TRY(post(requests, (void *)data, bytes, to, true));
+    WF_TRY(post_chunks(requests, (void *)data, bytes, to, true));
     /* Counted here alone, below all collectives: this is the number that tests hold against the formulas. */
     requests->comm->traffic.bytes_sent += bytes;
     requests->comm->traffic.messages += (uint64_t)(requests->count - before);
@@ -59,20 +59,20 @@ wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes
 
 wf_status wf_requests_recv(wf_requests *requests, void *data, size_t bytes, int from)
 {
-    return post(requests, data, bytes, from, false);
+    return post_chunks(requests, data, bytes, from, false);
 }
 
 wf_status wf_requests_collective(wf_requests *requests)
 {
     requests->count = requests->head = 0;
-    WF_TRY(room(requests));
+    WF_TRY(make_room(requests));
     requests->transfer[0] = (wf_transfer){.peer = -1};
     requests->count = 1;
     return WF_OK;
 }
 
 /* At [first, last). */
-static wf_status look(wf_requests *requests, int first, int last, bool *moved)
+static wf_status test_range(wf_requests *requests, int first, int last, bool *moved)
 {
     int unfinished = 0;
     for (int i = first > requests->head ? first : requests->head; i < last && unfinished < LOOKS; i++) {
@@ -91,8 +91,8 @@ static wf_status look(wf_requests *requests, int first, int last, bool *moved)
 /* At those that somebody waits for, and at the oldest. */
 static wf_status advance(wf_requests *requests, int first, int last, bool *moved)
 {
-    WF_TRY(look(requests, first, last, moved));
-    WF_TRY(look(requests, requests->head, requests->count, moved));
+    WF_TRY(test_range(requests, first, last, moved));
+    WF_TRY(test_range(requests, requests->head, requests->count, moved));
     while (requests->head < requests->count && requests->transfer[requests->head].done)
         requests->head++;
     return WF_OK;

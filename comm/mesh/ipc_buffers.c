@@ -88,7 +88,7 @@ static wf_status read_marks(wf_comm *comm, const wf_ipc_buffers *b, int way)
     return WF_OK;
 }
 
-static wf_status make(wf_comm *comm, wf_ipc_buffers *b, wf_share *share)
+static wf_status make_block(wf_comm *comm, wf_ipc_buffers *b, wf_share *share)
 {
     wf_ctx *ctx = comm->shared->ctx;
     void *own;
@@ -97,7 +97,7 @@ static wf_status make(wf_comm *comm, wf_ipc_buffers *b, wf_share *share)
     return ctx->k->share(ctx, own, b->bytes, share);
 }
 
-static wf_status map(wf_comm *comm, wf_ipc_buffers *b, const int *member, const offer *all)
+static wf_status map_blocks(wf_comm *comm, wf_ipc_buffers *b, const int *member, const offer *all)
 {
     wf_ctx *ctx = comm->shared->ctx;
     for (int i = 0; i < b->size; i++) {
@@ -132,9 +132,9 @@ static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, const int *member, of
     const bool part = b->size > 1;
     offer *mine = &all[comm->size];
     memset(mine, 0, sizeof *mine);
-    WF_TRY(agree(comm, part ? make(comm, b, &mine->share) : WF_OK, mine, all, works, why));
+    WF_TRY(agree(comm, part ? make_block(comm, b, &mine->share) : WF_OK, mine, all, works, why));
     if (*works)
-        WF_TRY(agree(comm, part ? map(comm, b, member, all) : WF_OK, mine, all, works, why));
+        WF_TRY(agree(comm, part ? map_blocks(comm, b, member, all) : WF_OK, mine, all, works, why));
     /* Both ways are tried: with some drivers and containers mapping works, and what is written never arrives. */
     for (int way = 0; way < 2 && *works; way++) {
         WF_TRY(agree(comm, part ? write_marks(comm, b, way) : WF_OK, mine, all, works, why));

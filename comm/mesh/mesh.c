@@ -151,7 +151,7 @@ const char *wf_mesh_text(const wf_mesh *mesh)
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-static void asked(wf_mesh_opts opts, int size[WF_AXES])
+static void asked_sizes(wf_mesh_opts opts, int size[WF_AXES])
 {
     size[WF_AXIS_DATA] = opts.data;
     size[WF_AXIS_CHANNEL] = opts.channel;
@@ -172,7 +172,7 @@ static wf_status compare(const wf_comm *comm, const int *all)
 }
 
 /* All ranks see all options, so that all come to the same end. */
-static wf_status agree(wf_comm *comm, const int size[WF_AXES])
+static wf_status agree_opts(wf_comm *comm, const int size[WF_AXES])
 {
     int *all = wf_malloc(comm->shared->ctx, (size_t)comm->size * WF_AXES * sizeof *all);
     if (!all)
@@ -197,7 +197,7 @@ static const char *product_text(const int size[WF_AXES], char text[WF_MESH_TEXT]
     return text;
 }
 
-static wf_status complete(int size[WF_AXES], int ranks)
+static wf_status complete_sizes(int size[WF_AXES], int ranks)
 {
     char text[WF_MESH_TEXT];
     int64_t product = 1;
@@ -220,7 +220,7 @@ static wf_status complete(int size[WF_AXES], int ranks)
     return WF_OK;
 }
 
-static wf_status furnish(wf_mesh *mesh, wf_comm *comm, const int size[WF_AXES])
+static wf_status furnish_mesh(wf_mesh *mesh, wf_comm *comm, const int size[WF_AXES])
 {
     const wf_status status = wf_mesh_init(mesh, comm, size);
     if (status != WF_OK)
@@ -236,9 +236,9 @@ wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts)
     int size[WF_AXES];
     if (!comm)
         return NULL;
-    asked(opts, size);
-    WF_TRY_NULL(agree(comm, size));
-    WF_TRY_NULL(complete(size, comm->size));
+    asked_sizes(opts, size);
+    WF_TRY_NULL(agree_opts(comm, size));
+    WF_TRY_NULL(complete_sizes(size, comm->size));
     wf_mesh *mesh = wf_calloc(comm->shared->ctx, 1, sizeof *mesh);
     if (!mesh) {
         wf_comm_post_failure(comm, wf_error_code());
@@ -246,7 +246,7 @@ wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts)
     }
     mesh->ctx = comm->shared->ctx;
     wf_live_add(mesh->ctx, WF_LIVE_COMM, 1);
-    if (furnish(mesh, comm, size) == WF_OK)
+    if (furnish_mesh(mesh, comm, size) == WF_OK)
         return mesh;
     wf_mesh_close(mesh);
     return wf_error_null();

@@ -63,14 +63,14 @@ wf_status wf_layout_complete(wf_layout *layout)
 /* --- one mesh ------------------------------------------------------------------------------------------------------
  */
 
-static bool bounds(const wf_layout *layout, int axis)
+static bool is_cut(const wf_layout *layout, int axis)
 {
     return layout->placement[axis] == WF_SHARDED;
 }
 
 static bool alike(const wf_layout *a, const wf_layout *b, int axis)
 {
-    return bounds(a, axis) && bounds(b, axis) && a->dim[axis] == b->dim[axis] && a->bounds[axis] == b->bounds[axis];
+    return is_cut(a, axis) && is_cut(b, axis) && a->dim[axis] == b->dim[axis] && a->bounds[axis] == b->bounds[axis];
 }
 
 /* The ranges of one layout along an axis are written to `range`; returns what follows them. */
@@ -94,9 +94,9 @@ static void regions_of(const wf_layout *from, const wf_layout *to, wf_regions *h
             have->global.dim[d] = need->global.dim[d] = from->box.hi[d] - from->box.lo[d];
             continue;
         }
-        if (bounds(from, a))
+        if (is_cut(from, a))
             range = add_axis(from, a, have, range);
-        if (bounds(to, a))
+        if (is_cut(to, a))
             range = add_axis(to, a, need, range);
     }
 }
@@ -144,7 +144,7 @@ static void boxes_of(const wf_mesh *mesh, unsigned axes, const wf_layout *layout
         wf_mesh_place(layout->mesh, rank, place);
         box[r] = wf_box_of_shape(layout->global);
         for (int a = 0; a < WF_AXES; a++) {
-            if (!bounds(layout, a))
+            if (!is_cut(layout, a))
                 continue;
             box[r].lo[layout->dim[a]] = layout->bounds[a][place[a]];
             box[r].hi[layout->dim[a]] = layout->bounds[a][place[a] + 1];
@@ -170,7 +170,7 @@ static wf_exchange *between_meshes(const wf_layout *from, const wf_layout *to, w
     return wf_mesh_exchange_boxes(mesh, box, box + size, dtype, order);
 }
 
-static wf_status check(const wf_layout *layout)
+static wf_status check_layout(const wf_layout *layout)
 {
     char text[WF_LAYOUT_TEXT];
     WF_CHECK(layout->known && layout->mesh, WF_ERR_ARGUMENT, "a layout without a mesh");
@@ -183,8 +183,8 @@ static wf_status check(const wf_layout *layout)
 wf_exchange *wf_mesh_exchange_layouts(const wf_layout *from, const wf_layout *to, wf_dtype dtype, wf_order order)
 {
     char a[WF_SHAPE_TEXT], b[WF_SHAPE_TEXT];
-    WF_TRY_NULL(check(from));
-    WF_TRY_NULL(check(to));
+    WF_TRY_NULL(check_layout(from));
+    WF_TRY_NULL(check_layout(to));
     WF_CHECK_NULL(wf_shape_equal(from->global, to->global), WF_ERR_SHAPE, "from %s to a layout of %s",
                   wf_shape_text(from->global, a), wf_shape_text(to->global, b));
     if (from->mesh == to->mesh)
@@ -213,10 +213,10 @@ wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout
 {
     if (!x)
         return NULL;
-    WF_TRY_NULL(check(target));
+    WF_TRY_NULL(check_layout(target));
     *from = x->layout;
     if (from->known)
-        WF_TRY_NULL(check(from));
+        WF_TRY_NULL(check_layout(from));
     else
         WF_TRY_NULL(whole_of(x, target, from));
     WF_TRY_NULL(wf_layout_complete(from));
@@ -224,7 +224,7 @@ wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout
     return wf_mesh_exchange_layouts(from, target, x->dtype, x->order);
 }
 
-static wf_status move(wf_exchange *exchange, const wf_tensor *x, const wf_layout *target, wf_tensor *y)
+static wf_status move_tensor(wf_exchange *exchange, const wf_tensor *x, const wf_layout *target, wf_tensor *y)
 {
     WF_NEED(y);
     WF_TRY(wf_tensor_set_layout(y, *target));
@@ -239,7 +239,7 @@ wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target)
     if (!exchange)
         return NULL;
     wf_tensor *y = wf_tensor_new_ordered(x->ctx, x->dtype, wf_box_shape(target.box), x->order);
-    if (move(exchange, x, &target, y) == WF_OK)
+    if (move_tensor(exchange, x, &target, y) == WF_OK)
         return y;
     wf_tensor_free(y);
     return wf_error_null();

@@ -149,8 +149,8 @@ static void boxes_of(const wf_mesh *mesh, unsigned axes, int size, const wf_regi
     }
 }
 
-static wf_exchange *make(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
-                         wf_order order)
+static wf_exchange *make_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
+                                  wf_order order)
 {
     const unsigned axes = wf_mesh_split_axes(mesh, axes_of(have) | axes_of(need));
     wf_comm *comm = wf_mesh_comm_of(mesh, axes);
@@ -167,7 +167,7 @@ static wf_exchange *make(const wf_mesh *mesh, const wf_regions *have, const wf_r
     return exchange;
 }
 
-static wf_status check(const wf_regions *regions, int rank)
+static wf_status check_regions(const wf_regions *regions, int rank)
 {
     WF_CHECK(regions->global.rank == rank && rank <= WF_MAX_RANK, WF_ERR_SHAPE,
              "an exchange between arrays of %d and %d dimensions", rank, regions->global.rank);
@@ -183,8 +183,8 @@ wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const
 {
     if (!mesh || !have || !need)
         return NULL;
-    WF_TRY_NULL(check(have, have->global.rank));
-    WF_TRY_NULL(check(need, have->global.rank));
+    WF_TRY_NULL(check_regions(have, have->global.rank));
+    WF_TRY_NULL(check_regions(need, have->global.rank));
     const int64_t words = 3 + words_of(mesh, have) + words_of(mesh, need);
     WF_TRY_NULL(make_room(mesh, words));
     int64_t *key = mesh->kept->key;
@@ -194,6 +194,6 @@ wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const
     write_regions(write_regions(key + 3, mesh, have), mesh, need);
     wf_mesh_entry *entry = entry_of(mesh, words);
     if (entry && !entry->exchange)
-        entry->exchange = make(mesh, have, need, dtype, order);
+        entry->exchange = make_exchange(mesh, have, need, dtype, order);
     return entry ? entry->exchange : NULL;
 }

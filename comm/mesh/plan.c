@@ -117,7 +117,8 @@ static int64_t count(const wf_piece *piece, int64_t n, int rank, bool own)
     return elements;
 }
 
-static wf_status make(wf_plan *plan, const wf_box *have, const wf_box *need, list *scratch, list *send, list *recv)
+static wf_status find_pieces(wf_plan *plan, const wf_box *have, const wf_box *need, list *scratch, list *send,
+                             list *recv)
 {
     for (int q = 0; q < plan->size; q++) {
         list *found = q == plan->rank ? recv : &scratch[1];
@@ -170,7 +171,7 @@ wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const wf_box *have, cons
     plan->size = size;
     plan->form = form_of(size, have, need);
     list scratch[2] = {{.ctx = ctx}, {.ctx = ctx}}, send = {.ctx = ctx}, recv = {.ctx = ctx};
-    const wf_status status = make(plan, have, need, scratch, &send, &recv);
+    const wf_status status = find_pieces(plan, have, need, scratch, &send, &recv);
     free(scratch[0].piece);
     free(scratch[1].piece);
     by_peer(recv.piece, recv.n);

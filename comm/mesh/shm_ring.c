@@ -298,18 +298,26 @@ static wf_status enter_way(wf_comm *comm)
     return wf_guard_settle(comm);
 }
 
+static const char *way_of(const wf_comm *comm, bool shared)
+{
+    const bool host = comm->shared->ctx->k->host;
+    if (comm->size == 1)
+        return "one rank: nothing to send";
+    if (comm->nccl)
+        return "by NCCL";
+    if (!shared)
+        return host ? "by messages" : "by messages through page-locked host memory";
+    return host ? "in host memory that the ranks of a node share"
+                : "in device memory that the ranks of a node map from each other";
+}
+
 wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size)
 {
     WF_NEED(comm);
     if (comm->size > 1)
         WF_TRY(wf_guard_end(comm, "set-up", enter_way(comm)));
-    const bool host = comm->shared->ctx->k->host, shared = comm->ring && reaches_any(comm->ring, comm->size);
-    snprintf(text, size, "%s%s%s%.150s",
-             comm->size == 1 ? "one rank: nothing to send"
-             : comm->nccl    ? "by NCCL"
-             : !shared       ? (host ? "by messages" : "by messages through page-locked host memory")
-             : host          ? "in host memory that the ranks of a node share"
-                             : "in device memory that the ranks of a node map from each other",
+    const bool shared = comm->ring && reaches_any(comm->ring, comm->size);
+    snprintf(text, size, "%s%s%s%.150s", way_of(comm, shared),
              comm->size > 1 && !comm->nccl && comm->inter_size > 1 && shared ? ", by messages between nodes" : "",
              comm->ring_why[0] ? ": " : "", comm->ring_why);
     return WF_OK;

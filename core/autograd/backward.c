@@ -334,7 +334,7 @@ static wf_status add_to(wf_tensor *grad, const wf_tensor *dx, bool accumulate)
     return ctx->k->copy(ctx, &src, &dst, accumulate);
 }
 
-static wf_status give(wf_node *node, int i, wf_tensor **dx, bool shared)
+static wf_status give_grad(wf_node *node, int i, wf_tensor **dx, bool shared)
 {
     char text[2][WF_SHAPE_TEXT];
     wf_var *in = node->in[i];
@@ -359,7 +359,7 @@ static wf_status give(wf_node *node, int i, wf_tensor **dx, bool shared)
 wf_status wf_node_give(wf_node *node, int i, wf_tensor *dx, bool shared)
 {
     WF_NEED(dx);
-    const wf_status status = wf_node_wants(node, i) ? give(node, i, &dx, shared) : WF_OK;
+    const wf_status status = wf_node_wants(node, i) ? give_grad(node, i, &dx, shared) : WF_OK;
     wf_tensor_free(dx);
     return status;
 }

@@ -162,7 +162,7 @@ wf_captured *wf_capture(wf_ctx *ctx, wf_status (*step)(void *arg), void *arg)
 }
 
 /* Everything that a capture made. */
-static void forget(wf_captured *c)
+static void forget_capture(wf_captured *c)
 {
     wf_ctx *ctx = c->ctx;
     if (c->graph)
@@ -186,7 +186,7 @@ void wf_captured_free(wf_captured *captured)
 {
     if (!captured)
         return;
-    forget(captured);
+    forget_capture(captured);
     wf_live_add(captured->ctx, WF_LIVE_CAPTURED, -1);
     free(captured);
 }
@@ -196,7 +196,7 @@ bool wf_captured_replays(const wf_captured *captured)
     return captured && captured->graph;
 }
 
-static wf_status call(wf_captured *c, bool capturing)
+static wf_status call_step(wf_captured *c, bool capturing)
 {
     c->barred = false;
     c->capturing = capturing;
@@ -226,7 +226,7 @@ static wf_status act_all(const wf_captured *c, bool checks)
     return WF_OK;
 }
 
-static wf_status launch(const wf_captured *c)
+static wf_status launch_graph(const wf_captured *c)
 {
     wf_ctx *ctx = c->ctx;
     if (c->used > 0)
@@ -239,11 +239,11 @@ static wf_status replay(const wf_captured *c)
 {
     WF_TRY(act_all(c, true));
     WF_TRY(act_all(c, false));
-    return launch(c);
+    return launch_graph(c);
 }
 
 /* Undoes what the host has counted during an abandoned capture. */
-static void undo(const wf_captured *c)
+static void undo_counts(const wf_captured *c)
 {
     for (int64_t i = c->n_entries - 1; i >= 0; i--)
         if (c->entries[i].act.undo)
@@ -252,14 +252,14 @@ static void undo(const wf_captured *c)
 
 /* Runs the step between begin and end of a capture. An error of the step takes precedence; the capture is then only
  * ended. */
-static wf_status record(wf_captured *c)
+static wf_status record_graph(wf_captured *c)
 {
     wf_ctx *ctx = c->ctx;
     WF_TRY(ctx->k->capture_begin(ctx));
     wf_pool_claim_begin(ctx);
     /* Invalidates packed forms, so that the capture contains the work that makes them: a replay needs it, too. */
     ctx->epoch = ++ctx->captures << 40;
-    wf_status status = call(c, true);
+    wf_status status = call_step(c, true);
     ctx->epoch = 0;
     if (status == WF_OK && c->barred)
         status = refuse(c);
@@ -284,11 +284,11 @@ static wf_status capture(wf_captured *c)
     c->values = wf_calloc(c->ctx, 1, VALUES);
     if (!c->values)
         return wf_error_code();
-    WF_TRY(record(c));
-    return launch(c);
+    WF_TRY(record_graph(c));
+    return launch_graph(c);
 }
 
-static wf_status run(wf_captured *c)
+static wf_status run_step(wf_captured *c)
 {
     WF_CHECK(!c->ctx->captured, WF_ERR_STATE, "a captured step runs inside another; let one function be the step");
     if (c->graph)
@@ -296,7 +296,7 @@ static wf_status run(wf_captured *c)
     if (!c->ctx->k->capture_begin)
         return c->step(c->arg);
     if (c->rehearsed < REHEARSALS) {
-        const wf_status status = call(c, false);
+        const wf_status status = call_step(c, false);
         c->rehearsed += status == WF_OK;
         return status;
     }
@@ -306,13 +306,13 @@ static wf_status run(wf_captured *c)
     /* The first error message is kept; errors that follow from it are not reported. */
     if (follow(c) != WF_OK)
         wf_log(WF_LOG_WARN, "after a capture was given up: %s", wf_error_message());
-    undo(c);
-    forget(c);
+    undo_counts(c);
+    forget_capture(c);
     return status;
 }
 
 wf_status wf_captured_run(wf_captured *captured)
 {
     WF_NEED(captured);
-    return run(captured);
+    return run_step(captured);
 }

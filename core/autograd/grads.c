@@ -25,7 +25,7 @@ static wf_status view_of(wf_grads *g, int64_t i)
     return WF_OK;
 }
 
-static wf_status build(wf_grads *g, int64_t n, wf_param *const *param)
+static wf_status build_grads(wf_grads *g, int64_t n, wf_param *const *param)
 {
     const wf_dtype dtype = n > 0 ? param[0]->dtype : g->ctx->dtype;
     /* 64 bytes: a cache line, and what vector kernels and the pool align to. */
@@ -60,7 +60,7 @@ wf_grads *wf_grads_new(wf_ctx *ctx, int64_t n, wf_param *const *param, int64_t t
         return wf_error_null();
     g->ctx = ctx;
     g->tail = tail;
-    const wf_status status = build(g, n, param);
+    const wf_status status = build_grads(g, n, param);
     if (status != WF_OK) {
         wf_grads_free(g);
         return wf_error_null();

@@ -228,7 +228,9 @@ static const role_query *roles_of(int32_t kind)
         [WF_DNN_Y] = {dnnl_query_diff_dst_md, 0, DNNL_ARG_DIFF_DST},
         [WF_DNN_SCRATCH] = {dnnl_query_scratchpad_md, 0, DNNL_ARG_SCRATCHPAD},
     };
-    return kind == WF_DNN_BACKWARD_DATA ? data : kind == WF_DNN_BACKWARD_FILTER ? filter : forward;
+    if (kind == WF_DNN_BACKWARD_DATA)
+        return data;
+    return kind == WF_DNN_BACKWARD_FILTER ? filter : forward;
 }
 
 static bool make_memory(dnnl_engine_t engine, dnnl_primitive_desc_t pd, const role_query *role, dnnl_memory_t *memory,

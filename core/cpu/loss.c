@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+/* The stable form: see core/ref/loss.c. */
 static float bce(float x, float t)
 {
     return (x < 0.0F ? 0.0F : x) - x * t + vm_log1p_unit(vm_exp(-vm_abs(x)));
@@ -59,6 +60,8 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     void *work = NULL;
     double total = 0;
     WF_TRY(wf_pool_take(ctx, bytes, &work));
+    /* Each part has a place of its own and one thread adds them in order: the sum has the same bits on any number of
+     * threads. */
     double *const part = work;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * n)) schedule(static)
     for (int64_t p = 0; p < parts; p++)

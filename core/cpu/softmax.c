@@ -19,6 +19,7 @@ static void forward_row(bool logarithm, int64_t c, const float *x, float *y)
     for (int64_t j = 0; j < c; j++) {
         const float e = vm_exp(x[j] - most);
         sum += e;
+        /* The logarithm is not taken of e, which may have underflowed to 0. */
         y[j] = logarithm ? x[j] - most : e;
     }
     const float scale = 1.0F / sum, log_sum = logf(sum);

@@ -9,6 +9,7 @@
 
 wf_status wf_cpu_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
+    /* Large arrays are read in strides over many pages; with pages of 2 MiB the translation caches hold them. */
     const bool huge = bytes >= HUGE_PAGE;
     if (posix_memalign(data, huge ? HUGE_PAGE : 64, bytes ? bytes : 1) != 0) {
         *data = NULL;
@@ -68,6 +69,7 @@ static wf_kernels overridden(void)
 const wf_kernels *wf_kernels_cpu(void)
 {
     static wf_kernels table;
+    /* Contexts are opened by the main thread, so no lock is needed. */
     if (!table.name)
         table = overridden();
     return &table;

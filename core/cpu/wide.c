@@ -17,20 +17,20 @@ typedef struct wide {
     } copy[MOST];
 } wide;
 
-static wide begin(wf_ctx *ctx)
+static wide begin_wide(wf_ctx *ctx)
 {
     return (wide){.ctx = ctx, .status = WF_OK};
 }
 
 /* As one dimension. */
-static wf_strided flat(const wf_array *a)
+static wf_strided as_one_row(const wf_array *a)
 {
     return (wf_strided){.data = a->data, .dtype = a->dtype, .rank = 1, .dim = {wf_array_count(a)}, .stride = {1}};
 }
 
-static wf_status move(wf_ctx *ctx, const wf_array *from, const wf_array *to)
+static wf_status convert(wf_ctx *ctx, const wf_array *from, const wf_array *to)
 {
-    const wf_strided src = flat(from), dst = flat(to);
+    const wf_strided src = as_one_row(from), dst = as_one_row(to);
     return wf_cpu_copy(ctx, &src, &dst, false);
 }
 
@@ -50,7 +50,7 @@ static const wf_array *widened(wide *w, const wf_array *a, bool filled, bool out
     copy->bytes = a->data ? (size_t)wf_array_count(a) * sizeof(float) : 0;
     w->status = wf_pool_take(w->ctx, copy->bytes, &copy->array.data);
     if (w->status == WF_OK && filled && copy->bytes > 0)
-        w->status = move(w->ctx, a, &copy->array);
+        w->status = convert(w->ctx, a, &copy->array);
     return &copy->array;
 }
 
@@ -65,125 +65,124 @@ static const wf_array *result(wide *w, const wf_array *a, bool filled)
 }
 
 /* `status` is the slot's. */
-static wf_status end(wide *w, wf_status status)
+static wf_status end_wide(wide *w, wf_status status)
 {
     for (int i = 0; i < w->n; i++) {
         const struct copy *copy = &w->copy[i];
         if (status == WF_OK && copy->out && copy->bytes > 0)
-            status = move(w->ctx, &copy->array, copy->narrow);
+            status = convert(w->ctx, &copy->array, copy->narrow);
         wf_pool_give(w->ctx, copy->array.data, copy->bytes);
     }
     return status;
 }
 
 /* The slot on what is held, where anything was widened and all of it could be. */
-#define RUN(slot, ...)                                                                                                 \
-    (held.status != WF_OK ? held.status : held.any ? wf_cpu_##slot(ctx, __VA_ARGS__) : REF->slot(ctx, __VA_ARGS__))
+#define RUN(slot, ...) (held.status != WF_OK ? held.status : (held.any ? wf_cpu_##slot : REF->slot)(ctx, __VA_ARGS__))
 
 wf_status wf_wide_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     wf_conv_args wider = *args;
     wider.x = input(&held, args->x);
     wider.w = input(&held, args->w);
     wider.bias = input(&held, args->bias);
     wider.y = result(&held, args->y, false);
-    return end(&held, RUN(conv_forward, &wider));
+    return end_wide(&held, RUN(conv_forward, &wider));
 }
 
 wf_status wf_wide_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     wf_conv_args wider = *args;
     wider.y = input(&held, args->y);
     wider.w = input(&held, args->w);
     wider.bias = input(&held, args->bias);
     wider.x = result(&held, args->x, false);
-    return end(&held, RUN(conv_backward_data, &wider));
+    return end_wide(&held, RUN(conv_backward_data, &wider));
 }
 
 wf_status wf_wide_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     wf_conv_args wider = *args;
     wider.x = input(&held, args->x);
     wider.y = input(&held, args->y);
     wider.w = result(&held, args->w, args->accumulate);
     wider.bias = result(&held, args->bias, args->accumulate);
-    return end(&held, RUN(conv_backward_filter, &wider));
+    return end_wide(&held, RUN(conv_backward_filter, &wider));
 }
 
 wf_status wf_wide_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     wf_matmul_args wider = *args;
     wider.a = input(&held, args->a);
     wider.b = input(&held, args->b);
     wider.bias = input(&held, args->bias);
     wider.c = result(&held, args->c, args->accumulate);
-    return end(&held, RUN(matmul, &wider));
+    return end_wide(&held, RUN(matmul, &wider));
 }
 
 wf_status wf_wide_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     const wf_array *const x_wide = input(&held, x);
     const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(sum, x_wide, scale, y_wide));
+    return end_wide(&held, RUN(sum, x_wide, scale, y_wide));
 }
 
 wf_status wf_wide_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     const wf_array *const x_wide = input(&held, x);
     const wf_array *const out_wide = result(&held, out, accumulate);
-    return end(&held, RUN(sum_squares, x_wide, out_wide, accumulate));
+    return end_wide(&held, RUN(sum_squares, x_wide, out_wide, accumulate));
 }
 
 wf_status wf_wide_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     const wf_array *const x_wide = input(&held, x);
     const wf_array *const y_wide = result(&held, y, false);
-    return end(&held, RUN(softmax_forward, logarithm, x_wide, y_wide));
+    return end_wide(&held, RUN(softmax_forward, logarithm, x_wide, y_wide));
 }
 
 wf_status wf_wide_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
                                    const wf_array *dx)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     const wf_array *const y_wide = input(&held, y);
     const wf_array *const dy_wide = input(&held, dy);
     const wf_array *const dx_wide = result(&held, dx, false);
-    return end(&held, RUN(softmax_backward, logarithm, y_wide, dy_wide, dx_wide));
+    return end_wide(&held, RUN(softmax_backward, logarithm, y_wide, dy_wide, dx_wide));
 }
 
 wf_status wf_wide_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     wf_loss_args wider = *args;
     wider.x = input(&held, args->x);
     wider.target = input(&held, args->target);
     wider.loss = result(&held, args->loss, false);
-    return end(&held, RUN(loss_forward, &wider));
+    return end_wide(&held, RUN(loss_forward, &wider));
 }
 
 wf_status wf_wide_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     wf_loss_args wider = *args;
     wider.x = input(&held, args->x);
     wider.target = input(&held, args->target);
     wider.dloss = input(&held, args->dloss);
     wider.dx = result(&held, args->dx, false);
-    return end(&held, RUN(loss_backward, &wider));
+    return end_wide(&held, RUN(loss_backward, &wider));
 }
 
 wf_status wf_wide_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
                                const wf_array *dx)
 {
-    wide held = begin(ctx);
+    wide held = begin_wide(ctx);
     const wf_array *const dloss_wide = input(&held, dloss);
     const wf_array *const dx_wide = result(&held, dx, false);
-    return end(&held, RUN(nll_backward, labels, dloss_wide, scale, dx_wide));
+    return end_wide(&held, RUN(nll_backward, labels, dloss_wide, scale, dx_wide));
 }

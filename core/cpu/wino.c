@@ -29,12 +29,16 @@ static bool geometry_fits(const wf_conv_geom *geom)
 static void plan_offsets(wf_wino *p)
 {
     for (int d = 0; d < 2; d++)
-        for (int64_t phase = 0; phase < 2; phase++)
+        for (int64_t phase = 0; phase < 2; phase++) {
             /* Where tile 0 begins in the input. With stride 2 the input's even and odd rows are two phases, each under
              * a filter of every second tap; backwards the outputs have phases instead. */
-            p->off[d][phase] = !p->backward     ? (p->stride == 2 ? phase : 0) - p->pad[d]
-                               : p->stride == 1 ? p->pad[d] - 2
-                                                : (phase + p->pad[d]) / 2 - 1;
+            if (!p->backward)
+                p->off[d][phase] = (p->stride == 2 ? phase : 0) - p->pad[d];
+            else if (p->stride == 1)
+                p->off[d][phase] = p->pad[d] - 2;
+            else
+                p->off[d][phase] = (phase + p->pad[d]) / 2 - 1;
+        }
 }
 
 /* Up to this many output channels the direct form leaves most of a vector idle as well. */
@@ -45,8 +49,7 @@ static bool pays(const wf_wino *p)
 {
     const int64_t outputs = p->n * p->out_h * p->out_w;
     const int64_t covered = p->tiles * WINO_TILE * WINO_TILE * p->out_phases * p->out_phases;
-    /* Bounds were measured against oneDNN's direct form on AVX-512; a quarter of the work may be on tiles that hang
-     * over. */
+    /* A quarter of the work may be on tiles that hang over the end. */
     return p->tiles >= 32 && p->in_c >= 16 && 4 * outputs >= 3 * covered;
 }
 

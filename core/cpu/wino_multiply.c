@@ -5,6 +5,8 @@
 
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 
+/* The two accumulators of each row are named variables, not an array: compilers keep only those in registers for
+ * certain. */
 static void panel_32(int64_t k, const float *restrict a, int64_t step, const float *restrict b, float *restrict c,
                      int64_t c_step)
 {

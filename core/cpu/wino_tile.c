@@ -16,6 +16,7 @@ static inline void input_6(const vec *d, int64_t s, vec *o, int64_t t)
     o[5 * t] = vec_scaled(1.5F, even, vec_scaled(-2.0F, d3, d1 + d5));
 }
 
+/* vec_scaled(a, x, y) is a x + y, in one rounding. */
 static inline void output_6(const vec *m, int64_t s, vec *o, int64_t t)
 {
     const vec m0 = m[0], m1 = m[s], m2 = m[2 * s], m3 = m[3 * s], m4 = m[4 * s], m5 = m[5 * s];
@@ -91,6 +92,7 @@ static inline void input_square(int a, const float *const *at, int64_t c, float 
     for (int i = 0; i < a; i++) {
         for (int j = 0; j < a; j++)
             row[j] = vec_load(at[i * a + j] + c);
+        /* `a` is a constant wherever this is inlined, so the choice costs nothing. */
         a == 6 ? input_6(row, 1, half + i * a, 1) : input_5(row, 1, half + i * a, 1);
     }
     for (int j = 0; j < a; j++) {
@@ -130,6 +132,7 @@ static void input_pixels(const wf_wino *p, const float *in, const float *zeros, 
     const int64_t step = p->in_phases, reach = (a - 1) * step;
     const int64_t column = step * p->in_c, row = p->in_w * column;
     const float *corner = in + ((n * p->in_h + y0) * p->in_w + x0) * p->in_c;
+    /* Most tiles lie inside and need no test for each pixel. */
     if (y0 >= 0 && x0 >= 0 && y0 + reach < p->in_h && x0 + reach < p->in_w) {
         for (int i = 0; i < a; i++)
             for (int j = 0; j < a; j++)

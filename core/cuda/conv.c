@@ -223,7 +223,7 @@ static wf_status in_a_frame(const call *c, bool *done)
     return run_key(c, &key, &f, done);
 }
 
-static void tell(const call *c)
+static void tell_slow(const call *c)
 {
     char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT];
     /* Once in a program: the same form comes back in every step. */
@@ -245,7 +245,7 @@ static wf_status by_definition(const call *c)
     return wf_cuda_direct_filter(c->own, &c->geom, x, y, w, c->added);
 }
 
-static wf_status run(const call *c)
+static wf_status run_conv(const call *c)
 {
     bool done = false;
     WF_TRY(as_it_stands(c, &done));
@@ -253,7 +253,7 @@ static wf_status run(const call *c)
         WF_TRY(in_a_frame(c, &done));
     if (done)
         return WF_OK;
-    tell(c);
+    tell_slow(c);
     return by_definition(c);
 }
 
@@ -275,7 +275,7 @@ static wf_status run_wide(const call *c)
     narrow.array[CUDA_W] = &rounded;
     narrow.added = false;
     const wf_strided from = wf_array_strided(&rounded), to = wf_array_strided(w);
-    wf_status status = run(&narrow);
+    wf_status status = run_conv(&narrow);
     if (status == WF_OK)
         status = wf_cuda_copy(ctx, &from, &to, c->added);
     wf_pool_give(ctx, rounded.data, bytes);
@@ -305,7 +305,7 @@ static wf_status activations(call *c, const wf_array *bias, const wf_epilogue *e
     if (any && follows && !noisy)
         WF_TRY(run_fused(c, added, active ? epilogue : NULL, &done));
     if (any && !done)
-        WF_TRY(run(c));
+        WF_TRY(run_conv(c));
     return done || !follows ? WF_OK : wf_cuda_bias_epilogue(ctx, added, epilogue, to);
 }
 
@@ -339,7 +339,7 @@ wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     WF_TRY(call_of(ctx, WF_CUDA_BACKWARD_FILTER, args, &c));
     c.added = args->accumulate;
     if (!empty(dw) && !empty(x) && !empty(dy))
-        WF_TRY(dw->dtype == x->dtype ? run(&c) : run_wide(&c));
+        WF_TRY(dw->dtype == x->dtype ? run_conv(&c) : run_wide(&c));
     else if (!empty(dw) && !args->accumulate)
         WF_TRY(wf_cuda_fill(ctx, dw, 0));
     return dbias && !empty(dbias) ? wf_cuda_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;

@@ -75,7 +75,7 @@ static wf_status make_stages(wf_cuda *own)
     return WF_OK;
 }
 
-static wf_status make(wf_cuda *own)
+static wf_status make_state(wf_cuda *own)
 {
     struct cudaDeviceProp device;
     TRY_CUDA(cudaSetDevice(own->ordinal));
@@ -99,7 +99,7 @@ static wf_status open_device(wf_ctx *ctx, int ordinal)
     own->ordinal = ordinal;
     /* Before it is complete, so that shutdown frees what there is. */
     ctx->device_own = own;
-    const wf_status status = make(own);
+    const wf_status status = make_state(own);
     if (status != WF_OK)
         wf_cuda_shutdown(ctx);
     return status;

@@ -16,7 +16,7 @@ typedef struct build {
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-static descriptor make(build *b, cudnnBackendDescriptorType_t type)
+static descriptor make_descriptor(build *b, cudnnBackendDescriptorType_t type)
 {
     descriptor d = NULL;
     /* The list is of fixed length, since descriptors of one graph are few and known. */
@@ -29,8 +29,8 @@ static descriptor make(build *b, cudnnBackendDescriptorType_t type)
     return d;
 }
 
-static void set(build *b, descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t count, const void *value)
+static void set_attribute(build *b, descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                          int64_t count, const void *value)
 {
     if (b->status == CUDNN_STATUS_SUCCESS)
         b->status = cudnnBackendSetAttribute(d, name, type, count, value);
@@ -38,7 +38,7 @@ static void set(build *b, descriptor d, cudnnBackendAttributeName_t name, cudnnB
 
 static void set_descriptor(build *b, descriptor d, cudnnBackendAttributeName_t name, descriptor value)
 {
-    set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+    set_attribute(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
 static void finish(build *b, descriptor d)
@@ -79,20 +79,20 @@ static descriptor tensor(build *b, int64_t uid, cudnnDataType_t type, int32_t al
 {
     int64_t stride[2 + WF_MAX_SPATIAL], step = dim[1];
     const int64_t alignment = align;
-    const descriptor d = make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    const descriptor d = make_descriptor(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     for (int i = rank - 1; i >= 2; i--) {
         stride[i] = step;
         step *= dim[i];
     }
     stride[0] = step;
     stride[1] = 1;
-    set(b, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    set(b, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
-    set(b, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
-    set(b, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
-    set(b, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    set_attribute(b, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set_attribute(b, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
+    set_attribute(b, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
+    set_attribute(b, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
+    set_attribute(b, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
     if (inner)
-        set(b, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inner);
+        set_attribute(b, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inner);
     finish(b, d);
     return d;
 }
@@ -111,14 +111,14 @@ static descriptor geometry(build *b, const cuda_conv_key *key)
     /* What every framework calls convolution: the filter is not flipped. */
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     const int64_t nd = key->nd;
-    const descriptor d = make(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
-    set(b, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    set(b, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    set(b, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &nd);
-    set(b, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, nd, key->dilation);
-    set(b, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, nd, key->stride);
-    set(b, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, nd, key->lo);
-    set(b, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, nd, key->hi);
+    const descriptor d = make_descriptor(b, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set_attribute(b, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set_attribute(b, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set_attribute(b, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &nd);
+    set_attribute(b, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, nd, key->dilation);
+    set_attribute(b, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, nd, key->stride);
+    set_attribute(b, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, nd, key->lo);
+    set_attribute(b, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, nd, key->hi);
     finish(b, d);
     return d;
 }
@@ -158,12 +158,12 @@ static descriptor convolution(build *b, const cuda_conv_key *key, const descript
     const float alpha = 1, beta = 0;
     const double wide_alpha = 1, wide_beta = 0;
     const cudnnBackendAttributeType_t number = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
-    const descriptor shape = geometry(b, key), d = make(b, name->operation);
+    const descriptor shape = geometry(b, key), d = make_descriptor(b, name->operation);
     set_descriptor(b, d, name->geometry, shape);
     for (int r = 0; r < CUDA_B; r++)
         set_descriptor(b, d, name->array[r], array[r]);
-    set(b, d, name->alpha, number, 1, wide ? (const void *)&wide_alpha : &alpha);
-    set(b, d, name->beta, number, 1, wide ? (const void *)&wide_beta : &beta);
+    set_attribute(b, d, name->alpha, number, 1, wide ? (const void *)&wide_alpha : &alpha);
+    set_attribute(b, d, name->beta, number, 1, wide ? (const void *)&wide_beta : &beta);
     finish(b, d);
     return d;
 }
@@ -175,15 +175,15 @@ static descriptor pointwise(build *b, const cuda_conv_key *key, cudnnPointwiseMo
     const cudnnDataType_t type = arithmetic_of(key);
     const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN;
     const double slope = (double)key->slope;
-    const descriptor what = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set(b, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set(b, what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    const descriptor what = make_descriptor(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set_attribute(b, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set_attribute(b, what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
     if (mode == CUDNN_POINTWISE_RELU_FWD) {
-        set(b, what, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan);
-        set(b, what, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &slope);
+        set_attribute(b, what, CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1, &nan);
+        set_attribute(b, what, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, CUDNN_TYPE_DOUBLE, 1, &slope);
     }
     finish(b, what);
-    const descriptor d = make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    const descriptor d = make_descriptor(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_descriptor(b, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what);
     set_descriptor(b, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (with)
@@ -246,9 +246,9 @@ static descriptor graph_of(build *b, const cuda_conv_key *key)
 {
     descriptor op[3];
     const int count = operations(b, key, op);
-    const descriptor d = make(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(b, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &b->handle);
-    set(b, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, op);
+    const descriptor d = make_descriptor(b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set_attribute(b, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &b->handle);
+    set_attribute(b, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, op);
     finish(b, d);
     return d;
 }
@@ -310,11 +310,11 @@ static int ask(descriptor graph, cudnnBackendHeurMode_t mode, descriptor config[
 {
     cuda_items items = {.count = 0};
     build b = {.items = &items, .status = CUDNN_STATUS_SUCCESS};
-    const descriptor d = make(&b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    const descriptor d = make_descriptor(&b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     int64_t wanted = 0, given = 0;
     int made = 0;
     set_descriptor(&b, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    set(&b, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    set_attribute(&b, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     finish(&b, d);
     if (b.status == CUDNN_STATUS_SUCCESS)
         b.status =
@@ -340,8 +340,8 @@ static bool accept(cudnnHandle_t handle, descriptor config, cuda_conv_plan *plan
 {
     build b = {.handle = handle, .items = &plan->items, .status = CUDNN_STATUS_SUCCESS};
     int64_t bytes = 0, count = 0;
-    const descriptor d = make(&b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    set(&b, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    const descriptor d = make_descriptor(&b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    set_attribute(&b, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set_descriptor(&b, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     finish(&b, d);
     if (b.status == CUDNN_STATUS_SUCCESS)
@@ -446,10 +446,10 @@ cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan,
     const int64_t count = plan->key.align[CUDA_B] ? CUDA_ROLES : CUDA_B;
     cuda_items items = {.count = 0};
     build b = {.handle = handle, .items = &items, .status = CUDNN_STATUS_SUCCESS};
-    const descriptor pack = make(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    set(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uid);
-    set(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data);
-    set(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    const descriptor pack = make_descriptor(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uid);
+    set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data);
+    set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     finish(&b, pack);
     if (b.status == CUDNN_STATUS_SUCCESS)
         b.status = cudnnBackendExecute(handle, plan->plan, pack);

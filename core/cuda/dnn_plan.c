@@ -133,7 +133,9 @@ wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[
 
 cuda_role wf_cuda_key_result(const cuda_conv_key *key)
 {
-    return key->direction == WF_CUDA_FORWARD ? CUDA_Y : key->direction == WF_CUDA_BACKWARD_DATA ? CUDA_X : CUDA_W;
+    if (key->direction == WF_CUDA_FORWARD)
+        return CUDA_Y;
+    return key->direction == WF_CUDA_BACKWARD_DATA ? CUDA_X : CUDA_W;
 }
 
 wf_dtype wf_cuda_key_dtype(const cuda_conv_key *key, cuda_role role)

@@ -8,7 +8,7 @@
  * padding. So it does not depend on how an image was cut into parts. */
 
 typedef struct conv {
-    ref_window w;
+    wf_ref_window w;
     int64_t n, c, f, groups, cg, fg; /* channels in all and by group */
     int64_t taps, in_pixels, out_pixels;
 } conv;
@@ -16,8 +16,8 @@ typedef struct conv {
 static conv conv_make(const wf_conv_geom *geom, const wf_array *x, const wf_array *y)
 {
     conv v = {.n = x->shape.dim[0], .c = x->shape.dim[1], .f = y->shape.dim[1], .groups = geom->groups, .taps = 1};
-    v.w = ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
-                          geom->pad_hi);
+    v.w = wf_ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
+                             geom->pad_hi);
     v.cg = v.c / v.groups;
     v.fg = v.f / v.groups;
     /* 1D and 2D fill the outer dimensions with windows of 1, so one set of loops serves all ranks. */
@@ -39,12 +39,12 @@ static void split(const int64_t extent[3], int64_t flat, int64_t at[3])
 }
 
 /* The input pixel under a tap of an output pixel; -1: padding. */
-static int64_t pixel_under(const ref_window *w, const int64_t o[3], int64_t tap)
+static int64_t pixel_under(const wf_ref_window *w, const int64_t o[3], int64_t tap)
 {
     int64_t k[3], pixel = 0;
     split(w->kernel, tap, k);
     for (int d = 0; d < 3; d++) {
-        const int64_t i = ref_window_at(w, d, o[d], k[d]);
+        const int64_t i = wf_ref_window_at(w, d, o[d], k[d]);
         if (i < 0 || i >= w->in[d])
             return -1;
         pixel = pixel * w->in[d] + i;
@@ -53,7 +53,7 @@ static int64_t pixel_under(const ref_window *w, const int64_t o[3], int64_t tap)
 }
 
 /* The output pixel whose tap lies on an input pixel; -1: none. */
-static int64_t pixel_above(const ref_window *w, const int64_t i[3], int64_t tap)
+static int64_t pixel_above(const wf_ref_window *w, const int64_t i[3], int64_t tap)
 {
     int64_t k[3], pixel = 0;
     split(w->kernel, tap, k);
@@ -84,9 +84,9 @@ static void add_bias(int64_t rows, int64_t channels, const double *bias, double 
 }
 
 /* The filter [F,taps,C/g] as [groups,taps,C/g,F/g]: the innermost loop then runs over outputs. */
-static const double *filter_by_tap(ref_frame *frame, const conv *v, const double *w)
+static const double *filter_by_tap(wf_ref_frame *frame, const conv *v, const double *w)
 {
-    double *const t = ref_work(frame, v->f * v->taps * v->cg);
+    double *const t = wf_ref_work(frame, v->f * v->taps * v->cg);
     if (!t)
         return NULL;
     for (int64_t f = 0; f < v->f; f++)
@@ -107,18 +107,18 @@ static void forward_pixel(const conv *v, const double *x, const double *w, const
     }
 }
 
-wf_status ref_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
+wf_status wf_ref_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
 {
     const wf_array *const y = args->y;
     const conv v = conv_make(args->geom, args->x, y);
     const int64_t count = wf_array_count(y);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, args->x), *const wv = ref_in(&frame, args->w),
-                        *const biasv = ref_in(&frame, args->bias);
-    double *const yv = ref_out(&frame, y, false);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x), *const wv = wf_ref_in(&frame, args->w),
+                        *const biasv = wf_ref_in(&frame, args->bias);
+    double *const yv = wf_ref_out(&frame, y, false);
     const double *const tap_filter = filter_by_tap(&frame, &v, wv);
     if (frame.status != WF_OK || count == 0)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     memset(yv, 0, (size_t)count * sizeof *yv);
     for (int64_t n = 0; n < v.n; n++)
         for (int64_t p = 0; p < v.out_pixels; p++) {
@@ -128,8 +128,8 @@ wf_status ref_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
         }
     if (biasv)
         add_bias(v.n * v.out_pixels, v.f, biasv, yv);
-    ref_epilogue(&frame, args->epilogue, y->order, count, yv);
-    return ref_end(&frame);
+    wf_ref_epilogue(&frame, args->epilogue, y->order, count, yv);
+    return wf_ref_end(&frame);
 }
 
 static void backward_pixel(const conv *v, const double *dy, const double *w, const int64_t i[3], double *dx)
@@ -143,17 +143,17 @@ static void backward_pixel(const conv *v, const double *dy, const double *w, con
     }
 }
 
-wf_status ref_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
+wf_status wf_ref_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
 {
     const wf_array *const dx = args->x;
     const conv v = conv_make(args->geom, dx, args->y);
     const int64_t count = wf_array_count(dx);
-    ref_frame frame = ref_begin(ctx);
-    const double *const dyv = ref_in(&frame, args->y), *const wv = ref_in(&frame, args->w),
-                        *const biasv = ref_in(&frame, args->bias);
-    double *const dxv = ref_out(&frame, dx, false);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const dyv = wf_ref_in(&frame, args->y), *const wv = wf_ref_in(&frame, args->w),
+                        *const biasv = wf_ref_in(&frame, args->bias);
+    double *const dxv = wf_ref_out(&frame, dx, false);
     if (frame.status != WF_OK || count == 0)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     memset(dxv, 0, (size_t)count * sizeof *dxv);
     for (int64_t n = 0; n < v.n; n++)
         for (int64_t p = 0; p < v.in_pixels; p++) {
@@ -163,8 +163,8 @@ wf_status ref_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
         }
     if (biasv)
         add_bias(v.n * v.in_pixels, v.c, biasv, dxv);
-    ref_epilogue(&frame, args->epilogue, dx->order, count, dxv);
-    return ref_end(&frame);
+    wf_ref_epilogue(&frame, args->epilogue, dx->order, count, dxv);
+    return wf_ref_end(&frame);
 }
 
 static void filter_pixel(const conv *v, const double *x, const double *dy, const int64_t o[3], double *dw)
@@ -197,14 +197,14 @@ static void sum_rows(int64_t rows, int64_t channels, const double *v, double *su
             sum[c] += v[r * channels + c];
 }
 
-wf_status ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
+wf_status wf_ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
 {
     const wf_array *const dy = args->y;
     const conv v = conv_make(args->geom, args->x, dy);
     const int64_t count = wf_array_count(args->w);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, args->x), *const dyv = ref_in(&frame, dy);
-    double *const dwv = ref_out(&frame, args->w, args->accumulate), *const sum = ref_work(&frame, count);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x), *const dyv = wf_ref_in(&frame, dy);
+    double *const dwv = wf_ref_out(&frame, args->w, args->accumulate), *const sum = wf_ref_work(&frame, count);
     if (frame.status == WF_OK && count > 0) {
         memset(sum, 0, (size_t)count * sizeof *sum);
         for (int64_t n = 0; n < v.n; n++)
@@ -215,20 +215,20 @@ wf_status ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
             }
         put(count, sum, args->accumulate, dwv);
     }
-    WF_TRY(ref_end(&frame));
-    return ref_present(args->bias) ? ref_bias_backward(ctx, dy, args->bias, args->accumulate) : WF_OK;
+    WF_TRY(wf_ref_end(&frame));
+    return wf_ref_present(args->bias) ? wf_ref_bias_backward(ctx, dy, args->bias, args->accumulate) : WF_OK;
 }
 
-wf_status ref_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
+wf_status wf_ref_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
 {
     int64_t rows, channels;
-    ref_rows(dy, &rows, &channels);
-    ref_frame frame = ref_begin(ctx);
-    const double *const dyv = ref_in(&frame, dy);
-    double *const dbv = ref_out(&frame, db, accumulate), *const sum = ref_work(&frame, channels);
+    wf_ref_rows(dy, &rows, &channels);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const dyv = wf_ref_in(&frame, dy);
+    double *const dbv = wf_ref_out(&frame, db, accumulate), *const sum = wf_ref_work(&frame, channels);
     if (frame.status == WF_OK) {
         sum_rows(rows, channels, dyv, sum);
         put(channels, sum, accumulate, dbv);
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }

@@ -84,7 +84,7 @@ static int64_t to_integer(double d, int64_t lowest, int64_t highest, double limi
             out[i] = (expression);                                                                                     \
     } while (0)
 
-void ref_load(wf_dtype dtype, const void *data, int64_t stride, int64_t n, double *out)
+void wf_ref_load(wf_dtype dtype, const void *data, int64_t stride, int64_t n, double *out)
 {
     switch (dtype) {
     case WF_F32:
@@ -120,7 +120,7 @@ void ref_load(wf_dtype dtype, const void *data, int64_t stride, int64_t n, doubl
             p[i * stride] = (type)(expression);                                                                        \
     } while (0)
 
-void ref_store(wf_dtype dtype, void *data, int64_t stride, int64_t n, const double *in)
+void wf_ref_store(wf_dtype dtype, void *data, int64_t stride, int64_t n, const double *in)
 {
     switch (dtype) {
     case WF_F32:

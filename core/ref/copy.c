@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-wf_status ref_alloc(wf_ctx *ctx, size_t bytes, void **data)
+wf_status wf_ref_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
     (void)ctx;
+    /* 64 bytes: a cache line and the widest vector. */
     if (posix_memalign(data, 64, bytes ? bytes : 1) != 0) {
         *data = NULL;
         WF_FAIL(WF_ERR_MEMORY, "no memory for a block of %zu bytes", bytes);
@@ -14,14 +15,14 @@ wf_status ref_alloc(wf_ctx *ctx, size_t bytes, void **data)
     return WF_OK;
 }
 
-void ref_release(wf_ctx *ctx, void *data, size_t bytes)
+void wf_ref_release(wf_ctx *ctx, void *data, size_t bytes)
 {
     (void)ctx;
     (void)bytes;
     free(data);
 }
 
-wf_status ref_transfer(wf_ctx *ctx, void *to, const void *from, size_t bytes)
+wf_status wf_ref_transfer(wf_ctx *ctx, void *to, const void *from, size_t bytes)
 {
     (void)ctx;
     if (bytes > 0 && to != from)
@@ -29,7 +30,7 @@ wf_status ref_transfer(wf_ctx *ctx, void *to, const void *from, size_t bytes)
     return WF_OK;
 }
 
-void ref_shutdown(wf_ctx *ctx)
+void wf_ref_shutdown(wf_ctx *ctx)
 {
     (void)ctx;
 }
@@ -49,6 +50,7 @@ static int64_t integer_at(wf_dtype dtype, const void *data, int64_t i)
     return dtype == WF_I32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
+/* Conversions saturate, as the instructions of all fillings do. */
 static int64_t clamp(int64_t v, int64_t lowest, int64_t highest)
 {
     return v < lowest ? lowest : v > highest ? highest : v;
@@ -89,6 +91,7 @@ static void plain_row(size_t size, const void *src, int64_t src_stride, void *ds
         memcpy((char *)dst + i * dst_stride * step, (const char *)src + i * src_stride * step, size);
 }
 
+/* Through double, whatever the pair of types: exact for all but i64, and one rounding at the end. */
 static void double_row(wf_dtype from, const void *src, int64_t src_stride, wf_dtype to, void *dst, int64_t dst_stride,
                        int64_t n, bool accumulate)
 {
@@ -98,13 +101,13 @@ static void double_row(wf_dtype from, const void *src, int64_t src_stride, wf_dt
     for (int64_t at = 0; at < n; at += CHUNK) {
         const int64_t count = n - at < CHUNK ? n - at : CHUNK;
         char *const target = (char *)dst + at * dst_step;
-        ref_load(from, (const char *)src + at * src_step, src_stride, count, value);
+        wf_ref_load(from, (const char *)src + at * src_step, src_stride, count, value);
         if (accumulate) {
-            ref_load(to, target, dst_stride, count, old);
+            wf_ref_load(to, target, dst_stride, count, old);
             for (int64_t i = 0; i < count; i++)
                 value[i] += old[i];
         }
-        ref_store(to, target, dst_stride, count, value);
+        wf_ref_store(to, target, dst_stride, count, value);
     }
 }
 
@@ -134,7 +137,7 @@ static int inner_dimension(const wf_strided *dst)
     return inner;
 }
 
-wf_status ref_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate)
+wf_status wf_ref_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate)
 {
     (void)ctx;
     wf_strided from = *src, to = *dst;
@@ -145,6 +148,7 @@ wf_status ref_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bo
     const int inner = inner_dimension(&to);
     int64_t rows = 1;
     for (int d = 0; d < to.rank; d++)
+        /* An empty inner dimension leaves no rows. */
         rows *= d == inner ? to.dim[d] > 0 : to.dim[d];
     for (int64_t row = 0; row < rows; row++) {
         int64_t rest = row, src_at = 0, dst_at = 0;
@@ -160,14 +164,15 @@ wf_status ref_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bo
     return WF_OK;
 }
 
-wf_status ref_fill(wf_ctx *ctx, const wf_array *y, double value)
+wf_status wf_ref_fill(wf_ctx *ctx, const wf_array *y, double value)
 {
     (void)ctx;
     const int64_t n = wf_array_count(y), size = (int64_t)wf_dtype_size(y->dtype);
+    /* The value is converted once and copied from there. */
     double chunk[CHUNK];
     for (int64_t i = 0; i < CHUNK; i++)
         chunk[i] = value;
     for (int64_t at = 0; at < n; at += CHUNK)
-        ref_store(y->dtype, (char *)y->data + at * size, 1, n - at < CHUNK ? n - at : CHUNK, chunk);
+        wf_ref_store(y->dtype, (char *)y->data + at * size, 1, n - at < CHUNK ? n - at : CHUNK, chunk);
     return WF_OK;
 }

@@ -62,21 +62,21 @@ static bool derivative_needs_x(wf_act act)
     return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
 }
 
-double ref_epilogue_slope(const wf_epilogue *epilogue, double y)
+double wf_ref_epilogue_slope(const wf_epilogue *epilogue, double y)
 {
     return act_derivative(epilogue->act, epilogue->slope, 0, y);
 }
 
-void ref_epilogue(ref_frame *frame, const wf_epilogue *epilogue, wf_order order, int64_t n, double *v)
+void wf_ref_epilogue(wf_ref_frame *frame, const wf_epilogue *epilogue, wf_order order, int64_t n, double *v)
 {
     if (!epilogue)
         return;
     if (epilogue->noise != 0) {
-        double *const noise = ref_work(frame, n);
+        double *const noise = wf_ref_work(frame, n);
         if (!noise)
             return;
         /* The noise of an element belongs to its global number, so it does not depend on how the output was cut. */
-        ref_draw(&epilogue->random, order, WF_NORMAL, noise);
+        wf_ref_draw(&epilogue->random, order, WF_NORMAL, noise);
         for (int64_t i = 0; i < n; i++)
             v[i] += epilogue->noise * noise[i];
     }
@@ -84,110 +84,113 @@ void ref_epilogue(ref_frame *frame, const wf_epilogue *epilogue, wf_order order,
         v[i] = act_value(epilogue->act, epilogue->slope, v[i]);
 }
 
-wf_status ref_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y)
+wf_status wf_ref_epilogue_forward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(y);
-    const double *const xv = ref_in(&frame, x);
-    double *const yv = ref_out(&frame, y, false);
+    const double *const xv = wf_ref_in(&frame, x);
+    double *const yv = wf_ref_out(&frame, y, false);
     if (frame.status == WF_OK) {
         for (int64_t i = 0; i < n; i++)
             yv[i] = xv[i];
-        ref_epilogue(&frame, epilogue, y->order, n, yv);
+        wf_ref_epilogue(&frame, epilogue, y->order, n, yv);
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
-                                const wf_array *dv)
+wf_status wf_ref_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy,
+                                   const wf_array *dv)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(dv);
-    const double *const yv = epilogue ? ref_in(&frame, y) : NULL, *const dyv = ref_in(&frame, dy);
-    double *const out = ref_out(&frame, dv, false);
+    /* Noise was added and does not enter the derivative. */
+    const double *const yv = epilogue ? wf_ref_in(&frame, y) : NULL, *const dyv = wf_ref_in(&frame, dy);
+    double *const out = wf_ref_out(&frame, dv, false);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++)
-            out[i] = yv ? dyv[i] * ref_epilogue_slope(epilogue, yv[i]) : dyv[i];
-    return ref_end(&frame);
+            out[i] = yv ? dyv[i] * wf_ref_epilogue_slope(epilogue, yv[i]) : dyv[i];
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_act_forward(wf_ctx *ctx, const wf_act_args *args)
+wf_status wf_ref_act_forward(wf_ctx *ctx, const wf_act_args *args)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(args->y);
     const wf_act act = args->act;
     const double slope = args->slope;
-    const double *const xv = ref_in(&frame, args->x);
-    double *const yv = ref_out(&frame, args->y, false);
+    const double *const xv = wf_ref_in(&frame, args->x);
+    double *const yv = wf_ref_out(&frame, args->y, false);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++)
             yv[i] = act_value(act, slope, xv[i]);
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_act_backward(wf_ctx *ctx, const wf_act_args *args)
+wf_status wf_ref_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(args->dx);
     const wf_act act = args->act;
     const double slope = args->slope;
     const bool accumulate = args->accumulate, by_x = derivative_needs_x(act);
-    const double *const xv = by_x ? ref_in(&frame, args->x) : NULL, *const yv = by_x ? NULL : ref_in(&frame, args->y);
-    const double *const dyv = ref_in(&frame, args->dy);
-    double *const out = ref_out(&frame, args->dx, accumulate);
+    const double *const xv = by_x ? wf_ref_in(&frame, args->x) : NULL, *const yv =
+                                                                           by_x ? NULL : wf_ref_in(&frame, args->y);
+    const double *const dyv = wf_ref_in(&frame, args->dy);
+    double *const out = wf_ref_out(&frame, args->dx, accumulate);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++) {
             const double d = dyv[i] * act_derivative(act, slope, xv ? xv[i] : 0, yv ? yv[i] : 0);
             out[i] = accumulate ? out[i] + d : d;
         }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_binary(wf_ctx *ctx, const wf_binary_args *args)
+wf_status wf_ref_binary(wf_ctx *ctx, const wf_binary_args *args)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(args->y);
     const double alpha = args->alpha, beta = args->beta;
     const bool accumulate = args->accumulate;
-    const double *const av = ref_in(&frame, args->a), *const bv = ref_in(&frame, args->b);
-    double *const yv = ref_out(&frame, args->y, accumulate);
+    const double *const av = wf_ref_in(&frame, args->a), *const bv = wf_ref_in(&frame, args->b);
+    double *const yv = wf_ref_out(&frame, args->y, accumulate);
     if (frame.status != WF_OK)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     for (int64_t i = 0; i < n; i++) {
         double v = alpha * av[i];
         if (bv)
             v = args->op == WF_BINARY_MUL ? v * bv[i] : v + beta * bv[i];
         yv[i] = accumulate ? yv[i] + v : v;
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)
+wf_status wf_ref_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(x);
-    const double *const xv = ref_in(&frame, x);
-    double *const yv = ref_out(&frame, y, false);
+    const double *const xv = wf_ref_in(&frame, x);
+    double *const yv = wf_ref_out(&frame, y, false);
     if (frame.status == WF_OK) {
         double sum = 0;
         for (int64_t i = 0; i < n; i++)
             sum += xv[i];
         *yv = scale * sum;
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate)
+wf_status wf_ref_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *out, bool accumulate)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(x);
-    const double *const xv = ref_in(&frame, x);
-    double *const total = ref_out(&frame, out, accumulate);
+    const double *const xv = wf_ref_in(&frame, x);
+    double *const total = wf_ref_out(&frame, out, accumulate);
     if (frame.status == WF_OK) {
+        /* One running sum over all arrays, in their order. */
         double sum = accumulate ? *total : 0;
         for (int64_t i = 0; i < n; i++)
             sum += xv[i] * xv[i];
         *total = sum;
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }

@@ -6,25 +6,25 @@
 /* What empty arrays point to, so that "empty" is not taken for "absent". Never read or written. */
 static double nothing[1];
 
-ref_frame ref_begin(wf_ctx *ctx)
+wf_ref_frame wf_ref_begin(wf_ctx *ctx)
 {
-    return (ref_frame){.ctx = ctx, .status = WF_OK};
+    return (wf_ref_frame){.ctx = ctx, .status = WF_OK};
 }
 
-bool ref_present(const wf_array *a)
+bool wf_ref_present(const wf_array *a)
 {
     return a && (a->data || wf_array_count(a) == 0);
 }
 
-static double *take(ref_frame *frame, int64_t count, const wf_array *out)
+static double *take_work(wf_ref_frame *frame, int64_t count, const wf_array *out)
 {
     if (frame->status != WF_OK)
         return NULL;
     if (count == 0)
         return nothing;
-    ref_block *const block = &frame->block[frame->count];
+    wf_ref_block *const block = &frame->block[frame->count];
     void *data = NULL;
-    *block = (ref_block){.bytes = (size_t)count * sizeof(double), .out = out};
+    *block = (wf_ref_block){.bytes = (size_t)count * sizeof(double), .out = out};
     frame->status = wf_pool_take(frame->ctx, block->bytes, &data);
     if (frame->status != WF_OK)
         return NULL;
@@ -33,48 +33,48 @@ static double *take(ref_frame *frame, int64_t count, const wf_array *out)
     return data;
 }
 
-double *ref_work(ref_frame *frame, int64_t count)
+double *wf_ref_work(wf_ref_frame *frame, int64_t count)
 {
-    return take(frame, count, NULL);
+    return take_work(frame, count, NULL);
 }
 
-const double *ref_in(ref_frame *frame, const wf_array *a)
+const double *wf_ref_in(wf_ref_frame *frame, const wf_array *a)
 {
-    if (!ref_present(a))
+    if (!wf_ref_present(a))
         return NULL;
     if (a->dtype == WF_F64 && a->data)
         return a->data;
-    double *const data = take(frame, wf_array_count(a), NULL);
+    double *const data = take_work(frame, wf_array_count(a), NULL);
     if (data)
-        ref_load(a->dtype, a->data, 1, wf_array_count(a), data);
+        wf_ref_load(a->dtype, a->data, 1, wf_array_count(a), data);
     return data;
 }
 
-double *ref_out(ref_frame *frame, const wf_array *a, bool keep)
+double *wf_ref_out(wf_ref_frame *frame, const wf_array *a, bool keep)
 {
-    if (!ref_present(a))
+    if (!wf_ref_present(a))
         return NULL;
     if (a->dtype == WF_F64 && a->data)
         return a->data;
-    double *const data = take(frame, wf_array_count(a), a);
+    double *const data = take_work(frame, wf_array_count(a), a);
     if (data && keep)
-        ref_load(a->dtype, a->data, 1, wf_array_count(a), data);
+        wf_ref_load(a->dtype, a->data, 1, wf_array_count(a), data);
     return data;
 }
 
-wf_status ref_end(ref_frame *frame)
+wf_status wf_ref_end(wf_ref_frame *frame)
 {
     /* Outputs are stored only if every take worked; until then the caller's arrays are untouched. */
     while (frame->count > 0) {
-        ref_block *const block = &frame->block[--frame->count];
+        wf_ref_block *const block = &frame->block[--frame->count];
         if (block->out && frame->status == WF_OK)
-            ref_store(block->out->dtype, block->out->data, 1, wf_array_count(block->out), block->data);
+            wf_ref_store(block->out->dtype, block->out->data, 1, wf_array_count(block->out), block->data);
         wf_pool_give(frame->ctx, block->data, block->bytes);
     }
     return frame->status;
 }
 
-void ref_rows(const wf_array *a, int64_t *rows, int64_t *c)
+void wf_ref_rows(const wf_array *a, int64_t *rows, int64_t *c)
 {
     int64_t n, pixels;
     wf_array_ncp(a, &n, c, &pixels);

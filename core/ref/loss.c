@@ -19,16 +19,16 @@ static void softmax_row(bool logarithm, int64_t c, const double *x, double *y)
         y[j] = logarithm ? x[j] - most - log_sum : exp(x[j] - most) / sum;
 }
 
-wf_status ref_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y)
+wf_status wf_ref_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y)
 {
     int64_t rows, c;
-    ref_rows(x, &rows, &c);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, x);
-    double *const yv = ref_out(&frame, y, false);
+    wf_ref_rows(x, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, x);
+    double *const yv = wf_ref_out(&frame, y, false);
     for (int64_t r = 0; r < rows && frame.status == WF_OK && c > 0; r++)
         softmax_row(logarithm, c, xv + r * c, yv + r * c);
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
 static void softmax_back_row(bool logarithm, int64_t c, const double *y, const double *dy, double *dx)
@@ -37,19 +37,21 @@ static void softmax_back_row(bool logarithm, int64_t c, const double *y, const d
     for (int64_t j = 0; j < c; j++)
         sum += logarithm ? dy[j] : dy[j] * y[j];
     for (int64_t j = 0; j < c; j++)
+        /* Of y alone: the softmax is y or its exponential. */
         dx[j] = logarithm ? dy[j] - exp(y[j]) * sum : y[j] * (dy[j] - sum);
 }
 
-wf_status ref_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy, const wf_array *dx)
+wf_status wf_ref_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
+                                  const wf_array *dx)
 {
     int64_t rows, c;
-    ref_rows(y, &rows, &c);
-    ref_frame frame = ref_begin(ctx);
-    const double *const yv = ref_in(&frame, y), *const dyv = ref_in(&frame, dy);
-    double *const dxv = ref_out(&frame, dx, false);
+    wf_ref_rows(y, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const yv = wf_ref_in(&frame, y), *const dyv = wf_ref_in(&frame, dy);
+    double *const dxv = wf_ref_out(&frame, dx, false);
     for (int64_t r = 0; r < rows && frame.status == WF_OK && c > 0; r++)
         softmax_back_row(logarithm, c, yv + r * c, dyv + r * c, dxv + r * c);
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
 static double loss_value(wf_loss_kind kind, double x, double t)
@@ -80,36 +82,37 @@ static double loss_derivative(wf_loss_kind kind, double x, double t)
     return NAN;
 }
 
-wf_status ref_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
+wf_status wf_ref_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(args->x);
-    const double *const xv = ref_in(&frame, args->x), *const tv = ref_in(&frame, args->target);
-    double *const out = ref_out(&frame, args->loss, false);
+    const double *const xv = wf_ref_in(&frame, args->x), *const tv = wf_ref_in(&frame, args->target);
+    double *const out = wf_ref_out(&frame, args->loss, false);
     if (frame.status == WF_OK) {
         double sum = 0;
         for (int64_t i = 0; i < n; i++)
             sum += loss_value(args->kind, xv[i], tv ? tv[i] : args->value);
         *out = args->scale * sum;
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
+wf_status wf_ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(args->x);
     const wf_loss_kind kind = args->kind;
     const double value = args->value, scale = args->scale;
-    const double *const xv = ref_in(&frame, args->x), *const tv = ref_in(&frame, args->target),
-                        *const up = ref_in(&frame, args->dloss);
-    double *const dxv = ref_out(&frame, args->dx, false);
+    const double *const xv = wf_ref_in(&frame, args->x), *const tv = wf_ref_in(&frame, args->target),
+                        *const up = wf_ref_in(&frame, args->dloss);
+    double *const dxv = wf_ref_out(&frame, args->dx, false);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++)
             dxv[i] = *up * scale * loss_derivative(kind, xv[i], tv ? tv[i] : value);
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
+/* Labels come from files, so each is checked before it becomes an index. */
 static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_t *label)
 {
     if (labels->dtype == WF_U8)
@@ -125,13 +128,14 @@ static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_
     return WF_OK;
 }
 
-wf_status ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale, const wf_array *loss)
+wf_status wf_ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
+                             const wf_array *loss)
 {
     int64_t rows, c;
-    ref_rows(logp, &rows, &c);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, logp);
-    double *const out = ref_out(&frame, loss, false);
+    wf_ref_rows(logp, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, logp);
+    double *const out = wf_ref_out(&frame, loss, false);
     double sum = 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
         int64_t label = 0;
@@ -141,16 +145,17 @@ wf_status ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *lab
     }
     if (frame.status == WF_OK)
         *out = scale * sum;
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale, const wf_array *dx)
+wf_status wf_ref_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+                              const wf_array *dx)
 {
     int64_t rows, c;
-    ref_rows(dx, &rows, &c);
-    ref_frame frame = ref_begin(ctx);
-    const double *const up = ref_in(&frame, dloss);
-    double *const dxv = ref_out(&frame, dx, false);
+    wf_ref_rows(dx, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const up = wf_ref_in(&frame, dloss);
+    double *const dxv = wf_ref_out(&frame, dx, false);
     for (int64_t i = 0; i < rows * c && frame.status == WF_OK; i++)
         dxv[i] = 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
@@ -159,15 +164,15 @@ wf_status ref_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *
         if (frame.status == WF_OK)
             dxv[r * c + label] = -*up * scale;
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct)
+wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct)
 {
     int64_t rows, c, count = 0;
-    ref_rows(scores, &rows, &c);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, scores);
+    wf_ref_rows(scores, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, scores);
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
         int64_t label = 0, best = 0;
         frame.status = label_at(labels, r, c, &label);
@@ -179,5 +184,5 @@ wf_status ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array 
     }
     if (frame.status == WF_OK)
         memcpy(correct->data, &count, sizeof count);
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }

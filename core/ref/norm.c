@@ -5,15 +5,15 @@
 #include <math.h>
 #include <string.h>
 
-wf_status ref_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
+wf_status wf_ref_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     int64_t rows, channels;
-    ref_rows(args->x, &rows, &channels);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, args->x);
-    double *const average = ref_out(&frame, args->mean, false), *const squares = ref_out(&frame, args->m2, false);
+    wf_ref_rows(args->x, &rows, &channels);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x);
+    double *const average = wf_ref_out(&frame, args->mean, false), *const squares = wf_ref_out(&frame, args->m2, false);
     if (frame.status != WF_OK || channels == 0)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     memset(average, 0, (size_t)channels * sizeof *average);
     memset(squares, 0, (size_t)channels * sizeof *squares);
     for (int64_t r = 0; r < rows; r++)
@@ -26,54 +26,54 @@ wf_status ref_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
             const double d = xv[r * channels + c] - average[c];
             squares[c] += d * d;
         }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
+wf_status wf_ref_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
     int64_t rows, channels;
-    ref_rows(args->x, &rows, &channels);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, args->x), *const mv = ref_in(&frame, args->mean),
-                        *const iv = ref_in(&frame, args->invstd);
-    const double *const gv = ref_in(&frame, args->gamma), *const bv = ref_in(&frame, args->beta);
-    double *const yv = ref_out(&frame, args->y, false);
+    wf_ref_rows(args->x, &rows, &channels);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x), *const mv = wf_ref_in(&frame, args->mean),
+                        *const iv = wf_ref_in(&frame, args->invstd);
+    const double *const gv = wf_ref_in(&frame, args->gamma), *const bv = wf_ref_in(&frame, args->beta);
+    double *const yv = wf_ref_out(&frame, args->y, false);
     if (frame.status != WF_OK)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < channels; c++) {
             const double xhat = (xv[r * channels + c] - mv[c]) * iv[c];
             yv[r * channels + c] = (gv ? xhat * gv[c] : xhat) + (bv ? bv[c] : 0);
         }
-    ref_epilogue(&frame, args->epilogue, args->y->order, rows * channels, yv);
-    return ref_end(&frame);
+    wf_ref_epilogue(&frame, args->epilogue, args->y->order, rows * channels, yv);
+    return wf_ref_end(&frame);
 }
 
 /* dy through the epilogue backwards, if there is one. */
-static const double *gradient(ref_frame *frame, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy)
+static const double *gradient(wf_ref_frame *frame, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy)
 {
-    const double *const dyv = ref_in(frame, dy), *const yv = epilogue ? ref_in(frame, y) : NULL;
+    const double *const dyv = wf_ref_in(frame, dy), *const yv = epilogue ? wf_ref_in(frame, y) : NULL;
     if (!yv)
         return dyv;
     const int64_t n = wf_array_count(dy);
-    double *const g = ref_work(frame, n);
+    double *const g = wf_ref_work(frame, n);
     if (g)
         for (int64_t i = 0; i < n; i++)
-            g[i] = dyv[i] * ref_epilogue_slope(epilogue, yv[i]);
+            g[i] = dyv[i] * wf_ref_epilogue_slope(epilogue, yv[i]);
     return g;
 }
 
-wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
+wf_status wf_ref_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     int64_t rows, channels;
-    ref_rows(args->x, &rows, &channels);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, args->x), *const mv = ref_in(&frame, args->mean),
-                        *const iv = ref_in(&frame, args->invstd);
+    wf_ref_rows(args->x, &rows, &channels);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x), *const mv = wf_ref_in(&frame, args->mean),
+                        *const iv = wf_ref_in(&frame, args->invstd);
     const double *const g = gradient(&frame, args->epilogue, args->y, args->dy);
-    double *const sg = ref_out(&frame, args->sum_g, false), *const sgx = ref_out(&frame, args->sum_gx, false);
+    double *const sg = wf_ref_out(&frame, args->sum_g, false), *const sgx = wf_ref_out(&frame, args->sum_gx, false);
     if (frame.status != WF_OK || channels == 0)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     memset(sg, 0, (size_t)channels * sizeof *sg);
     memset(sgx, 0, (size_t)channels * sizeof *sgx);
     for (int64_t r = 0; r < rows; r++)
@@ -81,25 +81,25 @@ wf_status ref_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
             sg[c] += g[r * channels + c];
             sgx[c] += g[r * channels + c] * (xv[r * channels + c] - mv[c]) * iv[c];
         }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
+wf_status wf_ref_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const double count = ref_count(args->count);
+    const double count = wf_ref_count(args->count);
     int64_t rows, channels;
-    ref_rows(args->dy, &rows, &channels);
+    wf_ref_rows(args->dy, &rows, &channels);
     const bool batch = count > 0;
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = batch ? ref_in(&frame, args->x) : NULL;
-    const double *const mv = batch ? ref_in(&frame, args->mean) : NULL;
-    const double *const iv = ref_in(&frame, args->invstd), *const gv = ref_in(&frame, args->gamma);
-    const double *const sg = batch ? ref_in(&frame, args->sum_g) : NULL;
-    const double *const sgx = batch ? ref_in(&frame, args->sum_gx) : NULL;
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = batch ? wf_ref_in(&frame, args->x) : NULL;
+    const double *const mv = batch ? wf_ref_in(&frame, args->mean) : NULL;
+    const double *const iv = wf_ref_in(&frame, args->invstd), *const gv = wf_ref_in(&frame, args->gamma);
+    const double *const sg = batch ? wf_ref_in(&frame, args->sum_g) : NULL;
+    const double *const sgx = batch ? wf_ref_in(&frame, args->sum_gx) : NULL;
     const double *const g = gradient(&frame, args->epilogue, args->y, args->dy);
-    double *const out = ref_out(&frame, args->dx, false);
+    double *const out = wf_ref_out(&frame, args->dx, false);
     if (frame.status != WF_OK)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < channels; c++) {
             const int64_t i = r * channels + c;
@@ -108,17 +108,17 @@ wf_status ref_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
             const double back = batch ? sg[c] / count + (xv[i] - mv[c]) * iv[c] * sgx[c] / count : 0;
             out[i] = (gv ? gv[c] : 1) * iv[c] * (g[i] - back);
         }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
-                        const wf_array *part)
+wf_status wf_ref_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
+                           const wf_array *part)
 {
     const int64_t channels = wf_array_count(mean);
     double *const out = part->data;
     memcpy(out, head->value, (size_t)head->n * sizeof *out);
-    ref_load(mean->dtype, mean->data, 1, channels, out + head->n);
-    ref_load(m2->dtype, m2->data, 1, channels, out + head->n + channels);
+    wf_ref_load(mean->dtype, mean->data, 1, channels, out + head->n);
+    wf_ref_load(m2->dtype, m2->data, 1, channels, out + head->n + channels);
     return WF_OK;
 }
 
@@ -139,34 +139,35 @@ static void join(const double *more, int64_t head, int64_t channels, double *tot
     *total += more[0];
 }
 
-wf_status ref_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
-                         const wf_array *count)
+wf_status wf_ref_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
+                            const wf_array *count)
 {
     const int64_t channels = wf_array_count(mean), length = parts->shape.dim[1], head = length - 2 * channels;
     const double *const part = parts->data;
     double total = 0;
-    ref_frame frame = ref_begin(ctx);
-    double *const mv = ref_out(&frame, mean, false), *const squares = ref_out(&frame, m2, false);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    double *const mv = wf_ref_out(&frame, mean, false), *const squares = wf_ref_out(&frame, m2, false);
     if (frame.status != WF_OK)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     for (int64_t c = 0; c < channels; c++)
         mv[c] = squares[c] = 0;
     for (int64_t p = 0; p < parts->shape.dim[0]; p++)
         join(part + p * length, head, channels, &total, mv, squares);
     memcpy(count->data, &total, sizeof total);
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_norm_finish(wf_ctx *ctx, const wf_norm_args *args)
+wf_status wf_ref_norm_finish(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const double count = ref_count(args->count), eps = args->eps, decay = args->decay;
+    const double count = wf_ref_count(args->count), eps = args->eps, decay = args->decay;
     const int64_t channels = wf_array_count(args->m2);
-    ref_frame frame = ref_begin(ctx);
-    const double *const mv = ref_in(&frame, args->mean), *const squares = ref_in(&frame, args->m2);
-    double *const iv = ref_out(&frame, args->invstd, false);
-    double *const rm = ref_out(&frame, args->running_mean, true), *const rv = ref_out(&frame, args->running_var, true);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const mv = wf_ref_in(&frame, args->mean), *const squares = wf_ref_in(&frame, args->m2);
+    double *const iv = wf_ref_out(&frame, args->invstd, false);
+    double *const rm = wf_ref_out(&frame, args->running_mean, true), *const rv =
+                                                                         wf_ref_out(&frame, args->running_var, true);
     if (frame.status != WF_OK)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     for (int64_t c = 0; c < channels; c++) {
         iv[c] = count > 0 ? 1 / sqrt(squares[c] / count + eps) : 0;
         if (rm && count > 0)
@@ -175,5 +176,5 @@ wf_status ref_norm_finish(wf_ctx *ctx, const wf_norm_args *args)
             /* Running variance is the unbiased one, as in Chainer; a single element has none, so it is divided by 1. */
             rv[c] += (1 - decay) * (squares[c] / (count > 1 ? count - 1 : count) - rv[c]);
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }

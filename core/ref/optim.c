@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+/* First divided by what the sum or the loss scale multiplied, then clipped. */
 static double prepared(const wf_optim_hyper *h, double g)
 {
     g *= h->grad_scale;
@@ -16,6 +17,7 @@ static void sgd(const wf_optim_hyper *h, int64_t n, const double *gradient, doub
     for (int64_t i = 0; i < n; i++) {
         double step = prepared(h, gradient[i]) + h->decay * p[i];
         if (h->momentum != 0) {
+            /* The learning rate is outside of the momentum, as in PyTorch: a schedule acts at once. */
             m[i] = h->momentum * m[i] + step;
             step = h->nesterov != 0 ? step + h->momentum * m[i] : m[i];
         }
@@ -27,6 +29,7 @@ static void adam(const wf_optim_hyper *h, bool decoupled, int64_t n, const doubl
                  double *v)
 {
     for (int64_t i = 0; i < n; i++) {
+        /* Adam with decay adds it to the gradient (L2); AdamW decays the parameter itself. */
         const double g = prepared(h, gradient[i]) + (decoupled ? 0 : h->decay * p[i]);
         m[i] = h->beta1 * m[i] + (1 - h->beta1) * g;
         v[i] = h->beta2 * v[i] + (1 - h->beta2) * g * g;
@@ -57,12 +60,12 @@ static wf_status update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *h
     const int64_t n = segment->n;
     const wf_array pa = run_of(dtype, n, segment->p), ga = run_of(dtype, n, (void *)segment->g);
     const wf_array sa = run_of(dtype, n, segment->state1), ta = run_of(dtype, n, segment->state2);
-    ref_frame frame = ref_begin(ctx);
-    const double *g = ref_in(&frame, &ga);
-    double *const p = ref_out(&frame, &pa, true), *const s = ref_out(&frame, &sa, true);
-    double *const t = ref_out(&frame, &ta, true);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *g = wf_ref_in(&frame, &ga);
+    double *const p = wf_ref_out(&frame, &pa, true), *const s = wf_ref_out(&frame, &sa, true);
+    double *const t = wf_ref_out(&frame, &ta, true);
     if (frame.status != WF_OK)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     switch (kind) {
     case WF_OPTIM_SGD:
         sgd(hyper, n, g, p, s);
@@ -75,18 +78,18 @@ static wf_status update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *h
         rmsprop(hyper, n, g, p, s);
         break;
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
-                           int64_t segments, const wf_optim_segment *segment)
+wf_status wf_ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
+                              int64_t segments, const wf_optim_segment *segment)
 {
     for (int64_t i = 0; i < segments && hyper->skip == 0; i++)
         WF_TRY(update(ctx, kind, hyper, dtype, &segment[i]));
     return WF_OK;
 }
 
-wf_status ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)
+wf_status wf_ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)
 {
     (void)ctx;
     hyper->skip = isfinite(*sum_squares) ? 0 : 1;
@@ -111,7 +114,7 @@ wf_status ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling
     return WF_OK;
 }
 
-wf_status ref_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper)
+wf_status wf_ref_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper)
 {
     (void)ctx;
     const double factor = max_norm / (hyper->grad_scale * sqrt(*sum_squares));

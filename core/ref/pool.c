@@ -11,15 +11,15 @@ typedef struct window_taps {
 } window_taps;
 
 typedef struct pool {
-    ref_window w;
+    wf_ref_window w;
     int64_t n, c, in_pixels, out_pixels, taps;
 } pool;
 
 static pool pool_make(const wf_pool_geom *geom, const wf_array *x, const wf_array *y)
 {
     pool v = {.n = x->shape.dim[0], .c = x->shape.dim[1], .in_pixels = 1, .out_pixels = 1, .taps = 1};
-    v.w = ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
-                          geom->pad_hi);
+    v.w = wf_ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
+                             geom->pad_hi);
     for (int d = 0; d < 3; d++) {
         v.in_pixels *= v.w.in[d];
         v.out_pixels *= v.w.out[d];
@@ -31,7 +31,7 @@ static pool pool_make(const wf_pool_geom *geom, const wf_array *x, const wf_arra
 /* The real elements under window p, row-major, into pixel[]; negative padding cuts the input. */
 static window_taps list_taps(const pool *v, wf_pool_kind kind, int64_t p, int64_t *pixel)
 {
-    const ref_window *const w = &v->w;
+    const wf_ref_window *const w = &v->w;
     const int64_t o[3] = {p / w->out[2] / w->out[1], p / w->out[2] % w->out[1], p % w->out[2]};
     window_taps taps = {0};
     for (int64_t t = 0; t < v->taps; t++) {
@@ -39,7 +39,7 @@ static window_taps list_taps(const pool *v, wf_pool_kind kind, int64_t p, int64_
         bool real = true, padded = true;
         int64_t at = 0;
         for (int d = 0; d < 3; d++) {
-            const int64_t i = ref_window_at(w, d, o[d], k[d]), end = w->in[d] + w->pad_hi[d];
+            const int64_t i = wf_ref_window_at(w, d, o[d], k[d]), end = w->in[d] + w->pad_hi[d];
             padded = padded && i < end;
             real = real && i >= 0 && i < w->in[d] && i < end;
             at = at * w->in[d] + i;
@@ -82,17 +82,17 @@ static void average_window(int64_t c, const window_taps *taps, const int64_t *pi
         y[ch] = taps->divisor > 0 ? y[ch] / (double)taps->divisor : 0;
 }
 
-wf_status ref_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
+wf_status wf_ref_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 {
     const wf_array *const y = args->y;
     const pool v = pool_make(args->geom, args->x, y);
-    ref_frame frame = ref_begin(ctx);
-    const double *const xv = ref_in(&frame, args->x);
-    double *const yv = ref_out(&frame, y, false);
-    int64_t *const pixel = (int64_t *)(void *)ref_work(&frame, v.taps);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x);
+    double *const yv = wf_ref_out(&frame, y, false);
+    int64_t *const pixel = (int64_t *)(void *)wf_ref_work(&frame, v.taps);
     int32_t *const places = args->index ? args->index->data : NULL;
     if (frame.status != WF_OK || wf_array_count(y) == 0)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     for (int64_t p = 0; p < v.out_pixels; p++) {
         const window_taps taps = list_taps(&v, args->geom->kind, p, pixel);
         for (int64_t n = 0; n < v.n; n++) {
@@ -104,7 +104,7 @@ wf_status ref_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
                 average_window(v.c, &taps, pixel, image, yv + at);
         }
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
 static void max_spread(const pool *v, const double *dy, const int32_t *index, double *dx)
@@ -130,22 +130,22 @@ static void average_spread(const pool *v, wf_pool_kind kind, const double *dy, i
     }
 }
 
-wf_status ref_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
+wf_status wf_ref_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
 {
     const wf_array *const dy = args->y, *const dx = args->x;
     const pool v = pool_make(args->geom, dx, dy);
     const int64_t count = wf_array_count(dx);
-    ref_frame frame = ref_begin(ctx);
-    const double *const dyv = ref_in(&frame, dy);
-    double *const dxv = ref_out(&frame, dx, args->accumulate);
-    int64_t *const pixel = (int64_t *)(void *)ref_work(&frame, v.taps);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const dyv = wf_ref_in(&frame, dy);
+    double *const dxv = wf_ref_out(&frame, dx, args->accumulate);
+    int64_t *const pixel = (int64_t *)(void *)wf_ref_work(&frame, v.taps);
     if (frame.status != WF_OK || count == 0)
-        return ref_end(&frame);
+        return wf_ref_end(&frame);
     if (!args->accumulate)
         memset(dxv, 0, (size_t)count * sizeof *dxv);
     if (args->geom->kind != WF_POOL_MAX)
         average_spread(&v, args->geom->kind, dyv, pixel, dxv);
     else if (wf_array_count(dy) > 0)
         max_spread(&v, dyv, args->index->data, dxv);
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }

@@ -18,6 +18,8 @@ static void block_of_normals(const uint32_t word[4], double out[4])
 static void block_values(const wf_random *random, wf_distribution dist, uint64_t counter, double out[4])
 {
     uint32_t word[4];
+    /* Four numbers come from one counter (Salmon et al. 2011), so block number at / 4 gives the numbers at .. at + 3.
+     */
     wf_philox(random->seed, random->stream, random->iteration ? *random->iteration : 0, counter, word);
     if (dist == WF_NORMAL) {
         block_of_normals(word, out);
@@ -27,7 +29,7 @@ static void block_values(const wf_random *random, wf_distribution dist, uint64_t
         out[k] = wf_random_unit(word[k]);
 }
 
-void ref_draw(const wf_random *random, wf_order order, wf_distribution dist, double *out)
+void wf_ref_draw(const wf_random *random, wf_order order, wf_distribution dist, double *out)
 {
     const wf_random_rows rows = wf_random_rows_make(random, order);
     for (int64_t row = 0; row < rows.count; row++) {
@@ -42,31 +44,33 @@ void ref_draw(const wf_random *random, wf_order order, wf_distribution dist, dou
     }
 }
 
-wf_status ref_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b, const wf_array *y)
+wf_status wf_ref_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
+                        const wf_array *y)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(y);
-    double *const v = ref_out(&frame, y, false);
+    double *const v = wf_ref_out(&frame, y, false);
     if (frame.status == WF_OK) {
-        ref_draw(random, y->order, dist, v);
+        wf_ref_draw(random, y->order, dist, v);
         const double scale = dist == WF_NORMAL ? b : b - a;
         for (int64_t i = 0; i < n; i++)
             v[i] = a + scale * v[i];
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }
 
-wf_status ref_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
+wf_status wf_ref_dropout(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x, const wf_array *y)
 {
-    ref_frame frame = ref_begin(ctx);
+    wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(y);
-    const double *const xv = ref_in(&frame, x);
-    double *const yv = ref_out(&frame, y, false);
-    double *const u = ref_work(&frame, n);
+    const double *const xv = wf_ref_in(&frame, x);
+    double *const yv = wf_ref_out(&frame, y, false);
+    double *const u = wf_ref_work(&frame, n);
     if (frame.status == WF_OK) {
-        ref_draw(random, y->order, WF_UNIFORM, u);
+        wf_ref_draw(random, y->order, WF_UNIFORM, u);
         for (int64_t i = 0; i < n; i++)
+            /* Scaled here, so that evaluation needs no factor. */
             yv[i] = u[i] < rate ? 0 : xv[i] * (1 / (1 - rate));
     }
-    return ref_end(&frame);
+    return wf_ref_end(&frame);
 }

@@ -2,10 +2,11 @@
  * pooling are written once. */
 #include "core/ref/ref_impl.h"
 
-ref_window ref_window_make(int nd, const wf_shape *in, const wf_shape *out, const int64_t *kernel,
-                           const int64_t *stride, const int64_t *dilation, const int64_t *pad_lo, const int64_t *pad_hi)
+wf_ref_window wf_ref_window_make(int nd, const wf_shape *in, const wf_shape *out, const int64_t *kernel,
+                                 const int64_t *stride, const int64_t *dilation, const int64_t *pad_lo,
+                                 const int64_t *pad_hi)
 {
-    ref_window w;
+    wf_ref_window w;
     for (int d = 0; d < 3; d++) {
         const int s = d - (3 - nd);
         w.in[d] = s < 0 ? 1 : in->dim[2 + s];

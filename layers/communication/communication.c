@@ -24,6 +24,8 @@ typedef struct group {
 
 static part part_of(const wf_tape *tape, const wf_var *x)
 {
+    /* Backward is a collective, too: either all ranks record the node or none does, so each tells whether it wants a
+     * gradient. */
     const bool evaluates = wf_tape_mode(tape) == WF_EVAL;
     part p = {.rank = -1, .evaluates = evaluates};
     if (!x)
@@ -79,9 +81,12 @@ static wf_status group_open(group *g, wf_comm *comm, wf_tape *tape, const char *
     g->bytes = mine * (size_t)(g->size + 1);
     WF_TRY(wf_host_take(comm, g->bytes, &memory));
     g->all = memory;
+    /* Behind the table, in the same memory. */
     part *own = g->all + g->size * per;
     for (int i = 0; i < per; i++)
         own[i] = part_of(tape, x ? x[i] : NULL);
+    /* Shapes are not known elsewhere, and types may differ by mistake: 56 bytes per tensor buy an error in place of a
+     * hang or of garbage. */
     WF_TRY(wf_allgather_bytes(comm, own, mine, g->all));
     return judge(g);
 }
@@ -96,6 +101,7 @@ static wf_shape shape_at(const group *g, int rank, int i)
 static wf_var *recorded(const group *g, const wf_op *op, int n_in, wf_var *const *in, wf_group_state *state,
                         wf_tensor *y)
 {
+    /* Nobody wants a gradient, so no rank records the node and backward sends nothing. */
     if (!g->grads)
         return wf_tape_record(g->tape, &(wf_node_spec){0}, y);
     const size_t bytes = sizeof *state + (size_t)state->n_out * sizeof *state->shape;
@@ -111,6 +117,7 @@ typedef struct pick {
     int64_t lo, hi;
 } pick;
 
+/* Each result writes the gradient of its own range; the first of them to come clears the rest. */
 static wf_status put_back(wf_tensor *grad, bool accumulate, const pick *state, const wf_tensor *dy)
 {
     WF_NEED(grad);
@@ -143,6 +150,7 @@ static wf_status pick_all(wf_var *packed, const wf_shape *shape, wf_tensors *par
     for (int i = 0; i < parts->n; i++) {
         state.lo = state.hi;
         state.hi += wf_shape_count(shape[i]);
+        /* The record takes the handle. */
         wf_tensor *value = parts->t[i];
         parts->t[i] = NULL;
         y[i] = wf_tape_record(
@@ -234,6 +242,7 @@ static wf_status list_end(group *g, wf_comm *comm, wf_status status)
     return wf_communication_end(comm, status);
 }
 
+/* The list is defined after a failure as well: callers free what is not NULL. */
 static wf_status clear(wf_comm *comm, wf_var **y)
 {
     if (!y)
@@ -310,6 +319,7 @@ static wf_status single_call(const group *g, const wf_op *op, int n_in, wf_var *
     wf_status status;
     WF_TRY_OUT(values_of(g, n_in, x, &in));
     WF_TRY_OUT(wf_tensors_new(wf_tape_ctx(g->tape), 1, &out));
+    /* The root's own value is not copied. */
     const bool keeps = op == &wf_bcast_op && n_in > 0;
     out.t[0] = keeps ? wf_tensor_alias(in.t[0]) : wf_exchanged_new(wf_tape_ctx(g->tape), g->dtype, shape);
     status = out.t[0] ? move(g, &in, &out, root) : wf_error_code();

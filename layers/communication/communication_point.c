@@ -12,6 +12,8 @@ wf_tensor *wf_exchanged_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
     return wf_tensor_new_step(ctx, dtype, shape, wf_order_default(shape.rank));
 }
 
+/* What crosses ranks is dense and in the default order of its rank, so that both sides agree on the bytes without a
+ * word about it. */
 wf_tensor *wf_exchanged_value(const wf_tensor *x)
 {
     return wf_tensor_dense(x, x->dtype, wf_order_default(x->shape.rank));
@@ -28,6 +30,8 @@ wf_status wf_communication_check(const char *what, const wf_var *x)
     return WF_OK;
 }
 
+/* Functions without a layer are called by no wf_apply, so this is their one place that tells the other ranks of a
+ * failure. */
 wf_status wf_communication_end(wf_comm *comm, wf_status status)
 {
     return wf_comm_post_failure(comm, status);
@@ -63,6 +67,7 @@ static wf_status send_flag(wf_comm *comm, wf_ctx *ctx, bool grads, int to, int t
 {
     wf_tensor *flag = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
     WF_NEED(flag);
+    /* The flag goes through a tensor of the device, because wf_send takes no other memory. */
     wf_status status = wf_tensor_fill(flag, grads);
     if (status == WF_OK)
         status = wf_send(comm, flag, to, tag);
@@ -83,6 +88,7 @@ static wf_status recv_flag(wf_comm *comm, wf_ctx *ctx, bool *grads, int from, in
 static wf_status send_backward(wf_node *node)
 {
     const point *state = node->state;
+    /* The gradient comes back in the form in which the value was sent; the other rank's backward decides when. */
     const wf_tensor *x = node->in[0]->value;
     wf_tensor *dx = wf_exchanged_new(x->ctx, x->dtype, x->shape);
     WF_NEED(dx);
@@ -134,6 +140,7 @@ wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
 {
     if (!comm)
         return NULL;
+    /* The sender is waiting already, so a missing tape is told to it, too. */
     if (!tape)
         return wf_communication_null(comm, wf_error_take("tape", __FILE__, __LINE__));
     bool grads;
@@ -153,6 +160,7 @@ wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
 
 static wf_status connect_backward(wf_node *node)
 {
+    /* The token gets no gradient: it is the order of operations that it stands for, and the tape keeps that order. */
     wf_tensor *dx = wf_node_wants(node, 1) ? wf_tensor_alias(wf_node_dy(node)) : NULL;
     return wf_node_wants(node, 1) ? wf_node_give(node, 1, dx, true) : WF_OK;
 }

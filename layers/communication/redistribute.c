@@ -11,7 +11,7 @@ typedef struct redistribution {
     bool local;
 } redistribution;
 
-static wf_status run(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
+static wf_status run_exchange(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
 {
     WF_NEED(y);
     WF_TRY(wf_exchange_begin(exchange, x, y));
@@ -23,7 +23,7 @@ static wf_tensor *moved(wf_exchange *exchange, const wf_tensor *x, const wf_layo
 {
     const bool stays = !wf_exchange_moves(exchange) && wf_box_equal(from->box, to->box);
     wf_tensor *y = stays ? wf_tensor_alias(x) : wf_tensor_new_step(x->ctx, x->dtype, wf_box_shape(to->box), x->order);
-    if (y && (stays || run(exchange, x, y) == WF_OK) && wf_tensor_set_layout(y, *to) == WF_OK)
+    if (y && (stays || run_exchange(exchange, x, y) == WF_OK) && wf_tensor_set_layout(y, *to) == WF_OK)
         return y;
     wf_tensor_free(y);
     return wf_error_null();

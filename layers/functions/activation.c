@@ -26,6 +26,7 @@ static wf_status act_backward(wf_node *node)
     const bool input = saves_input(state->act);
     const wf_act_args args = {.act = state->act,
                               .slope = state->slope,
+                              /* One array is kept, not two; the kernel takes whichever it is given. */
                               .x = input ? &saved : NULL,
                               .y = input ? NULL : &saved,
                               .dy = &dy,
@@ -64,6 +65,8 @@ static wf_status act_run(wf_var *x, const act_state *state, double noise, const 
     const wf_epilogue epilogue = {.act = state->act,
                                   .slope = state->slope,
                                   .noise = noise,
+                                  /* The layout goes in: noise is drawn by the global index of an element, so cut and
+                                   * whole inputs get the same. */
                                   .random = wf_tape_random(x->tape, v->shape, &x->value->layout)};
     WF_TRY(v->ctx->k->epilogue_forward(v->ctx, &epilogue, &from, &to));
     return WF_OK;
@@ -95,6 +98,7 @@ wf_var *wf_activate(wf_var *x, wf_act act, double slope, double noise)
     WF_CHECK_NULL(slope >= 0, WF_ERR_ARGUMENT, "%s has slope (or alpha) %g; it must be 0 or more", ops[act].name,
                   slope);
     WF_CHECK_NULL(noise >= 0, WF_ERR_ARGUMENT, "noise has standard deviation %g; it must be 0 or more", noise);
+    /* Noise is for training; evaluation is deterministic. */
     const bool noisy = noise > 0 && wf_tape_mode(x->tape) == WF_TRAIN;
     if (act == WF_ACT_NONE && !noisy)
         return x;

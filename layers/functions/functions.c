@@ -17,6 +17,7 @@ wf_status wf_function_check(const char *what, const wf_var *x, wf_linearity line
     WF_TRY(wf_function_check_value(what, x));
     WF_CHECK(wf_dtype_is_float(x->value->dtype), WF_ERR_DTYPE, "%s takes a float type, not %s", what,
              wf_dtype_name(x->value->dtype));
+    /* f(a + b) is not f(a) + f(b): applied to each rank's part, the sum over ranks would be wrong without an error. */
     WF_CHECK(linearity == WF_LINEAR || !wf_layout_is_partial(&x->value->layout), WF_ERR_SHAPE,
              "%s is not linear, and its input is one rank's part of a sum: %s", what,
              wf_layout_text(&x->value->layout, text));
@@ -64,6 +65,8 @@ wf_status wf_function_give(wf_node *node, int i, wf_tensor *dx)
     return wf_node_give(node, i, dx, dx->storage == wf_node_dy(node)->storage);
 }
 
+/* The mean is over the global batch: each rank divides by the global count, so the sum over ranks of losses, and of
+ * gradients, is the mean. */
 wf_reduction wf_reduction_mean(const wf_var *x, int without)
 {
     const wf_layout *layout = &x->value->layout;
@@ -71,6 +74,7 @@ wf_reduction wf_reduction_mean(const wf_var *x, int without)
     const int64_t own = wf_shape_count(x->value->shape), all = wf_shape_count(shape);
     wf_reduction reduction = wf_reduction_of(x);
     reduction.loss_mean = !layout->known;
+    /* The first reduction notes how many samples the loss stands for; later ones only rescale. */
     if (x->loss_count == 0) {
         reduction.loss_count = x->loss_mean ? 0 : shape.rank > 0 ? shape.dim[0] : 1;
         reduction.loss_part = all > 0 ? (double)own / (double)all * (double)reduction.loss_count : 0;
@@ -95,6 +99,7 @@ wf_tensor *wf_reduction_scalar(const wf_var *x)
         return y;
     wf_layout layout = {.known = true, .mesh = x->value->layout.mesh};
     for (int axis = 0; axis < WF_AXES; axis++)
+        /* Along an axis on which the input is sharded each rank has a part of the sum. */
         layout.placement[axis] = x->value->layout.placement[axis] == WF_REPLICATED ? WF_REPLICATED : WF_PARTIAL;
     if (wf_tensor_set_layout(y, layout) == WF_OK)
         return y;

@@ -70,6 +70,7 @@ static wf_var *loss(wf_loss_kind kind, wf_var *a, wf_var *b, const wf_tensor *ta
     const wf_reduction reduction = wf_reduction_mean(a, -1);
     const loss_state state = {kind, value, reduction.scale};
     wf_tensor *x = wf_function_value(a), *y = wf_reduction_scalar(a);
+    /* x and t in one order, so that the kernel needs no strides; a target of another type is converted here. */
     wf_tensor *t = wf_tensor_dense(target, a->value->dtype, a->value->order);
     wf_status status = target && !t ? wf_error_take("target", __FILE__, __LINE__) : WF_OK;
     if (status == WF_OK)
@@ -115,6 +116,7 @@ wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
 
 static wf_var *loss_between(wf_loss_kind kind, wf_var *a, wf_var *b)
 {
+    /* Losses are summed in f32 at least, whatever type the network computes in. */
     a = wf_widened(a);
     b = wf_widened(b);
     if (!a || !b)
@@ -151,6 +153,7 @@ static wf_status check_labels(const char *what, const wf_var *scores, const wf_t
     WF_CHECK(!wf_layout_is_sharded(p, 1), WF_ERR_SHAPE,
              "%s needs all of dimension 1, which is sharded: %s; wf_redistribute it first", what,
              wf_layout_text(p, left));
+    /* Labels without a layout are taken to be this rank's; with one it has to be the batch's. */
     WF_CHECK(!q->known || (p->known && p->box.lo[0] == q->box.lo[0] && p->global.dim[0] == q->global.dim[0]),
              WF_ERR_SHAPE, "%s has scores (%s) and labels (%s), which are not of the same samples", what,
              wf_layout_text(p, left), wf_layout_text(q, right));
@@ -161,6 +164,7 @@ static wf_status nll_backward(wf_node *node)
 {
     const double *scale = node->state;
     const wf_tensor *logp = node->in[0]->value;
+    /* The order in which forward read it. */
     const wf_order order = logp->shape.rank > 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
     wf_tensor *dx = wf_tensor_new_step(logp->ctx, logp->dtype, logp->shape, order);
     WF_NEED(dx);
@@ -215,6 +219,7 @@ wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels)
     if (!logits || !labels)
         return NULL;
     WF_TRY_NULL(check_labels("softmax_cross_entropy", logits, labels));
+    /* Two nodes, not one: the logarithm is formed before the choice of the class, so that no exponential overflows. */
     return wf_nll(wf_log_softmax(logits), labels);
 }
 
@@ -228,6 +233,7 @@ static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, con
     return WF_OK;
 }
 
+/* Reads a number from the device, which waits for it: for measuring, not for each step. */
 int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
 {
     if (!scores || !labels || check_labels("count_correct", scores, labels) != WF_OK)

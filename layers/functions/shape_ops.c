@@ -71,6 +71,7 @@ static wf_status concat_check(int count, wf_var *const *x, int dim, wf_dtype *dt
         const wf_tensor *t = x[i]->value;
         wf_shape shape = t->shape;
         if (shape.rank == first->shape.rank)
+            /* Made equal in the dimension that may differ, so that the rest can be compared as a whole. */
             shape.dim[dim] = first->shape.dim[dim];
         WF_CHECK(wf_shape_equal(shape, first->shape), WF_ERR_SHAPE,
                  "concat along dimension %d of %s and %s, which differ elsewhere", dim,
@@ -142,6 +143,7 @@ wf_var *wf_concat(int count, wf_var *const *x, int dim)
     const size_t bytes = ((size_t)count + 1) * sizeof(int64_t);
     void *memory;
     WF_TRY_NULL(wf_pool_take_host(ctx, bytes, &memory));
+    /* From the pool: the number of inputs is the caller's, and no fixed array would do. */
     int64_t *state = memory;
     state[0] = dim;
     wf_var *y = concat(count, x, dtype, state);
@@ -158,6 +160,7 @@ static wf_status slice_backward(wf_node *node)
     wf_tensor *dx = wf_node_grad(node, 0, &add);
     WF_NEED(dx);
     if (!add)
+        /* Outside of the box the gradient is zero. */
         WF_TRY(wf_tensor_fill(dx, 0.0));
     return copy_region(dx, *box, wf_node_dy(node), false, add);
 }
@@ -253,6 +256,7 @@ static bool resolve(wf_shape in, wf_shape *out)
 /* x's elements under another shape; *seen is what undoes it. */
 static wf_tensor *reshaped(const wf_tensor *x, wf_shape shape, wf_order *seen)
 {
+    /* Where both names fit the bytes, the one is taken that later layers need not convert. */
     const wf_order order = shape.rank >= 4 && orders_agree(shape) ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
     *seen = x->order;
     if (x->order == WF_ROW_MAJOR || orders_agree(x->shape))
@@ -354,6 +358,7 @@ wf_var *wf_transpose(wf_var *x, const int *perm)
         return NULL;
     int inverse[WF_MAX_RANK] = {0};
     for (int d = 0; d < view->shape.rank; d++)
+        /* Backward permutes back. */
         inverse[perm[d]] = d;
     wf_layout layout;
     const wf_status status = follow("transpose", x, view->shape, perm, &layout);

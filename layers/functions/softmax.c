@@ -4,6 +4,7 @@
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 
+/* Both derivatives are known from y, so x need not be kept. */
 static wf_status softmax_backward(wf_node *node)
 {
     const bool *logarithm = node->state;
@@ -46,6 +47,7 @@ static wf_status softmax_check(const char *what, const wf_var *x)
 static wf_var *softmax(const wf_op *op, bool logarithm, wf_var *x)
 {
     static const int same[WF_MAX_RANK] = {0, 1, 2, 3, 4, 5};
+    /* Sums of exponentials over many classes lose too much in 16 bits. */
     x = wf_widened(x);
     if (!x)
         return NULL;

@@ -63,6 +63,7 @@ static wf_status backward(wf_node *node)
 {
     const linear_call *call = node->state;
     const wf_channel_split *split = &call->state->split;
+    /* What forward scattered is gathered, and the other way round: the same exchanges run backward. */
     wf_tensor *part = wf_channel_gather(&split->out, split->bounds, wf_node_dy(node));
     WF_NEED(part);
     const wf_status status = backward_part(node, part);
@@ -74,7 +75,8 @@ static const wf_op linear_op = {.name = "channel_linear", .backward = backward};
 
 /* Forward. */
 
-static wf_tensor *compute(const linear_state *s, const wf_var *x, const wf_tensor *in, const wf_var *w, const wf_var *b)
+static wf_tensor *compute_output(const linear_state *s, const wf_var *x, const wf_tensor *in, const wf_var *w,
+                                 const wf_var *b)
 {
     const wf_range own = wf_channel_outputs(&s->split);
     const bool partition = s->split.out.partition;
@@ -99,14 +101,14 @@ out:
     return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
 }
 
-static wf_var *apply(wf_layer *layer, wf_var *x, const int64_t *x_bounds, const wf_tensor *in)
+static wf_var *apply_linear(wf_layer *layer, wf_var *x, const int64_t *x_bounds, const wf_tensor *in)
 {
     const linear_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
     wf_var *w = wf_compute_var(tape, s->w), *b = s->b ? wf_compute_var(tape, s->b) : NULL;
     if (!w || (s->b && !b))
         return NULL;
-    wf_tensor *y = compute(s, x, in, w, b);
+    wf_tensor *y = compute_output(s, x, in, w, b);
     const linear_call call = {s, x_bounds};
     if (!y)
         return NULL;
@@ -121,7 +123,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, const int64_t *x_bounds, const 
                           y);
 }
 
-static wf_status check(const wf_layer *layer, const wf_var *x, const int64_t **x_bounds)
+static wf_status check_input(const wf_layer *layer, const wf_var *x, const int64_t **x_bounds)
 {
     const linear_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
@@ -147,9 +149,10 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
         x = wf_flatten(x);
     if (!x)
         return NULL;
-    WF_TRY_NULL(check(layer, x, &x_bounds));
+    WF_TRY_NULL(check_input(layer, x, &x_bounds));
+    /* Freed after the node has been recorded, which holds its own handle. */
     wf_tensor *in = wf_channel_gather(&s->split.in, x_bounds, x->value);
-    wf_var *y = in ? apply(layer, x, x_bounds, in) : NULL;
+    wf_var *y = in ? apply_linear(layer, x, x_bounds, in) : NULL;
     wf_tensor_free(in);
     return y;
 }

@@ -12,6 +12,8 @@ wf_channel_local wf_channel_local_of(const wf_channel_split *s)
     wf_channel_local local = {0};
     const wf_range outer = s->by_input ? wf_channel_inputs(s) : wf_channel_outputs(s);
     const wf_range inner = s->by_input ? wf_channel_outputs(s) : wf_channel_inputs(s);
+    /* "Outer" is the side by which the filter is cut, "inner" the other one; rows and columns are those of one group.
+     */
     const int64_t rows = (s->by_input ? s->in.channels : s->out.channels) / s->groups;
     const int64_t columns = (s->by_input ? s->out.channels : s->in.channels) / s->groups;
     /* Without groups every output reads every input: one piece. */
@@ -20,6 +22,7 @@ wf_channel_local wf_channel_local_of(const wf_channel_split *s)
         local.piece[0] = (wf_channel_piece){relative(outer, outer), relative(inner, inner), 1};
         return local;
     }
+    /* At most three rounds: a group's rest, all whole groups together, a group's beginning. */
     for (int64_t at = outer.lo; at < outer.hi;) {
         const int64_t group = at / rows, whole = at % rows == 0 ? (outer.hi - at) / rows : 0;
         const int64_t groups = whole > 0 ? whole : 1;
@@ -66,8 +69,8 @@ static wf_conv_geom geom_of(const wf_channel_call *call, const wf_channel_piece 
     return geom;
 }
 
-static wf_status run(const wf_channel_call *call, const wf_channel_piece *piece, const wf_array *from,
-                     const wf_array *w, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *to)
+static wf_status run_kernel(const wf_channel_call *call, const wf_channel_piece *piece, const wf_array *from,
+                            const wf_array *w, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *to)
 {
     const wf_conv_geom geom = geom_of(call, piece);
     const wf_kernels *k = call->ctx->k;
@@ -77,6 +80,7 @@ static wf_status run(const wf_channel_call *call, const wf_channel_piece *piece,
         args.y = to;
         return k->conv_forward(call->ctx, &args);
     }
+    /* Toward the inner side the same filter is applied backward: what is read plays the gradient. */
     args.x = to;
     args.y = from;
     return k->conv_backward_data(call->ctx, &args);
@@ -92,9 +96,10 @@ static wf_status run_piece(const wf_channel_call *call, const wf_channel_piece *
     const wf_box place = channels_of(to, made);
     wf_block_of in, out = {.bytes = 0};
     wf_status status;
+    /* Kernels want dense arrays; a range of channels is not one in the order with channels last. */
     WF_TRY_OUT(wf_block_gather(call->ctx, &source, channels_of(from, read), true, &in));
     WF_TRY_OUT(wf_block_gather(call->ctx, &target, place, false, &out));
-    WF_TRY_OUT(run(call, piece, &in.array, &rows, NULL, NULL, &out.array));
+    WF_TRY_OUT(run_kernel(call, piece, &in.array, &rows, NULL, NULL, &out.array));
     WF_TRY_OUT(wf_block_scatter(call->ctx, &target, place, &out));
 out:
     wf_block_give(call->ctx, &out);
@@ -106,7 +111,7 @@ wf_status wf_channel_local_run(const wf_channel_call *call, const wf_array *from
                                const wf_array *bias, const wf_epilogue *epilogue, const wf_array *to)
 {
     if (call->local->pieces == 1)
-        return run(call, &call->local->piece[0], from, w, bias, epilogue, to);
+        return run_kernel(call, &call->local->piece[0], from, w, bias, epilogue, to);
     for (int i = 0; i < call->local->pieces; i++)
         WF_TRY(run_piece(call, &call->local->piece[i], from, w, to));
     return WF_OK;

@@ -103,8 +103,8 @@ typedef enum direction {
     PART_ADD_HELD,    /* the parts are added to what is held, the reverse of the first */
 } direction;
 
-static wf_status move(const wf_channel_side *side, const int64_t *bounds, direction way, const wf_tensor *from,
-                      wf_tensor *to)
+static wf_status move_channels(const wf_channel_side *side, const int64_t *bounds, direction way, const wf_tensor *from,
+                               wf_tensor *to)
 {
     wf_range *held = NULL;
     WF_NEED(from);
@@ -142,7 +142,7 @@ wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds,
     if (!bounds)
         return wf_channel_pick(held, own.lo, own.hi);
     wf_tensor *part = with_channels(held, own.hi - own.lo);
-    const wf_status status = move(side, bounds, HELD_TO_PART, held, part);
+    const wf_status status = move_channels(side, bounds, HELD_TO_PART, held, part);
     return status == WF_OK ? part : failed(status, part);
 }
 
@@ -169,7 +169,7 @@ out:
     return status == WF_OK ? whole : failed(status, whole);
 }
 
-static wf_tensor *put(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *part)
+static wf_tensor *put_part(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *part)
 {
     const wf_range own = held_by(side, bounds, side->rank);
     if (!wf_channel_moves(side, bounds) && side->partition)
@@ -179,7 +179,7 @@ static wf_tensor *put(const wf_channel_side *side, const int64_t *bounds, const 
     wf_tensor *held = with_channels(part, own.hi - own.lo);
     wf_status status;
     WF_TRY_OUT(wf_check(held));
-    WF_TRY_OUT(move(side, bounds, side->partition ? PART_TO_HELD : PART_ADD_HELD, part, held));
+    WF_TRY_OUT(move_channels(side, bounds, side->partition ? PART_TO_HELD : PART_ADD_HELD, part, held));
 out:
     return status == WF_OK ? held : failed(status, held);
 }
@@ -188,7 +188,7 @@ wf_tensor *wf_channel_scatter(const wf_channel_side *side, const int64_t *bounds
 {
     if (!part)
         return NULL;
-    wf_tensor *held = put(side, bounds, part);
+    wf_tensor *held = put_part(side, bounds, part);
     wf_tensor_free(part);
     return held;
 }

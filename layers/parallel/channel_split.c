@@ -64,7 +64,7 @@ static grid choose_grid(const wf_channel_opts *o, int size)
     return words(o, channel) < words(o, filter) ? channel : filter;
 }
 
-static wf_status check(const char *name, const wf_channel_opts *o)
+static wf_status check_form(const char *name, const wf_channel_opts *o)
 {
     const wf_form own = o->by_input ? WF_FORM_CHANNEL : WF_FORM_FILTER;
     WF_CHECK(o->form >= WF_FORM_AUTO && o->form <= WF_FORM_BOTH, WF_ERR_ARGUMENT, "%s: form is %d, which is none", name,
@@ -170,7 +170,7 @@ wf_status wf_channel_split_init(wf_channel_split *s, const char *name, const wf_
                             .rank = rank};
     if (o->whole)
         return split_whole(s, ctx);
-    WF_TRY(check(name, o));
+    WF_TRY(check_form(name, o));
     s->in.part = wf_calloc(ctx, (size_t)size, sizeof(wf_range));
     s->out.part = wf_calloc(ctx, (size_t)size, sizeof(wf_range));
     const wf_status status =

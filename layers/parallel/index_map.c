@@ -2,6 +2,7 @@
  * sharding of outputs and the halo of inputs. Pure arithmetic on boxes of all ranks. */
 #include "layers/parallel/parallel_impl.h"
 
+/* Backward reads outputs to make gradients of inputs: the same windows, seen from the other side. */
 wf_index_map wf_index_map_inverse(const wf_index_map *index_map)
 {
     wf_index_map inverse = *index_map;

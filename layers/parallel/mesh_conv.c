@@ -128,7 +128,7 @@ static void set_channels(wf_sharding *sharding, int64_t channels, wf_range here)
 }
 
 /* *layout: of the output, with all channels. */
-static wf_status plan(const wf_layer *layer, const wf_var *x, wf_mesh_call *call, wf_layout *layout)
+static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_mesh_call *call, wf_layout *layout)
 {
     const wf_mesh_conv *s = layer->state;
     const wf_channel_split *split = &s->split;
@@ -203,8 +203,8 @@ static wf_status convolve(const wf_mesh_call *call, wf_halo_input *flow, const w
 }
 
 /* *acted is the output of the activation: this rank's part, or the output as it is held. */
-static wf_tensor *compute(wf_mesh_call *call, wf_tape *tape, wf_halo_input *flow, const wf_var *w, const wf_var *b,
-                          const wf_layout *layout, wf_tensor **acted)
+static wf_tensor *compute_output(wf_mesh_call *call, wf_tape *tape, wf_halo_input *flow, const wf_var *w,
+                                 const wf_var *b, const wf_layout *layout, wf_tensor **acted)
 {
     const wf_mesh_conv *s = call->conv;
     const wf_channel_split *split = &s->split;
@@ -242,14 +242,14 @@ out:
 static const wf_op conv_op = {.name = "mesh_conv", .backward = wf_mesh_conv_backward};
 static const wf_op conv_transpose_op = {.name = "mesh_conv_transpose", .backward = wf_mesh_conv_backward};
 
-static wf_var *apply(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_halo_input *flow, const wf_layout *layout)
+static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_halo_input *flow, const wf_layout *layout)
 {
     const wf_conv_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
     wf_var *w = wf_compute_var(tape, s->w), *b = s->b ? wf_compute_var(tape, s->b) : NULL;
     if (!w || (s->b && !b))
         return NULL;
-    wf_tensor *acted = NULL, *y = compute(call, tape, flow, w, b, layout, &acted);
+    wf_tensor *acted = NULL, *y = compute_output(call, tape, flow, w, b, layout, &acted);
     wf_var *var = NULL;
     if (y)
         var = wf_tape_record(tape,
@@ -272,7 +272,7 @@ static wf_var *run_call(wf_layer *layer, wf_var *x, wf_mesh_call *call, const wf
     const wf_mesh_conv *s = layer->state;
     wf_tensor *own = call->x_bounds ? wf_dense_value(x) : wf_channel_gather(&s->split.in, NULL, x->value);
     wf_halo_input flow = {.own = own, .own_box = call->x_box, .halo = call->x_halo, .parts = call->parts};
-    wf_var *var = own ? apply(layer, x, call, &flow, layout) : NULL;
+    wf_var *var = own ? apply_conv(layer, x, call, &flow, layout) : NULL;
     wf_halo_input_free(&flow);
     wf_tensor_free(own);
     return var;
@@ -282,7 +282,7 @@ wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
 {
     wf_mesh_call call;
     wf_layout layout;
-    WF_TRY_NULL(plan(layer, x, &call, &layout));
+    WF_TRY_NULL(plan_call(layer, x, &call, &layout));
     return run_call(layer, x, &call, &layout);
 }
 

@@ -84,7 +84,7 @@ static void shard_params(wf_mesh_conv *s)
         s->conv.b->axes |= pixels;
 }
 
-static wf_layer *make(const way *how, const wf_mesh *mesh, wf_conv_opts o, int nd, bool transposed)
+static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, int nd, bool transposed)
 {
     const char *name = how->name[transposed][nd - 1];
     wf_conv_state conv;
@@ -126,90 +126,90 @@ int64_t wf_spatial_conv_channels(const wf_layer *layer)
 
 wf_layer *wf_channel_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&channel, mesh, opts, 1, false);
+    return make_conv(&channel, mesh, opts, 1, false);
 }
 
 wf_layer *wf_channel_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&channel, mesh, opts, 2, false);
+    return make_conv(&channel, mesh, opts, 2, false);
 }
 
 wf_layer *wf_channel_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&channel, mesh, opts, 3, false);
+    return make_conv(&channel, mesh, opts, 3, false);
 }
 
 wf_layer *wf_channel_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&channel, mesh, opts, 1, true);
+    return make_conv(&channel, mesh, opts, 1, true);
 }
 
 wf_layer *wf_channel_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&channel, mesh, opts, 2, true);
+    return make_conv(&channel, mesh, opts, 2, true);
 }
 
 wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&channel, mesh, opts, 3, true);
+    return make_conv(&channel, mesh, opts, 3, true);
 }
 
 wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&spatial, mesh, opts, 1, false);
+    return make_conv(&spatial, mesh, opts, 1, false);
 }
 
 wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&spatial, mesh, opts, 2, false);
+    return make_conv(&spatial, mesh, opts, 2, false);
 }
 
 wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&spatial, mesh, opts, 3, false);
+    return make_conv(&spatial, mesh, opts, 3, false);
 }
 
 wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&spatial, mesh, opts, 1, true);
+    return make_conv(&spatial, mesh, opts, 1, true);
 }
 
 wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&spatial, mesh, opts, 2, true);
+    return make_conv(&spatial, mesh, opts, 2, true);
 }
 
 wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&spatial, mesh, opts, 3, true);
+    return make_conv(&spatial, mesh, opts, 3, true);
 }
 
 wf_layer *wf_mesh_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&both, mesh, opts, 1, false);
+    return make_conv(&both, mesh, opts, 1, false);
 }
 
 wf_layer *wf_mesh_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&both, mesh, opts, 2, false);
+    return make_conv(&both, mesh, opts, 2, false);
 }
 
 wf_layer *wf_mesh_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&both, mesh, opts, 3, false);
+    return make_conv(&both, mesh, opts, 3, false);
 }
 
 wf_layer *wf_mesh_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&both, mesh, opts, 1, true);
+    return make_conv(&both, mesh, opts, 1, true);
 }
 
 wf_layer *wf_mesh_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&both, mesh, opts, 2, true);
+    return make_conv(&both, mesh, opts, 2, true);
 }
 
 wf_layer *wf_mesh_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
-    return make(&both, mesh, opts, 3, true);
+    return make_conv(&both, mesh, opts, 3, true);
 }

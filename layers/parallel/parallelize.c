@@ -160,9 +160,9 @@ static wf_status swap_conv(wf_layer *layer, walk *w)
     const wf_conv_state *s = layer->state;
     const wf_conv_opts opts = s->opts;
     const bool by_channels = w->how & WF_PARALLEL_CHANNEL, by_pixels = w->how & WF_PARALLEL_SPATIAL;
-    const conv_maker make = (by_channels && by_pixels ? both
-                             : by_channels            ? channel
-                                                      : spatial)[s->transposed][s->geom.nd - 1];
+    conv_maker make = spatial[s->transposed][s->geom.nd - 1];
+    if (by_channels)
+        make = (by_pixels ? both : channel)[s->transposed][s->geom.nd - 1];
     if (!by_channels && !by_pixels)
         return WF_OK;
     WF_TRY(become(layer, make(w->mesh, opts)));

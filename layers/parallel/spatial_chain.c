@@ -161,7 +161,7 @@ static wf_status make_groups(spatial_chain *s, const chain_plan *p)
 
 /* Forward. */
 
-static wf_status plan(const wf_layer *chain, const wf_var *x, chain_plan *p)
+static wf_status plan_chain(const wf_layer *chain, const wf_var *x, chain_plan *p)
 {
     wf_shape shape = x->value->layout.global, y;
     WF_TRY(wf_sharding_of(chain, "spatial_chain", p->mesh, x, WF_SHARDING_SUMS_WHOLE, &p->sharding[0]));
@@ -175,9 +175,9 @@ static wf_status plan(const wf_layer *chain, const wf_var *x, chain_plan *p)
     return WF_OK;
 }
 
-static wf_var *run(wf_layer *chain, chain_plan *p, wf_var *x)
+static wf_var *run_chain(wf_layer *chain, chain_plan *p, wf_var *x)
 {
-    WF_TRY_NULL(plan(chain, x, p));
+    WF_TRY_NULL(plan_chain(chain, x, p));
     WF_TRY_NULL(make_groups(chain->state, p));
     for (int first = 0, last; first < p->count && x; first = last) {
         last = p->next[first];
@@ -200,7 +200,7 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
     p.work = (double *)(p.sharding + n + 1);
     p.least = p.work + n;
     p.next = (int *)(p.least + n + 1);
-    wf_var *y = run(chain, &p, x);
+    wf_var *y = run_chain(chain, &p, x);
     wf_pool_give_host(chain->ctx, memory, bytes);
     return y;
 }
@@ -221,7 +221,7 @@ static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_
     return WF_OK;
 }
 
-static wf_status check(const wf_spatial_chain_opts *o, int count)
+static wf_status check_opts(const wf_spatial_chain_opts *o, int count)
 {
     WF_CHECK(o->depth >= 0 && count >= 1, WF_ERR_ARGUMENT,
              "spatial_chain: depth is %d and %d layers; should be 0 or more, and 1 or more", o->depth, count);
@@ -244,7 +244,7 @@ wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int 
         chain->comm = wf_mesh_world(mesh);
         wf_layer_note(chain, "spatial_chain of depth %d, costs %g, %g, %g", opts.depth, opts.message_seconds,
                       opts.byte_seconds, opts.work_seconds);
-        status = check(&opts, count);
+        status = check_opts(&opts, count);
         if (status == WF_OK)
             status = add_layers(chain, mesh, count, layers);
         if (status == WF_OK)

@@ -19,6 +19,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* The median is not moved by a few rounds in which the system was busy elsewhere. */
 static double median(double took[ROUNDS])
 {
     for (int i = 1; i < ROUNDS; i++)
@@ -54,6 +55,7 @@ static wf_status line_of(const wf_mesh *mesh, int64_t elements, wf_box *have, wf
     wf_ctx *ctx = wf_comm_ctx(world);
     const int64_t size = wf_comm_size(world), rank = wf_comm_rank(world);
     for (int64_t r = 0; r < size; r++) {
+        /* Every rank has two neighbours except at the ends, as in a picture cut into strips. */
         have[r] = (wf_box){.rank = 1, .lo = {r * elements}, .hi = {(r + 1) * elements}};
         need[r] = (wf_box){
             .rank = 1, .lo = {(r > 0 ? r - 1 : 0) * elements}, .hi = {(r + 2 < size ? r + 2 : size) * elements}};
@@ -75,6 +77,7 @@ static wf_status time_messages(const wf_mesh *mesh, double *message, double *byt
     const double each = 2.0 * (double)(size - 1) / (double)size * (LONG - SHORT) * (double)sizeof(float);
     double shortest = 0, longest = 0;
     void *memory;
+    /* Without a neighbour the given costs stay. */
     if (size == 1)
         return WF_OK;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
@@ -85,6 +88,7 @@ static wf_status time_messages(const wf_mesh *mesh, double *message, double *byt
     if (status != WF_OK)
         return status;
     *message = shortest;
+    /* Two lengths separate the cost of a message from that of its bytes; noise may turn them around. */
     *byte = longest > shortest ? (longest - shortest) / each : BYTE_SECONDS;
     return WF_OK;
 }

@@ -147,7 +147,7 @@ static wf_var *apply_average(wf_layer *layer, wf_var *x, const pool_call *call, 
 
 /* Forward. */
 
-static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, wf_layout *layout)
+static wf_status plan_call(const wf_layer *layer, const wf_var *x, pool_call *call, wf_layout *layout)
 {
     const spatial_pool *s = layer->state;
     const wf_layout *given = &x->value->layout;
@@ -177,7 +177,7 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, pool_call *call, w
     return WF_OK;
 }
 
-static wf_var *apply(wf_layer *layer, wf_var *x, const pool_call *call, const wf_layout *layout)
+static wf_var *apply_pool(wf_layer *layer, wf_var *x, const pool_call *call, const wf_layout *layout)
 {
     const bool global = call->plain.index_map.kind == WF_INDEX_MAP_ALL;
     if (global && !call->plain.indexed)
@@ -189,13 +189,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     pool_call call;
     wf_layout layout;
-    WF_TRY_NULL(plan(layer, x, &call, &layout));
-    return apply(layer, x, &call, &layout);
+    WF_TRY_NULL(plan_call(layer, x, &call, &layout));
+    return apply_pool(layer, x, &call, &layout);
 }
 
 static const wf_layer_kind spatial_pool_kind = {.name = "spatial_pool", .forward = forward};
 
-static wf_layer *make(const wf_mesh *mesh, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+static wf_layer *make_pool(const wf_mesh *mesh, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
 {
     if (!mesh)
         return NULL;
@@ -210,40 +210,40 @@ static wf_layer *make(const wf_mesh *mesh, const char *name, wf_pool_kind kind, 
 
 wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
 {
-    return make(mesh, "spatial_max_pool1d", WF_POOL_MAX, 1, &opts);
+    return make_pool(mesh, "spatial_max_pool1d", WF_POOL_MAX, 1, &opts);
 }
 
 wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
 {
-    return make(mesh, "spatial_max_pool2d", WF_POOL_MAX, 2, &opts);
+    return make_pool(mesh, "spatial_max_pool2d", WF_POOL_MAX, 2, &opts);
 }
 
 wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
 {
-    return make(mesh, "spatial_max_pool3d", WF_POOL_MAX, 3, &opts);
+    return make_pool(mesh, "spatial_max_pool3d", WF_POOL_MAX, 3, &opts);
 }
 
 wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
 {
-    return make(mesh, "spatial_avg_pool1d", WF_POOL_AVG, 1, &opts);
+    return make_pool(mesh, "spatial_avg_pool1d", WF_POOL_AVG, 1, &opts);
 }
 
 wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
 {
-    return make(mesh, "spatial_avg_pool2d", WF_POOL_AVG, 2, &opts);
+    return make_pool(mesh, "spatial_avg_pool2d", WF_POOL_AVG, 2, &opts);
 }
 
 wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
 {
-    return make(mesh, "spatial_avg_pool3d", WF_POOL_AVG, 3, &opts);
+    return make_pool(mesh, "spatial_avg_pool3d", WF_POOL_AVG, 3, &opts);
 }
 
 wf_layer *wf_spatial_global_max_pool(const wf_mesh *mesh)
 {
-    return make(mesh, "spatial_global_max_pool", WF_POOL_MAX, 0, NULL);
+    return make_pool(mesh, "spatial_global_max_pool", WF_POOL_MAX, 0, NULL);
 }
 
 wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh)
 {
-    return make(mesh, "spatial_global_avg_pool", WF_POOL_AVG, 0, NULL);
+    return make_pool(mesh, "spatial_global_avg_pool", WF_POOL_AVG, 0, NULL);
 }

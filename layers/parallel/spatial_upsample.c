@@ -13,6 +13,8 @@ static wf_resample_geom geometry(const wf_window_op_call *call, const wf_spatial
 {
     wf_resample_geom geom = call->index_map.resample;
     for (int d = 0; d < geom.nd; d++) {
+        /* The kernel maps indices of the whole picture, so that a rank interpolates at exactly the points of the serial
+         * layer. */
         geom.in_lo[d] = a->in_box.lo[2 + d];
         geom.out_lo[d] = a->out_box.lo[2 + d];
     }
@@ -29,12 +31,13 @@ static wf_status backward_part(const wf_window_op_call *call, wf_ctx *ctx, const
 {
     const wf_resample_geom geom = geometry(call, a);
     return ctx->k->resample_backward(ctx,
+                                     /* Parts of one input, made from different pieces of the output, add up. */
                                      &(wf_resample_args){.geom = &geom, .y = &a->out, .x = &a->in, .accumulate = true});
 }
 
 static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = wf_window_op_backward};
 
-static wf_status plan(const wf_layer *layer, const wf_var *x, wf_window_op_call *call, wf_layout *layout)
+static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_window_op_call *call, wf_layout *layout)
 {
     const spatial_upsample *s = layer->state;
     wf_resample_geom geom;
@@ -42,6 +45,7 @@ static wf_status plan(const wf_layer *layer, const wf_var *x, wf_window_op_call 
     wf_sharding in;
     *call = (wf_window_op_call){.forward = forward_part, .backward = backward_part};
     WF_TRY(wf_sharding_of(layer, s->upsample.name, s->mesh, x, WF_SHARDING_ANY, &in));
+    /* Checked and sized by the global shape; the boxes of the ranks follow from it. */
     WF_TRY(wf_upsample_fit(layer, x, x->value->layout.global, &geom, &shape));
     call->index_map = (wf_index_map){.kind = WF_INDEX_MAP_RESAMPLE, .nd = geom.nd, .resample = geom};
     return wf_window_op_plan(call, x, &in, shape, layout);
@@ -51,13 +55,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     wf_window_op_call call;
     wf_layout layout;
-    WF_TRY_NULL(plan(layer, x, &call, &layout));
+    WF_TRY_NULL(plan_call(layer, x, &call, &layout));
     return wf_window_op_apply(layer, x, &spatial_upsample_op, &call, sizeof call, &layout);
 }
 
 static const wf_layer_kind spatial_upsample_kind = {.name = "spatial_upsample", .forward = forward};
 
-static wf_layer *make(const wf_mesh *mesh, const char *name, int nd, const wf_upsample_opts *o)
+static wf_layer *make_upsample(const wf_mesh *mesh, const char *name, int nd, const wf_upsample_opts *o)
 {
     if (!mesh)
         return NULL;
@@ -72,15 +76,15 @@ static wf_layer *make(const wf_mesh *mesh, const char *name, int nd, const wf_up
 
 wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts)
 {
-    return make(mesh, "spatial_upsample1d", 1, &opts);
+    return make_upsample(mesh, "spatial_upsample1d", 1, &opts);
 }
 
 wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts)
 {
-    return make(mesh, "spatial_upsample2d", 2, &opts);
+    return make_upsample(mesh, "spatial_upsample2d", 2, &opts);
 }
 
 wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts)
 {
-    return make(mesh, "spatial_upsample3d", 3, &opts);
+    return make_upsample(mesh, "spatial_upsample3d", 3, &opts);
 }

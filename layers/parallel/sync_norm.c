@@ -105,7 +105,7 @@ static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n,
 
 /* The host reads the received heads only when this rank's part is new, so steps of a fixed shape read nothing from
  * the device, and a captured step was checked in its rehearsal. If two parts do not fit, both ranks find it. */
-static wf_status check(over *o, wf_comm *comm, const wf_tensor *x, const part *mine, const double *all, int64_t n)
+static wf_status check_parts(over *o, wf_comm *comm, const wf_tensor *x, const part *mine, const double *all, int64_t n)
 {
     const int size = wf_comm_size(comm);
     const size_t bytes = (size_t)size * sizeof(part);
@@ -146,7 +146,7 @@ static wf_status merge_stats(over *o, wf_comm *comm, const wf_tensor *x, double 
     memcpy(head.value, &mine, sizeof mine);
     WF_TRY(k->norm_part(x->ctx, &head, &mean, &m2, &own));
     WF_TRY(wf_allgather_raw(comm, own.data, (size_t)n * sizeof(double), all));
-    WF_TRY(check(o, comm, x, &mine, all, n));
+    WF_TRY(check_parts(o, comm, x, &mine, all, n));
     return k->norm_merge(x->ctx, &parts, &mean, &m2, total);
 }
 
@@ -196,7 +196,7 @@ static wf_status sums(void *user, const wf_tensor *x, const wf_array *sums)
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-static wf_status make(wf_ctx *ctx, over from, wf_norm_merge *merge)
+static wf_status make_merge(wf_ctx *ctx, over from, wf_norm_merge *merge)
 {
     over *o = wf_malloc(ctx, sizeof *o);
     WF_NEED(o);
@@ -211,12 +211,12 @@ static wf_status make(wf_ctx *ctx, over from, wf_norm_merge *merge)
 
 wf_status wf_norm_merge_over(wf_comm *comm, wf_norm_merge *merge)
 {
-    return make(wf_comm_ctx(comm), (over){.comm = comm}, merge);
+    return make_merge(wf_comm_ctx(comm), (over){.comm = comm}, merge);
 }
 
 wf_status wf_norm_merge_mesh(const wf_mesh *mesh, bool samples, wf_norm_merge *merge)
 {
-    return make(wf_comm_ctx(wf_mesh_world(mesh)), (over){.mesh = mesh, .samples = samples}, merge);
+    return make_merge(wf_comm_ctx(wf_mesh_world(mesh)), (over){.mesh = mesh, .samples = samples}, merge);
 }
 
 wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts)

@@ -32,8 +32,8 @@ static wf_status run_part(void *user, const wf_spatial_part_arrays *part)
     return r->kernel(r->call, r->ctx, part);
 }
 
-static wf_status run(const wf_window_op_call *call, wf_spatial_part_way way, wf_halo_input *flow, const wf_tensor *out,
-                     const wf_tensor *index)
+static wf_status run_window_op(const wf_window_op_call *call, wf_spatial_part_way way, wf_halo_input *flow,
+                               const wf_tensor *out, const wf_tensor *index)
 {
     const bool back = way == WF_PART_INPUT;
     WF_NEED(flow->own);
@@ -64,7 +64,7 @@ wf_status wf_window_op_backward(wf_node *node)
     const wf_tensor *x = node->in[0]->value;
     wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
     wf_halo_input flow = {.own = dx, .back = dx};
-    const wf_status status = run(call, WF_PART_INPUT, &flow, wf_node_dy(node), wf_node_saved(node, 0));
+    const wf_status status = run_window_op(call, WF_PART_INPUT, &flow, wf_node_dy(node), wf_node_saved(node, 0));
     if (status == WF_OK)
         return wf_node_give(node, 0, dx, false);
     wf_tensor_free(dx);
@@ -79,7 +79,7 @@ wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf
     wf_tensor *index = call->indexed ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
     wf_halo_input flow = {.own = own};
     wf_var *var = NULL;
-    if (run(call, WF_PART_OUTPUT, &flow, y, index) == WF_OK) {
+    if (run_window_op(call, WF_PART_OUTPUT, &flow, y, index) == WF_OK) {
         y->layout = *layout;
         var = wf_tape_record(
             wf_var_tape(x),

@@ -12,8 +12,8 @@ typedef struct conv_call {
 
 /* Forward. */
 
-static wf_status run(wf_ctx *ctx, const conv_call *call, const wf_tensor *x, const wf_var *w, const wf_var *b,
-                     const wf_tensor *y)
+static wf_status run_conv(wf_ctx *ctx, const conv_call *call, const wf_tensor *x, const wf_var *w, const wf_var *b,
+                          const wf_tensor *y)
 {
     const wf_array in = wf_tensor_array(x), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
@@ -30,7 +30,7 @@ static wf_status backward(wf_node *node);
 static const wf_op conv_op = {.name = "conv", .backward = backward};
 static const wf_op conv_transpose_op = {.name = "conv_transpose", .backward = backward};
 
-static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *y)
+static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *y)
 {
     const wf_conv_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
@@ -42,7 +42,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *y)
     conv_call call = {.transposed = s->transposed, .geom = s->geom};
     call.epilogue = wf_epilogue_on(&s->epilogue, tape, y);
     call.follows = wf_epilogue_acts(&call.epilogue);
-    const wf_status status = run(layer->ctx, &call, dense, w, b, y);
+    const wf_status status = run_conv(layer->ctx, &call, dense, w, b, y);
     if (status != WF_OK) {
         wf_error_frame(status, __FILE__, __LINE__, __func__);
         wf_tensor_free(y);
@@ -69,7 +69,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     /* Only samples may be sharded: a serial convolution needs all pixels and channels of what it has
      * (wf_layer_check_whole). */
     wf_tensor *y = dense ? wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, -1, -1, -1, -1}) : NULL;
-    wf_var *var = y ? apply(layer, x, dense, y) : NULL;
+    wf_var *var = y ? apply_conv(layer, x, dense, y) : NULL;
     wf_tensor_free(dense);
     return var;
 }
@@ -158,7 +158,7 @@ out:
 
 const wf_layer_kind wf_conv_serial = {.name = "conv", .forward = forward, .computes = true};
 
-static wf_layer *make(wf_ctx *ctx, wf_conv_opts o, int nd, bool transposed)
+static wf_layer *make_conv(wf_ctx *ctx, wf_conv_opts o, int nd, bool transposed)
 {
     static const char *const names[2][3] = {{"conv1d", "conv2d", "conv3d"},
                                             {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}};
@@ -171,30 +171,30 @@ static wf_layer *make(wf_ctx *ctx, wf_conv_opts o, int nd, bool transposed)
 
 wf_layer *wf_conv1d(wf_ctx *ctx, wf_conv_opts opts)
 {
-    return make(ctx, opts, 1, false);
+    return make_conv(ctx, opts, 1, false);
 }
 
 wf_layer *wf_conv2d(wf_ctx *ctx, wf_conv_opts opts)
 {
-    return make(ctx, opts, 2, false);
+    return make_conv(ctx, opts, 2, false);
 }
 
 wf_layer *wf_conv3d(wf_ctx *ctx, wf_conv_opts opts)
 {
-    return make(ctx, opts, 3, false);
+    return make_conv(ctx, opts, 3, false);
 }
 
 wf_layer *wf_conv_transpose1d(wf_ctx *ctx, wf_conv_opts opts)
 {
-    return make(ctx, opts, 1, true);
+    return make_conv(ctx, opts, 1, true);
 }
 
 wf_layer *wf_conv_transpose2d(wf_ctx *ctx, wf_conv_opts opts)
 {
-    return make(ctx, opts, 2, true);
+    return make_conv(ctx, opts, 2, true);
 }
 
 wf_layer *wf_conv_transpose3d(wf_ctx *ctx, wf_conv_opts opts)
 {
-    return make(ctx, opts, 3, true);
+    return make_conv(ctx, opts, 3, true);
 }

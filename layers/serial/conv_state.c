@@ -27,6 +27,8 @@ wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape 
     for (int d = 0; d < s->geom.nd; d++) {
         const wf_window w = wf_conv_window(&s->geom, d);
         const int64_t length = shape.dim[2 + d];
+        /* The transposed form swaps input and output of the formula; output_pad picks one of the lengths that map to
+         * the same input. */
         y->dim[2 + d] = s->transposed
                             ? (length - 1) * w.stride - w.pad_lo - w.pad_hi + wf_window_extent(w) + s->output_pad[d]
                             : wf_window_outputs(w, length, false);
@@ -92,6 +94,7 @@ static wf_status geometry(const wf_conv_opts *o, wf_conv_state *s)
 
 static wf_shape filter_shape(const wf_conv_state *s)
 {
+    /* The filter of a transposed convolution is that of the convolution whose backward it computes. */
     const int64_t first = s->transposed ? s->in : s->out, second = s->transposed ? s->out : s->in;
     wf_shape shape = {.rank = s->geom.nd + 2, .dim = {first, second / s->geom.groups}};
     for (int d = 0; d < s->geom.nd; d++)
@@ -99,7 +102,7 @@ static wf_shape filter_shape(const wf_conv_state *s)
     return shape;
 }
 
-static wf_status check(const wf_conv_opts *o, wf_conv_state *s)
+static wf_status check_opts(const wf_conv_opts *o, wf_conv_state *s)
 {
     WF_CHECK(o->in >= 1 && o->out >= 1 && o->in <= MOST_NUMBERS && o->out <= MOST_NUMBERS, WF_ERR_ARGUMENT,
              "%s: in is %lld and out is %lld, should be at least 1 and at most %lld", s->name, (long long)o->in,
@@ -127,6 +130,7 @@ static wf_param_opts filter_opts(const wf_conv_opts *o, const wf_conv_state *s, 
         taps *= g->kernel[d];
         steps *= g->stride[d];
     }
+    /* Inputs that one output sums, which the stride thins out in the transposed form. */
     p.fan_in = o->in / g->groups * taps / (s->transposed ? steps : 1);
     p.fan_out = o->out / g->groups * taps / (s->transposed ? 1 : steps);
     if (p.init.kind == WF_INIT_DEFAULT)
@@ -137,7 +141,7 @@ static wf_param_opts filter_opts(const wf_conv_opts *o, const wf_conv_state *s, 
 wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf_conv_opts *o, wf_conv_state *s)
 {
     *s = (wf_conv_state){.name = name, .opts = *o, .transposed = transposed, .geom = {.nd = nd}};
-    return check(o, s);
+    return check_opts(o, s);
 }
 
 /* What does not show in the shapes of the parameters: ranks with other options would wait for each other's messages. */
@@ -160,6 +164,7 @@ wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_op
     if (!layer)
         return NULL;
     wf_conv_state *s = layer->state;
+    /* The kind's state begins with a wf_conv_state and may be longer. */
     memcpy(s, state, sizeof *s);
     note(layer, s);
     s->w = wf_layer_add_param(layer, "W", filter_opts(o, s, ctx->dtype));

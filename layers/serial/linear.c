@@ -19,6 +19,7 @@ static wf_status backward(wf_node *node)
     const wf_array w = wf_tensor_array(wf_node_saved(node, 1));
     wf_ctx *ctx = wf_tape_ctx(node->tape);
     const wf_kernels *k = ctx->k;
+    /* dx = dy W, dW = dy^T x, db = the sum of dy's rows. */
     for (int i = 0; i < 3; i++) {
         if (!wf_node_wants(node, i))
             continue;
@@ -39,7 +40,7 @@ static wf_status backward(wf_node *node)
 
 static const wf_op linear_op = {.name = "linear", .backward = backward};
 
-static wf_status compute(const wf_var *x, const wf_var *w, const wf_var *b, const wf_tensor *y)
+static wf_status compute_output(const wf_var *x, const wf_var *w, const wf_var *b, const wf_tensor *y)
 {
     WF_NEED(y);
     const wf_array in = wf_tensor_array(x->value), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
@@ -49,7 +50,7 @@ static wf_status compute(const wf_var *x, const wf_var *w, const wf_var *b, cons
         ctx, &(wf_matmul_args){.a = &in, .b = &weight, .b_transposed = true, .bias = b ? &bias : NULL, .c = &out});
 }
 
-static wf_status check(const wf_layer *layer, const wf_var *x)
+static wf_status check_input(const wf_layer *layer, const wf_var *x)
 {
     const linear_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
@@ -69,7 +70,7 @@ static wf_status check(const wf_layer *layer, const wf_var *x)
 static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     const linear_state *s = layer->state;
-    WF_TRY_NULL(check(layer, x));
+    WF_TRY_NULL(check_input(layer, x));
     /* Images go in without an explicit flatten, in logical order. */
     if (wf_var_shape(x).rank > 2)
         x = wf_flatten(x);
@@ -77,7 +78,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     if (!x || !w || (s->b && !b))
         return NULL;
     wf_tensor *y = wf_output("linear", x, WF_SHAPE(wf_var_shape(x).dim[0], s->out), WF_ROW_MAJOR, (int[]){0, -1});
-    const wf_status status = compute(x, w, b, y);
+    const wf_status status = compute_output(x, w, b, y);
     if (status != WF_OK) {
         wf_tensor_free(y);
         return wf_error_null();
@@ -87,6 +88,8 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
                                           .n_in = 3,
                                           .in = (wf_var *[]){x, w, b},
                                           .n_saved = 2,
+                                          /* Saved in the type that was computed with, so that backward converts
+                                           * nothing. */
                                           .saved = (wf_tensor *[]){x->value, w->used}},
                           y);
 }

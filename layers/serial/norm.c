@@ -111,8 +111,8 @@ static wf_status running_statistics(const norm_state *s, wf_tensor *stats)
     return ctx->k->norm_finish(ctx, &args);
 }
 
-static wf_status compute(const norm_state *s, norm_call *call, const wf_tensor *x, const wf_var *gamma,
-                         const wf_var *beta, wf_tensor *stats, const wf_tensor *counted, const wf_tensor *y)
+static wf_status compute_norm(const norm_state *s, norm_call *call, const wf_tensor *x, const wf_var *gamma,
+                              const wf_var *beta, wf_tensor *stats, const wf_tensor *counted, const wf_tensor *y)
 {
     wf_ctx *ctx = x->ctx;
     if (call->batch)
@@ -150,7 +150,7 @@ static wf_status check_channels(const wf_layer *layer, const wf_layout *x)
     return WF_OK;
 }
 
-static wf_status check(const wf_layer *layer, const wf_var *x)
+static wf_status check_input(const wf_layer *layer, const wf_var *x)
 {
     const norm_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
@@ -185,7 +185,8 @@ static void note_axes(wf_param *param, const wf_layout *x)
 }
 
 /* The variable of y, whose handle it takes. */
-static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *stats, wf_tensor *counted, wf_tensor *y)
+static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *stats, wf_tensor *counted,
+                          wf_tensor *y)
 {
     const norm_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
@@ -198,7 +199,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *st
     call.follows = wf_epilogue_acts(&call.epilogue);
     const wf_status status = (s->gamma && !gamma) || (s->beta && !beta)
                                  ? wf_error_take("a parameter", __FILE__, __LINE__)
-                                 : compute(s, &call, dense, gamma, beta, stats, counted, y);
+                                 : compute_norm(s, &call, dense, gamma, beta, stats, counted, y);
     if (status != WF_OK) {
         wf_error_frame(status, __FILE__, __LINE__, __func__);
         wf_tensor_free(y);
@@ -218,7 +219,7 @@ static wf_var *apply(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *st
 
 static wf_var *forward(wf_layer *layer, wf_var *x)
 {
-    WF_TRY_NULL(check(layer, x));
+    WF_TRY_NULL(check_input(layer, x));
     wf_tensor *dense = wf_dense_value(x);
     if (!dense)
         return NULL;
@@ -228,7 +229,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_tensor *y = wf_output("batchnorm", x, dense->shape, dense->order, (int[]){0, 1, 2, 3, 4});
     wf_var *var = NULL;
     if (stats && y && (counted || !merges))
-        var = apply(layer, x, dense, stats, counted, y);
+        var = apply_norm(layer, x, dense, stats, counted, y);
     else
         wf_tensor_free(y);
     wf_tensor_free(counted);

@@ -5,6 +5,7 @@
 static wf_status backward(wf_node *node)
 {
     const wf_pool_geom *geom = node->state;
+    /* x gives shape and type only; the values that backward needs are in the index of the maxima. */
     const wf_tensor *x = node->in[0]->value, *saved = wf_node_saved(node, 0);
     wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
     WF_NEED(dx);
@@ -19,7 +20,7 @@ static wf_status backward(wf_node *node)
 
 static const wf_op pool_op = {.name = "pool", .backward = backward};
 
-static wf_status run(const wf_pool_geom *g, const wf_tensor *x, const wf_tensor *y, const wf_tensor *index)
+static wf_status run_pool(const wf_pool_geom *g, const wf_tensor *x, const wf_tensor *y, const wf_tensor *index)
 {
     const wf_array in = wf_tensor_array(x), out = wf_tensor_array(y), at = wf_tensor_array(index);
     return x->ctx->k->pool_forward(x->ctx,
@@ -37,8 +38,8 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
               *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});
     /* Where each maximum was: backward needs no input, which is freed. */
     wf_tensor *index = max && y ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
-    wf_status status =
-        !dense || !y || (max && !index) ? wf_error_take("an output", __FILE__, __LINE__) : run(&geom, dense, y, index);
+    wf_status status = !dense || !y || (max && !index) ? wf_error_take("an output", __FILE__, __LINE__)
+                                                       : run_pool(&geom, dense, y, index);
     wf_tensor_free(dense);
     wf_var *var = NULL;
     if (status == WF_OK)
@@ -59,47 +60,47 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 
 const wf_layer_kind wf_pool_serial = {.name = "pool", .forward = forward};
 
-static wf_layer *make(wf_ctx *ctx, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+static wf_layer *make_pool(wf_ctx *ctx, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
 {
     return wf_pool_layer(ctx, &wf_pool_serial, name, kind, nd, o, sizeof(wf_pool_state));
 }
 
 wf_layer *wf_max_pool1d(wf_ctx *ctx, wf_pool_opts opts)
 {
-    return make(ctx, "max_pool1d", WF_POOL_MAX, 1, &opts);
+    return make_pool(ctx, "max_pool1d", WF_POOL_MAX, 1, &opts);
 }
 
 wf_layer *wf_max_pool2d(wf_ctx *ctx, wf_pool_opts opts)
 {
-    return make(ctx, "max_pool2d", WF_POOL_MAX, 2, &opts);
+    return make_pool(ctx, "max_pool2d", WF_POOL_MAX, 2, &opts);
 }
 
 wf_layer *wf_max_pool3d(wf_ctx *ctx, wf_pool_opts opts)
 {
-    return make(ctx, "max_pool3d", WF_POOL_MAX, 3, &opts);
+    return make_pool(ctx, "max_pool3d", WF_POOL_MAX, 3, &opts);
 }
 
 wf_layer *wf_avg_pool1d(wf_ctx *ctx, wf_pool_opts opts)
 {
-    return make(ctx, "avg_pool1d", WF_POOL_AVG, 1, &opts);
+    return make_pool(ctx, "avg_pool1d", WF_POOL_AVG, 1, &opts);
 }
 
 wf_layer *wf_avg_pool2d(wf_ctx *ctx, wf_pool_opts opts)
 {
-    return make(ctx, "avg_pool2d", WF_POOL_AVG, 2, &opts);
+    return make_pool(ctx, "avg_pool2d", WF_POOL_AVG, 2, &opts);
 }
 
 wf_layer *wf_avg_pool3d(wf_ctx *ctx, wf_pool_opts opts)
 {
-    return make(ctx, "avg_pool3d", WF_POOL_AVG, 3, &opts);
+    return make_pool(ctx, "avg_pool3d", WF_POOL_AVG, 3, &opts);
 }
 
 wf_layer *wf_global_max_pool(wf_ctx *ctx)
 {
-    return make(ctx, "global_max_pool", WF_POOL_MAX, 0, NULL);
+    return make_pool(ctx, "global_max_pool", WF_POOL_MAX, 0, NULL);
 }
 
 wf_layer *wf_global_avg_pool(wf_ctx *ctx)
 {
-    return make(ctx, "global_avg_pool", WF_POOL_AVG, 0, NULL);
+    return make_pool(ctx, "global_avg_pool", WF_POOL_AVG, 0, NULL);
 }

@@ -38,6 +38,7 @@ wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf
              s->name, wf_layer_path(layer), wf_dtype_name(x->value->dtype));
     for (int d = 0; d < shape.rank - 2; d++) {
         const int64_t length = shape.dim[2 + d];
+        /* Global pooling: one window that covers the input. */
         if (s->geom.nd == 0) {
             g->kernel[d] = length;
             g->stride[d] = g->dilation[d] = 1;
@@ -106,6 +107,7 @@ wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name
     if (o) {
         s.opts = *o;
         s.ceil = o->ceil_mode;
+        /* Counted or not is decided by the kind, so that kernels do not ask for each element. */
         if (pool == WF_POOL_AVG && o->count_include_pad)
             s.geom.kind = WF_POOL_AVG_PADDED;
         WF_TRY_NULL(geometry(o, name, &s.geom));

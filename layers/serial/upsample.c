@@ -45,7 +45,7 @@ static wf_status backward(wf_node *node)
 
 static const wf_op upsample_op = {.name = "upsample", .backward = backward};
 
-static wf_status run(const wf_resample_geom *geom, const wf_tensor *x, const wf_tensor *y)
+static wf_status run_upsample(const wf_resample_geom *geom, const wf_tensor *x, const wf_tensor *y)
 {
     WF_NEED(x);
     WF_NEED(y);
@@ -60,8 +60,9 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_shape shape;
     WF_TRY_NULL(wf_upsample_fit(layer, x, wf_var_shape(x), &geom, &shape));
     wf_tensor *dense = wf_dense_value(x);
+    /* The result keeps how samples and channels are placed; spatial dimensions are new ones. */
     wf_tensor *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});
-    const wf_status status = run(&geom, dense, y);
+    const wf_status status = run_upsample(&geom, dense, y);
     wf_tensor_free(dense);
     if (status == WF_OK)
         return wf_tape_record(
@@ -72,7 +73,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     return wf_error_null();
 }
 
-static wf_status check(const char *name, int nd, const wf_upsample_opts *o, wf_resample_geom *g)
+static wf_status check_opts(const char *name, int nd, const wf_upsample_opts *o, wf_resample_geom *g)
 {
     WF_CHECK(o->mode == WF_UPSAMPLE_NEAREST || o->mode == WF_UPSAMPLE_LINEAR, WF_ERR_ARGUMENT,
              "%s: mode is %d, should be nearest or linear", name, (int)o->mode);
@@ -80,6 +81,7 @@ static wf_status check(const char *name, int nd, const wf_upsample_opts *o, wf_r
              "%s: align_corners is for the linear mode", name);
     *g = (wf_resample_geom){.nd = nd, .linear = o->mode == WF_UPSAMPLE_LINEAR, .align_corners = o->align_corners};
     for (int d = 0; d < nd; d++) {
+        /* Options that are zero are unset: the own one of a dimension, then that of all, then 2. */
         g->scale[d] = o->scale_nd[d] ? o->scale_nd[d] : o->scale ? o->scale : 2;
         WF_CHECK(g->scale[d] >= 1 && g->scale[d] <= MOST_SCALE, WF_ERR_ARGUMENT,
                  "%s: scale is %lld in spatial dimension %d, should be 1 to %lld", name, (long long)g->scale[d], d,
@@ -94,7 +96,7 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
     wf_upsample_state s = {.name = name, .opts = *o};
     if (!ctx)
         return NULL;
-    WF_TRY_NULL(check(name, nd, o, &s.geom));
+    WF_TRY_NULL(check_opts(name, nd, o, &s.geom));
     wf_layer *layer = wf_layer_new(ctx, kind, bytes);
     if (!layer)
         return NULL;

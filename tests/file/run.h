@@ -56,7 +56,7 @@ static inline wf_optim *run_optim(const run *r)
     const way *w = r->how;
     wf_optim *optim = w->plain ? wf_sgd(r->model, (wf_sgd_opts){.lr = 0.05, .momentum = 0.9})
                                : wf_adamw(r->model, (wf_adam_opts){.lr = 2e-3});
-    optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = 4, .total = 40, .end = 0.1});
+    optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = 4, .total = 40, .end = 0.1});
     if (optim && w->scales)
         WF_EXPECT_OK(wf_optim_scale_loss(optim, (wf_loss_scale_opts){.init = 0x1p24, .interval = 3}));
     return r->mesh ? wf_mesh_multi_node_with(r->mesh, optim, w->opts) : wf_multi_node_with(r->comm, optim, w->opts);

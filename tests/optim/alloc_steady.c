@@ -88,7 +88,7 @@ static void local_on(const char *device)
     wf_layer *net = net_new(ctx);
     wf_optim *optim = wf_adam(net, (wf_adam_opts){0});
     WF_EXPECT_OK(wf_optim_clip_norm(optim, 1));
-    optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = STEPS, .warmup = 2});
+    optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = STEPS, .warmup = 2});
     loop(device, ctx, net, optim);
     wf_optim_free(optim);
     wf_layer_free(net);

@@ -82,7 +82,7 @@ static inline wf_layer *discriminator(wf_ctx *ctx)
 static inline wf_optim *adam(gan *g, wf_layer *model)
 {
     wf_optim *optim = wf_adam(model, (wf_adam_opts){.lr = 1e-2, .beta1 = 0.5, .weight_decay = 1e-4});
-    optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = STEPS, .warmup = 3});
+    optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = STEPS, .warmup = 3});
     if (gan_computes == WF_F16)
         WF_EXPECT_OK(wf_optim_scale_loss(
             optim, (wf_loss_scale_opts){.init = 0x1p40, .backoff = 0x1p-5, .growth = 0x1p10, .interval = 2}));

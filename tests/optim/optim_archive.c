@@ -73,7 +73,7 @@ static void resume(int kind)
     const wf_schedule_opts cosine = {.kind = WF_SCHEDULE_COSINE, .total = 20, .warmup = 2};
     wf_ctx *ctx = ctx_of("cpu", WF_F32);
     wf_layer *model = model_new(ctx), *copy = model_new(ctx);
-    wf_optim *optim = wf_schedule(optim_new(model, kind), cosine), *other = optim_new(copy, kind);
+    wf_optim *optim = wf_lr_schedule(optim_new(model, kind), cosine), *other = optim_new(copy, kind);
     wf_archive *archive = wf_archive_memory(ctx);
     double a[2 * N] = {0}, b[2 * N] = {0};
     WF_EXPECT_OK(wf_optim_set_lr(optim, 0.07));

@@ -332,7 +332,7 @@ static void different_optimizers(void)
         if (what == 3 && other)
             WF_EXPECT_OK(wf_optim_clip_norm(optim, 3));
         if (what == 4 && other)
-            optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_STEP, .every = 2});
+            optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_STEP, .every = 2});
         wf_optim *made = wf_multi_node(f.comm, optim);
         WF_EXPECT((made == NULL) == (f.size > 1), "case %d: %s", what, wf_error_message());
         WF_EXPECT(made || (wf_error_code() == WF_ERR_COMM && strstr(wf_error_message(), "different optimizers") &&

@@ -29,7 +29,7 @@ static void close_fixture(fixture f)
 static void walk(const char *name, wf_schedule_opts opts, int count, const double *factor)
 {
     fixture f = open_fixture();
-    wf_optim *optim = wf_schedule(wf_sgd(f.model, (wf_sgd_opts){.lr = 2}), opts);
+    wf_optim *optim = wf_lr_schedule(wf_sgd(f.model, (wf_sgd_opts){.lr = 2}), opts);
     double p = 1;
     for (int t = 0; t < count; t++) {
         WF_EXPECT(fabs(wf_optim_lr(optim) - 2 * factor[t]) < 1e-14, "%s: at %d the rate is %.17g, should be %.17g",
@@ -69,9 +69,9 @@ static void replaced(void)
 {
     fixture f = open_fixture();
     wf_optim *optim = wf_sgd(f.model, (wf_sgd_opts){.lr = 1});
-    optim = wf_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_EXPONENTIAL, .gamma = 0.5, .warmup = 4});
+    optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_EXPONENTIAL, .gamma = 0.5, .warmup = 4});
     WF_EXPECT(wf_optim_lr(optim) == 0.25, "rate %g", wf_optim_lr(optim));
-    optim = wf_schedule(optim, (wf_schedule_opts){0});
+    optim = wf_lr_schedule(optim, (wf_schedule_opts){0});
     WF_EXPECT(wf_optim_lr(optim) == 1, "rate %g", wf_optim_lr(optim));
     WF_EXPECT_OK(wf_optim_set_lr(optim, 3));
     WF_EXPECT(wf_optim_lr(optim) == 3, "rate %g", wf_optim_lr(optim));
@@ -83,7 +83,7 @@ static void replaced(void)
 static void refuse(const char *field, wf_schedule_opts opts)
 {
     fixture f = open_fixture();
-    WF_EXPECT(!wf_schedule(wf_sgd(f.model, (wf_sgd_opts){0}), opts), "a bad %s was taken", field);
+    WF_EXPECT(!wf_lr_schedule(wf_sgd(f.model, (wf_sgd_opts){0}), opts), "a bad %s was taken", field);
     WF_EXPECT(wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), field), "%s: %s", field,
               wf_error_message());
     wf_error_clear();
@@ -100,7 +100,7 @@ static void bad_options(void)
     refuse("gamma", (wf_schedule_opts){.kind = WF_SCHEDULE_EXPONENTIAL, .gamma = -1});
     refuse("power", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = 3, .power = -1});
     refuse("end", (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = 3, .end = NAN});
-    WF_EXPECT(!wf_schedule(NULL, (wf_schedule_opts){0}), "a schedule of nothing");
+    WF_EXPECT(!wf_lr_schedule(NULL, (wf_schedule_opts){0}), "a schedule of nothing");
 }
 
 int main(int argc, char **argv)
