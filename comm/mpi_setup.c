@@ -178,7 +178,7 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
     TRY_MPI(MPI_Comm_create_group(from, some, 0, &data));
     TRY_MPI(MPI_Group_free(&all));
     TRY_MPI(MPI_Group_free(&some));
-    return fill(child, data, WF_OK);
+    return fill_comm(child, data, WF_OK);
 }
 
 wf_status wf_mpi_part(wf_comm *comm, const int *member, int members, wf_comm *child)

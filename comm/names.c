@@ -66,6 +66,7 @@ static wf_status time_of(wf_comm *comm, const char *name, const wf_reduce_job *j
         const int64_t start = wf_now_ns();
         WF_TRY(wf_reducer_sum_by(comm, reducer, job));
         const double ms = (double)(wf_now_ns() - start) * 1e-6;
+        /* The best of a few rounds: the first one also makes schedules and touches memory. */
         *best = ms < *best ? ms : *best;
     }
     return WF_OK;
@@ -99,6 +100,7 @@ static wf_status pick_in_node(wf_comm *comm)
     if (wf_engine_shares(comm) && comm->probe_ms[0] < comm->probe_ms[1])
         return WF_OK;
     take_kind(comm, "flat");
+    /* Memory that will not be used is given back. */
     wf_engine_unshare(comm);
     return WF_OK;
 }

@@ -300,7 +300,7 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
     free(list);
     WF_TRY(status);
     WF_TRY(wf_mpi_part(comm, member, members, child));
-    WF_TRY(furnish(child));
+    WF_TRY(furnish_comm(child));
     return comm->nccl && child->size > 1 ? wf_nccl_open(child) : WF_OK;
 }
 
@@ -311,7 +311,7 @@ wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members)
     if (wf_guard_end(comm, "part", part(comm, member, members, child)) == WF_OK)
         return child;
     if (child)
-        drop(child);
+        drop_child(child);
     return wf_error_null();
 }
 

@@ -165,14 +165,6 @@ static wf_status initialise(int *argc, char ***argv)
     return WF_OK;
 }
 
-static wf_status start_mpi(int *argc, char ***argv)
-{
-    wf_mpi_waits("MPI_Init");
-    const wf_status status = initialise(argc, argv);
-    wf_mpi_waits(NULL);
-    return status;
-}
-
 static wf_status take_place(void)
 {
     int rank, size;
@@ -192,8 +184,12 @@ wf_status wf_mpi_start(int *argc, char ***argv)
     TRY_MPI(MPI_Finalized(&done));
     WF_CHECK(!done, WF_ERR_STATE, "MPI was finalized; a communicator needs it");
     TRY_MPI(MPI_Initialized(&done));
-    if (!done)
-        WF_TRY(start_mpi(argc, argv));
+    if (!done) {
+        wf_mpi_waits("MPI_Init");
+        const wf_status status = initialise(argc, argv);
+        wf_mpi_waits(NULL);
+        WF_TRY(status);
+    }
     WF_TRY(take_place());
     owner = getpid();
     /* on_exit and not atexit: the handler needs the exit code. */

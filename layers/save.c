@@ -76,6 +76,7 @@ wf_tensor *wf_param_gather(wf_comm *comm, wf_param *param)
 {
     if (!param)
         return NULL;
+    /* The same on all ranks: no message. */
     if (!param->shard_axes)
         return wf_tensor_alias(wf_param_value(param));
     WF_CHECK_NULL(comm, WF_ERR_ARGUMENT, "the parts of %s are gathered without a communicator", wf_param_path(param));
@@ -95,6 +96,7 @@ wf_status wf_param_import(wf_param *param, const wf_tensor *whole)
              wf_param_path(param), wf_shape_text(param->global, text[0]),
              wf_shape_text(wf_tensor_shape(whole), text[1]));
     WF_NEED(wf_param_value(param));
+    /* Each rank takes its part of the whole, whatever division the file was saved from. */
     wf_tensor *part = wf_tensor_view(whole, param->box);
     WF_NEED(part);
     const wf_status status = wf_tensor_assign(param->value, part);

@@ -112,6 +112,7 @@ static wf_status load_tensor(const visit *v, wf_tensor *x, wf_archive_place plac
     WF_TRY(wf_archive_part(v->archive, v->sums ? "sum" : "own", x, place));
     wf_comm *comm = summands(v, axes);
     WF_NEED(comm);
+    /* Zeros elsewhere: the sum over ranks in the next step is the loaded one. */
     return wf_comm_rank(comm) == 0 ? WF_OK : wf_tensor_fill(x, 0);
 }
 
@@ -252,6 +253,7 @@ static wf_status save(visit *v)
              "another optimizer took the gradients between wf_optim_accumulate and the step that they belong to");
     if (v->sums) /* ranks accumulate equally often, or not */
         WF_TRY(wf_allreduce_i64(wf_mesh_world(v->mesh), &any, 1, WF_MAX));
+    /* Nothing was accumulated, the usual case: the archive has no entry. */
     if (!any)
         return WF_OK;
     double loss_scale = wf_optim_loss_scale(optim);
@@ -277,6 +279,7 @@ static wf_status load(visit *v)
     WF_CHECK(loss_scale > 0 && isfinite(loss_scale), WF_ERR_FORMAT, "the archive holds gradients times %g", loss_scale);
     v->own = partition == partition_of(v);
     v->sums = partition != 0;
+    /* Accumulated gradients carry the scale of their time, which may have changed. */
     v->factor = wf_optim_loss_scale(v->optim) / loss_scale;
     WF_TRY(visit_numbers(v));
     v->optim->restored = wf_calloc(v->optim->ctx, (size_t)v->optim->n, sizeof(wf_tensor *));

@@ -109,16 +109,12 @@ static wf_status archive_unscaled(wf_optim *optim, wf_archive *archive)
     return WF_OK;
 }
 
-static bool holds_scale(wf_archive *archive)
-{
-    return wf_archive_has(archive, "loss_scale/scale");
-}
-
 wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive)
 {
     if (!optim->scales)
         return wf_archive_loading(archive) ? archive_unscaled(optim, archive) : WF_OK;
-    if (!holds_scale(archive)) /* of an optimizer that does not scale: the scale starts from the beginning */
+    /* Saved by an optimizer that does not scale: the scale starts from the beginning. */
+    if (!wf_archive_has(archive, "loss_scale/scale"))
         return write_scaling(optim, optim->scale.init, 0, 0);
     wf_loss_scaling now;
     WF_TRY(read_scaling(optim, &now));

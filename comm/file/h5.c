@@ -63,7 +63,7 @@ static void file_free(wf_h5 *file)
     free(file);
 }
 
-static void make(wf_h5 *file)
+static void make_file(wf_h5 *file)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS), creation = H5Pcreate(H5P_FILE_CREATE);
     /* Elements begin at a multiple of 64 bytes, for readers that go past the library. The lower bound of the version
@@ -83,7 +83,7 @@ wf_h5 *wf_h5_create(const char *path)
     if (!file)
         return NULL;
     wf_h5_lock();
-    make(file);
+    make_file(file);
     const wf_status status = file->id >= 0 ? WF_OK : wf_h5_failed(WF_ERR_IO, file, "create this file", "");
     wf_h5_unlock();
     if (status == WF_OK)
@@ -92,7 +92,7 @@ wf_h5 *wf_h5_create(const char *path)
     return wf_error_null();
 }
 
-static void look(wf_h5 *file)
+static void open_to_read(wf_h5 *file)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0)
@@ -108,7 +108,7 @@ wf_h5 *wf_h5_open(const char *path)
     if (!file)
         return NULL;
     wf_h5_lock();
-    look(file);
+    open_to_read(file);
     const wf_status status = file->id >= 0 ? WF_OK : wf_h5_failed(WF_ERR_FORMAT, file, "open it as an HDF5 file", "");
     wf_h5_unlock();
     if (status == WF_OK)

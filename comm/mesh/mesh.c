@@ -70,6 +70,7 @@ unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes)
     return split;
 }
 
+/* Kept for the life of the mesh: lists of boxes are made for each exchange and would cost an allocation each. */
 void *wf_mesh_scratch(const wf_mesh *mesh, size_t bytes)
 {
     wf_mesh_kept *kept = mesh->kept;
@@ -113,9 +114,11 @@ wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
     if (!mesh)
         return NULL;
     WF_CHECK_NULL(axes < 1u << WF_AXES, WF_ERR_ARGUMENT, "0x%x has bits beyond the axes of a mesh", axes);
+    /* Axes of size 1 make no difference, so that data and data with height are one communicator where height is 1. */
     axes = wf_mesh_split_axes(mesh, axes);
     if (axes == 0)
         return wf_comm_self(mesh->world);
+    /* Along all axes: no second communicator of the same ranks. */
     if (axes == wf_mesh_split_axes(mesh, (1u << WF_AXES) - 1))
         return mesh->world;
     if (!mesh->kept->comm[axes])
@@ -206,6 +209,7 @@ static wf_status complete_sizes(int size[WF_AXES], int ranks)
                  wf_axis_name((wf_axis)a), size[a], ranks);
         product *= size[a] ? size[a] : 1;
     }
+    /* The data axis takes what the others leave, so a program runs on any number of ranks that they divide. */
     if (size[WF_AXIS_DATA] == 0) {
         WF_CHECK(ranks % product == 0, WF_ERR_ARGUMENT, "a mesh of %s does not divide the %d ranks",
                  product_text(size, text), ranks);
@@ -226,6 +230,8 @@ static wf_status furnish_mesh(wf_mesh *mesh, wf_comm *comm, const int size[WF_AX
     if (status != WF_OK)
         return wf_comm_post_failure(comm, status);
     for (int i = 0; i < WF_AXES; i++)
+        /* Made here, in one order on all ranks; making a communicator is a collective, which later calls of some ranks
+         * alone could not be. */
         if (!wf_mesh_comm(mesh, wf_mesh_order[i]))
             return wf_error_code();
     return WF_OK;
@@ -270,6 +276,7 @@ void wf_mesh_clear(wf_mesh *mesh)
             free(bounds);
         }
     for (unsigned set = 0; set < 1u << WF_AXES; set++)
+        /* After the exchanges, which use them. */
         (void)wf_comm_close(kept->comm[set]);
     free(kept->block);
     free(kept->key);

@@ -235,13 +235,6 @@ static wf_status launch_graph(const wf_captured *c)
     return follow(c);
 }
 
-static wf_status replay(const wf_captured *c)
-{
-    WF_TRY(act_all(c, true));
-    WF_TRY(act_all(c, false));
-    return launch_graph(c);
-}
-
 /* Undoes what the host has counted during an abandoned capture. */
 static void undo_counts(const wf_captured *c)
 {
@@ -291,8 +284,12 @@ static wf_status capture(wf_captured *c)
 static wf_status run_step(wf_captured *c)
 {
     WF_CHECK(!c->ctx->captured, WF_ERR_STATE, "a captured step runs inside another; let one function be the step");
-    if (c->graph)
-        return replay(c);
+    if (c->graph) {
+        /* Checks first: a replay that is refused must not have counted anything. */
+        WF_TRY(act_all(c, true));
+        WF_TRY(act_all(c, false));
+        return launch_graph(c);
+    }
     if (!c->ctx->k->capture_begin)
         return c->step(c->arg);
     if (c->rehearsed < REHEARSALS) {

@@ -13,6 +13,7 @@ static float elu(float x, float slope)
     return x < 0.0F ? slope * vm_expm1(x) : x;
 }
 
+/* Its own function, since the product with a slope of 0 would give -0 for negative inputs. */
 static float clipped(float x)
 {
     return x < 0.0F ? 0.0F : x;

@@ -1,9 +1,8 @@
 /* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. Small
  * filters go by minimal filtering (core/cpu/wino.c) where that pays; what oneDNN does not take goes through f32
  * (core/cpu/wide.c) or `ref`. Layers reach it through the kernel table alone. */
+#include "core/cpu/cpu_impl.h"
 #include "core/cpu/dnn_impl.h"
-#include "core/cpu/form_impl.h"
-#include "core/cpu/wide_impl.h"
 #include "core/cpu/wino_impl.h"
 
 #include <string.h>

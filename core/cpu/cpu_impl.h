@@ -111,4 +111,30 @@ wf_nll_backward_fn wf_cpu_nll_backward;
 wf_optim_update_fn wf_cpu_optim_update;
 wf_shutdown_fn wf_cpu_shutdown;
 
+/* Slots for what has no fast form: where there are 16-bit floats, the slot of the cpu filling computes on f32 copies of
+ * them; everything else goes to ref. */
+wf_conv_fn wf_wide_conv_forward, wf_wide_conv_backward_data, wf_wide_conv_backward_filter;
+wf_matmul_fn wf_wide_matmul;
+wf_sum_fn wf_wide_sum;
+wf_sum_squares_fn wf_wide_sum_squares;
+wf_softmax_forward_fn wf_wide_softmax_forward;
+wf_softmax_backward_fn wf_wide_softmax_backward;
+wf_loss_fn wf_wide_loss_forward, wf_wide_loss_backward;
+wf_nll_backward_fn wf_wide_nll_backward;
+
+/* Filters in the form that an algorithm wants, kept beside the array where it lets one. */
+typedef struct wf_filter_form {
+    void *data;
+    void *temporary; /* of the pool, where the array keeps no forms */
+    size_t bytes;
+} wf_filter_form;
+
+/* Makes the form of `w` at `form`; `how` says which. */
+typedef wf_status (*wf_filter_form_maker)(wf_ctx *ctx, const void *how, const wf_array *w, void *form);
+
+/* The form of w under this key, made anew if w has changed since. Give it back with wf_filter_form_give. */
+wf_status wf_filter_form_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_filter_form_maker make,
+                              const void *how, wf_filter_form *form);
+void wf_filter_form_give(wf_ctx *ctx, wf_filter_form *form);
+
 #endif

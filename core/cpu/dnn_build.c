@@ -1,7 +1,6 @@
 /* Makes oneDNN primitives from keys. Called by the cache where it has none; it never runs them. A form that oneDNN does
  * not take gives false, no error: the caller has another way. */
-#include "core/cpu/dnn_build_impl.h"
-#include "core/cpu/dnn_version_impl.h"
+#include "core/cpu/dnn_impl.h"
 
 #include <string.h>
 

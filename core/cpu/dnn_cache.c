@@ -1,6 +1,6 @@
 /* The cache of oneDNN operations of a context. Primitives are made at the first use of a shape and kept, since making
  * one costs as much as many runs. All memory that they use is the pool's. */
-#include "core/cpu/dnn_build_impl.h"
+#include "core/cpu/dnn_impl.h"
 
 #include <omp.h>
 #include <stdlib.h>

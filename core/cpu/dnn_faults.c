@@ -1,7 +1,7 @@
 /* Forms that an implementation inside oneDNN computes wrong or crashes in. It is passed over for them: oneDNN's next
  * one is taken, and where none is left the form is computed in f32 or by ref. tests/core/cpu_bf16.c has a case of each
  * line. */
-#include "core/cpu/dnn_build_impl.h"
+#include "core/cpu/dnn_impl.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Version 2 (Debian 12 has 2.6) makes a primitive from an operation descriptor, version 3 (Debian 13, Ubuntu 24.04)
  * from its memory descriptors, which it keeps behind handles. */
-#include "core/cpu/dnn_version_impl.h"
+#include "core/cpu/dnn_impl.h"
 
 #if DNNL_VERSION_MAJOR < 3
 

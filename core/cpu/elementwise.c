@@ -1,6 +1,6 @@
 /* Fill, binary operations, and sums over all elements. Results do not depend on the number of threads. */
+#include "core/cpu/cpu_impl.h"
 #include "core/cpu/narrow_impl.h"
-#include "core/cpu/wide_impl.h"
 
 #include <string.h>
 

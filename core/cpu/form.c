@@ -1,7 +1,7 @@
 /* Filters in the form that a kernel reads: packed once for each version of a parameter and kept beside it
  * (wf_array.forms), or packed for one call where the filter is no parameter. Called by the convolutions of this folder.
  */
-#include "core/cpu/form_impl.h"
+#include "core/cpu/cpu_impl.h"
 
 static wf_status kept_new(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_packed_form **kept)
 {

@@ -2,7 +2,6 @@
  * types go through core/cpu/wide.c. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
-#include "core/cpu/wide_impl.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Matrix products: f32 by oneDNN's sgemm, bf16 by a cached primitive where the processor multiplies it, all else
  * through f32. */
+#include "core/cpu/cpu_impl.h"
 #include "core/cpu/dnn_impl.h"
-#include "core/cpu/wide_impl.h"
 
 #include <omp.h>
 #include <string.h>
@@ -9,12 +9,6 @@
 typedef struct product {
     int64_t m, n, k;
 } product;
-
-static product product_of(const wf_matmul_args *args)
-{
-    const int64_t *const c = args->c->shape.dim;
-    return (product){c[0], c[1], args->a->shape.dim[args->a_transposed ? 0 : 1]};
-}
 
 /* Every row of c becomes the bias, or has it added. */
 static void rows_start(const wf_ctx *ctx, product p, const float *bias, float *c, bool accumulate)
@@ -62,7 +56,7 @@ static wf_status product_find(wf_ctx *ctx, product p, const wf_matmul_args *args
 wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 {
     const wf_array *const a = args->a, *const b = args->b, *const bias = args->bias, *const c = args->c;
-    const product p = product_of(args);
+    const product p = {c->shape.dim[0], c->shape.dim[1], a->shape.dim[args->a_transposed ? 0 : 1]};
     const bool any = p.m > 0 && p.n > 0 && p.k > 0, same = a->dtype == b->dtype && wf_cpu_is(bias, a->dtype);
     if (any && same && a->dtype == WF_F32 && c->dtype == WF_F32)
         return product_f32(ctx, p, args);

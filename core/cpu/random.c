@@ -1,8 +1,8 @@
 /* Philox blocks sixteen at a time, and what is made of them. The numbers are those of core/ref/random.c, up to the
  * rounding of logarithm, sine and cosine in f32; uniform ones are equal. */
+#include "core/cpu/cpu_impl.h"
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/simd_impl.h"
-#include "core/cpu/wide_impl.h"
 #include "core/random_rows_author.h"
 
 #include <math.h>

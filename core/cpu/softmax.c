@@ -2,7 +2,6 @@
  * to one thread. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
-#include "core/cpu/wide_impl.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Slots in 16-bit types that no fast kernel takes: inputs are widened to f32, the f32 slot runs, results are rounded
  * once. Where nothing was narrow the slot goes to `ref`, so this is also the way out for every other type. */
-#include "core/cpu/wide_impl.h"
+#include "core/cpu/cpu_impl.h"
 
 #define MOST 4 /* arrays of a slot */
 

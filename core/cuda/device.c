@@ -28,6 +28,7 @@ wf_status wf_cuda_capable(const struct cudaDeviceProp *device)
 int wf_cuda_device_count(void)
 {
     int count = 0;
+    /* Without a device the count is 1, and the first use says what is missing. */
     return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? count : 1;
 }
 
@@ -50,6 +51,7 @@ wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
 
 wf_status wf_cuda_wait_stream(wf_cuda *own, cudaStream_t stream)
 {
+    /* An event can be polled; a stream can only be waited for. */
     TRY_CUDA(cudaEventRecord(own->finished, stream));
     return wf_cuda_wait(own, own->finished);
 }
@@ -156,6 +158,7 @@ void wf_cuda_shutdown(wf_ctx *ctx)
     for (int i = 0; i < CUDA_STAGES; i++) {
         if (own->staged[i])
             cudaEventDestroy(own->staged[i]);
+        /* Freeing NULL is no error, so a state that is half made is freed the same way. */
         cudaFreeHost(own->stage[i]);
     }
     if (own->finished)

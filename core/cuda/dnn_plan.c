@@ -15,6 +15,7 @@ wf_status wf_cuda_dnn_error(cudnnStatus_t status, const char *call, const char *
 
 uint64_t wf_cuda_hash(const void *key, size_t bytes)
 {
+    /* Keys are whole words, and zeroed before they are filled, so their bytes can be compared and hashed. */
     uint64_t hash = 1;
     for (size_t at = 0; at + sizeof hash <= bytes; at += sizeof hash) {
         uint64_t word;
@@ -43,6 +44,7 @@ wf_status wf_cuda_dnn_here(wf_cuda *own, wf_cuda_dnn **dnn)
     }
     if (!own->dnn->cudnn)
         TRY_DNN(cudnnCreate(&own->dnn->cudnn));
+    /* Made at first use: a program without convolutions pays for neither library. */
     if (!own->dnn->blas)
         TRY_BLAS(cublasLtCreate(&own->dnn->blas));
     *dnn = own->dnn;
@@ -108,6 +110,7 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
         found->next = *head;
         *head = found;
     }
+    /* An entry without a plan says that no engine takes this key; it is not asked for again. */
     *plan = found->plan ? found : NULL;
     return WF_OK;
 }

@@ -26,6 +26,7 @@ static uint32_t f32_rounded_to_odd(double d)
     uint32_t u = bits_of(f);
     if ((double)f == d || isnan(d))
         return u;
+    /* Back toward zero, then the odd neighbour: Boldo and Melquiond 2008, rounding to odd. */
     if (fabs((double)f) > fabs(d))
         u--;
     return u | 1;
@@ -35,6 +36,7 @@ static uint16_t to_bf16(double d)
 {
     const uint32_t u = f32_rounded_to_odd(d);
     if (isnan(d))
+        /* The quiet bit keeps a NaN a NaN when its low bits are cut off. */
         return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }

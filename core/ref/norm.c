@@ -92,6 +92,7 @@ wf_status wf_ref_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     const bool batch = count > 0;
     wf_ref_frame frame = wf_ref_begin(ctx);
     const double *const xv = batch ? wf_ref_in(&frame, args->x) : NULL;
+    /* Reads nothing that the caller need not give. */
     const double *const mv = batch ? wf_ref_in(&frame, args->mean) : NULL;
     const double *const iv = wf_ref_in(&frame, args->invstd), *const gv = wf_ref_in(&frame, args->gamma);
     const double *const sg = batch ? wf_ref_in(&frame, args->sum_g) : NULL;
@@ -116,6 +117,7 @@ wf_status wf_ref_norm_part(wf_ctx *ctx, const wf_norm_head *head, const wf_array
 {
     const int64_t channels = wf_array_count(mean);
     double *const out = part->data;
+    /* Head, mean and m2 in one run of f64, so that they travel as one message. */
     memcpy(out, head->value, (size_t)head->n * sizeof *out);
     wf_ref_load(mean->dtype, mean->data, 1, channels, out + head->n);
     wf_ref_load(m2->dtype, m2->data, 1, channels, out + head->n + channels);
@@ -169,6 +171,7 @@ wf_status wf_ref_norm_finish(wf_ctx *ctx, const wf_norm_args *args)
     if (frame.status != WF_OK)
         return wf_ref_end(&frame);
     for (int64_t c = 0; c < channels; c++) {
+        /* The biased variance normalises: it is that of the batch itself. */
         iv[c] = count > 0 ? 1 / sqrt(squares[c] / count + eps) : 0;
         if (rm && count > 0)
             rm[c] += (1 - decay) * (mv[c] - rm[c]);

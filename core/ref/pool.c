@@ -17,6 +17,7 @@ typedef struct pool {
 
 static pool pool_make(const wf_pool_geom *geom, const wf_array *x, const wf_array *y)
 {
+    /* Everything is three-dimensional here; missing dimensions have one element. */
     pool v = {.n = x->shape.dim[0], .c = x->shape.dim[1], .in_pixels = 1, .out_pixels = 1, .taps = 1};
     v.w = wf_ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
                              geom->pad_hi);
@@ -46,6 +47,8 @@ static window_taps list_taps(const pool *v, wf_pool_kind kind, int64_t p, int64_
         }
         if (real)
             pixel[taps.count++] = at;
+        /* Padding counts as zeros in one kind of average and not at all in the other; beyond the padding nothing ever
+         * counts. */
         if (kind == WF_POOL_AVG_PADDED ? padded : real)
             taps.divisor++;
     }
@@ -113,6 +116,7 @@ static void max_spread(const pool *v, const double *dy, const int32_t *index, do
         for (int64_t p = 0; p < v->out_pixels; p++)
             for (int64_t c = 0; c < v->c; c++) {
                 const int64_t at = (n * v->out_pixels + p) * v->c + c;
+                /* -1: the window had no element. */
                 if (index[at] >= 0)
                     dx[(n * v->in_pixels + index[at]) * v->c + c] += dy[at];
             }

@@ -24,6 +24,7 @@ void wf_tensors_free(wf_tensors *list)
     list->n = 0;
 }
 
+/* Views of one array: the collective reads and writes the parts in place. */
 wf_status wf_tensors_split(wf_tensors *list, const wf_tensor *packed, const wf_shape *shape)
 {
     wf_box box = {.rank = 1};
@@ -53,6 +54,7 @@ static wf_status grads_in(const wf_node *node, wf_tensors *list)
     WF_TRY(wf_tensors_new(wf_tape_ctx(node->tape), node->n_in, list));
     for (int i = 0; i < list->n; i++) {
         const wf_tensor *x = node->in[i]->value;
+        /* Made even where nobody wants it, since the collective has to be complete. */
         list->t[i] = wf_exchanged_new(x->ctx, x->dtype, x->shape);
         WF_NEED(list->t[i]);
     }
@@ -79,6 +81,7 @@ static int root_of(const wf_node *node)
     return ((const wf_group_state *)node->state)->root;
 }
 
+/* Copies go out, so gradients are summed: broadcast and reduce are each other's backward. */
 static wf_status to_root(const wf_node *node, const wf_tensors *dy, const wf_tensors *dx)
 {
     (void)dy;
@@ -96,6 +99,7 @@ static wf_status to_list(const wf_node *node, const wf_tensors *dy, const wf_ten
     return wf_gather(comm_of(node), wf_node_dy(node), dx->t, root_of(node));
 }
 
+/* Every rank got every part; the gradient of a part is the sum of what all ranks give for it. */
 static wf_status to_sums(const wf_node *node, const wf_tensors *dy, const wf_tensors *dx)
 {
     return wf_reduce_scatter(comm_of(node), dy->t, dx->t[0], WF_SUM);
@@ -120,6 +124,7 @@ static wf_status to_all(const wf_node *node, const wf_tensors *dy, const wf_tens
 
 static wf_status backward(wf_node *node);
 
+/* `always`: also without a gradient from above, since other ranks may have one. */
 const wf_op wf_bcast_op = {.name = "bcast", .backward = backward, .always = true};
 const wf_op wf_gather_op = {.name = "gather", .backward = backward, .always = true};
 const wf_op wf_scatter_op = {.name = "scatter", .backward = backward, .always = true};
@@ -141,6 +146,7 @@ static wf_status backward(wf_node *node)
     wf_tensors dy = {0}, dx = {0};
     wf_status status;
     int i = 0;
+    /* Every operation of this file is in the table. */
     while (moves[i].of != node->op)
         i++;
     WF_TRY_OUT(grads_out(node, &dy));

@@ -13,16 +13,13 @@ static wf_range held_by(const wf_channel_side *side, const int64_t *bounds, int 
     return bounds ? (wf_range){bounds[rank], bounds[rank + 1]} : (wf_range){0, side->channels};
 }
 
-static bool ranges_equal(wf_range a, wf_range b)
-{
-    return a.lo == b.lo && a.hi == b.hi;
-}
-
 bool wf_channel_moves(const wf_channel_side *side, const int64_t *bounds)
 {
-    for (int r = 0; r < side->size; r++)
-        if (!ranges_equal(held_by(side, bounds, r), side->part[r]))
+    for (int r = 0; r < side->size; r++) {
+        const wf_range held = held_by(side, bounds, r);
+        if (held.lo != side->part[r].lo || held.hi != side->part[r].hi)
             return true;
+    }
     return false;
 }
 

@@ -2,17 +2,12 @@
  * returns halo gradients to their owners, where they are added. Spatial layers run through it. */
 #include "layers/parallel/parallel_impl.h"
 
-static bool is_whole(const wf_parts *parts)
-{
-    return parts->n == 1 && parts->part[0].at == 0;
-}
-
 static wf_status make_buffers(wf_halo_input *flow)
 {
     wf_ctx *ctx = flow->own->ctx;
     const wf_dtype dtype = flow->own->dtype;
     /* Without an interior there is one boundary part, which is the whole: it is assembled by the exchange itself. */
-    if (is_whole(&flow->parts)) {
+    if (flow->parts.n == 1 && flow->parts.part[0].at == 0) {
         flow->assembled = wf_tensor_new_step(ctx, dtype, wf_box_shape(flow->halo.need), WF_CHANNELS_LAST);
         WF_NEED(flow->assembled);
         return WF_OK;

@@ -158,6 +158,7 @@ wf_status wf_sharding_read(const wf_layer *layer, const char *name, const wf_mes
 {
     const wf_layout *layout = &x->value->layout;
     const wf_shape shape = x->value->shape, global = layout->known ? layout->global : shape;
+    /* An input without a layout is taken to be whole on every rank. */
     *sharding = (wf_sharding){.mesh = mesh, .channels = global.dim[1], .box = wf_box_of_shape(shape)};
     for (int d = 1; d < shape.rank && layout->known; d++) {
         sharding->box.lo[d] = layout->box.lo[d];
@@ -238,6 +239,7 @@ typedef struct halo_ranges {
     int size, place;
 } halo_ranges;
 
+/* Needs of the ranks may overlap and leave gaps; what they have does neither. */
 static halo_ranges ranges_along(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want, int d,
                                 wf_range *memory)
 {
@@ -251,7 +253,7 @@ static halo_ranges ranges_along(const wf_sharding *have, const wf_index_map *ind
     return r;
 }
 
-static int64_t both(wf_range a, wf_range b)
+static int64_t overlap(wf_range a, wf_range b)
 {
     const int64_t lo = a.lo > b.lo ? a.lo : b.lo, hi = a.hi < b.hi ? a.hi : b.hi;
     return hi > lo ? hi - lo : 0;
@@ -294,6 +296,7 @@ static void find_regions(const wf_sharding *have, const wf_index_map *index_map,
         }
         const halo_ranges r = ranges_along(have, index_map, want, d, memory);
         memory += 2 * r.size;
+        /* Dimensions 0 and 1 are samples and channels. */
         h->from.dim[have->axis[d]] = h->to.dim[have->axis[d]] = 2 + d;
         h->from.range[have->axis[d]] = r.have;
         h->to.range[have->axis[d]] = r.need;
@@ -302,7 +305,7 @@ static void find_regions(const wf_sharding *have, const wf_index_map *index_map,
         int64_t all = 0, own = 0;
         for (int i = 0; i < r.size; i++) {
             all += r.need[i].hi - r.need[i].lo;
-            own += both(r.have[i], r.need[i]);
+            own += overlap(r.have[i], r.need[i]);
         }
         needed *= (double)all;
         kept *= (double)own;

@@ -25,6 +25,7 @@ typedef struct way {
             form "_conv_transpose1d", form "_conv_transpose2d", form "_conv_transpose3d"                               \
         }                                                                                                              \
     }
+/* Three ways, one implementation: mesh_conv.c looks at the flags, not at the kind. */
 static const way channel = {
     {.name = "channel_conv", .forward = wf_mesh_conv_forward, .free = free_state, .computes = true},
     true,
@@ -49,6 +50,7 @@ static wf_box filter_box(const wf_mesh_conv *s)
     wf_box box = wf_box_of_shape(s->conv.w->shape);
     box.lo[0] = rows.lo;
     box.hi[0] = rows.hi;
+    /* With groups the second dimension is the inputs of one group, of which a rank holds all. */
     if (split->groups == 1) {
         box.lo[1] = columns.lo;
         box.hi[1] = columns.hi;
@@ -93,6 +95,7 @@ static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, 
         return NULL;
     WF_TRY_NULL(wf_conv_state_make(name, nd, transposed, &o, &conv));
     const wf_channel_opts opts = split_opts(how, &o, &conv);
+    /* From here on the split is freed by the layer. */
     WF_TRY_NULL(wf_channel_split_init(&split, name, mesh, &opts));
     wf_layer *layer = wf_conv_layer(wf_comm_ctx(wf_mesh_world(mesh)), &how->kind, &o, &conv, sizeof(wf_mesh_conv));
     if (!layer) {

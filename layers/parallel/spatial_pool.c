@@ -177,20 +177,15 @@ static wf_status plan_call(const wf_layer *layer, const wf_var *x, pool_call *ca
     return WF_OK;
 }
 
-static wf_var *apply_pool(wf_layer *layer, wf_var *x, const pool_call *call, const wf_layout *layout)
-{
-    const bool global = call->plain.index_map.kind == WF_INDEX_MAP_ALL;
-    if (global && !call->plain.indexed)
-        return apply_average(layer, x, call, layout);
-    return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call->plain, sizeof *call, layout);
-}
-
 static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     pool_call call;
     wf_layout layout;
     WF_TRY_NULL(plan_call(layer, x, &call, &layout));
-    return apply_pool(layer, x, &call, &layout);
+    const bool global = call.plain.index_map.kind == WF_INDEX_MAP_ALL;
+    if (global && !call.plain.indexed)
+        return apply_average(layer, x, &call, &layout);
+    return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call.plain, sizeof call, &layout);
 }
 
 static const wf_layer_kind spatial_pool_kind = {.name = "spatial_pool", .forward = forward};

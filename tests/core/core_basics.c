@@ -49,10 +49,13 @@ static void sticky_null(void)
     WF_EXPECT(strstr(wf_error_message(), "value is 4") != NULL, "%s", wf_error_message());
     /* Consumed: the next NULL is just NULL. */
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, uses(NULL));
-    /* Reading ends a pending error. */
-    makes(6);
-    WF_EXPECT(strstr(wf_error_message(), "value is 6") != NULL, "%s", wf_error_message());
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, uses(NULL));
+    /* Reading changes nothing; wf_error_clear ends a pending error. */
+    object = makes(6);
+    WF_EXPECT(strstr(wf_error_message(), "value is 6") && strstr(wf_error_trail(), "makes"), "%s", wf_error_trail());
+    WF_EXPECT(wf_error_code() == WF_ERR_SHAPE && uses(object) == WF_ERR_SHAPE, "still pending");
+    object = makes(6);
+    wf_error_clear();
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, uses(object));
     /* A verb that fails by itself does not consume. */
     object = makes(9);
     WF_EXPECT(fails(1) == WF_ERR_SHAPE && wf_check(object) == WF_ERR_SHAPE, "not consumed");
