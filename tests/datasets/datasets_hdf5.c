@@ -4,6 +4,7 @@
 #include "comm/file_author.h"
 #include "comm/mesh_author.h"
 #include "core/kernels_author.h"
+#include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
 #include "tests/file/folder.h"
 #include "tests/ranks.h"
