@@ -70,6 +70,7 @@ const wf_config *wf_config_get(void)
         config.data = text_of("WEFT_DATA", NULL);
         config.timeout_ms = number_of("WEFT_TIMEOUT_MS", 300000, 1);
         config.deterministic = number_of("WEFT_DETERMINISTIC", 0, 0) != 0;
+        config.level = text_of("WEFT_LEVEL", NULL);
         config.tf32 = number_of("WEFT_TF32", 1, 0) != 0;
         config.autotune = number_of("WEFT_AUTOTUNE", 0, 0) != 0;
         config.chunk_bytes = number_of("WEFT_CHUNK_BYTES", 1L << 30, 8);

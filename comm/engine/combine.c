@@ -1,5 +1,6 @@
 /* Reductions of buffers of the host, in the order of their inputs. */
 #include "comm/engine/engine_impl.h"
+#include "core/processor_author.h"
 
 #include <string.h>
 
@@ -10,7 +11,7 @@
     for (int64_t i = 0; i < n; i++)                                                                                    \
     y[i] = (expression)
 #define COMBINE(name, type, wrapping)                                                                                  \
-    static void combine_##name(wf_reduce_op op, const type *a, const type *b, type *y, int64_t n)                      \
+    WF_LEVELS static void combine_##name(wf_reduce_op op, const type *a, const type *b, type *y, int64_t n)            \
     {                                                                                                                  \
         switch (op) {                                                                                                  \
         case WF_SUM:                                                                                                   \

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Programs on a processor that qemu emulates: tests/core/processor.sh PROCESSOR CORE_PROCESSOR PROGRAM...
+set -eu
+processor=$1 names=$2
+shift 2
+command -v qemu-x86_64 >/dev/null || {
+    echo "SKIP: no qemu-x86_64 (package qemu-user)"
+    exit 77
+}
+case $processor in
+Haswell) level=x86-64-v3 ;;
+*) level=x86-64 ;;
+esac
+export OMP_NUM_THREADS=1 WEFT_DEVICE=cpu
+said=$(qemu-x86_64 -cpu "$processor" "$names" 2>/dev/null)
+[ "$said" = "level $level, device cpu" ] || {
+    echo "on $processor it says: $said"
+    exit 1
+}
+for program in "$@"; do
+    qemu-x86_64 -cpu "$processor" "$program" || {
+        echo "$program fails on $processor: $?"
+        exit 1
+    }
+done
