@@ -36,6 +36,7 @@ static wf_status visit_item(const wf_checkpoint_item *item, wf_archive *archive)
 
 wf_status wf_checkpoint_visit(wf_checkpoint *c, wf_archive *archive, int64_t *step)
 {
+    /* The same visit saves and loads: what comes back in `seed` is the saved one. */
     int64_t seed = (int64_t)c->ctx->seed, ranks = c->size;
     WF_TRY(wf_archive_enter(archive, "weft"));
     WF_TRY(wf_archive_i64(archive, "step", step));
@@ -135,6 +136,7 @@ wf_checkpoint *wf_checkpoint_open(wf_comm *comm, const char *folder, wf_checkpoi
         return NULL;
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_checkpoint *c = wf_calloc(ctx, 1, sizeof *c);
+    /* Options and memory are this rank's matter; the folder is opened together. */
     wf_status status = c ? take_opts(c, folder, opts) : wf_error_code();
     status = wf_agree_status(comm, status);
     if (status == WF_OK && c) {
@@ -180,7 +182,7 @@ static wf_status flush_all(const wf_checkpoint *c)
     return WF_OK;
 }
 
-static wf_status begin(wf_checkpoint *c, int64_t step)
+static wf_status begin_save(wf_checkpoint *c, int64_t step)
 {
     WF_TRY(wf_ctx_forbid_capture(c->ctx, "save a checkpoint", "save it between runs"));
     WF_TRY(flush_all(c));
@@ -198,7 +200,7 @@ wf_status wf_checkpoint_save(wf_checkpoint *checkpoint, int64_t step)
     before = wf_checkpoint_finish(checkpoint);
     if (before != WF_OK)
         wf_error_save(&before, earlier, sizeof earlier);
-    status = begin(checkpoint, step);
+    status = begin_save(checkpoint, step);
     if (status == WF_OK && !checkpoint->opts.async)
         status = wf_checkpoint_finish(checkpoint);
     if (status != WF_OK || before == WF_OK)
@@ -214,6 +216,8 @@ wf_status wf_checkpoint_step(wf_checkpoint *checkpoint, int64_t step, bool *leav
     WF_NEED(leave);
     *leave = false;
     if (c->opts.signals || c->pending) {
+        /* One small message per step where signals or a background save ask for it, none otherwise. All ranks leave
+         * after the same step, whichever of them got the signal. */
         int64_t any[2] = {wf_checkpoint_signalled(), c->pending && !atomic_load(&c->done)};
         WF_TRY(wf_allreduce_i64(c->comm, any, 2, WF_MAX));
         *leave = any[0] != 0;

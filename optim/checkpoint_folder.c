@@ -26,6 +26,7 @@ static int64_t number_of(const char *name, bool *whole)
     if (strlen(name) >= sizeof expected - 8 || sscanf(name, NAME, &generation) != 1 || generation < 0)
         return -1;
     snprintf(expected, sizeof expected, NAME, generation);
+    /* Printed again and compared: sscanf takes names with anything behind the number. */
     *whole = strcmp(name, expected) == 0;
     strcat(expected, ".tmp");
     return *whole || strcmp(name, expected) == 0 ? generation : -1;

@@ -25,6 +25,7 @@ static wf_status find(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_sha
     return WF_OK;
 }
 
+/* Read into host memory and imported from there, since the tensor may be on a device or in another order. */
 static wf_status import(wf_checkpoint *c, const wf_manifest_entry *entry, wf_box box, wf_tensor *tensor)
 {
     void *host;
@@ -73,6 +74,7 @@ static wf_status load_part(wf_archive *archive, const char *path, wf_tensor *ten
     const wf_manifest_entry *entry;
     wf_box box = place->box;
     WF_TRY(find(c, path, wf_tensor_dtype(tensor), place->global, &entry));
+    /* Another number of ranks takes the common values: there is no telling whose own ones a rank should have. */
     const wf_manifest_entry *own = own_values(c, path, tensor, place, &box);
     return wf_checkpoint_keep(c, import(c, own ? own : entry, own ? box : place->box, tensor));
 }

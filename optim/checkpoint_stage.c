@@ -48,6 +48,7 @@ static wf_status add_entry(wf_checkpoint *c, const char *path, wf_dtype dtype, w
     if (!name)
         return wf_error_code();
     m->entry[m->n++] = (wf_manifest_entry){.name = name, .dtype = dtype, .shape = shape};
+    /* Names, types and shapes in their order: equal hashes mean equal files up to their elements. */
     c->layout = wf_hash_u64(wf_hash_text(c->layout, path), (uint64_t)dtype);
     for (int d = 0; d < shape.rank; d++)
         c->layout = wf_hash_u64(c->layout, (uint64_t)shape.dim[d]);
@@ -79,6 +80,7 @@ static wf_status add_piece(wf_checkpoint *c, wf_box box, size_t bytes, void **da
     WF_TRY(stage_room(c, bytes));
     c->piece[c->n_pieces++] = (wf_checkpoint_piece){.entry = c->manifest.n - 1, .box = box, .at = c->staged};
     *data = c->stage + c->staged;
+    /* Pieces begin at cache lines, which the copies and sums are fastest with. */
     c->staged += (bytes + 63) / 64 * 64;
     if (c->staged > c->stage_room)
         c->staged = c->stage_room;
@@ -135,6 +137,7 @@ typedef struct claim {
     uint64_t hash; /* of its values, where ranks may differ; else 0 */
 } claim;
 
+/* What is left of a box without another: at most two slabs in each dimension. */
 static int subtract(wf_box a, wf_box b, wf_box *rest)
 {
     const wf_box both = wf_box_intersect(a, b);
@@ -179,6 +182,8 @@ static bool differ(const wf_checkpoint *c, const claim *all)
 {
     for (int r = 1; r < c->size; r++)
         for (int q = 0; q < r; q++)
+            /* Replicas that should be equal and are not: running statistics, for example. Each rank's own are then kept
+             * too. */
             if (wf_box_equal(all[q].box, all[r].box) && all[q].hash != all[r].hash)
                 return true;
     return false;
@@ -285,6 +290,7 @@ static const wf_archive_ops stage_ops = {
 static wf_status agree_layout(wf_checkpoint *c)
 {
     int64_t least = (int64_t)c->layout, most = (int64_t)c->layout;
+    /* Equal minimum and maximum: all are equal, by two numbers. */
     WF_TRY(wf_allreduce_i64(c->comm, &least, 1, WF_MIN));
     WF_TRY(wf_allreduce_i64(c->comm, &most, 1, WF_MAX));
     WF_CHECK(least == most, WF_ERR_ARGUMENT,

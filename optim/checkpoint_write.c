@@ -24,6 +24,7 @@ void wf_checkpoint_drop_layout(wf_checkpoint *c)
     c->laid = 0;
 }
 
+/* All data sets are made before any offset is asked for: the library places them one after the other. */
 static wf_status add_all(wf_checkpoint *c, wf_h5 *file)
 {
     const wf_manifest *m = &c->manifest;
@@ -45,6 +46,7 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+/* The gaps hold HDF5's own structures. They are the same in every file of this layout. */
 static wf_status read_gap(const wf_checkpoint *c, int file, wf_checkpoint_gap *gap)
 {
     gap->data = malloc((size_t)gap->bytes);
@@ -115,6 +117,7 @@ static wf_status renew_layout(wf_checkpoint *c)
     c->offset = wf_calloc(c->ctx, (size_t)c->manifest.n + 1, sizeof *c->offset);
     WF_TRY(wf_agree_status(c->comm, c->offset ? WF_OK : wf_error_code()));
     const wf_status status = wf_bcast_status(c->comm, c->rank == 0 ? make_layout(c) : WF_OK, 0);
+    /* Nothing of a failed attempt stays in the folder. */
     if (status != WF_OK && c->rank == 0)
         unlink(c->temporary);
     WF_TRY(status);
@@ -127,6 +130,7 @@ static wf_status renew_layout(wf_checkpoint *c)
 wf_status wf_checkpoint_lay_out(wf_checkpoint *c)
 {
     wf_manifest *m = &c->manifest;
+    /* Numbers only grow, so a file is never replaced by another. */
     m->generation = c->newest + 1;
     wf_checkpoint_folder_path(c, m->generation, ".tmp", c->temporary);
     wf_checkpoint_folder_path(c, m->generation, "", c->path);
