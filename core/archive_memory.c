@@ -42,6 +42,7 @@ static wf_status entry_new(memory *m, const char *path, wf_dtype dtype, wf_shape
         entry_free(e);
         return WF_RAISE(WF_ERR_MEMORY, "no memory to keep %s", path);
     }
+    /* At the end, in the order of saving: an archive is compared and printed in it. */
     if (m->last)
         m->last->next = e;
     else
@@ -66,6 +67,7 @@ static wf_status entry_find(const memory *m, const char *path, wf_dtype dtype, w
     WF_FAIL(WF_ERR_FORMAT, "%s is not in the archive", path);
 }
 
+/* The values are copied to the host at once, so that the tensor may change or go. */
 static wf_status visit_tensor(wf_archive *archive, const char *path, wf_tensor *tensor)
 {
     memory *m = wf_archive_state(archive);

@@ -17,6 +17,7 @@ typedef struct record {
     char trail[TRAIL_SIZE];
 } record;
 
+/* Per thread: the prefetch thread's and the checkpoint writer's errors must not mix with the program's. */
 static _Thread_local record last, pending;
 
 struct wf_errors {
@@ -70,6 +71,7 @@ void wf_errors_free(wf_errors *kept)
     free(kept);
 }
 
+/* Most swaps find no error on either side and copy nothing. */
 static void swap(record *a, record *b)
 {
     if (a->code == WF_OK && b->code == WF_OK)

@@ -36,6 +36,7 @@ static wf_status new_storage(wf_ctx *ctx, size_t bytes, void *borrowed, bool ste
     if (!s)
         return wf_error_frame(WF_ERR_MEMORY, __FILE__, __LINE__, __func__);
     s->bytes = bytes;
+    /* Memory of the program: used as it is and never freed here. */
     s->borrowed = borrowed != NULL;
     s->data = borrowed;
     if (!borrowed) {
@@ -102,6 +103,7 @@ static wf_tensor *make_tensor(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_or
     const int64_t count = wf_shape_count(shape);
     const size_t size = wf_dtype_size(dtype);
     WF_CHECK_NULL(size > 0, WF_ERR_DTYPE, "%d is not a type", (int)dtype);
+    /* 8: the largest element, so that byte counts fit as well. */
     WF_CHECK_NULL(count >= 0 && count <= INT64_MAX / 8, WF_ERR_SHAPE, "%s is not the shape of a tensor",
                   wf_shape_text(shape, text));
     WF_CHECK_NULL(order == WF_ROW_MAJOR || order == WF_CHANNELS_LAST, WF_ERR_ARGUMENT, "%d is not an order",
@@ -170,6 +172,7 @@ wf_tensor *wf_tensor_alias(const wf_tensor *tensor)
         return NULL;
     wf_tensor *t = new_handle(tensor->ctx, tensor->storage);
     if (t)
+        /* new_handle has counted the storage; this copies shape, strides and place. */
         *t = *tensor;
     return t;
 }
@@ -207,6 +210,7 @@ wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm)
     const int rank = tensor->shape.rank;
     for (int d = 0; perm && d < rank; d++)
         if (perm[d] >= 0 && perm[d] < rank)
+            /* Each dimension once: bits that are missing tell of one that comes twice. */
             seen |= 1u << perm[d];
     WF_CHECK_NULL((perm || rank == 0) && seen == (1u << rank) - 1, WF_ERR_ARGUMENT,
                   "not a permutation of %d dimensions", rank);
@@ -319,6 +323,7 @@ wf_strided wf_tensor_strided(const wf_tensor *tensor)
     return v;
 }
 
+/* Counted at every replay, whose kernels write without the host. */
 static wf_status touch_again(void *own, double number, void *value)
 {
     wf_storage *storage = own;
@@ -345,6 +350,7 @@ uint64_t wf_tensor_version(const wf_tensor *tensor)
 /* Versions of different storages cannot be compared. */
 static void follow_memory(wf_storage *copy, wf_storage *master)
 {
+    /* The copy keeps the master's storage alive: its version is read through it. */
     master->references++;
     master->followed = true;
     wf_packed_free(copy->ctx, &copy->forms);
@@ -365,6 +371,7 @@ wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **
         WF_NEED(made);
         wf_tensor_free(*copy);
         *copy = made;
+        /* Kernels may keep packed forms of it, as of the parameter itself. */
         made->storage->packable = true;
     }
     if (made->storage->master != master->storage)

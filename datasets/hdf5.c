@@ -19,6 +19,7 @@ static wf_status check_stored(const wf_hdf5_file *f, const char *name, const wf_
 {
     const int64_t bytes = wf_shape_count(info->shape) * (int64_t)info->size, least = bytes / most_compression;
     const int64_t chunk = info->chunked ? wf_shape_count(info->chunk) * (int64_t)info->size : 0;
+    /* Chunks may be compressed; contiguous elements take exactly their bytes. */
     WF_CHECK(info->chunked ? info->stored >= least : info->stored == bytes, WF_ERR_FORMAT,
              "%s: %s should have %lld bytes, of which the file has %lld", f->path, name, (long long)bytes,
              (long long)info->stored);
@@ -49,6 +50,7 @@ static wf_status look_at_samples(const wf_hdf5 *s, wf_hdf5_file *f, wf_h5 *h5)
              "%s: %s has shape %s: samples without elements", f->path, s->x, wf_shape_text(info->shape, text));
     f->count = info->shape.dim[0];
     WF_TRY(check_stored(f, s->x, info));
+    /* Read by pread, without the library and its lock. */
     f->direct = info->contiguous && info->native;
     if (f->direct)
         WF_TRY(check_place(f, s->x, info));
@@ -85,6 +87,7 @@ static wf_status read_labels(wf_hdf5 *s, const wf_hdf5_file *f, wf_h5 *h5)
     WF_CHECK(!wf_dtype_is_float(info.dtype), WF_ERR_DTYPE, "%s: %s is %s: labels should be integers", f->path, name,
              wf_dtype_name(info.dtype));
     WF_TRY(check_stored(f, name, &info));
+    /* Labels of all files stay in memory: eight bytes a sample, which shuffles read in any order. */
     const size_t count = (size_t)(f->first + f->count) + 1;
     int64_t *labels = count <= SIZE_MAX / sizeof *labels ? realloc(s->labels, count * sizeof *labels) : NULL;
     WF_CHECK(labels, WF_ERR_MEMORY, "%s: no memory for %zu labels", f->path, count);
@@ -158,6 +161,7 @@ static wf_status list_files(wf_hdf5 *s)
     glob_t found = {0};
     const bool literal = stat(s->files, &info) == 0 || !strpbrk(s->files, "*?[");
     char *alone[] = {s->files};
+    /* Sorted by name, the same on all ranks. */
     const int failed = literal ? 0 : glob(s->files, GLOB_ERR, NULL, &found);
     if (failed) {
         globfree(&found);

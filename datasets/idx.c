@@ -20,6 +20,7 @@ static uint32_t big_endian(const unsigned char *b)
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
+/* Codes of the format; 0x09 and 0x0B, i8 and i16, have no type of ours. */
 static bool idx_type(unsigned char code, wf_dtype *dtype)
 {
     switch (code) {
@@ -86,6 +87,7 @@ static wf_status read_elements(wf_data_file *file, const idx_header *header, voi
 {
     const size_t size = wf_dtype_size(header->dtype);
     WF_TRY(wf_data_file_read(file, data, (size_t)header->elements * size, header->total));
+    /* Bytes behind the elements mean that the header does not belong to them. */
     WF_TRY(wf_data_file_end(file));
     to_host_order(data, header->elements, size);
     return WF_OK;

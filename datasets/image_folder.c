@@ -36,6 +36,7 @@ static void names_free(names *list)
 static wf_status names_add(wf_ctx *ctx, names *list, const char *name)
 {
     if (list->count == list->room) {
+        /* Doubling: folders of a million files are listed in linear time. */
         const int64_t room = list->room ? 2 * list->room : 64;
         char **grown = wf_realloc(ctx, list->name, (size_t)room * sizeof *grown);
         if (!grown)
@@ -70,6 +71,7 @@ static wf_status list_folder(wf_ctx *ctx, const char *dir, names *images, names 
     wf_status status = WF_OK;
     for (struct dirent *entry = readdir(stream); entry && status == WF_OK; entry = readdir(stream)) {
         char path[WF_PATH_MAX];
+        /* Also "." and "..". */
         if (entry->d_name[0] == '.')
             continue;
         status = wf_path_join(path, dir, entry->d_name);
@@ -89,6 +91,7 @@ static wf_status list_folder(wf_ctx *ctx, const char *dir, names *images, names 
 static wf_status add_class(wf_ctx *ctx, folder *f, const char *dir, int64_t label)
 {
     wf_status status;
+    /* Folders inside of a class are listed and left alone. */
     names images = {0}, deeper = {0};
     WF_TRY_OUT(list_folder(ctx, dir, &images, &deeper));
     if (images.count > 0) {

@@ -88,6 +88,7 @@ static wf_status count_classes(int64_t count, const int64_t *labels, int64_t *cl
     for (int64_t i = 0; i < count; i++) {
         WF_CHECK(labels[i] >= 0, WF_ERR_ARGUMENT, "label %lld of sample %lld is negative", (long long)labels[i],
                  (long long)i);
+        /* Classes count from 0, so one more than the largest label. */
         most = labels[i] > most ? labels[i] : most;
     }
     *classes = most + 1;
@@ -122,6 +123,7 @@ wf_dataset *wf_memory_dataset(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const
 
 static wf_status import_tensors(const wf_tensor *x, const wf_tensor *labels, wf_rows *rows, int64_t *classes)
 {
+    /* Rows are dense and row-major, whatever the tensor's order. */
     WF_TRY(wf_tensor_export(x, rows->x, wf_tensor_bytes(x)));
     if (!labels)
         return WF_OK;

@@ -117,6 +117,7 @@ static wf_status agree_parts(wf_comm *comm, wf_ctx *ctx, int64_t n, const part *
     if (other < 0)
         return WF_OK;
     int64_t most = n;
+    /* All ranks walk as far as the longest list, in step, since each entry is a collective. */
     WF_TRY(wf_allreduce_i64(comm, &most, 1, WF_MAX));
     return name_difference(comm, ctx, n, parts, most, agreed);
 }

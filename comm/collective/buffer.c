@@ -1,3 +1,6 @@
+/* The memory in which a tensor's elements travel: in place where they lie densely and the transport can read them,
+ * otherwise packed, and for a GPU without NCCL in host memory. Collectives and point-to-point calls take a buffer
+ * before and give it back after the message. */
 #include "comm/collective/collective_impl.h"
 
 #include "core/captured_author.h"
@@ -5,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The smallest block that is large enough; if none is, the largest of the others grows. A handful of blocks serves all
+ * tasks, so nothing is freed between calls. */
 static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 {
     wf_host_block *best = NULL;
@@ -48,6 +53,7 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
 static bool at_rest(wf_comm *comm)
 {
     if (comm->requests.head < comm->requests.count && !wf_requests_cancel(&comm->requests))
+        /* The memory is leaked on purpose: MPI may still write to it. */
         comm->lost = true;
     return !comm->lost;
 }
@@ -99,6 +105,8 @@ wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buff
     if (buffer->bytes == 0)
         return WF_OK;
     buffer->data = y->data;
+    /* Two steps at most, each only where it is needed: into the order that travels, then into memory that the transport
+     * can read. */
     if (!travels_as_it_is(y)) {
         WF_TRY(wf_pool_take(y->ctx, buffer->bytes, &buffer->packed));
         buffer->data = buffer->packed;
@@ -133,6 +141,7 @@ wf_status wf_buffer_store(wf_buffer *buffer)
         const wf_strided from = dense_view(y, buffer->packed), to = wf_tensor_strided(y);
         WF_TRY(y->ctx->k->copy(y->ctx, &from, &to, false));
     }
+    /* What others keep of the old contents is void. */
     wf_tensor_touch((wf_tensor *)y);
     return WF_OK;
 }

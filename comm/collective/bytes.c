@@ -1,8 +1,12 @@
+/* Collectives on host memory: bytes, numbers, and the status of a step. Set-up, data sets, checkpoints and agreement of
+ * ranks use them; tensors go by collective.c and ragged.c. */
 #include "comm/collective/collective_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* The pattern of all calls here: alive, arguments, a record of the call that the ranks compare, the work, settle.
+ * wf_guard_end tells the others of a failure on the way. */
 static wf_status bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
 {
     WF_TRY(wf_comm_alive(comm));
@@ -57,6 +61,7 @@ static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t
     const wf_call_record record = wf_call_record_plain("scatter_bytes", root);
     WF_TRY(wf_guard_enter(comm, &record));
     if (comm->rank == root && y_bytes > 0)
+        /* The root sends itself no message. */
         memcpy(y, x[root], y_bytes);
     WF_TRY(wf_peer_slots_scatter(comm, x, bytes, y, y_bytes, root));
     return wf_guard_settle(comm);
@@ -93,6 +98,7 @@ wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_red
     return wf_guard_end(comm, "allreduce_i64", allreduce_values(comm, "allreduce_i64", values, count, WF_I64, op));
 }
 
+/* Fixed length, so that the message needs no length ahead of it. */
 typedef struct spread {
     int32_t status;
     char message[1020];
@@ -113,6 +119,7 @@ wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root)
     wf_status code;
     spread *news;
     WF_NEED(comm);
+    /* From the heap: a task's stack is small. */
     news = wf_calloc(comm->shared->ctx, 1, sizeof *news);
     if (!news)
         return wf_guard_end(comm, "bcast_status", WF_ERR_MEMORY);
@@ -132,6 +139,8 @@ wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root)
 wf_status wf_agree_status(wf_comm *comm, wf_status status)
 {
     WF_NEED(comm);
+    /* The lowest rank that failed speaks for all, so every rank reports the same error. Costs one number where all is
+     * well. */
     int64_t first = status == WF_OK ? comm->size : comm->rank;
     WF_TRY(wf_allreduce_i64(comm, &first, 1, WF_MIN));
     return first < comm->size ? wf_bcast_status(comm, status, (int)first) : WF_OK;

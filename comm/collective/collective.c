@@ -1,3 +1,5 @@
+/* Collectives on a tensor of equal shape on all ranks: broadcast, sums, barrier. It checks and records the call and
+ * brings the data into a form that travels; the engine or NCCL does the rest. */
 #include "comm/collective/collective_impl.h"
 
 #include <string.h>
@@ -15,6 +17,7 @@ static wf_status bcast(wf_comm *comm, wf_tensor *x, int root)
         WF_TRY_OUT(wf_buffer_read(comm, x, wf_native(comm), &b));
     else
         WF_TRY_OUT(wf_buffer_room(comm, x, wf_native(comm), &b));
+    /* Native: by NCCL on device memory. All ranks of a communicator take the same way, since both need all of them. */
     WF_TRY_OUT((wf_native(comm) ? wf_native_bcast : wf_coll_bcast)(comm, b.data, b.bytes, root));
     if (comm->rank != root)
         WF_TRY_OUT(wf_buffer_store(&b));
@@ -44,6 +47,7 @@ static wf_status check_pair(const wf_tensor *x, const wf_tensor *y)
 static wf_status reduce(wf_comm *comm, const char *operation, const wf_tensor *x, wf_tensor *y, wf_reduce_op op,
                         int root)
 {
+    /* Other ranks than the root may give NULL for y. */
     const bool wanted = root < 0 || root == comm->rank;
     bool native;
     wf_buffer from = {0}, to = {0};
@@ -76,6 +80,7 @@ wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduc
     return wf_guard_end(comm, "allreduce", reduce(comm, "allreduce", x, y, op, -1));
 }
 
+/* The root is checked here, where -1 is no root; below it means everywhere. */
 static wf_status reduce_to(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root)
 {
     WF_TRY(wf_comm_alive(comm));
@@ -100,6 +105,7 @@ static wf_status allreduce_staged(wf_comm *comm, const void *x, void *y, int64_t
     comm->traffic.bytes_copied += 2 * bytes;
     if (bytes > 0)
         WF_TRY_OUT(wf_ctx_read(ctx, host, x, bytes));
+    /* In place: the combination of all replaces this rank's part. */
     WF_TRY_OUT(wf_coll_reduce(comm, host, host, count, dtype, op, -1));
     if (bytes > 0)
         WF_TRY_OUT(ctx->k->to_device(ctx, y, host, bytes));
@@ -132,6 +138,7 @@ wf_status wf_allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t count,
     return wf_guard_end(comm, "allreduce_raw", allreduce_raw(comm, x, y, count, dtype, op));
 }
 
+/* One block for both: own part behind the whole. */
 static wf_status allgather_staged(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
     wf_ctx *ctx = comm->shared->ctx;

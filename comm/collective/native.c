@@ -10,6 +10,7 @@ bool wf_native(const wf_comm *comm)
 
 bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
+    /* Maxima and minima of floats stay with the engine, whose rule for NaN NCCL does not have. */
     return wf_native(comm) && (comm->size == 1 || op == WF_SUM || op == WF_PROD || !wf_dtype_is_float(dtype));
 }
 

@@ -1,3 +1,5 @@
+/* NCCL: one stream behind the context's, calls, and waits that notice when a rank has died. Only comm/ calls it,
+ * through comm/nccl_author.h; a build without NCCL has no_nccl.c in its place. */
 #include "comm/collective/collective_impl.h"
 #include "comm/nccl_author.h"
 
@@ -42,6 +44,7 @@ static wf_status raise(const wf_comm *comm, ncclResult_t code, const char *call,
     int name = 0;
     while (call[name] && call[name] != '(')
         name++;
+    /* NCCL's own text often names the interface or the rank, which the code does not. */
     const char *more = comm->nccl ? ncclGetLastError(comm->nccl->nccl) : "";
     return wf_error_set(WF_ERR_COMM, file, line, "%.*s on device \"%s\": %s%s%.300s", name, call,
                         wf_ctx_device(comm->shared->ctx), ncclGetErrorString(code), more && *more ? ": " : "",
@@ -80,6 +83,7 @@ static wf_status wait_done(wf_comm *comm, nccl_stream *l)
 {
     wf_ctx *ctx = comm->shared->ctx;
     bool done = !l->pending;
+    /* Polled, not waited for: a wait in CUDA cannot be interrupted when a rank dies. */
     for (wf_deadline deadline = wf_deadline_new(); !done;) {
         WF_TRY(ctx->k->event_done(ctx, l->done, &done));
         if (!done)
@@ -115,6 +119,8 @@ static wf_status await(void *of)
     return WF_RAISE(spoilt->dead, "%s", spoilt->death);
 }
 
+/* The context calls it in its own waits for the device. Short waits, which are the usual ones, keep the processor;
+ * longer ones offer it to others. */
 static wf_status waiting(void *of, int64_t *since)
 {
     wf_comm *comm = of;
@@ -137,6 +143,8 @@ static wf_status stream_open(wf_comm *comm, wf_nccl *own)
     own->stream = wf_calloc(ctx, 1, sizeof *own->stream);
     if (!own->stream)
         return wf_error_code();
+    /* NCCL calls of communicators that were split from one another share one stream: in the order in which the program
+     * makes them, on every rank the same, they cannot wait for each other in a circle. */
     own->owner = true;
     own->stream->ctx = ctx;
     WF_TRY(ctx->k->stream_new(ctx, &own->stream->stream));
@@ -193,6 +201,7 @@ void wf_nccl_abort(wf_comm *comm)
     for (wf_nccl *member = l ? l->members : NULL; member; member = member->next) {
         if (!member->nccl || !split_from(member->comm, comm))
             continue;
+        /* Else NCCL would keep the following calls of this thread in the group for ever. */
         if (member->grouped)
             ncclGroupEnd();
         member->grouped = false;
@@ -322,6 +331,7 @@ wf_status wf_nccl_join(wf_comm *comm)
     return comm->shared->ctx->k->event_wait(comm->shared->ctx, l->done, NULL);
 }
 
+/* What a ring sends, as NCCL's documentation counts it; NCCL itself tells nothing. */
 static void count_sent(wf_comm *comm, size_t bytes)
 {
     comm->traffic.bytes_sent += bytes;

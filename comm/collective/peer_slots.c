@@ -17,6 +17,7 @@ wf_status wf_peer_slots_open(wf_comm *comm)
                         sizeof *l->part);
     if (!comm->slot || !l->part)
         return wf_error_code();
+    /* One block for all lists: they are made once per communicator and are as long as it has ranks. */
     l->in = (const void **)(void *)(l->part + 2 * size);
     l->out = (void **)(void *)(l->in + size + 1);
     l->frame_out = (wf_frame *)(void *)(l->out + size + 1);
@@ -156,6 +157,7 @@ static void list_frames(const wf_comm *comm)
     wf_frame *frame = comm->lists.frame_out;
     for (int step = 1; step < comm->size; step++) {
         const wf_peer_slot *slot = &comm->slot[(comm->rank + step) % comm->size];
+        /* In the order in which the engine's schedule sends. */
         if (slot->out)
             *frame++ = frame_of(slot->out);
     }

@@ -1,3 +1,5 @@
+/* Send and receive of tensors between two ranks, by the slots of peer_slots.c. A failure on one side ends the call on
+ * the other, as in collectives. */
 #include "comm/collective/collective_impl.h"
 
 static wf_status send(wf_comm *comm, const wf_tensor *x, int to, int tag)
@@ -16,6 +18,8 @@ wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag)
     return wf_guard_end(comm, "send", send(comm, x, to, tag));
 }
 
+/* The frame, type and shape, travels with every message, so a receiver without a tensor needs nothing more from the
+ * sender. */
 wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag)
 {
     return wf_send(comm, x, to, tag);
@@ -42,6 +46,7 @@ static wf_status sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *
     WF_TRY(wf_comm_alive(comm));
     WF_NEED(x);
     WF_NEED(y);
+    /* Both partners are checked before anything is sent. */
     WF_TRY(wf_guard_point(comm, "sendrecv", to, tag));
     WF_TRY(wf_guard_point(comm, "sendrecv", from, tag));
     wf_peer_slots_start(comm, WF_WAY_POINT);
@@ -63,6 +68,7 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, tag));
     wf_peer_slots_start(comm, WF_WAY_POINT);
+    /* The frame comes first and says which tensor to make; the data follow. */
     WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
     *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
     if (!*y)

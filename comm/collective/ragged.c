@@ -1,6 +1,10 @@
+/* Collectives on lists of tensors, whose shapes may differ between ranks: gather, scatter, all-gather, all-to-all,
+ * reduce-scatter. They fill the slots of peer_slots.c, which moves them. */
 #include "comm/collective/collective_impl.h"
 #include "comm/nccl_author.h"
 
+/* Checked before the first message: a rank that gave up half way would leave the others with messages of which nobody
+ * takes the rest. */
 static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *const *list)
 {
     if (!list)

@@ -47,6 +47,7 @@ typedef struct making {
     int rank;
 } making;
 
+/* Operands are numbered as the caller's lists are: the run binds memory to them by kind and number. */
 static wf_address input(const making *m, int index, int64_t count)
 {
     return wf_builder_operand(m->b, WF_OPERAND_INPUT, index, (size_t)count * m->size);
@@ -72,6 +73,7 @@ static void make_reduce(const making *m, int root)
     const int64_t count = m->call->count;
     const bool wanted = root < 0 || root == m->rank;
     const wf_address x = input(m, 0, count), y = wanted ? output(m, 0, count) : WF_NOWHERE;
+    /* The caller may give the same memory for x and y; the schedule is made so that this is right. */
     wf_builder_in_place(m->b);
     wf_build_reduce(m->b, &m->g, x, y, count, m->call->dtype, m->call->op, root);
 }
@@ -85,6 +87,7 @@ static void make_allgather(const making *m, size_t bytes)
 /* --- lists of tensors -----------------------------------------------------------------------------------------------
  */
 
+/* -1: nothing passes between these two; 0 is an empty tensor, whose frame still travels. */
 static int64_t part_of(const making *m, int from, int to)
 {
     switch (m->call->operation) {
@@ -125,6 +128,7 @@ static int list_parts(const making *m, bool out, wf_part *part)
             continue;
         part[parts] = (wf_part){.member = other, .at = part_at(m, other, out, count), .bytes = (size_t)count * m->size};
         if (!out && m->call->check)
+            /* What the frame of this rank is compared with. */
             part[parts].expected = (char *)m->call->expected + (size_t)other * m->call->expected_bytes;
         parts++;
     }
@@ -149,6 +153,7 @@ static void combine_parts(const making *m, const wf_part *in, int parts)
         return;
     for (int i = 0; i < parts; i++)
         from[in[i].member] = in[i].at;
+    /* In the order of ranks, this one's at its place: the sum has the same bits as every other sum of these parts. */
     from[m->rank] = input(m, m->rank, count);
     wf_builder_phase(m->b);
     wf_add_combine(m->b, m->call->op, m->call->dtype, m->g.size, from, output(m, 0, count), WF_NOWHERE, count);
@@ -194,6 +199,7 @@ static wf_status make_sum(const making *m)
         return WF_OK;
     }
     const wf_address host = wf_builder_scratch(m->b, (size_t)offset[segments] * m->size);
+    /* The whole buffer before the sum and after it; pieces of it would not overlap with messages of the same run. */
     wf_add_stage(m->b, first, at_element(m, host, offset[0]), bytes, true);
     wf_builder_phase(m->b);
     reducer->build(m->b, host, offset, segments, call->dtype);
@@ -233,6 +239,7 @@ static void make_meeting(const making *m)
     wf_group g = {.size = call->parts, .place = -1, .list = list};
     for (int i = 0; list && i < call->parts; i++) {
         list[i] = (int32_t)call->part[i];
+        /* The members of the meeting are a group of their own, numbered anew. */
         g.place = list[i] == m->rank ? i : g.place;
     }
     if (list)

@@ -17,6 +17,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Piece by piece, so that a rank passes on the first piece while the next one comes. */
 static void bcast_long(wf_builder *b, const wf_group *g, wf_address data, size_t bytes, int root)
 {
     const int place = (g->place - root + g->size) % g->size;

@@ -32,16 +32,19 @@ struct wf_builder {
     struct room *room;
 };
 
+/* Memory of whoever builds, freed at the end; max_align_t keeps what follows aligned for any type. */
 struct room {
     struct room *next;
     max_align_t data[];
 };
 
+/* After the first failure every call does nothing; wf_builder_end reports it once, so that builders need no checks. */
 static void *grow(wf_builder *b, list *l, int32_t more)
 {
     if (b->failed)
         return NULL;
     if (l->count + more > l->room) {
+        /* Doubling keeps the cost of a step constant. */
         int32_t room = l->room ? 2 * l->room : 16;
         while (room < l->count + more)
             room *= 2;
@@ -199,6 +202,7 @@ wf_address wf_builder_scratch(wf_builder *b, size_t bytes)
 
 wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece)
 {
+    /* Pieces take the slots of the ring in turn, over all calls: a slot's last user must be done before the next. */
     const int slot = (int)(piece % b->agreed->ring_slots);
     return operand_find(
         b, b->agreed->place[owner] * b->agreed->ring_slots + slot,
@@ -207,6 +211,7 @@ wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece)
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
+/* What is named here is waited for by the next step that is added, and by no other. */
 void wf_after(wf_builder *b, wf_steps steps)
 {
     for (int32_t i = steps.first; i < steps.last; i++)
@@ -230,6 +235,7 @@ static void take_waits(wf_builder *b, int32_t *wait, int32_t *waits)
     b->pending.count = 0;
 }
 
+/* An empty range at the current place: to wait for it is to wait for nothing. */
 static wf_steps none(const wf_builder *b)
 {
     return (wf_steps){b->step.count, b->step.count};
@@ -413,6 +419,7 @@ wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t value)
     int32_t *last = entry_of(b, &b->awaited, b->agreed->place[rank] * WF_FLAGS + flag);
     if (!last)
         return none(b);
+    /* Likewise awaits: the later value implies the earlier one. */
     if (*last > 0)
         wf_after(b, (wf_steps){*last - 1, *last});
     const wf_steps awaited = add(b, step);
@@ -433,6 +440,8 @@ wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_addre
     return add(b, step);
 }
 
+/* One empty step joins all that nobody follows yet. A barrier of n steps costs n waits this way, not n times the steps
+ * behind it. */
 void wf_builder_phase(wf_builder *b)
 {
     const int32_t first = b->phase_first, last = b->step.count;
@@ -485,9 +494,11 @@ static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
         wf_step *step = &s->step[i];
         if (!is_message(step))
             continue;
+        /* Multiplicative hashing (Knuth, volume 3): the table is sparse, so a few steps find the place. */
         uint32_t at = ((uint32_t)step->peer * 2 + step->kind) * 2654435769u & (room - 1);
         while (last[at] >= 0 && (s->step[last[at]].peer != step->peer || s->step[last[at]].kind != step->kind))
             at = (at + 1) & (room - 1);
+        /* MPI matches messages of a pair by order, so their posting must keep that of the schedule, on both sides. */
         step->before = last[at];
         if (last[at] >= 0)
             s->next[last[at]] = i;

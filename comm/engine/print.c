@@ -36,6 +36,7 @@ static void combine_text(const wf_schedule *s, const wf_step *step, char *text, 
     char place[PLACE];
     int used = snprintf(text, size, "%s of %zu %s: ", ops[step->op], step->bytes / wf_dtype_size((wf_dtype)step->dtype),
                         wf_dtype_name((wf_dtype)step->dtype));
+    /* Four inputs at most: the text is a line of an error message. */
     for (int i = 0; i < step->inputs && i < 4; i++)
         used += snprintf(text + used, size - (size_t)used, "%s%s", i ? ", " : "",
                          place_text(s, s->input[step->list + i], place));
@@ -56,6 +57,7 @@ static void box_step_text(const wf_schedule *s, const wf_step *step, char *text,
              place_text(s, step->from, from), place_text(s, step->to, to));
 }
 
+/* Shown where a run hangs: what the step waits for and with whom. */
 const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_TEXT])
 {
     static const char *const flags[WF_FLAGS] = {"copied", "reduced", "taken"};

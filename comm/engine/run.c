@@ -25,6 +25,7 @@ wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
         inputs = s->step[i].inputs > inputs ? s->step[i].inputs : inputs;
     }
     const size_t steps = (size_t)s->steps;
+    /* One block: a run that is kept and started again allocates nothing. */
     const size_t bytes = sizeof(wf_run) + (size_t)messages * sizeof(wf_flight) + (size_t)inputs * sizeof(void *) +
                          (2 * steps + (size_t)awaits) * sizeof(int32_t);
     wf_run *run = wf_calloc(ctx, 1, bytes);
@@ -85,6 +86,7 @@ static wf_status combine_step(wf_run *run, const wf_step *step)
     const wf_schedule *s = run->schedule;
     const wf_dtype dtype = (wf_dtype)step->dtype;
     char *to = data_at(run, step->to), *also = data_at(run, step->also);
+    /* Combined and copied tile by tile, so that the second store reads from the cache. */
     const size_t most = also ? TILE : step->bytes, size = wf_dtype_size(dtype);
     for (size_t at = 0; at < step->bytes; at += most) {
         const size_t bytes = step->bytes - at < most ? step->bytes - at : most;
@@ -167,6 +169,7 @@ static wf_status local_step(wf_run *run, const wf_step *step)
     case WF_STEP_STAGE:
         return stage_step(run, step);
     case WF_STEP_NOTIFY:
+        /* Release: who sees the flag sees the data that were written before it. */
         atomic_store_explicit(flag_of(run, step), run->on.ring_pieces + step->value, memory_order_release);
         return WF_OK;
     default:
@@ -188,6 +191,7 @@ static wf_status begin_message(wf_run *run, int32_t i)
                                      .peer = step->peer,
                                      .tag = run->on.tag,
                                      .sending = sends};
+    /* Begun is enough for the next message of the pair to follow; the end is looked for later. */
     WF_TRY(run->on.link->start(run->on.link->own, &flight->transfer));
     run->flights++;
     if (s->next[i] >= 0)
@@ -254,6 +258,7 @@ static wf_status look_at_messages(wf_run *run, bool *moved)
         run->cursor = run->cursor < at || run->cursor >= run->flights ? at : run->cursor;
         WF_TRY(look(run, &run->cursor, moved));
     }
+    /* Old messages that are done are not looked at again. */
     while (run->landed < run->flights && run->flight[run->landed].transfer.done)
         run->landed++;
     return WF_OK;
@@ -323,6 +328,7 @@ static wf_status run_ready(wf_run *run, bool *moved)
             else
                 run->awaiting[run->awaits++] = i;
         } else {
+            /* The caller computes between calls and must not wait long for one. */
             if (run->on.steps_at_once > 0 && local++ == run->on.steps_at_once)
                 return WF_OK;
             run->head++;
@@ -397,6 +403,7 @@ bool wf_run_cancel(wf_run *run)
     } while (left && wf_now_ns() < end);
     for (int32_t i = run->landed; i < run->flights; i++)
         if (!run->flight[i].transfer.done)
+            /* Its memory may still be written to and is never used again. */
             wf_pool_hold(run->ctx, run->flight[i].transfer.data);
     run->flights = run->landed = run->awaits = 0;
     run->head = run->tail;

@@ -1,3 +1,6 @@
+/* Moves what an exchange was planned for, forward or in reverse: by NCCL, by messages, through shared memory in parts,
+ * or as one collective. The caller may compute between begin and end. Halos, redistribution and channel layers run
+ * through it. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/nccl_author.h"
 
@@ -13,6 +16,7 @@ static wf_strided region(const wf_tensor *x, wf_box held, wf_box box)
     int64_t at = 0;
     for (int d = 0; d < box.rank; d++) {
         part.dim[d] = box.hi[d] - box.lo[d];
+        /* Boxes are in global indices, the tensor begins at the corner of what is held. */
         at += (box.lo[d] - held.lo[d]) * part.stride[d];
     }
     part.data = (char *)part.data + at * (int64_t)wf_dtype_size(x->dtype);
@@ -39,6 +43,7 @@ static wf_status unpack(const wf_exchange *exchange, const wf_exchange_side *sid
 {
     wf_ctx *ctx = exchange->comm->shared->ctx;
     const wf_strided here = region(exchange->to, side->box, box), there = packed_box(exchange, box, data);
+    /* In reverse halo gradients are added to what the owner has. */
     return ctx->k->copy(ctx, &there, &here, exchange->reversed);
 }
 
@@ -59,6 +64,7 @@ static wf_status for_pieces(const wf_exchange *exchange, const wf_exchange_side 
 static void *in_place(const wf_exchange *exchange, const wf_exchange_side *side, const wf_packet *p, const wf_tensor *x)
 {
     const wf_box box = side->piece[p->first].box;
+    /* Several pieces are one message and so need one buffer. */
     if (p->pieces != 1)
         return NULL;
     const wf_strided here = region(x, side->box, box), dense = packed_box(exchange, box, NULL);
@@ -73,6 +79,7 @@ static void *in_place(const wf_exchange *exchange, const wf_exchange_side *side,
 
 static bool staged(const wf_comm *comm)
 {
+    /* Device memory and an MPI that cannot read it. */
     return !comm->shared->ctx->k->host && !comm->transport->device && !comm->nccl;
 }
 
@@ -103,9 +110,11 @@ static void give(wf_exchange *exchange, wf_exchange_side *side)
     wf_comm *comm = exchange->comm;
     for (int i = 0; i < side->packets; i++) {
         wf_packet *p = &side->packet[i];
+        /* The device may still read or write this memory; it is a matter of microseconds. */
         while (p->staged && !copied(exchange, p))
             ;
         wf_host_give(comm, p->staged, p->bytes);
+        /* Memory of a message that could not be given up is leaked: MPI may write to it at any time. */
         if (p->packed && !comm->lost)
             wf_pool_give(comm->shared->ctx, p->packed, p->bytes);
         p->packed = p->staged = NULL;
@@ -150,6 +159,7 @@ static wf_status post_receives(wf_exchange *exchange)
         wf_packet *p = &side->packet[i];
         if (p->shared)
             continue;
+        /* In reverse the bytes are to be added, so they cannot arrive in the tensor itself. */
         void *data, *direct = exchange->reversed ? NULL : in_place(exchange, side, p, exchange->to);
         WF_TRY(take(exchange, p, direct, &data));
         p->posted = requests->count;
@@ -308,6 +318,7 @@ static wf_status copy_own(wf_exchange *exchange)
     const wf_plan *plan = exchange->plan;
     wf_ctx *ctx = exchange->comm->shared->ctx;
     for (int64_t i = 0; i < plan->n_recv; i++) {
+        /* What this rank has and needs itself is a piece of the plan like any other, without a message. */
         if (plan->recv[i].peer != plan->rank)
             continue;
         const wf_strided here = region(exchange->from, from_side(exchange)->box, plan->recv[i].box),
@@ -357,6 +368,7 @@ static wf_status post_collective(wf_exchange *exchange)
                     gathers(exchange) ? exchange->blocks_out : block_of(exchange->blocks_out, p)));
     }
     WF_TRY(wf_requests_collective(&comm->requests));
+    /* All blocks are of one length here (plan->form says so), as MPI wants them. */
     WF_TRY((gathers(exchange) ? comm->transport->allgather : comm->transport->alltoall)(
         comm, exchange->blocks_out, exchange->blocks_in, block, &comm->requests.transfer[0]));
     comm->traffic.bytes_sent += (uint64_t)(all - block);
@@ -404,12 +416,14 @@ static wf_status post(wf_exchange *exchange)
     WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx,
                                  "exchange halos by messages or mapped memory, which the host looks after",
                                  "let NCCL move them (communicator \"pure_nccl\")"));
+    /* At the first exchange that needs it: a communicator whose exchanges are all long never takes the memory. */
     if (exchange->parted && !comm->ring_asked)
         WF_TRY(wf_shm_ring_open(comm));
     start_packets(exchange, &exchange->have);
     start_packets(exchange, &exchange->need);
     /* Between nodes nothing waits for an answer, which a rank that computes gives only now and then. */
     comm->requests.most_bytes = comm->inter_size > 1 ? WF_PROMPT_BYTES : 0;
+    /* Receives before sends, so that what comes early finds its place. */
     WF_TRY(post_receives(exchange));
     return send(exchange, &moved, &done);
 }
@@ -529,6 +543,7 @@ static wf_status end(wf_exchange *exchange)
         bool moved = false, sent, received;
         WF_TRY(send(exchange, &moved, &sent));
         WF_TRY(receive(exchange, &moved, &received));
+        /* Both directions are served in turn: a rank that only waited for its own halo would keep the neighbour's. */
         if (sent && received)
             break;
         if (moved)

@@ -1,3 +1,5 @@
+/* Makes an exchange once from the boxes that ranks have and need: the plan, the messages of each pair, and the parts in
+ * which they pass through shared memory. No messages are sent here. */
 #include "comm/mesh/mesh_impl.h"
 
 #include <stdlib.h>
@@ -8,6 +10,8 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ (hash >> 29);
 }
 
+/* Ranks compare this number before they exchange: boxes that differ would otherwise end as messages of unequal length,
+ * or none. */
 static uint64_t plan_number(int size, wf_order order, const wf_box *have, const wf_box *need)
 {
     uint64_t hash = mix((uint64_t)size, (uint64_t)order);
@@ -16,6 +20,7 @@ static uint64_t plan_number(int size, wf_order order, const wf_box *have, const 
             hash = mix(mix(hash, (uint64_t)have[r].lo[d]), (uint64_t)have[r].hi[d]);
             hash = mix(mix(hash, (uint64_t)need[r].lo[d]), (uint64_t)need[r].hi[d]);
         }
+    /* 0 stands for a call without a plan. */
     return hash | 1;
 }
 
@@ -36,6 +41,7 @@ static wf_call_record record_of(const char *operation, const wf_exchange *exchan
 /* The dimension that is number i from the outermost in memory. */
 static int outer_dim(wf_order order, int rank, int i)
 {
+    /* Channels last: sample, the spatial dimensions, channel. */
     if (order == WF_ROW_MAJOR || rank < 3)
         return i;
     return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1;
@@ -59,6 +65,8 @@ static bool dense_in(wf_box box, wf_box world, wf_order order)
 static bool goes_by_parts(const wf_exchange *exchange, wf_box box, wf_box have, wf_box need)
 {
     const size_t bytes = (size_t)wf_shape_count(wf_box_shape(box)) * wf_dtype_size(exchange->dtype);
+    /* What is dense and long goes straight from tensor to tensor, without the copy into a slot; a GPU's arrays always
+     * pass through one. */
     return !exchange->comm->shared->ctx->k->host || bytes <= WF_SHM_RING_SMALL ||
            !dense_in(box, have, exchange->order) || !dense_in(box, need, exchange->order);
 }
@@ -84,6 +92,7 @@ static int64_t split(wf_box box, wf_order order, int level, int64_t most, wf_box
     }
     const int d = outer_dim(order, box.rank, level);
     const int64_t lo = box.lo[d], hi = box.hi[d], inner = wf_shape_count(wf_box_shape(box)) / (hi - lo);
+    /* As many outer indices as fit in a slot. */
     const int64_t step = inner >= most ? 1 : most / inner;
     int64_t n = 0;
     for (int64_t at = lo; at < hi; at += step) {
@@ -98,6 +107,7 @@ static wf_status make_parts(const wf_exchange *exchange, wf_exchange_side *side)
 {
     const int64_t most =
         (int64_t)(wf_shm_ring_slot_bytes(exchange->comm->shared->ctx) / wf_dtype_size(exchange->dtype));
+    /* Counts, takes the memory, then fills it by the same loop. */
     for (int pass = 0; pass < 2; pass++) {
         side->parts = 0;
         for (int i = 0; i < side->packets; i++) {
@@ -126,6 +136,7 @@ static wf_status make_side(const wf_exchange *exchange, wf_exchange_side *side, 
     int packets = 0;
     *side = (wf_exchange_side){.box = ours[rank], .piece = piece};
     for (int64_t i = 0; i < pieces; i++)
+        /* Pieces come sorted by peer; all of one peer are one message. */
         packets += piece[i].peer != rank && (i == 0 || piece[i].peer != piece[i - 1].peer);
     if (packets == 0)
         return WF_OK;
@@ -154,10 +165,12 @@ static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *n
     for (int r = 0; r < comm->size; r++)
         WF_CHECK(have[r].rank == have[0].rank && need[r].rank == have[0].rank, WF_ERR_SHAPE,
                  "boxes of %d, %d and %d dimensions in one exchange", have[0].rank, have[r].rank, need[r].rank);
+    /* Every rank knows the boxes of all, so the plan needs no message. */
     WF_TRY(wf_plan_make(comm->shared->ctx, comm->rank, comm->size, have, need, &exchange->plan));
     const wf_plan *plan = exchange->plan;
     exchange->record = record_of("exchange", exchange, comm->size, have, need);
     exchange->reverse_record = record_of("exchange_reverse", exchange, comm->size, have, need);
+    /* Asked over all pairs, not this rank's: opening the ring takes all ranks of the node. */
     exchange->parted = any_parted(exchange, comm->size, have, need);
     WF_TRY(make_side(exchange, &exchange->have, have, need, plan->send, plan->n_send));
     return make_side(exchange, &exchange->need, need, have, plan->recv, plan->n_recv);

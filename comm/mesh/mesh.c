@@ -54,6 +54,7 @@ wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES])
     mesh->kept = wf_calloc(mesh->ctx, 1, sizeof *mesh->kept);
     if (!mesh->kept)
         return wf_error_code();
+    /* Room for the bounds of a division among all ranks: one more than there are parts. */
     mesh->kept->block = wf_calloc(mesh->ctx, (size_t)world->size + 1, sizeof *mesh->kept->block);
     if (!mesh->kept->block)
         return wf_error_code();

@@ -1,3 +1,5 @@
+/* The reducer "pure_nccl": whether NCCL fits the ranks and their GPUs, and sums of gradients by it. names.c asks, sum.c
+ * calls. */
 #include "comm/nccl_author.h"
 #include "comm/reduce/reduce_impl.h"
 
@@ -18,12 +20,14 @@ wf_status wf_reducer_nccl_fits(wf_comm *comm, char why[WF_WHY])
         snprintf(why, WF_WHY, "this build has no NCCL");
     if (why[0])
         return WF_OK;
+    /* All ranks must come to the same answer, so every rank looks at the identities of all GPUs. */
     WF_TRY(wf_comm_post_failure(comm, ctx->k->device_identity(ctx, mine)));
     WF_TRY(wf_host_take(comm, bytes, &memory));
     const char(*all)[WF_DEVICE_IDENTITY] = memory;
     WF_TRY_OUT(wf_allgather_bytes(comm, mine, sizeof mine, memory));
     for (int r = 1; r < comm->size; r++)
         for (int q = 0; q < r && !why[0]; q++)
+            /* NCCL itself would fail with a message that names neither rank. */
             if (!strncmp(all[q], all[r], sizeof mine))
                 snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r, all[r]);
 out:
@@ -58,6 +62,7 @@ static wf_status sum_narrow(wf_comm *comm, void *flat, int64_t count, wf_dtype d
     const wf_strided wide = run_of(flat, dtype, count), small = run_of(narrow, comm->grad_dtype, count);
     WF_TRY_OUT(ctx->k->copy(ctx, &wide, &small, false));
     WF_TRY_OUT(wf_nccl_allreduce(comm, narrow, narrow, count, comm->grad_dtype, WF_SUM));
+    /* The copy back is on the context's stream, which must be behind NCCL's. */
     WF_TRY_OUT(wf_nccl_join(comm));
     WF_TRY_OUT(ctx->k->copy(ctx, &small, &wide, false));
 out:
@@ -85,6 +90,7 @@ static wf_status sum(wf_comm *comm, const wf_reduce_job *job)
 wf_status wf_reducer_nccl_sum(wf_comm *comm, const wf_reduce_job *job)
 {
     WF_NEED(comm);
+    /* One rank has its sum already. */
     if (comm->size == 1 || !comm->nccl)
         return wf_comm_alive(comm);
     return wf_guard_end(comm, "pure_nccl", sum(comm, job));

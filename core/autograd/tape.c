@@ -40,6 +40,7 @@ static void clear(wf_tape *tape)
     tape->n_nodes = 0;
     tape->n_vars = 0;
     tape->paired = false;
+    /* Variables, nodes and their state lie in the arena and go at once; only tensors have counts to be kept. */
     wf_arena_reset(&tape->arena);
 }
 
@@ -85,6 +86,7 @@ static wf_status move_to(void *own, double by, void *value)
 {
     wf_tape *tape = own;
     tape->iteration += (int64_t)by;
+    /* Random kernels read the count from device memory, so a replayed step draws new numbers. */
     const uint64_t count = (uint64_t)tape->iteration;
     memcpy(value, &count, sizeof count);
     return WF_OK;
@@ -166,6 +168,7 @@ wf_var *wf_input(wf_tape *tape, const wf_tensor *tensor)
 {
     if (!tape || !tensor)
         return NULL;
+    /* Dense: functions take their inputs' strides for granted. */
     return new_var(tape, wf_tensor_dense(tensor, tensor->dtype, tensor->order));
 }
 
@@ -262,6 +265,7 @@ wf_tensor *wf_keep(const wf_var *var)
                   "the variable's value went with the backward that passed it; keep it before");
     wf_tensor *tensor = wf_tensor_alias(var->value);
     if (tensor)
+        /* The reset of the tape does not count it among what was forgotten. */
         tensor->storage->kept = true;
     return tensor;
 }
@@ -286,6 +290,7 @@ static wf_status add_node(wf_tape *tape, const wf_node_spec *r, wf_var *out)
     if (!node)
         return WF_ERR_MEMORY;
     *node = (wf_node){.op = r->op, .tape = tape, .n_in = r->n_in, .out = out};
+    /* Functions name their communicator; in a layer it is the layer's. */
     node->comm = r->comm ? r->comm : tape->scope.comm;
     node->in = wf_arena_take(ctx, &tape->arena, (size_t)r->n_in * sizeof *node->in);
     node->saved = wf_arena_take(ctx, &tape->arena, (size_t)r->n_saved * sizeof *node->saved);

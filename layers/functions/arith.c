@@ -51,6 +51,7 @@ static wf_status mul_backward(wf_node *node)
 {
     for (int i = 0; i < 2; i++)
         if (wf_node_wants(node, i))
+            /* The derivative by one factor is the other one. */
             WF_TRY(give_binary(node, i, WF_BINARY_MUL, 1.0, wf_node_saved(node, 1 - i)));
     return WF_OK;
 }
@@ -120,6 +121,7 @@ static wf_var *add_scaled(const wf_op *op, wf_var *a, double beta, wf_var *b)
     WF_TRY_NULL(wf_function_promote(&a, &b));
     WF_TRY_NULL(wf_function_check_pair(op->name, a, b, WF_LINEAR));
     WF_TRY_NULL(check_mixture(op->name, a, b));
+    /* One pass also for a - b, without a scaled copy of b. */
     wf_var *y = binary(op, WF_BINARY_LINEAR, (linear_state){{1.0, beta}}, a, b);
     const wf_reduction reduction = wf_reduction_of(a->loss_count > 0 || a->loss_mean ? a : b);
     return wf_reduction_mark(y, &reduction);
@@ -147,6 +149,7 @@ wf_var *wf_mul(wf_var *a, wf_var *b)
 
 wf_var *wf_scale(wf_var *x, double alpha)
 {
+    /* An absent loss is absent times anything, and one times x is x itself. */
     if (!x || x->no_loss || alpha == 1.0)
         return x;
     WF_TRY_NULL(wf_function_check("scale", x, WF_LINEAR));
@@ -173,6 +176,7 @@ static wf_status sum_backward(wf_node *node)
 {
     const double *scale = node->state;
     const wf_tensor *dy = wf_node_dy(node);
+    /* The scale is applied to the one number, then spread over all elements. */
     wf_tensor *scaled = wf_tensor_new_like(dy);
     WF_NEED(scaled);
     const wf_array from = wf_tensor_array(dy), to = wf_tensor_array(scaled);
@@ -235,6 +239,7 @@ wf_var *wf_detach(wf_var *x)
     if (!x || x->no_loss)
         return x;
     WF_CHECK_NULL(x->value, WF_ERR_STATE, "detach of a variable whose value went with the backward that passed it");
+    /* The same memory under a variable without a node: backward stops here. */
     wf_var *y = wf_input(x->tape, x->value);
     if (y) {
         /* The mark stays with the value: a detached loss that is printed still has its weight. */

@@ -31,6 +31,7 @@ int64_t wf_channel_width(const wf_channel_side *side)
     return width;
 }
 
+/* Kernels take pictures channels-last; a range of channels is then strided, and moved or picked as a box. */
 static wf_order order_of(int rank)
 {
     return rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
@@ -69,6 +70,8 @@ static wf_exchange *exchange_of(const wf_channel_side *side, const wf_tensor *x,
     from.global.dim[1] = side->channels;
     for (int a = 0; a < WF_AXES; a++)
         from.dim[a] = -1;
+    /* Only channels differ between the two sides; all other axes keep what they have, so the exchange is within a
+     * group. */
     from.dim[WF_AXIS_CHANNEL] = 1;
     to = from;
     from.range[WF_AXIS_CHANNEL] = have;
@@ -150,6 +153,7 @@ static wf_tensor *sum_whole(const wf_channel_side *side, const wf_tensor *part)
     wf_comm *group = wf_mesh_comm(side->mesh, WF_AXIS_CHANNEL);
     /* Every rank has a term for every channel: the part is summed in place. */
     const bool all = own.lo == 0 && own.hi == side->channels;
+    /* Zeros elsewhere make one all-reduce of it, whatever parts overlap. */
     wf_tensor *whole = all ? wf_tensor_alias(part) : with_channels(part, side->channels);
     wf_tensor *place = NULL;
     wf_status status = WF_OK;
@@ -198,6 +202,7 @@ wf_status wf_channel_bias(const wf_tensor *y, const wf_tensor *b)
     src.data = b->data;
     src.dtype = b->dtype;
     for (int d = 0; d < src.rank; d++)
+        /* The bias as a tensor of y's shape: strides of 0 in all dimensions but the channels. */
         src.stride[d] = d == 1;
     return y->ctx->k->copy(y->ctx, &src, &dst, true);
 }

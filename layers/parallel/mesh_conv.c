@@ -61,6 +61,7 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
         index_map->window[d] = wf_conv_window(&c->geom, d);
         index_map->in[d] = shape.dim[2 + d];
         index_map->out[d] = y->dim[2 + d];
+        /* Multiplications for one output, by which a chain weighs recomputing against sending. */
         *work *= (double)c->geom.kernel[d] / (double)(c->transposed ? c->geom.stride[d] : 1);
     }
     return WF_OK;
@@ -73,6 +74,7 @@ static void plan_step(const wf_mesh_conv *s, const wf_chain_step *step, wf_mesh_
     *call = (wf_mesh_call){
         .conv = s, .index_map = step->index_map, .x_box = step->x_box, .y_box = step->y_box, .recompute = true};
     call->x_halo.need = wf_index_map_box(&step->index_map, step->y_box, step->x_box);
+    /* Beyond its own outputs the chain computes nothing, so no gradient comes from there. */
     call->dy_halo.need = wf_box_intersect(wf_index_map_box(&back, step->x_box, step->y_box), step->y_box);
     call->parts = wf_parts_make(&step->index_map, step->y_box, step->x_box, call->x_halo.need);
 }
@@ -147,11 +149,13 @@ static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_mesh_call 
     set_channels(&out, s->conv.out, (wf_range){0, s->conv.out});
     *layout = wf_sharding_layout(&out, &x->value->layout);
     set_channels(&out, s->conv.out, wf_channel_outputs(split));
+    /* Channels and halo go in one exchange where both move. */
     call->gathers = call->x_bounds && wf_channel_moves(&split->in, call->x_bounds);
     WF_TRY(make_x_halo(call, &in, &out, x->value->dtype));
     call->x_box = in.box;
     call->y_box = out.box;
     call->parts = wf_parts_make(&call->index_map, out.box, in.box, call->x_halo.need);
+    /* Planning backward makes exchanges, which an evaluation does not need. */
     if (!x->needs_grad || wf_tape_mode(x->tape) != WF_TRAIN)
         return WF_OK;
     return plan_backward(call, &in, &out, x->value->dtype);
@@ -218,6 +222,7 @@ static wf_tensor *compute_output(wf_mesh_call *call, wf_tape *tape, wf_halo_inpu
         set_epilogue(call, tape, part);
     }
     WF_TRY_OUT(convolve(call, flow, w, b, part));
+    /* Several pieces add to one output: bias and activation come after the last of them. */
     if (partition && !wf_mesh_conv_in_one_pass(s))
         WF_TRY_OUT(add_epilogue(call, b, part));
     if (partition)
