@@ -1,3 +1,5 @@
+/* What all example programs share. Wrong use ends the program with one line on rank 0 and none on the others, so that a
+ * job's log stays readable. */
 #include "examples/common.h"
 
 #include <argp.h>

@@ -1,3 +1,5 @@
+/* Compressed gradients as a reducer of wf_multi_node: a model of how a program replaces the sum of gradients without
+ * touching the library. The memory of what was left out is kept per bucket. */
 #include "examples/compression.h"
 
 #include <weft/core/context_author.h>

@@ -1,3 +1,5 @@
+/* Measures layers for the study of halos. What is compared takes turns, so that slow moments of the machine fall on all
+ * of it. */
 #include "examples/halo_measure.h"
 
 #include <weft/comm/mesh_author.h>

@@ -1,3 +1,5 @@
+/* Predicts bytes and messages of a spatially parallel convolution by counting, independently of the library whose
+ * numbers it is compared with. */
 #include "examples/halo_model.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Turns the tables of halo studies into plots by gnuplot. It measures nothing. */
 #include "examples/halo_plots.h"
 
 #include "examples/common.h"

@@ -1,3 +1,5 @@
+/* Reads how ranks should share the work and opens the mesh for it. parallel_model then replaces the layers of a serial
+ * model; models themselves know nothing of ranks. */
 #include "examples/parallel.h"
 
 #include <stdlib.h>

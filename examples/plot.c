@@ -1,3 +1,4 @@
+/* Curves of a run as a gnuplot script and its picture. A missing gnuplot is no failure of the training. */
 #include "examples/plot.h"
 
 #include "examples/common.h"

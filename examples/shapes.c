@@ -1,3 +1,5 @@
+/* Data for segmentation without files. Each pixel is computed for itself, so a rank draws its part of a picture and the
+ * parts fit together. */
 #include "examples/shapes.h"
 
 #include <math.h>

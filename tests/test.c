@@ -1,3 +1,4 @@
+/* The harness itself: runs the cases, counts failures, prints one line for each case. */
 #include "tests/test.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* Starts MPI for a test and gives it communicators of several sizes in turn. Ranks that are not needed sleep, since
+ * those under test need the processors. */
 #include "tests/world.h"
 
 #include "tests/test.h"

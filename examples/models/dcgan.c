@@ -1,3 +1,5 @@
+/* Radford, Metz and Chintala 2016, for images of 32 x 32, with the noise that Chainer's example adds in the
+ * discriminator. */
 #include "examples/models/dcgan.h"
 
 static const wf_init weights = {WF_INIT_NORMAL, 0, 0.02};

@@ -1,3 +1,4 @@
+/* The two usual beginners' networks, serial; data parallelism needs no change in a model. */
 #include "examples/models/mnist.h"
 
 static wf_layer *dense(wf_ctx *ctx, int64_t in, int64_t out)

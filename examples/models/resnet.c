@@ -1,3 +1,5 @@
+/* He et al. 2016, ResNet-18 with the first convolution for small images. A block is a wf_module, since its shortcut is
+ * no chain. */
 #include "examples/models/resnet.h"
 
 static wf_layer *conv(wf_ctx *ctx, int64_t in, int64_t out, int64_t kernel, int64_t stride)

@@ -1,3 +1,5 @@
+/* Ronneberger, Fischer and Brox 2015, in two or three dimensions. A level contains the next one, which makes the skip
+ * connections local variables of one function. */
 #include "examples/models/unet.h"
 
 static wf_layer *conv(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out, int64_t kernel)

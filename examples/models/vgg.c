@@ -1,3 +1,4 @@
+/* Simonyan and Zisserman 2015 with batch normalisation, as Chainer's CIFAR example has it. */
 #include "examples/models/vgg.h"
 
 static wf_var *drop_less(wf_var *x)

@@ -1,3 +1,4 @@
+/* The copy that the benchmark compares with, where there is a GPU. */
 #include "tests/bench/bench_copy.h"
 
 #include <cuda_runtime_api.h>

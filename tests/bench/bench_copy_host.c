@@ -1,3 +1,4 @@
+/* The copy that the benchmark compares with: memcpy by all threads. */
 #include "tests/bench/bench_copy.h"
 
 #include <string.h>

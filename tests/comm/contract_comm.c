@@ -1,3 +1,4 @@
+/* The contract of wf_comm: every public call against results that are computed here. */
 #include "comm/comm_author.h"
 #include "comm/mesh.h"
 #include "core/tensor_author.h"

@@ -1,3 +1,5 @@
+/* Runs the bodies of the contract tests on ref and on the device under test, and compares within the bound of the type.
+ * Arrays have guard bytes around them, so writes beside an array are noticed. */
 #include "tests/core/contract.h"
 
 #include <math.h>

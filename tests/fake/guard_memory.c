@@ -1,3 +1,4 @@
+/* Memory of the guarded device: the host that touches it without a right ends with a report of where. */
 #include "tests/fake/guard_impl.h"
 
 #include <execinfo.h>

@@ -1,3 +1,4 @@
+/* Streams and events of the guarded device. Work is done late, so that a missing wait shows up as a wrong result. */
 #include "tests/fake/guard_impl.h"
 
 #include <stdlib.h>

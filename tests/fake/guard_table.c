@@ -1,3 +1,5 @@
+/* The kernel table of the guarded device: every slot checks what it is given, opens the memory, and lets ref compute.
+ */
 #include "tests/fake/guard_impl.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The calls of NCCL's interface over MPI, for tests of the order of calls and of failures on machines without GPUs. */
 #include "tests/fake/nccl_fake.h"
 
 #include "core/random_author.h"

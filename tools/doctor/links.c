@@ -1,3 +1,5 @@
+/* Measures latency and bandwidth between pairs of ranks, one pair at a time while the others wait, so that no pair
+ * shares its link with another. */
 #include "tools/doctor/links.h"
 
 #include <stdio.h>

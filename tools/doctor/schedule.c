@@ -1,3 +1,4 @@
+/* Prints the schedules that a call would run, for any number of ranks and nodes, on one process: nothing is sent. */
 #include "tools/doctor/schedule.h"
 
 #include "comm/engine/collectives_author.h"

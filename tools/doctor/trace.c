@@ -1,3 +1,5 @@
+/* Reads the flight recorders of a job, running or dead, and says which rank is behind and in which call. It only reads
+ * files; the job is not disturbed. */
 #include "tools/doctor/trace.h"
 
 #include "comm/recorder_author.h"
