@@ -1,9 +1,8 @@
 /* CIFAR-10 and CIFAR-100 from their binary files, read as a whole when the data set is opened. A kind of data set;
  * nothing here knows batches or ranks. */
 #include "core/config_author.h"
-#include "datasets/file_impl.h"
+#include "datasets/datasets_impl.h"
 #include "datasets/readers.h"
-#include "datasets/rows_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

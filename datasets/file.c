@@ -1,6 +1,6 @@
 /* Files of data sets: paths, plain or gzip reading, and errors that name the file and what was expected. The readers
  * (idx.c, cifar.c) call it. */
-#include "datasets/file_impl.h"
+#include "datasets/datasets_impl.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* The IDX format of MNIST, plain or gzip: header, types and bounds are checked before memory is taken. mnist.c uses it
  * for its files, wf_idx for any others. */
-#include "datasets/file_impl.h"
-#include "datasets/idx_impl.h"
+#include "datasets/datasets_impl.h"
 #include "datasets/readers.h"
 
 #include <stdlib.h>

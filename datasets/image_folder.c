@@ -1,8 +1,7 @@
 /* A folder of PNG and JPEG files as a data set. File names are listed when it is opened; an image is decoded when it is
  * read. Nothing is kept in memory but names, so a folder may be larger than memory. */
 #include "datasets/dataset_author.h"
-#include "datasets/file_impl.h"
-#include "datasets/picture_impl.h"
+#include "datasets/datasets_impl.h"
 #include "datasets/readers.h"
 
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* Samples in host memory: data sets from arrays and tensors, the parts that scatter sends, and the empty data set. The
  * file readers keep their samples in the same rows. */
+#include "datasets/datasets_impl.h"
 #include "datasets/readers.h"
-#include "datasets/rows_impl.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* Finds MNIST's or Fashion-MNIST's files by their standard names, and reads them by idx.c. Nothing is downloaded. */
 #include "core/config_author.h"
-#include "datasets/file_impl.h"
-#include "datasets/idx_impl.h"
+#include "datasets/datasets_impl.h"
 #include "datasets/readers.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Marks a data set as one rank's part of a scattered one: global count, offset, mesh. Iterators make layouts of it.
  * scatter.c makes it where every rank reads for itself. */
-#include "datasets/part_impl.h"
+#include "datasets/datasets_impl.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Decodes PNG and JPEG by stb. The only file that includes its reader. image_folder.c calls it, also in the prefetch
  * thread. */
-#include "datasets/picture_impl.h"
+#include "datasets/datasets_impl.h"
 
 #include <errno.h>
 #include <limits.h>

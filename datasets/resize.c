@@ -1,7 +1,7 @@
 /* Resizes planes of pictures: bilinear, and where the plane shrinks the mean of what a pixel covers, weighted by a
  * triangle. Of our own since Debian's stb_image_resize aborts the program for some sizes, such as 9 to 7 pixels. Called
  * for pictures and by wf_transform_resize, from the prefetch thread too. */
-#include "datasets/picture_impl.h"
+#include "datasets/datasets_impl.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,8 +4,7 @@
 
 #include "comm/comm_author.h"
 #include "comm/mesh.h"
-#include "datasets/part_impl.h"
-#include "datasets/rows_impl.h"
+#include "datasets/datasets_impl.h"
 
 #include <stdlib.h>
 #include <string.h>

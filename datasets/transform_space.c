@@ -1,7 +1,7 @@
 /* Transforms of the image plane: flip, crop, resize. Random ones depend on seed, epoch and the number of the sample,
  * never on the rank. */
 #include "datasets/dataset_author.h"
-#include "datasets/picture_impl.h"
+#include "datasets/datasets_impl.h"
 #include "datasets/transforms.h"
 
 #include <stdlib.h>
