@@ -7,6 +7,7 @@
 
 wf_shape wf_shape_make(int rank, const int64_t *dim)
 {
+    /* Ranks of shapes come from callers and files, and dim is an array of fixed length. */
     if (rank < 0 || rank > WF_MAX_RANK || (rank > 0 && !dim))
         return (wf_shape){.rank = -1};
     wf_shape shape = {.rank = rank};
@@ -78,6 +79,7 @@ void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK
         step = shape.dim[1];
     }
     for (int d = shape.rank - 1; d >= 0; d--) {
+        /* Has its stride already. */
         if (last && d == 1)
             continue;
         stride[d] = step;
@@ -128,6 +130,7 @@ wf_box wf_box_intersect(wf_box a, wf_box b)
     }
     if (a.rank == b.rank && !wf_box_empty(box))
         return box;
+    /* All empty boxes of an intersection are this one, so they compare equal. */
     return (wf_box){.rank = a.rank};
 }
 

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+/* Host buffers of programs are row-major. */
 static wf_strided host_view(const wf_tensor *t, void *data)
 {
     const wf_array a = {.data = data, .dtype = t->dtype, .order = WF_ROW_MAJOR, .shape = t->shape};
@@ -38,6 +39,7 @@ wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes)
     void *stage;
     WF_TRY(wf_pool_take(ctx, bytes, &stage));
     wf_status status;
+    /* Bytes cross as they lie; order and type change on the device, by the same kernel as everywhere. */
     WF_TRY_OUT(k->to_device(ctx, stage, host, bytes));
     const wf_strided src = host_view(tensor, stage);
     WF_TRY_OUT(k->copy(ctx, &src, &dst, false));
@@ -121,6 +123,7 @@ double wf_tensor_item(const wf_tensor *tensor)
     if (!wide)
         return NAN;
     src = wf_tensor_strided(tensor);
+    /* One element: as a scalar, whatever rank the tensor has. */
     src.rank = 0;
     dst = wf_tensor_strided(wide);
     if (ctx->k->copy(ctx, &src, &dst, false) != WF_OK || wf_ctx_read(ctx, &value, wide->data, sizeof value) != WF_OK)

@@ -88,11 +88,13 @@ static void allgather_short(wf_builder *b, const wf_group *g, wf_address mine, s
     const wf_steps moved = wf_build_bruck(b, g, mine, bytes, slot);
     const size_t above = (size_t)(g->size - g->place) * bytes;
     wf_after(b, moved);
+    /* The rotation: slots begin with this rank's own block, the result with rank 0's. */
     wf_add_copy(b, slot, wf_address_add(all, (size_t)g->place * bytes), above, false);
     wf_after(b, moved);
     wf_add_copy(b, wf_address_add(slot, above), all, (size_t)g->place * bytes, false);
 }
 
+/* Every pair of ranks directly: no block is passed on, so every byte crosses the network once. */
 static void allgather_long(wf_builder *b, const wf_group *g, wf_address mine, size_t bytes, wf_address all)
 {
     for (int step = 1; step < g->size; step++) {
@@ -135,6 +137,8 @@ void wf_build_barrier(wf_builder *b, const wf_group *g)
     int rounds = 0;
     if (g->place < 0 || g->size == 1)
         return;
+    /* Dissemination (Hensgen, Finkel and Manber 1988): the last round of a rank ends after every other rank has come.
+     */
     const wf_address token = wf_builder_operand(b, WF_OPERAND_TOKEN, 0, 1);
     for (int distance = 1; distance < g->size; distance *= 2, rounds++) {
         came[rounds] = wf_add_recv(b, wf_builder_scratch(b, 1), 1, member_before(g, distance));

@@ -35,6 +35,7 @@ static int compare(const void *left, const void *right)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
+/* Sorted lists of both ends, walked side by side: matching costs n log n, not n squared. */
 static int64_t list_ends(const wf_schedule_graph *g, wf_step_kind kind, end *list)
 {
     const int64_t steps = g->first[g->ranks];
@@ -77,6 +78,7 @@ static wf_status match_messages(wf_schedule_graph *g, end *send, end *recv)
             return unmatched(g, &send[i], "a send without a receive");
         if (i >= sends || pairs > 0)
             return unmatched(g, &recv[i], "a receive without a send");
+        /* The number of an end in its schedule is its order among the messages of the pair, as MPI counts them. */
         WF_CHECK(wf_graph_step(g, send[i].step)->bytes == wf_graph_step(g, recv[i].step)->bytes, WF_ERR_STATE,
                  "a send meets a receive of other bytes: %.220s; %.220s", wf_graph_text(g, send[i].step, a),
                  wf_graph_text(g, recv[i].step, b));
@@ -99,6 +101,7 @@ static wf_status match_flags(wf_schedule_graph *g, end *notify, end *await)
         if (n == notifies || notify[n].a != await[i].a || notify[n].b != await[i].b)
             return unmatched(g, &await[i], "a flag that is never raised");
         g->match[await[i].step] = notify[n].step;
+        /* Awaits of one notification are a list that begins at it. */
         g->raised[await[i].step] = g->raised[notify[n].step];
         g->raised[notify[n].step] = await[i].step;
     }
@@ -132,9 +135,11 @@ static void happen(sorting *s, int64_t event)
     const wf_schedule *schedule = g->all[g->rank[n]];
     const int32_t i = (int32_t)(n - first);
     const wf_step *step = &schedule->step[i];
+    /* Every step is two events: 2n, it begins, and 2n + 1, it is over. */
     if (event % 2 == 0) {
         release(s, event + 1);
         if (is_message(step)) {
+            /* The other end can be over only now that this one has begun. */
             release(s, 2 * g->match[n] + 1);
             if (schedule->next[i] >= 0)
                 release(s, 2 * (first + schedule->next[i]));
@@ -164,6 +169,7 @@ static wf_status sort_events(wf_ctx *ctx, wf_schedule_graph *g)
     }
     for (int64_t at = 0; at < s.ordered; at++)
         happen(&s, g->order[at]);
+    /* What could never happen is in a circle or behind one; the first of it is named. */
     int64_t stuck = 0;
     while (s.ordered < 2 * steps && s.left[stuck] == 0)
         stuck++;
@@ -193,6 +199,7 @@ static wf_status make_room(wf_ctx *ctx, wf_schedule_graph *g)
         return wf_error_code();
     for (int r = 0; r < g->ranks; r++)
         g->first[r + 1] = g->first[r] + g->all[r]->steps;
+    /* And one, so that a graph without steps has lists all the same. */
     const size_t steps = (size_t)g->first[g->ranks] + 1;
     g->rank = wf_malloc(ctx, steps * sizeof *g->rank);
     g->match = wf_malloc(ctx, steps * sizeof *g->match);

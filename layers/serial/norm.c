@@ -28,6 +28,7 @@ typedef struct norm_call {
 
 enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_Y, SAVED_COUNT, SAVED };
 
+/* In f32 at least: sums over a batch do not fit 16 bits. */
 static wf_tensor *statistic(wf_ctx *ctx, wf_dtype dtype, int64_t rows, int64_t channels)
 {
     return wf_tensor_new_step(ctx, dtype == WF_F64 ? WF_F64 : WF_F32, WF_SHAPE(rows, channels), WF_ROW_MAJOR);
@@ -181,6 +182,7 @@ static void note_axes(wf_param *param, const wf_layout *x)
 {
     for (int a = 0; param && x->known && a < WF_AXES; a++)
         if (x->placement[a] == WF_SHARDED && x->dim[a] != 1)
+            /* Known only with the first input, whose layout says over which ranks samples and pixels are cut. */
             param->axes |= 1u << a;
 }
 
