@@ -95,7 +95,6 @@ static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, 
         return NULL;
     WF_TRY_NULL(wf_conv_state_make(name, nd, transposed, &o, &conv));
     const wf_channel_opts opts = split_opts(how, &o, &conv);
-    /* From here on the split is freed by the layer. */
     WF_TRY_NULL(wf_channel_split_init(&split, name, mesh, &opts));
     wf_layer *layer = wf_conv_layer(wf_comm_ctx(wf_mesh_world(mesh)), &how->kind, &o, &conv, sizeof(wf_mesh_conv));
     if (!layer) {
