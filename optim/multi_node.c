@@ -318,6 +318,8 @@ static wf_status share_values(wf_optim *optim, double *grad_scale)
     const bool moved = own->moved, late = own->buckets->opts.double_buffering;
     if ((moved && !late) || own->unusable)
         *grad_scale = 0;
+    /* With double buffering the gradients that were computed with the old values come one step later, and are dropped
+     * then. */
     own->unusable = moved && late;
     own->moved = false;
     return moved ? wf_agree_values(own->mesh, optim) : WF_OK;
@@ -338,6 +340,7 @@ static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
     WF_TRY(read_trailer(optim, grad_scale));
     WF_TRY(wf_draws_check(own->comm, optim, late ? NULL : loss, late ? &own->drew_before : &own->drew,
                           own->buckets->trailer));
+    /* What the program reads from its loss is then the mean over the samples of all ranks, on every rank. */
     WF_TRY(set_loss(optim, loss, *grad_scale));
     return share_values(optim, grad_scale);
 }

@@ -49,7 +49,8 @@ void wf_optim_free(wf_optim *optim)
     free(optim);
 }
 
-/* grad_scale 0 means that there is nothing to apply: with double buffering the first step has no sums yet. */
+/* grad_scale 0 means that there is nothing to apply: the first step with double buffering has no sums yet, and
+ * gradients of values that differed between ranks are dropped. */
 static wf_status step(wf_optim *optim, wf_var *loss)
 {
     double grad_scale = 1;

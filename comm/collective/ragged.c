@@ -79,6 +79,7 @@ static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *
     WF_TRY(need_all(comm, "a tensor of y", y));
     WF_TRY(enter(comm, "allgather", -1, -1, WF_WAY_NATIVE));
     for (int r = 0; r < comm->size; r++) {
+        /* One tensor to all: it is packed once (peer_slots.c). */
         comm->slot[r].out = x;
         comm->slot[r].in = y[r];
     }
@@ -152,6 +153,7 @@ static wf_status reduce_native(wf_comm *comm, const wf_tensor *own, wf_tensor *y
     WF_TRY(wf_peer_slots_agree(comm));
     for (int r = 0; r < comm->size; r++) {
         x[r] = comm->slot[r].buffer_out.data;
+        /* Lengths are known to be equal on all ranks now: NCCL itself would hang, or write beside the array. */
         count[r] = wf_tensor_count(comm->slot[r].out);
     }
     WF_TRY(wf_native_reduce_scatter(comm, x, count, mine->buffer_in.data, y->dtype, op));
@@ -185,6 +187,7 @@ static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y
         comm->slot[r].out = x[r];
         comm->slot[r].in = y;
     }
+    /* Only NCCL takes lists; the engine reads the slots. */
     const size_t size = (size_t)comm->size, table = native ? size * (sizeof(void *) + sizeof(int64_t)) : 0;
     WF_TRY_OUT(wf_pool_take_host(comm->shared->ctx, table, &lists));
     const void **const in = lists;

@@ -135,6 +135,7 @@ wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_arra
     const int64_t rows = wf_cpu_rows(dx, &c);
     if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c))
         return wf_wide_nll_backward(ctx, labels, dloss, scale, dx);
+    /* The same for every row: the gradient of a mean. */
     const float value = (float)(-*(const float *)dloss->data * scale);
     float *const out = dx->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)

@@ -156,6 +156,7 @@ wf_status wf_ref_binary(wf_ctx *ctx, const wf_binary_args *args)
     if (frame.status != WF_OK)
         return wf_ref_end(&frame);
     for (int64_t i = 0; i < n; i++) {
+        /* alpha and beta are in double and the sum is rounded once. */
         double v = alpha * av[i];
         if (bv)
             v = args->op == WF_BINARY_MUL ? v * bv[i] : v + beta * bv[i];
