@@ -13,6 +13,7 @@
 #include "optim/multi_node.h"
 #include "optim/optim.h"
 #include "optim/schedule.h"
+#include "optim/trainer.h"
 
 #include <weft_places.h>
 

@@ -176,37 +176,26 @@ const char *example_path(const char *dir, const char *name)
     return path[next];
 }
 
-FILE *example_create(wf_comm *comm, const char *dir, const char *name)
+void example_folder(wf_comm *comm, const char *dir)
 {
-    return example_create_at(comm, dir, name, false);
+    char complaint[4200] = "";
+    if (wf_comm_rank(comm) == 0 && mkdir(dir, 0777) != 0 && errno != EEXIST)
+        snprintf(complaint, sizeof complaint, "%s: cannot make this folder: %s", dir, strerror(errno));
+    example_agree(comm, *complaint ? complaint : NULL);
 }
 
-FILE *example_create_at(wf_comm *comm, const char *dir, const char *name, bool goes_on)
+FILE *example_create(wf_comm *comm, const char *dir, const char *name)
 {
     char complaint[4200] = "";
     FILE *file = NULL;
-    if (wf_comm_rank(comm) == 0) {
-        if (mkdir(dir, 0777) != 0 && errno != EEXIST)
-            snprintf(complaint, sizeof complaint, "%s: cannot make this folder: %s", dir, strerror(errno));
-        else if (!(file = fopen(example_path(dir, name), goes_on ? "a" : "w")))
-            snprintf(complaint, sizeof complaint, "%s: cannot write: %s", example_path(dir, name), strerror(errno));
-    }
+    example_folder(comm, dir);
+    if (wf_comm_rank(comm) == 0 && !(file = fopen(example_path(dir, name), "w")))
+        snprintf(complaint, sizeof complaint, "%s: cannot write: %s", example_path(dir, name), strerror(errno));
     example_agree(comm, *complaint ? complaint : NULL);
     return file;
 }
 
-void example_log(FILE *log, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vfprintf(log, format, args);
-    va_end(args);
-    fputc('\n', log);
-    if (fflush(log) != 0)
-        example_abort("cannot write the log: %s", strerror(errno));
-}
-
-/* --- Checkpoints -------------------------------------------------------------------------------------------------- */
+/* --- Training ----------------------------------------------------------------------------------------------------- */
 
 wf_checkpoint *example_saves_open(wf_comm *comm, const example_saves *saves)
 {
@@ -223,39 +212,49 @@ wf_checkpoint *example_saves_open(wf_comm *comm, const example_saves *saves)
     return checkpoint;
 }
 
-int64_t example_saves_load(wf_comm *comm, wf_checkpoint *checkpoint, const example_saves *saves)
+static void go_on(wf_trainer *trainer, wf_checkpoint *checkpoint, const example_saves *saves)
 {
     int64_t step = 0;
-    if (!checkpoint || !saves->resume)
-        return 0;
-    example_check(comm, wf_checkpoint_load_latest(checkpoint, &step));
+    wf_comm *comm = wf_trainer_comm(trainer);
+    WF_MUST(wf_trainer_set_checkpoint(trainer, checkpoint));
+    if (saves->resume)
+        example_check(comm, wf_checkpoint_load_latest(checkpoint, &step));
     if (wf_comm_rank(comm) == 0 && step > 0)
         printf("goes on from step %lld, of %s\n", (long long)step, saves->folder);
     fflush(stdout);
-    return step;
 }
 
-bool example_saves_step(wf_comm *comm, wf_checkpoint *checkpoint, int64_t step)
+int example_train(wf_trainer *trainer, wf_checkpoint *checkpoint, const example_saves *saves)
 {
-    bool leave = false;
-    if (!checkpoint)
-        return false;
-    const wf_status status = wf_checkpoint_step(checkpoint, step, &leave);
-    if (status != WF_ERR_IO)
-        WF_MUST(status);
-    else if (wf_comm_rank(comm) == 0)
-        fprintf(stderr, "%s: step %lld is not saved: %s\n", program_invocation_short_name, (long long)step,
-                wf_error_message());
-    if (leave && wf_comm_rank(comm) == 0)
-        printf("a signal has come: step %lld is saved, and this run ends\n", (long long)step);
-    fflush(stdout);
-    return leave;
-}
-
-int example_saves_end(wf_comm *comm, wf_checkpoint *checkpoint, bool left)
-{
+    WF_MUST(wf_check(trainer));
+    wf_comm *comm = wf_trainer_comm(trainer);
+    if (checkpoint)
+        go_on(trainer, checkpoint, saves);
+    example_check(comm, wf_trainer_run(trainer));
+    const bool left = wf_trainer_left(trainer);
     if (checkpoint)
         WF_MUST(wf_checkpoint_close(checkpoint));
+    if (left && wf_comm_rank(comm) == 0)
+        printf("a signal has come: step %lld is saved, and this run ends\n", (long long)wf_trainer_iteration(trainer));
+    fflush(stdout);
     WF_MUST(wf_barrier(comm));
     return left ? WF_CHECKPOINT_EXIT : 0;
+}
+
+wf_status example_epoch(wf_trainer *trainer, void *unused)
+{
+    const double accuracy = wf_trainer_mean(trainer, "accuracy"), of = wf_trainer_weight(trainer, "accuracy");
+    wf_trainer_print(trainer, "epoch %lld  loss %.4f  accuracy %.4f (%.0f of %.0f)  %.1f s",
+                     (long long)wf_trainer_epoch(trainer), wf_trainer_mean(trainer, "loss"), accuracy, accuracy * of,
+                     of, wf_trainer_seconds(trainer));
+    return WF_OK;
+}
+
+void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best)
+{
+    if (best->path || best->patience)
+        WF_MUST(wf_trainer_keep_best(
+            trainer, "accuracy",
+            (wf_best_opts){
+                .larger = true, .patience = best->patience, .model = best->path ? model : NULL, .path = best->path}));
 }

@@ -1,4 +1,4 @@
-/* What the example programs share: options, an output folder, a log, complaints. */
+/* What the example programs share: options, an output folder, checkpoints, complaints. */
 #ifndef EXAMPLES_COMMON_H
 #define EXAMPLES_COMMON_H
 
@@ -54,25 +54,35 @@ typedef struct example_saves {
     }
 /* NULL where neither of both options is given. Collective. */
 wf_checkpoint *example_saves_open(wf_comm *comm, const example_saves *saves);
-/* The step from which to go on, once all is added: 0 without a checkpoint. Collective. */
-int64_t example_saves_load(wf_comm *comm, wf_checkpoint *checkpoint, const example_saves *saves);
-/* After each step: saves where it is due. True: a signal has come, all is saved, and the program is to end on all ranks
- * by `return example_saves_end(comm, checkpoint, true)` before wf_comm_close. A failed save is a line, and training
- * goes on. Collective. */
-bool example_saves_step(wf_comm *comm, wf_checkpoint *checkpoint, int64_t step);
-/* Closes it, after all ranks have come here. The program's exit code. Collective. */
-int example_saves_end(wf_comm *comm, wf_checkpoint *checkpoint, bool left);
+/* Once all is added: the trainer goes on from the newest checkpoint, if it should, and saves where it is due; runs it;
+ * and closes the checkpoint, which may be NULL. Ends the program where it fails. The program's exit code; it is not 0
+ * if a signal came, and then all is saved. Collective. */
+int example_train(wf_trainer *trainer, wf_checkpoint *checkpoint, const example_saves *saves);
+/* A hook: a line of the newest means of "loss" and "accuracy". */
+wf_status example_epoch(wf_trainer *trainer, void *unused);
+
+/* Options about what is left of a training that is evaluated after every epoch, and what they are for. */
+typedef struct example_best {
+    const char *log, *path;
+    int64_t patience;
+} example_best;
+#define EXAMPLE_BEST(target)                                                                                           \
+    {"log", "FILE", "a line of JSON for every epoch", .text = &(target)->log},                                         \
+        {"best", "FILE", "keep the model of the best accuracy here (HDF5)", .text = &(target)->path},                  \
+    {                                                                                                                  \
+        "patience", "N", "end after N epochs in a row without a better accuracy; 0: do not",                           \
+            .number = &(target)->patience                                                                              \
+    }
+void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best);
 
 double example_seconds(void); /* a clock that never goes back */
 
 /* "DIR/name", in one of a few static buffers. */
 const char *example_path(const char *dir, const char *name);
-/* Makes the folder (not its parents) and opens the file `name` in it for writing, on rank 0; NULL on other ranks. If
- * that is impossible the program ends as in example_agree. Collective. */
+/* Makes the folder (not its parents), if it is not there; if that is impossible the program ends as in example_agree.
+ * Collective. */
+void example_folder(wf_comm *comm, const char *dir);
+/* The same, and opens the file `name` in it for writing, on rank 0; NULL on other ranks. Collective. */
 FILE *example_create(wf_comm *comm, const char *dir, const char *name);
-/* The same; `goes_on`: at the end of what is there. */
-FILE *example_create_at(wf_comm *comm, const char *dir, const char *name, bool goes_on);
-/* One line of a log, on disk at once. */
-void example_log(FILE *log, const char *format, ...) WF_PRINTF(2, 3);
 
 #endif

@@ -8,8 +8,8 @@
 #include "examples/parallel.h"
 #include "examples/plot.h"
 
-#include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct settings {
     const char *communicator, *data, *out, *compute;
@@ -31,15 +31,20 @@ typedef struct gan {
 
 /* What rank 0 shows of the training. Images are made by all ranks if it takes all to apply the generator. */
 typedef struct report {
-    const settings *s;
-    bool together;
-    FILE *log; /* NULL on the others */
+    bool together, writes; /* writes: this is rank 0 */
     curves losses;
     wf_tape *tape; /* in evaluation mode */
     wf_tensor *z;  /* the same for all pictures */
-    double start, last;
-    int64_t images; /* since `last` */
 } report;
+
+/* What a step and the hooks work with. */
+typedef struct training {
+    const settings *s;
+    gan g;
+    wf_iter *iter;
+    wf_captured *captured; /* or NULL */
+    report report;
+} training;
 
 static settings read_settings(int argc, char **argv)
 {
@@ -146,11 +151,9 @@ static wf_status train_step(void *arg)
     return wf_tape_reset(g->tape);
 }
 
-static report report_new(wf_comm *comm, const settings *s, bool goes_on)
+static report report_new(wf_comm *comm, const settings *s)
 {
-    report r = {.s = s, .log = example_create_at(comm, s->out, "log.jsonl", goes_on), .start = example_seconds()};
-    r.last = r.start;
-    r.together = strcmp(s->how.how, "data") != 0;
+    report r = {.together = strcmp(s->how.how, "data") != 0, .writes = wf_comm_rank(comm) == 0};
     r.losses = (curves){.x_name = "iteration", .name = {"discriminator", "generator"}};
     r.tape = wf_tape_new(wf_comm_ctx(comm));
     r.z = wf_keep(wf_rand_uniform(r.tape, WF_SHAPE(100, s->latent), -1, 1, NULL));
@@ -160,59 +163,54 @@ static report report_new(wf_comm *comm, const settings *s, bool goes_on)
     return r;
 }
 
-static void report_losses(report *r, int64_t iteration, const wf_batch *b, wf_tensor *const kept[2])
+/* The losses of the last step; reading them waits for the device. They are those of all ranks. */
+static wf_status observe_losses(wf_trainer *trainer, void *user)
 {
-    const double loss[2] = {wf_tensor_item(kept[0]), wf_tensor_item(kept[1])};
-    const double now = example_seconds(), rate = (double)r->images / (now - r->last);
-    if (!isfinite(loss[0]) || !isfinite(loss[1]))
-        example_abort("iteration %lld: the losses are %g and %g", (long long)iteration, loss[0], loss[1]);
-    printf("epoch %lld  iteration %lld  discriminator %.4f  generator %.4f  %.0f images/s\n", (long long)b->epoch,
-           (long long)iteration, loss[0], loss[1], rate);
-    fflush(stdout);
-    example_log(r->log,
-                "{\"iteration\": %lld, \"epoch\": %lld, \"dis_loss\": %.9g, \"gen_loss\": %.9g, "
-                "\"images_per_second\": %.1f, \"elapsed_seconds\": %.3f}",
-                (long long)iteration, (long long)b->epoch, loss[0], loss[1], rate, now - r->start);
-    curves_add(&r->losses, (double)iteration, loss);
-    r->last = now;
-    r->images = 0;
+    const training *t = user;
+    WF_MUST(wf_trainer_observe(trainer, "dis_loss", wf_tensor_item(t->g.loss[0]), 1));
+    return wf_trainer_observe(trainer, "gen_loss", wf_tensor_item(t->g.loss[1]), 1);
+}
+
+static wf_status add_to_curves(wf_trainer *trainer, void *user)
+{
+    training *t = user;
+    const double loss[2] = {wf_trainer_mean(trainer, "dis_loss"), wf_trainer_mean(trainer, "gen_loss")};
+    if (t->report.writes)
+        curves_add(&t->report.losses, (double)wf_trainer_iteration(trainer), loss);
+    return WF_OK;
 }
 
 /* Ten by ten images from the same random numbers as ever. */
-static void report_samples(report *r, wf_layer *gen, const char *name)
+static void write_samples(training *t, const char *name)
 {
-    const double before = example_seconds();
-    if (!r->log && !r->together)
+    const report *r = &t->report;
+    if (!r->writes && !r->together)
         return;
     wf_var *z = wf_input(r->tape, r->z);
-    wf_var *fake = wf_apply(gen, r->together ? wf_shard(z, r->s->how.mesh) : z);
+    wf_var *fake = wf_apply(t->g.gen, r->together ? wf_shard(z, t->s->how.mesh) : z);
     fake = wf_unshard(fake);
     WF_MUST(wf_check(fake));
-    if (r->log)
-        WF_MUST(wf_write_png_grid(example_path(r->s->out, name), wf_value(fake), 10, 10, 0, 1));
+    if (r->writes)
+        WF_MUST(wf_write_png_grid(example_path(t->s->out, name), wf_value(fake), 10, 10, 0, 1));
     WF_MUST(wf_tape_reset(r->tape));
-    r->last += example_seconds() - before;
 }
 
-static void report_step(report *r, const gan *g, int64_t iteration, const wf_batch *b, bool last)
+static wf_status samples(wf_trainer *trainer, void *user)
 {
     char name[64];
-    r->images += b->global;
-    if (r->log && (last || iteration % r->s->log_every == 0))
-        report_losses(r, iteration, b, g->loss);
-    if (r->s->sample_every && iteration % r->s->sample_every == 0) {
-        snprintf(name, sizeof name, "samples-%06lld.png", (long long)iteration);
-        report_samples(r, g->gen, name);
-    }
+    snprintf(name, sizeof name, "samples-%06lld.png", (long long)wf_trainer_iteration(trainer));
+    write_samples(user, name);
+    return WF_OK;
 }
 
-static void report_end(report *r, wf_layer *gen)
+static void report_end(training *t)
 {
-    const char *dir = r->s->out;
-    report_samples(r, gen, "samples.png");
+    report *r = &t->report;
+    const char *dir = t->s->out;
+    write_samples(t, "samples.png");
     wf_tensor_free(r->z);
     wf_tape_free(r->tape);
-    if (!r->log)
+    if (!r->writes)
         return;
     const int drawn = curves_draw(&r->losses, example_path(dir, "loss.gnuplot"), example_path(dir, "loss.svg"));
     printf("\nLook at %s/samples.png and, over time, %s/samples-*.png; numbers are in %s/log.jsonl.\n", dir, dir, dir);
@@ -220,7 +218,6 @@ static void report_end(report *r, wf_layer *gen)
         printf("The curves are in %s/loss.svg.\n", dir);
     else
         printf("gnuplot is not there or failed: no curves. Later: gnuplot %s/loss.gnuplot > loss.svg\n", dir);
-    fclose(r->log);
     curves_free(&r->losses);
 }
 
@@ -240,6 +237,19 @@ static void step_plain(gan *g, const wf_batch *b)
     WF_MUST(train_step(g));
 }
 
+static wf_status step(wf_trainer *trainer, void *user)
+{
+    training *t = user;
+    wf_batch batch;
+    WF_MUST(wf_iter_next(t->iter, &batch));
+    if (t->captured)
+        step_captured(&t->g, t->captured, &batch);
+    else
+        step_plain(&t->g, &batch);
+    wf_trainer_add_samples(trainer, batch.global);
+    return WF_OK;
+}
+
 static wf_checkpoint *saves_open(wf_comm *comm, const settings *s, gan *g, wf_iter *iter)
 {
     wf_checkpoint *saves = example_saves_open(comm, &s->saves);
@@ -254,26 +264,27 @@ static wf_checkpoint *saves_open(wf_comm *comm, const settings *s, gan *g, wf_it
     return saves;
 }
 
-/* True: a signal ended it. */
-static bool train(gan *g, wf_captured *captured, wf_iter *iter, int64_t done, wf_checkpoint *saves, report *r)
+static wf_trainer *trainer_new(training *t)
 {
-    const settings *s = r->s;
-    const int64_t epochs = s->epochs * wf_iter_epoch_length(iter);
-    const int64_t steps = s->iterations && s->iterations < epochs ? s->iterations : epochs;
-    bool leave = false;
-    for (int64_t i = done + 1; i <= steps && !leave; i++) {
-        wf_batch batch;
-        WF_MUST(wf_iter_next(iter, &batch));
-        if (captured)
-            step_captured(g, captured, &batch);
-        else
-            step_plain(g, &batch);
-        report_step(r, g, i, &batch, i == steps);
-        leave = example_saves_step(wf_mesh_world(s->how.mesh), saves, i);
-    }
-    if (captured)
-        wf_tensor_free(g->x);
-    return leave;
+    const settings *s = t->s;
+    wf_comm *comm = wf_mesh_world(s->how.mesh);
+    const wf_when logged = {.iterations = s->log_every, .end = true};
+    example_folder(comm, s->out);
+    wf_trainer *trainer = wf_trainer_new(comm, step, t,
+                                         (wf_trainer_opts){.epoch_length = wf_iter_epoch_length(t->iter),
+                                                           .epochs = s->epochs,
+                                                           .iterations = s->iterations,
+                                                           .report = logged,
+                                                           .log = example_path(s->out, "log.jsonl"),
+                                                           .progress = STDOUT_FILENO,
+                                                           .unit = "images",
+                                                           .finite = true});
+    WF_MUST(wf_trainer_add_hook(trainer, "losses", observe_losses, t, logged));
+    WF_MUST(wf_trainer_add_hook(trainer, "curves", add_to_curves, t,
+                                (wf_when){.iterations = s->log_every, .end = true, .after_report = true}));
+    if (s->sample_every)
+        WF_MUST(wf_trainer_add_hook(trainer, "samples", samples, t, (wf_when){.iterations = s->sample_every}));
+    return trainer;
 }
 
 int main(int argc, char **argv)
@@ -287,19 +298,21 @@ int main(int argc, char **argv)
     example_compute(comm, s.compute);
     parallel_open(&s.how, comm);
 
-    wf_iter *iter = open_images(comm, &s);
-    gan g = gan_new(comm, &s);
-    wf_checkpoint *saves = saves_open(comm, &s, &g, iter);
-    const int64_t done = example_saves_load(comm, saves, &s.saves);
-    report r = report_new(comm, &s, done > 0);
-    wf_captured *captured = s.captured ? wf_capture(wf_comm_ctx(comm), train_step, &g) : NULL;
-    const bool left = train(&g, captured, iter, done, saves, &r);
-    report_end(&r, g.gen);
-    const int code = example_saves_end(comm, saves, left);
+    training t = {.s = &s, .iter = open_images(comm, &s)};
+    t.g = gan_new(comm, &s);
+    t.report = report_new(comm, &s);
+    wf_checkpoint *saves = saves_open(comm, &s, &t.g, t.iter);
+    t.captured = s.captured ? wf_capture(wf_comm_ctx(comm), train_step, &t.g) : NULL;
+    wf_trainer *trainer = trainer_new(&t);
+    const int code = example_train(trainer, saves, &s.saves);
+    report_end(&t);
 
-    wf_captured_free(captured);
-    gan_free(&g);
-    wf_iter_free(iter);
+    wf_trainer_free(trainer);
+    wf_captured_free(t.captured);
+    if (s.captured)
+        wf_tensor_free(t.g.x);
+    gan_free(&t.g);
+    wf_iter_free(t.iter);
     parallel_close(&s.how);
     WF_MUST(wf_comm_close(comm));
     return code;

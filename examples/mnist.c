@@ -8,12 +8,14 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct settings {
     const char *communicator, *model, *data, *compress, *compute;
     int64_t batch, epochs, seed;
     double lr;
     example_saves saves;
+    example_best best;
 } settings;
 
 static settings read_settings(int argc, char **argv)
@@ -35,6 +37,7 @@ static settings read_settings(int argc, char **argv)
         {"seed", "N", "of all random numbers", .number = &s.seed},
         EXAMPLE_COMPUTE(&s.compute),
         EXAMPLE_SAVES(&s.saves),
+        EXAMPLE_BEST(&s.best),
         {0}};
     example_options(argc, argv, "Trains a classifier of 28x28 images, on all ranks of mpirun together.", table);
     return s;
@@ -61,51 +64,41 @@ static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, in
     return wf_multi_node_with(comm, example_scaled(optim), compression_opts(c, (wf_multi_node_opts){0}));
 }
 
-typedef struct trainer {
-    wf_comm *comm;
+/* What a step works with. */
+typedef struct training {
     wf_layer *model;
     wf_optim *optim;
     wf_tape *tape;
-    wf_iter *training, *test;
-    wf_checkpoint *saves;
-    int64_t step; /* steps made */
-    bool left;    /* a signal has come */
-} trainer;
+    wf_iter *train, *test;
+} training;
 
-/* The rest of an epoch; the mean of its losses. */
-static double train(trainer *t)
+static wf_status train_step(wf_trainer *trainer, void *user)
 {
-    double sum = 0;
-    const int64_t steps = wf_iter_epoch_length(t->training), first = t->step % steps;
-    for (int64_t i = first; i < steps && !t->left; i++) {
-        wf_batch b;
-        WF_MUST(wf_iter_next(t->training, &b));
-        wf_var *loss = wf_softmax_cross_entropy(wf_apply(t->model, wf_input(t->tape, b.x)), b.labels);
-        WF_MUST(wf_optim_step(t->optim, loss));
-        sum += wf_item(loss);
-        WF_MUST(wf_tape_reset(t->tape));
-        t->left = example_saves_step(t->comm, t->saves, ++t->step);
-    }
-    return sum / (double)(steps - first);
+    training *t = user;
+    wf_batch b;
+    WF_MUST(wf_iter_next(t->train, &b));
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(t->model, wf_input(t->tape, b.x)), b.labels);
+    WF_MUST(wf_optim_step(t->optim, loss));
+    WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, (double)b.size));
+    wf_trainer_add_samples(trainer, b.global);
+    return wf_tape_reset(t->tape);
 }
 
 /* Each rank counts over its own part of the test images, in which every image is once. */
-static void evaluate(wf_comm *comm, wf_layer *model, wf_tape *tape, wf_iter *iter, int64_t count[2])
+static wf_status evaluate(wf_trainer *trainer, void *user)
 {
-    count[0] = count[1] = 0;
-    WF_MUST(wf_tape_set_mode(tape, WF_EVAL));
-    const int64_t steps = wf_iter_epoch_length(iter);
-    for (int64_t i = 0; i < steps; i++) {
+    training *t = user;
+    WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
+    for (int64_t i = wf_iter_epoch_length(t->test); i > 0; i--) {
         wf_batch b;
-        WF_MUST(wf_iter_next(iter, &b));
-        wf_var *scores = wf_apply(model, wf_input(tape, b.x));
+        WF_MUST(wf_iter_next(t->test, &b));
+        wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         WF_MUST(wf_check(scores));
-        count[0] += wf_count_correct(scores, b.labels);
-        count[1] += b.size;
-        WF_MUST(wf_tape_reset(tape));
+        const double right = (double)wf_count_correct(scores, b.labels), of = (double)b.size;
+        WF_MUST(wf_trainer_observe(trainer, "accuracy", right / of, of));
+        WF_MUST(wf_tape_reset(t->tape));
     }
-    WF_MUST(wf_tape_set_mode(tape, WF_TRAIN));
-    WF_MUST(wf_allreduce_i64(comm, count, 2, WF_SUM));
+    return wf_tape_set_mode(t->tape, WF_TRAIN);
 }
 
 static wf_layer *model_new(wf_comm *comm, const settings *s)
@@ -121,33 +114,31 @@ static wf_layer *model_new(wf_comm *comm, const settings *s)
     return NULL;
 }
 
-static void saves_open(trainer *t, const settings *s)
+static wf_checkpoint *saves_open(wf_comm *comm, const settings *s, training *t)
 {
-    t->saves = example_saves_open(t->comm, &s->saves);
-    if (!t->saves)
-        return;
-    WF_MUST(wf_checkpoint_add_model(t->saves, "model", t->model));
-    WF_MUST(wf_checkpoint_add_optim(t->saves, "optimizer", t->optim));
-    WF_MUST(wf_checkpoint_add(t->saves, "tape", wf_tape_visit, t->tape));
-    WF_MUST(wf_checkpoint_add(t->saves, "batches", wf_iter_visit, t->training));
-    t->step = example_saves_load(t->comm, t->saves, &s->saves);
+    wf_checkpoint *saves = example_saves_open(comm, &s->saves);
+    if (!saves)
+        return NULL;
+    WF_MUST(wf_checkpoint_add_model(saves, "model", t->model));
+    WF_MUST(wf_checkpoint_add_optim(saves, "optimizer", t->optim));
+    WF_MUST(wf_checkpoint_add(saves, "tape", wf_tape_visit, t->tape));
+    WF_MUST(wf_checkpoint_add(saves, "batches", wf_iter_visit, t->train));
+    return saves;
 }
 
-/* Until the last epoch, or a signal. */
-static void run(trainer *t, int64_t epochs)
+static wf_trainer *trainer_new(wf_comm *comm, const settings *s, training *t)
 {
-    while (t->step < epochs * wf_iter_epoch_length(t->training)) {
-        int64_t count[2];
-        const int64_t epoch = t->step / wf_iter_epoch_length(t->training);
-        const double start = example_seconds(), loss = train(t);
-        const double seconds = example_seconds() - start;
-        if (t->left)
-            return;
-        evaluate(t->comm, t->model, t->tape, t->test, count);
-        if (wf_comm_rank(t->comm) == 0)
-            printf("epoch %lld  loss %.4f  accuracy %.4f (%lld of %lld)  %.1f s\n", (long long)epoch + 1, loss,
-                   (double)count[0] / (double)count[1], (long long)count[0], (long long)count[1], seconds);
-    }
+    wf_trainer *trainer = wf_trainer_new(comm, train_step, t,
+                                         (wf_trainer_opts){.epoch_length = wf_iter_epoch_length(t->train),
+                                                           .epochs = s->epochs,
+                                                           .log = s->best.log,
+                                                           .progress = STDOUT_FILENO,
+                                                           .unit = "images",
+                                                           .optim = t->optim});
+    WF_MUST(wf_trainer_add_hook(trainer, "evaluate", evaluate, t, (wf_when){.epochs = 1}));
+    WF_MUST(wf_trainer_add_hook(trainer, "print", example_epoch, NULL, (wf_when){.epochs = 1, .after_report = true}));
+    example_keep_best(trainer, t->model, &s->best);
+    return trainer;
 }
 
 int main(int argc, char **argv)
@@ -161,26 +152,26 @@ int main(int argc, char **argv)
     compression *compressed = compression_new(s.compress, complaint);
     example_agree(comm, *complaint ? complaint : NULL);
 
-    trainer t = {.comm = comm, .model = model_new(comm, &s)};
-    t.training = open_images(comm, &s, WF_TRAIN_SET);
+    training t = {.model = model_new(comm, &s), .tape = wf_tape_new(wf_comm_ctx(comm))};
+    t.train = open_images(comm, &s, WF_TRAIN_SET);
     t.test = open_images(comm, &s, WF_TEST_SET);
-    t.optim = optim_new(comm, t.model, &s, wf_iter_epoch_length(t.training), compressed);
-    t.tape = wf_tape_new(wf_comm_ctx(comm));
+    t.optim = optim_new(comm, t.model, &s, wf_iter_epoch_length(t.train), compressed);
     example_check(comm, wf_check(t.optim));
-    saves_open(&t, &s);
-    run(&t, s.epochs);
+    wf_checkpoint *saves = saves_open(comm, &s, &t);
+    wf_trainer *trainer = trainer_new(comm, &s, &t);
+    const int code = example_train(trainer, saves, &s.saves);
 
     if (compressed && wf_comm_rank(comm) == 0)
         printf("gradients as %s: %lld elements of %lld a step\n", s.compress, (long long)compression_sent(compressed),
                (long long)compression_given(compressed));
 
-    const int code = example_saves_end(comm, t.saves, t.left);
+    wf_trainer_free(trainer);
     wf_tape_free(t.tape);
     wf_optim_free(t.optim);
     compression_free(compressed);
     wf_layer_free(t.model);
     wf_iter_free(t.test);
-    wf_iter_free(t.training);
+    wf_iter_free(t.train);
     WF_MUST(wf_comm_close(comm));
     return code;
 }

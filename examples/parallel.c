@@ -72,6 +72,9 @@ void parallel_open(parallel *p, wf_comm *comm)
     example_check(comm, wf_check(p->mesh));
     p->samples = wf_mesh_comm(p->mesh, WF_AXIS_DATA);
     example_check(comm, wf_check(p->samples));
+    p->counts = true;
+    for (wf_axis a = 0; a < WF_AXES; a++)
+        p->counts = p->counts && (a == WF_AXIS_DATA || wf_mesh_rank(p->mesh, a) == 0);
     if (wf_comm_rank(comm) == 0 && wf_comm_size(comm) > 1)
         printf("ranks: %s\n", wf_mesh_text(p->mesh));
 }

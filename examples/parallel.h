@@ -11,6 +11,7 @@ typedef struct parallel {
     bool sync_bn;
     wf_mesh *mesh;
     wf_comm *samples; /* the ranks that read different samples; borrowed from the mesh */
+    bool counts;      /* of the ranks that have the same samples this is the first: the one that counts them */
     bool sharded;     /* images are cut: for wf_batch_opts */
 } parallel;
 

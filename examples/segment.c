@@ -7,8 +7,8 @@
 #include "examples/parallel.h"
 #include "examples/shapes.h"
 
-#include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define NEVER_TRAINED_ON ((int64_t)1 << 40) /* images from this number on */
 
@@ -27,17 +27,15 @@ typedef struct part {
     float *host_x, *host_mask, *host_scores;
 } part;
 
-typedef struct trainer {
+/* What a step works with. */
+typedef struct training {
     wf_comm *comm;
     const settings *s;
     wf_layer *model;
     wf_optim *optim;
     wf_tape *tape;
     part part;
-    FILE *log; /* on rank 0 */
-    wf_checkpoint *saves;
-    double start, last;
-} trainer;
+} training;
 
 static settings read_settings(int argc, char **argv)
 {
@@ -125,78 +123,77 @@ static void part_draw(part *p, const settings *s, int64_t first)
 }
 
 /* Cut as the images are, also where the layers would have cut them elsewhere; in f32, as they are read here. */
-static wf_var *scores_of(const trainer *t)
+static wf_var *scores_of(const training *t)
 {
     wf_var *scores = wf_cast(wf_apply(t->model, wf_input(t->tape, t->part.x)), WF_F32);
     return wf_redistribute(scores, t->part.layout);
 }
 
-/* Pixels that are round and found, over pixels that are either: of the whole batch, on every rank. */
-static double iou(const trainer *t, const wf_tensor *scores)
+/* Of this rank's part of the batch: pixels that are round and found, and pixels that are either. */
+static void count_round(const training *t, const wf_tensor *scores, int64_t count[2])
 {
-    int64_t count[2] = {0};
     const part *p = &t->part;
+    count[0] = count[1] = 0;
     WF_MUST(wf_tensor_export(scores, p->host_scores, wf_tensor_bytes(scores)));
     for (int64_t i = 0; i < wf_tensor_count(scores); i++) {
         const bool is = p->host_mask[i] > 0.5f, found = p->host_scores[i] > 0;
         count[0] += is && found;
         count[1] += is || found;
     }
-    WF_MUST(wf_allreduce_i64(t->comm, count, 2, WF_SUM));
-    return count[1] ? (double)count[0] / (double)count[1] : 1;
 }
 
-static void report(trainer *t, int64_t iteration, int64_t steps, double loss, double quality)
+/* The intersection over union of all ranks together is the mean of theirs, weighted by the unions. */
+static void observe_iou(const training *t, wf_trainer *trainer, const wf_tensor *scores)
 {
-    const double now = example_seconds(), rate = (double)(steps * t->s->batch) / (now - t->last);
-    t->last = now;
-    if (!isfinite(loss))
-        example_abort("iteration %lld: the loss is %g", (long long)iteration, loss);
-    if (!t->log)
-        return;
-    printf("iteration %lld  loss %.4f  IoU %.4f  %.2f images/s\n", (long long)iteration, loss, quality, rate);
-    fflush(stdout);
-    example_log(t->log,
-                "{\"iteration\": %lld, \"loss\": %.9g, \"iou\": %.9g, \"images_per_second\": %.4g, "
-                "\"elapsed_seconds\": %.3f}",
-                (long long)iteration, loss, quality, rate, now - t->start);
+    int64_t count[2];
+    count_round(t, scores, count);
+    const double either = (double)count[1];
+    WF_MUST(wf_trainer_observe(trainer, "iou", (double)count[0] / either, either));
 }
 
-static int64_t saves_open(trainer *t)
+static wf_status train_step(wf_trainer *trainer, void *user)
 {
-    t->saves = example_saves_open(t->comm, &t->s->saves);
-    if (!t->saves)
-        return 0;
-    WF_MUST(wf_checkpoint_add_model(t->saves, "model", t->model));
-    WF_MUST(wf_checkpoint_add_optim(t->saves, "optimizer", t->optim));
-    WF_MUST(wf_checkpoint_add(t->saves, "tape", wf_tape_visit, t->tape));
-    return example_saves_load(t->comm, t->saves, &t->s->saves);
+    training *t = user;
+    const int64_t i = wf_trainer_iteration(trainer) + 1;
+    part_draw(&t->part, t->s, (i - 1) * t->s->batch);
+    wf_var *scores = scores_of(t);
+    wf_tensor *kept = wf_keep(scores);
+    wf_var *loss = wf_bce_logits_with(scores, t->part.mask);
+    WF_MUST(wf_optim_step(t->optim, loss));
+    WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, 1));
+    if (i == t->s->iterations || i % t->s->log_every == 0)
+        observe_iou(t, trainer, kept);
+    wf_tensor_free(kept);
+    wf_trainer_add_samples(trainer, t->s->batch);
+    return wf_tape_reset(t->tape);
 }
 
-/* True: a signal ended it. */
-static bool train(trainer *t, int64_t done)
+static wf_checkpoint *saves_open(const training *t)
 {
-    int64_t logged = done;
-    bool leave = false;
-    for (int64_t i = done + 1; i <= t->s->iterations && !leave; i++) {
-        part_draw(&t->part, t->s, (i - 1) * t->s->batch);
-        wf_var *scores = scores_of(t);
-        wf_tensor *kept = wf_keep(scores);
-        wf_var *loss = wf_bce_logits_with(scores, t->part.mask);
-        WF_MUST(wf_optim_step(t->optim, loss));
-        if (i == t->s->iterations || i % t->s->log_every == 0) {
-            report(t, i, i - logged, wf_item(loss), iou(t, kept));
-            logged = i;
-        }
-        wf_tensor_free(kept);
-        WF_MUST(wf_tape_reset(t->tape));
-        leave = example_saves_step(t->comm, t->saves, i);
-    }
-    return leave;
+    wf_checkpoint *saves = example_saves_open(t->comm, &t->s->saves);
+    if (!saves)
+        return NULL;
+    WF_MUST(wf_checkpoint_add_model(saves, "model", t->model));
+    WF_MUST(wf_checkpoint_add_optim(saves, "optimizer", t->optim));
+    WF_MUST(wf_checkpoint_add(saves, "tape", wf_tape_visit, t->tape));
+    return saves;
+}
+
+static wf_trainer *trainer_new(training *t)
+{
+    const settings *s = t->s;
+    example_folder(t->comm, s->out);
+    return wf_trainer_new(t->comm, train_step, t,
+                          (wf_trainer_opts){.iterations = s->iterations,
+                                            .report = {.iterations = s->log_every, .end = true},
+                                            .log = example_path(s->out, "log.jsonl"),
+                                            .progress = STDOUT_FILENO,
+                                            .unit = "images",
+                                            .finite = true});
 }
 
 /* Rows of three columns: image, mask and prediction; of a volume, its middle slice. */
-static wf_var *picture(const trainer *t, wf_var *scores)
+static wf_var *picture(const training *t, wf_var *scores)
 {
     wf_var *x = wf_input(t->tape, t->part.x), *mask = wf_input(t->tape, t->part.mask);
     wf_var *whole = wf_unshard(wf_concat(3, (wf_var *[]){x, mask, wf_sigmoid(scores)}, 1));
@@ -208,20 +205,22 @@ static wf_var *picture(const trainer *t, wf_var *scores)
     return wf_reshape(wf_slice(whole, slice), WF_SHAPE(t->s->batch * 3, 1, t->s->size, t->s->size));
 }
 
-static void evaluate(trainer *t)
+static void evaluate(training *t)
 {
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
     part_draw(&t->part, t->s, NEVER_TRAINED_ON);
     wf_var *scores = scores_of(t);
     WF_MUST(wf_check(scores));
-    const double quality = iou(t, wf_value(scores));
+    int64_t count[2];
+    count_round(t, wf_value(scores), count);
+    WF_MUST(wf_allreduce_i64(t->comm, count, 2, WF_SUM));
     wf_var *images = picture(t, scores);
     WF_MUST(wf_check(images));
-    if (t->log) {
+    if (wf_comm_rank(t->comm) == 0) {
         const char *path = example_path(t->s->out, "segment.png");
         const int64_t rows = t->s->batch < 4 ? t->s->batch : 4;
         WF_MUST(wf_write_png_grid(path, wf_value(images), rows, 3, 0, 1));
-        printf("\nOn images never trained on: IoU %.4f.\n", quality);
+        printf("\nOn images never trained on: IoU %.4f.\n", count[1] ? (double)count[0] / (double)count[1] : 1);
         printf("Look at %s: image, mask and prediction; numbers are in %s/log.jsonl.\n", path, t->s->out);
     }
     WF_MUST(wf_tape_reset(t->tape));
@@ -238,22 +237,19 @@ int main(int argc, char **argv)
     parallel_open(&s.how, comm);
 
     const unet_opts opts = {.dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth};
-    trainer t = {.comm = comm, .s = &s, .model = unet(wf_comm_ctx(comm), opts)};
+    training t = {.comm = comm, .s = &s, .model = unet(wf_comm_ctx(comm), opts)};
     parallel_model(&s.how, comm, t.model);
     t.optim = example_scaled(wf_mesh_multi_node(s.how.mesh, wf_adam(t.model, (wf_adam_opts){.lr = s.lr})));
     t.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(t.optim));
     t.part = part_new(comm, &s);
-    const int64_t done = saves_open(&t);
-    t.log = example_create_at(comm, s.out, "log.jsonl", done > 0);
-    t.start = t.last = example_seconds();
-    const bool left = train(&t, done);
-    if (!left)
+    wf_checkpoint *saves = saves_open(&t);
+    wf_trainer *trainer = trainer_new(&t);
+    const int code = example_train(trainer, saves, &s.saves);
+    if (!wf_trainer_left(trainer))
         evaluate(&t);
-    const int code = example_saves_end(comm, t.saves, left);
 
-    if (t.log)
-        fclose(t.log);
+    wf_trainer_free(trainer);
     part_free(&t.part);
     wf_tape_free(t.tape);
     wf_optim_free(t.optim);

@@ -8,26 +8,25 @@
 #include "examples/parallel.h"
 
 #include <math.h>
+#include <unistd.h>
 
 typedef struct settings {
     const char *communicator, *data, *compute;
     int64_t batch, epochs, iterations, width, seed;
     double lr;
     example_saves saves;
+    example_best best;
     parallel how;
 } settings;
 
-typedef struct trainer {
-    wf_comm *comm;
-    settings *s;
+/* What a step works with. */
+typedef struct training {
+    const settings *s;
     wf_layer *model;
     wf_optim *optim;
     wf_tape *tape;
-    wf_iter *training, *test;
-    wf_checkpoint *saves;
-    int64_t step; /* steps made */
-    bool left;    /* a signal has come */
-} trainer;
+    wf_iter *train, *test;
+} training;
 
 static void read_settings(int argc, char **argv, settings *s)
 {
@@ -53,6 +52,7 @@ static void read_settings(int argc, char **argv, settings *s)
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s->how.axes},
         {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s->how.sync_bn},
         EXAMPLE_SAVES(&s->saves),
+        EXAMPLE_BEST(&s->best),
         {0}};
     example_options(argc, argv, "Trains VGG-16 on images of 32x32 pixels, on all ranks of mpirun together.", table);
 }
@@ -85,72 +85,62 @@ static wf_optim *optim_new(wf_layer *model, const settings *s, int64_t steps)
     return example_scaled(wf_mesh_multi_node(s->how.mesh, optim));
 }
 
-/* An epoch; the mean of its losses. */
-/* The rest of an epoch; the mean of its losses. */
-static double train(trainer *t)
+static wf_status train_step(wf_trainer *trainer, void *user)
 {
-    double sum = 0;
-    const int64_t steps = epoch_steps(t->s, t->training), first = t->step % steps;
-    for (int64_t i = first; i < steps && !t->left; i++) {
-        wf_batch b;
-        WF_MUST(wf_iter_next(t->training, &b));
-        wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
-        wf_var *loss = wf_softmax_cross_entropy(scores, b.labels);
-        WF_MUST(wf_optim_step(t->optim, loss));
-        sum += wf_item(loss);
-        WF_MUST(wf_tape_reset(t->tape));
-        t->left = example_saves_step(t->comm, t->saves, ++t->step);
-    }
-    if (!isfinite(sum))
-        example_abort("the mean loss of an epoch is %g", sum / (double)(steps - first));
-    return sum / (double)(steps - first);
+    training *t = user;
+    wf_batch b;
+    WF_MUST(wf_iter_next(t->train, &b));
+    wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
+    wf_var *loss = wf_softmax_cross_entropy(scores, b.labels);
+    WF_MUST(wf_optim_step(t->optim, loss));
+    WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, (double)b.size));
+    wf_trainer_add_samples(trainer, b.global);
+    return wf_tape_reset(t->tape);
 }
 
 /* Every test image once: the ranks along data have different ones, the others share them. */
-static void evaluate(const trainer *t, int64_t count[2])
+static wf_status evaluate(wf_trainer *trainer, void *user)
 {
-    count[0] = count[1] = 0;
+    training *t = user;
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
-    const int64_t steps = wf_iter_epoch_length(t->test);
-    for (int64_t i = 0; i < steps; i++) {
+    for (int64_t i = wf_iter_epoch_length(t->test); i > 0; i--) {
         wf_batch b;
         WF_MUST(wf_iter_next(t->test, &b));
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         WF_MUST(wf_check(scores));
-        count[0] += wf_count_correct(scores, b.labels);
-        count[1] += b.size;
+        const double right = (double)wf_count_correct(scores, b.labels), of = (double)b.size;
+        WF_MUST(wf_trainer_observe(trainer, "accuracy", right / of, t->s->how.counts ? of : 0));
         WF_MUST(wf_tape_reset(t->tape));
     }
-    WF_MUST(wf_tape_set_mode(t->tape, WF_TRAIN));
-    WF_MUST(wf_allreduce_i64(t->s->how.samples, count, 2, WF_SUM));
+    return wf_tape_set_mode(t->tape, WF_TRAIN);
 }
 
-static void saves_open(trainer *t)
+static wf_checkpoint *saves_open(wf_comm *comm, training *t)
 {
-    t->saves = example_saves_open(t->comm, &t->s->saves);
-    if (!t->saves)
-        return;
-    WF_MUST(wf_checkpoint_add_model(t->saves, "model", t->model));
-    WF_MUST(wf_checkpoint_add_optim(t->saves, "optimizer", t->optim));
-    WF_MUST(wf_checkpoint_add(t->saves, "tape", wf_tape_visit, t->tape));
-    WF_MUST(wf_checkpoint_add(t->saves, "batches", wf_iter_visit, t->training));
-    t->step = example_saves_load(t->comm, t->saves, &t->s->saves);
+    wf_checkpoint *saves = example_saves_open(comm, &t->s->saves);
+    if (!saves)
+        return NULL;
+    WF_MUST(wf_checkpoint_add_model(saves, "model", t->model));
+    WF_MUST(wf_checkpoint_add_optim(saves, "optimizer", t->optim));
+    WF_MUST(wf_checkpoint_add(saves, "tape", wf_tape_visit, t->tape));
+    WF_MUST(wf_checkpoint_add(saves, "batches", wf_iter_visit, t->train));
+    return saves;
 }
 
-static void run(trainer *t)
+static wf_trainer *trainer_new(wf_comm *comm, const settings *s, training *t)
 {
-    while (t->step < t->s->epochs * epoch_steps(t->s, t->training)) {
-        int64_t count[2];
-        const int64_t epoch = t->step / epoch_steps(t->s, t->training);
-        const double start = example_seconds(), loss = train(t), seconds = example_seconds() - start;
-        if (t->left)
-            return;
-        evaluate(t, count);
-        if (wf_comm_rank(t->comm) == 0)
-            printf("epoch %lld  loss %.4f  accuracy %.4f (%lld of %lld)  %.1f s\n", (long long)epoch + 1, loss,
-                   (double)count[0] / (double)count[1], (long long)count[0], (long long)count[1], seconds);
-        fflush(stdout);
-    }
+    wf_trainer *trainer = wf_trainer_new(comm, train_step, t,
+                                         (wf_trainer_opts){.epoch_length = epoch_steps(s, t->train),
+                                                           .epochs = s->epochs,
+                                                           .log = s->best.log,
+                                                           .progress = STDOUT_FILENO,
+                                                           .unit = "images",
+                                                           .optim = t->optim,
+                                                           .finite = true});
+    WF_MUST(wf_trainer_add_hook(trainer, "evaluate", evaluate, t, (wf_when){.epochs = 1}));
+    WF_MUST(wf_trainer_add_hook(trainer, "print", example_epoch, NULL, (wf_when){.epochs = 1, .after_report = true}));
+    example_keep_best(trainer, t->model, &s->best);
+    return trainer;
 }
 
 int main(int argc, char **argv)
@@ -162,23 +152,23 @@ int main(int argc, char **argv)
     example_compute(comm, s.compute);
     parallel_open(&s.how, comm);
 
-    trainer t = {.comm = comm, .s = &s};
+    training t = {.s = &s, .tape = wf_tape_new(wf_comm_ctx(comm))};
     t.model = vgg16(wf_comm_ctx(comm), (vgg_opts){.width = s.width});
     parallel_model(&s.how, comm, t.model);
-    t.training = open_images(comm, &s, WF_TRAIN_SET);
+    t.train = open_images(comm, &s, WF_TRAIN_SET);
     t.test = open_images(comm, &s, WF_TEST_SET);
-    t.optim = optim_new(t.model, &s, epoch_steps(&s, t.training));
-    t.tape = wf_tape_new(wf_comm_ctx(comm));
+    t.optim = optim_new(t.model, &s, epoch_steps(&s, t.train));
     example_check(comm, wf_check(t.optim));
-    saves_open(&t);
-    run(&t);
-    const int code = example_saves_end(comm, t.saves, t.left);
+    wf_checkpoint *saves = saves_open(comm, &t);
+    wf_trainer *trainer = trainer_new(comm, &s, &t);
+    const int code = example_train(trainer, saves, &s.saves);
 
+    wf_trainer_free(trainer);
     wf_tape_free(t.tape);
     wf_optim_free(t.optim);
     wf_layer_free(t.model);
     wf_iter_free(t.test);
-    wf_iter_free(t.training);
+    wf_iter_free(t.train);
     parallel_close(&s.how);
     WF_MUST(wf_comm_close(comm));
     return code;

@@ -1,8 +1,9 @@
 /* Early stopping: compares a mean over all ranks with the best one so far, so that all ranks stop at the same time.
  * Called by programs after an evaluation. It ends nothing itself. */
-#include "optim/early_stop.h"
+#include "optim/early_stop_impl.h"
 
 #include "comm/comm_author.h"
+#include "core/archive.h"
 #include "core/context_author.h"
 #include "core/opts.h"
 #include "optim/evaluator.h"
@@ -52,6 +53,14 @@ static bool improves(const wf_early_stop *stop, double mean)
     return (stop->opts.larger ? mean - stop->best : stop->best - mean) > stop->opts.least;
 }
 
+void wf_early_stop_take(wf_early_stop *stop, double mean, bool *better, bool *stops)
+{
+    *better = improves(stop, mean);
+    stop->best = *better ? mean : stop->best;
+    stop->worse = *better ? 0 : stop->worse + 1;
+    *stops = stop->worse >= stop->opts.patience;
+}
+
 wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight, bool *stops)
 {
     static const char *const name = "observed";
@@ -60,15 +69,24 @@ wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight,
         stops ? wf_evaluator_add(stop->evaluator, name, mean, weight) : wf_error_take("stops", __FILE__, __LINE__);
     WF_TRY(wf_comm_post_failure(stop->comm, status));
     WF_TRY(wf_evaluator_finish(stop->evaluator));
-    const double all = wf_evaluator_mean(stop->evaluator, name);
-    const bool better = improves(stop, all);
-    stop->best = better ? all : stop->best;
-    stop->worse = better ? 0 : stop->worse + 1;
-    *stops = stop->worse >= stop->opts.patience;
+    bool better;
+    wf_early_stop_take(stop, wf_evaluator_mean(stop->evaluator, name), &better, stops);
     return WF_OK;
 }
 
 double wf_early_stop_best(const wf_early_stop *stop)
 {
     return stop ? stop->best : NAN;
+}
+
+wf_status wf_early_stop_visit(void *stop, wf_archive *archive)
+{
+    wf_early_stop *s = stop;
+    WF_NEED(s);
+    WF_NEED(archive);
+    WF_TRY(wf_archive_f64(archive, "best", &s->best));
+    WF_TRY(wf_archive_i64(archive, "worse", &s->worse));
+    WF_CHECK(s->worse >= 0, WF_ERR_FORMAT, "the archive holds %lld observations without an improvement",
+             (long long)s->worse);
+    return WF_OK;
 }

@@ -9,6 +9,8 @@
 extern "C" {
 #endif
 
+struct wf_archive;
+
 typedef struct wf_early_stop_opts {
     int64_t patience; /* observations in a row without an improvement, after which to stop; default 5 */
     double least;     /* an improvement must be larger than this; default 0 */
@@ -26,6 +28,8 @@ void wf_early_stop_free(wf_early_stop *stop);
 WF_PLACED wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight, bool *stops) WF_NODISCARD;
 /* The best mean so far; NaN before the first. */
 double wf_early_stop_best(const wf_early_stop *stop);
+/* Saves and loads the best mean and the observations since, as a wf_archive_visit. */
+wf_status wf_early_stop_visit(void *stop, struct wf_archive *archive) WF_NODISCARD;
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* Metrics over all ranks: local sums under names, brought together in rank order, so that all ranks have the same bits.
  * Programs add what they measured on their own samples and finish once per evaluation. */
-#include "optim/evaluator.h"
+#include "optim/evaluator_impl.h"
 
 #include "comm/comm_author.h"
 #include "core/context_author.h"
@@ -8,23 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { NAME = 64 };
-
-typedef struct entry {
-    char name[NAME];
-    double sum, weight;
-} entry;
-
-typedef struct entries {
-    entry *item;
-    int64_t n, cap;
-} entries;
-
-struct wf_evaluator {
-    wf_comm *comm;
-    entries local, result;
-};
 
 wf_evaluator *wf_evaluator_new(wf_comm *comm)
 {
@@ -46,7 +29,7 @@ void wf_evaluator_free(wf_evaluator *evaluator)
     free(evaluator);
 }
 
-static entry *find(const entries *list, const char *name)
+wf_sum_entry *wf_sums_find(const wf_sums *list, const char *name)
 {
     for (int64_t i = 0; name && i < list->n; i++)
         if (!strcmp(list->item[i].name, name))
@@ -54,12 +37,12 @@ static entry *find(const entries *list, const char *name)
     return NULL;
 }
 
-static wf_status add_entry(wf_ctx *ctx, entries *list, const char *name, double sum, double weight)
+wf_status wf_sums_add(wf_ctx *ctx, wf_sums *list, const char *name, double sum, double weight)
 {
-    entry *e = find(list, name);
+    wf_sum_entry *e = wf_sums_find(list, name);
     if (!e && list->n == list->cap) {
         const int64_t cap = list->cap ? 2 * list->cap : 8;
-        entry *item = wf_realloc(ctx, list->item, (size_t)cap * sizeof *item);
+        wf_sum_entry *item = wf_realloc(ctx, list->item, (size_t)cap * sizeof *item);
         if (!item)
             return WF_ERR_MEMORY;
         list->item = item;
@@ -80,10 +63,10 @@ wf_status wf_evaluator_add_sum(wf_evaluator *evaluator, const char *name, double
 {
     WF_NEED(evaluator);
     WF_NEED(name);
-    WF_CHECK(*name && strlen(name) < NAME, WF_ERR_ARGUMENT, "\"%s\" as a name: should have 1 to %d characters", name,
-             NAME - 1);
+    WF_CHECK(*name && strlen(name) < WF_SUM_NAME, WF_ERR_ARGUMENT, "\"%s\" as a name: should have 1 to %d characters",
+             name, WF_SUM_NAME - 1);
     WF_CHECK(weight >= 0 && isfinite(weight), WF_ERR_ARGUMENT, "%s with weight %g: should be 0 or more", name, weight);
-    return add_entry(wf_comm_ctx(evaluator->comm), &evaluator->local, name, sum, weight);
+    return wf_sums_add(wf_comm_ctx(evaluator->comm), &evaluator->local, name, sum, weight);
 }
 
 wf_status wf_evaluator_add(wf_evaluator *evaluator, const char *name, double mean, double weight)
@@ -92,12 +75,11 @@ wf_status wf_evaluator_add(wf_evaluator *evaluator, const char *name, double mea
 }
 
 /* all: `most` entries a rank, nameless where it has fewer. */
-static wf_status collect(wf_evaluator *evaluator, int64_t most, entry *all)
+static wf_status collect(wf_evaluator *evaluator, int64_t most, wf_sum_entry *all)
 {
     wf_comm *comm = evaluator->comm;
     const int size = wf_comm_size(comm);
-    /* Behind the table, so that the gather reads and writes different memory. */
-    entry *own = all + size * most;
+    wf_sum_entry *own = all + size * most;
     memset(own, 0, (size_t)most * sizeof *own);
     if (evaluator->local.n)
         memcpy(own, evaluator->local.item, (size_t)evaluator->local.n * sizeof *own);
@@ -106,7 +88,7 @@ static wf_status collect(wf_evaluator *evaluator, int64_t most, entry *all)
     for (int64_t i = 0; i < size * most; i++)
         /* In rank order on every rank, so that all have the same bits. */
         if (all[i].name[0])
-            WF_TRY(add_entry(wf_comm_ctx(comm), &evaluator->result, all[i].name, all[i].sum, all[i].weight));
+            WF_TRY(wf_sums_add(wf_comm_ctx(comm), &evaluator->result, all[i].name, all[i].sum, all[i].weight));
     evaluator->local.n = 0;
     return WF_OK;
 }
@@ -120,7 +102,7 @@ wf_status wf_evaluator_finish(wf_evaluator *evaluator)
     /* Ranks may have added different names, and one whose part of the data is empty none at all. All send as many
      * entries as the longest list has. */
     WF_TRY(wf_allreduce_i64(comm, &most, 1, WF_MAX));
-    const size_t bytes = (size_t)(wf_comm_size(comm) + 1) * (size_t)most * sizeof(entry);
+    const size_t bytes = (size_t)(wf_comm_size(comm) + 1) * (size_t)most * sizeof(wf_sum_entry);
     wf_status status = wf_host_take(comm, bytes, &all);
     if (status == WF_OK && most > 0)
         status = collect(evaluator, most, all);
@@ -144,14 +126,13 @@ const char *wf_evaluator_name(const wf_evaluator *evaluator, int64_t i)
 
 double wf_evaluator_mean(const wf_evaluator *evaluator, const char *name)
 {
-    const entry *e = evaluator ? find(&evaluator->result, name) : NULL;
-    /* No samples, no mean: 0 would look like a perfect loss. */
+    const wf_sum_entry *e = evaluator ? wf_sums_find(&evaluator->result, name) : NULL;
     return e && e->weight > 0 ? e->sum / e->weight : NAN;
 }
 
 double wf_evaluator_weight(const wf_evaluator *evaluator, const char *name)
 {
-    const entry *e = evaluator ? find(&evaluator->result, name) : NULL;
+    const wf_sum_entry *e = evaluator ? wf_sums_find(&evaluator->result, name) : NULL;
     return e ? e->weight : 0;
 }
 

@@ -21,6 +21,17 @@ until_said() {
         sleep 0.05
     done
 }
+# until_made STEPS: waits until the log has so many.
+until_made() {
+    tries=0
+    made=0
+    until [ "${made:-0}" -ge "$1" ]; do
+        made=$(sed -n '$s/.*"iteration": \([0-9]*\),.*/\1/p' "$folder/gan/log.jsonl")
+        tries=$((tries + 1))
+        [ $tries -lt 1200 ] || fail "the log does not reach step $1"
+        sleep 0.05
+    done
+}
 begin() {
     : >"$folder/said"
     "$script" "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 8 --batch 4 --iterations "$1" --sample-every 0 \
@@ -36,8 +47,8 @@ begin 100000
 until_said 1 iteration
 kill -USR1 "$(launcher)"
 until_said 1 'goes on from step'
-lines=$(grep -c iteration "$folder/said")
-until_said $((lines + 60)) iteration # past a snapshot
+from=$(sed -n 's/^goes on from step \([0-9]*\),.*/\1/p' "$folder/said")
+until_made $((from + 60)) # past a snapshot
 rank=$(cat /proc/"$(launcher)"/task/*/children | awk '{ print $1 }')
 kill -KILL "$rank"
 until_said 2 'goes on from step'

@@ -22,7 +22,8 @@ vgg() {
 gan() {
     "$mpiexec" -np "$1" "$examples/dcgan_cifar" --channels 32 --batch 8 --iterations 3 --log-every 1 --out "$work/gan" \
         $2 >"$work/out"
-    sed -n 's/^\(epoch 0 .*generator [0-9.]*\) .*/\1/p' "$work/out"
+    sed 's/.*"dis_loss": \([^,]*\), "gen_loss": \([^,]*\),.*/\1 \2/' "$work/gan/log.jsonl" |
+        awk '{ printf "%.4f %.4f\n", $1, $2 }'
 }
 
 # same PROGRAM RANKS LOSSES OPTIONS

@@ -1,0 +1,416 @@
+/* The training loop: what runs in which iteration. Means, log and best model are in trainer_report.c, what is shown
+ * in trainer_progress.c. */
+#include "core/archive.h"
+#include "core/log.h"
+#include "optim/trainer_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+double wf_trainer_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* --- Life --------------------------------------------------------------------------------------------------------- */
+
+static wf_status check_opts(const wf_trainer_opts *o)
+{
+    WF_CHECK(o->epoch_length >= 0 && o->epochs >= 0 && o->iterations >= 0 && o->line_seconds >= 0, WF_ERR_ARGUMENT,
+             "a trainer with epoch_length %lld, epochs %lld, iterations %lld, line_seconds %g: should be 0 or more",
+             (long long)o->epoch_length, (long long)o->epochs, (long long)o->iterations, o->line_seconds);
+    WF_CHECK(o->epochs > 0 || o->iterations > 0, WF_ERR_ARGUMENT,
+             "a trainer without an end: epochs or iterations should be given");
+    WF_CHECK(o->epochs == 0 || o->epoch_length > 0, WF_ERR_ARGUMENT,
+             "a trainer of %lld epochs: epoch_length should be given", (long long)o->epochs);
+    return WF_OK;
+}
+
+static wf_status check_when(const wf_trainer *t, wf_when when, const char *what)
+{
+    WF_CHECK(when.iterations >= 0 && when.epochs >= 0, WF_ERR_ARGUMENT,
+             "%s every %lld iterations and %lld epochs: should be 0 or more", what, (long long)when.iterations,
+             (long long)when.epochs);
+    WF_CHECK(when.epochs == 0 || t->opts.epoch_length > 0, WF_ERR_ARGUMENT,
+             "%s every %lld epochs of a trainer without epoch_length", what, (long long)when.epochs);
+    WF_CHECK(when.iterations || when.epochs || when.end, WF_ERR_ARGUMENT, "%s is never due", what);
+    return WF_OK;
+}
+
+static wf_status set_up(wf_trainer *t, wf_trainer_opts opts)
+{
+    wf_when *report = &t->opts.report;
+    t->opts = opts;
+    t->opts.line_seconds = opts.line_seconds > 0 ? opts.line_seconds : 5;
+    if (!report->iterations && !report->epochs && !report->end)
+        *report = (wf_when){.epochs = opts.epoch_length > 0, .end = true};
+    WF_TRY(check_when(t, *report, "the report"));
+    snprintf(t->unit, sizeof t->unit, "%s", opts.unit ? opts.unit : "samples");
+    t->log_path = opts.log ? wf_strdup(t->ctx, opts.log) : NULL;
+    if (opts.log && !t->log_path)
+        return wf_error_code();
+    t->evaluator = wf_evaluator_new(t->comm);
+    WF_NEED(t->evaluator);
+    return wf_trainer_progress_open(t);
+}
+
+wf_trainer *wf_trainer_new(wf_comm *comm, wf_train_function step, void *user, wf_trainer_opts opts)
+{
+    if (!comm)
+        return NULL;
+    WF_CHECK_NULL(step, WF_ERR_ARGUMENT, "a trainer needs a step");
+    WF_TRY_NULL(check_opts(&opts));
+    wf_trainer *t = wf_calloc(wf_comm_ctx(comm), 1, sizeof *t);
+    if (!t)
+        return wf_error_null();
+    t->comm = comm;
+    t->ctx = wf_comm_ctx(comm);
+    t->first = wf_comm_rank(comm) == 0;
+    t->step = step;
+    t->user = user;
+    if (set_up(t, opts) == WF_OK)
+        return t;
+    wf_trainer_free(t);
+    return wf_error_null();
+}
+
+void wf_trainer_free(wf_trainer *trainer)
+{
+    wf_trainer *t = trainer;
+    if (!t)
+        return;
+    wf_trainer_log_close(t);
+    if (t->out)
+        fclose(t->out);
+    wf_trainer_forget(t);
+    for (int64_t i = 0; i < t->n_hooks; i++)
+        free(t->hook[i].name);
+    free(t->hook);
+    wf_early_stop_free(t->best.stop);
+    free(t->best.name);
+    free(t->best.path);
+    wf_evaluator_free(t->evaluator);
+    free(t->latest.item);
+    free(t->log_path);
+    free(t);
+}
+
+wf_status wf_trainer_add_hook(wf_trainer *trainer, const char *name, wf_train_function hook, void *user, wf_when when)
+{
+    wf_trainer *t = trainer;
+    WF_NEED(t);
+    WF_NEED(name);
+    WF_NEED(hook);
+    WF_TRY(check_when(t, when, name));
+    wf_trainer_hook *longer = wf_realloc(t->ctx, t->hook, (size_t)(t->n_hooks + 1) * sizeof *longer);
+    if (!longer)
+        return wf_error_code();
+    t->hook = longer;
+    char *copy = wf_strdup(t->ctx, name);
+    if (!copy)
+        return wf_error_code();
+    t->hook[t->n_hooks++] = (wf_trainer_hook){.name = copy, .run = hook, .user = user, .when = when, .ran = -1};
+    return WF_OK;
+}
+
+static wf_status watch(wf_trainer *t, const char *name, wf_best_opts opts)
+{
+    const int64_t patience = opts.patience ? opts.patience : INT64_MAX;
+    wf_trainer_watch best = {.model = opts.model, .name = wf_strdup(t->ctx, name)};
+    best.path = opts.path ? wf_strdup(t->ctx, opts.path) : NULL;
+    if (best.name && (best.path || !opts.path))
+        best.stop = wf_early_stop_new(
+            t->comm, (wf_early_stop_opts){.patience = patience, .least = opts.least, .larger = opts.larger});
+    if (best.stop) {
+        t->best = best;
+        return WF_OK;
+    }
+    free(best.name);
+    free(best.path);
+    return wf_error_code();
+}
+
+wf_status wf_trainer_keep_best(wf_trainer *trainer, const char *name, wf_best_opts opts)
+{
+    WF_NEED(trainer);
+    WF_NEED(name);
+    WF_CHECK(!opts.model == !opts.path, WF_ERR_ARGUMENT, "the best by %s: model and path should be given together",
+             name);
+    WF_CHECK(!trainer->best.stop, WF_ERR_STATE, "the trainer watches %s already", trainer->best.name);
+    return watch(trainer, name, opts);
+}
+
+wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoint)
+{
+    WF_NEED(trainer);
+    WF_NEED(checkpoint);
+    WF_CHECK(!trainer->checkpoint, WF_ERR_STATE, "the trainer has a checkpoint already");
+    WF_TRY(wf_checkpoint_add(checkpoint, "trainer", wf_trainer_visit, trainer));
+    trainer->checkpoint = checkpoint;
+    return WF_OK;
+}
+
+/* --- State -------------------------------------------------------------------------------------------------------- */
+
+/* Rounds the place in an epoch of another length as wf_iter_archive does. */
+static wf_status set_place(wf_trainer *t, int64_t length)
+{
+    const int64_t own = t->opts.epoch_length;
+    WF_CHECK(t->iteration >= 0 && t->epoch >= 0 && t->index >= 0 && length >= 0 && t->log_bytes >= 0, WF_ERR_FORMAT,
+             "the archive holds iteration %lld, epoch %lld and place %lld of %lld in it", (long long)t->iteration,
+             (long long)t->epoch, (long long)t->index, (long long)length);
+    if (own > 0 && length > 0 && own != length)
+        t->index = (int64_t)((double)t->index / (double)length * (double)own);
+    if (own > 0 && t->index >= own) {
+        t->index = 0;
+        t->epoch++;
+    }
+    return WF_OK;
+}
+
+static wf_status visit_counts(wf_trainer *t, wf_archive *archive)
+{
+    int64_t length = t->opts.epoch_length, stopping = t->stopping, best = t->best.iteration;
+    double seconds = wf_trainer_seconds(t);
+    WF_TRY(wf_archive_i64(archive, "iteration", &t->iteration));
+    WF_TRY(wf_archive_i64(archive, "epoch", &t->epoch));
+    WF_TRY(wf_archive_i64(archive, "index", &t->index));
+    WF_TRY(wf_archive_i64(archive, "length", &length));
+    WF_TRY(wf_archive_i64(archive, "stopping", &stopping));
+    WF_TRY(wf_archive_i64(archive, "log_bytes", &t->log_bytes));
+    WF_TRY(wf_archive_i64(archive, "best_iteration", &best));
+    WF_TRY(wf_archive_f64(archive, "seconds", &seconds));
+    if (!wf_archive_loading(archive))
+        return WF_OK;
+    t->stopping = stopping != 0;
+    t->best.iteration = best;
+    t->before = seconds;
+    t->reported = 0;
+    for (int64_t i = 0; i < t->n_hooks; i++)
+        t->hook[i].ran = -1;
+    return set_place(t, length);
+}
+
+static wf_status visit(wf_trainer *t, wf_archive *archive)
+{
+    WF_TRY(wf_trainer_read(t));
+    WF_TRY(visit_counts(t, archive));
+    WF_TRY(wf_archive_enter(archive, "observed"));
+    WF_TRY(wf_evaluator_archive(t->evaluator, archive));
+    WF_TRY(wf_archive_leave(archive));
+    WF_TRY(wf_archive_enter(archive, "latest"));
+    WF_TRY(wf_sums_visit(t->ctx, &t->latest, archive));
+    WF_TRY(wf_archive_leave(archive));
+    if (!t->best.stop)
+        return WF_OK;
+    WF_TRY(wf_archive_enter(archive, "best"));
+    WF_TRY(wf_early_stop_visit(t->best.stop, archive));
+    return wf_archive_leave(archive);
+}
+
+wf_status wf_trainer_visit(void *trainer, wf_archive *archive)
+{
+    wf_trainer *t = trainer;
+    WF_NEED(t);
+    WF_NEED(archive);
+    const wf_status status = visit(t, archive);
+    return wf_archive_loading(archive) ? status : wf_comm_post_failure(t->comm, status);
+}
+
+/* --- The loop ----------------------------------------------------------------------------------------------------- */
+
+static bool ended(const wf_trainer *t)
+{
+    const wf_trainer_opts *o = &t->opts;
+    return t->stopping || (o->iterations > 0 && t->iteration >= o->iterations) ||
+           (o->epochs > 0 && t->epoch >= o->epochs);
+}
+
+int64_t wf_trainer_total(const wf_trainer *t)
+{
+    const wf_trainer_opts *o = &t->opts;
+    const int64_t epochs = t->iteration - t->index + (o->epochs - t->epoch) * o->epoch_length;
+    if (t->stopping)
+        return t->iteration;
+    return o->epochs > 0 && (o->iterations == 0 || epochs < o->iterations) ? epochs : o->iterations;
+}
+
+static bool due(const wf_trainer *t, wf_when when, bool last)
+{
+    return (when.iterations > 0 && t->iteration % when.iterations == 0) ||
+           (when.epochs > 0 && t->epoch_ended && t->epoch % when.epochs == 0) || (when.end && last);
+}
+
+/* The name of the hook goes along with its error to all ranks. */
+static wf_status run_hook(wf_trainer *t, wf_trainer_hook *hook)
+{
+    char message[512];
+    wf_status status = hook->run(t, hook->user);
+    hook->ran = t->iteration;
+    if (status == WF_OK || wf_comm_alive(t->comm) != WF_OK)
+        return status;
+    wf_error_save(&status, message, sizeof message);
+    WF_FAIL(status, "%s, after iteration %lld: %s", hook->name, (long long)t->iteration, message);
+}
+
+static wf_status run_hooks(wf_trainer *t, bool after, bool last, bool *any)
+{
+    for (int64_t i = 0; i < t->n_hooks; i++) {
+        wf_trainer_hook *hook = &t->hook[i];
+        if (hook->when.after_report != after || hook->ran == t->iteration || !due(t, hook->when, last))
+            continue;
+        *any = true;
+        WF_TRY(run_hook(t, hook));
+    }
+    return WF_OK;
+}
+
+static wf_status round_of_hooks(wf_trainer *t, bool last)
+{
+    bool any = false;
+    WF_TRY(run_hooks(t, false, last, &any));
+    if (due(t, t->opts.report, last) && (any || t->reported != t->iteration))
+        WF_TRY(wf_trainer_report(t));
+    return run_hooks(t, true, last, &any);
+}
+
+/* Where a report ends the run, what is due at the end follows; what such hooks observe is reported, too. */
+static wf_status after_step(wf_trainer *t)
+{
+    const bool last = ended(t);
+    WF_TRY(round_of_hooks(t, last));
+    return !last && ended(t) ? round_of_hooks(t, true) : WF_OK;
+}
+
+static wf_status save(wf_trainer *t)
+{
+    if (!t->checkpoint)
+        return WF_OK;
+    const wf_status status = wf_checkpoint_step(t->checkpoint, t->iteration, &t->left);
+    if (status != WF_ERR_IO)
+        return status;
+    if (t->first)
+        wf_log(WF_LOG_WARN, "iteration %lld is not saved: %s", (long long)t->iteration, wf_error_message());
+    wf_error_clear();
+    return WF_OK;
+}
+
+static void count(wf_trainer *t)
+{
+    t->iteration++;
+    t->index++;
+    t->epoch_ended = t->index == t->opts.epoch_length;
+    if (t->epoch_ended) {
+        t->index = 0;
+        t->epoch++;
+    }
+}
+
+static wf_status iterate(wf_trainer *t)
+{
+    WF_TRY(t->step(t, t->user));
+    count(t);
+    const double start = wf_trainer_clock();
+    WF_TRY(after_step(t));
+    WF_TRY(save(t));
+    t->paused += wf_trainer_clock() - start;
+    wf_trainer_progress(t, ended(t) || t->left);
+    return WF_OK;
+}
+
+static wf_status run(wf_trainer *t)
+{
+    t->start = wf_trainer_clock();
+    t->begun = t->iteration;
+    t->samples = 0;
+    t->paused = 0;
+    t->reports = (wf_trainer_shown){.since = t->start, .step = t->iteration};
+    wf_trainer_progress_begin(t);
+    while (!ended(t) && !t->left)
+        WF_TRY(iterate(t));
+    return WF_OK;
+}
+
+/* The barrier brings the failure of a rank in the last iteration to the others. */
+wf_status wf_trainer_run(wf_trainer *trainer)
+{
+    wf_trainer *t = trainer;
+    WF_NEED(t);
+    WF_CHECK(t->start == 0, WF_ERR_STATE, "a step or a hook runs the trainer that runs it");
+    WF_TRY(wf_trainer_log_open(t));
+    wf_status status = wf_comm_post_failure(t->comm, run(t));
+    if (status == WF_OK)
+        status = wf_barrier(t->comm);
+    t->before = wf_trainer_seconds(t);
+    t->start = 0;
+    wf_trainer_progress_end(t);
+    wf_trainer_log_close(t);
+    return status;
+}
+
+/* --- For steps and hooks ------------------------------------------------------------------------------------------ */
+
+void wf_trainer_add_samples(wf_trainer *trainer, int64_t count)
+{
+    if (trainer)
+        trainer->samples += count;
+}
+
+void wf_trainer_stop(wf_trainer *trainer)
+{
+    if (trainer)
+        trainer->asked = true;
+}
+
+bool wf_trainer_left(const wf_trainer *trainer)
+{
+    return trainer && trainer->left;
+}
+
+int64_t wf_trainer_iteration(const wf_trainer *trainer)
+{
+    return trainer ? trainer->iteration : 0;
+}
+
+int64_t wf_trainer_epoch(const wf_trainer *trainer)
+{
+    return trainer ? trainer->epoch : 0;
+}
+
+double wf_trainer_mean(const wf_trainer *trainer, const char *name)
+{
+    const wf_sum_entry *e = trainer ? wf_sums_find(&trainer->latest, name) : NULL;
+    return e ? e->sum : NAN;
+}
+
+double wf_trainer_weight(const wf_trainer *trainer, const char *name)
+{
+    const wf_sum_entry *e = trainer ? wf_sums_find(&trainer->latest, name) : NULL;
+    return e ? e->weight : 0;
+}
+
+double wf_trainer_seconds(const wf_trainer *trainer)
+{
+    if (!trainer)
+        return 0;
+    return trainer->before + (trainer->start > 0 ? wf_trainer_clock() - trainer->start : 0);
+}
+
+double wf_trainer_best(const wf_trainer *trainer)
+{
+    return trainer ? wf_early_stop_best(trainer->best.stop) : NAN;
+}
+
+int64_t wf_trainer_best_iteration(const wf_trainer *trainer)
+{
+    return trainer ? trainer->best.iteration : 0;
+}
+
+wf_comm *wf_trainer_comm(const wf_trainer *trainer)
+{
+    return trainer ? trainer->comm : NULL;
+}

@@ -1,0 +1,128 @@
+/* The trainer: an optional loop around a program's own training step. It counts iterations and epochs, calls hooks at
+ * intervals, makes means over all ranks, writes them as JSON lines, shows progress, stops early, keeps the best model,
+ * and continues exactly from a checkpoint. A program that needs none of this writes its own loop.
+ *
+ *     static wf_status step(wf_trainer *trainer, void *user)
+ *     {
+ *         ... wf_iter_next, wf_apply, a loss, wf_optim_step ...
+ *         wf_trainer_observe_var(trainer, "loss", loss, batch.size);
+ *         wf_trainer_add_samples(trainer, batch.global);
+ *         return wf_tape_reset(tape);
+ *     }
+ *
+ *     wf_trainer *trainer = wf_trainer_new(comm, step, &mine, (wf_trainer_opts){
+ *         .epoch_length = wf_iter_epoch_length(iter), .epochs = 10, .log = "log.jsonl", .progress = STDOUT_FILENO});
+ *     wf_trainer_add_hook(trainer, "evaluate", evaluate, &mine, (wf_when){.epochs = 1});
+ *     WF_MUST(wf_trainer_run(trainer));
+ *
+ * An iteration is: the step; the hooks that are due, in the order in which they were added; the report, if it is due;
+ * the hooks with .after_report that are due; the checkpoint. All ranks make the same trainer, with the same hooks, so
+ * step and hooks may call collective functions. An error that a step or a hook returns on one rank is the error of
+ * wf_trainer_run on all ranks, and the communicator is dead afterwards.
+ */
+#ifndef WF_OPTIM_TRAINER_H
+#define WF_OPTIM_TRAINER_H
+
+#include "optim/checkpoint.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_trainer wf_trainer;
+
+/* A step or a hook. `user` is what was given with it. Every rank calls it in the same iterations. */
+typedef wf_status (*wf_train_function)(wf_trainer *trainer, void *user);
+
+/* When something is due: after every so many iterations, at the end of every so many epochs, and, with `end`, after
+ * the last iteration of the run, also where the run stops early (but not where a signal ends it, as it will continue
+ * from there). Once an iteration at most, whichever of them apply. */
+typedef struct wf_when {
+    int64_t iterations, epochs; /* 0: never for this reason */
+    bool end;
+    bool after_report; /* of a hook: runs behind the report, and sees its means */
+} wf_when;
+
+typedef struct wf_trainer_opts {
+    int64_t epoch_length;  /* iterations of an epoch: wf_iter_epoch_length; 0: there are no epochs */
+    int64_t epochs;        /* ends after this epoch; 0: no bound */
+    int64_t iterations;    /* ends after this iteration, if that is earlier; 0: no bound. One of both is required */
+    wf_when report;        /* when means are made; default: every epoch, and at the end */
+    const char *log;       /* file for reports, as JSON lines; rank 0 writes it. NULL: none */
+    int progress;          /* file descriptor to which rank 0 shows its progress, as STDOUT_FILENO; 0: none. A bar on a
+                              terminal whose width is known, otherwise lines. Duplicated */
+    double line_seconds;   /* between two such lines; default 5 */
+    const char *unit;      /* name of a sample in rates: "images"; default "samples" */
+    const wf_optim *optim; /* reports have its learning rate as "lr". Borrowed; may be NULL */
+    bool finite;           /* a mean that is not finite ends the run with WF_ERR_NUMERIC */
+} wf_trainer_opts;
+
+/* The communicator has all ranks that train, and is borrowed; strings are copied. Local. */
+wf_trainer *wf_trainer_new(wf_comm *comm, wf_train_function step, void *user, wf_trainer_opts opts);
+void wf_trainer_free(wf_trainer *trainer);
+
+/* Adds a hook, whose name is shown where it fails. Local. */
+wf_status wf_trainer_add_hook(wf_trainer *trainer, const char *name, wf_train_function hook, void *user, wf_when when);
+
+typedef struct wf_best_opts {
+    bool larger;      /* larger values are better (accuracy); default: smaller values are better (loss) */
+    double least;     /* an improvement must be larger than this; default 0 */
+    int64_t patience; /* reports of the value in a row without an improvement, after which the run stops; 0: it does
+                         not stop */
+    wf_layer *model;  /* saved to `path` at every improvement (wf_save); borrowed. NULL: no model is kept */
+    const char *path;
+} wf_best_opts;
+/* Watches the mean of this name: keeps the model with the best one, and stops early. All ranks decide by the same mean
+ * over all of them. WF_ERR_STATE if a value is watched already. Local. */
+wf_status wf_trainer_keep_best(wf_trainer *trainer, const char *name, wf_best_opts opts);
+/* The best mean, NaN before the first report of it, and the iteration in which it was reported. */
+double wf_trainer_best(const wf_trainer *trainer);
+int64_t wf_trainer_best_iteration(const wf_trainer *trainer);
+/* Loads the best model from its file into the model. WF_ERR_STATE if none was kept yet. Collective. */
+wf_status wf_trainer_load_best(wf_trainer *trainer) WF_NODISCARD;
+
+/* Adds the trainer to the checkpoint, as "trainer", and saves after every iteration in which a save is due. Call it
+ * once, then wf_checkpoint_load_latest, which continues the trainer too, then wf_trainer_run. A save that fails with
+ * WF_ERR_IO is a warning, and training goes on. Borrowed. Local. */
+wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoint);
+/* The state of the trainer, as a wf_archive_visit: counts, sums that were observed since the last report, the newest
+ * means, the best value, and the length of the log, which is cut to it when the run continues. Where epochs have
+ * another length than when it was saved, the place in the epoch is rounded as wf_iter_archive does. Collective. */
+wf_status wf_trainer_visit(void *trainer, wf_archive *archive) WF_NODISCARD;
+
+/* Runs until the last iteration, an early stop, or a signal (wf_checkpoint_opts.signals). Collective. */
+wf_status wf_trainer_run(wf_trainer *trainer) WF_NODISCARD;
+/* Whether a signal ended it: all is saved, and the program is to end (wf_checkpoint_step). */
+bool wf_trainer_left(const wf_trainer *trainer);
+
+/* --- For steps and hooks ------------------------------------------------------------------------------------------ */
+
+/* Observes a mean over `weight` samples of this rank; the next report has the mean over all samples of all ranks since
+ * the last one. Of a loss on a scattered batch, which after wf_optim_step is the mean over all ranks, `weight` is this
+ * rank's samples, too. Weight 0 is fine. Local. */
+wf_status wf_trainer_observe(wf_trainer *trainer, const char *name, double mean, double weight) WF_NODISCARD;
+/* The same with a variable of one element, which is read later, so that the step does not wait for the device; not in
+ * a captured step. */
+wf_status wf_trainer_observe_var(wf_trainer *trainer, const char *name, const wf_var *var, double weight) WF_NODISCARD;
+/* Samples of all ranks that this iteration used; for the rate. Local. */
+void wf_trainer_add_samples(wf_trainer *trainer, int64_t count);
+/* Asks for the end of the run. One rank may ask: all of them stop after their next report. Local. */
+void wf_trainer_stop(wf_trainer *trainer);
+/* A line of rank 0 to opts.progress, above the bar; nothing on other ranks, and where there is no such file. Local. */
+void wf_trainer_print(wf_trainer *trainer, const char *format, ...) WF_PRINTF(2, 3);
+
+/* Completed iterations and epochs. A hook sees those up to and including the step before it, a step those before it. */
+int64_t wf_trainer_iteration(const wf_trainer *trainer);
+int64_t wf_trainer_epoch(const wf_trainer *trainer);
+/* The mean of this name in the newest report that has it, and its samples over all ranks; NaN and 0 before. */
+double wf_trainer_mean(const wf_trainer *trainer, const char *name);
+double wf_trainer_weight(const wf_trainer *trainer, const char *name);
+/* Seconds of all its runs so far, also before a checkpoint was loaded. */
+double wf_trainer_seconds(const wf_trainer *trainer);
+wf_comm *wf_trainer_comm(const wf_trainer *trainer); /* borrowed */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,108 @@
+/* The trainer's parts, for this folder. */
+#ifndef WF_OPTIM_TRAINER_IMPL_H
+#define WF_OPTIM_TRAINER_IMPL_H
+
+#include "comm/comm_author.h"
+#include "core/context_author.h"
+#include "optim/early_stop_impl.h"
+#include "optim/evaluator_impl.h"
+#include "optim/trainer.h"
+
+#include <stdio.h>
+
+#define WF_TRAINER_WAITING 64 /* observed variables that are not read yet */
+#define WF_TRAINER_LINE    1024
+
+typedef struct wf_trainer_hook {
+    char *name;
+    wf_train_function run;
+    void *user;
+    wf_when when;
+    int64_t ran; /* the last iteration in which it was called */
+} wf_trainer_hook;
+
+typedef struct wf_trainer_variable {
+    char name[WF_SUM_NAME];
+    wf_tensor *value;
+    double weight;
+} wf_trainer_variable;
+
+typedef struct wf_trainer_watch {
+    char *name, *path;
+    wf_layer *model;
+    wf_early_stop *stop;
+    int64_t iteration; /* of the best; 0: none yet */
+} wf_trainer_watch;
+
+/* What rank 0 shows. */
+typedef struct wf_trainer_shown {
+    bool bar, drawn;       /* drawn: a bar is in the current line of the terminal */
+    double last;           /* time of the last bar or line; 0: none in this run */
+    double since;          /* begin of the time over which the rate is taken */
+    double paused;         /* of it, in hooks */
+    int64_t samples, step; /* at that begin */
+    double rate;
+} wf_trainer_shown;
+
+struct wf_trainer {
+    wf_comm *comm;
+    wf_ctx *ctx;
+    bool first; /* rank 0 */
+    wf_train_function step;
+    void *user;
+    wf_trainer_opts opts;
+    char *log_path;
+    char unit[64];
+    wf_trainer_hook *hook;
+    int64_t n_hooks;
+    wf_checkpoint *checkpoint;
+    wf_trainer_watch best;
+
+    int64_t iteration, epoch, index; /* index: iterations made of the epoch */
+    int64_t reported;                /* the iteration of the last report */
+    bool epoch_ended;                /* by the last iteration */
+    bool stopping;                   /* the run is to end; the same on all ranks */
+    bool asked;                      /* this rank asks for it */
+    bool left;
+    wf_evaluator *evaluator; /* since the last report */
+    wf_sums latest;          /* the newest mean of each name, as sum and weight */
+    wf_trainer_variable waiting[WF_TRAINER_WAITING];
+    int n_waiting;
+
+    FILE *out;                       /* rank 0: opts.progress; NULL: nothing is shown */
+    FILE *log;                       /* rank 0 */
+    int64_t log_bytes;               /* of it; while loading, of the log that was saved */
+    int64_t samples;                 /* in this run */
+    int64_t begun;                   /* the first iteration of this run */
+    double start, paused;            /* of this run: clock, seconds in hooks and reports */
+    double before;                   /* seconds of earlier runs */
+    wf_trainer_shown shown, reports; /* reports: the rate in the log */
+};
+
+/* A clock that never goes back, in seconds. */
+double wf_trainer_clock(void);
+/* The last iteration of the run, as far as is known. */
+int64_t wf_trainer_total(const wf_trainer *t);
+/* The rate since the last call with the same record; samples a second, or iterations where none are counted. */
+double wf_trainer_rate(const wf_trainer *t, wf_trainer_shown *since);
+const char *wf_trainer_rate_unit(const wf_trainer *t);
+
+/* --- trainer_report.c --- */
+/* Reads the variables that were observed. Local. */
+wf_status wf_trainer_read(wf_trainer *t) WF_NODISCARD;
+void wf_trainer_forget(wf_trainer *t);
+/* Makes the means, writes them, and decides by them. Collective. */
+wf_status wf_trainer_report(wf_trainer *t) WF_NODISCARD;
+/* Opens the log; the same error on all ranks. Collective. */
+wf_status wf_trainer_log_open(wf_trainer *t) WF_NODISCARD;
+void wf_trainer_log_close(wf_trainer *t);
+
+/* --- trainer_progress.c: nothing on other ranks than 0 --- */
+wf_status wf_trainer_progress_open(wf_trainer *t) WF_NODISCARD;
+void wf_trainer_progress_begin(wf_trainer *t);
+/* Shows it where it is time to, or the last time. */
+void wf_trainer_progress(wf_trainer *t, bool last);
+/* Ends the line of a bar that is drawn. */
+void wf_trainer_progress_end(wf_trainer *t);
+
+#endif

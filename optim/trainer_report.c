@@ -1,0 +1,198 @@
+/* Reports: means over all ranks, the log, the best model, and the decision to stop. */
+#include "layers/save.h"
+#include "optim/trainer_impl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Not a name that a program would take: a rank asks for the end under it. */
+static const char *const asks = "\001stop";
+
+/* --- What was observed -------------------------------------------------------------------------------------------- */
+
+void wf_trainer_forget(wf_trainer *t)
+{
+    for (int i = 0; i < t->n_waiting; i++)
+        wf_tensor_free(t->waiting[i].value);
+    t->n_waiting = 0;
+}
+
+wf_status wf_trainer_read(wf_trainer *t)
+{
+    wf_status status = WF_OK;
+    for (int i = 0; status == WF_OK && i < t->n_waiting; i++) {
+        const wf_trainer_variable *v = &t->waiting[i];
+        status = wf_evaluator_add(t->evaluator, v->name, wf_tensor_item(v->value), v->weight);
+    }
+    wf_trainer_forget(t);
+    return status;
+}
+
+wf_status wf_trainer_observe(wf_trainer *trainer, const char *name, double mean, double weight)
+{
+    wf_trainer *t = trainer;
+    WF_NEED(t);
+    WF_NEED(name);
+    for (int i = 0; i < t->n_waiting; i++)
+        if (strcmp(t->waiting[i].name, name) == 0) { /* a sum is made in the order of its observations */
+            WF_TRY(wf_trainer_read(t));
+            break;
+        }
+    return wf_evaluator_add(t->evaluator, name, mean, weight);
+}
+
+wf_status wf_trainer_observe_var(wf_trainer *trainer, const char *name, const wf_var *var, double weight)
+{
+    wf_trainer *t = trainer;
+    WF_NEED(t);
+    WF_NEED(name);
+    WF_NEED(var);
+    WF_CHECK(wf_shape_count(wf_var_shape(var)) == 1, WF_ERR_SHAPE, "%s is observed, and has %lld elements", name,
+             (long long)wf_shape_count(wf_var_shape(var)));
+    WF_TRY(wf_evaluator_add(t->evaluator, name, 0, 0)); /* checks the name, and keeps the order of names */
+    if (t->n_waiting == WF_TRAINER_WAITING)
+        WF_TRY(wf_trainer_read(t));
+    wf_tensor *value = wf_keep(var);
+    WF_NEED(value);
+    wf_trainer_variable *v = &t->waiting[t->n_waiting++];
+    *v = (wf_trainer_variable){.value = value, .weight = weight};
+    memcpy(v->name, name, strlen(name));
+    return WF_OK;
+}
+
+/* --- The log ------------------------------------------------------------------------------------------------------ */
+
+static wf_status open_log(wf_trainer *t)
+{
+    t->log = fopen(t->log_path, t->iteration > 0 ? "r+" : "w");
+    if (!t->log && t->iteration > 0 && errno == ENOENT)
+        t->log = fopen(t->log_path, "w");
+    WF_CHECK(t->log, WF_ERR_IO, "%s: cannot write: %s", t->log_path, strerror(errno));
+    fseeko(t->log, 0, SEEK_END);
+    const int64_t bytes = ftello(t->log);
+    if (bytes > t->log_bytes) {
+        WF_CHECK(ftruncate(fileno(t->log), t->log_bytes) == 0, WF_ERR_IO, "%s: cannot be cut to %" PRId64 " bytes: %s",
+                 t->log_path, t->log_bytes, strerror(errno));
+        fseeko(t->log, 0, SEEK_END);
+    }
+    return WF_OK;
+}
+
+wf_status wf_trainer_log_open(wf_trainer *t)
+{
+    if (!t->log_path)
+        return WF_OK;
+    return wf_bcast_status(t->comm, t->first ? open_log(t) : WF_OK, 0);
+}
+
+void wf_trainer_log_close(wf_trainer *t)
+{
+    if (t->log)
+        fclose(t->log); /* every line was flushed */
+    t->log = NULL;
+}
+
+static void write_text(FILE *file, const char *text)
+{
+    fputc('"', file);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if (*c == '"' || *c == '\\')
+            fprintf(file, "\\%c", *c);
+        else if (*c < 32)
+            fprintf(file, "\\u%04x", *c);
+        else
+            fputc(*c, file);
+    fputc('"', file);
+}
+
+/* JSON has no number for what is not finite. */
+static void write_number(FILE *file, const char *name, double value)
+{
+    fputs(", ", file);
+    write_text(file, name);
+    if (isfinite(value))
+        fprintf(file, ": %.9g", value);
+    else
+        fputs(": null", file);
+}
+
+static wf_status write_line(wf_trainer *t)
+{
+    char rate[80];
+    snprintf(rate, sizeof rate, "%s_per_second", wf_trainer_rate_unit(t));
+    fprintf(t->log, "{\"iteration\": %" PRId64, t->iteration);
+    if (t->opts.epoch_length > 0)
+        fprintf(t->log, ", \"epoch\": %" PRId64, t->epoch);
+    for (int64_t i = 0; i < wf_evaluator_count(t->evaluator); i++) {
+        const char *name = wf_evaluator_name(t->evaluator, i);
+        if (strcmp(name, asks) != 0 && wf_evaluator_weight(t->evaluator, name) > 0)
+            write_number(t->log, name, wf_evaluator_mean(t->evaluator, name));
+    }
+    if (t->opts.optim)
+        write_number(t->log, "lr", wf_optim_lr(t->opts.optim));
+    write_number(t->log, rate, wf_trainer_rate(t, &t->reports));
+    fprintf(t->log, ", \"elapsed_seconds\": %.3f}\n", wf_trainer_seconds(t));
+    WF_CHECK(fflush(t->log) == 0, WF_ERR_IO, "%s: cannot write: %s", t->log_path, strerror(errno));
+    t->log_bytes = ftello(t->log);
+    return WF_OK;
+}
+
+/* --- The report --------------------------------------------------------------------------------------------------- */
+
+static wf_status take_latest(wf_trainer *t)
+{
+    for (int64_t i = 0; i < wf_evaluator_count(t->evaluator); i++) {
+        const char *name = wf_evaluator_name(t->evaluator, i);
+        const double weight = wf_evaluator_weight(t->evaluator, name), mean = wf_evaluator_mean(t->evaluator, name);
+        if (strcmp(name, asks) == 0 || weight == 0)
+            continue;
+        WF_TRY(wf_sums_add(t->ctx, &t->latest, name, 0, 0));
+        wf_sum_entry *latest = wf_sums_find(&t->latest, name);
+        latest->sum = mean;
+        latest->weight = weight;
+        WF_CHECK(!t->opts.finite || isfinite(mean), WF_ERR_NUMERIC, "iteration %" PRId64 ": %s is %g", t->iteration,
+                 name, mean);
+    }
+    return WF_OK;
+}
+
+static wf_status watch(wf_trainer *t)
+{
+    bool better = false, stops = false;
+    wf_trainer_watch *best = &t->best;
+    if (!best->stop || wf_evaluator_weight(t->evaluator, best->name) == 0)
+        return WF_OK;
+    wf_early_stop_take(best->stop, wf_evaluator_mean(t->evaluator, best->name), &better, &stops);
+    if (better)
+        best->iteration = t->iteration;
+    if (better && best->model)
+        WF_TRY(wf_save_over(t->comm, best->model, best->path));
+    t->stopping = t->stopping || stops;
+    return WF_OK;
+}
+
+wf_status wf_trainer_report(wf_trainer *t)
+{
+    WF_TRY(wf_trainer_read(t));
+    if (t->asked)
+        WF_TRY(wf_evaluator_add(t->evaluator, asks, 1, 1));
+    t->asked = false;
+    WF_TRY(wf_evaluator_finish(t->evaluator));
+    t->reported = t->iteration;
+    t->stopping = t->stopping || wf_evaluator_weight(t->evaluator, asks) > 0;
+    WF_TRY(take_latest(t));
+    if (t->log)
+        WF_TRY(write_line(t));
+    return watch(t);
+}
+
+wf_status wf_trainer_load_best(wf_trainer *trainer)
+{
+    WF_NEED(trainer);
+    const wf_trainer_watch *best = &trainer->best;
+    WF_CHECK(best->model && best->iteration > 0, WF_ERR_STATE, "the trainer has kept no best model");
+    return wf_load_over(trainer->comm, best->model, best->path);
+}
