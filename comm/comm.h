@@ -62,6 +62,11 @@ WF_PLACED wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
  * closed is WF_ERR_COMM. MPI is finalised at process exit, and only if Weft initialised it. */
 WF_PLACED wf_status wf_comm_close(wf_comm *comm);
 
+/* Tells the other ranks that this one is about to work for up to `ms` milliseconds without a call of the communicator:
+ * their waits, here and in communicators split from it, do not time out before that. `what` is for their log ("writing
+ * results"). A later call replaces an earlier one if it lasts longer. Local. */
+wf_status wf_comm_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
+
 /* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; the default is the type of the gradients. Sums
  * are rounded to it. All ranks must set the same type; communicators that are split off do not inherit it. Local. */
 wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype) WF_NODISCARD;

@@ -39,8 +39,6 @@ typedef struct wf_host_block {
     bool taken;
 } wf_host_block;
 
-typedef struct wf_queue wf_queue;
-
 /* What a communicator and those split from it share. */
 typedef struct wf_comm_shared {
     wf_ctx *ctx;
@@ -48,7 +46,7 @@ typedef struct wf_comm_shared {
     bool root_closed; /* the first communicator is closed */
     bool in_order;    /* some calls are matched by their order alone: tasks run where they are added */
     wf_host_block host[WF_HOST_BLOCKS];
-    wf_queue *queue; /* NULL until a communicator is opened for tasks */
+    struct wf_background *background; /* NULL until a communicator is opened for it */
 } wf_comm_shared;
 
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
@@ -169,16 +167,14 @@ wf_comm *wf_comm_self(wf_comm *comm);
  * other ranks need not know. */
 wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members);
 
-/* --- queue.c --- */
+/* --- background.c --- */
 
-/* In a wait. Of a task: gives the processor to the main program, and returns true when it is back. Of the main program:
- * gives the tasks a turn. False: nothing else is to be done, the wait goes on. */
-bool wf_queue_yield(wf_comm *comm);
-/* Whether a task has the processor. */
-bool wf_queue_within(const wf_comm *comm);
-/* Whether one has that leaves what it brings to wf_queue_wait. */
-bool wf_queue_leaves(const wf_comm *comm);
-void wf_queue_free(wf_queue *queue);
-void wf_queue_close(wf_comm *comm);
+/* In a wait of the main program: moves the background stream on, without waiting. */
+void wf_background_progress(wf_comm *comm);
+/* Whether the stream has the processor. */
+bool wf_background_within(const wf_comm *comm);
+void wf_background_free(struct wf_background *background);
+/* Gives up what is under way for comm, and its second connection. */
+void wf_background_close(wf_comm *comm);
 
 #endif

@@ -95,8 +95,7 @@ static wf_status open_transport(wf_comm *comm, MPI_Comm data)
     TRY_MPI(MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN));
     WF_TRY(wf_transport_mpi_open(comm, data));
     WF_TRY(wf_control_open(comm, control));
-    wf_mpi_opened(comm);
-    return WF_OK;
+    return wf_mpi_opened(comm);
 }
 
 /* The communicators of a process have different ones; rank 0's is that of all. */

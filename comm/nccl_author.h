@@ -4,7 +4,8 @@
  * A call only puts work on the stream. The work waits for everything that is on the context's stream at that time, and
  * later work on the context's stream waits for it. The host waits only where it reads a value (the context's hook). All
  * communicators of a shared state share the stream, so what runs on the GPUs runs in the order of the calls, which is
- * the same on all ranks: tasks (comm/queue_author.h) run where they are added.
+ * the same on all ranks: what is added to the background stream runs where it is added
+ * (comm/background_author.h).
  */
 #ifndef WF_COMM_NCCL_AUTHOR_H
 #define WF_COMM_NCCL_AUTHOR_H
@@ -27,7 +28,7 @@ void wf_nccl_close(wf_comm *comm);
 void wf_nccl_abort(wf_comm *comm);
 /* An asynchronous error of NCCL, or WF_OK. Every loop that waits calls it. */
 wf_status wf_nccl_poll(wf_comm *comm) WF_NODISCARD;
-/* What does not hold up the context's stream (wf_nccl_end_no_join, and tasks that leave their sums to wf_queue_wait):
+/* What does not hold up the context's stream (wf_nccl_end_no_join, and sums of the background stream):
  * now it goes behind. NULL is fine. Local. */
 wf_status wf_nccl_join(wf_comm *comm) WF_NODISCARD;
 

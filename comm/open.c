@@ -1,5 +1,6 @@
 /* Opening, splitting and closing of communicators, and what those of one process share. Programs call it; everything
  * below is opened from here, in the order of the folders, and closed in reverse. */
+#include "comm/background_author.h"
 #include "comm/mesh/mesh_impl.h"
 #include "comm/nccl_author.h"
 #include "comm/reduce/reduce_impl.h"
@@ -61,6 +62,18 @@ static void unreference(wf_comm *comm)
     }
 }
 
+wf_comm *wf_comm_hold(wf_comm *comm)
+{
+    if (comm)
+        comm->references++;
+    return comm;
+}
+
+void wf_comm_let_go(wf_comm *comm)
+{
+    unreference(comm);
+}
+
 /* The context goes with the first communicator; where objects of it are alive, with the last. */
 static wf_status leave_shared(wf_comm *comm)
 {
@@ -77,7 +90,7 @@ static wf_status leave_shared(wf_comm *comm)
         status = wf_ctx_free(shared->ctx);
     if (shared->members == 0) {
         wf_host_free_all(shared);
-        wf_queue_free(shared->queue);
+        wf_background_free(shared->background);
         free(shared);
     }
     return comm->parent ? WF_OK : status;
@@ -149,7 +162,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
 static void disconnect(wf_comm *comm)
 {
     wf_failure_settle(comm);
-    wf_queue_close(comm);
+    wf_background_close(comm);
     wf_mesh_clear(&comm->mesh);
     wf_shm_ring_close(comm);
     wf_nccl_close(comm);

@@ -12,28 +12,35 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_OPEN 64
-#define LOOK_NS   1000000000 /* from one look at the other processes to the next, while they are awaited at the exit */
-#define LEAVE_MS  20000      /* for MPI to end a process whose communicators are dead, on a busy machine */
+#define LOOK_NS  1000000000 /* from one look at the other processes to the next, while they are awaited at the exit */
+#define LEAVE_MS 20000      /* for MPI to end a process whose communicators are dead, on a busy machine */
 
 static bool ours;   /* Weft initialised MPI */
 static bool broken; /* a communicator died */
 static pid_t owner; /* the process that speaks MPI: a child that it forks has its memory, and no part in the job */
 static MPI_Comm leaving = MPI_COMM_NULL;
-static wf_comm *opened[MOST_OPEN];
+static wf_comm **opened; /* NULL: one that is closed */
+static int places;
 
-void wf_mpi_opened(wf_comm *comm)
+wf_status wf_mpi_opened(wf_comm *comm)
 {
-    for (int i = 0; i < MOST_OPEN; i++)
-        if (!opened[i]) {
-            opened[i] = comm;
-            return;
-        }
+    int place = 0;
+    while (place < places && opened[place])
+        place++;
+    if (place == places) {
+        wf_comm **more = realloc(opened, (size_t)(2 * places + 16) * sizeof(wf_comm *));
+        WF_CHECK(more, WF_ERR_MEMORY, "no memory for a communicator");
+        memset(more + places, 0, (size_t)(places + 16) * sizeof(wf_comm *));
+        opened = more;
+        places = 2 * places + 16;
+    }
+    opened[place] = comm;
+    return WF_OK;
 }
 
 void wf_mpi_closed(wf_comm *comm)
 {
-    for (int i = 0; i < MOST_OPEN; i++)
+    for (int i = 0; i < places; i++)
         if (opened[i] == comm)
             opened[i] = NULL;
 }
@@ -78,7 +85,7 @@ static void say_farewell(wf_comm *comm)
  * its shared state has been told why. */
 static void tell_that_we_leave(int code)
 {
-    for (int i = 0; i < MOST_OPEN; i++) {
+    for (int i = 0; i < places; i++) {
         if (!opened[i] || !lives(opened[i]))
             continue;
         if (code != 0)

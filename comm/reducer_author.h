@@ -6,11 +6,12 @@
 #define WF_COMM_REDUCER_AUTHOR_H
 
 #include "comm/comm.h"
-#include "comm/engine/builder_author.h"
+#include "comm/engine/algorithms_author.h"
 
 typedef struct wf_reducer {
     const char *name;
     const char *does; /* for the user, in half a line */
+    bool keeps;       /* has memory from sum to sum of a buffer (wf_builder_kept); a buffer is known by its address */
     bool shares;      /* sums in memory that the ranks of a node share, if they can */
     /* Adds the steps by which this rank sums a flat buffer, in place, with all others: the same bits everywhere.
      * Segment i is [offset[i], offset[i + 1]) elements of `flat`, and offset[0] need not be 0; the last segment holds

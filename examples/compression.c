@@ -22,6 +22,8 @@ typedef struct entry {
 
 /* What is kept of a bucket between steps, in host memory but for `room`. */
 typedef struct memory {
+    const compression *c;
+    const wf_grad_bucket *b; /* of this step */
     wf_ctx *ctx;
     int64_t count, sent;
     float *given;     /* the gradient and what was left out before */
@@ -29,7 +31,7 @@ typedef struct memory {
     float *magnitude; /* topk: scratch */
     entry *mine, *all;
     float *left, *right; /* powersgd: the factors, and what is sent as it is */
-    int64_t n_left, n_right;
+    int64_t n_left, n_right, left_span[2], right_span[2];
     void *room; /* in device memory, for the longer of them */
     size_t room_bytes;
 } memory;
@@ -38,7 +40,7 @@ struct compression {
     double share; /* topk; 0: powersgd */
     int64_t rank;
     int64_t plan, n;
-    memory *bucket;
+    memory **bucket; /* each stays where it is while the background stream works on it */
 };
 
 compression *compression_new(const char *text, char complaint[COMPRESSION_COMPLAINT])
@@ -66,11 +68,14 @@ compression *compression_new(const char *text, char complaint[COMPRESSION_COMPLA
 static void forget(compression *c)
 {
     for (int64_t i = 0; i < c->n; i++) {
-        memory *m = &c->bucket[i];
+        memory *m = c->bucket[i];
+        if (!m)
+            continue;
         void *const host[] = {m->given, m->error, m->magnitude, m->mine, m->all, m->left, m->right};
         for (size_t k = 0; k < sizeof host / sizeof *host; k++)
             free(host[k]);
         wf_pool_give(m->ctx, m->room, m->room_bytes);
+        free(m);
     }
     free(c->bucket);
     c->bucket = NULL;
@@ -166,14 +171,33 @@ static wf_status memory_of(compression *c, const wf_grad_bucket *b, memory **m)
         forget(c);
     c->plan = b->plan;
     if (b->index >= c->n) {
-        memory *more = wf_realloc(b->ctx, c->bucket, (size_t)(b->index + 1) * sizeof *more);
+        memory **more = wf_realloc(b->ctx, c->bucket, (size_t)(b->index + 1) * sizeof *more);
         WF_NEED(more);
         memset(more + c->n, 0, (size_t)(b->index + 1 - c->n) * sizeof *more);
         c->bucket = more;
         c->n = b->index + 1;
     }
-    *m = &c->bucket[b->index];
+    if (!c->bucket[b->index])
+        c->bucket[b->index] = wf_calloc(b->ctx, 1, sizeof **c->bucket);
+    *m = c->bucket[b->index];
+    WF_NEED(*m);
     return (*m)->given ? WF_OK : make_memory(c, b, *m);
+}
+
+/* --- from and to the bucket --------------------------------------------------------------------------------------- */
+
+/* With what earlier steps left out. */
+static wf_status take_up(const memory *m)
+{
+    WF_TRY(m->ctx->k->to_host(m->ctx, m->given, m->b->flat, (size_t)m->count * sizeof *m->given));
+    for (int64_t i = 0; i < m->count; i++)
+        m->given[i] += m->error[i];
+    return WF_OK;
+}
+
+static wf_status put_back(const memory *m)
+{
+    return m->ctx->k->to_device(m->ctx, m->b->flat, m->given, (size_t)m->count * sizeof *m->given);
 }
 
 /* --- topk -------------------------------------------------------------------------------------------------------- */
@@ -224,30 +248,34 @@ static void pick(memory *m, int64_t k)
         }
 }
 
-static wf_status reduce_top(const compression *c, const wf_grad_bucket *b, memory *m)
+static wf_status take_top(void *own)
 {
-    const int64_t k = kept_of(c, m->count);
-    pick(m, k);
-    m->sent = 2 * k;
-    WF_TRY(wf_allgather_bytes_async(b->comm, m->mine, (size_t)k * sizeof *m->mine, m->all));
+    memory *m = own;
+    const int64_t k = kept_of(m->c, m->count) * wf_comm_size(m->b->comm);
     memset(m->given, 0, (size_t)m->count * sizeof *m->given);
-    for (int64_t i = 0; i < k * wf_comm_size(b->comm); i++)
+    for (int64_t i = 0; i < k; i++)
         m->given[m->all[i].at] += m->all[i].value;
+    return put_back(m);
+}
+
+static wf_status pick_top(void *own)
+{
+    memory *m = own;
+    WF_TRY(take_up(m));
+    pick(m, kept_of(m->c, m->count));
     return WF_OK;
 }
 
-/* --- powersgd ---------------------------------------------------------------------------------------------------- */
-
-static wf_status sum(const wf_grad_bucket *b, const memory *m, float *x, int64_t n)
+static void reduce_top(memory *m)
 {
-    const int64_t offset[] = {0, n};
-    const size_t bytes = (size_t)n * sizeof *x;
-    if (n == 0)
-        return WF_OK;
-    WF_TRY(b->ctx->k->to_device(b->ctx, m->room, x, bytes));
-    WF_TRY(wf_reduce_async(b->comm, &(wf_reduce_job){m->room, WF_F32, 1, offset}));
-    return b->ctx->k->to_host(b->ctx, x, m->room, bytes);
+    const int64_t k = kept_of(m->c, m->count);
+    m->sent = 2 * k;
+    wf_background_call(m->b->comm, pick_top, m);
+    wf_background_allgather_bytes(m->b->comm, m->mine, (size_t)k * sizeof *m->mine, m->all);
+    wf_background_call(m->b->comm, take_top, m);
 }
+
+/* --- powersgd ---------------------------------------------------------------------------------------------------- */
 
 /* left = x right; columns beside each other. */
 static void times(const float *x, matrix m, int64_t rank, const float *right, float *left)
@@ -351,31 +379,64 @@ static void products(const compression *c, const wf_grad_bucket *b, memory *m)
     }
 }
 
-static wf_status reduce_power(const compression *c, const wf_grad_bucket *b, memory *m)
+/* The sums are made in device memory. */
+static wf_status first_half(void *own)
+{
+    memory *m = own;
+    WF_TRY(take_up(m));
+    factors(m->c, m->b, m, false);
+    return m->ctx->k->to_device(m->ctx, m->room, m->left, (size_t)m->n_left * sizeof *m->left);
+}
+
+static wf_status second_half(void *own)
+{
+    memory *m = own;
+    WF_TRY(m->ctx->k->to_host(m->ctx, m->left, m->room, (size_t)m->n_left * sizeof *m->left));
+    factors(m->c, m->b, m, true);
+    return m->ctx->k->to_device(m->ctx, m->room, m->right, (size_t)m->n_right * sizeof *m->right);
+}
+
+static wf_status multiply(void *own)
+{
+    memory *m = own;
+    WF_TRY(m->ctx->k->to_host(m->ctx, m->right, m->room, (size_t)m->n_right * sizeof *m->right));
+    products(m->c, m->b, m);
+    return put_back(m);
+}
+
+static void sum(const memory *m, const int64_t span[2])
+{
+    if (span[1] > 0)
+        wf_background_sum(m->b->comm, &(wf_reduce_job){m->room, WF_F32, 1, span});
+}
+
+static void reduce_power(memory *m)
 {
     m->sent = m->n_left + m->n_right;
-    factors(c, b, m, false);
-    WF_TRY(sum(b, m, m->left, m->n_left));
-    factors(c, b, m, true);
-    WF_TRY(sum(b, m, m->right, m->n_right));
-    products(c, b, m);
-    return WF_OK;
+    m->left_span[1] = m->n_left;
+    m->right_span[1] = m->n_right;
+    wf_background_call(m->b->comm, first_half, m);
+    sum(m, m->left_span);
+    wf_background_call(m->b->comm, second_half, m);
+    sum(m, m->right_span);
+    wf_background_call(m->b->comm, multiply, m);
 }
 
 /* --- the hook ---------------------------------------------------------------------------------------------------- */
 
+/* Adds what is to be done to the background stream, and returns. */
 static wf_status reduce(void *user, const wf_grad_bucket *b)
 {
     compression *c = user;
-    const wf_kernels *k = b->ctx->k;
-    const size_t bytes = (size_t)b->count * sizeof(float);
     memory *m = NULL;
     WF_TRY(memory_of(c, b, &m));
-    WF_TRY(k->to_host(b->ctx, m->given, b->flat, bytes));
-    for (int64_t i = 0; i < m->count; i++)
-        m->given[i] += m->error[i];
-    WF_TRY(c->share > 0 ? reduce_top(c, b, m) : reduce_power(c, b, m));
-    return k->to_device(b->ctx, b->flat, m->given, bytes);
+    m->c = c;
+    m->b = b;
+    if (c->share > 0)
+        reduce_top(m);
+    else
+        reduce_power(m);
+    return WF_OK;
 }
 
 wf_multi_node_opts compression_opts(compression *c, wf_multi_node_opts opts)
@@ -389,7 +450,7 @@ int64_t compression_sent(const compression *c)
 {
     int64_t elements = 0;
     for (int64_t i = 0; i < c->n; i++)
-        elements += c->bucket[i].sent;
+        elements += c->bucket[i] ? c->bucket[i]->sent : 0;
     return elements;
 }
 
@@ -397,12 +458,13 @@ int64_t compression_given(const compression *c)
 {
     int64_t elements = 0;
     for (int64_t i = 0; i < c->n; i++)
-        elements += c->bucket[i].count;
+        elements += c->bucket[i] ? c->bucket[i]->count : 0;
     return elements;
 }
 
 const float *compression_error(const compression *c, int64_t bucket, int64_t *count)
 {
-    *count = bucket < c->n ? c->bucket[bucket].count : 0;
-    return bucket < c->n ? c->bucket[bucket].error : NULL;
+    const memory *m = bucket < c->n ? c->bucket[bucket] : NULL;
+    *count = m ? m->count : 0;
+    return m ? m->error : NULL;
 }

@@ -1,5 +1,5 @@
-/* Sums gradients in buckets while backward goes on. Backward reports each complete gradient; a full bucket becomes a
- * task of the queue; the step waits for all of them. It never blocks inside backward. */
+/* Sums gradients in buckets while backward goes on. Backward reports each complete gradient; what sums a full bucket
+ * goes to the background stream; the step waits for all of it. It never blocks inside backward. */
 #include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 
@@ -117,7 +117,7 @@ wf_status wf_buckets_open(wf_buckets *all)
         if (needed[axes]) {
             wf_comm *comm = comm_of(all, axes);
             WF_NEED(comm);
-            WF_TRY(wf_queue_open(comm));
+            WF_TRY(wf_background_open(comm));
         }
     return WF_OK;
 }
@@ -133,7 +133,7 @@ static wf_status make_room(wf_buckets *all, int64_t n)
     all->run = run ? run : all->run;
     wf_bucket *bucket = wf_realloc(ctx, all->bucket, room * sizeof *bucket);
     all->bucket = bucket ? bucket : all->bucket;
-    int64_t *numbers = wf_realloc(ctx, all->offset, 3 * room * sizeof *numbers);
+    int64_t *numbers = wf_realloc(ctx, all->offset, 4 * room * sizeof *numbers);
     all->offset = numbers ? numbers : all->offset;
     if (!arrived || !run || !bucket || !numbers)
         return wf_error_code();
@@ -168,70 +168,85 @@ static void *at_element(const wf_buckets *all, int64_t at)
 }
 
 /* With one rank there is nothing to sum. */
-static wf_status sum(const wf_bucket *bucket, const wf_reduce_job *job)
+static void sum(const wf_bucket *bucket, const wf_reduce_job *job)
 {
-    return wf_comm_size(bucket->comm) == 1 ? WF_OK : wf_reduce_async(bucket->comm, job);
+    if (wf_comm_size(bucket->comm) > 1)
+        wf_background_sum(bucket->comm, job);
 }
 
 /* A hook would be called once, during the capture, and not in replays. */
-static wf_status call_hook(const wf_bucket *bucket, void *data, wf_dtype dtype, int64_t segments)
+static wf_status call_hook(wf_bucket *bucket, void *data, wf_dtype dtype, int64_t segments)
 {
     const wf_buckets *all = bucket->all;
     WF_TRY(wf_ctx_forbid_capture(all->optim->ctx, "call the program's own sum of gradients (wf_multi_node_opts.reduce)",
                                  "leave the sums to the communicator"));
-    return all->opts.reduce(all->opts.reduce_user, &(wf_grad_bucket){.comm = bucket->comm,
-                                                                     .ctx = all->optim->ctx,
-                                                                     .index = bucket - all->bucket,
-                                                                     .plan = all->plans,
-                                                                     .flat = data,
-                                                                     .dtype = dtype,
-                                                                     .count = all->relative[segments],
-                                                                     .segments = segments,
-                                                                     .offset = all->relative,
-                                                                     .param = all->grads->param + bucket->first});
+    bucket->given = (wf_grad_bucket){.comm = bucket->comm,
+                                     .ctx = all->optim->ctx,
+                                     .index = bucket - all->bucket,
+                                     .plan = all->plans,
+                                     .flat = data,
+                                     .dtype = dtype,
+                                     .count = bucket->relative[segments],
+                                     .segments = segments,
+                                     .offset = bucket->relative,
+                                     .param = all->grads->param + bucket->first};
+    return all->opts.reduce(all->opts.reduce_user, &bucket->given);
 }
 
-wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype)
+wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype)
 {
     const wf_buckets *all = bucket->all;
     const int64_t segments = bucket->last - bucket->first;
-    if (bucket->shard)
-        return wf_sum_shards_async(bucket->comm, data, bucket->shard, dtype);
+    if (bucket->shard) {
+        wf_background_sum_shards(bucket->comm, data, bucket->shard, dtype);
+        return WF_OK;
+    }
+    bucket->relative = all->relative + bucket->first + (bucket - all->bucket);
     for (int64_t i = 0; i <= segments; i++)
-        all->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
+        bucket->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
         return call_hook(bucket, data, dtype, segments);
-    return sum(bucket, &(wf_reduce_job){data, dtype, segments, all->relative});
+    sum(bucket, &(wf_reduce_job){data, dtype, segments, bucket->relative});
+    return WF_OK;
+}
+
+/* What the buckets before have found. */
+static wf_status put_overflow(void *buckets)
+{
+    const wf_buckets *all = buckets;
+    const wf_grads *grads = all->grads;
+    wf_ctx *ctx = all->optim->ctx;
+    const float overflow = (float)all->trailer[WF_TRAILER_OVERFLOW];
+    return ctx->k->to_device(ctx, at_element(all, grads->offset[grads->n] + WF_TRAILER_OVERFLOW), &overflow,
+                             sizeof overflow);
 }
 
 /* The trailer belongs to the last bucket, so that it can carry findings about the other buckets. */
-static wf_status sum_trailer(const wf_bucket *bucket)
+static void sum_trailer(const wf_bucket *bucket)
 {
-    const wf_buckets *all = bucket->all;
+    wf_buckets *all = bucket->all;
     const wf_grads *grads = all->grads;
-    wf_ctx *ctx = all->optim->ctx;
-    const wf_reduce_job job = {grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n};
-    const float overflow = (float)all->trailer[WF_TRAILER_OVERFLOW];
     if (all->opts.grad_dtype == WF_F16 && !all->optim->scales)
-        WF_TRY(ctx->k->to_device(ctx, at_element(all, grads->offset[grads->n] + WF_TRAILER_OVERFLOW), &overflow,
-                                 sizeof overflow));
-    return sum(bucket, &job);
+        wf_background_call(bucket->comm, put_overflow, all);
+    sum(bucket, &(wf_reduce_job){grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n});
 }
 
-static wf_status run_bucket(wf_task *task)
+static wf_status start_bucket(wf_bucket *bucket)
 {
-    const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
     const wf_buckets *all = bucket->all;
     const wf_tensor *flat = all->grads->flat;
     const bool narrow = all->opts.grad_dtype != WF_F32, own_buffer = narrow || bucket->shard || all->opts.reduce;
-    const wf_reduce_job job = {flat->data, flat->dtype, bucket->last - bucket->first + (bucket->trailer ? 1 : 0),
-                               all->offset + bucket->first};
-    if (!own_buffer)
-        return sum(bucket, &job);
+    if (!own_buffer) {
+        sum(bucket, &(wf_reduce_job){flat->data, flat->dtype, bucket->last - bucket->first + (bucket->trailer ? 1 : 0),
+                                     all->offset + bucket->first});
+        return WF_OK;
+    }
     if (bucket->last > bucket->first)
         WF_TRY(narrow ? wf_grad_dtype_reduce(bucket)
                       : wf_bucket_sum(bucket, at_element(all, all->offset[bucket->first]), flat->dtype));
-    return bucket->trailer ? sum_trailer(bucket) : WF_OK;
+    if (bucket->trailer)
+        sum_trailer(bucket);
+    return WF_OK;
 }
 
 static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
@@ -239,7 +254,8 @@ static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
     wf_bucket *bucket = &all->bucket[all->n++];
     *bucket = (wf_bucket){.all = all, .first = first, .last = first};
     bucket->comm = comm_of(all, axes);
-    return bucket->comm ? bucket : NULL;
+    /* A layer may have learned in this step's forward over which axes its gradients are summed. */
+    return bucket->comm && wf_background_open(bucket->comm) == WF_OK ? bucket : NULL;
 }
 
 /* Gradients that are summed over the same axes form a group; the trailer belongs to the group that is summed over
@@ -333,10 +349,11 @@ static wf_status make_buckets(wf_buckets *all)
 
 /* --- a step ------------------------------------------------------------------------------------------------------ */
 
-static void start_complete(wf_buckets *all)
+static wf_status start_complete(wf_buckets *all)
 {
     for (; all->started < all->n && all->bucket[all->started].missing == 0; all->started++)
-        wf_queue_add(all->bucket[all->started].comm, &all->bucket[all->started].task);
+        WF_TRY(start_bucket(&all->bucket[all->started]));
+    return WF_OK;
 }
 
 /* The bucket of a gradient, found by its offset in the flat buffer; NULL if the gradient is not summed. */
@@ -360,13 +377,8 @@ static void get_ready(wf_buckets *all, wf_grads *grads)
 {
     all->grads = grads;
     all->started = 0;
-    for (int64_t b = 0; b < all->n; b++) {
-        all->bucket[b].task.run = run_bucket;
-        /* Such a task only starts a sum, which is awaited later; with a narrower type or a hook it has work to do after
-         * the sum. */
-        all->bucket[b].task.leaves = all->opts.grad_dtype == WF_F32 && !all->opts.reduce;
+    for (int64_t b = 0; b < all->n; b++)
         all->bucket[b].missing = 0;
-    }
 }
 
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
@@ -383,9 +395,7 @@ wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached)
             bucket->missing++;
     }
     WF_TRY(put_trailer(all, all->grads));
-    if (!all->opts.no_overlap)
-        start_complete(all);
-    return WF_OK;
+    return all->opts.no_overlap ? WF_OK : start_complete(all);
 }
 
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param)
@@ -394,14 +404,14 @@ wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param)
     if (bucket)
         bucket->missing--;
     if (bucket && !all->opts.no_overlap)
-        start_complete(all);
-    return wf_queue_status(wf_mesh_world(all->mesh));
+        WF_TRY(start_complete(all));
+    return wf_background_status(wf_mesh_world(all->mesh));
 }
 
 wf_status wf_buckets_end(wf_buckets *all)
 {
-    start_complete(all);
-    WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
+    WF_TRY(start_complete(all));
+    WF_TRY(wf_background_wait(wf_mesh_world(all->mesh)));
     return get_trailer(all, all->grads);
 }
 
@@ -438,7 +448,7 @@ static wf_status exchange_buffers(wf_buckets *all)
 wf_status wf_buckets_flush(wf_buckets *all)
 {
     memcpy(all->kept, all->trailer, sizeof all->kept);
-    WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
+    WF_TRY(wf_background_wait(wf_mesh_world(all->mesh)));
     WF_TRY(get_trailer(all, all->other));
     all->pending = false;
     return exchange_buffers(all);
@@ -456,11 +466,11 @@ wf_status wf_buckets_swap(wf_buckets *all, bool *any)
     WF_TRY(wf_ctx_forbid_capture(all->optim->ctx, "change its buffers, as double_buffering does every step",
                                  "switch double_buffering off"));
     WF_TRY(put_trailer(all, all->optim->grads));
-    WF_TRY(wf_queue_wait(wf_mesh_world(all->mesh)));
+    WF_TRY(wf_background_wait(wf_mesh_world(all->mesh)));
     if (all->pending)
         WF_TRY(get_trailer(all, all->other));
     get_ready(all, all->optim->grads);
-    start_complete(all);
+    WF_TRY(start_complete(all));
     all->pending = true;
     return exchange_buffers(all);
 }

@@ -26,25 +26,41 @@ static wf_status check_overflow(wf_buckets *all, void *data, int64_t count)
     return WF_OK;
 }
 
-wf_status wf_grad_dtype_reduce(const wf_bucket *bucket)
+static wf_status narrow(void *own)
 {
+    const wf_bucket *bucket = own;
+    const wf_buckets *all = bucket->all;
+    const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
+    float *flat = all->grads->flat->data;
+    const wf_strided mine = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.grad_dtype, count);
+    return all->optim->ctx->k->copy(all->optim->ctx, &mine, &sent, false);
+}
+
+/* With sharded state a rank has the sums of its own part alone. */
+static wf_status widen(void *own)
+{
+    const wf_bucket *bucket = own;
     wf_buckets *all = bucket->all;
     wf_ctx *ctx = all->optim->ctx;
     const size_t size = wf_dtype_size(all->opts.grad_dtype);
     const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
-    float *flat = all->grads->flat->data;
-    const wf_strided own = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.grad_dtype, count);
-    WF_TRY(ctx->k->copy(ctx, &own, &sent, false));
-    WF_TRY(wf_bucket_sum(bucket, all->narrow, all->opts.grad_dtype));
-    /* With sharded state a rank has the sums of its own part alone. */
     const int64_t summed = bucket->hi - bucket->lo;
+    float *flat = all->grads->flat->data;
     const wf_strided sums = row(flat + bucket->lo, WF_F32, summed);
     const wf_strided arrived =
         row((char *)all->narrow + (size_t)(bucket->lo - base) * size, all->opts.grad_dtype, summed);
-    wf_count_staged_async(bucket->comm, (size_t)(count + summed) * size);
+    wf_background_count_copied(bucket->comm, (size_t)(count + summed) * size);
     if (summed == 0)
         return WF_OK;
     WF_TRY(ctx->k->copy(ctx, &arrived, &sums, false));
     return all->opts.grad_dtype == WF_F16 && !all->optim->scales ? check_overflow(all, flat + bucket->lo, summed)
                                                                  : WF_OK;
+}
+
+wf_status wf_grad_dtype_reduce(wf_bucket *bucket)
+{
+    wf_background_call(bucket->comm, narrow, bucket);
+    WF_TRY(wf_bucket_sum(bucket, bucket->all->narrow, bucket->all->opts.grad_dtype));
+    wf_background_call(bucket->comm, widen, bucket);
+    return WF_OK;
 }

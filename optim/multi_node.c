@@ -12,6 +12,7 @@
 
 typedef struct multi_node {
     const wf_mesh *mesh; /* borrowed */
+    wf_comm *world;      /* of the mesh: held, since it may be closed first */
     wf_comm *comm;       /* of all ranks that have this model */
     unsigned axes;       /* along which those lie */
     bool data_alone;     /* made by wf_multi_node */
@@ -393,7 +394,7 @@ static wf_status failed(wf_optim *optim, wf_status status)
     const multi_node *own = optim->distributed_state;
     if (!optim->agreed)
         status = wf_comm_post_failure(wf_mesh_world(own->mesh), status);
-    wf_queue_end(wf_mesh_world(own->mesh));
+    wf_background_end(own->world);
     own->buckets->pending = false;
     return status;
 }
@@ -402,8 +403,9 @@ static void free_own(wf_optim *optim)
 {
     multi_node *own = optim->distributed_state;
     if (own->buckets && own->buckets->pending)
-        wf_queue_end(wf_mesh_world(own->mesh));
+        wf_background_end(own->world);
     wf_buckets_free(own->buckets);
+    wf_comm_let_go(own->world);
     free(own);
 }
 
@@ -482,6 +484,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
     multi_node *own = wf_calloc(optim->ctx, 1, sizeof *own);
     WF_NEED(own);
     *own = (multi_node){.mesh = c->mesh, .comm = comm, .axes = axes, .data_alone = c->data_alone};
+    own->world = wf_comm_hold(wf_mesh_world(c->mesh));
     optim->distributed_state = own;
     optim->distributed = &distributed;
     optim->shards_state = c->opts.shard_optimizer;

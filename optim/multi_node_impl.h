@@ -2,8 +2,8 @@
 #ifndef WF_OPTIM_MULTI_NODE_IMPL_H
 #define WF_OPTIM_MULTI_NODE_IMPL_H
 
+#include "comm/background_author.h"
 #include "comm/mesh.h"
-#include "comm/queue_author.h"
 #include "optim/multi_node.h"
 #include "optim/optim_impl.h"
 #include "optim/reduce_author.h"
@@ -100,9 +100,8 @@ enum {
 
 typedef struct wf_buckets wf_buckets;
 
-/* Consecutive gradients of the flat buffer that are summed over the same ranks, as one task. */
+/* Consecutive gradients of the flat buffer that are summed over the same ranks, at once. */
 typedef struct wf_bucket {
-    wf_task task;
     wf_buckets *all;
     wf_comm *comm;
     int64_t first, last; /* gradients [first, last) */
@@ -110,7 +109,9 @@ typedef struct wf_bucket {
     int64_t place;       /* of its last gradient in the order in which they come */
     bool trailer;        /* the trailer rides here; the last bucket that starts */
     int64_t lo, hi;      /* elements of the flat buffer whose sums this rank gets */
-    int64_t *shard;      /* from the first gradient on, those of every rank (wf_sum_shards_async); NULL: all get all */
+    int64_t *shard; /* from the first gradient on, those of every rank (wf_background_sum_shards); NULL: all get all */
+    int64_t *relative;    /* offsets of its gradients from the first one on */
+    wf_grad_bucket given; /* to a hook */
 } wf_bucket;
 
 /* The buckets of one flat buffer, in the order in which they start, which is the same on all ranks: the one in which
@@ -129,7 +130,7 @@ struct wf_buckets {
     int64_t *offset;           /* of the flat buffer: of the gradients, the trailer, and its end */
     void *narrow; /* room for the longest bucket in the gradient type in flight, where that is not the gradients' own */
     size_t narrow_bytes;
-    int64_t *relative; /* offsets of the bucket that runs, from its first gradient on */
+    int64_t *relative; /* room for those of the buckets */
     int64_t *shard;    /* room for those of the buckets */
     wf_tensor *values; /* the parameters in the order of the flat buffer, where the optimizer is cut; else NULL */
     double trailer[WF_TRAILER];
@@ -167,8 +168,8 @@ wf_status wf_buckets_flush(wf_buckets *all) WF_NODISCARD;
 wf_status wf_buckets_resume(wf_buckets *all) WF_NODISCARD;
 void wf_buckets_free(wf_buckets *all);
 
-/* In a bucket's task: the sums of its gradients, which are at `data`. */
-wf_status wf_bucket_sum(const wf_bucket *bucket, void *data, wf_dtype dtype) WF_NODISCARD;
+/* Adds to the background stream the sums of a bucket's gradients, which are at `data`. */
+wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype) WF_NODISCARD;
 
 /* --- shard.c ------------------------------------------------------------------------------------------------------ */
 
@@ -181,7 +182,7 @@ wf_status wf_shards_gather_values(wf_buckets *all) WF_NODISCARD;
 
 /* --- wire.c ------------------------------------------------------------------------------------------------------- */
 
-/* Sums a bucket's gradients in the gradient type in flight. In the bucket's task. */
-wf_status wf_grad_dtype_reduce(const wf_bucket *bucket) WF_NODISCARD;
+/* Adds to the background stream the sums of a bucket's gradients in the gradient type in flight. */
+wf_status wf_grad_dtype_reduce(wf_bucket *bucket) WF_NODISCARD;
 
 #endif

@@ -1,20 +1,21 @@
 /* Hooks that replace the sum of gradients over the ranks: compression, gossip, a sum elsewhere.
  *
  * wf_multi_node_opts.reduce is called for every bucket of every step in place of the sum, once the bucket's last
- * gradient is complete, while backward goes on. It runs as a task of the queue (comm/queue_author.h), so it may
- * communicate only by the functions whose names end in _async. It writes its result, which counts as the sum over the
- * ranks of the bucket's communicator, into the buffer; the bits must be equal on all ranks, or their parameters
- * diverge. The library sums the loss and the weights of the average separately and exactly. An error of the hook is an
- * error of the step on all ranks.
+ * gradient is complete, while backward goes on. It adds to the background stream of the bucket's communicator
+ * (comm/background_author.h) what is to be done, functions and sums in their order, and returns without waiting. When
+ * all of it is over, the buffer must hold what counts as the sum over the ranks; the bits must be equal on all ranks,
+ * or their parameters diverge. The library sums the loss and the weights of the average separately and exactly. An
+ * error of the hook, or of a function that it added, is an error of the step on all ranks.
  *
  * On entry the buffer holds the gradient of this rank's loss; the gradient of a local mean is multiplied by the
  * number of its samples, and the update divides by the samples of all ranks. */
 #ifndef WF_OPTIM_REDUCE_AUTHOR_H
 #define WF_OPTIM_REDUCE_AUTHOR_H
 
-#include "comm/queue_author.h"
+#include "comm/background_author.h"
 #include "core/param_author.h"
 
+/* Stays as it is until the sums of the step are over. */
 typedef struct wf_grad_bucket {
     wf_comm *comm; /* of the ranks to sum over */
     wf_ctx *ctx;

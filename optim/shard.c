@@ -170,23 +170,14 @@ wf_status wf_shards_plan(wf_buckets *all)
 
 /* --- after the update -------------------------------------------------------------------------------------------- */
 
-static wf_status gather_bucket(wf_task *task)
-{
-    const wf_bucket *bucket = (const wf_bucket *)(const void *)task;
-    const wf_tensor *values = bucket->all->values;
-    const int64_t base = bucket->all->optim->grads->offset[bucket->first];
-    return wf_gather_shards_async(bucket->comm, (char *)values->data + (size_t)base * wf_dtype_size(values->dtype),
-                                  bucket->shard, values->dtype);
-}
-
 wf_status wf_shards_gather_values(wf_buckets *all)
 {
+    const wf_tensor *values = all->values;
     for (int64_t b = 0; b < all->n; b++) {
-        wf_bucket *bucket = &all->bucket[b];
-        bucket->task.run = gather_bucket;
-        bucket->task.leaves = true;
+        const wf_bucket *bucket = &all->bucket[b];
+        const size_t at = (size_t)all->optim->grads->offset[bucket->first] * wf_dtype_size(values->dtype);
         if (bucket->last > bucket->first)
-            wf_queue_add(bucket->comm, &bucket->task);
+            wf_background_gather_shards(bucket->comm, (char *)values->data + at, bucket->shard, values->dtype);
     }
-    return wf_queue_wait(wf_mesh_world(all->mesh));
+    return wf_background_wait(wf_mesh_world(all->mesh));
 }

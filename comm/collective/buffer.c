@@ -36,7 +36,7 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 /* Tasks take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
 static bool uses_task_blocks(const wf_comm *comm)
 {
-    return comm->shared->ctx->k->host && wf_queue_within(comm);
+    return comm->shared->ctx->k->host && wf_background_within(comm);
 }
 
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)

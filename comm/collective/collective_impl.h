@@ -56,7 +56,8 @@ wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count,
 /* y is the reduction over all ranks of their x[rank], which has count[rank] elements. */
 wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
                                    wf_reduce_op op) WF_NODISCARD;
-/* As the two of messages.c. */
+/* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
+ * each on its rank; the rest is left as it is. Or they are brought together. */
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
@@ -68,10 +69,6 @@ wf_status wf_coll_reduce(wf_comm *comm, const void *x, void *y, int64_t count, w
                          int root) WF_NODISCARD;
 /* all holds size blocks of equal length in rank order. */
 wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
-/* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
- * each on its rank, in rank order; the rest is left as it is. Or they are brought together. */
-wf_status wf_coll_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
-wf_status wf_coll_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_coll_barrier(wf_comm *comm) WF_NODISCARD;
 
 #endif

@@ -24,18 +24,6 @@ wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void 
     return wf_engine_run(comm, &call, mine, all);
 }
 
-wf_status wf_coll_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
-{
-    const wf_call call = {.operation = WF_CALL_SUM_SHARDS, .dtype = dtype, .part = shard};
-    return wf_engine_run(comm, &call, NULL, data);
-}
-
-wf_status wf_coll_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
-{
-    const wf_call call = {.operation = WF_CALL_GATHER_SHARDS, .dtype = dtype, .part = shard};
-    return wf_engine_run(comm, &call, NULL, data);
-}
-
 wf_status wf_coll_barrier(wf_comm *comm)
 {
     const wf_call call = {.operation = WF_CALL_BARRIER};

@@ -49,7 +49,7 @@ static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, w
     return ctx->k->copy(ctx, &src, &dst, false);
 }
 
-/* Behind NCCL: a task may have left that to wf_queue_wait. */
+/* Behind NCCL: a task may have left that to wf_background_wait. */
 static wf_status convert_back(wf_comm *comm, const void *wide, void *y, wf_dtype dtype, int64_t count)
 {
     WF_TRY(wf_nccl_join(comm));

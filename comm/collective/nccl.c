@@ -319,7 +319,7 @@ static wf_status ahead(wf_comm *comm)
     if (comm->nccl->grouped)
         return WF_OK;
     WF_TRY(mark_unjoined(comm));
-    return wf_queue_leaves(comm) ? WF_OK : wf_nccl_join(comm);
+    return wf_background_within(comm) ? WF_OK : wf_nccl_join(comm);
 }
 
 wf_status wf_nccl_join(wf_comm *comm)

@@ -182,47 +182,56 @@ static void make_parts(const making *m)
 /* --- all ------------------------------------------------------------------------------------------------------------
  */
 
-/* A buffer in device memory goes through the host's, where the transport needs that. */
+/* Elements [first, last) of a buffer, of which a sum knows whatever it needs. A buffer in device memory goes through
+ * the host's, where the transport needs that. */
+static void make_in_host(const making *m, wf_address flat, int64_t first, int64_t last,
+                         void (*add)(const making *m, wf_address host))
+{
+    const size_t bytes = (size_t)(last - first) * m->size;
+    if (!wf_builder_agreed(m->b)->staged) {
+        add(m, flat);
+        return;
+    }
+    const wf_address host = wf_builder_scratch(m->b, (size_t)last * m->size);
+    /* The whole buffer before the sum and after it; pieces of it would not overlap with messages of the same run. */
+    wf_add_stage(m->b, at_element(m, flat, first), at_element(m, host, first), bytes, true);
+    wf_builder_phase(m->b);
+    add(m, host);
+    wf_builder_phase(m->b);
+    wf_add_stage(m->b, at_element(m, host, first), at_element(m, flat, first), bytes, false);
+}
+
+static void add_sum(const making *m, wf_address flat)
+{
+    const int64_t whole[2] = {0, m->call->count};
+    const bool parts = m->call->parts > 0;
+    wf_reducer_find(m->call->reducer)
+        ->build(m->b, flat, parts ? m->call->part : whole, parts ? m->call->parts : 1, m->call->dtype);
+}
+
 static wf_status make_sum(const making *m)
 {
     const wf_call *call = m->call;
     const wf_reducer *reducer = wf_reducer_find(call->reducer);
     WF_CHECK(reducer && reducer->build, WF_ERR_ARGUMENT, "there is no reducer \"%.40s\" whose schedule can be made",
              call->reducer);
-    const int64_t whole[2] = {0, call->count};
-    const int64_t *offset = call->parts > 0 ? call->part : whole;
-    const int64_t segments = call->parts > 0 ? call->parts : 1;
-    const wf_address flat = both(m, offset[segments]), first = at_element(m, flat, offset[0]);
-    const size_t bytes = (size_t)(offset[segments] - offset[0]) * m->size;
-    if (!wf_builder_agreed(m->b)->staged) {
-        reducer->build(m->b, flat, offset, segments, call->dtype);
-        return WF_OK;
-    }
-    const wf_address host = wf_builder_scratch(m->b, (size_t)offset[segments] * m->size);
-    /* The whole buffer before the sum and after it; pieces of it would not overlap with messages of the same run. */
-    wf_add_stage(m->b, first, at_element(m, host, offset[0]), bytes, true);
-    wf_builder_phase(m->b);
-    reducer->build(m->b, host, offset, segments, call->dtype);
-    wf_builder_phase(m->b);
-    wf_add_stage(m->b, at_element(m, host, offset[0]), first, bytes, false);
+    const int64_t first = call->parts > 0 ? call->part[0] : 0;
+    const int64_t last = call->parts > 0 ? call->part[call->parts] : call->count;
+    make_in_host(m, both(m, last), first, last, add_sum);
     return WF_OK;
 }
 
 /* Where all ranks share memory, each part is reduced in it into its rank, or spread from there. */
-static void make_shards(const making *m)
+static void add_shards(const making *m, wf_address data)
 {
     const wf_call *call = m->call;
     const wf_agreed *agreed = wf_builder_agreed(m->b);
-    const bool sums = call->operation == WF_CALL_SUM_SHARDS;
-    const wf_address data = both(m, call->part[m->g.size]);
-    if (!agreed->shared || agreed->nodes > 1) {
-        if (sums)
-            wf_build_sum_shards(m->b, &m->g, data, call->part, call->dtype);
-        else
-            wf_build_gather_shards(m->b, &m->g, data, call->part, m->size);
-        return;
-    }
-    for (int r = 0; r < m->g.size; r++) {
+    const bool sums = call->operation == WF_CALL_SUM_SHARDS, ring = agreed->shared && agreed->nodes == 1;
+    if (!ring && sums)
+        wf_build_sum_shards(m->b, &m->g, data, call->part, call->dtype);
+    if (!ring && !sums)
+        wf_build_gather_shards(m->b, &m->g, data, call->part, m->size);
+    for (int r = 0; r < m->g.size && ring; r++) {
         const wf_address part = at_element(m, data, call->part[r]);
         const int64_t count = call->part[r + 1] - call->part[r];
         if (sums)
@@ -230,6 +239,12 @@ static void make_shards(const making *m)
         else
             wf_build_node_bcast(m->b, part, (size_t)count * m->size, r);
     }
+}
+
+static void make_shards(const making *m)
+{
+    const int64_t count = m->call->part[m->g.size];
+    make_in_host(m, both(m, count), 0, count, add_shards);
 }
 
 static void make_meeting(const making *m)

@@ -88,16 +88,16 @@ static void dummy(wf_builder *b, wf_address flat, const int64_t *offset, int64_t
 }
 
 static const wf_reducer reducers[] = {
-    {"naive", "one all-reduce per parameter", false, naive},
-    {"flat", "one all-reduce of the flat gradient buffer", false, flat_sum},
-    {"hierarchical", "a sum inside each node, an all-reduce between one rank of each", true, hierarchical},
+    {"naive", "one all-reduce per parameter", false, false, naive},
+    {"flat", "one all-reduce of the flat gradient buffer", false, false, flat_sum},
+    {"hierarchical", "a sum inside each node, an all-reduce between one rank of each", false, true, hierarchical},
     {"two_dimensional",
-     "a reduce-scatter inside each node, an all-reduce between nodes per shard, an all-gather inside", true,
+     "a reduce-scatter inside each node, an all-reduce between nodes per shard, an all-gather inside", false, true,
      two_dimensional},
-    {"single_node", "one all-reduce in shared memory", true, hierarchical},
-    {"non_cuda_aware", "as hierarchical, through host memory", true, hierarchical},
-    {"pure_nccl", "one all-reduce by NCCL", false, NULL},
-    {"dummy", "gradients are not exchanged", false, dummy},
+    {"single_node", "one all-reduce in shared memory", false, true, hierarchical},
+    {"non_cuda_aware", "as hierarchical, through host memory", false, true, hierarchical},
+    {"pure_nccl", "one all-reduce by NCCL", false, false, NULL},
+    {"dummy", "gradients are not exchanged", false, false, dummy},
 };
 
 #define REDUCERS ((int)(sizeof reducers / sizeof *reducers))

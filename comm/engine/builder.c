@@ -200,6 +200,12 @@ wf_address wf_builder_scratch(wf_builder *b, size_t bytes)
         b, (wf_operand){.kind = WF_OPERAND_SCRATCH, .owner = b->rank, .index = b->operand.count, .bytes = bytes});
 }
 
+wf_address wf_builder_kept(wf_builder *b, size_t bytes)
+{
+    return operand_new(
+        b, (wf_operand){.kind = WF_OPERAND_KEPT, .owner = b->rank, .index = b->operand.count, .bytes = bytes});
+}
+
 wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece)
 {
     /* Pieces take the slots of the ring in turn, over all calls: a slot's last user must be done before the next. */

@@ -16,6 +16,7 @@ typedef enum wf_operand_kind {
     WF_OPERAND_BOTH,      /* the caller's, read and written */
     WF_OPERAND_SCRATCH,   /* the engine's; undefined at first */
     WF_OPERAND_TOKEN,     /* the engine's; what is in it does not matter, so it may be sent as it is */
+    WF_OPERAND_KEPT,      /* the engine's; zero at first, and then as the last run of this schedule left it */
     WF_OPERAND_SHARED     /* slot `index` of the node's ring, in the memory of rank `owner` */
 } wf_operand_kind;
 
@@ -78,6 +79,8 @@ void wf_builder_in_place(wf_builder *b);
  * and tokens are new ones at each call. */
 wf_address wf_builder_operand(wf_builder *b, wf_operand_kind kind, int index, size_t bytes);
 wf_address wf_builder_scratch(wf_builder *b, size_t bytes);
+/* For reducers that say so (wf_reducer.keeps): memory for one buffer of gradients, from sum to sum. */
+wf_address wf_builder_kept(wf_builder *b, size_t bytes);
 /* A slot of the node's ring in the memory of a rank of this node. */
 wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece);
 

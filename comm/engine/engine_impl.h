@@ -17,6 +17,19 @@ wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void
 /* The same of several: in[i] is input i, out[i] output i. */
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out) WF_NODISCARD;
 
+/* The same a little at a time: begun, advanced until it is done or fails, and ended in either case. One at a time for a
+ * communicator. */
+typedef struct wf_engine_flight {
+    struct wf_engine_entry *entry;
+    void *scratch;
+} wf_engine_flight;
+wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out,
+                          wf_engine_flight *flight) WF_NODISCARD;
+wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done) WF_NODISCARD;
+void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status);
+/* A rank that it waits for; -1: none. */
+int wf_engine_awaited(const wf_engine_flight *flight);
+
 /* Shares memory among the ranks of each node, so that reducers use it (agreed.shared). WF_OK without it, on all ranks
  * alike, where one node has none; `why` says what is missing. Collective over comm; the call has been entered. */
 wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT]) WF_NODISCARD;

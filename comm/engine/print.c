@@ -7,7 +7,7 @@
 
 static const char *place_text(const wf_schedule *s, wf_address address, char text[PLACE])
 {
-    static const char *const kinds[] = {"input", "output", "buffer", "scratch", "token", "slot"};
+    static const char *const kinds[] = {"input", "output", "buffer", "scratch", "token", "kept", "slot"};
     if (address.operand < 0) {
         snprintf(text, PLACE, "nothing");
         return text;

@@ -12,13 +12,14 @@
 #define SPINS     64 /* the same of schedules that look at flags, which costs less than the clock */
 
 /* A schedule that is kept, under the call that it is of, with what one run of it needs. */
-typedef struct entry {
-    struct entry *next; /* used longer ago */
-    wf_call call;       /* its part is owned */
+typedef struct wf_engine_entry {
+    struct wf_engine_entry *next; /* used longer ago */
+    wf_call call;                 /* its part is owned */
     wf_schedule *schedule;
     wf_run *run;
     void **data;    /* of each operand */
     size_t scratch; /* bytes of all scratch operands */
+    char *kept;     /* memory of all kept operands; NULL: there is none */
 } entry;
 
 typedef struct wf_engine {
@@ -85,6 +86,7 @@ static void entry_free(entry *e)
     wf_run_free(e->run);
     free((int64_t *)e->call.part);
     free(e->data);
+    free(e->kept);
     free(e);
 }
 
@@ -121,7 +123,7 @@ static bool equal(const wf_call *a, const wf_call *b, int ranks)
 {
     return a->operation == b->operation && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
            a->root == b->root && a->check == b->check && a->reducer == b->reducer && a->parts == b->parts &&
-           !a->part == !b->part &&
+           a->buffer == b->buffer && !a->part == !b->part &&
            (!a->part || !memcmp(a->part, b->part, (size_t)wf_call_entries(a, ranks) * sizeof *a->part));
 }
 
@@ -139,14 +141,31 @@ static entry *find(wf_engine *engine, const wf_call *call)
     return NULL;
 }
 
+/* The one that was used longest ago; one that keeps memory only where all do. */
 static void drop_last(wf_engine *engine)
 {
-    entry **at = &engine->first;
-    while ((*at)->next)
-        at = &(*at)->next;
-    entry_free(*at);
-    *at = NULL;
+    entry **last = NULL;
+    for (entry **at = &engine->first; *at; at = &(*at)->next)
+        if (!last || !(*at)->kept || (*last)->kept)
+            last = at;
+    entry *e = *last;
+    *last = e->next;
+    entry_free(e);
     engine->entries--;
+}
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* How much memory the operands of one kind need. */
+static size_t bytes_of(const wf_schedule *s, wf_operand_kind kind)
+{
+    size_t bytes = 0;
+    for (int32_t i = 0; i < s->operands; i++)
+        bytes += s->operand[i].kind == kind ? rounded(s->operand[i].bytes) : 0;
+    return bytes;
 }
 
 static wf_status fill(wf_comm *comm, entry *e, const wf_call *call)
@@ -165,10 +184,10 @@ static wf_status fill(wf_comm *comm, entry *e, const wf_call *call)
     e->data = wf_calloc(ctx, (size_t)e->schedule->operands + 1, sizeof *e->data);
     if (!e->run || !e->data)
         return wf_error_code();
-    for (int32_t i = 0; i < e->schedule->operands; i++)
-        if (e->schedule->operand[i].kind == WF_OPERAND_SCRATCH)
-            e->scratch += (e->schedule->operand[i].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return WF_OK;
+    e->scratch = bytes_of(e->schedule, WF_OPERAND_SCRATCH);
+    const size_t kept = bytes_of(e->schedule, WF_OPERAND_KEPT);
+    e->kept = kept ? wf_calloc(ctx, 1, kept) : NULL;
+    return kept == 0 || e->kept ? WF_OK : wf_error_code();
 }
 
 static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
@@ -198,6 +217,7 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
 static void bind(wf_engine *engine, const entry *e, const void *const *in, void *const *out, char *scratch)
 {
     const wf_agreed *agreed = &engine->agreed;
+    char *kept = e->kept;
     for (int32_t i = 0; i < e->schedule->operands; i++) {
         const wf_operand *operand = &e->schedule->operand[i];
         switch (operand->kind) {
@@ -211,7 +231,11 @@ static void bind(wf_engine *engine, const entry *e, const void *const *in, void 
             break;
         case WF_OPERAND_SCRATCH:
             e->data[i] = scratch;
-            scratch += (operand->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+            scratch += rounded(operand->bytes);
+            break;
+        case WF_OPERAND_KEPT:
+            e->data[i] = kept;
+            kept += rounded(operand->bytes);
             break;
         case WF_OPERAND_TOKEN:
             e->data[i] = &engine->token;
@@ -247,36 +271,63 @@ static wf_status wait(wf_comm *comm, wf_run *run)
     }
 }
 
-static wf_status run_bound(wf_comm *comm, const entry *e)
+static wf_status begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
+                       wf_engine_flight *flight)
 {
-    const wf_schedule *s = e->schedule;
     wf_engine *engine = comm->engine;
+    *flight = (wf_engine_flight){0};
+    WF_TRY(entry_of(comm, call, &flight->entry));
+    const entry *e = flight->entry;
+    WF_TRY(wf_host_take(comm, e->scratch, &flight->scratch));
+    bind(engine, e, in, out, flight->scratch);
     wf_run_begin(e->run, (wf_binding){.link = &engine->link,
                                       .data = e->data,
                                       .tag = comm->requests.tag,
                                       .flags = engine->ring.flags,
                                       .ring_pieces = engine->ring.pieces});
-    const wf_status status = wait(comm, e->run);
+    return WF_OK;
+}
+
+wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out, wf_engine_flight *flight)
+{
+    return begin(comm, call, &in, &out, flight);
+}
+
+wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done)
+{
+    wf_run *run = flight->entry->run;
+    if (!wf_run_done(run))
+        WF_TRY(wf_run_advance(run, moved));
+    *done = wf_run_done(run);
+    return WF_OK;
+}
+
+int wf_engine_awaited(const wf_engine_flight *flight)
+{
+    return flight->entry ? wf_run_awaited(flight->entry->run) : -1;
+}
+
+void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status)
+{
+    entry *e = flight->entry;
+    if (!e)
+        return;
     if (status != WF_OK && !wf_run_cancel(e->run))
         comm->lost = true;
-    engine->ring.pieces += s->ring_pieces;
-    comm->traffic.bytes_sent += s->bytes_sent;
-    comm->traffic.messages += s->messages;
-    comm->traffic.bytes_copied += s->bytes_copied;
-    return status;
+    comm->engine->ring.pieces += e->schedule->ring_pieces;
+    comm->traffic.bytes_sent += e->schedule->bytes_sent;
+    comm->traffic.messages += e->schedule->messages;
+    comm->traffic.bytes_copied += e->schedule->bytes_copied;
+    wf_host_give(comm, flight->scratch, e->scratch);
+    *flight = (wf_engine_flight){0};
 }
 
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out)
 {
-    entry *e;
-    void *scratch;
-    WF_TRY(entry_of(comm, call, &e));
-    if (e->schedule->steps == 0)
-        return WF_OK;
-    WF_TRY(wf_host_take(comm, e->scratch, &scratch));
-    bind(comm->engine, e, in, out, scratch);
-    const wf_status status = run_bound(comm, e);
-    wf_host_give(comm, scratch, e->scratch);
+    wf_engine_flight flight;
+    WF_TRY(begin(comm, call, in, out, &flight));
+    const wf_status status = flight.entry->schedule->steps > 0 ? wait(comm, flight.entry->run) : WF_OK;
+    wf_engine_end(comm, &flight, status);
     return status;
 }
 

@@ -183,7 +183,7 @@ static wf_status make_memory(world *w, rank *r)
         if (!r->data[i])
             return wf_error_code();
         if (alias == i)
-            memset(r->data[i], POISON, operand->bytes + 1);
+            memset(r->data[i], operand->kind == WF_OPERAND_KEPT ? 0 : POISON, operand->bytes + 1);
         if (w->s->fill && (operand->kind == WF_OPERAND_INPUT || operand->kind == WF_OPERAND_BOTH))
             w->s->fill(w->s->own, r->number, operand, r->data[i]);
     }

@@ -289,7 +289,8 @@ static bool is_defined(const proof *p, int64_t memory)
     if (memory & SHARED)
         return false;
     const wf_operand *operand = &p->g->all[memory >> 24]->operand[memory & 0xffffff];
-    return operand->kind == WF_OPERAND_INPUT || operand->kind == WF_OPERAND_BOTH || operand->kind == WF_OPERAND_TOKEN;
+    return operand->kind == WF_OPERAND_INPUT || operand->kind == WF_OPERAND_BOTH || operand->kind == WF_OPERAND_TOKEN ||
+           operand->kind == WF_OPERAND_KEPT;
 }
 
 static wf_status check_covers(proof *p, int64_t first, int64_t last)

@@ -11,10 +11,19 @@
 #define TAG_RECORD 1
 #define TAG_NOTICE 2
 
+/* Of a failure; of the program's end: no status; of a rank that is busy: how long. */
 typedef struct notice {
     int32_t status, verdict;
+    int64_t busy_ms;
     char text[WF_FAILURE_TEXT];
 } notice;
+
+/* A notice of being busy, on its way. */
+typedef struct busy {
+    struct busy *next;
+    notice told;
+    MPI_Request request[]; /* one per rank */
+} busy;
 
 struct wf_control {
     MPI_Comm mpi;
@@ -29,6 +38,9 @@ struct wf_control {
     MPI_Request *telling;    /* one per rank; NULL: nothing was told */
     wf_call_record farewell; /* announces that no call follows; no operation: not sent yet */
     MPI_Request leaving;
+    busy *busy;            /* the last first */
+    int64_t busy_until_ns; /* of any other rank, as far as is known */
+    char busy_with[64];
     bool dead;
     bool *gone; /* one per rank: its program has ended */
     int ranks;
@@ -90,6 +102,15 @@ wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record)
     return WF_OK;
 }
 
+bool wf_control_has_room(wf_comm *comm)
+{
+    struct wf_control *c = comm->control;
+    int free_again = 1;
+    return !c ||
+           (c->announced - c->confirmed < RECORDS &&
+            MPI_Test(&c->sent[c->announced % RECORDS], &free_again, MPI_STATUS_IGNORE) == MPI_SUCCESS && free_again);
+}
+
 bool wf_control_confirmed(const wf_comm *comm)
 {
     return !comm->control || comm->control->confirmed == comm->control->announced;
@@ -137,6 +158,26 @@ static wf_status compare_records(wf_comm *comm)
     return WF_OK;
 }
 
+static void note_busy(struct wf_control *c, int rank)
+{
+    const int64_t until = wf_now_ns() + c->heard.busy_ms * 1000000;
+    if (until <= c->busy_until_ns)
+        return;
+    c->busy_until_ns = until;
+    snprintf(c->busy_with, sizeof c->busy_with, "rank %d: %.40s", rank, c->heard.text);
+}
+
+int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what)
+{
+    int64_t until = 0;
+    for (; comm; comm = comm->parent)
+        if (comm->control && comm->control->busy_until_ns > until) {
+            until = comm->control->busy_until_ns;
+            *what = comm->control->busy_with;
+        }
+    return until;
+}
+
 bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char text[WF_FAILURE_TEXT])
 {
     struct wf_control *c = comm->control;
@@ -145,7 +186,9 @@ bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char tex
     if (c->notice == MPI_REQUEST_NULL || MPI_Test(&c->notice, &done, &from) != MPI_SUCCESS || !done)
         return false;
     *status = (wf_status)c->heard.status;
-    if (*status == WF_OK)
+    if (*status == WF_OK && c->heard.busy_ms > 0)
+        note_busy(c, from.MPI_SOURCE);
+    else if (*status == WF_OK)
         c->gone[from.MPI_SOURCE] = true;
     *verdict = c->heard.verdict;
     memcpy(text, c->heard.text, WF_FAILURE_TEXT);
@@ -214,9 +257,35 @@ static bool sent(MPI_Request *request)
     return MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
 }
 
+static bool busy_sent(struct wf_control *c)
+{
+    for (busy *b = c->busy; b; b = b->next)
+        for (int r = 0; r < c->ranks; r++)
+            if (!sent(&b->request[r]))
+                return false;
+    return true;
+}
+
+wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms)
+{
+    struct wf_control *c = comm->control;
+    busy *b = wf_calloc(comm->shared->ctx, 1, sizeof *b + (size_t)comm->size * sizeof *b->request);
+    if (!b)
+        return wf_error_code();
+    *b = (busy){.next = c->busy, .told = {.busy_ms = ms}};
+    c->busy = b;
+    snprintf(b->told.text, sizeof b->told.text, "%.200s", what);
+    for (int r = 0; r < comm->size; r++)
+        b->request[r] = MPI_REQUEST_NULL;
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank)
+            TRY_MPI(MPI_Isend(&b->told, (int)sizeof b->told, MPI_BYTE, r, TAG_NOTICE, c->mpi, &b->request[r]));
+    return WF_OK;
+}
+
 static bool at_rest(struct wf_control *c)
 {
-    bool quiet = cancel_request(&c->record) && cancel_request(&c->notice) && sent(&c->leaving);
+    bool quiet = busy_sent(c) && cancel_request(&c->record) && cancel_request(&c->notice) && sent(&c->leaving);
     for (int i = 0; i < RECORDS; i++)
         if (!sent(&c->sent[i]))
             quiet = false;
@@ -232,7 +301,7 @@ static bool parted(struct wf_control *c)
     int done = 0;
     if (!c->arrived && MPI_Test(&c->record, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
         c->arrived = true;
-    if (!c->arrived || !is_farewell(&c->theirs) || !sent(&c->leaving))
+    if (!c->arrived || !is_farewell(&c->theirs) || !sent(&c->leaving) || !busy_sent(c))
         return false;
     for (int i = 0; i < RECORDS; i++)
         if (!sent(&c->sent[i]))
@@ -253,6 +322,10 @@ static bool release_channel(struct wf_control *c)
 
 static void control_free(struct wf_control *c)
 {
+    for (busy *b = c->busy, *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
     free(c->telling);
     free(c->gone);
     free(c);

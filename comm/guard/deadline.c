@@ -4,6 +4,7 @@
 #include "comm/nccl_author.h"
 
 #include "core/config_author.h"
+#include "core/log.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -57,6 +58,18 @@ static int64_t limit_ns(const wf_comm *comm)
     return knows ? limit : limit + (int64_t)WF_GRACE_MS * 500000;
 }
 
+/* Another rank has said that it works for a while (wf_comm_busy): what is over the limit counts from the end of that.
+ */
+static bool excused(const wf_comm *comm, wf_deadline *deadline, int64_t now)
+{
+    const char *what = "";
+    if (wf_control_busy_until_ns(comm, &what) <= now)
+        return false;
+    wf_log(WF_LOG_INFO, "rank %d waits for %s", comm->rank, what);
+    deadline->start_ns = now;
+    return true;
+}
+
 bool wf_deadline_crowded(const wf_comm *comm)
 {
     static long processors;
@@ -76,13 +89,10 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
     }
     if (waited > GONE_NS || waited > limit_ns(comm)) {
         const int missing = awaited_peer(comm, requests), peer = missing < 0 ? deadline->peer : missing;
-        if (waited > limit_ns(comm) || wf_control_gone(comm, peer))
+        if (wf_control_gone(comm, peer) || (waited > limit_ns(comm) && !excused(comm, deadline, now)))
             return give_up(comm, waited, peer);
     }
-    if (wf_queue_yield(comm)) {
-        deadline->start_ns += wf_now_ns() - now; /* nobody has waited while the computation went on */
-        return WF_OK;
-    }
+    wf_background_progress(comm);
     if (deadline->polls < SPIN_POLLS && !wf_deadline_crowded(comm))
         return WF_OK;
     /* Yield first, then sleep: a short wait is over before a sleep would end, a long one leaves the processor to those

@@ -88,6 +88,14 @@ wf_status wf_comm_alive(wf_comm *comm)
     return wf_control_poll(comm);
 }
 
+wf_status wf_comm_busy(wf_comm *comm, const char *what, int64_t ms)
+{
+    WF_NEED(comm);
+    WF_CHECK(ms > 0, WF_ERR_ARGUMENT, "busy for %lld ms", (long long)ms);
+    WF_TRY(wf_comm_alive(comm));
+    return comm->control ? wf_control_busy(comm, what ? what : "busy", ms) : WF_OK;
+}
+
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from)
 {
     return die(comm, from->dead, from->death);

@@ -10,6 +10,8 @@
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
 /* Waits until the left neighbour is known to do the same. */
 wf_status wf_guard_settle(wf_comm *comm) WF_NODISCARD;
+/* The same without waiting: whether it is known. */
+wf_status wf_guard_try_settle(wf_comm *comm, bool *settled) WF_NODISCARD;
 /* Ends every public call: an error kills the communicator and reaches the others. */
 wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
 /* Starts a message between two. */
@@ -22,12 +24,17 @@ wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 /* --- control.c: records and notices on a communicator of their own --- */
 
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
+/* Whether one more can be announced without waiting for those before. */
+bool wf_control_has_room(wf_comm *comm);
 bool wf_control_confirmed(const wf_comm *comm);
 /* The rank whose record is awaited; -1: none. */
 int wf_control_missing(const wf_comm *comm);
 /* Looks for records and notices, here and in the communicators that this one was split from. */
 wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text);
+/* Tells all that this rank works for so long, and what others have told: until when, 0 if nobody did; *what is theirs. */
+wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
+int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what);
 /* Whether the program of a rank is known to have ended: a notice of no error said so. */
 bool wf_control_gone(const wf_comm *comm, int rank);
 /* A notice of an error that has come, if any: false if none. `verdict`: rank 0 has decided that this is the error. */

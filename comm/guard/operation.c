@@ -58,6 +58,18 @@ wf_status wf_guard_settle(wf_comm *comm)
     return WF_OK;
 }
 
+wf_status wf_guard_try_settle(wf_comm *comm, bool *settled)
+{
+    *settled = true;
+    if (!comm->control)
+        return WF_OK;
+    WF_TRY(wf_control_poll(comm));
+    *settled = wf_control_confirmed(comm);
+    if (*settled)
+        wf_recorder_settle(comm);
+    return WF_OK;
+}
+
 /* What is no collective: it has no number. */
 static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer, int tag)
 {

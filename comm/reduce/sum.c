@@ -46,7 +46,8 @@ static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_redu
                           .dtype = job->dtype,
                           .count = last,
                           .part = job->offset,
-                          .parts = (int)job->segments};
+                          .parts = (int)job->segments,
+                          .buffer = reducer->keeps ? job->flat : NULL};
     const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, last - first, (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
     WF_CHECK(last == first || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld",
@@ -72,53 +73,25 @@ wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job)
     return wf_reducer_sum_by(comm, comm->reducer, job);
 }
 
-/* --- shards ------------------------------------------------------------------------------------------------------- */
+/* --- shards, by NCCL ---------------------------------------------------------------------------------------------- */
 
-typedef wf_status (*shards_move)(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype);
-
-/* Device memory goes through host memory. */
-static wf_status staged(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype, shards_move move)
-{
-    wf_ctx *ctx = comm->shared->ctx;
-    const size_t bytes = (size_t)shard[comm->size] * wf_dtype_size(dtype);
-    void *host;
-    wf_status status;
-    if (ctx->k->host || bytes == 0)
-        return move(comm, data, shard, dtype);
-    WF_TRY(wf_host_take(comm, bytes, &host));
-    comm->traffic.bytes_copied += 2 * bytes;
-    WF_TRY_OUT(wf_ctx_read(ctx, host, data, bytes));
-    WF_TRY_OUT(move(comm, host, shard, dtype));
-    WF_TRY_OUT(ctx->k->to_device(ctx, data, host, bytes));
-out:
-    wf_host_give(comm, host, bytes);
-    return status;
-}
-
-/* By NCCL, or by memory and messages of the host. */
 static wf_status run(wf_comm *comm, const char *operation, void *data, const int64_t *shard, wf_dtype dtype,
-                     shards_move native, shards_move host)
+                     wf_status (*native)(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype))
 {
     const wf_call_record record = wf_call_record_values(operation, dtype, shard[comm->size], (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_enter(comm, &record));
-    WF_TRY(comm->nccl ? native(comm, data, shard, dtype) : staged(comm, data, shard, dtype, host));
+    WF_TRY(native(comm, data, shard, dtype));
     return wf_guard_settle(comm);
 }
 
 wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    if (!moves(comm))
-        return wf_comm_alive(comm);
-    return wf_guard_end(comm, "sum of shards",
-                        run(comm, "sum of shards", data, shard, dtype, wf_native_sum_shards, wf_coll_sum_shards));
+    return wf_guard_end(comm, "sum of shards", run(comm, "sum of shards", data, shard, dtype, wf_native_sum_shards));
 }
 
 wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    if (!moves(comm))
-        return wf_comm_alive(comm);
-    return wf_guard_end(
-        comm, "gather of shards",
-        run(comm, "gather of shards", data, shard, dtype, wf_native_gather_shards, wf_coll_gather_shards));
+    return wf_guard_end(comm, "gather of shards",
+                        run(comm, "gather of shards", data, shard, dtype, wf_native_gather_shards));
 }

@@ -19,7 +19,7 @@ wf_status wf_mpi_raise(int code, const char *call, const char *file, int line);
 /* MPI is about to wait for other ranks without looking at the clock, in the call of this name; NULL: no longer. */
 void wf_mpi_waits(const char *what);
 /* For the exit of the process: a communicator is open and could be told; is no longer. */
-void wf_mpi_opened(wf_comm *comm);
+wf_status wf_mpi_opened(wf_comm *comm) WF_NODISCARD;
 void wf_mpi_closed(wf_comm *comm);
 
 /* The transport's and the control's communicator; taken over. */

@@ -1,4 +1,5 @@
-/* A rank leaves the program while the others wait for it. The test looks at what they print. */
+/* A rank leaves the program while the others wait for it. The test looks at what they print. must: by a WF_MUST that
+ * fails. many: they wait in the last of many communicators. */
 #include "comm/comm.h"
 
 #include <stdio.h>
@@ -7,7 +8,9 @@
 int main(int argc, char **argv)
 {
     wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
-    const bool must = argc > 1 && !strcmp(argv[1], "must");
+    const bool must = argc > 1 && !strcmp(argv[1], "must"), many = argc > 1 && !strcmp(argv[1], "many");
+    for (int i = 0; i < 80 && many; i++)
+        comm = wf_comm_open(&argc, &argv, "flat");
     if (wf_comm_rank(comm) == 1) {
         if (must)
             WF_MUST(wf_barrier(NULL));

@@ -1,6 +1,6 @@
 /* A rank that does not come: run with a short WEFT_TIMEOUT_MS. */
+#include "comm/background_author.h"
 #include "comm/comm_author.h"
-#include "comm/queue_author.h"
 #include "core/config_author.h"
 #include "core/context_author.h"
 #include "tests/comm/comm_cases.h"
@@ -83,12 +83,12 @@ static void missing_message(void)
 
 static wf_comm *summed;
 
-static wf_status sum_task(wf_task *task)
+static void add_sum(void)
 {
     static float values[8];
     static const int64_t offset[2] = {0, 8};
     const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
-    return wf_reduce_async(summed, &job);
+    wf_background_sum(summed, &job);
 }
 
 /* A sum beside the computation, which one rank does not start. */
@@ -96,15 +96,14 @@ static void missing_in_a_task(void)
 {
     for (int i = 0; size > 1 && i < 2; i++) {
         const int missing = i == 0 ? size - 1 : 0;
-        wf_task task = {.run = sum_task};
         wf_status status;
         summed = wf_comm_split(world, 0, 0);
-        WF_EXPECT_OK(wf_queue_open(summed));
+        WF_EXPECT_OK(wf_background_open(summed));
         if (rank == missing) {
             status = stay_away(summed);
         } else {
-            wf_queue_add(summed, &task);
-            status = wf_queue_wait(summed);
+            add_sum();
+            status = wf_background_wait(summed);
         }
         expect_timeout(status, missing, "flat(f32 [8], sum)");
         WF_EXPECT_OK(wf_comm_close(summed));
@@ -116,21 +115,44 @@ static void missing_in_a_task(void)
  * rank computes as long before its own. */
 static void computing_is_no_wait(void)
 {
-    wf_task task = {.run = sum_task};
     if (size != 2)
         return;
     summed = wf_comm_split(world, 0, 0);
-    WF_EXPECT_OK(wf_queue_open(summed));
+    WF_EXPECT_OK(wf_background_open(summed));
     if (rank == 0)
-        wf_queue_add(summed, &task);
+        add_sum();
     for (long ms = 0; ms < wf_config_get()->timeout_ms + 2000; ms += 50) {
         wf_ctx_progress(ctx);
         sleep_ms(50);
     }
     if (rank > 0)
-        wf_queue_add(summed, &task);
-    WF_EXPECT_OK(wf_queue_wait(summed));
+        add_sum();
+    WF_EXPECT_OK(wf_background_wait(summed));
     WF_EXPECT_OK(wf_comm_close(summed));
+}
+
+/* A rank that says how long it works is awaited as long, also in what was split off; one that says it and stays away,
+ * no longer than that and the time-out. */
+static void busy_for_a_while(void)
+{
+    const long limit = wf_config_get()->timeout_ms;
+    if (size < 2)
+        return;
+    wf_comm *comm = wf_comm_split(world, 0, 0), *child = wf_comm_split(comm, 0, 0);
+    if (rank == 0) {
+        WF_EXPECT_OK(wf_comm_busy(comm, "writing results", 3 * limit));
+        sleep_ms(2 * limit);
+    }
+    WF_EXPECT_OK(wf_barrier(child));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_comm_busy(comm, "nothing", 0));
+    const time_t start = time(NULL);
+    if (rank == 0)
+        WF_EXPECT_OK(wf_comm_busy(comm, "too long", limit));
+    expect_timeout(rank == 0 ? stay_away(comm) : wf_barrier(comm), 0, "barrier()");
+    WF_EXPECT((time(NULL) - start + 1) * 1000 > 2 * limit, "the time-out came while rank 0 was busy");
+    WF_EXPECT_OK(wf_comm_close(child));
+    WF_EXPECT_OK(wf_comm_close(comm));
+    WF_EXPECT_OK(wf_barrier(world));
 }
 
 /* Rank 0, which settles disputes, hears nothing for a while. */
@@ -162,6 +184,7 @@ static int on_ranks(int argc, char **argv)
                                                {"missing_message", missing_message},
                                                {"missing_in_a_task", missing_in_a_task},
                                                {"computing_is_no_wait", computing_is_no_wait},
+                                               {"busy_for_a_while", busy_for_a_while},
                                                {"deaf_first_rank", deaf_first_rank},
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));

@@ -1,7 +1,7 @@
 /* Sums of numbers whose sum depends on the order: gradients, shards and reversed exchanges, compared bit for bit with
  * the order that is promised. On one node and on several, with as many ranks each or not. */
+#include "comm/background_author.h"
 #include "comm/exchange_author.h"
-#include "comm/queue_author.h"
 #include "core/tensor_author.h"
 #include "tests/comm/comm_names.h"
 #include "tests/ranks.h"
@@ -141,29 +141,11 @@ static void gradients(void)
 
 /* --- shards ------------------------------------------------------------------------------------------------------- */
 
-typedef struct shard_task {
-    wf_task task;
-    wf_tensor *x;
-    const int64_t *shard;
-} shard_task;
-
-static wf_status sum_shards(wf_task *task)
+static void run(void (*what)(wf_comm *c, void *data, const int64_t *shard, wf_dtype dtype), const wf_tensor *x,
+                const int64_t *shard)
 {
-    const shard_task *t = (const shard_task *)(void *)task;
-    return wf_sum_shards_async(comm, t->x->data, t->shard, t->x->dtype);
-}
-
-static wf_status gather_shards(wf_task *task)
-{
-    const shard_task *t = (const shard_task *)(void *)task;
-    return wf_gather_shards_async(comm, t->x->data, t->shard, t->x->dtype);
-}
-
-static void run(wf_status (*what)(wf_task *task), wf_tensor *x, const int64_t *shard)
-{
-    shard_task t = {.task = {.run = what}, .x = x, .shard = shard};
-    wf_queue_add(comm, &t.task);
-    WF_EXPECT_OK(wf_queue_wait(comm));
+    what(comm, x->data, shard, x->dtype);
+    WF_EXPECT_OK(wf_background_wait(comm));
 }
 
 /* The dummy's ranks keep what they have. */
@@ -180,12 +162,12 @@ static void check_shards(const int64_t *shard)
             want[i] = added(WF_F32, want[i], value_of(WF_F32, r, i));
     }
     wf_tensor *x = tensor_of(WF_F32, values, n);
-    run(sum_shards, x, shard);
+    run(wf_background_sum_shards, x, shard);
     values_of(x, got);
     for (int64_t i = shard[rank]; i < shard[rank + 1]; i++)
         values[i] = want[i];
     expect_bits(n, got, values, "own part of the sum, and what others keep", WF_F32);
-    run(gather_shards, x, shard);
+    run(wf_background_gather_shards, x, shard);
     values_of(x, got);
     expect_bits(n, got, want, "gathered shards", WF_F32);
     wf_tensor_free(x);
@@ -210,7 +192,7 @@ static void shards(void)
     for (int k = 0; k < 4; k++) {
         if (!open_as(names[k]))
             continue;
-        WF_EXPECT_OK(wf_queue_open(comm));
+        WF_EXPECT_OK(wf_background_open(comm));
         for (int64_t longest = 0; longest < 34; longest++)
             check_longest(longest, (int)longest % size);
         const int64_t block = ((int64_t)1 << 18) / size;

@@ -1,7 +1,7 @@
 /* Collectives on tensors in the memory of GPUs that NCCL connects: one launch each, in the same order on all ranks, and
  * the host reads nothing of that memory. */
+#include "comm/background_author.h"
 #include "comm/comm_author.h"
-#include "comm/queue_author.h"
 #include "core/tensor_author.h"
 #include "layers/layers.h"
 #include "tests/comm/comm_cases.h"
@@ -275,37 +275,21 @@ static void crossed(void)
 /* --- parts ---------------------------------------------------------------------------------------------------------
  */
 
-typedef struct parts {
-    wf_task task;
-    float *data;
-    const int64_t *shard;
-    bool gather;
-} parts;
-
-static wf_status move_parts(wf_task *task)
-{
-    const parts *p = (const parts *)(const void *)task;
-    return p->gather ? wf_gather_shards_async(comm, p->data, p->shard, WF_F32)
-                     : wf_sum_shards_async(comm, p->data, p->shard, WF_F32);
-}
-
 /* Equal parts, unequal ones, and none for some: sums, and parts brought together; every one is one launch. */
 static void shards(void)
 {
     open_comm();
-    WF_EXPECT_OK(wf_queue_open(comm));
+    WF_EXPECT_OK(wf_background_open(comm));
     for (int form = 0; form < 3 && size > 1; form++) {
         int64_t shard[MOST + 1] = {0};
         for (int r = 0; r < size; r++)
             shard[r + 1] = shard[r] + (form == 0 ? 7 : form == 1 ? 5 + r : r % 2 ? 4 : 0);
         wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(shard[size]));
         put_known(x, form, rank);
-        parts p = {.task = {.run = move_parts, .leaves = true}, .data = x->data, .shard = shard};
         for (int way = 0; way < 2; way++) {
-            p.gather = way == 1;
             const before b = now();
-            wf_queue_add(comm, &p.task);
-            WF_EXPECT_OK(wf_queue_wait(comm));
+            (way ? wf_background_gather_shards : wf_background_sum_shards)(comm, x->data, shard, WF_F32);
+            WF_EXPECT_OK(wf_background_wait(comm));
             expect_native(b, 1, way ? "gather of shards" : "sum of shards");
             double *values = elements_of(x);
             for (int64_t i = way ? 0 : shard[rank]; i < (way ? shard[size] : shard[rank + 1]); i++)
@@ -322,41 +306,30 @@ static void shards(void)
 /* --- tasks ---------------------------------------------------------------------------------------------------------
  */
 
-typedef struct sum_task {
-    wf_task task;
-    wf_tensor *x;
-} sum_task;
-
-static wf_status sum_beside(wf_task *task)
-{
-    const sum_task *t = (const sum_task *)(const void *)task;
-    const int64_t offset[2] = {0, wf_tensor_count(t->x)};
-    return wf_reduce_async(comm, &(wf_reduce_job){t->x->data, WF_F32, 1, offset});
-}
-
-/* Sums of tasks between collectives of the main program: NCCL has one order, whatever turn a rank takes first. */
+/* Sums of the background stream between collectives of the main program: NCCL has one order, whatever turn a rank takes
+ * first. */
 static void beside(void)
 {
     enum { ROUNDS = 6 };
     open_comm();
-    WF_EXPECT_OK(wf_queue_open(comm));
-    sum_task task[ROUNDS];
+    WF_EXPECT_OK(wf_background_open(comm));
+    static const int64_t offset[2] = {0, 40};
+    wf_tensor *summed[ROUNDS];
     wf_tensor *y = wf_tensor_new(ctx, WF_F32, WF_SHAPE(9));
     for (int i = 0; i < ROUNDS; i++) {
-        task[i] =
-            (sum_task){.task = {.run = sum_beside, .leaves = true}, .x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(40))};
-        put_known(task[i].x, i, rank);
-        wf_queue_add(comm, &task[i].task);
+        summed[i] = wf_tensor_new(ctx, WF_F32, WF_SHAPE(40));
+        put_known(summed[i], i, rank);
+        wf_background_sum(comm, &(wf_reduce_job){summed[i]->data, WF_F32, 1, offset});
         put_known(y, 10 + i, rank);
         if (rank == 0)
             wf_ctx_progress(ctx);
         WF_EXPECT_OK(wf_allreduce(comm, y, y, WF_SUM));
         expect_combined(y, WF_SUM, 10 + i, everybody, size, "main program");
     }
-    WF_EXPECT_OK(wf_queue_wait(comm));
+    WF_EXPECT_OK(wf_background_wait(comm));
     for (int i = 0; i < ROUNDS; i++) {
-        expect_combined(task[i].x, WF_SUM, i, everybody, size, "task");
-        wf_tensor_free(task[i].x);
+        expect_combined(summed[i], WF_SUM, i, everybody, size, "task");
+        wf_tensor_free(summed[i]);
     }
     wf_tensor_free(y);
     expect_order();

@@ -2,6 +2,7 @@
  * parameters of the same steps on one rank with the whole batch. */
 #include "comm/comm_author.h"
 #include "layers/loss.h"
+#include "layers/spatial.h"
 #include "optim/multi_node.h"
 #include "tests/layers/channel_fixture.h"
 #include "tests/world.h"
@@ -146,6 +147,49 @@ static void steps_f32(void)
     train_on("cpu", WF_F32);
 }
 
+/* Over which axes the gradients of a normalisation are summed shows in the first forward: here along the height, for
+ * which the optimizer had no reason to connect anybody when it was made. */
+static void axes_of_the_first_step(void)
+{
+    const wf_shape shape = WF_SHAPE(2, 4, 6, 5);
+    const wf_linear_opts fully = {.in = 4, .out = 3, .form = WF_FORM_CHANNEL, .replicate = true};
+    wf_layout layout;
+    if (ranks() != 4)
+        return;
+    fixture b = fixture_open("cpu", WF_F32, (wf_mesh_opts){.channel = 2, .height = 2});
+    double *whole = numbers(2 * 4 * 6 * 5, 9);
+    wf_layer *mine =
+        wf_sequential(b.ctx, WF_LAYERS(wf_channel_sync_batchnorm(b.mesh, (wf_batchnorm_opts){.channels = 4}),
+                                       wf_spatial_global_avg_pool(b.mesh), wf_channel_linear(b.mesh, fully)));
+    wf_layer *serial = wf_sequential(b.ctx, WF_LAYERS(wf_batchnorm(b.ctx, (wf_batchnorm_opts){.channels = 4}),
+                                                      wf_global_avg_pool(b.ctx), wf_linear(b.ctx, fully)));
+    WF_EXPECT(mine && serial, "no model: %s", wf_error_message());
+    same_name(mine, serial);
+    wf_optim *optim = wf_mesh_multi_node(b.mesh, wf_sgd(mine, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *reference = wf_sgd(serial, (wf_sgd_opts){.lr = 0.1});
+    WF_EXPECT_OK(wf_mesh_layout_activation(b.mesh, shape, &layout));
+    wf_tensor *x = tensor_of(&b, whole, layout), *all = wf_tensor_new(b.ctx, WF_F32, shape);
+    values_set(all, whole);
+    for (int i = 0; i < 3; i++) {
+        wf_var *y = wf_apply(mine, wf_input(b.tape, x)), *loss = wf_mean(wf_mul(y, y));
+        WF_EXPECT_OK(wf_optim_step(optim, loss));
+        wf_var *z = wf_apply(serial, wf_input(b.tape, all)), *should = wf_mean(wf_mul(z, z));
+        WF_EXPECT_OK(wf_optim_step(reference, should));
+        WF_EXPECT(fabs(wf_item(loss) - wf_item(should)) < 1e-4, "step %d: the loss is %.9g, should be %.9g", i,
+                  wf_item(loss), wf_item(should));
+        WF_EXPECT_OK(wf_tape_reset(b.tape));
+    }
+    wf_tensor_free(x);
+    wf_tensor_free(all);
+    wf_optim_free(optim);
+    wf_optim_free(reference);
+    wf_layer_free(mine);
+    wf_layer_free(serial);
+    free(whole);
+    fixture_close(&b);
+    wf_error_clear();
+}
+
 /* Gradients move between the ranks that hold the same part, and no others; the numbers that ride along to all. */
 static void traffic(void)
 {
@@ -242,6 +286,7 @@ static int on_ranks(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"steps_f64", steps_f64},
                                    {"steps_f32", steps_f32},
+                                   {"axes_of_the_first_step", axes_of_the_first_step},
                                    {"traffic", traffic},
                                    {"broadcast", broadcast},
                                    {"needs_the_mesh", needs_the_mesh},

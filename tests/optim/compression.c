@@ -274,17 +274,30 @@ static void training(void)
 /* --- the hook ------------------------------------------------------------------------------------------------------
  */
 
+static int hooked;
+
+/* A function of a hook has the whole stack of the program. */
+static wf_status halve(void *own)
+{
+    volatile char deep[(size_t)3 << 20];
+    const wf_grad_bucket *b = own;
+    for (size_t i = 0; i < sizeof deep; i += 4096)
+        deep[i] = 1;
+    const wf_array flat = {.data = b->flat, .dtype = b->dtype, .shape = WF_SHAPE(b->count)};
+    WF_CHECK(hooked < 3 || wf_comm_rank(b->comm) > 0, WF_ERR_IO, "the third time fails");
+    return b->ctx->k->binary(b->ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 0.5, .a = &flat, .y = &flat});
+}
+
 static wf_status halved(void *user, const wf_grad_bucket *b)
 {
     int *calls = user;
-    const wf_array flat = {.data = b->flat, .dtype = b->dtype, .shape = WF_SHAPE(b->count)};
     WF_EXPECT(b->segments == 1 && b->param[0] && b->offset[1] == b->count && b->index == 0 && b->plan == 1,
               "bucket %lld of plan %lld has %lld segments", (long long)b->index, (long long)b->plan,
               (long long)b->segments);
-    ++*calls;
-    WF_TRY(wf_reduce_async(b->comm, &(wf_reduce_job){b->flat, b->dtype, b->segments, b->offset}));
-    WF_CHECK(*calls < 3 || wf_comm_rank(b->comm) > 0, WF_ERR_IO, "the third time fails");
-    return b->ctx->k->binary(b->ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 0.5, .a = &flat, .y = &flat});
+    hooked = ++*calls;
+    wf_background_sum(b->comm, &(wf_reduce_job){b->flat, b->dtype, b->segments, b->offset});
+    wf_background_call(b->comm, halve, (void *)b);
+    return WF_OK;
 }
 
 static void hook(void)
@@ -307,6 +320,22 @@ static void hook(void)
     wf_error_clear();
     close_fixture(&f);
     close_comm();
+}
+
+/* The communicator closes while the sums of the last step are on their way: it says what is left alive, and that can go
+ * after it. */
+static void closed_before_its_optimizer(void)
+{
+    double x[N], seen[N];
+    open_comm("flat");
+    fixture f = open_fixture(WF_SHAPE(N), (wf_multi_node_opts){.double_buffering = true});
+    for (int i = 0; i < N; i++)
+        x[i] = rank;
+    WF_EXPECT_OK(step(&f, x, seen));
+    WF_EXPECT_OK(step(&f, x, seen));
+    WF_EXPECT(wf_comm_close(comm) == WF_ERR_STATE, "%s", wf_error_message());
+    wf_error_clear();
+    close_fixture(&f);
 }
 
 static void expect_refused(wf_multi_node_opts opts, const char *why)
@@ -340,6 +369,7 @@ static int on_ranks(int argc, char **argv)
                                    {"bytes", bytes},
                                    {"training", training},
                                    {"hook", hook},
+                                   {"closed_before_its_optimizer", closed_before_its_optimizer},
                                    {"misuse", misuse},
                                    {0}});
 }

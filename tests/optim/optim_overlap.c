@@ -1,7 +1,7 @@
 /* Gradients that are summed in buckets while backward goes on: the bits of the blocking form, whatever the order in
  * which they come, the size of the buckets and the reducer; types on the wire; a rank that fails in between. */
+#include "comm/background_author.h"
 #include "comm/comm_author.h"
-#include "comm/queue_author.h"
 #include "core/context_author.h"
 #include "core/tape_author.h"
 #include "tests/optim/optim_nets.h"
@@ -295,14 +295,14 @@ static void one_rank_fails(void)
 /* --- tasks ---------------------------------------------------------------------------------------------------------
  */
 
-static wf_status bad_task(wf_task *task)
+static wf_status bad_task(void *own)
 {
     WF_FAIL(WF_ERR_NUMERIC, "a task that fails");
 }
 
 static int ran;
 
-static wf_status good_task(wf_task *task)
+static wf_status good_task(void *own)
 {
     ran++;
     return WF_OK;
@@ -312,20 +312,19 @@ static wf_status good_task(wf_task *task)
 static void errors_of_tasks(void)
 {
     open_comm("flat", "ref", WF_F32);
-    wf_task task[3] = {{.run = good_task}, {.run = bad_task}, {.run = good_task}};
-    WF_EXPECT_OK(wf_queue_open(comm));
+    WF_EXPECT_OK(wf_background_open(comm));
     ran = 0;
     WF_RAISE(WF_ERR_SHAPE, "an error of the main program");
     for (int i = 0; i < 3; i++)
-        wf_queue_add(comm, &task[i]);
+        wf_background_call(comm, i == 1 ? bad_task : good_task, NULL);
     wf_ctx_progress(ctx);
     WF_EXPECT(strstr(wf_error_message(), "main program"), "the last error is '%s'", wf_error_message());
     WF_EXPECT(ran == 1 && !ctx->progress, "%d tasks ran", ran);
-    WF_EXPECT(wf_queue_status(comm) == WF_ERR_NUMERIC, "%s", wf_error_message());
-    WF_EXPECT(wf_queue_wait(comm) == WF_ERR_NUMERIC && strstr(wf_error_message(), "a task that fails"), "'%s'",
+    WF_EXPECT(wf_background_status(comm) == WF_ERR_NUMERIC, "%s", wf_error_message());
+    WF_EXPECT(wf_background_wait(comm) == WF_ERR_NUMERIC && strstr(wf_error_message(), "a task that fails"), "'%s'",
               wf_error_message());
     wf_error_clear();
-    WF_EXPECT_OK(wf_queue_wait(comm));
+    WF_EXPECT_OK(wf_background_wait(comm));
     close_comm();
 }
 

@@ -1,0 +1,497 @@
+/* The background stream; see the header. A queue of operations, of which the first is in progress: a function runs at
+ * its turn; a collective is a call of the engine on the communicator's second connection, which is entered, advanced
+ * and settled like those of the main program, but a little at a time and without waiting. Errors of the stream are kept
+ * away from those of the main program. */
+#include "comm/background_author.h"
+#include "comm/nccl_author.h"
+#include "comm/reduce/reduce_impl.h"
+
+#include "core/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SPINS      64 /* advances that find nothing, before a wait looks at the clock */
+#define POLL_EVERY 8  /* advances, from one look at notices of failure to the next */
+
+typedef enum operation_kind { CALL = 0, SUM, SUM_SHARDS, GATHER_SHARDS, ALLGATHER } operation_kind;
+typedef enum operation_state { QUEUED = 0, RUNNING, SETTLING } operation_state;
+
+typedef struct operation {
+    operation_kind kind;
+    operation_state state;
+    wf_comm *comm; /* the program's */
+    wf_background_function run;
+    void *own;
+    void *data; /* of a collective: what it writes */
+    const void *mine;
+    size_t bytes;
+    const int64_t *part; /* segments, or shards */
+    int64_t parts;
+    wf_dtype dtype;
+    wf_engine_flight flight;
+    wf_traffic before; /* of the second connection, when it began */
+} operation;
+
+struct wf_background {
+    wf_ctx *ctx;
+    operation *list; /* [first, last) wait, of which the first is in progress */
+    int first, last, room;
+    bool within; /* the stream has the processor */
+    int advances;
+    wf_errors *errors;
+    wf_status status;
+    char message[WF_FAILURE_TEXT];
+};
+
+static wf_comm *connection_of(const operation *op)
+{
+    return op->comm->async ? op->comm->async : op->comm;
+}
+
+static const char *name_of(const operation *op)
+{
+    static const char *const names[] = {"", "", "sum of shards", "gather of shards", "allgather_bytes"};
+    return op->kind == SUM ? op->comm->reducer->name : names[op->kind];
+}
+
+bool wf_background_within(const wf_comm *comm)
+{
+    return comm->shared->background && comm->shared->background->within;
+}
+
+/* --- one operation ------------------------------------------------------------------------------------------------ */
+
+static wf_reduce_job job_of(const operation *op)
+{
+    return (wf_reduce_job){.flat = op->data, .dtype = op->dtype, .segments = op->parts, .offset = op->part};
+}
+
+static wf_call call_of(const operation *op, wf_call_record *record)
+{
+    const int64_t count = op->kind == ALLGATHER ? (int64_t)op->bytes : op->part[op->parts];
+    const int64_t shown = op->kind == SUM ? count - op->part[0] : count;
+    wf_call call = {.dtype = op->dtype, .count = count, .part = op->part};
+    *record = wf_call_record_values(name_of(op), op->dtype, shown, op->kind == ALLGATHER ? -1 : (int)WF_SUM, -1);
+    switch (op->kind) {
+    case SUM:
+        call.operation = WF_CALL_SUM;
+        call.reducer = op->comm->reducer->name;
+        call.parts = (int)op->parts;
+        call.buffer = op->comm->reducer->keeps ? op->data : NULL;
+        break;
+    case SUM_SHARDS:
+        call.operation = WF_CALL_SUM_SHARDS;
+        break;
+    case GATHER_SHARDS:
+        call.operation = WF_CALL_GATHER_SHARDS;
+        break;
+    default:
+        call.operation = WF_CALL_ALLGATHER;
+        break;
+    }
+    return call;
+}
+
+/* Whether there is anything to send. The dummy's ranks keep what they have. */
+static bool moves(const operation *op)
+{
+    const bool dummy = op->kind != ALLGATHER && !strcmp(op->comm->name, "dummy");
+    return op->comm->size > 1 && !dummy && (op->kind != SUM || op->parts > 0);
+}
+
+/* Is put on NCCL's stream, or has nobody to talk to. */
+static wf_status run_at_once(const operation *op)
+{
+    wf_comm *comm = connection_of(op);
+    const wf_reduce_job job = job_of(op);
+    if (op->kind == CALL) {
+        WF_TRY(wf_nccl_join(comm)); /* it may read what came before */
+        return op->run(op->own);
+    }
+    if (!moves(op)) {
+        if (op->kind == ALLGATHER && op->comm->size == 1 && op->bytes > 0)
+            memcpy(op->data, op->mine, op->bytes);
+        return wf_comm_alive(comm);
+    }
+    switch (op->kind) {
+    case SUM:
+        return wf_reducer_sum(comm, &job);
+    case SUM_SHARDS:
+        return wf_shards_sum(comm, op->data, op->part, op->dtype);
+    case GATHER_SHARDS:
+        return wf_shards_gather(comm, op->data, op->part, op->dtype);
+    default:
+        return wf_allgather_bytes(comm, op->mine, op->bytes, op->data);
+    }
+}
+
+static bool is_at_once(const operation *op)
+{
+    return op->kind == CALL || !moves(op) || connection_of(op)->nccl;
+}
+
+/* Collectives beyond those that a neighbour can keep in mind wait for it. */
+static wf_status begin(operation *op, bool *moved)
+{
+    wf_comm *comm = connection_of(op);
+    wf_call_record record;
+    const wf_call call = call_of(op, &record);
+    WF_TRY(wf_comm_alive(comm));
+    if (!wf_control_has_room(comm))
+        return WF_OK;
+    *moved = true;
+    op->state = RUNNING;
+    WF_TRY(wf_guard_enter(comm, &record));
+    return wf_engine_begin(comm, &call, op->mine, op->data, &op->flight);
+}
+
+/* One step on the way: *moved if there was any, *over at the end. */
+static wf_status advance(struct wf_background *b, operation *op, bool *moved, bool *over)
+{
+    wf_comm *comm = connection_of(op);
+    bool done = false;
+    if (op->state == QUEUED && is_at_once(op)) {
+        *moved = *over = true;
+        return run_at_once(op);
+    }
+    if (op->state == QUEUED)
+        return begin(op, moved);
+    if (++b->advances % POLL_EVERY == 0)
+        WF_TRY(wf_comm_alive(comm));
+    if (op->state == RUNNING) {
+        WF_TRY(wf_engine_advance(&op->flight, moved, &done));
+        if (!done)
+            return WF_OK;
+        wf_engine_end(comm, &op->flight, WF_OK);
+        op->state = SETTLING;
+        *moved = true;
+    }
+    WF_TRY(wf_guard_try_settle(comm, over));
+    *moved = *moved || *over;
+    return WF_OK;
+}
+
+/* What was sent beside counts as sent by comm. */
+static void count(operation *op)
+{
+    const wf_traffic *now = &connection_of(op)->traffic;
+    if (connection_of(op) == op->comm)
+        return;
+    op->comm->traffic.bytes_sent += now->bytes_sent - op->before.bytes_sent;
+    op->comm->traffic.messages += now->messages - op->before.messages;
+    op->comm->traffic.collectives += now->collectives - op->before.collectives;
+    op->comm->traffic.bytes_copied += now->bytes_copied - op->before.bytes_copied;
+}
+
+/* What failed beside failed on comm too: who waits in a call of the main program hears of it there. */
+static wf_status fail_together(wf_comm *comm, const wf_comm *async)
+{
+    if (comm->control)
+        wf_control_tell(comm, async->dead, async->death);
+    return wf_failure_inherit(comm, async);
+}
+
+static wf_status end(operation *op, wf_status status)
+{
+    wf_comm *comm = op->comm, *async = connection_of(op);
+    if (op->state == RUNNING && status != WF_OK)
+        wf_engine_end(async, &op->flight, status);
+    if (op->state != QUEUED)
+        status = wf_guard_end(async, name_of(op), status);
+    count(op);
+    return status != WF_OK && async != comm && async->dead && !comm->dead ? fail_together(comm, async) : status;
+}
+
+/* --- turns -------------------------------------------------------------------------------------------------------- */
+
+static bool is_empty(const struct wf_background *b)
+{
+    return b->first == b->last;
+}
+
+/* The first operation a little further. After an error those behind it are left out. */
+static bool turn(struct wf_background *b)
+{
+    operation *op = &b->list[b->first];
+    bool moved = false, over = false;
+    if (op->state == QUEUED)
+        op->before = connection_of(op)->traffic;
+    wf_status status = b->status == WF_OK ? advance(b, op, &moved, &over) : b->status;
+    if (status == WF_OK && !over)
+        return moved;
+    operation ended = *op;
+    b->first++;
+    if (b->status != WF_OK)
+        return true;
+    status = end(&ended, status);
+    if (status != WF_OK) {
+        wf_error_save(&b->status, b->message, sizeof b->message);
+        b->status = status;
+        wf_error_clear();
+    }
+    return true;
+}
+
+/* The context need not ask any more. */
+static void rest(struct wf_background *b)
+{
+    if (!is_empty(b))
+        return;
+    b->first = b->last = 0;
+    if (b->ctx->progress_state == b) {
+        b->ctx->progress = NULL;
+        b->ctx->progress_state = NULL;
+    }
+}
+
+static bool progress_once(struct wf_background *b)
+{
+    if (b->within || is_empty(b))
+        return false;
+    b->within = true;
+    wf_errors_swap(b->errors);
+    const char *watched = wf_watch_swap(NULL);
+    bool any = false;
+    while (!is_empty(b) && turn(b))
+        any = true;
+    (void)wf_watch_swap(watched);
+    wf_errors_swap(b->errors);
+    b->within = false;
+    rest(b);
+    return any;
+}
+
+static void progress(void *background)
+{
+    (void)progress_once(background);
+}
+
+void wf_background_progress(wf_comm *comm)
+{
+    if (comm->shared->background)
+        (void)progress_once(comm->shared->background);
+}
+
+/* Until nothing is left. A wait that lasts too long ends the operation with its error. */
+static void finish(struct wf_background *b)
+{
+    wf_deadline deadline = wf_deadline_new();
+    for (int idle = 0; !is_empty(b) && !b->within; idle++) {
+        if (progress_once(b)) {
+            if (idle > SPINS)
+                deadline = wf_deadline_new();
+            idle = 0;
+            continue;
+        }
+        operation *op = &b->list[b->first];
+        wf_comm *comm = connection_of(op);
+        if (idle == 0)
+            deadline = wf_deadline_new();
+        if (idle < SPINS && !wf_deadline_crowded(comm))
+            continue;
+        b->within = true;
+        wf_errors_swap(b->errors);
+        deadline.peer = op->state == RUNNING ? wf_engine_awaited(&op->flight) : -1;
+        const wf_status status = wf_deadline_poll(comm, &deadline, NULL);
+        if (status != WF_OK) {
+            operation ended = *op;
+            b->first++;
+            b->status = end(&ended, status);
+            wf_error_save(&b->status, b->message, sizeof b->message);
+            wf_error_clear();
+        }
+        wf_errors_swap(b->errors);
+        b->within = false;
+        rest(b);
+    }
+}
+
+/* --- the stream --------------------------------------------------------------------------------------------------- */
+
+static struct wf_background *background_new(wf_ctx *ctx)
+{
+    struct wf_background *b = wf_calloc(ctx, 1, sizeof *b);
+    if (!b)
+        return NULL;
+    b->ctx = ctx;
+    b->errors = wf_errors_new();
+    if (b->errors)
+        return b;
+    wf_background_free(b);
+    WF_FAIL_NULL(WF_ERR_MEMORY, "no memory for the background stream");
+}
+
+void wf_background_free(struct wf_background *b)
+{
+    if (!b)
+        return;
+    wf_errors_free(b->errors);
+    free(b->list);
+    free(b);
+}
+
+static void remember(struct wf_background *b)
+{
+    if (b->status == WF_OK)
+        wf_error_save(&b->status, b->message, sizeof b->message);
+}
+
+static bool grow(struct wf_background *b)
+{
+    if (b->first > 0 && b->last == b->room) {
+        memmove(b->list, b->list + b->first, (size_t)(b->last - b->first) * sizeof *b->list);
+        b->last -= b->first;
+        b->first = 0;
+    }
+    if (b->last < b->room)
+        return true;
+    const int room = b->room ? 2 * b->room : 64;
+    operation *list = wf_realloc(b->ctx, b->list, (size_t)room * sizeof *list);
+    if (!list)
+        return false;
+    b->list = list;
+    b->room = room;
+    return true;
+}
+
+static void add(operation op)
+{
+    struct wf_background *b = op.comm ? op.comm->shared->background : NULL;
+    if (!b)
+        return;
+    if (!op.comm->async && op.comm->size > 1) {
+        WF_RAISE(WF_ERR_STATE, "the communicator was not opened for the background stream");
+        remember(b);
+        return;
+    }
+    if (!grow(b)) {
+        remember(b);
+        return;
+    }
+    b->list[b->last++] = op;
+    b->ctx->progress = progress;
+    b->ctx->progress_state = b;
+    if (op.comm->shared->in_order)
+        finish(b);
+}
+
+void wf_background_call(wf_comm *comm, wf_background_function run, void *own)
+{
+    add((operation){.kind = CALL, .comm = comm, .run = run, .own = own});
+}
+
+void wf_background_sum(wf_comm *comm, const wf_reduce_job *job)
+{
+    add((operation){.kind = SUM,
+                    .comm = comm,
+                    .data = job->flat,
+                    .part = job->offset,
+                    .parts = job->segments,
+                    .dtype = job->dtype});
+}
+
+static void add_shards(operation_kind kind, wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    add((operation){
+        .kind = kind, .comm = comm, .data = data, .part = shard, .parts = comm ? comm->size : 0, .dtype = dtype});
+}
+
+void wf_background_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    add_shards(SUM_SHARDS, comm, data, shard, dtype);
+}
+
+void wf_background_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+{
+    add_shards(GATHER_SHARDS, comm, data, shard, dtype);
+}
+
+void wf_background_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    add((operation){.kind = ALLGATHER, .comm = comm, .mine = mine, .bytes = bytes, .data = all, .dtype = WF_U8});
+}
+
+wf_status wf_background_status(const wf_comm *comm)
+{
+    const struct wf_background *b = comm->shared->background;
+    return b && b->status != WF_OK ? WF_RAISE(b->status, "%s", b->message) : WF_OK;
+}
+
+wf_status wf_background_wait(wf_comm *comm)
+{
+    struct wf_background *b = comm->shared->background;
+    if (!b)
+        return WF_OK;
+    finish(b);
+    const wf_status status = wf_background_status(comm);
+    b->status = WF_OK;
+    return status == WF_OK ? wf_nccl_join(comm) : status;
+}
+
+void wf_background_end(wf_comm *comm)
+{
+    struct wf_background *b = comm && !comm->closed ? comm->shared->background : NULL;
+    if (!b)
+        return;
+    finish(b);
+    b->status = WF_OK;
+    if (wf_nccl_join(comm) != WF_OK)
+        wf_log(WF_LOG_ERROR, "%s", wf_error_message());
+}
+
+void wf_background_count_copied(wf_comm *comm, size_t bytes)
+{
+    comm->traffic.bytes_copied += bytes;
+}
+
+/* --- its communicators -------------------------------------------------------------------------------------------- */
+
+static wf_status connect_again(wf_comm *comm)
+{
+    if (!comm->shared->background)
+        comm->shared->background = background_new(comm->shared->ctx);
+    WF_NEED(comm->shared->background);
+    if (comm->size == 1)
+        return WF_OK;
+    wf_comm *async = wf_comm_split(comm, 0, comm->rank);
+    WF_NEED(async);
+    async->nested = true;
+    comm->async = async;
+    return wf_reducer_connect(async);
+}
+
+wf_status wf_background_open(wf_comm *comm)
+{
+    WF_NEED(comm);
+    if (comm->async || (comm->size == 1 && comm->shared->background))
+        return WF_OK;
+    return wf_guard_end(comm, "set-up", connect_again(comm));
+}
+
+/* What is under way for a communicator that closes is given up: its sums would have nobody to go to. */
+static void abandon(struct wf_background *b, const wf_comm *comm)
+{
+    int kept = b->first;
+    b->within = true; /* it gives memory back that the stream took */
+    for (int i = b->first; i < b->last; i++) {
+        operation *op = &b->list[i];
+        if (op->comm != comm)
+            b->list[kept++] = *op;
+        else if (op->state == RUNNING)
+            wf_engine_end(connection_of(op), &op->flight, WF_ERR_STATE);
+    }
+    b->last = kept;
+    b->within = false;
+    rest(b);
+}
+
+void wf_background_close(wf_comm *comm)
+{
+    wf_comm *async = comm->async;
+    if (comm->shared->background)
+        abandon(comm->shared->background, comm);
+    comm->async = NULL;
+    if (wf_comm_close(async) != WF_OK)
+        wf_log(WF_LOG_ERROR, "%s", wf_error_message());
+}
