@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPINS      64 /* advances that find nothing, before a wait looks at the clock */
-#define POLL_EVERY 8  /* advances, from one look at notices of failure to the next */
+#define SPINS      64  /* advances that find nothing, before a wait looks at the clock */
+#define NOTED      256 /* polls of a wait, after which the flight recorder learns of its step */
+#define POLL_EVERY 8   /* advances, from one look at notices of failure to the next */
 
 typedef enum operation_kind { CALL = 0, SUM, SUM_SHARDS, GATHER_SHARDS, ALLGATHER } operation_kind;
 typedef enum operation_state { QUEUED = 0, RUNNING, SETTLING } operation_state;
@@ -293,6 +294,8 @@ static void finish(struct wf_background *b)
         b->within = true;
         wf_errors_swap(b->errors);
         deadline.peer = op->state == RUNNING ? wf_engine_awaited(&op->flight) : -1;
+        if (op->state == RUNNING && deadline.polls == NOTED)
+            wf_engine_note(comm, &op->flight);
         const wf_status status = wf_deadline_poll(comm, &deadline, NULL);
         if (status != WF_OK) {
             operation ended = *op;

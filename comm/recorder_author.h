@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WF_TRACE_MAGIC   "weft trace 1"
+#define WF_TRACE_MAGIC   "weft trace 2"
 #define WF_TRACE_SUFFIX  ".trace"
 #define WF_TRACE_EVENTS  256
 #define WF_FAILURE_TEXT  640
@@ -17,6 +17,7 @@
 #define WF_OPERATION     20
 #define WF_SITE_FILE     28
 #define WF_TRACE_STRINGS 64
+#define WF_TRACE_STEP    96
 
 /* What a call is: travels to the ring neighbour, and makes messages. Fields that do not matter are -1. */
 typedef struct wf_call_record {
@@ -46,6 +47,7 @@ typedef struct wf_trace_event {
     wf_call_record call;
     uint64_t bytes;           /* sent in this call */
     int64_t start_ns, end_ns; /* of the monotonic clock; end_ns 0: not over */
+    char step[WF_TRACE_STEP]; /* of the call's schedule that is waited for, if that lasts; else empty */
 } wf_trace_event;
 
 typedef struct wf_trace {

@@ -27,6 +27,8 @@ wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, vo
                           wf_engine_flight *flight) WF_NODISCARD;
 wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done) WF_NODISCARD;
 void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status);
+/* The flight recorder learns of the step that it waits for. */
+void wf_engine_note(wf_comm *comm, const wf_engine_flight *flight);
 /* A rank that it waits for; -1: none. */
 int wf_engine_awaited(const wf_engine_flight *flight);
 

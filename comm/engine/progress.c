@@ -8,8 +8,9 @@
 
 #define KEPT      64 /* schedules */
 #define ALIGNMENT ((size_t)64)
-#define TRIES     4  /* before a wait looks at the clock: short calls are over by then */
-#define SPINS     64 /* the same of schedules that look at flags, which costs less than the clock */
+#define TRIES     4   /* before a wait looks at the clock: short calls are over by then */
+#define NOTED     256 /* polls of a wait, some ten milliseconds, after which the recorder learns of its step */
+#define SPINS     64  /* the same of schedules that look at flags, which costs less than the clock */
 
 /* A schedule that is kept, under the call that it is of, with what one run of it needs. */
 typedef struct wf_engine_entry {
@@ -247,6 +248,13 @@ static void bind(wf_engine *engine, const entry *e, const void *const *in, void 
     }
 }
 
+/* For those who look at the flight recorder of a job that hangs or is dead. */
+static void note(wf_comm *comm, const wf_run *run)
+{
+    char text[WF_FAILURE_TEXT];
+    wf_recorder_step(comm, wf_run_text(run, text));
+}
+
 static wf_status wait(wf_comm *comm, wf_run *run)
 {
     const bool ring = run->schedule->ring_pieces > 0;
@@ -266,6 +274,8 @@ static wf_status wait(wf_comm *comm, wf_run *run)
         if (deadline.polls < 0)
             deadline = wf_deadline_new();
         deadline.peer = wf_run_awaited(run);
+        if (deadline.polls == NOTED)
+            note(comm, run);
         WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
         idle = ring ? 0 : idle;
     }
@@ -300,6 +310,12 @@ wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done)
         WF_TRY(wf_run_advance(run, moved));
     *done = wf_run_done(run);
     return WF_OK;
+}
+
+void wf_engine_note(wf_comm *comm, const wf_engine_flight *flight)
+{
+    if (flight->entry)
+        note(comm, flight->entry->run);
 }
 
 int wf_engine_awaited(const wf_engine_flight *flight)

@@ -58,15 +58,15 @@ static int64_t limit_ns(const wf_comm *comm)
     return knows ? limit : limit + (int64_t)WF_GRACE_MS * 500000;
 }
 
-/* Another rank has said that it works for a while (wf_comm_busy): what is over the limit counts from the end of that.
- */
-static bool excused(const wf_comm *comm, wf_deadline *deadline, int64_t now)
+/* Another rank has said that it works for a while (wf_comm_busy): the limit counts from the end of that. */
+static bool excused(const wf_comm *comm, wf_deadline *deadline)
 {
     const char *what = "";
-    if (wf_control_busy_until_ns(comm, &what) <= now)
+    const int64_t until = wf_control_busy_until_ns(comm, &what);
+    if (until <= deadline->start_ns)
         return false;
     wf_log(WF_LOG_INFO, "rank %d waits for %s", comm->rank, what);
-    deadline->start_ns = now;
+    deadline->start_ns = until;
     return true;
 }
 
@@ -89,7 +89,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
     }
     if (waited > GONE_NS || waited > limit_ns(comm)) {
         const int missing = awaited_peer(comm, requests), peer = missing < 0 ? deadline->peer : missing;
-        if (wf_control_gone(comm, peer) || (waited > limit_ns(comm) && !excused(comm, deadline, now)))
+        if (wf_control_gone(comm, peer) || (waited > limit_ns(comm) && !excused(comm, deadline)))
             return give_up(comm, waited, peer);
     }
     wf_background_progress(comm);

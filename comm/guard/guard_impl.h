@@ -32,7 +32,8 @@ int wf_control_missing(const wf_comm *comm);
 /* Looks for records and notices, here and in the communicators that this one was split from. */
 wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text);
-/* Tells all that this rank works for so long, and what others have told: until when, 0 if nobody did; *what is theirs. */
+/* Tells all that this rank works for so long, and what others have told: until when, 0 if nobody did; *what is theirs.
+ */
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
 int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what);
 /* Whether the program of a rank is known to have ended: a notice of no error said so. */

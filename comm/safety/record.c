@@ -97,8 +97,10 @@ const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, cha
     if (event->call.sequence > 0)
         snprintf(number, sizeof number, ", collective %llu", (unsigned long long)event->call.sequence);
     const int64_t since = now_ns - (event->end_ns ? event->end_ns : event->start_ns);
-    snprintf(text, WF_FAILURE_TEXT, "%s%s of communicator %04x (rank %d of %d), %llu bytes sent: %s %.3f s ago",
+    const bool waits = event->step[0] && event->state != WF_EVENT_DONE;
+    snprintf(text, WF_FAILURE_TEXT, "%s%s of communicator %04x (rank %d of %d), %llu bytes sent: %s %.3f s ago%s%s",
              wf_call_record_text(&event->call, call), number, (unsigned)(event->comm & 0xffff), event->comm_rank,
-             event->comm_size, (unsigned long long)event->bytes, states[state], (double)since * 1e-9);
+             event->comm_size, (unsigned long long)event->bytes, states[state], (double)since * 1e-9,
+             waits ? ", waits for: " : "", waits ? event->step : "");
     return text;
 }

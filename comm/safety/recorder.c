@@ -204,11 +204,19 @@ void wf_recorder_enter(wf_comm *comm)
     event->bytes = 0;
     event->start_ns = wf_now_ns();
     event->end_ns = 0;
+    event->step[0] = '\0';
     atomic_signal_fence(memory_order_release);
     event->number = number;
     trace->events = number > trace->events ? number : trace->events;
     comm->event = number;
     comm->sent_before = comm->traffic.bytes_sent;
+}
+
+void wf_recorder_step(wf_comm *comm, const char *step)
+{
+    wf_trace_event *event = comm->event ? event_of(comm->event) : NULL;
+    if (event)
+        snprintf(event->step, sizeof event->step, "%s", step);
 }
 
 void wf_recorder_settle(wf_comm *comm)

@@ -26,6 +26,8 @@ void wf_recorder_place(int rank, int size);
 /* The call of comm->doing. */
 void wf_recorder_enter(wf_comm *comm);
 void wf_recorder_settle(wf_comm *comm);
+/* The call waits for this step of its schedule; empty: for none. */
+void wf_recorder_step(wf_comm *comm, const char *step);
 void wf_recorder_end(wf_comm *comm, const char *operation, bool failed);
 void wf_recorder_where(const char *where);
 void wf_recorder_error(const char *text);

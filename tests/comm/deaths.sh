@@ -64,6 +64,9 @@ job() {
     esac || fail "no message"
     [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank is behind" >>"$log" ||
         fail "the flight recorders do not say who is behind"
+    [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" |
+        grep -E "allreduce.*, waits for: (receive|send) [0-9]+ bytes (from|of)" >>"$log" ||
+        fail "the flight recorders do not say for which step the others waited"
     [ "$fault$place" != killreduction ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank .*, gone): .* allreduce" \
         >>"$log" || fail "the flight recorders do not say where the rank was killed"
     [ "$fault$place" != leavemessage ] || grep -q "for rank $rank, whose program has ended, in recv(" "$log" ||
