@@ -119,6 +119,7 @@ static void checkpoint_free(wf_checkpoint *c)
 {
     for (int64_t i = 0; i < c->n_items; i++)
         free(c->item[i].name);
+    wf_checkpoint_folder_settle(c);
     wf_checkpoint_forget(c);
     wf_checkpoint_drop_layout(c);
     free(c->item);

@@ -129,6 +129,7 @@ wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **gene
 {
     *n = 0;
     *generation = NULL;
+    wf_checkpoint_folder_settle(c);
     WF_TRY(wf_bcast_status(c->comm, c->rank == 0 ? look(c, false, n, generation) : WF_OK, 0));
     WF_TRY(wf_bcast_bytes(c->comm, n, sizeof *n, 0));
     if (c->rank > 0)
@@ -160,22 +161,45 @@ static bool is_damaged(const wf_checkpoint *c, int64_t generation)
     return false;
 }
 
+static void *remove_outdated(void *argument)
+{
+    char path[WF_CHECKPOINT_PATH];
+    const wf_checkpoint *c = argument;
+    for (int64_t i = 0; i < c->n_outdated; i++) {
+        wf_checkpoint_folder_path(c, c->outdated[i], "", path);
+        unlink(path);
+    }
+    return NULL;
+}
+
+void wf_checkpoint_folder_settle(wf_checkpoint *c)
+{
+    if (!c->outdated)
+        return;
+    pthread_join(c->remover, NULL);
+    free(c->outdated);
+    c->outdated = NULL;
+}
+
 /* Files that are known to be damaged are not counted and not removed, so that they can be inspected. */
 void wf_checkpoint_folder_prune(wf_checkpoint *c)
 {
-    char path[WF_CHECKPOINT_PATH];
     int64_t n, *list, kept = 0;
-    if (look(c, false, &n, &list) != WF_OK) {
+    wf_checkpoint_folder_settle(c);
+    if (look(c, false, &n, &list) != WF_OK)
         wf_error_clear();
-        n = 0;
-    }
+    c->n_outdated = 0;
     for (int64_t i = 0; i < n; i++) {
         if (is_damaged(c, list[i]))
             continue;
         if (kept++ < c->opts.keep || (c->opts.keep_every > 0 && list[i] % c->opts.keep_every == 0))
             continue;
-        wf_checkpoint_folder_path(c, list[i], "", path);
-        unlink(path);
+        list[c->n_outdated++] = list[i];
     }
+    c->outdated = list;
+    if (c->n_outdated > 0 && wf_checkpoint_thread(&c->remover, remove_outdated, c))
+        return;
+    remove_outdated(c);
     free(list);
+    c->outdated = NULL;
 }

@@ -6,6 +6,7 @@
 #include "comm/manifest_author.h"
 #include "core/archive_author.h"
 #include "core/context_author.h"
+#include "core/tensor_author.h"
 #include "optim/checkpoint.h"
 
 #include <pthread.h>
@@ -28,6 +29,7 @@ typedef struct wf_checkpoint_piece {
     int64_t entry;
     wf_box box;
     size_t at;
+    wf_tensor *view; /* the elements themselves, which stay as they are until they are written; NULL: in the stage */
 } wf_checkpoint_piece;
 
 /* A number of this rank; the others may have another. */
@@ -54,6 +56,9 @@ struct wf_checkpoint {
     int64_t newest;     /* number of the newest file that was ever seen here; -1: none */
     int64_t *damaged;   /* generations that are, of rank 0 */
     int64_t n_damaged;
+    int64_t *outdated; /* generations that a thread of rank 0 removes; NULL: none */
+    int64_t n_outdated;
+    pthread_t remover;
 
     /* Of the save under way: what the file has, the same on all ranks, and what this rank writes of it. */
     wf_manifest manifest;
@@ -99,6 +104,8 @@ wf_status wf_checkpoint_visit(wf_checkpoint *c, wf_archive *archive, int64_t *st
 /* --- checkpoint_stage.c: copies of what this rank writes --- */
 wf_status wf_checkpoint_stage(wf_checkpoint *c, int64_t step) WF_NODISCARD;
 void wf_checkpoint_forget(wf_checkpoint *c);
+/* Lets go of the tensors that were written. */
+void wf_checkpoint_release(wf_checkpoint *c);
 
 /* --- checkpoint_write.c: the file --- */
 /* Rank 0 lays out the file of these entries; all know where they lie. Collective. */
@@ -116,13 +123,18 @@ wf_status wf_checkpoint_folder_open(wf_checkpoint *c) WF_NODISCARD;
 wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **generation) WF_NODISCARD;
 void wf_checkpoint_folder_path(const wf_checkpoint *c, int64_t generation, const char *end,
                                char path[WF_CHECKPOINT_PATH]);
-/* Removes what is older than opts say. Rank 0 alone. */
+/* Begins to remove what is older than opts say; a thread does it, because it takes long for large files. Rank 0 alone.
+ */
 void wf_checkpoint_folder_prune(wf_checkpoint *c);
+/* Waits until they are removed. */
+void wf_checkpoint_folder_settle(wf_checkpoint *c);
 void wf_checkpoint_folder_note_damage(wf_checkpoint *c, int64_t generation);
 
 /* --- checkpoint_signal.c --- */
 wf_status wf_checkpoint_signals_catch(void) WF_NODISCARD;
 void wf_checkpoint_signals_release(void);
+/* Starts a thread that gets no signals, which stay with the program's own threads; false if there can be none. */
+bool wf_checkpoint_thread(pthread_t *thread, void *(*run)(void *argument), void *argument);
 bool wf_checkpoint_signalled(void);
 
 #endif

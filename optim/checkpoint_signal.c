@@ -47,6 +47,16 @@ void wf_checkpoint_signals_release(void)
             signal(SIGUSR1, SIG_IGN); /* it asks for a save, and would end a program that is about to end well */
 }
 
+bool wf_checkpoint_thread(pthread_t *thread, void *(*run)(void *argument), void *argument)
+{
+    sigset_t all, mask;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mask);
+    const bool started = pthread_create(thread, NULL, run, argument) == 0;
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    return started;
+}
+
 bool wf_checkpoint_signalled(void)
 {
     return came != 0;

@@ -14,11 +14,20 @@ void wf_checkpoint_forget(wf_checkpoint *c)
 {
     for (int64_t i = 0; i < c->manifest.n; i++)
         free(c->manifest.entry[i].name);
+    wf_checkpoint_release(c);
     free(c->manifest.sums);
     c->manifest.sums = NULL;
     c->manifest.n = c->n_pieces = c->n_numbers = 0;
     c->staged = 0;
     c->layout = 0;
+}
+
+void wf_checkpoint_release(wf_checkpoint *c)
+{
+    for (int64_t i = 0; i < c->n_pieces; i++) {
+        wf_tensor_free(c->piece[i].view);
+        c->piece[i].view = NULL;
+    }
 }
 
 /* --- Lists that grow ---------------------------------------------------------------------------------------------- */
@@ -87,7 +96,18 @@ static wf_status add_piece(wf_checkpoint *c, wf_box box, size_t bytes, void **da
     return WF_OK;
 }
 
-/* Of `tensor`, which is the part `own` of the last entry, the elements of `box`. */
+/* In memory as in the file: every row behind the one before it. */
+static bool is_plain(const wf_tensor *tensor)
+{
+    int64_t step = 1;
+    for (int d = tensor->shape.rank - 1; d >= 0; step *= tensor->shape.dim[d--])
+        if (tensor->shape.dim[d] > 1 && tensor->stride[d] != step)
+            return false;
+    return true;
+}
+
+/* Of `tensor`, which is the part `own` of the last entry, the elements of `box`. They are written from where they are
+ * if the save waits until they are written. */
 static wf_status stage_box(wf_checkpoint *c, const wf_tensor *tensor, wf_box own, wf_box box)
 {
     void *data;
@@ -95,8 +115,13 @@ static wf_status stage_box(wf_checkpoint *c, const wf_tensor *tensor, wf_box own
         return WF_OK;
     wf_tensor *view = wf_tensor_view(tensor, wf_box_relative(box, own));
     WF_NEED(view);
-    const size_t bytes = wf_tensor_bytes(view);
+    const bool stays = !c->opts.async && c->ctx->k->host && is_plain(view);
+    const size_t bytes = stays ? 0 : wf_tensor_bytes(view);
     wf_status status = add_piece(c, box, bytes, &data);
+    if (status == WF_OK && stays) {
+        c->piece[c->n_pieces - 1].view = view;
+        return WF_OK;
+    }
     if (status == WF_OK)
         status = wf_tensor_export(view, data, bytes);
     wf_tensor_free(view);

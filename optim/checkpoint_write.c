@@ -4,11 +4,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define WRITE_BACK ((int64_t)8 << 20) /* bytes */
 
 /* --- Layout ------------------------------------------------------------------------------------------------------- */
 
@@ -130,6 +131,7 @@ static wf_status renew_layout(wf_checkpoint *c)
 wf_status wf_checkpoint_lay_out(wf_checkpoint *c)
 {
     wf_manifest *m = &c->manifest;
+    wf_checkpoint_folder_settle(c); /* there is room for what is written */
     /* Numbers only grow, so a file is never replaced by another. */
     m->generation = c->newest + 1;
     wf_checkpoint_folder_path(c, m->generation, ".tmp", c->temporary);
@@ -155,6 +157,14 @@ typedef struct writing {
     int64_t size;   /* of an element */
 } writing;
 
+/* The disk begins with what is written while the rest is copied. */
+static void write_back(const writing *w, int64_t offset, int64_t bytes)
+{
+    const int64_t from = offset / WRITE_BACK * WRITE_BACK, to = (offset + bytes) / WRITE_BACK * WRITE_BACK;
+    if (to > from)
+        sync_file_range(w->file, from, to - from, SYNC_FILE_RANGE_WRITE);
+}
+
 /* Checksums are computed block by block while the data is in the cache. */
 static wf_status write_bytes(const writing *w, const unsigned char *data, int64_t bytes, int64_t offset)
 {
@@ -165,6 +175,7 @@ static wf_status write_bytes(const writing *w, const unsigned char *data, int64_
             continue;
         WF_CHECK(n > 0, WF_ERR_IO, "%s: cannot write: %s", w->c->temporary, strerror(n < 0 ? errno : ENOSPC));
         wf_file_sums(w->c->manifest.sums, 0, offset, data, n);
+        write_back(w, offset, n);
         data += n;
         offset += n;
         bytes -= n;
@@ -183,7 +194,8 @@ static wf_status write_pieces(wf_checkpoint *c, int file)
     for (int64_t i = 0; i < c->n_pieces; i++) {
         const wf_checkpoint_piece *p = &c->piece[i];
         const wf_manifest_entry *e = &c->manifest.entry[p->entry];
-        writing w = {c, file, c->stage + p->at, e->offset, (int64_t)wf_dtype_size(e->dtype)};
+        const unsigned char *data = p->view ? p->view->data : c->stage + p->at;
+        writing w = {c, file, data, e->offset, (int64_t)wf_dtype_size(e->dtype)};
         WF_TRY(wf_box_runs(e->shape, p->box, write_run, &w));
     }
     const writing w = {.c = c, .file = file};
@@ -216,16 +228,9 @@ static void *work(void *argument)
 
 void wf_checkpoint_write(wf_checkpoint *c)
 {
-    sigset_t all, before;
     atomic_store(&c->done, false);
     c->pending = true;
-    c->threaded = false;
-    if (c->opts.async) { /* signals stay with the program's own threads */
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        c->threaded = pthread_create(&c->thread, NULL, work, c) == 0;
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-    }
+    c->threaded = c->opts.async && wf_checkpoint_thread(&c->thread, work, c);
     if (!c->threaded)
         work(c);
 }
@@ -260,6 +265,7 @@ wf_status wf_checkpoint_finish(wf_checkpoint *c)
     if (c->threaded)
         pthread_join(c->thread, NULL);
     c->pending = false;
+    wf_checkpoint_release(c);
     const wf_status status = commit(c);
     if (status != WF_OK) {
         if (c->rank == 0)

@@ -2,6 +2,8 @@
  * every pack, unpack, transpose and change of type; types without a loop of their own go to `ref`. */
 #include "core/cpu/narrow_impl.h"
 
+#define LONG_COPY ((int64_t)4 << 20) /* bytes */
+
 typedef struct tile {
     const void *src;
     void *dst;
@@ -245,6 +247,19 @@ static tile tile_at(const walk *w, const tiling *tiles, int64_t at, const wf_str
                   .dst_step1 = w->dst[1]};
 }
 
+/* Memory that no cache holds, without a gap: the C library passes the caches by, which tiles of it would fill in vain.
+ */
+static void copy_long(wf_ctx *ctx, const void *src, void *dst, int64_t bytes)
+{
+    const int team = wf_cpu_team(ctx, bytes / 8);
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int part = 0; part < team; part++) {
+        const int64_t from = bytes / 64 * part / team * 64,
+                      to = part + 1 < team ? bytes / 64 * (part + 1) / team * 64 : bytes;
+        memcpy((char *)dst + from, (const char *)src + from, (size_t)(to - from));
+    }
+}
+
 wf_status wf_cpu_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate)
 {
     tile_copy copy = copy_of(src->dtype, dst->dtype, accumulate);
@@ -254,6 +269,12 @@ wf_status wf_cpu_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst,
     const int64_t count = walk_make(src, dst, &w);
     if (count == 0)
         return WF_OK;
+    const int64_t bytes = count * (int64_t)wf_dtype_size(dst->dtype);
+    if (src->dtype == dst->dtype && !accumulate && w.src[0] == 1 && w.dst[0] == 1 && w.dim[0] == count &&
+        bytes >= LONG_COPY) {
+        copy_long(ctx, src->data, dst->data, bytes);
+        return WF_OK;
+    }
     if (src->dtype == dst->dtype && !accumulate && w.src[0] == 1 && w.dst[0] == 1) {
         const tile_copy runs = runs_of(w.dim[0] * (int64_t)wf_dtype_size(dst->dtype));
         copy = runs ? runs : copy;

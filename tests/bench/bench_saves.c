@@ -1,9 +1,11 @@
 /* Saving 400 MB from the ranks of a job: against plain writing and fsync of the same bytes by one process; and what an
  * asynchronous save takes from a step, against a copy in memory of what a rank writes: bench_saves FOLDER [ROUNDS].
  * Runs alternate; the table shows medians and their ratio. */
+
 #include "layers/layers.h"
 #include "optim/checkpoint.h"
 #include "tests/bench/bench.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

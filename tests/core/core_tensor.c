@@ -3,6 +3,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static wf_ctx *ctx;
@@ -24,6 +25,27 @@ static void round_trip(void)
             WF_EXPECT_ERROR(WF_ERR_SHAPE, wf_tensor_import(t, in, bytes - 1));
             wf_tensor_free(t);
         }
+}
+
+/* More than a cache holds, and no multiple of a cache line: whole, and from the middle of a line on. */
+static void long_copies(void)
+{
+    const int64_t n = 3000017;
+    float *in = malloc((size_t)n * sizeof *in), *out = malloc((size_t)n * sizeof *out);
+    for (int64_t i = 0; i < n; i++)
+        in[i] = (float)i;
+    wf_tensor *t = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(n), in);
+    for (int64_t first = 0; first < 12; first += 11) {
+        const size_t bytes = (size_t)(n - first) * sizeof *out;
+        wf_tensor *view = wf_tensor_view(t, (wf_box){.rank = 1, .lo = {first}, .hi = {n}});
+        memset(out, 0, bytes);
+        WF_EXPECT_OK(wf_tensor_export(view, out, bytes));
+        WF_EXPECT(memcmp(in + first, out, bytes) == 0, "a copy of %zu bytes is another", bytes);
+        wf_tensor_free(view);
+    }
+    wf_tensor_free(t);
+    free(in);
+    free(out);
 }
 
 static wf_tensor *counting(wf_shape shape, wf_order order)
@@ -138,6 +160,7 @@ int main(int argc, char **argv)
     ctx = wf_ctx_new((wf_ctx_opts){0});
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"round_trip", round_trip},
+                                               {"long_copies", long_copies},
                                                {"views", views},
                                                {"permute_and_copy", permute_and_copy},
                                                {"empty_and_scalar", empty_and_scalar},

@@ -366,16 +366,16 @@ static void the_newest_and_every_mth_stay(void)
     bed_open(&b, "keep", (wf_checkpoint_opts){.keep = 2, .keep_every = 3});
     for (int g = 0; g < 9; g++)
         bed_save(&b, g + 1);
+    bed_close(&b);
     WF_EXPECT_OK(wf_barrier(comm));
     for (int g = 0; g < 9; g++)
         WF_EXPECT(there("keep", g) == (g >= 7 || g % 3 == 0), "generation %d is%s there", g,
                   there("keep", g) ? "" : " not");
-    bed_close(&b);
     bed_open(&b, "keep", (wf_checkpoint_opts){.keep = 2, .keep_every = 3});
     bed_save(&b, 50);
+    bed_close(&b);
     WF_EXPECT_OK(wf_barrier(comm));
     WF_EXPECT(there("keep", 9) && there("keep", 8) && !there("keep", 7), "the numbers do not go on");
-    bed_close(&b);
 }
 
 /* Another model is an error that names the first thing that is missing, and no reason to look further. */
