@@ -27,6 +27,7 @@ static wf_status set_mesh(wf_comm *comm)
 static wf_status furnish_comm(wf_comm *comm)
 {
     WF_TRY(wf_peer_slots_open(comm));
+    /* One rank has no list of nodes: it is node 0. */
     const int32_t only = 0;
     WF_TRY(wf_engine_open(comm, comm->node ? comm->node : &only));
     return set_mesh(comm);
@@ -39,6 +40,7 @@ static wf_comm *comm_new(wf_comm_shared *shared, wf_comm *parent)
         return NULL;
     comm->shared = shared;
     comm->references = 1;
+    /* Messages find their communicator through the requests, also in callbacks of the transport. */
     comm->requests.comm = comm;
     comm->parent = parent;
     shared->members++;
@@ -55,6 +57,7 @@ static wf_comm *comm_new(wf_comm_shared *shared, wf_comm *parent)
 
 static void unreference(wf_comm *comm)
 {
+    /* Up the chain: the last part to go frees the wholes that were closed before it. */
     while (comm && --comm->references == 0) {
         wf_comm *parent = comm->parent;
         free(comm);
@@ -161,6 +164,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
 
 static void disconnect(wf_comm *comm)
 {
+    /* First what may still send or wait, then what that needs. */
     wf_failure_settle(comm);
     wf_background_close(comm);
     wf_mesh_clear(&comm->mesh);
@@ -187,6 +191,7 @@ static wf_comm *open_first(const void *mpi_comm, const char *name, wf_ctx_opts o
     if (status == WF_OK) {
         wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
         shared->ctx->world = comm;
+        /* Autograd is below comm and tells failures through this hook (core/autograd/backward.c). */
         shared->ctx->tell_failure = wf_comm_post_failure;
         return comm;
     }
@@ -236,6 +241,7 @@ wf_comm *wf_comm_self(wf_comm *comm)
         return comm;
     if (comm->self)
         return comm->self;
+    /* Without a parent: it is no part that the ranks made together, and fails for itself alone. */
     wf_comm *self = comm_new(comm->shared, NULL);
     WF_CHECK_NULL(self, WF_ERR_MEMORY, "no memory for a communicator");
     self->name = comm->name;
@@ -275,6 +281,7 @@ static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
         make_single(child);
     else
         WF_TRY(wf_mpi_split(comm, color, key, child));
+    /* This rank takes part in the split and in nothing that follows. */
     if (color < 0)
         return WF_OK;
     WF_TRY(furnish_comm(child));
@@ -293,6 +300,7 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
     if (child)
         drop_child(child);
     if (status == WF_OK)
+        /* No part for this rank is no error, though NULL is returned. */
         wf_error_clear();
     return status == WF_OK ? NULL : wf_error_null();
 }
@@ -334,6 +342,7 @@ wf_status wf_comm_close(wf_comm *comm)
         return WF_OK;
     if (!comm->parent)
         wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
+    /* Before the context, of which it holds memory. */
     drop_self(comm);
     disconnect(comm);
     comm->closed = true;
