@@ -19,6 +19,7 @@ typedef enum wf_live {
 
 typedef struct wf_pool wf_pool;
 struct wf_captured;
+struct wf_profile;
 
 #define WF_CTX_NOTICE 256
 
@@ -40,6 +41,8 @@ struct wf_ctx {
     struct wf_captured *captured; /* whose step runs, to be captured; NULL: none (core/captured_author.h) */
     uint64_t captures;            /* begun so far */
     uint64_t epoch;               /* added to the versions of arrays; 0 outside of a capture */
+
+    struct wf_profile *profile; /* measures where the time goes (core/profile_author.h); NULL: nothing does */
 
     struct wf_comm *world; /* the first communicator of this context; NULL: none, or it is closed */
     /* Tells the other ranks of `comm` that this one failed with its last error; returns the status. Filled by comm. */

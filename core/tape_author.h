@@ -50,6 +50,7 @@ struct wf_node {
     wf_saved *saved;
     void *state;
     struct wf_comm *comm; /* whose ranks run this node's backward together; NULL: this rank runs it alone */
+    const char *layer;    /* for a profile, which owns the text; NULL without one */
     bool done;
     uint64_t run; /* the backward that reaches this node */
 };

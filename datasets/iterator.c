@@ -6,6 +6,7 @@
 #include "comm/mesh_author.h"
 #include "core/archive.h"
 #include "core/captured_author.h"
+#include "core/profile_author.h"
 
 #include <stdlib.h>
 
@@ -265,7 +266,11 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
     WF_TRY(wf_ctx_forbid_capture(iter->ctx, "fetch its batch",
                                  "fetch it between runs and assign it to a tensor of the step's"));
     WF_TRY(open_once(iter));
+    const int64_t start_ns = iter->ctx->profile ? wf_profile_clock() : 0;
     const wf_status status = next_batch(iter, batch);
+    if (iter->ctx->profile)
+        wf_profile_add(iter->ctx->profile, WF_PROFILE_INPUT, "next batch",
+                       &(wf_profile_event){.start_ns = start_ns, .end_ns = wf_profile_clock()});
     const wf_mesh *mesh = iter->batcher.dataset->mesh;
     return mesh ? wf_comm_post_failure(wf_mesh_world(mesh), status) : status;
 }

@@ -40,17 +40,21 @@ void example_compute(wf_comm *comm, const char *type);
 /* The optimizer scales its loss where the context computes in f16; NULL passes. */
 wf_optim *example_scaled(wf_optim *optim);
 
-/* Options about checkpoints, and what they are for. */
+/* Options of every training: checkpoints, and where its time goes. */
 typedef struct example_saves {
     int64_t every, keep; /* steps between two; 0: none. Generations that stay */
     const char *folder, *resume;
+    const char *timeline; /* of the whole training; NULL: none */
+    bool profile;
 } example_saves;
 #define EXAMPLE_SAVES(target)                                                                                          \
     {"snapshot-every", "N", "steps between checkpoints; 0: none", .number = &(target)->every},                         \
         {"keep", "N", "checkpoints that stay, the newest", .number = &(target)->keep, .least = 1},                     \
         {"snapshots", "DIR", "folder of the checkpoints", .text = &(target)->folder},                                  \
+        {"resume", "HOW", "auto: go on from the newest checkpoint, if there is one", .text = &(target)->resume},       \
+        {"timeline", "FILE", "time line of all ranks, for chrome://tracing", .text = &(target)->timeline},             \
     {                                                                                                                  \
-        "resume", "HOW", "auto: go on from the newest checkpoint, if there is one", .text = &(target)->resume          \
+        "profile", NULL, "a table of where the time went, by kernel and by layer", .flag = &(target)->profile          \
     }
 /* NULL where neither of both options is given. Collective. */
 wf_checkpoint *example_saves_open(wf_comm *comm, const example_saves *saves);

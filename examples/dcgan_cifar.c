@@ -277,6 +277,8 @@ static wf_trainer *trainer_new(training *t)
                                                            .report = logged,
                                                            .log = example_path(s->out, "log.jsonl"),
                                                            .progress = STDOUT_FILENO,
+                                                           .timeline = s->saves.timeline,
+                                                           .profile = s->saves.profile ? STDOUT_FILENO : 0,
                                                            .unit = "images",
                                                            .finite = true});
     WF_MUST(wf_trainer_add_hook(trainer, "losses", observe_losses, t, logged));

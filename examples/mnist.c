@@ -133,6 +133,8 @@ static wf_trainer *trainer_new(wf_comm *comm, const settings *s, training *t)
                                                            .epochs = s->epochs,
                                                            .log = s->best.log,
                                                            .progress = STDOUT_FILENO,
+                                                           .timeline = s->saves.timeline,
+                                                           .profile = s->saves.profile ? STDOUT_FILENO : 0,
                                                            .unit = "images",
                                                            .optim = t->optim});
     WF_MUST(wf_trainer_add_hook(trainer, "evaluate", evaluate, t, (wf_when){.epochs = 1}));

@@ -188,6 +188,8 @@ static wf_trainer *trainer_new(training *t)
                                             .report = {.iterations = s->log_every, .end = true},
                                             .log = example_path(s->out, "log.jsonl"),
                                             .progress = STDOUT_FILENO,
+                                            .timeline = s->saves.timeline,
+                                            .profile = s->saves.profile ? STDOUT_FILENO : 0,
                                             .unit = "images",
                                             .finite = true});
 }

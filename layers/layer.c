@@ -4,6 +4,8 @@
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 
+#include "core/profile_author.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,6 +185,7 @@ static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void 
                                                           .comm = layer->comm});
     /* Ranges show in the profiler's time line (core/cuda/nvtx.c); elsewhere they do nothing. */
     wf_range_push(layer->ctx, layer->kind->name);
+    const char *outside = wf_profile_layer(layer->ctx, wf_layer_path(layer));
     /* Layers that multiply take the type of the computation (bf16, for example); others take any. */
     if (layer->kind->computes)
         x = wf_cast_to_compute(x);
@@ -191,6 +194,7 @@ static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void 
     wf_var *y = NULL;
     if (x)
         y = forward ? forward(layer, user, x) : layer->kind->forward(layer, x);
+    wf_profile_layer(layer->ctx, outside);
     wf_range_pop(layer->ctx);
     wf_tape_leave(tape, scope);
     return y;

@@ -2,6 +2,7 @@
  * in trainer_progress.c. */
 #include "core/archive.h"
 #include "core/log.h"
+#include "optim/profiler_impl.h"
 #include "optim/trainer_impl.h"
 
 #include <math.h>
@@ -51,7 +52,8 @@ static wf_status set_up(wf_trainer *t, wf_trainer_opts opts)
     WF_TRY(check_when(t, *report, "the report"));
     snprintf(t->unit, sizeof t->unit, "%s", opts.unit ? opts.unit : "samples");
     t->log_path = opts.log ? wf_strdup(t->ctx, opts.log) : NULL;
-    if (opts.log && !t->log_path)
+    t->timeline = opts.timeline ? wf_strdup(t->ctx, opts.timeline) : NULL;
+    if ((opts.log && !t->log_path) || (opts.timeline && !t->timeline))
         return wf_error_code();
     t->evaluator = wf_evaluator_new(t->comm);
     WF_NEED(t->evaluator);
@@ -96,6 +98,7 @@ void wf_trainer_free(wf_trainer *trainer)
     wf_evaluator_free(t->evaluator);
     free(t->latest.item);
     free(t->log_path);
+    free(t->timeline);
     free(t);
 }
 
@@ -335,6 +338,22 @@ static wf_status run(wf_trainer *t)
     return WF_OK;
 }
 
+/* The profile is of this run alone. After a failure nothing is written: the ranks no longer talk. */
+static wf_status run_measured(wf_trainer *t)
+{
+    if (!t->timeline && !t->opts.profile)
+        return run(t);
+    wf_profiler *profiler =
+        wf_profiler_open(t->comm, (wf_profiler_opts){.timeline = t->timeline, .table = t->opts.profile});
+    WF_NEED(profiler);
+    const wf_status status = run(t);
+    wf_trainer_progress_end(t);
+    if (status == WF_OK)
+        return wf_profiler_close(profiler);
+    wf_profiler_drop(profiler);
+    return status;
+}
+
 /* The barrier brings the failure of a rank in the last iteration to the others. */
 wf_status wf_trainer_run(wf_trainer *trainer)
 {
@@ -342,7 +361,7 @@ wf_status wf_trainer_run(wf_trainer *trainer)
     WF_NEED(t);
     WF_CHECK(t->start == 0, WF_ERR_STATE, "a step or a hook runs the trainer that runs it");
     WF_TRY(wf_trainer_log_open(t));
-    wf_status status = wf_comm_post_failure(t->comm, run(t));
+    wf_status status = wf_comm_post_failure(t->comm, run_measured(t));
     if (status == WF_OK)
         status = wf_barrier(t->comm);
     t->before = wf_trainer_seconds(t);

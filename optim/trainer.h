@@ -54,6 +54,8 @@ typedef struct wf_trainer_opts {
     double line_seconds;   /* between two such lines; default 5 */
     const char *unit;      /* name of a sample in rates: "images"; default "samples" */
     const wf_optim *optim; /* reports have its learning rate as "lr". Borrowed; may be NULL */
+    const char *timeline;  /* the run writes its time line here (optim/profiler.h); NULL: none. Copied */
+    int profile;           /* file descriptor for a table of where its time went; 0: none */
     bool finite;           /* a mean that is not finite ends the run with WF_ERR_NUMERIC */
 } wf_trainer_opts;
 

@@ -51,7 +51,7 @@ struct wf_trainer {
     wf_train_function step;
     void *user;
     wf_trainer_opts opts;
-    char *log_path;
+    char *log_path, *timeline;
     char unit[64];
     wf_trainer_hook *hook;
     int64_t n_hooks;

@@ -1,5 +1,6 @@
 /* Reports: means over all ranks, the log, the best model, and the decision to stop. */
 #include "layers/save.h"
+#include "optim/json_impl.h"
 #include "optim/trainer_impl.h"
 
 #include <errno.h>
@@ -95,24 +96,11 @@ void wf_trainer_log_close(wf_trainer *t)
     t->log = NULL;
 }
 
-static void write_text(FILE *file, const char *text)
-{
-    fputc('"', file);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
-        if (*c == '"' || *c == '\\')
-            fprintf(file, "\\%c", *c);
-        else if (*c < 32)
-            fprintf(file, "\\u%04x", *c);
-        else
-            fputc(*c, file);
-    fputc('"', file);
-}
-
 /* JSON has no number for what is not finite. */
 static void write_number(FILE *file, const char *name, double value)
 {
     fputs(", ", file);
-    write_text(file, name);
+    wf_json_text(file, name);
     if (isfinite(value))
         fprintf(file, ": %.9g", value);
     else

@@ -3,6 +3,8 @@
 #include "core/captured_author.h"
 #include "optim/optim_impl.h"
 
+#include "core/profile_author.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -119,6 +121,16 @@ static wf_status prepare(wf_optim *optim)
     return k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
 }
 
+/* A row of its own in a profile. */
+static wf_status update(wf_optim *optim, int64_t n)
+{
+    const char *outside = wf_profile_layer(optim->ctx, "(optimizer)");
+    const wf_status status = optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper,
+                                                         optim->target[0]->dtype, n, optim->segment);
+    wf_profile_layer(optim->ctx, outside);
+    return status;
+}
+
 wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
 {
     int64_t n;
@@ -128,8 +140,7 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
     WF_TRY(send_hyper(optim, grad_scale));
     WF_TRY(prepare(optim));
     if (n > 0)
-        WF_TRY(optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper, optim->target[0]->dtype, n,
-                                           optim->segment));
+        WF_TRY(update(optim, n));
     if (optim->distributed && optim->distributed->updated)
         WF_TRY(optim->distributed->updated(optim));
     for (int64_t i = 0; i < optim->n; i++)

@@ -5,6 +5,7 @@
 
 #include "core/config_author.h"
 #include "core/log.h"
+#include "core/profile_author.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -226,6 +227,21 @@ void wf_recorder_settle(wf_comm *comm)
         event->state = WF_EVENT_SETTLED;
 }
 
+/* The clock of a profile may be moved, so the event ends now and begins as long before as it took. */
+static void add_to_profile(struct wf_profile *profile, const wf_trace_event *event)
+{
+    const wf_call_record *call = &event->call;
+    double bytes = call->dtype >= 0 ? (double)wf_dtype_size((wf_dtype)call->dtype) : 0;
+    for (int d = 0; d < call->rank; d++)
+        bytes *= (double)call->dim[d];
+    const int64_t end_ns = wf_profile_clock();
+    wf_profile_add(profile, WF_PROFILE_COLLECTIVE, call->operation,
+                   &(wf_profile_event){.start_ns = end_ns - (event->end_ns - event->start_ns),
+                                       .end_ns = end_ns,
+                                       .bytes = call->rank >= 0 ? bytes : 0,
+                                       .sent = (double)event->bytes});
+}
+
 /* A call that was refused before it began leaves its name all the same. */
 void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
 {
@@ -241,6 +257,8 @@ void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
     event->bytes = comm->traffic.bytes_sent - comm->sent_before;
     event->end_ns = wf_now_ns();
     event->state = failed ? WF_EVENT_FAILED : WF_EVENT_DONE;
+    if (comm->shared->ctx->profile && !failed)
+        add_to_profile(comm->shared->ctx->profile, event);
 }
 
 void wf_recorder_where(const char *where)

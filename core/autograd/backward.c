@@ -2,6 +2,7 @@
  * reaches (backwards), tells the optimizer the order in which gradients will be complete, and runs the nodes. Called
  * by wf_backward and by optimizers. A node is never run twice. */
 #include "core/autograd/autograd_impl.h"
+#include "core/profile_author.h"
 
 typedef struct run {
     wf_tape *tape;
@@ -151,7 +152,9 @@ static wf_status run_node(run *r, wf_node *node)
     if (out->grad) {
         WF_TRY(check_saved(node));
         wf_range_push(r->tape->ctx, node->op->name);
+        const char *outside = wf_profile_layer(r->tape->ctx, node->layer);
         const wf_status status = node->op->backward(node);
+        wf_profile_layer(r->tape->ctx, outside);
         wf_range_pop(r->tape->ctx);
         WF_TRY(status);
     }

@@ -3,6 +3,7 @@
 #include "core/archive.h"
 #include "core/autograd/autograd_impl.h"
 #include "core/captured_author.h"
+#include "core/profile_author.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -292,6 +293,7 @@ static wf_status add_node(wf_tape *tape, const wf_node_spec *r, wf_var *out)
     *node = (wf_node){.op = r->op, .tape = tape, .n_in = r->n_in, .out = out};
     /* Functions name their communicator; in a layer it is the layer's. */
     node->comm = r->comm ? r->comm : tape->scope.comm;
+    node->layer = ctx->profile ? wf_profile_current(ctx->profile) : NULL;
     node->in = wf_arena_take(ctx, &tape->arena, (size_t)r->n_in * sizeof *node->in);
     node->saved = wf_arena_take(ctx, &tape->arena, (size_t)r->n_saved * sizeof *node->saved);
     node->state = wf_arena_take(ctx, &tape->arena, r->state_bytes);

@@ -1,0 +1,75 @@
+/* The profiler as an object: begins a profile of the context (core/profile.c) and shows it at the end. */
+#include "optim/profiler_impl.h"
+
+#include <stdlib.h>
+
+#define EVENTS 262144
+
+struct wf_profiler {
+    wf_comm *comm;
+    wf_ctx *ctx;
+    wf_profile *profile;
+    int table;
+    char *timeline;
+};
+
+void wf_profiler_drop(wf_profiler *profiler)
+{
+    wf_profiler *p = profiler;
+    wf_profile_free(p->profile);
+    free(p->timeline);
+    free(p);
+}
+
+static wf_status begin(wf_profiler *p, wf_profiler_opts opts)
+{
+    WF_CHECK(opts.events >= 0, WF_ERR_ARGUMENT, "a profiler of %lld events: should be 0 or more",
+             (long long)opts.events);
+    if (opts.timeline && !(p->timeline = wf_strdup(p->ctx, opts.timeline)))
+        return wf_error_code();
+    WF_TRY(wf_profile_begin(p->ctx, opts.timeline ? (opts.events ? opts.events : EVENTS) : 0));
+    p->profile = p->ctx->profile;
+    return WF_OK;
+}
+
+wf_profiler *wf_profiler_open(wf_comm *comm, wf_profiler_opts opts)
+{
+    if (!comm)
+        return NULL;
+    wf_profiler *p = wf_calloc(wf_comm_ctx(comm), 1, sizeof *p);
+    if (!p)
+        return wf_error_null();
+    p->comm = comm;
+    p->ctx = wf_comm_ctx(comm);
+    p->table = opts.table;
+    if (begin(p, opts) == WF_OK)
+        return p;
+    wf_profiler_drop(p);
+    return wf_error_null();
+}
+
+/* All ranks measure at once, as they compute at once. */
+static wf_status show_table(const wf_profiler *p)
+{
+    wf_profiler_peak peak = {0};
+    WF_TRY(wf_barrier(p->comm));
+    WF_TRY(wf_agree_status(p->comm, wf_profiler_measure(p->ctx, &peak)));
+    const bool shows = wf_comm_rank(p->comm) == 0 && p->table;
+    return wf_bcast_status(p->comm, shows ? wf_profiler_table(p->profile, peak, p->table) : WF_OK, 0);
+}
+
+wf_status wf_profiler_close(wf_profiler *profiler)
+{
+    wf_profiler *p = profiler;
+    if (!p)
+        return WF_OK;
+    wf_profile_end(p->profile);
+    int64_t tables = p->table != 0;
+    wf_status status = wf_allreduce_i64(p->comm, &tables, 1, WF_MAX);
+    if (status == WF_OK && p->timeline)
+        status = wf_profiler_timeline(p->comm, p->profile, p->timeline);
+    if (status == WF_OK && tables)
+        status = show_table(p);
+    wf_profiler_drop(p);
+    return status;
+}
