@@ -5,30 +5,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 1 << 16 };
+#define CHUNK_BYTES ((size_t)1 << 16) /* what is longer has a chunk of its own */
+
+/* A chunk for `bytes` at least, behind the others. */
+static bool add_chunk(wf_ctx *ctx, wf_arena *arena, size_t bytes)
+{
+    void **chunk = wf_realloc(ctx, arena->chunk, (arena->n + 1) * sizeof *chunk);
+    arena->chunk = chunk ? chunk : arena->chunk;
+    size_t *room = wf_realloc(ctx, arena->room, (arena->n + 1) * sizeof *room);
+    arena->room = room ? room : arena->room;
+    if (!chunk || !room)
+        return false;
+    room[arena->n] = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
+    chunk[arena->n] = wf_malloc(ctx, room[arena->n]);
+    if (!chunk[arena->n])
+        return false;
+    arena->n++;
+    return true;
+}
 
 void *wf_arena_take(wf_ctx *ctx, wf_arena *arena, size_t bytes)
 {
     /* 16 bytes suit every type of C without vector types. */
     bytes = (bytes + 15) & ~(size_t)15;
-    if (bytes > CHUNK_BYTES) {
-        WF_RAISE(WF_ERR_MEMORY, "%zu bytes of a tape asked for at once, at most %d", bytes, (int)CHUNK_BYTES);
-        return NULL;
-    }
-    if (arena->n > 0 && arena->used + bytes > CHUNK_BYTES) {
+    while (arena->current < arena->n && arena->used + bytes > arena->room[arena->current]) {
         arena->current++;
         arena->used = 0;
     }
-    if (arena->current == arena->n) {
-        void **chunk = wf_realloc(ctx, arena->chunk, (arena->n + 1) * sizeof *chunk);
-        if (!chunk)
-            return NULL;
-        arena->chunk = chunk;
-        chunk[arena->n] = wf_malloc(ctx, CHUNK_BYTES);
-        if (!chunk[arena->n])
-            return NULL;
-        arena->n++;
-    }
+    if (arena->current == arena->n && !add_chunk(ctx, arena, bytes))
+        return NULL;
     void *memory = (char *)arena->chunk[arena->current] + arena->used;
     arena->used += bytes;
     /* Zeroed here, for all: a node's unset fields are those of the last step otherwise. */
@@ -46,5 +51,6 @@ void wf_arena_free(wf_arena *arena)
     for (size_t i = 0; i < arena->n; i++)
         free(arena->chunk[i]);
     free(arena->chunk);
+    free(arena->room);
     *arena = (wf_arena){0};
 }

@@ -7,6 +7,7 @@
 /* Bump memory for variables and nodes: chunks are kept from step to step. */
 typedef struct wf_arena {
     void **chunk;
+    size_t *room; /* bytes of each */
     size_t n, current, used;
 } wf_arena;
 

@@ -280,6 +280,42 @@ static void random_streams(void)
     WF_EXPECT_OK(wf_tape_reset(tape));
 }
 
+/* What a layer keeps for its backward may be long: a number for each of a thousand ranks. */
+typedef struct long_state {
+    int64_t number[20000];
+} long_state;
+
+static wf_status long_backward(wf_node *node)
+{
+    const long_state *state = node->state;
+    for (int i = 0; i < 20000; i++)
+        WF_CHECK(state->number[i] == i * 3, WF_ERR_STATE, "number %d is %lld", i, (long long)state->number[i]);
+    return wf_node_give(node, 0, wf_tensor_alias(wf_node_dy(node)), true);
+}
+
+static void long_states(void)
+{
+    static const wf_op op = {"long", long_backward, false};
+    static long_state state;
+    int64_t before = 0;
+    for (int i = 0; i < 20000; i++)
+        state.number[i] = i * 3;
+    for (int step = 0; step < 4; step++) {
+        wf_var *x = wf_param_var(tape, p);
+        for (int i = 0; i < 3; i++)
+            x = wf_tape_record(
+                tape,
+                &(wf_node_spec){
+                    .op = &op, .n_in = 1, .in = (wf_var *[]){x}, .state = &state, .state_bytes = sizeof state},
+                wf_tensor_alias(x->value));
+        WF_EXPECT(x, "%s", wf_error_message());
+        WF_EXPECT_OK(wf_backward(x));
+        WF_EXPECT_OK(wf_tape_reset(tape));
+        before = step == 1 ? wf_ctx_memory(ctx).system_allocations : before;
+    }
+    WF_EXPECT(wf_ctx_memory(ctx).system_allocations == before, "steps of known length allocate");
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
@@ -289,6 +325,7 @@ int main(int argc, char **argv)
     r = scalar("r", 5);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"chain", chain},
+                                               {"long_states", long_states},
                                                {"leaves", leaves},
                                                {"order_and_pruning", order_and_pruning},
                                                {"always", always},
