@@ -25,7 +25,7 @@ test: build
 	tools/test.sh $(BUILD) -LE 'large|long|proof'
 
 bench: configure
-	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves
+	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data
 	tests/bench/bench.sh $(BUILD)
 
 scaling: configure

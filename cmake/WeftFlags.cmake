@@ -27,3 +27,8 @@ if(WEFT_SANITIZE)
     "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=address,undefined;-fno-omit-frame-pointer;-g;-Wno-format-overflow>")
   target_link_options(weft_flags INTERFACE -fsanitize=address,undefined)
 endif()
+if(WEFT_FUZZ)
+  target_compile_options(weft_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C>:-fsanitize=fuzzer-no-link,address,undefined> -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
+  target_link_options(weft_flags INTERFACE -fsanitize=address,undefined)
+endif()

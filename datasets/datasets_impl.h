@@ -69,7 +69,7 @@ wf_dataset *wf_part_dataset(wf_dataset *dataset, wf_dataset_part part, const int
 
 /* Decoding and resizing of pictures; called from the prefetch thread too. */
 
-/* Height and width of a PNG or JPEG file, from its header. */
+/* Height and width of a PNG or JPEG file, from its header, which the file's length must explain. */
 wf_status wf_picture_size(const char *path, int64_t *height, int64_t *width) WF_NODISCARD;
 
 /* A PNG or JPEG file as u8 [channels,height,width], resized. A file that is damaged or not whole is WF_ERR_FORMAT. */

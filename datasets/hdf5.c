@@ -46,8 +46,10 @@ static wf_status look_at_samples(const wf_hdf5 *s, wf_hdf5_file *f, wf_h5 *h5)
     WF_TRY(wf_h5_stat(h5, s->x, info));
     WF_CHECK(!info->empty && info->shape.rank >= 1, WF_ERR_SHAPE, "%s: %s has shape %s: should be [count, sample...]",
              f->path, s->x, info->empty ? "(empty)" : wf_shape_text(info->shape, text));
-    WF_CHECK(info->shape.dim[0] == 0 || wf_shape_count(info->shape) > 0, WF_ERR_SHAPE,
-             "%s: %s has shape %s: samples without elements", f->path, s->x, wf_shape_text(info->shape, text));
+    const int64_t elements = wf_shape_count(wf_shape_make(info->shape.rank - 1, info->shape.dim + 1));
+    WF_CHECK(elements > 0 && elements <= INT64_MAX / 8, WF_ERR_SHAPE,
+             "%s: %s has shape %s: samples without elements, or with too many", f->path, s->x,
+             wf_shape_text(info->shape, text));
     f->count = info->shape.dim[0];
     WF_TRY(check_stored(f, s->x, info));
     /* Read by pread, without the library and its lock. */
@@ -117,7 +119,7 @@ static wf_status read_classes(const wf_hdf5_file *f, wf_h5 *h5, int64_t *classes
     errno = 0;
     *classes = *text ? strtoll(text, &end, 10) : 0;
     WF_CHECK(*end == '\0' && errno == 0 && (*classes > 0 || !*text), WF_ERR_FORMAT,
-             "%s: the attribute classes is \"%s\": should be a number above 0", f->path, text);
+             "%s: the attribute classes is no number above 0", f->path);
     return WF_OK;
 }
 

@@ -54,14 +54,15 @@ static wf_status read_header(wf_data_file *file, idx_header *header)
     header->rank = magic[3];
     const size_t head = 4 + 4 * (size_t)header->rank;
     WF_TRY(wf_data_file_read(file, dims, head - 4, head));
-    /* The product of dimensions from a file may exceed 64 bits; 16 leaves room for the largest element and the header.
-     */
-    const uint64_t most = INT64_MAX / 16;
+    /* The product of dimensions from a file may exceed 64 bits, also where one of them is 0; 16 leaves room for the
+     * largest element and the header. What is left of it: */
+    uint64_t most = INT64_MAX / 16;
     header->elements = 1;
     for (int d = 0; d < header->rank; d++) {
         header->dim[d] = big_endian(dims + 4 * d);
-        WF_CHECK(header->dim[d] == 0 || header->elements <= most / (uint64_t)header->dim[d], WF_ERR_FORMAT,
-                 "%s: impossible IDX dimensions: %lld at dimension %d", file->path, (long long)header->dim[d], d);
+        WF_CHECK(most >= (uint64_t)header->dim[d], WF_ERR_FORMAT, "%s: impossible IDX dimensions: %lld at dimension %d",
+                 file->path, (long long)header->dim[d], d);
+        most /= header->dim[d] ? (uint64_t)header->dim[d] : 1;
         header->elements *= (uint64_t)header->dim[d];
     }
     header->total = head + header->elements * wf_dtype_size(header->dtype);

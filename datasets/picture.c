@@ -24,7 +24,7 @@ static wf_status read_whole(const char *path, unsigned char **data, size_t *byte
     *data = known ? malloc(*bytes) : NULL;
     const size_t got = *data ? fread(*data, 1, *bytes, file) : 0;
     fclose(file);
-    WF_CHECK(known, WF_ERR_FORMAT, "%s: the file is empty or larger than 2 GiB", path);
+    WF_CHECK(known, WF_ERR_FORMAT, "%s: not an image: the file is empty or larger than 2 GiB", path);
     WF_CHECK(*data, WF_ERR_MEMORY, "%s: no memory for %zu bytes", path, *bytes);
     if (got == *bytes)
         return WF_OK;
@@ -39,10 +39,34 @@ static uint32_t big_endian(const unsigned char *b)
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
+/* stb takes memory for what a header says, and looks later whether the file has it: a file of 100 bytes may ask for a
+ * gigabyte. So nothing is decoded that the file cannot hold. Deflate shrinks by 1032 at most. */
+static wf_status check_png_size(const char *path, const unsigned char *data, size_t bytes)
+{
+    static const uint64_t channels[] = {1, 1, 3, 1, 2, 1, 4}; /* of each type of colour */
+    WF_CHECK(bytes >= 33 && memcmp(data + 12, "IHDR", 4) == 0, WF_ERR_FORMAT, "%s: damaged PNG: no header", path);
+    const uint64_t width = big_endian(data + 16), height = big_endian(data + 20);
+    const uint64_t row = width * data[24] * channels[data[25] < 7 ? data[25] : 0] / 8;
+    WF_CHECK(row == 0 || height <= 1032 * (uint64_t)bytes / row, WF_ERR_FORMAT,
+             "%s: damaged PNG: %llu x %llu pixels in %zu bytes", path, (unsigned long long)height,
+             (unsigned long long)width, bytes);
+    return WF_OK;
+}
+
+/* The same: 8 x 8 pixels have a bit at least. `frame` is behind the marker. */
+static wf_status check_jpeg_size(const char *path, const unsigned char *frame, size_t bytes)
+{
+    const uint64_t height = (uint64_t)frame[3] << 8 | frame[4], width = (uint64_t)frame[5] << 8 | frame[6];
+    WF_CHECK(height * width / 512 <= bytes, WF_ERR_FORMAT, "%s: damaged JPEG: %llu x %llu pixels in %zu bytes", path,
+             (unsigned long long)height, (unsigned long long)width, bytes);
+    return WF_OK;
+}
+
 /* stb ignores checksums and takes what is missing for zeros, so wholeness is checked here: every chunk and the end. */
 static wf_status check_png(const char *path, const unsigned char *data, size_t bytes)
 {
     size_t at = 8;
+    WF_TRY(check_png_size(path, data, bytes));
     while (at + 12 <= bytes) {
         const size_t length = big_endian(data + at);
         if (length > bytes - at - 12)
@@ -69,6 +93,8 @@ static wf_status check_jpeg(const char *path, const unsigned char *data, size_t 
             at++;
             continue;
         }
+        if (marker >= 0xC0 && marker <= 0xC2 && bytes - at >= 9)
+            WF_TRY(check_jpeg_size(path, data + at + 2, bytes));
         at += 2 + ((size_t)data[at + 2] << 8 | data[at + 3]);
         if (marker != 0xDA)
             continue;
@@ -90,6 +116,16 @@ static wf_status check_whole(const char *path, const unsigned char *data, size_t
     WF_FAIL(WF_ERR_FORMAT, "%s: neither a PNG nor a JPEG file", path);
 }
 
+/* stb's reason may hold bytes of the file. Without control characters, so that an error stays one line. */
+static wf_status failed(const char *path, const char *what)
+{
+    char reason[64];
+    snprintf(reason, sizeof reason, "%s", stbi_failure_reason());
+    for (char *c = reason; *c; c++)
+        *c = *c >= ' ' && *c <= '~' ? *c : '?';
+    WF_FAIL(WF_ERR_FORMAT, "%s: %s: %s", path, what, reason);
+}
+
 static wf_status decode(const char *path, int channels, uint8_t **pixels, int *height, int *width)
 {
     unsigned char *data = NULL;
@@ -100,7 +136,7 @@ static wf_status decode(const char *path, int channels, uint8_t **pixels, int *h
     if (status == WF_OK) {
         *pixels = stbi_load_from_memory(data, (int)bytes, width, height, &in_file, channels);
         if (!*pixels)
-            status = WF_RAISE(WF_ERR_FORMAT, "%s: damaged image: %s", path, stbi_failure_reason());
+            status = failed(path, "damaged image");
     }
     free(data);
     return status;
@@ -108,12 +144,17 @@ static wf_status decode(const char *path, int channels, uint8_t **pixels, int *h
 
 wf_status wf_picture_size(const char *path, int64_t *height, int64_t *width)
 {
-    int h, w, channels;
-    WF_CHECK(stbi_info(path, &w, &h, &channels), WF_ERR_FORMAT, "%s: not an image that can be read: %s", path,
-             stbi_failure_reason());
+    unsigned char *data = NULL;
+    size_t bytes = 0;
+    int h = 0, w = 0, channels;
+    WF_TRY(read_whole(path, &data, &bytes));
+    wf_status status = check_whole(path, data, bytes);
+    if (status == WF_OK && !stbi_info_from_memory(data, (int)bytes, &w, &h, &channels))
+        status = failed(path, "not an image that can be read");
+    free(data);
     *height = h;
     *width = w;
-    return WF_OK;
+    return status;
 }
 
 static void to_planes(const uint8_t *pixels, int64_t channels, int64_t count, uint8_t *planar)

@@ -3,6 +3,7 @@
 
 #include <glob.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool exists(const char *dir, const char *pattern)
 {
@@ -34,11 +35,21 @@ static const char *usual_folder(wf_comm *comm)
     return home;
 }
 
-static wf_dataset *choose(wf_ctx *ctx, const char *dir, const char *home, wf_split split, bool any)
+static bool is_hdf5(const char *dir)
 {
+    const size_t length = dir ? strlen(dir) : 0;
+    return length > 3 && strcmp(dir + length - 3, ".h5") == 0;
+}
+
+static wf_dataset *choose(wf_comm *comm, const char *dir, const char *home, wf_split split, bool any)
+{
+    wf_ctx *ctx = wf_comm_ctx(comm);
     const char *what = "CIFAR-10", *from = dir ? dir : home;
     wf_dataset *images;
-    if (from && has_cifar(from)) {
+    if (any && is_hdf5(dir)) {
+        what = "the images";
+        images = wf_hdf5_dataset(ctx, dir, (wf_hdf5_opts){0});
+    } else if (from && has_cifar(from)) {
         images = wf_cifar10(ctx, from, split);
     } else if (!dir) {
         what = home ? "MNIST's files, as 32x32 RGB"
@@ -49,7 +60,7 @@ static wf_dataset *choose(wf_ctx *ctx, const char *dir, const char *home, wf_spl
         images = any ? wf_image_folder(ctx, dir, (wf_image_folder_opts){.height = 32, .width = 32})
                      : wf_mnist(ctx, dir, split);
     }
-    if (split == WF_TRAIN_SET)
+    if (split == WF_TRAIN_SET && wf_comm_rank(comm) == 0)
         printf("data: %s%s%s\n", what, from ? " in " : "", from ? from : "");
     return images;
 }
@@ -64,14 +75,18 @@ static wf_dataset *as_rgb(wf_dataset *images)
         images = wf_transform_channels(images, 3);
     if (info.shape.dim[1] == 28 && info.shape.dim[2] == 28)
         images = wf_transform_random_crop(images, 2, 32, 32); /* two black pixels all around */
+    else if (info.shape.dim[1] != 32 || info.shape.dim[2] != 32)
+        images = wf_transform_resize(images, 32, 32);
     return images;
 }
 
 wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_split split, bool any)
 {
     const char *home = dir ? NULL : usual_folder(comm);
-    wf_dataset *files = wf_comm_rank(comm) == 0 ? choose(wf_comm_ctx(comm), dir, home, split, any) : NULL;
-    wf_dataset *images = wf_mesh_scatter_dataset(mesh, files, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET});
+    const bool each = any && is_hdf5(dir);
+    wf_dataset *files = each || wf_comm_rank(comm) == 0 ? choose(comm, dir, home, split, any) : NULL;
+    wf_dataset *images =
+        wf_mesh_scatter_dataset(mesh, files, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET, .each_reads = each});
     example_check(comm, wf_check(images));
     images = as_rgb(images);
     example_check(comm, wf_check(images));

@@ -284,6 +284,8 @@ wf_status wf_box_runs(wf_shape shape, wf_box box, wf_box_run visit, void *user)
     int64_t run = 1, outer = 1, at[WF_MAX_RANK], stride[WF_MAX_RANK];
     int first = shape.rank; /* dimensions from here on are in the run */
     int64_t inner = 1;
+    if (wf_box_empty(box))
+        return WF_OK; /* beside a dimension of 0, the others may be so large that strides overflow */
     for (int d = shape.rank - 1; d >= 0; d--) {
         stride[d] = inner;
         inner *= shape.dim[d];

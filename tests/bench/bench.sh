@@ -1,6 +1,6 @@
 #!/bin/sh
 # The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; how
-# much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing:
+# much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing; samples from files:
 # tests/bench/bench.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
 #
@@ -99,4 +99,8 @@ echo
 echo "checkpoints:"
 mkdir "$build/bench-saves"
 mpirun -np 2 --bind-to none "$build/tests/bench/bench_saves" "$build/bench-saves" 2>/dev/null
+
+echo
+echo "samples from HDF5 files:"
+"$build/tests/bench/bench_data" "$build/bench-saves"
 rm -rf "$build/bench-saves"

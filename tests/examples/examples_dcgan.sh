@@ -6,8 +6,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 run() {
+    name=$1 seed=$2
+    shift 2
     "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 16 --batch 8 --iterations 6 --log-every 2 \
-        --sample-every 3 --seed "$2" --out "$work/$1" >"$work/$1.txt"
+        --sample-every 3 --seed "$seed" --out "$work/$name" "$@" >"$work/$name.txt"
 }
 
 fail() {
@@ -36,3 +38,11 @@ losses() {
 [ "$(losses first)" = "$(losses again)" ] || fail "the same seed gave other losses"
 [ "$(losses first)" != "$(losses other)" ] || fail "another seed gave the same losses"
 cmp "$work/first/samples.png" "$work/again/samples.png"
+
+# The same images in a file of which each rank reads its part.
+clothes=/usr/share/datasets/fashion-mnist
+if [ -z "${WEFT_DATA-}" ] && [ -d "$clothes" ]; then
+    "$examples/../tools/wf-data" mnist "$clothes" -o "$work/clothes.h5"
+    run file 1 --data "$work/clothes.h5"
+    [ "$(losses first)" = "$(losses file)" ] || fail "the same images in an HDF5 file gave other losses"
+fi

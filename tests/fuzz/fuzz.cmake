@@ -1,0 +1,26 @@
+# Readers on hostile files: tests/fuzz/fuzz.h. In every build, with its sanitizers, a fixed number of runs; the proof builds
+# the same targets for libFuzzer and runs a million of each.
+function(weft_fuzz name runs)
+  add_executable(fuzz_${name} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/fuzz_${name}.c)
+  weft_objects(objects datasets)
+  weft_device_objects(device datasets)
+  target_sources(fuzz_${name} PRIVATE ${objects} ${device})
+  target_link_libraries(fuzz_${name} PRIVATE weft_flags weft_dnnl weft_omp weft_cuda weft_nccl weft_mpi weft_hdf5 weft_zlib weft_stb
+    Threads::Threads m)
+  if(WEFT_FUZZ)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    target_sources(fuzz_${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/driver.c)
+    add_test(NAME fuzz_${name} COMMAND fuzz_${name} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${name} ${runs})
+    weft_test_properties(fuzz_${name} 1 100)
+    add_test(NAME fuzz_${name}_proof COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/proof.sh ${PROJECT_SOURCE_DIR}
+      ${PROJECT_BINARY_DIR}-fuzz ${name} 1000000)
+    weft_test_properties(fuzz_${name}_proof 1 7200)
+    set_tests_properties(fuzz_${name}_proof PROPERTIES LABELS proof RESOURCE_LOCK fuzz_build)
+  endif()
+endfunction()
+weft_fuzz(idx 4000)
+weft_fuzz(cifar 3000)
+weft_fuzz(picture 3000)
+weft_fuzz(checkpoint 4000)
+weft_fuzz(hdf5 2000)
