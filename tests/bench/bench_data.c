@@ -38,7 +38,7 @@ static void make_file(const char *path, wf_shape shape, wf_shape chunk, int leve
 
 /* --- Reading ------------------------------------------------------------------------------------------------------ */
 
-/* Rows [lo, hi) of every channel of every sample, one plain read for each. */
+/* Rows [lo, hi) of every channel of every sample, one plain read for each; whole samples in one. */
 static double read_plain(const char *path, wf_shape shape, int64_t lo, int64_t hi, unsigned char *x)
 {
     wf_h5_info info;
@@ -47,11 +47,12 @@ static double read_plain(const char *path, wf_shape shape, int64_t lo, int64_t h
     WF_MUST(wf_h5_close(h5));
     const int file = open(path, O_RDONLY);
     const double start = bench_seconds();
-    const int64_t row = shape.dim[3], plane = shape.dim[2] * row, planes = shape.dim[0] * shape.dim[1];
-    const size_t bytes = (size_t)((hi - lo) * row);
+    const bool whole = hi - lo == shape.dim[2];
+    const int64_t row = shape.dim[3], joined = whole ? shape.dim[1] : 1, plane = joined * shape.dim[2] * row;
+    const int64_t planes = shape.dim[0] * shape.dim[1] / joined, each = shape.dim[1] / joined;
+    const size_t bytes = (size_t)(joined * (hi - lo) * row);
     for (int64_t p = 0; p < planes; p++)
-        if (pread(file, x + (size_t)(p % shape.dim[1]) * bytes, bytes, info.offset + p * plane + lo * row) !=
-            (ssize_t)bytes)
+        if (pread(file, x + (size_t)(p % each) * bytes, bytes, info.offset + p * plane + lo * row) != (ssize_t)bytes)
             fprintf(stderr, "a short read\n");
     const double seconds = bench_seconds() - start;
     close(file);
