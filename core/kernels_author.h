@@ -300,12 +300,15 @@ typedef wf_status wf_softmax_forward_fn(wf_ctx *ctx, bool logarithm, const wf_ar
 typedef wf_status wf_softmax_backward_fn(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
                                          const wf_array *dx);
 typedef wf_status wf_loss_fn(wf_ctx *ctx, const wf_loss_args *args);
-typedef wf_status wf_nll_forward_fn(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
-                                    const wf_array *loss);
-typedef wf_status wf_nll_backward_fn(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
-                                     const wf_array *dx);
-typedef wf_status wf_count_correct_fn(wf_ctx *ctx, const wf_array *scores, const wf_array *labels,
+/* The `ignored` label of nll and count_correct where there is none. */
+#define WF_NONE_IGNORED INT64_MIN
+typedef wf_status wf_nll_forward_fn(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored,
+                                    double scale, const wf_array *loss);
+typedef wf_status wf_nll_backward_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss,
+                                     double scale, const wf_array *dx);
+typedef wf_status wf_count_correct_fn(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
                                       const wf_array *correct);
+typedef wf_status wf_count_labels_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *count);
 typedef wf_status wf_optim_update_fn(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                                      int64_t segments, const wf_optim_segment *segment);
 typedef wf_status wf_loss_scale_fn(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling,
@@ -452,11 +455,14 @@ typedef struct wf_kernels {
     /* Negative log likelihood of log-probabilities [N,C] or channels-last [N,C,...]; labels are u8, i32 or i64 of shape
      * [N] or [N,...] row-major, one per row. A label outside [0, C) is WF_ERR_ARGUMENT that names label, row and C: of
      * the call, or, where the call returns before the work is done, of the next to_host, which is where a number is
-     * asked for; the result is then of the other rows. */
+     * asked for; the result is then of the other rows. A row whose label is `ignored`, which may be outside that
+     * range, adds nothing to the loss and has the gradient 0 (WF_NONE_IGNORED: every row counts). */
     wf_nll_forward_fn *nll_forward;
     wf_nll_backward_fn *nll_backward;
-    /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label. */
+    /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label; count likewise =
+     * number of rows whose label is not `ignored`. */
     wf_count_correct_fn *count_correct;
+    wf_count_labels_fn *count_labels;
 
     /* One update of all segments. */
     wf_optim_update_fn *optim_update;

@@ -110,12 +110,17 @@ TIMED(softmax_backward, (wf_ctx * ctx, bool logarithm, const wf_array *y, const 
       (ctx, logarithm, y, dy, dx), 0, bytes_of(y) + bytes_of(dy) + bytes_of(dx))
 TIMED_ARGS(loss_forward, wf_loss_args, 0, bytes_of(a->x) + bytes_of(a->target))
 TIMED_ARGS(loss_backward, wf_loss_args, 0, bytes_of(a->x) + bytes_of(a->target) + bytes_of(a->dx))
-TIMED(nll_forward, (wf_ctx * ctx, const wf_array *logp, const wf_array *labels, double scale, const wf_array *loss),
-      (ctx, logp, labels, scale, loss), 0, bytes_of(labels))
-TIMED(nll_backward, (wf_ctx * ctx, const wf_array *labels, const wf_array *dloss, double scale, const wf_array *dx),
-      (ctx, labels, dloss, scale, dx), 0, bytes_of(dx))
-TIMED(count_correct, (wf_ctx * ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct),
-      (ctx, scores, labels, correct), 0, bytes_of(scores))
+TIMED(nll_forward,
+      (wf_ctx * ctx, const wf_array *logp, const wf_array *labels, int64_t ignored, double scale, const wf_array *loss),
+      (ctx, logp, labels, ignored, scale, loss), 0, bytes_of(labels))
+TIMED(nll_backward,
+      (wf_ctx * ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss, double scale, const wf_array *dx),
+      (ctx, labels, ignored, dloss, scale, dx), 0, bytes_of(dx))
+TIMED(count_correct,
+      (wf_ctx * ctx, const wf_array *scores, const wf_array *labels, int64_t ignored, const wf_array *correct),
+      (ctx, scores, labels, ignored, correct), 0, bytes_of(scores))
+TIMED(count_labels, (wf_ctx * ctx, const wf_array *labels, int64_t ignored, const wf_array *count),
+      (ctx, labels, ignored, count), 0, bytes_of(labels))
 TIMED(optim_update,
       (wf_ctx * ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype, int64_t segments,
        const wf_optim_segment *segment),
@@ -159,6 +164,7 @@ void wf_profile_table(wf_kernels *table)
     TAKE(nll_forward);
     TAKE(nll_backward);
     TAKE(count_correct);
+    TAKE(count_labels);
     TAKE(optim_update);
 #undef TAKE
 }

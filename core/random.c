@@ -2,6 +2,7 @@
  * and data sets draw from it. It holds no state: equal arguments give equal numbers, on any rank. */
 #include "core/random_rows_author.h"
 
+#include <math.h>
 #include <string.h>
 
 /* 2^64 / golden ratio, and the finaliser of SplitMix64 (Steele, Lea and Flood 2014; constants by Stafford). */
@@ -73,6 +74,20 @@ void wf_random_permutation(uint64_t seed, uint64_t stream, int64_t n, int64_t *i
         index[i] = index[j];
         index[j] = t;
     }
+}
+
+static int digits_of(wf_dtype dtype)
+{
+    return dtype == WF_F64 ? 53 : dtype == WF_F32 ? 24 : dtype == WF_F16 ? 11 : 8;
+}
+
+double wf_random_top(double a, double b, wf_dtype dtype)
+{
+    int exponent;
+    const double fraction = frexp(b, &exponent);
+    const double step = ldexp(1, exponent - digits_of(dtype) - (fraction == 0.5)); /* between numbers just below b */
+    const double top = b == 0 ? -ldexp(1, -14) : (ceil(b / step) - 1) * step;
+    return top > a ? top : a;
 }
 
 /* The dimensions as they lie in memory, outermost first. */

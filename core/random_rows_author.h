@@ -9,6 +9,7 @@
 #ifndef WF_CORE_RANDOM_ROWS_AUTHOR_H
 #define WF_CORE_RANDOM_ROWS_AUTHOR_H
 
+#include "core/dtype.h"
 #include "core/random_author.h"
 
 /* GPU kernels use the functions marked with this, too. */
@@ -17,6 +18,10 @@
 #else
 #define WF_HOST_AND_DEVICE
 #endif
+
+/* The largest number of this type that a uniform fill of [a, b) may write: a + (b - a) u may be rounded to b, and is
+ * then this number. */
+double wf_random_top(double a, double b, wf_dtype dtype);
 
 typedef struct wf_random_rows {
     int64_t count;                                    /* 0 where the box is empty */

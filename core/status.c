@@ -142,6 +142,20 @@ wf_status wf_error_take(const char *what, const char *file, int line)
     return last.code;
 }
 
+wf_status wf_error_need(const char *function, const char *what, const char *file, int line)
+{
+    if (pending.code == WF_OK)
+        return wf_error_set(WF_ERR_ARGUMENT, file, line, "%s: %s is NULL", function, what);
+    return wf_error_take(what, file, line);
+}
+
+void *wf_error_need_null(const char *function, const char *what, const char *file, int line)
+{
+    if (pending.code == WF_OK)
+        wf_error_set(WF_ERR_ARGUMENT, file, line, "%s: %s is NULL", function, what);
+    return wf_error_null();
+}
+
 wf_status wf_check(const void *p)
 {
     return p ? WF_OK : wf_error_take("the object", __FILE__, __LINE__);

@@ -35,6 +35,11 @@ wf_errors *wf_errors_new(void);
 void wf_errors_swap(wf_errors *kept);
 void wf_errors_free(wf_errors *kept);
 
+/* The same with the name of the function whose argument it is; and for a function that returns a pointer, where the
+ * error stays pending for the verb at the end. */
+wf_status wf_error_need(const char *function, const char *what, const char *file, int line);
+void *wf_error_need_null(const char *function, const char *what, const char *file, int line);
+
 #define WF_RAISE(code, ...) wf_error_set((code), __FILE__, __LINE__, __VA_ARGS__)
 
 /* In a verb: leave with a new error; leave if a call fails; leave if a needed object is NULL. */
@@ -49,7 +54,7 @@ void wf_errors_free(wf_errors *kept);
 #define WF_NEED(object)                                                                                                \
     do {                                                                                                               \
         if (!(object))                                                                                                 \
-            return wf_error_take(#object, __FILE__, __LINE__);                                                         \
+            return wf_error_need(__func__, #object, __FILE__, __LINE__);                                               \
     } while (0)
 #define WF_CHECK(condition, code, ...)                                                                                 \
     do {                                                                                                               \
@@ -64,6 +69,11 @@ void wf_errors_free(wf_errors *kept);
         const wf_status wf_try_status_ = (call);                                                                       \
         if (wf_try_status_ != WF_OK)                                                                                   \
             return (wf_error_frame(wf_try_status_, __FILE__, __LINE__, __func__), wf_error_null());                    \
+    } while (0)
+#define WF_NEED_NULL(object)                                                                                           \
+    do {                                                                                                               \
+        if (!(object))                                                                                                 \
+            return wf_error_need_null(__func__, #object, __FILE__, __LINE__);                                          \
     } while (0)
 #define WF_CHECK_NULL(condition, code, ...)                                                                            \
     do {                                                                                                               \

@@ -15,6 +15,16 @@ extern "C" {
 /* Scores [N,C,...] (logits, or log-probabilities for wf_nll), labels [N,...] of type u8, i32 or i64 in [0, C). */
 wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels);
 wf_var *wf_nll(wf_var *logp, const wf_tensor *labels);
+/* Rows that do not count, and may have a label outside [0, C): Chainer's -1, PyTorch's -100, a void class of images. */
+typedef struct wf_label_opts {
+    bool ignores;    /* rows of the label `ignored`; default: every row counts */
+    int64_t ignored; /* such a row adds nothing, has the gradient 0, and is not in the mean */
+} wf_label_opts;
+/* The mean over the rows that count, of all ranks where the scores have a layout: then collective over the axes over
+ * which they are sharded. Without a layout the ranks' means are weighted by their rows that count. 0 if none counts.
+ * With an ignored label not in a captured step, since the host reads the number of rows. */
+wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);
+wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts);
 
 /* Binary cross entropy of logits with one target for all elements, or one for each (of any type). */
 wf_var *wf_bce_logits(wf_var *x, double target);
@@ -26,6 +36,9 @@ wf_var *wf_l1(wf_var *a, wf_var *b);
 
 /* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. */
 int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels);
+int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts);
+/* How many rows held here count. -1 on failure or NULL. */
+int64_t wf_count_labels(const wf_tensor *labels, wf_label_opts opts);
 
 #ifdef __cplusplus
 }

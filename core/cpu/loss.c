@@ -117,31 +117,32 @@ static int64_t label_at(const wf_array *labels, int64_t row)
 }
 
 /* Checked before anything is written, in one pass; the loop that writes then needs no check. */
-static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c)
+static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c, int64_t ignored)
 {
     if (labels->dtype != WF_U8 && labels->dtype != WF_I32 && labels->dtype != WF_I64)
         return false;
     for (int64_t r = 0; r < rows; r++)
-        if (label_at(labels, r) < 0 || label_at(labels, r) >= c)
+        if (label_at(labels, r) != ignored && (label_at(labels, r) < 0 || label_at(labels, r) >= c))
             return false;
     return true;
 }
 
 /* Wrong labels go to ref, which says what is wrong. */
-wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss, double scale,
                               const wf_array *dx)
 {
     int64_t c = 0;
     const int64_t rows = wf_cpu_rows(dx, &c);
-    if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c))
-        return wf_wide_nll_backward(ctx, labels, dloss, scale, dx);
+    if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c, ignored))
+        return wf_wide_nll_backward(ctx, labels, ignored, dloss, scale, dx);
     /* The same for every row: the gradient of a mean. */
     const float value = (float)(-*(const float *)dloss->data * scale);
     float *const out = dx->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         memset(out + r * c, 0, (size_t)c * sizeof *out);
-        out[r * c + label_at(labels, r)] = value;
+        if (label_at(labels, r) != ignored)
+            out[r * c + label_at(labels, r)] = value;
     }
     return WF_OK;
 }

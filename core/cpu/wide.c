@@ -178,11 +178,11 @@ wf_status wf_wide_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     return end_wide(&held, RUN(loss_backward, &wider));
 }
 
-wf_status wf_wide_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
-                               const wf_array *dx)
+wf_status wf_wide_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss,
+                               double scale, const wf_array *dx)
 {
     wide held = begin_wide(ctx);
     const wf_array *const dloss_wide = input(&held, dloss);
     const wf_array *const dx_wide = result(&held, dx, false);
-    return end_wide(&held, RUN(nll_backward, labels, dloss_wide, scale, dx_wide));
+    return end_wide(&held, RUN(nll_backward, labels, ignored, dloss_wide, scale, dx_wide));
 }

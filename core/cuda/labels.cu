@@ -8,16 +8,23 @@
 struct label_source {
     const void *data;
     wf_dtype dtype;
-    int64_t classes;
+    int64_t classes, ignored;
     int32_t *claim;
     cuda_label *record;
 
-    /* -1 where it is out of range. */
+    __device__ int64_t read(int64_t row) const
+    {
+        return dtype == WF_U8    ? (int64_t) static_cast<const uint8_t *>(data)[row]
+               : dtype == WF_I32 ? (int64_t) static_cast<const int32_t *>(data)[row]
+                                 : static_cast<const int64_t *>(data)[row];
+    }
+
+    /* -1 where it is ignored or out of range. */
     __device__ int64_t at(int64_t row) const
     {
-        const int64_t label = dtype == WF_U8    ? (int64_t) static_cast<const uint8_t *>(data)[row]
-                              : dtype == WF_I32 ? (int64_t) static_cast<const int32_t *>(data)[row]
-                                                : static_cast<const int64_t *>(data)[row];
+        const int64_t label = read(row);
+        if (label == ignored)
+            return -1;
         if (label >= 0 && label < classes)
             return label;
         if (atomicCAS(claim, 0, 1) == 0) {
@@ -31,12 +38,13 @@ struct label_source {
     }
 };
 
-static wf_status labels_of(wf_ctx *ctx, const wf_array *labels, int64_t classes, wf_cuda **own, label_source *out)
+static wf_status labels_of(wf_ctx *ctx, const wf_array *labels, int64_t ignored, int64_t classes, wf_cuda **own,
+                           label_source *out)
 {
     WF_CHECK(labels->dtype == WF_U8 || labels->dtype == WF_I32 || labels->dtype == WF_I64, WF_ERR_DTYPE,
              "labels are %s; they must be u8, i32 or i64", wf_dtype_name(labels->dtype));
     WF_TRY(wf_cuda_here(ctx, own));
-    *out = label_source{labels->data, labels->dtype, classes, (*own)->claim, (*own)->label};
+    *out = label_source{labels->data, labels->dtype, classes, ignored, (*own)->claim, (*own)->label};
     return WF_OK;
 }
 
@@ -64,14 +72,14 @@ struct scaled_output {
     }
 };
 
-wf_status wf_cuda_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
+wf_status wf_cuda_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored, double scale,
                               const wf_array *loss)
 {
     wf_cuda *own;
     label_source source = {};
     void *part;
     const row_set a = rows_of(logp);
-    WF_TRY(labels_of(ctx, labels, a.c, &own, &source));
+    WF_TRY(labels_of(ctx, labels, ignored, a.c, &own, &source));
     const unsigned blocks = blocks_for(own, a.rows);
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(logp->dtype, [&](auto zero) {
@@ -107,13 +115,13 @@ template <class T> struct nll_backward_rows {
     }
 };
 
-wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
-                               const wf_array *dx)
+wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss,
+                               double scale, const wf_array *dx)
 {
     wf_cuda *own;
     label_source source = {};
     const row_set a = rows_of(dx);
-    WF_TRY(labels_of(ctx, labels, a.c, &own, &source));
+    WF_TRY(labels_of(ctx, labels, ignored, a.c, &own, &source));
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         return row_map(ctx, a, nll_backward_rows<T>{source, any_of(dloss), scale, out_of<T>(dx)});
@@ -174,13 +182,14 @@ struct count_output {
     }
 };
 
-wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct)
+wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
+                                const wf_array *correct)
 {
     wf_cuda *own;
     label_source source = {};
     void *part;
     const row_set a = rows_of(scores);
-    WF_TRY(labels_of(ctx, labels, a.c, &own, &source));
+    WF_TRY(labels_of(ctx, labels, ignored, a.c, &own, &source));
     const unsigned blocks = blocks_for(own, a.rows * a.group);
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(scores->dtype, [&](auto zero) {
@@ -190,4 +199,28 @@ wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_ar
     }));
     return launch(own, finish_kernel<count_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,
                   count_output{out_of<int64_t>(correct)});
+}
+
+__global__ void counted_kernel(int64_t rows, const __grid_constant__ label_source labels, double *part)
+{
+    double sum = 0;
+    for (int64_t r = thread_of_grid(); r < rows; r += threads_of_grid())
+        sum += labels.read(r) != labels.ignored;
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+wf_status wf_cuda_count_labels(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *count)
+{
+    wf_cuda *own;
+    label_source source = {};
+    void *part;
+    const int64_t rows = wf_array_count(labels);
+    WF_TRY(labels_of(ctx, labels, ignored, 0, &own, &source));
+    const unsigned blocks = blocks_for(own, rows);
+    WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
+    WF_TRY(launch(own, counted_kernel, blocks, THREADS, rows, source, static_cast<double *>(part)));
+    return launch(own, finish_kernel<count_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,
+                  count_output{out_of<int64_t>(count)});
 }

@@ -3,7 +3,7 @@
 
 template <class W> struct uniform_map {
     using state = noise_block;
-    W low, width;
+    W low, width, top;
     noise_source source;
     __device__ void begin(state *s) const
     {
@@ -11,7 +11,8 @@ template <class W> struct uniform_map {
     }
     __device__ W operator()(state *s, int64_t i, const W *) const
     {
-        return low + width * ((W)noise_bits(source, s, i) * (W)0x1p-24);
+        const W v = low + width * ((W)noise_bits(source, s, i) * (W)0x1p-24);
+        return v < top ? v : top;
     }
 };
 
@@ -37,7 +38,9 @@ wf_status wf_cuda_random(wf_ctx *ctx, wf_distribution dist, const wf_random *ran
         using W = wide<T>;
         if (dist == WF_NORMAL)
             return map<T, 0>(ctx, {nullptr}, y, normal_map<W>{(W)a, (W)b, noise_of(random, y->order)});
-        return map<T, 0>(ctx, {nullptr}, y, uniform_map<W>{(W)a, (W)(b - a), noise_of(random, y->order)});
+        return map<T, 0>(
+            ctx, {nullptr}, y,
+            uniform_map<W>{(W)a, (W)(b - a), (W)wf_random_top(a, b, y->dtype), noise_of(random, y->order)});
     });
 }
 

@@ -65,6 +65,7 @@ static const wf_kernels table = {
     .nll_forward = wf_cuda_nll_forward,
     .nll_backward = wf_cuda_nll_backward,
     .count_correct = wf_cuda_count_correct,
+    .count_labels = wf_cuda_count_labels,
     .optim_update = wf_cuda_optim_update,
     .loss_scale = wf_cuda_loss_scale,
     .clip_scale = wf_cuda_clip_scale,

@@ -112,8 +112,7 @@ wf_status wf_ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     return wf_ref_end(&frame);
 }
 
-/* Labels come from files, so each is checked before it becomes an index. */
-static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_t *label)
+static wf_status read_label(const wf_array *labels, int64_t row, int64_t *label)
 {
     if (labels->dtype == WF_U8)
         *label = ((const uint8_t *)labels->data)[row];
@@ -123,12 +122,23 @@ static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_
         *label = ((const int64_t *)labels->data)[row];
     else
         WF_FAIL(WF_ERR_DTYPE, "labels are %s; they must be u8, i32 or i64", wf_dtype_name(labels->dtype));
+    return WF_OK;
+}
+
+/* Labels come from files, so each is checked before it becomes an index. -1 where it is ignored. */
+static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_t ignored, int64_t *label)
+{
+    WF_TRY(read_label(labels, row, label));
+    if (*label == ignored) {
+        *label = -1;
+        return WF_OK;
+    }
     WF_CHECK(*label >= 0 && *label < c, WF_ERR_ARGUMENT, "label %lld in row %lld is outside [0, %lld)",
              (long long)*label, (long long)row, (long long)c);
     return WF_OK;
 }
 
-wf_status wf_ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, double scale,
+wf_status wf_ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored, double scale,
                              const wf_array *loss)
 {
     int64_t rows, c;
@@ -139,8 +149,8 @@ wf_status wf_ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *
     double sum = 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
         int64_t label = 0;
-        frame.status = label_at(labels, r, c, &label);
-        if (frame.status == WF_OK)
+        frame.status = label_at(labels, r, c, ignored, &label);
+        if (frame.status == WF_OK && label >= 0)
             sum -= xv[r * c + label];
     }
     if (frame.status == WF_OK)
@@ -148,7 +158,7 @@ wf_status wf_ref_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *
     return wf_ref_end(&frame);
 }
 
-wf_status wf_ref_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_array *dloss, double scale,
+wf_status wf_ref_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss, double scale,
                               const wf_array *dx)
 {
     int64_t rows, c;
@@ -160,14 +170,15 @@ wf_status wf_ref_nll_backward(wf_ctx *ctx, const wf_array *labels, const wf_arra
         dxv[i] = 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
         int64_t label = 0;
-        frame.status = label_at(labels, r, c, &label);
-        if (frame.status == WF_OK)
+        frame.status = label_at(labels, r, c, ignored, &label);
+        if (frame.status == WF_OK && label >= 0)
             dxv[r * c + label] = -*up * scale;
     }
     return wf_ref_end(&frame);
 }
 
-wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, const wf_array *correct)
+wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
+                               const wf_array *correct)
 {
     int64_t rows, c, count = 0;
     wf_ref_rows(scores, &rows, &c);
@@ -175,7 +186,7 @@ wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_arr
     const double *const xv = wf_ref_in(&frame, scores);
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
         int64_t label = 0, best = 0;
-        frame.status = label_at(labels, r, c, &label);
+        frame.status = label_at(labels, r, c, ignored, &label);
         for (int64_t j = 1; j < c && frame.status == WF_OK; j++)
             /* The first of equal scores counts, as in argmax. */
             if (xv[r * c + j] > xv[r * c + best])
@@ -185,4 +196,16 @@ wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_arr
     if (frame.status == WF_OK)
         memcpy(correct->data, &count, sizeof count);
     return wf_ref_end(&frame);
+}
+
+wf_status wf_ref_count_labels(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *count)
+{
+    const int64_t rows = wf_array_count(labels);
+    int64_t counted = 0, label = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        WF_TRY(read_label(labels, r, &label));
+        counted += label != ignored;
+    }
+    memcpy(count->data, &counted, sizeof counted);
+    return WF_OK;
 }

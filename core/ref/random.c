@@ -53,8 +53,9 @@ wf_status wf_ref_random(wf_ctx *ctx, wf_distribution dist, const wf_random *rand
     if (frame.status == WF_OK) {
         wf_ref_draw(random, y->order, dist, v);
         const double scale = dist == WF_NORMAL ? b : b - a;
+        const double top = dist == WF_NORMAL ? INFINITY : wf_random_top(a, b, y->dtype);
         for (int64_t i = 0; i < n; i++)
-            v[i] = a + scale * v[i];
+            v[i] = fmin(a + scale * v[i], top);
     }
     return wf_ref_end(&frame);
 }

@@ -110,6 +110,7 @@ wf_loss_fn wf_ref_loss_forward, wf_ref_loss_backward;
 wf_nll_forward_fn wf_ref_nll_forward;
 wf_nll_backward_fn wf_ref_nll_backward;
 wf_count_correct_fn wf_ref_count_correct;
+wf_count_labels_fn wf_ref_count_labels;
 wf_optim_update_fn wf_ref_optim_update;
 wf_loss_scale_fn wf_ref_loss_scale;
 wf_clip_scale_fn wf_ref_clip_scale;

@@ -62,6 +62,7 @@ static const wf_kernels table = {
     .nll_forward = wf_ref_nll_forward,
     .nll_backward = wf_ref_nll_backward,
     .count_correct = wf_ref_count_correct,
+    .count_labels = wf_ref_count_labels,
     .optim_update = wf_ref_optim_update,
     .loss_scale = wf_ref_loss_scale,
     .clip_scale = wf_ref_clip_scale,

@@ -1,6 +1,7 @@
 /* Losses as functions. They divide by the global number of samples where the batch has a layout, so the loss of a
  * rank is its part of the global mean. Nothing here communicates. */
 #include "layers/loss.h"
+#include "comm/mesh.h"
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 
@@ -160,9 +161,19 @@ static wf_status check_labels(const char *what, const wf_var *scores, const wf_t
     return WF_OK;
 }
 
+static int64_t ignored_of(wf_label_opts opts)
+{
+    return opts.ignores ? opts.ignored : WF_NONE_IGNORED;
+}
+
+typedef struct nll_state {
+    double scale;
+    int64_t ignored;
+} nll_state;
+
 static wf_status nll_backward(wf_node *node)
 {
-    const double *scale = node->state;
+    const nll_state *state = node->state;
     const wf_tensor *logp = node->in[0]->value;
     /* The order in which forward read it. */
     const wf_order order = logp->shape.rank > 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
@@ -170,7 +181,7 @@ static wf_status nll_backward(wf_node *node)
     WF_NEED(dx);
     const wf_array labels = wf_tensor_array(wf_node_saved(node, 0)), to = wf_tensor_array(dx);
     const wf_array dloss = wf_tensor_array(wf_node_dy(node));
-    const wf_status status = logp->ctx->k->nll_backward(logp->ctx, &labels, &dloss, *scale, &to);
+    const wf_status status = logp->ctx->k->nll_backward(logp->ctx, &labels, state->ignored, &dloss, state->scale, &to);
     if (status == WF_OK)
         return wf_function_give(node, 0, dx);
     wf_tensor_free(dx);
@@ -179,35 +190,77 @@ static wf_status nll_backward(wf_node *node)
 
 static const wf_op nll_op = {.name = "nll", .backward = nll_backward};
 
-static wf_status nll_run(double scale, const wf_tensor *logp, const wf_tensor *labels, const wf_tensor *y)
+static wf_status nll_run(const nll_state *state, const wf_tensor *logp, const wf_tensor *labels, const wf_tensor *y)
 {
     WF_NEED(logp);
     WF_NEED(labels);
     WF_NEED(y);
     const wf_array from = wf_tensor_array(logp), at = wf_tensor_array(labels), to = wf_tensor_array(y);
-    WF_TRY(logp->ctx->k->nll_forward(logp->ctx, &from, &at, scale, &to));
+    WF_TRY(logp->ctx->k->nll_forward(logp->ctx, &from, &at, state->ignored, state->scale, &to));
+    return WF_OK;
+}
+
+static wf_status count_labels(wf_ctx *ctx, const wf_tensor *labels, int64_t ignored, int64_t *count)
+{
+    wf_tensor *counted = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
+    WF_NEED(counted);
+    wf_status status;
+    const wf_array at = wf_tensor_array(labels), to = wf_tensor_array(counted);
+    WF_TRY_OUT(ctx->k->count_labels(ctx, &at, ignored, &to));
+    WF_TRY_OUT(wf_ctx_read(ctx, count, counted->data, sizeof *count));
+out:
+    wf_tensor_free(counted);
+    return status;
+}
+
+/* The mean is over the rows that count, of all ranks that hold parts of x. */
+static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, int64_t ignored, wf_reduction *reduction)
+{
+    const wf_layout *layout = &x->value->layout;
+    int64_t own = 0, all;
+    unsigned axes = 0;
+    if (ignored == WF_NONE_IGNORED)
+        return WF_OK;
+    WF_NEED(labels);
+    WF_TRY(count_labels(x->value->ctx, labels, ignored, &own));
+    for (int a = 0; layout->known && a < WF_AXES; a++)
+        axes |= layout->placement[a] == WF_SHARDED ? 1u << a : 0;
+    all = own;
+    if (axes != 0)
+        WF_TRY(wf_allreduce_i64(wf_mesh_comm_of(layout->mesh, axes), &all, 1, WF_SUM));
+    reduction->scale = all > 0 ? 1.0 / (double)all : 0;
+    reduction->loss_count = all;
+    reduction->loss_part = (double)own;
     return WF_OK;
 }
 
 wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
+{
+    return wf_nll_with(logp, labels, (wf_label_opts){0});
+}
+
+wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
 {
     logp = wf_widened(logp);
     if (!logp || !labels)
         return NULL;
     WF_TRY_NULL(check_labels("nll", logp, labels));
     /* Classes are no samples: the mean is over rows of scores. */
-    const wf_reduction reduction = wf_reduction_mean(logp, 1);
+    wf_reduction reduction = wf_reduction_mean(logp, 1);
     wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
     wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
-    const wf_status status = nll_run(reduction.scale, x, at, y);
+    wf_status status = weigh_counted(logp, at, ignored_of(opts), &reduction);
+    const nll_state state = {reduction.scale, ignored_of(opts)};
+    if (status == WF_OK)
+        status = nll_run(&state, x, at, y);
     wf_var *out = wf_function_finish(status, logp->tape,
                                      &(wf_node_spec){.op = &nll_op,
                                                      .n_in = 1,
                                                      .in = &logp,
                                                      .n_saved = 1,
                                                      .saved = &at,
-                                                     .state = &reduction.scale,
-                                                     .state_bytes = sizeof reduction.scale},
+                                                     .state = &state,
+                                                     .state_bytes = sizeof state},
                                      y);
     wf_tensor_free(x);
     wf_tensor_free(at);
@@ -216,25 +269,35 @@ wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
 
 wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels)
 {
+    return wf_softmax_cross_entropy_with(logits, labels, (wf_label_opts){0});
+}
+
+wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
+{
     if (!logits || !labels)
         return NULL;
     WF_TRY_NULL(check_labels("softmax_cross_entropy", logits, labels));
     /* Two nodes, not one: the logarithm is formed before the choice of the class, so that no exponential overflows. */
-    return wf_nll(wf_log_softmax(logits), labels);
+    return wf_nll_with(wf_log_softmax(logits), labels, opts);
 }
 
-static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, const wf_tensor *correct)
+static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, int64_t ignored, const wf_tensor *correct)
 {
     WF_NEED(scores);
     WF_NEED(labels);
     WF_NEED(correct);
     const wf_array from = wf_tensor_array(scores), at = wf_tensor_array(labels), to = wf_tensor_array(correct);
-    WF_TRY(scores->ctx->k->count_correct(scores->ctx, &from, &at, &to));
+    WF_TRY(scores->ctx->k->count_correct(scores->ctx, &from, &at, ignored, &to));
     return WF_OK;
 }
 
 /* Reads a number from the device, which waits for it: for measuring, not for each step. */
 int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
+{
+    return wf_count_correct_with(scores, labels, (wf_label_opts){0});
+}
+
+int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts)
 {
     if (!scores || !labels || check_labels("count_correct", scores, labels) != WF_OK)
         return -1;
@@ -242,10 +305,21 @@ int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
     wf_tensor *x = wf_dense_value(scores), *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
     wf_tensor *correct = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
     int64_t count = -1;
-    if (count_run(x, at, correct) != WF_OK || wf_ctx_read(ctx, &count, correct->data, sizeof count) != WF_OK)
+    if (count_run(x, at, ignored_of(opts), correct) != WF_OK ||
+        wf_ctx_read(ctx, &count, correct->data, sizeof count) != WF_OK)
         count = -1;
     wf_tensor_free(x);
     wf_tensor_free(at);
     wf_tensor_free(correct);
+    return count;
+}
+
+int64_t wf_count_labels(const wf_tensor *labels, wf_label_opts opts)
+{
+    wf_tensor *at = labels ? wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR) : NULL;
+    int64_t count = -1;
+    if (!at || count_labels(labels->ctx, at, ignored_of(opts), &count) != WF_OK)
+        count = -1;
+    wf_tensor_free(at);
     return count;
 }

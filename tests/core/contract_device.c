@@ -392,7 +392,7 @@ static void labels_with(int32_t bad)
     for (int round = 0; round < 3; round++) {
         label[1] = round == 1 ? bad : 1;
         WF_EXPECT_OK(k->to_device(ctx, labels.data, label, sizeof label));
-        const wf_status called = k->nll_forward(ctx, &x, &labels, 1, &loss);
+        const wf_status called = k->nll_forward(ctx, &x, &labels, WF_NONE_IGNORED, 1, &loss);
         const wf_status read = called == WF_OK ? k->to_host(ctx, &out, loss.data, sizeof out) : called;
         WF_EXPECT(read == (round == 1 ? WF_ERR_ARGUMENT : WF_OK), "round %d: %s", round, wf_status_name(read));
         if (round == 1)

@@ -302,6 +302,7 @@ typedef struct row_case {
     double spread;
     wf_loss_kind kind;
     wf_dtype labels;
+    int64_t ignored;
 } row_case;
 
 static void row_note(run *r, const row_case *t)
@@ -399,12 +400,15 @@ static void nll_body(run *r)
     const wf_array loss = run_out(r, wf_shape_scalar(), WF_ROW_MAJOR, false), dx = run_out(r, t->shape, order, false);
     const wf_array up = run_in(r, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
     const wf_array correct = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR, false);
-    run_call(r, r->k->nll_forward(r->ctx, &logp, &labels, scale, &loss));
-    run_call(r, r->k->nll_backward(r->ctx, &labels, &up, scale, &dx));
-    run_call(r, r->k->count_correct(r->ctx, &logp, &labels, &correct));
+    const wf_array counted = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    run_call(r, r->k->nll_forward(r->ctx, &logp, &labels, t->ignored, scale, &loss));
+    run_call(r, r->k->nll_backward(r->ctx, &labels, t->ignored, &up, scale, &dx));
+    run_call(r, r->k->count_correct(r->ctx, &logp, &labels, t->ignored, &correct));
+    run_call(r, r->k->count_labels(r->ctx, &labels, t->ignored, &counted));
     run_result(r, &loss, 2);
     run_result(r, &dx, 1);
     run_result(r, &correct, 0);
+    run_result(r, &counted, 0);
 }
 
 static void nll(void)
@@ -413,8 +417,8 @@ static void nll(void)
     int count;
     const wf_shape *const list = shapes(&count);
     for (int i = 0; i < count; i++)
-        for (int k = 0; k < 3; k++) {
-            const row_case t = {.shape = list[i], .labels = types[k]};
+        for (int k = 0; k < 6; k++) {
+            const row_case t = {.shape = list[i], .labels = types[k % 3], .ignored = k < 3 ? WF_NONE_IGNORED : 1};
             contract_check("nll", nll_body, &t, contract_seed());
         }
 }
@@ -427,7 +431,7 @@ static void bad_label(wf_ctx *ctx, wf_dtype dtype, double bad)
     const wf_array labels = run_array(&r, dtype, WF_SHAPE(3), WF_ROW_MAJOR, v);
     const wf_array out = run_out(&r, wf_shape_scalar(), WF_ROW_MAJOR, false);
     float loss;
-    wf_status status = r.k->nll_forward(ctx, &logp, &labels, 1, &out);
+    wf_status status = r.k->nll_forward(ctx, &logp, &labels, 1, 1, &out);
     if (status == WF_OK && !r.k->host)
         status = r.k->to_host(ctx, &loss, out.data, sizeof loss);
     WF_EXPECT(status == WF_ERR_ARGUMENT, "%s took label %g", r.k->name, bad);

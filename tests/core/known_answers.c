@@ -234,14 +234,23 @@ static void losses(run *r)
     const wf_array correct = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), ROW, false);
     run_call(r, r->k->softmax_forward(r->ctx, false, &x, &p));
     expect(r, "softmax", &p, LIST(0.5, 0.5, 0.75, 0.25));
-    run_call(r, r->k->count_correct(r->ctx, &x, &labels, &correct));
+    run_call(r, r->k->count_correct(r->ctx, &x, &labels, WF_NONE_IGNORED, &correct));
     expect(r, "correct", &correct, LIST(1));
     run_call(r, r->k->softmax_forward(r->ctx, true, &x, &p));
     expect(r, "log softmax", &p, LIST(log(.5), log(.5), log(.75), log(.25)));
-    run_call(r, r->k->nll_forward(r->ctx, &p, &labels, 0.5, &loss));
+    run_call(r, r->k->nll_forward(r->ctx, &p, &labels, WF_NONE_IGNORED, 0.5, &loss));
     expect(r, "nll", &loss, LIST(-0.5 * (log(.5) + log(.75))));
-    run_call(r, r->k->nll_backward(r->ctx, &labels, &up, 0.5, &dx));
+    run_call(r, r->k->nll_backward(r->ctx, &labels, WF_NONE_IGNORED, &up, 0.5, &dx));
     expect(r, "nll back", &dx, LIST(0, -1, -1, 0));
+    const wf_array some = run_array(r, WF_I32, WF_SHAPE(2), ROW, LIST(-100, 0));
+    run_call(r, r->k->nll_forward(r->ctx, &p, &some, -100, 0.5, &loss));
+    expect(r, "nll of one", &loss, LIST(-0.5 * log(.75)));
+    run_call(r, r->k->nll_backward(r->ctx, &some, -100, &up, 0.5, &dx));
+    expect(r, "nll of one back", &dx, LIST(0, 0, -1, 0));
+    run_call(r, r->k->count_correct(r->ctx, &x, &some, -100, &correct));
+    expect(r, "correct of one", &correct, LIST(1));
+    run_call(r, r->k->count_labels(r->ctx, &some, -100, &correct));
+    expect(r, "one", &correct, LIST(1));
     run_call(r,
              r->k->loss_forward(
                  r->ctx, &(wf_loss_args){.kind = WF_LOSS_BCE_LOGITS, .x = &x, .value = 1, .scale = 1, .loss = &loss}));

@@ -74,6 +74,26 @@ static void random_numbers(run *r)
     expect(r, "normal", &z, normal);
 }
 
+/* Where a + (b - a) u would be rounded to b, the number just below b comes. */
+static void upper_bounds(run *r)
+{
+    enum { N = 4096 };
+    static const double bounds[][2] = {{1, 2}, {-2, -1}, {-1, 0}, {3, 3.5}, {-3.5, -3}, {2, 2}};
+    const int digits = r->dtype == WF_F64 ? 53 : 24;
+    const wf_random random = {.seed = 3, .stream = 4, .global = WF_SHAPE(N), .box = wf_box_of_shape(WF_SHAPE(N))};
+    for (size_t k = 0; k < sizeof bounds / sizeof *bounds; k++) {
+        /* an interval of a few numbers of the type, which are rounded to b often */
+        const double b = bounds[k][1], a = k == 2 || k == 5 ? bounds[k][0] : b - ldexp(8, -digits);
+        double v[N], raw[N];
+        const wf_array y = run_out(r, WF_SHAPE(N), ROW, false);
+        run_call(r, r->k->random(r->ctx, WF_UNIFORM, &random, a, b, &y));
+        WF_EXPECT_OK(r->k->to_host(r->ctx, raw, y.data, N * wf_dtype_size(r->dtype)));
+        contract_decode(r->dtype, N, raw, v);
+        for (int i = 0; i < N; i++)
+            WF_EXPECT(v[i] >= a && (v[i] < b || a == b), "%s: %.17g in [%.17g, %.17g)", r->k->name, v[i], a, b);
+    }
+}
+
 static wf_array copied(run *r, wf_dtype from, wf_dtype to, int64_t n, const double *v)
 {
     const wf_array a = run_array(r, from, WF_SHAPE(n), ROW, v), b = run_out_of(r, to, to, WF_SHAPE(n), ROW, false);
@@ -189,6 +209,7 @@ static void array_helpers(void)
 }
 
 BOTH(random_numbers)
+BOTH(upper_bounds)
 BOTH(conversions)
 BOTH(half_types)
 BOTH(large_integers)
@@ -202,6 +223,7 @@ int main(int argc, char **argv)
                                        {"hashes_and_integers", hashes_and_integers},
                                        {"array_helpers", array_helpers},
                                        {"random_numbers", random_numbers_both},
+                                       {"upper_bounds", upper_bounds_both},
                                        {"conversions", conversions_both},
                                        {"half_types", half_types_both},
                                        {"large_integers", large_integers_both},

@@ -270,9 +270,12 @@ SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), 
 SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT_OF(loss, loss_forward)
 SLOT_OF(loss, loss_backward)
-SLOT(4, nll_forward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
-SLOT(4, nll_backward, (CTX, ARRAY *a, ARRAY *b, double c, ARRAY *d), (P(0), P(1), D(2), P(3)), a, b, c, d)
-SLOT(3, count_correct, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(5, nll_forward, (CTX, ARRAY *a, ARRAY *b, int64_t c, double d, ARRAY *e), (P(0), P(1), I(2), D(3), P(4)), a, b, c,
+     d, e)
+SLOT(5, nll_backward, (CTX, ARRAY *a, int64_t b, ARRAY *c, double d, ARRAY *e), (P(0), I(1), P(2), D(3), P(4)), a, b, c,
+     d, e)
+SLOT(4, count_correct, (CTX, ARRAY *a, ARRAY *b, int64_t c, ARRAY *d), (P(0), P(1), I(2), P(3)), a, b, c, d)
+SLOT(3, count_labels, (CTX, ARRAY *a, int64_t b, ARRAY *c), (P(0), I(1), P(2)), a, b, c)
 SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
      (I(0), P(1), I(2), I(3), P(4)), a, b, c, d, e)
 SLOT(3, loss_scale, (CTX, const double *a, wf_loss_scaling *b, wf_optim_hyper *c), (P(0), P(1), P(2)), a, b, c)
@@ -350,7 +353,8 @@ static wf_kernels filled(void)
     TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(act_forward), TAKE(act_backward),
         TAKE(binary), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
-    TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(count_correct);
+    TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(count_correct),
+        TAKE(count_labels);
     TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }

@@ -179,6 +179,35 @@ static void expect_bad_label(wf_var *loss)
     wf_error_clear();
 }
 
+/* Rows with the ignored label, whatever that is, do not count in the mean. */
+static void ignored_labels(void)
+{
+    static const int64_t ignored[] = {-1, -100, 255, 1};
+    for (int i = 0; i < 4; i++) {
+        begin();
+        const wf_label_opts opts = {.ignores = true, .ignored = ignored[i]};
+        const int64_t label[] = {2, ignored[i], 0}, none[] = {ignored[i], ignored[i], ignored[i]};
+        wf_tensor *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(3), label),
+                  *nothing = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(3), none);
+        wf_var *x = leaf(WF_SHAPE(3, 3), (double[]){1, 2, 3, 4, 4, 4, 5, 5, 5}), *loss = wf_nll_with(x, labels, opts);
+        expect_values("nll of two rows", loss, 1, (double[]){-(3 + 5) / 2.});
+        WF_EXPECT(wf_count_correct_with(x, labels, opts) == 2, "correct of two");
+        WF_EXPECT(wf_count_labels(labels, opts) == 2 && wf_count_labels(labels, (wf_label_opts){0}) == 3, "rows");
+        WF_EXPECT_OK(wf_backward(loss));
+        double grad[9];
+        WF_EXPECT_OK(wf_tensor_export(wf_grad(x), grad, sizeof grad));
+        for (int k = 0; k < 9; k++)
+            WF_EXPECT(grad[k] == (k == 2 || k == 6 ? -0.5 : 0), "gradient %d is %g", k, grad[k]);
+        wf_var *zero = wf_nll_with(leaf(WF_SHAPE(3, 3), (double[9]){0}), nothing, opts);
+        expect_values("nll of nothing", zero, 1, (double[]){0});
+        WF_EXPECT_OK(wf_backward(zero));
+        wf_tensor_free(labels);
+        wf_tensor_free(nothing);
+        end();
+    }
+    WF_EXPECT(wf_count_labels(NULL, (wf_label_opts){0}) == -1, "rows of NULL");
+}
+
 static void label_errors(void)
 {
     begin();
@@ -314,6 +343,7 @@ int main(int argc, char **argv)
                                    {"arithmetic", arithmetic},
                                    {"softmaxes", softmaxes},
                                    {"losses", losses},
+                                   {"ignored_labels", ignored_labels},
                                    {"label_errors", label_errors},
                                    {"concat_and_slice", concat_and_slice},
                                    {"reshapes", reshapes},

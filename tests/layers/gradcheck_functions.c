@@ -417,6 +417,16 @@ static wf_var *nll(wf_var *x)
     return labelled(wf_nll, x);
 }
 
+static wf_var *some(wf_var *logp, const wf_tensor *labels)
+{
+    return wf_nll_with(logp, labels, (wf_label_opts){.ignores = true, .ignored = 1});
+}
+
+static wf_var *nll_of_some(wf_var *x)
+{
+    return labelled(some, x);
+}
+
 static wf_var *cross_entropy(wf_var *x)
 {
     return labelled(wf_softmax_cross_entropy, x);
@@ -431,6 +441,7 @@ static void losses(void)
     check_unary("bce_logits 0.3", bce_between, 0, 5);
     check_unary("bce_logits_with", bce_target, 0, 5);
     check_unary("nll", nll, 2, 5);
+    check_unary("nll of rows that count", nll_of_some, 2, 5);
     check_unary("softmax_cross_entropy", cross_entropy, 2, 5);
     end();
 }

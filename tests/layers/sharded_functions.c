@@ -72,6 +72,33 @@ static wf_var *combined(wf_var *x)
     return wf_sub(a, b);
 }
 
+/* Labels that follow from the first channel, so that a part has those of its rows; some rows do not count. */
+static wf_var *counted_nll(wf_var *x)
+{
+    const wf_tensor *value = wf_value(x);
+    wf_shape shape = wf_tensor_shape(value);
+    const int64_t channels = shape.dim[1];
+    int64_t inner = 1;
+    for (int d = 2; d < shape.rank; d++)
+        inner *= shape.dim[d];
+    double host[MOST];
+    int32_t label[MOST];
+    WF_EXPECT_OK(wf_tensor_export(value, host, wf_tensor_bytes(value)));
+    for (int64_t n = 0; n < shape.dim[0]; n++)
+        for (int64_t i = 0; i < inner; i++) {
+            const double v = host[n * channels * inner + i];
+            label[n * inner + i] = v < -0.5 ? -100 : (int32_t)((int64_t)((v + 2) * 1000) % channels);
+        }
+    shape.rank--;
+    for (int d = 1; d < shape.rank; d++)
+        shape.dim[d] = shape.dim[d + 1];
+    wf_tensor *labels = wf_tensor_new(ctx, WF_I32, shape);
+    WF_EXPECT_OK(wf_tensor_import(labels, label, wf_tensor_bytes(labels)));
+    wf_var *loss = wf_softmax_cross_entropy_with(x, labels, (wf_label_opts){.ignores = true, .ignored = -100});
+    wf_tensor_free(labels);
+    return loss;
+}
+
 typedef struct subject {
     const char *name;
     wf_var *(*function)(wf_var *x);
@@ -90,6 +117,9 @@ static const subject subjects[] = {
     {"sum", sum_of_dropped, true},
     {"combined", combined, true},
 };
+
+/* Labels need all channels. */
+static const subject labelled = {"nll of rows that count", counted_nll, true};
 
 static wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
 {
@@ -201,6 +231,8 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
             check(&subjects[k], mesh, shapes[i], rng);
+        if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
+            check(&labelled, mesh, shapes[i], rng);
         check_randn(mesh, shapes[i], rng);
     }
 }
