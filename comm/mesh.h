@@ -41,10 +41,23 @@ void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES]);
 /* "data 2 x height 2: rank 3 is data 1, height 1" (only axes that are split). Valid as long as the mesh. */
 const char *wf_mesh_text(const wf_mesh *mesh);
 
-/* The layout of a tensor of this global shape: sharded along dimension dim[a] over axis a (-1: replicated over it), in
- * balanced blocks. WF_ERR_SHAPE if two axes cut one dimension, or a dimension does not exist.
- * An axis of one rank, other than data, counts as replicated. Local. */
-wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_AXES], wf_layout *layout) WF_NODISCARD;
+/* Dimension d in a wf_layout_opts, where 0 is no dimension. */
+#define WF_DIM(d) ((d) + 1)
+
+typedef struct wf_layout_opts {
+    int dim[WF_AXES]; /* WF_DIM(d): the axis shards dimension d; default: the tensor is replicated over it */
+    /* Own cut points: size + 1 ascending numbers from 0 to the length of that dimension; default: balanced blocks. */
+    const int64_t *bounds[WF_AXES];
+} wf_layout_opts;
+
+/* The layout of a tensor of this global shape. WF_ERR_SHAPE if two axes cut one dimension, a dimension does not exist,
+ * or the last bound is not its length. An axis of one rank, other than data, counts as replicated. Local. */
+wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts opts, wf_layout *layout) WF_NODISCARD;
+/* The same on every rank of the mesh; wf_layout_none where the mesh is NULL. Local. */
+wf_layout wf_mesh_layout_same(const wf_mesh *mesh, wf_shape global);
+/* The mesh's own copy of size + 1 ascending shard bounds along an axis: equal ones give the same pointer, which lives
+ * as long as the mesh. NULL on failure. Local. */
+const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds);
 /* The usual layout of activations [N,C,...]: samples over data, dimension 1 over channel, and the last one to three
  * dimensions over width, height and depth. */
 wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
@@ -53,6 +66,12 @@ wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_lay
  * than x's, of the same communicator or of one of its axes. A tensor without a layout is taken as the whole tensor,
  * equal on all ranks. For variables: wf_redistribute (layers/redistribute.h). Collective. */
 WF_PLACED wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target);
+/* x, whose layout is on this mesh with bounds, with halos: widths[d] more elements on both sides of this rank's part in
+ * every dimension d, fewer at the ends of the whole, whoever holds them. The result has no layout; it is the part
+ * [lo - widths[d], hi + widths[d]) of the whole, cut at its ends, and the caller frees it. Parts may be empty and halos
+ * wider than a part. An equal exchange is planned once a mesh. WF_ERR_SHAPE for a negative width or a layout without
+ * bounds, WF_ERR_UNSUPPORTED for a partial one. Collective. */
+WF_PLACED wf_tensor *wf_halo_exchange(const wf_mesh *mesh, const wf_tensor *x, const int64_t *widths);
 
 #ifdef __cplusplus
 }

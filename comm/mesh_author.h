@@ -6,9 +6,6 @@
 #include "comm/mesh.h"
 #include "core/window.h"
 
-/* The mesh's own copy of size + 1 ascending shard bounds along an axis: equal ones give the same pointer, which lives
- * as long as the mesh. NULL on failure. Local. */
-const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds);
 /* Balanced blocks of [0, length). */
 const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length);
 

@@ -290,8 +290,7 @@ static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
 
 wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     WF_TRY_NULL(wf_comm_alive(comm));
     wf_comm *child = comm_new(comm->shared, comm);
     wf_status status = wf_guard_end(comm, "split", split_ranks(comm, color, key, child));

@@ -131,8 +131,7 @@ static const wf_archive_ops memory_ops = {
 
 wf_archive *wf_archive_memory(wf_ctx *ctx)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     memory *m = wf_calloc(ctx, 1, sizeof *m);
     if (!m)
         return wf_error_null();

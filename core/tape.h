@@ -57,7 +57,8 @@ const wf_tensor *wf_value(const wf_var *var);
 const wf_tensor *wf_grad(const wf_var *var);
 wf_tape *wf_var_tape(const wf_var *var);
 wf_shape wf_var_shape(const wf_var *var);
-/* A handle on the value that may outlive the step; the caller frees it. */
+/* A handle on the value that may outlive the step; the caller frees it. WF_ERR_STATE after the reset, as long as no
+ * other variable has taken the place of this one. */
 wf_tensor *wf_keep(const wf_var *var);
 /* The value of a variable of one element; NaN on failure. Local. For a loss on a sharded batch this is the global
  * mean after wf_optim_step, and this rank's part of it before. */

@@ -127,11 +127,13 @@ static wf_tensor *make_tensor(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_or
 
 wf_tensor *wf_tensor_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
 {
+    WF_NEED_NULL(ctx);
     return make_tensor(ctx, dtype, shape, wf_order_default(shape.rank), NULL, false);
 }
 
 wf_tensor *wf_tensor_new_ordered(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order)
 {
+    WF_NEED_NULL(ctx);
     return make_tensor(ctx, dtype, shape, order, NULL, false);
 }
 
@@ -155,6 +157,7 @@ wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order 
 
 wf_tensor *wf_tensor_from_host(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *host)
 {
+    WF_NEED_NULL(ctx);
     wf_tensor *t = wf_tensor_new(ctx, dtype, shape);
     if (!t)
         return NULL;

@@ -170,10 +170,12 @@ static wf_dataset *cifar_new(wf_ctx *ctx, const collection *c, const char *dir, 
 
 wf_dataset *wf_cifar10(wf_ctx *ctx, const char *dir, wf_split split)
 {
+    WF_NEED_NULL(ctx);
     return cifar_new(ctx, &cifar10, dir, split);
 }
 
 wf_dataset *wf_cifar100(wf_ctx *ctx, const char *dir, wf_split split)
 {
+    WF_NEED_NULL(ctx);
     return cifar_new(ctx, &cifar100, dir, split);
 }

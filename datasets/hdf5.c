@@ -261,8 +261,7 @@ wf_status wf_hdf5_count(const wf_dataset *dataset, wf_hdf5_counters *counters)
 
 wf_dataset *wf_hdf5_dataset(wf_ctx *ctx, const char *files, wf_hdf5_opts opts)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(files && *files, WF_ERR_ARGUMENT, "hdf5: no file");
     WF_CHECK_NULL(opts.classes >= 0, WF_ERR_ARGUMENT, "hdf5: %lld classes", (long long)opts.classes);
     wf_dataset *dataset = wf_dataset_new(ctx, &hdf5_kind, NULL, sizeof(wf_hdf5));

@@ -200,8 +200,7 @@ static const wf_dataset_kind idx_kind = {
 
 wf_dataset *wf_idx(wf_ctx *ctx, const char *images_path, const char *labels_path)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(images_path, WF_ERR_ARGUMENT, "idx: no path of the samples");
     wf_dataset *dataset = wf_dataset_new(ctx, &idx_kind, NULL, sizeof(idx));
     if (!dataset)

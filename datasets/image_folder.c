@@ -184,8 +184,7 @@ static const wf_dataset_kind folder_kind = {
 
 wf_dataset *wf_image_folder(wf_ctx *ctx, const char *dir, wf_image_folder_opts opts)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     opts.channels = opts.channels ? opts.channels : 3;
     WF_CHECK_NULL(dir, WF_ERR_ARGUMENT, "image_folder: no folder");
     WF_CHECK_NULL(opts.channels >= 1 && opts.channels <= 4, WF_ERR_ARGUMENT,

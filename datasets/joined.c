@@ -117,8 +117,7 @@ wf_dataset *wf_joined_dataset(wf_comm *comm, wf_dataset *dataset)
     if (comm && status == WF_OK)
         return out;
     wf_dataset_free(out);
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     wf_error_frame(status, __FILE__, __LINE__, __func__);
     return wf_error_null();
 }

@@ -97,8 +97,7 @@ static wf_status count_classes(int64_t count, const int64_t *labels, int64_t *cl
 
 wf_dataset *wf_memory_dataset(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *x, const int64_t *labels)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     char text[WF_SHAPE_TEXT];
     const int64_t elements = wf_shape_count(shape);
     WF_CHECK_NULL(shape.rank >= 1 && elements >= 0, WF_ERR_SHAPE,
@@ -159,6 +158,7 @@ wf_dataset *wf_tensor_dataset(const wf_tensor *x, const wf_tensor *labels)
 
 wf_dataset *wf_empty_dataset(wf_ctx *ctx, const wf_dataset_info *like)
 {
+    WF_NEED_NULL(ctx);
     wf_dataset_info info = like ? *like : (wf_dataset_info){.shape = wf_shape_scalar()};
     info.count = 0;
     wf_rows *rows;

@@ -92,8 +92,7 @@ static const wf_dataset_kind mnist_kind = {
 
 wf_dataset *wf_mnist(wf_ctx *ctx, const char *dir, wf_split split)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(split == WF_TRAIN_SET || split == WF_TEST_SET, WF_ERR_ARGUMENT, "mnist: %d is no split", (int)split);
     wf_dataset *dataset = wf_dataset_new(ctx, &mnist_kind, NULL, sizeof(mnist));
     if (!dataset)

@@ -268,7 +268,10 @@ out:
 wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts)
 {
     wf_dataset *out = NULL;
-    const wf_status status = mesh ? scatter(mesh, &dataset, opts, &out) : WF_OK;
+    if (!mesh)
+        wf_dataset_free(dataset);
+    WF_NEED_NULL(mesh);
+    const wf_status status = scatter(mesh, &dataset, opts, &out);
     wf_dataset_free(dataset);
     if (status != WF_OK) {
         wf_dataset_free(out);
@@ -280,7 +283,10 @@ wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf
 
 wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts)
 {
-    return wf_mesh_scatter_dataset(comm ? wf_comm_mesh(comm) : NULL, dataset, opts);
+    if (!comm)
+        wf_dataset_free(dataset);
+    WF_NEED_NULL(comm);
+    return wf_mesh_scatter_dataset(wf_comm_mesh(comm), dataset, opts);
 }
 
 static wf_status check_index(wf_comm *comm, int root, const int64_t *count, int64_t *const *index)

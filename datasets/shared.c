@@ -43,8 +43,7 @@ wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root)
     wf_shared_iter *shared = comm && status == WF_OK ? wf_calloc(wf_comm_ctx(comm), 1, sizeof *shared) : NULL;
     if (!shared || !reads)
         wf_iter_free(iter);
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     if (!shared) {
         wf_comm_post_failure(comm, wf_error_code());
         return wf_error_null();
@@ -208,10 +207,9 @@ out:
 
 wf_iter *wf_synchronized_batches(wf_comm *comm, wf_dataset *dataset, wf_batch_opts opts)
 {
-    if (!comm) {
+    if (!comm)
         wf_dataset_free(dataset);
-        return NULL;
-    }
+    WF_NEED_NULL(comm);
     if (agree(comm, dataset, &opts) == WF_OK)
         return wf_batches(dataset, opts);
     wf_dataset_free(dataset);

@@ -89,8 +89,7 @@ static const wf_dataset_kind synthetic_kind = {
 
 wf_dataset *wf_synthetic(wf_ctx *ctx, wf_synthetic_opts opts)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     static const wf_shape unset;
     opts.count = opts.count ? opts.count : 1000;
     opts.shape = wf_shape_equal(opts.shape, unset) ? WF_SHAPE(3, 32, 32) : opts.shape;

@@ -149,8 +149,8 @@ static void measure(const bench *b, int64_t bytes, int64_t repeat)
 static void measure_all(const bench *b, const settings *s)
 {
     if (b->rank == 0)
-        printf("%d ranks on %d nodes\n%12s  %-16s %12s %10s %10s %8s\n", b->size, b->nodes, "bytes", "communicator",
-               "us", "alg GB/s", "bus GB/s", "x MPI");
+        printf("%d rank%s on %d node%s\n%12s  %-16s %12s %10s %10s %8s\n", b->size, b->size == 1 ? "" : "s", b->nodes,
+               b->nodes == 1 ? "" : "s", "bytes", "communicator", "us", "alg GB/s", "bus GB/s", "x MPI");
     for (int64_t bytes = s->least; bytes <= s->most; bytes *= 4) {
         measure(b, bytes, s->repeat);
         if (bytes < 100 * MIB && 4 * bytes > 100 * MIB && s->most >= 100 * MIB)
@@ -179,8 +179,8 @@ static bool draw(const bench *b, const char *csv, const char *script, const char
     fprintf(file,
             "set terminal svg size 1200,520 background 'white'\nset datafile separator ','\n"
             "set datafile columnheaders\nset datafile missing NaN\nset grid\nset key left top\nset logscale xy\n"
-            "set xlabel 'bytes'\nset multiplot layout 1,2 title 'Sum of f32 gradients over %d ranks, %d node%s'\n",
-            b->size, b->nodes, b->nodes == 1 ? "" : "s");
+            "set xlabel 'bytes'\nset multiplot layout 1,2 title 'Sum of f32 gradients over %d rank%s, %d node%s'\n",
+            b->size, b->size == 1 ? "" : "s", b->nodes, b->nodes == 1 ? "" : "s");
     panel(b, file, csv, "bus_GB_per_s", "bus bandwidth, GB/s");
     panel(b, file, csv, "microseconds", "microseconds");
     if (fclose(file) != 0)

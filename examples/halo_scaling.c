@@ -150,11 +150,12 @@ static void fit(study *s)
     free(sample);
 }
 
-static void write_rows(FILE *csv, const study *s)
+static void write_rows(FILE *csv, const study *s, bool cores_shared)
 {
     fprintf(csv, "mode,ranks,rows,columns,size,channels,kernel,height,width,compute_s,exchange_s,predicted_s,spatial_s,"
                  "exposed_s,speedup,efficiency,compute_both_s,spatial_both_s,exposed_both_s,speedup_both,"
-                 "efficiency_both,busiest_messages,busiest_bytes,bytes,formula,bytes_both,formula_both,ranks_off\n");
+                 "efficiency_both,busiest_messages,busiest_bytes,bytes,formula,bytes_both,formula_both,ranks_off,cores_"
+                 "shared\n");
     for (int64_t i = 0; i < s->count; i++) {
         const halo_row *r = &s->row[i];
         const halo_case *c = &r->what;
@@ -167,9 +168,9 @@ static void write_rows(FILE *csv, const study *s)
             fprintf(csv, "%.4g", halo_predict(&s->cost, r->busiest));
         fprintf(csv, ",%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,%.4g,", r->spatial[FORWARD], r->exposed[FORWARD],
                 gain * ranks, gain, r->compute[BOTH], r->spatial[BOTH], r->exposed[BOTH], gain_both * ranks, gain_both);
-        fprintf(csv, "%lld,%lld,%lld,%lld,%lld,%lld,%lld\n", (long long)r->busiest.messages,
+        fprintf(csv, "%lld,%lld,%lld,%lld,%lld,%lld,%lld,%d\n", (long long)r->busiest.messages,
                 (long long)r->busiest.bytes, (long long)r->bytes[FORWARD], (long long)r->formula[FORWARD],
-                (long long)r->bytes[BOTH], (long long)r->formula[BOTH], (long long)r->off);
+                (long long)r->bytes[BOTH], (long long)r->formula[BOTH], (long long)r->off, cores_shared);
     }
 }
 
@@ -223,15 +224,19 @@ static void close_file(FILE *file)
         example_abort("cannot write the results");
 }
 
-/* Times of ranks that wait for a core say nothing about messages. */
-static void model(wf_comm *comm, study *s, const char *out)
+static bool cores_shared(const wf_comm *comm, int64_t threads)
 {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    const int ranks = wf_comm_size(comm), here = wf_comm_intra_size(comm);
-    if (ranks > 1 && here <= cores)
+    return wf_comm_intra_size(comm) * threads > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* Times of ranks that wait for a core say nothing about messages. */
+static void model(wf_comm *comm, study *s, const settings *chosen)
+{
+    const int ranks = wf_comm_size(comm);
+    if (ranks > 1 && !cores_shared(comm, chosen->threads))
         fit(s);
     if (s->cost.known) {
-        FILE *csv = example_create(comm, out, "extrapolation.csv");
+        FILE *csv = example_create(comm, chosen->out, "extrapolation.csv");
         if (csv) {
             compare(s);
             extrapolate(csv, s);
@@ -253,9 +258,9 @@ int main(int argc, char **argv)
     snprintf(name, sizeof name, "halo-%d.csv", wf_comm_size(comm));
     FILE *csv = example_create(comm, chosen.out, name);
     measure_all(comm, &s, chosen.repeat);
-    model(comm, &s, chosen.out);
+    model(comm, &s, &chosen);
     if (csv) {
-        write_rows(csv, &s);
+        write_rows(csv, &s, cores_shared(comm, chosen.threads));
         close_file(csv);
         const bool drawn = halo_plots(chosen.out) == 0;
         printf("look at %s and %s\n", example_path(chosen.out, name),

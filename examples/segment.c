@@ -89,7 +89,11 @@ static part part_new(wf_comm *comm, const settings *s)
     part p = {0};
     const wf_shape whole =
         s->dims == 3 ? WF_SHAPE(s->batch, 1, s->size, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size);
-    const int dims = (int)s->dims, cut[WF_AXES] = {0, -1, dims == 3 ? 2 : -1, dims, dims + 1, -1};
+    const int dims = (int)s->dims;
+    const wf_layout_opts cut = {.dim = {[WF_AXIS_DATA] = WF_DIM(0),
+                                        [WF_AXIS_DEPTH] = dims == 3 ? WF_DIM(2) : 0,
+                                        [WF_AXIS_HEIGHT] = WF_DIM(dims),
+                                        [WF_AXIS_WIDTH] = WF_DIM(dims + 1)}};
     example_check(comm, wf_mesh_layout(s->how.mesh, whole, cut, &p.layout));
     p.x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(p.layout.box));
     p.mask = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(p.layout.box));

@@ -222,6 +222,7 @@ wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user
 
 wf_var *wf_apply(wf_layer *layer, wf_var *x)
 {
+    WF_NEED_NULL(layer);
     return wf_apply_with(layer, x, NULL, NULL);
 }
 
@@ -242,8 +243,7 @@ static const wf_layer_kind module_kind = {.name = "module", .forward = module_fo
 
 wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(forward, WF_ERR_ARGUMENT, "wf_module takes a function that computes y from x, not NULL");
     wf_layer *layer = wf_layer_new(ctx, &module_kind, sizeof(module_state));
     if (!layer)
@@ -313,7 +313,7 @@ static wf_status add_child(wf_layer *module, const char *name, wf_layer *child)
 wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child)
 {
     if (!child)
-        return NULL;
+        return module ? NULL : wf_error_need_null(__func__, "module", __FILE__, __LINE__);
     /* Noted before the attempt, which may set the parent: a child that is somebody's already must not be freed here. */
     const bool taken = is_taken(module, child);
     const wf_status status = module ? add_child(module, name, child) : WF_OK;
@@ -348,8 +348,7 @@ static wf_status give_name(wf_layer *layer, const char *name)
 
 wf_layer *wf_layer_named(wf_layer *layer, const char *name)
 {
-    if (!layer)
-        return NULL;
+    WF_NEED_NULL(layer);
     const wf_status status = give_name(layer, name);
     if (status == WF_OK)
         return layer;
@@ -379,6 +378,7 @@ static const wf_layer_kind sequential_kind = {.name = "sequential", .forward = s
 
 wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
 {
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(count == 0 || (count > 0 && layers), WF_ERR_ARGUMENT,
                   "wf_sequential takes 0 or more layers, not %d%s", count, layers ? "" : " at NULL");
     wf_layer *layer = wf_layer_new(ctx, &sequential_kind, 0);
@@ -411,8 +411,7 @@ static const wf_layer_kind lambda_kind = {.name = "lambda", .forward = lambda_fo
 
 wf_layer *wf_lambda(wf_ctx *ctx, wf_var *(*function)(wf_var *x))
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(function, WF_ERR_ARGUMENT, "wf_lambda takes a function, not NULL");
     wf_layer *layer = wf_layer_new(ctx, &lambda_kind, sizeof(lambda_state));
     if (layer)

@@ -78,6 +78,7 @@ static wf_optim_hyper adam_hyper(wf_adam_opts opts, double decay)
 
 wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts)
 {
+    WF_NEED_NULL(model);
     return make_optim(model, WF_OPTIM_SGD,
                       (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
                                        .momentum = wf_opt(opts.momentum, 0),
@@ -87,16 +88,19 @@ wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts)
 
 wf_optim *wf_adam(wf_layer *model, wf_adam_opts opts)
 {
+    WF_NEED_NULL(model);
     return make_optim(model, WF_OPTIM_ADAM, adam_hyper(opts, 0));
 }
 
 wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts)
 {
+    WF_NEED_NULL(model);
     return make_optim(model, WF_OPTIM_ADAMW, adam_hyper(opts, 0.01));
 }
 
 wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts)
 {
+    WF_NEED_NULL(model);
     return make_optim(model, WF_OPTIM_RMSPROP,
                       (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
                                        .alpha = wf_opt(opts.alpha, 0.99),

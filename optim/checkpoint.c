@@ -133,8 +133,7 @@ static void checkpoint_free(wf_checkpoint *c)
 
 wf_checkpoint *wf_checkpoint_open(wf_comm *comm, const char *folder, wf_checkpoint_opts opts)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_checkpoint *c = wf_calloc(ctx, 1, sizeof *c);
     /* Options and memory are this rank's matter; the folder is opened together. */

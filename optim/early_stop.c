@@ -21,8 +21,7 @@ struct wf_early_stop {
 
 wf_early_stop *wf_early_stop_new(wf_comm *comm, wf_early_stop_opts opts)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     opts.patience = opts.patience ? opts.patience : 5;
     WF_CHECK_NULL(opts.patience > 0 && opts.least >= 0, WF_ERR_ARGUMENT,
                   "early stop with patience %lld and least improvement %g: should not be negative",

@@ -11,8 +11,7 @@
 
 wf_evaluator *wf_evaluator_new(wf_comm *comm)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     wf_evaluator *evaluator = wf_calloc(wf_comm_ctx(comm), 1, sizeof *evaluator);
     if (!evaluator)
         return wf_error_null();

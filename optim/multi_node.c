@@ -499,7 +499,7 @@ static wf_optim *wrap(const call *c, wf_optim *optim)
     bool agreed = false;
     if (!c->mesh) {
         wf_optim_free(optim);
-        return NULL;
+        return wf_error_need_null(c->name, c->data_alone ? "comm" : "mesh", __FILE__, __LINE__);
     }
     const wf_status status = attach(c, optim, &agreed);
     if (status == WF_OK)

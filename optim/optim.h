@@ -46,6 +46,12 @@ void wf_optim_free(wf_optim *optim);
  * leaf, or is one rank's part of a global mean and the optimizer is not a multi-node one. After a multi-node step
  * wf_item(loss) is the loss over all ranks. Collective for wf_multi_node optimizers. */
 WF_PLACED wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
+/* The gradients that wf_optim_step would update with, before clipping, and nothing else: wf_param_grad then shows the
+ * gradient of the loss of all ranks, of a sharded parameter the part that this rank holds (wf_param_layout), and
+ * wf_item(loss) is that loss. No parameter, state or number of steps changes. WF_ERR_STATE with a scaled loss,
+ * shard_optimizer or double_buffering, and where the values of the ranks differed (wf_multi_node). Collective likewise.
+ */
+WF_PLACED wf_status wf_optim_gradients(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* Backward without a step: the gradients are kept, and those of the next wf_optim_accumulate or wf_optim_step are added
  * to them, so that any number of these and one step make the step of one large batch. Every loss counts as many samples
  * as it is a mean of; after the step wf_item of its loss is the mean over all of them. To step without a last batch,

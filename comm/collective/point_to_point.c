@@ -79,8 +79,7 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
 wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)
 {
     wf_tensor *y = NULL;
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     if (wf_guard_end(comm, "recv", recv_new(comm, from, tag, &y)) == WF_OK)
         return y;
     wf_tensor_free(y);

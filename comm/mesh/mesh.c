@@ -14,7 +14,7 @@ const wf_axis wf_mesh_order[WF_AXES] = {WF_AXIS_DATA,  WF_AXIS_STAGE,  WF_AXIS_C
 
 void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES])
 {
-    for (int i = WF_AXES - 1; mesh && i >= 0; i--) {
+    for (int i = WF_AXES - 1; mesh && place && i >= 0; i--) {
         const wf_axis a = wf_mesh_order[i];
         place[a] = rank % mesh->size[a];
         rank /= mesh->size[a];
@@ -112,9 +112,9 @@ static wf_comm *part_of(const wf_mesh *mesh, unsigned axes)
 
 wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
 {
-    if (!mesh)
-        return NULL;
-    WF_CHECK_NULL(axes < 1u << WF_AXES, WF_ERR_ARGUMENT, "0x%x has bits beyond the axes of a mesh", axes);
+    WF_NEED_NULL(mesh);
+    WF_CHECK_NULL(axes < 1u << WF_AXES, WF_ERR_ARGUMENT,
+                  "a set of mesh axes (%u) has bits beyond \"stage\", the last one", axes);
     /* Axes of size 1 make no difference, so that data and data with height are one communicator where height is 1. */
     axes = wf_mesh_split_axes(mesh, axes);
     if (axes == 0)
@@ -135,6 +135,7 @@ wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis)
 
 wf_comm *wf_mesh_world(const wf_mesh *mesh)
 {
+    WF_NEED_NULL(mesh);
     return mesh ? mesh->world : NULL;
 }
 
@@ -241,8 +242,7 @@ static wf_status furnish_mesh(wf_mesh *mesh, wf_comm *comm, const int size[WF_AX
 wf_mesh *wf_mesh_open(wf_comm *comm, wf_mesh_opts opts)
 {
     int size[WF_AXES];
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     asked_sizes(opts, size);
     WF_TRY_NULL(agree_opts(comm, size));
     WF_TRY_NULL(complete_sizes(size, comm->size));

@@ -57,24 +57,43 @@ void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int d
     layout->bounds[axis] = wf_mesh_bounds(mesh, axis, bounds);
 }
 
-wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_AXES], wf_layout *layout)
+/* Those of the program, which end where the dimension does, or balanced blocks. */
+static const int64_t *bounds_of(const wf_mesh *mesh, wf_axis axis, const int64_t *given, int64_t length)
+{
+    if (!given)
+        return wf_mesh_blocks(mesh, axis, length);
+    WF_CHECK_NULL(given[mesh->size[axis]] == length, WF_ERR_SHAPE,
+                  "shard bounds along %s end at %lld, should end at %lld", wf_axis_name(axis),
+                  (long long)given[mesh->size[axis]], (long long)length);
+    return wf_mesh_bounds(mesh, axis, given);
+}
+
+wf_layout wf_mesh_layout_same(const wf_mesh *mesh, wf_shape global)
+{
+    if (!mesh)
+        return wf_layout_none();
+    return (wf_layout){.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
+}
+
+wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts opts, wf_layout *layout)
 {
     char text[WF_SHAPE_TEXT];
     int cutter[WF_MAX_RANK];
     WF_NEED(mesh);
+    WF_NEED(layout);
     WF_CHECK(wf_shape_count(global) >= 0, WF_ERR_SHAPE, "%s is no shape", wf_shape_text(global, text));
-    *layout = (wf_layout){.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
+    *layout = wf_mesh_layout_same(mesh, global);
     memset(cutter, -1, sizeof cutter);
     for (int a = 0; a < WF_AXES; a++) {
-        const int d = dim[a];
-        if (d < 0)
+        const int d = opts.dim[a] - 1;
+        if (opts.dim[a] == 0)
             continue;
-        WF_CHECK(d < global.rank, WF_ERR_SHAPE, "dimension %d, to be sharded over %s, is not in %s", d,
+        WF_CHECK(d >= 0 && d < global.rank, WF_ERR_SHAPE, "dimension %d, to be sharded over %s, is not in %s", d,
                  wf_axis_name((wf_axis)a), wf_shape_text(global, text));
         WF_CHECK(cutter[d] < 0, WF_ERR_SHAPE, "dimension %d cannot be cut both over %s and over %s", d,
                  wf_axis_name((wf_axis)cutter[d]), wf_axis_name((wf_axis)a));
         cutter[d] = a;
-        const int64_t *bounds = wf_mesh_blocks(mesh, (wf_axis)a, global.dim[d]);
+        const int64_t *bounds = bounds_of(mesh, (wf_axis)a, opts.bounds[a], global.dim[d]);
         WF_NEED(bounds);
         wf_layout_shard(mesh, layout, (wf_axis)a, d, bounds);
     }
@@ -84,14 +103,12 @@ wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, const int dim[WF_
 wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
 {
     static const wf_axis from_last[WF_MAX_SPATIAL] = {WF_AXIS_WIDTH, WF_AXIS_HEIGHT, WF_AXIS_DEPTH};
-    int dim[WF_AXES];
-    for (int a = 0; a < WF_AXES; a++)
-        dim[a] = -1;
+    wf_layout_opts opts = {0};
     if (global.rank > 0)
-        dim[WF_AXIS_DATA] = 0;
+        opts.dim[WF_AXIS_DATA] = WF_DIM(0);
     if (global.rank > 1)
-        dim[WF_AXIS_CHANNEL] = 1;
+        opts.dim[WF_AXIS_CHANNEL] = WF_DIM(1);
     for (int i = 0; i < WF_MAX_SPATIAL && global.rank - 1 - i > 1; i++)
-        dim[from_last[i]] = global.rank - 1 - i;
-    return wf_mesh_layout(mesh, global, dim, layout);
+        opts.dim[from_last[i]] = WF_DIM(global.rank - 1 - i);
+    return wf_mesh_layout(mesh, global, opts, layout);
 }

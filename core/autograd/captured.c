@@ -148,8 +148,7 @@ wf_status wf_ctx_after_capture(wf_ctx *ctx, wf_status (*act)(void *own), void *o
 
 wf_captured *wf_capture(wf_ctx *ctx, wf_status (*step)(void *arg), void *arg)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(step, WF_ERR_ARGUMENT, "wf_capture without a step");
     wf_captured *c = wf_calloc(ctx, 1, sizeof *c);
     if (!c)

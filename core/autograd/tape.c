@@ -11,8 +11,7 @@
 
 wf_tape *wf_tape_new(wf_ctx *ctx)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     wf_tape *tape = wf_calloc(ctx, 1, sizeof *tape);
     if (!tape)
         return wf_error_null();
@@ -35,6 +34,9 @@ static void clear(wf_tape *tape)
     for (int64_t i = 0; i < tape->n_vars; i++) {
         wf_tensor_free(tape->vars[i]->value);
         wf_tensor_free(tape->vars[i]->grad);
+        /* Whoever still holds the variable gets an error, until its memory is another variable's. */
+        tape->vars[i]->value = NULL;
+        tape->vars[i]->grad = NULL;
     }
     /* Counted per context, since wf_tape_reset can tell a forgotten tensor only where no other tape has any. */
     tape->ctx->vars -= tape->n_vars;
@@ -239,7 +241,8 @@ const wf_tensor *wf_value(const wf_var *var)
     if (!var)
         return NULL;
     WF_CHECK_NULL(var->value, WF_ERR_STATE,
-                  "the variable's value went with the backward that passed it; keep it before (wf_keep)");
+                  "the variable's value went with the backward or the wf_tape_reset that passed it; keep it before "
+                  "(wf_keep)");
     return var->value;
 }
 
@@ -263,7 +266,7 @@ wf_tensor *wf_keep(const wf_var *var)
     if (!var)
         return NULL;
     WF_CHECK_NULL(var->value, WF_ERR_STATE,
-                  "the variable's value went with the backward that passed it; keep it before");
+                  "the variable's value went with the backward or the wf_tape_reset that passed it; keep it before");
     wf_tensor *tensor = wf_tensor_alias(var->value);
     if (tensor)
         /* The reset of the tape does not count it among what was forgotten. */

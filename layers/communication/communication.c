@@ -348,8 +348,7 @@ static wf_status check_root(const group *g, int root)
 
 wf_var *wf_bcast_var(wf_comm *comm, wf_tape *tape, wf_var *x, int root)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     group g;
     wf_var *y = NULL;
     const bool has = wf_comm_rank(comm) == root;
@@ -363,8 +362,7 @@ wf_var *wf_bcast_var(wf_comm *comm, wf_tape *tape, wf_var *x, int root)
 
 wf_var *wf_scatter_var(wf_comm *comm, wf_tape *tape, wf_var *const *x, int root)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     group g = {.comm = comm};
     wf_var *y = NULL;
     const int size = wf_comm_size(comm);
@@ -381,8 +379,7 @@ wf_var *wf_scatter_var(wf_comm *comm, wf_tape *tape, wf_var *const *x, int root)
 
 wf_var *wf_allreduce_var(wf_comm *comm, wf_var *x)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     group g;
     wf_var *y = NULL;
     wf_status status = group_open(&g, comm, wf_var_tape(x), "allreduce", 1, &x);
@@ -393,8 +390,7 @@ wf_var *wf_allreduce_var(wf_comm *comm, wf_var *x)
 
 wf_var *wf_reduce_scatter_var(wf_comm *comm, wf_var *const *x)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     group g;
     wf_var *y = NULL;
     const int size = wf_comm_size(comm);

@@ -120,8 +120,7 @@ static wf_status send_value(wf_comm *comm, const wf_var *x, bool grads, int to, 
 
 wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     wf_status status = wf_communication_check("send", x);
     if (status != WF_OK)
         return wf_communication_null(comm, status);
@@ -138,8 +137,7 @@ wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag)
 
 wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
 {
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     /* The sender is waiting already, so a missing tape is told to it, too. */
     if (!tape)
         return wf_communication_null(comm, wf_error_take("tape", __FILE__, __LINE__));

@@ -71,7 +71,8 @@ wf_var *wf_redistribute(wf_var *x, wf_layout target)
 wf_var *wf_shard(wf_var *x, const wf_mesh *mesh)
 {
     wf_layout target;
-    if (!x || !mesh)
+    WF_NEED_NULL(mesh);
+    if (!x)
         return NULL;
     WF_TRY_NULL(wf_function_check_value("shard", x));
     const wf_tensor *value = x->value;

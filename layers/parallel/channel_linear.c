@@ -195,8 +195,7 @@ static wf_status add_params(wf_layer *layer, const wf_linear_opts *o)
 wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts o)
 {
     wf_channel_split split;
-    if (!mesh)
-        return NULL;
+    WF_NEED_NULL(mesh);
     WF_CHECK_NULL(o.in >= 1 && o.out >= 1, WF_ERR_ARGUMENT,
                   "channel_linear: in is %lld and out is %lld, should be at least 1", (long long)o.in,
                   (long long)o.out);

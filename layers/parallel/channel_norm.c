@@ -27,11 +27,13 @@ static wf_layer *shard_channels(const wf_mesh *mesh, wf_layer *layer, int64_t ch
 
 wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return mesh ? shard_channels(mesh, wf_batchnorm(wf_comm_ctx(wf_mesh_world(mesh)), opts), opts.channels) : NULL;
 }
 
 wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
 {
+    WF_NEED_NULL(mesh);
     const unsigned axes = 1u << WF_AXIS_DATA | 1u << WF_AXIS_DEPTH | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH;
     wf_comm *comm = mesh ? wf_mesh_comm_of(mesh, axes) : NULL;
     if (!comm)

@@ -128,90 +128,108 @@ int64_t wf_spatial_conv_channels(const wf_layer *layer)
 
 wf_layer *wf_channel_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&channel, mesh, opts, 1, false);
 }
 
 wf_layer *wf_channel_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&channel, mesh, opts, 2, false);
 }
 
 wf_layer *wf_channel_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&channel, mesh, opts, 3, false);
 }
 
 wf_layer *wf_channel_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&channel, mesh, opts, 1, true);
 }
 
 wf_layer *wf_channel_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&channel, mesh, opts, 2, true);
 }
 
 wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&channel, mesh, opts, 3, true);
 }
 
 wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&spatial, mesh, opts, 1, false);
 }
 
 wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&spatial, mesh, opts, 2, false);
 }
 
 wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&spatial, mesh, opts, 3, false);
 }
 
 wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&spatial, mesh, opts, 1, true);
 }
 
 wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&spatial, mesh, opts, 2, true);
 }
 
 wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&spatial, mesh, opts, 3, true);
 }
 
 wf_layer *wf_mesh_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&both, mesh, opts, 1, false);
 }
 
 wf_layer *wf_mesh_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&both, mesh, opts, 2, false);
 }
 
 wf_layer *wf_mesh_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&both, mesh, opts, 3, false);
 }
 
 wf_layer *wf_mesh_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&both, mesh, opts, 1, true);
 }
 
 wf_layer *wf_mesh_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&both, mesh, opts, 2, true);
 }
 
 wf_layer *wf_mesh_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_conv(&both, mesh, opts, 3, true);
 }

@@ -233,6 +233,7 @@ static wf_status check_opts(const wf_spatial_chain_opts *o, int count)
 
 wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers)
 {
+    WF_NEED_NULL(mesh);
     WF_CHECK_NULL(count == 0 || layers, WF_ERR_ARGUMENT, "wf_spatial_chain takes layers, not %d at NULL", count);
     wf_layer *chain =
         mesh ? wf_layer_new(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_chain_kind, sizeof(spatial_chain)) : NULL;

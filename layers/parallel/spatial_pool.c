@@ -205,40 +205,48 @@ static wf_layer *make_pool(const wf_mesh *mesh, const char *name, wf_pool_kind k
 
 wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_max_pool1d", WF_POOL_MAX, 1, &opts);
 }
 
 wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_max_pool2d", WF_POOL_MAX, 2, &opts);
 }
 
 wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_max_pool3d", WF_POOL_MAX, 3, &opts);
 }
 
 wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_avg_pool1d", WF_POOL_AVG, 1, &opts);
 }
 
 wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_avg_pool2d", WF_POOL_AVG, 2, &opts);
 }
 
 wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_avg_pool3d", WF_POOL_AVG, 3, &opts);
 }
 
 wf_layer *wf_spatial_global_max_pool(const wf_mesh *mesh)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_global_max_pool", WF_POOL_MAX, 0, NULL);
 }
 
 wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh)
 {
+    WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_global_avg_pool", WF_POOL_AVG, 0, NULL);
 }

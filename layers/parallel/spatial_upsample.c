@@ -76,15 +76,18 @@ static wf_layer *make_upsample(const wf_mesh *mesh, const char *name, int nd, co
 
 wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_upsample(mesh, "spatial_upsample1d", 1, &opts);
 }
 
 wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_upsample(mesh, "spatial_upsample2d", 2, &opts);
 }
 
 wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts)
 {
+    WF_NEED_NULL(mesh);
     return make_upsample(mesh, "spatial_upsample3d", 3, &opts);
 }

@@ -222,8 +222,7 @@ wf_status wf_norm_merge_mesh(const wf_mesh *mesh, bool samples, wf_norm_merge *m
 wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts)
 {
     wf_norm_merge merge;
-    if (!comm)
-        return NULL;
+    WF_NEED_NULL(comm);
     WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
     return wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
 }

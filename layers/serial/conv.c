@@ -171,30 +171,36 @@ static wf_layer *make_conv(wf_ctx *ctx, wf_conv_opts o, int nd, bool transposed)
 
 wf_layer *wf_conv1d(wf_ctx *ctx, wf_conv_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_conv(ctx, opts, 1, false);
 }
 
 wf_layer *wf_conv2d(wf_ctx *ctx, wf_conv_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_conv(ctx, opts, 2, false);
 }
 
 wf_layer *wf_conv3d(wf_ctx *ctx, wf_conv_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_conv(ctx, opts, 3, false);
 }
 
 wf_layer *wf_conv_transpose1d(wf_ctx *ctx, wf_conv_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_conv(ctx, opts, 1, true);
 }
 
 wf_layer *wf_conv_transpose2d(wf_ctx *ctx, wf_conv_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_conv(ctx, opts, 2, true);
 }
 
 wf_layer *wf_conv_transpose3d(wf_ctx *ctx, wf_conv_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_conv(ctx, opts, 3, true);
 }

@@ -103,8 +103,7 @@ wf_linear_opts wf_linear_options(const wf_layer *layer)
 
 wf_layer *wf_linear(wf_ctx *ctx, wf_linear_opts o)
 {
-    if (!ctx)
-        return NULL;
+    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(o.in >= 1 && o.out >= 1, WF_ERR_ARGUMENT, "linear: in is %lld and out is %lld, should be at least 1",
                   (long long)o.in, (long long)o.out);
     wf_layer *layer = wf_layer_new(ctx, &wf_linear_serial, sizeof(linear_state));

@@ -396,5 +396,6 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge me
 
 wf_layer *wf_batchnorm(wf_ctx *ctx, wf_batchnorm_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return wf_batchnorm_merged(ctx, opts, (wf_norm_merge){0});
 }

@@ -67,40 +67,48 @@ static wf_layer *make_pool(wf_ctx *ctx, const char *name, wf_pool_kind kind, int
 
 wf_layer *wf_max_pool1d(wf_ctx *ctx, wf_pool_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "max_pool1d", WF_POOL_MAX, 1, &opts);
 }
 
 wf_layer *wf_max_pool2d(wf_ctx *ctx, wf_pool_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "max_pool2d", WF_POOL_MAX, 2, &opts);
 }
 
 wf_layer *wf_max_pool3d(wf_ctx *ctx, wf_pool_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "max_pool3d", WF_POOL_MAX, 3, &opts);
 }
 
 wf_layer *wf_avg_pool1d(wf_ctx *ctx, wf_pool_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "avg_pool1d", WF_POOL_AVG, 1, &opts);
 }
 
 wf_layer *wf_avg_pool2d(wf_ctx *ctx, wf_pool_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "avg_pool2d", WF_POOL_AVG, 2, &opts);
 }
 
 wf_layer *wf_avg_pool3d(wf_ctx *ctx, wf_pool_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "avg_pool3d", WF_POOL_AVG, 3, &opts);
 }
 
 wf_layer *wf_global_max_pool(wf_ctx *ctx)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "global_max_pool", WF_POOL_MAX, 0, NULL);
 }
 
 wf_layer *wf_global_avg_pool(wf_ctx *ctx)
 {
+    WF_NEED_NULL(ctx);
     return make_pool(ctx, "global_avg_pool", WF_POOL_AVG, 0, NULL);
 }

@@ -111,15 +111,18 @@ const wf_layer_kind wf_upsample_serial = {.name = "upsample", .forward = forward
 
 wf_layer *wf_upsample1d(wf_ctx *ctx, wf_upsample_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return wf_upsample_layer(ctx, &wf_upsample_serial, "upsample1d", 1, &opts, sizeof(wf_upsample_state));
 }
 
 wf_layer *wf_upsample2d(wf_ctx *ctx, wf_upsample_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return wf_upsample_layer(ctx, &wf_upsample_serial, "upsample2d", 2, &opts, sizeof(wf_upsample_state));
 }
 
 wf_layer *wf_upsample3d(wf_ctx *ctx, wf_upsample_opts opts)
 {
+    WF_NEED_NULL(ctx);
     return wf_upsample_layer(ctx, &wf_upsample_serial, "upsample3d", 3, &opts, sizeof(wf_upsample_state));
 }

@@ -182,17 +182,88 @@ static void check_activation(const wf_mesh *mesh)
     }
 }
 
+/* Every element of the result is that of the whole, whoever holds it. */
+static void halos_of(const wf_mesh *mesh, const int64_t widths[4])
+{
+    const wf_shape whole = WF_SHAPE(3, 2, 5, 7);
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, whole, &layout));
+    double value[3 * 2 * 5 * 7];
+    int64_t n = 0;
+    const wf_box b = layout.box;
+    for (int64_t i = b.lo[0]; i < b.hi[0]; i++)
+        for (int64_t c = b.lo[1]; c < b.hi[1]; c++)
+            for (int64_t y = b.lo[2]; y < b.hi[2]; y++)
+                for (int64_t x = b.lo[3]; x < b.hi[3]; x++)
+                    value[n++] = (double)(((i * 2 + c) * 5 + y) * 7 + x);
+    wf_tensor *part = wf_tensor_from_host(ctx, WF_F64, wf_box_shape(b), value);
+    WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
+    wf_tensor *wide = wf_halo_exchange(mesh, part, widths);
+    WF_EXPECT(wide, "%s", wf_error_trail());
+    wf_box w = b;
+    for (int d = 0; d < 4 && b.lo[d] < b.hi[d]; d++) {
+        w.lo[d] = b.lo[d] > widths[d] ? b.lo[d] - widths[d] : 0;
+        w.hi[d] = b.hi[d] + widths[d] < whole.dim[d] ? b.hi[d] + widths[d] : whole.dim[d];
+    }
+    bool empty = false;
+    for (int d = 0; d < 4; d++)
+        empty = empty || b.lo[d] == b.hi[d];
+    WF_EXPECT(empty || wf_shape_equal(wf_tensor_shape(wide), wf_box_shape(w)), "the shape with halos");
+    if (!empty)
+        WF_EXPECT_OK(wf_tensor_export(wide, value, wf_tensor_bytes(wide)));
+    n = 0;
+    int64_t wrong = 0;
+    for (int64_t i = w.lo[0]; i < w.hi[0] && !empty; i++)
+        for (int64_t c = w.lo[1]; c < w.hi[1]; c++)
+            for (int64_t y = w.lo[2]; y < w.hi[2]; y++)
+                for (int64_t x = w.lo[3]; x < w.hi[3]; x++)
+                    wrong += value[n++] != (double)(((i * 2 + c) * 5 + y) * 7 + x);
+    WF_EXPECT(wrong == 0, "%s: %lld wrong elements", wf_mesh_text(mesh), (long long)wrong);
+    wf_tensor_free(part);
+    wf_tensor_free(wide);
+}
+
+static void check_halos(const wf_mesh *mesh)
+{
+    halos_of(mesh, (int64_t[]){0, 0, 1, 2});
+    halos_of(mesh, (int64_t[]){1, 1, 0, 0});
+    halos_of(mesh, (int64_t[]){9, 0, 9, 9});
+    wf_tensor *local = wf_tensor_new(ctx, WF_F64, WF_SHAPE(2, 2));
+    WF_EXPECT(!wf_halo_exchange(mesh, local, (int64_t[]){1, 1}) && wf_error_code() == WF_ERR_SHAPE, "a local tensor");
+    wf_error_clear();
+    WF_EXPECT(!wf_halo_exchange(NULL, local, (int64_t[]){1, 1}) && strstr(wf_error_message(), "wf_halo_exchange: mesh"),
+              "no mesh: %s", wf_error_message());
+    wf_error_clear();
+    wf_tensor_free(local);
+}
+
+static void halos(void)
+{
+    for_all_meshes(check_halos);
+}
+
 static void layouts(void)
 {
     for_all_meshes(check_activation);
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){0});
     wf_layout layout;
-    const int twice[WF_AXES] = {0, 0, -1, -1, -1, -1}, beyond[WF_AXES] = {-1, 2, -1, -1, -1, -1};
-    const int none[WF_AXES] = {-1, -1, -1, -1, -1, -1};
+    const wf_layout_opts twice = {.dim = {WF_DIM(0), WF_DIM(0)}}, beyond = {.dim = {0, WF_DIM(2)}}, none = {0};
+    const wf_layout_opts before = {.dim = {-1}};
     WF_EXPECT_ERROR(WF_ERR_SHAPE, wf_mesh_layout(mesh, WF_SHAPE(4, 4), twice, &layout));
     WF_EXPECT_ERROR(WF_ERR_SHAPE, wf_mesh_layout(mesh, WF_SHAPE(4, 4), beyond, &layout));
+    WF_EXPECT_ERROR(WF_ERR_SHAPE, wf_mesh_layout(mesh, WF_SHAPE(4, 4), before, &layout));
     WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(4, 4), none, &layout));
     WF_EXPECT(layout.known && layout.placement[0] == WF_REPLICATED && layout.box.hi[0] == 4, "replicated");
+    const wf_layout same = wf_mesh_layout_same(mesh, WF_SHAPE(4, 4));
+    WF_EXPECT(wf_layout_equal(&same, &layout) && !wf_mesh_layout_same(NULL, WF_SHAPE(4)).known, "the same everywhere");
+    /* All but one sample on the last rank. */
+    int64_t own[17] = {0};
+    for (int i = 1; i <= size; i++)
+        own[i] = i < size ? 1 : 9;
+    const wf_layout_opts cut = {.dim = {WF_DIM(0)}, .bounds = {own}};
+    WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(9, 4), cut, &layout));
+    WF_EXPECT(layout.box.lo[0] == own[rank] && layout.box.hi[0] == own[rank + 1], "own cut points");
+    WF_EXPECT_ERROR(WF_ERR_SHAPE, wf_mesh_layout(mesh, WF_SHAPE(8, 4), cut, &layout));
     const int64_t backwards[17] = {0, 3, 2, 1};
     if (size > 1)
         WF_EXPECT(!wf_mesh_bounds(mesh, WF_AXIS_DATA, backwards) && wf_error_code() == WF_ERR_ARGUMENT, "descending");
@@ -307,8 +378,10 @@ static void memory_comes_back(void)
         wf_mesh *mesh = wf_mesh_open(part, (wf_mesh_opts){.height = size});
         wf_layout rows, columns;
         WF_EXPECT(mesh, "%s", wf_error_message());
-        WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(64, 64), (int[WF_AXES]){-1, -1, -1, 0, -1, -1}, &rows));
-        WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(64, 64), (int[WF_AXES]){-1, -1, -1, 1, -1, -1}, &columns));
+        WF_EXPECT_OK(
+            wf_mesh_layout(mesh, WF_SHAPE(64, 64), (wf_layout_opts){.dim = {[WF_AXIS_HEIGHT] = WF_DIM(0)}}, &rows));
+        WF_EXPECT_OK(
+            wf_mesh_layout(mesh, WF_SHAPE(64, 64), (wf_layout_opts){.dim = {[WF_AXIS_HEIGHT] = WF_DIM(1)}}, &columns));
         wf_tensor *x = wf_tensor_new(wf_comm_ctx(part), WF_F32, wf_box_shape(rows.box));
         WF_EXPECT_OK(wf_tensor_fill(x, 1));
         WF_EXPECT_OK(wf_tensor_set_layout(x, rows));
@@ -336,6 +409,7 @@ static int on_ranks(int argc, char **argv)
                                                {"default_mesh", default_mesh},
                                                {"does_not_fit", does_not_fit},
                                                {"layouts", layouts},
+                                               {"halos", halos},
                                                {"exchanges", exchanges},
                                                {"stages", stages},
                                                {"memory_comes_back", memory_comes_back},

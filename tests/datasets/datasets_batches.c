@@ -1,4 +1,5 @@
 /* Iterators: sizes, order, conversion, prefetch, and what they leave behind. */
+#include "core/config_author.h"
 #include "core/tensor_author.h"
 #include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
@@ -374,6 +375,37 @@ static void no_allocation(void)
     }
 }
 
+static int64_t looks;
+
+static wf_status never_done(wf_ctx *of, wf_event *event, bool *done)
+{
+    looks++;
+    *done = false;
+    return WF_OK;
+}
+
+/* A device that never ends a copy is an error in time, and the core is not kept busy meanwhile. */
+static void stopped_device(void)
+{
+    const wf_kernels *const before = ctx->k;
+    wf_config *const config = (wf_config *)wf_config_get();
+    const long timeout = config->timeout_ms;
+    wf_iter *iter = wf_batches(numbered(8), (wf_batch_opts){.size = 2});
+    wf_batch b;
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    wf_kernels stopped = *before;
+    stopped.event_done = never_done;
+    if (!before->host) {
+        ctx->k = &stopped;
+        config->timeout_ms = 300;
+        WF_EXPECT_ERROR(WF_ERR_TIMEOUT, wf_iter_next(iter, &b));
+        WF_EXPECT(looks < 100000, "%lld looks at the device in 300 ms", (long long)looks);
+        ctx->k = before;
+        config->timeout_ms = timeout;
+    }
+    wf_iter_free(iter);
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.seed = 17});
@@ -390,6 +422,7 @@ int main(int argc, char **argv)
                                                {"prefetch_ends", prefetch_ends},
                                                {"errors", errors},
                                                {"no_allocation", no_allocation},
+                                               {"stopped_device", stopped_device},
                                                {0}});
     WF_MUST(wf_ctx_free(ctx));
     return failed;

@@ -37,7 +37,7 @@ awk -F, -v ranks="$ranks" '
 picture=$work/study/halo.svg
 [ "$(head -c 5 "$picture")" = "<?xml" ] || fail "halo.svg does not start as SVG"
 grep -q '</svg>' "$picture" || fail "halo.svg is not whole"
-grep -q "$ranks ranks" "$picture" || fail "halo.svg does not show these ranks"
+grep -q "of $ranks rank[s, ]" "$picture" || fail "halo.svg does not show these ranks"
 [ -z "$(find "$work/study" -name '*.tmp')" ] || fail "a file was left that is not whole"
 [ "$ranks" = 1 ] || [ "$ranks" -gt "$(nproc)" ] || grep -q 'EXTRAPOLATED' "$work/output" || fail "nothing is extrapolated"
 

@@ -50,7 +50,7 @@ static void make_batch(trained *t)
         labels[i - lo] = (i * i + 1) % CLASSES;
     t->x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(hi - lo, 1, SIDE, SIDE), host);
     t->labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(hi - lo), labels);
-    const int dim[WF_AXES] = {0, -1, -1, -1, -1, -1};
+    const wf_layout_opts dim = {.dim = {[WF_AXIS_DATA] = WF_DIM(0)}};
     wf_layout layout;
     WF_EXPECT_OK(wf_mesh_layout(t->mesh, WF_SHAPE(SAMPLES, 1, SIDE, SIDE), dim, &layout));
     WF_EXPECT_OK(wf_tensor_set_layout(t->x, layout));

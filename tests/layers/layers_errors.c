@@ -152,13 +152,16 @@ static void null_passes(void)
 {
     wf_layer *layer = small();
     wf_error_clear();
-    WF_EXPECT(!wf_apply(NULL, NULL) && !wf_apply(layer, NULL), "NULL is applied");
+    WF_EXPECT(!wf_apply(layer, NULL), "NULL is applied");
+    WF_EXPECT(!wf_layer_child(NULL, "a") && !wf_layer_param(NULL, "W") && !wf_layer_ctx(NULL), "parts of NULL");
+    WF_EXPECT(wf_error_code() == WF_OK, "NULL is passed on with a new error: %s", wf_error_message());
+    WF_EXPECT(!wf_apply(NULL, NULL), "NULL applies");
+    refused(NULL, WF_ERR_ARGUMENT, "wf_apply: layer is NULL");
     WF_EXPECT(!wf_conv2d(NULL, (wf_conv_opts){0}) && !wf_linear(NULL, (wf_linear_opts){0}) &&
                   !wf_batchnorm(NULL, (wf_batchnorm_opts){0}) && !wf_max_pool2d(NULL, (wf_pool_opts){0}) &&
                   !wf_global_max_pool(NULL) && !wf_module(NULL, first_child, NULL) && !wf_lambda(NULL, wf_relu),
               "a layer without a context");
-    WF_EXPECT(!wf_layer_child(NULL, "a") && !wf_layer_param(NULL, "W") && !wf_layer_ctx(NULL), "parts of NULL");
-    WF_EXPECT(wf_error_code() == WF_OK, "NULL is passed on with a new error: %s", wf_error_message());
+    refused(NULL, WF_ERR_ARGUMENT, "wf_conv2d: ctx is NULL");
     WF_EXPECT(strcmp(wf_layer_path(NULL), "") == 0 && wf_layer_param_count(NULL) == 0, "NULL has a path or elements");
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_archive(NULL, NULL));
     WF_EXPECT(!wf_module_add(NULL, "a", layer), "a child of NULL"); /* frees it */

@@ -127,8 +127,10 @@ typedef enum misuse {
 
 static wf_layout wrong_layout(misuse how, const wf_mesh *mesh, wf_shape global)
 {
-    static const int dims[][WF_AXES] = {
-        {0, -1, -1, 1, -1, -1}, {0, 2, -1, 3, -1, -1}, {0, 1, -1, 2, -1, -1}, {0, 1, -1, -1, -1, -1}};
+    static const wf_layout_opts dims[] = {{.dim = {WF_DIM(0), 0, 0, WF_DIM(1)}},
+                                          {.dim = {WF_DIM(0), WF_DIM(2), 0, WF_DIM(3)}},
+                                          {.dim = {WF_DIM(0), WF_DIM(1), 0, WF_DIM(2)}},
+                                          {.dim = {WF_DIM(0), WF_DIM(1)}}};
     const int which = how == CHANNELS_BY_ROWS ? 0 : how == ROWS_BY_CHANNELS ? 1 : how == REPLICATED ? 3 : 2;
     wf_layout layout;
     WF_EXPECT_OK(wf_mesh_layout(mesh, global, dims[which], &layout));

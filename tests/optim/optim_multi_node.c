@@ -343,6 +343,29 @@ static void different_optimizers(void)
     }
 }
 
+/* The mean over the samples of all ranks, and no step. */
+static void gradients_alone(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    double weight = 0, gradient = 0, loss = 0, g[N] = {0};
+    for (int r = 0; r < f.size; r++) {
+        weight += r + 1;
+        gradient += (r + 1) * (r + 1);
+        loss += (r + 1) * loss_at(r);
+    }
+    wf_var *mine = loss_of(&f, LOCAL, f.rank + 1);
+    WF_EXPECT_OK(wf_optim_gradients(optim, mine));
+    expect_moved("gradients alone", &f, 0, 0);
+    expect_loss(&f, mine, loss / weight);
+    values_get(wf_param_grad(param_of(f.a, 0)), g);
+    for (int i = 0; i < N; i++)
+        WF_EXPECT(fabs(g[i] - gradient / weight * (i + 1)) < 1e-12, "gradient %d is %g, should be %g", i, g[i],
+                  gradient / weight * (i + 1));
+    WF_EXPECT(wf_optim_steps(optim) == 0, "a step was counted");
+    close_fixture(&f, optim);
+}
+
 static void different_trainables(void)
 {
     fixture f = open_fixture("flat");
@@ -441,6 +464,7 @@ static int on_ranks(int argc, char **argv)
                                    {"different_kinds", different_kinds},
                                    {"different_models", different_models},
                                    {"different_optimizers", different_optimizers},
+                                   {"gradients_alone", gradients_alone},
                                    {"different_trainables", different_trainables},
                                    {"one_rank_fails", one_rank_fails},
                                    {"one_rank_has_no_optimizer", one_rank_has_no_optimizer},

@@ -34,3 +34,19 @@ if(NOT WEFT_SANITIZE)
   find_program(GCC gcc REQUIRED) # its -aux-info lists the declarations of a translation unit
   weft_static(exports ${CMAKE_CURRENT_SOURCE_DIR}/static/exports.sh $<TARGET_FILE:${shared}> ${GCC} ${WEFT_HEADERS})
 endif()
+
+# Calls of every public function, from the declarations that the compiler finds.
+if(GCC)
+  set(calls ${CMAKE_CURRENT_BINARY_DIR}/calls)
+  set(every ${calls}/tests/static)
+  add_custom_command(OUTPUT ${every}/every_call_table.h COMMENT "Calls of every public function" VERBATIM
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${every}
+    COMMAND ${GCC} -std=c11 -DWF_LIBRARY -I${PROJECT_SOURCE_DIR} -I${PROJECT_BINARY_DIR}/include -fsyntax-only
+      -aux-info ${every}/prototypes -x c ${PROJECT_SOURCE_DIR}/weft.h
+    COMMAND sh -c "awk -f \"$1\" \"$2\" >\"$3\"" every ${CMAKE_CURRENT_SOURCE_DIR}/static/every_call.awk ${every}/prototypes
+      ${every}/every_call_table.h
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/static/every_call.awk ${headers})
+  weft_test(every_call LEVEL all)
+  target_sources(every_call PRIVATE ${every}/every_call_table.h)
+  target_include_directories(every_call PRIVATE ${calls})
+endif()
