@@ -105,6 +105,10 @@ static wf_status load_samples(wf_ctx *ctx, const char *path, bool labels, wf_row
         header.rank == 3 ? WF_SHAPE(1, header.dim[1], header.dim[2]) : wf_shape_make(header.rank - 1, header.dim + 1);
     const size_t bytes = (size_t)wf_shape_count(sample) * wf_dtype_size(header.dtype);
     *info = (wf_dataset_info){.count = header.dim[0], .dtype = header.dtype, .shape = sample, .labels = labels};
+    if (bytes == 0 && header.dim[0] > 0) { /* labels would take memory that this file does not explain */
+        status = WF_RAISE(WF_ERR_FORMAT, "%s: %lld samples without elements", path, (long long)header.dim[0]);
+        goto out;
+    }
     WF_TRY_OUT(wf_rows_alloc(ctx, path, rows, header.dim[0], bytes, labels));
     WF_TRY_OUT(read_elements(&file, &header, rows->x));
 out:
