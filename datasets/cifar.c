@@ -87,8 +87,7 @@ static wf_status read_record(cifar *s, wf_data_file *file, int64_t record, int64
     unsigned char labels[2] = {0};
     WF_TRY(wf_data_file_read(file, labels, (size_t)s->c->labels, file->disk_bytes));
     for (int i = 0; i < s->c->labels; i++)
-        WF_CHECK(labels[i] < s->c->classes[i], WF_ERR_FORMAT, "%s: label %d of sample %lld is not in [0, %lld)",
-                 file->path, labels[i], (long long)record, (long long)s->c->classes[i]);
+        WF_TRY(wf_label_check(WF_ERR_FORMAT, file->path, labels[i], record, s->c->classes[i]));
     /* CIFAR-100 has the coarse label first and the fine one, which is the usual task, last. */
     s->rows.labels[sample] = labels[s->c->labels - 1];
     WF_TRY(wf_data_file_read(file, s->rows.x + (size_t)sample * PIXELS, PIXELS, file->disk_bytes));

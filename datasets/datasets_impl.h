@@ -49,6 +49,9 @@ void wf_rows_free(wf_rows *rows);
 wf_status wf_rows_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label);
 wf_status wf_rows_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                            int64_t *label);
+/* WF_OK if the label is in [0, classes); classes 0: not known, so it need only not be negative. The error has this
+ * code and begins with `what`, the file. */
+wf_status wf_label_check(wf_status code, const char *what, int64_t label, int64_t sample, int64_t classes) WF_NODISCARD;
 void wf_rows_dataset_free(wf_dataset *dataset);
 
 /* A memory data set with room for info.count samples, to be filled through *rows. */

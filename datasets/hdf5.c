@@ -1,6 +1,7 @@
 /* wf_hdf5_dataset: which files, what is in them, and whether it fits together. Reading is in hdf5_read.c. */
 #include "datasets/hdf5.h"
 
+#include "datasets/datasets_impl.h"
 #include "datasets/hdf5_impl.h"
 
 #include <errno.h>
@@ -100,14 +101,8 @@ static wf_status read_labels(wf_hdf5 *s, const wf_hdf5_file *f, wf_h5 *h5)
 /* classes 0: not known yet. */
 static wf_status check_labels(const wf_hdf5 *s, const wf_hdf5_file *f, int64_t classes)
 {
-    const int64_t limit = classes ? classes : INT64_MAX;
-    for (int64_t i = 0; i < f->count; i++) {
-        const int64_t label = s->labels[f->first + i];
-        WF_CHECK(label >= 0, WF_ERR_FORMAT, "%s: label %lld of sample %lld is negative", f->path, (long long)label,
-                 (long long)i);
-        WF_CHECK(label < limit, WF_ERR_FORMAT, "%s: label %lld of sample %lld is not in [0, %lld)", f->path,
-                 (long long)label, (long long)i, (long long)limit);
-    }
+    for (int64_t i = 0; i < f->count; i++)
+        WF_TRY(wf_label_check(WF_ERR_FORMAT, f->path, s->labels[f->first + i], i, classes));
     return WF_OK;
 }
 

@@ -122,10 +122,7 @@ static wf_status check_labels(const char *path, int64_t classes, const wf_rows *
     info->classes = classes;
     for (int64_t i = 0; i < rows->count; i++) {
         const int64_t label = rows->labels[i];
-        WF_CHECK(label >= 0, WF_ERR_FORMAT, "%s: label %lld of sample %lld is negative", path, (long long)label,
-                 (long long)i);
-        WF_CHECK(classes == 0 || label < classes, WF_ERR_FORMAT, "%s: label %lld of sample %lld is not in [0, %lld)",
-                 path, (long long)label, (long long)i, (long long)classes);
+        WF_TRY(wf_label_check(WF_ERR_FORMAT, path, label, i, classes));
         if (label >= info->classes)
             info->classes = label + 1;
     }

@@ -82,12 +82,19 @@ static wf_shape sample_shape(wf_shape shape)
     return wf_shape_make(shape.rank - 1, shape.dim + 1);
 }
 
+wf_status wf_label_check(wf_status code, const char *what, int64_t label, int64_t sample, int64_t classes)
+{
+    WF_CHECK(label >= 0, code, "%s: label %lld of sample %lld is negative", what, (long long)label, (long long)sample);
+    WF_CHECK(classes == 0 || label < classes, code, "%s: label %lld of sample %lld is not in [0, %lld)", what,
+             (long long)label, (long long)sample, (long long)classes);
+    return WF_OK;
+}
+
 static wf_status count_classes(int64_t count, const int64_t *labels, int64_t *classes)
 {
     int64_t most = -1;
     for (int64_t i = 0; i < count; i++) {
-        WF_CHECK(labels[i] >= 0, WF_ERR_ARGUMENT, "label %lld of sample %lld is negative", (long long)labels[i],
-                 (long long)i);
+        WF_TRY(wf_label_check(WF_ERR_ARGUMENT, "a memory data set", labels[i], i, 0));
         /* Classes count from 0, so one more than the largest label. */
         most = labels[i] > most ? labels[i] : most;
     }
