@@ -96,8 +96,8 @@ void wf_pool_hold(wf_ctx *ctx, const void *data);
 wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 
-/* malloc, calloc and realloc of the library on its main thread: counted. NULL and a recorded WF_ERR_MEMORY on failure.
- */
+/* malloc, calloc and realloc, counted, for what is kept from step to step; what a step takes and gives back comes from
+ * the pool. NULL and a recorded WF_ERR_MEMORY on failure. From any thread (the pool: from the main thread alone). */
 void *wf_malloc(wf_ctx *ctx, size_t bytes);
 void *wf_calloc(wf_ctx *ctx, size_t count, size_t size);
 void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes);

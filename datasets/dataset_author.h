@@ -15,13 +15,16 @@ typedef struct wf_sample_key {
 
 typedef struct wf_dataset_kind {
     const char *name;
-    /* Fills dataset->info, which begins as the inner one's. Called until it worked once. NULL: nothing to do. */
+    /* Fills dataset->info, which begins as the inner one's. Called on the main thread until it worked once: after a
+     * failure it may be called again, and finds in state what the failed call left there. NULL: nothing to do. Memory
+     * comes from wf_malloc or the C library and is freed by `free`. */
     wf_status (*open)(wf_dataset *dataset);
-    /* Writes sample `index` (row-major logical elements of info.dtype) and its label. Called from the prefetch thread
-     * too: no MPI, no pool, no tape, errors through the thread's own trail. One thread at a time. */
+    /* Writes sample `index` (row-major logical elements of info.dtype) and its label. label is never NULL; 0 is written
+     * where there are none. Called from the prefetch thread too: no MPI, no pool, no tape, errors through the thread's
+     * own trail; wf_malloc, for what is kept, and the C library's malloc are allowed. One thread at a time. */
     wf_status (*read)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label);
-    /* Writes the elements of `box`, a part of one sample, alone: for readers that need not touch the others. NULL: the
-     * whole sample is read, and cut. */
+    /* Writes the elements of `box`, a part of one sample, alone: for readers that need not touch the others. x is
+     * packed: as row-major as if the box were all. NULL: the whole sample is read, and cut. */
     wf_status (*read_box)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                           int64_t *label);
     void (*free)(wf_dataset *dataset); /* what state points to, not state itself; may be NULL */
@@ -53,10 +56,11 @@ wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset 
 /* The data set must be open; label may be NULL. */
 wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x,
                           int64_t *label) WF_NODISCARD;
-/* Reads the part `box` of the sample. */
+/* Reads the part `box` of the sample into x, which is packed; label may be NULL. */
 wf_status wf_dataset_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                               int64_t *label) WF_NODISCARD;
-/* Copies the elements of `box`, of `size` bytes each, out of a whole array; both are row-major. */
+/* Copies the elements of `box`, of `size` bytes each, out of a whole array; both are row-major, and
+ * `to` is packed: it holds the box alone. */
 void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *from, void *to);
 /* Bytes of one sample. */
 size_t wf_dataset_sample_bytes(const wf_dataset *dataset);

@@ -236,15 +236,15 @@ static wf_status take(wf_iter *iter, wf_slot **slot)
     return copy_to_device(iter->ctx, *slot);
 }
 
-/* The handle of this size with its place in the global batch; x (not labels) may be cut. */
-static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, bool bounds, wf_tensor *tensor)
+/* The handle of this size with its place in the global batch; x (not labels) may be sharded along pixels. */
+static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, bool sharded, wf_tensor *tensor)
 {
     const wf_mesh *mesh = iter->batcher.dataset->mesh;
     const wf_shape global = batch_shape(plan->global, sample);
     wf_layout layout = wf_layout_batch(mesh, global, 0, 0);
     if (!tensor || !mesh)
         return WF_OK;
-    if (bounds)
+    if (sharded)
         WF_TRY(wf_batcher_layout(mesh, global, &layout));
     wf_batcher_cut(&iter->batcher, plan->index);
     wf_layout_shard(mesh, &layout, WF_AXIS_DATA, 0, iter->batcher.bounds);

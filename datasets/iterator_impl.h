@@ -58,7 +58,7 @@ wf_status wf_batcher_fill(wf_batcher *batcher, wf_rows_out out, wf_batch_plan *p
 
 /* Samples and channels whole, pixels sharded over the mesh. */
 wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
-/* Where the parts of batch `index` begin in the global batch, of all ranks: b->cuts. */
+/* Where the parts of batch `index` begin in the global batch, of all ranks: b->bounds. */
 void wf_batcher_cut(wf_batcher *batcher, int64_t index);
 
 enum { WF_BATCH_SIZES = 3 }; /* full, the last of this rank, empty */
