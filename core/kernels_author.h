@@ -270,7 +270,7 @@ typedef void wf_release_fn(wf_ctx *ctx, void *data, size_t bytes);
 typedef wf_status wf_transfer_fn(wf_ctx *ctx, void *to, const void *from, size_t bytes);
 typedef wf_status wf_transfer_begin_fn(wf_ctx *ctx, void *to, const void *from, size_t bytes, wf_stream *stream);
 typedef wf_status wf_share_fn(wf_ctx *ctx, void *data, size_t bytes, wf_share *share);
-typedef wf_status wf_index_map_fn(wf_ctx *ctx, const wf_share *share, void **data);
+typedef wf_status wf_map_fn(wf_ctx *ctx, const wf_share *share, void **data);
 typedef void wf_unmap_fn(wf_ctx *ctx, void *data);
 typedef wf_status wf_copy_fn(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate);
 typedef wf_status wf_fill_fn(wf_ctx *ctx, const wf_array *y, double value);
@@ -369,7 +369,7 @@ typedef struct wf_kernels {
     /* Maps blocks of `alloc` (whole blocks, not parts) into other processes of the node. WF_ERR_UNSUPPORTED where
      * the device cannot do that. A block must live until all processes that mapped it have unmapped it. */
     wf_share_fn *share;
-    wf_index_map_fn *map;
+    wf_map_fn *map;
     wf_unmap_fn *unmap;
 
     /* Memory. alloc never returns NULL with WF_OK; 64-byte aligned. */
@@ -410,6 +410,9 @@ typedef struct wf_kernels {
      * y. */
     wf_resample_fn *resample_forward, *resample_backward;
 
+    /* In the slots of normalisation every array that a slot names must be given, but for gamma, beta, epilogue and
+     * running arrays, and where it says otherwise. Arrays that a slot does not name are not read and may be NULL. */
+
     /* mean and m2 from x; both 0 where there is no element. */
     wf_norm_fn *norm_stats;
     /* Statistics of an array whose parts are on several ranks. A part is an f64 array [n + 2 C]: the n numbers of a
@@ -419,7 +422,8 @@ typedef struct wf_kernels {
     wf_norm_part_fn *norm_part;
     wf_norm_merge_fn *norm_merge;
     /* invstd = 1 / sqrt(m2 / count + eps); where running arrays are given: running += (1 - decay) (batch - running),
-     * with the unbiased variance m2 / (count - 1) (biased where count is 1). count 0 leaves running alone, invstd 0. */
+     * with the unbiased variance m2 / (count - 1) (biased where count is 1). count 0 leaves running alone, invstd 0.
+     * mean may be NULL where running_mean is. */
     wf_norm_fn *norm_finish;
     /* y = epilogue((x - mean) invstd gamma + beta). In place allowed. */
     wf_norm_fn *norm_forward;
@@ -427,7 +431,8 @@ typedef struct wf_kernels {
      * sum_gx[c] = sum g xhat. */
     wf_norm_fn *norm_backward_stats;
     /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count), g as above. count 0 means statistics that did not
-     * come from the batch: dx = gamma invstd g. */
+     * come from the batch: dx = gamma invstd g; x, mean, sum_g and sum_gx may then be NULL, if the host knows the count
+     * (count.device NULL). y NULL: no epilogue, as above. dx is not in place: it overlaps neither x nor dy. */
     wf_norm_fn *norm_backward;
 
     /* Elementwise. backward: dx from dy and from x or y (one may be NULL where the other suffices: y for relu, leaky

@@ -116,7 +116,7 @@ wf_alloc_fn wf_cuda_pinned_alloc;
 wf_release_fn wf_cuda_pinned_release;
 wf_transfer_begin_fn wf_cuda_to_device_begin, wf_cuda_to_host_begin;
 wf_share_fn wf_cuda_share;
-wf_index_map_fn wf_cuda_map;
+wf_map_fn wf_cuda_map;
 wf_unmap_fn wf_cuda_unmap;
 wf_alloc_fn wf_cuda_alloc;
 wf_release_fn wf_cuda_release;

@@ -84,7 +84,7 @@ wf_event_free_fn wf_ref_event_free;
 wf_event_stream_fn wf_ref_event_pass;
 wf_event_done_fn wf_ref_event_done;
 wf_share_fn wf_ref_share;
-wf_index_map_fn wf_ref_map;
+wf_map_fn wf_ref_map;
 wf_unmap_fn wf_ref_unmap;
 wf_copy_fn wf_ref_copy;
 wf_fill_fn wf_ref_fill;

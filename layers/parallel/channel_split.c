@@ -209,14 +209,14 @@ bool wf_channel_is_split(const wf_channel_split *s)
     return s->in.size > 1;
 }
 
-void wf_channel_shard_param(wf_param *param, wf_box box, bool bounds)
+void wf_channel_shard_param(wf_param *param, wf_box box, bool sharded)
 {
     if (!param)
         return;
     param->global = param->shape;
     param->box = box;
     param->shape = wf_box_shape(box);
-    param->shard_axes = bounds ? 1u << WF_AXIS_CHANNEL : 0;
+    param->shard_axes = sharded ? 1u << WF_AXIS_CHANNEL : 0;
 }
 
 void wf_channel_shard_bias(wf_param *param, const wf_channel_split *s)

@@ -105,11 +105,11 @@ wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run)
     wf_spatial_part_run rest = *run;
     if (!flow->under_way)
         WF_TRY(wf_halo_input_begin(flow));
-    WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
+    WF_TRY(wf_output_regions_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
     WF_TRY(wf_halo_input_end(flow));
     /* The exchange is over: the boundary's blocks need no polls. */
     rest.poll = NULL;
-    return wf_parts_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
+    return wf_output_regions_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
 }
 
 /* Boundary parts may read the same halo elements. */
@@ -135,7 +135,7 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
         WF_TRY(wf_tensor_fill(flow->assembled, 0));
     /* Backward has the reverse order: boundary first, so that its halo gradients travel while the interior is computed.
      */
-    WF_TRY(wf_parts_run(&boundaries, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
+    WF_TRY(wf_output_regions_run(&boundaries, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
     if (flow->arriving)
         WF_TRY(clear_halo(flow));
     for (int i = 0; flow->arriving && i < flow->parts.n; i++)
@@ -152,7 +152,7 @@ wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run 
     WF_TRY(wf_tensor_fill(flow->back, 0));
     if (flow->halo.exchange)
         WF_TRY(begin_back(flow, run));
-    WF_TRY(wf_parts_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
+    WF_TRY(wf_output_regions_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
     if (!flow->under_way)
         return WF_OK;
     flow->under_way = false;

@@ -76,7 +76,7 @@ static void plan_step(const wf_mesh_conv *s, const wf_chain_step *step, wf_mesh_
     call->x_halo.need = wf_index_map_box(&step->index_map, step->y_box, step->x_box);
     /* Beyond its own outputs the chain computes nothing, so no gradient comes from there. */
     call->dy_halo.need = wf_box_intersect(wf_index_map_box(&back, step->x_box, step->y_box), step->y_box);
-    call->parts = wf_parts_make(&step->index_map, step->y_box, step->x_box, call->x_halo.need);
+    call->parts = wf_output_regions_make(&step->index_map, step->y_box, step->x_box, call->x_halo.need);
 }
 
 static wf_status check_input(const wf_layer *layer, const wf_var *x, wf_mesh_call *call)
@@ -154,7 +154,7 @@ static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_mesh_call 
     WF_TRY(make_x_halo(call, &in, &out, x->value->dtype));
     call->x_box = in.box;
     call->y_box = out.box;
-    call->parts = wf_parts_make(&call->index_map, out.box, in.box, call->x_halo.need);
+    call->parts = wf_output_regions_make(&call->index_map, out.box, in.box, call->x_halo.need);
     /* Planning backward makes exchanges, which an evaluation does not need. */
     if (!x->needs_grad || wf_tape_mode(x->tape) != WF_TRAIN)
         return WF_OK;

@@ -36,8 +36,8 @@ static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_r
                                      .kernel = add_filter,
                                      .user = user,
                                      .poll = poll};
-    WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, true));
-    WF_TRY(wf_parts_run(&run, x, call->x_box, &call->parts, halo, false));
+    WF_TRY(wf_output_regions_run(&run, x, call->x_box, &call->parts, halo, true));
+    WF_TRY(wf_output_regions_run(&run, x, call->x_box, &call->parts, halo, false));
     /* Nothing was computed on an empty shard, and the gradient must still be written. */
     if (user->add)
         return WF_OK;
@@ -97,7 +97,7 @@ static wf_status recompute_with(wf_node *node, const gradients *dy, wf_halo_inpu
                                      .kernel = wf_mesh_conv_output,
                                      .user = &user,
                                      .poll = flow->halo.exchange};
-    flow->parts = wf_parts_make(&back, box, call->y_box, flow->halo.need);
+    flow->parts = wf_output_regions_make(&back, box, call->y_box, flow->halo.need);
     WF_TRY(wf_halo_input_begin(flow));
     WF_TRY(backward_params(node, dy, flow->halo.exchange));
     return wf_halo_input_run(flow, &run);

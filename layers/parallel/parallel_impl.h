@@ -77,13 +77,14 @@ wf_range wf_channel_biases(const wf_channel_split *split);
 /* More than one rank shares the channels. */
 bool wf_channel_is_split(const wf_channel_split *split);
 
-/* Makes a parameter that has no value yet the part `box` of what it was. `bounds`: other ranks of the channel axis hold
- * other parts. NULL passes. */
-void wf_channel_shard_param(wf_param *param, wf_box box, bool bounds);
+/* Makes a parameter that has no value yet the part `box` of what it was. `sharded`: other ranks of the channel axis
+ * hold other parts. NULL passes. */
+void wf_channel_shard_param(wf_param *param, wf_box box, bool sharded);
 /* The same to wf_channel_biases. */
 void wf_channel_shard_bias(wf_param *param, const wf_channel_split *split);
 
-/* Checks that x is laid out as the layer can take it; *cut: how it is sharded along dimension 1, NULL: replicated. */
+/* Checks that x is laid out as the layer can take it; *bounds: how it is sharded along dimension 1, NULL: replicated.
+ */
 wf_status wf_channel_check_input(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
                                  const int64_t **bounds) WF_NODISCARD;
 /* The layout of a tensor of this local shape that has x's samples, and `channels` channels cut at `bounds`. */
@@ -99,7 +100,8 @@ wf_status wf_channel_held(const wf_channel_side *side, const int64_t *bounds, wf
 int64_t wf_channel_width(const wf_channel_side *side);
 
 /* This rank's part of a tensor held as `bounds` says: dense, channels-last from rank 3 on; a handle to be freed.
- * Collective. */
+ * bounds NULL: every rank holds all channels, and the part is picked without a message. Else collective, if channels
+ * move. */
 wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *held);
 /* The reverse: the sum of the ranks' parts, held as `bounds` says. Takes the handle of `part`, which may be written to.
  * Collective. */
@@ -238,23 +240,34 @@ typedef struct wf_spatial_part {
     wf_box wide_out, wide_in;
     int64_t at; /* where the copy of `in` starts in the assembled inputs, in elements; -1: reads its own input */
 } wf_spatial_part;
-#define WF_PARTS (1 + 2 * WF_MAX_SPATIAL)
-typedef struct wf_parts {
+#define WF_OUTPUT_REGIONS (1 + 2 * WF_MAX_SPATIAL)
+typedef struct wf_output_regions {
     int n;
-    wf_spatial_part part[WF_PARTS];
+    wf_spatial_part part[WF_OUTPUT_REGIONS];
     int64_t elements; /* of the assembled inputs */
-} wf_parts;
+} wf_output_regions;
 /* The interior, which comes first and reads own inputs, and the boundaries; or all at once where the interior is small.
  */
-wf_parts wf_parts_make(const wf_index_map *index_map, wf_box out, wf_box own, wf_box need);
+wf_output_regions wf_output_regions_make(const wf_index_map *index_map, wf_box out, wf_box own, wf_box need);
 
-/* An input on its way: begin, compute what needs no halo, end, compute the rest. Or its gradient on the way back. */
+/* An input on its way: begin, compute what needs no halo, end, compute the rest. Or its gradient on the way back.
+ *
+ *      need-box     own is this rank's input. arriving has the shape of the need-box; only its halo (H) is
+ *     +---------+   used, which messages write. The parts of the output are the interior, which reads own, and
+ *     |H H H H H|   the boundaries; the inputs of each boundary, of own and of H, are copied to assembled, where
+ *     |H+-----+H|   one follows the other (wf_spatial_part.at). Without an interior one boundary is the whole
+ *     |H| own |H|   output: assembled has the shape of the need-box, messages write to it, and arriving is NULL.
+ *     |H+-----+H|
+ *     |H H H H H|   In backward the same arrays hold gradients and the way is reversed: own (which is `back`)
+ *     +---------+   collects the gradient of this rank's input, boundaries add to assembled, from there the
+ *                   gradients are added to own and to H of arriving, and messages take H to its owners, who add
+ *                   it to their `back`. */
 typedef struct wf_halo_input {
     const wf_tensor *own; /* dense, channels-last; holds own_box */
     wf_tensor *back;      /* where own is a gradient that comes about: the same */
     wf_box own_box;
     wf_halo halo;
-    wf_parts parts;
+    wf_output_regions parts;
     wf_tensor *arriving; /* holds the need-box while messages travel, of which it uses the halo */
     wf_tensor *assembled;
     bool under_way;
@@ -296,8 +309,8 @@ typedef struct wf_spatial_part_run {
     wf_exchange *poll; /* moved on between blocks; NULL: none */
 } wf_spatial_part_run;
 /* Runs the parts that read own inputs (`interior`), or the others. */
-wf_status wf_parts_run(const wf_spatial_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
-                       const wf_tensor *assembled, bool interior) WF_NODISCARD;
+wf_status wf_output_regions_run(const wf_spatial_part_run *run, const wf_tensor *own, wf_box own_box,
+                                const wf_output_regions *parts, const wf_tensor *assembled, bool interior) WF_NODISCARD;
 
 /* What the depth of a chain is chosen by, in seconds. */
 typedef struct wf_chain_costs {
@@ -376,7 +389,7 @@ typedef struct wf_mesh_call {
     const int64_t *x_bounds; /* how x is sharded along channels; NULL: it is not */
     wf_index_map index_map;  /* y from x */
     wf_box x_box, y_box;     /* own inputs as they are sent from, own part of the outputs */
-    wf_parts parts;
+    wf_output_regions parts;
     wf_halo x_halo, dy_halo;
     bool gathers; /* x_halo moves channels too */
     bool follows; /* an activation follows */

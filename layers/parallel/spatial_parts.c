@@ -47,7 +47,7 @@ static wf_range with_wider_boundaries(wf_range interior, wf_range out)
     return interior.lo < interior.hi ? interior : (wf_range){out.lo, out.lo};
 }
 
-static wf_spatial_part *add_part(wf_parts *parts, wf_box out, wf_box in, bool own)
+static wf_spatial_part *add_part(wf_output_regions *parts, wf_box out, wf_box in, bool own)
 {
     wf_spatial_part *p = &parts->part[parts->n++];
     *p = (wf_spatial_part){.out = out, .in = in, .wide_out = out, .wide_in = in, .at = own ? -1 : parts->elements};
@@ -82,9 +82,9 @@ static wf_box widened(const wf_index_map *index_map, wf_box in, wf_box own)
     return in;
 }
 
-wf_parts wf_parts_make(const wf_index_map *index_map, wf_box out, wf_box own, wf_box need)
+wf_output_regions wf_output_regions_make(const wf_index_map *index_map, wf_box out, wf_box own, wf_box need)
 {
-    wf_parts parts = {0};
+    wf_output_regions parts = {0};
     wf_box middle = out, rest[2 * WF_MAX_RANK];
     /* Channels of other ranks arrive with the halo, so there is no interior. */
     const bool gathers = own.lo[1] != need.lo[1] || own.hi[1] != need.hi[1];
@@ -258,8 +258,8 @@ static wf_status run_part(const wf_spatial_part_run *run, const wf_field *in, co
                       run->way == WF_PART_SUM && !wide ? part->in : part->wide_in, false);
 }
 
-wf_status wf_parts_run(const wf_spatial_part_run *run, const wf_tensor *own, wf_box own_box, const wf_parts *parts,
-                       const wf_tensor *assembled, bool interior_parts)
+wf_status wf_output_regions_run(const wf_spatial_part_run *run, const wf_tensor *own, wf_box own_box,
+                                const wf_output_regions *parts, const wf_tensor *assembled, bool interior_parts)
 {
     for (int i = 0; i < parts->n; i++) {
         const wf_spatial_part *part = &parts->part[i];

@@ -52,7 +52,7 @@ static wf_status run_window_op(const wf_window_op_call *call, wf_spatial_part_wa
                                      .poll = call->halo.exchange};
     flow->own_box = call->in;
     flow->halo = call->halo;
-    flow->parts = wf_parts_make(&call->index_map, call->out, call->in, call->halo.need);
+    flow->parts = wf_output_regions_make(&call->index_map, call->out, call->in, call->halo.need);
     const wf_status status = back ? wf_halo_input_run_back(flow, &all) : wf_halo_input_run(flow, &all);
     wf_halo_input_free(flow);
     return status;

@@ -9,7 +9,7 @@ void guard_refuse(const char *what, const char *why);
 wf_alloc_fn guard_alloc;
 wf_release_fn guard_release;
 wf_share_fn guard_share;
-wf_index_map_fn guard_map;
+wf_map_fn guard_map;
 wf_unmap_fn guard_unmap;
 void guard_need_host(const char *what, const void *data, size_t bytes);
 
