@@ -1,4 +1,6 @@
-/* Batch normalisation with the statistics of several ranks. */
+/* Batch normalisation with the statistics of several ranks. It is the model of a layer whose forward and backward sum
+ * over ranks: wf_norm_merge in layers/serial/serial_impl.h is what the serial form leaves open, and
+ * layers/parallel/sync_norm.c fills it. */
 #ifndef WF_LAYERS_SYNC_NORM_H
 #define WF_LAYERS_SYNC_NORM_H
 

@@ -39,7 +39,7 @@ wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
     if (!comm)
         return NULL;
     wf_norm_merge merge;
-    WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
+    WF_TRY_NULL(wf_norm_merge_over("channel_sync_batchnorm", comm, &merge));
     wf_layer *layer = wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
     return shard_channels(mesh, layer, opts.channels);
 }

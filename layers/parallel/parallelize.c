@@ -57,13 +57,13 @@ static wf_var *shard_pixels(const wf_layer *layer, wf_var *x)
     return same ? x : wf_redistribute(x, layout);
 }
 
-/* Whole but for its first `bounds` dimensions. */
-static wf_var *joined(wf_var *x, int bounds)
+/* Whole but for its first `kept` dimensions. */
+static wf_var *joined(wf_var *x, int kept)
 {
     wf_layout layout = x->value->layout;
     bool same = true;
     for (int a = 0; layout.known && a < WF_AXES; a++)
-        if (layout.placement[a] == WF_SHARDED && layout.dim[a] >= bounds) {
+        if (layout.placement[a] == WF_SHARDED && layout.dim[a] >= kept) {
             join(&layout, a);
             same = false;
         }
@@ -224,7 +224,7 @@ static wf_status swap_norm(wf_layer *layer, const walk *w)
         WF_TRY(become(layer, wf_channel_batchnorm(w->mesh, wf_norm_options(layer))));
     if (!(w->how & (WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN)))
         return WF_OK;
-    WF_TRY(wf_norm_merge_mesh(w->mesh, w->how & WF_PARALLEL_SYNC_BN, &merge));
+    WF_TRY(wf_norm_merge_mesh("wf_parallelize", w->mesh, w->how & WF_PARALLEL_SYNC_BN, &merge));
     wf_norm_set_merge(layer, merge);
     return WF_OK;
 }
@@ -268,7 +268,7 @@ static wf_status sync_norms(wf_layer *layer, wf_comm *comm)
 {
     wf_norm_merge merge;
     if (wf_norm_is(layer) && !wf_norm_is_merged(layer)) {
-        WF_TRY(wf_norm_merge_over(comm, &merge));
+        WF_TRY(wf_norm_merge_over("wf_to_sync_batchnorm", comm, &merge));
         wf_norm_set_merge(layer, merge);
     }
     for (int i = 0; i < layer->n_children; i++)

@@ -26,7 +26,8 @@ typedef struct checked {
 /* The ranks over which statistics are merged, and the parts of this rank for which a check found that all ranks
  * together hold whole samples. */
 typedef struct over {
-    wf_comm *comm; /* NULL: of the mesh */
+    const char *name; /* in errors; a literal */
+    wf_comm *comm;    /* NULL: of the mesh */
     const wf_mesh *mesh;
     bool samples;
     checked known[KNOWN];
@@ -64,7 +65,7 @@ static part describe(const wf_tensor *x, double count)
 }
 
 /* Checks that the ranks which have this rank's samples hold all of their pixels, each exactly once. */
-static wf_status check_whole(const part *all, int size, const part *mine)
+static wf_status check_whole(const char *name, const part *all, int size, const part *mine)
 {
     double seen = 0;
     int copies = 0;
@@ -75,16 +76,14 @@ static wf_status check_whole(const part *all, int size, const part *mine)
         seen += other->pixels;
         copies += other->first_pixel == mine->first_pixel;
     }
-    WF_CHECK(
-        copies <= 1, WF_ERR_ARGUMENT,
-        "sync_batchnorm: %d of the %d ranks of its communicator hold the same part; it should hold the ranks along "
-        "the mesh axes that cut the input (wf_mesh_comm_of), as wf_parallelize does",
-        copies, size);
-    WF_CHECK(
-        seen >= mine->all_pixels, WF_ERR_ARGUMENT,
-        "sync_batchnorm: the %d ranks of its communicator hold %.0f of the %.0f pixels of a sample; it should hold "
-        "all ranks along the mesh axes that cut the pixels (wf_mesh_comm_of)",
-        size, seen, mine->all_pixels);
+    WF_CHECK(copies <= 1, WF_ERR_ARGUMENT,
+             "%s: %d of the %d ranks of its communicator hold the same part; it should hold the ranks along "
+             "the mesh axes that cut the input (wf_mesh_comm_of), as wf_parallelize does",
+             name, copies, size);
+    WF_CHECK(seen >= mine->all_pixels, WF_ERR_ARGUMENT,
+             "%s: the %d ranks of its communicator hold %.0f of the %.0f pixels of a sample; it should hold "
+             "all ranks along the mesh axes that cut the pixels (wf_mesh_comm_of)",
+             name, size, seen, mine->all_pixels);
     return WF_OK;
 }
 
@@ -115,21 +114,11 @@ static wf_status check_parts(over *o, wf_comm *comm, const wf_tensor *x, const p
     WF_TRY(wf_pool_take_host(x->ctx, bytes, &heads));
     wf_status status = read_heads(x->ctx, size, all, n, heads);
     if (status == WF_OK)
-        status = check_whole(heads, size, mine);
+        status = check_whole(o->name, heads, size, mine);
     wf_pool_give_host(x->ctx, heads, bytes);
     if (status == WF_OK)
         o->known[o->checks++ % KNOWN] = (checked){comm, *mine};
     return status;
-}
-
-static wf_array row_of(const wf_array *stats, int64_t row)
-{
-    wf_array a = *stats;
-    const int64_t channels = stats->shape.dim[1];
-    a.shape = WF_SHAPE(channels);
-    if (a.data)
-        a.data = (char *)a.data + (size_t)(row * channels) * wf_dtype_size(a.dtype);
-    return a;
 }
 
 /* all: room for a part of every rank; behind them this rank's own. */
@@ -139,7 +128,7 @@ static wf_status merge_stats(over *o, wf_comm *comm, const wf_tensor *x, double 
     const wf_kernels *k = x->ctx->k;
     const int64_t n = HEAD + wf_array_count(stats), size = wf_comm_size(comm);
     const part mine = describe(x, count);
-    const wf_array mean = row_of(stats, 0), m2 = row_of(stats, 1);
+    const wf_array mean = wf_norm_row(stats, 0), m2 = wf_norm_row(stats, 1);
     const wf_array own = {.data = all + size * n, .dtype = WF_F64, .shape = WF_SHAPE(n)};
     const wf_array parts = {.data = all, .dtype = WF_F64, .shape = WF_SHAPE(size, n)};
     wf_norm_head head = {.n = (int)HEAD};
@@ -209,20 +198,20 @@ static wf_status make_merge(wf_ctx *ctx, over from, wf_norm_merge *merge)
     return WF_OK;
 }
 
-wf_status wf_norm_merge_over(wf_comm *comm, wf_norm_merge *merge)
+wf_status wf_norm_merge_over(const char *name, wf_comm *comm, wf_norm_merge *merge)
 {
-    return make_merge(wf_comm_ctx(comm), (over){.comm = comm}, merge);
+    return make_merge(wf_comm_ctx(comm), (over){.name = name, .comm = comm}, merge);
 }
 
-wf_status wf_norm_merge_mesh(const wf_mesh *mesh, bool samples, wf_norm_merge *merge)
+wf_status wf_norm_merge_mesh(const char *name, const wf_mesh *mesh, bool samples, wf_norm_merge *merge)
 {
-    return make_merge(wf_comm_ctx(wf_mesh_world(mesh)), (over){.mesh = mesh, .samples = samples}, merge);
+    return make_merge(wf_comm_ctx(wf_mesh_world(mesh)), (over){.name = name, .mesh = mesh, .samples = samples}, merge);
 }
 
 wf_layer *wf_sync_batchnorm(wf_comm *comm, wf_batchnorm_opts opts)
 {
     wf_norm_merge merge;
     WF_NEED_NULL(comm);
-    WF_TRY_NULL(wf_norm_merge_over(comm, &merge));
+    WF_TRY_NULL(wf_norm_merge_over("sync_batchnorm", comm, &merge));
     return wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
 }

@@ -36,15 +36,20 @@ static wf_tensor *statistic(wf_ctx *ctx, wf_dtype dtype, int64_t rows, int64_t c
 
 enum { ROW_MEAN, ROW_M2, ROW_INVSTD, ROWS };
 
-/* Row `row` of a [rows, channels] tensor as a [channels] array. */
+wf_array wf_norm_row(const wf_array *rows, int64_t row)
+{
+    wf_array a = *rows;
+    const int64_t columns = rows->shape.dim[1];
+    a.shape = WF_SHAPE(columns);
+    if (a.data)
+        a.data = (char *)a.data + (size_t)(row * columns) * wf_dtype_size(a.dtype);
+    return a;
+}
+
 static wf_array row_of(const wf_tensor *t, int64_t row)
 {
-    wf_array a = wf_tensor_array(t);
-    const int64_t channels = t->shape.dim[1];
-    a.shape = WF_SHAPE(channels);
-    if (a.data)
-        a.data = (char *)a.data + (size_t)(row * channels) * wf_dtype_size(t->dtype);
-    return a;
+    const wf_array rows = wf_tensor_array(t);
+    return wf_norm_row(&rows, row);
 }
 
 /* Rows 0 and 1 of a [rows, channels] tensor. */

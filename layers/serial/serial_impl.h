@@ -60,13 +60,15 @@ wf_linear_opts wf_linear_options(const wf_layer *layer);
 
 /* Batch normalisation with the statistics of several ranks: what comes between computing and using them. */
 
-/* All but `user` may be NULL. A merge is owned by its layer. */
+/* All zero: this rank's statistics alone. A merge is owned by its layer. The arrays have K columns, each of which is
+ * merged by itself: in batch normalisation the channels. Of x the context, the shape and the layout are read, never the
+ * elements. */
 typedef struct wf_norm_merge {
     wf_comm *comm; /* whose ranks hear of a failure on one of them */
-    /* mean and m2 of x (rows 0 and 1 of stats [2,C]), of which this rank has `count` elements per channel, become those
+    /* mean and m2 of x (rows 0 and 1 of stats [2,K]), of which this rank has `count` elements per column, become those
      * of all that share statistics, and `all` (f64 scalar) the count of those. */
     wf_status (*stats)(void *user, const wf_tensor *x, double count, const wf_array *stats, const wf_array *all);
-    /* Sums of g and g xhat (rows of [2,C]) become those of all. */
+    /* Sums of g and g xhat (rows of [2,K]) become those of all. */
     wf_status (*sums)(void *user, const wf_tensor *x, const wf_array *sums);
     void (*free)(void *user);
     void *user;
@@ -86,11 +88,14 @@ void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge);
 /* From now on the layer takes inputs that hold these channels alone; the caller cuts the parameters likewise. */
 void wf_norm_set_part(wf_layer *layer, wf_range part);
 
-/* Over the ranks of a communicator, which is borrowed. *merge is for one layer. */
-wf_status wf_norm_merge_over(wf_comm *comm, wf_norm_merge *merge) WF_NODISCARD;
+/* Row `row` of a [rows, columns] array. */
+wf_array wf_norm_row(const wf_array *rows, int64_t row);
+
+/* Over the ranks of a communicator, which is borrowed. *merge is for one layer. Errors begin with `name`, a literal. */
+wf_status wf_norm_merge_over(const char *name, wf_comm *comm, wf_norm_merge *merge) WF_NODISCARD;
 /* Over the ranks of a mesh, which is borrowed, along the spatial axes that cut the input at hand, and with `samples`
  * along data too. *merge is for one layer. */
-wf_status wf_norm_merge_mesh(const wf_mesh *mesh, bool samples, wf_norm_merge *merge) WF_NODISCARD;
+wf_status wf_norm_merge_mesh(const char *name, const wf_mesh *mesh, bool samples, wf_norm_merge *merge) WF_NODISCARD;
 
 /* What the serial and the spatial form of pooling share: options, geometry, shapes. */
 
