@@ -1,9 +1,10 @@
 /* Exchanges: every rank has a box of an array and needs a box; the plan (comm/plan_author.h) says what moves.
  *
- * One message is sent to each peer and direction (between nodes, several short ones), packed by the kernel table's
- * `copy`. What a rank needs and has itself is copied locally. A single box that is dense in the tensor (a face across
- * the slowest dimension) is sent and received without a copy. The reverse adds: every rank that needed an element sends
- * its gradient back to the owner that it came from.
+ * One message is sent to each peer and direction (between nodes, several short ones); inside a node a packet goes in
+ * parts through shared memory where its ranks have some, and with NCCL all packets of a rank are one call. Packets are
+ * packed by the kernel table's `copy`. What a rank needs and has itself is copied locally. A single box that is dense
+ * in the tensor (a face across the slowest dimension) is sent and received without a copy. The reverse adds: every rank
+ * that needed an element sends its gradient back to the owner that it came from.
  *
  * A plan that is a uniform all-gather or all-to-all (or the reverse of one) of short blocks is executed as that
  * collective of the transport if the ranks are on several nodes; in all other cases messages, or shared memory inside a
@@ -42,8 +43,9 @@ wf_comm *wf_exchange_comm(const wf_exchange *exchange); /* borrowed */
 /* x holds this rank's have-box, y its need-box; both of the exchange's type, any strides. `begin` posts all messages
  * and returns. Until `end`, x must stay unchanged (messages may be sent directly from it), both handles must stay
  * alive, and only this rank's own part of y, which begin has copied, may be used. `end` waits and unpacks. Between
- * the two no other collective or message of this communicator may start (WF_ERR_STATE); wf_exchange_poll advances
- * the messages. After an error the exchange is over, and the communicator dead. Collective. */
+ * the two no other collective or message of this communicator may start (WF_ERR_STATE). wf_exchange_poll sends what
+ * is ready by then (a part for which a slot is free, a message whose bytes have reached the host) and, but for the
+ * reverse, unpacks what has arrived. After an error the exchange is over, and the communicator dead. Collective. */
 wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
 wf_status wf_exchange_poll(wf_exchange *exchange) WF_NODISCARD;
 wf_status wf_exchange_end(wf_exchange *exchange) WF_NODISCARD;

@@ -30,9 +30,9 @@ int wf_mesh_size(const wf_mesh *mesh, wf_axis axis);
 int wf_mesh_rank(const wf_mesh *mesh, wf_axis axis);
 /* The communicator of all ranks that differ along this axis alone; borrowed. Its rank is the place along the axis. */
 WF_PLACED wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis);
-/* The communicator of all ranks that differ along these axes alone; bit a of `axes` stands for axis a. It is made
- * once and kept: the first call for a set of axes is collective over those ranks, later calls are local. Its ranks have
- * the order of the mesh. */
+/* The communicator of all ranks that differ along these axes alone; bit a of `axes` stands for axis a. axes 0
+ * gives this rank alone. It is made once and kept: the first call for a set of axes is collective over those ranks,
+ * later calls are local. Its ranks have the order of the mesh. */
 WF_PLACED wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes);
 /* The communicator of the whole mesh; borrowed. */
 wf_comm *wf_mesh_world(const wf_mesh *mesh);

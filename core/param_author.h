@@ -20,7 +20,12 @@ struct wf_param {
         global; /* shape of the serial parameter of which this one is the part `box`: the initial value is a slice */
     wf_box box;
     bool trainable;
-    uint32_t axes; /* bit a: the gradient is summed over mesh axis a; opaque to core. Default: WF_AXIS_DATA's bit */
+    /* Bit a: ranks along mesh axis a each compute a part of the sum that is this parameter's gradient. Set by the
+     * constructor of a parallel layer (a spatial convolution adds the axes that cut pixels), or, where the layer works
+     * on any layout, by its first forward from the layout of x (note_axes of layers/serial/norm.c). The optimizer of a
+     * mesh sums the gradient over the ranks along these axes alone; along the others ranks have equal gradients, or
+     * other parts (shard_axes). wf_multi_node takes the default alone. Opaque to core. Default: WF_AXIS_DATA's bit. */
+    uint32_t axes;
     uint32_t
         shard_axes; /* bit a: the ranks along mesh axis a hold different parts of the serial parameter. Default: 0 */
 

@@ -81,7 +81,14 @@ wf_var *wf_compute_var(wf_tape *tape, wf_param *param);
 /* In backward. */
 const wf_tensor *wf_node_dy(const wf_node *node); /* dense, shape and order of the output; never NULL */
 const wf_tensor *wf_node_saved(const wf_node *node, int i);
+/* Depends on the graph and on the targets of this backward, never on values. Ranks that compute a layer together must
+ * have the same graph and targets, so all get the same answer, and backward may leave out an exchange of theirs where
+ * it is false. */
 bool wf_node_wants(const wf_node *node, int i);
+/* wf_node_grad is for a kernel that can write or add where it is told to: no copy, and for a parameter no memory
+ * besides the flat buffer. wf_node_give is for a gradient that exists as a tensor: one that an exchange or a sum over
+ * several steps made, or dy itself; the first one of an intermediate value is taken without a copy. Both only for
+ * inputs that are wanted (wf_node_give frees the others). */
 /* The destination of the gradient of input i: dense, with the shape, order and type of the input. *accumulate says
  * whether to add to it. No further call is needed after writing. NULL on failure. */
 wf_tensor *wf_node_grad(wf_node *node, int i, bool *accumulate);

@@ -37,7 +37,9 @@ struct wf_layer {
     bool takes_children; /* its forward applies what wf_module_add gives it; set by the constructor */
     /* Whose ranks compute this layer together, borrowed; set by the constructor. wf_apply tells them where this rank
      * fails in forward, or cannot apply the layer because its input failed; wf_backward tells them where backward
-     * fails. The layer itself returns its error and no more. NULL: every rank computes it alone. */
+     * fails. The layer itself returns its error and no more. NULL: every rank computes it alone. Layers on a mesh give
+     * the world of the mesh, though they send along some axes alone: which ones may depend on the input's layout, and
+     * ranks along the other axes would wait for the failed one in a later layer or in the optimizer. */
     wf_comm *comm;
 };
 
@@ -69,6 +71,7 @@ wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf
  * 3 on, row-major below). The caller frees the handle. */
 wf_tensor *wf_dense_value(const wf_var *x);
 /* A step tensor for an output with x's type; its layout follows x's, output dimension d from input dimension from[d].
+ * `from` has at least shape.rank entries.
  * WF_ERR_SHAPE names `what` and x's layout if it cannot follow. */
 wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order order, const int *from);
 

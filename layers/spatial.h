@@ -16,8 +16,11 @@
  * several ranks, even where that would move fewer bytes; on `ref` it then equals the serial gradient bit for bit, as
  * outputs always do.
  *
- * All layers compute their interior while halos are in flight, forward and backward; gradients that go back to other
- * ranks are computed first. Global pools and deep halos have no interior and wait.
+ * Forward computes the interior while the halo is in flight. Backward of pooling and upsampling computes the gradients
+ * that go back to other ranks first, and the interior while they travel. Backward of a convolution computes the
+ * gradients of its parameters while messages are in flight: where the input's gradient is recomputed from halos of dy,
+ * the interior too; where it is added back, all of it is computed before the messages leave. Global pools and deep
+ * halos have no interior and wait.
  *
  * Forward and backward are collective over the mesh; a failure of one rank reaches the others. The mesh is borrowed.
  */
