@@ -29,7 +29,6 @@ typedef struct wf_transfer {
 
 typedef struct wf_transport {
     const char *name;
-    bool device; /* takes device memory that is not host memory, behind the work of the context's stream */
 
     /* Begins a message of at least one byte and at most WEFT_CHUNK_BYTES. Messages between two ranks with one tag
      * arrive in the order in which they were begun. */

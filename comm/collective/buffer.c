@@ -111,7 +111,7 @@ wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buff
         WF_TRY(wf_pool_take(y->ctx, buffer->bytes, &buffer->packed));
         buffer->data = buffer->packed;
     }
-    if (!y->ctx->k->host && !comm->transport->device && !native) {
+    if (!y->ctx->k->host && !native) {
         WF_TRY(wf_host_take(comm, buffer->bytes, &buffer->staged));
         buffer->data = buffer->staged;
     }

@@ -125,7 +125,7 @@ static wf_status allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t co
     WF_TRY(wf_guard_enter(comm, &record));
     if (wf_native_reduces(comm, dtype, op))
         WF_TRY(wf_native_reduce(comm, x, y, count, dtype, op, -1));
-    else if (comm->shared->ctx->k->host || comm->transport->device)
+    else if (comm->shared->ctx->k->host)
         WF_TRY(wf_coll_reduce(comm, x, y, count, dtype, op, -1));
     else
         WF_TRY(allreduce_staged(comm, x, y, count, dtype, op));
@@ -163,7 +163,7 @@ static wf_status allgather_raw(wf_comm *comm, const void *mine, size_t bytes, vo
     WF_TRY(wf_guard_enter(comm, &record));
     if (wf_native(comm))
         WF_TRY(wf_native_allgather(comm, mine, bytes, all));
-    else if (comm->shared->ctx->k->host || comm->transport->device)
+    else if (comm->shared->ctx->k->host)
         WF_TRY(wf_coll_allgather(comm, mine, bytes, all));
     else if (bytes > 0)
         WF_TRY(allgather_staged(comm, mine, bytes, all));

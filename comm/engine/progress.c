@@ -60,7 +60,7 @@ wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
     comm->engine = engine;
     engine->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
     WF_TRY(wf_agreed_make(comm->shared->ctx, comm->size, node, &engine->agreed));
-    engine->agreed.staged = !comm->shared->ctx->k->host && comm->transport && !comm->transport->device;
+    engine->agreed.staged = !comm->shared->ctx->k->host;
     if (comm->chunk_bytes > 0)
         engine->agreed.chunk_bytes = comm->chunk_bytes;
     return WF_OK;

@@ -79,8 +79,8 @@ static void *in_place(const wf_exchange *exchange, const wf_exchange_side *side,
 
 static bool staged(const wf_comm *comm)
 {
-    /* Device memory and an MPI that cannot read it. */
-    return !comm->shared->ctx->k->host && !comm->transport->device && !comm->nccl;
+    /* Device memory, which MPI does not get (comm/transport_author.h). */
+    return !comm->shared->ctx->k->host && !comm->nccl;
 }
 
 /* What a message goes from or comes to; *data is the transport's view of it. */
