@@ -486,12 +486,17 @@ static void one_fails(void)
 }
 
 /* The communicator holds a part of the pixels: an error, not other statistics. */
-static void parts_missing(void)
+static void parts_missing_in(bool converts)
 {
     run r = run_open(&f64);
     wf_mesh *mesh = wf_mesh_open(r.world, (wf_mesh_opts){.height = r.size});
-    wf_layer *sync = wf_sync_batchnorm(wf_mesh_comm(mesh, WF_AXIS_DATA), (wf_batchnorm_opts){.channels = CHANNELS});
-    wf_layer *plain = wf_batchnorm(r.ctx, (wf_batchnorm_opts){.channels = CHANNELS});
+    wf_comm *alone = wf_mesh_comm(mesh, WF_AXIS_DATA);
+    const wf_batchnorm_opts opts = {.channels = CHANNELS};
+    wf_layer *sync = converts ? wf_batchnorm(r.ctx, opts) : wf_sync_batchnorm(alone, opts);
+    const char *name = converts ? "wf_to_sync_batchnorm: the 1 ranks" : " sync_batchnorm: the 1 ranks";
+    wf_layer *plain = wf_batchnorm(r.ctx, opts);
+    if (converts)
+        WF_EXPECT_OK(wf_to_sync_batchnorm(sync, alone));
     wf_layout layout;
     static const double zero[MOST];
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(2, CHANNELS, 8, 2), &layout));
@@ -502,6 +507,7 @@ static void parts_missing(void)
     wf_error_clear();
     WF_EXPECT(!wf_apply(sync, wf_input(tape, x)) == (r.size > 1), "statistics of a part");
     WF_EXPECT(wf_error_code() == (r.size > 1 ? WF_ERR_ARGUMENT : WF_OK), "%s", wf_error_message());
+    WF_EXPECT(r.size == 1 || strstr(wf_error_message(), name), "%s", wf_error_message());
     wf_error_clear();
     wf_tensor_free(x);
     wf_tape_free(tape);
@@ -510,6 +516,12 @@ static void parts_missing(void)
     wf_mesh_close(mesh);
     wf_comm_close(r.world);
     wf_error_clear();
+}
+
+static void parts_missing(void)
+{
+    parts_missing_in(false);
+    parts_missing_in(true);
 }
 
 static int on_ranks(int argc, char **argv)
