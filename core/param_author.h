@@ -21,7 +21,7 @@ struct wf_param {
     wf_box box;
     bool trainable;
     /* Bit a: ranks along mesh axis a each compute a part of the sum that is this parameter's gradient. Set by the
-     * constructor of a parallel layer (a spatial convolution adds the axes that cut pixels), or, where the layer works
+     * constructor of a parallel layer (a spatial convolution adds the spatial axes), or, where the layer works
      * on any layout, by its first forward from the layout of x (note_axes of layers/serial/norm.c). The optimizer of a
      * mesh sums the gradient over the ranks along these axes alone; along the others ranks have equal gradients, or
      * other parts (shard_axes). wf_multi_node takes the default alone. Opaque to core. Default: WF_AXIS_DATA's bit. */

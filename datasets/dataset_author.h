@@ -24,7 +24,7 @@ typedef struct wf_dataset_kind {
      * own trail; wf_malloc, for what is kept, and the C library's malloc are allowed. One thread at a time. */
     wf_status (*read)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label);
     /* Writes the elements of `box`, a part of one sample, alone: for readers that need not touch the others. x is
-     * packed: as row-major as if the box were all. NULL: the whole sample is read, and cut. */
+     * packed: row-major, of the shape of the box. NULL: the whole sample is read, and cut. */
     wf_status (*read_box)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                           int64_t *label);
     void (*free)(wf_dataset *dataset); /* what state points to, not state itself; may be NULL */
