@@ -165,7 +165,7 @@ static int64_t block_samples(const wf_hdf5 *s, const wf_hdf5_file *file)
 static wf_status cache_make(wf_hdf5 *s, wf_dtype dtype, const wf_box *box)
 {
     wf_hdf5_cache *c = &s->cache;
-    int64_t largest = 0, blocks = 0;
+    int64_t largest = 1, blocks = 0; /* a block has a sample at least, and the box is not empty */
     wf_hdf5_cache_free(s);
     c->box = *box;
     c->sample_bytes = (size_t)wf_shape_count(wf_box_shape(*box)) * wf_dtype_size(dtype);

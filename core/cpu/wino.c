@@ -56,9 +56,8 @@ static bool pays(const wf_wino *p)
 bool wf_wino_plan(const wf_ctx *ctx, bool backward, const wf_conv_geom *geom, const wf_array *in, const wf_array *w,
                   const wf_array *out, wf_wino *p)
 {
-    const int64_t outputs = out->shape.dim[1];
     if (!worth || in->dtype != WF_F32 || w->dtype != WF_F32 || !geometry_fits(geom) || in->shape.dim[1] % 16 != 0 ||
-        (outputs % 16 != 0 && outputs > FEW))
+        (out->shape.dim[1] % 16 != 0 && out->shape.dim[1] > FEW))
         return false;
     const bool two = geom->stride[0] == 2;
     *p = (wf_wino){.backward = backward,

@@ -17,7 +17,7 @@ weft_test(comm_timeout LEVEL comm RANKS 2 TIMEOUT 60 ENVIRONMENT WEFT_TIMEOUT_MS
 weft_test_waits(comm_timeout)
 foreach(ranks 3 4)
   weft_test_ranks(comm_timeout_${ranks} comm_timeout ${CMAKE_CURRENT_SOURCE_DIR}/comm/comm_timeout.c RANKS ${ranks} TIMEOUT 60
-    ENVIRONMENT WEFT_TIMEOUT_MS=2000)
+    ENVIRONMENT WEFT_TIMEOUT_MS=2000 LABELS $<$<EQUAL:${ranks},3>:long>)
   if(NOT WEFT_SANITIZE) # which sees two ranks alone
     weft_test_waits(comm_timeout_${ranks})
   endif()

@@ -46,7 +46,7 @@ weft_test_properties(doctor_schedule 1 60)
 
 # The end of a process: a child's is not the job's, and one that ends early and well waits for the others.
 add_executable(exits comm/exits.c)
-target_link_libraries(exits PRIVATE weft weft_test_main weft_flags)
+target_link_libraries(exits PRIVATE weft weft_mpi weft_test_main weft_flags)
 foreach(mode fork early thread finalize)
   add_test(NAME exits_${mode} COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:exits> ${mode})
   weft_test_properties(exits_${mode} 2 60)
