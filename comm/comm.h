@@ -57,9 +57,11 @@ WF_PLACED wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_c
 /* Ranks of equal color form a communicator, ordered by key, then rank. A rank with a negative color takes part in
  * the call and gets NULL without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
 WF_PLACED wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
-/* Closes the communicator. The first communicator also frees its context and reports objects of the context that are
- * still alive (WF_ERR_STATE). Does not wait for other ranks; a collective on a communicator that another rank has
- * closed is WF_ERR_COMM. MPI is finalised at process exit, and only if Weft initialised it. */
+/* Closes the communicator. The first communicator also frees its context; where communicators split from it are still
+ * open, the last of them does. Where other objects of the context are still alive it reports them (WF_ERR_STATE), and
+ * the context stays: the caller frees those, then the context (wf_ctx_free). Does not wait for other ranks; a
+ * collective on a communicator that another rank has closed is WF_ERR_COMM. MPI is finalised at process exit, and only
+ * if Weft initialised it. */
 WF_PLACED wf_status wf_comm_close(wf_comm *comm);
 
 /* Tells the other ranks that this one is about to work for up to `ms` milliseconds without a call of the communicator:

@@ -323,7 +323,7 @@ static void hook(void)
 }
 
 /* The communicator closes while the sums of the last step are on their way: it says what is left alive, and that can go
- * after it. */
+ * after it, the context last. */
 static void closed_before_its_optimizer(void)
 {
     double x[N], seen[N];
@@ -335,7 +335,10 @@ static void closed_before_its_optimizer(void)
     WF_EXPECT_OK(step(&f, x, seen));
     WF_EXPECT(wf_comm_close(comm) == WF_ERR_STATE, "%s", wf_error_message());
     wf_error_clear();
+    WF_EXPECT(wf_ctx_free(ctx) == WF_ERR_STATE, "the context went before its objects");
+    wf_error_clear();
     close_fixture(&f);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
 static void expect_refused(wf_multi_node_opts opts, const char *why)
