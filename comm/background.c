@@ -29,6 +29,7 @@ typedef struct operation {
     size_t bytes;
     const int64_t *part; /* segments, or shards */
     int64_t parts;
+    int64_t exact; /* segments at the end that are not rounded */
     wf_dtype dtype;
     wf_engine_flight flight;
     wf_traffic before; /* of the second connection, when it began */
@@ -65,7 +66,8 @@ bool wf_background_within(const wf_comm *comm)
 
 static wf_reduce_job job_of(const operation *op)
 {
-    return (wf_reduce_job){.flat = op->data, .dtype = op->dtype, .segments = op->parts, .offset = op->part};
+    return (wf_reduce_job){
+        .flat = op->data, .dtype = op->dtype, .segments = op->parts, .offset = op->part, .exact = op->exact};
 }
 
 static wf_call call_of(const operation *op, wf_call_record *record)
@@ -79,6 +81,7 @@ static wf_call call_of(const operation *op, wf_call_record *record)
         call.operation = WF_CALL_SUM;
         call.reducer = op->comm->reducer->name;
         call.parts = (int)op->parts;
+        call.exact = (int)op->exact;
         call.buffer = op->comm->reducer->keeps ? op->data : NULL;
         break;
     case SUM_SHARDS:
@@ -391,6 +394,7 @@ void wf_background_sum(wf_comm *comm, const wf_reduce_job *job)
                     .data = job->flat,
                     .part = job->offset,
                     .parts = job->segments,
+                    .exact = job->exact,
                     .dtype = job->dtype});
 }
 

@@ -14,10 +14,11 @@ typedef struct wf_reducer {
     bool keeps;       /* has memory from sum to sum of a buffer (wf_builder_kept); a buffer is known by its address */
     bool shares;      /* sums in memory that the ranks of a node share, if they can */
     /* Adds the steps by which this rank sums a flat buffer, in place, with all others: the same bits everywhere.
-     * Segment i is [offset[i], offset[i + 1]) elements of `flat`, and offset[0] need not be 0; the last segment holds
-     * losses and weights. A pure function of the builder's configuration and rank and of the arguments. NULL: by NCCL.
-     */
-    void (*build)(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype);
+     * Segment i is [offset[i], offset[i + 1]) elements of `flat`, and offset[0] need not be 0. The last `exact` of them
+     * hold losses and weights, or counts: a reducer that rounds sums these in their own type. A pure function of the
+     * builder's configuration and rank and of the arguments. NULL: by NCCL. */
+    void (*build)(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                  wf_dtype dtype);
 } wf_reducer;
 
 /* A flat buffer of one float type, in device memory. */
@@ -26,6 +27,7 @@ typedef struct wf_reduce_job {
     wf_dtype dtype;
     int64_t segments;
     const int64_t *offset; /* segments + 1 entries */
+    int64_t exact;         /* how many segments at the end must not be rounded; 0: none */
 } wf_reduce_job;
 
 /* Makes a reducer known under its name, for wf_comm_open: on all ranks, before they open. It is borrowed until the

@@ -147,20 +147,20 @@ static void add_ring(const ring *r)
     }
 }
 
-static void build(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
+static void build(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                  wf_dtype dtype)
 {
     const wf_agreed *agreed = wf_builder_agreed(b);
     const wf_group all = wf_group_all(agreed, wf_builder_rank(b));
     const ring r = {.b = b,
                     .flat = flat,
                     .first = offset[0],
-                    .count = dtype == WF_F32 ? offset[segments - 1] - offset[0] : 0,
+                    .count = dtype == WF_F32 ? offset[segments - exact] - offset[0] : 0,
                     .ranks = agreed->ranks,
                     .rank = wf_builder_rank(b)};
-    const int64_t exact = r.first + r.count;
     if (r.ranks > 1 && r.count >= r.ranks)
         add_ring(&r);
-    const int64_t from = r.count >= r.ranks ? exact : offset[0];
+    const int64_t from = r.first + (r.count >= r.ranks ? r.count : 0);
     const wf_address rest = wf_address_add(flat, (size_t)from * wf_dtype_size(dtype));
     wf_build_reduce(b, &all, rest, rest, offset[segments] - from, dtype, WF_SUM, -1);
 }

@@ -206,7 +206,7 @@ wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype)
         bucket->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
         return call_hook(bucket, data, dtype, segments);
-    sum(bucket, &(wf_reduce_job){data, dtype, segments, bucket->relative});
+    sum(bucket, &(wf_reduce_job){data, dtype, segments, bucket->relative, 0});
     return WF_OK;
 }
 
@@ -228,7 +228,7 @@ static void sum_trailer(const wf_bucket *bucket)
     const wf_grads *grads = all->grads;
     if (all->opts.grad_dtype == WF_F16 && !all->optim->scales)
         wf_background_call(bucket->comm, put_overflow, all);
-    sum(bucket, &(wf_reduce_job){grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n});
+    sum(bucket, &(wf_reduce_job){grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n, 1});
 }
 
 static wf_status start_bucket(wf_bucket *bucket)
@@ -237,8 +237,8 @@ static wf_status start_bucket(wf_bucket *bucket)
     const wf_tensor *flat = all->grads->flat;
     const bool narrow = all->opts.grad_dtype != WF_F32, own_buffer = narrow || bucket->shard || all->opts.reduce;
     if (!own_buffer) {
-        sum(bucket, &(wf_reduce_job){flat->data, flat->dtype, bucket->last - bucket->first + (bucket->trailer ? 1 : 0),
-                                     all->offset + bucket->first});
+        const int64_t trailer = bucket->trailer ? 1 : 0, segments = bucket->last - bucket->first + trailer;
+        sum(bucket, &(wf_reduce_job){flat->data, flat->dtype, segments, all->offset + bucket->first, .exact = trailer});
         return WF_OK;
     }
     if (bucket->last > bucket->first)

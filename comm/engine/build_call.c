@@ -206,7 +206,7 @@ static void add_sum(const making *m, wf_address flat)
     const int64_t whole[2] = {0, m->call->count};
     const bool parts = m->call->parts > 0;
     wf_reducer_find(m->call->reducer)
-        ->build(m->b, flat, parts ? m->call->part : whole, parts ? m->call->parts : 1, m->call->dtype);
+        ->build(m->b, flat, parts ? m->call->part : whole, parts ? m->call->parts : 1, m->call->exact, m->call->dtype);
 }
 
 static wf_status make_sum(const making *m)

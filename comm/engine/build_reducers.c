@@ -18,7 +18,8 @@ static void sum_all(wf_builder *b, wf_address flat, int64_t count, wf_dtype dtyp
 }
 
 /* One all-reduce a segment. */
-static void naive(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
+static void naive(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                  wf_dtype dtype)
 {
     for (int64_t i = 0; i < segments; i++) {
         sum_all(b, segment_at(flat, offset[i], dtype), offset[i + 1] - offset[i], dtype);
@@ -27,37 +28,38 @@ static void naive(wf_builder *b, wf_address flat, const int64_t *offset, int64_t
 }
 
 /* One all-reduce of everything. */
-static void flat_sum(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
+static void flat_sum(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                     wf_dtype dtype)
 {
     sum_all(b, segment_at(flat, offset[0], dtype), offset[segments] - offset[0], dtype);
 }
 
-/* Each of `shards` shards is summed into one rank of the node, by that rank with its like in the other nodes, and goes
+/* Each of `blocks` blocks is summed into one rank of the node, by that rank with its like in the other nodes, and goes
  * back into the node. */
-static void sum_shards(wf_builder *b, wf_address data, int64_t count, wf_dtype dtype, int shards)
+static void sum_blocks(wf_builder *b, wf_address data, int64_t count, wf_dtype dtype, int blocks)
 {
     const wf_agreed *agreed = wf_builder_agreed(b);
     const int rank = wf_builder_rank(b), place = agreed->place[rank];
-    const wf_group between = wf_group_column(agreed, rank, place < shards ? place : 0);
+    const wf_group between = wf_group_column(agreed, rank, place < blocks ? place : 0);
     int64_t lo, hi;
-    for (int s = 0; s < shards; s++) {
-        wf_block(count, shards, s, &lo, &hi);
-        const wf_address shard = segment_at(data, lo, dtype);
-        wf_build_node_reduce(b, shard, shard, hi - lo, dtype, WF_SUM, s);
+    for (int s = 0; s < blocks; s++) {
+        wf_block(count, blocks, s, &lo, &hi);
+        const wf_address block = segment_at(data, lo, dtype);
+        wf_build_node_reduce(b, block, block, hi - lo, dtype, WF_SUM, s);
     }
     wf_builder_phase(b);
-    wf_block(count, shards, place < shards ? place : 0, &lo, &hi);
-    const wf_address shard = segment_at(data, lo, dtype);
-    wf_build_reduce(b, &between, shard, shard, hi - lo, dtype, WF_SUM, -1);
+    wf_block(count, blocks, place < blocks ? place : 0, &lo, &hi);
+    const wf_address block = segment_at(data, lo, dtype);
+    wf_build_reduce(b, &between, block, block, hi - lo, dtype, WF_SUM, -1);
     wf_builder_phase(b);
-    for (int s = 0; s < shards; s++) {
-        wf_block(count, shards, s, &lo, &hi);
+    for (int s = 0; s < blocks; s++) {
+        wf_block(count, blocks, s, &lo, &hi);
         wf_build_node_bcast(b, segment_at(data, lo, dtype), (size_t)(hi - lo) * wf_dtype_size(dtype), s);
     }
 }
 
 static void sum_by_nodes(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype,
-                         int shards)
+                         int blocks)
 {
     const wf_agreed *agreed = wf_builder_agreed(b);
     const int64_t count = offset[segments] - offset[0];
@@ -67,23 +69,26 @@ static void sum_by_nodes(wf_builder *b, wf_address flat, const int64_t *offset, 
     else if (agreed->nodes == 1)
         wf_build_node_reduce(b, first, first, count, dtype, WF_SUM, -1);
     else
-        sum_shards(b, first, count, dtype, shards);
+        sum_blocks(b, first, count, dtype, blocks);
 }
 
 /* One rank of each node speaks for it; inside a node alone, everybody for himself. */
-static void hierarchical(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
+static void hierarchical(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                         wf_dtype dtype)
 {
     sum_by_nodes(b, flat, offset, segments, dtype, 1);
 }
 
-/* As many shards as the smallest node has ranks. */
-static void two_dimensional(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
+/* As many blocks as the smallest node has ranks. */
+static void two_dimensional(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                            wf_dtype dtype)
 {
     sum_by_nodes(b, flat, offset, segments, dtype, wf_builder_agreed(b)->smallest);
 }
 
 /* Every rank keeps its own sums. */
-static void dummy(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, wf_dtype dtype)
+static void dummy(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                  wf_dtype dtype)
 {
 }
 

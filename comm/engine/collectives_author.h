@@ -76,7 +76,8 @@ typedef struct wf_call {
     int root, other;
     int64_t count;
     const int64_t *part; /* lengths, or ends of shards, as above */
-    int parts;           /* WF_CALL_SUM: segments; part has one entry more, the ends */
+    int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends */
+    int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
     const void *buffer;  /* WF_CALL_SUM: whose kept memory it is; NULL where the reducer keeps none */
     /* Of calls with frames: looks at each that comes; its first argument is expected + r * expected_bytes for rank r.
      */

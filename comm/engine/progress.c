@@ -124,7 +124,7 @@ static bool equal(const wf_call *a, const wf_call *b, int ranks)
 {
     return a->operation == b->operation && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
            a->root == b->root && a->check == b->check && a->reducer == b->reducer && a->parts == b->parts &&
-           a->buffer == b->buffer && !a->part == !b->part &&
+           a->exact == b->exact && a->buffer == b->buffer && !a->part == !b->part &&
            (!a->part || !memcmp(a->part, b->part, (size_t)wf_call_entries(a, ranks) * sizeof *a->part));
 }
 

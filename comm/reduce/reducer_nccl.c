@@ -78,10 +78,13 @@ static wf_status sum(wf_comm *comm, const wf_reduce_job *job)
     WF_TRY(wf_guard_enter(comm, &record));
     if (count > 0) {
         char *first = (char *)job->flat + (size_t)job->offset[0] * wf_dtype_size(job->dtype);
-        if (comm->grad_dtype_set && comm->grad_dtype != job->dtype)
-            WF_TRY(sum_narrow(comm, first, count, job->dtype));
-        else
-            WF_TRY(wf_nccl_allreduce(comm, first, first, count, job->dtype, WF_SUM));
+        const bool narrow = comm->grad_dtype_set && comm->grad_dtype != job->dtype;
+        const int64_t rounded = narrow ? job->offset[job->segments - job->exact] - job->offset[0] : 0;
+        char *rest = first + (size_t)rounded * wf_dtype_size(job->dtype);
+        if (rounded > 0)
+            WF_TRY(sum_narrow(comm, first, rounded, job->dtype));
+        if (count > rounded)
+            WF_TRY(wf_nccl_allreduce(comm, rest, rest, count - rounded, job->dtype, WF_SUM));
     }
     return wf_guard_settle(comm);
 }

@@ -47,6 +47,7 @@ static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_redu
                           .count = last,
                           .part = job->offset,
                           .parts = (int)job->segments,
+                          .exact = (int)job->exact,
                           .buffer = reducer->keeps ? job->flat : NULL};
     const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, last - first, (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));

@@ -384,7 +384,7 @@ static void add_sum(int64_t count)
     static int64_t span[2];
     static float one;
     span[1] = count;
-    wf_background_sum(torn, &(wf_reduce_job){cargo ? cargo->data : &one, WF_F32, 1, cargo ? span : none});
+    wf_background_sum(torn, &(wf_reduce_job){cargo ? cargo->data : &one, WF_F32, 1, cargo ? span : none, 0});
 }
 
 /* What was split from a dead communicator says no farewell when it closes: those that are in a call of it learn of the

@@ -60,6 +60,20 @@ static void reduce_known(int64_t count, int round)
     free(values);
 }
 
+/* Gradients may be rounded on the way, the loss weights behind them not: 1001 is no number of bf16. */
+static void reduce_exact(void)
+{
+    static const int64_t offset[] = {0, 4, 5};
+    float values[5] = {1, 1, 1, 1, 1001};
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(5), values);
+    WF_EXPECT_OK(wf_reducer_sum(
+        comm, &(wf_reduce_job){.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset, .exact = 1}));
+    WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
+    WF_EXPECT(values[0] == (float)size && values[4] == (float)(1001 * size), "the sums are %g and %g",
+              (double)values[0], (double)values[4]);
+    wf_tensor_free(x);
+}
+
 static void gradients(void)
 {
     open_as("pure_nccl");
@@ -85,6 +99,7 @@ static void grad_dtypes(void)
         const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before;
         WF_EXPECT(sent == 2 * 300 * wf_dtype_size(types[t]) * (size_t)(size - 1) / (size_t)size, "%s: %d bytes",
                   wf_dtype_name(types[t]), (int)sent);
+        reduce_exact();
         WF_EXPECT_ERROR(WF_ERR_DTYPE, wf_comm_set_grad_dtype(comm, WF_I32));
         WF_EXPECT_OK(wf_comm_close(comm));
     }

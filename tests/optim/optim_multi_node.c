@@ -1,5 +1,6 @@
 /* wf_multi_node on gradients that each rank chooses, and every way in which ranks can disagree. */
 #include "comm/comm_author.h"
+#include "comm/reducer_author.h"
 #include "core/tape_author.h"
 #include "optim/multi_node.h"
 #include "optim/schedule.h"
@@ -149,6 +150,43 @@ static void means_naive(void)
 static void means_flat(void)
 {
     local_means("flat");
+}
+
+/* A reducer that sums like "flat" and notes what it is told not to round. */
+static struct {
+    int sums, exact_sums;
+    int64_t exact_elements;
+} noted;
+
+static void note_and_sum(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
+                         wf_dtype dtype)
+{
+    noted.sums++;
+    noted.exact_sums += exact > 0;
+    noted.exact_elements += offset[segments] - offset[segments - exact];
+    wf_reducer_find("flat")->build(b, flat, offset, segments, exact, dtype);
+}
+
+/* The loss and its weight, in the last bucket, are not gradients; those of the first bucket may all be rounded. */
+static void trailer_is_exact(void)
+{
+    static const wf_reducer reducer = {.name = "notes", .does = "sums", .build = note_and_sum};
+    if (!wf_reducer_find("notes"))
+        WF_EXPECT_OK(wf_reducer_register(&reducer));
+    for (int shards = 0; shards < 2; shards++) {
+        memset(&noted, 0, sizeof noted);
+        fixture f = open_fixture("notes");
+        wf_optim *optim = wf_multi_node_with(
+            f.comm, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}),
+            (wf_multi_node_opts){.bucket_bytes = 8, .first_bucket_bytes = 8, .shard_optimizer = shards});
+        WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, f.rank)));
+        const int sums = f.size == 1 ? 0 : shards ? 1 : 2;
+        WF_EXPECT(noted.sums == sums && noted.exact_sums == (sums > 0),
+                  "%d sums, of which %d have an end that must not be rounded, not %d and %d", noted.sums,
+                  noted.exact_sums, sums, sums > 0);
+        WF_EXPECT((noted.exact_elements > 0) == (sums > 0), "%lld elements are exact", (long long)noted.exact_elements);
+        close_fixture(&f, optim);
+    }
 }
 
 static void parts(void)
@@ -455,6 +493,7 @@ static int on_ranks(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"means_naive", means_naive},
                                    {"means_flat", means_flat},
+                                   {"trailer_is_exact", trailer_is_exact},
                                    {"parts", parts},
                                    {"no_loss", no_loss},
                                    {"different_graphs", different_graphs},
