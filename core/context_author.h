@@ -35,6 +35,7 @@ struct wf_ctx {
     uint64_t roots;             /* root layers without a name that have a number so far (layers/layer_author.h) */
     int64_t vars;               /* variables alive on all tapes */
     uint64_t backwards;         /* backwards started */
+    uint64_t segments;          /* numbers given to segments that are recomputed (core/autograd/segment.c) */
     char notice[WF_CTX_NOTICE]; /* why the device is not the requested one; empty: it is the requested one */
     void *device_own;           /* a filling's own state (primitive cache, streams); freed by its shutdown */
 

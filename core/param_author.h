@@ -38,6 +38,8 @@ struct wf_param {
     /* Scratch of one backward. */
     uint64_t run; /* the backward that counts uses in this parameter */
     int64_t uses; /* contributions still to come */
+
+    uint64_t segment; /* the segment that has listed this parameter, a number of wf_ctx.segments */
 };
 
 typedef struct wf_param_opts {

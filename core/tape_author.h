@@ -34,6 +34,8 @@ struct wf_var {
     double loss_part;   /* and of this rank */
     bool grad_shared;   /* grad was given by reference: do not add in place */
     uint64_t run;       /* the backward that wants this variable's gradient */
+    uint64_t segment;   /* in which it was made, unrecorded; 0: in none */
+    uint64_t listed_in; /* the segment that has listed it as one of its inputs */
 };
 
 typedef struct wf_saved {
@@ -95,6 +97,18 @@ wf_tensor *wf_node_grad(wf_node *node, int i, bool *accumulate);
 /* Gives dx, whose handle is taken even on failure; it may be the alias of another gradient (`shared`: must not be
  * written to, as when dy is passed on). */
 wf_status wf_node_give(wf_node *node, int i, wf_tensor *dx, bool shared) WF_NODISCARD;
+
+/* Segments: y = run(x, owner, part) is computed without being recorded, so nothing inside is kept. Backward calls `run`
+ * again, when it reaches this place, records what it does, with the same random numbers, and differentiates that: the
+ * gradients are those of a segment that was recorded at once, and complete in the same order. `run` computes the same
+ * both times: it depends on x, variables from outside, parameters and `owner`, which must live until backward. Only y
+ * leaves the segment: the values of other variables made inside go at its end. Communication inside is repeated, so all
+ * ranks of it have the same segment; point-to-point messages and wf_leaf are WF_ERR_UNSUPPORTED. A segment inside of
+ * another is computed with it, and a third time in backward. In WF_EVAL this is run(x, owner, part). */
+wf_var *wf_tape_segment(wf_var *x, wf_var *(*run)(wf_var *x, void *owner, int64_t part), void *owner, int64_t part);
+/* True while a segment is computed again. A layer that changes a state of its own in forward (running statistics)
+ * leaves it as it is then. */
+bool wf_tape_repeats(const wf_tape *tape);
 
 wf_ctx *wf_tape_ctx(const wf_tape *tape);
 

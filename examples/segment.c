@@ -16,6 +16,7 @@ typedef struct settings {
     const char *communicator, *out, *compute;
     int64_t size, dims, channels, depth, batch, iterations, log_every, seed;
     double lr;
+    bool recompute;
     example_saves saves;
     parallel how;
 } settings;
@@ -65,6 +66,7 @@ static settings read_settings(int argc, char **argv)
         {"lr", "X", "learning rate", .real = &s.lr},
         {"seed", "N", "of images and all random numbers", .number = &s.seed},
         EXAMPLE_COMPUTE(&s.compute),
+        {"recompute", NULL, "less memory: backward computes the layers again", .flag = &s.recompute},
         {"log-every", "N", "steps from line to line", .number = &s.log_every, .least = 1},
         {"out", "DIR", "folder for log.jsonl and segment.png", .text = &s.out},
         EXAMPLE_SAVES(&s.saves),
@@ -244,7 +246,7 @@ int main(int argc, char **argv)
 
     const unet_opts opts = {.dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth};
     training t = {.comm = comm, .s = &s, .model = unet(wf_comm_ctx(comm), opts)};
-    parallel_model(&s.how, comm, t.model);
+    parallel_model(&s.how, comm, s.recompute ? wf_recompute_model(t.model) : t.model);
     t.optim = example_scaled(wf_mesh_multi_node(s.how.mesh, wf_adam(t.model, (wf_adam_opts){.lr = s.lr})));
     t.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(t.optim));

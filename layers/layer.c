@@ -169,6 +169,24 @@ wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts op
     return param;
 }
 
+static wf_var *compute(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
+{
+    /* Layers that multiply take the type of the computation (bf16, for example); others take any. */
+    if (layer->kind->computes)
+        x = wf_cast_to_compute(x);
+    if (x && layer->prepare)
+        x = layer->prepare(layer, x);
+    if (!x)
+        return NULL;
+    return forward ? forward(layer, user, x) : layer->kind->forward(layer, x);
+}
+
+static wf_var *compute_segment(wf_var *x, void *layer, int64_t part)
+{
+    (void)part;
+    return compute(layer, x, NULL, NULL);
+}
+
 static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
 {
     wf_tape *tape = x->tape;
@@ -176,6 +194,10 @@ static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void 
                   layer->kind->name, wf_layer_path(layer));
     WF_CHECK_NULL(x->value, WF_ERR_STATE,
                   "%s \"%s\": its input's value went with the backward that passed it; apply it before",
+                  layer->kind->name, wf_layer_path(layer));
+    const bool recomputed = layer->segments == 1;
+    WF_CHECK_NULL(!recomputed || !forward, WF_ERR_UNSUPPORTED,
+                  "%s \"%s\": wf_recompute of a layer that the layer above applies in its own way; recompute that one",
                   layer->kind->name, wf_layer_path(layer));
     uint64_t applied;
     WF_TRY_NULL(wf_tape_count_application(tape, layer->id, &applied));
@@ -186,14 +208,7 @@ static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void 
     /* Ranges show in the profiler's time line (core/cuda/nvtx.c); elsewhere they do nothing. */
     wf_range_push(layer->ctx, layer->kind->name);
     const char *outside = wf_profile_layer(layer->ctx, wf_layer_path(layer));
-    /* Layers that multiply take the type of the computation (bf16, for example); others take any. */
-    if (layer->kind->computes)
-        x = wf_cast_to_compute(x);
-    if (x && layer->prepare)
-        x = layer->prepare(layer, x);
-    wf_var *y = NULL;
-    if (x)
-        y = forward ? forward(layer, user, x) : layer->kind->forward(layer, x);
+    wf_var *y = recomputed ? wf_tape_segment(x, compute_segment, layer, 0) : compute(layer, x, forward, user);
     wf_profile_layer(layer->ctx, outside);
     wf_range_pop(layer->ctx);
     wf_tape_leave(tape, scope);
@@ -365,37 +380,6 @@ wf_layer *wf_layer_child(const wf_layer *layer, const char *name)
     if (!layer || !name)
         return NULL;
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "\"%s\" has no layer \"%s\"", wf_layer_path(layer), name);
-}
-
-static wf_var *sequential_forward(wf_layer *layer, wf_var *x)
-{
-    for (int i = 0; i < layer->n_children; i++)
-        x = wf_apply(layer->children[i], x);
-    return x;
-}
-
-static const wf_layer_kind sequential_kind = {.name = "sequential", .forward = sequential_forward};
-
-wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
-{
-    WF_NEED_NULL(ctx);
-    WF_CHECK_NULL(count == 0 || (count > 0 && layers), WF_ERR_ARGUMENT,
-                  "wf_sequential takes 0 or more layers, not %d%s", count, layers ? "" : " at NULL");
-    wf_layer *layer = wf_layer_new(ctx, &sequential_kind, 0);
-    bool failed = !layer;
-    if (layer)
-        layer->takes_children = true;
-    for (int i = 0; i < count; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%d", i);
-        /* Goes on after a failure: every layer of the list is taken, added or freed. */
-        if (!wf_module_add(layer, name, layers[i]))
-            failed = true;
-    }
-    if (!failed)
-        return layer;
-    wf_layer_free(layer);
-    return NULL;
 }
 
 typedef struct lambda_state {

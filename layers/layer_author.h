@@ -34,6 +34,7 @@ struct wf_layer {
     wf_var *(*prepare)(const wf_layer *layer, wf_var *x); /* applied to x before forward; NULL: nothing */
     const wf_mesh *prepare_mesh;                          /* for `prepare`: of wf_parallelize */
     char options[WF_LAYER_OPTIONS];                       /* in words, of wf_layer_note: ranks must have the same */
+    int segments;        /* of wf_recompute: 0: none; 1: the layer is one; a chain: so many, the last one recorded */
     bool takes_children; /* its forward applies what wf_module_add gives it; set by the constructor */
     /* Whose ranks compute this layer together, borrowed; set by the constructor. wf_apply tells them where this rank
      * fails in forward, or cannot apply the layer because its input failed; wf_backward tells them where backward
@@ -59,6 +60,8 @@ wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user
 /* Adds a parameter; NULL on failure. */
 wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts);
 
+/* True if the layer is a wf_sequential. */
+bool wf_sequential_is(const wf_layer *layer);
 /* True if the layer is wf_lambda of this function. */
 bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x));
 

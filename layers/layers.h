@@ -14,6 +14,7 @@
 #include "layers/norm.h"
 #include "layers/parallelize.h"
 #include "layers/pool.h"
+#include "layers/recompute.h"
 #include "layers/redistribute.h"
 #include "layers/save.h"
 #include "layers/spatial.h"

@@ -42,9 +42,12 @@ static void describe_part(char text[DESCRIPTION], const part *p)
         return;
     }
     memset(text, 0, DESCRIPTION);
+    char segments[40];
     if (p)
-        snprintf(text, DESCRIPTION, "\"%s\" (%s)", wf_layer_path(p->layer),
-                 *p->layer->options ? p->layer->options : p->layer->kind->name);
+        snprintf(segments, sizeof segments, ", recomputed in %d segments", p->layer->segments);
+    if (p)
+        snprintf(text, DESCRIPTION, "\"%s\" (%s)%s", wf_layer_path(p->layer),
+                 *p->layer->options ? p->layer->options : p->layer->kind->name, p->layer->segments ? segments : "");
     else
         snprintf(text, DESCRIPTION, "nothing");
 }

@@ -16,6 +16,13 @@ typedef struct wf_applied {
     uint64_t key, count;
 } wf_applied;
 
+/* A segment that is computed again draws the numbers of the first time, whose streams the tape has noted. */
+typedef struct wf_repeat {
+    bool on;
+    int64_t draw; /* the next one */
+    uint64_t seed;
+} wf_repeat;
+
 struct wf_tape {
     wf_ctx *ctx;
     wf_mode mode;
@@ -32,6 +39,12 @@ struct wf_tape {
     uint64_t draws_in_scope;
     wf_draw *draw; /* those since the last reset */
     int64_t n_draws, cap_draws;
+    bool draws_lost; /* there was no memory to note one */
+    wf_repeat repeat;
+    uint64_t segment;           /* that is computed and not recorded; 0: none */
+    wf_var **outside;           /* what it uses of parameters, and of variables that were made before it */
+    struct wf_comm *collective; /* whose ranks compute it together; NULL: each rank computes it alone */
+    int64_t n_outside, cap_outside;
     wf_applied *applied; /* how often a layer was applied since the last reset: a hash table of `cap_applied` entries */
     size_t n_applied, cap_applied;
 };
@@ -45,5 +58,16 @@ void wf_tape_restart_draws(wf_tape *tape);
 
 /* Frees what a node saved. */
 void wf_node_release(wf_node *node);
+
+/* Records a node of which nothing is needed but op, inputs, saved tensors, state and comm; `out` is its output. */
+wf_status wf_tape_add_node(wf_tape *tape, const wf_node_spec *record, wf_var *out) WF_NODISCARD;
+/* Inside of a segment: notes which of its inputs a node would have. */
+wf_status wf_segment_note(wf_tape *tape, const wf_node_spec *record) WF_NODISCARD;
+/* Computes the segment of this node again, and records it: the variables and nodes are the last ones of the tape. NULL
+ * and a recorded error on failure. */
+wf_var *wf_segment_repeat(wf_node *node);
+/* Frees what the tape holds beyond these numbers of nodes and variables. */
+void wf_tape_cut(wf_tape *tape, int64_t n_nodes, int64_t n_vars);
+extern const wf_op wf_segment_op;
 
 #endif

@@ -1,6 +1,7 @@
 /* Backward: marks which variables lead to a wanted gradient (forwards through the tape), marks which nodes the loss
- * reaches (backwards), tells the optimizer the order in which gradients will be complete, and runs the nodes. Called
- * by wf_backward and by optimizers. A node is never run twice. */
+ * reaches (backwards), tells the optimizer the order in which gradients will be complete, and runs the nodes; those of
+ * a segment that is recomputed when it comes to its place. Called by wf_backward and by optimizers. A node is never run
+ * twice. */
 #include "core/autograd/autograd_impl.h"
 #include "core/profile_author.h"
 
@@ -27,12 +28,11 @@ static bool wanted(const run *r, const wf_var *var)
     return var && var->run == r->id;
 }
 
-static void mark_wanted(run *r)
+/* Of the nodes from `first` on; so are the two that follow. */
+static void mark_wanted(const run *r, int64_t first)
 {
     wf_tape *tape = r->tape;
-    for (int64_t p = 0; p < r->opts->n_params; p++)
-        r->opts->params[p]->run = r->id;
-    for (int64_t n = 0; n < tape->n_nodes; n++) {
+    for (int64_t n = first; n < tape->n_nodes; n++) {
         wf_node *node = tape->nodes[n];
         bool any = node->op->always;
         for (int i = 0; i < node->n_in; i++) {
@@ -47,12 +47,12 @@ static void mark_wanted(run *r)
 }
 
 /* One pass from the end suffices, since execution order is a topological order. */
-static wf_status mark_reached(run *r, wf_node *from)
+static wf_status mark_reached(const run *r, wf_node *from, int64_t first)
 {
     wf_tape *tape = r->tape;
     if (from)
         from->run = r->id;
-    for (int64_t n = tape->n_nodes - 1; n >= 0; n--) {
+    for (int64_t n = tape->n_nodes - 1; n >= first; n--) {
         wf_node *node = tape->nodes[n];
         if (node->op->always && !node->done)
             node->run = r->id;
@@ -140,6 +140,57 @@ static wf_status check_saved(const wf_node *node)
     return WF_OK;
 }
 
+static wf_status run_nodes(run *r, int64_t first);
+
+/* The parameters of a segment count once for its node. From here they count as often as the recomputed nodes use them,
+ * so a gradient is complete, and may be sent, as early as without recomputation. */
+static wf_status take_over_uses(const run *r, wf_node *segment, int64_t first)
+{
+    wf_tape *tape = r->tape;
+    const uint64_t listed = ++tape->ctx->segments, used = ++tape->ctx->segments;
+    for (int i = 0; i < segment->n_in; i++)
+        if (segment->in[i]->param && wanted(r, segment->in[i]))
+            segment->in[i]->param->segment = listed;
+    for (int64_t n = first; n < tape->n_nodes; n++)
+        for (int i = 0; runs(r, tape->nodes[n]) && i < tape->nodes[n]->n_in; i++) {
+            const wf_var *in = tape->nodes[n]->in[i];
+            if (!in || !in->param || !wanted(r, in))
+                continue;
+            wf_param *p = in->param;
+            WF_CHECK(p->segment == listed || p->segment == used, WF_ERR_STATE,
+                     "%s was not used in forward, but when its segment was recomputed", wf_param_path(p));
+            p->uses += p->segment == used;
+            p->segment = used;
+        }
+    for (int i = 0; i < segment->n_in; i++)
+        if (segment->in[i]->param && segment->in[i]->param->segment == used)
+            segment->in[i] = NULL;
+    return WF_OK;
+}
+
+/* The output's value goes first: it is computed again. */
+static wf_status run_segment(run *r, wf_node *node)
+{
+    wf_tape *tape = r->tape;
+    wf_var *out = node->out;
+    const int64_t first = tape->n_nodes, first_var = tape->n_vars;
+    if (wf_tensor_count(out->value) > 1) {
+        wf_tensor_free(out->value);
+        out->value = NULL;
+    }
+    wf_var *y = wf_segment_repeat(node);
+    WF_NEED(y);
+    mark_wanted(r, first);
+    WF_TRY(mark_reached(r, y->node, first));
+    WF_TRY(take_over_uses(r, node, first));
+    y->grad = out->grad;
+    y->grad_shared = out->grad_shared;
+    out->grad = NULL;
+    WF_TRY(run_nodes(r, first));
+    wf_tape_cut(tape, first, first_var);
+    return WF_OK;
+}
+
 static wf_status run_node(run *r, wf_node *node)
 {
     wf_var *out = node->out;
@@ -153,7 +204,7 @@ static wf_status run_node(run *r, wf_node *node)
         WF_TRY(check_saved(node));
         wf_range_push(r->tape->ctx, node->op->name);
         const char *outside = wf_profile_layer(r->tape->ctx, node->layer);
-        const wf_status status = node->op->backward(node);
+        const wf_status status = node->op == &wf_segment_op ? run_segment(r, node) : node->op->backward(node);
         wf_profile_layer(r->tape->ctx, outside);
         wf_range_pop(r->tape->ctx);
         WF_TRY(status);
@@ -168,9 +219,27 @@ static wf_status run_node(run *r, wf_node *node)
     wf_tensor_free(out->grad);
     out->grad = NULL;
     /* Scalars stay, since programs print losses after the step. */
-    if (wf_tensor_count(out->value) > 1) {
+    if (out->value && wf_tensor_count(out->value) > 1) {
         wf_tensor_free(out->value);
         out->value = NULL;
+    }
+    return WF_OK;
+}
+
+static wf_status run_nodes(run *r, int64_t first)
+{
+    wf_tape *tape = r->tape;
+    for (int64_t n = tape->n_nodes - 1; n >= first; n--) {
+        wf_node *node = tape->nodes[n];
+        if (!runs(r, node))
+            continue;
+        wf_status status = run_node(r, node);
+        /* The other ranks of this node wait for a message that this rank will not send. This is the one place that
+         * tells them; an op returns its error and knows nothing of it. */
+        if (status != WF_OK && node->comm && tape->ctx->tell_failure)
+            status = tape->ctx->tell_failure(node->comm, status);
+        WF_TRY(status);
+        wf_ctx_progress(tape->ctx);
     }
     return WF_OK;
 }
@@ -215,27 +284,16 @@ static wf_status seed_grad(wf_var *loss, const wf_tensor *grad, const wf_backwar
 
 static wf_status run_all(run *r, wf_var *loss, const wf_tensor *grad)
 {
-    wf_tape *tape = r->tape;
-    mark_wanted(r);
+    for (int64_t p = 0; p < r->opts->n_params; p++)
+        r->opts->params[p]->run = r->id;
+    mark_wanted(r, 0);
     WF_CHECK(!loss->node || !loss->node->done, WF_ERR_STATE, "this variable was differentiated before");
-    WF_TRY(mark_reached(r, loss->node));
+    WF_TRY(mark_reached(r, loss->node, 0));
     WF_TRY(count_uses(r));
     WF_TRY(prepare_grads(r));
     if (loss->node || loss->leaf)
         WF_TRY(seed_grad(loss, grad, r->opts));
-    for (int64_t n = tape->n_nodes - 1; n >= 0; n--) {
-        wf_node *node = tape->nodes[n];
-        if (!runs(r, node))
-            continue;
-        wf_status status = run_node(r, node);
-        /* The other ranks of this node wait for a message that this rank will not send. This is the one place that
-         * tells them; an op returns its error and knows nothing of it. */
-        if (status != WF_OK && node->comm && tape->ctx->tell_failure)
-            status = tape->ctx->tell_failure(node->comm, status);
-        WF_TRY(status);
-        wf_ctx_progress(tape->ctx);
-    }
-    return WF_OK;
+    return run_nodes(r, 0);
 }
 
 wf_status wf_backward_run(wf_var *loss, const wf_tensor *grad, const wf_backward_opts *opts)

@@ -12,6 +12,7 @@ void wf_tape_restart_draws(wf_tape *tape)
     tape->scope = (wf_scope){.stream = wf_hash_u64(0, tape->name)};
     tape->draws_in_scope = 0;
     tape->n_draws = 0;
+    tape->draws_lost = false;
     tape->n_applied = 0;
     if (tape->applied)
         memset(tape->applied, 0, tape->cap_applied * sizeof *tape->applied);
@@ -73,6 +74,10 @@ static wf_status grow(wf_tape *tape)
 
 wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *count)
 {
+    /* What is computed again is no further application: the streams are those that were noted. */
+    *count = 0;
+    if (tape->repeat.on)
+        return WF_OK;
     if (2 * (tape->n_applied + 1) > tape->cap_applied)
         WF_TRY(grow(tape));
     wf_applied *entry = entry_of(tape->applied, tape->cap_applied, layer);
@@ -83,14 +88,17 @@ wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *cou
     return WF_OK;
 }
 
-/* If memory for an entry is exhausted, the entry is left out; the next allocation of the step reports the error. */
+/* If memory for an entry is exhausted, the entry is left out; the next allocation of the step reports the error, or
+ * the segment that draws it again. */
 static void note(wf_tape *tape, uint64_t stream)
 {
     if (tape->n_draws == tape->cap_draws) {
         const int64_t capacity = tape->cap_draws ? 2 * tape->cap_draws : FEW;
         wf_draw *draw = wf_realloc(tape->ctx, tape->draw, (size_t)capacity * sizeof *draw);
-        if (!draw)
+        if (!draw) {
+            tape->draws_lost = true;
             return;
+        }
         tape->draw = draw;
         tape->cap_draws = capacity;
     }
@@ -104,13 +112,27 @@ static void note(wf_tape *tape, uint64_t stream)
     tape->draw[tape->n_draws++] = (wf_draw){.stream = stream, .kind = tape->scope.kind, .path = path};
 }
 
+/* Past the end of the list the count shows that the segment draws more than the first time (segment.c). */
+static uint64_t stream_again(wf_tape *tape)
+{
+    const int64_t at = tape->repeat.draw++;
+    return at < tape->n_draws ? tape->draw[at].stream : 0;
+}
+
+static uint64_t next_stream(wf_tape *tape)
+{
+    if (tape->repeat.on)
+        return stream_again(tape);
+    const uint64_t stream = wf_hash_u64(tape->scope.stream, tape->draws_in_scope++);
+    note(tape, stream);
+    return stream;
+}
+
 wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout)
 {
     const bool spread = layout && layout->known;
-    const uint64_t stream = wf_hash_u64(tape->scope.stream, tape->draws_in_scope++);
-    note(tape, stream);
-    return (wf_random){.seed = tape->ctx->seed,
-                       .stream = stream,
+    return (wf_random){.seed = tape->repeat.on ? tape->repeat.seed : tape->ctx->seed,
+                       .stream = next_stream(tape),
                        .iteration = tape->iteration_device,
                        .global = spread ? layout->global : shape,
                        .box = spread ? layout->box : wf_box_of_shape(shape)};

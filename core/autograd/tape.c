@@ -27,11 +27,11 @@ wf_tape *wf_tape_new(wf_ctx *ctx)
     return tape;
 }
 
-static void clear(wf_tape *tape)
+void wf_tape_cut(wf_tape *tape, int64_t n_nodes, int64_t n_vars)
 {
-    for (int64_t i = 0; i < tape->n_nodes; i++)
+    for (int64_t i = n_nodes; i < tape->n_nodes; i++)
         wf_node_release(tape->nodes[i]);
-    for (int64_t i = 0; i < tape->n_vars; i++) {
+    for (int64_t i = n_vars; i < tape->n_vars; i++) {
         wf_tensor_free(tape->vars[i]->value);
         wf_tensor_free(tape->vars[i]->grad);
         /* Whoever still holds the variable gets an error, until its memory is another variable's. */
@@ -39,9 +39,14 @@ static void clear(wf_tape *tape)
         tape->vars[i]->grad = NULL;
     }
     /* Counted per context, since wf_tape_reset can tell a forgotten tensor only where no other tape has any. */
-    tape->ctx->vars -= tape->n_vars;
-    tape->n_nodes = 0;
-    tape->n_vars = 0;
+    tape->ctx->vars -= tape->n_vars - n_vars;
+    tape->n_nodes = n_nodes;
+    tape->n_vars = n_vars;
+}
+
+static void clear(wf_tape *tape)
+{
+    wf_tape_cut(tape, 0, 0);
     tape->paired = false;
     /* Variables, nodes and their state lie in the arena and go at once; only tensors have counts to be kept. */
     wf_arena_reset(&tape->arena);
@@ -58,6 +63,7 @@ void wf_tape_free(wf_tape *tape)
     free(tape->vars);
     free(tape->nodes);
     free(tape->draw);
+    free(tape->outside);
     free(tape->applied);
     free(tape);
 }
@@ -161,7 +167,7 @@ static wf_var *new_var(wf_tape *tape, wf_tensor *value)
         wf_tensor_free(value);
         return wf_error_null();
     }
-    *var = (wf_var){.tape = tape, .value = value};
+    *var = (wf_var){.tape = tape, .value = value, .segment = tape->segment};
     tape->vars[tape->n_vars++] = var;
     tape->ctx->vars++;
     return var;
@@ -182,6 +188,8 @@ wf_var *wf_leaf(wf_tape *tape, const wf_tensor *tensor)
     char text[WF_SHAPE_TEXT];
     WF_CHECK_NULL(wf_dtype_is_float(tensor->dtype), WF_ERR_DTYPE, "a gradient for a tensor %s of %s: only for floats",
                   wf_shape_text(tensor->shape, text), wf_dtype_name(tensor->dtype));
+    WF_CHECK_NULL(!tape->segment && !tape->repeat.on, WF_ERR_UNSUPPORTED,
+                  "wf_leaf inside of a segment that is recomputed, where its gradient would be lost: make it outside");
     wf_var *var = wf_input(tape, tensor);
     if (var) {
         var->leaf = true;
@@ -279,7 +287,7 @@ double wf_item(const wf_var *var)
     return var ? wf_tensor_item(var->value) : NAN;
 }
 
-static wf_status add_node(wf_tape *tape, const wf_node_spec *r, wf_var *out)
+wf_status wf_tape_add_node(wf_tape *tape, const wf_node_spec *r, wf_var *out)
 {
     wf_ctx *ctx = tape->ctx;
     if (tape->n_nodes == tape->cap_nodes) {
@@ -343,11 +351,13 @@ wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *r, wf_tensor *y)
             WF_CHECK_NULL(r->in[i]->tape == tape, WF_ERR_STATE, "%s: an input belongs to another tape", r->op->name);
         needs = needs || (r->in[i] && r->in[i]->needs_grad);
     }
-    /* Nothing is saved for backward where no gradient will pass. */
-    if (!needs || tape->mode == WF_EVAL)
+    if (tape->mode == WF_EVAL)
         return var;
-    var->needs_grad = true;
-    const wf_status status = add_node(tape, r, var);
+    var->needs_grad = needs;
+    /* Nothing is saved for backward where no gradient will pass. */
+    if (!needs && !tape->segment)
+        return var;
+    const wf_status status = tape->segment ? wf_segment_note(tape, r) : wf_tape_add_node(tape, r, var);
     if (status != WF_OK)
         return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
     return var;

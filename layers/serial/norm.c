@@ -21,6 +21,7 @@ typedef struct norm_state {
 typedef struct norm_call {
     bool follows;
     bool batch;     /* statistics came from the batch */
+    bool update;    /* and running statistics follow them: not where a segment is recomputed */
     wf_count count; /* over all that share them; 0 where they did not come from the batch */
     wf_epilogue epilogue;
     wf_norm_merge merge;
@@ -68,10 +69,10 @@ static double local_count(const wf_tensor *x)
     return channels > 0 ? (double)(wf_shape_count(x->shape) / channels) : 0;
 }
 
-/* Statistics of the batch into the rows of `stats`; running statistics follow. Where ranks share them, their count is
- * known to the device alone, in `counted`. */
-static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_tensor *stats, const wf_tensor *counted,
-                                  wf_count *count)
+/* Statistics of the batch into the rows of `stats`; running statistics follow, if `update`. Where ranks share them,
+ * their count is known to the device alone, in `counted`. */
+static wf_status batch_statistics(const norm_state *s, bool update, const wf_tensor *x, wf_tensor *stats,
+                                  const wf_tensor *counted, wf_count *count)
 {
     wf_ctx *ctx = x->ctx;
     const wf_kernels *k = ctx->k;
@@ -88,17 +89,15 @@ static wf_status batch_statistics(const norm_state *s, const wf_tensor *x, wf_te
         count->device = all.data;
     }
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
-    /* The kernel writes them behind the tape's back: whatever saved them must notice. */
-    wf_tensor_touch(avg_mean);
-    wf_tensor_touch(avg_var);
-    const wf_norm_args args = {.mean = &mean,
-                               .m2 = &m2,
-                               .count = *count,
-                               .eps = s->eps,
-                               .decay = s->decay,
-                               .invstd = &invstd,
-                               .running_mean = &running_mean,
-                               .running_var = &running_var};
+    wf_norm_args args = {
+        .mean = &mean, .m2 = &m2, .count = *count, .eps = s->eps, .decay = s->decay, .invstd = &invstd};
+    if (update) {
+        /* The kernel writes them behind the tape's back: whatever saved them must notice. */
+        wf_tensor_touch(avg_mean);
+        wf_tensor_touch(avg_var);
+        args.running_mean = &running_mean;
+        args.running_var = &running_var;
+    }
     return k->norm_finish(ctx, &args);
 }
 
@@ -122,7 +121,7 @@ static wf_status compute_norm(const norm_state *s, norm_call *call, const wf_ten
 {
     wf_ctx *ctx = x->ctx;
     if (call->batch)
-        WF_TRY(batch_statistics(s, x, stats, counted, &call->count));
+        WF_TRY(batch_statistics(s, call->update, x, stats, counted, &call->count));
     else
         WF_TRY(running_statistics(s, stats));
     const wf_array in = wf_tensor_array(x), mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
@@ -201,8 +200,10 @@ static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tenso
            *beta = s->beta ? wf_param_var(tape, s->beta) : NULL;
     note_axes(s->gamma, &x->value->layout);
     note_axes(s->beta, &x->value->layout);
-    norm_call call = {
-        .merge = s->merge, .batch = wf_tape_mode(tape) == WF_TRAIN, .epilogue = wf_epilogue_on(&s->epilogue, tape, y)};
+    norm_call call = {.merge = s->merge,
+                      .batch = wf_tape_mode(tape) == WF_TRAIN,
+                      .update = !wf_tape_repeats(tape),
+                      .epilogue = wf_epilogue_on(&s->epilogue, tape, y)};
     call.follows = wf_epilogue_acts(&call.epilogue);
     const wf_status status = (s->gamma && !gamma) || (s->beta && !beta)
                                  ? wf_error_take("a parameter", __FILE__, __LINE__)

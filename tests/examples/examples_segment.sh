@@ -40,6 +40,11 @@ for cut in "2 height=2" "3 height=3" "4 height=2,width=2" "4 data=2,width=2"; do
     compare data=1 "${cut#* }"
 done
 
+# Recomputation changes no digit.
+cp "$work/height=2/losses" "$work/kept"
+run 2 height=2 "$images --recompute"
+cmp "$work/kept" "$work/height=2/losses" || fail "--recompute gives other losses"
+
 run 4 channel=2,height=2 "$images --parallel mesh"
 compare data=1 channel=2,height=2
 

@@ -2,6 +2,7 @@ foreach(name functions_values functions_semantics gradcheck_functions gradcheck_
   weft_test(${name} LEVEL layers)
 endforeach()
 weft_test(golden LEVEL all)
+weft_test(recompute LEVEL optim RANKS 1 2 4)
 weft_test(equiv_sync_norm LEVEL optim RANKS 1 2 3 4 6 8)
 weft_test(communication LEVEL optim RANKS 1 2 3 4)
 weft_test(sharded_functions LEVEL layers RANKS 1 2 3 4 6 8)

@@ -47,6 +47,18 @@ static void equals_eager(void)
     expect_equal(&h, &expected, "captured");
 }
 
+static void recomputes(void)
+{
+    static history h;
+    history expected = eager(false);
+    gan_recomputes = true;
+    gan g = gan_new();
+    train_captured(&g, &h);
+    gan_free(&g);
+    gan_recomputes = false;
+    expect_equal(&h, &expected, "captured, with segments that are recomputed");
+}
+
 /* Two captured steps by turns, which is what the one is made of. */
 static void two_captures(void)
 {
@@ -237,6 +249,7 @@ static int on_ranks(int argc, char **argv)
     setenv("WEFT_DETERMINISTIC", "1", 0);
     return test_main(argc, argv,
                      (test_case[]){{"equals_eager", equals_eager},
+                                   {"recomputes", recomputes},
                                    {"two_captures", two_captures},
                                    {"work_between", work_between},
                                    {"mixed_precision", mixed_precision},

@@ -40,6 +40,8 @@ typedef struct history {
 static wf_dtype gan_computes;
 /* In what gradients travel. */
 static wf_dtype gan_grad_dtype;
+/* Whether both models recompute. */
+static bool gan_recomputes;
 
 static inline wf_var *to_square(wf_var *x)
 {
@@ -94,6 +96,10 @@ static inline void gan_fill(gan *g)
     WF_EXPECT_OK(wf_ctx_set_compute(g->ctx, gan_computes));
     g->gen = generator(g->ctx);
     g->dis = discriminator(g->ctx);
+    if (gan_recomputes) {
+        wf_recompute(g->dis);
+        WF_EXPECT(wf_recompute_chain(g->gen, 2), "%s", wf_error_message());
+    }
     g->opt_gen = adam(g, g->gen);
     g->opt_dis = adam(g, g->dis);
     g->tape = wf_tape_new(g->ctx);
