@@ -1,5 +1,5 @@
-/* The background stream: sums of gradients and the like that a process brings about beside the program's own calls, one
- * after the other, on the main thread.
+/* The background stream: a queue of sums of gradients, gathers and functions, which runs between the program's own
+ * calls, one after the other, on the main thread.
  *
  * What is added runs in its order, and never blocks: it advances when backward or a long kernel is between two of its
  * pieces (wf_ctx_progress), and whenever the main program waits for a message. Only wf_background_wait waits for it.
@@ -21,8 +21,8 @@
 #include "comm/reducer_author.h"
 #include "core/status_author.h"
 
-/* Prepares the communicator: connects its ranks a second time, as its name asks. Once is enough; further calls do
- * nothing. Collective. */
+/* Prepares the communicator: opens a second one of the same ranks and name (`async`), so that messages of the stream
+ * never meet those of the program. Once is enough; further calls do nothing. Collective. */
 wf_status wf_background_open(wf_comm *comm) WF_NODISCARD;
 
 /* Each adds one thing to the stream that comm shares with the communicators split from it. Memory stays the caller's

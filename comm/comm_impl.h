@@ -115,7 +115,7 @@ struct wf_comm {
     void *mpi_comm;             /* the transport's */
     struct wf_control *control; /* NULL where there is one rank */
     wf_mesh mesh;
-    wf_comm *async; /* the same ranks once more, for tasks; NULL until then */
+    wf_comm *async; /* the same ranks once more, for the background stream; NULL until it is opened */
     wf_comm *self;  /* this rank by itself; made at the first need */
     wf_status dead;
     char death[WF_FAILURE_TEXT];
@@ -139,7 +139,7 @@ struct wf_comm {
 };
 
 /* --- mpi_setup.c: everything of MPI that a communicator has --- */
-/* Fills rank, size, nodes, wire and control from a pointer to an MPI_Comm (NULL: the world), and agrees with the
+/* Fills rank, size, nodes, mpi_comm and control from a pointer to an MPI_Comm (NULL: the world), and agrees with the
  * others: where `status` (this rank's so far) is an error on some rank, the lowest such rank's error becomes
  * everybody's. */
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status);
@@ -174,7 +174,7 @@ void wf_background_progress(wf_comm *comm);
 /* Whether the stream has the processor. */
 bool wf_background_within(const wf_comm *comm);
 void wf_background_free(struct wf_background *background);
-/* Gives up what is under way for comm, and its second connection. */
+/* Gives up what is under way for comm, and closes its `async`. */
 void wf_background_close(wf_comm *comm);
 
 #endif

@@ -46,7 +46,8 @@ const char *wf_mesh_text(const wf_mesh *mesh);
 
 typedef struct wf_layout_opts {
     int dim[WF_AXES]; /* WF_DIM(d): the axis shards dimension d; default: the tensor is replicated over it */
-    /* Own cut points: size + 1 ascending numbers from 0 to the length of that dimension; default: balanced blocks. */
+    /* Own cut points: size + 1 ascending numbers from 0 to the length of that dimension, which are copied into the
+     * mesh; default: balanced blocks. */
     const int64_t *bounds[WF_AXES];
 } wf_layout_opts;
 
@@ -59,7 +60,7 @@ wf_layout wf_mesh_layout_same(const wf_mesh *mesh, wf_shape global);
  * as long as the mesh. NULL on failure. Local. */
 const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds);
 /* The usual layout of activations [N,C,...]: samples over data, dimension 1 over channel, and the last one to three
- * dimensions over width, height and depth. */
+ * dimensions over width, height and depth. Local. */
 wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
 
 /* A new tensor of another layout, with x's type and order; the caller frees it. The target's mesh may be another

@@ -6,18 +6,17 @@
 #include "comm/mesh.h"
 #include "core/window.h"
 
-/* Balanced blocks of [0, length). */
+/* Bounds of balanced blocks of [0, length), one for each place along the axis: size + 1 numbers, which belong to the
+ * mesh as those of wf_mesh_bounds do. WF_ERR_SHAPE, and NULL, for a negative length. Local. */
 const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length);
 
 /* Shards dimension `dim` of a layout over `axis` at `bounds`, which are copied into the mesh if they are new; the
  * global length is the last bound, and the box is set accordingly. An axis of one rank, other than data, does not
- * shard: the dimension stays whole.
- */
+ * shard: the dimension stays whole. With bounds NULL, which failed before, nothing changes. Local. */
 void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *bounds);
 
-/* Gathers shard bounds that are unknown (of a batch, where each rank knows only its own place): collective over those
- * axes.
- */
+/* Gathers shard bounds that are unknown (of a batch, where each rank knows only its own place); they belong to the
+ * mesh. Collective over the axes whose bounds are unknown, else local. */
 wf_status wf_layout_complete(wf_layout *layout) WF_NODISCARD;
 
 /* Which part of an array each rank has, or needs: for each axis, one range for every place along it; a rank's part
@@ -42,10 +41,10 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
 /* The one that takes a tensor from one complete layout to another, both on one mesh, or on two meshes of which one
  * is of the other's communicator or of one of its axes (wf_mesh_comm_of). An axis over which both are sharded
  * equally is left out. If the exchange moves nothing and this rank's boxes are equal, the tensor can be used as it
- * is. WF_ERR_UNSUPPORTED for a partial layout. */
+ * is. NULL after an error: WF_ERR_UNSUPPORTED for a partial layout. Local, as wf_mesh_exchange is. */
 wf_exchange *wf_mesh_exchange_layouts(const wf_layout *from, const wf_layout *to, wf_dtype dtype, wf_order order);
 /* The same for x, whose layout goes to *from: one without a layout counts as the whole, the same on every rank of the
- * target's mesh. Completes both layouts. */
+ * target's mesh. Completes both layouts, so collective where their bounds are unknown. */
 wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from);
 
 #endif

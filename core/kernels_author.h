@@ -1,8 +1,9 @@
 /* The kernel table: every piece of arithmetic that Weft does on tensors goes through one of these slots.
  *
  * Three fillings: `ref` (core/ref, plain loops, every sum in double and in a fixed order: the oracle), `cpu` (core/cpu,
- * oneDNN and OpenMP; starts as a copy of `ref` and overrides slots) and `cuda` (core/cuda). A slot that a device lacks
- * returns WF_ERR_UNSUPPORTED and says so.
+ * oneDNN and OpenMP; starts as a copy of `ref` and overrides slots) and `cuda` (core/cuda, which fills every slot by
+ * itself). No slot is NULL but `multiplies`, the four of capture, and range_push with range_pop, where NULL has the
+ * meaning that is said there. A form that a filling cannot do is WF_ERR_UNSUPPORTED of its own function.
  *
  * Every slot has a function type, named after the slot or, where several share it, after what they have in common. A
  * filling declares its functions by these types: `wf_conv_fn wf_cpu_conv_forward;`.
@@ -139,11 +140,11 @@ typedef struct wf_count {
 
 #define WF_NORM_HEADS 8
 
-/* Numbers that are sent ahead of the statistics of a part: the count of elements per channel, and values of the
- * caller. */
+/* Numbers that are sent ahead of the statistics of a part. */
 typedef struct wf_norm_head {
-    int n; /* 1 to WF_NORM_HEADS */
-    double value[WF_NORM_HEADS];
+    int n;                       /* 1 to WF_NORM_HEADS */
+    double value[WF_NORM_HEADS]; /* the first is the number of elements in each column, which norm_merge reads; others
+                                    are the caller's */
 } wf_norm_head;
 
 /* The scale of a loss, in device memory. */
@@ -213,8 +214,10 @@ typedef struct wf_resample_args {
     bool accumulate;       /* resample_backward alone */
 } wf_resample_args;
 
-/* Normalisation over all dimensions but 1 (x is [N,C] or [N,C,...]). Statistics are rank-1 arrays [C] of f32 (f64 for
- * f64 x); gamma and beta are of x's type, or wide. */
+/* Normalisation. Statistics are rank-1 arrays [K] of f32 (f64 for f64 x), one entry for each column. norm_stats,
+ * norm_forward, norm_backward_stats and norm_backward read x [N,C] or [N,C,...] and have K = C: statistics over all
+ * dimensions but 1. norm_part, norm_merge and norm_finish see no x: their K columns may mean anything. gamma and beta
+ * are of x's type, or wide. */
 typedef struct wf_norm_args {
     const wf_array *x, *y, *dy, *dx;
     const wf_array *mean, *m2, *invstd;         /* average, sum of squared deviations from it, 1 / standard deviation */
@@ -222,7 +225,7 @@ typedef struct wf_norm_args {
     const wf_array *sum_g, *sum_gx;             /* what norm_backward_stats gives norm_backward */
     const wf_array *running_mean, *running_var; /* NULL: not kept */
     const wf_epilogue *epilogue;                /* NULL: none */
-    wf_count count;                             /* the global number of elements per channel */
+    wf_count count; /* the global number of elements in each column; 0: see norm_finish and norm_backward */
     double eps, decay;
 } wf_norm_args;
 
@@ -411,18 +414,20 @@ typedef struct wf_kernels {
     wf_resample_fn *resample_forward, *resample_backward;
 
     /* In the slots of normalisation every array that a slot names must be given, but for gamma, beta, epilogue and
-     * running arrays, and where it says otherwise. Arrays that a slot does not name are not read and may be NULL. */
+     * running arrays, and where it says otherwise. Arrays that a slot does not name are not read and may be NULL.
+     * xhat is (x - mean) invstd. */
 
     /* mean and m2 from x; both 0 where there is no element. */
     wf_norm_fn *norm_stats;
-    /* Statistics of an array whose parts are on several ranks. A part is an f64 array [n + 2 C]: the n numbers of a
-     * head, mean, m2. norm_part makes one; norm_merge joins parts [P, n + 2 C], in order and in f64, into mean and
-     * m2 of all their elements, and count (f64 scalar) is the number of elements. Parts whose count is not above 0
-     * are skipped. */
+    /* Statistics of an array whose parts are on several ranks. A part is an f64 array [n + 2 K]: the n numbers of a
+     * head, mean, m2. norm_part makes one; norm_merge joins parts [P, n + 2 K], in order and in f64, into mean and
+     * m2 of all their elements, and count (f64 scalar) is the number of elements in each column. Parts whose first
+     * number, their count, is not above 0 are skipped. */
     wf_norm_part_fn *norm_part;
     wf_norm_merge_fn *norm_merge;
     /* invstd = 1 / sqrt(m2 / count + eps); where running arrays are given: running += (1 - decay) (batch - running),
-     * with the unbiased variance m2 / (count - 1) (biased where count is 1). count 0 leaves running alone, invstd 0.
+     * with the unbiased variance m2 / (count - 1) (biased where count is 1). count 0 means that no rank has an element:
+     * running arrays stay, and invstd is 0.
      * mean may be NULL where running_mean is. */
     wf_norm_fn *norm_finish;
     /* y = epilogue((x - mean) invstd gamma + beta). In place allowed. */
@@ -430,9 +435,10 @@ typedef struct wf_kernels {
     /* From x, mean, invstd and dy. With g = dy through the epilogue backwards (y NULL: no epilogue): sum_g[c] = sum g,
      * sum_gx[c] = sum g xhat. */
     wf_norm_fn *norm_backward_stats;
-    /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count), g as above. count 0 means statistics that did not
-     * come from the batch: dx = gamma invstd g; x, mean, sum_g and sum_gx may then be NULL, if the host knows the count
-     * (count.device NULL). y NULL: no epilogue, as above. dx is not in place: it overlaps neither x nor dy. */
+    /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count), g as above. count 0 means here that the statistics
+     * did not come from the batch (running ones): dx = gamma invstd g; x, mean, sum_g and sum_gx may then be NULL, if
+     * the host knows the count (count.device NULL). y NULL: no epilogue, as above. dx is not in place: it overlaps
+     * neither x nor dy. */
     wf_norm_fn *norm_backward;
 
     /* Elementwise. backward: dx from dy and from x or y (one may be NULL where the other suffices: y for relu, leaky

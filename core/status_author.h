@@ -16,7 +16,9 @@ wf_status wf_error_set(wf_status code, const char *file, int line, const char *f
 /* Adds a frame to the last error and returns status. */
 wf_status wf_error_frame(wf_status status, const char *file, int line, const char *function);
 
-/* Makes the last error the pending one, unless there is one already, and returns NULL. */
+/* Makes the last error the pending one, unless there is one already, and returns NULL: for a function that returns a
+ * pointer and has just seen a wf_status that is not WF_OK. A plain `return NULL` is for what came as NULL, from an
+ * argument or from another function of this kind, whose error is pending already. */
 void *wf_error_null(void);
 
 /* The pending error, which stays pending, becomes the last one: its code, or WF_OK if there is none. */
@@ -42,8 +44,8 @@ void *wf_error_need_null(const char *function, const char *what, const char *fil
 
 #define WF_RAISE(code, ...) wf_error_set((code), __FILE__, __LINE__, __VA_ARGS__)
 
-/* In a verb: leave with a new error; leave if a call fails; leave if a needed object is NULL. */
-/* The code stands in the return itself, so that compilers and analysers see which one it is. */
+/* In a verb: leave with a new error; leave if a call fails; leave if a needed object is NULL. The code stands in the
+ * return itself, so that compilers and analysers see which one it is. */
 #define WF_FAIL(code, ...) return (WF_RAISE(code, __VA_ARGS__), (code))
 #define WF_TRY(call)                                                                                                   \
     do {                                                                                                               \

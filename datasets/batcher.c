@@ -227,7 +227,8 @@ static wf_status read_wide(wf_batcher *b, const row *r, unsigned char *x, unsign
 static wf_status read_row(wf_batcher *b, const wf_rows_out *out, int64_t place, int64_t i)
 {
     const int64_t index = b->order ? b->order[place] : place;
-    /* The number of the sample in the whole data set: a random transform gives the same picture on every mesh. */
+    /* The sample's place in the scattered order, which does not depend on the number of ranks: a random transform gives
+     * the same picture on every mesh. */
     const row r = {.index = index,
                    .key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index},
                    .label = out->labels ? out->labels + i : NULL};

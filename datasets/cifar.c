@@ -13,8 +13,8 @@ enum { PIXELS = 3 * 32 * 32, MOST_FILES = 5 };
 typedef struct collection {
     const char *name, *folder;
     const char *train[MOST_FILES + 1], *test[2]; /* ended by NULL */
-    int labels;                                  /* bytes of them in a record; the last is the one that is given */
-    int64_t classes[2];                          /* of each */
+    int labels;                                  /* in a record, a byte each; samples get the last (the fine one) */
+    int64_t classes[2];                          /* of each label */
 } collection;
 
 static const collection cifar10 = {

@@ -6,25 +6,27 @@
 #include "core/tensor_author.h"
 #include "datasets/dataset.h"
 
-/* What a random transform may use: it depends on the seed, the epoch and the sample's global number alone. */
+/* What a random transform may use: seed, epoch and the sample's number, which are the same on any number of ranks. */
 typedef struct wf_sample_key {
     uint64_t seed;
     int64_t epoch;
-    int64_t sample; /* in the data set that was scattered */
+    int64_t sample; /* its place in the scattered order: wf_dataset_part.first and its index in the part; where nothing
+                       was scattered, its index */
 } wf_sample_key;
 
 typedef struct wf_dataset_kind {
     const char *name;
-    /* Fills dataset->info, which begins as the inner one's. Called on the main thread until it worked once: after a
-     * failure it may be called again, and finds in state what the failed call left there. NULL: nothing to do. Memory
-     * comes from wf_malloc or the C library and is freed by `free`. */
+    /* Fills dataset->info, which is the inner one's before (of a reader: zero). Called on the main thread, at the first
+     * use of the data set, and again at the next use if it failed: it then finds in state what the failed call left
+     * there. NULL: info stays the inner one's. Memory comes from wf_malloc or the C library and is freed by `free`. */
     wf_status (*open)(wf_dataset *dataset);
     /* Writes sample `index` (row-major logical elements of info.dtype) and its label. label is never NULL; 0 is written
      * where there are none. Called from the prefetch thread too: no MPI, no pool, no tape, errors through the thread's
      * own trail; wf_malloc, for what is kept, and the C library's malloc are allowed. One thread at a time. */
     wf_status (*read)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label);
     /* Writes the elements of `box`, a part of one sample, alone: for readers that need not touch the others. x is
-     * packed: row-major, of the shape of the box. NULL: the whole sample is read, and cut. */
+     * packed: row-major, of the shape of the box. NULL: the whole sample is read by
+     * `read`, and the box copied out of it. */
     wf_status (*read_box)(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                           int64_t *label);
     void (*free)(wf_dataset *dataset); /* what state points to, not state itself; may be NULL */

@@ -5,7 +5,7 @@
 
 #include "datasets/dataset_author.h"
 
-/* Data files, plain or gzip, whose size is checked. */
+/* --- file.c: data files, plain or gzip, whose size is checked ----------------------------------------------------- */
 
 #define WF_PATH_MAX 4096
 
@@ -22,7 +22,10 @@ typedef struct wf_data_file {
     uint64_t done; /* bytes read so far, uncompressed */
 } wf_data_file;
 
+/* Opens a file, plain or gzip, which its first bytes tell. WF_ERR_IO: it is not there, or cannot be read;
+ * WF_ERR_FORMAT: it is empty. Close it after a success. */
 wf_status wf_data_file_open(wf_data_file *file, const char *path) WF_NODISCARD;
+/* Closes it; an error of reading has been returned before. A file that is zeroed or closed is fine. */
 void wf_data_file_close(wf_data_file *file);
 /* Checks, before memory is taken for it, that the file can hold `total` bytes uncompressed. */
 wf_status wf_data_file_expect(wf_data_file *file, uint64_t total) WF_NODISCARD;
@@ -31,7 +34,7 @@ wf_status wf_data_file_read(wf_data_file *file, void *data, size_t bytes, uint64
 /* WF_ERR_FORMAT with both sizes if anything follows what was read. */
 wf_status wf_data_file_end(wf_data_file *file) WF_NODISCARD;
 
-/* Samples in host memory, one after the other: what most readers load. */
+/* --- memory.c: samples in host memory, one after the other ------------------------------------------------- */
 
 /* The first member of the state of every kind that reads by wf_rows_read. */
 typedef struct wf_rows {
@@ -57,20 +60,20 @@ void wf_rows_dataset_free(wf_dataset *dataset);
 /* A memory data set with room for info.count samples, to be filled through *rows. */
 wf_dataset *wf_rows_dataset_new(wf_ctx *ctx, const wf_dataset_info *info, wf_rows **rows);
 
-/* The IDX format, for wf_idx and wf_mnist. */
+/* --- idx.c: the IDX format, for wf_idx and wf_mnist --------------------------------------------------------------- */
 
 /* Loads both files (labels may be NULL) and fills info. classes 0: the largest label plus 1; else every label is
  * checked against it. */
 wf_status wf_idx_load(wf_ctx *ctx, const char *images, const char *labels, int64_t classes, wf_rows *rows,
                       wf_dataset_info *info) WF_NODISCARD;
 
-/* A part of a data set that every rank can read, for wf_mesh_scatter_dataset. */
+/* --- part.c: a part of a data set that every rank can read, for wf_mesh_scatter_dataset --------------------------- */
 
 /* The samples at places [part.first, part.first + part.count) of `order` (NULL: as they come; read during the call
  * only), each read when it is needed. Owns the data set, which is open. */
 wf_dataset *wf_part_dataset(wf_dataset *dataset, wf_dataset_part part, const int64_t *order);
 
-/* Decoding and resizing of pictures; called from the prefetch thread too. */
+/* --- picture.c, resize.c: pictures; called from the prefetch thread too ------------------------------------------- */
 
 /* Height and width of a PNG or JPEG file, from its header, which the file's length must explain. */
 wf_status wf_picture_size(const char *path, int64_t *height, int64_t *width) WF_NODISCARD;

@@ -55,6 +55,10 @@ wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts);
 wf_iter *wf_prefetch(wf_iter *iter, int depth);
 void wf_iter_free(wf_iter *iter);
 
+/* The next batch, which is valid until the following call; the first call opens the data set. After the last batch of
+ * an epoch comes the first of the next one, or, with `once`, the mark. WF_ERR_IO, WF_ERR_FORMAT and the like are the
+ * reader's, WF_ERR_ARGUMENT those of the options. For a scattered data set all ranks call it equally often, and an
+ * error of one rank reaches the others, from this call or from their next collective; nothing else is sent. */
 wf_status wf_iter_next(wf_iter *iter, wf_batch *batch) WF_NODISCARD;
 /* The number of completed epochs, those whose last batch has been returned: 0 in the first epoch. */
 int64_t wf_iter_epoch(const wf_iter *iter);
@@ -64,7 +68,8 @@ int64_t wf_iter_epoch(const wf_iter *iter);
 wf_status wf_iter_archive(wf_iter *iter, struct wf_archive *archive) WF_NODISCARD;
 /* The same as a wf_archive_visit. */
 wf_status wf_iter_visit(void *iter, struct wf_archive *archive) WF_NODISCARD;
-/* Batches in an epoch; 0 on failure. */
+/* Batches in an epoch, the mark of `once` not counted; 0 on failure. Opens the data set, and so its files, if no batch
+ * has been taken yet. Local. */
 int64_t wf_iter_epoch_length(wf_iter *iter);
 
 #ifdef __cplusplus

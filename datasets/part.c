@@ -1,5 +1,5 @@
-/* Marks a data set as one rank's part of a scattered one: global count, offset, mesh. Iterators make layouts of it.
- * scatter.c makes it where every rank reads for itself. */
+/* One rank's part of a data set that every rank can read: the samples at some places of the scattered order, each read
+ * when it is needed. scatter.c makes it (wf_scatter_opts.each_reads) and says of which mesh and place it is. */
 #include "datasets/datasets_impl.h"
 
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /* Decorators that change samples as they are read. They own the data set that they are given, also when they fail, and
  * nest: wf_transform_random_flip(wf_transform_random_crop(wf_cifar10(...), 4, 32, 32)).
  *
- * Random ones depend on (seed, epoch, number of the sample) alone, not on the number of ranks. wf_scatter_dataset reads
- * each sample once, so apply random transforms to its result. Cheap transforms are better applied there too, since raw
- * u8 samples are smaller to send. All but normalise and scale take samples [C,H,W]; others are WF_ERR_SHAPE when the
+ * Random ones, which are data augmentation, depend on (seed, epoch, number of the sample) alone, not on the number of
+ * ranks. wf_scatter_dataset reads each sample once and sends it, so apply random transforms after it, to its result:
+ * before it every epoch would see the same ones. Cheap transforms are better applied after it too, since raw u8 samples
+ * are smaller to send. All but normalise and scale take samples [C,H,W]; others are WF_ERR_SHAPE when the
  * data set is opened.
  */
 #ifndef WF_DATASETS_TRANSFORMS_H
@@ -22,7 +23,7 @@ wf_dataset *wf_transform_normalise(wf_dataset *dataset, int64_t channels, const 
 /* u8 0 to 255 becomes f32 lo to hi. */
 wf_dataset *wf_transform_scale(wf_dataset *dataset, double lo, double hi);
 
-/* Mirrors left and right with probability 1/2. */
+/* Mirrors left and right with probability 1/2. Not for digits or letters, which are others then. */
 wf_dataset *wf_transform_random_flip(wf_dataset *dataset);
 
 /* A random window of height x width (0: the sample's own) of the sample with `pad` zeros around it. A window as

@@ -11,8 +11,10 @@ typedef struct wf_layer_kind {
     const char *name; /* "linear": in errors */
     wf_var *(*forward)(wf_layer *layer, wf_var *x);
     void (*free)(wf_layer *layer); /* what state holds beyond plain values; may be NULL */
-    bool computes; /* takes its input in the context's compute type, to which wf_apply casts; its parameters are used
-                      by wf_compute_var */
+    /* Set by layers that multiply by their parameters as matrices (linear, convolution): wf_apply casts their input to
+     * the context's compute type (wf_ctx_set_compute), and they use their parameters by wf_compute_var. Other layers
+     * take the type that comes and use wf_param_var. */
+    bool computes;
 } wf_layer_kind;
 
 #define WF_LAYER_OPTIONS 320

@@ -6,9 +6,19 @@
  * layers give such tensors), and possibly along samples; parts may be uneven and empty. A rank holds the outputs whose
  * window is centred in its part, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are
  * sums over this rank's outputs: the optimizer adds up the ranks. Pooling and upsampling also take inputs that are
- * sharded along channels, and keep that sharding. It is an error, which says what to do, if the input is local, is
- * replicated over an axis that the mesh splits, belongs to another mesh, or, for convolutions, is sharded along
- * channels (layers/mesh_conv.h takes such inputs).
+ * sharded along channels, and keep that sharding. It is WF_ERR_SHAPE, which says what to do, if the input is local or
+ * belongs to another mesh; and for convolutions, whose parameters' gradients are summed over the mesh, if it is
+ * replicated over an axis that the mesh splits, or is sharded along channels (layers/mesh_conv.h takes such inputs).
+ * Pooling and upsampling have no such sums and take an input that is replicated over some axes as it is.
+ *
+ * Normalisation has no form of its own here: wf_parallelize lets it share statistics over the ranks that hold the
+ * pixels of its samples, and wf_sync_batchnorm takes those ranks as wf_mesh_comm_of gives them.
+ *
+ * A halo moves once in each direction. A rank that reads h pixels of others, of C channels and N samples, receives N C
+ * h elements in forward; backward of pooling and upsampling returns as many, that of a convolution N F h' (halos of dy,
+ * where its input gradient is recomputed) or N C h (where it is added back). For a kernel of k rows, stride 1 and a
+ * mesh that splits height, h is (k - 1) W for a rank with two neighbours. wf_spatial_global_max_pool moves the whole
+ * input to every rank.
  *
  * Equal runs give equal bits: gradients from other ranks are added in the order of ranks, and the division of the work
  * depends on shapes alone. Only the depth of a chain whose costs are measured may vary with the machine. With

@@ -125,18 +125,19 @@ struct wf_buckets {
     wf_grad_run *run;
     int64_t n_runs;
     wf_bucket *bucket;
-    int64_t n, started, plans; /* plans: how often they were cut */
+    int64_t n, started, plans; /* plans: how often the gradients were cut into buckets */
     int64_t *bucket_of;        /* by place in the flat buffer; -1: not summed over ranks */
     int64_t *offset;           /* of the flat buffer: of the gradients, the trailer, and its end */
     void *narrow; /* room for the longest bucket in the gradient type in flight, where that is not the gradients' own */
     size_t narrow_bytes;
     int64_t *relative; /* room for those of the buckets */
     int64_t *shard;    /* room for those of the buckets */
-    wf_tensor *values; /* the parameters in the order of the flat buffer, where the optimizer is cut; else NULL */
+    wf_tensor
+        *values; /* the parameters in the order of the flat buffer, where the optimizer's state is sharded; else NULL */
     double trailer[WF_TRAILER];
     double sent[WF_TRAILER], summed[WF_TRAILER]; /* the last that was sent, and the sums that the host has looked at */
     double kept[WF_TRAILER];                     /* that of accumulated losses, during a flush */
-    wf_tensor *loss;                             /* f64: of this rank, for the next tail */
+    wf_tensor *loss;                             /* f64: of this rank, for the next trailer */
     wf_tensor *squares;                          /* f64: room for sums of squares, one for each set of axes */
     bool made;                                   /* for the flat buffer that is there */
     wf_grads *grads; /* whose sums are made: optim->grads; with double buffering the other one, while `pending` */
@@ -152,8 +153,9 @@ wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order) WF_NODIS
 /* The loss becomes that of all ranks, times a factor: from the trailer of grads. Local. */
 wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, double factor,
                               wf_tensor *loss) WF_NODISCARD;
-/* A step: all->tail has been filled in; starts what is complete already; a gradient is complete; starts the rest and
- * waits for all, with the sums in all->tail. */
+/* The three calls of a step. begin: all->trailer has been filled in, backward will complete the gradients of `reached`;
+ * starts the sums of buckets that have none of these. ready: one of them is complete. end: starts the rest, waits for
+ * all, and leaves the sums of the trailer in all->trailer. None blocks but end. */
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
 wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
@@ -162,7 +164,8 @@ wf_status wf_buckets_announce(wf_buckets *all, double *ranks) WF_NODISCARD;
 /* With double buffering in place of the three: the sums of the step before (*any: there are some) are waited for, those
  * of this one begin, and the parameters' gradients become the former. */
 wf_status wf_buckets_swap(wf_buckets *all, bool *any) WF_NODISCARD;
-/* At the end: without new ones. */
+/* At the end of training, with double buffering: waits for the sums in flight, as wf_buckets_swap, and begins no new
+ * ones. */
 wf_status wf_buckets_flush(wf_buckets *all) WF_NODISCARD;
 /* After a flush in the middle of a step: the buffer and trailer of the gradients that were accumulated before it. */
 wf_status wf_buckets_resume(wf_buckets *all) WF_NODISCARD;
@@ -173,14 +176,14 @@ wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype) WF_NODISC
 
 /* --- shard.c ------------------------------------------------------------------------------------------------------ */
 
-/* Once the buckets are cut: each rank's part of them, of the states, and the place of the parameters. Collective. */
+/* Once the buckets are made: each rank's part of them, of the states, and the place of the parameters. Collective. */
 wf_status wf_shards_plan(wf_buckets *all) WF_NODISCARD;
 /* Parameters that are not there move into the flat buffer. Local. */
 wf_status wf_shards_adopt(wf_buckets *all) WF_NODISCARD;
 /* Every rank gets the parts that the others have updated. Collective. */
 wf_status wf_shards_gather_values(wf_buckets *all) WF_NODISCARD;
 
-/* --- wire.c ------------------------------------------------------------------------------------------------------- */
+/* --- grad_dtype.c ------------------------------------------------------------------------------------------------- */
 
 /* Adds to the background stream the sums of a bucket's gradients in the gradient type in flight. */
 wf_status wf_grad_dtype_reduce(wf_bucket *bucket) WF_NODISCARD;

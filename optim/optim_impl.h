@@ -15,7 +15,7 @@
 typedef struct wf_optim_slot {
     char *path;
     /* Type of the parameter; its shape and order, or where the state is sharded over ranks, its elements [lo, hi) in
-     * memory. NULL where the kind has none, and zero where an optimizer that cuts has not yet. */
+     * memory. NULL where the kind has none, and zero where an optimizer that shards it has not yet. */
     wf_tensor *state[WF_OPTIM_STATES];
     struct wf_comm *comm; /* the ranks that have the other parts; NULL: whole */
     int64_t lo, hi;
@@ -52,7 +52,7 @@ typedef struct wf_optim_distributed {
     const wf_mesh *(*mesh)(const wf_optim *optim);
     /* What accumulated losses have left: their sum, in device memory, and the trailer. */
     void (*accumulated)(const wf_optim *optim, wf_array *loss, double **trailer);
-    /* After the update, where state is cut: every rank gets what the others have updated. NULL: nothing to do. */
+    /* After the update, where state is sharded: every rank gets what the others have updated. NULL: nothing to do. */
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
     wf_status (*norm)(wf_optim *optim, const wf_array *out);
@@ -96,7 +96,7 @@ struct wf_optim {
 
     const wf_optim_distributed *distributed; /* NULL: local */
     void *distributed_state;
-    bool agreed;
+    bool agreed;       /* the error of this step is the same on all ranks, so nobody need be told of it */
     bool shards_state; /* state is, or will be, sharded over ranks */
 };
 
@@ -147,7 +147,7 @@ void wf_accumulated_forget(wf_optim *optim);
 /* --- shard.c: state that is sharded over ranks
  * ------------------------------------------------------------------------ */
 
-/* The whole of state s, shaped as its parameter: a handle to be freed. Collective where the slot is cut. */
+/* The whole of state s, shaped as its parameter: a handle to be freed. Collective where the slot is sharded. */
 wf_tensor *wf_slot_whole(const wf_optim *optim, const wf_optim_slot *slot, const wf_param *param, int s);
 /* Keeps this rank's part of it. */
 wf_status wf_slot_keep(const wf_optim *optim, wf_optim_slot *slot, int s, wf_tensor *whole) WF_NODISCARD;

@@ -74,8 +74,9 @@ typedef struct wf_call {
     wf_reduce_op op;
     wf_dtype dtype;
     int root, other;
-    int64_t count;
-    const int64_t *part; /* lengths, or ends of shards, as above */
+    int64_t count;       /* elements, as above; of WF_CALL_SUM the last end */
+    const int64_t *part; /* lengths, or ends of shards, as above; of WF_CALL_SUM the ends of segments, the first of
+                            which need not be 0 */
     int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends */
     int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
     const void *buffer;  /* WF_CALL_SUM: whose kept memory it is; NULL where the reducer keeps none */

@@ -1,5 +1,6 @@
-/* The transport over MPI messages, between any two ranks. Requests come from comm/guard/requests.c; nothing else calls
- * it. All calls return at once, and errors come as codes. */
+/* The transport over MPI messages, between any two ranks. Steps of schedules come from comm/engine/progress.c, other
+ * messages from comm/guard/requests.c, and all-gathers and all-to-alls of exchanges from comm/mesh/exchange.c. All
+ * calls return at once, and errors come as codes. */
 #include "comm/transport/transport_impl.h"
 
 #include <stdlib.h>

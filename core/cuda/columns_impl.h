@@ -2,7 +2,21 @@
  *
  * A block is tx by ty threads: tx threads side by side hold neighbouring channels (a pack each, where all arrays allow
  * it), the ty rows of threads walk over the rows of the array. So what belongs to a channel stays in registers.
- */
+ *
+ * column_map and column_sums are given a lambda `make(width<V>)` that returns a functor f for packs of V channels; V is
+ * 1, or pack_size<T>. f is copied to the device and must have
+ *
+ *     struct state                                what a thread keeps of its channels; value-initialised
+ *     void start(state *s, int64_t c) const       before the rows of channels [c, c + V)
+ *   for column_map
+ *     void run(state *s, int64_t i) const         the pack at element i, once
+ *   for column_sums
+ *     static constexpr int sums                   K, how many sums each channel has
+ *     number                                      the type in which a few rows are added; the rest is in f64
+ *     void add(const state &s, int64_t i, number sum[K][V]) const     adds the pack at element i
+ *     void finish(int64_t c, const double *sum) const                 takes the K sums of channel c, once
+ *
+ * core/cuda/norm.cu has one of each (norm_forward_run, moment_sums). */
 #ifndef WF_CORE_CUDA_COLUMNS_IMPL_H
 #define WF_CORE_CUDA_COLUMNS_IMPL_H
 
@@ -140,7 +154,7 @@ inline dim3 finish_block(int parts)
     return dim3(FINISH_CHANNELS, rows);
 }
 
-/* make(width) gives the f of packs of that many channels: std::integral_constant-like, width::value. */
+/* The argument of `make`: its type carries the number of channels in a pack. */
 template <int V> struct width {
     static constexpr int value = V;
 };

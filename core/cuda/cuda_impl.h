@@ -62,7 +62,8 @@ wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what);
 wf_status wf_cuda_put(wf_cuda *own, void *device, const void *host, size_t bytes);
 
 /* At least `bytes` of device memory, 256-byte aligned, that this slot may use until it returns: work of later slots
- * on the same stream comes after it. Grows in the first steps alone. */
+ * on the same stream comes after it. A stream has one block, so a slot asks once, for all that it needs: a second call
+ * hands out the same bytes. Grows in the first steps alone. */
 wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data);
 
 /* Until the event, or all work put on the stream, is done, or never will be: it may be behind kernels that wait for

@@ -182,36 +182,39 @@ wf_box wf_index_map_box(const wf_index_map *index_map, wf_box outputs, wf_box in
 /* The window of kernels that compute `out` from `in` alone. */
 wf_window wf_index_map_local(const wf_index_map *index_map, int d, wf_range out, wf_range in);
 
-/* How an activation is cut. */
+/* How an activation is sharded along its spatial dimensions. */
 typedef struct wf_sharding {
     const wf_mesh *mesh;
-    int axis[WF_MAX_SPATIAL];              /* that cuts spatial dimension d, or -1 */
-    const int64_t *bounds[WF_MAX_SPATIAL]; /* NULL where no axis cuts */
-    int64_t length[WF_MAX_SPATIAL];
-    int64_t channels; /* of the whole */
-    wf_box box;       /* of this rank */
+    int axis[WF_MAX_SPATIAL];              /* the mesh axis that shards spatial dimension d, or -1 */
+    const int64_t *bounds[WF_MAX_SPATIAL]; /* of the shards; NULL where axis is -1 */
+    int64_t length[WF_MAX_SPATIAL];        /* global */
+    int64_t channels;                      /* global */
+    wf_box box;                            /* what this rank holds */
 } wf_sharding;
 
 /* Which inputs a layer takes. */
 typedef enum wf_sharding_taken {
-    WF_SHARDING_ANY = 0, /* sharded along samples, channels and pixels */
-    WF_SHARDING_SUMS,    /* and over every split axis of data, depth, height and width, since the layer's gradients are
-                        summed over them; channels over the channel axis alone */
-    WF_SHARDING_SUMS_WHOLE /* the same with whole channels */
+    /* Of layers without parameters: sharded along samples, channels and pixels in any way, or replicated. */
+    WF_SHARDING_ANY = 0,
+    /* Of layers whose parameters' gradients are summed over the mesh: sharded over every one of data, depth, height and
+     * width that the mesh splits, or a replicated part would count twice. Channels over the channel axis alone. */
+    WF_SHARDING_SUMS,
+    /* The same, with all channels on every rank. */
+    WF_SHARDING_SUMS_WHOLE
 } wf_sharding_taken;
 
-/* The error of a layout that a layer `name` cannot take names layer and layout. */
+/* WF_ERR_SHAPE, which names layer and layout, where a layer `name` cannot take x. Local. */
 wf_status wf_sharding_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
                             wf_sharding_taken taken) WF_NODISCARD;
-/* The cuts of x, the input of a layer `name`, which was checked. An x without a layout is whole. */
+/* How x, the input of a layer `name`, is sharded; it was checked. An x without a layout is the whole. */
 wf_status wf_sharding_read(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
                            wf_sharding *sharding) WF_NODISCARD;
-/* Both. */
+/* wf_sharding_check, then wf_sharding_read. */
 wf_status wf_sharding_of(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
                          wf_sharding_taken taken, wf_sharding *sharding) WF_NODISCARD;
-/* Those of the outputs, with the same channels: every output is where its centre is. */
+/* The sharding of the outputs, with the same channels: an output belongs to the rank that holds its window's centre. */
 wf_status wf_sharding_outputs(const wf_sharding *in, const wf_index_map *index_map, wf_sharding *out) WF_NODISCARD;
-/* x's layout, with the channels and pixels of these cuts. */
+/* x's layout, with the channels and pixels of this sharding. */
 wf_layout wf_sharding_layout(const wf_sharding *sharding, const wf_layout *x);
 
 /* Channels on the way together with pixels: what each rank along the channel axis has and needs. */

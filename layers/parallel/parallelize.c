@@ -229,6 +229,8 @@ static wf_status swap_norm(wf_layer *layer, const walk *w)
     return WF_OK;
 }
 
+/* A layer of any other kind stays as it is, and so does wf_lambda of another function: what it does to each element is
+ * right on parts too, and whatever needs whole samples or channels returns an error when it is applied. */
 static wf_status swap(wf_layer *layer, walk *w)
 {
     if (layer->kind == &wf_conv_serial)

@@ -1,5 +1,10 @@
-/* The kernel table of the guarded device: every slot checks what it is given, opens the memory, and lets ref compute.
- */
+/* The kernel table of the guarded device: every slot checks what it is given, opens the memory, and lets another
+ * filling compute (ref in f64, cpu else).
+ *
+ * A new slot needs SLOT_OF(form, slot), where it takes a struct `wf_<form>_args` whose fields FIELDS_<form> lists, or
+ * SLOT(n, slot, parameters, kinds, names), where it takes n values; and TAKE(slot) in filled(). A type of argument that
+ * is new needs a line in LOOK, which checks where it points to, and one in SAVE, which keeps it for a captured step.
+ * Without TAKE the slot is NULL, which contract_device finds. */
 #include "tests/fake/guard_impl.h"
 
 #include <stdio.h>
