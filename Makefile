@@ -4,18 +4,21 @@ RANKS  ?= 4
 JOBS   ?= $(shell nproc)
 CCACHE := $(shell command -v ccache)
 
-# What makes plain `mpirun -np 4` work as root, with more ranks than cores, without ties to single cores, in a container.
+# What makes plain `mpirun -np 4` work as root, with more ranks than cores, without ties to single cores, in a container;
+# OMPI_MCA_ of a launcher is OpenMPI 4's, PRTE_MCA_ OpenMPI 5's.
 export OMPI_ALLOW_RUN_AS_ROOT = 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 export OMPI_MCA_rmaps_base_oversubscribe = 1
+export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
 export OMPI_MCA_mpi_yield_when_idle = 1
 export OMPI_MCA_hwloc_base_binding_policy = none
+export PRTE_MCA_hwloc_default_binding_policy = none
 export OMPI_MCA_btl_vader_single_copy_mechanism = none
 
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 64 --batch 16 --iterations 4000 --out $(BUILD)/demo
 
-.PHONY: demo test bench scaling check proof docs build configure setup install clean
+.PHONY: demo test bench scaling check proof proof-debian13 proof-aarch64 docs build configure setup install clean
 
 demo: configure
 	$(COMPILE) --target dcgan_cifar
@@ -41,6 +44,16 @@ check: build
 proof: build
 	tools/setup.sh proof
 	tools/test.sh $(BUILD) -L proof
+
+# make demo and make test under Debian 13, which has oneDNN 3 and OpenMPI 5; Debian is unpacked beside the build.
+proof-debian13:
+	tools/setup.sh proof
+	tools/debian13.sh $(BUILD)-debian13
+
+# The contract of the CPU's kernels on aarch64, under qemu.
+proof-aarch64:
+	tools/setup.sh proof
+	tools/aarch64.sh $(BUILD)-aarch64
 
 # The reference of the headers and the pages of docs/; a warning is an error.
 docs:

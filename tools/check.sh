@@ -58,7 +58,7 @@ long() {
 
 # What goes through oneDNN, with version 3; Debian 12 has version 2.
 onednn3() {
-    tests="contract_kernels cpu_bf16 cpu_convolution known_answers gradcheck_layers"
+    tests="contract_kernels cpu_bf16 cpu_convolution known_answers gradcheck_layers equiv_spatial"
     tools/onednn3.sh "$build-onednn3/onednn" || return 1
     from=$(cd "$build-onednn3/onednn" && pwd)
     cmake --preset release -B "$build-onednn3" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" -DDNNL_INCLUDE="$from/include" \

@@ -86,6 +86,11 @@ static bool is_odd_point(const wf_dnn_key *key)
     return point;
 }
 
+static bool is_any(const wf_dnn_key *key)
+{
+    return true;
+}
+
 typedef struct fault {
     int last; /* version that has it, 100 major + minor; 0: all so far */
     wf_dnn_kind kind;
@@ -97,14 +102,19 @@ typedef struct fault {
 
 static const fault known[] = {
     {0, WF_DNN_FORWARD, WF_BF16, "brgconv", "amx", has_idle_window, "crashes"},
+    /* Version 3.6 (Debian 13) calls the same brg_conv. By AMX it is wrong in parts of an image, of plain forms too
+     * (tests/layers/equiv_spatial.c, on two ranks and more), and no rule was found that tells which: none is taken. */
+    {0, WF_DNN_FORWARD, WF_BF16, "brg_conv", "", has_idle_window, "crashes"},
+    {0, WF_DNN_FORWARD, WF_BF16, "brg_conv", "amx", is_any, "is wrong in parts of an image"},
+    {0, WF_DNN_FORWARD, WF_F32, "brg_conv", "", has_idle_window, "crashes"},
     {0, WF_DNN_BACKWARD_DATA, WF_BF16, "brg", "amx", has_idle_input, "crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", has_idle_tap, "leaves the tap's gradient unwritten, or crashes"},
-    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brgconv", "", has_idle_tap, "leaves the tap's gradient unwritten"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brg", "", has_idle_tap, "leaves the tap's gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group_or_volume,
      "on one thread adds to what was there"},
-    {206, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
-    {206, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", starts_twice_in_padding, "reads where it should not"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", starts_twice_in_padding, "reads where it should not"},
     {206, WF_DNN_BACKWARD_DATA, WF_BF16, "", "", is_odd_point, "multiplies by what lies behind dy"},
 };
 

@@ -1,10 +1,10 @@
-/* One rank dies or stops at a chosen place, as tests/comm/deaths.sh asks: deaths PLACE FAULT [COMMUNICATOR].
+/* One rank dies or stops at a chosen place, as tests/comm/deaths.sh asks: deaths PLACE FAULT [COMMUNICATOR [RANK]].
  *
  * PLACE: start (before the communicator), forward (computing, the others reduce), reduction, sample (rank 0 writes a
  * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed),
  * device (it has begun a sum, of which the others read the result). Beside that: differ (it calls something else, and
- * nobody dies), loop (nothing happens, without end). FAULT: kill, segv, exit (1), leave (exit 0), stop; none for the
- * other ranks. */
+ * nobody dies), loop (nothing happens, without end). FAULT: kill, segv, exit (1), leave (exit 0), stop, of RANK
+ * (default 0); none of any. */
 #include "comm/comm.h"
 
 #include <signal.h>
@@ -163,7 +163,9 @@ int main(int argc, char **argv)
         return 2;
     const char *place = argv[1];
     fault = argv[2];
-    const bool culprit = strcmp(fault, "none") != 0;
+    /* Known before MPI starts: OpenMPI's launchers 4 and 5 both set it. */
+    const char *own = getenv("OMPI_COMM_WORLD_RANK");
+    const bool culprit = strcmp(fault, "none") != 0 && !strcmp(own ? own : "0", argc > 4 ? argv[4] : "0");
     if (culprit && !strcmp(place, "start"))
         happen(0);
     comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat");

@@ -32,12 +32,8 @@ fail() {
     exit 255 # xargs starts nothing more
 }
 
-# The ranks before the culprit, the culprit, and those after it.
 run() {
-    name=${COMMUNICATOR:-flat}
-    set -- -np 1 "$program" "$place" "$fault" "$name"
-    [ "$rank" = 0 ] || set -- -np "$rank" "$program" "$place" none "$name" : "$@"
-    [ "$rank" = 2 ] || set -- "$@" : -np $((2 - rank)) "$program" "$place" none "$name"
+    set -- -np 3 "$program" "$place" "$fault" "${COMMUNICATOR:-flat}" "$rank"
     WEFT_MARK=$mark timeout -k 1 60 "$mpiexec" "$@" </dev/null >"$log" 2>&1
 }
 

@@ -33,8 +33,7 @@ add_test(NAME deaths_launcher COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths_la
   $<TARGET_FILE:deaths>)
 weft_test_properties(deaths_launcher 3 60)
 weft_test_waits(deaths_launcher)
-add_test(NAME comm_watchdog_stuck COMMAND ${MPIEXEC_EXECUTABLE} -np 1 $<TARGET_FILE:comm_watchdog> stuck here
-  : -np 1 $<TARGET_FILE:comm_watchdog> stuck away)
+add_test(NAME comm_watchdog_stuck COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:comm_watchdog> stuck 1)
 weft_test_properties(comm_watchdog_stuck 2 60)
 weft_test_waits(comm_watchdog_stuck)
 set_tests_properties(comm_watchdog_stuck PROPERTIES PASS_REGULAR_EXPRESSION

@@ -24,8 +24,7 @@ expect good '^rank 2 \(.*, gone\): outside of communication since close\(\) at d
 expect good '^all ranks agree$'
 
 # The newer job counts.
-"$mpiexec" -np 1 "$program" differ none : -np 1 "$program" differ culprit : -np 1 "$program" differ none \
-    >"$work/log" 2>&1 && expect log "a code that is not 0"
+"$mpiexec" -np 3 "$program" differ culprit flat 1 >"$work/log" 2>&1 && expect log "a code that is not 0"
 "$doctor" --trace "$WEFT_TRACE" >"$work/bad" 2>&1 && expect bad "a code that is not 0"
 expect bad '^3 recorders of other jobs are left out$'
 expect bad 'the first collective that differs is number 4 of communicator [0-9a-f]{4}: rank [0-2] calls'

@@ -21,10 +21,9 @@ add_library(weft_emulated_device OBJECT ${kernels} ${parts} emulate/device.cpp e
   emulate/runtime.cpp emulate/cublas.cpp)
 add_library(weft_emulated_dnn OBJECT ${weft_dnn_parts} emulate/cudnn.cpp emulate/engines.cpp emulate/graph.cpp)
 foreach(part device dnn)
-  target_include_directories(weft_emulated_${part} BEFORE PRIVATE emulate/include)
+  target_include_directories(weft_emulated_${part} BEFORE PRIVATE emulate/include emulate/include_dnn)
   target_link_libraries(weft_emulated_${part} PRIVATE weft_flags)
 endforeach()
-target_include_directories(weft_emulated_dnn PRIVATE emulate/include_dnn)
 set(emulated $<TARGET_OBJECTS:weft_emulated_device> $<TARGET_OBJECTS:weft_emulated_dnn>)
 
 weft_objects(core_objects core)
