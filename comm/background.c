@@ -3,7 +3,6 @@
  * and settled like those of the main program, but a little at a time and without waiting. Errors of the stream are kept
  * away from those of the main program. */
 #include "comm/background_author.h"
-#include "comm/nccl_author.h"
 #include "comm/reduce/reduce_impl.h"
 
 #include "core/log.h"
@@ -46,9 +45,19 @@ struct wf_background {
     char message[WF_FAILURE_TEXT];
 };
 
+static wf_comm *second(wf_comm *comm)
+{
+    return comm->async ? comm->async : comm;
+}
+
+static wf_status join(wf_comm *comm)
+{
+    return comm->shared->native ? comm->shared->native->join(second(comm)) : WF_OK;
+}
+
 static wf_comm *connection_of(const operation *op)
 {
-    return op->comm->async ? op->comm->async : op->comm;
+    return second(op->comm);
 }
 
 static const char *name_of(const operation *op)
@@ -101,16 +110,17 @@ static wf_call call_of(const operation *op, wf_call_record *record)
 static bool moves(const operation *op)
 {
     const bool dummy = op->kind != ALLGATHER && !strcmp(op->comm->name, "dummy");
-    return op->comm->size > 1 && !dummy && (op->kind != SUM || op->parts > 0);
+    const bool connected = op->comm->size > 1 || (wf_native_connects(op->comm) && op->kind != ALLGATHER);
+    return connected && !dummy && (op->kind != SUM || op->parts > 0);
 }
 
-/* Is put on NCCL's stream, or has nobody to talk to. */
+/* Is put on a stream of the device, or has nobody to talk to. */
 static wf_status run_at_once(const operation *op)
 {
     wf_comm *comm = connection_of(op);
     const wf_reduce_job job = job_of(op);
     if (op->kind == CALL) {
-        WF_TRY(wf_nccl_join(comm)); /* it may read what came before */
+        WF_TRY(join(comm)); /* it may read what came before */
         return op->run(op->own);
     }
     if (!moves(op)) {
@@ -132,7 +142,7 @@ static wf_status run_at_once(const operation *op)
 
 static bool is_at_once(const operation *op)
 {
-    return op->kind == CALL || !moves(op) || connection_of(op)->nccl;
+    return op->kind == CALL || !moves(op) || wf_native_connects(connection_of(op));
 }
 
 /* Collectives beyond those that a neighbour can keep in mind wait for it. */
@@ -433,7 +443,7 @@ wf_status wf_background_wait(wf_comm *comm)
     finish(b);
     const wf_status status = wf_background_status(comm);
     b->status = WF_OK;
-    return status == WF_OK ? wf_nccl_join(comm) : status;
+    return status == WF_OK ? join(comm) : status;
 }
 
 void wf_background_end(wf_comm *comm)
@@ -443,7 +453,7 @@ void wf_background_end(wf_comm *comm)
         return;
     finish(b);
     b->status = WF_OK;
-    if (wf_nccl_join(comm) != WF_OK)
+    if (join(comm) != WF_OK)
         wf_log(WF_LOG_ERROR, "%s", wf_error_message());
 }
 
@@ -459,11 +469,10 @@ static wf_status connect_again(wf_comm *comm)
     if (!comm->shared->background)
         comm->shared->background = background_new(comm->shared->ctx);
     WF_NEED(comm->shared->background);
-    if (comm->size == 1)
+    if (comm->size == 1 && !wf_native_connects(comm))
         return WF_OK;
-    wf_comm *async = wf_comm_split(comm, 0, comm->rank);
+    wf_comm *async = wf_comm_again(comm);
     WF_NEED(async);
-    async->nested = true;
     comm->async = async;
     return wf_reducer_connect(async);
 }
@@ -474,6 +483,11 @@ wf_status wf_background_open(wf_comm *comm)
     if (comm->async || (comm->size == 1 && comm->shared->background))
         return WF_OK;
     return wf_guard_end(comm, "set-up", connect_again(comm));
+}
+
+wf_comm *wf_background_comm(const wf_comm *comm)
+{
+    return comm->async;
 }
 
 /* What is under way for a communicator that closes is given up: its sums would have nobody to go to. */

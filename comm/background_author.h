@@ -25,6 +25,9 @@
  * never meet those of the program. Once is enough; further calls do nothing. Collective. */
 wf_status wf_background_open(wf_comm *comm) WF_NODISCARD;
 
+/* The second connection of the ranks; NULL before it is opened, and where there is one rank. */
+wf_comm *wf_background_comm(const wf_comm *comm);
+
 /* Each adds one thing to the stream that comm shares with the communicators split from it. Memory stays the caller's
  * until wf_background_wait returns. Local. */
 typedef wf_status (*wf_background_function)(void *own);

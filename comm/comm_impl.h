@@ -39,6 +39,14 @@ typedef struct wf_host_block {
     bool taken;
 } wf_host_block;
 
+/* What guard and the background stream ask of a connection that moves device memory natively; more of it they do not
+ * know. */
+typedef struct wf_native_link {
+    wf_status (*poll)(wf_comm *comm); /* an asynchronous error of it */
+    void (*give_up)(wf_comm *comm);   /* the communicator died */
+    wf_status (*join)(wf_comm *comm); /* the context's stream goes behind what does not hold it up yet */
+} wf_native_link;
+
 /* What a communicator and those split from it share. */
 typedef struct wf_comm_shared {
     wf_ctx *ctx;
@@ -47,6 +55,7 @@ typedef struct wf_comm_shared {
     bool in_order;    /* some calls are matched by their order alone: tasks run where they are added */
     wf_host_block host[WF_HOST_BLOCKS];
     struct wf_background *background; /* NULL until a communicator is opened for it */
+    const wf_native_link *native;     /* NULL: none */
 } wf_comm_shared;
 
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
@@ -161,6 +170,8 @@ const char *wf_comm_ways(const wf_comm *comm);
 
 /* --- open.c --- */
 
+/* The same ranks once more, for the background stream. Collective. */
+wf_comm *wf_comm_again(wf_comm *comm);
 /* This rank by itself; owned by comm. */
 wf_comm *wf_comm_self(wf_comm *comm);
 /* The ranks member[0..members), in this order, of which this is one; NULL on failure. Collective among these alone:

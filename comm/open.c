@@ -281,18 +281,18 @@ static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
         make_single(child);
     else
         WF_TRY(wf_mpi_split(comm, color, key, child));
-    /* This rank takes part in the split and in nothing that follows. */
-    if (color < 0)
-        return WF_OK;
-    WF_TRY(furnish_comm(child));
-    return comm->nccl && child->size > 1 ? wf_nccl_open(child) : WF_OK;
+    if (color >= 0)
+        WF_TRY(furnish_comm(child));
+    return comm->nccl ? wf_nccl_split(comm, color, key, child) : WF_OK;
 }
 
-wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
+static wf_comm *split(wf_comm *comm, int color, int key, bool nested)
 {
     WF_NEED_NULL(comm);
     WF_TRY_NULL(wf_comm_alive(comm));
     wf_comm *child = comm_new(comm->shared, comm);
+    if (child)
+        child->nested = nested;
     wf_status status = wf_guard_end(comm, "split", split_ranks(comm, color, key, child));
     if (status == WF_OK && color >= 0)
         return child;
@@ -302,6 +302,16 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
         /* No part for this rank is no error, though NULL is returned. */
         wf_error_clear();
     return status == WF_OK ? NULL : wf_error_null();
+}
+
+wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
+{
+    return split(comm, color, key, false);
+}
+
+wf_comm *wf_comm_again(wf_comm *comm)
+{
+    return split(comm, 0, comm->rank, true);
 }
 
 /* They meet by messages that see time-outs and failures, so that MPI's collective cannot hang. */
@@ -321,7 +331,7 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
     WF_TRY(status);
     WF_TRY(wf_mpi_part(comm, member, members, child));
     WF_TRY(furnish_comm(child));
-    return comm->nccl && child->size > 1 ? wf_nccl_open(child) : WF_OK;
+    return comm->nccl && wf_nccl_wanted(child) ? wf_nccl_open(child) : WF_OK;
 }
 
 wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members)

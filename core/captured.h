@@ -31,8 +31,9 @@
  * kept loss is the loss of the last run. Traffic (wf_comm_traffic) and the calls that ranks compare are counted in the
  * first three runs only.
  *
- * The objects that the step uses (model, optimizers, tape, tensors, communicator) must outlive the captured step.
- * Memory that a replay writes to is reserved: work between replays never gets it.
+ * The objects that the step uses (model, optimizers, tape, tensors) must outlive the captured step. A communicator may
+ * fail or be closed before: further runs are an error then, and change nothing. Memory that a replay writes to is
+ * reserved: work between replays never gets it.
  *
  * Not inside a step: reading a number back (wf_item, wf_tensor_item, wf_tensor_export, wf_count_correct), filling a
  * tensor from host memory, wf_iter_next, wf_tape_new, wf_tape_set_iteration, wf_optim_skipped and wf_optim_loss_scale,

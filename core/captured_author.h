@@ -33,6 +33,13 @@ void wf_ctx_repeat(wf_ctx *ctx, wf_status (*act)(void *own, double number, void 
  * capture. */
 wf_status wf_ctx_after_capture(wf_ctx *ctx, wf_status (*act)(void *own), void *own) WF_NODISCARD;
 
+/* The step that is being captured uses something of `own` that may end before it: `alive` is asked before every launch,
+ * and its error is that of the run. Does nothing outside of a capture. */
+wf_status wf_ctx_capture_uses(wf_ctx *ctx, wf_status (*alive)(void *own), void *own) WF_NODISCARD;
+/* `own` ends: graphs of captured steps that use it are freed now, and their further runs return this error. What they
+ * have on the device goes on by itself. */
+void wf_ctx_end_captures(wf_ctx *ctx, const void *own, wf_status status, const char *why);
+
 /* Call this before an operation that cannot be captured. WF_OK outside of a capture, WF_ERR_UNSUPPORTED inside; a
  * rehearsal records it, so that the step is not captured at all. The message is "a captured step cannot <what>;
  * <instead>". */

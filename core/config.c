@@ -1,5 +1,6 @@
 /* The environment variables, read once into one struct. All parts of the library ask here; no other file may read
- * the environment, and nothing here changes it. A value that cannot be parsed gives a warning and the default. */
+ * the environment. Nothing here changes it, but for a variable of NCCL's that has no other way in. A value that cannot
+ * be parsed gives a warning and the default. */
 #include "core/config_author.h"
 
 #include "core/log.h"
@@ -80,7 +81,15 @@ const wf_config *wf_config_get(void)
         config.launched = text_of("PMIX_NAMESPACE", NULL) != NULL;
         config.job = text_of("PMIX_NAMESPACE", own_job());
         config.rank = (int)number_of("PMIX_RANK", -1, 0);
+        config.nccl_shares_gpu = number_of("NCCL_MULTI_RANK_GPU_ENABLE", 0, 0) == 1;
+        config.nccl_one_rank = number_of("WEFT_NCCL_ONE_RANK", 0, 0) != 0;
         config.omp_threads = omp_threads();
     }
     return &config;
+}
+
+bool wf_config_order_nccl(void)
+{
+    (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    return number_of("NCCL_LAUNCH_ORDER_IMPLICIT", 0, 0) == 1;
 }

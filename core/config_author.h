@@ -19,9 +19,14 @@ typedef struct wf_config {
     const char *job;   /* PMIX_NAMESPACE: what the launcher calls the job; else made of the process's number */
     bool launched;     /* by an MPI launcher */
     int rank;          /* PMIX_RANK: in the job, as the launcher says; -1 where there is none */
-    int omp_threads;   /* OMP_NUM_THREADS, or 0 where it is not set */
+    bool nccl_one_rank;   /* WEFT_NCCL_ONE_RANK: 1 = NCCL also connects a single rank with itself, for tests of NCCL */
+    bool nccl_shares_gpu; /* NCCL_MULTI_RANK_GPU_ENABLE: 1 = NCCL may take several ranks on one GPU */
+    int omp_threads;      /* OMP_NUM_THREADS, or 0 where it is not set */
 } wf_config;
 
 const wf_config *wf_config_get(void);
+/* Asks NCCL to keep the order of launches over all communicators of a device (NCCL_LAUNCH_ORDER_IMPLICIT), unless the
+ * user has set that variable, and says whether it is 1. Called before NCCL reads it. */
+bool wf_config_order_nccl(void);
 
 #endif

@@ -39,9 +39,10 @@ struct wf_ctx {
     char notice[WF_CTX_NOTICE]; /* why the device is not the requested one; empty: it is the requested one */
     void *device_own;           /* a filling's own state (primitive cache, streams); freed by its shutdown */
 
-    struct wf_captured *captured; /* whose step runs, to be captured; NULL: none (core/captured_author.h) */
-    uint64_t captures;            /* begun so far */
-    uint64_t epoch;               /* added to the versions of arrays; 0 outside of a capture */
+    struct wf_captured *captured;      /* whose step runs, to be captured; NULL: none (core/captured_author.h) */
+    struct wf_captured *captured_list; /* all captured steps that are not freed */
+    uint64_t captures;                 /* begun so far */
+    uint64_t epoch;                    /* added to the versions of arrays; 0 outside of a capture */
 
     struct wf_profile *profile; /* measures where the time goes (core/profile_author.h); NULL: nothing does */
 

@@ -46,6 +46,11 @@ void wf_peer_slots_free(wf_comm *comm);
 /* --- native.c: collectives on device memory that is not the host's: by NCCL, or among one rank --- */
 
 bool wf_native(const wf_comm *comm);
+/* Whether it has a native connection between its ranks. */
+bool wf_native_connects(const wf_comm *comm);
+/* Data of the peer slots that goes natively, as one call; of an all-gather each rank's to all. */
+wf_status wf_native_move_slots(wf_comm *comm) WF_NODISCARD;
+wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
 wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 /* Whether it combines as wf_allreduce says: not in NCCL's max and min of floats, in which NaN may lose. */

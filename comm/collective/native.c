@@ -3,15 +3,26 @@
 #include "comm/collective/collective_impl.h"
 #include "comm/nccl_author.h"
 
+/* One rank, and nobody to ask. */
+static bool alone(const wf_comm *comm)
+{
+    return comm->size == 1 && !comm->nccl;
+}
+
+bool wf_native_connects(const wf_comm *comm)
+{
+    return comm->nccl != NULL;
+}
+
 bool wf_native(const wf_comm *comm)
 {
-    return comm->nccl || (comm->size == 1 && !comm->shared->ctx->k->host);
+    return comm->nccl || (alone(comm) && !comm->shared->ctx->k->host);
 }
 
 bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
     /* Maxima and minima of floats stay with the engine, whose rule for NaN NCCL does not have. */
-    return wf_native(comm) && (comm->size == 1 || op == WF_SUM || op == WF_PROD || !wf_dtype_is_float(dtype));
+    return wf_native(comm) && (alone(comm) || op == WF_SUM || op == WF_PROD || !wf_dtype_is_float(dtype));
 }
 
 static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
@@ -25,12 +36,35 @@ static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
 
 wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root)
 {
-    return comm->size == 1 ? WF_OK : wf_nccl_bcast(comm, data, bytes, root);
+    return alone(comm) ? WF_OK : wf_nccl_bcast(comm, data, bytes, root);
 }
 
 wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    return comm->size == 1 ? keep(comm, mine, all, bytes) : wf_nccl_allgather(comm, mine, bytes, all);
+    return alone(comm) ? keep(comm, mine, all, bytes) : wf_nccl_allgather(comm, mine, bytes, all);
+}
+
+wf_status wf_native_move_slots(wf_comm *comm)
+{
+    WF_TRY(wf_nccl_begin(comm));
+    for (int r = 0; r < comm->size; r++) {
+        const wf_peer_slot *slot = &comm->slot[r];
+        if (slot->native_in && slot->buffer_in.bytes > 0)
+            WF_TRY(wf_nccl_recv(comm, slot->buffer_in.data, slot->buffer_in.bytes, r));
+        if (slot->native_out && slot->buffer_out.bytes > 0)
+            WF_TRY(wf_nccl_send(comm, slot->buffer_out.data, slot->buffer_out.bytes, r));
+    }
+    return wf_nccl_end(comm);
+}
+
+wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own)
+{
+    WF_TRY(wf_nccl_begin(comm));
+    for (int r = 0; r < comm->size; r++) {
+        const wf_buffer *from = r == comm->rank ? own : &comm->slot[r].buffer_in;
+        WF_TRY(wf_nccl_bcast(comm, from->data, from->bytes, r));
+    }
+    return wf_nccl_end(comm);
 }
 
 static bool narrow(wf_dtype dtype)
@@ -70,7 +104,7 @@ wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count,
     const size_t bytes = (size_t)count * sizeof(float);
     void *wide;
     wf_status status;
-    if (comm->size == 1)
+    if (alone(comm))
         return keep(comm, x, y, (size_t)count * wf_dtype_size(dtype));
     if (!narrow(dtype))
         return reduce_as_it_is(comm, x, y, count, dtype, op, root);
@@ -113,7 +147,7 @@ wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const in
     size_t bytes = 0;
     void *wide = NULL, *part = NULL;
     wf_status status;
-    if (comm->size == 1)
+    if (alone(comm))
         return keep(comm, x[0], y, (size_t)count[0] * wf_dtype_size(dtype));
     if (!narrow(dtype))
         return scatter_as_it_is(comm, x, count, y, dtype, op);

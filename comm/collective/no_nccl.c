@@ -16,6 +16,21 @@ wf_status wf_nccl_open(wf_comm *comm)
     return none();
 }
 
+bool wf_nccl_wanted(const wf_comm *comm)
+{
+    return false;
+}
+
+bool wf_nccl_shares_gpu(void)
+{
+    return false;
+}
+
+wf_status wf_nccl_split(wf_comm *comm, int color, int key, wf_comm *child)
+{
+    return none();
+}
+
 void wf_nccl_close(wf_comm *comm)
 {
 }

@@ -1,7 +1,6 @@
 /* Calls on tensors, one for each pair of ranks: what goes to and comes from a rank is a slot; types and shapes travel
- * ahead of the data in one schedule of the engine (WF_CALL_LISTS). What goes by NCCL follows once they have come. */
+ * ahead of the data in one schedule of the engine (WF_CALL_LISTS). What goes natively follows once they have come. */
 #include "comm/collective/collective_impl.h"
-#include "comm/nccl_author.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,17 +97,17 @@ static wf_status read_once(wf_comm *comm, int rank)
     return wf_buffer_read(comm, slot->out, slot->native_out, &slot->buffer_out);
 }
 
-/* NCCL knows no tags: it matches the messages of two ranks by their order. That is the order in which receivers come,
- * if senders wait for them. MPI lets them wait too with all that is longer than it sends at once, so no program that
- * runs by MPI waits for ever here. */
+/* A native connection knows no tags: it matches the messages of two ranks by their order. That is the order in which
+ * receivers come, if senders wait for them. MPI lets them wait too with all that is longer than it sends at once, so no
+ * program that runs by MPI waits for ever here. */
 static bool native_point(const wf_comm *comm, const wf_tensor *x)
 {
-    return comm->nccl && wf_tensor_bytes(x) > WF_PROMPT_BYTES;
+    return wf_native_connects(comm) && wf_tensor_bytes(x) > WF_PROMPT_BYTES;
 }
 
 static bool native(const wf_comm *comm, const wf_tensor *x)
 {
-    return comm->way == WF_WAY_POINT ? native_point(comm, x) : comm->way == WF_WAY_NATIVE && comm->nccl;
+    return comm->way == WF_WAY_POINT ? native_point(comm, x) : comm->way == WF_WAY_NATIVE && wf_native_connects(comm);
 }
 
 wf_status wf_peer_slots_read(wf_comm *comm)
@@ -163,7 +162,7 @@ static void list_frames(const wf_comm *comm)
     }
 }
 
-/* Types and shapes of everything; data of what does not go by NCCL. */
+/* Types and shapes of everything; data of what does not go natively. */
 static wf_status move_lists(wf_comm *comm, bool data)
 {
     const wf_peer_lists *l = &comm->lists;
@@ -201,7 +200,7 @@ static wf_status meet(wf_comm *comm)
     return status;
 }
 
-/* All that goes by NCCL is one call. */
+/* All that goes natively is one call. */
 static wf_status post_native(wf_comm *comm)
 {
     bool any = false;
@@ -211,15 +210,7 @@ static wf_status post_native(wf_comm *comm)
         return WF_OK;
     if (comm->way == WF_WAY_POINT)
         WF_TRY(meet(comm));
-    WF_TRY(wf_nccl_begin(comm));
-    for (int r = 0; r < comm->size; r++) {
-        const wf_peer_slot *slot = &comm->slot[r];
-        if (slot->native_in && slot->buffer_in.bytes > 0)
-            WF_TRY(wf_nccl_recv(comm, slot->buffer_in.data, slot->buffer_in.bytes, r));
-        if (slot->native_out && slot->buffer_out.bytes > 0)
-            WF_TRY(wf_nccl_send(comm, slot->buffer_out.data, slot->buffer_out.bytes, r));
-    }
-    return wf_nccl_end(comm);
+    return wf_native_move_slots(comm);
 }
 
 wf_status wf_peer_slots_agree(wf_comm *comm)

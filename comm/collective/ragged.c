@@ -1,7 +1,6 @@
 /* Collectives on lists of tensors, whose shapes may differ between ranks: gather, scatter, all-gather, all-to-all,
  * reduce-scatter. They fill the slots of peer_slots.c, which moves them. */
 #include "comm/collective/collective_impl.h"
-#include "comm/nccl_author.h"
 
 /* Checked before the first message: a rank that gave up half way would leave the others with messages of which nobody
  * takes the rest. */
@@ -56,12 +55,7 @@ static wf_status allgather_native(wf_comm *comm)
     wf_status status;
     WF_TRY_OUT(wf_peer_slots_prepare(comm));
     WF_TRY_OUT(wf_peer_slots_agree(comm));
-    WF_TRY_OUT(wf_nccl_begin(comm));
-    for (int r = 0; r < comm->size; r++) {
-        const wf_buffer *from = r == comm->rank ? own : &comm->slot[r].buffer_in;
-        WF_TRY_OUT(wf_nccl_bcast(comm, from->data, from->bytes, r));
-    }
-    WF_TRY_OUT(wf_nccl_end(comm));
+    WF_TRY_OUT(wf_native_gather_slots(comm, own));
     for (int r = 0; r < comm->size; r++)
         if (r != comm->rank)
             WF_TRY_OUT(wf_buffer_store(&comm->slot[r].buffer_in));
@@ -83,7 +77,7 @@ static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *
         comm->slot[r].out = x;
         comm->slot[r].in = y[r];
     }
-    return comm->nccl ? allgather_native(comm) : exchange(comm);
+    return wf_native_connects(comm) && comm->size > 1 ? allgather_native(comm) : exchange(comm);
 }
 
 wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)

@@ -1,7 +1,6 @@
 /* How a rank waits: polls control and time-out, advances tasks, and gives the processor away. Every wait after set-up
  * ends in a poll of this file, so none is without a limit. */
 #include "comm/guard/guard_impl.h"
-#include "comm/nccl_author.h"
 
 #include "core/config_author.h"
 #include "core/log.h"
@@ -85,7 +84,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */
     if (deadline->polls++ % CONTROL_EVERY == 0) {
         WF_TRY(wf_control_poll(comm));
-        WF_TRY(wf_nccl_poll(comm));
+        WF_TRY(comm->shared->native ? comm->shared->native->poll(comm) : WF_OK);
     }
     if (waited > GONE_NS || waited > limit_ns(comm)) {
         const int missing = awaited_peer(comm, requests), peer = missing < 0 ? deadline->peer : missing;

@@ -1,7 +1,6 @@
 /* The death of a communicator: whose words count, how all ranks come to the same error, and what children inherit. A
  * dead communicator sends nothing any more. */
 #include "comm/guard/guard_impl.h"
-#include "comm/nccl_author.h"
 #include "comm/transport/transport_impl.h"
 
 #include <sched.h>
@@ -11,9 +10,10 @@
 static void mark(wf_comm *comm, wf_status status, const char *text)
 {
     comm->dead = status;
-    /* First: kernels of NCCL that wait for the failed rank would hold the GPU for ever. */
-    wf_nccl_abort(comm);
     snprintf(comm->death, sizeof comm->death, "%s", text);
+    /* First: kernels that wait for the failed rank would hold the GPU for ever. */
+    if (comm->shared->native)
+        comm->shared->native->give_up(comm);
     if (!comm->control)
         return;
     wf_recorder_error(text);

@@ -6,10 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
+typedef struct gpu {
+    char identity[WF_DEVICE_IDENTITY];
+    bool shared; /* this rank's NCCL takes other ranks on its GPU */
+} gpu;
+
 wf_status wf_reducer_nccl_fits(wf_comm *comm, char why[WF_WHY])
 {
     wf_ctx *ctx = comm->shared->ctx;
-    char mine[WF_DEVICE_IDENTITY] = "";
+    gpu mine = {.shared = wf_nccl_shares_gpu()};
     const size_t bytes = (size_t)comm->size * sizeof mine;
     void *memory;
     wf_status status;
@@ -21,15 +26,16 @@ wf_status wf_reducer_nccl_fits(wf_comm *comm, char why[WF_WHY])
     if (why[0])
         return WF_OK;
     /* All ranks must come to the same answer, so every rank looks at the identities of all GPUs. */
-    WF_TRY(wf_comm_post_failure(comm, ctx->k->device_identity(ctx, mine)));
+    WF_TRY(wf_comm_post_failure(comm, ctx->k->device_identity(ctx, mine.identity)));
     WF_TRY(wf_host_take(comm, bytes, &memory));
-    const char(*all)[WF_DEVICE_IDENTITY] = memory;
-    WF_TRY_OUT(wf_allgather_bytes(comm, mine, sizeof mine, memory));
+    const gpu *all = memory;
+    WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, memory));
     for (int r = 1; r < comm->size; r++)
         for (int q = 0; q < r && !why[0]; q++)
             /* NCCL itself would fail with a message that names neither rank. */
-            if (!strncmp(all[q], all[r], sizeof mine))
-                snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r, all[r]);
+            if (!(all[q].shared && all[r].shared) && !strncmp(all[q].identity, all[r].identity, WF_DEVICE_IDENTITY))
+                snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r,
+                         all[r].identity);
 out:
     wf_host_give(comm, memory, bytes);
     return status;
@@ -43,7 +49,7 @@ wf_status wf_reducer_nccl_connect(wf_comm *comm)
         return wf_comm_post_failure(
             comm,
             WF_RAISE(WF_ERR_UNSUPPORTED, "communicator \"pure_nccl\": %s; \"auto\" chooses one that works here", why));
-    return comm->size > 1 ? wf_nccl_open(comm) : WF_OK;
+    return wf_nccl_wanted(comm) ? wf_nccl_open(comm) : WF_OK;
 }
 
 static wf_strided run_of(void *data, wf_dtype dtype, int64_t count)
@@ -94,7 +100,7 @@ wf_status wf_reducer_nccl_sum(wf_comm *comm, const wf_reduce_job *job)
 {
     WF_NEED(comm);
     /* One rank has its sum already. */
-    if (comm->size == 1 || !comm->nccl)
+    if (!comm->nccl)
         return wf_comm_alive(comm);
     return wf_guard_end(comm, "pure_nccl", sum(comm, job));
 }

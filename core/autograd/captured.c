@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* The first run allocates what is made once; the second is already like all further ones. */
-enum { REHEARSALS = 2, VALUES = 16 << 10, ALIGN = 16, WHY = 320 };
+enum { REHEARSALS = 2, VALUES = 16 << 10, ALIGN = 16, WHY = 640 };
 
 /* An operation of the host and the place of its value; without an operation, a constant value. */
 typedef struct entry {
@@ -24,6 +24,11 @@ typedef struct follower {
     void *own;
 } follower;
 
+typedef struct followers {
+    follower *list;
+    int64_t n;
+} followers;
+
 struct wf_captured {
     wf_ctx *ctx;
     wf_status (*step)(void *arg);
@@ -33,8 +38,10 @@ struct wf_captured {
     wf_graph *graph; /* NULL until it is captured */
     wf_claim *claim; /* its memory */
     entry *entries;
-    follower *followers;
-    int64_t n_entries, n_followers;
+    int64_t n_entries;
+    followers after;                  /* every launch */
+    followers users;                  /* `act` says whether `own` still lives */
+    struct wf_captured *next, **here; /* of the context's list */
     /* All values are copied to the device together, before a launch; the captured step then copies each to its place at
      * the right time.
      */
@@ -42,7 +49,8 @@ struct wf_captured {
     void *device_values;
     size_t used;
     bool barred;
-    char why[WHY]; /* what barred the last rehearsal, or the capture */
+    wf_status ended; /* something that it uses has ended */
+    char why[WHY];   /* what barred the last rehearsal, or the capture, or how that ended */
 };
 
 /* --- for library code ----------------------------------------------------------------------------------------------
@@ -127,20 +135,50 @@ void wf_ctx_repeat(wf_ctx *ctx, wf_status (*act)(void *own, double number, void 
     c->barred = true;
 }
 
-wf_status wf_ctx_after_capture(wf_ctx *ctx, wf_status (*act)(void *own), void *own)
+static wf_status enlist(wf_ctx *ctx, followers *f, wf_status (*act)(void *own), void *own)
 {
-    wf_captured *c = ctx->captured;
-    if (!wf_ctx_capturing(ctx))
-        return WF_OK;
-    for (int64_t i = 0; i < c->n_followers; i++)
-        if (c->followers[i].act == act && c->followers[i].own == own)
+    for (int64_t i = 0; i < f->n; i++)
+        if (f->list[i].act == act && f->list[i].own == own)
             return WF_OK;
-    follower *more = wf_realloc(ctx, c->followers, (size_t)(c->n_followers + 1) * sizeof *more);
+    follower *more = wf_realloc(ctx, f->list, (size_t)(f->n + 1) * sizeof *more);
     if (!more)
         return wf_error_code();
-    c->followers = more;
-    more[c->n_followers++] = (follower){act, own};
+    f->list = more;
+    more[f->n++] = (follower){act, own};
     return WF_OK;
+}
+
+wf_status wf_ctx_after_capture(wf_ctx *ctx, wf_status (*act)(void *own), void *own)
+{
+    return wf_ctx_capturing(ctx) ? enlist(ctx, &ctx->captured->after, act, own) : WF_OK;
+}
+
+wf_status wf_ctx_capture_uses(wf_ctx *ctx, wf_status (*alive)(void *own), void *own)
+{
+    return wf_ctx_capturing(ctx) ? enlist(ctx, &ctx->captured->users, alive, own) : WF_OK;
+}
+
+static bool uses(const wf_captured *c, const void *own)
+{
+    for (int64_t i = 0; i < c->users.n; i++)
+        if (c->users.list[i].own == own)
+            return true;
+    return false;
+}
+
+/* Nothing else is freed: what was launched may still be on its way. */
+void wf_ctx_end_captures(wf_ctx *ctx, const void *own, wf_status status, const char *why)
+{
+    for (wf_captured *c = ctx->captured_list; c; c = c->next) {
+        if (!uses(c, own))
+            continue;
+        if (c->graph)
+            ctx->k->graph_free(ctx, c->graph);
+        c->graph = NULL;
+        c->users.n = 0;
+        c->ended = status;
+        snprintf(c->why, sizeof c->why, "%s", why);
+    }
 }
 
 /* --- the runs ------------------------------------------------------------------------------------------------------
@@ -153,7 +191,10 @@ wf_captured *wf_capture(wf_ctx *ctx, wf_status (*step)(void *arg), void *arg)
     wf_captured *c = wf_calloc(ctx, 1, sizeof *c);
     if (!c)
         return wf_error_null();
-    *c = (wf_captured){.ctx = ctx, .step = step, .arg = arg};
+    *c = (wf_captured){.ctx = ctx, .step = step, .arg = arg, .next = ctx->captured_list, .here = &ctx->captured_list};
+    if (c->next)
+        c->next->here = &c->next;
+    ctx->captured_list = c;
     wf_live_add(ctx, WF_LIVE_CAPTURED, 1);
     if (!ctx->k->capture_begin)
         wf_log(WF_LOG_INFO, "device \"%s\" captures no steps: they run as they are", ctx->k->name);
@@ -173,11 +214,12 @@ static void forget_capture(wf_captured *c)
     c->device_values = NULL;
     free(c->values);
     free(c->entries);
-    free(c->followers);
+    free(c->after.list);
+    free(c->users.list);
     c->values = NULL;
     c->entries = NULL;
-    c->followers = NULL;
-    c->n_entries = c->n_followers = 0;
+    c->after = c->users = (followers){0};
+    c->n_entries = 0;
     c->used = 0;
 }
 
@@ -186,6 +228,9 @@ void wf_captured_free(wf_captured *captured)
     if (!captured)
         return;
     forget_capture(captured);
+    *captured->here = captured->next;
+    if (captured->next)
+        captured->next->here = captured->here;
     wf_live_add(captured->ctx, WF_LIVE_CAPTURED, -1);
     free(captured);
 }
@@ -206,11 +251,18 @@ static wf_status call_step(wf_captured *c, bool capturing)
     return status;
 }
 
-static wf_status follow(const wf_captured *c)
+static wf_status call_all(const followers *f)
 {
-    for (int64_t i = 0; i < c->n_followers; i++)
-        WF_TRY(c->followers[i].act(c->followers[i].own));
+    for (int64_t i = 0; i < f->n; i++)
+        WF_TRY(f->list[i].act(f->list[i].own));
     return WF_OK;
+}
+
+/* An answer may be that this is known already, or what ends the captures. */
+static wf_status ask_users(const wf_captured *c)
+{
+    WF_TRY(call_all(&c->users));
+    return c->ended == WF_OK ? WF_OK : WF_RAISE(c->ended, "%s", c->why);
 }
 
 /* Checks come first: they may refuse the run (an optimizer that was given a wrong rate), and then nothing was changed.
@@ -231,7 +283,7 @@ static wf_status launch_graph(const wf_captured *c)
     if (c->used > 0)
         WF_TRY(ctx->k->to_device(ctx, c->device_values, c->values, c->used));
     WF_TRY(ctx->k->graph_launch(ctx, c->graph));
-    return follow(c);
+    return call_all(&c->after);
 }
 
 /* Undoes what the host has counted during an abandoned capture. */
@@ -259,6 +311,8 @@ static wf_status record_graph(wf_captured *c)
     const wf_status claimed = wf_pool_claim_end(ctx, &c->claim);
     status = status != WF_OK ? status : ended;
     status = status != WF_OK ? status : claimed;
+    /* What the step uses may have ended meanwhile: a launch would wait for it on the device. */
+    status = status != WF_OK ? status : ask_users(c);
     if (status != WF_OK && c->graph) {
         ctx->k->graph_free(ctx, c->graph);
         c->graph = NULL;
@@ -283,6 +337,7 @@ static wf_status capture(wf_captured *c)
 static wf_status run_step(wf_captured *c)
 {
     WF_CHECK(!c->ctx->captured, WF_ERR_STATE, "a captured step runs inside another; let one function be the step");
+    WF_TRY(ask_users(c));
     if (c->graph) {
         /* Checks first: a replay that is refused must not have counted anything. */
         WF_TRY(act_all(c, true));
@@ -300,7 +355,7 @@ static wf_status run_step(wf_captured *c)
     if (status == WF_OK || c->graph)
         return status;
     /* The first error message is kept; errors that follow from it are not reported. */
-    if (follow(c) != WF_OK)
+    if (call_all(&c->after) != WF_OK)
         wf_log(WF_LOG_WARN, "after a capture was given up: %s", wf_error_message());
     undo_counts(c);
     forget_capture(c);

@@ -30,9 +30,12 @@ struct wf_graph {
     int64_t n, room;
     branch branches[STREAMS];
     int n_branches;
+    bool launching, freed;
+    wf_graph *next; /* of those that were freed while their work was on its way */
 };
 
 static wf_graph *capture; /* NULL: nothing is captured */
+static wf_graph *freed;
 
 bool guard_capturing(void)
 {
@@ -176,29 +179,58 @@ static wf_status launch_item(wf_ctx *ctx, const item *one)
                       : guard_event_record(ctx, one->event, one->stream);
 }
 
-wf_status guard_graph_launch(wf_ctx *ctx, wf_graph *graph)
+static void bury(wf_graph *graph)
 {
-    WF_TRY(guard_not_capturing("a graph is launched"));
-    for (int64_t i = 0; i < graph->n; i++)
-        WF_TRY(launch_item(ctx, &graph->items[i]));
-    return WF_OK;
-}
-
-void guard_graph_free(wf_ctx *ctx, wf_graph *graph)
-{
-    guard_stream_catch_up();
-    for (int64_t i = 0; graph && i < graph->n; i++) {
+    for (int64_t i = 0; i < graph->n; i++) {
         const item *one = &graph->items[i];
         for (int v = 0; v < GUARD_VALUES; v++)
             if (one->value[v].owned)
                 free(one->value[v].p);
         if (one->event && !one->waits)
-            guard_event_free(ctx, one->event);
-        if (one->drop)
-            one->drop(one->arg);
+            guard_event_free(NULL, one->event);
     }
-    free(graph ? graph->items : NULL);
+    free(graph->items);
     free(graph);
+}
+
+/* Those of which nothing is on its way any more. */
+static void sweep(void)
+{
+    wf_graph **at = &freed;
+    while (*at && guard_streams_idle()) {
+        wf_graph *graph = *at;
+        if (graph->launching) {
+            at = &graph->next;
+            continue;
+        }
+        *at = graph->next;
+        bury(graph);
+    }
+}
+
+wf_status guard_graph_launch(wf_ctx *ctx, wf_graph *graph)
+{
+    wf_status status = guard_not_capturing("a graph is launched");
+    sweep();
+    graph->launching = true;
+    for (int64_t i = 0; i < graph->n && status == WF_OK && !graph->freed; i++)
+        status = launch_item(ctx, &graph->items[i]);
+    graph->launching = false;
+    return status;
+}
+
+/* What was launched goes on, as on a GPU; what its steps hold is given back at once. */
+void guard_graph_free(wf_ctx *ctx, wf_graph *graph)
+{
+    if (!graph)
+        return;
+    for (int64_t i = 0; i < graph->n; i++)
+        if (graph->items[i].drop)
+            graph->items[i].drop(graph->items[i].arg);
+    graph->freed = true;
+    graph->next = freed;
+    freed = graph;
+    sweep();
 }
 
 /* --- arguments ------------------------------------------------------------------------------------------------------

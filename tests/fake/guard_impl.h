@@ -46,5 +46,6 @@ wf_transfer_begin_fn guard_to_device_begin, guard_to_host_begin;
 /* All that the stream in use has to do before the next slot works on it. */
 void guard_stream_catch_up(void);
 wf_stream *guard_stream_in_use(void);
+bool guard_streams_idle(void);
 
 #endif

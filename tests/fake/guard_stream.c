@@ -37,6 +37,8 @@ static struct {
 } awaited[64];
 static int awaiting;
 
+static int64_t waiting; /* on all streams */
+
 static void put(wf_stream *stream, work w)
 {
     work *one = malloc(sizeof *one);
@@ -44,6 +46,7 @@ static void put(wf_stream *stream, work w)
         guard_refuse("stream", "no memory");
     *one = w;
     one->next = NULL;
+    waiting++;
     *stream->last = one;
     stream->last = &one->next;
 }
@@ -85,7 +88,13 @@ static bool advance(wf_stream *stream)
     if (!stream->first)
         stream->last = &stream->first;
     free(w);
+    waiting--;
     return true;
+}
+
+bool guard_streams_idle(void)
+{
+    return waiting == 0 && awaiting == 0;
 }
 
 /* The context that made streams: its slots wait here, where a device's would not, as the host waits elsewhere. */
@@ -132,6 +141,7 @@ void guard_stream_free(wf_ctx *ctx, wf_stream *stream)
     for (work *w = stream ? stream->first : NULL, *next; w; w = next) {
         next = w->next;
         free(w);
+        waiting--;
     }
     free(stream);
 }

@@ -1,4 +1,4 @@
-/* The part of NCCL's interface that Weft uses, for tests/fake/nccl_fake.c and for comm/transport/nccl.c compiled on
+/* The part of NCCL's interface that Weft uses, for tests/fake/nccl_fake.c and for comm/collective/nccl.c compiled on
  * top of it. Names and meanings are NCCL's; values are of no matter, since both sides see this file. */
 #ifndef WF_TESTS_FAKE_NCCL_H
 #define WF_TESTS_FAKE_NCCL_H
@@ -15,8 +15,20 @@ typedef enum { ncclSuccess, ncclSystemError, ncclInvalidArgument, ncclInvalidUsa
 typedef enum { ncclUint8, ncclInt32, ncclInt64, ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64 } ncclDataType_t;
 typedef enum { ncclSum, ncclProd, ncclMax, ncclMin } ncclRedOp_t;
 
+typedef struct ncclConfig_t {
+    unsigned magic;
+    int splitShare;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER                                                                                        \
+    {                                                                                                                  \
+        .magic = 0xcafebeef                                                                                            \
+    }
+#define NCCL_SPLIT_NOCOLOR (-1)
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
-ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank);
+ncclResult_t ncclGetVersion(int *version);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config);
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *code);

@@ -1,29 +1,18 @@
 /* The calls of NCCL's interface over MPI, for tests of the order of calls and of failures on machines without GPUs. */
-#include "tests/fake/nccl_fake.h"
+#include "tests/fake/nccl_fake_impl.h"
 
 #include "core/random_author.h"
-#include "tests/fake/guard.h"
+#include "tests/fake/guard_impl.h"
 
 #include <math.h>
 #include <mpi.h>
-#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_TAG 1000 /* nobody else sends on MPI_COMM_WORLD */
-#define MOST      64   /* calls in a group */
-#define PATIENCE  200  /* questions after a launch until it goes on by itself */
-
-struct ncclComm {
-    int ranks, rank, tag;
-    int world[NCCL_FAKE_RANKS];
-    int pending; /* launches that are not over */
-    bool closed;
-    uint64_t collectives;
-    ncclResult_t error;
-    char text[200];
-};
+#define MOST     64  /* calls in a group */
+#define PATIENCE 200 /* questions after a launch until it goes on by itself */
+#define STREAMS  8
 
 typedef enum { SEND, RECV, ALLREDUCE, BROADCAST, REDUCE, ALLGATHER, REDUCE_SCATTER } kind;
 
@@ -58,7 +47,6 @@ typedef struct launch {
 static launch *group;
 static launch *launches; /* that are not over: messages of those that were given up may still read their memory */
 static int depth, asked; /* since the last launch */
-static int communicators;
 static nccl_journal journal;
 static char last_error[200];
 
@@ -67,89 +55,44 @@ nccl_journal nccl_fake_journal(void)
     return journal;
 }
 
+nccl_journal *nccl_fake_count(void)
+{
+    return &journal;
+}
+
+bool nccl_fake_grouping(void)
+{
+    return depth > 0;
+}
+
+wf_stream *nccl_fake_stream_of(const struct ncclComm *comm)
+{
+    const launch *l = launches;
+    while (l && (l->over || l->call[0].comm != comm))
+        l = l->next;
+    return l ? l->call[0].stream : NULL;
+}
+
 void nccl_fake_journal_clear(void)
 {
     journal = (nccl_journal){0};
 }
 
-/* --- communicators -------------------------------------------------------------------------------------------------
- */
-
-typedef struct token {
-    int world, tag;
-} token;
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
-{
-    token t = {.tag = FIRST_TAG + communicators++};
-    MPI_Comm_rank(MPI_COMM_WORLD, &t.world);
-    memset(id, 0, sizeof *id);
-    memcpy(id->internal, &t, sizeof t);
-    return ncclSuccess;
-}
-
-/* The rank that made the name hears of all others, and tells each who they are. */
-ncclResult_t ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int rank)
-{
-    token t;
-    int self;
-    ncclComm_t comm = calloc(1, sizeof *comm);
-    memcpy(&t, id.internal, sizeof t);
-    MPI_Comm_rank(MPI_COMM_WORLD, &self);
-    if (!comm || ranks > NCCL_FAKE_RANKS)
-        return ncclSystemError;
-    comm->ranks = ranks;
-    comm->rank = rank;
-    comm->tag = t.tag + 100000 * t.world;
-    for (int i = 1; i < ranks && self == t.world; i++) {
-        int pair[2];
-        MPI_Recv(pair, 2, MPI_INT, MPI_ANY_SOURCE, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        comm->world[pair[0]] = pair[1];
-    }
-    if (self == t.world) {
-        comm->world[rank] = self;
-        for (int r = 0; r < ranks; r++)
-            if (r != rank)
-                MPI_Send(comm->world, ranks, MPI_INT, comm->world[r], comm->tag, MPI_COMM_WORLD);
-    } else {
-        const int pair[2] = {rank, self};
-        MPI_Send(pair, 2, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD);
-        MPI_Recv(comm->world, ranks, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    }
-    journal.communicators++;
-    *out = comm;
-    return ncclSuccess;
-}
-
-static void forget(ncclComm_t comm)
-{
-    if (comm->closed && comm->pending == 0)
-        free(comm);
-}
-
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
-{
-    comm->closed = true;
-    forget(comm);
-    return ncclSuccess;
-}
-
-ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
-    for (launch *l = launches; l; l = l->next)
-        l->over = l->over || l->call[0].comm == comm;
-    comm->error = ncclSystemError;
-    return ncclCommDestroy(comm);
-}
-
-/* Whoever waits for another rank asks again and again: a GPU goes on by itself meanwhile. */
+/* Whoever waits for another rank asks again and again: a GPU goes on by itself meanwhile, on all its streams. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *code)
 {
-    const launch *next = launches;
-    while (next && next->over)
-        next = next->next;
-    if (next && ++asked > PATIENCE)
-        guard_stream_go_on(next->call[0].stream);
+    wf_stream *stream[STREAMS];
+    int streams = 0;
+    for (const launch *l = launches; l; l = l->next) {
+        int i = 0;
+        while (i < streams && stream[i] != l->call[0].stream)
+            i++;
+        if (!l->over && i == streams && i < STREAMS)
+            stream[streams++] = l->call[0].stream;
+    }
+    if (streams > 0 && ++asked > PATIENCE)
+        for (int i = 0; i < streams; i++)
+            guard_stream_go_on(stream[i]);
     *code = comm->error;
     return ncclSuccess;
 }
@@ -413,7 +356,7 @@ static bool step(void *of)
         if (done)
             finish(&l->call[i]);
         l->call[i].comm->pending--;
-        forget(l->call[i].comm);
+        nccl_fake_forget(l->call[i].comm);
     }
     if (done)
         dismiss(l);
@@ -438,6 +381,15 @@ static void *again(void *of)
     return l;
 }
 
+/* With the graph. */
+static void let_go(void *of)
+{
+    launch *l = of;
+    for (int i = 0; i < l->count; i++)
+        l->call[i].comm->kept--;
+    free(l);
+}
+
 static void put(void)
 {
     wf_stream *stream = group->call[0].stream;
@@ -448,9 +400,11 @@ static void put(void)
         guard_stream_step(stream, step, group);
         return;
     }
-    for (int i = 0; i < group->count; i++)
+    for (int i = 0; i < group->count; i++) {
         group->call[i].comm->pending--;
-    guard_keep_step(stream, step, again, free, group);
+        group->call[i].comm->kept++;
+    }
+    guard_keep_step(stream, step, again, let_go, group);
 }
 
 /* --- calls ---------------------------------------------------------------------------------------------------------
@@ -474,6 +428,7 @@ ncclResult_t ncclGroupEnd(void)
     else
         free(group);
     group = NULL;
+    nccl_fake_finish_closing();
     return ncclSuccess;
 }
 

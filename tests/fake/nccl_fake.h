@@ -1,6 +1,8 @@
 /* A double of NCCL over MPI, on the guarded device's memory and streams. What is launched is done when the stream gets
  * there; every rank that takes part must then call the same with the same, or the communicator has an error on all of
- * them that says so (ncclCommGetAsyncError). All that two ranks send each other is matched in order. */
+ * them that says so (ncclCommGetAsyncError). All that two ranks send each other is matched in order. The end of a
+ * communicator that NCCL would wait in for ever ends the process: graphs hold it, or work of another is ahead of its
+ * own on the stream. */
 #ifndef WF_TESTS_FAKE_NCCL_DOUBLE_H
 #define WF_TESTS_FAKE_NCCL_DOUBLE_H
 
@@ -14,11 +16,15 @@ typedef struct nccl_journal {
     uint64_t collectives; /* among them */
     uint64_t order;       /* a number that the collectives have in this order with these arguments */
     uint64_t sent[NCCL_FAKE_RANKS], received[NCCL_FAKE_RANKS]; /* to and from each rank of the world, done */
-    uint64_t communicators;
+    uint64_t communicators, splits;
 } nccl_journal;
 
 nccl_journal nccl_fake_journal(void);
 /* From here on it counts anew. */
 void nccl_fake_journal_clear(void);
+/* What ncclGetVersion says from now on; 0: that of the headers that it was made from. */
+void nccl_fake_set_version(int version);
+/* The next call of this name blocks for ever. */
+void nccl_fake_block(const char *name);
 
 #endif

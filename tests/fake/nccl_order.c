@@ -1,6 +1,8 @@
 /* The NCCL transport on the double of NCCL: the order of calls, grouping, and what goes wrong. */
+#include "comm/background_author.h"
 #include "comm/comm_author.h"
 #include "comm/exchange_author.h"
+#include "comm/mesh.h"
 #include "comm/nccl_author.h"
 #include "comm/reducer_author.h"
 #include "core/tensor_author.h"
@@ -191,11 +193,57 @@ static void computes_meanwhile(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* The context's stream does not wait. */
+static void sum_apart(wf_comm *by, wf_tensor *x)
+{
+    WF_EXPECT_OK(wf_nccl_begin(by));
+    WF_EXPECT_OK(wf_nccl_allreduce(by, x->data, x->data, 1, WF_F64, WF_SUM));
+    WF_EXPECT_OK(wf_nccl_end_no_join(by));
+}
+
+/* Rank 0 adds to the sums behind backward once it has its neighbour's row, the others ahead of that: no row waits for a
+ * sum. */
+static void overlap(void)
+{
+    open_as("pure_nccl");
+    WF_EXPECT_OK(wf_background_open(comm));
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1)), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1));
+    wf_tensor *sum = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1));
+    WF_EXPECT_OK(wf_tensor_fill(x, rank));
+    WF_EXPECT_OK(wf_tensor_fill(sum, 1));
+    double value = 0;
+    if (size > 1 && rank > 0)
+        sum_apart(wf_background_comm(comm), sum);
+    if (size > 1) {
+        WF_EXPECT_OK(wf_nccl_begin(comm));
+        WF_EXPECT_OK(wf_nccl_send(comm, x->data, sizeof(double), (rank + 1) % size));
+        WF_EXPECT_OK(wf_nccl_recv(comm, y->data, sizeof(double), (rank + size - 1) % size));
+        WF_EXPECT_OK(wf_nccl_end(comm));
+        WF_EXPECT_OK(wf_ctx_read(ctx, &value, y->data, sizeof value));
+        WF_EXPECT(value == (rank + size - 1) % size, "%g came", value);
+        if (rank == 0)
+            sum_apart(wf_background_comm(comm), sum);
+        WF_EXPECT_OK(wf_nccl_join(wf_background_comm(comm)));
+        WF_EXPECT_OK(wf_ctx_read(ctx, &value, sum->data, sizeof value));
+        WF_EXPECT(value == size, "the sum is %g of %d", value, size);
+    }
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    wf_tensor_free(sum);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 /* What is split communicates on its own, in the order of the calls. */
 static void splits(void)
 {
     open_as("pure_nccl");
+    const nccl_journal before = nccl_fake_journal();
     wf_comm *half = wf_comm_split(comm, rank % 2, rank);
+    wf_comm *none = wf_comm_split(comm, rank > 0 ? 1 : -1, -rank);
+    const nccl_journal after = nccl_fake_journal();
+    WF_EXPECT(after.communicators == before.communicators && after.splits - before.splits == (size > 1 ? 2 : 0),
+              "%d new communicators and %d parts of two splits", (int)(after.communicators - before.communicators),
+              (int)(after.splits - before.splits));
     wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3)), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3));
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     for (int i = 0; i < 3; i++) {
@@ -205,8 +253,15 @@ static void splits(void)
     double got[3] = {0};
     WF_EXPECT_OK(wf_tensor_export(y, got, sizeof got));
     WF_EXPECT(got[2] == (size + 1) / 2, "%g of %d", got[2], size);
+    if (none) {
+        WF_EXPECT_OK(wf_tensor_fill(x, rank));
+        WF_EXPECT_OK(wf_bcast(none, x, 0));
+        WF_EXPECT_OK(wf_tensor_export(x, got, sizeof got));
+        WF_EXPECT(got[1] == size - 1, "the first rank by key is %g", got[1]);
+    }
     wf_tensor_free(x);
     wf_tensor_free(y);
+    WF_EXPECT_OK(wf_comm_close(none));
     WF_EXPECT_OK(wf_comm_close(half));
     WF_EXPECT_OK(wf_comm_close(comm));
 }
@@ -256,6 +311,32 @@ static void alone(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* Rank 0 comes to none of the sums of two communicators, which lie on one stream: the others end both. */
+static void ends_together(void)
+{
+    open_as("pure_nccl");
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size > 2 ? 2 : 1});
+    wf_comm *part = wf_mesh_comm(mesh, WF_AXIS_HEIGHT);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1)), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1));
+    double value[1];
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    WF_EXPECT_OK(wf_tensor_fill(y, 1));
+    if (rank > 0)
+        sum_apart(comm, x);
+    if (rank > 0 && wf_comm_size(part) > 1)
+        sum_apart(part, y);
+    if (size > 1) {
+        const wf_status status = rank > 0 ? wf_ctx_read(ctx, value, x->data, sizeof value) : wf_barrier(comm);
+        WF_EXPECT(status == WF_ERR_TIMEOUT, "%s", wf_error_message());
+        wf_error_clear();
+    }
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    wf_error_clear();
+}
+
 /* Two ranks on one GPU: pure_nccl is refused, auto takes another way. */
 static void shared_gpu(void)
 {
@@ -269,9 +350,45 @@ static void shared_gpu(void)
     open_as("auto");
     WF_EXPECT(size == 1 || strcmp(wf_comm_name(comm), "pure_nccl"), "auto took %s", wf_comm_name(comm));
     WF_EXPECT_OK(wf_comm_close(comm));
+    nccl_fake_set_version(23000);
+    open_as("auto");
+    const bool shares = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL;
+    WF_EXPECT(size == 1 || !strcmp(wf_comm_name(comm), "pure_nccl") == shares, "auto took %s", wf_comm_name(comm));
+    WF_EXPECT_OK(wf_comm_close(comm));
+    nccl_fake_set_version(0);
     guard_devices(8);
     open_as("auto");
     WF_EXPECT(size == 1 || !strcmp(wf_comm_name(comm), "pure_nccl"), "auto took %s", wf_comm_name(comm));
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* With WEFT_NCCL_ONE_RANK a single rank's sums, on both streams, and its parts go by NCCL. */
+static void one_rank(void)
+{
+    const int64_t shard[2] = {0, 3};
+    const uint64_t communicators = nccl_fake_journal().communicators;
+    open_as("pure_nccl");
+    if (size > 1 || !getenv("WEFT_NCCL_ONE_RANK")) {
+        WF_EXPECT(size > 1 || nccl_fake_journal().communicators == communicators, "NCCL connects one rank");
+        WF_EXPECT_OK(wf_comm_close(comm));
+        return;
+    }
+    WF_EXPECT_OK(wf_background_open(comm));
+    const nccl_journal before = nccl_fake_journal();
+    reduce_known(300, 1);
+    const double values[3] = {1, 2, 3};
+    double got[3] = {0};
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(3), values), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3));
+    wf_background_sum_shards(comm, x->data, shard, WF_F64);
+    wf_background_gather_shards(comm, x->data, shard, WF_F64);
+    WF_EXPECT_OK(wf_background_wait(comm));
+    WF_EXPECT_OK(wf_allreduce(comm, x, y, WF_SUM));
+    WF_EXPECT_OK(wf_tensor_export(y, got, sizeof got));
+    WF_EXPECT(got[0] == 1 && got[2] == 3, "%g and %g", got[0], got[2]);
+    const nccl_journal after = nccl_fake_journal();
+    WF_EXPECT(after.collectives - before.collectives == 4, "%d calls", (int)(after.collectives - before.collectives));
+    wf_tensor_free(x);
+    wf_tensor_free(y);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
@@ -283,10 +400,13 @@ static int on_ranks(int argc, char **argv)
                                    {"grad_dtypes", grad_dtypes},
                                    {"ring", ring},
                                    {"computes_meanwhile", computes_meanwhile},
+                                   {"overlap", overlap},
                                    {"splits", splits},
                                    {"misordered", misordered},
                                    {"alone", alone},
+                                   {"ends_together", ends_together},
                                    {"shared_gpu", shared_gpu},
+                                   {"one_rank", one_rank},
                                    {0}});
 }
 

@@ -30,7 +30,7 @@ most_beside=4
 proof_programs="contract_convolution contract_kernels captured captured_errors equiv_data equiv_spatial equiv_sync_norm
     equiv_channel contract_device contract_norm contract_elementwise contract_memory known_answers gradcheck_functions
     gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
-    optim_scale nccl_order nccl_tensors device_exchange"
+    optim_scale contract_comm nccl_order nccl_tensors device_exchange"
 figure_programs="bench_dcgan bench_step bench_kernels bench_cuda_conv"
 equal_programs="equiv_spatial equiv_channel equiv_sync_norm equiv_data" # the longest first
 
@@ -258,16 +258,28 @@ alone() {
     env WEFT_DEVICE="$device" "$@" "$build/tests/$program" && echo "figure: $program ${*:-as it is set}"
 }
 
-# equal PROGRAM COMMUNICATOR RANKS: parallel forms beside the serial ones, all ranks on one GPU.
+# with_nccl RANKS: on one GPU. One rank is connected with itself; several need an NCCL that takes them, and few of its
+# blocks for each, since all must be on the GPU at once.
+with_nccl() {
+    local version
+    { on_gpu && ! lacks NCCL; } || { echo "there is no GPU, or no NCCL" && exit 77; }
+    export WEFT_NCCL_ONE_RANK=1 WEFT_TIMEOUT_MS=20000 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4
+    version=$(awk '/define NCCL_M[AI][JN]OR/ { n = 100 * n + $3 } END { print n }' \
+        "$(sed -n 's/^NCCL_INCLUDE:[A-Z]*=//p' "$build/CMakeCache.txt")/nccl.h")
+    [ "$1" = 1 ] || [ "$version" -ge 230 ] || { echo "NCCL $version takes one rank a GPU, and 230 more" && exit 77; }
+}
+
+# equal PROGRAM COMMUNICATOR RANKS [CASE...]: parallel forms beside the serial ones, or these cases, all ranks on one GPU.
 equal() {
-    has "$1"
-    [ "$2" != pure_nccl ] || ! lacks NCCL || { echo "there is no NCCL" && exit 77; }
-    local said=$work/$1_$2_$3.out
-    WEFT_LOG=debug WEFT_DEVICE=$device TEST_COMMUNICATOR=$2 "$(tool mpirun)" -np "$3" "$build/tests/$1" f32 2>&1 |
-        tee "$said"
+    local program=$1 by=$2 ranks=$3 said=$work/$1_$2_$3.out
+    shift 3
+    has "$program"
+    [ "$by" != pure_nccl ] || with_nccl "$ranks"
+    WEFT_LOG=debug WEFT_DEVICE=$device TEST_COMMUNICATOR=$by "$(tool mpirun)" -np "$ranks" "$build/tests/$program" \
+        "${@:-f32}" 2>&1 | tee "$said"
     [ "${PIPESTATUS[0]}" = 0 ] || return 1
-    echo "figure: $(grep -c '^ok ' "$said") cases in $3 ranks"
-    if on_gpu && [ "$3" -gt 1 ]; then
+    echo "figure: $(grep -c '^ok ' "$said") cases in $ranks ranks"
+    if on_gpu && [ "$ranks" -gt 1 ] && [ "$by" != pure_nccl ]; then
         sed -n 's/.*\(exchanges inside a node go .*\)/figure: \1/p' "$said" | head -n 1 | grep . ||
             echo "figure: exchanges by memory that ranks map from each other"
     fi
@@ -434,6 +446,8 @@ proof() {
     beside equiv_spatial_4 170 equal equiv_spatial flat 4
     if on_gpu || [ -n "$dry" ]; then
         beside equiv_spatial_nccl 120 equal equiv_spatial pure_nccl 1
+        beside captured_nccl 90 equal captured pure_nccl 1 ranks sums
+        beside captured_nccl_2 90 equal captured pure_nccl 2 ranks rank_fails closed_first sums
         beside captured_errors 60 captured captured_errors
     fi
     beside convolution_f32 120 alone contract_convolution
@@ -459,7 +473,10 @@ proof() {
         beside synccheck 60 sanitize synccheck contract_elementwise sums
         for program in $equal_programs; do
             [ "$program" = equiv_spatial ] || beside "${program}_nccl" 120 equal "$program" pure_nccl 1
+            beside "${program}_nccl_2" 120 equal "$program" pure_nccl 2
         done
+        beside collectives_nccl_2 90 equal contract_comm pure_nccl 2 broadcasts broadcasts_long reduces \
+            reduces_long gathers scatters exchanges_all reduce_scatters sends_round splits_by_color
         for program in equiv_spatial equiv_data; do
             beside "${program}_host_2" 120 equal "$program" non_cuda_aware 2
         done

@@ -1,7 +1,10 @@
 /* Captured steps: on a device that captures, a run of a captured step is the same as the step, bit for bit: losses,
  * parameters, random numbers, what the host counts. */
+#include "comm/comm_author.h"
 #include "tests/optim/captured_gan.h"
 #include "tests/world.h"
+
+#include <time.h>
 
 /* A table whose slots are those that a replay may call; another call crashes. */
 static wf_status run_bare(gan *g, wf_captured *c)
@@ -244,6 +247,127 @@ static void ranks(void)
     gan_computes = gan_grad_dtype = WF_F32;
 }
 
+/* --- the end of a communicator ---------------------------------------------------------------------------------------
+ */
+
+static void expect_ended(gan *g, wf_captured *c, const char *said)
+{
+    const int64_t steps = wf_optim_steps(g->opt_gen);
+    for (int i = 0; i < 2; i++) {
+        const wf_status status = wf_captured_run(c);
+        WF_EXPECT(status != WF_OK && strstr(wf_error_message(), said), "%s: %s", wf_status_name(status),
+                  wf_error_message());
+        wf_error_clear();
+    }
+    WF_EXPECT(wf_optim_steps(g->opt_gen) == steps && !wf_captured_replays(c), "a run of an ended step counts");
+}
+
+static wf_status fail_alone(const gan *g)
+{
+    WF_RAISE(WF_ERR_NUMERIC, "its own failure");
+    return wf_comm_post_failure(g->comm, WF_ERR_NUMERIC);
+}
+
+/* The run knows of it, or what is read. */
+static wf_status run_and_read(const gan *g, wf_captured *c, bool late)
+{
+    const wf_status status = wf_captured_run(c);
+    WF_EXPECT(late || status != WF_OK, "a replay that waits for a rank that failed before");
+    if (status != WF_OK)
+        return status;
+    (void)wf_tensor_item(g->loss_gen);
+    return wf_error_code();
+}
+
+/* A rank fails between two runs, at once for the others or while their replay waits for it on the GPU: the run, or what
+ * is read of it, is that error on all ranks, and so are further runs. */
+static void rank_fails(void)
+{
+    for (int late = 0; late < 2; late++) {
+        gan g = gan_of_ranks();
+        const int rank = wf_comm_rank(g.comm), size = wf_comm_size(g.comm);
+        wf_captured *c = wf_capture(g.ctx, step, &g);
+        for (int i = 0; i < 5 && !staged(&g); i++) {
+            next_batch(&g, i);
+            WF_EXPECT_OK(wf_captured_run(c));
+        }
+        if (captures(&g) && !staged(&g) && size > 1) {
+            WF_EXPECT(wf_captured_replays(c), "not captured");
+            next_batch(&g, 5);
+            if ((rank == size - 1) == (late == 1))
+                nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+            const wf_status status = rank == size - 1 ? fail_alone(&g) : run_and_read(&g, c, late);
+            WF_EXPECT(status == WF_ERR_NUMERIC && strstr(wf_error_message(), "its own failure"), "%s",
+                      wf_error_message());
+            wf_error_clear();
+            expect_ended(&g, c, "its own failure");
+        }
+        wf_captured_free(c);
+        gan_free(&g);
+    }
+}
+
+/* The communicator is closed before the captured step that uses it is freed. */
+static void closed_first(void)
+{
+    gan g = gan_of_ranks();
+    wf_captured *c = wf_capture(g.ctx, step, &g);
+    const bool ends = captures(&g) && !staged(&g) && wf_comm_size(g.comm) > 1;
+    for (int i = 0; i < 5 && !staged(&g); i++) {
+        next_batch(&g, i);
+        WF_EXPECT_OK(wf_captured_run(c));
+    }
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_comm_close(g.comm));
+    if (ends)
+        expect_ended(&g, c, "was closed");
+    wf_captured_free(c);
+    g.comm = NULL; /* the context is ours by now */
+    gan_free(&g);
+}
+
+typedef struct addends {
+    wf_comm *comm;
+    wf_tensor *x, *y;
+} addends;
+
+static wf_status add_up(void *arg)
+{
+    const addends *a = arg;
+    return wf_allreduce(a->comm, a->x, a->y, WF_SUM);
+}
+
+/* A step that is one sum over the ranks, of one rank too where NCCL connects it with itself. */
+static void sums(void)
+{
+    const wf_ctx_opts opts = {.device = test_device("cpu"), .threads = 1};
+    addends a = {.comm = test_comm_open(test_communicator("auto"), opts)};
+    wf_ctx *ctx = wf_comm_ctx(a.comm);
+    const int size = wf_comm_size(a.comm);
+    const bool native = ctx->k->capture_begin && !strcmp(wf_comm_name(a.comm), "pure_nccl");
+    const bool connected = native && (size > 1 || getenv("WEFT_NCCL_ONE_RANK"));
+    a.x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(4));
+    a.y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(4));
+    wf_captured *c = wf_capture(ctx, add_up, &a);
+    for (int i = 0; i < 5 && native; i++) {
+        double values[4];
+        WF_EXPECT_OK(wf_tensor_fill(a.x, i + 1));
+        WF_EXPECT_OK(wf_captured_run(c));
+        values_get(a.y, values);
+        WF_EXPECT(values[3] == size * (i + 1), "run %d: a sum of %g over %d ranks", i, values[3], size);
+    }
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_comm_close(a.comm));
+    WF_EXPECT(!connected || !wf_captured_replays(c), "a graph outlives NCCL");
+    if (connected) {
+        WF_EXPECT(wf_captured_run(c) == WF_ERR_STATE && strstr(wf_error_message(), "was closed"), "%s",
+                  wf_error_message());
+        wf_error_clear();
+    }
+    wf_captured_free(c);
+    wf_tensor_free(a.x);
+    wf_tensor_free(a.y);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 static int on_ranks(int argc, char **argv)
 {
     setenv("WEFT_DETERMINISTIC", "1", 0);
@@ -255,6 +379,9 @@ static int on_ranks(int argc, char **argv)
                                    {"mixed_precision", mixed_precision},
                                    {"freed", freed},
                                    {"ranks", ranks},
+                                   {"rank_fails", rank_fails},
+                                   {"closed_first", closed_first},
+                                   {"sums", sums},
                                    {0}});
 }
 
