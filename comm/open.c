@@ -193,6 +193,7 @@ static wf_comm *open_first(const void *mpi_comm, const char *name, wf_ctx_opts o
         shared->ctx->world = comm;
         /* Autograd is below comm and tells failures through this hook (core/autograd/backward.c). */
         shared->ctx->tell_failure = wf_comm_post_failure;
+        shared->ctx->is_first = wf_mesh_is_first;
         return comm;
     }
     disconnect(comm);

@@ -49,6 +49,9 @@ struct wf_ctx {
     struct wf_comm *world; /* the first communicator of this context; NULL: none, or it is closed */
     /* Tells the other ranks of `comm` that this one failed with its last error; returns the status. Filled by comm. */
     wf_status (*tell_failure)(struct wf_comm *comm, wf_status status);
+    /* Whether this rank is the first of those that differ along these axes (bit a: axis a). Filled by comm; NULL: there
+     * is one rank. */
+    bool (*is_first)(const struct wf_mesh *mesh, unsigned axes);
 
     /* Hooks that comm fills. Where they are NULL, the pool's memory is not shared and reads need not wait for other
      * ranks. */

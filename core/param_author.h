@@ -22,7 +22,8 @@ struct wf_param {
     bool trainable;
     /* Bit a: ranks along mesh axis a each compute a part of the sum that is this parameter's gradient. Set by the
      * constructor of a parallel layer (a spatial convolution adds the spatial axes), or, where the layer works
-     * on any layout, by its first forward from the layout of x (note_axes of layers/serial/norm.c). The optimizer of a
+     * on any layout, by its forward from the layout of x (note_axes of layers/serial/norm.c); a bit that is set stays,
+     * and of an input that is whole along such an axis one rank gives the gradient (wf_node_wants). The optimizer of a
      * mesh sums the gradient over the ranks along these axes alone; along the others ranks have equal gradients, or
      * other parts (shard_axes). wf_multi_node takes the default alone. Opaque to core. Default: WF_AXIS_DATA's bit. */
     uint32_t axes;

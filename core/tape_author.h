@@ -85,7 +85,8 @@ const wf_tensor *wf_node_dy(const wf_node *node); /* dense, shape and order of t
 const wf_tensor *wf_node_saved(const wf_node *node, int i);
 /* Depends on the graph and on the targets of this backward, never on values. Ranks that compute a layer together must
  * have the same graph and targets, so all get the same answer, and backward may leave out an exchange of theirs where
- * it is false. */
+ * it is false. A parameter's answer alone differs: where the output is replicated over axes along which the gradient is
+ * summed (wf_param.axes), the first of the ranks that compute the same gives it, and no exchange depends on it. */
 bool wf_node_wants(const wf_node *node, int i);
 /* wf_node_grad is for a kernel that can write or add where it is told to: no copy, and for a parameter no memory
  * besides the flat buffer. wf_node_give is for a gradient that exists as a tensor: one that an exchange or a sum over

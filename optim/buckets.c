@@ -153,6 +153,19 @@ wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order)
     return WF_OK;
 }
 
+bool wf_buckets_outgrown(const wf_buckets *all, const wf_param **param)
+{
+    const wf_grads *grads = all->optim->grads;
+    const unsigned split = wf_grad_axes(all->mesh);
+    for (int64_t r = 0; grads && r < all->n_runs; r++)
+        for (int64_t i = all->run[r].first; i < all->run[r].last; i++) {
+            *param = grads->param[i];
+            if (((*param)->axes & split) != all->run[r].axes)
+                return true;
+        }
+    return false;
+}
+
 static int64_t place_of(const wf_buckets *all, const wf_param *param)
 {
     int64_t place = 0;

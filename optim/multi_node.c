@@ -89,9 +89,27 @@ static bool compares_draws(const wf_optim *optim, const wf_var *loss, const wf_l
            (layout->known || (own->axes & ~(1u << WF_AXIS_DATA)) != 0);
 }
 
+/* Gradients are laid out by the axes over which they are summed. */
+static wf_status follow_axes(wf_optim *optim)
+{
+    const multi_node *own = optim->distributed_state;
+    const wf_param *param = NULL;
+    char text[WF_AXES_TEXT];
+    if (optim->stale || !wf_buckets_outgrown(own->buckets, &param))
+        return WF_OK;
+    WF_CHECK(!optim->adding && !own->buckets->pending, WF_ERR_STATE,
+             "the gradient of %s is summed over %s since this forward, and gradients that were computed before are %s; "
+             "apply the layer to inputs of that layout in the first step already",
+             wf_param_path(param), wf_axes_text(param->axes & wf_grad_axes(own->mesh), text),
+             optim->adding ? "accumulated" : "in flight (double_buffering)");
+    optim->stale = true;
+    return WF_OK;
+}
+
 static wf_status loss_weight(wf_optim *optim, wf_var *loss, double *seed)
 {
     multi_node *own = optim->distributed_state;
+    WF_TRY(follow_axes(optim));
     const wf_layout layout = wf_tensor_layout(wf_value(loss));
     double *trailer = own->buckets->trailer;
     if (!optim->adding)

@@ -21,6 +21,14 @@ void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES])
     }
 }
 
+bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes)
+{
+    for (int a = 0; mesh && a < WF_AXES; a++)
+        if ((axes >> a & 1u) && mesh->place[a] > 0)
+            return false;
+    return true;
+}
+
 static void describe(wf_mesh *mesh)
 {
     char *text = mesh->kept->text;

@@ -49,6 +49,8 @@ void wf_mesh_clear(wf_mesh *mesh);
 void *wf_mesh_scratch(const wf_mesh *mesh, size_t bytes);
 /* The axes of the set that have more than one rank. */
 unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes);
+/* Whether this rank's place is 0 along each of these axes. */
+bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes);
 
 /* All that goes to, or comes from, one peer: one message, or parts through shared memory. */
 typedef struct wf_packet {

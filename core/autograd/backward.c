@@ -345,9 +345,22 @@ const wf_tensor *wf_node_saved(const wf_node *node, int i)
     return node->saved[i].tensor;
 }
 
+/* The gradient is summed over axes along which this node computes the same on all ranks: the first of them gives it. */
+static bool is_repeated(const wf_node *node, const wf_param *param)
+{
+    const wf_layout *layout = &node->out->value->layout;
+    const wf_ctx *ctx = node->tape->ctx;
+    unsigned axes = 0;
+    for (int a = 0; layout->known && a < WF_AXES; a++)
+        if ((param->axes >> a & 1u) && layout->placement[a] == WF_REPLICATED)
+            axes |= 1u << a;
+    return axes != 0 && ctx->is_first && !ctx->is_first(layout->mesh, axes);
+}
+
 bool wf_node_wants(const wf_node *node, int i)
 {
-    return node->in[i] && node->in[i]->run == node->run;
+    const wf_var *in = node->in[i];
+    return in && in->run == node->run && !(in->param && is_repeated(node, in->param));
 }
 
 /* Replaces a shared gradient by a copy, so that it can be added to. */

@@ -39,7 +39,8 @@ typedef struct over {
 static wf_comm *comm_for(const over *o, const wf_tensor *x)
 {
     const wf_layout *layout = &x->layout;
-    unsigned axes = o->samples ? 1u << WF_AXIS_DATA : 0;
+    const bool whole = layout->known && layout->placement[WF_AXIS_DATA] == WF_REPLICATED;
+    unsigned axes = o->samples && !whole ? 1u << WF_AXIS_DATA : 0;
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
         if (layout->known && layout->placement[a] == WF_SHARDED)
             axes |= 1u << a;
