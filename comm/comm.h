@@ -65,8 +65,9 @@ WF_PLACED wf_comm *wf_comm_split(wf_comm *comm, int color, int key);
 WF_PLACED wf_status wf_comm_close(wf_comm *comm);
 
 /* Tells the other ranks that this one is about to work for up to `ms` milliseconds without a call of the communicator:
- * their waits, here and in communicators split from it, do not time out before that. `what` is for their log ("writing
- * results"). A later call replaces an earlier one if it lasts longer. Local. */
+ * their waits, here and in communicators split from it, do not time out before that. Needed between machines, and
+ * beyond WEFT_IDLE_MS: on one machine the others see that this rank works. `what` is for their log ("writing results").
+ * A later call replaces an earlier one if it lasts longer. Local. */
 wf_status wf_comm_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
 
 /* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; the default is the type of the gradients. Sums

@@ -135,6 +135,7 @@ struct wf_comm {
     uint64_t sequence;
     struct wf_engine *engine;
     int32_t *node; /* of each rank: its number; NULL where there is one rank */
+    int64_t *pid;  /* of each rank: its process, on its machine */
     wf_requests requests;
     struct wf_peer_slot *slot; /* one per rank */
     wf_peer_lists lists;

@@ -14,6 +14,7 @@
 typedef struct setup {
     int32_t status, leader; /* leader: the lowest rank of this node */
     uint64_t chunk_bytes, id;
+    int64_t pid;
     char name[32];
     char message[WF_FAILURE_TEXT];
 } setup;
@@ -23,6 +24,7 @@ static void set_nodes(wf_comm *comm, const setup *all)
     const int leader = all[comm->rank].leader;
     comm->inter_rank = comm->inter_size = comm->intra_rank = comm->intra_size = 0;
     for (int r = 0; r < comm->size; r++) {
+        comm->pid[r] = all[r].pid;
         const bool first = all[r].leader == r;
         comm->node[r] = first ? comm->inter_size : comm->node[all[r].leader];
         comm->inter_size += first;
@@ -37,13 +39,13 @@ static wf_status agree_setups(wf_comm *comm, const setup *all)
 {
     comm->chunk_bytes = (size_t)1 << 30; /* MPI counts with int */
     for (int r = 0; r < comm->size; r++) {
-        if (all[r].status != WF_OK && all[comm->rank].status == WF_OK)
+        if (all[r].status != WF_OK && comm->size > 1)
             WF_FAIL((wf_status)all[r].status, "rank %d: %s", r, all[r].message);
         if (all[r].chunk_bytes < comm->chunk_bytes)
             comm->chunk_bytes = all[r].chunk_bytes;
     }
-    if (all[comm->rank].status != WF_OK)
-        return (wf_status)all[comm->rank].status;
+    if (all[0].status != WF_OK)
+        return (wf_status)all[0].status;
     for (int r = 1; r < comm->size; r++)
         WF_CHECK(!strcmp(all[r].name, all[0].name), WF_ERR_ARGUMENT,
                  "communicator \"%s\" on rank 0 and \"%s\" on rank %d: all ranks must ask for the same", all[0].name,
@@ -51,21 +53,44 @@ static wf_status agree_setups(wf_comm *comm, const setup *all)
     return WF_OK;
 }
 
+/* The memory of what follows, so that nothing fails between two collective steps. */
+static wf_status make_room(wf_comm *comm)
+{
+    comm->node = calloc((size_t)comm->size, sizeof *comm->node);
+    comm->pid = calloc((size_t)comm->size, sizeof *comm->pid);
+    WF_CHECK(comm->node && comm->pid, WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
+    if (comm->size == 1)
+        return WF_OK;
+    WF_TRY(wf_transport_mpi_new(comm));
+    WF_TRY(wf_control_new(comm));
+    return wf_mpi_opened(comm);
+}
+
+/* Without room for what the others say, a rank can still say that it has none. */
+static wf_status check_lists(wf_comm *comm, MPI_Comm data, const void *list)
+{
+    int mine = list != NULL, all = 0;
+    TRY_MPI(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, data));
+    WF_CHECK(all, WF_ERR_MEMORY, "a rank has no memory for a communicator of %d ranks", comm->size);
+    return WF_OK;
+}
+
 static wf_status exchange_setups(wf_comm *comm, MPI_Comm data, const setup *mine)
 {
     setup *all = calloc((size_t)comm->size, sizeof *all);
-    comm->node = calloc((size_t)comm->size, sizeof *comm->node);
-    if (!all || !comm->node) {
+    const wf_status there = check_lists(comm, data, all);
+    if (there != WF_OK) {
         free(all);
-        WF_FAIL(WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
+        return there;
     }
     const int code = MPI_Allgather(mine, (int)sizeof *mine, MPI_BYTE, all, (int)sizeof *mine, MPI_BYTE, data);
     wf_status status = code == MPI_SUCCESS ? WF_OK : wf_mpi_raise(code, "MPI_Allgather", __FILE__, __LINE__);
     if (status == WF_OK) {
         comm->id = all[0].id;
-        set_nodes(comm, all);
         status = agree_setups(comm, all);
     }
+    if (status == WF_OK)
+        set_nodes(comm, all);
     free(all);
     return status;
 }
@@ -89,13 +114,11 @@ static wf_status open_transport(wf_comm *comm, MPI_Comm data)
         TRY_MPI(MPI_Comm_free(&data));
         return WF_OK;
     }
-    comm->transport = &wf_transport_mpi;
     /* Notices must never meet data, nor wait behind it. */
     TRY_MPI(MPI_Comm_dup(data, &control));
     TRY_MPI(MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN));
     WF_TRY(wf_transport_mpi_open(comm, data));
-    WF_TRY(wf_control_open(comm, control));
-    return wf_mpi_opened(comm);
+    return wf_control_open(comm, control);
 }
 
 /* The communicators of a process have different ones; rank 0's is that of all. */
@@ -106,14 +129,16 @@ static uint64_t new_id(void)
     return mixed ^ (mixed >> 32);
 }
 
-/* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. */
-static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status)
+/* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. *agreed: an error
+ * is that of all ranks. */
+static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status, bool *agreed)
 {
-    setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes, .id = new_id()};
+    setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes, .id = new_id(), .pid = getpid()};
     wf_status saved = WF_OK;
     TRY_MPI(MPI_Comm_set_errhandler(data, MPI_ERRORS_RETURN));
     TRY_MPI(MPI_Comm_rank(data, &comm->rank));
     TRY_MPI(MPI_Comm_size(data, &comm->size));
+    status = status == WF_OK ? make_room(comm) : status;
     if (status != WF_OK)
         wf_error_save(&saved, mine.message, sizeof mine.message);
     mine.status = status;
@@ -122,6 +147,7 @@ static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status)
     WF_TRY(find_leader(data, comm->rank, &mine.leader));
     status = exchange_setups(comm, data, &mine);
     if (status != WF_OK) {
+        *agreed = true;
         MPI_Comm_free(&data);
         return status;
     }
@@ -131,8 +157,9 @@ static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status)
 static wf_status attach(wf_comm *comm, MPI_Comm from, wf_status status)
 {
     MPI_Comm data;
+    bool agreed = false;
     TRY_MPI(MPI_Comm_dup(from, &data));
-    return fill_comm(comm, data, status);
+    return fill_comm(comm, data, status, &agreed);
 }
 
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
@@ -149,25 +176,26 @@ wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
     return status;
 }
 
-static wf_status split_mpi(wf_comm *comm, int color, int key, wf_comm *child)
+static wf_status split_mpi(wf_comm *comm, int color, int key, wf_comm *child, bool *agreed)
 {
     MPI_Comm data;
     const MPI_Comm from = *(const MPI_Comm *)comm->mpi_comm;
     TRY_MPI(MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, &data));
     if (color < 0)
         return WF_OK;
-    return fill_comm(child, data, WF_OK);
+    return fill_comm(child, data, WF_OK, agreed);
 }
 
 wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child)
 {
+    bool agreed = false;
     wf_mpi_waits("MPI_Comm_split");
-    const wf_status status = split_mpi(comm, color, key, child);
+    const wf_status status = split_mpi(comm, color, key, child, &agreed);
     wf_mpi_waits(NULL);
-    return status;
+    return agreed ? wf_failure_agreed(comm, status) : status;
 }
 
-static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *child)
+static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *child, bool *agreed)
 {
     const MPI_Comm from = *(const MPI_Comm *)comm->mpi_comm;
     MPI_Group all, some;
@@ -177,13 +205,14 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
     TRY_MPI(MPI_Comm_create_group(from, some, 0, &data));
     TRY_MPI(MPI_Group_free(&all));
     TRY_MPI(MPI_Group_free(&some));
-    return fill_comm(child, data, WF_OK);
+    return fill_comm(child, data, WF_OK, agreed);
 }
 
 wf_status wf_mpi_part(wf_comm *comm, const int *member, int members, wf_comm *child)
 {
+    bool agreed = false;
     wf_mpi_waits("MPI_Comm_create_group");
-    const wf_status status = part(comm, member, members, child);
+    const wf_status status = part(comm, member, members, child, &agreed);
     wf_mpi_waits(NULL);
-    return status;
+    return agreed ? wf_failure_agreed(comm, status) : status;
 }

@@ -176,6 +176,7 @@ static void disconnect(wf_comm *comm)
     free(comm->requests.transfer);
     wf_engine_close(comm);
     free(comm->node);
+    free(comm->pid);
     wf_peer_slots_close(comm);
 }
 
@@ -267,7 +268,8 @@ static void drop_self(wf_comm *comm)
     comm->self = NULL;
 }
 
-/* All ranks learn all colors first, through the communicator's own checks, so that MPI's collective cannot hang. */
+/* All ranks learn first, through the communicator's own checks, that all have come, and agree to go on, so that MPI's
+ * collective cannot hang. */
 static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
 {
     const int mine[2] = {color, key};
@@ -277,7 +279,7 @@ static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
     if (status == WF_OK)
         status = wf_allgather_bytes(comm, mine, sizeof mine, all);
     wf_comm_release(comm, all);
-    WF_TRY(status);
+    WF_TRY(wf_guard_commit(comm, "split", NULL, comm->size, status));
     if (comm->size == 1)
         make_single(child);
     else
@@ -329,7 +331,7 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
     if (status == WF_OK)
         status = wf_engine_run(comm, &call, NULL, NULL);
     free(list);
-    WF_TRY(status);
+    WF_TRY(wf_guard_commit(comm, "part", member, members, status));
     WF_TRY(wf_mpi_part(comm, member, members, child));
     WF_TRY(furnish_comm(child));
     return comm->nccl && wf_nccl_wanted(child) ? wf_nccl_open(child) : WF_OK;

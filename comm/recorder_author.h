@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WF_TRACE_MAGIC   "weft trace 2"
+#define WF_TRACE_MAGIC   "weft trace 3"
 #define WF_TRACE_SUFFIX  ".trace"
 #define WF_TRACE_EVENTS  256
 #define WF_FAILURE_TEXT  640
@@ -50,15 +50,24 @@ typedef struct wf_trace_event {
     char step[WF_TRACE_STEP]; /* of the call's schedule that is waited for, if that lasts; else empty */
 } wf_trace_event;
 
+/* What a process does, for the others of its machine; each word is read and written as a whole. */
+typedef struct wf_trace_state {
+    int64_t beat_ns;     /* of the monotonic clock: its watchdog looks around */
+    int64_t awaits;      /* the process that it waits for; 0: it computes, or has not waited long */
+    int64_t since_ns;    /* when that wait began, or last got on */
+    uint64_t wait_event; /* the event of the call that waits */
+} wf_trace_state;
+
 typedef struct wf_trace {
     char magic[16];
     char job[WF_TRACE_STRINGS]; /* the same in all processes of a job */
     char host[WF_TRACE_STRINGS];
-    int64_t pid, start_ns;                 /* start: of the time of the day */
-    int32_t rank, size;                    /* of the job; -1 until MPI has started */
-    int64_t offset_ns;                     /* to be added to times for those of the day */
-    char where[WF_TRACE_STRINGS];          /* a call of MPI that may wait, as MPI_Init; else empty */
-    char error[WF_FAILURE_TEXT];           /* of which the first communicator died */
+    int64_t pid, start_ns;        /* start: of the time of the day */
+    int32_t rank, size;           /* of the job; -1 until MPI has started */
+    int64_t offset_ns;            /* to be added to times for those of the day */
+    char where[WF_TRACE_STRINGS]; /* a call of MPI that may wait, as MPI_Init; else empty */
+    char error[WF_FAILURE_TEXT];  /* of which the first communicator died */
+    wf_trace_state state;
     uint64_t events;                       /* so far */
     wf_trace_event event[WF_TRACE_EVENTS]; /* number n is at n % WF_TRACE_EVENTS */
 } wf_trace;

@@ -70,6 +70,8 @@ const wf_config *wf_config_get(void)
         config.device = text_of("WEFT_DEVICE", "auto");
         config.data = text_of("WEFT_DATA", NULL);
         config.timeout_ms = number_of("WEFT_TIMEOUT_MS", 300000, 1);
+        config.far_ms = number_of("WEFT_TIMEOUT_MS", 1800000, 1);
+        config.idle_ms = number_of("WEFT_IDLE_MS", 3600000, 1);
         config.deterministic = number_of("WEFT_DETERMINISTIC", 0, 0) != 0;
         config.level = text_of("WEFT_LEVEL", NULL);
         config.tf32 = number_of("WEFT_TF32", 1, 0) != 0;

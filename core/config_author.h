@@ -8,7 +8,9 @@
 typedef struct wf_config {
     const char *device; /* WEFT_DEVICE: "auto" (default), "cpu", "ref", "cuda" */
     const char *data;   /* WEFT_DATA: folder of data sets, or NULL */
-    long timeout_ms;    /* WEFT_TIMEOUT_MS: longest wait for a peer; default 300000 */
+    long timeout_ms;    /* WEFT_TIMEOUT_MS: longest wait for a peer that shows no sign of life; default 300000 */
+    long far_ms;        /* the same, of a peer of another machine, whose signs are not seen; default 1800000 */
+    long idle_ms;       /* WEFT_IDLE_MS: longest wait for a peer of this machine that works; default 3600000 */
     int log_level;      /* WEFT_LOG: error, warn, info, debug; a wf_log_level */
     bool deterministic; /* WEFT_DETERMINISTIC: 1 = no sum whose order may vary */
     const char *level;  /* WEFT_LEVEL: of x86-64, that of the kernels of the CPU; NULL: the newest that runs */

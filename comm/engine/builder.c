@@ -184,6 +184,8 @@ static wf_address operand_find(wf_builder *b, int32_t key, wf_operand wanted)
         return WF_NOWHERE;
     if (*at == 0)
         *at = operand_new(b, wanted).operand + 1;
+    if (b->failed)
+        return WF_NOWHERE;
     wf_operand *operand = (wf_operand *)b->operand.data + *at - 1;
     operand->bytes = operand->bytes < wanted.bytes ? wanted.bytes : operand->bytes;
     return (wf_address){.operand = *at - 1};

@@ -14,16 +14,17 @@
 /* Of a failure; of the program's end: no status; of a rank that is busy: how long. */
 typedef struct notice {
     int32_t status, verdict;
+    uint64_t sequence; /* of the call that failed, or that will not be made: calls before it go on */
     int64_t busy_ms;
     char text[WF_FAILURE_TEXT];
 } notice;
 
-/* A notice of being busy, on its way. */
-typedef struct busy {
-    struct busy *next;
+/* A notice on its way. */
+typedef struct telling {
+    struct telling *next;
     notice told;
     MPI_Request request[]; /* one per rank */
-} busy;
+} telling;
 
 struct wf_control {
     MPI_Comm mpi;
@@ -34,11 +35,12 @@ struct wf_control {
     wf_call_record theirs;
     bool arrived; /* theirs holds a record that has no partner yet */
     MPI_Request record, notice;
-    notice heard, told;
-    MPI_Request *telling;    /* one per rank; NULL: nothing was told */
+    notice heard;
+    notice held;             /* the failure that was heard of, and the first call that it concerns; no status: none */
     wf_call_record farewell; /* announces that no call follows; no operation: not sent yet */
     MPI_Request leaving;
-    busy *busy;            /* the last first */
+    telling *told;         /* the last first */
+    uint64_t failed;       /* the first call of which a failure was told; 0: none was */
     int64_t busy_until_ns; /* of any other rank, as far as is known */
     char busy_with[64];
     bool dead;
@@ -63,12 +65,12 @@ static wf_status await_notice(struct wf_control *c)
     return WF_OK;
 }
 
-wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
+wf_status wf_control_new(wf_comm *comm)
 {
     struct wf_control *c = calloc(1, sizeof *c);
     WF_CHECK(c, WF_ERR_MEMORY, "no memory for a communicator");
     comm->control = c;
-    c->mpi = control;
+    c->mpi = MPI_COMM_NULL;
     c->gone = calloc((size_t)comm->size, sizeof *c->gone);
     WF_CHECK(c->gone, WF_ERR_MEMORY, "no memory for a communicator");
     c->ranks = comm->size;
@@ -77,8 +79,14 @@ wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
     for (int i = 0; i < RECORDS; i++)
         c->sent[i] = MPI_REQUEST_NULL;
     c->record = c->notice = c->leaving = MPI_REQUEST_NULL;
-    WF_TRY(await_record(c));
-    return await_notice(c);
+    return WF_OK;
+}
+
+wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
+{
+    comm->control->mpi = control;
+    WF_TRY(await_record(comm->control));
+    return await_notice(comm->control);
 }
 
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record)
@@ -178,23 +186,81 @@ int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what)
     return until;
 }
 
-bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char text[WF_FAILURE_TEXT])
+static wf_status tell_all(wf_comm *comm, notice what)
 {
     struct wf_control *c = comm->control;
-    int done = 0;
+    telling *t = calloc(1, sizeof *t + (size_t)comm->size * sizeof *t->request);
+    WF_CHECK(t, WF_ERR_MEMORY, "no memory for a notice");
+    *t = (telling){.next = c->told, .told = what};
+    c->told = t;
+    for (int r = 0; r < comm->size; r++)
+        t->request[r] = MPI_REQUEST_NULL;
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank)
+            TRY_MPI(MPI_Isend(&t->told, (int)sizeof t->told, MPI_BYTE, r, TAG_NOTICE, c->mpi, &t->request[r]));
+    return WF_OK;
+}
+
+/* The first failure counts, and what follows from it would only confuse; but of an earlier call all must hear. */
+static void tell_failure(wf_comm *comm, notice what)
+{
+    struct wf_control *c = comm->control;
+    if (c->failed && c->failed <= what.sequence)
+        return;
+    c->failed = what.sequence;
+    what.verdict = comm->rank == 0;
+    if (tell_all(comm, what) != WF_OK)
+        wf_error_clear();
+}
+
+/* The call that this rank is in, or makes next. */
+static uint64_t current_call(const wf_comm *comm)
+{
+    return comm->sequence + (comm->inside ? 0 : 1);
+}
+
+/* Rank 0 settles at once which failure counts, though it may be in an earlier call itself. */
+static void hold(wf_comm *comm)
+{
+    struct wf_control *c = comm->control;
+    notice held = c->held;
+    if (held.status == WF_OK || (c->heard.verdict && !held.verdict))
+        held = c->heard;
+    if (c->held.status != WF_OK && c->held.sequence < held.sequence)
+        held.sequence = c->held.sequence;
+    if (c->heard.sequence < held.sequence)
+        held.sequence = c->heard.sequence;
+    c->held = held;
+    if (comm->rank > 0)
+        return;
+    tell_failure(comm, held);
+    c->held.verdict = true;
+}
+
+static void hear(wf_comm *comm)
+{
+    struct wf_control *c = comm->control;
+    int done = 1;
     MPI_Status from;
-    if (c->notice == MPI_REQUEST_NULL || MPI_Test(&c->notice, &done, &from) != MPI_SUCCESS || !done)
-        return false;
-    *status = (wf_status)c->heard.status;
-    if (*status == WF_OK && c->heard.busy_ms > 0)
-        note_busy(c, from.MPI_SOURCE);
-    else if (*status == WF_OK)
-        c->gone[from.MPI_SOURCE] = true;
-    *verdict = c->heard.verdict;
-    memcpy(text, c->heard.text, WF_FAILURE_TEXT);
-    if (await_notice(c) != WF_OK)
-        c->notice = MPI_REQUEST_NULL;
-    return *status != WF_OK;
+    while (c->notice != MPI_REQUEST_NULL && MPI_Test(&c->notice, &done, &from) == MPI_SUCCESS && done) {
+        if (c->heard.status != WF_OK)
+            hold(comm);
+        else if (c->heard.busy_ms > 0)
+            note_busy(c, from.MPI_SOURCE);
+        else
+            c->gone[from.MPI_SOURCE] = true;
+        if (await_notice(c) != WF_OK)
+            c->notice = MPI_REQUEST_NULL;
+    }
+}
+
+bool wf_control_verdict(wf_comm *comm, wf_status *status, char text[WF_FAILURE_TEXT])
+{
+    struct wf_control *c = comm->control;
+    hear(comm);
+    *status = (wf_status)c->held.status;
+    memcpy(text, c->held.text, WF_FAILURE_TEXT);
+    return c->held.status != WF_OK && c->held.verdict;
 }
 
 bool wf_control_gone(const wf_comm *comm, int rank)
@@ -204,11 +270,10 @@ bool wf_control_gone(const wf_comm *comm, int rank)
 
 static wf_status poll_channel(wf_comm *comm)
 {
-    char text[WF_FAILURE_TEXT];
-    wf_status status;
-    bool verdict;
-    if (wf_control_notice(comm, &status, &verdict, text))
-        return wf_failure_heard(comm, status, verdict, text);
+    const notice *held = &comm->control->held;
+    hear(comm);
+    if (held->status != WF_OK && held->sequence <= current_call(comm))
+        return wf_failure_heard(comm, (wf_status)held->status, held->text);
     return compare_records(comm);
 }
 
@@ -229,18 +294,9 @@ wf_status wf_control_poll(wf_comm *comm)
 
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text)
 {
-    struct wf_control *c = comm->control;
-    /* Once: the first failure counts, and what follows from it would only confuse. */
-    if (c->telling || !(c->telling = malloc((size_t)comm->size * sizeof *c->telling)))
-        return;
-    c->told.status = (int32_t)status;
-    c->told.verdict = comm->rank == 0;
-    strncpy(c->told.text, text, sizeof c->told.text - 1);
-    for (int r = 0; r < comm->size; r++) {
-        c->telling[r] = MPI_REQUEST_NULL;
-        if (r != comm->rank)
-            MPI_Isend(&c->told, (int)sizeof c->told, MPI_BYTE, r, TAG_NOTICE, c->mpi, &c->telling[r]);
-    }
+    notice what = {.status = (int32_t)status, .sequence = current_call(comm)};
+    strncpy(what.text, text, sizeof what.text - 1);
+    tell_failure(comm, what);
 }
 
 static bool cancel_request(MPI_Request *request)
@@ -257,40 +313,27 @@ static bool sent(MPI_Request *request)
     return MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
 }
 
-static bool busy_sent(struct wf_control *c)
+static bool all_sent(struct wf_control *c)
 {
-    for (busy *b = c->busy; b; b = b->next)
+    for (telling *t = c->told; t; t = t->next)
         for (int r = 0; r < c->ranks; r++)
-            if (!sent(&b->request[r]))
+            if (!sent(&t->request[r]))
                 return false;
     return true;
 }
 
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms)
 {
-    struct wf_control *c = comm->control;
-    busy *b = wf_calloc(comm->shared->ctx, 1, sizeof *b + (size_t)comm->size * sizeof *b->request);
-    if (!b)
-        return wf_error_code();
-    *b = (busy){.next = c->busy, .told = {.busy_ms = ms}};
-    c->busy = b;
-    snprintf(b->told.text, sizeof b->told.text, "%.200s", what);
-    for (int r = 0; r < comm->size; r++)
-        b->request[r] = MPI_REQUEST_NULL;
-    for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank)
-            TRY_MPI(MPI_Isend(&b->told, (int)sizeof b->told, MPI_BYTE, r, TAG_NOTICE, c->mpi, &b->request[r]));
-    return WF_OK;
+    notice told = {.busy_ms = ms};
+    snprintf(told.text, sizeof told.text, "%.200s", what);
+    return tell_all(comm, told);
 }
 
 static bool at_rest(struct wf_control *c)
 {
-    bool quiet = busy_sent(c) && cancel_request(&c->record) && cancel_request(&c->notice) && sent(&c->leaving);
+    bool quiet = all_sent(c) && cancel_request(&c->record) && cancel_request(&c->notice) && sent(&c->leaving);
     for (int i = 0; i < RECORDS; i++)
         if (!sent(&c->sent[i]))
-            quiet = false;
-    for (int r = 0; c->telling && r < c->ranks; r++)
-        if (!sent(&c->telling[r]))
             quiet = false;
     return quiet;
 }
@@ -301,7 +344,7 @@ static bool parted(struct wf_control *c)
     int done = 0;
     if (!c->arrived && MPI_Test(&c->record, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
         c->arrived = true;
-    if (!c->arrived || !is_farewell(&c->theirs) || !sent(&c->leaving) || !busy_sent(c))
+    if (!c->arrived || !is_farewell(&c->theirs) || !sent(&c->leaving) || !all_sent(c))
         return false;
     for (int i = 0; i < RECORDS; i++)
         if (!sent(&c->sent[i]))
@@ -322,11 +365,10 @@ static bool release_channel(struct wf_control *c)
 
 static void control_free(struct wf_control *c)
 {
-    for (busy *b = c->busy, *next; b; b = next) {
-        next = b->next;
-        free(b);
+    for (telling *t = c->told, *next; t; t = next) {
+        next = t->next;
+        free(t);
     }
-    free(c->telling);
     free(c->gone);
     free(c);
 }
@@ -365,7 +407,8 @@ void wf_control_close(wf_comm *comm)
     if (!c)
         return;
     wf_mpi_closed(comm);
-    if (wf_mpi_gone()) { /* the program finalized MPI first, which ended all messages */
+    /* It never came to be, or the program finalized MPI first, which ended all messages. */
+    if (c->mpi == MPI_COMM_NULL || wf_mpi_gone()) {
         comm->control = NULL;
         control_free(c);
         return;

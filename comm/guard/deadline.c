@@ -15,6 +15,9 @@
 #define SLEEP_NS      50000
 #define GONE_NS       1000000000 /* in which what a rank sent before it left arrives */
 #define CONTROL_EVERY 4          /* polls */
+#define LOOK_NS       100000000  /* from one look at the peer's state to the next */
+#define CIRCLE_NS     2000000000 /* that nothing moves in a circle of waits before it is an error */
+#define SAY_NS        60000000000
 
 wf_deadline wf_deadline_new(void)
 {
@@ -49,10 +52,11 @@ static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer)
 
 /* A rank whose left neighbour has come knows less about who is missing than the missing rank's right neighbour, and
  * lets that one speak first. */
-static int64_t limit_ns(const wf_comm *comm)
+static int64_t limit_ns(const wf_comm *comm, int peer)
 {
+    const bool far = peer >= 0 && comm->node && comm->node[peer] != comm->node[comm->rank];
     const int64_t nested = comm->nested ? (int64_t)WF_GRACE_MS * 1000000 : 0;
-    const int64_t limit = (int64_t)wf_config_get()->timeout_ms * 1000000 + nested;
+    const int64_t limit = (int64_t)(far ? wf_config_get()->far_ms : wf_config_get()->timeout_ms) * 1000000 + nested;
     const bool knows = comm->doing.sequence == 0 || wf_control_missing(comm) >= 0;
     return knows ? limit : limit + (int64_t)WF_GRACE_MS * 500000;
 }
@@ -77,6 +81,60 @@ bool wf_deadline_crowded(const wf_comm *comm)
     return comm->intra_size > processors;
 }
 
+/* The process of a rank of this node; 0: of another one, whose state cannot be seen. */
+static int64_t process_of(const wf_comm *comm, int peer)
+{
+    const bool near = peer >= 0 && comm->node && comm->node[peer] == comm->node[comm->rank];
+    return near && comm->pid ? comm->pid[peer] : 0;
+}
+
+static wf_status check_circle(wf_comm *comm, wf_deadline *deadline, int64_t now)
+{
+    char text[WF_FAILURE_TEXT];
+    uint64_t circle = 0;
+    bool unlike = false;
+    if (!wf_peer_circle(&circle, &unlike, text))
+        circle = 0;
+    if (circle != deadline->circle) {
+        deadline->circle = circle;
+        deadline->circle_ns = now;
+    }
+    return circle && unlike && now - deadline->circle_ns > CIRCLE_NS ? wf_failure_seen(comm, WF_ERR_COMM, text) : WF_OK;
+}
+
+/* A rank of this machine that computes, or waits for one that does, is no fault. One that waits for this rank is. */
+static bool works(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t now)
+{
+    char call[WF_RECORD_TEXT];
+    const int64_t waited = now - deadline->start_ns, process = process_of(comm, peer);
+    if (process != 0 && deadline->circle)
+        return now - deadline->circle_ns <= CIRCLE_NS; /* then the circle is the error, if it is one */
+    if (process == 0 || waited > (int64_t)wf_config_get()->idle_ms * 1000000 || wf_peer_look(process) != WF_PEER_LIVES)
+        return false;
+    if (now - deadline->said_ns > SAY_NS) {
+        deadline->said_ns = now;
+        wf_log(WF_LOG_INFO, "rank %d waits for rank %d, which works, for %lld s in %s", comm->rank, peer,
+               (long long)(waited / 1000000000), wf_call_record_text(&comm->doing, call));
+    }
+    return true;
+}
+
+/* A wait that lasts. */
+static wf_status look_around(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests, int64_t now)
+{
+    const int64_t waited = now - deadline->start_ns;
+    const int missing = awaited_peer(comm, requests), peer = missing < 0 ? deadline->peer : missing;
+    if (wf_control_gone(comm, peer))
+        return give_up(comm, waited, peer);
+    if (now - deadline->looked_ns < LOOK_NS)
+        return WF_OK;
+    deadline->looked_ns = now;
+    wf_recorder_wait(comm, process_of(comm, peer), deadline->start_ns);
+    WF_TRY(check_circle(comm, deadline, now));
+    const bool fault = waited > limit_ns(comm, peer) && !excused(comm, deadline) && !works(comm, deadline, peer, now);
+    return fault ? give_up(comm, waited, peer) : WF_OK;
+}
+
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests)
 {
     const int64_t now = wf_now_ns(), waited = now - deadline->start_ns;
@@ -86,11 +144,8 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
         WF_TRY(wf_control_poll(comm));
         WF_TRY(comm->shared->native ? comm->shared->native->poll(comm) : WF_OK);
     }
-    if (waited > GONE_NS || waited > limit_ns(comm)) {
-        const int missing = awaited_peer(comm, requests), peer = missing < 0 ? deadline->peer : missing;
-        if (wf_control_gone(comm, peer) || (waited > limit_ns(comm) && !excused(comm, deadline)))
-            return give_up(comm, waited, peer);
-    }
+    if (waited > GONE_NS || waited > limit_ns(comm, -1))
+        WF_TRY(look_around(comm, deadline, requests, now));
     wf_background_progress(comm);
     if (deadline->polls < SPIN_POLLS && !wf_deadline_crowded(comm))
         return WF_OK;

@@ -33,10 +33,9 @@ static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
 {
     char text[WF_FAILURE_TEXT];
     wf_status heard;
-    bool verdict = false;
     const int64_t end = wf_now_ns() + (int64_t)WF_GRACE_MS * 1000000;
     while (wf_now_ns() < end) {
-        if (wf_control_notice(comm, &heard, &verdict, text) && verdict)
+        if (wf_control_verdict(comm, &heard, text))
             return die(comm, heard, text);
         wf_watch_beat();
         sched_yield();
@@ -46,18 +45,35 @@ static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
 
 wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text)
 {
+    char other[WF_FAILURE_TEXT];
+    wf_status heard;
     if (comm->dead)
         return die(comm, comm->dead, comm->death);
+    /* Of a later call, so far: those who are in this one must hear of it too. */
+    if (wf_control_verdict(comm, &heard, other)) {
+        wf_control_tell(comm, heard, other);
+        return die(comm, heard, other);
+    }
     wf_control_tell(comm, status, text);
     return comm->rank == 0 ? die(comm, status, text) : decide(comm, status, text);
 }
 
-wf_status wf_failure_heard(wf_comm *comm, wf_status status, bool verdict, const char *text)
+wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text)
 {
-    if (verdict || comm->dead)
-        return die(comm, status, text);
-    if (comm->rank > 0)
-        return decide(comm, status, text);
+    char candidate[WF_FAILURE_TEXT];
+    if (comm->dead)
+        return die(comm, comm->dead, comm->death);
+    /* Copied: the notice that holds it may be replaced meanwhile. */
+    snprintf(candidate, sizeof candidate, "%s", text);
+    return decide(comm, status, candidate);
+}
+
+wf_status wf_failure_agreed(wf_comm *comm, wf_status status)
+{
+    char text[WF_FAILURE_TEXT];
+    wf_status code;
+    wf_error_save(&code, text, sizeof text);
+    /* Where a part was made, there are ranks that took no part. */
     wf_control_tell(comm, status, text);
     return die(comm, status, text);
 }

@@ -31,6 +31,7 @@ bool wf_control_confirmed(const wf_comm *comm);
 int wf_control_missing(const wf_comm *comm);
 /* Looks for records and notices, here and in the communicators that this one was split from. */
 wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
+/* Tells all ranks of a failure in the call that this rank is in, or before the next one. They go on up to that call. */
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text);
 /* Tells all that this rank works for so long, and what others have told: until when, 0 if nobody did; *what is theirs.
  */
@@ -38,8 +39,8 @@ wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISC
 int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what);
 /* Whether the program of a rank is known to have ended: a notice of no error said so. */
 bool wf_control_gone(const wf_comm *comm, int rank);
-/* A notice of an error that has come, if any: false if none. `verdict`: rank 0 has decided that this is the error. */
-bool wf_control_notice(wf_comm *comm, wf_status *status, bool *verdict, char text[WF_FAILURE_TEXT]);
+/* Whether rank 0 is known to have decided which error counts, of whatever call. */
+bool wf_control_verdict(wf_comm *comm, wf_status *status, char text[WF_FAILURE_TEXT]);
 /* This rank is going to call nothing more, by "close" or "exit": a neighbour that calls then knows. */
 void wf_control_leave(wf_comm *comm, const char *operation);
 void wf_control_close(wf_comm *comm);
@@ -51,7 +52,9 @@ void wf_control_sweep(void);
 /* This rank has seen that the communicator failed: tells the others, agrees on one error, and returns it. */
 wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
 /* Another rank has told so. */
-wf_status wf_failure_heard(wf_comm *comm, wf_status status, bool verdict, const char *text);
+wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text);
+/* All who take part have found this error together, the last one of this thread. */
+wf_status wf_failure_agreed(wf_comm *comm, wf_status status);
 /* A communicator that this one was split from is dead. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
 /* Before it closes: it is dead if one that it was split from is, though nothing was called on it since. */
@@ -61,7 +64,10 @@ void wf_failure_settle(wf_comm *comm);
 typedef struct wf_deadline {
     int64_t start_ns; /* of the wait, or of the last progress */
     int64_t polls;
-    int peer; /* the rank that is awaited, for the message of a time-out; -1: the batch's */
+    int peer;                   /* the rank that is awaited, for the message of a time-out; -1: the batch's */
+    int64_t looked_ns, said_ns; /* at the peer; to the user */
+    int64_t circle_ns;          /* since when the same ranks wait for each other */
+    uint64_t circle;            /* 0: they do not */
 } wf_deadline;
 wf_deadline wf_deadline_new(void);
 /* More ranks than processors: whoever waits leaves the processor to others at once. */
@@ -69,6 +75,13 @@ bool wf_deadline_crowded(const wf_comm *comm);
 /* Between two looks at what is awaited: polls control and time-out, then yields. batch (may be NULL) is for messages.
  */
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests) WF_NODISCARD;
+
+/* --- commit.c --- */
+/* Before a call of MPI that blocks and that the ranks member[0..members) make together (NULL: all, of which there are
+ * `members`), once all of them have come: WF_OK on all or on none. `status`: this rank's so far. No collective may be
+ * under way. */
+wf_status wf_guard_commit(wf_comm *comm, const char *operation, const int *member, int members,
+                          wf_status status) WF_NODISCARD;
 
 /* --- requests.c --- */
 

@@ -108,29 +108,34 @@ static const char *place_text(char text[WF_SITE_FILE + 24])
     return text;
 }
 
-wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
+/* While the call still counts as entered: it is the one that the others are told of. */
+static wf_status fail_call(wf_comm *comm, const char *operation, wf_status status)
 {
-    const bool inside = comm->inside;
     char message[WF_FAILURE_TEXT], place[WF_SITE_FILE + 24], number[48] = "";
     wf_status code;
-    comm->inside = false;
-    wf_recorder_end(comm, operation, status != WF_OK);
-    if (!comm->nested)
-        wf_watch_end();
-    if (inside)
-        wf_range_pop(comm->shared->ctx);
-    if (status == WF_OK)
-        return WF_OK;
     /* Memory that an unfinished message may still write to is not freed as long as the process lives. */
     if (!wf_requests_cancel(&comm->requests))
         comm->lost = true;
     if (comm->dead)
         return WF_RAISE(comm->dead, "%s", comm->death);
     wf_error_save(&code, message, sizeof message);
-    if (inside)
+    if (comm->inside)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->sequence);
     WF_RAISE(status, "%s%s: %.400s%s", operation, number, message, place_text(place));
     return wf_comm_post_failure(comm, status);
+}
+
+wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
+{
+    wf_recorder_end(comm, operation, status != WF_OK);
+    if (!comm->nested)
+        wf_watch_end();
+    if (comm->inside)
+        wf_range_pop(comm->shared->ctx);
+    if (status != WF_OK)
+        status = fail_call(comm, operation, status);
+    comm->inside = false;
+    return status;
 }
 
 wf_status wf_check_rank(const wf_comm *comm, const char *what, int rank)

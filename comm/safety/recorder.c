@@ -245,6 +245,8 @@ static void add_to_profile(struct wf_profile *profile, const wf_trace_event *eve
 /* A call that was refused before it began leaves its name all the same. */
 void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
 {
+    if (trace->state.awaits)
+        wf_recorder_wait(comm, 0, 0);
     if (!comm->event && failed && comm->control) {
         comm->doing = wf_call_record_plain(operation, -1);
         wf_call_record_place(&comm->doing);
@@ -298,6 +300,32 @@ void wf_recorder_print(void)
 int wf_recorder_rank(void)
 {
     return trace->rank;
+}
+
+wf_trace *wf_recorder_trace(void)
+{
+    return trace;
+}
+
+void wf_recorder_path(int64_t pid, char *file, size_t size)
+{
+    file[0] = '\0';
+    if (path[0] && snprintf(file, size, "%s/%s-%lld" WF_TRACE_SUFFIX, folder, trace->host, (long long)pid) >= (int)size)
+        file[0] = '\0';
+}
+
+void wf_recorder_beat(void)
+{
+    __atomic_store_n(&trace->state.beat_ns, wf_now_ns(), __ATOMIC_RELAXED);
+}
+
+void wf_recorder_wait(const wf_comm *comm, int64_t pid, int64_t since_ns)
+{
+    wf_trace_state *state = &trace->state;
+    __atomic_store_n(&state->awaits, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&state->since_ns, since_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&state->wait_event, comm->event, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->awaits, pid, __ATOMIC_RELEASE);
 }
 
 /* The file says which process wrote it, and of which job; a folder that the user chose may hold several. */

@@ -38,6 +38,24 @@ void wf_recorder_remove(void);
 /* The last calls, one a line, to stderr. Any thread. */
 void wf_recorder_print(void);
 int wf_recorder_rank(void);
+/* This process's own, and the file of another process of this machine; empty where this process keeps no file. */
+wf_trace *wf_recorder_trace(void);
+void wf_recorder_path(int64_t pid, char *path, size_t size);
+/* Still there. Any thread. */
+void wf_recorder_beat(void);
+/* The call of comm waits for a process since then; the wait ends with the call, or with pid 0. */
+void wf_recorder_wait(const wf_comm *comm, int64_t pid, int64_t since_ns);
+
+/* --- peers.c: what other processes of this machine do, as their flight recorders say --- */
+typedef enum wf_peer_state {
+    WF_PEER_UNKNOWN = 0, /* it keeps no file that this one can see */
+    WF_PEER_SILENT,      /* no sign of life for the time-out: it is dead or stopped */
+    WF_PEER_LIVES        /* it computes, or waits itself */
+} wf_peer_state;
+wf_peer_state wf_peer_look(int64_t pid);
+/* Whether processes, of which this is one, wait for each other in a circle: who, in which calls, and whether these are
+ * not one collective. The circle is another one if *stamp is. */
+bool wf_peer_circle(uint64_t *stamp, bool *unlike, char text[WF_FAILURE_TEXT]);
 
 /* --- watchdog.c: a thread that never calls MPI --- */
 /* Once, before MPI starts. */

@@ -111,6 +111,7 @@ static void *watch(void *unused)
         waited = what && beat == seen ? waited + passed : 0;
         before = now;
         seen = beat;
+        wf_recorder_beat();
         check_launcher();
         if (waited <= limit)
             continue;

@@ -74,19 +74,26 @@ static void cancel(wf_comm *comm, wf_transfer *t)
 /* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
 static void close_comm(wf_comm *comm)
 {
-    if (comm->mpi_comm && !comm->dead && !wf_mpi_gone())
+    if (comm->mpi_comm && mpi_comm(comm) != MPI_COMM_NULL && !comm->dead && !wf_mpi_gone())
         MPI_Comm_free(comm->mpi_comm);
     free(comm->mpi_comm);
     comm->mpi_comm = NULL;
 }
 
-wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
+wf_status wf_transport_mpi_new(wf_comm *comm)
 {
     MPI_Comm *own = malloc(sizeof *own);
-    int *most, known = 0;
     WF_CHECK(own, WF_ERR_MEMORY, "no memory for a communicator");
-    *own = data;
+    *own = MPI_COMM_NULL;
     comm->mpi_comm = own;
+    comm->transport = &wf_transport_mpi;
+    return WF_OK;
+}
+
+wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
+{
+    int *most, known = 0;
+    *(MPI_Comm *)comm->mpi_comm = data;
     TRY_MPI(MPI_Comm_get_attr(data, MPI_TAG_UB, &most, &known));
     comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS : WF_TAGS - 1; /* and one more, for answers */
     return WF_OK;

@@ -22,6 +22,9 @@ void wf_mpi_waits(const char *what);
 wf_status wf_mpi_opened(wf_comm *comm) WF_NODISCARD;
 void wf_mpi_closed(wf_comm *comm);
 
+/* Memory, before the ranks meet: closed like what is open. */
+wf_status wf_transport_mpi_new(wf_comm *comm) WF_NODISCARD;
+wf_status wf_control_new(wf_comm *comm) WF_NODISCARD;
 /* The transport's and the control's communicator; taken over. */
 wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data);
 wf_status wf_control_open(wf_comm *comm, MPI_Comm control);

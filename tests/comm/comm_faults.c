@@ -287,6 +287,27 @@ static void failures_of_one(void)
     run_fault("split", split_and_barrier, WF_ERR_COMM, " calls barrier()" PLACE);
 }
 
+/* The culprit's part of a broadcast is over when its notice goes out. The others still wait in it for a rank that comes
+ * late: they end it well, and hear of the failure in the call after it. */
+static void notice_waits_for_its_call(void)
+{
+    for (int culprit = 0; size > 2 && culprit < size; culprit++) {
+        char data[16] = {0}, wanted[TEXT];
+        wf_comm *comm = wf_comm_split(world, 0, 0);
+        WF_EXPECT_OK(wf_barrier(comm));
+        if (rank == (culprit + 1) % size)
+            nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+        data[3] = (char)(rank == culprit ? 7 : 0);
+        WF_EXPECT_OK(wf_bcast_bytes(comm, data, sizeof data, culprit));
+        WF_EXPECT(data[3] == 7, "culprit %d: the broadcast brought %d", culprit, data[3]);
+        const wf_status status =
+            rank == culprit ? wf_comm_post_failure(comm, WF_RAISE(WF_ERR_IO, "disk full")) : wf_barrier(comm);
+        snprintf(wanted, sizeof wanted, "rank %d: disk full", culprit);
+        expect_same(status, WF_ERR_IO, wanted, "a notice of the call after", culprit);
+        WF_EXPECT_OK(wf_comm_close(comm));
+    }
+}
+
 /* Here the error names whoever saw it, and the code is what counts. */
 static void messages_that_do_not_fit(void)
 {
@@ -506,6 +527,7 @@ static int on_ranks(int argc, char **argv)
                                                {"closed_leaves_no_memory", closed_leaves_no_memory},
                                                {"closed_after_a_failure", closed_after_a_failure},
                                                {"failures_of_one", failures_of_one},
+                                               {"notice_waits_for_its_call", notice_waits_for_its_call},
                                                {"messages_that_do_not_fit", messages_that_do_not_fit},
                                                {"memory_of_unfinished_messages", memory_of_unfinished_messages},
                                                {"scattered_sizes", scattered_sizes},

@@ -1,4 +1,4 @@
-/* A rank that does not come: run with a short WEFT_TIMEOUT_MS. */
+/* A rank that does not come: run with a short WEFT_TIMEOUT_MS and WEFT_IDLE_MS. */
 #include "comm/background_author.h"
 #include "comm/comm_author.h"
 #include "core/config_author.h"
@@ -141,6 +141,7 @@ static void busy_for_a_while(void)
     wf_comm *comm = wf_comm_split(world, 0, 0), *child = wf_comm_split(comm, 0, 0);
     if (rank == 0) {
         WF_EXPECT_OK(wf_comm_busy(comm, "writing results", 3 * limit));
+        WF_EXPECT_OK(wf_comm_busy(comm, "one more line", 1)); /* does not take the longer one back */
         sleep_ms(2 * limit);
     }
     WF_EXPECT_OK(wf_barrier(child));
@@ -151,6 +152,49 @@ static void busy_for_a_while(void)
     expect_timeout(rank == 0 ? stay_away(comm) : wf_barrier(comm), 0, "barrier()");
     WF_EXPECT((time(NULL) - start + 1) * 1000 > 2 * limit, "the time-out came while rank 0 was busy");
     WF_EXPECT_OK(wf_comm_close(child));
+    WF_EXPECT_OK(wf_comm_close(comm));
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
+/* How long a rank of this machine may work. */
+static void set_idle(long ms)
+{
+    ((wf_config *)wf_config_get())->idle_ms = ms;
+}
+
+/* A rank that lives and works is awaited beyond the time-out, without a word from it. */
+static void work_is_no_fault(void)
+{
+    const long limit = wf_config_get()->timeout_ms, idle = wf_config_get()->idle_ms;
+    if (size < 2)
+        return;
+    wf_comm *comm = wf_comm_split(world, 0, 0);
+    set_idle(3600000);
+    if (rank == 0)
+        sleep_ms(limit + 1500);
+    WF_EXPECT_OK(wf_barrier(comm));
+    set_idle(idle);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
+/* Two ranks that each receive what the other has not sent would wait for ever, and are told so before any time-out. */
+static void waits_in_a_circle(void)
+{
+    const long idle = wf_config_get()->idle_ms;
+    if (size < 2)
+        return;
+    wf_comm *comm = wf_comm_split(world, 0, 0);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(4));
+    set_idle(3600000);
+    const wf_status status = rank < 2 ? wf_recv(comm, x, 1 - rank, 3 + rank) : stay_away(comm);
+    set_idle(idle);
+    WF_EXPECT(status == WF_ERR_COMM && strstr(wf_error_message(), "ranks wait for each other: rank ") &&
+                  strstr(wf_error_message(), "rank 0 in recv(rank 1, tag 3)") &&
+                  strstr(wf_error_message(), "rank 1 in recv(rank 0, tag 4)"),
+              "%s: %s", wf_status_name(status), wf_error_message());
+    wf_error_clear();
+    wf_tensor_free(x);
     WF_EXPECT_OK(wf_comm_close(comm));
     WF_EXPECT_OK(wf_barrier(world));
 }
@@ -185,6 +229,8 @@ static int on_ranks(int argc, char **argv)
                                                {"missing_in_a_task", missing_in_a_task},
                                                {"computing_is_no_wait", computing_is_no_wait},
                                                {"busy_for_a_while", busy_for_a_while},
+                                               {"work_is_no_fault", work_is_no_fault},
+                                               {"waits_in_a_circle", waits_in_a_circle},
                                                {"deaf_first_rank", deaf_first_rank},
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));

@@ -263,7 +263,7 @@ alone() {
 with_nccl() {
     local version
     { on_gpu && ! lacks NCCL; } || { echo "there is no GPU, or no NCCL" && exit 77; }
-    export WEFT_NCCL_ONE_RANK=1 WEFT_TIMEOUT_MS=20000 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4
+    export WEFT_NCCL_ONE_RANK=1 WEFT_TIMEOUT_MS=20000 WEFT_IDLE_MS=20000 NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4
     version=$(awk '/define NCCL_M[AI][JN]OR/ { n = 100 * n + $3 } END { print n }' \
         "$(sed -n 's/^NCCL_INCLUDE:[A-Z]*=//p' "$build/CMakeCache.txt")/nccl.h")
     [ "$1" = 1 ] || [ "$version" -ge 230 ] || { echo "NCCL $version takes one rank a GPU, and 230 more" && exit 77; }
