@@ -110,7 +110,7 @@ struct wf_comm {
     bool inside;         /* a collective was entered and is not over */
     bool lost;           /* memory of unfinished messages is never used again */
     bool nested;         /* works inside calls of its parent, whose ranks know better who is missing */
-    bool ring_asked;     /* for `ring` */
+    bool pairs_asked;    /* for memory of exchanges */
     bool shares_asked;   /* for memory of sums */
     bool grad_dtype_set; /* grad_dtype was set */
     wf_way way;          /* of the peer slots */
@@ -140,12 +140,12 @@ struct wf_comm {
     struct wf_peer_slot *slot; /* one per rank */
     wf_peer_lists lists;
     wf_traffic traffic;
-    struct wf_shm_ring *ring; /* of exchanges inside a node; NULL where there is none */
-    struct wf_nccl *nccl;     /* NULL: device memory goes through the host's */
-    wf_dtype grad_dtype;      /* of gradients on their way */
-    char ring_why[WF_WHY];    /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
-    char why[WF_WHY];         /* auto did not take NCCL; empty: it did, or there is no GPU */
-    double probe_ms[2];       /* of 1 MiB, in shared memory and by messages, where auto has tried */
+    struct wf_ipc_buffers *ipc; /* of exchanges inside a node, in device memory; NULL: none */
+    struct wf_nccl *nccl;       /* NULL: device memory goes through the host's */
+    wf_dtype grad_dtype;        /* of gradients on their way */
+    char pairs_why[WF_WHY];     /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
+    char why[WF_WHY];           /* auto did not take NCCL; empty: it did, or there is no GPU */
+    double probe_ms[2];         /* of 1 MiB, in shared memory and by messages, where auto has tried */
 };
 
 /* --- mpi_setup.c: everything of MPI that a communicator has --- */

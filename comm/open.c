@@ -168,7 +168,7 @@ static void disconnect(wf_comm *comm)
     wf_failure_settle(comm);
     wf_background_close(comm);
     wf_mesh_clear(&comm->mesh);
-    wf_shm_ring_close(comm);
+    wf_exchange_unshare(comm);
     wf_nccl_close(comm);
     wf_control_close(comm);
     if (comm->transport)

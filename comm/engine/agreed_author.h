@@ -11,6 +11,7 @@
 #include "core/status_author.h"
 
 #define WF_RING_SLOTS 4 /* at most */
+#define WF_PAIR_RANKS 8 /* of a node; with more, the rings of all pairs would take too much memory */
 
 typedef struct wf_agreed {
     int ranks, nodes;
@@ -20,11 +21,16 @@ typedef struct wf_agreed {
     int32_t *member; /* all ranks, node by node */
     int smallest;    /* ranks of the smallest node */
 
-    bool staged; /* a reducer's buffer is in device memory that messages and the ring cannot reach */
+    bool staged; /* tensors are in device memory that messages and the host's rings cannot reach */
     bool shared; /* the ranks of every node share memory for sums: a ring of ring_slots slots a rank */
     int ring_slots;
     size_t ring_slot_bytes;
     size_t ring_short_bytes; /* of a vector that every rank reduces as a whole: one step instead of two */
+    bool pairs;              /* any two ranks of a node of at most WF_PAIR_RANKS share rings for exchanges, one for each
+                                direction: in device memory where `staged` */
+    size_t pair_slot_bytes;
+    size_t pair_short_bytes; /* longer messages that need no packing do not go through these rings */
+    size_t block_bytes;      /* of a uniform exchange between nodes that goes as one collective of the transport */
 
     size_t chunk_bytes;       /* most bytes of a message */
     size_t prompt_bytes;      /* of a message between nodes that its receiver need not answer */
@@ -39,6 +45,22 @@ typedef struct wf_agreed {
  * them before the first schedule. Local. */
 wf_status wf_agreed_make(wf_ctx *ctx, int ranks, const int32_t *node, wf_agreed *agreed) WF_NODISCARD;
 void wf_agreed_clear(wf_agreed *agreed);
+
+static inline int wf_node_size(const wf_agreed *agreed, int rank)
+{
+    const int32_t *first = agreed->first + agreed->node[rank];
+    return (int)(first[1] - first[0]);
+}
+
+/* Whether these two ranks share rings; and the slots of each. */
+static inline bool wf_pair_shares(const wf_agreed *agreed, int a, int b)
+{
+    return agreed->pairs && a != b && agreed->node[a] == agreed->node[b] && wf_node_size(agreed, a) <= WF_PAIR_RANKS;
+}
+static inline int wf_pair_slots(const wf_agreed *agreed, int rank)
+{
+    return wf_node_size(agreed, rank) == 2 ? WF_RING_SLOTS : WF_RING_SLOTS / 2;
+}
 
 /* Some of the ranks, in an order of their own: all of them; the members list[0..size); or member `column` of every
  * node.

@@ -1,140 +1,435 @@
-/* An exchange plan as a schedule: one message to each peer, of the boxes that go there, one after the other. A single
- * box that lies in the array as it travels goes and comes without a copy, unless what comes is added. */
+/* An exchange plan as a schedule. All that goes to one peer is a packet: one message of its boxes, one after the other;
+ * or, between ranks of a node that share rings, parts that fit into a slot, packed by the one and unpacked by the other
+ * rank. A single long box that lies in both arrays as it travels is a message without a copy, unless what comes is
+ * added. A uniform plan of short blocks between nodes is one collective of the transport; by NCCL all is one group. */
 #include "comm/engine/collectives_author.h"
 
 #include "comm/plan_author.h"
 
+#include <string.h>
+
+/* One end of the plan: what this rank sends, or what comes. */
+typedef struct side {
+    const wf_piece *piece;
+    const bool *dense; /* NULL: no piece is */
+    int64_t pieces;
+    wf_box held;
+    int64_t stride[WF_MAX_RANK];
+    wf_address array;
+} side;
+
+/* Pieces [first, last) of a side are those of one peer. */
+typedef struct packet {
+    int64_t first, last;
+    int peer; /* its rank */
+    size_t bytes;
+    bool parted;
+    wf_address data; /* of a message */
+    bool direct;     /* in the array itself */
+    wf_steps ready;  /* what its end waits for: packed, or received */
+} packet;
+
 typedef struct exchange {
     wf_builder *b;
-    const wf_group *g;
+    const wf_agreed *agreed;
+    const wf_group *group;
     const wf_exchange_shape *shape;
-    wf_address from, to;
+    side out, in;
+    packet *sent, *came;
+    int count_out, count_in;
     size_t size; /* of an element */
+    bool staged; /* messages go through the host's memory */
 } exchange;
-
-/* Pieces [first, last) of a list are those of one peer. */
-static int64_t end_of_peer(const wf_piece *piece, int64_t pieces, int64_t first)
-{
-    int64_t last = first;
-    while (last < pieces && piece[last].peer == piece[first].peer)
-        last++;
-    return last;
-}
 
 static size_t box_bytes(const exchange *e, wf_box box)
 {
     return (size_t)wf_shape_count(wf_box_shape(box)) * e->size;
 }
 
-static size_t bytes_of(const exchange *e, const wf_piece *piece, int64_t first, int64_t last)
+/* --- sides and packets ----------------------------------------------------------------------------------------------
+ */
+
+static side side_of(const exchange *e, bool sends, const int64_t *stride)
 {
-    size_t bytes = 0;
-    for (int64_t i = first; i < last; i++)
-        bytes += box_bytes(e, piece[i].box);
-    return bytes;
+    const wf_plan *plan = e->shape->plan;
+    const bool first = sends != e->shape->reversed; /* the plan's own sends */
+    side s = {.piece = first ? plan->send : plan->recv,
+              .pieces = first ? plan->n_send : plan->n_recv,
+              .dense = first ? e->shape->dense_send : e->shape->dense_recv,
+              .held = first ? e->shape->have : e->shape->need};
+    if (stride)
+        memcpy(s.stride, stride, (size_t)s.held.rank * sizeof *stride);
+    else
+        wf_order_strides(wf_box_shape(s.held), e->shape->order, s.stride);
+    return s;
 }
 
-/* Whether a box is one run of memory in the dense array of `held`, and where it begins. */
-static bool dense_in(const exchange *e, wf_box held, wf_box box, size_t *at)
+/* Bytes from the first to the last element, and whatever lies between. */
+static size_t extent(const exchange *e, const side *s)
 {
-    int64_t whole[WF_MAX_RANK], part[WF_MAX_RANK], offset = 0;
-    const wf_shape inner = wf_box_shape(box);
-    wf_order_strides(wf_box_shape(held), e->shape->order, whole);
-    wf_order_strides(inner, e->shape->order, part);
-    for (int d = 0; d < box.rank; d++) {
-        if (inner.dim[d] > 1 && whole[d] != part[d])
-            return false;
-        offset += (box.lo[d] - held.lo[d]) * whole[d];
+    int64_t last = 0;
+    if (wf_box_empty(s->held))
+        return 0;
+    for (int d = 0; d < s->held.rank; d++)
+        last += (s->held.hi[d] - s->held.lo[d] - 1) * s->stride[d];
+    return (size_t)(last + 1) * e->size;
+}
+
+/* Straight from array to array is faster only for what needs no packing and is long; a device's arrays always pass
+ * through a slot. */
+static bool goes_in_parts(const exchange *e, const side *s, const packet *p)
+{
+    if (e->shape->native || !wf_pair_shares(e->agreed, wf_builder_rank(e->b), p->peer))
+        return false;
+    return e->agreed->staged || p->last - p->first > 1 || p->bytes <= e->agreed->pair_short_bytes || !s->dense ||
+           !s->dense[p->first];
+}
+
+/* Pieces come sorted by peer. */
+static packet *list_packets(const exchange *e, const side *s, int *count)
+{
+    packet *list = wf_builder_room(e->b, (size_t)s->pieces * sizeof *list + 1);
+    int n = 0;
+    for (int64_t i = 0, last; list && i < s->pieces; i = last) {
+        packet p = {.first = i, .peer = wf_group_rank(e->group, s->piece[i].peer)};
+        for (last = i; last < s->pieces && s->piece[last].peer == s->piece[i].peer; last++)
+            p.bytes += box_bytes(e, s->piece[last].box);
+        p.last = last;
+        p.parted = goes_in_parts(e, s, &p);
+        if (s->piece[i].peer != e->shape->plan->rank)
+            list[n++] = p;
     }
-    *at = (size_t)offset * e->size;
+    *count = n;
+    return list;
+}
+
+static wf_step_box step_box(const exchange *e, const side *s, wf_box box)
+{
+    wf_step_box at = {.held = s->held, .box = box, .order = e->shape->order};
+    memcpy(at.stride, s->stride, sizeof at.stride);
+    return at;
+}
+
+/* Whether a box is one run of memory in the array of the side, in the order in which it travels, and where. */
+static bool lies_dense(const exchange *e, const side *s, wf_box box, wf_address *at)
+{
+    int64_t dense[WF_MAX_RANK], offset = 0;
+    const wf_shape shape = wf_box_shape(box);
+    wf_order_strides(shape, e->shape->order, dense);
+    for (int d = 0; d < box.rank; d++) {
+        if (shape.dim[d] > 1 && s->stride[d] != dense[d])
+            return false;
+        offset += (box.lo[d] - s->held.lo[d]) * s->stride[d];
+    }
+    *at = wf_address_add(s->array, (size_t)offset * e->size);
     return true;
 }
 
-static void send_to(const exchange *e, const wf_piece *piece, int64_t first, int64_t last, wf_box held)
+static wf_address buffer(const exchange *e, size_t bytes)
 {
-    const size_t bytes = bytes_of(e, piece, first, last);
-    wf_steps packed = {0};
-    size_t at = 0;
-    wf_address source;
-    if (last - first == 1 && dense_in(e, held, piece[first].box, &at)) {
-        source = wf_address_add(e->from, at);
-    } else {
-        source = wf_builder_scratch(e->b, bytes);
-        for (int64_t i = first; i < last; i++) {
-            const wf_step_box box = {.held = held, .box = piece[i].box, .order = e->shape->order};
-            const wf_steps one = wf_add_pack(e->b, e->from, box, e->shape->dtype, wf_address_add(source, at));
-            packed.first = i == first ? one.first : packed.first;
-            packed.last = one.last;
-            at += box_bytes(e, piece[i].box);
-        }
-    }
-    wf_after(e->b, packed);
-    wf_add_send(e->b, source, bytes, wf_group_rank(e->g, piece[first].peer));
+    return e->agreed->staged ? wf_builder_device(e->b, bytes) : wf_builder_scratch(e->b, bytes);
 }
 
-/* What adds goes in the order of peers: behind `before`. */
-static wf_steps recv_from(const exchange *e, const wf_piece *piece, int64_t first, int64_t last, wf_box held,
-                          wf_steps before)
+/* Where a message is packed or comes to; in the array itself where its only piece lies there as it travels. */
+static void place_message(const exchange *e, const side *s, packet *p, bool may_be_direct)
 {
-    const size_t bytes = bytes_of(e, piece, first, last);
-    const int peer = wf_group_rank(e->g, piece[first].peer);
+    p->direct = may_be_direct && p->last - p->first == 1 && lies_dense(e, s, s->piece[p->first].box, &p->data);
+    if (!p->direct)
+        p->data = buffer(e, p->bytes);
+}
+
+/* --- what goes ------------------------------------------------------------------------------------------------------
+ */
+
+static void pack_message(const exchange *e, packet *p)
+{
     size_t at = 0;
-    if (!e->shape->reversed && last - first == 1 && dense_in(e, held, piece[first].box, &at)) {
-        wf_add_recv(e->b, wf_address_add(e->to, at), bytes, peer);
-        return before;
+    place_message(e, &e->out, p, true);
+    for (int64_t i = p->first; i < p->last && !p->direct; i++) {
+        const wf_step_box box = step_box(e, &e->out, e->out.piece[i].box);
+        const wf_steps one = wf_add_pack(e->b, e->out.array, box, e->shape->dtype, wf_address_add(p->data, at));
+        p->ready.first = i == p->first ? one.first : p->ready.first;
+        p->ready.last = one.last;
+        at += box_bytes(e, e->out.piece[i].box);
     }
-    const wf_address packed = wf_builder_scratch(e->b, bytes);
-    const wf_steps came = wf_add_recv(e->b, packed, bytes, peer);
-    for (int64_t i = first; i < last; i++) {
-        const wf_step_box box = {.held = held, .box = piece[i].box, .order = e->shape->order};
-        wf_after(e->b, came);
-        if (e->shape->reversed)
-            wf_after(e->b, before);
-        before = wf_add_unpack(e->b, wf_address_add(packed, at), box, e->shape->dtype, e->to, e->shape->reversed);
-        at += box_bytes(e, piece[i].box);
+}
+
+/* A message leaves as soon as its bytes are there; the next ones are on their way to the host meanwhile. */
+static void send_message(const exchange *e, packet *p)
+{
+    pack_message(e, p);
+    if (e->staged) {
+        const wf_address host = wf_builder_scratch(e->b, p->bytes);
+        wf_after(e->b, p->ready);
+        wf_after(e->b, wf_add_stage_begin(e->b, p->data, host, p->bytes, true));
+        p->ready = wf_add_fence(e->b);
+        p->data = host;
+    }
+    wf_after(e->b, p->ready);
+    wf_add_send(e->b, p->data, p->bytes, p->peer);
+}
+
+/* The dimension that is number i from the outermost in memory. */
+static int outer_dim(wf_order order, int rank, int i)
+{
+    /* Channels last: sample, the spatial dimensions, channel. */
+    if (order == WF_ROW_MAJOR || rank < 3)
+        return i;
+    return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1;
+}
+
+/* The parts of one packet that were added so far, and what adds a part. */
+typedef struct parting {
+    exchange *e;
+    const packet *p;
+    int64_t part;
+    wf_steps before; /* what adds goes in the order of peers: behind this */
+    void (*add)(struct parting *parting, wf_box box);
+} parting;
+
+/* Calls for the parts of a box, the outermost dimensions first. */
+static void split(parting *t, wf_box box, int level)
+{
+    const int64_t most = (int64_t)(t->e->agreed->pair_slot_bytes / t->e->size);
+    const int64_t count = wf_shape_count(wf_box_shape(box));
+    if (count <= most || level == box.rank) {
+        t->add(t, box);
+        return;
+    }
+    const int d = outer_dim(t->e->shape->order, box.rank, level);
+    const int64_t lo = box.lo[d], hi = box.hi[d], inner = count / (hi - lo);
+    /* As many outer indices as fit in a slot. */
+    const int64_t step = inner >= most ? 1 : most / inner;
+    for (int64_t at = lo; at < hi; at += step) {
+        box.lo[d] = at;
+        box.hi[d] = at + step < hi ? at + step : hi;
+        split(t, box, level + 1);
+    }
+}
+
+static void split_pieces(parting *t, const side *s)
+{
+    for (int64_t i = t->p->first; i < t->p->last; i++)
+        split(t, s->piece[i].box, 0);
+}
+
+/* What is in a slot may be told of, or the slot given back, when the device has done it. */
+static wf_steps until_done(const exchange *e, wf_steps steps)
+{
+    if (!e->agreed->staged)
+        return steps;
+    wf_after(e->b, steps);
+    return wf_add_fence(e->b);
+}
+
+static void send_part(parting *t, wf_box box)
+{
+    const exchange *e = t->e;
+    const int own = wf_builder_rank(e->b), peer = t->p->peer;
+    const int32_t place = e->agreed->place[peer], ring = wf_ring_to(place);
+    const wf_address slot = wf_builder_pair_slot(e->b, own, peer, t->part);
+    const int64_t freed = t->part + 1 - wf_pair_slots(e->agreed, own);
+    wf_after(e->b, wf_add_ring_await(e->b, peer, ring, wf_flag_taken(e->agreed->place[own]), freed));
+    wf_after(e->b, until_done(e, wf_add_pack(e->b, e->out.array, step_box(e, &e->out, box), e->shape->dtype, slot)));
+    wf_add_ring_notify(e->b, ring, wf_flag_posted(place), ++t->part);
+}
+
+/* The next rank is served first, so that not all begin with the same one. */
+static void send_all(exchange *e)
+{
+    int first = 0;
+    while (first < e->count_out && e->sent[first].peer < wf_builder_rank(e->b))
+        first++;
+    for (int i = 0; i < e->count_out; i++) {
+        packet *p = &e->sent[(first + i) % e->count_out];
+        parting t = {.e = e, .p = p, .add = send_part};
+        if (p->parted) {
+            split_pieces(&t, &e->out);
+            wf_builder_count_passed(e->b, p->bytes);
+        } else {
+            send_message(e, p);
+        }
+    }
+}
+
+/* --- what comes -----------------------------------------------------------------------------------------------------
+ */
+
+/* In reverse the bytes are to be added, so they cannot arrive in the array itself. */
+static void receive_messages(const exchange *e)
+{
+    for (int i = 0; i < e->count_in; i++) {
+        packet *p = &e->came[i];
+        if (p->parted)
+            continue;
+        place_message(e, &e->in, p, !e->shape->reversed);
+        const wf_address to = e->staged ? wf_builder_scratch(e->b, p->bytes) : p->data;
+        p->ready = wf_add_recv(e->b, to, p->bytes, p->peer);
+        if (!e->staged)
+            continue;
+        wf_after(e->b, p->ready);
+        p->ready = wf_add_stage_begin(e->b, to, p->data, p->bytes, false);
+        wf_after(e->b, p->ready);
+        wf_add_fence(e->b);
+    }
+}
+
+/* What adds waits for the owner's wait, since the caller may add to the array meanwhile. */
+static wf_steps unpack(const exchange *e, wf_box box, wf_address from, wf_steps before)
+{
+    if (e->shape->reversed) {
+        wf_after(e->b, before);
+        wf_builder_at_wait(e->b);
+    }
+    return wf_add_unpack(e->b, from, step_box(e, &e->in, box), e->shape->dtype, e->in.array, e->shape->reversed);
+}
+
+static void receive_part(parting *t, wf_box box)
+{
+    const exchange *e = t->e;
+    const int own = wf_builder_rank(e->b), peer = t->p->peer;
+    const int32_t place = e->agreed->place[peer], ring = wf_ring_from(place);
+    const wf_address slot = wf_builder_pair_slot(e->b, peer, own, t->part);
+    wf_after(e->b, wf_add_ring_await(e->b, peer, ring, wf_flag_posted(e->agreed->place[own]), t->part + 1));
+    t->before = unpack(e, box, slot, t->before);
+    wf_after(e->b, until_done(e, t->before));
+    wf_add_ring_notify(e->b, ring, wf_flag_taken(place), ++t->part);
+}
+
+static void unpack_all(exchange *e, wf_steps before)
+{
+    for (int i = 0; i < e->count_in; i++) {
+        const packet *p = &e->came[i];
+        parting t = {.e = e, .p = p, .before = before, .add = receive_part};
+        size_t at = 0;
+        if (p->parted) {
+            split_pieces(&t, &e->in);
+            before = t.before;
+            continue;
+        }
+        for (int64_t k = p->first; k < p->last && !p->direct; k++) {
+            wf_after(e->b, p->ready);
+            before = unpack(e, e->in.piece[k].box, wf_address_add(p->data, at), before);
+            at += box_bytes(e, e->in.piece[k].box);
+        }
+    }
+}
+
+/* What this rank has itself goes from array to array. */
+static wf_steps keep_own(const exchange *e, wf_steps before)
+{
+    const wf_plan *plan = e->shape->plan;
+    for (int64_t i = 0; i < plan->n_recv; i++) {
+        const wf_box box = plan->recv[i].box;
+        if (plan->recv[i].peer != plan->rank)
+            continue;
+        wf_after(e->b, before);
+        before = wf_add_copy_box(e->b, e->out.array, step_box(e, &e->out, box), e->shape->dtype, e->in.array,
+                                 step_box(e, &e->in, box), e->shape->reversed);
     }
     return before;
 }
 
-/* What this rank has itself goes from array to array. */
-static wf_steps keep_own(const exchange *e, wf_box from, wf_box to)
+/* --- as one collective, or one group --------------------------------------------------------------------------------
+ */
+
+/* Of short blocks between nodes, where what counts is the number of steps. */
+static bool is_uniform(const exchange *e)
 {
-    const wf_plan *plan = e->shape->plan;
-    wf_steps last = {0};
-    for (int64_t i = 0; i < plan->n_recv; i++) {
-        if (plan->recv[i].peer != plan->rank)
-            continue;
-        const wf_step_box out = {.held = from, .box = plan->recv[i].box, .order = e->shape->order};
-        const wf_step_box in = {.held = to, .box = plan->recv[i].box, .order = e->shape->order};
-        wf_after(e->b, last);
-        last = wf_add_copy_box(e->b, e->from, out, e->shape->dtype, e->to, in, e->shape->reversed);
-    }
-    return last;
+    const wf_agreed *agreed = e->agreed;
+    if (e->shape->plan->form == WF_PLAN_PIECES || agreed->ranks <= 2 || agreed->nodes == 1 || agreed->staged)
+        return false;
+    return e->sent[0].bytes <= agreed->block_bytes && e->sent[0].bytes <= agreed->chunk_bytes;
 }
 
-void wf_build_exchange(wf_builder *b, const wf_group *g, const wf_exchange_shape *shape)
+/* A reduce-scatter is an all-to-all of what is to be added: the order of the sums is ours then. */
+static void exchange_blocks(const exchange *e)
 {
-    const wf_plan *plan = shape->plan;
-    const wf_piece *in = shape->reversed ? plan->send : plan->recv, *out = shape->reversed ? plan->recv : plan->send;
-    const int64_t n_in = shape->reversed ? plan->n_send : plan->n_recv;
-    const int64_t n_out = shape->reversed ? plan->n_recv : plan->n_send;
-    const wf_box from = shape->reversed ? shape->need : shape->have, to = shape->reversed ? shape->have : shape->need;
-    exchange e = {.b = b, .g = g, .shape = shape, .size = wf_dtype_size(shape->dtype)};
+    const bool gathers = e->shape->plan->form == WF_PLAN_ALLGATHER && !e->shape->reversed;
+    const size_t block = e->sent[0].bytes, all = (size_t)e->agreed->ranks * block;
+    const wf_address out = wf_builder_scratch(e->b, all), in = wf_builder_scratch(e->b, all);
+    wf_steps packed = {0};
+    for (int i = 0; i < (gathers ? 1 : e->count_out); i++) {
+        const packet *p = &e->sent[i];
+        const wf_step_box box = step_box(e, &e->out, e->out.piece[p->first].box);
+        const wf_address to = wf_address_add(out, gathers ? 0 : (size_t)p->peer * block);
+        const wf_steps one = wf_add_pack(e->b, e->out.array, box, e->shape->dtype, to);
+        packed = (wf_steps){i == 0 ? one.first : packed.first, one.last};
+    }
+    wf_after(e->b, packed);
+    const wf_steps came = wf_add_collective(e->b, out, in, block, gathers);
+    for (int i = 0; i < e->count_in; i++) {
+        e->came[i].data = wf_address_add(in, (size_t)e->came[i].peer * block);
+        e->came[i].ready = came;
+        e->came[i].parted = false;
+    }
+}
+
+static wf_steps call(const exchange *e, wf_step_function run)
+{
+    return wf_add_call(e->b, (wf_step_call){.run = run, .own = e->shape->native->own}, WF_NOWHERE, WF_NOWHERE, 0);
+}
+
+/* Everything that a rank sends and receives is one call of NCCL, which counts its bytes itself. */
+static wf_steps exchange_group(const exchange *e)
+{
+    for (int i = 0; i < e->count_out; i++)
+        pack_message(e, &e->sent[i]);
+    if (e->count_in + e->count_out == 0)
+        return (wf_steps){0};
+    for (int i = 0; i < e->count_out; i++)
+        wf_after(e->b, e->sent[i].ready);
+    const wf_steps begun = call(e, e->shape->native->begin);
+    wf_steps all = begun;
+    for (int i = 0; i < e->count_in; i++) {
+        packet *p = &e->came[i];
+        place_message(e, &e->in, p, !e->shape->reversed);
+        wf_after(e->b, begun);
+        all.last = wf_add_recv(e->b, p->data, p->bytes, p->peer).last;
+    }
+    for (int i = 0; i < e->count_out; i++) {
+        wf_after(e->b, begun);
+        all.last = wf_add_send_frame(e->b, e->sent[i].data, e->sent[i].bytes, e->sent[i].peer).last;
+    }
+    wf_after(e->b, all);
+    const wf_steps ended = call(e, e->shape->native->end);
+    wf_after(e->b, ended);
+    wf_builder_at_wait(e->b);
+    const wf_steps joined = call(e, e->shape->native->join);
+    for (int i = 0; i < e->count_in; i++)
+        e->came[i].ready = joined;
+    return ended;
+}
+
+void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_shape *shape)
+{
+    const wf_agreed *agreed = wf_builder_agreed(b);
+    const bool whole = shape->own && !shape->to_stride && !shape->reversed;
+    exchange e = {.b = b, .agreed = agreed, .group = group, .shape = shape, .size = wf_dtype_size(shape->dtype)};
     wf_steps before = {0};
-    e.from = wf_builder_operand(b, WF_OPERAND_INPUT, 0, box_bytes(&e, from));
-    e.to = wf_builder_operand(b, shape->reversed ? WF_OPERAND_BOTH : WF_OPERAND_OUTPUT, 0, box_bytes(&e, to));
-    wf_builder_cut(b, wf_builder_agreed(b)->nodes > 1 ? wf_builder_agreed(b)->prompt_bytes : 0);
+    e.staged = agreed->staged && !shape->native;
+    e.out = side_of(&e, true, shape->from_stride);
+    e.in = side_of(&e, false, shape->to_stride);
+    e.out.array = wf_builder_operand(b, WF_OPERAND_INPUT, 0, extent(&e, &e.out));
+    e.in.array = wf_builder_operand(b, whole ? WF_OPERAND_OUTPUT : WF_OPERAND_BOTH, 0, extent(&e, &e.in));
+    e.sent = list_packets(&e, &e.out, &e.count_out);
+    e.came = list_packets(&e, &e.in, &e.count_in);
+    if (!e.sent || !e.came)
+        return;
+    wf_builder_in_order(b);
+    /* Between nodes nothing waits for an answer, which a rank that computes gives only now and then. */
+    wf_builder_cut(b, agreed->nodes > 1 ? agreed->prompt_bytes : 0);
+    if (shape->native) {
+        before = exchange_group(&e);
+    } else if (is_uniform(&e)) {
+        exchange_blocks(&e);
+    } else {
+        /* Receives before sends, so that what comes early finds its place. */
+        receive_messages(&e);
+        send_all(&e);
+    }
     if (shape->own)
-        before = keep_own(&e, from, to);
-    for (int64_t i = 0, last; i < n_in; i = last) {
-        last = end_of_peer(in, n_in, i);
-        if (in[i].peer != plan->rank)
-            before = recv_from(&e, in, i, last, to, before);
-    }
-    for (int64_t i = 0, last; i < n_out; i = last) {
-        last = end_of_peer(out, n_out, i);
-        if (out[i].peer != plan->rank)
-            send_to(&e, out, i, last, from);
-    }
+        before = keep_own(&e, before);
+    unpack_all(&e, before);
     wf_builder_cut(b, 0);
 }

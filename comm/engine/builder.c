@@ -18,15 +18,18 @@ struct wf_builder {
     const wf_agreed *agreed;
     wf_schedule *schedule; /* filled at the end */
     int rank;
-    bool failed, in_place;
+    bool failed, in_place, in_order;
+    uint8_t flags; /* of the next step */
     size_t most_bytes;
     list step, operand, wait, input, box, call, pending;
     list known[WF_OPERAND_SHARED + 1]; /* operands by kind and number */
     int32_t phase_first;               /* the steps of this phase begin here */
     int32_t phase_join;                /* what they wait for; -1: nothing */
     int64_t ring_pieces;
-    wf_steps notified[WF_FLAGS]; /* the last notification of each flag */
-    list awaited;                /* the last await of each flag of each rank of the node, and 1 */
+    list notified; /* the last notification of each flag, and 1 */
+    list awaited;  /* the last await of each flag of each rank of the node, and 1 */
+    list passed;   /* parts so far in the rings of pairs, by number */
+    int32_t fences;
     wf_steps user[WF_RING_SLOTS];
     uint64_t bytes_sent, messages, bytes_copied;
     struct room *room;
@@ -92,7 +95,7 @@ wf_builder *wf_builder_new(wf_ctx *ctx, const wf_agreed *agreed, int rank)
     b->wait.size = b->pending.size = sizeof(int32_t);
     for (int kind = 0; kind <= WF_OPERAND_SHARED; kind++)
         b->known[kind].size = sizeof(int32_t);
-    b->awaited.size = sizeof(int32_t);
+    b->notified.size = b->awaited.size = b->passed.size = sizeof(int32_t);
     b->input.size = sizeof(wf_address);
     b->box.size = sizeof(wf_step_box);
     b->call.size = sizeof(wf_step_call);
@@ -119,6 +122,16 @@ void wf_builder_cut(wf_builder *b, size_t most_bytes)
     b->most_bytes = most_bytes;
 }
 
+void wf_builder_in_order(wf_builder *b)
+{
+    b->in_order = true;
+}
+
+void wf_builder_at_wait(wf_builder *b)
+{
+    b->flags = WF_STEP_AT_WAIT;
+}
+
 int64_t wf_builder_ring(wf_builder *b, int64_t pieces)
 {
     const int64_t before = b->ring_pieces;
@@ -134,6 +147,12 @@ wf_steps wf_builder_slot_user(const wf_builder *b, int64_t piece)
 void wf_builder_slot_used(wf_builder *b, int64_t piece, wf_steps last)
 {
     b->user[piece % b->agreed->ring_slots] = last;
+}
+
+void wf_builder_count_passed(wf_builder *b, size_t bytes)
+{
+    b->bytes_sent += bytes;
+    b->messages++;
 }
 
 void wf_builder_count_copied(wf_builder *b, size_t bytes)
@@ -196,16 +215,34 @@ wf_address wf_builder_operand(wf_builder *b, wf_operand_kind kind, int index, si
     return operand_find(b, index, (wf_operand){.kind = kind, .owner = b->rank, .index = index, .bytes = bytes});
 }
 
+static wf_address fresh(wf_builder *b, wf_operand_kind kind, size_t bytes)
+{
+    return operand_new(b, (wf_operand){.kind = kind, .owner = b->rank, .index = b->operand.count, .bytes = bytes});
+}
+
 wf_address wf_builder_scratch(wf_builder *b, size_t bytes)
 {
-    return operand_new(
-        b, (wf_operand){.kind = WF_OPERAND_SCRATCH, .owner = b->rank, .index = b->operand.count, .bytes = bytes});
+    return fresh(b, WF_OPERAND_SCRATCH, bytes);
+}
+
+wf_address wf_builder_device(wf_builder *b, size_t bytes)
+{
+    return fresh(b, WF_OPERAND_DEVICE, bytes);
 }
 
 wf_address wf_builder_kept(wf_builder *b, size_t bytes)
 {
-    return operand_new(
-        b, (wf_operand){.kind = WF_OPERAND_KEPT, .owner = b->rank, .index = b->operand.count, .bytes = bytes});
+    return fresh(b, WF_OPERAND_KEPT, bytes);
+}
+
+wf_address wf_builder_pair_slot(wf_builder *b, int from, int to, int64_t part)
+{
+    const int index = (1 + b->agreed->place[to]) * WF_RING_SLOTS + (int)(part % wf_pair_slots(b->agreed, to));
+    /* Behind the slots of the node's ring, those of each sender. */
+    const int key = wf_node_size(b->agreed, b->rank) * (WF_RING_SLOTS + b->agreed->place[from] * WF_RING_SLOTS) + index;
+    return operand_find(
+        b, key,
+        (wf_operand){.kind = WF_OPERAND_SHARED, .owner = from, .index = index, .bytes = b->agreed->pair_slot_bytes});
 }
 
 wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece)
@@ -253,6 +290,8 @@ static wf_steps add(wf_builder *b, wf_step step)
 {
     take_waits(b, &step.wait, &step.waits);
     step.before = -1;
+    step.flags |= b->flags;
+    b->flags = 0;
     wf_step *at = grow(b, &b->step, 1);
     if (!at)
         return (wf_steps){0};
@@ -313,6 +352,18 @@ wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from)
     wf_step step = step_of(WF_STEP_RECV);
     step.peer = from;
     return add_message(b, step, to, bytes);
+}
+
+wf_steps wf_add_collective(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool gathers)
+{
+    wf_step step = step_of(WF_STEP_COLLECTIVE);
+    step.op = gathers;
+    step.from = from;
+    step.to = to;
+    step.bytes = bytes;
+    b->bytes_sent += (uint64_t)(b->agreed->ranks - 1) * bytes;
+    b->messages++;
+    return add(b, step);
 }
 
 wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
@@ -408,31 +459,58 @@ wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t byte
     return add(b, step);
 }
 
-wf_steps wf_add_notify(wf_builder *b, int flag, int64_t value)
+wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host)
+{
+    wf_step step = step_of(WF_STEP_STAGE);
+    step.from = from;
+    step.to = to;
+    step.bytes = bytes;
+    step.flags = (uint8_t)(WF_STEP_BEGUN | (to_host ? WF_STEP_TO_HOST : 0));
+    return add(b, step);
+}
+
+wf_steps wf_add_fence(wf_builder *b)
+{
+    wf_step step = step_of(WF_STEP_FENCE);
+    step.list = b->fences++;
+    return add(b, step);
+}
+
+/* A flag only grows: behind the last step of the same flag, which is remembered in the table. */
+static wf_steps add_flag(wf_builder *b, list *table, int32_t key, wf_step step)
+{
+    int32_t *last = entry_of(b, table, key);
+    if (!last)
+        return none(b);
+    if (*last > 0)
+        wf_after(b, (wf_steps){*last - 1, *last});
+    const wf_steps added = add(b, step);
+    *last = added.last;
+    return added;
+}
+
+wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value)
 {
     wf_step step = step_of(WF_STEP_NOTIFY);
     step.peer = b->rank;
+    step.ring = ring;
     step.flag = flag;
     step.value = value;
-    wf_after(b, b->notified[flag]);
-    return b->notified[flag] = add(b, step);
+    int32_t *passed = ring > 0 ? entry_of(b, &b->passed, ring) : NULL;
+    if (passed)
+        ++*passed;
+    return add_flag(b, &b->notified, flag, step);
 }
 
-wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t value)
+wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value)
 {
+    const int32_t flags = WF_FLAGS + 2 * WF_PAIR_RANKS;
     wf_step step = step_of(WF_STEP_AWAIT);
     step.peer = rank;
+    step.ring = ring;
     step.flag = flag;
     step.value = value;
-    int32_t *last = entry_of(b, &b->awaited, b->agreed->place[rank] * WF_FLAGS + flag);
-    if (!last)
-        return none(b);
-    /* Likewise awaits: the later value implies the earlier one. */
-    if (*last > 0)
-        wf_after(b, (wf_steps){*last - 1, *last});
-    const wf_steps awaited = add(b, step);
-    *last = awaited.last;
-    return awaited;
+    return add_flag(b, &b->awaited, b->agreed->place[rank] * flags + flag, step);
 }
 
 wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes)
@@ -479,84 +557,6 @@ void wf_builder_phase(wf_builder *b)
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-static bool is_message(const wf_step *step)
-{
-    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
-}
-
-/* Links each message with the one that is posted before it, by a hash table of the last one of each pair. */
-static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
-{
-    uint32_t room = 16;
-    for (int32_t i = 0, messages = 0; i < s->steps; i++) {
-        messages += is_message(&s->step[i]);
-        while (room < 2 * (uint32_t)messages)
-            room *= 2;
-        s->next[i] = -1;
-    }
-    int32_t *last = wf_malloc(ctx, room * sizeof *last);
-    if (!last)
-        return wf_error_code();
-    memset(last, 0xff, room * sizeof *last);
-    for (int32_t i = 0; i < s->steps; i++) {
-        wf_step *step = &s->step[i];
-        if (!is_message(step))
-            continue;
-        /* Multiplicative hashing (Knuth, volume 3): the table is sparse, so a few steps find the place. */
-        uint32_t at = ((uint32_t)step->peer * 2 + step->kind) * 2654435769u & (room - 1);
-        while (last[at] >= 0 && (s->step[last[at]].peer != step->peer || s->step[last[at]].kind != step->kind))
-            at = (at + 1) & (room - 1);
-        /* MPI matches messages of a pair by order, so their posting must keep that of the schedule, on both sides. */
-        step->before = last[at];
-        if (last[at] >= 0)
-            s->next[last[at]] = i;
-        last[at] = i;
-    }
-    free(last);
-    return WF_OK;
-}
-
-wf_status wf_schedule_link(wf_ctx *ctx, wf_schedule *s)
-{
-    int32_t waits = 0;
-    for (int32_t i = 0; i < s->steps; i++)
-        waits += s->step[i].waits;
-    free(s->first_follower);
-    free(s->follower);
-    free(s->next);
-    s->first_follower = wf_calloc(ctx, (size_t)s->steps + 2, sizeof *s->first_follower);
-    s->follower = wf_malloc(ctx, (size_t)(waits + 1) * sizeof *s->follower);
-    s->next = wf_malloc(ctx, (size_t)(s->steps + 1) * sizeof *s->next);
-    if (!s->first_follower || !s->follower || !s->next)
-        return wf_error_code();
-    int32_t *count = s->first_follower + 1; /* one place on: after the second loop, entry i is the end of step i */
-    for (int32_t i = 0; i < s->steps; i++)
-        for (int32_t w = 0; w < s->step[i].waits; w++)
-            count[s->wait[s->step[i].wait + w] + 1]++;
-    for (int32_t i = 0; i < s->steps; i++)
-        count[i + 1] += count[i];
-    for (int32_t i = 0; i < s->steps; i++)
-        for (int32_t w = 0; w < s->step[i].waits; w++)
-            s->follower[count[s->wait[s->step[i].wait + w]]++] = i;
-    return link_messages(ctx, s);
-}
-
-void wf_schedule_free(wf_schedule *s)
-{
-    if (!s)
-        return;
-    free(s->step);
-    free(s->operand);
-    free(s->wait);
-    free(s->input);
-    free(s->box);
-    free(s->call);
-    free(s->first_follower);
-    free(s->follower);
-    free(s->next);
-    free(s);
-}
-
 wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
 {
     wf_ctx *ctx = b->ctx;
@@ -573,7 +573,11 @@ wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
                        .box = b->box.data,
                        .call = b->call.data,
                        .ring_pieces = b->ring_pieces,
+                       .pieces = b->passed.data,
+                       .rings = b->passed.count,
+                       .fences = b->fences,
                        .in_place = b->in_place,
+                       .in_order = b->in_order,
                        .bytes_sent = b->bytes_sent,
                        .messages = b->messages,
                        .bytes_copied = b->bytes_copied};
@@ -583,6 +587,7 @@ wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
     }
     for (int kind = 0; kind <= WF_OPERAND_SHARED; kind++)
         free(b->known[kind].data);
+    free(b->notified.data);
     free(b->awaited.data);
     free(b->pending.data);
     free(b);

@@ -15,9 +15,11 @@ typedef enum wf_operand_kind {
     WF_OPERAND_OUTPUT,    /* the caller's; may be the input of the same index where the schedule says `in_place` */
     WF_OPERAND_BOTH,      /* the caller's, read and written */
     WF_OPERAND_SCRATCH,   /* the engine's; undefined at first */
+    WF_OPERAND_DEVICE,    /* likewise, in memory of the device */
     WF_OPERAND_TOKEN,     /* the engine's; what is in it does not matter, so it may be sent as it is */
     WF_OPERAND_KEPT,      /* the engine's; zero at first, and then as the last run of this schedule left it */
-    WF_OPERAND_SHARED     /* slot `index` of the node's ring, in the memory of rank `owner` */
+    WF_OPERAND_SHARED /* slot `index` of the node's ring, in the memory of rank `owner`; from WF_RING_SLOTS on: of the
+                         ring from `owner` to the rank of place index / WF_RING_SLOTS - 1 */
 } wf_operand_kind;
 
 typedef struct wf_operand {
@@ -55,7 +57,8 @@ typedef struct wf_step_call {
 /* What pack and unpack move: a box of an operand that holds `held`; elements are of the step's type. */
 typedef struct wf_step_box {
     wf_box held, box;
-    wf_order order; /* of the elements of a dense box */
+    int64_t stride[WF_MAX_RANK]; /* of the operand's elements */
+    wf_order order;              /* of the elements of a dense box */
 } wf_step_box;
 
 /* --- the builder ----------------------------------------------------------------------------------------------------
@@ -79,21 +82,31 @@ void wf_builder_in_place(wf_builder *b);
  * and tokens are new ones at each call. */
 wf_address wf_builder_operand(wf_builder *b, wf_operand_kind kind, int index, size_t bytes);
 wf_address wf_builder_scratch(wf_builder *b, size_t bytes);
+wf_address wf_builder_device(wf_builder *b, size_t bytes);
 /* For reducers that say so (wf_reducer.keeps): memory for one buffer of gradients, from sum to sum. */
 wf_address wf_builder_kept(wf_builder *b, size_t bytes);
 /* A slot of the node's ring in the memory of a rank of this node. */
 wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece);
+/* A slot of the ring of two ranks of this node, for a part that passes from one to the other. */
+wf_address wf_builder_pair_slot(wf_builder *b, int from, int to, int64_t part);
 
 /* The next steps that are added wait for these (all that is asked before them). */
 void wf_after(wf_builder *b, wf_steps steps);
 /* No message of what follows is longer than this; 0: the agreed chunk limit alone. */
 void wf_builder_cut(wf_builder *b, size_t most_bytes);
+/* Of the steps that are ready, the one that was added first runs first. */
+void wf_builder_in_order(wf_builder *b);
+/* The next step that is added runs in the owner's wait alone: until then the caller uses the memory. */
+void wf_builder_at_wait(wf_builder *b);
 
 /* Each adds its steps and returns them; nothing for 0 bytes. */
 wf_steps wf_add_send(wf_builder *b, wf_address from, size_t bytes, int to);
 wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from);
 /* Of types and shapes: not counted as payload. */
 wf_steps wf_add_send_frame(wf_builder *b, wf_address from, size_t bytes, int to);
+/* A collective of the transport, at most one in a schedule: `bytes` of `from` to all, or block r of it to rank r; `to`
+ * gets the blocks of all by rank, except this rank's own, which is undefined. */
+wf_steps wf_add_collective(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool gathers);
 /* in[0..inputs); also may be WF_NOWHERE. */
 wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
                         wf_address also, int64_t count);
@@ -103,10 +116,23 @@ wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype
 wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
                          bool adds);
 wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);
-/* Behind the earlier notifications of this flag, so that a flag only grows. flag: 0 to WF_FLAGS - 1. */
-wf_steps wf_add_notify(wf_builder *b, int flag, int64_t value);
+/* The same behind what the device has to do, without waiting, and not counted as copied: a fence follows. */
+wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);
+/* Over when the device has done all that it was given before. */
+wf_steps wf_add_fence(wf_builder *b);
+/* Behind the earlier notifications of this flag, so that a flag only grows. Ring 0 is the node's, with flags 0 to
+ * WF_FLAGS - 1; in the ring of a pair (wf_ring_to, wf_flag_posted and others) each notification is of one part more. */
+wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value);
 /* Behind the earlier awaits of this flag of this rank, whose values are lower. */
-wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t value);
+wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value);
+static inline wf_steps wf_add_notify(wf_builder *b, int flag, int64_t value)
+{
+    return wf_add_ring_notify(b, 0, flag, value);
+}
+static inline wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t value)
+{
+    return wf_add_ring_await(b, rank, 0, flag, value);
+}
 wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes);
 /* All that was added since the last phase is over before what follows begins. */
 void wf_builder_phase(wf_builder *b);
@@ -117,6 +143,8 @@ int64_t wf_builder_ring(wf_builder *b, int64_t pieces);
  * it, as it awaits the other ranks' use. */
 wf_steps wf_builder_slot_user(const wf_builder *b, int64_t piece);
 void wf_builder_slot_used(wf_builder *b, int64_t piece, wf_steps last);
+/* Payload that passes through slots, as one message. */
+void wf_builder_count_passed(wf_builder *b, size_t bytes);
 /* Bytes that wf_traffic counts as copied, besides those of steps. */
 void wf_builder_count_copied(wf_builder *b, size_t bytes);
 /* Zeroed memory until the end of the builder; NULL where there is none, which the end says. */

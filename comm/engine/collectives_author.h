@@ -30,8 +30,14 @@ void wf_build_parts(wf_builder *b, const wf_group *group, const wf_parts *parts)
 
 /* --- build_exchange.c -----------------------------------------------------------------------------------------------
  */
-/* The plan's boxes: input 0 holds box `have`, output 0 box `need`, both dense in `order`; reversed, input 0 holds
- * `need` and what comes is added to output 0, in the order of peers. `own`: also what this rank has itself. */
+/* By NCCL: what begins a group of messages, ends it, and lets the device wait for it; NULL: nothing. */
+typedef struct wf_exchange_native {
+    wf_step_function begin, end, join;
+    void *own;
+} wf_exchange_native;
+
+/* The plan's boxes: input 0 holds box `have`, output 0 box `need`; reversed, input 0 holds `need` and what comes is
+ * added to output 0, in the order of peers. Elements travel in `order`. `own`: also what this rank has itself. */
 struct wf_plan;
 typedef struct wf_exchange_shape {
     const struct wf_plan *plan;
@@ -39,6 +45,10 @@ typedef struct wf_exchange_shape {
     wf_dtype dtype;
     wf_order order;
     bool reversed, own;
+    const int64_t *from_stride, *to_stride; /* of what is read, and written; NULL: dense in `order` */
+    const bool *dense_send, *dense_recv;    /* piece n of the plan's lists lies dense in the boxes of both ranks; NULL:
+                                               none does */
+    const wf_exchange_native *native;       /* NULL: not by NCCL */
 } wf_exchange_shape;
 void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_shape *shape);
 

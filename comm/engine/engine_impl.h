@@ -21,12 +21,24 @@ wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *co
  * communicator. */
 typedef struct wf_engine_flight {
     struct wf_engine_entry *entry;
-    void *scratch;
+    void *scratch, *device;
 } wf_engine_flight;
 wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out,
                           wf_engine_flight *flight) WF_NODISCARD;
 wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done) WF_NODISCARD;
 void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status);
+/* Waits for its end, in which steps run that were left to it (wf_builder_at_wait). */
+wf_status wf_engine_wait(wf_comm *comm, wf_engine_flight *flight) WF_NODISCARD;
+
+/* A schedule of the caller's, taken over in any case; NULL on failure. Freed before the communicator. */
+struct wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
+void wf_engine_entry_free(struct wf_engine_entry *entry);
+/* Begins it, as wf_engine_begin; messages go by `link`, or by the transport where that is NULL. */
+wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const wf_link *link, const void *in, void *out,
+                         wf_engine_flight *flight) WF_NODISCARD;
+/* Of schedules made from now on. */
+wf_agreed *wf_engine_agreed(const wf_comm *comm);
+struct wf_pairs *wf_engine_pairs(const wf_comm *comm);
 /* The flight recorder learns of the step that it waits for. */
 void wf_engine_note(wf_comm *comm, const wf_engine_flight *flight);
 /* A rank that it waits for; -1: none. */
@@ -65,6 +77,22 @@ typedef struct wf_ring {
 /* As wf_engine_share: ring->flags stay NULL where nothing is shared. */
 wf_status wf_ring_open(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 void wf_ring_close(wf_ring *ring);
+
+/* The rings of pairs (wf_agreed.pairs). */
+typedef struct wf_pairs {
+    wf_shm_window window;
+    char **flags; /* of the ranks of this node, by rank; NULL: nothing is shared */
+    char *slots[WF_PAIR_RANKS][WF_PAIR_RANKS];
+    int64_t pieces[1 + 2 * WF_PAIR_RANKS]; /* so far in each ring, by number */
+} wf_pairs;
+
+/* Flags, and slots in host memory where `agreed` says so; else the caller fills them. As wf_ring_open: pairs->flags
+ * stay NULL where nothing is shared. A node of one rank, or of too many, takes part and shares nothing. */
+wf_status wf_pairs_open(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs,
+                        char why[WF_FAILURE_TEXT]) WF_NODISCARD;
+/* One more flag of each two ranks of a node, which lasts as long as the process where slots are in device memory. */
+wf_ring_flag *wf_pairs_flag(const wf_pairs *pairs, const wf_agreed *agreed, int owner, int user);
+void wf_pairs_close(wf_pairs *pairs, const wf_agreed *agreed);
 
 /* --- combine.c --- */
 

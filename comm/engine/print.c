@@ -7,7 +7,7 @@
 
 static const char *place_text(const wf_schedule *s, wf_address address, char text[PLACE])
 {
-    static const char *const kinds[] = {"input", "output", "buffer", "scratch", "token", "kept", "slot"};
+    static const char *const kinds[] = {"input", "output", "buffer", "scratch", "scratch", "token", "kept", "slot"};
     if (address.operand < 0) {
         snprintf(text, PLACE, "nothing");
         return text;
@@ -57,13 +57,22 @@ static void box_step_text(const wf_schedule *s, const wf_step *step, char *text,
              place_text(s, step->from, from), place_text(s, step->to, to));
 }
 
+static const char *flag_text(int flag, char text[PLACE])
+{
+    static const char *const of_node[WF_FLAGS] = {"copied", "reduced", "taken"};
+    if (flag < WF_FLAGS)
+        return of_node[flag];
+    snprintf(text, PLACE, flag == wf_flag_posted((flag - WF_FLAGS) / 2) ? "parts to place %d" : "taken from place %d",
+             (flag - WF_FLAGS) / 2);
+    return text;
+}
+
 /* Shown where a run hangs: what the step waits for and with whom. */
 const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_TEXT])
 {
-    static const char *const flags[WF_FLAGS] = {"copied", "reduced", "taken"};
     const wf_step *step = &s->step[i];
     const size_t size = WF_FAILURE_TEXT;
-    char from[PLACE], to[PLACE];
+    char from[PLACE], to[PLACE], flag[PLACE];
     place_text(s, step->from, from);
     place_text(s, step->to, to);
     switch (step->kind) {
@@ -80,16 +89,23 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_T
         snprintf(text, size, "stage %zu bytes of %s into %s", step->bytes, from, to);
         break;
     case WF_STEP_NOTIFY:
-        snprintf(text, size, "notify: %s %lld", flags[step->flag], (long long)step->value);
+        snprintf(text, size, "notify: %s %lld", flag_text(step->flag, flag), (long long)step->value);
         break;
     case WF_STEP_AWAIT:
-        snprintf(text, size, "await rank %d: %s %lld", step->peer, flags[step->flag], (long long)step->value);
+        snprintf(text, size, "await rank %d: %s %lld", step->peer, flag_text(step->flag, flag), (long long)step->value);
         break;
     case WF_STEP_CALL:
         if (s->call[step->list].run)
             snprintf(text, size, "call on %s, to %s", from, to);
         else
             snprintf(text, size, "join");
+        break;
+    case WF_STEP_FENCE:
+        snprintf(text, size, "until the device has done what it was given");
+        break;
+    case WF_STEP_COLLECTIVE:
+        snprintf(text, size, "%s of %zu bytes of %s into %s", step->op ? "all-gather" : "all-to-all", step->bytes, from,
+                 to);
         break;
     default:
         if (step->list >= 0)

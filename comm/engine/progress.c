@@ -18,15 +18,16 @@ typedef struct wf_engine_entry {
     wf_call call;                 /* its part is owned */
     wf_schedule *schedule;
     wf_run *run;
-    void **data;    /* of each operand */
-    size_t scratch; /* bytes of all scratch operands */
-    char *kept;     /* memory of all kept operands; NULL: there is none */
+    void **data;            /* of each operand */
+    size_t scratch, device; /* bytes of all scratch operands, in memory of the host and of the device */
+    char *kept;             /* memory of all kept operands; NULL: there is none */
 } entry;
 
 typedef struct wf_engine {
     wf_agreed agreed;
     wf_link link;
     wf_ring ring;
+    wf_pairs pairs;
     char token;
     entry *first; /* the last one used */
     int entries;
@@ -52,13 +53,19 @@ static void cancel(void *own, wf_transfer *transfer)
     comm->transport->cancel(own, transfer);
 }
 
+static wf_status collective(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *transfer)
+{
+    const wf_transport *transport = ((const wf_comm *)own)->transport;
+    return (gathers ? transport->allgather : transport->alltoall)(own, x, y, bytes, transfer);
+}
+
 wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
 {
     wf_engine *engine = wf_calloc(comm->shared->ctx, 1, sizeof *engine);
     if (!engine)
         return wf_error_code();
     comm->engine = engine;
-    engine->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
+    engine->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel, .collective = collective};
     WF_TRY(wf_agreed_make(comm->shared->ctx, comm->size, node, &engine->agreed));
     engine->agreed.staged = !comm->shared->ctx->k->host;
     if (comm->chunk_bytes > 0)
@@ -74,6 +81,16 @@ wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT])
     return WF_OK;
 }
 
+wf_agreed *wf_engine_agreed(const wf_comm *comm)
+{
+    return &comm->engine->agreed;
+}
+
+wf_pairs *wf_engine_pairs(const wf_comm *comm)
+{
+    return &comm->engine->pairs;
+}
+
 bool wf_engine_shares(const wf_comm *comm)
 {
     return comm->engine && comm->engine->agreed.shared;
@@ -81,10 +98,12 @@ bool wf_engine_shares(const wf_comm *comm)
 
 /* --- schedules that are kept -------------------------------------------------------------------------------------- */
 
-static void entry_free(entry *e)
+void wf_engine_entry_free(entry *e)
 {
-    wf_schedule_free(e->schedule);
+    if (!e)
+        return;
     wf_run_free(e->run);
+    wf_schedule_free(e->schedule);
     free((int64_t *)e->call.part);
     free(e->data);
     free(e->kept);
@@ -95,7 +114,7 @@ static void forget_all(wf_engine *engine)
 {
     for (entry *e = engine->first, *next; e; e = next) {
         next = e->next;
-        entry_free(e);
+        wf_engine_entry_free(e);
     }
     engine->first = NULL;
     engine->entries = 0;
@@ -116,6 +135,7 @@ void wf_engine_close(wf_comm *comm)
         return;
     forget_all(engine);
     wf_ring_close(&engine->ring);
+    wf_pairs_close(&engine->pairs, &engine->agreed);
     wf_agreed_clear(&engine->agreed);
     wf_comm_release(comm, engine); /* its token may be on its way */
 }
@@ -151,7 +171,7 @@ static void drop_last(wf_engine *engine)
             last = at;
     entry *e = *last;
     *last = e->next;
-    entry_free(e);
+    wf_engine_entry_free(e);
     engine->entries--;
 }
 
@@ -169,6 +189,34 @@ static size_t bytes_of(const wf_schedule *s, wf_operand_kind kind)
     return bytes;
 }
 
+/* What a run of the schedule needs. */
+static wf_status furnish(wf_ctx *ctx, entry *e)
+{
+    e->run = wf_run_new(ctx, e->schedule);
+    e->data = wf_calloc(ctx, (size_t)e->schedule->operands + 1, sizeof *e->data);
+    if (!e->run || !e->data)
+        return wf_error_code();
+    e->scratch = bytes_of(e->schedule, WF_OPERAND_SCRATCH);
+    e->device = bytes_of(e->schedule, WF_OPERAND_DEVICE);
+    const size_t kept = bytes_of(e->schedule, WF_OPERAND_KEPT);
+    e->kept = kept ? wf_calloc(ctx, 1, kept) : NULL;
+    return kept == 0 || e->kept ? WF_OK : wf_error_code();
+}
+
+entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule)
+{
+    entry *e = wf_calloc(comm->shared->ctx, 1, sizeof *e);
+    if (!e) {
+        wf_schedule_free(schedule);
+        return wf_error_null();
+    }
+    e->schedule = schedule;
+    if (furnish(comm->shared->ctx, e) == WF_OK)
+        return e;
+    wf_engine_entry_free(e);
+    return wf_error_null();
+}
+
 static wf_status fill(wf_comm *comm, entry *e, const wf_call *call)
 {
     wf_ctx *ctx = comm->shared->ctx;
@@ -181,14 +229,7 @@ static wf_status fill(wf_comm *comm, entry *e, const wf_call *call)
     e->call = *call;
     e->call.part = part;
     WF_TRY(wf_call_schedule(ctx, &comm->engine->agreed, comm->rank, call, &e->schedule));
-    e->run = wf_run_new(ctx, e->schedule);
-    e->data = wf_calloc(ctx, (size_t)e->schedule->operands + 1, sizeof *e->data);
-    if (!e->run || !e->data)
-        return wf_error_code();
-    e->scratch = bytes_of(e->schedule, WF_OPERAND_SCRATCH);
-    const size_t kept = bytes_of(e->schedule, WF_OPERAND_KEPT);
-    e->kept = kept ? wf_calloc(ctx, 1, kept) : NULL;
-    return kept == 0 || e->kept ? WF_OK : wf_error_code();
+    return furnish(ctx, e);
 }
 
 static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
@@ -202,7 +243,7 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
         return wf_error_code();
     const wf_status status = fill(comm, e, call);
     if (status != WF_OK) {
-        entry_free(e);
+        wf_engine_entry_free(e);
         return status;
     }
     if (engine->entries == KEPT)
@@ -215,17 +256,29 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-static void bind(wf_engine *engine, const entry *e, const void *const *in, void *const *out, char *scratch)
+/* Where a slot is in this run: in the ring of the node, or of two of its ranks. */
+static char *slot_at(const wf_engine *engine, int rank, const wf_operand *operand)
 {
     const wf_agreed *agreed = &engine->agreed;
-    char *kept = e->kept;
+    if (operand->index < WF_RING_SLOTS)
+        return engine->ring.slots[operand->owner] +
+               (size_t)((operand->index + engine->ring.pieces) % agreed->ring_slots) * agreed->ring_slot_bytes;
+    const int from = agreed->place[operand->owner], to = operand->index / WF_RING_SLOTS - 1;
+    const int64_t before = engine->pairs.pieces[operand->owner == rank ? wf_ring_to(to) : wf_ring_from(from)];
+    const int64_t slot = (operand->index % WF_RING_SLOTS + before) % wf_pair_slots(agreed, rank);
+    return engine->pairs.slots[from][to] + (size_t)slot * agreed->pair_slot_bytes;
+}
+
+static void bind(const wf_comm *comm, const wf_engine_flight *flight, const void *const *in, void *const *out)
+{
+    wf_engine *engine = comm->engine;
+    const entry *e = flight->entry;
+    char *kept = e->kept, *scratch = flight->scratch, *device = flight->device;
     for (int32_t i = 0; i < e->schedule->operands; i++) {
         const wf_operand *operand = &e->schedule->operand[i];
         switch (operand->kind) {
         case WF_OPERAND_SHARED:
-            e->data[i] =
-                engine->ring.slots[operand->owner] +
-                (size_t)((operand->index + engine->ring.pieces) % agreed->ring_slots) * agreed->ring_slot_bytes;
+            e->data[i] = slot_at(engine, comm->rank, operand);
             break;
         case WF_OPERAND_INPUT:
             e->data[i] = (void *)in[operand->index];
@@ -233,6 +286,10 @@ static void bind(wf_engine *engine, const entry *e, const void *const *in, void 
         case WF_OPERAND_SCRATCH:
             e->data[i] = scratch;
             scratch += rounded(operand->bytes);
+            break;
+        case WF_OPERAND_DEVICE:
+            e->data[i] = device;
+            device += rounded(operand->bytes);
             break;
         case WF_OPERAND_KEPT:
             e->data[i] = kept;
@@ -257,9 +314,10 @@ static void note(wf_comm *comm, const wf_run *run)
 
 static wf_status wait(wf_comm *comm, wf_run *run)
 {
-    const bool ring = run->schedule->ring_pieces > 0;
+    const bool ring = run->schedule->ring_pieces > 0 || run->schedule->rings > 0;
     const int tries = !ring ? TRIES : wf_deadline_crowded(comm) ? 1 : SPINS;
     wf_deadline deadline = {.polls = -1};
+    wf_run_wait(run);
     for (int idle = 0;; idle++) {
         bool moved = false;
         WF_TRY(wf_run_advance(run, &moved));
@@ -277,25 +335,48 @@ static wf_status wait(wf_comm *comm, wf_run *run)
         if (deadline.polls == NOTED)
             note(comm, run);
         WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
-        idle = ring ? 0 : idle;
+        /* Long messages of an exchange move only while MPI is looked at. */
+        idle = ring || run->schedule->in_order ? 0 : idle;
     }
+}
+
+static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in, void *const *out,
+                      wf_engine_flight *flight)
+{
+    wf_engine *engine = comm->engine;
+    const entry *e = flight->entry;
+    WF_TRY(wf_host_take(comm, e->scratch, &flight->scratch));
+    if (e->device > 0)
+        WF_TRY(wf_pool_take(comm->shared->ctx, e->device, &flight->device));
+    bind(comm, flight, in, out);
+    wf_run_begin(e->run, (wf_binding){.link = link,
+                                      .data = e->data,
+                                      .tag = comm->requests.tag,
+                                      .flags = engine->ring.flags,
+                                      .ring_pieces = engine->ring.pieces,
+                                      .pair_flags = engine->pairs.flags,
+                                      .pieces = engine->pairs.pieces});
+    return WF_OK;
 }
 
 static wf_status begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
                        wf_engine_flight *flight)
 {
-    wf_engine *engine = comm->engine;
     *flight = (wf_engine_flight){0};
     WF_TRY(entry_of(comm, call, &flight->entry));
-    const entry *e = flight->entry;
-    WF_TRY(wf_host_take(comm, e->scratch, &flight->scratch));
-    bind(engine, e, in, out, flight->scratch);
-    wf_run_begin(e->run, (wf_binding){.link = &engine->link,
-                                      .data = e->data,
-                                      .tag = comm->requests.tag,
-                                      .flags = engine->ring.flags,
-                                      .ring_pieces = engine->ring.pieces});
-    return WF_OK;
+    return post(comm, &comm->engine->link, in, out, flight);
+}
+
+wf_status wf_engine_post(wf_comm *comm, entry *e, const wf_link *link, const void *in, void *out,
+                         wf_engine_flight *flight)
+{
+    *flight = (wf_engine_flight){.entry = e};
+    return post(comm, link ? link : &comm->engine->link, &in, &out, flight);
+}
+
+wf_status wf_engine_wait(wf_comm *comm, wf_engine_flight *flight)
+{
+    return flight->entry->schedule->steps > 0 ? wait(comm, flight->entry->run) : WF_OK;
 }
 
 wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out, wf_engine_flight *flight)
@@ -334,7 +415,12 @@ void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status)
     comm->traffic.bytes_sent += e->schedule->bytes_sent;
     comm->traffic.messages += e->schedule->messages;
     comm->traffic.bytes_copied += e->schedule->bytes_copied;
+    for (int32_t i = 1; i < e->schedule->rings; i++)
+        comm->engine->pairs.pieces[i] += e->schedule->pieces[i];
     wf_host_give(comm, flight->scratch, e->scratch);
+    /* Memory of a message that could not be given up is leaked: MPI may write to it at any time. */
+    if (flight->device && !comm->lost)
+        wf_pool_give(comm->shared->ctx, flight->device, e->device);
     *flight = (wf_engine_flight){0};
 }
 
@@ -342,7 +428,7 @@ wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *co
 {
     wf_engine_flight flight;
     WF_TRY(begin(comm, call, in, out, &flight));
-    const wf_status status = flight.entry->schedule->steps > 0 ? wait(comm, flight.entry->run) : WF_OK;
+    const wf_status status = wf_engine_wait(comm, &flight);
     wf_engine_end(comm, &flight, status);
     return status;
 }

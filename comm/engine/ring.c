@@ -1,5 +1,6 @@
-/* The ring of a node: memory that its ranks share, for schedules. One window for the communicator, made once: of every
- * rank three flags and a few slots of one piece each. */
+/* The rings of a node: memory that its ranks share, for schedules. One window for the communicator, made once: of every
+ * rank three flags and a few slots of one piece each. Another one for exchanges: of every rank flags and slots for each
+ * other rank. */
 #include "comm/engine/engine_impl.h"
 
 #include <stdlib.h>
@@ -7,6 +8,8 @@
 #define HEAD ((size_t)4096)
 
 _Static_assert(WF_FLAGS *WF_FLAG_LINE <= 4096, "the flags are in the head of a segment");
+
+_Static_assert(3 * WF_PAIR_RANKS * WF_FLAG_LINE <= 4096, "likewise those of pairs");
 
 static wf_status list(wf_comm *comm, wf_ring *ring)
 {
@@ -47,4 +50,58 @@ void wf_ring_close(wf_ring *ring)
     wf_shm_window_close(&ring->window);
     free(ring->flags);
     *ring = (wf_ring){0};
+}
+
+/* --- rings of pairs ----------------------------------------------------------------------------------------------- */
+
+/* A ring in host memory is the sender's. */
+static void place_slots(const wf_agreed *agreed, wf_pairs *pairs, int rank, void *const *base, int size)
+{
+    const size_t ring = (size_t)wf_pair_slots(agreed, rank) * agreed->pair_slot_bytes;
+    for (int from = 0; from < size; from++)
+        for (int to = 0; to < size; to++)
+            pairs->slots[from][to] = (char *)base[from] + HEAD + (size_t)(to < from ? to : to - 1) * ring;
+}
+
+static wf_status share_pairs(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs, void **base, int *rank,
+                             char why[WF_FAILURE_TEXT])
+{
+    const int size = comm->intra_size;
+    const bool slots = size > 1 && size <= WF_PAIR_RANKS && !agreed->staged;
+    const size_t ring = (size_t)wf_pair_slots(agreed, comm->rank) * agreed->pair_slot_bytes;
+    WF_TRY(wf_shm_window_open(comm, HEAD + (slots ? (size_t)(size - 1) * ring : 0), &pairs->window, base, rank, why));
+    if (!base[0])
+        return WF_OK;
+    pairs->flags = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *pairs->flags);
+    if (!pairs->flags)
+        return wf_error_code();
+    for (int i = 0; i < size; i++)
+        pairs->flags[rank[i]] = base[i];
+    if (slots)
+        place_slots(agreed, pairs, comm->rank, base, size);
+    return WF_OK;
+}
+
+wf_status wf_pairs_open(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs, char why[WF_FAILURE_TEXT])
+{
+    void **base = wf_calloc(comm->shared->ctx, (size_t)comm->intra_size, sizeof *base + sizeof(int));
+    if (!base)
+        return wf_error_code();
+    const wf_status status = share_pairs(comm, agreed, pairs, base, (int *)(void *)(base + comm->intra_size), why);
+    free(base);
+    return status;
+}
+
+wf_ring_flag *wf_pairs_flag(const wf_pairs *pairs, const wf_agreed *agreed, int owner, int user)
+{
+    const int line = 2 * WF_PAIR_RANKS + agreed->place[user];
+    return (wf_ring_flag *)(void *)(pairs->flags[owner] + (size_t)line * WF_FLAG_LINE);
+}
+
+void wf_pairs_close(wf_pairs *pairs, const wf_agreed *agreed)
+{
+    if (!agreed->staged)
+        wf_shm_window_close(&pairs->window);
+    free(pairs->flags);
+    *pairs = (wf_pairs){0};
 }

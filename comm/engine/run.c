@@ -13,21 +13,36 @@
 
 static bool is_message(const wf_step *step)
 {
-    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
+    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV || step->kind == WF_STEP_COLLECTIVE;
+}
+
+/* A device has events; what a host was given is done. */
+static bool has_events(const wf_run *run)
+{
+    return !run->ctx->k->host && run->schedule->fences > 0;
+}
+
+static wf_status make_events(wf_run *run)
+{
+    for (int32_t i = 0; i < run->schedule->fences && has_events(run); i++)
+        WF_TRY(run->ctx->k->event_new(run->ctx, &run->event[i]));
+    return WF_OK;
 }
 
 wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
 {
-    int32_t messages = 0, awaits = 0, inputs = 0;
+    int32_t messages = 0, awaits = 0, inputs = 0, late = 0;
     for (int32_t i = 0; i < s->steps; i++) {
         messages += is_message(&s->step[i]);
         awaits += s->step[i].kind == WF_STEP_AWAIT;
         inputs = s->step[i].inputs > inputs ? s->step[i].inputs : inputs;
+        late += (s->step[i].flags & WF_STEP_AT_WAIT) != 0;
     }
-    const size_t steps = (size_t)s->steps;
+    const size_t steps = (size_t)s->steps, fences = (size_t)s->fences;
     /* One block: a run that is kept and started again allocates nothing. */
-    const size_t bytes = sizeof(wf_run) + (size_t)messages * sizeof(wf_flight) + (size_t)inputs * sizeof(void *) +
-                         (2 * steps + (size_t)awaits) * sizeof(int32_t);
+    const size_t bytes = sizeof(wf_run) + (size_t)messages * sizeof(wf_flight) +
+                         ((size_t)inputs + fences) * sizeof(void *) +
+                         (2 * steps + (size_t)awaits + (size_t)late + fences) * sizeof(int32_t);
     wf_run *run = wf_calloc(ctx, 1, bytes);
     if (!run)
         return wf_error_null();
@@ -35,16 +50,42 @@ wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
     run->schedule = s;
     run->flight = (wf_flight *)(void *)(run + 1);
     run->in = (const void **)(void *)(run->flight + messages);
-    run->left = (int32_t *)(void *)(run->in + inputs);
+    run->event = (wf_event **)(void *)(run->in + inputs);
+    run->left = (int32_t *)(void *)(run->event + fences);
     run->ready = run->left + steps;
     run->awaiting = run->ready + steps;
+    run->late = run->awaiting + awaits;
+    run->fencing = run->late + late;
     run->done = s->steps;
-    return run;
+    if (make_events(run) == WF_OK)
+        return run;
+    wf_run_free(run);
+    return wf_error_null();
 }
 
 void wf_run_free(wf_run *run)
 {
+    for (int32_t i = 0; run && i < run->schedule->fences && has_events(run); i++)
+        if (run->event[i])
+            run->ctx->k->event_free(run->ctx, run->event[i]);
     free(run);
+}
+
+/* It waits for no other step. */
+static void make_ready(wf_run *run, int32_t step)
+{
+    if (run->schedule->step[step].flags & WF_STEP_AT_WAIT && !run->waiting)
+        run->late[run->lates++] = step;
+    else
+        run->ready[run->tail++] = step;
+}
+
+void wf_run_wait(wf_run *run)
+{
+    run->waiting = true;
+    for (int32_t i = 0; i < run->lates; i++)
+        run->ready[run->tail++] = run->late[i];
+    run->lates = 0;
 }
 
 void wf_run_begin(wf_run *run, wf_binding binding)
@@ -52,17 +93,19 @@ void wf_run_begin(wf_run *run, wf_binding binding)
     const wf_schedule *s = run->schedule;
     run->on = binding;
     run->head = run->tail = run->awaits = run->flights = run->landed = run->cursor = run->done = 0;
+    run->lates = run->fences = 0;
+    run->waiting = false;
     for (int32_t i = 0; i < s->steps; i++) {
         run->left[i] = s->step[i].waits + (s->step[i].before >= 0);
         if (run->left[i] == 0)
-            run->ready[run->tail++] = i;
+            make_ready(run, i);
     }
 }
 
 static void release(wf_run *run, int32_t step)
 {
     if (--run->left[step] == 0)
-        run->ready[run->tail++] = step;
+        make_ready(run, step);
 }
 
 static void finish(wf_run *run, int32_t step)
@@ -107,7 +150,10 @@ static wf_strided strided_of(const wf_step *step, const wf_step_box *box, void *
     wf_strided view = {.data = data, .dtype = (wf_dtype)step->dtype, .rank = shape.rank};
     int64_t at = 0;
     memcpy(view.dim, shape.dim, sizeof view.dim);
-    wf_order_strides(packed ? shape : wf_box_shape(box->held), box->order, view.stride);
+    if (packed)
+        wf_order_strides(shape, box->order, view.stride);
+    else
+        memcpy(view.stride, box->stride, sizeof view.stride);
     for (int d = 0; d < shape.rank && !packed; d++)
         at += (box->box.lo[d] - box->held.lo[d]) * view.stride[d];
     view.data = (char *)data + (size_t)at * wf_dtype_size(view.dtype);
@@ -136,16 +182,30 @@ static wf_status copy_step(wf_run *run, const wf_step *step)
 
 static wf_status stage_step(wf_run *run, const wf_step *step)
 {
+    const wf_kernels *k = run->ctx->k;
     void *to = data_at(run, step->to);
     const void *from = data_at(run, step->from);
+    const bool begins = step->flags & WF_STEP_BEGUN;
     if (step->flags & WF_STEP_TO_HOST)
-        return wf_ctx_read(run->ctx, to, from, step->bytes);
-    return run->ctx->k->to_device(run->ctx, to, from, step->bytes);
+        return begins ? k->to_host_begin(run->ctx, to, from, step->bytes, NULL)
+                      : wf_ctx_read(run->ctx, to, from, step->bytes);
+    return begins ? k->to_device_begin(run->ctx, to, from, step->bytes, NULL)
+                  : k->to_device(run->ctx, to, from, step->bytes);
 }
 
 static wf_ring_flag *flag_of(const wf_run *run, const wf_step *step)
 {
-    return (wf_ring_flag *)(void *)(run->on.flags[step->peer] + (size_t)step->flag * WF_FLAG_LINE);
+    char *flags = step->ring > 0 ? run->on.pair_flags[step->peer] : run->on.flags[step->peer];
+    const int flag = step->ring > 0 ? step->flag - WF_FLAGS : step->flag;
+    return (wf_ring_flag *)(void *)(flags + (size_t)flag * WF_FLAG_LINE);
+}
+
+/* Of a flag, whose pieces have been counted since the ring was made. */
+static int64_t value_of(const wf_run *run, const wf_step *step)
+{
+    if (step->ring == 0)
+        return run->on.ring_pieces + step->value;
+    return run->on.pieces ? run->on.pieces[step->ring] + step->value : step->value;
 }
 
 static wf_status call_step(wf_run *run, const wf_step *step)
@@ -170,7 +230,7 @@ static wf_status local_step(wf_run *run, const wf_step *step)
         return stage_step(run, step);
     case WF_STEP_NOTIFY:
         /* Release: who sees the flag sees the data that were written before it. */
-        atomic_store_explicit(flag_of(run, step), run->on.ring_pieces + step->value, memory_order_release);
+        atomic_store_explicit(flag_of(run, step), value_of(run, step), memory_order_release);
         return WF_OK;
     default:
         return call_step(run, step);
@@ -183,16 +243,21 @@ static wf_status begin_message(wf_run *run, int32_t i)
 {
     const wf_schedule *s = run->schedule;
     const wf_step *step = &s->step[i];
-    const bool sends = step->kind == WF_STEP_SEND;
+    const wf_link *link = run->on.link;
+    const bool receives = step->kind == WF_STEP_RECV;
     wf_flight *flight = &run->flight[run->flights];
     flight->step = i;
-    flight->transfer = (wf_transfer){.data = data_at(run, sends ? step->from : step->to),
+    flight->transfer = (wf_transfer){.data = data_at(run, receives ? step->to : step->from),
                                      .bytes = step->bytes,
                                      .peer = step->peer,
                                      .tag = run->on.tag,
-                                     .sending = sends};
+                                     .sending = !receives};
     /* Begun is enough for the next message of the pair to follow; the end is looked for later. */
-    WF_TRY(run->on.link->start(run->on.link->own, &flight->transfer));
+    if (step->kind == WF_STEP_COLLECTIVE)
+        WF_TRY(link->collective(link->own, step->op, flight->transfer.data, data_at(run, step->to), step->bytes,
+                                &flight->transfer));
+    else
+        WF_TRY(link->start(link->own, &flight->transfer));
     run->flights++;
     if (s->next[i] >= 0)
         release(run, s->next[i]);
@@ -266,7 +331,7 @@ static wf_status look_at_messages(wf_run *run, bool *moved)
 
 static bool flag_is_up(const wf_run *run, const wf_step *step)
 {
-    return atomic_load_explicit(flag_of(run, step), memory_order_acquire) >= run->on.ring_pieces + step->value;
+    return atomic_load_explicit(flag_of(run, step), memory_order_acquire) >= value_of(run, step);
 }
 
 static void look_at_flags(wf_run *run, bool *moved)
@@ -282,6 +347,32 @@ static void look_at_flags(wf_run *run, bool *moved)
         }
     }
     run->awaits = kept;
+}
+
+/* The device reaches them in the order of their begin. */
+static wf_status look_at_fences(wf_run *run, bool *moved)
+{
+    int32_t reached = 0;
+    for (bool over = true; over && reached < run->fences; reached += over) {
+        const int32_t step = run->fencing[reached];
+        WF_TRY(run->ctx->k->event_done(run->ctx, run->event[run->schedule->step[step].list], &over));
+        if (over)
+            finish(run, step);
+    }
+    *moved = *moved || reached > 0;
+    run->fences -= reached;
+    memmove(run->fencing, run->fencing + reached, (size_t)run->fences * sizeof *run->fencing);
+    return WF_OK;
+}
+
+static wf_status begin_fence(wf_run *run, int32_t i)
+{
+    if (!has_events(run)) {
+        finish(run, i);
+        return WF_OK;
+    }
+    run->fencing[run->fences++] = i;
+    return run->ctx->k->event_record(run->ctx, run->event[run->schedule->step[i].list], NULL);
 }
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */
@@ -310,11 +401,11 @@ static void oldest_first(wf_run *run)
 
 static wf_status run_ready(wf_run *run, bool *moved)
 {
-    const bool ring = run->schedule->ring_pieces > 0;
+    const bool ring = run->schedule->ring_pieces > 0, flags = ring || run->schedule->rings > 0;
     for (int32_t local = 0; run->head < run->tail;) {
         if (run->on.shuffle)
             shuffle(run);
-        else if (ring)
+        else if (ring || run->schedule->in_order)
             oldest_first(run);
         const int32_t i = run->ready[run->head];
         const wf_step *step = &run->schedule->step[i];
@@ -327,6 +418,9 @@ static wf_status run_ready(wf_run *run, bool *moved)
                 finish(run, i);
             else
                 run->awaiting[run->awaits++] = i;
+        } else if (step->kind == WF_STEP_FENCE) {
+            run->head++;
+            WF_TRY(begin_fence(run, i));
         } else {
             /* The caller computes between calls and must not wait long for one. */
             if (run->on.steps_at_once > 0 && local++ == run->on.steps_at_once)
@@ -334,7 +428,7 @@ static wf_status run_ready(wf_run *run, bool *moved)
             run->head++;
             WF_TRY(local_step(run, step));
             finish(run, i);
-            if (ring && step->kind != WF_STEP_NOTIFY) /* which takes no time, while a look may wait for a cache line */
+            if (flags && step->kind != WF_STEP_NOTIFY) /* which takes no time, while a look may wait for a cache line */
                 look_at_flags(run, moved);
         }
         *moved = true;
@@ -348,6 +442,8 @@ wf_status wf_run_advance(wf_run *run, bool *moved)
     WF_TRY(look_at_messages(run, moved));
     if (run->awaits > 0)
         look_at_flags(run, moved);
+    if (run->fences > 0)
+        WF_TRY(look_at_fences(run, moved));
     return run->head < run->tail && run->on.steps_at_once == 0 ? run_ready(run, moved) : WF_OK;
 }
 
@@ -387,6 +483,9 @@ bool wf_run_cancel(wf_run *run)
     const wf_link *link = run->on.link;
     const int64_t end = wf_now_ns() + CANCEL_NS;
     bool left = false;
+    /* The device may still read or write memory of steps that have begun. */
+    if (has_events(run))
+        (void)run->ctx->k->stream_finish(run->ctx, NULL);
     for (int32_t i = run->landed; i < run->flights; i++)
         if (!run->flight[i].transfer.done)
             link->cancel(link->own, &run->flight[i].transfer);
@@ -405,7 +504,7 @@ bool wf_run_cancel(wf_run *run)
         if (!run->flight[i].transfer.done)
             /* Its memory may still be written to and is never used again. */
             wf_pool_hold(run->ctx, run->flight[i].transfer.data);
-    run->flights = run->landed = run->awaits = 0;
+    run->flights = run->landed = run->awaits = run->lates = run->fences = 0;
     run->head = run->tail;
     run->done = run->schedule->steps;
     return !left;

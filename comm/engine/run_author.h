@@ -23,17 +23,21 @@ typedef struct wf_link {
     wf_status (*start)(void *own, wf_transfer *transfer);
     wf_status (*test)(void *own, wf_transfer *transfer);
     void (*cancel)(void *own, wf_transfer *transfer);
+    /* Begins a collective; see wf_add_collective. */
+    wf_status (*collective)(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *transfer);
 } wf_link;
 
 /* What a schedule runs on; must live as long as the run is in progress. */
 typedef struct wf_binding {
     const wf_link *link;
-    int tag;               /* of its messages */
-    void *const *data;     /* of each operand */
-    char *const *flags;    /* of each rank of this node, by rank: flag f is at f * WF_FLAG_LINE; NULL: no ring */
-    int64_t ring_pieces;   /* of the ring, by earlier schedules */
-    uint64_t shuffle;      /* simulation: a seed by which ready steps run in any order; 0: in order */
-    int32_t steps_at_once; /* simulation: local steps in one advance; 0: all */
+    int tag;                 /* of its messages */
+    void *const *data;       /* of each operand */
+    char *const *flags;      /* of each rank of this node, by rank: flag f is at f * WF_FLAG_LINE; NULL: no ring */
+    int64_t ring_pieces;     /* of the ring, by earlier schedules */
+    char *const *pair_flags; /* likewise, those of pairs from WF_FLAGS on */
+    const int64_t *pieces;   /* of the rings of pairs, by earlier schedules, by number; NULL: none */
+    uint64_t shuffle;        /* simulation: a seed by which ready steps run in any order; 0: in order */
+    int32_t steps_at_once;   /* simulation: local steps in one advance; 0: all */
 } wf_binding;
 
 typedef struct wf_flight {
@@ -50,6 +54,12 @@ typedef struct wf_run {
     int32_t head, tail;
     int32_t *awaiting; /* awaits that wait for nothing but their flag */
     int32_t awaits;
+    int32_t *late; /* steps that wait for nothing but the owner's wait */
+    int32_t lates;
+    bool waiting;
+    wf_event **event; /* of each fence */
+    int32_t *fencing; /* fences that the device has not reached, the oldest first */
+    int32_t fences;
     wf_flight *flight;               /* messages in the order in which they were begun */
     int32_t flights, landed, cursor; /* landed: all before this one are done */
     const void **in;
@@ -62,6 +72,8 @@ void wf_run_free(wf_run *run);
 
 /* Begins, or begins again. Nothing moves before the first advance. */
 void wf_run_begin(wf_run *run, wf_binding binding);
+/* The owner waits from now on: steps run that were left to that. */
+void wf_run_wait(wf_run *run);
 /* Does what can be done without waiting; *moved becomes true where something was. An error ends the run: cancel it. */
 wf_status wf_run_advance(wf_run *run, bool *moved) WF_NODISCARD;
 static inline bool wf_run_done(const wf_run *run)

@@ -18,16 +18,18 @@
 #include "comm/engine/builder_author.h"
 
 typedef enum wf_step_kind {
-    WF_STEP_SEND = 0, /* `bytes` of `from` to `peer` */
-    WF_STEP_RECV,     /* `bytes` from `peer` into `to` */
-    WF_STEP_COMBINE,  /* `to`, and `also` if it is somewhere, get the reduction of the inputs in their order */
-    WF_STEP_COPY,     /* `bytes` of `from` into `to`; with boxes, box[list] of one into box[list + 1] of the other */
-    WF_STEP_PACK,     /* the box of the strided operand `from` into the dense `to` */
-    WF_STEP_UNPACK,   /* the dense `from` into the box of the strided operand `to`; adds where the flag says so */
-    WF_STEP_STAGE,    /* `bytes` of `from` into `to`, of which one is in device memory */
-    WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value` */
-    WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value` */
-    WF_STEP_CALL,     /* a local function; without one it only joins the steps that it waits for */
+    WF_STEP_SEND = 0,   /* `bytes` of `from` to `peer` */
+    WF_STEP_RECV,       /* `bytes` from `peer` into `to` */
+    WF_STEP_COMBINE,    /* `to`, and `also` if it is somewhere, get the reduction of the inputs in their order */
+    WF_STEP_COPY,       /* `bytes` of `from` into `to`; with boxes, box[list] of one into box[list + 1] of the other */
+    WF_STEP_PACK,       /* the box of the strided operand `from` into the dense `to` */
+    WF_STEP_UNPACK,     /* the dense `from` into the box of the strided operand `to`; adds where the flag says so */
+    WF_STEP_STAGE,      /* `bytes` of `from` into `to`, of which one is in device memory */
+    WF_STEP_NOTIFY,     /* this rank's flag `flag` becomes `value` */
+    WF_STEP_AWAIT,      /* waits until flag `flag` of rank `peer` of the node is at least `value` */
+    WF_STEP_CALL,       /* a local function; without one it only joins the steps that it waits for */
+    WF_STEP_FENCE,      /* over when the device has done all that it was given before */
+    WF_STEP_COLLECTIVE, /* of the transport: `bytes` to, and from, every other rank; `op` is 1 where all get the same */
     WF_STEP_KINDS
 } wf_step_kind;
 
@@ -35,17 +37,20 @@ enum {
     WF_STEP_UNCOUNTED = 1, /* a message that is not payload: types and shapes */
     WF_STEP_ADDS = 2,      /* unpack, or copy with boxes: adds to what is there */
     WF_STEP_TO_HOST = 4,   /* stage: `from` is in device memory; else `to` is */
-    WF_STEP_STAGED = 8     /* a copy that wf_traffic counts as copied on the way */
+    WF_STEP_STAGED = 8,    /* a copy that wf_traffic counts as copied on the way */
+    WF_STEP_AT_WAIT = 16,  /* runs in the owner's wait alone */
+    WF_STEP_BEGUN = 32     /* stage: is over once the device was told */
 };
 
 typedef struct wf_step {
     uint8_t kind, op, dtype, flags;
     int32_t peer;
-    int32_t wait, waits; /* it waits for schedule->wait[wait .. wait + waits) */
-    int32_t before;      /* the message of this pair and direction that is posted before it; -1: none */
-    int32_t list,
-        inputs; /* combine: schedule->input[list ...]; pack, unpack: ->box[list]; call: ->call[list]; else -1 */
+    int32_t wait, waits;  /* it waits for schedule->wait[wait .. wait + waits) */
+    int32_t before;       /* the message of this pair and direction that is posted before it; -1: none */
+    int32_t list, inputs; /* combine: schedule->input[list ...]; pack, unpack: ->box[list]; call: ->call[list]; fence:
+                             its number; else -1 */
     int32_t flag;
+    int32_t ring; /* notify, await: whose pieces `value` counts, 0: the node's; else a pair's */
     wf_address from, to, also;
     size_t bytes; /* of `to` in a call */
     int64_t value;
@@ -64,10 +69,33 @@ typedef struct wf_schedule {
      * posted after it: next[i], -1 if there is none. */
     int32_t *first_follower, *follower, *next;
     int64_t ring_pieces; /* of the node's ring that the schedule uses */
-    bool in_place;       /* output i may be input i */
+    int32_t *pieces;     /* the same of the rings of pairs, by number; entry 0 is not used */
+    int32_t rings;       /* of them */
+    int32_t fences;
+    bool in_place; /* output i may be input i */
+    bool in_order; /* the first of the ready steps runs first */
     /* Payload that this rank sends, and what wf_traffic counts as copied. */
     uint64_t bytes_sent, messages, bytes_copied;
 } wf_schedule;
+
+/* The rings of this rank with the one of place `place` in the node: what goes there, and what comes. */
+static inline int32_t wf_ring_to(int place)
+{
+    return 1 + 2 * place;
+}
+static inline int32_t wf_ring_from(int place)
+{
+    return 2 + 2 * place;
+}
+/* Their flags: how many parts went to a place; how many that came from it were taken. */
+static inline int32_t wf_flag_posted(int place)
+{
+    return WF_FLAGS + 2 * place;
+}
+static inline int32_t wf_flag_taken(int place)
+{
+    return WF_FLAGS + 2 * place + 1;
+}
 
 void wf_schedule_free(wf_schedule *schedule);
 /* Finds out who follows whom, from the steps and their waits: again where these were changed by hand. */

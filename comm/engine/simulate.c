@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POISON 0xff /* a NaN in every type of float */
-#define NEVER  INT64_MAX
+#define POISON     0xff /* a NaN in every type of float */
+#define NEVER      INT64_MAX
+#define LATEST     16 /* turns until every owner waits for the end */
+#define PAIR_FLAGS (2 * WF_PAIR_RANKS)
 
 /* One end of a message, as the engine gave it to the transport. */
 typedef struct parcel {
@@ -43,9 +45,19 @@ typedef struct world {
     mailbox *mailbox;
     int64_t mailboxes;
     struct rank *rank;
-    char *flags;
-    char **flag_of;
+    char *flags, *pair_flags;
+    char **flag_of; /* of the node's ring, then of pairs */
+    int gathered;   /* ranks that have begun their collective */
+    int64_t gathered_due;
 } world;
+
+/* One rank's part of a collective. */
+typedef struct block {
+    const char *x;
+    char *y;
+    size_t bytes;
+    bool gathers, over;
+} block;
 
 typedef struct rank {
     world *w;
@@ -53,7 +65,9 @@ typedef struct rank {
     wf_run *run;
     wf_link link;
     void **data;
-    int64_t told; /* the turn in which it hears of a failure */
+    int64_t told;  /* the turn in which it hears of a failure */
+    int64_t waits; /* the turn from which on it waits for the end */
+    block blocks;
     wf_status status;
     bool over;
 } rank;
@@ -142,9 +156,49 @@ static void deliver(world *w, int64_t id)
     w->under_way--;
 }
 
+/* Blocks go over when the last rank has come, all at once. */
+static wf_status collective(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *t)
+{
+    rank *r = own;
+    world *w = r->w;
+    r->blocks = (block){.x = x, .y = y, .bytes = bytes, .gathers = gathers};
+    t->own[0] = UINT64_MAX;
+    memset(y, POISON, (size_t)w->ranks * bytes);
+    if (++w->gathered == w->ranks) {
+        w->gathered_due = w->turn + (w->s->most_delay > 0 ? (int64_t)(random_of(w) % (uint64_t)w->s->most_delay) : 0);
+        w->under_way++;
+    }
+    return WF_OK;
+}
+
+static void deliver_blocks(world *w)
+{
+    for (int to = 0; to < w->ranks; to++)
+        for (int from = 0; from < w->ranks; from++) {
+            const block *out = &w->rank[from].blocks, *in = &w->rank[to].blocks;
+            if (from != to)
+                memcpy(in->y + (size_t)from * in->bytes, out->x + (out->gathers ? 0 : (size_t)to * out->bytes),
+                       in->bytes);
+        }
+    for (int i = 0; i < w->ranks; i++)
+        w->rank[i].blocks.over = true;
+    w->under_way--;
+}
+
+static wf_status test_collective(rank *r, wf_transfer *t)
+{
+    world *w = r->w;
+    if (w->gathered == w->ranks && w->gathered_due <= w->turn && !r->blocks.over)
+        deliver_blocks(w);
+    t->done = r->blocks.over;
+    return WF_OK;
+}
+
 static wf_status test(void *own, wf_transfer *t)
 {
     world *w = ((rank *)own)->w;
+    if (t->own[0] == UINT64_MAX)
+        return test_collective(own, t);
     parcel *p = &w->parcel[t->own[0]];
     if (!p->over && p->due <= w->turn)
         deliver(w, (int64_t)t->own[0]);
@@ -221,15 +275,18 @@ static wf_status share_memory(world *w, rank *r)
 
 static wf_status begin(world *w, rank *r)
 {
-    r->link = (wf_link){.own = r, .start = start, .test = test, .cancel = cancel};
+    r->link = (wf_link){.own = r, .start = start, .test = test, .cancel = cancel, .collective = collective};
     r->told = NEVER;
+    r->waits = (int64_t)((w->s->seed >> 8) + (uint64_t)r->number * 7) % LATEST;
     r->run = wf_run_new(w->ctx, w->all[r->number]);
     if (!r->run)
         return wf_error_code();
-    wf_run_begin(
-        r->run,
-        (wf_binding){
-            .link = &r->link, .data = r->data, .flags = w->flag_of, .shuffle = random_of(w) | 1, .steps_at_once = 1});
+    wf_run_begin(r->run, (wf_binding){.link = &r->link,
+                                      .data = r->data,
+                                      .flags = w->flag_of,
+                                      .pair_flags = w->flag_of + w->ranks,
+                                      .shuffle = random_of(w) | 1,
+                                      .steps_at_once = 1});
     return WF_OK;
 }
 
@@ -255,6 +312,10 @@ static wf_status advance(world *w, rank *r, bool *moved)
         r->over = wf_run_cancel(r->run);
         *moved = true;
         return WF_OK;
+    }
+    if (w->turn >= r->waits && !r->run->waiting) {
+        wf_run_wait(r->run);
+        *moved = true;
     }
     WF_TRY(wf_run_advance(r->run, moved));
     r->over = wf_run_done(r->run);
@@ -296,7 +357,7 @@ static wf_status play(world *w)
                 moved = moved || !r->over;
             over += r->over;
         }
-        if (!moved && w->under_way == 0 && !news_under_way(w))
+        if (!moved && w->under_way == 0 && w->turn >= LATEST && !news_under_way(w))
             return stuck(w);
     }
     return WF_OK;
@@ -323,14 +384,16 @@ static wf_status set_up(world *w)
     w->mailbox = wf_malloc(w->ctx, (size_t)w->mailboxes * sizeof *w->mailbox);
     w->rank = wf_calloc(w->ctx, (size_t)w->ranks, sizeof *w->rank);
     w->flags = wf_calloc(w->ctx, (size_t)w->ranks, WF_FLAGS * WF_FLAG_LINE);
-    w->flag_of = wf_malloc(w->ctx, (size_t)w->ranks * sizeof *w->flag_of);
-    if (!w->parcel || !w->mailbox || !w->rank || !w->flags || !w->flag_of)
+    w->pair_flags = wf_calloc(w->ctx, (size_t)w->ranks, PAIR_FLAGS * WF_FLAG_LINE);
+    w->flag_of = wf_malloc(w->ctx, 2 * (size_t)w->ranks * sizeof *w->flag_of);
+    if (!w->parcel || !w->mailbox || !w->rank || !w->flags || !w->pair_flags || !w->flag_of)
         return wf_error_code();
     for (int64_t i = 0; i < w->mailboxes; i++)
         w->mailbox[i].from = -1;
     for (int i = 0; i < w->ranks; i++) {
         w->rank[i] = (rank){.w = w, .number = i};
         w->flag_of[i] = w->flags + (size_t)i * WF_FLAGS * WF_FLAG_LINE;
+        w->flag_of[w->ranks + i] = w->pair_flags + (size_t)i * PAIR_FLAGS * WF_FLAG_LINE;
         WF_TRY(make_memory(w, &w->rank[i]));
     }
     for (int i = 0; i < w->ranks; i++)
@@ -355,6 +418,7 @@ static void tear_down(world *w)
     free(w->mailbox);
     free(w->rank);
     free(w->flags);
+    free(w->pair_flags);
     free(w->flag_of);
 }
 

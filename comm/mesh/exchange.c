@@ -1,394 +1,162 @@
-/* Moves what an exchange was planned for, forward or in reverse: by NCCL, by messages, through shared memory in parts,
- * or as one collective. The caller may compute between begin and end. Halos, redistribution and channel layers run
- * through it. */
+/* Moves what an exchange was planned for, forward or in reverse: one schedule of the engine (build_exchange.c), made at
+ * the first call of its direction and strides. The caller may compute between begin and end. Halos, redistribution and
+ * channel layers run through it. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/nccl_author.h"
 
 #include "core/captured_author.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-/* --- packing ------------------------------------------------------------------------------------------------------ */
+#define FORMS 8 /* schedules of one exchange that are kept: two directions, and tensors of some strides */
 
-static wf_strided region(const wf_tensor *x, wf_box held, wf_box box)
+/* A schedule, under what it was made for. */
+struct wf_exchange_form {
+    wf_exchange_form *next;    /* used longer ago */
+    bool reversed, own, pairs; /* pairs: made once there were rings, on all ranks alike */
+    int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
+    struct wf_engine_entry *entry;
+};
+
+/* --- by NCCL: messages of one group, which the device waits for -----------------------------------------------------
+ */
+
+static wf_status group_begin(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    wf_strided part = wf_tensor_strided(x);
-    int64_t at = 0;
-    for (int d = 0; d < box.rank; d++) {
-        part.dim[d] = box.hi[d] - box.lo[d];
-        /* Boxes are in global indices, the tensor begins at the corner of what is held. */
-        at += (box.lo[d] - held.lo[d]) * part.stride[d];
-    }
-    part.data = (char *)part.data + at * (int64_t)wf_dtype_size(x->dtype);
-    return part;
+    return wf_nccl_begin(own);
 }
 
-static wf_strided packed_box(const wf_exchange *exchange, wf_box box, void *data)
+static wf_status group_end(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    const wf_shape shape = wf_box_shape(box);
-    wf_strided part = {.data = data, .dtype = exchange->dtype, .rank = shape.rank};
-    memcpy(part.dim, shape.dim, sizeof part.dim);
-    wf_order_strides(shape, exchange->order, part.stride);
-    return part;
+    return wf_nccl_end_no_join(own);
 }
 
-static wf_status pack(const wf_exchange *exchange, const wf_exchange_side *side, wf_box box, void *data)
+static wf_status group_join(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    const wf_strided here = region(exchange->from, side->box, box), there = packed_box(exchange, box, data);
-    return ctx->k->copy(ctx, &here, &there, false);
+    return wf_nccl_join(own);
 }
 
-static wf_status unpack(const wf_exchange *exchange, const wf_exchange_side *side, wf_box box, void *data)
+static wf_status group_start(void *own, wf_transfer *t)
 {
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    const wf_strided here = region(exchange->to, side->box, box), there = packed_box(exchange, box, data);
-    /* In reverse halo gradients are added to what the owner has. */
-    return ctx->k->copy(ctx, &there, &here, exchange->reversed);
+    return t->sending ? wf_nccl_send(own, t->data, t->bytes, t->peer) : wf_nccl_recv(own, t->data, t->bytes, t->peer);
 }
 
-/* The pieces of a packet, one after the other in its buffer. */
-static wf_status for_pieces(const wf_exchange *exchange, const wf_exchange_side *side, const wf_packet *p,
-                            wf_status (*copy)(const wf_exchange *, const wf_exchange_side *, wf_box, void *))
+/* Over for the host: what the device does next waits for it. */
+static wf_status group_test(void *own, wf_transfer *t)
 {
-    char *data = p->packed;
-    for (int64_t i = p->first; i < p->first + p->pieces; i++) {
-        const wf_box box = side->piece[i].box;
-        WF_TRY(copy(exchange, side, box, data));
-        data += (size_t)wf_shape_count(wf_box_shape(box)) * wf_dtype_size(exchange->dtype);
-    }
+    t->done = true;
+    t->arrived = t->bytes;
     return WF_OK;
 }
 
-/* Where the only piece of a packet lies in the tensor as it travels; NULL where it has to be packed. */
-static void *in_place(const wf_exchange *exchange, const wf_exchange_side *side, const wf_packet *p, const wf_tensor *x)
+static void group_cancel(void *own, wf_transfer *t)
 {
-    const wf_box box = side->piece[p->first].box;
-    /* Several pieces are one message and so need one buffer. */
-    if (p->pieces != 1)
-        return NULL;
-    const wf_strided here = region(x, side->box, box), dense = packed_box(exchange, box, NULL);
-    for (int d = 0; d < box.rank; d++)
-        if (here.dim[d] > 1 && here.stride[d] != dense.stride[d])
-            return NULL;
-    return here.data;
+    t->done = true;
 }
 
-/* --- memory of messages ---------------------------------------------------------------------------------------------
+/* --- schedules ------------------------------------------------------------------------------------------------------
  */
 
-static bool staged(const wf_comm *comm)
-{
-    /* Device memory, which MPI does not get (comm/transport_author.h). */
-    return !comm->shared->ctx->k->host && !comm->nccl;
-}
-
-/* What a message goes from or comes to; *data is the transport's view of it. */
-static wf_status take(wf_exchange *exchange, wf_packet *p, void *direct, void **data)
+static wf_status build(const wf_exchange *exchange, const wf_exchange_form *form, wf_schedule **schedule)
 {
     wf_comm *comm = exchange->comm;
-    if (!direct)
-        WF_TRY(wf_pool_take(comm->shared->ctx, p->bytes, &p->packed));
-    *data = direct ? direct : p->packed;
-    if (staged(comm)) {
-        WF_TRY(wf_host_take(comm, p->bytes, &p->staged));
-        *data = p->staged;
+    const wf_agreed *agreed = wf_engine_agreed(comm);
+    const wf_group all = wf_group_all(agreed, comm->rank);
+    const wf_exchange_native native = {.begin = group_begin, .end = group_end, .join = group_join, .own = comm};
+    const wf_exchange_shape shape = {.plan = exchange->plan,
+                                     .have = exchange->have,
+                                     .need = exchange->need,
+                                     .dtype = exchange->dtype,
+                                     .order = exchange->order,
+                                     .reversed = form->reversed,
+                                     .own = form->own,
+                                     .from_stride = form->from_stride,
+                                     .to_stride = form->to_stride,
+                                     .dense_send = exchange->dense,
+                                     .dense_recv = exchange->dense + exchange->plan->n_send,
+                                     .native = comm->nccl ? &native : NULL};
+    wf_builder *b = wf_builder_new(comm->shared->ctx, agreed, comm->rank);
+    if (!b)
+        return wf_error_code();
+    wf_build_exchange(b, &all, &shape);
+    return wf_builder_end(b, schedule);
+}
+
+static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
+{
+    return a->reversed == b->reversed && a->own == b->own && a->pairs == b->pairs &&
+           !memcmp(a->from_stride, b->from_stride, sizeof a->from_stride) &&
+           !memcmp(a->to_stride, b->to_stride, sizeof a->to_stride);
+}
+
+static void form_free(wf_exchange_form *form)
+{
+    wf_engine_entry_free(form->entry);
+    free(form);
+}
+
+void wf_exchange_forms_free(wf_exchange *exchange)
+{
+    for (wf_exchange_form *f = exchange->form, *next; f; f = next) {
+        next = f->next;
+        form_free(f);
     }
+    exchange->form = NULL;
+}
+
+/* The one that was used longest ago goes where there are many. */
+static void drop_last(wf_exchange *exchange)
+{
+    wf_exchange_form **at = &exchange->form;
+    for (int i = 0; i < FORMS && *at; i++)
+        at = &(*at)->next;
+    if (*at)
+        form_free(*at);
+    *at = NULL;
+}
+
+static wf_status make_form(wf_exchange *exchange, const wf_exchange_form *key)
+{
+    wf_ctx *ctx = exchange->comm->shared->ctx;
+    wf_schedule *schedule = NULL;
+    wf_exchange_form *form = wf_malloc(ctx, sizeof *form);
+    if (!form)
+        return wf_error_code();
+    *form = *key;
+    wf_status status = build(exchange, form, &schedule);
+    if (status == WF_OK && !(form->entry = wf_engine_entry_new(exchange->comm, schedule)))
+        status = wf_error_code();
+    if (status != WF_OK) {
+        free(form);
+        return status;
+    }
+    form->next = exchange->form;
+    exchange->form = form;
+    drop_last(exchange);
     return WF_OK;
 }
 
-/* Whether the packet's last copy between host and device is over. An event that cannot be asked has ended. */
-static bool copied(const wf_exchange *exchange, const wf_packet *p)
+/* Moves the schedule for this call to the front of the list. */
+static wf_status find_form(wf_exchange *exchange, bool own)
 {
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    bool done = false;
-    return ctx->k->event_done(ctx, p->copied, &done) != WF_OK || done;
-}
-
-static void give(wf_exchange *exchange, wf_exchange_side *side)
-{
-    wf_comm *comm = exchange->comm;
-    for (int i = 0; i < side->packets; i++) {
-        wf_packet *p = &side->packet[i];
-        /* The device may still read or write this memory; it is a matter of microseconds. */
-        while (p->staged && !copied(exchange, p))
-            ;
-        wf_host_give(comm, p->staged, p->bytes);
-        /* Memory of a message that could not be given up is leaked: MPI may write to it at any time. */
-        if (p->packed && !comm->lost)
-            wf_pool_give(comm->shared->ctx, p->packed, p->bytes);
-        p->packed = p->staged = NULL;
-    }
-}
-
-static void blocks_give(wf_exchange *exchange, void **buffers, size_t bytes)
-{
-    if (*buffers && !exchange->comm->lost)
-        wf_pool_give(exchange->comm->shared->ctx, *buffers, bytes);
-    *buffers = NULL;
-}
-
-static wf_exchange_side *from_side(wf_exchange *exchange)
-{
-    return exchange->reversed ? &exchange->need : &exchange->have;
-}
-
-static wf_exchange_side *to_side(wf_exchange *exchange)
-{
-    return exchange->reversed ? &exchange->have : &exchange->need;
-}
-
-static void start_packets(const wf_exchange *exchange, wf_exchange_side *side)
-{
-    for (int i = 0; i < side->packets; i++) {
-        wf_packet *p = &side->packet[i];
-        p->shared = p->parted && wf_shm_ring_reaches(exchange->comm->ring, p->peer);
-        p->part = p->from;
-        p->done = p->begun = false;
-    }
-}
-
-/* --- moving --------------------------------------------------------------------------------------------------------
- */
-
-static wf_status post_receives(wf_exchange *exchange)
-{
-    wf_exchange_side *side = to_side(exchange);
-    wf_requests *requests = &exchange->comm->requests;
-    for (int i = 0; i < side->packets; i++) {
-        wf_packet *p = &side->packet[i];
-        if (p->shared)
+    wf_exchange_form key = {
+        .reversed = exchange->reversed, .own = own, .pairs = wf_engine_agreed(exchange->comm)->pairs};
+    memcpy(key.from_stride, exchange->from->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
+    memcpy(key.to_stride, exchange->to->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
+    for (wf_exchange_form **at = &exchange->form; *at; at = &(*at)->next) {
+        wf_exchange_form *form = *at;
+        if (!equal(form, &key))
             continue;
-        /* In reverse the bytes are to be added, so they cannot arrive in the tensor itself. */
-        void *data, *direct = exchange->reversed ? NULL : in_place(exchange, side, p, exchange->to);
-        WF_TRY(take(exchange, p, direct, &data));
-        p->posted = requests->count;
-        WF_TRY(wf_requests_recv(requests, data, p->bytes, p->peer));
-        p->last = requests->count;
-    }
-    return WF_OK;
-}
-
-/* Packs, and puts the copy to the host behind it. */
-static wf_status begin_message(wf_exchange *exchange, wf_packet *p)
-{
-    const wf_exchange_side *side = from_side(exchange);
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    void *direct = in_place(exchange, side, p, exchange->from);
-    p->begun = true;
-    WF_TRY(take(exchange, p, direct, &p->moves));
-    if (!direct)
-        WF_TRY(for_pieces(exchange, side, p, pack));
-    if (!p->staged)
+        *at = form->next;
+        form->next = exchange->form;
+        exchange->form = form;
         return WF_OK;
-    WF_TRY(ctx->k->to_host_begin(ctx, p->staged, direct ? direct : p->packed, p->bytes, NULL));
-    return ctx->k->event_record(ctx, p->copied, NULL);
-}
-
-/* A message leaves as soon as its bytes are there; the next ones are on their way to the host meanwhile. */
-static wf_status send_message(wf_exchange *exchange, wf_packet *p)
-{
-    if (!p->begun)
-        WF_TRY(begin_message(exchange, p));
-    if (p->staged && !copied(exchange, p))
-        return WF_OK;
-    p->done = true;
-    return wf_requests_send(&exchange->comm->requests, p->moves, p->bytes, p->peer);
-}
-
-/* As many parts as there are free slots. */
-static wf_status send_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
-{
-    const wf_exchange_side *side = from_side(exchange);
-    wf_shm_ring *ring = exchange->comm->ring;
-    for (void *slot; p->part < p->to && (slot = wf_shm_ring_slot(ring, p->peer)); p->part++) {
-        WF_TRY(pack(exchange, side, side->part[p->part], slot));
-        WF_TRY(wf_shm_ring_post(ring, p->peer));
-        *moved = true;
     }
-    if (p->part == p->to && wf_shm_ring_told(ring, p->peer)) {
-        exchange->comm->traffic.bytes_sent += p->bytes;
-        exchange->comm->traffic.messages++;
-        p->done = true;
-    }
-    return WF_OK;
+    return make_form(exchange, &key);
 }
 
-/* Everything that a rank sends and receives is one call of NCCL. */
-static wf_status post_group(wf_exchange *exchange)
-{
-    wf_comm *comm = exchange->comm;
-    wf_exchange_side *in = to_side(exchange), *out = from_side(exchange);
-    for (int i = 0; i < out->packets; i++) {
-        wf_packet *p = &out->packet[i];
-        void *direct = in_place(exchange, out, p, exchange->from);
-        WF_TRY(take(exchange, p, direct, &p->moves));
-        if (!direct)
-            WF_TRY(for_pieces(exchange, out, p, pack));
-    }
-    for (int i = 0; i < in->packets; i++) {
-        wf_packet *p = &in->packet[i];
-        WF_TRY(take(exchange, p, exchange->reversed ? NULL : in_place(exchange, in, p, exchange->to), &p->moves));
-    }
-    if (in->packets + out->packets == 0)
-        return WF_OK;
-    WF_TRY(wf_nccl_begin(comm));
-    for (int i = 0; i < in->packets; i++)
-        WF_TRY(wf_nccl_recv(comm, in->packet[i].moves, in->packet[i].bytes, in->packet[i].peer));
-    for (int i = 0; i < out->packets; i++)
-        WF_TRY(wf_nccl_send(comm, out->packet[i].moves, out->packet[i].bytes, out->packet[i].peer));
-    return wf_nccl_end_no_join(comm);
-}
-
-/* The device unpacks when NCCL is done; the host need not know. */
-static wf_status take_group(wf_exchange *exchange)
-{
-    wf_exchange_side *side = to_side(exchange);
-    WF_TRY(wf_nccl_join(exchange->comm));
-    for (int i = 0; i < side->packets; i++)
-        if (side->packet[i].packed)
-            WF_TRY(for_pieces(exchange, side, &side->packet[i], unpack));
-    return WF_OK;
-}
-
-/* The next rank is served first, so that not all begin with the same one. */
-static wf_status send(wf_exchange *exchange, bool *moved, bool *done)
-{
-    wf_exchange_side *side = from_side(exchange);
-    int first = 0;
-    *done = true;
-    WF_TRY(wf_shm_ring_poll(exchange->comm->ring));
-    while (first < side->packets && side->packet[first].peer < exchange->comm->rank)
-        first++;
-    for (int i = 0; i < side->packets; i++) {
-        wf_packet *p = &side->packet[(first + i) % side->packets];
-        if (!p->done)
-            WF_TRY(p->shared ? send_parts(exchange, p, moved) : send_message(exchange, p));
-        *done = *done && p->done;
-    }
-    return WF_OK;
-}
-
-static wf_status receive_message(wf_exchange *exchange, wf_packet *p)
-{
-    const wf_exchange_side *side = to_side(exchange);
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    WF_TRY(wf_requests_look(&exchange->comm->requests, p->posted, p->last, &p->done));
-    if (!p->done)
-        return WF_OK;
-    if (p->staged) {
-        void *place = p->packed ? p->packed : in_place(exchange, side, p, exchange->to);
-        WF_TRY(ctx->k->to_device_begin(ctx, place, p->staged, p->bytes, NULL));
-        WF_TRY(ctx->k->event_record(ctx, p->copied, NULL));
-    }
-    return p->packed ? for_pieces(exchange, side, p, unpack) : WF_OK;
-}
-
-static wf_status receive_parts(wf_exchange *exchange, wf_packet *p, bool *moved)
-{
-    const wf_exchange_side *side = to_side(exchange);
-    wf_shm_ring *ring = exchange->comm->ring;
-    for (void *slot; p->part < p->to && (slot = wf_shm_ring_next(ring, p->peer)); p->part++) {
-        WF_TRY(unpack(exchange, side, side->part[p->part], slot));
-        WF_TRY(wf_shm_ring_took(ring, p->peer));
-        *moved = true;
-    }
-    p->done = p->part == p->to;
-    return WF_OK;
-}
-
-/* What adds is taken in the order of peers. */
-static wf_status receive(wf_exchange *exchange, bool *moved, bool *done)
-{
-    wf_exchange_side *side = to_side(exchange);
-    *done = true;
-    for (int i = 0; i < side->packets && (*done || !exchange->reversed); i++) {
-        wf_packet *p = &side->packet[i];
-        if (!p->done) {
-            WF_TRY(p->shared ? receive_parts(exchange, p, moved) : receive_message(exchange, p));
-            *moved = *moved || p->done;
-        }
-        *done = *done && p->done;
-    }
-    return WF_OK;
-}
-
-static wf_status copy_own(wf_exchange *exchange)
-{
-    const wf_plan *plan = exchange->plan;
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    for (int64_t i = 0; i < plan->n_recv; i++) {
-        /* What this rank has and needs itself is a piece of the plan like any other, without a message. */
-        if (plan->recv[i].peer != plan->rank)
-            continue;
-        const wf_strided here = region(exchange->from, from_side(exchange)->box, plan->recv[i].box),
-                         there = region(exchange->to, to_side(exchange)->box, plan->recv[i].box);
-        WF_TRY(ctx->k->copy(ctx, &here, &there, exchange->reversed));
-    }
-    return WF_OK;
-}
-
-/* --- as one collective ---------------------------------------------------------------------------------------------
- */
-
-/* In bytes; longer blocks are faster as messages, which do not copy what is dense. */
-#define SHORT_BLOCK ((size_t)2 << 10)
-
-/* Of short blocks between nodes, where what counts is the number of steps; inside a node nothing is faster than
- * messages and the ring. The same on every rank. */
-static bool is_collective(const wf_exchange *exchange)
-{
-    const wf_comm *comm = exchange->comm;
-    return exchange->plan->form != WF_PLAN_PIECES && comm->size > 2 && comm->inter_size > 1 &&
-           comm->shared->ctx->k->host && comm->transport->allgather && comm->transport->alltoall &&
-           exchange->have.packet[0].bytes <= SHORT_BLOCK && exchange->have.packet[0].bytes <= comm->chunk_bytes;
-}
-
-static bool gathers(const wf_exchange *exchange)
-{
-    return exchange->plan->form == WF_PLAN_ALLGATHER && !exchange->reversed;
-}
-
-static char *block_of(void *buffers, const wf_packet *p)
-{
-    return (char *)buffers + (size_t)p->peer * p->bytes;
-}
-
-/* A reduce-scatter is an all-to-all of what is to be added: the order of the sums is ours then. */
-static wf_status post_collective(wf_exchange *exchange)
-{
-    wf_comm *comm = exchange->comm;
-    const wf_exchange_side *side = from_side(exchange);
-    const size_t block = side->packet[0].bytes, all = (size_t)comm->size * block;
-    WF_TRY(wf_pool_take(comm->shared->ctx, all, &exchange->blocks_out));
-    WF_TRY(wf_pool_take(comm->shared->ctx, all, &exchange->blocks_in));
-    for (int i = 0; i < (gathers(exchange) ? 1 : side->packets); i++) {
-        const wf_packet *p = &side->packet[i];
-        WF_TRY(pack(exchange, side, side->piece[p->first].box,
-                    gathers(exchange) ? exchange->blocks_out : block_of(exchange->blocks_out, p)));
-    }
-    WF_TRY(wf_requests_collective(&comm->requests));
-    /* All blocks are of one length here (plan->form says so), as MPI wants them. */
-    WF_TRY((gathers(exchange) ? comm->transport->allgather : comm->transport->alltoall)(
-        comm, exchange->blocks_out, exchange->blocks_in, block, &comm->requests.transfer[0]));
-    comm->traffic.bytes_sent += (uint64_t)(all - block);
-    comm->traffic.messages++;
-    return WF_OK;
-}
-
-static wf_status end_collective(wf_exchange *exchange)
-{
-    const wf_exchange_side *side = to_side(exchange);
-    WF_TRY(wf_requests_wait_all(&exchange->comm->requests));
-    for (int i = 0; i < side->packets; i++) {
-        const wf_packet *p = &side->packet[i];
-        WF_TRY(unpack(exchange, side, side->piece[p->first].box, block_of(exchange->blocks_in, p)));
-    }
-    wf_tensor_touch(exchange->to);
-    return wf_guard_settle(exchange->comm);
-}
-
-/* --- the calls -----------------------------------------------------------------------------------------------------
+/* --- the calls ------------------------------------------------------------------------------------------------------
  */
 
 static wf_status check_tensor(const wf_exchange *exchange, const char *name, const wf_tensor *x, wf_box box)
@@ -403,46 +171,52 @@ static wf_status check_tensor(const wf_exchange *exchange, const char *name, con
     return WF_OK;
 }
 
-static wf_status post(wf_exchange *exchange)
+/* Begins the schedule and does what can be done at once. */
+static wf_status start_flight(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
     bool moved = false, done;
+    exchange->group = (wf_link){.own = comm, .start = group_start, .test = group_test, .cancel = group_cancel};
+    WF_TRY(find_form(exchange, own));
+    WF_TRY(wf_engine_post(comm, exchange->form->entry, comm->nccl ? &exchange->group : NULL, exchange->from->data,
+                          exchange->to->data, &exchange->flight));
+    return wf_engine_advance(&exchange->flight, &moved, &done);
+}
+
+static wf_status post(wf_exchange *exchange, bool own)
+{
+    wf_comm *comm = exchange->comm;
     WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
     exchange->active = true;
-    if (comm->nccl)
-        return post_group(exchange);
-    if (is_collective(exchange))
-        return post_collective(exchange);
-    WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx,
-                                 "exchange halos by messages or mapped memory, which the host looks after",
-                                 "let NCCL move them (communicator \"pure_nccl\")"));
-    /* At the first exchange that needs it: a communicator whose exchanges are all long never takes the memory. */
-    if (exchange->parted && !comm->ring_asked)
-        WF_TRY(wf_shm_ring_open(comm));
-    start_packets(exchange, &exchange->have);
-    start_packets(exchange, &exchange->need);
-    /* Between nodes nothing waits for an answer, which a rank that computes gives only now and then. */
-    comm->requests.most_bytes = comm->inter_size > 1 ? WF_PROMPT_BYTES : 0;
-    /* Receives before sends, so that what comes early finds its place. */
-    WF_TRY(post_receives(exchange));
-    return send(exchange, &moved, &done);
+    if (!comm->nccl) {
+        WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx,
+                                     "exchange halos by messages or mapped memory, which the host looks after",
+                                     "let NCCL move them (communicator \"pure_nccl\")"));
+        /* At the first exchange that needs it: a communicator whose exchanges are all long never takes the memory. */
+        if (exchange->parted && !comm->pairs_asked)
+            WF_TRY(wf_exchange_share(comm));
+    }
+    return start_flight(exchange, own);
 }
 
 static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool own)
 {
-    const bool moves = wf_exchange_moves(exchange);
-    if (moves)
+    const bool reversed = exchange->reversed;
+    if (wf_exchange_moves(exchange))
         WF_TRY(wf_comm_alive(exchange->comm));
     WF_NEED(from);
     WF_NEED(to);
-    WF_TRY(check_tensor(exchange, exchange->reversed ? "dy" : "x", from, from_side(exchange)->box));
-    WF_TRY(check_tensor(exchange, exchange->reversed ? "dx" : "y", to, to_side(exchange)->box));
+    WF_TRY(check_tensor(exchange, reversed ? "dy" : "x", from, reversed ? exchange->need : exchange->have));
+    WF_TRY(check_tensor(exchange, reversed ? "dx" : "y", to, reversed ? exchange->have : exchange->need));
     exchange->from = from;
     exchange->to = to;
-    if (moves)
-        WF_TRY(post(exchange));
-    if (own)
-        WF_TRY(copy_own(exchange));
+    if (wf_exchange_moves(exchange)) {
+        WF_TRY(post(exchange, own));
+    } else if (own) {
+        /* Nothing but copies of this rank's own, which are over at once. */
+        WF_TRY(start_flight(exchange, own));
+        wf_engine_end(exchange->comm, &exchange->flight, WF_OK);
+    }
     wf_tensor_touch(to);
     return WF_OK;
 }
@@ -450,19 +224,10 @@ static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
 /* Of a call that is over, well or not: an unfinished message is given up before its memory is. */
 static wf_status over(wf_exchange *exchange, wf_status status)
 {
-    status = wf_guard_end(exchange->comm, exchange->reversed ? "exchange_reverse" : "exchange", status);
-    if (exchange->active) {
-        give(exchange, &exchange->have);
-        give(exchange, &exchange->need);
-        if (exchange->blocks_out) {
-            const size_t bytes = (size_t)exchange->comm->size * exchange->have.packet[0].bytes;
-            blocks_give(exchange, &exchange->blocks_out, bytes);
-            blocks_give(exchange, &exchange->blocks_in, bytes);
-        }
-    }
+    wf_engine_end(exchange->comm, &exchange->flight, status);
     exchange->active = false;
     exchange->from = exchange->to = NULL;
-    return status;
+    return wf_guard_end(exchange->comm, exchange->reversed ? "exchange_reverse" : "exchange", status);
 }
 
 static void count_time(const wf_exchange *exchange, int64_t start_ns)
@@ -504,18 +269,13 @@ wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor 
     return start(exchange, dy, dx, true, false);
 }
 
-/* What adds may meet what the caller adds meanwhile, so it waits for the end. */
 static wf_status poll(wf_exchange *exchange)
 {
     bool moved = false, done;
     WF_TRY(wf_control_poll(exchange->comm));
     if (exchange->comm->nccl)
-        return wf_nccl_poll(exchange->comm);
-    WF_TRY(wf_requests_poll(&exchange->comm->requests));
-    if (is_collective(exchange))
-        return WF_OK;
-    WF_TRY(send(exchange, &moved, &done));
-    return exchange->reversed ? WF_OK : receive(exchange, &moved, &done);
+        WF_TRY(wf_nccl_poll(exchange->comm));
+    return wf_engine_advance(&exchange->flight, &moved, &done);
 }
 
 wf_status wf_exchange_poll(wf_exchange *exchange)
@@ -534,24 +294,9 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
 static wf_status end(wf_exchange *exchange)
 {
     wf_comm *comm = exchange->comm;
-    wf_deadline deadline = wf_deadline_new();
-    if (is_collective(exchange))
-        return end_collective(exchange);
-    if (comm->nccl)
-        WF_TRY(take_group(exchange));
-    while (!comm->nccl) {
-        bool moved = false, sent, received;
-        WF_TRY(send(exchange, &moved, &sent));
-        WF_TRY(receive(exchange, &moved, &received));
-        /* Both directions are served in turn: a rank that only waited for its own halo would keep the neighbour's. */
-        if (sent && received)
-            break;
-        if (moved)
-            deadline = wf_deadline_new();
-        else
-            WF_TRY(wf_deadline_poll(comm, &deadline, &comm->requests));
-    }
-    WF_TRY(wf_requests_wait_all(&comm->requests));
+    if (comm->dead)
+        return wf_comm_alive(comm);
+    WF_TRY(wf_engine_wait(comm, &exchange->flight));
     wf_tensor_touch(exchange->to);
     return wf_guard_settle(comm);
 }

@@ -1,5 +1,5 @@
-/* Makes an exchange once from the boxes that ranks have and need: the plan, the messages of each pair, and the parts in
- * which they pass through shared memory. No messages are sent here. */
+/* Makes an exchange once from the boxes that ranks have and need: the plan, and what of it needs no packing. No
+ * messages are sent here. */
 #include "comm/mesh/mesh_impl.h"
 
 #include <stdlib.h>
@@ -61,14 +61,13 @@ static bool dense_in(wf_box box, wf_box world, wf_order order)
     return true;
 }
 
-/* Whether one piece alone goes by parts. */
-static bool goes_by_parts(const wf_exchange *exchange, wf_box box, wf_box have, wf_box need)
+/* Whether one piece alone may go in parts (goes_in_parts of build_exchange.c). */
+static bool may_part(const wf_exchange *exchange, wf_box box, wf_box have, wf_box need)
 {
+    const wf_agreed *agreed = wf_engine_agreed(exchange->comm);
     const size_t bytes = (size_t)wf_shape_count(wf_box_shape(box)) * wf_dtype_size(exchange->dtype);
-    /* What is dense and long goes straight from tensor to tensor, without the copy into a slot; a GPU's arrays always
-     * pass through one. */
-    return !exchange->comm->shared->ctx->k->host || bytes <= WF_SHM_RING_SMALL ||
-           !dense_in(box, have, exchange->order) || !dense_in(box, need, exchange->order);
+    return agreed->staged || bytes <= agreed->pair_short_bytes || !dense_in(box, have, exchange->order) ||
+           !dense_in(box, need, exchange->order);
 }
 
 static bool any_parted(const wf_exchange *exchange, int size, const wf_box *have, const wf_box *need)
@@ -76,87 +75,28 @@ static bool any_parted(const wf_exchange *exchange, int size, const wf_box *have
     for (int p = 0; p < size; p++)
         for (int q = 0; q < size; q++) {
             const wf_box box = wf_box_intersect(have[p], need[q]);
-            if (p != q && !wf_box_empty(box) && goes_by_parts(exchange, box, have[p], need[q]))
+            if (p != q && !wf_box_empty(box) && may_part(exchange, box, have[p], need[q]))
                 return true;
         }
     return false;
 }
 
-/* Calls for the parts of a box, the outermost dimensions first; counts them where part is NULL. */
-static int64_t split(wf_box box, wf_order order, int level, int64_t most, wf_box *part)
+/* A run of memory at both ends, if tensors are dense. */
+static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_box *need)
 {
-    if (wf_shape_count(wf_box_shape(box)) <= most || level == box.rank) {
-        if (part)
-            *part = box;
-        return 1;
-    }
-    const int d = outer_dim(order, box.rank, level);
-    const int64_t lo = box.lo[d], hi = box.hi[d], inner = wf_shape_count(wf_box_shape(box)) / (hi - lo);
-    /* As many outer indices as fit in a slot. */
-    const int64_t step = inner >= most ? 1 : most / inner;
-    int64_t n = 0;
-    for (int64_t at = lo; at < hi; at += step) {
-        box.lo[d] = at;
-        box.hi[d] = at + step < hi ? at + step : hi;
-        n += split(box, order, level + 1, most, part ? part + n : NULL);
-    }
-    return n;
-}
-
-static wf_status make_parts(const wf_exchange *exchange, wf_exchange_side *side)
-{
-    const int64_t most =
-        (int64_t)(wf_shm_ring_slot_bytes(exchange->comm->shared->ctx) / wf_dtype_size(exchange->dtype));
-    /* Counts, takes the memory, then fills it by the same loop. */
-    for (int pass = 0; pass < 2; pass++) {
-        side->parts = 0;
-        for (int i = 0; i < side->packets; i++) {
-            wf_packet *p = &side->packet[i];
-            p->from = side->parts;
-            for (int64_t k = p->first; p->parted && k < p->first + p->pieces; k++)
-                side->parts +=
-                    split(side->piece[k].box, exchange->order, 0, most, side->part ? side->part + side->parts : NULL);
-            p->to = side->parts;
-        }
-        if (pass == 0 && side->parts > 0) {
-            side->part = wf_malloc(exchange->comm->shared->ctx, (size_t)side->parts * sizeof *side->part);
-            if (!side->part)
-                return wf_error_code();
-        }
-    }
-    return WF_OK;
-}
-
-/* `theirs`: the boxes at the other end, by rank. */
-static wf_status make_side(const wf_exchange *exchange, wf_exchange_side *side, const wf_box *ours,
-                           const wf_box *theirs, const wf_piece *piece, int64_t pieces)
-{
-    const int rank = exchange->comm->rank;
-    const size_t element = wf_dtype_size(exchange->dtype);
-    int packets = 0;
-    *side = (wf_exchange_side){.box = ours[rank], .piece = piece};
-    for (int64_t i = 0; i < pieces; i++)
-        /* Pieces come sorted by peer; all of one peer are one message. */
-        packets += piece[i].peer != rank && (i == 0 || piece[i].peer != piece[i - 1].peer);
-    if (packets == 0)
-        return WF_OK;
-    side->packet = wf_calloc(exchange->comm->shared->ctx, (size_t)packets, sizeof *side->packet);
-    if (!side->packet)
+    const wf_plan *plan = exchange->plan;
+    const int64_t pieces = plan->n_send + plan->n_recv;
+    exchange->dense = wf_calloc(exchange->comm->shared->ctx, (size_t)pieces + 1, sizeof *exchange->dense);
+    if (!exchange->dense)
         return wf_error_code();
     for (int64_t i = 0; i < pieces; i++) {
-        if (piece[i].peer == rank)
-            continue;
-        if (i == 0 || piece[i].peer != piece[i - 1].peer)
-            side->packet[side->packets++] = (wf_packet){.peer = piece[i].peer, .first = i};
-        wf_packet *p = &side->packet[side->packets - 1];
-        p->pieces++;
-        p->bytes += (size_t)wf_shape_count(wf_box_shape(piece[i].box)) * element;
-        p->parted = p->pieces > 1 || goes_by_parts(exchange, piece[i].box, ours[rank], theirs[p->peer]);
+        const bool sends = i < plan->n_send;
+        const wf_piece *piece = sends ? &plan->send[i] : &plan->recv[i - plan->n_send];
+        const int from = sends ? plan->rank : piece->peer, to = sends ? piece->peer : plan->rank;
+        exchange->dense[i] =
+            dense_in(piece->box, have[from], exchange->order) && dense_in(piece->box, need[to], exchange->order);
     }
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    for (int i = 0; i < side->packets && !ctx->k->host; i++)
-        WF_TRY(ctx->k->event_new(ctx, &side->packet[i].copied));
-    return make_parts(exchange, side);
+    return WF_OK;
 }
 
 static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *need)
@@ -167,13 +107,13 @@ static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *n
                  "boxes of %d, %d and %d dimensions in one exchange", have[0].rank, have[r].rank, need[r].rank);
     /* Every rank knows the boxes of all, so the plan needs no message. */
     WF_TRY(wf_plan_make(comm->shared->ctx, comm->rank, comm->size, have, need, &exchange->plan));
-    const wf_plan *plan = exchange->plan;
     exchange->record = record_of("exchange", exchange, comm->size, have, need);
     exchange->reverse_record = record_of("exchange_reverse", exchange, comm->size, have, need);
-    /* Asked over all pairs, not this rank's: opening the ring takes all ranks of the node. */
+    exchange->have = have[comm->rank];
+    exchange->need = need[comm->rank];
+    /* Asked over all pairs, not this rank's: sharing memory takes all ranks of the node. */
     exchange->parted = any_parted(exchange, comm->size, have, need);
-    WF_TRY(make_side(exchange, &exchange->have, have, need, plan->send, plan->n_send));
-    return make_side(exchange, &exchange->need, need, have, plan->recv, plan->n_recv);
+    return find_dense(exchange, have, need);
 }
 
 wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have, const wf_box *need)
@@ -196,22 +136,15 @@ wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, cons
     return wf_error_null();
 }
 
-static void side_free(const wf_exchange *exchange, wf_exchange_side *side)
-{
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    for (int i = 0; i < side->packets && !ctx->k->host; i++)
-        ctx->k->event_free(ctx, side->packet[i].copied);
-    free(side->packet);
-    free(side->part);
-}
-
 void wf_exchange_free(wf_exchange *exchange)
 {
     if (!exchange)
         return;
+    if (exchange->active)
+        wf_engine_end(exchange->comm, &exchange->flight, WF_ERR_STATE);
+    wf_exchange_forms_free(exchange);
     wf_plan_free(exchange->plan);
-    side_free(exchange, &exchange->have);
-    side_free(exchange, &exchange->need);
+    free(exchange->dense);
     free(exchange);
 }
 

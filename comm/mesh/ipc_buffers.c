@@ -1,4 +1,4 @@
-/* Device memory that the ranks of a node map from each other (CUDA IPC), for the slots of the shared-memory ring. It is
+/* Device memory that the ranks of a node map from each other (CUDA IPC), for the slots of the rings of pairs. It is
  * tried with marks before it is used. Blocks that others have mapped are released when the last of them says so. */
 #include "comm/mesh/mesh_impl.h"
 
@@ -21,7 +21,7 @@ typedef struct leftover {
     void *data;
     size_t bytes;
     int users;
-    wf_flag *gone[WF_SHM_RING_RANKS];
+    wf_ring_flag *gone[WF_PAIR_RANKS];
     struct leftover *next;
 } leftover;
 
@@ -97,14 +97,14 @@ static wf_status make_block(wf_comm *comm, wf_ipc_buffers *b, wf_share *share)
     return ctx->k->share(ctx, own, b->bytes, share);
 }
 
-static wf_status map_blocks(wf_comm *comm, wf_ipc_buffers *b, const int *member, const offer *all)
+static wf_status map_blocks(wf_comm *comm, wf_ipc_buffers *b, const offer *all)
 {
     wf_ctx *ctx = comm->shared->ctx;
     for (int i = 0; i < b->size; i++) {
         void *theirs;
         if (i == b->rank)
             continue;
-        WF_TRY(ctx->k->map(ctx, &all[member[i]].share, &theirs));
+        WF_TRY(ctx->k->map(ctx, &all[b->member[i]].share, &theirs));
         b->of[i] = theirs;
     }
     return WF_OK;
@@ -126,15 +126,14 @@ static wf_status agree(wf_comm *comm, wf_status status, offer *mine, offer *all,
     return WF_OK;
 }
 
-static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, const int *member, offer *all, bool *works,
-                         char why[WF_FAILURE_TEXT])
+static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, offer *all, bool *works, char why[WF_FAILURE_TEXT])
 {
     const bool part = b->size > 1;
     offer *mine = &all[comm->size];
     memset(mine, 0, sizeof *mine);
     WF_TRY(agree(comm, part ? make_block(comm, b, &mine->share) : WF_OK, mine, all, works, why));
     if (*works)
-        WF_TRY(agree(comm, part ? map_blocks(comm, b, member, all) : WF_OK, mine, all, works, why));
+        WF_TRY(agree(comm, part ? map_blocks(comm, b, all) : WF_OK, mine, all, works, why));
     /* Both ways are tried: with some drivers and containers mapping works, and what is written never arrives. */
     for (int way = 0; way < 2 && *works; way++) {
         WF_TRY(agree(comm, part ? write_marks(comm, b, way) : WF_OK, mine, all, works, why));
@@ -163,8 +162,7 @@ static wf_status take_back(wf_comm *comm, wf_ipc_buffers *b)
     return WF_OK;
 }
 
-wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, const int *member, bool *works,
-                              char why[WF_FAILURE_TEXT])
+wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, bool *works, char why[WF_FAILURE_TEXT])
 {
     const size_t bytes = (size_t)(comm->size + 1) * sizeof(offer);
     void *all = NULL;
@@ -175,7 +173,7 @@ wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, const int *membe
     wf_status status = wf_host_take(comm, bytes, &all);
     if (status == WF_OK) {
         wf_errors_swap(trial);
-        status = attempt(comm, b, member, all, works, why);
+        status = attempt(comm, b, all, works, why);
         if (status == WF_OK && !*works)
             status = take_back(comm, b);
         if (status == WF_OK)
@@ -186,21 +184,27 @@ wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, const int *membe
     return status;
 }
 
-void wf_ipc_buffers_close(wf_ctx *ctx, wf_ipc_buffers *b,
-                          wf_flag *(*gone)(const wf_shm_ring *ring, int owner, int user), const wf_shm_ring *ring)
+/* Whether `user` has unmapped the block of `owner`, by places in the node. */
+static wf_ring_flag *gone(const wf_comm *comm, const wf_ipc_buffers *b, int owner, int user)
 {
+    return wf_pairs_flag(wf_engine_pairs(comm), wf_engine_agreed(comm), b->member[owner], b->member[user]);
+}
+
+void wf_ipc_buffers_close(wf_comm *comm, wf_ipc_buffers *b)
+{
+    wf_ctx *ctx = comm->shared->ctx;
     leftover *l = calloc(1, sizeof *l);
     (void)ctx->k->stream_finish(ctx, NULL);
     unmap(ctx, b);
     for (int i = 0; i < b->size; i++)
         if (i != b->rank)
-            atomic_store_explicit(gone(ring, i, b->rank), 1, memory_order_release);
+            atomic_store_explicit(gone(comm, b, i, b->rank), 1, memory_order_release);
     if (!l)
         return; /* the block goes with the process */
     *l = (leftover){.k = ctx->k, .data = b->of[b->rank], .bytes = b->bytes, .next = leftovers};
     for (int i = 0; i < b->size; i++)
         if (i != b->rank)
-            l->gone[l->users++] = gone(ring, b->rank, i);
+            l->gone[l->users++] = gone(comm, b, b->rank, i);
     leftovers = l;
     sweep(ctx);
 }

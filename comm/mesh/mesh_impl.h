@@ -6,8 +6,6 @@
 #include "comm/exchange_author.h"
 #include "comm/mesh.h"
 
-#include <stdatomic.h>
-
 #define WF_MESH_TEXT    240
 #define WF_MESH_BUCKETS 64
 
@@ -52,104 +50,54 @@ unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes);
 /* Whether this rank's place is 0 along each of these axes. */
 bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes);
 
-/* All that goes to, or comes from, one peer: one message, or parts through shared memory. */
-typedef struct wf_packet {
-    int peer;
-    int64_t first, pieces; /* of the side's */
-    int64_t from, to;      /* of the side's parts */
-    size_t bytes;
-    bool parted; /* goes by parts where it can: short, of several pieces, or not dense in the boxes of both ranks */
-
-    /* Of the exchange in progress. */
-    void *packed, *staged; /* owned */
-    void *moves;           /* what a message or NCCL takes it from, or NCCL brings it to */
-    wf_event *copied;      /* between host and device; where they are apart */
-    bool begun;            /* packed, and on its way to the host */
-    int posted, last;      /* its transfers in the batch */
-    bool shared;           /* by parts */
-    int64_t part;          /* the next */
-    bool done;
-} wf_packet;
-
-/* One end of the plan: what this rank has and sends on, or needs and receives; the reverse swaps the two. */
-typedef struct wf_exchange_side {
-    wf_box box;
-    const wf_piece *piece;
-    wf_packet *packet;
-    int packets;
-    wf_box *part; /* pieces of such packets in boxes that fit into a slot of the ring */
-    int64_t parts;
-} wf_exchange_side;
+/* One schedule of an exchange. */
+typedef struct wf_exchange_form wf_exchange_form;
 
 struct wf_exchange {
     wf_comm *comm;
     wf_dtype dtype;
     wf_order order;
     wf_plan *plan;
-    wf_exchange_side have, need;
+    wf_box have, need; /* of this rank */
+    bool *dense;       /* of the plan's sends, then of its receives: a run of memory in the boxes of both ranks */
     wf_call_record record, reverse_record;
-    bool parted; /* some packet of some rank may be: the same on every rank */
+    bool parted; /* some packet of some rank may go in parts: the same on every rank */
     bool active, reversed;
-    void *blocks_out, *blocks_in; /* owned; of a collective in progress */
     const wf_tensor *from;
     wf_tensor *to;
+    wf_exchange_form *form; /* the last one used */
+    wf_engine_flight flight;
+    wf_link group; /* by NCCL */
 };
 
-/* Messages through memory that the ranks of a node share, for exchanges: a ring of slots for each pair of ranks, which
- * the sender packs into and the receiver unpacks from. What is strided is then copied twice, not four times.
- *
- * Where device memory is not the host's, the slots are in the memory of the receiver's device, and the sender's kernels
- * write there: every rank has mapped the others' slots (the table's `share` and `map`), which works for ranks on one
- * device too. Flags stay in the host's memory; one is raised when the kernels before it are done, by whoever of the two
- * looks at the ring (wf_shm_ring_poll). That such memory works is tried when the ring is made: what one rank writes the
- * other reads, both ways.
- */
+/* --- exchange.c --- */
 
-#define WF_SHM_RING_SMALL ((size_t)256 << 10) /* bytes: longer messages that need no packing go faster through MPI */
-#define WF_SHM_RING_RANKS 8                   /* of a node; with more, the rings would take too much memory */
+void wf_exchange_forms_free(wf_exchange *exchange);
 
-typedef struct wf_shm_ring wf_shm_ring;
+/* --- exchange_way.c --- */
 
-/* Makes the ring of a communicator whose ranks have all entered this call; comm->ring stays NULL where memory cannot
- * be shared, and comm->ring_why says why. Collective. */
-wf_status wf_shm_ring_open(wf_comm *comm) WF_NODISCARD;
-void wf_shm_ring_close(wf_comm *comm);
-/* Whether parts can go to and come from this rank; the same on both. */
-bool wf_shm_ring_reaches(const wf_shm_ring *ring, int peer);
-/* How long a part may be: in host memory it stays in the caches between packing and unpacking. */
-size_t wf_shm_ring_slot_bytes(const wf_ctx *ctx);
-/* A free slot for the next part to a peer, 64-byte aligned, in device memory; NULL where there is none at the moment.
- * post hands it over, behind what the context's stream has to do. */
-void *wf_shm_ring_slot(wf_shm_ring *ring, int peer);
-wf_status wf_shm_ring_post(wf_shm_ring *ring, int peer) WF_NODISCARD;
-/* Whether the peer has been told of all that was posted to it. */
-bool wf_shm_ring_told(const wf_shm_ring *ring, int peer);
-/* The next part that came from a peer; NULL where there is none yet. took gives the slot back, likewise. */
-void *wf_shm_ring_next(wf_shm_ring *ring, int peer);
-wf_status wf_shm_ring_took(wf_shm_ring *ring, int peer) WF_NODISCARD;
-/* Raises the flags whose kernels are done. Nothing to do for NULL, and in host memory. */
-wf_status wf_shm_ring_poll(wf_shm_ring *ring) WF_NODISCARD;
+/* Shares memory for exchanges among the ranks of each node, which have all entered this call; comm->pairs_why says why
+ * not. Collective. */
+wf_status wf_exchange_share(wf_comm *comm) WF_NODISCARD;
+/* What of it is in device memory. Local. */
+void wf_exchange_unshare(wf_comm *comm);
 
 /* --- ipc_buffers.c: device memory that the ranks of a node map from each other --- */
-typedef atomic_uint_least64_t wf_flag;
-
 typedef struct wf_ipc_buffers {
-    int rank, size; /* in the node */
-    size_t bytes;   /* of a block: size - 1 equal pieces, one for each other rank */
-    char *of[WF_SHM_RING_RANKS];
+    int rank, size;        /* in the node; size 0 on a node that takes no part */
+    const int32_t *member; /* the rank in the communicator of each of the node */
+    size_t bytes;          /* of a block: size - 1 equal pieces, one for each other rank */
+    char *of[WF_PAIR_RANKS];
 } wf_ipc_buffers;
 
 /* The piece of `owner`'s block for what comes from `from`. */
 char *wf_ipc_buffers_piece(const wf_ipc_buffers *buffers, int owner, int from);
-/* Allocates, maps and tries it; `member` is the rank in the communicator of each of the node, whose size is 0 on a node
- * that takes no part. Where it fails on one rank, WF_OK with *works false on all, and `why` says what failed.
- * Collective over the communicator; the call has been entered. */
-wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *buffers, const int *member, bool *works,
+/* Allocates, maps and tries it: what one rank writes the other reads, both ways. Where it fails on one rank, WF_OK with
+ * *works false on all, and `why` says what failed. Collective over the communicator; the call has been entered. */
+wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *buffers, bool *works,
                               char why[WF_FAILURE_TEXT]) WF_NODISCARD;
-/* Unmaps the others' blocks and says so: gone[owner][user] are flags in host memory that lasts as long as the process.
- * This rank's own is released once all others have unmapped it, now or when another ring is made or closed. Does not
- * wait. */
-void wf_ipc_buffers_close(wf_ctx *ctx, wf_ipc_buffers *buffers,
-                          wf_flag *(*gone)(const wf_shm_ring *ring, int owner, int user), const wf_shm_ring *ring);
+/* Unmaps the others' blocks and says so by flags of the pairs. This rank's own is released once all others have
+ * unmapped it, now or when other buffers are made or closed. Does not wait. */
+void wf_ipc_buffers_close(wf_comm *comm, wf_ipc_buffers *buffers);
 
 #endif

@@ -4,6 +4,7 @@ set(small_chunks WEFT_CHUNK_BYTES=10007)
 weft_test(contract_comm LEVEL comm RANKS 1 2 3 4)
 weft_test(exchange_plan LEVEL comm)
 weft_test(schedules LEVEL comm)
+weft_test(schedules_exchange LEVEL comm)
 weft_test(quantized LEVEL comm RANKS 1 2 3 4)
 target_sources(quantized PRIVATE ${PROJECT_SOURCE_DIR}/examples/quantized.c)
 weft_test(schedules_kept LEVEL comm RANKS 1 2 3)
@@ -30,8 +31,8 @@ weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # What ranks do in shared memory, by threads under ThreadSanitizer: these files are compiled for it, with the test's own
 # calls in place of those that MPI makes.
-set(weft_shm_sources comm/engine/combine.c comm/engine/ring.c comm/engine/run.c comm/mesh/exchange.c comm/mesh/shm_ring.c
-  core/ref/convert.c core/ref/copy.c)
+set(weft_shm_sources comm/engine/combine.c comm/engine/progress.c comm/engine/ring.c comm/engine/run.c comm/mesh/exchange.c
+  comm/mesh/exchange_way.c core/ref/convert.c core/ref/copy.c)
 include(CheckCSourceRuns)
 set(CMAKE_REQUIRED_FLAGS -fsanitize=thread)
 check_c_source_runs("int main(void) { return 0; }" WEFT_THREAD_SANITIZER)

@@ -497,16 +497,6 @@ static void planted_mistakes(void)
         found(&mistakes[i]);
 }
 
-/* --- exchanges
- * -------------------------------------------------------------------------------------------------------- */
-
-static void exchanges(void)
-{
-    test_rng rng = {20};
-    for (int round = 0; round < 60; round++)
-        fixture_exchange(ctx, &rng);
-}
-
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
@@ -521,7 +511,6 @@ int main(int argc, char **argv)
                                                {"a_rank_fails", a_rank_fails},
                                                {"nobody_comes", nobody_comes},
                                                {"planted_mistakes", planted_mistakes},
-                                               {"exchanges", exchanges},
                                                {0}});
     return wf_ctx_free(ctx) != WF_OK || failed;
 }

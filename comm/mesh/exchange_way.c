@@ -1,0 +1,129 @@
+/* What exchanges inside a node pass through: rings in memory that its ranks share, of the host or of their devices.
+ * Made at the first exchange that needs them, and described to the user. */
+#include "comm/mesh/mesh_impl.h"
+
+#include "core/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SLOT_DEVICE ((size_t)1 << 20) /* a part costs the host a look at an event on both sides */
+
+/* Slots in device memory: a ring is the receiver's, since writing to another device is faster than reading from it. */
+static void place_slots(const wf_comm *comm, wf_pairs *pairs, const wf_ipc_buffers *b)
+{
+    const int own = comm->intra_rank;
+    for (int i = 0; i < b->size; i++) {
+        if (i == own)
+            continue;
+        pairs->slots[own][i] = wf_ipc_buffers_piece(b, i, own);
+        pairs->slots[i][own] = wf_ipc_buffers_piece(b, own, i);
+    }
+}
+
+static wf_status map_devices(wf_comm *comm, wf_pairs *pairs)
+{
+    wf_agreed *agreed = wf_engine_agreed(comm);
+    const int size = comm->intra_size;
+    const bool fits = size > 1 && size <= WF_PAIR_RANKS;
+    const int32_t *member = agreed->member + agreed->first[agreed->node[comm->rank]];
+    char why[WF_FAILURE_TEXT] = "";
+    wf_ipc_buffers *b = wf_calloc(comm->shared->ctx, 1, sizeof *b);
+    if (!b)
+        return wf_error_code();
+    comm->ipc = b;
+    agreed->pair_slot_bytes = SLOT_DEVICE;
+    *b = (wf_ipc_buffers){.rank = comm->intra_rank, .size = fits ? size : 0, .member = member};
+    b->bytes = (size_t)(fits ? size - 1 : 0) * (size_t)wf_pair_slots(agreed, comm->rank) * SLOT_DEVICE;
+    WF_TRY(wf_ipc_buffers_open(comm, b, &agreed->pairs, why));
+    if (agreed->pairs) {
+        place_slots(comm, pairs, b);
+        return WF_OK;
+    }
+    snprintf(comm->pairs_why, sizeof comm->pairs_why, "%.150s", why);
+    if (comm->rank == 0)
+        wf_log(WF_LOG_DEBUG, "exchanges inside a node go through host memory: %s", why);
+    free(b);
+    comm->ipc = NULL;
+    return WF_OK;
+}
+
+static wf_status share(wf_comm *comm)
+{
+    wf_agreed *agreed = wf_engine_agreed(comm);
+    wf_pairs *pairs = wf_engine_pairs(comm);
+    char why[WF_FAILURE_TEXT] = "";
+    WF_TRY(wf_coll_barrier(comm)); /* none is elsewhere: what follows waits without looking */
+    WF_TRY(wf_pairs_open(comm, agreed, pairs, why));
+    if (pairs->flags && agreed->staged)
+        return map_devices(comm, pairs);
+    agreed->pairs = pairs->flags != NULL;
+    if (agreed->pairs)
+        return WF_OK;
+    snprintf(comm->pairs_why, sizeof comm->pairs_why, "%.150s", why);
+    if (comm->rank == 0)
+        wf_log(WF_LOG_WARN, "exchanges inside a node go by messages: %s", why);
+    return WF_OK;
+}
+
+wf_status wf_exchange_share(wf_comm *comm)
+{
+    const wf_traffic before = comm->traffic;
+    comm->pairs_asked = true;
+    if (comm->inter_size == comm->size)
+        return WF_OK;
+    const wf_status status = share(comm);
+    comm->traffic = before;
+    return status;
+}
+
+void wf_exchange_unshare(wf_comm *comm)
+{
+    if (comm->ipc && comm->ipc->size > 0)
+        wf_ipc_buffers_close(comm, comm->ipc);
+    free(comm->ipc);
+    comm->ipc = NULL;
+}
+
+static wf_status enter_way(wf_comm *comm)
+{
+    const wf_call_record record = wf_call_record_plain("set-up", -1);
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_enter(comm, &record));
+    if (!comm->nccl && !comm->pairs_asked)
+        WF_TRY(wf_exchange_share(comm));
+    return wf_guard_settle(comm);
+}
+
+static bool shares_any(const wf_comm *comm)
+{
+    for (int r = 0; r < comm->size; r++)
+        if (wf_pair_shares(wf_engine_agreed(comm), comm->rank, r))
+            return true;
+    return false;
+}
+
+static const char *way_of(const wf_comm *comm, bool shared)
+{
+    const bool host = comm->shared->ctx->k->host;
+    if (comm->size == 1)
+        return "one rank: nothing to send";
+    if (comm->nccl)
+        return "by NCCL";
+    if (!shared)
+        return host ? "by messages" : "by messages through page-locked host memory";
+    return host ? "in host memory that the ranks of a node share"
+                : "in device memory that the ranks of a node map from each other";
+}
+
+wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size)
+{
+    WF_NEED(comm);
+    if (comm->size > 1)
+        WF_TRY(wf_guard_end(comm, "set-up", enter_way(comm)));
+    const bool shared = shares_any(comm);
+    snprintf(text, size, "%s%s%s%.150s", way_of(comm, shared),
+             comm->size > 1 && !comm->nccl && comm->inter_size > 1 && shared ? ", by messages between nodes" : "",
+             comm->pairs_why[0] ? ": " : "", comm->pairs_why);
+    return WF_OK;
+}

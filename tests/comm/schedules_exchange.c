@@ -1,0 +1,343 @@
+/* Exchanges of all ranks as schedules, as comm/mesh/exchange.c has them made: between random blocks of an array,
+ * forward and in reverse, of strided arrays, with and without what a rank has itself; by messages, in parts through
+ * rings of two ranks, as one collective of the transport, staged for a device. They are proved, and run in this process
+ * under seeded delays; planted mistakes are found. */
+#include "comm/engine/collectives_author.h"
+#include "comm/engine/proof_author.h"
+#include "comm/plan_author.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+enum { SIDE = 12, MOST_RANKS = 9, SAMPLES = 200 };
+
+typedef struct trade {
+    int ranks;
+    wf_box have[MOST_RANKS], need[MOST_RANKS];
+    bool reversed, own, parts, staged;
+    int64_t stride[2][MOST_RANKS][2]; /* of what each rank reads, and writes */
+    wf_agreed agreed;
+    wf_plan *plan[MOST_RANKS];
+    wf_schedule *all[MOST_RANKS];
+    int wrong;
+} trade;
+
+static wf_ctx *ctx;
+
+static float element_of(int rank, int64_t i, int64_t j)
+{
+    return (float)(rank * 1000 + i * SIDE + j);
+}
+
+static bool inside(wf_box box, int64_t i, int64_t j)
+{
+    return i >= box.lo[0] && i < box.hi[0] && j >= box.lo[1] && j < box.hi[1];
+}
+
+static wf_box box_of(const trade *t, int rank, bool reads)
+{
+    return reads != t->reversed ? t->have[rank] : t->need[rank];
+}
+
+/* Calls with the place in memory of each element of the box. */
+static int each_element(const trade *t, int rank, bool reads, void *data,
+                        bool (*call)(const trade *t, int rank, bool reads, int64_t i, int64_t j, float *at))
+{
+    const wf_box box = box_of(t, rank, reads);
+    const int64_t *stride = t->stride[!reads][rank];
+    int wrong = 0;
+    for (int64_t i = box.lo[0]; i < box.hi[0]; i++)
+        for (int64_t j = box.lo[1]; j < box.hi[1]; j++)
+            wrong +=
+                !call(t, rank, reads, i, j, (float *)data + (i - box.lo[0]) * stride[0] + (j - box.lo[1]) * stride[1]);
+    return wrong;
+}
+
+/* What is added to is other numbers than what comes. */
+static bool fill_element(const trade *t, int rank, bool reads, int64_t i, int64_t j, float *at)
+{
+    *at = element_of(!reads ? 100 + rank : t->reversed ? rank : 0, i, j);
+    return true;
+}
+
+static bool check_element(const trade *t, int rank, bool reads, int64_t i, int64_t j, float *at)
+{
+    if (!t->reversed)
+        return *at == (t->own || !inside(t->have[rank], i, j) ? element_of(0, i, j) : element_of(100 + rank, i, j));
+    float sum = element_of(100 + rank, i, j);
+    if (t->own && inside(t->need[rank], i, j))
+        sum += element_of(rank, i, j);
+    for (int q = 0; q < t->ranks; q++)
+        if (q != rank && inside(t->need[q], i, j))
+            sum += element_of(q, i, j);
+    return *at == sum;
+}
+
+static void fill(void *own, int rank, const wf_operand *operand, void *data)
+{
+    each_element(own, rank, operand->kind == WF_OPERAND_INPUT, data, fill_element);
+}
+
+static void check(void *own, int rank, const wf_operand *operand, const void *data)
+{
+    trade *t = own;
+    t->wrong += each_element(t, rank, false, (void *)data, check_element);
+}
+
+/* --- trades ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Blocks of rows by columns that cover the array; needs of any kind, also none. */
+static void random_boxes(trade *t, test_rng *rng)
+{
+    const int rows = (int)test_int(rng, 1, 3), columns = (int)test_int(rng, 1, 3);
+    int64_t cut[2][4] = {{0}};
+    t->ranks = rows * columns;
+    for (int d = 0; d < 2; d++)
+        for (int i = 1, n = d ? columns : rows; i <= n; i++)
+            cut[d][i] = i == n ? SIDE : test_int(rng, cut[d][i - 1], SIDE);
+    for (int r = 0; r < t->ranks; r++) {
+        wf_box *have = &t->have[r], *need = &t->need[r];
+        have->rank = need->rank = 2;
+        for (int d = 0; d < 2; d++) {
+            const int at = d ? r % columns : r / columns;
+            const int64_t a = test_int(rng, 0, SIDE), b = test_int(rng, 0, SIDE);
+            have->lo[d] = cut[d][at];
+            have->hi[d] = cut[d][at + 1];
+            need->lo[d] = a < b ? a : b;
+            need->hi[d] = a < b ? b : a;
+        }
+    }
+}
+
+/* Equal rows, of which every rank needs all, or equal columns. */
+static void uniform_boxes(trade *t, test_rng *rng)
+{
+    static const int counts[] = {3, 4, 6};
+    const bool gathers = test_int(rng, 0, 1);
+    t->ranks = counts[test_int(rng, 0, 2)];
+    for (int r = 0; r < t->ranks; r++) {
+        t->have[r] = t->need[r] = (wf_box){.rank = 2, .hi = {SIDE, SIDE}};
+        t->have[r].lo[0] = r * SIDE / t->ranks;
+        t->have[r].hi[0] = (r + 1) * SIDE / t->ranks;
+        if (gathers)
+            continue;
+        t->need[r].lo[1] = r * SIDE / t->ranks;
+        t->need[r].hi[1] = (r + 1) * SIDE / t->ranks;
+    }
+}
+
+/* One node; nodes of 1, 2, 3, ... ranks; two nodes that take turns. Limits are small. */
+static void agree(trade *t, int form)
+{
+    int32_t node[MOST_RANKS] = {0};
+    for (int r = 0; r < t->ranks; r++)
+        node[r] = form == 0 ? 0 : form == 1 ? (r > 0) + (r > 2) + (r > 5) : r % 3 == 1;
+    WF_EXPECT_OK(wf_agreed_make(ctx, t->ranks, node, &t->agreed));
+    t->agreed.chunk_bytes = 200;
+    t->agreed.prompt_bytes = 96;
+    t->agreed.pairs = t->parts;
+    t->agreed.staged = t->staged;
+    t->agreed.pair_slot_bytes = 20;
+    t->agreed.pair_short_bytes = 100;
+}
+
+static int64_t columns(wf_box box)
+{
+    return box.hi[1] - box.lo[1];
+}
+
+/* As exchange_make.c has it: one run of memory in the boxes of both ranks. */
+static void find_dense(const trade *t, const wf_plan *plan, bool *dense)
+{
+    for (int64_t i = 0; i < plan->n_send + plan->n_recv; i++) {
+        const bool sends = i < plan->n_send;
+        const wf_piece *p = sends ? &plan->send[i] : &plan->recv[i - plan->n_send];
+        const wf_box have = t->have[sends ? plan->rank : p->peer], need = t->need[sends ? p->peer : plan->rank];
+        dense[i] =
+            p->box.hi[0] - p->box.lo[0] == 1 || (columns(p->box) == columns(have) && columns(p->box) == columns(need));
+    }
+}
+
+static void build(trade *t, test_rng *rng, int r)
+{
+    bool dense[8 * SIDE * MOST_RANKS];
+    const wf_group g = wf_group_all(&t->agreed, r);
+    WF_EXPECT_OK(wf_plan_make(ctx, r, t->ranks, t->have, t->need, &t->plan[r]));
+    find_dense(t, t->plan[r], dense);
+    for (int k = 0; k < 2; k++) {
+        t->stride[k][r][1] = 1 + (test_int(rng, 0, 3) == 0);
+        t->stride[k][r][0] =
+            (columns(box_of(t, r, k == 0)) + (test_int(rng, 0, 2) ? 0 : test_int(rng, 1, 3))) * t->stride[k][r][1];
+    }
+    const wf_exchange_shape shape = {.plan = t->plan[r],
+                                     .have = t->have[r],
+                                     .need = t->need[r],
+                                     .dtype = WF_F32,
+                                     .order = WF_ROW_MAJOR,
+                                     .reversed = t->reversed,
+                                     .own = t->own,
+                                     .from_stride = t->stride[0][r],
+                                     .to_stride = t->stride[1][r],
+                                     .dense_send = dense,
+                                     .dense_recv = dense + t->plan[r]->n_send};
+    wf_builder *b = wf_builder_new(ctx, &t->agreed, r);
+    wf_build_exchange(b, &g, &shape);
+    WF_EXPECT_OK(wf_builder_end(b, &t->all[r]));
+    const int64_t bytes = 4 * (t->reversed ? t->plan[r]->elements_received : t->plan[r]->elements_sent);
+    WF_EXPECT((int64_t)t->all[r]->bytes_sent == bytes, "rank %d sends %d bytes, not %d", r, (int)t->all[r]->bytes_sent,
+              (int)bytes);
+}
+
+static void trade_open(trade *t, test_rng *rng, void (*boxes)(trade *t, test_rng *rng))
+{
+    *t = (trade){.reversed = test_int(rng, 0, 1), .own = test_int(rng, 0, 2) > 0, .parts = test_int(rng, 0, 3) > 0};
+    t->staged = test_int(rng, 0, 4) == 0;
+    boxes(t, rng);
+    agree(t, (int)test_int(rng, 0, 2));
+    for (int r = 0; r < t->ranks; r++)
+        build(t, rng, r);
+}
+
+static void trade_close(trade *t)
+{
+    for (int r = 0; r < t->ranks; r++) {
+        wf_schedule_free(t->all[r]);
+        wf_plan_free(t->plan[r]);
+    }
+    wf_agreed_clear(&t->agreed);
+}
+
+/* failing_rank -1: none fails. */
+static wf_status simulate(trade *t, uint64_t seed, int failing_rank, int32_t failing_step)
+{
+    const wf_simulation s = {.seed = seed,
+                             .most_delay = 7,
+                             .failing_rank = failing_rank,
+                             .failing_step = failing_step,
+                             .fill = fill,
+                             .check = check,
+                             .own = t};
+    t->wrong = 0;
+    return wf_schedule_simulate(ctx, (const wf_schedule *const *)t->all, t->ranks, &s);
+}
+
+static int64_t steps_of(const trade *t, wf_step_kind kind)
+{
+    int64_t n = 0;
+    for (int r = 0; r < t->ranks; r++)
+        for (int32_t i = 0; i < t->all[r]->steps; i++)
+            n += t->all[r]->step[i].kind == kind;
+    return n;
+}
+
+/* What is staged needs a device to run; its proof does not. Where a rank fails, all others come to its error or to the
+ * right result. */
+static void prove_and_run(trade *t, test_rng *rng)
+{
+    const int failing = (int)test_int(rng, 0, t->ranks - 1);
+    const int32_t step = (int32_t)test_int(rng, 0, t->all[failing]->steps);
+    const uint64_t seed = test_u64(rng) | 1;
+    WF_EXPECT_OK(wf_schedule_verify(ctx, (const wf_schedule *const *)t->all, t->ranks));
+    for (int fails = 0; fails < 2 && !t->staged; fails++) {
+        WF_EXPECT_OK(simulate(t, seed, fails ? failing : -1, step));
+        WF_EXPECT(t->wrong == 0, "%d elements of %s exchange between %d ranks are wrong", t->wrong,
+                  t->reversed ? "a reversed" : "an", t->ranks);
+    }
+}
+
+static void exchanges(void)
+{
+    test_rng rng = {20};
+    int64_t parts = 0, messages = 0, fences = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        trade t;
+        trade_open(&t, &rng, random_boxes);
+        prove_and_run(&t, &rng);
+        parts += steps_of(&t, WF_STEP_AWAIT);
+        messages += steps_of(&t, WF_STEP_SEND);
+        fences += steps_of(&t, WF_STEP_FENCE);
+        trade_close(&t);
+    }
+    WF_EXPECT(parts > 0 && messages > 0 && fences > 0, "%d parts, %d messages, %d fences", (int)parts, (int)messages,
+              (int)fences);
+}
+
+/* One collective of the transport between nodes, of one message a rank. */
+static void uniform(void)
+{
+    test_rng rng = {21};
+    int collectives = 0;
+    for (int i = 0; i < SAMPLES / 4; i++) {
+        trade t;
+        trade_open(&t, &rng, uniform_boxes);
+        const bool expected = t.agreed.nodes > 1 && !t.staged;
+        WF_EXPECT(steps_of(&t, WF_STEP_COLLECTIVE) == (expected ? t.ranks : 0), "%d of %d ranks take part",
+                  (int)steps_of(&t, WF_STEP_COLLECTIVE), t.ranks);
+        WF_EXPECT(!expected || t.all[0]->messages == 1, "%d messages", (int)t.all[0]->messages);
+        prove_and_run(&t, &rng);
+        collectives += expected;
+        trade_close(&t);
+    }
+    WF_EXPECT(collectives > 0, "no collectives");
+}
+
+/* --- what is found --------------------------------------------------------------------------------------------------
+ */
+
+/* Steps of this kind, of the last rank, wait for nothing. */
+static void hurry(const trade *t, wf_step_kind kind)
+{
+    wf_schedule *s = t->all[t->ranks - 1];
+    for (int32_t i = 0; i < s->steps; i++)
+        if (s->step[i].kind == kind)
+            s->step[i].waits = 0;
+    WF_EXPECT_OK(wf_schedule_link(ctx, s));
+}
+
+/* Everybody has rows and needs columns: every two ranks exchange several parts. */
+static void transposed(trade *t, test_rng *rng)
+{
+    t->ranks = 3;
+    t->staged = false;
+    t->parts = true;
+    t->own = t->reversed = false;
+    for (int r = 0; r < t->ranks; r++) {
+        t->have[r] = t->need[r] = (wf_box){.rank = 2, .hi = {SIDE, SIDE}};
+        t->have[r].lo[0] = t->need[r].lo[1] = r * SIDE / 3;
+        t->have[r].hi[0] = t->need[r].hi[1] = (r + 1) * SIDE / 3;
+    }
+}
+
+/* A part that is packed before its slot is free, unpacked before it has come, or given back while it is read. */
+static void planted_mistakes(void)
+{
+    static const wf_step_kind kinds[] = {WF_STEP_PACK, WF_STEP_UNPACK, WF_STEP_NOTIFY};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        test_rng rng = {22};
+        trade t;
+        int caught = 0;
+        do { /* one node, where all goes in parts */
+            trade_open(&t, &rng, transposed);
+            if (t.agreed.nodes == 1)
+                break;
+            trade_close(&t);
+        } while (true);
+        hurry(&t, kinds[k]);
+        WF_EXPECT_ERROR(WF_ERR_STATE, wf_schedule_verify(ctx, (const wf_schedule *const *)t.all, t.ranks));
+        for (uint64_t seed = 1; seed <= 40; seed++)
+            caught += simulate(&t, seed, -1, 0) != WF_OK || t.wrong > 0;
+        WF_EXPECT(caught > 0, "mistake %d: the simulation finds nothing wrong", (int)k);
+        wf_error_clear();
+        trade_close(&t);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
+    const int failed = test_main(
+        argc, argv,
+        (test_case[]){{"exchanges", exchanges}, {"uniform", uniform}, {"planted_mistakes", planted_mistakes}, {0}});
+    return wf_ctx_free(ctx) != WF_OK || failed;
+}
