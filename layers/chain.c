@@ -23,7 +23,7 @@ static wf_var *sequential_forward(wf_layer *layer, wf_var *x)
     return sequential_part(x, layer, layer->segments > 1 ? layer->segments - 1 : 0);
 }
 
-static const wf_layer_kind sequential_kind = {.name = "sequential", .forward = sequential_forward};
+static const wf_layer_kind sequential_kind = {.name = "sequential", .forward = sequential_forward, .chain = true};
 
 bool wf_sequential_is(const wf_layer *layer)
 {

@@ -15,6 +15,8 @@ typedef struct wf_layer_kind {
      * the context's compute type (wf_ctx_set_compute), and they use their parameters by wf_compute_var. Other layers
      * take the type that comes and use wf_param_var. */
     bool computes;
+    /* Applies its children one after the other and does nothing else: it may be cut between any two (wf_pipeline). */
+    bool chain;
 } wf_layer_kind;
 
 #define WF_LAYER_OPTIONS 320

@@ -13,6 +13,7 @@
 #include "layers/mesh_conv.h"
 #include "layers/norm.h"
 #include "layers/parallelize.h"
+#include "layers/pipeline.h"
 #include "layers/pool.h"
 #include "layers/recompute.h"
 #include "layers/redistribute.h"

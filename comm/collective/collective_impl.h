@@ -19,6 +19,9 @@ void wf_buffer_free(wf_buffer *buffer);
 
 /* --- peer_slots.c --- */
 
+/* What travels ahead of a tensor. */
+wf_frame wf_frame_of(const wf_tensor *x);
+
 /* Room for the slots and lists of a communicator whose size is known. */
 wf_status wf_peer_slots_open(wf_comm *comm) WF_NODISCARD;
 void wf_peer_slots_close(wf_comm *comm);

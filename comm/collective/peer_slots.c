@@ -38,7 +38,7 @@ void wf_peer_slots_start(wf_comm *comm, wf_way way)
 
 /* --- frames ------------------------------------------------------------------------------------------------------- */
 
-static wf_frame frame_of(const wf_tensor *x)
+wf_frame wf_frame_of(const wf_tensor *x)
 {
     wf_frame frame = {.dtype = (int32_t)x->dtype, .rank = x->shape.rank};
     memcpy(frame.dim, x->shape.dim, sizeof frame.dim);
@@ -158,7 +158,7 @@ static void list_frames(const wf_comm *comm)
         const wf_peer_slot *slot = &comm->slot[(comm->rank + step) % comm->size];
         /* In the order in which the engine's schedule sends. */
         if (slot->out)
-            *frame++ = frame_of(slot->out);
+            *frame++ = wf_frame_of(slot->out);
     }
 }
 
@@ -291,7 +291,7 @@ wf_status wf_peer_slots_copy_own(wf_comm *comm)
     const wf_peer_slot *own = &comm->slot[comm->rank];
     if (!own->in || !own->out || own->in == own->out)
         return WF_OK;
-    const wf_frame frame = frame_of(own->out);
+    const wf_frame frame = wf_frame_of(own->out);
     WF_TRY(check_frame(&frame, own->in, comm->rank));
     return wf_tensor_assign(own->in, own->out);
 }

@@ -52,6 +52,7 @@ typedef struct wf_step_call {
     wf_step_function run;
     void *own;
     size_t from_bytes;
+    double seconds; /* what it costs, for a price: besides its bytes */
 } wf_step_call;
 
 /* What pack and unpack move: a box of an operand that holds `held`; elements are of the step's type. */

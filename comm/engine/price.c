@@ -57,7 +57,9 @@ static moment end_of_message(pricing *p, int64_t n)
     moment end = later(p->event[2 * n], p->event[2 * other]);
     const double free = most(p->out[2 * from + kind], p->in[2 * to + kind]), wait = most(0, free - end.at);
     const double took = wait + p->model->alpha_s[kind] + taken;
-    p->out[2 * from + kind] = p->in[2 * to + kind] = end.at + wait + taken;
+    /* One that takes no time takes no link either: a receive that comes late would keep others waiting. */
+    if (taken > 0)
+        p->out[2 * from + kind] = p->in[2 * to + kind] = end.at + wait + taken;
     end.at += took;
     /* The time on the critical path that messages take, beside that of work. */
     end.messages += took;
@@ -68,7 +70,8 @@ static moment end_of_local(pricing *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
     const int rank = p->g->rank[n];
-    const double took = p->model->gamma_s * (double)step->bytes * (step->inputs > 1 ? step->inputs : 1);
+    const double call = step->kind == WF_STEP_CALL ? p->g->all[rank]->call[step->list].seconds : 0;
+    const double took = call + p->model->gamma_s * (double)step->bytes * (step->inputs > 1 ? step->inputs : 1);
     moment end = p->event[2 * n];
     const double wait = most(0, p->busy[rank] - end.at);
     end.at += wait + took;

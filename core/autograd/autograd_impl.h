@@ -47,6 +47,7 @@ struct wf_tape {
     int64_t n_outside, cap_outside;
     wf_applied *applied; /* how often a layer was applied since the last reset: a hash table of `cap_applied` entries */
     size_t n_applied, cap_applied;
+    uint64_t applied_before; /* of every layer, on the tape that this one follows */
 };
 
 void *wf_arena_take(wf_ctx *ctx, wf_arena *arena, size_t bytes); /* zeroed; NULL on failure */

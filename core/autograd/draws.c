@@ -29,6 +29,18 @@ wf_status wf_tape_set_name(wf_tape *tape, const char *name)
     return WF_OK;
 }
 
+wf_status wf_tape_follow(wf_tape *tape, const wf_tape *of, uint64_t applied)
+{
+    WF_NEED(tape);
+    WF_NEED(of);
+    WF_CHECK(tape->n_vars == 0, WF_ERR_STATE, "a tape with %lld variables cannot follow another; reset it before",
+             (long long)tape->n_vars);
+    tape->mode = of->mode;
+    tape->name = of->name;
+    tape->applied_before = applied;
+    return wf_tape_set_iteration(tape, of->iteration);
+}
+
 wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope)
 {
     wf_scope outside = tape->scope;
@@ -84,7 +96,7 @@ wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *cou
     if (entry->key == 0)
         tape->n_applied++;
     entry->key = layer;
-    *count = entry->count++;
+    *count = tape->applied_before + entry->count++;
     return WF_OK;
 }
 

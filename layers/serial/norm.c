@@ -14,6 +14,7 @@ typedef struct norm_state {
     double decay, eps;
     wf_epilogue_opts epilogue;
     wf_norm_merge merge;
+    wf_norm_chunks *chunks; /* whose statistics wait for the commit; NULL: running statistics follow every batch */
     wf_param *gamma, *beta, *mean, *var;
 } norm_state;
 
@@ -91,14 +92,15 @@ static wf_status batch_statistics(const norm_state *s, bool update, const wf_ten
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
     wf_norm_args args = {
         .mean = &mean, .m2 = &m2, .count = *count, .eps = s->eps, .decay = s->decay, .invstd = &invstd};
-    if (update) {
+    if (update && !s->chunks) {
         /* The kernel writes them behind the tape's back: whatever saved them must notice. */
         wf_tensor_touch(avg_mean);
         wf_tensor_touch(avg_var);
         args.running_mean = &running_mean;
         args.running_var = &running_var;
     }
-    return k->norm_finish(ctx, &args);
+    WF_TRY(k->norm_finish(ctx, &args));
+    return update && s->chunks ? wf_norm_chunks_add(s->chunks, ctx, &mean, &m2, *count) : WF_OK;
 }
 
 /* Running statistics: invstd is computed from avg_var, taken as m2 of a single element. */
@@ -327,7 +329,9 @@ static void free_merge(const wf_norm_merge *merge)
 
 static void free_state(wf_layer *layer)
 {
-    free_merge(&((const norm_state *)layer->state)->merge);
+    const norm_state *s = layer->state;
+    free_merge(&s->merge);
+    wf_norm_chunks_free(s->chunks);
 }
 
 static const wf_layer_kind batchnorm_kind = {.name = "batchnorm", .forward = forward, .free = free_state};
@@ -353,6 +357,30 @@ void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge)
     free_merge(&s->merge);
     s->merge = merge;
     layer->comm = merge.comm;
+}
+
+wf_status wf_norm_defer(wf_layer *layer, bool on)
+{
+    norm_state *s = layer->state;
+    if (!on) {
+        wf_norm_chunks_free(s->chunks);
+        s->chunks = NULL;
+        return WF_OK;
+    }
+    if (s->chunks)
+        wf_norm_chunks_clear(s->chunks);
+    else
+        WF_NEED(s->chunks = wf_norm_chunks_new(layer->ctx));
+    return WF_OK;
+}
+
+wf_status wf_norm_commit(wf_layer *layer)
+{
+    const norm_state *s = layer->state;
+    const wf_norm_running running = {wf_param_value(s->mean), wf_param_value(s->var)};
+    WF_NEED(running.mean);
+    WF_NEED(running.var);
+    return s->chunks ? wf_norm_chunks_commit(s->chunks, layer->ctx, s->decay, &running) : WF_OK;
 }
 
 void wf_norm_set_part(wf_layer *layer, wf_range part)

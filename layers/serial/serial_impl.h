@@ -88,6 +88,25 @@ void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge);
 /* From now on the layer takes inputs that hold these channels alone; the caller cuts the parameters likewise. */
 void wf_norm_set_part(wf_layer *layer, wf_range part);
 
+/* From now on running statistics wait for the commit: chunk after chunk is noted, and the commit lets them follow the
+ * statistics of all together, once. Off: what is noted is forgotten, and they follow every batch again. */
+wf_status wf_norm_defer(wf_layer *layer, bool on) WF_NODISCARD;
+wf_status wf_norm_commit(wf_layer *layer) WF_NODISCARD;
+
+/* --- norm_deferred.c: what is noted --- */
+typedef struct wf_norm_chunks wf_norm_chunks;
+typedef struct wf_norm_running {
+    wf_tensor *mean, *var;
+} wf_norm_running;
+wf_norm_chunks *wf_norm_chunks_new(wf_ctx *ctx);
+void wf_norm_chunks_free(wf_norm_chunks *chunks);
+void wf_norm_chunks_clear(wf_norm_chunks *chunks);
+wf_status wf_norm_chunks_add(wf_norm_chunks *chunks, wf_ctx *ctx, const wf_array *mean, const wf_array *m2,
+                             wf_count count) WF_NODISCARD;
+/* And forgets them. */
+wf_status wf_norm_chunks_commit(wf_norm_chunks *chunks, wf_ctx *ctx, double decay,
+                                const wf_norm_running *running) WF_NODISCARD;
+
 /* Row `row` of a [rows, columns] array. */
 wf_array wf_norm_row(const wf_array *rows, int64_t row);
 

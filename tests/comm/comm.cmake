@@ -26,6 +26,7 @@ endforeach()
 weft_test(comm_split LEVEL comm RANKS 2 4 TIMEOUT 100 ENVIRONMENT WEFT_TIMEOUT_MS=5000)
 target_link_options(comm_split PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 weft_test(comm_leaves LEVEL comm RANKS 2 4)
+weft_test(outbox LEVEL comm RANKS 2 3 ENVIRONMENT ${small_chunks})
 weft_test(comm_chunks LEVEL comm RANKS 2 3 ENVIRONMENT ${small_chunks})
 weft_test(sum_bits LEVEL comm RANKS 3 4)
 

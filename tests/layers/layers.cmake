@@ -1,4 +1,4 @@
-foreach(name functions_values functions_semantics gradcheck_functions gradcheck_layers layers_errors layers_values)
+foreach(name functions_values functions_semantics gradcheck_functions gradcheck_layers layers_errors layers_values pipeline_schedules)
   weft_test(${name} LEVEL layers)
 endforeach()
 weft_test(golden LEVEL all)
@@ -13,3 +13,7 @@ weft_test_ranks(equiv_channel_eight equiv_channel ${CMAKE_CURRENT_SOURCE_DIR}/la
   ARGS convolutions groups random linears)
 weft_test_whole(equiv_sync_norm RANKS 1 2 3 4 6 8 ARGS random)
 weft_test_whole(equiv_channel RANKS 1 2 3 4 6 8 ARGS random)
+weft_test(equiv_pipeline LEVEL optim RANKS 1 2 3 4 6 8)
+weft_test_whole(equiv_pipeline RANKS 1 2 3 4 6 8 ARGS samples)
+weft_test_source(equiv_pipeline_source equiv_pipeline)
+weft_test_ranks(equiv_pipeline_proof equiv_pipeline ${equiv_pipeline_source} RANKS 1 2 3 4 6 8 ARGS every LABELS proof TIMEOUT 1800)

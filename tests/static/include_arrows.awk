@@ -33,7 +33,8 @@ BEGIN {
     room["tests/threads"] = " transport mesh engine " # takes the place of MPI
     inside["tests/offline"] = "core"
     inside["tests/threads"] = "comm"
-    room["layers/."] = " functions serial parallel communication "
+    room["layers/pipeline"] = " functions serial "
+    room["layers/."] = " functions serial parallel communication pipeline "
 
     # Foreign header -> where it may be included; a header that is in neither list is foreign and has no home yet.
     home["mpi.h"] = "^(comm/|tests/bench/|examples/allreduce_bench.c)"

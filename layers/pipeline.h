@@ -1,0 +1,113 @@
+/* Pipelines: a chain of layers that is cut into stages, one after the other, along the mesh's `stage` axis. A batch is
+ * cut into chunks, which go through the stages one behind the other, so that all stages compute at the same time.
+ *
+ *     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.stage = 2});
+ *     wf_pipeline *pipe = wf_pipeline_new(
+ *         mesh, wf_sequential(ctx, WF_LAYERS(...)),
+ *         (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 8, .schedule = WF_PIPELINE_1F1B});
+ *     wf_optim *opt = wf_mesh_multi_node(mesh, wf_adam(wf_pipeline_model(pipe), (wf_adam_opts){0}));
+ *     wf_tape *tape = wf_tape_new(ctx);
+ *     while (...) {
+ *         WF_MUST(wf_iter_next(iter, &batch));
+ *         wf_var *loss = wf_pipeline_step(pipe, tape, batch.x, batch.labels);
+ *         WF_MUST(wf_optim_step(opt, loss));
+ *         WF_MUST(wf_tape_reset(tape));
+ *     }
+ *
+ * The result is that of the serial program: loss and gradients are those of the whole batch, each chunk counting by its
+ * samples, however the batch divides. They do not depend on the number of stages or the schedule, bit for bit where
+ * the kernels compute the same. Initial values and random numbers are those of the serial program; what is drawn for
+ * chunk c is what the layer's c-th application in a step draws, as in a loop over the chunks on one tape.
+ */
+#ifndef WF_LAYERS_PIPELINE_H
+#define WF_LAYERS_PIPELINE_H
+
+#include "comm/mesh.h"
+#include "core/site.h"
+#include "layers/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wf_pipeline wf_pipeline;
+typedef struct wf_pipeline_schedule wf_pipeline_schedule;
+
+typedef enum wf_pipeline_kind {
+    WF_PIPELINE_1F1B = 0, /* backward of a chunk as soon as it can be: a stage holds at most as many chunks as there are
+                             stages from it to the last */
+    WF_PIPELINE_GPIPE,    /* all forwards, then all backwards: a stage holds all chunks */
+    WF_PIPELINE_INTERLEAVED /* 1F1B with several parts of the model on each stage, which shortens the idle time at both
+                               ends of a step by as much, and sends as many times the bytes */
+} wf_pipeline_kind;
+
+typedef enum wf_pipeline_recompute {
+    WF_RECOMPUTE_NEVER = 0,
+    WF_RECOMPUTE_EXCEPT_LAST, /* not of chunks of which backward follows at once: there it saves nothing */
+    WF_RECOMPUTE_ALWAYS
+} wf_pipeline_recompute;
+
+/* The loss of a chunk: a mean over its samples. wf_softmax_cross_entropy and wf_bce_logits_with are such functions. */
+typedef wf_var *(*wf_pipeline_loss)(wf_var *y, const wf_tensor *target);
+
+typedef struct wf_pipeline_opts {
+    wf_pipeline_loss loss; /* required; called on the last stage alone */
+    int chunks;            /* of a batch; default 4 for each stage. 1: stages compute one after the other */
+    wf_pipeline_kind schedule;
+    int parts; /* of the model on each stage; default 1, with WF_PIPELINE_INTERLEAVED 2 */
+    /* Forward keeps the input of each part alone, and backward computes the part again (layers/recompute.h): of every
+     * chunk, or of all but those whose backward comes right behind their forward. Same bits. Segments that the model's
+     * own layers mark go on as they are. */
+    wf_pipeline_recompute recompute;
+    /* Running statistics of batch normalisations follow those of the whole batch once a step, with its unbiased
+     * variance, though each chunk is normalised by its own. Default: they follow every chunk, one after the other. */
+    bool deferred_batchnorm;
+    /* Where the chain is cut: the number of its layers in each part, stages * parts numbers that add up to the chain's
+     * length (chains inside the chain count by their layers). Default: so that the heaviest part is as light as can be,
+     * by `cost`, one number a layer; by default its parameters, or where `sample` is given the time of its forward and
+     * backward on it, a chunk of the first layer's input, measured once on every rank. */
+    const int *layers;
+    const double *cost;
+    const wf_tensor *sample;
+} wf_pipeline_opts;
+
+/* Cuts a chain (wf_sequential, or a layer whose kind says that it is one) and takes it over, also when it fails: layers
+ * of other stages are freed, and the rest keep their names, so that files and initial values are the serial model's. To
+ * load a file into it, do that before. Schedules of all stages are made and verified here. WF_ERR_ARGUMENT, on all
+ * ranks, for an option that is out of its range, a stage without a layer, or a model that is no chain; WF_ERR_COMM
+ * where ranks gave different options. Collective over the mesh, which is borrowed, as are the arrays during the call.
+ */
+WF_PLACED wf_pipeline *wf_pipeline_new(const wf_mesh *mesh, wf_layer *chain, wf_pipeline_opts opts);
+/* Frees the model, too. NULL is fine. */
+void wf_pipeline_free(wf_pipeline *pipe);
+
+/* This stage's layers, for its optimizer; borrowed. */
+wf_layer *wf_pipeline_model(wf_pipeline *pipe);
+
+/* Forward and backward of a batch. x [N,...] is read on the first stage, target [N,...] on the last; both may be NULL
+ * elsewhere. Returns the loss of the batch, on every stage, whose backward gives this stage's parameters the gradients
+ * that were computed here: for wf_optim_step, wf_optim_accumulate, or any other backward on the tape. NULL on failure,
+ * and the other ranks get the error. In WF_EVAL: forward alone. Collective over the mesh; each rank along the other
+ * axes gives its own samples, which count by their number. Not in a captured step. A scaled loss (wf_optim_scale_loss)
+ * is scaled behind the chunks' backward. */
+WF_PLACED wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, const wf_tensor *target);
+/* The output of the chain, on a tape in WF_EVAL: on the last stage y of all chunks, elsewhere a token (wf_no_loss).
+ * Collective over the mesh. */
+WF_PLACED wf_var *wf_pipeline_apply(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x);
+
+/* The schedule; borrowed. */
+const wf_pipeline_schedule *wf_pipeline_schedule_of(const wf_pipeline *pipe);
+/* As a diagram, a row a stage, by `line`, time to the right: a forward is one unit, a backward, in brackets, two. As
+ * SVG: the lines of a file. Local. */
+void wf_pipeline_schedule_print(const wf_pipeline_schedule *schedule, void (*line)(void *own, const char *text),
+                                void *own);
+void wf_pipeline_schedule_svg(const wf_pipeline_schedule *schedule, void (*line)(void *own, const char *text),
+                              void *own);
+/* Layers in each part: stages * parts numbers; borrowed. */
+const int *wf_pipeline_cuts(const wf_pipeline *pipe, int *parts);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

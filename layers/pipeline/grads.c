@@ -1,0 +1,139 @@
+/* The gradients of a step. Chunks are differentiated before the optimizer's backward, whose buffers may be in use by
+ * then (double buffering, wf_optim_accumulate), so they have memory of their own; the backward of the loss hands them
+ * over. */
+#include "layers/pipeline/pipeline_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void wf_pipeline_grads_free(wf_pipeline *pipe)
+{
+    wf_pipeline_grads *g = &pipe->grads;
+    for (int64_t i = 0; g->sum && i < g->n; i++)
+        wf_tensor_free(g->sum[i]);
+    free(g->sum);
+    free(g->kept);
+    free(g->reached);
+    *g = (wf_pipeline_grads){0};
+}
+
+/* The model may have changed since the last step. */
+static wf_status list_params(wf_pipeline *pipe)
+{
+    wf_pipeline_grads *g = &pipe->grads;
+    int64_t n;
+    wf_param *const *param;
+    WF_TRY(wf_layer_params(pipe->model, &n, &param));
+    if (!g->sum || g->n != n) {
+        wf_pipeline_grads_free(pipe);
+        g->sum = wf_calloc(pipe->ctx, (size_t)n + 1, sizeof(*g->sum));
+        g->kept = wf_calloc(pipe->ctx, (size_t)n + 1, sizeof(*g->kept));
+        g->reached = wf_calloc(pipe->ctx, (size_t)n + 1, sizeof *g->reached);
+        if (!g->sum || !g->kept || !g->reached)
+            return wf_error_code();
+        g->n = n;
+    }
+    g->param = param;
+    memset(g->reached, 0, (size_t)n * sizeof *g->reached);
+    return WF_OK;
+}
+
+wf_status wf_pipeline_grads_begin(wf_pipeline *pipe)
+{
+    wf_pipeline_grads *g = &pipe->grads;
+    WF_TRY(list_params(pipe));
+    for (int64_t i = 0; i < g->n; i++) {
+        const wf_param *p = g->param[i];
+        if (g->sum[i] && (!wf_shape_equal(g->sum[i]->shape, p->shape) || g->sum[i]->order != p->order)) {
+            wf_tensor_free(g->sum[i]);
+            g->sum[i] = NULL;
+        }
+        if (p->trainable && !g->sum[i])
+            WF_NEED(g->sum[i] = wf_tensor_new_ordered(p->ctx, p->dtype, p->shape, p->order));
+    }
+    for (int64_t i = 0; i < g->n; i++) {
+        g->kept[i] = g->param[i]->grad;
+        if (g->param[i]->trainable)
+            g->param[i]->grad = g->sum[i];
+    }
+    g->swapped = true;
+    return WF_OK;
+}
+
+void wf_pipeline_grads_end(wf_pipeline *pipe)
+{
+    wf_pipeline_grads *g = &pipe->grads;
+    for (int64_t i = 0; g->swapped && i < g->n; i++)
+        g->param[i]->grad = g->kept[i];
+    g->swapped = false;
+}
+
+/* Every chunk adds to what the chunks before have left; the first one to nothing. */
+wf_status wf_pipeline_grads_plan(void *user, int64_t n, wf_param *const *order)
+{
+    const wf_pipeline *pipe = user;
+    const wf_pipeline_grads *g = &pipe->grads;
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t i = 0; i < g->n; i++)
+            if (g->param[i] == order[k] && !g->reached[i]) {
+                WF_TRY(wf_tensor_fill(g->sum[i], 0));
+                g->reached[i] = true;
+            }
+    return WF_OK;
+}
+
+static wf_status backward(wf_node *node)
+{
+    const double *weight = node->state;
+    wf_ctx *ctx = wf_tape_ctx(node->tape);
+    const double factor = wf_tensor_item(wf_node_dy(node)) / *weight;
+    for (int i = 0; i < node->n_in; i++) {
+        bool add = false;
+        /* Not wf_node_wants, which leaves out copies of one gradient: every rank has its own part of the sum, whatever
+         * the layout of the loss. */
+        if (node->in[i]->run != node->run)
+            continue;
+        wf_tensor *grad = wf_node_grad(node, i, &add);
+        WF_NEED(grad);
+        const wf_array from = wf_tensor_array(wf_node_saved(node, i)), to = wf_tensor_array(grad);
+        WF_TRY(ctx->k->binary(
+            ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = factor, .a = &from, .y = &to, .accumulate = add}));
+    }
+    return WF_OK;
+}
+
+static const wf_op pipeline_op = {.name = "pipeline", .backward = backward};
+
+wf_var *wf_pipeline_grads_record(wf_pipeline *pipe, wf_tape *tape, wf_tensor *loss, double weight)
+{
+    const wf_pipeline_grads *g = &pipe->grads;
+    const bool train = wf_tape_mode(tape) == WF_TRAIN;
+    const size_t bytes = ((size_t)g->n + 1) * sizeof(void *);
+    void *in = NULL, *saved = NULL;
+    wf_status status = wf_pool_take_host(pipe->ctx, bytes, &in);
+    if (status == WF_OK)
+        status = wf_pool_take_host(pipe->ctx, bytes, &saved);
+    wf_node_spec spec = {.op = &pipeline_op, .in = in, .saved = saved, .state = &weight, .state_bytes = sizeof weight};
+    for (int64_t i = 0; status == WF_OK && train && i < g->n; i++) {
+        if (!g->reached[i])
+            continue;
+        wf_var *leaf = wf_param_var(tape, g->param[i]);
+        if (!leaf)
+            status = wf_error_take("a parameter", __FILE__, __LINE__);
+        ((wf_var **)in)[spec.n_in++] = leaf;
+        ((wf_tensor **)saved)[spec.n_saved++] = g->sum[i];
+    }
+    wf_var *var = NULL;
+    if (status == WF_OK)
+        var = wf_tape_record(tape, &spec, loss);
+    else
+        wf_tensor_free(loss);
+    /* A stage without parameters takes part in every backward all the same. */
+    if (var && train)
+        var->needs_grad = true;
+    wf_pool_give_host(pipe->ctx, in, in ? bytes : 0);
+    wf_pool_give_host(pipe->ctx, saved, saved ? bytes : 0);
+    if (status != WF_OK)
+        return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
+    return var;
+}

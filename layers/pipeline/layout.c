@@ -1,0 +1,112 @@
+/* Layouts of what goes from stage to stage. A stage has the same place along all other axes as its neighbours, so it
+ * holds the same part of a value; which part that is is told once a step, with the first chunk of each part. */
+#include "layers/pipeline/pipeline_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { KNOWN, RANK, GLOBAL, LO = GLOBAL + WF_MAX_RANK, HI = LO + WF_MAX_RANK, PLACED = HI + WF_MAX_RANK };
+enum { DIM = PLACED + WF_AXES, BOUNDED = DIM + WF_AXES, BOUNDS = BOUNDED + WF_AXES };
+
+/* Numbers that a layout on this mesh needs. */
+static int64_t entries(const wf_mesh *mesh)
+{
+    int64_t n = BOUNDS;
+    for (int a = 0; a < WF_AXES; a++)
+        n += wf_mesh_size(mesh, (wf_axis)a) + 1;
+    return n;
+}
+
+static void encode(const wf_mesh *mesh, const wf_layout *layout, int64_t *n)
+{
+    int64_t at = BOUNDS;
+    n[KNOWN] = layout->known;
+    n[RANK] = layout->global.rank;
+    for (int d = 0; d < WF_MAX_RANK; d++) {
+        n[GLOBAL + d] = layout->global.dim[d];
+        n[LO + d] = layout->box.lo[d];
+        n[HI + d] = layout->box.hi[d];
+    }
+    for (int a = 0; a < WF_AXES; a++) {
+        const int64_t size = wf_mesh_size(mesh, (wf_axis)a) + 1;
+        n[PLACED + a] = layout->placement[a];
+        n[DIM + a] = layout->dim[a];
+        n[BOUNDED + a] = layout->bounds[a] != NULL;
+        if (layout->bounds[a])
+            memcpy(n + at, layout->bounds[a], (size_t)size * sizeof *n);
+        at += size;
+    }
+}
+
+static wf_status decode(const wf_mesh *mesh, const int64_t *n, wf_layout *layout)
+{
+    int64_t at = BOUNDS;
+    *layout = (wf_layout){.known = n[KNOWN] != 0, .mesh = mesh};
+    layout->global = wf_shape_make((int)n[RANK], n + GLOBAL);
+    layout->box.rank = (int)n[RANK];
+    for (int d = 0; d < WF_MAX_RANK; d++) {
+        layout->box.lo[d] = n[LO + d];
+        layout->box.hi[d] = n[HI + d];
+    }
+    for (int a = 0; a < WF_AXES; a++) {
+        layout->placement[a] = (uint8_t)n[PLACED + a];
+        layout->dim[a] = (uint8_t)n[DIM + a];
+        if (n[BOUNDED + a]) {
+            layout->bounds[a] = wf_mesh_bounds(mesh, (wf_axis)a, n + at);
+            WF_NEED(layout->bounds[a]);
+        }
+        at += wf_mesh_size(mesh, (wf_axis)a) + 1;
+    }
+    return WF_OK;
+}
+
+wf_status wf_pipeline_layout_send(wf_pipeline *p, const wf_tensor *y, int to)
+{
+    const int64_t n = entries(p->mesh);
+    char text[WF_LAYOUT_TEXT];
+    WF_CHECK(!y->layout.known || y->layout.mesh == p->mesh, WF_ERR_SHAPE,
+             "a pipeline on the mesh %s passes on a value that is %s, on another mesh", wf_mesh_text(p->mesh),
+             wf_layout_text(&y->layout, text));
+    void *host = NULL;
+    WF_TRY(wf_pool_take_host(p->ctx, (size_t)n * sizeof(int64_t), &host));
+    memset(host, 0, (size_t)n * sizeof(int64_t));
+    if (y->layout.known)
+        encode(p->mesh, &y->layout, host);
+    wf_tensor *numbers = wf_tensor_from_host(p->ctx, WF_I64, WF_SHAPE(n), host);
+    wf_pool_give_host(p->ctx, host, (size_t)n * sizeof(int64_t));
+    WF_NEED(numbers);
+    const wf_status status = wf_outbox_send(p->outbox, numbers, to);
+    wf_tensor_free(numbers);
+    return status;
+}
+
+wf_status wf_pipeline_layout_receive(wf_pipeline_run *run, int part, int from)
+{
+    wf_pipeline *p = run->pipe;
+    const int64_t n = entries(p->mesh);
+    wf_tensor *numbers = wf_outbox_receive(p->comm, from);
+    WF_NEED(numbers);
+    void *host = NULL;
+    wf_status status = wf_pool_take_host(p->ctx, (size_t)n * sizeof(int64_t), &host);
+    if (status == WF_OK)
+        status = wf_tensor_export(numbers, host, (size_t)n * sizeof(int64_t));
+    if (status == WF_OK)
+        status = decode(p->mesh, host, &p->layout[part / p->stages]);
+    run->known = status == WF_OK && p->layout[part / p->stages].known;
+    wf_pool_give_host(p->ctx, host, host ? (size_t)n * sizeof(int64_t) : 0);
+    wf_tensor_free(numbers);
+    return status;
+}
+
+/* A chunk begins where the one before ends. */
+wf_status wf_pipeline_layout_set(wf_pipeline *p, int part, int chunk, wf_tensor *x)
+{
+    wf_layout *next = &p->layout[part / p->stages];
+    if (!next->known)
+        return WF_OK;
+    WF_CHECK(x->shape.rank > 0, WF_ERR_SHAPE, "chunk %d comes to part %d without samples", chunk, part);
+    if (chunk > 0)
+        next->box.lo[0] = next->box.hi[0];
+    next->box.hi[0] = next->box.lo[0] + x->shape.dim[0];
+    return wf_tensor_set_layout(x, *next);
+}

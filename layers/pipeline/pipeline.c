@@ -1,0 +1,176 @@
+/* The pipeline as an object: checks what it is made of, cuts the chain, and makes and verifies the schedules of all
+ * stages. step.c runs them. */
+#include "layers/pipeline/pipeline_impl.h"
+
+#include "comm/comm_author.h"
+#include "core/random_author.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static wf_status check_options(const wf_mesh *mesh, const wf_layer *chain, const wf_pipeline_opts *o)
+{
+    WF_CHECK(wf_layer_ctx(chain) == wf_comm_ctx(wf_mesh_world(mesh)), WF_ERR_ARGUMENT,
+             "the model belongs to another context than the mesh; make it with wf_comm_ctx");
+    WF_CHECK(!chain->parent, WF_ERR_ARGUMENT, "a pipeline of \"%s\", which is a part of another layer",
+             wf_layer_path(chain));
+    WF_CHECK(
+        chain->segments == 0, WF_ERR_ARGUMENT,
+        "a pipeline of a chain that is cut for recomputation (wf_recompute_chain); give wf_pipeline_opts.recompute");
+    WF_CHECK(o->recompute >= WF_RECOMPUTE_NEVER && o->recompute <= WF_RECOMPUTE_ALWAYS, WF_ERR_ARGUMENT,
+             "%d is no recomputation; there are WF_RECOMPUTE_NEVER, _EXCEPT_LAST and _ALWAYS", (int)o->recompute);
+    WF_CHECK(o->loss, WF_ERR_ARGUMENT, "a pipeline without a loss; give a function such as wf_softmax_cross_entropy");
+    WF_CHECK(o->chunks >= 0, WF_ERR_ARGUMENT, "a batch in %d chunks; should be 1 or more (0: 4 for each stage)",
+             o->chunks);
+    WF_CHECK(o->parts >= 0, WF_ERR_ARGUMENT, "%d parts on each stage; should be 1 or more (0: the default)", o->parts);
+    WF_CHECK(o->parts <= 1 || o->schedule == WF_PIPELINE_INTERLEAVED, WF_ERR_ARGUMENT,
+             "%d parts on each stage; more than one go with WF_PIPELINE_INTERLEAVED alone", o->parts);
+    return WF_OK;
+}
+
+/* What each rank finds out by itself. */
+static wf_status prepare(wf_pipeline *p, const wf_pipeline_opts *o, int *count, wf_layer ***list)
+{
+    WF_NEED(p->model);
+    WF_TRY(check_options(p->mesh, p->model, o));
+    p->parts = o->parts ? o->parts : o->schedule == WF_PIPELINE_INTERLEAVED ? 2 : 1;
+    p->chunks = o->chunks ? o->chunks : 4 * p->stages;
+    p->loss = o->loss;
+    p->recompute = o->recompute;
+    p->deferred = o->deferred_batchnorm;
+    WF_TRY(wf_chain_list(p->model, count, list));
+    p->schedule = wf_pipeline_schedule_new(p->ctx, o->schedule, p->stages, p->parts, p->chunks);
+    WF_NEED(p->schedule);
+    WF_TRY(wf_pipeline_schedule_verify(p->schedule));
+    p->cuts = wf_calloc(p->ctx, (size_t)p->stages * (size_t)p->parts, sizeof *p->cuts);
+    return p->cuts ? WF_OK : wf_error_code();
+}
+
+/* Ranks that were given different options would wait for each other. */
+static wf_status compare(const wf_pipeline *p, wf_pipeline_kind kind, int count)
+{
+    uint64_t hash = wf_hash_u64(wf_hash_u64(wf_hash_u64(0, (uint64_t)p->parts), (uint64_t)p->chunks), (uint64_t)kind);
+    hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)count), 2 * (uint64_t)p->recompute + p->deferred);
+    for (int i = 0; i < p->stages * p->parts; i++)
+        hash = wf_hash_u64(hash, (uint64_t)p->cuts[i]);
+    int64_t least[2] = {(int64_t)(hash >> 2), -(int64_t)(hash >> 2)};
+    wf_comm *world = wf_mesh_world(p->mesh);
+    WF_TRY(wf_allreduce_i64(world, least, 2, WF_MIN));
+    WF_CHECK(least[0] == -least[1], WF_ERR_COMM,
+             "the ranks gave the pipeline different chains or options; here it has %d layers, %d chunks, %d parts a "
+             "stage and schedule %d",
+             count, p->chunks, p->parts, (int)kind);
+    return WF_OK;
+}
+
+/* The layers of this stage, part after part. */
+static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
+{
+    p->first = wf_calloc(p->ctx, (size_t)p->parts + 1, sizeof *p->first);
+    p->layer = wf_calloc(p->ctx, (size_t)count + 1, sizeof(*p->layer));
+    p->slot = wf_calloc(p->ctx, (size_t)p->parts * (size_t)p->chunks, sizeof *p->slot);
+    p->tape = wf_calloc(p->ctx, (size_t)p->parts * (size_t)p->chunks, sizeof(*p->tape));
+    p->layout = wf_calloc(p->ctx, (size_t)p->parts, sizeof *p->layout);
+    bool *keep = wf_calloc(p->ctx, (size_t)count + 1, sizeof *keep);
+    const bool room = p->first && p->layer && p->slot && p->tape && p->layout && keep;
+    int at = 0, own = 0, parts = 0;
+    for (int part = 0; room && part < p->stages * p->parts; part++) {
+        const bool here = part % p->stages == p->stage;
+        for (int i = 0; i < p->cuts[part]; i++, at++) {
+            keep[at] = here;
+            if (here)
+                p->layer[own++] = list[at];
+        }
+        if (here)
+            p->first[++parts] = own;
+    }
+    if (room)
+        wf_chain_drop(p->model, count, list, keep);
+    free(keep);
+    return room ? WF_OK : wf_error_code();
+}
+
+static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
+{
+    wf_layer **list = NULL;
+    int count = 0;
+    wf_comm *world = wf_mesh_world(p->mesh);
+    wf_status status = wf_agree_status(world, prepare(p, o, &count, &list));
+    /* Cutting may measure, which ends in a status of all ranks. */
+    if (status == WF_OK)
+        status = wf_agree_status(world, wf_pipeline_cut(p->mesh, o, count, list, p->stages * p->parts, p->cuts));
+    if (status == WF_OK)
+        status = compare(p, o->schedule, count);
+    if (status == WF_OK)
+        status = wf_agree_status(world, take_layers(p, count, list));
+    free(list);
+    WF_TRY(status);
+    p->comm = wf_mesh_comm(p->mesh, WF_AXIS_STAGE);
+    WF_NEED(p->comm);
+    p->outbox = wf_outbox_new(p->comm);
+    WF_NEED(p->outbox);
+    return WF_OK;
+}
+
+wf_pipeline *wf_pipeline_new(const wf_mesh *mesh, wf_layer *chain, wf_pipeline_opts opts)
+{
+    if (!mesh) {
+        wf_layer_free(chain);
+        return wf_error_need_null(__func__, "mesh", __FILE__, __LINE__);
+    }
+    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
+    wf_pipeline *p = wf_calloc(ctx, 1, sizeof *p);
+    wf_status status = WF_ERR_MEMORY;
+    if (p) {
+        *p = (wf_pipeline){.ctx = ctx,
+                           .mesh = mesh,
+                           .model = chain,
+                           .stage = wf_mesh_rank(mesh, WF_AXIS_STAGE),
+                           .stages = wf_mesh_size(mesh, WF_AXIS_STAGE)};
+        status = open(p, &opts);
+        if (status == WF_OK)
+            return p;
+        wf_pipeline_free(p);
+    } else {
+        wf_layer_free(chain);
+        wf_comm_post_failure(wf_mesh_world(mesh), status);
+    }
+    return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
+}
+
+void wf_pipeline_free(wf_pipeline *p)
+{
+    if (!p)
+        return;
+    wf_outbox_free(p->outbox);
+    wf_pipeline_forget(p);
+    for (int i = 0; i < p->tapes; i++)
+        wf_tape_free(p->tape[i]);
+    wf_pipeline_grads_free(p);
+    wf_pipeline_schedule_free(p->schedule);
+    wf_layer_free(p->model);
+    free(p->cuts);
+    free(p->layer);
+    free(p->first);
+    free(p->slot);
+    free(p->tape);
+    free(p->layout);
+    free(p);
+}
+
+wf_layer *wf_pipeline_model(wf_pipeline *pipe)
+{
+    return pipe ? pipe->model : NULL;
+}
+
+const wf_pipeline_schedule *wf_pipeline_schedule_of(const wf_pipeline *pipe)
+{
+    return pipe ? pipe->schedule : NULL;
+}
+
+const int *wf_pipeline_cuts(const wf_pipeline *pipe, int *parts)
+{
+    if (parts)
+        *parts = pipe ? pipe->stages * pipe->parts : 0;
+    return pipe ? pipe->cuts : NULL;
+}

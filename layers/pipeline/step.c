@@ -1,0 +1,241 @@
+/* A step of a pipeline: runs this stage's actions in their order, and makes the loss of the batch of those of the
+ * chunks. A failure on one rank is told to all. */
+#include "layers/pipeline/pipeline_impl.h"
+
+#include "comm/comm_author.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether a forward is followed by the backward of the same chunk. */
+static bool at_once(const wf_pipeline *p, int i)
+{
+    const wf_pipeline_action *a = p->schedule->action[p->stage], *forward = &a[i];
+    for (i++; i < p->schedule->count[p->stage]; i++)
+        if (a[i].verb <= WF_PIPELINE_BACKWARD)
+            return a[i].verb == WF_PIPELINE_BACKWARD && a[i].part == forward->part && a[i].chunk == forward->chunk;
+    return false;
+}
+
+static wf_status run_actions(wf_pipeline_run *run)
+{
+    const wf_pipeline *p = run->pipe;
+    const bool train = wf_tape_mode(run->tape) == WF_TRAIN;
+    for (int i = 0; i < p->schedule->count[p->stage]; i++) {
+        const wf_pipeline_action *a = &p->schedule->action[p->stage][i];
+        if (!train && (a->gradient || a->verb == WF_PIPELINE_BACKWARD))
+            continue;
+        if (a->verb == WF_PIPELINE_FORWARD)
+            WF_TRY(wf_pipeline_forward(run, a->part, a->chunk, at_once(p, i)));
+        else if (a->verb == WF_PIPELINE_BACKWARD)
+            WF_TRY(wf_pipeline_backward(run, a->part, a->chunk));
+        else
+            WF_TRY(wf_pipeline_message(run, a));
+    }
+    return wf_outbox_wait(p->outbox);
+}
+
+static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const char *what)
+{
+    char text[WF_LAYOUT_TEXT];
+    WF_CHECK(batch, WF_ERR_ARGUMENT, "the %s stage of a pipeline gets %s NULL; should be that of the batch",
+             strcmp(what, "x") ? "last" : "first", what);
+    WF_CHECK(batch->ctx == p->ctx, WF_ERR_ARGUMENT, "%s belongs to another context than the pipeline", what);
+    WF_CHECK(batch->shape.rank > 0, WF_ERR_SHAPE, "%s is a scalar; should be [N,...]", what);
+    const wf_layout *layout = &batch->layout;
+    WF_CHECK(!layout->known || (layout->mesh == p->mesh && (layout->placement[WF_AXIS_DATA] == WF_SHARDED ||
+                                                            wf_mesh_size(p->mesh, WF_AXIS_DATA) == 1)),
+             WF_ERR_SHAPE, "%s is %s; should be sharded over data at dimension 0, on the mesh %s", what,
+             wf_layout_text(layout, text), wf_mesh_text(p->mesh));
+    WF_CHECK(!layout->known || layout->placement[WF_AXIS_DATA] != WF_SHARDED || layout->dim[WF_AXIS_DATA] == 0,
+             WF_ERR_SHAPE, "%s is %s; samples are dimension 0", what, wf_layout_text(layout, text));
+    return WF_OK;
+}
+
+static wf_status begin(wf_pipeline_run *run)
+{
+    wf_pipeline *p = run->pipe;
+    WF_NEED(run->tape);
+    WF_CHECK(wf_tape_ctx(run->tape) == p->ctx, WF_ERR_ARGUMENT,
+             "the tape belongs to another context than the pipeline");
+    if (p->stage == 0)
+        WF_TRY(check_batch(p, run->x, "x"));
+    if (p->stage == p->stages - 1 && run->loses)
+        WF_TRY(check_batch(p, run->target, "target"));
+    /* A variable on the program's tape: what the step makes is no leak of an earlier one (wf_tape_reset). */
+    WF_NEED(wf_no_loss(run->tape));
+    run->known = p->stage == 0 && run->x->layout.known;
+    return wf_tape_count_application(run->tape, p->model->id, &run->applied);
+}
+
+/* Every batch normalisation of the stage. */
+static wf_status each_norm(wf_layer *layer, wf_status (*act)(wf_layer *norm))
+{
+    if (wf_norm_is(layer))
+        WF_TRY(act(layer));
+    for (int i = 0; i < layer->n_children; i++)
+        WF_TRY(each_norm(layer->children[i], act));
+    return WF_OK;
+}
+
+static wf_status defer_norm(wf_layer *norm)
+{
+    return wf_norm_defer(norm, true);
+}
+
+static wf_status compute(wf_pipeline_run *run)
+{
+    wf_pipeline *p = run->pipe;
+    WF_TRY(begin(run));
+    const bool train = wf_tape_mode(run->tape) == WF_TRAIN;
+    if (train && p->deferred)
+        WF_TRY(each_norm(p->model, defer_norm));
+    if (train)
+        WF_TRY(wf_pipeline_grads_begin(p));
+    wf_status status = run_actions(run);
+    wf_pipeline_grads_end(p);
+    if (train && p->deferred && status == WF_OK)
+        status = each_norm(p->model, wf_norm_commit);
+    return status;
+}
+
+/* What all stages know of the loss: as the last one made it. */
+typedef struct shared_loss {
+    double loss, weight, part;
+    int64_t count;
+    int32_t dtype, known;
+    uint8_t placement[WF_AXES];
+} shared_loss;
+
+static wf_status share(const wf_pipeline_run *run, shared_loss *all)
+{
+    const wf_pipeline *p = run->pipe;
+    memset(all, 0, sizeof *all);
+    if (run->like) {
+        all->loss = run->loss;
+        all->weight = run->weight;
+        all->part = run->part;
+        all->count = run->count;
+        all->dtype = (int32_t)run->like->dtype;
+        all->known = run->like->layout.known;
+        memcpy(all->placement, run->like->layout.placement, sizeof all->placement);
+    }
+    return wf_bcast_bytes(p->comm, all, sizeof *all, p->stages - 1);
+}
+
+static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
+{
+    wf_pipeline *p = run->pipe;
+    shared_loss all;
+    WF_TRY(share(run, &all));
+    const double weight = !all.known && all.weight > 0 ? all.weight : 1;
+    wf_tensor *value = wf_tensor_new_step(p->ctx, (wf_dtype)all.dtype, wf_shape_scalar(), WF_ROW_MAJOR);
+    WF_NEED(value);
+    wf_status status = wf_tensor_fill(value, all.loss / weight);
+    if (status == WF_OK && all.known) {
+        wf_layout layout = {.known = true, .mesh = p->mesh, .global = wf_shape_scalar(), .box = {.rank = 0}};
+        memcpy(layout.placement, all.placement, sizeof layout.placement);
+        status = wf_tensor_set_layout(value, layout);
+    }
+    if (status != WF_OK) {
+        wf_tensor_free(value);
+        return status;
+    }
+    *loss = wf_pipeline_grads_record(p, run->tape, value, weight);
+    WF_NEED(*loss);
+    (*loss)->loss_mean = !all.known;
+    (*loss)->loss_count = all.count;
+    (*loss)->loss_part = all.part;
+    return WF_OK;
+}
+
+/* The other ranks wait for what this one does not send. */
+static void *fail(wf_pipeline_run *run, wf_status status)
+{
+    wf_error_frame(status, __FILE__, __LINE__, __func__);
+    wf_comm_post_failure(wf_mesh_world(run->pipe->mesh), status);
+    wf_error_null();
+    wf_pipeline_forget(run->pipe);
+    return NULL;
+}
+
+wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, const wf_tensor *target)
+{
+    WF_NEED_NULL(pipe);
+    wf_pipeline_run run = {.pipe = pipe, .tape = tape, .x = x, .target = target, .loses = true};
+    wf_var *loss = NULL;
+    wf_status status = compute(&run);
+    if (status == WF_OK)
+        status = loss_of(&run, &loss);
+    wf_tensor_free(run.like);
+    return status == WF_OK ? loss : fail(&run, status);
+}
+
+/* --- the output -----------------------------------------------------------------------------------------------------
+ */
+
+static wf_status join(const wf_pipeline_run *run, wf_tensor *whole)
+{
+    wf_box box = wf_box_of_shape(whole->shape);
+    box.hi[0] = 0;
+    for (int c = 0; c < run->pipe->chunks; c++) {
+        box.lo[0] = box.hi[0];
+        box.hi[0] += run->y[c]->shape.dim[0];
+        wf_tensor *part = wf_tensor_view(whole, box);
+        WF_NEED(part);
+        const wf_status status = wf_tensor_assign(part, run->y[c]);
+        wf_tensor_free(part);
+        WF_TRY(status);
+    }
+    wf_layout layout = run->y[0]->layout;
+    if (!layout.known)
+        return WF_OK;
+    layout.box.hi[0] = layout.box.lo[0] + whole->shape.dim[0];
+    return wf_tensor_set_layout(whole, layout);
+}
+
+static wf_status output_of(wf_pipeline_run *run, wf_var **out)
+{
+    const wf_pipeline *p = run->pipe;
+    if (p->stage < p->stages - 1) {
+        *out = wf_no_loss(run->tape);
+        WF_NEED(*out);
+        return WF_OK;
+    }
+    wf_shape shape = run->y[0]->shape;
+    WF_CHECK(shape.rank > 0, WF_ERR_SHAPE, "the output of a chunk is a scalar; should be [N,...]");
+    for (int c = 1; c < p->chunks; c++)
+        shape.dim[0] += run->y[c]->shape.dim[0];
+    wf_tensor *whole = wf_tensor_new_step(p->ctx, run->y[0]->dtype, shape, run->y[0]->order);
+    WF_NEED(whole);
+    const wf_status status = join(run, whole);
+    *out = status == WF_OK ? wf_input(run->tape, whole) : NULL;
+    wf_tensor_free(whole);
+    WF_TRY(status);
+    WF_NEED(*out);
+    return WF_OK;
+}
+
+static wf_status apply(wf_pipeline_run *run, wf_var **out)
+{
+    WF_CHECK(wf_tape_mode(run->tape) == WF_EVAL, WF_ERR_STATE,
+             "wf_pipeline_apply on a tape in WF_TRAIN, to which backward could not come; use wf_pipeline_step, or "
+             "wf_tape_set_mode");
+    run->y = wf_calloc(run->pipe->ctx, (size_t)run->pipe->chunks, sizeof(*run->y));
+    if (!run->y)
+        return wf_error_code();
+    WF_TRY(compute(run));
+    return output_of(run, out);
+}
+
+wf_var *wf_pipeline_apply(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x)
+{
+    WF_NEED_NULL(pipe);
+    wf_pipeline_run run = {.pipe = pipe, .tape = tape, .x = x};
+    wf_var *y = NULL;
+    const wf_status status = apply(&run, &y);
+    for (int c = 0; run.y && c < pipe->chunks; c++)
+        wf_tensor_free(run.y[c]);
+    free(run.y);
+    return status == WF_OK ? y : fail(&run, status);
+}

@@ -1,0 +1,333 @@
+/* What can be known of a pipeline's schedule before anything is sent: that it is right, and what it costs. Each stage
+ * is looked at by itself, then the messages of every pair of stages; the rest, the order in which all of it can happen,
+ * and the price, are the engine's: a schedule of the pipeline becomes one schedule of the engine a stage. */
+#include "layers/pipeline/pipeline_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* --- one stage ------------------------------------------------------------------------------------------------------
+ */
+
+enum { HAS_INPUT = 1, HAS_GRADIENT = 2, DID_FORWARD = 4, DID_BACKWARD = 8, SENT_OUTPUT = 16, SENT_GRADIENT = 32 };
+
+typedef struct looking {
+    const wf_pipeline_schedule *s;
+    int stage;
+    unsigned char *state; /* of each part of the stage and chunk */
+} looking;
+
+static unsigned char *state_of(const looking *l, int part, int chunk)
+{
+    return &l->state[(int64_t)(part / l->s->stages) * l->s->chunks + chunk];
+}
+
+static wf_status check_numbers(const looking *l, int step)
+{
+    const wf_pipeline_schedule *s = l->s;
+    const wf_pipeline_action *a = &s->action[l->stage][step];
+    const int most = s->stages * s->parts;
+    WF_CHECK((unsigned)a->verb <= WF_PIPELINE_RECEIVE && a->part >= 0 && a->part < most && a->chunk >= 0 &&
+                 a->chunk < s->chunks,
+             WF_ERR_STATE, "stage %d, step %d is of part %d and chunk %d; there are %d parts and %d chunks", l->stage,
+             step, a->part, a->chunk, most, s->chunks);
+    /* A message is at home in the part that gets it; its sender has the one before, or behind. */
+    const int made = a->verb != WF_PIPELINE_SEND ? a->part : a->gradient ? a->part + 1 : a->part - 1;
+    char text[WF_FAILURE_TEXT];
+    WF_CHECK(made >= 0 && made < most, WF_ERR_STATE, "%.400s: there is no such message",
+             wf_pipeline_action_text(s, l->stage, step, text));
+    WF_CHECK(made % s->stages == l->stage, WF_ERR_STATE, "%.400s: that part is on stage %d",
+             wf_pipeline_action_text(s, l->stage, step, text), made % s->stages);
+    return WF_OK;
+}
+
+/* The message that a computation needs, or makes, goes between the right stages; false: there is none. */
+static wf_status check_peer(const looking *l, int step)
+{
+    const wf_pipeline_schedule *s = l->s;
+    const wf_pipeline_action *a = &s->action[l->stage][step];
+    const bool sends = a->verb == WF_PIPELINE_SEND;
+    const wf_pipeline_action by = {.verb = a->gradient ? WF_PIPELINE_BACKWARD : WF_PIPELINE_FORWARD,
+                                   .part = !sends        ? a->part
+                                           : a->gradient ? a->part + 1
+                                                         : a->part - 1,
+                                   .chunk = a->chunk};
+    wf_pipeline_action message;
+    char text[WF_FAILURE_TEXT];
+    const bool any = wf_pipeline_message_of(s, &by, !sends, &message);
+    WF_CHECK(any && message.peer == a->peer, WF_ERR_STATE, "%.400s: that message goes between stages %d and %d",
+             wf_pipeline_action_text(s, l->stage, step, text), l->stage, any ? message.peer : l->stage);
+    return WF_OK;
+}
+
+static wf_status mark(const looking *l, int step, int part, unsigned needed, unsigned done, const char *what)
+{
+    char text[WF_FAILURE_TEXT];
+    unsigned char *state = state_of(l, part, l->s->action[l->stage][step].chunk);
+    WF_CHECK((*state & done) == 0, WF_ERR_STATE, "%.400s: a second time",
+             wf_pipeline_action_text(l->s, l->stage, step, text));
+    WF_CHECK((*state & needed) == needed, WF_ERR_STATE, "%.400s: before %s",
+             wf_pipeline_action_text(l->s, l->stage, step, text), what);
+    *state = (unsigned char)(*state | done);
+    return WF_OK;
+}
+
+/* What a stage makes for itself needs no message. */
+static wf_status check_computation(const looking *l, int step)
+{
+    const wf_pipeline_schedule *s = l->s;
+    const wf_pipeline_action *a = &s->action[l->stage][step];
+    const bool forward = a->verb == WF_PIPELINE_FORWARD;
+    const int from = forward ? a->part - 1 : a->part + 1;
+    wf_pipeline_action message;
+    char text[WF_FAILURE_TEXT], what[160];
+    if (wf_pipeline_message_of(s, a, true, &message)) {
+        snprintf(what, sizeof what, "it has received %s from stage %d", forward ? "its input" : "the gradient",
+                 message.peer);
+        WF_TRY(mark(l, step, a->part, forward ? HAS_INPUT : HAS_GRADIENT, 0, what));
+    } else if (from >= 0 && from < s->stages * s->parts) {
+        WF_CHECK(*state_of(l, from, a->chunk) & (forward ? DID_FORWARD : DID_BACKWARD), WF_ERR_STATE,
+                 "%.400s: before part %d of the same stage", wf_pipeline_action_text(s, l->stage, step, text), from);
+    }
+    return mark(l, step, a->part, forward ? 0 : DID_FORWARD, forward ? DID_FORWARD : DID_BACKWARD, "its forward");
+}
+
+static wf_status check_action(const looking *l, int step)
+{
+    const wf_pipeline_action *a = &l->s->action[l->stage][step];
+    WF_TRY(check_numbers(l, step));
+    if (a->verb <= WF_PIPELINE_BACKWARD)
+        return check_computation(l, step);
+    WF_TRY(check_peer(l, step));
+    if (a->verb == WF_PIPELINE_RECEIVE)
+        return mark(l, step, a->part, 0, a->gradient ? HAS_GRADIENT : HAS_INPUT, "");
+    return a->gradient ? mark(l, step, a->part + 1, DID_BACKWARD, SENT_GRADIENT, "the backward that makes it")
+                       : mark(l, step, a->part - 1, DID_FORWARD, SENT_OUTPUT, "the forward that makes it");
+}
+
+/* Whatever the stage has to do is done. */
+static wf_status check_whole(const looking *l)
+{
+    const wf_pipeline_schedule *s = l->s;
+    wf_pipeline_action message;
+    for (int part = l->stage; part < s->stages * s->parts; part += s->stages)
+        for (int chunk = 0; chunk < s->chunks; chunk++)
+            for (int back = 0; back < 2; back++) {
+                const wf_pipeline_action a = {
+                    .verb = back ? WF_PIPELINE_BACKWARD : WF_PIPELINE_FORWARD, .part = part, .chunk = chunk};
+                const unsigned state = *state_of(l, part, chunk);
+                WF_CHECK(state & (back ? DID_BACKWARD : DID_FORWARD), WF_ERR_STATE,
+                         "stage %d ends after %d steps without the %s of chunk %d through part %d", l->stage,
+                         s->count[l->stage], back ? "backward" : "forward", chunk, part);
+                WF_CHECK(!wf_pipeline_message_of(s, &a, false, &message) ||
+                             (state & (back ? SENT_GRADIENT : SENT_OUTPUT)),
+                         WF_ERR_STATE, "stage %d ends after %d steps and has not sent the %s of chunk %d to stage %d",
+                         l->stage, s->count[l->stage], back ? "gradient" : "output", chunk, message.peer);
+            }
+    return WF_OK;
+}
+
+static wf_status check_stage(const wf_pipeline_schedule *s, int stage)
+{
+    looking l = {.s = s, .stage = stage};
+    l.state = wf_calloc(s->ctx, (size_t)s->parts * (size_t)s->chunks, 1);
+    if (!l.state)
+        return wf_error_code();
+    wf_status status = WF_OK;
+    for (int step = 0; status == WF_OK && step < s->count[stage]; step++)
+        status = check_action(&l, step);
+    if (status == WF_OK)
+        status = check_whole(&l);
+    free(l.state);
+    return status;
+}
+
+/* --- two stages -----------------------------------------------------------------------------------------------------
+ */
+
+/* The next message from `step` on; past the end where there is none. */
+static int next_message(const wf_pipeline_schedule *s, int stage, int step, wf_pipeline_verb verb, int peer)
+{
+    while (step < s->count[stage] && (s->action[stage][step].verb != verb || s->action[stage][step].peer != peer))
+        step++;
+    return step;
+}
+
+static wf_status check_pair(const wf_pipeline_schedule *s, int from, int to)
+{
+    char sent[WF_FAILURE_TEXT], got[WF_FAILURE_TEXT];
+    int out = next_message(s, from, 0, WF_PIPELINE_SEND, to), in = next_message(s, to, 0, WF_PIPELINE_RECEIVE, from);
+    while (out < s->count[from] || in < s->count[to]) {
+        WF_CHECK(in < s->count[to], WF_ERR_STATE, "%.400s: stage %d never receives it",
+                 wf_pipeline_action_text(s, from, out, sent), to);
+        WF_CHECK(out < s->count[from], WF_ERR_STATE, "%.400s: stage %d never sends it",
+                 wf_pipeline_action_text(s, to, in, got), from);
+        const wf_pipeline_action *a = &s->action[from][out], *b = &s->action[to][in];
+        WF_CHECK(a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient, WF_ERR_STATE,
+                 "messages do not meet: %.220s; %.220s", wf_pipeline_action_text(s, from, out, sent),
+                 wf_pipeline_action_text(s, to, in, got));
+        out = next_message(s, from, out + 1, WF_PIPELINE_SEND, to);
+        in = next_message(s, to, in + 1, WF_PIPELINE_RECEIVE, from);
+    }
+    return WF_OK;
+}
+
+/* --- all: the engine ------------------------------------------------------------------------------------------------
+ */
+
+enum { STASH = 8 }; /* bytes: what a forward leaves for its backward */
+
+typedef struct engine_schedules {
+    const wf_pipeline_schedule *s;
+    wf_pipeline_costs costs;
+    wf_agreed agreed;
+    wf_schedule **all;
+    wf_address *memory; /* of each part of a stage and chunk: input, output, stash, gradients of output and of input */
+} engine_schedules;
+
+static size_t bytes_of(const engine_schedules *e, int part)
+{
+    const bool any = part < e->s->stages * e->s->parts;
+    return e->costs.bytes && any ? e->costs.bytes[part] : STASH;
+}
+
+static wf_address memory_of(const engine_schedules *e, int part, int chunk, size_t at)
+{
+    return wf_address_add(e->memory[(int64_t)(part / e->s->stages) * e->s->chunks + chunk], at);
+}
+
+static wf_steps add_message(engine_schedules *e, wf_builder *b, const wf_pipeline_action *a)
+{
+    const bool sends = a->verb == WF_PIPELINE_SEND;
+    /* The memory of this stage's part, whose neighbour the other part is. */
+    const int part = !sends ? a->part : a->gradient ? a->part + 1 : a->part - 1;
+    const size_t in = bytes_of(e, part), out = bytes_of(e, part + 1);
+    const size_t at = a->gradient == sends ? (sends ? in + 2 * out + STASH : 0) : sends ? in : in + out + STASH;
+    const wf_address place = memory_of(e, part, a->chunk, at);
+    const size_t bytes = bytes_of(e, a->gradient ? a->part + 1 : a->part);
+    return sends ? wf_add_send(b, place, bytes, a->peer) : wf_add_recv(b, place, bytes, a->peer);
+}
+
+static wf_steps add_computation(engine_schedules *e, wf_builder *b, const wf_pipeline_action *a)
+{
+    const int last = e->s->stages * e->s->parts - 1;
+    const bool forward = a->verb == WF_PIPELINE_FORWARD;
+    const double *seconds = forward ? e->costs.forward_s : e->costs.backward_s;
+    const size_t in = bytes_of(e, a->part), out = bytes_of(e, a->part + 1);
+    wf_pipeline_action message;
+    const bool receives = wf_pipeline_message_of(e->s, a, true, &message);
+    wf_step_call call = {.seconds = seconds ? seconds[a->part] : 0};
+    if (forward) {
+        call.from_bytes = receives ? in : 0;
+        const wf_address from = receives ? memory_of(e, a->part, a->chunk, 0) : WF_NOWHERE;
+        return wf_add_call(b, call, from, memory_of(e, a->part, a->chunk, in), out + STASH);
+    }
+    const wf_address from = memory_of(e, a->part, a->chunk, in + out);
+    call.from_bytes = STASH + (receives && a->part < last ? out : 0);
+    return wf_add_call(b, call, from, memory_of(e, a->part, a->chunk, in + 2 * out + STASH), in);
+}
+
+static wf_status add_stage(engine_schedules *e, int stage)
+{
+    const wf_pipeline_schedule *s = e->s;
+    wf_builder *b = wf_builder_new(s->ctx, &e->agreed, stage);
+    wf_steps before = {0, 0};
+    if (!b)
+        return wf_error_code();
+    for (int j = 0; j < s->parts; j++)
+        for (int c = 0; c < s->chunks; c++) {
+            const int part = j * s->stages + stage;
+            const size_t bytes = 2 * (bytes_of(e, part) + bytes_of(e, part + 1)) + STASH;
+            e->memory[(int64_t)j * s->chunks + c] = wf_builder_scratch(b, bytes);
+        }
+    for (int i = 0; i < s->count[stage]; i++) {
+        const wf_pipeline_action *a = &s->action[stage][i];
+        /* A send waits for what is before it; nothing waits for a send. */
+        wf_after(b, before);
+        const wf_steps steps = a->verb <= WF_PIPELINE_BACKWARD ? add_computation(e, b, a) : add_message(e, b, a);
+        before = a->verb == WF_PIPELINE_SEND ? before : steps;
+    }
+    return wf_builder_end(b, &e->all[stage]);
+}
+
+static void clear(engine_schedules *e)
+{
+    for (int i = 0; e->all && i < e->s->stages; i++)
+        wf_schedule_free(e->all[i]);
+    free(e->all);
+    free(e->memory);
+    wf_agreed_clear(&e->agreed);
+}
+
+static wf_status make(const wf_pipeline_schedule *s, const wf_pipeline_costs *costs, engine_schedules *e)
+{
+    *e = (engine_schedules){.s = s, .costs = costs ? *costs : (wf_pipeline_costs){0}};
+    int32_t *node = wf_calloc(s->ctx, (size_t)s->stages, sizeof *node);
+    wf_status status = node ? wf_agreed_make(s->ctx, s->stages, node, &e->agreed) : wf_error_code();
+    free(node);
+    e->all = wf_calloc(s->ctx, (size_t)s->stages, sizeof *e->all);
+    e->memory = wf_calloc(s->ctx, (size_t)s->parts * (size_t)s->chunks, sizeof *e->memory);
+    if (status == WF_OK && (!e->all || !e->memory))
+        status = wf_error_code();
+    /* Steps of the engine are those of the pipeline, one for one. */
+    e->agreed.chunk_bytes = SIZE_MAX;
+    for (int stage = 0; status == WF_OK && stage < s->stages; stage++)
+        status = add_stage(e, stage);
+    if (status != WF_OK)
+        clear(e);
+    return status;
+}
+
+wf_status wf_pipeline_schedule_verify(const wf_pipeline_schedule *s)
+{
+    engine_schedules e;
+    WF_NEED(s);
+    for (int stage = 0; stage < s->stages; stage++)
+        WF_TRY(check_stage(s, stage));
+    for (int from = 0; from < s->stages; from++)
+        for (int to = 0; to < s->stages; to++)
+            if (from != to)
+                WF_TRY(check_pair(s, from, to));
+    WF_TRY(make(s, NULL, &e));
+    const wf_status status = wf_schedule_verify(s->ctx, (const wf_schedule *const *)e.all, s->stages);
+    clear(&e);
+    return status;
+}
+
+static void count_live(const wf_pipeline_schedule *s, int *live)
+{
+    for (int stage = 0; stage < s->stages; stage++) {
+        int now = 0;
+        live[stage] = 0;
+        for (int i = 0; i < s->count[stage]; i++) {
+            const wf_pipeline_verb verb = s->action[stage][i].verb;
+            now += (verb == WF_PIPELINE_FORWARD) - (verb == WF_PIPELINE_BACKWARD);
+            live[stage] = now > live[stage] ? now : live[stage];
+        }
+    }
+}
+
+wf_status wf_pipeline_schedule_price(const wf_pipeline_schedule *s, const wf_pipeline_costs *costs,
+                                     const wf_price_model *model, wf_pipeline_price *price)
+{
+    engine_schedules e;
+    wf_price all = {0};
+    WF_NEED(s);
+    WF_NEED(price);
+    WF_TRY(make(s, costs, &e));
+    wf_price_model m = model ? *model : wf_price_model_default();
+    m.gamma_s = 0; /* a computation costs its seconds, and not its bytes */
+    const wf_status status = wf_schedule_price(s->ctx, &e.agreed, (const wf_schedule *const *)e.all, &m, &all);
+    clear(&e);
+    WF_TRY(status);
+    double work = 0;
+    for (int part = 0; part < s->stages * s->parts; part++)
+        work += s->chunks * ((costs && costs->forward_s ? costs->forward_s[part] : 0) +
+                             (costs && costs->backward_s ? costs->backward_s[part] : 0));
+    price->seconds = all.seconds;
+    price->bubble = all.seconds > 0 ? 1 - work / (s->stages * all.seconds) : 0;
+    price->bytes = all.bytes;
+    if (price->live)
+        count_live(s, price->live);
+    return WF_OK;
+}

@@ -1,0 +1,68 @@
+/* Schedules of pipelines, as data: what every stage computes, sends and receives, in its order. A schedule is a pure
+ * function of its numbers, so each rank makes those of all stages, and verifies them before anything is sent.
+ *
+ * A model is cut into stages * parts parts; part k is on stage k % stages. The input of part k + 1 is the output of
+ * part k. Between two parts of one stage nothing is sent.
+ */
+#ifndef WF_LAYERS_PIPELINE_AUTHOR_H
+#define WF_LAYERS_PIPELINE_AUTHOR_H
+
+#include "comm/engine/proof_author.h"
+#include "layers/pipeline.h"
+
+typedef enum wf_pipeline_verb {
+    WF_PIPELINE_FORWARD = 0, /* of a chunk through a part */
+    WF_PIPELINE_BACKWARD,
+    WF_PIPELINE_SEND,   /* to stage `peer`; goes on without waiting for the receiver */
+    WF_PIPELINE_RECEIVE /* from stage `peer`; waits */
+} wf_pipeline_verb;
+
+typedef struct wf_pipeline_action {
+    wf_pipeline_verb verb;
+    int part; /* that computes; of a message: the one that gets it */
+    int chunk;
+    int peer;      /* of a message */
+    bool gradient; /* a message is the gradient of the part's output; else it is its input */
+} wf_pipeline_action;
+
+struct wf_pipeline_schedule {
+    wf_ctx *ctx;
+    int stages, parts /* of each stage */, chunks;
+    int *count; /* of each stage: its actions */
+    wf_pipeline_action **action;
+};
+
+/* --- schedule.c ----------------------------------------------------------------------------------------------------
+ */
+/* The schedule of a kind; the caller frees it. parts: of each stage. WF_ERR_ARGUMENT names a number below 1. Local. */
+wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks);
+void wf_pipeline_schedule_free(wf_pipeline_schedule *schedule);
+wf_status wf_pipeline_schedule_add(wf_pipeline_schedule *schedule, int stage, wf_pipeline_action action) WF_NODISCARD;
+/* "stage 1, step 4 (receive the input of part 1, chunk 2, from stage 0)" */
+const char *wf_pipeline_action_text(const wf_pipeline_schedule *schedule, int stage, int step,
+                                    char text[WF_FAILURE_TEXT]);
+
+/* --- verify.c ------------------------------------------------------------------------------------------------------
+ */
+/* WF_OK where every stage computes each chunk through each of its parts once forward and once backward, has what it
+ * needs before it, gives away what others need after it; every send meets the receive of the same message; and no
+ * stages wait for each other in a circle. Else WF_ERR_STATE with the stages and the step. Local. */
+wf_status wf_pipeline_schedule_verify(const wf_pipeline_schedule *schedule) WF_NODISCARD;
+
+/* What the parts of a model cost: of one chunk, by part; NULL: nothing. */
+typedef struct wf_pipeline_costs {
+    const double *forward_s, *backward_s;
+    const size_t *bytes; /* of the input of the part */
+} wf_pipeline_costs;
+typedef struct wf_pipeline_price {
+    double seconds; /* of a step, until the last stage is done */
+    double bubble;  /* the fraction of stages * seconds in which a stage does not compute */
+    uint64_t bytes; /* of all messages */
+    int *live;      /* NULL, or room for one number a stage: the most chunks, over its parts, that wait for their
+                       backward */
+} wf_pipeline_price;
+/* Prices it by the engine (wf_schedule_price), all ranks on one node where `model` says nothing else. Local. */
+wf_status wf_pipeline_schedule_price(const wf_pipeline_schedule *schedule, const wf_pipeline_costs *costs,
+                                     const wf_price_model *model, wf_pipeline_price *price) WF_NODISCARD;
+
+#endif

@@ -1,0 +1,460 @@
+/* Pipelines against the serial program: losses, gradients and parameters of several steps, on every schedule, number of
+ * stages, chunks and samples, with and without a layout, with dropout and noise, recomputation and normalisation;
+ * errors.
+ *
+ * equiv_pipeline every: every schedule with every number of chunks and samples, and every recomputation. */
+#include "tests/layers/pipeline_fixture.h"
+
+/* --- a sample -------------------------------------------------------------------------------------------------------
+ */
+
+static void compare(const sample *s, int step, wf_layer *model, wf_layer *serial, double tolerance)
+{
+    wf_param *const *params;
+    int64_t n = 0;
+    WF_EXPECT_OK(wf_layer_params(model, &n, &params));
+    for (int64_t i = 0; i < n; i++) {
+        wf_param *other = wf_layer_param(serial, wf_param_path(params[i]) + strlen("net/"));
+        double a[128], b[128];
+        WF_EXPECT(other, "%s: %s", text_of(s), wf_error_message());
+        if (!other)
+            return;
+        /* Running statistics of a place along data are those of its own samples. */
+        if (!wf_param_trainable(other) && s->data > 1)
+            continue;
+        values_get(wf_param_value(params[i]), a);
+        values_get(wf_param_value(other), b);
+        const double distance = test_distance(wf_shape_count(wf_param_shape(other)), a, b);
+        WF_EXPECT(distance <= tolerance, "%s, step %d: %s is off by %g", text_of(s), step, wf_param_path(params[i]),
+                  distance);
+    }
+}
+
+static wf_tensor *with_layout(wf_tensor *x, const sample *s, int place)
+{
+    const int64_t lo = place ? s->samples[0] : 0, all = s->samples[0] + (s->data > 1 ? s->samples[1] : 0);
+    wf_shape global = wf_tensor_shape(x);
+    const int64_t n = global.dim[0];
+    global.dim[0] = all;
+    if (s->layout)
+        WF_EXPECT_OK(wf_tensor_set_layout(x, wf_layout_batch(on.mesh, global, lo, lo + n)));
+    return x;
+}
+
+static double pipeline_step(wf_pipeline *pipe, wf_optim *optim, wf_tape *tape, const batch *b, const sample *s)
+{
+    const int place = wf_mesh_rank(on.mesh, WF_AXIS_DATA), stage = wf_mesh_rank(on.mesh, WF_AXIS_STAGE);
+    const int64_t lo = place ? s->samples[0] : 0, hi = lo + s->samples[place];
+    wf_tensor *x = with_layout(x_of(b, s->dtype, lo, hi), s, place);
+    wf_tensor *labels = with_layout(labels_of(b, lo, hi), s, place);
+    wf_var *loss = wf_pipeline_step(pipe, tape, stage == 0 ? x : NULL, stage == s->stages - 1 ? labels : NULL);
+    WF_EXPECT_OK(wf_optim_step(optim, loss));
+    const double value = wf_item(loss);
+    wf_tensor_free(x);
+    wf_tensor_free(labels);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    return value;
+}
+
+static wf_pipeline *pipeline_new(const sample *s)
+{
+    return wf_pipeline_new(on.mesh, model_new(s->draws, s->norm),
+                           (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                              .chunks = s->chunks,
+                                              .schedule = s->kind,
+                                              .recompute = s->recompute,
+                                              .parts = s->kind == WF_PIPELINE_INTERLEAVED ? s->parts : 0});
+}
+
+/* Draws of a batch with a layout are those of the whole batch; without one those of the chunks. */
+static void run_steps(const sample *s, test_rng *rng)
+{
+    const bool whole = !s->norm && (s->layout || !s->draws);
+    wf_layer *serial = model_new(s->draws, s->norm);
+    wf_optim *local = optim_new(serial, s);
+    wf_pipeline *pipe = pipeline_new(s);
+    WF_EXPECT(pipe, "%s: %s", text_of(s), wf_error_trail());
+    wf_optim *optim = wf_mesh_multi_node(on.mesh, optim_new(wf_pipeline_model(pipe), s));
+    WF_EXPECT(optim, "%s: %s", text_of(s), wf_error_trail());
+    wf_tape *tape = wf_tape_new(on.ctx), *own[2] = {wf_tape_new(on.ctx), wf_tape_new(on.ctx)};
+    for (int step = 0; step < STEPS && optim; step++) {
+        const batch b = batch_of(rng, s->samples[0] + (s->data > 1 ? s->samples[1] : 0));
+        const double expected = serial_step(local, own, &b, s, whole);
+        const double loss = pipeline_step(pipe, optim, tape, &b, s);
+        WF_EXPECT(test_distance(1, &loss, &expected) <= (s->tolerance > 0 ? s->tolerance : 1e-6),
+                  "%s, step %d: a loss of %.17g, not %.17g", text_of(s), step, loss, expected);
+        compare(s, step, wf_pipeline_model(pipe), serial, s->tolerance);
+    }
+    wf_tape_free(tape);
+    wf_tape_free(own[0]);
+    wf_tape_free(own[1]);
+    wf_optim_free(optim);
+    wf_optim_free(local);
+    wf_pipeline_free(pipe);
+    wf_layer_free(serial);
+}
+
+static int world_size(void)
+{
+    wf_comm *comm = test_comm_open("naive", (wf_ctx_opts){0});
+    const int size = wf_comm_size(comm);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    return size;
+}
+
+static bool open_on(const char *device, wf_dtype dtype, int stages)
+{
+    on.comm = test_comm_open("flat", (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .seed = 3});
+    WF_EXPECT(on.comm, "%s", wf_error_trail());
+    on.ctx = wf_comm_ctx(on.comm);
+    on.rank = wf_comm_rank(on.comm);
+    on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = stages});
+    WF_EXPECT(on.mesh, "%s", wf_error_trail());
+    return on.mesh;
+}
+
+static void close_on(void)
+{
+    wf_mesh_close(on.mesh);
+    WF_EXPECT_OK(wf_comm_close(on.comm));
+}
+
+static void run_sample(const sample *s, test_rng *rng)
+{
+    if (open_on(s->device, s->dtype, s->stages))
+        run_steps(s, rng);
+    close_on();
+}
+
+/* Whether the world divides into this many stages, and not into more than two places along data. */
+static bool fits(int size, int stages)
+{
+    return size % stages == 0 && size / stages <= 2 && stages <= 4;
+}
+
+static sample draw_sample(test_rng *rng, int size)
+{
+    int stages;
+    do
+        stages = (int)test_int(rng, 1, 4);
+    while (!fits(size, stages));
+    const bool wide = test_int(rng, 0, 1);
+    sample s = {.dtype = wide ? WF_F64 : WF_F32,
+                .device = test_int(rng, 0, 3) ? "ref" : "cpu",
+                .kind = (wf_pipeline_kind)test_int(rng, 0, 2),
+                .stages = stages,
+                .data = size / stages,
+                .parts = (int)test_int(rng, 1, 2),
+                .chunks = (int)test_int(rng, 1, MOST),
+                .draws = test_int(rng, 0, 1),
+                .layout = test_int(rng, 0, 1),
+                .momentum = test_int(rng, 0, 1),
+                .recompute = (wf_pipeline_recompute)test_int(rng, 0, 2),
+                .tolerance = wide ? 1e-12 : 1e-5};
+    s.norm = test_int(rng, 0, 2) == 0;
+    s.draws = s.draws && !(s.norm && s.layout);
+    s.samples[0] = (int)test_int(rng, 1, MOST);
+    s.samples[1] = (int)test_int(rng, s.layout ? 0 : 1, MOST);
+    return s;
+}
+
+static void samples(void)
+{
+    test_rng rng = {11};
+    const int size = world_size(), all = test_samples(300);
+    if (size > 4 && size != 6 && size != 8)
+        return;
+    for (int i = 0; i < all; i++) {
+        const sample s = draw_sample(&rng, size);
+        run_sample(&s, &rng);
+    }
+}
+
+static void every(void)
+{
+    const int size = world_size();
+    test_rng rng = {23};
+    for (int stages = 1; stages <= 4; stages++)
+        for (int i = 0; i < 3 * MOST * MOST * 3 && fits(size, stages); i++) {
+            const bool wide = i % 2;
+            sample s = {.dtype = wide ? WF_F64 : WF_F32,
+                        .device = "ref",
+                        .kind = (wf_pipeline_kind)(i % 3),
+                        .stages = stages,
+                        .data = size / stages,
+                        .parts = 2,
+                        .chunks = 1 + i / 3 % MOST,
+                        .samples = {1 + i / (3 * MOST) % MOST, (int)test_int(&rng, 1, MOST)},
+                        .draws = test_int(&rng, 0, 1),
+                        .recompute = (wf_pipeline_recompute)(i / (3 * MOST * MOST)),
+                        .tolerance = wide ? 1e-12 : 1e-5};
+            run_sample(&s, &rng);
+        }
+}
+
+/* Without data parallelism a step of the pipeline has the bits of a step that accumulates over the same chunks. */
+static void bits(void)
+{
+    const int size = world_size();
+    test_rng rng = {5};
+    for (int kind = 0; kind <= WF_PIPELINE_INTERLEAVED && size <= 4; kind++) {
+        const sample s = {.dtype = WF_F32,
+                          .device = "ref",
+                          .kind = (wf_pipeline_kind)kind,
+                          .stages = size,
+                          .data = 1,
+                          .parts = 2,
+                          .chunks = 4,
+                          .samples = {7, 0},
+                          .draws = true,
+                          .momentum = true,
+                          .recompute = (wf_pipeline_recompute)kind,
+                          .tolerance = 0};
+        run_sample(&s, &rng);
+    }
+}
+
+/* wf_pipeline_apply gives the outputs of the serial model, and a step in WF_EVAL its loss. */
+static void evaluates(void)
+{
+    const int size = world_size();
+    test_rng rng = {9};
+    for (int kind = 0; kind <= WF_PIPELINE_INTERLEAVED && size <= 4; kind++) {
+        const sample s = {.dtype = WF_F64,
+                          .device = "cpu",
+                          .kind = (wf_pipeline_kind)kind,
+                          .stages = size,
+                          .data = 1,
+                          .parts = 2,
+                          .chunks = 3,
+                          .samples = {8, 0}};
+        if (!open_on(s.device, s.dtype, s.stages))
+            return;
+        const batch b = batch_of(&rng, 8);
+        wf_layer *serial = model_new(false, false);
+        wf_pipeline *pipe = pipeline_new(&s);
+        wf_tape *tape = wf_tape_new(on.ctx);
+        WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
+        wf_tensor *x = x_of(&b, WF_F64, 0, 8), *labels = labels_of(&b, 0, 8);
+        wf_var *expected = wf_apply(serial, wf_input(tape, x)), *y = wf_pipeline_apply(pipe, tape, x);
+        WF_EXPECT(y, "%s", wf_error_trail());
+        double got[8 * CLASSES], want[8 * CLASSES];
+        if (wf_mesh_rank(on.mesh, WF_AXIS_STAGE) == size - 1 && y) {
+            values_get(wf_value(y), got);
+            values_get(wf_value(expected), want);
+            WF_EXPECT(test_distance(8 * CLASSES, got, want) < 1e-12, "the output is off");
+        }
+        const double serial_value = wf_item(wf_softmax_cross_entropy(expected, labels));
+        const double value = wf_item(wf_pipeline_step(pipe, tape, x, labels));
+        WF_EXPECT(test_distance(1, &value, &serial_value) < 1e-12, "a loss of %g, not %g", value, serial_value);
+        wf_tensor_free(x);
+        wf_tensor_free(labels);
+        wf_tape_free(tape);
+        wf_pipeline_free(pipe);
+        wf_layer_free(serial);
+        close_on();
+    }
+}
+
+/* Deferred running statistics are those of the whole batch; the input of the first normalisation is the same. */
+static void deferred(void)
+{
+    const int size = world_size();
+    test_rng rng = {17};
+    for (int chunks = 1; chunks <= 7 && size <= 4; chunks++) {
+        if (!open_on("ref", WF_F64, size))
+            return;
+        wf_layer *serial = model_new(false, true);
+        wf_pipeline *pipe = wf_pipeline_new(on.mesh, model_new(false, true),
+                                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                                               .chunks = chunks,
+                                                               .deferred_batchnorm = true,
+                                                               .recompute = WF_RECOMPUTE_ALWAYS});
+        wf_tape *tape = wf_tape_new(on.ctx), *own = wf_tape_new(on.ctx);
+        for (int step = 0; step < 3; step++) {
+            const batch b = batch_of(&rng, 6);
+            wf_tensor *x = x_of(&b, WF_F64, 0, 6), *labels = labels_of(&b, 0, 6);
+            WF_EXPECT(serial_loss(serial, own, &b, WF_F64, 0, 6), "%s", wf_error_trail());
+            WF_EXPECT_OK(wf_backward(wf_pipeline_step(pipe, tape, x, labels)));
+            wf_tensor_free(x);
+            wf_tensor_free(labels);
+            WF_EXPECT_OK(wf_tape_reset(tape));
+            WF_EXPECT_OK(wf_tape_reset(own));
+        }
+        wf_param *const *params;
+        int64_t n = 0;
+        int seen = 0;
+        WF_EXPECT_OK(wf_layer_params(wf_pipeline_model(pipe), &n, &params));
+        for (int64_t i = 0; i < n; i++) {
+            double got[8], want[8];
+            if (strncmp(wf_param_path(params[i]), "net/1/avg_", 10) != 0)
+                continue;
+            values_get(wf_param_value(params[i]), got);
+            values_get(wf_param_value(wf_layer_param(serial, wf_param_path(params[i]) + strlen("net/"))), want);
+            WF_EXPECT(test_distance(8, got, want) < 1e-12, "%d chunks: %s is off", chunks, wf_param_path(params[i]));
+            seen++;
+        }
+        double all = seen;
+        WF_EXPECT_OK(wf_allreduce_f64(on.comm, &all, 1, WF_SUM));
+        WF_EXPECT(all == 2, "%g running statistics of the first normalisation", all);
+        wf_tape_free(tape);
+        wf_tape_free(own);
+        wf_pipeline_free(pipe);
+        wf_layer_free(serial);
+        close_on();
+    }
+}
+
+/* --- gradients, cuts, errors ----------------------------------------------------------------------------------------
+ */
+
+/* Any backward of the loss gives the gradients, and other losses of the tape add theirs. */
+static void gradients(void)
+{
+    const int size = world_size();
+    test_rng rng = {13};
+    const sample s = {.kind = WF_PIPELINE_1F1B, .stages = size, .data = 1, .chunks = 2, .samples = {5, 0}};
+    if (size > 4 || !open_on("ref", WF_F64, size))
+        return;
+    const batch b = batch_of(&rng, 5);
+    wf_layer *serial = model_new(false, false);
+    wf_pipeline *pipe = pipeline_new(&s);
+    wf_tape *tape = wf_tape_new(on.ctx), *own = wf_tape_new(on.ctx);
+    wf_tensor *x = x_of(&b, WF_F64, 0, 5), *labels = labels_of(&b, 0, 5);
+    WF_EXPECT_OK(wf_backward(wf_scale(serial_loss(serial, own, &b, WF_F64, 0, 5), 3)));
+    WF_EXPECT_OK(wf_backward(wf_scale(wf_pipeline_step(pipe, tape, x, labels), 3)));
+    wf_param *const *params;
+    int64_t n = 0;
+    WF_EXPECT_OK(wf_layer_params(wf_pipeline_model(pipe), &n, &params));
+    for (int64_t i = 0; i < n; i++) {
+        double got[128], want[128];
+        wf_param *other = wf_layer_param(serial, wf_param_path(params[i]) + strlen("net/"));
+        values_get(wf_param_grad(params[i]), got);
+        values_get(wf_param_grad(other), want);
+        WF_EXPECT(test_distance(wf_shape_count(wf_param_shape(other)), got, want) < 1e-12, "the gradient of %s is off",
+                  wf_param_path(params[i]));
+    }
+    wf_tensor_free(x);
+    wf_tensor_free(labels);
+    wf_tape_free(tape);
+    wf_tape_free(own);
+    wf_pipeline_free(pipe);
+    wf_layer_free(serial);
+    close_on();
+}
+
+static void expect_cuts(wf_pipeline_opts opts, const int *expected)
+{
+    int parts = 0;
+    opts.loss = wf_softmax_cross_entropy;
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, model_new(false, false), opts);
+    const int *cuts = wf_pipeline_cuts(pipe, &parts);
+    WF_EXPECT(pipe && parts == 2, "%s", wf_error_trail());
+    for (int i = 0; i < 2 && cuts && expected; i++)
+        WF_EXPECT(cuts[i] == expected[i], "part %d has %d layers, not %d", i, cuts[i], expected[i]);
+    wf_pipeline_free(pipe);
+}
+
+/* Given, by a cost, by parameters (48, 0, 63, 56, 48, 42, 42, 42, 28), by measured time. */
+static void cuts(void)
+{
+    const double cost[9] = {1, 1, 1, 1, 1, 1, 1, 1, 8};
+    if (world_size() != 2 || !open_on("cpu", WF_F32, 2))
+        return;
+    expect_cuts((wf_pipeline_opts){.layers = (int[]){7, 2}}, (int[]){7, 2});
+    expect_cuts((wf_pipeline_opts){.cost = cost}, (int[]){8, 1});
+    expect_cuts((wf_pipeline_opts){0}, (int[]){4, 5});
+    test_rng rng = {1};
+    const batch b = batch_of(&rng, 4);
+    wf_tensor *x = x_of(&b, WF_F32, 0, 4);
+    expect_cuts((wf_pipeline_opts){.sample = x}, NULL);
+    wf_tensor_free(x);
+    close_on();
+}
+
+static void refuse(wf_layer *chain, wf_pipeline_opts opts, wf_status code, const char *what)
+{
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, chain, opts);
+    WF_EXPECT(!pipe && wf_error_code() == code && strstr(wf_error_message(), what), "\"%s\" expected: %s", what,
+              wf_error_message());
+    wf_error_clear();
+    wf_pipeline_free(pipe);
+}
+
+static void wrong_options(void)
+{
+    const int size = world_size();
+    const wf_pipeline_opts good = {.loss = wf_softmax_cross_entropy};
+    wf_pipeline_opts bad = good;
+    if (size != 2 || !open_on("ref", WF_F32, 2))
+        return;
+    refuse(model_new(false, false), (wf_pipeline_opts){0}, WF_ERR_ARGUMENT, "without a loss");
+    bad.chunks = -1;
+    refuse(model_new(false, false), bad, WF_ERR_ARGUMENT, "-1 chunks; should be 1 or more");
+    bad = good;
+    bad.parts = 2;
+    refuse(model_new(false, false), bad, WF_ERR_ARGUMENT, "2 parts on each stage");
+    bad = good;
+    bad.layers = (int[]){9, 0};
+    refuse(model_new(false, false), bad, WF_ERR_ARGUMENT,
+           "part 1 of the pipeline has 0 layers; each should have 1 or more");
+    bad.layers = (int[]){3, 3};
+    refuse(model_new(false, false), bad, WF_ERR_ARGUMENT, "6 layers together; the chain has 9");
+    refuse(wf_sequential(on.ctx, WF_LAYERS(dense(3, 3))), good, WF_ERR_ARGUMENT, "a chain of 1 layers in 2 parts");
+    refuse(dense(3, 3), good, WF_ERR_ARGUMENT, "a layer of kind linear");
+    refuse(NULL, good, WF_ERR_ARGUMENT, "NULL");
+    bad = good;
+    bad.chunks = 1 + on.rank;
+    refuse(model_new(false, false), bad, WF_ERR_COMM, "different chains or options");
+    wf_error_clear();
+    wf_mesh_close(on.mesh);
+    wf_comm_close(on.comm);
+    wf_error_clear();
+}
+
+/* A failure on one stage is told to all. */
+static void failures(void)
+{
+    const int size = world_size();
+    for (int which = 0; which < 3 && size == 2; which++) {
+        const sample s = {.kind = WF_PIPELINE_1F1B, .stages = 2, .data = 1, .chunks = 2, .samples = {4, 0}};
+        if (!open_on("ref", WF_F32, 2))
+            return;
+        test_rng rng = {2};
+        const batch b = batch_of(&rng, 4);
+        wf_pipeline *pipe = pipeline_new(&s);
+        wf_tape *tape = wf_tape_new(on.ctx);
+        wf_tensor *x = x_of(&b, WF_F32, 0, 4), *labels = labels_of(&b, 0, which == 1 ? 3 : 4);
+        static const char *const expected[] = {"gets x NULL", "2 samples and 1 targets", "gets target NULL"};
+        wf_var *loss = wf_pipeline_step(pipe, tape, which == 0 ? NULL : x, which == 2 ? NULL : labels);
+        WF_EXPECT(!loss && strstr(wf_error_message(), expected[which]), "%d: %s", which, wf_error_message());
+        wf_error_clear();
+        wf_tensor_free(x);
+        wf_tensor_free(labels);
+        wf_tape_free(tape);
+        wf_pipeline_free(pipe);
+        wf_mesh_close(on.mesh);
+        WF_EXPECT_OK(wf_comm_close(on.comm));
+    }
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "every") == 0)
+        return test_main(argc, argv, (test_case[]){{"every", every}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"samples", samples},
+                                   {"bits", bits},
+                                   {"evaluates", evaluates},
+                                   {"deferred", deferred},
+                                   {"gradients", gradients},
+                                   {"cuts", cuts},
+                                   {"wrong_options", wrong_options},
+                                   {"failures", failures},
+                                   {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, run);
+}

@@ -1,0 +1,317 @@
+/* Schedules of pipelines as data: all of a range are right and cost what the formulas say, the diagrams show them, and
+ * wrong ones are refused by name. */
+#include "layers/pipeline_author.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static wf_ctx *ctx;
+
+static const char *const kinds[] = {"1F1B", "GPipe", "interleaved"};
+
+static wf_pipeline_schedule *made(wf_pipeline_kind kind, int stages, int parts, int chunks)
+{
+    wf_pipeline_schedule *s = wf_pipeline_schedule_new(ctx, kind, stages, parts, chunks);
+    WF_EXPECT(s, "%s", wf_error_trail());
+    return s;
+}
+
+static void all_are_right(void)
+{
+    for (int kind = WF_PIPELINE_1F1B; kind <= WF_PIPELINE_INTERLEAVED; kind++)
+        for (int stages = 1; stages <= 6; stages++)
+            for (int parts = 1; parts <= (kind == WF_PIPELINE_INTERLEAVED ? 4 : 1); parts++)
+                for (int chunks = 1; chunks <= 17; chunks++) {
+                    wf_pipeline_schedule *s = made((wf_pipeline_kind)kind, stages, parts, chunks);
+                    const wf_status status = wf_pipeline_schedule_verify(s);
+                    WF_EXPECT(status == WF_OK, "%s, %d stages of %d parts, %d chunks: %s", kinds[kind], stages, parts,
+                              chunks, wf_error_message());
+                    wf_error_clear();
+                    wf_pipeline_schedule_free(s);
+                }
+}
+
+/* The gradients of a parameter are summed in the same order in every schedule. */
+static void chunks_come_in_order(void)
+{
+    for (int kind = WF_PIPELINE_1F1B; kind <= WF_PIPELINE_INTERLEAVED; kind++) {
+        const int parts = kind == WF_PIPELINE_INTERLEAVED ? 3 : 1;
+        wf_pipeline_schedule *s = made((wf_pipeline_kind)kind, 3, parts, 7);
+        for (int stage = 0; stage < 3; stage++) {
+            int next[2][9] = {{0}};
+            for (int i = 0; i < s->count[stage]; i++) {
+                const wf_pipeline_action *a = &s->action[stage][i];
+                if (a->verb > WF_PIPELINE_BACKWARD)
+                    continue;
+                const int expected = next[a->verb == WF_PIPELINE_BACKWARD][a->part]++;
+                WF_EXPECT(a->chunk == expected, "%s: chunk %d of part %d comes in place %d", kinds[kind], a->chunk,
+                          a->part, expected);
+            }
+        }
+        wf_pipeline_schedule_free(s);
+    }
+}
+
+/* With equal stages the idle fraction is (p - 1) / (m + p - 1), and with v parts a stage (p - 1) / (v m + p - 1). */
+static void bubbles(void)
+{
+    const double forward[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+                 backward[12] = {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2};
+    const wf_pipeline_costs costs = {.forward_s = forward, .backward_s = backward};
+    const wf_price_model free_of_charge = {.gamma_s = 0};
+    for (int kind = WF_PIPELINE_1F1B; kind <= WF_PIPELINE_INTERLEAVED; kind++)
+        for (int stages = 1; stages <= 4; stages++)
+            for (int chunks = stages; chunks <= 4 * stages; chunks += stages) {
+                const int parts = kind == WF_PIPELINE_INTERLEAVED ? 3 : 1;
+                wf_pipeline_schedule *s = made((wf_pipeline_kind)kind, stages, parts, chunks);
+                int live[4];
+                wf_pipeline_price price = {.live = live};
+                WF_EXPECT_OK(wf_pipeline_schedule_price(s, &costs, &free_of_charge, &price));
+                const double expected = (stages - 1.0) / (parts * chunks + stages - 1.0);
+                WF_EXPECT(test_distance(1, &price.bubble, &expected) < 1e-6,
+                          "%s, %d stages, %d chunks: %g idle, not %g", kinds[kind], stages, chunks, price.bubble,
+                          expected);
+                for (int stage = 0; stage < stages && kind != WF_PIPELINE_INTERLEAVED; stage++) {
+                    const int most = kind == WF_PIPELINE_GPIPE ? chunks : stages - stage;
+                    WF_EXPECT(live[stage] == (most < chunks ? most : chunks),
+                              "%s: stage %d of %d holds %d of %d chunks", kinds[kind], stage, stages, live[stage],
+                              chunks);
+                }
+                wf_pipeline_schedule_free(s);
+            }
+}
+
+/* Bytes: every boundary between stages is crossed by every chunk in both directions. */
+static void bytes(void)
+{
+    const size_t sizes[6] = {1000, 10, 20, 30, 40, 50};
+    const wf_pipeline_costs costs = {.bytes = sizes};
+    wf_pipeline_schedule *s = made(WF_PIPELINE_INTERLEAVED, 3, 2, 5);
+    wf_pipeline_price price = {0};
+    WF_EXPECT_OK(wf_pipeline_schedule_price(s, &costs, NULL, &price));
+    WF_EXPECT(price.bytes == 2 * 5 * (10 + 20 + 30 + 40 + 50), "%llu bytes", (unsigned long long)price.bytes);
+    WF_EXPECT(price.seconds > 0, "messages cost nothing");
+    wf_pipeline_schedule_free(s);
+}
+
+/* --- wrong ones -----------------------------------------------------------------------------------------------------
+ */
+
+/* Two stages, three chunks, 1F1B:
+ * stage 0: F0 send F1 send receive B0 F2 send receive B1 receive B2
+ *          0  1    2  3    4       5  6  7    8       9  10      11
+ * stage 1: receive F0 B0 send receive F1 B1 send receive F2 B2 send
+ *          0       1  2  3    4       5  6  7    8       9  10 11 */
+static void remove_at(wf_pipeline_schedule *s, int stage, int step)
+{
+    memmove(&s->action[stage][step], &s->action[stage][step + 1],
+            (size_t)(s->count[stage] - step - 1) * sizeof(wf_pipeline_action));
+    s->count[stage]--;
+}
+
+static void swap_at(wf_pipeline_schedule *s, int stage, int a, int b)
+{
+    const wf_pipeline_action kept = s->action[stage][a];
+    s->action[stage][a] = s->action[stage][b];
+    s->action[stage][b] = kept;
+}
+
+static void repeat(wf_pipeline_schedule *s, int stage, int step)
+{
+    WF_EXPECT_OK(wf_pipeline_schedule_add(s, stage, s->action[stage][step]));
+}
+
+static void plant(wf_pipeline_schedule *s, int which)
+{
+    switch (which) {
+    case 0: /* a send is missing */
+        remove_at(s, 0, 7);
+        break;
+    case 1: /* a receive is missing */
+        remove_at(s, 1, 4);
+        break;
+    case 2: /* a gradient is not sent */
+        remove_at(s, 1, 11);
+        break;
+    case 3: /* a gradient is not received */
+        remove_at(s, 0, 10);
+        break;
+    case 4: /* sends of two chunks in the wrong order */
+        s->action[0][1].chunk = 1;
+        break;
+    case 5: /* a send before the forward that makes it */
+        swap_at(s, 0, 0, 1);
+        break;
+    case 6: /* a forward before its receive */
+        swap_at(s, 1, 0, 1);
+        break;
+    case 7: /* a backward before its forward */
+        swap_at(s, 1, 1, 2);
+        break;
+    case 8: /* a backward before its gradient came */
+        swap_at(s, 0, 4, 5);
+        break;
+    case 9: /* a gradient is sent before it is made */
+        swap_at(s, 1, 2, 3);
+        break;
+    case 10: /* both wait for the other at first */
+        swap_at(s, 0, 0, 4);
+        swap_at(s, 0, 1, 4);
+        swap_at(s, 0, 2, 4);
+        swap_at(s, 0, 3, 4);
+        break;
+    case 11: /* a forward twice */
+        repeat(s, 0, 0);
+        break;
+    case 12: /* a backward twice */
+        repeat(s, 1, 2);
+        break;
+    case 13: /* a message twice */
+        repeat(s, 0, 1);
+        break;
+    case 14: /* to a stage that is not there */
+        s->action[0][1].peer = 2;
+        break;
+    case 15: /* to itself */
+        s->action[0][1].peer = 0;
+        break;
+    case 16: /* a chunk that is not there */
+        s->action[1][5].chunk = 3;
+        break;
+    case 17: /* the part of another stage */
+        s->action[0][6].part = 1;
+        break;
+    case 18: /* a gradient where the value is expected */
+        s->action[0][3].gradient = true;
+        break;
+    case 19: /* the end is missing */
+        s->count[0]--;
+        break;
+    case 20: /* messages of one stage pair cross */
+        for (int i = 4; i < 12; i++)
+            s->action[1][i].chunk = 3 - s->action[1][i].chunk;
+        break;
+    default: /* a receive that nobody sends */
+        repeat(s, 1, 0);
+        break;
+    }
+}
+
+/* What is refused, and where. */
+static const char *const refused[] = {
+    "stage 0 ends after 11 steps and has not sent the output of chunk 2 to stage 1",
+    "stage 1, step 4 (forward of chunk 1 through part 1): before it has received its input from stage 0",
+    "stage 1 ends after 11 steps and has not sent the gradient of chunk 2 to stage 0",
+    "stage 0, step 10 (backward of chunk 2 through part 0): before it has received the gradient from stage 1",
+    "stage 0, step 1 (send the input of part 1, chunk 1, to stage 1): before the forward that makes it",
+    "stage 0, step 0 (send the input of part 1, chunk 0, to stage 1): before the forward that makes it",
+    "stage 1, step 0 (forward of chunk 0 through part 1): before it has received its input from stage 0",
+    "stage 1, step 1 (backward of chunk 0 through part 1): before its forward",
+    "stage 0, step 4 (backward of chunk 0 through part 0): before it has received the gradient from stage 1",
+    "stage 1, step 2 (send the output's gradient of part 0, chunk 0, to stage 0): before the backward that makes it",
+    "steps wait for each other in a circle, or for one that does: rank 0, step 0 (receive 8 bytes from rank 1",
+    "stage 0, step 12 (forward of chunk 0 through part 0): a second time",
+    "stage 1, step 12 (backward of chunk 0 through part 1): a second time",
+    "stage 0, step 12 (send the input of part 1, chunk 0, to stage 1): a second time",
+    "stage 0, step 1 (send the input of part 1, chunk 0, to stage 2): that message goes between stages 0 and 1",
+    "stage 0, step 1 (send the input of part 1, chunk 0, to stage 0): that message goes between stages 0 and 1",
+    "stage 1, step 5 is of part 1 and chunk 3; there are 2 parts and 3 chunks",
+    "stage 0, step 6 (forward of chunk 2 through part 1): that part is on stage 1",
+    "stage 0, step 3 (send the output's gradient of part 1, chunk 1, to stage 1): there is no such message",
+    "stage 0 ends after 11 steps without the backward of chunk 2 through part 0",
+    "messages do not meet: stage 0, step 3 (send the input of part 1, chunk 1, to stage 1); stage 1, step 4 (receive",
+    "stage 1, step 12 (receive the input of part 1, chunk 0, from stage 0): a second time",
+};
+
+static void wrong_ones_are_refused(void)
+{
+    for (int i = 0; i < (int)(sizeof refused / sizeof *refused); i++) {
+        wf_pipeline_schedule *s = made(WF_PIPELINE_1F1B, 2, 1, 3);
+        plant(s, i);
+        const wf_status status = wf_pipeline_schedule_verify(s);
+        WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), refused[i]), "wrong schedule %d: %s", i,
+                  status == WF_OK ? "taken for right" : wf_error_message());
+        wf_error_clear();
+        wf_pipeline_schedule_free(s);
+    }
+}
+
+/* Random damage is refused too, or changes nothing that matters. */
+static void damage(void)
+{
+    test_rng rng = {7};
+    int taken = 0;
+    for (int i = 0; i < 400; i++) {
+        const int stages = (int)test_int(&rng, 2, 4), chunks = (int)test_int(&rng, 1, 5);
+        const wf_pipeline_kind kind = (wf_pipeline_kind)test_int(&rng, 0, 2);
+        wf_pipeline_schedule *s = made(kind, stages, kind == WF_PIPELINE_INTERLEAVED ? 2 : 1, chunks);
+        const int stage = (int)test_int(&rng, 0, stages - 1);
+        remove_at(s, stage, (int)test_int(&rng, 0, s->count[stage] - 1));
+        taken += wf_pipeline_schedule_verify(s) == WF_OK;
+        wf_error_clear();
+        wf_pipeline_schedule_free(s);
+    }
+    WF_EXPECT(taken == 0, "%d schedules without one of their actions are taken for right", taken);
+}
+
+static void numbers(void)
+{
+    WF_EXPECT(!wf_pipeline_schedule_new(ctx, WF_PIPELINE_1F1B, 2, 1, 0) && wf_error_code() == WF_ERR_ARGUMENT, "%s",
+              wf_error_message());
+    wf_error_clear();
+    WF_EXPECT(!wf_pipeline_schedule_new(ctx, (wf_pipeline_kind)7, 2, 1, 1) && wf_error_code() == WF_ERR_ARGUMENT, "%s",
+              wf_error_message());
+    wf_error_clear();
+}
+
+/* --- diagrams -------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct page {
+    char text[4096];
+} page;
+
+static void keep_line(void *own, const char *text)
+{
+    page *p = own;
+    const size_t used = strlen(p->text);
+    snprintf(p->text + used, sizeof p->text - used, "%s\n", text);
+}
+
+static void diagrams(void)
+{
+    static const char expected[] = "stage 0  0   1   .   .   (0)     2   (1)     .   (2)\n"
+                                   "stage 1      0   (0)     1   (1)     2   (2)\n";
+    page p = {""};
+    char shown[sizeof expected];
+    wf_pipeline_schedule *s = made(WF_PIPELINE_1F1B, 2, 1, 3);
+    wf_pipeline_schedule_print(s, keep_line, &p);
+    /* Dots stand for blanks, which an editor would cut. */
+    for (size_t i = 0; i < sizeof expected; i++)
+        shown[i] = (char)(expected[i] == '.' ? ' ' : expected[i]);
+    WF_EXPECT(strcmp(p.text, shown) == 0, "\n%s", p.text);
+    p.text[0] = '\0';
+    wf_pipeline_schedule_svg(s, keep_line, &p);
+    WF_EXPECT(strncmp(p.text, "<svg ", 5) == 0 && strstr(p.text, ">(2)</text>") && strstr(p.text, "</svg>"), "%s",
+              p.text);
+    wf_pipeline_schedule_free(s);
+}
+
+int main(int argc, char **argv)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .threads = 1});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"all_are_right", all_are_right},
+                                               {"chunks_come_in_order", chunks_come_in_order},
+                                               {"bubbles", bubbles},
+                                               {"bytes", bytes},
+                                               {"wrong_ones_are_refused", wrong_ones_are_refused},
+                                               {"damage", damage},
+                                               {"numbers", numbers},
+                                               {"diagrams", diagrams},
+                                               {0}});
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+    return failed || test_failures() > 0;
+}
