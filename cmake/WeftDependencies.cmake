@@ -39,3 +39,7 @@ weft_system(weft_mpi LIBRARIES MPI::MPI_C)
 weft_system(weft_zlib LIBRARIES ZLIB::ZLIB)
 weft_system(weft_hdf5 INCLUDE ${HDF5_INCLUDE} LIBRARIES ${HDF5_LIBRARY})
 weft_system(weft_stb INCLUDE ${STB_INCLUDE} LIBRARIES ${STB_LIBRARY})
+
+# What all folders together link; and the same without a device, for programs with a double of it.
+set(WEFT_HOST_SYSTEM weft_dnnl weft_omp weft_mpi weft_hdf5 weft_zlib weft_stb)
+set(WEFT_SYSTEM weft_cuda weft_nccl ${WEFT_HOST_SYSTEM})

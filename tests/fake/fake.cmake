@@ -6,7 +6,7 @@ add_library(weft_fake STATIC ${fake_objects} ${fake_sources} ${PROJECT_SOURCE_DI
   ${PROJECT_SOURCE_DIR}/comm/collective/nccl_calls.c)
 target_include_directories(weft_fake BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/fake) # its <nccl.h>
 target_include_directories(weft_fake PUBLIC $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>)
-target_link_libraries(weft_fake PUBLIC weft_flags weft_dnnl weft_omp weft_mpi weft_hdf5 weft_zlib weft_stb Threads::Threads m)
+target_link_libraries(weft_fake PUBLIC weft_flags ${WEFT_HOST_SYSTEM} Threads::Threads m)
 
 function(weft_guard_run name ranks)
   add_test(NAME guard_${name}_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ranks} $<TARGET_FILE:guard_${name}> ${ARGN})

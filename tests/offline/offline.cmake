@@ -41,8 +41,7 @@ function(weft_offline name level)
   target_include_directories(${name} PRIVATE $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>)
   target_include_directories(${name} SYSTEM PRIVATE ${CUDNN_INCLUDE_DIR})
   target_link_options(${name} PRIVATE ${wrapped})
-  target_link_libraries(${name} PRIVATE weft_dnnl weft_omp weft_mpi weft_hdf5 weft_zlib weft_stb Threads::Threads weft_test_main
-    weft_test_world weft_flags ${CUDNN_LIBRARY} m)
+  target_link_libraries(${name} PRIVATE ${WEFT_HOST_SYSTEM} Threads::Threads weft_test_main weft_test_world weft_flags ${CUDNN_LIBRARY} m)
   add_dependencies(${name} offline_driver)
 endfunction()
 
