@@ -3,13 +3,13 @@
  * norm_sums.c). */
 #include "core/cpu/rows_impl.h"
 
-/* Constants per element of a wide row, from the pool. */
+/* Constants per element of a long row, from the pool. */
 typedef struct constants {
     size_t bytes;
     float *row[4];
 } constants;
 
-static wf_status constants_take(wf_ctx *ctx, const wide_rows *r, constants *k)
+static wf_status constants_take(wf_ctx *ctx, const long_rows *r, constants *k)
 {
     void *data = NULL;
     k->bytes = (size_t)(4 * r->w) * sizeof(float);
@@ -27,7 +27,7 @@ typedef struct pass {
     const constants *k;
 } pass;
 
-/* A run of elements of one wide row, as floats, and the constants of the first. */
+/* A run of elements of one long row, as floats, and the constants of the first. */
 typedef struct run {
     const float *x, *y, *dy;
     float *out;
@@ -38,8 +38,8 @@ typedef struct run {
 /* n elements. */
 typedef void (*piece)(const run *p, int64_t n);
 
-/* Elements [at, at + n) of which the first is number `within` of its wide row; more rows follow only if that is 0. */
-static void chunk(const wide_rows *r, const pass *p, int64_t at, int64_t within, int64_t n, piece work)
+/* Elements [at, at + n) of which the first is number `within` of its long row; more rows follow only if that is 0. */
+static void chunk(const long_rows *r, const pass *p, int64_t at, int64_t within, int64_t n, piece work)
 {
     float x[WF_CPU_CHUNK], y[WF_CPU_CHUNK], dy[WF_CPU_CHUNK], made[WF_CPU_CHUNK];
     float *const out = wf_cpu_place(p->out, at, n, false, made);
@@ -59,7 +59,7 @@ static void chunk(const wide_rows *r, const pass *p, int64_t at, int64_t within,
     wf_cpu_put(p->out, at, n, out);
 }
 
-static void run_all(const wf_ctx *ctx, const wide_rows *r, const pass *p, piece work)
+static void run_all(const wf_ctx *ctx, const long_rows *r, const pass *p, piece work)
 {
     const int64_t total = r->rows * r->c, size = r->w >= 1024 ? r->w : 1024 / r->w * r->w;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
@@ -114,15 +114,15 @@ static float piece_slope(const wf_epilogue *epilogue)
 wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const x = args->x, *const y = args->y;
-    const wide_rows r = wide_rows_of(x);
+    const long_rows r = long_rows_of(x);
     if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y) || r.rows == 0 || r.c == 0 || !wf_cpu_is_float(args->mean))
         return REF->norm_forward(ctx, args);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
-    wide_fill(&r, args->mean, 0, k.row[0]);
-    wide_fill(&r, args->invstd, 1, k.row[1]);
-    wide_fill(&r, args->beta, 0, k.row[2]);
-    wide_fill(&r, args->gamma, 1, k.row[3]);
+    long_fill(&r, args->mean, 0, k.row[0]);
+    long_fill(&r, args->invstd, 1, k.row[1]);
+    long_fill(&r, args->beta, 0, k.row[2]);
+    long_fill(&r, args->gamma, 1, k.row[3]);
     for (int64_t e = 0; e < r.w; e++)
         k.row[1][e] *= k.row[3][e];
     const pass p = {.x = x, .out = y, .epilogue = args->epilogue, .slope = piece_slope(args->epilogue), .k = &k};
@@ -134,10 +134,10 @@ wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x,
                                const wf_array *y)
 {
-    const wide_rows r = wide_rows_of(x);
+    const long_rows r = long_rows_of(x);
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
-    wide_fill(&r, bias, 0, k.row[0]);
+    long_fill(&r, bias, 0, k.row[0]);
     const pass p = {.x = x, .out = y, .epilogue = epilogue, .slope = piece_slope(epilogue), .k = &k};
     run_all(ctx, &r, &p, piece_bias);
     wf_pool_give(ctx, k.row[0], k.bytes);
@@ -173,14 +173,14 @@ static void piece_backward_fixed(const run *p, int64_t n)
 }
 
 /* dx = of_g g + of_x (x - mean) + rest, per channel: rows 1, 2, 3 and 0 of k. */
-static void backward_constants(const wide_rows *r, const wf_norm_args *args, double count, const constants *k)
+static void backward_constants(const long_rows *r, const wf_norm_args *args, double count, const constants *k)
 {
     const bool batch = count > 0;
     float *const of_g = k->row[1], *const of_x = k->row[2], *const rest = k->row[3];
-    wide_fill(r, args->gamma, 1, of_g);
-    wide_fill(r, batch ? args->sum_gx : NULL, 0, of_x);
-    wide_fill(r, batch ? args->sum_g : NULL, 0, rest);
-    wide_fill(r, args->invstd, 1, k->row[0]);
+    long_fill(r, args->gamma, 1, of_g);
+    long_fill(r, batch ? args->sum_gx : NULL, 0, of_x);
+    long_fill(r, batch ? args->sum_g : NULL, 0, rest);
+    long_fill(r, args->invstd, 1, k->row[0]);
     for (int64_t e = 0; e < r->w; e++) {
         /* In double and rounded once: these constants are few, and every element is multiplied by them. */
         const double scale = of_g[e] * (double)k->row[0][e];
@@ -188,14 +188,14 @@ static void backward_constants(const wide_rows *r, const wf_norm_args *args, dou
         rest[e] = batch ? (float)(-scale * rest[e] / count) : 0.0F;
         of_g[e] = (float)scale;
     }
-    wide_fill(r, batch ? args->mean : NULL, 0, k->row[0]);
+    long_fill(r, batch ? args->mean : NULL, 0, k->row[0]);
 }
 
 wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const dy = args->dy, *const dx = args->dx;
     const double count = args->count.device ? *args->count.device : args->count.value;
-    const wide_rows r = wide_rows_of(dy);
+    const long_rows r = long_rows_of(dy);
     if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(dx) || r.rows == 0 || r.c == 0 || !wf_cpu_is_float(args->invstd))
         return REF->norm_backward(ctx, args);
     constants k;

@@ -56,10 +56,10 @@ static void merge(double count, double more, int64_t w, const double *restrict m
 }
 
 /* work: 3 w floats, and room for a block where x is narrow. */
-static void segment_stats(const wide_rows *r, const wf_array *x, int64_t lo, int64_t hi, float *work, double *mean,
+static void segment_stats(const long_rows *r, const wf_array *x, int64_t lo, int64_t hi, float *work, double *mean,
                           double *m2)
 {
-    const int64_t w = r->w, step = wide_block(r);
+    const int64_t w = r->w, step = long_block(r);
     float *const about = work, *const sum = work + w, *const squares = sum + w;
     memset(mean, 0, (size_t)w * sizeof *mean);
     memset(m2, 0, (size_t)w * sizeof *m2);
@@ -83,8 +83,8 @@ static void segment_stats(const wide_rows *r, const wf_array *x, int64_t lo, int
     }
 }
 
-/* All segments, then the m parts of each wide row, then the tail row by row, into c doubles each. room: c floats. */
-static void stats_fold(const wide_rows *r, const wf_array *x, float *room, int64_t segments, const double *part,
+/* All segments, then the m parts of each long row, then the tail row by row, into c doubles each. room: c floats. */
+static void stats_fold(const long_rows *r, const wf_array *x, float *room, int64_t segments, const double *part,
                        double *mean, double *m2)
 {
     double count = 0;
@@ -114,7 +114,7 @@ static void stats_fold(const wide_rows *r, const wf_array *x, float *room, int64
 }
 
 /* work: `each` floats for a segment. */
-static void stats_segments(const wf_ctx *ctx, const wide_rows *r, const wf_array *x, int64_t segments, double *part,
+static void stats_segments(const wf_ctx *ctx, const long_rows *r, const wf_array *x, int64_t segments, double *part,
                            float *work, int64_t each)
 {
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, r->full * r->w)) schedule(static)
@@ -128,10 +128,10 @@ static void stats_segments(const wf_ctx *ctx, const wide_rows *r, const wf_array
 wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const x = args->x, *const mean = args->mean;
-    const wide_rows r = wide_rows_of(x);
+    const long_rows r = long_rows_of(x);
     if (!wf_cpu_is_float(x) || mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
         return REF->norm_stats(ctx, args);
-    const int64_t segments = wide_segments(&r), each = 3 * r.w + wide_room(&r, x);
+    const int64_t segments = long_segments(&r), each = 3 * r.w + long_room(&r, x);
     const size_t doubles = (size_t)(2 * segments * r.w + 2 * r.c), floats = (size_t)(segments * each);
     const size_t bytes = doubles * sizeof(double) + floats * sizeof(float);
     void *work = NULL;

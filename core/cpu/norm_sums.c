@@ -101,9 +101,9 @@ static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, flo
 }
 
 /* work: 2 w floats, then room. */
-static void sum_segment(const sums_job *job, const wide_rows *r, int64_t lo, int64_t hi, float *work, double *total)
+static void sum_segment(const sums_job *job, const long_rows *r, int64_t lo, int64_t hi, float *work, double *total)
 {
-    const int64_t w = r->w, step = wide_block(r);
+    const int64_t w = r->w, step = long_block(r);
     memset(total, 0, (size_t)(2 * w) * sizeof *total);
     for (int64_t at = lo; at < hi; at += step) {
         /* Floats within a block, doubles across blocks: error grows with the block's length alone. */
@@ -115,7 +115,7 @@ static void sum_segment(const sums_job *job, const wide_rows *r, int64_t lo, int
 }
 
 /* The sums of dy into fold[0..c), of dy (x - mean) into fold[c..2c). */
-static void sums_fold(const sums_job *job, const wide_rows *r, int64_t segments, const double *part, float *work,
+static void sums_fold(const sums_job *job, const long_rows *r, int64_t segments, const double *part, float *work,
                       double *fold)
 {
     memset(fold, 0, (size_t)(2 * r->c) * sizeof *fold);
@@ -139,10 +139,10 @@ typedef struct sums_work {
 } sums_work;
 
 /* Of the job its arrays alone are asked. */
-static wf_status sums_take(wf_ctx *ctx, const wide_rows *r, const sums_job *job, sums_work *s)
+static wf_status sums_take(wf_ctx *ctx, const long_rows *r, const sums_job *job, sums_work *s)
 {
-    s->segments = wide_segments(r);
-    s->each = 2 * r->w + wide_room(r, job->x) + wide_room(r, job->y) + wide_room(r, job->dy);
+    s->segments = long_segments(r);
+    s->each = 2 * r->w + long_room(r, job->x) + long_room(r, job->y) + long_room(r, job->dy);
     const int64_t part = 2 * s->segments * r->w;
     s->bytes = (size_t)(part + 2 * r->c) * sizeof(double) + (size_t)(s->segments * s->each + r->w) * sizeof(float);
     WF_TRY(wf_pool_take(ctx, s->bytes, &s->data));
@@ -153,7 +153,7 @@ static wf_status sums_take(wf_ctx *ctx, const wide_rows *r, const sums_job *job,
     return WF_OK;
 }
 
-static void sums_run(const wf_ctx *ctx, const sums_job *job, const wide_rows *r, const sums_work *s)
+static void sums_run(const wf_ctx *ctx, const sums_job *job, const long_rows *r, const sums_work *s)
 {
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, r->rows * r->c)) schedule(static)
     for (int64_t i = 0; i < s->segments; i++) {
@@ -167,7 +167,7 @@ static void sums_run(const wf_ctx *ctx, const sums_job *job, const wide_rows *r,
 wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const x = args->x, *const dy = args->dy, *const sum_g = args->sum_g;
-    const wide_rows r = wide_rows_of(dy);
+    const long_rows r = long_rows_of(dy);
     if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(x) || sum_g->dtype != WF_F32 || r.rows == 0 || r.c == 0)
         return REF->norm_backward_stats(ctx, args);
     sums_work s;
@@ -175,7 +175,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
     sums_job job = {.x = x, .y = args->y, .dy = dy, .slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F};
     WF_TRY(sums_take(ctx, &r, &job, &s));
     job.mean = s.mean;
-    wide_fill(&r, args->mean, 0, s.mean);
+    long_fill(&r, args->mean, 0, s.mean);
     sums_run(ctx, &job, &r, &s);
     const float *const scale = args->invstd->data;
     for (int64_t c = 0; c < r.c; c++) {
@@ -188,7 +188,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 
 wf_status wf_cpu_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate)
 {
-    const wide_rows r = wide_rows_of(dy);
+    const long_rows r = long_rows_of(dy);
     if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(db) || r.rows == 0 || r.c == 0)
         return REF->bias_backward(ctx, dy, db, accumulate);
     sums_work s;

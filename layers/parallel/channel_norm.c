@@ -19,7 +19,7 @@ static wf_layer *shard_channels(const wf_mesh *mesh, wf_layer *layer, int64_t ch
         return wf_error_null();
     }
     wf_block(channels, size, wf_mesh_rank(mesh, WF_AXIS_CHANNEL), &own.lo, &own.hi);
-    wf_norm_set_part(layer, own);
+    wf_norm_set_own_channels(layer, own);
     for (int i = 0; i < layer->n_params; i++)
         wf_channel_shard_param(layer->params[i], (wf_box){.rank = 1, .lo = {own.lo}, .hi = {own.hi}}, true);
     return layer;

@@ -10,26 +10,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sent ahead of mean and m2: the number of elements per channel, their samples, and their pixels. */
-typedef struct part {
-    double count, first_sample, last_sample, first_pixel, pixels, all_pixels;
-} part;
+/* Sent ahead of mean and m2, as the numbers of a wf_norm_head: where this rank's part of the input lies in the whole.
+ * They let the ranks check that their parts together are whole samples. */
+typedef struct norm_header {
+    double count;                     /* elements in each column; first, since the kernel reads it */
+    double first_sample, last_sample; /* [first, last) */
+    double first_pixel;               /* place of the part's first pixel in the image, row-major */
+    double pixels, all_pixels;        /* of a sample: in the part, and of the whole image */
+} norm_header;
 
-#define HEAD  ((int64_t)(sizeof(part) / sizeof(double)))
-#define KNOWN 8
+#define HEAD  ((int64_t)(sizeof(norm_header) / sizeof(double)))
+#define KNOWN 8 /* layouts of inputs that a layer meets in turn: full and last batches, several sizes of images */
 
+/* The ranks of comm hold whole samples together where this rank has this part. */
 typedef struct checked {
     const wf_comm *comm;
-    part part;
+    norm_header header;
 } checked;
 
-/* The ranks over which statistics are merged, and the parts of this rank for which a check found that all ranks
- * together hold whole samples. */
+/* The ranks over which statistics are merged, and the last KNOWN parts of this rank that were checked. */
 typedef struct over {
     const char *name; /* in errors; a literal */
-    wf_comm *comm;    /* NULL: of the mesh */
+    wf_comm *comm;    /* NULL: those of the mesh along the spatial axes that shard the input, */
     const wf_mesh *mesh;
-    bool samples;
+    bool samples; /* and along data */
     checked known[KNOWN];
     unsigned checks;
 } over;
@@ -49,10 +53,10 @@ static wf_comm *comm_for(const over *o, const wf_tensor *x)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-static part describe(const wf_tensor *x, double count)
+static norm_header describe(const wf_tensor *x, double count)
 {
     const wf_layout *layout = &x->layout;
-    part p = {.count = count, .last_sample = (double)x->shape.dim[0], .pixels = 1, .all_pixels = 1};
+    norm_header p = {.count = count, .last_sample = (double)x->shape.dim[0], .pixels = 1, .all_pixels = 1};
     if (!layout->known)
         return p;
     p.first_sample = (double)layout->box.lo[0];
@@ -66,12 +70,12 @@ static part describe(const wf_tensor *x, double count)
 }
 
 /* Checks that the ranks which have this rank's samples hold all of their pixels, each exactly once. */
-static wf_status check_whole(const char *name, const part *all, int size, const part *mine)
+static wf_status check_whole(const char *name, const norm_header *all, int size, const norm_header *mine)
 {
     double seen = 0;
     int copies = 0;
     for (int r = 0; r < size; r++) {
-        const part *other = &all[r];
+        const norm_header *other = &all[r];
         if (other->first_sample > mine->first_sample || other->last_sample < mine->last_sample || other->count <= 0)
             continue;
         seen += other->pixels;
@@ -88,15 +92,15 @@ static wf_status check_whole(const char *name, const part *all, int size, const 
     return WF_OK;
 }
 
-static bool is_known(const over *o, const wf_comm *comm, const part *mine)
+static bool is_known(const over *o, const wf_comm *comm, const norm_header *mine)
 {
     for (int i = 0; i < KNOWN; i++)
-        if (o->known[i].comm == comm && !memcmp(&o->known[i].part, mine, sizeof *mine))
+        if (o->known[i].comm == comm && !memcmp(&o->known[i].header, mine, sizeof *mine))
             return true;
     return false;
 }
 
-static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n, part *heads)
+static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n, norm_header *heads)
 {
     for (int r = 0; r < size; r++)
         WF_TRY(wf_ctx_capture_read(ctx, &heads[r], all + r * n, sizeof *heads));
@@ -105,10 +109,11 @@ static wf_status read_heads(wf_ctx *ctx, int size, const double *all, int64_t n,
 
 /* The host reads the received heads only when this rank's part is new, so steps of a fixed shape read nothing from
  * the device, and a captured step was checked in its rehearsal. If two parts do not fit, both ranks find it. */
-static wf_status check_parts(over *o, wf_comm *comm, const wf_tensor *x, const part *mine, const double *all, int64_t n)
+static wf_status check_parts(over *o, wf_comm *comm, const wf_tensor *x, const norm_header *mine, const double *all,
+                             int64_t n)
 {
     const int size = wf_comm_size(comm);
-    const size_t bytes = (size_t)size * sizeof(part);
+    const size_t bytes = (size_t)size * sizeof(norm_header);
     void *heads;
     if (!x->layout.known || mine->count <= 0 || is_known(o, comm, mine) || wf_ctx_capturing(x->ctx))
         return WF_OK;
@@ -128,7 +133,7 @@ static wf_status merge_stats(over *o, wf_comm *comm, const wf_tensor *x, double 
 {
     const wf_kernels *k = x->ctx->k;
     const int64_t n = HEAD + wf_array_count(stats), size = wf_comm_size(comm);
-    const part mine = describe(x, count);
+    const norm_header mine = describe(x, count);
     const wf_array mean = wf_norm_row(stats, 0), m2 = wf_norm_row(stats, 1);
     const wf_array own = {.data = all + size * n, .dtype = WF_F64, .shape = WF_SHAPE(n)};
     const wf_array parts = {.data = all, .dtype = WF_F64, .shape = WF_SHAPE(size, n)};

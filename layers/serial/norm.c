@@ -1,4 +1,4 @@
-/* Batch normalisation in four steps: local statistics, a merge over the ranks that share them, normalisation;
+/* Batch normalisation in three steps: local statistics, a merge over the ranks that share them, normalisation;
  * backward has the same steps for its sums. The serial layer has no merge; layers/parallel/sync_norm.c gives one. */
 #include "layers/norm.h"
 
@@ -10,7 +10,7 @@
 typedef struct norm_state {
     wf_batchnorm_opts opts; /* as they were given */
     int64_t channels;
-    wf_range part; /* of the channels: the parameters are those of these; hi 0: all */
+    wf_range own_channels; /* this rank has the parameters of these; hi 0: of all */
     double decay, eps;
     wf_epilogue_opts epilogue;
     wf_norm_merge merge;
@@ -145,15 +145,16 @@ static wf_status check_channels(const wf_layer *layer, const wf_layout *x)
     const norm_state *s = layer->state;
     char text[WF_LAYOUT_TEXT];
     const bool sharded = wf_layout_is_sharded(x, 1);
-    if (s->part.hi == 0)
+    if (s->own_channels.hi == 0)
         WF_CHECK(!sharded, WF_ERR_SHAPE,
                  "batchnorm \"%s\" needs all channels, its input is %s; wf_channel_batchnorm takes a part of them, "
                  "wf_redistribute gathers it",
                  wf_layer_path(layer), wf_layout_text(x, text));
     else
-        WF_CHECK(sharded && x->box.lo[1] == s->part.lo && x->box.hi[1] == s->part.hi, WF_ERR_SHAPE,
+        WF_CHECK(sharded && x->box.lo[1] == s->own_channels.lo && x->box.hi[1] == s->own_channels.hi, WF_ERR_SHAPE,
                  "batchnorm \"%s\" has channels [%lld,%lld), its input is %s; wf_redistribute it first",
-                 wf_layer_path(layer), (long long)s->part.lo, (long long)s->part.hi, wf_layout_text(x, text));
+                 wf_layer_path(layer), (long long)s->own_channels.lo, (long long)s->own_channels.hi,
+                 wf_layout_text(x, text));
     return WF_OK;
 }
 
@@ -163,7 +164,7 @@ static wf_status check_input(const wf_layer *layer, const wf_var *x)
     const wf_shape shape = wf_var_shape(x);
     char text[WF_LAYOUT_TEXT];
     wf_dtype both;
-    const int64_t channels = s->part.hi > 0 ? s->part.hi - s->part.lo : s->channels;
+    const int64_t channels = s->own_channels.hi > 0 ? s->own_channels.hi - s->own_channels.lo : s->channels;
     WF_CHECK(shape.rank >= 2 && shape.rank <= 5, WF_ERR_SHAPE, "batchnorm \"%s\": input %s, should be of rank 2 to 5",
              wf_layer_path(layer), wf_shape_text(shape, text));
     WF_TRY(check_channels(layer, &x->value->layout));
@@ -383,9 +384,9 @@ wf_status wf_norm_commit(wf_layer *layer)
     return s->chunks ? wf_norm_chunks_commit(s->chunks, layer->ctx, s->decay, &running) : WF_OK;
 }
 
-void wf_norm_set_part(wf_layer *layer, wf_range part)
+void wf_norm_set_own_channels(wf_layer *layer, wf_range own)
 {
-    ((norm_state *)layer->state)->part = part;
+    ((norm_state *)layer->state)->own_channels = own;
 }
 
 static wf_status check_opts(const wf_batchnorm_opts *o, norm_state *s)

@@ -22,7 +22,7 @@ typedef struct wf_epilogue_opts {
 wf_status wf_epilogue_check(const char *what, wf_epilogue_opts *opts) WF_NODISCARD;
 /* What the options mean for the output y on this tape: no noise in evaluation; random numbers for y's part. */
 wf_epilogue wf_epilogue_on(const wf_epilogue_opts *opts, wf_tape *tape, const wf_tensor *y);
-/* False: y is as it is without. */
+/* Whether backward needs y: an activation follows. Noise alone is added and has no derivative of its own. */
 bool wf_epilogue_acts(const wf_epilogue *epilogue);
 
 /* What the forms of a convolution share: options, geometry, shapes, parameters. The serial, spatial and other forms
@@ -60,9 +60,10 @@ wf_linear_opts wf_linear_options(const wf_layer *layer);
 
 /* Batch normalisation with the statistics of several ranks: what comes between computing and using them. */
 
-/* All zero: this rank's statistics alone. A merge is owned by its layer. The arrays have K columns, each of which is
- * merged by itself: in batch normalisation the channels. Of x the context, the shape and the layout are read, never the
- * elements. */
+/* All zero: this rank's statistics alone. A merge is owned by its layer. The arrays have K columns, the same number on
+ * all ranks, each of which is merged by itself: in batch normalisation the channels. Of x the context, the shape and
+ * the layout are read, never the elements; without a layout it is this rank's own samples. Both functions are called in
+ * training alone, and are collective over the ranks that share statistics (see who makes the merge, below). */
 typedef struct wf_norm_merge {
     wf_comm *comm; /* whose ranks hear of a failure on one of them */
     /* mean and m2 of x (rows 0 and 1 of stats [2,K]), of which this rank has `count` elements per column, become those
@@ -86,7 +87,7 @@ wf_batchnorm_opts wf_norm_options(const wf_layer *layer);
  * stay. */
 void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge);
 /* From now on the layer takes inputs that hold these channels alone; the caller cuts the parameters likewise. */
-void wf_norm_set_part(wf_layer *layer, wf_range part);
+void wf_norm_set_own_channels(wf_layer *layer, wf_range own);
 
 /* From now on running statistics wait for the commit: chunk after chunk is noted, and the commit lets them follow the
  * statistics of all together, once. Off: what is noted is forgotten, and they follow every batch again. */
@@ -110,10 +111,13 @@ wf_status wf_norm_chunks_commit(wf_norm_chunks *chunks, wf_ctx *ctx, double deca
 /* Row `row` of a [rows, columns] array. */
 wf_array wf_norm_row(const wf_array *rows, int64_t row);
 
+/* Two merges, of layers/parallel/sync_norm.c. */
+
 /* Over the ranks of a communicator, which is borrowed. *merge is for one layer. Errors begin with `name`, a literal. */
 wf_status wf_norm_merge_over(const char *name, wf_comm *comm, wf_norm_merge *merge) WF_NODISCARD;
-/* Over the ranks of a mesh, which is borrowed, along the spatial axes that cut the input at hand, and with `samples`
- * along data too. *merge is for one layer. */
+/* Over the ranks of a mesh, which is borrowed, along the spatial axes that shard the input at hand, and with `samples`
+ * along data too. *merge is for one layer. Without `samples` the statistics are those of this rank's samples, over all
+ * their pixels. */
 wf_status wf_norm_merge_mesh(const char *name, const wf_mesh *mesh, bool samples, wf_norm_merge *merge) WF_NODISCARD;
 
 /* What the serial and the spatial form of pooling share: options, geometry, shapes. */
