@@ -1,5 +1,5 @@
 /* The background stream; see the header. A queue of operations, of which the first is in progress: a function runs at
- * its turn; a collective is a call of the engine on the communicator's second connection, which is entered, advanced
+ * its turn; a collective is a call of the engine on a communicator of its own (`async`), which is entered, advanced
  * and settled like those of the main program, but a little at a time and without waiting. Errors of the stream are kept
  * away from those of the main program. */
 #include "comm/background_author.h"
@@ -30,8 +30,8 @@ typedef struct operation {
     int64_t parts;
     int64_t exact; /* segments at the end that are not rounded */
     wf_dtype dtype;
-    wf_engine_flight flight;
-    wf_traffic before; /* of the second connection, when it began */
+    wf_engine_call flight;
+    wf_traffic before; /* of `async`, when it began */
 } operation;
 
 struct wf_background {
@@ -186,7 +186,7 @@ static wf_status advance(struct wf_background *b, operation *op, bool *moved, bo
     return WF_OK;
 }
 
-/* What was sent beside counts as sent by comm. */
+/* What `async` sent counts as sent by comm. */
 static void count(operation *op)
 {
     const wf_traffic *now = &connection_of(op)->traffic;
@@ -198,7 +198,7 @@ static void count(operation *op)
     op->comm->traffic.bytes_copied += now->bytes_copied - op->before.bytes_copied;
 }
 
-/* What failed beside failed on comm too: who waits in a call of the main program hears of it there. */
+/* What failed on `async` failed on comm too: who waits in a call of the main program hears of it there. */
 static wf_status fail_together(wf_comm *comm, const wf_comm *async)
 {
     if (comm->control)

@@ -128,15 +128,10 @@ const char *wf_profile_current(const wf_profile *profile)
 
 /* --- Rows --------------------------------------------------------------------------------------------------------- */
 
-static uint64_t key_of(const wf_profile_row *row)
-{
-    return wf_hash_text(wf_hash_text((uint64_t)row->kind, row->name), row->layer);
-}
-
 /* Where the row is, or would be. */
 static int32_t *place_of(const wf_profile *p, const wf_profile_row *row)
 {
-    uint64_t at = key_of(row) % (uint64_t)p->slots;
+    uint64_t at = wf_hash_text(wf_hash_text((uint64_t)row->kind, row->name), row->layer) % (uint64_t)p->slots;
     for (;; at = (at + 1) % (uint64_t)p->slots) {
         int32_t *slot = &p->slot[at];
         const wf_profile_row *r = *slot >= 0 ? &p->row[*slot] : NULL;

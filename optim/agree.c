@@ -146,7 +146,7 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
     WF_TRY(first_other(comm, ctx, hash, &other));
     *agreed = other >= 0;
     WF_CHECK(other < 0, WF_ERR_COMM,
-             "rank %d has other bucket sizes, another wire type, shard_optimizer, double_buffering, compare_every, "
+             "rank %d has other bucket sizes, another grad_dtype, shard_optimizer, double_buffering, compare_every, "
              "reduce or "
              "compute type than rank 0",
              other);

@@ -32,26 +32,20 @@ wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, doub
     return wf_loss_set(all->optim->ctx, &sum, factor, loss);
 }
 
-static wf_status check_type(const wf_grads *grads)
-{
-    const wf_dtype dtype = grads->flat->dtype;
-    WF_CHECK(dtype == WF_F64 || dtype == WF_F32, WF_ERR_DTYPE, "gradients of type %s; they must be f32 or f64",
-             wf_dtype_name(dtype));
-    return WF_OK;
-}
-
 /* Copies the trailer (loss, weights, flags) to the end of the flat buffer, in the buffer's type. */
 static wf_status put_trailer(wf_buckets *all, const wf_grads *grads)
 {
     wf_ctx *ctx = all->optim->ctx;
-    const bool wide = grads->flat->dtype == WF_F64;
+    const wf_dtype dtype = grads->flat->dtype;
+    const bool wide = dtype == WF_F64;
     const wf_strided loss = wf_tensor_strided(all->loss), place = trailer_at(grads, WF_TRAILER_LOSS);
     float narrow[WF_TRAILER];
-    WF_TRY(check_type(grads));
+    WF_CHECK(wide || dtype == WF_F32, WF_ERR_DTYPE, "gradients of type %s; they must be f32 or f64",
+             wf_dtype_name(dtype));
     for (int i = 0; i < WF_TRAILER; i++)
         narrow[i] = (float)all->trailer[i];
     WF_TRY(wf_ctx_send(ctx, trailer_at(grads, 0).data, wide ? (const void *)all->trailer : narrow,
-                       WF_TRAILER * wf_dtype_size(grads->flat->dtype)));
+                       WF_TRAILER * wf_dtype_size(dtype)));
     /* What a capture sends is what every replay sends: get_trailer compares it. */
     if (!wf_ctx_capturing(ctx))
         memcpy(all->sent, all->trailer, sizeof all->sent);
@@ -110,7 +104,8 @@ wf_status wf_buckets_open(wf_buckets *all)
     bool needed[1 << WF_AXES] = {false};
     WF_TRY(wf_layer_params(all->optim->model, &n, &params));
     for (int64_t i = 0; i < n; i++)
-        /* Queues are opened here, at set-up, since opening one is collective and the first backward must not be. */
+        /* Connected at set-up and not in a step. Over axes that a layer learns in its first forward, open_bucket does
+         * it in the first backward, which is collective too (agree in multi_node.c). */
         needed[params[i]->axes & wf_grad_axes(all->mesh)] = true;
     needed[all->axes] = true;
     for (unsigned axes = 0; axes < 1u << WF_AXES; axes++)
@@ -122,8 +117,8 @@ wf_status wf_buckets_open(wf_buckets *all)
     return WF_OK;
 }
 
-/* Allocates the lists whose length is the number of gradients, at most n. */
-static wf_status make_room(wf_buckets *all, int64_t n)
+/* The lists, for n gradients at most. */
+static wf_status allocate_lists(wf_buckets *all, int64_t n)
 {
     wf_ctx *ctx = all->optim->ctx;
     const size_t room = (size_t)n + 2;
@@ -145,7 +140,7 @@ static wf_status make_room(wf_buckets *all, int64_t n)
 wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order)
 {
     all->made = false;
-    WF_TRY(make_room(all, n));
+    WF_TRY(allocate_lists(all, n));
     for (int64_t i = 0; i < n; i++)
         all->arrived[i] = order[i];
     wf_grad_sort(all->mesh, all->axes, n, order);
@@ -223,7 +218,7 @@ wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype)
     return WF_OK;
 }
 
-/* What the buckets before have found. */
+/* Writes into the trailer, which is in device memory already, whether one of the buckets before overflowed. */
 static wf_status put_overflow(void *buckets)
 {
     const wf_buckets *all = buckets;
@@ -271,9 +266,9 @@ static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
     return bucket->comm && wf_background_open(bucket->comm) == WF_OK ? bucket : NULL;
 }
 
-/* Gradients that are summed over the same axes form a group; the trailer belongs to the group that is summed over
- * all axes. */
-static wf_status sharded(wf_buckets *all, unsigned axes, int64_t first, int64_t last)
+/* Cuts gradients [first, last), which are summed over the same axes, into buckets. The trailer rides in the last bucket
+ * of those that are summed over all axes. */
+static wf_status add_buckets(wf_buckets *all, unsigned axes, int64_t first, int64_t last)
 {
     const wf_grads *grads = all->optim->grads;
     const int64_t size = (int64_t)wf_dtype_size(grads->flat->dtype);
@@ -340,10 +335,10 @@ static wf_status make_buckets(wf_buckets *all)
         if (r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
             continue;
         if (all->run[r].axes != 0)
-            WF_TRY(sharded(all, all->run[r].axes, first, all->run[r].last));
+            WF_TRY(add_buckets(all, all->run[r].axes, first, all->run[r].last));
         first = all->run[r].last;
     }
-    WF_TRY(sharded(all, all->axes, first, grads->n));
+    WF_TRY(add_buckets(all, all->axes, first, grads->n));
     sort_by_place(all);
     for (int64_t b = 0; b < all->n; b++)
         for (int64_t i = all->bucket[b].first; i < all->bucket[b].last; i++)

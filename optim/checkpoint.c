@@ -174,18 +174,12 @@ int64_t wf_checkpoint_generation(const wf_checkpoint *checkpoint)
 
 /* --- Saving ------------------------------------------------------------------------------------------------------- */
 
-static wf_status flush_all(const wf_checkpoint *c)
-{
-    for (int64_t i = 0; i < c->n_items; i++)
-        if (c->item[i].optim)
-            WF_TRY(wf_optim_flush(c->item[i].optim));
-    return WF_OK;
-}
-
 static wf_status begin_save(wf_checkpoint *c, int64_t step)
 {
     WF_TRY(wf_ctx_forbid_capture(c->ctx, "save a checkpoint", "save it between runs"));
-    WF_TRY(flush_all(c));
+    for (int64_t i = 0; i < c->n_items; i++)
+        if (c->item[i].optim)
+            WF_TRY(wf_optim_flush(c->item[i].optim));
     WF_TRY(wf_checkpoint_stage(c, step));
     WF_TRY(wf_checkpoint_lay_out(c));
     wf_checkpoint_write(c);

@@ -323,8 +323,8 @@ static wf_status read_trailer(wf_optim *optim, double *grad_scale)
              "%g ranks accumulated gradients of sharded batches for this step, and %g did not; all do it equally often",
              parts, sharded);
     WF_CHECK(trailer[WF_TRAILER_OVERFLOW] == 0, WF_ERR_NUMERIC,
-             "a gradient overflows f16 in flight, which ends at 65504, or is not finite; wire WF_BF16 has the range "
-             "of f32");
+             "a gradient overflows f16 in flight, which ends at 65504, or is not finite; grad_dtype WF_BF16 has the "
+             "range of f32");
     const double weight = trailer[WF_TRAILER_WEIGHT];
     *grad_scale = local + parts > 0 && weight > 0 ? 1 / weight : 1;
     return WF_OK;
@@ -439,12 +439,12 @@ static wf_status check_options(const wf_optim *optim, const wf_multi_node_opts *
              "gradients of type %s in flight as %s; only f32 is narrowed", wf_dtype_name(wf_ctx_dtype(optim->ctx)),
              wf_dtype_name(opts->grad_dtype));
     WF_CHECK(!opts->reduce || (opts->grad_dtype == WF_F32 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
-             "reduce takes the place of the sum, so it goes neither with wire %s nor with shard_optimizer",
+             "reduce takes the place of the sum, so it goes neither with grad_dtype %s nor with shard_optimizer",
              wf_dtype_name(opts->grad_dtype));
-    WF_CHECK(
-        !opts->double_buffering || (opts->grad_dtype != WF_F16 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
-        "double_buffering goes neither with shard_optimizer nor with wire f16, whose overflow would be seen a step "
-        "late");
+    WF_CHECK(!opts->double_buffering || (opts->grad_dtype != WF_F16 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
+             "double_buffering goes neither with shard_optimizer nor with grad_dtype f16, whose overflow would be seen "
+             "a step "
+             "late");
     return WF_OK;
 }
 

@@ -114,14 +114,6 @@ static void draw_bar(wf_trainer *t, int width)
     t->shown.drawn = true;
 }
 
-static void write_line(wf_trainer *t)
-{
-    char text[WF_TRAINER_LINE] = "";
-    describe(t, text);
-    fprintf(t->out, "%s\n", text);
-    fflush(t->out);
-}
-
 void wf_trainer_progress_begin(wf_trainer *t)
 {
     keep_order(t);
@@ -151,7 +143,10 @@ void wf_trainer_progress(wf_trainer *t, bool last)
     const int width = shown->bar ? width_of(t->out) : 0;
     shown->last = now;
     if (width < LEAST_WIDTH) {
-        write_line(t);
+        char text[WF_TRAINER_LINE] = "";
+        describe(t, text);
+        fprintf(t->out, "%s\n", text);
+        fflush(t->out);
         return;
     }
     draw_bar(t, width);

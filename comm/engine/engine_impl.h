@@ -11,38 +11,39 @@
 /* The engine of a communicator whose rank and size are known; node[r] is the number of rank r's node. */
 wf_status wf_engine_open(wf_comm *comm, const int32_t *node) WF_NODISCARD;
 void wf_engine_close(wf_comm *comm);
-/* Runs a call to its end: `in` is its input 0, `out` its output 0 or what is both, in host memory. The call has been
- * entered. */
+/* Runs a call to its end: `in` is its input 0, `out` its output 0 or what is both. They are in host memory; of a sum
+ * (WF_CALL_SUM and the calls of shards) in device memory, which the schedule copies through host memory where the two
+ * differ (agreed.staged). The call has been entered. */
 wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out) WF_NODISCARD;
 /* The same of several: in[i] is input i, out[i] output i. */
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out) WF_NODISCARD;
 
 /* The same a little at a time: begun, advanced until it is done or fails, and ended in either case. One at a time for a
  * communicator. */
-typedef struct wf_engine_flight {
+typedef struct wf_engine_call {
     struct wf_engine_entry *entry;
     void *scratch, *device;
-} wf_engine_flight;
+} wf_engine_call;
 wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out,
-                          wf_engine_flight *flight) WF_NODISCARD;
-wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done) WF_NODISCARD;
-void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status);
+                          wf_engine_call *flight) WF_NODISCARD;
+wf_status wf_engine_advance(wf_engine_call *flight, bool *moved, bool *done) WF_NODISCARD;
+void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status);
 /* Waits for its end, in which steps run that were left to it (wf_builder_at_wait). */
-wf_status wf_engine_wait(wf_comm *comm, wf_engine_flight *flight) WF_NODISCARD;
+wf_status wf_engine_wait(wf_comm *comm, wf_engine_call *flight) WF_NODISCARD;
 
 /* A schedule of the caller's, taken over in any case; NULL on failure. Freed before the communicator. */
 struct wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
 void wf_engine_entry_free(struct wf_engine_entry *entry);
 /* Begins it, as wf_engine_begin; messages go by `link`, or by the transport where that is NULL. */
 wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const wf_link *link, const void *in, void *out,
-                         wf_engine_flight *flight) WF_NODISCARD;
+                         wf_engine_call *flight) WF_NODISCARD;
 /* Of schedules made from now on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
 struct wf_pairs *wf_engine_pairs(const wf_comm *comm);
 /* The flight recorder learns of the step that it waits for. */
-void wf_engine_note(wf_comm *comm, const wf_engine_flight *flight);
+void wf_engine_note(wf_comm *comm, const wf_engine_call *flight);
 /* A rank that it waits for; -1: none. */
-int wf_engine_awaited(const wf_engine_flight *flight);
+int wf_engine_awaited(const wf_engine_call *flight);
 
 /* Shares memory among the ranks of each node, so that reducers use it (agreed.shared). WF_OK without it, on all ranks
  * alike, where one node has none; `why` says what is missing. Collective over comm; the call has been entered. */

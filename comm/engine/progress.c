@@ -269,7 +269,7 @@ static char *slot_at(const wf_engine *engine, int rank, const wf_operand *operan
     return engine->pairs.slots[from][to] + (size_t)slot * agreed->pair_slot_bytes;
 }
 
-static void bind(const wf_comm *comm, const wf_engine_flight *flight, const void *const *in, void *const *out)
+static void bind(const wf_comm *comm, const wf_engine_call *flight, const void *const *in, void *const *out)
 {
     wf_engine *engine = comm->engine;
     const entry *e = flight->entry;
@@ -341,7 +341,7 @@ static wf_status wait(wf_comm *comm, wf_run *run)
 }
 
 static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in, void *const *out,
-                      wf_engine_flight *flight)
+                      wf_engine_call *flight)
 {
     wf_engine *engine = comm->engine;
     const entry *e = flight->entry;
@@ -360,31 +360,31 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
 }
 
 static wf_status begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
-                       wf_engine_flight *flight)
+                       wf_engine_call *flight)
 {
-    *flight = (wf_engine_flight){0};
+    *flight = (wf_engine_call){0};
     WF_TRY(entry_of(comm, call, &flight->entry));
     return post(comm, &comm->engine->link, in, out, flight);
 }
 
 wf_status wf_engine_post(wf_comm *comm, entry *e, const wf_link *link, const void *in, void *out,
-                         wf_engine_flight *flight)
+                         wf_engine_call *flight)
 {
-    *flight = (wf_engine_flight){.entry = e};
+    *flight = (wf_engine_call){.entry = e};
     return post(comm, link ? link : &comm->engine->link, &in, &out, flight);
 }
 
-wf_status wf_engine_wait(wf_comm *comm, wf_engine_flight *flight)
+wf_status wf_engine_wait(wf_comm *comm, wf_engine_call *flight)
 {
     return flight->entry->schedule->steps > 0 ? wait(comm, flight->entry->run) : WF_OK;
 }
 
-wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out, wf_engine_flight *flight)
+wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out, wf_engine_call *flight)
 {
     return begin(comm, call, &in, &out, flight);
 }
 
-wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done)
+wf_status wf_engine_advance(wf_engine_call *flight, bool *moved, bool *done)
 {
     wf_run *run = flight->entry->run;
     if (!wf_run_done(run))
@@ -393,18 +393,18 @@ wf_status wf_engine_advance(wf_engine_flight *flight, bool *moved, bool *done)
     return WF_OK;
 }
 
-void wf_engine_note(wf_comm *comm, const wf_engine_flight *flight)
+void wf_engine_note(wf_comm *comm, const wf_engine_call *flight)
 {
     if (flight->entry)
         note(comm, flight->entry->run);
 }
 
-int wf_engine_awaited(const wf_engine_flight *flight)
+int wf_engine_awaited(const wf_engine_call *flight)
 {
     return flight->entry ? wf_run_awaited(flight->entry->run) : -1;
 }
 
-void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status)
+void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
 {
     entry *e = flight->entry;
     if (!e)
@@ -421,12 +421,12 @@ void wf_engine_end(wf_comm *comm, wf_engine_flight *flight, wf_status status)
     /* Memory of a message that could not be given up is leaked: MPI may write to it at any time. */
     if (flight->device && !comm->lost)
         wf_pool_give(comm->shared->ctx, flight->device, e->device);
-    *flight = (wf_engine_flight){0};
+    *flight = (wf_engine_call){0};
 }
 
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out)
 {
-    wf_engine_flight flight;
+    wf_engine_call flight;
     WF_TRY(begin(comm, call, in, out, &flight));
     const wf_status status = wf_engine_wait(comm, &flight);
     wf_engine_end(comm, &flight, status);

@@ -66,7 +66,7 @@ struct wf_exchange {
     const wf_tensor *from;
     wf_tensor *to;
     wf_exchange_form *form; /* the last one used */
-    wf_engine_flight flight;
+    wf_engine_call flight;
     wf_link group; /* by NCCL */
 };
 

@@ -57,7 +57,7 @@ static wf_strided run_of(void *data, wf_dtype dtype, int64_t count)
     return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {count}, .stride = {1}};
 }
 
-/* In another type on the wire: half the bytes, and sums that are rounded at every step. */
+/* In the narrower grad_dtype: half the bytes, and sums that are rounded at every step. */
 static wf_status sum_narrow(wf_comm *comm, void *flat, int64_t count, wf_dtype dtype)
 {
     wf_ctx *ctx = comm->shared->ctx;
@@ -109,7 +109,7 @@ wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype)
 {
     WF_NEED(comm);
     WF_CHECK(!comm->reducer->build, WF_ERR_UNSUPPORTED,
-             "communicator \"%s\" sends gradients in their own type; only \"pure_nccl\" has another one on the wire",
+             "communicator \"%s\" sends gradients in their own type; only \"pure_nccl\" has another grad_dtype",
              comm->name);
     WF_CHECK(dtype == WF_F32 || dtype == WF_F16 || dtype == WF_BF16, WF_ERR_DTYPE,
              "gradients go as f32, f16 or bf16, not as %s", wf_dtype_name(dtype));

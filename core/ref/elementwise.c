@@ -57,11 +57,6 @@ static double act_derivative(wf_act act, double slope, double x, double y)
     return 1;
 }
 
-static bool derivative_needs_x(wf_act act)
-{
-    return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
-}
-
 double wf_ref_epilogue_slope(const wf_epilogue *epilogue, double y)
 {
     return act_derivative(epilogue->act, epilogue->slope, 0, y);
@@ -132,7 +127,7 @@ wf_status wf_ref_act_backward(wf_ctx *ctx, const wf_act_args *args)
     const int64_t n = wf_array_count(args->dx);
     const wf_act act = args->act;
     const double slope = args->slope;
-    const bool accumulate = args->accumulate, by_x = derivative_needs_x(act);
+    const bool accumulate = args->accumulate, by_x = act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
     const double *const xv = by_x ? wf_ref_in(&frame, args->x) : NULL, *const yv =
                                                                            by_x ? NULL : wf_ref_in(&frame, args->y);
     const double *const dyv = wf_ref_in(&frame, args->dy);
