@@ -86,7 +86,7 @@ static settings read_settings(int argc, char **argv)
 
 static wf_iter *open_images(wf_comm *comm, const settings *s)
 {
-    wf_dataset *images = images_open(comm, s->how.mesh, s->data, WF_TRAIN_SET, true);
+    wf_dataset *images = images_open(comm, s->how.mesh, s->data, WF_TRAIN_SET, false);
     wf_iter *iter = wf_batches(
         images,
         (wf_batch_opts){.size = s->batch, .shuffle = true, .drop_last = s->captured, .sharded = s->how.sharded});
@@ -232,21 +232,17 @@ static void step_captured(gan *g, wf_captured *captured, const wf_batch *b)
     WF_MUST(wf_captured_run(captured));
 }
 
-static void step_plain(gan *g, const wf_batch *b)
-{
-    g->x = b->x;
-    WF_MUST(train_step(g));
-}
-
 static wf_status step(wf_trainer *trainer, void *user)
 {
     training *t = user;
     wf_batch batch;
     WF_MUST(wf_iter_next(t->iter, &batch));
-    if (t->captured)
+    if (t->captured) {
         step_captured(&t->g, t->captured, &batch);
-    else
-        step_plain(&t->g, &batch);
+    } else {
+        t->g.x = batch.x;
+        WF_MUST(train_step(&t->g));
+    }
     wf_trainer_add_samples(trainer, batch.global);
     return WF_OK;
 }

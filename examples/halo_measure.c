@@ -86,13 +86,6 @@ static void layer_subjects(wf_ctx *ctx, wf_tape *tape, wf_layer *layer, wf_shape
     s[BOTH].backward = true;
 }
 
-static void layer_free(subject s[DIRECTIONS])
-{
-    wf_tensor_free(s[FORWARD].y);
-    wf_tensor_free(s[FORWARD].x);
-    wf_layer_free(s[FORWARD].layer);
-}
-
 /* What the mesh's ranks send forward, and forward and backward. */
 static void count_bytes(wf_comm *comm, const subject s[DIRECTIONS], int64_t sent[DIRECTIONS])
 {
@@ -243,8 +236,12 @@ halo_row halo_measure(wf_comm *comm, const halo_case *what, int64_t repeats)
     count_bytes(comm, s + DIRECTIONS, sent);
     measure(comm, mesh, s, repeats < MOST_REPEATS ? repeats : MOST_REPEATS, &row);
     compare_bytes(comm, &row, sent);
-    for (int k = 0; k < 3; k++)
-        layer_free(s + k * DIRECTIONS);
+    for (int k = 0; k < 3; k++) {
+        const subject *forward = s + k * DIRECTIONS + FORWARD;
+        wf_tensor_free(forward->y);
+        wf_tensor_free(forward->x);
+        wf_layer_free(forward->layer);
+    }
     free(s);
     wf_tape_free(tape);
     wf_mesh_close(mesh);

@@ -148,11 +148,6 @@ static void read_study(page *p, const char *path)
 
 /* --- drawing ------------------------------------------------------------------------------------------------------ */
 
-static const char *plural(int ranks)
-{
-    return ranks == 1 ? "rank" : "ranks";
-}
-
 /* The processor and how many cores there are: times of another machine are others. */
 static void machine(char *text, size_t size)
 {
@@ -196,7 +191,8 @@ static void efficiency(const page *p, int mode)
             "set offsets graph 0.05, graph 0.05, 0, 0\n");
     ticks(p, false);
     fprintf(p->script, "set title \"%s: efficiency of %d %s%s, forward and backward\"\nset xlabel '%s'\n",
-            mode ? "Weak scaling" : "Strong scaling", p->best, plural(p->best), p->crowded ? ", which share cores" : "",
+            mode ? "Weak scaling" : "Strong scaling", p->best, p->best == 1 ? "rank" : "ranks",
+            p->crowded ? ", which share cores" : "",
             mode ? "height and width of the part of a rank" : "height and width of the image");
     for (int g = 0; g < p->groups; g++) {
         fprintf(p->script, "$group%d <<end\n", g);

@@ -1,4 +1,5 @@
-/* Finds images for the examples and makes them [3,32,32], whatever their source. Rank 0 reads and scatters. */
+/* Finds images for the examples and makes them [3,32,32], whatever their source. Rank 0 reads and scatters them, but
+ * for files of wf-data, of which each rank reads its part. */
 #include "examples/images.h"
 
 #include <glob.h>
@@ -41,12 +42,12 @@ static bool is_hdf5(const char *dir)
     return length > 3 && strcmp(dir + length - 3, ".h5") == 0;
 }
 
-static wf_dataset *choose(wf_comm *comm, const char *dir, const char *home, wf_split split, bool any)
+static wf_dataset *choose(wf_comm *comm, const char *dir, const char *home, wf_split split, bool labels)
 {
     wf_ctx *ctx = wf_comm_ctx(comm);
     const char *what = "CIFAR-10", *from = dir ? dir : home;
     wf_dataset *images;
-    if (any && is_hdf5(dir)) {
+    if (is_hdf5(dir)) {
         what = "the images";
         images = wf_hdf5_dataset(ctx, dir, (wf_hdf5_opts){0});
     } else if (from && has_cifar(from)) {
@@ -56,9 +57,9 @@ static wf_dataset *choose(wf_comm *comm, const char *dir, const char *home, wf_s
                     : "Fashion-MNIST, photographs of clothes, as 32x32 RGB (--data DIR takes other images)";
         images = wf_mnist(ctx, NULL, split);
     } else {
-        what = any ? "the images of a folder" : "the images of IDX files";
-        images = any ? wf_image_folder(ctx, dir, (wf_image_folder_opts){.height = 32, .width = 32})
-                     : wf_mnist(ctx, dir, split);
+        what = labels ? "the images of IDX files" : "the images of a folder";
+        images = labels ? wf_mnist(ctx, dir, split)
+                        : wf_image_folder(ctx, dir, (wf_image_folder_opts){.height = 32, .width = 32});
     }
     if (split == WF_TRAIN_SET && wf_comm_rank(comm) == 0)
         printf("data: %s%s%s\n", what, from ? " in " : "", from ? from : "");
@@ -80,14 +81,28 @@ static wf_dataset *as_rgb(wf_dataset *images)
     return images;
 }
 
-wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_split split, bool any)
+/* The losses of the examples take the labels 0 to 9. */
+static void check_labels(wf_comm *comm, const char *dir, wf_dataset *images)
+{
+    char complaint[512] = "";
+    wf_dataset_info info;
+    WF_MUST(wf_dataset_info_get(images, &info));
+    if (!info.labels || info.classes > 10)
+        snprintf(complaint, sizeof complaint, "%.400s: labels of %lld classes, should be 1 to 10",
+                 dir ? dir : "WEFT_DATA", (long long)info.classes);
+    example_agree(comm, *complaint ? complaint : NULL);
+}
+
+wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_split split, bool labels)
 {
     const char *home = dir ? NULL : usual_folder(comm);
-    const bool each = any && is_hdf5(dir);
-    wf_dataset *files = each || wf_comm_rank(comm) == 0 ? choose(comm, dir, home, split, any) : NULL;
+    const bool each = is_hdf5(dir);
+    wf_dataset *files = each || wf_comm_rank(comm) == 0 ? choose(comm, dir, home, split, labels) : NULL;
     wf_dataset *images =
         wf_mesh_scatter_dataset(mesh, files, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET, .each_reads = each});
     example_check(comm, wf_check(images));
+    if (labels)
+        check_labels(comm, dir, images);
     images = as_rgb(images);
     example_check(comm, wf_check(images));
     return images;

@@ -2,6 +2,7 @@
  *
  *     mpirun -np 4 vgg_cifar --width 16 --epochs 5
  *     mpirun -np 4 vgg_cifar --parallel spatial --mesh height=2,width=2 --sync-bn
+ *     mpirun -np 4 vgg_cifar --data digits.h5 --test digits-test.h5 --no-flip
  */
 #include "examples/images.h"
 #include "examples/models/vgg.h"
@@ -11,9 +12,10 @@
 #include <unistd.h>
 
 typedef struct settings {
-    const char *communicator, *data, *compute;
+    const char *communicator, *data, *test, *compute;
     int64_t batch, epochs, iterations, width, seed;
     double lr;
+    bool no_flip;
     example_saves saves;
     example_best best;
     parallel how;
@@ -43,7 +45,11 @@ static void read_settings(int argc, char **argv, settings *s)
         {"epochs", "N", "stop after N times all images", .number = &s->epochs, .least = 1},
         {"iterations", "N", "steps of an epoch, if that is fewer; 0: all", .number = &s->iterations},
         {"width", "N", "channels of the first group of convolutions", .number = &s->width, .least = 1},
-        {"data", "DIR", "CIFAR-10's binary files, or Fashion-MNIST's IDX files", .text = &s->data},
+        {"data", "DIR", "CIFAR-10's binary files, MNIST's IDX files, or FILE.h5 of wf-data with labels",
+         .text = &s->data},
+        {"test", "FILE", "where --data is a file: images to test on, FILE.h5 too; default: those of --data",
+         .text = &s->test},
+        {"no-flip", NULL, "do not mirror images, which makes other digits of digits", .flag = &s->no_flip},
         {"lr", "X", "learning rate for 64 images a step", .real = &s->lr},
         {"seed", "N", "of all random numbers", .number = &s->seed},
         EXAMPLE_COMPUTE(&s->compute),
@@ -59,8 +65,9 @@ static void read_settings(int argc, char **argv, settings *s)
 
 static wf_iter *open_images(wf_comm *comm, const settings *s, wf_split split)
 {
-    wf_dataset *images = images_open(comm, s->how.mesh, s->data, split, false);
-    if (split == WF_TRAIN_SET)
+    const char *data = split == WF_TEST_SET && s->test ? s->test : s->data;
+    wf_dataset *images = images_open(comm, s->how.mesh, data, split, true);
+    if (split == WF_TRAIN_SET && !s->no_flip)
         images = wf_transform_random_flip(images);
     wf_iter *iter = wf_batches(
         images, (wf_batch_opts){.size = s->batch, .shuffle = split == WF_TRAIN_SET, .sharded = s->how.sharded});

@@ -58,6 +58,23 @@ if [ "$ranks" = 4 ]; then
     done
 fi
 
+# Files of wf-data, of which each rank reads its part; those without labels are refused in one line.
+if [ "$ranks" = 2 ]; then
+    data=$examples/../tools/wf-data
+    "$data" mnist "$work/images" -o "$work/train.h5" >/dev/null
+    "$data" mnist "$work/images" --test -o "$work/test.h5" >/dev/null
+    files="--data $work/train.h5 --test $work/test.h5"
+    should=$(vgg 1 "$files")
+    [ -n "$should" ] || fail "vgg_cifar $files prints no losses"
+    same vgg 2 "$should" "$files --parallel spatial"
+    [ "$(vgg 1 "$files --no-flip")" != "$should" ] || fail "vgg_cifar --no-flip changes nothing"
+    "$data" idx "$work/images/train-images-idx3-ubyte" -o "$work/nameless.h5" >/dev/null
+    code=0
+    "$mpiexec" -np 2 "$examples/vgg_cifar" --data "$work/nameless.h5" >"$work/out" 2>&1 || code=$?
+    [ "$code" != 0 ] && grep -q '^vgg_cifar: .*nameless.h5: labels of 0 classes' "$work/out" ||
+        fail "vgg_cifar without labels: $(cat "$work/out")"
+fi
+
 code=0
 "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 12 --out "$work/gan" >"$work/out" 2>&1 || code=$?
 [ "$code" != 0 ] && grep -q '^dcgan_cifar: --channels 12: should be a multiple of 8' "$work/out" ||
