@@ -1,6 +1,7 @@
 /* The profiler: what it counts of kernels, layers, collectives and waits, the table, the time line of ranks whose
  * clocks differ, and that nothing is left of it. */
 #include "optim/profiler.h"
+#include "core/context_author.h"
 #include "core/profile_author.h"
 #include "datasets/datasets.h"
 #include "layers/layers.h"
@@ -9,6 +10,8 @@
 #include "tests/file/folder.h"
 
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { SAMPLES = 8, IN = 12, OUT = 5, STEPS = 3 };
@@ -218,6 +221,31 @@ static void misuse(void)
     WF_EXPECT(!ctx->profile, "something is left of the profile");
 }
 
+static uintptr_t slot_at(const wf_kernels *table, size_t at)
+{
+    uintptr_t slot;
+    memcpy(&slot, (const char *)table + at, sizeof slot);
+    return slot;
+}
+
+/* A slot that computes and that core/profile_kernels.c forgets would be missing in all sums. */
+static void every_slot_is_timed(void)
+{
+    const wf_kernels *device = ctx->k;
+    WF_EXPECT_OK(wf_profile_begin(ctx, 0));
+    for (size_t at = offsetof(wf_kernels, copy); at < offsetof(wf_kernels, range_push); at += sizeof(void *)) {
+        const bool timed = slot_at(ctx->k, at) != slot_at(device, at);
+        /* These do next to nothing. */
+        const bool should = at != offsetof(wf_kernels, loss_scale) && at != offsetof(wf_kernels, clip_scale);
+        WF_EXPECT(timed == should, "slot %zu of wf_kernels, counted from copy, is %stimed",
+                  (at - offsetof(wf_kernels, copy)) / sizeof(void *), timed ? "" : "not ");
+    }
+    wf_profile *profile = ctx->profile;
+    wf_profile_end(profile);
+    WF_EXPECT(ctx->k == device, "the table of the profile is still in use");
+    wf_profile_free(profile);
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
@@ -225,6 +253,7 @@ static int on_ranks(int argc, char **argv)
     folder_make();
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"counts", counts},
+                                               {"every_slot_is_timed", every_slot_is_timed},
                                                {"clocks_are_aligned", clocks_are_aligned},
                                                {"table_of_a_run", table_of_a_run},
                                                {"misuse", misuse},
