@@ -40,6 +40,8 @@ wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
         return NULL;
     wf_norm_merge merge;
     WF_TRY_NULL(wf_norm_merge_over("channel_sync_batchnorm", comm, &merge));
+    /* Ranks with other channels hear of a failure too: they would wait for the failed one in a later layer. */
+    merge.comm = wf_mesh_world(mesh);
     wf_layer *layer = wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
     return shard_channels(mesh, layer, opts.channels);
 }

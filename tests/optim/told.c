@@ -153,6 +153,28 @@ static void input_failed(void)
     close_told("input", wf_error_code(), WF_ERR_SHAPE, "[5]");
 }
 
+/* The statistics of a channel-parallel normalisation stay with the ranks of equal channels, here each rank alone. The
+ * others hear of the failure all the same: the next layer sums over channels. */
+static void channel_norm(void)
+{
+    open_run();
+    const int size = wf_comm_size(run.comm);
+    wf_mesh *mesh = wf_mesh_open(run.comm, (wf_mesh_opts){.channel = size});
+    wf_layer *layer = mesh ? wf_channel_sync_batchnorm(mesh, (wf_batchnorm_opts){.channels = size}) : NULL;
+    wf_tensor *x = wf_tensor_new(run.ctx, WF_F32, WF_SHAPE(2, 1));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    wf_layout layout;
+    if (layer && !run.culprit) {
+        WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(2, size), &layout));
+        WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
+    }
+    const wf_status status = layer && wf_apply(layer, wf_input(run.tape, x)) ? sum_ranks() : wf_error_code();
+    wf_tensor_free(x);
+    wf_layer_free(layer);
+    wf_mesh_close(mesh);
+    close_told("channel_norm", status, WF_ERR_SHAPE, "has channels");
+}
+
 static void backward_of(failing where, const char *what)
 {
     open_run();
@@ -255,6 +277,7 @@ static int on_ranks(int argc, char **argv)
                      (test_case[]){{"forward", forward},
                                    {"without_words", without_words},
                                    {"input_failed", input_failed},
+                                   {"channel_norm", channel_norm},
                                    {"backward", backward},
                                    {"backward_of_child", backward_of_child},
                                    {"backward_of_function", backward_of_function},
