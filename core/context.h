@@ -58,6 +58,8 @@ typedef struct wf_memory_counters {
     int64_t system_allocations; /* calls of malloc (or cudaMalloc) made by the library since the context was made */
     int64_t pool_takes;         /* blocks handed out by the pool */
     size_t bytes_in_use, bytes_peak, bytes_reserved;
+    int64_t plans; /* what oneDNN, cuDNN and cuBLASLt made for the shapes of convolutions and products and what is kept
+                      for the next call: of each library's kinds the 1024 that were used last */
 } wf_memory_counters;
 wf_memory_counters wf_ctx_memory(const wf_ctx *ctx);
 

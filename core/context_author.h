@@ -17,6 +17,9 @@ typedef enum wf_live {
     WF_LIVES
 } wf_live;
 
+/* Plans of one kind that a filling keeps; shapes that change with every batch would fill the memory. */
+#define WF_PLANS_MOST 1024
+
 typedef struct wf_pool wf_pool;
 struct wf_captured;
 struct wf_profile;
@@ -34,6 +37,7 @@ struct wf_ctx {
     uint64_t layers;            /* made so far */
     uint64_t roots;             /* root layers without a name that have a number so far (layers/layer_author.h) */
     int64_t vars;               /* variables alive on all tapes */
+    int64_t plans;              /* kept by the filling: primitives, plans (wf_memory_counters) */
     uint64_t backwards;         /* backwards started */
     uint64_t segments;          /* numbers given to segments that are recomputed (core/autograd/segment.c) */
     char notice[WF_CTX_NOTICE]; /* why the device is not the requested one; empty: it is the requested one */
@@ -89,8 +93,9 @@ wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 
 /* The pool: size classes; a block given back is reused. Free blocks go back to the system where the device has no more
- * memory, and where they come to more than was ever in use. Blocks are 64-byte aligned. A take of 0 bytes gives NULL.
- * Main thread only. Workspace of a kernel is taken and given within the slot. */
+ * memory, and where they come to more than was ever in use; before that a free block of up to twice the size serves.
+ * Blocks are 64-byte aligned. A take of 0 bytes gives NULL. Main thread only. Workspace of a kernel is taken and given
+ * within the slot. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
 /* Retires the block that contains this address: it is never reused and not freed with the context, even after it is

@@ -92,7 +92,11 @@ void wf_pool_free(wf_pool *pool)
 
 wf_memory_counters wf_ctx_memory(const wf_ctx *ctx)
 {
-    return ctx ? ctx->pool->counters : (wf_memory_counters){0};
+    if (!ctx)
+        return (wf_memory_counters){0};
+    wf_memory_counters counters = ctx->pool->counters;
+    counters.plans = ctx->plans;
+    return counters;
 }
 
 /* The smallest class that holds `bytes`, and its size. */
@@ -163,12 +167,36 @@ static void trim(wf_pool *pool, store *s)
     }
 }
 
+/* The most that was ever in use, this block included. */
+static size_t peak_with(const wf_pool *pool, size_t size)
+{
+    const size_t wanted = pool->counters.bytes_in_use + size, peak = pool->counters.bytes_peak;
+    return wanted > peak ? wanted : peak;
+}
+
 /* What is asked for in many sizes leaves free blocks of all of them: they go back when the store would hold more than
  * twice what was ever in use. Steps of fixed shape never come here. While a step is captured nothing is returned. */
 static bool is_wasteful(const wf_pool *pool, const store *s, size_t size)
 {
-    const size_t wanted = pool->counters.bytes_in_use + size, peak = pool->counters.bytes_peak;
-    return s->bytes + size > 2 * (wanted > peak ? wanted : peak) + SPARE;
+    return s->bytes + size > 2 * peak_with(pool, size) + SPARE;
+}
+
+/* Before the store grows beyond a quarter more than was ever in use, a free block that is up to twice as large serves:
+ * NULL where there is none. With images of many sizes the store stays half as large, and goes to the system for one
+ * block of forty. */
+static block *larger_block(const wf_pool *pool, store *s, size_t size, int class)
+{
+    const size_t peak = peak_with(pool, size);
+    if (s->bytes + size <= peak + peak / 4 + SPARE / 4)
+        return NULL;
+    for (int above = class + 1; above <= class + 4 && above < CLASSES; above++) {
+        block *b = s->free[above];
+        if (!b)
+            continue;
+        s->free[above] = b->next;
+        return b;
+    }
+    return NULL;
 }
 
 /* A device that has no more memory is asked again once the free blocks are returned. */
@@ -225,13 +253,15 @@ static wf_status take_block(wf_pool *pool, store *s, size_t bytes, void **data)
     block *b = *from;
     if (b)
         *from = b->next;
-    else
+    else if (!pool->claiming)
+        b = larger_block(pool, s, size, class);
+    if (!b)
         WF_TRY(new_block(pool, s, size, class, &b));
     b->next = NULL;
     b->used = true;
     b->mine = claiming;
     pool->counters.pool_takes++;
-    pool->counters.bytes_in_use += size;
+    pool->counters.bytes_in_use += b->bytes;
     if (pool->counters.bytes_in_use > pool->counters.bytes_peak)
         pool->counters.bytes_peak = pool->counters.bytes_in_use;
     *data = b->data;

@@ -12,7 +12,6 @@ typedef struct dnn_own {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     wf_dnn_op *bucket[BUCKETS];
-    int64_t count; /* operations in the buckets */
     uint64_t uses; /* so far */
 } dnn_own;
 
@@ -53,14 +52,15 @@ static uint64_t key_hash(const wf_dnn_key *key)
     return hash;
 }
 
-static void op_free(wf_dnn_op *op)
+static void op_free(wf_ctx *ctx, wf_dnn_op *op)
 {
     wf_dnn_unbuild(op);
     free(op);
+    ctx->plans--;
 }
 
 /* Frees the operation that was not used for the longest time. */
-static void drop_oldest(dnn_own *own)
+static void drop_oldest(wf_ctx *ctx, dnn_own *own)
 {
     wf_dnn_op **oldest = NULL;
     for (int b = 0; b < BUCKETS; b++)
@@ -71,8 +71,7 @@ static void drop_oldest(dnn_own *own)
         return;
     wf_dnn_op *op = *oldest;
     *oldest = op->next;
-    op_free(op);
-    own->count--;
+    op_free(ctx, op);
 }
 
 wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
@@ -93,11 +92,10 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
         if (!wf_dnn_build(own->engine, found))
             wf_dnn_unbuild(found);
         omp_set_num_threads(before);
-        /* Shapes that change with every batch would fill the memory; a loop of fixed shape stays far below the limit.
-         */
-        if (own->count >= WF_DNN_MOST)
-            drop_oldest(own);
-        own->count++;
+        /* A loop of fixed shape stays far below the limit. */
+        if (ctx->plans >= WF_PLANS_MOST)
+            drop_oldest(ctx, own);
+        ctx->plans++;
         found->next = *head;
         *head = found;
     }
@@ -167,7 +165,7 @@ void wf_cpu_shutdown(wf_ctx *ctx)
     for (int b = 0; b < BUCKETS; b++)
         for (wf_dnn_op *op = own->bucket[b], *next; op; op = next) {
             next = op->next;
-            op_free(op);
+            op_free(ctx, op);
         }
     if (own->stream)
         dnnl_stream_destroy(own->stream);

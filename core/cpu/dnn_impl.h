@@ -67,10 +67,8 @@ typedef struct wf_dnn_op {
 /* oneDNN multiplies bf16 by instructions of this processor. */
 bool wf_dnn_takes_bf16(void);
 
-#define WF_DNN_MOST 1024
-
 /* The operation of a key, made at its first use; NULL in *op where oneDNN does not take it. Of many keys the
- * WF_DNN_MOST that were used last are kept; *op stands until the next call. */
+ * WF_PLANS_MOST that were used last are kept; *op stands until the next call. */
 wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op);
 
 /* Runs an operation on data by role (the scratchpad is taken here). */

@@ -44,6 +44,8 @@ typedef struct cuda_conv_plan {
     int candidate; /* its place among those that the heuristics name */
     bool compiled; /* its engine was compiled for it */
     bool ran;
+    bool captured; /* a captured step replays what it launched: it stays */
+    uint64_t used; /* when it was last found */
 } cuda_conv_plan;
 
 typedef struct cuda_product cuda_product;
@@ -55,7 +57,9 @@ struct wf_cuda_dnn {
     cublasLtHandle_t blas;
     cuda_conv_plan *convolution[CUDA_BUCKETS];
     cuda_product *product[CUDA_BUCKETS];
-    bool told; /* that convolutions are computed without an engine */
+    int64_t convolutions, products; /* how many are kept */
+    uint64_t uses;                  /* so far */
+    bool told;                      /* that convolutions are computed without an engine */
 };
 
 /* own->dnn, made if need be. */
@@ -106,7 +110,8 @@ cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan,
 /* Whether the graph of a key has more than a convolution: a bias, an activation, a result of another type. */
 bool wf_cuda_key_composed(const cuda_conv_key *key);
 
-/* core/cuda/dnn_plan.c: the plan of a key, made at its first use; NULL where no engine takes it. */
+/* core/cuda/dnn_plan.c: the plan of a key, made at its first use; NULL where no engine takes it. Of many keys the
+ * WF_PLANS_MOST that were used last are kept; *plan stands until the next call. */
 wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **plan);
 /* As wf_cuda_plan_put, on the stream in use. Where the engine fails in its first run, the next one takes its place:
  * *done is false then, and the plan is to be looked up again. */
@@ -124,7 +129,7 @@ wf_status wf_cuda_plan_tune(wf_cuda *own, cuda_conv_plan *plan);
 wf_status wf_cuda_plan_best(wf_cuda *own, const cuda_conv_key *key, double *ms);
 
 /* core/cuda/matmul.c */
-void wf_cuda_products_free(wf_cuda_dnn *dnn);
+void wf_cuda_products_free(wf_cuda *own);
 
 /* FNV-like hash of whole words. */
 uint64_t wf_cuda_hash(const void *key, size_t bytes);

@@ -2,6 +2,7 @@
  * a shape; what no engine takes is remembered as well. */
 #include "core/cuda/dnn_impl.h"
 
+#include "core/captured_author.h"
 #include "core/config_author.h"
 #include "core/log.h"
 
@@ -51,6 +52,34 @@ wf_status wf_cuda_dnn_here(wf_cuda *own, wf_cuda_dnn **dnn)
     return WF_OK;
 }
 
+static void plan_free(wf_cuda *own, cuda_conv_plan *plan)
+{
+    wf_cuda_plan_drop(plan);
+    free(plan);
+    own->dnn->convolutions--;
+    own->ctx->plans--;
+}
+
+/* Frees the plan that was not used for the longest time, once the device is done with it. What a captured step replays
+ * stays, and while one is captured the host cannot wait. */
+static wf_status drop_oldest(wf_cuda *own)
+{
+    cuda_conv_plan **oldest = NULL;
+    if (own->dnn->convolutions < WF_PLANS_MOST || wf_ctx_capturing(own->ctx))
+        return WF_OK;
+    for (int b = 0; b < CUDA_BUCKETS; b++)
+        for (cuda_conv_plan **at = &own->dnn->convolution[b]; *at; at = &(*at)->next)
+            if (!(*at)->captured && (!oldest || (*at)->used < (*oldest)->used))
+                oldest = at;
+    if (!oldest)
+        return WF_OK;
+    WF_TRY(wf_cuda_wait_stream(own, own->stream));
+    cuda_conv_plan *const plan = *oldest;
+    *oldest = plan->next;
+    plan_free(own, plan);
+    return WF_OK;
+}
+
 void wf_cuda_dnn_free(wf_cuda *own)
 {
     wf_cuda_dnn *const dnn = own->dnn;
@@ -59,10 +88,9 @@ void wf_cuda_dnn_free(wf_cuda *own)
     for (int b = 0; b < CUDA_BUCKETS; b++)
         for (cuda_conv_plan *plan = dnn->convolution[b], *next; plan; plan = next) {
             next = plan->next;
-            wf_cuda_plan_drop(plan);
-            free(plan);
+            plan_free(own, plan);
         }
-    wf_cuda_products_free(dnn);
+    wf_cuda_products_free(own);
     if (dnn->cudnn)
         cudnnDestroy(dnn->cudnn);
     if (dnn->blas)
@@ -102,6 +130,7 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
     while (found && memcmp(&found->key, key, sizeof *key) != 0)
         found = found->next;
     if (!found) {
+        WF_TRY(drop_oldest(own));
         const wf_status status = plan_new(own, key, &found);
         if (status != WF_OK) {
             free(found);
@@ -109,7 +138,11 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
         }
         found->next = *head;
         *head = found;
+        dnn->convolutions++;
+        own->ctx->plans++;
     }
+    found->used = ++dnn->uses;
+    found->captured = found->captured || wf_ctx_capturing(own->ctx);
     /* An entry without a plan says that no engine takes this key; it is not asked for again. */
     *plan = found->plan ? found : NULL;
     return WF_OK;

@@ -27,6 +27,7 @@ struct cuda_product {
     cublasLtMatmulHeuristicResult_t algorithm[ALGORITHMS];
     int count, chosen; /* count 0: none takes it */
     bool ran;
+    uint64_t used; /* when it was last found */
 };
 
 wf_status wf_cuda_blas_error(cublasStatus_t status, const char *call, const char *file, int line)
@@ -34,8 +35,10 @@ wf_status wf_cuda_blas_error(cublasStatus_t status, const char *call, const char
     return wf_error_set(WF_ERR_STATE, file, line, "%s: %s", call, cublasLtGetStatusString(status));
 }
 
-static void product_free(cuda_product *p)
+static void product_free(wf_cuda *own, cuda_product *p)
 {
+    own->dnn->products--;
+    own->ctx->plans--;
     if (p->what)
         cublasLtMatmulDescDestroy(p->what);
     if (p->a)
@@ -47,13 +50,29 @@ static void product_free(cuda_product *p)
     free(p);
 }
 
-void wf_cuda_products_free(wf_cuda_dnn *dnn)
+/* Frees the product that was not used for the longest time: what it launched needs it no more. */
+static void drop_oldest(wf_cuda *own)
 {
+    cuda_product **oldest = NULL;
+    if (own->dnn->products < WF_PLANS_MOST)
+        return;
+    for (int b = 0; b < CUDA_BUCKETS; b++)
+        for (cuda_product **at = &own->dnn->product[b]; *at; at = &(*at)->next)
+            if (!oldest || (*at)->used < (*oldest)->used)
+                oldest = at;
+    cuda_product *const p = *oldest;
+    *oldest = p->next;
+    product_free(own, p);
+}
+
+void wf_cuda_products_free(wf_cuda *own)
+{
+    wf_cuda_dnn *const dnn = own->dnn;
     for (int i = 0; i < CUDA_BUCKETS; i++)
         while (dnn->product[i]) {
             cuda_product *const p = dnn->product[i];
             dnn->product[i] = p->next;
-            product_free(p);
+            product_free(own, p);
         }
 }
 
@@ -150,12 +169,18 @@ static wf_status product_find(wf_cuda *own, const product_key *key, const void *
     while (p && memcmp(&p->key, key, sizeof *key) != 0)
         p = p->next;
     *out = p;
-    if (p)
+    if (p) {
+        p->used = ++dnn->uses;
         return WF_OK;
+    }
+    drop_oldest(own);
     p = wf_calloc(own->ctx, 1, sizeof *p);
     if (!p)
         return wf_error_take("plan of a product", __FILE__, __LINE__);
     p->key = *key;
+    p->used = ++dnn->uses;
+    dnn->products++;
+    own->ctx->plans++;
     p->next = *head;
     *head = *out = p;
     WF_TRY(describe(p, bias));

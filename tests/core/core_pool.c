@@ -108,7 +108,42 @@ static void many_sizes(void)
     end();
 }
 
+/* Steps of images of many sizes: outputs are taken one after the other and given back in reverse, beside gradients.
+ * What is reserved stays near what is in use, and the system is rarely asked. */
+static void many_images(void)
+{
+    enum { STEPS = 100, LEVELS = 16 };
+    test_rng rng = {1};
+    int64_t first = 0;
+    begin(SIZE_MAX);
+    for (int step = 0; step < STEPS; step++) {
+        const size_t pixels = (size_t)(test_int(&rng, 4, 16) * test_int(&rng, 4, 16)) << 8;
+        void *output[LEVELS], *gradient = NULL;
+        for (int i = 0; i < LEVELS; i++)
+            WF_EXPECT_OK(wf_pool_take(ctx, pixels << (8 - i % 4), &output[i]));
+        for (int i = LEVELS - 1; i >= 0; i--) {
+            void *next = NULL;
+            WF_EXPECT_OK(wf_pool_take(ctx, pixels << (8 - i % 4), &next));
+            wf_pool_give(ctx, gradient, 0);
+            wf_pool_give(ctx, output[i], 0);
+            gradient = next;
+        }
+        wf_pool_give(ctx, gradient, 0);
+        first = step == STEPS / 2 ? wf_ctx_memory(ctx).system_allocations : first;
+    }
+    const wf_memory_counters memory = wf_ctx_memory(ctx);
+    WF_EXPECT(memory.bytes_reserved <= 2 * memory.bytes_peak, "%zu MiB reserved, %zu in use at most",
+              memory.bytes_reserved / MIB, memory.bytes_peak / MIB);
+    WF_EXPECT(memory.system_allocations - first <= 2 * LEVELS, "%lld blocks in the second half",
+              (long long)(memory.system_allocations - first));
+    WF_EXPECT(memory.bytes_in_use == 0, "%zu bytes in use at the end", memory.bytes_in_use);
+    end();
+}
+
 int main(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"retries", retries}, {"held", held}, {"many_sizes", many_sizes}, {0}});
+    return test_main(
+        argc, argv,
+        (test_case[]){
+            {"retries", retries}, {"held", held}, {"many_sizes", many_sizes}, {"many_images", many_images}, {0}});
 }

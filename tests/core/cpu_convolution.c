@@ -204,6 +204,7 @@ static void bounded(void)
     }
     WF_EXPECT(is_kept(1099) && is_kept(300), "shapes that were used lately are made anew");
     WF_EXPECT(!is_kept(0), "the first of 1100 shapes is kept");
+    WF_EXPECT(wf_ctx_memory(cpu).plans == 1024, "%lld plans are kept", (long long)wf_ctx_memory(cpu).plans);
 }
 
 int main(int argc, char **argv)

@@ -459,6 +459,46 @@ static void products(void)
         }
 }
 
+/* True if a convolution, or a product, of this length makes no plan. */
+static bool is_kept(int64_t length, bool product)
+{
+    const int plans = emulated_plans();
+    const int64_t kept = wf_ctx_memory(cuda).plans, made = wf_ctx_memory(cuda).system_allocations;
+    const pair a = product ? pair_new(WF_SHAPE(1, length), WF_F32, 1) : pair_new(WF_SHAPE(1, 1, 1, length), WF_F32, 1);
+    const pair b = product ? pair_new(WF_SHAPE(length, 1), WF_F32, 2) : pair_new(WF_SHAPE(1, 1, 1, 1), WF_F32, 2);
+    const pair y = product ? pair_new(WF_SHAPE(1, 1), WF_F32, 3) : pair_new(WF_SHAPE(1, 1, 1, length), WF_F32, 3);
+    const wf_conv_geom point = {.nd = 2, .groups = 1, .kernel = {1, 1}, .stride = {1, 1}, .dilation = {1, 1}};
+    const int64_t before = wf_ctx_memory(cuda).system_allocations - made;
+    if (product)
+        WF_EXPECT_OK(cuda->k->matmul(cuda, &(wf_matmul_args){.a = &a.cuda, .b = &b.cuda, .c = &y.cuda}));
+    else
+        WF_EXPECT_OK(
+            cuda->k->conv_forward(cuda, &(wf_conv_args){.geom = &point, .x = &a.cuda, .w = &b.cuda, .y = &y.cuda}));
+    const bool same = product ? wf_ctx_memory(cuda).system_allocations - made == before : emulated_plans() == plans;
+    WF_EXPECT(!same || wf_ctx_memory(cuda).plans == kept, "a plan that is kept counts twice");
+    pair_free(&a);
+    pair_free(&b);
+    pair_free(&y);
+    return same;
+}
+
+/* Of each kind the 1024 plans that were used last are kept. */
+static void bounded(void)
+{
+    for (int product = 0; product < 2; product++) {
+        for (int64_t i = 1; i <= 1100; i++) {
+            is_kept(i, product);
+            if (i % 100 == 99)
+                WF_EXPECT(is_kept(7, product), "after %lld others a length that is used often is planned anew",
+                          (long long)i);
+        }
+        WF_EXPECT(wf_ctx_memory(cuda).plans <= 1024 * (1 + product) + (product ? 0 : 100), "%lld plans are kept",
+                  (long long)wf_ctx_memory(cuda).plans);
+        WF_EXPECT(is_kept(1099, product) && is_kept(300, product), "lengths that were used lately are planned anew");
+        WF_EXPECT(!is_kept(1, product), "the first of 1100 lengths is kept");
+    }
+}
+
 int main(int argc, char **argv)
 {
     cuda = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
@@ -476,6 +516,7 @@ int main(int argc, char **argv)
                                              {"repeated", repeated},
                                              {"unwaited", unwaited},
                                              {"products", products},
+                                             {"bounded", bounded},
                                              {0}});
     WF_MUST(wf_ctx_free(cuda));
     WF_MUST(wf_ctx_free(ref));
