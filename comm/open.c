@@ -291,7 +291,6 @@ static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
 
 static wf_comm *split(wf_comm *comm, int color, int key, bool nested)
 {
-    WF_NEED_NULL(comm);
     WF_TRY_NULL(wf_comm_alive(comm));
     wf_comm *child = comm_new(comm->shared, comm);
     if (child)
@@ -309,6 +308,7 @@ static wf_comm *split(wf_comm *comm, int color, int key, bool nested)
 
 wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
 {
+    WF_NEED_NULL(comm);
     return split(comm, color, key, false);
 }
 

@@ -56,8 +56,8 @@ wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
 
 wf_layer *wf_recompute(wf_layer *segment)
 {
-    if (segment)
-        segment->segments = 1;
+    WF_NEED_NULL(segment);
+    segment->segments = 1;
     return segment;
 }
 
@@ -87,8 +87,7 @@ static wf_status cut(wf_layer *chain, int segments)
 
 wf_layer *wf_recompute_chain(wf_layer *chain, int segments)
 {
-    if (!chain)
-        return NULL;
+    WF_NEED_NULL(chain);
     const wf_status status = cut(chain, segments);
     if (status == WF_OK)
         return chain;
@@ -111,8 +110,7 @@ static void mark_innermost(wf_layer *layer)
 
 wf_layer *wf_recompute_model(wf_layer *model)
 {
-    if (!model)
-        return NULL;
+    WF_NEED_NULL(model);
     bool flat = true;
     for (int i = 0; i < model->n_children; i++)
         flat = flat && model->children[i]->n_children == 0;

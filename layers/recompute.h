@@ -31,8 +31,9 @@
 extern "C" {
 #endif
 
-/* Makes the layer, with all that is in it, a segment, from its next application on. Returns it; takes NULL. Not for a
- * layer that its chain applies in its own way (those of wf_spatial_chain): recompute the chain. */
+/* Makes the layer, with all that is in it, a segment, from its next application on. Returns it; NULL, with the error,
+ * for one that could not be made. Not for a layer that its chain applies in its own way (those of wf_spatial_chain):
+ * recompute the chain. */
 wf_layer *wf_recompute(wf_layer *segment);
 
 /* Cuts a wf_sequential into so many segments of about equally many layers; 0: the root of their number. The last one is
@@ -43,7 +44,7 @@ wf_layer *wf_recompute_chain(wf_layer *chain, int segments);
 
 /* A whole model: every innermost module or chain becomes a segment, one that has no modules or chains inside, as a
  * block of a residual network. A model that is one flat chain is cut by wf_recompute_chain. Before or after
- * wf_parallelize and wf_to_sync_batchnorm. Returns the model; takes NULL. */
+ * wf_parallelize and wf_to_sync_batchnorm. Returns the model; NULL as wf_recompute. */
 wf_layer *wf_recompute_model(wf_layer *model);
 
 #ifdef __cplusplus
