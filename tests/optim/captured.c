@@ -294,6 +294,7 @@ static void rank_fails(void)
         if (captures(&g) && !staged(&g) && size > 1) {
             WF_EXPECT(wf_captured_replays(c), "not captured");
             next_batch(&g, 5);
+            WF_EXPECT_OK(wf_barrier(g.comm)); /* nobody has heard of the failure before */
             if ((rank == size - 1) == (late == 1))
                 nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
             const wf_status status = rank == size - 1 ? fail_alone(&g) : run_and_read(&g, c, late);
