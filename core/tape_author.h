@@ -110,6 +110,8 @@ wf_var *wf_tape_segment(wf_var *x, wf_var *(*run)(wf_var *x, void *owner, int64_
 /* True while a segment is computed again. A layer that changes a state of its own in forward (running statistics)
  * leaves it as it is then. */
 bool wf_tape_repeats(const wf_tape *tape);
+/* WF_ERR_UNSUPPORTED inside of a segment: asked by functions with point-to-point messages before they send one. */
+wf_status wf_tape_check_message(const wf_tape *tape, const char *name) WF_NODISCARD;
 
 wf_ctx *wf_tape_ctx(const wf_tape *tape);
 

@@ -59,11 +59,18 @@ static wf_status list(wf_tape *tape, wf_var *in)
     return WF_OK;
 }
 
+wf_status wf_tape_check_message(const wf_tape *tape, const char *name)
+{
+    WF_CHECK(!tape || !tape->segment, WF_ERR_UNSUPPORTED,
+             "%s inside of a segment that is recomputed: the other rank would not repeat the message; leave it outside",
+             name);
+    return WF_OK;
+}
+
 wf_status wf_segment_note(wf_tape *tape, const wf_node_spec *r)
 {
-    WF_CHECK(!r->op || !r->op->always, WF_ERR_UNSUPPORTED,
-             "%s inside of a segment that is recomputed: the other rank would not repeat the message; leave it outside",
-             r->op->name);
+    if (r->op && r->op->always)
+        WF_TRY(wf_tape_check_message(tape, r->op->name));
     if (!tape->collective)
         tape->collective = r->comm ? r->comm : tape->scope.comm;
     for (int i = 0; i < r->n_in; i++)

@@ -122,6 +122,8 @@ wf_var *wf_send_var(wf_comm *comm, wf_var *x, int to, int tag)
 {
     WF_NEED_NULL(comm);
     wf_status status = wf_communication_check("send", x);
+    if (status == WF_OK)
+        status = wf_tape_check_message(x->tape, "send");
     if (status != WF_OK)
         return wf_communication_null(comm, status);
     const bool grads = x->needs_grad && wf_tape_mode(x->tape) == WF_TRAIN;
@@ -142,7 +144,9 @@ wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
     if (!tape)
         return wf_communication_null(comm, wf_error_take("tape", __FILE__, __LINE__));
     bool grads;
-    wf_status status = recv_flag(comm, wf_tape_ctx(tape), &grads, from, tag);
+    wf_status status = wf_tape_check_message(tape, "recv");
+    if (status == WF_OK)
+        status = recv_flag(comm, wf_tape_ctx(tape), &grads, from, tag);
     if (status == WF_OK && grads && wf_tape_mode(tape) == WF_EVAL)
         status =
             WF_RAISE(WF_ERR_STATE, "receives in WF_EVAL what rank %d sends in WF_TRAIN and wants a gradient of", from);
