@@ -31,7 +31,7 @@
  * closing it does not wait. This holds for every error of a function that communicates, also for a wrong argument,
  * since other ranks may be waiting for this one.
  *
- * Every collective also waits until the left ring neighbour has entered it. Apart from that it synchronises ranks only
+ * Every collective also waits until the left ring neighbour has entered it. Beyond that it synchronises ranks only
  * where the data requires it.
  */
 #ifndef WF_COMM_COMM_H

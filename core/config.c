@@ -43,7 +43,7 @@ static int level_of(const char *text)
     return WF_LOG_INFO;
 }
 
-/* The name keeps trace files and shared-memory names of programs apart that no launcher named. */
+/* A program that no launcher named gets a name of its own for its trace files and shared memory. */
 static const char *own_job(void)
 {
     static char name[24];

@@ -83,7 +83,8 @@ static wf_range *add_axis(const wf_layout *layout, int axis, wf_regions *regions
     return range;
 }
 
-/* An axis that cuts both in the same way moves nothing: its ranks go apart, in local coordinates. */
+/* An axis that cuts both in the same way moves nothing: each of its ranks has a plan of its own, in local coordinates.
+ */
 static void regions_of(const wf_layout *from, const wf_layout *to, wf_regions *have, wf_regions *need, wf_range *range)
 {
     have->global = need->global = from->global;

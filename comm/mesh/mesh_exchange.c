@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What tells exchanges apart, kept in full with each. */
+/* The key of an exchange, kept in full with each: equal keys, equal exchanges. */
 
 static uint64_t hash_of(const int64_t *key, int64_t words)
 {

@@ -123,115 +123,118 @@ static void repeat(wf_pipeline_schedule *s, int stage, int step)
     WF_EXPECT_OK(wf_pipeline_schedule_add(s, stage, s->action[stage][step]));
 }
 
-static void plant(wf_pipeline_schedule *s, int which)
+typedef enum damage_kind { REMOVE, SWAP, REPEAT, CHUNK, PEER, PART, GRADIENT, CIRCLE, CROSS } damage_kind;
+
+/* A wrong schedule: what is done to a step of a stage, `value` being another step or what is put there; and what is
+ * refused, and where. */
+typedef struct mistake {
+    damage_kind kind;
+    int stage, step, value;
+    const char *refused;
+} mistake;
+
+static void plant(wf_pipeline_schedule *s, const mistake *m)
 {
-    switch (which) {
-    case 0: /* a send is missing */
-        remove_at(s, 0, 7);
+    wf_pipeline_action *action = &s->action[m->stage][m->step];
+    switch (m->kind) {
+    case REMOVE:
+        remove_at(s, m->stage, m->step);
         break;
-    case 1: /* a receive is missing */
-        remove_at(s, 1, 4);
+    case SWAP:
+        swap_at(s, m->stage, m->step, m->value);
         break;
-    case 2: /* a gradient is not sent */
-        remove_at(s, 1, 11);
+    case REPEAT:
+        repeat(s, m->stage, m->step);
         break;
-    case 3: /* a gradient is not received */
-        remove_at(s, 0, 10);
+    case CHUNK:
+        action->chunk = m->value;
         break;
-    case 4: /* sends of two chunks in the wrong order */
-        s->action[0][1].chunk = 1;
+    case PEER:
+        action->peer = m->value;
         break;
-    case 5: /* a send before the forward that makes it */
-        swap_at(s, 0, 0, 1);
+    case PART:
+        action->part = m->value;
         break;
-    case 6: /* a forward before its receive */
-        swap_at(s, 1, 0, 1);
+    case GRADIENT:
+        action->gradient = true;
         break;
-    case 7: /* a backward before its forward */
-        swap_at(s, 1, 1, 2);
+    case CIRCLE:
+        for (int i = m->step; i < m->value; i++)
+            swap_at(s, m->stage, i, m->value);
         break;
-    case 8: /* a backward before its gradient came */
-        swap_at(s, 0, 4, 5);
-        break;
-    case 9: /* a gradient is sent before it is made */
-        swap_at(s, 1, 2, 3);
-        break;
-    case 10: /* both wait for the other at first */
-        swap_at(s, 0, 0, 4);
-        swap_at(s, 0, 1, 4);
-        swap_at(s, 0, 2, 4);
-        swap_at(s, 0, 3, 4);
-        break;
-    case 11: /* a forward twice */
-        repeat(s, 0, 0);
-        break;
-    case 12: /* a backward twice */
-        repeat(s, 1, 2);
-        break;
-    case 13: /* a message twice */
-        repeat(s, 0, 1);
-        break;
-    case 14: /* to a stage that is not there */
-        s->action[0][1].peer = 2;
-        break;
-    case 15: /* to itself */
-        s->action[0][1].peer = 0;
-        break;
-    case 16: /* a chunk that is not there */
-        s->action[1][5].chunk = 3;
-        break;
-    case 17: /* the part of another stage */
-        s->action[0][6].part = 1;
-        break;
-    case 18: /* a gradient where the value is expected */
-        s->action[0][3].gradient = true;
-        break;
-    case 19: /* the end is missing */
-        s->count[0]--;
-        break;
-    case 20: /* messages of one stage pair cross */
-        for (int i = 4; i < 12; i++)
-            s->action[1][i].chunk = 3 - s->action[1][i].chunk;
-        break;
-    default: /* a receive that nobody sends */
-        repeat(s, 1, 0);
+    case CROSS:
+        for (int i = m->step; i < m->value; i++)
+            s->action[m->stage][i].chunk = 3 - s->action[m->stage][i].chunk;
         break;
     }
 }
 
-/* What is refused, and where. */
-static const char *const refused[] = {
-    "stage 0 ends after 11 steps and has not sent the output of chunk 2 to stage 1",
-    "stage 1, step 4 (forward of chunk 1 through part 1): before it has received its input from stage 0",
-    "stage 1 ends after 11 steps and has not sent the gradient of chunk 2 to stage 0",
-    "stage 0, step 10 (backward of chunk 2 through part 0): before it has received the gradient from stage 1",
-    "stage 0, step 1 (send the input of part 1, chunk 1, to stage 1): before the forward that makes it",
-    "stage 0, step 0 (send the input of part 1, chunk 0, to stage 1): before the forward that makes it",
-    "stage 1, step 0 (forward of chunk 0 through part 1): before it has received its input from stage 0",
-    "stage 1, step 1 (backward of chunk 0 through part 1): before its forward",
-    "stage 0, step 4 (backward of chunk 0 through part 0): before it has received the gradient from stage 1",
-    "stage 1, step 2 (send the output's gradient of part 0, chunk 0, to stage 0): before the backward that makes it",
-    "steps wait for each other in a circle, or for one that does: rank 0, step 0 (receive 8 bytes from rank 1",
-    "stage 0, step 12 (forward of chunk 0 through part 0): a second time",
-    "stage 1, step 12 (backward of chunk 0 through part 1): a second time",
-    "stage 0, step 12 (send the input of part 1, chunk 0, to stage 1): a second time",
-    "stage 0, step 1 (send the input of part 1, chunk 0, to stage 2): that message goes between stages 0 and 1",
-    "stage 0, step 1 (send the input of part 1, chunk 0, to stage 0): that message goes between stages 0 and 1",
-    "stage 1, step 5 is of part 1 and chunk 3; there are 2 parts and 3 chunks",
-    "stage 0, step 6 (forward of chunk 2 through part 1): that part is on stage 1",
-    "stage 0, step 3 (send the output's gradient of part 1, chunk 1, to stage 1): there is no such message",
-    "stage 0 ends after 11 steps without the backward of chunk 2 through part 0",
-    "messages do not meet: stage 0, step 3 (send the input of part 1, chunk 1, to stage 1); stage 1, step 4 (receive",
-    "stage 1, step 12 (receive the input of part 1, chunk 0, from stage 0): a second time",
+static const mistake mistakes[] = {
+    /* a send is missing */
+    {REMOVE, 0, 7, 0, "stage 0 ends after 11 steps and has not sent the output of chunk 2 to stage 1"},
+    /* a receive is missing */
+    {REMOVE, 1, 4, 0,
+     "stage 1, step 4 (forward of chunk 1 through part 1): before it has received its input from stage 0"},
+    /* a gradient is not sent */
+    {REMOVE, 1, 11, 0, "stage 1 ends after 11 steps and has not sent the gradient of chunk 2 to stage 0"},
+    /* a gradient is not received */
+    {REMOVE, 0, 10, 0,
+     "stage 0, step 10 (backward of chunk 2 through part 0): before it has received the gradient from stage 1"},
+    /* sends of two chunks in the wrong order */
+    {CHUNK, 0, 1, 1,
+     "stage 0, step 1 (send the input of part 1, chunk 1, to stage 1): before the forward that makes it"},
+    /* a send before the forward that makes it */
+    {SWAP, 0, 0, 1,
+     "stage 0, step 0 (send the input of part 1, chunk 0, to stage 1): before the forward that makes it"},
+    /* a forward before its receive */
+    {SWAP, 1, 0, 1,
+     "stage 1, step 0 (forward of chunk 0 through part 1): before it has received its input from stage 0"},
+    /* a backward before its forward */
+    {SWAP, 1, 1, 2, "stage 1, step 1 (backward of chunk 0 through part 1): before its forward"},
+    /* a backward before its gradient came */
+    {SWAP, 0, 4, 5,
+     "stage 0, step 4 (backward of chunk 0 through part 0): before it has received the gradient from stage 1"},
+    /* a gradient is sent before it is made */
+    {SWAP, 1, 2, 3,
+     "stage 1, step 2 (send the output's gradient of part 0, chunk 0, to stage 0): before the backward that makes it"},
+    /* both wait for the other at first */
+    {CIRCLE, 0, 0, 4,
+     "steps wait for each other in a circle, or for one that does: rank 0, step 0 (receive 8 bytes from rank 1"},
+    /* a forward twice */
+    {REPEAT, 0, 0, 0, "stage 0, step 12 (forward of chunk 0 through part 0): a second time"},
+    /* a backward twice */
+    {REPEAT, 1, 2, 0, "stage 1, step 12 (backward of chunk 0 through part 1): a second time"},
+    /* a message twice */
+    {REPEAT, 0, 1, 0, "stage 0, step 12 (send the input of part 1, chunk 0, to stage 1): a second time"},
+    /* to a stage that is not there */
+    {PEER, 0, 1, 2,
+     "stage 0, step 1 (send the input of part 1, chunk 0, to stage 2): that message goes between stages 0 and 1"},
+    /* to itself */
+    {PEER, 0, 1, 0,
+     "stage 0, step 1 (send the input of part 1, chunk 0, to stage 0): that message goes between stages 0 and 1"},
+    /* a chunk that is not there */
+    {CHUNK, 1, 5, 3, "stage 1, step 5 is of part 1 and chunk 3; there are 2 parts and 3 chunks"},
+    /* the part of another stage */
+    {PART, 0, 6, 1, "stage 0, step 6 (forward of chunk 2 through part 1): that part is on stage 1"},
+    /* a gradient where the value is expected */
+    {GRADIENT, 0, 3, 0,
+     "stage 0, step 3 (send the output's gradient of part 1, chunk 1, to stage 1): there is no such message"},
+    /* the end is missing */
+    {REMOVE, 0, 11, 0, "stage 0 ends after 11 steps without the backward of chunk 2 through part 0"},
+    /* messages of one stage pair cross */
+    {CROSS, 1, 4, 12,
+     "messages do not meet: stage 0, step 3 (send the input of part 1, chunk 1, to stage 1); stage 1, step 4 (receive"},
+    /* a receive that nobody sends */
+    {REPEAT, 1, 0, 0, "stage 1, step 12 (receive the input of part 1, chunk 0, from stage 0): a second time"},
 };
 
 static void wrong_ones_are_refused(void)
 {
-    for (int i = 0; i < (int)(sizeof refused / sizeof *refused); i++) {
+    for (int i = 0; i < (int)(sizeof mistakes / sizeof *mistakes); i++) {
         wf_pipeline_schedule *s = made(WF_PIPELINE_1F1B, 2, 1, 3);
-        plant(s, i);
+        plant(s, &mistakes[i]);
         const wf_status status = wf_pipeline_schedule_verify(s);
-        WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), refused[i]), "wrong schedule %d: %s", i,
+        WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), mistakes[i].refused), "wrong schedule %d: %s", i,
                   status == WF_OK ? "taken for right" : wf_error_message());
         wf_error_clear();
         wf_pipeline_schedule_free(s);
