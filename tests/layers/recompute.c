@@ -487,7 +487,10 @@ static void ranks_differ(void)
     if (alone)
         return;
     open_run("ref", WF_F64);
+    const int64_t before = wf_comm_traffic(run.comm).messages;
     expect_failure(wf_lambda(run.ctx, to_the_next), true, WF_ERR_UNSUPPORTED, "the other rank would not");
+    const int64_t sent = wf_comm_traffic(run.comm).messages - before;
+    WF_EXPECT(sent == 0, "%lld messages were sent before the refusal", (long long)sent);
     close_run();
 }
 
