@@ -87,6 +87,14 @@ void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK
     }
 }
 
+int wf_order_dim(wf_order order, int rank, int i)
+{
+    /* Channels last: sample, the spatial dimensions, channel. */
+    if (order == WF_ROW_MAJOR || rank < 3)
+        return i;
+    return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1;
+}
+
 wf_box wf_box_of_shape(wf_shape shape)
 {
     wf_box box = {.rank = shape.rank};

@@ -45,6 +45,8 @@ typedef enum wf_order {
 wf_order wf_order_default(int rank);
 /* Strides, in elements, of the dense tensor of this shape and order; by logical dimension. */
 void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK]);
+/* The dimension that is number i from the outermost in memory, i in [0,rank). */
+int wf_order_dim(wf_order order, int rank, int i);
 
 typedef struct wf_box {
     int rank;

@@ -169,15 +169,6 @@ static void send_message(const exchange *e, packet *p)
     wf_add_send(e->b, p->data, p->bytes, p->peer);
 }
 
-/* The dimension that is number i from the outermost in memory. */
-static int outer_dim(wf_order order, int rank, int i)
-{
-    /* Channels last: sample, the spatial dimensions, channel. */
-    if (order == WF_ROW_MAJOR || rank < 3)
-        return i;
-    return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1;
-}
-
 /* The parts of one packet that were added so far, and what adds a part. */
 typedef struct parting {
     exchange *e;
@@ -196,7 +187,7 @@ static void split(parting *t, wf_box box, int level)
         t->add(t, box);
         return;
     }
-    const int d = outer_dim(t->e->shape->order, box.rank, level);
+    const int d = wf_order_dim(t->e->shape->order, box.rank, level);
     const int64_t lo = box.lo[d], hi = box.hi[d], inner = count / (hi - lo);
     /* As many outer indices as fit in a slot. */
     const int64_t step = inner >= most ? 1 : most / inner;

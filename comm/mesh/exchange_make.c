@@ -38,21 +38,12 @@ static wf_call_record record_of(const char *operation, const wf_exchange *exchan
     return record;
 }
 
-/* The dimension that is number i from the outermost in memory. */
-static int outer_dim(wf_order order, int rank, int i)
-{
-    /* Channels last: sample, the spatial dimensions, channel. */
-    if (order == WF_ROW_MAJOR || rank < 3)
-        return i;
-    return i == 0 ? 0 : i == rank - 1 ? 1 : i + 1;
-}
-
 /* Whether a box is one run of memory in a dense array of `world`. */
 static bool dense_in(wf_box box, wf_box world, wf_order order)
 {
     bool outside = false;
     for (int i = box.rank - 1; i >= 0; i--) {
-        const int d = outer_dim(order, box.rank, i);
+        const int d = wf_order_dim(order, box.rank, i);
         const int64_t length = box.hi[d] - box.lo[d];
         if (outside && length > 1)
             return false;
