@@ -35,6 +35,17 @@ static int compare(const void *left, const void *right)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
+/* The pair of a message from `from` to `to`, of which one is of this graph. Folded, pairs at the same distance are one.
+ */
+static end pair_of(const wf_schedule_graph *g, int from, int to, int64_t n)
+{
+    const wf_agreed *a = g->folded;
+    if (!a)
+        return (end){from, to, n, n};
+    const int distance = (a->node[to] - a->node[from] + a->nodes) % a->nodes;
+    return (end){a->place[from], distance * a->smallest + a->place[to], n, n};
+}
+
 /* Sorted lists of both ends, walked side by side: matching costs n log n, not n squared. */
 static int64_t list_ends(const wf_schedule_graph *g, wf_step_kind kind, end *list)
 {
@@ -47,10 +58,10 @@ static int64_t list_ends(const wf_schedule_graph *g, wf_step_kind kind, end *lis
         const int rank = g->rank[n], peer = step->peer;
         switch (kind) {
         case WF_STEP_SEND:
-            list[ends++] = (end){rank, peer, n, n};
+            list[ends++] = pair_of(g, rank, peer, n);
             break;
         case WF_STEP_RECV:
-            list[ends++] = (end){peer, rank, n, n};
+            list[ends++] = pair_of(g, peer, rank, n);
             break;
         default:
             list[ends++] = (end){peer, step->flag, step->value, n};
@@ -79,9 +90,9 @@ static wf_status match_messages(wf_schedule_graph *g, end *send, end *recv)
         if (i >= sends || pairs > 0)
             return unmatched(g, &recv[i], "a receive without a send");
         /* The number of an end in its schedule is its order among the messages of the pair, as MPI counts them. */
-        WF_CHECK(wf_graph_step(g, send[i].step)->bytes == wf_graph_step(g, recv[i].step)->bytes, WF_ERR_STATE,
-                 "a send meets a receive of other bytes: %.220s; %.220s", wf_graph_text(g, send[i].step, a),
-                 wf_graph_text(g, recv[i].step, b));
+        WF_CHECK(g->folded || wf_graph_step(g, send[i].step)->bytes == wf_graph_step(g, recv[i].step)->bytes,
+                 WF_ERR_STATE, "a send meets a receive of other bytes: %.220s; %.220s",
+                 wf_graph_text(g, send[i].step, a), wf_graph_text(g, recv[i].step, b));
         g->match[send[i].step] = recv[i].step;
         g->match[recv[i].step] = send[i].step;
     }
@@ -119,6 +130,8 @@ static wf_status match_collectives(wf_schedule_graph *g)
         if (step->kind != WF_STEP_COLLECTIVE)
             continue;
         const wf_step *other = wf_graph_step(g, before < 0 ? n : before);
+        WF_CHECK(!g->folded, WF_ERR_STATE, "a collective of the transport is not one node's: %.400s",
+                 wf_graph_text(g, n, text));
         WF_CHECK((before < 0 || g->rank[n] != g->rank[before]) && step->bytes == other->bytes && step->op == other->op,
                  WF_ERR_STATE, "a second collective, or another one than on the rank before: %.400s",
                  wf_graph_text(g, n, text));
@@ -142,43 +155,51 @@ static bool is_message(const wf_step *step)
     return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
 }
 
-typedef struct sorting {
-    wf_schedule_graph *g;
-    int32_t *left; /* of each event */
-    int64_t ordered;
-} sorting;
-
-static void release(sorting *s, int64_t event)
+int32_t wf_graph_awaited(const wf_schedule_graph *g, int64_t event)
 {
-    if (--s->left[event] == 0)
-        s->g->order[s->ordered++] = event;
+    const wf_step *step = wf_graph_step(g, event / 2);
+    if (event % 2 == 0)
+        return step->waits + (step->before >= 0);
+    return step->kind == WF_STEP_COLLECTIVE ? g->ranks : 1 + (g->match[event / 2] >= 0);
 }
 
-static void happen(sorting *s, int64_t event)
+void wf_graph_happen(const wf_schedule_graph *g, int64_t event, void (*release)(void *own, int64_t event), void *own)
 {
-    const wf_schedule_graph *g = s->g;
     const int64_t n = event / 2, first = g->first[g->rank[n]];
     const wf_schedule *schedule = g->all[g->rank[n]];
     const int32_t i = (int32_t)(n - first);
     const wf_step *step = &schedule->step[i];
     /* Every step is two events: 2n, it begins, and 2n + 1, it is over. */
     if (event % 2 == 0) {
-        release(s, event + 1);
+        release(own, event + 1);
         for (int64_t m = n; step->kind == WF_STEP_COLLECTIVE && g->match[m] != n; m = g->match[m])
-            release(s, 2 * g->match[m] + 1);
+            release(own, 2 * g->match[m] + 1);
         if (is_message(step)) {
             /* The other end can be over only now that this one has begun. */
-            release(s, 2 * g->match[n] + 1);
+            release(own, 2 * g->match[n] + 1);
             if (schedule->next[i] >= 0)
-                release(s, 2 * (first + schedule->next[i]));
+                release(own, 2 * (first + schedule->next[i]));
         }
         return;
     }
     for (int32_t f = schedule->first_follower[i]; f < schedule->first_follower[i + 1]; f++)
-        release(s, 2 * (first + schedule->follower[f]));
+        release(own, 2 * (first + schedule->follower[f]));
     if (step->kind == WF_STEP_NOTIFY)
         for (int64_t await = g->raised[n]; await >= 0; await = g->raised[await])
-            release(s, 2 * await + 1);
+            release(own, 2 * await + 1);
+}
+
+typedef struct sorting {
+    wf_schedule_graph *g;
+    int32_t *left; /* of each event */
+    int64_t ordered;
+} sorting;
+
+static void put_in_order(void *own, int64_t event)
+{
+    sorting *s = own;
+    if (--s->left[event] == 0)
+        s->g->order[s->ordered++] = event;
 }
 
 static wf_status sort_events(wf_ctx *ctx, wf_schedule_graph *g)
@@ -188,15 +209,13 @@ static wf_status sort_events(wf_ctx *ctx, wf_schedule_graph *g)
     char text[WF_FAILURE_TEXT];
     if (!s.left)
         return wf_error_code();
-    for (int64_t n = 0; n < steps; n++) {
-        const wf_step *step = wf_graph_step(g, n);
-        s.left[2 * n] = step->waits + (step->before >= 0);
-        s.left[2 * n + 1] = step->kind == WF_STEP_COLLECTIVE ? g->ranks : 1 + (g->match[n] >= 0);
-        if (s.left[2 * n] == 0)
-            g->order[s.ordered++] = 2 * n;
+    for (int64_t e = 0; e < 2 * steps; e++) {
+        s.left[e] = wf_graph_awaited(g, e);
+        if (s.left[e] == 0)
+            g->order[s.ordered++] = e;
     }
     for (int64_t at = 0; at < s.ordered; at++)
-        happen(&s, g->order[at]);
+        wf_graph_happen(g, g->order[at], put_in_order, &s);
     /* What could never happen is in a circle or behind one; the first of it is named. */
     int64_t stuck = 0;
     while (s.ordered < 2 * steps && s.left[stuck] == 0)
@@ -249,7 +268,8 @@ static wf_status check_ranks(const wf_schedule_graph *g)
     for (int64_t n = 0; n < g->first[g->ranks]; n++) {
         const wf_step *step = wf_graph_step(g, n);
         const bool speaks = is_message(step) || step->kind == WF_STEP_AWAIT;
-        WF_CHECK(!speaks || (step->peer >= 0 && step->peer < g->ranks && step->peer != g->rank[n]), WF_ERR_STATE,
+        const int ranks = g->folded && step->kind != WF_STEP_AWAIT ? g->folded->ranks : g->ranks;
+        WF_CHECK(!speaks || (step->peer >= 0 && step->peer < ranks && step->peer != g->rank[n]), WF_ERR_STATE,
                  "no such other rank: %.400s", wf_graph_text(g, n, text));
         for (int32_t w = 0; w < step->waits; w++)
             WF_CHECK(g->all[g->rank[n]]->wait[step->wait + w] < g->all[g->rank[n]]->steps, WF_ERR_STATE,
@@ -258,11 +278,10 @@ static wf_status check_ranks(const wf_schedule_graph *g)
     return WF_OK;
 }
 
-wf_status wf_graph_make(wf_ctx *ctx, const wf_schedule *const *all, int ranks, wf_schedule_graph *g)
+static wf_status make(wf_ctx *ctx, wf_schedule_graph *g)
 {
-    *g = (wf_schedule_graph){.all = all, .ranks = ranks};
     wf_status status = make_room(ctx, g);
-    const size_t steps = status == WF_OK ? (size_t)g->first[ranks] + 1 : 1;
+    const size_t steps = status == WF_OK ? (size_t)g->first[g->ranks] + 1 : 1;
     end *ends = status == WF_OK ? wf_malloc(ctx, 2 * steps * sizeof *ends) : NULL;
     if (status == WF_OK && !ends)
         status = wf_error_code();
@@ -280,4 +299,17 @@ wf_status wf_graph_make(wf_ctx *ctx, const wf_schedule *const *all, int ranks, w
     if (status != WF_OK)
         wf_graph_clear(g);
     return status;
+}
+
+wf_status wf_graph_make(wf_ctx *ctx, const wf_schedule *const *all, int ranks, wf_schedule_graph *g)
+{
+    *g = (wf_schedule_graph){.all = all, .ranks = ranks};
+    return make(ctx, g);
+}
+
+wf_status wf_graph_make_folded(wf_ctx *ctx, const wf_agreed *agreed, const wf_schedule *const *all,
+                               wf_schedule_graph *g)
+{
+    *g = (wf_schedule_graph){.all = all, .ranks = agreed->smallest, .folded = agreed};
+    return make(ctx, g);
 }

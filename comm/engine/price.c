@@ -1,5 +1,6 @@
-/* What schedules cost, by alpha (of a message) and beta (of its bytes): the events of all ranks in order, each as soon
- * as what it waits for has happened and the link, or the rank that computes, is free. */
+/* What schedules cost, by alpha (of a message) and beta (of its bytes): the events of all ranks in the order of time,
+ * each as soon as what it waits for has happened and the link, or the rank that computes, is free. */
+#include "comm/engine/collectives_author.h"
 #include "comm/engine/proof_author.h"
 
 #include <stdlib.h>
@@ -9,12 +10,31 @@ typedef struct moment {
     double at, messages, work;
 } moment;
 
+/* An event that may happen, and the time of it. */
+typedef struct due {
+    double at;
+    int32_t step; /* of a message, in its schedule; -1: no message */
+    int64_t event;
+} due;
+
+/* Messages that wait for a link, by the numbers of their sends: -1, nothing. */
+typedef struct line {
+    int64_t first, last;
+} line;
+
 typedef struct pricing {
     const wf_agreed *agreed;
     const wf_price_model *model;
     const wf_schedule_graph *g;
     moment *event;
+    int32_t *left; /* releases that an event waits for */
+    due *heap;     /* the earliest first */
+    int64_t dues;
+    double now;
+    line *line;              /* of each rank's links out */
+    int64_t *behind;         /* in a line: the next one; of a send that was in none: itself */
     double *out, *in, *busy; /* of each rank: until when its link out and in (two kinds) and its processor are taken */
+    moment last;
 } pricing;
 
 wf_price_model wf_price_model_default(void)
@@ -44,28 +64,6 @@ static moment begin_of(const pricing *p, int64_t n)
     return step->before >= 0 ? later(begin, p->event[2 * (first + step->before)]) : begin;
 }
 
-/* Both ends are over together; whichever comes first in the order settles it. */
-static moment end_of_message(pricing *p, int64_t n)
-{
-    const int64_t other = p->g->match[n], send = wf_graph_step(p->g, n)->kind == WF_STEP_SEND ? n : other;
-    const int from = p->g->rank[send], to = wf_graph_step(p->g, send)->peer;
-    const int kind = p->agreed->node[from] != p->agreed->node[to];
-    const double bytes = (double)wf_graph_step(p->g, send)->bytes, taken = bytes * p->model->beta_s[kind];
-    /* The other end was settled before and took the link for both. */
-    if (p->event[2 * other + 1].at > 0)
-        return p->event[2 * other + 1];
-    moment end = later(p->event[2 * n], p->event[2 * other]);
-    const double free = most(p->out[2 * from + kind], p->in[2 * to + kind]), wait = most(0, free - end.at);
-    const double took = wait + p->model->alpha_s[kind] + taken;
-    /* One that takes no time takes no link either: a receive that comes late would keep others waiting. */
-    if (taken > 0)
-        p->out[2 * from + kind] = p->in[2 * to + kind] = end.at + wait + taken;
-    end.at += took;
-    /* The time on the critical path that messages take, beside that of work. */
-    end.messages += took;
-    return end;
-}
-
 static moment end_of_local(pricing *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
@@ -93,12 +91,16 @@ static moment end_of_collective(const pricing *p, int64_t n)
     return end;
 }
 
+static bool is_message(const pricing *p, int64_t n)
+{
+    const wf_step_kind kind = (wf_step_kind)wf_graph_step(p->g, n)->kind;
+    return kind == WF_STEP_SEND || kind == WF_STEP_RECV;
+}
+
 static moment end_of(pricing *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
     moment end = p->event[2 * n];
-    if (step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV)
-        return end_of_message(p, n);
     if (step->kind == WF_STEP_COLLECTIVE)
         return end_of_collective(p, n);
     if (step->kind == WF_STEP_AWAIT && p->g->match[n] >= 0) {
@@ -110,9 +112,141 @@ static moment end_of(pricing *p, int64_t n)
     return step->kind == WF_STEP_AWAIT ? end : end_of_local(p, n);
 }
 
-static void count(const wf_agreed *agreed, const wf_schedule *const *all, wf_price *price)
+/* --- in the order of time -------------------------------------------------------------------------------------------
+ */
+
+/* Of those at one time, messages go last, when it is known which ones may go, and in the order of their schedules: so
+ * all ranks of a symmetric schedule stay in step. */
+static bool sooner(due a, due b)
 {
-    for (int r = 0; r < agreed->ranks; r++) {
+    if (a.at != b.at)
+        return a.at < b.at;
+    return a.step != b.step ? a.step < b.step : a.event < b.event;
+}
+
+static void push(pricing *p, double at, int64_t event)
+{
+    int64_t i = p->dues++;
+    const int64_t n = event / 2;
+    const bool goes = event % 2 && is_message(p, n);
+    const due d = {most(at, p->now), goes ? (int32_t)(n - p->g->first[p->g->rank[n]]) : -1, event};
+    for (; i > 0 && sooner(d, p->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        p->heap[i] = p->heap[(i - 1) / 2];
+    p->heap[i] = d;
+}
+
+static due pop(pricing *p)
+{
+    const due top = p->heap[0], d = p->heap[--p->dues];
+    int64_t i = 0;
+    for (int64_t child = 1; child < p->dues; child = 2 * i + 1) {
+        child += child + 1 < p->dues && sooner(p->heap[child + 1], p->heap[child]);
+        if (!sooner(p->heap[child], d))
+            break;
+        p->heap[i] = p->heap[child];
+        i = child;
+    }
+    p->heap[i] = d;
+    return top;
+}
+
+static void release(void *own, int64_t e)
+{
+    pricing *p = own;
+    if (--p->left[e] > 0)
+        return;
+    /* The send speaks for both ends of a message. */
+    if (e % 2 == 0)
+        push(p, begin_of(p, e / 2).at, e);
+    else if (!is_message(p, e / 2))
+        push(p, p->event[e - 1].at, e);
+    else if (wf_graph_step(p->g, e / 2)->kind == WF_STEP_SEND)
+        push(p, later(p->event[e - 1], p->event[2 * p->g->match[e / 2]]).at, e);
+}
+
+static void over(pricing *p, int64_t e, moment when)
+{
+    p->event[e] = when;
+    p->last = later(p->last, when);
+    wf_graph_happen(p->g, e, release, p);
+}
+
+/* Both ends are over together. */
+static void transfer(pricing *p, int64_t send, int kind, double taken)
+{
+    const int64_t recv = p->g->match[send];
+    moment end = later(p->event[2 * send], p->event[2 * recv]);
+    const double took = p->now - end.at + p->model->alpha_s[kind] + taken;
+    end.at += took;
+    /* The time on the critical path that messages take, beside that of work. */
+    end.messages += took;
+    over(p, 2 * send + 1, end);
+    over(p, 2 * recv + 1, end);
+}
+
+static void stand_in_line(pricing *p, line *l, int64_t send)
+{
+    if (p->behind[send] != send)
+        return;
+    p->behind[send] = -1;
+    if (l->first >= 0)
+        p->behind[l->last] = send;
+    else
+        l->first = send;
+    l->last = send;
+}
+
+/* A message that may go: it goes when it is the first in its line and both links are free. */
+static void carry(pricing *p, int64_t send)
+{
+    const wf_step *step = wf_graph_step(p->g, send);
+    const int from = p->g->rank[send], to = p->g->rank[p->g->match[send]];
+    const int kind = p->agreed->node[from] != p->agreed->node[step->peer], link = 2 * from + kind;
+    const double taken = (double)step->bytes * p->model->beta_s[kind];
+    line *l = &p->line[link];
+    /* One that takes no time takes no link either: a receive that comes late would keep others waiting. */
+    if (taken <= 0) {
+        transfer(p, send, kind, 0);
+        return;
+    }
+    stand_in_line(p, l, send);
+    if (l->first != send)
+        return;
+    const double free = most(p->out[link], p->in[2 * to + kind]);
+    if (free > p->now) {
+        push(p, free, 2 * send + 1);
+        return;
+    }
+    p->out[link] = p->in[2 * to + kind] = p->now + taken;
+    l->first = p->behind[send];
+    transfer(p, send, kind, taken);
+    if (l->first >= 0)
+        push(p, p->out[link], 2 * l->first + 1);
+}
+
+static void run(pricing *p)
+{
+    const int64_t events = 2 * p->g->first[p->g->ranks];
+    for (int64_t e = 0; e < events; e++)
+        p->left[e] = wf_graph_awaited(p->g, e);
+    for (int64_t e = 0; e < events; e++)
+        if (p->left[e] == 0)
+            push(p, 0, e);
+    while (p->dues > 0) {
+        const due d = pop(p);
+        p->now = d.at;
+        if (d.event % 2 == 0)
+            over(p, d.event, begin_of(p, d.event / 2));
+        else if (is_message(p, d.event / 2))
+            carry(p, d.event / 2);
+        else
+            over(p, d.event, end_of(p, d.event / 2));
+    }
+}
+
+static void count(const wf_agreed *agreed, const wf_schedule *const *all, int ranks, wf_price *price)
+{
+    for (int r = 0; r < ranks; r++) {
         price->bytes += all[r]->bytes_sent;
         price->messages += all[r]->messages;
         for (int32_t i = 0; i < all[r]->steps; i++) {
@@ -124,35 +258,94 @@ static void count(const wf_agreed *agreed, const wf_schedule *const *all, wf_pri
     }
 }
 
+static wf_status price_graph(wf_ctx *ctx, const wf_agreed *agreed, const wf_schedule_graph *g,
+                             const wf_price_model *model, wf_price *price)
+{
+    const size_t ranks = (size_t)g->ranks, steps = (size_t)g->first[g->ranks];
+    pricing p = {.agreed = agreed, .model = model, .g = g};
+    p.event = wf_calloc(ctx, 2 * steps + 1, sizeof *p.event);
+    p.left = wf_malloc(ctx, (2 * steps + 1) * sizeof *p.left);
+    p.heap = wf_malloc(ctx, (2 * steps + 1) * sizeof *p.heap);
+    p.behind = wf_malloc(ctx, (steps + 1) * sizeof *p.behind);
+    p.line = wf_malloc(ctx, 2 * ranks * sizeof *p.line);
+    /* Two kinds of links in both directions, and the processor. */
+    p.out = wf_calloc(ctx, 5 * ranks, sizeof *p.out);
+    const bool room = p.event && p.left && p.heap && p.behind && p.line && p.out;
+    if (room) {
+        p.in = p.out + 2 * ranks;
+        p.busy = p.in + 2 * ranks;
+        for (size_t i = 0; i < steps; i++)
+            p.behind[i] = (int64_t)i;
+        for (size_t i = 0; i < 2 * ranks; i++)
+            p.line[i] = (line){-1, -1};
+        run(&p);
+        price->seconds = p.last.at;
+        price->messages_s = p.last.messages;
+        price->work_s = p.last.work;
+    }
+    free(p.event);
+    free(p.left);
+    free(p.heap);
+    free(p.behind);
+    free(p.line);
+    free(p.out);
+    return room ? WF_OK : wf_error_code();
+}
+
 wf_status wf_schedule_price(wf_ctx *ctx, const wf_agreed *agreed, const wf_schedule *const *all,
                             const wf_price_model *model, wf_price *price)
 {
-    const size_t ranks = (size_t)agreed->ranks;
     wf_schedule_graph g;
     *price = (wf_price){0};
-    count(agreed, all, price);
+    count(agreed, all, agreed->ranks, price);
     WF_TRY(wf_graph_make(ctx, all, agreed->ranks, &g));
-    const int64_t events = 2 * g.first[g.ranks];
-    pricing p = {.agreed = agreed, .model = model, .g = &g};
-    p.event = wf_calloc(ctx, (size_t)events + 1, sizeof *p.event);
-    /* Two kinds of links in both directions, and the processor. */
-    p.out = wf_calloc(ctx, 5 * ranks, sizeof *p.out);
-    if (p.event && p.out) {
-        p.in = p.out + 2 * ranks;
-        p.busy = p.in + 2 * ranks;
-        moment last = {0};
-        for (int64_t i = 0; i < events; i++) {
-            const int64_t e = g.order[i];
-            p.event[e] = e % 2 ? end_of(&p, e / 2) : begin_of(&p, e / 2);
-            last = later(last, p.event[e]);
-        }
-        price->seconds = last.at;
-        price->messages_s = last.messages;
-        price->work_s = last.work;
-    }
-    const wf_status status = p.event && p.out ? WF_OK : wf_error_code();
-    free(p.event);
-    free(p.out);
+    const wf_status status = price_graph(ctx, agreed, &g, model, price);
     wf_graph_clear(&g);
+    return status;
+}
+
+/* --- by representatives ---------------------------------------------------------------------------------------------
+ */
+
+static wf_status check_nodes(const wf_agreed *agreed)
+{
+    for (int r = 0; r < agreed->ranks; r++)
+        WF_CHECK(agreed->node[r] == r / agreed->smallest && agreed->smallest * agreed->nodes == agreed->ranks,
+                 WF_ERR_ARGUMENT,
+                 "rank %d is on node %d: representatives need nodes of equally many ranks, one after the other", r,
+                 (int)agreed->node[r]);
+    return WF_OK;
+}
+
+static wf_status price_first(wf_ctx *ctx, const wf_agreed *agreed, const wf_call *call, const wf_price_model *model,
+                             wf_schedule **all, wf_price *price)
+{
+    const wf_schedule *const *made = (const wf_schedule *const *)all;
+    const uint64_t nodes = (uint64_t)agreed->nodes;
+    wf_schedule_graph g;
+    for (int r = 0; r < agreed->smallest; r++)
+        WF_TRY(wf_call_schedule(ctx, agreed, r, call, &all[r]));
+    WF_TRY(wf_graph_make_folded(ctx, agreed, made, &g));
+    const wf_status status = price_graph(ctx, agreed, &g, model, price);
+    wf_graph_clear(&g);
+    count(agreed, made, agreed->smallest, price);
+    price->bytes *= nodes;
+    price->messages *= nodes;
+    price->between_bytes *= nodes;
+    return status;
+}
+
+wf_status wf_call_price(wf_ctx *ctx, const wf_agreed *agreed, const wf_call *call, const wf_price_model *model,
+                        wf_price *price)
+{
+    *price = (wf_price){0};
+    WF_TRY(check_nodes(agreed));
+    wf_schedule **all = wf_calloc(ctx, (size_t)agreed->smallest, sizeof(*all));
+    if (!all)
+        return wf_error_code();
+    const wf_status status = price_first(ctx, agreed, call, model, all, price);
+    for (int r = 0; r < agreed->smallest; r++)
+        wf_schedule_free(all[r]);
+    free(all);
     return status;
 }

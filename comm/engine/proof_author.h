@@ -37,12 +37,23 @@ typedef struct wf_price_model {
 wf_price_model wf_price_model_default(void);
 
 typedef struct wf_price {
-    double seconds; /* until the last rank is done; a rank sends one message at a time to each kind of link */
+    double seconds; /* until the last rank is done. A link carries one message at a time, in the order in which both
+                       ends of it have begun */
     double messages_s, work_s;               /* of it, on the longest chain: in messages, in local steps */
     uint64_t bytes, messages, between_bytes; /* payload of all ranks; of it, between nodes */
 } wf_price;
 wf_status wf_schedule_price(wf_ctx *ctx, const wf_agreed *agreed, const wf_schedule *const *all,
                             const wf_price_model *model, wf_price *price) WF_NODISCARD;
+
+/* The price of a call (comm/engine/collectives_author.h) by representatives: where every node has as many ranks as the
+ * others, in the order of nodes, and the call treats all nodes alike, the ranks of equal place in their nodes do the
+ * same at the same time. So the schedules of the first node's ranks are made alone, and a message between two nodes
+ * meets the one at the same distance; the cost is that of one node's steps, for any number of nodes. Where lengths do
+ * not divide evenly among the nodes, every node counts as the first one. WF_ERR_STATE for a call that has a root, or
+ * is otherwise not the same on every node, WF_ERR_ARGUMENT for other nodes. Local. */
+struct wf_call;
+wf_status wf_call_price(wf_ctx *ctx, const wf_agreed *agreed, const struct wf_call *call, const wf_price_model *model,
+                        wf_price *price) WF_NODISCARD;
 
 /* --- simulate.c -----------------------------------------------------------------------------------------------------
  */
@@ -70,9 +81,10 @@ wf_status wf_schedule_simulate(wf_ctx *ctx, const wf_schedule *const *all, int r
  * begins, 2 n + 1 that it is over. */
 typedef struct wf_schedule_graph {
     const wf_schedule *const *all;
-    int ranks;
-    int64_t *first;  /* ranks + 1 entries */
-    int32_t *rank;   /* of each step */
+    const wf_agreed *folded; /* NULL: of all ranks; else `all` are those of the first of equal nodes, for all nodes */
+    int ranks;               /* of `all` */
+    int64_t *first;          /* ranks + 1 entries */
+    int32_t *rank;           /* of each step */
     int64_t *match;  /* of a message: its other end; of an await: the notification that raises the flag far enough, or
                         -1; of a  collective: that of the next rank */
     int64_t *order;  /* events in an order in which all can happen */
@@ -86,7 +98,12 @@ static inline const wf_step *wf_graph_step(const wf_schedule_graph *g, int64_t s
 
 /* WF_ERR_STATE where ends of messages do not meet, or events wait for each other in a circle. */
 wf_status wf_graph_make(wf_ctx *ctx, const wf_schedule *const *all, int ranks, wf_schedule_graph *graph) WF_NODISCARD;
+wf_status wf_graph_make_folded(wf_ctx *ctx, const wf_agreed *agreed, const wf_schedule *const *all,
+                               wf_schedule_graph *graph) WF_NODISCARD;
 void wf_graph_clear(wf_schedule_graph *graph);
+/* How many times an event is released before it can happen; and the events that one releases when it happens. */
+int32_t wf_graph_awaited(const wf_schedule_graph *g, int64_t event);
+void wf_graph_happen(const wf_schedule_graph *g, int64_t event, void (*release)(void *own, int64_t event), void *own);
 /* "rank 2, step 7 (send ...)" */
 const char *wf_graph_text(const wf_schedule_graph *g, int64_t step, char text[WF_FAILURE_TEXT]);
 
