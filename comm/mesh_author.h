@@ -15,9 +15,12 @@ const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length)
  * shard: the dimension stays whole. With bounds NULL, which failed before, nothing changes. Local. */
 void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *bounds);
 
-/* Gathers shard bounds that are unknown (of a batch, where each rank knows only its own place); they belong to the
- * mesh. Collective over the axes whose bounds are unknown, else local. */
-wf_status wf_layout_complete(wf_layout *layout) WF_NODISCARD;
+/* A set of axes, a bit for each (1u << WF_AXIS_DATA). */
+#define WF_ALL_AXES ((1u << WF_AXES) - 1)
+
+/* Gathers shard bounds along these axes that are unknown (of a batch, where each rank knows only its own place); they
+ * belong to the mesh. Collective over the axes whose bounds are gathered, else local. */
+wf_status wf_layout_complete(wf_layout *layout, unsigned axes) WF_NODISCARD;
 
 /* Which part of an array each rank has, or needs: for each axis, one range for every place along it; a rank's part
  * is the product of its ranges. Dimensions that no axis shards are whole on every rank. Ranges may overlap (halos)
@@ -44,7 +47,8 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
  * is. NULL after an error: WF_ERR_UNSUPPORTED for a partial layout. Local, as wf_mesh_exchange is. */
 wf_exchange *wf_mesh_exchange_layouts(const wf_layout *from, const wf_layout *to, wf_dtype dtype, wf_order order);
 /* The same for x, whose layout goes to *from: one without a layout counts as the whole, the same on every rank of the
- * target's mesh. Completes both layouts, so collective where their bounds are unknown. */
-wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from);
+ * target's mesh. Completes both layouts along these axes, so collective where their bounds are unknown. Along all
+ * others *target is as x's own layout, on every rank, and nothing moves. */
+wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from, unsigned axes);
 
 #endif

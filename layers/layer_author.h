@@ -77,6 +77,10 @@ wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf
 /* The value as a dense tensor in the order that convolution, pooling and normalisation need (channels-last from rank
  * 3 on, row-major below). The caller frees the handle. */
 wf_tensor *wf_dense_value(const wf_var *x);
+/* wf_redistribute to a target that is x's own layout along all axes but these (a bit each), on every rank. Along the
+ * others shard bounds may stay unknown, and parts need not follow one another, as those of a chunk of a batch do not.
+ */
+wf_var *wf_redistribute_along(wf_var *x, wf_layout target, unsigned axes);
 /* A step tensor for an output with x's type; its layout follows x's, output dimension d from input dimension from[d].
  * `from` has at least shape.rank entries.
  * WF_ERR_SHAPE names `what` and x's layout if it cannot follow. */

@@ -234,6 +234,14 @@ static wf_status add_parts(norms *all, unsigned axes, const wf_array *out, bool 
     return ctx->k->copy(ctx, &from, &to, more);
 }
 
+/* Of the whole model, whose layers are on all ranks along `stage`. Collective among these. */
+static wf_status sum_over_stages(const multi_node *own, const wf_array *out)
+{
+    if (wf_mesh_size(own->mesh, WF_AXIS_STAGE) == 1)
+        return WF_OK;
+    return wf_allreduce_raw(wf_mesh_comm(own->mesh, WF_AXIS_STAGE), out->data, out->data, 1, WF_F64, WF_SUM);
+}
+
 static wf_status norm(wf_optim *optim, const wf_array *out)
 {
     const multi_node *own = optim->distributed_state;
@@ -252,7 +260,9 @@ static wf_status norm(wf_optim *optim, const wf_array *out)
         WF_TRY(add_parts(&all, axes, out, more));
         more = true;
     }
-    return more ? WF_OK : optim->ctx->k->fill(optim->ctx, out, 0);
+    if (!more)
+        WF_TRY(optim->ctx->k->fill(optim->ctx, out, 0));
+    return sum_over_stages(own, out);
 }
 
 /* Gradients that are summed over all ranks have equal bits on all ranks; a rank knows only its own part of the
@@ -267,7 +277,9 @@ static wf_status overflow(wf_optim *optim, const wf_array *out)
     bool partial = optim->shards_state;
     for (int64_t r = 0; r < all->n_runs; r++)
         partial = partial || all->run[r].axes != own->axes || all->run[r].sharded != 0;
-    return partial ? wf_allreduce_raw(own->comm, out->data, out->data, 1, WF_F64, WF_SUM) : WF_OK;
+    if (partial)
+        WF_TRY(wf_allreduce_raw(own->comm, out->data, out->data, 1, WF_F64, WF_SUM));
+    return sum_over_stages(own, out);
 }
 
 static wf_status compare_replicas(wf_optim *optim)
@@ -313,8 +325,10 @@ static wf_status read_trailer(wf_optim *optim, double *grad_scale)
                  local = trailer[WF_TRAILER_LOCAL];
     if (trailer[WF_TRAILER_CHANGED] > 0)
         return wf_change_name(own->comm, optim);
-    /* All ranks have the same sums, so all return the error by themselves, and nobody is told. */
-    optim->agreed = (sharded > 0) + (parts > 0) + (local > 0) > 1 || trailer[WF_TRAILER_OVERFLOW] > 0;
+    /* All ranks have the same sums, so all return the error by themselves, and nobody is told; other stages have sums
+     * of their own. */
+    optim->agreed = ((sharded > 0) + (parts > 0) + (local > 0) > 1 || trailer[WF_TRAILER_OVERFLOW] > 0) &&
+                    wf_mesh_size(own->mesh, WF_AXIS_STAGE) == 1;
     WF_CHECK(
         local == 0 || sharded + parts == 0, WF_ERR_COMM,
         "the losses of the ranks differ in kind: %g are means over a sharded batch, %g local means without a layout",

@@ -83,7 +83,8 @@ WF_PLACED wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_
 /* The same for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh axes
  * over which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of
  * which every rank of the channel axis has a part is reduced only among the ranks that hold the same part; the model
- * is broadcast in the same groups. Clipping by norm counts every part once. The loss may be a part of a sum over any
+ * is broadcast in the same groups. Clipping by norm counts every part once, those of all stages too, and a step that
+ * overflows on one stage (wf_optim_scale_loss) is left out on all. The loss may be a part of a sum over any
  * axis, and must be a part of a sum over data where the mesh splits data. A mean without a layout is a local mean
  * over samples; the ranks along the other axes must hold equal values of it. Ranks along `stage` have models of
  * their own. Collective over the mesh, which is borrowed and must outlive the optimizer's last step. */

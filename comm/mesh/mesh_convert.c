@@ -50,11 +50,11 @@ static wf_status gather_bounds(wf_layout *layout, wf_axis axis)
     return layout->bounds[axis] ? WF_OK : wf_error_code();
 }
 
-wf_status wf_layout_complete(wf_layout *layout)
+wf_status wf_layout_complete(wf_layout *layout, unsigned axes)
 {
     for (int i = 0; layout->known && i < WF_AXES; i++) {
         const wf_axis a = wf_mesh_order[i];
-        if (layout->placement[a] == WF_SHARDED && !layout->bounds[a])
+        if (axes >> a & 1u && layout->placement[a] == WF_SHARDED && !layout->bounds[a])
             WF_TRY(gather_bounds(layout, a));
     }
     return WF_OK;
@@ -210,7 +210,7 @@ static wf_status whole_of(const wf_tensor *x, const wf_layout *target, wf_layout
                                          wf_shape_text(x->shape, is), wf_shape_text(target->global, should)));
 }
 
-wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from)
+wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from, unsigned axes)
 {
     if (!x)
         return NULL;
@@ -220,8 +220,8 @@ wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout
         WF_TRY_NULL(check_layout(from));
     else
         WF_TRY_NULL(whole_of(x, target, from));
-    WF_TRY_NULL(wf_layout_complete(from));
-    WF_TRY_NULL(wf_layout_complete(target));
+    WF_TRY_NULL(wf_layout_complete(from, axes));
+    WF_TRY_NULL(wf_layout_complete(target, axes));
     return wf_mesh_exchange_layouts(from, target, x->dtype, x->order);
 }
 
@@ -236,7 +236,7 @@ static wf_status move_tensor(wf_exchange *exchange, const wf_tensor *x, const wf
 wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target)
 {
     wf_layout from;
-    wf_exchange *exchange = wf_tensor_exchange(x, &target, &from);
+    wf_exchange *exchange = wf_tensor_exchange(x, &target, &from, WF_ALL_AXES);
     if (!exchange)
         return NULL;
     wf_tensor *y = wf_tensor_new_ordered(x->ctx, x->dtype, wf_box_shape(target.box), x->order);

@@ -4,6 +4,7 @@
 
 #include "comm/mesh_author.h"
 #include "layers/functions/functions_impl.h"
+#include "layers/layer_author.h"
 
 /* State: from where to where. A value without a layout gets a gradient without one. */
 typedef struct redistribution {
@@ -46,13 +47,13 @@ static wf_status backward(wf_node *node)
 
 static const wf_op redistribute_op = {.name = "redistribute", .backward = backward};
 
-wf_var *wf_redistribute(wf_var *x, wf_layout target)
+wf_var *wf_redistribute_along(wf_var *x, wf_layout target, unsigned axes)
 {
     if (!x)
         return NULL;
     WF_TRY_NULL(wf_function_check_value("redistribute", x));
     redistribution state = {.local = !x->value->layout.known};
-    wf_exchange *exchange = wf_tensor_exchange(x->value, &target, &state.from);
+    wf_exchange *exchange = wf_tensor_exchange(x->value, &target, &state.from, axes);
     if (!exchange)
         return NULL;
     state.to = target;
@@ -66,6 +67,11 @@ wf_var *wf_redistribute(wf_var *x, wf_layout target)
     return wf_function_finish(
         y ? WF_OK : wf_error_code(), x->tape,
         &(wf_node_spec){.op = &redistribute_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
+}
+
+wf_var *wf_redistribute(wf_var *x, wf_layout target)
+{
+    return wf_redistribute_along(x, target, WF_ALL_AXES);
 }
 
 wf_var *wf_shard(wf_var *x, const wf_mesh *mesh)

@@ -46,28 +46,28 @@ static wf_var *shard_pixels(const wf_layer *layer, wf_var *x)
         return wf_redistribute(x, usual);
     }
     WF_TRY_NULL(wf_mesh_layout_activation(mesh, layout.global, &usual));
-    bool same = true;
+    unsigned moved = 0;
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++) {
         if (layout.placement[a] == WF_SHARDED || usual.placement[a] != WF_SHARDED)
             continue;
         const int d = usual.dim[a];
         wf_layout_shard(mesh, &layout, (wf_axis)a, d, wf_mesh_blocks(mesh, (wf_axis)a, layout.global.dim[d]));
-        same = false;
+        moved |= 1u << a;
     }
-    return same ? x : wf_redistribute(x, layout);
+    return moved ? wf_redistribute_along(x, layout, moved) : x;
 }
 
 /* Whole but for its first `kept` dimensions. */
 static wf_var *joined(wf_var *x, int kept)
 {
     wf_layout layout = x->value->layout;
-    bool same = true;
+    unsigned moved = 0;
     for (int a = 0; layout.known && a < WF_AXES; a++)
         if (layout.placement[a] == WF_SHARDED && layout.dim[a] >= kept) {
             join(&layout, a);
-            same = false;
+            moved |= 1u << a;
         }
-    return same ? x : wf_redistribute(x, layout);
+    return moved ? wf_redistribute_along(x, layout, moved) : x;
 }
 
 static wf_var *whole_samples(const wf_layer *layer, wf_var *x)

@@ -13,6 +13,8 @@ weft_test_ranks(equiv_channel_eight equiv_channel ${CMAKE_CURRENT_SOURCE_DIR}/la
   ARGS convolutions groups random linears)
 weft_test_whole(equiv_sync_norm RANKS 1 2 3 4 6 8 ARGS random)
 weft_test_whole(equiv_channel RANKS 1 2 3 4 6 8 ARGS random)
+weft_test(equiv_pipeline_mesh LEVEL optim RANKS 2 3 4 6 8)
+weft_test_whole(equiv_pipeline_mesh RANKS 2 3 4 6 8)
 weft_test(equiv_pipeline LEVEL optim RANKS 1 2 3 4 6 8)
 weft_test_whole(equiv_pipeline RANKS 1 2 3 4 6 8 ARGS samples)
 weft_test_source(equiv_pipeline_source equiv_pipeline)

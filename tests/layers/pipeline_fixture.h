@@ -35,7 +35,7 @@ static struct {
     int rank;
 } on;
 
-static const char *text_of(const sample *s)
+static inline const char *text_of(const sample *s)
 {
     static char text[160];
     snprintf(text, sizeof text,
