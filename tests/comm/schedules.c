@@ -1,5 +1,6 @@
 /* Schedules of all ranks, made, proved, counted and simulated in this process: every collective and every reducer by
- * name, on 1 to 64 ranks of uneven nodes; what they send is what comm/comm.h says; planted mistakes are found. */
+ * name, on 1 to 64 ranks of uneven nodes and on the communicators of meshes; what they send is what comm/comm.h says;
+ * planted mistakes are found. */
 #include "tests/comm/schedules.h"
 #include "comm/comm_author.h"
 #include "comm/engine/collectives_author.h"
@@ -79,6 +80,55 @@ static void all_calls(void)
         fixture f;
         fixture_open(ctx, &f, ranks, ranks % 3);
         each_call(&f, (uint64_t)ranks, prove_and_run);
+        fixture_close(&f);
+    }
+}
+
+/* Node numbers of the ranks that differ from rank 0 along these axes alone, in the order of nodes' first ranks. */
+static int members_of(const int size[4], unsigned axes, const int32_t *world, int ranks, int32_t *node)
+{
+    int members = 0, nodes = 0;
+    int32_t known[64];
+    for (int r = 0; r < ranks; r++) {
+        bool differs = false;
+        for (int a = 3, rest = r; a >= 0; rest /= size[a], a--)
+            differs = differs || (!(axes >> a & 1u) && rest % size[a] > 0);
+        if (differs)
+            continue;
+        int n = 0;
+        while (n < nodes && known[n] != world[r])
+            n++;
+        known[n] = world[r];
+        nodes = n == nodes ? n + 1 : nodes;
+        node[members++] = n;
+    }
+    return members;
+}
+
+/* The communicators of meshes: every step along an axis is some ranks of a node further, so nodes hold few of their
+ * ranks, or come back after others. */
+static void meshes(void)
+{
+    test_rng rng = {31};
+    for (int i = 0; i < 60; i++) {
+        int32_t world[64], node[64];
+        int size[4], ranks = 1;
+        fixture f;
+        for (int a = 0; a < 4; a++) {
+            size[a] = (int)test_int(&rng, 1, a ? 3 : 2);
+            ranks *= size[a];
+        }
+        for (int r = 0, left = 1, n = 0; r < ranks; r++) {
+            world[r] = n;
+            if (--left == 0) {
+                left = (int)test_int(&rng, 1, 5);
+                n++;
+            }
+        }
+        const unsigned axes = (unsigned)test_int(&rng, 1, 15);
+        const int members = members_of(size, axes, world, ranks, node);
+        fixture_nodes(ctx, &f, members, node);
+        each_call(&f, (uint64_t)i + 1, prove_and_run);
         fixture_close(&f);
     }
 }
@@ -502,6 +552,7 @@ int main(int argc, char **argv)
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"all_calls", all_calls},
+                                               {"meshes", meshes},
                                                {"real_limits", real_limits},
                                                {"thousands", thousands},
                                                {"own_steps", own_steps},

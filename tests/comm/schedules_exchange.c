@@ -1,21 +1,23 @@
-/* Exchanges of all ranks as schedules, as comm/mesh/exchange.c has them made: between random blocks of an array,
- * forward and in reverse, of strided arrays, with and without what a rank has itself; by messages, in parts through
- * rings of two ranks, as one collective of the transport, staged for a device. They are proved, and run in this process
- * under seeded delays; planted mistakes are found. */
+/* Exchanges of all ranks as schedules, as comm/mesh/exchange.c has them made: between random blocks of an array, and
+ * halos and new layouts of meshes of up to 64 ranks; forward and in reverse, of strided arrays, with and without what a
+ * rank has itself; by messages, in parts through rings of two ranks, as one collective of the transport, staged for a
+ * device. They are proved, and run in this process under seeded delays; planted mistakes are found. */
 #include "comm/engine/collectives_author.h"
 #include "comm/engine/proof_author.h"
 #include "comm/plan_author.h"
 #include "tests/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { SIDE = 12, MOST_RANKS = 9, SAMPLES = 200 };
+enum { SIDE = 12, MOST_RANKS = 64, SAMPLES = 200, MESHES = 300 };
 
 typedef struct trade {
     int ranks;
+    wf_shape global;
     wf_box have[MOST_RANKS], need[MOST_RANKS];
     bool reversed, own, parts, staged;
-    int64_t stride[2][MOST_RANKS][2]; /* of what each rank reads, and writes */
+    int64_t stride[2][MOST_RANKS][WF_MAX_RANK]; /* of what each rank reads, and writes */
     wf_agreed agreed;
     wf_plan *plan[MOST_RANKS];
     wf_schedule *all[MOST_RANKS];
@@ -24,14 +26,20 @@ typedef struct trade {
 
 static wf_ctx *ctx;
 
-static float element_of(int rank, int64_t i, int64_t j)
+static float element_of(const trade *t, int rank, const int64_t at[])
 {
-    return (float)(rank * 1000 + i * SIDE + j);
+    int64_t index = 0;
+    for (int d = 0; d < t->global.rank; d++)
+        index = index * t->global.dim[d] + at[d];
+    return (float)(rank * 1000 + index % 1000);
 }
 
-static bool inside(wf_box box, int64_t i, int64_t j)
+static bool inside(wf_box box, const int64_t at[])
 {
-    return i >= box.lo[0] && i < box.hi[0] && j >= box.lo[1] && j < box.hi[1];
+    for (int d = 0; d < box.rank; d++)
+        if (at[d] < box.lo[d] || at[d] >= box.hi[d])
+            return false;
+    return true;
 }
 
 static wf_box box_of(const trade *t, int rank, bool reads)
@@ -41,36 +49,43 @@ static wf_box box_of(const trade *t, int rank, bool reads)
 
 /* Calls with the place in memory of each element of the box. */
 static int each_element(const trade *t, int rank, bool reads, void *data,
-                        bool (*call)(const trade *t, int rank, bool reads, int64_t i, int64_t j, float *at))
+                        bool (*call)(const trade *t, int rank, bool reads, const int64_t at[], float *element))
 {
     const wf_box box = box_of(t, rank, reads);
-    const int64_t *stride = t->stride[!reads][rank];
+    const int64_t *stride = t->stride[!reads][rank], count = wf_shape_count(wf_box_shape(box));
     int wrong = 0;
-    for (int64_t i = box.lo[0]; i < box.hi[0]; i++)
-        for (int64_t j = box.lo[1]; j < box.hi[1]; j++)
-            wrong +=
-                !call(t, rank, reads, i, j, (float *)data + (i - box.lo[0]) * stride[0] + (j - box.lo[1]) * stride[1]);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at[WF_MAX_RANK], rest = i, offset = 0;
+        for (int d = box.rank - 1; d >= 0; d--) {
+            const int64_t length = box.hi[d] - box.lo[d];
+            at[d] = box.lo[d] + rest % length;
+            offset += rest % length * stride[d];
+            rest /= length;
+        }
+        wrong += !call(t, rank, reads, at, (float *)data + offset);
+    }
     return wrong;
 }
 
 /* What is added to is other numbers than what comes. */
-static bool fill_element(const trade *t, int rank, bool reads, int64_t i, int64_t j, float *at)
+static bool fill_element(const trade *t, int rank, bool reads, const int64_t at[], float *element)
 {
-    *at = element_of(!reads ? 100 + rank : t->reversed ? rank : 0, i, j);
+    *element = element_of(t, !reads ? 100 + rank : t->reversed ? rank : 0, at);
     return true;
 }
 
-static bool check_element(const trade *t, int rank, bool reads, int64_t i, int64_t j, float *at)
+static bool check_element(const trade *t, int rank, bool reads, const int64_t at[], float *element)
 {
+    (void)reads;
     if (!t->reversed)
-        return *at == (t->own || !inside(t->have[rank], i, j) ? element_of(0, i, j) : element_of(100 + rank, i, j));
-    float sum = element_of(100 + rank, i, j);
-    if (t->own && inside(t->need[rank], i, j))
-        sum += element_of(rank, i, j);
+        return *element == element_of(t, t->own || !inside(t->have[rank], at) ? 0 : 100 + rank, at);
+    float sum = element_of(t, 100 + rank, at);
+    if (t->own && inside(t->need[rank], at))
+        sum += element_of(t, rank, at);
     for (int q = 0; q < t->ranks; q++)
-        if (q != rank && inside(t->need[q], i, j))
-            sum += element_of(q, i, j);
-    return *at == sum;
+        if (q != rank && inside(t->need[q], at))
+            sum += element_of(t, q, at);
+    return *element == sum;
 }
 
 static void fill(void *own, int rank, const wf_operand *operand, void *data)
@@ -93,6 +108,7 @@ static void random_boxes(trade *t, test_rng *rng)
     const int rows = (int)test_int(rng, 1, 3), columns = (int)test_int(rng, 1, 3);
     int64_t cut[2][4] = {{0}};
     t->ranks = rows * columns;
+    t->global = WF_SHAPE(SIDE, SIDE);
     for (int d = 0; d < 2; d++)
         for (int i = 1, n = d ? columns : rows; i <= n; i++)
             cut[d][i] = i == n ? SIDE : test_int(rng, cut[d][i - 1], SIDE);
@@ -116,6 +132,7 @@ static void uniform_boxes(trade *t, test_rng *rng)
     static const int counts[] = {3, 4, 6};
     const bool gathers = test_int(rng, 0, 1);
     t->ranks = counts[test_int(rng, 0, 2)];
+    t->global = WF_SHAPE(SIDE, SIDE);
     for (int r = 0; r < t->ranks; r++) {
         t->have[r] = t->need[r] = (wf_box){.rank = 2, .hi = {SIDE, SIDE}};
         t->have[r].lo[0] = r * SIDE / t->ranks;
@@ -127,12 +144,53 @@ static void uniform_boxes(trade *t, test_rng *rng)
     }
 }
 
+/* Widens the part of one place by halos, cut at the ends of the whole. */
+static void widen(wf_box *box, int d, int64_t halo, int64_t length)
+{
+    box->lo[d] = box->lo[d] > halo ? box->lo[d] - halo : 0;
+    box->hi[d] = box->hi[d] + halo < length ? box->hi[d] + halo : length;
+}
+
+/* The ranks of a mesh that differ along the axes that cut an activation [N,C,H,W]: dimension d in part[d] balanced
+ * blocks, some of them empty, the last dimension changing fastest with the rank, as comm/mesh.h says. They need halos
+ * in height and width, wider than a block at times; or the layout in which other axes cut dimensions 1 and 3. */
+static void mesh_boxes(trade *t, test_rng *rng)
+{
+    const bool moves = test_int(rng, 0, 2) == 0;
+    int part[4];
+    int64_t halo[4] = {0, 0, test_int(rng, 0, 4), test_int(rng, 1, 3)};
+    t->global.rank = 4;
+    do {
+        t->ranks = 1;
+        for (int d = 0; d < 4; d++) {
+            part[d] = (int)test_int(rng, 1, 5);
+            t->ranks *= part[d];
+            t->global.dim[d] = test_int(rng, 1, d < 2 ? 5 : 9);
+        }
+    } while (t->ranks > MOST_RANKS);
+    for (int r = 0; r < t->ranks; r++) {
+        t->have[r] = t->need[r] = wf_box_of_shape(t->global);
+        for (int d = 3, rest = r; d >= 0; rest /= part[d], d--) {
+            const int to = moves && d % 2 ? 4 - d : d;
+            const int64_t place = rest % part[d];
+            wf_block(t->global.dim[d], part[d], place, &t->have[r].lo[d], &t->have[r].hi[d]);
+            wf_block(t->global.dim[to], part[d], place, &t->need[r].lo[to], &t->need[r].hi[to]);
+        }
+        for (int d = 0; d < 4 && !moves; d++)
+            if (t->have[r].lo[d] < t->have[r].hi[d])
+                widen(&t->need[r], d, halo[d], t->global.dim[d]);
+    }
+}
+
 /* One node; nodes of 1, 2, 3, ... ranks; two nodes that take turns. Limits are small. */
 static void agree(trade *t, int form)
 {
     int32_t node[MOST_RANKS] = {0};
-    for (int r = 0; r < t->ranks; r++)
-        node[r] = form == 0 ? 0 : form == 1 ? (r > 0) + (r > 2) + (r > 5) : r % 3 == 1;
+    for (int r = 0, n = 0, left = 1; r < t->ranks && form > 0; r++) {
+        node[r] = form == 1 ? n : r % 3 == 1;
+        if (--left == 0)
+            left = ++n + 1;
+    }
     WF_EXPECT_OK(wf_agreed_make(ctx, t->ranks, node, &t->agreed));
     t->agreed.chunk_bytes = 200;
     t->agreed.prompt_bytes = 96;
@@ -142,34 +200,49 @@ static void agree(trade *t, int form)
     t->agreed.pair_short_bytes = 100;
 }
 
-static int64_t columns(wf_box box)
+/* Whether a box is one run of memory in a dense array of `world`. */
+static bool dense_in(wf_box box, wf_box world)
 {
-    return box.hi[1] - box.lo[1];
+    bool outside = false;
+    for (int d = box.rank - 1; d >= 0; d--) {
+        if (outside && box.hi[d] - box.lo[d] > 1)
+            return false;
+        outside = outside || box.hi[d] - box.lo[d] < world.hi[d] - world.lo[d];
+    }
+    return true;
 }
 
-/* As exchange_make.c has it: one run of memory in the boxes of both ranks. */
+/* As exchange_make.c has it: in the boxes of both ranks. */
 static void find_dense(const trade *t, const wf_plan *plan, bool *dense)
 {
     for (int64_t i = 0; i < plan->n_send + plan->n_recv; i++) {
         const bool sends = i < plan->n_send;
         const wf_piece *p = sends ? &plan->send[i] : &plan->recv[i - plan->n_send];
-        const wf_box have = t->have[sends ? plan->rank : p->peer], need = t->need[sends ? p->peer : plan->rank];
-        dense[i] =
-            p->box.hi[0] - p->box.lo[0] == 1 || (columns(p->box) == columns(have) && columns(p->box) == columns(need));
+        dense[i] = dense_in(p->box, t->have[sends ? plan->rank : p->peer]) &&
+                   dense_in(p->box, t->need[sends ? p->peer : plan->rank]);
+    }
+}
+
+/* Dense arrays, arrays with room behind their rows, and every second element. */
+static void choose_strides(trade *t, test_rng *rng, int r)
+{
+    for (int k = 0; k < 2; k++) {
+        const wf_box box = box_of(t, r, k == 0);
+        int64_t *stride = t->stride[k][r];
+        stride[box.rank - 1] = 1 + (test_int(rng, 0, 3) == 0);
+        for (int d = box.rank - 2; d >= 0; d--)
+            stride[d] =
+                (box.hi[d + 1] - box.lo[d + 1] + (test_int(rng, 0, 2) ? 0 : test_int(rng, 1, 3))) * stride[d + 1];
     }
 }
 
 static void build(trade *t, test_rng *rng, int r)
 {
-    bool dense[8 * SIDE * MOST_RANKS];
     const wf_group g = wf_group_all(&t->agreed, r);
     WF_EXPECT_OK(wf_plan_make(ctx, r, t->ranks, t->have, t->need, &t->plan[r]));
+    bool *dense = calloc((size_t)(t->plan[r]->n_send + t->plan[r]->n_recv) + 1, sizeof *dense);
     find_dense(t, t->plan[r], dense);
-    for (int k = 0; k < 2; k++) {
-        t->stride[k][r][1] = 1 + (test_int(rng, 0, 3) == 0);
-        t->stride[k][r][0] =
-            (columns(box_of(t, r, k == 0)) + (test_int(rng, 0, 2) ? 0 : test_int(rng, 1, 3))) * t->stride[k][r][1];
-    }
+    choose_strides(t, rng, r);
     const wf_exchange_shape shape = {.plan = t->plan[r],
                                      .have = t->have[r],
                                      .need = t->need[r],
@@ -184,6 +257,7 @@ static void build(trade *t, test_rng *rng, int r)
     wf_builder *b = wf_builder_new(ctx, &t->agreed, r);
     wf_build_exchange(b, &g, &shape);
     WF_EXPECT_OK(wf_builder_end(b, &t->all[r]));
+    free(dense);
     const int64_t bytes = 4 * (t->reversed ? t->plan[r]->elements_received : t->plan[r]->elements_sent);
     WF_EXPECT((int64_t)t->all[r]->bytes_sent == bytes, "rank %d sends %d bytes, not %d", r, (int)t->all[r]->bytes_sent,
               (int)bytes);
@@ -246,13 +320,13 @@ static void prove_and_run(trade *t, test_rng *rng)
     }
 }
 
-static void exchanges(void)
+static void prove_all(int samples, uint64_t seed, void (*boxes)(trade *t, test_rng *rng))
 {
-    test_rng rng = {20};
+    test_rng rng = {seed};
     int64_t parts = 0, messages = 0, fences = 0;
-    for (int i = 0; i < SAMPLES; i++) {
+    for (int i = 0; i < samples; i++) {
         trade t;
-        trade_open(&t, &rng, random_boxes);
+        trade_open(&t, &rng, boxes);
         prove_and_run(&t, &rng);
         parts += steps_of(&t, WF_STEP_AWAIT);
         messages += steps_of(&t, WF_STEP_SEND);
@@ -261,6 +335,16 @@ static void exchanges(void)
     }
     WF_EXPECT(parts > 0 && messages > 0 && fences > 0, "%d parts, %d messages, %d fences", (int)parts, (int)messages,
               (int)fences);
+}
+
+static void exchanges(void)
+{
+    prove_all(SAMPLES, 20, random_boxes);
+}
+
+static void meshes(void)
+{
+    prove_all(MESHES, 23, mesh_boxes);
 }
 
 /* One collective of the transport between nodes, of one message a rank. */
@@ -299,6 +383,7 @@ static void hurry(const trade *t, wf_step_kind kind)
 static void transposed(trade *t, test_rng *rng)
 {
     t->ranks = 3;
+    t->global = WF_SHAPE(SIDE, SIDE);
     t->staged = false;
     t->parts = true;
     t->own = t->reversed = false;
@@ -336,8 +421,11 @@ static void planted_mistakes(void)
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
-    const int failed = test_main(
-        argc, argv,
-        (test_case[]){{"exchanges", exchanges}, {"uniform", uniform}, {"planted_mistakes", planted_mistakes}, {0}});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"exchanges", exchanges},
+                                               {"meshes", meshes},
+                                               {"uniform", uniform},
+                                               {"planted_mistakes", planted_mistakes},
+                                               {0}});
     return wf_ctx_free(ctx) != WF_OK || failed;
 }

@@ -1,0 +1,181 @@
+/* A run of a schedule on one rank, over a link of this file whose messages end as a test says: with bytes missing, with
+ * an error, or never. */
+#include "comm/engine/proof_author.h"
+#include "comm/engine/run_author.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+enum { BYTES = 100, RANKS = 3 };
+
+static wf_ctx *ctx;
+static wf_agreed agreed;
+
+/* --- a link ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct fate {
+    bool arrives;
+    wf_status status;
+    size_t arrived;
+} fate;
+
+static wf_status start(void *own, wf_transfer *t)
+{
+    return WF_OK;
+}
+
+static wf_status test(void *own, wf_transfer *t)
+{
+    const fate *f = own;
+    t->done = f->arrives;
+    t->status = f->status;
+    t->arrived = f->arrived;
+    return WF_OK;
+}
+
+static void cancel(void *own, wf_transfer *t)
+{
+}
+
+static wf_link link_of(fate *f)
+{
+    return (wf_link){.own = f, .start = start, .test = test, .cancel = cancel};
+}
+
+/* --- runs -----------------------------------------------------------------------------------------------------------
+ */
+
+/* Receives from rank 2, with a send to rank 1 before it where `sends`. */
+static wf_schedule *receiver(bool sends)
+{
+    wf_schedule *s;
+    wf_builder *b = wf_builder_new(ctx, &agreed, 0);
+    const wf_address to = wf_builder_operand(b, WF_OPERAND_OUTPUT, 0, BYTES);
+    if (sends)
+        wf_add_send(b, wf_builder_operand(b, WF_OPERAND_INPUT, 1, BYTES), BYTES, 1);
+    wf_add_recv(b, to, BYTES, 2);
+    WF_EXPECT_OK(wf_builder_end(b, &s));
+    return s;
+}
+
+/* Of a receive that ends so. */
+static wf_status end_of(fate f)
+{
+    char memory[BYTES] = {0};
+    void *const data[] = {memory};
+    const wf_link link = link_of(&f);
+    bool moved = false;
+    wf_schedule *s = receiver(false);
+    wf_run *run = wf_run_new(ctx, s);
+    wf_run_begin(run, (wf_binding){.link = &link, .data = data});
+    const wf_status status = wf_run_advance(run, &moved);
+    wf_run_free(run);
+    wf_schedule_free(s);
+    return status;
+}
+
+static void refused(size_t arrived, const char *text)
+{
+    const wf_status status = end_of((fate){.arrives = true, .arrived = arrived});
+    WF_EXPECT(status == WF_ERR_COMM && !strcmp(wf_error_message(), text), "%d: %s", (int)status, wf_error_message());
+    wf_error_clear();
+}
+
+static void other_length(void)
+{
+    WF_EXPECT_OK(end_of((fate){.arrives = true, .arrived = BYTES}));
+    refused(BYTES - 4, "rank 2 sent 96 bytes where 100 are expected");
+    refused(SIZE_MAX, "rank 2 sent more than the 100 bytes that are expected");
+}
+
+/* What the transport says of a message is the run's error, not a wrong length. */
+static void failed_message(void)
+{
+    WF_EXPECT(end_of((fate){.arrives = true, .status = WF_ERR_IO}) == WF_ERR_IO, "the status of a message is lost");
+    wf_error_clear();
+}
+
+/* What a message may still write to is never given to anybody else. */
+static void unfinished_memory(void)
+{
+    void *data[1], *next;
+    fate never = {0};
+    const wf_link link = link_of(&never);
+    bool moved = false;
+    wf_schedule *s = receiver(false);
+    wf_run *run = wf_run_new(ctx, s);
+    WF_EXPECT_OK(wf_pool_take(ctx, BYTES, &data[0]));
+    wf_run_begin(run, (wf_binding){.link = &link, .data = data});
+    WF_EXPECT_OK(wf_run_advance(run, &moved));
+    WF_EXPECT(!wf_run_done(run), "a receive ends by itself");
+    WF_EXPECT(!wf_run_cancel(run), "a message that cannot be called back is said to be over");
+    wf_pool_give(ctx, data[0], BYTES);
+    WF_EXPECT_OK(wf_pool_take(ctx, BYTES, &next));
+    WF_EXPECT(next != data[0], "memory of a message under way is used again");
+    wf_pool_give(ctx, next, BYTES);
+    wf_run_free(run);
+    wf_schedule_free(s);
+}
+
+/* A rank that others wait for is one that has not sent; who has not received may wait for it, too. */
+static void awaited(void)
+{
+    char memory[2][BYTES] = {{0}};
+    void *const data[] = {memory[0], memory[1]};
+    fate never = {0};
+    const wf_link link = link_of(&never);
+    bool moved = false;
+    wf_schedule *s = receiver(true);
+    wf_run *run = wf_run_new(ctx, s);
+    wf_run_begin(run, (wf_binding){.link = &link, .data = data});
+    WF_EXPECT_OK(wf_run_advance(run, &moved));
+    WF_EXPECT(wf_run_awaited(run) == 2, "rank %d is awaited, not 2", wf_run_awaited(run));
+    (void)wf_run_cancel(run);
+    wf_run_free(run);
+    wf_schedule_free(s);
+}
+
+static int calls;
+
+static wf_status count_call(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
+{
+    calls++;
+    return WF_OK;
+}
+
+/* As many local steps in one advance as the owner allows. */
+static void steps_at_once(void)
+{
+    wf_schedule *s;
+    bool moved = false;
+    wf_builder *b = wf_builder_new(ctx, &agreed, 0);
+    for (int i = 0; i < 5; i++)
+        wf_add_call(b, (wf_step_call){.run = count_call}, WF_NOWHERE, WF_NOWHERE, 0);
+    WF_EXPECT_OK(wf_builder_end(b, &s));
+    wf_run *run = wf_run_new(ctx, s);
+    wf_run_begin(run, (wf_binding){.steps_at_once = 2});
+    for (int advances = 1; advances <= 3; advances++) {
+        WF_EXPECT_OK(wf_run_advance(run, &moved));
+        WF_EXPECT(calls == (advances < 3 ? 2 * advances : 5), "%d steps after %d advances", calls, advances);
+    }
+    WF_EXPECT(wf_run_done(run), "steps are left");
+    wf_run_free(run);
+    wf_schedule_free(s);
+}
+
+int main(int argc, char **argv)
+{
+    const int32_t node[RANKS] = {0, 1, 2};
+    ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
+    WF_EXPECT_OK(wf_agreed_make(ctx, RANKS, node, &agreed));
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"other_length", other_length},
+                                               {"failed_message", failed_message},
+                                               {"unfinished_memory", unfinished_memory},
+                                               {"awaited", awaited},
+                                               {"steps_at_once", steps_at_once},
+                                               {0}});
+    wf_agreed_clear(&agreed);
+    return wf_ctx_free(ctx) != WF_OK || failed;
+}
