@@ -115,6 +115,8 @@ typedef enum wf_optim_kind {
     WF_OPTIM_ADAM,    /* g += decay p; m, v; p -= lr (m / bias1) / (sqrt(v / bias2) + eps) */
     WF_OPTIM_ADAMW,   /* as ADAM, with p -= lr decay p instead of g += decay p */
     WF_OPTIM_RMSPROP, /* g += decay p; v = alpha v + (1 - alpha) g g; p -= lr g / (sqrt(v) + eps) */
+    WF_OPTIM_TRUST,   /* p -= lr r g; r = sqrt(squares[0] / squares[1]), 1 where one of them is 0. g is a direction:
+                         grad_scale, clip_value and decay do not act on it */
 } wf_optim_kind;
 
 /* In device memory: written by `to_device` before the step. */
@@ -163,6 +165,9 @@ typedef struct wf_optim_segment {
     const void *g;
     void *state1, *state2;
     int64_t n;
+    bool no_decay;         /* decay does not act on this run */
+    void *direction;       /* NULL; or p stays, and what it would move by goes here, without the sign and lr */
+    const double *squares; /* TRUST: two numbers in device memory */
 } wf_optim_segment;
 
 /* Made by the filling; `cuda` hands out its cudaStream_t and cudaEvent_t. */
@@ -475,7 +480,7 @@ typedef struct wf_kernels {
     wf_count_correct_fn *count_correct;
     wf_count_labels_fn *count_labels;
 
-    /* One update of all segments. */
+    /* One update of all segments: of p, or of `direction` in place of p (not TRUST), and of the states. */
     wf_optim_update_fn *optim_update;
     /* Called after the backward of a scaled loss. If sum_squares, over all gradients, is not finite, some gradient
      * is not: hyper->skip is set, and the scale is multiplied by `backoff`. Otherwise hyper->grad_scale is divided

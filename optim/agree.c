@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DESCRIPTION 512
+#define DESCRIPTION 768
 
 const char *wf_axes_text(unsigned axes, char text[WF_AXES_TEXT])
 {
@@ -160,14 +160,15 @@ static void describe_optim(char text[DESCRIPTION], const wf_optim *optim)
     memset(text, 0, DESCRIPTION);
     const int used =
         snprintf(text, DESCRIPTION,
-                 "%s of lr %.9g, momentum %.9g%s, betas %.9g and %.9g, eps %.9g, alpha %.9g, weight decay "
+                 "%s%s of lr %.9g, momentum %.9g%s, betas %.9g and %.9g, eps %.9g, alpha %.9g, weight decay "
                  "%.9g, clipped to norm %.9g and value %.9g, ",
-                 wf_optim_kind_name(optim->kind), h->lr, h->momentum, h->nesterov != 0 ? " (Nesterov)" : "", h->beta1,
+                 optim->rule->name, optim->note, h->lr, h->momentum, h->nesterov != 0 ? " (Nesterov)" : "", h->beta1,
                  h->beta2, h->eps, h->alpha, h->decay, optim->clip_norm, h->clip_value);
     snprintf(text + used, (size_t)(DESCRIPTION - used),
-             "schedule %d with warmup %lld, gamma %.9g, every %lld, total %lld, power %.9g, end %.9g, after %lld steps",
+             "schedule %d with warmup %lld, gamma %.9g, every %lld, total %lld, power %.9g, end %.9g, scale %.9g, "
+             "after %lld steps",
              (int)s->kind, (long long)s->warmup, s->gamma, (long long)s->every, (long long)s->total, s->power, s->end,
-             (long long)optim->steps);
+             s->scale, (long long)optim->steps);
 }
 
 wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed)

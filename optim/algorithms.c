@@ -1,69 +1,33 @@
-/* The constructors of the optimizers and the ranges of their options. The arithmetic is in the kernel table. Options
- * are checked here once; a step checks nothing. */
+/* The optimizers of the library: their rules, and the defaults of their options. The arithmetic is in the kernel table.
+ */
+#include "core/random_author.h"
 #include "optim/optim_impl.h"
 
-#include <math.h>
+#include <string.h>
 
-typedef struct algorithm {
-    const char *name;
-    const char *states[WF_OPTIM_STATES];
-} algorithm;
+/* Names of rules and of states are part of files and must not change. SGD without momentum has no state. */
+static const wf_optim_rule sgd = {.name = "sgd", .kind = WF_OPTIM_SGD};
+static const wf_optim_rule sgd_momentum = {.name = "sgd", .states = {"momentum"}, .kind = WF_OPTIM_SGD};
+static const wf_optim_rule adam = {.name = "adam", .states = {"m", "v"}, .kind = WF_OPTIM_ADAM};
+static const wf_optim_rule adamw = {.name = "adamw", .states = {"m", "v"}, .kind = WF_OPTIM_ADAMW};
+static const wf_optim_rule rmsprop = {.name = "rmsprop", .states = {"v"}, .kind = WF_OPTIM_RMSPROP};
+static const wf_optim_rule lamb;
 
-/* Names of states are part of files and must not change. */
-static const algorithm algorithms[] = {
-    [WF_OPTIM_SGD] = {"sgd", {"momentum"}},
-    [WF_OPTIM_ADAM] = {"adam", {"m", "v"}},
-    [WF_OPTIM_ADAMW] = {"adamw", {"m", "v"}},
-    [WF_OPTIM_RMSPROP] = {"rmsprop", {"v"}},
-};
+/* In files a rule is its place here; one of a program, whose names are unknown here, is a hash of its name. */
+static const wf_optim_rule *const rules[] = {&sgd, &adam, &adamw, &rmsprop, &lamb};
 
-const char *wf_optim_kind_name(wf_optim_kind kind)
+int64_t wf_optim_rule_number(const wf_optim_rule *rule)
 {
-    return kind <= WF_OPTIM_RMSPROP ? algorithms[kind].name : "unknown";
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (strcmp(rules[i]->name, rule->name) == 0)
+            return (int64_t)i;
+    return (int64_t)(wf_hash_text(0, rule->name) >> 1 | (uint64_t)1 << 32);
 }
 
-const char *const *wf_optim_state_names(const wf_optim *optim)
+const char *wf_optim_rule_name(int64_t number)
 {
-    static const char *const none[WF_OPTIM_STATES] = {NULL};
-    /* SGD without momentum has no state, and an archive of it holds none. */
-    const bool stateless = optim->kind == WF_OPTIM_SGD && optim->hyper.momentum == 0;
-    return stateless ? none : algorithms[optim->kind].states;
-}
-
-static wf_status at_least_0(wf_optim_kind kind, const char *field, double value)
-{
-    WF_CHECK(value >= 0 && isfinite(value), WF_ERR_ARGUMENT, "wf_%s: %s is %g; it must be 0 or more",
-             wf_optim_kind_name(kind), field, value);
-    return WF_OK;
-}
-
-static wf_status below_1(wf_optim_kind kind, const char *field, double value)
-{
-    WF_CHECK(value >= 0 && value < 1, WF_ERR_ARGUMENT, "wf_%s: %s is %g; it must be in [0, 1)",
-             wf_optim_kind_name(kind), field, value);
-    return WF_OK;
-}
-
-static wf_status check_hyper(wf_optim_kind kind, const wf_optim_hyper *h)
-{
-    WF_TRY(at_least_0(kind, "lr", h->lr));
-    WF_TRY(at_least_0(kind, "weight_decay", h->decay));
-    WF_TRY(at_least_0(kind, "eps", h->eps));
-    WF_TRY(at_least_0(kind, "momentum", h->momentum));
-    WF_TRY(below_1(kind, "beta1", h->beta1));
-    WF_TRY(below_1(kind, "beta2", h->beta2));
-    WF_TRY(below_1(kind, "alpha", h->alpha));
-    WF_CHECK(h->nesterov == 0 || h->momentum > 0, WF_ERR_ARGUMENT, "wf_%s: nesterov needs a momentum above 0",
-             wf_optim_kind_name(kind));
-    return WF_OK;
-}
-
-static wf_optim *make_optim(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper)
-{
-    if (!model)
-        return NULL;
-    WF_TRY_NULL(check_hyper(kind, &hyper));
-    return wf_optim_new(model, kind, hyper);
+    const bool known = number >= 0 && number < (int64_t)(sizeof rules / sizeof *rules);
+    return known ? rules[number]->name : "an optimizer that the library does not know";
 }
 
 /* Defaults are those of Kingma and Ba 2015; AdamW adds 0.01 of decoupled decay. */
@@ -79,31 +43,76 @@ static wf_optim_hyper adam_hyper(wf_adam_opts opts, double decay)
 wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts)
 {
     WF_NEED_NULL(model);
-    return make_optim(model, WF_OPTIM_SGD,
-                      (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
-                                       .momentum = wf_opt(opts.momentum, 0),
-                                       .decay = wf_opt(opts.weight_decay, 0),
-                                       .nesterov = opts.nesterov ? 1 : 0});
+    return wf_optim_new(model, wf_opt(opts.momentum, 0) == 0 ? &sgd : &sgd_momentum,
+                        (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
+                                         .momentum = wf_opt(opts.momentum, 0),
+                                         .decay = wf_opt(opts.weight_decay, 0),
+                                         .nesterov = opts.nesterov ? 1 : 0},
+                        0);
 }
 
 wf_optim *wf_adam(wf_layer *model, wf_adam_opts opts)
 {
     WF_NEED_NULL(model);
-    return make_optim(model, WF_OPTIM_ADAM, adam_hyper(opts, 0));
+    return wf_optim_new(model, &adam, adam_hyper(opts, 0), 0);
 }
 
 wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts)
 {
     WF_NEED_NULL(model);
-    return make_optim(model, WF_OPTIM_ADAMW, adam_hyper(opts, 0.01));
+    return wf_optim_new(model, &adamw, adam_hyper(opts, 0.01), 0);
 }
 
 wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts)
 {
     WF_NEED_NULL(model);
-    return make_optim(model, WF_OPTIM_RMSPROP,
-                      (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
-                                       .alpha = wf_opt(opts.alpha, 0.99),
-                                       .eps = wf_opt(opts.eps, 1e-8),
-                                       .decay = wf_opt(opts.weight_decay, 0)});
+    return wf_optim_new(model, &rmsprop,
+                        (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
+                                         .alpha = wf_opt(opts.alpha, 0.99),
+                                         .eps = wf_opt(opts.eps, 1e-8),
+                                         .decay = wf_opt(opts.weight_decay, 0)},
+                        0);
+}
+
+/* --- LAMB ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Options beyond wf_optim_hyper. */
+typedef struct lamb_state {
+    bool plain_vectors, scale_undecayed;
+} lamb_state;
+
+/* As apex's FusedLAMB does it: a parameter without decay moves as with Adam, unless the options say otherwise. */
+static wf_trust lamb_how(const wf_optim_work *work, const wf_param *param)
+{
+    const lamb_state *own = work->state;
+    const bool decays = work->options->decay > 0 && !(own->plain_vectors && param->shape.rank < 2);
+    if (decays)
+        return WF_TRUST_SCALED;
+    return own->scale_undecayed ? WF_TRUST_SCALED_NO_DECAY : WF_TRUST_NO_DECAY;
+}
+
+static wf_status lamb_update(const wf_optim_work *work)
+{
+    return wf_optim_trust(work, WF_OPTIM_ADAMW, lamb_how);
+}
+
+static const wf_optim_rule lamb = {.name = "lamb", .states = {"m", "v"}, .update = lamb_update};
+
+wf_optim *wf_lamb(wf_layer *model, wf_lamb_opts opts)
+{
+    WF_NEED_NULL(model);
+    const wf_optim_hyper hyper = {.lr = wf_opt(opts.lr, 1e-3),
+                                  .beta1 = wf_opt(opts.beta1, 0.9),
+                                  .beta2 = wf_opt(opts.beta2, 0.999),
+                                  .eps = wf_opt(opts.eps, 1e-6),
+                                  .decay = wf_opt(opts.weight_decay, 0.01)};
+    wf_optim *optim = wf_optim_new(model, &lamb, hyper, sizeof(lamb_state));
+    lamb_state *own = wf_optim_state(optim);
+    if (!optim)
+        return NULL;
+    *own = (lamb_state){.plain_vectors = opts.plain_vectors, .scale_undecayed = opts.scale_undecayed};
+    wf_optim_note(optim, "%s%s", own->plain_vectors ? ", plain vectors" : "",
+                  own->scale_undecayed ? ", scaled without decay" : "");
+    return optim;
 }

@@ -15,13 +15,16 @@ static wf_status grow(wf_optim *optim, int64_t capacity)
     wf_param **order = wf_realloc(ctx, optim->order, n * sizeof(wf_param *));
     if (order)
         optim->order = order;
+    int64_t *target_of = wf_realloc(ctx, optim->target_of, n * sizeof *target_of);
+    if (target_of)
+        optim->target_of = target_of;
     int64_t *slot_of = wf_realloc(ctx, optim->slot_of, n * sizeof *slot_of);
     if (slot_of)
         optim->slot_of = slot_of;
     wf_optim_segment *segment = wf_realloc(ctx, optim->segment, n * sizeof *segment);
     if (segment)
         optim->segment = segment;
-    if (!target || !order || !slot_of || !segment)
+    if (!target || !order || !target_of || !slot_of || !segment)
         return wf_error_code();
     optim->capacity = capacity;
     return WF_OK;
@@ -47,7 +50,7 @@ static wf_status new_slot(wf_optim *optim, const wf_param *param, const char *pa
     if (!slot->path)
         return wf_error_code();
     optim->n_slots++;
-    const char *const *names = wf_optim_state_names(optim);
+    const char *const *names = optim->rule->states;
     for (int s = 0; s < WF_OPTIM_STATES && names[s] && !optim->shards_state; s++) {
         slot->state[s] = wf_tensor_new_ordered(optim->ctx, param->dtype, param->shape, param->order);
         WF_NEED(slot->state[s]);
@@ -105,8 +108,7 @@ wf_status wf_optim_bind(wf_optim *optim)
             same = same && n < optim->n && optim->target[n] == all[i];
             optim->target[n++] = all[i];
         }
-    WF_CHECK(n > 0, WF_ERR_STATE, "the model of this %s optimizer has no trainable parameter",
-             wf_optim_kind_name(optim->kind));
+    WF_CHECK(n > 0, WF_ERR_STATE, "the model of this %s optimizer has no trainable parameter", optim->rule->name);
     if (same && n == optim->n)
         return WF_OK;
     WF_CHECK(!optim->distributed || !optim->distributed->pending(optim), WF_ERR_STATE,

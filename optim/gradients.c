@@ -24,6 +24,15 @@ static bool listed(int64_t n, wf_param *const *list, const wf_param *param)
     return false;
 }
 
+/* Once per layout of gradients, so a search will do. */
+static int64_t target_of(const wf_optim *optim, const wf_param *param)
+{
+    int64_t i = 0;
+    while (optim->target[i] != param)
+        i++;
+    return i;
+}
+
 /* In the order in which gradients become complete; those that this backward does not reach come last. */
 static wf_status make_grads(wf_optim *optim, int64_t n, wf_param *const *reached)
 {
@@ -40,6 +49,8 @@ static wf_status make_grads(wf_optim *optim, int64_t n, wf_param *const *reached
     optim->stale = false;
     optim->grads = wf_grads_new(optim->ctx, at, optim->order, distributed ? distributed->trailer : 0);
     WF_NEED(optim->grads);
+    for (int64_t i = 0; i < at; i++)
+        optim->target_of[i] = target_of(optim, optim->order[i]);
     return WF_OK;
 }
 

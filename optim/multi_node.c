@@ -282,6 +282,12 @@ static wf_status overflow(wf_optim *optim, const wf_array *out)
     return sum_over_stages(own, out);
 }
 
+static wf_status sum_parts(wf_optim *optim, int per, double *number)
+{
+    const multi_node *own = optim->distributed_state;
+    return wf_shards_sum_numbers(own->buckets, per, number);
+}
+
 static wf_status compare_replicas(wf_optim *optim)
 {
     multi_node *own = optim->distributed_state;
@@ -499,6 +505,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                                      .ready = ready,
                                                      .reduce = reduce,
                                                      .norm = norm,
+                                                     .sum_parts = sum_parts,
                                                      .overflow = overflow,
                                                      .updated = updated,
                                                      .flush = flush,

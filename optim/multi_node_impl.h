@@ -183,6 +183,9 @@ wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype) WF_NODISC
 wf_status wf_shards_plan(wf_buckets *all) WF_NODISCARD;
 /* Parameters that are not there move into the flat buffer. Local. */
 wf_status wf_shards_adopt(wf_buckets *all) WF_NODISCARD;
+/* `per` f64 numbers for each parameter of the flat buffer, in its order: those of parameters of which the ranks hold
+ * parts become the sums over these ranks. Collective. */
+wf_status wf_shards_sum_numbers(const wf_buckets *all, int per, double *number) WF_NODISCARD;
 /* Every rank gets the parts that the others have updated. Collective. */
 wf_status wf_shards_gather_values(wf_buckets *all) WF_NODISCARD;
 

@@ -4,26 +4,71 @@
 #include "optim/optim_impl.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-wf_optim *wf_optim_new(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper)
+static wf_status at_least_0(const wf_optim_rule *rule, const char *field, double value)
 {
+    WF_CHECK(value >= 0 && isfinite(value), WF_ERR_ARGUMENT, "%s: %s is %g; it must be 0 or more", rule->name, field,
+             value);
+    return WF_OK;
+}
+
+static wf_status below_1(const wf_optim_rule *rule, const char *field, double value)
+{
+    WF_CHECK(value >= 0 && value < 1, WF_ERR_ARGUMENT, "%s: %s is %g; it must be in [0, 1)", rule->name, field, value);
+    return WF_OK;
+}
+
+static wf_status check_hyper(const wf_optim_rule *rule, const wf_optim_hyper *h)
+{
+    WF_TRY(at_least_0(rule, "lr", h->lr));
+    WF_TRY(at_least_0(rule, "weight_decay", h->decay));
+    WF_TRY(at_least_0(rule, "eps", h->eps));
+    WF_TRY(at_least_0(rule, "momentum", h->momentum));
+    WF_TRY(below_1(rule, "beta1", h->beta1));
+    WF_TRY(below_1(rule, "beta2", h->beta2));
+    WF_TRY(below_1(rule, "alpha", h->alpha));
+    WF_CHECK(h->nesterov == 0 || h->momentum > 0, WF_ERR_ARGUMENT, "%s: nesterov needs a momentum above 0", rule->name);
+    return WF_OK;
+}
+
+wf_optim *wf_optim_new(wf_layer *model, const wf_optim_rule *rule, wf_optim_hyper hyper, size_t state_bytes)
+{
+    WF_NEED_NULL(model);
+    WF_NEED_NULL(rule);
+    WF_TRY_NULL(check_hyper(rule, &hyper));
     wf_ctx *ctx = wf_layer_ctx(model);
-    wf_optim *optim = ctx ? wf_calloc(ctx, 1, sizeof *optim) : NULL;
-    if (!optim)
-        return wf_error_null();
-    *optim = (wf_optim){.ctx = ctx, .model = model, .kind = kind, .hyper = hyper, .schedule = {.power = 1}};
+    wf_optim *optim = wf_calloc(ctx, 1, sizeof *optim);
+    void *device = NULL, *state = optim && state_bytes ? wf_calloc(ctx, 1, state_bytes) : NULL;
     /* What changes from step to step lies on the device, so that a captured step can be replayed with new numbers. */
-    void *device = NULL;
-    const wf_status status = wf_pool_take(ctx, sizeof *optim->device, &device);
-    if (status != WF_OK) {
+    if (!optim || (state_bytes && !state) || wf_pool_take(ctx, sizeof *optim->device, &device) != WF_OK) {
+        free(state);
         free(optim);
         return wf_error_null();
     }
+    *optim = (wf_optim){.ctx = ctx, .model = model, .rule = rule, .hyper = hyper, .schedule = {.power = 1}};
+    optim->state = state;
     optim->device = device;
     wf_layer_root(model); /* in the order of the optimizers, which is that of the serial program */
     wf_live_add(ctx, WF_LIVE_OPTIM, 1);
     return optim;
+}
+
+void *wf_optim_state(wf_optim *optim)
+{
+    return optim ? optim->state : NULL;
+}
+
+void wf_optim_note(wf_optim *optim, const char *format, ...)
+{
+    va_list args;
+    if (!optim)
+        return;
+    va_start(args, format);
+    vsnprintf(optim->note, sizeof optim->note, format, args);
+    va_end(args);
 }
 
 void wf_optim_free(wf_optim *optim)
@@ -42,9 +87,13 @@ void wf_optim_free(wf_optim *optim)
     free(optim->slot);
     free(optim->target);
     free(optim->order);
+    free(optim->target_of);
     free(optim->slot_of);
     free(optim->segment);
     wf_pool_give(optim->ctx, optim->device, sizeof *optim->device);
+    if (optim->state && optim->rule->free)
+        optim->rule->free(optim->state);
+    free(optim->state);
     wf_live_add(optim->ctx, WF_LIVE_OPTIM, -1);
     free(optim);
 }

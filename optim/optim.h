@@ -32,11 +32,27 @@ typedef struct wf_rmsprop_opts {
     double weight_decay;
 } wf_rmsprop_opts;
 
+/* Layer-wise steps for large batches (You et al. 2020), as apex's FusedLAMB makes them: the direction d is that of
+ * AdamW, decay included, and each parameter moves by lr * norm(parameter) / norm(d) along it (by lr where one of the
+ * norms is 0). Norms are of whole parameters, wherever their parts are. apex's max_grad_norm is
+ * wf_optim_clip_norm(optim, 1). */
+typedef struct wf_lamb_opts {
+    double lr;           /* default 1e-3 */
+    double beta1;        /* default 0.9; WF_ZERO for 0 */
+    double beta2;        /* default 0.999; WF_ZERO for 0 */
+    double eps;          /* default 1e-6 */
+    double weight_decay; /* default 0.01; WF_ZERO for 0 */
+    bool plain_vectors;  /* parameters of rank 1 and below (biases, gamma, beta) are not decayed */
+    bool
+        scale_undecayed; /* norms scale the steps of parameters without decay, too, which otherwise move as with Adam */
+} wf_lamb_opts;
+
 /* NULL, with WF_ERR_ARGUMENT, if an option is out of its range. All trainable parameters must be of one type. */
 wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts);
 wf_optim *wf_adam(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts);
+wf_optim *wf_lamb(wf_layer *model, wf_lamb_opts opts);
 void wf_optim_free(wf_optim *optim);
 
 /* One step: sets the gradients of the model's trainable parameters to zero, runs backward from the scalar `loss`

@@ -16,6 +16,10 @@ static wf_status visit_schedule(wf_optim *optim, wf_archive *archive)
     WF_TRY(wf_archive_i64(archive, "total", &s.total));
     WF_TRY(wf_archive_f64(archive, "power", &s.power));
     WF_TRY(wf_archive_f64(archive, "end", &s.end));
+    if (!wf_archive_loading(archive) || wf_archive_has(archive, "scale"))
+        WF_TRY(wf_archive_f64(archive, "scale", &s.scale));
+    else
+        s.scale = 0; /* a file from before schedules scaled */
     WF_TRY(wf_archive_leave(archive));
     WF_CHECK(kind >= WF_SCHEDULE_CONSTANT && kind <= WF_SCHEDULE_POLYNOMIAL, WF_ERR_FORMAT,
              "the archive holds schedule kind %lld, which is none", (long long)kind);
@@ -27,11 +31,12 @@ static wf_status visit_schedule(wf_optim *optim, wf_archive *archive)
 
 static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
 {
-    int64_t kind = optim->kind, steps = optim->steps;
+    const int64_t own = wf_optim_rule_number(optim->rule);
+    int64_t kind = own, steps = optim->steps;
     double lr = optim->hyper.lr;
     WF_TRY(wf_archive_i64(archive, "kind", &kind));
-    WF_CHECK(kind == (int64_t)optim->kind, WF_ERR_FORMAT, "the archive holds the state of %s, the optimizer is %s",
-             wf_optim_kind_name((wf_optim_kind)kind), wf_optim_kind_name(optim->kind));
+    WF_CHECK(kind == own, WF_ERR_FORMAT, "the archive holds the state of %s, the optimizer is %s",
+             wf_optim_rule_name(kind), optim->rule->name);
     WF_TRY(wf_archive_i64(archive, "steps", &steps));
     WF_TRY(wf_archive_f64(archive, "lr", &lr));
     WF_CHECK(steps >= 0 && lr >= 0, WF_ERR_FORMAT, "the archive holds step count %lld and learning rate %g",
@@ -52,7 +57,7 @@ static wf_status visit_tensor(const wf_param *param, wf_archive *archive, const 
 /* Archives hold whole states. */
 static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_param *param, int s, wf_archive *archive)
 {
-    const char *name = wf_optim_state_names(optim)[s];
+    const char *name = optim->rule->states[s];
     if (!optim->shards_state)
         return visit_tensor(param, archive, name, slot->state[s]);
     wf_tensor *whole = wf_slot_whole(optim, slot, param, s);
@@ -84,7 +89,7 @@ wf_status wf_optim_enter_path(wf_archive *archive, const char *path, int *depth)
 static wf_status visit_states(wf_optim *optim, int64_t i, wf_archive *archive)
 {
     wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
-    const char *const *names = wf_optim_state_names(optim);
+    const char *const *names = optim->rule->states;
     int depth;
     WF_TRY(wf_optim_enter_path(archive, slot->path, &depth));
     for (int s = 0; s < WF_OPTIM_STATES && names[s]; s++)

@@ -2,13 +2,10 @@
 #ifndef WF_OPTIM_OPTIM_IMPL_H
 #define WF_OPTIM_OPTIM_IMPL_H
 
-#include "core/opts.h"
 #include "core/tape_author.h"
 #include "layers/layer.h"
-#include "optim/optim.h"
+#include "optim/optim_author.h"
 #include "optim/schedule.h"
-
-#define WF_OPTIM_STATES 2
 
 /* State of one parameter, found by its path relative to the model. Slots are never dropped: a parameter that is frozen
  * and taken in again goes on where it was. */
@@ -52,6 +49,8 @@ typedef struct wf_optim_distributed {
     const wf_mesh *(*mesh)(const wf_optim *optim);
     /* What accumulated losses have left: their sum, in device memory, and the trailer. */
     void (*accumulated)(const wf_optim *optim, wf_array *loss, double **trailer);
+    /* Numbers of parameters, as wf_optim_sum_parts says. */
+    wf_status (*sum_parts)(wf_optim *optim, int per, double *number);
     /* After the update, where state is sharded: every rank gets what the others have updated. NULL: nothing to do. */
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
@@ -66,8 +65,10 @@ typedef struct wf_optim_distributed {
 
 struct wf_optim {
     wf_ctx *ctx;
-    wf_layer *model; /* borrowed */
-    wf_optim_kind kind;
+    wf_layer *model;           /* borrowed */
+    const wf_optim_rule *rule; /* borrowed */
+    void *state;               /* the rule's */
+    char note[WF_OPTIM_NOTE];
     wf_optim_hyper hyper; /* what the options said; lr is the base */
     wf_schedule_opts schedule;
     double clip_norm; /* 0: none */
@@ -80,7 +81,8 @@ struct wf_optim {
     bool bound; /* the lists are whole */
     int64_t n, capacity;
     wf_param **target;
-    wf_param **order; /* scratch: the order of the flat buffer */
+    wf_param **order;   /* scratch: the order of the flat buffer, and of the parameters of an update */
+    int64_t *target_of; /* by place in the flat buffer */
     int64_t *slot_of;
     wf_optim_segment *segment;
     wf_optim_slot *slot;
@@ -100,12 +102,9 @@ struct wf_optim {
     bool shards_state; /* state is, or will be, sharded over ranks */
 };
 
-/* hyper: what the options said; grad_scale and bias are filled in at every update. */
-wf_optim *wf_optim_new(wf_layer *model, wf_optim_kind kind, wf_optim_hyper hyper);
-/* "sgd". Never NULL. */
-const char *wf_optim_kind_name(wf_optim_kind kind);
-/* Names of the kind's states, NULL-terminated where it has fewer than WF_OPTIM_STATES. */
-const char *const *wf_optim_state_names(const wf_optim *optim);
+/* What archives tell optimizers apart by, and the name of the one that has a number. */
+int64_t wf_optim_rule_number(const wf_optim_rule *rule);
+const char *wf_optim_rule_name(int64_t number);
 
 /* Brings target, slot_of and slots up to date with what is trainable now. */
 wf_status wf_optim_bind(wf_optim *optim) WF_NODISCARD;

@@ -28,15 +28,22 @@ wf_status wf_schedule_check(const wf_schedule_opts *o)
     WF_CHECK(o->power > 0 && isfinite(o->power), WF_ERR_ARGUMENT, "a schedule with power %g; it must be above 0",
              o->power);
     WF_CHECK(o->end >= 0 && isfinite(o->end), WF_ERR_ARGUMENT, "a schedule with end %g; it must be 0 or more", o->end);
+    WF_CHECK(o->scale >= 0 && isfinite(o->scale), WF_ERR_ARGUMENT,
+             "a schedule with scale %g; it must be above 0, or 0 for none", o->scale);
     return WF_OK;
 }
 
-double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
+static double warm_up(const wf_schedule_opts *o, int64_t t)
 {
-    if (t < o->warmup)
-        /* The first update has a rate above 0, and the last of the warm-up the full one. */
-        return (double)(t + 1) / (double)o->warmup;
-    t -= o->warmup;
+    /* Goyal et al. 2017, 2.2: from the rate of the small batch. */
+    if (o->scale > 0)
+        return 1 + (o->scale - 1) * (double)t / (double)o->warmup;
+    /* The first update has a rate above 0, and the last of the warm-up the full one. */
+    return (double)(t + 1) / (double)o->warmup;
+}
+
+static double factor_of_kind(const wf_schedule_opts *o, int64_t t)
+{
     const int64_t drops = o->every > 0 ? t / o->every : 0;
     /* Behind the end the schedule stays where it ended. */
     const double part = t < o->total ? (double)t / (double)o->total : 1;
@@ -53,6 +60,13 @@ double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
         break;
     }
     return 1;
+}
+
+double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
+{
+    if (t < o->warmup)
+        return warm_up(o, t);
+    return (o->scale > 0 ? o->scale : 1) * factor_of_kind(o, t - o->warmup);
 }
 
 wf_optim *wf_lr_schedule(wf_optim *optim, wf_schedule_opts opts)

@@ -25,6 +25,10 @@ typedef struct wf_schedule_opts {
     int64_t total;  /* cosine, polynomial: required */
     double power;   /* polynomial: default 1 */
     double end;     /* factor at the end: default 0 */
+    /* Linear scaling (Goyal et al. 2017): the size of the batch over that for which lr was found, as in
+     * wf_comm_size(comm) * 64 / 256.0. The factor of the kind is multiplied by it, and that of warm-up rises from 1 (lr
+     * as it was found) to it: 1 + (scale - 1) t / warmup. Default: none. */
+    double scale;
 } wf_schedule_opts;
 
 /* Returns optim, so that calls nest. NULL if an option is invalid; optim is then freed. */

@@ -89,7 +89,7 @@ static wf_status shard_states(wf_buckets *all)
         const wf_param *param = optim->target[i];
         const int64_t place = place_of(grads, param), base = grads->offset[place], n = wf_shape_count(param->shape);
         const wf_bucket *bucket = all->bucket_of[place] < 0 ? NULL : &all->bucket[all->bucket_of[place]];
-        const char *const *names = wf_optim_state_names(optim);
+        const char *const *names = optim->rule->states;
         wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
         const wf_optim_slot old = *slot;
         slot->comm = bucket ? bucket->comm : NULL;
@@ -166,6 +166,26 @@ wf_status wf_shards_plan(wf_buckets *all)
     WF_NEED(all->values);
     WF_TRY(wf_tensor_fill(all->values, 0));
     return shard_states(all);
+}
+
+/* --- numbers of parts -------------------------------------------------------------------------------------------- */
+
+wf_status wf_shards_sum_numbers(const wf_buckets *all, int per, double *number)
+{
+    const bool sharded = all->optim->shards_state;
+    for (int64_t r = 0, next; r < all->n_runs; r = next) {
+        const unsigned axes = all->run[r].sharded | (sharded ? all->run[r].axes : 0);
+        const int64_t first = all->run[r].first;
+        /* Neighbours over the same ranks go in one message. */
+        for (next = r + 1; next < all->n_runs; next++)
+            if ((all->run[next].sharded | (sharded ? all->run[next].axes : 0)) != axes)
+                break;
+        const int64_t count = per * (all->run[next - 1].last - first);
+        double *at = number + per * first;
+        if (axes != 0)
+            WF_TRY(wf_allreduce_raw(wf_mesh_comm_of(all->mesh, axes), at, at, count, WF_F64, WF_SUM));
+    }
+    return WF_OK;
 }
 
 /* --- after the update -------------------------------------------------------------------------------------------- */

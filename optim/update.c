@@ -8,30 +8,31 @@
 #include <math.h>
 #include <string.h>
 
+/* Of several ranks all list the same parameters in the same order, that of the flat buffer, in which parameters lie
+ * together that are sharded alike. */
 static wf_status collect_segments(wf_optim *optim, int64_t *n)
 {
     *n = 0;
     for (int64_t i = 0; i < optim->n; i++) {
-        wf_param *param = optim->target[i];
+        const int64_t at_target = optim->distributed ? optim->target_of[i] : i;
+        wf_param *param = optim->target[at_target];
         /* Parameters that the loss did not reach stay as they are, also without decay. */
         if (!param->grad)
             continue;
         const wf_tensor *value = wf_param_value(param);
         WF_NEED(value);
-        const wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
+        const wf_optim_slot *slot = &optim->slot[optim->slot_of[at_target]];
         /* With shard_optimizer each rank updates its part of a bucket only; `updated` then gathers the parts. */
         const int64_t lo = slot->comm ? slot->lo : 0, hi = slot->comm ? slot->hi : wf_shape_count(param->shape);
         const size_t at = (size_t)lo * wf_dtype_size(param->dtype);
-        /* This rank's part of the bucket does not touch the parameter. */
-        if (slot->comm && lo == hi)
-            continue;
+        optim->order[*n] = param;
         optim->segment[(*n)++] = (wf_optim_segment){.p = (char *)value->data + at,
                                                     .g = (char *)param->grad->data + at,
                                                     .state1 = slot->state[0] ? slot->state[0]->data : NULL,
                                                     .state2 = slot->state[1] ? slot->state[1]->data : NULL,
                                                     .n = hi - lo};
     }
-    WF_CHECK(*n > 0 || optim->shards_state, WF_ERR_STATE, "an update without gradients; call wf_backward first");
+    WF_CHECK(*n > 0, WF_ERR_STATE, "an update without gradients; call wf_backward first");
     return WF_OK;
 }
 
@@ -121,12 +122,37 @@ static wf_status prepare(wf_optim *optim)
     return k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
 }
 
+wf_status wf_optim_sum_parts(const wf_optim_work *work, int per, double *number)
+{
+    const wf_optim_distributed *distributed = work->optim->distributed;
+    if (distributed)
+        return distributed->sum_parts(work->optim, per, number);
+    for (int64_t i = 0; i < work->n; i++) {
+        const wf_param *param = work->param[i];
+        WF_CHECK(wf_shape_count(param->shape) == wf_shape_count(param->global), WF_ERR_STATE,
+                 "%s needs the norm of %s, of which this rank holds a part; use wf_mesh_multi_node",
+                 work->optim->rule->name, wf_param_path(param));
+    }
+    return WF_OK;
+}
+
 /* A row of its own in a profile. */
 static wf_status update(wf_optim *optim, int64_t n)
 {
     const char *outside = wf_profile_layer(optim->ctx, "(optimizer)");
-    const wf_status status = optim->ctx->k->optim_update(optim->ctx, optim->kind, &optim->device->hyper,
-                                                         optim->target[0]->dtype, n, optim->segment);
+    const wf_optim_rule *rule = optim->rule;
+    const wf_optim_work work = {.optim = optim,
+                                .ctx = optim->ctx,
+                                .state = optim->state,
+                                .hyper = &optim->device->hyper,
+                                .options = &optim->hyper,
+                                .dtype = optim->target[0]->dtype,
+                                .n = n,
+                                .segment = optim->segment,
+                                .param = optim->order};
+    const wf_status status =
+        rule->update ? rule->update(&work)
+                     : optim->ctx->k->optim_update(optim->ctx, rule->kind, work.hyper, work.dtype, n, work.segment);
     wf_profile_layer(optim->ctx, outside);
     return status;
 }
@@ -139,8 +165,7 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
         optim->ctx, (wf_host_op){.act = check_clip, .own = optim, .number = optim->clip_norm, .check = true}));
     WF_TRY(send_hyper(optim, grad_scale));
     WF_TRY(prepare(optim));
-    if (n > 0)
-        WF_TRY(update(optim, n));
+    WF_TRY(update(optim, n));
     if (optim->distributed && optim->distributed->updated)
         WF_TRY(optim->distributed->updated(optim));
     for (int64_t i = 0; i < optim->n; i++)

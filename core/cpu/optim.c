@@ -10,9 +10,11 @@ typedef struct hyper32 {
 } hyper32;
 
 /* (m / bias1) / (sqrt(v / bias2) + eps): the biases go into a step and a factor of the square root. */
-static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind)
+static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind, const wf_optim_segment *segment)
 {
-    hyper32 r = {.lr = (float)h->lr,
+    /* A direction is what a learning rate of 1 would subtract. */
+    const double lr = segment->direction ? 1 : h->lr, decay = segment->no_decay ? 0 : h->decay;
+    hyper32 r = {.lr = (float)lr,
                  .momentum = (float)h->momentum,
                  .beta1 = (float)h->beta1,
                  .beta2 = (float)h->beta2,
@@ -21,18 +23,22 @@ static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind)
                  .eps = (float)h->eps,
                  .alpha = (float)h->alpha,
                  .rest = (float)(1 - h->alpha),
-                 .decay = (float)h->decay,
+                 .decay = (float)decay,
                  .scale = (float)h->grad_scale,
                  /* Without clipping the bound is infinite, so the loop needs no branch. */
                  .clip = h->clip_value > 0 ? (float)h->clip_value : INFINITY,
                  .nesterov = h->nesterov != 0};
     if (kind == WF_OPTIM_ADAM || kind == WF_OPTIM_ADAMW) {
-        r.step = (float)(h->lr / h->bias1);
+        r.step = (float)(lr / h->bias1);
         r.root = (float)(1 / sqrt(h->bias2));
     }
     if (kind == WF_OPTIM_ADAMW) {
-        r.shrink = (float)(h->lr * h->decay);
+        r.shrink = (float)(lr * decay);
         r.decay = 0;
+    }
+    if (kind == WF_OPTIM_TRUST) {
+        const double *squares = segment->squares;
+        r.step = (float)(lr * (squares[0] > 0 && squares[1] > 0 ? sqrt(squares[0] / squares[1]) : 1));
     }
     return r;
 }
@@ -44,70 +50,96 @@ static inline float prepared(const hyper32 *h, float g)
     return g < -h->clip ? -h->clip : g;
 }
 
-static void sgd(const hyper32 h, int64_t n, const float *restrict g, float *restrict p)
+/* p moves, or `direction` is written. The loops over elements are made for either, since the condition does not change
+ * in them. */
+static inline void move(float *restrict p, float *restrict direction, int64_t i, float by)
 {
-    for (int64_t i = 0; i < n; i++)
-        p[i] -= h.lr * (prepared(&h, g[i]) + h.decay * p[i]);
+    if (direction)
+        direction[i] = by;
+    else
+        p[i] -= by;
 }
 
-static void sgd_momentum(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict m)
+static void sgd(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict direction)
+{
+    for (int64_t i = 0; i < n; i++)
+        move(p, direction, i, h.lr * (prepared(&h, g[i]) + h.decay * p[i]));
+}
+
+static void sgd_momentum(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict m,
+                         float *restrict direction)
 {
     const float of_m = h.nesterov ? h.momentum : 1.0F, of_g = h.nesterov ? 1.0F : 0.0F;
     for (int64_t i = 0; i < n; i++) {
         const float step = prepared(&h, g[i]) + h.decay * p[i];
         m[i] = __builtin_fmaf(h.momentum, m[i], step);
-        p[i] -= h.lr * __builtin_fmaf(of_m, m[i], of_g * step);
+        move(p, direction, i, h.lr * __builtin_fmaf(of_m, m[i], of_g * step));
     }
 }
 
 static void adam(const hyper32 h, int64_t n, const float *restrict gradient, float *restrict p, float *restrict m,
-                 float *restrict v)
+                 float *restrict v, float *restrict direction)
 {
     for (int64_t i = 0; i < n; i++) {
         const float g = __builtin_fmaf(h.decay, p[i], prepared(&h, gradient[i]));
         m[i] = __builtin_fmaf(h.beta1, m[i], h.rest1 * g);
         v[i] = __builtin_fmaf(h.beta2, v[i], h.rest2 * g * g);
-        const float move = h.step * m[i] / __builtin_fmaf(sqrtf(v[i]), h.root, h.eps);
-        p[i] -= __builtin_fmaf(h.shrink, p[i], move);
+        const float by = h.step * m[i] / __builtin_fmaf(sqrtf(v[i]), h.root, h.eps);
+        move(p, direction, i, __builtin_fmaf(h.shrink, p[i], by));
     }
 }
 
-static void rmsprop(const hyper32 h, int64_t n, const float *restrict gradient, float *restrict p, float *restrict v)
+static void rmsprop(const hyper32 h, int64_t n, const float *restrict gradient, float *restrict p, float *restrict v,
+                    float *restrict direction)
 {
     for (int64_t i = 0; i < n; i++) {
         const float g = __builtin_fmaf(h.decay, p[i], prepared(&h, gradient[i]));
         v[i] = __builtin_fmaf(h.alpha, v[i], h.rest * g * g);
-        p[i] -= h.lr * g / (sqrtf(v[i]) + h.eps);
+        move(p, direction, i, h.lr * g / (sqrtf(v[i]) + h.eps));
     }
 }
 
-static void update(wf_optim_kind kind, const hyper32 *h, const wf_optim_segment *segment, int64_t lo, int64_t hi)
+static void trust(const hyper32 h, int64_t n, const float *restrict direction, float *restrict p)
 {
+    for (int64_t i = 0; i < n; i++)
+        p[i] -= h.step * direction[i];
+}
+
+static float *from(void *data, int64_t lo)
+{
+    return data ? (float *)data + lo : NULL;
+}
+
+static void update(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf_optim_segment *segment, int64_t lo,
+                   int64_t hi)
+{
+    const hyper32 h = hyper_of(hyper, kind, segment);
     const float *const g = (const float *)segment->g + lo;
-    float *const p = (float *)segment->p + lo;
-    float *const s = segment->state1 ? (float *)segment->state1 + lo : NULL;
-    float *const t = segment->state2 ? (float *)segment->state2 + lo : NULL;
-    if (kind == WF_OPTIM_RMSPROP)
-        rmsprop(*h, hi - lo, g, p, s);
+    float *const p = (float *)segment->p + lo, *const direction = from(segment->direction, lo);
+    float *const s = from(segment->state1, lo), *const t = from(segment->state2, lo);
+    if (kind == WF_OPTIM_TRUST)
+        trust(h, hi - lo, g, p);
+    else if (kind == WF_OPTIM_RMSPROP)
+        rmsprop(h, hi - lo, g, p, s, direction);
     else if (kind != WF_OPTIM_SGD)
-        adam(*h, hi - lo, g, p, s, t);
-    else if (h->momentum != 0)
-        sgd_momentum(*h, hi - lo, g, p, s);
+        adam(h, hi - lo, g, p, s, t, direction);
+    else if (h.momentum != 0)
+        sgd_momentum(h, hi - lo, g, p, s, direction);
     else
-        sgd(*h, hi - lo, g, p);
+        sgd(h, hi - lo, g, p, direction);
 }
 
 /* Part `part` of `parts` of the segments laid end to end. */
-static void update_part(wf_optim_kind kind, const hyper32 *h, int64_t segments, const wf_optim_segment *segment,
+static void update_part(wf_optim_kind kind, const wf_optim_hyper *h, int64_t segments, const wf_optim_segment *segment,
                         int64_t total, int64_t parts, int64_t part)
 {
     /* Cut by elements, not by segments: one large parameter must not be one thread's work. */
     int64_t lo, hi, start = 0;
     wf_block(total, parts, part, &lo, &hi);
     for (int64_t s = 0; s < segments && start < hi; s++) {
-        const int64_t from = lo > start ? lo - start : 0, until = wf_cpu_min(segment[s].n, hi - start);
-        if (from < until)
-            update(kind, h, &segment[s], from, until);
+        const int64_t first = lo > start ? lo - start : 0, until = wf_cpu_min(segment[s].n, hi - start);
+        if (first < until)
+            update(kind, h, &segment[s], first, until);
         start += segment[s].n;
     }
 }
@@ -119,13 +151,12 @@ wf_status wf_cpu_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hy
         return REF->optim_update(ctx, kind, hyper, dtype, segments, segment);
     if (hyper->skip != 0)
         return WF_OK;
-    const hyper32 h = hyper_of(hyper, kind);
     int64_t total = 0;
     for (int64_t s = 0; s < segments; s++)
         total += segment[s].n;
     const int team = wf_cpu_team(ctx, total);
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int part = 0; part < team; part++)
-        update_part(kind, &h, segments, segment, total, team, part);
+        update_part(kind, hyper, segments, segment, total, team, part);
     return WF_OK;
 }

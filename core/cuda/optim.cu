@@ -1,15 +1,17 @@
 /* One launch for the update of all parameters. */
 #include "core/cuda/kernel_impl.h"
 
-/* The segments of a launch travel as its argument. A chunk is what a block updates in one turn. */
-enum { SEGMENTS = 64, CHUNK = 4096 };
+/* The segments of a launch travel as its argument, of at most 4096 bytes. A chunk is what a block updates in one turn.
+ */
+enum { SEGMENTS = 48, CHUNK = 4096 };
 
 template <class T> struct run_of_parameters {
     T *p;
     const T *g;
-    T *state1, *state2;
+    T *state1, *state2, *direction;
+    const double *squares;
     int64_t n, first; /* first: number of its first chunk */
-    bool vector;
+    bool vector, no_decay;
 };
 
 template <class T> struct batch_of_runs {
@@ -31,9 +33,18 @@ template <class W> struct update_rule {
           beta2((W)(k == WF_OPTIM_RMSPROP ? h.alpha : h.beta2)),
           rest2((W)(1 - (k == WF_OPTIM_RMSPROP ? h.alpha : h.beta2))), eps((W)h.eps), decay((W)h.decay),
           bias1((W)(1 / h.bias1)), bias2((W)(1 / h.bias2)), scale((W)h.grad_scale), clip((W)h.clip_value),
-          nesterov(h.nesterov != 0), first(k != WF_OPTIM_SGD || h.momentum != 0),
+          nesterov(h.nesterov != 0), first(k == WF_OPTIM_SGD ? h.momentum != 0 : k != WF_OPTIM_TRUST),
           second(k == WF_OPTIM_ADAM || k == WF_OPTIM_ADAMW)
     {
+    }
+
+    /* What is another in each run. */
+    template <class T> __device__ void take(const run_of_parameters<T> &r)
+    {
+        if (r.no_decay)
+            decay = 0;
+        if (kind == WF_OPTIM_TRUST && r.squares[0] > 0 && r.squares[1] > 0)
+            lr = (W)(lr * sqrt(r.squares[0] / r.squares[1]));
     }
 
     /* Comparisons are written so that a NaN of the gradient reaches the parameter. */
@@ -45,26 +56,27 @@ template <class W> struct update_rule {
         return g;
     }
 
-    __device__ void apply(W *p, W gradient, W *s, W *t) const
+    /* What p moves by, without the sign and lr. */
+    __device__ W direction(W p, W gradient, W *s, W *t) const
     {
+        if (kind == WF_OPTIM_TRUST)
+            return gradient;
         W g = prepared(gradient);
         if (kind != WF_OPTIM_ADAMW)
-            g += decay * *p;
+            g += decay * p;
         if (kind == WF_OPTIM_SGD) {
-            if (first) {
-                *s = momentum * *s + g;
-                g = nesterov ? g + momentum * *s : *s;
-            }
-            *p -= lr * g;
-        } else if (kind == WF_OPTIM_RMSPROP) {
-            *s = beta2 * *s + rest2 * g * g;
-            *p -= lr * g / (sqrt(*s) + eps);
-        } else {
-            *s = beta1 * *s + rest1 * g;
-            *t = beta2 * *t + rest2 * g * g;
-            const W shrink = kind == WF_OPTIM_ADAMW ? lr * decay * *p : 0;
-            *p -= shrink + lr * (*s * bias1) / (sqrt(*t * bias2) + eps);
+            if (!first)
+                return g;
+            *s = momentum * *s + g;
+            return nesterov ? g + momentum * *s : *s;
         }
+        if (kind == WF_OPTIM_RMSPROP) {
+            *s = beta2 * *s + rest2 * g * g;
+            return g / (sqrt(*s) + eps);
+        }
+        *s = beta1 * *s + rest1 * g;
+        *t = beta2 * *t + rest2 * g * g;
+        return (kind == WF_OPTIM_ADAMW ? decay * p : 0) + (*s * bias1) / (sqrt(*t * bias2) + eps);
     }
 };
 
@@ -80,9 +92,14 @@ __device__ void update_run(const run_of_parameters<T> &r, const update_rule<wide
         if (rule.second)
             load<V>(r.state2, i, t);
 #pragma unroll
-        for (int k = 0; k < V; k++)
-            rule.apply(&p[k], g[k], &s[k], &t[k]);
-        store<V>(p, r.p, i);
+        for (int k = 0; k < V; k++) {
+            g[k] = rule.direction(p[k], g[k], &s[k], &t[k]);
+            p[k] -= rule.lr * g[k];
+        }
+        if (r.direction)
+            store<V>(g, r.direction, i);
+        else
+            store<V>(p, r.p, i);
         if (rule.first)
             store<V>(s, r.state1, i);
         if (rule.second)
@@ -95,7 +112,7 @@ template <class T> __global__ void optim_kernel(const __grid_constant__ batch_of
     constexpr int V = pack_size<T>;
     if (batch.hyper->skip != 0)
         return;
-    const update_rule<wide<T>> rule(batch.kind, *batch.hyper);
+    const update_rule<wide<T>> common(batch.kind, *batch.hyper);
     for (int64_t chunk = blockIdx.x; chunk < batch.chunks; chunk += gridDim.x) {
         int low = 0, high = batch.count - 1;
         while (low < high) {
@@ -106,6 +123,8 @@ template <class T> __global__ void optim_kernel(const __grid_constant__ batch_of
                 high = middle - 1;
         }
         const run_of_parameters<T> &r = batch.run[low];
+        update_rule<wide<T>> rule = common;
+        rule.take(r);
         const int64_t from = (chunk - r.first) * CHUNK, to = from + CHUNK < r.n ? from + CHUNK : r.n;
         const int64_t packed = r.vector ? from + (to - from) / V * V : from;
         update_run<V>(r, rule, from, packed);
@@ -120,9 +139,12 @@ template <class T> static run_of_parameters<T> run_from(const wf_optim_segment &
     r.g = static_cast<const T *>(s.g);
     r.state1 = static_cast<T *>(s.state1);
     r.state2 = static_cast<T *>(s.state2);
+    r.direction = static_cast<T *>(s.direction);
+    r.squares = s.squares;
     r.n = s.n;
     r.first = first;
-    r.vector = aligned(s.p) && aligned(s.g) && aligned(s.state1) && aligned(s.state2);
+    r.no_decay = s.no_decay;
+    r.vector = aligned(s.p) && aligned(s.g) && aligned(s.state1) && aligned(s.state2) && aligned(s.direction);
     return r;
 }
 

@@ -12,46 +12,90 @@ static double prepared(const wf_optim_hyper *h, double g)
     return h->clip_value > 0 && g < -h->clip_value ? -h->clip_value : g;
 }
 
-static void sgd(const wf_optim_hyper *h, int64_t n, const double *gradient, double *p, double *m)
+/* A run in double. p moves by -lr times the direction, or the direction is what is asked for. */
+typedef struct run {
+    int64_t n;
+    const double *g;
+    double *p, *state1, *state2;
+    double *direction; /* NULL: p moves */
+} run;
+
+static void move(const wf_optim_hyper *h, const run *r, int64_t i, double direction)
 {
-    for (int64_t i = 0; i < n; i++) {
-        double step = prepared(h, gradient[i]) + h->decay * p[i];
+    if (r->direction)
+        r->direction[i] = direction;
+    else
+        r->p[i] -= h->lr * direction;
+}
+
+static void sgd(const wf_optim_hyper *h, const run *r)
+{
+    double *const m = r->state1;
+    for (int64_t i = 0; i < r->n; i++) {
+        double step = prepared(h, r->g[i]) + h->decay * r->p[i];
         if (h->momentum != 0) {
             /* The learning rate is outside of the momentum, as in PyTorch: a schedule acts at once. */
             m[i] = h->momentum * m[i] + step;
             step = h->nesterov != 0 ? step + h->momentum * m[i] : m[i];
         }
-        p[i] -= h->lr * step;
+        move(h, r, i, step);
     }
 }
 
-static void adam(const wf_optim_hyper *h, bool decoupled, int64_t n, const double *gradient, double *p, double *m,
-                 double *v)
+static void adam(const wf_optim_hyper *h, bool decoupled, const run *r)
 {
-    for (int64_t i = 0; i < n; i++) {
-        /* Adam with decay adds it to the gradient (L2); AdamW decays the parameter itself. */
-        const double g = prepared(h, gradient[i]) + (decoupled ? 0 : h->decay * p[i]);
+    double *const m = r->state1, *const v = r->state2;
+    for (int64_t i = 0; i < r->n; i++) {
+        /* Adam with decay adds it to the gradient (L2); AdamW (Loshchilov and Hutter 2019) decays the parameter itself:
+         * the decay does not pass through the moments. */
+        const double decay = h->decay * r->p[i], g = prepared(h, r->g[i]) + (decoupled ? 0 : decay);
         m[i] = h->beta1 * m[i] + (1 - h->beta1) * g;
         v[i] = h->beta2 * v[i] + (1 - h->beta2) * g * g;
-        /* AdamW (Loshchilov and Hutter 2019): the decay does not pass through the moments. */
-        const double shrink = decoupled ? h->lr * h->decay * p[i] : 0;
-        p[i] -= shrink + h->lr * (m[i] / h->bias1) / (sqrt(v[i] / h->bias2) + h->eps);
+        move(h, r, i, (decoupled ? decay : 0) + (m[i] / h->bias1) / (sqrt(v[i] / h->bias2) + h->eps));
     }
 }
 
-static void rmsprop(const wf_optim_hyper *h, int64_t n, const double *gradient, double *p, double *v)
+static void rmsprop(const wf_optim_hyper *h, const run *r)
 {
-    for (int64_t i = 0; i < n; i++) {
-        const double g = prepared(h, gradient[i]) + h->decay * p[i];
+    double *const v = r->state1;
+    for (int64_t i = 0; i < r->n; i++) {
+        const double g = prepared(h, r->g[i]) + h->decay * r->p[i];
         v[i] = h->alpha * v[i] + (1 - h->alpha) * g * g;
         /* eps outside of the root, as in Chainer and PyTorch. */
-        p[i] -= h->lr * g / (sqrt(v[i]) + h->eps);
+        move(h, r, i, g / (sqrt(v[i]) + h->eps));
     }
+}
+
+/* LAMB and its kin (You et al. 2020): a layer moves by as much as it is long, whatever the length of its direction. */
+static void trust(const wf_optim_hyper *h, const run *r, const double *squares)
+{
+    const double ratio = squares[0] > 0 && squares[1] > 0 ? sqrt(squares[0] / squares[1]) : 1;
+    for (int64_t i = 0; i < r->n; i++)
+        move(h, r, i, ratio * r->g[i]);
 }
 
 static wf_array run_of(wf_dtype dtype, int64_t n, void *data)
 {
     return (wf_array){.data = data, .dtype = dtype, .shape = wf_shape_make(1, &n)};
+}
+
+static void update_run(wf_optim_kind kind, const wf_optim_hyper *h, const run *r, const double *squares)
+{
+    switch (kind) {
+    case WF_OPTIM_SGD:
+        sgd(h, r);
+        break;
+    case WF_OPTIM_ADAM:
+    case WF_OPTIM_ADAMW:
+        adam(h, kind == WF_OPTIM_ADAMW, r);
+        break;
+    case WF_OPTIM_RMSPROP:
+        rmsprop(h, r);
+        break;
+    case WF_OPTIM_TRUST:
+        trust(h, r, squares);
+        break;
+    }
 }
 
 static wf_status update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
@@ -60,24 +104,18 @@ static wf_status update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *h
     const int64_t n = segment->n;
     const wf_array pa = run_of(dtype, n, segment->p), ga = run_of(dtype, n, (void *)segment->g);
     const wf_array sa = run_of(dtype, n, segment->state1), ta = run_of(dtype, n, segment->state2);
+    const wf_array da = run_of(dtype, n, segment->direction);
+    wf_optim_hyper h = *hyper;
     wf_ref_frame frame = wf_ref_begin(ctx);
-    const double *g = wf_ref_in(&frame, &ga);
-    double *const p = wf_ref_out(&frame, &pa, true), *const s = wf_ref_out(&frame, &sa, true);
-    double *const t = wf_ref_out(&frame, &ta, true);
-    if (frame.status != WF_OK)
-        return wf_ref_end(&frame);
-    switch (kind) {
-    case WF_OPTIM_SGD:
-        sgd(hyper, n, g, p, s);
-        break;
-    case WF_OPTIM_ADAM:
-    case WF_OPTIM_ADAMW:
-        adam(hyper, kind == WF_OPTIM_ADAMW, n, g, p, s, t);
-        break;
-    case WF_OPTIM_RMSPROP:
-        rmsprop(hyper, n, g, p, s);
-        break;
-    }
+    const run r = {.n = n,
+                   .g = wf_ref_in(&frame, &ga),
+                   .p = wf_ref_out(&frame, &pa, true),
+                   .state1 = wf_ref_out(&frame, &sa, true),
+                   .state2 = wf_ref_out(&frame, &ta, true),
+                   .direction = wf_ref_out(&frame, &da, false)};
+    h.decay = segment->no_decay ? 0 : h.decay;
+    if (frame.status == WF_OK)
+        update_run(kind, &h, &r, segment->squares);
     return wf_ref_end(&frame);
 }
 

@@ -224,6 +224,7 @@ typedef struct optim_case {
     wf_optim_kind kind;
     wf_optim_hyper hyper;
     int segments;
+    bool directions; /* in place of updates */
 } optim_case;
 
 static void optim_body(run *r)
@@ -231,12 +232,13 @@ static void optim_body(run *r)
     static const int64_t lengths[] = {1, 33, 0, 20011, 7};
     const optim_case *const t = r->args;
     const bool second = t->kind == WF_OPTIM_ADAM || t->kind == WF_OPTIM_ADAMW;
-    const bool first = t->kind != WF_OPTIM_SGD || t->hyper.momentum != 0;
+    const bool first = t->kind == WF_OPTIM_SGD ? t->hyper.momentum != 0 : t->kind != WF_OPTIM_TRUST;
+    static const double squares[5][2] = {{2, 0.5}, {0, 1}, {0}, {0.09, 4}, {3, 0}};
     wf_optim_segment segment[5];
-    wf_array p[5], s1[5], s2[5];
-    snprintf(r->note, sizeof r->note, "kind %d segments %d momentum %g nesterov %g decay %g scale %g clip %g",
+    wf_array p[5], s1[5], s2[5], d[5];
+    snprintf(r->note, sizeof r->note, "kind %d segments %d momentum %g nesterov %g decay %g scale %g clip %g%s",
              (int)t->kind, t->segments, t->hyper.momentum, t->hyper.nesterov, t->hyper.decay, t->hyper.grad_scale,
-             t->hyper.clip_value);
+             t->hyper.clip_value, t->directions ? " directions" : "");
     const wf_optim_hyper *const hyper = run_bytes(r, &t->hyper, sizeof t->hyper);
     for (int i = 0; i < t->segments; i++) {
         const wf_shape shape = WF_SHAPE(lengths[i]);
@@ -246,21 +248,29 @@ static void optim_body(run *r)
         run_mutable(r);
         s2[i] = run_in(r, shape, WF_ROW_MAJOR, 0.01, 1);
         run_mutable(r);
-        segment[i] =
-            (wf_optim_segment){p[i].data, g.data, first ? s1[i].data : NULL, second ? s2[i].data : NULL, lengths[i]};
+        d[i] = run_out(r, shape, WF_ROW_MAJOR, true);
+        segment[i] = (wf_optim_segment){.p = p[i].data,
+                                        .g = g.data,
+                                        .state1 = first ? s1[i].data : NULL,
+                                        .state2 = second ? s2[i].data : NULL,
+                                        .n = lengths[i],
+                                        .no_decay = i == 3,
+                                        .direction = t->directions ? d[i].data : NULL,
+                                        .squares = run_bytes(r, squares[i], sizeof squares[i])};
     }
     run_call(r, r->k->optim_update(r->ctx, t->kind, hyper, r->dtype, t->segments, segment));
     for (int i = 0; i < t->segments; i++) {
         run_result(r, &p[i], 2);
         run_result(r, &s1[i], 1);
         run_result(r, &s2[i], 1);
+        run_result(r, &d[i], 2);
     }
 }
 
 static void optimizers(void)
 {
-    for (int kind = 0; kind <= WF_OPTIM_RMSPROP; kind++)
-        for (int v = 0; v < 16; v++) {
+    for (int kind = 0; kind <= WF_OPTIM_TRUST; kind++)
+        for (int v = 0; v < (kind == WF_OPTIM_TRUST ? 16 : 24); v++) {
             const optim_case t = {.kind = (wf_optim_kind)kind,
                                   .hyper = {.lr = 0.1,
                                             .momentum = v & 1 ? 0.9 : 0,
@@ -275,7 +285,8 @@ static void optimizers(void)
                                             .clip_value = v & 8 ? 0.3 : 0,
                                             .nesterov = v & 4 ? 1 : 0,
                                             .skip = v == 14},
-                                  .segments = v == 15 ? 0 : 5};
+                                  .segments = v == 15 ? 0 : 5,
+                                  .directions = v >= 16};
             contract_check("optim_update", optim_body, &t, contract_seed());
         }
 }

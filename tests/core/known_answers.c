@@ -347,7 +347,9 @@ static void one_step(run *r, wf_optim_kind kind, const wf_optim_hyper *h, const 
                    g = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(4));
     const wf_array s1 = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(0.5)),
                    s2 = run_array(r, r->dtype, WF_SHAPE(1), ROW, LIST(0.25));
-    const wf_optim_segment segment = {p.data, g.data, s1.data, s2.data, 1};
+    const double squares[2] = {4, 0.25};
+    const wf_optim_segment segment = {
+        .p = p.data, .g = g.data, .state1 = s1.data, .state2 = s2.data, .n = 1, .squares = run_bytes(r, squares, 16)};
     run_call(r, r->k->optim_update(r->ctx, kind, run_bytes(r, h, sizeof *h), r->dtype, 1, &segment));
     expect(r, "parameter", &p, want);
     expect(r, "first state", &s1, want + 1);
@@ -378,6 +380,7 @@ static void optimizer_steps(run *r)
     h.momentum = 0;
     one_step(r, WF_OPTIM_SGD, &h, LIST(1 - 0.15, 0.5, 0.25));
     one_step(r, WF_OPTIM_RMSPROP, &h, LIST(1 - 0.15 / sqrt(1.375), 1.375, 0.25));
+    one_step(r, WF_OPTIM_TRUST, &h, LIST(1 - 0.1 * 4 * 4, 0.5, 0.25)); /* twice as long as 0.5 */
 }
 
 BOTH(conv_1d)

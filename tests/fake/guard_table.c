@@ -78,8 +78,14 @@ static void look_scaling(const char *slot, wf_loss_scaling *scaling)
 static void look_segment(const char *slot, const wf_optim_segment *segment)
 {
     guard_need_host(slot, segment, sizeof *segment);
+    if (segment->n == 0)
+        return;
     guard_need_device(slot, segment->p, 1);
     guard_need_device(slot, segment->g, 1);
+    if (segment->direction)
+        guard_need_device(slot, segment->direction, 1);
+    if (segment->squares)
+        guard_need_device(slot, segment->squares, 2 * sizeof *segment->squares);
 }
 
 static void look_nothing(const char *slot, ...)

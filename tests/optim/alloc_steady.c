@@ -158,7 +158,7 @@ static void channel_parallel(void)
     wf_layer *last = wf_channel_linear(mesh, (wf_linear_opts){.in = 16 * 16, .out = 5, .replicate = true});
     wf_layer *net = wf_sequential(
         ctx, WF_LAYERS(conv, norm, wf_lambda(ctx, wf_relu), groups, down, wf_lambda(ctx, wf_flatten), last));
-    wf_optim *optim = wf_mesh_multi_node(mesh, wf_adam(net, (wf_adam_opts){0}));
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_lamb(net, (wf_lamb_opts){0}));
     WF_EXPECT_OK(wf_optim_clip_norm(optim, 1));
     loop("channel-parallel", ctx, net, optim);
     wf_optim_free(optim);

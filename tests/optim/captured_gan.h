@@ -81,9 +81,8 @@ static inline wf_layer *discriminator(wf_ctx *ctx)
                        wf_linear(ctx, (wf_linear_opts){.in = 8 * 16, .out = 1})));
 }
 
-static inline wf_optim *adam(gan *g, wf_layer *model)
+static inline wf_optim *scheduled(gan *g, wf_optim *optim)
 {
-    wf_optim *optim = wf_adam(model, (wf_adam_opts){.lr = 1e-2, .beta1 = 0.5, .weight_decay = 1e-4});
     optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = STEPS, .warmup = 3});
     if (gan_computes == WF_F16)
         WF_EXPECT_OK(wf_optim_scale_loss(
@@ -100,8 +99,8 @@ static inline void gan_fill(gan *g)
         wf_recompute(g->dis);
         WF_EXPECT(wf_recompute_chain(g->gen, 2), "%s", wf_error_message());
     }
-    g->opt_gen = adam(g, g->gen);
-    g->opt_dis = adam(g, g->dis);
+    g->opt_gen = scheduled(g, wf_lamb(g->gen, (wf_lamb_opts){.lr = 1e-2, .beta1 = 0.5}));
+    g->opt_dis = scheduled(g, wf_adam(g->dis, (wf_adam_opts){.lr = 1e-2, .beta1 = 0.5, .weight_decay = 1e-4}));
     g->tape = wf_tape_new(g->ctx);
     g->x = wf_tensor_new(g->ctx, WF_F32, WF_SHAPE(BATCH, 3, SIDE, SIDE));
     WF_EXPECT(g->gen && g->dis && g->opt_gen && g->opt_dis && g->tape && g->x, "%s", wf_error_message());

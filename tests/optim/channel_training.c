@@ -47,8 +47,9 @@ static wf_layer *serial_new(const fixture *b, task what)
     return wf_sequential(b->ctx, WF_LAYERS(one, two, three, wf_lambda(b->ctx, wf_tanh), wf_linear(b->ctx, last)));
 }
 
-static void trainer_open(trainer *t, const char *device, wf_dtype dtype, wf_mesh_opts opts, task what)
+static void trainer_open(trainer *t, const char *device, wf_dtype dtype, wf_mesh_opts opts, task what, bool lamb)
 {
+    const wf_lamb_opts layerwise = {.lr = 0.02};
     const wf_sgd_opts sgd = {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01};
     test_rng rng = {11};
     *t = (trainer){.b = fixture_open(device, dtype, opts), .task = what};
@@ -57,8 +58,8 @@ static void trainer_open(trainer *t, const char *device, wf_dtype dtype, wf_mesh
     t->serial = serial_new(&t->b, what);
     WF_EXPECT(t->mine && t->serial, "no model: %s", wf_error_message());
     same_name(t->mine, t->serial);
-    t->optim = wf_mesh_multi_node(t->b.mesh, wf_sgd(t->mine, sgd));
-    t->reference = wf_sgd(t->serial, sgd);
+    t->optim = wf_mesh_multi_node(t->b.mesh, lamb ? wf_lamb(t->mine, layerwise) : wf_sgd(t->mine, sgd));
+    t->reference = lamb ? wf_lamb(t->serial, layerwise) : wf_sgd(t->serial, sgd);
     WF_EXPECT(t->optim, "no optimizer: %s", wf_error_message());
     wf_block(N, wf_mesh_size(t->b.mesh, WF_AXIS_DATA), wf_mesh_rank(t->b.mesh, WF_AXIS_DATA), &t->lo, &t->hi);
     t->x = numbers(N * PIXELS, 21);
@@ -105,12 +106,13 @@ static void step_both(trainer *t, const char *what)
     wf_tensor_free(all);
 }
 
-static void train(const char *device, wf_dtype dtype, wf_mesh_opts opts, task what, double clip)
+static void train(const char *device, wf_dtype dtype, wf_mesh_opts opts, task what, bool lamb, double clip)
 {
     trainer t;
     char name[96];
-    trainer_open(&t, device, dtype, opts, what);
-    snprintf(name, sizeof name, "%s%s, clip %g", wf_mesh_text(t.b.mesh), what == SQUARES ? ", squares" : "", clip);
+    trainer_open(&t, device, dtype, opts, what, lamb);
+    snprintf(name, sizeof name, "%s%s%s, clip %g", wf_mesh_text(t.b.mesh), what == SQUARES ? ", squares" : "",
+             lamb ? ", LAMB" : "", clip);
     WF_EXPECT_OK(wf_optim_clip_norm(t.optim, clip));
     WF_EXPECT_OK(wf_optim_clip_norm(t.reference, clip));
     for (int i = 0; i < STEPS; i++)
@@ -132,8 +134,10 @@ static void train_on(const char *device, wf_dtype dtype)
     const int size = ranks();
     for (int channel = 1; channel <= size; channel++)
         for (int what = 0; size % channel == 0 && what < TASKS; what++) {
-            train(device, dtype, (wf_mesh_opts){.channel = channel}, (task)what, 0);
-            train(device, dtype, (wf_mesh_opts){.channel = channel}, (task)what, 0.05);
+            train(device, dtype, (wf_mesh_opts){.channel = channel}, (task)what, false, 0);
+            train(device, dtype, (wf_mesh_opts){.channel = channel}, (task)what, false, 0.05);
+            if (dtype == WF_F64)
+                train(device, dtype, (wf_mesh_opts){.channel = channel}, (task)what, true, 0.05);
         }
 }
 
@@ -196,7 +200,7 @@ static void traffic(void)
     trainer t;
     const int channel = ranks() % 2 == 0 ? 2 : 1;
     wf_tensor *labels;
-    trainer_open(&t, "ref", WF_F64, (wf_mesh_opts){.channel = channel}, LABELS);
+    trainer_open(&t, "ref", WF_F64, (wf_mesh_opts){.channel = channel}, LABELS, false);
     wf_comm *data = wf_mesh_comm(t.b.mesh, WF_AXIS_DATA);
     const bool apart = data != wf_mesh_world(t.b.mesh) && wf_comm_size(data) > 1;
     for (int i = 0; i < 2; i++) {
@@ -256,7 +260,7 @@ static void one_fails(void)
     trainer t;
     wf_tensor *labels = NULL;
     const int size = ranks(), channel = size % 2 == 0 ? 2 : size;
-    trainer_open(&t, "ref", WF_F64, (wf_mesh_opts){.channel = channel}, LABELS);
+    trainer_open(&t, "ref", WF_F64, (wf_mesh_opts){.channel = channel}, LABELS, false);
     wf_comm *world = wf_mesh_world(t.b.mesh);
     const bool fails = wf_comm_rank(world) == size - 1;
     (void)!wf_barrier(world); /* nobody is still making the optimizer; the failure may reach a rank in here */

@@ -331,7 +331,7 @@ static void draw(test_rng *rng, float *x, int64_t *label)
     }
 }
 
-static void train(const char *device, wf_dtype compute, double loss[STEPS])
+static void train(const char *device, bool lamb, wf_dtype compute, double loss[STEPS])
 {
     static float x[BATCH * 192];
     int64_t label[BATCH];
@@ -339,7 +339,8 @@ static void train(const char *device, wf_dtype compute, double loss[STEPS])
     wf_ctx *ctx = mixed_ctx(device, compute);
     wf_tape *tape = wf_tape_new(ctx);
     wf_layer *net = net_new(ctx);
-    wf_optim *optim = wf_sgd(net, (wf_sgd_opts){.lr = 0.05, .momentum = 0.9});
+    wf_optim *optim =
+        lamb ? wf_lamb(net, (wf_lamb_opts){.lr = 0.01}) : wf_sgd(net, (wf_sgd_opts){.lr = 0.05, .momentum = 0.9});
     wf_tensor *batch = wf_tensor_new(ctx, WF_F32, WF_SHAPE(BATCH, 3, 8, 8));
     wf_tensor *labels = wf_tensor_new(ctx, WF_I64, WF_SHAPE(BATCH));
     if (compute == WF_F16)
@@ -371,13 +372,13 @@ static double mean_of(const double *loss, int from, int to)
 }
 
 /* The loss falls as in f32: the first step's by the rounding of one forward, then on average. */
-static void training_on(const char *device)
+static void training_on(const char *device, bool lamb)
 {
     double full[STEPS], half[STEPS];
-    train(device, WF_F32, full);
+    train(device, lamb, WF_F32, full);
     for (int t = 0; t < 2; t++) {
         const double tolerance = narrow[t] == WF_BF16 ? 1e-2 : 2e-3;
-        train(device, narrow[t], half);
+        train(device, lamb, narrow[t], half);
         const double start = mean_of(full, 0, 10), end = mean_of(full, STEPS - 10, STEPS);
         const double half_end = mean_of(half, STEPS - 10, STEPS);
         printf("%s, %s: loss %.5f (f32 %.5f) at first, %.5f (%.5f) after ten steps, %.5f (%.5f) at last\n", device,
@@ -397,8 +398,9 @@ static void training_on(const char *device)
 
 static void training(void)
 {
-    training_on("ref");
-    training_on("cpu");
+    training_on("ref", false);
+    training_on("cpu", false);
+    training_on("cpu", true);
 }
 
 int main(int argc, char **argv)

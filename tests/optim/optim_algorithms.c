@@ -57,6 +57,21 @@ static const golden expected[] = {
     {"rmsprop decay",
      {0.5610691106874337, -1.3550944122680526, 1.9881099569888712, -0.018897711029187837, -0.83023753837791381,
       3.5081800074587473}},
+    {"lamb",
+     {0.50895337186020051, -1.2601704741997068, 2.0013714308385486, -0.0053051518643239962, -0.75438927778767884,
+      3.5080439484638255}},
+    {"lamb decay",
+     {0.5651518166229631, -1.3311846072556952, 1.936423906310381, -0.0084951601836409374, -0.78136400644280701,
+      3.4296437981118895}},
+    {"lamb no decay",
+     {0.55592444827287124, -1.3093684366267484, 2.0216253869512695, -0.032671522768096269, -0.78987811165596467,
+      3.5492570297575941}},
+    {"lamb scaled",
+     {0.68246261547011777, -1.4582944993358158, 2.0337365229828031, -0.10501082159234749, -0.8408661406290685,
+      3.6740088768633137}},
+    {"lamb clipped",
+     {0.99083509987340967, -1.7855594099828107, 2.0429677175453076, -0.28022866714181943, -0.9449307532809933,
+      3.9095244826810163}},
 };
 
 static wf_optim *make(wf_layer *model, const char *name)
@@ -81,6 +96,16 @@ static wf_optim *make(wf_layer *model, const char *name)
         return wf_adamw(model, (wf_adam_opts){.lr = 0.02, .weight_decay = 0.2});
     if (strcmp(name, "adamw no decay") == 0)
         return wf_adamw(model, (wf_adam_opts){.lr = 0.02, .weight_decay = WF_ZERO});
+    if (strcmp(name, "lamb") == 0)
+        return wf_lamb(model, (wf_lamb_opts){0});
+    if (strcmp(name, "lamb decay") == 0)
+        return wf_lamb(model, (wf_lamb_opts){.lr = 0.02, .beta1 = 0.5, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.2});
+    if (strcmp(name, "lamb no decay") == 0) /* which plain vectors are like, too */
+        return wf_lamb(model, (wf_lamb_opts){.lr = 0.02, .weight_decay = 0.3, .plain_vectors = true});
+    if (strcmp(name, "lamb scaled") == 0)
+        return wf_lamb(model, (wf_lamb_opts){.lr = 0.02, .weight_decay = WF_ZERO, .scale_undecayed = true});
+    if (strcmp(name, "lamb clipped") == 0)
+        return wf_lamb(model, (wf_lamb_opts){.lr = 0.05, .eps = 0.1});
     if (strcmp(name, "rmsprop") == 0)
         return wf_rmsprop(model, (wf_rmsprop_opts){0});
     return wf_rmsprop(model, (wf_rmsprop_opts){.lr = 0.02, .alpha = 0.9, .eps = 1e-4, .weight_decay = 0.05});
@@ -93,6 +118,7 @@ static void check_golden(const char *device, wf_dtype dtype, double tolerance)
         wf_layer *model = dot_new(ctx, N, start);
         wf_optim *optim = make(model, expected[c].name);
         double g[N], p[N];
+        WF_EXPECT_OK(wf_optim_clip_norm(optim, strcmp(expected[c].name, "lamb clipped") == 0 ? 1 : 0));
         for (int step = 0; step < STEPS; step++) {
             for (int i = 0; i < N; i++)
                 g[i] = gradient(step, i);
@@ -164,6 +190,7 @@ static void bad_options(void)
     refuse(wf_adam(model, (wf_adam_opts){.beta2 = -0.1}), "beta2");
     refuse(wf_adamw(model, (wf_adam_opts){.eps = -1}), "eps");
     refuse(wf_rmsprop(model, (wf_rmsprop_opts){.alpha = 1.5}), "alpha");
+    refuse(wf_lamb(model, (wf_lamb_opts){.weight_decay = -1}), "weight_decay");
     refuse(wf_rmsprop(model, (wf_rmsprop_opts){.lr = INFINITY}), "lr");
     wf_layer_free(model);
     WF_EXPECT_OK(wf_ctx_free(ctx));

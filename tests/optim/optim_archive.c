@@ -34,6 +34,8 @@ static wf_optim *optim_new(wf_layer *model, int kind)
         return wf_adam(model, (wf_adam_opts){.lr = 0.1});
     case 3:
         return wf_adamw(model, (wf_adam_opts){.lr = 0.1});
+    case 4:
+        return wf_lamb(model, (wf_lamb_opts){.lr = 0.1});
     default:
         return wf_rmsprop(model, (wf_rmsprop_opts){.lr = 0.1});
     }
@@ -70,7 +72,7 @@ static void archive_both(wf_layer *model, wf_optim *optim, wf_archive *archive)
 
 static void resume(int kind)
 {
-    const wf_schedule_opts cosine = {.kind = WF_SCHEDULE_COSINE, .total = 20, .warmup = 2};
+    const wf_schedule_opts cosine = {.kind = WF_SCHEDULE_COSINE, .total = 20, .warmup = 2, .scale = 4};
     wf_ctx *ctx = ctx_of("cpu", WF_F32);
     wf_layer *model = model_new(ctx), *copy = model_new(ctx);
     wf_optim *optim = wf_lr_schedule(optim_new(model, kind), cosine), *other = optim_new(copy, kind);
@@ -100,7 +102,7 @@ static void resume(int kind)
 
 static void resumes(void)
 {
-    for (int kind = 0; kind < 5; kind++)
+    for (int kind = 0; kind < 6; kind++)
         resume(kind);
 }
 

@@ -1,6 +1,9 @@
-"""Prints the table of tests/optim/optim_algorithms.c: parameters after five steps of PyTorch's optimizers, in double."""
+"""Prints the table of tests/optim/optim_algorithms.c: parameters after five steps of PyTorch's optimizers, in double.
 
-import torch
+PyTorch has no LAMB: that is written out here as apex's FusedLAMB computes it (csrc/multi_tensor_lamb.cu, in its mode 1,
+with averaged gradients and corrected bias), and needs no PyTorch."""
+
+import math
 
 START = [0.5, -1.25, 2.0, 0.0, -0.75, 3.5]
 
@@ -8,6 +11,40 @@ START = [0.5, -1.25, 2.0, 0.0, -0.75, 3.5]
 def gradient(step):
     return [((i * 7 + step * 3) % 11 - 5) / 8 for i in range(len(START))]
 
+
+def lamb(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, always=False, most=math.inf):
+    p, m, v = list(START), [0.0] * len(START), [0.0] * len(START)
+    for step in range(5):
+        g = gradient(step)
+        norm = math.sqrt(sum(x * x for x in g))
+        g = [x / max(1, norm / most) for x in g]
+        m = [beta1 * a + (1 - beta1) * x for a, x in zip(m, g)]
+        v = [beta2 * a + (1 - beta2) * x * x for a, x in zip(v, g)]
+        bias1, bias2 = 1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)
+        move = [a / bias1 / (math.sqrt(b / bias2) + eps) + decay * x for a, b, x in zip(m, v, p)]
+        length, along = (math.sqrt(sum(x * x for x in list)) for list in (p, move))
+        ratio = length / along if (always or decay) and length and along else 1
+        p = [x - lr * ratio * d for x, d in zip(p, move)]
+    return p
+
+
+LAMB = [
+    ("lamb", dict()),
+    ("lamb decay", dict(lr=0.02, beta1=0.5, beta2=0.9, eps=1e-3, decay=0.2)),
+    ("lamb no decay", dict(lr=0.02, decay=0)),
+    ("lamb scaled", dict(lr=0.02, decay=0, always=True)),
+    ("lamb clipped", dict(lr=0.05, eps=0.1, most=1.0)),
+]
+
+
+def row(name, values):
+    print('    {"%s", {%s}},' % (name, ", ".join("%.17g" % v for v in values)))
+
+
+for name, options in LAMB:
+    row(name, lamb(**options))
+
+import torch  # noqa: E402
 
 CASES = [
     ("sgd", torch.optim.SGD, dict(lr=0.1)),
@@ -30,4 +67,4 @@ for name, kind, options in CASES:
     for step in range(5):
         p.grad = torch.tensor(gradient(step), dtype=torch.float64)
         optim.step()
-    print('    {"%s", {%s}},' % (name, ", ".join("%.17g" % v for v in p.tolist())))
+    row(name, p.tolist())

@@ -21,7 +21,7 @@ typedef struct trained {
 } trained;
 
 typedef struct way {
-    int kind; /* 0: SGD with momentum, 1: Adam */
+    int kind; /* 0: SGD with momentum, 1: Adam, 2: LAMB */
     bool local;
     double clip;
     wf_multi_node_opts opts;
@@ -33,8 +33,9 @@ static trained trained_new(const way *w, bool scales)
     static double start[N];
     trained t = {
         .model = dot_new(ctx, N, start), .tape = wf_tape_new(ctx), .x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(N))};
-    t.optim = w->kind == 0 ? wf_sgd(t.model, (wf_sgd_opts){.lr = 0.5, .momentum = 0.9})
-                           : wf_adam(t.model, (wf_adam_opts){.lr = 0.5});
+    t.optim = w->kind == 0   ? wf_sgd(t.model, (wf_sgd_opts){.lr = 0.5, .momentum = 0.9})
+              : w->kind == 1 ? wf_adam(t.model, (wf_adam_opts){.lr = 0.5})
+                             : wf_lamb(t.model, (wf_lamb_opts){.lr = 0.5});
     if (scales)
         WF_EXPECT_OK(wf_optim_scale_loss(t.optim, w->scale));
     if (!w->local)
@@ -136,6 +137,8 @@ static void overflow(void)
     same_path("Adam, clipped", (way){.kind = 1, .clip = 2});
     same_path("Adam, small buckets", (way){.kind = 1, .opts = {.bucket_bytes = 100, .first_bucket_bytes = 1}});
     same_path("Adam in parts", (way){.kind = 1, .opts = {.shard_optimizer = true}});
+    same_path("LAMB", (way){.kind = 2});
+    same_path("LAMB in parts", (way){.kind = 2, .opts = {.shard_optimizer = true}});
     same_path("Adam in parts, clipped", (way){.kind = 1, .clip = 2, .opts = {.shard_optimizer = true}});
     if (size == 1) {
         same_path("Adam alone", (way){.kind = 1, .local = true});

@@ -61,6 +61,11 @@ static void factors(void)
     walk("square", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = 2, .power = 2, .end = 0.1}, 4,
          (double[]){1, 0.1 + 0.9 * 0.25, 0.1, 0.1});
     walk("warm-up", (wf_schedule_opts){.warmup = 4}, 6, (double[]){0.25, 0.5, 0.75, 1, 1, 1});
+    walk("scaled", (wf_schedule_opts){.scale = 8}, 3, (double[]){8, 8, 8});
+    walk("scaled, warm-up", (wf_schedule_opts){.scale = 8, .warmup = 4}, 6, (double[]){1, 2.75, 4.5, 6.25, 8, 8});
+    walk("scaled, warm-up, then step",
+         (wf_schedule_opts){.kind = WF_SCHEDULE_STEP, .every = 2, .warmup = 2, .scale = 0.5}, 6,
+         (double[]){1, 0.75, 0.5, 0.5, 0.05, 0.05});
     walk("warm-up, then step", (wf_schedule_opts){.kind = WF_SCHEDULE_STEP, .every = 2, .warmup = 2}, 6,
          (double[]){0.5, 1, 1, 1, 0.1, 0.1});
 }
@@ -99,6 +104,7 @@ static void bad_options(void)
     refuse("total", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = -3});
     refuse("gamma", (wf_schedule_opts){.kind = WF_SCHEDULE_EXPONENTIAL, .gamma = -1});
     refuse("power", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = 3, .power = -1});
+    refuse("scale", (wf_schedule_opts){.scale = -4});
     refuse("end", (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = 3, .end = NAN});
     WF_EXPECT(!wf_lr_schedule(NULL, (wf_schedule_opts){0}), "a schedule of nothing");
 }

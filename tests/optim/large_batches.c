@@ -1,0 +1,379 @@
+/* Layer-wise optimizers on several ranks against their formulas written out: LAMB, and LARS of examples/lars.c, which
+ * is written outside of the library; sharded state, archives; and a rule that does something else. */
+#include "examples/lars.h"
+#include "optim/multi_node.h"
+#include "optim/optim_author.h"
+#include "tests/optim/optim_nets.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROWS = 37, COLUMNS = 5, MATRIX = ROWS * COLUMNS, VECTOR = 9, ALL = MATRIX + VECTOR, STEPS = 4 };
+
+/* --- a model of a matrix and a vector, whose gradient is its input -------------------------------------------------
+ */
+
+static wf_var *pair_forward(wf_layer *layer, wf_var *x)
+{
+    wf_var *w = wf_reshape(wf_param_var(x->tape, layer->params[0]), WF_SHAPE(MATRIX));
+    wf_var *b = wf_param_var(x->tape, layer->params[1]);
+    wf_var *both = wf_concat(2, (wf_var *[]){w, b}, 0);
+    return wf_sum(wf_mul(both, x));
+}
+
+static double start_of(int i)
+{
+    return i % 11 / 5.0 - 1;
+}
+
+static double gradient_of(int step, int i, int of_rank)
+{
+    return ((i * 7 + step * 3 + of_rank * 5) % 13 - 6) / 8.0;
+}
+
+static wf_layer *pair_new(void)
+{
+    static const wf_layer_kind kind = {.name = "pair", .forward = pair_forward};
+    wf_layer *layer = wf_layer_new(ctx, &kind, 0);
+    double start[ALL];
+    for (int i = 0; i < ALL; i++)
+        start[i] = start_of(i);
+    wf_layer_add_param(layer, "W", (wf_param_opts){.dtype = wf_ctx_dtype(ctx), .shape = WF_SHAPE(ROWS, COLUMNS)});
+    wf_layer_add_param(layer, "b", (wf_param_opts){.dtype = wf_ctx_dtype(ctx), .shape = WF_SHAPE(VECTOR)});
+    values_set(wf_param_value(param_of(layer, 0)), start);
+    values_set(wf_param_value(param_of(layer, 1)), start + MATRIX);
+    return layer;
+}
+
+static wf_status pair_step(wf_layer *model, wf_optim *optim, int step)
+{
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x = wf_tensor_new(ctx, wf_ctx_dtype(ctx), WF_SHAPE(ALL));
+    double g[ALL];
+    for (int i = 0; i < ALL; i++)
+        g[i] = gradient_of(step, i, rank);
+    values_set(x, g);
+    wf_var *loss = wf_apply(model, wf_input(tape, x));
+    loss->loss_mean = true; /* of one sample */
+    loss->loss_count = 1;
+    const wf_status status = wf_optim_step(optim, loss);
+    wf_tensor_free(x);
+    wf_tape_free(tape);
+    return status;
+}
+
+/* --- the formulas -------------------------------------------------------------------------------------------------
+ */
+
+typedef struct way {
+    bool lars, plain_vectors, scale_undecayed;
+    double decay, clip;
+    wf_multi_node_opts opts;
+} way;
+
+static double length_of(int n, const double *x)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+static void move_by(int n, double *p, const double *d, double lr, bool scaled)
+{
+    const double length = length_of(n, p), along = length_of(n, d);
+    const double ratio = scaled && length > 0 && along > 0 ? length / along : 1;
+    for (int i = 0; i < n; i++)
+        p[i] -= lr * ratio * d[i];
+}
+
+static void one_parameter(const way *w, int t, int n, double *p, const double *g, double *m, double *v)
+{
+    const bool vector = n == VECTOR, decays = w->decay > 0 && !(vector && (w->lars || w->plain_vectors));
+    double d[ALL];
+    for (int i = 0; i < n; i++) {
+        const double decay = decays ? w->decay * p[i] : 0;
+        m[i] = w->lars ? 0.9 * m[i] + g[i] + decay : 0.9 * m[i] + 0.1 * g[i];
+        v[i] = 0.999 * v[i] + 0.001 * g[i] * g[i];
+        d[i] = w->lars ? m[i] : m[i] / (1 - pow(0.9, t)) / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-6) + decay;
+    }
+    move_by(n, p, d, 0.05, w->lars ? !vector : decays || w->scale_undecayed);
+}
+
+static void expected(const way *w, double p[ALL])
+{
+    double m[ALL] = {0}, v[ALL] = {0}, g[ALL];
+    for (int i = 0; i < ALL; i++)
+        p[i] = start_of(i);
+    for (int t = 0; t < STEPS; t++) {
+        for (int i = 0; i < ALL; i++) {
+            g[i] = 0;
+            for (int r = 0; r < size; r++)
+                g[i] += gradient_of(t, i, r) / size;
+        }
+        const double length = length_of(ALL, g);
+        for (int i = 0; i < ALL && w->clip > 0 && length > w->clip; i++)
+            g[i] *= w->clip / length;
+        one_parameter(w, t + 1, MATRIX, p, g, m, v);
+        one_parameter(w, t + 1, VECTOR, p + MATRIX, g + MATRIX, m + MATRIX, v + MATRIX);
+    }
+}
+
+static wf_optim *optim_of(wf_layer *model, const way *w)
+{
+    const double decay = w->decay > 0 ? w->decay : WF_ZERO;
+    const wf_lamb_opts opts = {
+        .lr = 0.05, .weight_decay = decay, .plain_vectors = w->plain_vectors, .scale_undecayed = w->scale_undecayed};
+    wf_optim *local = w->lars ? lars(model, (lars_opts){.lr = 0.05, .weight_decay = decay}) : wf_lamb(model, opts);
+    wf_optim *optim = wf_multi_node_with(comm, local, w->opts);
+    WF_EXPECT(optim, "%s", wf_error_message());
+    WF_EXPECT_OK(wf_optim_clip_norm(optim, w->clip));
+    return optim;
+}
+
+static void check_way(const way *w)
+{
+    wf_layer *model = pair_new();
+    wf_optim *optim = optim_of(model, w);
+    double should[ALL];
+    int64_t n;
+    for (int t = 0; t < STEPS; t++)
+        WF_EXPECT_OK(pair_step(model, optim, t));
+    expected(w, should);
+    double *seen = values_of(model, &n);
+    const double off = test_distance(ALL, seen, should);
+    WF_EXPECT(off < 1e-13, "%s, decay %g, clip %g%s%s%s on rank %d of %d: off by %g", w->lars ? "LARS" : "LAMB",
+              w->decay, w->clip, w->plain_vectors ? ", plain vectors" : "",
+              w->scale_undecayed ? ", scaled without decay" : "", w->opts.shard_optimizer ? ", sharded" : "", rank,
+              size, off);
+    free(seen);
+    wf_optim_free(optim);
+    wf_layer_free(model);
+}
+
+/* Sharded: in buckets of one gradient each, of both together, and cut at every line. */
+static void formulas(void)
+{
+    static const int64_t buckets[] = {1, 1 << 20};
+    open_comm("flat", "ref", WF_F64);
+    for (int c = 0; c < 16; c++)
+        for (int b = 0; b < 3; b++)
+            check_way(&(way){.lars = c & 1,
+                             .plain_vectors = c & 2,
+                             .scale_undecayed = c & 4,
+                             .decay = c & 8 ? 0.1 : 0,
+                             .clip = c & 4 ? 0.7 : 0,
+                             .opts = {.shard_optimizer = b > 0,
+                                      .bucket_bytes = b ? buckets[b - 1] : 0,
+                                      .first_bucket_bytes = b ? buckets[b - 1] : 0}});
+    close_comm();
+}
+
+/* --- archives -----------------------------------------------------------------------------------------------------
+ */
+
+static void visit(wf_layer *model, wf_optim *optim, wf_archive *archive)
+{
+    WF_EXPECT_OK(wf_layer_archive(model, archive));
+    WF_EXPECT_OK(wf_archive_enter(archive, "optim"));
+    WF_EXPECT_OK(wf_optim_archive(optim, archive));
+    WF_EXPECT_OK(wf_archive_leave(archive));
+}
+
+/* Saved by either form after two steps and gone on with by either: the end is that of the formula. */
+static void resumes(void)
+{
+    open_comm("flat", "ref", WF_F64);
+    for (int c = 0; c < 8; c++) {
+        way from = {.lars = c & 1, .decay = 0.1, .opts = {.shard_optimizer = c & 2}}, to = from;
+        to.opts.shard_optimizer = c & 4;
+        wf_layer *model = pair_new(), *copy = pair_new();
+        wf_optim *optim = optim_of(model, &from), *other = optim_of(copy, &to);
+        wf_archive *archive = wf_archive_memory(ctx);
+        double should[ALL];
+        int64_t n;
+        for (int t = 0; t < STEPS / 2; t++)
+            WF_EXPECT_OK(pair_step(model, optim, t));
+        visit(model, optim, archive);
+        WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+        visit(copy, other, archive);
+        for (int t = STEPS / 2; t < STEPS; t++)
+            WF_EXPECT_OK(pair_step(copy, other, t));
+        expected(&from, should);
+        double *seen = values_of(copy, &n);
+        WF_EXPECT(test_distance(ALL, seen, should) < 1e-13, "case %d goes on differently, by %g", c,
+                  test_distance(ALL, seen, should));
+        free(seen);
+        wf_archive_free(archive);
+        wf_optim_free(optim);
+        wf_optim_free(other);
+        wf_layer_free(model);
+        wf_layer_free(copy);
+    }
+    close_comm();
+}
+
+static void expect_refused(wf_optim *saved, wf_optim *loads, const char *by)
+{
+    wf_archive *archive = wf_archive_memory(ctx);
+    WF_EXPECT_OK(wf_optim_archive(saved, archive));
+    WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+    const wf_status status = wf_optim_archive(loads, archive);
+    WF_EXPECT(status == WF_ERR_FORMAT && strstr(wf_error_message(), by), "%s: '%s' does not name %s",
+              wf_status_name(status), wf_error_message(), by);
+    wf_error_clear();
+    wf_archive_free(archive);
+}
+
+static void archives_of_others(void)
+{
+    open_comm("flat", "ref", WF_F64);
+    wf_layer *model = pair_new();
+    wf_optim *mine = lars(model, (lars_opts){0}), *theirs = wf_lamb(model, (wf_lamb_opts){0});
+    wf_optim *sgd = wf_sgd(model, (wf_sgd_opts){.momentum = 0.9});
+    expect_refused(mine, theirs, "does not know, the optimizer is lamb");
+    expect_refused(theirs, mine, "of lamb, the optimizer is lars");
+    expect_refused(sgd, mine, "of sgd, the optimizer is lars");
+    wf_optim_free(sgd);
+    wf_optim_free(mine);
+    wf_optim_free(theirs);
+    wf_layer_free(model);
+    close_comm();
+}
+
+/* --- parameters of which ranks have parts -------------------------------------------------------------------------
+ */
+
+static void parts_need_the_mesh(void)
+{
+    open_comm("flat", "ref", WF_F64);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size});
+    const bool parts = size > 1;
+    wf_layer *model = wf_channel_linear(mesh, (wf_linear_opts){.in = 8, .out = 8});
+    wf_optim *optim = wf_lamb(model, (wf_lamb_opts){0});
+    for (int64_t i = 0; param_of(model, i); i++) {
+        static const double g[64] = {1, 2, 3};
+        grad_set(param_of(model, i), g);
+    }
+    const wf_status status = wf_optim_update(optim);
+    WF_EXPECT(status == (parts ? WF_ERR_STATE : WF_OK), "%s: %s", wf_status_name(status), wf_error_message());
+    WF_EXPECT(!parts || strstr(wf_error_message(), "use wf_mesh_multi_node"), "'%s'", wf_error_message());
+    wf_error_clear();
+    wf_optim_free(optim);
+    wf_layer_free(model);
+    wf_mesh_close(mesh);
+    close_comm();
+}
+
+/* --- a rule with a state of its own, which it keeps and changes itself --------------------------------------------
+ */
+
+typedef struct averaging {
+    double keep;
+    int *freed;
+} averaging;
+
+/* Gradient descent, and an average of the values that it goes through. */
+static wf_status average(const wf_optim_work *work)
+{
+    const averaging *own = work->state;
+    WF_TRY(work->ctx->k->optim_update(work->ctx, WF_OPTIM_SGD, work->hyper, work->dtype, work->n, work->segment));
+    for (int64_t i = 0; i < work->n; i++) {
+        const wf_optim_segment *at = &work->segment[i];
+        const wf_array p = {.data = at->p, .dtype = work->dtype, .shape = WF_SHAPE(at->n)};
+        const wf_array mean = {.data = at->state1, .dtype = work->dtype, .shape = WF_SHAPE(at->n)};
+        const wf_binary_args args = {.alpha = own->keep, .beta = 1 - own->keep, .a = &mean, .b = &p, .y = &mean};
+        if (at->n > 0)
+            WF_TRY(work->ctx->k->binary(work->ctx, &args));
+    }
+    return WF_OK;
+}
+
+static void average_free(void *state)
+{
+    ++*((averaging *)state)->freed;
+}
+
+static wf_optim *averaged_sgd(wf_layer *model, double keep, int *freed)
+{
+    static const wf_optim_rule rule = {
+        .name = "averaged", .states = {"average"}, .update = average, .free = average_free};
+    wf_optim *optim = wf_optim_new(model, &rule, (wf_optim_hyper){.lr = 0.5}, sizeof(averaging));
+    averaging *own = wf_optim_state(optim);
+    if (own)
+        *own = (averaging){keep, freed};
+    wf_optim_note(optim, " that keeps %g", keep);
+    return optim;
+}
+
+/* The sum of what an archive has of the averages. */
+static void own_rule(void)
+{
+    int freed = 0;
+    open_comm("flat", "ref", WF_F64);
+    for (int sharded = 0; sharded < 2; sharded++) {
+        wf_layer *model = pair_new();
+        const wf_multi_node_opts opts = {.shard_optimizer = sharded};
+        wf_optim *optim = wf_multi_node_with(comm, averaged_sgd(model, 0.75, &freed), opts);
+        wf_archive *archive = wf_archive_memory(ctx);
+        wf_tensor *mean = wf_tensor_new(ctx, WF_F64, WF_SHAPE(VECTOR));
+        double p[ALL], average_of[ALL] = {0}, seen[VECTOR];
+        for (int i = 0; i < ALL; i++)
+            p[i] = start_of(i);
+        for (int t = 0; t < STEPS; t++) {
+            WF_EXPECT_OK(pair_step(model, optim, t));
+            for (int i = 0; i < ALL; i++) {
+                for (int r = 0; r < size; r++)
+                    p[i] -= 0.5 * gradient_of(t, i, r) / size;
+                average_of[i] = 0.75 * average_of[i] + 0.25 * p[i];
+            }
+        }
+        WF_EXPECT_OK(wf_optim_archive(optim, archive));
+        WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+        WF_EXPECT_OK(wf_archive_tensor(archive, "state/b/average", mean));
+        values_get(mean, seen);
+        WF_EXPECT(test_distance(VECTOR, seen, average_of + MATRIX) < 1e-14, "averages are off by %g",
+                  test_distance(VECTOR, seen, average_of + MATRIX));
+        wf_tensor_free(mean);
+        wf_archive_free(archive);
+        wf_optim_free(optim);
+        WF_EXPECT(freed == sharded + 1, "freed %d times", freed);
+        wf_layer_free(model);
+    }
+    close_comm();
+}
+
+static void other_options(void)
+{
+    int freed = 0;
+    open_comm("flat", "ref", WF_F64);
+    wf_layer *model = pair_new();
+    wf_optim *optim = wf_multi_node(comm, averaged_sgd(model, rank == size - 1 ? 0.5 : 0.75, &freed));
+    WF_EXPECT(!optim == (size > 1), "options that differ: %s", wf_error_message());
+    WF_EXPECT(optim || strstr(wf_error_message(), "averaged that keeps 0.5"), "'%s'", wf_error_message());
+    wf_error_clear();
+    wf_optim_free(optim);
+    WF_EXPECT(!averaged_sgd(NULL, 1, &freed), "an optimizer of no model");
+    wf_error_clear();
+    WF_EXPECT(!wf_optim_new(model, NULL, (wf_optim_hyper){0}, 0), "an optimizer without a rule");
+    wf_error_clear();
+    wf_layer_free(model);
+    close_comm();
+}
+
+static int on_ranks(int argc, char **argv)
+{
+    return test_main(argc, argv,
+                     (test_case[]){{"formulas", formulas},
+                                   {"resumes", resumes},
+                                   {"archives_of_others", archives_of_others},
+                                   {"parts_need_the_mesh", parts_need_the_mesh},
+                                   {"own_rule", own_rule},
+                                   {"other_options", other_options},
+                                   {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
+}
