@@ -36,10 +36,75 @@ wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts)
     return p;
 }
 
+/* --- tied parameters ------------------------------------------------------------------------------------------------
+ */
+
+wf_param *wf_param_of(wf_param *param)
+{
+    return param && param->tied ? param->tied : param;
+}
+
+static wf_status check_tie(const wf_param *a, const wf_param *b)
+{
+    char one[WF_SHAPE_TEXT], other[WF_SHAPE_TEXT];
+    WF_CHECK(a != b, WF_ERR_ARGUMENT, "%s tied with itself", wf_param_path(a));
+    WF_CHECK(!a->tied && !a->tied_next, WF_ERR_STATE, "%s is tied already", wf_param_path(a));
+    WF_CHECK(a->ctx == b->ctx, WF_ERR_ARGUMENT, "%s and %s belong to two contexts", wf_param_path(a), wf_param_path(b));
+    WF_CHECK(wf_shape_equal(a->shape, b->shape) && a->dtype == b->dtype && a->order == b->order, WF_ERR_ARGUMENT,
+             "%s is %s %s, and %s, with which it should be tied, is %s %s", wf_param_path(a), wf_dtype_name(a->dtype),
+             wf_shape_text(a->shape, one), wf_param_path(b), wf_dtype_name(b->dtype), wf_shape_text(b->shape, other));
+    WF_CHECK(a->axes == b->axes && a->shard_axes == b->shard_axes && wf_box_equal(a->box, b->box) &&
+                 a->trainable == b->trainable,
+             WF_ERR_ARGUMENT, "%s and %s should be tied, but one is trained or shared by ranks otherwise",
+             wf_param_path(a), wf_param_path(b));
+    return WF_OK;
+}
+
+wf_status wf_param_tie(wf_param *param, wf_param *with)
+{
+    WF_NEED(param);
+    WF_NEED(with);
+    with = wf_param_of(with);
+    WF_TRY(check_tie(param, with));
+    wf_tensor_free(param->value);
+    wf_tensor_free(param->rounded);
+    wf_tensor_free(param->grad);
+    param->value = param->rounded = param->grad = NULL;
+    param->tied = with;
+    param->tied_next = with->tied_next;
+    with->tied_next = param;
+    return WF_OK;
+}
+
+static void untie(wf_param *param)
+{
+    wf_param *heir = param->tied_next;
+    if (param->tied) {
+        wf_param **place = &param->tied->tied_next;
+        while (*place != param)
+            place = &(*place)->tied_next;
+        *place = heir;
+        return;
+    }
+    if (!heir)
+        return;
+    heir->tied = NULL;
+    heir->value = param->value;
+    heir->rounded = param->rounded;
+    heir->grad = param->grad;
+    param->value = param->rounded = param->grad = NULL;
+    for (wf_param *other = heir->tied_next; other; other = other->tied_next)
+        other->tied = heir;
+}
+
+/* --- values ---------------------------------------------------------------------------------------------------------
+ */
+
 void wf_param_free(wf_param *param)
 {
     if (!param)
         return;
+    untie(param);
     wf_tensor_free(param->value);
     wf_tensor_free(param->rounded);
     wf_tensor_free(param->grad);
@@ -77,6 +142,7 @@ const char *wf_param_path(const wf_param *param)
 
 wf_tensor *wf_param_value(wf_param *param)
 {
+    param = wf_param_of(param);
     if (!param || param->value)
         return param ? param->value : NULL;
     param->value = wf_tensor_new_ordered(param->ctx, param->dtype, param->shape, param->order);
@@ -96,6 +162,7 @@ wf_tensor *wf_param_value(wf_param *param)
 
 wf_tensor *wf_param_grad(wf_param *param)
 {
+    param = wf_param_of(param);
     return param ? param->grad : NULL;
 }
 
@@ -125,12 +192,12 @@ wf_layout wf_param_layout(const wf_param *param)
 
 bool wf_param_trainable(const wf_param *param)
 {
-    return param && param->trainable;
+    return param && (param->tied ? param->tied : param)->trainable;
 }
 
 wf_status wf_param_set_trainable(wf_param *param, bool trainable)
 {
     WF_NEED(param);
-    param->trainable = trainable;
+    wf_param_of(param)->trainable = trainable;
     return WF_OK;
 }

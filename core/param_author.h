@@ -41,6 +41,10 @@ struct wf_param {
     int64_t uses; /* contributions still to come */
 
     uint64_t segment; /* the segment that has listed this parameter, a number of wf_ctx.segments */
+
+    wf_param *tied;      /* the parameter that stands for this one; NULL: it stands for itself */
+    wf_param *tied_next; /* the first of those for which this one stands; of those, the next */
+    bool counted;        /* in norms, by another stage of a pipeline, which has it too */
 };
 
 typedef struct wf_param_opts {
@@ -53,7 +57,13 @@ typedef struct wf_param_opts {
 } wf_param_opts;
 
 wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts);
+/* Of those for which it stands the first one goes on with its value. */
 void wf_param_free(wf_param *param);
+/* The parameter that stands for this one: itself, where it is not tied. */
+wf_param *wf_param_of(wf_param *param);
+/* From now on `with` stands for `param`, whose value and gradient it has. WF_ERR_ARGUMENT where they differ in shape,
+ * type, or how ranks share them; WF_ERR_STATE for one that is tied already. */
+wf_status wf_param_tie(wf_param *param, wf_param *with) WF_NODISCARD;
 /* Fills `value` by init, keyed by (seed, hash of the path). */
 wf_status wf_param_initialise(wf_param *param) WF_NODISCARD;
 

@@ -412,7 +412,9 @@ bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x))
 
 static int64_t count_all(const wf_layer *layer)
 {
-    int64_t n = layer->n_params;
+    int64_t n = 0;
+    for (int i = 0; i < layer->n_params; i++)
+        n += !layer->params[i]->tied;
     for (int i = 0; i < layer->n_children; i++)
         n += count_all(layer->children[i]);
     return n;
@@ -422,7 +424,8 @@ static int64_t list_all(const wf_layer *layer, wf_param **all)
 {
     int64_t n = 0;
     for (int i = 0; i < layer->n_params; i++)
-        all[n++] = layer->params[i];
+        if (!layer->params[i]->tied)
+            all[n++] = layer->params[i];
     for (int i = 0; i < layer->n_children; i++)
         n += list_all(layer->children[i], all + n);
     return n;
@@ -465,6 +468,16 @@ wf_param *wf_layer_param(wf_layer *layer, const char *path)
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "the layer \"%s\" has no parameter \"%s\"", wf_layer_path(layer), path);
 }
 
+wf_status wf_layer_tie(wf_layer *model, const char *path, const char *with)
+{
+    wf_param *param = wf_layer_param(model, path), *other = wf_layer_param(model, with);
+    WF_NEED(param);
+    WF_NEED(other);
+    WF_TRY(wf_param_tie(param, other));
+    forget_lists(param->owner);
+    return WF_OK;
+}
+
 int64_t wf_layer_param_count(wf_layer *layer)
 {
     int64_t n = 0, elements = 0;
@@ -480,6 +493,8 @@ int64_t wf_layer_param_count(wf_layer *layer)
 
 static wf_status archive_param(wf_param *param, wf_archive *archive)
 {
+    if (param->tied)
+        return WF_OK;
     wf_tensor *value = wf_param_value(param);
     /* Everything else is saved as a part of a whole, so that another number of ranks can load it; running statistics
      * may differ between ranks (`varies`). */

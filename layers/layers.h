@@ -18,6 +18,7 @@
 #include "layers/recompute.h"
 #include "layers/redistribute.h"
 #include "layers/save.h"
+#include "layers/skip.h"
 #include "layers/spatial.h"
 #include "layers/sync_norm.h"
 #include "layers/upsample.h"

@@ -18,6 +18,10 @@
  * samples, however the batch divides. They do not depend on the number of stages or the schedule, bit for bit where
  * the kernels compute the same. Initial values and random numbers are those of the serial program; what is drawn for
  * chunk c is what the layer's c-th application in a step draws, as in a loop over the chunks on one tape.
+ *
+ * Skip connections (layers/skip.h) may end on another stage than they begin: the value goes there directly, and its
+ * gradient back. Tied weights (wf_layer_tie) may be on several stages: each of these keeps the parameter, and updates
+ * it with the sum of the gradients of all, so that it stays equal bit for bit.
  */
 #ifndef WF_LAYERS_PIPELINE_H
 #define WF_LAYERS_PIPELINE_H
@@ -75,8 +79,8 @@ typedef struct wf_pipeline_opts {
  * of other stages are freed, and the rest keep their names, so that files and initial values are the serial model's. To
  * load a file into it, do that before. Schedules of all stages are made and verified here. WF_ERR_ARGUMENT, on all
  * ranks, for an option that is out of its range, a stage without a layer, or a model that is no chain; WF_ERR_COMM
- * where ranks gave different options. Collective over the mesh, which is borrowed, as are the arrays during the call.
- */
+ * where ranks gave different options. Ends of a skip must be layers of the chain itself. Optimizers refuse a stage
+ * whose layers have no parameters. Collective over the mesh, which is borrowed, as are the arrays during the call. */
 WF_PLACED wf_pipeline *wf_pipeline_new(const wf_mesh *mesh, wf_layer *chain, wf_pipeline_opts opts);
 /* Frees the model, too. NULL is fine. */
 void wf_pipeline_free(wf_pipeline *pipe);

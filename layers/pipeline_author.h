@@ -2,7 +2,8 @@
  * function of its numbers, so each rank makes those of all stages, and verifies them before anything is sent.
  *
  * A model is cut into stages * parts parts; part k is on stage k % stages. The input of part k + 1 is the output of
- * part k. Between two parts of one stage nothing is sent.
+ * part k. A skip is one more value, from a part to a later one (layers/skip.h). Between two parts of one stage nothing
+ * is sent.
  */
 #ifndef WF_LAYERS_PIPELINE_AUTHOR_H
 #define WF_LAYERS_PIPELINE_AUTHOR_H
@@ -17,17 +18,23 @@ typedef enum wf_pipeline_verb {
     WF_PIPELINE_RECEIVE /* from stage `peer`; waits */
 } wf_pipeline_verb;
 
+typedef struct wf_pipeline_skip {
+    int from, to; /* parts */
+} wf_pipeline_skip;
+
 typedef struct wf_pipeline_action {
     wf_pipeline_verb verb;
     int part; /* that computes; of a message: the one that gets it */
     int chunk;
     int peer;      /* of a message */
     bool gradient; /* a message is the gradient of the part's output; else it is its input */
+    int skip; /* a message is, instead, the value of this skip, or its gradient: 1 is the first one; 0: it is not */
 } wf_pipeline_action;
 
 struct wf_pipeline_schedule {
     wf_ctx *ctx;
-    int stages, parts /* of each stage */, chunks;
+    int stages, parts /* of each stage */, chunks, skips;
+    wf_pipeline_skip *skip;
     int *count; /* of each stage: its actions */
     wf_pipeline_action **action;
 };
@@ -36,6 +43,9 @@ struct wf_pipeline_schedule {
  */
 /* The schedule of a kind; the caller frees it. parts: of each stage. WF_ERR_ARGUMENT names a number below 1. Local. */
 wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks);
+/* The same with skips, which are copied. */
+wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks,
+                                                int skips, const wf_pipeline_skip *skip);
 void wf_pipeline_schedule_free(wf_pipeline_schedule *schedule);
 wf_status wf_pipeline_schedule_add(wf_pipeline_schedule *schedule, int stage, wf_pipeline_action action) WF_NODISCARD;
 /* "stage 1, step 4 (receive the input of part 1, chunk 2, from stage 0)" */
@@ -52,7 +62,8 @@ wf_status wf_pipeline_schedule_verify(const wf_pipeline_schedule *schedule) WF_N
 /* What the parts of a model cost: of one chunk, by part; NULL: nothing. */
 typedef struct wf_pipeline_costs {
     const double *forward_s, *backward_s;
-    const size_t *bytes; /* of the input of the part */
+    const size_t *bytes;      /* of the input of the part */
+    const size_t *skip_bytes; /* by skip */
 } wf_pipeline_costs;
 typedef struct wf_pipeline_price {
     double seconds; /* of a step, until the last stage is done */

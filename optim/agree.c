@@ -29,10 +29,11 @@ static void describe(char text[DESCRIPTION], const wf_param *param)
     char shape[WF_SHAPE_TEXT], summed[WF_AXES_TEXT], sharded[WF_AXES_TEXT];
     const char *path = wf_param_path(param);
     memset(text, 0, DESCRIPTION);
-    snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, sharded over %s%s", path ? path : "?",
+    snprintf(text, DESCRIPTION, "%s %s %s%s, summed over %s, sharded over %s%s%s%s", path ? path : "?",
              wf_shape_text(param->global, shape), wf_dtype_name(param->dtype),
              param->order == WF_CHANNELS_LAST ? " channels-last" : "", wf_axes_text(param->axes, summed),
-             wf_axes_text(param->shard_axes, sharded), param->trainable ? "" : ", not trained");
+             wf_axes_text(param->shard_axes, sharded), param->trainable ? "" : ", not trained",
+             param->tied ? ", tied to " : "", param->tied ? wf_param_path(param->tied) : "");
 }
 
 static void describe_part(char text[DESCRIPTION], const part *p)

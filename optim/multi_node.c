@@ -193,7 +193,7 @@ static wf_array number_at(double *place)
     return (wf_array){.data = place, .dtype = WF_F64, .shape = wf_shape_scalar()};
 }
 
-static wf_status add_squares(norms *all, unsigned axes, int64_t lo, int64_t hi)
+static wf_status add_range(norms *all, unsigned axes, int64_t lo, int64_t hi)
 {
     wf_optim *optim = all->optim;
     wf_array part = wf_tensor_array(optim->grads->flat);
@@ -205,6 +205,19 @@ static wf_status add_squares(norms *all, unsigned axes, int64_t lo, int64_t hi)
     const bool more = all->seen[axes];
     all->seen[axes] = true;
     return optim->ctx->k->sum_squares(optim->ctx, &part, &out, more);
+}
+
+/* Elements [lo, hi) without those that another stage counts. */
+static wf_status add_squares(norms *all, unsigned axes, int64_t lo, int64_t hi)
+{
+    const wf_grads *grads = all->optim->grads;
+    for (int64_t i = 0; i < grads->n; i++) {
+        if (!grads->param[i]->counted || grads->offset[i] >= hi || grads->offset[i + 1] <= lo)
+            continue;
+        WF_TRY(add_range(all, axes, lo, grads->offset[i]));
+        lo = grads->offset[i + 1];
+    }
+    return add_range(all, axes, lo, hi);
 }
 
 /* The gradients of a run whose sums this rank has. */

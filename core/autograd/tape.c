@@ -217,6 +217,7 @@ wf_var *wf_no_loss(wf_tape *tape)
 
 wf_var *wf_param_var(wf_tape *tape, wf_param *param)
 {
+    param = wf_param_of(param);
     wf_tensor *value = tape && param ? wf_param_value(param) : NULL;
     if (!value)
         return NULL;
@@ -230,6 +231,7 @@ wf_var *wf_param_var(wf_tape *tape, wf_param *param)
 
 wf_var *wf_compute_var(wf_tape *tape, wf_param *param)
 {
+    param = wf_param_of(param);
     wf_var *var = wf_param_var(tape, param);
     const wf_dtype dtype = wf_ctx_compute(tape ? tape->ctx : NULL);
     if (!var)

@@ -117,7 +117,13 @@ static wf_status become(wf_layer *layer, wf_layer *other)
 {
     if (!other)
         return wf_error_code();
-    const wf_status status = take_values(layer, other);
+    wf_status status = WF_OK;
+    for (int i = 0; i < layer->n_params && status == WF_OK; i++)
+        if (layer->params[i]->tied || layer->params[i]->tied_next)
+            status = WF_RAISE(WF_ERR_STATE, "%s is tied; wf_layer_tie after wf_parallelize",
+                              wf_param_path(layer->params[i]));
+    if (status == WF_OK)
+        status = take_values(layer, other);
     if (status == WF_OK) {
         /* The object stays, since the model and the optimizer point to it: only its interior is exchanged. */
         const wf_layer former = *layer;

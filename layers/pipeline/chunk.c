@@ -9,17 +9,32 @@ static wf_pipeline_slot *slot_of(const wf_pipeline *p, int part, int chunk)
     return &p->slot[(int64_t)(part / p->stages) * p->chunks + chunk];
 }
 
+int wf_pipeline_link_row(const wf_pipeline *p, int part, int skip)
+{
+    return skip > 0 ? p->stages * p->parts + skip - 1 : part;
+}
+
+wf_pipeline_link *wf_pipeline_link_of(const wf_pipeline *p, int part, int skip, int chunk)
+{
+    return &p->link[(int64_t)wf_pipeline_link_row(p, part, skip) * p->chunks + chunk];
+}
+
 static bool is_last(const wf_pipeline *p, int part)
 {
     return part == p->stages * p->parts - 1;
 }
 
-/* Gives back all that a chunk holds. */
-static wf_status release(wf_pipeline *p, wf_pipeline_slot *s)
+static void drop(wf_tensor **tensor)
 {
+    wf_tensor_free(*tensor);
+    *tensor = NULL;
+}
+
+/* Gives back all that a chunk holds on its tape. */
+static wf_status release(wf_pipeline_slot *s)
+{
+    wf_pipeline *p = s->pipe;
     wf_status status = WF_OK;
-    wf_tensor_free(s->input);
-    wf_tensor_free(s->gradient);
     if (s->tape) {
         status = wf_tape_reset(s->tape);
         p->tape[p->tapes++] = s->tape;
@@ -30,20 +45,26 @@ static wf_status release(wf_pipeline *p, wf_pipeline_slot *s)
 
 void wf_pipeline_forget(wf_pipeline *p)
 {
+    const int rows = p->stages * p->parts + p->skips;
+    for (int i = 0; p->link && i < rows * p->chunks; i++) {
+        wf_tensor_free(p->link[i].value);
+        wf_tensor_free(p->link[i].gradient);
+        p->link[i] = (wf_pipeline_link){0};
+    }
     for (int i = 0; p->slot && i < p->parts * p->chunks; i++)
-        (void)release(p, &p->slot[i]);
+        (void)release(&p->slot[i]);
 }
 
-static wf_tape *tape_of(wf_pipeline_run *run, wf_pipeline_slot *s, int chunk)
+static wf_status open_slot(wf_pipeline_run *run, int part, int chunk)
 {
     wf_pipeline *p = run->pipe;
+    wf_pipeline_slot *s = slot_of(p, part, chunk);
+    *s = (wf_pipeline_slot){.pipe = p, .part = part, .chunk = chunk};
     s->tape = p->tapes > 0 ? p->tape[--p->tapes] : wf_tape_new(p->ctx);
-    if (!s->tape)
-        return NULL;
+    WF_NEED(s->tape);
     /* Draws of a batch with a layout are keyed by the place in the batch; else by the chunk. */
     const uint64_t applied = run->known ? run->applied : run->applied * (uint64_t)p->chunks + (uint64_t)chunk;
-    WF_TRY_NULL(wf_tape_follow(s->tape, run->tape, applied));
-    return s->tape;
+    return wf_tape_follow(s->tape, run->tape, applied);
 }
 
 /* The samples of a chunk, with their place in the batch where it has a layout. */
@@ -67,7 +88,7 @@ static wf_tensor *chunk_of(const wf_pipeline_run *run, const wf_tensor *batch, i
     return wf_error_null();
 }
 
-/* --- forward --------------------------------------------------------------------------------------------------------
+/* --- the loss -------------------------------------------------------------------------------------------------------
  */
 
 /* What the loss of a chunk adds to that of the batch. */
@@ -96,9 +117,9 @@ static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
     return WF_OK;
 }
 
-static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s, int chunk)
+static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s)
 {
-    wf_tensor *target = chunk_of(run, run->target, chunk);
+    wf_tensor *target = chunk_of(run, run->target, s->chunk);
     WF_NEED(target);
     const int64_t samples = s->y->value->shape.rank > 0 ? s->y->value->shape.dim[0] : 1;
     wf_status status = WF_OK;
@@ -106,72 +127,193 @@ static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s, int chun
         status = WF_RAISE(WF_ERR_SHAPE,
                           "chunk %d has %lld samples and %lld targets: a batch and its targets should be "
                           "of one length",
-                          chunk, (long long)samples, (long long)target->shape.dim[0]);
+                          s->chunk, (long long)samples, (long long)target->shape.dim[0]);
     else
         s->y = run->pipe->loss(s->y, target);
     wf_tensor_free(target);
     WF_TRY(status);
     WF_NEED(s->y);
-    return add_loss(run, s->y, chunk);
+    return add_loss(run, s->y, s->chunk);
 }
 
-/* Where the output goes if it is not sent. */
-static wf_status pass_on(wf_pipeline_run *run, wf_pipeline_slot *s, int part, int chunk)
+/* --- forward --------------------------------------------------------------------------------------------------------
+ */
+
+/* The number of the skip that a layer begins, or ends; 0: none. */
+static int skip_at(const wf_pipeline *p, const wf_layer *layer, bool pops)
 {
-    wf_pipeline *p = run->pipe;
-    if (is_last(p, part)) {
+    for (int k = 1; k <= p->skips; k++)
+        if ((pops ? p->skip[k - 1].pop : p->skip[k - 1].stash) == layer)
+            return k;
+    return 0;
+}
+
+/* Whether a skip leaves the part, or comes into it from an earlier one. */
+static bool crosses(const wf_pipeline *p, int skip, int part, bool leaves)
+{
+    const wf_pipeline_skip *k = &p->skip[skip - 1].parts;
+    return k->from != k->to && (leaves ? k->from : k->to) == part;
+}
+
+/* From a layer to the next stash, or to the end of the part. */
+static wf_var *apply_layers(wf_var *x, void *slot, int64_t from)
+{
+    const wf_pipeline_slot *s = slot;
+    const wf_pipeline *p = s->pipe;
+    for (int i = (int)from; x && i < p->first[s->part / p->stages + 1] && !wf_skip_is_stash(p->layer[i]); i++) {
+        if (wf_skip_is_pop(p->layer[i])) {
+            const int skip = skip_at(p, p->layer[i], true);
+            const wf_pipeline_link *k = wf_pipeline_link_of(p, 0, skip, s->chunk);
+            wf_skip_keep(p->layer[i], crosses(p, skip, s->part, false) ? k->taken : k->made);
+        }
+        x = wf_apply(p->layer[i], x);
+    }
+    return x;
+}
+
+/* What is recomputed ends where a skip begins, since only its end leaves a segment. */
+static wf_var *apply_part(wf_pipeline_slot *s, wf_var *x, bool again)
+{
+    const wf_pipeline *p = s->pipe;
+    const int end = p->first[s->part / p->stages + 1];
+    for (int i = p->first[s->part / p->stages]; x; i++) {
+        x = again ? wf_tape_segment(x, apply_layers, s, i) : apply_layers(x, s, i);
+        while (i < end && !wf_skip_is_stash(p->layer[i]))
+            i++;
+        if (i == end)
+            return x;
+        wf_pipeline_link_of(p, 0, skip_at(p, p->layer[i], false), s->chunk)->made = x;
+    }
+    return NULL;
+}
+
+/* A variable of what comes from an earlier part. */
+static wf_status take(wf_pipeline_slot *s, wf_pipeline_link *k, bool differentiable)
+{
+    WF_NEED(k->value);
+    k->taken = differentiable ? wf_leaf(s->tape, k->value) : wf_input(s->tape, k->value);
+    WF_NEED(k->taken);
+    drop(&k->value);
+    return WF_OK;
+}
+
+static wf_status take_all(wf_pipeline_run *run, wf_pipeline_slot *s)
+{
+    wf_pipeline *p = s->pipe;
+    wf_pipeline_link *input = wf_pipeline_link_of(p, s->part, 0, s->chunk);
+    if (s->part == 0)
+        input->value = chunk_of(run, run->x, s->chunk);
+    WF_TRY(take(s, input, s->part > 0));
+    for (int k = 1; k <= p->skips; k++)
+        if (crosses(p, k, s->part, false))
+            WF_TRY(take(s, wf_pipeline_link_of(p, 0, k, s->chunk), true));
+    return WF_OK;
+}
+
+/* Backward of a part begins at all that it gives to others: hands their gradients on, in the order in which the serial
+ * program adds them: that of the part's output comes last. */
+static wf_status outputs_backward(wf_node *node)
+{
+    const wf_pipeline_slot *s = *(wf_pipeline_slot *const *)node->state;
+    const wf_pipeline *p = s->pipe;
+    int at = 0;
+    for (int k = 1; k <= p->skips; k++) {
+        if (!crosses(p, k, s->part, true))
+            continue;
+        wf_tensor *gradient = wf_pipeline_link_of(p, 0, k, s->chunk)->gradient;
+        WF_NEED(gradient);
+        if (node->in[at]->value && node->in[at]->value->layout.known)
+            WF_TRY(wf_tensor_set_layout(gradient, node->in[at]->value->layout));
+        WF_TRY(wf_node_give(node, at++, wf_tensor_alias(gradient), true));
+    }
+    return wf_node_give(node, at, wf_tensor_alias(wf_node_dy(node)), true);
+}
+
+static const wf_op outputs_op = {.name = "outputs of a stage", .backward = outputs_backward};
+
+static wf_status record_outputs(wf_pipeline_slot *s, int skips)
+{
+    const wf_pipeline *p = s->pipe;
+    void *in = NULL;
+    const size_t bytes = ((size_t)skips + 1) * sizeof(wf_var *);
+    wf_node_spec spec = {.op = &outputs_op, .n_in = skips + 1, .state = &s, .state_bytes = sizeof s};
+    WF_TRY(wf_pool_take_host(p->ctx, bytes, &in));
+    wf_var **var = in;
+    for (int k = 1; k <= p->skips; k++)
+        if (crosses(p, k, s->part, true))
+            *var++ = wf_pipeline_link_of(p, 0, k, s->chunk)->made;
+    *var = s->y;
+    spec.in = in;
+    s->y = wf_tape_record(s->tape, &spec, wf_tensor_alias(s->y->value));
+    wf_pool_give_host(p->ctx, in, bytes);
+    WF_NEED(s->y);
+    return WF_OK;
+}
+
+/* What later parts take. */
+static wf_status give_all(wf_pipeline_run *run, wf_pipeline_slot *s)
+{
+    const wf_pipeline *p = s->pipe;
+    int skips = 0;
+    if (is_last(p, s->part)) {
         if (!run->loses)
-            WF_NEED(run->y[chunk] = wf_tensor_alias(s->y->value));
-    } else if (p->stages == 1) {
-        wf_pipeline_slot *next = slot_of(p, part + 1, chunk);
-        WF_NEED(next->input = wf_tensor_alias(s->y->value));
-    } else {
+            WF_NEED(run->y[s->chunk] = wf_tensor_alias(s->y->value));
         return WF_OK;
     }
-    return wf_tape_mode(run->tape) == WF_TRAIN ? WF_OK : release(p, s);
-}
-
-static wf_var *apply_part(wf_var *x, void *pipe, int64_t own)
-{
-    const wf_pipeline *p = pipe;
-    for (int i = p->first[own]; i < p->first[own + 1] && x; i++)
-        x = wf_apply(p->layer[i], x);
-    return x;
+    wf_pipeline_link *next = wf_pipeline_link_of(p, s->part + 1, 0, s->chunk);
+    WF_NEED(next->value = wf_tensor_alias(s->y->value));
+    for (int k = 1; k <= p->skips; k++) {
+        if (!crosses(p, k, s->part, true))
+            continue;
+        wf_pipeline_link *skip = wf_pipeline_link_of(p, 0, k, s->chunk);
+        WF_NEED(skip->value = wf_tensor_alias(skip->made->value));
+        skips++;
+    }
+    return skips > 0 ? record_outputs(s, skips) : WF_OK;
 }
 
 wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at_once)
 {
     wf_pipeline *p = run->pipe;
     wf_pipeline_slot *s = slot_of(p, part, chunk);
-    const int own = part / p->stages;
-    if (part == 0)
-        s->input = chunk_of(run, run->x, chunk);
-    WF_NEED(s->input);
-    wf_tape *tape = tape_of(run, s, chunk);
-    WF_NEED(tape);
-    s->x = part == 0 ? wf_input(tape, s->input) : wf_leaf(tape, s->input);
-    WF_NEED(s->x);
+    WF_TRY(open_slot(run, part, chunk));
+    WF_TRY(take_all(run, s));
     const bool again = p->recompute == WF_RECOMPUTE_ALWAYS || (p->recompute == WF_RECOMPUTE_EXCEPT_LAST && !at_once);
-    s->y = again ? wf_tape_segment(s->x, apply_part, p, own) : apply_part(s->x, p, own);
+    s->y = apply_part(s, wf_pipeline_link_of(p, part, 0, chunk)->taken, again);
     WF_NEED(s->y);
     if (is_last(p, part) && run->loses)
-        WF_TRY(end_in_loss(run, s, chunk));
-    return pass_on(run, s, part, chunk);
+        WF_TRY(end_in_loss(run, s));
+    WF_TRY(give_all(run, s));
+    return wf_tape_mode(run->tape) == WF_TRAIN ? WF_OK : release(s);
 }
 
 /* --- backward -------------------------------------------------------------------------------------------------------
  */
 
-/* The gradient of the part's input; zeros where the loss does not depend on it. */
-static wf_tensor *gradient_of_input(const wf_pipeline_slot *s)
+/* The gradient of what a part took; zeros where the loss does not depend on it. */
+static wf_status keep_gradient(wf_pipeline_link *k)
 {
-    if (wf_grad(s->x))
-        return wf_tensor_alias(wf_grad(s->x));
-    wf_tensor *zero = wf_tensor_new_like(s->input);
-    if (zero && wf_tensor_fill(zero, 0) == WF_OK)
-        return zero;
-    wf_tensor_free(zero);
-    return wf_error_null();
+    const wf_tensor *gradient = wf_grad(k->taken);
+    k->gradient = gradient ? wf_tensor_alias(gradient) : wf_tensor_new_like(k->taken->value);
+    WF_NEED(k->gradient);
+    return gradient ? WF_OK : wf_tensor_fill(k->gradient, 0);
+}
+
+/* Of all that this part took; those that it has used go. */
+static wf_status keep_gradients(const wf_pipeline *p, int part, int chunk)
+{
+    if (!is_last(p, part))
+        drop(&wf_pipeline_link_of(p, part + 1, 0, chunk)->gradient);
+    if (part > 0)
+        WF_TRY(keep_gradient(wf_pipeline_link_of(p, part, 0, chunk)));
+    for (int k = 1; k <= p->skips; k++) {
+        wf_pipeline_link *skip = wf_pipeline_link_of(p, 0, k, chunk);
+        if (crosses(p, k, part, true))
+            drop(&skip->gradient);
+        if (crosses(p, k, part, false))
+            WF_TRY(keep_gradient(skip));
+    }
+    return WF_OK;
 }
 
 wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
@@ -181,57 +323,47 @@ wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
     const double weight = run->known || !is_last(p, part) ? 1 : (double)s->y->loss_count;
     const wf_backward_opts opts = {
         .seed = weight > 0 ? weight : WF_ZERO, .add = true, .plan = wf_pipeline_grads_plan, .user = p};
+    wf_tensor *gradient = NULL;
     if (!is_last(p, part)) {
-        WF_NEED(s->gradient);
+        gradient = wf_pipeline_link_of(p, part + 1, 0, chunk)->gradient;
+        WF_NEED(gradient);
         if (s->y->value && s->y->value->layout.known)
-            WF_TRY(wf_tensor_set_layout(s->gradient, s->y->value->layout));
+            WF_TRY(wf_tensor_set_layout(gradient, s->y->value->layout));
     }
     if (s->y->needs_grad)
-        WF_TRY(wf_backward_run(s->y, is_last(p, part) ? NULL : s->gradient, &opts));
-    if (part == 0)
-        return release(p, s);
-    if (p->stages > 1)
-        return WF_OK;
-    WF_NEED(slot_of(p, part - 1, chunk)->gradient = gradient_of_input(s));
-    return release(p, s);
+        WF_TRY(wf_backward_run(s->y, gradient, &opts));
+    WF_TRY(keep_gradients(p, part, chunk));
+    return release(s);
 }
 
 /* --- messages -------------------------------------------------------------------------------------------------------
  */
 
-static wf_status send_input(wf_pipeline_run *run, const wf_pipeline_action *a)
+static wf_status send(wf_pipeline *p, const wf_pipeline_action *a, wf_tensor **tensor)
 {
-    wf_pipeline *p = run->pipe;
-    wf_pipeline_slot *s = slot_of(p, a->part - 1, a->chunk);
-    WF_NEED(s->y);
-    if (a->chunk == 0)
-        WF_TRY(wf_pipeline_layout_send(p, s->y->value, a->peer));
-    WF_TRY(wf_outbox_send(p->outbox, s->y->value, a->peer));
-    return wf_tape_mode(run->tape) == WF_TRAIN ? WF_OK : release(p, s);
-}
-
-static wf_status send_gradient(wf_pipeline_run *run, const wf_pipeline_action *a)
-{
-    wf_pipeline *p = run->pipe;
-    wf_pipeline_slot *s = slot_of(p, a->part + 1, a->chunk);
-    wf_tensor *dx = gradient_of_input(s);
-    WF_NEED(dx);
-    const wf_status status = wf_outbox_send(p->outbox, dx, a->peer);
-    wf_tensor_free(dx);
-    WF_TRY(status);
-    return release(p, s);
+    WF_NEED(*tensor);
+    if (a->chunk == 0 && !a->gradient)
+        WF_TRY(wf_pipeline_layout_send(p, *tensor, a->peer));
+    WF_TRY(wf_outbox_send(p->outbox, *tensor, a->peer));
+    drop(tensor);
+    return WF_OK;
 }
 
 wf_status wf_pipeline_message(wf_pipeline_run *run, const wf_pipeline_action *a)
 {
     wf_pipeline *p = run->pipe;
+    /* The gradient of a part's output is that of the next one's input. */
+    const int part = a->gradient ? a->part + 1 : a->part, row = wf_pipeline_link_row(p, part, a->skip);
+    wf_pipeline_link *k = wf_pipeline_link_of(p, part, a->skip, a->chunk);
+    wf_tensor **to = a->gradient ? &k->gradient : &k->value;
     if (a->verb == WF_PIPELINE_SEND)
-        return a->gradient ? send_gradient(run, a) : send_input(run, a);
-    wf_pipeline_slot *s = slot_of(p, a->part, a->chunk);
-    wf_tensor **to = a->gradient ? &s->gradient : &s->input;
-    if (!a->gradient && a->chunk == 0)
-        WF_TRY(wf_pipeline_layout_receive(run, a->part, a->peer));
+        return send(p, a, to);
+    if (!a->gradient && a->chunk == 0) {
+        WF_TRY(wf_pipeline_layout_receive(p, row, a->peer));
+        if (a->skip == 0)
+            run->known = p->layout[row].known;
+    }
     *to = wf_outbox_receive(p->comm, a->peer);
     WF_NEED(*to);
-    return a->gradient ? WF_OK : wf_pipeline_layout_set(p, a->part, a->chunk, *to);
+    return a->gradient ? WF_OK : wf_pipeline_layout_set(p, row, a->chunk, *to);
 }

@@ -29,7 +29,7 @@ static int sent_at(const times *t, const int *next, int stage, int step)
     for (int i = 0; i < next[a->peer]; i++) {
         const wf_pipeline_action *b = &s->action[a->peer][i];
         if (b->verb == WF_PIPELINE_SEND && b->peer == stage && b->part == a->part && b->chunk == a->chunk &&
-            b->gradient == a->gradient)
+            b->gradient == a->gradient && b->skip == a->skip)
             return t->begin[a->peer][i];
     }
     return -1;

@@ -68,6 +68,20 @@ void wf_pipeline_grads_end(wf_pipeline *pipe)
     g->swapped = false;
 }
 
+wf_tensor *wf_pipeline_grads_of(wf_pipeline *pipe, const wf_param *param)
+{
+    wf_pipeline_grads *g = &pipe->grads;
+    for (int64_t i = 0; i < g->n; i++) {
+        if (g->param[i] != param)
+            continue;
+        if (!g->reached[i])
+            WF_TRY_NULL(wf_tensor_fill(g->sum[i], 0));
+        g->reached[i] = true;
+        return g->sum[i];
+    }
+    WF_FAIL_NULL(WF_ERR_STATE, "%s, which is tied, is no parameter of its stage", wf_param_path(param));
+}
+
 /* Every chunk adds to what the chunks before have left; the first one to nothing. */
 wf_status wf_pipeline_grads_plan(void *user, int64_t n, wf_param *const *order)
 {

@@ -1,5 +1,6 @@
 /* Layouts of what goes from stage to stage. A stage has the same place along all other axes as its neighbours, so it
- * holds the same part of a value; which part that is is told once a step, with the first chunk of each part. */
+ * holds the same part of a value; which part that is is told once a step, with the first chunk of each part and skip.
+ */
 #include "layers/pipeline/pipeline_impl.h"
 
 #include <stdlib.h>
@@ -80,9 +81,8 @@ wf_status wf_pipeline_layout_send(wf_pipeline *p, const wf_tensor *y, int to)
     return status;
 }
 
-wf_status wf_pipeline_layout_receive(wf_pipeline_run *run, int part, int from)
+wf_status wf_pipeline_layout_receive(wf_pipeline *p, int row, int from)
 {
-    wf_pipeline *p = run->pipe;
     const int64_t n = entries(p->mesh);
     wf_tensor *numbers = wf_outbox_receive(p->comm, from);
     WF_NEED(numbers);
@@ -91,22 +91,21 @@ wf_status wf_pipeline_layout_receive(wf_pipeline_run *run, int part, int from)
     if (status == WF_OK)
         status = wf_tensor_export(numbers, host, (size_t)n * sizeof(int64_t));
     if (status == WF_OK)
-        status = decode(p->mesh, host, &p->layout[part / p->stages]);
-    run->known = status == WF_OK && p->layout[part / p->stages].known;
+        status = decode(p->mesh, host, &p->layout[row]);
     wf_pool_give_host(p->ctx, host, host ? (size_t)n * sizeof(int64_t) : 0);
     wf_tensor_free(numbers);
     return status;
 }
 
 /* A chunk begins where the one before ends. */
-wf_status wf_pipeline_layout_set(wf_pipeline *p, int part, int chunk, wf_tensor *x)
+wf_status wf_pipeline_layout_set(wf_pipeline *p, int row, int chunk, wf_tensor *value)
 {
-    wf_layout *next = &p->layout[part / p->stages];
+    wf_layout *next = &p->layout[row];
     if (!next->known)
         return WF_OK;
-    WF_CHECK(x->shape.rank > 0, WF_ERR_SHAPE, "chunk %d comes to part %d without samples", chunk, part);
+    WF_CHECK(value->shape.rank > 0, WF_ERR_SHAPE, "a value of chunk %d comes to another stage without samples", chunk);
     if (chunk > 0)
         next->box.lo[0] = next->box.hi[0];
-    next->box.hi[0] = next->box.lo[0] + x->shape.dim[0];
-    return wf_tensor_set_layout(x, *next);
+    next->box.hi[0] = next->box.lo[0] + value->shape.dim[0];
+    return wf_tensor_set_layout(value, *next);
 }

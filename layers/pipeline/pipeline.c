@@ -39,11 +39,30 @@ static wf_status prepare(wf_pipeline *p, const wf_pipeline_opts *o, int *count, 
     p->recompute = o->recompute;
     p->deferred = o->deferred_batchnorm;
     WF_TRY(wf_chain_list(p->model, count, list));
+    /* Refuses what is out of its range; the one with skips is made when the chain is cut. */
     p->schedule = wf_pipeline_schedule_new(p->ctx, o->schedule, p->stages, p->parts, p->chunks);
     WF_NEED(p->schedule);
-    WF_TRY(wf_pipeline_schedule_verify(p->schedule));
     p->cuts = wf_calloc(p->ctx, (size_t)p->stages * (size_t)p->parts, sizeof *p->cuts);
     return p->cuts ? WF_OK : wf_error_code();
+}
+
+/* What follows from where the chain is cut. */
+static wf_status prepare_cut(wf_pipeline *p, const wf_pipeline_opts *o, int count, wf_layer *const *list)
+{
+    WF_TRY(wf_pipeline_find_skips(p, count, list));
+    WF_TRY(wf_pipeline_find_ties(p, count, list));
+    int between = 0;
+    wf_pipeline_skip *skip = wf_calloc(p->ctx, (size_t)p->skips + 1, sizeof *skip);
+    if (!skip)
+        return wf_error_code();
+    for (int i = 0; i < p->skips; i++)
+        if (p->skip[i].parts.from != p->skip[i].parts.to)
+            skip[between++] = p->skip[i].parts;
+    wf_pipeline_schedule_free(p->schedule);
+    p->schedule = wf_pipeline_schedule_with(p->ctx, o->schedule, p->stages, p->parts, p->chunks, between, skip);
+    free(skip);
+    WF_NEED(p->schedule);
+    return wf_pipeline_schedule_verify(p->schedule);
 }
 
 /* Ranks that were given different options would wait for each other. */
@@ -70,9 +89,11 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
     p->layer = wf_calloc(p->ctx, (size_t)count + 1, sizeof(*p->layer));
     p->slot = wf_calloc(p->ctx, (size_t)p->parts * (size_t)p->chunks, sizeof *p->slot);
     p->tape = wf_calloc(p->ctx, (size_t)p->parts * (size_t)p->chunks, sizeof(*p->tape));
-    p->layout = wf_calloc(p->ctx, (size_t)p->parts, sizeof *p->layout);
+    const size_t rows = (size_t)p->stages * (size_t)p->parts + (size_t)p->skips;
+    p->layout = wf_calloc(p->ctx, rows, sizeof *p->layout);
+    p->link = wf_calloc(p->ctx, rows * (size_t)p->chunks, sizeof *p->link);
     bool *keep = wf_calloc(p->ctx, (size_t)count + 1, sizeof *keep);
-    const bool room = p->first && p->layer && p->slot && p->tape && p->layout && keep;
+    const bool room = p->first && p->layer && p->slot && p->tape && p->layout && p->link && keep;
     int at = 0, own = 0, parts = 0;
     for (int part = 0; room && part < p->stages * p->parts; part++) {
         const bool here = part % p->stages == p->stage;
@@ -84,8 +105,15 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
         if (here)
             p->first[++parts] = own;
     }
-    if (room)
+    for (int i = 0; room && i < p->skips; i++) {
+        wf_pipeline_ends *ends = &p->skip[i];
+        ends->stash = ends->parts.from % p->stages == p->stage ? ends->stash : NULL;
+        ends->pop = ends->parts.to % p->stages == p->stage ? ends->pop : NULL;
+    }
+    if (room) {
         wf_chain_drop(p->model, count, list, keep);
+        wf_pipeline_keep_ties(p);
+    }
     free(keep);
     return room ? WF_OK : wf_error_code();
 }
@@ -101,6 +129,8 @@ static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
         status = wf_agree_status(world, wf_pipeline_cut(p->mesh, o, count, list, p->stages * p->parts, p->cuts));
     if (status == WF_OK)
         status = compare(p, o->schedule, count);
+    if (status == WF_OK)
+        status = wf_agree_status(world, prepare_cut(p, o, count, list));
     if (status == WF_OK)
         status = wf_agree_status(world, take_layers(p, count, list));
     free(list);
@@ -147,6 +177,7 @@ void wf_pipeline_free(wf_pipeline *p)
     for (int i = 0; i < p->tapes; i++)
         wf_tape_free(p->tape[i]);
     wf_pipeline_grads_free(p);
+    wf_pipeline_ties_free(p);
     wf_pipeline_schedule_free(p->schedule);
     wf_layer_free(p->model);
     free(p->cuts);
@@ -155,6 +186,8 @@ void wf_pipeline_free(wf_pipeline *p)
     free(p->slot);
     free(p->tape);
     free(p->layout);
+    free(p->link);
+    free(p->skip);
     free(p);
 }
 

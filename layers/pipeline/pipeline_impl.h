@@ -7,10 +7,16 @@
 #include "layers/pipeline_author.h"
 #include "layers/serial/serial_impl.h"
 
+/* The part from which a computation needs something, or for which it makes something: the chain's (`skip` 0) or of a
+ * skip; -1: there is none. */
+int wf_pipeline_other_part(const wf_pipeline_schedule *schedule, const wf_pipeline_action *computation, bool needed,
+                           int skip);
 /* The message that a computation needs, or makes (as the stage of the computation sends or receives it); false: there
  * is none. */
 bool wf_pipeline_message_of(const wf_pipeline_schedule *schedule, const wf_pipeline_action *computation, bool needed,
-                            wf_pipeline_action *message);
+                            int skip, wf_pipeline_action *message);
+/* The part that makes a message; -1: no part does. */
+int wf_pipeline_maker(const wf_pipeline_schedule *schedule, const wf_pipeline_action *message);
 
 /* --- cut.c: where a chain is cut ------------------------------------------------------------------------------------
  */
@@ -24,16 +30,52 @@ wf_status wf_pipeline_cut(const wf_mesh *mesh, const wf_pipeline_opts *opts, int
 /* Frees the layers of the chain that are in `list` with keep[i] false. */
 void wf_chain_drop(wf_layer *chain, int count, wf_layer *const *list, const bool *keep);
 
+/* --- skip.c, tie.c: what parts share beside the chain's values -------------------------------------------------------
+ */
+
+/* A skip connection of the model. */
+typedef struct wf_pipeline_ends {
+    wf_layer *stash, *pop; /* NULL: on another stage */
+    int taken;             /* the place of the pop in the chain */
+    wf_pipeline_skip parts;
+} wf_pipeline_ends;
+
+/* Finds the skips: first those between parts, which are as many as the schedule shall have, from the one that is taken
+ * last on, which is the order of their gradients; then those inside of a part. WF_ERR_ARGUMENT for ends that a pipeline
+ * cannot see, or that do not belong together. */
+wf_status wf_pipeline_find_skips(wf_pipeline *pipe, int count, wf_layer *const *list) WF_NODISCARD;
+
+/* A parameter that layers on several stages have. */
+typedef struct wf_pipeline_tie {
+    wf_param *param; /* here; NULL: on other stages alone */
+    bool *on;        /* of each stage */
+    wf_tensor *sum;  /* of the gradients that have come */
+} wf_pipeline_tie;
+
+/* Finds the tied parameters that several stages have, and draws their values; before layers are dropped. */
+wf_status wf_pipeline_find_ties(wf_pipeline *pipe, int count, wf_layer *const *list) WF_NODISCARD;
+/* Which of its parameters stands for each tie on this stage; after layers were dropped. */
+void wf_pipeline_keep_ties(wf_pipeline *pipe);
+/* Sums the gradients of tied parameters over their stages, in the order of these, with the same bits on all. */
+wf_status wf_pipeline_sum_ties(wf_pipeline *pipe) WF_NODISCARD;
+void wf_pipeline_ties_free(wf_pipeline *pipe);
+
 /* --- pipeline.c, step.c ---------------------------------------------------------------------------------------------
  */
 
 /* A chunk in a part, from its forward to its backward. */
 typedef struct wf_pipeline_slot {
-    wf_tensor *input;    /* that came, or of the batch */
-    wf_tensor *gradient; /* of the output: that came */
-    wf_tape *tape;       /* NULL: nothing is on its way */
-    wf_var *x, *y;       /* y of the last part: the loss */
+    wf_pipeline *pipe;
+    int part, chunk;
+    wf_tape *tape; /* NULL: nothing is on its way */
+    wf_var *y;     /* of which backward begins; of the last part: the loss */
 } wf_pipeline_slot;
+
+/* A chunk's value that one part makes and another takes: the chain's input of a part, or a skip. */
+typedef struct wf_pipeline_link {
+    wf_tensor *value, *gradient; /* on their way: made and not sent, or come and not used */
+    wf_var *made, *taken;        /* on the tapes of the two parts, where they are here */
+} wf_pipeline_link;
 
 typedef struct wf_pipeline_grads {
     int64_t n; /* parameters of the model */
@@ -54,13 +96,18 @@ struct wf_pipeline {
     bool deferred; /* running statistics */
     wf_pipeline_schedule *schedule;
     int stage, stages, parts, chunks;
-    int *cuts;              /* layers of each part of the model */
-    wf_layer **layer;       /* of this stage, part after part */
-    int *first;             /* of each of its parts, and one more: the first of `layer` */
+    int *cuts;        /* layers of each part of the model */
+    wf_layer **layer; /* of this stage, part after part */
+    int *first;       /* of each of its parts, and one more: the first of `layer` */
+    int skips;
+    wf_pipeline_ends *skip;
+    int ties;
+    wf_pipeline_tie *tie;
     wf_pipeline_slot *slot; /* of each of its parts and chunk */
+    wf_pipeline_link *link; /* of each part of the model, then of each skip, and chunk */
     wf_tape **tape;         /* those that are free */
     int tapes;
-    wf_layout *layout; /* of each of its parts: of the input of the chunk that came last */
+    wf_layout *layout; /* of each part, then of each skip: of the chunk that came last */
     wf_pipeline_grads grads;
     wf_outbox *outbox;
 };
@@ -83,6 +130,10 @@ typedef struct wf_pipeline_run {
     wf_tensor **y; /* of each chunk: the output on the last stage, where it does not end in the loss */
 } wf_pipeline_run;
 
+/* The row of wf_pipeline.link that is the input of a part, or, with a number of 1 or more, that skip. */
+int wf_pipeline_link_row(const wf_pipeline *pipe, int part, int skip);
+wf_pipeline_link *wf_pipeline_link_of(const wf_pipeline *pipe, int part, int skip, int chunk);
+
 /* at_once: its backward is the next computation here. */
 wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at_once) WF_NODISCARD;
 wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk) WF_NODISCARD;
@@ -91,11 +142,11 @@ wf_status wf_pipeline_message(wf_pipeline_run *run, const wf_pipeline_action *ac
 /* --- layout.c --------------------------------------------------------------------------------------------------------
  */
 
-/* Ahead of the first chunk of a part: the layout of its input. */
-wf_status wf_pipeline_layout_send(wf_pipeline *pipe, const wf_tensor *y, int to) WF_NODISCARD;
-wf_status wf_pipeline_layout_receive(wf_pipeline_run *run, int part, int from) WF_NODISCARD;
-/* The layout of a chunk that came; chunks come in their order. */
-wf_status wf_pipeline_layout_set(wf_pipeline *pipe, int part, int chunk, wf_tensor *x) WF_NODISCARD;
+/* Ahead of the first chunk of a link: the layout of its values. */
+wf_status wf_pipeline_layout_send(wf_pipeline *pipe, const wf_tensor *value, int to) WF_NODISCARD;
+wf_status wf_pipeline_layout_receive(wf_pipeline *pipe, int row, int from) WF_NODISCARD;
+/* The layout of a chunk's value that came; chunks come in their order. */
+wf_status wf_pipeline_layout_set(wf_pipeline *pipe, int row, int chunk, wf_tensor *value) WF_NODISCARD;
 /* Gives up whatever is on its way. */
 void wf_pipeline_forget(wf_pipeline *pipe);
 
@@ -105,6 +156,8 @@ void wf_pipeline_forget(wf_pipeline *pipe);
 /* From begin to end the parameters' gradients are the pipeline's own, which the chunks' backward adds to. */
 wf_status wf_pipeline_grads_begin(wf_pipeline *pipe) WF_NODISCARD;
 void wf_pipeline_grads_end(wf_pipeline *pipe);
+/* The gradient of a parameter, or zeros, which count from now on. NULL: it is none of the model's. */
+wf_tensor *wf_pipeline_grads_of(wf_pipeline *pipe, const wf_param *param);
 /* A wf_backward_opts.plan; user is the pipeline. */
 wf_status wf_pipeline_grads_plan(void *user, int64_t n, wf_param *const *order) WF_NODISCARD;
 /* Records the loss, whose handle is taken: its backward gives each parameter its sum, divided by `weight`. */

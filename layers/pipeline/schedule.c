@@ -14,6 +14,8 @@ void wf_pipeline_schedule_free(wf_pipeline_schedule *s)
         free(s->action);
     if (s)
         free(s->count);
+    if (s)
+        free(s->skip);
     free(s);
 }
 
@@ -39,6 +41,10 @@ const char *wf_pipeline_action_text(const wf_pipeline_schedule *s, int stage, in
     if (a->verb <= WF_PIPELINE_BACKWARD)
         snprintf(text, WF_FAILURE_TEXT, "stage %d, step %d (%s of chunk %d through part %d)", stage, step,
                  a->verb == WF_PIPELINE_FORWARD ? "forward" : "backward", a->chunk, a->part);
+    else if (a->skip > 0)
+        snprintf(text, WF_FAILURE_TEXT, "stage %d, step %d (%s the %s of skip %d for part %d, chunk %d, %s stage %d)",
+                 stage, step, sends ? "send" : "receive", a->gradient ? "gradient" : "value", a->skip, a->part,
+                 a->chunk, sends ? "to" : "from", a->peer);
     else
         snprintf(text, WF_FAILURE_TEXT, "stage %d, step %d (%s the %s of part %d, chunk %d, %s stage %d)", stage, step,
                  sends ? "send" : "receive", a->gradient ? "output's gradient" : "input", a->part, a->chunk,
@@ -92,32 +98,52 @@ static wf_pipeline_action in_turn(const wf_pipeline_schedule *s, int ahead, int 
 /* --- the messages ---------------------------------------------------------------------------------------------------
  */
 
-bool wf_pipeline_message_of(const wf_pipeline_schedule *s, const wf_pipeline_action *a, bool needed,
+int wf_pipeline_other_part(const wf_pipeline_schedule *s, const wf_pipeline_action *a, bool needed, int skip)
+{
+    const bool earlier = (a->verb == WF_PIPELINE_FORWARD) == needed;
+    if (skip > 0) {
+        const wf_pipeline_skip *k = &s->skip[skip - 1];
+        return (earlier ? k->to : k->from) != a->part ? -1 : earlier ? k->from : k->to;
+    }
+    const int part = earlier ? a->part - 1 : a->part + 1;
+    return part < s->stages * s->parts ? part : -1;
+}
+
+bool wf_pipeline_message_of(const wf_pipeline_schedule *s, const wf_pipeline_action *a, bool needed, int skip,
                             wf_pipeline_action *message)
 {
-    const bool forward = a->verb == WF_PIPELINE_FORWARD;
-    const int stage = a->part % s->stages, to = forward == needed ? a->part - 1 : a->part + 1;
-    if (to < 0 || to >= s->stages * s->parts || to % s->stages == stage)
+    const int other = wf_pipeline_other_part(s, a, needed, skip);
+    if (other < 0 || other % s->stages == a->part % s->stages)
         return false;
     *message = (wf_pipeline_action){.verb = needed ? WF_PIPELINE_RECEIVE : WF_PIPELINE_SEND,
-                                    .part = needed ? a->part : to,
+                                    .part = needed ? a->part : other,
                                     .chunk = a->chunk,
-                                    .peer = to % s->stages,
-                                    .gradient = !forward};
+                                    .peer = other % s->stages,
+                                    .gradient = a->verb != WF_PIPELINE_FORWARD,
+                                    .skip = skip};
     return true;
+}
+
+int wf_pipeline_maker(const wf_pipeline_schedule *s, const wf_pipeline_action *message)
+{
+    if (message->skip < 0 || message->skip > s->skips)
+        return -1;
+    const wf_pipeline_action computes = {.verb = message->gradient ? WF_PIPELINE_BACKWARD : WF_PIPELINE_FORWARD,
+                                         .part = message->part};
+    return wf_pipeline_other_part(s, &computes, true, message->skip);
 }
 
 typedef struct building {
     wf_pipeline_schedule *s;
     wf_pipeline_action **order; /* of each stage: its computations */
     int *sent; /* of each other stage: the computations whose messages to this stage have been received */
-    char *has; /* of each part, chunk and direction */
+    char *has; /* of each part, or skip, chunk and direction */
 } building;
 
 static char *has_of(const building *b, const wf_pipeline_action *message)
 {
-    const int64_t part = message->part / b->s->stages;
-    return &b->has[2 * (part * b->s->chunks + message->chunk) + message->gradient];
+    const int64_t row = message->skip > 0 ? b->s->parts + message->skip - 1 : message->part / b->s->stages;
+    return &b->has[2 * (row * b->s->chunks + message->chunk) + message->gradient];
 }
 
 /* Receives what is needed, and whatever its sender sends here before. */
@@ -130,12 +156,14 @@ static wf_status receive(building *b, int stage, const wf_pipeline_action *neede
         WF_CHECK(b->sent[needed->peer] < all, WF_ERR_STATE, "stage %d never sends what stage %d needs", needed->peer,
                  stage);
         const wf_pipeline_action made = b->order[needed->peer][b->sent[needed->peer]++];
-        if (!wf_pipeline_message_of(s, &made, false, &message) || message.peer != stage)
-            continue;
-        message.verb = WF_PIPELINE_RECEIVE;
-        message.peer = needed->peer;
-        *has_of(b, &message) = 1;
-        WF_TRY(wf_pipeline_schedule_add(s, stage, message));
+        for (int skip = 0; skip <= s->skips; skip++) {
+            if (!wf_pipeline_message_of(s, &made, false, skip, &message) || message.peer != stage)
+                continue;
+            message.verb = WF_PIPELINE_RECEIVE;
+            message.peer = needed->peer;
+            *has_of(b, &message) = 1;
+            WF_TRY(wf_pipeline_schedule_add(s, stage, message));
+        }
     }
     return WF_OK;
 }
@@ -146,15 +174,17 @@ static wf_status build_stage(building *b, int stage)
     wf_pipeline_action message;
     for (int i = 0; i < s->stages; i++)
         b->sent[i] = 0;
-    for (int i = 0; i < 2 * s->parts * s->chunks; i++)
+    for (int i = 0; i < 2 * (s->parts + s->skips) * s->chunks; i++)
         b->has[i] = 0;
     for (int n = 0; n < 2 * s->parts * s->chunks; n++) {
         const wf_pipeline_action a = b->order[stage][n];
-        if (wf_pipeline_message_of(s, &a, true, &message))
-            WF_TRY(receive(b, stage, &message));
+        for (int skip = 0; skip <= s->skips; skip++)
+            if (wf_pipeline_message_of(s, &a, true, skip, &message))
+                WF_TRY(receive(b, stage, &message));
         WF_TRY(wf_pipeline_schedule_add(s, stage, a));
-        if (wf_pipeline_message_of(s, &a, false, &message))
-            WF_TRY(wf_pipeline_schedule_add(s, stage, message));
+        for (int skip = 0; skip <= s->skips; skip++)
+            if (wf_pipeline_message_of(s, &a, false, skip, &message))
+                WF_TRY(wf_pipeline_schedule_add(s, stage, message));
     }
     return WF_OK;
 }
@@ -184,7 +214,7 @@ static wf_status build(wf_pipeline_schedule *s, wf_pipeline_kind kind)
     s->action = wf_calloc(s->ctx, (size_t)s->stages, sizeof(*s->action));
     b.order = wf_calloc(s->ctx, (size_t)s->stages, sizeof(*b.order));
     b.sent = wf_calloc(s->ctx, (size_t)s->stages, sizeof *b.sent);
-    b.has = wf_calloc(s->ctx, 2 * (size_t)s->parts * (size_t)s->chunks, 1);
+    b.has = wf_calloc(s->ctx, 2 * (size_t)(s->parts + s->skips) * (size_t)s->chunks, 1);
     if (!s->count || !s->action || !b.order || !b.sent || !b.has)
         status = wf_error_code();
     if (status == WF_OK)
@@ -199,7 +229,25 @@ static wf_status build(wf_pipeline_schedule *s, wf_pipeline_kind kind)
     return status;
 }
 
-wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks)
+static wf_status take_skips(wf_pipeline_schedule *s, int skips, const wf_pipeline_skip *skip)
+{
+    const int parts = s->stages * s->parts;
+    WF_CHECK(skips >= 0 && skips < 1 << 16, WF_ERR_ARGUMENT, "%d skips in a pipeline; should be 0 or more", skips);
+    s->skip = wf_calloc(s->ctx, (size_t)skips + 1, sizeof *s->skip);
+    if (!s->skip)
+        return wf_error_code();
+    for (; s->skips < skips; s->skips++) {
+        const wf_pipeline_skip *k = &skip[s->skips];
+        WF_CHECK(k->from >= 0 && k->from < k->to && k->to < parts, WF_ERR_ARGUMENT,
+                 "skip %d goes from part %d to part %d of %d; should go to a later one", s->skips + 1, k->from, k->to,
+                 parts);
+        s->skip[s->skips] = *k;
+    }
+    return WF_OK;
+}
+
+wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks,
+                                                int skips, const wf_pipeline_skip *skip)
 {
     WF_NEED_NULL(ctx);
     WF_CHECK_NULL(kind >= WF_PIPELINE_1F1B && kind <= WF_PIPELINE_INTERLEAVED, WF_ERR_ARGUMENT,
@@ -210,9 +258,16 @@ wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kin
     if (!s)
         return wf_error_null();
     *s = (wf_pipeline_schedule){.ctx = ctx, .stages = stages, .parts = parts, .chunks = chunks};
-    const wf_status status = build(s, kind);
+    wf_status status = take_skips(s, skips, skip);
+    if (status == WF_OK)
+        status = build(s, kind);
     if (status == WF_OK)
         return s;
     wf_pipeline_schedule_free(s);
     return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
+}
+
+wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks)
+{
+    return wf_pipeline_schedule_with(ctx, kind, stages, parts, chunks, 0, NULL);
 }

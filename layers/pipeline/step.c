@@ -32,7 +32,7 @@ static wf_status run_actions(wf_pipeline_run *run)
         else
             WF_TRY(wf_pipeline_message(run, a));
     }
-    return wf_outbox_wait(p->outbox);
+    return train ? wf_pipeline_sum_ties(run->pipe) : wf_outbox_wait(p->outbox);
 }
 
 static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const char *what)

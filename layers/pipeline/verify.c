@@ -9,17 +9,23 @@
 /* --- one stage ------------------------------------------------------------------------------------------------------
  */
 
-enum { HAS_INPUT = 1, HAS_GRADIENT = 2, DID_FORWARD = 4, DID_BACKWARD = 8, SENT_OUTPUT = 16, SENT_GRADIENT = 32 };
+enum { HAS_VALUE = 1, HAS_GRADIENT = 2, SENT_VALUE = 4, SENT_GRADIENT = 8, DID_FORWARD = 16, DID_BACKWARD = 32 };
 
 typedef struct looking {
     const wf_pipeline_schedule *s;
     int stage;
-    unsigned char *state; /* of each part of the stage and chunk */
+    unsigned char *state; /* of each part of the stage, then of each skip, and chunk */
 } looking;
 
 static unsigned char *state_of(const looking *l, int part, int chunk)
 {
     return &l->state[(int64_t)(part / l->s->stages) * l->s->chunks + chunk];
+}
+
+/* Of the messages of a part, or of a skip. */
+static unsigned char *messages_of(const looking *l, int part, int skip, int chunk)
+{
+    return skip > 0 ? &l->state[(int64_t)(l->s->parts + skip - 1) * l->s->chunks + chunk] : state_of(l, part, chunk);
 }
 
 static wf_status check_numbers(const looking *l, int step)
@@ -31,13 +37,13 @@ static wf_status check_numbers(const looking *l, int step)
                  a->chunk < s->chunks,
              WF_ERR_STATE, "stage %d, step %d is of part %d and chunk %d; there are %d parts and %d chunks", l->stage,
              step, a->part, a->chunk, most, s->chunks);
-    /* A message is at home in the part that gets it; its sender has the one before, or behind. */
-    const int made = a->verb != WF_PIPELINE_SEND ? a->part : a->gradient ? a->part + 1 : a->part - 1;
+    /* A message is at home in the part that gets it. */
+    const int home = a->verb == WF_PIPELINE_SEND ? wf_pipeline_maker(s, a) : a->part;
     char text[WF_FAILURE_TEXT];
-    WF_CHECK(made >= 0 && made < most, WF_ERR_STATE, "%.400s: there is no such message",
+    WF_CHECK(home >= 0, WF_ERR_STATE, "%.400s: there is no such message",
              wf_pipeline_action_text(s, l->stage, step, text));
-    WF_CHECK(made % s->stages == l->stage, WF_ERR_STATE, "%.400s: that part is on stage %d",
-             wf_pipeline_action_text(s, l->stage, step, text), made % s->stages);
+    WF_CHECK(home % s->stages == l->stage, WF_ERR_STATE, "%.400s: that part is on stage %d",
+             wf_pipeline_action_text(s, l->stage, step, text), home % s->stages);
     return WF_OK;
 }
 
@@ -48,48 +54,62 @@ static wf_status check_peer(const looking *l, int step)
     const wf_pipeline_action *a = &s->action[l->stage][step];
     const bool sends = a->verb == WF_PIPELINE_SEND;
     const wf_pipeline_action by = {.verb = a->gradient ? WF_PIPELINE_BACKWARD : WF_PIPELINE_FORWARD,
-                                   .part = !sends        ? a->part
-                                           : a->gradient ? a->part + 1
-                                                         : a->part - 1,
+                                   .part = sends ? wf_pipeline_maker(s, a) : a->part,
                                    .chunk = a->chunk};
     wf_pipeline_action message;
     char text[WF_FAILURE_TEXT];
-    const bool any = wf_pipeline_message_of(s, &by, !sends, &message);
+    const bool any = a->skip >= 0 && a->skip <= s->skips && wf_pipeline_message_of(s, &by, !sends, a->skip, &message);
     WF_CHECK(any && message.peer == a->peer, WF_ERR_STATE, "%.400s: that message goes between stages %d and %d",
              wf_pipeline_action_text(s, l->stage, step, text), l->stage, any ? message.peer : l->stage);
     return WF_OK;
 }
 
-static wf_status mark(const looking *l, int step, int part, unsigned needed, unsigned done, const char *what)
+static wf_status mark(const looking *l, int step, unsigned char *state, unsigned done)
 {
     char text[WF_FAILURE_TEXT];
-    unsigned char *state = state_of(l, part, l->s->action[l->stage][step].chunk);
     WF_CHECK((*state & done) == 0, WF_ERR_STATE, "%.400s: a second time",
              wf_pipeline_action_text(l->s, l->stage, step, text));
-    WF_CHECK((*state & needed) == needed, WF_ERR_STATE, "%.400s: before %s",
-             wf_pipeline_action_text(l->s, l->stage, step, text), what);
     *state = (unsigned char)(*state | done);
     return WF_OK;
 }
 
-/* What a stage makes for itself needs no message. */
-static wf_status check_computation(const looking *l, int step)
+static wf_status need(const looking *l, int step, const unsigned char *state, unsigned needed, const char *what)
+{
+    char text[WF_FAILURE_TEXT];
+    WF_CHECK(*state & needed, WF_ERR_STATE, "%.400s: before %s", wf_pipeline_action_text(l->s, l->stage, step, text),
+             what);
+    return WF_OK;
+}
+
+/* What a computation needs along the chain, or of a skip. What a stage makes for itself needs no message. */
+static wf_status check_needed(const looking *l, int step, int skip)
 {
     const wf_pipeline_schedule *s = l->s;
     const wf_pipeline_action *a = &s->action[l->stage][step];
     const bool forward = a->verb == WF_PIPELINE_FORWARD;
-    const int from = forward ? a->part - 1 : a->part + 1;
+    const int from = wf_pipeline_other_part(s, a, true, skip);
     wf_pipeline_action message;
-    char text[WF_FAILURE_TEXT], what[160];
-    if (wf_pipeline_message_of(s, a, true, &message)) {
-        snprintf(what, sizeof what, "it has received %s from stage %d", forward ? "its input" : "the gradient",
-                 message.peer);
-        WF_TRY(mark(l, step, a->part, forward ? HAS_INPUT : HAS_GRADIENT, 0, what));
-    } else if (from >= 0 && from < s->stages * s->parts) {
-        WF_CHECK(*state_of(l, from, a->chunk) & (forward ? DID_FORWARD : DID_BACKWARD), WF_ERR_STATE,
-                 "%.400s: before part %d of the same stage", wf_pipeline_action_text(s, l->stage, step, text), from);
+    char what[160];
+    if (from < 0)
+        return WF_OK;
+    if (wf_pipeline_message_of(s, a, true, skip, &message)) {
+        const char *of =
+            skip > 0 ? (forward ? "a skip's value" : "a skip's gradient") : (forward ? "its input" : "the gradient");
+        snprintf(what, sizeof what, "it has received %s from stage %d", of, message.peer);
+        return need(l, step, messages_of(l, a->part, skip, a->chunk), forward ? HAS_VALUE : HAS_GRADIENT, what);
     }
-    return mark(l, step, a->part, forward ? 0 : DID_FORWARD, forward ? DID_FORWARD : DID_BACKWARD, "its forward");
+    snprintf(what, sizeof what, "part %d of the same stage", from);
+    return need(l, step, state_of(l, from, a->chunk), forward ? DID_FORWARD : DID_BACKWARD, what);
+}
+
+static wf_status check_computation(const looking *l, int step)
+{
+    const wf_pipeline_action *a = &l->s->action[l->stage][step];
+    unsigned char *state = state_of(l, a->part, a->chunk);
+    for (int skip = 0; skip <= l->s->skips; skip++)
+        WF_TRY(check_needed(l, step, skip));
+    WF_TRY(mark(l, step, state, a->verb == WF_PIPELINE_FORWARD ? DID_FORWARD : DID_BACKWARD));
+    return a->verb == WF_PIPELINE_FORWARD ? WF_OK : need(l, step, state, DID_FORWARD, "its forward");
 }
 
 static wf_status check_action(const looking *l, int step)
@@ -100,37 +120,49 @@ static wf_status check_action(const looking *l, int step)
         return check_computation(l, step);
     WF_TRY(check_peer(l, step));
     if (a->verb == WF_PIPELINE_RECEIVE)
-        return mark(l, step, a->part, 0, a->gradient ? HAS_GRADIENT : HAS_INPUT, "");
-    return a->gradient ? mark(l, step, a->part + 1, DID_BACKWARD, SENT_GRADIENT, "the backward that makes it")
-                       : mark(l, step, a->part - 1, DID_FORWARD, SENT_OUTPUT, "the forward that makes it");
+        return mark(l, step, messages_of(l, a->part, a->skip, a->chunk), a->gradient ? HAS_GRADIENT : HAS_VALUE);
+    const int maker = wf_pipeline_maker(l->s, a);
+    WF_TRY(mark(l, step, messages_of(l, maker, a->skip, a->chunk), a->gradient ? SENT_GRADIENT : SENT_VALUE));
+    return need(l, step, state_of(l, maker, a->chunk), a->gradient ? DID_BACKWARD : DID_FORWARD,
+                a->gradient ? "the backward that makes it" : "the forward that makes it");
+}
+
+/* A computation is done, and what it makes is sent. */
+static wf_status check_done(const looking *l, const wf_pipeline_action *a)
+{
+    const wf_pipeline_schedule *s = l->s;
+    const bool back = a->verb == WF_PIPELINE_BACKWARD;
+    wf_pipeline_action message;
+    WF_CHECK(*state_of(l, a->part, a->chunk) & (back ? DID_BACKWARD : DID_FORWARD), WF_ERR_STATE,
+             "stage %d ends after %d steps without the %s of chunk %d through part %d", l->stage, s->count[l->stage],
+             back ? "backward" : "forward", a->chunk, a->part);
+    for (int skip = 0; skip <= s->skips; skip++)
+        WF_CHECK(!wf_pipeline_message_of(s, a, false, skip, &message) ||
+                     (*messages_of(l, a->part, skip, a->chunk) & (back ? SENT_GRADIENT : SENT_VALUE)),
+                 WF_ERR_STATE, "stage %d ends after %d steps and has not sent the %s of chunk %d to stage %d", l->stage,
+                 s->count[l->stage],
+                 skip > 0 ? (back ? "gradient of a skip" : "value of a skip") : (back ? "gradient" : "output"),
+                 a->chunk, message.peer);
+    return WF_OK;
 }
 
 /* Whatever the stage has to do is done. */
 static wf_status check_whole(const looking *l)
 {
     const wf_pipeline_schedule *s = l->s;
-    wf_pipeline_action message;
     for (int part = l->stage; part < s->stages * s->parts; part += s->stages)
         for (int chunk = 0; chunk < s->chunks; chunk++)
-            for (int back = 0; back < 2; back++) {
-                const wf_pipeline_action a = {
-                    .verb = back ? WF_PIPELINE_BACKWARD : WF_PIPELINE_FORWARD, .part = part, .chunk = chunk};
-                const unsigned state = *state_of(l, part, chunk);
-                WF_CHECK(state & (back ? DID_BACKWARD : DID_FORWARD), WF_ERR_STATE,
-                         "stage %d ends after %d steps without the %s of chunk %d through part %d", l->stage,
-                         s->count[l->stage], back ? "backward" : "forward", chunk, part);
-                WF_CHECK(!wf_pipeline_message_of(s, &a, false, &message) ||
-                             (state & (back ? SENT_GRADIENT : SENT_OUTPUT)),
-                         WF_ERR_STATE, "stage %d ends after %d steps and has not sent the %s of chunk %d to stage %d",
-                         l->stage, s->count[l->stage], back ? "gradient" : "output", chunk, message.peer);
-            }
+            for (int back = 0; back < 2; back++)
+                WF_TRY(check_done(l, &(wf_pipeline_action){.verb = back ? WF_PIPELINE_BACKWARD : WF_PIPELINE_FORWARD,
+                                                           .part = part,
+                                                           .chunk = chunk}));
     return WF_OK;
 }
 
 static wf_status check_stage(const wf_pipeline_schedule *s, int stage)
 {
     looking l = {.s = s, .stage = stage};
-    l.state = wf_calloc(s->ctx, (size_t)s->parts * (size_t)s->chunks, 1);
+    l.state = wf_calloc(s->ctx, (size_t)(s->parts + s->skips) * (size_t)s->chunks, 1);
     if (!l.state)
         return wf_error_code();
     wf_status status = WF_OK;
@@ -163,8 +195,8 @@ static wf_status check_pair(const wf_pipeline_schedule *s, int from, int to)
         WF_CHECK(out < s->count[from], WF_ERR_STATE, "%.400s: stage %d never sends it",
                  wf_pipeline_action_text(s, to, in, got), from);
         const wf_pipeline_action *a = &s->action[from][out], *b = &s->action[to][in];
-        WF_CHECK(a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient, WF_ERR_STATE,
-                 "messages do not meet: %.220s; %.220s", wf_pipeline_action_text(s, from, out, sent),
+        WF_CHECK(a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient && a->skip == b->skip,
+                 WF_ERR_STATE, "messages do not meet: %.220s; %.220s", wf_pipeline_action_text(s, from, out, sent),
                  wf_pipeline_action_text(s, to, in, got));
         out = next_message(s, from, out + 1, WF_PIPELINE_SEND, to);
         in = next_message(s, to, in + 1, WF_PIPELINE_RECEIVE, from);
@@ -177,18 +209,59 @@ static wf_status check_pair(const wf_pipeline_schedule *s, int from, int to)
 
 enum { STASH = 8 }; /* bytes: what a forward leaves for its backward */
 
+/* Memory of a chunk in a part, one behind the other: values of skips that come and the input; output, values of skips
+ * that leave and what forward leaves for backward; gradients of those skips and of the output; gradients of the input
+ * and of the skips that came. So a computation reads one range and writes one. */
 typedef struct engine_schedules {
     const wf_pipeline_schedule *s;
     wf_pipeline_costs costs;
     wf_agreed agreed;
     wf_schedule **all;
-    wf_address *memory; /* of each part of a stage and chunk: input, output, stash, gradients of output and of input */
+    wf_address *memory; /* of each part of a stage and chunk */
 } engine_schedules;
 
 static size_t bytes_of(const engine_schedules *e, int part)
 {
     const bool any = part < e->s->stages * e->s->parts;
     return e->costs.bytes && any ? e->costs.bytes[part] : STASH;
+}
+
+static size_t skip_bytes(const engine_schedules *e, int skip)
+{
+    return e->costs.skip_bytes ? e->costs.skip_bytes[skip - 1] : STASH;
+}
+
+/* Bytes of the skips below `skip` that a part gets from other stages, or makes for them. */
+static size_t bytes_below(const engine_schedules *e, int part, bool taken, int skip)
+{
+    size_t bytes = 0;
+    for (int k = 1; k < skip; k++) {
+        const wf_pipeline_skip *one = &e->s->skip[k - 1];
+        if ((taken ? one->to : one->from) == part && one->from % e->s->stages != one->to % e->s->stages)
+            bytes += skip_bytes(e, k);
+    }
+    return bytes;
+}
+
+/* Where the ranges begin. */
+typedef struct places {
+    size_t taken, in, out, made, stash, made_gradient, out_gradient, in_gradient, taken_gradient, end;
+} places;
+
+static places places_of(const engine_schedules *e, int part)
+{
+    const int all = e->s->skips + 1;
+    const size_t in = bytes_of(e, part), out = bytes_of(e, part + 1), taken = bytes_below(e, part, true, all),
+                 made = bytes_below(e, part, false, all);
+    places p = {.in = taken, .out = taken + in};
+    p.made = p.out + out;
+    p.stash = p.made + made;
+    p.made_gradient = p.stash + STASH;
+    p.out_gradient = p.made_gradient + made;
+    p.in_gradient = p.out_gradient + out;
+    p.taken_gradient = p.in_gradient + in;
+    p.end = p.taken_gradient + taken;
+    return p;
 }
 
 static wf_address memory_of(const engine_schedules *e, int part, int chunk, size_t at)
@@ -200,11 +273,19 @@ static wf_steps add_message(engine_schedules *e, wf_builder *b, const wf_pipelin
 {
     const bool sends = a->verb == WF_PIPELINE_SEND;
     /* The memory of this stage's part, whose neighbour the other part is. */
-    const int part = !sends ? a->part : a->gradient ? a->part + 1 : a->part - 1;
-    const size_t in = bytes_of(e, part), out = bytes_of(e, part + 1);
-    const size_t at = a->gradient == sends ? (sends ? in + 2 * out + STASH : 0) : sends ? in : in + out + STASH;
+    const int part = sends ? wf_pipeline_maker(e->s, a) : a->part;
+    const places p = places_of(e, part);
+    size_t at, bytes;
+    if (a->skip > 0) {
+        const bool taken = sends == a->gradient;
+        at = a->gradient ? (taken ? p.taken_gradient : p.made_gradient) : taken ? p.taken : p.made;
+        at += bytes_below(e, part, taken, a->skip);
+        bytes = skip_bytes(e, a->skip);
+    } else {
+        at = a->gradient ? (sends ? p.in_gradient : p.out_gradient) : sends ? p.out : p.in;
+        bytes = bytes_of(e, a->gradient ? a->part + 1 : a->part);
+    }
     const wf_address place = memory_of(e, part, a->chunk, at);
-    const size_t bytes = bytes_of(e, a->gradient ? a->part + 1 : a->part);
     return sends ? wf_add_send(b, place, bytes, a->peer) : wf_add_recv(b, place, bytes, a->peer);
 }
 
@@ -213,18 +294,18 @@ static wf_steps add_computation(engine_schedules *e, wf_builder *b, const wf_pip
     const int last = e->s->stages * e->s->parts - 1;
     const bool forward = a->verb == WF_PIPELINE_FORWARD;
     const double *seconds = forward ? e->costs.forward_s : e->costs.backward_s;
-    const size_t in = bytes_of(e, a->part), out = bytes_of(e, a->part + 1);
+    const places p = places_of(e, a->part);
     wf_pipeline_action message;
-    const bool receives = wf_pipeline_message_of(e->s, a, true, &message);
+    const bool receives = wf_pipeline_message_of(e->s, a, true, 0, &message);
     wf_step_call call = {.seconds = seconds ? seconds[a->part] : 0};
     if (forward) {
-        call.from_bytes = receives ? in : 0;
+        call.from_bytes = receives ? p.out : 0;
         const wf_address from = receives ? memory_of(e, a->part, a->chunk, 0) : WF_NOWHERE;
-        return wf_add_call(b, call, from, memory_of(e, a->part, a->chunk, in), out + STASH);
+        return wf_add_call(b, call, from, memory_of(e, a->part, a->chunk, p.out), p.made_gradient - p.out);
     }
-    const wf_address from = memory_of(e, a->part, a->chunk, in + out);
-    call.from_bytes = STASH + (receives && a->part < last ? out : 0);
-    return wf_add_call(b, call, from, memory_of(e, a->part, a->chunk, in + 2 * out + STASH), in);
+    const wf_address from = memory_of(e, a->part, a->chunk, p.stash);
+    call.from_bytes = (receives && a->part < last ? p.in_gradient : p.out_gradient) - p.stash;
+    return wf_add_call(b, call, from, memory_of(e, a->part, a->chunk, p.in_gradient), p.end - p.in_gradient);
 }
 
 static wf_status add_stage(engine_schedules *e, int stage)
@@ -237,8 +318,7 @@ static wf_status add_stage(engine_schedules *e, int stage)
     for (int j = 0; j < s->parts; j++)
         for (int c = 0; c < s->chunks; c++) {
             const int part = j * s->stages + stage;
-            const size_t bytes = 2 * (bytes_of(e, part) + bytes_of(e, part + 1)) + STASH;
-            e->memory[(int64_t)j * s->chunks + c] = wf_builder_scratch(b, bytes);
+            e->memory[(int64_t)j * s->chunks + c] = wf_builder_scratch(b, places_of(e, part).end);
         }
     for (int i = 0; i < s->count[stage]; i++) {
         const wf_pipeline_action *a = &s->action[stage][i];

@@ -158,4 +158,13 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
 wf_status wf_upsample_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_resample_geom *geom,
                           wf_shape *y) WF_NODISCARD;
 
+/* The ends of a skip connection, for pipelines. */
+bool wf_skip_is_stash(const wf_layer *layer);
+bool wf_skip_is_pop(const wf_layer *layer);
+const char *wf_skip_name(const wf_layer *end);
+/* The stash that belongs to a pop. WF_ERR_STATE where there is none, or not one alone. */
+wf_layer *wf_skip_stash_of(const wf_layer *pop);
+/* What the next application takes: of a stash's pop, or of a pop, before that of its stash. */
+void wf_skip_keep(wf_layer *end, wf_var *value);
+
 #endif

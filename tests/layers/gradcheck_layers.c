@@ -276,6 +276,27 @@ static void composed(void)
                 WF_SHAPE(3, 2, 4, 4));
 }
 
+static wf_layer *square(void)
+{
+    return wf_linear(ctx, (wf_linear_opts){.in = 3, .out = 3});
+}
+
+static wf_var *beside(wf_var *x, wf_var *kept)
+{
+    return wf_concat(2, (wf_var *[]){x, kept}, 1);
+}
+
+/* A skip around two layers, one inside of it, and one weight in three places. */
+static void skips_and_ties(void)
+{
+    wf_layer *model = wf_sequential(ctx, WF_LAYERS(square(), wf_skip_stash(ctx, "a"), square(), wf_skip_stash(ctx, "b"),
+                                                   wf_lambda(ctx, wf_tanh), wf_skip_pop(ctx, "b", wf_mul), square(),
+                                                   wf_skip_pop(ctx, "a", beside)));
+    WF_EXPECT_OK(wf_layer_tie(model, "2/W", "0/W"));
+    WF_EXPECT_OK(wf_layer_tie(model, "6/W", "0/W"));
+    check_layer("skips and ties", model, WF_SHAPE(4, 3));
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64});
@@ -287,6 +308,7 @@ int main(int argc, char **argv)
                                                {"batchnorm", batchnorm},
                                                {"pooling", pooling},
                                                {"composed", composed},
+                                               {"skips_and_ties", skips_and_ties},
                                                {0}});
     wf_tape_free(tape);
     WF_EXPECT_OK(wf_ctx_free(ctx));

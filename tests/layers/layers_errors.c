@@ -247,6 +247,39 @@ static void sequence_frees_once(void)
     refused(wf_sequential(ctx, -2, NULL), WF_ERR_ARGUMENT, "-2");
 }
 
+static void skips(void)
+{
+    wf_layer *missing = wf_sequential(ctx, WF_LAYERS(small(), wf_skip_pop(ctx, "a", NULL)));
+    wf_layer *twice =
+        wf_sequential(ctx, WF_LAYERS(wf_skip_stash(ctx, "a"), wf_skip_stash(ctx, "a"), wf_skip_pop(ctx, "a", NULL)));
+    wf_layer *late = wf_sequential(ctx, WF_LAYERS(wf_skip_pop(ctx, "a", NULL), wf_skip_stash(ctx, "a")));
+    wf_layer *relu[3];
+    for (int i = 0; i < 3; i++)
+        relu[i] = wf_lambda(ctx, wf_relu);
+    wf_layer *cut = wf_sequential(
+        ctx, WF_LAYERS(small(), wf_skip_stash(ctx, "a"), relu[0], relu[1], wf_skip_pop(ctx, "a", NULL), relu[2]));
+    refused(wf_skip_stash(ctx, ""), WF_ERR_ARGUMENT, "skip_stash without a name");
+    refused(wf_skip_pop(NULL, "a", NULL), WF_ERR_ARGUMENT, "ctx is NULL");
+    apply_refused(missing, WF_F32, WF_SHAPE(4, 2), WF_ERR_STATE, "no layer of its chains is a wf_skip_stash of \"a\"");
+    apply_refused(twice, WF_F32, WF_SHAPE(4, 2), WF_ERR_STATE, "several stashes or pops");
+    apply_refused(late, WF_F32, WF_SHAPE(4, 2), WF_ERR_STATE, "nothing is kept under \"a\"");
+    apply_refused(wf_recompute_chain(cut, 2), WF_F32, WF_SHAPE(4, 2), WF_ERR_STATE, "in the same segment");
+}
+
+static void ties(void)
+{
+    wf_layer *model = wf_sequential(ctx, WF_LAYERS(small(), small(), small()));
+    WF_EXPECT_OK(wf_layer_tie(model, "1/W", "0/W"));
+    WF_EXPECT(wf_param_value(model->children[1]->params[0]) == wf_param_value(wf_layer_param(model, "0/W")),
+              "a tied parameter has a value of its own");
+    refused(wf_layer_param(model, "1/W"), WF_ERR_ARGUMENT, "no parameter \"1/W\"");
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_tie(model, "2/W", "2/b"));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_tie(model, "2/W", "2/W"));
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_layer_tie(model, "0/W", "2/W"));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_tie(model, "2/W", "3/W"));
+    wf_layer_free(model);
+}
+
 static void passed_value(void)
 {
     wf_layer *layer = small();
@@ -273,6 +306,8 @@ int main(int argc, char **argv)
                                                {"names", names},
                                                {"adding", adding},
                                                {"sequence_frees_once", sequence_frees_once},
+                                               {"skips", skips},
+                                               {"ties", ties},
                                                {"passed_value", passed_value},
                                                {0}});
     wf_tape_free(tape);

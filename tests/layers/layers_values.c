@@ -360,6 +360,38 @@ static void archives(void)
     wf_layer_free(other);
 }
 
+/* A tied parameter is counted and saved once, and comes back to both. */
+static void tied_archives(void)
+{
+    wf_layer *model[2];
+    for (int i = 0; i < 2; i++) {
+        model[i] = wf_sequential(ctx, WF_LAYERS(wf_linear(ctx, (wf_linear_opts){.in = 3, .out = 3}),
+                                                wf_linear(ctx, (wf_linear_opts){.in = 3, .out = 3})));
+        WF_EXPECT_OK(wf_layer_tie(model[i], "1/W", "0/W"));
+    }
+    WF_EXPECT(wf_layer_param_count(model[0]) == 9 + 3 + 3, "%lld elements", (long long)wf_layer_param_count(model[0]));
+    wf_archive *archive = wf_archive_memory(ctx);
+    WF_EXPECT_OK(wf_layer_archive(model[0], archive));
+    WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+    WF_EXPECT_OK(wf_layer_archive(model[1], archive));
+    wf_archive_free(archive);
+    double *a = initial(model[0], "0/W"), *b = initial(model[1], "0/W");
+    WF_EXPECT(!differ(9, a, b), "0/W differs");
+    WF_EXPECT(wf_param_value(model[1]->children[1]->params[0]) == wf_param_value(model[1]->children[0]->params[0]),
+              "1/W is not 0/W");
+    free(a);
+    free(b);
+    /* The other layer goes on with the value. */
+    wf_param *heir = model[0]->children[1]->params[0];
+    const wf_tensor *value = wf_param_value(heir);
+    wf_layer_free(model[0]->children[0]);
+    model[0]->children[0] = model[0]->children[1];
+    model[0]->n_children = 1;
+    WF_EXPECT(!heir->tied && wf_param_value(heir) == value, "the value went with the first layer");
+    wf_layer_free(model[0]);
+    wf_layer_free(model[1]);
+}
+
 /* The input's gradient is left out where nobody wants it, and a frozen parameter has none. */
 static void unwanted(void)
 {
@@ -442,6 +474,7 @@ int main(int argc, char **argv)
                                                {"running_statistics", running_statistics},
                                                {"noise", noise},
                                                {"archives", archives},
+                                               {"tied_archives", tied_archives},
                                                {"unwanted", unwanted},
                                                {"devices_agree", devices_agree},
                                                {0}});

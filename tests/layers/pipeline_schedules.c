@@ -96,6 +96,45 @@ static void bytes(void)
     wf_pipeline_schedule_free(s);
 }
 
+static void draw_skips(test_rng *rng, int parts, int count, wf_pipeline_skip *skip)
+{
+    for (int k = 0; k < count; k++) {
+        skip[k].from = (int)test_int(rng, 0, parts - 2);
+        skip[k].to = (int)test_int(rng, skip[k].from + 1, parts - 1);
+    }
+}
+
+/* Any skips leave a schedule right, and go once in each direction, straight from stage to stage. */
+static void skips(void)
+{
+    test_rng rng = {19};
+    for (int i = 0; i < 300; i++) {
+        const int stages = (int)test_int(&rng, 2, 5), chunks = (int)test_int(&rng, 1, 7), count = i % 4;
+        const wf_pipeline_kind kind = (wf_pipeline_kind)test_int(&rng, 0, 2);
+        const int parts = kind == WF_PIPELINE_INTERLEAVED ? (int)test_int(&rng, 1, 3) : 1;
+        const size_t sizes[15] = {0}, skip_bytes[3] = {100, 1000, 10000};
+        wf_pipeline_skip skip[3];
+        draw_skips(&rng, stages * parts, count, skip);
+        wf_pipeline_schedule *s = wf_pipeline_schedule_with(ctx, kind, stages, parts, chunks, count, skip);
+        WF_EXPECT(s, "%s", wf_error_trail());
+        WF_EXPECT_OK(wf_pipeline_schedule_verify(s));
+        wf_pipeline_price price = {0};
+        uint64_t expected = 0;
+        for (int k = 0; k < count; k++)
+            if (skip[k].from % stages != skip[k].to % stages)
+                expected += 2 * (uint64_t)chunks * skip_bytes[k];
+        WF_EXPECT_OK(wf_pipeline_schedule_price(s, &(wf_pipeline_costs){.bytes = sizes, .skip_bytes = skip_bytes}, NULL,
+                                                &price));
+        WF_EXPECT(price.bytes == expected, "%llu bytes, not %llu", (unsigned long long)price.bytes,
+                  (unsigned long long)expected);
+        wf_pipeline_schedule_free(s);
+    }
+    WF_EXPECT(!wf_pipeline_schedule_with(ctx, WF_PIPELINE_1F1B, 2, 1, 2, 1, &(wf_pipeline_skip){1, 1}) &&
+                  strstr(wf_error_message(), "skip 1 goes from part 1 to part 1 of 2"),
+              "%s", wf_error_message());
+    wf_error_clear();
+}
+
 /* --- wrong ones -----------------------------------------------------------------------------------------------------
  */
 
@@ -241,6 +280,35 @@ static void wrong_ones_are_refused(void)
     }
 }
 
+/* Three stages, two chunks, 1F1B, and a skip past the second stage. Stage 0 sends the value of skip 1 behind the
+ * output: stage 0: F0 send send F1 send send receive receive B0 receive receive B1 0  1    2    3  4    5    6       7
+ * 8  9       10      11 stage 2: receive receive F0 B0 send send receive receive F1 B1 send send */
+static const mistake skip_mistakes[] = {
+    {REMOVE, 0, 2, 0, "stage 0 ends after 11 steps and has not sent the value of a skip of chunk 0 to stage 2"},
+    {REPEAT, 0, 2, 0, "stage 0, step 12 (send the value of skip 1 for part 2, chunk 0, to stage 2): a second time"},
+    {PEER, 0, 2, 1,
+     "(send the value of skip 1 for part 2, chunk 0, to stage 1): that message goes between stages 0 and 2"},
+    {SWAP, 0, 0, 2,
+     "stage 0, step 0 (send the value of skip 1 for part 2, chunk 0, to stage 2): before the forward that"},
+    {REMOVE, 2, 0, 0, "stage 2, step 1 (forward of chunk 0 through part 2): before it has received"},
+    {REMOVE, 2, 1, 0, "stage 2, step 1 (forward of chunk 0 through part 2): before it has received"},
+    {GRADIENT, 0, 2, 0, "(send the gradient of skip 1 for part 2, chunk 0, to stage 2): there is no such message"},
+};
+
+static void wrong_skips_are_refused(void)
+{
+    for (int i = 0; i < (int)(sizeof skip_mistakes / sizeof *skip_mistakes); i++) {
+        wf_pipeline_schedule *s =
+            wf_pipeline_schedule_with(ctx, WF_PIPELINE_1F1B, 3, 1, 2, 1, &(wf_pipeline_skip){0, 2});
+        plant(s, &skip_mistakes[i]);
+        const wf_status status = wf_pipeline_schedule_verify(s);
+        WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), skip_mistakes[i].refused), "wrong skip %d: %s",
+                  i, status == WF_OK ? "taken for right" : wf_error_message());
+        wf_error_clear();
+        wf_pipeline_schedule_free(s);
+    }
+}
+
 /* Random damage is refused too, or changes nothing that matters. */
 static void damage(void)
 {
@@ -249,7 +317,10 @@ static void damage(void)
     for (int i = 0; i < 400; i++) {
         const int stages = (int)test_int(&rng, 2, 4), chunks = (int)test_int(&rng, 1, 5);
         const wf_pipeline_kind kind = (wf_pipeline_kind)test_int(&rng, 0, 2);
-        wf_pipeline_schedule *s = made(kind, stages, kind == WF_PIPELINE_INTERLEAVED ? 2 : 1, chunks);
+        const int parts = kind == WF_PIPELINE_INTERLEAVED ? 2 : 1;
+        wf_pipeline_skip skip[2];
+        draw_skips(&rng, stages * parts, i % 3, skip);
+        wf_pipeline_schedule *s = wf_pipeline_schedule_with(ctx, kind, stages, parts, chunks, i % 3, skip);
         const int stage = (int)test_int(&rng, 0, stages - 1);
         remove_at(s, stage, (int)test_int(&rng, 0, s->count[stage] - 1));
         taken += wf_pipeline_schedule_verify(s) == WF_OK;
@@ -310,6 +381,8 @@ int main(int argc, char **argv)
                                                {"chunks_come_in_order", chunks_come_in_order},
                                                {"bubbles", bubbles},
                                                {"bytes", bytes},
+                                               {"skips", skips},
+                                               {"wrong_skips_are_refused", wrong_skips_are_refused},
                                                {"wrong_ones_are_refused", wrong_ones_are_refused},
                                                {"damage", damage},
                                                {"numbers", numbers},

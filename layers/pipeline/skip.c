@@ -1,0 +1,84 @@
+/* The skip connections of a model that is cut: which parts they go from and to. */
+#include "layers/pipeline/pipeline_impl.h"
+
+#include <stdlib.h>
+
+static int place_in(int count, wf_layer *const *list, const wf_layer *layer)
+{
+    for (int i = 0; i < count; i++)
+        if (list[i] == layer)
+            return i;
+    return -1;
+}
+
+/* The ends below a layer that is not cut belong to each other. */
+static wf_status check_inside(const wf_layer *layer, const wf_layer *top)
+{
+    if (layer != top && (wf_skip_is_pop(layer) || wf_skip_is_stash(layer)))
+        WF_FAIL(WF_ERR_ARGUMENT,
+                "the pipeline cuts around \"%s\", and \"%s\" inside of it is an end of a skip; the ends of a skip "
+                "should be layers of the chain",
+                wf_layer_path(top), wf_layer_path(layer));
+    for (int i = 0; i < layer->n_children; i++)
+        WF_TRY(check_inside(layer->children[i], top));
+    return WF_OK;
+}
+
+static int part_of(const wf_pipeline *p, int layer)
+{
+    int part = 0;
+    for (int end = p->cuts[0]; layer >= end; end += p->cuts[++part])
+        ;
+    return part;
+}
+
+/* The one whose stash is the layer number i. */
+static wf_status find_pop(const wf_pipeline *p, int count, wf_layer *const *list, int i, wf_pipeline_ends *ends)
+{
+    for (int j = i + 1; j < count; j++) {
+        if (!wf_skip_is_pop(list[j]))
+            continue;
+        const wf_layer *stash = wf_skip_stash_of(list[j]);
+        WF_NEED(stash);
+        if (stash != list[i])
+            continue;
+        *ends = (wf_pipeline_ends){
+            .stash = list[i], .pop = list[j], .taken = j, .parts = {.from = part_of(p, i), .to = part_of(p, j)}};
+        return WF_OK;
+    }
+    WF_FAIL(WF_ERR_ARGUMENT, "the pipeline keeps \"%s\" by \"%s\", and no wf_skip_pop behind it takes it",
+            wf_skip_name(list[i]), wf_layer_path(list[i]));
+}
+
+static int by_order(const void *left, const void *right)
+{
+    const wf_pipeline_ends *a = left, *b = right;
+    const bool inside = a->parts.from == a->parts.to, other = b->parts.from == b->parts.to;
+    return inside != other ? inside - other : b->taken - a->taken;
+}
+
+wf_status wf_pipeline_find_skips(wf_pipeline *p, int count, wf_layer *const *list)
+{
+    int pops = 0;
+    p->skip = wf_calloc(p->ctx, (size_t)count + 1, sizeof *p->skip);
+    if (!p->skip)
+        return wf_error_code();
+    for (int i = 0; i < count; i++)
+        WF_TRY(check_inside(list[i], list[i]));
+    for (int i = 0; i < count; i++) {
+        pops += wf_skip_is_pop(list[i]);
+        if (wf_skip_is_stash(list[i]))
+            WF_TRY(find_pop(p, count, list, i, &p->skip[p->skips++]));
+    }
+    for (int i = 0; i < count && pops > p->skips; i++) {
+        if (!wf_skip_is_pop(list[i]))
+            continue;
+        const wf_layer *stash = wf_skip_stash_of(list[i]);
+        WF_NEED(stash);
+        WF_CHECK(place_in(count, list, stash) < i, WF_ERR_ARGUMENT,
+                 "the pipeline takes \"%s\" by \"%s\" before it is kept", wf_skip_name(list[i]),
+                 wf_layer_path(list[i]));
+    }
+    qsort(p->skip, (size_t)p->skips, sizeof *p->skip, by_order);
+    return WF_OK;
+}

@@ -1,0 +1,152 @@
+/* Tied weights whose layers are on several stages: each of them keeps the parameter, begins with the same value, and
+ * updates it with the sum of the gradients of all. */
+#include "layers/pipeline/pipeline_impl.h"
+
+#include <stdlib.h>
+
+void wf_pipeline_ties_free(wf_pipeline *p)
+{
+    /* The one behind the last was perhaps begun. */
+    for (int i = 0; p->tie && i <= p->ties; i++) {
+        free(p->tie[i].on);
+        wf_tensor_free(p->tie[i].sum);
+    }
+    free(p->tie);
+    p->tie = NULL;
+}
+
+/* The stage on which a parameter's layer will be. */
+static int stage_of(const wf_pipeline *p, int count, wf_layer *const *list, const wf_param *param)
+{
+    for (const wf_layer *layer = param->owner; layer; layer = layer->parent)
+        for (int i = 0, part = 0, end = p->cuts[0]; i < count; i++) {
+            while (i >= end)
+                end += p->cuts[++part];
+            if (list[i] == layer)
+                return part % p->stages;
+        }
+    return -1;
+}
+
+/* Marks the stages of a parameter and of those for which it stands; returns how many. */
+static int mark_stages(const wf_pipeline *p, int count, wf_layer *const *list, wf_param *param, wf_pipeline_tie *tie)
+{
+    int n = 0;
+    for (wf_param *one = param; one; one = one->tied_next) {
+        const int stage = stage_of(p, count, list, one);
+        if (stage < 0)
+            continue;
+        n += !tie->on[stage];
+        tie->on[stage] = true;
+        if (stage == p->stage && !tie->param)
+            tie->param = one;
+    }
+    return n;
+}
+
+wf_status wf_pipeline_find_ties(wf_pipeline *p, int count, wf_layer *const *list)
+{
+    int64_t n;
+    wf_param *const *param;
+    WF_TRY(wf_layer_params(p->model, &n, &param));
+    p->tie = wf_calloc(p->ctx, (size_t)n + 1, sizeof *p->tie);
+    if (!p->tie)
+        return wf_error_code();
+    for (int64_t i = 0; i < n; i++) {
+        if (!param[i]->tied_next)
+            continue;
+        wf_pipeline_tie *tie = &p->tie[p->ties];
+        if (!tie->on)
+            tie->on = wf_calloc(p->ctx, (size_t)p->stages, sizeof *tie->on);
+        if (!tie->on)
+            return wf_error_code();
+        if (mark_stages(p, count, list, param[i], tie) > 1) {
+            /* Drawn under the name that all stages know. */
+            WF_NEED(wf_param_value(param[i]));
+            p->ties++;
+            continue;
+        }
+        for (int s = 0; s < p->stages; s++)
+            tie->on[s] = false;
+        tie->param = NULL;
+    }
+    return WF_OK;
+}
+
+void wf_pipeline_keep_ties(wf_pipeline *p)
+{
+    for (int i = 0; i < p->ties; i++) {
+        wf_pipeline_tie *tie = &p->tie[i];
+        int first = 0;
+        while (!tie->on[first])
+            first++;
+        tie->param = wf_param_of(tie->param);
+        if (tie->param)
+            tie->param->counted = first != p->stage;
+    }
+}
+
+static wf_status send_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
+{
+    wf_tensor *own = wf_pipeline_grads_of(p, tie->param);
+    WF_NEED(own);
+    for (int stage = 0; stage < p->stages; stage++)
+        if (tie->on[stage] && stage != p->stage)
+            WF_TRY(wf_outbox_send(p->outbox, own, stage));
+    return WF_OK;
+}
+
+static wf_status add(wf_ctx *ctx, wf_tensor **sum, wf_tensor *next)
+{
+    if (!*sum) {
+        *sum = next;
+        return WF_OK;
+    }
+    const wf_array from = wf_tensor_array(next), to = wf_tensor_array(*sum);
+    const wf_status status = ctx->k->binary(
+        ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &from, .y = &to, .accumulate = true});
+    wf_tensor_free(next);
+    return status;
+}
+
+/* Own ones are on their way to the others, so the sum has memory of its own. */
+static wf_status receive_tie(wf_pipeline *p, wf_pipeline_tie *tie)
+{
+    const wf_tensor *own = wf_pipeline_grads_of(p, tie->param);
+    WF_NEED(own);
+    for (int stage = 0; stage < p->stages; stage++) {
+        if (!tie->on[stage])
+            continue;
+        wf_tensor *next =
+            stage == p->stage ? wf_tensor_copy(own, own->dtype, own->order) : wf_outbox_receive(p->comm, stage);
+        WF_NEED(next);
+        WF_TRY(add(p->ctx, &tie->sum, next));
+    }
+    return WF_OK;
+}
+
+static bool is_here(const wf_pipeline_tie *tie)
+{
+    return tie->param && tie->param->trainable;
+}
+
+/* All send, and receive all, before they wait for the ends of their own messages. */
+wf_status wf_pipeline_sum_ties(wf_pipeline *p)
+{
+    for (int i = 0; i < p->ties; i++)
+        if (is_here(&p->tie[i]))
+            WF_TRY(send_tie(p, &p->tie[i]));
+    for (int i = 0; i < p->ties; i++)
+        if (is_here(&p->tie[i]))
+            WF_TRY(receive_tie(p, &p->tie[i]));
+    WF_TRY(wf_outbox_wait(p->outbox));
+    for (int i = 0; i < p->ties; i++) {
+        wf_pipeline_tie *tie = &p->tie[i];
+        if (!tie->sum)
+            continue;
+        WF_TRY(wf_tensor_assign(wf_pipeline_grads_of(p, tie->param), tie->sum));
+        wf_tensor_free(tie->sum);
+        tie->sum = NULL;
+    }
+    return WF_OK;
+}

@@ -1,0 +1,33 @@
+/* Skip connections of a chain: a value that goes past some of its layers.
+ *
+ *     wf_sequential(ctx, WF_LAYERS(first, wf_skip_stash(ctx, "a"), down, up, wf_skip_pop(ctx, "a", wf_add), last))
+ *
+ * Both ends are layers of a chain (wf_sequential, also inside each other) without parameters. A pipeline may cut
+ * between them: the value then goes straight from the stage that makes it to the stage that takes it, and its gradient
+ * straight back (layers/pipeline.h). Skips inside of a module's function need no layers of their own. Local.
+ */
+#ifndef WF_LAYERS_SKIP_H
+#define WF_LAYERS_SKIP_H
+
+#include "layers/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y of the chain's value x and the one that was kept: wf_add, wf_mul, or a function of the program, as one that calls
+ * wf_concat. */
+typedef wf_var *(*wf_skip_join)(wf_var *x, wf_var *kept);
+
+/* Passes its input on, and keeps it under a name. */
+wf_layer *wf_skip_stash(wf_ctx *ctx, const char *name);
+/* Takes what was kept under that name: join(x, kept); NULL: wf_add. Each name has one stash and, behind it, one pop, in
+ * the innermost chain that contains both: applying the pop is WF_ERR_STATE otherwise. With wf_recompute_chain both ends
+ * lie in one segment, or outside of all. */
+wf_layer *wf_skip_pop(wf_ctx *ctx, const char *name, wf_skip_join join);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
