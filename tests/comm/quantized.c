@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNT = 5000, EXACT = 7, SUMS = 60 };
+enum { COUNT = 5000, EXACT = 7, SUMS = 60, FEW_SUMS = 4, OTHER_CALLS = 100 }; /* more than the engine keeps */
 
 static const int64_t offset[4] = {0, 1234, COUNT, COUNT + EXACT};
 static wf_comm *comm;
@@ -107,6 +107,43 @@ static void feedback(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+typedef enum beside { NOTHING, ANOTHER_BUFFER, MANY_CALLS } beside;
+
+/* The last of some sums of one buffer, with other calls between them. */
+static void last_sum(beside what, float *flat)
+{
+    static float other[COUNT + EXACT];
+    double numbers[OTHER_CALLS] = {0};
+    const wf_reduce_job job = {.flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1};
+    wf_reduce_job second = job;
+    second.flat = other;
+    open_it();
+    for (int k = 0; k < FEW_SUMS; k++) {
+        for (int64_t i = 0; i < COUNT + EXACT; i++) {
+            flat[i] = gradient(rank, i);
+            other[i] = gradient(rank + 5, i);
+        }
+        WF_EXPECT_OK(wf_reducer_sum(comm, &job));
+        if (what == ANOTHER_BUFFER)
+            WF_EXPECT_OK(wf_reducer_sum(comm, &second));
+        for (int i = 0; i < OTHER_CALLS && what == MANY_CALLS; i++)
+            WF_EXPECT_OK(wf_allreduce_f64(comm, numbers, i + 1, WF_SUM));
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* What rounding leaves out is kept for each buffer by itself, whatever is called between its sums. */
+static void own_memory(void)
+{
+    static float alone[COUNT + EXACT], flat[COUNT + EXACT];
+    last_sum(NOTHING, alone);
+    for (beside what = ANOTHER_BUFFER; what <= MANY_CALLS; what++) {
+        last_sum(what, flat);
+        WF_EXPECT(!memcmp(flat, alone, sizeof flat), "sums beside %s have other bits",
+                  what == MANY_CALLS ? "many calls" : "another buffer");
+    }
+}
+
 static void bytes(void)
 {
     static float flat[COUNT + EXACT];
@@ -128,9 +165,13 @@ static void bytes(void)
 
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){{"names", names}, {"schedules", schedules}, {"feedback", feedback}, {"bytes", bytes}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"names", names},
+                                   {"schedules", schedules},
+                                   {"feedback", feedback},
+                                   {"own_memory", own_memory},
+                                   {"bytes", bytes},
+                                   {0}});
 }
 
 int main(int argc, char **argv)
