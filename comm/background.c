@@ -309,7 +309,7 @@ static void finish(struct wf_background *b)
         deadline.peer = op->state == RUNNING ? wf_engine_awaited(&op->flight) : -1;
         if (op->state == RUNNING && deadline.polls == NOTED)
             wf_engine_note(comm, &op->flight);
-        const wf_status status = wf_deadline_poll(comm, &deadline, NULL);
+        const wf_status status = wf_deadline_poll(comm, &deadline);
         if (status != WF_OK) {
             operation ended = *op;
             b->first++;

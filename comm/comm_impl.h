@@ -22,16 +22,6 @@ typedef struct wf_frame {
     int64_t dim[WF_MAX_RANK];
 } wf_frame;
 
-/* Messages in flight, of one call. */
-typedef struct wf_requests {
-    wf_comm *comm;
-    wf_transfer *transfer;
-    int count, capacity;
-    int head; /* the first that is not done */
-    int tag;
-    size_t most_bytes; /* of a message; 0: the communicator's limit alone */
-} wf_requests;
-
 /* A block of host memory of tasks, which is used again. */
 typedef struct wf_host_block {
     void *data;
@@ -134,9 +124,9 @@ struct wf_comm {
     uint64_t sent_before; /* in all, when it began */
     uint64_t sequence;
     struct wf_engine *engine;
-    int32_t *node; /* of each rank: its number; NULL where there is one rank */
-    int64_t *pid;  /* of each rank: its process, on its machine */
-    wf_requests requests;
+    int32_t *node;             /* of each rank: its number; NULL where there is one rank */
+    int64_t *pid;              /* of each rank: its process, on its machine */
+    int tag;                   /* of the messages of the call in progress */
     struct wf_peer_slot *slot; /* one per rank */
     wf_peer_lists lists;
     wf_traffic traffic;

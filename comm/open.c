@@ -40,8 +40,6 @@ static wf_comm *comm_new(wf_comm_shared *shared, wf_comm *parent)
         return NULL;
     comm->shared = shared;
     comm->references = 1;
-    /* Messages find their communicator through the requests, also in callbacks of the transport. */
-    comm->requests.comm = comm;
     comm->parent = parent;
     shared->members++;
     if (!parent)
@@ -173,7 +171,6 @@ static void disconnect(wf_comm *comm)
     wf_control_close(comm);
     if (comm->transport)
         comm->transport->close(comm);
-    free(comm->requests.transfer);
     wf_engine_close(comm);
     free(comm->node);
     free(comm->pid);

@@ -49,18 +49,10 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
     return uses_task_blocks(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
 }
 
-/* Memory that an unfinished message may still write to is not used again. */
-static bool at_rest(wf_comm *comm)
-{
-    if (comm->requests.head < comm->requests.count && !wf_requests_cancel(&comm->requests))
-        /* The memory is leaked on purpose: MPI may still write to it. */
-        comm->lost = true;
-    return !comm->lost;
-}
-
 void wf_host_give(wf_comm *comm, void *data, size_t bytes)
 {
-    if (!data || !at_rest(comm))
+    /* What an unfinished message may still write to is leaked on purpose. */
+    if (!data || comm->lost)
         return;
     if (!uses_task_blocks(comm)) {
         wf_pool_give_host(comm->shared->ctx, data, bytes);
@@ -148,7 +140,7 @@ wf_status wf_buffer_store(wf_buffer *buffer)
 
 void wf_buffer_free(wf_buffer *buffer)
 {
-    if (buffer->packed && at_rest(buffer->comm))
+    if (buffer->packed && !buffer->comm->lost)
         wf_pool_give(buffer->tensor->ctx, buffer->packed, buffer->bytes);
     if (buffer->staged)
         wf_host_give(buffer->comm, buffer->staged, buffer->bytes);

@@ -49,7 +49,7 @@ static wf_status wait_stream(wf_comm *comm, const wf_nccl_streams *s, wf_nccl_st
         if (!done)
             WF_TRY(look_at_members(s));
         if (!done)
-            WF_TRY(wf_deadline_poll(comm, deadline, NULL));
+            WF_TRY(wf_deadline_poll(comm, deadline));
     }
     l->pending = false;
     return WF_OK;
@@ -111,7 +111,7 @@ static wf_status waiting(void *of, int64_t *since)
     deadline.start_ns = *since;
     wf_status status = look_at_members(comm->nccl->streams);
     if (status == WF_OK)
-        status = wf_deadline_poll(comm, &deadline, NULL);
+        status = wf_deadline_poll(comm, &deadline);
     return status == WF_OK || comm->inside ? status : wf_guard_end(comm, "wait for a GPU", status);
 }
 

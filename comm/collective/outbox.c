@@ -1,6 +1,6 @@
-/* Messages whose sender goes on: each has a set of transfers of its own, beside that of the communicator's call. They
- * are looked at when something is sent, in the outbox's wait, and wherever the context's long operations advance what
- * is in flight. */
+/* Messages whose sender goes on: each is a schedule of its own, beside that of the communicator's call. They are looked
+ * at when something is sent, in the outbox's wait, and wherever the context's long operations advance what is in
+ * flight. */
 #include "comm/outbox_author.h"
 
 #include "comm/collective/collective_impl.h"
@@ -11,7 +11,10 @@ _Static_assert(WF_OUTBOX_TAG == WF_TAGS - 1, "the last of the users' tags");
 
 typedef struct message {
     struct message *next;
-    wf_requests requests;
+    struct wf_engine_entry *entry; /* sends so many bytes there */
+    int to;
+    size_t bytes;
+    wf_engine_call flight;
     wf_status status; /* of progress */
     wf_tensor *x;
     wf_buffer buffer;
@@ -38,11 +41,12 @@ static wf_status sweep(wf_outbox *outbox)
 {
     while (outbox->first) {
         message *m = outbox->first;
-        bool done;
+        bool moved = false, done;
         WF_CHECK(m->status == WF_OK, m->status, "a message that was on its way to another rank failed");
-        WF_TRY(wf_requests_look(&m->requests, 0, m->requests.count, &done));
+        WF_TRY(wf_engine_advance(&m->flight, &moved, &done));
         if (!done)
             return WF_OK;
+        wf_engine_end(outbox->comm, &m->flight, WF_OK);
         outbox->first = m->next;
         if (!outbox->first)
             outbox->last = &outbox->first;
@@ -55,8 +59,9 @@ static wf_status sweep(wf_outbox *outbox)
 static void progress(void *own)
 {
     const wf_outbox *outbox = own;
+    bool moved = false, done;
     for (message *m = outbox->first; m && m->status == WF_OK; m = m->next)
-        m->status = wf_requests_poll(&m->requests);
+        m->status = wf_engine_advance(&m->flight, &moved, &done);
 }
 
 static void follow(wf_outbox *outbox)
@@ -89,49 +94,78 @@ void wf_outbox_free(wf_outbox *outbox)
     while (outbox->first) {
         message *m = outbox->first;
         outbox->first = m->next;
-        /* Memory that is still read by the transport stays, with its communicator. */
-        if (!wf_requests_cancel(&m->requests))
-            outbox->comm->lost = true;
+        wf_engine_end(outbox->comm, &m->flight, WF_ERR_STATE);
         recycle(outbox, m);
     }
     follow(outbox);
     while (outbox->spare) {
         message *m = outbox->spare;
         outbox->spare = m->next;
-        wf_comm_release(outbox->comm, m->requests.transfer);
-        wf_comm_release(outbox->comm, m);
+        wf_engine_entry_free(m->entry);
+        wf_comm_release(outbox->comm, m); /* its frame may be on its way */
     }
     free(outbox);
 }
 
-static message *message_new(wf_outbox *outbox)
+/* Type and shape first, as in every message of a tensor; they are not counted as payload. */
+static wf_status make_entry(wf_outbox *outbox, message *m, int to, size_t bytes)
 {
-    message *m = outbox->spare;
+    wf_comm *comm = outbox->comm;
+    wf_schedule *schedule;
+    wf_builder *b = wf_builder_new(comm->shared->ctx, wf_engine_agreed(comm), comm->rank);
+    wf_add_send_frame(b, wf_builder_operand(b, WF_OPERAND_INPUT, 0, sizeof m->frame), sizeof m->frame, to);
+    wf_add_send(b, wf_builder_operand(b, WF_OPERAND_INPUT, 1, bytes), bytes, to);
+    WF_TRY(wf_builder_end(b, &schedule));
+    wf_engine_entry_free(m->entry);
+    m->entry = wf_engine_entry_new(comm, schedule);
+    WF_NEED(m->entry);
+    m->to = to;
+    m->bytes = bytes;
+    return WF_OK;
+}
+
+/* The spare message that has the schedule already, else any. */
+static message *message_of(wf_outbox *outbox, int to, size_t bytes)
+{
+    message **at = &outbox->spare;
+    while (*at && !((*at)->to == to && (*at)->bytes == bytes))
+        at = &(*at)->next;
+    if (!*at)
+        at = &outbox->spare;
+    message *m = *at;
     if (m)
-        outbox->spare = m->next;
+        *at = m->next;
     else
         m = wf_calloc(outbox->comm->shared->ctx, 1, sizeof *m);
-    if (m) {
-        m->next = NULL;
-        m->requests.comm = outbox->comm;
-        m->status = WF_OK;
-    }
     return m;
 }
 
-/* Type and shape first, as in every message of a tensor; they are not counted as payload. */
-static wf_status post(wf_outbox *outbox, message *m, const wf_tensor *x, int to)
+static wf_status prepare(wf_outbox *outbox, message *m, const wf_tensor *x, int to)
 {
-    wf_comm *comm = outbox->comm;
-    const wf_traffic before = comm->traffic;
     m->frame = wf_frame_of(x);
     m->x = wf_tensor_alias(x);
     WF_NEED(m->x);
-    WF_TRY(wf_buffer_read(comm, m->x, false, &m->buffer));
-    wf_requests_start(&m->requests, WF_OUTBOX_TAG);
-    WF_TRY(wf_requests_send(&m->requests, &m->frame, sizeof m->frame, to));
-    comm->traffic = before;
-    return wf_requests_send(&m->requests, m->buffer.data, m->buffer.bytes, to);
+    WF_TRY(wf_buffer_read(outbox->comm, m->x, false, &m->buffer));
+    return m->entry && m->to == to && m->bytes == m->buffer.bytes ? WF_OK : make_entry(outbox, m, to, m->buffer.bytes);
+}
+
+static wf_status post(wf_outbox *outbox, const wf_tensor *x, int to)
+{
+    bool moved = false, done;
+    message *m = message_of(outbox, to, wf_tensor_bytes(x));
+    WF_NEED(m);
+    const wf_status ready = prepare(outbox, m, x, to);
+    if (ready != WF_OK) {
+        recycle(outbox, m);
+        return ready;
+    }
+    m->next = NULL;
+    m->status = WF_OK;
+    *outbox->last = m;
+    outbox->last = &m->next;
+    const void *const in[] = {&m->frame, m->buffer.data};
+    WF_TRY(wf_engine_post(outbox->comm, m->entry, NULL, in, NULL, &m->flight));
+    return wf_engine_advance(&m->flight, &moved, &done);
 }
 
 static wf_status send(wf_outbox *outbox, const wf_tensor *x, int to)
@@ -140,12 +174,7 @@ static wf_status send(wf_outbox *outbox, const wf_tensor *x, int to)
     WF_NEED(x);
     WF_TRY(wf_guard_point(outbox->comm, "send", to, WF_OUTBOX_TAG));
     WF_TRY(sweep(outbox));
-    message *m = message_new(outbox);
-    if (!m)
-        return wf_error_code();
-    *outbox->last = m;
-    outbox->last = &m->next;
-    WF_TRY(post(outbox, m, x, to));
+    WF_TRY(post(outbox, x, to));
     follow(outbox);
     return sweep(outbox);
 }
@@ -159,8 +188,8 @@ wf_status wf_outbox_send(wf_outbox *outbox, const wf_tensor *x, int to)
 static wf_status wait(wf_outbox *outbox)
 {
     WF_TRY(wf_comm_alive(outbox->comm));
-    for (message *m = outbox->first; m; m = m->next)
-        WF_TRY(wf_requests_wait_all(&m->requests));
+    for (message *m = outbox->first; m && m->status == WF_OK; m = m->next)
+        WF_TRY(wf_engine_wait(outbox->comm, &m->flight));
     WF_TRY(sweep(outbox));
     follow(outbox);
     return WF_OK;

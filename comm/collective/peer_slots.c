@@ -187,16 +187,16 @@ static wf_status move_lists(wf_comm *comm, bool data)
 static wf_status meet(wf_comm *comm)
 {
     const wf_peer_lists *l = &comm->lists;
-    const int tag = comm->requests.tag;
+    const int tag = comm->tag;
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8};
     for (int r = 0; r < comm->size; r++) {
         l->part[r] = comm->slot[r].native_in ? 0 : -1;
         l->part[comm->size + r] = comm->slot[r].native_out ? 0 : -1;
         call.count += l->part[r] + 3 * l->part[comm->size + r];
     }
-    comm->requests.tag = WF_TAGS + comm->tags;
+    comm->tag = WF_TAGS + comm->tags;
     const wf_status status = run_lists(comm, &call);
-    comm->requests.tag = tag;
+    comm->tag = tag;
     return status;
 }
 

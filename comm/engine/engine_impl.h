@@ -34,9 +34,10 @@ wf_status wf_engine_wait(wf_comm *comm, wf_engine_call *flight) WF_NODISCARD;
 /* A schedule of the caller's, taken over in any case; NULL on failure. Freed before the communicator. */
 struct wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
 void wf_engine_entry_free(struct wf_engine_entry *entry);
-/* Begins it, as wf_engine_begin; messages go by `link`, or by the transport where that is NULL. */
-wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const wf_link *link, const void *in, void *out,
-                         wf_engine_call *flight) WF_NODISCARD;
+/* Begins it, with in[i] as input i and out[i] as output i; messages go by `link`, or by the transport where that is
+ * NULL. Schedules that use no ring may be in flight together. */
+wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const wf_link *link, const void *const *in,
+                         void *const *out, wf_engine_call *flight) WF_NODISCARD;
 /* Of schedules made from now on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
 struct wf_pairs *wf_engine_pairs(const wf_comm *comm);

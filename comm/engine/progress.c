@@ -334,7 +334,7 @@ static wf_status wait(wf_comm *comm, wf_run *run)
         deadline.peer = wf_run_awaited(run);
         if (deadline.polls == NOTED)
             note(comm, run);
-        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
+        WF_TRY(wf_deadline_poll(comm, &deadline));
         /* Long messages of an exchange move only while MPI is looked at. */
         idle = ring || run->schedule->in_order ? 0 : idle;
     }
@@ -351,7 +351,7 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
     bind(comm, flight, in, out);
     wf_run_begin(e->run, (wf_binding){.link = link,
                                       .data = e->data,
-                                      .tag = comm->requests.tag,
+                                      .tag = comm->tag,
                                       .flags = engine->ring.flags,
                                       .ring_pieces = engine->ring.pieces,
                                       .pair_flags = engine->pairs.flags,
@@ -367,11 +367,11 @@ static wf_status begin(wf_comm *comm, const wf_call *call, const void *const *in
     return post(comm, &comm->engine->link, in, out, flight);
 }
 
-wf_status wf_engine_post(wf_comm *comm, entry *e, const wf_link *link, const void *in, void *out,
+wf_status wf_engine_post(wf_comm *comm, entry *e, const wf_link *link, const void *const *in, void *const *out,
                          wf_engine_call *flight)
 {
     *flight = (wf_engine_call){.entry = e};
-    return post(comm, link ? link : &comm->engine->link, &in, &out, flight);
+    return post(comm, link ? link : &comm->engine->link, in, out, flight);
 }
 
 wf_status wf_engine_wait(wf_comm *comm, wf_engine_call *flight)

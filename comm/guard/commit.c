@@ -17,54 +17,67 @@ static int member_at(const int *member, int i)
     return member ? member[i] : i;
 }
 
-/* Without a look at notices, which the one that decides looks at. */
-static wf_status wait_deaf(wf_comm *comm, wf_requests *requests, int peer)
+/* One byte to a rank, or from it. */
+static wf_status begin(wf_comm *comm, wf_transfer *t, const char *data, int peer, bool sending)
 {
-    const int64_t start = wf_now_ns();
+    *t = (wf_transfer){.data = (void *)data, .bytes = 1, .peer = peer, .tag = comm->tag, .sending = sending};
+    return comm->transport->start(comm, t);
+}
+
+/* deaf: without a look at notices, which the one that decides looks at. */
+static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
+{
+    wf_deadline deadline = wf_deadline_new();
     const int64_t limit = ((int64_t)wf_config_get()->timeout_ms + 2 * WF_GRACE_MS) * 1000000;
-    for (bool done = false;;) {
-        WF_TRY(wf_requests_look(requests, 0, requests->count, &done));
-        if (done)
-            return WF_OK;
-        const int64_t waited = wf_now_ns() - start;
+    deadline.peer = t->peer;
+    for (;;) {
+        WF_TRY(comm->transport->test(comm, t));
+        if (t->done)
+            return t->status;
+        if (!deaf) {
+            WF_TRY(wf_deadline_poll(comm, &deadline));
+            continue;
+        }
+        const int64_t waited = wf_now_ns() - deadline.start_ns;
         WF_CHECK(waited < limit, WF_ERR_TIMEOUT, "rank %d waited %lld ms for rank %d to agree", comm->rank,
-                 (long long)(waited / 1000000), peer);
+                 (long long)(waited / 1000000), t->peer);
         wf_watch_beat();
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
 }
 
+static wf_status pass(wf_comm *comm, const char *data, int peer, bool sending, bool deaf)
+{
+    wf_transfer t;
+    WF_TRY(begin(comm, &t, data, peer, sending));
+    const wf_status status = end(comm, &t, deaf);
+    if (!t.done)
+        comm->transport->cancel(comm, &t);
+    return status;
+}
+
 /* The first member hears of failures until it has answered. */
 static wf_status decide(wf_comm *comm, const int *member, int members, wf_status status)
 {
-    wf_requests *requests = &comm->requests;
-    const int tag = requests->tag;
-    for (int i = 1; i < members && status == WF_OK; i++) {
-        status = wf_requests_recv(requests, &answer, 1, member_at(member, i));
-        if (status == WF_OK)
-            status = wf_requests_wait_all(requests);
-        if (status == WF_OK)
-            wf_requests_start(requests, tag);
-    }
-    const int first = requests->count;
+    for (int i = 1; i < members && status == WF_OK; i++)
+        status = pass(comm, &answer, member_at(member, i), false, false);
+    const char *said = status == WF_OK ? &yes : &no;
     for (int i = 1; i < members; i++) {
-        const wf_status sent = wf_requests_send(requests, status == WF_OK ? &yes : &no, 1, member_at(member, i));
+        const wf_status sent = pass(comm, said, member_at(member, i), true, true);
         status = status == WF_OK ? sent : status;
     }
-    return status == WF_OK && requests->count > first ? wait_deaf(comm, requests, member_at(member, 1)) : status;
+    return status;
 }
 
 static wf_status follow(wf_comm *comm, int leader)
 {
-    wf_requests *requests = &comm->requests;
     wf_deadline deadline = wf_deadline_new();
-    WF_TRY(wf_requests_send(requests, &yes, 1, leader));
-    WF_TRY(wf_requests_recv(requests, &answer, 1, leader));
-    WF_TRY(wait_deaf(comm, requests, leader));
+    WF_TRY(pass(comm, &yes, leader, true, true));
+    WF_TRY(pass(comm, &answer, leader, false, true));
     /* Why not says a notice, which is on its way. */
     deadline.peer = leader;
     while (answer != yes)
-        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
+        WF_TRY(wf_deadline_poll(comm, &deadline));
     return WF_OK;
 }
 

@@ -96,12 +96,12 @@ wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record)
     int free_again = 0;
     wf_deadline deadline = wf_deadline_new();
     while (c->announced - c->confirmed == RECORDS)
-        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
+        WF_TRY(wf_deadline_poll(comm, &deadline));
     for (;;) {
         TRY_MPI(MPI_Test(&c->sent[slot], &free_again, MPI_STATUS_IGNORE));
         if (free_again)
             break;
-        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
+        WF_TRY(wf_deadline_poll(comm, &deadline));
     }
     c->mine[slot] = *record;
     c->announced++;

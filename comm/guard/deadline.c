@@ -24,18 +24,6 @@ wf_deadline wf_deadline_new(void)
     return (wf_deadline){.start_ns = wf_now_ns(), .peer = -1};
 }
 
-static int awaited_peer(const wf_comm *comm, const wf_requests *requests)
-{
-    int peer = wf_control_missing(comm);
-    for (int i = requests ? requests->head : 0; requests && peer < 0 && i < requests->count; i++)
-        if (!requests->transfer[i].done && !requests->transfer[i].sending)
-            peer = requests->transfer[i].peer;
-    for (int i = requests ? requests->head : 0; requests && peer < 0 && i < requests->count; i++)
-        if (!requests->transfer[i].done)
-            peer = requests->transfer[i].peer;
-    return peer;
-}
-
 static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer)
 {
     char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";
@@ -120,10 +108,10 @@ static bool works(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t 
 }
 
 /* A wait that lasts. */
-static wf_status look_around(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests, int64_t now)
+static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
 {
     const int64_t waited = now - deadline->start_ns;
-    const int missing = awaited_peer(comm, requests), peer = missing < 0 ? deadline->peer : missing;
+    const int missing = wf_control_missing(comm), peer = missing < 0 ? deadline->peer : missing;
     if (wf_control_gone(comm, peer))
         return give_up(comm, waited, peer);
     if (now - deadline->looked_ns < LOOK_NS)
@@ -135,7 +123,7 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, const wf_requ
     return fault ? give_up(comm, waited, peer) : WF_OK;
 }
 
-wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests)
+wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
 {
     const int64_t now = wf_now_ns(), waited = now - deadline->start_ns;
     wf_watch_beat();
@@ -145,7 +133,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
         WF_TRY(comm->shared->native ? comm->shared->native->poll(comm) : WF_OK);
     }
     if (waited > GONE_NS || waited > limit_ns(comm, -1))
-        WF_TRY(look_around(comm, deadline, requests, now));
+        WF_TRY(look_around(comm, deadline, now));
     wf_background_progress(comm);
     if (deadline->polls < SPIN_POLLS && !wf_deadline_crowded(comm))
         return WF_OK;

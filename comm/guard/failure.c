@@ -5,6 +5,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void mark(wf_comm *comm, wf_status status, const char *text)
@@ -122,4 +123,21 @@ void wf_failure_settle(wf_comm *comm)
     for (const wf_comm *from = comm->parent; from && !comm->dead; from = from->parent)
         if (from->dead)
             mark(comm, from->dead, from->death);
+}
+
+void wf_comm_release(const wf_comm *comm, void *data)
+{
+    /* Kept in sight, so that a leak checker does not take it for forgotten. */
+    static void **kept;
+    static size_t count;
+    if (!comm->lost || !data) {
+        free(data);
+        return;
+    }
+    void **more = realloc(kept, (count + 1) * sizeof *more);
+    /* Better a leak than memory that a late message writes into. */
+    if (!more)
+        return;
+    kept = more;
+    kept[count++] = data;
 }

@@ -59,6 +59,8 @@ wf_status wf_failure_agreed(wf_comm *comm, wf_status status);
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
 /* Before it closes: it is dead if one that it was split from is, though nothing was called on it since. */
 void wf_failure_settle(wf_comm *comm);
+/* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
+void wf_comm_release(const wf_comm *comm, void *data);
 
 /* --- deadline.c --- */
 typedef struct wf_deadline {
@@ -72,9 +74,8 @@ typedef struct wf_deadline {
 wf_deadline wf_deadline_new(void);
 /* More ranks than processors: whoever waits leaves the processor to others at once. */
 bool wf_deadline_crowded(const wf_comm *comm);
-/* Between two looks at what is awaited: polls control and time-out, then yields. batch (may be NULL) is for messages.
- */
-wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_requests *requests) WF_NODISCARD;
+/* Between two looks at what is awaited: polls control and time-out, then yields. */
+wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;
 
 /* --- commit.c --- */
 /* Before a call of MPI that blocks and that the ranks member[0..members) make together (NULL: all, of which there are
@@ -82,24 +83,5 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline, const wf_reques
  * under way. */
 wf_status wf_guard_commit(wf_comm *comm, const char *operation, const int *member, int members,
                           wf_status status) WF_NODISCARD;
-
-/* --- requests.c --- */
-
-void wf_requests_start(wf_requests *requests, int tag);
-wf_status wf_requests_send(wf_requests *requests, const void *data, size_t bytes, int to) WF_NODISCARD;
-wf_status wf_requests_recv(wf_requests *requests, void *data, size_t bytes, int from) WF_NODISCARD;
-/* Room for one transfer that the transport fills: a collective of its own. */
-wf_status wf_requests_collective(wf_requests *requests) WF_NODISCARD;
-/* Waits for the transfers [first, last), moving all others on. */
-wf_status wf_requests_wait(wf_requests *requests, int first, int last) WF_NODISCARD;
-wf_status wf_requests_wait_all(wf_requests *requests) WF_NODISCARD;
-/* Moves messages on, without waiting. */
-wf_status wf_requests_poll(wf_requests *requests) WF_NODISCARD;
-/* The same, and says whether the transfers [first, last) are over. */
-wf_status wf_requests_look(wf_requests *requests, int first, int last, bool *done) WF_NODISCARD;
-/* Gives up what is in flight. False where memory could not be freed of it. */
-bool wf_requests_cancel(wf_requests *requests);
-/* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
-void wf_comm_release(const wf_comm *comm, void *data);
 
 #endif

@@ -43,7 +43,7 @@ wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
     wf_call_record_place(&comm->doing);
     wf_watch_begin(comm->doing.operation);
     wf_recorder_enter(comm);
-    wf_requests_start(&comm->requests, tag_of(comm, &comm->doing));
+    comm->tag = tag_of(comm, &comm->doing);
     return wf_control_announce(comm, &comm->doing);
 }
 
@@ -53,7 +53,7 @@ wf_status wf_guard_settle(wf_comm *comm)
         return WF_OK;
     WF_TRY(wf_control_poll(comm));
     for (wf_deadline deadline = wf_deadline_new(); !wf_control_confirmed(comm);)
-        WF_TRY(wf_deadline_poll(comm, &deadline, NULL));
+        WF_TRY(wf_deadline_poll(comm, &deadline));
     wf_recorder_settle(comm);
     return WF_OK;
 }
@@ -81,7 +81,7 @@ static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer,
     wf_call_record_place(&comm->doing);
     wf_watch_begin(comm->doing.operation);
     wf_recorder_enter(comm);
-    wf_requests_start(&comm->requests, tag);
+    comm->tag = tag;
     return WF_OK;
 }
 
@@ -113,9 +113,6 @@ static wf_status fail_call(wf_comm *comm, const char *operation, wf_status statu
 {
     char message[WF_FAILURE_TEXT], place[WF_SITE_FILE + 24], number[48] = "";
     wf_status code;
-    /* Memory that an unfinished message may still write to is not freed as long as the process lives. */
-    if (!wf_requests_cancel(&comm->requests))
-        comm->lost = true;
     if (comm->dead)
         return WF_RAISE(comm->dead, "%s", comm->death);
     wf_error_save(&code, message, sizeof message);

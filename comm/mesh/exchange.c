@@ -178,8 +178,10 @@ static wf_status start_flight(wf_exchange *exchange, bool own)
     bool moved = false, done;
     exchange->group = (wf_link){.own = comm, .start = group_start, .test = group_test, .cancel = group_cancel};
     WF_TRY(find_form(exchange, own));
-    WF_TRY(wf_engine_post(comm, exchange->form->entry, comm->nccl ? &exchange->group : NULL, exchange->from->data,
-                          exchange->to->data, &exchange->flight));
+    const void *const in[] = {exchange->from->data};
+    void *const out[] = {exchange->to->data};
+    WF_TRY(
+        wf_engine_post(comm, exchange->form->entry, comm->nccl ? &exchange->group : NULL, in, out, &exchange->flight));
     return wf_engine_advance(&exchange->flight, &moved, &done);
 }
 

@@ -1,6 +1,6 @@
-/* The transport over MPI messages, between any two ranks. Steps of schedules come from comm/engine/progress.c, other
- * messages from comm/guard/requests.c, and all-gathers and all-to-alls of exchanges from comm/mesh/exchange.c. All
- * calls return at once, and errors come as codes. */
+/* The transport over MPI messages, between any two ranks. Steps of schedules come from comm/engine/progress.c, what is
+ * agreed before calls of MPI that block from comm/guard/commit.c. All calls return at once, and errors come as codes.
+ */
 #include "comm/transport/transport_impl.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static MPI_Request *request(wf_transfer *transfer)
 
 static wf_status start(wf_comm *comm, wf_transfer *t)
 {
-    /* Transfers are cut at chunk_bytes (comm/guard/requests.c), which is at most 2^30. */
+    /* Schedules cut messages at chunk_bytes, which is at most 2^30. */
     const int bytes = (int)t->bytes;
     if (t->sending)
         TRY_MPI(MPI_Isend(t->data, bytes, MPI_BYTE, t->peer, t->tag, mpi_comm(comm), request(t)));

@@ -282,28 +282,42 @@ static void reducers_between_nodes(void)
 /* --- prices
  * ----------------------------------------------------------------------------------------------------------- */
 
-static double price_of(const fixture *f, const wf_call *call, const wf_price_model *model)
+static wf_price whole_price(const fixture *f, const wf_call *call, const wf_price_model *model)
 {
     wf_price price;
     wf_schedule **all = fixture_schedules(ctx, f, call);
     WF_EXPECT_OK(wf_schedule_price(ctx, &f->agreed, (const wf_schedule *const *)all, model, &price));
     fixture_free(all, f->agreed.ranks);
-    return price.seconds;
+    return price;
+}
+
+static double price_of(const fixture *f, const wf_call *call, const wf_price_model *model)
+{
+    return whole_price(f, call, model).seconds;
 }
 
 /* Of what can be reckoned by hand: rounds of alpha, and bytes of beta. */
 static void prices(void)
 {
-    const wf_price_model alpha = {.alpha_s = {1, 100}}, beta = {.beta_s = {1, 10}};
+    const wf_price_model alpha = {.alpha_s = {1, 100}}, beta = {.beta_s = {1, 10}}, gamma = {.gamma_s = 1};
     fixture f;
     fixture_open(ctx, &f, 8, 0);
     const wf_call barrier = {.operation = WF_CALL_BARRIER};
     WF_EXPECT(price_of(&f, &barrier, &alpha) == 3, "a barrier of 8: %g alpha", price_of(&f, &barrier, &alpha));
     const wf_call send = {.operation = WF_CALL_SEND, .dtype = WF_U8, .count = 1000, .other = 1};
     WF_EXPECT(price_of(&f, &send, &beta) == 1056, "a send: %g beta", price_of(&f, &send, &beta));
+    const wf_call sum = {.operation = WF_CALL_REDUCE, .dtype = WF_F32, .count = 2};
+    WF_EXPECT(price_of(&f, &sum, &gamma) == 8 * 8, "8 inputs of 8 bytes: %g gamma", price_of(&f, &sum, &gamma));
     fixture_close(&f);
     fixture_open(ctx, &f, 8, 1);
     WF_EXPECT(price_of(&f, &barrier, &alpha) >= 100, "between nodes: %g", price_of(&f, &barrier, &alpha));
+    for (int from = 0; from < 2; from++) { /* node 0 is rank 0, node 1 ranks 1 and 2 */
+        const wf_call next = {
+            .operation = WF_CALL_SEND, .dtype = WF_U8, .count = 1000, .root = from, .other = from + 1};
+        const wf_price price = whole_price(&f, &next, &alpha);
+        WF_EXPECT(price.bytes == 1000 && price.between_bytes == (from == 0 ? 1000 : 0), "%d of %d bytes between nodes",
+                  (int)price.between_bytes, (int)price.bytes);
+    }
     fixture_close(&f);
 }
 
@@ -405,6 +419,11 @@ static void wrong_bytes(wf_schedule *const *all)
     step_of(all[0], WF_STEP_SEND, 1)->bytes -= 4;
 }
 
+static void more_bytes(wf_schedule *const *all)
+{
+    step_of(all[0], WF_STEP_SEND, 1)->bytes += 4;
+}
+
 static void wrong_peer(wf_schedule *const *all)
 {
     wf_step *step = step_of(all[0], WF_STEP_RECV, 0);
@@ -449,8 +468,8 @@ static void collect_early(wf_schedule *const *all)
 
 static void beyond_the_end(wf_schedule *const *all)
 {
-    wf_step *combine = step_of(all[0], WF_STEP_COMBINE, 0);
-    all[0]->operand[combine->to.operand].bytes = combine->to.at + combine->bytes - 1;
+    for (int32_t i = 0; i < all[0]->operands; i++)
+        all[0]->operand[i].bytes -= all[0]->operand[i].kind == WF_OPERAND_OUTPUT;
 }
 
 static void never_written(wf_schedule *const *all)
@@ -503,6 +522,7 @@ static const mistake mistakes[] = {
     {"a rank that skips its last step", skip_last_receive, "a send without a receive", false, false},
     {"swapped order", swap_order, "a send meets a receive of other bytes", false, false},
     {"wrong bytes", wrong_bytes, "a send meets a receive of other bytes", false, false},
+    {"more bytes", more_bytes, "a send meets a receive of other bytes", false, false},
     {"another peer", wrong_peer, "a send ", false, false},
     {"a circle", circle, "in a circle", false, false},
     {"an overlap", overlap, "may run together", false, true},

@@ -59,7 +59,6 @@ static void view_open(view *v, int rank)
     *v = (view){.comm = {.name = "threads", .references = 1, .rank = rank, .size = RANKS}};
     v->shared.ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .threads = 1});
     v->comm.shared = &v->shared;
-    v->comm.requests.comm = &v->comm;
     v->comm.intra_rank = rank;
     v->comm.intra_size = RANKS;
     v->comm.inter_size = 1;
