@@ -353,11 +353,12 @@ static pass_job job_new(wf_shape shape)
     j.noisy.random = (wf_random){.seed = 3, .global = shape, .box = wf_box_of_shape(shape)};
     j.hyper = bytes_new(&hyper, sizeof hyper);
     const int64_t n = wf_array_count(&j.x), part = n / SEGMENTS, size = (int64_t)wf_dtype_size(dtype);
-    j.whole = (wf_optim_segment){j.x.data, j.dy.data, j.y.data, j.z.data, n};
+    j.whole = (wf_optim_segment){.p = j.x.data, .g = j.dy.data, .state1 = j.y.data, .state2 = j.z.data, .n = n};
     for (int64_t i = 0; i < SEGMENTS; i++) {
         char *const at[] = {j.x.data, j.dy.data, j.y.data, j.z.data};
         const int64_t from = i * part * size;
-        j.part[i] = (wf_optim_segment){at[0] + from, at[1] + from, at[2] + from, at[3] + from, part};
+        j.part[i] = (wf_optim_segment){
+            .p = at[0] + from, .g = at[1] + from, .state1 = at[2] + from, .state2 = at[3] + from, .n = part};
     }
     take_face(&j, 3, 1);
     WF_MUST(wf_pool_take_host(ctx, bytes_of(&j.face) * 2, &j.pinned));
