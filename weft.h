@@ -14,6 +14,7 @@
 #include "optim/optim.h"
 #include "optim/profiler.h"
 #include "optim/schedule.h"
+#include "optim/study.h"
 #include "optim/trainer.h"
 
 #include <weft_places.h>

@@ -86,6 +86,7 @@ const wf_config *wf_config_get(void)
         config.nccl_shares_gpu = number_of("NCCL_MULTI_RANK_GPU_ENABLE", 0, 0) == 1;
         config.nccl_one_rank = number_of("WEFT_NCCL_ONE_RANK", 0, 0) != 0;
         config.omp_threads = omp_threads();
+        config.python = text_of("WEFT_PYTHON", NULL);
     }
     return &config;
 }
@@ -94,4 +95,25 @@ bool wf_config_order_nccl(void)
 {
     (void)setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     return number_of("NCCL_LAUNCH_ORDER_IMPLICIT", 0, 0) == 1;
+}
+
+static bool is_of_the_job(const char *variable)
+{
+    static const char *const prefixes[] = {"OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "MPI_", "HYDRA_"};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return false;
+}
+
+char **wf_config_environment_for_child(void)
+{
+    size_t count = 0, kept = 0;
+    while (environ && environ[count])
+        count++;
+    char **list = calloc(count + 1, sizeof *list);
+    for (size_t i = 0; list && i < count; i++)
+        if (!is_of_the_job(environ[i]))
+            list[kept++] = environ[i];
+    return list;
 }

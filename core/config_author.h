@@ -24,11 +24,16 @@ typedef struct wf_config {
     bool nccl_one_rank;   /* WEFT_NCCL_ONE_RANK: 1 = NCCL also connects a single rank with itself, for tests of NCCL */
     bool nccl_shares_gpu; /* NCCL_MULTI_RANK_GPU_ENABLE: 1 = NCCL may take several ranks on one GPU */
     int omp_threads;      /* OMP_NUM_THREADS, or 0 where it is not set */
+    const char *python;   /* WEFT_PYTHON: the Python of a study, or NULL: one that is found */
 } wf_config;
 
 const wf_config *wf_config_get(void);
 /* Asks NCCL to keep the order of launches over all communicators of a device (NCCL_LAUNCH_ORDER_IMPLICIT), unless the
  * user has set that variable, and says whether it is 1. Called before NCCL reads it. */
 bool wf_config_order_nccl(void);
+/* The environment for a process that has no part in the job: this one's without the variables of MPI and its launcher,
+ * by which a program would take itself for a rank. NULL: memory is exhausted. Freed with free(); the strings are those
+ * of the environment. */
+char **wf_config_environment_for_child(void);
 
 #endif

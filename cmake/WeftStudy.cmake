@@ -1,0 +1,16 @@
+# The Python side of a study as an array of the library, which so finds the text of its own version in every place.
+set(script ${PROJECT_SOURCE_DIR}/optim/study/bridge.py)
+set(array ${PROJECT_BINARY_DIR}/generated/study_script.c)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${script})
+file(READ ${script} text HEX)
+string(REGEX REPLACE "(..)" "0x\\1," text "${text}")
+string(REGEX REPLACE "(................................................................................)" "\\1\n" text "${text}")
+set(text "/* Made by cmake/WeftStudy.cmake of optim/study/bridge.py. */\nextern const char wf_study_script[];\nconst char wf_study_script[] = {\n${text}0};\n")
+set(before "")
+if(EXISTS ${array})
+  file(READ ${array} before)
+endif()
+if(NOT before STREQUAL text) # the same file keeps its date, and nothing is compiled anew
+  file(WRITE ${array} "${text}")
+endif()
+target_sources(weft_optim PRIVATE ${array})

@@ -1,0 +1,290 @@
+# The Python side of a study (optim/study.h): Optuna behind lines of JSON. The library holds this text and sends it as the
+# first line. A line is an array of strings; doubles travel as hexadecimal numbers, so that no bit is lost. A request gets
+# one answer: ["ok", ...], or ["argument" | "io" | "state" | "unsupported", why].
+import os
+import sys
+
+# Answers go to the pipe that was standard output, and what anything else prints to standard error. Nothing of MPI's is to
+# be kept open here.
+answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+os.dup2(2, 1)
+os.closerange(answers.fileno() + 1, 4096)
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[threads] = "1"
+
+import fcntl
+import json
+import queue
+import threading
+import time
+import urllib.parse
+import warnings
+
+requests = queue.Queue()
+parent = os.getppid()
+
+
+def answer(*words):
+    answers.write(json.dumps(words, ensure_ascii=False) + "\n")
+    answers.flush()
+
+
+# This process ends with the rank that started it, also in the middle of a computation. The pipe tells; but a process that
+# the rank has forked may hold the other end of it.
+def listen():
+    for line in sys.stdin.buffer:
+        requests.put(line)
+    os._exit(0)
+
+
+def watch():
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+threading.Thread(target=listen, daemon=True).start()
+threading.Thread(target=watch, daemon=True).start()
+
+
+class Refused(Exception):
+    def __init__(self, code, why):
+        super().__init__(why)
+        self.code = code
+
+
+try:
+    import optuna
+    from optuna.trial import TrialState
+except ImportError as error:
+    answer("unsupported", f"{sys.executable} has no Optuna ({error})")
+    os._exit(0)
+if int(optuna.__version__.split(".")[0]) < 3:
+    answer("unsupported", f"{sys.executable} has Optuna {optuna.__version__}, which is older than 3.0")
+    os._exit(0)
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+warnings.filterwarnings("ignore", category=FutureWarning)
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+class Lock:
+    """A byte of the lock file: the kernel releases it when this process ends, however it does."""
+
+    def __init__(self, file, byte):
+        self.file, self.byte = file, byte
+
+    def take(self, how=fcntl.LOCK_EX):
+        fcntl.lockf(self.file, how, 1, self.byte)
+
+    def take_within(self, seconds):
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return self.take(fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+
+    def give(self):
+        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, self.byte)
+
+
+class JournalLock:
+    """Optuna's own lock of a journal outlives a process that was killed."""
+
+    def __init__(self, path):
+        self.path, self.file = path + ".append-lock", None
+
+    def acquire(self):
+        self.file = open(self.path, "a")
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        return True
+
+    def release(self):
+        self.file.close()
+
+
+def open_storage(path):
+    ending = os.path.splitext(path)[1]
+    if ending in (".db", ".sqlite", ".sqlite3"):
+        return optuna.storages.RDBStorage(
+            "sqlite:///" + os.path.abspath(path), engine_kwargs={"connect_args": {"timeout": 60}}
+        )
+    try:
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        from optuna.storages import JournalFileStorage as JournalFileBackend
+    return optuna.storages.JournalStorage(JournalFileBackend(path, lock_obj=JournalLock(path)))
+
+
+def cut_torn_line(path):
+    """A machine that lost its power may leave half of a journal's last line, which the next one would spoil."""
+    if os.path.splitext(path)[1] not in (".journal", ".log") or not os.path.exists(path):
+        return
+    lock = JournalLock(path)
+    lock.acquire()
+    with open(path, "rb+") as file:
+        text = file.read()
+        if text and not text.endswith(b"\n"):
+            file.truncate(text.rfind(b"\n") + 1)
+    lock.release()
+
+
+def make_sampler(kind, seed, startup, groups):
+    seed = None if seed < 0 else seed % 2**32
+    trials = {"n_startup_trials": startup} if startup > 0 else {}
+    if kind == "tpe":
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=groups > 1, **trials)
+    if kind == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    if kind == "cmaes":
+        return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False, **trials)
+    return optuna.samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
+
+
+def make_pruner(kind, startup, warmup):
+    if kind == "median":
+        trials = {"n_startup_trials": startup} if startup > 0 else {}
+        return optuna.pruners.MedianPruner(n_warmup_steps=warmup, **trials)
+    if kind == "halving":
+        return optuna.pruners.SuccessiveHalvingPruner()
+    if kind == "hyperband":
+        return optuna.pruners.HyperbandPruner()
+    return optuna.pruners.NopPruner()
+
+
+class Bridge:
+    """A study and its trial that runs. Every public method is a request."""
+
+    def open(self, name, path, maximize, sampler, seed, startup, pruner, warmup, trials, group, groups, wait):
+        self.most, self.trial, self.choosing = int(trials), None, None
+        wanted = "maximize" if int(maximize) else "minimize"
+        storage = None
+        if path:
+            self.lock(name, path, int(group), float.fromhex(wait))
+            storage = open_storage(path)
+        self.study = optuna.create_study(
+            storage=storage, study_name=name, direction=wanted, load_if_exists=True,
+            pruner=make_pruner(pruner, int(startup), int(warmup)),
+        )
+        if self.study.direction.name.lower() != wanted:
+            raise Refused("argument", f"study {name} of {path} is there to {self.study.direction.name.lower()}, not to {wanted}")
+        if int(group) == 0:
+            self.repeat_killed()
+        if path and int(group) == 0:
+            self.members.give()
+        seed = int(seed) + 65537 * int(group) + len(self.trials()) if int(seed) > 0 else -1
+        self.study.sampler = make_sampler(sampler, seed, int(startup), int(groups))
+        return [optuna.__version__]
+
+    def lock(self, name, path, group, wait):
+        """One job has a study: group 0 keeps the first byte, and every other group a share of the second, so that the next
+        job waits until the last of them is gone. The third is held while a trial is counted and made."""
+        self.file = open(f"{path}.{urllib.parse.quote(name, safe='')}.lock", "a+")
+        owner, self.members, self.choosing = (Lock(self.file, byte) for byte in range(3))
+        if group > 0:
+            return self.members.take(fcntl.LOCK_SH)
+        try:
+            owner.take_within(wait)
+            self.members.take_within(wait)
+        except OSError:
+            raise Refused("state", f"study {name} of {path} is open in another job")
+        cut_torn_line(path)
+
+    def trials(self):
+        return self.study.get_trials(deepcopy=False)
+
+    def retried(self):
+        return {n for t in self.trials() for n in t.system_attrs.get("retry_history", [])}
+
+    def repeat_killed(self):
+        """Nobody else has the study now, so what runs was killed. The retry comes first: a kill between the two leaves a
+        trial that has one already."""
+        retried = self.retried()
+        for trial in self.study.get_trials():
+            if trial.state == TrialState.RUNNING:
+                if trial.number not in retried:
+                    optuna.storages.RetryFailedTrialCallback()(self.study, trial)
+                self.study.tell(trial.number, state=TrialState.FAIL)
+
+    def ask(self):
+        if self.choosing:
+            self.choosing.take()
+        try:
+            retried = self.retried()
+            waiting = any(t.state == TrialState.WAITING for t in self.trials())
+            made = sum(t.state != TrialState.WAITING and t.number not in retried for t in self.trials())
+            if self.most and made >= self.most and not waiting:
+                return ["-1"]
+            self.trial = self.study.ask()
+        finally:
+            if self.choosing:
+                self.choosing.give()
+        return [str(self.trial.number)]
+
+    def float(self, name, low, high, log, step):
+        step = float.fromhex(step)
+        low, high = float.fromhex(low), float.fromhex(high)
+        return [self.trial.suggest_float(name, low, high, log=log == "1", step=step if step else None).hex()]
+
+    def int(self, name, low, high, log, step):
+        return [str(self.trial.suggest_int(name, int(low), int(high), log=log == "1", step=int(step) if int(step) else 1))]
+
+    def categorical(self, name, *choices):
+        return [str(choices.index(self.trial.suggest_categorical(name, choices)))]
+
+    def report(self, step, value):
+        self.trial.report(float.fromhex(value), int(step))
+        return []
+
+    def prune(self):
+        return [str(int(self.trial.should_prune()))]
+
+    def tell(self, state, reason, value):
+        if state == "complete":
+            self.study.tell(self.trial, float.fromhex(value))
+        elif state == "pruned":
+            self.study.tell(self.trial, state=TrialState.PRUNED)
+        else:
+            self.trial.set_user_attr("reason", reason)
+            self.study.tell(self.trial, state=TrialState.FAIL)
+        self.trial = None
+        return []
+
+    def table(self):
+        retried, words = self.retried(), []
+        for t in self.trials():
+            seconds = t.duration.total_seconds() if t.duration else float("nan")
+            value = t.value if t.value is not None else float("nan")
+            history = t.system_attrs.get("retry_history", [])
+            state = "RETRIED" if t.number in retried else t.state.name
+            words += [str(t.number), state, value.hex(), seconds.hex(), str(history[-1] if history else -1)]
+            words += [t.user_attrs.get("reason", ""), str(len(t.params))]
+            for name, value in sorted(t.params.items()):
+                kind = t.distributions[name]
+                if isinstance(kind, optuna.distributions.FloatDistribution):
+                    words += [name, "float", float(value).hex()]
+                elif isinstance(kind, optuna.distributions.IntDistribution):
+                    words += [name, "int", str(int(value))]
+                else:
+                    words += [name, "categorical", str(value)]
+        return words
+
+
+def code_of(error):
+    if isinstance(error, Refused):
+        return error.code
+    if isinstance(error, ImportError):
+        return "unsupported"
+    return "argument" if isinstance(error, (ValueError, TypeError)) else "io"
+
+
+bridge = Bridge()
+while True:
+    request, *words = json.loads(requests.get())
+    try:
+        answer("ok", *getattr(bridge, request)(*words))
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        answer(code_of(error), lines[0] if isinstance(error, Refused) else f"{type(error).__name__}: {lines[0]}")

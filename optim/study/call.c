@@ -1,0 +1,124 @@
+/* One question of a group to its Python process: rank 0 asks, and all ranks read the same answer. */
+#include "optim/study/study_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SHORT 232 /* of an answer that goes with its header; longer ones take a message of their own */
+
+typedef struct header {
+    uint64_t line; /* a hash of the question */
+    int64_t length;
+    char text[SHORT];
+} header;
+
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
+    return hash;
+}
+
+/* Ends the study on all ranks of all groups. */
+static wf_status end_study(wf_study *study, wf_status status)
+{
+    wf_comm_post_failure(study->all, status);
+    return status;
+}
+
+static wf_status share_answer(wf_study *study, const char *line, const char *said, char **text)
+{
+    const bool asks = wf_comm_rank(study->group) == 0;
+    header h = {.line = hash_of(line)};
+    if (asks) {
+        h.length = (int64_t)strlen(said);
+        snprintf(h.text, sizeof h.text, "%s", said);
+    }
+    WF_TRY(wf_bcast_bytes(study->group, &h, sizeof h, 0));
+    if (h.line != hash_of(line))
+        return end_study(study, WF_RAISE(WF_ERR_ARGUMENT,
+                                         "rank %d asks the study %.200s, and rank 0 of its group something else",
+                                         wf_comm_rank(study->all), line));
+    *text = malloc((size_t)h.length + 1);
+    if (!*text)
+        return end_study(study, WF_RAISE(WF_ERR_MEMORY, "no memory for an answer of the study"));
+    if (h.length < SHORT) {
+        memcpy(*text, h.text, (size_t)h.length + 1);
+        return WF_OK;
+    }
+    if (asks)
+        memcpy(*text, said, (size_t)h.length + 1);
+    const wf_status status = wf_bcast_bytes(study->group, *text, (size_t)h.length + 1, 0);
+    if (status != WF_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+wf_status wf_study_answer(const wf_words *answer)
+{
+    static const struct {
+        const char *word;
+        wf_status status;
+    } meanings[] = {
+        {"argument", WF_ERR_ARGUMENT}, {"io", WF_ERR_IO}, {"state", WF_ERR_STATE}, {"unsupported", WF_ERR_UNSUPPORTED}};
+    if (answer->count > 0 && strcmp(answer->word[0], "ok") == 0)
+        return WF_OK;
+    for (size_t i = 0; answer->count == 2 && i < sizeof meanings / sizeof *meanings; i++)
+        if (strcmp(answer->word[0], meanings[i].word) == 0)
+            return WF_RAISE(meanings[i].status, "%s", answer->word[1]);
+    WF_FAIL(WF_ERR_FORMAT, "Python answered with \"%.60s\", which is no answer of the study",
+            answer->count > 0 ? answer->word[0] : "");
+}
+
+/* `asked` is what rank 0 sends; every rank has the same `line`. */
+static wf_status call(wf_study *study, const char *line, const char *asked, wf_words *answer)
+{
+    const bool asks = wf_comm_rank(study->group) == 0;
+    const char *said = NULL;
+    char *text = NULL;
+    wf_status status = WF_OK;
+    if (asks) {
+        status = wf_bridge_exchange(&study->bridge, asked, study->opts.timeout_ms, &said);
+        /* Here already, so that nonsense is the error of one rank. */
+        status = status == WF_OK ? wf_words_parse(answer, said) : status;
+    }
+    if (status != WF_OK)
+        return end_study(study, status);
+    status = share_answer(study, line, said, &text);
+    if (status == WF_OK && !asks)
+        status = end_study(study, wf_words_parse(answer, text));
+    free(text);
+    if (status == WF_OK)
+        status = wf_study_answer(answer);
+    if (status != WF_OK)
+        wf_words_free(answer);
+    return status;
+}
+
+wf_status wf_study_call(wf_study *study, char *line, wf_words *answer)
+{
+    *answer = (wf_words){0};
+    const wf_status status = line ? call(study, line, line, answer) : end_study(study, WF_ERR_MEMORY);
+    free(line);
+    return status;
+}
+
+wf_status wf_study_call_value(wf_study *study, char *line, double value, wf_words *answer)
+{
+    char *asked = NULL;
+    *answer = (wf_words){0};
+    const size_t size = line ? strlen(line) + 48 : 0;
+    if (line)
+        asked = malloc(size);
+    /* In place of the bracket at its end. */
+    if (asked)
+        snprintf(asked, size, "%.*s,\"%a\"]", (int)strlen(line) - 1, line, value);
+    const wf_status status = asked ? call(study, line, asked, answer)
+                                   : end_study(study, WF_RAISE(WF_ERR_MEMORY, "no memory for a line to Python"));
+    free(asked);
+    free(line);
+    return status;
+}

@@ -1,0 +1,453 @@
+/* Studies, with Optuna where it is not said otherwise (tests/optim/study.sh):
+ *
+ *     study cases FOLDER                        what trials do, and what they refuse
+ *     study sequence SAMPLER PRUNER STORAGE     prints what is suggested, as tests/optim/study.py does with Optuna
+ * alone study run STORAGE GROUPS TRIALS PIDS      trials of some milliseconds, to be killed; every rank appends its
+ * process study open STORAGE TIMEOUT                opens a study and asks; every rank prints its error
+ */
+#include "tests/test.h"
+#include <weft/weft.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static wf_comm *world;
+static int rank, size;
+static const char *folder;
+
+static const char *path(const char *name)
+{
+    static char text[2][512];
+    static int next;
+    next = !next;
+    snprintf(text[next], sizeof text[next], "%s/%s", folder, name);
+    return text[next];
+}
+
+static wf_study *open_study(const char *name, wf_study_opts opts)
+{
+    wf_study *study = wf_study_open(world, name, opts);
+    WF_EXPECT_OK(wf_check(study));
+    return study;
+}
+
+/* The rows of a study, counted by state. */
+static const wf_study_row *count_rows(wf_study *study, int64_t counted[6])
+{
+    const wf_study_row *rows = NULL;
+    int64_t count = 0;
+    memset(counted, 0, 6 * sizeof *counted);
+    WF_EXPECT_OK(wf_study_trials(study, &rows, &count));
+    for (int64_t i = 0; i < count; i++)
+        counted[rows[i].state]++;
+    return rows;
+}
+
+/* All ranks have the same bits. */
+static void expect_same(const char *what, wf_comm *comm, const void *mine, size_t bytes)
+{
+    char all[8 * 16];
+    WF_EXPECT_OK(wf_allgather_bytes(comm, mine, bytes, all));
+    for (int r = 0; r < wf_comm_size(comm); r++)
+        WF_EXPECT(memcmp(all + (size_t)r * bytes, mine, bytes) == 0, "%s differs between the group's ranks", what);
+}
+
+static const char *const names[] = {"data", "channel \"\\\n\xc3\xa9", "both"};
+
+/* --- Cases ---------------------------------------------------------------------------------------------------------
+ */
+
+static wf_status settings(wf_trial *trial, void *user, double *value)
+{
+    const double lr = wf_trial_suggest_float(trial, "lr", 1e-5, 1e-1, WF_STUDY_LOG);
+    const double x = wf_trial_suggest_float(trial, "x", -1, 1, WF_STUDY_STEP(0.25));
+    const int64_t width = wf_trial_suggest_int(trial, "width", 32, 512, WF_STUDY_STEP(32));
+    const int64_t large = wf_trial_suggest_int(trial, "large", -(1LL << 53), 1LL << 53, WF_STUDY_LINEAR);
+    const int split = wf_trial_suggest_categorical(trial, names[1], names, 3);
+    int64_t *calls = user;
+    wf_comm *comm = wf_trial_comm(trial);
+    ++*calls;
+    WF_EXPECT_OK(wf_trial_check(trial));
+    WF_EXPECT(lr >= 1e-5 && lr <= 1e-1, "lr %g", lr);
+    WF_EXPECT(x >= -1 && x <= 1 && x * 4 == floor(x * 4), "x %g", x);
+    WF_EXPECT(width >= 32 && width <= 512 && width % 32 == 0, "width %lld", (long long)width);
+    WF_EXPECT(llabs(large) <= 1LL << 53, "large %lld", (long long)large);
+    WF_EXPECT(split >= 0 && split < 3, "split %d", split);
+    WF_EXPECT(wf_trial_suggest_float(trial, "lr", 1e-5, 1e-1, WF_STUDY_LOG) == lr, "another lr");
+    expect_same("lr", comm, &lr, sizeof lr);
+    expect_same("x", comm, &x, sizeof x);
+    expect_same("width", comm, &width, sizeof width);
+    expect_same("large", comm, &large, sizeof large);
+    expect_same("split", comm, &split, sizeof split);
+    /* Only rank 0's value counts. */
+    *value = wf_comm_rank(comm) == 0 ? fabs(x) + (double)split : 1e9;
+    return WF_OK;
+}
+
+static void suggestions(void)
+{
+    int64_t calls = 0, counted[6];
+    const wf_study_row *best;
+    const wf_study_importance *list;
+    int count = 0;
+    wf_study *study = open_study("settings", (wf_study_opts){.trials = 16, .seed = 3, .sampler = WF_SAMPLER_RANDOM});
+    WF_EXPECT_OK(wf_study_optimize(study, settings, &calls));
+    WF_EXPECT(calls == 16, "%lld trials", (long long)calls);
+    const wf_study_row *rows = count_rows(study, counted);
+    WF_EXPECT(counted[WF_TRIAL_COMPLETE] == 16, "%lld are complete", (long long)counted[WF_TRIAL_COMPLETE]);
+    for (int i = 0; i < 16 && rows; i++) {
+        const wf_study_param *split = &rows[i].param[0]; /* they come by name */
+        WF_EXPECT(rows[i].number == i && rows[i].retry_of == -1 && rows[i].params == 5 && rows[i].seconds >= 0,
+                  "row %d: number %lld, %d parameters, %g s", i, (long long)rows[i].number, rows[i].params,
+                  rows[i].seconds);
+        WF_EXPECT(strcmp(split->name, names[1]) == 0 && split->kind == WF_STUDY_CATEGORICAL, "parameter \"%s\"",
+                  split->name);
+        WF_EXPECT(rows[i].value == fabs(rows[i].param[4].real) + (double)(strcmp(split->text, names[1]) == 0) +
+                                       2 * (double)(strcmp(split->text, names[2]) == 0),
+                  "row %d: value %g of %g and \"%s\"", i, rows[i].value, rows[i].param[4].real, split->text);
+    }
+    WF_EXPECT_OK(wf_study_best(study, &best));
+    WF_EXPECT(best && best->value < 1, "the best has %g", best ? best->value : NAN);
+    WF_EXPECT_OK(wf_study_importances(study, &list, &count));
+    WF_EXPECT(count == 5 && strcmp(list[0].name, names[1]) == 0 && list[0].share > 0.5,
+              "%d importances, the first of \"%s\": %g", count, count ? list[0].name : "", count ? list[0].share : 0);
+    for (int i = 1; i < count; i++)
+        WF_EXPECT(list[i].share <= list[i - 1].share && list[i].share >= 0 && list[i].share < 0.5, "%s: %g",
+                  list[i].name, list[i].share);
+    wf_study_close(study);
+}
+
+/* Trial 1 diverges, 2 fails on all ranks, 3 on the last rank alone, while the others wait for it in a collective, 4
+ * likewise, while they report. */
+static wf_status fails(wf_trial *trial, void *user, double *value)
+{
+    const bool last = wf_comm_rank(wf_trial_comm(trial)) == wf_comm_size(wf_trial_comm(trial)) - 1;
+    double sum = 1;
+    const double x = wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LINEAR);
+    wf_status status = WF_OK;
+    wf_error_clear();
+    *value = wf_trial_number(trial) == 1 ? NAN : x;
+    switch (wf_trial_number(trial)) {
+    case 2:
+        wf_tensor_free(wf_tensor_new(wf_comm_ctx(world), WF_F32, WF_SHAPE(-1)));
+        return WF_ERR_SHAPE;
+    case 3:
+        status = last ? WF_ERR_IO : wf_allreduce_f64(wf_trial_comm(trial), &sum, 1, WF_SUM);
+        break;
+    case 4:
+        status = last ? WF_ERR_MEMORY : wf_trial_report(trial, x, 0);
+        break;
+    default:
+        WF_EXPECT_OK(wf_allreduce_f64(wf_trial_comm(trial), &sum, 1, WF_SUM));
+        WF_EXPECT(sum == wf_comm_size(wf_trial_comm(trial)), "a sum of %g", sum);
+    }
+    WF_EXPECT((status != WF_OK) == (wf_trial_number(trial) == 3 || wf_trial_number(trial) == 4), "trial %lld: %s",
+              (long long)wf_trial_number(trial), wf_status_name(status));
+    return status;
+}
+
+static void failures(void)
+{
+    int64_t counted[6];
+    wf_study *study = open_study("failures", (wf_study_opts){.trials = 7, .seed = 3});
+    WF_EXPECT_OK(wf_study_optimize(study, fails, NULL));
+    const wf_study_row *rows = count_rows(study, counted);
+    WF_EXPECT(counted[WF_TRIAL_COMPLETE] == 3 && counted[WF_TRIAL_FAILED] == 4, "%lld complete, %lld failed",
+              (long long)counted[WF_TRIAL_COMPLETE], (long long)counted[WF_TRIAL_FAILED]);
+    static const char *const reasons[] = {"", "the value is NaN", "-1", "io", "memory", "", ""};
+    for (int i = 0; i < 7 && rows; i++)
+        WF_EXPECT(strstr(rows[i].reason, reasons[i]) && !*rows[i].reason == !*reasons[i],
+                  "trial %d: reason \"%s\", not \"%s\"", i, rows[i].reason, reasons[i]);
+    wf_study_close(study);
+}
+
+/* Even trials get better, odd ones are bad from the start. */
+static wf_status prunes(wf_trial *trial, void *user, double *value)
+{
+    const double x = wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LINEAR);
+    int *steps = user;
+    for (int step = 0; step < 4; step++, ++*steps) {
+        *value = wf_trial_number(trial) % 2 ? 100 + x : x / (step + 1);
+        WF_EXPECT_OK(wf_trial_report(trial, *value, step));
+        if (wf_trial_should_prune(trial))
+            return wf_trial_prune(trial);
+    }
+    return WF_OK;
+}
+
+static void pruning(void)
+{
+    int64_t counted[6];
+    int steps[2] = {0};
+    for (int with = 0; with < 2; with++) {
+        wf_study *study = open_study("pruning", (wf_study_opts){.trials = 8,
+                                                                .seed = 5,
+                                                                .startup_trials = 2,
+                                                                .warmup_steps = 1,
+                                                                .pruner = with ? WF_PRUNER_MEDIAN : WF_PRUNER_NONE});
+        WF_EXPECT_OK(wf_study_optimize(study, prunes, &steps[with]));
+        const wf_study_row *rows = count_rows(study, counted);
+        WF_EXPECT(with ? counted[WF_TRIAL_PRUNED] >= 3 : counted[WF_TRIAL_COMPLETE] == 8, "%lld are pruned",
+                  (long long)counted[WF_TRIAL_PRUNED]);
+        WF_EXPECT(!rows || !with || (rows[3].state == WF_TRIAL_PRUNED && rows[3].value > 100), "trial 3 has %g",
+                  rows ? rows[3].value : NAN);
+        wf_study_close(study);
+    }
+    WF_EXPECT(steps[0] == 32 && steps[1] < 32, "%d and %d steps", steps[0], steps[1]);
+}
+
+static void groups(void)
+{
+    int64_t calls = 0, counted[6];
+    const wf_study_opts opts = {.storage = path("groups.db"), .trials = 9, .groups = 2, .seed = 1};
+    if (size < 2)
+        return;
+    for (int run = 0; run < 2; run++) { /* the second finds nothing to do */
+        wf_study *study = open_study("a name/with signs", opts);
+        WF_EXPECT(wf_study_group(study) == 2 * rank / size, "rank %d of %d: group %d", rank, size,
+                  wf_study_group(study));
+        WF_EXPECT_OK(wf_study_optimize(study, settings, &calls));
+        count_rows(study, counted);
+        WF_EXPECT(counted[WF_TRIAL_COMPLETE] == 9, "%lld are complete", (long long)counted[WF_TRIAL_COMPLETE]);
+        wf_study_close(study);
+        WF_EXPECT_OK(wf_barrier(world));
+    }
+    double mine = wf_comm_size(world) > 2 && rank % 2 ? 0 : (double)calls;
+    WF_EXPECT_OK(wf_allreduce_f64(world, &mine, 1, WF_SUM));
+    WF_EXPECT(size > 4 || size == 3 || mine == 9, "%g trials were made", mine);
+}
+
+/* --- What is refused -----------------------------------------------------------------------------------------------
+ */
+
+static void expect_refused(const char *name, wf_study_opts opts, wf_status code, const char *text)
+{
+    wf_study *study = wf_study_open(world, name, opts);
+    const char *said = wf_error_message();
+    WF_EXPECT(!study && wf_error_code() == code && strstr(said, text), "should say %s: %s, says %s: %s",
+              wf_status_name(code), text, wf_status_name(wf_error_code()), said);
+    wf_study_close(study);
+    wf_error_clear();
+}
+
+static void wrong_options(void)
+{
+    const char *journal = path("wrong.journal");
+    expect_refused("", (wf_study_opts){0}, WF_ERR_ARGUMENT, "needs a name");
+    expect_refused("a", (wf_study_opts){.groups = size + 1, .storage = journal}, WF_ERR_ARGUMENT, "should be 1 to");
+    expect_refused("a", (wf_study_opts){.groups = -1}, WF_ERR_ARGUMENT, "should be 1 to");
+    if (size > 1)
+        expect_refused("a", (wf_study_opts){.groups = 2}, WF_ERR_ARGUMENT, "need a file");
+    expect_refused("a", (wf_study_opts){.storage = "x.txt"}, WF_ERR_ARGUMENT, "should end in .db");
+    expect_refused("a", (wf_study_opts){.storage = "a.db/x"}, WF_ERR_ARGUMENT, "should end in .db");
+    expect_refused("a", (wf_study_opts){.trials = -1}, WF_ERR_ARGUMENT, "-1 trials");
+    expect_refused("a", (wf_study_opts){.seed = 1LL << 32}, WF_ERR_ARGUMENT, "below 2^32");
+    expect_refused("a", (wf_study_opts){.warmup_steps = -2}, WF_ERR_ARGUMENT, "should not be negative");
+    expect_refused("a", (wf_study_opts){.sampler = (wf_study_sampler)9}, WF_ERR_ARGUMENT, "no sampler 9");
+    expect_refused("a", (wf_study_opts){.pruner = (wf_study_pruner)9}, WF_ERR_ARGUMENT, "no pruner 9");
+    expect_refused("a", (wf_study_opts){.storage = "/nowhere/a.db"}, WF_ERR_IO, "No such file");
+    wf_study *study = open_study("direction", (wf_study_opts){.storage = journal});
+    expect_refused("direction", (wf_study_opts){.storage = journal, .timeout_ms = 2000}, WF_ERR_STATE,
+                   "open in another job");
+    wf_study_close(study);
+    expect_refused("direction", (wf_study_opts){.storage = journal, .maximize = true}, WF_ERR_ARGUMENT, "to minimize");
+}
+
+static void suggest_wrong(wf_trial *trial, int i)
+{
+    static const char *const twice[] = {"a", "b", "a"};
+    switch (i) {
+    case 0:
+        WF_EXPECT(isnan(wf_trial_suggest_float(trial, "x", 2, 1, WF_STUDY_LINEAR)), "a value of [2, 1]");
+        break;
+    case 1:
+        (void)wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LOG);
+        break;
+    case 2:
+        (void)wf_trial_suggest_float(trial, "x", 0, INFINITY, WF_STUDY_LINEAR);
+        break;
+    case 3:
+        (void)wf_trial_suggest_int(trial, "x", 1, 8, WF_STUDY_STEP(0.5));
+        break;
+    case 4:
+        (void)wf_trial_suggest_int(trial, "x", 0, INT64_MAX, WF_STUDY_LINEAR);
+        break;
+    case 5:
+        (void)wf_trial_suggest_categorical(trial, "x", twice, 3);
+        break;
+    case 6: /* Optuna's own */
+        (void)wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LINEAR);
+        (void)wf_trial_suggest_categorical(trial, "x", twice, 2);
+        break;
+    default:
+        (void)wf_trial_suggest_float(trial, "", 0, 1, WF_STUDY_LINEAR);
+    }
+}
+
+static void wrong_calls(void)
+{
+    static const char *const says[] = {"no range", "more than 0", "no range", "whole number",
+                                       "2^53",     "a twice",     "Error",    "a name"};
+    int64_t counted[6];
+    wf_study *study = open_study("wrong", (wf_study_opts){0});
+    wf_trial *trial, *other;
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_study_optimize(study, settings, NULL));
+    for (int i = 0; i < 8; i++) {
+        WF_EXPECT_OK(wf_study_ask(study, &trial));
+        WF_EXPECT_ERROR(WF_ERR_STATE, wf_study_ask(study, &other));
+        suggest_wrong(trial, i);
+        const wf_status status = wf_trial_check(trial);
+        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), says[i]), "%d: %s: %s", i,
+                  wf_status_name(status), wf_error_message());
+        WF_EXPECT(isnan(wf_trial_suggest_float(trial, "y", 0, 1, WF_STUDY_LINEAR)), "a value after an error");
+        WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_study_tell(study, trial, 1));
+        WF_EXPECT_ERROR(WF_ERR_STATE, wf_study_tell(study, trial, 1));
+    }
+    count_rows(study, counted);
+    WF_EXPECT(counted[WF_TRIAL_FAILED] == 8, "%lld failed", (long long)counted[WF_TRIAL_FAILED]);
+    wf_study_close(study);
+}
+
+/* One rank asks for something else than rank 0: the study ends on all ranks, with both in the message. */
+static void other_words(void)
+{
+    wf_trial *trial;
+    if (size < 2)
+        return;
+    wf_study *study = open_study("words", (wf_study_opts){0});
+    WF_EXPECT_OK(wf_study_ask(study, &trial));
+    (void)wf_trial_suggest_float(trial, rank == size - 1 ? "momentum" : "lr", 0, 1, WF_STUDY_LINEAR);
+    wf_status status = wf_study_tell(study, trial, 1);
+    WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), "momentum"), "%s: %s", wf_status_name(status),
+              wf_error_message());
+    wf_error_clear();
+    wf_study_close(study);
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
+/* --- For the script ------------------------------------------------------------------------------------------------
+ */
+
+static int sequence(const char *sampler, const char *pruner, const char *storage)
+{
+    static const char *const samplers[] = {"tpe", "random", "cmaes"};
+    wf_study_opts opts = {.storage = *storage ? storage : NULL,
+                          .seed = 7,
+                          .pruner = strcmp(pruner, "median") == 0 ? WF_PRUNER_MEDIAN : WF_PRUNER_NONE};
+    while (strcmp(sampler, samplers[opts.sampler]) != 0)
+        opts.sampler++;
+    wf_study *study = open_study("sequence", opts);
+    for (int i = 0; i < 25; i++) {
+        wf_trial *trial;
+        WF_MUST(wf_study_ask(study, &trial));
+        const double x = wf_trial_suggest_float(trial, "x", -1, 1, WF_STUDY_LINEAR),
+                     lr = wf_trial_suggest_float(trial, "lr", 1e-5, 1e-1, WF_STUDY_LOG);
+        const int64_t n = wf_trial_suggest_int(trial, "n", 1, 1000, WF_STUDY_LOG);
+        const int split = opts.sampler == WF_SAMPLER_CMAES ? 0 : wf_trial_suggest_categorical(trial, "split", names, 3);
+        /* Additions alone: no compiler may round them otherwise. */
+        const double value = fabs(x) + lr + (double)n + (double)split;
+        bool pruned = false;
+        for (int step = 0; step < 3 && !pruned; step++) {
+            WF_MUST(wf_trial_report(trial, value + step, step));
+            pruned = wf_trial_should_prune(trial);
+        }
+        if (pruned)
+            WF_MUST(wf_trial_prune(trial));
+        if (rank == size - 1)
+            printf("%a %a %lld %d %d\n", x, lr, (long long)n, split, pruned);
+        WF_MUST(wf_study_tell(study, trial, value));
+    }
+    wf_study_close(study);
+    return 0;
+}
+
+static wf_status sleeps(wf_trial *trial, void *user, double *value)
+{
+    const double x = wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LINEAR);
+    const int split = wf_trial_suggest_categorical(trial, "split", names, 3);
+    WF_MUST(wf_trial_report(trial, x, 0));
+    nanosleep(&(struct timespec){.tv_nsec = 20000000 + (long)(x * 6e7)}, NULL);
+    *value = x + (double)split;
+    WF_MUST(wf_barrier(wf_trial_comm(trial)));
+    if (wf_comm_rank(wf_trial_comm(trial)) == 0)
+        printf("made %lld\n", (long long)wf_trial_number(trial));
+    fflush(stdout);
+    return WF_OK;
+}
+
+static int run(const char *storage, int groups, int64_t trials, const char *pids)
+{
+    int64_t counted[6];
+    FILE *file = fopen(pids, "a");
+    if (!file)
+        return 1;
+    fprintf(file, "%ld\n", (long)getpid());
+    fclose(file);
+    wf_study *study = open_study("killed", (wf_study_opts){.storage = storage,
+                                                           .groups = groups,
+                                                           .trials = trials,
+                                                           .seed = 11,
+                                                           .sampler = WF_SAMPLER_RANDOM,
+                                                           .pruner = WF_PRUNER_NONE});
+    WF_MUST(wf_study_optimize(study, sleeps, NULL));
+    count_rows(study, counted);
+    if (rank == 0)
+        printf("complete %lld, retried %lld, others %lld\n", (long long)counted[WF_TRIAL_COMPLETE],
+               (long long)counted[WF_TRIAL_RETRIED],
+               (long long)(counted[WF_TRIAL_PRUNED] + counted[WF_TRIAL_FAILED] + counted[WF_TRIAL_RUNNING] +
+                           counted[WF_TRIAL_WAITING]));
+    wf_study_close(study);
+    return 0;
+}
+
+static int open_and_ask(const char *storage, int64_t timeout_ms)
+{
+    wf_trial *trial;
+    wf_study *study = wf_study_open(
+        world, "fake", (wf_study_opts){.storage = storage, .groups = size > 1 ? 2 : 1, .timeout_ms = timeout_ms});
+    const wf_status status = study ? wf_study_ask(study, &trial) : wf_error_code();
+    char line[1200], *all = malloc((size_t)size * sizeof line);
+    snprintf(line, sizeof line, "rank %d: %s: %s", rank, wf_status_name(status), wf_error_message());
+    wf_error_clear();
+    /* The program's own communicator is well. */
+    WF_MUST(wf_allgather_bytes(world, line, sizeof line, all));
+    for (int r = 0; rank == 0 && r < size; r++)
+        printf("%s\n", all + (size_t)r * sizeof line);
+    free(all);
+    wf_study_close(study);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    world = wf_comm_open(&argc, &argv, "flat");
+    WF_MUST(wf_check(world));
+    rank = wf_comm_rank(world);
+    size = wf_comm_size(world);
+    const char *mode = argc > 1 ? argv[1] : "";
+    int code = 2;
+    if (strcmp(mode, "cases") == 0 && argc > 2) {
+        folder = argv[2];
+        code = test_main(argc - 2, argv + 2,
+                         (test_case[]){{"suggestions", suggestions},
+                                       {"failures", failures},
+                                       {"pruning", pruning},
+                                       {"groups", groups},
+                                       {"wrong_options", wrong_options},
+                                       {"wrong_calls", wrong_calls},
+                                       {"other_words", other_words},
+                                       {0}});
+    }
+    if (strcmp(mode, "sequence") == 0 && argc == 5)
+        code = sequence(argv[2], argv[3], argv[4]);
+    if (strcmp(mode, "run") == 0 && argc == 6)
+        code = run(argv[2], atoi(argv[3]), atoll(argv[4]), argv[5]);
+    if (strcmp(mode, "open") == 0 && argc == 4)
+        code = open_and_ask(argv[2], atoll(argv[3]));
+    WF_MUST(wf_comm_close(world));
+    return code;
+}

@@ -1,0 +1,160 @@
+#!/bin/sh
+# Studies: tests/optim/study.sh MPIEXEC RANKS PROGRAM and one of
+#     cases [NAME ...]                          those of the program
+#     sequence "SAMPLER PRUNER [STORAGE]" ...   suggestions against Optuna's
+#     killed .db|.journal                       thirty trials, killed twice
+#     python [:]                                Pythons that are missing or broken; ":": also those that are so at once
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+mpiexec=$1 ranks=$2 program=$3 what=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "$1"
+    cat "$work"/*.txt
+    exit 1
+}
+
+find_optuna() {
+    for python in ${WEFT_PYTHON-} /usr/bin/python3 python3; do
+        if "$python" -c 'import optuna' 2>/dev/null; then
+            export WEFT_PYTHON="$python"
+            return
+        fi
+    done
+    echo "SKIP: no Python has Optuna (package python3-optuna)"
+    exit 77
+}
+
+# The Python of a study lives as long as rank 0 of its group. What this script has started has its mark.
+export STUDY_TEST="$work"
+running() {
+    for process in /proc/[0-9]*; do
+        case $(cat "$process/comm" 2>/dev/null) in
+        python3 | sleep | cat | fake) grep -qsz "^STUDY_TEST=$work\$" "$process/environ" && return 0 ;;
+        esac
+    done
+    return 1
+}
+nothing_left() {
+    for i in $(seq 50); do
+        running || return 0
+        sleep 0.1
+    done
+    fail "a Python process is left behind"
+}
+
+# With a seed, and one group, the suggestions are Optuna's own.
+sequence() {
+    for each in "$@"; do
+        set -- $each
+        "$WEFT_PYTHON" "$here/study.py" "$1" "$2" >"$work/optuna.txt"
+        "$mpiexec" -np "$ranks" "$program" sequence "$1" "$2" "${3+$work/$3}" >"$work/weft.txt" 2>"$work/err.txt" ||
+            fail "$1: the program failed"
+        [ "$(wc -l <"$work/optuna.txt")" = 25 ] || fail "$1: not 25 trials"
+        "$WEFT_PYTHON" -c '
+import sys
+for line in open(sys.argv[1]):
+    x, lr, n, split, pruned = line.split()
+    print(float.fromhex(x).hex(), float.fromhex(lr).hex(), n, split, pruned)' "$work/weft.txt" >"$work/said.txt"
+        cmp -s "$work/optuna.txt" "$work/said.txt" || fail "$1: not the suggestions of Optuna"
+        [ "$2" = none ] || grep -q ' 1$' "$work/said.txt" || fail "$1: nothing was pruned"
+    done
+}
+
+made() {
+    cat "$work"/run*.txt 2>/dev/null | grep -c '^made' || true
+}
+
+# kill_after TRIALS: starts the study and kills all of its processes at once, once so many trials have been made.
+kill_after() {
+    : >"$work/pids"
+    "$mpiexec" -np "$ranks" "$program" run "$storage" 2 30 "$work/pids" >"$work/run$1.txt" 2>&1 &
+    job=$!
+    for i in $(seq 600); do
+        [ "$(made)" -lt "$1" ] || break
+        sleep 0.02
+    done
+    kill -9 $job $(cat "$work/pids") 2>/dev/null || fail "the job has ended before it was killed"
+    wait $job 2>/dev/null || true
+}
+
+# Two groups, killed twice in the middle of trials: 30 trials in the end, no one lost, no one twice.
+killed() {
+    storage=$work/killed$1
+    kill_after 8
+    kill_after 18
+    : >"$work/pids"
+    timeout 100 "$mpiexec" -np "$ranks" "$program" run "$storage" 2 30 "$work/pids" >"$work/run.txt" 2>&1 ||
+        fail "the last run failed"
+    grep -qE '^complete 30, retried [1-4], others 0$' "$work/run.txt" || fail "not 30 trials are complete"
+    # What was made and not yet told is made again.
+    [ "$(made)" -ge 30 ] && [ "$(made)" -le 34 ] || fail "$(made) trials were made"
+    "$WEFT_PYTHON" "$here/study.py" "$storage" 30 >"$work/seen.txt" 2>&1 || fail "Optuna finds something else"
+    nothing_left
+}
+
+# A program that takes the place of Python.
+fake() {
+    printf '#!/bin/sh\n%s\n' "$1" >"$work/fake"
+    chmod +x "$work/fake"
+}
+
+# Every rank has the same line: expect TEXT [VARIABLE=VALUE ...]
+expect() {
+    text=$1
+    shift
+    rm -f "$work"/*.db*
+    timeout 60 "$mpiexec" -np "$ranks" env "$@" "$program" open "$work/fake.db" 700 >"$work/said.txt" 2>"$work/err.txt" ||
+        fail "$text: the program failed"
+    [ "$(grep -c "^rank [0-9]*: .*$text" "$work/said.txt")" = "$ranks" ] || fail "$text: not every rank says so"
+    # Two groups have a process each, and a rank may have seen either end first.
+    [ "$(sed -E 's/^rank [0-9]*: ([a-z]*: )(rank [02]: )?/\1/' "$work/said.txt" | sort -u | wc -l)" = 1 ] || fail "$text: the ranks say different things"
+}
+
+python() {
+    install="apt-get install python3-optuna"
+    expect "$install.*/nowhere/python: there is no such program" WEFT_PYTHON=/nowhere/python
+    expect "$install.*python3: there is no such program" WEFT_PYTHON=python3 PATH=/nowhere
+    fake 'exec /usr/bin/python3 -S "$@"'
+    expect "$install.*has no Optuna" WEFT_PYTHON="$work/fake"
+    # Those that end, or are silent, at once or later.
+    opened='read script; read request; echo "[\"ok\", \"3\"]"; read request'
+    for begin in $1 "$opened"; do
+        fake "$begin; exit 3"
+        expect "ended with exit code 3" WEFT_PYTHON="$work/fake"
+        fake "$begin; exec sleep 1000"
+        expect "timeout: .*did not answer within 700 ms" WEFT_PYTHON="$work/fake"
+        [ -n "$1" ] || continue
+        fake "$begin; kill -9 \$\$"
+        expect "ended by signal 9" WEFT_PYTHON="$work/fake"
+        fake "$begin; echo nonsense; exec cat >/dev/null"
+        expect "no line of the study" WEFT_PYTHON="$work/fake"
+    done
+    nothing_left
+    # It has nothing of the job's.
+    fake 'env >"'"$work"'/environment"; ls -l /proc/self/fd >"'"$work"'/files"; exit 3'
+    expect "ended with exit code 3" WEFT_PYTHON="$work/fake"
+    ! grep -E '^(OMPI_|PMIX_|PRTE_)' "$work/environment" >"$work/found.txt" || fail "Python has variables of MPI"
+    grep -q '^PATH=' "$work/environment" || fail "Python has no environment"
+}
+
+case $what in
+cases)
+    find_optuna
+    shift 4
+    timeout 200 "$mpiexec" -np "$ranks" "$program" cases "$work" "$@" || fail "a case failed"
+    nothing_left
+    ;;
+sequence)
+    find_optuna
+    shift 4
+    sequence "$@"
+    ;;
+killed)
+    find_optuna
+    killed "$5"
+    ;;
+python) python "${5-}" ;;
+esac
