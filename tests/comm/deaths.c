@@ -3,8 +3,8 @@
  * PLACE: start (before the communicator), forward (computing, the others reduce), reduction, sample (rank 0 writes a
  * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed),
  * device (it has begun a sum, of which the others read the result). Beside that: differ (it calls something else, and
- * nobody dies), loop (nothing happens, without end). FAULT: kill, segv, exit (1), leave (exit 0), stop, of RANK
- * (default 0); none of any. */
+ * nobody dies), twice (the same on two communicators that are closed then), loop (nothing happens, without end). FAULT:
+ * kill, segv, exit (1), leave (exit 0), stop, of RANK (default 0); none of any. */
 #include "comm/comm.h"
 
 #include <signal.h>
@@ -150,6 +150,24 @@ static void differ(bool culprit)
     steps(1);
 }
 
+/* Ranks disagree on two communicators, one after the other, and the program goes on. */
+static void twice(bool culprit)
+{
+    for (int i = 0; i < 2; i++) {
+        double value = 1;
+        wf_comm *part = wf_comm_split(comm, 0, 0);
+        WF_MUST(wf_check(part));
+        const wf_status status = !culprit ? wf_allreduce_f64(part, &value, 1, WF_SUM)
+                                 : i == 0 ? wf_barrier(part)
+                                          : wf_bcast_bytes(part, &value, sizeof value, 1);
+        if (status == WF_OK)
+            exit(3);
+        wf_error_clear();
+        WF_MUST(wf_comm_close(part));
+    }
+    steps(1);
+}
+
 static void shutdown(bool culprit)
 {
     steps(3);
@@ -183,6 +201,8 @@ int main(int argc, char **argv)
         device(culprit);
     if (!strcmp(place, "differ"))
         differ(culprit);
+    if (!strcmp(place, "twice"))
+        twice(culprit);
     if (!strcmp(place, "shutdown"))
         shutdown(culprit);
     if (!strcmp(place, "loop")) {

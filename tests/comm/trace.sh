@@ -34,6 +34,12 @@ expect bad '    it reported: ranks disagree in collective 4: '
 # Whoever ends the job has left the call by then; its record says how.
 expect bad '^rank [0-2] .* outside of communication since .*, collective 4 of .*: failed [0-9.]+ s ago$'
 
+# What failed first is what is to be known.
+"$mpiexec" -np 3 "$program" twice culprit flat 1 >"$work/log" 2>&1 || expect log "a code of 0"
+"$doctor" --trace "$WEFT_TRACE" >"$work/twice" 2>&1 && expect twice "a code that is not 0"
+expect twice '    it reported: ranks disagree in collective 1: .*barrier'
+grep -q 'it reported: .*bcast_bytes' "$work/twice" && expect twice "the first failure alone"
+
 # A folder of the user's may be a link; where there can be no file, the job goes on and says why.
 ln -s "$WEFT_TRACE" "$work/link"
 before=$(ls "$WEFT_TRACE" | wc -l)
