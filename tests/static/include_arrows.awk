@@ -33,8 +33,8 @@ BEGIN {
     room["tests/threads"] = " transport mesh engine " # takes the place of MPI
     inside["tests/offline"] = "core"
     inside["tests/threads"] = "comm"
-    room["layers/pipeline"] = " functions serial "
-    room["layers/."] = " functions serial parallel communication pipeline "
+    room["layers/pipeline"] = room["layers/multi_node_chain"] = " functions serial "
+    room["layers/."] = " functions serial parallel communication pipeline multi_node_chain "
 
     # Foreign header -> where it may be included; a header that is in neither list is foreign and has no home yet.
     home["mpi.h"] = "^(comm/|tests/bench/|examples/allreduce_bench.c)"

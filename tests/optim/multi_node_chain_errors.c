@@ -1,0 +1,150 @@
+/* Models over several ranks that cannot be: refused before anything is sent, with the same error on every rank. */
+#include "tests/optim/chain_nets.h"
+
+typedef void (*planting)(specs *all);
+
+static void nobody_gives(specs *all)
+{
+    all->of[1].in[0].rank = 1; /* of the ring's second component */
+}
+
+static void nobody_takes(specs *all)
+{
+    all->of[0].out[0].rank = 0;
+}
+
+static void two_givers(specs *all)
+{
+    spec *again = &all->of[all->n++];
+    *again = all->of[0];
+    again->rank = 1;
+    snprintf(again->name, NAME, "again");
+    again->in[0].rank = WF_OUTSIDE;
+    again->out[0] = (wf_chain_end){.rank = 0, .name = "round_2"};
+}
+
+static void other_shape(specs *all)
+{
+    all->of[0].out[0].shape = WF_SHAPE(0, 4);
+    all->of[1].in[0].shape = WF_SHAPE(0, 5);
+}
+
+static void other_name(specs *all)
+{
+    all->of[1].in[0].name = "around";
+}
+
+/* The ring's last component, on rank 0, is added first. */
+static void circle(specs *all)
+{
+    const spec kept = all->of[0];
+    all->of[0] = all->of[all->n - 1];
+    all->of[all->n - 1] = kept;
+    point_names(all, true);
+}
+
+static void same_component(specs *all)
+{
+    snprintf(all->of[1].name, NAME, "%s", all->of[0].name);
+}
+
+/* On every rank the same error, nothing is sent, and the communicator goes on. */
+static void refused(void)
+{
+    static const struct {
+        planting plant;
+        const char *says[2];
+    } list[] = {
+        {nobody_gives, {"rank 0, step 2 (pass_0 gives \"round_1\" to rank 1)", "takes \"round_1\" from rank 1"}},
+        {nobody_takes, {"rank 0, step 2 (pass_0 gives \"round_1\" to rank 0)", "rank 0 never takes it"}},
+        {two_givers, {"rank 1, step", "to rank 0)"}},
+        {other_shape, {"rank 0, step 2 (pass_0 gives \"round_1\" to rank 1), [0,4]", "[0,5]"}},
+        {other_name, {"messages do not meet: rank 0, step 2", "rank 1, step 0 (pass_1 takes \"around\""}},
+        {circle, {"in a circle", "(last_0 takes"}},
+        {same_component, {"rank 1, step 1: a component \"pass_0\"", "on rank 0 already"}},
+    };
+    static specs all;
+    open_comm(WF_F64);
+    for (size_t i = 0; size > 1 && i < sizeof list / sizeof *list; i++) {
+        topology_of(CYCLE, size, true, &all);
+        list[i].plant(&all);
+        wf_layer *chain = chain_of(&all);
+        const wf_status status = wf_multi_node_chain_connect(chain);
+        WF_EXPECT(status == WF_ERR_STATE, "mistake %zu on rank %d: %s", i, rank, wf_error_message());
+        for (int k = 0; k < 2; k++)
+            WF_EXPECT(strstr(wf_error_message(), list[i].says[k]), "mistake %zu on rank %d: '%s' does not say '%s'", i,
+                      rank, wf_error_message(), list[i].says[k]);
+        wf_error_clear();
+        WF_EXPECT_OK(wf_barrier(comm));
+        wf_layer_free(chain);
+    }
+    close_comm();
+}
+
+/* Known at the message alone: the giver's or the taker's shape is another than it says. Both have the error; those that
+ * wait for neither may hear of it later. */
+static void shape_at_the_message(void)
+{
+    static specs all;
+    for (int taker = 0; taker < 2; taker++) {
+        open_comm(WF_F64);
+        if (size > 1) {
+            topology_of(CYCLE, size, true, &all);
+            *(taker ? &all.of[1].in[0] : &all.of[0].out[0]) =
+                (wf_chain_end){.rank = taker ? 0 : 1, .name = "round_1", .shape = WF_SHAPE(0, 5)};
+            wf_layer *chain = chain_of(&all);
+            wf_tape *tape = wf_tape_new(ctx);
+            WF_EXPECT_OK(wf_multi_node_chain_connect(chain));
+            WF_EXPECT(!wf_apply(chain, rank == 0 ? leaf_of(tape, "x", 3, 0) : wf_no_loss(tape)) || rank > 1,
+                      "rank %d goes on", rank);
+            WF_EXPECT(rank > 1 || strstr(wf_error_message(), "[3,4], should be [0,5]"), "rank %d: '%s'", rank,
+                      wf_error_message());
+            wf_error_clear();
+            wf_tape_free(tape);
+            wf_layer_free(chain);
+        }
+        close_comm();
+    }
+}
+
+static void misuse(void)
+{
+    open_comm(WF_F64);
+    wf_layer *chain = wf_multi_node_chain(comm), *other = component_layer();
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_component c = {.name = "a", .layer = component_layer(), WF_FROM({.rank = WF_OUTSIDE}), WF_TO({.rank = rank})};
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_add(NULL, c));
+    c.layer = component_layer();
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_add(other, c));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_connect(other));
+    c.layer = component_layer();
+    c.name = "a b";
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_add(chain, c));
+    c.layer = NULL;
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_add(chain, c));
+    /* What was refused left nothing. */
+    WF_EXPECT_OK(wf_multi_node_chain_connect(chain));
+    c.name = "a";
+    c.layer = component_layer();
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_multi_node_chain_add(chain, c));
+    wf_var *y;
+    WF_EXPECT(!wf_multi_node_chain_apply(chain, tape, 0, NULL, 1, &y), "an output that there is not");
+    WF_EXPECT(strstr(wf_error_message(), "is asked for 1 outputs"), "'%s'", wf_error_message());
+    wf_error_clear();
+    wf_tape_free(tape);
+    wf_layer_free(chain);
+    wf_layer_free(other);
+    close_comm();
+}
+
+static int on_ranks(int argc, char **argv)
+{
+    return test_main(
+        argc, argv,
+        (test_case[]){{"refused", refused}, {"shape_at_the_message", shape_at_the_message}, {"misuse", misuse}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
+}
