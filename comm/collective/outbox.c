@@ -9,6 +9,8 @@
 
 _Static_assert(WF_OUTBOX_TAG == WF_TAGS - 1, "the last of the users' tags");
 
+enum { MOST_SPARE = 64 };
+
 typedef struct message {
     struct message *next;
     struct wf_engine_entry *entry; /* sends so many bytes there */
@@ -124,14 +126,16 @@ static wf_status make_entry(wf_outbox *outbox, message *m, int to, size_t bytes)
     return WF_OK;
 }
 
-/* The spare message that has the schedule already, else any. */
+/* The spare message that has the schedule already, else a new one; with many of them the one that was spare longest, so
+ * that messages of ever new lengths take no more memory. */
 static message *message_of(wf_outbox *outbox, int to, size_t bytes)
 {
-    message **at = &outbox->spare;
-    while (*at && !((*at)->to == to && (*at)->bytes == bytes))
-        at = &(*at)->next;
-    if (!*at)
-        at = &outbox->spare;
+    message **at = &outbox->spare, **oldest = at;
+    int spares = 0;
+    for (; *at && !((*at)->to == to && (*at)->bytes == bytes); at = &(*at)->next, spares++)
+        oldest = at;
+    if (!*at && spares >= MOST_SPARE)
+        at = oldest;
     message *m = *at;
     if (m)
         *at = m->next;
