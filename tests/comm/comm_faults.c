@@ -96,7 +96,7 @@ static wf_status other_count_long(wf_comm *comm, bool culprit)
 
 static wf_status other_shape(wf_comm *comm, bool culprit)
 {
-    return reduce_of(comm, WF_F64, culprit ? WF_SHAPE(2, 5) : WF_SHAPE(5, 2), WF_SUM);
+    return reduce_of(comm, WF_F64, culprit ? WF_SHAPE(2, 3, 5) : WF_SHAPE(2, 5, 3), WF_SUM);
 }
 
 static wf_status other_reduction(wf_comm *comm, bool culprit)
@@ -143,7 +143,7 @@ static void disagreements(void)
     run_fault("other type", other_type, WF_ERR_COMM, " calls allreduce(i32 [10], sum)" PLACE);
     run_fault("other count", other_count, WF_ERR_COMM, " calls allreduce(f32 [11], sum)" PLACE);
     run_fault("other count, long", other_count_long, WF_ERR_COMM, " calls allreduce(f32 [300001], sum)" PLACE);
-    run_fault("other shape", other_shape, WF_ERR_COMM, " calls allreduce(f64 [2,5], sum)" PLACE);
+    run_fault("other shape", other_shape, WF_ERR_COMM, " calls allreduce(f64 [2,3,5], sum)" PLACE);
     run_fault("other reduction", other_reduction, WF_ERR_COMM, " calls allreduce(f32 [10], max)" PLACE);
     run_fault("other root", other_root, WF_ERR_COMM, " calls bcast_bytes(u8 [100], root 1)" PLACE);
     run_fault("other length", other_length, WF_ERR_COMM, " calls bcast_bytes(u8 [50], root 0)" PLACE);
