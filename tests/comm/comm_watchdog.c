@@ -4,18 +4,46 @@
 #include "comm/exchange_author.h"
 #include "tests/comm/comm_cases.h"
 
+#include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define BUSY_MS 3500 /* more than the time-out and the watchdog's margin */
+#define BUSY_MS   3500 /* more than the time-out and the watchdog's margin */
+#define MOMENT_MS 300  /* in which the watchdog looks */
 
 static wf_comm *world;
 static int rank, size;
 
+void wf_watch_begin(const char *what);
+void wf_watch_end(void);
+
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
 static void compute(void)
 {
-    nanosleep(&(struct timespec){.tv_sec = BUSY_MS / 1000, .tv_nsec = BUSY_MS % 1000 * 1000000}, NULL);
+    sleep_ms(BUSY_MS);
+}
+
+/* A process that is stopped, as by a suspended job, has not waited meanwhile. */
+static void stopped(void)
+{
+    const pid_t self = getpid(), child = fork();
+    if (child == 0) {
+        compute();
+        _exit(kill(self, SIGCONT) != 0);
+    }
+    wf_watch_begin("a call of the test");
+    sleep_ms(MOMENT_MS);
+    WF_EXPECT(child > 0 && raise(SIGSTOP) == 0, "no process, or no signal");
+    sleep_ms(MOMENT_MS);
+    wf_watch_end();
+    WF_EXPECT(waitpid(child, NULL, 0) == child, "no child");
+    WF_EXPECT_OK(wf_barrier(world));
 }
 
 static void outside_of_calls(void)
@@ -76,9 +104,11 @@ int main(int argc, char **argv)
     }
     rank = wf_comm_rank(world);
     size = wf_comm_size(world);
-    const int status = test_main(
-        argc, argv,
-        (test_case[]){{"outside_of_calls", outside_of_calls}, {"while_data_travels", while_data_travels}, {0}});
+    const int status = test_main(argc, argv,
+                                 (test_case[]){{"outside_of_calls", outside_of_calls},
+                                               {"while_data_travels", while_data_travels},
+                                               {"stopped", stopped},
+                                               {0}});
     WF_EXPECT_OK(wf_comm_close(world));
     return status || test_failures() > 0;
 }
