@@ -9,14 +9,15 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SHOWN = 8 }; /* pictures in a row, and rows of them */
 
 typedef struct settings {
-    const char *communicator, *split, *schedule, *recompute, *data, *out;
+    const char *communicator, *split, *schedule, *recompute, *data, *out, *timeline;
     int64_t stages, chunks, batch, steps, depth, width, log_every, seed;
     double lr;
-    bool diagram;
+    bool diagram, profile;
 } settings;
 
 static settings read_settings(int argc, char **argv)
@@ -51,6 +52,8 @@ static settings read_settings(int argc, char **argv)
         {"data", "DIR", "folder of MNIST's or Fashion-MNIST's IDX files", .text = &s.data},
         {"out", "DIR", "folder of the pictures", .text = &s.out},
         {"diagram", NULL, "print the schedule, and write it as schedule.svg", .flag = &s.diagram},
+        {"timeline", "FILE", "time line of all ranks in the training, for chrome://tracing", .text = &s.timeline},
+        {"profile", NULL, "a table of where the time went, by kernel and by layer", .flag = &s.profile},
         {"seed", "N", "of all random numbers", .number = &s.seed},
         {0}};
     example_options(argc, argv, "Trains an autoencoder of 28x28 images, cut into stages along the ranks.", table);
@@ -268,7 +271,15 @@ int main(int argc, char **argv)
     example_folder(t.comm, s.out);
     if (s.diagram && t.pipe)
         show_schedule(&t, &s);
+    wf_profiler *profiler = NULL;
+    if (s.profile || s.timeline) {
+        profiler = wf_profiler_open(
+            t.comm, (wf_profiler_opts){.table = s.profile ? STDOUT_FILENO : 0, .timeline = s.timeline});
+        example_check(t.comm, wf_check(profiler));
+    }
     const double seconds = train(&t, &s);
+    if (profiler)
+        WF_MUST(wf_profiler_close(profiler));
     write_pictures(&t, &s);
     show_times(&t, &s, seconds);
 
