@@ -2,7 +2,7 @@
  *
  *     mpirun -np 2 autoencoder --split pipeline --chunks 8
  *
- * It writes pictures of inputs, reconstructions and codes, and says how long a step takes.
+ * It writes pictures of inputs, reconstructions and codes, and a table that says how long a step takes.
  */
 #include "examples/models/autoencoder.h"
 #include "examples/common.h"
@@ -243,21 +243,32 @@ static void show_schedule(const training *t, const settings *s)
         example_abort("schedule.svg: cannot write");
 }
 
-static void show_times(const training *t, const settings *s, double seconds)
+static void print_times(FILE *file, const training *t, const settings *s, double seconds)
 {
     int parts = 0;
     const int *cuts = wf_pipeline_cuts(t->pipe, &parts);
     const double images = (double)s->batch * wf_mesh_size(t->mesh, WF_AXIS_DATA);
-    if (wf_comm_rank(t->comm) != 0)
-        return;
-    printf("\n%-10s %-12s %7s %-12s %-16s %10s %10s\n", "split", "schedule", "chunks", "recompute", "layers", "ms/step",
-           "images/s");
+    fprintf(file, "%-10s %-12s %7s %-12s %-16s %10s %10s\n", "split", "schedule", "chunks", "recompute", "layers",
+            "ms/step", "images/s");
     char layers[64] = "all";
     for (int p = 0, used = 0; p < parts && used + 8 < (int)sizeof layers; p++)
         used += snprintf(layers + used, sizeof layers - (size_t)used, "%s%d", p ? "+" : "", cuts[p]);
-    printf("%-10s %-12s %7lld %-12s %-16s %10.2f %10.0f\n", s->split, t->pipe ? s->schedule : "-",
-           (long long)(t->pipe && strcmp(s->split, "naive") != 0 ? s->chunks : 1), t->pipe ? s->recompute : "-", layers,
-           1e3 * seconds, images / seconds);
+    fprintf(file, "%-10s %-12s %7lld %-12s %-16s %10.2f %10.0f\n", s->split, t->pipe ? s->schedule : "-",
+            (long long)(t->pipe && strcmp(s->split, "naive") != 0 ? s->chunks : 1), t->pipe ? s->recompute : "-",
+            layers, 1e3 * seconds, images / seconds);
+}
+
+/* Printed, and left beside the pictures. */
+static void show_times(const training *t, const settings *s, double seconds)
+{
+    FILE *file = example_create(t->comm, s->out, "times.txt");
+    if (!file)
+        return;
+    printf("\n");
+    print_times(stdout, t, s, seconds);
+    print_times(file, t, s, seconds);
+    if (fclose(file) != 0)
+        example_abort("times.txt: cannot write");
 }
 
 int main(int argc, char **argv)
@@ -273,8 +284,8 @@ int main(int argc, char **argv)
         show_schedule(&t, &s);
     wf_profiler *profiler = NULL;
     if (s.profile || s.timeline) {
-        profiler = wf_profiler_open(
-            t.comm, (wf_profiler_opts){.table = s.profile ? STDOUT_FILENO : 0, .timeline = s.timeline});
+        profiler = wf_profiler_open(t.comm,
+                                    (wf_profiler_opts){.table = s.profile ? STDOUT_FILENO : 0, .timeline = s.timeline});
         example_check(t.comm, wf_check(profiler));
     }
     const double seconds = train(&t, &s);

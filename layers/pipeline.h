@@ -69,10 +69,13 @@ typedef struct wf_pipeline_opts {
     /* Where the chain is cut: the number of its layers in each part, stages * parts numbers that add up to the chain's
      * length (chains inside the chain count by their layers). Default: so that the heaviest part is as light as can be,
      * by `cost`, one number a layer; by default its parameters, or where `sample` is given the time of its forward and
-     * backward on it, a chunk of the first layer's input, measured once on every rank. */
+     * backward on it, a chunk of the first layer's input, measured once on every rank; with `by_memory` the bytes that
+     * a part holds then: parameters with gradients and the optimizer's state, and what is kept of each chunk, as if
+     * nothing was recomputed, times the chunks on their way in that part of the schedule. */
     const int *layers;
     const double *cost;
     const wf_tensor *sample;
+    bool by_memory;
 } wf_pipeline_opts;
 
 /* Cuts a chain (wf_sequential, or a layer whose kind says that it is one) and takes it over, also when it fails: layers

@@ -167,6 +167,8 @@ static wf_var *apply_layers(wf_var *x, void *slot, int64_t from)
             wf_skip_keep(p->layer[i], crosses(p, skip, s->part, false) ? k->taken : k->made);
         }
         x = wf_apply(p->layer[i], x);
+        /* A large message to a stage that waits needs this one to go on. */
+        wf_ctx_progress(p->ctx);
     }
     return x;
 }

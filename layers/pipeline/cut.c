@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { TRIES = 3 }; /* of a measurement, of which the fastest counts */
@@ -87,13 +88,31 @@ static double now_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* What is found out about a layer. */
+typedef struct measured {
+    double seconds; /* of its forward and backward */
+    double bytes;   /* that a chunk keeps from forward to backward */
+} measured;
+
+/* What a layer is measured with. */
+typedef struct trial {
+    wf_tape *tape;
+    wf_layer *layer;
+    wf_tensor *x;
+    const wf_tensor *kept; /* of the end of a skip: what its stash kept; else NULL */
+} trial;
+
 /* One forward and backward; *y is the output, for the next layer. */
-static wf_status time_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, wf_tensor **y, double *seconds)
+static wf_status measure_once(const trial *t, wf_tensor **y, measured *m)
 {
-    const bool differentiable = wf_dtype_is_float(x->dtype);
+    const bool differentiable = wf_dtype_is_float(t->x->dtype);
+    const size_t before = wf_ctx_memory(t->layer->ctx).bytes_in_use;
     const double begin = now_s();
-    wf_var *out = wf_apply(layer, differentiable ? wf_leaf(tape, x) : wf_input(tape, x));
+    if (t->kept)
+        wf_skip_keep(t->layer, wf_leaf(t->tape, t->kept));
+    wf_var *out = wf_apply(t->layer, differentiable ? wf_leaf(t->tape, t->x) : wf_input(t->tape, t->x));
     WF_NEED(out);
+    m->bytes = (double)wf_ctx_memory(t->layer->ctx).bytes_in_use - (double)before;
     wf_tensor_free(*y);
     *y = wf_keep(out);
     WF_NEED(*y);
@@ -107,7 +126,7 @@ static wf_status time_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, w
         WF_TRY(status);
     }
     const double took = now_s() - begin;
-    *seconds = took < *seconds ? took : *seconds;
+    m->seconds = took < m->seconds ? took : m->seconds;
     return WF_OK;
 }
 
@@ -153,22 +172,22 @@ static wf_status restore_values(values *v, const bool *had)
     return status;
 }
 
-static wf_status time_layer(wf_tape *tape, wf_layer *layer, wf_tensor **x, double *seconds)
+/* The output takes the place of the input. */
+static wf_status measure_layer(trial *t, measured *m)
 {
     values v = {0};
     wf_tensor *y = NULL;
-    wf_status status = save_values(layer, &v);
-    bool *had = wf_calloc(layer->ctx, (size_t)v.n + 1, sizeof *had);
+    wf_status status = save_values(t->layer, &v);
+    bool *had = wf_calloc(t->layer->ctx, (size_t)v.n + 1, sizeof *had);
     if (!had)
         status = wf_error_code();
     for (int64_t i = 0; had && i < v.n; i++)
         had[i] = v.param[i]->value;
-    *seconds = INFINITY;
     for (int i = 0; status == WF_OK && i <= TRIES; i++) {
-        status = time_once(tape, layer, *x, &y, seconds);
-        if (i == 0) /* the first one makes primitives and memory */
-            *seconds = INFINITY;
-        const wf_status reset = wf_tape_reset(tape);
+        if (i <= 1) /* the first one makes primitives and memory */
+            m->seconds = INFINITY;
+        status = measure_once(t, &y, m);
+        const wf_status reset = wf_tape_reset(t->tape);
         status = status == WF_OK ? reset : status;
     }
     if (had && v.was) {
@@ -177,41 +196,80 @@ static wf_status time_layer(wf_tape *tape, wf_layer *layer, wf_tensor **x, doubl
     }
     free(had);
     free(v.was);
-    wf_tensor_free(*x);
-    *x = y;
+    wf_tensor_free(t->x);
+    t->x = y;
     return status;
 }
 
-/* Every rank measures all layers; the slowest counts, so that all ranks cut alike. */
-static wf_status measure(const wf_mesh *mesh, const wf_tensor *sample, int count, wf_layer *const *list, double *cost)
+/* kept[i]: what list[i], a stash, has kept. */
+static wf_status measure_all(trial *t, int count, wf_layer *const *list, wf_tensor **kept, measured *found)
+{
+    for (int i = 0; i < count; i++) {
+        if (wf_skip_is_stash(list[i])) {
+            WF_NEED(kept[i] = wf_tensor_alias(t->x));
+            continue;
+        }
+        t->layer = list[i];
+        t->kept = NULL;
+        if (wf_skip_is_pop(list[i])) {
+            const wf_layer *stash = wf_skip_stash_of(list[i]);
+            WF_NEED(stash);
+            for (int j = 0; j < i; j++)
+                if (list[j] == stash)
+                    t->kept = kept[j];
+        }
+        WF_TRY(measure_layer(t, &found[i]));
+    }
+    return WF_OK;
+}
+
+/* Every rank measures all layers; the slowest and the largest count, so that all ranks cut alike. */
+static wf_status measure(const wf_mesh *mesh, const wf_tensor *sample, int count, wf_layer *const *list,
+                         measured *found)
 {
     wf_comm *world = wf_mesh_world(mesh);
-    wf_tape *tape = wf_tape_new(wf_comm_ctx(world));
-    wf_tensor *x = wf_tensor_alias(sample);
-    wf_status status = tape && x ? WF_OK : wf_error_code();
-    for (int i = 0; status == WF_OK && i < count; i++)
-        status = time_layer(tape, list[i], &x, &cost[i]);
-    wf_tensor_free(x);
-    wf_tape_free(tape);
+    trial t = {.tape = wf_tape_new(wf_comm_ctx(world)), .x = wf_tensor_alias(sample)};
+    wf_tensor **kept = wf_calloc(wf_comm_ctx(world), (size_t)count, sizeof(*kept));
+    wf_status status = t.tape && t.x && kept ? WF_OK : wf_error_code();
+    if (status == WF_OK)
+        status = measure_all(&t, count, list, kept, found);
+    for (int i = 0; kept && i < count; i++)
+        wf_tensor_free(kept[i]);
+    free(kept);
+    wf_tensor_free(t.x);
+    wf_tape_free(t.tape);
     WF_TRY(wf_agree_status(world, status));
-    return wf_allreduce_f64(world, cost, count, WF_MAX);
+    return wf_allreduce_f64(world, &found->seconds, 2 * (int64_t)count, WF_MAX);
 }
+
+_Static_assert(sizeof(measured) == 2 * sizeof(double), "measurements are reduced as numbers");
 
 /* --- balance --------------------------------------------------------------------------------------------------------
  */
 
+/* What layers weigh: for themselves, and more for each chunk that a part holds. */
+typedef struct weights {
+    double *own, *chunk; /* of each layer */
+    double *live;        /* chunks that each part holds */
+} weights;
+
+static double weight_of(const weights *w, int part, int layer)
+{
+    return w->own[layer] + w->live[part] * w->chunk[layer];
+}
+
 /* How many parts of at most `most` the layers make, cut as late as can be; every part has a layer, and so many layers
  * are left that the remaining parts have one each. */
-static bool fits(int count, const double *cost, int parts, double most, int *layers)
+static bool fits(int count, const weights *w, int parts, double most, int *layers)
 {
     int at = 0;
     for (int p = 0; p < parts; p++) {
-        double sum = cost[at];
+        double sum = weight_of(w, p, at);
         layers[p] = 1;
         if (sum > most)
             return false;
-        for (at++; at < count - (parts - 1 - p) && (sum + cost[at] <= most || p == parts - 1); at++) {
-            sum += cost[at];
+        for (at++; at < count - (parts - 1 - p) && (sum + weight_of(w, p, at) <= most || p == parts - 1); at++) {
+            sum += weight_of(w, p, at);
             layers[p]++;
         }
         if (sum > most)
@@ -220,22 +278,26 @@ static bool fits(int count, const double *cost, int parts, double most, int *lay
     return at == count;
 }
 
-/* The least possible cost of the heaviest part is the sum of some layers in a row, and halving finds it to the last
+/* The least possible weight of the heaviest part is the sum of some layers in a row, and halving finds it to the last
  * bit that matters. */
-static void balance(int count, const double *cost, int parts, int *layers)
+static void balance(int count, const weights *w, int parts, int *layers)
 {
     double lo = 0, hi = 0;
-    for (int i = 0; i < count; i++)
-        hi += cost[i];
+    for (int i = 0; i < count; i++) {
+        double most = 0;
+        for (int p = 0; p < parts; p++)
+            most = weight_of(w, p, i) > most ? weight_of(w, p, i) : most;
+        hi += most;
+    }
     hi *= 1 + 1e-9;
     for (int i = 0; i < 60; i++) {
         const double middle = (lo + hi) / 2;
-        if (fits(count, cost, parts, middle, layers))
+        if (fits(count, w, parts, middle, layers))
             hi = middle;
         else
             lo = middle;
     }
-    (void)fits(count, cost, parts, hi, layers);
+    (void)fits(count, w, parts, hi, layers);
 }
 
 static wf_status check_given(const int *layers, int count, int parts)
@@ -251,32 +313,70 @@ static wf_status check_given(const int *layers, int count, int parts)
     return WF_OK;
 }
 
-wf_status wf_pipeline_cut(const wf_mesh *mesh, const wf_pipeline_opts *opts, int count, wf_layer *const *list,
-                          int parts, int *layers)
+/* The most chunks that wait for their backward in each part. */
+static void count_live(const wf_pipeline_schedule *s, double *live)
 {
+    for (int part = 0; part < s->stages * s->parts; part++) {
+        int now = 0;
+        for (int i = 0; i < s->count[part % s->stages]; i++) {
+            const wf_pipeline_action *a = &s->action[part % s->stages][i];
+            if (a->part == part)
+                now += (a->verb == WF_PIPELINE_FORWARD) - (a->verb == WF_PIPELINE_BACKWARD);
+            live[part] = now > live[part] ? now : live[part];
+        }
+    }
+}
+
+/* Value, gradient here and in the optimizer's buffer, and two numbers of its state. */
+static double bytes_of_params(wf_layer *layer)
+{
+    return 5.0 * (double)wf_layer_param_count(layer) * (double)wf_dtype_size(wf_ctx_dtype(layer->ctx));
+}
+
+static wf_status weigh(const wf_pipeline *p, const wf_pipeline_opts *o, int count, wf_layer *const *list,
+                       const weights *w, measured *found)
+{
+    for (int i = 0; i < count; i++) {
+        /* A layer without parameters is not for nothing either. */
+        w->own[i] = o->cost ? o->cost[i] : 1 + (double)wf_layer_param_count(list[i]);
+        WF_CHECK(w->own[i] >= 0 && isfinite(w->own[i]), WF_ERR_ARGUMENT,
+                 "layer %d of the pipeline costs %g; should be 0 or more", i, w->own[i]);
+    }
+    if (o->cost || !o->sample)
+        return WF_OK;
+    WF_TRY(measure(p->mesh, o->sample, count, list, found));
+    if (o->by_memory)
+        count_live(p->schedule, w->live);
+    for (int i = 0; i < count; i++) {
+        w->own[i] = o->by_memory ? bytes_of_params(list[i]) : found[i].seconds;
+        w->chunk[i] = o->by_memory ? found[i].bytes : 0;
+    }
+    return WF_OK;
+}
+
+wf_status wf_pipeline_cut(wf_pipeline *p, const wf_pipeline_opts *o, int count, wf_layer *const *list)
+{
+    const int parts = p->stages * p->parts;
     WF_CHECK(count >= parts, WF_ERR_ARGUMENT,
              "a chain of %d layers in %d parts (%s); %d would be empty, so take fewer stages or parts", count, parts,
-             wf_mesh_text(mesh), parts - count);
-    if (opts->layers) {
-        WF_TRY(check_given(opts->layers, count, parts));
-        for (int p = 0; p < parts; p++)
-            layers[p] = opts->layers[p];
+             wf_mesh_text(p->mesh), parts - count);
+    WF_CHECK(!o->by_memory || (o->sample && !o->cost && !o->layers), WF_ERR_ARGUMENT,
+             "a pipeline balanced by memory measures a chunk: give a sample, and neither costs nor layers");
+    if (o->layers) {
+        WF_TRY(check_given(o->layers, count, parts));
+        memcpy(p->cuts, o->layers, (size_t)parts * sizeof *p->cuts);
         return WF_OK;
     }
-    double *cost = wf_malloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)count * sizeof *cost);
-    if (!cost)
-        return wf_error_code();
-    wf_status status = WF_OK;
-    for (int i = 0; i < count && status == WF_OK; i++) {
-        /* A layer without parameters is not for nothing either. */
-        cost[i] = opts->cost ? opts->cost[i] : 1 + (double)wf_layer_param_count(list[i]);
-        if (!(cost[i] >= 0 && isfinite(cost[i])))
-            status = WF_RAISE(WF_ERR_ARGUMENT, "layer %d of the pipeline costs %g; should be 0 or more", i, cost[i]);
+    double *numbers = wf_calloc(p->ctx, 2 * (size_t)count + (size_t)parts, sizeof *numbers);
+    measured *found = wf_calloc(p->ctx, (size_t)count, sizeof *found);
+    wf_status status = numbers && found ? WF_OK : wf_error_code();
+    if (status == WF_OK) {
+        const weights w = {numbers, numbers + count, numbers + 2 * count};
+        status = weigh(p, o, count, list, &w, found);
+        if (status == WF_OK)
+            balance(count, &w, parts, p->cuts);
     }
-    if (status == WF_OK && !opts->cost && opts->sample)
-        status = measure(mesh, opts->sample, count, list, cost);
-    if (status == WF_OK)
-        balance(count, cost, parts, layers);
-    free(cost);
+    free(numbers);
+    free(found);
     return status;
 }

@@ -126,7 +126,7 @@ static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
     wf_status status = wf_agree_status(world, prepare(p, o, &count, &list));
     /* Cutting may measure, which ends in a status of all ranks. */
     if (status == WF_OK)
-        status = wf_agree_status(world, wf_pipeline_cut(p->mesh, o, count, list, p->stages * p->parts, p->cuts));
+        status = wf_agree_status(world, wf_pipeline_cut(p, o, count, list));
     if (status == WF_OK)
         status = compare(p, o->schedule, count);
     if (status == WF_OK)

@@ -24,9 +24,6 @@ int wf_pipeline_maker(const wf_pipeline_schedule *schedule, const wf_pipeline_ac
 /* The layers of a chain, those of chains inside it one by one. In pool memory of wf_malloc, which the caller frees.
  * WF_ERR_ARGUMENT: it is no chain. */
 wf_status wf_chain_list(wf_layer *chain, int *count, wf_layer ***list) WF_NODISCARD;
-/* layers[0..parts): as the options say, or balanced. Collective over the mesh where layers are measured. */
-wf_status wf_pipeline_cut(const wf_mesh *mesh, const wf_pipeline_opts *opts, int count, wf_layer *const *list,
-                          int parts, int *layers) WF_NODISCARD;
 /* Frees the layers of the chain that are in `list` with keep[i] false. */
 void wf_chain_drop(wf_layer *chain, int count, wf_layer *const *list, const bool *keep);
 
@@ -111,6 +108,10 @@ struct wf_pipeline {
     wf_pipeline_grads grads;
     wf_outbox *outbox;
 };
+
+/* pipe->cuts: as the options say, or balanced. Collective over the mesh where layers are measured. */
+wf_status wf_pipeline_cut(wf_pipeline *pipe, const wf_pipeline_opts *opts, int count,
+                          wf_layer *const *list) WF_NODISCARD;
 
 /* --- chunk.c: one chunk in one part ---------------------------------------------------------------------------------
  */

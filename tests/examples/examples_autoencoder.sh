@@ -25,6 +25,7 @@ run() {
         head -c 4 "$work/$name/$each.png" | grep -q PNG || fail "$name: there is no $each.png"
     done
     grep -q "ms/step" "$work/$name.txt" || fail "$name: there is no table"
+    [ "$(wc -l <"$work/$name/times.txt")" = 2 ] || fail "$name: there is no times.txt"
 }
 
 losses() {
@@ -48,7 +49,10 @@ same() {
 
 same naive "$ranks" --split naive
 same gpipe "$ranks" --split pipeline --schedule gpipe --chunks 7 --recompute always
-same one_f_one_b "$ranks" --split pipeline --chunks 4 --recompute except_last --diagram
+same one_f_one_b "$ranks" --split pipeline --chunks 4 --recompute except_last --diagram --profile \
+    --timeline "$work/timeline.json"
+grep -q '"name": "recv"' "$work/timeline.json" || fail "there is no time line"
+grep -q "collective recv" "$work/one_f_one_b.txt" || fail "there is no profile"
 [ "$(grep -c '^stage' "$work/one_f_one_b.txt")" = "$ranks" ] || fail "there is no diagram"
 grep -q '</svg>' "$work/one_f_one_b/schedule.svg" || fail "there is no schedule.svg"
 if [ "$ranks" = 2 ]; then

@@ -372,6 +372,94 @@ static void cuts(void)
     close_on();
 }
 
+static wf_var *wide(wf_var *x)
+{
+    return wf_tanh(wf_concat(4, (wf_var *[]){x, x, x, x}, 1));
+}
+
+static wf_var *narrow(wf_var *x)
+{
+    wf_box box = wf_box_of_shape(wf_var_shape(x));
+    box.hi[1] = 64;
+    return wf_slice(x, box);
+}
+
+/* Eight layers of 16 KiB of parameters each, so 80 KiB to train; two of the first ones keep 1.3 MiB of a chunk and are
+ * to be balanced by six others only where memory counts, and GPipe holds all chunks, on both stages alike. */
+static void cuts_by_memory(void)
+{
+    if (world_size() != 2 || !open_on("cpu", WF_F32, 2))
+        return;
+    wf_tensor *x = wf_tensor_new(on.ctx, WF_F32, WF_SHAPE(512, 64));
+    WF_EXPECT_OK(wf_tensor_fill(x, 0.5));
+    for (int gpipe = 0; gpipe < 2; gpipe++) {
+        wf_layer *chain =
+            wf_sequential(on.ctx, WF_LAYERS(dense(64, 64), wf_lambda(on.ctx, wide), wf_lambda(on.ctx, narrow),
+                                            dense(64, 64), dense(64, 64), dense(64, 64), dense(64, 64), dense(64, 64)));
+        wf_pipeline *pipe = wf_pipeline_new(on.mesh, chain,
+                                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                                               .schedule = gpipe ? WF_PIPELINE_GPIPE : WF_PIPELINE_1F1B,
+                                                               .chunks = 8,
+                                                               .sample = x,
+                                                               .by_memory = true});
+        WF_EXPECT(pipe, "%s", wf_error_trail());
+        const int *cuts = wf_pipeline_cuts(pipe, NULL);
+        /* With 1F1B the first stage holds two chunks, and the last one. */
+        WF_EXPECT(cuts && cuts[0] == (gpipe ? 2 : 1), "%d layers on the first stage", cuts ? cuts[0] : 0);
+        wf_pipeline_free(pipe);
+    }
+    wf_tensor_free(x);
+    close_on();
+}
+
+static wf_var *square_error(wf_var *y, const wf_tensor *target)
+{
+    return wf_mse(y, wf_input(wf_var_tape(y), target));
+}
+
+/* Bytes that a stage holds at most in a step, beyond what it holds before. */
+static double step_bytes(wf_pipeline_kind kind)
+{
+    enum { DEPTH = 32, SIDE = 64 };
+    wf_layer *layer[DEPTH];
+    layer[0] = wf_conv2d(on.ctx, (wf_conv_opts){.in = 1, .out = 1, .kernel = 1});
+    for (int i = 1; i < DEPTH; i++)
+        layer[i] = wf_lambda(on.ctx, wf_tanh);
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, wf_sequential(on.ctx, DEPTH, layer),
+                                        (wf_pipeline_opts){.loss = square_error, .chunks = 8, .schedule = kind});
+    WF_EXPECT(pipe, "%s", wf_error_trail());
+    wf_tensor *x = wf_tensor_new(on.ctx, WF_F32, WF_SHAPE(32, 1, SIDE, SIDE));
+    WF_EXPECT_OK(wf_tensor_fill(x, 0.5));
+    wf_tape *tape = wf_tape_new(on.ctx);
+    const size_t before = wf_ctx_memory(on.ctx).bytes_in_use;
+    WF_EXPECT(wf_pipeline_step(pipe, tape, x, x), "%s", wf_error_trail());
+    const size_t most = wf_ctx_memory(on.ctx).bytes_peak;
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tape_free(tape);
+    wf_tensor_free(x);
+    wf_pipeline_free(pipe);
+    return (double)(most - before);
+}
+
+/* Of eight chunks on four stages 1F1B keeps the activations of four on the first stage, and of one on the last. */
+static void activations(void)
+{
+    double bytes[2] = {0};
+    if (world_size() != 4)
+        return;
+    for (int gpipe = 0; gpipe < 2; gpipe++) {
+        if (!open_on("cpu", WF_F32, 4))
+            return;
+        bytes[gpipe] = step_bytes(gpipe ? WF_PIPELINE_GPIPE : WF_PIPELINE_1F1B);
+        close_on();
+    }
+    static const double most[] = {0.55, 0.43, 0.31, 0.2};
+    WF_EXPECT(bytes[0] <= most[on.rank] * bytes[1], "stage %d holds %g bytes with 1F1B and %g with GPipe", on.rank,
+              bytes[0], bytes[1]);
+    WF_EXPECT(bytes[0] >= 0.9 * (4 - on.rank) / 8 * bytes[1], "stage %d holds %g bytes with 1F1B and %g with GPipe",
+              on.rank, bytes[0], bytes[1]);
+}
+
 static void refuse(wf_layer *chain, wf_pipeline_opts opts, wf_status code, const char *what)
 {
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, chain, opts);
@@ -400,6 +488,9 @@ static void wrong_options(void)
            "part 1 of the pipeline has 0 layers; each should have 1 or more");
     bad.layers = (int[]){3, 3};
     refuse(model_new(false, false), bad, WF_ERR_ARGUMENT, "6 layers together; the chain has 9");
+    bad = good;
+    bad.by_memory = true;
+    refuse(model_new(false, false), bad, WF_ERR_ARGUMENT, "give a sample, and neither costs nor layers");
     refuse(wf_sequential(on.ctx, WF_LAYERS(dense(3, 3))), good, WF_ERR_ARGUMENT, "a chain of 1 layers in 2 parts");
     refuse(dense(3, 3), good, WF_ERR_ARGUMENT, "a layer of kind linear");
     refuse(NULL, good, WF_ERR_ARGUMENT, "NULL");
@@ -449,6 +540,8 @@ static int run(int argc, char **argv)
                                    {"deferred", deferred},
                                    {"gradients", gradients},
                                    {"cuts", cuts},
+                                   {"cuts_by_memory", cuts_by_memory},
+                                   {"activations", activations},
                                    {"wrong_options", wrong_options},
                                    {"failures", failures},
                                    {0}});
