@@ -13,6 +13,7 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[threads] = "1"
 
 import fcntl
+import importlib.util
 import json
 import queue
 import threading
@@ -96,13 +97,33 @@ class JournalLock:
     def __init__(self, path):
         self.path, self.file = path + ".append-lock", None
 
-    def acquire(self):
+    def acquire(self, how=fcntl.LOCK_EX):
         self.file = open(self.path, "a")
-        fcntl.flock(self.file, fcntl.LOCK_EX)
+        fcntl.flock(self.file, how)
         return True
 
     def release(self):
         self.file.close()
+
+
+def open_journal(path):
+    try:
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        from optuna.storages import JournalFileStorage as JournalFileBackend
+
+    class Journal(JournalFileBackend):
+        """Optuna reads without the lock, and may so read half of a line that another process writes."""
+
+        def read_logs(self, *arguments):
+            lock = JournalLock(path)
+            lock.acquire(fcntl.LOCK_SH)
+            try:
+                return list(super().read_logs(*arguments))
+            finally:
+                lock.release()
+
+    return optuna.storages.JournalStorage(Journal(path, lock_obj=JournalLock(path)))
 
 
 def open_storage(path):
@@ -111,11 +132,7 @@ def open_storage(path):
         return optuna.storages.RDBStorage(
             "sqlite:///" + os.path.abspath(path), engine_kwargs={"connect_args": {"timeout": 60}}
         )
-    try:
-        from optuna.storages.journal import JournalFileBackend
-    except ImportError:
-        from optuna.storages import JournalFileStorage as JournalFileBackend
-    return optuna.storages.JournalStorage(JournalFileBackend(path, lock_obj=JournalLock(path)))
+    return open_journal(path)
 
 
 def cut_torn_line(path):
@@ -132,6 +149,9 @@ def cut_torn_line(path):
 
 
 def make_sampler(kind, seed, startup, groups):
+    needs = {"cmaes": "cmaes", "qmc": "scipy"}.get(kind)
+    if needs and not importlib.util.find_spec(needs):
+        raise Refused("unsupported", f"{sys.executable} has no package {needs}, which the sampler {kind} needs")
     seed = None if seed < 0 else seed % 2**32
     trials = {"n_startup_trials": startup} if startup > 0 else {}
     if kind == "tpe":
@@ -223,6 +243,9 @@ class Bridge:
                 self.choosing.give()
         return [str(self.trial.number)]
 
+    def running(self):
+        return [str(sum(t.state == TrialState.RUNNING for t in self.trials()))]
+
     def float(self, name, low, high, log, step):
         step = float.fromhex(step)
         low, high = float.fromhex(low), float.fromhex(high)
@@ -282,7 +305,8 @@ def code_of(error):
 
 bridge = Bridge()
 while True:
-    request, *words = json.loads(requests.get())
+    # An error's text may be cut in the middle of a character.
+    request, *words = json.loads(requests.get().decode("utf-8", "replace"))
     try:
         answer("ok", *getattr(bridge, request)(*words))
     except Exception as error:

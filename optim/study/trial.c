@@ -5,8 +5,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MOST_EXACT (1LL << 53) /* integers up to here are doubles */
+#define LOOK_NS    100000000   /* from one look at the other groups' last trials to the next */
 
 /* --- Agreement -----------------------------------------------------------------------------------------------------
  */
@@ -235,9 +237,31 @@ static wf_status refresh_comm(wf_study *study)
     return wf_check(study->work);
 }
 
-wf_status wf_study_ask(wf_study *study, wf_trial **trial)
+/* A question whose answer is a number. */
+static wf_status ask_number(wf_study *study, const char *request, int64_t *number)
 {
     wf_words answer;
+    wf_line line;
+    wf_line_begin(&line, request);
+    WF_TRY(wf_study_call(study, wf_line_end(&line), &answer));
+    const wf_status status = wf_words_int(&answer, 1, number);
+    wf_words_free(&answer);
+    return status;
+}
+
+/* Looks again and again, since a wait for ranks that train for hours would come to its time-out. */
+static wf_status wait_for_others(wf_study *study)
+{
+    for (int64_t running = 1; running > 0;) {
+        WF_TRY(ask_number(study, "running", &running));
+        if (running > 0)
+            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    }
+    return wf_barrier(study->all);
+}
+
+wf_status wf_study_ask(wf_study *study, wf_trial **trial)
+{
     int64_t number;
     WF_NEED(study);
     WF_NEED(trial);
@@ -247,15 +271,10 @@ wf_status wf_study_ask(wf_study *study, wf_trial **trial)
     if (study->finished)
         return WF_OK;
     WF_TRY(refresh_comm(study));
-    wf_line line;
-    wf_line_begin(&line, "ask");
-    WF_TRY(wf_study_call(study, wf_line_end(&line), &answer));
-    const wf_status status = wf_words_int(&answer, 1, &number);
-    wf_words_free(&answer);
-    WF_TRY(status);
+    WF_TRY(ask_number(study, "ask", &number));
     if (number < 0) {
         study->finished = true;
-        return wf_barrier(study->all);
+        return wait_for_others(study);
     }
     study->trial = (wf_trial){.study = study, .open = true, .number = number};
     *trial = &study->trial;

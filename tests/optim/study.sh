@@ -2,7 +2,7 @@
 # Studies: tests/optim/study.sh MPIEXEC RANKS PROGRAM and one of
 #     cases [NAME ...]                          those of the program
 #     sequence "SAMPLER PRUNER [STORAGE]" ...   suggestions against Optuna's
-#     killed .db|.journal                       thirty trials, killed twice
+#     killed .db|.journal TRIALS KILL ...       a study that is killed, each time after so many trials in all
 #     python [:]                                Pythons that are missing or broken; ":": also those that are so at once
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -63,36 +63,53 @@ for line in open(sys.argv[1]):
     done
 }
 
-made() {
-    cat "$work"/run*.txt 2>/dev/null | grep -c '^made' || true
+count() {
+    cat "$work/$1" 2>/dev/null | wc -l
 }
 
-# kill_after TRIALS: starts the study and kills all of its processes at once, once so many trials have been made.
-kill_after() {
-    : >"$work/pids"
-    "$mpiexec" -np "$ranks" "$program" run "$storage" 2 30 "$work/pids" >"$work/run$1.txt" 2>&1 &
-    job=$!
-    for i in $(seq 600); do
-        [ "$(made)" -lt "$1" ] || break
+# wait_for begun|made NUMBER
+wait_for() {
+    for i in $(seq 1500); do
+        [ "$(count "$1")" -lt "$2" ] || return 0
         sleep 0.02
     done
-    kill -9 $job $(cat "$work/pids") 2>/dev/null || fail "the job has ended before it was killed"
-    wait $job 2>/dev/null || true
+    fail "there are no $2 trials $1"
 }
 
-# Two groups, killed twice in the middle of trials: 30 trials in the end, no one lost, no one twice.
-killed() {
-    storage=$work/killed$1
-    kill_after 8
-    kill_after 18
+# kill_after TRIALS: starts the study and kills all of its processes at once, in the middle of a trial, once so many trials
+# have been made.
+kill_after() {
     : >"$work/pids"
-    timeout 100 "$mpiexec" -np "$ranks" "$program" run "$storage" 2 30 "$work/pids" >"$work/run.txt" 2>&1 ||
+    rm -f "$work/hold"
+    "$mpiexec" -np "$ranks" "$program" run "$storage" 2 "$trials" "$work" >"$work/run$1.txt" 2>&1 &
+    job=$!
+    wait_for made "$1"
+    begun=$(count begun)
+    : >"$work/hold"
+    wait_for begun $((begun + 1))
+    kill -9 $job $(cat "$work/pids") 2>/dev/null || fail "the job has ended before it was killed"
+    wait $job 2>/dev/null || true
+    rm -f "$work/hold"
+}
+
+# killed ENDING TRIALS KILL ...: two groups, killed in the middle of trials; in the end no trial is lost and no one twice.
+killed() {
+    storage=$work/killed$1 trials=$2
+    shift 2
+    for each in "$@"; do
+        kill_after "$each"
+    done
+    : >"$work/pids"
+    timeout 100 "$mpiexec" -np "$ranks" "$program" run "$storage" 2 "$trials" "$work" >"$work/run.txt" 2>&1 ||
         fail "the last run failed"
-    grep -qE '^complete 30, retried [1-4], others 0$' "$work/run.txt" || fail "not 30 trials are complete"
+    retried=$(sed -n "s/^complete $trials, retried \([0-9]*\), others 0\$/\1/p" "$work/run.txt")
+    [ -n "$retried" ] && [ "$retried" -ge $# ] && [ "$retried" -le $((2 * $#)) ] || fail "not $trials trials are complete"
     # What was made and not yet told is made again.
-    [ "$(made)" -ge 30 ] && [ "$(made)" -le 34 ] || fail "$(made) trials were made"
-    "$WEFT_PYTHON" "$here/study.py" "$storage" 30 >"$work/seen.txt" 2>&1 || fail "Optuna finds something else"
+    [ "$(count made)" -ge "$trials" ] && [ "$(count made)" -le $((trials + retried)) ] ||
+        fail "$(count made) trials were made"
+    "$WEFT_PYTHON" "$here/study.py" "$storage" "$trials" >"$work/seen.txt" 2>&1 || fail "Optuna finds something else"
     nothing_left
+    echo "$# kills: $retried trials were made again, $trials are complete"
 }
 
 # A program that takes the place of Python.
@@ -154,7 +171,8 @@ sequence)
     ;;
 killed)
     find_optuna
-    killed "$5"
+    shift 4
+    killed "$@"
     ;;
 python) python "${5-}" ;;
 esac
