@@ -12,6 +12,7 @@
 #include "optim/evaluator.h"
 #include "optim/multi_node.h"
 #include "optim/optim.h"
+#include "optim/planner.h"
 #include "optim/profiler.h"
 #include "optim/schedule.h"
 #include "optim/study.h"

@@ -51,6 +51,18 @@ static const char *own_job(void)
     return name;
 }
 
+/* As the XDG base directory specification has it. */
+static const char *own_cache(void)
+{
+    static char path[4096];
+    const char *caches = text_of("XDG_CACHE_HOME", NULL), *home = text_of("HOME", NULL);
+    if (caches)
+        snprintf(path, sizeof path, "%s/weft", caches);
+    else if (home)
+        snprintf(path, sizeof path, "%s/.cache/weft", home);
+    return caches || home ? path : NULL;
+}
+
 /* OMP_NUM_THREADS may list a number per level: the first counts. */
 static int omp_threads(void)
 {
@@ -72,6 +84,8 @@ const wf_config *wf_config_get(void)
         config.timeout_ms = number_of("WEFT_TIMEOUT_MS", 300000, 1);
         config.far_ms = number_of("WEFT_TIMEOUT_MS", 1800000, 1);
         config.idle_ms = number_of("WEFT_IDLE_MS", 3600000, 1);
+        config.plan = text_of("WEFT_PLAN", NULL);
+        config.cache = text_of("WEFT_CACHE", own_cache());
         config.deterministic = number_of("WEFT_DETERMINISTIC", 0, 0) != 0;
         config.level = text_of("WEFT_LEVEL", NULL);
         config.tf32 = number_of("WEFT_TF32", 1, 0) != 0;

@@ -12,6 +12,8 @@ typedef struct wf_config {
     long far_ms;        /* the same, of a peer of another machine, whose signs are not seen; default 1800000 */
     long idle_ms;       /* WEFT_IDLE_MS: longest wait for a peer of this machine that works; default 3600000 */
     int log_level;      /* WEFT_LOG: error, warn, info, debug; a wf_log_level */
+    const char *plan;   /* WEFT_PLAN: what wf-plan asks a program, or NULL */
+    const char *cache;  /* WEFT_CACHE: folder of measured times; else that of the user's caches, or NULL */
     bool deterministic; /* WEFT_DETERMINISTIC: 1 = no sum whose order may vary */
     const char *level;  /* WEFT_LEVEL: of x86-64, that of the kernels of the CPU; NULL: the newest that runs */
     bool tf32;          /* WEFT_TF32: 0 = f32 convolutions and products on a GPU do not round their inputs to tf32 */

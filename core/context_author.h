@@ -105,6 +105,8 @@ void wf_pool_hold(wf_ctx *ctx, const void *data);
  * from the device. */
 wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
+/* The most bytes that were in use since the call before, or ever. */
+size_t wf_pool_mark(wf_ctx *ctx);
 
 /* malloc, calloc and realloc, counted, for what is kept from step to step; what a step takes and gives back comes from
  * the pool. NULL and a recorded WF_ERR_MEMORY on failure. From any thread (the pool: from the main thread alone). */

@@ -35,6 +35,7 @@ typedef struct store {
 struct wf_pool {
     wf_ctx *ctx;
     wf_memory_counters counters;
+    size_t marked;        /* most bytes in use since wf_pool_mark */
     store device, host;   /* host: page-locked, where device memory is not the host's */
     wf_tensor *tensors;   /* free handles, linked through data */
     wf_storage *storages; /* free storages, linked through next */
@@ -262,6 +263,8 @@ static wf_status take_block(wf_pool *pool, store *s, size_t bytes, void **data)
     b->mine = claiming;
     pool->counters.pool_takes++;
     pool->counters.bytes_in_use += b->bytes;
+    if (pool->counters.bytes_in_use > pool->marked)
+        pool->marked = pool->counters.bytes_in_use;
     if (pool->counters.bytes_in_use > pool->counters.bytes_peak)
         pool->counters.bytes_peak = pool->counters.bytes_in_use;
     *data = b->data;
@@ -503,4 +506,12 @@ void wf_pool_storage_give(wf_ctx *ctx, wf_storage *storage)
 wf_storage **wf_pool_steps(wf_ctx *ctx)
 {
     return &ctx->pool->steps;
+}
+
+size_t wf_pool_mark(wf_ctx *ctx)
+{
+    wf_pool *pool = ctx->pool;
+    const size_t most = pool->marked;
+    pool->marked = pool->counters.bytes_in_use;
+    return most;
 }

@@ -162,7 +162,7 @@ static bool grow_rows(wf_profile *p)
 /* -1 where there is no memory for it. */
 static int32_t row_of(wf_profile *p, wf_profile_kind kind, const char *name)
 {
-    const wf_profile_row row = {.kind = kind, .name = name, .layer = kind == WF_PROFILE_KERNEL ? p->layer : ""};
+    const wf_profile_row row = {.kind = kind, .name = name, .layer = kind == WF_PROFILE_INPUT ? "" : p->layer};
     const int32_t *found = place_of(p, &row);
     if (*found >= 0)
         return *found;
@@ -187,6 +187,7 @@ void wf_profile_add(wf_profile *profile, wf_profile_kind kind, const char *name,
     row->ns += event->end_ns - event->start_ns;
     row->flops += event->flops;
     row->bytes += event->bytes;
+    row->sent += event->sent;
     if (profile->n_events == profile->most_events)
         return;
     profile->event[profile->n_events] = *event;

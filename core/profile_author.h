@@ -19,12 +19,13 @@ typedef enum wf_profile_kind {
     WF_PROFILE_KINDS
 } wf_profile_kind;
 
-/* All calls of one thing: of a kernel in a layer, or of one kind of collective. */
+/* All calls of one thing in a layer: of a kernel, or of one kind of collective. */
 typedef struct wf_profile_row {
     wf_profile_kind kind;
     const char *name, *layer; /* layer: its path, "" outside of layers */
     int64_t calls, ns;
     double flops, bytes; /* bytes: read and written by a kernel, of the tensor of a collective */
+    double sent;         /* what a collective gave to the transport */
 } wf_profile_row;
 
 /* One of them, for a time line; times are of the monotonic clock. */

@@ -113,6 +113,9 @@ bool wf_tape_repeats(const wf_tape *tape);
 /* WF_ERR_UNSUPPORTED inside of a segment: asked by functions with point-to-point messages before they send one. */
 wf_status wf_tape_check_message(const wf_tape *tape, const char *name) WF_NODISCARD;
 
+/* What was recorded since the last reset, in its order; borrowed until more is. */
+int64_t wf_tape_nodes(const wf_tape *tape, wf_node *const **nodes);
+
 wf_ctx *wf_tape_ctx(const wf_tape *tape);
 
 /* Scopes: wf_apply of a layer sets the stream of the random numbers that are drawn inside. A stream is made of the

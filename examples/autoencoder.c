@@ -14,7 +14,7 @@
 enum { SHOWN = 8 }; /* pictures in a row, and rows of them */
 
 typedef struct settings {
-    const char *communicator, *split, *schedule, *recompute, *data, *out, *timeline;
+    const char *communicator, *split, *schedule, *recompute, *plan, *data, *out, *timeline;
     int64_t stages, chunks, batch, steps, depth, width, log_every, seed;
     double lr;
     bool diagram, profile;
@@ -43,6 +43,7 @@ static settings read_settings(int argc, char **argv)
         {"chunks", "N", "of a batch, in a pipeline", .number = &s.chunks, .least = 1},
         {"schedule", "NAME", "gpipe, 1f1b or interleaved", .text = &s.schedule},
         {"recompute", "WHEN", "never, except_last or always: activations in backward", .text = &s.recompute},
+        {"plan", "FILE", "of wf-plan, in place of these; --batch is that of all ranks then", .text = &s.plan},
         {"depth", "N", "hidden layers on each side of the code", .number = &s.depth},
         {"width", "N", "numbers in a hidden layer", .number = &s.width, .least = 1},
         {"batch", "N", "images in a step, for each place along data", .number = &s.batch, .least = 1},
@@ -79,6 +80,7 @@ enum { NONE, NAIVE, PIPELINE };
 /* What a step works with. */
 typedef struct training {
     wf_comm *comm;
+    wf_training_plan *plan; /* NULL: options say how */
     wf_mesh *mesh;
     wf_pipeline *pipe; /* NULL: not split */
     wf_layer *model;   /* of the whole, or of this stage */
@@ -87,6 +89,41 @@ typedef struct training {
     wf_iter *images;
     autoencoder_codes codes;
 } training;
+
+/* As the plan says. */
+static void planned_model(training *t, const settings *s)
+{
+    const wf_mesh_opts mesh = wf_training_plan_mesh(t->plan);
+    wf_pipeline_opts opts = wf_training_plan_pipeline(t->plan);
+    opts.loss = wf_bce_logits_with;
+    example_agree(t->comm, wf_training_plan_batch(t->plan) != s->batch ? "--batch: the plan is for another one" : NULL);
+    t->mesh = wf_mesh_open(t->comm, mesh);
+    example_check(t->comm, wf_check(t->mesh));
+    t->model = autoencoder(wf_comm_ctx(t->comm), s->depth, s->width, &t->codes);
+    example_check(t->comm, wf_training_plan_apply(t->plan, t->mesh, t->model, false));
+    if (mesh.stage > 1) {
+        t->pipe = wf_pipeline_new(t->mesh, t->model, opts);
+        example_check(t->comm, wf_check(t->pipe));
+        t->model = wf_pipeline_model(t->pipe);
+    }
+    t->optim = wf_mesh_multi_node_with(t->mesh, wf_adam(t->model, (wf_adam_opts){.lr = s->lr}),
+                                       wf_training_plan_multi_node(t->plan));
+    example_check(t->comm, wf_check(t->optim));
+}
+
+/* Gives wf-plan the serial model. */
+static int answer(training *t, const settings *s)
+{
+    wf_layer *model = autoencoder(wf_comm_ctx(t->comm), s->depth, s->width, &t->codes);
+    wf_optim *optim = wf_adam(model, (wf_adam_opts){.lr = s->lr});
+    example_check(t->comm, wf_check(optim));
+    example_check(t->comm, wf_planner_answer(t->comm, model, optim, WF_SHAPE(s->batch, 1, 28, 28),
+                                             WF_PLANNER_STAGE | WF_PLANNER_RECOMPUTE));
+    wf_optim_free(optim);
+    wf_layer_free(model);
+    WF_MUST(wf_comm_close(t->comm));
+    return 0;
+}
 
 static void model_new(training *t, const settings *s)
 {
@@ -112,11 +149,17 @@ static void model_new(training *t, const settings *s)
     example_check(t->comm, wf_check(t->optim));
 }
 
+/* Of this place along data. */
+static int64_t samples_of(const training *t, const settings *s)
+{
+    return t->plan ? s->batch / wf_mesh_size(t->mesh, WF_AXIS_DATA) : s->batch;
+}
+
 static wf_iter *open_images(const training *t, const settings *s)
 {
     wf_dataset *files = wf_comm_rank(t->comm) == 0 ? wf_mnist(wf_comm_ctx(t->comm), s->data, WF_TRAIN_SET) : NULL;
     wf_dataset *part = wf_mesh_scatter_dataset(t->mesh, files, (wf_scatter_opts){.shuffle = true});
-    wf_iter *iter = wf_batches(part, (wf_batch_opts){.size = s->batch, .drop_last = true});
+    wf_iter *iter = wf_batches(part, (wf_batch_opts){.size = samples_of(t, s), .drop_last = true});
     example_check(t->comm, wf_check(iter));
     if (wf_iter_epoch_length(iter) == 0) {
         char complaint[128];
@@ -138,6 +181,8 @@ static double train_step(training *t)
     WF_MUST(wf_optim_step(t->optim, loss));
     const double value = wf_item(loss);
     WF_MUST(wf_tape_reset(t->tape));
+    if (t->plan)
+        WF_MUST(wf_training_plan_compare(t->plan, t->comm, STDOUT_FILENO));
     return value;
 }
 
@@ -247,7 +292,7 @@ static void print_times(FILE *file, const training *t, const settings *s, double
 {
     int parts = 0;
     const int *cuts = wf_pipeline_cuts(t->pipe, &parts);
-    const double images = (double)s->batch * wf_mesh_size(t->mesh, WF_AXIS_DATA);
+    const double images = (double)samples_of(t, s) * wf_mesh_size(t->mesh, WF_AXIS_DATA);
     fprintf(file, "%-10s %-12s %7s %-12s %-16s %10s %10s\n", "split", "schedule", "chunks", "recompute", "layers",
             "ms/step", "images/s");
     char layers[64] = "all";
@@ -261,6 +306,8 @@ static void print_times(FILE *file, const training *t, const settings *s, double
 /* Printed, and left beside the pictures. */
 static void show_times(const training *t, const settings *s, double seconds)
 {
+    if (t->plan) /* it has a table of its own */
+        return;
     FILE *file = example_create(t->comm, s->out, "times.txt");
     if (!file)
         return;
@@ -276,7 +323,15 @@ int main(int argc, char **argv)
     const settings s = read_settings(argc, argv);
     training t = {.comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed})};
     example_check(t.comm, wf_check(t.comm));
-    model_new(&t, &s);
+    if (wf_planner_asks())
+        return answer(&t, &s);
+    if (s.plan) {
+        t.plan = wf_training_plan_read(t.comm, s.plan);
+        example_check(t.comm, wf_check(t.plan));
+        planned_model(&t, &s);
+    } else {
+        model_new(&t, &s);
+    }
     t.images = open_images(&t, &s);
     t.tape = wf_tape_new(wf_comm_ctx(t.comm));
     example_folder(t.comm, s.out);
@@ -302,6 +357,7 @@ int main(int argc, char **argv)
     else
         wf_layer_free(t.model);
     wf_mesh_close(t.mesh);
+    wf_training_plan_free(t.plan);
     WF_MUST(wf_comm_close(t.comm));
     return 0;
 }

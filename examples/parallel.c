@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const names[] = {"data", "channel", "depth", "height", "width"};
 
@@ -44,7 +45,18 @@ static unsigned how_of(const parallel *p)
     return strcmp(p->how, "spatial") == 0 ? bn | WF_PARALLEL_SPATIAL : bn;
 }
 
-void parallel_open(parallel *p, wf_comm *comm)
+/* From the file of --plan. */
+static void plan_open(parallel *p, wf_comm *comm)
+{
+    p->planned = wf_training_plan_read(comm, p->plan);
+    example_check(comm, wf_check(p->planned));
+    const wf_mesh_opts o = wf_training_plan_mesh(p->planned);
+    example_agree(comm, o.stage > 1 ? "--plan: it has stages, which this program cannot be cut into" : NULL);
+    p->mesh = wf_mesh_open(comm, o);
+    p->sharded = wf_training_plan_sharded(p->planned);
+}
+
+static void mesh_open(parallel *p, wf_comm *comm)
 {
     wf_mesh_opts o = {0};
     char complaint[512] = "";
@@ -69,23 +81,69 @@ void parallel_open(parallel *p, wf_comm *comm)
     }
     p->sharded = spatial || both;
     p->mesh = wf_mesh_open(comm, o);
+}
+
+void parallel_open(parallel *p, wf_comm *comm)
+{
+    if (p->plan)
+        plan_open(p, comm);
+    else
+        mesh_open(p, comm);
     example_check(comm, wf_check(p->mesh));
     p->samples = wf_mesh_comm(p->mesh, WF_AXIS_DATA);
     example_check(comm, wf_check(p->samples));
     p->counts = true;
     for (wf_axis a = 0; a < WF_AXES; a++)
         p->counts = p->counts && (a == WF_AXIS_DATA || wf_mesh_rank(p->mesh, a) == 0);
-    if (wf_comm_rank(comm) == 0 && wf_comm_size(comm) > 1)
+    if (wf_comm_rank(comm) == 0 && wf_comm_size(comm) > 1 && !wf_planner_asks())
         printf("ranks: %s\n", wf_mesh_text(p->mesh));
 }
 
 void parallel_close(parallel *p)
 {
+    wf_training_plan_free(p->planned);
     wf_mesh_close(p->mesh);
+}
+
+int parallel_answer(parallel *p, wf_comm *comm, wf_layer *model, wf_optim *optim, wf_shape input, unsigned can)
+{
+    example_check(comm, wf_check(optim));
+    example_check(comm, wf_planner_answer(comm, model, optim, input, can));
+    wf_optim_free(optim);
+    wf_layer_free(model);
+    parallel_close(p);
+    WF_MUST(wf_comm_close(comm));
+    return 0;
+}
+
+int64_t parallel_batch(const parallel *p, wf_comm *comm, int64_t batch)
+{
+    char complaint[128] = "";
+    if (!p->planned)
+        return batch;
+    const int64_t all = wf_training_plan_batch(p->planned);
+    if (all != batch)
+        snprintf(complaint, sizeof complaint, "--batch %lld: the plan is for %lld", (long long)batch, (long long)all);
+    example_agree(comm, *complaint ? complaint : NULL);
+    return batch / wf_mesh_size(p->mesh, WF_AXIS_DATA);
+}
+
+wf_optim *parallel_optim(const parallel *p, wf_optim *optim)
+{
+    return wf_mesh_multi_node_with(p->mesh, optim, wf_training_plan_multi_node(p->planned));
+}
+
+void parallel_compare(const parallel *p, wf_comm *comm)
+{
+    if (p->planned)
+        WF_MUST(wf_training_plan_compare(p->planned, comm, STDOUT_FILENO));
 }
 
 void parallel_model(const parallel *p, wf_comm *comm, wf_layer *model)
 {
     example_check(comm, wf_check(model));
-    example_check(comm, wf_parallelize(model, p->mesh, how_of(p)));
+    if (p->planned)
+        example_check(comm, wf_training_plan_apply(p->planned, p->mesh, model, p->sync_bn));
+    else
+        example_check(comm, wf_parallelize(model, p->mesh, how_of(p)));
 }

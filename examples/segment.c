@@ -63,6 +63,7 @@ static settings read_settings(int argc, char **argv)
         {"parallel", "HOW", "spatial, or mesh: channels and pixels", .text = &s.how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest (height: all)",
          .text = &s.how.axes},
+        EXAMPLE_PLAN(&s.how.plan),
         {"lr", "X", "learning rate", .real = &s.lr},
         {"seed", "N", "of images and all random numbers", .number = &s.seed},
         EXAMPLE_COMPUTE(&s.compute),
@@ -86,11 +87,21 @@ static void check_sizes(wf_comm *comm, const settings *s)
     example_agree(comm, *complaint ? complaint : NULL);
 }
 
+static wf_shape shape_of(const settings *s)
+{
+    return s->dims == 3 ? WF_SHAPE(s->batch, 1, s->size, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size);
+}
+
+static unsigned planner_can(const settings *s)
+{
+    const unsigned can = WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_RECOMPUTE;
+    return s->dims == 3 ? can | WF_PLANNER_DEPTH : can;
+}
+
 static part part_new(wf_comm *comm, const settings *s)
 {
     part p = {0};
-    const wf_shape whole =
-        s->dims == 3 ? WF_SHAPE(s->batch, 1, s->size, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size);
+    const wf_shape whole = shape_of(s);
     const int dims = (int)s->dims;
     const wf_layout_opts cut = {.dim = {[WF_AXIS_DATA] = WF_DIM(0),
                                         [WF_AXIS_DEPTH] = dims == 3 ? WF_DIM(2) : 0,
@@ -171,7 +182,9 @@ static wf_status train_step(wf_trainer *trainer, void *user)
         observe_iou(t, trainer, kept);
     wf_tensor_free(kept);
     wf_trainer_add_samples(trainer, t->s->batch);
-    return wf_tape_reset(t->tape);
+    WF_MUST(wf_tape_reset(t->tape));
+    parallel_compare(&t->s->how, t->comm);
+    return WF_OK;
 }
 
 static wf_checkpoint *saves_open(const training *t)
@@ -246,8 +259,13 @@ int main(int argc, char **argv)
 
     const unet_opts opts = {.dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth};
     training t = {.comm = comm, .s = &s, .model = unet(wf_comm_ctx(comm), opts)};
-    parallel_model(&s.how, comm, s.recompute ? wf_recompute_model(t.model) : t.model);
-    t.optim = example_scaled(wf_mesh_multi_node(s.how.mesh, wf_adam(t.model, (wf_adam_opts){.lr = s.lr})));
+    wf_layer *model = s.recompute ? wf_recompute_model(t.model) : t.model;
+    const wf_adam_opts adam = {.lr = s.lr};
+    if (wf_planner_asks())
+        return parallel_answer(&s.how, comm, model, wf_adam(model, adam), shape_of(&s), planner_can(&s));
+    (void)parallel_batch(&s.how, comm, s.batch);
+    parallel_model(&s.how, comm, model);
+    t.optim = example_scaled(parallel_optim(&s.how, wf_adam(t.model, adam)));
     t.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(t.optim));
     t.part = part_new(comm, &s);

@@ -23,6 +23,7 @@ typedef struct settings {
 
 /* What a step works with. */
 typedef struct training {
+    wf_comm *comm;
     const settings *s;
     wf_layer *model;
     wf_optim *optim;
@@ -41,7 +42,8 @@ static void read_settings(int argc, char **argv, settings *s)
                     .how = {.how = "data"}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat, dummy", .text = &s->communicator},
-        {"batch", "N", "images in a step for each place along the data axis", .number = &s->batch, .least = 1},
+        {"batch", "N", "images in a step for each place along the data axis; with --plan: of all ranks",
+         .number = &s->batch, .least = 1},
         {"epochs", "N", "stop after N times all images", .number = &s->epochs, .least = 1},
         {"iterations", "N", "steps of an epoch, if that is fewer; 0: all", .number = &s->iterations},
         {"width", "N", "channels of the first group of convolutions", .number = &s->width, .least = 1},
@@ -57,6 +59,7 @@ static void read_settings(int argc, char **argv, settings *s)
          .text = &s->how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s->how.axes},
         {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s->how.sync_bn},
+        EXAMPLE_PLAN(&s->how.plan),
         EXAMPLE_SAVES(&s->saves),
         EXAMPLE_BEST(&s->best),
         {0}};
@@ -82,14 +85,18 @@ static int64_t epoch_steps(const settings *s, wf_iter *iter)
     return s->iterations > 0 && s->iterations < all ? s->iterations : all;
 }
 
-static wf_optim *optim_new(wf_layer *model, const settings *s, int64_t steps)
+static wf_optim *sgd_new(wf_layer *model, const settings *s)
 {
     const double images = (double)(s->batch * wf_comm_size(s->how.samples));
-    const wf_sgd_opts sgd = {.lr = s->lr * sqrt(images / 64), .momentum = 0.9, .weight_decay = 5e-4};
+    return wf_sgd(model, (wf_sgd_opts){.lr = s->lr * sqrt(images / 64), .momentum = 0.9, .weight_decay = 5e-4});
+}
+
+static wf_optim *optim_new(wf_layer *model, const settings *s, int64_t steps)
+{
     wf_optim *optim = wf_lr_schedule(
-        wf_sgd(model, sgd),
+        sgd_new(model, s),
         (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = steps / 2, .total = s->epochs * steps, .end = 0.01});
-    return example_scaled(wf_mesh_multi_node(s->how.mesh, optim));
+    return example_scaled(parallel_optim(&s->how, optim));
 }
 
 static wf_status train_step(wf_trainer *trainer, void *user)
@@ -102,7 +109,9 @@ static wf_status train_step(wf_trainer *trainer, void *user)
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, (double)b.size));
     wf_trainer_add_samples(trainer, b.global);
-    return wf_tape_reset(t->tape);
+    WF_MUST(wf_tape_reset(t->tape));
+    parallel_compare(&t->s->how, t->comm);
+    return WF_OK;
 }
 
 /* Every test image once: the ranks along data have different ones, the others share them. */
@@ -161,8 +170,12 @@ int main(int argc, char **argv)
     example_compute(comm, s.compute);
     parallel_open(&s.how, comm);
 
-    training t = {.s = &s, .tape = wf_tape_new(wf_comm_ctx(comm))};
-    t.model = vgg16(wf_comm_ctx(comm), (vgg_opts){.width = s.width});
+    wf_layer *model = vgg16(wf_comm_ctx(comm), (vgg_opts){.width = s.width});
+    if (wf_planner_asks())
+        return parallel_answer(&s.how, comm, model, sgd_new(model, &s), WF_SHAPE(s.batch, 3, 32, 32),
+                               WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_RECOMPUTE);
+    s.batch = parallel_batch(&s.how, comm, s.batch);
+    training t = {.comm = comm, .s = &s, .model = model, .tape = wf_tape_new(wf_comm_ctx(comm))};
     parallel_model(&s.how, comm, t.model);
     t.train = open_images(comm, &s, WF_TRAIN_SET);
     t.test = open_images(comm, &s, WF_TEST_SET);

@@ -81,6 +81,12 @@ wf_mode wf_tape_mode(const wf_tape *tape)
     return tape ? tape->mode : WF_TRAIN;
 }
 
+int64_t wf_tape_nodes(const wf_tape *tape, wf_node *const **nodes)
+{
+    *nodes = tape->nodes;
+    return tape->n_nodes;
+}
+
 wf_ctx *wf_tape_ctx(const wf_tape *tape)
 {
     return tape ? tape->ctx : NULL;

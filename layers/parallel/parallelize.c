@@ -1,6 +1,6 @@
 /* Turns the layers of a whole model into parallel ones, in place, and sets the redistributions between them. Called
  * once, before the optimizer is made; a layer object keeps its address, name and values. */
-#include "layers/parallelize.h"
+#include "layers/parallelize_author.h"
 
 #include "comm/mesh_author.h"
 #include "layers/channel.h"
@@ -18,6 +18,9 @@ typedef struct walk {
     const wf_mesh *mesh;
     unsigned how;
     bool sharded; /* what leaves the last layer has its channels sharded */
+    /* Not NULL: says how for each layer. What comes may then be split otherwise than the layer wants. */
+    wf_parallel_choice choose;
+    void *user;
 } walk;
 
 /* --- inputs ---------------------------------------------------------------------------------------------------------
@@ -78,6 +81,15 @@ static wf_var *whole_samples(const wf_layer *layer, wf_var *x)
 static wf_var *whole_pixels(const wf_layer *layer, wf_var *x)
 {
     return joined(x, 2);
+}
+
+static wf_var *all_channels(const wf_layer *layer, wf_var *x)
+{
+    wf_layout layout = x->value->layout;
+    if (!layout.known || layout.placement[WF_AXIS_CHANNEL] != WF_SHARDED)
+        return shard_pixels(layer, x);
+    join(&layout, WF_AXIS_CHANNEL);
+    return shard_pixels(layer, wf_redistribute(x, layout));
 }
 
 static void prepare_with(wf_layer *layer, const wf_mesh *mesh, wf_var *(*prepare)(const wf_layer *, wf_var *))
@@ -235,10 +247,43 @@ static wf_status swap_norm(wf_layer *layer, const walk *w)
     return WF_OK;
 }
 
+static unsigned possible(const wf_mesh *mesh, unsigned how)
+{
+    const bool pixels = wf_mesh_size(mesh, WF_AXIS_DEPTH) > 1 || wf_mesh_size(mesh, WF_AXIS_HEIGHT) > 1 ||
+                        wf_mesh_size(mesh, WF_AXIS_WIDTH) > 1;
+    if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
+        how &= ~(unsigned)WF_PARALLEL_CHANNEL;
+    return pixels ? how : how & ~(unsigned)WF_PARALLEL_SPATIAL;
+}
+
+static unsigned choice_of(const walk *w, const wf_layer *layer)
+{
+    return possible(w->mesh, w->choose(w->user, layer));
+}
+
+/* Where each layer has its own way, one that is split by pixels, channels or neither gets what it needs. */
+static void accept_any(wf_layer *layer, walk *w)
+{
+    const bool by_channels = w->how & WF_PARALLEL_CHANNEL, by_pixels = w->how & WF_PARALLEL_SPATIAL;
+    const bool multiplies = layer->kind->computes;
+    if (by_pixels && multiplies && !by_channels && layer->prepare == shard_pixels)
+        prepare_with(layer, w->mesh, all_channels);
+    else if (!by_pixels)
+        prepare_with(layer, w->mesh, multiplies && !by_channels ? whole_samples : whole_pixels);
+    if (multiplies && !by_channels)
+        w->sharded = false;
+}
+
 /* A layer of any other kind stays as it is, and so does wf_lambda of another function: what it does to each element is
  * right on parts too, and whatever needs whole samples or channels returns an error when it is applied. */
 static wf_status swap(wf_layer *layer, walk *w)
 {
+    const bool known = layer->kind == &wf_conv_serial || layer->kind == &wf_linear_serial ||
+                       layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial || wf_norm_is(layer);
+    if (w->choose && known)
+        w->how = choice_of(w, layer);
+    else if (w->choose)
+        w->how = WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL; /* what comes to wf_flatten may be split in any way */
     if (layer->kind == &wf_conv_serial)
         WF_TRY(swap_conv(layer, w));
     else if (layer->kind == &wf_linear_serial)
@@ -251,6 +296,8 @@ static wf_status swap(wf_layer *layer, walk *w)
         prepare_with(layer, w->mesh, whole_samples);
         w->sharded = false;
     }
+    if (w->choose && known)
+        accept_any(layer, w);
     for (int i = 0; i < layer->n_children; i++)
         WF_TRY(swap(layer->children[i], w));
     return WF_OK;
@@ -266,6 +313,18 @@ wf_status wf_parallelize(wf_layer *model, const wf_mesh *mesh, unsigned how)
     if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
         how &= ~(unsigned)WF_PARALLEL_CHANNEL;
     walk w = {.mesh = mesh, .how = how};
+    return swap(model, &w);
+}
+
+wf_status wf_parallelize_by(wf_layer *model, const wf_mesh *mesh, wf_parallel_choice choose, void *user)
+{
+    WF_NEED(model);
+    WF_NEED(mesh);
+    WF_CHECK(model->ctx == wf_comm_ctx(wf_mesh_world(mesh)), WF_ERR_ARGUMENT,
+             "wf_parallelize_by: the model belongs to another context than the mesh; make it with wf_comm_ctx");
+    walk w = {.mesh = mesh, .choose = choose, .user = user};
+    if (possible(mesh, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL) == 0)
+        w = (walk){.mesh = mesh, .how = choose(user, model) & WF_PARALLEL_SYNC_BN};
     return swap(model, &w);
 }
 

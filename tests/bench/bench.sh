@@ -1,6 +1,6 @@
 #!/bin/sh
 # The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; how
-# much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing; samples from files:
+# much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing; plans, predicted and measured; samples from files:
 # tests/bench/bench.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
 #
@@ -99,6 +99,10 @@ echo
 echo "checkpoints:"
 mkdir "$build/bench-saves"
 mpirun -np 2 --bind-to none "$build/tests/bench/bench_saves" "$build/bench-saves" 2>/dev/null
+
+echo
+echo "plans, predicted and measured:"
+"$here/bench_plan.sh" "$build"
 
 echo
 echo "samples from HDF5 files:"

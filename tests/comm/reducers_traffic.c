@@ -1,6 +1,8 @@
 /* What the reducers that know of nodes send between nodes: their own count is what the formula says, and the link of
  * the virtual nodes (tests/comm/cluster.sh) counts the same within 5 %. */
 #include "comm/comm_author.h"
+#include "comm/engine/collectives_author.h"
+#include "comm/engine/proof_author.h"
 #include "comm/reducer_author.h"
 #include "core/context_author.h"
 #include "tests/test.h"
@@ -32,6 +34,26 @@ static uint64_t other_ranks_too(wf_comm *comm, uint64_t mine)
     return (uint64_t)sum;
 }
 
+/* What the price of the same sum, by representatives of the ranks, says. */
+static wf_price price_of(wf_comm *comm, const char *name, const int64_t offset[3])
+{
+    const int ranks = wf_comm_size(comm), each = wf_comm_intra_size(comm);
+    const wf_price_model model = wf_price_model_default();
+    const wf_call call = {
+        .operation = WF_CALL_SUM, .reducer = name, .dtype = WF_F32, .count = offset[2], .part = offset, .parts = 2};
+    wf_agreed agreed;
+    wf_price price = {0};
+    int32_t *node = calloc((size_t)ranks, sizeof *node);
+    for (int r = 0; r < ranks; r++)
+        node[r] = r / each;
+    WF_EXPECT_OK(wf_agreed_make(wf_comm_ctx(comm), ranks, node, &agreed));
+    agreed.shared = wf_comm_shares_memory(comm);
+    WF_EXPECT_OK(wf_call_price(wf_comm_ctx(comm), &agreed, &call, &model, &price));
+    wf_agreed_clear(&agreed);
+    free(node);
+    return price;
+}
+
 /* A node sends 2 n (M-1) / M, in as many parts as there are shards; in a node nothing is sent. */
 static void check(const char *name, bool sharded)
 {
@@ -61,6 +83,11 @@ static void check(const char *name, bool sharded)
     }
     WF_EXPECT(other_ranks_too(comm, sent) == (nodes > 1 ? bytes * (uint64_t)(shards * nodes) : 0), "%s: all ranks",
               name);
+    const wf_price price = price_of(comm, name, offset);
+    const uint64_t all = other_ranks_too(comm, sent), all_messages = other_ranks_too(comm, messages);
+    WF_EXPECT(price.bytes == all && price.messages == all_messages,
+              "%s: priced %" PRIu64 " bytes in %" PRIu64 " messages, sent %" PRIu64 " in %" PRIu64, name, price.bytes,
+              price.messages, all, all_messages);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 

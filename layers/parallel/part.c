@@ -1,0 +1,82 @@
+/* What a layer is to a planner of costs, and a serial layer of the size of one rank's part of it. */
+#include "layers/parallelize_author.h"
+
+#include "layers/serial/serial_impl.h"
+
+static wf_part_info conv_info(const wf_layer *layer)
+{
+    const wf_conv_state *s = layer->state;
+    wf_part_info info = {.kind = WF_PART_CONV,
+                         .in = s->in,
+                         .out = s->out,
+                         .groups = s->opts.groups ? s->opts.groups : 1,
+                         .nd = s->geom.nd,
+                         .transposed = s->transposed,
+                         .replicate = s->opts.replicate,
+                         .form = s->opts.form};
+    for (int d = 0; d < s->geom.nd; d++)
+        info.window[d] = wf_conv_window(&s->geom, d);
+    return info;
+}
+
+wf_part_info wf_part_of(const wf_layer *layer)
+{
+    if (layer->kind == &wf_conv_serial)
+        return conv_info(layer);
+    if (layer->kind == &wf_linear_serial) {
+        const wf_linear_opts o = wf_linear_options(layer);
+        return (wf_part_info){
+            .kind = WF_PART_LINEAR, .in = o.in, .out = o.out, .groups = 1, .replicate = o.replicate, .form = o.form};
+    }
+    if (wf_norm_is(layer)) {
+        const int64_t channels = wf_norm_options(layer).channels;
+        return (wf_part_info){.kind = WF_PART_NORM, .in = channels, .out = channels, .groups = 1};
+    }
+    if (layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial)
+        return (wf_part_info){.kind = WF_PART_WINDOW};
+    return (wf_part_info){0};
+}
+
+static int64_t share(int64_t n, int64_t ranks)
+{
+    return (n + ranks - 1) / ranks;
+}
+
+static wf_layer *conv_part(const wf_layer *layer, int64_t in, int64_t out)
+{
+    typedef wf_layer *(*maker)(wf_ctx * ctx, wf_conv_opts opts);
+    static const maker make[2][3] = {{wf_conv1d, wf_conv2d, wf_conv3d},
+                                     {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
+    const wf_conv_state *s = layer->state;
+    wf_conv_opts o = s->opts;
+    /* Groups are split as wholes; both numbers of channels fall with them. */
+    if (o.groups > 1) {
+        const int64_t ranks = in > out ? in : out, groups = share(o.groups, ranks);
+        o.in = o.in / o.groups * groups;
+        o.out = o.out / o.groups * groups;
+        o.groups = groups;
+    } else {
+        o.in = share(o.in, in);
+        o.out = share(o.out, out);
+    }
+    return make[s->transposed][s->geom.nd - 1](layer->ctx, o);
+}
+
+wf_layer *wf_part_new(const wf_layer *layer, int64_t in, int64_t out)
+{
+    WF_NEED_NULL(layer);
+    if (layer->kind == &wf_conv_serial)
+        return conv_part(layer, in, out);
+    if (layer->kind == &wf_linear_serial) {
+        wf_linear_opts o = wf_linear_options(layer);
+        o.in = share(o.in, in);
+        o.out = share(o.out, out);
+        return wf_linear(layer->ctx, o);
+    }
+    if (wf_norm_is(layer)) {
+        wf_batchnorm_opts o = wf_norm_options(layer);
+        o.channels = share(o.channels, out);
+        return wf_batchnorm(layer->ctx, o);
+    }
+    return NULL;
+}

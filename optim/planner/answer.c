@@ -1,0 +1,141 @@
+/* What a program that wf-plan has started does: reads the request, measures, searches, prints, and writes files. */
+#include "optim/planner/planner_impl.h"
+
+#include "comm/comm_author.h"
+#include "core/config_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEXT 4096
+
+typedef struct request {
+    wf_planner_opts opts;
+    char out[TEXT], curves[TEXT], mesh[128];
+    double alpha_s, beta_s; /* between nodes; 0: not given */
+    int most;               /* ranks of the curves */
+} request;
+
+bool wf_planner_asks(void)
+{
+    return wf_config_get()->plan != NULL;
+}
+
+/* --- the request: lines of KEY=VALUE, which wf-plan has checked -----------------------------------------------------
+ */
+
+static const char *value_of(const char *text, const char *key, char value[TEXT])
+{
+    const size_t length = strlen(key);
+    value[0] = '\0';
+    for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        if (strncmp(line, key, length) == 0 && line[length] == '=')
+            snprintf(value, TEXT, "%.*s", (int)strcspn(line + length + 1, "\n"), line + length + 1);
+    return value;
+}
+
+static double number_of(const char *text, const char *key)
+{
+    char value[TEXT];
+    return strtod(value_of(text, key, value), NULL);
+}
+
+static wf_status read_mesh(const char *text, wf_mesh_opts *mesh)
+{
+    const char *const names[] = {"data", "stage", "channel", "depth", "height", "width"};
+    int *const size[] = {&mesh->data, &mesh->stage, &mesh->channel, &mesh->depth, &mesh->height, &mesh->width};
+    *mesh = (wf_mesh_opts){1, 1, 1, 1, 1, 1};
+    while (*text) {
+        const size_t length = strcspn(text, "=");
+        int i = 0;
+        while (i < 6 && (strlen(names[i]) != length || strncmp(names[i], text, length) != 0))
+            i++;
+        char *end = NULL;
+        const long n = text[length] == '=' ? strtol(text + length + 1, &end, 10) : 0;
+        WF_CHECK(i < 6 && n >= 1 && n <= INT32_MAX && (*end == ',' || *end == '\0'), WF_ERR_ARGUMENT,
+                 "a mesh of \"%.60s\": should be as data=2,height=2", text);
+        *size[i] = (int)n;
+        text = *end ? end + 1 : end;
+    }
+    return WF_OK;
+}
+
+static wf_status read_request(request *r)
+{
+    const char *text = wf_config_get()->plan;
+    char split[TEXT];
+    *r = (request){.opts = {.ranks = (int)number_of(text, "ranks"),
+                            .nodes = (int)number_of(text, "nodes"),
+                            .memory = number_of(text, "memory"),
+                            .split = -1},
+                   .alpha_s = number_of(text, "alpha_s"),
+                   .beta_s = number_of(text, "beta_s"),
+                   .most = (int)number_of(text, "most")};
+    (void)value_of(text, "out", r->out);
+    (void)value_of(text, "curves", r->curves);
+    if (*value_of(text, "split", split))
+        r->opts.split = atoi(split);
+    if (*value_of(text, "mesh", split))
+        WF_TRY(read_mesh(split, &r->opts.mesh));
+    WF_CHECK(r->opts.ranks >= 1 && r->opts.nodes >= 1, WF_ERR_ARGUMENT,
+             "WEFT_PLAN asks for %d ranks on %d nodes: it is set by wf-plan", r->opts.ranks, r->opts.nodes);
+    return WF_OK;
+}
+
+/* --- the answer -----------------------------------------------------------------------------------------------------
+ */
+
+static wf_status write_answer(const wf_gauge *g, const request *r, const wf_training_plan *plan)
+{
+    if (wf_comm_rank(g->comm) == 0) {
+        wf_training_plan_print(plan, STDOUT_FILENO);
+        dprintf(STDOUT_FILENO, "measured on %s: %d numbers, and %d were known\n", g->machine, g->measured, g->known);
+        if (*r->out)
+            WF_TRY(wf_training_plan_write(plan, r->out));
+    }
+    return WF_OK;
+}
+
+static wf_status answer(wf_gauge *g, wf_planner_model *m, request *r)
+{
+    wf_planner_meter meter;
+    WF_TRY(wf_gauge_open(g, m, &meter));
+    WF_TRY(wf_gauge_links(g, &meter));
+    if (r->beta_s > 0) {
+        meter.links.beta_s[1] = r->beta_s;
+        meter.links.alpha_s[1] = r->alpha_s;
+    }
+    wf_training_plan *plan = wf_planner_search(m, &meter, &r->opts);
+    if (!plan)
+        return wf_error_code();
+    wf_status status = wf_bcast_status(g->comm, write_answer(g, r, plan), 0);
+    if (status == WF_OK && *r->curves)
+        status = wf_planner_curves(g, m, &meter, plan, &(wf_curves_opts){r->opts.can, r->most, r->curves});
+    wf_training_plan_free(plan);
+    return status;
+}
+
+wf_status wf_planner_answer(wf_comm *comm, wf_layer *model, wf_optim *optim, wf_shape input, unsigned can)
+{
+    request r;
+    wf_planner_model m;
+    WF_NEED(comm);
+    WF_NEED(model);
+    WF_NEED(optim);
+    WF_CHECK(wf_planner_asks(), WF_ERR_STATE, "wf_planner_answer in a program that wf-plan did not start");
+    WF_TRY(read_request(&r));
+    r.opts.can = can;
+    r.opts.batch = input.dim[0];
+    wf_shape shape = input;
+    shape.dim[0] = input.dim[0] < 2 ? input.dim[0] : 2;
+    WF_TRY(wf_planner_trace(model, shape, &m));
+    wf_gauge g = {.comm = comm, .optim = optim};
+    if (wf_comm_rank(comm) == 0)
+        g.cache = wf_plan_cache_open(wf_comm_ctx(comm), wf_config_get()->cache);
+    const wf_status status = wf_agree_status(comm, answer(&g, &m, &r));
+    wf_plan_cache_close(g.cache);
+    wf_planner_model_clear(&m);
+    return status;
+}

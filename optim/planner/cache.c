@@ -1,0 +1,129 @@
+/* Measured numbers, kept in a file: a line each of key, count and numbers, appended. Several processes may append; a
+ * line that is torn or foreign is passed over. */
+#include "optim/planner/planner_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define PATH 4096
+
+typedef struct entry {
+    char *line; /* "KEY\tNUMBER NUMBER ..." */
+    size_t key;
+} entry;
+
+struct wf_plan_cache {
+    wf_ctx *ctx;
+    char path[PATH];
+    entry *entry;
+    int entries, room;
+};
+
+static void keep(wf_plan_cache *c, const char *line)
+{
+    const size_t key = strcspn(line, "\t");
+    if (line[key] != '\t')
+        return;
+    if (c->entries == c->room) {
+        const int room = c->room ? 2 * c->room : 64;
+        entry *longer = wf_realloc(c->ctx, c->entry, (size_t)room * sizeof *longer);
+        if (!longer)
+            return;
+        c->entry = longer;
+        c->room = room;
+    }
+    char *copy = wf_strdup(c->ctx, line);
+    if (copy)
+        c->entry[c->entries++] = (entry){copy, key};
+}
+
+static void make_folders(const char *folder)
+{
+    char path[PATH];
+    snprintf(path, sizeof path, "%s", folder);
+    for (char *c = path + 1; *c; c++)
+        if (*c == '/') {
+            *c = '\0';
+            (void)mkdir(path, 0777);
+            *c = '/';
+        }
+    (void)mkdir(path, 0777);
+}
+
+wf_plan_cache *wf_plan_cache_open(wf_ctx *ctx, const char *folder)
+{
+    wf_plan_cache *c = wf_calloc(ctx, 1, sizeof *c);
+    char *line = NULL;
+    size_t size = 0;
+    ssize_t length;
+    if (!c)
+        return NULL;
+    c->ctx = ctx;
+    if (!folder || strlen(folder) + 16 > sizeof c->path)
+        return c;
+    make_folders(folder);
+    snprintf(c->path, sizeof c->path, "%s/kernels", folder);
+    FILE *file = fopen(c->path, "r");
+    while (file && (length = getline(&line, &size, file)) > 0)
+        if (line[length - 1] == '\n') {
+            line[length - 1] = '\0';
+            keep(c, line);
+        }
+    free(line);
+    if (file)
+        fclose(file);
+    return c;
+}
+
+void wf_plan_cache_close(wf_plan_cache *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < c->entries; i++)
+        free(c->entry[i].line);
+    free(c->entry);
+    free(c);
+}
+
+bool wf_plan_cache_find(const wf_plan_cache *c, const char *key, int count, double *numbers)
+{
+    const size_t length = strlen(key);
+    /* The newest first. */
+    for (int i = c ? c->entries - 1 : -1; i >= 0; i--) {
+        const entry *e = &c->entry[i];
+        if (e->key != length || memcmp(e->line, key, length) != 0)
+            continue;
+        char *at = e->line + length + 1, *end = at;
+        int n = 0;
+        for (; n < count; n++, at = end) {
+            numbers[n] = strtod(at, &end);
+            if (end == at)
+                break;
+        }
+        if (n == count && strspn(end, " ") == strlen(end))
+            return true;
+    }
+    return false;
+}
+
+void wf_plan_cache_add(wf_plan_cache *c, const char *key, int count, const double *numbers)
+{
+    const size_t room = strlen(key) + 32 * (size_t)count + 8;
+    char *line = c ? wf_malloc(c->ctx, room) : NULL;
+    size_t used;
+    if (!line)
+        return;
+    used = (size_t)snprintf(line, room, "%s\t", key);
+    for (int i = 0; i < count; i++)
+        used += (size_t)snprintf(line + used, room - used, "%s%.9g", i ? " " : "", numbers[i]);
+    keep(c, line);
+    FILE *file = *c->path ? fopen(c->path, "a") : NULL;
+    if (file) {
+        fprintf(file, "%s\n", line);
+        fclose(file);
+    }
+    free(line);
+}

@@ -1,0 +1,326 @@
+/* What a unit costs in a form: its leaves' measured times, scaled by measured ratios of a part to the whole, and the
+ * messages that its form needs, by alpha and beta. */
+#include "optim/planner/planner_impl.h"
+
+#include <stdlib.h>
+
+#define LONG ((int64_t)1 << 20) /* elements of a long buffer */
+
+/* --- messages -------------------------------------------------------------------------------------------------------
+ */
+
+/* Whether so many neighbouring ranks are on more than one node. */
+bool wf_place_between(const wf_place *p, int span)
+{
+    return span > p->ranks / p->nodes;
+}
+
+static double message_s(const wf_place *p, int span, double messages, double bytes)
+{
+    const wf_price_model *l = &p->meter->links;
+    if (wf_place_between(p, span))
+        return messages * l->alpha_s[1] + bytes * l->beta_s[1];
+    return messages * p->meter->exchange_alpha_s + bytes * p->meter->exchange_beta_s;
+}
+
+static void add_message(const wf_place *p, int span, double messages, double bytes, wf_unit_cost *c)
+{
+    c->message_s += message_s(p, span, messages, bytes);
+    c->bytes += bytes;
+}
+
+wf_status wf_place_sum(const wf_place *p, int members, int apart, double *seconds, double *bytes)
+{
+    const int each = p->ranks / p->nodes, together = apart < each ? each / apart : 1;
+    const int node_size = together > members ? members : members % together == 0 ? together : 1;
+    const int64_t ends[] = {0, LONG};
+    const wf_call call = {.operation = WF_CALL_SUM,
+                          .reducer = node_size > 1 && node_size < members ? "two_dimensional" : "hierarchical",
+                          .dtype = WF_F32,
+                          .count = LONG,
+                          .part = ends,
+                          .parts = 1};
+    wf_price price = {0};
+    wf_agreed agreed;
+    *seconds = *bytes = 0;
+    if (members < 2)
+        return WF_OK;
+    int32_t *node = wf_calloc(p->m->ctx, (size_t)members, sizeof *node);
+    if (!node)
+        return wf_error_code();
+    for (int r = 0; r < members; r++)
+        node[r] = r / node_size;
+    wf_status status = wf_agreed_make(p->m->ctx, members, node, &agreed);
+    free(node);
+    WF_TRY(status);
+    agreed.shared = true;
+    status = wf_call_price(p->m->ctx, &agreed, &call, &p->meter->links, &price);
+    wf_agreed_clear(&agreed);
+    *seconds = price.seconds / (4.0 * (double)LONG);
+    *bytes = (double)price.bytes / members / (4.0 * (double)LONG);
+    return status;
+}
+
+/* --- halos ----------------------------------------------------------------------------------------------------------
+ */
+
+static wf_range block_of(int64_t n, int ranks, int r)
+{
+    wf_range range;
+    wf_block(n, ranks, r, &range.lo, &range.hi);
+    return range;
+}
+
+static double common(wf_range a, wf_range b)
+{
+    const int64_t lo = a.lo > b.lo ? a.lo : b.lo, hi = a.hi < b.hi ? a.hi : b.hi;
+    return lo < hi ? (double)(hi - lo) : 0;
+}
+
+/* Of one dimension: what all places together own, need of one tensor, and need of what they own. */
+typedef struct needs {
+    double need, own, messages;
+} needs;
+
+/* Along one dimension of x, for forward; or of y, for the gradients that are needed for the own inputs. */
+static needs needs_of(const wf_part_info *info, int d, int ranks, int64_t in, int64_t out, bool gradients)
+{
+    needs n = {0};
+    const wf_window w = info->window[d];
+    for (int r = 0; r < ranks; r++) {
+        const wf_range x = block_of(in, ranks, r);
+        wf_range y = info->transposed ? block_of(out, ranks, r) : wf_window_anchored(w, x, out, r == 0, r + 1 == ranks);
+        wf_range need = info->transposed ? wf_window_readers(w, y, in) : wf_window_reads(w, y, in), own = x;
+        if (gradients) {
+            need = info->transposed ? wf_window_reads(w, x, out) : wf_window_readers(w, x, out);
+            own = y;
+        }
+        n.need += (double)(need.hi - need.lo);
+        n.own += common(need, own);
+        n.messages += (need.lo < own.lo) + (need.hi > own.hi);
+    }
+    n.messages /= ranks;
+    return n;
+}
+
+/* Elements that a rank sends on average, for each channel and sample. */
+static void halo_of(const wf_place *p, const wf_planner_leaf *leaf, bool gradients, double *elements, double *messages)
+{
+    const int nd = leaf->info.nd, ranks[3] = {p->mesh.depth, p->mesh.height, p->mesh.width};
+    double need = 1, own = 1, around = 1;
+    for (int d = 0; d < nd; d++) {
+        const needs n = needs_of(&leaf->info, d, ranks[3 - nd + d], leaf->x.dim[2 + d], leaf->y.dim[2 + d], gradients);
+        need *= n.need;
+        own *= n.own;
+        around *= 1 + n.messages;
+    }
+    *elements = (need - own) / p->pixels;
+    *messages = around - 1;
+}
+
+static void add_halos(const wf_place *p, const wf_planner_leaf *leaf, bool first, wf_unit_cost *c)
+{
+    const double size = (double)wf_dtype_size(WF_F32) * (double)p->batch;
+    double there, back, dy, messages, more;
+    halo_of(p, leaf, false, &there, &messages);
+    there *= size * (double)leaf->info.in;
+    if (there > 0)
+        add_message(p, p->pixels, messages, there, c);
+    if (first)
+        return;
+    halo_of(p, leaf, true, &dy, &more);
+    dy *= size * (double)leaf->info.out;
+    back = dy < there ? dy : there;
+    if (back > 0)
+        add_message(p, p->pixels, messages, back, c);
+}
+
+/* --- one leaf -------------------------------------------------------------------------------------------------------
+ */
+
+static double bytes_of(const wf_place *p, wf_shape s)
+{
+    return (double)wf_shape_count(s) / (double)s.dim[0] * (double)p->batch * (double)wf_dtype_size(WF_F32);
+}
+
+/* A tensor of which each of `ranks` gets what the others have. */
+static void add_gather(const wf_place *p, int ranks, int span, double bytes, wf_unit_cost *c)
+{
+    if (ranks > 1)
+        add_message(p, span, ranks - 1, bytes * (ranks - 1) / ranks, c);
+}
+
+/* What comes is split otherwise than the leaf needs it: gathered in one direction, and cut in the other. */
+static void change_state(const wf_place *p, const wf_planner_leaf *leaf, unsigned wanted, bool first, wf_unit_cost *c)
+{
+    const double bytes = bytes_of(p, leaf->x);
+    const unsigned change = (unsigned)c->state ^ wanted;
+    const bool pixels = change & WF_PARALLEL_SPATIAL, channels = change & WF_PARALLEL_CHANNEL;
+    /* Of a first layer no gradient goes back, and its input is cut where it is made. */
+    if (pixels && !first)
+        add_gather(p, p->pixels, p->pixels, bytes, c);
+    if (channels && c->state & WF_PARALLEL_CHANNEL)
+        add_gather(p, p->channels, p->channels * p->pixels, bytes, c);
+    c->state = (int)wanted;
+}
+
+/* The ways of layers/channel.h: true for the channel form. */
+static bool takes_channel_form(const wf_planner_leaf *leaf)
+{
+    if (leaf->info.groups > 1 || leaf->info.form == WF_FORM_FILTER)
+        return leaf->info.groups > 1 && leaf->info.transposed;
+    const double x = (double)wf_shape_count(leaf->x), y = (double)wf_shape_count(leaf->y);
+    return leaf->info.form == WF_FORM_CHANNEL || y < x;
+}
+
+static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bool by_input, bool first,
+                              wf_unit_cost *c)
+{
+    const bool cut = c->state & WF_PARALLEL_SPATIAL, sharded = c->state & WF_PARALLEL_CHANNEL;
+    const double part = cut ? 1.0 / p->pixels : 1, x = bytes_of(p, leaf->x) * part, y = bytes_of(p, leaf->y) * part;
+    const int n = p->channels, span = p->channels * p->pixels;
+    const bool replicate = leaf->info.replicate;
+    if (by_input) {
+        add_gather(p, n, span, y, c); /* the sum, scattered; gathered in backward */
+        add_gather(p, n, span, y, c);
+        if (!sharded && !first)
+            add_gather(p, n, span, x, c);
+    } else {
+        if (sharded)
+            add_gather(p, n, span, x, c);
+        if (!first)
+            add_gather(p, n, span, sharded ? x : 2 * x, c);
+        if (replicate)
+            add_gather(p, n, span, y, c);
+    }
+    c->state = (c->state & ~WF_PARALLEL_CHANNEL) | (replicate ? 0 : WF_PARALLEL_CHANNEL);
+}
+
+static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, bool cut, int64_t in, int64_t out,
+                          double *ratio)
+{
+    const int ranks[3] = {p->mesh.depth, p->mesh.height, p->mesh.width};
+    wf_shape whole = leaf->x, part;
+    double all = 0, own = 0;
+    *ratio = 1;
+    whole.dim[0] = p->batch;
+    part = whole;
+    for (int d = 2; d < part.rank && cut; d++) {
+        const int n = ranks[3 - (part.rank - 2) + d - 2];
+        const wf_window *w = leaf->info.kind == WF_PART_CONV ? &leaf->info.window[d - 2] : NULL;
+        part.dim[d] = (part.dim[d] + n - 1) / n;
+        /* With its halo it has as much as a window needs. */
+        while (w && !leaf->info.transposed && part.dim[d] < whole.dim[d] &&
+               wf_window_outputs(*w, part.dim[d], false) < 1)
+            part.dim[d]++;
+    }
+    if (leaf->info.kind == WF_PART_OTHER || leaf->info.kind == WF_PART_WINDOW) {
+        *ratio = (cut ? 1.0 / p->pixels : 1) / (double)out;
+        return WF_OK;
+    }
+    if (leaf->info.kind == WF_PART_NORM)
+        in = out;
+    part.dim[1] = (part.dim[1] + in - 1) / in;
+    if (!cut && in == 1 && out == 1)
+        return WF_OK;
+    WF_TRY(p->meter->part(p->meter->own, leaf, whole, 1, 1, &all));
+    WF_TRY(p->meter->part(p->meter->own, leaf, part, in, out, &own));
+    *ratio = all > 0 ? own / all : 1;
+    return WF_OK;
+}
+
+/* True for a leaf that asks for its layout; others take what comes. */
+static bool asks(const wf_planner_leaf *leaf)
+{
+    return leaf->info.kind != WF_PART_OTHER;
+}
+
+static void add_norm(const wf_place *p, const wf_planner_leaf *leaf, wf_unit_cost *c)
+{
+    /* Means and squares of a channel, counts, forward; two sums backward: short sums in f64. */
+    const double bytes = 2.0 * 8 * (double)leaf->info.in;
+    double steps = 0;
+    for (int n = 1; n < p->pixels; n *= 2)
+        steps++;
+    add_message(p, p->pixels, 2 * steps, 2 * bytes * (p->pixels - 1) / 1.0, c);
+}
+
+static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost *c)
+{
+    const wf_planner_leaf *leaf = &p->m->leaf[i];
+    const wf_part_kind kind = leaf->info.kind;
+    const bool first = i == 0, flattens = kind == WF_PART_OTHER && leaf->y.rank < leaf->x.rank;
+    const bool multiplies = kind == WF_PART_CONV || kind == WF_PART_LINEAR;
+    int64_t in = 1, out = 1;
+    if (kind == WF_PART_LINEAR)
+        form &= ~(unsigned)WF_PARALLEL_SPATIAL;
+    if (asks(leaf)) {
+        const unsigned channel =
+            multiplies ? form & (unsigned)c->state & WF_PARALLEL_CHANNEL : (unsigned)c->state & WF_PARALLEL_CHANNEL;
+        change_state(p, leaf, (form & WF_PARALLEL_SPATIAL) | channel, first, c);
+    } else if (flattens) {
+        change_state(p, leaf, 0, first, c);
+    }
+    const bool cut = c->state & WF_PARALLEL_SPATIAL, by_channels = multiplies && form & WF_PARALLEL_CHANNEL;
+    if (by_channels) {
+        const bool by_input = takes_channel_form(leaf);
+        *(by_input ? &in : &out) = p->channels;
+        c->possible = c->possible && (by_input ? leaf->info.in : leaf->info.out) >= p->channels;
+        add_channel_moves(p, leaf, by_input, first, c);
+    } else if (!multiplies && c->state & WF_PARALLEL_CHANNEL) {
+        out = p->channels;
+    }
+    if (cut && kind == WF_PART_CONV)
+        add_halos(p, leaf, first, c);
+    if (cut && kind == WF_PART_NORM)
+        add_norm(p, leaf, c);
+    double ratio = 1;
+    WF_TRY(ratio_of(p, leaf, cut, in, out, &ratio));
+    c->forward_s += ratio * p->times.leaf_forward_s[i];
+    c->backward_s += ratio * p->times.leaf_backward_s[i];
+    const double part = (cut ? 1.0 / p->pixels : 1) / (c->state & WF_PARALLEL_CHANNEL ? p->channels : 1);
+    c->kept += leaf->share * p->times.kept * part;
+    c->output = bytes_of(p, leaf->y) * part;
+    c->params[cut && (kind == WF_PART_CONV || kind == WF_PART_NORM)] += leaf->params / (double)(in * out);
+    return WF_OK;
+}
+
+/* A place may have no pixels at all: the others then have more than their share, as rounding up says. */
+wf_status wf_place_cost(const wf_place *p, const wf_planner_unit *unit, unsigned form, int state, wf_unit_cost *c)
+{
+    *c = (wf_unit_cost){.possible = true, .state = state};
+    for (int i = unit->first; i < unit->first + unit->leaves && c->possible; i++)
+        WF_TRY(add_leaf(p, i, form, c));
+    return WF_OK;
+}
+
+/* --- a mesh ---------------------------------------------------------------------------------------------------------
+ */
+
+wf_status wf_place_open(const wf_planner_model *m, const wf_planner_meter *meter, const wf_planner_opts *o,
+                        wf_mesh_opts mesh, int64_t batch, wf_place *p)
+{
+    const int inner = mesh.channel * mesh.depth * mesh.height * mesh.width;
+    *p = (wf_place){.m = m, .meter = meter, .ranks = o->ranks, .nodes = o->nodes, .mesh = mesh, .batch = batch};
+    p->pixels = mesh.depth * mesh.height * mesh.width;
+    p->channels = mesh.channel;
+    p->times.leaf_forward_s = wf_calloc(m->ctx, 2 * (size_t)m->n_leaves + 1, sizeof(double));
+    if (!p->times.leaf_forward_s)
+        return wf_error_code();
+    p->times.leaf_backward_s = p->times.leaf_forward_s + m->n_leaves;
+    wf_status status = meter->step(meter->own, m, batch, &p->times);
+    if (status == WF_OK)
+        status = wf_place_sum(p, mesh.data, inner * mesh.stage, &p->sum_s[0], &p->sum_bytes[0]);
+    if (status == WF_OK)
+        status =
+            wf_place_sum(p, mesh.data * p->pixels, mesh.data > 1 ? mesh.channel : 1, &p->sum_s[1], &p->sum_bytes[1]);
+    if (status != WF_OK)
+        wf_place_close(p);
+    return status;
+}
+
+void wf_place_close(wf_place *p)
+{
+    free(p->times.leaf_forward_s);
+    p->times.leaf_forward_s = NULL;
+}

@@ -1,0 +1,160 @@
+/* The planner's own parts. */
+#ifndef WF_OPTIM_PLANNER_IMPL_H
+#define WF_OPTIM_PLANNER_IMPL_H
+
+#include "layers/pipeline_author.h"
+#include "optim/planner_author.h"
+
+/* A path is inside of another one that is equal, or that it continues behind a '/'. */
+bool wf_planner_inside(const char *path, const char *of);
+wf_layer *wf_planner_find(wf_layer *model, const char *path); /* NULL: there is none */
+
+/* A mesh that is looked at, and what a step of one rank's samples costs where nothing else is split. */
+typedef struct wf_place {
+    const wf_planner_model *m;
+    const wf_planner_meter *meter;
+    int ranks, nodes;
+    wf_mesh_opts mesh; /* every axis at least 1 */
+    int pixels, channels;
+    int64_t batch; /* of a place along data */
+    wf_planner_times times;
+    double sum_s[2];     /* of a byte of gradients: summed over data; over data and pixels */
+    double sum_bytes[2]; /* that a rank sends for it */
+} wf_place;
+
+/* What a unit costs in one form. */
+typedef struct wf_unit_cost {
+    bool possible;
+    int state; /* how its output is split, of wf_parallel */
+    double forward_s, backward_s, message_s, bytes, kept, output;
+    double params[2]; /* elements on a rank: of gradients that are summed over data; over data and pixels */
+} wf_unit_cost;
+
+/* Measures what all units of the mesh need. */
+wf_status wf_place_open(const wf_planner_model *m, const wf_planner_meter *meter, const wf_planner_opts *opts,
+                        wf_mesh_opts mesh, int64_t batch, wf_place *place) WF_NODISCARD;
+void wf_place_close(wf_place *place);
+/* A unit whose input is split as `state` says. */
+wf_status wf_place_cost(const wf_place *place, const wf_planner_unit *unit, unsigned form, int state,
+                        wf_unit_cost *cost) WF_NODISCARD;
+/* The sum of a buffer over ranks that are `apart` ranks from each other: of one rank, per byte for a long buffer. */
+wf_status wf_place_sum(const wf_place *place, int members, int apart, double *seconds, double *bytes) WF_NODISCARD;
+bool wf_place_between(const wf_place *place, int span);
+
+/* --- json.c: a reader of JSON, as much of it as plan files have ------------------------------------------------------
+ */
+typedef struct wf_json_value {
+    char kind;              /* '{' '[' '"' '0' 't' 'f' */
+    const char *key, *text; /* key: in an object; text: of a string */
+    double number;
+    int next, child; /* by number; -1: none */
+} wf_json_value;
+typedef struct wf_json {
+    wf_ctx *ctx;
+    const char *name; /* for errors */
+    char *text;       /* its own copy, in which strings end */
+    char *at;
+    wf_json_value *value;
+    int values, room;
+} wf_json;
+/* Value 0 is the whole. WF_ERR_FORMAT names the line. */
+wf_status wf_json_read(wf_ctx *ctx, const char *text, const char *name, wf_json *json) WF_NODISCARD;
+void wf_json_clear(wf_json *json);
+/* Of an object: the value of this key and kind. WF_ERR_FORMAT where there is none. */
+wf_status wf_json_get(const wf_json *json, int object, const char *key, char kind, int *value) WF_NODISCARD;
+wf_status wf_json_number(const wf_json *json, int object, const char *key, double least, double *number) WF_NODISCARD;
+wf_status wf_json_int(const wf_json *json, int object, const char *key, int least, int *number) WF_NODISCARD;
+wf_status wf_json_bool(const wf_json *json, int object, const char *key, bool *value) WF_NODISCARD;
+
+/* --- follow.c */
+void wf_plan_watch_free(struct wf_plan_watch *watch);
+
+/* --- cache.c: numbers by text, in a file that grows ---------------------------------------------------------------
+ */
+typedef struct wf_plan_cache wf_plan_cache;
+/* The file is `kernels` in this folder, which is made; NULL: nothing is kept. A file that cannot be read or written is
+ * as one that is empty. */
+wf_plan_cache *wf_plan_cache_open(wf_ctx *ctx, const char *folder);
+void wf_plan_cache_close(wf_plan_cache *cache);
+bool wf_plan_cache_find(const wf_plan_cache *cache, const char *key, int count, double *numbers);
+void wf_plan_cache_add(wf_plan_cache *cache, const char *key, int count, const double *numbers);
+
+/* --- measure.c and links.c ------------------------------------------------------------------------------------------
+ */
+typedef struct wf_gauge {
+    wf_comm *comm; /* all its ranks measure at once, as they would compute at once; the slowest counts */
+    wf_optim *optim;
+    wf_plan_cache *cache; /* of rank 0 */
+    char machine[256];
+    int measured, known; /* numbers that were measured, and found */
+} wf_gauge;
+/* The library's meter. */
+wf_status wf_gauge_open(wf_gauge *gauge, const wf_planner_model *m, wf_planner_meter *meter) WF_NODISCARD;
+/* alpha, beta and gamma of the meter's links and exchanges, inside a node where the gauge has several ranks there, and
+ * between nodes where it has several; what cannot be measured stays. */
+wf_status wf_gauge_links(wf_gauge *gauge, wf_planner_meter *meter) WF_NODISCARD;
+/* Numbers that are known; and numbers that were measured, of which the ranks' largest are kept. Collective. */
+wf_status wf_gauge_find(wf_gauge *gauge, const char *key, int count, double *numbers, bool *found) WF_NODISCARD;
+wf_status wf_gauge_note(wf_gauge *gauge, const char *key, int count, double *numbers) WF_NODISCARD;
+/* The median of `count` numbers, which are sorted. */
+double wf_gauge_median(double *numbers, int count);
+
+/* --- curves.c: predictions for growing numbers of ranks -------------------------------------------------------------
+ */
+typedef struct wf_curves_opts {
+    unsigned can;
+    int most;         /* ranks */
+    const char *path; /* PATH.csv and PATH.svg */
+} wf_curves_opts;
+/* Strong scaling, of the plan's batch, and weak scaling, of the plan's batch of each place along data: the plan's mesh
+ * with more and more places along data, on nodes of as many ranks as the plan's. Collective. */
+wf_status wf_planner_curves(const wf_gauge *gauge, const wf_planner_model *m, const wf_planner_meter *meter,
+                            const wf_training_plan *plan, const wf_curves_opts *opts) WF_NODISCARD;
+
+/* --- search.c and stages.c ------------------------------------------------------------------------------------------
+ */
+#define WF_STATES 4 /* sums of WF_PARALLEL_CHANNEL and WF_PARALLEL_SPATIAL */
+
+/* One way through the units up to here. */
+typedef struct wf_way {
+    double seconds, bytes; /* bytes: of memory */
+    int before;            /* of the unit before, by number */
+    uint8_t form, state;
+    bool recompute;
+} wf_way;
+
+typedef struct wf_search {
+    const wf_planner_model *m;
+    const wf_planner_opts *o;
+    const wf_place *place;
+    double words; /* of memory for each parameter: value, gradient, and state */
+    bool recompute;
+    wf_unit_cost *cost; /* by unit, form and state */
+    wf_way *way;
+    int *ways; /* of each unit */
+    wf_training_plan *best;
+    double least; /* memory, of what did not fit */
+    wf_mesh_opts least_mesh;
+} wf_search;
+
+static inline wf_unit_cost *wf_search_cost(const wf_search *s, int unit, unsigned form, int state)
+{
+    return &s->cost[(unit * WF_STATES + (int)form) * WF_STATES + state];
+}
+
+double wf_search_params(const wf_planner_model *m);
+double wf_search_leaves(const wf_search *s); /* seconds of all leaves */
+wf_training_plan *wf_search_plan(const wf_search *s);
+/* True, and noted, if a rank has not so much memory. */
+bool wf_search_too_large(wf_search *s, double bytes);
+/* Takes the plan: it is the best one now, or it is freed. */
+void wf_search_take(wf_search *s, wf_training_plan *plan);
+/* A pipeline of the place's stages, whose batch is one of these chunks. */
+wf_status wf_search_stages(wf_search *s, int chunks) WF_NODISCARD;
+
+static inline int wf_mesh_opts_size(wf_mesh_opts m)
+{
+    return m.data * m.channel * m.depth * m.height * m.width * m.stage;
+}
+
+#endif

@@ -1,0 +1,396 @@
+/* The search: every mesh of the ranks in turn; on each of them, the units of the chain get their forms by dynamic
+ * programming over the chain, whose states are how an output is split, with the fastest and the leanest ways to each.
+ */
+#include "optim/planner/planner_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST 48 /* ways that are kept of each state */
+
+const char *wf_planner_mesh_text(wf_mesh_opts m, char text[WF_PLANNER_PATH])
+{
+    const struct {
+        const char *name;
+        int n;
+    } axis[] = {{"data", m.data},   {"stage", m.stage},   {"channel", m.channel},
+                {"depth", m.depth}, {"height", m.height}, {"width", m.width}};
+    int used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
+        if (axis[i].n > 1)
+            used += snprintf(text + used, WF_PLANNER_PATH - (size_t)used, "%s%s %d", used ? " x " : "", axis[i].name,
+                             axis[i].n);
+    return used ? text : "one rank";
+}
+
+/* --- the chain ------------------------------------------------------------------------------------------------------
+ */
+
+static double param_bytes(const wf_search *s, const wf_unit_cost *c)
+{
+    return 4.0 * s->words * (c->params[0] + c->params[1]);
+}
+
+static double sum_of(const wf_search *s, const wf_unit_cost *c)
+{
+    return 4.0 * (c->params[0] * s->place->sum_s[0] + c->params[1] * s->place->sum_s[1]);
+}
+
+static unsigned forms_of(const wf_search *s)
+{
+    unsigned forms = 0;
+    if (s->place->channels > 1)
+        forms |= WF_PARALLEL_CHANNEL;
+    if (s->place->pixels > 1)
+        forms |= WF_PARALLEL_SPATIAL;
+    return forms;
+}
+
+static bool may_take(const wf_search *s, int unit, unsigned form)
+{
+    bool multiplies = false;
+    if (form & ~forms_of(s))
+        return false;
+    if (s->o->split >= 0)
+        return form == ((unsigned)s->o->split & forms_of(s));
+    for (int i = s->m->unit[unit].first; i < s->m->unit[unit].first + s->m->unit[unit].leaves; i++)
+        multiplies = multiplies || s->m->leaf[i].info.kind != WF_PART_OTHER;
+    return multiplies || form == 0;
+}
+
+static int by_state_and_time(const void *left, const void *right)
+{
+    const wf_way *a = left, *b = right;
+    if (a->state != b->state)
+        return a->state - b->state;
+    if (a->seconds != b->seconds)
+        return a->seconds < b->seconds ? -1 : 1;
+    return (a->bytes > b->bytes) - (a->bytes < b->bytes);
+}
+
+/* Of each state those that no other one beats in both; of too many the fastest ones, and the leanest. */
+static int keep_best(wf_way *w, int n, wf_way *to)
+{
+    int kept = 0;
+    qsort(w, (size_t)n, sizeof *w, by_state_and_time);
+    for (int i = 0; i < n;) {
+        const int state = w[i].state;
+        int all = 0;
+        double least = 0;
+        for (; i < n && w[i].state == state; i++) {
+            if (all > 0 && w[i].bytes >= least)
+                continue;
+            least = w[i].bytes;
+            to[kept + (all < MOST ? all++ : MOST - 1)] = w[i];
+        }
+        kept += all;
+    }
+    return kept;
+}
+
+static wf_way extend(const wf_search *s, const wf_way *w, int before, int unit, unsigned form, bool recompute)
+{
+    const wf_unit_cost *c = wf_search_cost(s, unit, form, w->state);
+    wf_way next = {.before = before, .form = (uint8_t)form, .state = (uint8_t)c->state, .recompute = recompute};
+    next.seconds = w->seconds + c->forward_s + c->backward_s + c->message_s + sum_of(s, c);
+    next.bytes = w->bytes + param_bytes(s, c) + (recompute ? c->output : c->kept);
+    /* Forward once more, and what it sends: about half of all. */
+    next.seconds += recompute ? c->forward_s + c->message_s / 2 : 0;
+    return next;
+}
+
+static wf_status step_unit(wf_search *s, int unit, wf_way *room)
+{
+    const wf_way start = {0}, *from = unit > 0 ? s->way + (unit - 1) * WF_STATES * MOST : &start;
+    const int n_from = unit > 0 ? s->ways[unit - 1] : 1;
+    int n = 0;
+    for (unsigned form = 0; form < WF_STATES; form++)
+        for (int state = 0; state < WF_STATES && may_take(s, unit, form); state++)
+            WF_TRY(wf_place_cost(s->place, &s->m->unit[unit], form, state, wf_search_cost(s, unit, form, state)));
+    for (int i = 0; i < n_from; i++)
+        for (unsigned form = 0; form < WF_STATES; form++)
+            for (int again = 0; again <= s->recompute && may_take(s, unit, form); again++)
+                if (wf_search_cost(s, unit, form, from[i].state)->possible)
+                    room[n++] = extend(s, &from[i], i, unit, form, again);
+    s->ways[unit] = keep_best(room, n, s->way + unit * WF_STATES * MOST);
+    return WF_OK;
+}
+
+/* --- a plan ---------------------------------------------------------------------------------------------------------
+ */
+
+void wf_training_plan_free(wf_training_plan *plan)
+{
+    if (!plan)
+        return;
+    free(plan->stage_units);
+    free(plan->unit);
+    wf_plan_watch_free(plan->watch);
+    free(plan);
+}
+
+wf_training_plan *wf_search_plan(const wf_search *s)
+{
+    wf_training_plan *plan = wf_calloc(s->m->ctx, 1, sizeof *plan);
+    wf_plan_unit *unit = wf_calloc(s->m->ctx, (size_t)s->m->n_units + 1, sizeof *unit);
+    if (!plan || !unit) {
+        free(plan);
+        free(unit);
+        return wf_error_null();
+    }
+    *plan = (wf_training_plan){.ctx = s->m->ctx,
+                               .ranks = s->o->ranks,
+                               .nodes = s->o->nodes,
+                               .batch = s->o->batch,
+                               .mesh = s->place->mesh,
+                               .chunks = 1,
+                               .links = s->place->meter->links,
+                               .n_units = s->m->n_units,
+                               .unit = unit};
+    for (int u = 0; u < plan->n_units; u++)
+        memcpy(unit[u].path, s->m->unit[u].path, sizeof unit[u].path);
+    return plan;
+}
+
+double wf_search_params(const wf_planner_model *m)
+{
+    double all = 0;
+    for (int i = 0; i < m->n_leaves; i++)
+        all += m->leaf[i].params;
+    return all;
+}
+
+double wf_search_leaves(const wf_search *s)
+{
+    double all = 0;
+    for (int i = 0; i < s->m->n_leaves; i++)
+        all += s->place->times.leaf_forward_s[i] + s->place->times.leaf_backward_s[i];
+    return all;
+}
+
+/* What does not depend on the forms: parameters that are not trained, and what a step needs at its peak. */
+static double base_bytes(const wf_search *s)
+{
+    const wf_planner_times *t = &s->place->times;
+    const double trained = 4 * (2 + s->place->meter->state_words) * wf_search_params(s->m);
+    return (t->fixed > trained ? t->fixed - trained : 0) + t->more / (s->place->pixels * s->place->channels);
+}
+
+static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before, int unit, wf_training_plan *plan)
+{
+    const wf_unit_cost *c = wf_search_cost(s, unit, w->form, before ? before->state : 0);
+    wf_plan_unit *u = &plan->unit[unit];
+    u->split = w->form;
+    u->recompute = w->recompute;
+    u->forward_s = c->forward_s;
+    u->backward_s = c->backward_s + (w->recompute ? c->forward_s : 0);
+    u->message_s = c->message_s * (w->recompute ? 1.5 : 1);
+    u->bytes = c->bytes * (w->recompute ? 1.5 : 1);
+    u->kept = w->recompute ? c->output : c->kept;
+    u->sum_bytes = 4 * (c->params[0] * s->place->sum_bytes[0] + c->params[1] * s->place->sum_bytes[1]);
+    plan->sum_s += sum_of(s, c);
+    plan->update_s += c->params[0] + c->params[1];
+    plan->bytes += u->bytes + u->sum_bytes;
+}
+
+/* Between nodes, sums go on while backward computes; inside a node they take the processor's time. */
+static double shown_sums(const wf_search *s, const wf_training_plan *plan, double backward_s)
+{
+    const wf_mesh_opts *m = &plan->mesh;
+    if (!wf_place_between(s->place, wf_mesh_opts_size(*m)))
+        return plan->sum_s;
+    const double hidden = plan->sum_s < backward_s ? plan->sum_s : backward_s;
+    return plan->sum_s - 0.8 * hidden;
+}
+
+static wf_training_plan *plan_of(const wf_search *s, const wf_way *last, bool zero)
+{
+    wf_training_plan *plan = wf_search_plan(s);
+    double backward = 0;
+    if (!plan)
+        return NULL;
+    const wf_way *w = last;
+    for (int u = s->m->n_units - 1; u >= 0; u--) {
+        const wf_way *before = u > 0 ? s->way + (u - 1) * WF_STATES * MOST + w->before : NULL;
+        fill_unit(s, w, before, u, plan);
+        plan->seconds += plan->unit[u].forward_s + plan->unit[u].backward_s + plan->unit[u].message_s;
+        backward += plan->unit[u].backward_s;
+        w = before;
+    }
+    const wf_planner_times *t = &s->place->times;
+    const double params = wf_search_params(s->m);
+    plan->zero = zero;
+    plan->sum_s = shown_sums(s, plan, backward);
+    plan->update_s = params > 0 ? t->update_s * plan->update_s / params / (zero ? plan->mesh.data : 1) : 0;
+    plan->other_s = t->forward_s + t->backward_s - wf_search_leaves(s);
+    plan->seconds += plan->sum_s + plan->update_s + plan->other_s;
+    plan->memory = base_bytes(s) + last->bytes;
+    return plan;
+}
+
+/* The plan if it is faster than the best one so far; else it is gone. */
+void wf_search_take(wf_search *s, wf_training_plan *plan)
+{
+    if (plan && (!s->best || plan->seconds < s->best->seconds * (1 - 1e-9))) {
+        wf_training_plan_free(s->best);
+        s->best = plan;
+        return;
+    }
+    wf_training_plan_free(plan);
+}
+
+bool wf_search_too_large(wf_search *s, double bytes)
+{
+    if (s->o->memory <= 0 || bytes <= s->o->memory)
+        return false;
+    if (s->least == 0 || bytes < s->least) {
+        s->least = bytes;
+        s->least_mesh = s->place->mesh;
+    }
+    return true;
+}
+
+/* The output goes into a loss, which takes pixels that are cut, but no channels. */
+static wf_status run_chain(wf_search *s, bool zero)
+{
+    const int last = s->m->n_units - 1;
+    s->words = 2 + s->place->meter->state_words / (zero ? s->place->mesh.data : 1);
+    wf_way *room = wf_calloc(s->m->ctx, 2 * WF_STATES * WF_STATES * MOST, sizeof *room);
+    wf_status status = room ? WF_OK : wf_error_code();
+    for (int u = 0; u <= last && status == WF_OK; u++)
+        status = step_unit(s, u, room);
+    free(room);
+    WF_TRY(status);
+    /* What a recomputed unit keeps comes back while it runs backward. */
+    double again = 0;
+    for (int u = 0; u <= last && s->recompute; u++)
+        for (unsigned f = 0; f < WF_STATES; f++)
+            again = may_take(s, u, f) && wf_search_cost(s, u, f, 0)->kept > again ? wf_search_cost(s, u, f, 0)->kept
+                                                                                  : again;
+    const wf_way *chosen = NULL;
+    for (int i = 0; i < s->ways[last]; i++) {
+        const wf_way *w = &s->way[last * WF_STATES * MOST + i];
+        if (!(w->state & WF_PARALLEL_CHANNEL) && !wf_search_too_large(s, base_bytes(s) + w->bytes + again) &&
+            (!chosen || w->seconds < chosen->seconds))
+            chosen = w;
+    }
+    if (!chosen)
+        return WF_OK;
+    wf_training_plan *plan = plan_of(s, chosen, zero);
+    if (!plan)
+        return wf_error_code();
+    plan->memory += again;
+    wf_search_take(s, plan);
+    return WF_OK;
+}
+
+/* --- meshes ---------------------------------------------------------------------------------------------------------
+ */
+
+static bool wanted(const wf_search *s, wf_mesh_opts m)
+{
+    const wf_mesh_opts *only = &s->o->mesh;
+    const bool pixels = m.depth * m.height * m.width > 1;
+    const unsigned can = s->o->can;
+    if (wf_mesh_opts_size(*only) > 0 && memcmp(only, &m, sizeof m) != 0)
+        return false;
+    if (s->o->batch % m.data != 0 || (m.stage > 1 && (pixels || m.channel > 1 || m.stage > s->m->n_units)))
+        return false;
+    return !(pixels && !(can & WF_PLANNER_SPATIAL)) && !(m.channel > 1 && !(can & WF_PLANNER_CHANNEL)) &&
+           !(m.stage > 1 && !(can & WF_PLANNER_STAGE)) && !(m.depth > 1 && !(can & WF_PLANNER_DEPTH));
+}
+
+static wf_status try_place(wf_search *s, wf_mesh_opts mesh, int64_t batch, int chunks)
+{
+    wf_place place;
+    WF_TRY(wf_place_open(s->m, s->place->meter, s->o, mesh, batch, &place));
+    const wf_place *outside = s->place;
+    wf_status status = WF_OK;
+    s->place = &place;
+    s->recompute = false;
+    if (mesh.stage > 1)
+        status = wf_search_stages(s, chunks);
+    for (int again = 0; again < 2 && mesh.stage == 1; again++)
+        for (int zero = 0; zero < 2; zero++) {
+            s->recompute = again;
+            if (status == WF_OK && !(zero && mesh.data == 1) &&
+                !(again && (s->o->memory <= 0 || !(s->o->can & WF_PLANNER_RECOMPUTE))))
+                status = run_chain(s, zero);
+        }
+    s->place = outside;
+    wf_place_close(&place);
+    return status;
+}
+
+static wf_status try_mesh(wf_search *s, wf_mesh_opts mesh)
+{
+    const int64_t batch = s->o->batch / mesh.data;
+    wf_status status = WF_OK;
+    if (!wanted(s, mesh))
+        return WF_OK;
+    if (mesh.stage == 1)
+        return try_place(s, mesh, batch, 1);
+    for (int chunks = mesh.stage; chunks <= 8 * mesh.stage && chunks <= batch && status == WF_OK; chunks *= 2)
+        status = try_place(s, mesh, (batch + chunks - 1) / chunks, chunks);
+    return status;
+}
+
+/* Every way to write the ranks as a product, data alone first. */
+static wf_status try_meshes(wf_search *s, wf_mesh_opts mesh, int axis, int left)
+{
+    int *const size[] = {&mesh.data, &mesh.stage, &mesh.channel, &mesh.depth, &mesh.height, &mesh.width};
+    if (axis == 5) {
+        *size[axis] = left;
+        return try_mesh(s, mesh);
+    }
+    for (int n = left; n >= 1; n--) {
+        *size[axis] = n;
+        if (left % n == 0)
+            WF_TRY(try_meshes(s, mesh, axis + 1, left / n));
+    }
+    return WF_OK;
+}
+
+static wf_status check_opts(const wf_planner_model *m, const wf_planner_opts *o)
+{
+    WF_CHECK(o->ranks >= 1 && o->nodes >= 1 && o->ranks % o->nodes == 0, WF_ERR_ARGUMENT,
+             "a plan for %d ranks on %d nodes: should be as many ranks on each node", o->ranks, o->nodes);
+    WF_CHECK(o->batch >= 1, WF_ERR_ARGUMENT, "a plan for a batch of %lld", (long long)o->batch);
+    WF_CHECK(m->n_units > 0, WF_ERR_ARGUMENT, "a plan for a model without layers");
+    return WF_OK;
+}
+
+static wf_status none_fits(const wf_search *s)
+{
+    char text[WF_PLANNER_PATH];
+    WF_CHECK(s->least > 0, WF_ERR_ARGUMENT, "no mesh of %d ranks divides a batch of %lld for this program", s->o->ranks,
+             (long long)s->o->batch);
+    WF_FAIL(WF_ERR_MEMORY, "no plan for %d ranks fits into %.1f MiB of each: the leanest needs %.1f MiB (%s)",
+            s->o->ranks, s->o->memory / 0x1p20, s->least / 0x1p20, wf_planner_mesh_text(s->least_mesh, text));
+}
+
+wf_training_plan *wf_planner_search(const wf_planner_model *m, const wf_planner_meter *meter, const wf_planner_opts *o)
+{
+    const size_t units = (size_t)m->n_units;
+    const wf_place start = {.meter = meter};
+    WF_TRY_NULL(check_opts(m, o));
+    wf_search s = {.m = m, .o = o, .place = &start};
+    s.cost = wf_calloc(m->ctx, units * WF_STATES * WF_STATES, sizeof *s.cost);
+    s.way = wf_calloc(m->ctx, units * WF_STATES * MOST, sizeof *s.way);
+    s.ways = wf_calloc(m->ctx, units, sizeof *s.ways);
+    wf_status status = s.cost && s.way && s.ways ? WF_OK : wf_error_code();
+    const wf_mesh_opts ones = {1, 1, 1, 1, 1, 1};
+    if (status == WF_OK)
+        status = try_meshes(&s, ones, 0, o->ranks);
+    if (status == WF_OK && !s.best)
+        status = none_fits(&s);
+    free(s.cost);
+    free(s.way);
+    free(s.ways);
+    if (status == WF_OK)
+        return s.best;
+    wf_training_plan_free(s.best);
+    return wf_error_null();
+}

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Predicted against measured: twelve pairs of model and layout, each planned by wf-plan and then run by its plan, one thread
+# a rank: tests/bench/bench_plan.sh BUILD. Errors are of the predicted time
+# against the measured median of ROUNDS runs of ten steps, and of the predicted memory against the measured peak.
+set -eu
+build=$1
+export OMP_NUM_THREADS=1 WEFT_LOG=error
+rounds=${ROUNDS:-3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../examples/small_images.sh"
+small_images "$work/images" 1024 100
+export WEFT_CACHE="$work/cache" WEFT_DATA="$work/images"
+
+median() {
+    sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+}
+
+# pair NAME RANKS MESH PROGRAM ARGUMENTS -- ARGUMENTS OF THE RUN
+pair() {
+    name=$1 ranks=$2 mesh=$3 program="$build/examples/$4" run=$5
+    "$build/tools/wf-plan" --ranks "$ranks" --mesh "$mesh" --mpirun "mpirun --bind-to none" -o "$work/plan.json" -- \
+        $program >"$work/out" 2>&1 || { cat "$work/out"; return; }
+    for _ in $(seq "$rounds"); do
+        mpirun -np "$ranks" --bind-to none $program $run --plan "$work/plan.json" 2>/dev/null |
+            sed -n 's/^plan: a step takes \([0-9.]*\) ms .* predicted \([0-9.]*\) ms .*peak of memory \([0-9.]*\) MiB, predicted \([0-9.]*\) MiB$/\1 \2 \3 \4/p'
+    done >"$work/seen"
+    step=$(cut -d' ' -f1 "$work/seen" | median)
+    awk -v name="$name" -v mesh="$mesh" -v step="$step" 'END {
+        printf "%-12s %-10s %10.2f %10.2f %+7.1f %% %10.1f %10.1f %+7.1f %%\n", name, mesh, step, $2, 100 * ($2 / step - 1),
+            $3, $4, 100 * ($4 / $3 - 1) }' "$work/seen" | tee -a "$work/table"
+}
+
+vgg="--iterations 14 --epochs 1"
+printf '%-12s %-10s %10s %10s %9s %10s %10s %9s\n' model layout "step ms" predicted error "peak MiB" predicted error
+pair vgg16 1 data=1 "vgg_cifar --width 16 --batch 32" "$vgg"
+pair vgg16 2 data=2 "vgg_cifar --width 16 --batch 64" "$vgg"
+pair vgg16 2 channel=2 "vgg_cifar --width 16 --batch 64" "$vgg"
+pair vgg16 2 height=2 "vgg_cifar --width 16 --batch 64" "$vgg"
+unet="--iterations 14 --log-every 100 --out $work/segment"
+pair unet 1 data=1 "segment --size 256 --channels 8 --batch 1" "$unet"
+pair unet 2 data=2 "segment --size 256 --channels 8 --batch 2" "$unet"
+pair unet 2 height=2 "segment --size 256 --channels 8 --batch 2" "$unet"
+pair unet 2 width=2 "segment --size 256 --channels 8 --batch 2" "$unet"
+auto="--steps 14 --log-every 100 --out $work/autoencoder"
+pair autoencoder 1 data=1 "autoencoder --width 512 --batch 256" "$auto"
+pair autoencoder 2 data=2 "autoencoder --width 512 --batch 512" "$auto"
+pair autoencoder 2 stage=2 "autoencoder --width 512 --batch 512" "$auto"
+pair vgg16-wide 2 data=2 "vgg_cifar --width 32 --batch 32" "$vgg"
+awk '{ t += $5 < 0 ? -$5 : $5; m += $9 < 0 ? -$9 : $9 } END {
+    printf "mean error of time %.1f %%, of memory %.1f %%, of %d pairs\n", t / NR, m / NR, NR }' "$work/table"

@@ -1,0 +1,89 @@
+#!/bin/sh
+# wf-plan starts programs, which answer with a plan; they follow it and compute what one rank does; what cannot be is
+# refused in a line: EXAMPLES MPIEXEC RANKS WF_PLAN [whole]
+set -eu
+examples=$1 mpiexec=$2 ranks=$3 plan=$4 extent=${5:-short}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/small_images.sh"
+small_images "$work/images" 256 100
+export WEFT_DATA="$work/images" WEFT_CACHE="$work/cache"
+
+fail() {
+    echo "$1"
+    exit 1
+}
+
+vgg="$examples/vgg_cifar --width 4 --batch 16"
+
+# loss RANKS OPTIONS; of few steps, since rounding grows from step to step
+loss() {
+    "$mpiexec" -np "$1" $vgg --iterations 3 --epochs 1 $2 >"$work/out" || fail "vgg_cifar $2: $(cat "$work/out")"
+    sed -n 's/^epoch 1  loss \([0-9.]*\)  accuracy [0-9.]* (\([0-9]* of 100\)).*/\1 \2/p' "$work/out"
+}
+
+# same OPTIONS OF WF-PLAN
+same() {
+    "$plan" --ranks "$ranks" --mpirun "$mpiexec" -o "$work/plan.json" $1 -- $vgg >"$work/out" 2>&1 || fail "wf-plan $1: $(cat "$work/out")"
+    grep -q '^predicted: .* ms a step of 16 samples' "$work/out" || fail "wf-plan $1 predicts nothing: $(cat "$work/out")"
+    [ -z "${2:-}" ] || sed -i "$2" "$work/plan.json"
+    seen=$(loss "$ranks" "--plan $work/plan.json")
+    [ "$seen" = "$should" ] || fail "wf-plan $1 ${2:-}: $seen; should be $should"
+}
+
+should=$(loss 1 "")
+[ -n "$should" ] || fail "vgg_cifar prints no losses"
+# Some layers are whole, some cut, and some are computed again.
+same "--mesh height=2 --split spatial" '/"path": "\(1\/.\|3\/[0-4]\)"/s/"spatial"/"data"/; /"path": "[02]\/[0-3]"/s/"recompute": false/"recompute": true/'
+if [ "$extent" = short ]; then
+    sed -i 's/"data": [0-9]*/"data": 7/' "$work/plan.json"
+    "$mpiexec" -np "$ranks" $vgg --plan "$work/plan.json" >"$work/out" 2>&1 && fail "a mesh of other ranks is taken"
+    [ "$(grep -c 'vgg_cifar: .*plan.json: the mesh has' "$work/out")" = 1 ] || fail "$(cat "$work/out")"
+    exit 0
+fi
+same "--mesh height=2 --split spatial"
+same "--mesh channel=2 --split channel" '/"path": "[13]\/."/s/"channel"/"data"/'
+grep -q '"path": "1/0", "split": "data"' "$work/plan.json" || fail "sed changed nothing"
+
+# Everything is known the second time.
+"$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh channel=2 --split channel -- $vgg >"$work/out"
+grep -q ': 0 numbers, and' "$work/out" || fail "measured again: $(cat "$work/out")"
+
+# What is chosen freely is followed, by each program.
+"$plan" --ranks "$ranks" --mpirun "$mpiexec" -o "$work/free.json" --curves "$work/curve" --to 100000 -- $vgg >"$work/out"
+"$mpiexec" -np "$ranks" $vgg --iterations 14 --epochs 1 --plan "$work/free.json" >"$work/out"
+grep -q '^plan: a step takes .* predicted' "$work/out" || fail "no comparison: $(cat "$work/out")"
+grep -q '^# Predicted, not measured' "$work/curve.csv" && grep -q '^weak scaling,100000,' "$work/curve.csv" ||
+    fail "no curves: $(cat "$work/curve.csv")"
+grep -q 'Predicted scaling (not measured)' "$work/curve.svg" && grep -q '^</svg>' "$work/curve.svg" || fail "no picture"
+auto="$examples/autoencoder --batch 16 --width 32"
+"$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh stage=2 -o "$work/stages.json" -- $auto >/dev/null
+"$mpiexec" -np "$ranks" $auto --steps 14 --out "$work/auto" --plan "$work/stages.json" >"$work/out"
+grep -q '^plan: a step takes' "$work/out" || fail "autoencoder: $(cat "$work/out")"
+segment="$examples/segment --size 32 --channels 2 --depth 2"
+"$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh width=2 -o "$work/cut.json" -- $segment >/dev/null
+"$mpiexec" -np "$ranks" $segment --iterations 14 --out "$work/segment" --plan "$work/cut.json" >"$work/out"
+grep -q '^plan: a step takes' "$work/out" || fail "segment: $(cat "$work/out")"
+
+# refused PATTERN COMMAND ...: one line that says so
+refused() {
+    pattern=$1
+    shift
+    code=0
+    "$@" >"$work/out" 2>&1 || code=$?
+    [ "$code" != 0 ] && [ "$(grep -c "$pattern" "$work/out")" = 1 ] || fail "$*: $(cat "$work/out")"
+}
+
+sed 's/"data": [0-9]*/"data": 7/' "$work/free.json" >"$work/bad.json"
+sed 's/"path": "1\/0"/"path": "1\/99"/' "$work/free.json" >"$work/foreign.json"
+refused 'vgg_cifar: .*bad.json: the mesh has' "$mpiexec" -np "$ranks" $vgg --plan "$work/bad.json"
+refused 'vgg_cifar: .*none.json' "$mpiexec" -np "$ranks" $vgg --plan "$work/none.json"
+refused 'vgg_cifar: .*: a plan for 2 ranks, these are 1' "$mpiexec" -np 1 $vgg --plan "$work/free.json"
+refused 'vgg_cifar: --batch 8: the plan is for 16' "$mpiexec" -np "$ranks" $vgg --batch 8 --plan "$work/free.json"
+refused 'vgg_cifar: .*another model' "$mpiexec" -np "$ranks" $vgg --plan "$work/foreign.json"
+refused 'vgg_cifar: --plan: it has stages' "$mpiexec" -np "$ranks" $vgg --plan "$work/stages.json"
+refused 'vgg_cifar: no plan for 2 ranks fits into 0.1 MiB' "$plan" --ranks 2 --mpirun "$mpiexec" --memory 100KB -- $vgg
+refused '^wf-plan: --memory plenty: should be' "$plan" --ranks 2 --memory plenty -- $vgg
+refused '^wf-plan: --nodes 3: should be' "$plan" --ranks 2 --nodes 3 -- $vgg
+refused '^wf-plan: --link 1: should be' "$plan" --ranks 2 --link 1 -- $vgg
+

@@ -1,0 +1,368 @@
+/* The planner on models whose times are known: the plan that is obviously right is found, one that cannot be is refused
+ * in a line, a file holds what was written and a damaged one is refused, and a model that follows a plan computes what
+ * the serial one does. */
+#include "tests/test.h"
+
+#include "layers/layers.h"
+#include "optim/planner_author.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static wf_ctx *ctx;
+
+/* --- a meter of operations ------------------------------------------------------------------------------------------
+ */
+
+#define OPERATION_S 1e-9
+
+static double operations(const wf_planner_leaf *leaf, wf_shape x, double in, double out)
+{
+    const wf_part_info *i = &leaf->info;
+    double pixels = (double)x.dim[0], window = 1;
+    for (int d = 2; d < x.rank; d++)
+        pixels *= (double)x.dim[d];
+    for (int d = 0; d < i->nd; d++)
+        window *= (double)i->window[d].kernel;
+    if (i->kind == WF_PART_CONV)
+        return pixels * (double)i->in / in * (double)i->out / out * window;
+    if (i->kind == WF_PART_LINEAR)
+        return (double)x.dim[0] * (double)i->in / in * (double)i->out / out;
+    return (double)wf_shape_count(x) * 0.1;
+}
+
+static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *t)
+{
+    const double kept = *(const double *)own;
+    t->batch = batch;
+    t->forward_s = t->backward_s = t->kept = t->fixed = t->more = 0;
+    for (int i = 0; i < m->n_leaves; i++) {
+        wf_shape x = m->leaf[i].x;
+        x.dim[0] = batch;
+        t->leaf_forward_s[i] = OPERATION_S * operations(&m->leaf[i], x, 1, 1);
+        t->leaf_backward_s[i] = 2 * t->leaf_forward_s[i];
+        t->forward_s += t->leaf_forward_s[i];
+        t->backward_s += t->leaf_backward_s[i];
+        t->fixed += 12 * m->leaf[i].params;
+    }
+    t->kept = kept * (double)batch;
+    t->update_s = t->fixed * 1e-12;
+    return WF_OK;
+}
+
+static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds)
+{
+    *seconds = 3 * OPERATION_S * operations(leaf, x, (double)in, (double)out);
+    return WF_OK;
+}
+
+static double kept_bytes; /* of a sample */
+
+static wf_planner_meter meter_new(double kept)
+{
+    kept_bytes = kept;
+    return (wf_planner_meter){.own = &kept_bytes,
+                              .step = step_of,
+                              .part = part_of,
+                              .state_words = 1,
+                              .links = wf_price_model_default(),
+                              .exchange_alpha_s = 1e-6,
+                              .exchange_beta_s = 1e-10};
+}
+
+/* --- models ---------------------------------------------------------------------------------------------------------
+ */
+
+static wf_layer *conv(int64_t in, int64_t out)
+{
+    return wf_conv2d(ctx, (wf_conv_opts){.in = in, .out = out, .kernel = 3, .pad = 1});
+}
+
+static wf_layer *images(int layers)
+{
+    wf_layer *list[16];
+    for (int i = 0; i < layers; i++)
+        list[i] = conv(i ? 8 : 3, 8);
+    return wf_sequential(ctx, layers, list);
+}
+
+static wf_layer *dense(int layers, int64_t width)
+{
+    wf_layer *list[16];
+    for (int i = 0; i < layers; i++)
+        list[i] = wf_linear(ctx, (wf_linear_opts){.in = width, .out = width, .replicate = i + 1 == layers});
+    return wf_sequential(ctx, layers, list);
+}
+
+static wf_training_plan *plan_of(wf_layer *model, wf_shape input, const wf_planner_meter *meter, wf_planner_opts o)
+{
+    wf_planner_model m;
+    wf_shape two = input;
+    two.dim[0] = 1;
+    o.batch = input.dim[0];
+    o.nodes = o.nodes ? o.nodes : 1;
+    o.split = -1;
+    if (wf_planner_trace(model, two, &m) != WF_OK)
+        return NULL;
+    wf_training_plan *plan = wf_planner_search(&m, meter, &o);
+    wf_planner_model_clear(&m);
+    return plan;
+}
+
+#define EVERYTHING (WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_STAGE | WF_PLANNER_RECOMPUTE)
+
+/* --- what is obviously right ----------------------------------------------------------------------------------------
+ */
+
+static void many_samples_are_divided(void)
+{
+    const wf_planner_meter meter = meter_new(1e4);
+    wf_layer *model = images(3);
+    wf_training_plan *plan =
+        plan_of(model, WF_SHAPE(64, 3, 16, 16), &meter, (wf_planner_opts){.ranks = 4, .can = EVERYTHING});
+    WF_EXPECT(plan && plan->mesh.data == 4, "%s", plan ? "another mesh" : wf_error_message());
+    wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
+
+static void one_large_image_is_cut(void)
+{
+    const wf_planner_meter meter = meter_new(1e6);
+    wf_layer *model = images(3);
+    char text[WF_PLANNER_PATH];
+    wf_training_plan *plan = plan_of(model, WF_SHAPE(1, 3, 256, 256), &meter,
+                                     (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL});
+    WF_EXPECT(plan && plan->mesh.height * plan->mesh.width == 4, "mesh %s",
+              plan ? wf_planner_mesh_text(plan->mesh, text) : wf_error_message());
+    for (int i = 0; plan && i < plan->n_units; i++)
+        WF_EXPECT(plan->unit[i].split == WF_PARALLEL_SPATIAL, "layer %d is split by %u", i, plan->unit[i].split);
+    wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
+
+/* Sums of 4 MiB of weights would take longer than the products, and one sample's numbers are few. */
+static void wide_layers_are_split_by_channels(void)
+{
+    const wf_planner_meter meter = meter_new(1e4);
+    wf_layer *model = dense(3, 1024);
+    char text[WF_PLANNER_PATH];
+    wf_training_plan *plan = plan_of(model, WF_SHAPE(4, 1024), &meter,
+                                     (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL});
+    WF_EXPECT(plan && plan->mesh.channel == 4, "mesh %s",
+              plan ? wf_planner_mesh_text(plan->mesh, text) : wf_error_message());
+    for (int i = 0; plan && i < plan->n_units; i++)
+        WF_EXPECT(plan->unit[i].split == WF_PARALLEL_CHANNEL, "layer %d is split by %u", i, plan->unit[i].split);
+    wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
+
+/* Each layer its own way on one mesh: pixels where there are many, not where halos are all there is. */
+static void layers_differ(void)
+{
+    wf_planner_meter meter = meter_new(1e6);
+    meter.exchange_alpha_s = 1e-4; /* a halo of the small layer costs more than its products twice */
+    wf_layer *model =
+        wf_sequential(ctx, WF_LAYERS(conv(3, 8), wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 16, .stride = 16}),
+                                     conv(8, 8), conv(8, 8)));
+    wf_training_plan *plan =
+        plan_of(model, WF_SHAPE(1, 3, 128, 128), &meter,
+                (wf_planner_opts){.ranks = 2, .can = WF_PLANNER_SPATIAL, .mesh = {1, 1, 1, 2, 1, 1}});
+    WF_EXPECT(plan, "%s", wf_error_message());
+    if (plan)
+        WF_EXPECT(plan->unit[0].split == WF_PARALLEL_SPATIAL && plan->unit[2].split == 0 && plan->unit[3].split == 0,
+                  "splits %u %u %u %u", plan->unit[0].split, plan->unit[1].split, plan->unit[2].split,
+                  plan->unit[3].split);
+    wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
+
+/* Weights that take seconds to sum, and a large batch: every stage keeps its own weights. */
+static void heavy_layers_become_stages(void)
+{
+    wf_planner_meter meter = meter_new(1e3);
+    meter.links.gamma_s = 1e-6;
+    wf_layer *model = dense(4, 256);
+    char text[WF_PLANNER_PATH];
+    wf_training_plan *plan =
+        plan_of(model, WF_SHAPE(64, 256), &meter, (wf_planner_opts){.ranks = 2, .can = WF_PLANNER_STAGE});
+    WF_EXPECT(plan && plan->mesh.stage == 2 && plan->chunks > 1, "mesh %s",
+              plan ? wf_planner_mesh_text(plan->mesh, text) : wf_error_message());
+    if (plan && plan->stage_units)
+        WF_EXPECT(plan->stage_units[0] == 2 && plan->stage_units[1] == 2, "cut into %d and %d", plan->stage_units[0],
+                  plan->stage_units[1]);
+    wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
+
+static void memory_is_kept(void)
+{
+    const wf_planner_meter meter = meter_new(1e6);
+    wf_layer *model = images(9);
+    const wf_shape input = WF_SHAPE(16, 3, 32, 32);
+    wf_planner_opts o = {.ranks = 1, .can = WF_PLANNER_RECOMPUTE};
+    wf_training_plan *free_plan = plan_of(model, input, &meter, o);
+    WF_EXPECT(free_plan, "%s", wf_error_message());
+    const double needs = free_plan ? free_plan->memory : 0;
+    int again = 0;
+    for (int i = 0; free_plan && i < free_plan->n_units; i++)
+        again += free_plan->unit[i].recompute;
+    WF_EXPECT(needs > 16e6 && again == 0, "%g bytes without a limit, %d layers recomputed", needs, again);
+    /* Every layer keeps only its output, so a chain of plain layers saves nothing but in its blocks. */
+    o.memory = needs * 2;
+    wf_training_plan *roomy = plan_of(model, input, &meter, o);
+    WF_EXPECT(roomy && free_plan && roomy->seconds == free_plan->seconds, "room for twice as much changes the plan");
+    o.memory = 1000;
+    wf_training_plan *none = plan_of(model, input, &meter, o);
+    WF_EXPECT(!none && strstr(wf_error_message(), "no plan for 1 ranks fits into") && !strchr(wf_error_message(), '\n'),
+              "1000 bytes: %s", none ? "a plan" : wf_error_message());
+    wf_error_clear();
+    wf_training_plan_free(free_plan);
+    wf_training_plan_free(roomy);
+    wf_training_plan_free(none);
+    wf_layer_free(model);
+}
+
+/* The state of the optimizer is a third of the parameters' memory: with four ranks it falls to a twelfth. */
+static void the_state_is_sharded(void)
+{
+    const wf_planner_meter meter = meter_new(10);
+    wf_layer *model = dense(2, 512);
+    const double params = 2.0 * (512 * 512 + 512);
+    wf_planner_opts o = {.ranks = 4, .can = 0, .memory = params * 4 * 2.5};
+    wf_training_plan *plan = plan_of(model, WF_SHAPE(64, 512), &meter, o);
+    WF_EXPECT(plan && plan->zero && plan->memory < o.memory, "%s", plan ? "not sharded" : wf_error_message());
+    wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
+
+/* A recomputed block keeps its output alone. */
+static wf_var *block_forward(wf_layer *self, void *user, wf_var *x)
+{
+    x = wf_apply(wf_layer_child(self, "a"), x);
+    x = wf_apply(wf_layer_child(self, "b"), x);
+    return wf_apply(wf_layer_child(self, "c"), x);
+}
+
+static wf_layer *block(int64_t in)
+{
+    wf_layer *module = wf_module(ctx, block_forward, NULL);
+    wf_module_add(module, "a", conv(in, 8));
+    wf_module_add(module, "b", conv(8, 8));
+    wf_module_add(module, "c", conv(8, 8));
+    return module;
+}
+
+static void little_memory_recomputes(void)
+{
+    const wf_planner_meter meter = meter_new(1e6);
+    wf_layer *model = wf_sequential(ctx, WF_LAYERS(block(3), block(8), block(8), block(8), block(8), block(8)));
+    const wf_shape input = WF_SHAPE(16, 3, 16, 16);
+    wf_planner_opts o = {.ranks = 1, .can = WF_PLANNER_RECOMPUTE};
+    wf_training_plan *all = plan_of(model, input, &meter, o);
+    o.memory = all ? 0.75 * all->memory : 1;
+    wf_training_plan *some = plan_of(model, input, &meter, o);
+    o.memory = all ? 0.55 * all->memory : 1;
+    wf_training_plan *more = plan_of(model, input, &meter, o);
+    int n[2] = {0};
+    for (int i = 0; some && more && i < some->n_units; i++) {
+        n[0] += some->unit[i].recompute;
+        n[1] += more->unit[i].recompute;
+    }
+    WF_EXPECT(all && some && more && n[0] > 0 && n[1] > n[0] && some->seconds > all->seconds &&
+                  more->seconds > some->seconds && more->memory <= o.memory,
+              "%d and %d of 6 blocks are recomputed: %s", n[0], n[1], wf_error_message());
+    wf_error_clear();
+    wf_training_plan_free(all);
+    wf_training_plan_free(some);
+    wf_training_plan_free(more);
+    wf_layer_free(model);
+}
+
+/* --- files ----------------------------------------------------------------------------------------------------------
+ */
+
+static char *file_text(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 65536);
+    if (file && text)
+        (void)!fread(text, 1, 65535, file);
+    if (file)
+        fclose(file);
+    return text;
+}
+
+static void refused(const char *text, const char *from, const char *to)
+{
+    char *copy = calloc(1, strlen(text) + strlen(to) + 1);
+    const char *at = strstr(text, from);
+    WF_EXPECT(at, "no %s in the file", from);
+    if (at && copy) {
+        sprintf(copy, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+        wf_training_plan *plan = wf_training_plan_parse(ctx, copy, "bad.json");
+        WF_EXPECT(!plan && strncmp(wf_error_message(), "bad.json", 8) == 0 && !strchr(wf_error_message(), '\n'),
+                  "%s for %s: %s", to, from, plan ? "taken" : wf_error_message());
+        wf_training_plan_free(plan);
+        wf_error_clear();
+    }
+    free(copy);
+}
+
+static void a_file_holds_the_plan(void)
+{
+    char path[64];
+    const wf_planner_meter meter = meter_new(1e6);
+    wf_layer *model = images(3);
+    snprintf(path, sizeof path, "planner-%ld.json", (long)getpid());
+    wf_training_plan *plan = plan_of(model, WF_SHAPE(2, 3, 64, 64), &meter,
+                                     (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL});
+    WF_EXPECT_OK(wf_check(plan));
+    WF_EXPECT_OK(wf_training_plan_write(plan, path));
+    char *text = file_text(path), *again;
+    wf_training_plan *read = wf_training_plan_parse(ctx, text, path);
+    WF_EXPECT_OK(wf_check(read));
+    WF_EXPECT_OK(wf_training_plan_write(read, path));
+    again = file_text(path);
+    WF_EXPECT(strcmp(text, again) == 0, "written again:\n%s\n%s", text, again);
+    refused(text, "\"weft_plan\": 1", "\"weft_plan\": 2");
+    refused(text, "\"ranks\": 4", "\"ranks\": 8");
+    refused(text, "\"ranks\": 4", "\"ranks\": -4");
+    refused(text, "\"batch\": 2", "\"batch\": \"two\"");
+    refused(text, "\"stages\": []", "\"stages\": [1, 2]");
+    refused(text, "\"split\"", "\"cut\"");
+    refused(text, "\"split\": \"spatial\"", "\"split\": \"rows\"");
+    refused(text, "\"layers\"", "\"lairs\"");
+    refused(text, "},\n", "\n");
+    refused(text, "}\n  ]\n}\n", "}");
+    refused(text, "\"recompute\": false", "\"recompute\": 0");
+    for (size_t cut = strlen(text) - 3; cut > 8; cut = cut * 3 / 4) {
+        text[cut] = '\0';
+        WF_EXPECT(!wf_training_plan_parse(ctx, text, "torn.json"), "torn at %zu: taken", cut);
+        wf_error_clear();
+    }
+    free(text);
+    free(again);
+    wf_training_plan_free(plan);
+    wf_training_plan_free(read);
+    wf_layer_free(model);
+    unlink(path);
+}
+
+int main(int argc, char **argv)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"many_samples_are_divided", many_samples_are_divided},
+                                               {"one_large_image_is_cut", one_large_image_is_cut},
+                                               {"wide_layers_are_split_by_channels", wide_layers_are_split_by_channels},
+                                               {"layers_differ", layers_differ},
+                                               {"heavy_layers_become_stages", heavy_layers_become_stages},
+                                               {"memory_is_kept", memory_is_kept},
+                                               {"the_state_is_sharded", the_state_is_sharded},
+                                               {"little_memory_recomputes", little_memory_recomputes},
+                                               {"a_file_holds_the_plan", a_file_holds_the_plan},
+                                               {0}});
+    return wf_ctx_free(ctx) != WF_OK || failed;
+}

@@ -1,0 +1,241 @@
+/* Plans how the ranks of a job should share a model, before the job runs:
+ *
+ *     wf-plan --ranks 8 --nodes 2 --memory 4GiB --link 1Gbit -o plan.json -- vgg_cifar --width 32 --batch 256
+ *
+ * It starts the program on a few ranks of this machine, as many as a node has ranks and this machine processors, with
+ * the question in WEFT_PLAN. The program hands its model to the planner (optim/planner.h), which answers and writes the
+ * files. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_RANKS 1000000
+#define TEXT       4096
+
+typedef struct question {
+    const char *ranks, *nodes, *memory, *link, *latency, *mesh, *split, *measure, *mpirun, *out, *curves, *to;
+    char **program;
+} question;
+
+static const char usage[] =
+    "usage: wf-plan --ranks R [OPTION ...] [--] PROGRAM [ARGUMENT ...]\n"
+    "  --ranks R         of the job that is planned\n"
+    "  --nodes N         on which they are, equally many on each; or the ranks of each: 4,4 (default: 1)\n"
+    "  --memory BYTES    of each rank, as 512MiB or 4GiB (default: no limit)\n"
+    "  --link RATE       between nodes, as 1Gbit or 25Gbit a second; default: measured where the program runs on "
+    "several\n"
+    "                    nodes (--mpirun), else 1 GB/s\n"
+    "  --latency TIME    of a message between nodes, as 50us (default, with --link)\n"
+    "  --mesh AXES       look at this mesh alone, as data=2,height=2\n"
+    "  --split HOW       split every layer alike: data, channel, spatial or mesh\n"
+    "  --measure K       ranks that measure at once (default: those of a node, at most the processors here)\n"
+    "  --mpirun COMMAND  starts them (default: mpirun)\n"
+    "  -o FILE           the plan, for --plan FILE of the program\n"
+    "  --curves PREFIX   predicted strong and weak scaling, as PREFIX.csv and PREFIX.svg\n"
+    "  --to RANKS        where the curves end (default: 4096)\n";
+
+static int wrong(const char *option, const char *value, const char *should)
+{
+    fprintf(stderr, "wf-plan: %s %s: should be %s\n", option, value, should);
+    return 2;
+}
+
+static bool ask(question *q, int argc, char **argv)
+{
+    const struct {
+        const char *name, **value;
+    } option[] = {{"--ranks", &q->ranks}, {"--nodes", &q->nodes},     {"--memory", &q->memory},
+                  {"--link", &q->link},   {"--latency", &q->latency}, {"--mesh", &q->mesh},
+                  {"--split", &q->split}, {"--measure", &q->measure}, {"--mpirun", &q->mpirun},
+                  {"-o", &q->out},        {"--curves", &q->curves},   {"--to", &q->to}};
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i += 2) {
+        size_t k = 0;
+        while (k < sizeof option / sizeof *option && strcmp(option[k].name, argv[i]) != 0)
+            k++;
+        if (k == sizeof option / sizeof *option || i + 1 == argc)
+            return false;
+        *option[k].value = argv[i + 1];
+    }
+    i += i < argc && strcmp(argv[i], "--") == 0;
+    q->program = argv + i;
+    return q->ranks && i < argc;
+}
+
+/* A positive number and one of these units; 0: it is none. */
+static double amount(const char *text, const char *const *unit, const double *factor)
+{
+    char *end;
+    const double number = strtod(text, &end);
+    for (int i = 0; unit[i] && end != text && number > 0; i++)
+        if (strcmp(end, unit[i]) == 0)
+            return number * factor[i];
+    return 0;
+}
+
+static double bytes_of(const char *text)
+{
+    static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB", NULL};
+    static const double factor[] = {1, 0x1p10, 0x1p20, 0x1p30, 0x1p40, 1e3, 1e6, 1e9, 1e12};
+    return amount(text, unit, factor);
+}
+
+static double rate_of(const char *text)
+{
+    static const char *const unit[] = {"Mbit", "Gbit", "MB", "GB", NULL};
+    static const double factor[] = {1e6 / 8, 1e9 / 8, 1e6, 1e9};
+    return amount(text, unit, factor);
+}
+
+static double seconds_of(const char *text)
+{
+    static const char *const unit[] = {"us", "ms", "s", NULL};
+    static const double factor[] = {1e-6, 1e-3, 1};
+    return amount(text, unit, factor);
+}
+
+static int whole(const char *text)
+{
+    char *end;
+    const long n = strtol(text, &end, 10);
+    return end != text && *end == '\0' && n >= 1 && n <= MOST_RANKS ? (int)n : 0;
+}
+
+/* "2", or "4,4", which must be equal and add up. */
+static int nodes_of(const char *text, int ranks)
+{
+    int nodes = 0, sum = 0, first = 0;
+    if (!strchr(text, ','))
+        return ranks % (whole(text) ? whole(text) : ranks + 1) == 0 ? whole(text) : 0;
+    while (*text) {
+        char *end;
+        const long n = strtol(text, &end, 10);
+        if (end == text || n < 1 || n > MOST_RANKS || (*end && *end != ',') || (nodes > 0 && n != first))
+            return 0;
+        first = (int)n;
+        sum += (int)n;
+        nodes++;
+        text = *end ? end + 1 : end;
+    }
+    return sum == ranks ? nodes : 0;
+}
+
+static int split_of(const char *text)
+{
+    static const char *const names[] = {"data", "channel", "spatial", "mesh"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(names[i], text) == 0)
+            return i;
+    return -1;
+}
+
+static void add(char *text, const char *key, const char *value)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, TEXT - used, "%s=%s\n", key, value);
+}
+
+static void add_number(char *text, const char *key, double value)
+{
+    char number[64];
+    snprintf(number, sizeof number, "%.17g", value);
+    add(text, key, number);
+}
+
+/* Where the program writes it: it may run in another folder. */
+static void add_path(char *text, const char *key, const char *path)
+{
+    char folder[TEXT / 2] = "", whole_path[TEXT];
+    if (path[0] == '/' || !getcwd(folder, sizeof folder))
+        snprintf(whole_path, sizeof whole_path, "%s", path);
+    else
+        snprintf(whole_path, sizeof whole_path, "%s/%s", folder, path);
+    add(text, key, whole_path);
+}
+
+/* The question as text; the exit code where an option is wrong, else 0. */
+static int write_question(const question *q, char text[TEXT], int *measure)
+{
+    const int ranks = whole(q->ranks), nodes = ranks ? nodes_of(q->nodes ? q->nodes : "1", ranks) : 0;
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(text, TEXT, "WEFT_PLAN=");
+    if (!ranks)
+        return wrong("--ranks", q->ranks, "a whole number from 1 to 1000000");
+    if (!nodes)
+        return wrong("--nodes", q->nodes, "a number of nodes that divides the ranks, or equal ones as 4,4 that add up");
+    add_number(text, "ranks", ranks);
+    add_number(text, "nodes", nodes);
+    if (q->memory && bytes_of(q->memory) <= 0)
+        return wrong("--memory", q->memory, "bytes, as 512MiB or 4GiB");
+    add_number(text, "memory", q->memory ? bytes_of(q->memory) : 0);
+    if (q->link && rate_of(q->link) <= 0)
+        return wrong("--link", q->link, "a rate, as 1Gbit or 10GB");
+    if (q->latency && (seconds_of(q->latency) <= 0 || !q->link))
+        return wrong("--latency", q->latency, "a time, as 50us, beside a --link");
+    if (q->link) {
+        add_number(text, "beta_s", 1 / rate_of(q->link));
+        add_number(text, "alpha_s", q->latency ? seconds_of(q->latency) : 50e-6);
+    }
+    if (q->split && split_of(q->split) < 0)
+        return wrong("--split", q->split, "data, channel, spatial or mesh");
+    if (q->split)
+        add_number(text, "split", split_of(q->split));
+    if (q->mesh)
+        add(text, "mesh", q->mesh);
+    if (q->to && !whole(q->to))
+        return wrong("--to", q->to, "a whole number from 1 to 1000000");
+    add_number(text, "most", q->to ? whole(q->to) : 4096);
+    if (q->out)
+        add_path(text, "out", q->out);
+    if (q->curves)
+        add_path(text, "curves", q->curves);
+    if (q->measure && !whole(q->measure))
+        return wrong("--measure", q->measure, "a whole number");
+    const int each = ranks / nodes;
+    *measure = q->measure ? whole(q->measure) : each < processors ? each : (int)processors;
+    return 0;
+}
+
+/* [mpirun -np K] env WEFT_PLAN=... PROGRAM ARGUMENTS */
+static int run(const question *q, char *text, int measure)
+{
+    static char np[] = "-np", env[] = "env";
+    char number[16], launcher[TEXT];
+    char *argv[TEXT];
+    int n = 0;
+    snprintf(number, sizeof number, "%d", measure);
+    snprintf(launcher, sizeof launcher, "%s", q->mpirun ? q->mpirun : "mpirun");
+    if (measure > 1) {
+        for (char *word = strtok(launcher, " "); word && n < 64; word = strtok(NULL, " "))
+            argv[n++] = word;
+        argv[n++] = np;
+        argv[n++] = number;
+    }
+    argv[n++] = env;
+    argv[n++] = text;
+    for (char **word = q->program; *word && n < TEXT - 1; word++)
+        argv[n++] = *word;
+    argv[n] = NULL;
+    execvp(argv[0], argv);
+    fprintf(stderr, "wf-plan: %s cannot be started\n", argv[0]);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    question q = {0};
+    char text[TEXT];
+    int measure;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    if (!ask(&q, argc, argv)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    const int code = write_question(&q, text, &measure);
+    return code ? code : run(&q, text, measure);
+}
