@@ -50,6 +50,19 @@ static void equals_eager(void)
     expect_equal(&h, &expected, "captured");
 }
 
+/* An optimizer that works out norms of layers in each step. */
+static void layerwise(void)
+{
+    static history h;
+    gan_layerwise = true;
+    history expected = eager(false);
+    gan g = gan_new();
+    train_captured(&g, &h);
+    gan_free(&g);
+    gan_layerwise = false;
+    expect_equal(&h, &expected, "captured, with LAMB");
+}
+
 static void recomputes(void)
 {
     static history h;
@@ -374,6 +387,7 @@ static int on_ranks(int argc, char **argv)
     setenv("WEFT_DETERMINISTIC", "1", 0);
     return test_main(argc, argv,
                      (test_case[]){{"equals_eager", equals_eager},
+                                   {"layerwise", layerwise},
                                    {"recomputes", recomputes},
                                    {"two_captures", two_captures},
                                    {"work_between", work_between},

@@ -42,6 +42,7 @@ static wf_dtype gan_computes;
 static wf_dtype gan_grad_dtype;
 /* Whether both models recompute. */
 static bool gan_recomputes;
+static bool gan_layerwise; /* the generator is trained by LAMB */
 
 static inline wf_var *to_square(wf_var *x)
 {
@@ -99,8 +100,10 @@ static inline void gan_fill(gan *g)
         wf_recompute(g->dis);
         WF_EXPECT(wf_recompute_chain(g->gen, 2), "%s", wf_error_message());
     }
-    g->opt_gen = scheduled(g, wf_lamb(g->gen, (wf_lamb_opts){.lr = 1e-2, .beta1 = 0.5}));
-    g->opt_dis = scheduled(g, wf_adam(g->dis, (wf_adam_opts){.lr = 1e-2, .beta1 = 0.5, .weight_decay = 1e-4}));
+    const wf_adam_opts adam = {.lr = 1e-2, .beta1 = 0.5, .weight_decay = 1e-4};
+    const wf_lamb_opts lamb = {.lr = 1e-2, .beta1 = 0.5};
+    g->opt_gen = scheduled(g, gan_layerwise ? wf_lamb(g->gen, lamb) : wf_adam(g->gen, adam));
+    g->opt_dis = scheduled(g, wf_adam(g->dis, adam));
     g->tape = wf_tape_new(g->ctx);
     g->x = wf_tensor_new(g->ctx, WF_F32, WF_SHAPE(BATCH, 3, SIDE, SIDE));
     WF_EXPECT(g->gen && g->dis && g->opt_gen && g->opt_dis && g->tape && g->x, "%s", wf_error_message());

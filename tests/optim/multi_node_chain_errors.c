@@ -1,4 +1,5 @@
 /* Models over several ranks that cannot be: refused before anything is sent, with the same error on every rank. */
+#include "core/status_author.h"
 #include "tests/optim/chain_nets.h"
 
 typedef void (*planting)(specs *all);
@@ -107,6 +108,47 @@ static void shape_at_the_message(void)
     }
 }
 
+static wf_status leaves_nothing(wf_layer *layer, void *user, wf_var *const *x, wf_var **y)
+{
+    return WF_OK;
+}
+
+/* A component fails on one rank: those that wait for it, in either direction, have its error. */
+static wf_status fails(wf_layer *layer, void *user, wf_var *const *x, wf_var **y)
+{
+    return WF_RAISE(WF_ERR_NUMERIC, "no number came out of rank %d", rank);
+}
+
+static void one_rank_fails(void)
+{
+    static specs all;
+    for (int silent = 0; silent < 2; silent++) {
+        open_comm(WF_F64);
+        if (size > 1) {
+            topology_of(CYCLE, size, true, &all);
+            wf_layer *chain = wf_multi_node_chain(comm);
+            wf_tape *tape = wf_tape_new(ctx);
+            for (int i = 0; i < all.n; i++) {
+                wf_component c = component_of(&all.of[i]);
+                c.function = rank != 1 ? apply_component : silent ? leaves_nothing : fails;
+                c.user = &all.of[i];
+                c.layer = all.of[i].rank == rank ? component_layer() : NULL;
+                if (c.layer)
+                    WF_EXPECT_OK(wf_multi_node_chain_add(chain, c));
+            }
+            WF_EXPECT_OK(wf_multi_node_chain_connect(chain));
+            WF_EXPECT(!wf_apply(chain, rank == 0 ? leaf_of(tape, "x", 3, 0) : wf_no_loss(tape)), "rank %d goes on",
+                      rank);
+            WF_EXPECT(strstr(wf_error_message(), silent ? "\"pass_1\" left output 0 NULL" : "out of rank 1"),
+                      "rank %d: '%s'", rank, wf_error_message());
+            wf_error_clear();
+            wf_tape_free(tape);
+            wf_layer_free(chain);
+        }
+        close_comm();
+    }
+}
+
 static void misuse(void)
 {
     open_comm(WF_F64);
@@ -139,9 +181,12 @@ static void misuse(void)
 
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){{"refused", refused}, {"shape_at_the_message", shape_at_the_message}, {"misuse", misuse}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"refused", refused},
+                                   {"shape_at_the_message", shape_at_the_message},
+                                   {"one_rank_fails", one_rank_fails},
+                                   {"misuse", misuse},
+                                   {0}});
 }
 
 int main(int argc, char **argv)
