@@ -50,7 +50,6 @@ static const wf_layer_kind pop_kind = {.name = "skip_pop", .forward = pop_forwar
 
 static wf_layer *skip_new(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, wf_skip_join join)
 {
-    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(name && *name, WF_ERR_ARGUMENT, "%s without a name", kind->name);
     wf_layer *layer = wf_layer_new(ctx, kind, sizeof(skip_state));
     if (!layer)
@@ -65,11 +64,13 @@ static wf_layer *skip_new(wf_ctx *ctx, const wf_layer_kind *kind, const char *na
 
 wf_layer *wf_skip_stash(wf_ctx *ctx, const char *name)
 {
+    WF_NEED_NULL(ctx);
     return skip_new(ctx, &stash_kind, name, NULL);
 }
 
 wf_layer *wf_skip_pop(wf_ctx *ctx, const char *name, wf_skip_join join)
 {
+    WF_NEED_NULL(ctx);
     return skip_new(ctx, &pop_kind, name, join ? join : wf_add);
 }
 
