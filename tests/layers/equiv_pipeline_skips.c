@@ -301,6 +301,8 @@ static void samples(void)
     for (int i = 0; i < all; i++) {
         plan p;
         draw_plan(&p, &rng, size);
+        p.tied = i % 2 == 0;
+        p.clip = p.tied || p.clip;
         if (open_mesh(p.dtype, (wf_mesh_opts){.stage = p.stages}))
             run_plan(&p, &rng);
         close_mesh();
@@ -338,6 +340,46 @@ static void bits(void)
         p.exact = true;
         if (open_mesh(p.dtype, (wf_mesh_opts){.stage = p.stages}))
             run_plan(&p, &rng);
+        close_mesh();
+    }
+}
+
+/* A chain that is balanced by time, or by bytes, and evaluated, where nothing waits for a backward. */
+static void evaluates(void)
+{
+    const int size = size_of_world();
+    for (int i = 0; i < 4 && size <= 3; i++) {
+        test_rng rng = {41};
+        const plan p = {.dtype = WF_F64, .stages = size, .data = 1, .parts = 1};
+        if (!open_mesh(p.dtype, (wf_mesh_opts){.stage = size}))
+            return;
+        rows b = {.n = 7};
+        for (int k = 0; k < 7 * IN; k++)
+            b.x[k] = test_uniform(&rng, -1, 1);
+        wf_tensor *x = x_rows(&b, WF_F64, 0, 7), *few = x_rows(&b, WF_F64, 0, 3);
+        wf_layer *serial = skips_model(&p);
+        wf_pipeline *pipe = wf_pipeline_new(on.mesh, skips_model(&p),
+                                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                                               .chunks = 3,
+                                                               .sample = few,
+                                                               .schedule = i % 2 ? WF_PIPELINE_INTERLEAVED : 0,
+                                                               .by_memory = i / 2});
+        WF_EXPECT(pipe, "%s", wf_error_trail());
+        wf_tape *tape = wf_tape_new(on.ctx);
+        WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
+        wf_var *expected = wf_apply(serial, wf_input(tape, x)), *y = wf_pipeline_apply(pipe, tape, x);
+        WF_EXPECT(y, "%s", wf_error_trail());
+        if (y && on.rank == size - 1) {
+            double got[7 * WIDTH], want[7 * WIDTH];
+            values_get(wf_value(y), got);
+            values_get(wf_value(expected), want);
+            WF_EXPECT(test_distance(7 * WIDTH, got, want) == 0, "the output is off");
+        }
+        wf_tensor_free(x);
+        wf_tensor_free(few);
+        wf_tape_free(tape);
+        wf_pipeline_free(pipe);
+        wf_layer_free(serial);
         close_mesh();
     }
 }
@@ -417,9 +459,13 @@ static void wrong_ends(void)
 
 static int run(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){{"samples", samples}, {"bits", bits}, {"overflow", overflow}, {"wrong_ends", wrong_ends}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"samples", samples},
+                                   {"bits", bits},
+                                   {"evaluates", evaluates},
+                                   {"overflow", overflow},
+                                   {"wrong_ends", wrong_ends},
+                                   {0}});
 }
 
 int main(int argc, char **argv)
