@@ -50,53 +50,68 @@ static inline float prepared(const hyper32 *h, float g)
     return g < -h->clip ? -h->clip : g;
 }
 
-/* p moves, or `direction` is written. The loops over elements are made for either, since the condition does not change
- * in them. */
-static inline void move(float *restrict p, float *restrict direction, int64_t i, float by)
+/* What one element moves by. Each has a loop that moves p, and one that writes `direction` where that is asked for. */
+static inline float sgd_move(const hyper32 *h, float g, float p)
 {
-    if (direction)
-        direction[i] = by;
-    else
-        p[i] -= by;
+    return h->lr * (prepared(h, g) + h->decay * p);
+}
+
+static inline float momentum_move(const hyper32 *h, float of_m, float of_g, float g, float p, float *m)
+{
+    const float step = prepared(h, g) + h->decay * p;
+    *m = __builtin_fmaf(h->momentum, *m, step);
+    return h->lr * __builtin_fmaf(of_m, *m, of_g * step);
+}
+
+static inline float adam_move(const hyper32 *h, float gradient, float p, float *m, float *v)
+{
+    const float g = __builtin_fmaf(h->decay, p, prepared(h, gradient));
+    *m = __builtin_fmaf(h->beta1, *m, h->rest1 * g);
+    *v = __builtin_fmaf(h->beta2, *v, h->rest2 * g * g);
+    return __builtin_fmaf(h->shrink, p, h->step * *m / __builtin_fmaf(sqrtf(*v), h->root, h->eps));
+}
+
+static inline float rmsprop_move(const hyper32 *h, float gradient, float p, float *v)
+{
+    const float g = __builtin_fmaf(h->decay, p, prepared(h, gradient));
+    *v = __builtin_fmaf(h->alpha, *v, h->rest * g * g);
+    return h->lr * g / (sqrtf(*v) + h->eps);
 }
 
 static void sgd(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict direction)
 {
-    for (int64_t i = 0; i < n; i++)
-        move(p, direction, i, h.lr * (prepared(&h, g[i]) + h.decay * p[i]));
+    for (int64_t i = 0; i < n && !direction; i++)
+        p[i] -= sgd_move(&h, g[i], p[i]);
+    for (int64_t i = 0; i < n && direction; i++)
+        direction[i] = sgd_move(&h, g[i], p[i]);
 }
 
 static void sgd_momentum(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict m,
                          float *restrict direction)
 {
     const float of_m = h.nesterov ? h.momentum : 1.0F, of_g = h.nesterov ? 1.0F : 0.0F;
-    for (int64_t i = 0; i < n; i++) {
-        const float step = prepared(&h, g[i]) + h.decay * p[i];
-        m[i] = __builtin_fmaf(h.momentum, m[i], step);
-        move(p, direction, i, h.lr * __builtin_fmaf(of_m, m[i], of_g * step));
-    }
+    for (int64_t i = 0; i < n && !direction; i++)
+        p[i] -= momentum_move(&h, of_m, of_g, g[i], p[i], &m[i]);
+    for (int64_t i = 0; i < n && direction; i++)
+        direction[i] = momentum_move(&h, of_m, of_g, g[i], p[i], &m[i]);
 }
 
-static void adam(const hyper32 h, int64_t n, const float *restrict gradient, float *restrict p, float *restrict m,
+static void adam(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict m,
                  float *restrict v, float *restrict direction)
 {
-    for (int64_t i = 0; i < n; i++) {
-        const float g = __builtin_fmaf(h.decay, p[i], prepared(&h, gradient[i]));
-        m[i] = __builtin_fmaf(h.beta1, m[i], h.rest1 * g);
-        v[i] = __builtin_fmaf(h.beta2, v[i], h.rest2 * g * g);
-        const float by = h.step * m[i] / __builtin_fmaf(sqrtf(v[i]), h.root, h.eps);
-        move(p, direction, i, __builtin_fmaf(h.shrink, p[i], by));
-    }
+    for (int64_t i = 0; i < n && !direction; i++)
+        p[i] -= adam_move(&h, g[i], p[i], &m[i], &v[i]);
+    for (int64_t i = 0; i < n && direction; i++)
+        direction[i] = adam_move(&h, g[i], p[i], &m[i], &v[i]);
 }
 
-static void rmsprop(const hyper32 h, int64_t n, const float *restrict gradient, float *restrict p, float *restrict v,
+static void rmsprop(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict v,
                     float *restrict direction)
 {
-    for (int64_t i = 0; i < n; i++) {
-        const float g = __builtin_fmaf(h.decay, p[i], prepared(&h, gradient[i]));
-        v[i] = __builtin_fmaf(h.alpha, v[i], h.rest * g * g);
-        move(p, direction, i, h.lr * g / (sqrtf(v[i]) + h.eps));
-    }
+    for (int64_t i = 0; i < n && !direction; i++)
+        p[i] -= rmsprop_move(&h, g[i], p[i], &v[i]);
+    for (int64_t i = 0; i < n && direction; i++)
+        direction[i] = rmsprop_move(&h, g[i], p[i], &v[i]);
 }
 
 static void trust(const hyper32 h, int64_t n, const float *restrict direction, float *restrict p)
