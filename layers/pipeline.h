@@ -88,7 +88,8 @@ WF_PLACED wf_pipeline *wf_pipeline_new(const wf_mesh *mesh, wf_layer *chain, wf_
 /* Frees the model, too. NULL is fine. */
 void wf_pipeline_free(wf_pipeline *pipe);
 
-/* This stage's layers, for its optimizer; borrowed. */
+/* This stage's layers, for its optimizer; borrowed. Checkpoints are one for each stage: of the ranks that share it
+ * (wf_mesh_comm_of with all axes but `stage`), in a folder of its own. */
 wf_layer *wf_pipeline_model(wf_pipeline *pipe);
 
 /* Forward and backward of a batch. x [N,...] is read on the first stage, target [N,...] on the last; both may be NULL
