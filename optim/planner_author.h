@@ -57,6 +57,9 @@ typedef struct wf_planner_meter {
     void *own;
     /* Fills in all but the arrays' addresses. */
     wf_status (*step)(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *times);
+    /* Forward and backward of a leaf whose pixels are cut along this axis, of which a rank has an input of this shape,
+     * with the exchanges of halos inside a node; *seconds is 0 where that cannot be measured here. NULL: never. */
+    wf_status (*cut)(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, double *seconds);
     /* Forward and backward of a part of a leaf: an input of this shape, 1/in of the input channels of its filters,
      * 1/out of the output channels. */
     wf_status (*part)(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds);

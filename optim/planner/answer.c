@@ -135,7 +135,7 @@ wf_status wf_planner_answer(wf_comm *comm, wf_layer *model, wf_optim *optim, wf_
     if (wf_comm_rank(comm) == 0)
         g.cache = wf_plan_cache_open(wf_comm_ctx(comm), wf_config_get()->cache);
     const wf_status status = wf_agree_status(comm, answer(&g, &m, &r));
-    wf_plan_cache_close(g.cache);
+    wf_gauge_close(&g);
     wf_planner_model_clear(&m);
     return status;
 }

@@ -118,21 +118,28 @@ static void halo_of(const wf_place *p, const wf_planner_leaf *leaf, bool gradien
     *messages = around - 1;
 }
 
-static void add_halos(const wf_place *p, const wf_planner_leaf *leaf, bool first, wf_unit_cost *c)
+/* The bytes are counted, and where the measured time does not contain them they take time. */
+static void add_halo(const wf_place *p, double messages, double bytes, bool timed, wf_unit_cost *c)
+{
+    if (bytes > 0 && timed)
+        add_message(p, p->pixels, messages, bytes, c);
+    else
+        c->bytes += bytes;
+}
+
+static void add_halos(const wf_place *p, const wf_planner_leaf *leaf, bool first, bool timed, wf_unit_cost *c)
 {
     const double size = (double)wf_dtype_size(WF_F32) * (double)p->batch;
     double there, back, dy, messages, more;
     halo_of(p, leaf, false, &there, &messages);
     there *= size * (double)leaf->info.in;
-    if (there > 0)
-        add_message(p, p->pixels, messages, there, c);
+    add_halo(p, messages, there, timed, c);
     if (first)
         return;
     halo_of(p, leaf, true, &dy, &more);
     dy *= size * (double)leaf->info.out;
     back = dy < there ? dy : there;
-    if (back > 0)
-        add_message(p, p->pixels, messages, back, c);
+    add_halo(p, messages, back, timed, c);
 }
 
 /* --- one leaf -------------------------------------------------------------------------------------------------------
@@ -196,13 +203,26 @@ static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bo
     c->state = (c->state & ~WF_PARALLEL_CHANNEL) | (replicate ? 0 : WF_PARALLEL_CHANNEL);
 }
 
+/* Of a convolution that is cut inside a node: with its halos, as the library computes it, in pieces beside the
+ * exchange.
+ */
+static wf_status cut_of(const wf_place *p, const wf_planner_leaf *leaf, wf_shape part, double *seconds)
+{
+    const wf_axis axis = p->mesh.height > 1 ? WF_AXIS_HEIGHT : p->mesh.width > 1 ? WF_AXIS_WIDTH : WF_AXIS_DEPTH;
+    *seconds = 0;
+    if (!p->meter->cut || leaf->info.kind != WF_PART_CONV || leaf->info.nd != 2 || wf_place_between(p, p->pixels))
+        return WF_OK;
+    return p->meter->cut(p->meter->own, leaf, part, axis, seconds);
+}
+
 static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, bool cut, int64_t in, int64_t out,
-                          double *ratio)
+                          double *ratio, bool *timed)
 {
     const int ranks[3] = {p->mesh.depth, p->mesh.height, p->mesh.width};
     wf_shape whole = leaf->x, part;
     double all = 0, own = 0;
     *ratio = 1;
+    *timed = true;
     whole.dim[0] = p->batch;
     part = whole;
     for (int d = 2; d < part.rank && cut; d++) {
@@ -224,7 +244,11 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, bool c
     if (!cut && in == 1 && out == 1)
         return WF_OK;
     WF_TRY(p->meter->part(p->meter->own, leaf, whole, 1, 1, &all));
-    WF_TRY(p->meter->part(p->meter->own, leaf, part, in, out, &own));
+    if (cut && in == 1 && out == 1)
+        WF_TRY(cut_of(p, leaf, part, &own));
+    *timed = own <= 0;
+    if (*timed)
+        WF_TRY(p->meter->part(p->meter->own, leaf, part, in, out, &own));
     *ratio = all > 0 ? own / all : 1;
     return WF_OK;
 }
@@ -270,12 +294,13 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     } else if (!multiplies && c->state & WF_PARALLEL_CHANNEL) {
         out = p->channels;
     }
-    if (cut && kind == WF_PART_CONV)
-        add_halos(p, leaf, first, c);
     if (cut && kind == WF_PART_NORM)
         add_norm(p, leaf, c);
     double ratio = 1;
-    WF_TRY(ratio_of(p, leaf, cut, in, out, &ratio));
+    bool timed = true;
+    WF_TRY(ratio_of(p, leaf, cut, in, out, &ratio, &timed));
+    if (cut && kind == WF_PART_CONV)
+        add_halos(p, leaf, first, timed, c);
     c->forward_s += ratio * p->times.leaf_forward_s[i];
     c->backward_s += ratio * p->times.leaf_backward_s[i];
     const double part = (cut ? 1.0 / p->pixels : 1) / (c->state & WF_PARALLEL_CHANNEL ? p->channels : 1);

@@ -228,12 +228,15 @@ static wf_status part_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, d
     return status == WF_OK ? wf_tape_reset(tape) : status;
 }
 
-static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, double *seconds)
+/* `layout`: of the input; NULL: none. */
+static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, const wf_layout *layout, double *seconds)
 {
     wf_tape *tape = wf_tape_new(layer->ctx);
     wf_tensor *x = wf_keep(wf_rand_uniform(tape, shape, -1, 1, NULL));
     double took[ROUNDS];
     wf_status status = tape && x ? wf_tape_reset(tape) : wf_error_code();
+    if (status == WF_OK && layout)
+        status = wf_tensor_set_layout(x, *layout);
     for (int i = -WARM; i < ROUNDS && status == WF_OK; i++) {
         status = wf_barrier(g->comm);
         if (status == WF_OK)
@@ -273,12 +276,60 @@ static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int
     name_part(g, leaf, layer, x, key);
     wf_status status = wf_gauge_find(g, key, 1, seconds, &found);
     if (status == WF_OK && !found) {
-        status = time_part(g, layer, x, seconds);
+        status = time_part(g, layer, x, NULL, seconds);
         if (status == WF_OK)
             status = wf_gauge_note(g, key, 1, seconds);
     }
     wf_layer_free(made);
     return status;
+}
+
+/* The parallel layer itself, on an image that gives each rank of the gauge a part of this shape. */
+static wf_status time_cut(wf_gauge *g, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, double *seconds)
+{
+    const int ranks = wf_comm_size(g->comm), d = x.rank - 1 - (WF_AXIS_WIDTH - (int)axis);
+    wf_mesh_opts opts = {.data = 1};
+    wf_shape whole = x;
+    wf_layout layout;
+    whole.dim[d] *= ranks;
+    *(axis == WF_AXIS_HEIGHT ? &opts.height : axis == WF_AXIS_WIDTH ? &opts.width : &opts.depth) = ranks;
+    if (!g->mesh[axis] && !(g->mesh[axis] = wf_mesh_open(g->comm, opts)))
+        return wf_error_code();
+    wf_layer *layer = wf_part_new(leaf->layer, 1, 1);
+    wf_status status = layer ? wf_parallelize(layer, g->mesh[axis], WF_PARALLEL_SPATIAL) : wf_error_code();
+    if (status == WF_OK)
+        status = wf_mesh_layout_activation(g->mesh[axis], whole, &layout);
+    status = wf_agree_status(g->comm, status);
+    if (status == WF_OK)
+        status = time_part(g, layer, x, &layout, seconds);
+    wf_layer_free(layer);
+    return status;
+}
+
+static wf_status cut_of(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, double *seconds)
+{
+    wf_gauge *g = own;
+    char key[KEY], part[KEY];
+    bool found;
+    *seconds = 0;
+    if (wf_comm_size(g->comm) == 1 || wf_comm_inter_size(g->comm) > 1)
+        return WF_OK;
+    name_part(g, leaf, leaf->layer, x, part);
+    snprintf(key, sizeof key, "cut along %s, %.900s", wf_axis_name(axis), part);
+    wf_status status = wf_gauge_find(g, key, 1, seconds, &found);
+    if (status == WF_OK && !found) {
+        status = time_cut(g, leaf, x, axis, seconds);
+        if (status == WF_OK)
+            status = wf_gauge_note(g, key, 1, seconds);
+    }
+    return status;
+}
+
+void wf_gauge_close(wf_gauge *g)
+{
+    for (int a = 0; a < WF_AXES; a++)
+        wf_mesh_close(g->mesh[a]);
+    wf_plan_cache_close(g->cache);
 }
 
 /* --- the meter ------------------------------------------------------------------------------------------------------
@@ -326,7 +377,8 @@ wf_status wf_gauge_open(wf_gauge *g, const wf_planner_model *m, wf_planner_meter
              wf_ctx_device(m->ctx), processor, host, wf_comm_size(g->comm), wf_ctx_threads(m->ctx));
     for (int i = 0; i < m->n_leaves; i++)
         words += m->leaf[i].params;
-    *meter = (wf_planner_meter){.own = g, .step = step_of, .part = part_of, .links = wf_price_model_default()};
+    *meter = (wf_planner_meter){
+        .own = g, .step = step_of, .cut = cut_of, .part = part_of, .links = wf_price_model_default()};
     meter->exchange_alpha_s = meter->links.alpha_s[0];
     meter->exchange_beta_s = meter->links.beta_s[0];
     if (words > 0)

@@ -84,12 +84,14 @@ void wf_plan_cache_add(wf_plan_cache *cache, const char *key, int count, const d
 typedef struct wf_gauge {
     wf_comm *comm; /* all its ranks measure at once, as they would compute at once; the slowest counts */
     wf_optim *optim;
-    wf_plan_cache *cache; /* of rank 0 */
+    wf_plan_cache *cache;   /* of rank 0 */
+    wf_mesh *mesh[WF_AXES]; /* of all ranks along one axis; NULL: not needed yet */
     char machine[256];
     int measured, known; /* numbers that were measured, and found */
 } wf_gauge;
 /* The library's meter. */
 wf_status wf_gauge_open(wf_gauge *gauge, const wf_planner_model *m, wf_planner_meter *meter) WF_NODISCARD;
+void wf_gauge_close(wf_gauge *gauge);
 /* alpha, beta and gamma of the meter's links and exchanges, inside a node where the gauge has several ranks there, and
  * between nodes where it has several; what cannot be measured stays. */
 wf_status wf_gauge_links(wf_gauge *gauge, wf_planner_meter *meter) WF_NODISCARD;
