@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGES = 12, MOST = 300 * 300 };
+enum { MESSAGES = 12, MOST = 300 * 300, MANY = 80 }; /* MANY: more than an outbox keeps spare */
 
 /* Of message i: from empty to longer than MPI sends at once. */
 static wf_shape shape_of(int i)
@@ -84,6 +84,43 @@ static void all_send_first(void)
     wf_outbox_free(outbox);
 }
 
+/* From every rank to the one `step` further: MANY messages on their way at once. */
+static void send_many(wf_outbox *outbox, int step, int64_t first, int64_t growth)
+{
+    const int to = (rank + step) % size, from = (rank + size - step) % size;
+    for (int i = 0; i < MANY; i++) {
+        wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(first + i * growth));
+        WF_EXPECT_OK(wf_tensor_fill(x, 1000 * rank + i));
+        WF_EXPECT_OK(wf_outbox_send(outbox, x, to));
+        wf_tensor_free(x);
+    }
+    for (int i = 0; i < MANY; i++) {
+        float host[3 * MANY] = {0};
+        wf_tensor *y = wf_outbox_receive(comm, from);
+        const int64_t count = y ? wf_tensor_count(y) : 0;
+        WF_EXPECT(count == first + i * growth, "%lld elements of %lld", (long long)count,
+                  (long long)(first + i * growth));
+        if (count == first + i * growth)
+            WF_EXPECT_OK(wf_tensor_export(y, host, wf_tensor_bytes(y)));
+        WF_EXPECT(host[0] == (float)(1000 * from + i), "message %d is %g", i, (double)host[0]);
+        wf_tensor_free(y);
+    }
+    WF_EXPECT_OK(wf_outbox_wait(outbox));
+}
+
+/* Messages that are over are used for others, of another length, or to another rank. */
+static void many_lengths(void)
+{
+    wf_outbox *outbox = wf_outbox_new(comm);
+    if (size > 1) {
+        send_many(outbox, 1, 2 * MANY, 0);
+        send_many(outbox, size - 1, 2 * MANY, 0);
+        send_many(outbox, size - 1, 1, 1);
+        send_many(outbox, 1, MANY, 1);
+    }
+    wf_outbox_free(outbox);
+}
+
 /* What nobody receives is given up, and a failure reaches the one who waits. */
 static void failure(void)
 {
@@ -111,8 +148,9 @@ static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("naive"))
         return 1;
-    const int failed =
-        test_main(argc, argv, (test_case[]){{"all_send_first", all_send_first}, {"failure", failure}, {0}});
+    const int failed = test_main(
+        argc, argv,
+        (test_case[]){{"all_send_first", all_send_first}, {"many_lengths", many_lengths}, {"failure", failure}, {0}});
     return ranks_close(failed);
 }
 
