@@ -24,18 +24,18 @@ wf_deadline wf_deadline_new(void)
     return (wf_deadline){.start_ns = wf_now_ns(), .peer = -1};
 }
 
-static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer)
+/* left: how the rank that is awaited has left; NULL: it has not, as far as is known. */
+static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer, const char *left)
 {
     char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";
-    const bool gone = wf_control_gone(comm, peer);
     wf_call_record_text(&comm->doing, call);
     if (comm->doing.sequence > 0)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
     if (peer >= 0)
         snprintf(whom, sizeof whom, "rank %d", peer);
     snprintf(text, sizeof text, "rank %d waited %lld ms for %s%s in %s%s", comm->rank, (long long)(waited_ns / 1000000),
-             whom, gone ? ", whose program has ended," : "", call, number);
-    return wf_failure_seen(comm, gone ? WF_ERR_COMM : WF_ERR_TIMEOUT, text);
+             whom, left ? left : "", call, number);
+    return wf_failure_seen(comm, left ? WF_ERR_COMM : WF_ERR_TIMEOUT, text);
 }
 
 /* A rank whose left neighbour has come knows less about who is missing than the missing rank's right neighbour, and
@@ -113,14 +113,16 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
     const int64_t waited = now - deadline->start_ns;
     const int missing = wf_control_missing(comm), peer = missing < 0 ? deadline->peer : missing;
     if (wf_control_gone(comm, peer))
-        return give_up(comm, waited, peer);
+        return give_up(comm, waited, peer, ", whose program has ended,");
     if (now - deadline->looked_ns < LOOK_NS)
         return WF_OK;
     deadline->looked_ns = now;
+    if (wf_peer_closed(process_of(comm, peer), comm->id))
+        return give_up(comm, waited, peer, ", which has closed the communicator,");
     wf_recorder_wait(comm, process_of(comm, peer), deadline->start_ns);
     WF_TRY(check_circle(comm, deadline, now));
     const bool fault = waited > limit_ns(comm, peer) && !excused(comm, deadline) && !works(comm, deadline, peer, now);
-    return fault ? give_up(comm, waited, peer) : WF_OK;
+    return fault ? give_up(comm, waited, peer, NULL) : WF_OK;
 }
 
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)

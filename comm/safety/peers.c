@@ -73,6 +73,18 @@ wf_peer_state wf_peer_look(int64_t pid)
     return silent_ns > (int64_t)wf_config_get()->timeout_ms * 1000000 ? WF_PEER_SILENT : WF_PEER_LIVES;
 }
 
+bool wf_peer_closed(int64_t pid, uint64_t comm)
+{
+    const wf_trace *trace = pid > 0 ? recorder_of(pid) : NULL;
+    for (int i = 0; trace && i < WF_TRACE_EVENTS; i++) {
+        const wf_trace_event *event = &trace->event[i];
+        if (event->number > 0 && event->comm == comm && event->state == WF_EVENT_DONE &&
+            !strncmp(event->call.operation, "close", sizeof event->call.operation))
+            return true;
+    }
+    return false;
+}
+
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;

@@ -53,6 +53,8 @@ typedef enum wf_peer_state {
     WF_PEER_LIVES        /* it computes, or waits itself */
 } wf_peer_state;
 wf_peer_state wf_peer_look(int64_t pid);
+/* Whether that process has closed the communicator of this number, not longer ago than its recorder goes back. */
+bool wf_peer_closed(int64_t pid, uint64_t comm);
 /* Whether processes, of which this is one, wait for each other in a circle: who, in which calls, and whether these are
  * not one collective. The circle is another one if *stamp is. */
 bool wf_peer_circle(uint64_t *stamp, bool *unlike, char text[WF_FAILURE_TEXT]);

@@ -69,6 +69,24 @@ static void missing_at_the_end(void)
     WF_EXPECT_OK(wf_barrier(world));
 }
 
+/* Who has closed the communicator sends nothing more, however busy its process is. */
+static void closed_by_another(void)
+{
+    if (size < 2)
+        return;
+    wf_comm *comm = wf_comm_split(world, 0, 0);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(4));
+    if (rank == 1) {
+        const wf_status status = wf_recv(comm, x, 0, 7);
+        WF_EXPECT(status == WF_ERR_COMM && strstr(wf_error_message(), "for rank 0, which has closed"), "%s: %s",
+                  wf_status_name(status), wf_error_message());
+        wf_error_clear();
+    }
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    WF_EXPECT_OK(wf_barrier(world));
+}
+
 static void missing_message(void)
 {
     if (size < 2)
@@ -226,6 +244,7 @@ static int on_ranks(int argc, char **argv)
                                  (test_case[]){{"missing_in_a_collective", missing_in_a_collective},
                                                {"missing_at_the_end", missing_at_the_end},
                                                {"missing_message", missing_message},
+                                               {"closed_by_another", closed_by_another},
                                                {"missing_in_a_task", missing_in_a_task},
                                                {"computing_is_no_wait", computing_is_no_wait},
                                                {"busy_for_a_while", busy_for_a_while},
