@@ -226,9 +226,10 @@ wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user
     if (y || !layer->comm)
         return y;
     wf_status status = wf_error_pending();
-    if (status == WF_OK && x) {
-        status =
-            WF_RAISE(WF_ERR_STATE, "%s \"%s\" returned NULL and no error", layer->kind->name, wf_layer_path(layer));
+    if (status == WF_OK) {
+        const char *kind = layer->kind->name, *path = wf_layer_path(layer);
+        status = x ? WF_RAISE(WF_ERR_STATE, "%s \"%s\" returned NULL and no error", kind, path)
+                   : WF_RAISE(WF_ERR_ARGUMENT, "%s \"%s\": its input is NULL; should be a variable", kind, path);
         wf_error_null();
     }
     wf_comm_post_failure(layer->comm, status);

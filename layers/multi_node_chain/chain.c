@@ -5,6 +5,7 @@
 #include "comm/comm_author.h"
 #include "core/captured_author.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,10 @@ static wf_status add(wf_layer *chain, const wf_component *c)
     wf_chain_state *state = chain->state;
     WF_CHECK(!state->connected, WF_ERR_STATE, "component \"%s\" comes after wf_multi_node_chain_connect",
              c->name ? c->name : "");
-    WF_NEED(c->layer);
+    char what[96];
+    snprintf(what, sizeof what, "the .layer of component \"%.40s\"", c->name ? c->name : "");
+    if (!c->layer) /* perhaps an error of its constructor, which says more */
+        return wf_error_take(what, __FILE__, __LINE__);
     wf_chain_part *part = wf_realloc(chain->ctx, state->part, (size_t)(state->parts + 1) * sizeof *part);
     WF_NEED(part);
     state->part = part;

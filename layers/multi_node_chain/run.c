@@ -174,6 +174,8 @@ static wf_status run_step(wf_chain_state *state, const wf_chain_call *call, int 
     wf_var *y = state->out[a->port];
     if (a->peer != WF_OUTSIDE && a->peer != rank)
         return give(state, step, y);
+    if (y->value)
+        WF_TRY(check_value(state, step, y->value));
     if (a->peer == rank)
         state->held[state->given++] = y;
     else

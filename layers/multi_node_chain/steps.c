@@ -41,6 +41,19 @@ static wf_status check_name(const char *what, const char *name)
     return WF_OK;
 }
 
+static wf_status check_shape(const wf_component *c, const wf_chain_end *end, bool gives)
+{
+    WF_CHECK(end->shape.rank >= 0 && end->shape.rank <= WF_MAX_RANK, WF_ERR_ARGUMENT,
+             "component \"%s\" %s a shape of %d dimensions; should be 1 to %d, or 0 for any shape", c->name,
+             gives ? "gives" : "takes", end->shape.rank, WF_MAX_RANK);
+    for (int d = 0; d < end->shape.rank; d++)
+        WF_CHECK(end->shape.dim[d] >= 0, WF_ERR_ARGUMENT,
+                 "component \"%s\" %s a shape whose dimension %d has length %lld; should be 1 or more, or 0 for any "
+                 "length",
+                 c->name, gives ? "gives" : "takes", d, (long long)end->shape.dim[d]);
+    return WF_OK;
+}
+
 static wf_status check_end(const wf_chain_steps *s, const wf_component *c, const wf_chain_end *end, bool gives)
 {
     const int outputs = c->outputs ? c->outputs : 1;
@@ -50,6 +63,7 @@ static wf_status check_end(const wf_chain_steps *s, const wf_component *c, const
     WF_CHECK(end->output >= 0 && end->output < (gives ? outputs : 1), WF_ERR_ARGUMENT,
              "component \"%s\" %s output %d; it has %d", c->name, gives ? "gives" : "takes", end->output,
              gives ? outputs : 0);
+    WF_TRY(check_shape(c, end, gives));
     return end->name ? check_name("message", end->name) : WF_OK;
 }
 
@@ -68,7 +82,8 @@ static wf_status check_component(const wf_chain_steps *s, const wf_component *c)
 {
     WF_CHECK(c->name && *c->name, WF_ERR_ARGUMENT, "a component without a name");
     WF_TRY(check_name("component", c->name));
-    WF_CHECK(c->outputs >= 0, WF_ERR_ARGUMENT, "component \"%s\" has %d outputs", c->name, c->outputs);
+    WF_CHECK(c->outputs >= 0, WF_ERR_ARGUMENT, "component \"%s\" has %d outputs; should be 1 or more (0: 1)", c->name,
+             c->outputs);
     WF_CHECK(
         c->n_in > 0 && c->in && c->n_out > 0 && c->out, WF_ERR_ARGUMENT,
         "component \"%s\" names %d inputs and %d places for its outputs; should be 1 or more of each (WF_FROM, WF_TO)",

@@ -42,7 +42,11 @@ static wf_var *pop_forward(wf_layer *layer, wf_var *x)
                   "skip_pop \"%s\": nothing is kept under \"%s\"; its stash comes before it in the chain, and in the "
                   "same segment if it is recomputed",
                   wf_layer_path(layer), ((const skip_state *)layer->state)->name);
-    return ((const skip_state *)layer->state)->join(x, kept);
+    wf_var *y = ((const skip_state *)layer->state)->join(x, kept);
+    if (!y && wf_error_pending() == WF_OK)
+        WF_FAIL_NULL(WF_ERR_STATE, "skip_pop \"%s\": the join of \"%s\" returned NULL and no error",
+                     wf_layer_path(layer), ((const skip_state *)layer->state)->name);
+    return y;
 }
 
 static const wf_layer_kind stash_kind = {.name = "skip_stash", .forward = stash_forward, .free = free_state};

@@ -457,6 +457,39 @@ static void wrong_ends(void)
     wf_error_clear();
 }
 
+static wf_var *joins_nothing(wf_var *x, wf_var *kept)
+{
+    return NULL;
+}
+
+/* A join that leaves nothing is named on both stages. */
+static void silent_join(void)
+{
+    if (size_of_world() != 2 || !open_mesh(WF_F32, (wf_mesh_opts){.stage = 2}))
+        return;
+    static const int layers[] = {2, 2};
+    wf_ctx *ctx = on.ctx;
+    wf_layer *model = wf_sequential(
+        ctx, WF_LAYERS(dense(IN, IN), wf_skip_stash(ctx, "a"), dense(IN, IN), wf_skip_pop(ctx, "a", joins_nothing)));
+    wf_pipeline *pipe =
+        wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .layers = layers});
+    wf_tape *tape = wf_tape_new(ctx);
+    const rows b = {.n = 4};
+    wf_tensor *x = x_rows(&b, WF_F32, 0, 4), *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(4), b.label);
+    wf_error_clear();
+    WF_EXPECT(!wf_pipeline_step(pipe, tape, x, labels), "a step without an output");
+    WF_EXPECT(strstr(wf_error_message(), "skip_pop \"3\": the join of \"a\" returned NULL and no error"),
+              "rank %d: '%s'", on.rank, wf_error_message());
+    wf_error_clear();
+    wf_tensor_free(x);
+    wf_tensor_free(labels);
+    wf_tape_free(tape);
+    wf_pipeline_free(pipe);
+    wf_mesh_close(on.mesh);
+    wf_comm_close(on.comm);
+    wf_error_clear();
+}
+
 static int run(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -465,6 +498,7 @@ static int run(int argc, char **argv)
                                    {"evaluates", evaluates},
                                    {"overflow", overflow},
                                    {"wrong_ends", wrong_ends},
+                                   {"silent_join", silent_join},
                                    {0}});
 }
 

@@ -82,6 +82,65 @@ static void refused(void)
     close_comm();
 }
 
+/* What is given to the outside, or to the own rank, has the shape that the giver says. */
+static void shape_of_an_output(void)
+{
+    for (int outside = 0; outside < 2; outside++) {
+        open_comm(WF_F64);
+        wf_layer *chain = wf_multi_node_chain(comm);
+        wf_tape *tape = wf_tape_new(ctx);
+        const int to = outside ? WF_OUTSIDE : 0;
+        if (rank == 0) {
+            WF_EXPECT_OK(wf_multi_node_chain_add(chain, (wf_component){.name = "a",
+                                                                       .layer = component_layer(),
+                                                                       WF_FROM({.rank = WF_OUTSIDE}),
+                                                                       WF_TO({.rank = to, .shape = WF_SHAPE(0, 5)})}));
+            if (!outside)
+                WF_EXPECT_OK(wf_multi_node_chain_add(chain, (wf_component){.name = "b",
+                                                                           .layer = component_layer(),
+                                                                           WF_FROM({.rank = 0}),
+                                                                           WF_TO({.rank = WF_OUTSIDE})}));
+        }
+        WF_EXPECT_OK(wf_multi_node_chain_connect(chain));
+        wf_var *y = wf_apply(chain, rank == 0 ? leaf_of(tape, "x", 3, 0) : wf_no_loss(tape));
+        WF_EXPECT(rank > 0 ||
+                      (!y && strstr(wf_error_message(), outside ? "gives output 0 to outside): [3,4], should be"
+                                                                : "gives output 0 to rank 0): [3,4], should be")),
+                  "rank %d: '%s'", rank, wf_error_message());
+        wf_error_clear();
+        wf_tape_free(tape);
+        wf_layer_free(chain);
+        close_comm();
+    }
+}
+
+/* One rank has no input: it says so, and those that wait for it hear of it. */
+static void input_is_null(void)
+{
+    static specs all;
+    for (int many = 0; many < 2; many++) {
+        open_comm(WF_F64);
+        if (size > 1) {
+            topology_of(CYCLE, size, true, &all);
+            wf_layer *chain = chain_of(&all);
+            wf_tape *tape = wf_tape_new(ctx);
+            WF_EXPECT_OK(wf_multi_node_chain_connect(chain));
+            wf_error_clear();
+            wf_var *none = NULL, *out,
+                   *y = rank > 0 ? wf_apply(chain, wf_no_loss(tape))
+                        : many   ? wf_multi_node_chain_apply(chain, tape, 1, &none, 1, &out)
+                                 : wf_apply(chain, NULL);
+            WF_EXPECT(!y && strstr(wf_error_message(), "multi_node_chain \"net\": its input is NULL"), "rank %d: '%s'",
+                      rank, wf_error_message());
+            WF_EXPECT(rank > 0 || wf_error_code() == WF_ERR_ARGUMENT, "%s", wf_status_name(wf_error_code()));
+            wf_error_clear();
+            wf_tape_free(tape);
+            wf_layer_free(chain);
+        }
+        close_comm();
+    }
+}
+
 /* Known at the message alone: the giver's or the taker's shape is another than it says. Both have the error; those that
  * wait for neither may hear of it later. */
 static void shape_at_the_message(void)
@@ -149,6 +208,44 @@ static void one_rank_fails(void)
     }
 }
 
+static void expect_says(wf_layer *chain, wf_component c, const char *says)
+{
+    WF_EXPECT(wf_multi_node_chain_add(chain, c) == WF_ERR_ARGUMENT && strstr(wf_error_message(), says),
+              "\"%s\" expected: '%s'", says, wf_error_message());
+    wf_error_clear();
+}
+
+/* Components that cannot be say the value, and what would be right. */
+static void components(void)
+{
+    open_comm(WF_F64);
+    wf_layer *chain = wf_multi_node_chain(comm);
+    const wf_shape shape[] = {{.rank = -1}, {.rank = 7}, {.rank = 99}, {.rank = 2, .dim = {4, -3}}};
+    static const char *const says[] = {"a shape of -1 dimensions; should be 1 to 6", "a shape of 7 dimensions",
+                                       "a shape of 99 dimensions", "dimension 1 has length -3; should be 1 or more"};
+    for (int i = 0; i < 4; i++) {
+        expect_says(chain,
+                    (wf_component){.name = "a",
+                                   .layer = component_layer(),
+                                   WF_FROM({.rank = WF_OUTSIDE, .shape = shape[i]}),
+                                   WF_TO({.rank = WF_OUTSIDE})},
+                    says[i]);
+        expect_says(chain,
+                    (wf_component){.name = "a",
+                                   .layer = component_layer(),
+                                   WF_FROM({.rank = WF_OUTSIDE}),
+                                   WF_TO({.rank = WF_OUTSIDE, .shape = shape[i]})},
+                    says[i]);
+    }
+    wf_component c = {.name = "a", WF_FROM({.rank = WF_OUTSIDE}), WF_TO({.rank = WF_OUTSIDE})};
+    expect_says(chain, c, "the .layer of component \"a\" is NULL");
+    c.layer = component_layer();
+    c.outputs = -2;
+    expect_says(chain, c, "has -2 outputs; should be 1 or more");
+    wf_layer_free(chain);
+    close_comm();
+}
+
 static void misuse(void)
 {
     open_comm(WF_F64);
@@ -184,6 +281,9 @@ static int on_ranks(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"refused", refused},
                                    {"shape_at_the_message", shape_at_the_message},
+                                   {"shape_of_an_output", shape_of_an_output},
+                                   {"input_is_null", input_is_null},
+                                   {"components", components},
                                    {"one_rank_fails", one_rank_fails},
                                    {"misuse", misuse},
                                    {0}});
