@@ -89,6 +89,7 @@ static void untie(wf_param *param)
     if (!heir)
         return;
     heir->tied = NULL;
+    heir->trainable = param->trainable;
     heir->value = param->value;
     heir->rounded = param->rounded;
     heir->grad = param->grad;

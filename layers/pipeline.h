@@ -21,7 +21,9 @@
  *
  * Skip connections (layers/skip.h) may end on another stage than they begin: the value goes there directly, and its
  * gradient back. Tied weights (wf_layer_tie) may be on several stages: each of these keeps the parameter, and updates
- * it with the sum of the gradients of all, so that it stays equal bit for bit.
+ * it with the sum of the gradients of all, so that it stays equal bit for bit. All of these train it, or none: a step
+ * is WF_ERR_COMM otherwise. Whoever changes its value changes it on all of them: wf_multi_node's compare_every compares
+ * the ranks along `data`, and not the stages.
  */
 #ifndef WF_LAYERS_PIPELINE_H
 #define WF_LAYERS_PIPELINE_H

@@ -86,14 +86,33 @@ void wf_pipeline_keep_ties(wf_pipeline *p)
     }
 }
 
+/* What goes in place of the gradient of one that is not trained. */
+static wf_tensor *frozen_new(wf_pipeline *p)
+{
+    wf_tensor *frozen = wf_tensor_new(p->ctx, WF_I64, wf_shape_scalar());
+    if (!frozen || wf_tensor_fill(frozen, 0) == WF_OK)
+        return frozen;
+    wf_tensor_free(frozen);
+    return wf_error_null();
+}
+
+static bool is_frozen(const wf_tensor *message)
+{
+    return message->dtype == WF_I64;
+}
+
 static wf_status send_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
 {
-    wf_tensor *own = wf_pipeline_grads_of(p, tie->param);
+    const bool trained = tie->param->trainable;
+    wf_tensor *own = trained ? wf_pipeline_grads_of(p, tie->param) : frozen_new(p);
+    wf_status status = WF_OK;
     WF_NEED(own);
-    for (int stage = 0; stage < p->stages; stage++)
+    for (int stage = 0; stage < p->stages && status == WF_OK; stage++)
         if (tie->on[stage] && stage != p->stage)
-            WF_TRY(wf_outbox_send(p->outbox, own, stage));
-    return WF_OK;
+            status = wf_outbox_send(p->outbox, own, stage);
+    if (!trained)
+        wf_tensor_free(own);
+    return status;
 }
 
 static wf_status add(wf_ctx *ctx, wf_tensor **sum, wf_tensor *next)
@@ -109,35 +128,52 @@ static wf_status add(wf_ctx *ctx, wf_tensor **sum, wf_tensor *next)
     return status;
 }
 
-/* Own ones are on their way to the others, so the sum has memory of its own. */
-static wf_status receive_tie(wf_pipeline *p, wf_pipeline_tie *tie)
+static wf_status check_frozen(const wf_pipeline *p, const wf_pipeline_tie *tie, const wf_tensor *message, int stage)
 {
-    const wf_tensor *own = wf_pipeline_grads_of(p, tie->param);
-    WF_NEED(own);
-    for (int stage = 0; stage < p->stages; stage++) {
-        if (!tie->on[stage])
-            continue;
-        wf_tensor *next =
-            stage == p->stage ? wf_tensor_copy(own, own->dtype, own->order) : wf_outbox_receive(p->comm, stage);
-        WF_NEED(next);
-        WF_TRY(add(p->ctx, &tie->sum, next));
-    }
+    const bool trained = tie->param->trainable;
+    WF_CHECK(
+        is_frozen(message) != trained, WF_ERR_COMM,
+        "%s is tied on several stages, and trained on stage %d but not on stage %d; should be so on all of them, or "
+        "on none (wf_param_set_trainable)",
+        wf_param_path(tie->param), trained ? p->stage : stage, trained ? stage : p->stage);
     return WF_OK;
 }
 
-static bool is_here(const wf_pipeline_tie *tie)
+/* Own ones are on their way to the others, so the sum has memory of its own. */
+static wf_tensor *next_of(wf_pipeline *p, const wf_pipeline_tie *tie, int stage)
 {
-    return tie->param && tie->param->trainable;
+    if (stage != p->stage)
+        return wf_outbox_receive(p->comm, stage);
+    const wf_tensor *own = wf_pipeline_grads_of(p, tie->param);
+    return own ? wf_tensor_copy(own, own->dtype, own->order) : NULL;
+}
+
+static wf_status receive_tie(wf_pipeline *p, wf_pipeline_tie *tie)
+{
+    const bool trained = tie->param->trainable;
+    for (int stage = 0; stage < p->stages; stage++) {
+        if (!tie->on[stage] || (stage == p->stage && !trained))
+            continue;
+        wf_tensor *next = next_of(p, tie, stage);
+        WF_NEED(next);
+        const wf_status status = stage == p->stage ? WF_OK : check_frozen(p, tie, next, stage);
+        if (status != WF_OK || !trained)
+            wf_tensor_free(next);
+        WF_TRY(status);
+        if (trained)
+            WF_TRY(add(p->ctx, &tie->sum, next));
+    }
+    return WF_OK;
 }
 
 /* All send, and receive all, before they wait for the ends of their own messages. */
 wf_status wf_pipeline_sum_ties(wf_pipeline *p)
 {
     for (int i = 0; i < p->ties; i++)
-        if (is_here(&p->tie[i]))
+        if (p->tie[i].param)
             WF_TRY(send_tie(p, &p->tie[i]));
     for (int i = 0; i < p->ties; i++)
-        if (is_here(&p->tie[i]))
+        if (p->tie[i].param)
             WF_TRY(receive_tie(p, &p->tie[i]));
     WF_TRY(wf_outbox_wait(p->outbox));
     for (int i = 0; i < p->ties; i++) {
