@@ -192,27 +192,36 @@ static wf_status objective(wf_trial *trial, void *user, double *accuracy)
 /* --- The search ----------------------------------------------------------------------------------------------------
  */
 
+static const char *last_reason(const wf_study_row *rows, int64_t count)
+{
+    for (int64_t i = count - 1; i >= 0; i--)
+        if (*rows[i].reason)
+            return rows[i].reason;
+    return "none";
+}
+
+/* Ends the program if no trial is complete. */
 static void report(wf_comm *comm, wf_study *study, const settings *s)
 {
     const wf_study_row *rows, *best;
     const wf_study_importance *importance;
     int64_t count;
     int parameters;
+    char reason[700];
     WF_MUST(wf_study_trials(study, &rows, &count));
     if (wf_comm_rank(comm) == 0) {
         search_write_table(s->out, rows, count);
         search_draw_history(s->out, rows, count);
     }
+    /* The rows live until the next call. */
+    snprintf(reason, sizeof reason, "no trial came to its end; the last that failed: %s", last_reason(rows, count));
     WF_MUST(wf_study_importances(study, &importance, &parameters));
     if (wf_comm_rank(comm) == 0)
         search_draw_importances(s->out, importance, parameters);
     WF_MUST(wf_study_best(study, &best));
+    example_agree(comm, best ? NULL : reason);
     if (wf_comm_rank(comm) != 0)
         return;
-    if (!best) {
-        printf("no trial came to its end\n");
-        return;
-    }
     printf("best: trial %lld, accuracy %.4f", (long long)best->number, best->value);
     for (int p = 0; p < best->params; p++)
         if (best->param[p].kind == WF_STUDY_CATEGORICAL)

@@ -35,6 +35,8 @@
  * same seed, bit for bit. Group g of a study opened with n trials in the storage has the sampler's seed
  * seed + 65537 g + n, since the state of a sampler is not stored.
  *
+ * Names, choices and the storage are UTF-8 (WF_ERR_ARGUMENT). In a text of an error, a byte that is none is replaced.
+ *
  * "Collective" means by all ranks of the group, in the same order, unless "by all groups" is said.
  */
 #ifndef WF_OPTIM_STUDY_H
@@ -80,8 +82,10 @@ typedef struct wf_study_opts {
 } wf_study_opts;
 
 /* Opens a study of this name in the storage, or makes it. The communicator is borrowed. WF_ERR_ARGUMENT for wrong
- * options, or a study that is there with the other direction; WF_ERR_STATE if another job has it open; WF_ERR_IO if the
- * storage cannot be read or written. Collective over `comm`. */
+ * options, or those of a rank that differ from rank 0's, or a study that is there with the other direction;
+ * WF_ERR_UNSUPPORTED if the sampler needs a package that is not there; WF_ERR_STATE if another job has the study open;
+ * WF_ERR_IO if the storage cannot be read or written, or is a file of another kind, which is left as it is. Collective
+ * over `comm`. */
 WF_PLACED wf_study *wf_study_open(wf_comm *comm, const char *name, wf_study_opts opts);
 /* A trial that is still open is told as failed. Does not wait for other ranks. */
 void wf_study_close(wf_study *study);
@@ -125,7 +129,7 @@ typedef struct wf_study_scale {
 
 /* A value of [low, high], both included. All ranks of the group give the same arguments, and get the same value. After
  * an error, which wf_trial_check and the verbs of this trial return, it is NaN, or 0. Asked for twice under one name, a
- * trial gives one value. Collective. */
+ * trial gives one value; WF_ERR_ARGUMENT with another range. Collective. */
 double wf_trial_suggest_float(wf_trial *trial, const char *name, double low, double high, wf_study_scale scale);
 /* Within +-2^53, since Optuna computes with doubles. */
 int64_t wf_trial_suggest_int(wf_trial *trial, const char *name, int64_t low, int64_t high, wf_study_scale scale);

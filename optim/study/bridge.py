@@ -13,9 +13,10 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[threads] = "1"
 
 import fcntl
-import importlib.util
+import importlib
 import json
 import queue
+import sqlite3
 import threading
 import time
 import urllib.parse
@@ -91,11 +92,11 @@ class Lock:
         fcntl.lockf(self.file, fcntl.LOCK_UN, 1, self.byte)
 
 
-class JournalLock:
-    """Optuna's own lock of a journal outlives a process that was killed."""
+class FileLock:
+    """A whole file that is locked. Optuna's own lock of a journal outlives a process that was killed."""
 
     def __init__(self, path):
-        self.path, self.file = path + ".append-lock", None
+        self.path, self.file = path, None
 
     def acquire(self, how=fcntl.LOCK_EX):
         self.file = open(self.path, "a")
@@ -104,6 +105,16 @@ class JournalLock:
 
     def release(self):
         self.file.close()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *error):
+        self.release()
+
+
+def append_lock(path):
+    return FileLock(path + ".append-lock")
 
 
 def open_journal(path):
@@ -116,42 +127,84 @@ def open_journal(path):
         """Optuna reads without the lock, and may so read half of a line that another process writes."""
 
         def read_logs(self, *arguments):
-            lock = JournalLock(path)
+            lock = append_lock(path)
             lock.acquire(fcntl.LOCK_SH)
             try:
                 return list(super().read_logs(*arguments))
             finally:
                 lock.release()
 
-    return optuna.storages.JournalStorage(Journal(path, lock_obj=JournalLock(path)))
+    return optuna.storages.JournalStorage(Journal(path, lock_obj=append_lock(path)))
+
+
+def open_sqlite(path):
+    # The path is no part of the URL, which would take some of its characters for options. Jobs that make the tables of one
+    # file at once would fail.
+    def connect():
+        return sqlite3.connect(os.path.abspath(path), timeout=60, check_same_thread=False)
+
+    with FileLock(path + ".tables-lock"):
+        return optuna.storages.RDBStorage("sqlite:///study.db", engine_kwargs={"creator": connect})
+
+
+def is_sqlite(path):
+    return os.path.splitext(path)[1] in (".db", ".sqlite", ".sqlite3")
 
 
 def open_storage(path):
-    ending = os.path.splitext(path)[1]
-    if ending in (".db", ".sqlite", ".sqlite3"):
-        return optuna.storages.RDBStorage(
-            "sqlite:///" + os.path.abspath(path), engine_kwargs={"connect_args": {"timeout": 60}}
-        )
-    return open_journal(path)
+    return open_sqlite(path) if is_sqlite(path) else open_journal(path)
+
+
+def begins_journal(line):
+    """Whether this may be the first line of a journal; one without its end is torn."""
+    start = b'{"op_code": '
+    if not line.endswith(b"\n"):
+        return line.startswith(start) or start.startswith(line)
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(first, dict) and {"op_code", "worker_id"} <= first.keys()
+
+
+def check_file(path):
+    """A file that is there and no storage belongs to somebody else, and is left as it is."""
+    if not os.path.exists(path):
+        return
+    if not os.path.isfile(path):
+        raise Refused("io", f"storage {path} is no file; should name a new one, or one that a study has made")
+    with open(path, "rb") as file:
+        line = file.readline()
+    if is_sqlite(path) and line and not line.startswith(b"SQLite format 3\0"):
+        raise Refused("io", f"storage {path} is no SQLite database; should name a new file, or one that a study has made")
+    if not is_sqlite(path) and not begins_journal(line):
+        raise Refused("io", f"storage {path} is no journal of Optuna; should name a new file, or one that a study has made")
 
 
 def cut_torn_line(path):
     """A machine that lost its power may leave half of a journal's last line, which the next one would spoil."""
-    if os.path.splitext(path)[1] not in (".journal", ".log") or not os.path.exists(path):
+    if is_sqlite(path) or not os.path.exists(path):
         return
-    lock = JournalLock(path)
-    lock.acquire()
-    with open(path, "rb+") as file:
+    with append_lock(path), open(path, "rb+") as file:
         text = file.read()
         if text and not text.endswith(b"\n"):
             file.truncate(text.rfind(b"\n") + 1)
-    lock.release()
+
+
+def check_packages(sampler):
+    needed = {"cmaes": "cmaes", "qmc": "scipy"}.get(sampler)
+    try:
+        if needed:
+            importlib.import_module(needed)
+    except ImportError:
+        raise Refused(
+            "unsupported",
+            f"{sys.executable} has no package {needed}, which the sampler {sampler} needs"
+            f" (Debian: apt-get install python3-{needed}; else: pip install {needed})",
+        )
 
 
 def make_sampler(kind, seed, startup, groups):
-    needs = {"cmaes": "cmaes", "qmc": "scipy"}.get(kind)
-    if needs and not importlib.util.find_spec(needs):
-        raise Refused("unsupported", f"{sys.executable} has no package {needs}, which the sampler {kind} needs")
     seed = None if seed < 0 else seed % 2**32
     trials = {"n_startup_trials": startup} if startup > 0 else {}
     if kind == "tpe":
@@ -178,10 +231,12 @@ class Bridge:
     """A study and its trial that runs. Every public method is a request."""
 
     def open(self, name, path, maximize, sampler, seed, startup, pruner, warmup, trials, group, groups, wait):
-        self.most, self.trial, self.choosing = int(trials), None, None
+        self.most, self.trial, self.choosing, self.path = int(trials), None, None, path
+        check_packages(sampler)
         wanted = "maximize" if int(maximize) else "minimize"
         storage = None
         if path:
+            check_file(path)
             self.lock(name, path, int(group), float.fromhex(wait))
             storage = open_storage(path)
         self.study = optuna.create_study(
@@ -237,7 +292,7 @@ class Bridge:
             made = sum(t.state != TrialState.WAITING and t.number not in retried for t in self.trials())
             if self.most and made >= self.most and not waiting:
                 return ["-1"]
-            self.trial = self.study.ask()
+            self.trial, self.asked = self.study.ask(), {}
         finally:
             if self.choosing:
                 self.choosing.give()
@@ -246,15 +301,23 @@ class Bridge:
     def running(self):
         return [str(sum(t.state == TrialState.RUNNING for t in self.trials()))]
 
+    def once(self, name, what):
+        """Optuna gives the value of the first range to whoever asks for another one."""
+        if self.asked.setdefault(name, what) != what:
+            raise Refused("argument", f"parameter {name} was asked for as {self.asked[name]}, and now as {what}")
+
     def float(self, name, low, high, log, step):
         step = float.fromhex(step)
         low, high = float.fromhex(low), float.fromhex(high)
+        self.once(name, f"a float of [{low!r}, {high!r}]" + ", logarithmic" * int(log) + f", step {step!r}" * bool(step))
         return [self.trial.suggest_float(name, low, high, log=log == "1", step=step if step else None).hex()]
 
     def int(self, name, low, high, log, step):
+        self.once(name, f"an integer of [{low}, {high}]" + ", logarithmic" * (log == "1") + f", step {step}" * (step != "0"))
         return [str(self.trial.suggest_int(name, int(low), int(high), log=log == "1", step=int(step) if int(step) else 1))]
 
     def categorical(self, name, *choices):
+        self.once(name, "one of " + ", ".join(choices))
         return [str(choices.index(self.trial.suggest_categorical(name, choices)))]
 
     def report(self, step, value):
@@ -300,15 +363,28 @@ def code_of(error):
         return error.code
     if isinstance(error, ImportError):
         return "unsupported"
+    # These two are of what was read, and are ValueErrors.
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return "io"
     return "argument" if isinstance(error, (ValueError, TypeError)) else "io"
+
+
+def text_of(error, request, words):
+    text = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, Refused):
+        return text
+    text = f"{type(error).__name__}: {text}"
+    if request in ("float", "int", "categorical"):
+        text = f"parameter {words[0]}: {text}"
+    path = getattr(bridge, "path", None)
+    return f"storage {path}: {text}" if path and code_of(error) == "io" else text
 
 
 bridge = Bridge()
 while True:
-    # An error's text may be cut in the middle of a character.
-    request, *words = json.loads(requests.get().decode("utf-8", "replace"))
+    line, request, words = requests.get(), None, []
     try:
+        request, *words = json.loads(line)
         answer("ok", *getattr(bridge, request)(*words))
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        answer(code_of(error), lines[0] if isinstance(error, Refused) else f"{type(error).__name__}: {lines[0]}")
+        answer(code_of(error), text_of(error, request, words))

@@ -12,7 +12,7 @@ typedef struct header {
     char text[SHORT];
 } header;
 
-static uint64_t hash_of(const char *text)
+uint64_t wf_study_hash(const char *text)
 {
     uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
     for (; *text; text++)
@@ -20,23 +20,28 @@ static uint64_t hash_of(const char *text)
     return hash;
 }
 
-/* Ends the study on all ranks of all groups. */
+/* Ends the study on all ranks of all groups. Where it has ended already, that is the error. */
 static wf_status end_study(wf_study *study, wf_status status)
 {
-    wf_comm_post_failure(study->all, status);
-    return status;
+    char message[WF_STUDY_TEXT];
+    wf_status code;
+    if (status == WF_OK)
+        return WF_OK;
+    wf_error_save(&code, message, sizeof message);
+    WF_TRY(wf_comm_alive(study->all));
+    return wf_comm_post_failure(study->all, WF_RAISE(status, "%s", message));
 }
 
 static wf_status share_answer(wf_study *study, const char *line, const char *said, char **text)
 {
     const bool asks = wf_comm_rank(study->group) == 0;
-    header h = {.line = hash_of(line)};
+    header h = {.line = wf_study_hash(line)};
     if (asks) {
         h.length = (int64_t)strlen(said);
         snprintf(h.text, sizeof h.text, "%s", said);
     }
     WF_TRY(wf_bcast_bytes(study->group, &h, sizeof h, 0));
-    if (h.line != hash_of(line))
+    if (h.line != wf_study_hash(line))
         return end_study(study, WF_RAISE(WF_ERR_ARGUMENT,
                                          "rank %d asks the study %.200s, and rank 0 of its group something else",
                                          wf_comm_rank(study->all), line));
@@ -80,6 +85,7 @@ static wf_status call(wf_study *study, const char *line, const char *asked, wf_w
     const char *said = NULL;
     char *text = NULL;
     wf_status status = WF_OK;
+    WF_TRY(wf_comm_alive(study->all));
     if (asks) {
         status = wf_bridge_exchange(&study->bridge, asked, study->opts.timeout_ms, &said);
         /* Here already, so that nonsense is the error of one rank. */

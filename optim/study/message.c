@@ -6,6 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+wf_status wf_study_check_text(const char *what, const char *text)
+{
+    WF_CHECK(wf_json_is_utf8(text), WF_ERR_ARGUMENT, "%s \"%.200s\" is no UTF-8", what, text);
+    return WF_OK;
+}
+
 void wf_line_begin(wf_line *line, const char *request)
 {
     *line = (wf_line){0};

@@ -125,36 +125,42 @@ wf_status wf_bridge_start(wf_bridge *bridge, const char *python, const char *nam
 /* --- Ending --------------------------------------------------------------------------------------------------------
  */
 
-/* Whether it has ended within that time; *how as waitpid has it, -1 where somebody else has reaped it. */
-static bool reaped(pid_t child, int64_t wait_ms, int *how)
+/* Whether it is there, running or to be reaped, after at most that time in which it may end; false where somebody else
+ * has reaped it. */
+static bool wait_for_end(pid_t child, int64_t wait_ms)
 {
-    const int64_t end = now_ms() + wait_ms;
-    for (;;) {
-        const pid_t found = waitpid(child, how, WNOHANG);
-        if (found == child)
-            return true;
-        if (found < 0 && errno != EINTR) {
-            *how = -1;
-            return true;
-        }
-        if (now_ms() >= end)
+    for (const int64_t end = now_ms() + wait_ms;;) {
+        siginfo_t found = {0};
+        const int code = waitid(P_PID, (id_t)child, &found, WEXITED | WNOHANG | WNOWAIT);
+        if (code != 0 && errno != EINTR)
             return false;
+        if ((code == 0 && found.si_pid == child) || now_ms() >= end)
+            return true;
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
 
-static int end_bridge(wf_bridge *bridge, int64_t wait_ms)
+/* Ends the process and all that it has started in its group: Python may be a script that has started it. As long as the
+ * process is not reaped, nobody else has the number of its group. The result is as waitpid has it, or -1. */
+static int end_group(pid_t child, int64_t wait_ms)
 {
     int how = -1;
+    if (!wait_for_end(child, wait_ms))
+        return -1;
+    kill(-child, SIGKILL);
+    while (waitpid(child, &how, 0) < 0)
+        if (errno != EINTR)
+            return -1;
+    return how;
+}
+
+static int end_bridge(wf_bridge *bridge, int64_t wait_ms)
+{
     if (bridge->to >= 0)
         close(bridge->to);
     if (bridge->from >= 0)
         close(bridge->from);
-    if (bridge->child > 0 && !reaped(bridge->child, wait_ms, &how)) {
-        kill(bridge->child, SIGKILL);
-        while (!reaped(bridge->child, LEAVE_MS, &how))
-            continue;
-    }
+    const int how = bridge->child > 0 ? end_group(bridge->child, wait_ms) : -1;
     free(bridge->text);
     *bridge = (wf_bridge){.to = -1, .from = -1};
     return how;

@@ -37,6 +37,8 @@ static wf_status check(const wf_comm *comm, const char *name, const wf_study_opt
 {
     static const char *const endings[] = {".db", ".sqlite", ".sqlite3", ".journal", ".log", NULL};
     WF_CHECK(name && *name, WF_ERR_ARGUMENT, "a study needs a name");
+    WF_TRY(wf_study_check_text("the name of a study,", name));
+    WF_TRY(wf_study_check_text("the storage of a study,", o->storage ? o->storage : ""));
     WF_CHECK(o->groups >= 1 && o->groups <= wf_comm_size(comm), WF_ERR_ARGUMENT,
              "study %s: %d groups of %d ranks: should be 1 to %d", name, o->groups, wf_comm_size(comm),
              wf_comm_size(comm));
@@ -46,6 +48,57 @@ static wf_status check(const wf_comm *comm, const char *name, const wf_study_opt
              "study %s: storage %s: should end in .db, .sqlite or .sqlite3 (SQLite), or in .journal or .log", name,
              o->storage);
     return check_numbers(o);
+}
+
+/* --- The same on all ranks -----------------------------------------------------------------------------------------
+ */
+
+#define SHOWN 160 /* of a text, in an error */
+
+/* What a rank opens. */
+typedef struct opening {
+    int64_t number[9];
+    uint64_t hash[2]; /* of the texts, which may be longer */
+    char text[2][SHOWN];
+} opening;
+
+static opening opening_of(const char *name, const wf_study_opts *o)
+{
+    opening mine;
+    const char *const text[2] = {name ? name : "", o->storage ? o->storage : "memory"};
+    memset(&mine, 0, sizeof mine);
+    const int64_t number[9] = {o->trials,         o->groups,      o->maximize,     (int)o->sampler, o->seed,
+                               o->startup_trials, (int)o->pruner, o->warmup_steps, o->timeout_ms};
+    memcpy(mine.number, number, sizeof number);
+    for (int i = 0; i < 2; i++) {
+        mine.hash[i] = wf_study_hash(text[i]);
+        snprintf(mine.text[i], SHOWN, "%s", text[i]);
+    }
+    return mine;
+}
+
+static wf_status compare_with(const opening *first, const opening *mine, int rank)
+{
+    static const char *const numbers[] = {"trials",         "groups", "maximize",     "sampler",   "seed",
+                                          "startup_trials", "pruner", "warmup_steps", "timeout_ms"};
+    static const char *const texts[] = {"the name", "storage"};
+    for (int i = 0; i < 2; i++)
+        WF_CHECK(first->hash[i] == mine->hash[i], WF_ERR_ARGUMENT,
+                 "rank 0 opens a study with %s \"%s\" and rank %d with %s \"%s\"; all ranks give the same options",
+                 texts[i], first->text[i], rank, texts[i], mine->text[i]);
+    for (int i = 0; i < 9; i++)
+        WF_CHECK(first->number[i] == mine->number[i], WF_ERR_ARGUMENT,
+                 "rank 0 opens a study with %s %lld and rank %d with %s %lld; all ranks give the same options",
+                 numbers[i], (long long)first->number[i], rank, numbers[i], (long long)mine->number[i]);
+    return WF_OK;
+}
+
+static wf_status compare(wf_comm *comm, const char *name, const wf_study_opts *o)
+{
+    const opening mine = opening_of(name, o);
+    opening first = mine;
+    WF_TRY(wf_bcast_bytes(comm, &first, sizeof first, 0));
+    return wf_agree_status(comm, compare_with(&first, &mine, wf_comm_rank(comm)));
 }
 
 /* --- Python --------------------------------------------------------------------------------------------------------
@@ -158,6 +211,7 @@ wf_study *wf_study_open(wf_comm *comm, const char *name, wf_study_opts opts)
 {
     WF_NEED_NULL(comm);
     opts.groups = opts.groups ? opts.groups : 1;
+    WF_TRY_NULL(compare(comm, name, &opts));
     WF_TRY_NULL(wf_agree_status(comm, check(comm, name, &opts)));
     const int64_t most = wf_config_get()->timeout_ms, wanted = opts.timeout_ms ? opts.timeout_ms : DEFAULT_TIMEOUT_MS;
     opts.timeout_ms = wanted < most ? wanted : most;

@@ -31,6 +31,9 @@ void wf_bridge_end(wf_bridge *bridge);
 /* --- message.c: lines, JSON arrays of strings ----------------------------------------------------------------------
  */
 
+/* WF_ERR_ARGUMENT if the text, which is that of `what`, is no UTF-8. */
+wf_status wf_study_check_text(const char *what, const char *text) WF_NODISCARD;
+
 /* A line that is being written; it stays where it is meanwhile. NULL from `end`: memory is exhausted, and the
  * error is set. The text belongs to the caller. */
 typedef struct wf_line {
@@ -60,13 +63,15 @@ wf_status wf_words_real(const wf_words *words, int64_t i, double *value) WF_NODI
 /* --- The study -----------------------------------------------------------------------------------------------------
  */
 
+#define WF_STUDY_TEXT 512 /* of an error */
+
 struct wf_trial {
     wf_study *study;
     bool open, pruned;
     bool wrong; /* its error is one of the program, or of Python: the next trial would have it too */
     int64_t number;
     wf_status status; /* its first error */
-    char message[512];
+    char message[WF_STUDY_TEXT];
 };
 
 struct wf_study {
@@ -95,6 +100,7 @@ struct wf_study {
 wf_status wf_study_call(wf_study *study, char *line, wf_words *answer) WF_NODISCARD;
 /* The same with another value at the end of the line: that of rank 0 counts. */
 wf_status wf_study_call_value(wf_study *study, char *line, double value, wf_words *answer) WF_NODISCARD;
+uint64_t wf_study_hash(const char *text);
 /* The status that an answer means, with its message. */
 wf_status wf_study_answer(const wf_words *answer) WF_NODISCARD;
 

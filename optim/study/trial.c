@@ -70,9 +70,15 @@ static wf_status question(wf_trial *trial, char *line, const double *value, wf_w
 /* --- Suggestions ---------------------------------------------------------------------------------------------------
  */
 
-static wf_status check_range(const char *name, double low, double high, wf_study_scale scale, double least)
+static wf_status check_name(const char *name)
 {
     WF_CHECK(name && *name, WF_ERR_ARGUMENT, "a parameter of a trial needs a name");
+    return wf_study_check_text("the parameter", name);
+}
+
+static wf_status check_range(const char *name, double low, double high, wf_study_scale scale, double least)
+{
+    WF_TRY(check_name(name));
     WF_CHECK(isfinite(low) && isfinite(high) && low <= high, WF_ERR_ARGUMENT,
              "parameter %s of [%g, %g]: this is no range", name, low, high);
     WF_CHECK(!scale.log || low >= least, WF_ERR_ARGUMENT,
@@ -146,10 +152,11 @@ int64_t wf_trial_suggest_int(wf_trial *trial, const char *name, int64_t low, int
 
 static wf_status check_choices(const char *name, const char *const *choices, int count)
 {
-    WF_CHECK(name && *name, WF_ERR_ARGUMENT, "a parameter of a trial needs a name");
+    WF_TRY(check_name(name));
     WF_CHECK(choices && count > 0, WF_ERR_ARGUMENT, "parameter %s has no choices", name);
     for (int i = 0; i < count; i++) {
         WF_CHECK(choices[i], WF_ERR_ARGUMENT, "parameter %s: choice %d is NULL", name, i);
+        WF_TRY(wf_study_check_text("the choice", choices[i]));
         for (int j = 0; j < i; j++)
             WF_CHECK(strcmp(choices[i], choices[j]) != 0, WF_ERR_ARGUMENT, "parameter %s has the choice %s twice", name,
                      choices[i]);

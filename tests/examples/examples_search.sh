@@ -34,6 +34,9 @@ if [ -z "${found-}" ]; then
 fi
 export WEFT_PYTHON="$found"
 
+! search --trials 2 --data /nowhere/images --out "$work/none" || fail "it finds settings without data"
+grep -q '^search_mnist: no trial came to its end; .*/nowhere/images' "$work/said.txt" || fail "no reason of the failure"
+
 search --trials 5 || fail "the search failed"
 [ "$(grep -c '^trial ' "$work/said.txt")" = 5 ] || fail "not five trials"
 search --trials 12 || fail "the search failed to go on"

@@ -5,8 +5,8 @@
  * alone study run STORAGE GROUPS TRIALS PIDS      trials of some milliseconds, to be killed; every rank appends its
  * process study open STORAGE TIMEOUT                opens a study and asks; every rank prints its error
  */
+#include "tests/optim/study.h"
 #include "tests/test.h"
-#include <weft/weft.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -15,11 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-static wf_comm *world;
-static int rank, size;
+wf_comm *world;
+int rank, size;
+static const char *const names[] = {"data", "channel \"\\\n\xc3\xa9", "both"};
 static const char *folder;
 
-static const char *path(const char *name)
+const char *path(const char *name)
 {
     static char text[2][512];
     static int next;
@@ -28,15 +29,14 @@ static const char *path(const char *name)
     return text[next];
 }
 
-static wf_study *open_study(const char *name, wf_study_opts opts)
+wf_study *open_study(const char *name, wf_study_opts opts)
 {
     wf_study *study = wf_study_open(world, name, opts);
     WF_EXPECT_OK(wf_check(study));
     return study;
 }
 
-/* The rows of a study, counted by state. */
-static const wf_study_row *count_rows(wf_study *study, int64_t counted[6])
+const wf_study_row *count_rows(wf_study *study, int64_t counted[6])
 {
     const wf_study_row *rows = NULL;
     int64_t count = 0;
@@ -55,8 +55,6 @@ static void expect_same(const char *what, wf_comm *comm, const void *mine, size_
     for (int r = 0; r < wf_comm_size(comm); r++)
         WF_EXPECT(memcmp(all + (size_t)r * bytes, mine, bytes) == 0, "%s differs between the group's ranks", what);
 }
-
-static const char *const names[] = {"data", "channel \"\\\n\xc3\xa9", "both"};
 
 /* --- Cases ---------------------------------------------------------------------------------------------------------
  */
@@ -221,118 +219,34 @@ static void groups(void)
     WF_EXPECT(size > 4 || size == 3 || mine == 9, "%g trials were made", mine);
 }
 
-/* --- What is refused -----------------------------------------------------------------------------------------------
- */
-
-static void expect_refused(const char *name, wf_study_opts opts, wf_status code, const char *text)
+/* Trials fail with texts that are no UTF-8, or are cut in the middle of a character. */
+static wf_status fails_with_bytes(wf_trial *trial, void *user, double *value)
 {
-    wf_study *study = wf_study_open(world, name, opts);
-    const char *said = wf_error_message();
-    WF_EXPECT(!study && wf_error_code() == code && strstr(said, text), "should say %s: %s, says %s: %s",
-              wf_status_name(code), text, wf_status_name(wf_error_code()), said);
-    wf_study_close(study);
-    wf_error_clear();
+    const int64_t number = wf_trial_number(trial);
+    wf_layer *layer = user;
+    char name[1200] = "M\xfcller";
+    *value = 1;
+    if (number > 2)
+        return WF_OK;
+    for (int i = 0; number > 0 && i < 1100; i += 2)
+        snprintf(name + i + number, 3, "\xc3\xbc"); /* behind "M", or behind "M" and a byte */
+    WF_EXPECT(!wf_layer_param(layer, name), "there is a parameter");
+    return wf_error_code();
 }
 
-static void wrong_options(void)
+static void bytes(void)
 {
-    const char *journal = path("wrong.journal");
-    expect_refused("", (wf_study_opts){0}, WF_ERR_ARGUMENT, "needs a name");
-    expect_refused("a", (wf_study_opts){.groups = size + 1, .storage = journal}, WF_ERR_ARGUMENT, "should be 1 to");
-    expect_refused("a", (wf_study_opts){.groups = -1}, WF_ERR_ARGUMENT, "should be 1 to");
-    if (size > 1)
-        expect_refused("a", (wf_study_opts){.groups = 2}, WF_ERR_ARGUMENT, "need a file");
-    expect_refused("a", (wf_study_opts){.storage = "x.txt"}, WF_ERR_ARGUMENT, "should end in .db");
-    expect_refused("a", (wf_study_opts){.storage = "a.db/x"}, WF_ERR_ARGUMENT, "should end in .db");
-    expect_refused("a", (wf_study_opts){.trials = -1}, WF_ERR_ARGUMENT, "-1 trials");
-    expect_refused("a", (wf_study_opts){.seed = 1LL << 32}, WF_ERR_ARGUMENT, "below 2^32");
-    expect_refused("a", (wf_study_opts){.warmup_steps = -2}, WF_ERR_ARGUMENT, "should not be negative");
-    expect_refused("a", (wf_study_opts){.sampler = (wf_study_sampler)9}, WF_ERR_ARGUMENT, "no sampler 9");
-    expect_refused("a", (wf_study_opts){.pruner = (wf_study_pruner)9}, WF_ERR_ARGUMENT, "no pruner 9");
-    expect_refused("a", (wf_study_opts){.storage = "/nowhere/a.db"}, WF_ERR_IO, "No such file");
-    /* Debian's Optuna comes without scipy. */
-    wf_study *study = wf_study_open(world, "qmc", (wf_study_opts){.sampler = WF_SAMPLER_QMC});
-    WF_EXPECT(study || (wf_error_code() == WF_ERR_UNSUPPORTED && strstr(wf_error_message(), "no package scipy")), "%s",
-              wf_error_message());
-    wf_error_clear();
-    wf_study_close(study);
-    study = open_study("direction", (wf_study_opts){.storage = journal});
-    expect_refused("direction", (wf_study_opts){.storage = journal, .timeout_ms = 2000}, WF_ERR_STATE,
-                   "open in another job");
-    wf_study_close(study);
-    expect_refused("direction", (wf_study_opts){.storage = journal, .maximize = true}, WF_ERR_ARGUMENT, "to minimize");
-}
-
-static void suggest_wrong(wf_trial *trial, int i)
-{
-    static const char *const twice[] = {"a", "b", "a"};
-    switch (i) {
-    case 0:
-        WF_EXPECT(isnan(wf_trial_suggest_float(trial, "x", 2, 1, WF_STUDY_LINEAR)), "a value of [2, 1]");
-        break;
-    case 1:
-        (void)wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LOG);
-        break;
-    case 2:
-        (void)wf_trial_suggest_float(trial, "x", 0, INFINITY, WF_STUDY_LINEAR);
-        break;
-    case 3:
-        (void)wf_trial_suggest_int(trial, "x", 1, 8, WF_STUDY_STEP(0.5));
-        break;
-    case 4:
-        (void)wf_trial_suggest_int(trial, "x", 0, INT64_MAX, WF_STUDY_LINEAR);
-        break;
-    case 5:
-        (void)wf_trial_suggest_categorical(trial, "x", twice, 3);
-        break;
-    case 6: /* Optuna's own */
-        (void)wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LINEAR);
-        (void)wf_trial_suggest_categorical(trial, "x", twice, 2);
-        break;
-    default:
-        (void)wf_trial_suggest_float(trial, "", 0, 1, WF_STUDY_LINEAR);
-    }
-}
-
-static void wrong_calls(void)
-{
-    static const char *const says[] = {"no range", "more than 0", "no range", "whole number",
-                                       "2^53",     "a twice",     "Error",    "a name"};
     int64_t counted[6];
-    wf_study *study = open_study("wrong", (wf_study_opts){0});
-    wf_trial *trial, *other;
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_study_optimize(study, settings, NULL));
-    for (int i = 0; i < 8; i++) {
-        WF_EXPECT_OK(wf_study_ask(study, &trial));
-        WF_EXPECT_ERROR(WF_ERR_STATE, wf_study_ask(study, &other));
-        suggest_wrong(trial, i);
-        const wf_status status = wf_trial_check(trial);
-        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), says[i]), "%d: %s: %s", i,
-                  wf_status_name(status), wf_error_message());
-        WF_EXPECT(isnan(wf_trial_suggest_float(trial, "y", 0, 1, WF_STUDY_LINEAR)), "a value after an error");
-        WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_study_tell(study, trial, 1));
-        WF_EXPECT_ERROR(WF_ERR_STATE, wf_study_tell(study, trial, 1));
-    }
-    count_rows(study, counted);
-    WF_EXPECT(counted[WF_TRIAL_FAILED] == 8, "%lld failed", (long long)counted[WF_TRIAL_FAILED]);
+    wf_layer *layer = wf_linear(wf_comm_ctx(world), (wf_linear_opts){.in = 1, .out = 1});
+    wf_study *study = open_study("bytes", (wf_study_opts){.trials = 4, .seed = 3});
+    WF_EXPECT_OK(wf_study_optimize(study, fails_with_bytes, layer));
+    const wf_study_row *rows = count_rows(study, counted);
+    WF_EXPECT(counted[WF_TRIAL_COMPLETE] == 1 && counted[WF_TRIAL_FAILED] == 3, "%lld complete, %lld failed",
+              (long long)counted[WF_TRIAL_COMPLETE], (long long)counted[WF_TRIAL_FAILED]);
+    WF_EXPECT(!rows || strstr(rows[0].reason, "M\xef\xbf\xbdller"), "reason \"%s\"", rows ? rows[0].reason : "");
+    WF_EXPECT(!rows || strstr(rows[1].reason, "M\xc3\xbc\xc3\xbc"), "reason \"%s\"", rows ? rows[1].reason : "");
     wf_study_close(study);
-}
-
-/* One rank asks for something else than rank 0: the study ends on all ranks, with both in the message. */
-static void other_words(void)
-{
-    wf_trial *trial;
-    if (size < 2)
-        return;
-    wf_study *study = open_study("words", (wf_study_opts){0});
-    WF_EXPECT_OK(wf_study_ask(study, &trial));
-    (void)wf_trial_suggest_float(trial, rank == size - 1 ? "momentum" : "lr", 0, 1, WF_STUDY_LINEAR);
-    wf_status status = wf_study_tell(study, trial, 1);
-    WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), "momentum"), "%s: %s", wf_status_name(status),
-              wf_error_message());
-    wf_error_clear();
-    wf_study_close(study);
-    WF_EXPECT_OK(wf_barrier(world));
+    wf_layer_free(layer);
 }
 
 /* --- For the script ------------------------------------------------------------------------------------------------
@@ -426,10 +340,21 @@ static int open_and_ask(const char *storage, int64_t timeout_ms)
     wf_trial *trial;
     wf_study *study = wf_study_open(
         world, "fake", (wf_study_opts){.storage = storage, .groups = size > 1 ? 2 : 1, .timeout_ms = timeout_ms});
-    const wf_status status = study ? wf_study_ask(study, &trial) : wf_error_code();
-    char line[1200], *all = malloc((size_t)size * sizeof line);
-    snprintf(line, sizeof line, "rank %d: %s: %s", rank, wf_status_name(status), wf_error_message());
+    wf_status status = study ? wf_study_ask(study, &trial) : wf_error_code();
+    char line[1200], first[1024], *all = malloc((size_t)size * sizeof line);
+    snprintf(first, sizeof first, "%s: %s", wf_status_name(status), wf_error_message());
     wf_error_clear();
+    snprintf(line, sizeof line, "rank %d: %s", rank, first);
+    /* Later calls say the same. */
+    for (int i = 0; study && i < 2; i++) {
+        const wf_study_row *best;
+        char later[1024];
+        status = i ? wf_study_ask(study, &trial) : wf_study_best(study, &best);
+        snprintf(later, sizeof later, "%s: %s", wf_status_name(status), wf_error_message());
+        wf_error_clear();
+        if (strcmp(later, first) != 0)
+            snprintf(line, sizeof line, "rank %d: %.500s, LATER %.500s", rank, first, later);
+    }
     /* The program's own communicator is well. */
     WF_MUST(wf_allgather_bytes(world, line, sizeof line, all));
     for (int r = 0; rank == 0 && r < size; r++)
@@ -454,9 +379,13 @@ int main(int argc, char **argv)
                                        {"failures", failures},
                                        {"pruning", pruning},
                                        {"groups", groups},
-                                       {"wrong_options", wrong_options},
-                                       {"wrong_calls", wrong_calls},
-                                       {"other_words", other_words},
+                                       {"wrong_options", study_wrong_options},
+                                       {"bytes", bytes},
+                                       {"other_files", study_other_files},
+                                       {"different_options", study_different_options},
+                                       {"fresh_files", study_fresh_files},
+                                       {"wrong_calls", study_wrong_calls},
+                                       {"other_words", study_other_words},
                                        {0}});
     }
     if (strcmp(mode, "sequence") == 0 && argc == 5)

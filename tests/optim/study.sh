@@ -126,6 +126,7 @@ expect() {
     timeout 60 "$mpiexec" -np "$ranks" env "$@" "$program" open "$work/fake.db" 700 >"$work/said.txt" 2>"$work/err.txt" ||
         fail "$text: the program failed"
     [ "$(grep -c "^rank [0-9]*: .*$text" "$work/said.txt")" = "$ranks" ] || fail "$text: not every rank says so"
+    ! grep LATER "$work/said.txt" || fail "$text: a later call says something else"
     # Two groups have a process each, and a rank may have seen either end first.
     [ "$(sed -E 's/^rank [0-9]*: ([a-z]*: )(rank [02]: )?/\1/' "$work/said.txt" | sort -u | wc -l)" = 1 ] || fail "$text: the ranks say different things"
 }
@@ -141,7 +142,7 @@ python() {
     for begin in $1 "$opened"; do
         fake "$begin; exit 3"
         expect "ended with exit code 3" WEFT_PYTHON="$work/fake"
-        fake "$begin; exec sleep 1000"
+        fake "$begin; sleep 1000"
         expect "timeout: .*did not answer within 700 ms" WEFT_PYTHON="$work/fake"
         [ -n "$1" ] || continue
         fake "$begin; kill -9 \$\$"
@@ -150,6 +151,11 @@ python() {
         expect "no line of the study" WEFT_PYTHON="$work/fake"
     done
     nothing_left
+    # Lines that are no requests are answered.
+    { printf '\377[\n17\n["nothing"]\n["float", "x"]\n' && sleep 3; } |
+        /usr/bin/python3 "$here/../../optim/study/bridge.py" >"$work/said.txt" 2>"$work/err.txt" || true
+    grep -q Optuna "$work/said.txt" || [ "$(grep -c '^\["io", \|^\["argument", ' "$work/said.txt")" = 4 ] ||
+        fail "lines that are no requests are not answered"
     # It has nothing of the job's.
     fake 'env >"'"$work"'/environment"; ls -l /proc/self/fd >"'"$work"'/files"; exit 3'
     expect "ended with exit code 3" WEFT_PYTHON="$work/fake"
