@@ -88,7 +88,7 @@ wf_status wf_multi_node_chain_add(wf_layer *chain, wf_component component)
     wf_chain_state *state = chain->state;
     state->steps->count[wf_comm_rank(state->comm)] -= component.n_in + 1 + component.n_out;
     state->parts--;
-    return wf_error_code();
+    return wf_error_take("the component", __FILE__, __LINE__);
 }
 
 /* --- the steps of all ranks -----------------------------------------------------------------------------------------

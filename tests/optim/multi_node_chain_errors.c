@@ -258,7 +258,10 @@ static void misuse(void)
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_connect(other));
     c.layer = component_layer();
     c.name = "a b";
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_add(chain, c));
+    WF_EXPECT(wf_multi_node_chain_add(chain, c) == WF_ERR_ARGUMENT, "%s", wf_error_message());
+    WF_EXPECT(wf_multi_node_chain_connect(NULL) == WF_ERR_ARGUMENT && strstr(wf_error_message(), "chain is NULL"),
+              "the error that was returned before: '%s'", wf_error_message());
+    wf_error_clear();
     c.layer = NULL;
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_multi_node_chain_add(chain, c));
     /* What was refused left nothing. */
