@@ -1,9 +1,10 @@
 /* Studies, with Optuna where it is not said otherwise (tests/optim/study.sh):
  *
- *     study cases FOLDER                        what trials do, and what they refuse
- *     study sequence SAMPLER PRUNER STORAGE     prints what is suggested, as tests/optim/study.py does with Optuna
- * alone study run STORAGE GROUPS TRIALS PIDS      trials of some milliseconds, to be killed; every rank appends its
- * process study open STORAGE TIMEOUT                opens a study and asks; every rank prints its error
+ *     study cases FOLDER                      what trials do, and what they refuse
+ *     study waits FOLDER                      the last group takes longer than ranks wait for each other
+ *     study sequence SAMPLER PRUNER STORAGE   prints what is suggested, as tests/optim/study.py does with Optuna
+ *     study run STORAGE GROUPS TRIALS PIDS    trials of some milliseconds, to be killed; every rank appends its process
+ *     study open STORAGE TIMEOUT              opens a study and asks; every rank prints its error
  */
 #include "tests/optim/study.h"
 #include "tests/test.h"
@@ -219,6 +220,34 @@ static void groups(void)
     WF_EXPECT(size > 4 || size == 3 || mine == 9, "%g trials were made", mine);
 }
 
+static void seconds_pass(int seconds)
+{
+    nanosleep(&(struct timespec){.tv_sec = seconds}, NULL);
+}
+
+/* The last group takes longer than ranks wait for each other, in its trial and behind it (tests/optim/study.sh sets
+ * that to five seconds). */
+static void long_last(void)
+{
+    wf_trial *trial = NULL;
+    int64_t counted[6];
+    wf_study *study = open_study("long", (wf_study_opts){.storage = path("long.db"), .trials = 2, .groups = 2});
+    const int group = wf_study_group(study);
+    WF_EXPECT_OK(wf_study_ask(study, &trial));
+    if (group == 1)
+        seconds_pass(6);
+    WF_EXPECT_OK(wf_study_tell(study, trial, group));
+    if (group == 1)
+        seconds_pass(6);
+    WF_EXPECT_OK(wf_study_ask(study, &trial));
+    WF_EXPECT(!trial, "a third trial");
+    count_rows(study, counted);
+    WF_EXPECT(counted[WF_TRIAL_COMPLETE] == 2, "%lld are complete", (long long)counted[WF_TRIAL_COMPLETE]);
+    if (group == 0)
+        seconds_pass(6); /* what follows is for all ranks */
+    wf_study_close(study);
+}
+
 /* Trials fail with texts that are no UTF-8, or are cut in the middle of a character. */
 static wf_status fails_with_bytes(wf_trial *trial, void *user, double *value)
 {
@@ -387,6 +416,10 @@ int main(int argc, char **argv)
                                        {"wrong_calls", study_wrong_calls},
                                        {"other_words", study_other_words},
                                        {0}});
+    }
+    if (strcmp(mode, "waits") == 0 && argc == 3) {
+        folder = argv[2];
+        code = test_main(argc - 2, argv + 2, (test_case[]){{"long_last", long_last}, {0}});
     }
     if (strcmp(mode, "sequence") == 0 && argc == 5)
         code = sequence(argv[2], argv[3], argv[4]);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Studies: tests/optim/study.sh MPIEXEC RANKS PROGRAM and one of
 #     cases [NAME ...]                          those of the program
+#     waits                                     the last group takes longer than ranks wait for each other
 #     sequence "SAMPLER PRUNER [STORAGE]" ...   suggestions against Optuna's
 #     killed .db|.journal TRIALS KILL ...       a study that is killed, each time after so many trials in all
 #     python [:]                                Pythons that are missing or broken; ":": also those that are so at once
@@ -169,6 +170,11 @@ cases)
     shift 4
     timeout 200 "$mpiexec" -np "$ranks" "$program" cases "$work" "$@" || fail "a case failed"
     nothing_left
+    ;;
+waits)
+    find_optuna
+    WEFT_TIMEOUT_MS=5000 WEFT_IDLE_MS=5000 timeout 60 "$mpiexec" -np "$ranks" "$program" waits "$work" ||
+        fail "a group that has made its trials does not wait for the other one"
     ;;
 sequence)
     find_optuna
