@@ -174,7 +174,7 @@ def check_file(path):
     if not os.path.isfile(path):
         raise Refused("io", f"storage {path} is no file; should name a new one, or one that a study has made")
     with open(path, "rb") as file:
-        line = file.readline()
+        line = file.readline(1 << 20)
     if is_sqlite(path) and line and not line.startswith(b"SQLite format 3\0"):
         raise Refused("io", f"storage {path} is no SQLite database; should name a new file, or one that a study has made")
     if not is_sqlite(path) and not begins_journal(line):
