@@ -208,6 +208,7 @@ static void report(wf_comm *comm, wf_study *study, const settings *s)
     int64_t count;
     int parameters;
     char reason[700];
+    WF_MUST(wf_barrier(comm)); /* groups end at different moments, and a rank that leaves would end the others */
     WF_MUST(wf_study_trials(study, &rows, &count));
     if (wf_comm_rank(comm) == 0) {
         search_write_table(s->out, rows, count);
