@@ -1,5 +1,8 @@
-/* Strings of JSON, for the trainer's log, the profiler's time line and the lines of a study. */
+/* Strings of JSON, for the trainer's log, the profiler's time line, plan files and the lines of a study. */
 #include "optim/json_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 /* The bytes that the first one of a character of UTF-8 announces; 0 where none begins so. */
 static int announced(unsigned char first)
@@ -47,4 +50,43 @@ void wf_json_text(FILE *file, const char *text)
         c += length ? length : 1;
     }
     fputc('"', file);
+}
+
+/* The character that \u00XX, \n, \" and the like stand for; the place behind it. */
+static const char *unescape(const char *from, char *to)
+{
+    static const char *const letters = "\"\\/bfnrt", *const meanings = "\"\\/\b\f\n\r\t";
+    const char *letter = *from ? strchr(letters, *from) : NULL;
+    if (letter) {
+        *to = meanings[letter - letters];
+        return from + 1;
+    }
+    char digits[5] = "";
+    strncpy(digits, from + 1, 4);
+    char *end;
+    const long code = strtol(digits, &end, 16);
+    /* Python writes everything above as UTF-8. */
+    if (*from != 'u' || end != digits + 4 || code < 1 || code > 127)
+        return NULL;
+    *to = (char)code;
+    return from + 5;
+}
+
+const char *wf_json_string(const char *from, char **to)
+{
+    if (*from++ != '"')
+        return NULL;
+    while (*from != '"') {
+        if ((unsigned char)*from < 32)
+            return NULL;
+        if (*from == '\\')
+            from = unescape(from + 1, *to);
+        else
+            **to = *from++;
+        if (!from)
+            return NULL;
+        ++*to;
+    }
+    *(*to)++ = '\0';
+    return from + 1;
 }

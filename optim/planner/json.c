@@ -1,4 +1,5 @@
 /* A reader of JSON: objects, lists, strings, numbers, true and false. */
+#include "optim/json_impl.h"
 #include "optim/planner/planner_impl.h"
 
 #include <math.h>
@@ -36,20 +37,15 @@ static wf_status add_value(wf_json *j, char kind, int *number)
     return WF_OK;
 }
 
-/* Escapes of quotes and backslashes alone, in place. */
+/* In place. */
 static wf_status read_text(wf_json *j, const char **text)
 {
-    char *to = ++j->at;
+    char *to = j->at;
     *text = to;
-    for (; *j->at != '"'; j->at++) {
-        if (*j->at == '\\' && (j->at[1] == '"' || j->at[1] == '\\'))
-            j->at++;
-        else if ((unsigned char)*j->at < 32 || *j->at == '\\')
-            return wrong(j, "a string that does not end, or an escape that is not known");
-        *to++ = *j->at;
-    }
-    j->at++;
-    *to = '\0';
+    const char *end = wf_json_string(j->at, &to);
+    if (!end)
+        return wrong(j, "a string that does not end, or an escape that is not known");
+    j->at += end - j->at;
     return WF_OK;
 }
 

@@ -61,46 +61,6 @@ char *wf_line_end(wf_line *line)
 /* --- Answers -------------------------------------------------------------------------------------------------------
  */
 
-/* The character that \u00XX, \n, \" and the like stand for; the place behind it. */
-static const char *unescape(const char *from, char *to)
-{
-    static const char *const letters = "\"\\/bfnrt", *const meanings = "\"\\/\b\f\n\r\t";
-    const char *letter = *from ? strchr(letters, *from) : NULL;
-    if (letter) {
-        *to = meanings[letter - letters];
-        return from + 1;
-    }
-    char digits[5] = "";
-    strncpy(digits, from + 1, 4);
-    char *end;
-    const long code = strtol(digits, &end, 16);
-    /* Python writes everything above as UTF-8. */
-    if (*from != 'u' || end != digits + 4 || code < 1 || code > 127)
-        return NULL;
-    *to = (char)code;
-    return from + 5;
-}
-
-/* One string, from its first quote on, unescaped to `to`; the place behind it, or NULL. */
-static const char *read_string(const char *from, char **to)
-{
-    if (*from++ != '"')
-        return NULL;
-    while (*from != '"') {
-        if (!*from)
-            return NULL;
-        if (*from == '\\')
-            from = unescape(from + 1, *to);
-        else
-            **to = *from++;
-        if (!from)
-            return NULL;
-        ++*to;
-    }
-    *(*to)++ = '\0';
-    return from + 1;
-}
-
 /* At most as many strings as quotes. */
 static int64_t most_words(const char *line)
 {
@@ -118,7 +78,7 @@ static bool split_line(wf_words *words, const char *from)
     for (;;) {
         words->word[words->count++] = to;
         from += strspn(from, " ");
-        if (!(from = read_string(from, &to)))
+        if (!(from = wf_json_string(from, &to)))
             return false;
         from += strspn(from, " ");
         if (*from == ']')
