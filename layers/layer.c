@@ -111,7 +111,7 @@ static wf_layer *root_of(const wf_layer *layer)
 
 uint64_t wf_layer_root(const wf_layer *layer)
 {
-    /* Models without names are told apart by the order in which they are first used, which is the same on all ranks;
+    /* Models without names are distinguished by the order in which they are first used, which is the same on all ranks;
      * the order in which they are made need not be. */
     wf_layer *root = root_of(layer);
     if (!root->name && root->root == 0)

@@ -3,7 +3,7 @@
  * The caller of a constructor owns the layer, until it adds the layer to a module, which owns it from then on. The
  * initial values of parameters and the random numbers drawn in a layer are keyed by the seed and the layer's path, so
  * they do not depend on the partition. A path begins with the model's name (wf_layer_named): two models of the same
- * name and parts have the same numbers, also in two programs. Models without a name are told apart by the order in
+ * name and parts have the same numbers, also in two programs. Models without a name are distinguished by the order in
  * which they are first used, which wf_multi_node makes that of rank 0.
  */
 #ifndef WF_LAYERS_LAYER_H

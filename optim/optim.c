@@ -185,7 +185,7 @@ wf_status wf_optim_update(wf_optim *optim)
     /* wf_optim_update is for those who call wf_backward themselves; the three checks name what it would silently leave
      * out. */
     WF_CHECK(!optim->distributed, WF_ERR_STATE,
-             "wf_optim_update on a multi-node optimizer, whose ranks would drift apart; use wf_optim_step");
+             "wf_optim_update on a multi-node optimizer, whose ranks would come to differ; use wf_optim_step");
     WF_CHECK(!optim->scales, WF_ERR_STATE,
              "wf_optim_update with a scaled loss, of which wf_backward knows nothing; use wf_optim_step");
     WF_CHECK(!optim->adding, WF_ERR_STATE,

@@ -102,7 +102,7 @@ struct wf_optim {
     bool shards_state; /* state is, or will be, sharded over ranks */
 };
 
-/* What archives tell optimizers apart by, and the name of the one that has a number. */
+/* By what archives distinguish optimizers, and the name of the one that has a number. */
 int64_t wf_optim_rule_number(const wf_optim_rule *rule);
 const char *wf_optim_rule_name(int64_t number);
 

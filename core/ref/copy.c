@@ -155,7 +155,7 @@ wf_status wf_ref_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst,
         for (int d = to.rank - 1; d >= 0; d--) {
             if (d == inner)
                 continue;
-            /* The number of the row, taken apart into indices of the other dimensions. */
+            /* The number of the row, split into indices of the other dimensions. */
             src_at += rest % to.dim[d] * from.stride[d];
             dst_at += rest % to.dim[d] * to.stride[d];
             rest /= to.dim[d];

@@ -29,9 +29,9 @@ static void add_message(const wf_place *p, int span, double messages, double byt
     c->bytes += bytes;
 }
 
-wf_status wf_place_sum(const wf_place *p, int members, int apart, double *seconds, double *bytes)
+wf_status wf_place_sum(const wf_place *p, int members, int stride, double *seconds, double *bytes)
 {
-    const int each = p->ranks / p->nodes, together = apart < each ? each / apart : 1;
+    const int each = p->ranks / p->nodes, together = stride < each ? each / stride : 1;
     const int node_size = together > members ? members : members % together == 0 ? together : 1;
     const int64_t ends[] = {0, LONG};
     const wf_call call = {.operation = WF_CALL_SUM,

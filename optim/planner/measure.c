@@ -258,7 +258,7 @@ static void name_part(const wf_gauge *g, const wf_planner_leaf *leaf, const wf_l
                              (long long)layer->params[i]->shape.dim[d]);
     for (int d = 0; d < x.rank; d++)
         used += snprintf(key + used, KEY - (size_t)used, "%s%lld", d ? "x" : " on ", (long long)x.dim[d]);
-    for (int d = 2; d < leaf->y.rank; d++) /* which tells windows of one option text apart */
+    for (int d = 2; d < leaf->y.rank; d++) /* windows of one option text differ in it */
         used += snprintf(key + used, KEY - (size_t)used, ":%lld/%lld", (long long)leaf->x.dim[d],
                          (long long)leaf->y.dim[d]);
     snprintf(key + used, KEY - (size_t)used, ", %s", g->machine);

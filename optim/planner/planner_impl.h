@@ -37,8 +37,9 @@ void wf_place_close(wf_place *place);
 /* A unit whose input is split as `state` says. */
 wf_status wf_place_cost(const wf_place *place, const wf_planner_unit *unit, unsigned form, int state,
                         wf_unit_cost *cost) WF_NODISCARD;
-/* The sum of a buffer over ranks that are `apart` ranks from each other: of one rank, per byte for a long buffer. */
-wf_status wf_place_sum(const wf_place *place, int members, int apart, double *seconds, double *bytes) WF_NODISCARD;
+/* The sum of a buffer over ranks of which each is `stride` ranks behind the one before: of one rank, per byte for a
+ * long buffer. */
+wf_status wf_place_sum(const wf_place *place, int members, int stride, double *seconds, double *bytes) WF_NODISCARD;
 bool wf_place_between(const wf_place *place, int span);
 
 /* --- json.c: a reader of JSON, as much of it as plan files have ------------------------------------------------------
