@@ -151,14 +151,6 @@ static void compare(const plan *p, int step, wf_layer *model, wf_layer *serial)
 /* --- runs ------------------------------------------------------------------------------------------------------------
  */
 
-static wf_optim *momentum(wf_layer *model, const plan *p)
-{
-    wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = 0.05, .momentum = 0.9});
-    if (p->clip)
-        WF_EXPECT_OK(wf_optim_clip_norm(optim, 0.05));
-    return optim;
-}
-
 static void run_plan(const plan *p, test_rng *rng)
 {
     static images b;
@@ -166,11 +158,11 @@ static void run_plan(const plan *p, test_rng *rng)
     how |= p->grid->mesh.channel > 1 ? WF_PARALLEL_CHANNEL : 0;
     how |= p->grid->mesh.height > 1 ? WF_PARALLEL_SPATIAL : 0;
     wf_layer *serial = images_model(), *parallel = images_model();
-    wf_optim *local = momentum(serial, p);
+    wf_optim *local = momentum_new(serial, 0.05, p->clip ? 0.05 : 0);
     WF_EXPECT_OK(wf_parallelize(parallel, on.mesh, how));
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, parallel, p->pipeline);
     WF_EXPECT(pipe, "%s: %s", p->grid->text, wf_error_trail());
-    wf_optim *optim = wf_mesh_multi_node_with(on.mesh, momentum(wf_pipeline_model(pipe), p),
+    wf_optim *optim = wf_mesh_multi_node_with(on.mesh, momentum_new(wf_pipeline_model(pipe), 0.05, p->clip ? 0.05 : 0),
                                               (wf_multi_node_opts){.shard_optimizer = p->shard_optimizer});
     WF_EXPECT(optim, "%s: %s", p->grid->text, wf_error_trail());
     wf_tape *tape = wf_tape_new(on.ctx), *own = wf_tape_new(on.ctx);

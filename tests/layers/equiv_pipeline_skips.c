@@ -173,19 +173,11 @@ static void same_bits(const plan *p, wf_layer *model, const char *first)
 /* --- runs ------------------------------------------------------------------------------------------------------------
  */
 
-static wf_optim *optim_of(wf_layer *model, const plan *p)
-{
-    wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = 0.1, .momentum = 0.9});
-    if (p->clip)
-        WF_EXPECT_OK(wf_optim_clip_norm(optim, 0.1));
-    return optim;
-}
-
 static void run_plan(const plan *p, test_rng *rng)
 {
     static rows b;
     wf_layer *serial = skips_model(p);
-    wf_optim *local = optim_of(serial, p);
+    wf_optim *local = momentum_new(serial, 0.1, p->clip ? 0.1 : 0);
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, skips_model(p),
                                         (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
                                                            .chunks = p->chunks,
@@ -194,7 +186,7 @@ static void run_plan(const plan *p, test_rng *rng)
                                                            .recompute = p->recompute,
                                                            .layers = p->cuts});
     WF_EXPECT(pipe, "%s: %s", text_of_plan(p), wf_error_trail());
-    wf_optim *optim = wf_mesh_multi_node(on.mesh, optim_of(wf_pipeline_model(pipe), p));
+    wf_optim *optim = wf_mesh_multi_node(on.mesh, momentum_new(wf_pipeline_model(pipe), 0.1, p->clip ? 0.1 : 0));
     WF_EXPECT(optim, "%s: %s", text_of_plan(p), wf_error_trail());
     wf_tape *tape = wf_tape_new(on.ctx), *own[4];
     for (int r = 0; r < 4; r++)

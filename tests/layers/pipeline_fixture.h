@@ -93,6 +93,15 @@ static inline wf_layer *model_new(bool draws, bool norms)
         "net");
 }
 
+/* clip: the norm at which gradients are cut; 0: they are not. */
+static inline wf_optim *momentum_new(wf_layer *model, double lr, double clip)
+{
+    wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
+    if (clip > 0)
+        WF_EXPECT_OK(wf_optim_clip_norm(optim, clip));
+    return optim;
+}
+
 static inline wf_optim *optim_new(wf_layer *model, const sample *s)
 {
     return wf_sgd(model, (wf_sgd_opts){.lr = 0.1, .momentum = s->momentum ? 0.9 : 0});

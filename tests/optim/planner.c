@@ -337,6 +337,8 @@ static void a_file_holds_the_plan(void)
     refused(text, "},\n", "\n");
     refused(text, "}\n  ]\n}\n", "}");
     refused(text, "\"recompute\": false", "\"recompute\": 0");
+    refused(text, "\"weft_plan\": 1", "\"a\nb\": 1, \"weft_plan\": 1");
+    refused(text, "\"weft_plan\": 1", "\"a\\qb\": 1, \"weft_plan\": 1");
     for (size_t cut = strlen(text) - 3; cut > 8; cut = cut * 3 / 4) {
         text[cut] = '\0';
         WF_EXPECT(!wf_training_plan_parse(ctx, text, "torn.json"), "torn at %zu: taken", cut);
