@@ -1,4 +1,4 @@
-# The front door: make demo, make test, make bench, make scaling, make check, make proof, make docs. CMake does the work, in build/.
+# The front door: make demo, make test, make bench, make bench-all, make scaling, make check, make proof, make docs. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -18,7 +18,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism = none
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 64 --batch 16 --iterations 4000 --out $(BUILD)/demo
 
-.PHONY: demo test bench scaling check proof proof-debian13 proof-aarch64 docs build configure setup install clean
+.PHONY: demo test bench bench-all scaling check proof proof-debian13 proof-aarch64 docs build configure setup install clean
 
 demo: configure
 	$(COMPILE) --target dcgan_cifar
@@ -30,6 +30,10 @@ test: build
 bench: configure
 	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data
 	tests/bench/bench.sh $(BUILD)
+
+bench-all: configure
+	$(COMPILE) --target bench_step bench_dcgan
+	tests/bench/bench_all.sh $(BUILD)
 
 scaling: configure
 	$(COMPILE) --target halo_scaling

@@ -16,6 +16,7 @@ for place in proc sys dev dev/shm; do
 done
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mkdir -p "$root/weft"
+find "$root/weft" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} + # what was removed since the last time
 git ls-files -z | tar --null --files-from=- -cf - | tar -C "$root/weft" -xf -
 
 inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 sh -c "cd /weft && $*"; }

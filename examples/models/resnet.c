@@ -1,5 +1,5 @@
-/* He et al. 2016, ResNet-18 with the first convolution for small images. A block is a wf_module, since its shortcut is
- * no chain. */
+/* He et al. 2016, with the stride of a bottleneck on its 3x3 convolution, as torchvision has it. A block is a
+ * wf_module, since its shortcut is no chain. */
 #include "examples/models/resnet.h"
 
 static wf_layer *conv(wf_ctx *ctx, int64_t in, int64_t out, int64_t kernel, int64_t stride)
@@ -18,7 +18,7 @@ static wf_layer *bn(wf_ctx *ctx, int64_t channels, wf_act act)
     return wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = channels, .act = act});
 }
 
-/* The sum of a path of two convolutions and a way round it. `user`: whether that is a layer of its own. */
+/* The sum of a path of convolutions and a way round it. `user`: whether that is a layer of its own. */
 static wf_var *block_forward(wf_layer *self, void *user, wf_var *x)
 {
     wf_var *y = wf_apply(wf_layer_child(self, "path"), x);
@@ -26,14 +26,25 @@ static wf_var *block_forward(wf_layer *self, void *user, wf_var *x)
     return wf_relu(wf_add(y, round));
 }
 
-static wf_layer *block(wf_ctx *ctx, int64_t in, int64_t out, int64_t stride)
+static wf_layer *path_two(wf_ctx *ctx, int64_t in, int64_t out, int64_t stride)
+{
+    return wf_sequential(ctx, WF_LAYERS(conv(ctx, in, out, 3, stride), bn(ctx, out, WF_ACT_RELU),
+                                        conv(ctx, out, out, 3, 1), bn(ctx, out, WF_ACT_NONE)));
+}
+
+static wf_layer *path_bottleneck(wf_ctx *ctx, int64_t in, int64_t out, int64_t stride)
+{
+    const int64_t w = out / 4;
+    return wf_sequential(ctx, WF_LAYERS(conv(ctx, in, w, 1, 1), bn(ctx, w, WF_ACT_RELU), conv(ctx, w, w, 3, stride),
+                                        bn(ctx, w, WF_ACT_RELU), conv(ctx, w, out, 1, 1), bn(ctx, out, WF_ACT_NONE)));
+}
+
+static wf_layer *block(wf_ctx *ctx, int depth, int64_t in, int64_t out, int64_t stride)
 {
     static char with_layer;
     const bool changes = in != out || stride != 1;
     wf_layer *self = wf_module(ctx, block_forward, changes ? &with_layer : NULL);
-    wf_layer *path = wf_sequential(ctx, WF_LAYERS(conv(ctx, in, out, 3, stride), bn(ctx, out, WF_ACT_RELU),
-                                                  conv(ctx, out, out, 3, 1), bn(ctx, out, WF_ACT_NONE)));
-    bool good = wf_module_add(self, "path", path);
+    bool good = wf_module_add(self, "path", (depth == 50 ? path_bottleneck : path_two)(ctx, in, out, stride));
     if (changes) {
         wf_layer *round = wf_sequential(ctx, WF_LAYERS(conv(ctx, in, out, 1, stride), bn(ctx, out, WF_ACT_NONE)));
         good = wf_module_add(self, "round", round) && good;
@@ -44,18 +55,36 @@ static wf_layer *block(wf_ctx *ctx, int64_t in, int64_t out, int64_t stride)
     return NULL;
 }
 
-static wf_layer *stage(wf_ctx *ctx, int64_t in, int64_t out, int64_t stride)
+static wf_layer *stage(wf_ctx *ctx, int depth, int blocks, int64_t in, int64_t out, int64_t stride)
 {
-    wf_layer *first = block(ctx, in, out, stride);
-    return wf_sequential(ctx, WF_LAYERS(first, block(ctx, out, out, 1)));
+    wf_layer *layers[6];
+    for (int i = 0; i < blocks; i++)
+        layers[i] = block(ctx, depth, i ? out : in, out, i ? 1 : stride);
+    return wf_sequential(ctx, blocks, layers);
 }
 
-wf_layer *resnet18(wf_ctx *ctx, int64_t width, int64_t classes)
+static wf_layer *begin(wf_ctx *ctx, bool large, int64_t w)
 {
-    const int64_t w = width ? width : 64;
-    wf_layer *begin = wf_sequential(ctx, WF_LAYERS(conv(ctx, 3, w, 3, 1), bn(ctx, w, WF_ACT_RELU)));
-    wf_layer *one = stage(ctx, w, w, 1), *two = stage(ctx, w, 2 * w, 2);
-    wf_layer *three = stage(ctx, 2 * w, 4 * w, 2), *four = stage(ctx, 4 * w, 8 * w, 2);
-    wf_layer *scores = wf_linear(ctx, (wf_linear_opts){.in = 8 * w, .out = classes ? classes : 10, .replicate = true});
-    return wf_sequential(ctx, WF_LAYERS(begin, one, two, three, four, wf_global_avg_pool(ctx), scores));
+    if (!large)
+        return wf_sequential(ctx, WF_LAYERS(conv(ctx, 3, w, 3, 1), bn(ctx, w, WF_ACT_RELU)));
+    const wf_pool_opts pool = {.kernel = 3, .stride = 2, .pad = 1};
+    return wf_sequential(ctx, WF_LAYERS(conv(ctx, 3, w, 7, 2), bn(ctx, w, WF_ACT_RELU), wf_max_pool2d(ctx, pool)));
+}
+
+wf_layer *resnet(wf_ctx *ctx, resnet_opts opts)
+{
+    const int deep = opts.depth == 50;
+    const int blocks[2][4] = {{2, 2, 2, 2}, {3, 4, 6, 3}};
+    const int64_t w = opts.width ? opts.width : 64;
+    wf_layer *layers[7] = {begin(ctx, opts.large, w)};
+    int64_t in = w;
+    for (int i = 0; i < 4; i++) {
+        const int64_t out = (w << i) * (deep ? 4 : 1);
+        layers[1 + i] = stage(ctx, deep ? 50 : 18, blocks[deep][i], in, out, i ? 2 : 1);
+        in = out;
+    }
+    const wf_linear_opts scores = {.in = in, .out = opts.classes ? opts.classes : 10, .replicate = true};
+    layers[5] = wf_global_avg_pool(ctx);
+    layers[6] = wf_linear(ctx, scores);
+    return wf_sequential(ctx, 7, layers);
 }

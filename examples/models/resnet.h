@@ -1,11 +1,18 @@
-/* ResNet-18 for small images. */
+/* Residual networks of He et al. 2016. */
 #ifndef EXAMPLES_MODELS_RESNET_H
 #define EXAMPLES_MODELS_RESNET_H
 
 #include <weft/weft.h>
 
-/* Four stages of two blocks with `width` (0: 64), 2, 4 and 8 times as many channels; the first convolution is 3x3 with
- * stride 1: [N,3,H,W] -> scores [N,classes] (0: 10). */
-wf_layer *resnet18(wf_ctx *ctx, int64_t width, int64_t classes);
+typedef struct resnet_opts {
+    int depth;       /* 18 (default) or 50, whose blocks are bottlenecks */
+    int64_t width;   /* channels of the first stage (default 64); the others have 2, 4 and 8 times as many */
+    int64_t classes; /* default 10 */
+    bool large; /* begins with a 7x7 convolution of stride 2 and pooling, for images of 224 x 224; else with a 3x3 of
+                   stride 1 */
+} resnet_opts;
+
+/* [N,3,H,W] -> scores [N,classes] */
+wf_layer *resnet(wf_ctx *ctx, resnet_opts opts);
 
 #endif

@@ -5,7 +5,9 @@
 #include "core/context_author.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static inline double bench_seconds(void)
@@ -38,6 +40,16 @@ static inline double bench_quartile(double *v, int n)
 static inline void bench_finish(wf_ctx *ctx)
 {
     WF_MUST(ctx->k->stream_finish(ctx, NULL));
+}
+
+/* A rank's line: images per second, and, if asked, the most memory in MiB that its process held. */
+static inline void bench_report(double images, double seconds, bool memory)
+{
+    struct rusage used;
+    printf("%.1f", images / seconds);
+    if (memory && getrusage(RUSAGE_SELF, &used) == 0)
+        printf(" %.0f", (double)used.ru_maxrss / 1024);
+    printf("\n");
 }
 
 #endif

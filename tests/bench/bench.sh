@@ -3,8 +3,6 @@
 # much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing; plans, predicted and measured; samples from files:
 # tests/bench/bench.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
-#
-# PyTorch is that of $WEFT_TORCH_PYTHON, else of python3, else one that is installed into BUILD/torch.
 set -eu
 build=$1
 rounds=${2:-3}
@@ -12,21 +10,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-has_torch() {
-    "$1" -c 'import torch' >/dev/null 2>&1
-}
-
-find_torch() {
-    for python in "${WEFT_TORCH_PYTHON:-}" python3 "$build/torch/bin/python"; do
-        if [ -n "$python" ] && has_torch "$python"; then
-            echo "$python"
-            return
-        fi
-    done
-    echo "bench: installing PyTorch into $build/torch" >&2
-    python3 -m venv "$build/torch" >&2 && "$build/torch/bin/pip" --quiet install torch numpy >&2 || return 0
-    has_torch "$build/torch/bin/python" && echo "$build/torch/bin/python"
-}
+# shellcheck source=tests/bench/torch.sh
+. "$here/torch.sh"
 
 # weft BATCH CHANNELS PROCESSES THREADS ITERATIONS
 weft() {

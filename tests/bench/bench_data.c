@@ -139,7 +139,7 @@ int main(int argc, char **argv)
     compare_reads(ctx, path, WF_SHAPE(20000, 3, 32, 32), 0, 32, "3x32x32, whole samples");
     compare_reads(ctx, path, WF_SHAPE(400, 3, 256, 256), 60, 130, "3x256x256, rows 60 to 130");
     compare_reads(ctx, path, WF_SHAPE(24, 1, 2048, 2048), 1000, 2048, "1x2048x2048, rows 1000 to 2048");
-    const trainer t = {.model = resnet18(ctx, 16, 10), .tape = wf_tape_new(ctx)};
+    const trainer t = {.model = resnet(ctx, (resnet_opts){.width = 16}), .tape = wf_tape_new(ctx)};
     const trainer with = {t.model, wf_sgd(t.model, (wf_sgd_opts){.lr = 1e-3}), t.tape};
     make_file(path, WF_SHAPE(20000, 3, 32, 32), wf_shape_scalar(), 0);
     wait_for_batches(ctx, &with, path, "contiguous");

@@ -15,7 +15,7 @@ enum { PLAIN, SYNC, KINDS };
 
 typedef struct settings {
     int64_t batch, channels, iterations, latent, warmup;
-    bool sync_bn, compare, check, captured;
+    bool sync_bn, compare, check, captured, memory;
     const char *compute;
 } settings;
 
@@ -38,6 +38,7 @@ static settings read_settings(int argc, char **argv)
                                     {"sync-bn", NULL, "statistics of the whole batch", .flag = &s.sync_bn},
                                     {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
                                     {"captured", NULL, "replay the step", .flag = &s.captured},
+                                    {"memory", NULL, "print the most memory in MiB, too", .flag = &s.memory},
                                     {"check", NULL, "the share of the checks", .flag = &s.check},
                                     EXAMPLE_COMPUTE(&s.compute),
                                     {0}};
@@ -178,7 +179,7 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
     WF_MUST(wf_barrier(comm));
     const double seconds = example_seconds() - start;
     if (wf_comm_rank(comm) == 0)
-        printf("%.1f\n", (double)(s->batch * s->iterations * wf_comm_size(comm)) / seconds);
+        bench_report((double)(s->batch * s->iterations * wf_comm_size(comm)), seconds, s->memory);
     wf_captured_free(captured);
     gan_free(&g);
 }

@@ -1,5 +1,5 @@
-/* A training step of VGG-16 or a U-Net on random numbers: prints images per second over all ranks, which share the
- * batch's images as data.
+/* A training step of a model on random numbers: prints images per second over all ranks, which share the batch's images
+ * as data, and with --memory the most memory, in MiB, that rank 0's process held.
  *
  *     bench_step --model unet2 --width 64 --size 512 --batch 8 --iterations 20
  *
@@ -7,6 +7,8 @@
  * in PyTorch.
  */
 #include "examples/common.h"
+#include "examples/models/mnist.h"
+#include "examples/models/resnet.h"
 #include "examples/models/unet.h"
 #include "examples/models/vgg.h"
 #include "tests/bench/bench.h"
@@ -16,7 +18,7 @@
 typedef struct settings {
     const char *model, *compute;
     int64_t batch, width, size, iterations, warmup;
-    bool captured;
+    bool captured, memory;
 } settings;
 
 typedef struct trainee {
@@ -27,17 +29,22 @@ typedef struct trainee {
     wf_tape *tape;
 } trainee;
 
+#define MODELS                                                                                                         \
+    "vgg (images of 32 x 32), resnet18 or resnet50 (1000 classes), unet2 (four levels), unet3 (three), mlp or cnn "    \
+    "(MNIST's)"
+
 static settings read_settings(int argc, char **argv)
 {
     settings s = {.model = "vgg", .batch = 64, .width = 64, .size = 128, .iterations = 20, .warmup = 5};
     const example_option table[] = {
-        {"model", "NAME", "vgg (images of 32 x 32), unet2 (four levels) or unet3 (three)", .text = &s.model},
+        {"model", "NAME", MODELS, .text = &s.model},
         {"batch", "N", "images or volumes per rank", .number = &s.batch, .least = 1},
         {"width", "N", "channels of the first group or level", .number = &s.width, .least = 1},
-        {"size", "N", "sides of a U-Net's input, a multiple of 16", .number = &s.size, .least = 16},
+        {"size", "N", "sides of a U-Net's or a ResNet's input, a multiple of 16", .number = &s.size, .least = 16},
         {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
         {"warmup", "N", "steps before", .number = &s.warmup},
         {"captured", NULL, "replay the step", .flag = &s.captured},
+        {"memory", NULL, "print the most memory, too", .flag = &s.memory},
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Images per second of a training step.", table);
@@ -53,14 +60,13 @@ static wf_tensor *noise(wf_tape *tape, wf_shape shape, bool mask)
     return wf_keep(x);
 }
 
-static trainee vgg_new(wf_comm *comm, wf_tape *tape, const settings *s)
+static trainee classifier(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape images, bool adam)
 {
-    wf_ctx *ctx = wf_comm_ctx(comm);
     const wf_sgd_opts sgd = {.lr = 1e-3, .momentum = 0.9, .weight_decay = 5e-4};
-    trainee t = {.model = vgg16(ctx, (vgg_opts){.width = s->width})};
-    t.optim = wf_multi_node(comm, example_scaled(wf_sgd(t.model, sgd)));
-    t.x = noise(tape, WF_SHAPE(s->batch, 3, 32, 32), false);
-    t.target = wf_tensor_new(ctx, WF_I32, WF_SHAPE(s->batch));
+    trainee t = {.model = model};
+    t.optim = wf_multi_node(comm, example_scaled(adam ? wf_adam(model, (wf_adam_opts){0}) : wf_sgd(model, sgd)));
+    t.x = noise(tape, images, false);
+    t.target = wf_tensor_new(wf_comm_ctx(comm), WF_I32, WF_SHAPE(images.dim[0]));
     WF_MUST(wf_check(t.target));
     WF_MUST(wf_tensor_fill(t.target, 3));
     return t;
@@ -80,11 +86,24 @@ static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, int dim
 
 static trainee trainee_new(wf_comm *comm, wf_tape *tape, const settings *s)
 {
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    const wf_shape small = WF_SHAPE(s->batch, 3, 32, 32), digits = WF_SHAPE(s->batch, 1, 28, 28);
+    const wf_shape large = WF_SHAPE(s->batch, 3, s->size, s->size);
+    const resnet_opts residual = {.width = s->width, .classes = 1000, .large = true};
+    const resnet_opts deep = {.depth = 50, .width = s->width, .classes = 1000, .large = true};
     if (strcmp(s->model, "vgg") == 0)
-        return vgg_new(comm, tape, s);
+        return classifier(comm, tape, vgg16(ctx, (vgg_opts){.width = s->width}), small, false);
+    if (strcmp(s->model, "resnet18") == 0)
+        return classifier(comm, tape, resnet(ctx, residual), large, false);
+    if (strcmp(s->model, "resnet50") == 0)
+        return classifier(comm, tape, resnet(ctx, deep), large, false);
+    if (strcmp(s->model, "mlp") == 0)
+        return classifier(comm, tape, mnist_mlp(ctx), digits, true);
+    if (strcmp(s->model, "cnn") == 0)
+        return classifier(comm, tape, mnist_cnn(ctx), digits, true);
     if (strcmp(s->model, "unet2") == 0 || strcmp(s->model, "unet3") == 0)
         return unet_new(comm, tape, s, s->model[4] - '0');
-    example_abort("--model is vgg, unet2 or unet3, not \"%s\"", s->model);
+    example_abort("--model is " MODELS ", not \"%s\"", s->model);
 }
 
 static void trainee_free(trainee *t)
@@ -137,7 +156,7 @@ int main(int argc, char **argv)
     t.tape = tape;
     const double seconds = seconds_of(comm, &t, &s);
     if (wf_comm_rank(comm) == 0)
-        printf("%.1f\n", (double)(s.batch * s.iterations * wf_comm_size(comm)) / seconds);
+        bench_report((double)(s.batch * s.iterations * wf_comm_size(comm)), seconds, s.memory);
     trainee_free(&t);
     wf_tape_free(tape);
     WF_MUST(wf_comm_close(comm));

@@ -2,8 +2,9 @@
 
     bench_torch.py --batch 64 --channels 128 --threads 2                   the DCGAN step of bench_dcgan.c, one process
     bench_torch.py --batch 32 --channels 128 --threads 1 --processes 2     DistributedDataParallel over gloo
-    bench_torch.py --model vgg|unet2|unet3 --width 64 --size 512 ...       the models of bench_step.c
+    bench_torch.py --model vgg|resnet18|resnet50|unet2|unet3|mlp|cnn ...    the models of bench_step.c
     bench_torch.py --device cuda --precision bf16 ...                      on a GPU, by autocast (f32: products in tf32)
+    bench_torch.py ... --memory                                            and the most memory in MiB, of one process
     bench_torch.py ... --pick                                              prints the fastest --variant instead
     bench_torch.py ... --best                                              prints its images per second and its name
     bench_torch.py ... --best --warm                                       the same with steps to compile, but not to time
@@ -14,6 +15,7 @@ optimizers, and leave the discriminator's gradients out of the generator's step,
 """
 import argparse
 import os
+import resource
 import statistics
 import sys
 import time
@@ -126,6 +128,51 @@ def vgg16(w):
                          nn.BatchNorm1d(8 * w, eps=2e-5), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(8 * w, 10))
 
 
+class Block(nn.Module):
+    def __init__(self, path, round_):
+        super().__init__()
+        self.path, self.round = path, round_
+
+    def forward(self, x):
+        return F.relu(self.path(x) + self.round(x), inplace=True)
+
+
+def resnet(depth, w, classes):
+    """examples/models/resnet.c, for large images"""
+
+    def conv(i, o, k, s):
+        return [nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o, eps=2e-5)]
+
+    def block(i, o, s):
+        relu = [nn.ReLU(inplace=True)]
+        if depth == 18:
+            path = conv(i, o, 3, s) + relu + conv(o, o, 3, 1)
+        else:
+            path = conv(i, o // 4, 1, 1) + relu + conv(o // 4, o // 4, 3, s) + relu + conv(o // 4, o, 1, 1)
+        round_ = nn.Identity() if i == o and s == 1 else nn.Sequential(*conv(i, o, 1, s))
+        return Block(nn.Sequential(*path), round_)
+
+    layers = conv(3, w, 7, 2) + [nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    before = w
+    for i, blocks in enumerate((2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)):
+        out = (w << i) * (1 if depth == 18 else 4)
+        layers += [block(out if j else before, out, 2 if i and not j else 1) for j in range(blocks)]
+        before = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+
+def mnist_mlp():
+    """examples/models/mnist.c, as are the convolutions"""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 1000), nn.ReLU(),
+                         nn.Linear(1000, 10))
+
+
+def mnist_cnn():
+    return nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5, padding=2),
+                         nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 49, 128), nn.ReLU(),
+                         nn.Linear(128, 10))
+
+
 class Trainer:
     """What the models have in common: device, layout, compilation, precision."""
 
@@ -226,13 +273,42 @@ class Supervised(Trainer):
         self.update(self.optimizer, loss)
 
 
-class Vgg(Supervised):
-    def make(self, args):
-        model = self.place(vgg16(args.width))
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
+class Classifier(Supervised):
+    def make_from(self, args, model, shape, adam=False):
+        model = self.place(model)
+        if adam:
+            self.optimizer = torch.optim.Adam(model.parameters(), fused=True)
+        else:
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
         self.model, self.loss = self.share(model), F.cross_entropy
-        self.x = torch.rand(args.batch, 3, 32, 32, device=self.device).contiguous(memory_format=self.layout())
+        self.x = torch.rand(args.batch, *shape, device=self.device).contiguous(memory_format=self.layout())
         self.target = torch.full((args.batch,), 3, device=self.device)
+
+
+class Vgg(Classifier):
+    def make(self, args):
+        self.make_from(args, vgg16(args.width), (3, 32, 32))
+
+
+class Resnet18(Classifier):
+    depth = 18
+
+    def make(self, args):
+        self.make_from(args, resnet(self.depth, args.width, 1000), (3, args.size, args.size))
+
+
+class Resnet50(Resnet18):
+    depth = 50
+
+
+class Mlp(Classifier):
+    def make(self, args):
+        self.make_from(args, mnist_mlp(), (1, 28, 28), adam=True)
+
+
+class Cnn(Classifier):
+    def make(self, args):
+        self.make_from(args, mnist_cnn(), (1, 28, 28), adam=True)
 
 
 class Unets(Supervised):
@@ -252,7 +328,8 @@ class Unets3(Unets):
     dims = 3
 
 
-MODELS = {"dcgan": Dcgan, "vgg": Vgg, "unet2": Unets, "unet3": Unets3}
+MODELS = {"dcgan": Dcgan, "vgg": Vgg, "resnet18": Resnet18, "resnet50": Resnet50, "unet2": Unets, "unet3": Unets3,
+          "mlp": Mlp, "cnn": Cnn}
 
 
 def measure(args, variant, processes):
@@ -272,7 +349,8 @@ def one_process(rank, args, variant):
         dist.init_process_group("gloo", rank=rank, world_size=args.processes)
     rate = measure(args, variant, args.processes)
     if rank == 0:
-        print(f"{rate:.1f}", flush=True)
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"{rate:.1f} {most:.0f}" if args.memory else f"{rate:.1f}", flush=True)
     if args.processes > 1:
         dist.destroy_process_group()
 
@@ -320,6 +398,7 @@ def main():
     parser.add_argument("--variant", choices=sorted({*VARIANTS, *VARIANTS_CUDA}), default="channels_last")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="f32")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--pick", action="store_true")
     parser.add_argument("--best", action="store_true")
     parser.add_argument("--warm", action="store_true")

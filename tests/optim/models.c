@@ -39,7 +39,7 @@ static wf_layer *make_vgg(wf_ctx *ctx)
 
 static wf_layer *make_resnet(wf_ctx *ctx)
 {
-    return resnet18(ctx, 3, CLASSES);
+    return resnet(ctx, (resnet_opts){.width = 3, .classes = CLASSES});
 }
 
 static wf_layer *make_unet(wf_ctx *ctx)
@@ -421,10 +421,31 @@ static void adam_f64(void)
     every_model(&(setting){"ref", WF_F64, 1e-10, 0.002, 0.002, true});
 }
 
+static void count_parameters(wf_layer *model, int64_t should)
+{
+    wf_param *const *params = NULL;
+    int64_t count = 0, elements = 0;
+    WF_EXPECT_OK(wf_layer_params(model, &count, &params));
+    for (int64_t i = 0; i < count; i++)
+        elements += wf_shape_count(wf_param_shape(params[i]));
+    WF_EXPECT(elements == should, "%lld parameters, should be %lld", (long long)elements, (long long)should);
+    wf_layer_free(model);
+}
+
+/* As many as torchvision's have. */
+static void resnets(void)
+{
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    count_parameters(resnet(ctx, (resnet_opts){.classes = 1000, .large = true}), 11689512);
+    count_parameters(resnet(ctx, (resnet_opts){.depth = 50, .classes = 1000, .large = true}), 25557032);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(argc, argv,
-                     (test_case[]){{"sgd_f64", sgd_f64}, {"sgd_f32", sgd_f32}, {"adam_f64", adam_f64}, {0}});
+    return test_main(
+        argc, argv,
+        (test_case[]){{"sgd_f64", sgd_f64}, {"sgd_f32", sgd_f32}, {"adam_f64", adam_f64}, {"resnets", resnets}, {0}});
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,135 @@
+#!/bin/bash
+# Training steps of all models beside PyTorch's, one process: tests/bench/bench_all.sh BUILD [MODEL...]. Prints a table and
+# writes BUILD/bench-all.csv: machine, versions, model, precision, batch, who, median of samples per second, least, most, and the
+# most memory in MiB. `make bench-all` calls it; it takes an hour, two thirds of it PyTorch's compiler.
+#
+# Weft's runs alternate with those of PyTorch's forms (eager, channels_last, both compiled), and PyTorch's figure is that of
+# its fastest form. Before each run others may take 3 % of the processors for 2 s; else it waits, a minute at most, and the
+# row says "busy".
+#
+#   WEFT_BENCH_ROUNDS (3)   runs of each
+#   WEFT_BENCH_FORMS        forms of PyTorch, without the slow ones for example: "eager channels_last"
+#   WEFT_BENCH_THREADS (2)  of either
+#   WEFT_TORCH_PYTHON       the Python that has PyTorch; else python3, else one that is installed into BUILD/torch
+set -eu
+build=$1
+shift
+here=$(cd "$(dirname "$0")" && pwd)
+rounds=${WEFT_BENCH_ROUNDS:-3} threads=${WEFT_BENCH_THREADS:-2}
+forms=${WEFT_BENCH_FORMS:-eager channels_last compile compile_channels_last}
+csv=$build/bench-all.csv
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# shellcheck source=tests/bench/torch.sh
+. "$here/torch.sh"
+python=$(find_torch)
+export OMP_NUM_THREADS=$threads
+
+# Processor time in hundredths of a second: busy, all.
+clock() {
+    awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9 }' /proc/stat
+}
+
+# Waits until others are quiet; sets `busy` where they are not.
+quiet() {
+    local before after
+    for _ in $(seq 30); do
+        before=$(clock)
+        sleep 2
+        after=$(clock)
+        if echo "$before $after" | awk '{ exit !($3 - $1 < 0.03 * ($4 - $2)) }'; then
+            return
+        fi
+    done
+    busy=busy
+}
+
+# weft MODEL PRECISION BATCH ITERATIONS OPTION...: samples per second, MiB
+weft() {
+    local program=bench_step model=$1 precision=$2 batch=$3 iterations=$4
+    shift 4
+    [ "$model" != dcgan ] || program=bench_dcgan
+    [ "$model" = dcgan ] || set -- --model "$model" "$@"
+    [ "$precision" = f32 ] || set -- --compute "$precision" "$@"
+    "$build/tests/bench/$program" --batch "$batch" --iterations "$iterations" --warmup 3 --memory "$@"
+}
+
+# torch FORM MODEL PRECISION BATCH ITERATIONS OPTION...
+torch() {
+    local form=$1 model=$2 precision=$3 batch=$4 iterations=$5
+    shift 5
+    "$python" "$here/bench_torch.py" --model "$model" --precision "$precision" --batch "$batch" --iterations "$iterations" \
+        --warmup 3 --threads "$threads" --variant "$form" --memory "$@" 2>/dev/null
+}
+
+# Of lines "rate MiB": median, least and most of the rates, and the most MiB.
+sums() {
+    sort -n "$1" 2>/dev/null | awk '{ v[NR] = $1; if ($2 > m) m = $2 } END { if (NR) print v[int((NR + 1) / 2)], v[1], v[NR], m }'
+}
+
+# row NAME MODEL BATCH ITERATIONS OPTION...: both precisions
+row() {
+    local name=$1 model=$2 batch=$3 iterations=$4 precision who line
+    shift 4
+    for precision in f32 bf16; do
+        rm -f "$work"/*.runs
+        busy=
+        for _ in $(seq "$rounds"); do
+            quiet
+            weft "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/weft.runs"
+            [ -n "$python" ] || continue
+            for form in $forms; do
+                quiet
+                torch "$form" "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/$form.runs" || true
+            done
+        done
+        for who in weft $forms; do
+            line=$(sums "$work/$who.runs")
+            [ -z "$line" ] || echo "$machine,$versions,$name,$precision,$batch,$who,${line// /,},$busy" >>"$work/table"
+        done
+    done
+    grep ",$name," "$work/table" >>"$csv"
+}
+
+# The table of what was measured now.
+table() {
+    awk -F, '
+        { key = $3 " " $4; if (!(key in seen)) { seen[key] = 1; order[++n] = key } busy[key] = busy[key] != "" ? busy[key] : $11 }
+        $6 == "weft" { weft[key] = $7; room[key] = $10 }
+        $6 != "weft" && $7 > best[key] { best[key] = $7; form[key] = $6 }
+        $6 != "weft" && (!(key in least) || $10 < least[key]) { least[key] = $10 }
+        END {
+            printf "%-10s %-5s %9s %9s %6s %9s %9s  %s\n", "model", "type", "Weft", "PyTorch", "ratio", "MiB", "its MiB", "its form"
+            for (i = 1; i <= n; i++) {
+                key = order[i]
+                split(key, part, " ")
+                ratio = best[key] > 0 ? sprintf("%.2f", weft[key] / best[key]) : "-"
+                printf "%-10s %-5s %9s %9s %6s %9s %9s  %s %s\n", part[1], part[2], weft[key], best[key], ratio, room[key], least[key],
+                    form[key], busy[key]
+            }
+        }' "$1"
+}
+
+machine=$(awk -F': ' '/model name/ { gsub(",", " ", $2); print $2; exit }' /proc/cpuinfo)
+versions="oneDNN $(ldd "$build/tests/bench/bench_step" | awk '/libdnnl/ { sub(/.*\.so\./, "", $1); print $1 }')"
+[ -z "$python" ] || versions="$versions PyTorch $("$python" -c 'import torch; print(torch.__version__)')"
+[ -s "$csv" ] || echo "machine,versions,model,precision,batch,who,median,least,most,mib,others" >"$csv"
+: >"$work/table"
+echo "$machine; $versions; $threads threads; samples per second, medians of $rounds"
+while read -r name model batch iterations options; do
+    case " ${*:-$name} " in
+        # shellcheck disable=SC2086
+        *" $name "*) row "$name" "$model" "$batch" "$iterations" $options ;;
+    esac
+done <<'END'
+dcgan128 dcgan 64 20 --channels 128
+dcgan512 dcgan 64 4 --channels 512
+vgg16 vgg 64 6
+resnet18 resnet18 16 3 --size 224
+resnet50 resnet50 8 3 --size 224
+unet2 unet2 4 3 --size 256 --width 32
+unet3 unet3 2 2 --size 64 --width 16
+mlp mlp 64 200
+cnn cnn 64 200
+END
+table "$work/table"
