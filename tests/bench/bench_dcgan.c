@@ -3,19 +3,22 @@
  *     mpirun -np 2 --bind-to none bench_dcgan --batch 32 --channels 128 --iterations 20
  *
  * With --compare steps with plain and with synchronised batch normalisation take turns, and it prints both and the
- * ratio of their median times. With --captured the step is replayed as a whole, where the device can. With --check:
- * what the check of the ranks' calls and the flight recorder take of a step.
+ * ratio of their median times. With --captured the step is replayed as a whole, where the device can; with --profile a
+ * table says where the time of the timed steps goes. With --check: what the check of the ranks' calls and the flight
+ * recorder take of a step.
  */
 #include "examples/common.h"
 #include "examples/models/dcgan.h"
 #include "tests/bench/bench.h"
+
+#include <unistd.h>
 
 enum { CHECKS = 2001 };
 enum { PLAIN, SYNC, KINDS };
 
 typedef struct settings {
     int64_t batch, channels, iterations, latent, warmup;
-    bool sync_bn, compare, check, captured, memory;
+    bool sync_bn, compare, check, captured, memory, profile;
     const char *compute;
 } settings;
 
@@ -39,6 +42,7 @@ static settings read_settings(int argc, char **argv)
                                     {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
                                     {"captured", NULL, "replay the step", .flag = &s.captured},
                                     {"memory", NULL, "print the most memory in MiB, too", .flag = &s.memory},
+                                    {"profile", NULL, "where the time went", .flag = &s.profile},
                                     {"check", NULL, "the share of the checks", .flag = &s.check},
                                     EXAMPLE_COMPUTE(&s.compute),
                                     {0}};
@@ -163,11 +167,13 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
     g.images = images;
     g.latent = s->latent;
     wf_captured *captured = s->captured ? wf_capture(wf_comm_ctx(comm), captured_step, &g) : NULL;
+    wf_profiler *profiler = NULL;
     double start = 0;
     for (int64_t i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) {
             bench_finish(wf_comm_ctx(comm));
             WF_MUST(wf_barrier(comm));
+            profiler = s->profile ? wf_profiler_open(comm, (wf_profiler_opts){.table = STDOUT_FILENO}) : NULL;
             start = example_seconds();
         }
         if (captured)
@@ -180,6 +186,8 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
     const double seconds = example_seconds() - start;
     if (wf_comm_rank(comm) == 0)
         bench_report((double)(s->batch * s->iterations * wf_comm_size(comm)), seconds, s->memory);
+    if (profiler)
+        WF_MUST(wf_profiler_close(profiler));
     wf_captured_free(captured);
     gan_free(&g);
 }

@@ -77,7 +77,7 @@ static double seconds_of(wf_status (*call)(void *), void *job)
 
 typedef struct conv_job {
     wf_conv_geom geom;
-    wf_array x, w, b, y;
+    wf_array x, w, b, y, dw, db; /* gradients of parameters are f32 at least, as in layers */
 } conv_job;
 
 static wf_status forward(void *p)
@@ -107,7 +107,7 @@ static wf_status backward_filter(void *p)
 {
     const conv_job *j = p;
     return ctx->k->conv_backward_filter(
-        ctx, &(wf_conv_args){.geom = &j->geom, .x = &j->x, .y = &j->y, .w = &j->w, .bias = &j->b});
+        ctx, &(wf_conv_args){.geom = &j->geom, .x = &j->x, .y = &j->y, .w = &j->dw, .bias = &j->db});
 }
 
 static void conv_row(int64_t n, int64_t c, int64_t f, int64_t h, int64_t k, int64_t s)
@@ -127,6 +127,9 @@ static void conv_row(int64_t n, int64_t c, int64_t f, int64_t h, int64_t k, int6
     j.b.shape = WF_SHAPE(f);
     j.y = array_new(WF_SHAPE(n, f, o, o));
     j.w.forms = &forms;
+    const wf_dtype wide = dtype == WF_F64 ? WF_F64 : WF_F32;
+    j.dw = array_of(wide, j.w.shape);
+    j.db = array_of(wide, j.b.shape);
     const double flop = 2.0 * (double)(n * c * f) * (double)(o * o * k * k) * 1e-9;
     printf("%4lld -> %4lld %3lldx%-3lld k%lld s%lld %8.2f", (long long)c, (long long)f, (long long)h, (long long)h,
            (long long)k, (long long)s, flop);
@@ -139,6 +142,8 @@ static void conv_row(int64_t n, int64_t c, int64_t f, int64_t h, int64_t k, int6
     array_free(&j.w);
     array_free(&j.b);
     array_free(&j.y);
+    array_free(&j.dw);
+    array_free(&j.db);
 }
 
 static void conv_table(int64_t ch)

@@ -3,8 +3,8 @@
  *
  *     bench_step --model unet2 --width 64 --size 512 --batch 8 --iterations 20
  *
- * With --captured the step is replayed as a whole, where the device can. bench_torch.py has the same models and steps
- * in PyTorch.
+ * With --captured the step is replayed as a whole, where the device can; with --profile a table says where the time of
+ * the timed steps goes. bench_torch.py has the same models and steps in PyTorch.
  */
 #include "examples/common.h"
 #include "examples/models/mnist.h"
@@ -14,11 +14,12 @@
 #include "tests/bench/bench.h"
 
 #include <string.h>
+#include <unistd.h>
 
 typedef struct settings {
     const char *model, *compute;
     int64_t batch, width, size, iterations, warmup;
-    bool captured, memory;
+    bool captured, memory, profile;
 } settings;
 
 typedef struct trainee {
@@ -45,6 +46,7 @@ static settings read_settings(int argc, char **argv)
         {"warmup", "N", "steps before", .number = &s.warmup},
         {"captured", NULL, "replay the step", .flag = &s.captured},
         {"memory", NULL, "print the most memory, too", .flag = &s.memory},
+        {"profile", NULL, "a table of where the time went, by kernel and by layer", .flag = &s.profile},
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Images per second of a training step.", table);
@@ -127,11 +129,13 @@ static double seconds_of(wf_comm *comm, trainee *t, const settings *s)
 {
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_captured *captured = s->captured ? wf_capture(ctx, step, t) : NULL;
+    wf_profiler *profiler = NULL;
     double start = 0;
     for (int64_t i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) {
             bench_finish(ctx);
             WF_MUST(wf_barrier(comm));
+            profiler = s->profile ? wf_profiler_open(comm, (wf_profiler_opts){.table = STDOUT_FILENO}) : NULL;
             start = example_seconds();
         }
         WF_MUST(captured ? wf_captured_run(captured) : step(t));
@@ -139,6 +143,8 @@ static double seconds_of(wf_comm *comm, trainee *t, const settings *s)
     bench_finish(ctx);
     WF_MUST(wf_barrier(comm));
     const double seconds = example_seconds() - start;
+    if (profiler)
+        WF_MUST(wf_profiler_close(profiler));
     wf_captured_free(captured);
     return seconds;
 }
