@@ -1,6 +1,7 @@
 /* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. Small
- * filters go by minimal filtering (core/cpu/wino.c) where that pays; what oneDNN does not take goes through f32
- * (core/cpu/wide.c) or `ref`. Layers reach it through the kernel table alone. */
+ * filters go by minimal filtering (core/cpu/wino.c) where that pays, gradients of filters as a product (columns.c);
+ * what oneDNN does not take goes through f32 (core/cpu/wide.c) or `ref`. Layers reach it through the kernel table
+ * alone. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/dnn_impl.h"
 #include "core/cpu/wino_impl.h"
@@ -300,6 +301,8 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
         return wf_wide_conv_backward_filter(ctx, args);
     if (crops(args->geom))
         return filter_cropped(ctx, args);
+    if (wf_cpu_columns_pay(args->geom, x, dy, dw))
+        return wf_cpu_columns_gradient(ctx, args);
     wf_wino plan;
     /* The gradient's products have outputs as columns, in vectors of 16. */
     if (dy->shape.dim[1] % 16 == 0 && wf_wino_plan(ctx, false, args->geom, x, dw, dy, &plan)) {

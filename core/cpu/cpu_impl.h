@@ -84,6 +84,11 @@ void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, 
 wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x,
                                const wf_array *y);
 
+/* The gradient of a filter as a product of matrices, and whether that is faster than as a convolution: x, dy and dw of
+ * types that wf_cpu_matmul multiplies, no negative pads. */
+bool wf_cpu_columns_pay(const wf_conv_geom *geom, const wf_array *x, const wf_array *dy, const wf_array *dw);
+wf_status wf_cpu_columns_gradient(wf_ctx *ctx, const wf_conv_args *args);
+
 /* The slots. */
 wf_multiplies_fn wf_cpu_multiplies;
 wf_alloc_fn wf_cpu_alloc;

@@ -125,7 +125,8 @@ static wf_status run(wf_ctx *ctx, direction what, const wf_conv_args *args)
                              : ctx->k->conv_backward_filter(ctx, args);
 }
 
-static void compare_one(const geometry *g, const shapes *s, direction what, wf_conv_args args)
+/* bias: its gradient too. */
+static void compare_one(const geometry *g, const shapes *s, direction what, wf_conv_args args, bool bias)
 {
     static const char *const name[] = {"forward", "backward data", "backward filter"};
     const wf_dtype made = g->wide ? WF_F32 : g->dtype;
@@ -134,14 +135,25 @@ static void compare_one(const geometry *g, const shapes *s, direction what, wf_c
     args.accumulate = what == MAKES_W && g->accumulate;
     guarded got = guarded_new(made, shape, args.accumulate ? 4 : 0);
     guarded want = guarded_new(made, shape, args.accumulate ? 4 : 0);
+    const bool sums = what == MAKES_W && bias;
+    guarded got_sum = guarded_new(made, WF_SHAPE(g->f), args.accumulate ? 5 : 0);
+    guarded want_sum = guarded_new(made, WF_SHAPE(g->f), args.accumulate ? 5 : 0);
     *out = &got.array;
+    args.bias = sums ? &got_sum.array : NULL;
     WF_EXPECT_OK(run(cpu, what, &args));
     *out = &want.array;
+    args.bias = sums ? &want_sum.array : NULL;
     WF_EXPECT_OK(run(ref, what, &args));
     check(name[what], s, g, &got, &want);
+    if (sums)
+        check("the sum for the bias", s, g, &got_sum, &want_sum);
+    else {
+        free(got_sum.memory);
+        free(want_sum.memory);
+    }
 }
 
-static void compare(const geometry *g)
+static void compare(const geometry *g, bool bias)
 {
     shapes s;
     if (!shapes_of(g, &s))
@@ -149,7 +161,7 @@ static void compare(const geometry *g)
     guarded x = guarded_new(g->dtype, s.x, 1), w = guarded_new(g->dtype, s.w, 2), y = guarded_new(g->dtype, s.y, 3);
     const wf_conv_args args = {.geom = &s.geom, .x = &x.array, .w = &w.array, .y = &y.array};
     for (int what = MAKES_Y; what <= MAKES_W; what++)
-        compare_one(g, &s, (direction)what, args);
+        compare_one(g, &s, (direction)what, args, bias);
     free(x.memory);
     free(w.memory);
     free(y.memory);
@@ -182,11 +194,23 @@ static const geometry faults[] = {
     {2, B, 2, 16, 5, 1, {7, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
 };
 
+/* Gradients of filters that are made as a product (core/cpu/columns.c): lines, images and volumes, bf16 and f32; the
+ * last of bf16 in more than one piece. */
+static const geometry products[] = {
+    {1, B, 3, 128, 128, 1, {9}, {4}, {2}, {1}, {1}, {3}, true, false},
+    {2, B, 2, 128, 144, 1, {8, 5}, {3, 3}, {1, 1}, {1, 2}, {1, 2}, {1, 2}, true, true},
+    {2, B, 3, 130, 129, 1, {7, 9}, {3, 2}, {2, 1}, {1, 1}, {0, 1}, {2, 0}, true, false},
+    {3, B, 2, 128, 128, 1, {3, 4, 5}, {3, 1, 2}, {1, 2, 1}, {1, 1, 1}, {1, 0, 0}, {1, 1, 1}, true, true},
+    {2, B, 11, 128, 128, 1, {8, 8}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, true, false},
+    {2, F, 5, 128, 129, 1, {2, 2}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, true, false},
+    {2, F, 5, 131, 128, 1, {4, 3}, {3, 2}, {2, 2}, {1, 1}, {1, 0}, {1, 0}, true, true},
+};
+
 static void both_threads(const geometry *g)
 {
     for (int threads = 1; threads <= 2; threads++) {
         WF_EXPECT_OK(wf_ctx_set_threads(cpu, threads));
-        compare(g);
+        compare(g, false);
     }
 }
 
@@ -194,6 +218,14 @@ static void fault_cases(void)
 {
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         both_threads(&faults[i]);
+}
+
+static void product_cases(void)
+{
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + (int)(i % 2)));
+        compare(&products[i], i % 2 == 1);
+    }
 }
 
 static geometry random_geometry(test_rng *rng)
@@ -223,7 +255,7 @@ static void random_cases(void)
     for (int i = 0; i < 80; i++) {
         const geometry g = random_geometry(&rng);
         WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + i % 2));
-        compare(&g);
+        compare(&g, false);
     }
 }
 
@@ -244,9 +276,12 @@ int main(int argc, char **argv)
     alloc = poisoning.alloc;
     poisoning.alloc = alloc_poisoned;
     cpu->k = &poisoning;
-    const int code = test_main(
-        argc, argv,
-        (test_case[]){{"fault_cases", fault_cases}, {"random_cases", random_cases}, {"compute", compute}, {0}});
+    const int code = test_main(argc, argv,
+                               (test_case[]){{"fault_cases", fault_cases},
+                                             {"product_cases", product_cases},
+                                             {"random_cases", random_cases},
+                                             {"compute", compute},
+                                             {0}});
     WF_MUST(wf_ctx_free(cpu));
     WF_MUST(wf_ctx_free(ref));
     return code;
