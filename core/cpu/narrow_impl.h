@@ -68,6 +68,23 @@ static inline bool wf_cpu_is_float(const wf_array *a)
     return wf_cpu_is(a, WF_F32) || wf_cpu_is_narrow(a);
 }
 
+/* Element e of an array of bf16, or of f32. Callers are inlined with a constant `bf16`: then a loop has one form, and
+ * widens and narrows in registers. */
+static inline float wf_cpu_at(const void *a, bool bf16, int64_t e)
+{
+    return bf16 ? wf_from_bf16(((const uint16_t *)a)[e]) : ((const float *)a)[e];
+}
+
+static inline void wf_cpu_set(void *a, bool bf16, int64_t e, float value)
+{
+    if (bf16)
+        ((uint16_t *)a)[e] = wf_to_bf16(value);
+    else
+        ((float *)a)[e] = value;
+}
+
+#define WF_CPU_INLINE static inline __attribute__((always_inline))
+
 /* Elements [at, at + n) as floats: where they are, or in `room`, which holds n. NULL for an absent array. */
 static inline const float *wf_cpu_read(const wf_array *a, int64_t at, int64_t n, float *room)
 {

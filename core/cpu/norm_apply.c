@@ -25,42 +25,79 @@ typedef struct pass {
     const wf_epilogue *epilogue; /* NULL: none */
     float slope;
     const constants *k;
+    bool bf16; /* all arrays are, and nothing follows: they are read and written where they are */
 } pass;
 
-/* A run of elements of one long row, as floats, and the constants of the first. */
+/* A run of elements of one long row, as floats or of bf16, and the constants of the first. */
 typedef struct run {
-    const float *x, *y, *dy;
-    float *out;
+    const char *x, *y, *dy;
+    char *out;
     float slope;
     const float *k[4];
 } run;
 
-/* n elements. */
+/* n elements. A kind of piece has two: of floats, and of bf16. */
 typedef void (*piece)(const run *p, int64_t n);
+
+static inline bool noisy(const wf_epilogue *epilogue)
+{
+    return epilogue && epilogue->noise != 0;
+}
+
+static bool all_bf16(const pass *p)
+{
+    return wf_cpu_is(p->x, WF_BF16) && wf_cpu_is(p->y, WF_BF16) && wf_cpu_is(p->dy, WF_BF16) &&
+           wf_cpu_is(p->out, WF_BF16) && !noisy(p->epilogue);
+}
+
+static char *bf16_at(const wf_array *a, int64_t at)
+{
+    return wf_cpu_data(a) ? (char *)a->data + at * (int64_t)sizeof(uint16_t) : NULL;
+}
+
+/* The long rows of n elements. */
+static void pieces(const long_rows *r, run *part, int64_t n, int64_t size, piece work)
+{
+    const int64_t step = r->w * size;
+    for (int64_t e = 0; e < n; e += r->w) {
+        work(part, wf_cpu_min(r->w, n - e));
+        part->x += part->x ? step : 0;
+        part->y += part->y ? step : 0;
+        part->dy += part->dy ? step : 0;
+        part->out += step;
+    }
+}
 
 /* Elements [at, at + n) of which the first is number `within` of its long row; more rows follow only if that is 0. */
 static void chunk(const long_rows *r, const pass *p, int64_t at, int64_t within, int64_t n, piece work)
 {
-    float x[WF_CPU_CHUNK], y[WF_CPU_CHUNK], dy[WF_CPU_CHUNK], made[WF_CPU_CHUNK];
-    float *const out = wf_cpu_place(p->out, at, n, false, made);
-    run part = {.x = wf_cpu_read(p->x, at, n, x), .dy = wf_cpu_read(p->dy, at, n, dy), .out = out, .slope = p->slope};
-    part.y = p->y == p->dy ? part.dy : wf_cpu_read(p->y, at, n, y);
+    run part = {.slope = p->slope};
     for (int i = 0; i < 4; i++)
         part.k[i] = p->k->row[i] + within;
-    for (int64_t e = 0; e < n; e += r->w) {
-        work(&part, wf_cpu_min(r->w, n - e));
-        part.x += part.x ? r->w : 0;
-        part.y += part.y ? r->w : 0;
-        part.dy += part.dy ? r->w : 0;
-        part.out += r->w;
+    if (p->bf16) {
+        part.x = bf16_at(p->x, at);
+        part.y = bf16_at(p->y, at);
+        part.dy = bf16_at(p->dy, at);
+        part.out = bf16_at(p->out, at);
+        pieces(r, &part, n, sizeof(uint16_t), work);
+        return;
     }
-    if (p->epilogue && p->epilogue->noise != 0)
+    float x[WF_CPU_CHUNK], y[WF_CPU_CHUNK], dy[WF_CPU_CHUNK], made[WF_CPU_CHUNK];
+    float *const out = wf_cpu_place(p->out, at, n, false, made);
+    part.x = (const char *)wf_cpu_read(p->x, at, n, x);
+    part.dy = (const char *)wf_cpu_read(p->dy, at, n, dy);
+    part.y = p->y == p->dy ? part.dy : (const char *)wf_cpu_read(p->y, at, n, y);
+    part.out = (char *)out;
+    pieces(r, &part, n, sizeof(float), work);
+    if (noisy(p->epilogue))
         wf_epilogue_apply(p->epilogue, p->out->order, at, n, out, out);
     wf_cpu_put(p->out, at, n, out);
 }
 
-static void run_all(const wf_ctx *ctx, const long_rows *r, const pass *p, piece work)
+static void run_all(const wf_ctx *ctx, const long_rows *r, pass *p, const piece kind[2])
 {
+    p->bf16 = all_bf16(p);
+    const piece work = kind[p->bf16];
     const int64_t total = r->rows * r->c, size = r->w >= 1024 ? r->w : 1024 / r->w * r->w;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
     for (int64_t lo = 0; lo < total; lo += size)
@@ -78,37 +115,51 @@ static inline float leaked(float v, float slope)
     return v < 0.0F ? slope * v : v;
 }
 
+/* The two forms of a piece. */
+#define FORMS(name)                                                                                                    \
+    static void name##_f32(const run *p, int64_t n)                                                                    \
+    {                                                                                                                  \
+        name(false, p, n);                                                                                             \
+    }                                                                                                                  \
+    static void name##_bf16(const run *p, int64_t n)                                                                   \
+    {                                                                                                                  \
+        name(true, p, n);                                                                                              \
+    }                                                                                                                  \
+    static const piece name##_forms[2] = {name##_f32, name##_bf16};
+
 /* `value` is of element e of the piece; then the activation, unless noise comes in between. */
 #define PIECE(value)                                                                                                   \
     do {                                                                                                               \
-        if (p->slope == 1.0F)                                                                                          \
-            _Pragma("omp simd") for (int64_t e = 0; e < n; e++) out[e] = (value);                                      \
-        else if (p->slope == 0.0F)                                                                                     \
-            _Pragma("omp simd") for (int64_t e = 0; e < n; e++) out[e] = clipped(value);                               \
+        if (slope == 1.0F)                                                                                             \
+            _Pragma("omp simd") for (int64_t e = 0; e < n; e++) wf_cpu_set(out, bf16, e, (value));                     \
+        else if (slope == 0.0F)                                                                                        \
+            _Pragma("omp simd") for (int64_t e = 0; e < n; e++) wf_cpu_set(out, bf16, e, clipped(value));              \
         else                                                                                                           \
-            _Pragma("omp simd") for (int64_t e = 0; e < n; e++) out[e] = leaked(value, slope);                         \
+            _Pragma("omp simd") for (int64_t e = 0; e < n; e++) wf_cpu_set(out, bf16, e, leaked((value), slope));      \
     } while (0)
 
-static void piece_affine(const run *p, int64_t n)
+WF_CPU_INLINE void affine(bool bf16, const run *p, int64_t n)
 {
-    const float *const x = p->x, *const mean = p->k[0], *const scale = p->k[1], *const beta = p->k[2];
-    float *const out = p->out;
-    const float slope = p->slope;
-    PIECE(__builtin_fmaf(x[e] - mean[e], scale[e], beta[e]));
+    const float *const mean = p->k[0], *const scale = p->k[1], *const beta = p->k[2], slope = p->slope;
+    const void *const x = p->x;
+    void *const out = p->out;
+    PIECE(__builtin_fmaf(wf_cpu_at(x, bf16, e) - mean[e], scale[e], beta[e]));
 }
+FORMS(affine)
 
-static void piece_bias(const run *p, int64_t n)
+WF_CPU_INLINE void add_bias(bool bf16, const run *p, int64_t n)
 {
-    const float *const x = p->x, *const bias = p->k[0];
-    float *const out = p->out;
-    const float slope = p->slope;
-    PIECE(x[e] + bias[e]);
+    const float *const bias = p->k[0], slope = p->slope;
+    const void *const x = p->x;
+    void *const out = p->out;
+    PIECE(wf_cpu_at(x, bf16, e) + bias[e]);
 }
+FORMS(add_bias)
 
 /* The slope that a piece applies: with noise, the activation comes after it. */
 static float piece_slope(const wf_epilogue *epilogue)
 {
-    return epilogue && epilogue->noise != 0 ? 1.0F : wf_epilogue_slope(epilogue);
+    return noisy(epilogue) ? 1.0F : wf_epilogue_slope(epilogue);
 }
 
 wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
@@ -125,8 +176,8 @@ wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
     long_fill(&r, args->gamma, 1, k.row[3]);
     for (int64_t e = 0; e < r.w; e++)
         k.row[1][e] *= k.row[3][e];
-    const pass p = {.x = x, .out = y, .epilogue = args->epilogue, .slope = piece_slope(args->epilogue), .k = &k};
-    run_all(ctx, &r, &p, piece_affine);
+    pass p = {.x = x, .out = y, .epilogue = args->epilogue, .slope = piece_slope(args->epilogue), .k = &k};
+    run_all(ctx, &r, &p, affine_forms);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
 }
@@ -138,39 +189,46 @@ wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilo
     constants k;
     WF_TRY(constants_take(ctx, &r, &k));
     long_fill(&r, bias, 0, k.row[0]);
-    const pass p = {.x = x, .out = y, .epilogue = epilogue, .slope = piece_slope(epilogue), .k = &k};
-    run_all(ctx, &r, &p, piece_bias);
+    pass p = {.x = x, .out = y, .epilogue = epilogue, .slope = piece_slope(epilogue), .k = &k};
+    run_all(ctx, &r, &p, add_bias_forms);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
 }
 
-static void piece_backward(const run *p, int64_t n)
+WF_CPU_INLINE void backward(bool bf16, const run *p, int64_t n)
 {
-    const float *const x = p->x, *const dy = p->dy, *const y = p->y, slope = p->slope;
+    const void *const x = p->x, *const dy = p->dy, *const y = p->y;
     const float *const mean = p->k[0], *const of_g = p->k[1], *const of_x = p->k[2], *const rest = p->k[3];
-    float *const out = p->out;
+    const float slope = p->slope;
+    void *const out = p->out;
     if (slope == 1.0F)
 #pragma omp simd
-        for (int64_t e = 0; e < n; e++)
-            out[e] = __builtin_fmaf(of_g[e], dy[e], __builtin_fmaf(of_x[e], x[e] - mean[e], rest[e]));
+        for (int64_t e = 0; e < n; e++) {
+            const float g = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
+            wf_cpu_set(out, bf16, e, __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], d, rest[e])));
+        }
     else
 #pragma omp simd
         for (int64_t e = 0; e < n; e++) {
-            const float g = y[e] <= 0.0F ? slope * dy[e] : dy[e];
-            out[e] = __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], x[e] - mean[e], rest[e]));
+            const float v = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
+            const float g = wf_cpu_at(y, bf16, e) <= 0.0F ? slope * v : v;
+            wf_cpu_set(out, bf16, e, __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], d, rest[e])));
         }
 }
+FORMS(backward)
 
-static void piece_backward_fixed(const run *p, int64_t n)
+WF_CPU_INLINE void backward_fixed(bool bf16, const run *p, int64_t n)
 {
-    const float *const dy = p->dy, *const y = p->y, *const of_g = p->k[1], slope = p->slope;
-    float *const out = p->out;
+    const void *const dy = p->dy, *const y = p->y;
+    const float *const of_g = p->k[1], slope = p->slope;
+    void *const out = p->out;
 #pragma omp simd
     for (int64_t e = 0; e < n; e++) {
-        const float g = y[e] <= 0.0F ? slope * dy[e] : dy[e];
-        out[e] = of_g[e] * g;
+        const float v = wf_cpu_at(dy, bf16, e), g = wf_cpu_at(y, bf16, e) <= 0.0F ? slope * v : v;
+        wf_cpu_set(out, bf16, e, of_g[e] * g);
     }
 }
+FORMS(backward_fixed)
 
 /* dx = of_g g + of_x (x - mean) + rest, per channel: rows 1, 2, 3 and 0 of k. */
 static void backward_constants(const long_rows *r, const wf_norm_args *args, double count, const constants *k)
@@ -202,13 +260,13 @@ wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     WF_TRY(constants_take(ctx, &r, &k));
     backward_constants(&r, args, count, &k);
     const bool through = wf_cpu_data(args->y) && args->epilogue;
-    const pass p = {.x = args->x,
-                    .y = through ? args->y : dy,
-                    .dy = dy,
-                    .out = dx,
-                    .slope = through ? wf_epilogue_slope(args->epilogue) : 1.0F,
-                    .k = &k};
-    run_all(ctx, &r, &p, count > 0 ? piece_backward : piece_backward_fixed);
+    pass p = {.x = args->x,
+              .y = through ? args->y : dy,
+              .dy = dy,
+              .out = dx,
+              .slope = through ? wf_epilogue_slope(args->epilogue) : 1.0F,
+              .k = &k};
+    run_all(ctx, &r, &p, count > 0 ? backward_forms : backward_fixed_forms);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
 }

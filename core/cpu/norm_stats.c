@@ -2,33 +2,35 @@
  * deviations); blocks are merged by counts in double. */
 #include "core/cpu/rows_impl.h"
 
-static void add_rows(int64_t n, int64_t w, const float *restrict x, float *restrict sum)
+WF_CPU_INLINE void add_rows(bool bf16, int64_t n, int64_t w, const void *restrict x, float *restrict sum)
 {
     memset(sum, 0, (size_t)w * sizeof *sum);
     int64_t r = 0;
     for (; r + 4 <= n; r += 4) {
-        const float *const a = x + r * w, *const b = a + w, *const c = b + w, *const d = c + w;
+        const int64_t a = r * w, b = a + w, c = b + w, d = c + w;
 #pragma omp simd
         for (int64_t e = 0; e < w; e++)
-            sum[e] += (a[e] + b[e]) + (c[e] + d[e]);
+            sum[e] += (wf_cpu_at(x, bf16, a + e) + wf_cpu_at(x, bf16, b + e)) +
+                      (wf_cpu_at(x, bf16, c + e) + wf_cpu_at(x, bf16, d + e));
     }
     for (; r < n; r++)
 #pragma omp simd
         for (int64_t e = 0; e < w; e++)
-            sum[e] += x[r * w + e];
+            sum[e] += wf_cpu_at(x, bf16, r * w + e);
 }
 
-static void add_deviations(int64_t n, int64_t w, const float *restrict x, const float *restrict mean,
-                           float *restrict sum, float *restrict squares)
+WF_CPU_INLINE void add_deviations(bool bf16, int64_t n, int64_t w, const void *restrict x, const float *restrict mean,
+                                  float *restrict sum, float *restrict squares)
 {
     memset(sum, 0, (size_t)w * sizeof *sum);
     memset(squares, 0, (size_t)w * sizeof *squares);
     int64_t r = 0;
     for (; r + 4 <= n; r += 4) {
-        const float *const p = x + r * w, *const q = p + w, *const s = q + w, *const t = s + w;
+        const int64_t p = r * w, q = p + w, s = q + w, t = s + w;
 #pragma omp simd
         for (int64_t e = 0; e < w; e++) {
-            const float m = mean[e], a = p[e] - m, b = q[e] - m, c = s[e] - m, d = t[e] - m;
+            const float m = mean[e], a = wf_cpu_at(x, bf16, p + e) - m, b = wf_cpu_at(x, bf16, q + e) - m;
+            const float c = wf_cpu_at(x, bf16, s + e) - m, d = wf_cpu_at(x, bf16, t + e) - m;
             sum[e] += (a + b) + (c + d);
             squares[e] += __builtin_fmaf(a, a, b * b) + __builtin_fmaf(c, c, d * d);
         }
@@ -36,10 +38,20 @@ static void add_deviations(int64_t n, int64_t w, const float *restrict x, const 
     for (; r < n; r++)
 #pragma omp simd
         for (int64_t e = 0; e < w; e++) {
-            const float a = x[r * w + e] - mean[e];
+            const float a = wf_cpu_at(x, bf16, r * w + e) - mean[e];
             sum[e] += a;
             squares[e] = __builtin_fmaf(a, a, squares[e]);
         }
+}
+
+/* The mean of a block of n rows, and sums of the deviations from it. */
+WF_CPU_INLINE void block_stats(bool bf16, int64_t n, int64_t w, const void *x, float *mean, float *sum, float *squares)
+{
+    const float scale = 1.0F / (float)n;
+    add_rows(bf16, n, w, x, mean);
+    for (int64_t e = 0; e < w; e++)
+        mean[e] *= scale;
+    add_deviations(bf16, n, w, x, mean, sum, squares);
 }
 
 /* Mean and squares of `more` numbers joined to those of `count`; both counts are the same for all of w. */
@@ -60,18 +72,18 @@ static void segment_stats(const long_rows *r, const wf_array *x, int64_t lo, int
                           double *m2)
 {
     const int64_t w = r->w, step = long_block(r);
+    const bool bf16 = x->dtype == WF_BF16;
     float *const about = work, *const sum = work + w, *const squares = sum + w;
     memset(mean, 0, (size_t)w * sizeof *mean);
     memset(m2, 0, (size_t)w * sizeof *m2);
     for (int64_t at = lo; at < hi; at += step) {
         const int64_t n = wf_cpu_min(step, hi - at);
-        const float scale = 1.0F / (float)n;
         const double count = (double)(at - lo), inverse = 1 / (double)n, share = (double)n / (count + (double)n);
-        const float *const block = wf_cpu_read(x, at * w, n * w, squares + w);
-        add_rows(n, w, block, about);
-        for (int64_t e = 0; e < w; e++)
-            about[e] *= scale;
-        add_deviations(n, w, block, about, sum, squares);
+        const void *const block = long_read(x, at * w, n * w, bf16, squares + w);
+        if (bf16)
+            block_stats(true, n, w, block, about, sum, squares);
+        else
+            block_stats(false, n, w, block, about, sum, squares);
 #pragma omp simd
         for (int64_t e = 0; e < w; e++) {
             /* about[] is the block's mean in float; `off` is what rounding left of it, measured by the second pass
@@ -131,7 +143,7 @@ wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
     const long_rows r = long_rows_of(x);
     if (!wf_cpu_is_float(x) || mean->dtype != WF_F32 || r.rows == 0 || r.c == 0)
         return REF->norm_stats(ctx, args);
-    const int64_t segments = long_segments(&r), each = 3 * r.w + long_room(&r, x);
+    const int64_t segments = long_segments(&r), each = 3 * r.w + long_room(&r, x, x->dtype == WF_BF16);
     const size_t doubles = (size_t)(2 * segments * r.w + 2 * r.c), floats = (size_t)(segments * each);
     const size_t bytes = doubles * sizeof(double) + floats * sizeof(float);
     void *work = NULL;

@@ -6,6 +6,7 @@ typedef struct sums_job {
     const wf_array *x, *y, *dy;
     const float *mean; /* wide; NULL: sums of dy alone */
     float slope;
+    bool bf16; /* all arrays are */
 } sums_job;
 
 static inline float through(float dy, float y, float slope)
@@ -13,91 +14,90 @@ static inline float through(float dy, float y, float slope)
     return y <= 0.0F ? slope * dy : dy;
 }
 
-static inline float identity(float dy, float y, float slope)
-{
-    (void)y, (void)slope;
-    return dy;
-}
+/* n rows of w elements, of bf16 or as floats. */
+typedef struct row_block {
+    int64_t n, w;
+    float slope;
+    const void *x, *y, *dy;
+    const float *mean;
+} row_block;
 
-/* Two rows at a time, so that the sums in memory are touched half as often. y is dy where there is no activation. */
+/* Two rows at a time, so that the sums in memory are touched half as often. Without an activation y is not read at all:
+ * a third less memory traffic. */
 #define SUM_ROWS(gradient)                                                                                             \
     do {                                                                                                               \
         int64_t r = 0;                                                                                                 \
         for (; r + 2 <= n; r += 2) {                                                                                   \
-            const float *const x0 = x + r * w, *const y0 = y + r * w, *const d0 = dy + r * w;                          \
-            const float *const x1 = x0 + w, *const y1 = y0 + w, *const d1 = d0 + w;                                    \
+            const int64_t r0 = r * w, r1 = r0 + w;                                                                     \
             _Pragma("omp simd") for (int64_t e = 0; e < w; e++)                                                        \
             {                                                                                                          \
-                const float g0 = gradient(d0[e], y0[e], slope), g1 = gradient(d1[e], y1[e], slope);                    \
+                const float g0 = gradient(r0 + e), g1 = gradient(r1 + e);                                              \
+                const float x0 = wf_cpu_at(x, bf16, r0 + e), x1 = wf_cpu_at(x, bf16, r1 + e);                          \
                 g[e] += g0 + g1;                                                                                       \
-                gx[e] += __builtin_fmaf(g0, x0[e] - mean[e], g1 * (x1[e] - mean[e]));                                  \
+                gx[e] += __builtin_fmaf(g0, x0 - mean[e], g1 * (x1 - mean[e]));                                        \
             }                                                                                                          \
         }                                                                                                              \
         for (; r < n; r++)                                                                                             \
             _Pragma("omp simd") for (int64_t e = 0; e < w; e++)                                                        \
             {                                                                                                          \
-                const float g0 = gradient(dy[r * w + e], y[r * w + e], slope);                                         \
+                const float g0 = gradient(r * w + e);                                                                  \
                 g[e] += g0;                                                                                            \
-                gx[e] = __builtin_fmaf(g0, x[r * w + e] - mean[e], gx[e]);                                             \
+                gx[e] = __builtin_fmaf(g0, wf_cpu_at(x, bf16, r * w + e) - mean[e], gx[e]);                            \
             }                                                                                                          \
     } while (0)
+#define IDENTITY(at) wf_cpu_at(dy, bf16, (at))
+#define THROUGH(at)  through(wf_cpu_at(dy, bf16, (at)), wf_cpu_at(y, bf16, (at)), slope)
 
-/* n rows of w elements, as floats. */
-typedef struct row_block {
-    int64_t n, w;
-    float slope;
-    const float *x, *y, *dy, *mean;
-} row_block;
-
-/* Without an activation y need not be read at all: a third less memory traffic. */
-static void both_plain(const row_block *b, float *restrict g, float *restrict gx)
+WF_CPU_INLINE void both(bool bf16, const row_block *b, float *restrict g, float *restrict gx)
 {
     const int64_t n = b->n, w = b->w;
-    const float *const x = b->x, *const dy = b->dy, *const y = dy, *const mean = b->mean, slope = 1.0F;
-    SUM_ROWS(identity);
+    const void *const x = b->x, *const dy = b->dy, *const y = b->y;
+    const float *const mean = b->mean, slope = b->slope;
+    if (slope == 1.0F)
+        SUM_ROWS(IDENTITY);
+    else
+        SUM_ROWS(THROUGH);
 }
 
-static void both_through(const row_block *b, float *restrict g, float *restrict gx)
+WF_CPU_INLINE void one(bool bf16, const row_block *rows, float *restrict g)
 {
-    const int64_t n = b->n, w = b->w;
-    const float *const x = b->x, *const dy = b->dy, *const y = b->y, *const mean = b->mean, slope = b->slope;
-    SUM_ROWS(through);
-}
-
-static void one(int64_t n, int64_t w, const float *dy, float *restrict g)
-{
+    const int64_t n = rows->n, w = rows->w;
+    const void *const dy = rows->dy;
     int64_t r = 0;
     for (; r + 4 <= n; r += 4) {
-        const float *const a = dy + r * w, *const b = a + w, *const c = b + w, *const d = c + w;
+        const int64_t a = r * w, b = a + w, c = b + w, d = c + w;
 #pragma omp simd
         for (int64_t e = 0; e < w; e++)
-            g[e] += (a[e] + b[e]) + (c[e] + d[e]);
+            g[e] += (wf_cpu_at(dy, bf16, a + e) + wf_cpu_at(dy, bf16, b + e)) +
+                    (wf_cpu_at(dy, bf16, c + e) + wf_cpu_at(dy, bf16, d + e));
     }
     for (; r < n; r++)
 #pragma omp simd
         for (int64_t e = 0; e < w; e++)
-            g[e] += dy[r * w + e];
+            g[e] += wf_cpu_at(dy, bf16, r * w + e);
 }
 
-/* n rows of `w` elements from element `at` on, added to g and gx. Narrow ones go through room. */
+/* n rows of `w` elements from element `at` on, added to g and gx. What is narrow and not bf16 goes through room. */
 static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, float *g, float *gx, float *room)
 {
-    const int64_t size = n * w;
-    const float *const dy = wf_cpu_read(job->dy, at, size, room);
-    room += wf_cpu_is_narrow(job->dy) ? size : 0;
+    const int64_t size = n * w, next = job->bf16 ? 0 : size;
+    row_block b = {.n = n, .w = w, .slope = job->slope, .mean = job->mean};
+    b.dy = long_read(job->dy, at, size, job->bf16, room);
+    room += wf_cpu_is_narrow(job->dy) ? next : 0;
     if (!job->mean) {
-        one(n, w, dy, g);
+        if (job->bf16)
+            one(true, &b, g);
+        else
+            one(false, &b, g);
         return;
     }
-    const float *const x = wf_cpu_read(job->x, at, size, room);
-    room += wf_cpu_is_narrow(job->x) ? size : 0;
-    row_block b = {.n = n, .w = w, .slope = job->slope, .x = x, .dy = dy, .mean = job->mean};
-    if (job->slope == 1.0F) {
-        both_plain(&b, g, gx);
-        return;
-    }
-    b.y = wf_cpu_read(job->y, at, size, room);
-    both_through(&b, g, gx);
+    b.x = long_read(job->x, at, size, job->bf16, room);
+    room += wf_cpu_is_narrow(job->x) ? next : 0;
+    b.y = job->slope == 1.0F ? NULL : long_read(job->y, at, size, job->bf16, room);
+    if (job->bf16)
+        both(true, &b, g, gx);
+    else
+        both(false, &b, g, gx);
 }
 
 /* work: 2 w floats, then room. */
@@ -142,7 +142,8 @@ typedef struct sums_work {
 static wf_status sums_take(wf_ctx *ctx, const long_rows *r, const sums_job *job, sums_work *s)
 {
     s->segments = long_segments(r);
-    s->each = 2 * r->w + long_room(r, job->x) + long_room(r, job->y) + long_room(r, job->dy);
+    s->each =
+        2 * r->w + long_room(r, job->x, job->bf16) + long_room(r, job->y, job->bf16) + long_room(r, job->dy, job->bf16);
     const int64_t part = 2 * s->segments * r->w;
     s->bytes = (size_t)(part + 2 * r->c) * sizeof(double) + (size_t)(s->segments * s->each + r->w) * sizeof(float);
     WF_TRY(wf_pool_take(ctx, s->bytes, &s->data));
@@ -173,6 +174,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
     sums_work s;
     const bool through_act = wf_cpu_data(args->y) && args->epilogue;
     sums_job job = {.x = x, .y = args->y, .dy = dy, .slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F};
+    job.bf16 = wf_cpu_is(x, WF_BF16) && wf_cpu_is(dy, WF_BF16) && wf_cpu_is(args->y, WF_BF16);
     WF_TRY(sums_take(ctx, &r, &job, &s));
     job.mean = s.mean;
     long_fill(&r, args->mean, 0, s.mean);
@@ -192,7 +194,7 @@ wf_status wf_cpu_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array *
     if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(db) || r.rows == 0 || r.c == 0)
         return REF->bias_backward(ctx, dy, db, accumulate);
     sums_work s;
-    const sums_job job = {.dy = dy, .slope = 1.0F};
+    const sums_job job = {.dy = dy, .slope = 1.0F, .bf16 = dy->dtype == WF_BF16};
     WF_TRY(sums_take(ctx, &r, &job, &s));
     sums_run(ctx, &job, &r, &s);
     float *const out = wf_cpu_place(db, 0, r.c, accumulate, s.mean);

@@ -50,10 +50,16 @@ static inline int64_t long_block(const long_rows *r)
     return n < 16 ? 16 : n;
 }
 
-/* Elements of such a block as floats, where the array has others. */
-static inline int64_t long_room(const long_rows *r, const wf_array *a)
+/* Elements of such a block as floats, where the array has others; bf16 is `direct` where all arrays are. */
+static inline int64_t long_room(const long_rows *r, const wf_array *a, bool direct)
 {
-    return wf_cpu_is_narrow(a) ? long_block(r) * r->w : 0;
+    return wf_cpu_is_narrow(a) && !direct ? long_block(r) * r->w : 0;
+}
+
+/* Elements [at, at + n): where they are, if `direct`, else as floats. */
+static inline const void *long_read(const wf_array *a, int64_t at, int64_t n, bool direct, float *room)
+{
+    return direct ? (const uint16_t *)a->data + at : (const void *)wf_cpu_read(a, at, n, room);
 }
 
 #endif
