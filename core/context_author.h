@@ -39,6 +39,7 @@ struct wf_ctx {
     int64_t vars;               /* variables alive on all tapes */
     int64_t plans;              /* kept by the filling: primitives, plans (wf_memory_counters) */
     uint64_t backwards;         /* backwards started */
+    int64_t reusing;            /* pipelines in a step of several chunks: see wf_tape_reuses */
     uint64_t segments;          /* numbers given to segments that are recomputed (core/autograd/segment.c) */
     char notice[WF_CTX_NOTICE]; /* why the device is not the requested one; empty: it is the requested one */
     void *device_own;           /* a filling's own state (primitive cache, streams); freed by its shutdown */

@@ -113,6 +113,10 @@ bool wf_tape_repeats(const wf_tape *tape);
 /* WF_ERR_UNSUPPORTED inside of a segment: asked by functions with point-to-point messages before they send one. */
 wf_status wf_tape_check_message(const wf_tape *tape, const char *name) WF_NODISCARD;
 
+/* True where parameters serve several products before they change, as far as the library knows: in WF_EVAL, and in the
+ * chunks of a pipeline. A fact of the program, not of its past: what is computed with it is equal in every run. */
+bool wf_tape_reuses(const wf_tape *tape);
+
 /* What was recorded since the last reset, in its order; borrowed until more is. */
 int64_t wf_tape_nodes(const wf_tape *tape, wf_node *const **nodes);
 

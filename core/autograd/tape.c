@@ -81,6 +81,11 @@ wf_mode wf_tape_mode(const wf_tape *tape)
     return tape ? tape->mode : WF_TRAIN;
 }
 
+bool wf_tape_reuses(const wf_tape *tape)
+{
+    return tape->mode == WF_EVAL || tape->ctx->reusing > 0;
+}
+
 int64_t wf_tape_nodes(const wf_tape *tape, wf_node *const **nodes)
 {
     *nodes = tape->nodes;

@@ -63,17 +63,6 @@ static wf_dnn_key key_of(const wf_ctx *ctx, wf_dnn_kind kind, int flags, const w
     return key;
 }
 
-static wf_status reorder_filter(wf_ctx *ctx, const void *how, const wf_array *w, void *form)
-{
-    return wf_dnn_reorder(ctx, how, w->data, form);
-}
-
-static wf_status form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, wf_filter_form *form)
-{
-    *form = (wf_filter_form){.data = w->data};
-    return op->reorder ? wf_filter_form_take(ctx, w, op->form_key, op->form_bytes, reorder_filter, op, form) : WF_OK;
-}
-
 static wf_status minimal_filter(wf_ctx *ctx, const void *how, const wf_array *w, void *form)
 {
     wf_wino_filter(ctx, how, w->data, form);
@@ -154,7 +143,7 @@ static wf_status forward_dnn(wf_ctx *ctx, const wf_conv_args *args, const wf_epi
     if (!op)
         return WF_OK;
     wf_filter_form form;
-    WF_TRY(form_take(ctx, op, args->w, &form));
+    WF_TRY(wf_dnn_form_take(ctx, op, args->w, &form));
     void *const data[WF_DNN_ROLES] = {
         [WF_DNN_X] = x->data, [WF_DNN_W] = form.data, [WF_DNN_B] = wf_cpu_data(bias), [WF_DNN_Y] = y->data};
     const wf_status status = wf_dnn_run(ctx, op, data);
@@ -195,7 +184,7 @@ static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
     if (!op)
         return WF_OK;
     wf_filter_form form;
-    WF_TRY(form_take(ctx, op, w, &form));
+    WF_TRY(wf_dnn_form_take(ctx, op, w, &form));
     void *const data[WF_DNN_ROLES] = {[WF_DNN_X] = dx->data, [WF_DNN_W] = form.data, [WF_DNN_Y] = dy->data};
     const wf_status status = wf_dnn_run(ctx, op, data);
     wf_filter_form_give(ctx, &form);

@@ -170,15 +170,29 @@ static dnnl_primitive_desc_t conv_primitive_desc(dnnl_engine_t engine, const wf_
     return made;
 }
 
+/* The second operand [c,f] of a product; as stored, or in whatever form oneDNN likes. */
+static bool operand_desc(const wf_dnn_key *key, bool any, wf_dnn_desc *desc)
+{
+    const dnnl_dims_t dims = {key->c, key->f};
+    const dnnl_format_tag_t stored = key->flags & WF_DNN_B_TRANSPOSED ? dnnl_ba : dnnl_ab;
+    return wf_dnn_desc_tag(desc, 2, dims, type_of(key->dtype), any ? dnnl_format_tag_any : stored);
+}
+
 static bool matmul_describe(const wf_dnn_key *key, wf_dnn_matmul_descs *d)
 {
-    const bool at = key->flags & WF_DNN_A_TRANSPOSED, bt = key->flags & WF_DNN_B_TRANSPOSED;
+    const bool at = key->flags & WF_DNN_A_TRANSPOSED;
     const dnnl_data_type_t type = type_of(key->dtype);
-    const dnnl_dims_t a = {key->n, key->c}, b = {key->c, key->f}, c = {key->n, key->f}, row = {1, key->f};
+    const dnnl_dims_t a = {key->n, key->c}, c = {key->n, key->f}, row = {1, key->f};
     *d = (wf_dnn_matmul_descs){.bias = key->flags & WF_DNN_BIAS};
     return wf_dnn_desc_tag(&d->a, 2, a, type, at ? dnnl_ba : dnnl_ab) &&
-           wf_dnn_desc_tag(&d->b, 2, b, type, bt ? dnnl_ba : dnnl_ab) &&
+           operand_desc(key, key->flags & WF_DNN_PACKED, &d->b) &&
            wf_dnn_desc_tag(&d->c, 2, c, type_in(key, true), dnnl_ab) && wf_dnn_desc_tag(&d->row, 2, row, type, dnnl_ab);
+}
+
+/* In f32 only these were measured against sgemm (core/cpu/matmul.c). */
+static bool is_preferred(const wf_dnn_key *key, const char *implementation)
+{
+    return key->dtype != WF_F32 || strncmp(implementation, "brg", 3) == 0;
 }
 
 static dnnl_primitive_desc_t matmul_primitive_desc(dnnl_engine_t engine, const wf_dnn_key *key,
@@ -189,7 +203,8 @@ static dnnl_primitive_desc_t matmul_primitive_desc(dnnl_engine_t engine, const w
     const bool good = matmul_describe(key, &d);
     for (int choice = 0; good; choice++) {
         made = wf_dnn_matmul_pd(engine, &d, attr, choice);
-        if (!made || !wf_dnn_fault(key, implementation_of(made)))
+        const char *name = made ? implementation_of(made) : NULL;
+        if (!made || (is_preferred(key, name) && !wf_dnn_fault(key, name)))
             break;
         dnnl_primitive_desc_destroy(made);
     }
@@ -282,7 +297,8 @@ static bool make_reorder(dnnl_engine_t engine, const wf_dnn_desc *stored, const 
     const bool gradient = op->key.kind == WF_DNN_BACKWARD_FILTER;
     const bool add = gradient && (op->key.flags & WF_DNN_ACCUMULATE);
     op->form_bytes = wf_dnn_desc_bytes(form);
-    op->form_key = wf_dnn_desc_hash(form);
+    /* A product's form is that of the matrix or of its transpose, whose shapes may be equal. */
+    op->form_key = wf_hash_u64(wf_dnn_desc_hash(form), (uint64_t)(op->key.flags & WF_DNN_B_TRANSPOSED));
     /* The kernel reads the filter as it is stored: no reorder and no second copy. A sum into dw still needs one, since
      * the kernel overwrites. */
     if (!add && wf_dnn_desc_equal(stored, form))
@@ -304,8 +320,11 @@ static bool make_filter(dnnl_engine_t engine, dnnl_primitive_desc_t pd, wf_dnn_o
     const role_query *w = &roles_of(op->key.kind)[WF_DNN_W];
     const bool gradient = op->key.kind == WF_DNN_BACKWARD_FILTER;
     wf_dnn_desc stored = {0}, form = {0};
-    const bool good = filter_desc(&op->key, type_in(&op->key, gradient), false, &stored) &&
-                      wf_dnn_desc_query(&form, pd, w->query, w->index) && make_reorder(engine, &stored, &form, op);
+    const bool described = op->key.kind == WF_DNN_MATMUL
+                               ? operand_desc(&op->key, false, &stored)
+                               : filter_desc(&op->key, type_in(&op->key, gradient), false, &stored);
+    const bool good =
+        described && wf_dnn_desc_query(&form, pd, w->query, w->index) && make_reorder(engine, &stored, &form, op);
     wf_dnn_desc_free(&stored);
     wf_dnn_desc_free(&form);
     return good;
@@ -319,7 +338,7 @@ bool wf_dnn_build(dnnl_engine_t engine, wf_dnn_op *op)
     if (attributes(&op->key, &attr))
         pd = product ? matmul_primitive_desc(engine, &op->key, attr) : conv_primitive_desc(engine, &op->key, attr);
     bool good = pd && make_memories(engine, pd, op);
-    if (good && !product)
+    if (good && (!product || (op->key.flags & WF_DNN_PACKED)))
         good = make_filter(engine, pd, op);
     good = good && dnnl_primitive_create(&op->primitive, pd) == dnnl_success;
     if (pd)

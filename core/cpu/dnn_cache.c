@@ -157,6 +157,17 @@ wf_status wf_dnn_reorder(wf_ctx *ctx, const wf_dnn_op *op, void *stored, void *f
     return status;
 }
 
+static wf_status reorder_filter(wf_ctx *ctx, const void *how, const wf_array *w, void *form)
+{
+    return wf_dnn_reorder(ctx, how, w->data, form);
+}
+
+wf_status wf_dnn_form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, wf_filter_form *form)
+{
+    *form = (wf_filter_form){.data = w->data};
+    return op->reorder ? wf_filter_form_take(ctx, w, op->form_key, op->form_bytes, reorder_filter, op, form) : WF_OK;
+}
+
 void wf_cpu_shutdown(wf_ctx *ctx)
 {
     dnn_own *own = ctx->device_own;

@@ -27,7 +27,8 @@ enum {
     WF_DNN_ACCUMULATE = 4, /* the filter's gradient, or the product, is added to what is there */
     WF_DNN_A_TRANSPOSED = 8,
     WF_DNN_B_TRANSPOSED = 16,
-    WF_DNN_WIDE = 32, /* what comes out is f32, whatever the key's type */
+    WF_DNN_WIDE = 32,   /* what comes out is f32, whatever the key's type */
+    WF_DNN_PACKED = 64, /* of a product: its second operand is in oneDNN's own form */
 };
 
 /* Zero it as a whole before filling it: it is compared as bytes. */
@@ -57,7 +58,8 @@ typedef struct wf_dnn_op {
     int argument[WF_DNN_ROLES]; /* 0: the role is unused */
     size_t scratch_bytes;
 
-    /* From the filter as stored to oneDNN's form, or back for gradients; NULL where they are the same. */
+    /* From the filter, or a product's second operand, as stored to oneDNN's form, or back for gradients; NULL where
+     * they are the same. */
     dnnl_primitive_t reorder;
     dnnl_memory_t stored, reorder_scratch;
     size_t form_bytes, reorder_scratch_bytes;
@@ -75,6 +77,9 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op);
 wf_status wf_dnn_run(wf_ctx *ctx, const wf_dnn_op *op, void *const data[WF_DNN_ROLES]);
 /* Runs its reorder: from `stored` to `form`, or for gradients from `form` to `stored`. */
 wf_status wf_dnn_reorder(wf_ctx *ctx, const wf_dnn_op *op, void *stored, void *form);
+/* The filter, or a product's second operand, in the form that the operation reads. Give it back with
+ * wf_filter_form_give. */
+wf_status wf_dnn_form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, wf_filter_form *form);
 
 /* Fills an operation whose key is set and whose rest is zero. False where oneDNN does not take it; then wf_dnn_unbuild.
  */

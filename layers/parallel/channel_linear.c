@@ -28,7 +28,8 @@ static wf_status backward_x(wf_node *node, const wf_array *dy)
     wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, 0));
     WF_NEED(dx);
     const wf_array out = wf_tensor_array(dx);
-    const wf_status status = dx->ctx->k->matmul(dx->ctx, &(wf_matmul_args){.a = dy, .b = &w, .c = &out});
+    const wf_status status = dx->ctx->k->matmul(
+        dx->ctx, &(wf_matmul_args){.a = dy, .b = &w, .b_reused = wf_tape_reuses(node->tape), .c = &out});
     if (status != WF_OK) {
         wf_tensor_free(dx);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -86,8 +87,12 @@ static wf_tensor *compute_output(const linear_state *s, const wf_var *x, const w
     wf_status status;
     WF_TRY_OUT(wf_check(y));
     const wf_array to = wf_tensor_array(y);
-    const wf_matmul_args args = {
-        .a = &from, .b = &weight, .b_transposed = true, .bias = partition && b ? &bias : NULL, .c = &to};
+    const wf_matmul_args args = {.a = &from,
+                                 .b = &weight,
+                                 .b_transposed = true,
+                                 .b_reused = wf_tape_reuses(wf_var_tape(x)),
+                                 .bias = partition && b ? &bias : NULL,
+                                 .c = &to};
     WF_TRY_OUT(in->ctx->k->matmul(in->ctx, &args));
     y = wf_channel_scatter(&s->split.out, s->split.bounds, y);
     WF_TRY_OUT(wf_check(y));

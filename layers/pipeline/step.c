@@ -92,7 +92,9 @@ static wf_status compute(wf_pipeline_run *run)
         WF_TRY(each_norm(p->model, defer_norm));
     if (train)
         WF_TRY(wf_pipeline_grads_begin(p));
+    p->ctx->reusing += p->chunks > 1;
     wf_status status = run_actions(run);
+    p->ctx->reusing -= p->chunks > 1;
     wf_pipeline_grads_end(p);
     if (train && p->deferred && status == WF_OK)
         status = each_norm(p->model, wf_norm_commit);

@@ -19,6 +19,7 @@ static wf_status backward(wf_node *node)
     const wf_array w = wf_tensor_array(wf_node_saved(node, 1));
     wf_ctx *ctx = wf_tape_ctx(node->tape);
     const wf_kernels *k = ctx->k;
+    const bool reused = wf_tape_reuses(node->tape);
     /* dx = dy W, dW = dy^T x, db = the sum of dy's rows. */
     for (int i = 0; i < 3; i++) {
         if (!wf_node_wants(node, i))
@@ -28,7 +29,8 @@ static wf_status backward(wf_node *node)
         WF_NEED(grad);
         const wf_array out = wf_tensor_array(grad);
         if (i == 0)
-            WF_TRY(k->matmul(ctx, &(wf_matmul_args){.a = &dy, .b = &w, .c = &out, .accumulate = add}));
+            WF_TRY(
+                k->matmul(ctx, &(wf_matmul_args){.a = &dy, .b = &w, .b_reused = reused, .c = &out, .accumulate = add}));
         else if (i == 1)
             WF_TRY(k->matmul(ctx,
                              &(wf_matmul_args){.a = &dy, .a_transposed = true, .b = &x, .c = &out, .accumulate = add}));
@@ -46,8 +48,13 @@ static wf_status compute_output(const wf_var *x, const wf_var *w, const wf_var *
     const wf_array in = wf_tensor_array(x->value), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     wf_ctx *ctx = y->ctx;
-    return ctx->k->matmul(
-        ctx, &(wf_matmul_args){.a = &in, .b = &weight, .b_transposed = true, .bias = b ? &bias : NULL, .c = &out});
+    const wf_matmul_args args = {.a = &in,
+                                 .b = &weight,
+                                 .b_transposed = true,
+                                 .b_reused = wf_tape_reuses(wf_var_tape(x)),
+                                 .bias = b ? &bias : NULL,
+                                 .c = &out};
+    return ctx->k->matmul(ctx, &args);
 }
 
 static wf_status check_input(const wf_layer *layer, const wf_var *x)

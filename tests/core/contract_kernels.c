@@ -282,6 +282,47 @@ static void matmul(void)
         }
 }
 
+/* A matrix that serves several products, and its transpose, which has its shape: a packed copy of the other one, or of
+ * the values before a change, is seen. */
+static void reused_body(run *r)
+{
+    const matmul_case *const t = r->args;
+    snprintf(r->note, sizeof r->note, "m %lld, square of %lld, bias %d acc %d", (long long)t->m, (long long)t->n,
+             t->bias, t->accumulate);
+    const wf_array a = run_in(r, WF_SHAPE(t->m, t->n), WF_ROW_MAJOR, -1, 1);
+    const wf_array bias = run_in(r, WF_SHAPE(t->n), WF_ROW_MAJOR, -1, 1);
+    wf_packed_form *forms = NULL;
+    for (int version = 0; version < 2; version++) {
+        wf_array b = run_in(r, WF_SHAPE(t->n, t->n), WF_ROW_MAJOR, -1, 1);
+        b.forms = &forms;
+        b.version = (uint64_t)version;
+        for (int product = 0; product < 3; product++) {
+            const wf_array c = gradient(r, WF_SHAPE(t->m, t->n), WF_ROW_MAJOR, t->wide, t->accumulate);
+            const wf_matmul_args args = {.a = &a,
+                                         .b = &b,
+                                         .b_transposed = product != 1,
+                                         .b_reused = true,
+                                         .bias = t->bias ? &bias : NULL,
+                                         .c = &c,
+                                         .accumulate = t->accumulate};
+            run_call(r, r->k->matmul(r->ctx, &args));
+            run_result(r, &c, t->wide ? gradient_weight(r, true) : 2);
+        }
+    }
+    wf_packed_free(r->ctx, &forms);
+}
+
+static void matmul_reused(void)
+{
+    static const int64_t sizes[][2] = {{3, 64}, {4, 64}, {33, 96}, {256, 70}, {257, 64}, {8, 63}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int bits = 0; bits < 8; bits++) {
+            const matmul_case t = {
+                .m = sizes[i][0], .n = sizes[i][1], .bias = bits & 1, .accumulate = bits & 2, .wide = bits & 4};
+            contract_check("matmul, reused", reused_body, &t, contract_seed() + i);
+        }
+}
+
 typedef struct pool_case {
     wf_pool_geom geom;
     int64_t n, c, in[3];
@@ -493,6 +534,7 @@ int main(int argc, char **argv)
                                        {"conv_groups_and_pads", conv_groups_and_pads},
                                        {"conv_random", conv_random},
                                        {"matmul", matmul},
+                                       {"matmul_reused", matmul_reused},
                                        {"pool_fixed", pool_fixed},
                                        {"pool_random", pool_random},
                                        {"resample", resample},
