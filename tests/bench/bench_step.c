@@ -62,11 +62,13 @@ static wf_tensor *noise(wf_tape *tape, wf_shape shape, bool mask)
     return wf_keep(x);
 }
 
+/* The rates are so small that nothing is learned: a sure network's gradients are subnormal numbers, which are slow. */
 static trainee classifier(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape images, bool adam)
 {
-    const wf_sgd_opts sgd = {.lr = 1e-3, .momentum = 0.9, .weight_decay = 5e-4};
+    const wf_sgd_opts sgd = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 5e-4};
     trainee t = {.model = model};
-    t.optim = wf_multi_node(comm, example_scaled(adam ? wf_adam(model, (wf_adam_opts){0}) : wf_sgd(model, sgd)));
+    t.optim =
+        wf_multi_node(comm, example_scaled(adam ? wf_adam(model, (wf_adam_opts){.lr = 1e-6}) : wf_sgd(model, sgd)));
     t.x = noise(tape, images, false);
     t.target = wf_tensor_new(wf_comm_ctx(comm), WF_I32, WF_SHAPE(images.dim[0]));
     WF_MUST(wf_check(t.target));

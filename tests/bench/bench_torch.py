@@ -277,9 +277,9 @@ class Classifier(Supervised):
     def make_from(self, args, model, shape, adam=False):
         model = self.place(model)
         if adam:
-            self.optimizer = torch.optim.Adam(model.parameters(), fused=True)
+            self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=True)
         else:
-            self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=True)
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9, weight_decay=5e-4, fused=True)
         self.model, self.loss = self.share(model), F.cross_entropy
         self.x = torch.rand(args.batch, *shape, device=self.device).contiguous(memory_format=self.layout())
         self.target = torch.full((args.batch,), 3, device=self.device)
