@@ -46,8 +46,7 @@ int64_t test_failures(void);
         wf_error_clear();                                                                                              \
     } while (0)
 
-/* How many of `all` drawn samples this run takes: all of them where TEST_SAMPLES is "all" (`make check`), else every
- * tenth. */
+/* How many of `all` drawn samples this run takes: one in TEST_SAMPLES, or in ten where that is not set. */
 int test_samples(int all);
 
 /* The device under test: WEFT_DEVICE, or `otherwise` where that is not set. */

@@ -11,9 +11,11 @@ mkdir -p "$root"
 root=$(cd "$root" && pwd)
 [ -x "$root/usr/bin/apt-get" ] || debootstrap --variant=minbase trixie "$root"
 
+mount --bind "$root" "$root" # tests make mounts of their own, which takes a root that is a mount itself
 for place in proc sys dev dev/shm; do
     mount --rbind "/$place" "$root/$place"
 done
+rm -rf "$root"/tmp/prte.* # sessions of killed jobs, whose process numbers come again
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mkdir -p "$root/weft"
 find "$root/weft" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} + # what was removed since the last time

@@ -32,12 +32,14 @@ switch=weft$$ subnet=10.71.0 nodes= hosts= total=0
 for n in $(echo "$ranks" | tr + ' '); do
     number=$(($(echo "$nodes" | wc -w) + 1))
     nodes="$nodes $switch-$number"
-    hosts=$hosts${hosts:+,}$subnet.$number:$n
+    hosts="$hosts$subnet.$number slots=$n
+"
     total=$((total + n))
     last=$switch-$number
 done
 first=$switch-1
 work=$(mktemp -d)
+printf '%s' "$hosts" >"$work/hosts"
 
 remove() {
     for name in $nodes "$switch"; do
@@ -104,10 +106,11 @@ if [ -n "$cut" ]; then
     ) &
 fi
 
+# A file, since OpenMPI 5 takes one slot of its own node whatever --host says.
 ulimit -c 0
 status=0
 timeout -k 10 "$seconds" ip netns exec "$first" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$first" \
-    "$mpiexec" -np $total --host "$hosts" --oversubscribe --bind-to none \
+    "$mpiexec" -np $total --hostfile "$work/hosts" --map-by slot:oversubscribe --bind-to none \
     --mca btl tcp,self,vader --mca btl_tcp_if_include "$subnet.0/24" --mca oob_tcp_if_include "$subnet.0/24" \
     --mca mpi_yield_when_idle "$yield" --mca plm_rsh_agent "$work/agent" "$@" || status=$?
 if [ -n "$cut" ]; then
