@@ -52,7 +52,7 @@ static wf_comm *second(wf_comm *comm)
 
 static wf_status join(wf_comm *comm)
 {
-    return comm->shared->native ? comm->shared->native->join(second(comm)) : WF_OK;
+    return comm->shared->native ? comm->shared->native->join(comm) : WF_OK;
 }
 
 static wf_comm *connection_of(const operation *op)

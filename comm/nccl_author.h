@@ -11,6 +11,7 @@
 #define WF_COMM_NCCL_AUTHOR_H
 
 #include "comm/comm.h"
+#include "core/kernels_author.h"
 #include "core/status_author.h"
 
 #include <stdbool.h>
@@ -40,6 +41,8 @@ wf_status wf_nccl_poll(wf_comm *comm) WF_NODISCARD;
 /* What does not hold up the context's stream (wf_nccl_end_no_join, and sums of the background stream):
  * now it goes behind. NULL is fine. Local. */
 wf_status wf_nccl_join(wf_comm *comm) WF_NODISCARD;
+/* The same for what the background stream has summed, of whichever communicator that shares the streams of comm. */
+wf_status wf_nccl_join_sums(wf_comm *comm) WF_NODISCARD;
 
 /* Collective, on `count` elements in device memory; y may be x. As NCCL does it: 16-bit types are rounded at every
  * step, and NaN may lose in max and min. */
@@ -61,5 +64,7 @@ wf_status wf_nccl_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NOD
 wf_status wf_nccl_end(wf_comm *comm) WF_NODISCARD;
 /* The same, and the context's stream does not wait before wf_nccl_join: it computes meanwhile. */
 wf_status wf_nccl_end_no_join(wf_comm *comm) WF_NODISCARD;
+/* The event comes when all calls so far are over: for work that waits for one of them and not for later ones. */
+wf_status wf_nccl_record(wf_comm *comm, wf_event *event) WF_NODISCARD;
 
 #endif

@@ -1,5 +1,9 @@
-/* Messages between two ranks whose sender does not wait: it hands over a tensor and goes on. For pipelines. The
- * receiver waits. They go by the transport's messages on every device, in host memory. */
+/* Messages between two ranks whose sender does not wait: it hands over a tensor and goes on. For pipelines.
+ *
+ * In host memory they go by the transport's messages on every device, and the receiver waits. An outbox that connects
+ * the ranks by NCCL moves tensors from device to device on NCCL's stream, while the context's stream computes; then
+ * types and shapes alone go through the host, also while a step is captured.
+ */
 #ifndef WF_COMM_OUTBOX_AUTHOR_H
 #define WF_COMM_OUTBOX_AUTHOR_H
 
@@ -17,9 +21,28 @@ void wf_outbox_free(wf_outbox *outbox);
 /* Begins to send x, of which the outbox keeps a handle until it is gone; its elements must not change before. Messages
  * to one rank arrive in their order. They move while the context's kernels compute, and in every wait. */
 wf_status wf_outbox_send(wf_outbox *outbox, const wf_tensor *x, int to) WF_NODISCARD;
-/* Waits until all is gone. */
+/* Numbers of the host, which are copied; the receiver knows how many there are. They are not counted as payload. */
+wf_status wf_outbox_tell(wf_outbox *outbox, const void *data, size_t bytes, int to) WF_NODISCARD;
+/* Waits until all is gone; what goes by NCCL: what the context's stream does from now on waits. */
 wf_status wf_outbox_wait(wf_outbox *outbox) WF_NODISCARD;
 /* The next tensor from that rank's outbox: a new one of the type and shape that was sent; NULL on failure. */
 wf_tensor *wf_outbox_receive(wf_comm *comm, int from);
+wf_status wf_outbox_hear(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
+
+/* --- by NCCL where it is there ------------------------------------------------------------------------------------ */
+
+/* Whether NCCL connects the ranks. A message then holds up the later ones of both its ranks until both have called it:
+ * all ranks must agree on one order of all messages, of these and of whatever else NCCL moves. */
+bool wf_outbox_connects(const wf_outbox *outbox);
+/* wf_outbox_send and wf_outbox_receive; by NCCL, if it connects the ranks. Then the tensor that is received must not be
+ * read before wf_outbox_await: its elements are on their way. */
+wf_status wf_outbox_post(wf_outbox *outbox, const wf_tensor *x, int to) WF_NODISCARD;
+wf_tensor *wf_outbox_expect(wf_outbox *outbox, int from);
+/* What the context's stream does from now on waits for the elements of x. Fine for any tensor. */
+wf_status wf_outbox_await(wf_outbox *outbox, const wf_tensor *x) WF_NODISCARD;
+/* What is posted and expected between begin and end is one message each way, between any of the ranks at once: no rank
+ * waits for another's order. First all is posted, then expected. */
+void wf_outbox_group_begin(wf_outbox *outbox);
+wf_status wf_outbox_group_end(wf_outbox *outbox) WF_NODISCARD;
 
 #endif

@@ -16,6 +16,7 @@
 #define WF_RECORD_TEXT   256
 #define WF_OPERATION     20
 #define WF_SITE_FILE     28
+#define WF_PURPOSE       64
 #define WF_TRACE_STRINGS 64
 #define WF_TRACE_STEP    96
 
@@ -30,6 +31,7 @@ typedef struct wf_call_record {
     uint64_t plan;           /* of an exchange: who has and needs what, as a number; else 0 */
     char file[WF_SITE_FILE]; /* where the program called; empty: not known */
     int32_t line;
+    char purpose[WF_PURPOSE]; /* what it is for; empty: not known */
 } wf_call_record;
 
 typedef enum wf_event_state {

@@ -6,6 +6,7 @@
 
 static _Thread_local wf_site site;
 static _Thread_local int depth;
+static _Thread_local const char *purpose;
 
 void wf_site_enter(const char *file, int line)
 {
@@ -44,4 +45,14 @@ wf_site wf_site_now(void)
         return (wf_site){0};
     const char *slash = strrchr(site.file, '/');
     return (wf_site){.file = slash ? slash + 1 : site.file, .line = site.line};
+}
+
+void wf_site_purpose(const char *text)
+{
+    purpose = text;
+}
+
+const char *wf_site_purpose_now(void)
+{
+    return purpose ? purpose : "";
 }

@@ -135,8 +135,8 @@ wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope);
 void wf_tape_leave(wf_tape *tape, wf_scope scope);
 /* How often this was called for the layer of this number (1 or more, one number a layer) since the last reset. */
 wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *count) WF_NODISCARD;
-/* An empty tape computes a part of another one's step: it gets the mode, name and iteration of that, and layers count
- * their applications on it from `applied` on. Not in a captured step. */
+/* An empty tape computes a part of another one's step, until its reset: it gets the mode, name and iteration of that,
+ * also in every replay of a captured step, and layers count their applications on it from `applied` on. */
 wf_status wf_tape_follow(wf_tape *tape, const wf_tape *of, uint64_t applied) WF_NODISCARD;
 /* A stream for the next use of random numbers; for the tensor `like` (its layout's global shape and box, or its own
  * shape). */

@@ -24,6 +24,10 @@
  * it with the sum of the gradients of all, so that it stays equal bit for bit. All of these train it, or none: a step
  * is WF_ERR_COMM otherwise. Whoever changes its value changes it on all of them: wf_multi_node's compare_every compares
  * the ranks along `data`, and not the stages.
+ *
+ * On GPUs that NCCL connects, messages go from device to device while stages compute, in one order on which all stages
+ * agree (wf_pipeline_schedule_in_order), and a step can be captured (core/captured.h). Elsewhere they go through the
+ * host's memory, and on a GPU a captured step of several stages is refused.
  */
 #ifndef WF_LAYERS_PIPELINE_H
 #define WF_LAYERS_PIPELINE_H
@@ -98,8 +102,9 @@ wf_layer *wf_pipeline_model(wf_pipeline *pipe);
  * elsewhere. Returns the loss of the batch, on every stage, whose backward gives this stage's parameters the gradients
  * that were computed here: for wf_optim_step, wf_optim_accumulate, or any other backward on the tape. NULL on failure,
  * and the other ranks get the error. In WF_EVAL: forward alone. Collective over the mesh; each rank along the other
- * axes gives its own samples, which count by their number. Not in a captured step. A scaled loss (wf_optim_scale_loss)
- * is scaled behind the chunks' backward. */
+ * axes gives its own samples, which count by their number. In a captured step all batches have the lengths of the one
+ * that was captured, on every rank; not with deferred_batchnorm of synchronised normalisations, whose counts the host
+ * reads. A scaled loss (wf_optim_scale_loss) is scaled behind the chunks' backward. */
 WF_PLACED wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, const wf_tensor *target);
 /* The output of the chain, on a tape in WF_EVAL: on the last stage y of all chunks, elsewhere a token (wf_no_loss).
  * Collective over the mesh. */

@@ -14,8 +14,9 @@
 typedef enum wf_pipeline_verb {
     WF_PIPELINE_FORWARD = 0, /* of a chunk through a part */
     WF_PIPELINE_BACKWARD,
-    WF_PIPELINE_SEND,   /* to stage `peer`; goes on without waiting for the receiver */
-    WF_PIPELINE_RECEIVE /* from stage `peer`; waits */
+    WF_PIPELINE_SEND,   /* to stage `peer`; goes on without waiting for the receiver. In order: the stage's next message
+                           waits for the end of this one, its computations do not */
+    WF_PIPELINE_RECEIVE /* from stage `peer`; waits. In order: as a send; the computation that needs it waits */
 } wf_pipeline_verb;
 
 typedef struct wf_pipeline_skip {
@@ -34,6 +35,7 @@ typedef struct wf_pipeline_action {
 struct wf_pipeline_schedule {
     wf_ctx *ctx;
     int stages, parts /* of each stage */, chunks, skips;
+    bool in_order; /* both ends of a message wait for each other's: stages agree on one order of all messages */
     wf_pipeline_skip *skip;
     int *count; /* of each stage: its actions */
     wf_pipeline_action **action;
@@ -46,6 +48,10 @@ wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kin
 /* The same with skips, which are copied. */
 wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks,
                                                 int skips, const wf_pipeline_skip *skip);
+/* The same computations, with messages in one order of all stages, that in which they are made where a backward takes
+ * as long as two forwards: for NCCL, which moves the messages of a stage one after the other, each with both its ends.
+ * A stage receives what it needs later than that ahead of its computations. The caller frees it. Local. */
+wf_pipeline_schedule *wf_pipeline_schedule_in_order(const wf_pipeline_schedule *schedule);
 void wf_pipeline_schedule_free(wf_pipeline_schedule *schedule);
 wf_status wf_pipeline_schedule_add(wf_pipeline_schedule *schedule, int stage, wf_pipeline_action action) WF_NODISCARD;
 /* "stage 1, step 4 (receive the input of part 1, chunk 2, from stage 0)" */
@@ -56,7 +62,8 @@ const char *wf_pipeline_action_text(const wf_pipeline_schedule *schedule, int st
  */
 /* WF_OK where every stage computes each chunk through each of its parts once forward and once backward, has what it
  * needs before it, gives away what others need after it; every send meets the receive of the same message; and no
- * stages wait for each other in a circle. Else WF_ERR_STATE with the stages and the step. Local. */
+ * stages wait for each other in a circle, in an ordered schedule even if each message waits until both its ends have
+ * come. Else WF_ERR_STATE with the stages and the step. Local. */
 wf_status wf_pipeline_schedule_verify(const wf_pipeline_schedule *schedule) WF_NODISCARD;
 
 /* What the parts of a model cost: of one chunk, by part; NULL: nothing. */

@@ -133,7 +133,7 @@ bool wf_nccl_shares_gpu(void)
     return wf_config_get()->nccl_shares_gpu && is_least(SHARING);
 }
 
-static const wf_native_link native_link = {.poll = wf_nccl_poll, .give_up = wf_nccl_abort, .join = wf_nccl_join};
+static const wf_native_link native_link = {.poll = wf_nccl_poll, .give_up = wf_nccl_abort, .join = wf_nccl_join_sums};
 
 /* NCCL calls of communicators that were split from one another share a stream: in the order in which the program makes
  * them, on every rank the same, they cannot wait for each other in a circle. Sums behind backward have a second stream,

@@ -87,13 +87,23 @@ static wf_status ahead(wf_comm *comm)
     return wf_background_within(comm) ? WF_OK : wf_nccl_join(comm);
 }
 
-wf_status wf_nccl_join(wf_comm *comm)
+static wf_status join_stream(wf_nccl_stream *l)
 {
-    wf_nccl_stream *l = comm && comm->nccl && comm->nccl->streams ? comm->nccl->stream : NULL;
-    if (!l || !l->owed)
+    if (!l->owed)
         return WF_OK;
     l->owed = false;
-    return comm->shared->ctx->k->event_wait(comm->shared->ctx, l->done, NULL);
+    return l->ctx->k->event_wait(l->ctx, l->done, NULL);
+}
+
+wf_status wf_nccl_join(wf_comm *comm)
+{
+    return comm && comm->nccl && comm->nccl->streams ? join_stream(comm->nccl->stream) : WF_OK;
+}
+
+wf_status wf_nccl_join_sums(wf_comm *comm)
+{
+    wf_nccl_streams *s = comm->nccl ? comm->nccl->streams : NULL;
+    return s ? join_stream(&s->stream[s->count - 1]) : WF_OK;
 }
 
 /* What a ring sends, as NCCL's documentation counts it; NCCL itself tells nothing. */
@@ -200,4 +210,10 @@ wf_status wf_nccl_end_no_join(wf_comm *comm)
 {
     WF_TRY(end_group(comm));
     return mark_unjoined(comm);
+}
+
+wf_status wf_nccl_record(wf_comm *comm, wf_event *event)
+{
+    WF_CHECK(comm->nccl->streams, WF_ERR_STATE, "the communicator that this one was split from is closed");
+    return comm->shared->ctx->k->event_record(comm->shared->ctx, event, comm->nccl->stream->stream);
 }

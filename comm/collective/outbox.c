@@ -1,33 +1,29 @@
 /* Messages whose sender goes on: each is a schedule of its own, beside that of the communicator's call. They are looked
  * at when something is sent, in the outbox's wait, and wherever the context's long operations advance what is in
  * flight. */
-#include "comm/outbox_author.h"
-
-#include "comm/collective/collective_impl.h"
+#include "comm/collective/outbox_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 _Static_assert(WF_OUTBOX_TAG == WF_TAGS - 1, "the last of the users' tags");
 
 enum { MOST_SPARE = 64 };
 
-typedef struct message {
-    struct message *next;
+typedef struct wf_outbox_message {
+    struct wf_outbox_message *next;
     struct wf_engine_entry *entry; /* sends so many bytes there */
     int to;
     size_t bytes;
+    bool counts; /* as payload */
     wf_engine_call flight;
     wf_status status; /* of progress */
     wf_tensor *x;
     wf_buffer buffer;
     wf_frame frame;
+    char *copy; /* of what the host tells */
+    size_t room;
 } message;
-
-struct wf_outbox {
-    wf_comm *comm;
-    message *first, **last; /* on their way, in order */
-    message *spare;         /* so that a steady loop allocates nothing */
-};
 
 static void recycle(wf_outbox *outbox, message *m)
 {
@@ -100,39 +96,51 @@ void wf_outbox_free(wf_outbox *outbox)
         recycle(outbox, m);
     }
     follow(outbox);
+    wf_outbox_transfers_free(outbox);
     while (outbox->spare) {
         message *m = outbox->spare;
         outbox->spare = m->next;
         wf_engine_entry_free(m->entry);
-        wf_comm_release(outbox->comm, m); /* its frame may be on its way */
+        wf_comm_release(outbox->comm, m->copy); /* which may be on its way, as the frame */
+        wf_comm_release(outbox->comm, m);
     }
     free(outbox);
 }
 
-/* Type and shape first, as in every message of a tensor; they are not counted as payload. */
-static wf_status make_entry(wf_outbox *outbox, message *m, int to, size_t bytes)
+/* Type and shape first, as in every message of a tensor; they are not counted as payload, as what the host tells. */
+static wf_status make_entry(wf_outbox *outbox, message *m, int to, size_t bytes, bool counts)
 {
     wf_comm *comm = outbox->comm;
     wf_schedule *schedule;
     wf_builder *b = wf_builder_new(comm->shared->ctx, wf_engine_agreed(comm), comm->rank);
     wf_add_send_frame(b, wf_builder_operand(b, WF_OPERAND_INPUT, 0, sizeof m->frame), sizeof m->frame, to);
-    wf_add_send(b, wf_builder_operand(b, WF_OPERAND_INPUT, 1, bytes), bytes, to);
+    (counts ? wf_add_send : wf_add_send_frame)(b, wf_builder_operand(b, WF_OPERAND_INPUT, 1, bytes), bytes, to);
     WF_TRY(wf_builder_end(b, &schedule));
     wf_engine_entry_free(m->entry);
     m->entry = wf_engine_entry_new(comm, schedule);
     WF_NEED(m->entry);
     m->to = to;
     m->bytes = bytes;
+    m->counts = counts;
     return WF_OK;
 }
 
+/* What a message is made of: a tensor, or what the host tells, or neither: the frame alone. */
+typedef struct contents {
+    wf_frame frame;
+    const wf_tensor *x;
+    const void *told;
+    size_t bytes;
+} contents;
+
 /* The spare message that has the schedule already, else a new one; with many of them the one that was spare longest, so
  * that messages of ever new lengths take no more memory. */
-static message *message_of(wf_outbox *outbox, int to, size_t bytes)
+static message *message_of(wf_outbox *outbox, int to, const contents *c)
 {
     message **at = &outbox->spare, **oldest = at;
     int spares = 0;
-    for (; *at && !((*at)->to == to && (*at)->bytes == bytes); at = &(*at)->next, spares++)
+    for (; *at && !((*at)->to == to && (*at)->bytes == c->bytes && (*at)->counts == !c->told);
+         at = &(*at)->next, spares++)
         oldest = at;
     if (!*at && spares >= MOST_SPARE)
         at = oldest;
@@ -144,21 +152,36 @@ static message *message_of(wf_outbox *outbox, int to, size_t bytes)
     return m;
 }
 
-static wf_status prepare(wf_outbox *outbox, message *m, const wf_tensor *x, int to)
+static wf_status keep_copy(wf_ctx *ctx, message *m, const contents *c)
 {
-    m->frame = wf_frame_of(x);
-    m->x = wf_tensor_alias(x);
-    WF_NEED(m->x);
-    WF_TRY(wf_buffer_read(outbox->comm, m->x, false, &m->buffer));
-    return m->entry && m->to == to && m->bytes == m->buffer.bytes ? WF_OK : make_entry(outbox, m, to, m->buffer.bytes);
+    char *room = m->room < c->bytes ? wf_realloc(ctx, m->copy, c->bytes) : m->copy;
+    WF_NEED(room);
+    m->copy = room;
+    m->room = m->room < c->bytes ? c->bytes : m->room;
+    memcpy(m->copy, c->told, c->bytes);
+    return WF_OK;
 }
 
-static wf_status post(wf_outbox *outbox, const wf_tensor *x, int to)
+static wf_status prepare(wf_outbox *outbox, message *m, const contents *c, int to)
+{
+    m->frame = c->frame;
+    if (c->told)
+        WF_TRY(keep_copy(outbox->comm->shared->ctx, m, c));
+    if (c->x) {
+        m->x = wf_tensor_alias(c->x);
+        WF_NEED(m->x);
+        WF_TRY(wf_buffer_read(outbox->comm, m->x, false, &m->buffer));
+    }
+    const bool fits = m->entry && m->to == to && m->bytes == c->bytes && m->counts == !c->told;
+    return fits ? WF_OK : make_entry(outbox, m, to, c->bytes, !c->told);
+}
+
+static wf_status post(wf_outbox *outbox, const contents *c, int to)
 {
     bool moved = false, done;
-    message *m = message_of(outbox, to, wf_tensor_bytes(x));
+    message *m = message_of(outbox, to, c);
     WF_NEED(m);
-    const wf_status ready = prepare(outbox, m, x, to);
+    const wf_status ready = prepare(outbox, m, c, to);
     if (ready != WF_OK) {
         recycle(outbox, m);
         return ready;
@@ -167,26 +190,50 @@ static wf_status post(wf_outbox *outbox, const wf_tensor *x, int to)
     m->status = WF_OK;
     *outbox->last = m;
     outbox->last = &m->next;
-    const void *const in[] = {&m->frame, m->buffer.data};
+    const void *const in[] = {&m->frame, c->told ? m->copy : m->buffer.data};
     WF_TRY(wf_engine_post(outbox->comm, m->entry, NULL, in, NULL, &m->flight));
     return wf_engine_advance(&m->flight, &moved, &done);
 }
 
-static wf_status send(wf_outbox *outbox, const wf_tensor *x, int to)
+static wf_status send(wf_outbox *outbox, const contents *c, int to)
 {
     WF_TRY(wf_comm_alive(outbox->comm));
-    WF_NEED(x);
     WF_TRY(wf_guard_point(outbox->comm, "send", to, WF_OUTBOX_TAG));
     WF_TRY(sweep(outbox));
-    WF_TRY(post(outbox, x, to));
+    WF_TRY(post(outbox, c, to));
     follow(outbox);
     return sweep(outbox);
+}
+
+static wf_status send_tensor(wf_outbox *outbox, const wf_tensor *x, int to)
+{
+    WF_NEED(x);
+    return send(outbox, &(contents){.frame = wf_frame_of(x), .x = x, .bytes = wf_tensor_bytes(x)}, to);
 }
 
 wf_status wf_outbox_send(wf_outbox *outbox, const wf_tensor *x, int to)
 {
     WF_NEED(outbox);
-    return wf_guard_end(outbox->comm, "send", send(outbox, x, to));
+    return wf_guard_end(outbox->comm, "send", send_tensor(outbox, x, to));
+}
+
+wf_status wf_outbox_send_frame(wf_outbox *outbox, const wf_tensor *x, int to)
+{
+    WF_NEED(x);
+    return send(outbox, &(contents){.frame = wf_frame_of(x)}, to);
+}
+
+static wf_frame frame_of_bytes(size_t bytes)
+{
+    return (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}};
+}
+
+wf_status wf_outbox_tell(wf_outbox *outbox, const void *data, size_t bytes, int to)
+{
+    WF_NEED(outbox);
+    WF_NEED(data);
+    const contents c = {.frame = frame_of_bytes(bytes), .told = data, .bytes = bytes};
+    return wf_guard_end(outbox->comm, "send", send(outbox, &c, to));
 }
 
 static wf_status wait(wf_outbox *outbox)
@@ -196,7 +243,7 @@ static wf_status wait(wf_outbox *outbox)
         WF_TRY(wf_engine_wait(outbox->comm, &m->flight));
     WF_TRY(sweep(outbox));
     follow(outbox);
-    return WF_OK;
+    return wf_outbox_connects(outbox) ? wf_outbox_join(outbox) : WF_OK;
 }
 
 wf_status wf_outbox_wait(wf_outbox *outbox)
@@ -232,4 +279,25 @@ wf_tensor *wf_outbox_receive(wf_comm *comm, int from)
         return y;
     wf_tensor_free(y);
     return wf_error_null();
+}
+
+static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
+{
+    wf_dtype dtype;
+    wf_shape shape;
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
+    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
+    WF_CHECK(dtype == WF_U8 && shape.rank == 1 && shape.dim[0] == (int64_t)bytes, WF_ERR_COMM,
+             "rank %d sent %lld elements of %s where %zu bytes are expected", from, (long long)wf_shape_count(shape),
+             wf_dtype_name(dtype), bytes);
+    const wf_call call = {.operation = WF_CALL_RECEIVE, .dtype = WF_U8, .count = (int64_t)bytes, .root = from};
+    return wf_engine_run(comm, &call, NULL, data);
+}
+
+wf_status wf_outbox_hear(wf_comm *comm, void *data, size_t bytes, int from)
+{
+    WF_NEED(comm);
+    WF_NEED(data);
+    return wf_guard_end(comm, "recv", hear(comm, data, bytes, from));
 }

@@ -52,6 +52,8 @@ void wf_call_record_place(wf_call_record *record)
     record->file[0] = '\0';
     if (site.file)
         strncpy(record->file, site.file, sizeof record->file - 1);
+    memset(record->purpose, 0, sizeof record->purpose);
+    strncpy(record->purpose, wf_site_purpose_now(), sizeof record->purpose - 1);
 }
 
 /* The place in the program is left out: two branches of a program may well make the same call. */
@@ -83,7 +85,8 @@ const char *wf_call_record_text(const wf_call_record *record, char text[WF_RECOR
     used = snprintf(text, WF_RECORD_TEXT, "%.*s(", WF_OPERATION, record->operation);
     for (int i = 0; i < parts; i++)
         used += snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), "%s%.100s", i ? ", " : "", part[i]);
-    used += snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), ")");
+    used += snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), ")%s%.*s", record->purpose[0] ? ", " : "",
+                     WF_PURPOSE, record->purpose);
     if (record->file[0])
         snprintf(text + used, (size_t)(WF_RECORD_TEXT - used), " at %.*s:%d", WF_SITE_FILE, record->file, record->line);
     return text;

@@ -34,7 +34,9 @@ struct wf_tape {
     bool paired;   /* a backward with point-to-point nodes has run */
     int64_t iteration;
     uint64_t *iteration_device;
-    uint64_t name; /* hash of its name; 0: it has none */
+    const uint64_t
+        *iteration_drawn; /* that random numbers are drawn by: its own, or that of the tape that it follows */
+    uint64_t name;        /* hash of its name; 0: it has none */
     wf_scope scope;
     uint64_t draws_in_scope;
     wf_draw *draw; /* those since the last reset */

@@ -38,7 +38,10 @@ wf_status wf_tape_follow(wf_tape *tape, const wf_tape *of, uint64_t applied)
     tape->mode = of->mode;
     tape->name = of->name;
     tape->applied_before = applied;
-    return wf_tape_set_iteration(tape, of->iteration);
+    tape->iteration = of->iteration;
+    tape->iteration_drawn = of->iteration_drawn;
+    wf_tape_restart_draws(tape);
+    return WF_OK;
 }
 
 wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope)
@@ -145,7 +148,7 @@ wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout)
     const bool spread = layout && layout->known;
     return (wf_random){.seed = tape->repeat.on ? tape->repeat.seed : tape->ctx->seed,
                        .stream = next_stream(tape),
-                       .iteration = tape->iteration_device,
+                       .iteration = tape->iteration_drawn,
                        .global = spread ? layout->global : shape,
                        .box = spread ? layout->box : wf_box_of_shape(shape)};
 }

@@ -121,6 +121,7 @@ static void move_back(void *own, double by)
 /* Kernels read it there. */
 static wf_status count_iteration(wf_tape *tape, int by)
 {
+    tape->iteration_drawn = tape->iteration_device;
     return wf_ctx_capture_host_op(tape->ctx, (wf_host_op){.act = move_to,
                                                           .own = tape,
                                                           .number = by,

@@ -2,6 +2,12 @@
  * opposite way; senders hand over and go on, in both directions. */
 #include "layers/multi_node_chain/multi_node_chain_impl.h"
 
+#include "core/site_author.h"
+
+#include <stdio.h>
+
+#define WF_CHAIN_PURPOSE (WF_CHAIN_NAME + 32)
+
 typedef struct point {
     wf_chain_state *chain;
     int peer, step;
@@ -28,13 +34,25 @@ static wf_status receive_flag(const wf_chain_state *state, bool *grads, int from
     return WF_OK;
 }
 
+/* For errors, which else name no component: the rank that is awaited may have forgotten a call. */
+static const char *purpose_of(const wf_chain_state *state, int step, const char *what, const char *does,
+                              char text[WF_CHAIN_PURPOSE])
+{
+    const wf_chain_step *a = &state->steps->step[wf_comm_rank(state->comm)][step];
+    snprintf(text, WF_CHAIN_PURPOSE, "%s %s %s", what, a->name, does);
+    return text;
+}
+
 /* --- backward -------------------------------------------------------------------------------------------------------
  */
 
 static wf_status give_backward(wf_node *node)
 {
     const point *state = node->state;
+    char text[WF_CHAIN_PURPOSE];
+    wf_site_purpose(purpose_of(state->chain, state->step, "the gradient of what", "gives", text));
     wf_tensor *dx = wf_outbox_receive(state->chain->comm, state->peer);
+    wf_site_purpose(NULL);
     WF_NEED(dx);
     if (wf_node_wants(node, 0))
         return wf_node_give(node, 0, dx, false);
@@ -116,15 +134,27 @@ static wf_status give(wf_chain_state *state, int step, wf_var *x)
     return WF_OK;
 }
 
+static wf_status receive_value(const wf_chain_state *state, const wf_tape *tape, int from, bool *grads,
+                               wf_tensor **value)
+{
+    WF_TRY(receive_flag(state, grads, from));
+    WF_CHECK(!*grads || wf_tape_mode(tape) == WF_TRAIN, WF_ERR_STATE,
+             "takes in WF_EVAL what rank %d gives in WF_TRAIN and wants a gradient of", from);
+    *value = wf_outbox_receive(state->comm, from);
+    WF_NEED(*value);
+    return WF_OK;
+}
+
 static wf_status take(wf_chain_state *state, wf_tape *tape, int step, wf_var **x)
 {
     const int from = state->steps->step[wf_comm_rank(state->comm)][step].peer;
+    char text[WF_CHAIN_PURPOSE];
     bool grads = false;
-    WF_TRY(receive_flag(state, &grads, from));
-    WF_CHECK(!grads || wf_tape_mode(tape) == WF_TRAIN, WF_ERR_STATE,
-             "takes in WF_EVAL what rank %d gives in WF_TRAIN and wants a gradient of", from);
-    wf_tensor *value = wf_outbox_receive(state->comm, from);
-    WF_NEED(value);
+    wf_tensor *value = NULL;
+    wf_site_purpose(purpose_of(state, step, "what", "takes", text));
+    const wf_status came = receive_value(state, tape, from, &grads, &value);
+    wf_site_purpose(NULL);
+    WF_TRY(came);
     const wf_status status = check_value(state, step, value);
     if (status != WF_OK) {
         wf_tensor_free(value);

@@ -91,6 +91,25 @@ static wf_tensor *chunk_of(const wf_pipeline_run *run, const wf_tensor *batch, i
 /* --- the loss -------------------------------------------------------------------------------------------------------
  */
 
+/* On the device, in f64: a captured step cannot read numbers back. The loss of a chunk without samples is no number. */
+static wf_status add_value(wf_pipeline_run *run, const wf_tensor *value, double weight)
+{
+    wf_ctx *ctx = run->pipe->ctx;
+    if (!run->loss) {
+        WF_NEED(run->loss = wf_tensor_new(ctx, WF_F64, wf_shape_scalar()));
+        WF_TRY(wf_tensor_fill(run->loss, 0));
+    }
+    if (weight == 0)
+        return WF_OK;
+    wf_tensor *wide = wf_tensor_copy(value, WF_F64, WF_ROW_MAJOR);
+    WF_NEED(wide);
+    const wf_array from = wf_tensor_array(wide), to = wf_tensor_array(run->loss);
+    const wf_status status = ctx->k->binary(
+        ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = weight, .a = &from, .y = &to, .accumulate = true});
+    wf_tensor_free(wide);
+    return status;
+}
+
 /* What the loss of a chunk adds to that of the batch. */
 static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
 {
@@ -106,15 +125,13 @@ static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
              "whole batch of all ranks",
              chunk, (long long)loss->loss_count, (long long)run->count);
     const double weight = known ? 1 : (double)loss->loss_count;
-    if (weight > 0)
-        run->loss += weight * wf_item(loss);
     run->weight = known ? 1 : run->weight + weight;
     run->count = known ? loss->loss_count : (int64_t)run->weight;
     run->part += loss->loss_part;
     if (!run->like)
         run->like = wf_tensor_alias(loss->value);
     WF_NEED(run->like);
-    return WF_OK;
+    return add_value(run, loss->value, weight);
 }
 
 static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s)
@@ -193,6 +210,7 @@ static wf_var *apply_part(wf_pipeline_slot *s, wf_var *x, bool again)
 static wf_status take(wf_pipeline_slot *s, wf_pipeline_link *k, bool differentiable)
 {
     WF_NEED(k->value);
+    WF_TRY(wf_outbox_await(s->pipe->outbox, k->value));
     k->taken = differentiable ? wf_leaf(s->tape, k->value) : wf_input(s->tape, k->value);
     WF_NEED(k->taken);
     drop(&k->value);
@@ -224,6 +242,7 @@ static wf_status outputs_backward(wf_node *node)
             continue;
         wf_tensor *gradient = wf_pipeline_link_of(p, 0, k, s->chunk)->gradient;
         WF_NEED(gradient);
+        WF_TRY(wf_outbox_await(p->outbox, gradient));
         if (node->in[at]->value && node->in[at]->value->layout.known)
             WF_TRY(wf_tensor_set_layout(gradient, node->in[at]->value->layout));
         WF_TRY(wf_node_give(node, at++, wf_tensor_alias(gradient), true));
@@ -329,6 +348,7 @@ wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
     if (!is_last(p, part)) {
         gradient = wf_pipeline_link_of(p, part + 1, 0, chunk)->gradient;
         WF_NEED(gradient);
+        WF_TRY(wf_outbox_await(p->outbox, gradient));
         if (s->y->value && s->y->value->layout.known)
             WF_TRY(wf_tensor_set_layout(gradient, s->y->value->layout));
     }
@@ -346,7 +366,7 @@ static wf_status send(wf_pipeline *p, const wf_pipeline_action *a, wf_tensor **t
     WF_NEED(*tensor);
     if (a->chunk == 0 && !a->gradient)
         WF_TRY(wf_pipeline_layout_send(p, *tensor, a->peer));
-    WF_TRY(wf_outbox_send(p->outbox, *tensor, a->peer));
+    WF_TRY(wf_outbox_post(p->outbox, *tensor, a->peer));
     drop(tensor);
     return WF_OK;
 }
@@ -365,7 +385,7 @@ wf_status wf_pipeline_message(wf_pipeline_run *run, const wf_pipeline_action *a)
         if (a->skip == 0)
             run->known = p->layout[row].known;
     }
-    *to = wf_outbox_receive(p->comm, a->peer);
+    *to = wf_outbox_expect(p->outbox, a->peer);
     WF_NEED(*to);
     return a->gradient ? WF_OK : wf_pipeline_layout_set(p, row, a->chunk, *to);
 }

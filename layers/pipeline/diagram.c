@@ -8,13 +8,7 @@
 
 enum { CELL = 4, BOX = 22, ROW = 30, LEFT = 70 }; /* characters; pixels */
 
-typedef struct times {
-    const wf_pipeline_schedule *s;
-    int **begin; /* of each stage and action */
-    int end;     /* of the last one */
-} times;
-
-static void times_free(times *t)
+void wf_pipeline_times_free(wf_pipeline_times *t)
 {
     for (int i = 0; t->begin && i < t->s->stages; i++)
         free(t->begin[i]);
@@ -22,7 +16,7 @@ static void times_free(times *t)
 }
 
 /* When the message that a stage receives there was sent; -1: not yet. */
-static int sent_at(const times *t, const int *next, int stage, int step)
+static int sent_at(const wf_pipeline_times *t, const int *next, int stage, int step)
 {
     const wf_pipeline_schedule *s = t->s;
     const wf_pipeline_action *a = &s->action[stage][step];
@@ -36,7 +30,7 @@ static int sent_at(const times *t, const int *next, int stage, int step)
 }
 
 /* One more action of a stage, if it can be. */
-static bool go_on(times *t, int stage, int *next, int *clock)
+static bool go_on(wf_pipeline_times *t, int stage, int *next, int *clock)
 {
     const wf_pipeline_schedule *s = t->s;
     if (next[stage] == s->count[stage])
@@ -54,9 +48,9 @@ static bool go_on(times *t, int stage, int *next, int *clock)
     return true;
 }
 
-static bool times_make(const wf_pipeline_schedule *s, times *t)
+bool wf_pipeline_times_make(const wf_pipeline_schedule *s, wf_pipeline_times *t)
 {
-    *t = (times){.s = s, .begin = wf_calloc(s->ctx, (size_t)s->stages, sizeof(*t->begin))};
+    *t = (wf_pipeline_times){.s = s, .begin = wf_calloc(s->ctx, (size_t)s->stages, sizeof(*t->begin))};
     int *next = wf_calloc(s->ctx, 2 * (size_t)s->stages, sizeof *next);
     bool whole = t->begin && next;
     for (int i = 0; whole && i < s->stages; i++) {
@@ -83,7 +77,7 @@ static void cell_text(const wf_pipeline_schedule *s, const wf_pipeline_action *a
     snprintf(text, 16, "%s%d%s%s", back ? "(" : "", a->chunk % 10000, part, back ? ")" : "");
 }
 
-static void print_stage(const times *t, int stage, char *row, size_t size)
+static void print_stage(const wf_pipeline_times *t, int stage, char *row, size_t size)
 {
     const wf_pipeline_schedule *s = t->s;
     const int used = snprintf(row, size, "stage %-3d", stage);
@@ -104,10 +98,10 @@ static void print_stage(const times *t, int stage, char *row, size_t size)
 
 void wf_pipeline_schedule_print(const wf_pipeline_schedule *s, void (*line)(void *own, const char *text), void *own)
 {
-    times t;
+    wf_pipeline_times t;
     if (!s || !line)
         return;
-    const bool made = times_make(s, &t);
+    const bool made = wf_pipeline_times_make(s, &t);
     const size_t size = (size_t)t.end * CELL + 64;
     char *row = made ? wf_malloc(s->ctx, size) : NULL;
     for (int stage = 0; row && stage < s->stages; stage++) {
@@ -115,10 +109,10 @@ void wf_pipeline_schedule_print(const wf_pipeline_schedule *s, void (*line)(void
         line(own, row);
     }
     free(row);
-    times_free(&t);
+    wf_pipeline_times_free(&t);
 }
 
-static void svg_stage(const times *t, int stage, void (*line)(void *own, const char *text), void *own)
+static void svg_stage(const wf_pipeline_times *t, int stage, void (*line)(void *own, const char *text), void *own)
 {
     const wf_pipeline_schedule *s = t->s;
     char text[320], label[16];
@@ -142,11 +136,11 @@ static void svg_stage(const times *t, int stage, void (*line)(void *own, const c
 
 void wf_pipeline_schedule_svg(const wf_pipeline_schedule *s, void (*line)(void *own, const char *text), void *own)
 {
-    times t;
+    wf_pipeline_times t;
     char text[240];
     if (!s || !line)
         return;
-    if (times_make(s, &t)) {
+    if (wf_pipeline_times_make(s, &t)) {
         snprintf(text, sizeof text,
                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
                  "font-size=\"11\">",
@@ -156,5 +150,5 @@ void wf_pipeline_schedule_svg(const wf_pipeline_schedule *s, void (*line)(void *
             svg_stage(&t, stage, line, own);
         line(own, "</svg>");
     }
-    times_free(&t);
+    wf_pipeline_times_free(&t);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PIECE = 1 << 16 };
+
 void wf_pipeline_grads_free(wf_pipeline *pipe)
 {
     wf_pipeline_grads *g = &pipe->grads;
@@ -96,11 +98,48 @@ wf_status wf_pipeline_grads_plan(void *user, int64_t n, wf_param *const *order)
     return WF_OK;
 }
 
+/* The loss' gradient many times, in the type of what it is multiplied with. The host does not read it: a captured step
+ * could not. */
+static wf_tensor *repeated(const wf_tensor *dy, wf_dtype dtype, int64_t count)
+{
+    wf_tensor *many = wf_tensor_new(dy->ctx, dtype, WF_SHAPE(count));
+    WF_NEED_NULL(many);
+    const wf_strided one = {.data = dy->data, .dtype = dy->dtype, .rank = 1, .dim = {count}, .stride = {0}};
+    const wf_strided all = wf_tensor_strided(many);
+    if (dy->ctx->k->copy(dy->ctx, &one, &all, false) == WF_OK)
+        return many;
+    wf_tensor_free(many);
+    return wf_error_null();
+}
+
+static wf_array elements(const wf_tensor *x, int64_t first, int64_t count)
+{
+    return (wf_array){
+        .data = (char *)x->data + (size_t)first * wf_dtype_size(x->dtype), .dtype = x->dtype, .shape = WF_SHAPE(count)};
+}
+
+/* to (+)= from * dy / weight, by pieces, so that the factor takes little memory. */
+static wf_status scale_into(const wf_tensor *from, const wf_tensor *dy, double weight, const wf_tensor *to, bool add)
+{
+    const int64_t all = wf_tensor_count(from), piece = all < PIECE ? all : PIECE;
+    WF_CHECK(from->order == to->order && from->dtype == to->dtype, WF_ERR_STATE,
+             "a gradient of a pipeline has another type or order than its parameter");
+    wf_tensor *factor = piece > 0 ? repeated(dy, to->dtype, piece) : NULL;
+    wf_status status = piece == 0 || factor ? WF_OK : wf_error_code();
+    for (int64_t at = 0; at < all && status == WF_OK; at += piece) {
+        const int64_t n = all - at < piece ? all - at : piece;
+        const wf_array a = elements(from, at, n), b = elements(factor, 0, n), y = elements(to, at, n);
+        const wf_binary_args args = {
+            .op = WF_BINARY_MUL, .alpha = 1 / weight, .a = &a, .b = &b, .y = &y, .accumulate = add};
+        status = from->ctx->k->binary(from->ctx, &args);
+    }
+    wf_tensor_free(factor);
+    return status;
+}
+
 static wf_status backward(wf_node *node)
 {
     const double *weight = node->state;
-    wf_ctx *ctx = wf_tape_ctx(node->tape);
-    const double factor = wf_tensor_item(wf_node_dy(node)) / *weight;
     for (int i = 0; i < node->n_in; i++) {
         bool add = false;
         /* Not wf_node_wants, which leaves out copies of one gradient: every rank has its own part of the sum, whatever
@@ -109,9 +148,7 @@ static wf_status backward(wf_node *node)
             continue;
         wf_tensor *grad = wf_node_grad(node, i, &add);
         WF_NEED(grad);
-        const wf_array from = wf_tensor_array(wf_node_saved(node, i)), to = wf_tensor_array(grad);
-        WF_TRY(ctx->k->binary(
-            ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = factor, .a = &from, .y = &to, .accumulate = add}));
+        WF_TRY(scale_into(wf_node_saved(node, i), wf_node_dy(node), *weight, grad, add));
     }
     return WF_OK;
 }

@@ -73,27 +73,20 @@ wf_status wf_pipeline_layout_send(wf_pipeline *p, const wf_tensor *y, int to)
     memset(host, 0, (size_t)n * sizeof(int64_t));
     if (y->layout.known)
         encode(p->mesh, &y->layout, host);
-    wf_tensor *numbers = wf_tensor_from_host(p->ctx, WF_I64, WF_SHAPE(n), host);
+    const wf_status status = wf_outbox_tell(p->outbox, host, (size_t)n * sizeof(int64_t), to);
     wf_pool_give_host(p->ctx, host, (size_t)n * sizeof(int64_t));
-    WF_NEED(numbers);
-    const wf_status status = wf_outbox_send(p->outbox, numbers, to);
-    wf_tensor_free(numbers);
     return status;
 }
 
 wf_status wf_pipeline_layout_receive(wf_pipeline *p, int row, int from)
 {
     const int64_t n = entries(p->mesh);
-    wf_tensor *numbers = wf_outbox_receive(p->comm, from);
-    WF_NEED(numbers);
     void *host = NULL;
-    wf_status status = wf_pool_take_host(p->ctx, (size_t)n * sizeof(int64_t), &host);
-    if (status == WF_OK)
-        status = wf_tensor_export(numbers, host, (size_t)n * sizeof(int64_t));
+    WF_TRY(wf_pool_take_host(p->ctx, (size_t)n * sizeof(int64_t), &host));
+    wf_status status = wf_outbox_hear(p->comm, host, (size_t)n * sizeof(int64_t), from);
     if (status == WF_OK)
         status = decode(p->mesh, host, &p->layout[row]);
-    wf_pool_give_host(p->ctx, host, host ? (size_t)n * sizeof(int64_t) : 0);
-    wf_tensor_free(numbers);
+    wf_pool_give_host(p->ctx, host, (size_t)n * sizeof(int64_t));
     return status;
 }
 

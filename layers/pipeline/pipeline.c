@@ -118,6 +118,14 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
     return room ? WF_OK : wf_error_code();
 }
 
+/* NCCL moves the messages of a stage one after the other, each with both its ends. */
+static wf_status put_in_order(wf_pipeline *p)
+{
+    p->in_order = wf_pipeline_schedule_in_order(p->schedule);
+    WF_NEED(p->in_order);
+    return wf_pipeline_schedule_verify(p->in_order);
+}
+
 static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
 {
     wf_layer **list = NULL;
@@ -139,7 +147,7 @@ static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
     WF_NEED(p->comm);
     p->outbox = wf_outbox_new(p->comm);
     WF_NEED(p->outbox);
-    return WF_OK;
+    return wf_outbox_connects(p->outbox) ? wf_agree_status(world, put_in_order(p)) : WF_OK;
 }
 
 wf_pipeline *wf_pipeline_new(const wf_mesh *mesh, wf_layer *chain, wf_pipeline_opts opts)
@@ -179,6 +187,7 @@ void wf_pipeline_free(wf_pipeline *p)
     wf_pipeline_grads_free(p);
     wf_pipeline_ties_free(p);
     wf_pipeline_schedule_free(p->schedule);
+    wf_pipeline_schedule_free(p->in_order);
     wf_layer_free(p->model);
     free(p->cuts);
     free(p->layer);

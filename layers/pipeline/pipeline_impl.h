@@ -18,6 +18,23 @@ bool wf_pipeline_message_of(const wf_pipeline_schedule *schedule, const wf_pipel
 /* The part that makes a message; -1: no part does. */
 int wf_pipeline_maker(const wf_pipeline_schedule *schedule, const wf_pipeline_action *message);
 
+/* One without actions. */
+wf_pipeline_schedule *wf_pipeline_schedule_empty(wf_ctx *ctx, int stages, int parts, int chunks, int skips,
+                                                 const wf_pipeline_skip *skip);
+
+/* --- diagram.c: when each action begins, if a forward takes one unit of time, a backward two, a message none --------
+ */
+
+typedef struct wf_pipeline_times {
+    const wf_pipeline_schedule *s;
+    int **begin; /* of each stage and action */
+    int end;     /* of the last one */
+} wf_pipeline_times;
+
+/* False: memory is exhausted. In any case the caller frees them. */
+bool wf_pipeline_times_make(const wf_pipeline_schedule *schedule, wf_pipeline_times *times);
+void wf_pipeline_times_free(wf_pipeline_times *times);
+
 /* --- cut.c: where a chain is cut ------------------------------------------------------------------------------------
  */
 
@@ -44,9 +61,10 @@ wf_status wf_pipeline_find_skips(wf_pipeline *pipe, int count, wf_layer *const *
 
 /* A parameter that layers on several stages have. */
 typedef struct wf_pipeline_tie {
-    wf_param *param; /* here; NULL: on other stages alone */
-    bool *on;        /* of each stage */
-    wf_tensor *sum;  /* of the gradients that have come */
+    wf_param *param;  /* here; NULL: on other stages alone */
+    bool *on;         /* of each stage */
+    wf_tensor **come; /* in a sum: the gradient of each other stage */
+    wf_tensor *sum;
 } wf_pipeline_tie;
 
 /* Finds the tied parameters that several stages have, and draws their values; before layers are dropped. */
@@ -92,6 +110,7 @@ struct wf_pipeline {
     wf_pipeline_recompute recompute;
     bool deferred; /* running statistics */
     wf_pipeline_schedule *schedule;
+    wf_pipeline_schedule *in_order; /* that is run where NCCL moves the messages; else NULL */
     int stage, stages, parts, chunks;
     int *cuts;        /* layers of each part of the model */
     wf_layer **layer; /* of this stage, part after part */
@@ -124,7 +143,8 @@ typedef struct wf_pipeline_run {
     uint64_t applied;            /* how often the model was applied on the tape before */
     bool known;                  /* the batch has a layout, so every chunk's loss is a part of the batch's mean */
     bool loses;                  /* the last part ends in the loss */
-    double loss, weight;         /* sums over the chunks, on the last stage */
+    wf_tensor *loss;             /* f64: sum over the chunks, on the last stage; else NULL */
+    double weight;               /* that it counts for */
     wf_tensor *like;             /* the loss of the first chunk: type and layout */
     int64_t count;
     double part;

@@ -210,12 +210,10 @@ static wf_status build(wf_pipeline_schedule *s, wf_pipeline_kind kind)
 {
     building b = {.s = s};
     wf_status status = WF_OK;
-    s->count = wf_calloc(s->ctx, (size_t)s->stages, sizeof *s->count);
-    s->action = wf_calloc(s->ctx, (size_t)s->stages, sizeof(*s->action));
     b.order = wf_calloc(s->ctx, (size_t)s->stages, sizeof(*b.order));
     b.sent = wf_calloc(s->ctx, (size_t)s->stages, sizeof *b.sent);
     b.has = wf_calloc(s->ctx, 2 * (size_t)(s->parts + s->skips) * (size_t)s->chunks, 1);
-    if (!s->count || !s->action || !b.order || !b.sent || !b.has)
+    if (!b.order || !b.sent || !b.has)
         status = wf_error_code();
     if (status == WF_OK)
         status = order_all(s, kind, b.order);
@@ -246,6 +244,24 @@ static wf_status take_skips(wf_pipeline_schedule *s, int skips, const wf_pipelin
     return WF_OK;
 }
 
+wf_pipeline_schedule *wf_pipeline_schedule_empty(wf_ctx *ctx, int stages, int parts, int chunks, int skips,
+                                                 const wf_pipeline_skip *skip)
+{
+    wf_pipeline_schedule *s = wf_calloc(ctx, 1, sizeof *s);
+    if (!s)
+        return wf_error_null();
+    *s = (wf_pipeline_schedule){.ctx = ctx, .stages = stages, .parts = parts, .chunks = chunks};
+    wf_status status = take_skips(s, skips, skip);
+    s->count = wf_calloc(ctx, (size_t)stages, sizeof *s->count);
+    s->action = wf_calloc(ctx, (size_t)stages, sizeof(*s->action));
+    if (status == WF_OK && (!s->count || !s->action))
+        status = wf_error_code();
+    if (status == WF_OK)
+        return s;
+    wf_pipeline_schedule_free(s);
+    return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
+}
+
 wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks,
                                                 int skips, const wf_pipeline_skip *skip)
 {
@@ -254,13 +270,10 @@ wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind ki
                   "%d is no schedule of a pipeline; there are WF_PIPELINE_1F1B, _GPIPE and _INTERLEAVED", (int)kind);
     WF_CHECK_NULL(stages > 0 && parts > 0 && chunks > 0 && (int64_t)parts * chunks * stages < 1 << 28, WF_ERR_ARGUMENT,
                   "a pipeline of %d stages of %d parts and %d chunks; each should be 1 or more", stages, parts, chunks);
-    wf_pipeline_schedule *s = wf_calloc(ctx, 1, sizeof *s);
+    wf_pipeline_schedule *s = wf_pipeline_schedule_empty(ctx, stages, parts, chunks, skips, skip);
     if (!s)
         return wf_error_null();
-    *s = (wf_pipeline_schedule){.ctx = ctx, .stages = stages, .parts = parts, .chunks = chunks};
-    wf_status status = take_skips(s, skips, skip);
-    if (status == WF_OK)
-        status = build(s, kind);
+    const wf_status status = build(s, kind);
     if (status == WF_OK)
         return s;
     wf_pipeline_schedule_free(s);

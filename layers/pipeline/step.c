@@ -8,10 +8,10 @@
 #include <string.h>
 
 /* Whether a forward is followed by the backward of the same chunk. */
-static bool at_once(const wf_pipeline *p, int i)
+static bool at_once(const wf_pipeline_schedule *s, int stage, int i)
 {
-    const wf_pipeline_action *a = p->schedule->action[p->stage], *forward = &a[i];
-    for (i++; i < p->schedule->count[p->stage]; i++)
+    const wf_pipeline_action *a = s->action[stage], *forward = &a[i];
+    for (i++; i < s->count[stage]; i++)
         if (a[i].verb <= WF_PIPELINE_BACKWARD)
             return a[i].verb == WF_PIPELINE_BACKWARD && a[i].part == forward->part && a[i].chunk == forward->chunk;
     return false;
@@ -20,13 +20,14 @@ static bool at_once(const wf_pipeline *p, int i)
 static wf_status run_actions(wf_pipeline_run *run)
 {
     const wf_pipeline *p = run->pipe;
+    const wf_pipeline_schedule *s = p->in_order ? p->in_order : p->schedule;
     const bool train = wf_tape_mode(run->tape) == WF_TRAIN;
-    for (int i = 0; i < p->schedule->count[p->stage]; i++) {
-        const wf_pipeline_action *a = &p->schedule->action[p->stage][i];
+    for (int i = 0; i < s->count[p->stage]; i++) {
+        const wf_pipeline_action *a = &s->action[p->stage][i];
         if (!train && (a->gradient || a->verb == WF_PIPELINE_BACKWARD))
             continue;
         if (a->verb == WF_PIPELINE_FORWARD)
-            WF_TRY(wf_pipeline_forward(run, a->part, a->chunk, at_once(p, i)));
+            WF_TRY(wf_pipeline_forward(run, a->part, a->chunk, at_once(s, p->stage, i)));
         else if (a->verb == WF_PIPELINE_BACKWARD)
             WF_TRY(wf_pipeline_backward(run, a->part, a->chunk));
         else
@@ -101,9 +102,9 @@ static wf_status compute(wf_pipeline_run *run)
     return status;
 }
 
-/* What all stages know of the loss: as the last one made it. */
+/* What all stages know of the loss, besides its value: as the last one made it. */
 typedef struct shared_loss {
-    double loss, weight, part;
+    double weight, part;
     int64_t count;
     int32_t dtype, known;
     uint8_t placement[WF_AXES];
@@ -114,7 +115,6 @@ static wf_status share(const wf_pipeline_run *run, shared_loss *all)
     const wf_pipeline *p = run->pipe;
     memset(all, 0, sizeof *all);
     if (run->like) {
-        all->loss = run->loss;
         all->weight = run->weight;
         all->part = run->part;
         all->count = run->count;
@@ -125,6 +125,19 @@ static wf_status share(const wf_pipeline_run *run, shared_loss *all)
     return wf_bcast_bytes(p->comm, all, sizeof *all, p->stages - 1);
 }
 
+/* The mean, from the sum that the last stage has. */
+static wf_status share_value(wf_pipeline_run *run, double weight, wf_tensor *value)
+{
+    const wf_pipeline *p = run->pipe;
+    if (!run->loss)
+        WF_NEED(run->loss = wf_tensor_new(p->ctx, WF_F64, wf_shape_scalar()));
+    WF_TRY(wf_bcast(p->comm, run->loss, p->stages - 1));
+    const wf_array sum = wf_tensor_array(run->loss);
+    WF_TRY(p->ctx->k->binary(p->ctx,
+                             &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1 / weight, .a = &sum, .y = &sum}));
+    return wf_tensor_assign(value, run->loss);
+}
+
 static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
 {
     wf_pipeline *p = run->pipe;
@@ -133,7 +146,7 @@ static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
     const double weight = !all.known && all.weight > 0 ? all.weight : 1;
     wf_tensor *value = wf_tensor_new_step(p->ctx, (wf_dtype)all.dtype, wf_shape_scalar(), WF_ROW_MAJOR);
     WF_NEED(value);
-    wf_status status = wf_tensor_fill(value, all.loss / weight);
+    wf_status status = share_value(run, weight, value);
     if (status == WF_OK && all.known) {
         wf_layout layout = {.known = true, .mesh = p->mesh, .global = wf_shape_scalar(), .box = {.rank = 0}};
         memcpy(layout.placement, all.placement, sizeof layout.placement);
@@ -170,6 +183,7 @@ wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, c
     if (status == WF_OK)
         status = loss_of(&run, &loss);
     wf_tensor_free(run.like);
+    wf_tensor_free(run.loss);
     return status == WF_OK ? loss : fail(&run, status);
 }
 

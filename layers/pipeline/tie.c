@@ -9,7 +9,7 @@ void wf_pipeline_ties_free(wf_pipeline *p)
     /* The one behind the last was perhaps begun. */
     for (int i = 0; p->tie && i <= p->ties; i++) {
         free(p->tie[i].on);
-        wf_tensor_free(p->tie[i].sum);
+        free(p->tie[i].come);
     }
     free(p->tie);
     p->tie = NULL;
@@ -58,7 +58,9 @@ wf_status wf_pipeline_find_ties(wf_pipeline *p, int count, wf_layer *const *list
         wf_pipeline_tie *tie = &p->tie[p->ties];
         if (!tie->on)
             tie->on = wf_calloc(p->ctx, (size_t)p->stages, sizeof *tie->on);
-        if (!tie->on)
+        if (!tie->come)
+            tie->come = wf_calloc(p->ctx, (size_t)p->stages, sizeof(*tie->come));
+        if (!tie->on || !tie->come)
             return wf_error_code();
         if (mark_stages(p, count, list, param[i], tie) > 1) {
             /* Drawn under the name that all stages know. */
@@ -109,7 +111,7 @@ static wf_status send_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
     WF_NEED(own);
     for (int stage = 0; stage < p->stages && status == WF_OK; stage++)
         if (tie->on[stage] && stage != p->stage)
-            status = wf_outbox_send(p->outbox, own, stage);
+            status = wf_outbox_post(p->outbox, own, stage);
     if (!trained)
         wf_tensor_free(own);
     return status;
@@ -139,50 +141,76 @@ static wf_status check_frozen(const wf_pipeline *p, const wf_pipeline_tie *tie, 
     return WF_OK;
 }
 
-/* Own ones are on their way to the others, so the sum has memory of its own. */
-static wf_tensor *next_of(wf_pipeline *p, const wf_pipeline_tie *tie, int stage)
+static wf_status receive_tie(const wf_pipeline *p, wf_pipeline_tie *tie)
 {
-    if (stage != p->stage)
-        return wf_outbox_receive(p->comm, stage);
-    const wf_tensor *own = wf_pipeline_grads_of(p, tie->param);
-    return own ? wf_tensor_copy(own, own->dtype, own->order) : NULL;
-}
-
-static wf_status receive_tie(wf_pipeline *p, wf_pipeline_tie *tie)
-{
-    const bool trained = tie->param->trainable;
     for (int stage = 0; stage < p->stages; stage++) {
-        if (!tie->on[stage] || (stage == p->stage && !trained))
+        if (!tie->on[stage] || stage == p->stage)
             continue;
-        wf_tensor *next = next_of(p, tie, stage);
-        WF_NEED(next);
-        const wf_status status = stage == p->stage ? WF_OK : check_frozen(p, tie, next, stage);
-        if (status != WF_OK || !trained)
-            wf_tensor_free(next);
-        WF_TRY(status);
-        if (trained)
-            WF_TRY(add(p->ctx, &tie->sum, next));
+        WF_NEED(tie->come[stage] = wf_outbox_expect(p->outbox, stage));
+        WF_TRY(check_frozen(p, tie, tie->come[stage], stage));
     }
     return WF_OK;
 }
 
-/* All send, and receive all, before they wait for the ends of their own messages. */
-wf_status wf_pipeline_sum_ties(wf_pipeline *p)
+/* In the order of the stages, on all alike. Own ones may be on their way to the others, so the sum has memory of its
+ * own. */
+static wf_status sum_tie(wf_pipeline *p, wf_pipeline_tie *tie)
 {
-    for (int i = 0; i < p->ties; i++)
+    for (int stage = 0; stage < p->stages && tie->param->trainable; stage++) {
+        if (!tie->on[stage])
+            continue;
+        wf_tensor *own = stage == p->stage ? wf_pipeline_grads_of(p, tie->param) : NULL;
+        wf_tensor *next = own ? wf_tensor_copy(own, own->dtype, own->order) : tie->come[stage];
+        WF_NEED(next);
+        tie->come[stage] = NULL;
+        WF_TRY(add(p->ctx, &tie->sum, next));
+    }
+    return WF_OK;
+}
+
+static void drop_come(const wf_pipeline *p, wf_pipeline_tie *tie)
+{
+    for (int stage = 0; tie->come && stage < p->stages; stage++) {
+        wf_tensor_free(tie->come[stage]);
+        tie->come[stage] = NULL;
+    }
+    wf_tensor_free(tie->sum);
+    tie->sum = NULL;
+}
+
+/* All send, and expect all, before they wait for the ends of their own messages. */
+static wf_status exchange_ties(wf_pipeline *p)
+{
+    wf_status status = WF_OK;
+    wf_outbox_group_begin(p->outbox);
+    for (int i = 0; i < p->ties && status == WF_OK; i++)
         if (p->tie[i].param)
-            WF_TRY(send_tie(p, &p->tie[i]));
-    for (int i = 0; i < p->ties; i++)
+            status = send_tie(p, &p->tie[i]);
+    for (int i = 0; i < p->ties && status == WF_OK; i++)
         if (p->tie[i].param)
-            WF_TRY(receive_tie(p, &p->tie[i]));
-    WF_TRY(wf_outbox_wait(p->outbox));
+            status = receive_tie(p, &p->tie[i]);
+    WF_TRY(status);
+    WF_TRY(wf_outbox_group_end(p->outbox));
+    return wf_outbox_wait(p->outbox);
+}
+
+static wf_status sum_all(wf_pipeline *p)
+{
+    WF_TRY(exchange_ties(p));
     for (int i = 0; i < p->ties; i++) {
         wf_pipeline_tie *tie = &p->tie[i];
-        if (!tie->sum)
-            continue;
-        WF_TRY(wf_tensor_assign(wf_pipeline_grads_of(p, tie->param), tie->sum));
-        wf_tensor_free(tie->sum);
-        tie->sum = NULL;
+        if (tie->param)
+            WF_TRY(sum_tie(p, tie));
+        if (tie->sum)
+            WF_TRY(wf_tensor_assign(wf_pipeline_grads_of(p, tie->param), tie->sum));
     }
     return WF_OK;
+}
+
+wf_status wf_pipeline_sum_ties(wf_pipeline *p)
+{
+    const wf_status status = sum_all(p);
+    for (int i = 0; i < p->ties; i++)
+        drop_come(p, &p->tie[i]);
+    return status;
 }

@@ -204,6 +204,60 @@ static wf_status check_pair(const wf_pipeline_schedule *s, int from, int to)
     return WF_OK;
 }
 
+/* --- all, if messages wait for both their ends ----------------------------------------------------------------------
+ */
+
+/* Whether both stages have come to the message. */
+static bool is_met(const wf_pipeline_schedule *s, const int *next, int stage)
+{
+    const wf_pipeline_action *a = &s->action[stage][next[stage]];
+    if (next[a->peer] == s->count[a->peer])
+        return false;
+    const wf_pipeline_action *b = &s->action[a->peer][next[a->peer]];
+    return b->verb > WF_PIPELINE_BACKWARD && b->verb != a->verb && b->peer == stage && b->part == a->part &&
+           b->chunk == a->chunk && b->gradient == a->gradient && b->skip == a->skip;
+}
+
+/* One more action of the stage, with the other end of a message. */
+static bool meet(const wf_pipeline_schedule *s, int *next, int stage)
+{
+    if (next[stage] == s->count[stage])
+        return false;
+    const wf_pipeline_action *a = &s->action[stage][next[stage]];
+    if (a->verb > WF_PIPELINE_BACKWARD && !is_met(s, next, stage))
+        return false;
+    if (a->verb > WF_PIPELINE_BACKWARD)
+        next[a->peer]++;
+    next[stage]++;
+    return true;
+}
+
+static wf_status check_order(const wf_pipeline_schedule *s)
+{
+    char mine[WF_FAILURE_TEXT], theirs[WF_FAILURE_TEXT];
+    int stuck = 0, *next = wf_calloc(s->ctx, (size_t)s->stages, sizeof *next);
+    if (!next)
+        return wf_error_code();
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int stage = 0; stage < s->stages; stage++)
+            while (meet(s, next, stage))
+                moved = true;
+    }
+    while (stuck < s->stages && next[stuck] == s->count[stuck])
+        stuck++;
+    wf_status status = WF_OK;
+    if (stuck < s->stages) {
+        const int peer = s->action[stuck][next[stuck]].peer;
+        const bool over = next[peer] == s->count[peer];
+        status = WF_RAISE(WF_ERR_STATE, "stages wait for each other's messages: %.220s; %.220s",
+                          wf_pipeline_action_text(s, stuck, next[stuck], mine),
+                          over ? "the other is at its end" : wf_pipeline_action_text(s, peer, next[peer], theirs));
+    }
+    free(next);
+    return status;
+}
+
 /* --- all: the engine ------------------------------------------------------------------------------------------------
  */
 
@@ -368,6 +422,8 @@ wf_status wf_pipeline_schedule_verify(const wf_pipeline_schedule *s)
         for (int to = 0; to < s->stages; to++)
             if (from != to)
                 WF_TRY(check_pair(s, from, to));
+    if (s->in_order)
+        WF_TRY(check_order(s));
     WF_TRY(make(s, NULL, &e));
     const wf_status status = wf_schedule_verify(s->ctx, (const wf_schedule *const *)e.all, s->stages);
     clear(&e);

@@ -447,8 +447,17 @@ static ncclResult_t refuse(const char *why)
     return ncclInvalidArgument;
 }
 
+static int fails_in = -1; /* messages */
+
+void nccl_fake_fail_message(int number)
+{
+    fails_in = number;
+}
+
 static ncclResult_t add(ncclComm_t comm, call c, size_t count, ncclDataType_t type)
 {
+    if (c.head.kind <= RECV && fails_in >= 0 && fails_in-- == 0)
+        return refuse("a message that shall fail");
     if (!comm || comm->closed)
         return refuse("a communicator that is not open");
     if (c.head.kind <= RECV && (c.peer < 0 || c.peer >= comm->ranks))

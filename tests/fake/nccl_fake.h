@@ -24,6 +24,8 @@ nccl_journal nccl_fake_journal(void);
 void nccl_fake_journal_clear(void);
 /* What ncclGetVersion says from now on; 0: that of the headers that it was made from. */
 void nccl_fake_set_version(int version);
+/* Of the sends and receives from now on, this one fails, counted from 0; negative: none. */
+void nccl_fake_fail_message(int number);
 /* The next call of this name blocks for ever. */
 void nccl_fake_block(const char *name);
 

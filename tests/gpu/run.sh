@@ -27,7 +27,7 @@ self=tests/gpu/run.sh
 limit=470 # seconds of a half
 most_beside=4
 
-proof_programs="contract_convolution contract_kernels captured captured_errors equiv_data equiv_spatial equiv_sync_norm
+proof_programs="contract_convolution contract_kernels captured captured_errors captured_pipeline equiv_data equiv_spatial equiv_sync_norm
     equiv_channel contract_device contract_norm contract_elementwise contract_memory known_answers gradcheck_functions
     gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
     optim_scale contract_comm nccl_order nccl_tensors device_exchange"
@@ -449,6 +449,7 @@ proof() {
         beside captured_nccl 90 equal captured pure_nccl 1 ranks sums
         beside captured_nccl_2 90 equal captured pure_nccl 2 ranks rank_fails closed_first sums
         beside captured_errors 60 captured captured_errors
+        beside captured_pipeline_2 120 equal captured_pipeline pure_nccl 2 schedules recomputes with_data other_shapes
     fi
     beside convolution_f32 120 alone contract_convolution
     beside contract_device 60 tests '^contract_device$'

@@ -33,6 +33,60 @@ static void all_are_right(void)
                 }
 }
 
+/* With messages in one order: nobody waits, even where a message holds up both its stages until both have come to it.
+ * As they are, 1F1B and interleaved ones of several chunks would wait for ever, and that is said. */
+static void in_order(void)
+{
+    const wf_pipeline_skip skip[] = {{0, 2}, {1, 2}, {0, 1}};
+    for (int kind = WF_PIPELINE_1F1B; kind <= WF_PIPELINE_INTERLEAVED; kind++)
+        for (int stages = 1; stages <= 5; stages++)
+            for (int parts = 1; parts <= (kind == WF_PIPELINE_INTERLEAVED ? 3 : 1); parts++)
+                for (int chunks = 1; chunks <= 11; chunks++) {
+                    const int skips = stages * parts < 3 || chunks % 2 ? 0 : 3;
+                    wf_pipeline_schedule *s = wf_pipeline_schedule_with(ctx, (wf_pipeline_kind)kind, stages, parts,
+                                                                        chunks, skips, skip),
+                                         *ordered = wf_pipeline_schedule_in_order(s);
+                    wf_status status = wf_pipeline_schedule_verify(ordered);
+                    WF_EXPECT(status == WF_OK, "%s, %d stages of %d parts, %d chunks: %s", kinds[kind], stages, parts,
+                              chunks, wf_error_message());
+                    for (int i = 0; ordered && i < stages; i++)
+                        WF_EXPECT(ordered->count[i] == s->count[i], "%d actions of %d", ordered->count[i], s->count[i]);
+                    wf_error_clear();
+                    s->in_order = true;
+                    status = wf_pipeline_schedule_verify(s);
+                    const bool waits = kind == WF_PIPELINE_1F1B && stages > 1 && chunks > 1;
+                    WF_EXPECT(!waits || (status == WF_ERR_STATE &&
+                                         strstr(wf_error_message(), "stages wait for each other's messages: stage ")),
+                              "%s, %d stages, %d chunks: %s", kinds[kind], stages, chunks, wf_error_message());
+                    wf_error_clear();
+                    wf_pipeline_schedule_free(s);
+                    wf_pipeline_schedule_free(ordered);
+                }
+}
+
+/* A message of one stage that comes later than others have it. */
+static void wrong_orders_are_refused(void)
+{
+    wf_pipeline_schedule *plain = made(WF_PIPELINE_1F1B, 3, 1, 5), *s = wf_pipeline_schedule_in_order(plain);
+    int waits = 0;
+    for (int i = 0; i < s->count[1]; i++)
+        for (int j = i + 1; j < s->count[1] && s->action[1][i].verb > WF_PIPELINE_BACKWARD; j++) {
+            wf_pipeline_action *a = s->action[1], kept = a[i];
+            const size_t bytes = (size_t)(j - i) * sizeof *a;
+            memmove(a + i, a + i + 1, bytes);
+            a[j] = kept;
+            const wf_status status = wf_pipeline_schedule_verify(s);
+            waits += status == WF_ERR_STATE && strstr(wf_error_message(), "stages wait for each other's messages");
+            wf_error_clear();
+            memmove(a + i + 1, a + i, bytes);
+            a[i] = kept;
+        }
+    WF_EXPECT(waits > 10, "%d wrong orders are refused", waits);
+    WF_EXPECT_OK(wf_pipeline_schedule_verify(s));
+    wf_pipeline_schedule_free(plain);
+    wf_pipeline_schedule_free(s);
+}
+
 /* The gradients of a parameter are summed in the same order in every schedule. */
 static void chunks_come_in_order(void)
 {
@@ -378,6 +432,8 @@ int main(int argc, char **argv)
     ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .threads = 1});
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"all_are_right", all_are_right},
+                                               {"in_order", in_order},
+                                               {"wrong_orders_are_refused", wrong_orders_are_refused},
                                                {"chunks_come_in_order", chunks_come_in_order},
                                                {"bubbles", bubbles},
                                                {"bytes", bytes},

@@ -208,6 +208,36 @@ static void one_rank_fails(void)
     }
 }
 
+/* A rank that calls no backward, and closes the communicator: whoever waits for the gradient says of which component.
+ */
+static void no_backward(void)
+{
+    static specs all;
+    open_comm(WF_F64);
+    if (size == 1) {
+        close_comm();
+        return;
+    }
+    topology_of(CYCLE, size, true, &all);
+    wf_layer *chain = chain_of(&all);
+    wf_tape *tape = wf_tape_new(ctx);
+    WF_EXPECT_OK(wf_multi_node_chain_connect(chain));
+    wf_var *y = wf_apply(chain, rank == 0 ? leaf_of(tape, "x", 3, 0) : wf_no_loss(tape));
+    WF_EXPECT(y, "%s", wf_error_trail());
+    if (rank == 0)
+        WF_EXPECT(wf_backward(wf_mean(y)) == WF_ERR_COMM &&
+                      strstr(wf_error_message(), "the gradient of what pass_0 gives") &&
+                      strstr(wf_error_message(), "for rank 1"),
+                  "'%s'", wf_error_message());
+    else if (rank > 1)
+        WF_EXPECT(wf_backward(y) == WF_OK || strstr(wf_error_message(), "pass_0"), "'%s'", wf_error_message());
+    wf_error_clear();
+    wf_tape_free(tape);
+    wf_layer_free(chain);
+    wf_comm_close(comm);
+    wf_error_clear();
+}
+
 static void expect_says(wf_layer *chain, wf_component c, const char *says)
 {
     WF_EXPECT(wf_multi_node_chain_add(chain, c) == WF_ERR_ARGUMENT && strstr(wf_error_message(), says),
@@ -288,6 +318,7 @@ static int on_ranks(int argc, char **argv)
                                    {"input_is_null", input_is_null},
                                    {"components", components},
                                    {"one_rank_fails", one_rank_fails},
+                                   {"no_backward", no_backward},
                                    {"misuse", misuse},
                                    {0}});
 }

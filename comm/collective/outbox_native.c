@@ -1,0 +1,255 @@
+/* The tensors of an outbox that NCCL moves. Each message is a launch on NCCL's stream, which computations do not wait
+ * for; a computation that needs one waits for the event behind it. What is sent is kept until the context's stream is
+ * behind the launch: only then may the pool give its memory to later work. */
+#include "comm/collective/outbox_impl.h"
+#include "comm/nccl_author.h"
+
+#include <stdlib.h>
+
+typedef struct wf_outbox_transfer {
+    struct wf_outbox_transfer *next;
+    wf_tensor *x; /* its own handle */
+    wf_buffer buffer;
+    int peer;
+    bool sends;
+    uint64_t launch;
+    wf_event *event; /* of what is received: it has come */
+} transfer;
+
+bool wf_outbox_connects(const wf_outbox *outbox)
+{
+    return outbox && wf_native_connects(outbox->comm);
+}
+
+static void recycle(wf_outbox *outbox, transfer *t)
+{
+    wf_buffer_free(&t->buffer);
+    wf_tensor_free(t->x);
+    t->x = NULL;
+    t->next = outbox->unused;
+    outbox->unused = t;
+}
+
+static void recycle_all(wf_outbox *outbox, transfer **list)
+{
+    while (*list) {
+        transfer *t = *list;
+        *list = t->next;
+        recycle(outbox, t);
+    }
+}
+
+void wf_outbox_transfers_free(wf_outbox *outbox)
+{
+    wf_ctx *ctx = outbox->comm->shared->ctx;
+    recycle_all(outbox, &outbox->group);
+    recycle_all(outbox, &outbox->under_way);
+    while (outbox->unused) {
+        transfer *t = outbox->unused;
+        outbox->unused = t->next;
+        if (t->event)
+            ctx->k->event_free(ctx, t->event);
+        free(t);
+    }
+}
+
+static transfer *transfer_of(wf_outbox *outbox, const wf_tensor *x, int peer, bool sends)
+{
+    transfer *t = outbox->unused;
+    if (t)
+        outbox->unused = t->next;
+    else
+        t = wf_calloc(outbox->comm->shared->ctx, 1, sizeof *t);
+    if (!t)
+        return NULL;
+    t->peer = peer;
+    t->sends = sends;
+    t->x = wf_tensor_alias(x);
+    if (t->x)
+        return t;
+    recycle(outbox, t);
+    return NULL;
+}
+
+/* --- launches -------------------------------------------------------------------------------------------------------
+ */
+
+static wf_status put_in(wf_comm *comm, const transfer *t)
+{
+    if (t->buffer.bytes == 0)
+        return WF_OK;
+    return t->sends ? wf_nccl_send(comm, t->buffer.data, t->buffer.bytes, t->peer)
+                    : wf_nccl_recv(comm, t->buffer.data, t->buffer.bytes, t->peer);
+}
+
+static wf_status mark_event(wf_outbox *outbox, transfer *t)
+{
+    wf_ctx *ctx = outbox->comm->shared->ctx;
+    if (t->sends || t->buffer.bytes == 0)
+        return WF_OK;
+    if (!t->event)
+        WF_TRY(ctx->k->event_new(ctx, &t->event));
+    return wf_nccl_record(outbox->comm, t->event);
+}
+
+/* Gives the group to NCCL as one launch; the other rank of a message may have it in any other group. */
+static wf_status launch(wf_outbox *outbox)
+{
+    wf_comm *comm = outbox->comm;
+    bool any = false;
+    for (const transfer *t = outbox->group; t; t = t->next)
+        any = any || t->buffer.bytes > 0;
+    if (any) {
+        WF_TRY(wf_nccl_begin(comm));
+        for (const transfer *t = outbox->group; t; t = t->next)
+            WF_TRY(put_in(comm, t));
+        WF_TRY(wf_nccl_end_no_join(comm));
+    }
+    outbox->launches++;
+    for (transfer *t; (t = outbox->group);) {
+        WF_TRY(mark_event(outbox, t));
+        t->launch = outbox->launches;
+        outbox->group = t->next;
+        t->next = outbox->under_way;
+        outbox->under_way = t;
+    }
+    return WF_OK;
+}
+
+static wf_status add(wf_outbox *outbox, transfer *t)
+{
+    transfer **at = &outbox->group;
+    while (*at)
+        at = &(*at)->next;
+    t->next = NULL;
+    *at = t;
+    return outbox->grouping ? WF_OK : launch(outbox);
+}
+
+void wf_outbox_group_begin(wf_outbox *outbox)
+{
+    outbox->grouping = true;
+}
+
+static wf_status group_end(wf_outbox *outbox)
+{
+    WF_TRY(wf_comm_alive(outbox->comm));
+    return outbox->group ? launch(outbox) : WF_OK;
+}
+
+wf_status wf_outbox_group_end(wf_outbox *outbox)
+{
+    outbox->grouping = false;
+    return wf_guard_end(outbox->comm, "send", group_end(outbox));
+}
+
+/* --- the two ends ---------------------------------------------------------------------------------------------------
+ */
+
+static wf_status post(wf_outbox *outbox, const wf_tensor *x, int to)
+{
+    WF_TRY(wf_outbox_send_frame(outbox, x, to));
+    transfer *t = transfer_of(outbox, x, to, true);
+    WF_NEED(t);
+    const wf_status status = wf_buffer_read(outbox->comm, t->x, true, &t->buffer);
+    if (status != WF_OK) {
+        recycle(outbox, t);
+        return status;
+    }
+    return add(outbox, t);
+}
+
+wf_status wf_outbox_post(wf_outbox *outbox, const wf_tensor *x, int to)
+{
+    WF_NEED(outbox);
+    if (!wf_outbox_connects(outbox))
+        return wf_outbox_send(outbox, x, to);
+    return wf_guard_end(outbox->comm, "send", post(outbox, x, to));
+}
+
+static wf_status expect(wf_outbox *outbox, int from, wf_tensor **y)
+{
+    wf_comm *comm = outbox->comm;
+    wf_dtype dtype;
+    wf_shape shape;
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
+    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
+    *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
+    WF_NEED(*y);
+    transfer *t = transfer_of(outbox, *y, from, false);
+    WF_NEED(t);
+    const wf_status status = wf_buffer_room(comm, t->x, true, &t->buffer);
+    if (status != WF_OK) {
+        recycle(outbox, t);
+        return status;
+    }
+    return add(outbox, t);
+}
+
+wf_tensor *wf_outbox_expect(wf_outbox *outbox, int from)
+{
+    wf_tensor *y = NULL;
+    WF_NEED_NULL(outbox);
+    if (!wf_outbox_connects(outbox))
+        return wf_outbox_receive(outbox->comm, from);
+    if (wf_guard_end(outbox->comm, "recv", expect(outbox, from, &y)) == WF_OK)
+        return y;
+    wf_tensor_free(y);
+    return wf_error_null();
+}
+
+/* --- their ends on the device ---------------------------------------------------------------------------------------
+ */
+
+static wf_status arrive(wf_outbox *outbox, transfer *t)
+{
+    wf_ctx *ctx = outbox->comm->shared->ctx;
+    if (t->buffer.bytes > 0)
+        WF_TRY(ctx->k->event_wait(ctx, t->event, NULL));
+    return wf_buffer_store(&t->buffer);
+}
+
+/* What was sent by then is gone for whatever the context's stream does from now on. */
+static void drop_sent(wf_outbox *outbox, uint64_t launch)
+{
+    for (transfer **at = &outbox->under_way; *at;) {
+        transfer *t = *at;
+        if (!t->sends || t->launch > launch) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        recycle(outbox, t);
+    }
+}
+
+wf_status wf_outbox_await(wf_outbox *outbox, const wf_tensor *x)
+{
+    WF_NEED(outbox);
+    WF_NEED(x);
+    for (transfer **at = &outbox->under_way; *at; at = &(*at)->next) {
+        transfer *t = *at;
+        if (t->sends || t->x->storage != x->storage)
+            continue;
+        WF_TRY(arrive(outbox, t));
+        const uint64_t launch = t->launch;
+        *at = t->next;
+        recycle(outbox, t);
+        drop_sent(outbox, launch);
+        return WF_OK;
+    }
+    return WF_OK;
+}
+
+wf_status wf_outbox_join(wf_outbox *outbox)
+{
+    WF_TRY(wf_nccl_join(outbox->comm));
+    for (transfer *t; (t = outbox->under_way);) {
+        if (!t->sends)
+            WF_TRY(wf_buffer_store(&t->buffer));
+        outbox->under_way = t->next;
+        recycle(outbox, t);
+    }
+    return WF_OK;
+}
