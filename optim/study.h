@@ -10,8 +10,10 @@
  *                 return wf_trial_prune(trial);
  *     }
  *
- *     wf_study *study = wf_study_open(comm, "mnist", (wf_study_opts){.storage = "mnist.db", .trials = 30, .groups =
- * 2}); WF_MUST(wf_study_optimize(study, objective, user)); WF_MUST(wf_study_best(study, &best));
+ *     const wf_study_opts opts = {.storage = "mnist.db", .trials = 30, .groups = 2};
+ *     wf_study *study = wf_study_open(comm, "mnist", opts);
+ *     WF_MUST(wf_study_optimize(study, objective, user));
+ *     WF_MUST(wf_study_best(study, &best));
  *
  * The ranks are divided into groups, each of which makes a trial at a time, so that several are made at once. Rank 0 of
  * a group starts a Python process with Optuna (3.0 or later) and talks to it; every rank of the group gets the same

@@ -313,8 +313,9 @@ class Bridge:
         return [self.trial.suggest_float(name, low, high, log=log == "1", step=step if step else None).hex()]
 
     def int(self, name, low, high, log, step):
-        self.once(name, f"an integer of [{low}, {high}]" + ", logarithmic" * (log == "1") + f", step {step}" * (step != "0"))
-        return [str(self.trial.suggest_int(name, int(low), int(high), log=log == "1", step=int(step) if int(step) else 1))]
+        low, high, step = (int(float.fromhex(word)) for word in (low, high, step))
+        self.once(name, f"an integer of [{low}, {high}]" + ", logarithmic" * (log == "1") + f", step {step}" * bool(step))
+        return [str(self.trial.suggest_int(name, low, high, log=log == "1", step=step or 1))]
 
     def categorical(self, name, *choices):
         self.once(name, "one of " + ", ".join(choices))

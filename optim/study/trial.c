@@ -102,20 +102,27 @@ static bool usable(const wf_trial *trial)
     return trial && trial->open && trial->status == WF_OK;
 }
 
-double wf_trial_suggest_float(wf_trial *trial, const char *name, double low, double high, wf_study_scale scale)
+/* Asks for a number in a range; ints go as doubles, which hold them exactly. */
+static wf_status ask_in_range(wf_trial *trial, const char *kind, const char *name, const double range[2],
+                              wf_study_scale scale, wf_words *answer)
 {
-    double value = NAN;
-    wf_words answer;
-    if (!usable(trial) || !begin(trial, check_range(name, low, high, scale, 0x1p-1074)))
-        return NAN;
     wf_line line;
-    wf_line_begin(&line, "float");
+    wf_line_begin(&line, kind);
     wf_line_add(&line, name);
-    wf_line_add_real(&line, low);
-    wf_line_add_real(&line, high);
+    wf_line_add_real(&line, range[0]);
+    wf_line_add_real(&line, range[1]);
     wf_line_add_int(&line, scale.log);
     wf_line_add_real(&line, scale.step);
-    if (question(trial, wf_line_end(&line), NULL, &answer) == WF_OK)
+    return question(trial, wf_line_end(&line), NULL, answer);
+}
+
+double wf_trial_suggest_float(wf_trial *trial, const char *name, double low, double high, wf_study_scale scale)
+{
+    if (!usable(trial) || !begin(trial, check_range(name, low, high, scale, 0x1p-1074)))
+        return NAN;
+    double value = NAN;
+    wf_words answer;
+    if (ask_in_range(trial, "float", name, (const double[]){low, high}, scale, &answer) == WF_OK)
         note(trial, wf_words_real(&answer, 1, &value));
     wf_words_free(&answer);
     return value;
@@ -133,18 +140,11 @@ static wf_status check_ints(const char *name, int64_t low, int64_t high, wf_stud
 
 int64_t wf_trial_suggest_int(wf_trial *trial, const char *name, int64_t low, int64_t high, wf_study_scale scale)
 {
-    int64_t value = 0;
-    wf_words answer;
     if (!usable(trial) || !begin(trial, check_ints(name, low, high, scale)))
         return 0;
-    wf_line line;
-    wf_line_begin(&line, "int");
-    wf_line_add(&line, name);
-    wf_line_add_int(&line, low);
-    wf_line_add_int(&line, high);
-    wf_line_add_int(&line, scale.log);
-    wf_line_add_int(&line, (int64_t)scale.step);
-    if (question(trial, wf_line_end(&line), NULL, &answer) == WF_OK)
+    int64_t value = 0;
+    wf_words answer;
+    if (ask_in_range(trial, "int", name, (const double[]){(double)low, (double)high}, scale, &answer) == WF_OK)
         note(trial, wf_words_int(&answer, 1, &value));
     wf_words_free(&answer);
     return value;

@@ -283,12 +283,13 @@ static void bytes(void)
 
 static int sequence(const char *sampler, const char *pruner, const char *storage)
 {
-    static const char *const samplers[] = {"tpe", "random", "cmaes"};
-    wf_study_opts opts = {.storage = *storage ? storage : NULL,
-                          .seed = 7,
-                          .pruner = strcmp(pruner, "median") == 0 ? WF_PRUNER_MEDIAN : WF_PRUNER_NONE};
+    static const char *const samplers[] = {"tpe", "random", "cmaes", "qmc"},
+                             *const pruners[] = {"median", "none", "halving", "hyperband"};
+    wf_study_opts opts = {.storage = *storage ? storage : NULL, .seed = 7};
     while (strcmp(sampler, samplers[opts.sampler]) != 0)
         opts.sampler++;
+    while (strcmp(pruner, pruners[opts.pruner]) != 0)
+        opts.pruner++;
     wf_study *study = open_study("sequence", opts);
     for (int i = 0; i < 25; i++) {
         wf_trial *trial;

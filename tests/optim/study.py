@@ -11,13 +11,23 @@ names = ["data", 'channel "\\\n\u00e9', "both"]
 
 
 def sequence(sampler, pruner):
-    kinds = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    kinds = {
+        "tpe": optuna.samplers.TPESampler,
+        "random": optuna.samplers.RandomSampler,
+        "qmc": lambda seed: optuna.samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False),
+    }
+    pruners = {
+        "median": optuna.pruners.MedianPruner,
+        "none": optuna.pruners.NopPruner,
+        "halving": optuna.pruners.SuccessiveHalvingPruner,
+        "hyperband": optuna.pruners.HyperbandPruner,
+    }
     if sampler == "cmaes":
         kind = optuna.samplers.CmaEsSampler(seed=7, warn_independent_sampling=False)
     else:
         kind = kinds[sampler](seed=7)
-    pruner = optuna.pruners.MedianPruner() if pruner == "median" else optuna.pruners.NopPruner()
-    study = optuna.create_study(sampler=kind, pruner=pruner)
+    # Hyperband takes a trial's bracket from the name of the study.
+    study = optuna.create_study(study_name="sequence", sampler=kind, pruner=pruners[pruner]())
     for _ in range(25):
         trial = study.ask()
         x = trial.suggest_float("x", -1, 1)

@@ -50,6 +50,10 @@ nothing_left() {
 sequence() {
     for each in "$@"; do
         set -- $each
+        if [ "$1" = qmc ] && ! "$WEFT_PYTHON" -c 'import scipy' 2>/dev/null; then
+            echo "SKIP: $WEFT_PYTHON has no package scipy, which the sampler qmc needs"
+            exit 77
+        fi
         "$WEFT_PYTHON" "$here/study.py" "$1" "$2" >"$work/optuna.txt"
         "$mpiexec" -np "$ranks" "$program" sequence "$1" "$2" "${3+$work/$3}" >"$work/weft.txt" 2>"$work/err.txt" ||
             fail "$1: the program failed"
