@@ -48,8 +48,9 @@ void wf_planner_model_clear(wf_planner_model *m);
 typedef struct wf_planner_times {
     int64_t batch;
     double forward_s, backward_s, update_s; /* all of them; backward_s without the update */
-    double kept, fixed, more; /* bytes: what forward keeps for backward; parameters, gradients and the optimizer's
-                                 state; and what a step takes beyond these at its peak */
+    double kept, fixed, more;      /* bytes: what forward keeps for backward; parameters, gradients, packed forms of
+                                      parameters and the optimizer's state; and what a step takes beyond these at its peak */
+    double packed, packed_forward; /* bytes of packed forms: of a step, and those that forward makes */
     double *leaf_forward_s, *leaf_backward_s; /* of the kernels of each leaf */
 } wf_planner_times;
 
@@ -57,9 +58,10 @@ typedef struct wf_planner_meter {
     void *own;
     /* Fills in all but the arrays' addresses. */
     wf_status (*step)(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *times);
-    /* Forward and backward of a leaf whose pixels are cut along this axis, of which a rank has an input of this shape,
-     * with the exchanges of halos inside a node; *seconds is 0 where that cannot be measured here. NULL: never. */
-    wf_status (*cut)(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, double *seconds);
+    /* Forward and backward of a leaf that is split over `ranks` ranks of a node along this axis, with its messages, as
+     * the library computes it. A rank's input has this shape: of an axis of pixels a part of the image; of the channel
+     * axis all channels, or a rank's. *seconds is 0 where that cannot be measured here. NULL: never. */
+    wf_status (*split)(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks, double *seconds);
     /* Forward and backward of a part of a leaf: an input of this shape, 1/in of the input channels of its filters,
      * 1/out of the output channels. */
     wf_status (*part)(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds);
@@ -97,8 +99,10 @@ struct wf_training_plan {
     wf_mesh_opts mesh; /* every axis at least 1 */
     bool zero;         /* the optimizer's state is sharded */
     int chunks;
+    wf_pipeline_kind schedule;                /* of a pipeline */
+    int parts;                                /* of the model on each stage */
     wf_pipeline_recompute recompute;          /* of a pipeline */
-    int *stage_units;                         /* units of each stage; NULL: no pipeline */
+    int *stage_units;                         /* units of each part, mesh.stage * parts numbers; NULL: no pipeline */
     double seconds, other_s, sum_s, update_s; /* a step; of it outside of units; shown sums of gradients; updates */
     double bytes, memory;                     /* sent by a rank in a step; its peak */
     wf_price_model links;

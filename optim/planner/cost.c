@@ -180,9 +180,10 @@ static bool takes_channel_form(const wf_planner_leaf *leaf)
     return leaf->info.form == WF_FORM_CHANNEL || y < x;
 }
 
-static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bool by_input, bool first,
+static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bool by_input, bool first, bool timed,
                               wf_unit_cost *c)
 {
+    const double before = c->message_s;
     const bool cut = c->state & WF_PARALLEL_SPATIAL, sharded = c->state & WF_PARALLEL_CHANNEL;
     const double part = cut ? 1.0 / p->pixels : 1, x = bytes_of(p, leaf->x) * part, y = bytes_of(p, leaf->y) * part;
     const int n = p->channels, span = p->channels * p->pixels;
@@ -201,24 +202,47 @@ static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bo
             add_gather(p, n, span, y, c);
     }
     c->state = (c->state & ~WF_PARALLEL_CHANNEL) | (replicate ? 0 : WF_PARALLEL_CHANNEL);
+    c->message_s = timed ? c->message_s : before;
 }
 
-/* Of a convolution that is cut inside a node: with its halos, as the library computes it, in pieces beside the
- * exchange.
- */
-static wf_status cut_of(const wf_place *p, const wf_planner_leaf *leaf, wf_shape part, double *seconds)
+/* How a leaf is split in a form. */
+typedef struct leaf_split {
+    bool pixels, channels; /* of its input, that are sharded */
+    bool products;         /* along channels */
+    int64_t in, out;       /* parts of its input and output channels */
+} leaf_split;
+
+/* As the library computes it, in a node: a convolution in pieces beside its halos; products along channels with what
+ * they gather; functions of sharded channels, whose runs in memory are short. */
+static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *s, wf_shape part,
+                          double *seconds)
 {
     const wf_axis axis = p->mesh.height > 1 ? WF_AXIS_HEIGHT : p->mesh.width > 1 ? WF_AXIS_WIDTH : WF_AXIS_DEPTH;
+    const wf_part_kind kind = leaf->info.kind;
     *seconds = 0;
-    if (!p->meter->cut || leaf->info.kind != WF_PART_CONV || leaf->info.nd != 2 || wf_place_between(p, p->pixels))
+    if (!p->meter->split || !leaf->layer || (s->pixels && (s->channels || s->products)))
         return WF_OK;
-    return p->meter->cut(p->meter->own, leaf, part, axis, seconds);
+    if (s->pixels)
+        return kind != WF_PART_CONV || leaf->info.nd != 2 || wf_place_between(p, p->pixels)
+                   ? WF_OK
+                   : p->meter->split(p->meter->own, leaf, part, axis, p->pixels, seconds);
+    if (wf_place_between(p, p->channels) || !(s->products || (s->channels && kind == WF_PART_OTHER)))
+        return WF_OK;
+    wf_shape x = leaf->x;
+    x.dim[0] = p->batch;
+    if (s->channels && x.dim[1] % p->channels != 0)
+        return WF_OK;
+    x.dim[1] /= s->channels ? p->channels : 1;
+    return p->meter->split(p->meter->own, leaf, x, WF_AXIS_CHANNEL, p->channels, seconds);
 }
 
-static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, bool cut, int64_t in, int64_t out,
-                          double *ratio, bool *timed)
+/* What a part takes of the whole layer's time; *timed: its messages come on top. */
+static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *s, double *ratio,
+                          bool *timed)
 {
     const int ranks[3] = {p->mesh.depth, p->mesh.height, p->mesh.width};
+    const bool cut = s->pixels, measured = cut || s->products || s->channels;
+    int64_t in = s->in, out = s->out;
     wf_shape whole = leaf->x, part;
     double all = 0, own = 0;
     *ratio = 1;
@@ -234,7 +258,9 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, bool c
                wf_window_outputs(*w, part.dim[d], false) < 1)
             part.dim[d]++;
     }
-    if (leaf->info.kind == WF_PART_OTHER || leaf->info.kind == WF_PART_WINDOW) {
+    if (measured)
+        WF_TRY(split_of(p, leaf, s, part, &own));
+    if (own <= 0 && (leaf->info.kind == WF_PART_OTHER || leaf->info.kind == WF_PART_WINDOW)) {
         *ratio = (cut ? 1.0 / p->pixels : 1) / (double)out;
         return WF_OK;
     }
@@ -244,8 +270,6 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, bool c
     if (!cut && in == 1 && out == 1)
         return WF_OK;
     WF_TRY(p->meter->part(p->meter->own, leaf, whole, 1, 1, &all));
-    if (cut && in == 1 && out == 1)
-        WF_TRY(cut_of(p, leaf, part, &own));
     *timed = own <= 0;
     if (*timed)
         WF_TRY(p->meter->part(p->meter->own, leaf, part, in, out, &own));
@@ -275,7 +299,7 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     const wf_part_kind kind = leaf->info.kind;
     const bool first = i == 0, flattens = kind == WF_PART_OTHER && leaf->y.rank < leaf->x.rank;
     const bool multiplies = kind == WF_PART_CONV || kind == WF_PART_LINEAR;
-    int64_t in = 1, out = 1;
+    leaf_split split = {.in = 1, .out = 1};
     if (kind == WF_PART_LINEAR)
         form &= ~(unsigned)WF_PARALLEL_SPATIAL;
     if (asks(leaf)) {
@@ -286,19 +310,25 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
         change_state(p, leaf, 0, first, c);
     }
     const bool cut = c->state & WF_PARALLEL_SPATIAL, by_channels = multiplies && form & WF_PARALLEL_CHANNEL;
+    const bool by_input = by_channels && takes_channel_form(leaf);
+    split.pixels = cut;
+    split.channels = c->state & WF_PARALLEL_CHANNEL;
+    split.products = by_channels;
     if (by_channels) {
-        const bool by_input = takes_channel_form(leaf);
-        *(by_input ? &in : &out) = p->channels;
+        *(by_input ? &split.in : &split.out) = p->channels;
         c->possible = c->possible && (by_input ? leaf->info.in : leaf->info.out) >= p->channels;
-        add_channel_moves(p, leaf, by_input, first, c);
-    } else if (!multiplies && c->state & WF_PARALLEL_CHANNEL) {
-        out = p->channels;
+        if (!c->possible)
+            return WF_OK;
+    } else if (!multiplies && split.channels) {
+        split.out = p->channels;
     }
     if (cut && kind == WF_PART_NORM)
         add_norm(p, leaf, c);
     double ratio = 1;
     bool timed = true;
-    WF_TRY(ratio_of(p, leaf, cut, in, out, &ratio, &timed));
+    WF_TRY(ratio_of(p, leaf, &split, &ratio, &timed));
+    if (by_channels)
+        add_channel_moves(p, leaf, by_input, first, timed, c);
     if (cut && kind == WF_PART_CONV)
         add_halos(p, leaf, first, timed, c);
     c->forward_s += ratio * p->times.leaf_forward_s[i];
@@ -306,14 +336,14 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     const double part = (cut ? 1.0 / p->pixels : 1) / (c->state & WF_PARALLEL_CHANNEL ? p->channels : 1);
     c->kept += leaf->share * p->times.kept * part;
     c->output = bytes_of(p, leaf->y) * part;
-    c->params[cut && (kind == WF_PART_CONV || kind == WF_PART_NORM)] += leaf->params / (double)(in * out);
+    c->params[cut && (kind == WF_PART_CONV || kind == WF_PART_NORM)] += leaf->params / (double)(split.in * split.out);
     return WF_OK;
 }
 
 /* A place may have no pixels at all: the others then have more than their share, as rounding up says. */
 wf_status wf_place_cost(const wf_place *p, const wf_planner_unit *unit, unsigned form, int state, wf_unit_cost *c)
 {
-    *c = (wf_unit_cost){.possible = true, .state = state};
+    *c = (wf_unit_cost){.possible = true, .form = (int)form, .state = state};
     for (int i = unit->first; i < unit->first + unit->leaves && c->possible; i++)
         WF_TRY(add_leaf(p, i, form, c));
     return WF_OK;

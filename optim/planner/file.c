@@ -12,6 +12,7 @@
 #define AXES    6
 
 static const char *const splits[] = {"data", "channel", "spatial", "mesh"};
+static const char *const schedules[] = {"1f1b", "gpipe", "interleaved"};
 static const char *const recomputations[] = {"never", "except_last", "always"};
 static const char *const axes[AXES] = {"data", "stage", "channel", "depth", "height", "width"};
 
@@ -32,9 +33,9 @@ static void write_numbers(const wf_training_plan *p, FILE *file)
     for (int i = 0; i < AXES; i++)
         fprintf(file, "%s\"%s\": %d", i ? ", " : "", axes[i], *axis_of(&mesh, i));
     fprintf(file, "},\n  \"shard_optimizer\": %s,\n", p->zero ? "true" : "false");
-    fprintf(file, "  \"chunks\": %d,\n  \"recompute_stages\": \"%s\",\n  \"stages\": [", p->chunks,
-            recomputations[p->recompute]);
-    for (int i = 0; p->stage_units && i < p->mesh.stage; i++)
+    fprintf(file, "  \"chunks\": %d,\n  \"schedule\": \"%s\",\n  \"recompute_stages\": \"%s\",\n  \"stages\": [",
+            p->chunks, schedules[p->schedule], recomputations[p->recompute]);
+    for (int i = 0; p->stage_units && i < p->mesh.stage * p->parts; i++)
         fprintf(file, "%s%d", i ? ", " : "", p->stage_units[i]);
     fprintf(file, "],\n  \"predicted\": {\"step_s\": %.9g, \"other_s\": %.9g, \"sum_s\": %.9g, \"update_s\": %.9g, ",
             p->seconds, p->other_s, p->sum_s, p->update_s);
@@ -116,12 +117,16 @@ static wf_status read_stages(const wf_json *j, wf_training_plan *p)
 {
     int list, which, sum = 0, i = 0;
     WF_TRY(wf_json_int(j, 0, "chunks", 1, &p->chunks));
+    WF_TRY(read_word(j, 0, "schedule", schedules, 3, &which));
+    p->schedule = (wf_pipeline_kind)which;
     WF_TRY(read_word(j, 0, "recompute_stages", recomputations, 3, &which));
     p->recompute = (wf_pipeline_recompute)which;
     WF_TRY(wf_json_get(j, 0, "stages", '[', &list));
     const int n = length_of(j, list);
-    WF_CHECK(n == (p->mesh.stage > 1 ? p->mesh.stage : 0), WF_ERR_FORMAT, "%s: %d stages are cut, the mesh has %d",
-             j->name, n, p->mesh.stage);
+    const bool several = p->schedule == WF_PIPELINE_INTERLEAVED, whole = n > 0 && n % p->mesh.stage == 0;
+    p->parts = whole && several ? n / p->mesh.stage : 1;
+    WF_CHECK(n == (p->mesh.stage > 1 ? p->mesh.stage * p->parts : 0), WF_ERR_FORMAT,
+             "%s: %d stages are cut, the mesh has %d", j->name, n, p->mesh.stage);
     if (n == 0)
         return WF_OK;
     p->stage_units = wf_calloc(p->ctx, (size_t)n, sizeof *p->stage_units);
@@ -236,7 +241,8 @@ void wf_training_plan_print(const wf_training_plan *p, int table)
     dprintf(table, "optimizer's state: %s%s\n", p->zero ? "sharded" : "on every rank",
             p->stage_units ? "; stages in chunks" : "");
     if (p->stage_units)
-        dprintf(table, "stages: %d chunks, 1f1b, recompute %s\n", p->chunks, recomputations[p->recompute]);
+        dprintf(table, "stages: %d chunks, %s, %d parts of the model on each, recompute %s\n", p->chunks,
+                schedules[p->schedule], p->parts, recomputations[p->recompute]);
     dprintf(table, "%-24s %-8s %9s %9s %9s %11s %11s %10s\n", "layer", "split", "fwd ms", "bwd ms", "sends ms",
             "sent MB", "grads MB", "kept MB");
     for (int i = 0; i < p->n_units; i++) {

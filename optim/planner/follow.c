@@ -90,7 +90,11 @@ wf_pipeline_opts wf_training_plan_pipeline(const wf_training_plan *plan)
 {
     if (!plan || !plan->stage_units)
         return (wf_pipeline_opts){0};
-    return (wf_pipeline_opts){.chunks = plan->chunks, .recompute = plan->recompute, .layers = plan->stage_units};
+    return (wf_pipeline_opts){.chunks = plan->chunks,
+                              .schedule = plan->schedule,
+                              .parts = plan->parts,
+                              .recompute = plan->recompute,
+                              .layers = plan->stage_units};
 }
 
 /* --- applying -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ typedef struct wf_place {
 /* What a unit costs in one form. */
 typedef struct wf_unit_cost {
     bool possible;
-    int state; /* how its output is split, of wf_parallel */
+    int form, state; /* how it is split, and its output, of wf_parallel */
     double forward_s, backward_s, message_s, bytes, kept, output;
     double params[2]; /* elements on a rank: of gradients that are summed over data; over data and pixels */
 } wf_unit_cost;
@@ -146,12 +146,19 @@ static inline wf_unit_cost *wf_search_cost(const wf_search *s, int unit, unsigne
 }
 
 double wf_search_params(const wf_planner_model *m);
-double wf_search_leaves(const wf_search *s); /* seconds of all leaves */
+/* Bytes that do not depend on the forms: parameters that are not trained, the input of so many samples, and what a step
+ * needs at its peak. */
+double wf_search_base(const wf_search *s, int64_t batch);
+double wf_search_words(const wf_search *s, bool zero); /* of memory for each parameter */
+double wf_search_leaves(const wf_search *s);           /* seconds of all leaves */
 wf_training_plan *wf_search_plan(const wf_search *s);
 /* True, and noted, if a rank has not so much memory. */
 bool wf_search_too_large(wf_search *s, double bytes);
 /* Takes the plan: it is the best one now, or it is freed. */
 void wf_search_take(wf_search *s, wf_training_plan *plan);
+/* The fastest forms of all units on the place: the cost of each, and how its input is split. The last one is not
+ * possible where none has an output that a loss takes. */
+wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state) WF_NODISCARD;
 /* A pipeline of the place's stages, whose batch is one of these chunks. */
 wf_status wf_search_stages(wf_search *s, int chunks) WF_NODISCARD;
 

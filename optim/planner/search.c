@@ -146,6 +146,7 @@ wf_training_plan *wf_search_plan(const wf_search *s)
                                .batch = s->o->batch,
                                .mesh = s->place->mesh,
                                .chunks = 1,
+                               .parts = 1,
                                .links = s->place->meter->links,
                                .n_units = s->m->n_units,
                                .unit = unit};
@@ -170,12 +171,23 @@ double wf_search_leaves(const wf_search *s)
     return all;
 }
 
-/* What does not depend on the forms: parameters that are not trained, and what a step needs at its peak. */
-static double base_bytes(const wf_search *s)
+double wf_search_base(const wf_search *s, int64_t batch)
 {
     const wf_planner_times *t = &s->place->times;
-    const double trained = 4 * (2 + s->place->meter->state_words) * wf_search_params(s->m);
-    return (t->fixed > trained ? t->fixed - trained : 0) + t->more / (s->place->pixels * s->place->channels);
+    const double trained = 4 * (2 + s->place->meter->state_words) * wf_search_params(s->m) + t->packed;
+    const double input = 4 * (double)wf_shape_count(s->m->input) / (double)s->m->input.dim[0] * (double)batch;
+    return (t->fixed > trained ? t->fixed - trained : 0) + t->more / (s->place->pixels * s->place->channels) +
+           input / s->place->pixels;
+}
+
+/* A value, a gradient, state, and the packed forms that kernels keep. Where the state is sharded there are none of
+ * these, once the values have moved into one buffer; in that first step they are twice there. */
+double wf_search_words(const wf_search *s, bool zero)
+{
+    const wf_planner_times *t = &s->place->times;
+    const double params = wf_search_params(s->m), packed = zero ? t->packed_forward : t->packed;
+    return 2 + zero + s->place->meter->state_words / (zero ? s->place->mesh.data : 1) +
+           (params > 0 ? packed / (4 * params) : 0);
 }
 
 static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before, int unit, wf_training_plan *plan)
@@ -226,7 +238,7 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_way *last, bool ze
     plan->update_s = params > 0 ? t->update_s * plan->update_s / params / (zero ? plan->mesh.data : 1) : 0;
     plan->other_s = t->forward_s + t->backward_s - wf_search_leaves(s);
     plan->seconds += plan->sum_s + plan->update_s + plan->other_s;
-    plan->memory = base_bytes(s) + last->bytes;
+    plan->memory = wf_search_base(s, s->place->batch) + last->bytes;
     return plan;
 }
 
@@ -252,17 +264,42 @@ bool wf_search_too_large(wf_search *s, double bytes)
     return true;
 }
 
+static wf_status step_units(wf_search *s)
+{
+    wf_way *room = wf_calloc(s->m->ctx, 2 * WF_STATES * WF_STATES * MOST, sizeof *room);
+    wf_status status = room ? WF_OK : wf_error_code();
+    for (int u = 0; u < s->m->n_units && status == WF_OK; u++)
+        status = step_unit(s, u, room);
+    free(room);
+    return status;
+}
+
 /* The output goes into a loss, which takes pixels that are cut, but no channels. */
+wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state)
+{
+    const int last = s->m->n_units - 1;
+    const wf_way *w = NULL;
+    WF_TRY(step_units(s));
+    for (int i = 0; i < s->ways[last]; i++) {
+        const wf_way *way = &s->way[last * WF_STATES * MOST + i];
+        if (!(way->state & WF_PARALLEL_CHANNEL) && (!w || way->seconds < w->seconds))
+            w = way;
+    }
+    cost[last].possible = w;
+    for (int u = last; u >= 0 && w; u--) {
+        const wf_way *before = u > 0 ? &s->way[(u - 1) * WF_STATES * MOST + w->before] : NULL;
+        state[u] = before ? before->state : 0;
+        cost[u] = *wf_search_cost(s, u, w->form, state[u]);
+        w = before;
+    }
+    return WF_OK;
+}
+
 static wf_status run_chain(wf_search *s, bool zero)
 {
     const int last = s->m->n_units - 1;
-    s->words = 2 + s->place->meter->state_words / (zero ? s->place->mesh.data : 1);
-    wf_way *room = wf_calloc(s->m->ctx, 2 * WF_STATES * WF_STATES * MOST, sizeof *room);
-    wf_status status = room ? WF_OK : wf_error_code();
-    for (int u = 0; u <= last && status == WF_OK; u++)
-        status = step_unit(s, u, room);
-    free(room);
-    WF_TRY(status);
+    s->words = wf_search_words(s, zero);
+    WF_TRY(step_units(s));
     /* What a recomputed unit keeps comes back while it runs backward. */
     double again = 0;
     for (int u = 0; u <= last && s->recompute; u++)
@@ -272,7 +309,8 @@ static wf_status run_chain(wf_search *s, bool zero)
     const wf_way *chosen = NULL;
     for (int i = 0; i < s->ways[last]; i++) {
         const wf_way *w = &s->way[last * WF_STATES * MOST + i];
-        if (!(w->state & WF_PARALLEL_CHANNEL) && !wf_search_too_large(s, base_bytes(s) + w->bytes + again) &&
+        if (!(w->state & WF_PARALLEL_CHANNEL) &&
+            !wf_search_too_large(s, wf_search_base(s, s->place->batch) + w->bytes + again) &&
             (!chosen || w->seconds < chosen->seconds))
             chosen = w;
     }
@@ -296,7 +334,7 @@ static bool wanted(const wf_search *s, wf_mesh_opts m)
     const unsigned can = s->o->can;
     if (wf_mesh_opts_size(*only) > 0 && memcmp(only, &m, sizeof m) != 0)
         return false;
-    if (s->o->batch % m.data != 0 || (m.stage > 1 && (pixels || m.channel > 1 || m.stage > s->m->n_units)))
+    if (s->o->batch % m.data != 0 || m.stage > s->m->n_units)
         return false;
     return !(pixels && !(can & WF_PLANNER_SPATIAL)) && !(m.channel > 1 && !(can & WF_PLANNER_CHANNEL)) &&
            !(m.stage > 1 && !(can & WF_PLANNER_STAGE)) && !(m.depth > 1 && !(can & WF_PLANNER_DEPTH));

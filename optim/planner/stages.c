@@ -1,4 +1,5 @@
-/* Plans with stages: a pipeline whose cuts are balanced by the measured times of a chunk, priced by its schedule. */
+/* Plans with stages: a pipeline whose cuts are balanced by the measured times of a chunk, priced by its schedule.
+ * Inside of the stages the units have the forms that are fastest for a chunk. */
 #include "optim/planner/planner_impl.h"
 
 #include <stdlib.h>
@@ -38,135 +39,223 @@ static void cut_stages(const double *seconds, int units, int stages, int *each)
     }
 }
 
-typedef struct stage_costs {
-    double *forward, *backward, *kept, *params;
-    size_t *bytes;
-} stage_costs;
+/* A pipeline that is tried, and what its parts cost for a chunk; part k is on stage k % stages. */
+typedef struct stage_try {
+    wf_pipeline_kind kind;
+    wf_pipeline_recompute recompute;
+    int stages, parts /* of all stages */, chunks;
+    int *each; /* units of each part */
+    double *forward, *backward, *kept, *params[2];
+    size_t *bytes; /* of a part's input on a rank */
+} stage_try;
 
-static void add_up(const wf_search *s, const int *each, wf_pipeline_recompute recompute, stage_costs *c)
+/* What the units cost in their forms. What lies outside of them is the loss, which the last one has. */
+typedef struct stage_units {
+    wf_unit_cost *cost;
+    int *state; /* of a unit's input */
+    double *seconds;
+} stage_units;
+
+static double input_bytes(const wf_search *s, int unit, int state)
+{
+    const wf_shape x = s->m->leaf[s->m->unit[unit].first].x;
+    const double ranks =
+        (state & WF_PARALLEL_SPATIAL ? s->place->pixels : 1) * (state & WF_PARALLEL_CHANNEL ? s->place->channels : 1);
+    return 4 * (double)wf_shape_count(x) / (double)x.dim[0] * (double)s->place->batch / ranks;
+}
+
+static void add_up(const wf_search *s, const stage_units *units, stage_try *t)
 {
     int u = 0;
-    for (int k = 0; k < s->place->mesh.stage; k++) {
-        c->forward[k] = c->backward[k] = c->kept[k] = c->params[k] = 0;
-        const wf_planner_leaf *leaf = &s->m->leaf[s->m->unit[u].first];
-        c->bytes[k] = (size_t)((double)wf_shape_count(leaf->x) / (double)leaf->x.dim[0] * (double)s->place->batch * 4);
-        for (int i = 0; i < each[k]; i++, u++) {
-            const wf_unit_cost *cost = wf_search_cost(s, u, 0, 0);
-            c->forward[k] += cost->forward_s;
-            c->backward[k] += cost->backward_s;
-            c->kept[k] += cost->kept;
-            c->params[k] += cost->params[0];
+    for (int k = 0; k < t->parts; k++) {
+        t->forward[k] = t->backward[k] = t->kept[k] = t->params[0][k] = t->params[1][k] = 0;
+        t->bytes[k] = (size_t)input_bytes(s, u, units->state[u]);
+        for (int i = 0; i < t->each[k]; i++, u++) {
+            const wf_unit_cost *cost = &units->cost[u];
+            t->forward[k] += cost->forward_s + cost->message_s / 2;
+            t->backward[k] += cost->backward_s + cost->message_s / 2;
+            t->kept[k] += cost->kept;
+            t->params[0][k] += cost->params[0];
+            t->params[1][k] += cost->params[1];
         }
         /* The last stage runs backward at once behind a forward. */
         const bool again =
-            recompute == WF_RECOMPUTE_ALWAYS || (recompute == WF_RECOMPUTE_EXCEPT_LAST && k + 1 < s->place->mesh.stage);
-        c->backward[k] += again ? c->forward[k] : 0;
+            t->recompute == WF_RECOMPUTE_ALWAYS || (t->recompute == WF_RECOMPUTE_EXCEPT_LAST && k + 1 < t->parts);
+        t->backward[k] += again ? t->forward[k] : 0;
     }
 }
 
-/* The largest stage's memory. */
-static double stage_memory(const wf_search *s, const stage_costs *c, const int *live, wf_pipeline_recompute recompute)
+/* The largest stage's memory. Chunks have gradients of their own, which are added up in a buffer beside those of the
+ * optimizer. */
+static double stage_memory(const wf_search *s, const stage_try *t, const int *live)
 {
+    const int parts = t->parts / t->stages;
     double most = 0;
-    for (int k = 0; k < s->place->mesh.stage; k++) {
-        const bool again = recompute != WF_RECOMPUTE_NEVER && live[k] > 1;
-        const double kept = again ? live[k] * (double)c->bytes[k] + c->kept[k] : live[k] * c->kept[k];
-        const double all = kept + 4 * s->words * c->params[k];
+    for (int stage = 0; stage < t->stages; stage++) {
+        double all = 0;
+        for (int k = stage; k < t->parts; k += t->stages) {
+            const double chunks = (double)live[stage] / parts;
+            const bool again = t->recompute != WF_RECOMPUTE_NEVER && live[stage] > 1;
+            all += again ? chunks * (double)t->bytes[k] + t->kept[k] : chunks * t->kept[k];
+            all += 4 * (1 + s->words) * (t->params[0][k] + t->params[1][k]);
+        }
         most = all > most ? all : most;
     }
-    return most + s->place->times.more;
+    return most + wf_search_base(s, t->chunks * s->place->batch);
 }
 
-static wf_training_plan *stage_plan(const wf_search *s, const int *each, const stage_costs *c, double seconds)
+static void fill_plan(const wf_search *s, const stage_units *units, const stage_try *t, wf_training_plan *plan)
 {
-    wf_training_plan *plan = wf_search_plan(s);
-    int *copy = wf_calloc(s->m->ctx, (size_t)s->place->mesh.stage, sizeof *copy);
-    double params = 0, backward = 0, most = 0;
-    if (!plan || !copy) {
-        wf_training_plan_free(plan);
-        free(copy);
-        return wf_error_null();
-    }
-    memcpy(copy, each, (size_t)s->place->mesh.stage * sizeof *copy);
-    plan->stage_units = copy;
-    for (int k = 0; k < s->place->mesh.stage; k++) {
-        params = c->params[k] > params ? c->params[k] : params;
-        backward = c->backward[k] > backward ? c->backward[k] : backward;
-        most = (double)c->bytes[k] > most && k > 0 ? (double)c->bytes[k] : most;
-    }
     const double all = wf_search_params(s->m);
-    plan->sum_s = 4 * params * s->place->sum_s[0];
+    double params = 0, sum = 0;
+    for (int stage = 0; stage < t->stages; stage++) {
+        double of[2] = {0};
+        for (int k = stage; k < t->parts; k += t->stages)
+            for (int i = 0; i < 2; i++)
+                of[i] += t->params[i][k];
+        const double seconds = 4 * (of[0] * s->place->sum_s[0] + of[1] * s->place->sum_s[1]);
+        params = of[0] + of[1] > params ? of[0] + of[1] : params;
+        sum = seconds > sum ? seconds : sum;
+    }
+    plan->sum_s = sum;
     plan->update_s = all > 0 ? s->place->times.update_s * params / all : 0;
-    plan->other_s = 0;
-    plan->seconds = seconds + plan->sum_s + plan->update_s;
-    return plan;
+    plan->chunks = t->chunks;
+    plan->schedule = t->kind;
+    plan->parts = t->parts / t->stages;
+    plan->recompute = t->recompute;
+    for (int u = 0; u < plan->n_units; u++) {
+        const wf_unit_cost *cost = &units->cost[u];
+        wf_plan_unit *unit = &plan->unit[u];
+        unit->forward_s = t->chunks * cost->forward_s;
+        unit->backward_s = t->chunks * cost->backward_s;
+        unit->message_s = t->chunks * cost->message_s;
+        unit->bytes = t->chunks * cost->bytes;
+        unit->kept = cost->kept;
+        unit->split = (unsigned)cost->form;
+        unit->sum_bytes = 4 * (cost->params[0] * s->place->sum_bytes[0] + cost->params[1] * s->place->sum_bytes[1]);
+        plan->bytes += (unit->bytes + unit->sum_bytes) / t->stages;
+    }
 }
 
-static wf_status price_stages(wf_search *s, const int *each, stage_costs *c, int chunks,
-                              wf_pipeline_recompute recompute)
+static wf_status take_plan(wf_search *s, const stage_units *units, const stage_try *t, const wf_pipeline_price *price)
 {
-    const int stages = s->place->mesh.stage;
-    const bool between = wf_place_between(s->place, stages);
+    const double memory = stage_memory(s, t, price->live);
+    if (wf_search_too_large(s, memory))
+        return WF_OK;
+    wf_training_plan *plan = wf_search_plan(s);
+    int *each = wf_calloc(s->m->ctx, (size_t)t->parts, sizeof *each);
+    if (!plan || !each) {
+        wf_training_plan_free(plan);
+        free(each);
+        return wf_error_code();
+    }
+    memcpy(each, t->each, (size_t)t->parts * sizeof *each);
+    plan->stage_units = each;
+    fill_plan(s, units, t, plan);
+    plan->seconds = price->seconds + plan->sum_s + plan->update_s;
+    plan->bytes += (double)price->bytes / t->stages;
+    plan->memory = memory;
+    wf_search_take(s, plan);
+    return WF_OK;
+}
+
+/* No optimizer takes a stage without parameters. */
+static bool all_train(const stage_try *t)
+{
+    for (int stage = 0; stage < t->stages; stage++) {
+        double params = 0;
+        for (int k = stage; k < t->parts; k += t->stages)
+            params += t->params[0][k] + t->params[1][k];
+        if (params == 0)
+            return false;
+    }
+    return true;
+}
+
+static wf_status price_stages(wf_search *s, const stage_units *units, stage_try *t)
+{
+    const wf_mesh_opts *m = &s->place->mesh;
+    const bool between = wf_place_between(s->place, wf_mesh_opts_size(*m) / m->data);
     wf_price_model links = s->place->meter->links;
-    wf_pipeline_price price = {.live = wf_calloc(s->m->ctx, (size_t)stages, sizeof(int))};
-    wf_pipeline_schedule *schedule = wf_pipeline_schedule_new(s->m->ctx, WF_PIPELINE_1F1B, stages, 1, chunks);
+    wf_pipeline_price price = {.live = wf_calloc(s->m->ctx, (size_t)t->stages, sizeof(int))};
+    wf_pipeline_schedule *schedule =
+        wf_pipeline_schedule_new(s->m->ctx, t->kind, t->stages, t->parts / t->stages, t->chunks);
     /* All ranks of a schedule are priced as those of one node. */
     links.alpha_s[0] = between ? links.alpha_s[1] : s->place->meter->exchange_alpha_s;
     links.beta_s[0] = between ? links.beta_s[1] : s->place->meter->exchange_beta_s;
-    add_up(s, each, recompute, c);
-    const wf_pipeline_costs costs = {.forward_s = c->forward, .backward_s = c->backward, .bytes = c->bytes};
+    const wf_pipeline_costs costs = {.forward_s = t->forward, .backward_s = t->backward, .bytes = t->bytes};
     wf_status status =
         price.live && schedule ? wf_pipeline_schedule_price(schedule, &costs, &links, &price) : wf_error_code();
-    if (status == WF_OK && !wf_search_too_large(s, stage_memory(s, c, price.live, recompute))) {
-        wf_training_plan *plan = stage_plan(s, each, c, price.seconds);
-        status = plan ? WF_OK : wf_error_code();
-        if (plan) {
-            plan->chunks = chunks;
-            plan->recompute = recompute;
-            plan->memory = stage_memory(s, c, price.live, recompute);
-            plan->bytes = (double)price.bytes / stages;
-            for (int u = 0; u < plan->n_units; u++) {
-                const wf_unit_cost *cost = wf_search_cost(s, u, 0, 0);
-                plan->unit[u].forward_s = chunks * cost->forward_s;
-                plan->unit[u].backward_s = chunks * cost->backward_s;
-                plan->unit[u].kept = cost->kept;
-                plan->unit[u].sum_bytes = 4 * cost->params[0] * s->place->sum_bytes[0];
-            }
-        }
-        wf_search_take(s, plan);
-    }
+    if (status == WF_OK)
+        status = take_plan(s, units, t, &price);
     wf_pipeline_schedule_free(schedule);
     free(price.live);
     return status;
 }
 
-/* A place whose batch is a chunk: units have no form, and what lies outside of them is spread over them. */
+static wf_status try_schedule(wf_search *s, const stage_units *units, wf_pipeline_kind kind, int parts, int chunks)
+{
+    const int stages = s->place->mesh.stage, all = stages * parts;
+    stage_try t = {.kind = kind, .stages = stages, .parts = all, .chunks = chunks};
+    double *numbers = wf_calloc(s->m->ctx, 5 * (size_t)all, sizeof *numbers);
+    t.bytes = wf_calloc(s->m->ctx, (size_t)all, sizeof *t.bytes);
+    t.each = wf_calloc(s->m->ctx, (size_t)all, sizeof *t.each);
+    wf_status status = numbers && t.bytes && t.each ? WF_OK : wf_error_code();
+    if (status == WF_OK) {
+        t.forward = numbers;
+        t.backward = numbers + all;
+        t.kept = numbers + (ptrdiff_t)2 * all;
+        t.params[0] = numbers + (ptrdiff_t)3 * all;
+        t.params[1] = numbers + (ptrdiff_t)4 * all;
+        cut_stages(units->seconds, s->m->n_units, all, t.each);
+    }
+    for (int r = WF_RECOMPUTE_NEVER; r <= WF_RECOMPUTE_ALWAYS && status == WF_OK; r++) {
+        t.recompute = (wf_pipeline_recompute)r;
+        add_up(s, units, &t);
+        if (all_train(&t) && (r == WF_RECOMPUTE_NEVER || s->o->memory > 0))
+            status = price_stages(s, units, &t);
+    }
+    free(t.each);
+    free(t.bytes);
+    free(numbers);
+    return status;
+}
+
+static wf_status unit_costs(wf_search *s, stage_units *units)
+{
+    const int last = s->m->n_units - 1;
+    const wf_planner_times *t = &s->place->times;
+    WF_TRY(wf_search_forms(s, units->cost, units->state));
+    const double outside = t->forward_s + t->backward_s - wf_search_leaves(s), all = t->forward_s + t->backward_s;
+    units->cost[last].forward_s += all > 0 ? outside * t->forward_s / all : 0;
+    units->cost[last].backward_s += all > 0 ? outside * t->backward_s / all : 0;
+    for (int u = 0; u <= last; u++)
+        units->seconds[u] = units->cost[u].forward_s + units->cost[u].backward_s + units->cost[u].message_s;
+    return WF_OK;
+}
+
+/* A place whose batch is a chunk. */
 wf_status wf_search_stages(wf_search *s, int chunks)
 {
-    const int units = s->m->n_units, stages = s->place->mesh.stage;
-    const wf_planner_times *t = &s->place->times;
-    const double more = (t->forward_s + t->backward_s) / wf_search_leaves(s);
-    double *numbers = wf_calloc(s->m->ctx, (size_t)units + 5 * (size_t)stages, sizeof *numbers);
-    int *each = wf_calloc(s->m->ctx, (size_t)stages, sizeof *each);
-    stage_costs c = {0};
-    wf_status status = numbers && each ? WF_OK : wf_error_code();
+    static const struct {
+        wf_pipeline_kind kind;
+        int parts;
+    } schedules[] = {
+        {WF_PIPELINE_1F1B, 1}, {WF_PIPELINE_GPIPE, 1}, {WF_PIPELINE_INTERLEAVED, 2}, {WF_PIPELINE_INTERLEAVED, 4}};
+    const size_t n = (size_t)s->m->n_units;
+    stage_units units = {.cost = wf_calloc(s->m->ctx, n, sizeof *units.cost),
+                         .state = wf_calloc(s->m->ctx, n, sizeof *units.state),
+                         .seconds = wf_calloc(s->m->ctx, n, sizeof *units.seconds)};
+    wf_status status = units.cost && units.state && units.seconds ? WF_OK : wf_error_code();
+    s->words = wf_search_words(s, false);
     if (status == WF_OK)
-        c = (stage_costs){numbers + units, numbers + units + stages, numbers + units + 2 * stages,
-                          numbers + units + 3 * stages, (size_t *)(void *)(numbers + units + 4 * stages)};
-    s->words = 2 + s->place->meter->state_words;
-    for (int u = 0; u < units && status == WF_OK; u++) {
-        wf_unit_cost *cost = wf_search_cost(s, u, 0, 0);
-        status = wf_place_cost(s->place, &s->m->unit[u], 0, 0, cost);
-        cost->forward_s *= more;
-        cost->backward_s *= more;
-        numbers[u] = cost->forward_s + cost->backward_s;
-    }
-    if (status == WF_OK)
-        cut_stages(numbers, units, stages, each);
-    for (int r = WF_RECOMPUTE_NEVER; r <= WF_RECOMPUTE_ALWAYS && status == WF_OK; r++)
-        if (r == WF_RECOMPUTE_NEVER || s->o->memory > 0)
-            status = price_stages(s, each, &c, chunks, (wf_pipeline_recompute)r);
-    free(numbers);
-    free(each);
+        status = unit_costs(s, &units);
+    const bool possible = status == WF_OK && units.cost[s->m->n_units - 1].possible;
+    for (size_t i = 0; i < sizeof schedules / sizeof *schedules && status == WF_OK && possible; i++)
+        if (schedules[i].parts * s->place->mesh.stage <= s->m->n_units)
+            status = try_schedule(s, &units, schedules[i].kind, schedules[i].parts, chunks);
+    free(units.cost);
+    free(units.state);
+    free(units.seconds);
     return status;
 }

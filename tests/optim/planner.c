@@ -190,9 +190,52 @@ static void heavy_layers_become_stages(void)
     WF_EXPECT(plan && plan->mesh.stage == 2 && plan->chunks > 1, "mesh %s",
               plan ? wf_planner_mesh_text(plan->mesh, text) : wf_error_message());
     if (plan && plan->stage_units)
-        WF_EXPECT(plan->stage_units[0] == 2 && plan->stage_units[1] == 2, "cut into %d and %d", plan->stage_units[0],
-                  plan->stage_units[1]);
+        for (int part = 0; part < 2 * plan->parts; part++)
+            WF_EXPECT(plan->stage_units[part] == 2 / plan->parts, "%d layers in part %d of %d", plan->stage_units[part],
+                      part, plan->parts);
     wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
+
+static double split_s; /* of each leaf that is split along channels */
+static int splits;
+
+static wf_status split_of(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks, double *seconds)
+{
+    WF_EXPECT(axis == WF_AXIS_CHANNEL && ranks == 2 && x.dim[0] == 4, "axis %d of %d ranks", (int)axis, ranks);
+    WF_EXPECT(x.dim[1] == 1024 || x.dim[1] == 512, "an input of %lld features", (long long)x.dim[1]);
+    *seconds = split_s;
+    splits++;
+    return WF_OK;
+}
+
+/* What was measured of a split layer holds its messages, whose bytes are counted and whose time is not. */
+static void split_layers_are_measured(void)
+{
+    wf_planner_meter meter = meter_new(1e4);
+    const wf_planner_opts o = {.ranks = 2, .can = WF_PLANNER_CHANNEL, .mesh = {.data = 1, 2, 1, 1, 1, 1}};
+    wf_layer *model = dense(3, 1024);
+    wf_training_plan *priced = plan_of(model, WF_SHAPE(4, 1024), &meter, o);
+    meter.split = split_of;
+    split_s = 1e-3;
+    wf_training_plan *measured = plan_of(model, WF_SHAPE(4, 1024), &meter, o);
+    WF_EXPECT(priced && measured && splits >= 3, "%d splits measured: %s", splits, wf_error_message());
+    for (int i = 0; priced && measured && i < 3; i++) {
+        const wf_plan_unit *a = &priced->unit[i], *b = &measured->unit[i];
+        WF_EXPECT(a->split == WF_PARALLEL_CHANNEL && b->split == WF_PARALLEL_CHANNEL, "layer %d is not split", i);
+        /* The first layer has the whole input, of which no gradient is needed. */
+        WF_EXPECT(
+            (a->message_s > 0) == (i > 0) && b->message_s == 0 && a->bytes == b->bytes && (a->bytes > 0) == (i > 0),
+            "layer %d: messages of %g and %g s, %g and %g bytes", i, a->message_s, b->message_s, a->bytes, b->bytes);
+        WF_EXPECT(b->forward_s + b->backward_s > 0.999e-3 && b->forward_s + b->backward_s < 1.001e-3,
+                  "layer %d takes %g s, measured 1 ms", i, b->forward_s + b->backward_s);
+    }
+    split_s = 1; /* so slow that no layer is split */
+    wf_training_plan *none = plan_of(model, WF_SHAPE(4, 1024), &meter, o);
+    WF_EXPECT(none && none->unit[0].split == 0 && none->unit[1].split == 0, "%s", none ? "split" : wf_error_message());
+    wf_training_plan_free(none);
+    wf_training_plan_free(priced);
+    wf_training_plan_free(measured);
     wf_layer_free(model);
 }
 
@@ -224,13 +267,15 @@ static void memory_is_kept(void)
     wf_layer_free(model);
 }
 
-/* The state of the optimizer is a third of the parameters' memory: with four ranks it falls to a twelfth. */
+/* Values, gradients and two words of state: with four ranks half a word of state is left, and the values are twice
+ * there while they move into one buffer. */
 static void the_state_is_sharded(void)
 {
-    const wf_planner_meter meter = meter_new(10);
+    wf_planner_meter meter = meter_new(10);
+    meter.state_words = 2;
     wf_layer *model = dense(2, 512);
     const double params = 2.0 * (512 * 512 + 512);
-    wf_planner_opts o = {.ranks = 4, .can = 0, .memory = params * 4 * 2.5};
+    wf_planner_opts o = {.ranks = 4, .can = 0, .memory = params * 4 * 3.75};
     wf_training_plan *plan = plan_of(model, WF_SHAPE(64, 512), &meter, o);
     WF_EXPECT(plan && plan->zero && plan->memory < o.memory, "%s", plan ? "not sharded" : wf_error_message());
     wf_training_plan_free(plan);
@@ -361,6 +406,7 @@ int main(int argc, char **argv)
                                                {"wide_layers_are_split_by_channels", wide_layers_are_split_by_channels},
                                                {"layers_differ", layers_differ},
                                                {"heavy_layers_become_stages", heavy_layers_become_stages},
+                                               {"split_layers_are_measured", split_layers_are_measured},
                                                {"memory_is_kept", memory_is_kept},
                                                {"the_state_is_sharded", the_state_is_sharded},
                                                {"little_memory_recomputes", little_memory_recomputes},
