@@ -291,6 +291,10 @@ int main(int argc, char **argv)
     settings s = read_settings(argc, argv);
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
+    example_agree(comm, wf_planner_asks()
+                            ? "wf-plan plans one model with one optimizer, and this program trains two in "
+                              "turn; give --parallel and --mesh by hand"
+                            : NULL);
     char complaint[96];
     snprintf(complaint, sizeof complaint, "--channels %lld: should be a multiple of 8", (long long)s.channels);
     example_agree(comm, s.channels % 8 == 0 ? NULL : complaint);

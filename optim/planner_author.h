@@ -79,6 +79,7 @@ typedef struct wf_planner_opts {
     unsigned can;      /* wf_planner_can */
     wf_mesh_opts mesh; /* the only one that is looked at; all 0: every one */
     int split;         /* the only form of all units, a sum of wf_parallel; -1: the best one of each */
+    int chunks;        /* the only number of chunks of a pipeline; 0: several */
 } wf_planner_opts;
 
 /* What a plan says of a unit, and what it predicts for one rank in a step. */
@@ -99,8 +100,9 @@ struct wf_training_plan {
     wf_mesh_opts mesh; /* every axis at least 1 */
     bool zero;         /* the optimizer's state is sharded */
     int chunks;
-    wf_pipeline_kind schedule;                /* of a pipeline */
-    int parts;                                /* of the model on each stage */
+    wf_pipeline_kind schedule; /* of a pipeline */
+    int parts;                 /* of the model on each stage */
+    double idle; /* of a pipeline: the part of its time in which a stage does not compute; not in a file */
     wf_pipeline_recompute recompute;          /* of a pipeline */
     int *stage_units;                         /* units of each part, mesh.stage * parts numbers; NULL: no pipeline */
     double seconds, other_s, sum_s, update_s; /* a step; of it outside of units; shown sums of gradients; updates */

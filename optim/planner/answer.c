@@ -69,6 +69,7 @@ static wf_status read_request(request *r)
     *r = (request){.opts = {.ranks = (int)number_of(text, "ranks"),
                             .nodes = (int)number_of(text, "nodes"),
                             .memory = number_of(text, "memory"),
+                            .chunks = (int)number_of(text, "chunks"),
                             .split = -1},
                    .alpha_s = number_of(text, "alpha_s"),
                    .beta_s = number_of(text, "beta_s"),

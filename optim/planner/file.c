@@ -241,8 +241,12 @@ void wf_training_plan_print(const wf_training_plan *p, int table)
     dprintf(table, "optimizer's state: %s%s\n", p->zero ? "sharded" : "on every rank",
             p->stage_units ? "; stages in chunks" : "");
     if (p->stage_units)
-        dprintf(table, "stages: %d chunks, %s, %d parts of the model on each, recompute %s\n", p->chunks,
-                schedules[p->schedule], p->parts, recomputations[p->recompute]);
+        dprintf(
+            table,
+            "stages: %d chunks, %s, %d parts of the model on each, recompute %s; idle for %.1f %% of the time, %.1f %% "
+            "if all were equal\n",
+            p->chunks, schedules[p->schedule], p->parts, recomputations[p->recompute], 100 * p->idle,
+            100.0 * (p->mesh.stage - 1) / (p->parts * p->chunks + p->mesh.stage - 1));
     dprintf(table, "%-24s %-8s %9s %9s %9s %11s %11s %10s\n", "layer", "split", "fwd ms", "bwd ms", "sends ms",
             "sent MB", "grads MB", "kept MB");
     for (int i = 0; i < p->n_units; i++) {

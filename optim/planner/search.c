@@ -207,13 +207,14 @@ static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before,
     plan->bytes += u->bytes + u->sum_bytes;
 }
 
-/* Between nodes, sums go on while backward computes; inside a node they take the processor's time. */
-static double shown_sums(const wf_search *s, const wf_training_plan *plan, double backward_s)
+/* Between nodes, sums go on while backward computes; inside a node they take the processor's time. Where the
+ * optimizer's state is sharded, half of what is sent are values, which go behind the update. */
+static double shown_sums(const wf_search *s, const wf_training_plan *plan, bool zero, double backward_s)
 {
     const wf_mesh_opts *m = &plan->mesh;
     if (!wf_place_between(s->place, wf_mesh_opts_size(*m)))
         return plan->sum_s;
-    const double hidden = plan->sum_s < backward_s ? plan->sum_s : backward_s;
+    const double early = zero ? plan->sum_s / 2 : plan->sum_s, hidden = early < backward_s ? early : backward_s;
     return plan->sum_s - 0.8 * hidden;
 }
 
@@ -234,7 +235,7 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_way *last, bool ze
     const wf_planner_times *t = &s->place->times;
     const double params = wf_search_params(s->m);
     plan->zero = zero;
-    plan->sum_s = shown_sums(s, plan, backward);
+    plan->sum_s = shown_sums(s, plan, zero, backward);
     plan->update_s = params > 0 ? t->update_s * plan->update_s / params / (zero ? plan->mesh.data : 1) : 0;
     plan->other_s = t->forward_s + t->backward_s - wf_search_leaves(s);
     plan->seconds += plan->sum_s + plan->update_s + plan->other_s;
@@ -370,7 +371,8 @@ static wf_status try_mesh(wf_search *s, wf_mesh_opts mesh)
         return WF_OK;
     if (mesh.stage == 1)
         return try_place(s, mesh, batch, 1);
-    for (int chunks = mesh.stage; chunks <= 8 * mesh.stage && chunks <= batch && status == WF_OK; chunks *= 2)
+    const int only = s->o->chunks, from = only ? only : mesh.stage, to = only ? only : 8 * mesh.stage;
+    for (int chunks = from; chunks <= to && chunks <= batch && status == WF_OK; chunks *= 2)
         status = try_place(s, mesh, (batch + chunks - 1) / chunks, chunks);
     return status;
 }

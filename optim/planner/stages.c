@@ -155,6 +155,7 @@ static wf_status take_plan(wf_search *s, const stage_units *units, const stage_t
     plan->seconds = price->seconds + plan->sum_s + plan->update_s;
     plan->bytes += (double)price->bytes / t->stages;
     plan->memory = memory;
+    plan->idle = price->bubble;
     wf_search_take(s, plan);
     return WF_OK;
 }

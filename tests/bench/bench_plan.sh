@@ -1,28 +1,46 @@
 #!/bin/sh
-# Predicted against measured: twelve pairs of model and layout, each planned by wf-plan and then run by its plan, one thread
-# a rank: tests/bench/bench_plan.sh BUILD. Errors are of the predicted time
-# against the measured median of ROUNDS runs of ten steps, and of the predicted memory against the measured peak.
+# Predicted against measured: pairs of model and layout, each planned by wf-plan and then run by its plan, one thread a
+# rank: tests/bench/bench_plan.sh BUILD [RATE]. Twelve pairs on this machine; with a RATE, as 1gbit, seven on two virtual
+# nodes of one rank each, whose link is that slow (as superuser). Errors are of the predicted time against the measured
+# median of ROUNDS runs of ten steps, and of the predicted memory against the measured peak. PAIRS: a pattern of those that
+# are run, as "vgg16 channel=2".
 set -eu
-build=$1
+build=$1 rate=${2-}
 export OMP_NUM_THREADS=1 WEFT_LOG=error
 rounds=${ROUNDS:-3}
+here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-. "$(dirname "$0")/../examples/small_images.sh"
+. "$here/../examples/small_images.sh"
 small_images "$work/images" 1024 100
-export WEFT_CACHE="$work/cache" WEFT_DATA="$work/images"
+export WEFT_CACHE="${WEFT_CACHE:-$work/cache}" WEFT_DATA="$work/images"
 
 median() {
     sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
 }
 
+# What starts ranks: of one machine, or of two nodes.
+launch() {
+    if [ -n "$rate" ]; then
+        "$here/../comm/cluster.sh" -r "$rate" -b 32k -n 1+1 mpirun "$@"
+    else
+        mpirun -np "$ranks" --bind-to none "$@"
+    fi
+}
+
 # pair NAME RANKS MESH PROGRAM ARGUMENTS -- ARGUMENTS OF THE RUN
 pair() {
     name=$1 ranks=$2 mesh=$3 program="$build/examples/$4" run=$5
-    "$build/tools/wf-plan" --ranks "$ranks" --mesh "$mesh" --mpirun "mpirun --bind-to none" -o "$work/plan.json" -- \
-        $program >"$work/out" 2>&1 || { cat "$work/out"; return; }
+    case "$name $mesh" in
+    ${PAIRS:-*}) ;;
+    *) return 0 ;;
+    esac
+    nodes=1 mpirun="mpirun --bind-to none"
+    [ -z "$rate" ] || nodes=2 mpirun="$here/../comm/cluster.sh -r $rate -b 32k -n 1+1 mpirun"
+    "$build/tools/wf-plan" --ranks "$ranks" --nodes $nodes --measure "$ranks" --mesh "$mesh" --mpirun "$mpirun" \
+        -o "$work/plan.json" -- $program >"$work/out" 2>&1 || { cat "$work/out"; return; }
     for _ in $(seq "$rounds"); do
-        mpirun -np "$ranks" --bind-to none $program $run --plan "$work/plan.json" 2>/dev/null |
+        launch $program $run --plan "$work/plan.json" 2>/dev/null |
             sed -n 's/^plan: a step takes \([0-9.]*\) ms .* predicted \([0-9.]*\) ms .*peak of memory \([0-9.]*\) MiB, predicted \([0-9.]*\) MiB$/\1 \2 \3 \4/p'
     done >"$work/seen"
     step=$(cut -d' ' -f1 "$work/seen" | median)
@@ -32,20 +50,20 @@ pair() {
 }
 
 vgg="--iterations 14 --epochs 1"
+unet="--iterations 14 --log-every 100 --out $work/segment"
+auto="--steps 14 --log-every 100 --out $work/autoencoder"
 printf '%-12s %-10s %10s %10s %9s %10s %10s %9s\n' model layout "step ms" predicted error "peak MiB" predicted error
-pair vgg16 1 data=1 "vgg_cifar --width 16 --batch 32" "$vgg"
+[ -n "$rate" ] || pair vgg16 1 data=1 "vgg_cifar --width 16 --batch 32" "$vgg"
 pair vgg16 2 data=2 "vgg_cifar --width 16 --batch 64" "$vgg"
 pair vgg16 2 channel=2 "vgg_cifar --width 16 --batch 64" "$vgg"
 pair vgg16 2 height=2 "vgg_cifar --width 16 --batch 64" "$vgg"
-unet="--iterations 14 --log-every 100 --out $work/segment"
-pair unet 1 data=1 "segment --size 256 --channels 8 --batch 1" "$unet"
+[ -n "$rate" ] || pair unet 1 data=1 "segment --size 256 --channels 8 --batch 1" "$unet"
 pair unet 2 data=2 "segment --size 256 --channels 8 --batch 2" "$unet"
 pair unet 2 height=2 "segment --size 256 --channels 8 --batch 2" "$unet"
-pair unet 2 width=2 "segment --size 256 --channels 8 --batch 2" "$unet"
-auto="--steps 14 --log-every 100 --out $work/autoencoder"
-pair autoencoder 1 data=1 "autoencoder --width 512 --batch 256" "$auto"
+[ -n "$rate" ] || pair unet 2 width=2 "segment --size 256 --channels 8 --batch 2" "$unet"
+[ -n "$rate" ] || pair autoencoder 1 data=1 "autoencoder --width 512 --batch 256" "$auto"
 pair autoencoder 2 data=2 "autoencoder --width 512 --batch 512" "$auto"
 pair autoencoder 2 stage=2 "autoencoder --width 512 --batch 512" "$auto"
-pair vgg16-wide 2 data=2 "vgg_cifar --width 32 --batch 32" "$vgg"
+[ -n "$rate" ] || pair vgg16-wide 2 data=2 "vgg_cifar --width 32 --batch 32" "$vgg"
 awk '{ t += $5 < 0 ? -$5 : $5; m += $9 < 0 ? -$9 : $9 } END {
     printf "mean error of time %.1f %%, of memory %.1f %%, of %d pairs\n", t / NR, m / NR, NR }' "$work/table"

@@ -1,14 +1,15 @@
 #!/bin/sh
 # Runs a program over virtual nodes of this machine (network namespaces, whose links "weft0" meet in a bridge):
-# tests/comm/cluster.sh [-r RATE] [-n RANKS] [-t SECONDS] [-c FILE] MPIEXEC PROGRAM [ARGUMENT...]
+# tests/comm/cluster.sh [-r RATE] [-b BURST] [-n RANKS] [-t SECONDS] [-c FILE] MPIEXEC PROGRAM [ARGUMENT...]
 # RANKS are those of each node: 2+1, or 1+2+1; a single number is that of two nodes (default 2). RATE makes the links
-# slow, as tc writes it: 1gbit. The last node is cut off once FILE says "loop". Everything is removed at the end, also
+# slow, as tc writes it: 1gbit; after a pause so many bytes go at once (BURST, default 256k). The last node is cut off once FILE says "loop". Everything is removed at the end, also
 # after a failure. Exits with the program's code, 124 past the time, 77 where there can be no namespaces.
 set -eu
-rate= ranks=2 seconds=240 cut=
-while getopts r:n:t:c: option; do
+rate= burst=256k ranks=2 seconds=240 cut=
+while getopts r:b:n:t:c: option; do
     case $option in
     r) rate=$OPTARG ;;
+    b) burst=$OPTARG ;;
     n) ranks=$OPTARG ;;
     t) seconds=$OPTARG ;;
     c) cut=$OPTARG ;;
@@ -74,7 +75,7 @@ for name in $nodes; do
     ip -n "$name" addr add "$subnet.$number/24" dev weft0
     ip -n "$name" link set lo up
     ip -n "$name" link set weft0 up
-    [ -z "$rate" ] || try ip netns exec "$name" tc qdisc add dev weft0 root tbf rate "$rate" burst 256k latency 50ms
+    [ -z "$rate" ] || try ip netns exec "$name" tc qdisc add dev weft0 root tbf rate "$rate" burst "$burst" latency 50ms
     number=$((number + 1))
 done
 

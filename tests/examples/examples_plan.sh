@@ -60,6 +60,12 @@ auto="$examples/autoencoder --batch 16 --width 32"
 "$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh stage=2 -o "$work/stages.json" -- $auto >/dev/null
 "$mpiexec" -np "$ranks" $auto --steps 14 --out "$work/auto" --plan "$work/stages.json" >"$work/out"
 grep -q '^plan: a step takes' "$work/out" || fail "autoencoder: $(cat "$work/out")"
+# A model by name, in stages of which each is split by channels, and in as many chunks as asked for.
+"$plan" --ranks 4 --measure "$ranks" --mpirun "$mpiexec" --mesh stage=2,channel=2 --split channel --chunks 4 \
+    -o "$work/named.json" -- vgg16 --width 4 --batch 16 >"$work/out" || fail "wf-plan vgg16: $(cat "$work/out")"
+grep -q '"stage": 2, "channel": 2' "$work/named.json" && grep -q '"split": "channel"' "$work/named.json" &&
+    grep -q '^stages: 4 chunks, .* idle for .* % of the time, .* % if all were equal' "$work/out" ||
+    fail "wf-plan vgg16: $(cat "$work/out" "$work/named.json")"
 segment="$examples/segment --size 32 --channels 2 --depth 2"
 "$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh width=2 -o "$work/cut.json" -- $segment >/dev/null
 "$mpiexec" -np "$ranks" $segment --iterations 14 --out "$work/segment" --plan "$work/cut.json" >"$work/out"
@@ -82,6 +88,9 @@ refused 'vgg_cifar: .*: a plan for 2 ranks, these are 1' "$mpiexec" -np 1 $vgg -
 refused 'vgg_cifar: --batch 8: the plan is for 16' "$mpiexec" -np "$ranks" $vgg --batch 8 --plan "$work/free.json"
 refused 'vgg_cifar: .*another model' "$mpiexec" -np "$ranks" $vgg --plan "$work/foreign.json"
 refused 'vgg_cifar: --plan: it has stages' "$mpiexec" -np "$ranks" $vgg --plan "$work/stages.json"
+refused 'dcgan_cifar: wf-plan plans one model' "$plan" --ranks 2 --mpirun "$mpiexec" -- "$examples/dcgan_cifar"
+refused '^wf-plan: a model is one of' "$plan" --ranks 1 -- vgg16 --widht 4
+refused '^wf-plan: --chunks 0: should be' "$plan" --ranks 2 --chunks 0 -- $vgg
 refused 'vgg_cifar: no plan for 2 ranks fits into 0.1 MiB' "$plan" --ranks 2 --mpirun "$mpiexec" --memory 100KB -- $vgg
 refused '^wf-plan: --memory plenty: should be' "$plan" --ranks 2 --memory plenty -- $vgg
 refused '^wf-plan: --nodes 3: should be' "$plan" --ranks 2 --nodes 3 -- $vgg

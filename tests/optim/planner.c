@@ -6,6 +6,7 @@
 #include "layers/layers.h"
 #include "optim/planner_author.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,6 +196,28 @@ static void heavy_layers_become_stages(void)
                       part, plan->parts);
     wf_training_plan_free(plan);
     wf_layer_free(model);
+}
+
+/* Of schedules that are priced with the times of chunks: equal stages idle as the formula says, unequal ones longer. */
+static void idle_time_is_priced(void)
+{
+    wf_planner_meter meter = meter_new(1e3);
+    meter.links.gamma_s = 0;
+    meter.exchange_alpha_s = meter.exchange_beta_s = 1e-15;
+    double idle[2];
+    for (int i = 0; i < 2; i++) {
+        wf_layer *model = dense(4 + i, 256);
+        wf_training_plan *plan =
+            plan_of(model, WF_SHAPE(64, 256), &meter,
+                    (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_STAGE, .mesh = {1, 1, 1, 1, 1, 4}, .chunks = 8});
+        WF_EXPECT(plan && plan->chunks == 8 && plan->parts == 1, "%s", plan ? "other chunks" : wf_error_message());
+        idle[i] = plan ? plan->idle : 0;
+        wf_training_plan_free(plan);
+        wf_layer_free(model);
+    }
+    /* Of five equal layers one stage has two: the others wait for half of its time. */
+    WF_EXPECT(fabs(idle[0] - 3.0 / 11) < 1e-3, "equal stages idle for %g, not %g", idle[0], 3.0 / 11);
+    WF_EXPECT(idle[1] > 0.4, "with a stage that takes twice as long they idle for %g", idle[1]);
 }
 
 static double split_s; /* of each leaf that is split along channels */
@@ -406,6 +429,7 @@ int main(int argc, char **argv)
                                                {"wide_layers_are_split_by_channels", wide_layers_are_split_by_channels},
                                                {"layers_differ", layers_differ},
                                                {"heavy_layers_become_stages", heavy_layers_become_stages},
+                                               {"idle_time_is_priced", idle_time_is_priced},
                                                {"split_layers_are_measured", split_layers_are_measured},
                                                {"memory_is_kept", memory_is_kept},
                                                {"the_state_is_sharded", the_state_is_sharded},

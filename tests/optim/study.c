@@ -283,8 +283,9 @@ static void bytes(void)
 
 static int sequence(const char *sampler, const char *pruner, const char *storage)
 {
-    static const char *const samplers[] = {"tpe", "random", "cmaes", "qmc"},
-                             *const pruners[] = {"median", "none", "halving", "hyperband"};
+    static const char *const samplers[] = {"tpe", "random", "cmaes", "qmc"}, *const pruners[] = {"median", "none",
+                                                                                                 "halving",
+                                                                                                 "hyperband"};
     wf_study_opts opts = {.storage = *storage ? storage : NULL, .seed = 7};
     while (strcmp(sampler, samplers[opts.sampler]) != 0)
         opts.sampler++;

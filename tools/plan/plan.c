@@ -2,9 +2,11 @@
  *
  *     wf-plan --ranks 8 --nodes 2 --memory 4GiB --link 1Gbit -o plan.json -- vgg_cifar --width 32 --batch 256
  *
- * It starts the program on a few ranks of this machine, as many as a node has ranks and this machine processors, with
- * the question in WEFT_PLAN. The program hands its model to the planner (optim/planner.h), which answers and writes the
- * files. */
+ *     wf-plan --ranks 8 -o plan.json -- vgg16 --batch 256
+ *
+ * In place of a program one may name a model (tools/plan/model.c). It starts the program on a few ranks of this
+ * machine, as many as a node has ranks and this machine processors, with the question in WEFT_PLAN. The program hands
+ * its model to the planner (optim/planner.h), which answers and writes the files. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +17,15 @@
 #define TEXT       4096
 
 typedef struct question {
-    const char *ranks, *nodes, *memory, *link, *latency, *mesh, *split, *measure, *mpirun, *out, *curves, *to;
+    const char *ranks, *nodes, *memory, *link, *latency, *mesh, *split, *chunks, *measure, *mpirun, *out, *curves, *to;
     char **program;
 } question;
 
 static const char usage[] =
     "usage: wf-plan --ranks R [OPTION ...] [--] PROGRAM [ARGUMENT ...]\n"
+    "       wf-plan --ranks R [OPTION ...] [--] MODEL [--batch N] [--size N] [--width N]\n"
+    "  MODEL             vgg16, resnet18, resnet50, unet, autoencoder, mnist_mlp or mnist_cnn, trained by SGD with "
+    "momentum\n"
     "  --ranks R         of the job that is planned\n"
     "  --nodes N         on which they are, equally many on each; or the ranks of each: 4,4 (default: 1)\n"
     "  --memory BYTES    of each rank, as 512MiB or 4GiB (default: no limit)\n"
@@ -30,6 +35,7 @@ static const char usage[] =
     "  --latency TIME    of a message between nodes, as 50us (default, with --link)\n"
     "  --mesh AXES       look at this mesh alone, as data=2,height=2\n"
     "  --split HOW       split every layer alike: data, channel, spatial or mesh\n"
+    "  --chunks N        of the batch in a pipeline, this number alone\n"
     "  --measure K       ranks that measure at once (default: those of a node, at most the processors here)\n"
     "  --mpirun COMMAND  starts them (default: mpirun)\n"
     "  -o FILE           the plan, for --plan FILE of the program\n"
@@ -46,10 +52,19 @@ static bool ask(question *q, int argc, char **argv)
 {
     const struct {
         const char *name, **value;
-    } option[] = {{"--ranks", &q->ranks}, {"--nodes", &q->nodes},     {"--memory", &q->memory},
-                  {"--link", &q->link},   {"--latency", &q->latency}, {"--mesh", &q->mesh},
-                  {"--split", &q->split}, {"--measure", &q->measure}, {"--mpirun", &q->mpirun},
-                  {"-o", &q->out},        {"--curves", &q->curves},   {"--to", &q->to}};
+    } option[] = {{"--ranks", &q->ranks},
+                  {"--nodes", &q->nodes},
+                  {"--memory", &q->memory},
+                  {"--link", &q->link},
+                  {"--latency", &q->latency},
+                  {"--mesh", &q->mesh},
+                  {"--split", &q->split},
+                  {"--chunks", &q->chunks},
+                  {"--measure", &q->measure},
+                  {"--mpirun", &q->mpirun},
+                  {"-o", &q->out},
+                  {"--curves", &q->curves},
+                  {"--to", &q->to}};
     int i = 1;
     for (; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i += 2) {
         size_t k = 0;
@@ -184,6 +199,10 @@ static int write_question(const question *q, char text[TEXT], int *measure)
         add_number(text, "split", split_of(q->split));
     if (q->mesh)
         add(text, "mesh", q->mesh);
+    if (q->chunks && !whole(q->chunks))
+        return wrong("--chunks", q->chunks, "a whole number from 1 to 1000000");
+    if (q->chunks)
+        add_number(text, "chunks", whole(q->chunks));
     if (q->to && !whole(q->to))
         return wrong("--to", q->to, "a whole number from 1 to 1000000");
     add_number(text, "most", q->to ? whole(q->to) : 4096);
@@ -196,6 +215,24 @@ static int write_question(const question *q, char text[TEXT], int *measure)
     const int each = ranks / nodes;
     *measure = q->measure ? whole(q->measure) : each < processors ? each : (int)processors;
     return 0;
+}
+
+/* The program that has this model, beside this one; NULL: it is the name of no model. */
+static char *model_program(const char *name)
+{
+    static const char *const names[] = {"vgg16",       "resnet18",  "resnet50", "unet",
+                                        "autoencoder", "mnist_mlp", "mnist_cnn"};
+    static char path[TEXT];
+    size_t i = 0;
+    while (i < sizeof names / sizeof *names && strcmp(names[i], name) != 0)
+        i++;
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 16);
+    if (i == sizeof names / sizeof *names || length < 0)
+        return NULL;
+    path[length] = '\0';
+    char *folder = strrchr(path, '/');
+    snprintf(folder ? folder + 1 : path, 16, "wf-plan-model");
+    return path;
 }
 
 /* [mpirun -np K] env WEFT_PLAN=... PROGRAM ARGUMENTS */
@@ -215,6 +252,8 @@ static int run(const question *q, char *text, int measure)
     }
     argv[n++] = env;
     argv[n++] = text;
+    if ((argv[n] = model_program(*q->program)))
+        n++;
     for (char **word = q->program; *word && n < TEXT - 1; word++)
         argv[n++] = *word;
     argv[n] = NULL;
