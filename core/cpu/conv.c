@@ -298,6 +298,10 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
         WF_TRY(wf_wino_gradient(ctx, &plan, x->data, dy->data, args->accumulate, dw->data));
         return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
     }
+    if (wf_depthwise_has_gradient(args)) {
+        WF_TRY(wf_depthwise_gradient(ctx, args));
+        return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
+    }
     const wf_dnn_op *op = NULL;
     const int flags =
         (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (args->accumulate ? WF_DNN_ACCUMULATE : 0) | flag_wide(x, dw);

@@ -142,4 +142,9 @@ wf_status wf_filter_form_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size
                               const void *how, wf_filter_form *form);
 void wf_filter_form_give(wf_ctx *ctx, wf_filter_form *form);
 
+/* Filter gradients of depthwise convolutions (core/cpu/depthwise.c), of f32 or bf16, without the bias's. `has`: whether
+ * it has this geometry and is the fastest way. Pads are not negative. */
+bool wf_depthwise_has_gradient(const wf_conv_args *args);
+wf_status wf_depthwise_gradient(wf_ctx *ctx, const wf_conv_args *args);
+
 #endif

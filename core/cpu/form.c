@@ -1,7 +1,12 @@
 /* Filters in the form that a kernel reads: packed once for each version of a parameter and kept beside it
- * (wf_array.forms), or packed for one call where the filter is no parameter. Called by the convolutions of this folder.
+ * (wf_array.forms), or packed for one call where the filter is no parameter. Called by the convolutions and products of
+ * this folder.
  */
 #include "core/cpu/cpu_impl.h"
+
+/* Forms of one filter that are kept. A loop of fixed shape has two or three; images of many sizes have one more for
+ * each layout that oneDNN likes best for a size. */
+enum { FORMS_MOST = 8 };
 
 static wf_status kept_new(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_packed_form **kept)
 {
@@ -14,14 +19,37 @@ static wf_status kept_new(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t b
     return WF_OK;
 }
 
+/* Frees the forms behind the first FORMS_MOST, which were used last. */
+static void drop_oldest(wf_ctx *ctx, wf_packed_form **forms)
+{
+    for (int i = 0; *forms && i < FORMS_MOST; i++)
+        forms = &(*forms)->next;
+    wf_packed_free(ctx, forms);
+}
+
+/* The form of this key as the first of the list, which is in the order of use. */
+static wf_status kept_find(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_packed_form **kept)
+{
+    wf_packed_form **at = w->forms;
+    while (*at && ((*at)->key != key || (*at)->bytes != bytes))
+        at = &(*at)->next;
+    *kept = *at;
+    if (!*kept) {
+        WF_TRY(kept_new(ctx, w, key, bytes, kept));
+        drop_oldest(ctx, w->forms);
+        return WF_OK;
+    }
+    *at = (*kept)->next;
+    (*kept)->next = *w->forms;
+    *w->forms = *kept;
+    return WF_OK;
+}
+
 static wf_status kept_take(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t bytes, wf_filter_form_maker make,
                            const void *how, void **data)
 {
-    wf_packed_form *kept = *w->forms;
-    while (kept && (kept->key != key || kept->bytes != bytes))
-        kept = kept->next;
-    if (!kept)
-        WF_TRY(kept_new(ctx, w, key, bytes, &kept));
+    wf_packed_form *kept = NULL;
+    WF_TRY(kept_find(ctx, w, key, bytes, &kept));
     if (!kept->data)
         WF_TRY(wf_pool_take(ctx, bytes, &kept->data));
     if (kept->version != w->version) {

@@ -156,6 +156,78 @@ static void kept_filters(void)
     }
 }
 
+/* A filter that is read in more forms than are kept: the others are dropped, and made again where they are wanted. The
+ * same numbers stand for filters of several shapes, each of which wants forms of its own. */
+static void bounded_forms(void)
+{
+    static const int64_t in[2] = {12, 12}, pad[4] = {1, 1, 1, 1};
+    static const int64_t shape[][2] = {{16, 16}, {16, 32}, {48, 16}, {32, 32}, {16, 80}, {32, 48}};
+    wf_packed_form *forms = NULL;
+    layer l[6];
+    for (int i = 0; i < 6; i++)
+        l[i] = layer_new(4, shape[i][0], shape[i][1], in, 3, pad);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 6; i++) {
+            l[i].w.forms = &forms;
+            l[i].w.version = (uint64_t)(6 * round + i);
+            compare(&l[i], NULL, false);
+            int kept = 0;
+            for (const wf_packed_form *form = forms; form; form = form->next)
+                kept++;
+            WF_EXPECT(kept >= 1 && kept <= 8, "%d forms of a filter are kept, should be 8 at most", kept);
+        }
+    wf_packed_free(cpu, &forms);
+    for (int i = 0; i < 6; i++)
+        layer_free(&l[i]);
+}
+
+/* Filter gradients of depthwise convolutions: strides, dilations, pads, images of several strips, channels that fill no
+ * block; and the same bits whatever the threads. */
+static void depthwise(void)
+{
+    static const struct {
+        int64_t n, c, in[2], kernel[2], stride, dilation, pad[4];
+    } list[] = {
+        {2, 32, {20, 20}, {7, 7}, 1, 1, {3, 3, 3, 3}}, {1, 40, {90, 80}, {7, 7}, 1, 1, {3, 3, 3, 3}},
+        {3, 5, {9, 13}, {5, 5}, 2, 1, {2, 1, 0, 2}},   {2, 33, {17, 11}, {3, 4}, 1, 2, {2, 2, 3, 3}},
+        {2, 70, {12, 12}, {9, 1}, 1, 1, {4, 4, 0, 0}}, {2, 16, {6, 24}, {2, 15}, 3, 1, {0, 1, 7, 7}},
+        {17, 48, {7, 7}, {7, 7}, 1, 1, {3, 3, 3, 3}},  {1, 3, {4, 4}, {6, 6}, 1, 1, {5, 5, 5, 5}},
+        {0, 32, {20, 20}, {7, 7}, 1, 1, {3, 3, 3, 3}},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        layer l = {.geom = {.nd = 2, .groups = list[i].c}};
+        int64_t out[2];
+        for (int d = 0; d < 2; d++) {
+            l.geom.kernel[d] = list[i].kernel[d];
+            l.geom.stride[d] = list[i].stride;
+            l.geom.dilation[d] = list[i].dilation;
+            l.geom.pad_lo[d] = list[i].pad[2 * d];
+            l.geom.pad_hi[d] = list[i].pad[2 * d + 1];
+            const int64_t padded = list[i].in[d] + l.geom.pad_lo[d] + l.geom.pad_hi[d];
+            out[d] = (padded - list[i].dilation * (list[i].kernel[d] - 1) - 1) / list[i].stride + 1;
+        }
+        l.x = array_new(WF_SHAPE(list[i].n, list[i].c, list[i].in[0], list[i].in[1]), 1);
+        l.w = array_new(WF_SHAPE(list[i].c, 1, list[i].kernel[0], list[i].kernel[1]), 2);
+        l.y = array_new(WF_SHAPE(list[i].n, list[i].c, out[0], out[1]), 3);
+        l.bias_y = array_new(WF_SHAPE(list[i].c), 4);
+        l.bias_x = array_new(WF_SHAPE(list[i].c), 5);
+        compare(&l, NULL, i % 2 == 1);
+        wf_array one = array_new(l.w.shape, 9);
+        wf_array three = array_new(l.w.shape, 10);
+        for (int t = 1; t <= 3; t += 2) {
+            WF_EXPECT_OK(wf_ctx_set_threads(cpu, t));
+            const wf_conv_args args = {.geom = &l.geom, .x = &l.x, .y = &l.y, .w = t == 1 ? &one : &three};
+            WF_EXPECT_OK(cpu->k->conv_backward_filter(cpu, &args));
+        }
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, 2));
+        WF_EXPECT(!memcmp(one.data, three.data, (size_t)wf_array_count(&one) * sizeof(float)),
+                  "1 and 3 threads give other bits");
+        array_free(&one);
+        array_free(&three);
+        layer_free(&l);
+    }
+}
+
 /* The same numbers whatever the threads, where the library itself sums. */
 static void threads(void)
 {
@@ -216,6 +288,8 @@ int main(int argc, char **argv)
     const int code = test_main(argc, argv,
                                (test_case[]){{"geometries", geometries},
                                              {"kept_filters", kept_filters},
+                                             {"bounded_forms", bounded_forms},
+                                             {"depthwise", depthwise},
                                              {"threads", threads},
                                              {"bounded", bounded},
                                              {0}});
