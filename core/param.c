@@ -2,6 +2,8 @@
  * value is made at its first use, not before, since seed and path must be final. */
 #include "core/param_author.h"
 
+#include "core/context_author.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,4 +203,41 @@ wf_status wf_param_set_trainable(wf_param *param, bool trainable)
     WF_NEED(param);
     wf_param_of(param)->trainable = trainable;
     return WF_OK;
+}
+
+/* --- the value as a number ------------------------------------------------------------------------------------------
+ */
+
+enum { PIECE = 1 << 18 };
+
+/* Each word goes in by a bijection, so that no single difference is lost. */
+static uint64_t hash_words(uint64_t hash, const char *bytes, size_t n)
+{
+    for (size_t at = 0; at < n; at += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        memcpy(&word, bytes + at, n - at < sizeof word ? n - at : sizeof word);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+        hash = hash << 29 | hash >> 35;
+    }
+    return hash;
+}
+
+wf_status wf_param_hash(wf_param *param, int64_t *hash)
+{
+    const wf_tensor *value = wf_param_value(param);
+    WF_NEED(value);
+    const size_t bytes = wf_tensor_bytes(value), most = bytes < PIECE ? bytes : PIECE;
+    wf_status status = WF_OK;
+    void *piece = NULL;
+    uint64_t h = 0;
+    /* By pieces of 256 KiB, so that no copy of a model is needed on the host. */
+    WF_TRY(wf_pool_take_host(param->ctx, most, &piece));
+    for (size_t at = 0; at < bytes && status == WF_OK; at += most) {
+        const size_t n = bytes - at < most ? bytes - at : most;
+        status = wf_ctx_capture_read(param->ctx, piece, (const char *)value->data + at, n);
+        h = status == WF_OK ? hash_words(h, piece, n) : h;
+    }
+    wf_pool_give_host(param->ctx, piece, most);
+    *hash = (int64_t)h;
+    return status;
 }

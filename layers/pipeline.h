@@ -22,8 +22,8 @@
  * Skip connections (layers/skip.h) may end on another stage than they begin: the value goes there directly, and its
  * gradient back. Tied weights (wf_layer_tie) may be on several stages: each of these keeps the parameter, and updates
  * it with the sum of the gradients of all, so that it stays equal bit for bit. All of these train it, or none: a step
- * is WF_ERR_COMM otherwise. Whoever changes its value changes it on all of them: wf_multi_node's compare_every compares
- * the ranks along `data`, and not the stages.
+ * is WF_ERR_COMM otherwise. Whoever changes its value changes it on all of them: now and then (compare_every) the
+ * stages compare theirs, and a step is WF_ERR_COMM, on all ranks, where they have parted.
  *
  * On GPUs that NCCL connects, messages go from device to device while stages compute, in one order on which all stages
  * agree (wf_pipeline_schedule_in_order), and a step can be captured (core/captured.h). Elsewhere they go through the
@@ -82,6 +82,9 @@ typedef struct wf_pipeline_opts {
     const double *cost;
     const wf_tensor *sample;
     bool by_memory;
+    /* Before every so many steps of training the stages compare the values of weights that are tied on several of them,
+     * by a hash; default 100, negative: never. Not in a captured step. */
+    int64_t compare_every;
 } wf_pipeline_opts;
 
 /* Cuts a chain (wf_sequential, or a layer whose kind says that it is one) and takes it over, also when it fails: layers

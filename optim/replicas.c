@@ -182,36 +182,6 @@ wf_status wf_draws_check(wf_comm *comm, wf_optim *optim, const wf_var *loss, con
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
-enum { PIECE = 1 << 18 };
-
-/* Each word goes in by a bijection, so that no single difference is lost. */
-static uint64_t hash_words(uint64_t hash, const char *bytes, size_t n)
-{
-    for (size_t at = 0; at < n; at += sizeof(uint64_t)) {
-        uint64_t word = 0;
-        memcpy(&word, bytes + at, n - at < sizeof word ? n - at : sizeof word);
-        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-        hash = hash << 29 | hash >> 35;
-    }
-    return hash;
-}
-
-static wf_status hash_value(wf_param *param, char *piece, int64_t *hash)
-{
-    const wf_tensor *value = wf_param_value(param);
-    WF_NEED(value);
-    const size_t bytes = wf_tensor_bytes(value);
-    uint64_t h = 0;
-    /* Through a piece of 256 KiB, so that no copy of a model is needed on the host. */
-    for (size_t at = 0; at < bytes; at += PIECE) {
-        const size_t n = bytes - at < PIECE ? bytes - at : PIECE;
-        WF_TRY(wf_ctx_capture_read(param->ctx, piece, (const char *)value->data + at, n));
-        h = hash_words(h, piece, n);
-    }
-    *hash = (int64_t)h;
-    return WF_OK;
-}
-
 /* The first element in which two dense tensors differ, into text. */
 static wf_status name_element(const wf_param *param, const wf_tensor *first, char text[TEXT], int rank, int other)
 {
@@ -286,7 +256,6 @@ static wf_status compare_group(wf_comm *comm, wf_comm *same, int64_t n, wf_param
 typedef struct room {
     wf_param **param;
     int64_t *hash;
-    char *piece;
 } room;
 
 static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, const room *r, char text[TEXT])
@@ -297,7 +266,7 @@ static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *op
         for (int64_t i = 0; i < optim->n; i++)
             if ((optim->target[i]->shard_axes & axes) == sharded) {
                 r->param[n] = optim->target[i];
-                WF_TRY(hash_value(r->param[n], r->piece, &r->hash[n]));
+                WF_TRY(wf_param_hash(r->param[n], &r->hash[n]));
                 n++;
             }
         wf_comm *same = n > 0 ? wf_mesh_comm_of(mesh, axes & ~sharded) : NULL;
@@ -321,12 +290,10 @@ static wf_status tell(wf_comm *comm, char text[TEXT])
 static wf_status find_difference(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, char text[TEXT])
 {
     memset(text, 0, TEXT);
-    const size_t each = sizeof(wf_param *) + 4 * sizeof(int64_t), bytes = (size_t)optim->n * each + PIECE;
+    const size_t each = sizeof(wf_param *) + 4 * sizeof(int64_t), bytes = (size_t)optim->n * each;
     void *memory;
     WF_TRY(wf_pool_take_host(optim->ctx, bytes, &memory));
-    const room r = {.hash = memory,
-                    .param = (wf_param **)((char *)memory + 4 * (size_t)optim->n * sizeof(int64_t)),
-                    .piece = (char *)memory + (size_t)optim->n * each};
+    const room r = {.hash = memory, .param = (wf_param **)((char *)memory + 4 * (size_t)optim->n * sizeof(int64_t))};
     wf_status status = compare_groups(mesh, comm, optim, &r, text);
     if (status == WF_OK)
         status = tell(comm, text);

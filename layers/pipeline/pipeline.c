@@ -38,6 +38,7 @@ static wf_status prepare(wf_pipeline *p, const wf_pipeline_opts *o, int *count, 
     p->loss = o->loss;
     p->recompute = o->recompute;
     p->deferred = o->deferred_batchnorm;
+    p->compare_every = o->compare_every ? o->compare_every : 100;
     WF_TRY(wf_chain_list(p->model, count, list));
     /* Refuses what is out of its range; the one with skips is made when the chain is cut. */
     p->schedule = wf_pipeline_schedule_new(p->ctx, o->schedule, p->stages, p->parts, p->chunks);
@@ -70,6 +71,7 @@ static wf_status compare(const wf_pipeline *p, wf_pipeline_kind kind, int count)
 {
     uint64_t hash = wf_hash_u64(wf_hash_u64(wf_hash_u64(0, (uint64_t)p->parts), (uint64_t)p->chunks), (uint64_t)kind);
     hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)count), 2 * (uint64_t)p->recompute + p->deferred);
+    hash = wf_hash_u64(hash, (uint64_t)p->compare_every);
     for (int i = 0; i < p->stages * p->parts; i++)
         hash = wf_hash_u64(hash, (uint64_t)p->cuts[i]);
     int64_t least[2] = {(int64_t)(hash >> 2), -(int64_t)(hash >> 2)};

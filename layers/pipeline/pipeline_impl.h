@@ -71,6 +71,8 @@ typedef struct wf_pipeline_tie {
 wf_status wf_pipeline_find_ties(wf_pipeline *pipe, int count, wf_layer *const *list) WF_NODISCARD;
 /* Which of its parameters stands for each tie on this stage; after layers were dropped. */
 void wf_pipeline_keep_ties(wf_pipeline *pipe);
+/* At the begin of a step of training: values of tied parameters are the same on all their stages, every so often. */
+wf_status wf_pipeline_compare_ties(wf_pipeline *pipe) WF_NODISCARD;
 /* Sums the gradients of tied parameters over their stages, in the order of these, with the same bits on all. */
 wf_status wf_pipeline_sum_ties(wf_pipeline *pipe) WF_NODISCARD;
 void wf_pipeline_ties_free(wf_pipeline *pipe);
@@ -119,9 +121,10 @@ struct wf_pipeline {
     wf_pipeline_ends *skip;
     int ties;
     wf_pipeline_tie *tie;
-    wf_pipeline_slot *slot; /* of each of its parts and chunk */
-    wf_pipeline_link *link; /* of each part of the model, then of each skip, and chunk */
-    wf_tape **tape;         /* those that are free */
+    int64_t compare_every, steps; /* of training so far */
+    wf_pipeline_slot *slot;       /* of each of its parts and chunk */
+    wf_pipeline_link *link;       /* of each part of the model, then of each skip, and chunk */
+    wf_tape **tape;               /* those that are free */
     int tapes;
     wf_layout *layout; /* of each part, then of each skip: of the chunk that came last */
     wf_pipeline_grads grads;

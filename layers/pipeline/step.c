@@ -89,6 +89,8 @@ static wf_status compute(wf_pipeline_run *run)
     wf_pipeline *p = run->pipe;
     WF_TRY(begin(run));
     const bool train = wf_tape_mode(run->tape) == WF_TRAIN;
+    if (train)
+        WF_TRY(wf_pipeline_compare_ties(p));
     if (train && p->deferred)
         WF_TRY(each_norm(p->model, defer_norm));
     if (train)

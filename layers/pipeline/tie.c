@@ -2,6 +2,9 @@
  * updates it with the sum of the gradients of all. */
 #include "layers/pipeline/pipeline_impl.h"
 
+#include "core/captured_author.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 
 void wf_pipeline_ties_free(wf_pipeline *p)
@@ -87,6 +90,52 @@ void wf_pipeline_keep_ties(wf_pipeline *p)
             tie->param->counted = first != p->stage;
     }
 }
+
+/* --- values ---------------------------------------------------------------------------------------------------------
+ */
+
+/* What a stage tells the first one that has the parameter. */
+typedef struct copy {
+    int64_t hash;
+    char path[128];
+} copy;
+
+static wf_status compare_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
+{
+    copy mine = {.hash = 0}, theirs;
+    int first = 0;
+    while (!tie->on[first])
+        first++;
+    WF_TRY(wf_param_hash(tie->param, &mine.hash));
+    snprintf(mine.path, sizeof mine.path, "%s", wf_param_path(tie->param));
+    if (p->stage != first)
+        return wf_outbox_tell(p->outbox, &mine, sizeof mine, first);
+    for (int stage = first + 1; stage < p->stages; stage++) {
+        if (!tie->on[stage])
+            continue;
+        WF_TRY(wf_outbox_hear(p->comm, &theirs, sizeof theirs, stage));
+        WF_CHECK(mine.hash == theirs.hash, WF_ERR_COMM,
+                 "tied weights have parted: %s has other values on stage %d than %.127s, to which it is tied, on stage "
+                 "%d; change all copies alike",
+                 mine.path, first, theirs.path, stage);
+    }
+    return WF_OK;
+}
+
+/* What a captured step computes is compared by steps that are not captured. */
+wf_status wf_pipeline_compare_ties(wf_pipeline *p)
+{
+    const bool due = p->compare_every > 0 && p->steps++ % p->compare_every == 0;
+    if (!due || wf_ctx_capturing(p->ctx))
+        return WF_OK;
+    for (int i = 0; i < p->ties; i++)
+        if (p->tie[i].param)
+            WF_TRY(compare_tie(p, &p->tie[i]));
+    return wf_outbox_wait(p->outbox);
+}
+
+/* --- gradients ------------------------------------------------------------------------------------------------------
+ */
 
 /* What goes in place of the gradient of one that is not trained. */
 static wf_tensor *frozen_new(wf_pipeline *p)

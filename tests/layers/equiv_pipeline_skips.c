@@ -452,66 +452,6 @@ static void wrong_ends(void)
     wf_error_clear();
 }
 
-/* A dense layer for each stage; the first and the last one have the same weights. */
-static wf_layer *tied_model(int stages)
-{
-    static const char *const names[] = {"1", "2", "3"};
-    wf_layer *model = wf_layer_named(wf_sequential(on.ctx, WF_LAYERS(dense(IN, IN))), "net");
-    for (int i = 1; i < stages; i++)
-        WF_EXPECT(wf_module_add(model, i < stages - 1 ? names[i - 1] : "last", dense(IN, IN)), "%s", wf_error_trail());
-    WF_EXPECT_OK(wf_layer_tie(model, "last/W", "0/W"));
-    return model;
-}
-
-/* Tied weights that are frozen on all ranks, that one stage freezes in the beginning, and that one freezes after a
- * step, in a program of two steps: the last two are one error on all ranks. */
-static void freeze(int on_one, int size)
-{
-    wf_layer *model = tied_model(size);
-    if (on_one == 0 || (on_one == 1 && on.rank == 0))
-        WF_EXPECT_OK(wf_param_set_trainable(wf_layer_param(model, "0/W"), false));
-    wf_pipeline *pipe =
-        wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2});
-    wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}));
-    wf_tape *tape = wf_tape_new(on.ctx);
-    const rows b = {.n = 4};
-    wf_tensor *x = x_rows(&b, WF_F32, 0, 4), *labels = wf_tensor_from_host(on.ctx, WF_I64, WF_SHAPE(4), b.label);
-    for (int step = 0; step < 2; step++) {
-        wf_var *loss = wf_pipeline_step(pipe, tape, x, labels);
-        if (step + 1 == on_one) {
-            char stages[96];
-            snprintf(stages, sizeof stages, "/W is tied on several stages, and trained on stage %d but not on stage 0",
-                     size - 1);
-            WF_EXPECT(!loss && strstr(wf_error_message(), stages), "rank %d: '%s'", on.rank, wf_error_message());
-            break;
-        }
-        WF_EXPECT(loss, "rank %d, step %d: %s", on.rank, step, wf_error_trail());
-        WF_EXPECT_OK(wf_optim_step(optim, loss));
-        WF_EXPECT_OK(wf_tape_reset(tape));
-        if (on_one == 2 && on.rank == 0)
-            WF_EXPECT_OK(wf_param_set_trainable(wf_layer_param(wf_pipeline_model(pipe), "0/W"), false));
-    }
-    wf_tensor_free(x);
-    wf_tensor_free(labels);
-    wf_tape_free(tape);
-    wf_optim_free(optim);
-    wf_pipeline_free(pipe);
-}
-
-static void frozen_ties(void)
-{
-    const int size = size_of_world();
-    for (int on_one = 0; on_one < 3 && size > 1 && size <= 4; on_one++) {
-        if (!open_mesh(WF_F32, (wf_mesh_opts){.stage = size}))
-            return;
-        freeze(on_one, size);
-        wf_error_clear();
-        wf_mesh_close(on.mesh);
-        wf_comm_close(on.comm);
-        wf_error_clear();
-    }
-}
-
 static wf_var *joins_nothing(wf_var *x, wf_var *kept)
 {
     return NULL;
@@ -554,7 +494,6 @@ static int run(int argc, char **argv)
                                    {"overflow", overflow},
                                    {"wrong_ends", wrong_ends},
                                    {"silent_join", silent_join},
-                                   {"frozen_ties", frozen_ties},
                                    {0}});
 }
 
