@@ -1,7 +1,8 @@
-/* The gradient of a filter as a product of matrices: the inputs of each output pixel side by side in a row (im2col),
- * times the gradients of the outputs. conv.c takes it for many channels on few pixels, where oneDNN's convolutions of
- * bf16 leave AMX idle, and its minimal filtering and convolutions of f32 have too few tiles. */
-#include "core/cpu/cpu_impl.h"
+/* Convolutions as products of matrices. A row has the inputs of an output pixel side by side (im2col); rows times the
+ * filter are the outputs, gradients of outputs times rows the filter's gradient, and gradients of outputs times the
+ * filter are rows, whose elements are summed by input (col2im). conv.c takes this for many channels on few pixels,
+ * where oneDNN's convolutions of bf16 leave AMX idle, and those of f32 and minimal filtering have too few tiles. */
+#include "core/cpu/narrow_impl.h"
 
 #include <string.h>
 
@@ -12,13 +13,13 @@ enum { ROOM = 8 << 20 };
 /* The geometry in three dimensions, the outer ones 1 where there are fewer. */
 typedef struct columns {
     const char *x;
-    int64_t in[3], out[3], kernel[3], stride[3], dilation[3], lo[3];
+    int64_t c, in[3], out[3], kernel[3], stride[3], dilation[3], lo[3];
     size_t run; /* bytes of the channels of a pixel */
 } columns;
 
 static columns columns_of(const wf_conv_geom *geom, const wf_array *x, const wf_array *dy)
 {
-    columns p = {.x = x->data, .run = (size_t)x->shape.dim[1] * wf_dtype_size(x->dtype)};
+    columns p = {.x = x->data, .c = x->shape.dim[1], .run = (size_t)x->shape.dim[1] * wf_dtype_size(x->dtype)};
     for (int d = 0; d < 3; d++) {
         const int from = d - (3 - geom->nd);
         const bool has = from >= 0;
@@ -54,52 +55,194 @@ static void row_fill(const columns *p, int64_t pixel, char *to)
             }
 }
 
-bool wf_cpu_columns_pay(const wf_conv_geom *geom, const wf_array *x, const wf_array *dy, const wf_array *dw)
+static int64_t pixels_of(const wf_conv_geom *geom, const wf_array *y)
 {
     int64_t pixels = 1;
     for (int d = 0; d < geom->nd; d++)
-        pixels *= dy->shape.dim[2 + d];
-    if (dw->dtype != WF_F32 || geom->groups > 1)
-        return false;
-    /* Measured with oneDNN 2.6 and 3.2 on two cores with AMX, in GFLOP/s, oneDNN's convolution before the product:
-     * bf16, 512 channels 4x4 k3 330 and 1558, 256 -> 512 to 4x4 k4 s2 167 and 1340, 256 channels 8x8 k3 975 and 1240,
-     * 128 at 16x16 930 and 790 (a loss), 64 at 8x8 638 and 426 (a loss); f32, 512 channels 2x2 k3 98 and 336. */
-    const int64_t most = x->dtype == WF_BF16 ? 64 : 4;
-    return pixels <= most && x->shape.dim[1] >= 128 && dy->shape.dim[1] >= 128;
+        pixels *= y->shape.dim[2 + d];
+    return pixels;
 }
 
-static wf_status add_rows(wf_ctx *ctx, const columns *p, int64_t lo, int64_t hi, const wf_conv_args *args, void *room)
+static bool has_channels(const wf_conv_args *args, int64_t least)
 {
-    const wf_dtype type = args->x->dtype;
-    const int64_t f = args->y->shape.dim[1], width = wf_array_count(args->w) / f, size = (int64_t)wf_dtype_size(type);
-    char *const rows = room;
-#pragma omp parallel for num_threads(wf_cpu_team(ctx, (hi - lo) * width)) schedule(static)
-    for (int64_t i = lo; i < hi; i++)
-        row_fill(p, i, rows + (i - lo) * width * size);
-    const wf_array cols = {.data = rows, .dtype = type, .shape = WF_SHAPE(hi - lo, width)};
-    const wf_array dy = {.data = (char *)args->y->data + lo * f * size, .dtype = type, .shape = WF_SHAPE(hi - lo, f)};
-    const wf_array dw = {.data = args->w->data, .dtype = WF_F32, .shape = WF_SHAPE(f, width)};
-    return wf_cpu_matmul(
-        ctx, &(wf_matmul_args){
-                 .a = &dy, .a_transposed = true, .b = &cols, .c = &dw, .accumulate = args->accumulate || lo > 0});
+    return args->geom->groups == 1 && args->x->shape.dim[1] >= least && args->y->shape.dim[1] >= least;
+}
+
+/* The rules are measured with oneDNN 2.6 and 3.2 on two cores with AMX; figures are GFLOP/s of 2.6, batch 64, of the
+ * convolution and of the product. Forward of bf16: 512 channels 4x4 k3 826 and 1567, 2x2 280 and 1415, 256 -> 512 to
+ * 4x4 k4 s2 833 and 1510; but 128 channels 4x4 1806 and 1558, 256 at 8x8 2769 and 835. */
+bool wf_cpu_columns_pay(const wf_conv_args *args)
+{
+    return args->x->dtype == WF_BF16 && args->y->dtype == WF_BF16 && has_channels(args, 256) &&
+           pixels_of(args->geom, args->y) <= 16;
+}
+
+/* The same forms of bf16: 662 and 1356, 221 and 1700, 437 and 1336; but 998 and 968, 2152 and 1178. */
+bool wf_cpu_columns_data_pay(const wf_conv_args *args)
+{
+    return args->y->dtype == WF_BF16 && has_channels(args, 256) && pixels_of(args->geom, args->y) <= 16;
+}
+
+/* bf16: 512 channels 4x4 k3 300 and 1429, 64 -> 128 to 4x4 k4 s2 148 and 850, 256 at 8x8 k3 939 and 1137; but 64 at 8x8
+ * 558 and 399, 128 at 16x16 929 and 790. f32: 512 channels 2x2 k3 98 and 336. */
+bool wf_cpu_columns_gradient_pay(const wf_conv_args *args)
+{
+    const int64_t pixels = pixels_of(args->geom, args->y);
+    if (args->w->dtype != WF_F32)
+        return false;
+    if (args->x->dtype == WF_F32)
+        return pixels <= 4 && has_channels(args, 128);
+    return pixels <= 64 && has_channels(args, pixels <= 16 ? 64 : 128);
+}
+
+/* What a matrix is multiplied by, or gives: all of a dense array, in rows of this length. */
+static wf_array matrix_of(const wf_array *a, int64_t width)
+{
+    return (wf_array){.data = a->data, .dtype = a->dtype, .shape = WF_SHAPE(wf_array_count(a) / width, width)};
+}
+
+/* Rows [lo, lo + n) of a matrix. */
+static wf_array rows_of(wf_array matrix, int64_t lo, int64_t n)
+{
+    matrix.data = (char *)matrix.data + lo * matrix.shape.dim[1] * (int64_t)wf_dtype_size(matrix.dtype);
+    matrix.shape.dim[0] = n;
+    return matrix;
+}
+
+/* A product of the rows of output pixels [lo, ...) and what belongs to them. */
+typedef wf_status (*multiply)(wf_ctx *ctx, const wf_conv_args *args, const wf_array *rows, int64_t lo);
+
+static wf_status multiply_rows(wf_ctx *ctx, const wf_conv_args *args, multiply product)
+{
+    const columns p = columns_of(args->geom, args->x, args->y);
+    const int64_t f = args->y->shape.dim[1], width = wf_array_count(args->w) / f, pixels = wf_array_count(args->y) / f;
+    const int64_t row = width * (int64_t)wf_dtype_size(args->x->dtype);
+    /* Pieces of equal length: each reads or writes the whole filter. */
+    const int64_t pieces = pixels * row / ROOM + 1, step = (pixels + pieces - 1) / pieces;
+    void *room = NULL;
+    WF_TRY(wf_pool_take(ctx, (size_t)(step * row), &room));
+    char *const data = room;
+    wf_status status = WF_OK;
+    for (int64_t lo = 0; lo < pixels && status == WF_OK; lo += step) {
+        const int64_t n = wf_cpu_min(step, pixels - lo);
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, n *width)) schedule(static)
+        for (int64_t i = 0; i < n; i++)
+            row_fill(&p, lo + i, data + i * row);
+        const wf_array rows = {.data = data, .dtype = args->x->dtype, .shape = WF_SHAPE(n, width)};
+        status = product(ctx, args, &rows, lo);
+        wf_ctx_progress(ctx);
+    }
+    wf_pool_give(ctx, room, (size_t)(step * row));
+    return status;
+}
+
+static wf_status multiply_gradient(wf_ctx *ctx, const wf_conv_args *args, const wf_array *rows, int64_t lo)
+{
+    const wf_array dy = rows_of(matrix_of(args->y, args->y->shape.dim[1]), lo, rows->shape.dim[0]);
+    const wf_array dw = matrix_of(args->w, rows->shape.dim[1]);
+    const wf_matmul_args product = {
+        .a = &dy, .a_transposed = true, .b = rows, .c = &dw, .accumulate = args->accumulate || lo > 0};
+    return wf_cpu_matmul(ctx, &product);
 }
 
 wf_status wf_cpu_columns_gradient(wf_ctx *ctx, const wf_conv_args *args)
 {
+    WF_TRY(multiply_rows(ctx, args, multiply_gradient));
+    return wf_cpu_data(args->bias) ? wf_cpu_bias_backward(ctx, args->y, args->bias, args->accumulate) : WF_OK;
+}
+
+static wf_status multiply_forward(wf_ctx *ctx, const wf_conv_args *args, const wf_array *rows, int64_t lo)
+{
+    const wf_array y = rows_of(matrix_of(args->y, args->y->shape.dim[1]), lo, rows->shape.dim[0]);
+    const wf_array w = matrix_of(args->w, rows->shape.dim[1]);
+    return wf_cpu_matmul(ctx, &(wf_matmul_args){.a = rows, .b = &w, .b_transposed = true, .c = &y});
+}
+
+wf_status wf_cpu_columns_forward(wf_ctx *ctx, const wf_conv_args *args)
+{
+    if (!wf_cpu_data(args->bias) && wf_epilogue_is_plain(args->epilogue))
+        return multiply_rows(ctx, args, multiply_forward);
+    /* Bias and epilogue come before the result is rounded. */
+    wf_array sums = *args->y;
+    wf_conv_args wide = *args;
+    const size_t bytes = (size_t)wf_array_count(args->y) * sizeof(float);
+    sums.dtype = WF_F32;
+    wide.y = &sums;
+    WF_TRY(wf_pool_take(ctx, bytes, &sums.data));
+    wf_status status = multiply_rows(ctx, &wide, multiply_forward);
+    if (status == WF_OK)
+        status = wf_cpu_bias_epilogue(ctx, args->bias, args->epilogue, &sums, args->y);
+    wf_pool_give(ctx, sums.data, bytes);
+    return status;
+}
+
+/* Adds to sum[0..n) what the rows of a sample have for channels [c, c + n) of the input at `at`. */
+static void sum_taps(const columns *p, const float *rows, const int64_t at[3], int64_t c, int64_t n, float *sum)
+{
+    const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2];
+    for (int64_t tap = 0; tap < taps; tap++) {
+        const int64_t k[3] = {tap / p->kernel[2] / p->kernel[1], tap / p->kernel[2] % p->kernel[1], tap % p->kernel[2]};
+        int64_t row = 0;
+        bool inside = true;
+        for (int d = 0; d < 3; d++) {
+            const int64_t o = at[d] + p->lo[d] - k[d] * p->dilation[d];
+            inside = inside && o >= 0 && o % p->stride[d] == 0 && o / p->stride[d] < p->out[d];
+            row = row * p->out[d] + o / p->stride[d];
+        }
+        const float *const from = rows + (row * taps + tap) * p->c + c;
+        if (inside)
+#pragma omp simd
+            for (int64_t e = 0; e < n; e++)
+                sum[e] += from[e];
+    }
+}
+
+/* dx of an input pixel, counted from the first of the samples whose rows these are. */
+static void pixel_sum(const columns *p, const float *rows, int64_t pixel, const wf_array *dx, int64_t first)
+{
+    const int64_t inputs = p->in[0] * p->in[1] * p->in[2], outputs = p->out[0] * p->out[1] * p->out[2];
+    const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2], within = pixel % inputs;
+    const int64_t at[3] = {within / p->in[2] / p->in[1], within / p->in[2] % p->in[1], within % p->in[2]};
+    for (int64_t c = 0; c < p->c; c += WF_CPU_CHUNK) {
+        float sum[WF_CPU_CHUNK];
+        const int64_t n = wf_cpu_min(WF_CPU_CHUNK, p->c - c), place = (first * inputs + pixel) * p->c + c;
+        float *const out = wf_cpu_place(dx, place, n, false, sum);
+        memset(out, 0, (size_t)n * sizeof *out);
+        sum_taps(p, rows + pixel / inputs * outputs * taps * p->c, at, c, n, out);
+        wf_cpu_put(dx, place, n, out);
+    }
+}
+
+/* All of dx of n samples from their rows. */
+static void rows_sum(const wf_ctx *ctx, const columns *p, const float *rows, int64_t n, const wf_array *dx,
+                     int64_t first)
+{
+    const int64_t pixels = n * p->in[0] * p->in[1] * p->in[2];
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, pixels * p->c)) schedule(static)
+    for (int64_t pixel = 0; pixel < pixels; pixel++)
+        pixel_sum(p, rows, pixel, dx, first);
+}
+
+wf_status wf_cpu_columns_data(wf_ctx *ctx, const wf_conv_args *args)
+{
     const columns p = columns_of(args->geom, args->x, args->y);
-    const int64_t f = args->y->shape.dim[1], pixels = wf_array_count(args->y) / f;
-    const size_t row = (size_t)(wf_array_count(args->w) / f) * wf_dtype_size(args->x->dtype);
-    /* Pieces of equal length: each reads and writes the whole gradient. */
-    const int64_t pieces = pixels * (int64_t)row / ROOM + 1, step = (pixels + pieces - 1) / pieces;
+    const int64_t f = args->y->shape.dim[1], width = wf_array_count(args->w) / f, samples = args->x->shape.dim[0];
+    const int64_t outputs = pixels_of(args->geom, args->y);
+    const int64_t bytes = outputs * width * (int64_t)sizeof(float), fit = ROOM / bytes, most = fit < 1 ? 1 : fit;
+    const int64_t pieces = (samples + most - 1) / most, step = (samples + pieces - 1) / pieces;
+    const wf_array w = matrix_of(args->w, width);
     void *room = NULL;
-    WF_TRY(wf_pool_take(ctx, (size_t)step * row, &room));
+    WF_TRY(wf_pool_take(ctx, (size_t)(step * bytes), &room));
     wf_status status = WF_OK;
-    for (int64_t lo = 0; lo < pixels && status == WF_OK; lo += step) {
-        status = add_rows(ctx, &p, lo, wf_cpu_min(lo + step, pixels), args, room);
+    for (int64_t lo = 0; lo < samples && status == WF_OK; lo += step) {
+        const int64_t n = wf_cpu_min(step, samples - lo);
+        const wf_array dy = rows_of(matrix_of(args->y, f), lo * outputs, n * outputs);
+        const wf_array rows = {.data = room, .dtype = WF_F32, .shape = WF_SHAPE(n * outputs, width)};
+        status = wf_cpu_matmul(ctx, &(wf_matmul_args){.a = &dy, .b = &w, .c = &rows});
+        if (status == WF_OK)
+            rows_sum(ctx, &p, room, n, args->x, lo);
         wf_ctx_progress(ctx);
     }
-    wf_pool_give(ctx, room, (size_t)step * row);
-    if (status != WF_OK || !wf_cpu_data(args->bias))
-        return status;
-    return wf_cpu_bias_backward(ctx, args->y, args->bias, args->accumulate);
+    wf_pool_give(ctx, room, (size_t)(step * bytes));
+    return status;
 }

@@ -1,7 +1,7 @@
 /* Convolution in three directions through oneDNN, on channels-last activations and filters in oneDNN's own form. Small
- * filters go by minimal filtering (core/cpu/wino.c) where that pays, gradients of filters as a product (columns.c);
- * what oneDNN does not take goes through f32 (core/cpu/wide.c) or `ref`. Layers reach it through the kernel table
- * alone. */
+ * filters go by minimal filtering (core/cpu/wino.c) where that pays, many channels on few pixels as products
+ * (columns.c); what oneDNN does not take goes through f32 (core/cpu/wide.c) or `ref`. Layers reach it through the
+ * kernel table alone. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/dnn_impl.h"
 #include "core/cpu/wino_impl.h"
@@ -158,6 +158,8 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
         return wf_wide_conv_forward(ctx, args);
     if (crops(args->geom))
         return forward_cropped(ctx, args);
+    if (wf_cpu_columns_pay(args))
+        return wf_cpu_columns_forward(ctx, args);
     wf_wino plan;
     bool done = true;
     const bool noisy = args->epilogue && args->epilogue->noise != 0;
@@ -177,7 +179,10 @@ static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
                                const wf_array *dx, bool *done)
 {
     const wf_dnn_op *op = NULL;
+    const wf_conv_args product = {.geom = geom, .x = dx, .y = dy, .w = w};
     *done = true;
+    if (wf_cpu_columns_data_pay(&product))
+        return wf_cpu_columns_data(ctx, &product);
     const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_DATA, flag_wide(dy, dx), geom, dx, dy);
     WF_TRY(wf_dnn_find(ctx, &key, &op));
     *done = op != NULL;
@@ -290,7 +295,7 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
         return wf_wide_conv_backward_filter(ctx, args);
     if (crops(args->geom))
         return filter_cropped(ctx, args);
-    if (wf_cpu_columns_pay(args->geom, x, dy, dw))
+    if (wf_cpu_columns_gradient_pay(args))
         return wf_cpu_columns_gradient(ctx, args);
     wf_wino plan;
     /* The gradient's products have outputs as columns, in vectors of 16. */

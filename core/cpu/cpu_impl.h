@@ -84,10 +84,12 @@ void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, 
 wf_status wf_cpu_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epilogue *epilogue, const wf_array *x,
                                const wf_array *y);
 
-/* The gradient of a filter as a product of matrices, and whether that is faster than as a convolution: x, dy and dw of
- * types that wf_cpu_matmul multiplies, no negative pads. */
-bool wf_cpu_columns_pay(const wf_conv_geom *geom, const wf_array *x, const wf_array *dy, const wf_array *dw);
-wf_status wf_cpu_columns_gradient(wf_ctx *ctx, const wf_conv_args *args);
+/* Convolutions as products of matrices, and whether that is faster than oneDNN's and minimal filtering: types that
+ * wf_cpu_matmul multiplies, no negative pads. wf_cpu_columns_data knows no bias and no epilogue. */
+bool wf_cpu_columns_pay(const wf_conv_args *args);
+bool wf_cpu_columns_data_pay(const wf_conv_args *args);
+bool wf_cpu_columns_gradient_pay(const wf_conv_args *args);
+wf_conv_fn wf_cpu_columns_forward, wf_cpu_columns_data, wf_cpu_columns_gradient;
 
 /* The slots. */
 wf_multiplies_fn wf_cpu_multiplies;

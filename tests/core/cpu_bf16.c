@@ -125,7 +125,7 @@ static wf_status run(wf_ctx *ctx, direction what, const wf_conv_args *args)
                              : ctx->k->conv_backward_filter(ctx, args);
 }
 
-/* bias: its gradient too. */
+/* bias: forward and to the data with a bias and an activation, to the filter with the gradient of the bias. */
 static void compare_one(const geometry *g, const shapes *s, direction what, wf_conv_args args, bool bias)
 {
     static const char *const name[] = {"forward", "backward data", "backward filter"};
@@ -136,13 +136,17 @@ static void compare_one(const geometry *g, const shapes *s, direction what, wf_c
     guarded got = guarded_new(made, shape, args.accumulate ? 4 : 0);
     guarded want = guarded_new(made, shape, args.accumulate ? 4 : 0);
     const bool sums = what == MAKES_W && bias;
-    guarded got_sum = guarded_new(made, WF_SHAPE(g->f), args.accumulate ? 5 : 0);
-    guarded want_sum = guarded_new(made, WF_SHAPE(g->f), args.accumulate ? 5 : 0);
+    const wf_dtype type = what == MAKES_W ? made : g->dtype;
+    const uint64_t filled = what != MAKES_W || args.accumulate ? 5 : 0;
+    guarded got_sum = guarded_new(type, WF_SHAPE(what == MAKES_X ? g->c : g->f), filled);
+    guarded want_sum = guarded_new(type, got_sum.array.shape, filled);
+    const wf_epilogue leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
+    args.epilogue = bias && what != MAKES_W ? &leaky : NULL;
     *out = &got.array;
-    args.bias = sums ? &got_sum.array : NULL;
+    args.bias = bias ? &got_sum.array : NULL;
     WF_EXPECT_OK(run(cpu, what, &args));
     *out = &want.array;
-    args.bias = sums ? &want_sum.array : NULL;
+    args.bias = bias ? &want_sum.array : NULL;
     WF_EXPECT_OK(run(ref, what, &args));
     check(name[what], s, g, &got, &want);
     if (sums)
@@ -194,8 +198,8 @@ static const geometry faults[] = {
     {2, B, 2, 16, 5, 1, {7, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
 };
 
-/* Gradients of filters that are made as a product (core/cpu/columns.c): lines, images and volumes, bf16 and f32; the
- * last of bf16 in more than one piece. */
+/* What is made as a product (core/cpu/columns.c): gradients of filters of bf16, in lines, images and volumes, the last
+ * one in more than one piece; of f32; and all directions, the last one with more than one piece to the data. */
 static const geometry products[] = {
     {1, B, 3, 128, 128, 1, {9}, {4}, {2}, {1}, {1}, {3}, true, false},
     {2, B, 2, 128, 144, 1, {8, 5}, {3, 3}, {1, 1}, {1, 2}, {1, 2}, {1, 2}, true, true},
@@ -204,6 +208,10 @@ static const geometry products[] = {
     {2, B, 11, 128, 128, 1, {8, 8}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, true, false},
     {2, F, 5, 128, 129, 1, {2, 2}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, true, false},
     {2, F, 5, 131, 128, 1, {4, 3}, {3, 2}, {2, 2}, {1, 1}, {1, 0}, {1, 0}, true, true},
+    {2, B, 3, 256, 257, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false, false},
+    {1, B, 9, 300, 256, 1, {11}, {4}, {2}, {2}, {3}, {1}, false, false},
+    {3, B, 2, 256, 256, 1, {3, 4, 5}, {2, 3, 3}, {2, 2, 3}, {1, 1, 2}, {0, 1, 1}, {1, 1, 2}, false, false},
+    {2, B, 22, 256, 256, 1, {4, 4}, {5, 5}, {1, 1}, {1, 1}, {2, 2}, {2, 2}, false, false},
 };
 
 static void both_threads(const geometry *g)
