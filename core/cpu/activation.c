@@ -1,5 +1,5 @@
 /* Activations and epilogues. Comparisons are written so that NaN comes through. The team shares chunks that fit the
- * first-level cache; 16-bit arrays are widened and narrowed there. f64 goes to `ref`. */
+ * first-level cache; f16 is widened and narrowed there, bf16 in registers. f64 goes to `ref`. */
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
 
@@ -19,17 +19,17 @@ static float clipped(float x)
     return x < 0.0F ? 0.0F : x;
 }
 
-/* `value` is of v, which is x[i]. */
+/* `value` is of v, which is element i of x. */
 #define EACH(value)                                                                                                    \
     do {                                                                                                               \
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                            \
         {                                                                                                              \
-            const float v = x[i];                                                                                      \
-            y[i] = (value);                                                                                            \
+            const float v = wf_cpu_at(x, bf16, i);                                                                     \
+            wf_cpu_set(y, bf16, i, (value));                                                                           \
         }                                                                                                              \
     } while (0)
 
-static void forward(wf_act act, float slope, int64_t n, const float *x, float *y)
+WF_CPU_INLINE void forward(bool bf16, wf_act act, float slope, int64_t n, const void *x, void *y)
 {
     switch (act) {
     case WF_ACT_RELU:
@@ -63,12 +63,17 @@ static void forward(wf_act act, float slope, int64_t n, const float *x, float *y
 static void forward_all(const wf_ctx *ctx, wf_act act, float slope, const wf_array *x, const wf_array *y)
 {
     const int64_t total = wf_array_count(y);
+    const bool bf16 = x->dtype == WF_BF16 && y->dtype == WF_BF16;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
     for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
         float in[WF_CPU_CHUNK], out[WF_CPU_CHUNK];
         const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        if (bf16) {
+            forward(true, act, slope, n, (const uint16_t *)x->data + at, (uint16_t *)y->data + at);
+            continue;
+        }
         float *const to = wf_cpu_place(y, at, n, false, out);
-        forward(act, slope, n, wf_cpu_read(x, at, n, in), to);
+        forward(false, act, slope, n, wf_cpu_read(x, at, n, in), to);
         wf_cpu_put(y, at, n, to);
     }
 }
@@ -81,25 +86,26 @@ wf_status wf_cpu_act_forward(wf_ctx *ctx, const wf_act_args *args)
     return WF_OK;
 }
 
-/* `from` is x or y, whichever the derivative is known by. */
+/* `derivative` is of v, element i of x or y, whichever it is known by. */
 #define EACH_BACK(derivative)                                                                                          \
     do {                                                                                                               \
         if (accumulate) {                                                                                              \
             _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                        \
             {                                                                                                          \
-                const float v = from[i];                                                                               \
-                dx[i] += dy[i] * (derivative);                                                                         \
+                const float v = wf_cpu_at(from, bf16, i), g = wf_cpu_at(dy, bf16, i);                                  \
+                wf_cpu_set(dx, bf16, i, wf_cpu_at(dx, bf16, i) + g * (derivative));                                    \
             }                                                                                                          \
         } else {                                                                                                       \
             _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                        \
             {                                                                                                          \
-                const float v = from[i];                                                                               \
-                dx[i] = dy[i] * (derivative);                                                                          \
+                const float v = wf_cpu_at(from, bf16, i), g = wf_cpu_at(dy, bf16, i);                                  \
+                wf_cpu_set(dx, bf16, i, g *(derivative));                                                              \
             }                                                                                                          \
         }                                                                                                              \
     } while (0)
 
-static void backward(wf_act act, float slope, bool accumulate, int64_t n, const float *from, const float *dy, float *dx)
+WF_CPU_INLINE void backward(bool bf16, wf_act act, float slope, bool accumulate, int64_t n, const void *from,
+                            const void *dy, void *dx)
 {
     switch (act) {
     case WF_ACT_RELU:
@@ -135,14 +141,21 @@ static void backward_all(const wf_ctx *ctx, wf_act act, float slope, bool accumu
                          const wf_array *dy, const wf_array *dx)
 {
     const int64_t total = wf_array_count(dx);
+    const bool bf16 = wf_cpu_is(from, WF_BF16) && dy->dtype == WF_BF16 && dx->dtype == WF_BF16;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
     for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
         float known[WF_CPU_CHUNK], up[WF_CPU_CHUNK], out[WF_CPU_CHUNK];
         const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        /* Any readable memory serves as `from` where the derivative is 1. */
+        if (bf16) {
+            const uint16_t *const g = (const uint16_t *)dy->data + at;
+            backward(true, act, slope, accumulate, n, wf_cpu_data(from) ? (const uint16_t *)from->data + at : g, g,
+                     (uint16_t *)dx->data + at);
+            continue;
+        }
         const float *const g = wf_cpu_read(dy, at, n, up), *const v = wf_cpu_read(from, at, n, known);
         float *const to = wf_cpu_place(dx, at, n, accumulate, out);
-        /* Any readable memory serves as `from` where the derivative is 1. */
-        backward(act, slope, accumulate, n, v ? v : g, g, to);
+        backward(false, act, slope, accumulate, n, v ? v : g, g, to);
         wf_cpu_put(dx, at, n, to);
     }
 }

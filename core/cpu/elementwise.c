@@ -42,20 +42,24 @@ typedef struct combination {
 #define EACH(value, added)                                                                                             \
     do {                                                                                                               \
         if (k->accumulate)                                                                                             \
-            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = (added);                                        \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) wf_cpu_set(y, bf16, i, (added));                       \
         else                                                                                                           \
-            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = (value);                                        \
+            _Pragma("omp simd") for (int64_t i = 0; i < n; i++) wf_cpu_set(y, bf16, i, (value));                       \
     } while (0)
 
-static void combine(const combination *k, int64_t n, const float *a, const float *b, float *y)
+#define A wf_cpu_at(a, bf16, i)
+#define B wf_cpu_at(b, bf16, i)
+#define Y wf_cpu_at(y, bf16, i)
+
+WF_CPU_INLINE void combine(bool bf16, const combination *k, int64_t n, const void *a, const void *b, void *y)
 {
     const float alpha = k->alpha, beta = k->beta;
     if (!b)
-        EACH(alpha * a[i], __builtin_fmaf(alpha, a[i], y[i]));
+        EACH(alpha * A, __builtin_fmaf(alpha, A, Y));
     else if (k->op == WF_BINARY_MUL)
-        EACH(alpha * a[i] * b[i], __builtin_fmaf(alpha * a[i], b[i], y[i]));
+        EACH(alpha * A * B, __builtin_fmaf(alpha * A, B, Y));
     else
-        EACH(__builtin_fmaf(alpha, a[i], beta * b[i]), y[i] + __builtin_fmaf(alpha, a[i], beta * b[i]));
+        EACH(__builtin_fmaf(alpha, A, beta * B), Y + __builtin_fmaf(alpha, A, beta * B));
 }
 
 wf_status wf_cpu_binary(wf_ctx *ctx, const wf_binary_args *args)
@@ -65,12 +69,18 @@ wf_status wf_cpu_binary(wf_ctx *ctx, const wf_binary_args *args)
         return REF->binary(ctx, args);
     const combination k = {args->op, (float)args->alpha, (float)args->beta, args->accumulate};
     const int64_t total = wf_array_count(y);
+    const bool bf16 = a->dtype == WF_BF16 && wf_cpu_is(b, WF_BF16) && y->dtype == WF_BF16;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
     for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
         float left[WF_CPU_CHUNK], right[WF_CPU_CHUNK], out[WF_CPU_CHUNK];
         const int64_t n = wf_cpu_min(WF_CPU_CHUNK, total - at);
+        if (bf16) {
+            combine(true, &k, n, (const uint16_t *)a->data + at, wf_cpu_data(b) ? (const uint16_t *)b->data + at : NULL,
+                    (uint16_t *)y->data + at);
+            continue;
+        }
         float *const to = wf_cpu_place(y, at, n, args->accumulate, out);
-        combine(&k, n, wf_cpu_read(a, at, n, left), wf_cpu_read(b, at, n, right), to);
+        combine(false, &k, n, wf_cpu_read(a, at, n, left), wf_cpu_read(b, at, n, right), to);
         wf_cpu_put(y, at, n, to);
     }
     return WF_OK;
