@@ -233,7 +233,8 @@ wf_status wf_outbox_await(wf_outbox *outbox, const wf_tensor *x)
         if (t->sends || t->x->storage != x->storage)
             continue;
         WF_TRY(arrive(outbox, t));
-        const uint64_t launch = t->launch;
+        /* For what is empty nothing waits, so it says nothing of earlier launches. */
+        const uint64_t launch = t->buffer.bytes > 0 ? t->launch : 0;
         *at = t->next;
         recycle(outbox, t);
         drop_sent(outbox, launch);

@@ -13,7 +13,7 @@ typedef struct way {
     wf_pipeline_kind kind;
     wf_pipeline_recompute recompute;
     bool captured, deferred, layout;
-    int data;
+    int data, chunks; /* chunks 0: 3 */
 } way;
 
 typedef struct training {
@@ -80,7 +80,7 @@ static training training_new(const way *w)
     training t = {.way = w, .tape = wf_tape_new(on.ctx)};
     t.pipe = wf_pipeline_new(on.mesh, chain_new(),
                              (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
-                                                .chunks = 3,
+                                                .chunks = w->chunks ? w->chunks : 3,
                                                 .schedule = w->kind,
                                                 .recompute = w->recompute,
                                                 .deferred_batchnorm = w->deferred});
@@ -200,6 +200,18 @@ static void defers(void)
     three_ways((way){.deferred = true, .data = 1});
 }
 
+/* More chunks than samples: messages of the last ones are empty. */
+static void empty_chunks(void)
+{
+    for (int kind = WF_PIPELINE_1F1B; kind <= WF_PIPELINE_INTERLEAVED; kind++)
+        three_ways((way){.kind = (wf_pipeline_kind)kind,
+                         .recompute = WF_RECOMPUTE_ALWAYS,
+                         .deferred = true,
+                         .layout = true,
+                         .data = 1,
+                         .chunks = 9});
+}
+
 static void with_data(void)
 {
     three_ways((way){.data = 2});
@@ -293,6 +305,7 @@ static int run(int argc, char **argv)
                                    {"recomputes", recomputes},
                                    {"defers", defers},
                                    {"with_data", with_data},
+                                   {"empty_chunks", empty_chunks},
                                    {"refused", refused},
                                    {"other_shapes", other_shapes},
                                    {"evaluates", evaluates},
