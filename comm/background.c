@@ -29,6 +29,7 @@ typedef struct operation {
     const int64_t *part; /* segments, or shards */
     int64_t parts;
     int64_t exact; /* segments at the end that are not rounded */
+    uint64_t buffer;
     wf_dtype dtype;
     wf_engine_call flight;
     wf_traffic before; /* of `async`, when it began */
@@ -75,8 +76,12 @@ bool wf_background_within(const wf_comm *comm)
 
 static wf_reduce_job job_of(const operation *op)
 {
-    return (wf_reduce_job){
-        .flat = op->data, .dtype = op->dtype, .segments = op->parts, .offset = op->part, .exact = op->exact};
+    return (wf_reduce_job){.flat = op->data,
+                           .dtype = op->dtype,
+                           .segments = op->parts,
+                           .offset = op->part,
+                           .exact = op->exact,
+                           .buffer = op->buffer};
 }
 
 static wf_call call_of(const operation *op, wf_call_record *record)
@@ -91,7 +96,7 @@ static wf_call call_of(const operation *op, wf_call_record *record)
         call.reducer = op->comm->reducer->name;
         call.parts = (int)op->parts;
         call.exact = (int)op->exact;
-        call.buffer = op->comm->reducer->keeps ? op->data : NULL;
+        call.buffer = op->comm->reducer->keeps ? op->buffer : 0;
         break;
     case SUM_SHARDS:
         call.operation = WF_CALL_SUM_SHARDS;
@@ -202,7 +207,7 @@ static void count(operation *op)
 static wf_status fail_together(wf_comm *comm, const wf_comm *async)
 {
     if (comm->control)
-        wf_control_tell(comm, async->dead, async->death);
+        wf_control_tell(comm, async->dead, async->death, false);
     return wf_failure_inherit(comm, async);
 }
 
@@ -405,6 +410,7 @@ void wf_background_sum(wf_comm *comm, const wf_reduce_job *job)
                     .part = job->offset,
                     .parts = job->segments,
                     .exact = job->exact,
+                    .buffer = job->buffer,
                     .dtype = job->dtype});
 }
 

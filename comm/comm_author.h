@@ -8,7 +8,8 @@
 /* Reports a failure that only this rank knows of (a file, memory, an argument) to all ranks: they return the calling
  * thread's last error, of code `status`, from the call in which they wait, or from their next one. The communicator
  * and those split from it are dead afterwards. Returns the status, with a message that names the rank. Does nothing
- * where status is WF_OK or the communicator is dead already. Local. */
+ * where status is WF_OK or the communicator is dead already. Where several ranks post at once, rank 0 decides whose
+ * error all return; if it is busy, this rank waits a second for it, and then takes its own. Local. */
 wf_status wf_comm_post_failure(wf_comm *comm, wf_status status);
 
 /* Agrees on the result of a step that every rank did locally: if some ranks failed, all ranks return the error, with

@@ -98,6 +98,7 @@ struct wf_comm {
     int references;
     bool closed;
     bool inside;         /* a collective was entered and is not over */
+    bool parting;        /* in wf_comm_part, which some ranks do by themselves between two collectives */
     bool lost;           /* memory of unfinished messages is never used again */
     bool nested;         /* works inside calls of its parent, whose ranks know better who is missing */
     bool pairs_asked;    /* for memory of exchanges */

@@ -318,6 +318,8 @@ wf_comm *wf_comm_again(wf_comm *comm)
 static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *child)
 {
     wf_call call = {.operation = WF_CALL_MEET, .parts = members};
+    comm->parting = true;
+    WF_TRY(wf_comm_alive(comm));
     int64_t *list = wf_malloc(comm->shared->ctx, (size_t)members * sizeof *list);
     wf_status status = list && child ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
     for (int i = 0; list && i < members; i++)
@@ -336,7 +338,6 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
 
 wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members)
 {
-    WF_TRY_NULL(wf_comm_alive(comm));
     wf_comm *child = comm_new(comm->shared, comm);
     if (wf_guard_end(comm, "part", part(comm, member, members, child)) == WF_OK)
         return child;

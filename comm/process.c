@@ -79,7 +79,7 @@ static bool lives(const wf_comm *comm)
 static void say_farewell(wf_comm *comm)
 {
     wf_control_leave(comm, "exit");
-    wf_control_tell(comm, WF_OK, "");
+    wf_control_tell(comm, WF_OK, "", false);
 }
 
 /* Ranks that wait for one that has failed and left would otherwise wait for their time-out. Where a communicator died,
@@ -90,7 +90,7 @@ static void tell_that_we_leave(int code)
         if (!opened[i] || !lives(opened[i]))
             continue;
         if (code != 0)
-            wf_comm_post_failure(opened[i], WF_RAISE(WF_ERR_COMM, "the program ended with exit code %d", code));
+            wf_failure_leave(opened[i], code);
         else
             say_farewell(opened[i]);
     }

@@ -11,7 +11,7 @@
 typedef struct wf_reducer {
     const char *name;
     const char *does; /* for the user, in half a line */
-    bool keeps;       /* has memory from sum to sum of a buffer (wf_builder_kept); a buffer is known by its address */
+    bool keeps;       /* has memory from sum to sum of a buffer (wf_builder_kept), which is known by its number */
     bool shares;      /* sums in memory that the ranks of a node share, if they can */
     /* Adds the steps by which this rank sums a flat buffer, in place, with all others: the same bits everywhere.
      * Segment i is [offset[i], offset[i + 1]) elements of `flat`, and offset[0] need not be 0. The last `exact` of them
@@ -28,7 +28,11 @@ typedef struct wf_reduce_job {
     int64_t segments;
     const int64_t *offset; /* segments + 1 entries */
     int64_t exact;         /* how many segments at the end must not be rounded; 0: none */
+    uint64_t buffer;       /* its number, by which a reducer finds what it kept of earlier sums; 0: nothing is kept */
 } wf_reduce_job;
+
+/* A number that no buffer of this process has had. An address is none: another buffer may get it later. Local. */
+uint64_t wf_reduce_buffer_new(void);
 
 /* Makes a reducer known under its name, for wf_comm_open: on all ranks, before they open. It is borrowed until the
  * process ends. WF_ERR_ARGUMENT for a name that is taken, longer than 31 characters, or "auto". Local. */

@@ -214,7 +214,7 @@ wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype)
         bucket->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
         return call_hook(bucket, data, dtype, segments);
-    sum(bucket, &(wf_reduce_job){data, dtype, segments, bucket->relative, 0});
+    sum(bucket, &(wf_reduce_job){data, dtype, segments, bucket->relative, .buffer = bucket->number});
     return WF_OK;
 }
 
@@ -236,7 +236,7 @@ static void sum_trailer(const wf_bucket *bucket)
     const wf_grads *grads = all->grads;
     if (all->opts.grad_dtype == WF_F16 && !all->optim->scales)
         wf_background_call(bucket->comm, put_overflow, all);
-    sum(bucket, &(wf_reduce_job){grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n, 1});
+    sum(bucket, &(wf_reduce_job){grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n, .exact = 1});
 }
 
 static wf_status start_bucket(wf_bucket *bucket)
@@ -246,7 +246,8 @@ static wf_status start_bucket(wf_bucket *bucket)
     const bool narrow = all->opts.grad_dtype != WF_F32, own_buffer = narrow || bucket->shard || all->opts.reduce;
     if (!own_buffer) {
         const int64_t trailer = bucket->trailer ? 1 : 0, segments = bucket->last - bucket->first + trailer;
-        sum(bucket, &(wf_reduce_job){flat->data, flat->dtype, segments, all->offset + bucket->first, .exact = trailer});
+        sum(bucket, &(wf_reduce_job){flat->data, flat->dtype, segments, all->offset + bucket->first, .exact = trailer,
+                                     .buffer = bucket->number});
         return WF_OK;
     }
     if (bucket->last > bucket->first)
@@ -260,7 +261,7 @@ static wf_status start_bucket(wf_bucket *bucket)
 static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
 {
     wf_bucket *bucket = &all->bucket[all->n++];
-    *bucket = (wf_bucket){.all = all, .first = first, .last = first};
+    *bucket = (wf_bucket){.all = all, .number = wf_reduce_buffer_new(), .first = first, .last = first};
     bucket->comm = comm_of(all, axes);
     /* A layer may have learned in this step's forward over which axes its gradients are summed. */
     return bucket->comm && wf_background_open(bucket->comm) == WF_OK ? bucket : NULL;

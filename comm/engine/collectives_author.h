@@ -89,7 +89,7 @@ typedef struct wf_call {
                             which need not be 0 */
     int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends */
     int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
-    const void *buffer;  /* WF_CALL_SUM: whose kept memory it is; NULL where the reducer keeps none */
+    uint64_t buffer;     /* WF_CALL_SUM: whose kept memory it is; 0: what is kept is zero in every sum */
     /* Of calls with frames: looks at each that comes; its first argument is expected + r * expected_bytes for rank r.
      */
     wf_step_function check;

@@ -21,6 +21,7 @@ typedef struct wf_engine_entry {
     void **data;            /* of each operand */
     size_t scratch, device; /* bytes of all scratch operands, in memory of the host and of the device */
     char *kept;             /* memory of all kept operands; NULL: there is none */
+    size_t kept_bytes;
 } entry;
 
 typedef struct wf_engine {
@@ -123,6 +124,7 @@ static void forget_all(wf_engine *engine)
 void wf_engine_unshare(wf_comm *comm)
 {
     forget_all(comm->engine);
+    wf_control_unshare(comm);
     wf_ring_close(&comm->engine->ring);
     comm->engine->agreed.shared = false;
 }
@@ -198,9 +200,9 @@ static wf_status furnish(wf_ctx *ctx, entry *e)
         return wf_error_code();
     e->scratch = bytes_of(e->schedule, WF_OPERAND_SCRATCH);
     e->device = bytes_of(e->schedule, WF_OPERAND_DEVICE);
-    const size_t kept = bytes_of(e->schedule, WF_OPERAND_KEPT);
-    e->kept = kept ? wf_calloc(ctx, 1, kept) : NULL;
-    return kept == 0 || e->kept ? WF_OK : wf_error_code();
+    e->kept_bytes = bytes_of(e->schedule, WF_OPERAND_KEPT);
+    e->kept = e->kept_bytes ? wf_calloc(ctx, 1, e->kept_bytes) : NULL;
+    return e->kept_bytes == 0 || e->kept ? WF_OK : wf_error_code();
 }
 
 entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule)
@@ -348,6 +350,8 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
     WF_TRY(wf_host_take(comm, e->scratch, &flight->scratch));
     if (e->device > 0)
         WF_TRY(wf_pool_take(comm->shared->ctx, e->device, &flight->device));
+    if (e->kept && e->call.buffer == 0)
+        memset(e->kept, 0, e->kept_bytes);
     bind(comm, flight, in, out);
     wf_run_begin(e->run, (wf_binding){.link = link,
                                       .data = e->data,

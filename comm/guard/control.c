@@ -1,8 +1,10 @@
 /* The control channel: records of calls to the right neighbour, notices of failures to all, farewells. It lives on a
- * communicator of its own and never waits; waits poll it. */
+ * communicator of its own and never waits; waits poll it. Where all ranks share memory, records lie there, and a count
+ * of the notices that are under way says whether a message of them is worth a look. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +12,13 @@
 #define RECORDS    64 /* collectives that may be under way at once */
 #define TAG_RECORD 1
 #define TAG_NOTICE 2
+#define LINE       128 /* ranks do not disturb each other's caches */
 
 /* Of a failure; of the program's end: no status; of a rank that is busy: how long. */
 typedef struct notice {
     int32_t status, verdict;
-    uint64_t sequence; /* of the call that failed, or that will not be made: calls before it go on */
+    int32_t counted;   /* in the board's count */
+    uint64_t sequence; /* where it happened (position): calls before that go on */
     int64_t busy_ms;
     char text[WF_FAILURE_TEXT];
 } notice;
@@ -26,17 +30,33 @@ typedef struct telling {
     MPI_Request request[]; /* one per rank */
 } telling;
 
+/* What one rank shows the others. Record n is in place n % RECORDS. */
+typedef struct board {
+    _Alignas(LINE) atomic_uint_least64_t notices;   /* told to this rank so far */
+    _Alignas(LINE) atomic_uint_least64_t confirmed; /* records of its left neighbour that it needs no more */
+    _Alignas(LINE) struct {
+        atomic_uint_least64_t number; /* n + 1: the record is there */
+        uint64_t hash;
+    } cell[RECORDS];
+    wf_call_record record[RECORDS];
+} board;
+
 struct wf_control {
     MPI_Comm mpi;
     int left, right;
     wf_call_record mine[RECORDS]; /* announced, until the left neighbour's is known to be equal */
+    uint64_t hash[RECORDS];       /* of these */
     MPI_Request sent[RECORDS];
     uint64_t announced, confirmed;
+    board **board;       /* of each rank; NULL: records are messages */
+    uint64_t taken;      /* of this rank's records, by the right neighbour, when that was last looked at */
+    uint64_t heard_told; /* of the board's count of notices */
     wf_call_record theirs;
     bool arrived; /* theirs holds a record that has no partner yet */
     MPI_Request record, notice;
     notice heard;
     notice held;             /* the failure that was heard of, and the first call that it concerns; no status: none */
+    int64_t held_ns;         /* since when */
     wf_call_record farewell; /* announces that no call follows; no operation: not sent yet */
     MPI_Request leaving;
     telling *told;         /* the last first */
@@ -89,34 +109,87 @@ wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
     return await_notice(comm->control);
 }
 
-wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record)
+size_t wf_control_board_bytes(void)
+{
+    return sizeof(board);
+}
+
+wf_status wf_control_share(wf_comm *comm, void *const *boards)
 {
     struct wf_control *c = comm->control;
-    const uint64_t slot = c->announced % RECORDS;
-    int free_again = 0;
-    wf_deadline deadline = wf_deadline_new();
-    while (c->announced - c->confirmed == RECORDS)
-        WF_TRY(wf_deadline_poll(comm, &deadline));
+    if (!c)
+        return WF_OK;
+    c->board = wf_malloc(comm->shared->ctx, (size_t)comm->size * sizeof *c->board);
+    if (!c->board)
+        return wf_error_code();
+    for (int r = 0; r < comm->size; r++)
+        c->board[r] = boards[r];
+    c->taken = c->announced;
+    atomic_store_explicit(&c->board[comm->rank]->confirmed, c->confirmed, memory_order_release);
+    return WF_OK;
+}
+
+void wf_control_unshare(wf_comm *comm)
+{
+    struct wf_control *c = comm->control;
+    if (!c)
+        return;
+    free(c->board);
+    c->board = NULL;
+}
+
+/* The right neighbour has read what was announced RECORDS calls ago. */
+static wf_status look_for_place(struct wf_control *c, bool *is_free)
+{
+    int done = 1;
+    if (!c->board)
+        TRY_MPI(MPI_Test(&c->sent[c->announced % RECORDS], &done, MPI_STATUS_IGNORE));
+    else if (c->announced - c->taken >= RECORDS)
+        c->taken = atomic_load_explicit(&c->board[c->right]->confirmed, memory_order_acquire);
+    *is_free = done && (!c->board || c->announced - c->taken < RECORDS);
+    return WF_OK;
+}
+
+static wf_status show(wf_comm *comm, uint64_t n)
+{
+    struct wf_control *c = comm->control;
+    const uint64_t place = n % RECORDS;
+    if (!c->board) {
+        TRY_MPI(MPI_Isend(&c->mine[place], (int)sizeof c->mine[place], MPI_BYTE, c->right, TAG_RECORD, c->mpi,
+                          &c->sent[place]));
+        return WF_OK;
+    }
+    board *own = c->board[comm->rank];
+    own->record[place] = c->mine[place];
+    own->cell[place].hash = c->hash[place];
+    atomic_store_explicit(&own->cell[place].number, n + 1, memory_order_release);
+    return WF_OK;
+}
+
+wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash)
+{
+    struct wf_control *c = comm->control;
+    wf_deadline deadline = {.polls = -1};
     for (;;) {
-        TRY_MPI(MPI_Test(&c->sent[slot], &free_again, MPI_STATUS_IGNORE));
-        if (free_again)
+        bool is_free = false;
+        if (c->announced - c->confirmed < RECORDS)
+            WF_TRY(look_for_place(c, &is_free));
+        if (is_free)
             break;
+        if (deadline.polls < 0)
+            deadline = wf_deadline_new();
         WF_TRY(wf_deadline_poll(comm, &deadline));
     }
-    c->mine[slot] = *record;
-    c->announced++;
-    TRY_MPI(
-        MPI_Isend(&c->mine[slot], (int)sizeof c->mine[slot], MPI_BYTE, c->right, TAG_RECORD, c->mpi, &c->sent[slot]));
-    return WF_OK;
+    c->mine[c->announced % RECORDS] = *record;
+    c->hash[c->announced % RECORDS] = hash;
+    return show(comm, c->announced++);
 }
 
 bool wf_control_has_room(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
-    int free_again = 1;
-    return !c ||
-           (c->announced - c->confirmed < RECORDS &&
-            MPI_Test(&c->sent[c->announced % RECORDS], &free_again, MPI_STATUS_IGNORE) == MPI_SUCCESS && free_again);
+    bool is_free = true;
+    return !c || (c->announced - c->confirmed < RECORDS && look_for_place(c, &is_free) == WF_OK && is_free);
 }
 
 bool wf_control_confirmed(const wf_comm *comm)
@@ -145,23 +218,43 @@ static wf_status disagree(wf_comm *comm, const wf_call_record *mine, const wf_ca
     return wf_failure_seen(comm, WF_ERR_COMM, text);
 }
 
+/* The record of the left neighbour that is to be compared with mine[n % RECORDS]; NULL: it has not come. A farewell
+ * comes as a message. */
+static wf_status look_for_record(struct wf_control *c, uint64_t n, const wf_call_record **theirs)
+{
+    const uint64_t place = n % RECORDS;
+    board *left = c->board ? c->board[c->left] : NULL;
+    int done = 0;
+    *theirs = NULL;
+    if (left && atomic_load_explicit(&left->cell[place].number, memory_order_acquire) == n + 1) {
+        /* Equal records have equal hashes: most of the time the record itself stays in the neighbour's cache. */
+        *theirs = left->cell[place].hash == c->hash[place] ? &c->mine[place] : &left->record[place];
+        return WF_OK;
+    }
+    if (!c->arrived) {
+        TRY_MPI(MPI_Test(&c->record, &done, MPI_STATUS_IGNORE));
+        c->arrived = done;
+    }
+    *theirs = c->arrived ? &c->theirs : NULL;
+    return WF_OK;
+}
+
 static wf_status compare_records(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
     while (c->confirmed < c->announced) {
-        const wf_call_record *mine = &c->mine[c->confirmed % RECORDS];
-        int done = 0;
-        if (!c->arrived) {
-            TRY_MPI(MPI_Test(&c->record, &done, MPI_STATUS_IGNORE));
-            if (!done)
-                break;
-            c->arrived = true;
-        }
+        const wf_call_record *mine = &c->mine[c->confirmed % RECORDS], *theirs;
+        WF_TRY(look_for_record(c, c->confirmed, &theirs));
+        if (!theirs)
+            break;
         /* Comparing with one neighbour suffices: in a ring all are equal if each equals its left one. */
-        if (!wf_call_record_equal(mine, &c->theirs))
-            return disagree(comm, mine, &c->theirs);
+        if (!wf_call_record_equal(mine, theirs))
+            return disagree(comm, mine, theirs);
         c->confirmed++;
-        WF_TRY(await_record(c));
+        if (!c->board)
+            WF_TRY(await_record(c));
+        else
+            atomic_store_explicit(&c->board[comm->rank]->confirmed, c->confirmed, memory_order_release);
     }
     return WF_OK;
 }
@@ -189,6 +282,11 @@ int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what)
 static wf_status tell_all(wf_comm *comm, notice what)
 {
     struct wf_control *c = comm->control;
+    what.counted = c->board != NULL;
+    /* First: whoever sees the count looks for messages until this one has come. */
+    for (int r = 0; r < comm->size && c->board; r++)
+        if (r != comm->rank)
+            atomic_fetch_add_explicit(&c->board[r]->notices, 1, memory_order_release);
     telling *t = calloc(1, sizeof *t + (size_t)comm->size * sizeof *t->request);
     WF_CHECK(t, WF_ERR_MEMORY, "no memory for a notice");
     *t = (telling){.next = c->told, .told = what};
@@ -213,10 +311,11 @@ static void tell_failure(wf_comm *comm, notice what)
         wf_error_clear();
 }
 
-/* The call that this rank is in, or makes next. */
-static uint64_t current_call(const wf_comm *comm)
+/* The call that this rank is in, or makes next: collective n is 2 n, and what some ranks make by themselves after it
+ * (wf_comm_part) is 2 n + 1. */
+static uint64_t position(const wf_comm *comm)
 {
-    return comm->sequence + (comm->inside ? 0 : 1);
+    return 2 * comm->sequence + (comm->inside ? 0 : comm->parting ? 1 : 2);
 }
 
 /* Rank 0 settles at once which failure counts, though it may be in an earlier call itself. */
@@ -224,6 +323,8 @@ static void hold(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
     notice held = c->held;
+    if (held.status == WF_OK)
+        c->held_ns = wf_now_ns();
     if (held.status == WF_OK || (c->heard.verdict && !held.verdict))
         held = c->heard;
     if (c->held.status != WF_OK && c->held.sequence < held.sequence)
@@ -243,6 +344,7 @@ static void hear(wf_comm *comm)
     int done = 1;
     MPI_Status from;
     while (c->notice != MPI_REQUEST_NULL && MPI_Test(&c->notice, &done, &from) == MPI_SUCCESS && done) {
+        c->heard_told += (uint64_t)c->heard.counted;
         if (c->heard.status != WF_OK)
             hold(comm);
         else if (c->heard.busy_ms > 0)
@@ -268,21 +370,36 @@ bool wf_control_gone(const wf_comm *comm, int rank)
     return comm->control && rank >= 0 && comm->control->gone[rank];
 }
 
-static wf_status poll_channel(wf_comm *comm)
+/* No notice is held or under way to this rank. */
+static bool is_quiet(const wf_comm *comm)
+{
+    const struct wf_control *c = comm->control;
+    return c->board && c->held.status == WF_OK &&
+           atomic_load_explicit(&c->board[comm->rank]->notices, memory_order_acquire) == c->heard_told;
+}
+
+/* Ranks that have failed in a later collective have left no part unfinished, unless they did not come to it. */
+static bool is_overdue(const wf_comm *comm)
+{
+    return comm->parting && wf_now_ns() - comm->control->held_ns > (int64_t)WF_GRACE_MS * 1000000;
+}
+
+static wf_status poll_channel(wf_comm *comm, bool moves)
 {
     const notice *held = &comm->control->held;
-    hear(comm);
-    if (held->status != WF_OK && held->sequence <= current_call(comm))
+    if (moves || !is_quiet(comm))
+        hear(comm);
+    if (held->status != WF_OK && (held->sequence <= position(comm) || is_overdue(comm)))
         return wf_failure_heard(comm, (wf_status)held->status, held->text);
     return compare_records(comm);
 }
 
-wf_status wf_control_poll(wf_comm *comm)
+/* Failures are told on the communicator where they happened, or above it: both end this one. */
+static wf_status poll(wf_comm *comm, bool moves)
 {
-    /* Failures are told on the communicator where they happened, or above it: both end this one. */
     for (wf_comm *c = comm; c; c = c->parent) {
         if (!c->dead && c->control && !c->closed) {
-            const wf_status status = poll_channel(c);
+            const wf_status status = poll_channel(c, moves);
             if (status != WF_OK && !c->dead)
                 return status;
         }
@@ -292,9 +409,21 @@ wf_status wf_control_poll(wf_comm *comm)
     return WF_OK;
 }
 
-void wf_control_tell(wf_comm *comm, wf_status status, const char *text)
+wf_status wf_control_poll(wf_comm *comm)
 {
-    notice what = {.status = (int32_t)status, .sequence = current_call(comm)};
+    return poll(comm, true);
+}
+
+wf_status wf_control_look(wf_comm *comm)
+{
+    return poll(comm, false);
+}
+
+void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused)
+{
+    /* Between two collectives, a rank that fails makes no part any more. */
+    const bool between = !comm->inside && !refused;
+    notice what = {.status = (int32_t)status, .sequence = between ? 2 * comm->sequence + 1 : position(comm)};
     strncpy(what.text, text, sizeof what.text - 1);
     tell_failure(comm, what);
 }
@@ -407,6 +536,7 @@ void wf_control_close(wf_comm *comm)
     if (!c)
         return;
     wf_mpi_closed(comm);
+    wf_control_unshare(comm);
     /* It never came to be, or the program finalized MPI first, which ended all messages. */
     if (c->mpi == MPI_COMM_NULL || wf_mpi_gone()) {
         comm->control = NULL;

@@ -44,19 +44,26 @@ static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
     return die(comm, status, candidate);
 }
 
-wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text)
+static wf_status agree(wf_comm *comm, wf_status status, const char *text, bool refused)
 {
     char other[WF_FAILURE_TEXT];
     wf_status heard;
     if (comm->dead)
         return die(comm, comm->dead, comm->death);
+    if (!comm->control)
+        return die(comm, status, text);
     /* Of a later call, so far: those who are in this one must hear of it too. */
     if (wf_control_verdict(comm, &heard, other)) {
-        wf_control_tell(comm, heard, other);
+        wf_control_tell(comm, heard, other, refused);
         return die(comm, heard, other);
     }
-    wf_control_tell(comm, status, text);
+    wf_control_tell(comm, status, text, refused);
     return comm->rank == 0 ? die(comm, status, text) : decide(comm, status, text);
+}
+
+wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text)
+{
+    return agree(comm, status, text, false);
 }
 
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text)
@@ -75,24 +82,38 @@ wf_status wf_failure_agreed(wf_comm *comm, wf_status status)
     wf_status code;
     wf_error_save(&code, text, sizeof text);
     /* Where a part was made, there are ranks that took no part. */
-    wf_control_tell(comm, status, text);
+    wf_control_tell(comm, status, text, false);
     return die(comm, status, text);
+}
+
+/* The text that all ranks will return: it begins with who failed. */
+static void describe_own(const wf_comm *comm, char text[WF_FAILURE_TEXT])
+{
+    char message[WF_FAILURE_TEXT];
+    wf_status code;
+    wf_error_save(&code, message, sizeof message);
+    snprintf(text, WF_FAILURE_TEXT, "rank %d: %.600s", comm->rank, message);
+}
+
+wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused)
+{
+    char text[WF_FAILURE_TEXT];
+    describe_own(comm, text);
+    return agree(comm, status, text, refused);
+}
+
+void wf_failure_leave(wf_comm *comm, int code)
+{
+    char text[WF_FAILURE_TEXT];
+    (void)WF_RAISE(WF_ERR_COMM, "the program ended with exit code %d", code);
+    describe_own(comm, text);
+    wf_control_tell(comm, WF_ERR_COMM, text, false);
+    (void)die(comm, WF_ERR_COMM, text);
 }
 
 wf_status wf_comm_post_failure(wf_comm *comm, wf_status status)
 {
-    char message[WF_FAILURE_TEXT], text[WF_FAILURE_TEXT];
-    wf_status code;
-    if (!comm || status == WF_OK)
-        return status;
-    if (comm->dead)
-        return die(comm, comm->dead, comm->death);
-    wf_error_save(&code, message, sizeof message);
-    /* The text that all ranks will return: it begins with who failed. */
-    snprintf(text, sizeof text, "rank %d: %.600s", comm->rank, message);
-    if (comm->control)
-        wf_control_tell(comm, status, text);
-    return die(comm, status, text);
+    return !comm || status == WF_OK ? status : wf_failure_own(comm, status, false);
 }
 
 wf_status wf_comm_alive(wf_comm *comm)
@@ -102,7 +123,7 @@ wf_status wf_comm_alive(wf_comm *comm)
         return die(comm, comm->dead, comm->death);
     if (comm->control && wf_mpi_gone())
         return die(comm, WF_ERR_STATE, "the program has finalized MPI, which the communicator needs");
-    return wf_control_poll(comm);
+    return wf_control_look(comm);
 }
 
 wf_status wf_comm_busy(wf_comm *comm, const char *what, int64_t ms)

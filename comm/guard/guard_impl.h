@@ -23,16 +23,26 @@ wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 
 /* --- control.c: records and notices on a communicator of their own --- */
 
-wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
+/* Equal records have equal hashes. */
+wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash) WF_NODISCARD;
+/* From here on, until it is taken back, records go through boards[r], so many zeroed bytes of each rank r that all
+ * ranks see. Where all of them have made the same calls so far, and nothing of these is awaited; local. */
+size_t wf_control_board_bytes(void);
+wf_status wf_control_share(wf_comm *comm, void *const *boards) WF_NODISCARD;
+void wf_control_unshare(wf_comm *comm);
 /* Whether one more can be announced without waiting for those before. */
 bool wf_control_has_room(wf_comm *comm);
 bool wf_control_confirmed(const wf_comm *comm);
 /* The rank whose record is awaited; -1: none. */
 int wf_control_missing(const wf_comm *comm);
-/* Looks for records and notices, here and in the communicators that this one was split from. */
+/* Looks for records and notices, here and in the communicators that this one was split from; MPI moves messages
+ * meanwhile. */
 wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
-/* Tells all ranks of a failure in the call that this rank is in, or before the next one. They go on up to that call. */
-void wf_control_tell(wf_comm *comm, wf_status status, const char *text);
+/* The same, without MPI where shared memory says that nothing has come. */
+wf_status wf_control_look(wf_comm *comm) WF_NODISCARD;
+/* Tells all ranks of a failure in the call that this rank is in, or before the next one; in the next one, if that was
+ * refused before it began. They go on up to that call. */
+void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused);
 /* Tells all that this rank works for so long, and what others have told: until when, 0 if nobody did; *what is theirs.
  */
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
@@ -51,6 +61,11 @@ void wf_control_sweep(void);
 
 /* This rank has seen that the communicator failed: tells the others, agrees on one error, and returns it. */
 wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
+/* The last error of this thread, which is this rank's alone; `refused`: it is why the next collective is not entered.
+ */
+wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused);
+/* At the end of the program: the others hear of it, and this rank does not wait for them. */
+void wf_failure_leave(wf_comm *comm, int code);
 /* Another rank has told so. */
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text);
 /* All who take part have found this error together, the last one of this thread. */

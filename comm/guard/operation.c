@@ -13,19 +13,26 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ (hash >> 29);
 }
 
-/* Calls that do not belong together have different tags, so that their messages never meet: all ranks then wait until
- * the disagreement is known. The number is in it as it is, for collectives that overlap. */
-static int tag_of(const wf_comm *comm, const wf_call_record *record)
+/* Of what wf_call_record_equal compares. */
+static uint64_t hash_of(const wf_call_record *record)
 {
-    const uint64_t kinds = (uint64_t)comm->tags / 128;
-    uint64_t hash = mix(record->sequence, (uint64_t)record->dtype);
-    for (size_t i = 0; i < sizeof record->operation; i++)
-        hash = mix(hash, (uint64_t)record->operation[i]);
-    for (int d = 0; d < WF_MAX_RANK; d++)
+    uint64_t operation[WF_OPERATION / sizeof(uint64_t) + 1] = {0};
+    memcpy(operation, record->operation, sizeof record->operation);
+    uint64_t hash = mix(record->sequence, (uint64_t)(uint32_t)record->dtype << 32 | (uint32_t)record->rank);
+    for (size_t i = 0; i < sizeof operation / sizeof *operation; i++)
+        hash = mix(hash, operation[i]);
+    for (int d = 0; d < record->rank; d++)
         hash = mix(hash, (uint64_t)record->dim[d]);
     hash = mix(hash, record->plan);
-    hash = mix(mix(mix(hash, (uint64_t)record->rank), (uint64_t)record->op), (uint64_t)record->root);
-    return WF_TAGS + (int)(record->sequence % 128 * kinds + (hash >> 8) % kinds);
+    return mix(hash, (uint64_t)(uint32_t)record->op << 32 | (uint32_t)record->root);
+}
+
+/* Calls that do not belong together have different tags, so that their messages never meet: all ranks then wait until
+ * the disagreement is known. The number is in it as it is, for collectives that overlap. */
+static int tag_of(const wf_comm *comm, uint64_t sequence, uint64_t hash)
+{
+    const uint64_t kinds = (uint64_t)comm->tags / 128;
+    return WF_TAGS + (int)(sequence % 128 * kinds + (hash >> 8) % kinds);
 }
 
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
@@ -43,17 +50,19 @@ wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
     wf_call_record_place(&comm->doing);
     wf_watch_begin(comm->doing.operation);
     wf_recorder_enter(comm);
-    comm->tag = tag_of(comm, &comm->doing);
-    return wf_control_announce(comm, &comm->doing);
+    const uint64_t hash = hash_of(&comm->doing);
+    comm->tag = tag_of(comm, comm->doing.sequence, hash);
+    return wf_control_announce(comm, &comm->doing, hash);
 }
 
 wf_status wf_guard_settle(wf_comm *comm)
 {
     if (!comm->control)
         return WF_OK;
-    WF_TRY(wf_control_poll(comm));
-    for (wf_deadline deadline = wf_deadline_new(); !wf_control_confirmed(comm);)
-        WF_TRY(wf_deadline_poll(comm, &deadline));
+    WF_TRY(wf_control_look(comm));
+    if (!wf_control_confirmed(comm))
+        for (wf_deadline deadline = wf_deadline_new(); !wf_control_confirmed(comm);)
+            WF_TRY(wf_deadline_poll(comm, &deadline));
     wf_recorder_settle(comm);
     return WF_OK;
 }
@@ -119,7 +128,7 @@ static wf_status fail_call(wf_comm *comm, const char *operation, wf_status statu
     if (comm->inside)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->sequence);
     WF_RAISE(status, "%s%s: %.400s%s", operation, number, message, place_text(place));
-    return wf_comm_post_failure(comm, status);
+    return wf_failure_own(comm, status, !comm->inside && !comm->parting);
 }
 
 wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
@@ -131,7 +140,7 @@ wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
         wf_range_pop(comm->shared->ctx);
     if (status != WF_OK)
         status = fail_call(comm, operation, status);
-    comm->inside = false;
+    comm->inside = comm->parting = false;
     return status;
 }
 

@@ -38,6 +38,12 @@ wf_status wf_reducer_connect(wf_comm *comm)
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
+uint64_t wf_reduce_buffer_new(void)
+{
+    static uint64_t made;
+    return ++made;
+}
+
 static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)
 {
     const int64_t first = job->offset[0], last = job->offset[job->segments];
@@ -48,7 +54,7 @@ static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_redu
                           .part = job->offset,
                           .parts = (int)job->segments,
                           .exact = (int)job->exact,
-                          .buffer = reducer->keeps ? job->flat : NULL};
+                          .buffer = reducer->keeps ? job->buffer : 0};
     const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, last - first, (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
     WF_CHECK(last == first || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld",

@@ -37,8 +37,8 @@ weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # What ranks do in shared memory, by threads under ThreadSanitizer: these files are compiled for it, with the test's own
 # calls in place of those that MPI makes.
-set(weft_shm_sources comm/engine/combine.c comm/engine/progress.c comm/engine/ring.c comm/engine/run.c comm/mesh/exchange.c
-  comm/mesh/exchange_way.c core/ref/convert.c core/ref/copy.c)
+set(weft_shm_sources comm/engine/combine.c comm/engine/progress.c comm/engine/ring.c comm/engine/run.c comm/guard/control.c
+  comm/mesh/exchange.c comm/mesh/exchange_way.c core/ref/convert.c core/ref/copy.c)
 include(CheckCSourceRuns)
 set(CMAKE_REQUIRED_FLAGS -fsanitize=thread)
 check_c_source_runs("int main(void) { return 0; }" WEFT_THREAD_SANITIZER)

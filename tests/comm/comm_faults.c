@@ -2,6 +2,7 @@
  * everything else alive. Each case runs on a communicator of its own, with every rank in turn as the culprit. */
 #include "comm/background_author.h"
 #include "comm/comm_author.h"
+#include "comm/reducer_author.h"
 #include "core/context_author.h"
 #include "core/tensor_author.h"
 #include "tests/comm/comm_cases.h"
@@ -17,6 +18,14 @@
 static wf_comm *world;
 static wf_ctx *ctx;
 static int rank, size;
+static bool shared; /* the communicators share memory, in which the guard leaves its records */
+static wf_comm *part_of_world(void)
+{
+    wf_comm *comm = wf_comm_split(world, 0, 0);
+    if (shared)
+        WF_EXPECT_OK(wf_reducer_connect(comm));
+    return comm;
+}
 
 typedef wf_status (*fault)(wf_comm *comm, bool culprit);
 
@@ -56,7 +65,7 @@ static void run_fault(const char *what, fault run, wf_status code, const char *p
     for (int culprit = 0; size > 1 && culprit < size; culprit++) {
         char wanted[TEXT];
         snprintf(wanted, sizeof wanted, "rank %d%s", culprit, part);
-        wf_comm *comm = wf_comm_split(world, 0, 0);
+        wf_comm *comm = part_of_world();
         WF_EXPECT_OK(wf_barrier(world));
         const wf_status status = run(comm, rank == culprit);
         expect_same(status, code, wanted, what, culprit);
@@ -157,8 +166,8 @@ static void closed_early(void)
 {
     for (int culprit = 0; size > 1 && culprit < size; culprit++) {
         char wanted[TEXT];
-        snprintf(wanted, sizeof wanted, "collective 2: rank %d calls close()" PLACE, culprit);
-        wf_comm *comm = wf_comm_split(world, 0, 0);
+        snprintf(wanted, sizeof wanted, "collective %d: rank %d calls close()" PLACE, shared ? 3 : 2, culprit);
+        wf_comm *comm = part_of_world();
         WF_EXPECT_OK(wf_barrier(comm));
         WF_EXPECT_OK(wf_barrier(world)); /* nobody is in the first one any more */
         if (rank != culprit) {
@@ -293,7 +302,7 @@ static void notice_waits_for_its_call(void)
 {
     for (int culprit = 0; size > 2 && culprit < size; culprit++) {
         char data[16] = {0}, wanted[TEXT];
-        wf_comm *comm = wf_comm_split(world, 0, 0);
+        wf_comm *comm = part_of_world();
         WF_EXPECT_OK(wf_barrier(comm));
         if (rank == (culprit + 1) % size)
             nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
@@ -405,7 +414,7 @@ static void add_sum(int64_t count)
     static int64_t span[2];
     static float one;
     span[1] = count;
-    wf_background_sum(torn, &(wf_reduce_job){cargo ? cargo->data : &one, WF_F32, 1, cargo ? span : none, 0});
+    wf_background_sum(torn, &(wf_reduce_job){cargo ? cargo->data : &one, WF_F32, 1, .offset = cargo ? span : none});
 }
 
 /* What was split from a dead communicator says no farewell when it closes: those that are in a call of it learn of the
@@ -488,6 +497,50 @@ static void memory_of_unfinished_messages(void)
     WF_EXPECT_OK(wf_comm_close(torn));
 }
 
+/* Several ranks fail at once, each by itself, and all say the same in the end: what rank 0 heard of first. */
+static void several_fail(void)
+{
+    wf_comm *comm = part_of_world();
+    WF_EXPECT_OK(wf_barrier(world));
+    const wf_status mine = size < 3 || rank > 0 ? WF_RAISE(WF_ERR_IO, "disk %d is full", rank) : WF_OK;
+    const wf_status status = mine == WF_OK ? wf_barrier(comm) : wf_comm_post_failure(comm, mine);
+    expect_same(status, WF_ERR_IO, " is full", "several fail", 0);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* A rank runs ahead of its right neighbour as far as records can be kept, many times over. */
+static void far_ahead(void)
+{
+    for (int culprit = 0; size > 1 && culprit < size; culprit++) {
+        char byte = 0;
+        wf_comm *comm = part_of_world();
+        for (int i = 0; i < 300; i++) {
+            byte = (char)(rank == culprit ? i : 0);
+            if (i % 100 == 50 && rank != culprit)
+                nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+            WF_EXPECT_OK(wf_bcast_bytes(comm, &byte, 1, culprit));
+            WF_EXPECT(byte == (char)i, "call %d brought %d", i, byte);
+        }
+        WF_EXPECT_OK(wf_comm_close(comm));
+    }
+}
+
+/* Records and the count of notices lie in memory of the node. */
+static void in_shared_memory(void)
+{
+    wf_comm *before = world;
+    world = test_comm_open("single_node", (wf_ctx_opts){0});
+    shared = true;
+    far_ahead();
+    disagreements();
+    closed_early();
+    failures_of_one();
+    notice_waits_for_its_call();
+    shared = false;
+    WF_EXPECT_OK(wf_comm_close(world));
+    world = before;
+}
+
 static void expect_no_comm(const char *name, wf_ctx_opts opts, wf_status code, const char *part)
 {
     wf_comm *comm = test_comm_open(name, opts);
@@ -532,6 +585,9 @@ static int on_ranks(int argc, char **argv)
                                                {"memory_of_unfinished_messages", memory_of_unfinished_messages},
                                                {"scattered_sizes", scattered_sizes},
                                                {"arguments", arguments},
+                                               {"several_fail", several_fail},
+                                               {"far_ahead", far_ahead},
+                                               {"in_shared_memory", in_shared_memory},
                                                {"names", names},
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));

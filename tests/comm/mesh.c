@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Every mesh that fits this number of ranks, of axes channel, height and width. */
 static void for_all_meshes(void (*check)(const wf_mesh *mesh))
@@ -370,6 +371,32 @@ static int64_t shared_bytes(void)
 }
 
 /* Memory that ranks share for sums and exchanges goes with the communicators that have it. */
+/* A rank fails in a collective after it has asked for no communicator of two axes: those whose communicator it is not
+ * in make theirs, and hear of the failure in the collective; the others hear of it where they wait for that rank. */
+static void failure_after_a_part(void)
+{
+    const unsigned axes = 1u << WF_AXIS_CHANNEL | 1u << WF_AXIS_HEIGHT;
+    char byte = 0;
+    if (size < 8)
+        return;
+    wf_comm *all = wf_comm_split(comm, 0, 0);
+    wf_mesh *mesh = wf_mesh_open(all, (wf_mesh_opts){.channel = 2, .height = 2, .width = 2});
+    const bool with_culprit = wf_mesh_rank(mesh, WF_AXIS_WIDTH) == 1;
+    WF_EXPECT_OK(wf_barrier(comm));
+    if (rank == size - 1) {
+        WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_bcast_bytes(all, &byte, 1, size));
+    } else {
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+        const wf_comm *part = wf_mesh_comm_of(mesh, axes);
+        WF_EXPECT(with_culprit ? !part && wf_error_code() == WF_ERR_ARGUMENT : part != NULL, "width %d: %s",
+                  with_culprit, wf_error_message());
+        wf_error_clear();
+        WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_barrier(all));
+    }
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(all));
+}
+
 static void memory_comes_back(void)
 {
     int64_t before = 0;
@@ -412,6 +439,7 @@ static int on_ranks(int argc, char **argv)
                                                {"halos", halos},
                                                {"exchanges", exchanges},
                                                {"stages", stages},
+                                               {"failure_after_a_part", failure_after_a_part},
                                                {"memory_comes_back", memory_comes_back},
                                                {0}});
     return ranks_close(failed);

@@ -71,7 +71,8 @@ static void feedback(void)
 {
     static float flat[COUNT + EXACT], first[COUNT + EXACT];
     double *total = calloc(COUNT + EXACT, sizeof *total), one = 0, mean = 0;
-    const wf_reduce_job job = {.flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1};
+    const wf_reduce_job job = {
+        .flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1, .buffer = wf_reduce_buffer_new()};
     open_it();
     for (int k = 0; k < SUMS; k++) {
         for (int64_t i = 0; i < COUNT + EXACT; i++)
@@ -114,9 +115,11 @@ static void last_sum(beside what, float *flat)
 {
     static float other[COUNT + EXACT];
     double numbers[OTHER_CALLS] = {0};
-    const wf_reduce_job job = {.flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1};
+    const wf_reduce_job job = {
+        .flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1, .buffer = wf_reduce_buffer_new()};
     wf_reduce_job second = job;
     second.flat = other;
+    second.buffer = wf_reduce_buffer_new();
     open_it();
     for (int k = 0; k < FEW_SUMS; k++) {
         for (int64_t i = 0; i < COUNT + EXACT; i++) {
@@ -142,6 +145,24 @@ static void own_memory(void)
         WF_EXPECT(!memcmp(flat, alone, sizeof flat), "sums beside %s have other bits",
                   what == MANY_CALLS ? "many calls" : "another buffer");
     }
+}
+
+/* A buffer at an address where another one was before begins anew; so does every sum of one without a number. */
+static void address_comes_back(void)
+{
+    static float flat[COUNT + EXACT], first[COUNT + EXACT];
+    wf_reduce_job job = {.flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1};
+    open_it();
+    for (int k = 0; k < 2 * FEW_SUMS; k++) {
+        for (int64_t i = 0; i < COUNT + EXACT; i++)
+            flat[i] = gradient(rank, i);
+        job.buffer = k < FEW_SUMS ? wf_reduce_buffer_new() : 0;
+        WF_EXPECT_OK(wf_reducer_sum(comm, &job));
+        if (k == 0)
+            memcpy(first, flat, sizeof first);
+        WF_EXPECT(!memcmp(first, flat, sizeof first), "sum %d has other bits than the first one", k);
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
 }
 
 static void bytes(void)
@@ -170,6 +191,7 @@ static int on_ranks(int argc, char **argv)
                                    {"schedules", schedules},
                                    {"feedback", feedback},
                                    {"own_memory", own_memory},
+                                   {"address_comes_back", address_comes_back},
                                    {"bytes", bytes},
                                    {0}});
 }

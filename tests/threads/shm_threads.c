@@ -1,11 +1,12 @@
-/* What the ranks of a node do in memory that they share, under ThreadSanitizer: sums, broadcasts and exchanges by
- * threads of one process, each with a communicator and a context of its own over the same memory.
+/* What the ranks of a node do in memory that they share, under ThreadSanitizer: sums, broadcasts, exchanges and records
+ * of calls by threads of one process, each with a communicator and a context of its own over the same memory.
  *
  * It sees accesses of two ranks to the same bytes with no release and acquire between them, also where the machine does
  * not show it: x86 does not reorder stores. It looks into the files that CMake compiles for it (tests/comm/comm.cmake)
  * and into memcpy, and knows the order of events of this run alone. It cannot see what processes add: how a window is
  * mapped, MPI, ranks that die, memory of a device. */
 #include "comm/mesh/mesh_impl.h"
+#include "comm/transport/transport_impl.h"
 #include "core/config_author.h"
 #include "tests/test.h"
 
@@ -54,6 +55,13 @@ wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, void
     return WF_OK;
 }
 
+/* No message comes. */
+int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
+{
+    *done = 0;
+    return MPI_SUCCESS;
+}
+
 static void view_open(view *v, int rank)
 {
     *v = (view){.comm = {.name = "threads", .references = 1, .rank = rank, .size = RANKS}};
@@ -92,6 +100,7 @@ static void on_all(wf_status (*run)(view *v))
         wf_ring_close(&v->ring);
         wf_agreed_clear(&v->agreed);
         wf_exchange_unshare(&v->comm);
+        wf_control_close(&v->comm);
         wf_engine_close(&v->comm);
         WF_EXPECT_OK(wf_ctx_free(v->shared.ctx));
     }
@@ -260,8 +269,41 @@ static void exchanges(void)
     on_all(exchanges_of);
 }
 
+/* --- records of calls --------------------------------------------------------------------------------------------- */
+
+/* Ranks are ahead of each other as far as they may be, and every fourth record is another one for the hash than for the
+ * comparison, which so reads it. */
+static wf_status records_of(view *v)
+{
+    enum { CALLS = 5000 };
+    static const int32_t node[RANKS];
+    char why[WF_FAILURE_TEXT];
+    wf_comm *comm = &v->comm;
+    WF_TRY(wf_control_new(comm));
+    WF_TRY(wf_agreed_make(v->shared.ctx, RANKS, node, &v->agreed));
+    WF_TRY(wf_ring_open(comm, &v->agreed, &v->ring, why));
+    for (uint64_t i = 1; i <= CALLS; i++) {
+        wf_call_record record = wf_call_record_values("records", WF_F32, (int64_t)i, WF_SUM, -1);
+        record.sequence = i;
+        while (!wf_control_has_room(comm)) {
+            WF_TRY(wf_control_look(comm));
+            sched_yield();
+        }
+        WF_TRY(wf_control_announce(comm, &record, i % 4 ? i : i + (uint64_t)comm->rank));
+    }
+    while (!wf_control_confirmed(comm))
+        WF_TRY(wf_control_look(comm));
+    wf_control_unshare(comm);
+    return WF_OK;
+}
+
+static void records(void)
+{
+    on_all(records_of);
+}
+
 int main(int argc, char **argv)
 {
     wf_config_get(); /* read once, before there are threads: each rank has a process of its own elsewhere */
-    return test_main(argc, argv, (test_case[]){{"sums", sums}, {"exchanges", exchanges}, {0}});
+    return test_main(argc, argv, (test_case[]){{"sums", sums}, {"exchanges", exchanges}, {"records", records}, {0}});
 }
