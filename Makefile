@@ -33,7 +33,7 @@ bench: configure
 
 bench-all: configure
 	$(COMPILE) --target bench_step bench_dcgan
-	tests/bench/bench_all.sh $(BUILD)
+	tests/bench/bench_all.sh $(BUILD) $(MODELS)
 
 scaling: configure
 	$(COMPILE) --target halo_scaling

@@ -203,7 +203,8 @@ typedef struct wf_matmul_args {
     const wf_array *bias; /* [n]; NULL: none */
     const wf_array *c;
     bool a_transposed, b_transposed, accumulate;
-    bool b_reused; /* b keeps its value for more products, so a packed copy (b->forms) pays */
+    bool b_reused; /* b keeps its value for more products, so a packed copy pays. It may change the order of sums, and
+                      so the last bits, in the same way whether b has forms or not */
 } wf_matmul_args;
 
 /* x is the array of the input's shape, y of the output's: values, or, in pool_backward, gradients. */

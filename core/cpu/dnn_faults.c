@@ -86,6 +86,27 @@ static bool is_odd_point(const wf_dnn_key *key)
     return point;
 }
 
+/* Dilated in its last dimension but one, with a rest of channels beyond the first 32. */
+static bool is_dilated_with_odd_channels(const wf_dnn_key *key)
+{
+    bool dilated = false;
+    for (int d = 0; d + 1 < key->nd; d++)
+        dilated = dilated || key->dilation[d] > 1;
+    const int64_t channels = key->c / key->groups;
+    return dilated && channels > 32 && channels % 16 != 0;
+}
+
+/* Its windows leave gaps in one dimension, and are not single pixels without padding. */
+static bool leaves_gaps(const wf_dnn_key *key)
+{
+    bool gaps = false, more = false;
+    for (int d = 0; d < key->nd; d++) {
+        gaps = gaps || key->kernel[d] < key->stride[d];
+        more = more || key->kernel[d] > 1 || pads(key, d);
+    }
+    return gaps && more;
+}
+
 static bool is_any(const wf_dnn_key *key)
 {
     return true;
@@ -106,9 +127,11 @@ static const fault known[] = {
      * (tests/layers/equiv_spatial.c, on two ranks and more), and no rule was found that tells which: none is taken. */
     {0, WF_DNN_FORWARD, WF_BF16, "brg_conv", "", has_idle_window, "crashes"},
     {0, WF_DNN_FORWARD, WF_BF16, "brg_conv", "amx", is_any, "is wrong in parts of an image"},
+    {0, WF_DNN_FORWARD, WF_BF16, "brgconv", "amx", leaves_gaps, "is wrong on several threads"},
     {0, WF_DNN_FORWARD, WF_F32, "brg_conv", "", has_idle_window, "crashes"},
     {0, WF_DNN_BACKWARD_DATA, WF_BF16, "brg", "amx", has_idle_input, "crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", has_idle_tap, "leaves the tap's gradient unwritten, or crashes"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_odd_channels, "is wrong, or crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brg", "", has_idle_tap, "leaves the tap's gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group_or_volume,

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Training steps of all models beside PyTorch's, one process: tests/bench/bench_all.sh BUILD [MODEL...]. Prints a table and
-# writes BUILD/bench-all.csv: machine, versions, model, precision, batch, who, median of samples per second, least, most, and the
+# adds to BUILD/bench-all.csv: machine, versions, model, precision, batch, who, median of samples per second, least, most, and the
 # most memory in MiB. `make bench-all` calls it; it takes an hour, two thirds of it PyTorch's compiler.
 #
 # Weft's runs alternate with those of PyTorch's forms (eager, channels_last, both compiled), and PyTorch's figure is that of
@@ -12,12 +12,32 @@
 #   WEFT_BENCH_THREADS (2)  of either
 #   WEFT_TORCH_PYTHON       the Python that has PyTorch; else python3, else one that is installed into BUILD/torch
 set -eu
-build=$1
+# name, model, batch, iterations, options
+models='dcgan128 dcgan 64 20 --channels 128
+dcgan512 dcgan 64 4 --channels 512
+vgg16 vgg 64 6
+resnet18 resnet18 16 3 --size 224
+resnet50 resnet50 8 3 --size 224
+unet2 unet2 4 3 --size 256 --width 32
+unet3 unet3 2 2 --size 64 --width 16
+mlp mlp 64 200
+cnn cnn 64 200'
+names=$(echo "$models" | awk '{ printf "%s ", $1 }')
+stop() {
+    echo "bench_all: $*" >&2
+    exit 1
+}
+build=${1-}
+[ -x "$build/tests/bench/bench_step" ] || stop "\"$build\" has no tests/bench/bench_step: bench_all.sh BUILD [MODEL...]"
 shift
+for name; do
+    case " $names" in *" $name "*) ;; *) stop "model $name: should be one of $names" ;; esac
+done
 here=$(cd "$(dirname "$0")" && pwd)
 rounds=${WEFT_BENCH_ROUNDS:-3} threads=${WEFT_BENCH_THREADS:-2}
 forms=${WEFT_BENCH_FORMS:-eager channels_last compile compile_channels_last}
 csv=$build/bench-all.csv
+[ "$rounds" -ge 1 ] 2>/dev/null || stop "WEFT_BENCH_ROUNDS=$rounds: should be 1 or more"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck source=tests/bench/torch.sh
@@ -59,7 +79,7 @@ torch() {
     local form=$1 model=$2 precision=$3 batch=$4 iterations=$5
     shift 5
     "$python" "$here/bench_torch.py" --model "$model" --precision "$precision" --batch "$batch" --iterations "$iterations" \
-        --warmup 3 --threads "$threads" --variant "$form" --memory "$@" 2>/dev/null
+        --warmup 3 --threads "$threads" --variant "$form" --memory "$@"
 }
 
 # Of lines "rate MiB": median, least and most of the rates, and the most MiB.
@@ -80,7 +100,8 @@ row() {
             [ -n "$python" ] || continue
             for form in $forms; do
                 quiet
-                torch "$form" "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/$form.runs" || true
+                torch "$form" "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/$form.runs" 2>"$work/why" ||
+                    echo "PyTorch $form, $name $precision: $(tail -n 1 "$work/why")" >&2
             done
         done
         for who in weft $forms; do
@@ -96,22 +117,22 @@ table() {
     awk -F, '
         { key = $3 " " $4; if (!(key in seen)) { seen[key] = 1; order[++n] = key } busy[key] = busy[key] != "" ? busy[key] : $11 }
         $6 == "weft" { weft[key] = $7; room[key] = $10 }
-        $6 != "weft" && $7 > best[key] { best[key] = $7; form[key] = $6 }
-        $6 != "weft" && (!(key in least) || $10 < least[key]) { least[key] = $10 }
+        $6 != "weft" && $7 > best[key] { best[key] = $7; form[key] = $6; its[key] = $10 }
         END {
             printf "%-10s %-5s %9s %9s %6s %9s %9s  %s\n", "model", "type", "Weft", "PyTorch", "ratio", "MiB", "its MiB", "its form"
             for (i = 1; i <= n; i++) {
                 key = order[i]
                 split(key, part, " ")
                 ratio = best[key] > 0 ? sprintf("%.2f", weft[key] / best[key]) : "-"
-                printf "%-10s %-5s %9s %9s %6s %9s %9s  %s %s\n", part[1], part[2], weft[key], best[key], ratio, room[key], least[key],
+                printf "%-10s %-5s %9s %9s %6s %9s %9s  %s %s\n", part[1], part[2], weft[key], best[key], ratio, room[key], its[key],
                     form[key], busy[key]
             }
         }' "$1"
 }
 
 machine=$(awk -F': ' '/model name/ { gsub(",", " ", $2); print $2; exit }' /proc/cpuinfo)
-versions="oneDNN $(ldd "$build/tests/bench/bench_step" | awk '/libdnnl/ { sub(/.*\.so\./, "", $1); print $1 }')"
+library=$(ldd "$build/tests/bench/bench_step" | awk '/libdnnl/ { print $3 }')
+versions="oneDNN $(readlink -f "$library" | sed 's/.*\.so\.//')"
 [ -z "$python" ] || versions="$versions PyTorch $("$python" -c 'import torch; print(torch.__version__)')"
 [ -s "$csv" ] || echo "machine,versions,model,precision,batch,who,median,least,most,mib,others" >"$csv"
 : >"$work/table"
@@ -121,15 +142,7 @@ while read -r name model batch iterations options; do
         # shellcheck disable=SC2086
         *" $name "*) row "$name" "$model" "$batch" "$iterations" $options ;;
     esac
-done <<'END'
-dcgan128 dcgan 64 20 --channels 128
-dcgan512 dcgan 64 4 --channels 512
-vgg16 vgg 64 6
-resnet18 resnet18 16 3 --size 224
-resnet50 resnet50 8 3 --size 224
-unet2 unet2 4 3 --size 256 --width 32
-unet3 unet3 2 2 --size 64 --width 16
-mlp mlp 64 200
-cnn cnn 64 200
+done <<END
+$models
 END
 table "$work/table"

@@ -50,6 +50,8 @@ static settings read_settings(int argc, char **argv)
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Images per second of a training step.", table);
+    if (s.size % 16 != 0)
+        example_abort("--size %lld: should be a multiple of 16", (long long)s.size);
     return s;
 }
 

@@ -5,6 +5,10 @@ has_torch() {
 }
 
 find_torch() {
+    if [ -n "${WEFT_TORCH_PYTHON:-}" ] && ! has_torch "$WEFT_TORCH_PYTHON"; then
+        echo "bench: WEFT_TORCH_PYTHON=$WEFT_TORCH_PYTHON has no PyTorch" >&2
+        return
+    fi
     for python in "${WEFT_TORCH_PYTHON:-}" python3 "$build/torch/bin/python"; do
         if [ -n "$python" ] && has_torch "$python"; then
             echo "$python"
@@ -13,5 +17,7 @@ find_torch() {
     done
     echo "bench: installing PyTorch into $build/torch" >&2
     python3 -m venv "$build/torch" >&2 && "$build/torch/bin/pip" --quiet install torch numpy >&2 || return 0
-    has_torch "$build/torch/bin/python" && echo "$build/torch/bin/python"
+    if has_torch "$build/torch/bin/python"; then
+        echo "$build/torch/bin/python"
+    fi
 }

@@ -179,6 +179,9 @@ static const geometry faults[] = {
     {2, B, 3, 32, 3, 1, {17, 33}, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {5, 5}, false, false},
     {3, B, 2, 48, 4, 1, {6, 3, 2}, {3, 3, 3}, {2, 2, 1}, {1, 1, 1}, {0, 0, 5}, {5, 5, 2}, false, false},
     {3, B, 1, 64, 8, 4, {1, 8, 2}, {4, 4, 4}, {1, 1, 1}, {2, 2, 2}, {5, 5, 5}, {1, 1, 1}, true, false},
+    /* windows with gaps between them, forwards, on several threads */
+    {2, B, 2, 200, 64, 1, {4, 6}, {1, 2}, {2, 2}, {1, 1}, {0, 1}, {0, 2}, false, false},
+    {2, B, 3, 256, 64, 1, {7, 9}, {2, 1}, {3, 3}, {1, 1}, {1, 0}, {1, 0}, true, false},
     /* elements under no window, backwards */
     {2, B, 5, 2, 4, 2, {1, 8}, {3, 3}, {1, 1}, {2, 2}, {3, 3}, {1, 1}, true, false},
     /* taps on padding alone */
@@ -194,6 +197,11 @@ static const geometry faults[] = {
     {2, B, 2, 16, 2, 2, {12, 33}, {4, 4}, {1, 1}, {2, 2}, {1, 1}, {1, 1}, true, true},
     {3, B, 1, 64, 8, 4, {1, 6, 2}, {2, 5, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 1}, {1, 0, 1}, true, true},
     {3, B, 3, 3, 8, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, true, false},
+    /* gradients of dilated filters with a rest of channels beyond 32 */
+    {2, B, 2, 40, 16, 1, {10, 10}, {3, 3}, {1, 1}, {2, 2}, {2, 2}, {2, 2}, true, false},
+    {2, B, 2, 65, 16, 1, {10, 10}, {3, 3}, {1, 1}, {3, 1}, {3, 1}, {3, 1}, true, true},
+    {3, B, 2, 40, 16, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {2, 1, 1}, {2, 1, 1}, {2, 1, 1}, true, false},
+    {3, B, 2, 36, 16, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {1, 2, 1}, {1, 2, 1}, {1, 2, 1}, true, false},
     /* an odd number of channels, backwards */
     {2, B, 2, 16, 5, 1, {7, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
 };
@@ -238,12 +246,12 @@ static void product_cases(void)
 
 static geometry random_geometry(test_rng *rng)
 {
-    static const int64_t channels[] = {1, 3, 4, 8, 16, 17, 32, 64}, groups[] = {1, 1, 1, 2, 4},
+    static const int64_t channels[] = {1, 3, 4, 8, 16, 17, 32, 40, 64}, groups[] = {1, 1, 1, 2, 4},
                          pads[] = {0, 1, 1, 2, 4};
     geometry g = {.nd = (int)test_int(rng, 1, 3), .dtype = WF_BF16, .n = test_int(rng, 1, 4)};
     g.groups = groups[test_int(rng, 0, 4)];
-    g.c = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 7)];
-    g.f = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 7)];
+    g.c = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 8)];
+    g.f = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 8)];
     g.wide = test_int(rng, 0, 1);
     g.accumulate = test_int(rng, 0, 1);
     for (int d = 0; d < g.nd; d++) {

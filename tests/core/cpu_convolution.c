@@ -181,6 +181,26 @@ static void bounded_forms(void)
         layer_free(&l[i]);
 }
 
+/* A product with a matrix that is reused has the same bits whether or not there is a place for a packed copy. */
+static void products_without_place(void)
+{
+    enum { M = 16, K = 1000, N = 1024 };
+    wf_packed_form *forms = NULL;
+    wf_array a = array_new(WF_SHAPE(M, K), 1), b = array_new(WF_SHAPE(K, N), 2), c[2];
+    for (int i = 0; i < 2; i++) {
+        c[i] = array_new(WF_SHAPE(M, N), 3);
+        b.forms = i ? &forms : NULL;
+        WF_EXPECT_OK(cpu->k->matmul(cpu, &(wf_matmul_args){.a = &a, .b = &b, .b_reused = true, .c = &c[i]}));
+    }
+    WF_EXPECT(memcmp(c[0].data, c[1].data, sizeof(float) * M * N) == 0, "other bits where b has a place for forms");
+    wf_packed_free(cpu, &forms);
+    b.forms = NULL;
+    array_free(&a);
+    array_free(&b);
+    array_free(&c[0]);
+    array_free(&c[1]);
+}
+
 /* Filter gradients of depthwise convolutions: strides, dilations, pads, images of several strips, channels that fill no
  * block; and the same bits whatever the threads. */
 static void depthwise(void)
@@ -289,6 +309,7 @@ int main(int argc, char **argv)
                                (test_case[]){{"geometries", geometries},
                                              {"kept_filters", kept_filters},
                                              {"bounded_forms", bounded_forms},
+                                             {"products_without_place", products_without_place},
                                              {"depthwise", depthwise},
                                              {"threads", threads},
                                              {"bounded", bounded},
