@@ -319,9 +319,11 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
 {
     wf_call call = {.operation = WF_CALL_MEET, .parts = members};
     comm->parting = true;
-    WF_TRY(wf_comm_alive(comm));
     int64_t *list = wf_malloc(comm->shared->ctx, (size_t)members * sizeof *list);
-    wf_status status = list && child ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
+    /* Whatever is wrong here, wf_guard_commit is called: the others may wait for this rank's answer there. */
+    wf_status status = wf_comm_alive(comm);
+    if (status == WF_OK && (!list || !child))
+        status = WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
     for (int i = 0; list && i < members; i++)
         list[i] = member[i];
     call.part = list;

@@ -17,10 +17,11 @@ static int member_at(const int *member, int i)
     return member ? member[i] : i;
 }
 
-/* One byte to a rank, or from it. */
+/* One byte to a rank, or from it. By a tag of its own: who still meets would take an answer for a message of the
+ * meeting. */
 static wf_status begin(wf_comm *comm, wf_transfer *t, const char *data, int peer, bool sending)
 {
-    *t = (wf_transfer){.data = (void *)data, .bytes = 1, .peer = peer, .tag = comm->tag, .sending = sending};
+    *t = (wf_transfer){.data = (void *)data, .bytes = 1, .peer = peer, .tag = comm->tag + 1, .sending = sending};
     return comm->transport->start(comm, t);
 }
 

@@ -109,7 +109,8 @@ wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
     int *most, known = 0;
     *(MPI_Comm *)comm->mpi_comm = data;
     TRY_MPI(MPI_Comm_get_attr(data, MPI_TAG_UB, &most, &known));
-    comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS : WF_TAGS - 1; /* and one more, for answers */
+    /* And two more: for meetings and for answers. */
+    comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS - 1 : WF_TAGS - 2;
     return WF_OK;
 }
 
