@@ -1,8 +1,7 @@
 #!/bin/sh
-# Programs on a processor that qemu emulates: tests/core/processor.sh PROCESSOR CORE_PROCESSOR PROGRAM...
+# Programs on a processor that qemu emulates: tests/core/processor.sh PROCESSOR CORE_PROCESSOR KNOWN_ANSWERS CPU_BF16
 set -eu
-processor=$1 names=$2
-shift 2
+processor=$1 names=$2 answers=$3 bf16=$4
 command -v qemu-x86_64 >/dev/null || {
     echo "SKIP: no qemu-x86_64 (package qemu-user)"
     exit 77
@@ -17,9 +16,11 @@ said=$(qemu-x86_64 -cpu "$processor" "$names" 2>/dev/null)
     echo "on $processor it says: $said"
     exit 1
 }
-for program in "$@"; do
-    qemu-x86_64 -cpu "$processor" "$program" || {
-        echo "$program fails on $processor: $?"
+emulated() {
+    qemu-x86_64 -cpu "$processor" "$@" || {
+        echo "$1 fails on $processor: $?"
         exit 1
     }
-done
+}
+emulated "$answers"
+emulated "$bf16" fault_cases random_cases # products of many channels would take a minute
