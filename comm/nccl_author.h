@@ -64,7 +64,7 @@ wf_status wf_nccl_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NOD
 wf_status wf_nccl_end(wf_comm *comm) WF_NODISCARD;
 /* The same, and the context's stream does not wait before wf_nccl_join: it computes meanwhile. */
 wf_status wf_nccl_end_no_join(wf_comm *comm) WF_NODISCARD;
-/* The event comes when all calls so far are over: for work that waits for one of them and not for later ones. */
+/* Records the event on NCCL's stream behind all calls so far: work that waits for it does not wait for later calls. */
 wf_status wf_nccl_record(wf_comm *comm, wf_event *event) WF_NODISCARD;
 
 #endif

@@ -22,12 +22,14 @@ void wf_outbox_free(wf_outbox *outbox);
  * to one rank arrive in their order. They move while the context's kernels compute, and in every wait. */
 wf_status wf_outbox_send(wf_outbox *outbox, const wf_tensor *x, int to) WF_NODISCARD;
 /* Numbers of the host, which are copied; the receiver knows how many there are. They are not counted as payload. */
-wf_status wf_outbox_tell(wf_outbox *outbox, const void *data, size_t bytes, int to) WF_NODISCARD;
-/* Waits until all is gone; what goes by NCCL: what the context's stream does from now on waits. */
+wf_status wf_outbox_send_bytes(wf_outbox *outbox, const void *data, size_t bytes, int to) WF_NODISCARD;
+/* Waits until all messages of the host are sent. For tensors that NCCL moves the host does not wait: later work on the
+ * context's stream does. */
 wf_status wf_outbox_wait(wf_outbox *outbox) WF_NODISCARD;
 /* The next tensor from that rank's outbox: a new one of the type and shape that was sent; NULL on failure. */
 wf_tensor *wf_outbox_receive(wf_comm *comm, int from);
-wf_status wf_outbox_hear(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
+/* The next message of wf_outbox_send_bytes from that rank, into data; WF_ERR_COMM if that has another length. Waits. */
+wf_status wf_outbox_receive_bytes(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
 
 /* --- by NCCL where it is there ------------------------------------------------------------------------------------ */
 
@@ -40,8 +42,8 @@ wf_status wf_outbox_post(wf_outbox *outbox, const wf_tensor *x, int to) WF_NODIS
 wf_tensor *wf_outbox_expect(wf_outbox *outbox, int from);
 /* What the context's stream does from now on waits for the elements of x. Fine for any tensor. */
 wf_status wf_outbox_await(wf_outbox *outbox, const wf_tensor *x) WF_NODISCARD;
-/* What is posted and expected between begin and end is one message each way, between any of the ranks at once: no rank
- * waits for another's order. First all is posted, then expected. */
+/* All that is posted and expected between begin and end is one launch of NCCL, so its order may differ between ranks.
+ * All is posted before the first is expected. */
 void wf_outbox_group_begin(wf_outbox *outbox);
 wf_status wf_outbox_group_end(wf_outbox *outbox) WF_NODISCARD;
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WF_TRACE_MAGIC   "weft trace 3"
+#define WF_TRACE_MAGIC   "weft trace 4"
 #define WF_TRACE_SUFFIX  ".trace"
 #define WF_TRACE_EVENTS  256
 #define WF_FAILURE_TEXT  640

@@ -67,8 +67,8 @@ wf_status wf_param_tie(wf_param *param, wf_param *with) WF_NODISCARD;
 /* Fills `value` by init, keyed by (seed, hash of the path). */
 wf_status wf_param_initialise(wf_param *param) WF_NODISCARD;
 
-/* A number of the value's bits, which differs where one element does: ranks that keep copies compare it. Not in a
- * captured step. */
+/* A hash of the value's bits, which ranks that keep copies compare: values that differ in one element have different
+ * ones, others almost always. Not in a captured step. */
 wf_status wf_param_hash(wf_param *param, int64_t *hash) WF_NODISCARD;
 
 #endif

@@ -12,8 +12,8 @@ typedef struct wf_site {
 /* The current call site of this thread. */
 wf_site wf_site_now(void);
 
-/* What this thread's calls are for, which errors of communication name besides: "the gradient of what encoder gives".
- * The text is borrowed until it is replaced; NULL: nothing. */
+/* What this thread's calls are for; errors of communication add it: "the gradient of what encoder gives". The text is
+ * borrowed until it is replaced; NULL: nothing. */
 void wf_site_purpose(const char *text);
 const char *wf_site_purpose_now(void);
 

@@ -114,7 +114,8 @@ bool wf_tape_repeats(const wf_tape *tape);
 wf_status wf_tape_check_message(const wf_tape *tape, const char *name) WF_NODISCARD;
 
 /* True where parameters serve several products before they change, as far as the library knows: in WF_EVAL, and in the
- * chunks of a pipeline. A fact of the program, not of its past: what is computed with it is equal in every run. */
+ * chunks of a pipeline of several (on all tapes of the context during its step). It depends on what the program does
+ * now, not on earlier calls, so equal runs give equal bits. */
 bool wf_tape_reuses(const wf_tape *tape);
 
 /* What was recorded since the last reset, in its order; borrowed until more is. */

@@ -23,7 +23,7 @@
  * gradient back. Tied weights (wf_layer_tie) may be on several stages: each of these keeps the parameter, and updates
  * it with the sum of the gradients of all, so that it stays equal bit for bit. All of these train it, or none: a step
  * is WF_ERR_COMM otherwise. Whoever changes its value changes it on all of them: now and then (compare_every) the
- * stages compare theirs, and a step is WF_ERR_COMM, on all ranks, where they have parted.
+ * stages compare theirs, and a step is WF_ERR_COMM, on all ranks, if the values differ.
  *
  * On GPUs that NCCL connects, messages go from device to device while stages compute, in one order on which all stages
  * agree (wf_pipeline_schedule_in_order), and a step can be captured (core/captured.h). Elsewhere they go through the
@@ -82,8 +82,9 @@ typedef struct wf_pipeline_opts {
     const double *cost;
     const wf_tensor *sample;
     bool by_memory;
-    /* Before every so many steps of training the stages compare the values of weights that are tied on several of them,
-     * by a hash; default 100, negative: never. Not in a captured step. */
+    /* In the first step of training, and then in every so many, the stages compare hashes of the values of weights that
+     * are tied on several of them; default 100, negative: never. Replays of a captured step are neither counted nor
+     * compared. */
     int64_t compare_every;
 } wf_pipeline_opts;
 

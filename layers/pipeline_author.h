@@ -14,9 +14,10 @@
 typedef enum wf_pipeline_verb {
     WF_PIPELINE_FORWARD = 0, /* of a chunk through a part */
     WF_PIPELINE_BACKWARD,
-    WF_PIPELINE_SEND,   /* to stage `peer`; goes on without waiting for the receiver. In order: the stage's next message
-                           waits for the end of this one, its computations do not */
-    WF_PIPELINE_RECEIVE /* from stage `peer`; waits. In order: as a send; the computation that needs it waits */
+    WF_PIPELINE_SEND,   /* to stage `peer`; does not wait for the receiver. If in_order, the stage's next message waits
+                           for this one, its computations do not */
+    WF_PIPELINE_RECEIVE /* from stage `peer`; waits. If in_order, the stage's next message waits, and the computation
+                           that needs this one */
 } wf_pipeline_verb;
 
 typedef struct wf_pipeline_skip {
@@ -35,7 +36,8 @@ typedef struct wf_pipeline_action {
 struct wf_pipeline_schedule {
     wf_ctx *ctx;
     int stages, parts /* of each stage */, chunks, skips;
-    bool in_order; /* both ends of a message wait for each other's: stages agree on one order of all messages */
+    bool in_order; /* all stages have one order of all messages: neither end of a message goes on to its next message
+                      before both have reached it */
     wf_pipeline_skip *skip;
     int *count; /* of each stage: its actions */
     wf_pipeline_action **action;
@@ -50,7 +52,8 @@ wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind ki
                                                 int skips, const wf_pipeline_skip *skip);
 /* The same computations, with messages in one order of all stages, that in which they are made where a backward takes
  * as long as two forwards: for NCCL, which moves the messages of a stage one after the other, each with both its ends.
- * A stage receives what it needs later than that ahead of its computations. The caller frees it. Local. */
+ * A stage may receive a message before it has computed what comes before its use. `schedule` must pass
+ * wf_pipeline_schedule_verify. The caller frees it. Local. */
 wf_pipeline_schedule *wf_pipeline_schedule_in_order(const wf_pipeline_schedule *schedule);
 void wf_pipeline_schedule_free(wf_pipeline_schedule *schedule);
 wf_status wf_pipeline_schedule_add(wf_pipeline_schedule *schedule, int stage, wf_pipeline_action action) WF_NODISCARD;

@@ -228,7 +228,7 @@ static wf_frame frame_of_bytes(size_t bytes)
     return (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}};
 }
 
-wf_status wf_outbox_tell(wf_outbox *outbox, const void *data, size_t bytes, int to)
+wf_status wf_outbox_send_bytes(wf_outbox *outbox, const void *data, size_t bytes, int to)
 {
     WF_NEED(outbox);
     WF_NEED(data);
@@ -295,7 +295,7 @@ static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
     return wf_engine_run(comm, &call, NULL, data);
 }
 
-wf_status wf_outbox_hear(wf_comm *comm, void *data, size_t bytes, int from)
+wf_status wf_outbox_receive_bytes(wf_comm *comm, void *data, size_t bytes, int from)
 {
     WF_NEED(comm);
     WF_NEED(data);

@@ -1,6 +1,6 @@
-/* The tensors of an outbox that NCCL moves. Each message is a launch on NCCL's stream, which computations do not wait
- * for; a computation that needs one waits for the event behind it. What is sent is kept until the context's stream is
- * behind the launch: only then may the pool give its memory to later work. */
+/* The tensors of an outbox that NCCL moves. Each message, or each group of them, is one launch on NCCL's stream, which
+ * computations do not wait for; a computation that needs one waits for the event behind it. What is sent is kept until
+ * the context's stream is behind the launch: only then may the pool give its memory to later work. */
 #include "comm/collective/outbox_impl.h"
 #include "comm/nccl_author.h"
 

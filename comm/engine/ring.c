@@ -1,5 +1,5 @@
 /* The rings of a node: memory that its ranks share, for schedules. One window for the communicator, made once: of every
- * rank three flags, the guard's board where all ranks are of one node, and a few slots of one piece each. Another one
+ * rank three flags, the guard's records where all ranks are of one node, and a few slots of one piece each. Another one
  * for exchanges: of every rank flags and slots for each other rank. */
 #include "comm/engine/engine_impl.h"
 
@@ -20,15 +20,15 @@ static wf_status list(wf_comm *comm, wf_ring *ring)
     return WF_OK;
 }
 
-static size_t board_bytes(const wf_agreed *agreed)
+static size_t record_bytes(const wf_agreed *agreed)
 {
-    return agreed->nodes == 1 ? (wf_control_board_bytes() + HEAD - 1) / HEAD * HEAD : 0;
+    return agreed->nodes == 1 ? (wf_control_shared_bytes() + HEAD - 1) / HEAD * HEAD : 0;
 }
 
 static wf_status share(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, void **base, int *rank,
                        char why[WF_FAILURE_TEXT])
 {
-    const size_t before = HEAD + board_bytes(agreed);
+    const size_t before = HEAD + record_bytes(agreed);
     const size_t bytes = before + (size_t)agreed->ring_slots * agreed->ring_slot_bytes;
     WF_TRY(wf_shm_window_open(comm, bytes, &ring->window, base, rank, why));
     if (!base[0])

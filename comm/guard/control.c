@@ -17,7 +17,7 @@
 /* Of a failure; of the program's end: no status; of a rank that is busy: how long. */
 typedef struct notice {
     int32_t status, verdict;
-    int32_t counted;   /* in the board's count */
+    int32_t counted;   /* in the count of shared memory */
     uint64_t sequence; /* where it happened (position): calls before that go on */
     int64_t busy_ms;
     char text[WF_FAILURE_TEXT];
@@ -31,7 +31,7 @@ typedef struct telling {
 } telling;
 
 /* What one rank shows the others. Record n is in place n % RECORDS. */
-typedef struct board {
+typedef struct shared_records {
     _Alignas(LINE) atomic_uint_least64_t notices;   /* told to this rank so far */
     _Alignas(LINE) atomic_uint_least64_t confirmed; /* records of its left neighbour that it needs no more */
     _Alignas(LINE) struct {
@@ -39,7 +39,7 @@ typedef struct board {
         uint64_t hash;
     } cell[RECORDS];
     wf_call_record record[RECORDS];
-} board;
+} shared_records;
 
 struct wf_control {
     MPI_Comm mpi;
@@ -48,9 +48,9 @@ struct wf_control {
     uint64_t hash[RECORDS];       /* of these */
     MPI_Request sent[RECORDS];
     uint64_t announced, confirmed;
-    board **board;       /* of each rank; NULL: records are messages */
-    uint64_t taken;      /* of this rank's records, by the right neighbour, when that was last looked at */
-    uint64_t heard_told; /* of the board's count of notices */
+    shared_records **shared; /* of each rank; NULL: records are messages */
+    uint64_t taken;          /* own records that the right neighbour had confirmed when last asked */
+    uint64_t heard_told;     /* notices received that were counted in shared memory */
     wf_call_record theirs;
     bool arrived; /* theirs holds a record that has no partner yet */
     MPI_Request record, notice;
@@ -109,23 +109,23 @@ wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
     return await_notice(comm->control);
 }
 
-size_t wf_control_board_bytes(void)
+size_t wf_control_shared_bytes(void)
 {
-    return sizeof(board);
+    return sizeof(shared_records);
 }
 
-wf_status wf_control_share(wf_comm *comm, void *const *boards)
+wf_status wf_control_share(wf_comm *comm, void *const *memory)
 {
     struct wf_control *c = comm->control;
     if (!c)
         return WF_OK;
-    c->board = wf_malloc(comm->shared->ctx, (size_t)comm->size * sizeof *c->board);
-    if (!c->board)
+    c->shared = wf_malloc(comm->shared->ctx, (size_t)comm->size * sizeof *c->shared);
+    if (!c->shared)
         return wf_error_code();
     for (int r = 0; r < comm->size; r++)
-        c->board[r] = boards[r];
+        c->shared[r] = memory[r];
     c->taken = c->announced;
-    atomic_store_explicit(&c->board[comm->rank]->confirmed, c->confirmed, memory_order_release);
+    atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed, memory_order_release);
     return WF_OK;
 }
 
@@ -134,19 +134,19 @@ void wf_control_unshare(wf_comm *comm)
     struct wf_control *c = comm->control;
     if (!c)
         return;
-    free(c->board);
-    c->board = NULL;
+    free(c->shared);
+    c->shared = NULL;
 }
 
 /* The right neighbour has read what was announced RECORDS calls ago. */
 static wf_status look_for_place(struct wf_control *c, bool *is_free)
 {
     int done = 1;
-    if (!c->board)
+    if (!c->shared)
         TRY_MPI(MPI_Test(&c->sent[c->announced % RECORDS], &done, MPI_STATUS_IGNORE));
     else if (c->announced - c->taken >= RECORDS)
-        c->taken = atomic_load_explicit(&c->board[c->right]->confirmed, memory_order_acquire);
-    *is_free = done && (!c->board || c->announced - c->taken < RECORDS);
+        c->taken = atomic_load_explicit(&c->shared[c->right]->confirmed, memory_order_acquire);
+    *is_free = done && (!c->shared || c->announced - c->taken < RECORDS);
     return WF_OK;
 }
 
@@ -154,12 +154,12 @@ static wf_status show(wf_comm *comm, uint64_t n)
 {
     struct wf_control *c = comm->control;
     const uint64_t place = n % RECORDS;
-    if (!c->board) {
+    if (!c->shared) {
         TRY_MPI(MPI_Isend(&c->mine[place], (int)sizeof c->mine[place], MPI_BYTE, c->right, TAG_RECORD, c->mpi,
                           &c->sent[place]));
         return WF_OK;
     }
-    board *own = c->board[comm->rank];
+    shared_records *own = c->shared[comm->rank];
     own->record[place] = c->mine[place];
     own->cell[place].hash = c->hash[place];
     atomic_store_explicit(&own->cell[place].number, n + 1, memory_order_release);
@@ -223,11 +223,11 @@ static wf_status disagree(wf_comm *comm, const wf_call_record *mine, const wf_ca
 static wf_status look_for_record(struct wf_control *c, uint64_t n, const wf_call_record **theirs)
 {
     const uint64_t place = n % RECORDS;
-    board *left = c->board ? c->board[c->left] : NULL;
+    shared_records *left = c->shared ? c->shared[c->left] : NULL;
     int done = 0;
     *theirs = NULL;
     if (left && atomic_load_explicit(&left->cell[place].number, memory_order_acquire) == n + 1) {
-        /* Equal records have equal hashes: most of the time the record itself stays in the neighbour's cache. */
+        /* Equal hashes count as equal records: most of the time the record itself stays in the neighbour's cache. */
         *theirs = left->cell[place].hash == c->hash[place] ? &c->mine[place] : &left->record[place];
         return WF_OK;
     }
@@ -251,10 +251,10 @@ static wf_status compare_records(wf_comm *comm)
         if (!wf_call_record_equal(mine, theirs))
             return disagree(comm, mine, theirs);
         c->confirmed++;
-        if (!c->board)
+        if (!c->shared)
             WF_TRY(await_record(c));
         else
-            atomic_store_explicit(&c->board[comm->rank]->confirmed, c->confirmed, memory_order_release);
+            atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed, memory_order_release);
     }
     return WF_OK;
 }
@@ -282,11 +282,11 @@ int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what)
 static wf_status tell_all(wf_comm *comm, notice what)
 {
     struct wf_control *c = comm->control;
-    what.counted = c->board != NULL;
+    what.counted = c->shared != NULL;
     /* First: whoever sees the count looks for messages until this one has come. */
-    for (int r = 0; r < comm->size && c->board; r++)
+    for (int r = 0; r < comm->size && c->shared; r++)
         if (r != comm->rank)
-            atomic_fetch_add_explicit(&c->board[r]->notices, 1, memory_order_release);
+            atomic_fetch_add_explicit(&c->shared[r]->notices, 1, memory_order_release);
     telling *t = calloc(1, sizeof *t + (size_t)comm->size * sizeof *t->request);
     WF_CHECK(t, WF_ERR_MEMORY, "no memory for a notice");
     *t = (telling){.next = c->told, .told = what};
@@ -374,11 +374,12 @@ bool wf_control_gone(const wf_comm *comm, int rank)
 static bool is_quiet(const wf_comm *comm)
 {
     const struct wf_control *c = comm->control;
-    return c->board && c->held.status == WF_OK &&
-           atomic_load_explicit(&c->board[comm->rank]->notices, memory_order_acquire) == c->heard_told;
+    return c->shared && c->held.status == WF_OK &&
+           atomic_load_explicit(&c->shared[comm->rank]->notices, memory_order_acquire) == c->heard_told;
 }
 
-/* Ranks that have failed in a later collective have left no part unfinished, unless they did not come to it. */
+/* A rank that failed in a later collective finished wf_comm_part before, unless it skipped it: this rank then stops
+ * waiting after a while. */
 static bool is_overdue(const wf_comm *comm)
 {
     return comm->parting && wf_now_ns() - comm->control->held_ns > (int64_t)WF_GRACE_MS * 1000000;

@@ -23,12 +23,13 @@ wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 
 /* --- control.c: records and notices on a communicator of their own --- */
 
-/* Equal records have equal hashes. */
+/* hash: of what wf_call_record_equal compares. In shared memory records of equal hashes count as equal. */
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash) WF_NODISCARD;
-/* From here on, until it is taken back, records go through boards[r], so many zeroed bytes of each rank r that all
- * ranks see. Where all of them have made the same calls so far, and nothing of these is awaited; local. */
-size_t wf_control_board_bytes(void);
-wf_status wf_control_share(wf_comm *comm, void *const *boards) WF_NODISCARD;
+/* Bytes of shared memory that each rank needs for its records and a count of notices. */
+size_t wf_control_shared_bytes(void);
+/* From now on, until wf_control_unshare, records go through memory[r], zeroed memory of rank r that all ranks see. To
+ * be called where all ranks have made the same calls and none of these is unconfirmed. Local. */
+wf_status wf_control_share(wf_comm *comm, void *const *memory) WF_NODISCARD;
 void wf_control_unshare(wf_comm *comm);
 /* Whether one more can be announced without waiting for those before. */
 bool wf_control_has_room(wf_comm *comm);
@@ -38,7 +39,8 @@ int wf_control_missing(const wf_comm *comm);
 /* Looks for records and notices, here and in the communicators that this one was split from; MPI moves messages
  * meanwhile. */
 wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
-/* The same, without MPI where shared memory says that nothing has come. */
+/* The same; MPI is asked for notices only if the count in shared memory says that some are on their way, and for the
+ * farewell of the left neighbour only while its record is missing. */
 wf_status wf_control_look(wf_comm *comm) WF_NODISCARD;
 /* Tells all ranks of a failure in the call that this rank is in, or before the next one; in the next one, if that was
  * refused before it began. They go on up to that call. */

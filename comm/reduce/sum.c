@@ -4,6 +4,7 @@
 
 #include "core/log.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* The dummy's ranks keep what they have. */
@@ -40,8 +41,8 @@ wf_status wf_reducer_connect(wf_comm *comm)
 
 uint64_t wf_reduce_buffer_new(void)
 {
-    static uint64_t made;
-    return ++made;
+    static atomic_uint_least64_t made;
+    return atomic_fetch_add(&made, 1) + 1;
 }
 
 static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)

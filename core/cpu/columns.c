@@ -77,7 +77,8 @@ bool wf_cpu_columns_pay(const wf_conv_args *args)
            pixels_of(args->geom, args->y) <= 16;
 }
 
-/* The same forms of bf16: 662 and 1356, 221 and 1700, 437 and 1336; but 998 and 968, 2152 and 1178. */
+/* bf16: 512 channels 4x4 k3 662 and 1356, 2x2 221 and 1700, 256 -> 512 to 4x4 k4 s2 437 and 1336; but 128 channels 4x4
+ * 998 and 968, 256 at 8x8 2152 and 1178. */
 bool wf_cpu_columns_data_pay(const wf_conv_args *args)
 {
     return args->y->dtype == WF_BF16 && has_channels(args, 256) && pixels_of(args->geom, args->y) <= 16;

@@ -86,8 +86,8 @@ static bool is_odd_point(const wf_dnn_key *key)
     return point;
 }
 
-/* Dilated in its last dimension but one, with a rest of channels beyond the first 32. */
-static bool is_dilated_with_odd_channels(const wf_dnn_key *key)
+/* Dilated in any dimension but the last, with more than 32 channels a group that are no multiple of 16. */
+static bool is_dilated_with_partial_block(const wf_dnn_key *key)
 {
     bool dilated = false;
     for (int d = 0; d + 1 < key->nd; d++)
@@ -131,7 +131,7 @@ static const fault known[] = {
     {0, WF_DNN_FORWARD, WF_F32, "brg_conv", "", has_idle_window, "crashes"},
     {0, WF_DNN_BACKWARD_DATA, WF_BF16, "brg", "amx", has_idle_input, "crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", has_idle_tap, "leaves the tap's gradient unwritten, or crashes"},
-    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_odd_channels, "is wrong, or crashes"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_partial_block, "is wrong, or crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brg", "", has_idle_tap, "leaves the tap's gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group_or_volume,

@@ -19,7 +19,7 @@ static wf_status kept_new(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t b
     return WF_OK;
 }
 
-/* Frees the forms behind the first FORMS_MOST, which were used last. */
+/* The first form of the list was used last: frees those behind the first FORMS_MOST. */
 static void drop_oldest(wf_ctx *ctx, wf_packed_form **forms)
 {
     for (int i = 0; *forms && i < FORMS_MOST; i++)

@@ -39,9 +39,10 @@ static wf_status product_f32(wf_ctx *ctx, product p, const wf_matmul_args *args)
 }
 
 /* A packed copy of b pays where it serves several products: measured at K and N of 320 to 4,096, on one thread and on
- * two, with oneDNN 2.6 and 3.2, it multiplies 1.1 to 3 times as fast from 4 rows to 256, and no faster above. Packing
- * takes as long as the product of 20 to 60 rows, so it does not pay for a single one. Where b has no place for a copy
- * (a value in the flat buffer of a sharded optimizer) it is packed for each call: the bits are to be the same. */
+ * two, with oneDNN 2.6 and 3.2, it multiplies 1.1 to 3 times as fast from 4 rows to 256 in f32, and no faster above.
+ * Packing takes as long as the product of 20 to 60 rows, so it does not pay for a single one. Where b has no place for
+ * a copy (a value in the flat buffer of a sharded optimizer) it is packed for each call: the bits are to be the same.
+ */
 static bool packs(product p, const wf_matmul_args *args)
 {
     enum { ROWS_LEAST = 4, ROWS_MOST = 256, SIDE_LEAST = 64, COUNT_MOST = 1 << 24 };

@@ -50,7 +50,8 @@ static inline int64_t long_block(const long_rows *r)
     return n < 16 ? 16 : n;
 }
 
-/* Elements of such a block as floats, where the array has others; bf16 is `direct` where all arrays are. */
+/* Elements of such a block as floats, where the array has others. direct: all arrays are of bf16 and are read where
+ * they are, so no room is needed. */
 static inline int64_t long_room(const long_rows *r, const wf_array *a, bool direct)
 {
     return wf_cpu_is_narrow(a) && !direct ? long_block(r) * r->w : 0;

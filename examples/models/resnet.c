@@ -39,12 +39,12 @@ static wf_layer *path_bottleneck(wf_ctx *ctx, int64_t in, int64_t out, int64_t s
                                         bn(ctx, w, WF_ACT_RELU), conv(ctx, w, out, 1, 1), bn(ctx, out, WF_ACT_NONE)));
 }
 
-static wf_layer *block(wf_ctx *ctx, int depth, int64_t in, int64_t out, int64_t stride)
+static wf_layer *block(wf_ctx *ctx, bool deep, int64_t in, int64_t out, int64_t stride)
 {
     static char with_layer;
     const bool changes = in != out || stride != 1;
     wf_layer *self = wf_module(ctx, block_forward, changes ? &with_layer : NULL);
-    bool good = wf_module_add(self, "path", (depth == 50 ? path_bottleneck : path_two)(ctx, in, out, stride));
+    bool good = wf_module_add(self, "path", (deep ? path_bottleneck : path_two)(ctx, in, out, stride));
     if (changes) {
         wf_layer *round = wf_sequential(ctx, WF_LAYERS(conv(ctx, in, out, 1, stride), bn(ctx, out, WF_ACT_NONE)));
         good = wf_module_add(self, "round", round) && good;
@@ -55,11 +55,11 @@ static wf_layer *block(wf_ctx *ctx, int depth, int64_t in, int64_t out, int64_t 
     return NULL;
 }
 
-static wf_layer *stage(wf_ctx *ctx, int depth, int blocks, int64_t in, int64_t out, int64_t stride)
+static wf_layer *stage(wf_ctx *ctx, bool deep, int blocks, int64_t in, int64_t out, int64_t stride)
 {
     wf_layer *layers[6];
     for (int i = 0; i < blocks; i++)
-        layers[i] = block(ctx, depth, i ? out : in, out, i ? 1 : stride);
+        layers[i] = block(ctx, deep, i ? out : in, out, i ? 1 : stride);
     return wf_sequential(ctx, blocks, layers);
 }
 
@@ -73,14 +73,13 @@ static wf_layer *begin(wf_ctx *ctx, bool large, int64_t w)
 
 wf_layer *resnet(wf_ctx *ctx, resnet_opts opts)
 {
-    const int deep = opts.depth == 50;
     const int blocks[2][4] = {{2, 2, 2, 2}, {3, 4, 6, 3}};
     const int64_t w = opts.width ? opts.width : 64;
     wf_layer *layers[7] = {begin(ctx, opts.large, w)};
     int64_t in = w;
     for (int i = 0; i < 4; i++) {
-        const int64_t out = (w << i) * (deep ? 4 : 1);
-        layers[1 + i] = stage(ctx, deep ? 50 : 18, blocks[deep][i], in, out, i ? 2 : 1);
+        const int64_t out = (w << i) * (opts.deep ? 4 : 1);
+        layers[1 + i] = stage(ctx, opts.deep, blocks[opts.deep][i], in, out, i ? 2 : 1);
         in = out;
     }
     const wf_linear_opts scores = {.in = in, .out = opts.classes ? opts.classes : 10, .replicate = true};

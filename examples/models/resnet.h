@@ -5,7 +5,7 @@
 #include <weft/weft.h>
 
 typedef struct resnet_opts {
-    int depth;       /* 18 (default) or 50, whose blocks are bottlenecks */
+    bool deep;       /* 50 layers, whose blocks are bottlenecks; else 18 */
     int64_t width;   /* channels of the first stage (default 64); the others have 2, 4 and 8 times as many */
     int64_t classes; /* default 10 */
     bool large; /* begins with a 7x7 convolution of stride 2 and pooling, for images of 224 x 224; else with a 3x3 of

@@ -22,8 +22,7 @@ static int sent_at(const wf_pipeline_times *t, const int *next, int stage, int s
     const wf_pipeline_action *a = &s->action[stage][step];
     for (int i = 0; i < next[a->peer]; i++) {
         const wf_pipeline_action *b = &s->action[a->peer][i];
-        if (b->verb == WF_PIPELINE_SEND && b->peer == stage && b->part == a->part && b->chunk == a->chunk &&
-            b->gradient == a->gradient && b->skip == a->skip)
+        if (b->verb == WF_PIPELINE_SEND && b->peer == stage && wf_pipeline_same_message(a, b))
             return t->begin[a->peer][i];
     }
     return -1;
@@ -43,7 +42,7 @@ static bool go_on(wf_pipeline_times *t, int stage, int *next, int *clock)
         clock[stage] = sent > clock[stage] ? sent : clock[stage];
     }
     t->begin[stage][next[stage]++] = clock[stage];
-    clock[stage] += a->verb == WF_PIPELINE_FORWARD ? 1 : a->verb == WF_PIPELINE_BACKWARD ? 2 : 0;
+    clock[stage] += wf_pipeline_duration(a->verb);
     t->end = clock[stage] > t->end ? clock[stage] : t->end;
     return true;
 }

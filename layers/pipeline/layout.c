@@ -73,7 +73,7 @@ wf_status wf_pipeline_layout_send(wf_pipeline *p, const wf_tensor *y, int to)
     memset(host, 0, (size_t)n * sizeof(int64_t));
     if (y->layout.known)
         encode(p->mesh, &y->layout, host);
-    const wf_status status = wf_outbox_tell(p->outbox, host, (size_t)n * sizeof(int64_t), to);
+    const wf_status status = wf_outbox_send_bytes(p->outbox, host, (size_t)n * sizeof(int64_t), to);
     wf_pool_give_host(p->ctx, host, (size_t)n * sizeof(int64_t));
     return status;
 }
@@ -83,7 +83,7 @@ wf_status wf_pipeline_layout_receive(wf_pipeline *p, int row, int from)
     const int64_t n = entries(p->mesh);
     void *host = NULL;
     WF_TRY(wf_pool_take_host(p->ctx, (size_t)n * sizeof(int64_t), &host));
-    wf_status status = wf_outbox_hear(p->comm, host, (size_t)n * sizeof(int64_t), from);
+    wf_status status = wf_outbox_receive_bytes(p->comm, host, (size_t)n * sizeof(int64_t), from);
     if (status == WF_OK)
         status = decode(p->mesh, host, &p->layout[row]);
     wf_pool_give_host(p->ctx, host, (size_t)n * sizeof(int64_t));

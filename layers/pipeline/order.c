@@ -30,9 +30,8 @@ static int64_t list_events(const wf_pipeline_schedule *s, const wf_pipeline_time
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = 0; i < s->count[stage]; i++) {
             const wf_pipeline_verb verb = s->action[stage][i].verb;
-            const int lasts = verb == WF_PIPELINE_FORWARD ? 1 : verb == WF_PIPELINE_BACKWARD ? 2 : 0;
             if (verb != WF_PIPELINE_RECEIVE)
-                all[n++] = (event){.time = t->begin[stage][i] + lasts,
+                all[n++] = (event){.time = t->begin[stage][i] + wf_pipeline_duration(verb),
                                    .message = verb == WF_PIPELINE_SEND,
                                    .stage = stage,
                                    .index = i};

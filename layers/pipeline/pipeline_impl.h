@@ -160,6 +160,18 @@ wf_pipeline_link *wf_pipeline_link_of(const wf_pipeline *pipe, int part, int ski
 
 /* at_once: its backward is the next computation here. */
 wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at_once) WF_NODISCARD;
+/* Whether one action sends what the other receives, if their peers are each other's stages. */
+static inline bool wf_pipeline_same_message(const wf_pipeline_action *a, const wf_pipeline_action *b)
+{
+    return a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient && a->skip == b->skip;
+}
+
+/* Of an action, in forwards of a chunk through a part. */
+static inline int wf_pipeline_duration(wf_pipeline_verb verb)
+{
+    return verb == WF_PIPELINE_FORWARD ? 1 : verb == WF_PIPELINE_BACKWARD ? 2 : 0;
+}
+
 wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk) WF_NODISCARD;
 wf_status wf_pipeline_message(wf_pipeline_run *run, const wf_pipeline_action *action) WF_NODISCARD;
 

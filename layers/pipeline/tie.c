@@ -109,20 +109,21 @@ static wf_status compare_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
     WF_TRY(wf_param_hash(tie->param, &mine.hash));
     snprintf(mine.path, sizeof mine.path, "%s", wf_param_path(tie->param));
     if (p->stage != first)
-        return wf_outbox_tell(p->outbox, &mine, sizeof mine, first);
+        return wf_outbox_send_bytes(p->outbox, &mine, sizeof mine, first);
     for (int stage = first + 1; stage < p->stages; stage++) {
         if (!tie->on[stage])
             continue;
-        WF_TRY(wf_outbox_hear(p->comm, &theirs, sizeof theirs, stage));
-        WF_CHECK(mine.hash == theirs.hash, WF_ERR_COMM,
-                 "tied weights have parted: %s has other values on stage %d than %.127s, to which it is tied, on stage "
-                 "%d; change all copies alike",
-                 mine.path, first, theirs.path, stage);
+        WF_TRY(wf_outbox_receive_bytes(p->comm, &theirs, sizeof theirs, stage));
+        WF_CHECK(
+            mine.hash == theirs.hash, WF_ERR_COMM,
+            "tied weights differ: %s on stage %d and %.127s on stage %d should have equal values; change all copies "
+            "alike",
+            mine.path, first, theirs.path, stage);
     }
     return WF_OK;
 }
 
-/* What a captured step computes is compared by steps that are not captured. */
+/* Replays do not come here: they are neither counted nor compared. The step that is captured is counted alone. */
 wf_status wf_pipeline_compare_ties(wf_pipeline *p)
 {
     const bool due = p->compare_every > 0 && p->steps++ % p->compare_every == 0;

@@ -195,9 +195,8 @@ static wf_status check_pair(const wf_pipeline_schedule *s, int from, int to)
         WF_CHECK(out < s->count[from], WF_ERR_STATE, "%.400s: stage %d never sends it",
                  wf_pipeline_action_text(s, to, in, got), from);
         const wf_pipeline_action *a = &s->action[from][out], *b = &s->action[to][in];
-        WF_CHECK(a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient && a->skip == b->skip,
-                 WF_ERR_STATE, "messages do not meet: %.220s; %.220s", wf_pipeline_action_text(s, from, out, sent),
-                 wf_pipeline_action_text(s, to, in, got));
+        WF_CHECK(wf_pipeline_same_message(a, b), WF_ERR_STATE, "messages do not meet: %.220s; %.220s",
+                 wf_pipeline_action_text(s, from, out, sent), wf_pipeline_action_text(s, to, in, got));
         out = next_message(s, from, out + 1, WF_PIPELINE_SEND, to);
         in = next_message(s, to, in + 1, WF_PIPELINE_RECEIVE, from);
     }
@@ -214,8 +213,7 @@ static bool is_met(const wf_pipeline_schedule *s, const int *next, int stage)
     if (next[a->peer] == s->count[a->peer])
         return false;
     const wf_pipeline_action *b = &s->action[a->peer][next[a->peer]];
-    return b->verb > WF_PIPELINE_BACKWARD && b->verb != a->verb && b->peer == stage && b->part == a->part &&
-           b->chunk == a->chunk && b->gradient == a->gradient && b->skip == a->skip;
+    return b->verb > WF_PIPELINE_BACKWARD && b->verb != a->verb && b->peer == stage && wf_pipeline_same_message(a, b);
 }
 
 /* One more action of the stage, with the other end of a message. */

@@ -212,8 +212,8 @@ typedef struct leaf_split {
     int64_t in, out;       /* parts of its input and output channels */
 } leaf_split;
 
-/* As the library computes it, in a node: a convolution in pieces beside its halos; products along channels with what
- * they gather; functions of sharded channels, whose runs in memory are short. */
+/* The measured time of the parallel form inside a node: a convolution over pixels with its exchange of halos; a product
+ * over channels with its gathers; a function of sharded channels, whose runs in memory are short. */
 static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *s, wf_shape part,
                           double *seconds)
 {

@@ -125,8 +125,11 @@ static wf_status read_stages(const wf_json *j, wf_training_plan *p)
     const int n = length_of(j, list);
     const bool several = p->schedule == WF_PIPELINE_INTERLEAVED, whole = n > 0 && n % p->mesh.stage == 0;
     p->parts = whole && several ? n / p->mesh.stage : 1;
-    WF_CHECK(n == (p->mesh.stage > 1 ? p->mesh.stage * p->parts : 0), WF_ERR_FORMAT,
-             "%s: %d stages are cut, the mesh has %d", j->name, n, p->mesh.stage);
+    WF_CHECK(
+        n == (p->mesh.stage > 1 ? p->mesh.stage * p->parts : 0), WF_ERR_FORMAT,
+        "%s: \"stages\" has %d numbers; should have one for each of %d stages, or several with schedule interleaved, "
+        "and none without stages",
+        j->name, n, p->mesh.stage);
     if (n == 0)
         return WF_OK;
     p->stage_units = wf_calloc(p->ctx, (size_t)n, sizeof *p->stage_units);

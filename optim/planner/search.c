@@ -180,8 +180,9 @@ double wf_search_base(const wf_search *s, int64_t batch)
            input / s->place->pixels;
 }
 
-/* A value, a gradient, state, and the packed forms that kernels keep. Where the state is sharded there are none of
- * these, once the values have moved into one buffer; in that first step they are twice there. */
+/* A value, a gradient, state, and the packed forms that kernels keep. With a sharded optimizer the peak is in the first
+ * step, while the values move into one buffer: they are there twice, with the forms that forward has packed. Later no
+ * packed form is kept. */
 double wf_search_words(const wf_search *s, bool zero)
 {
     const wf_planner_times *t = &s->place->times;

@@ -370,7 +370,6 @@ static int64_t shared_bytes(void)
     return bytes;
 }
 
-/* Memory that ranks share for sums and exchanges goes with the communicators that have it. */
 /* A rank fails in a collective after it has asked for no communicator of two axes: those whose communicator it is not
  * in make theirs, and hear of the failure in the collective; the others hear of it where they wait for that rank. */
 static void failure_after_a_part(void)
@@ -397,6 +396,7 @@ static void failure_after_a_part(void)
     WF_EXPECT_OK(wf_comm_close(all));
 }
 
+/* Memory that ranks share for sums and exchanges goes with the communicators that have it. */
 static void memory_comes_back(void)
 {
     int64_t before = 0;

@@ -89,7 +89,8 @@ refused 'vgg_cifar: --batch 8: the plan is for 16' "$mpiexec" -np "$ranks" $vgg 
 refused 'vgg_cifar: .*another model' "$mpiexec" -np "$ranks" $vgg --plan "$work/foreign.json"
 refused 'vgg_cifar: --plan: it has stages' "$mpiexec" -np "$ranks" $vgg --plan "$work/stages.json"
 refused 'dcgan_cifar: wf-plan plans one model' "$plan" --ranks 2 --mpirun "$mpiexec" -- "$examples/dcgan_cifar"
-refused '^wf-plan: a model is one of' "$plan" --ranks 1 -- vgg16 --widht 4
+refused '^wf-plan: vgg16 --widht 4: should be a model with --batch N' "$plan" --ranks 1 -- vgg16 --widht 4
+refused '^wf-plan: mnist_mlp --width 4: should be' "$plan" --ranks 1 -- mnist_mlp --width 4
 refused '^wf-plan: --chunks 0: should be' "$plan" --ranks 2 --chunks 0 -- $vgg
 refused 'vgg_cifar: no plan for 2 ranks fits into 0.1 MiB' "$plan" --ranks 2 --mpirun "$mpiexec" --memory 100KB -- $vgg
 refused '^wf-plan: --memory plenty: should be' "$plan" --ranks 2 --memory plenty -- $vgg

@@ -1,4 +1,4 @@
-/* Pipelines whose messages NCCL moves, on the double of NCCL: each message of the schedule is one launch, nothing of a
+/* Pipelines whose messages NCCL moves, on the fake of NCCL: each message of the schedule is one launch, nothing of a
  * message goes through the host's memory, computations do not wait for messages of others, and a message that fails is
  * one error of all ranks. */
 #include "tests/fake/guard.h"

@@ -34,7 +34,7 @@ static void all_are_right(void)
 }
 
 /* With messages in one order: nobody waits, even where a message holds up both its stages until both have come to it.
- * As they are, 1F1B and interleaved ones of several chunks would wait for ever, and that is said. */
+ * As it is, 1F1B of several chunks would wait for ever, and the verifier says so. */
 static void in_order(void)
 {
     const wf_pipeline_skip skip[] = {{0, 2}, {1, 2}, {0, 1}};

@@ -437,7 +437,7 @@ static void resnets(void)
 {
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
     count_trained(resnet(ctx, (resnet_opts){.classes = 1000, .large = true}), 11689512);
-    count_trained(resnet(ctx, (resnet_opts){.depth = 50, .classes = 1000, .large = true}), 25557032);
+    count_trained(resnet(ctx, (resnet_opts){.deep = true, .classes = 1000, .large = true}), 25557032);
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 

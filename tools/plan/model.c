@@ -28,7 +28,7 @@ static wf_layer *resnet18_new(wf_ctx *ctx, const sizes *s)
 
 static wf_layer *resnet50_new(wf_ctx *ctx, const sizes *s)
 {
-    return resnet(ctx, (resnet_opts){.depth = 50, .width = s->width, .classes = 1000, .large = true});
+    return resnet(ctx, (resnet_opts){.deep = true, .width = s->width, .classes = 1000, .large = true});
 }
 
 static wf_layer *unet_new(wf_ctx *ctx, const sizes *s)
@@ -58,15 +58,15 @@ static const struct model {
     const char *name;
     wf_layer *(*make)(wf_ctx *ctx, const sizes *s);
     long channels, size;
-    bool sized; /* images of other sizes are fine */
+    bool sized, scaled; /* images of other sizes, other widths are fine */
     unsigned can;
-} models[] = {{"vgg16", vgg_new, 3, 32, true, SPLIT},
-              {"resnet18", resnet18_new, 3, 32, true, SPLIT},
-              {"resnet50", resnet50_new, 3, 224, true, SPLIT},
-              {"unet", unet_new, 3, 256, true, SPLIT},
-              {"autoencoder", autoencoder_new, 1, 28, false, CHAIN},
-              {"mnist_mlp", mlp_new, 1, 28, false, CHAIN},
-              {"mnist_cnn", cnn_new, 1, 28, false, CHAIN}};
+} models[] = {{"vgg16", vgg_new, 3, 32, true, true, SPLIT},
+              {"resnet18", resnet18_new, 3, 32, true, true, SPLIT},
+              {"resnet50", resnet50_new, 3, 224, true, true, SPLIT},
+              {"unet", unet_new, 3, 256, true, true, SPLIT},
+              {"autoencoder", autoencoder_new, 1, 28, false, true, CHAIN},
+              {"mnist_mlp", mlp_new, 1, 28, false, false, CHAIN},
+              {"mnist_cnn", cnn_new, 1, 28, false, false, CHAIN}};
 
 static const struct model *find(const char *name)
 {
@@ -106,20 +106,31 @@ static wf_status answer(wf_comm *comm, const struct model *m, const sizes *s)
     return status;
 }
 
+static void refuse(int argc, char **argv)
+{
+    fprintf(stderr, "wf-plan:");
+    for (int i = 1; i < argc; i++)
+        fprintf(stderr, " %s", argv[i]);
+    fprintf(stderr, ": should be a model with --batch N, --size N (not for 28x28 images) and --width N (not for "
+                    "mnist_*); a model is "
+                    "one of");
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        fprintf(stderr, " %s", models[i].name);
+    fprintf(stderr, "\n");
+}
+
 int main(int argc, char **argv)
 {
     const struct model *m = argc > 1 ? find(argv[1]) : NULL;
     sizes s = {.size = m ? m->size : 0};
-    if (!wf_planner_asks() || !m || !read_sizes(argc - 2, argv + 2, &s) || (!m->sized && s.size != m->size)) {
-        fprintf(stderr, "wf-plan: a model is one of");
-        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            fprintf(stderr, " %s", models[i].name);
-        fprintf(stderr, ", with --batch N, --size N (of images; not of 28x28 ones) and --width N\n");
-        return 2;
-    }
+    const bool good = wf_planner_asks() && m && read_sizes(argc - 2, argv + 2, &s) && (m->sized || s.size == m->size) &&
+                      (m->scaled || s.width == 0);
     wf_comm *comm = wf_comm_open(&argc, &argv, "auto");
     WF_MUST(wf_check(comm));
-    WF_MUST(answer(comm, m, &s));
+    if (good)
+        WF_MUST(answer(comm, m, &s));
+    else if (wf_comm_rank(comm) == 0)
+        refuse(argc, argv);
     WF_MUST(wf_comm_close(comm));
-    return 0;
+    return good ? 0 : 2;
 }

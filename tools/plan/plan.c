@@ -26,6 +26,7 @@ static const char usage[] =
     "       wf-plan --ranks R [OPTION ...] [--] MODEL [--batch N] [--size N] [--width N]\n"
     "  MODEL             vgg16, resnet18, resnet50, unet, autoencoder, mnist_mlp or mnist_cnn, trained by SGD with "
     "momentum\n"
+    "                    (a program of that name is written with its folder: ./autoencoder)\n"
     "  --ranks R         of the job that is planned\n"
     "  --nodes N         on which they are, equally many on each; or the ranks of each: 4,4 (default: 1)\n"
     "  --memory BYTES    of each rank, as 512MiB or 4GiB (default: no limit)\n"
