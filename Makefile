@@ -46,8 +46,11 @@ check: build
 
 # What was run for one question and is kept to be run again: minutes to hours.
 proof: build
+	tools/setup.sh check
 	tools/setup.sh proof
 	tools/test.sh $(BUILD) -L proof
+	cmake --preset clang -B $(BUILD)-clang -DCMAKE_C_COMPILER_LAUNCHER="$(CCACHE)"
+	tools/tidy.sh $(BUILD)-clang
 
 # make demo and make test under Debian 13, which has oneDNN 3 and OpenMPI 5; Debian is unpacked beside the build.
 proof-debian13:

@@ -24,10 +24,6 @@ check() {
     fi
 }
 
-library() {
-    find core comm layers optim datasets -name '*.c' | sort
-}
-
 # Everything again with the other compiler, and with the shared form of the library, so that tests, examples and tools link
 # what it exports; warnings are errors in every build.
 clang_build() {
@@ -41,10 +37,6 @@ shared_form() {
 
 format() {
     find . -path './build*' -prune -o -name '*.[ch]' -print | xargs clang-format --dry-run -Werror
-}
-
-tidy() {
-    library | grep -v '^core/cuda/' | xargs -P "$jobs" -n 3 clang-tidy --quiet -p "$build-clang"
 }
 
 static() {
@@ -81,7 +73,7 @@ check "long tests" long
 check "oneDNN 3" onednn3
 check "clang, warnings as errors" clang_build
 check "shared library: exported names, and a program that uses it" shared_form
-check "clang-tidy on the library" tidy
+check "clang-tidy on the library" tools/tidy.sh "$build-clang" 40000
 check "address and undefined-behaviour sanitizers" sanitizers
 echo "checks: $passed passed, $failed failed"
 [ "$failed" = 0 ]
