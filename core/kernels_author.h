@@ -227,6 +227,7 @@ typedef struct wf_resample_args {
  * are of x's type, or wide. */
 typedef struct wf_norm_args {
     const wf_array *x, *y, *dy, *dx;
+    const wf_array *residual, *g;               /* NULL: none; see norm_forward and norm_backward_stats */
     const wf_array *mean, *m2, *invstd;         /* average, sum of squared deviations from it, 1 / standard deviation */
     const wf_array *gamma, *beta;               /* NULL: 1 and 0 */
     const wf_array *sum_g, *sum_gx;             /* what norm_backward_stats gives norm_backward */
@@ -420,9 +421,9 @@ typedef struct wf_kernels {
      * y. */
     wf_resample_fn *resample_forward, *resample_backward;
 
-    /* In the slots of normalisation every array that a slot names must be given, but for gamma, beta, epilogue and
-     * running arrays, and where it says otherwise. Arrays that a slot does not name are not read and may be NULL.
-     * xhat is (x - mean) invstd. */
+    /* In the slots of normalisation every array that a slot names must be given, but for gamma, beta, residual, g,
+     * epilogue and running arrays, and where it says otherwise. Arrays that a slot does not name are not read and may
+     * be NULL. xhat is (x - mean) invstd. */
 
     /* mean and m2 from x; both 0 where there is no element. */
     wf_norm_fn *norm_stats;
@@ -437,15 +438,16 @@ typedef struct wf_kernels {
      * running arrays stay, and invstd is 0.
      * mean may be NULL where running_mean is. */
     wf_norm_fn *norm_finish;
-    /* y = epilogue((x - mean) invstd gamma + beta). In place allowed. */
+    /* y = epilogue((x - mean) invstd gamma + beta + residual); the residual has x's shape, type and order. In place
+     * (y == x) allowed. */
     wf_norm_fn *norm_forward;
     /* From x, mean, invstd and dy. With g = dy through the epilogue backwards (y NULL: no epilogue): sum_g[c] = sum g,
-     * sum_gx[c] = sum g xhat. */
+     * sum_gx[c] = sum g xhat, and g itself, which may be dy (in place). */
     wf_norm_fn *norm_backward_stats;
     /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count), g as above. count 0 means here that the statistics
      * did not come from the batch (running ones): dx = gamma invstd g; x, mean, sum_g and sum_gx may then be NULL, if
-     * the host knows the count (count.device NULL). y NULL: no epilogue, as above. dx is not in place: it overlaps
-     * neither x nor dy. */
+     * the host knows the count (count.device NULL). y NULL: no epilogue, as above. dx may be dy (in place), and
+     * overlaps x not at all. */
     wf_norm_fn *norm_backward;
 
     /* Elementwise. backward: dx from dy and from x or y (one may be NULL where the other suffices: y for relu, leaky

@@ -30,7 +30,7 @@ static double matmul_flops(const wf_matmul_args *a)
 
 static double norm_bytes(const wf_norm_args *a)
 {
-    return bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->dy) + bytes_of(a->dx);
+    return bytes_of(a->x) + bytes_of(a->residual) + bytes_of(a->y) + bytes_of(a->dy) + bytes_of(a->g) + bytes_of(a->dx);
 }
 
 /* Parameters and states are read and written, gradients read. */

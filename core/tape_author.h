@@ -83,6 +83,9 @@ wf_var *wf_compute_var(wf_tape *tape, wf_param *param);
 /* In backward. */
 const wf_tensor *wf_node_dy(const wf_node *node); /* dense, shape and order of the output; never NULL */
 const wf_tensor *wf_node_saved(const wf_node *node, int i);
+/* A tensor like dy for this op to write into, and to give: dy's own memory where nothing else holds it, so that a
+ * kernel which works in place needs no more, otherwise new memory. A handle for the caller; NULL on failure. */
+wf_tensor *wf_node_reuse_dy(const wf_node *node);
 /* Depends on the graph and on the targets of this backward, never on values. Ranks that compute a layer together must
  * have the same graph and targets, so all get the same answer, and backward may leave out an exchange of theirs where
  * it is false. A parameter's answer alone differs: where the output is replicated over axes along which the gradient is

@@ -32,6 +32,17 @@ typedef struct wf_batchnorm_opts {
  * WF_ERR_ARGUMENT. Local. */
 wf_layer *wf_batchnorm(wf_ctx *ctx, wf_batchnorm_opts opts);
 
+/* What a residual block ends with, in one pass: as wf_apply(norm, x), with `residual` added before noise and act.
+ *
+ *     return wf_apply_residual(wf_layer_child(self, "norm"), wf_apply(wf_layer_child(self, "path"), x), x);
+ *
+ * It computes wf_relu(wf_add(wf_apply(norm, x), residual)) where act is WF_ACT_RELU, and keeps neither of the two
+ * values in between for backward. `norm` is a batch normalisation in any form, serial or parallel (WF_ERR_ARGUMENT for
+ * other layers); residual has the shape and layout of x (WF_ERR_SHAPE) and may be x; where one is of f32 and the other
+ * of 16 bits, the result is of f32. NULL on failure, and where an argument is NULL. As local or collective as the
+ * layer. */
+WF_PLACED wf_var *wf_apply_residual(wf_layer *norm, wf_var *x, wf_var *residual);
+
 #ifdef __cplusplus
 }
 #endif

@@ -340,6 +340,13 @@ const wf_tensor *wf_node_dy(const wf_node *node)
     return node->out->grad;
 }
 
+wf_tensor *wf_node_reuse_dy(const wf_node *node)
+{
+    const wf_tensor *dy = node->out->grad;
+    const wf_storage *storage = dy->storage;
+    return storage->references == 1 && !storage->borrowed ? wf_tensor_alias(dy) : wf_tensor_new_like(dy);
+}
+
 const wf_tensor *wf_node_saved(const wf_node *node, int i)
 {
     return node->saved[i].tensor;

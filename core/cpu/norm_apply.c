@@ -20,7 +20,7 @@ static wf_status constants_take(wf_ctx *ctx, const long_rows *r, constants *k)
 }
 
 typedef struct pass {
-    const wf_array *x, *y, *dy; /* NULL: not read */
+    const wf_array *x, *y, *dy, *residual; /* NULL: not read */
     const wf_array *out;
     const wf_epilogue *epilogue; /* NULL: none */
     float slope;
@@ -30,7 +30,7 @@ typedef struct pass {
 
 /* A run of elements of one long row, as floats or of bf16, and the constants of the first. */
 typedef struct run {
-    const char *x, *y, *dy;
+    const char *x, *y, *dy, *residual;
     char *out;
     float slope;
     const float *k[4];
@@ -47,7 +47,7 @@ static inline bool noisy(const wf_epilogue *epilogue)
 static bool all_bf16(const pass *p)
 {
     return wf_cpu_is(p->x, WF_BF16) && wf_cpu_is(p->y, WF_BF16) && wf_cpu_is(p->dy, WF_BF16) &&
-           wf_cpu_is(p->out, WF_BF16) && !noisy(p->epilogue);
+           wf_cpu_is(p->residual, WF_BF16) && wf_cpu_is(p->out, WF_BF16) && !noisy(p->epilogue);
 }
 
 static char *bf16_at(const wf_array *a, int64_t at)
@@ -64,6 +64,7 @@ static void pieces(const long_rows *r, run *part, int64_t n, int64_t size, piece
         part->x += part->x ? step : 0;
         part->y += part->y ? step : 0;
         part->dy += part->dy ? step : 0;
+        part->residual += part->residual ? step : 0;
         part->out += step;
     }
 }
@@ -78,14 +79,16 @@ static void chunk(const long_rows *r, const pass *p, int64_t at, int64_t within,
         part.x = bf16_at(p->x, at);
         part.y = bf16_at(p->y, at);
         part.dy = bf16_at(p->dy, at);
+        part.residual = bf16_at(p->residual, at);
         part.out = bf16_at(p->out, at);
         pieces(r, &part, n, sizeof(uint16_t), work);
         return;
     }
-    float x[WF_CPU_CHUNK], y[WF_CPU_CHUNK], dy[WF_CPU_CHUNK], made[WF_CPU_CHUNK];
+    float x[WF_CPU_CHUNK], y[WF_CPU_CHUNK], dy[WF_CPU_CHUNK], residual[WF_CPU_CHUNK], made[WF_CPU_CHUNK];
     float *const out = wf_cpu_place(p->out, at, n, false, made);
     part.x = (const char *)wf_cpu_read(p->x, at, n, x);
     part.dy = (const char *)wf_cpu_read(p->dy, at, n, dy);
+    part.residual = (const char *)wf_cpu_read(p->residual, at, n, residual);
     part.y = p->y == p->dy ? part.dy : (const char *)wf_cpu_read(p->y, at, n, y);
     part.out = (char *)out;
     pieces(r, &part, n, sizeof(float), work);
@@ -147,6 +150,15 @@ WF_CPU_INLINE void affine(bool bf16, const run *p, int64_t n)
 }
 FORMS(affine)
 
+WF_CPU_INLINE void affine_add(bool bf16, const run *p, int64_t n)
+{
+    const float *const mean = p->k[0], *const scale = p->k[1], *const beta = p->k[2], slope = p->slope;
+    const void *const x = p->x, *const residual = p->residual;
+    void *const out = p->out;
+    PIECE(__builtin_fmaf(wf_cpu_at(x, bf16, e) - mean[e], scale[e], beta[e]) + wf_cpu_at(residual, bf16, e));
+}
+FORMS(affine_add)
+
 WF_CPU_INLINE void add_bias(bool bf16, const run *p, int64_t n)
 {
     const float *const bias = p->k[0], slope = p->slope;
@@ -176,8 +188,13 @@ wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
     long_fill(&r, args->gamma, 1, k.row[3]);
     for (int64_t e = 0; e < r.w; e++)
         k.row[1][e] *= k.row[3][e];
-    pass p = {.x = x, .out = y, .epilogue = args->epilogue, .slope = piece_slope(args->epilogue), .k = &k};
-    run_all(ctx, &r, &p, affine_forms);
+    pass p = {.x = x,
+              .residual = args->residual,
+              .out = y,
+              .epilogue = args->epilogue,
+              .slope = piece_slope(args->epilogue),
+              .k = &k};
+    run_all(ctx, &r, &p, args->residual ? affine_add_forms : affine_forms);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
 }

@@ -4,6 +4,7 @@
 /* What is summed. A slope of 1 means that there is no activation, and y is not read. */
 typedef struct sums_job {
     const wf_array *x, *y, *dy;
+    const wf_array *g; /* takes dy through the activation, may be dy itself; NULL: it is not kept */
     const float *mean; /* wide; NULL: sums of dy alone */
     float slope;
     bool bf16; /* all arrays are */
@@ -19,12 +20,13 @@ typedef struct row_block {
     int64_t n, w;
     float slope;
     const void *x, *y, *dy;
+    void *kept; /* g, as the others; NULL: it is not kept */
     const float *mean;
 } row_block;
 
 /* Two rows at a time, so that the sums in memory are touched half as often. Without an activation y is not read at all:
  * a third less memory traffic. */
-#define SUM_ROWS(gradient)                                                                                             \
+#define SUM_ROWS(gradient, keep)                                                                                       \
     do {                                                                                                               \
         int64_t r = 0;                                                                                                 \
         for (; r + 2 <= n; r += 2) {                                                                                   \
@@ -33,30 +35,40 @@ typedef struct row_block {
             {                                                                                                          \
                 const float g0 = gradient(r0 + e), g1 = gradient(r1 + e);                                              \
                 const float x0 = wf_cpu_at(x, bf16, r0 + e), x1 = wf_cpu_at(x, bf16, r1 + e);                          \
+                keep(r0 + e, g0);                                                                                      \
+                keep(r1 + e, g1);                                                                                      \
                 g[e] += g0 + g1;                                                                                       \
                 gx[e] += __builtin_fmaf(g0, x0 - mean[e], g1 * (x1 - mean[e]));                                        \
             }                                                                                                          \
         }                                                                                                              \
-        for (; r < n; r++)                                                                                             \
+        for (; r < n; r++) {                                                                                           \
+            const int64_t r0 = r * w;                                                                                  \
             _Pragma("omp simd") for (int64_t e = 0; e < w; e++)                                                        \
             {                                                                                                          \
-                const float g0 = gradient(r * w + e);                                                                  \
+                const float g0 = gradient(r0 + e);                                                                     \
+                keep(r0 + e, g0);                                                                                      \
                 g[e] += g0;                                                                                            \
-                gx[e] = __builtin_fmaf(g0, wf_cpu_at(x, bf16, r * w + e) - mean[e], gx[e]);                            \
+                gx[e] = __builtin_fmaf(g0, wf_cpu_at(x, bf16, r0 + e) - mean[e], gx[e]);                               \
             }                                                                                                          \
+        }                                                                                                              \
     } while (0)
 #define IDENTITY(at) wf_cpu_at(dy, bf16, (at))
 #define THROUGH(at)  through(wf_cpu_at(dy, bf16, (at)), wf_cpu_at(y, bf16, (at)), slope)
+#define FORGET(at, v)
+#define KEEP(at, v) wf_cpu_set(kept, bf16, (at), (v))
 
 WF_CPU_INLINE void both(bool bf16, const row_block *b, float *restrict g, float *restrict gx)
 {
     const int64_t n = b->n, w = b->w;
     const void *const x = b->x, *const dy = b->dy, *const y = b->y;
+    void *const kept = b->kept;
     const float *const mean = b->mean, slope = b->slope;
-    if (slope == 1.0F)
-        SUM_ROWS(IDENTITY);
+    if (kept)
+        SUM_ROWS(THROUGH, KEEP);
+    else if (slope == 1.0F)
+        SUM_ROWS(IDENTITY, FORGET);
     else
-        SUM_ROWS(THROUGH);
+        SUM_ROWS(THROUGH, FORGET);
 }
 
 WF_CPU_INLINE void one(bool bf16, const row_block *rows, float *restrict g)
@@ -81,6 +93,7 @@ WF_CPU_INLINE void one(bool bf16, const row_block *rows, float *restrict g)
 static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, float *g, float *gx, float *room)
 {
     const int64_t size = n * w, next = job->bf16 ? 0 : size;
+    float *const narrow_dy = room;
     row_block b = {.n = n, .w = w, .slope = job->slope, .mean = job->mean};
     b.dy = long_read(job->dy, at, size, job->bf16, room);
     room += wf_cpu_is_narrow(job->dy) ? next : 0;
@@ -93,11 +106,18 @@ static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, flo
     }
     b.x = long_read(job->x, at, size, job->bf16, room);
     room += wf_cpu_is_narrow(job->x) ? next : 0;
-    b.y = job->slope == 1.0F ? NULL : long_read(job->y, at, size, job->bf16, room);
-    if (job->bf16)
+    b.y = job->slope == 1.0F && !job->g ? NULL : long_read(job->y, at, size, job->bf16, room);
+    if (job->bf16) {
+        b.kept = job->g ? (uint16_t *)job->g->data + at : NULL;
         both(true, &b, g, gx);
-    else
-        both(false, &b, g, gx);
+        return;
+    }
+    /* In f16 g takes the room of dy, of which every element is read before it is written. */
+    float *const kept = job->g ? wf_cpu_place(job->g, at, size, false, narrow_dy) : NULL;
+    b.kept = kept;
+    both(false, &b, g, gx);
+    if (kept)
+        wf_cpu_put(job->g, at, size, kept);
 }
 
 /* work: 2 w floats, then room. */
@@ -173,7 +193,9 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
         return REF->norm_backward_stats(ctx, args);
     sums_work s;
     const bool through_act = wf_cpu_data(args->y) && args->epilogue;
-    sums_job job = {.x = x, .y = args->y, .dy = dy, .slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F};
+    /* Where g is kept without an activation, dy stands for y: with a slope of 1 its sign does not matter. */
+    sums_job job = {.x = x, .y = args->g && !through_act ? dy : args->y, .dy = dy, .g = args->g};
+    job.slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F;
     job.bf16 = wf_cpu_is(x, WF_BF16) && wf_cpu_is(dy, WF_BF16) && wf_cpu_is(args->y, WF_BF16);
     WF_TRY(sums_take(ctx, &r, &job, &s));
     job.mean = s.mean;

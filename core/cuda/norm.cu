@@ -92,7 +92,7 @@ template <class T, int V, bool NOISY> struct norm_forward_run {
         typename epilogue<wide<T>, NOISY>::state e;
         wide<T> middle[V], scale[V], shift[V];
     };
-    const T *x;
+    const T *x, *residual; /* residual NULL: none */
     T *y;
     any_float mean, invstd, gamma, beta;
     epilogue<wide<T>, NOISY> e;
@@ -108,11 +108,13 @@ template <class T, int V, bool NOISY> struct norm_forward_run {
     }
     __device__ void run(state *s, int64_t i) const
     {
-        wide<T> v[V];
+        wide<T> v[V], r[V] = {};
         load<V>(x, i, v);
+        if (residual)
+            load<V>(residual, i, r);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            v[k] = e.of(&s->e, i + k, (v[k] - s->middle[k]) * s->scale[k] + s->shift[k]);
+            v[k] = e.of(&s->e, i + k, (v[k] - s->middle[k]) * s->scale[k] + s->shift[k] + r[k]);
         store<V>(v, y, i);
     }
 };
@@ -120,10 +122,11 @@ template <class T, int V, bool NOISY> struct norm_forward_run {
 template <class T, bool NOISY> static wf_status norm_forward(wf_ctx *ctx, const wf_norm_args *args)
 {
     columns a = columns_of(args->x);
-    a.vector = aligned(args->x->data) && aligned(args->y->data);
+    a.vector = aligned(args->x->data) && aligned(args->y->data) && (!args->residual || aligned(args->residual->data));
     return column_map<T>(ctx, a, [&](auto w) {
         norm_forward_run<T, decltype(w)::value, NOISY> f = {};
         f.x = in_of<T>(args->x);
+        f.residual = args->residual ? in_of<T>(args->residual) : nullptr;
         f.y = out_of<T>(args->y);
         f.mean = any_of(args->mean);
         f.invstd = any_of(args->invstd);
@@ -174,6 +177,7 @@ template <class T, int V> struct gradient_sums {
         wide<T> middle[V], scale[V];
     };
     const T *x;
+    T *kept; /* takes g; NULL: it is not kept */
     upstream<T, V> up;
     any_float mean, invstd;
     any_output sum_g, sum_gx;
@@ -190,6 +194,8 @@ template <class T, int V> struct gradient_sums {
         wide<T> v[V], g[V];
         load<V>(x, i, v);
         up.take(i, g);
+        if (kept)
+            store<V>(g, kept, i);
 #pragma unroll
         for (int k = 0; k < V; k++) {
             sum[0][k] += g[k];
@@ -205,15 +211,16 @@ template <class T, int V> struct gradient_sums {
 
 wf_status wf_cuda_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
-    const wf_array *const x = args->x, *const y = args->y;
+    const wf_array *const x = args->x, *const y = args->y, *const g = args->g;
     return of_float(x->dtype, [&](auto zero) {
         using T = decltype(zero);
         columns a = columns_of(x);
-        a.vector = aligned(x->data) && aligned(args->dy->data) && (!y || aligned(y->data));
+        a.vector = aligned(x->data) && aligned(args->dy->data) && (!y || aligned(y->data)) && (!g || aligned(g->data));
         return column_sums<T>(ctx, a, [&](auto w) {
             constexpr int V = decltype(w)::value;
             gradient_sums<T, V> f = {};
             f.x = in_of<T>(x);
+            f.kept = g ? out_of<T>(g) : nullptr;
             f.up = upstream_of<T, V>(args->epilogue, y, args->dy);
             f.mean = any_of(args->mean);
             f.invstd = any_of(args->invstd);

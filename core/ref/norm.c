@@ -37,13 +37,14 @@ wf_status wf_ref_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
     const double *const xv = wf_ref_in(&frame, args->x), *const mv = wf_ref_in(&frame, args->mean),
                         *const iv = wf_ref_in(&frame, args->invstd);
     const double *const gv = wf_ref_in(&frame, args->gamma), *const bv = wf_ref_in(&frame, args->beta);
+    const double *const rv = wf_ref_in(&frame, args->residual);
     double *const yv = wf_ref_out(&frame, args->y, false);
     if (frame.status != WF_OK)
         return wf_ref_end(&frame);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < channels; c++) {
             const double xhat = (xv[r * channels + c] - mv[c]) * iv[c];
-            yv[r * channels + c] = (gv ? xhat * gv[c] : xhat) + (bv ? bv[c] : 0);
+            yv[r * channels + c] = (gv ? xhat * gv[c] : xhat) + (bv ? bv[c] : 0) + (rv ? rv[r * channels + c] : 0);
         }
     wf_ref_epilogue(&frame, args->epilogue, args->y->order, rows * channels, yv);
     return wf_ref_end(&frame);
@@ -72,8 +73,11 @@ wf_status wf_ref_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
                         *const iv = wf_ref_in(&frame, args->invstd);
     const double *const g = gradient(&frame, args->epilogue, args->y, args->dy);
     double *const sg = wf_ref_out(&frame, args->sum_g, false), *const sgx = wf_ref_out(&frame, args->sum_gx, false);
+    double *const kept = wf_ref_out(&frame, args->g, false);
     if (frame.status != WF_OK || channels == 0)
         return wf_ref_end(&frame);
+    for (int64_t i = 0; kept && i < rows * channels; i++)
+        kept[i] = g[i];
     memset(sg, 0, (size_t)channels * sizeof *sg);
     memset(sgx, 0, (size_t)channels * sizeof *sgx);
     for (int64_t r = 0; r < rows; r++)

@@ -18,25 +18,26 @@ static wf_layer *bn(wf_ctx *ctx, int64_t channels, wf_act act)
     return wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = channels, .act = act});
 }
 
-/* The sum of a path of convolutions and a way round it. `user`: whether that is a layer of its own. */
+/* The sum of a path of convolutions and a way round it, and its ReLU, in the pass of the last normalisation. `user`:
+ * whether the way round is a layer of its own. */
 static wf_var *block_forward(wf_layer *self, void *user, wf_var *x)
 {
     wf_var *y = wf_apply(wf_layer_child(self, "path"), x);
     wf_var *round = user ? wf_apply(wf_layer_child(self, "round"), x) : x;
-    return wf_relu(wf_add(y, round));
+    return wf_apply_residual(wf_layer_child(self, "norm"), y, round);
 }
 
 static wf_layer *path_two(wf_ctx *ctx, int64_t in, int64_t out, int64_t stride)
 {
-    return wf_sequential(ctx, WF_LAYERS(conv(ctx, in, out, 3, stride), bn(ctx, out, WF_ACT_RELU),
-                                        conv(ctx, out, out, 3, 1), bn(ctx, out, WF_ACT_NONE)));
+    return wf_sequential(
+        ctx, WF_LAYERS(conv(ctx, in, out, 3, stride), bn(ctx, out, WF_ACT_RELU), conv(ctx, out, out, 3, 1)));
 }
 
 static wf_layer *path_bottleneck(wf_ctx *ctx, int64_t in, int64_t out, int64_t stride)
 {
     const int64_t w = out / 4;
     return wf_sequential(ctx, WF_LAYERS(conv(ctx, in, w, 1, 1), bn(ctx, w, WF_ACT_RELU), conv(ctx, w, w, 3, stride),
-                                        bn(ctx, w, WF_ACT_RELU), conv(ctx, w, out, 1, 1), bn(ctx, out, WF_ACT_NONE)));
+                                        bn(ctx, w, WF_ACT_RELU), conv(ctx, w, out, 1, 1)));
 }
 
 static wf_layer *block(wf_ctx *ctx, bool deep, int64_t in, int64_t out, int64_t stride)
@@ -45,6 +46,7 @@ static wf_layer *block(wf_ctx *ctx, bool deep, int64_t in, int64_t out, int64_t 
     const bool changes = in != out || stride != 1;
     wf_layer *self = wf_module(ctx, block_forward, changes ? &with_layer : NULL);
     bool good = wf_module_add(self, "path", (deep ? path_bottleneck : path_two)(ctx, in, out, stride));
+    good = wf_module_add(self, "norm", bn(ctx, out, WF_ACT_RELU)) && good;
     if (changes) {
         wf_layer *round = wf_sequential(ctx, WF_LAYERS(conv(ctx, in, out, 1, stride), bn(ctx, out, WF_ACT_NONE)));
         good = wf_module_add(self, "round", round) && good;

@@ -5,6 +5,7 @@
 #include "layers/functions/functions_impl.h"
 #include "layers/serial/serial_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct norm_state {
@@ -28,6 +29,7 @@ typedef struct norm_call {
     wf_norm_merge merge;
 } norm_call;
 
+enum { INPUT_X, INPUT_GAMMA, INPUT_BETA, INPUT_RESIDUAL, INPUTS };
 enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_Y, SAVED_COUNT, SAVED };
 
 /* In f32 at least: sums over a batch do not fit 16 bits. */
@@ -118,18 +120,28 @@ static wf_status running_statistics(const norm_state *s, wf_tensor *stats)
     return ctx->k->norm_finish(ctx, &args);
 }
 
-static wf_status compute_norm(const norm_state *s, norm_call *call, const wf_tensor *x, const wf_var *gamma,
-                              const wf_var *beta, wf_tensor *stats, const wf_tensor *counted, const wf_tensor *y)
+/* What one application reads and makes. */
+typedef struct norm_values {
+    wf_tensor *x, *residual; /* dense; residual NULL: none */
+    wf_tensor *stats;
+    wf_tensor *counted; /* where ranks share statistics; otherwise NULL */
+    wf_tensor *y;
+} norm_values;
+
+static wf_status compute_norm(const norm_state *s, norm_call *call, const norm_values *v, const wf_var *gamma,
+                              const wf_var *beta)
 {
-    wf_ctx *ctx = x->ctx;
+    wf_ctx *ctx = v->x->ctx;
     if (call->batch)
-        WF_TRY(batch_statistics(s, call->update, x, stats, counted, &call->count));
+        WF_TRY(batch_statistics(s, call->update, v->x, v->stats, v->counted, &call->count));
     else
-        WF_TRY(running_statistics(s, stats));
-    const wf_array in = wf_tensor_array(x), mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD);
-    const wf_array out = wf_tensor_array(y), scale = wf_tensor_array(gamma ? gamma->value : NULL);
+        WF_TRY(running_statistics(s, v->stats));
+    const wf_array in = wf_tensor_array(v->x), mean = row_of(v->stats, ROW_MEAN);
+    const wf_array invstd = row_of(v->stats, ROW_INVSTD), residual = wf_tensor_array(v->residual);
+    const wf_array out = wf_tensor_array(v->y), scale = wf_tensor_array(gamma ? gamma->value : NULL);
     const wf_array shift = wf_tensor_array(beta ? beta->value : NULL);
     const wf_norm_args args = {.x = &in,
+                               .residual = v->residual ? &residual : NULL,
                                .mean = &mean,
                                .invstd = &invstd,
                                .gamma = gamma ? &scale : NULL,
@@ -181,6 +193,15 @@ static wf_status check_input(const wf_layer *layer, const wf_var *x)
     return WF_OK;
 }
 
+/* x is checked already. */
+static wf_status check_residual(const wf_layer *layer, const wf_var *x, const wf_var *residual)
+{
+    char what[256];
+    snprintf(what, sizeof what, "batchnorm \"%s\" with a residual", wf_layer_path(layer));
+    WF_TRY(wf_function_check_pair(what, x, residual, WF_ANY_FUNCTION));
+    return wf_function_check_layouts(what, x, residual);
+}
+
 static wf_status backward(wf_node *node);
 static const wf_op batchnorm_op = {.name = "batchnorm", .backward = backward};
 
@@ -193,9 +214,8 @@ static void note_axes(wf_param *param, const wf_layout *x)
             param->axes |= 1u << a;
 }
 
-/* The variable of y, whose handle it takes. */
-static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tensor *stats, wf_tensor *counted,
-                          wf_tensor *y)
+/* The variable of y, whose handle it takes. residual NULL: none. */
+static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_var *residual, const norm_values *v)
 {
     const norm_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
@@ -206,53 +226,82 @@ static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tenso
     norm_call call = {.merge = s->merge,
                       .batch = wf_tape_mode(tape) == WF_TRAIN,
                       .update = !wf_tape_repeats(tape),
-                      .epilogue = wf_epilogue_on(&s->epilogue, tape, y)};
+                      .epilogue = wf_epilogue_on(&s->epilogue, tape, v->y)};
     call.follows = wf_epilogue_acts(&call.epilogue);
     const wf_status status = (s->gamma && !gamma) || (s->beta && !beta)
                                  ? wf_error_take("a parameter", __FILE__, __LINE__)
-                                 : compute_norm(s, &call, dense, gamma, beta, stats, counted, y);
+                                 : compute_norm(s, &call, v, gamma, beta);
     if (status != WF_OK) {
         wf_error_frame(status, __FILE__, __LINE__, __func__);
-        wf_tensor_free(y);
+        wf_tensor_free(v->y);
         return wf_error_null();
     }
     return wf_tape_record(tape,
                           &(wf_node_spec){.op = &batchnorm_op,
-                                          .n_in = 3,
-                                          .in = (wf_var *[]){x, gamma, beta},
+                                          .n_in = INPUTS,
+                                          .in = (wf_var *[]){x, gamma, beta, residual},
                                           .n_saved = SAVED,
-                                          .saved = (wf_tensor *[]){dense, stats, gamma ? gamma->value : NULL,
-                                                                   call.follows ? y : NULL, counted},
+                                          .saved = (wf_tensor *[]){v->x, v->stats, gamma ? gamma->value : NULL,
+                                                                   call.follows ? v->y : NULL, v->counted},
                                           .state = &call,
                                           .state_bytes = sizeof call},
-                          y);
+                          v->y);
+}
+
+static wf_var *normalise(wf_layer *layer, wf_var *x, wf_var *residual)
+{
+    WF_TRY_NULL(check_input(layer, x));
+    if (residual) {
+        WF_TRY_NULL(wf_function_promote(&x, &residual));
+        WF_TRY_NULL(check_residual(layer, x, residual));
+    }
+    norm_values v = {.x = wf_dense_value(x)};
+    if (!v.x)
+        return NULL;
+    const bool merges = ((const norm_state *)layer->state)->merge.stats && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
+    v.residual = residual ? wf_tensor_dense(residual->value, v.x->dtype, v.x->order) : NULL;
+    v.stats = statistic(layer->ctx, v.x->dtype, ROWS, v.x->shape.dim[1]);
+    v.counted = merges ? wf_tensor_new_step(layer->ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR) : NULL;
+    v.y = wf_output("batchnorm", x, v.x->shape, v.x->order, (int[]){0, 1, 2, 3, 4});
+    wf_var *var = NULL;
+    if (v.stats && v.y && (v.residual || !residual) && (v.counted || !merges))
+        var = apply_norm(layer, x, residual, &v);
+    else
+        wf_tensor_free(v.y);
+    wf_tensor_free(v.counted);
+    wf_tensor_free(v.stats);
+    wf_tensor_free(v.residual);
+    wf_tensor_free(v.x);
+    return var;
 }
 
 static wf_var *forward(wf_layer *layer, wf_var *x)
 {
-    WF_TRY_NULL(check_input(layer, x));
-    wf_tensor *dense = wf_dense_value(x);
-    if (!dense)
-        return NULL;
-    const bool merges = ((const norm_state *)layer->state)->merge.stats && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
-    wf_tensor *stats = statistic(layer->ctx, dense->dtype, ROWS, dense->shape.dim[1]);
-    wf_tensor *counted = merges ? wf_tensor_new_step(layer->ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR) : NULL;
-    wf_tensor *y = wf_output("batchnorm", x, dense->shape, dense->order, (int[]){0, 1, 2, 3, 4});
-    wf_var *var = NULL;
-    if (stats && y && (counted || !merges))
-        var = apply_norm(layer, x, dense, stats, counted, y);
-    else
-        wf_tensor_free(y);
-    wf_tensor_free(counted);
-    wf_tensor_free(stats);
-    wf_tensor_free(dense);
-    return var;
+    return normalise(layer, x, NULL);
+}
+
+static wf_var *forward_residual(wf_layer *layer, void *residual, wf_var *x)
+{
+    wf_var *other = residual;
+    WF_CHECK_NULL(wf_norm_is(layer), WF_ERR_ARGUMENT,
+                  "wf_apply_residual of \"%s\", a %s: it takes a batch normalisation; wf_add adds to the output of "
+                  "any layer",
+                  wf_layer_path(layer), layer->kind->name);
+    /* What the layer does to x it does to the residual, so that both are distributed alike. */
+    if (layer->prepare)
+        other = layer->prepare(layer, other);
+    return other ? normalise(layer, x, other) : NULL;
+}
+
+wf_var *wf_apply_residual(wf_layer *norm, wf_var *x, wf_var *residual)
+{
+    WF_NEED_NULL(norm);
+    return wf_apply_with(norm, residual ? x : NULL, forward_residual, residual);
 }
 
 /* Backward. */
 
-/* The gradient of gamma (input 1) or beta (input 2) is a sum over this rank's elements; the optimizer sums over the
- * ranks. */
+/* The gradient of gamma or beta is a sum over this rank's elements; the optimizer sums over the ranks. */
 static wf_status give_sum(wf_node *node, int i, const wf_array *sum)
 {
     if (!wf_node_wants(node, i))
@@ -264,7 +313,14 @@ static wf_status give_sum(wf_node *node, int i, const wf_array *sum)
     return grad->ctx->k->copy(grad->ctx, &src, &dst, add);
 }
 
-static wf_status backward_with(wf_node *node, wf_tensor *sums, wf_tensor *dx)
+/* What backward makes. */
+typedef struct norm_gradients {
+    wf_tensor *sums;
+    wf_tensor *dx; /* NULL: not wanted */
+    wf_tensor *g;  /* dy through the activation, for the residual; NULL: not wanted, or dy itself */
+} norm_gradients;
+
+static wf_status backward_with(wf_node *node, const norm_gradients *to)
 {
     const norm_call *call = node->state;
     wf_ctx *ctx = wf_tape_ctx(node->tape);
@@ -272,43 +328,66 @@ static wf_status backward_with(wf_node *node, wf_tensor *sums, wf_tensor *dx)
     const wf_tensor *saved_gamma = wf_node_saved(node, SAVED_GAMMA);
     const wf_array x = wf_tensor_array(wf_node_saved(node, SAVED_X)), dy = wf_tensor_array(wf_node_dy(node));
     const wf_array mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD), y = wf_tensor_array(saved_y);
-    const wf_array sum_g = row_of(sums, 0), sum_gx = row_of(sums, 1), both = two_rows(sums);
-    const wf_array gamma = wf_tensor_array(saved_gamma);
+    const wf_array sum_g = row_of(to->sums, 0), sum_gx = row_of(to->sums, 1), both = two_rows(to->sums);
+    const wf_array gamma = wf_tensor_array(saved_gamma), g = wf_tensor_array(to->g);
     wf_norm_args args = {.x = &x, .mean = &mean, .invstd = &invstd, .dy = &dy, .sum_g = &sum_g, .sum_gx = &sum_gx};
     args.epilogue = call->follows ? &call->epilogue : NULL;
     args.y = call->follows ? &y : NULL;
+    args.g = to->g ? &g : NULL;
     WF_TRY(ctx->k->norm_backward_stats(ctx, &args));
     /* Before the merge: gradients of parameters are this rank's sums, which the optimizer adds over ranks; dx needs the
      * sums of all. */
-    WF_TRY(give_sum(node, 1, &sum_gx));
-    WF_TRY(give_sum(node, 2, &sum_g));
-    if (!dx)
+    WF_TRY(give_sum(node, INPUT_GAMMA, &sum_gx));
+    WF_TRY(give_sum(node, INPUT_BETA, &sum_g));
+    if (!to->dx)
         return WF_OK;
     /* In WF_EVAL statistics are constants, so nothing is merged, and ranks may evaluate different numbers of batches.
      */
     if (call->merge.sums && call->batch)
         WF_TRY(call->merge.sums(call->merge.user, wf_node_saved(node, SAVED_X), &both));
-    const wf_array out = wf_tensor_array(dx);
+    if (to->g) {
+        args.dy = &g;
+        args.epilogue = NULL;
+        args.y = args.g = NULL;
+    }
+    const wf_array out = wf_tensor_array(to->dx);
     args.gamma = saved_gamma ? &gamma : NULL;
     args.count = call->count;
     args.dx = &out;
     return ctx->k->norm_backward(ctx, &args);
 }
 
+/* Frees what is not given. */
+static wf_status give_gradients(wf_node *node, wf_status status, const norm_gradients *from)
+{
+    const bool residual = wf_node_wants(node, INPUT_RESIDUAL);
+    wf_tensor *g = from->g || !residual ? from->g : wf_tensor_alias(wf_node_dy(node)), *dx = from->dx;
+    if (status == WF_OK && residual) {
+        status = wf_node_give(node, INPUT_RESIDUAL, g, !from->g);
+        g = NULL;
+    }
+    if (status == WF_OK && dx) {
+        status = wf_node_give(node, INPUT_X, dx, false);
+        dx = NULL;
+    }
+    wf_tensor_free(g);
+    wf_tensor_free(dx);
+    return status;
+}
+
+/* Where nothing else holds dy its memory is used again: for g, where the residual gets one, otherwise for dx. */
 static wf_status backward(wf_node *node)
 {
     const wf_tensor *x = wf_node_saved(node, SAVED_X);
-    const bool wants = wf_node_wants(node, 0);
-    wf_tensor *sums = statistic(x->ctx, x->dtype, 2, x->shape.dim[1]);
-    wf_tensor *dx = wants ? wf_tensor_new_like(x) : NULL;
-    wf_status status = !sums || (wants && !dx) ? wf_error_take("a gradient", __FILE__, __LINE__) : WF_OK;
-    if (status == WF_OK)
-        status = backward_with(node, sums, dx);
-    wf_tensor_free(sums);
-    if (status == WF_OK && dx)
-        return wf_node_give(node, 0, dx, false);
-    wf_tensor_free(dx);
-    return status;
+    const bool wants = wf_node_wants(node, INPUT_X), residual = wf_node_wants(node, INPUT_RESIDUAL);
+    const bool keeps = residual && ((const norm_call *)node->state)->follows;
+    norm_gradients to = {.sums = statistic(x->ctx, x->dtype, 2, x->shape.dim[1])};
+    to.g = keeps ? wf_node_reuse_dy(node) : NULL;
+    to.dx = wants ? residual ? wf_tensor_new_like(x) : wf_node_reuse_dy(node) : NULL;
+    const bool made = to.sums && (to.g || !keeps) && (to.dx || !wants);
+    const wf_status status = made ? backward_with(node, &to) : wf_error_take("a gradient", __FILE__, __LINE__);
+    wf_tensor_free(to.sums);
+    return give_gradients(node, status, &to);
 }
 
 /* Construction. */

@@ -178,30 +178,35 @@ static wf_status stats(void *p)
     return ctx->k->norm_stats(ctx, &(wf_norm_args){.x = &j->x, .mean = &j->mean, .m2 = &j->m2});
 }
 
-static wf_status norm_forward(void *p)
+static wf_status normalise(const pass_job *j, const wf_epilogue *epilogue, const wf_array *residual)
 {
-    const pass_job *j = p;
     const wf_norm_args args = {.x = &j->x,
+                               .residual = residual,
                                .mean = &j->mean,
                                .invstd = &j->invstd,
                                .gamma = &j->gamma,
                                .beta = &j->gamma,
-                               .epilogue = &j->relu,
+                               .epilogue = epilogue,
                                .y = &j->y};
     return ctx->k->norm_forward(ctx, &args);
+}
+
+static wf_status norm_forward(void *p)
+{
+    const pass_job *j = p;
+    return normalise(j, &j->relu, NULL);
+}
+
+static wf_status norm_residual(void *p)
+{
+    const pass_job *j = p;
+    return normalise(j, &j->relu, &j->dy);
 }
 
 static wf_status norm_noisy(void *p)
 {
     const pass_job *j = p;
-    const wf_norm_args args = {.x = &j->x,
-                               .mean = &j->mean,
-                               .invstd = &j->invstd,
-                               .gamma = &j->gamma,
-                               .beta = &j->gamma,
-                               .epilogue = &j->noisy,
-                               .y = &j->y};
-    return ctx->k->norm_forward(ctx, &args);
+    return normalise(j, &j->noisy, NULL);
 }
 
 static wf_status norm_backward_stats(void *p)
@@ -404,6 +409,7 @@ static void pass_table(int64_t n, int64_t c, int64_t h)
         wf_status (*call)(void *);
     } row[] = {{"norm_stats", NORM, 1, stats},
                {"norm_forward, ReLU", NORM, 2, norm_forward},
+               {"norm_forward, residual", OTHER, 3, norm_residual},
                {"norm_forward, noise", OTHER, 2, norm_noisy},
                {"norm_backward_stats", NORM, 3, norm_backward_stats},
                {"norm_backward", NORM, 4, norm_backward},

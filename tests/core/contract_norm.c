@@ -30,7 +30,8 @@ static const wf_shape *shapes(int *count)
 
 typedef struct norm_case {
     wf_shape shape;
-    bool gamma, beta, epilogue, in_place, batch;
+    bool gamma, beta, epilogue, residual, in_place, batch;
+    bool over; /* gradients are written over dy */
     bool wide; /* gamma and beta are not narrow */
     wf_act act;
     double noise, offset;
@@ -39,9 +40,10 @@ typedef struct norm_case {
 static void norm_note(run *r, const norm_case *t)
 {
     char text[WF_SHAPE_TEXT];
-    snprintf(r->note, sizeof r->note, "%s gamma %d beta %d wide %d epilogue %d act %d noise %g in place %d batch %d",
-             wf_shape_text(t->shape, text), t->gamma, t->beta, t->wide, t->epilogue, (int)t->act, t->noise, t->in_place,
-             t->batch);
+    snprintf(r->note, sizeof r->note,
+             "%s gamma %d beta %d wide %d epilogue %d act %d noise %g residual %d in place %d over %d batch %d",
+             wf_shape_text(t->shape, text), t->gamma, t->beta, t->wide, t->epilogue, (int)t->act, t->noise, t->residual,
+             t->in_place, t->over, t->batch);
 }
 
 static wf_array statistic(run *r, int64_t c, double lo, double hi)
@@ -86,10 +88,12 @@ static void forward_body(run *r)
     const wf_array mean = statistic(r, c, -1, 1), invstd = statistic(r, c, 0.5, 2);
     const wf_array gamma = factor(r, t, -2, 2), beta = factor(r, t, -1, 1);
     const wf_epilogue e = {.act = t->act, .slope = 0.2, .noise = t->noise, .random = run_random(r, t->shape)};
+    const wf_array residual = run_in(r, t->shape, order, -1, 1);
     const wf_array y = run_out(r, t->shape, order, false), x = run_in(r, t->shape, order, -1, 1);
     if (t->in_place)
         run_mutable(r);
     const wf_norm_args args = {.x = &x,
+                               .residual = t->residual ? &residual : NULL,
                                .mean = &mean,
                                .invstd = &invstd,
                                .gamma = t->gamma ? &gamma : NULL,
@@ -119,44 +123,41 @@ static void backward_body(run *r)
     const wf_array mean = statistic(r, c, -1, 1), invstd = statistic(r, c, 0.5, 2);
     const wf_array sg = statistic_out(r, c, false), sgx = statistic_out(r, c, false);
     const wf_array given_sg = statistic(r, c, -2, 2), given_sgx = statistic(r, c, -2, 2);
-    const wf_array dx = run_out(r, t->shape, order, false);
+    const wf_array dx = run_out(r, t->shape, order, false), g = run_out(r, t->shape, order, false);
+    const wf_array over_g = run_in(r, t->shape, order, -1, 1);
+    run_mutable(r);
+    const wf_array over_dx = run_in(r, t->shape, order, -1, 1);
+    run_mutable(r);
+    const wf_array *const kept = t->over ? &over_g : &g;
     const wf_epilogue e = {.act = t->act, .slope = 0.2};
-    const wf_epilogue *const ep = t->epilogue ? &e : NULL;
-    const wf_array *const yp = t->epilogue ? &y : NULL;
-    run_call(r, r->k->norm_backward_stats(r->ctx, &(wf_norm_args){.x = &x,
-                                                                  .mean = &mean,
-                                                                  .invstd = &invstd,
-                                                                  .epilogue = ep,
-                                                                  .y = yp,
-                                                                  .dy = &dy,
-                                                                  .sum_g = &sg,
-                                                                  .sum_gx = &sgx}));
-    run_call(r, r->k->norm_backward(r->ctx, &(wf_norm_args){.x = &x,
-                                                            .mean = &mean,
-                                                            .invstd = &invstd,
-                                                            .gamma = t->gamma ? &gamma : NULL,
-                                                            .epilogue = ep,
-                                                            .y = yp,
-                                                            .dy = &dy,
-                                                            .sum_g = &given_sg,
-                                                            .sum_gx = &given_sgx,
-                                                            .count = {.value = t->batch ? 23 : 0},
-                                                            .dx = &dx}));
+    wf_norm_args args = {.x = &x,
+                         .mean = &mean,
+                         .invstd = &invstd,
+                         .epilogue = t->epilogue ? &e : NULL,
+                         .y = t->epilogue ? &y : NULL,
+                         .dy = t->over && t->residual ? kept : &dy,
+                         .g = t->residual ? kept : NULL,
+                         .sum_g = &sg,
+                         .sum_gx = &sgx};
+    run_call(r, r->k->norm_backward_stats(r->ctx, &args));
+    args.g = NULL;
+    args.gamma = t->gamma ? &gamma : NULL;
+    args.sum_g = &given_sg;
+    args.sum_gx = &given_sgx;
+    args.dy = &dy;
+    args.dx = &dx;
+    args.count.value = t->batch ? 23 : 0;
+    run_call(r, r->k->norm_backward(r->ctx, &args));
     run_result(r, &dx, 2);
-    run_call(r, r->k->norm_backward(r->ctx, &(wf_norm_args){.x = &x,
-                                                            .mean = &mean,
-                                                            .invstd = &invstd,
-                                                            .gamma = t->gamma ? &gamma : NULL,
-                                                            .epilogue = ep,
-                                                            .y = yp,
-                                                            .dy = &dy,
-                                                            .sum_g = &given_sg,
-                                                            .sum_gx = &given_sgx,
-                                                            .count = count_in_memory(r, t->batch ? 23 : 0),
-                                                            .dx = &dx}));
+    args.count = count_in_memory(r, t->batch ? 23 : 0);
+    if (t->over)
+        args.dy = args.dx = &over_dx;
+    run_call(r, r->k->norm_backward(r->ctx, &args));
     run_result(r, &sg, statistic_weight(r));
     run_result(r, &sgx, statistic_weight(r));
-    run_result(r, &dx, 2);
+    run_result(r, args.dx, 2);
+    if (t->residual)
+        run_result(r, kept, 1);
 }
 
 static void norm(void)
@@ -172,6 +173,8 @@ static void norm(void)
                                  .batch = v & 4,
                                  .wide = v % 3 > 0,
                                  .in_place = v & 4,
+                                 .residual = v % 5 > 2,
+                                 .over = v & 1,
                                  .epilogue = v >= 8 || (v & 3) == 3,
                                  .act = acts[v / 8],
                                  .noise = v & 1 ? 0.2 : 0,

@@ -180,7 +180,7 @@ static guard_value save_count(wf_count count)
 #define FIELDS_pool(F) F(P, geom) F(P, x) F(P, y) F(P, index) F(I, accumulate)
 #define FIELDS_resample(F) F(P, geom) F(P, x) F(P, y) F(I, accumulate)
 #define FIELDS_norm(F)                                                                                                 \
-    F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, mean) F(P, m2) F(P, invstd) F(P, gamma) F(P, beta) F(P, sum_g)              \
+    F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, residual) F(P, g) F(P, mean) F(P, m2) F(P, invstd) F(P, gamma) F(P, beta) F(P, sum_g)              \
     F(P, sum_gx) F(P, running_mean) F(P, running_var) F(P, epilogue) F(C, count) F(D, eps) F(D, decay)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)

@@ -80,7 +80,7 @@ static wf_tensor *tensor_of(const run *r, wf_layout layout, bool tell, const dou
 }
 
 typedef struct result {
-    double y[MOST], dx[MOST], dgamma[CHANNELS], dbeta[CHANNELS], mean[CHANNELS], var[CHANNELS];
+    double y[MOST], dx[MOST], dr[MOST], dgamma[CHANNELS], dbeta[CHANNELS], mean[CHANNELS], var[CHANNELS];
 } result;
 
 static void param_get(wf_layer *layer, const char *name, bool grad, double *value)
@@ -93,23 +93,31 @@ static void param_get(wf_layer *layer, const char *name, bool grad, double *valu
         values_get(grad ? wf_param_grad(p) : wf_param_value(p), value);
 }
 
-static void apply(const run *r, wf_tape *tape, wf_layer *layer, wf_layout layout, bool tell, const double *x,
-                  const double *dy, result *out)
+typedef struct data {
+    double x[MOST], residual[MOST], dy[MOST];
+} data;
+
+static void apply(const run *r, wf_tape *tape, wf_layer *layer, wf_layout layout, bool tell, bool residual,
+                  const data *of, result *out)
 {
-    wf_tensor *in = tensor_of(r, layout, tell, x), *gradient = tensor_of(r, layout, tell, dy);
-    wf_var *leaf = wf_leaf(tape, in);
-    wf_var *y = wf_apply(layer, leaf);
+    wf_tensor *in = tensor_of(r, layout, tell, of->x), *gradient = tensor_of(r, layout, tell, of->dy);
+    wf_tensor *added = tensor_of(r, layout, tell, of->residual);
+    wf_var *leaf = wf_leaf(tape, in), *other = wf_leaf(tape, added);
+    wf_var *y = residual ? wf_apply_residual(layer, leaf, other) : wf_apply(layer, leaf);
     WF_EXPECT(y, "%s: %s", r->what, wf_error_message());
     if (y) {
         values_get(wf_value(y), out->y);
         WF_EXPECT_OK(wf_backward_from(y, gradient));
         values_get(wf_grad(leaf), out->dx);
+        if (residual)
+            values_get(wf_grad(other), out->dr);
     }
     param_get(layer, "gamma", true, out->dgamma);
     param_get(layer, "beta", true, out->dbeta);
     param_get(layer, "avg_mean", false, out->mean);
     param_get(layer, "avg_var", false, out->var);
     wf_tensor_free(in);
+    wf_tensor_free(added);
     wf_tensor_free(gradient);
 }
 
@@ -122,7 +130,7 @@ static void expect_same(const run *r, wf_comm *comm, const char *what, const dou
     WF_EXPECT(memcmp(first, mine, sizeof first) == 0, "%s: %s differs on rank %d", r->what, what, r->rank);
 }
 
-static void compare(const run *r, const part *p, result *seen, const result *should)
+static void compare(const run *r, const part *p, bool residual, result *seen, const result *should)
 {
     static double whole[MOST];
     const int64_t n = wf_shape_count(wf_box_shape(p->own.box));
@@ -130,6 +138,9 @@ static void compare(const run *r, const part *p, result *seen, const result *sho
     expect_near(r, "y", n, seen->y, whole);
     cut_out(r->ctx, p->whole, p->own.box, should->dx, whole);
     expect_near(r, "dx", n, seen->dx, whole);
+    cut_out(r->ctx, p->whole, p->own.box, should->dr, whole);
+    if (residual)
+        expect_near(r, "the residual's gradient", n, seen->dr, whole);
     WF_EXPECT_OK(wf_allreduce_f64(p->comm, seen->dgamma, CHANNELS, WF_SUM));
     WF_EXPECT_OK(wf_allreduce_f64(p->comm, seen->dbeta, CHANNELS, WF_SUM));
     expect_near(r, "gradient of gamma", CHANNELS, seen->dgamma, should->dgamma);
@@ -149,9 +160,10 @@ static void numbers(const run *r, uint64_t seed, double mean, double spread, int
     }
 }
 
+/* The second step has a residual. */
 static void train(const run *r, const part *p, wf_batchnorm_opts opts, uint64_t seed)
 {
-    static double x[MOST], dy[MOST], own_x[MOST], own_dy[MOST];
+    static data all, own;
     static result seen, should;
     const int64_t n = wf_shape_count(wf_box_shape(p->whole.box));
     opts.channels = CHANNELS;
@@ -163,13 +175,16 @@ static void train(const run *r, const part *p, wf_batchnorm_opts opts, uint64_t 
     WF_EXPECT(wf_layer_named(sync, "norm") && wf_layer_named(plain, "norm"), "%s", wf_error_message());
     wf_tape *tape = wf_tape_new(r->ctx);
     for (int step = 0; step < STEPS && sync && plain; step++) {
-        numbers(r, seed++, r->setting->mean, r->setting->spread, n, x);
-        numbers(r, seed++, 0.1, 1, n, dy);
-        cut_out(r->ctx, p->whole, p->own.box, x, own_x);
-        cut_out(r->ctx, p->whole, p->own.box, dy, own_dy);
-        apply(r, tape, sync, p->own, p->layout, own_x, own_dy, &seen);
-        apply(r, tape, plain, p->whole, p->layout, x, dy, &should);
-        compare(r, p, &seen, &should);
+        const bool residual = step == 1;
+        numbers(r, seed++, r->setting->mean, r->setting->spread, n, all.x);
+        numbers(r, seed++, 0.1, 1, n, all.dy);
+        numbers(r, seed + 50, -0.2, 1, n, all.residual);
+        cut_out(r->ctx, p->whole, p->own.box, all.x, own.x);
+        cut_out(r->ctx, p->whole, p->own.box, all.dy, own.dy);
+        cut_out(r->ctx, p->whole, p->own.box, all.residual, own.residual);
+        apply(r, tape, sync, p->own, p->layout, residual, &own, &seen);
+        apply(r, tape, plain, p->whole, p->layout, residual, &all, &should);
+        compare(r, p, residual, &seen, &should);
         WF_EXPECT_OK(wf_tape_reset(tape));
     }
     wf_tape_free(tape);
@@ -466,23 +481,34 @@ static void wrong_use(void)
     WF_EXPECT_OK(wf_comm_close(r.world));
 }
 
-/* One rank's input is wrong: it fails, and all others with it. */
-static void one_fails(void)
+/* One rank's input, or its residual, is wrong: it fails, and all others with it. */
+static void one_fails_by(bool residual)
 {
     run r = run_open(&f64);
     wf_layer *sync = wf_sync_batchnorm(r.world, (wf_batchnorm_opts){.channels = CHANNELS});
     wf_tape *tape = wf_tape_new(r.ctx);
     const bool bad = r.rank == r.size - 1;
+    wf_tensor *good = wf_tensor_new(r.ctx, WF_F64, WF_SHAPE(2, CHANNELS));
     wf_tensor *x = wf_tensor_new(r.ctx, WF_F64, WF_SHAPE(2, bad ? CHANNELS + 1 : CHANNELS));
+    WF_EXPECT_OK(wf_tensor_fill(good, 1));
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
-    WF_EXPECT(!wf_apply(sync, wf_input(tape, x)), "rank %d goes on", r.rank);
+    wf_var *in = wf_input(tape, x);
+    WF_EXPECT(!(residual ? wf_apply_residual(sync, wf_input(tape, good), in) : wf_apply(sync, in)), "rank %d goes on",
+              r.rank);
     WF_EXPECT(wf_error_code() == WF_ERR_SHAPE, "rank %d: %s", r.rank, wf_error_message());
     wf_error_clear();
+    wf_tensor_free(good);
     wf_tensor_free(x);
     wf_tape_free(tape);
     wf_layer_free(sync);
     wf_comm_close(r.world);
     wf_error_clear();
+}
+
+static void one_fails(void)
+{
+    one_fails_by(false);
+    one_fails_by(true);
 }
 
 /* The communicator holds a part of the pixels: an error, not other statistics. */

@@ -246,6 +246,36 @@ static void batchnorm(void)
         WF_SHAPE(2, 3, 3, 2));
 }
 
+static wf_var *add_half(wf_layer *self, void *user, wf_var *x)
+{
+    return wf_apply_residual(wf_layer_child(self, "norm"), x, wf_scale(x, 0.5));
+}
+
+static wf_var *add_itself(wf_layer *self, void *user, wf_var *x)
+{
+    return wf_apply_residual(wf_layer_child(self, "norm"), wf_tanh(x), x);
+}
+
+static wf_var *add_x(wf_layer *self, void *user, wf_var *x)
+{
+    return wf_apply_residual(wf_layer_child(self, "norm"), x, x);
+}
+
+/* The residual depends on x, too. */
+static void residual(void)
+{
+    const wf_forward forward[] = {add_half, add_itself, add_x};
+    const wf_batchnorm_opts opts[] = {{.channels = 3, .act = WF_ACT_RELU},
+                                      {.channels = 3},
+                                      {.channels = 3, .act = WF_ACT_LEAKY_RELU, .slope = 0.2, .noise = 0.2}};
+    for (int f = 0; f < 3; f++)
+        for (int o = 0; o < 3; o++) {
+            wf_layer *module = wf_module(ctx, forward[f], NULL);
+            WF_EXPECT(wf_module_add(module, "norm", wf_batchnorm(ctx, opts[o])), "%s", wf_error_message());
+            check_layer("with a residual", module, WF_SHAPE(2, 3, 3, 2));
+        }
+}
+
 static void pooling(void)
 {
     const wf_pool_opts plain = {.kernel = 2}, strided = {.kernel = 3, .stride = 2, .pad = 1};
@@ -306,6 +336,7 @@ int main(int argc, char **argv)
                                                {"conv", conv},
                                                {"conv_transpose", conv_transpose},
                                                {"batchnorm", batchnorm},
+                                               {"residual", residual},
                                                {"pooling", pooling},
                                                {"composed", composed},
                                                {"skips_and_ties", skips_and_ties},

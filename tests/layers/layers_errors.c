@@ -105,6 +105,33 @@ static void inputs(void)
     apply_refused(wf_linear(ctx, (wf_linear_opts){.in = 2, .out = 1}), WF_I64, WF_SHAPE(1, 2), WF_ERR_DTYPE, "i64");
 }
 
+/* Each leaves the first error, whatever the layer. */
+static void residuals(void)
+{
+    wf_tape *other = wf_tape_new(ctx);
+    wf_layer *norm = wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 3, .act = WF_ACT_RELU});
+    wf_layer *linear = wf_linear(ctx, (wf_linear_opts){.in = 3, .out = 3});
+    wf_tensor *t = wf_tensor_new(ctx, WF_F32, WF_SHAPE(2, 3)), *wide = wf_tensor_new(ctx, WF_F64, WF_SHAPE(2, 3));
+    wf_tensor *longer = wf_tensor_new(ctx, WF_F32, WF_SHAPE(4, 3));
+    wf_var *x = wf_input(tape, t);
+    refused(wf_apply_residual(norm, x, wf_input(tape, longer)), WF_ERR_SHAPE, "[2,3] and [4,3]");
+    refused(wf_apply_residual(norm, x, wf_input(tape, wide)), WF_ERR_DTYPE, "f32 and f64");
+    refused(wf_apply_residual(norm, x, wf_input(other, t)), WF_ERR_ARGUMENT, "two tapes");
+    refused(wf_apply_residual(norm, x, wf_no_loss(tape)), WF_ERR_STATE, "wf_no_loss");
+    refused(wf_apply_residual(linear, x, x), WF_ERR_ARGUMENT, "takes a batch normalisation");
+    refused(wf_apply_residual(wf_recompute(norm), x, x), WF_ERR_UNSUPPORTED, "recompute that one");
+    WF_EXPECT(!wf_apply_residual(norm, NULL, x) && !wf_apply_residual(norm, x, NULL), "NULL gives a variable");
+    WF_EXPECT(wf_error_pending() == WF_OK, "NULL passed on is an error: %s", wf_error_message());
+    refused(wf_apply_residual(NULL, x, x), WF_ERR_ARGUMENT, "NULL");
+    wf_tensor_free(t);
+    wf_tensor_free(wide);
+    wf_tensor_free(longer);
+    wf_layer_free(norm);
+    wf_layer_free(linear);
+    wf_tape_free(other);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+}
+
 /* A batch sharded over data is taken; what is cut otherwise is refused by layers that would need the rest. */
 static void layouts(void)
 {
@@ -301,6 +328,7 @@ int main(int argc, char **argv)
                                  (test_case[]){{"conv_options", conv_options},
                                                {"other_options", other_options},
                                                {"inputs", inputs},
+                                               {"residuals", residuals},
                                                {"layouts", layouts},
                                                {"null_passes", null_passes},
                                                {"names", names},
