@@ -63,21 +63,20 @@ typedef struct between {
     wf_var *skip;
 } between;
 
-/* `user`: a value from outside, added at the end; NULL: none. */
+/* `user`: a value from outside, added to the residual; NULL: none. */
 static wf_var *block_forward(wf_layer *self, void *user, wf_var *x)
 {
     wf_var *y = wf_apply(wf_layer_child(self, "path"), x);
-    if (user)
-        y = wf_add(y, ((between *)user)->skip);
-    return wf_relu(wf_add(y, x));
+    return wf_apply_residual(wf_layer_child(self, "norm"), y, user ? wf_add(((between *)user)->skip, x) : x);
 }
 
 static wf_layer *block(between *from)
 {
     wf_layer *self = wf_module(run.ctx, block_forward, from);
-    wf_module_add(self, "path",
-                  wf_sequential(run.ctx, WF_LAYERS(conv(WIDTH, WIDTH), bn(), wf_lambda(run.ctx, drop),
-                                                   conv(WIDTH, WIDTH), bn())));
+    wf_module_add(
+        self, "path",
+        wf_sequential(run.ctx, WF_LAYERS(conv(WIDTH, WIDTH), bn(), wf_lambda(run.ctx, drop), conv(WIDTH, WIDTH))));
+    wf_module_add(self, "norm", bn());
     return self;
 }
 
