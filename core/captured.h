@@ -38,7 +38,7 @@
  * Not inside a step: reading a number back (wf_item, wf_tensor_item, wf_tensor_export, wf_count_correct), filling a
  * tensor from host memory, wf_iter_next, wf_tape_new, wf_tape_set_iteration, wf_optim_skipped and wf_optim_loss_scale,
  * double_buffering and the `reduce` hook of wf_multi_node, another captured step, and communication that goes
- * through host memory, which on a GPU is all but NCCL's ("pure_nccl", or a single rank).
+ * through host memory, which on a GPU is all but NCCL's ("pure_nccl", or a single rank), and a wf_multi_node_chain's.
  */
 #ifndef WF_CORE_CAPTURED_H
 #define WF_CORE_CAPTURED_H

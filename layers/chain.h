@@ -90,8 +90,10 @@ WF_PLACED wf_status wf_multi_node_chain_connect(wf_layer *chain) WF_NODISCARD;
  * WF_OUTSIDE; NULL where there are none. Returns y[0], or on ranks without an output a token that stands for as many
  * samples as what it sends, for wf_backward, wf_optim_step or wf_pseudo_connect; NULL on failure. In WF_TRAIN all ranks
  * must run one backward on their tapes, in which gradients go back, zeros where there are none. A value with a layout
- * is WF_ERR_SHAPE. A message is the value and 8 bytes ahead. Not in a captured step and not recomputed
- * (wf_recompute). Collective. */
+ * is WF_ERR_SHAPE. A message is the value and 8 bytes ahead. Not recomputed (wf_recompute). In a captured step on a GPU
+ * it is WF_ERR_UNSUPPORTED on every rank, by NCCL too: messages go through the host's memory, in the order of each
+ * rank's components, while NCCL needs one order of all ranks; that of a pipeline (layers/pipeline.h) can be captured.
+ * Collective. */
 WF_PLACED wf_var *wf_multi_node_chain_apply(wf_layer *chain, wf_tape *tape, int n_x, wf_var *const *x, int n_y,
                                             wf_var **y);
 

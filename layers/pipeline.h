@@ -107,8 +107,7 @@ wf_layer *wf_pipeline_model(wf_pipeline *pipe);
  * that were computed here: for wf_optim_step, wf_optim_accumulate, or any other backward on the tape. NULL on failure,
  * and the other ranks get the error. In WF_EVAL: forward alone. Collective over the mesh; each rank along the other
  * axes gives its own samples, which count by their number. In a captured step all batches have the lengths of the one
- * that was captured, on every rank; not with deferred_batchnorm of synchronised normalisations, whose counts the host
- * reads. A scaled loss (wf_optim_scale_loss) is scaled behind the chunks' backward. */
+ * that was captured, on every rank. A scaled loss (wf_optim_scale_loss) is scaled behind the chunks' backward. */
 WF_PLACED wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, const wf_tensor *target);
 /* The output of the chain, on a tape in WF_EVAL: on the last stage y of all chunks, elsewhere a token (wf_no_loss).
  * Collective over the mesh. */

@@ -184,8 +184,9 @@ static wf_status check_call(const wf_layer *chain, const wf_chain_state *state, 
              call->n_y, state->outputs);
     for (int i = 0; i < call->n_x; i++)
         WF_NEED(call->x[i]);
-    WF_TRY(wf_ctx_forbid_capture(chain->ctx, "apply a wf_multi_node_chain, whose messages the host hands over",
-                                 "run the step without a capture"));
+    WF_TRY(wf_ctx_forbid_capture(chain->ctx, "apply a wf_multi_node_chain, whose messages go through the host's memory",
+                                 "run the step without wf_capture, or cut the model by wf_pipeline, whose steps over "
+                                 "NCCL can be captured"));
     return wf_tape_check_message(call->tape, "a multi_node_chain");
 }
 

@@ -52,15 +52,17 @@ wf_status wf_norm_chunks_add(wf_norm_chunks *chunks, wf_ctx *ctx, const wf_array
                              wf_count count)
 {
     const int64_t columns = 1 + 2 * wf_array_count(mean);
-    /* Counts of merged statistics are known to the device alone. */
-    if (count.device)
-        WF_TRY(wf_ctx_read(ctx, &count.value, count.device, sizeof count.value));
     if (chunks->n == chunks->room)
         WF_TRY(grow(chunks, ctx, columns));
     const wf_array part = {
         .data = (double *)chunks->parts->data + chunks->n * columns, .dtype = WF_F64, .shape = WF_SHAPE(columns)};
     chunks->n++;
-    return ctx->k->norm_part(ctx, &(wf_norm_head){.n = 1, .value = {count.value}}, mean, m2, &part);
+    WF_TRY(ctx->k->norm_part(ctx, &(wf_norm_head){.n = 1, .value = {count.value}}, mean, m2, &part));
+    if (!count.device)
+        return WF_OK;
+    /* Counts of merged statistics are known to the device alone. */
+    const wf_strided from = {.data = (void *)count.device, .dtype = WF_F64}, to = {.data = part.data, .dtype = WF_F64};
+    return ctx->k->copy(ctx, &from, &to, false);
 }
 
 /* stats: mean, m2 and invstd. */

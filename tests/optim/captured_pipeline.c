@@ -12,8 +12,8 @@ typedef struct way {
     const char *communicator;
     wf_pipeline_kind kind;
     wf_pipeline_recompute recompute;
-    bool captured, deferred, layout;
-    int data, chunks; /* chunks 0: 3 */
+    bool captured, deferred, layout, sync; /* sync: normalisations, over data */
+    int data, chunks;                      /* chunks 0: 3 */
 } way;
 
 typedef struct training {
@@ -78,7 +78,10 @@ static training training_new(const way *w)
     const int size = wf_comm_size(on.comm), places = size % w->data == 0 ? w->data : 1;
     on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = size / places, .data = places});
     training t = {.way = w, .tape = wf_tape_new(on.ctx)};
-    t.pipe = wf_pipeline_new(on.mesh, chain_new(),
+    wf_layer *chain = chain_new();
+    if (w->sync)
+        WF_EXPECT_OK(wf_parallelize(chain, on.mesh, WF_PARALLEL_SYNC_BN));
+    t.pipe = wf_pipeline_new(on.mesh, chain,
                              (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
                                                 .chunks = w->chunks ? w->chunks : 3,
                                                 .schedule = w->kind,
@@ -153,9 +156,9 @@ static void train(const way *w, history *h)
 static void expect_equal(const way *w, const history *a, const history *b)
 {
     char text[120];
-    snprintf(text, sizeof text, "%s, schedule %d, recompute %d%s%s%s, data %d", w->communicator, (int)w->kind,
+    snprintf(text, sizeof text, "%s, schedule %d, recompute %d%s%s%s%s, data %d", w->communicator, (int)w->kind,
              (int)w->recompute, w->captured ? ", captured" : "", w->deferred ? ", deferred" : "",
-             w->layout ? ", layout" : "", w->data);
+             w->layout ? ", layout" : "", w->sync ? ", sync" : "", w->data);
     for (int i = 0; i < RUNS; i++)
         WF_EXPECT(a->loss[i] == b->loss[i] && a->loss[i] > 0, "%s, step %d: a loss of %.9g, not %.9g", text, i,
                   a->loss[i], b->loss[i]);
@@ -200,6 +203,13 @@ static void defers(void)
     three_ways((way){.deferred = true, .data = 1});
 }
 
+/* Statistics that are shared over data and deferred: the device alone knows of how many samples they are. */
+static void defers_shared(void)
+{
+    for (int layout = 0; layout < 2; layout++)
+        three_ways((way){.deferred = true, .sync = true, .layout = layout, .data = 2});
+}
+
 /* More chunks than samples: messages of the last ones are empty. */
 static void empty_chunks(void)
 {
@@ -236,6 +246,63 @@ static void refused(void)
         wf_captured_free(c);
     }
     training_free(&t);
+}
+
+/* --- a wf_multi_node_chain ------------------------------------------------------------------------------------------
+ */
+
+typedef struct chained {
+    wf_layer *model;
+    wf_optim *optim;
+    wf_tape *tape;
+    wf_tensor *x;
+} chained;
+
+static wf_status chained_step(void *arg)
+{
+    const chained *c = arg;
+    const int last = wf_comm_size(on.comm) - 1;
+    wf_var *y = wf_apply(c->model, on.rank == 0 ? wf_input(c->tape, c->x) : wf_no_loss(c->tape));
+    WF_TRY(wf_optim_step(c->optim, on.rank == last ? wf_mean(y) : y));
+    return wf_tape_reset(c->tape);
+}
+
+/* A component on each rank, from the first one to the last. The step is refused by one line on every rank, whatever
+ * moves the messages, and goes on without a capture. */
+static void chain_refused(void)
+{
+    on.comm = test_comm_open(test_communicator("flat"), (wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
+    on.ctx = wf_comm_ctx(on.comm);
+    on.rank = wf_comm_rank(on.comm);
+    const int last = wf_comm_size(on.comm) - 1;
+    char name[16];
+    snprintf(name, sizeof name, "part%d", on.rank);
+    chained c = {.model = wf_multi_node_chain(on.comm), .tape = wf_tape_new(on.ctx)};
+    WF_EXPECT_OK(
+        wf_multi_node_chain_add(c.model, (wf_component){.name = name,
+                                                        .layer = dense(WIDTH, WIDTH),
+                                                        WF_FROM({.rank = on.rank == 0 ? WF_OUTSIDE : on.rank - 1}),
+                                                        WF_TO({.rank = on.rank == last ? WF_OUTSIDE : on.rank + 1})}));
+    c.optim = wf_sgd(c.model, (wf_sgd_opts){.lr = 0.1});
+    c.x = wf_tensor_new(on.ctx, WF_F32, WF_SHAPE(ROWS, WIDTH));
+    WF_EXPECT_OK(wf_tensor_fill(c.x, 0.5));
+    wf_captured *captured = wf_capture(on.ctx, chained_step, &c);
+    for (int i = 0; i < 4; i++) {
+        const wf_status status = i < 3 ? wf_captured_run(captured) : chained_step(&c);
+        const bool refuses = captures() && i == 2;
+        WF_EXPECT(status == (refuses ? WF_ERR_UNSUPPORTED : WF_OK), "run %d: %s", i, wf_error_message());
+        WF_EXPECT(!refuses ||
+                      strstr(wf_error_message(), "cannot apply a wf_multi_node_chain, whose messages go through "
+                                                 "the host's memory; run the step without wf_capture, or cut"),
+                  "%s", wf_error_message());
+        wf_error_clear();
+    }
+    wf_captured_free(captured);
+    wf_tensor_free(c.x);
+    wf_tape_free(c.tape);
+    wf_optim_free(c.optim);
+    wf_layer_free(c.model);
+    WF_EXPECT_OK(wf_comm_close(on.comm));
 }
 
 /* A captured step has the shapes of its capture: tensors of others are refused before anything is computed. A step that
@@ -304,9 +371,11 @@ static int run(int argc, char **argv)
                      (test_case[]){{"schedules", schedules},
                                    {"recomputes", recomputes},
                                    {"defers", defers},
+                                   {"defers_shared", defers_shared},
                                    {"with_data", with_data},
                                    {"empty_chunks", empty_chunks},
                                    {"refused", refused},
+                                   {"chain_refused", chain_refused},
                                    {"other_shapes", other_shapes},
                                    {"evaluates", evaluates},
                                    {0}});
