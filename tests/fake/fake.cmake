@@ -44,7 +44,7 @@ function(weft_test_fake name)
   add_executable(${name} fake/${name}.c)
   target_link_libraries(${name} PRIVATE weft_test_main weft_test_world weft_fake)
   weft_test_ranks(${name} ${name} ${CMAKE_CURRENT_SOURCE_DIR}/fake/${name}.c RANKS 1 2 4 TIMEOUT 100
-    ENVIRONMENT WEFT_DEVICE=cuda WEFT_TIMEOUT_MS=4000 WEFT_IDLE_MS=4000)
+    ENVIRONMENT WEFT_DEVICE=cuda)
 endfunction()
 
 foreach(name core_basics core_tape contract_device contract_memory known_answers functions_semantics functions_values

@@ -1,6 +1,7 @@
 /* The calls of NCCL's interface over MPI, for tests of the order of calls and of failures on machines without GPUs. */
 #include "tests/fake/nccl_fake_impl.h"
 
+#include "core/config_author.h"
 #include "core/random_author.h"
 #include "tests/fake/guard_impl.h"
 
@@ -452,6 +453,18 @@ static int fails_in = -1; /* messages */
 void nccl_fake_fail_message(int number)
 {
     fails_in = number;
+}
+
+void nccl_fake_limit_waits(long ms)
+{
+    static long timeout_ms, idle_ms;
+    wf_config *config = (wf_config *)wf_config_get();
+    if (timeout_ms == 0) {
+        timeout_ms = config->timeout_ms;
+        idle_ms = config->idle_ms;
+    }
+    config->timeout_ms = ms ? ms : timeout_ms;
+    config->idle_ms = ms ? ms : idle_ms;
 }
 
 static ncclResult_t add(ncclComm_t comm, call c, size_t count, ncclDataType_t type)
