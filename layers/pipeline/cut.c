@@ -380,3 +380,11 @@ wf_status wf_pipeline_cut(wf_pipeline *p, const wf_pipeline_opts *o, int count, 
     free(found);
     return status;
 }
+
+int wf_pipeline_part_of(const wf_pipeline *p, int layer)
+{
+    int part = 0;
+    for (int end = p->cuts[0]; layer >= end; end += p->cuts[++part])
+        ;
+    return part;
+}

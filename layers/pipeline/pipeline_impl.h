@@ -18,6 +18,18 @@ bool wf_pipeline_message_of(const wf_pipeline_schedule *schedule, const wf_pipel
 /* The part that makes a message; -1: no part does. */
 int wf_pipeline_maker(const wf_pipeline_schedule *schedule, const wf_pipeline_action *message);
 
+/* Whether one action sends what the other receives, if their peers are each other's stages. */
+static inline bool wf_pipeline_same_message(const wf_pipeline_action *a, const wf_pipeline_action *b)
+{
+    return a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient && a->skip == b->skip;
+}
+
+/* Of an action, in forwards of a chunk through a part. */
+static inline int wf_pipeline_duration(wf_pipeline_verb verb)
+{
+    return verb == WF_PIPELINE_FORWARD ? 1 : verb == WF_PIPELINE_BACKWARD ? 2 : 0;
+}
+
 /* One without actions. */
 wf_pipeline_schedule *wf_pipeline_schedule_empty(wf_ctx *ctx, int stages, int parts, int chunks, int skips,
                                                  const wf_pipeline_skip *skip);
@@ -43,6 +55,12 @@ void wf_pipeline_times_free(wf_pipeline_times *times);
 wf_status wf_chain_list(wf_layer *chain, int *count, wf_layer ***list) WF_NODISCARD;
 /* Frees the layers of the chain that are in `list` with keep[i] false. */
 void wf_chain_drop(wf_layer *chain, int count, wf_layer *const *list, const bool *keep);
+
+/* pipe->cuts: as the options say, or balanced. Collective over the mesh where layers are measured. */
+wf_status wf_pipeline_cut(wf_pipeline *pipe, const wf_pipeline_opts *opts, int count,
+                          wf_layer *const *list) WF_NODISCARD;
+/* The part that has layer number `layer` of the list, once it is cut. */
+int wf_pipeline_part_of(const wf_pipeline *pipe, int layer);
 
 /* --- skip.c, tie.c: what parts share beside the chain's values -------------------------------------------------------
  */
@@ -131,10 +149,6 @@ struct wf_pipeline {
     wf_outbox *outbox;
 };
 
-/* pipe->cuts: as the options say, or balanced. Collective over the mesh where layers are measured. */
-wf_status wf_pipeline_cut(wf_pipeline *pipe, const wf_pipeline_opts *opts, int count,
-                          wf_layer *const *list) WF_NODISCARD;
-
 /* --- chunk.c: one chunk in one part ---------------------------------------------------------------------------------
  */
 
@@ -160,20 +174,10 @@ wf_pipeline_link *wf_pipeline_link_of(const wf_pipeline *pipe, int part, int ski
 
 /* at_once: its backward is the next computation here. */
 wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at_once) WF_NODISCARD;
-/* Whether one action sends what the other receives, if their peers are each other's stages. */
-static inline bool wf_pipeline_same_message(const wf_pipeline_action *a, const wf_pipeline_action *b)
-{
-    return a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient && a->skip == b->skip;
-}
-
-/* Of an action, in forwards of a chunk through a part. */
-static inline int wf_pipeline_duration(wf_pipeline_verb verb)
-{
-    return verb == WF_PIPELINE_FORWARD ? 1 : verb == WF_PIPELINE_BACKWARD ? 2 : 0;
-}
-
 wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk) WF_NODISCARD;
 wf_status wf_pipeline_message(wf_pipeline_run *run, const wf_pipeline_action *action) WF_NODISCARD;
+/* Gives up whatever is on its way. */
+void wf_pipeline_forget(wf_pipeline *pipe);
 
 /* --- layout.c --------------------------------------------------------------------------------------------------------
  */
@@ -183,8 +187,6 @@ wf_status wf_pipeline_layout_send(wf_pipeline *pipe, const wf_tensor *value, int
 wf_status wf_pipeline_layout_receive(wf_pipeline *pipe, int row, int from) WF_NODISCARD;
 /* The layout of a chunk's value that came; chunks come in their order. */
 wf_status wf_pipeline_layout_set(wf_pipeline *pipe, int row, int chunk, wf_tensor *value) WF_NODISCARD;
-/* Gives up whatever is on its way. */
-void wf_pipeline_forget(wf_pipeline *pipe);
 
 /* --- grads.c: gradients of a step, beside those that an optimizer laid out -------------------------------------------
  */

@@ -8,14 +8,13 @@
 
 void wf_pipeline_schedule_free(wf_pipeline_schedule *s)
 {
-    for (int i = 0; s && s->action && i < s->stages; i++)
+    if (!s)
+        return;
+    for (int i = 0; s->action && i < s->stages; i++)
         free(s->action[i]);
-    if (s)
-        free(s->action);
-    if (s)
-        free(s->count);
-    if (s)
-        free(s->skip);
+    free(s->action);
+    free(s->count);
+    free(s->skip);
     free(s);
 }
 

@@ -24,14 +24,6 @@ static wf_status check_inside(const wf_layer *layer, const wf_layer *top)
     return WF_OK;
 }
 
-static int part_of(const wf_pipeline *p, int layer)
-{
-    int part = 0;
-    for (int end = p->cuts[0]; layer >= end; end += p->cuts[++part])
-        ;
-    return part;
-}
-
 /* The one whose stash is the layer number i. */
 static wf_status find_pop(const wf_pipeline *p, int count, wf_layer *const *list, int i, wf_pipeline_ends *ends)
 {
@@ -42,8 +34,10 @@ static wf_status find_pop(const wf_pipeline *p, int count, wf_layer *const *list
         WF_NEED(stash);
         if (stash != list[i])
             continue;
-        *ends = (wf_pipeline_ends){
-            .stash = list[i], .pop = list[j], .taken = j, .parts = {.from = part_of(p, i), .to = part_of(p, j)}};
+        *ends = (wf_pipeline_ends){.stash = list[i],
+                                   .pop = list[j],
+                                   .taken = j,
+                                   .parts = {.from = wf_pipeline_part_of(p, i), .to = wf_pipeline_part_of(p, j)}};
         return WF_OK;
     }
     WF_FAIL(WF_ERR_ARGUMENT, "the pipeline keeps \"%s\" by \"%s\", and no wf_skip_pop behind it takes it",

@@ -22,12 +22,9 @@ void wf_pipeline_ties_free(wf_pipeline *p)
 static int stage_of(const wf_pipeline *p, int count, wf_layer *const *list, const wf_param *param)
 {
     for (const wf_layer *layer = param->owner; layer; layer = layer->parent)
-        for (int i = 0, part = 0, end = p->cuts[0]; i < count; i++) {
-            while (i >= end)
-                end += p->cuts[++part];
+        for (int i = 0; i < count; i++)
             if (list[i] == layer)
-                return part % p->stages;
-        }
+                return wf_pipeline_part_of(p, i) % p->stages;
     return -1;
 }
 
@@ -78,16 +75,21 @@ wf_status wf_pipeline_find_ties(wf_pipeline *p, int count, wf_layer *const *list
     return WF_OK;
 }
 
+static int first_stage(const wf_pipeline_tie *tie)
+{
+    int first = 0;
+    while (!tie->on[first])
+        first++;
+    return first;
+}
+
 void wf_pipeline_keep_ties(wf_pipeline *p)
 {
     for (int i = 0; i < p->ties; i++) {
         wf_pipeline_tie *tie = &p->tie[i];
-        int first = 0;
-        while (!tie->on[first])
-            first++;
         tie->param = wf_param_of(tie->param);
         if (tie->param)
-            tie->param->counted = first != p->stage;
+            tie->param->counted = first_stage(tie) != p->stage;
     }
 }
 
@@ -103,9 +105,7 @@ typedef struct copy {
 static wf_status compare_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
 {
     copy mine = {.hash = 0}, theirs;
-    int first = 0;
-    while (!tie->on[first])
-        first++;
+    const int first = first_stage(tie);
     WF_TRY(wf_param_hash(tie->param, &mine.hash));
     snprintf(mine.path, sizeof mine.path, "%s", wf_param_path(tie->param));
     if (p->stage != first)

@@ -334,9 +334,10 @@ static void wrong_ones_are_refused(void)
     }
 }
 
-/* Three stages, two chunks, 1F1B, and a skip past the second stage. Stage 0 sends the value of skip 1 behind the
- * output: stage 0: F0 send send F1 send send receive receive B0 receive receive B1 0  1    2    3  4    5    6       7
- * 8  9       10      11 stage 2: receive receive F0 B0 send send receive receive F1 B1 send send */
+/* Three stages, two chunks, 1F1B, and skip 1 past the second stage, whose messages are (1):
+ * stage 0: F0 send send(1) F1 send send(1) receive receive(1) B0 receive receive(1) B1
+ *          0  1    2       3  4    5       6       7          8  9       10         11
+ * stage 2 begins: receive(1) and receive in the order of their senders, F0 B0 send send(1) ... */
 static const mistake skip_mistakes[] = {
     {REMOVE, 0, 2, 0, "stage 0 ends after 11 steps and has not sent the value of a skip of chunk 0 to stage 2"},
     {REPEAT, 0, 2, 0, "stage 0, step 12 (send the value of skip 1 for part 2, chunk 0, to stage 2): a second time"},
