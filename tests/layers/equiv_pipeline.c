@@ -1,6 +1,5 @@
-/* Pipelines against the serial program: losses, gradients and parameters of several steps, on every schedule, number of
- * stages, chunks and samples, with and without a layout, with dropout and noise, recomputation and normalisation;
- * errors.
+/* Pipelines against the serial program: the same bits, evaluation, running statistics, gradients, cuts and what they
+ * hold; errors. Random models, meshes and optimizers are in random_pipelines.c.
  *
  * equiv_pipeline every: every schedule with every number of chunks and samples, and every recomputation. */
 #include "tests/layers/pipeline_fixture.h"
@@ -19,9 +18,6 @@ static void compare(const sample *s, int step, wf_layer *model, wf_layer *serial
         WF_EXPECT(other, "%s: %s", text_of(s), wf_error_message());
         if (!other)
             return;
-        /* Running statistics of a place along data are those of its own samples. */
-        if (!wf_param_trainable(other) && s->data > 1)
-            continue;
         values_get(wf_param_value(params[i]), a);
         values_get(wf_param_value(other), b);
         const double distance = test_distance(wf_shape_count(wf_param_shape(other)), a, b);
@@ -30,23 +26,11 @@ static void compare(const sample *s, int step, wf_layer *model, wf_layer *serial
     }
 }
 
-static wf_tensor *with_layout(wf_tensor *x, const sample *s, int place)
-{
-    const int64_t lo = place ? s->samples[0] : 0, all = s->samples[0] + (s->data > 1 ? s->samples[1] : 0);
-    wf_shape global = wf_tensor_shape(x);
-    const int64_t n = global.dim[0];
-    global.dim[0] = all;
-    if (s->layout)
-        WF_EXPECT_OK(wf_tensor_set_layout(x, wf_layout_batch(on.mesh, global, lo, lo + n)));
-    return x;
-}
-
 static double pipeline_step(wf_pipeline *pipe, wf_optim *optim, wf_tape *tape, const batch *b, const sample *s)
 {
     const int place = wf_mesh_rank(on.mesh, WF_AXIS_DATA), stage = wf_mesh_rank(on.mesh, WF_AXIS_STAGE);
     const int64_t lo = place ? s->samples[0] : 0, hi = lo + s->samples[place];
-    wf_tensor *x = with_layout(x_of(b, s->dtype, lo, hi), s, place);
-    wf_tensor *labels = with_layout(labels_of(b, lo, hi), s, place);
+    wf_tensor *x = x_of(b, s->dtype, lo, hi), *labels = labels_of(b, lo, hi);
     wf_var *loss = wf_pipeline_step(pipe, tape, stage == 0 ? x : NULL, stage == s->stages - 1 ? labels : NULL);
     WF_EXPECT_OK(wf_optim_step(optim, loss));
     const double value = wf_item(loss);
@@ -58,7 +42,7 @@ static double pipeline_step(wf_pipeline *pipe, wf_optim *optim, wf_tape *tape, c
 
 static wf_pipeline *pipeline_new(const sample *s)
 {
-    return wf_pipeline_new(on.mesh, model_new(s->draws, s->norm),
+    return wf_pipeline_new(on.mesh, model_new(s->draws, false),
                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
                                               .chunks = s->chunks,
                                               .schedule = s->kind,
@@ -66,11 +50,10 @@ static wf_pipeline *pipeline_new(const sample *s)
                                               .parts = s->kind == WF_PIPELINE_INTERLEAVED ? s->parts : 0});
 }
 
-/* Draws of a batch with a layout are those of the whole batch; without one those of the chunks. */
+/* What is drawn belongs to chunks. */
 static void run_steps(const sample *s, test_rng *rng)
 {
-    const bool whole = !s->norm && (s->layout || !s->draws);
-    wf_layer *serial = model_new(s->draws, s->norm);
+    wf_layer *serial = model_new(s->draws, false);
     wf_optim *local = optim_new(serial, s);
     wf_pipeline *pipe = pipeline_new(s);
     WF_EXPECT(pipe, "%s: %s", text_of(s), wf_error_trail());
@@ -79,7 +62,7 @@ static void run_steps(const sample *s, test_rng *rng)
     wf_tape *tape = wf_tape_new(on.ctx), *own[2] = {wf_tape_new(on.ctx), wf_tape_new(on.ctx)};
     for (int step = 0; step < STEPS && optim; step++) {
         const batch b = batch_of(rng, s->samples[0] + (s->data > 1 ? s->samples[1] : 0));
-        const double expected = serial_step(local, own, &b, s, whole);
+        const double expected = serial_step(local, own, &b, s, !s->draws);
         const double loss = pipeline_step(pipe, optim, tape, &b, s);
         WF_EXPECT(test_distance(1, &loss, &expected) <= (s->tolerance > 0 ? s->tolerance : 1e-6),
                   "%s, step %d: a loss of %.17g, not %.17g", text_of(s), step, loss, expected);
@@ -130,44 +113,6 @@ static void run_sample(const sample *s, test_rng *rng)
 static bool fits(int size, int stages)
 {
     return size % stages == 0 && size / stages <= 2 && stages <= 4;
-}
-
-static sample draw_sample(test_rng *rng, int size)
-{
-    int stages;
-    do
-        stages = (int)test_int(rng, 1, 4);
-    while (!fits(size, stages));
-    const bool wide = test_int(rng, 0, 1);
-    sample s = {.dtype = wide ? WF_F64 : WF_F32,
-                .device = test_int(rng, 0, 3) ? "ref" : "cpu",
-                .kind = (wf_pipeline_kind)test_int(rng, 0, 2),
-                .stages = stages,
-                .data = size / stages,
-                .parts = (int)test_int(rng, 1, 2),
-                .chunks = (int)test_int(rng, 1, MOST),
-                .draws = test_int(rng, 0, 1),
-                .layout = test_int(rng, 0, 1),
-                .momentum = test_int(rng, 0, 1),
-                .recompute = (wf_pipeline_recompute)test_int(rng, 0, 2),
-                .tolerance = wide ? 1e-12 : 1e-5};
-    s.norm = test_int(rng, 0, 2) == 0;
-    s.draws = s.draws && !(s.norm && s.layout);
-    s.samples[0] = (int)test_int(rng, 1, MOST);
-    s.samples[1] = (int)test_int(rng, s.layout ? 0 : 1, MOST);
-    return s;
-}
-
-static void samples(void)
-{
-    test_rng rng = {11};
-    const int size = world_size(), all = test_samples(300);
-    if (size > 4 && size != 6 && size != 8)
-        return;
-    for (int i = 0; i < all; i++) {
-        const sample s = draw_sample(&rng, size);
-        run_sample(&s, &rng);
-    }
 }
 
 static void every(void)
@@ -534,8 +479,7 @@ static int run(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "every") == 0)
         return test_main(argc, argv, (test_case[]){{"every", every}, {0}});
     return test_main(argc, argv,
-                     (test_case[]){{"samples", samples},
-                                   {"bits", bits},
+                     (test_case[]){{"bits", bits},
                                    {"evaluates", evaluates},
                                    {"deferred", deferred},
                                    {"gradients", gradients},

@@ -22,7 +22,7 @@ typedef struct sample {
     const char *device;
     wf_pipeline_kind kind;
     int stages, data, parts, chunks, samples[2]; /* of each place along data */
-    bool draws, layout, momentum, norm;
+    bool draws, momentum;
     wf_pipeline_recompute recompute;
     double tolerance;
 } sample;
@@ -39,10 +39,9 @@ static inline const char *text_of(const sample *s)
 {
     static char text[160];
     snprintf(text, sizeof text,
-             "%s %s, kind %d, %d stages x data %d, %d parts, %d chunks of %d and %d samples%s%s%s, recompute %d",
-             s->device, wf_dtype_name(s->dtype), (int)s->kind, s->stages, s->data, s->parts, s->chunks, s->samples[0],
-             s->samples[1], s->draws ? ", draws" : "", s->layout ? ", layout" : "", s->norm ? ", norm" : "",
-             (int)s->recompute);
+             "%s %s, kind %d, %d stages x data %d, %d parts, %d chunks of %d and %d samples%s, recompute %d", s->device,
+             wf_dtype_name(s->dtype), (int)s->kind, s->stages, s->data, s->parts, s->chunks, s->samples[0],
+             s->samples[1], s->draws ? ", draws" : "", (int)s->recompute);
     return text;
 }
 
@@ -91,15 +90,6 @@ static inline wf_layer *model_new(bool draws, bool norms)
                                         dense(6, 6), block(6, 6, &functions[draws ? 3 : 1]),
                                         norms ? norm(6) : dense(6, 6), dense(6, CLASSES))),
         "net");
-}
-
-/* clip: the norm at which gradients are cut; 0: they are not. */
-static inline wf_optim *momentum_new(wf_layer *model, double lr, double clip)
-{
-    wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
-    if (clip > 0)
-        WF_EXPECT_OK(wf_optim_clip_norm(optim, clip));
-    return optim;
 }
 
 static inline wf_optim *optim_new(wf_layer *model, const sample *s)
