@@ -45,6 +45,8 @@ struct wf_param {
     wf_param *tied;      /* the parameter that stands for this one; NULL: it stands for itself */
     wf_param *tied_next; /* the first of those for which this one stands; of those, the next */
     bool counted;        /* in norms, by another stage of a pipeline, which has it too */
+    int stage_tie;       /* its number, from 1, among those that several stages of a pipeline have; 0: it is none */
+    int stage_ties;      /* how many those are; of every parameter of a pipeline */
 };
 
 typedef struct wf_param_opts {

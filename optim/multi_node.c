@@ -298,7 +298,8 @@ static wf_status overflow(wf_optim *optim, const wf_array *out)
 static wf_status sum_parts(wf_optim *optim, int per, double *number)
 {
     const multi_node *own = optim->distributed_state;
-    return wf_shards_sum_numbers(own->buckets, per, number);
+    WF_TRY(wf_shards_sum_numbers(own->buckets, per, number));
+    return wf_shards_share_numbers(own->buckets, per, number);
 }
 
 static wf_status compare_replicas(wf_optim *optim)

@@ -187,6 +187,9 @@ wf_status wf_shards_adopt(wf_buckets *all) WF_NODISCARD;
 /* `per` f64 numbers for each parameter of the flat buffer, in its order: those of parameters of which the ranks hold
  * parts become the sums over these ranks. Collective. */
 wf_status wf_shards_sum_numbers(const wf_buckets *all, int per, double *number) WF_NODISCARD;
+/* Stages of a pipeline that have one parameter cut it into other parts, whose sums are rounded in other ways: all take
+ * the numbers of the first of them, so that their copies stay equal. Collective over the stages. */
+wf_status wf_shards_share_numbers(const wf_buckets *all, int per, double *number) WF_NODISCARD;
 /* Every rank gets the parts that the others have updated. Collective. */
 wf_status wf_shards_gather_values(wf_buckets *all) WF_NODISCARD;
 

@@ -188,6 +188,45 @@ wf_status wf_shards_sum_numbers(const wf_buckets *all, int per, double *number)
     return WF_OK;
 }
 
+static wf_status copy_numbers(wf_ctx *ctx, int per, double *from, double *to)
+{
+    const wf_array source = {.data = from, .dtype = WF_F64, .shape = WF_SHAPE(per)};
+    const wf_array target = {.data = to, .dtype = WF_F64, .shape = WF_SHAPE(per)};
+    const wf_strided src = wf_array_strided(&source), dst = wf_array_strided(&target);
+    return ctx->k->copy(ctx, &src, &dst, false);
+}
+
+static wf_status share_numbers(const wf_buckets *all, int per, double *number, double *shared, int64_t count)
+{
+    wf_ctx *ctx = all->optim->ctx;
+    const wf_grads *grads = all->optim->grads;
+    const wf_array whole = {.data = shared, .dtype = WF_F64, .shape = WF_SHAPE(count)};
+    WF_TRY(ctx->k->fill(ctx, &whole, 0));
+    for (int64_t i = 0; i < grads->n; i++) {
+        const wf_param *p = grads->param[i];
+        if (p->stage_tie > 0 && !p->counted)
+            WF_TRY(copy_numbers(ctx, per, number + per * i, shared + per * (p->stage_tie - 1)));
+    }
+    WF_TRY(wf_allreduce_raw(wf_mesh_comm(all->mesh, WF_AXIS_STAGE), shared, shared, count, WF_F64, WF_SUM));
+    for (int64_t i = 0; i < grads->n; i++)
+        if (grads->param[i]->stage_tie > 0)
+            WF_TRY(copy_numbers(ctx, per, shared + per * (grads->param[i]->stage_tie - 1), number + per * i));
+    return WF_OK;
+}
+
+wf_status wf_shards_share_numbers(const wf_buckets *all, int per, double *number)
+{
+    const wf_grads *grads = all->optim->grads;
+    const int64_t count = grads->n > 0 ? (int64_t)per * grads->param[0]->stage_ties : 0;
+    void *shared = NULL;
+    if (count == 0 || !all->optim->shards_state)
+        return WF_OK;
+    WF_TRY(wf_pool_take(all->optim->ctx, (size_t)count * sizeof(double), &shared));
+    const wf_status status = share_numbers(all, per, number, shared, count);
+    wf_pool_give(all->optim->ctx, shared, (size_t)count * sizeof(double));
+    return status;
+}
+
 /* --- after the update -------------------------------------------------------------------------------------------- */
 
 wf_status wf_shards_gather_values(wf_buckets *all)

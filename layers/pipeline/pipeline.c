@@ -112,12 +112,13 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
         ends->stash = ends->parts.from % p->stages == p->stage ? ends->stash : NULL;
         ends->pop = ends->parts.to % p->stages == p->stage ? ends->pop : NULL;
     }
+    wf_status status = room ? WF_OK : wf_error_code();
     if (room) {
         wf_chain_drop(p->model, count, list, keep);
-        wf_pipeline_keep_ties(p);
+        status = wf_pipeline_keep_ties(p);
     }
     free(keep);
-    return room ? WF_OK : wf_error_code();
+    return status;
 }
 
 /* NCCL moves the messages of a stage one after the other, each with both its ends. */

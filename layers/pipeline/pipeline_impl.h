@@ -87,8 +87,9 @@ typedef struct wf_pipeline_tie {
 
 /* Finds the tied parameters that several stages have, and draws their values; before layers are dropped. */
 wf_status wf_pipeline_find_ties(wf_pipeline *pipe, int count, wf_layer *const *list) WF_NODISCARD;
-/* Which of its parameters stands for each tie on this stage; after layers were dropped. */
-void wf_pipeline_keep_ties(wf_pipeline *pipe);
+/* Which of its parameters stands for each tie on this stage, and what optimizers know of it; after layers were dropped.
+ */
+wf_status wf_pipeline_keep_ties(wf_pipeline *pipe) WF_NODISCARD;
 /* At the begin of a step of training: values of tied parameters are the same on all their stages, every so often. */
 wf_status wf_pipeline_compare_ties(wf_pipeline *pipe) WF_NODISCARD;
 /* Sums the gradients of tied parameters over their stages, in the order of these, with the same bits on all. */

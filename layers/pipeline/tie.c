@@ -83,14 +83,22 @@ static int first_stage(const wf_pipeline_tie *tie)
     return first;
 }
 
-void wf_pipeline_keep_ties(wf_pipeline *p)
+wf_status wf_pipeline_keep_ties(wf_pipeline *p)
 {
+    int64_t n;
+    wf_param *const *param;
     for (int i = 0; i < p->ties; i++) {
         wf_pipeline_tie *tie = &p->tie[i];
         tie->param = wf_param_of(tie->param);
-        if (tie->param)
-            tie->param->counted = first_stage(tie) != p->stage;
+        if (!tie->param)
+            continue;
+        tie->param->counted = first_stage(tie) != p->stage;
+        tie->param->stage_tie = i + 1;
     }
+    WF_TRY(wf_layer_params(p->model, &n, &param));
+    for (int64_t i = 0; i < n; i++)
+        param[i]->stage_ties = p->ties;
+    return WF_OK;
 }
 
 /* --- values ---------------------------------------------------------------------------------------------------------

@@ -125,9 +125,49 @@ static void differing_ties(void)
     }
 }
 
+/* LAMB moves a parameter by its norm. Where optimizers are sharded, stages add up its squares in other parts, and tied
+ * weights are equal bit for bit all the same: stages that compare them before every step find no difference. */
+static void sharded_norms(void)
+{
+    test_rng rng = {5};
+    on.comm =
+        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1, .seed = 3});
+    on.ctx = wf_comm_ctx(on.comm);
+    const int stages = wf_comm_size(on.comm) == 4 ? 2 : 1;
+    on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = stages});
+    wf_layer *model = wf_layer_named(
+        wf_sequential(on.ctx, WF_LAYERS(dense(IN, 7), dense(7, 7), dense(7, 7), dense(7, CLASSES))), "net");
+    WF_EXPECT_OK(wf_layer_tie(model, "2/W", "1/W"));
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, model,
+                                        (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                                           .chunks = 2,
+                                                           .layers = stages == 2 ? (int[]){2, 2} : (int[]){4},
+                                                           .compare_every = 1});
+    wf_optim *optim = wf_mesh_multi_node_with(on.mesh, wf_lamb(wf_pipeline_model(pipe), (wf_lamb_opts){.lr = 0.1}),
+                                              (wf_multi_node_opts){.shard_optimizer = true});
+    wf_tape *tape = wf_tape_new(on.ctx);
+    for (int step = 0; step < 8; step++) {
+        const batch b = batch_of(&rng, 4);
+        wf_tensor *x = x_of(&b, WF_F64, 0, 4), *labels = labels_of(&b, 0, 4);
+        const wf_status status = wf_optim_step(optim, wf_pipeline_step(pipe, tape, x, labels));
+        WF_EXPECT(status == WF_OK, "step %d: %s", step, wf_error_message());
+        wf_tensor_free(x);
+        wf_tensor_free(labels);
+        if (status != WF_OK || wf_tape_reset(tape) != WF_OK)
+            break;
+    }
+    wf_tape_free(tape);
+    wf_optim_free(optim);
+    wf_pipeline_free(pipe);
+    close_stages();
+}
+
 static int run(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"frozen_ties", frozen_ties}, {"differing_ties", differing_ties}, {0}});
+    return test_main(
+        argc, argv,
+        (test_case[]){
+            {"frozen_ties", frozen_ties}, {"differing_ties", differing_ties}, {"sharded_norms", sharded_norms}, {0}});
 }
 
 int main(int argc, char **argv)
