@@ -70,8 +70,8 @@ WF_PLACED wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target
 /* x, whose layout is on this mesh with bounds, with halos: widths[d] more elements on both sides of this rank's part in
  * every dimension d, fewer at the ends of the whole, whoever holds them. The result has no layout; it is the part
  * [lo - widths[d], hi + widths[d]) of the whole, cut at its ends, and the caller frees it. Parts may be empty and halos
- * wider than a part. An equal exchange is planned once a mesh. WF_ERR_SHAPE for a negative width or a layout without
- * bounds, WF_ERR_UNSUPPORTED for a partial one. Collective. */
+ * wider than a part. An equal exchange is planned once: the mesh keeps the 1024 plans that were used last. WF_ERR_SHAPE
+ * for a negative width or a layout without bounds, WF_ERR_UNSUPPORTED for a partial one. Collective. */
 WF_PLACED wf_tensor *wf_halo_exchange(const wf_mesh *mesh, const wf_tensor *x, const int64_t *widths);
 
 #ifdef __cplusplus

@@ -32,9 +32,10 @@ typedef struct wf_regions {
 } wf_regions;
 
 /* The exchange from `have` to `need`, among the ranks that differ along the axes over which either is sharded. Every
- * rank computes it without communication. Cached in the mesh under the regions' contents; borrowed. Local, but for
- * the communicator of a new set of axes (wf_mesh_comm_of), so all ranks ask for the same exchanges in the same
- * order. */
+ * rank computes it without communication. Cached in the mesh under the regions' contents; borrowed: it stands until
+ * WF_PLANS_MOST others have been asked for, and as long as there are variables on a tape without a break, so a node may
+ * keep it for backward. Local, but for the communicator of a new set of axes (wf_mesh_comm_of), so all ranks ask for
+ * the same exchanges in the same order. */
 wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
                               wf_order order);
 
@@ -50,5 +51,7 @@ wf_exchange *wf_mesh_exchange_layouts(const wf_layout *from, const wf_layout *to
  * target's mesh. Completes both layouts along these axes, so collective where their bounds are unknown. Along all
  * others *target is as x's own layout, on every rank, and nothing moves. */
 wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from, unsigned axes);
+/* How many exchanges the mesh keeps; those that nodes may hold beyond WF_PLANS_MOST count too. Local. */
+int64_t wf_mesh_exchanges(const wf_mesh *mesh);
 
 #endif

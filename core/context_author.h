@@ -17,7 +17,7 @@ typedef enum wf_live {
     WF_LIVES
 } wf_live;
 
-/* Plans of one kind that a filling keeps; shapes that change with every batch would fill the memory. */
+/* Plans of one kind that a filling, or a mesh, keeps; shapes that change with every batch would fill the memory. */
 #define WF_PLANS_MOST 1024
 
 typedef struct wf_pool wf_pool;
@@ -37,6 +37,7 @@ struct wf_ctx {
     uint64_t layers;            /* made so far */
     uint64_t roots;             /* root layers without a name that have a number so far (layers/layer_author.h) */
     int64_t vars;               /* variables alive on all tapes */
+    uint64_t emptied;           /* how often the last of them went */
     int64_t plans;              /* kept by the filling: primitives, plans (wf_memory_counters) */
     uint64_t backwards;         /* backwards started */
     int64_t reusing;            /* pipelines in a step of several chunks: see wf_tape_reuses */

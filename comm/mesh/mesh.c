@@ -273,12 +273,7 @@ void wf_mesh_clear(wf_mesh *mesh)
     mesh->kept = NULL;
     if (!kept)
         return;
-    for (int i = 0; i < WF_MESH_BUCKETS; i++)
-        for (wf_mesh_entry *entry = kept->entry[i], *next; entry; entry = next) {
-            next = entry->next;
-            wf_exchange_free(entry->exchange);
-            free(entry);
-        }
+    wf_mesh_exchanges_free(kept);
     for (int a = 0; a < WF_AXES; a++)
         for (wf_mesh_bound_list *bounds = kept->bounds[a], *next; bounds; bounds = next) {
             next = bounds->next;

@@ -1,7 +1,9 @@
 /* The exchanges of a mesh, found by their description: a plan is made at the first call of a shape and kept with the
- * mesh. */
+ * mesh, which keeps those that were used last. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
+
+#include "core/captured_author.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,22 +33,87 @@ static wf_status make_room(const wf_mesh *mesh, int64_t words)
     return WF_OK;
 }
 
-/* The entry under the key in the mesh's room; a new one without an exchange if there is none. NULL on failure. */
-static wf_mesh_entry *entry_of(const wf_mesh *mesh, int64_t words)
+/* A node that asked for it uses it again in backward: it may, until there is no variable left on any tape. */
+static bool may_be_held(const wf_ctx *ctx, const wf_mesh_entry *entry)
 {
-    const size_t bytes = (size_t)words * sizeof(int64_t);
-    const uint64_t hash = hash_of(mesh->kept->key, words);
-    wf_mesh_entry **bucket = &mesh->kept->entry[hash % WF_MESH_BUCKETS];
-    for (wf_mesh_entry *entry = *bucket; entry; entry = entry->next)
+    return entry->exchange->active || wf_ctx_capturing(ctx) || (ctx->vars > 0 && entry->emptied == ctx->emptied);
+}
+
+static void entry_drop(wf_mesh_kept *kept, wf_mesh_entry **at)
+{
+    wf_mesh_entry *entry = *at;
+    *at = entry->next;
+    wf_exchange_free(entry->exchange);
+    free(entry);
+    kept->exchanges--;
+}
+
+/* Frees the exchange that was not used for the longest time; false: all are held. Each rank does so by itself, since an
+ * exchange is made without a message, here and again. */
+static bool drop_oldest(const wf_ctx *ctx, wf_mesh_kept *kept)
+{
+    wf_mesh_entry **oldest = NULL;
+    for (int i = 0; i < WF_MESH_BUCKETS; i++)
+        for (wf_mesh_entry **at = &kept->entry[i]; *at; at = &(*at)->next)
+            if (!may_be_held(ctx, *at) && (!oldest || (*at)->used < (*oldest)->used))
+                oldest = at;
+    if (oldest)
+        entry_drop(kept, oldest);
+    return oldest != NULL;
+}
+
+void wf_mesh_exchanges_free(wf_mesh_kept *kept)
+{
+    for (int i = 0; i < WF_MESH_BUCKETS; i++)
+        while (kept->entry[i])
+            entry_drop(kept, &kept->entry[i]);
+}
+
+int64_t wf_mesh_exchanges(const wf_mesh *mesh)
+{
+    return mesh ? mesh->kept->exchanges : 0;
+}
+
+static wf_exchange *use(const wf_mesh *mesh, wf_mesh_entry *entry)
+{
+    entry->used = ++mesh->kept->uses;
+    entry->emptied = mesh->ctx->emptied;
+    return entry->exchange;
+}
+
+/* The exchange under the key in the mesh's room; NULL if there is none. */
+static wf_exchange *find(const wf_mesh *mesh, int64_t words)
+{
+    const wf_mesh_kept *kept = mesh->kept;
+    const uint64_t hash = hash_of(kept->key, words);
+    for (wf_mesh_entry *entry = kept->entry[hash % WF_MESH_BUCKETS]; entry; entry = entry->next)
         /* The whole key is compared: two plans of one hash must not be taken for each other. */
-        if (entry->hash == hash && entry->words == words && !memcmp(entry->key, mesh->kept->key, bytes))
-            return entry;
-    wf_mesh_entry *entry = wf_malloc(mesh->ctx, sizeof *entry + bytes);
-    if (!entry)
+        if (entry->hash == hash && entry->words == words &&
+            !memcmp(entry->key, kept->key, (size_t)words * sizeof *kept->key))
+            return use(mesh, entry);
+    return NULL;
+}
+
+/* Takes a new exchange, unless it failed, under that key. */
+static wf_exchange *keep(const wf_mesh *mesh, int64_t words, wf_exchange *exchange)
+{
+    wf_mesh_kept *kept = mesh->kept;
+    const size_t bytes = (size_t)words * sizeof *kept->key;
+    wf_mesh_entry *entry = exchange ? wf_malloc(mesh->ctx, sizeof *entry + bytes) : NULL;
+    if (!entry) {
+        wf_exchange_free(exchange);
         return wf_error_null();
-    *entry = (wf_mesh_entry){.next = *bucket, .hash = hash, .words = words};
-    memcpy(entry->key, mesh->kept->key, bytes);
-    return *bucket = entry;
+    }
+    /* A loop of fixed shapes stays far below the limit. */
+    while (kept->exchanges >= WF_PLANS_MOST && drop_oldest(mesh->ctx, kept))
+        ;
+    const uint64_t hash = hash_of(kept->key, words);
+    wf_mesh_entry **bucket = &kept->entry[hash % WF_MESH_BUCKETS];
+    *entry = (wf_mesh_entry){.next = *bucket, .exchange = exchange, .hash = hash, .words = words};
+    memcpy(entry->key, kept->key, bytes);
+    *bucket = entry;
+    kept->exchanges++;
+    return use(mesh, entry);
 }
 
 /* --- between boxes of all ranks ------------------------------------------------------------------------------------
@@ -77,10 +144,8 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
     key[1] = (int64_t)dtype;
     key[2] = (int64_t)order;
     const int64_t words = write_boxes(write_boxes(key + 3, size, have), size, need) - key;
-    wf_mesh_entry *entry = entry_of(mesh, words);
-    if (entry && !entry->exchange)
-        entry->exchange = wf_exchange_new(mesh->world, dtype, order, have, need);
-    return entry ? entry->exchange : NULL;
+    wf_exchange *exchange = find(mesh, words);
+    return exchange ? exchange : keep(mesh, words, wf_exchange_new(mesh->world, dtype, order, have, need));
 }
 
 /* --- between regions -----------------------------------------------------------------------------------------------
@@ -192,8 +257,6 @@ wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const
     key[1] = (int64_t)dtype;
     key[2] = (int64_t)order;
     write_regions(write_regions(key + 3, mesh, have), mesh, need);
-    wf_mesh_entry *entry = entry_of(mesh, words);
-    if (entry && !entry->exchange)
-        entry->exchange = make_exchange(mesh, have, need, dtype, order);
-    return entry ? entry->exchange : NULL;
+    wf_exchange *exchange = find(mesh, words);
+    return exchange ? exchange : keep(mesh, words, make_exchange(mesh, have, need, dtype, order));
 }

@@ -19,6 +19,7 @@ typedef struct wf_mesh_bound_list {
 typedef struct wf_mesh_entry {
     struct wf_mesh_entry *next;
     wf_exchange *exchange;
+    uint64_t used, emptied; /* the numbers of kept->uses and ctx->emptied when it was last asked for */
     uint64_t hash;
     int64_t words;
     int64_t key[];
@@ -29,8 +30,10 @@ typedef struct wf_mesh_kept {
     wf_comm *comm[1 << WF_AXES]; /* by set of axes of more than one rank */
     wf_mesh_bound_list *bounds[WF_AXES];
     wf_mesh_entry *entry[WF_MESH_BUCKETS];
-    int64_t *block; /* room for the shard bounds of any axis */
-    int64_t *key;   /* room for `capacity` words */
+    int64_t exchanges; /* in all buckets */
+    uint64_t uses;     /* of exchanges, so far */
+    int64_t *block;    /* room for the shard bounds of any axis */
+    int64_t *key;      /* room for `capacity` words */
     int64_t capacity;
     void *scratch;
     size_t scratch_bytes;
@@ -43,6 +46,7 @@ extern const wf_axis wf_mesh_order[WF_AXES];
 /* The product of the sizes is that of `world`. Local. */
 wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES]) WF_NODISCARD;
 void wf_mesh_clear(wf_mesh *mesh);
+void wf_mesh_exchanges_free(wf_mesh_kept *kept);
 /* Host memory until the next call of this: NULL on failure. */
 void *wf_mesh_scratch(const wf_mesh *mesh, size_t bytes);
 /* The axes of the set that have more than one rank. */

@@ -40,6 +40,7 @@ void wf_tape_cut(wf_tape *tape, int64_t n_nodes, int64_t n_vars)
     }
     /* Counted per context, since wf_tape_reset can tell a forgotten tensor only where no other tape has any. */
     tape->ctx->vars -= tape->n_vars - n_vars;
+    tape->ctx->emptied += tape->ctx->vars == 0;
     tape->n_nodes = n_nodes;
     tape->n_vars = n_vars;
 }

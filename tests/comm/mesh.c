@@ -1,6 +1,7 @@
 /* Meshes: places, communicators of axes, layouts and shard bounds, cached exchanges, and options that do not fit. */
 #include "comm/comm_author.h"
 #include "comm/mesh_author.h"
+#include "core/context_author.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
 
@@ -336,6 +337,49 @@ static void exchanges(void)
     wf_mesh_close(mesh);
 }
 
+/* Rows of one image over height, with one row of halo; what arrives is the row's number. */
+static void check_image(const wf_mesh *mesh, int64_t rows)
+{
+    const int64_t widths[2] = {1, 0};
+    double value[2 * 3 * 16];
+    wf_layout layout;
+    WF_EXPECT_OK(
+        wf_mesh_layout(mesh, WF_SHAPE(rows, 2), (wf_layout_opts){.dim = {[WF_AXIS_HEIGHT] = WF_DIM(0)}}, &layout));
+    const int64_t first = layout.box.lo[0], last = layout.box.hi[0];
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, wf_box_shape(layout.box));
+    for (int64_t i = 0; i < wf_tensor_count(x); i++)
+        value[i] = (double)(first + i / 2);
+    WF_EXPECT_OK(wf_tensor_import(x, value, wf_tensor_bytes(x)));
+    WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
+    wf_tensor *y = wf_halo_exchange(mesh, x, widths);
+    WF_EXPECT(y, "%lld rows: %s", (long long)rows, wf_error_message());
+    const int64_t lo = first > 0 ? first - 1 : 0, hi = last < rows ? last + 1 : rows, all = last > first ? hi - lo : 0;
+    WF_EXPECT(!y || wf_tensor_count(y) == 2 * all, "%lld rows: a part of %lld", (long long)rows, (long long)all);
+    WF_EXPECT_OK(wf_tensor_export(y, value, wf_tensor_bytes(y)));
+    for (int64_t i = 0; i < 2 * all; i++)
+        WF_EXPECT(value[i] == (double)(lo + i / 2), "%lld rows: %g", (long long)rows, value[i]);
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+}
+
+/* Images of ever new sizes: the mesh keeps no more exchanges than it promises, and makes those again that it has
+ * dropped. */
+static void many_sizes(void)
+{
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    for (int round = 0; round < 2; round++) {
+        for (int64_t rows = 0; rows < 3 * size; rows++)
+            check_image(mesh, rows);
+        WF_EXPECT(wf_mesh_exchanges(mesh) <= WF_PLANS_MOST, "%lld are kept", (long long)wf_mesh_exchanges(mesh));
+        for (int64_t i = 0; i < WF_PLANS_MOST; i++) {
+            const wf_regions all = {.global = WF_SHAPE(1, 1 + i), .dim = {-1, -1, -1, -1, -1, -1}};
+            WF_EXPECT(wf_mesh_exchange(mesh, &all, &all, WF_F32, WF_ROW_MAJOR), "%s", wf_error_message());
+        }
+        WF_EXPECT(wf_mesh_exchanges(mesh) == WF_PLANS_MOST, "%lld are kept", (long long)wf_mesh_exchanges(mesh));
+    }
+    wf_mesh_close(mesh);
+}
+
 /* A stage makes a communicator of two axes, which the other one never asks for. */
 static void stages(void)
 {
@@ -438,6 +482,7 @@ static int on_ranks(int argc, char **argv)
                                                {"layouts", layouts},
                                                {"halos", halos},
                                                {"exchanges", exchanges},
+                                               {"many_sizes", many_sizes},
                                                {"stages", stages},
                                                {"failure_after_a_part", failure_after_a_part},
                                                {"memory_comes_back", memory_comes_back},

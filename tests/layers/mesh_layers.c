@@ -1,5 +1,6 @@
 /* What goes with mesh convolutions: losses, reductions, dropout and layouts of tensors whose channels and pixels are
  * cut mean what they mean on one rank; what cannot be taken is an error on all ranks that says what to do. */
+#include "core/context_author.h"
 #include "tests/layers/mesh_fixture.h"
 #include "tests/world.h"
 
@@ -104,6 +105,41 @@ static void functions(void)
         wf_tensor_free(x);
         wf_tensor_free(part);
     }
+    close_run();
+}
+
+/* A mesh keeps a bounded number of exchanges; those that a node may need in backward are not among what it drops. */
+static void held_for_backward(void)
+{
+    open_run("ref", WF_F64, 0);
+    const wf_mesh *mesh = mesh_of((wf_mesh_opts){.height = wf_comm_size(run.comm)});
+    wf_layer *conv = wf_spatial_conv2d(mesh, (wf_conv_opts){.in = 2, .out = 3, .kernel = 3, .pad = 1});
+    wf_layout layout;
+    test_rng rng = {.state = 5};
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(1, 2, 16, 4), &layout));
+    wf_tensor *whole = random_tensor(layout.global, &rng), *x = part_of(whole, layout), *dx[2];
+    for (int i = 0; i < 2; i++) {
+        wf_var *leaf = wf_leaf(run.tape, x), *y = wf_sum(wf_tanh(wf_apply(conv, leaf)));
+        for (int64_t n = 0; i == 1 && n < WF_PLANS_MOST; n++) {
+            const wf_regions all = {.global = WF_SHAPE(1, 1 + n), .dim = {-1, -1, -1, -1, -1, -1}};
+            WF_EXPECT(wf_mesh_exchange(mesh, &all, &all, WF_F32, WF_ROW_MAJOR), "%s", wf_error_message());
+        }
+        WF_EXPECT(i == 0 || wf_comm_size(run.comm) == 1 || wf_mesh_exchanges(mesh) > WF_PLANS_MOST, "%lld are kept",
+                  (long long)wf_mesh_exchanges(mesh));
+        WF_EXPECT_OK(wf_backward(y));
+        dx[i] = wf_tensor_copy(wf_grad(leaf), WF_F64, WF_CHANNELS_LAST);
+        WF_EXPECT_OK(wf_tape_reset(run.tape));
+    }
+    expect_equal("after many exchanges", "dx", dx[1], dx[0], dx[0], true);
+    const wf_regions other = {.global = WF_SHAPE(2), .dim = {-1, -1, -1, -1, -1, -1}};
+    WF_EXPECT(wf_mesh_exchange(mesh, &other, &other, WF_F32, WF_ROW_MAJOR), "%s", wf_error_message());
+    WF_EXPECT(wf_mesh_exchanges(mesh) == WF_PLANS_MOST, "%lld are kept once the tape is empty",
+              (long long)wf_mesh_exchanges(mesh));
+    wf_tensor_free(dx[0]);
+    wf_tensor_free(dx[1]);
+    wf_tensor_free(x);
+    wf_tensor_free(whole);
+    wf_layer_free(conv);
     close_run();
 }
 
@@ -230,8 +266,12 @@ static void constructors(void)
 
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(
-        argc, argv, (test_case[]){{"functions", functions}, {"misuses", misuses}, {"constructors", constructors}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"functions", functions},
+                                   {"held_for_backward", held_for_backward},
+                                   {"misuses", misuses},
+                                   {"constructors", constructors},
+                                   {0}});
 }
 
 int main(int argc, char **argv)
