@@ -2,23 +2,19 @@
  * messages are sent here. */
 #include "comm/mesh/mesh_impl.h"
 
-#include <stdlib.h>
+#include "core/random_author.h"
 
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 29);
-}
+#include <stdlib.h>
 
 /* Ranks compare this number before they exchange: boxes that differ would otherwise end as messages of unequal length,
  * or none. */
 static uint64_t plan_number(int size, wf_order order, const wf_box *have, const wf_box *need)
 {
-    uint64_t hash = mix((uint64_t)size, (uint64_t)order);
+    uint64_t hash = wf_hash_u64((uint64_t)size, (uint64_t)order);
     for (int r = 0; r < size; r++)
         for (int d = 0; d < have[r].rank; d++) {
-            hash = mix(mix(hash, (uint64_t)have[r].lo[d]), (uint64_t)have[r].hi[d]);
-            hash = mix(mix(hash, (uint64_t)need[r].lo[d]), (uint64_t)need[r].hi[d]);
+            hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)have[r].lo[d]), (uint64_t)have[r].hi[d]);
+            hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)need[r].lo[d]), (uint64_t)need[r].hi[d]);
         }
     /* 0 stands for a call without a plan. */
     return hash | 1;

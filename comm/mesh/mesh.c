@@ -12,13 +12,21 @@
 const wf_axis wf_mesh_order[WF_AXES] = {WF_AXIS_DATA,  WF_AXIS_STAGE,  WF_AXIS_CHANNEL,
                                         WF_AXIS_DEPTH, WF_AXIS_HEIGHT, WF_AXIS_WIDTH};
 
-void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES])
+void wf_mesh_place_along(const wf_mesh *mesh, unsigned axes, int rank, int place[WF_AXES])
 {
-    for (int i = WF_AXES - 1; mesh && place && i >= 0; i--) {
+    for (int i = WF_AXES - 1; i >= 0; i--) {
         const wf_axis a = wf_mesh_order[i];
+        if (!(axes >> a & 1u))
+            continue;
         place[a] = rank % mesh->size[a];
         rank /= mesh->size[a];
     }
+}
+
+void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES])
+{
+    if (mesh && place)
+        wf_mesh_place_along(mesh, WF_ALL_AXES, rank, place);
 }
 
 bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes)
@@ -29,28 +37,29 @@ bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes)
     return true;
 }
 
+/* "data 2 x height 2": of each axis of the set its name and its number. */
+static const char *list_axes(unsigned axes, const int number[WF_AXES], const char *between, char text[WF_MESH_TEXT])
+{
+    int at = 0;
+    text[0] = '\0';
+    for (int i = 0; i < WF_AXES; i++) {
+        const wf_axis a = wf_mesh_order[i];
+        if (axes >> a & 1u)
+            at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), "%s%s %d", at ? between : "", wf_axis_name(a),
+                           number[a]);
+    }
+    return text;
+}
+
 static void describe(wf_mesh *mesh)
 {
-    char *text = mesh->kept->text;
-    int at = 0, axes = 0;
-    for (int i = 0; i < WF_AXES; i++) {
-        const wf_axis a = wf_mesh_order[i];
-        if (mesh->size[a] > 1)
-            at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), "%s%s %d", axes++ ? " x " : "", wf_axis_name(a),
-                           mesh->size[a]);
-    }
-    if (axes == 0) {
-        snprintf(text, WF_MESH_TEXT, "one rank");
-        return;
-    }
-    at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), ": rank %d is ", mesh->world->rank);
-    axes = 0;
-    for (int i = 0; i < WF_AXES; i++) {
-        const wf_axis a = wf_mesh_order[i];
-        if (mesh->size[a] > 1)
-            at += snprintf(text + at, (size_t)(WF_MESH_TEXT - at), "%s%s %d", axes++ ? ", " : "", wf_axis_name(a),
-                           mesh->place[a]);
-    }
+    char sizes[WF_MESH_TEXT], places[WF_MESH_TEXT];
+    const unsigned split = wf_mesh_split_axes(mesh, WF_ALL_AXES);
+    snprintf(mesh->kept->text, WF_MESH_TEXT, "one rank");
+    if (split)
+        snprintf(mesh->kept->text, WF_MESH_TEXT, "%.100s: rank %d is %.100s",
+                 list_axes(split, mesh->size, " x ", sizes), mesh->world->rank,
+                 list_axes(split, mesh->place, ", ", places));
 }
 
 wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES])
@@ -61,10 +70,6 @@ wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES])
     wf_mesh_place(mesh, world->rank, mesh->place);
     mesh->kept = wf_calloc(mesh->ctx, 1, sizeof *mesh->kept);
     if (!mesh->kept)
-        return wf_error_code();
-    /* Room for the bounds of a division among all ranks: one more than there are parts. */
-    mesh->kept->block = wf_calloc(mesh->ctx, (size_t)world->size + 1, sizeof *mesh->kept->block);
-    if (!mesh->kept->block)
         return wf_error_code();
     describe(mesh);
     return WF_OK;
@@ -77,20 +82,6 @@ unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes)
         if ((axes >> a & 1u) && mesh->size[a] > 1)
             split |= 1u << a;
     return split;
-}
-
-/* Kept for the life of the mesh: lists of boxes are made for each exchange and would cost an allocation each. */
-void *wf_mesh_scratch(const wf_mesh *mesh, size_t bytes)
-{
-    wf_mesh_kept *kept = mesh->kept;
-    if (bytes <= kept->scratch_bytes)
-        return kept->scratch;
-    void *grown = wf_realloc(mesh->ctx, kept->scratch, bytes);
-    if (!grown)
-        return wf_error_null();
-    kept->scratch = grown;
-    kept->scratch_bytes = bytes;
-    return grown;
 }
 
 /* Whether a rank differs from this one along these axes alone. */
@@ -128,7 +119,7 @@ wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
     if (axes == 0)
         return wf_comm_self(mesh->world);
     /* Along all axes: no second communicator of the same ranks. */
-    if (axes == wf_mesh_split_axes(mesh, (1u << WF_AXES) - 1))
+    if (axes == wf_mesh_split_axes(mesh, WF_ALL_AXES))
         return mesh->world;
     if (!mesh->kept->comm[axes])
         mesh->kept->comm[axes] = part_of(mesh, axes); /* wf_mesh_open makes those of single axes */
@@ -197,17 +188,13 @@ static wf_status agree_opts(wf_comm *comm, const int size[WF_AXES])
     return status;
 }
 
+/* Of the axes that were asked for. */
 static const char *product_text(const int size[WF_AXES], char text[WF_MESH_TEXT])
 {
-    int at = 0;
-    text[0] = '\0';
-    for (int i = 0; i < WF_AXES; i++) {
-        const wf_axis a = wf_mesh_order[i];
-        if (size[a] > 0)
-            at +=
-                snprintf(text + at, (size_t)(WF_MESH_TEXT - at), "%s%s %d", at ? " x " : "", wf_axis_name(a), size[a]);
-    }
-    return text;
+    unsigned asked = 0;
+    for (int a = 0; a < WF_AXES; a++)
+        asked |= size[a] > 0 ? 1u << a : 0;
+    return list_axes(asked, size, " x ", text);
 }
 
 static wf_status complete_sizes(int size[WF_AXES], int ranks)
@@ -282,9 +269,6 @@ void wf_mesh_clear(wf_mesh *mesh)
     for (unsigned set = 0; set < 1u << WF_AXES; set++)
         /* After the exchanges, which use them. */
         (void)wf_comm_close(kept->comm[set]);
-    free(kept->block);
-    free(kept->key);
-    free(kept->scratch);
     free(kept);
 }
 

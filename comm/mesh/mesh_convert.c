@@ -34,19 +34,17 @@ static wf_status gather_bounds(wf_layout *layout, wf_axis axis)
     const size_t bytes = (3 * (size_t)size + 1) * sizeof(int64_t);
     wf_comm *comm = wf_mesh_comm(mesh, axis);
     WF_NEED(comm);
-    int64_t *parts = wf_mesh_scratch(mesh, bytes);
-    if (!parts)
-        return wf_comm_post_failure(comm, wf_error_code());
-    int64_t *bounds = parts + 2 * size;
-    const wf_status status = wf_allgather_bytes(comm, mine, sizeof mine, parts);
-    if (comm->lost) {
-        wf_comm_release(comm, mesh->kept->scratch);
-        mesh->kept->scratch = NULL;
-        mesh->kept->scratch_bytes = 0;
-    }
+    void *memory;
+    WF_TRY(wf_comm_post_failure(comm, wf_pool_take_host(mesh->ctx, bytes, &memory)));
+    int64_t *parts = memory, *bounds = parts + 2 * size;
+    wf_status status = wf_allgather_bytes(comm, mine, sizeof mine, parts);
+    if (status == WF_OK)
+        status = bounds_from(mesh, axis, parts, layout->global.dim[d], bounds);
+    if (status == WF_OK)
+        layout->bounds[axis] = wf_mesh_bounds(mesh, axis, bounds);
+    if (!comm->lost) /* else a message may still arrive there */
+        wf_pool_give_host(mesh->ctx, memory, bytes);
     WF_TRY(status);
-    WF_TRY(bounds_from(mesh, axis, parts, layout->global.dim[d], bounds));
-    layout->bounds[axis] = wf_mesh_bounds(mesh, axis, bounds);
     return layout->bounds[axis] ? WF_OK : wf_error_code();
 }
 
@@ -109,11 +107,12 @@ static wf_exchange *between_axes(const wf_layout *from, const wf_layout *to, wf_
     size_t bytes = 0;
     for (int a = 0; a < WF_AXES; a++)
         bytes += 2 * (size_t)mesh->size[a] * sizeof(wf_range);
-    wf_range *range = wf_mesh_scratch(mesh, bytes);
-    if (!range)
-        return NULL;
+    void *range;
+    WF_TRY_NULL(wf_pool_take_host(mesh->ctx, bytes, &range));
     regions_of(from, to, &have, &need, range);
-    return wf_mesh_exchange(mesh, &have, &need, dtype, order);
+    wf_exchange *exchange = wf_mesh_exchange(mesh, &have, &need, dtype, order);
+    wf_pool_give_host(mesh->ctx, range, bytes);
+    return exchange;
 }
 
 /* --- two meshes ----------------------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ static wf_exchange *between_axes(const wf_layout *from, const wf_layout *to, wf_
 /* The set of axes of `mesh` whose communicator `part` is; all axes for the whole. False if it is none. */
 static bool find_axes(const wf_mesh *mesh, const wf_comm *part, unsigned *axes)
 {
-    *axes = (1u << WF_AXES) - 1;
+    *axes = WF_ALL_AXES;
     if (part == mesh->world)
         return true;
     for (*axes = 0; *axes < 1u << WF_AXES; ++*axes)
@@ -163,12 +162,15 @@ static wf_exchange *between_meshes(const wf_layout *from, const wf_layout *to, w
                   "axes of the other",
                   wf_mesh_text(from->mesh), wf_mesh_text(to->mesh));
     const int size = mesh->world->size;
-    wf_box *box = wf_mesh_scratch(mesh, 2 * (size_t)size * sizeof *box);
-    if (!box)
-        return NULL;
+    const size_t bytes = 2 * (size_t)size * sizeof(wf_box);
+    void *memory;
+    WF_TRY_NULL(wf_pool_take_host(mesh->ctx, bytes, &memory));
+    wf_box *box = memory;
     boxes_of(mesh, axes_from, from, box);
     boxes_of(mesh, axes_to, to, box + size);
-    return wf_mesh_exchange_boxes(mesh, box, box + size, dtype, order);
+    wf_exchange *exchange = wf_mesh_exchange_boxes(mesh, box, box + size, dtype, order);
+    wf_pool_give_host(mesh->ctx, memory, bytes);
+    return exchange;
 }
 
 static wf_status check_layout(const wf_layout *layout)

@@ -4,33 +4,18 @@
 #include "comm/mesh_author.h"
 
 #include "core/captured_author.h"
+#include "core/random_author.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* The key of an exchange, kept in full with each: equal keys, equal exchanges. */
-
 static uint64_t hash_of(const int64_t *key, int64_t words)
 {
-    uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (int64_t i = 0; i < words; i++) {
-        hash = (hash ^ (uint64_t)key[i]) * 0xff51afd7ed558ccdu;
-        hash ^= hash >> 32;
-    }
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < words; i++)
+        hash = wf_hash_u64(hash, (uint64_t)key[i]);
     return hash;
-}
-
-static wf_status make_room(const wf_mesh *mesh, int64_t words)
-{
-    wf_mesh_kept *kept = mesh->kept;
-    if (words <= kept->capacity)
-        return WF_OK;
-    int64_t *key = wf_realloc(mesh->ctx, kept->key, 2 * (size_t)words * sizeof *key);
-    if (!key)
-        return wf_error_code();
-    kept->key = key;
-    kept->capacity = 2 * words;
-    return WF_OK;
 }
 
 /* A node that asked for it uses it again in backward: it may, until there is no variable left on any tape. */
@@ -81,24 +66,22 @@ static wf_exchange *use(const wf_mesh *mesh, wf_mesh_entry *entry)
     return entry->exchange;
 }
 
-/* The exchange under the key in the mesh's room; NULL if there is none. */
-static wf_exchange *find(const wf_mesh *mesh, int64_t words)
+/* The exchange under the key; NULL if there is none. */
+static wf_exchange *find(const wf_mesh *mesh, const int64_t *key, int64_t words)
 {
-    const wf_mesh_kept *kept = mesh->kept;
-    const uint64_t hash = hash_of(kept->key, words);
-    for (wf_mesh_entry *entry = kept->entry[hash % WF_MESH_BUCKETS]; entry; entry = entry->next)
+    const uint64_t hash = hash_of(key, words);
+    for (wf_mesh_entry *entry = mesh->kept->entry[hash % WF_MESH_BUCKETS]; entry; entry = entry->next)
         /* The whole key is compared: two plans of one hash must not be taken for each other. */
-        if (entry->hash == hash && entry->words == words &&
-            !memcmp(entry->key, kept->key, (size_t)words * sizeof *kept->key))
+        if (entry->hash == hash && entry->words == words && !memcmp(entry->key, key, (size_t)words * sizeof *key))
             return use(mesh, entry);
     return NULL;
 }
 
 /* Takes a new exchange, unless it failed, under that key. */
-static wf_exchange *keep(const wf_mesh *mesh, int64_t words, wf_exchange *exchange)
+static wf_exchange *keep(const wf_mesh *mesh, const int64_t *key, int64_t words, wf_exchange *exchange)
 {
     wf_mesh_kept *kept = mesh->kept;
-    const size_t bytes = (size_t)words * sizeof *kept->key;
+    const size_t bytes = (size_t)words * sizeof *key;
     wf_mesh_entry *entry = exchange ? wf_malloc(mesh->ctx, sizeof *entry + bytes) : NULL;
     if (!entry) {
         wf_exchange_free(exchange);
@@ -107,10 +90,10 @@ static wf_exchange *keep(const wf_mesh *mesh, int64_t words, wf_exchange *exchan
     /* A loop of fixed shapes stays far below the limit. */
     while (kept->exchanges >= WF_PLANS_MOST && drop_oldest(mesh->ctx, kept))
         ;
-    const uint64_t hash = hash_of(kept->key, words);
+    const uint64_t hash = hash_of(key, words);
     wf_mesh_entry **bucket = &kept->entry[hash % WF_MESH_BUCKETS];
     *entry = (wf_mesh_entry){.next = *bucket, .exchange = exchange, .hash = hash, .words = words};
-    memcpy(entry->key, kept->key, bytes);
+    memcpy(entry->key, key, bytes);
     *bucket = entry;
     kept->exchanges++;
     return use(mesh, entry);
@@ -137,15 +120,20 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
     if (!mesh || !have || !need)
         return NULL;
     const int size = mesh->world->size;
-    WF_TRY_NULL(make_room(mesh, 3 + 2 * (int64_t)size * (1 + 2 * WF_MAX_RANK)));
-    int64_t *key = mesh->kept->key;
+    const size_t bytes = (3 + 2 * (size_t)size * (1 + 2 * WF_MAX_RANK)) * sizeof(int64_t);
+    void *memory;
+    WF_TRY_NULL(wf_pool_take_host(mesh->ctx, bytes, &memory));
+    int64_t *key = memory;
     /* Tells boxes from regions, whose keys could be the same words. */
     key[0] = 1;
     key[1] = (int64_t)dtype;
     key[2] = (int64_t)order;
     const int64_t words = write_boxes(write_boxes(key + 3, size, have), size, need) - key;
-    wf_exchange *exchange = find(mesh, words);
-    return exchange ? exchange : keep(mesh, words, wf_exchange_new(mesh->world, dtype, order, have, need));
+    wf_exchange *exchange = find(mesh, key, words);
+    if (!exchange)
+        exchange = keep(mesh, key, words, wf_exchange_new(mesh->world, dtype, order, have, need));
+    wf_pool_give_host(mesh->ctx, memory, bytes);
+    return exchange;
 }
 
 /* --- between regions -----------------------------------------------------------------------------------------------
@@ -197,23 +185,7 @@ static wf_box box_at(const wf_regions *regions, const int place[WF_AXES])
     return box;
 }
 
-/* The boxes of the ranks that differ from this one along `axes` alone, in their order. */
-static void boxes_of(const wf_mesh *mesh, unsigned axes, int size, const wf_regions *regions, wf_box *box)
-{
-    for (int r = 0; r < size; r++) {
-        int place[WF_AXES], rest = r;
-        memcpy(place, mesh->place, sizeof place);
-        for (int i = WF_AXES - 1; i >= 0; i--) {
-            const wf_axis a = wf_mesh_order[i];
-            if (!(axes >> a & 1u))
-                continue;
-            place[a] = rest % mesh->size[a];
-            rest /= mesh->size[a];
-        }
-        box[r] = box_at(regions, place);
-    }
-}
-
+/* Among the ranks that differ along the axes that cut either. */
 static wf_exchange *make_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
                                   wf_order order)
 {
@@ -225,8 +197,13 @@ static wf_exchange *make_exchange(const wf_mesh *mesh, const wf_regions *have, c
     wf_box *box = wf_malloc(mesh->ctx, 2 * (size_t)size * sizeof *box);
     if (!box)
         return wf_error_null();
-    boxes_of(mesh, axes, size, have, box);
-    boxes_of(mesh, axes, size, need, box + size);
+    for (int r = 0; r < size; r++) {
+        int place[WF_AXES];
+        memcpy(place, mesh->place, sizeof place);
+        wf_mesh_place_along(mesh, axes, r, place);
+        box[r] = box_at(have, place);
+        box[size + r] = box_at(need, place);
+    }
     wf_exchange *exchange = wf_exchange_new(comm, dtype, order, box, box + size);
     free(box);
     return exchange;
@@ -251,12 +228,16 @@ wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const
     WF_TRY_NULL(check_regions(have, have->global.rank));
     WF_TRY_NULL(check_regions(need, have->global.rank));
     const int64_t words = 3 + words_of(mesh, have) + words_of(mesh, need);
-    WF_TRY_NULL(make_room(mesh, words));
-    int64_t *key = mesh->kept->key;
+    void *memory;
+    WF_TRY_NULL(wf_pool_take_host(mesh->ctx, (size_t)words * sizeof(int64_t), &memory));
+    int64_t *key = memory;
     key[0] = 0;
     key[1] = (int64_t)dtype;
     key[2] = (int64_t)order;
     write_regions(write_regions(key + 3, mesh, have), mesh, need);
-    wf_exchange *exchange = find(mesh, words);
-    return exchange ? exchange : keep(mesh, words, make_exchange(mesh, have, need, dtype, order));
+    wf_exchange *exchange = find(mesh, key, words);
+    if (!exchange)
+        exchange = keep(mesh, key, words, make_exchange(mesh, have, need, dtype, order));
+    wf_pool_give_host(mesh->ctx, memory, (size_t)words * sizeof(int64_t));
+    return exchange;
 }

@@ -32,11 +32,6 @@ typedef struct wf_mesh_kept {
     wf_mesh_entry *entry[WF_MESH_BUCKETS];
     int64_t exchanges; /* in all buckets */
     uint64_t uses;     /* of exchanges, so far */
-    int64_t *block;    /* room for the shard bounds of any axis */
-    int64_t *key;      /* room for `capacity` words */
-    int64_t capacity;
-    void *scratch;
-    size_t scratch_bytes;
     char text[WF_MESH_TEXT];
 } wf_mesh_kept;
 
@@ -47,8 +42,8 @@ extern const wf_axis wf_mesh_order[WF_AXES];
 wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES]) WF_NODISCARD;
 void wf_mesh_clear(wf_mesh *mesh);
 void wf_mesh_exchanges_free(wf_mesh_kept *kept);
-/* Host memory until the next call of this: NULL on failure. */
-void *wf_mesh_scratch(const wf_mesh *mesh, size_t bytes);
+/* Sets the places along these axes to those of the rank of this number among all that differ along them alone. */
+void wf_mesh_place_along(const wf_mesh *mesh, unsigned axes, int rank, int place[WF_AXES]);
 /* The axes of the set that have more than one rank. */
 unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes);
 /* Whether this rank's place is 0 along each of these axes. */

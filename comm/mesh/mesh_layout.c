@@ -34,10 +34,15 @@ const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length)
     if (!mesh)
         return NULL;
     WF_CHECK_NULL(length >= 0, WF_ERR_SHAPE, "blocks of length %lld", (long long)length);
-    int64_t *block = mesh->kept->block;
+    const size_t bytes = ((size_t)mesh->size[axis] + 1) * sizeof(int64_t);
+    void *memory;
+    WF_TRY_NULL(wf_pool_take_host(mesh->ctx, bytes, &memory));
+    int64_t *block = memory;
     for (int i = 0; i < mesh->size[axis]; i++)
         wf_block(length, mesh->size[axis], i, &block[i], &block[i + 1]);
-    return wf_mesh_bounds(mesh, axis, block);
+    const int64_t *bounds = wf_mesh_bounds(mesh, axis, block);
+    wf_pool_give_host(mesh->ctx, memory, bytes);
+    return bounds;
 }
 
 void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *bounds)

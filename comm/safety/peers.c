@@ -3,6 +3,7 @@
 #include "comm/safety/safety_impl.h"
 
 #include "core/config_author.h"
+#include "core/random_author.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -85,12 +86,6 @@ bool wf_peer_closed(int64_t pid, uint64_t comm)
     return false;
 }
 
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 29);
-}
-
 /* The call that waits; NULL: it is over, or its process computes or does not run. */
 static const wf_trace_event *waiting(const wf_trace *trace, int64_t *awaits, uint64_t *stamp)
 {
@@ -100,7 +95,8 @@ static const wf_trace_event *waiting(const wf_trace *trace, int64_t *awaits, uin
     const wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
     if (*awaits == 0 || wf_now_ns() - word(&state->beat_ns) > FRESH_NS || number == 0 || event->number != number)
         return NULL;
-    *stamp = mix(mix(mix(*stamp, (uint64_t)trace->pid), number), (uint64_t)word(&state->since_ns));
+    *stamp = wf_hash_u64(wf_hash_u64(*stamp, (uint64_t)trace->pid), number);
+    *stamp = wf_hash_u64(*stamp, (uint64_t)word(&state->since_ns));
     return event;
 }
 
