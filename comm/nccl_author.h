@@ -44,11 +44,8 @@ wf_status wf_nccl_join(wf_comm *comm) WF_NODISCARD;
 /* The same for what the background stream has summed, of whichever communicator that shares the streams of comm. */
 wf_status wf_nccl_join_sums(wf_comm *comm) WF_NODISCARD;
 
-/* Collective, on `count` elements in device memory; y may be x. As NCCL does it: 16-bit types are rounded at every
- * step, and NaN may lose in max and min. */
-wf_status wf_nccl_allreduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype,
-                            wf_reduce_op op) WF_NODISCARD;
-/* y is written on the root alone. */
+/* Collective, on `count` elements in device memory; y may be x, and is written on the root alone, or everywhere where
+ * root is -1. As NCCL does it: 16-bit types are rounded at every step, and NaN may lose in max and min. */
 wf_status wf_nccl_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                          int root) WF_NODISCARD;
 /* x holds `size` blocks of `count` elements; y gets the block of this rank, and may be that block of x. */

@@ -61,6 +61,9 @@ bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op);
 /* Of 16-bit types in f32, which is rounded once; root -1: the result is everywhere. */
 wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            int root) WF_NODISCARD;
+/* By NCCL, and rounded to the type in which it is sent. */
+wf_status wf_native_reduce_as(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_dtype sent,
+                              wf_reduce_op op, int root) WF_NODISCARD;
 /* y is the reduction over all ranks of their x[rank], which has count[rank] elements. */
 wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
                                    wf_reduce_op op) WF_NODISCARD;
@@ -78,5 +81,7 @@ wf_status wf_coll_reduce(wf_comm *comm, const void *x, void *y, int64_t count, w
 /* all holds size blocks of equal length in rank order. */
 wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 wf_status wf_coll_barrier(wf_comm *comm) WF_NODISCARD;
+/* The next message of that rank, of which the length is known; wf_guard_point has been called. */
+wf_status wf_coll_receive(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
 
 #endif

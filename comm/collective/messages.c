@@ -1,4 +1,4 @@
-/* Collectives on buffers, from messages: each is one call of the engine. */
+/* Collectives on buffers, and the end of a message, from messages: each is one call of the engine. */
 #include "comm/collective/collective_impl.h"
 
 wf_status wf_coll_bcast(wf_comm *comm, void *data, size_t bytes, int root)
@@ -22,6 +22,12 @@ wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void 
 {
     const wf_call call = {.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = (int64_t)bytes};
     return wf_engine_run(comm, &call, mine, all);
+}
+
+wf_status wf_coll_receive(wf_comm *comm, void *data, size_t bytes, int from)
+{
+    const wf_call call = {.operation = WF_CALL_RECEIVE, .dtype = WF_U8, .count = (int64_t)bytes, .root = from};
+    return wf_engine_run(comm, &call, NULL, data);
 }
 
 wf_status wf_coll_barrier(wf_comm *comm)

@@ -84,38 +84,36 @@ static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, w
 }
 
 /* Behind NCCL: a task may have left that to wf_background_wait. */
-static wf_status convert_back(wf_comm *comm, const void *wide, void *y, wf_dtype dtype, int64_t count)
+static wf_status convert_back(wf_comm *comm, const void *x, wf_dtype sent, void *y, wf_dtype dtype, int64_t count)
 {
     WF_TRY(wf_nccl_join(comm));
-    return convert(comm, wide, WF_F32, y, dtype, count);
+    return convert(comm, x, sent, y, dtype, count);
 }
 
-static wf_status reduce_as_it_is(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
-                                 int root)
+wf_status wf_native_reduce_as(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_dtype sent,
+                              wf_reduce_op op, int root)
 {
-    return root < 0 ? wf_nccl_allreduce(comm, x, y, count, dtype, op)
-                    : wf_nccl_reduce(comm, x, y, count, dtype, op, root);
+    wf_ctx *ctx = comm->shared->ctx;
+    const size_t bytes = (size_t)count * wf_dtype_size(sent);
+    void *converted;
+    wf_status status;
+    if (sent == dtype)
+        return wf_nccl_reduce(comm, x, y, count, dtype, op, root);
+    WF_TRY(wf_pool_take(ctx, bytes, &converted));
+    WF_TRY_OUT(convert(comm, x, dtype, converted, sent, count));
+    WF_TRY_OUT(wf_nccl_reduce(comm, converted, converted, count, sent, op, root));
+    if (root < 0 || root == comm->rank)
+        WF_TRY_OUT(convert_back(comm, converted, sent, y, dtype, count));
+out:
+    wf_pool_give(ctx, converted, bytes);
+    return status;
 }
 
 wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            int root)
 {
-    wf_ctx *ctx = comm->shared->ctx;
-    const size_t bytes = (size_t)count * sizeof(float);
-    void *wide;
-    wf_status status;
-    if (alone(comm))
-        return keep(comm, x, y, (size_t)count * wf_dtype_size(dtype));
-    if (!narrow(dtype))
-        return reduce_as_it_is(comm, x, y, count, dtype, op, root);
-    WF_TRY(wf_pool_take(ctx, bytes, &wide));
-    WF_TRY_OUT(convert(comm, x, dtype, wide, WF_F32, count));
-    WF_TRY_OUT(reduce_as_it_is(comm, wide, wide, count, WF_F32, op, root));
-    if (root < 0 || root == comm->rank)
-        WF_TRY_OUT(convert_back(comm, wide, y, dtype, count));
-out:
-    wf_pool_give(ctx, wide, bytes);
-    return status;
+    return alone(comm) ? keep(comm, x, y, (size_t)count * wf_dtype_size(dtype))
+                       : wf_native_reduce_as(comm, x, y, count, dtype, narrow(dtype) ? WF_F32 : dtype, op, root);
 }
 
 static wf_status scatter_as_it_is(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
@@ -136,7 +134,7 @@ static wf_status scatter_wide(wf_comm *comm, const void *const *x, const int64_t
         WF_TRY(convert(comm, x[r], dtype, wide + at, WF_F32, count[r]));
     }
     WF_TRY(scatter_as_it_is(comm, part, count, (void *)part[comm->rank], WF_F32, op));
-    return convert_back(comm, part[comm->rank], y, dtype, count[comm->rank]);
+    return convert_back(comm, part[comm->rank], WF_F32, y, dtype, count[comm->rank]);
 }
 
 wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
@@ -200,7 +198,8 @@ wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, 
     WF_TRY(wf_pool_take(ctx, bytes, &wide));
     WF_TRY_OUT(convert(comm, data, dtype, wide, WF_F32, count));
     WF_TRY_OUT(sum_as_it_is(comm, wide, shard, WF_F32));
-    WF_TRY_OUT(convert_back(comm, (float *)wide + lo, (char *)data + (size_t)lo * wf_dtype_size(dtype), dtype, own));
+    char *part = (char *)data + (size_t)lo * wf_dtype_size(dtype);
+    WF_TRY_OUT(convert_back(comm, (float *)wide + lo, WF_F32, part, dtype, own));
 out:
     wf_pool_give(ctx, wide, bytes);
     return status;

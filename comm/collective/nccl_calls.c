@@ -118,26 +118,27 @@ static size_t share_of_others(const wf_comm *comm, size_t bytes)
     return bytes * (size_t)(comm->size - 1) / (size_t)comm->size;
 }
 
-wf_status wf_nccl_allreduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
+/* In a group a reduction to a root is a part of a reduce-scatter, whose root sends nothing. */
+static size_t sent_by_reduction(const wf_comm *comm, size_t bytes, int root)
 {
-    if (count == 0)
-        return WF_OK;
-    WF_TRY(behind(comm));
-    TRY_NCCL(comm, ncclAllReduce(x, y, (size_t)count, type_of(dtype), op_of(op), comm->nccl->nccl, stream_of(comm)));
-    count_sent(comm, share_of_others(comm, 2 * (size_t)count * wf_dtype_size(dtype)));
-    return ahead(comm);
+    if (root < 0)
+        return share_of_others(comm, 2 * bytes);
+    return comm->rank != root ? bytes : comm->nccl->grouped ? 0 : share_of_others(comm, bytes);
 }
 
-/* In a group it is a part of a reduce-scatter, whose root sends nothing. */
 wf_status wf_nccl_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                          int root)
 {
-    const size_t bytes = (size_t)count * wf_dtype_size(dtype);
+    const ncclDataType_t type = type_of(dtype);
+    const size_t n = (size_t)count;
     if (count == 0)
         return WF_OK;
     WF_TRY(behind(comm));
-    TRY_NCCL(comm, ncclReduce(x, y, (size_t)count, type_of(dtype), op_of(op), root, comm->nccl->nccl, stream_of(comm)));
-    count_sent(comm, comm->rank != root ? bytes : comm->nccl->grouped ? 0 : share_of_others(comm, bytes));
+    if (root < 0)
+        TRY_NCCL(comm, ncclAllReduce(x, y, n, type, op_of(op), comm->nccl->nccl, stream_of(comm)));
+    else
+        TRY_NCCL(comm, ncclReduce(x, y, n, type, op_of(op), root, comm->nccl->nccl, stream_of(comm)));
+    count_sent(comm, sent_by_reduction(comm, n * wf_dtype_size(dtype), root));
     return ahead(comm);
 }
 

@@ -44,11 +44,6 @@ wf_status wf_nccl_poll(wf_comm *comm)
     return WF_OK;
 }
 
-wf_status wf_nccl_allreduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
-{
-    return none();
-}
-
 wf_status wf_nccl_join(wf_comm *comm)
 {
     return WF_OK;

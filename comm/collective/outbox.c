@@ -263,8 +263,7 @@ static wf_status receive(wf_comm *comm, int from, wf_tensor **y)
     *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
     WF_NEED(*y);
     WF_TRY(wf_buffer_room(comm, *y, false, &buffer));
-    const wf_call call = {.operation = WF_CALL_RECEIVE, .dtype = WF_U8, .count = (int64_t)buffer.bytes, .root = from};
-    wf_status status = wf_engine_run(comm, &call, NULL, buffer.data);
+    wf_status status = wf_coll_receive(comm, buffer.data, buffer.bytes, from);
     if (status == WF_OK)
         status = wf_buffer_store(&buffer);
     wf_buffer_free(&buffer);
@@ -291,8 +290,7 @@ static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
     WF_CHECK(dtype == WF_U8 && shape.rank == 1 && shape.dim[0] == (int64_t)bytes, WF_ERR_COMM,
              "rank %d sent %lld elements of %s where %zu bytes are expected", from, (long long)wf_shape_count(shape),
              wf_dtype_name(dtype), bytes);
-    const wf_call call = {.operation = WF_CALL_RECEIVE, .dtype = WF_U8, .count = (int64_t)bytes, .root = from};
-    return wf_engine_run(comm, &call, NULL, data);
+    return wf_coll_receive(comm, data, bytes, from);
 }
 
 wf_status wf_outbox_receive_bytes(wf_comm *comm, void *data, size_t bytes, int from)

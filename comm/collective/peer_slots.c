@@ -254,16 +254,10 @@ wf_status wf_peer_slots_scatter(wf_comm *comm, const void *const *x, const size_
 
 /* --- whole calls -------------------------------------------------------------------------------------------------- */
 
-static wf_status receive(wf_comm *comm, void *data, size_t bytes, int from)
-{
-    const wf_call call = {.operation = WF_CALL_RECEIVE, .dtype = WF_U8, .count = (int64_t)bytes, .root = from};
-    return wf_engine_run(comm, &call, NULL, data);
-}
-
 wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape)
 {
     const wf_frame *frame = comm->lists.frame_in;
-    WF_TRY(receive(comm, comm->lists.frame_in, sizeof *frame, from));
+    WF_TRY(wf_coll_receive(comm, comm->lists.frame_in, sizeof *frame, from));
     WF_TRY(shape_of(frame, from, shape));
     *dtype = (wf_dtype)frame->dtype;
     return WF_OK;
@@ -279,7 +273,7 @@ wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from)
     if (slot->native_in)
         WF_TRY_OUT(post_native(comm));
     else
-        WF_TRY_OUT(receive(comm, slot->buffer_in.data, slot->buffer_in.bytes, from));
+        WF_TRY_OUT(wf_coll_receive(comm, slot->buffer_in.data, slot->buffer_in.bytes, from));
     WF_TRY_OUT(wf_buffer_store(&slot->buffer_in));
 out:
     wf_peer_slots_free(comm);

@@ -125,32 +125,34 @@ wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
     return wf_guard_end(comm, "alltoall", alltoall(comm, x, y));
 }
 
-/* Every slot expects a tensor like y; the combination of all goes to y. */
-static wf_status reduce_host(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op)
+/* Only NCCL takes lists; the engine reads the slots. */
+static wf_status reduce_native(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
-    wf_peer_slot *mine = &comm->slot[comm->rank];
-    WF_TRY(wf_peer_slots_read(comm));
-    WF_TRY(wf_buffer_read(comm, own, false, &mine->buffer_out));
-    WF_TRY(wf_buffer_room(comm, y, false, &mine->buffer_in));
-    WF_TRY(wf_peer_slots_reduce(comm, y->dtype, op));
-    return wf_buffer_store(&mine->buffer_in);
-}
-
-/* The same in device memory. */
-static wf_status reduce_native(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, const void **x,
-                               int64_t *count)
-{
-    wf_peer_slot *mine = &comm->slot[comm->rank];
-    WF_TRY(wf_peer_slots_read(comm));
-    WF_TRY(wf_buffer_read(comm, own, true, &mine->buffer_out));
-    WF_TRY(wf_buffer_room(comm, y, true, &mine->buffer_in));
+    const size_t size = (size_t)comm->size, table = size * (sizeof(void *) + sizeof(int64_t));
+    void *lists;
+    /* Lengths are known to be equal on all ranks after this: NCCL itself would hang, or write beside the array. */
     WF_TRY(wf_peer_slots_agree(comm));
+    WF_TRY(wf_pool_take_host(comm->shared->ctx, table, &lists));
+    const void **x = lists;
+    int64_t *count = (int64_t *)(void *)(x + size);
     for (int r = 0; r < comm->size; r++) {
         x[r] = comm->slot[r].buffer_out.data;
-        /* Lengths are known to be equal on all ranks now: NCCL itself would hang, or write beside the array. */
         count[r] = wf_tensor_count(comm->slot[r].out);
     }
-    WF_TRY(wf_native_reduce_scatter(comm, x, count, mine->buffer_in.data, y->dtype, op));
+    void *y = comm->slot[comm->rank].buffer_in.data;
+    const wf_status status = wf_native_reduce_scatter(comm, x, count, y, dtype, op);
+    wf_pool_give_host(comm->shared->ctx, lists, table);
+    return status;
+}
+
+/* Every slot expects a tensor like y; the combination of all goes to y. */
+static wf_status reduce_slots(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, bool native)
+{
+    wf_peer_slot *mine = &comm->slot[comm->rank];
+    WF_TRY(wf_peer_slots_read(comm));
+    WF_TRY(wf_buffer_read(comm, own, native, &mine->buffer_out));
+    WF_TRY(wf_buffer_room(comm, y, native, &mine->buffer_in));
+    WF_TRY((native ? reduce_native : wf_peer_slots_reduce)(comm, y->dtype, op));
     return wf_buffer_store(&mine->buffer_in);
 }
 
@@ -168,7 +170,6 @@ static wf_status check_parts(const wf_comm *comm, wf_tensor *const *x, const wf_
 
 static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
 {
-    void *lists = NULL;
     wf_status status;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(need_all(comm, "a tensor of x", x));
@@ -181,16 +182,10 @@ static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y
         comm->slot[r].out = x[r];
         comm->slot[r].in = y;
     }
-    /* Only NCCL takes lists; the engine reads the slots. */
-    const size_t size = (size_t)comm->size, table = native ? size * (sizeof(void *) + sizeof(int64_t)) : 0;
-    WF_TRY_OUT(wf_pool_take_host(comm->shared->ctx, table, &lists));
-    const void **const in = lists;
-    WF_TRY_OUT(native ? reduce_native(comm, x[comm->rank], y, op, in, (int64_t *)(void *)(in + size))
-                      : reduce_host(comm, x[comm->rank], y, op));
+    WF_TRY_OUT(reduce_slots(comm, x[comm->rank], y, op, native));
     WF_TRY_OUT(wf_guard_settle(comm));
 out:
     wf_peer_slots_free(comm);
-    wf_pool_give_host(comm->shared->ctx, lists, table);
     return status;
 }
 

@@ -52,30 +52,6 @@ wf_status wf_reducer_nccl_connect(wf_comm *comm)
     return wf_nccl_wanted(comm) ? wf_nccl_open(comm) : WF_OK;
 }
 
-static wf_strided run_of(void *data, wf_dtype dtype, int64_t count)
-{
-    return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {count}, .stride = {1}};
-}
-
-/* In the narrower grad_dtype: half the bytes, and sums that are rounded at every step. */
-static wf_status sum_narrow(wf_comm *comm, void *flat, int64_t count, wf_dtype dtype)
-{
-    wf_ctx *ctx = comm->shared->ctx;
-    const size_t bytes = (size_t)count * wf_dtype_size(comm->grad_dtype);
-    void *narrow;
-    wf_status status;
-    WF_TRY(wf_pool_take(ctx, bytes, &narrow));
-    const wf_strided wide = run_of(flat, dtype, count), small = run_of(narrow, comm->grad_dtype, count);
-    WF_TRY_OUT(ctx->k->copy(ctx, &wide, &small, false));
-    WF_TRY_OUT(wf_nccl_allreduce(comm, narrow, narrow, count, comm->grad_dtype, WF_SUM));
-    /* The copy back is on the context's stream, which must be behind NCCL's. */
-    WF_TRY_OUT(wf_nccl_join(comm));
-    WF_TRY_OUT(ctx->k->copy(ctx, &small, &wide, false));
-out:
-    wf_pool_give(ctx, narrow, bytes);
-    return status;
-}
-
 static wf_status sum(wf_comm *comm, const wf_reduce_job *job)
 {
     const int64_t count = job->segments > 0 ? job->offset[job->segments] - job->offset[0] : 0;
@@ -87,10 +63,10 @@ static wf_status sum(wf_comm *comm, const wf_reduce_job *job)
         const bool narrow = comm->grad_dtype_set && comm->grad_dtype != job->dtype;
         const int64_t rounded = narrow ? job->offset[job->segments - job->exact] - job->offset[0] : 0;
         char *rest = first + (size_t)rounded * wf_dtype_size(job->dtype);
+        /* In grad_dtype: half the bytes, and sums that are rounded at every step. */
         if (rounded > 0)
-            WF_TRY(sum_narrow(comm, first, rounded, job->dtype));
-        if (count > rounded)
-            WF_TRY(wf_nccl_allreduce(comm, rest, rest, count - rounded, job->dtype, WF_SUM));
+            WF_TRY(wf_native_reduce_as(comm, first, first, rounded, job->dtype, comm->grad_dtype, WF_SUM, -1));
+        WF_TRY(wf_nccl_reduce(comm, rest, rest, count - rounded, job->dtype, WF_SUM, -1));
     }
     return wf_guard_settle(comm);
 }

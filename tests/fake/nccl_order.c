@@ -197,7 +197,7 @@ static void computes_meanwhile(void)
 static void sum_apart(wf_comm *by, wf_tensor *x)
 {
     WF_EXPECT_OK(wf_nccl_begin(by));
-    WF_EXPECT_OK(wf_nccl_allreduce(by, x->data, x->data, 1, WF_F64, WF_SUM));
+    WF_EXPECT_OK(wf_nccl_reduce(by, x->data, x->data, 1, WF_F64, WF_SUM, -1));
     WF_EXPECT_OK(wf_nccl_end_no_join(by));
 }
 
@@ -275,9 +275,9 @@ static void misordered(void)
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     if (size > 1) {
         const wf_status first = rank == 0 ? wf_nccl_bcast(comm, x->data, wf_tensor_bytes(x), 0)
-                                          : wf_nccl_allreduce(comm, x->data, x->data, 8, WF_F32, WF_SUM);
+                                          : wf_nccl_reduce(comm, x->data, x->data, 8, WF_F32, WF_SUM, -1);
         const wf_status second = rank > 0 ? wf_nccl_bcast(comm, x->data, wf_tensor_bytes(x), 0)
-                                          : wf_nccl_allreduce(comm, x->data, x->data, 8, WF_F32, WF_SUM);
+                                          : wf_nccl_reduce(comm, x->data, x->data, 8, WF_F32, WF_SUM, -1);
         WF_EXPECT(first == WF_OK, "%s", wf_error_message());
         WF_EXPECT(second == WF_OK || second == WF_ERR_COMM, "%s", wf_error_message()); /* it may be known already */
         wf_error_clear();
@@ -305,7 +305,7 @@ static void alone(void)
     double value[1];
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     if (rank > 0)
-        WF_EXPECT_OK(wf_nccl_allreduce(comm, x->data, x->data, 8, WF_F32, WF_SUM));
+        WF_EXPECT_OK(wf_nccl_reduce(comm, x->data, x->data, 8, WF_F32, WF_SUM, -1));
     if (size > 1) {
         give_up_soon();
         const wf_status status = rank > 0 ? wf_ctx_read(ctx, value, x->data, sizeof value) : wf_barrier(comm);
