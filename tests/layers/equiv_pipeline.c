@@ -4,6 +4,72 @@
  * equiv_pipeline every: every schedule with every number of chunks and samples, and every recomputation. */
 #include "tests/layers/pipeline_fixture.h"
 
+enum { STEPS = 5 };
+
+typedef struct sample {
+    wf_dtype dtype;
+    const char *device;
+    wf_pipeline_kind kind;
+    int stages, data, parts, chunks, samples[2]; /* of each place along data */
+    bool draws, momentum;
+    wf_pipeline_recompute recompute;
+    double tolerance;
+} sample;
+
+static const char *text_of(const sample *s)
+{
+    static char text[160];
+    snprintf(text, sizeof text,
+             "%s %s, kind %d, %d stages x data %d, %d parts, %d chunks of %d and %d samples%s, recompute %d", s->device,
+             wf_dtype_name(s->dtype), (int)s->kind, s->stages, s->data, s->parts, s->chunks, s->samples[0],
+             s->samples[1], s->draws ? ", draws" : "", (int)s->recompute);
+    return text;
+}
+
+static wf_optim *optim_new(wf_layer *model, const sample *s)
+{
+    return wf_sgd(model, (wf_sgd_opts){.lr = 0.1, .momentum = s->momentum ? 0.9 : 0});
+}
+
+/* --- the serial program ---------------------------------------------------------------------------------------------
+ */
+
+static wf_var *serial_loss(wf_layer *model, wf_tape *tape, const batch *b, wf_dtype dtype, int64_t lo, int64_t hi)
+{
+    wf_tensor *x = x_of(b, dtype, lo, hi), *labels = labels_of(b, lo, hi);
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, x)), labels);
+    WF_EXPECT(loss, "%s", wf_error_trail());
+    wf_tensor_free(x);
+    wf_tensor_free(labels);
+    return loss;
+}
+
+/* One step: of all samples at once, or of the chunks of each place along data. */
+static double serial_step(wf_optim *optim, wf_tape *const *tape, const batch *b, const sample *s, bool whole)
+{
+    wf_layer *model = wf_optim_model(optim);
+    wf_var *loss = NULL;
+    const int chunks = whole ? 1 : s->chunks, places = whole ? 1 : s->data;
+    int64_t first = 0;
+    for (int r = 0; r < places; r++) {
+        const int64_t n = whole ? b->n : s->samples[r];
+        for (int c = 0; c < chunks; c++) {
+            int64_t lo, hi;
+            wf_block(n, chunks, c, &lo, &hi);
+            loss = serial_loss(model, tape[r], b, s->dtype, first + lo, first + hi);
+            if (r == places - 1 && c == chunks - 1)
+                WF_EXPECT_OK(wf_optim_step(optim, loss));
+            else
+                WF_EXPECT_OK(wf_optim_accumulate(optim, loss));
+        }
+        first += n;
+    }
+    const double value = wf_item(loss);
+    for (int r = 0; r < 2; r++)
+        WF_EXPECT_OK(wf_tape_reset(tape[r]));
+    return value;
+}
+
 /* --- a sample -------------------------------------------------------------------------------------------------------
  */
 
