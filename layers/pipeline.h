@@ -66,8 +66,9 @@ typedef struct wf_pipeline_opts {
     wf_pipeline_kind schedule;
     int parts; /* of the model on each stage; default 1, with WF_PIPELINE_INTERLEAVED 2 */
     /* Forward keeps the input of each part alone, and backward computes the part again (layers/recompute.h): of every
-     * chunk, or of all but those whose backward comes right behind their forward. Same bits. Segments that the model's
-     * own layers mark go on as they are. */
+     * chunk, or of all but those whose backward comes right behind their forward. Same bits, but for the gradient of a
+     * value that a skip keeps, which is rounded once more. Segments that the model's own layers mark go on as they are.
+     */
     wf_pipeline_recompute recompute;
     /* Running statistics of batch normalisations follow those of the whole batch once a step, with its unbiased
      * variance, though each chunk is normalised by its own. Default: they follow every chunk, one after the other. */

@@ -458,6 +458,13 @@ static void compare_outputs(programs *r, const rows *b)
     wf_tensor_free(whole);
 }
 
+/* On all ranks, which go on together. */
+static bool any_failed(int64_t before)
+{
+    int64_t failed = test_failures() > before;
+    return wf_allreduce_i64(on.comm, &failed, 1, WF_MAX) != WF_OK || failed;
+}
+
 static wf_status reset(programs *r)
 {
     for (int i = 0; i < PLACES; i++)
@@ -486,7 +493,7 @@ static void run_steps(programs *r, test_rng *rng)
                   p->text, step, loss, expected);
         compare(r, step, step < 0);
         WF_EXPECT_OK(reset(r));
-        if (test_failures() > before)
+        if (any_failed(before))
             return;
     }
     compare_outputs(r, &b);
