@@ -42,6 +42,48 @@ static inline void bench_finish(wf_ctx *ctx)
     WF_MUST(ctx->k->stream_finish(ctx, NULL));
 }
 
+/* An array of normal numbers in memory of the pool, in the order of its rank. */
+static inline wf_array bench_array(wf_ctx *ctx, wf_dtype type, wf_shape shape)
+{
+    wf_array a = {.dtype = type, .order = wf_order_default(shape.rank), .shape = shape};
+    const wf_random random = {
+        .seed = 1, .stream = (uint64_t)wf_shape_count(shape), .global = shape, .box = wf_box_of_shape(shape)};
+    WF_MUST(wf_pool_take(ctx, (size_t)wf_array_count(&a) * wf_dtype_size(type), &a.data));
+    WF_MUST(ctx->k->random(ctx, WF_NORMAL, &random, 0, 1, &a));
+    return a;
+}
+
+static inline void bench_array_free(wf_ctx *ctx, wf_array *a)
+{
+    if (a->forms)
+        wf_packed_free(ctx, a->forms);
+    wf_pool_give(ctx, a->data, 0);
+}
+
+static inline double bench_bytes(const wf_array *a)
+{
+    return (double)wf_array_count(a) * (double)wf_dtype_size(a->dtype);
+}
+
+/* Seconds of one call, whose work goes to `stream`: the best of some rounds, each of about `round` seconds; one round
+ * of one call where it is 0. */
+static inline double bench_best(wf_ctx *ctx, wf_stream *stream, double round, wf_status (*call)(void *), void *job)
+{
+    double best = 1e9;
+    int calls = 1;
+    for (int i = -2; i < (round > 0 ? 7 : 1); i++) {
+        const double start = bench_seconds();
+        for (int c = 0; c < calls; c++)
+            WF_MUST(call(job));
+        WF_MUST(ctx->k->stream_finish(ctx, stream));
+        const double each = (bench_seconds() - start) / calls;
+        if (i == -1)
+            calls += (int)(round / (each + 1e-9));
+        best = i >= 0 && each < best ? each : best;
+    }
+    return best;
+}
+
 /* A rank's line: images per second, and, if asked, the most memory in MiB that its process held. */
 static inline void bench_report(double images, double seconds, bool memory)
 {

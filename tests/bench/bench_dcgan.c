@@ -7,9 +7,8 @@
  * table says where the time of the timed steps goes. With --check: what the check of the ranks' calls and the flight
  * recorder take of a step.
  */
-#include "examples/common.h"
-#include "examples/models/dcgan.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_gan.h"
 
 #include <unistd.h>
 
@@ -21,14 +20,6 @@ typedef struct settings {
     bool sync_bn, compare, check, captured, memory, profile;
     const char *compute;
 } settings;
-
-typedef struct gan {
-    wf_layer *gen, *dis;
-    wf_optim *opt_gen, *opt_dis;
-    wf_tape *tape; /* and what else a captured step works with */
-    const wf_tensor *images;
-    int64_t latent;
-} gan;
 
 static settings read_settings(int argc, char **argv)
 {
@@ -50,56 +41,12 @@ static settings read_settings(int argc, char **argv)
     return s;
 }
 
-static gan gan_new(wf_comm *comm, const settings *s, bool sync_bn)
-{
-    const wf_adam_opts adam = {.lr = 2e-4, .beta1 = 0.5, .weight_decay = 1e-4};
-    wf_ctx *ctx = wf_comm_ctx(comm);
-    gan g = {.gen = dcgan_generator(ctx, s->channels, s->latent), .dis = dcgan_discriminator(ctx, s->channels)};
-    if (sync_bn) {
-        WF_MUST(wf_to_sync_batchnorm(g.gen, comm));
-        WF_MUST(wf_to_sync_batchnorm(g.dis, comm));
-    }
-    g.opt_gen = wf_multi_node(comm, example_scaled(wf_adam(g.gen, adam)));
-    g.opt_dis = wf_multi_node(comm, example_scaled(wf_adam(g.dis, adam)));
-    WF_MUST(wf_check(g.opt_gen));
-    WF_MUST(wf_check(g.opt_dis));
-    return g;
-}
-
-static void gan_free(gan *g)
-{
-    wf_optim_free(g->opt_gen);
-    wf_optim_free(g->opt_dis);
-    wf_layer_free(g->gen);
-    wf_layer_free(g->dis);
-}
-
-static void step(gan *g, wf_tape *tape, const wf_tensor *images, int64_t latent)
-{
-    wf_var *real = wf_input(tape, images);
-    wf_var *z = wf_rand_uniform(tape, WF_SHAPE(wf_var_shape(real).dim[0], latent), -1, 1, real);
-    wf_var *fake = wf_apply(g->gen, z);
-    wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
-    wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
-    WF_MUST(wf_optim_step(g->opt_dis, wf_add(loss_real, loss_fake)));
-    wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
-    WF_MUST(wf_optim_step(g->opt_gen, loss_gen));
-    WF_MUST(wf_tape_reset(tape));
-}
-
-static wf_status captured_step(void *arg)
-{
-    gan *g = arg;
-    step(g, g->tape, g->images, g->latent);
-    return WF_OK;
-}
-
 /* Seconds from one barrier to the next. */
-static double timed_step(wf_comm *comm, gan *g, wf_tape *tape, const wf_tensor *images, int64_t latent)
+static double timed_step(wf_comm *comm, bench_gan *g)
 {
     WF_MUST(wf_barrier(comm));
     const double start = example_seconds();
-    step(g, tape, images, latent);
+    WF_MUST(bench_gan_step(g));
     bench_finish(wf_comm_ctx(comm));
     WF_MUST(wf_barrier(comm));
     return example_seconds() - start;
@@ -107,13 +54,14 @@ static double timed_step(wf_comm *comm, gan *g, wf_tape *tape, const wf_tensor *
 
 static void compare(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
 {
-    gan g[KINDS] = {gan_new(comm, s, false), gan_new(comm, s, true)};
+    bench_gan g[KINDS] = {bench_gan_new(comm, tape, images, s->channels, s->latent, false),
+                          bench_gan_new(comm, tape, images, s->channels, s->latent, true)};
     double *seconds[KINDS] = {calloc((size_t)s->iterations, sizeof(double)),
                               calloc((size_t)s->iterations, sizeof(double))};
     for (int64_t i = -s->warmup; i < s->iterations; i++)
         for (int turn = 0; turn < KINDS; turn++) {
             const int kind = (turn + (int)(i & 1)) % KINDS;
-            const double t = timed_step(comm, &g[kind], tape, images, s->latent);
+            const double t = timed_step(comm, &g[kind]);
             if (i >= 0 && seconds[kind])
                 seconds[kind][i] = t;
         }
@@ -125,7 +73,7 @@ static void compare(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
         printf("plain %.1f  synchronised %.1f images/s; time: median x %.4f, least x %.4f\n", all / plain, all / sync,
                sync / plain, seconds[SYNC][0] / seconds[PLAIN][0]);
     for (int kind = 0; kind < KINDS; kind++) {
-        gan_free(&g[kind]);
+        bench_gan_free(&g[kind]);
         free(seconds[kind]);
     }
 }
@@ -133,13 +81,13 @@ static void compare(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
 /* A broadcast of nothing is a check and no more. Medians. */
 static void check(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
 {
-    gan g = gan_new(comm, s, s->sync_bn);
+    bench_gan g = bench_gan_new(comm, tape, images, s->channels, s->latent, s->sync_bn);
     double *steps = calloc((size_t)s->iterations, sizeof(double)), checks[CHECKS];
     uint64_t before = 0;
     for (int64_t i = -s->warmup; i < s->iterations; i++) {
         if (i == 0)
             before = wf_comm_traffic(comm).collectives;
-        const double t = timed_step(comm, &g, tape, images, s->latent);
+        const double t = timed_step(comm, &g);
         if (i >= 0 && steps)
             steps[i] = t;
     }
@@ -156,17 +104,14 @@ static void check(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tens
     if (wf_comm_rank(comm) == 0)
         printf("step %.2f ms, %.1f collectives; a check %.2f us: %.3f %% of the step\n", took * 1e3, calls, each * 1e6,
                100 * calls * each / took);
-    gan_free(&g);
+    bench_gan_free(&g);
     free(steps);
 }
 
 static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_tensor *images)
 {
-    gan g = gan_new(comm, s, s->sync_bn);
-    g.tape = tape;
-    g.images = images;
-    g.latent = s->latent;
-    wf_captured *captured = s->captured ? wf_capture(wf_comm_ctx(comm), captured_step, &g) : NULL;
+    bench_gan g = bench_gan_new(comm, tape, images, s->channels, s->latent, s->sync_bn);
+    wf_captured *captured = s->captured ? wf_capture(wf_comm_ctx(comm), bench_gan_step, &g) : NULL;
     wf_profiler *profiler = NULL;
     double start = 0;
     for (int64_t i = -s->warmup; i < s->iterations; i++) {
@@ -176,10 +121,7 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
             profiler = s->profile ? wf_profiler_open(comm, (wf_profiler_opts){.table = STDOUT_FILENO}) : NULL;
             start = example_seconds();
         }
-        if (captured)
-            WF_MUST(wf_captured_run(captured));
-        else
-            step(&g, tape, images, s->latent);
+        WF_MUST(captured ? wf_captured_run(captured) : bench_gan_step(&g));
     }
     bench_finish(wf_comm_ctx(comm));
     WF_MUST(wf_barrier(comm));
@@ -189,7 +131,7 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
     if (profiler)
         WF_MUST(wf_profiler_close(profiler));
     wf_captured_free(captured);
-    gan_free(&g);
+    bench_gan_free(&g);
 }
 
 int main(int argc, char **argv)

@@ -7,6 +7,7 @@
  *
  * The last line has the least share of each group of passes.
  */
+#include "tests/bench/bench_conv.h"
 #include "tests/bench/bench_copy.h"
 
 #include <ctype.h>
@@ -29,12 +30,7 @@ static void *bytes_new(const void *host, size_t bytes)
 
 static wf_array array_of(wf_dtype type, wf_shape shape)
 {
-    wf_array a = {.dtype = type, .order = wf_order_default(shape.rank), .shape = shape};
-    const wf_random random = {
-        .seed = 1, .stream = (uint64_t)wf_shape_count(shape), .global = shape, .box = wf_box_of_shape(shape)};
-    a.data = bytes_new(NULL, (size_t)wf_array_count(&a) * wf_dtype_size(type));
-    WF_MUST(ctx->k->random(ctx, WF_NORMAL, &random, 0, 1, &a));
-    return a;
+    return bench_array(ctx, type, shape);
 }
 
 static wf_array array_new(wf_shape shape)
@@ -42,108 +38,43 @@ static wf_array array_new(wf_shape shape)
     return array_of(dtype, shape);
 }
 
-static void array_free(wf_array *a)
-{
-    if (a->forms)
-        wf_packed_free(ctx, a->forms);
-    wf_pool_give(ctx, a->data, 0);
-}
-
-static void finish(void)
-{
-    WF_MUST(ctx->k->stream_finish(ctx, stream));
-}
-
-/* Seconds of one call: the best of some rounds of about 30 ms. */
 static double seconds_of(wf_status (*call)(void *), void *job)
 {
-    WF_MUST(call(job));
-    finish();
-    const double first = bench_seconds();
-    WF_MUST(call(job));
-    finish();
-    const int calls = quick ? 1 : 1 + (int)(0.03 / (bench_seconds() - first + 1e-9));
-    double best = 1e9;
-    for (int round = 0; round < (quick ? 1 : 7); round++) {
-        const double start = bench_seconds();
-        for (int i = 0; i < calls; i++)
-            WF_MUST(call(job));
-        finish();
-        const double each = (bench_seconds() - start) / calls;
-        best = each < best ? each : best;
-    }
-    return best;
+    return bench_best(ctx, stream, quick ? 0 : 0.03, call, job);
 }
 
-typedef struct conv_job {
-    wf_conv_geom geom;
-    wf_array x, w, b, y, dw, db; /* gradients of parameters are f32 at least, as in layers */
-} conv_job;
-
-static wf_status forward(void *p)
-{
-    const conv_job *j = p;
-    return ctx->k->conv_forward(ctx,
-                                &(wf_conv_args){.geom = &j->geom, .x = &j->x, .w = &j->w, .bias = &j->b, .y = &j->y});
-}
-
-static wf_status backward_data(void *p)
-{
-    const conv_job *j = p;
-    return ctx->k->conv_backward_data(ctx, &(wf_conv_args){.geom = &j->geom, .y = &j->y, .w = &j->w, .x = &j->x});
-}
+/* The data's direction, as a transposed convolution has it: bias and ReLU follow. */
+typedef struct transposed_job {
+    const bench_conv *conv;
+    wf_array bias;
+} transposed_job;
 
 static wf_status transposed(void *p)
 {
-    const conv_job *j = p;
+    const transposed_job *t = p;
+    const bench_conv *const j = t->conv;
     const wf_epilogue relu = {.act = WF_ACT_RELU};
-    wf_array bias = j->b;
-    bias.shape = WF_SHAPE(j->x.shape.dim[1]);
-    return ctx->k->conv_backward_data(
-        ctx, &(wf_conv_args){.geom = &j->geom, .y = &j->y, .w = &j->w, .bias = &bias, .epilogue = &relu, .x = &j->x});
-}
-
-static wf_status backward_filter(void *p)
-{
-    const conv_job *j = p;
-    return ctx->k->conv_backward_filter(
-        ctx, &(wf_conv_args){.geom = &j->geom, .x = &j->x, .y = &j->y, .w = &j->dw, .bias = &j->db});
+    const wf_conv_args args = {
+        .geom = &j->geom, .y = &j->y, .w = &j->w, .bias = &t->bias, .epilogue = &relu, .x = &j->x};
+    return ctx->k->conv_backward_data(ctx, &args);
 }
 
 static void conv_row(int64_t n, int64_t c, int64_t f, int64_t h, int64_t k, int64_t s)
 {
-    const int64_t o = (h + 2 - k) / s + 1;
-    wf_packed_form *forms = NULL;
-    conv_job j = {.geom = {.nd = 2,
-                           .groups = 1,
-                           .kernel = {k, k},
-                           .stride = {s, s},
-                           .dilation = {1, 1},
-                           .pad_lo = {1, 1},
-                           .pad_hi = {1, 1}}};
-    j.x = array_new(WF_SHAPE(n, c, h, h));
-    j.w = array_new(WF_SHAPE(f, c, k, k));
-    j.b = array_new(WF_SHAPE(c > f ? c : f));
-    j.b.shape = WF_SHAPE(f);
-    j.y = array_new(WF_SHAPE(n, f, o, o));
-    j.w.forms = &forms;
-    const wf_dtype wide = dtype == WF_F64 ? WF_F64 : WF_F32;
-    j.dw = array_of(wide, j.w.shape);
-    j.db = array_of(wide, j.b.shape);
-    const double flop = 2.0 * (double)(n * c * f) * (double)(o * o * k * k) * 1e-9;
+    bench_conv j;
+    bench_conv_open(&j, ctx, dtype,
+                    (bench_conv_shape){.n = n, .c = c, .f = f, .h = h, .k = k, .s = s, .pad = 1, .groups = 1});
+    transposed_job t = {&j, array_new(WF_SHAPE(c))};
+    const double flop = 1e-9 * bench_conv_flop(&j);
     printf("%4lld -> %4lld %3lldx%-3lld k%lld s%lld %8.2f", (long long)c, (long long)f, (long long)h, (long long)h,
            (long long)k, (long long)s, flop);
-    printf(" %8.0f", flop / seconds_of(forward, &j));
-    printf(" %8.0f", flop / seconds_of(backward_data, &j));
-    printf(" %8.0f", flop / seconds_of(transposed, &j));
-    printf(" %8.0f\n", flop / seconds_of(backward_filter, &j));
+    printf(" %8.0f", flop / seconds_of(bench_conv_forward, &j));
+    printf(" %8.0f", flop / seconds_of(bench_conv_data, &j));
+    printf(" %8.0f", flop / seconds_of(transposed, &t));
+    printf(" %8.0f\n", flop / seconds_of(bench_conv_filter, &j));
     fflush(stdout);
-    array_free(&j.x);
-    array_free(&j.w);
-    array_free(&j.b);
-    array_free(&j.y);
-    array_free(&j.dw);
-    array_free(&j.db);
+    bench_array_free(ctx, &t.bias);
+    bench_conv_close(&j);
 }
 
 static void conv_table(int64_t ch)
@@ -379,7 +310,7 @@ static void job_free(pass_job *j)
 {
     wf_array *const arrays[] = {&j->x, &j->y, &j->z, &j->dy, &j->mean, &j->m2, &j->invstd, &j->gamma, &j->sum};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        array_free(arrays[i]);
+        bench_array_free(ctx, arrays[i]);
     wf_pool_give(ctx, j->hyper, sizeof *j->hyper);
     wf_pool_give_host(ctx, j->pinned, 0);
 }

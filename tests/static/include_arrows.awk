@@ -45,7 +45,7 @@ BEGIN {
     home["cublas"] = "^core/cuda/"
     home["library"] = "^core/cuda/"
     home["nvtx3"] = "^core/cuda/"
-    home["oneapi"] = "^core/cpu/"
+    home["oneapi"] = "^(core/cpu/|tests/bench/)"
     home["omp.h"] = "^core/(cpu/|context.c)"
     home["zlib.h"] = "^datasets/"
     home["stb"] = "^datasets/"
