@@ -48,7 +48,7 @@ typedef struct wf_trace_event {
     int32_t state;
     wf_call_record call;
     uint64_t bytes;           /* sent in this call */
-    int64_t start_ns, end_ns; /* of the monotonic clock; end_ns 0: not over */
+    int64_t start_ns, end_ns; /* of the monotonic clock; end_ns 0: not over. Without a profile to a few milliseconds */
     char step[WF_TRACE_STEP]; /* of the call's schedule that is waited for, if that lasts; else empty */
 } wf_trace_event;
 

@@ -140,12 +140,30 @@ static wf_steps take_slices(const passage *p, int64_t k)
     return taken;
 }
 
-static void reduce_piece(const passage *p, int64_t k)
+static void take_piece(const passage *p, int64_t k, wf_steps reduced)
 {
-    const wf_steps copied = copy_in(p, k), reduced = reduce_slice(p, k, copied), taken = take_slices(p, k);
+    const wf_steps taken = take_slices(p, k);
     wf_after(p->b, reduced);
     wf_after(p->b, taken);
     wf_builder_slot_used(p->b, p->ring + k, wf_add_notify(p->b, TAKEN, p->ring + k + 1));
+}
+
+_Static_assert(WF_RING_SLOTS >= 3, "a piece is copied before the two before it have been taken");
+
+/* The three stages of a vector, each one piece behind the stage before it: what a stage needs of the others they have
+ * mostly done by then, since they are as far as this rank. */
+static void reduce_pieces(const passage *p)
+{
+    wf_steps copied[2] = {0}, reduced[2] = {0};
+    for (int64_t k = 0; k < p->pieces + 2; k++) {
+        const int64_t before = k - 1, last = k - 2;
+        if (k < p->pieces)
+            copied[k % 2] = copy_in(p, k);
+        if (before >= 0 && before < p->pieces)
+            reduced[before % 2] = reduce_slice(p, before, copied[before % 2]);
+        if (last >= 0)
+            take_piece(p, last, reduced[last % 2]);
+    }
 }
 
 static void bcast_piece(const passage *p, int64_t k)
@@ -190,8 +208,7 @@ void wf_build_node_reduce(wf_builder *b, wf_address x, wf_address y, int64_t cou
     if (!p.in || count == 0)
         return;
     cut(&p);
-    for (int64_t k = 0; k < p.pieces; k++)
-        reduce_piece(&p, k);
+    reduce_pieces(&p);
 }
 
 void wf_build_node_bcast(wf_builder *b, wf_address data, size_t bytes, int root)

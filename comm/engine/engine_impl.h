@@ -23,6 +23,7 @@ wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *co
 typedef struct wf_engine_call {
     struct wf_engine_entry *entry;
     void *scratch, *device;
+    bool in_line; /* the caller waits until it is done, so steps may run one by one */
 } wf_engine_call;
 wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out,
                           wf_engine_call *flight) WF_NODISCARD;
@@ -73,6 +74,7 @@ void wf_shm_window_close(wf_shm_window *window);
 typedef struct wf_ring {
     wf_shm_window window;
     char **flags, **slots;
+    int64_t *seen;  /* of every flag, by rank */
     int64_t pieces; /* of earlier schedules: the same on all ranks of the node */
 } wf_ring;
 

@@ -158,8 +158,10 @@ static bool is_message(const wf_step *step)
 int32_t wf_graph_awaited(const wf_schedule_graph *g, int64_t event)
 {
     const wf_step *step = wf_graph_step(g, event / 2);
+    const int rank = g->rank[event / 2];
+    const bool behind = g->in_line && g->all[rank]->in_line && event / 2 > g->first[rank];
     if (event % 2 == 0)
-        return step->waits + (step->before >= 0);
+        return step->waits + (step->before >= 0) + behind;
     return step->kind == WF_STEP_COLLECTIVE ? g->ranks : 1 + (g->match[event / 2] >= 0);
 }
 
@@ -182,6 +184,8 @@ void wf_graph_happen(const wf_schedule_graph *g, int64_t event, void (*release)(
         }
         return;
     }
+    if (g->in_line && schedule->in_line && i + 1 < schedule->steps)
+        release(own, event + 1);
     for (int32_t f = schedule->first_follower[i]; f < schedule->first_follower[i + 1]; f++)
         release(own, 2 * (first + schedule->follower[f]));
     if (step->kind == WF_STEP_NOTIFY)
@@ -304,6 +308,12 @@ static wf_status make(wf_ctx *ctx, wf_schedule_graph *g)
 wf_status wf_graph_make(wf_ctx *ctx, const wf_schedule *const *all, int ranks, wf_schedule_graph *g)
 {
     *g = (wf_schedule_graph){.all = all, .ranks = ranks};
+    return make(ctx, g);
+}
+
+wf_status wf_graph_make_in_line(wf_ctx *ctx, const wf_schedule *const *all, int ranks, wf_schedule_graph *g)
+{
+    *g = (wf_schedule_graph){.all = all, .ranks = ranks, .in_line = true};
     return make(ctx, g);
 }
 

@@ -358,6 +358,8 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
                                       .tag = comm->tag,
                                       .flags = engine->ring.flags,
                                       .ring_pieces = engine->ring.pieces,
+                                      .seen = engine->ring.seen,
+                                      .in_line = flight->in_line,
                                       .pair_flags = engine->pairs.flags,
                                       .pieces = engine->pairs.pieces});
     return WF_OK;
@@ -366,7 +368,6 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
 static wf_status begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
                        wf_engine_call *flight)
 {
-    *flight = (wf_engine_call){0};
     WF_TRY(entry_of(comm, call, &flight->entry));
     return post(comm, &comm->engine->link, in, out, flight);
 }
@@ -385,6 +386,7 @@ wf_status wf_engine_wait(wf_comm *comm, wf_engine_call *flight)
 
 wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out, wf_engine_call *flight)
 {
+    *flight = (wf_engine_call){0};
     return begin(comm, call, &in, &out, flight);
 }
 
@@ -430,7 +432,7 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
 
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out)
 {
-    wf_engine_call flight;
+    wf_engine_call flight = {.in_line = true};
     WF_TRY(begin(comm, call, in, out, &flight));
     const wf_status status = wf_engine_wait(comm, &flight);
     wf_engine_end(comm, &flight, status);

@@ -20,7 +20,8 @@ void wf_schedule_print(const wf_schedule *schedule, void (*line)(void *own, cons
  */
 /* WF_OK where
  *   every send meets one receive of equal bytes, and every awaited flag is raised;
- *   no steps wait for each other in a circle, even if no message leaves before its receive is posted;
+ *   no steps wait for each other in a circle, even if no message leaves before its receive is posted, or if the steps
+ *   of schedules that allow it run one by one;
  *   nothing is read before it is written, and everything that is output is written;
  *   no two steps that may run at the same time touch the same bytes, unless both only read.
  * Else WF_ERR_STATE, with the rank and the step in the message. Where the schedules allow it, outputs are also taken
@@ -61,6 +62,7 @@ typedef struct wf_simulation {
     uint64_t seed;    /* of delays and orders; not 0 */
     int most_delay;   /* of a message, in turns; 0: none */
     bool in_place;    /* output i is input i, where the schedule allows it */
+    bool in_line;     /* steps run one by one, where it allows that */
     int failing_rank; /* fails when it has done `failing_step` steps; -1: none */
     int32_t failing_step;
     /* Gives operands of kinds input and both their contents, and looks at outputs and boths in the end. */
@@ -82,6 +84,7 @@ wf_status wf_schedule_simulate(wf_ctx *ctx, const wf_schedule *const *all, int r
 typedef struct wf_schedule_graph {
     const wf_schedule *const *all;
     const wf_agreed *folded; /* NULL: of all ranks; else `all` are those of the first of equal nodes, for all nodes */
+    bool in_line;            /* a step begins after the one before it, in schedules that allow that */
     int ranks;               /* of `all` */
     int64_t *first;          /* ranks + 1 entries */
     int32_t *rank;           /* of each step */
@@ -98,6 +101,8 @@ static inline const wf_step *wf_graph_step(const wf_schedule_graph *g, int64_t s
 
 /* WF_ERR_STATE where ends of messages do not meet, or events wait for each other in a circle. */
 wf_status wf_graph_make(wf_ctx *ctx, const wf_schedule *const *all, int ranks, wf_schedule_graph *graph) WF_NODISCARD;
+wf_status wf_graph_make_in_line(wf_ctx *ctx, const wf_schedule *const *all, int ranks,
+                                wf_schedule_graph *graph) WF_NODISCARD;
 wf_status wf_graph_make_folded(wf_ctx *ctx, const wf_agreed *agreed, const wf_schedule *const *all,
                                wf_schedule_graph *graph) WF_NODISCARD;
 void wf_graph_clear(wf_schedule_graph *graph);

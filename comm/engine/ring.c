@@ -17,6 +17,9 @@ static wf_status list(wf_comm *comm, wf_ring *ring)
     if (!ring->flags)
         return wf_error_code();
     ring->slots = ring->flags + comm->size;
+    ring->seen = wf_calloc(comm->shared->ctx, (size_t)comm->size * WF_FLAGS, sizeof *ring->seen);
+    if (!ring->seen)
+        return wf_error_code();
     return WF_OK;
 }
 
@@ -56,6 +59,7 @@ void wf_ring_close(wf_ring *ring)
 {
     wf_shm_window_close(&ring->window);
     free(ring->flags);
+    free(ring->seen);
     *ring = (wf_ring){0};
 }
 

@@ -95,7 +95,8 @@ void wf_run_begin(wf_run *run, wf_binding binding)
     run->head = run->tail = run->awaits = run->flights = run->landed = run->cursor = run->done = 0;
     run->lates = run->fences = 0;
     run->waiting = false;
-    for (int32_t i = 0; i < s->steps; i++) {
+    run->in_line = binding.in_line && s->in_line;
+    for (int32_t i = 0; i < s->steps && !run->in_line; i++) {
         run->left[i] = s->step[i].waits + (s->step[i].before >= 0);
         if (run->left[i] == 0)
             make_ready(run, i);
@@ -329,9 +330,17 @@ static wf_status look_at_messages(wf_run *run, bool *moved)
     return WF_OK;
 }
 
+/* Flags only grow, so what was seen of one may do, and its cache line stays with its owner. */
 static bool flag_is_up(const wf_run *run, const wf_step *step)
 {
-    return atomic_load_explicit(flag_of(run, step), memory_order_acquire) >= value_of(run, step);
+    const int64_t value = value_of(run, step);
+    int64_t *seen = run->on.seen && step->ring == 0 ? &run->on.seen[step->peer * WF_FLAGS + step->flag] : NULL;
+    if (seen && *seen >= value)
+        return true;
+    const int64_t is = atomic_load_explicit(flag_of(run, step), memory_order_acquire);
+    if (seen)
+        *seen = is;
+    return is >= value;
 }
 
 static void look_at_flags(wf_run *run, bool *moved)
@@ -436,8 +445,28 @@ static wf_status run_ready(wf_run *run, bool *moved)
     return WF_OK;
 }
 
+/* Without lists of what is ready: for short calls these take longer than the steps. */
+static wf_status advance_in_line(wf_run *run, bool *moved)
+{
+    const wf_schedule *s = run->schedule;
+    for (int32_t local = 0; run->done < s->steps; run->done++) {
+        const wf_step *step = &s->step[run->done];
+        if (step->kind == WF_STEP_AWAIT && !flag_is_up(run, step))
+            return WF_OK;
+        if (step->kind != WF_STEP_AWAIT) {
+            if (run->on.steps_at_once > 0 && local++ == run->on.steps_at_once)
+                return WF_OK;
+            WF_TRY(local_step(run, step));
+        }
+        *moved = true;
+    }
+    return WF_OK;
+}
+
 wf_status wf_run_advance(wf_run *run, bool *moved)
 {
+    if (run->in_line)
+        return advance_in_line(run, moved);
     WF_TRY(run_ready(run, moved));
     WF_TRY(look_at_messages(run, moved));
     if (run->awaits > 0)
@@ -450,6 +479,8 @@ wf_status wf_run_advance(wf_run *run, bool *moved)
 int wf_run_awaited(const wf_run *run)
 {
     int peer = -1;
+    if (run->in_line)
+        return wf_run_done(run) ? -1 : run->schedule->step[run->done].peer;
     for (int32_t i = run->landed; i < run->flights; i++) {
         const wf_transfer *t = &run->flight[i].transfer;
         if (t->done)
@@ -463,7 +494,7 @@ int wf_run_awaited(const wf_run *run)
 
 const char *wf_run_text(const wf_run *run, char text[WF_FAILURE_TEXT])
 {
-    int32_t step = -1;
+    int32_t step = run->in_line && !wf_run_done(run) ? run->done : -1;
     for (int32_t i = run->landed; i < run->flights && step < 0; i++)
         step = run->flight[i].transfer.done ? -1 : run->flight[i].step;
     if (step < 0 && run->awaits > 0)

@@ -36,8 +36,10 @@ typedef struct wf_binding {
     int64_t ring_pieces;     /* of the ring, by earlier schedules */
     char *const *pair_flags; /* likewise, those of pairs from WF_FLAGS on */
     const int64_t *pieces;   /* of the rings of pairs, by earlier schedules, by number; NULL: none */
-    uint64_t shuffle;        /* simulation: a seed by which ready steps run in any order; 0: in order */
-    int32_t steps_at_once;   /* simulation: local steps in one advance; 0: all */
+    int64_t *seen;         /* of flag f of rank r, at r * WF_FLAGS + f: its value when last looked at; NULL: unknown */
+    bool in_line;          /* the owner waits: steps may run one by one, where the schedule allows it */
+    uint64_t shuffle;      /* simulation: a seed by which ready steps run in any order; 0: in order */
+    int32_t steps_at_once; /* simulation: local steps in one advance; 0: all */
 } wf_binding;
 
 typedef struct wf_flight {
@@ -57,6 +59,7 @@ typedef struct wf_run {
     int32_t *late; /* steps that wait for nothing but the owner's wait */
     int32_t lates;
     bool waiting;
+    bool in_line;     /* `done` is also the next step */
     wf_event **event; /* of each fence */
     int32_t *fencing; /* fences that the device has not reached, the oldest first */
     int32_t fences;

@@ -41,11 +41,21 @@ static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
     return WF_OK;
 }
 
+/* Not what is left to the owner's wait, either: it may come before what is awaited. */
+static bool is_local(const wf_step *step)
+{
+    return !is_message(step) && step->kind != WF_STEP_COLLECTIVE && step->kind != WF_STEP_FENCE &&
+           !(step->flags & WF_STEP_AT_WAIT);
+}
+
 wf_status wf_schedule_link(wf_ctx *ctx, wf_schedule *s)
 {
     int32_t waits = 0;
-    for (int32_t i = 0; i < s->steps; i++)
+    s->in_line = s->ring_pieces > 0 && s->rings == 0;
+    for (int32_t i = 0; i < s->steps; i++) {
         waits += s->step[i].waits;
+        s->in_line = s->in_line && is_local(&s->step[i]);
+    }
     free(s->first_follower);
     free(s->follower);
     free(s->next);

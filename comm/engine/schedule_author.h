@@ -74,6 +74,7 @@ typedef struct wf_schedule {
     int32_t fences;
     bool in_place; /* output i may be input i */
     bool in_order; /* the first of the ready steps runs first */
+    bool in_line;  /* steps are local, or await flags: they can run one by one in the order of the list */
     /* Payload that this rank sends, and what wf_traffic counts as copied. */
     uint64_t bytes_sent, messages, bytes_copied;
 } wf_schedule;

@@ -285,6 +285,7 @@ static wf_status begin(world *w, rank *r)
                                       .data = r->data,
                                       .flags = w->flag_of,
                                       .pair_flags = w->flag_of + w->ranks,
+                                      .in_line = w->s->in_line,
                                       .shuffle = random_of(w) | 1,
                                       .steps_at_once = 1});
     return WF_OK;

@@ -398,13 +398,20 @@ static wf_status prove(wf_ctx *ctx, wf_schedule_graph *g, bool alias)
 wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ranks)
 {
     wf_schedule_graph g;
-    bool in_place = false;
+    bool in_place = false, in_line = false;
     WF_TRY(wf_graph_make(ctx, all, ranks, &g));
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < ranks; r++) {
         in_place = in_place || all[r]->in_place;
+        in_line = in_line || all[r]->in_line;
+    }
     wf_status status = prove(ctx, &g, false);
     if (status == WF_OK && in_place)
         status = prove(ctx, &g, true);
     wf_graph_clear(&g);
+    /* Steps in line are an order of what may run together: nothing new but circles. */
+    if (status == WF_OK && in_line) {
+        status = wf_graph_make_in_line(ctx, all, ranks, &g);
+        wf_graph_clear(&g);
+    }
     return status;
 }

@@ -44,8 +44,8 @@ typedef struct shared_records {
 struct wf_control {
     MPI_Comm mpi;
     int left, right;
-    wf_call_record mine[RECORDS]; /* announced, until the left neighbour's is known to be equal */
-    uint64_t hash[RECORDS];       /* of these */
+    wf_call_record *mine; /* announced, until the left neighbour's is known to be equal: `own`, or in shared memory */
+    wf_call_record own[RECORDS];
     MPI_Request sent[RECORDS];
     uint64_t announced, confirmed;
     shared_records **shared; /* of each rank; NULL: records are messages */
@@ -91,6 +91,7 @@ wf_status wf_control_new(wf_comm *comm)
     WF_CHECK(c, WF_ERR_MEMORY, "no memory for a communicator");
     comm->control = c;
     c->mpi = MPI_COMM_NULL;
+    c->mine = c->own;
     c->gone = calloc((size_t)comm->size, sizeof *c->gone);
     WF_CHECK(c->gone, WF_ERR_MEMORY, "no memory for a communicator");
     c->ranks = comm->size;
@@ -124,6 +125,7 @@ wf_status wf_control_share(wf_comm *comm, void *const *memory)
         return wf_error_code();
     for (int r = 0; r < comm->size; r++)
         c->shared[r] = memory[r];
+    c->mine = c->shared[comm->rank]->record;
     c->taken = c->announced;
     atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed, memory_order_release);
     return WF_OK;
@@ -136,6 +138,7 @@ void wf_control_unshare(wf_comm *comm)
         return;
     free(c->shared);
     c->shared = NULL;
+    c->mine = c->own;
 }
 
 /* The right neighbour has read what was announced RECORDS calls ago. */
@@ -150,7 +153,7 @@ static wf_status look_for_place(struct wf_control *c, bool *is_free)
     return WF_OK;
 }
 
-static wf_status show(wf_comm *comm, uint64_t n)
+static wf_status show(wf_comm *comm, uint64_t n, uint64_t hash)
 {
     struct wf_control *c = comm->control;
     const uint64_t place = n % RECORDS;
@@ -160,8 +163,7 @@ static wf_status show(wf_comm *comm, uint64_t n)
         return WF_OK;
     }
     shared_records *own = c->shared[comm->rank];
-    own->record[place] = c->mine[place];
-    own->cell[place].hash = c->hash[place];
+    own->cell[place].hash = hash;
     atomic_store_explicit(&own->cell[place].number, n + 1, memory_order_release);
     return WF_OK;
 }
@@ -181,8 +183,7 @@ wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint6
         WF_TRY(wf_deadline_poll(comm, &deadline));
     }
     c->mine[c->announced % RECORDS] = *record;
-    c->hash[c->announced % RECORDS] = hash;
-    return show(comm, c->announced++);
+    return show(comm, c->announced++, hash);
 }
 
 bool wf_control_has_room(wf_comm *comm)
@@ -218,17 +219,27 @@ static wf_status disagree(wf_comm *comm, const wf_call_record *mine, const wf_ca
     return wf_failure_seen(comm, WF_ERR_COMM, text);
 }
 
+/* Equal hashes count as equal records: the record itself stays in the neighbour's cache. */
+static bool shows_equal(const wf_comm *comm, uint64_t n)
+{
+    const struct wf_control *c = comm->control;
+    const uint64_t place = n % RECORDS;
+    if (!c->shared)
+        return false;
+    const shared_records *left = c->shared[c->left], *own = c->shared[comm->rank];
+    return atomic_load_explicit(&left->cell[place].number, memory_order_acquire) == n + 1 &&
+           left->cell[place].hash == own->cell[place].hash;
+}
+
 /* The record of the left neighbour that is to be compared with mine[n % RECORDS]; NULL: it has not come. A farewell
  * comes as a message. */
 static wf_status look_for_record(struct wf_control *c, uint64_t n, const wf_call_record **theirs)
 {
-    const uint64_t place = n % RECORDS;
-    shared_records *left = c->shared ? c->shared[c->left] : NULL;
+    const shared_records *left = c->shared ? c->shared[c->left] : NULL;
     int done = 0;
     *theirs = NULL;
-    if (left && atomic_load_explicit(&left->cell[place].number, memory_order_acquire) == n + 1) {
-        /* Equal hashes count as equal records: most of the time the record itself stays in the neighbour's cache. */
-        *theirs = left->cell[place].hash == c->hash[place] ? &c->mine[place] : &left->record[place];
+    if (left && atomic_load_explicit(&left->cell[n % RECORDS].number, memory_order_acquire) == n + 1) {
+        *theirs = &left->record[n % RECORDS];
         return WF_OK;
     }
     if (!c->arrived) {
@@ -239,22 +250,23 @@ static wf_status look_for_record(struct wf_control *c, uint64_t n, const wf_call
     return WF_OK;
 }
 
+/* With one neighbour, which suffices: in a ring all are equal if each equals its left one. */
 static wf_status compare_records(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
-    while (c->confirmed < c->announced) {
+    for (; c->confirmed < c->announced; c->confirmed++) {
         const wf_call_record *mine = &c->mine[c->confirmed % RECORDS], *theirs;
-        WF_TRY(look_for_record(c, c->confirmed, &theirs));
-        if (!theirs)
-            break;
-        /* Comparing with one neighbour suffices: in a ring all are equal if each equals its left one. */
-        if (!wf_call_record_equal(mine, theirs))
-            return disagree(comm, mine, theirs);
-        c->confirmed++;
+        if (!shows_equal(comm, c->confirmed)) {
+            WF_TRY(look_for_record(c, c->confirmed, &theirs));
+            if (!theirs)
+                break;
+            if (!wf_call_record_equal(mine, theirs))
+                return disagree(comm, mine, theirs);
+        }
         if (!c->shared)
             WF_TRY(await_record(c));
         else
-            atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed, memory_order_release);
+            atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed + 1, memory_order_release);
     }
     return WF_OK;
 }

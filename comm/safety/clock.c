@@ -9,3 +9,10 @@ int64_t wf_now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
+
+int64_t wf_tick_ns(void)
+{
+    struct timespec tick;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &tick);
+    return (int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec;
+}

@@ -48,12 +48,13 @@ wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int6
 void wf_call_record_place(wf_call_record *record)
 {
     const wf_site site = wf_site_now();
+    const char *purpose = wf_site_purpose_now();
     record->line = site.line;
-    record->file[0] = '\0';
+    record->file[0] = record->purpose[0] = '\0';
     if (site.file)
         strncpy(record->file, site.file, sizeof record->file - 1);
-    memset(record->purpose, 0, sizeof record->purpose);
-    strncpy(record->purpose, wf_site_purpose_now(), sizeof record->purpose - 1);
+    if (purpose[0])
+        strncpy(record->purpose, purpose, sizeof record->purpose - 1);
 }
 
 /* The place in the program is left out: two branches of a program may well make the same call. */

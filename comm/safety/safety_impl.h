@@ -17,6 +17,8 @@ void wf_call_record_place(wf_call_record *record);
 /* --- clock --- */
 /* Of the monotonic clock. */
 int64_t wf_now_ns(void);
+/* The same as of the last tick of the system, a few milliseconds ago at most; it takes a quarter of the time. */
+int64_t wf_tick_ns(void);
 
 /* --- recorder.c: no allocation and no system call once it is open --- */
 /* Maps the file, or plain memory where there can be none (one line says why). Once. */

@@ -510,6 +510,18 @@ static void no_room(wf_schedule *const *all)
             all[0]->step[i].waits = 0;
 }
 
+/* Says that a copy is there in the list before it is made: right for who waits as told, but not one by one. */
+static void notify_in_front(wf_schedule *const *all)
+{
+    wf_schedule *s = all[0];
+    wf_step *notify = step_of(s, WF_STEP_NOTIFY, 0), *last = &s->step[s->steps - 1], kept = *notify;
+    const int32_t at = (int32_t)(notify - s->step);
+    *notify = notify[-1];
+    notify[-1] = kept;
+    for (int32_t w = 0; w < last->wait + last->waits; w++)
+        s->wait[w] = s->wait[w] == at || s->wait[w] == at - 1 ? 2 * at - 1 - s->wait[w] : s->wait[w];
+}
+
 typedef struct mistake {
     const char *name;
     void (*make)(wf_schedule *const *all);
@@ -532,6 +544,7 @@ static const mistake mistakes[] = {
     {"an output that is not written", never_written, "is never written", false, false},
     {"scratch that is not written", reads_what_is_not_there, "read before it is written", false, true},
     {"a flag that is not raised", no_flag, "never raised", true, false},
+    {"a flag that is raised too early in line", notify_in_front, "in a circle", true, false},
     {"a flag that is not awaited", no_await, "may run together", true, true},
     {"a slot that is not free", no_room, "may run together", true, true},
 };

@@ -282,6 +282,7 @@ static inline wf_status simulate(judge *j, const wf_schedule *const *all, uint64
     const wf_simulation s = {.seed = seed,
                              .most_delay = (int)(seed % 9),
                              .in_place = in_place,
+                             .in_line = seed % 3 == 0,
                              .failing_rank = failing_rank,
                              .failing_step = failing_step,
                              .fill = judge_fill,

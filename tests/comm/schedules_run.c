@@ -164,6 +164,54 @@ static void steps_at_once(void)
     wf_schedule_free(s);
 }
 
+/* Rank 0 waits for a flag of rank 2, and makes a call that waits for nothing. */
+static wf_schedule *awaiter(const wf_agreed *near)
+{
+    wf_schedule *s;
+    wf_builder *b = wf_builder_new(ctx, near, 0);
+    wf_builder_ring(b, 1);
+    wf_add_await(b, 2, 0, 1);
+    wf_add_call(b, (wf_step_call){.run = count_call}, WF_NOWHERE, WF_NOWHERE, 0);
+    WF_EXPECT_OK(wf_builder_end(b, &s));
+    return s;
+}
+
+/* One by one, what waits for a flag holds up all behind it; and a flag that was seen is not looked at again. */
+static void in_line(void)
+{
+    static const int32_t node[RANKS];
+    static _Alignas(WF_FLAG_LINE) char flags[RANKS][WF_FLAGS * WF_FLAG_LINE];
+    char *const flag_of[RANKS] = {flags[0], flags[1], flags[2]};
+    int64_t seen[RANKS * WF_FLAGS] = {0};
+    wf_ring_flag *raised = (wf_ring_flag *)(void *)flags[2];
+    wf_agreed near;
+    WF_EXPECT_OK(wf_agreed_make(ctx, RANKS, node, &near));
+    wf_schedule *s = awaiter(&near);
+    wf_run *run = wf_run_new(ctx, s);
+    for (int line = 0; line < 2; line++) {
+        bool moved = false;
+        calls = 0;
+        atomic_store(raised, 0);
+        wf_run_begin(run, (wf_binding){.flags = flag_of, .seen = seen, .in_line = line});
+        WF_EXPECT_OK(wf_run_advance(run, &moved));
+        WF_EXPECT(calls == !line && !wf_run_done(run), "%d calls before the flag is raised", calls);
+        WF_EXPECT(wf_run_awaited(run) == 2, "rank %d is awaited, not 2", wf_run_awaited(run));
+        atomic_store(raised, 1);
+        WF_EXPECT_OK(wf_run_advance(run, &moved));
+        WF_EXPECT(calls == 1 && wf_run_done(run), "%d calls after the flag was raised", calls);
+        WF_EXPECT(seen[2 * WF_FLAGS] == 1, "the flag was not remembered");
+        seen[2 * WF_FLAGS] = 0;
+    }
+    seen[2 * WF_FLAGS] = 1;
+    atomic_store(raised, 0);
+    wf_run_begin(run, (wf_binding){.flags = flag_of, .seen = seen, .in_line = true});
+    WF_EXPECT_OK(wf_run_advance(run, &(bool){false}));
+    WF_EXPECT(wf_run_done(run), "a flag that was seen is looked at again");
+    wf_run_free(run);
+    wf_schedule_free(s);
+    wf_agreed_clear(&near);
+}
+
 int main(int argc, char **argv)
 {
     const int32_t node[RANKS] = {0, 1, 2};
@@ -175,6 +223,7 @@ int main(int argc, char **argv)
                                                {"unfinished_memory", unfinished_memory},
                                                {"awaited", awaited},
                                                {"steps_at_once", steps_at_once},
+                                               {"in_line", in_line},
                                                {0}});
     wf_agreed_clear(&agreed);
     return wf_ctx_free(ctx) != WF_OK || failed;

@@ -218,17 +218,19 @@ static int odd_one(const job *j, place p)
 static bool earliest_difference(const job *j, place *found)
 {
     int64_t earliest = INT64_MAX;
-    for (int r = 0; r < j->ranks; r++)
-        for (int i = 0; i < WF_TRACE_EVENTS; i++) {
-            const wf_trace_event *e = &j->rank[r]->event[i];
-            const place p = {e->comm, e->call.sequence};
-            const int64_t at = e->start_ns + j->rank[r]->offset_ns;
+    for (int r = 0; r < j->ranks; r++) {
+        const wf_trace *trace = j->rank[r];
+        /* From the last one back: the clock ticks seldom, and of two calls at one time the first one counts. */
+        for (uint64_t n = trace->events; n > 0 && n + WF_TRACE_EVENTS > trace->events; n--) {
+            const wf_trace_event *e = event_at(trace, n);
+            const place p = {e ? e->comm : 0, e ? e->call.sequence : 0};
             int other;
-            if (e->number > 0 && e->call.sequence > 0 && at < earliest && strangers(j, e, p, &other) > 0) {
-                earliest = at;
+            if (p.sequence > 0 && e->start_ns + trace->offset_ns <= earliest && strangers(j, e, p, &other) > 0) {
+                earliest = e->start_ns + trace->offset_ns;
                 *found = p;
             }
         }
+    }
     return earliest < INT64_MAX;
 }
 
