@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 1 MiB: long enough that latency does not count, short enough that sums begin early. The first is a quarter of that,
- * since nothing hides what waits for it. */
-#define BUCKET_BYTES       ((int64_t)1 << 20)
-#define FIRST_BUCKET_BYTES ((int64_t)256 << 10)
-
 static wf_comm *comm_of(const wf_buckets *all, unsigned axes)
 {
     return wf_mesh_comm_of(all->mesh, axes);
@@ -86,8 +81,8 @@ wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opt
 {
     wf_buckets *all = wf_calloc(optim->ctx, 1, sizeof *all);
     WF_NEED(all);
-    opts.bucket_bytes = opts.bucket_bytes ? opts.bucket_bytes : BUCKET_BYTES;
-    opts.first_bucket_bytes = opts.first_bucket_bytes ? opts.first_bucket_bytes : FIRST_BUCKET_BYTES;
+    opts.bucket_bytes = opts.bucket_bytes ? opts.bucket_bytes : WF_BUCKET_BYTES;
+    opts.first_bucket_bytes = opts.first_bucket_bytes ? opts.first_bucket_bytes : WF_FIRST_BUCKET_BYTES;
     *all = (wf_buckets){.optim = optim, .mesh = mesh, .axes = wf_grad_axes(mesh), .opts = opts};
     *out = all;
     all->loss = wf_tensor_new(optim->ctx, WF_F64, wf_shape_scalar());

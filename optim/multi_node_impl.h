@@ -82,6 +82,10 @@ void wf_grad_sort(const wf_mesh *mesh, unsigned last, int64_t n, wf_param **orde
 int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_grad_run *runs);
 
 /* --- buckets.c ---------------------------------------------------------------------------------------------------- */
+/* 1 MiB: long enough that latency does not count, short enough that sums begin early. The first is a quarter of that,
+ * since nothing hides what waits for it. */
+#define WF_BUCKET_BYTES       ((int64_t)1 << 20)
+#define WF_FIRST_BUCKET_BYTES ((int64_t)256 << 10)
 
 /* What rides behind the gradients, summed with them. */
 enum {

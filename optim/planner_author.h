@@ -47,12 +47,24 @@ void wf_planner_model_clear(wf_planner_model *m);
 /* A step of one rank with so many samples, nothing split. */
 typedef struct wf_planner_times {
     int64_t batch;
+    bool chunk; /* given: one of several of a pipeline, for which parameters are packed once */
     double forward_s, backward_s, update_s; /* all of them; backward_s without the update */
     double kept, fixed, more;      /* bytes: what forward keeps for backward; parameters, gradients, packed forms of
                                       parameters and the optimizer's state; and what a step takes beyond these at its peak */
     double packed, packed_forward; /* bytes of packed forms: of a step, and those that forward makes */
     double *leaf_forward_s, *leaf_backward_s; /* of the kernels of each leaf */
 } wf_planner_times;
+
+/* What a message costs. */
+typedef struct wf_planner_link {
+    double alpha_s, beta_s; /* a message, its byte */
+} wf_planner_link;
+
+/* How fast backward goes on while gradients are summed between nodes, and the sum while backward goes on; 1: as fast as
+ * alone. */
+typedef struct wf_planner_overlap {
+    double compute, sum;
+} wf_planner_overlap;
 
 typedef struct wf_planner_meter {
     void *own;
@@ -65,9 +77,13 @@ typedef struct wf_planner_meter {
     /* Forward and backward of a part of a leaf: an input of this shape, 1/in of the input channels of its filters,
      * 1/out of the output channels. */
     wf_status (*part)(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds);
-    double state_words; /* of the optimizer, for each parameter */
-    wf_price_model links;
-    double exchange_alpha_s, exchange_beta_s; /* of a message of an exchange inside a node, and of its byte */
+    /* Backward of so many samples beside sums between nodes. Both rates are 1 where that cannot be measured here. NULL:
+     * never. */
+    wf_status (*overlap)(void *own, const wf_planner_model *m, int64_t batch, wf_planner_overlap *rates);
+    double state_words;          /* of the optimizer, for each parameter */
+    wf_price_model links;        /* of sums */
+    wf_planner_link exchange[2]; /* inside a node, between nodes: of exchanges, in which both sides send at once */
+    wf_planner_link one_way;     /* between nodes: while nothing comes from the other side */
 } wf_planner_meter;
 
 /* --- search.c -------------------------------------------------------------------------------------------------------
@@ -108,6 +124,8 @@ struct wf_training_plan {
     double seconds, other_s, sum_s, update_s; /* a step; of it outside of units; shown sums of gradients; updates */
     double bytes, memory;                     /* sent by a rank in a step; its peak */
     wf_price_model links;
+    wf_planner_link exchange[2]; /* of the meter, as is `overlap`; not in a file */
+    wf_planner_overlap overlap;
     int n_units;
     wf_plan_unit *unit;
     struct wf_plan_watch *watch; /* of a run that is compared */

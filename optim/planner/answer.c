@@ -105,8 +105,9 @@ static wf_status answer(wf_gauge *g, wf_planner_model *m, request *r)
     WF_TRY(wf_gauge_open(g, m, &meter));
     WF_TRY(wf_gauge_links(g, &meter));
     if (r->beta_s > 0) {
-        meter.links.beta_s[1] = r->beta_s;
+        meter.one_way = meter.exchange[1] = (wf_planner_link){r->alpha_s, r->beta_s};
         meter.links.alpha_s[1] = r->alpha_s;
+        meter.links.beta_s[1] = r->beta_s;
     }
     wf_training_plan *plan = wf_planner_search(m, &meter, &r->opts);
     if (!plan)

@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-#define LONG ((int64_t)1 << 20) /* elements of a long buffer */
-
 /* --- messages -------------------------------------------------------------------------------------------------------
  */
 
@@ -17,10 +15,8 @@ bool wf_place_between(const wf_place *p, int span)
 
 static double message_s(const wf_place *p, int span, double messages, double bytes)
 {
-    const wf_price_model *l = &p->meter->links;
-    if (wf_place_between(p, span))
-        return messages * l->alpha_s[1] + bytes * l->beta_s[1];
-    return messages * p->meter->exchange_alpha_s + bytes * p->meter->exchange_beta_s;
+    const wf_planner_link *link = &p->meter->exchange[wf_place_between(p, span)];
+    return messages * link->alpha_s + bytes * link->beta_s;
 }
 
 static void add_message(const wf_place *p, int span, double messages, double bytes, wf_unit_cost *c)
@@ -33,11 +29,11 @@ wf_status wf_place_sum(const wf_place *p, int members, int stride, double *secon
 {
     const int each = p->ranks / p->nodes, together = stride < each ? each / stride : 1;
     const int node_size = together > members ? members : members % together == 0 ? together : 1;
-    const int64_t ends[] = {0, LONG};
+    const int64_t ends[] = {0, WF_PLANNER_SUM};
     const wf_call call = {.operation = WF_CALL_SUM,
                           .reducer = node_size > 1 && node_size < members ? "two_dimensional" : "hierarchical",
                           .dtype = WF_F32,
-                          .count = LONG,
+                          .count = WF_PLANNER_SUM,
                           .part = ends,
                           .parts = 1};
     wf_price price = {0};
@@ -56,8 +52,8 @@ wf_status wf_place_sum(const wf_place *p, int members, int stride, double *secon
     agreed.shared = true;
     status = wf_call_price(p->m->ctx, &agreed, &call, &p->meter->links, &price);
     wf_agreed_clear(&agreed);
-    *seconds = price.seconds / (4.0 * (double)LONG);
-    *bytes = (double)price.bytes / members / (4.0 * (double)LONG);
+    *seconds = price.seconds / (4.0 * (double)WF_PLANNER_SUM);
+    *bytes = (double)price.bytes / members / (4.0 * (double)WF_PLANNER_SUM);
     return status;
 }
 
@@ -363,12 +359,16 @@ wf_status wf_place_open(const wf_planner_model *m, const wf_planner_meter *meter
     if (!p->times.leaf_forward_s)
         return wf_error_code();
     p->times.leaf_backward_s = p->times.leaf_forward_s + m->n_leaves;
+    p->times.chunk = mesh.stage > 1 && batch < o->batch / mesh.data;
     wf_status status = meter->step(meter->own, m, batch, &p->times);
     if (status == WF_OK)
         status = wf_place_sum(p, mesh.data, inner * mesh.stage, &p->sum_s[0], &p->sum_bytes[0]);
     if (status == WF_OK)
         status =
             wf_place_sum(p, mesh.data * p->pixels, mesh.data > 1 ? mesh.channel : 1, &p->sum_s[1], &p->sum_bytes[1]);
+    p->overlap = (wf_planner_overlap){1, 1};
+    if (status == WF_OK && mesh.stage == 1 && wf_place_between(p, o->ranks) && meter->overlap)
+        status = meter->overlap(meter->own, m, batch, &p->overlap);
     if (status != WF_OK)
         wf_place_close(p);
     return status;

@@ -260,7 +260,13 @@ void wf_training_plan_print(const wf_training_plan *p, int table)
     }
     dprintf(table, "outside of layers %.3f ms, sums of gradients that show %.3f ms, updates %.3f ms\n",
             1e3 * p->other_s, 1e3 * p->sum_s, 1e3 * p->update_s);
-    dprintf(table, "links: in a node %.3g us and %.3g GB/s, between nodes %.3g us and %.3g GB/s, work %.3g GB/s\n",
+    dprintf(table, "sums: in a node %.3g us and %.3g GB/s, between nodes %.3g us and %.3g GB/s, work %.3g GB/s\n",
             1e6 * p->links.alpha_s[0], 1e-9 / p->links.beta_s[0], 1e6 * p->links.alpha_s[1], 1e-9 / p->links.beta_s[1],
             1e-9 / p->links.gamma_s);
+    dprintf(table, "exchanges: in a node %.3g us and %.3g GB/s, between nodes %.3g us and %.3g GB/s\n",
+            1e6 * p->exchange[0].alpha_s, 1e-9 / p->exchange[0].beta_s, 1e6 * p->exchange[1].alpha_s,
+            1e-9 / p->exchange[1].beta_s);
+    if (p->nodes > 1)
+        dprintf(table, "while sums go on between nodes, backward has %.2f of its speed, and sums have %.2f of theirs\n",
+                p->overlap.compute, p->overlap.sum);
 }

@@ -1,6 +1,7 @@
 /* What messages and sums cost here: exchanges of two lengths, sums of two lengths, and where there are several nodes
- * messages of two lengths between two of them. The constants are those by which the price of the library's own schedule
- * is what was measured. */
+ * messages of two lengths between two of them. The constants of sums are those by which the price of the library's own
+ * schedule is what was measured. Each kind has its own constants, since a link that carries messages in both directions
+ * at once may be slower in each of them than one that carries them in one direction. */
 #include "optim/planner/planner_impl.h"
 
 #include "comm/comm_author.h"
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 15, WARM = 3, SHORT = 256, LONG = 1 << 20, FITS = 6 };
+enum { ROUNDS = 15, WARM = 3, SHORT = 256, LONG = WF_PLANNER_SUM, STRIP = 1 << 16, MESSAGE = 1 << 20, FITS = 6 };
 
 static double now(void)
 {
@@ -93,22 +94,29 @@ static wf_status time_sum(wf_comm *comm, int64_t count, double *seconds)
 static wf_status price_of(wf_ctx *ctx, const wf_agreed *agreed, const wf_price_model *links, int64_t count, double *s)
 {
     const int64_t ends[] = {0, count};
-    const wf_call call = {
-        .operation = WF_CALL_SUM, .reducer = "hierarchical", .dtype = WF_F32, .count = count, .part = ends, .parts = 1};
+    const wf_call call = {.operation = WF_CALL_SUM,
+                          .reducer = agreed->nodes > 1 && agreed->smallest > 1 ? "two_dimensional" : "hierarchical",
+                          .dtype = WF_F32,
+                          .count = count,
+                          .part = ends,
+                          .parts = 1};
     wf_price price;
     WF_TRY(wf_call_price(ctx, agreed, &call, links, &price));
     *s = price.seconds;
     return WF_OK;
 }
 
-/* alpha follows from the short sum, and gamma from the long one. */
-static wf_status fit(wf_ctx *ctx, int ranks, const double sum[2], wf_price_model *links)
+/* alpha follows from the short sum. Inside a node gamma follows from the long one, and between nodes beta. */
+static wf_status fit(wf_ctx *ctx, int ranks, int nodes, const double sum[2], wf_price_model *links)
 {
+    double *const of_long = nodes > 1 ? &links->beta_s[1] : &links->gamma_s;
     int32_t *node = wf_calloc(ctx, (size_t)ranks, sizeof *node);
     wf_agreed agreed;
     double price[2] = {0};
     if (!node)
         return wf_error_code();
+    for (int r = 0; r < ranks; r++)
+        node[r] = r / (ranks / nodes);
     wf_status status = wf_agreed_make(ctx, ranks, node, &agreed);
     free(node);
     WF_TRY(status);
@@ -116,11 +124,11 @@ static wf_status fit(wf_ctx *ctx, int ranks, const double sum[2], wf_price_model
     for (int i = 0; i < FITS && status == WF_OK; i++) {
         status = price_of(ctx, &agreed, links, SHORT, &price[0]);
         if (status == WF_OK && price[0] > 0)
-            links->alpha_s[0] *= sum[0] / price[0];
+            links->alpha_s[nodes > 1] *= sum[0] / price[0];
         if (status == WF_OK)
             status = price_of(ctx, &agreed, links, LONG, &price[1]);
         if (status == WF_OK && price[1] > 0)
-            links->gamma_s *= sum[1] / price[1];
+            *of_long *= sum[1] / price[1];
     }
     wf_agreed_clear(&agreed);
     return status;
@@ -169,10 +177,10 @@ enum { EXCHANGES = 0, SUMS = 2, MESSAGES = 4, NUMBERS = 6 };
 static wf_status measure(wf_gauge *g, double numbers[NUMBERS])
 {
     for (int i = 0; i < 2; i++) {
-        WF_TRY(time_exchange(g->comm, i ? LONG / 16 : 16, &numbers[EXCHANGES + i]));
+        WF_TRY(time_exchange(g->comm, i ? STRIP : 16, &numbers[EXCHANGES + i]));
         WF_TRY(time_sum(g->comm, i ? LONG : SHORT, &numbers[SUMS + i]));
         if (wf_comm_inter_size(g->comm) > 1)
-            WF_TRY(time_messages(g->comm, i ? LONG : 1, &numbers[MESSAGES + i]));
+            WF_TRY(time_messages(g->comm, i ? MESSAGE : 1, &numbers[MESSAGES + i]));
     }
     return WF_OK;
 }
@@ -191,20 +199,24 @@ wf_status wf_gauge_links(wf_gauge *g, wf_planner_meter *meter)
     bool found;
     if (size == 1)
         return WF_OK;
-    snprintf(key, sizeof key, "links of %d nodes, %s", nodes, g->machine);
+    snprintf(key, sizeof key, "links of %d nodes, sums of %d numbers, %s", nodes, (int)LONG, g->machine);
     WF_TRY(wf_gauge_find(g, key, NUMBERS, n, &found));
     if (!found) {
         WF_TRY(wf_agree_status(g->comm, measure(g, n)));
         WF_TRY(wf_gauge_note(g, key, NUMBERS, n));
     }
-    if (nodes > 1) {
-        meter->links.alpha_s[1] = n[MESSAGES];
-        meter->links.beta_s[1] = slope(n[MESSAGES], n[MESSAGES + 1], 4.0 * LONG, 1e-12);
+    /* Where each rank has a link of its own, one between two others sends to both sides. */
+    const double sides = size > 2 && (nodes == 1 || nodes == size) ? 2 : 1;
+    wf_planner_link *exchange = &meter->exchange[nodes > 1];
+    exchange->alpha_s = n[EXCHANGES] / sides;
+    exchange->beta_s = slope(n[EXCHANGES], n[EXCHANGES + 1], sides * 4.0 * STRIP, 1e-12);
+    meter->links.beta_s[nodes > 1] = exchange->beta_s;
+    if (nodes > 1)
+        meter->one_way = (wf_planner_link){n[MESSAGES], slope(n[MESSAGES], n[MESSAGES + 1], 4.0 * MESSAGE, 1e-12)};
+    /* Nodes of unequal size have no price. */
+    if (size % nodes != 0) {
+        meter->links.alpha_s[1] = exchange->alpha_s;
         return WF_OK;
     }
-    const double sides = size == 2 ? 1 : 2;
-    meter->exchange_alpha_s = n[EXCHANGES] / sides;
-    meter->exchange_beta_s = slope(n[EXCHANGES], n[EXCHANGES + 1], sides * 4.0 * LONG / 16, 1e-12);
-    meter->links.beta_s[0] = meter->exchange_beta_s;
-    return fit(wf_comm_ctx(g->comm), size, n + SUMS, &meter->links);
+    return fit(wf_comm_ctx(g->comm), size, nodes, n + SUMS, &meter->links);
 }

@@ -143,12 +143,22 @@ static wf_status apply_once(measuring *c, int round)
     return WF_OK;
 }
 
+/* The first of a step's chunks packs parameters for all of them, so it is not the one that is measured. */
+static wf_status first_chunk(measuring *c)
+{
+    wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
+    WF_TRY(wf_backward(wf_mean(wf_mul(y, y))));
+    return wf_tape_reset(c->tape);
+}
+
 /* One profile for both ways: it owns the names by which backward knows the layers. */
 static wf_status step_once(measuring *c, int round)
 {
     wf_ctx *ctx = c->m->ctx;
     for (int i = 0; i < 2 * c->m->n_leaves; i++)
         c->leaf[i * STEPS + round] = 0;
+    if (c->t->chunk)
+        WF_TRY(first_chunk(c));
     WF_TRY(wf_barrier(c->g->comm));
     (void)wf_pool_mark(ctx);
     WF_TRY(wf_profile_begin(ctx, 0));
@@ -209,15 +219,17 @@ static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, 
     /* Batches of other sizes have had forms of their own. */
     if (status == WF_OK)
         status = packed_of(m, true, &t->packed);
+    m->ctx->reusing += t->chunk;
     if (status == WF_OK)
         status = attempt(&c);
+    m->ctx->reusing -= t->chunk;
     wf_tensor_free(c.x);
     wf_tape_free(c.tape);
     free(c.leaf);
     return wf_agree_status(g->comm, status);
 }
 
-static uint64_t signature_of(const wf_planner_model *m)
+uint64_t wf_gauge_signature(const wf_planner_model *m)
 {
     uint64_t hash = wf_hash_u64(0, (uint64_t)m->ctx->compute);
     for (int i = 0; i < m->n_leaves; i++) {
@@ -258,8 +270,8 @@ static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf
     double *numbers = wf_calloc(m->ctx, (size_t)count, sizeof *numbers);
     WF_TRY(wf_agree_status(g->comm, numbers ? WF_OK : wf_error_code()));
     t->batch = batch;
-    snprintf(key, sizeof key, "step of %016llx, %zu bytes of state, batch %lld, %s",
-             (unsigned long long)signature_of(m), wf_optim_state_bytes(g->optim), (long long)batch, g->machine);
+    snprintf(key, sizeof key, "%s of %016llx, %zu bytes of state, batch %lld, %s", t->chunk ? "chunk" : "step",
+             (unsigned long long)wf_gauge_signature(m), wf_optim_state_bytes(g->optim), (long long)batch, g->machine);
     wf_status status = wf_gauge_find(g, key, count, numbers, &found);
     if (status == WF_OK && !found) {
         status = measure(g, m, batch, t);
@@ -463,10 +475,12 @@ wf_status wf_gauge_open(wf_gauge *g, const wf_planner_model *m, wf_planner_meter
              wf_ctx_device(m->ctx), processor, host, wf_comm_size(g->comm), wf_ctx_threads(m->ctx));
     for (int i = 0; i < m->n_leaves; i++)
         words += m->leaf[i].params;
-    *meter = (wf_planner_meter){
-        .own = g, .step = step_of, .split = split_of, .part = part_of, .links = wf_price_model_default()};
-    meter->exchange_alpha_s = meter->links.alpha_s[0];
-    meter->exchange_beta_s = meter->links.beta_s[0];
+    *meter =
+        (wf_planner_meter){.own = g, .step = step_of, .split = split_of, .part = part_of, .overlap = wf_gauge_overlap};
+    meter->links = wf_price_model_default();
+    for (int i = 0; i < 2; i++)
+        meter->exchange[i] = (wf_planner_link){meter->links.alpha_s[i], meter->links.beta_s[i]};
+    meter->one_way = meter->exchange[1];
     if (words > 0)
         meter->state_words = (double)wf_optim_state_bytes(g->optim) / (4 * words);
     return WF_OK;

@@ -3,7 +3,11 @@
 #define WF_OPTIM_PLANNER_IMPL_H
 
 #include "layers/pipeline_author.h"
+#include "optim/multi_node_impl.h"
 #include "optim/planner_author.h"
+
+/* Elements of a sum that is measured and priced: a full bucket of gradients. */
+#define WF_PLANNER_SUM (WF_BUCKET_BYTES / 4)
 
 /* A path is inside of another one that is equal, or that it continues behind a '/'. */
 bool wf_planner_inside(const char *path, const char *of);
@@ -18,6 +22,7 @@ typedef struct wf_place {
     int pixels, channels;
     int64_t batch; /* of a place along data */
     wf_planner_times times;
+    wf_planner_overlap overlap;
     double sum_s[2];     /* of a byte of gradients: summed over data; over data and pixels */
     double sum_bytes[2]; /* that a rank sends for it */
 } wf_place;
@@ -37,8 +42,7 @@ void wf_place_close(wf_place *place);
 /* A unit whose input is split as `state` says. */
 wf_status wf_place_cost(const wf_place *place, const wf_planner_unit *unit, unsigned form, int state,
                         wf_unit_cost *cost) WF_NODISCARD;
-/* The sum of a buffer over ranks of which each is `stride` ranks behind the one before: of one rank, per byte for a
- * long buffer. */
+/* The sum of a bucket over ranks of which each is `stride` ranks behind the one before: of one rank, per byte. */
 wf_status wf_place_sum(const wf_place *place, int members, int stride, double *seconds, double *bytes) WF_NODISCARD;
 bool wf_place_between(const wf_place *place, int span);
 
@@ -80,7 +84,26 @@ void wf_plan_cache_close(wf_plan_cache *cache);
 bool wf_plan_cache_find(const wf_plan_cache *cache, const char *key, int count, double *numbers);
 void wf_plan_cache_add(wf_plan_cache *cache, const char *key, int count, const double *numbers);
 
-/* --- measure.c and links.c ------------------------------------------------------------------------------------------
+/* --- hidden_sums.c: sums of gradients that go on while backward does
+ * ------------------------------------------------------
+ */
+/* Backward of a step, layer by layer from the last one: full buckets are summed one after the other beside it. */
+typedef struct wf_hidden_sums {
+    wf_planner_overlap rates;
+    double part;                   /* of a sum, that goes on beside backward */
+    double wall_s, alone_s;        /* of backward so far: with sums beside it; by itself */
+    double left_s;                 /* of the sums that have begun */
+    double bytes, limit, bucket_s; /* of the bucket that is filled; bytes of a full one; what its sum takes */
+} wf_hidden_sums;
+/* `zero`: the optimizer's state is sharded, so half of what a sum sends goes behind the update, as values. */
+wf_hidden_sums wf_hidden_sums_begin(wf_planner_overlap rates, bool zero);
+/* A layer's backward; then its gradients are complete, whose sum takes so long by itself. */
+void wf_hidden_sums_add(wf_hidden_sums *sums, double backward_s, double bytes, double sum_s);
+/* By how much the sums make backward longer, with what is left of them behind it. */
+double wf_hidden_sums_shown(wf_hidden_sums *sums);
+
+/* --- measure.c, overlap.c and links.c
+ * ------------------------------------------------------------------------------------------
  */
 typedef struct wf_gauge {
     wf_comm *comm; /* all its ranks measure at once, as they would compute at once; the slowest counts */
@@ -90,11 +113,16 @@ typedef struct wf_gauge {
     char machine[256];
     int measured, known; /* numbers that were measured, and found */
 } wf_gauge;
+/* Identifies a model, its shapes and its options in the cache. */
+uint64_t wf_gauge_signature(const wf_planner_model *m);
+/* Of the library's meter. Collective. */
+wf_status wf_gauge_overlap(void *gauge, const wf_planner_model *m, int64_t batch,
+                           wf_planner_overlap *rates) WF_NODISCARD;
 /* The library's meter. */
 wf_status wf_gauge_open(wf_gauge *gauge, const wf_planner_model *m, wf_planner_meter *meter) WF_NODISCARD;
 void wf_gauge_close(wf_gauge *gauge);
-/* alpha, beta and gamma of the meter's links and exchanges, inside a node where the gauge has several ranks there, and
- * between nodes where it has several; what cannot be measured stays. */
+/* alpha, beta and gamma of the meter's links, exchanges and messages, inside a node where the gauge has several ranks
+ * there, and between nodes where it has several; what cannot be measured stays. */
 wf_status wf_gauge_links(wf_gauge *gauge, wf_planner_meter *meter) WF_NODISCARD;
 /* Numbers that are known; and numbers that were measured, of which the ranks' largest are kept. Collective. */
 wf_status wf_gauge_find(wf_gauge *gauge, const char *key, int count, double *numbers, bool *found) WF_NODISCARD;

@@ -148,6 +148,8 @@ wf_training_plan *wf_search_plan(const wf_search *s)
                                .chunks = 1,
                                .parts = 1,
                                .links = s->place->meter->links,
+                               .exchange = {s->place->meter->exchange[0], s->place->meter->exchange[1]},
+                               .overlap = s->place->overlap,
                                .n_units = s->m->n_units,
                                .unit = unit};
     for (int u = 0; u < plan->n_units; u++)
@@ -208,21 +210,47 @@ static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before,
     plan->bytes += u->bytes + u->sum_bytes;
 }
 
+/* What backward takes of a step, beside what its leaves take. */
+static double backward_of_leaves(const wf_search *s)
+{
+    double all = 0;
+    for (int i = 0; i < s->m->n_leaves; i++)
+        all += s->place->times.leaf_backward_s[i];
+    return all > 0 ? s->place->times.backward_s / all : 1;
+}
+
+/* Backward of a unit, from its last leaf on. A leaf has its share of the unit's parameters and, by its measured time,
+ * of the unit's backward; what lies outside of leaves is spread over all of them. */
+static void add_sums(const wf_search *s, int unit, const wf_unit_cost *c, double backward_s, wf_hidden_sums *sums)
+{
+    const int first = s->m->unit[unit].first, leaves = s->m->unit[unit].leaves;
+    const double *leaf_s = s->place->times.leaf_backward_s;
+    double seconds = 0, params = 0;
+    for (int i = first; i < first + leaves; i++) {
+        seconds += leaf_s[i];
+        params += s->m->leaf[i].params;
+    }
+    for (int i = first + leaves - 1; i >= first; i--) {
+        const double part = params > 0 ? s->m->leaf[i].params / params : 0;
+        wf_hidden_sums_add(sums, backward_s * (seconds > 0 ? leaf_s[i] / seconds : 1.0 / leaves),
+                           4 * part * (c->params[0] + c->params[1]), part * sum_of(s, c));
+    }
+}
+
 /* Between nodes, sums go on while backward computes; inside a node they take the processor's time. Where the
  * optimizer's state is sharded, half of what is sent are values, which go behind the update. */
-static double shown_sums(const wf_search *s, const wf_training_plan *plan, bool zero, double backward_s)
+static double shown_sums(const wf_search *s, const wf_training_plan *plan, bool zero, wf_hidden_sums *sums)
 {
-    const wf_mesh_opts *m = &plan->mesh;
-    if (!wf_place_between(s->place, wf_mesh_opts_size(*m)))
+    if (!wf_place_between(s->place, wf_mesh_opts_size(plan->mesh)))
         return plan->sum_s;
-    const double early = zero ? plan->sum_s / 2 : plan->sum_s, hidden = early < backward_s ? early : backward_s;
-    return plan->sum_s - 0.8 * hidden;
+    return wf_hidden_sums_shown(sums) + (zero ? plan->sum_s / 2 : 0);
 }
 
 static wf_training_plan *plan_of(const wf_search *s, const wf_way *last, bool zero)
 {
     wf_training_plan *plan = wf_search_plan(s);
-    double backward = 0;
+    wf_hidden_sums sums = wf_hidden_sums_begin(s->place->overlap, zero);
+    const double outside = backward_of_leaves(s);
     if (!plan)
         return NULL;
     const wf_way *w = last;
@@ -230,13 +258,14 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_way *last, bool ze
         const wf_way *before = u > 0 ? s->way + (u - 1) * WF_STATES * MOST + w->before : NULL;
         fill_unit(s, w, before, u, plan);
         plan->seconds += plan->unit[u].forward_s + plan->unit[u].backward_s + plan->unit[u].message_s;
-        backward += plan->unit[u].backward_s;
+        add_sums(s, u, wf_search_cost(s, u, w->form, before ? before->state : 0), outside * plan->unit[u].backward_s,
+                 &sums);
         w = before;
     }
     const wf_planner_times *t = &s->place->times;
     const double params = wf_search_params(s->m);
     plan->zero = zero;
-    plan->sum_s = shown_sums(s, plan, zero, backward);
+    plan->sum_s = shown_sums(s, plan, zero, &sums);
     plan->update_s = params > 0 ? t->update_s * plan->update_s / params / (zero ? plan->mesh.data : 1) : 0;
     plan->other_s = t->forward_s + t->backward_s - wf_search_leaves(s);
     plan->seconds += plan->sum_s + plan->update_s + plan->other_s;

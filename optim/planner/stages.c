@@ -182,8 +182,9 @@ static wf_status price_stages(wf_search *s, const stage_units *units, stage_try 
     wf_pipeline_schedule *schedule =
         wf_pipeline_schedule_new(s->m->ctx, t->kind, t->stages, t->parts / t->stages, t->chunks);
     /* All ranks of a schedule are priced as those of one node. */
-    links.alpha_s[0] = between ? links.alpha_s[1] : s->place->meter->exchange_alpha_s;
-    links.beta_s[0] = between ? links.beta_s[1] : s->place->meter->exchange_beta_s;
+    const wf_planner_link *link = between ? &s->place->meter->one_way : &s->place->meter->exchange[0];
+    links.alpha_s[0] = link->alpha_s;
+    links.beta_s[0] = link->beta_s;
     const wf_pipeline_costs costs = {.forward_s = t->forward, .backward_s = t->backward, .bytes = t->bytes};
     wf_status status =
         price.live && schedule ? wf_pipeline_schedule_price(schedule, &costs, &links, &price) : wf_error_code();

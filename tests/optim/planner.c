@@ -69,8 +69,8 @@ static wf_planner_meter meter_new(double kept)
                               .part = part_of,
                               .state_words = 1,
                               .links = wf_price_model_default(),
-                              .exchange_alpha_s = 1e-6,
-                              .exchange_beta_s = 1e-10};
+                              .exchange = {{1e-6, 1e-10}, {25e-6, 1e-9}},
+                              .one_way = {25e-6, 1e-9}};
 }
 
 /* --- models ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ static void wide_layers_are_split_by_channels(void)
 static void layers_differ(void)
 {
     wf_planner_meter meter = meter_new(1e6);
-    meter.exchange_alpha_s = 1e-4; /* a halo of the small layer costs more than its products twice */
+    meter.exchange[0].alpha_s = 1e-4; /* a halo of the small layer costs more than its products twice */
     wf_layer *model =
         wf_sequential(ctx, WF_LAYERS(conv(3, 8), wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 16, .stride = 16}),
                                      conv(8, 8), conv(8, 8)));
@@ -203,7 +203,7 @@ static void idle_time_is_priced(void)
 {
     wf_planner_meter meter = meter_new(1e3);
     meter.links.gamma_s = 0;
-    meter.exchange_alpha_s = meter.exchange_beta_s = 1e-15;
+    meter.exchange[0].alpha_s = meter.exchange[0].beta_s = 1e-15;
     double idle[2];
     for (int i = 0; i < 2; i++) {
         wf_layer *model = dense(4 + i, 256);
@@ -259,6 +259,49 @@ static void split_layers_are_measured(void)
     wf_training_plan_free(none);
     wf_training_plan_free(priced);
     wf_training_plan_free(measured);
+    wf_layer_free(model);
+}
+
+static wf_planner_overlap rates;
+
+static wf_status overlap_of(void *own, const wf_planner_model *m, int64_t batch, wf_planner_overlap *out)
+{
+    *out = rates;
+    return WF_OK;
+}
+
+/* What shows of the sums of three equal layers, each with a bucket of its own, between two nodes. */
+static double shown_sums(wf_layer *model, double beta_s, double compute, double sum)
+{
+    wf_planner_meter meter = meter_new(1e4);
+    meter.overlap = overlap_of;
+    meter.links.beta_s[1] = beta_s;
+    rates = (wf_planner_overlap){compute, sum};
+    wf_training_plan *plan = plan_of(model, WF_SHAPE(8, 1024), &meter, (wf_planner_opts){.ranks = 2, .nodes = 2});
+    WF_EXPECT(plan, "%s", wf_error_message());
+    const double shown = plan ? plan->sum_s : 0;
+    wf_training_plan_free(plan);
+    return shown;
+}
+
+#define EQUAL(a, b) fabs((a) - (b)) < 1e-6 * fabs(b)
+
+/* Short sums of the last two layers lie behind backward of the layers before them, which they slow down; the first
+ * layer's has nothing to lie behind. Long sums go on from the end of the last layer's backward. */
+static void sums_go_on_beside_backward(void)
+{
+    wf_layer *model = dense(3, 1024);
+    const double backward_s = 2 * OPERATION_S * 4 * 1024 * 1024, sum_s = shown_sums(model, 5e-10, 1, 1);
+    WF_EXPECT(sum_s > 2e-3 && sum_s < backward_s / 2, "a sum of %g s, backward of %g s", sum_s, backward_s);
+    WF_EXPECT(EQUAL(shown_sums(model, 5e-10, 0.5, 1), 2 * sum_s) && EQUAL(shown_sums(model, 5e-10, 1, 0.5), sum_s) &&
+                  EQUAL(shown_sums(model, 5e-10, 0.5, 0.5), 3 * sum_s),
+              "%g s, %g s and %g s of sums of %g s show", shown_sums(model, 5e-10, 0.5, 1),
+              shown_sums(model, 5e-10, 1, 0.5), shown_sums(model, 5e-10, 0.5, 0.5), sum_s);
+    const double long_s = shown_sums(model, 1e-7, 1, 1);
+    WF_EXPECT(EQUAL(shown_sums(model, 1e-7, 0.5, 1), long_s) &&
+                  EQUAL(shown_sums(model, 1e-7, 1, 0.5), long_s + backward_s),
+              "%g s and %g s of long sums show, not %g s and %g s", shown_sums(model, 1e-7, 0.5, 1),
+              shown_sums(model, 1e-7, 1, 0.5), long_s, long_s + backward_s);
     wf_layer_free(model);
 }
 
@@ -431,6 +474,7 @@ int main(int argc, char **argv)
                                                {"heavy_layers_become_stages", heavy_layers_become_stages},
                                                {"idle_time_is_priced", idle_time_is_priced},
                                                {"split_layers_are_measured", split_layers_are_measured},
+                                               {"sums_go_on_beside_backward", sums_go_on_beside_backward},
                                                {"memory_is_kept", memory_is_kept},
                                                {"the_state_is_sharded", the_state_is_sharded},
                                                {"little_memory_recomputes", little_memory_recomputes},

@@ -89,11 +89,8 @@ static void run(wf_layer *model, const wf_mesh *mesh, double *y, int64_t n, doub
 
 static wf_training_plan *plan_new(wf_mesh_opts mesh, int split)
 {
-    const wf_planner_meter meter = {.step = step_of,
-                                    .part = part_of,
-                                    .links = wf_price_model_default(),
-                                    .exchange_alpha_s = 1e-6,
-                                    .exchange_beta_s = 1e-10};
+    const wf_planner_meter meter = {
+        .step = step_of, .part = part_of, .links = wf_price_model_default(), .exchange = {{1e-6, 1e-10}}};
     const wf_planner_opts o = {.ranks = wf_comm_size(comm),
                                .nodes = 1,
                                .batch = 2,
@@ -251,11 +248,8 @@ static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *los
 /* A plan with stages, through a file and back. */
 static wf_training_plan *staged_plan(wf_mesh_opts mesh, int split)
 {
-    const wf_planner_meter meter = {.step = step_of,
-                                    .part = part_of,
-                                    .links = wf_price_model_default(),
-                                    .exchange_alpha_s = 1e-9,
-                                    .exchange_beta_s = 1e-15};
+    const wf_planner_meter meter = {
+        .step = step_of, .part = part_of, .links = wf_price_model_default(), .exchange = {{1e-9, 1e-15}}};
     const wf_planner_opts o = {.ranks = wf_comm_size(comm),
                                .nodes = 1,
                                .batch = SAMPLES,
