@@ -235,6 +235,7 @@ typedef struct wf_norm_args {
     const wf_epilogue *epilogue;                /* NULL: none */
     wf_count count; /* the global number of elements in each column; 0: see norm_finish and norm_backward */
     double eps, decay;
+    bool y_of_x; /* backward: y came of x without residual and noise, so its sign may be found from x, gamma and beta */
 } wf_norm_args;
 
 typedef struct wf_act_args {
@@ -442,7 +443,8 @@ typedef struct wf_kernels {
      * (y == x) allowed. */
     wf_norm_fn *norm_forward;
     /* From x, mean, invstd and dy. With g = dy through the epilogue backwards (y NULL: no epilogue): sum_g[c] = sum g,
-     * sum_gx[c] = sum g xhat, and g itself, which may be dy (in place). */
+     * sum_gx[c] = sum g xhat, and g itself, which may be dy (in place). With y_of_x gamma and beta must be those of
+     * forward here and in norm_backward. */
     wf_norm_fn *norm_backward_stats;
     /* dx = gamma invstd (g - sum_g / count - xhat sum_gx / count), g as above. count 0 means here that the statistics
      * did not come from the batch (running ones): dx = gamma invstd g; x, mean, sum_g and sum_gx may then be NULL, if

@@ -6,15 +6,15 @@
 /* Constants per element of a long row, from the pool. */
 typedef struct constants {
     size_t bytes;
-    float *row[4];
+    float *row[5];
 } constants;
 
 static wf_status constants_take(wf_ctx *ctx, const long_rows *r, constants *k)
 {
     void *data = NULL;
-    k->bytes = (size_t)(4 * r->w) * sizeof(float);
+    k->bytes = (size_t)(5 * r->w) * sizeof(float);
     WF_TRY(wf_pool_take(ctx, k->bytes, &data));
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         k->row[i] = (float *)data + i * r->w;
     return WF_OK;
 }
@@ -33,7 +33,7 @@ typedef struct run {
     const char *x, *y, *dy, *residual;
     char *out;
     float slope;
-    const float *k[4];
+    const float *k[5];
 } run;
 
 /* n elements. A kind of piece has two: of floats, and of bf16. */
@@ -73,7 +73,7 @@ static void pieces(const long_rows *r, run *part, int64_t n, int64_t size, piece
 static void chunk(const long_rows *r, const pass *p, int64_t at, int64_t within, int64_t n, piece work)
 {
     run part = {.slope = p->slope};
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         part.k[i] = p->k->row[i] + within;
     if (p->bf16) {
         part.x = bf16_at(p->x, at);
@@ -216,12 +216,20 @@ WF_CPU_INLINE void backward(bool bf16, const run *p, int64_t n)
 {
     const void *const x = p->x, *const dy = p->dy, *const y = p->y;
     const float *const mean = p->k[0], *const of_g = p->k[1], *const of_x = p->k[2], *const rest = p->k[3];
-    const float slope = p->slope;
+    const float *const beta = p->k[4], slope = p->slope;
     void *const out = p->out;
     if (slope == 1.0F)
 #pragma omp simd
         for (int64_t e = 0; e < n; e++) {
             const float g = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
+            wf_cpu_set(out, bf16, e, __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], d, rest[e])));
+        }
+    else if (!y)
+#pragma omp simd
+        for (int64_t e = 0; e < n; e++) {
+            const float v = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
+            /* The input of the activation has the sign of y; of_g is forward's scale. */
+            const float g = __builtin_fmaf(d, of_g[e], beta[e]) <= 0.0F ? slope * v : v;
             wf_cpu_set(out, bf16, e, __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], d, rest[e])));
         }
     else
@@ -247,7 +255,8 @@ WF_CPU_INLINE void backward_fixed(bool bf16, const run *p, int64_t n)
 }
 FORMS(backward_fixed)
 
-/* dx = of_g g + of_x (x - mean) + rest, per channel: rows 1, 2, 3 and 0 of k. */
+/* dx = of_g g + of_x (x - mean) + rest, per channel: rows 1, 2, 3 and 0 of k. of_g is the product, rounded once, by
+ * which forward multiplies. */
 static void backward_constants(const long_rows *r, const wf_norm_args *args, double count, const constants *k)
 {
     const bool batch = count > 0;
@@ -277,8 +286,13 @@ wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     WF_TRY(constants_take(ctx, &r, &k));
     backward_constants(&r, args, count, &k);
     const bool through = wf_cpu_data(args->y) && args->epilogue;
+    const bool of_x = through && count > 0 && wf_cpu_sign_of_x(args);
+    if (of_x)
+        long_fill(&r, args->beta, 0, k.row[4]);
     pass p = {.x = args->x,
-              .y = through ? args->y : dy,
+              .y = of_x      ? NULL
+                   : through ? args->y
+                             : dy,
               .dy = dy,
               .out = dx,
               .slope = through ? wf_epilogue_slope(args->epilogue) : 1.0F,

@@ -4,8 +4,9 @@
 /* What is summed. A slope of 1 means that there is no activation, and y is not read. */
 typedef struct sums_job {
     const wf_array *x, *y, *dy;
-    const wf_array *g; /* takes dy through the activation, may be dy itself; NULL: it is not kept */
-    const float *mean; /* wide; NULL: sums of dy alone */
+    const wf_array *g;         /* takes dy through the activation, may be dy itself; NULL: it is not kept */
+    const float *mean;         /* wide, as the next two; NULL: sums of dy alone */
+    const float *scale, *beta; /* what made the input of the activation from x; NULL: y is read */
     float slope;
     bool bf16; /* all arrays are */
 } sums_job;
@@ -21,7 +22,7 @@ typedef struct row_block {
     float slope;
     const void *x, *y, *dy;
     void *kept; /* g, as the others; NULL: it is not kept */
-    const float *mean;
+    const float *mean, *scale, *beta;
 } row_block;
 
 /* Two rows at a time, so that the sums in memory are touched half as often. Without an activation y is not read at all:
@@ -33,7 +34,7 @@ typedef struct row_block {
             const int64_t r0 = r * w, r1 = r0 + w;                                                                     \
             _Pragma("omp simd") for (int64_t e = 0; e < w; e++)                                                        \
             {                                                                                                          \
-                const float g0 = gradient(r0 + e), g1 = gradient(r1 + e);                                              \
+                const float g0 = gradient(r0 + e, e), g1 = gradient(r1 + e, e);                                        \
                 const float x0 = wf_cpu_at(x, bf16, r0 + e), x1 = wf_cpu_at(x, bf16, r1 + e);                          \
                 keep(r0 + e, g0);                                                                                      \
                 keep(r1 + e, g1);                                                                                      \
@@ -45,15 +46,18 @@ typedef struct row_block {
             const int64_t r0 = r * w;                                                                                  \
             _Pragma("omp simd") for (int64_t e = 0; e < w; e++)                                                        \
             {                                                                                                          \
-                const float g0 = gradient(r0 + e);                                                                     \
+                const float g0 = gradient(r0 + e, e);                                                                  \
                 keep(r0 + e, g0);                                                                                      \
                 g[e] += g0;                                                                                            \
                 gx[e] = __builtin_fmaf(g0, wf_cpu_at(x, bf16, r0 + e) - mean[e], gx[e]);                               \
             }                                                                                                          \
         }                                                                                                              \
     } while (0)
-#define IDENTITY(at) wf_cpu_at(dy, bf16, (at))
-#define THROUGH(at)  through(wf_cpu_at(dy, bf16, (at)), wf_cpu_at(y, bf16, (at)), slope)
+#define IDENTITY(at, e) wf_cpu_at(dy, bf16, (at))
+#define THROUGH(at, e)  through(wf_cpu_at(dy, bf16, (at)), wf_cpu_at(y, bf16, (at)), slope)
+/* The value whose sign y has, in forward's operations. */
+#define OF_X(at, e)                                                                                                    \
+    through(wf_cpu_at(dy, bf16, (at)), __builtin_fmaf(wf_cpu_at(x, bf16, (at)) - mean[e], scale[e], beta[e]), slope)
 #define FORGET(at, v)
 #define KEEP(at, v) wf_cpu_set(kept, bf16, (at), (v))
 
@@ -62,11 +66,13 @@ WF_CPU_INLINE void both(bool bf16, const row_block *b, float *restrict g, float 
     const int64_t n = b->n, w = b->w;
     const void *const x = b->x, *const dy = b->dy, *const y = b->y;
     void *const kept = b->kept;
-    const float *const mean = b->mean, slope = b->slope;
+    const float *const mean = b->mean, *const scale = b->scale, *const beta = b->beta, slope = b->slope;
     if (kept)
         SUM_ROWS(THROUGH, KEEP);
     else if (slope == 1.0F)
         SUM_ROWS(IDENTITY, FORGET);
+    else if (scale)
+        SUM_ROWS(OF_X, FORGET);
     else
         SUM_ROWS(THROUGH, FORGET);
 }
@@ -94,7 +100,7 @@ static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, flo
 {
     const int64_t size = n * w, next = job->bf16 ? 0 : size;
     float *const narrow_dy = room;
-    row_block b = {.n = n, .w = w, .slope = job->slope, .mean = job->mean};
+    row_block b = {.n = n, .w = w, .slope = job->slope, .mean = job->mean, .scale = job->scale, .beta = job->beta};
     b.dy = long_read(job->dy, at, size, job->bf16, room);
     room += wf_cpu_is_narrow(job->dy) ? next : 0;
     if (!job->mean) {
@@ -106,7 +112,7 @@ static void sum_block(const sums_job *job, int64_t at, int64_t n, int64_t w, flo
     }
     b.x = long_read(job->x, at, size, job->bf16, room);
     room += wf_cpu_is_narrow(job->x) ? next : 0;
-    b.y = job->slope == 1.0F && !job->g ? NULL : long_read(job->y, at, size, job->bf16, room);
+    b.y = (job->slope == 1.0F && !job->g) || job->scale ? NULL : long_read(job->y, at, size, job->bf16, room);
     if (job->bf16) {
         b.kept = job->g ? (uint16_t *)job->g->data + at : NULL;
         both(true, &b, g, gx);
@@ -149,13 +155,13 @@ static void sums_fold(const sums_job *job, const long_rows *r, int64_t segments,
         fold[c] += work[c];
 }
 
-/* Workspace: mean in wide form, sums of each segment, the result. */
+/* Workspace: mean, scale and beta in wide form, sums of each segment, the result. */
 typedef struct sums_work {
     void *data;
     size_t bytes;
     int64_t segments, each; /* floats of a segment */
     double *part, *fold;
-    float *mean, *work;
+    float *mean, *scale, *beta, *work;
 } sums_work;
 
 /* Of the job its arrays alone are asked. */
@@ -165,12 +171,14 @@ static wf_status sums_take(wf_ctx *ctx, const long_rows *r, const sums_job *job,
     s->each =
         2 * r->w + long_room(r, job->x, job->bf16) + long_room(r, job->y, job->bf16) + long_room(r, job->dy, job->bf16);
     const int64_t part = 2 * s->segments * r->w;
-    s->bytes = (size_t)(part + 2 * r->c) * sizeof(double) + (size_t)(s->segments * s->each + r->w) * sizeof(float);
+    s->bytes = (size_t)(part + 2 * r->c) * sizeof(double) + (size_t)(s->segments * s->each + 3 * r->w) * sizeof(float);
     WF_TRY(wf_pool_take(ctx, s->bytes, &s->data));
     s->part = s->data;
     s->fold = s->part + part;
     s->mean = (float *)(s->fold + 2 * r->c);
-    s->work = s->mean + r->w;
+    s->scale = s->mean + r->w;
+    s->beta = s->scale + r->w;
+    s->work = s->beta + r->w;
     return WF_OK;
 }
 
@@ -200,6 +208,15 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
     WF_TRY(sums_take(ctx, &r, &job, &s));
     job.mean = s.mean;
     long_fill(&r, args->mean, 0, s.mean);
+    if (wf_cpu_sign_of_x(args) && through_act && !args->g) {
+        long_fill(&r, args->invstd, 1, s.scale);
+        long_fill(&r, args->gamma, 1, s.beta);
+        for (int64_t e = 0; e < r.w; e++)
+            s.scale[e] *= s.beta[e];
+        long_fill(&r, args->beta, 0, s.beta);
+        job.scale = s.scale;
+        job.beta = s.beta;
+    }
     sums_run(ctx, &job, &r, &s);
     const float *const scale = args->invstd->data;
     for (int64_t c = 0; c < r.c; c++) {

@@ -34,6 +34,13 @@ static inline void long_fill(const long_rows *r, const wf_array *of, float other
         memcpy(out + j * r->c, out, (size_t)r->c * sizeof *out);
 }
 
+/* Whether normalisation backward finds the sign of y from x, and leaves y unread: in f32, where steps of ResNets are 4
+ * % faster so and of VGG 2 %; in bf16, whose arrays are half as long, that arithmetic costs more than it saves. */
+static inline bool wf_cpu_sign_of_x(const wf_norm_args *args)
+{
+    return args->y_of_x && wf_cpu_is(args->x, WF_F32);
+}
+
 /* Reductions over rows are made in segments whose bounds depend on the shape alone, and in each in blocks of rows that
  * stay in the second-level cache. */
 enum { LONG_SEGMENTS = 32, LONG_BLOCK = 16384 };

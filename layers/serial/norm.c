@@ -30,7 +30,7 @@ typedef struct norm_call {
 } norm_call;
 
 enum { INPUT_X, INPUT_GAMMA, INPUT_BETA, INPUT_RESIDUAL, INPUTS };
-enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_Y, SAVED_COUNT, SAVED };
+enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_BETA, SAVED_Y, SAVED_COUNT, SAVED };
 
 /* In f32 at least: sums over a batch do not fit 16 bits. */
 static wf_tensor *statistic(wf_ctx *ctx, wf_dtype dtype, int64_t rows, int64_t channels)
@@ -236,16 +236,17 @@ static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_var *residual, const no
         wf_tensor_free(v->y);
         return wf_error_null();
     }
-    return wf_tape_record(tape,
-                          &(wf_node_spec){.op = &batchnorm_op,
-                                          .n_in = INPUTS,
-                                          .in = (wf_var *[]){x, gamma, beta, residual},
-                                          .n_saved = SAVED,
-                                          .saved = (wf_tensor *[]){v->x, v->stats, gamma ? gamma->value : NULL,
-                                                                   call.follows ? v->y : NULL, v->counted},
-                                          .state = &call,
-                                          .state_bytes = sizeof call},
-                          v->y);
+    return wf_tape_record(
+        tape,
+        &(wf_node_spec){.op = &batchnorm_op,
+                        .n_in = INPUTS,
+                        .in = (wf_var *[]){x, gamma, beta, residual},
+                        .n_saved = SAVED,
+                        .saved = (wf_tensor *[]){v->x, v->stats, gamma ? gamma->value : NULL, beta ? beta->value : NULL,
+                                                 call.follows ? v->y : NULL, v->counted},
+                        .state = &call,
+                        .state_bytes = sizeof call},
+        v->y);
 }
 
 static wf_var *normalise(wf_layer *layer, wf_var *x, wf_var *residual)
@@ -325,15 +326,19 @@ static wf_status backward_with(wf_node *node, const norm_gradients *to)
     const norm_call *call = node->state;
     wf_ctx *ctx = wf_tape_ctx(node->tape);
     const wf_tensor *stats = wf_node_saved(node, SAVED_STATS), *saved_y = wf_node_saved(node, SAVED_Y);
-    const wf_tensor *saved_gamma = wf_node_saved(node, SAVED_GAMMA);
+    const wf_tensor *saved_gamma = wf_node_saved(node, SAVED_GAMMA), *saved_beta = wf_node_saved(node, SAVED_BETA);
     const wf_array x = wf_tensor_array(wf_node_saved(node, SAVED_X)), dy = wf_tensor_array(wf_node_dy(node));
     const wf_array mean = row_of(stats, ROW_MEAN), invstd = row_of(stats, ROW_INVSTD), y = wf_tensor_array(saved_y);
     const wf_array sum_g = row_of(to->sums, 0), sum_gx = row_of(to->sums, 1), both = two_rows(to->sums);
-    const wf_array gamma = wf_tensor_array(saved_gamma), g = wf_tensor_array(to->g);
+    const wf_array gamma = wf_tensor_array(saved_gamma), beta = wf_tensor_array(saved_beta);
+    const wf_array g = wf_tensor_array(to->g);
     wf_norm_args args = {.x = &x, .mean = &mean, .invstd = &invstd, .dy = &dy, .sum_g = &sum_g, .sum_gx = &sum_gx};
     args.epilogue = call->follows ? &call->epilogue : NULL;
     args.y = call->follows ? &y : NULL;
     args.g = to->g ? &g : NULL;
+    args.gamma = saved_gamma ? &gamma : NULL;
+    args.beta = saved_beta ? &beta : NULL;
+    args.y_of_x = !node->in[INPUT_RESIDUAL] && call->epilogue.noise == 0;
     WF_TRY(ctx->k->norm_backward_stats(ctx, &args));
     /* Before the merge: gradients of parameters are this rank's sums, which the optimizer adds over ranks; dx needs the
      * sums of all. */
@@ -351,7 +356,6 @@ static wf_status backward_with(wf_node *node, const norm_gradients *to)
         args.y = args.g = NULL;
     }
     const wf_array out = wf_tensor_array(to->dx);
-    args.gamma = saved_gamma ? &gamma : NULL;
     args.count = call->count;
     args.dx = &out;
     return ctx->k->norm_backward(ctx, &args);

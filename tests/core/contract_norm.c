@@ -32,6 +32,7 @@ typedef struct norm_case {
     wf_shape shape;
     bool gamma, beta, epilogue, residual, in_place, batch;
     bool over; /* gradients are written over dy */
+    bool of_x; /* y is what forward makes of x */
     bool wide; /* gamma and beta are not narrow */
     wf_act act;
     double noise, offset;
@@ -41,9 +42,9 @@ static void norm_note(run *r, const norm_case *t)
 {
     char text[WF_SHAPE_TEXT];
     snprintf(r->note, sizeof r->note,
-             "%s gamma %d beta %d wide %d epilogue %d act %d noise %g residual %d in place %d over %d batch %d",
+             "%s gamma %d beta %d wide %d epilogue %d act %d noise %g residual %d in place %d over %d of x %d batch %d",
              wf_shape_text(t->shape, text), t->gamma, t->beta, t->wide, t->epilogue, (int)t->act, t->noise, t->residual,
-             t->in_place, t->over, t->batch);
+             t->in_place, t->over, t->of_x, t->batch);
 }
 
 static wf_array statistic(run *r, int64_t c, double lo, double hi)
@@ -123,6 +124,7 @@ static void backward_body(run *r)
     const wf_array mean = statistic(r, c, -1, 1), invstd = statistic(r, c, 0.5, 2);
     const wf_array sg = statistic_out(r, c, false), sgx = statistic_out(r, c, false);
     const wf_array given_sg = statistic(r, c, -2, 2), given_sgx = statistic(r, c, -2, 2);
+    const wf_array made = run_out(r, t->shape, order, false), beta = factor(r, t, -1, 1);
     const wf_array dx = run_out(r, t->shape, order, false), g = run_out(r, t->shape, order, false);
     const wf_array over_g = run_in(r, t->shape, order, -1, 1);
     run_mutable(r);
@@ -134,14 +136,20 @@ static void backward_body(run *r)
                          .mean = &mean,
                          .invstd = &invstd,
                          .epilogue = t->epilogue ? &e : NULL,
+                         .gamma = t->gamma ? &gamma : NULL,
+                         .beta = t->beta ? &beta : NULL,
                          .y = t->epilogue ? &y : NULL,
                          .dy = t->over && t->residual ? kept : &dy,
                          .g = t->residual ? kept : NULL,
                          .sum_g = &sg,
                          .sum_gx = &sgx};
+    if (t->of_x && t->epilogue) {
+        args.y_of_x = true;
+        args.y = &made;
+        run_call(r, r->k->norm_forward(r->ctx, &args));
+    }
     run_call(r, r->k->norm_backward_stats(r->ctx, &args));
     args.g = NULL;
-    args.gamma = t->gamma ? &gamma : NULL;
     args.sum_g = &given_sg;
     args.sum_gx = &given_sgx;
     args.dy = &dy;
@@ -175,6 +183,7 @@ static void norm(void)
                                  .in_place = v & 4,
                                  .residual = v % 5 > 2,
                                  .over = v & 1,
+                                 .of_x = v % 5 < 2,
                                  .epilogue = v >= 8 || (v & 3) == 3,
                                  .act = acts[v / 8],
                                  .noise = v & 1 ? 0.2 : 0,

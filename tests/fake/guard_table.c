@@ -181,7 +181,8 @@ static guard_value save_count(wf_count count)
 #define FIELDS_resample(F) F(P, geom) F(P, x) F(P, y) F(I, accumulate)
 #define FIELDS_norm(F)                                                                                                 \
     F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, residual) F(P, g) F(P, mean) F(P, m2) F(P, invstd) F(P, gamma) F(P, beta) F(P, sum_g)              \
-    F(P, sum_gx) F(P, running_mean) F(P, running_var) F(P, epilogue) F(C, count) F(D, eps) F(D, decay)
+    F(P, sum_gx) F(P, running_mean) F(P, running_var) F(P, epilogue) F(C, count) F(D, eps) F(D, decay)   \
+    F(I, y_of_x)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
 #define FIELDS_loss(F) F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(P, loss) F(P, dloss) F(P, dx)
