@@ -14,23 +14,17 @@
 #define NOTED      256 /* polls of a wait, after which the flight recorder learns of its step */
 #define POLL_EVERY 8   /* advances, from one look at notices of failure to the next */
 
-typedef enum operation_kind { CALL = 0, SUM, SUM_SHARDS, GATHER_SHARDS, ALLGATHER } operation_kind;
 typedef enum operation_state { QUEUED = 0, RUNNING, SETTLING } operation_state;
 
 typedef struct operation {
-    operation_kind kind;
     operation_state state;
-    wf_comm *comm; /* the program's */
-    wf_background_function run;
+    wf_comm *comm;              /* the program's */
+    wf_background_function run; /* NULL: a collective */
     void *own;
-    void *data; /* of a collective: what it writes */
+    const char *name; /* of the collective, with its call and what it reads and writes */
+    wf_call call;
     const void *mine;
-    size_t bytes;
-    const int64_t *part; /* segments, or shards */
-    int64_t parts;
-    int64_t exact; /* segments at the end that are not rounded */
-    uint64_t buffer;
-    wf_dtype dtype;
+    void *data;
     wf_engine_call flight;
     wf_traffic before; /* of `async`, when it began */
 } operation;
@@ -46,11 +40,6 @@ struct wf_background {
     char message[WF_FAILURE_TEXT];
 };
 
-static wf_comm *second(wf_comm *comm)
-{
-    return comm->async ? comm->async : comm;
-}
-
 static wf_status join(wf_comm *comm)
 {
     return comm->shared->native ? comm->shared->native->join(comm) : WF_OK;
@@ -58,13 +47,7 @@ static wf_status join(wf_comm *comm)
 
 static wf_comm *connection_of(const operation *op)
 {
-    return second(op->comm);
-}
-
-static const char *name_of(const operation *op)
-{
-    static const char *const names[] = {"", "", "sum of shards", "gather of shards", "allgather_bytes"};
-    return op->kind == SUM ? op->comm->reducer->name : names[op->kind];
+    return op->comm->async ? op->comm->async : op->comm;
 }
 
 bool wf_background_within(const wf_comm *comm)
@@ -74,95 +57,66 @@ bool wf_background_within(const wf_comm *comm)
 
 /* --- one operation ------------------------------------------------------------------------------------------------ */
 
-static wf_reduce_job job_of(const operation *op)
-{
-    return (wf_reduce_job){.flat = op->data,
-                           .dtype = op->dtype,
-                           .segments = op->parts,
-                           .offset = op->part,
-                           .exact = op->exact,
-                           .buffer = op->buffer};
-}
-
-static wf_call call_of(const operation *op, wf_call_record *record)
-{
-    const int64_t count = op->kind == ALLGATHER ? (int64_t)op->bytes : op->part[op->parts];
-    const int64_t shown = op->kind == SUM ? count - op->part[0] : count;
-    wf_call call = {.dtype = op->dtype, .count = count, .part = op->part};
-    *record = wf_call_record_values(name_of(op), op->dtype, shown, op->kind == ALLGATHER ? -1 : (int)WF_SUM, -1);
-    switch (op->kind) {
-    case SUM:
-        call.operation = WF_CALL_SUM;
-        call.reducer = op->comm->reducer->name;
-        call.parts = (int)op->parts;
-        call.exact = (int)op->exact;
-        call.buffer = op->comm->reducer->keeps ? op->buffer : 0;
-        break;
-    case SUM_SHARDS:
-        call.operation = WF_CALL_SUM_SHARDS;
-        break;
-    case GATHER_SHARDS:
-        call.operation = WF_CALL_GATHER_SHARDS;
-        break;
-    default:
-        call.operation = WF_CALL_ALLGATHER;
-        break;
-    }
-    return call;
-}
-
 /* Whether there is anything to send. The dummy's ranks keep what they have. */
 static bool moves(const operation *op)
 {
-    const bool dummy = op->kind != ALLGATHER && !strcmp(op->comm->name, "dummy");
-    const bool connected = op->comm->size > 1 || (wf_native_connects(op->comm) && op->kind != ALLGATHER);
-    return connected && !dummy && (op->kind != SUM || op->parts > 0);
+    if (op->call.operation == WF_CALL_ALLGATHER)
+        return op->comm->size > 1;
+    return (op->comm->size > 1 || wf_native_connects(op->comm)) && strcmp(op->comm->name, "dummy") != 0 &&
+           (op->call.operation != WF_CALL_SUM || op->call.parts > 0);
 }
 
 /* Is put on a stream of the device, or has nobody to talk to. */
 static wf_status run_at_once(const operation *op)
 {
     wf_comm *comm = connection_of(op);
-    const wf_reduce_job job = job_of(op);
-    if (op->kind == CALL) {
+    const wf_call *call = &op->call;
+    if (op->run) {
         WF_TRY(join(comm)); /* it may read what came before */
         return op->run(op->own);
     }
     if (!moves(op)) {
-        if (op->kind == ALLGATHER && op->comm->size == 1 && op->bytes > 0)
-            memcpy(op->data, op->mine, op->bytes);
+        if (call->operation == WF_CALL_ALLGATHER && call->count > 0)
+            memcpy(op->data, op->mine, (size_t)call->count);
         return wf_comm_alive(comm);
     }
-    switch (op->kind) {
-    case SUM:
-        return wf_reducer_sum(comm, &job);
-    case SUM_SHARDS:
-        return wf_shards_sum(comm, op->data, op->part, op->dtype);
-    case GATHER_SHARDS:
-        return wf_shards_gather(comm, op->data, op->part, op->dtype);
+    switch (call->operation) {
+    case WF_CALL_SUM:
+        return wf_reducer_sum(comm, &(wf_reduce_job){.flat = op->data,
+                                                     .dtype = call->dtype,
+                                                     .segments = call->parts,
+                                                     .offset = call->part,
+                                                     .exact = call->exact,
+                                                     .buffer = call->buffer});
+    case WF_CALL_SUM_SHARDS:
+        return wf_shards_sum(comm, op->data, call->part, call->dtype);
+    case WF_CALL_GATHER_SHARDS:
+        return wf_shards_gather(comm, op->data, call->part, call->dtype);
     default:
-        return wf_allgather_bytes(comm, op->mine, op->bytes, op->data);
+        return wf_allgather_bytes(comm, op->mine, (size_t)call->count, op->data);
     }
 }
 
 static bool is_at_once(const operation *op)
 {
-    return op->kind == CALL || !moves(op) || wf_native_connects(connection_of(op));
+    return op->run || !moves(op) || wf_native_connects(connection_of(op));
 }
 
 /* Collectives beyond those that a neighbour can keep in mind wait for it. */
 static wf_status begin(operation *op, bool *moved)
 {
     wf_comm *comm = connection_of(op);
-    wf_call_record record;
-    const wf_call call = call_of(op, &record);
+    const wf_call *call = &op->call;
+    const int64_t first = call->operation == WF_CALL_SUM ? call->part[0] : 0;
+    const int sum = call->operation == WF_CALL_ALLGATHER ? -1 : (int)WF_SUM;
+    const wf_call_record record = wf_call_record_values(op->name, call->dtype, call->count - first, sum, -1);
     WF_TRY(wf_comm_alive(comm));
     if (!wf_control_has_room(comm))
         return WF_OK;
     *moved = true;
     op->state = RUNNING;
     WF_TRY(wf_guard_enter(comm, &record));
-    return wf_engine_begin(comm, &call, op->mine, op->data, &op->flight);
+    return wf_engine_begin(comm, call, op->mine, op->data, &op->flight);
 }
 
 /* One step on the way: *moved if there was any, *over at the end. */
@@ -217,7 +171,7 @@ static wf_status end(operation *op, wf_status status)
     if (op->state == RUNNING && status != WF_OK)
         wf_engine_end(async, &op->flight, status);
     if (op->state != QUEUED)
-        status = wf_guard_end(async, name_of(op), status);
+        status = wf_guard_end(async, op->name, status);
     count(op);
     return status != WF_OK && async != comm && async->dead && !comm->dead ? fail_together(comm, async) : status;
 }
@@ -229,6 +183,20 @@ static bool is_empty(const struct wf_background *b)
     return b->first == b->last;
 }
 
+/* The first operation is over. The first error is kept for wf_background_wait. */
+static void leave_first(struct wf_background *b, wf_status status)
+{
+    operation first = b->list[b->first++];
+    if (b->status != WF_OK)
+        return;
+    status = end(&first, status);
+    if (status == WF_OK)
+        return;
+    wf_error_save(&b->status, b->message, sizeof b->message);
+    b->status = status;
+    wf_error_clear();
+}
+
 /* The first operation a little further. After an error those behind it are left out. */
 static bool turn(struct wf_background *b)
 {
@@ -236,19 +204,10 @@ static bool turn(struct wf_background *b)
     bool moved = false, over = false;
     if (op->state == QUEUED)
         op->before = connection_of(op)->traffic;
-    wf_status status = b->status == WF_OK ? advance(b, op, &moved, &over) : b->status;
+    const wf_status status = b->status == WF_OK ? advance(b, op, &moved, &over) : b->status;
     if (status == WF_OK && !over)
         return moved;
-    operation ended = *op;
-    b->first++;
-    if (b->status != WF_OK)
-        return true;
-    status = end(&ended, status);
-    if (status != WF_OK) {
-        wf_error_save(&b->status, b->message, sizeof b->message);
-        b->status = status;
-        wf_error_clear();
-    }
+    leave_first(b, status);
     return true;
 }
 
@@ -315,13 +274,8 @@ static void finish(struct wf_background *b)
         if (op->state == RUNNING && deadline.polls == NOTED)
             wf_engine_note(comm, &op->flight);
         const wf_status status = wf_deadline_poll(comm, &deadline);
-        if (status != WF_OK) {
-            operation ended = *op;
-            b->first++;
-            b->status = end(&ended, status);
-            wf_error_save(&b->status, b->message, sizeof b->message);
-            wf_error_clear();
-        }
+        if (status != WF_OK)
+            leave_first(b, status);
         wf_errors_swap(b->errors);
         b->within = false;
         rest(b);
@@ -399,40 +353,39 @@ static void add(operation op)
 
 void wf_background_call(wf_comm *comm, wf_background_function run, void *own)
 {
-    add((operation){.kind = CALL, .comm = comm, .run = run, .own = own});
+    add((operation){.comm = comm, .run = run, .own = own});
 }
 
 void wf_background_sum(wf_comm *comm, const wf_reduce_job *job)
 {
-    add((operation){.kind = SUM,
-                    .comm = comm,
-                    .data = job->flat,
-                    .part = job->offset,
-                    .parts = job->segments,
-                    .exact = job->exact,
-                    .buffer = job->buffer,
-                    .dtype = job->dtype});
+    if (comm)
+        add((operation){
+            .comm = comm, .name = comm->reducer->name, .call = wf_reducer_call(comm->reducer, job), .data = job->flat});
 }
 
-static void add_shards(operation_kind kind, wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+static void add_shards(wf_operation which, const char *name, wf_comm *comm, void *data, const int64_t *shard,
+                       wf_dtype dtype)
 {
-    add((operation){
-        .kind = kind, .comm = comm, .data = data, .part = shard, .parts = comm ? comm->size : 0, .dtype = dtype});
+    if (!comm)
+        return;
+    const wf_call call = {.operation = which, .dtype = dtype, .count = shard[comm->size], .part = shard};
+    add((operation){.comm = comm, .name = name, .call = call, .data = data});
 }
 
 void wf_background_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    add_shards(SUM_SHARDS, comm, data, shard, dtype);
+    add_shards(WF_CALL_SUM_SHARDS, "sum of shards", comm, data, shard, dtype);
 }
 
 void wf_background_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    add_shards(GATHER_SHARDS, comm, data, shard, dtype);
+    add_shards(WF_CALL_GATHER_SHARDS, "gather of shards", comm, data, shard, dtype);
 }
 
 void wf_background_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    add((operation){.kind = ALLGATHER, .comm = comm, .mine = mine, .bytes = bytes, .data = all, .dtype = WF_U8});
+    const wf_call call = {.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = (int64_t)bytes};
+    add((operation){.comm = comm, .name = "allgather_bytes", .call = call, .mine = mine, .data = all});
 }
 
 wf_status wf_background_status(const wf_comm *comm)

@@ -45,21 +45,25 @@ uint64_t wf_reduce_buffer_new(void)
     return atomic_fetch_add(&made, 1) + 1;
 }
 
+wf_call wf_reducer_call(const wf_reducer *reducer, const wf_reduce_job *job)
+{
+    return (wf_call){.operation = WF_CALL_SUM,
+                     .reducer = reducer->name,
+                     .dtype = job->dtype,
+                     .count = job->segments > 0 ? job->offset[job->segments] : 0,
+                     .part = job->offset,
+                     .parts = (int)job->segments,
+                     .exact = (int)job->exact,
+                     .buffer = reducer->keeps ? job->buffer : 0};
+}
+
 static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)
 {
-    const int64_t first = job->offset[0], last = job->offset[job->segments];
-    const wf_call call = {.operation = WF_CALL_SUM,
-                          .reducer = reducer->name,
-                          .dtype = job->dtype,
-                          .count = last,
-                          .part = job->offset,
-                          .parts = (int)job->segments,
-                          .exact = (int)job->exact,
-                          .buffer = reducer->keeps ? job->buffer : 0};
-    const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, last - first, (int)WF_SUM, -1);
+    const wf_call call = wf_reducer_call(reducer, job);
+    const int64_t count = call.count - job->offset[0];
+    const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, count, (int)WF_SUM, -1);
     WF_TRY(wf_comm_alive(comm));
-    WF_CHECK(last == first || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld",
-             (long long)(last - first));
+    WF_CHECK(count == 0 || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld", (long long)count);
     WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(wf_engine_run(comm, &call, NULL, job->flat));
     return wf_guard_settle(comm);
