@@ -76,22 +76,6 @@ static void make_file(wf_h5 *file)
     H5Pclose(creation);
 }
 
-wf_h5 *wf_h5_create(const char *path)
-{
-    WF_CHECK_NULL(path, WF_ERR_ARGUMENT, "the name of a file to create is NULL");
-    wf_h5 *file = file_new(path, true);
-    if (!file)
-        return NULL;
-    wf_h5_lock();
-    make_file(file);
-    const wf_status status = file->id >= 0 ? WF_OK : wf_h5_failed(WF_ERR_IO, file, "create this file", "");
-    wf_h5_unlock();
-    if (status == WF_OK)
-        return file;
-    file_free(file);
-    return wf_error_null();
-}
-
 static void open_to_read(wf_h5 *file)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -100,21 +84,34 @@ static void open_to_read(wf_h5 *file)
     H5Pclose(access);
 }
 
+static wf_h5 *file_at(const char *path, bool writes)
+{
+    wf_h5 *file = file_new(path, writes);
+    if (!file)
+        return NULL;
+    wf_h5_lock();
+    (writes ? make_file : open_to_read)(file);
+    if (file->id < 0)
+        wf_h5_failed(writes ? WF_ERR_IO : WF_ERR_FORMAT, file, writes ? "create this file" : "open it as an HDF5 file",
+                     "");
+    wf_h5_unlock();
+    if (file->id >= 0)
+        return file;
+    file_free(file);
+    return wf_error_null();
+}
+
+wf_h5 *wf_h5_create(const char *path)
+{
+    WF_CHECK_NULL(path, WF_ERR_ARGUMENT, "the name of a file to create is NULL");
+    return file_at(path, true);
+}
+
 wf_h5 *wf_h5_open(const char *path)
 {
     WF_CHECK_NULL(path, WF_ERR_ARGUMENT, "the name of a file to open is NULL");
     WF_CHECK_NULL(access(path, R_OK) == 0, WF_ERR_IO, "%s: cannot read this file: %s", path, strerror(errno));
-    wf_h5 *file = file_new(path, false);
-    if (!file)
-        return NULL;
-    wf_h5_lock();
-    open_to_read(file);
-    const wf_status status = file->id >= 0 ? WF_OK : wf_h5_failed(WF_ERR_FORMAT, file, "open it as an HDF5 file", "");
-    wf_h5_unlock();
-    if (status == WF_OK)
-        return file;
-    file_free(file);
-    return wf_error_null();
+    return file_at(path, false);
 }
 
 wf_status wf_h5_close(wf_h5 *file)
