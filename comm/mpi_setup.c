@@ -110,7 +110,6 @@ static wf_status open_transport(wf_comm *comm, MPI_Comm data)
 {
     MPI_Comm control;
     if (comm->size == 1) {
-        comm->transport = &wf_transport_self;
         TRY_MPI(MPI_Comm_free(&data));
         return WF_OK;
     }

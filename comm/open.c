@@ -222,7 +222,6 @@ wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts op
 
 static void make_single(wf_comm *comm)
 {
-    comm->transport = &wf_transport_self;
     comm->size = comm->intra_size = comm->inter_size = 1;
 }
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The smallest block that is large enough; if none is, the largest of the others grows. A handful of blocks serves all
- * tasks, so nothing is freed between calls. */
+/* The smallest block that is large enough; if none is, the largest of the others grows. A handful of blocks serves
+ * the stream, so nothing is freed between calls. */
 static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
 {
     wf_host_block *best = NULL;
@@ -33,8 +33,9 @@ static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
     return WF_OK;
 }
 
-/* Tasks take theirs in the midst of a computation that takes blocks of the pool, now before and now after it. */
-static bool uses_task_blocks(const wf_comm *comm)
+/* The background stream takes its blocks in the midst of a computation that takes blocks of the pool, now before and
+ * now after it: each has its own, so that both take the same in every step. */
+static bool uses_own_blocks(const wf_comm *comm)
 {
     return comm->shared->ctx->k->host && wf_background_within(comm);
 }
@@ -46,7 +47,7 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
         return WF_OK;
     WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx, "communicate through the memory of the host",
                                  "let NCCL move device memory (communicator \"pure_nccl\")"));
-    return uses_task_blocks(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
+    return uses_own_blocks(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
 }
 
 void wf_host_give(wf_comm *comm, void *data, size_t bytes)
@@ -54,7 +55,7 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes)
     /* What an unfinished message may still write to is leaked on purpose. */
     if (!data || comm->lost)
         return;
-    if (!uses_task_blocks(comm)) {
+    if (!uses_own_blocks(comm)) {
         wf_pool_give_host(comm->shared->ctx, data, bytes);
         return;
     }

@@ -119,7 +119,7 @@ wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root)
     wf_status code;
     spread *news;
     WF_NEED(comm);
-    /* From the heap: a task's stack is small. */
+    /* From the heap: after a failure a message may still arrive in it. */
     news = wf_calloc(comm->shared->ctx, 1, sizeof *news);
     if (!news)
         return wf_guard_end(comm, "bcast_status", WF_ERR_MEMORY);

@@ -83,7 +83,7 @@ static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, w
     return ctx->k->copy(ctx, &src, &dst, false);
 }
 
-/* Behind NCCL: a task may have left that to wf_background_wait. */
+/* Behind NCCL: the background stream leaves that to wf_background_wait. */
 static wf_status convert_back(wf_comm *comm, const void *x, wf_dtype sent, void *y, wf_dtype dtype, int64_t count)
 {
     WF_TRY(wf_nccl_join(comm));

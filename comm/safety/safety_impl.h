@@ -71,8 +71,7 @@ void wf_watch_beat(void);
 bool wf_watch_running(void);
 /* It may compute as long as it likes. */
 void wf_watch_end(void);
-/* Another stack of the main thread goes on: watches what that one does (NULL: it computes), and returns what was
- * watched. */
+/* Watches something else for a while (NULL: the thread computes), and returns what was watched, to go back to. */
 const char *wf_watch_swap(const char *what);
 /* It is about to leave, and gets this long; calls of the two above count no more. */
 void wf_watch_last(const char *what, long limit_ms);

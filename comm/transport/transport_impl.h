@@ -41,7 +41,6 @@ void wf_mpi_abort(int code);
 
 /* --- transports --- */
 
-extern const wf_transport wf_transport_self;
 extern const wf_transport wf_transport_mpi;
 
 #endif
