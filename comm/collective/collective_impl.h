@@ -42,6 +42,8 @@ wf_status wf_peer_slots_scatter(wf_comm *comm, const void *const *x, const size_
                                 int root) WF_NODISCARD;
 /* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it. */
 wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;
+/* Those, as a new tensor. */
+wf_status wf_peer_slots_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
 wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from) WF_NODISCARD;
 wf_status wf_peer_slots_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
 void wf_peer_slots_free(wf_comm *comm);

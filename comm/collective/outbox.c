@@ -254,14 +254,10 @@ wf_status wf_outbox_wait(wf_outbox *outbox)
 
 static wf_status receive(wf_comm *comm, int from, wf_tensor **y)
 {
-    wf_dtype dtype;
-    wf_shape shape;
     wf_buffer buffer = {0};
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
-    *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
-    WF_NEED(*y);
+    WF_TRY(wf_peer_slots_look_new(comm, from, y));
     WF_TRY(wf_buffer_room(comm, *y, false, &buffer));
     wf_status status = wf_coll_receive(comm, buffer.data, buffer.bytes, from);
     if (status == WF_OK)

@@ -116,9 +116,15 @@ static wf_status launch(wf_outbox *outbox)
     return WF_OK;
 }
 
-static wf_status add(wf_outbox *outbox, transfer *t)
+static wf_status add(wf_outbox *outbox, const wf_tensor *x, int peer, bool sends)
 {
-    transfer **at = &outbox->group;
+    transfer **at = &outbox->group, *t = transfer_of(outbox, x, peer, sends);
+    WF_NEED(t);
+    const wf_status status = (sends ? wf_buffer_read : wf_buffer_room)(outbox->comm, t->x, true, &t->buffer);
+    if (status != WF_OK) {
+        recycle(outbox, t);
+        return status;
+    }
     while (*at)
         at = &(*at)->next;
     t->next = NULL;
@@ -149,14 +155,7 @@ wf_status wf_outbox_group_end(wf_outbox *outbox)
 static wf_status post(wf_outbox *outbox, const wf_tensor *x, int to)
 {
     WF_TRY(wf_outbox_send_frame(outbox, x, to));
-    transfer *t = transfer_of(outbox, x, to, true);
-    WF_NEED(t);
-    const wf_status status = wf_buffer_read(outbox->comm, t->x, true, &t->buffer);
-    if (status != WF_OK) {
-        recycle(outbox, t);
-        return status;
-    }
-    return add(outbox, t);
+    return add(outbox, x, to, true);
 }
 
 wf_status wf_outbox_post(wf_outbox *outbox, const wf_tensor *x, int to)
@@ -170,21 +169,10 @@ wf_status wf_outbox_post(wf_outbox *outbox, const wf_tensor *x, int to)
 static wf_status expect(wf_outbox *outbox, int from, wf_tensor **y)
 {
     wf_comm *comm = outbox->comm;
-    wf_dtype dtype;
-    wf_shape shape;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
-    *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
-    WF_NEED(*y);
-    transfer *t = transfer_of(outbox, *y, from, false);
-    WF_NEED(t);
-    const wf_status status = wf_buffer_room(comm, t->x, true, &t->buffer);
-    if (status != WF_OK) {
-        recycle(outbox, t);
-        return status;
-    }
-    return add(outbox, t);
+    WF_TRY(wf_peer_slots_look_new(comm, from, y));
+    return add(outbox, *y, from, false);
 }
 
 wf_tensor *wf_outbox_expect(wf_outbox *outbox, int from)

@@ -263,6 +263,15 @@ wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape 
     return WF_OK;
 }
 
+wf_status wf_peer_slots_look_new(wf_comm *comm, int from, wf_tensor **y)
+{
+    wf_dtype dtype;
+    wf_shape shape;
+    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
+    *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
+    return *y ? WF_OK : wf_error_code();
+}
+
 wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from)
 {
     wf_peer_slot *slot = &comm->slot[from];

@@ -63,16 +63,11 @@ wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, i
 
 static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
 {
-    wf_dtype dtype;
-    wf_shape shape;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, tag));
     wf_peer_slots_start(comm, WF_WAY_POINT);
     /* The frame comes first and says which tensor to make; the data follow. */
-    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
-    *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
-    if (!*y)
-        return wf_error_code();
+    WF_TRY(wf_peer_slots_look_new(comm, from, y));
     return wf_peer_slots_take(comm, *y, from);
 }
 
