@@ -26,6 +26,8 @@ if(WEFT_SANITIZE)
   target_compile_options(weft_flags INTERFACE
     "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=address,undefined;-fno-omit-frame-pointer;-g;-Wno-format-overflow>")
   target_link_options(weft_flags INTERFACE -fsanitize=address,undefined)
+  target_sources(weft_flags INTERFACE # its head says why
+    $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:${PROJECT_SOURCE_DIR}/tests/roomy_new.c>)
 endif()
 if(WEFT_FUZZ)
   target_compile_options(weft_flags INTERFACE
