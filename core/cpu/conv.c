@@ -165,7 +165,9 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
     const bool noisy = args->epilogue && args->epilogue->noise != 0;
     /* oneDNN adds no noise, and the activation comes after the noise: then both are a pass of their own. */
     const wf_epilogue *const fused = noisy || wf_epilogue_is_plain(args->epilogue) ? NULL : args->epilogue;
-    if (wf_wino_plan(ctx, false, args->geom, x, w, y, &plan))
+    if (wf_grouped_pays(args))
+        WF_TRY(wf_grouped_forward(ctx, args, wf_epilogue_slope(fused)));
+    else if (wf_wino_plan(ctx, false, args->geom, x, w, y, &plan))
         WF_TRY(minimal(ctx, &plan, x, w, bias, wf_epilogue_slope(fused), y));
     else
         WF_TRY(forward_dnn(ctx, args, fused, &done));
@@ -183,6 +185,8 @@ static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
     *done = true;
     if (wf_cpu_columns_data_pay(&product))
         return wf_cpu_columns_data(ctx, &product);
+    if (wf_grouped_data_pays(&product))
+        return wf_grouped_data(ctx, &product);
     const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_DATA, flag_wide(dy, dx), geom, dx, dy);
     WF_TRY(wf_dnn_find(ctx, &key, &op));
     *done = op != NULL;
@@ -305,6 +309,10 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     }
     if (wf_depthwise_has_gradient(args)) {
         WF_TRY(wf_depthwise_gradient(ctx, args));
+        return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
+    }
+    if (wf_grouped_gradient_pays(args)) {
+        WF_TRY(wf_grouped_gradient(ctx, args));
         return wf_cpu_data(dbias) ? wf_cpu_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
     }
     const wf_dnn_op *op = NULL;

@@ -149,4 +149,14 @@ void wf_filter_form_give(wf_ctx *ctx, wf_filter_form *form);
 bool wf_depthwise_has_gradient(const wf_conv_args *args);
 wf_status wf_depthwise_gradient(wf_ctx *ctx, const wf_conv_args *args);
 
+/* Convolutions of groups of four or eight channels (core/cpu/grouped.c), of f32 or bf16 with pads that are not
+ * negative. `pays`: whether it has this form and is faster. forward: with bias and leaky ReLU of this slope; data: with
+ * neither (the args have no bias); gradient: of the filter in f32, without the bias's. */
+bool wf_grouped_pays(const wf_conv_args *args);
+bool wf_grouped_data_pays(const wf_conv_args *args);
+bool wf_grouped_gradient_pays(const wf_conv_args *args);
+wf_status wf_grouped_forward(wf_ctx *ctx, const wf_conv_args *args, float slope);
+wf_status wf_grouped_data(wf_ctx *ctx, const wf_conv_args *args);
+wf_status wf_grouped_gradient(wf_ctx *ctx, const wf_conv_args *args);
+
 #endif

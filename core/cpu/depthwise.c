@@ -62,21 +62,12 @@ static plan plan_of(const wf_conv_geom *geom, const wf_array *in, const wf_array
     return p;
 }
 
-typedef uint16_t half __attribute__((vector_size(32)));
-
-static inline vec load_bf16(const uint16_t *from)
-{
-    half h;
-    memcpy(&h, from, sizeof h);
-    return (vec)(__builtin_convertvector(h, vec_word) << 16);
-}
-
 /* The first n of sixteen; the others are 0. */
 static inline vec load_bf16_part(const uint16_t *from, int64_t n)
 {
     uint16_t part[16] = {0};
     memcpy(part, from, (size_t)n * sizeof *part);
-    return load_bf16(part);
+    return vec_load_bf16(part);
 }
 
 /* `channels` channels of each of `pixels` pixels, from element `at` on, as f32; the rest of LANES is 0. */
@@ -90,7 +81,7 @@ static void widen_pixels(const wf_array *a, int64_t at, int64_t pixels, int64_t 
         for (int64_t i = 0; i < pixels; i++) {
             vec value = {0};
             if (n == 16)
-                value = a->dtype == WF_F32 ? vec_load(wide + i * step + from) : load_bf16(narrow + i * step + from);
+                value = a->dtype == WF_F32 ? vec_load(wide + i * step + from) : vec_load_bf16(narrow + i * step + from);
             else if (n > 0)
                 value = a->dtype == WF_F32 ? vec_load_part(wide + i * step + from, n)
                                            : load_bf16_part(narrow + i * step + from, n);

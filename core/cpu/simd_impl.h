@@ -91,6 +91,25 @@ static inline vec vec_sqrt(vec v)
 #endif
 }
 
+typedef uint16_t vec_half __attribute__((vector_size(32)));
+
+/* Sixteen bf16. */
+static inline vec vec_load_bf16(const uint16_t *from)
+{
+    vec_half h;
+    memcpy(&h, from, sizeof h);
+    return (vec)(__builtin_convertvector(h, vec_word) << 16);
+}
+
+/* Rounded to the nearest, ties to even; NaN stays one. */
+static inline void vec_store_bf16(uint16_t *to, vec v)
+{
+    const vec_word bits = (vec_word)v, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+    const vec_word nan = (vec_word)((bits & 0x7fffffff) > 0x7f800000);
+    const vec_half h = __builtin_convertvector((quiet & nan) | (rounded & ~nan), vec_half);
+    memcpy(to, &h, sizeof h);
+}
+
 /* v where it is not negative, slope v where it is. */
 static inline vec vec_leak(vec v, vec slope)
 {

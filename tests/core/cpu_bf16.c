@@ -222,6 +222,22 @@ static const geometry products[] = {
     {2, B, 22, 256, 256, 1, {4, 4}, {5, 5}, {1, 1}, {1, 1}, {2, 2}, {2, 2}, false, false},
 };
 
+/* Groups of four and eight channels (core/cpu/grouped.c): strides, pads that differ, or are wider than the kernel and
+ * the image, kernels of one to five rows, several strips of an image, more samples than slices, tiles of every length.
+ */
+static const geometry groups[] = {
+    {2, F, 2, 32, 32, 8, {9, 30}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false, true},
+    {2, F, 2, 32, 32, 8, {11, 17}, {5, 3}, {1, 1}, {1, 1}, {4, 0}, {1, 2}, false, false},
+    {2, F, 3, 64, 64, 8, {15, 17}, {3, 3}, {2, 2}, {1, 1}, {1, 0}, {0, 2}, false, false},
+    {2, F, 1, 64, 64, 16, {75, 70}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}, false, true},
+    {2, F, 1, 16, 16, 4, {3, 2}, {3, 3}, {1, 1}, {1, 1}, {4, 4}, {5, 5}, false, false},
+    {2, F, 17, 32, 32, 4, {7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false, false},
+    {2, B, 2, 64, 64, 16, {57, 56}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, true, true},
+    {2, B, 1, 48, 48, 6, {40, 70}, {5, 3}, {1, 1}, {1, 1}, {0, 2}, {3, 0}, true, false},
+    {2, B, 2, 32, 32, 4, {13, 20}, {3, 3}, {2, 2}, {1, 1}, {0, 1}, {1, 0}, true, true},
+    {2, B, 1, 16, 16, 4, {20, 3}, {1, 3}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
+};
+
 static void both_threads(const geometry *g)
 {
     for (int threads = 1; threads <= 2; threads++) {
@@ -244,12 +260,21 @@ static void product_cases(void)
     }
 }
 
+static void group_cases(void)
+{
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        for (int bias = 0; bias < 2; bias++) {
+            WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + (int)((i + (size_t)bias) % 2)));
+            compare(&groups[i], bias);
+        }
+}
+
 static geometry random_geometry(test_rng *rng)
 {
-    static const int64_t channels[] = {1, 3, 4, 8, 16, 17, 32, 40, 64}, groups[] = {1, 1, 1, 2, 4},
+    static const int64_t channels[] = {1, 3, 4, 8, 16, 17, 32, 40, 64}, divisors[] = {1, 1, 1, 2, 4},
                          pads[] = {0, 1, 1, 2, 4};
     geometry g = {.nd = (int)test_int(rng, 1, 3), .dtype = WF_BF16, .n = test_int(rng, 1, 4)};
-    g.groups = groups[test_int(rng, 0, 4)];
+    g.groups = divisors[test_int(rng, 0, 4)];
     g.c = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 8)];
     g.f = g.groups * channels[test_int(rng, 0, g.groups > 1 ? 4 : 8)];
     g.wide = test_int(rng, 0, 1);
@@ -295,6 +320,7 @@ int main(int argc, char **argv)
     const int code = test_main(argc, argv,
                                (test_case[]){{"fault_cases", fault_cases},
                                              {"product_cases", product_cases},
+                                             {"group_cases", group_cases},
                                              {"random_cases", random_cases},
                                              {"compute", compute},
                                              {0}});

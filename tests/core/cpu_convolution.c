@@ -201,21 +201,22 @@ static void products_without_place(void)
     array_free(&c[1]);
 }
 
-/* Filter gradients of depthwise convolutions: strides, dilations, pads, images of several strips, channels that fill no
- * block; and the same bits whatever the threads. */
-static void depthwise(void)
+/* Filter gradients of convolutions with as many groups as channels, or a quarter: strides, dilations, pads, images of
+ * several strips, channels that fill no block; and the same bits whatever the threads. */
+static void grouped(void)
 {
     static const struct {
-        int64_t n, c, in[2], kernel[2], stride, dilation, pad[4];
+        int64_t n, c, members, in[2], kernel[2], stride, dilation, pad[4];
     } list[] = {
-        {2, 32, {20, 20}, {7, 7}, 1, 1, {3, 3, 3, 3}}, {1, 40, {90, 80}, {7, 7}, 1, 1, {3, 3, 3, 3}},
-        {3, 5, {9, 13}, {5, 5}, 2, 1, {2, 1, 0, 2}},   {2, 33, {17, 11}, {3, 4}, 1, 2, {2, 2, 3, 3}},
-        {2, 70, {12, 12}, {9, 1}, 1, 1, {4, 4, 0, 0}}, {2, 16, {6, 24}, {2, 15}, 3, 1, {0, 1, 7, 7}},
-        {17, 48, {7, 7}, {7, 7}, 1, 1, {3, 3, 3, 3}},  {1, 3, {4, 4}, {6, 6}, 1, 1, {5, 5, 5, 5}},
-        {0, 32, {20, 20}, {7, 7}, 1, 1, {3, 3, 3, 3}},
+        {2, 32, 1, {20, 20}, {7, 7}, 1, 1, {3, 3, 3, 3}}, {1, 40, 1, {90, 80}, {7, 7}, 1, 1, {3, 3, 3, 3}},
+        {3, 5, 1, {9, 13}, {5, 5}, 2, 1, {2, 1, 0, 2}},   {2, 33, 1, {17, 11}, {3, 4}, 1, 2, {2, 2, 3, 3}},
+        {2, 70, 1, {12, 12}, {9, 1}, 1, 1, {4, 4, 0, 0}}, {2, 16, 1, {6, 24}, {2, 15}, 3, 1, {0, 1, 7, 7}},
+        {17, 48, 1, {7, 7}, {7, 7}, 1, 1, {3, 3, 3, 3}},  {1, 3, 1, {4, 4}, {6, 6}, 1, 1, {5, 5, 5, 5}},
+        {0, 32, 1, {20, 20}, {7, 7}, 1, 1, {3, 3, 3, 3}}, {5, 32, 4, {70, 66}, {3, 3}, 1, 1, {1, 1, 1, 1}},
+        {0, 32, 4, {70, 66}, {3, 3}, 1, 1, {1, 1, 1, 1}},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        layer l = {.geom = {.nd = 2, .groups = list[i].c}};
+        layer l = {.geom = {.nd = 2, .groups = list[i].c / list[i].members}};
         int64_t out[2];
         for (int d = 0; d < 2; d++) {
             l.geom.kernel[d] = list[i].kernel[d];
@@ -227,7 +228,7 @@ static void depthwise(void)
             out[d] = (padded - list[i].dilation * (list[i].kernel[d] - 1) - 1) / list[i].stride + 1;
         }
         l.x = array_new(WF_SHAPE(list[i].n, list[i].c, list[i].in[0], list[i].in[1]), 1);
-        l.w = array_new(WF_SHAPE(list[i].c, 1, list[i].kernel[0], list[i].kernel[1]), 2);
+        l.w = array_new(WF_SHAPE(list[i].c, list[i].members, list[i].kernel[0], list[i].kernel[1]), 2);
         l.y = array_new(WF_SHAPE(list[i].n, list[i].c, out[0], out[1]), 3);
         l.bias_y = array_new(WF_SHAPE(list[i].c), 4);
         l.bias_x = array_new(WF_SHAPE(list[i].c), 5);
@@ -310,7 +311,7 @@ int main(int argc, char **argv)
                                              {"kept_filters", kept_filters},
                                              {"bounded_forms", bounded_forms},
                                              {"products_without_place", products_without_place},
-                                             {"depthwise", depthwise},
+                                             {"grouped", grouped},
                                              {"threads", threads},
                                              {"bounded", bounded},
                                              {0}});
