@@ -8,14 +8,9 @@
 # are run, as "vgg16 channel=2".
 set -eu
 build=$1 rate=${2-}
-export OMP_NUM_THREADS=1 WEFT_LOG=error
 rounds=${ROUNDS:-3}
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-. "$here/../examples/small_images.sh"
-small_images "$work/images" 1024 100
-export WEFT_CACHE="${WEFT_CACHE:-$work/cache}" WEFT_DATA="$work/images"
+. "$here/plans.sh"
 
 median() {
     sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
@@ -30,17 +25,17 @@ launch() {
     fi
 }
 
-# pair NAME RANKS MESH PROGRAM ARGUMENTS -- ARGUMENTS OF THE RUN
+# pair NAME RANKS MESH BATCH
 pair() {
-    name=$1 ranks=$2 mesh=$3 program="$build/examples/$4" run=$5
+    name=$1 ranks=$2 mesh=$3
     case "$name $mesh" in
     ${PAIRS:-*}) ;;
     *) return 0 ;;
     esac
     nodes=1 mpirun="mpirun --bind-to none"
     [ -z "$rate" ] || nodes=2 mpirun="$here/../comm/cluster.sh -r $rate -b 72k -n 1+1 mpirun"
-    "$build/tools/wf-plan" --ranks "$ranks" --nodes $nodes --measure "$ranks" --mesh "$mesh" --mpirun "$mpirun" \
-        -o "$work/plan.json" -- $program >"$work/out" 2>&1 || { cat "$work/out"; return; }
+    model "$name" "$4"
+    plan "$work/plan.json" --ranks "$ranks" --nodes $nodes --measure "$ranks" --mesh "$mesh" --mpirun "$mpirun" || return 0
     for _ in $(seq "$rounds"); do
         launch $program $run --plan "$work/plan.json" 2>/dev/null |
             sed -n 's/^plan: a step takes \([0-9.]*\) ms .* predicted \([0-9.]*\) ms .*peak of memory \([0-9.]*\) MiB, predicted \([0-9.]*\) MiB$/\1 \2 \3 \4/p'
@@ -51,21 +46,18 @@ pair() {
             $3, $4, 100 * ($4 / $3 - 1) }' "$work/seen" | tee -a "$work/table"
 }
 
-vgg="--iterations 14 --epochs 1"
-unet="--iterations 14 --log-every 100 --out $work/segment"
-auto="--steps 14 --log-every 100 --out $work/autoencoder"
 printf '%-12s %-10s %10s %10s %9s %10s %10s %9s\n' model layout "step ms" predicted error "peak MiB" predicted error
-[ -n "$rate" ] || pair vgg16 1 data=1 "vgg_cifar --width 16 --batch 32" "$vgg"
-pair vgg16 2 data=2 "vgg_cifar --width 16 --batch 64" "$vgg"
-pair vgg16 2 channel=2 "vgg_cifar --width 16 --batch 64" "$vgg"
-pair vgg16 2 height=2 "vgg_cifar --width 16 --batch 64" "$vgg"
-[ -n "$rate" ] || pair unet 1 data=1 "segment --size 256 --channels 8 --batch 1" "$unet"
-pair unet 2 data=2 "segment --size 256 --channels 8 --batch 2" "$unet"
-pair unet 2 height=2 "segment --size 256 --channels 8 --batch 2" "$unet"
-[ -n "$rate" ] || pair unet 2 width=2 "segment --size 256 --channels 8 --batch 2" "$unet"
-[ -n "$rate" ] || pair autoencoder 1 data=1 "autoencoder --width 512 --batch 256" "$auto"
-pair autoencoder 2 data=2 "autoencoder --width 512 --batch 512" "$auto"
-pair autoencoder 2 stage=2 "autoencoder --width 512 --batch 512" "$auto"
-[ -n "$rate" ] || pair vgg16-wide 2 data=2 "vgg_cifar --width 32 --batch 32" "$vgg"
+[ -n "$rate" ] || pair vgg16 1 data=1 32
+pair vgg16 2 data=2 64
+pair vgg16 2 channel=2 64
+pair vgg16 2 height=2 64
+[ -n "$rate" ] || pair unet 1 data=1 1
+pair unet 2 data=2 2
+pair unet 2 height=2 2
+[ -n "$rate" ] || pair unet 2 width=2 2
+[ -n "$rate" ] || pair autoencoder 1 data=1 256
+pair autoencoder 2 data=2 512
+pair autoencoder 2 stage=2 512
+[ -n "$rate" ] || pair vgg16-wide 2 data=2 32
 awk '{ t += $5 < 0 ? -$5 : $5; m += $9 < 0 ? -$9 : $9 } END {
     printf "mean error of time %.1f %%, of memory %.1f %%, of %d pairs\n", t / NR, m / NR, NR }' "$work/table"

@@ -7,39 +7,32 @@
 set -eu
 build=$1
 shift
-export OMP_NUM_THREADS=1 WEFT_LOG=error
 rounds=${ROUNDS:-7}
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-. "$here/../examples/small_images.sh"
-small_images "$work/images" 1024 100
-export WEFT_CACHE="${WEFT_CACHE:-$work/cache}" WEFT_DATA="$work/images"
+. "$here/plans.sh"
 
-# plan NAME [OPTION ...]: makes the plan of this name
-plan() {
-    plan_name=$1
+# by NAME [OPTION ...]: makes the plan of this name
+by() {
+    file="$work/$name/$1.json"
     shift
-    "$build/tools/wf-plan" --ranks 2 --mpirun "mpirun --bind-to none" "$@" -o "$work/$model/$plan_name.json" -- \
-        $program >"$work/out" 2>&1 || { cat "$work/out"; return 1; }
-    [ "$plan_name" != picked ] || echo "$model: picked $(sed -n 's/^predicted: .* samples on \(.*\); .* MiB.*/\1/p; s/^stages: /, /p' "$work/out" | tr -d '\n')"
+    plan "$file" --ranks 2 --mpirun "mpirun --bind-to none" "$@"
 }
 
 # pipelined CHUNKS SCHEDULE STAGES: the plan of stages, edited
 pipelined() {
     sed "s/\"chunks\": [0-9]*/\"chunks\": $1/; s/\"schedule\": \"[a-z0-9]*\"/\"schedule\": \"$2\"/
-        s/\"stages\": \[[^]]*\]/\"stages\": [$3]/" "$work/$model/staged.json" >"$work/$model/$2-$1-chunks.json"
+        s/\"stages\": \[[^]]*\]/\"stages\": [$3]/" "$work/$name/staged.json" >"$work/$name/$2-$1-chunks.json"
 }
 
 compare() {
     for _ in $(seq "$rounds"); do
-        for file in "$work/$model"/*.json; do
+        for file in "$work/$name"/*.json; do
             each=$(basename "$file" .json)
             mpirun -np 2 --bind-to none $program $run --plan "$file" 2>"$work/err" |
-                sed -n "s/^plan: a step takes \\([0-9.]*\\) ms .*/$each \\1/p" >>"$work/$model/times"
+                sed -n "s/^plan: a step takes \\([0-9.]*\\) ms .*/$each \\1/p" >>"$work/$name/times"
         done
     done
-    sort -k1,1 -k2,2n "$work/$model/times" | awk -v model="$model" '
+    sort -k1,1 -k2,2n "$work/$name/times" | awk -v model="$name" '
         function close_plan() {
             if (!n)
                 return
@@ -65,34 +58,28 @@ compare() {
 }
 
 failed=0
-for model in ${*:-vgg16 vgg16-wide unet unet-one autoencoder}; do
-    mkdir -p "$work/$model"
-    meshes="data=2 channel=2 height=2 width=2" run="--iterations 14 --epochs 1"
-    case $model in
-    vgg16) program="$build/examples/vgg_cifar --width 16 --batch 64" ;;
-    vgg16-wide) program="$build/examples/vgg_cifar --width 32 --batch 32" ;;
-    unet) program="$build/examples/segment --size 256 --channels 8 --batch 2" run="--iterations 14 --log-every 100 --out $work/segment" ;;
-    unet-one)
-        program="$build/examples/segment --size 256 --channels 8 --batch 1" run="--iterations 14 --log-every 100 --out $work/segment"
-        meshes="channel=2 height=2 width=2"
-        ;;
-    autoencoder)
-        program="$build/examples/autoencoder --width 512 --batch 512" run="--steps 14 --log-every 100 --out $work/autoencoder"
-        meshes=data=2
-        ;;
-    *) echo "no model $model" && exit 2 ;;
+for name in ${*:-vgg16 vgg16-wide unet unet-one autoencoder}; do
+    mkdir -p "$work/$name"
+    meshes="data=2 channel=2 height=2 width=2"
+    case $name in
+    vgg16) model "$name" 64 ;;
+    vgg16-wide) model "$name" 32 ;;
+    unet-one) model "$name" 1 && meshes="channel=2 height=2 width=2" ;;
+    autoencoder) model "$name" 512 && meshes=data=2 ;;
+    *) model "$name" 2 ;;
     esac
-    plan picked
+    by picked
+    echo "$name: picked $(sed -n 's/^predicted: .* samples on \(.*\); .* MiB.*/\1/p; s/^stages: /, /p' "$work/out" | tr -d '\n')"
     for mesh in $meshes; do
         case $mesh in
         data*) how=data ;;
         channel*) how=channel ;;
         *) how=spatial ;;
         esac
-        plan "$mesh-$how" --mesh "$mesh" --split $how
+        by "$mesh-$how" --mesh "$mesh" --split $how
     done
-    if [ $model = autoencoder ]; then
-        plan staged --mesh stage=2
+    if [ $name = autoencoder ]; then
+        by staged --mesh stage=2
         for chunks in 1 2 4 8 16 32; do
             pipelined $chunks 1f1b "3, 3"
             pipelined $chunks gpipe "3, 3"

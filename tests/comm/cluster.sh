@@ -4,6 +4,7 @@
 # RANKS are those of each node: 2+1, or 1+2+1; a single number is that of two nodes (default 2). RATE makes the links
 # slow, as tc writes it: 1gbit; after a pause so many bytes go at once (BURST, default 256k). The last node is cut off once FILE says "loop". Everything is removed at the end, also
 # after a failure. Exits with the program's code, 124 past the time, 77 where there can be no namespaces.
+# A host is called by its links, as virtual-1gbit-72k-1, in every run alike: a program may keep what it measured under the name.
 set -eu
 rate= burst=256k ranks=2 seconds=240 cut=
 while getopts r:b:n:t:c: option; do
@@ -39,6 +40,8 @@ for n in $(echo "$ranks" | tr + ' '); do
     last=$switch-$number
 done
 first=$switch-1
+# A name of a host has letters, digits and '-'.
+host=virtual-$(printf '%s' "${rate:+$rate-$burst-}" | tr -c '[:alnum:]-' -)
 work=$(mktemp -d)
 printf '%s' "$hosts" >"$work/hosts"
 
@@ -85,7 +88,7 @@ cat >"$work/agent" <<END
 host=\$1
 shift
 name=$switch-\${host##*.}
-exec ip netns exec "\$name" unshare --uts sh -c "hostname \$name; \$*"
+exec ip netns exec "\$name" unshare --uts sh -c "hostname $host\${host##*.}; \$*"
 END
 chmod +x "$work/agent"
 
@@ -110,7 +113,7 @@ fi
 # A file, since OpenMPI 5 takes one slot of its own node whatever --host says.
 ulimit -c 0
 status=0
-timeout -k 10 "$seconds" ip netns exec "$first" unshare --uts sh -c 'hostname "$0"; exec "$@"' "$first" \
+timeout -k 10 "$seconds" ip netns exec "$first" unshare --uts sh -c 'hostname "$0"; exec "$@"' "${host}1" \
     "$mpiexec" -np $total --hostfile "$work/hosts" --map-by slot:oversubscribe --bind-to none \
     --mca btl tcp,self,vader --mca btl_tcp_if_include "$subnet.0/24" --mca oob_tcp_if_include "$subnet.0/24" \
     --mca mpi_yield_when_idle "$yield" --mca plm_rsh_agent "$work/agent" "$@" || status=$?

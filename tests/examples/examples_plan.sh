@@ -1,6 +1,7 @@
 #!/bin/sh
 # wf-plan starts programs, which answer with a plan; they follow it and compute what one rank does; what cannot be is
-# refused in a line: EXAMPLES MPIEXEC RANKS WF_PLAN [whole]
+# refused in a line: EXAMPLES MPIEXEC RANKS WF_PLAN [whole]. Or what was measured on virtual nodes (CLUSTER is cluster.sh) is
+# known in the next run on nodes like them, and not on others: EXAMPLES MPIEXEC RANKS WF_PLAN cluster CLUSTER
 set -eu
 examples=$1 mpiexec=$2 ranks=$3 plan=$4 extent=${5:-short}
 work=$(mktemp -d)
@@ -15,6 +16,22 @@ fail() {
 }
 
 vgg="$examples/vgg_cifar --width 4 --batch 16"
+
+# measured RATE: how many numbers wf-plan measures on two nodes behind links of this rate
+measured() {
+    "$plan" --ranks 2 --nodes 2 --measure 2 --mesh data=2 --mpirun "$cluster -r $1 -n 1+1 $mpiexec" -- $vgg >"$work/out" 2>&1 ||
+        fail "$(cat "$work/out")"
+    sed -n 's/^measured on .*: \([0-9]*\) numbers, and .*/\1/p' "$work/out"
+}
+
+if [ "$extent" = cluster ]; then
+    cluster=$6
+    "$cluster" -n 1+1 "$mpiexec" true || exit $?
+    first=$(measured 1gbit) again=$(measured 1gbit) other=$(measured 2gbit)
+    [ "$first" -gt 0 ] && [ "$again" = 0 ] && [ "$other" = "$first" ] ||
+        fail "$first numbers were measured, the second time $again, behind faster links $other"
+    exit 0
+fi
 
 # loss RANKS OPTIONS; of few steps, since rounding grows from step to step
 loss() {
