@@ -118,8 +118,12 @@ void wf_build_allgather(wf_builder *b, const wf_group *g, wf_address mine, size_
         allgather_long(b, g, mine, bytes, all);
 }
 
+/* Between nodes in messages that no receiver answers, as sums of shards: long ones, of which each asks for leave, keep
+ * a link busy in one direction at a time. */
 void wf_build_gather_shards(wf_builder *b, const wf_group *g, wf_address data, const int64_t *shard, size_t size)
 {
+    const wf_agreed *agreed = wf_builder_agreed(b);
+    wf_builder_cut(b, agreed->nodes > 1 ? agreed->prompt_bytes : 0);
     for (int step = 1; g->place >= 0 && step < g->size; step++) {
         const int from = (g->place + g->size - step) % g->size;
         wf_add_recv(b, wf_address_add(data, (size_t)shard[from] * size), (size_t)(shard[from + 1] - shard[from]) * size,
@@ -128,6 +132,7 @@ void wf_build_gather_shards(wf_builder *b, const wf_group *g, wf_address data, c
     for (int step = 1; g->place >= 0 && step < g->size; step++)
         wf_add_send(b, wf_address_add(data, (size_t)shard[g->place] * size),
                     (size_t)(shard[g->place + 1] - shard[g->place]) * size, member_at(g, step));
+    wf_builder_cut(b, 0);
 }
 
 /* One byte to a member at every power of two, once all nearer ones are known to have come. */

@@ -84,6 +84,52 @@ static void representatives_stand_for_all(void)
     expect_same(8, 8, &barrier, 1e-9);
 }
 
+static wf_call shards_of(wf_operation operation, int ranks, int64_t each, int64_t *part)
+{
+    for (int r = 0; r <= ranks; r++)
+        part[r] = r * each;
+    return (wf_call){.operation = operation, .dtype = WF_F32, .count = ranks * each, .part = part};
+}
+
+static void representatives_of_shards(void)
+{
+    int64_t part[65];
+    for (int nodes = 1; nodes <= 8; nodes *= 2)
+        for (int each = 1; each <= 8; each *= 8)
+            for (int64_t count = 3; count < 200000; count *= 2000) {
+                const wf_call sum = shards_of(WF_CALL_SUM_SHARDS, nodes * each, count, part);
+                expect_same(nodes, each, &sum, 1e-9);
+                const wf_call gather = shards_of(WF_CALL_GATHER_SHARDS, nodes * each, count, part);
+                expect_same(nodes, each, &gather, 1e-9);
+            }
+}
+
+/* Between nodes no message of a shard waits for an answer. */
+static void shards_are_prompt(void)
+{
+    enum { RANKS = 3, EACH = 100000 };
+    static const wf_operation operations[] = {WF_CALL_SUM_SHARDS, WF_CALL_GATHER_SHARDS};
+    int64_t part[RANKS + 1];
+    wf_agreed agreed;
+    agreed_open(&agreed, RANKS, 1);
+    for (int i = 0; i < 2; i++) {
+        const wf_call call = shards_of(operations[i], RANKS, EACH, part);
+        wf_schedule *made;
+        uint64_t sent = 0;
+        WF_EXPECT_OK(wf_call_schedule(ctx, &agreed, 1, &call, &made));
+        for (int32_t n = 0; made && n < made->steps; n++) {
+            const wf_step *step = &made->step[n];
+            sent += step->kind == WF_STEP_SEND ? step->bytes : 0;
+            WF_EXPECT(step->kind != WF_STEP_SEND || step->bytes <= agreed.prompt_bytes, "%s sends %lld bytes at once",
+                      wf_call_name(operations[i]), (long long)step->bytes);
+        }
+        WF_EXPECT(sent == (RANKS - 1) * EACH * sizeof(float), "%s sends %llu bytes", wf_call_name(operations[i]),
+                  (unsigned long long)sent);
+        wf_schedule_free(made);
+    }
+    wf_agreed_clear(&agreed);
+}
+
 /* Where blocks differ by an element, every node counts as the first one, which has the longer blocks. */
 static void uneven_lengths_are_close(void)
 {
@@ -136,6 +182,8 @@ int main(int argc, char **argv)
     ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .threads = 1});
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"representatives_stand_for_all", representatives_stand_for_all},
+                                               {"representatives_of_shards", representatives_of_shards},
+                                               {"shards_are_prompt", shards_are_prompt},
                                                {"uneven_lengths_are_close", uneven_lengths_are_close},
                                                {"many_ranks", many_ranks},
                                                {"what_has_a_root_is_refused", what_has_a_root_is_refused},
