@@ -25,20 +25,49 @@ static void add_message(const wf_place *p, int span, double messages, double byt
     c->bytes += bytes;
 }
 
-wf_status wf_place_sum(const wf_place *p, int members, int stride, double *seconds, double *bytes)
+/* Of each byte of a bucket, whose shards are equal. */
+static wf_status price_call(const wf_place *p, const wf_agreed *agreed, wf_operation operation, double *seconds,
+                            double *bytes)
+{
+    const int members = agreed->ranks, smallest = agreed->smallest;
+    const int64_t shard = (WF_PLANNER_SUM + members - 1) / members, count = shard * members;
+    const bool whole = operation == WF_CALL_SUM;
+    int64_t *part = wf_calloc(p->m->ctx, (size_t)members + 1, sizeof *part);
+    wf_price price;
+    if (!part)
+        return wf_error_code();
+    for (int r = 0; r <= members; r++)
+        part[r] = r * shard;
+    part[1] = whole ? count : part[1];
+    const wf_call call = {.operation = operation,
+                          .reducer = smallest > 1 && smallest < members ? "two_dimensional" : "hierarchical",
+                          .dtype = WF_F32,
+                          .count = count,
+                          .part = part,
+                          .parts = whole};
+    const wf_status status = wf_call_price(p->m->ctx, agreed, &call, &p->meter->links, &price);
+    free(part);
+    *seconds = price.seconds / (4.0 * (double)count);
+    *bytes = (double)price.bytes / members / (4.0 * (double)count);
+    return status;
+}
+
+static wf_status price_calls(const wf_place *p, const wf_agreed *agreed, wf_sum_cost *cost)
+{
+    double sums, gathers;
+    WF_TRY(price_call(p, agreed, WF_CALL_SUM, &cost->sum_s, &cost->bytes));
+    WF_TRY(price_call(p, agreed, WF_CALL_SUM_SHARDS, &cost->shards_s, &sums));
+    WF_TRY(price_call(p, agreed, WF_CALL_GATHER_SHARDS, &cost->gather_s, &gathers));
+    cost->sharded_bytes = sums + gathers;
+    return WF_OK;
+}
+
+wf_status wf_place_sum(const wf_place *p, int members, int stride, wf_sum_cost *cost)
 {
     const int each = p->ranks / p->nodes, together = stride < each ? each / stride : 1;
     const int node_size = together > members ? members : members % together == 0 ? together : 1;
-    const int64_t ends[] = {0, WF_PLANNER_SUM};
-    const wf_call call = {.operation = WF_CALL_SUM,
-                          .reducer = node_size > 1 && node_size < members ? "two_dimensional" : "hierarchical",
-                          .dtype = WF_F32,
-                          .count = WF_PLANNER_SUM,
-                          .part = ends,
-                          .parts = 1};
-    wf_price price = {0};
     wf_agreed agreed;
-    *seconds = *bytes = 0;
+    *cost = (wf_sum_cost){0};
     if (members < 2)
         return WF_OK;
     int32_t *node = wf_calloc(p->m->ctx, (size_t)members, sizeof *node);
@@ -50,10 +79,8 @@ wf_status wf_place_sum(const wf_place *p, int members, int stride, double *secon
     free(node);
     WF_TRY(status);
     agreed.shared = true;
-    status = wf_call_price(p->m->ctx, &agreed, &call, &p->meter->links, &price);
+    status = price_calls(p, &agreed, cost);
     wf_agreed_clear(&agreed);
-    *seconds = price.seconds / (4.0 * (double)WF_PLANNER_SUM);
-    *bytes = (double)price.bytes / members / (4.0 * (double)WF_PLANNER_SUM);
     return status;
 }
 
@@ -209,7 +236,7 @@ typedef struct leaf_split {
 } leaf_split;
 
 /* The measured time of the parallel form inside a node: a convolution over pixels with its exchange of halos; a product
- * over channels with its gathers; a function of sharded channels, whose runs in memory are short. */
+ * over channels with its gathers; a function or pooling of sharded channels, whose runs in memory are short. */
 static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *s, wf_shape part,
                           double *seconds)
 {
@@ -222,7 +249,8 @@ static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const 
         return kind != WF_PART_CONV || leaf->info.nd != 2 || wf_place_between(p, p->pixels)
                    ? WF_OK
                    : p->meter->split(p->meter->own, leaf, part, axis, p->pixels, seconds);
-    if (wf_place_between(p, p->channels) || !(s->products || (s->channels && kind == WF_PART_OTHER)))
+    if (wf_place_between(p, p->channels) ||
+        !(s->products || (s->channels && (kind == WF_PART_OTHER || kind == WF_PART_WINDOW))))
         return WF_OK;
     wf_shape x = leaf->x;
     x.dim[0] = p->batch;
@@ -232,7 +260,8 @@ static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const 
     return p->meter->split(p->meter->own, leaf, x, WF_AXIS_CHANNEL, p->channels, seconds);
 }
 
-/* What a part takes of the whole layer's time; *timed: its messages come on top. */
+/* What a part takes of the whole layer's time; *timed: its messages come on top. Never less than its share: a part that
+ * is measured by itself may lie in a cache that is too small for the whole, and in a step both come from memory. */
 static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *s, double *ratio,
                           bool *timed)
 {
@@ -256,8 +285,9 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const 
     }
     if (measured)
         WF_TRY(split_of(p, leaf, s, part, &own));
+    const double share = (cut ? 1.0 / p->pixels : 1) / (double)(in * out);
     if (own <= 0 && (leaf->info.kind == WF_PART_OTHER || leaf->info.kind == WF_PART_WINDOW)) {
-        *ratio = (cut ? 1.0 / p->pixels : 1) / (double)out;
+        *ratio = share;
         return WF_OK;
     }
     if (leaf->info.kind == WF_PART_NORM)
@@ -270,6 +300,7 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const 
     if (*timed)
         WF_TRY(p->meter->part(p->meter->own, leaf, part, in, out, &own));
     *ratio = all > 0 ? own / all : 1;
+    *ratio = *ratio < share ? share : *ratio;
     return WF_OK;
 }
 
@@ -362,10 +393,9 @@ wf_status wf_place_open(const wf_planner_model *m, const wf_planner_meter *meter
     p->times.chunk = mesh.stage > 1 && batch < o->batch / mesh.data;
     wf_status status = meter->step(meter->own, m, batch, &p->times);
     if (status == WF_OK)
-        status = wf_place_sum(p, mesh.data, inner * mesh.stage, &p->sum_s[0], &p->sum_bytes[0]);
-    if (status == WF_OK)
-        status =
-            wf_place_sum(p, mesh.data * p->pixels, mesh.data > 1 ? mesh.channel : 1, &p->sum_s[1], &p->sum_bytes[1]);
+        status = wf_place_sum(p, mesh.data, inner * mesh.stage, &p->sum[0]);
+    if (status == WF_OK && p->pixels > 1)
+        status = wf_place_sum(p, mesh.data * p->pixels, mesh.data > 1 ? mesh.channel : 1, &p->sum[1]);
     p->overlap = (wf_planner_overlap){1, 1};
     if (status == WF_OK && mesh.stage == 1 && wf_place_between(p, o->ranks) && meter->overlap)
         status = meter->overlap(meter->own, m, batch, &p->overlap);

@@ -7,9 +7,9 @@ static double less(double a, double b)
     return a < b ? a : b;
 }
 
-wf_hidden_sums wf_hidden_sums_begin(wf_planner_overlap rates, bool zero)
+wf_hidden_sums wf_hidden_sums_begin(wf_planner_overlap rates)
 {
-    return (wf_hidden_sums){.rates = rates, .part = zero ? 0.5 : 1, .limit = (double)WF_FIRST_BUCKET_BYTES};
+    return (wf_hidden_sums){.rates = rates, .limit = (double)WF_FIRST_BUCKET_BYTES};
 }
 
 void wf_hidden_sums_add(wf_hidden_sums *sums, double backward_s, double bytes, double sum_s)
@@ -20,7 +20,7 @@ void wf_hidden_sums_add(wf_hidden_sums *sums, double backward_s, double bytes, d
     sums->wall_s += beside_s + backward_s - beside_s * rates->compute;
     sums->left_s -= beside_s * rates->sum;
     sums->bytes += bytes;
-    sums->bucket_s += sums->part * sum_s;
+    sums->bucket_s += sum_s;
     if (sums->bytes < sums->limit)
         return;
     sums->left_s += sums->bucket_s;

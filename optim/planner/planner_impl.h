@@ -13,6 +13,14 @@
 bool wf_planner_inside(const char *path, const char *of);
 wf_layer *wf_planner_find(wf_layer *model, const char *path); /* NULL: there is none */
 
+/* Of gradients that are summed over some ranks, what each byte costs a rank: by the schedule that sums them on every
+ * rank; and where the optimizer's state is sharded by those that sum each shard on its rank, during backward, and bring
+ * the values of all shards together, behind the update. */
+typedef struct wf_sum_cost {
+    double sum_s, shards_s, gather_s;
+    double bytes, sharded_bytes; /* sent: by the first; by the other two */
+} wf_sum_cost;
+
 /* A mesh that is looked at, and what a step of one rank's samples costs where nothing else is split. */
 typedef struct wf_place {
     const wf_planner_model *m;
@@ -23,8 +31,7 @@ typedef struct wf_place {
     int64_t batch; /* of a place along data */
     wf_planner_times times;
     wf_planner_overlap overlap;
-    double sum_s[2];     /* of a byte of gradients: summed over data; over data and pixels */
-    double sum_bytes[2]; /* that a rank sends for it */
+    wf_sum_cost sum[2]; /* over data; over data and pixels, where there are several */
 } wf_place;
 
 /* What a unit costs in one form. */
@@ -42,8 +49,8 @@ void wf_place_close(wf_place *place);
 /* A unit whose input is split as `state` says. */
 wf_status wf_place_cost(const wf_place *place, const wf_planner_unit *unit, unsigned form, int state,
                         wf_unit_cost *cost) WF_NODISCARD;
-/* The sum of a bucket over ranks of which each is `stride` ranks behind the one before: of one rank, per byte. */
-wf_status wf_place_sum(const wf_place *place, int members, int stride, double *seconds, double *bytes) WF_NODISCARD;
+/* Sums over ranks of which each is `stride` ranks behind the one before, from the prices of those of a full bucket. */
+wf_status wf_place_sum(const wf_place *place, int members, int stride, wf_sum_cost *cost) WF_NODISCARD;
 bool wf_place_between(const wf_place *place, int span);
 
 /* --- json.c: a reader of JSON, as much of it as plan files have ------------------------------------------------------
@@ -90,13 +97,11 @@ void wf_plan_cache_add(wf_plan_cache *cache, const char *key, int count, const d
 /* Backward of a step, layer by layer from the last one: full buckets are summed one after the other beside it. */
 typedef struct wf_hidden_sums {
     wf_planner_overlap rates;
-    double part;                   /* of a sum, that goes on beside backward */
     double wall_s, alone_s;        /* of backward so far: with sums beside it; by itself */
     double left_s;                 /* of the sums that have begun */
     double bytes, limit, bucket_s; /* of the bucket that is filled; bytes of a full one; what its sum takes */
 } wf_hidden_sums;
-/* `zero`: the optimizer's state is sharded, so half of what a sum sends goes behind the update, as values. */
-wf_hidden_sums wf_hidden_sums_begin(wf_planner_overlap rates, bool zero);
+wf_hidden_sums wf_hidden_sums_begin(wf_planner_overlap rates);
 /* A layer's backward; then its gradients are complete, whose sum takes so long by itself. */
 void wf_hidden_sums_add(wf_hidden_sums *sums, double backward_s, double bytes, double sum_s);
 /* By how much the sums make backward longer, with what is left of them behind it. */
@@ -158,9 +163,9 @@ typedef struct wf_search {
     const wf_planner_model *m;
     const wf_planner_opts *o;
     const wf_place *place;
-    double words; /* of memory for each parameter: value, gradient, and state */
-    bool recompute;
-    wf_unit_cost *cost; /* by unit, form and state */
+    double words;         /* of memory for each parameter: value, gradient, and state */
+    bool recompute, zero; /* zero: the optimizer's state is sharded */
+    wf_unit_cost *cost;   /* by unit, form and state */
     wf_way *way;
     int *ways; /* of each unit */
     wf_training_plan *best;
@@ -177,8 +182,8 @@ double wf_search_params(const wf_planner_model *m);
 /* Bytes that do not depend on the forms: parameters that are not trained, the input of so many samples, and what a step
  * needs at its peak. */
 double wf_search_base(const wf_search *s, int64_t batch);
-double wf_search_words(const wf_search *s, bool zero); /* of memory for each parameter */
-double wf_search_leaves(const wf_search *s);           /* seconds of all leaves */
+double wf_search_words(const wf_search *s);  /* of memory for each parameter */
+double wf_search_leaves(const wf_search *s); /* seconds of all leaves */
 wf_training_plan *wf_search_plan(const wf_search *s);
 /* True, and noted, if a rank has not so much memory. */
 bool wf_search_too_large(wf_search *s, double bytes);

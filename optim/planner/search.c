@@ -33,9 +33,25 @@ static double param_bytes(const wf_search *s, const wf_unit_cost *c)
     return 4.0 * s->words * (c->params[0] + c->params[1]);
 }
 
+/* Of a unit's gradients: the sum, and of values what follows the update. */
 static double sum_of(const wf_search *s, const wf_unit_cost *c)
 {
-    return 4.0 * (c->params[0] * s->place->sum_s[0] + c->params[1] * s->place->sum_s[1]);
+    const wf_sum_cost *a = &s->place->sum[0], *b = &s->place->sum[1];
+    return 4 * (s->zero ? c->params[0] * a->shards_s + c->params[1] * b->shards_s
+                        : c->params[0] * a->sum_s + c->params[1] * b->sum_s);
+}
+
+static double gather_of(const wf_search *s, const wf_unit_cost *c)
+{
+    const wf_sum_cost *a = &s->place->sum[0], *b = &s->place->sum[1];
+    return s->zero ? 4 * (c->params[0] * a->gather_s + c->params[1] * b->gather_s) : 0;
+}
+
+static double sum_bytes_of(const wf_search *s, const wf_unit_cost *c)
+{
+    const wf_sum_cost *a = &s->place->sum[0], *b = &s->place->sum[1];
+    return 4 * (s->zero ? c->params[0] * a->sharded_bytes + c->params[1] * b->sharded_bytes
+                        : c->params[0] * a->bytes + c->params[1] * b->bytes);
 }
 
 static unsigned forms_of(const wf_search *s)
@@ -94,7 +110,7 @@ static wf_way extend(const wf_search *s, const wf_way *w, int before, int unit, 
 {
     const wf_unit_cost *c = wf_search_cost(s, unit, form, w->state);
     wf_way next = {.before = before, .form = (uint8_t)form, .state = (uint8_t)c->state, .recompute = recompute};
-    next.seconds = w->seconds + c->forward_s + c->backward_s + c->message_s + sum_of(s, c);
+    next.seconds = w->seconds + c->forward_s + c->backward_s + c->message_s + sum_of(s, c) + gather_of(s, c);
     next.bytes = w->bytes + param_bytes(s, c) + (recompute ? c->output : c->kept);
     /* Forward once more, and what it sends: about half of all. */
     next.seconds += recompute ? c->forward_s + c->message_s / 2 : 0;
@@ -185,11 +201,11 @@ double wf_search_base(const wf_search *s, int64_t batch)
 /* A value, a gradient, state, and the packed forms that kernels keep. With a sharded optimizer the peak is in the first
  * step, while the values move into one buffer: they are there twice, with the forms that forward has packed. Later no
  * packed form is kept. */
-double wf_search_words(const wf_search *s, bool zero)
+double wf_search_words(const wf_search *s)
 {
     const wf_planner_times *t = &s->place->times;
-    const double params = wf_search_params(s->m), packed = zero ? t->packed_forward : t->packed;
-    return 2 + zero + s->place->meter->state_words / (zero ? s->place->mesh.data : 1) +
+    const double params = wf_search_params(s->m), packed = s->zero ? t->packed_forward : t->packed;
+    return 2 + s->zero + s->place->meter->state_words / (s->zero ? s->place->mesh.data : 1) +
            (params > 0 ? packed / (4 * params) : 0);
 }
 
@@ -204,8 +220,8 @@ static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before,
     u->message_s = c->message_s * (w->recompute ? 1.5 : 1);
     u->bytes = c->bytes * (w->recompute ? 1.5 : 1);
     u->kept = w->recompute ? c->output : c->kept;
-    u->sum_bytes = 4 * (c->params[0] * s->place->sum_bytes[0] + c->params[1] * s->place->sum_bytes[1]);
-    plan->sum_s += sum_of(s, c);
+    u->sum_bytes = sum_bytes_of(s, c);
+    plan->sum_s += sum_of(s, c) + gather_of(s, c);
     plan->update_s += c->params[0] + c->params[1];
     plan->bytes += u->bytes + u->sum_bytes;
 }
@@ -237,20 +253,12 @@ static void add_sums(const wf_search *s, int unit, const wf_unit_cost *c, double
     }
 }
 
-/* Between nodes, sums go on while backward computes; inside a node they take the processor's time. Where the
- * optimizer's state is sharded, half of what is sent are values, which go behind the update. */
-static double shown_sums(const wf_search *s, const wf_training_plan *plan, bool zero, wf_hidden_sums *sums)
-{
-    if (!wf_place_between(s->place, wf_mesh_opts_size(plan->mesh)))
-        return plan->sum_s;
-    return wf_hidden_sums_shown(sums) + (zero ? plan->sum_s / 2 : 0);
-}
-
-static wf_training_plan *plan_of(const wf_search *s, const wf_way *last, bool zero)
+static wf_training_plan *plan_of(const wf_search *s, const wf_way *last)
 {
     wf_training_plan *plan = wf_search_plan(s);
-    wf_hidden_sums sums = wf_hidden_sums_begin(s->place->overlap, zero);
+    wf_hidden_sums sums = wf_hidden_sums_begin(s->place->overlap);
     const double outside = backward_of_leaves(s);
+    double gathers = 0;
     if (!plan)
         return NULL;
     const wf_way *w = last;
@@ -258,15 +266,18 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_way *last, bool ze
         const wf_way *before = u > 0 ? s->way + (u - 1) * WF_STATES * MOST + w->before : NULL;
         fill_unit(s, w, before, u, plan);
         plan->seconds += plan->unit[u].forward_s + plan->unit[u].backward_s + plan->unit[u].message_s;
-        add_sums(s, u, wf_search_cost(s, u, w->form, before ? before->state : 0), outside * plan->unit[u].backward_s,
-                 &sums);
+        const wf_unit_cost *c = wf_search_cost(s, u, w->form, before ? before->state : 0);
+        add_sums(s, u, c, outside * plan->unit[u].backward_s, &sums);
+        gathers += gather_of(s, c);
         w = before;
     }
     const wf_planner_times *t = &s->place->times;
     const double params = wf_search_params(s->m);
-    plan->zero = zero;
-    plan->sum_s = shown_sums(s, plan, zero, &sums);
-    plan->update_s = params > 0 ? t->update_s * plan->update_s / params / (zero ? plan->mesh.data : 1) : 0;
+    plan->zero = s->zero;
+    /* Between nodes, sums go on while backward computes; inside a node they take the processor's time. */
+    if (wf_place_between(s->place, wf_mesh_opts_size(plan->mesh)))
+        plan->sum_s = wf_hidden_sums_shown(&sums) + gathers;
+    plan->update_s = params > 0 ? t->update_s * plan->update_s / params / (s->zero ? plan->mesh.data : 1) : 0;
     plan->other_s = t->forward_s + t->backward_s - wf_search_leaves(s);
     plan->seconds += plan->sum_s + plan->update_s + plan->other_s;
     plan->memory = wf_search_base(s, s->place->batch) + last->bytes;
@@ -329,7 +340,8 @@ wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state)
 static wf_status run_chain(wf_search *s, bool zero)
 {
     const int last = s->m->n_units - 1;
-    s->words = wf_search_words(s, zero);
+    s->zero = zero;
+    s->words = wf_search_words(s);
     WF_TRY(step_units(s));
     /* What a recomputed unit keeps comes back while it runs backward. */
     double again = 0;
@@ -347,7 +359,7 @@ static wf_status run_chain(wf_search *s, bool zero)
     }
     if (!chosen)
         return WF_OK;
-    wf_training_plan *plan = plan_of(s, chosen, zero);
+    wf_training_plan *plan = plan_of(s, chosen);
     if (!plan)
         return wf_error_code();
     plan->memory += again;

@@ -113,7 +113,7 @@ static void fill_plan(const wf_search *s, const stage_units *units, const stage_
         for (int k = stage; k < t->parts; k += t->stages)
             for (int i = 0; i < 2; i++)
                 of[i] += t->params[i][k];
-        const double seconds = 4 * (of[0] * s->place->sum_s[0] + of[1] * s->place->sum_s[1]);
+        const double seconds = 4 * (of[0] * s->place->sum[0].sum_s + of[1] * s->place->sum[1].sum_s);
         params = of[0] + of[1] > params ? of[0] + of[1] : params;
         sum = seconds > sum ? seconds : sum;
     }
@@ -132,7 +132,7 @@ static void fill_plan(const wf_search *s, const stage_units *units, const stage_
         unit->bytes = t->chunks * cost->bytes;
         unit->kept = cost->kept;
         unit->split = (unsigned)cost->form;
-        unit->sum_bytes = 4 * (cost->params[0] * s->place->sum_bytes[0] + cost->params[1] * s->place->sum_bytes[1]);
+        unit->sum_bytes = 4 * (cost->params[0] * s->place->sum[0].bytes + cost->params[1] * s->place->sum[1].bytes);
         plan->bytes += (unit->bytes + unit->sum_bytes) / t->stages;
     }
 }
@@ -249,7 +249,8 @@ wf_status wf_search_stages(wf_search *s, int chunks)
                          .state = wf_calloc(s->m->ctx, n, sizeof *units.state),
                          .seconds = wf_calloc(s->m->ctx, n, sizeof *units.seconds)};
     wf_status status = units.cost && units.state && units.seconds ? WF_OK : wf_error_code();
-    s->words = wf_search_words(s, false);
+    s->zero = false;
+    s->words = wf_search_words(s);
     if (status == WF_OK)
         status = unit_costs(s, &units);
     const bool possible = status == WF_OK && units.cost[s->m->n_units - 1].possible;

@@ -240,7 +240,7 @@ static void split_layers_are_measured(void)
     wf_layer *model = dense(3, 1024);
     wf_training_plan *priced = plan_of(model, WF_SHAPE(4, 1024), &meter, o);
     meter.split = split_of;
-    split_s = 1e-3;
+    split_s = 8e-3;
     wf_training_plan *measured = plan_of(model, WF_SHAPE(4, 1024), &meter, o);
     WF_EXPECT(priced && measured && splits >= 3, "%d splits measured: %s", splits, wf_error_message());
     for (int i = 0; priced && measured && i < 3; i++) {
@@ -250,8 +250,8 @@ static void split_layers_are_measured(void)
         WF_EXPECT(
             (a->message_s > 0) == (i > 0) && b->message_s == 0 && a->bytes == b->bytes && (a->bytes > 0) == (i > 0),
             "layer %d: messages of %g and %g s, %g and %g bytes", i, a->message_s, b->message_s, a->bytes, b->bytes);
-        WF_EXPECT(b->forward_s + b->backward_s > 0.999e-3 && b->forward_s + b->backward_s < 1.001e-3,
-                  "layer %d takes %g s, measured 1 ms", i, b->forward_s + b->backward_s);
+        WF_EXPECT(b->forward_s + b->backward_s > 7.999e-3 && b->forward_s + b->backward_s < 8.001e-3,
+                  "layer %d takes %g s, measured 8 ms", i, b->forward_s + b->backward_s);
     }
     split_s = 1; /* so slow that no layer is split */
     wf_training_plan *none = plan_of(model, WF_SHAPE(4, 1024), &meter, o);
@@ -259,6 +259,34 @@ static void split_layers_are_measured(void)
     wf_training_plan_free(none);
     wf_training_plan_free(priced);
     wf_training_plan_free(measured);
+    wf_layer_free(model);
+}
+
+static wf_status squared_part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out,
+                                 double *seconds)
+{
+    WF_TRY(part_of(own, leaf, x, in, out, seconds));
+    *seconds *= *seconds;
+    return WF_OK;
+}
+
+/* Half of a layer is measured in a quarter of its time, and counts as a half. */
+static void a_part_takes_its_share(void)
+{
+    wf_planner_meter meter = meter_new(1e4);
+    wf_layer *model = dense(3, 1024);
+    wf_training_plan *plan[2];
+    for (int i = 0; i < 2; i++) {
+        plan[i] = plan_of(model, WF_SHAPE(4, 1024), &meter,
+                          (wf_planner_opts){.ranks = 2, .can = WF_PLANNER_CHANNEL, .mesh = {.data = 1, 2, 1, 1, 1, 1}});
+        WF_EXPECT(plan[i] && plan[i]->unit[1].split == WF_PARALLEL_CHANNEL, "%s", wf_error_message());
+        meter.part = squared_part_of;
+    }
+    if (plan[0] && plan[1])
+        WF_EXPECT(fabs(plan[1]->seconds / plan[0]->seconds - 1) < 1e-9, "a step of %g s, not %g s", plan[1]->seconds,
+                  plan[0]->seconds);
+    wf_training_plan_free(plan[0]);
+    wf_training_plan_free(plan[1]);
     wf_layer_free(model);
 }
 
@@ -302,6 +330,48 @@ static void sums_go_on_beside_backward(void)
                   EQUAL(shown_sums(model, 1e-7, 1, 0.5), long_s + backward_s),
               "%g s and %g s of long sums show, not %g s and %g s", shown_sums(model, 1e-7, 0.5, 1),
               shown_sums(model, 1e-7, 1, 0.5), long_s, long_s + backward_s);
+    wf_layer_free(model);
+}
+
+static double price_of(wf_operation operation, const wf_price_model *links, int nodes, int64_t count)
+{
+    int32_t node[8];
+    int64_t part[9];
+    wf_agreed agreed;
+    wf_price price = {0};
+    for (int r = 0; r <= nodes; r++)
+        part[r] = r * count / nodes;
+    for (int r = 0; r < nodes; r++)
+        node[r] = r;
+    WF_EXPECT_OK(wf_agreed_make(ctx, nodes, node, &agreed));
+    agreed.shared = true;
+    const wf_call call = {.operation = operation, .dtype = WF_F32, .count = count, .part = part};
+    WF_EXPECT_OK(wf_call_price(ctx, &agreed, &call, links, &price));
+    wf_agreed_clear(&agreed);
+    return price.seconds / (4.0 * (double)count);
+}
+
+/* With a sharded optimizer: the last layer's sum of shards lies behind backward of the layer before it, that one's has
+ * nothing to lie behind, and both gathers follow the update. */
+static void shards_have_their_own_price(void)
+{
+    wf_planner_meter meter = meter_new(1e4);
+    meter.state_words = 4;
+    meter.links.gamma_s = 1e-8;
+    wf_layer *model = dense(2, 1024);
+    const double bytes = 4.0 * (1024 * 1024 + 1024);
+    wf_training_plan *plan =
+        plan_of(model, WF_SHAPE(128, 1024), &meter, (wf_planner_opts){.ranks = 4, .nodes = 4, .memory = 2 * 5 * bytes});
+    WF_EXPECT(plan && plan->zero, "%s", plan ? "not sharded" : wf_error_message());
+    const double sum_s = price_of(WF_CALL_SUM_SHARDS, &meter.links, 4, 1 << 18) * bytes,
+                 gather_s = price_of(WF_CALL_GATHER_SHARDS, &meter.links, 4, 1 << 18) * bytes;
+    WF_EXPECT(sum_s > 4 * gather_s && sum_s < 2 * OPERATION_S * 32 * 1024 * 1024,
+              "a sum of shards of %g s, a gather of %g s", sum_s, gather_s);
+    if (plan)
+        WF_EXPECT(EQUAL(plan->sum_s, sum_s + 2 * gather_s) && EQUAL(plan->unit[0].sum_bytes, 1.5 * bytes),
+                  "%g s of sums show, not %g s; %g bytes, not %g", plan->sum_s, sum_s + 2 * gather_s,
+                  plan->unit[0].sum_bytes, 1.5 * bytes);
+    wf_training_plan_free(plan);
     wf_layer_free(model);
 }
 
@@ -474,7 +544,9 @@ int main(int argc, char **argv)
                                                {"heavy_layers_become_stages", heavy_layers_become_stages},
                                                {"idle_time_is_priced", idle_time_is_priced},
                                                {"split_layers_are_measured", split_layers_are_measured},
+                                               {"a_part_takes_its_share", a_part_takes_its_share},
                                                {"sums_go_on_beside_backward", sums_go_on_beside_backward},
+                                               {"shards_have_their_own_price", shards_have_their_own_price},
                                                {"memory_is_kept", memory_is_kept},
                                                {"the_state_is_sharded", the_state_is_sharded},
                                                {"little_memory_recomputes", little_memory_recomputes},
