@@ -25,6 +25,31 @@ static struct {
     int rank;
 } on;
 
+static inline int world_size(void)
+{
+    wf_comm *comm = test_comm_open("naive", (wf_ctx_opts){0});
+    const int size = wf_comm_size(comm);
+    WF_EXPECT_OK(wf_comm_close(comm));
+    return size;
+}
+
+static inline bool open_on(const char *device, wf_dtype dtype, int stages)
+{
+    on.comm = test_comm_open("flat", (wf_ctx_opts){.device = test_device(device), .dtype = dtype, .seed = 3});
+    WF_EXPECT(on.comm, "%s", wf_error_trail());
+    on.ctx = wf_comm_ctx(on.comm);
+    on.rank = wf_comm_rank(on.comm);
+    on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = stages});
+    WF_EXPECT(on.mesh, "%s", wf_error_trail());
+    return on.mesh;
+}
+
+static inline void close_on(void)
+{
+    wf_mesh_close(on.mesh);
+    WF_EXPECT_OK(wf_comm_close(on.comm));
+}
+
 static inline wf_var *drop(wf_var *x)
 {
     return wf_dropout(x, 0.3);
