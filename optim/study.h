@@ -26,12 +26,14 @@
  *
  * A study goes on where it was stopped or killed: wf_study_open finds the trials in the storage. One that was running
  * when the job was killed is made again with the same settings: Optuna then lists it twice, as failed and as its retry,
- * and the study counts it once.
+ * and the study counts it once. It is made again three times at most: a trial that runs at the fourth kill, too, is
+ * told as failed, with that as its reason, also where it only ran beside the trial whose process died.
  *
  * A trial fails if its value is NaN, or if any rank of its group has an error. It is then told as failed, with the
  * reason, counts as one of the trials, and the study goes on. The communicator of a trial is closed after an error, and
  * the next trial has a new one; so a trial works on wf_trial_comm alone, and frees before it ends what it made there. A
- * rank whose process dies ends the job, as everywhere; the study can be opened again.
+ * rank whose process dies ends the job, as everywhere; the study can be opened again, and makes the trial again, as
+ * after a kill.
  *
  * With one group, or as long as no other group has told anything, the suggestions are those of Optuna's sampler of the
  * same seed, bit for bit. Group g of a study opened with n trials in the storage has the sampler's seed

@@ -22,6 +22,8 @@ import time
 import urllib.parse
 import warnings
 
+RETRIES = 3  # of a trial that is killed each time
+
 requests = queue.Queue()
 parent = os.getppid()
 
@@ -274,13 +276,17 @@ class Bridge:
         return {n for t in self.trials() for n in t.system_attrs.get("retry_history", [])}
 
     def repeat_killed(self):
-        """Nobody else has the study now, so what runs was killed. The retry comes first: a kill between the two leaves a
-        trial that has one already."""
+        """Nobody else has the study now, so what runs was killed. The retry, or the reason why there is none, comes first:
+        a kill behind it leaves a trial that has it already."""
         retried = self.retried()
+        retry = optuna.storages.RetryFailedTrialCallback()
         for trial in self.study.get_trials():
             if trial.state == TrialState.RUNNING:
-                if trial.number not in retried:
-                    optuna.storages.RetryFailedTrialCallback()(self.study, trial)
+                if len(retry.retry_history(trial)) >= RETRIES:
+                    reason = f"the job was killed {RETRIES + 1} times while it ran"
+                    self.study._storage.set_trial_user_attr(trial._trial_id, "reason", reason)
+                elif trial.number not in retried:
+                    retry(self.study, trial)
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
     def ask(self):

@@ -4,12 +4,14 @@
  *     study waits FOLDER                      the last group takes longer than ranks wait for each other
  *     study sequence SAMPLER PRUNER STORAGE   prints what is suggested, as tests/optim/study.py does with Optuna
  *     study run STORAGE GROUPS TRIALS PIDS    trials of some milliseconds, to be killed; every rank appends its process
+ *     study dies STORAGE GROUPS TRIALS FOLDER the same; a process of trial 1 dies, and of its repetitions
  *     study open STORAGE TIMEOUT              opens a study and asks; every rank prints its error
  */
 #include "tests/optim/study.h"
 #include "tests/test.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,7 +347,23 @@ static wf_status sleeps(wf_trial *trial, void *user, double *value)
     return WF_OK;
 }
 
-static int run(const char *storage, int number_of_groups, int64_t trials)
+/* A process of trial 1, and of each of its repetitions, dies. */
+static wf_status dies(wf_trial *trial, void *study, double *value)
+{
+    const wf_study_row *rows = NULL;
+    int64_t count = 0, first = wf_trial_number(trial);
+    *value = wf_trial_suggest_float(trial, "x", 0, 1, WF_STUDY_LINEAR);
+    WF_MUST(wf_study_trials(study, &rows, &count));
+    while (rows[first].retry_of >= 0)
+        first = rows[first].retry_of;
+    if (first == 1 && wf_comm_rank(wf_trial_comm(trial)) == 0) {
+        append("died", wf_trial_number(trial));
+        raise(SIGKILL);
+    }
+    return wf_barrier(wf_trial_comm(trial));
+}
+
+static int run(const char *storage, int number_of_groups, int64_t trials, wf_study_objective objective)
 {
     int64_t counted[6];
     append("pids", getpid());
@@ -355,13 +373,17 @@ static int run(const char *storage, int number_of_groups, int64_t trials)
                                                            .seed = 11,
                                                            .sampler = WF_SAMPLER_RANDOM,
                                                            .pruner = WF_PRUNER_NONE});
-    WF_MUST(wf_study_optimize(study, sleeps, NULL));
-    count_rows(study, counted);
+    WF_MUST(wf_study_optimize(study, objective, study));
+    const wf_study_row *rows = count_rows(study, counted);
+    for (int64_t i = 0; rows && rank == 0 && i < trials + counted[WF_TRIAL_RETRIED]; i++)
+        if (rows[i].state == WF_TRIAL_FAILED)
+            printf("trial %lld, of trial %lld, failed: %s\n", (long long)rows[i].number, (long long)rows[i].retry_of,
+                   rows[i].reason);
+    const int64_t others =
+        counted[WF_TRIAL_PRUNED] + counted[WF_TRIAL_FAILED] + counted[WF_TRIAL_RUNNING] + counted[WF_TRIAL_WAITING];
     if (rank == 0)
         printf("complete %lld, retried %lld, others %lld\n", (long long)counted[WF_TRIAL_COMPLETE],
-               (long long)counted[WF_TRIAL_RETRIED],
-               (long long)(counted[WF_TRIAL_PRUNED] + counted[WF_TRIAL_FAILED] + counted[WF_TRIAL_RUNNING] +
-                           counted[WF_TRIAL_WAITING]));
+               (long long)counted[WF_TRIAL_RETRIED], (long long)others);
     wf_study_close(study);
     return 0;
 }
@@ -425,9 +447,9 @@ int main(int argc, char **argv)
     }
     if (strcmp(mode, "sequence") == 0 && argc == 5)
         code = sequence(argv[2], argv[3], argv[4]);
-    if (strcmp(mode, "run") == 0 && argc == 6) {
+    if ((strcmp(mode, "run") == 0 || strcmp(mode, "dies") == 0) && argc == 6) {
         folder = argv[5];
-        code = run(argv[2], atoi(argv[3]), atoll(argv[4]));
+        code = run(argv[2], atoi(argv[3]), atoll(argv[4]), strcmp(mode, "run") == 0 ? sleeps : dies);
     }
     if (strcmp(mode, "open") == 0 && argc == 4)
         code = open_and_ask(argv[2], atoll(argv[3]));

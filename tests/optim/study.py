@@ -72,6 +72,9 @@ def killed(path, trials):
     # Each setting is there once: none was suggested to two groups, or again after a kill.
     settings = [tuple(sorted(t.params.items())) for t in made]
     assert len(set(settings)) == trials, "a setting is there twice"
+    # Both groups work at the same time.
+    beside = [any(a is not b and a.datetime_start < b.datetime_complete and b.datetime_start < a.datetime_complete for b in made) for a in made]
+    assert sum(beside) >= trials // 2, f"{sum(beside)} of {trials} trials ran beside another one"
     for t in made:
         assert t.value == t.params["x"] + names.index(t.params["split"]), (t.value, t.params)
 

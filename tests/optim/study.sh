@@ -4,6 +4,7 @@
 #     waits                                     the last group takes longer than ranks wait for each other
 #     sequence "SAMPLER PRUNER [STORAGE]" ...   suggestions against Optuna's
 #     killed .db|.journal TRIALS KILL ...       a study that is killed, each time after so many trials in all
+#     dies STORAGE                              a trial whose process dies each time
 #     python [:]                                Pythons that are missing or broken; ":": also those that are so at once
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -117,6 +118,22 @@ killed() {
     echo "$# kills: $retried trials were made again, $trials are complete"
 }
 
+# dies STORAGE: trial 1 ends the job, and so do its three repetitions; then it has failed, and the study goes on.
+dies() {
+    for i in 0 1 2 3; do
+        ! timeout 60 "$mpiexec" -np "$ranks" "$program" dies "$work/$1" 1 6 "$work" >"$work/run$i.txt" 2>&1 ||
+            fail "run $i: no process has died"
+        [ "$(count died)" = $((i + 1)) ] || fail "run $i: $(count died) deaths"
+    done
+    timeout 60 "$mpiexec" -np "$ranks" "$program" dies "$work/$1" 1 6 "$work" >"$work/run.txt" 2>&1 ||
+        fail "the study does not go on"
+    [ "$(count died)" = 4 ] || fail "$(count died) deaths"
+    grep -q '^complete 5, retried 3, others 1$' "$work/run.txt" || fail "not 5 complete, 3 retried, 1 failed"
+    grep -q '^trial [0-9]*, of trial [0-9]*, failed: the job was killed 4 times while it ran$' "$work/run.txt" ||
+        fail "no reason"
+    nothing_left
+}
+
 # A program that takes the place of Python.
 fake() {
     printf '#!/bin/sh\n%s\n' "$1" >"$work/fake"
@@ -188,6 +205,10 @@ killed)
     find_optuna
     shift 4
     killed "$@"
+    ;;
+dies)
+    find_optuna
+    dies "$5"
     ;;
 python) python "${5-}" ;;
 esac
