@@ -9,6 +9,7 @@ typedef struct windows {
     wf_pool_kind kind;
     int64_t n, c, in_pixels, out_pixels, taps;
     int64_t in[3], out[3], kernel[3], stride[3], dilation[3], lo[3], hi[3];
+    int64_t jump[3]; /* pixels of the input from one tap to the next */
 } windows;
 
 static windows windows_of(const wf_pool_geom *geom, const wf_array *x, const wf_array *y)
@@ -28,6 +29,9 @@ static windows windows_of(const wf_pool_geom *geom, const wf_array *x, const wf_
         w.out_pixels *= w.out[d];
         w.taps *= w.kernel[d];
     }
+    w.jump[2] = w.dilation[2];
+    w.jump[1] = w.dilation[1] * w.in[2];
+    w.jump[0] = w.dilation[0] * w.in[1] * w.in[2];
     return w;
 }
 
@@ -42,6 +46,8 @@ static span span_of(const windows *w, int d, int64_t o)
 {
     const int64_t start = o * w->stride[d] - w->lo[d], step = w->dilation[d];
     const int64_t end = w->in[d] + w->hi[d], real_end = wf_cpu_min(end, w->in[d]);
+    if (start >= 0 && start + (w->kernel[d] - 1) * step < real_end)
+        return (span){.count = w->kernel[d], .padded = w->kernel[d], .at = start};
     span s = {0};
     while (s.first < w->kernel[d] && start + s.first * step < 0)
         s.first++;
@@ -59,30 +65,53 @@ typedef struct window {
     int64_t count, divisor;
 } window;
 
-static window window_of(const windows *w, int64_t p)
+/* The dimensions before the last, which outputs of a row share. Divisions are made here, once for a row: they had taken
+ * longer than windows of few channels. */
+static void window_row(const windows *w, window *v, int64_t row)
 {
-    const int64_t o[3] = {p / w->out[2] / w->out[1], p / w->out[2] % w->out[1], p % w->out[2]};
-    window v = {.count = 1, .divisor = 1};
+    v->s[0] = span_of(w, 0, row / w->out[1]);
+    v->s[1] = span_of(w, 1, row % w->out[1]);
+}
+
+/* To output o of the row. */
+static void window_move(const windows *w, window *v, int64_t o)
+{
+    v->s[2] = span_of(w, 2, o);
+    v->count = v->divisor = 1;
     for (int d = 0; d < 3; d++) {
-        v.s[d] = span_of(w, d, o[d]);
-        v.count *= v.s[d].count;
-        v.divisor *= w->kind == WF_POOL_AVG_PADDED ? v.s[d].padded : v.s[d].count;
+        v->count *= v->s[d].count;
+        v->divisor *= w->kind == WF_POOL_AVG_PADDED ? v->s[d].padded : v->s[d].count;
     }
-    return v;
 }
 
-/* The pixel of the input under the t-th real tap. */
-static int64_t pixel_of(const windows *w, const window *v, int64_t t)
+/* A real tap of a window. */
+typedef struct tap {
+    int64_t k[2];  /* its number along the last dimensions */
+    int64_t pixel; /* of the input */
+} tap;
+
+static tap tap_first(const windows *w, const window *v)
 {
-    const int64_t k2 = t % v->s[2].count, k1 = t / v->s[2].count % v->s[1].count,
-                  k0 = t / v->s[2].count / v->s[1].count;
-    const int64_t i0 = v->s[0].at + k0 * w->dilation[0], i1 = v->s[1].at + k1 * w->dilation[1];
-    return (i0 * w->in[1] + i1) * w->in[2] + v->s[2].at + k2 * w->dilation[2];
+    return (tap){.pixel = (v->s[0].at * w->in[1] + v->s[1].at) * w->in[2] + v->s[2].at};
 }
 
-static void max_start(int64_t c, const float *x, int32_t pixel, float *restrict y, int32_t *restrict index)
+static void tap_next(const windows *w, const window *v, tap *t)
 {
-    memcpy(y, x, (size_t)c * sizeof *y);
+    t->pixel += w->jump[2];
+    if (++t->k[1] < v->s[2].count)
+        return;
+    t->k[1] = 0;
+    t->pixel += w->jump[1] - v->s[2].count * w->jump[2];
+    if (++t->k[0] < v->s[1].count)
+        return;
+    t->k[0] = 0;
+    t->pixel += w->jump[0] - v->s[1].count * w->jump[1];
+}
+
+static void max_start(int64_t c, const float *restrict x, int32_t pixel, float *restrict y, int32_t *restrict index)
+{
+    for (int64_t i = 0; i < c; i++)
+        y[i] = x[i];
     for (int64_t i = 0; i < c && index; i++)
         index[i] = pixel;
 }
@@ -108,10 +137,13 @@ static void max_window(const windows *w, const window *v, const wf_array *x, int
                        float *y, int32_t *index)
 {
     float room[WF_CPU_CHUNK];
-    for (int64_t t = 0; t < v->count; t++) {
-        const int64_t pixel = pixel_of(w, v, t);
-        const float *const in = wf_cpu_read(x, (image + pixel) * w->c + first, c, room);
-        (t == 0 ? max_start : max_step)(c, in, (int32_t)pixel, y, index);
+    tap t = tap_first(w, v);
+    for (int64_t i = 0; i < v->count; i++, tap_next(w, v, &t)) {
+        const float *const in = wf_cpu_read(x, (image + t.pixel) * w->c + first, c, room);
+        if (i == 0)
+            max_start(c, in, (int32_t)t.pixel, y, index);
+        else
+            max_step(c, in, (int32_t)t.pixel, y, index);
     }
     for (int64_t i = 0; v->count == 0 && i < c; i++) {
         y[i] = -INFINITY;
@@ -125,14 +157,32 @@ static void average_window(const windows *w, const window *v, const wf_array *x,
 {
     float room[WF_CPU_CHUNK];
     const float scale = v->divisor > 0 ? 1.0F / (float)v->divisor : 0.0F;
-    memset(y, 0, (size_t)c * sizeof *y);
-    for (int64_t t = 0; t < v->count; t++) {
-        const float *const restrict in = wf_cpu_read(x, (image + pixel_of(w, v, t)) * w->c + first, c, room);
+    tap t = tap_first(w, v);
+    for (int64_t i = 0; i < c; i++)
+        y[i] = 0;
+    for (int64_t k = 0; k < v->count; k++, tap_next(w, v, &t)) {
+        const float *const restrict in = wf_cpu_read(x, (image + t.pixel) * w->c + first, c, room);
         for (int64_t i = 0; i < c; i++)
             y[i] += in[i];
     }
     for (int64_t i = 0; i < c; i++)
         y[i] *= scale;
+}
+
+/* All channels of output pixel i of all samples, whose window is v of the image that begins at that pixel. */
+static void forward_window(const windows *w, const window *v, const wf_pool_args *args, int64_t i, int64_t image)
+{
+    int32_t *const places = wf_cpu_data(args->index);
+    for (int64_t first = 0; first < w->c; first += WF_CPU_CHUNK) {
+        float room[WF_CPU_CHUNK];
+        const int64_t c = wf_cpu_min(WF_CPU_CHUNK, w->c - first), at = i * w->c + first;
+        float *const out = wf_cpu_place(args->y, at, c, false, room);
+        if (w->kind == WF_POOL_MAX)
+            max_window(w, v, args->x, image, first, c, out, places ? places + at : NULL);
+        else
+            average_window(w, v, args->x, image, first, c, out);
+        wf_cpu_put(args->y, at, c, out);
+    }
 }
 
 wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
@@ -141,20 +191,14 @@ wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
     if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y) || wf_array_count(x) == 0 || wf_array_count(y) == 0)
         return REF->pool_forward(ctx, args);
     const windows w = windows_of(args->geom, x, y);
-    int32_t *const places = wf_cpu_data(args->index);
+    const int64_t rows = w.out[0] * w.out[1];
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.out_pixels *w.c *w.taps)) schedule(static)
-    for (int64_t i = 0; i < w.n * w.out_pixels; i++) {
-        const window v = window_of(&w, i % w.out_pixels);
-        const int64_t image = i / w.out_pixels * w.in_pixels;
-        for (int64_t first = 0; first < w.c; first += WF_CPU_CHUNK) {
-            float room[WF_CPU_CHUNK];
-            const int64_t c = wf_cpu_min(WF_CPU_CHUNK, w.c - first), at = i * w.c + first;
-            float *const out = wf_cpu_place(y, at, c, false, room);
-            if (w.kind == WF_POOL_MAX)
-                max_window(&w, &v, x, image, first, c, out, places ? places + at : NULL);
-            else
-                average_window(&w, &v, x, image, first, c, out);
-            wf_cpu_put(y, at, c, out);
+    for (int64_t row = 0; row < w.n * rows; row++) {
+        window v;
+        window_row(&w, &v, row % rows);
+        for (int64_t o = 0; o < w.out[2]; o++) {
+            window_move(&w, &v, o);
+            forward_window(&w, &v, args, row * w.out[2] + o, row / rows * w.in_pixels);
         }
     }
     return WF_OK;
@@ -173,23 +217,35 @@ static void average_spread(int64_t c, float scale, const float *restrict dy, flo
         dx[i] = __builtin_fmaf(dy[i], scale, dx[i]);
 }
 
-/* Sample n: windows may overlap, so it belongs to one thread. `out` is its gradient. */
-static void spread_sample(const windows *w, int64_t n, const wf_array *dy, const int32_t *index, float *out)
+/* One output pixel, of which dy's first element is `from`; `out` is the gradient of its sample. */
+static void spread_window(const windows *w, const window *v, const wf_pool_args *args, int64_t from, float *out)
 {
     float room[WF_CPU_CHUNK];
-    for (int64_t p = 0; p < w->out_pixels; p++) {
-        const window v = window_of(w, p);
-        const float scale = v.divisor > 0 ? 1.0F / (float)v.divisor : 0.0F;
-        for (int64_t first = 0; first < w->c; first += WF_CPU_CHUNK) {
-            const int64_t c = wf_cpu_min(WF_CPU_CHUNK, w->c - first), at = (n * w->out_pixels + p) * w->c + first;
-            const float *const in = wf_cpu_read(dy, at, c, room);
-            for (int64_t t = 0; t < v.count; t++) {
-                const int64_t pixel = pixel_of(w, &v, t);
-                if (w->kind == WF_POOL_MAX)
-                    max_spread(c, (int32_t)pixel, in, index + at, out + pixel * w->c + first);
-                else
-                    average_spread(c, scale, in, out + pixel * w->c + first);
-            }
+    const float scale = v->divisor > 0 ? 1.0F / (float)v->divisor : 0.0F;
+    const int32_t *const index = wf_cpu_data(args->index);
+    for (int64_t first = 0; first < w->c; first += WF_CPU_CHUNK) {
+        const int64_t c = wf_cpu_min(WF_CPU_CHUNK, w->c - first), at = from + first;
+        const float *const in = wf_cpu_read(args->y, at, c, room);
+        tap t = tap_first(w, v);
+        for (int64_t i = 0; i < v->count; i++, tap_next(w, v, &t)) {
+            float *const under = out + t.pixel * w->c + first;
+            if (w->kind == WF_POOL_MAX)
+                max_spread(c, (int32_t)t.pixel, in, index + at, under);
+            else
+                average_spread(c, scale, in, under);
+        }
+    }
+}
+
+/* Sample n: windows may overlap, so it belongs to one thread. `out` is its gradient. */
+static void spread_sample(const windows *w, int64_t n, const wf_pool_args *args, float *out)
+{
+    window v;
+    for (int64_t row = 0; row < w->out[0] * w->out[1]; row++) {
+        window_row(w, &v, row);
+        for (int64_t o = 0; o < w->out[2]; o++) {
+            window_move(w, &v, o);
+            spread_window(w, &v, args, (n * w->out_pixels + row * w->out[2] + o) * w->c, out);
         }
     }
 }
@@ -201,7 +257,6 @@ wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
     if (!wf_cpu_is_float(dy) || !wf_cpu_is_float(dx) || wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
         return REF->pool_backward(ctx, args);
     const windows w = windows_of(args->geom, dx, dy);
-    const int32_t *const places = wf_cpu_data(args->index);
     const int64_t image = w.in_pixels * w.c;
     const int team = wf_cpu_team(ctx, w.n * image);
     const size_t bytes = wf_cpu_is_narrow(dx) ? (size_t)(team * image) * sizeof(float) : 0;
@@ -213,7 +268,7 @@ wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
         float *const out = wf_cpu_place(dx, n * image, image, args->accumulate, own);
         if (!args->accumulate)
             memset(out, 0, (size_t)image * sizeof *out);
-        spread_sample(&w, n, dy, places, out);
+        spread_sample(&w, n, args, out);
         wf_cpu_put(dx, n * image, image, out);
     }
     wf_pool_give(ctx, room, bytes);
