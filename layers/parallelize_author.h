@@ -22,12 +22,14 @@ typedef enum wf_part_kind {
     WF_PART_CONV,
     WF_PART_LINEAR,
     WF_PART_NORM,
-    WF_PART_WINDOW /* pooling and upsampling */
+    WF_PART_WINDOW, /* pooling and upsampling */
+    WF_PART_GLOBAL_MEAN,
+    WF_PART_GLOBAL_MAX /* of all pixels */
 } wf_part_kind;
 typedef struct wf_part_info {
     wf_part_kind kind;
     int64_t in, out, groups; /* channels, or features; 0: none */
-    int nd;                  /* of a window */
+    int nd;                  /* of a window; 0: none. Upsampling has none */
     wf_window window[WF_MAX_SPATIAL];
     bool transposed, replicate;
     wf_form form;

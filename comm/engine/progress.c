@@ -362,6 +362,10 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
                                       .in_line = flight->in_line,
                                       .pair_flags = engine->pairs.flags,
                                       .pieces = engine->pairs.pieces});
+    /* Here, so that the bytes of a message that goes on behind its call are that call's. */
+    comm->traffic.bytes_sent += e->schedule->bytes_sent;
+    comm->traffic.messages += e->schedule->messages;
+    comm->traffic.bytes_copied += e->schedule->bytes_copied;
     return WF_OK;
 }
 
@@ -418,9 +422,6 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
     if (status != WF_OK && !wf_run_cancel(e->run))
         comm->lost = true;
     comm->engine->ring.pieces += e->schedule->ring_pieces;
-    comm->traffic.bytes_sent += e->schedule->bytes_sent;
-    comm->traffic.messages += e->schedule->messages;
-    comm->traffic.bytes_copied += e->schedule->bytes_copied;
     for (int32_t i = 1; i < e->schedule->rings; i++)
         comm->engine->pairs.pieces[i] += e->schedule->pieces[i];
     wf_host_give(comm, flight->scratch, e->scratch);

@@ -270,6 +270,8 @@ static void accept_any(wf_layer *layer, walk *w)
         prepare_with(layer, w->mesh, all_channels);
     else if (!by_pixels)
         prepare_with(layer, w->mesh, multiplies && !by_channels ? whole_samples : whole_pixels);
+    else if (wf_norm_is(layer))
+        prepare_with(layer, w->mesh, shard_pixels);
     if (multiplies && !by_channels)
         w->sharded = false;
 }

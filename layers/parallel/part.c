@@ -19,6 +19,17 @@ static wf_part_info conv_info(const wf_layer *layer)
     return info;
 }
 
+static wf_part_info pool_info(const wf_layer *layer)
+{
+    const wf_pool_state *s = layer->state;
+    wf_part_info info = {.kind = WF_PART_WINDOW, .nd = s->geom.nd};
+    if (s->geom.nd == 0)
+        info.kind = s->geom.kind == WF_POOL_MAX ? WF_PART_GLOBAL_MAX : WF_PART_GLOBAL_MEAN;
+    for (int d = 0; d < s->geom.nd; d++)
+        info.window[d] = wf_pool_window(&s->geom, d);
+    return info;
+}
+
 wf_part_info wf_part_of(const wf_layer *layer)
 {
     if (layer->kind == &wf_conv_serial)
@@ -32,7 +43,9 @@ wf_part_info wf_part_of(const wf_layer *layer)
         const int64_t channels = wf_norm_options(layer).channels;
         return (wf_part_info){.kind = WF_PART_NORM, .in = channels, .out = channels, .groups = 1};
     }
-    if (layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial)
+    if (layer->kind == &wf_pool_serial)
+        return pool_info(layer);
+    if (layer->kind == &wf_upsample_serial)
         return (wf_part_info){.kind = WF_PART_WINDOW};
     return (wf_part_info){0};
 }

@@ -4,6 +4,15 @@
 
 #include <stdlib.h>
 
+#define SMALL_BYTES 32768.0 /* comm/comm.h: of all ranks together, that are summed in fewer steps */
+
+/* How a leaf is split in a form. */
+typedef struct leaf_split {
+    bool pixels, channels; /* of its input, that are sharded */
+    bool products;         /* along channels */
+    int64_t in, out;       /* parts of its input and output channels */
+} leaf_split;
+
 /* --- messages -------------------------------------------------------------------------------------------------------
  */
 
@@ -19,10 +28,23 @@ static double message_s(const wf_place *p, int span, double messages, double byt
     return messages * link->alpha_s + bytes * link->beta_s;
 }
 
-static void add_message(const wf_place *p, int span, double messages, double bytes, wf_unit_cost *c)
+typedef enum direction { FORWARD, BACKWARD } direction;
+
+static void add_message(const wf_place *p, int span, double messages, double bytes, direction when, wf_unit_cost *c)
 {
-    c->message_s += message_s(p, span, messages, bytes);
+    const double seconds = message_s(p, span, messages, bytes);
+    c->message_s += seconds;
     c->bytes += bytes;
+    c->again_s += when == FORWARD ? seconds : 0;
+    c->again_bytes += when == FORWARD ? bytes : 0;
+}
+
+static double steps_of(int ranks)
+{
+    double steps = 0;
+    for (int n = 1; n < ranks; n *= 2)
+        steps++;
+    return steps;
 }
 
 /* Of each byte of a bucket, whose shards are equal. */
@@ -141,28 +163,26 @@ static void halo_of(const wf_place *p, const wf_planner_leaf *leaf, bool gradien
     *messages = around - 1;
 }
 
-/* The bytes are counted, and where the measured time does not contain them they take time. */
-static void add_halo(const wf_place *p, double messages, double bytes, bool timed, wf_unit_cost *c)
-{
-    if (bytes > 0 && timed)
-        add_message(p, p->pixels, messages, bytes, c);
-    else
-        c->bytes += bytes;
-}
-
-static void add_halos(const wf_place *p, const wf_planner_leaf *leaf, bool first, bool timed, wf_unit_cost *c)
+/* Of a convolution or of pooling on cut images. A rank computes with all of the channels, or with its part of those of
+ * the input, or of the output. */
+static void add_halos(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *split, bool first,
+                      wf_unit_cost *c)
 {
     const double size = (double)wf_dtype_size(WF_F32) * (double)p->batch;
+    const bool conv = leaf->info.kind == WF_PART_CONV;
     double there, back, dy, messages, more;
     halo_of(p, leaf, false, &there, &messages);
-    there *= size * (double)leaf->info.in;
-    add_halo(p, messages, there, timed, c);
+    there *= size * (double)leaf->x.dim[1] / (double)(conv ? split->in : split->out);
+    if (there > 0)
+        add_message(p, p->pixels, messages, there, FORWARD, c);
     if (first)
         return;
     halo_of(p, leaf, true, &dy, &more);
-    dy *= size * (double)leaf->info.out;
-    back = dy < there ? dy : there;
-    add_halo(p, messages, back, timed, c);
+    dy *= size * (double)leaf->y.dim[1] / (double)split->out;
+    /* A convolution reads gradients of the output, or adds up those of the input, whichever is less; pooling adds. */
+    back = conv && dy < there ? dy : there;
+    if (back > 0)
+        add_message(p, p->pixels, messages, back, BACKWARD, c);
 }
 
 /* --- one leaf -------------------------------------------------------------------------------------------------------
@@ -174,66 +194,83 @@ static double bytes_of(const wf_place *p, wf_shape s)
 }
 
 /* A tensor of which each of `ranks` gets what the others have. */
-static void add_gather(const wf_place *p, int ranks, int span, double bytes, wf_unit_cost *c)
+static void add_gather(const wf_place *p, int ranks, int span, double bytes, direction when, wf_unit_cost *c)
 {
     if (ranks > 1)
-        add_message(p, span, ranks - 1, bytes * (ranks - 1) / ranks, c);
+        add_message(p, span, ranks - 1, bytes * (ranks - 1) / ranks, when, c);
+}
+
+/* A tensor that all of `ranks` add up (comm/comm.h): in parts, of which each gets all; or a small one in few steps. */
+static void add_sum(const wf_place *p, int ranks, int span, double bytes, direction when, wf_unit_cost *c)
+{
+    if (ranks * bytes > SMALL_BYTES) {
+        add_gather(p, ranks, span, bytes, when, c);
+        add_gather(p, ranks, span, bytes, when, c);
+    } else if (ranks > 1) {
+        add_message(p, span, steps_of(ranks), bytes * (ranks - 1), when, c);
+    }
 }
 
 /* What comes is split otherwise than the leaf needs it: gathered in one direction, and cut in the other. */
 static void change_state(const wf_place *p, const wf_planner_leaf *leaf, unsigned wanted, bool first, wf_unit_cost *c)
 {
+    const bool cut = c->state & WF_PARALLEL_SPATIAL, sharded = c->state & WF_PARALLEL_CHANNEL;
+    const bool joins = cut && !(wanted & WF_PARALLEL_SPATIAL), gathers = sharded && !(wanted & WF_PARALLEL_CHANNEL);
+    const int inner = p->channels * p->pixels;
     const double bytes = bytes_of(p, leaf->x);
-    const unsigned change = (unsigned)c->state ^ wanted;
-    const bool pixels = change & WF_PARALLEL_SPATIAL, channels = change & WF_PARALLEL_CHANNEL;
+    if (joins && gathers)
+        add_gather(p, inner, inner, bytes, FORWARD, c);
+    else if (gathers)
+        add_gather(p, p->channels, inner, cut ? bytes / p->pixels : bytes, FORWARD, c);
+    else if (joins)
+        add_gather(p, p->pixels, p->pixels, sharded ? bytes / p->channels : bytes, FORWARD, c);
     /* Of a first layer no gradient goes back, and its input is cut where it is made. */
-    if (pixels && !first)
-        add_gather(p, p->pixels, p->pixels, bytes, c);
-    if (channels && c->state & WF_PARALLEL_CHANNEL)
-        add_gather(p, p->channels, p->channels * p->pixels, bytes, c);
+    if (wanted & WF_PARALLEL_SPATIAL && !cut && !first)
+        add_gather(p, p->pixels, p->pixels, sharded && !gathers ? bytes / p->channels : bytes, BACKWARD, c);
     c->state = (int)wanted;
 }
 
 /* The ways of layers/channel.h: true for the channel form. */
-static bool takes_channel_form(const wf_planner_leaf *leaf)
+static bool takes_channel_form(const wf_planner_leaf *leaf, int ranks)
 {
     if (leaf->info.groups > 1 || leaf->info.form == WF_FORM_FILTER)
         return leaf->info.groups > 1 && leaf->info.transposed;
+    if (leaf->info.form != WF_FORM_CHANNEL && (leaf->info.in < ranks || leaf->info.out < ranks))
+        return leaf->info.in >= ranks;
     const double x = (double)wf_shape_count(leaf->x), y = (double)wf_shape_count(leaf->y);
     return leaf->info.form == WF_FORM_CHANNEL || y < x;
 }
 
-static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bool by_input, bool first, bool timed,
+static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bool by_input, bool first,
                               wf_unit_cost *c)
 {
-    const double before = c->message_s;
     const bool cut = c->state & WF_PARALLEL_SPATIAL, sharded = c->state & WF_PARALLEL_CHANNEL;
     const double part = cut ? 1.0 / p->pixels : 1, x = bytes_of(p, leaf->x) * part, y = bytes_of(p, leaf->y) * part;
     const int n = p->channels, span = p->channels * p->pixels;
     const bool replicate = leaf->info.replicate;
-    if (by_input) {
-        add_gather(p, n, span, y, c); /* the sum, scattered; gathered in backward */
-        add_gather(p, n, span, y, c);
-        if (!sharded && !first)
-            add_gather(p, n, span, x, c);
+    if (by_input && replicate) {
+        add_sum(p, n, span, y, FORWARD, c);
+    } else if (by_input) {
+        add_gather(p, n, span, y, FORWARD, c); /* the sum, scattered */
+        add_gather(p, n, span, y, BACKWARD, c);
     } else {
         if (sharded)
-            add_gather(p, n, span, x, c);
-        if (!first)
-            add_gather(p, n, span, sharded ? x : 2 * x, c);
+            add_gather(p, n, span, x, FORWARD, c);
         if (replicate)
-            add_gather(p, n, span, y, c);
+            add_gather(p, n, span, y, FORWARD, c);
     }
+    if (!first && (by_input ? !sharded : sharded))
+        add_gather(p, n, span, x, BACKWARD, c);
+    else if (!first && !by_input)
+        add_sum(p, n, span, x, BACKWARD, c);
     c->state = (c->state & ~WF_PARALLEL_CHANNEL) | (replicate ? 0 : WF_PARALLEL_CHANNEL);
-    c->message_s = timed ? c->message_s : before;
 }
 
-/* How a leaf is split in a form. */
-typedef struct leaf_split {
-    bool pixels, channels; /* of its input, that are sharded */
-    bool products;         /* along channels */
-    int64_t in, out;       /* parts of its input and output channels */
-} leaf_split;
+/* True for a leaf whose parts are measured; of others a part takes its share of the whole. */
+static bool has_parts(const wf_planner_leaf *leaf)
+{
+    return leaf->info.kind == WF_PART_CONV || leaf->info.kind == WF_PART_LINEAR || leaf->info.kind == WF_PART_NORM;
+}
 
 /* The measured time of the parallel form inside a node: a convolution over pixels with its exchange of halos; a product
  * over channels with its gathers; a function or pooling of sharded channels, whose runs in memory are short. */
@@ -249,8 +286,7 @@ static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const 
         return kind != WF_PART_CONV || leaf->info.nd != 2 || wf_place_between(p, p->pixels)
                    ? WF_OK
                    : p->meter->split(p->meter->own, leaf, part, axis, p->pixels, seconds);
-    if (wf_place_between(p, p->channels) ||
-        !(s->products || (s->channels && (kind == WF_PART_OTHER || kind == WF_PART_WINDOW))))
+    if (wf_place_between(p, p->channels) || !(s->products || (s->channels && !has_parts(leaf))))
         return WF_OK;
     wf_shape x = leaf->x;
     x.dim[0] = p->batch;
@@ -286,7 +322,7 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const 
     if (measured)
         WF_TRY(split_of(p, leaf, s, part, &own));
     const double share = (cut ? 1.0 / p->pixels : 1) / (double)(in * out);
-    if (own <= 0 && (leaf->info.kind == WF_PART_OTHER || leaf->info.kind == WF_PART_WINDOW)) {
+    if (own <= 0 && !has_parts(leaf)) {
         *ratio = share;
         return WF_OK;
     }
@@ -310,14 +346,24 @@ static bool asks(const wf_planner_leaf *leaf)
     return leaf->info.kind != WF_PART_OTHER;
 }
 
+/* Forward, all ranks get mean, square and head of each other; backward, two short sums in f64 (layers/sync_norm.h). */
 static void add_norm(const wf_place *p, const wf_planner_leaf *leaf, wf_unit_cost *c)
 {
-    /* Means and squares of a channel, counts, forward; two sums backward: short sums in f64. */
-    const double bytes = 2.0 * 8 * (double)leaf->info.in;
-    double steps = 0;
-    for (int n = 1; n < p->pixels; n *= 2)
-        steps++;
-    add_message(p, p->pixels, 2 * steps, 2 * bytes * (p->pixels - 1) / 1.0, c);
+    const int parts = c->state & WF_PARALLEL_CHANNEL ? p->channels : 1;
+    const double sums = 16.0 * (double)leaf->info.in / parts;
+    add_message(p, p->pixels, steps_of(p->pixels), (sums + 48) * (p->pixels - 1), FORWARD, c);
+    add_sum(p, p->pixels, p->pixels, sums, BACKWARD, c);
+}
+
+/* Every rank gets the whole output: a sum of what each has of a mean; of a maximum, the whole input first. */
+static void add_global_pool(const wf_place *p, const wf_planner_leaf *leaf, wf_unit_cost *c)
+{
+    const int parts = c->state & WF_PARALLEL_CHANNEL ? p->channels : 1;
+    if (leaf->info.kind == WF_PART_GLOBAL_MEAN)
+        add_sum(p, p->pixels, p->pixels, bytes_of(p, leaf->y) / parts, FORWARD, c);
+    else
+        add_gather(p, p->pixels, p->pixels, bytes_of(p, leaf->x) / parts, FORWARD, c);
+    c->state &= ~WF_PARALLEL_SPATIAL;
 }
 
 static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost *c)
@@ -337,7 +383,7 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
         change_state(p, leaf, 0, first, c);
     }
     const bool cut = c->state & WF_PARALLEL_SPATIAL, by_channels = multiplies && form & WF_PARALLEL_CHANNEL;
-    const bool by_input = by_channels && takes_channel_form(leaf);
+    const bool by_input = by_channels && takes_channel_form(leaf, p->channels);
     split.pixels = cut;
     split.channels = c->state & WF_PARALLEL_CHANNEL;
     split.products = by_channels;
@@ -354,10 +400,18 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     double ratio = 1;
     bool timed = true;
     WF_TRY(ratio_of(p, leaf, &split, &ratio, &timed));
+    const double before_s = c->message_s, before_again_s = c->again_s;
     if (by_channels)
-        add_channel_moves(p, leaf, by_input, first, timed, c);
-    if (cut && kind == WF_PART_CONV)
-        add_halos(p, leaf, first, timed, c);
+        add_channel_moves(p, leaf, by_input, first, c);
+    if (cut && leaf->info.nd > 0)
+        add_halos(p, leaf, &split, first, c);
+    if (cut && (kind == WF_PART_GLOBAL_MEAN || kind == WF_PART_GLOBAL_MAX))
+        add_global_pool(p, leaf, c);
+    /* The bytes are counted, and where the measured time does not contain them they take time. */
+    if (!timed) {
+        c->message_s = before_s;
+        c->again_s = before_again_s;
+    }
     c->forward_s += ratio * p->times.leaf_forward_s[i];
     c->backward_s += ratio * p->times.leaf_backward_s[i];
     const double part = (cut ? 1.0 / p->pixels : 1) / (c->state & WF_PARALLEL_CHANNEL ? p->channels : 1);

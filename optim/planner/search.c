@@ -112,8 +112,7 @@ static wf_way extend(const wf_search *s, const wf_way *w, int before, int unit, 
     wf_way next = {.before = before, .form = (uint8_t)form, .state = (uint8_t)c->state, .recompute = recompute};
     next.seconds = w->seconds + c->forward_s + c->backward_s + c->message_s + sum_of(s, c) + gather_of(s, c);
     next.bytes = w->bytes + param_bytes(s, c) + (recompute ? c->output : c->kept);
-    /* Forward once more, and what it sends: about half of all. */
-    next.seconds += recompute ? c->forward_s + c->message_s / 2 : 0;
+    next.seconds += recompute ? c->forward_s + c->again_s : 0;
     return next;
 }
 
@@ -217,8 +216,8 @@ static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before,
     u->recompute = w->recompute;
     u->forward_s = c->forward_s;
     u->backward_s = c->backward_s + (w->recompute ? c->forward_s : 0);
-    u->message_s = c->message_s * (w->recompute ? 1.5 : 1);
-    u->bytes = c->bytes * (w->recompute ? 1.5 : 1);
+    u->message_s = c->message_s + (w->recompute ? c->again_s : 0);
+    u->bytes = c->bytes + (w->recompute ? c->again_bytes : 0);
     u->kept = w->recompute ? c->output : c->kept;
     u->sum_bytes = sum_bytes_of(s, c);
     plan->sum_s += sum_of(s, c) + gather_of(s, c);

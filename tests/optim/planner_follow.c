@@ -17,19 +17,31 @@
 static wf_comm *comm;
 static wf_ctx *ctx;
 
+static double kept_bytes; /* of a step */
+
 static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *t)
 {
     t->batch = batch;
     t->forward_s = t->backward_s = 1e-3;
-    t->update_s = t->kept = t->fixed = t->more = 0;
+    t->update_s = t->fixed = t->more = 0;
+    t->kept = kept_bytes;
     for (int i = 0; i < m->n_leaves; i++)
         t->leaf_forward_s[i] = t->leaf_backward_s[i] = 1e-3 / m->n_leaves;
     return WF_OK;
 }
 
+/* The form that each layer of a chain shall have, a digit of wf_parallel each: any other one would take a second. NULL:
+ * what is split takes no time. */
+static const char *wanted;
+
 static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds)
 {
-    *seconds = 1e-6;
+    unsigned form = in * out > 1 ? WF_PARALLEL_CHANNEL : 0;
+    for (int d = 2; d < x.rank; d++)
+        form |= x.dim[d] != leaf->x.dim[d] ? WF_PARALLEL_SPATIAL : 0;
+    const char *number = strrchr(leaf->path, '/');
+    const bool right = !wanted || !number || (unsigned)(wanted[atoi(number + 1)] - '0') == form;
+    *seconds = right ? 1e-6 : 1;
     return WF_OK;
 }
 
@@ -38,12 +50,21 @@ static wf_layer *conv(int64_t in, int64_t out, int64_t kernel)
     return wf_conv2d(ctx, (wf_conv_opts){.in = in, .out = out, .kernel = kernel, .pad = kernel / 2});
 }
 
+static wf_layer *(*end_of_model)(wf_ctx *ctx); /* a global pool, or NULL */
+
+/* Layers 0, 3 and 5 are convolutions. */
 static wf_layer *model_new(void)
 {
-    wf_layer *chain =
-        wf_sequential(ctx, WF_LAYERS(conv(3, 8, 3), wf_lambda(ctx, wf_relu), conv(8, 8, 5),
-                                     wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 2, .stride = 2}), conv(8, 4, 3)));
-    return wf_layer_named(chain, "net");
+    const wf_conv_opts last = {.in = 8, .out = 4, .kernel = 3, .pad = 1, .replicate = true};
+    const wf_pool_opts pool = {.kernel = 3, .stride = 2, .pad = 1};
+    wf_layer *layer[] = {conv(3, 8, 3),
+                         wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 8}),
+                         wf_lambda(ctx, wf_relu),
+                         conv(8, 8, 5),
+                         wf_max_pool2d(ctx, pool),
+                         wf_conv2d(ctx, last),
+                         end_of_model ? end_of_model(ctx) : NULL};
+    return wf_layer_named(wf_sequential(ctx, end_of_model ? 7 : 6, layer), "net");
 }
 
 /* Of an input that does not depend on the rank: the output, whole, and the gradient of the first filter. */
@@ -87,7 +108,8 @@ static void run(wf_layer *model, const wf_mesh *mesh, double *y, int64_t n, doub
     wf_tape_free(tape);
 }
 
-static wf_training_plan *plan_new(wf_mesh_opts mesh, int split)
+/* memory: of a rank; 0: no limit. */
+static wf_training_plan *plan_new(wf_mesh_opts mesh, int split, double memory)
 {
     const wf_planner_meter meter = {
         .step = step_of, .part = part_of, .links = wf_price_model_default(), .exchange = {{1e-6, 1e-10}}};
@@ -96,7 +118,8 @@ static wf_training_plan *plan_new(wf_mesh_opts mesh, int split)
                                .batch = 2,
                                .mesh = mesh,
                                .split = split,
-                               .can = WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL};
+                               .memory = memory,
+                               .can = WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_RECOMPUTE};
     wf_planner_model m;
     wf_layer *model = model_new();
     WF_EXPECT_OK(wf_planner_trace(model, WF_SHAPE(2, 3, 32, 32), &m));
@@ -106,52 +129,65 @@ static wf_training_plan *plan_new(wf_mesh_opts mesh, int split)
     return plan;
 }
 
-/* `forms`: of each layer, a digit of wf_parallel; NULL: as the search has it, and then the bytes are compared. */
-static void follow(wf_mesh_opts opts, int split, const char *forms)
+/* The plan goes through a file; the caller frees it. */
+static wf_training_plan *through_file(wf_training_plan *made, const char *name)
+{
+    char path[64];
+    int64_t id = getpid();
+    WF_EXPECT(made, "%s", wf_error_message());
+    WF_EXPECT_OK(wf_bcast_bytes(comm, &id, sizeof id, 0));
+    snprintf(path, sizeof path, "%s-%lld.json", name, (long long)id);
+    if (made && wf_comm_rank(comm) == 0)
+        WF_EXPECT_OK(wf_training_plan_write(made, path));
+    wf_training_plan *plan = made ? wf_training_plan_read(comm, path) : NULL;
+    WF_EXPECT(!made || plan, "%s", wf_error_message());
+    WF_EXPECT_OK(wf_barrier(comm));
+    if (wf_comm_rank(comm) == 0)
+        unlink(path);
+    wf_training_plan_free(made);
+    return plan;
+}
+
+/* Runs a plan and frees it; the bytes that it predicts are sent. */
+static void run_plan(wf_training_plan *plan, const char *what)
 {
     enum { OUTPUTS = 2 * 4 * 16 * 16 };
     static double serial[OUTPUTS], planned[OUTPUTS];
-    char path[64] = "plan-0.json";
-    double sent = 0, bytes = 0, alone;
-    wf_training_plan *made = plan_new(opts, split);
-    WF_EXPECT_OK(wf_check(made));
-    if (!made)
-        return;
-    for (int i = 0; forms && forms[i]; i++) {
-        made->unit[i].split = (unsigned)(forms[i] - '0');
-        made->unit[i].recompute = i == 0;
-    }
-    int64_t id = getpid();
-    WF_EXPECT_OK(wf_bcast_bytes(comm, &id, sizeof id, 0));
-    snprintf(path, sizeof path, "plan-%lld.json", (long long)id);
-    if (wf_comm_rank(comm) == 0)
-        WF_EXPECT_OK(wf_training_plan_write(made, path));
-    wf_training_plan_free(made);
-    wf_training_plan *plan = wf_training_plan_read(comm, path);
-    WF_EXPECT_OK(wf_check(plan));
+    double sent = 0, bytes = 0, alone, worst = 0;
     wf_mesh *mesh = wf_mesh_open(comm, wf_training_plan_mesh(plan));
     wf_layer *one = model_new(), *all = model_new();
-    run(one, NULL, serial, OUTPUTS, &alone);
+    const int outputs = end_of_model ? 2 * 4 : OUTPUTS;
+    run(one, NULL, serial, outputs, &alone);
     WF_EXPECT_OK(wf_training_plan_apply(plan, mesh, all, false));
-    run(all, mesh, planned, OUTPUTS, &sent);
-    double worst = 0;
-    for (int i = 0; i < OUTPUTS; i++)
+    run(all, mesh, planned, outputs, &sent);
+    for (int i = 0; i < outputs; i++)
         worst = fmax(worst, fabs(serial[i] - planned[i]));
-    WF_EXPECT(worst < 1e-5, "split %d, forms %s: outputs differ by %g", split, forms ? forms : "chosen", worst);
+    WF_EXPECT(worst < 1e-5, "%s: outputs differ by %g", what, worst);
     for (int i = 0; i < plan->n_units; i++)
-        bytes += plan->unit[i].bytes;
+        bytes += plan->unit[i].bytes * wf_comm_size(comm);
     WF_EXPECT_OK(wf_allreduce_f64(comm, &sent, 1, WF_SUM));
-    bytes *= wf_comm_size(comm);
-    if (!forms && wf_comm_size(comm) > 1)
-        WF_EXPECT(sent > 0 && fabs(sent - bytes) < 0.5, "split %d: %g bytes are sent, %g predicted", split, sent,
-                  bytes);
+    WF_EXPECT(fabs(sent - bytes) < 0.5 && (sent > 0) == (wf_comm_size(comm) > 1), "%s: %g bytes are sent, %g predicted",
+              what, sent, bytes);
     wf_layer_free(one);
     wf_layer_free(all);
     wf_mesh_close(mesh);
     wf_training_plan_free(plan);
-    WF_EXPECT_OK(wf_barrier(comm));
-    if (wf_comm_rank(comm) == 0)
-        unlink(path);
+}
+
+/* `forms`: which convolutions, and the normalisation, shall be the fastest; NULL: all of them are split as `split`. */
+static void follow(wf_mesh_opts opts, int split, const char *forms)
+{
+    const char *what = forms ? forms : "one form";
+    wanted = forms;
+    wf_training_plan *plan = through_file(plan_new(opts, forms ? -1 : split, 0), "plan");
+    wanted = NULL;
+    if (!plan)
+        return;
+    for (int i = 0; i < plan->n_units && wf_comm_size(comm) > 1; i++)
+        WF_EXPECT(i == 1 || i == 2 || i == 4 || i > 5 ||
+                      plan->unit[i].split == (forms ? (unsigned)(forms[i] - '0') : (unsigned)split),
+                  "%s: layer %d is split by %u", what, i, plan->unit[i].split);
+    run_plan(plan, what);
 }
 
 static void pixels(void)
@@ -161,20 +197,67 @@ static void pixels(void)
     follow((wf_mesh_opts){1, 1, 1, 1, n, 1}, WF_PARALLEL_SPATIAL, NULL);
     if (n == 4)
         follow((wf_mesh_opts){1, 1, 1, 2, 2, 1}, WF_PARALLEL_SPATIAL, NULL);
+    end_of_model = wf_global_avg_pool;
+    follow((wf_mesh_opts){1, 1, 1, n, 1, 1}, WF_PARALLEL_SPATIAL, NULL);
+    end_of_model = wf_global_max_pool;
+    follow((wf_mesh_opts){1, 1, 1, n, 1, 1}, WF_PARALLEL_SPATIAL, NULL);
+    end_of_model = NULL;
 }
 
+static void channels(void)
+{
+    const int n = wf_comm_size(comm);
+    follow((wf_mesh_opts){1, n, 1, 1, 1, 1}, WF_PARALLEL_CHANNEL, NULL);
+    if (n == 4)
+        follow((wf_mesh_opts){1, 2, 1, 2, 1, 1}, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL, NULL);
+}
+
+/* Layers whose forms differ, so that values move between them. Of pooling the fastest is taken. */
 static void forms_that_change(void)
 {
     const int n = wf_comm_size(comm);
-    static const char *const forms[] = {"20222", "22000", "00222", "22220", "20020"};
-    for (int i = 0; i < 5; i++)
+    static const char *const forms[] = {"22.2.2", "20.2.0", "00.0.2", "22.2.0", "20.0.2", "02.2.2"};
+    for (int i = 0; i < 6; i++)
         follow((wf_mesh_opts){1, 1, 1, n, 1, 1}, 0, forms[i]);
-    static const char *const channels[] = {"10110", "00110", "10000", "11010"};
-    for (int i = 0; i < 4; i++)
-        follow((wf_mesh_opts){1, n, 1, 1, 1, 1}, 0, channels[i]);
-    static const char *const both[] = {"30130", "12320", "20130", "32012", "10222"};
+    static const char *const by_channels[] = {"11.1.0", "00.1.1", "11.0.0", "00.1.0", "11.0.1"};
+    for (int i = 0; i < 5; i++)
+        follow((wf_mesh_opts){1, n, 1, 1, 1, 1}, 0, by_channels[i]);
+    static const char *const both[] = {"33.1.0", "11.2.0", "22.1.0", "33.0.2", "11.2.2"};
     for (int i = 0; i < 5 && n == 4; i++)
         follow((wf_mesh_opts){1, 2, 1, 2, 1, 1}, 0, both[i]);
+}
+
+/* The plan that fits into the least memory. */
+static wf_training_plan *leanest(wf_mesh_opts mesh, int split)
+{
+    wf_training_plan *plan = plan_new(mesh, split, 0), *next = plan;
+    for (double part = 0.95; next; part -= 0.05) {
+        next = plan_new(mesh, split, part * plan->memory);
+        if (next)
+            wf_training_plan_free(plan);
+        plan = next ? next : plan;
+    }
+    wf_error_clear();
+    return plan;
+}
+
+/* A layer that is recomputed sends what its forward sends once more. */
+static void recomputed(void)
+{
+    const int n = wf_comm_size(comm);
+    const wf_mesh_opts mesh[] = {{1, 1, 1, n, 1, 1}, {1, n, 1, 1, 1, 1}};
+    const int split[] = {WF_PARALLEL_SPATIAL, WF_PARALLEL_CHANNEL};
+    kept_bytes = 1e8;
+    for (int i = 0; i < 2; i++) {
+        wf_training_plan *plan = through_file(leanest(mesh[i], split[i]), "recomputed");
+        int again = 0;
+        for (int u = 0; plan && u < plan->n_units; u++)
+            again += plan->unit[u].recompute && plan->unit[u].bytes > 0;
+        WF_EXPECT(again > 0 || n == 1, "mesh %d: no layer is recomputed that sends something", i);
+        if (plan)
+            run_plan(plan, "recomputed");
+    }
+    kept_bytes = 0;
 }
 
 /* --- stages --------------------------------------------------------------------------------------------------------
@@ -210,8 +293,19 @@ static wf_tensor *samples_of(const wf_mesh *mesh, int lo, int n, wf_tensor **lab
     return t;
 }
 
-/* The losses of some steps, of the serial model or along a plan. */
-static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *losses)
+/* From stage to stage, and in layers; what carries the loss, or agrees on something, is no part of a plan. */
+static double sent_for_layers(const wf_profile *profile)
+{
+    const wf_profile_row *row;
+    const int64_t rows = wf_profile_rows(profile, &row);
+    double all = 0;
+    for (int64_t i = 0; i < rows; i++)
+        all += *row[i].layer || strcmp(row[i].name, "send") == 0 ? row[i].sent : 0;
+    return all;
+}
+
+/* The losses, and the bytes of a step, of some steps, of the serial model or along a plan. */
+static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *losses, double *sent)
 {
     const int n = SAMPLES / (mesh ? wf_mesh_size(mesh, WF_AXIS_DATA) : 1);
     wf_layer *model = staged_model();
@@ -228,6 +322,8 @@ static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *los
     wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = 0.5});
     optim = mesh ? wf_mesh_multi_node(mesh, optim) : optim;
     wf_tape *tape = wf_tape_new(ctx);
+    WF_EXPECT_OK(wf_profile_begin(ctx, 0));
+    wf_profile *profile = ctx->profile;
     for (int i = 0; i < STEPS; i++) {
         wf_var *loss = pipe ? wf_pipeline_step(pipe, tape, x, labels)
                             : wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, x)), labels);
@@ -235,6 +331,8 @@ static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *los
         losses[i] = wf_item(loss);
         WF_EXPECT_OK(wf_tape_reset(tape));
     }
+    *sent = sent_for_layers(profile) / STEPS;
+    wf_profile_free(profile);
     wf_tape_free(tape);
     wf_optim_free(optim);
     if (pipe)
@@ -257,24 +355,12 @@ static wf_training_plan *staged_plan(wf_mesh_opts mesh, int split)
                                .split = split,
                                .can = WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_STAGE};
     wf_planner_model m;
-    char path[64];
-    int64_t id = getpid();
     wf_layer *model = staged_model();
     WF_EXPECT_OK(wf_planner_trace(model, WF_SHAPE(2, 3, 16, 16), &m));
-    wf_training_plan *made = wf_planner_search(&m, &meter, &o), *plan = NULL;
-    WF_EXPECT(made, "%s", wf_error_message());
-    WF_EXPECT_OK(wf_bcast_bytes(comm, &id, sizeof id, 0));
-    snprintf(path, sizeof path, "staged-%lld.json", (long long)id);
-    if (made && wf_comm_rank(comm) == 0)
-        WF_EXPECT_OK(wf_training_plan_write(made, path));
-    if (made)
-        plan = wf_training_plan_read(comm, path);
-    WF_EXPECT(!made || (plan && plan->schedule == made->schedule && plan->parts == made->parts), "%s",
-              wf_error_message());
-    WF_EXPECT_OK(wf_barrier(comm));
-    if (wf_comm_rank(comm) == 0)
-        unlink(path);
-    wf_training_plan_free(made);
+    wf_training_plan *made = wf_planner_search(&m, &meter, &o);
+    const int schedule = made ? (int)made->schedule : -1, parts = made ? made->parts : 0;
+    wf_training_plan *plan = through_file(made, "staged");
+    WF_EXPECT(plan && (int)plan->schedule == schedule && plan->parts == parts, "%s", wf_error_message());
     wf_planner_model_clear(&m);
     wf_layer_free(model);
     return plan;
@@ -304,8 +390,12 @@ static void stages(void)
             WF_EXPECT(i % 2 || i > 4 || plan->unit[i].split == (unsigned)grids[g].split, "grid %zu, layer %d: %u", g, i,
                       plan->unit[i].split);
         wf_mesh *mesh = wf_mesh_open(comm, wf_training_plan_mesh(plan));
-        train(NULL, NULL, serial);
-        train(plan, mesh, planned);
+        double none, sent;
+        train(NULL, NULL, serial, &none);
+        train(plan, mesh, planned, &sent);
+        WF_EXPECT_OK(wf_allreduce_f64(comm, &sent, 1, WF_SUM));
+        WF_EXPECT(fabs(sent - n * plan->bytes) < 0.5, "grid %zu: %g bytes are sent in a step, %g predicted", g, sent,
+                  n * plan->bytes);
         for (int i = 0; i < STEPS; i++)
             WF_EXPECT(fabs(serial[i] - planned[i]) < 1e-5 && serial[0] > serial[STEPS - 1],
                       "grid %zu, step %d: loss %g, not %g", g, i, planned[i], serial[i]);
@@ -317,7 +407,7 @@ static void stages(void)
 /* Of another number of ranks, and of another model. */
 static void strangers(void)
 {
-    wf_training_plan *plan = plan_new((wf_mesh_opts){1, 1, 1, wf_comm_size(comm), 1, 1}, 0);
+    wf_training_plan *plan = plan_new((wf_mesh_opts){1, 1, 1, wf_comm_size(comm), 1, 1}, 0, 0);
     WF_EXPECT_OK(wf_check(plan));
     wf_mesh *mesh = wf_mesh_open(comm, wf_training_plan_mesh(plan));
     wf_layer *other = wf_layer_named(wf_sequential(ctx, WF_LAYERS(conv(3, 4, 3))), "net");
@@ -336,7 +426,9 @@ static int run_all(int argc, char **argv)
     ctx = wf_comm_ctx(comm);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"pixels", pixels},
+                                               {"channels", channels},
                                                {"forms_that_change", forms_that_change},
+                                               {"recomputed", recomputed},
                                                {"stages", stages},
                                                {"strangers", strangers},
                                                {0}});
