@@ -5,7 +5,7 @@
 
 #include "tests/layers/pipeline_fixture.h"
 
-enum { LAYERS = 32, PARTS = 12, PLACES = 4, RUNS = 5, TIES = 3, TEXT = 1200, SIDE = 6 };
+enum { LAYERS = 32, PARTS = 12, PLACES = 4, RUNS = 5, TIES = 3, TEXT = 1200, SIDE = 6, DEEP_SIDE = 4 };
 
 /* Of a layer of the chain. A BRANCH is a module of two layers, whose outputs it joins. */
 typedef enum kind { DENSE, CONV, NORM, FUNCTION, POOL, UPSAMPLE, FLATTEN, BRANCH, STASH, POP } kind;
@@ -41,6 +41,7 @@ typedef struct plan {
     const char *device;
     wf_mesh_opts mesh;
     unsigned how; /* wf_parallelize; 0: the layers stay serial */
+    bool deep;    /* images have a depth, too */
     int n;
     part part[LAYERS];
     int inner[2]; /* layers [inner[0], inner[1]) are a chain inside of the chain; equal: none are */
@@ -93,9 +94,16 @@ typedef struct drawing {
     int opens;
 } drawing;
 
+/* Of pixels, or of voxels. */
 static inline bool is_image(wf_shape shape)
 {
-    return shape.rank == 4;
+    return shape.rank >= 4;
+}
+
+static inline void set_sides(wf_shape *shape, int64_t side)
+{
+    for (int i = 2; i < shape->rank; i++)
+        shape->dim[i] = side;
 }
 
 /* Features, or channels: at least one for each rank along `channel`. */
@@ -132,7 +140,7 @@ static inline void draw_weights(drawing *d)
     }
     add_part(d, l);
     if (l.stride)
-        d->shape.dim[2] = d->shape.dim[3] = (side + 1) / 2;
+        set_sides(&d->shape, (side + 1) / 2);
 }
 
 static inline void draw_function(drawing *d)
@@ -147,10 +155,10 @@ static inline void draw_window(drawing *d)
     const bool fits = is_image(d->shape) && d->opens == 0;
     if (fits && d->shape.dim[2] >= 4 && one_in(d->rng, 2)) {
         add_part(d, (part){.kind = POOL, .max_pool = d->p->dtype == WF_F64 && one_in(d->rng, 2)});
-        d->shape.dim[2] = d->shape.dim[3] = d->shape.dim[2] / 2;
+        set_sides(&d->shape, d->shape.dim[2] / 2);
     } else if (fits && d->shape.dim[2] <= 3) {
         add_part(d, (part){.kind = UPSAMPLE});
-        d->shape.dim[2] = d->shape.dim[3] = d->shape.dim[2] * 2;
+        set_sides(&d->shape, d->shape.dim[2] * 2);
     }
 }
 
@@ -196,6 +204,9 @@ static inline void draw_chain(plan *p, test_rng *rng)
 {
     const bool image = is_parallel(p) || one_in(rng, 2);
     drawing d = {.p = p, .rng = rng, .shape = image ? WF_SHAPE(1, 3, SIDE, SIDE) : WF_SHAPE(1, IN)};
+    p->deep = image && (p->mesh.depth > 1 || one_in(rng, 6));
+    if (p->deep)
+        d.shape = WF_SHAPE(1, 3, DEEP_SIDE, DEEP_SIDE, DEEP_SIDE);
     const int64_t wanted = test_int(rng, p->mesh.stage, 14);
     p->n = 0;
     draw_weights(&d);
@@ -205,7 +216,7 @@ static inline void draw_chain(plan *p, test_rng *rng)
         draw_pop(&d);
     if (image) {
         add_part(&d, (part){.kind = FLATTEN});
-        d.shape = WF_SHAPE(1, d.shape.dim[1] * d.shape.dim[2] * d.shape.dim[3]);
+        d.shape = WF_SHAPE(1, wf_shape_count(d.shape));
     }
     add_part(&d, (part){.kind = DENSE, .out = CLASSES});
 }
@@ -235,6 +246,23 @@ static inline void draw_ties(plan *p, test_rng *rng)
 /* --- the mesh, and where the chain is cut ---------------------------------------------------------------------------
  */
 
+/* Ranks that share samples: along channels, along one or two axes of the images, or both. */
+static inline void draw_axes(plan *p, test_rng *rng, int ranks)
+{
+    int *const images[] = {&p->mesh.height, &p->mesh.width, &p->mesh.depth};
+    const int first = (int)test_int(rng, 0, 2);
+    p->how = 0;
+    if (ranks % 2 == 0 && one_in(rng, 2)) {
+        p->mesh.channel = 2;
+        p->how = WF_PARALLEL_CHANNEL;
+        ranks /= 2;
+    }
+    if (ranks > 1)
+        p->how |= WF_PARALLEL_SPATIAL;
+    *images[first] = ranks == 4 ? 2 : ranks;
+    *images[(first + 1) % 3] = ranks == 4 ? 2 : 1;
+}
+
 static inline void draw_mesh(plan *p, test_rng *rng)
 {
     int data, rest;
@@ -242,14 +270,9 @@ static inline void draw_mesh(plan *p, test_rng *rng)
         p->mesh = (wf_mesh_opts){.stage = (int)test_int(rng, 1, 4)};
         data = (int)test_int(rng, 1, PLACES);
         rest = p->ranks / p->mesh.stage / data;
-    } while (p->mesh.stage * data * rest != p->ranks || rest > 3 || (data > 2 && !one_in(rng, 4)));
+    } while (p->mesh.stage * data * rest != p->ranks || rest > 4 || (data > 2 && !one_in(rng, 4)));
     p->mesh.data = data;
-    p->how = 0;
-    if (rest > 1) {
-        const bool channel = rest == 2 && one_in(rng, 2);
-        *(channel ? &p->mesh.channel : &p->mesh.height) = rest;
-        p->how = channel ? WF_PARALLEL_CHANNEL : WF_PARALLEL_SPATIAL;
-    }
+    draw_axes(p, rng, rest);
 }
 
 /* Every stage has a layer with parameters, as its optimizer wants. */
@@ -349,9 +372,10 @@ static inline void describe(plan *p)
 {
     static const char *const kinds[] = {"dense",    "conv",    "norm",   "function", "pool",
                                         "upsample", "flatten", "branch", "stash",    "pop"};
-    snprintf(p->text, TEXT, "program %llu on %d ranks (%s %s, stage %d, data %d, channel %d, height %d, how %u):",
+    snprintf(p->text, TEXT,
+             "program %llu on %d ranks (%s %s, stage %d, data %d, channel %d, depth %d, height %d, width %d, how %u):",
              (unsigned long long)p->number, p->ranks, p->device, wf_dtype_name(p->dtype), p->mesh.stage, p->mesh.data,
-             p->mesh.channel, p->mesh.height, p->how);
+             p->mesh.channel, p->mesh.depth, p->mesh.height, p->mesh.width, p->how);
     for (int i = 0, end = p->cuts[0], at = 0; i < p->n; i++) {
         while (i >= end) {
             note(p, " |", 0, 0);
