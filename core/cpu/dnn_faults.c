@@ -123,7 +123,7 @@ typedef struct fault {
 
 static const fault known[] = {
     {0, WF_DNN_FORWARD, WF_BF16, "brgconv", "amx", has_idle_window, "crashes"},
-    /* Version 3.6 (Debian 13) calls the same brg_conv. By AMX it is wrong in parts of an image, of plain forms too
+    /* Version 3.7 (Debian 13) calls the same brg_conv. By AMX it is wrong in parts of an image, of plain forms too
      * (tests/layers/equiv_spatial.c, on two ranks and more), and no rule was found that tells which: none is taken. */
     {0, WF_DNN_FORWARD, WF_BF16, "brg_conv", "", has_idle_window, "crashes"},
     {0, WF_DNN_FORWARD, WF_BF16, "brg_conv", "amx", is_any, "is wrong in parts of an image"},
@@ -143,12 +143,15 @@ static const fault known[] = {
 
 const char *wf_dnn_fault(const wf_dnn_key *key, const char *implementation)
 {
-    const int version = 100 * DNNL_VERSION_MAJOR + DNNL_VERSION_MINOR;
+    /* Of the library that runs, not of the headers: a program may meet a newer one. */
+    const dnnl_version_t *const library = dnnl_version();
+    const int version = 100 * library->major + library->minor;
+    /* Version 3.7 wraps some, as in "jit_uni_ncsp_convolution:conv+brg_conv_fwd:avx512_core". */
+    const char *const inner = strrchr(implementation, '+'), *const name = inner ? inner + 1 : implementation;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const fault *f = &known[i];
         if ((f->last == 0 || version <= f->last) && key->kind == (int32_t)f->kind && key->dtype == (int32_t)f->dtype &&
-            strncmp(implementation, f->implementation, strlen(f->implementation)) == 0 &&
-            strstr(implementation, f->with) && f->form(key))
+            strncmp(name, f->implementation, strlen(f->implementation)) == 0 && strstr(name, f->with) && f->form(key))
             return f->what;
     }
     return NULL;

@@ -173,12 +173,21 @@ static void compare(const geometry *g, bool bias)
 
 #define B WF_BF16
 #define F WF_F32
+/* Filter gradients of depthwise convolutions (core/cpu/depthwise.c), by whole vectors of channels and a rest. */
+static const geometry depthwise[] = {
+    {2, B, 2, 40, 40, 40, {12, 11}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, true, true},
+    {2, B, 2, 40, 40, 40, {12, 11}, {7, 7}, {2, 1}, {1, 1}, {3, 3}, {2, 3}, false, false},
+    {2, B, 3, 96, 96, 96, {7, 7}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, true, false},
+    {2, B, 3, 96, 96, 96, {7, 7}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, false, true},
+};
+
 static const geometry faults[] = {
     /* windows in padding alone, forwards */
     {2, B, 5, 16, 64, 1, {1, 17}, {3, 3}, {1, 1}, {2, 1}, {3, 3}, {1, 1}, true, false},
     {2, B, 3, 32, 3, 1, {17, 33}, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {5, 5}, false, false},
     {3, B, 2, 48, 4, 1, {6, 3, 2}, {3, 3, 3}, {2, 2, 1}, {1, 1, 1}, {0, 0, 5}, {5, 5, 2}, false, false},
     {3, B, 1, 64, 8, 4, {1, 8, 2}, {4, 4, 4}, {1, 1, 1}, {2, 2, 2}, {5, 5, 5}, {1, 1, 1}, true, false},
+    {1, F, 1, 2, 1, 1, {1}, {2}, {1}, {1}, {2}, {4}, false, false},
     /* windows with gaps between them, forwards, on several threads */
     {2, B, 2, 200, 64, 1, {4, 6}, {1, 2}, {2, 2}, {1, 1}, {0, 1}, {0, 2}, false, false},
     {2, B, 3, 256, 64, 1, {7, 9}, {2, 1}, {3, 3}, {1, 1}, {1, 0}, {1, 0}, true, false},
@@ -238,18 +247,19 @@ static const geometry groups[] = {
     {2, B, 1, 16, 16, 4, {20, 3}, {1, 3}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
 };
 
-static void both_threads(const geometry *g)
+/* On one thread and on two, without and with a bias. */
+static void compare_all(const geometry *g)
 {
-    for (int threads = 1; threads <= 2; threads++) {
-        WF_EXPECT_OK(wf_ctx_set_threads(cpu, threads));
-        compare(g, false);
+    for (int i = 0; i < 4; i++) {
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + i % 2));
+        compare(g, i >= 2);
     }
 }
 
 static void fault_cases(void)
 {
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        both_threads(&faults[i]);
+        compare_all(&faults[i]);
 }
 
 static void product_cases(void)
@@ -267,6 +277,12 @@ static void group_cases(void)
             WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + (int)((i + (size_t)bias) % 2)));
             compare(&groups[i], bias);
         }
+}
+
+static void depthwise_cases(void)
+{
+    for (size_t i = 0; i < sizeof depthwise / sizeof *depthwise; i++)
+        compare_all(&depthwise[i]);
 }
 
 static geometry random_geometry(test_rng *rng)
@@ -321,6 +337,7 @@ int main(int argc, char **argv)
                                (test_case[]){{"fault_cases", fault_cases},
                                              {"product_cases", product_cases},
                                              {"group_cases", group_cases},
+                                             {"depthwise_cases", depthwise_cases},
                                              {"random_cases", random_cases},
                                              {"compute", compute},
                                              {0}});
