@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -103,6 +104,42 @@ static void counts(void)
     wf_layer_free(model);
 }
 
+/* Of elements of f32 that one kernel reads and writes. */
+static void expect_bytes(const wf_profile *p, const char *name, double elements)
+{
+    const wf_profile_row row = sum_of(p, name, "/1");
+    WF_EXPECT(row.calls == 1 && row.bytes == 4 * elements, "%s: %lld calls, %.0f bytes, should be 1 call, %.0f bytes",
+              name, (long long)row.calls, row.bytes, 4 * elements);
+}
+
+/* A convolution, and a normalisation with an activation, whose backward does not read y. */
+static void counts_of_images(void)
+{
+    enum { N = 2, C = 3, F = 5, H = 6, W = 7 };
+    wf_layer *model = wf_layer_named(
+        wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, (wf_conv_opts){.in = C, .out = F, .kernel = 3, .pad = 1}),
+                                     wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = F, .act = WF_ACT_RELU}))),
+        "net");
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(N, C, H, W));
+    WF_EXPECT_OK(wf_tensor_fill(x, 0.5));
+    WF_EXPECT_OK(wf_profile_begin(ctx, 0));
+    wf_profile *p = ctx->profile;
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_apply(model, wf_input(tape, x)))));
+    wf_profile_end(p);
+    const double y = N * F * H * W;
+    expect_row(p, "conv_forward", "/0", 1, 2 * y * C * 9);
+    expect_row(p, "conv_backward_filter", "/0", 1, 2 * y * C * 9);
+    WF_EXPECT(sum_of(p, "conv_backward_data", "/0").calls == 0, "the gradient of an input");
+    expect_bytes(p, "norm_forward", 2 * y);
+    expect_bytes(p, "norm_backward_stats", 2 * y);
+    expect_bytes(p, "norm_backward", 3 * y);
+    wf_profile_free(p);
+    wf_tensor_free(x);
+    wf_tape_free(tape);
+    wf_layer_free(model);
+}
+
 /* --- Time line ---------------------------------------------------------------------------------------------------- */
 
 enum { BARRIERS = 5, RANKS = 8 };
@@ -163,6 +200,70 @@ static void clocks_are_aligned(void)
         WF_EXPECT(size == 1 || latest < earliest + 2000, "barrier %d is entered %.0f us after a rank left it", i,
                   latest - earliest);
     }
+}
+
+/* The events of one kind and rank, and the sums of their numbers: NaN where one lacks its number. */
+typedef struct line_sums {
+    int events;
+    double bytes, sent, flops;
+} line_sums;
+
+static double number_behind(const char *line, const char *key)
+{
+    const char *at = strstr(line, key);
+    return at ? strtod(at + strlen(key), NULL) : NAN;
+}
+
+static line_sums line_sums_of(const char *path, const char *kind, int of)
+{
+    char line[1024], begins[64];
+    line_sums sums = {0};
+    snprintf(begins, sizeof begins, "\"cat\": \"%s\", \"ph\": \"X\", \"pid\": %d,", kind, of);
+    FILE *file = fopen(path, "r");
+    WF_EXPECT(file, "%s is not there", path);
+    while (file && fgets(line, sizeof line, file)) {
+        if (!strstr(line, begins))
+            continue;
+        sums.events++;
+        sums.bytes += number_behind(line, "\"bytes\": ");
+        sums.sent += number_behind(line, "\"sent\": ");
+        sums.flops += number_behind(line, "\"flops\": ");
+    }
+    if (file)
+        fclose(file);
+    return sums;
+}
+
+/* Steps in a file that is JSON: products with their operations, sums of gradients with what they sent, waits. */
+static void timeline_of_steps(void)
+{
+    wf_layer *model = model_new();
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}));
+    wf_iter *iter = batches_new();
+    wf_tape *tape = wf_tape_new(ctx);
+    char path[256], command[512];
+    snprintf(path, sizeof path, "%s", in_folder("steps.json"));
+    wf_profiler *profiler = wf_profiler_open(comm, (wf_profiler_opts){.timeline = path});
+    train(model, optim, iter, tape);
+    WF_EXPECT_OK(wf_profiler_close(profiler));
+    wf_tape_free(tape);
+    wf_iter_free(iter);
+    wf_optim_free(optim);
+    wf_layer_free(model);
+    for (int r = 0; rank == 0 && r < size; r++) {
+        const line_sums kernels = line_sums_of(path, "kernel", r), sums = line_sums_of(path, "collective", r);
+        const double flops = 2.0 * STEPS * SAMPLES * (2 * IN * 7 + 3 * 7 * OUT);
+        const double gradients = size > 1 ? STEPS * 4.0 * (IN * 7 + 7 + 7 * OUT + OUT) : 0;
+        WF_EXPECT(kernels.bytes > 0 && kernels.flops == flops, "rank %d: kernels of %.0f operations, %.0f bytes", r,
+                  kernels.flops, kernels.bytes);
+        WF_EXPECT(sums.bytes >= gradients && (size > 1 ? sums.sent > 0 : sums.events == 0),
+                  "rank %d: %d collectives of %.0f bytes, %.0f sent; gradients are %.0f", r, sums.events, sums.bytes,
+                  sums.sent, gradients);
+        const int waits = line_sums_of(path, "input", r).events;
+        WF_EXPECT(waits == STEPS, "rank %d: %d waits for batches", r, waits);
+    }
+    snprintf(command, sizeof command, "! command -v python3 >/dev/null || python3 -m json.tool %s >/dev/null", path);
+    WF_EXPECT(rank > 0 || system(command) == 0, "%s is not JSON", path);
 }
 
 /* --- Table -------------------------------------------------------------------------------------------------------- */
@@ -253,8 +354,10 @@ static int on_ranks(int argc, char **argv)
     folder_make();
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"counts", counts},
+                                               {"counts_of_images", counts_of_images},
                                                {"every_slot_is_timed", every_slot_is_timed},
                                                {"clocks_are_aligned", clocks_are_aligned},
+                                               {"timeline_of_steps", timeline_of_steps},
                                                {"table_of_a_run", table_of_a_run},
                                                {"misuse", misuse},
                                                {0}});
