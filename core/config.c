@@ -88,6 +88,7 @@ const wf_config *wf_config_get(void)
         config.cache = text_of("WEFT_CACHE", own_cache());
         config.deterministic = number_of("WEFT_DETERMINISTIC", 0, 0) != 0;
         config.level = text_of("WEFT_LEVEL", NULL);
+        config.minimal = number_of("WEFT_MINIMAL", 1, 0) != 0;
         config.tf32 = number_of("WEFT_TF32", 1, 0) != 0;
         config.autotune = number_of("WEFT_AUTOTUNE", 0, 0) != 0;
         config.chunk_bytes = number_of("WEFT_CHUNK_BYTES", 1L << 30, 8);

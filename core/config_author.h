@@ -16,6 +16,7 @@ typedef struct wf_config {
     const char *cache;  /* WEFT_CACHE: folder of measured times; else that of the user's caches, or NULL */
     bool deterministic; /* WEFT_DETERMINISTIC: 1 = no sum whose order may vary */
     const char *level;  /* WEFT_LEVEL: of x86-64, that of the kernels of the CPU; NULL: the newest that runs */
+    bool minimal;       /* WEFT_MINIMAL: 0 = no convolutions of the CPU by minimal filtering, which oneDNN then makes */
     bool tf32;          /* WEFT_TF32: 0 = f32 convolutions and products on a GPU do not round their inputs to tf32 */
     bool autotune;      /* WEFT_AUTOTUNE: 1 = time cuDNN's engines at the first use of a shape, and take the fastest */
     long chunk_bytes;   /* WEFT_CHUNK_BYTES: most bytes in one MPI call; default 1 GiB; set small in tests */

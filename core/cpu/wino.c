@@ -1,6 +1,7 @@
 /* Plans and runs convolutions by minimal filtering: blocks of tiles are transformed, multiplied point by point and
  * transformed back by one thread while they are in its cache. The algorithm is Winograd's (1980), for networks by Lavin
  * and Gray (2016). */
+#include "core/config_author.h"
 #include "core/cpu/wino_impl.h"
 
 #include <omp.h>
@@ -56,8 +57,8 @@ static bool pays(const wf_wino *p)
 bool wf_wino_plan(const wf_ctx *ctx, bool backward, const wf_conv_geom *geom, const wf_array *in, const wf_array *w,
                   const wf_array *out, wf_wino *p)
 {
-    if (!worth || in->dtype != WF_F32 || w->dtype != WF_F32 || !geometry_fits(geom) || in->shape.dim[1] % 16 != 0 ||
-        (out->shape.dim[1] % 16 != 0 && out->shape.dim[1] > FEW))
+    if (!worth || !wf_config_get()->minimal || in->dtype != WF_F32 || w->dtype != WF_F32 || !geometry_fits(geom) ||
+        in->shape.dim[1] % 16 != 0 || (out->shape.dim[1] % 16 != 0 && out->shape.dim[1] > FEW))
         return false;
     const bool two = geom->stride[0] == 2;
     *p = (wf_wino){.backward = backward,

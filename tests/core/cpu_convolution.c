@@ -4,6 +4,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static wf_ctx *cpu, *ref;
@@ -134,6 +135,26 @@ static void geometries(void)
     }
 }
 
+/* What forward and backward to the data make of the filter that changes by `change` while its version stands. */
+static void expect_kept(const layer *l, float change)
+{
+    wf_array y[2], dx[2];
+    for (int i = 0; i < 2; i++) {
+        y[i] = array_new(l->y.shape, 6);
+        dx[i] = array_new(l->x.shape, 7);
+        WF_EXPECT_OK(cpu->k->conv_forward(cpu, &(wf_conv_args){.geom = &l->geom, .x = &l->x, .w = &l->w, .y = &y[i]}));
+        WF_EXPECT_OK(
+            cpu->k->conv_backward_data(cpu, &(wf_conv_args){.geom = &l->geom, .y = &l->y, .w = &l->w, .x = &dx[i]}));
+        *(float *)l->w.data += change;
+    }
+    WF_EXPECT(apart(&y[1], &y[0]) == 0, "forward reads the filter again, although its version stands");
+    WF_EXPECT(apart(&dx[1], &dx[0]) == 0, "backward data reads the filter again, although its version stands");
+    for (int i = 0; i < 2; i++) {
+        array_free(&y[i]);
+        array_free(&dx[i]);
+    }
+}
+
 /* A kept form is used while the version stands, and made anew when it moves. */
 static void kept_filters(void)
 {
@@ -144,8 +165,7 @@ static void kept_filters(void)
         l.w.forms = &forms;
         compare(&l, NULL, false);
         WF_EXPECT(forms != NULL, "no form was kept");
-        float *const w = l.w.data;
-        w[0] += 3;
+        expect_kept(&l, 3);
         l.w.version++;
         compare(&l, NULL, false);
         const int64_t takes = wf_ctx_memory(cpu).system_allocations;
@@ -300,6 +320,25 @@ static void bounded(void)
     WF_EXPECT(wf_ctx_memory(cpu).plans == 1024, "%lld plans are kept", (long long)wf_ctx_memory(cpu).plans);
 }
 
+/* WEFT_MINIMAL=0: oneDNN makes a primitive for each direction, even where minimal filtering fits. */
+static void minimal(void)
+{
+    static const int64_t in[2] = {16, 16}, pad[4] = {1, 1, 1, 1};
+    const char *const value = getenv("WEFT_MINIMAL");
+    wf_ctx *const other = cpu;
+    if (!value || strcmp(value, "0") != 0)
+        return;
+    cpu = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 2});
+    WF_MUST(wf_check(cpu));
+    layer l = layer_new(4, 32, 32, in, 3, pad);
+    compare(&l, NULL, false);
+    WF_EXPECT(wf_ctx_memory(cpu).plans == 3, "%lld primitives for three directions",
+              (long long)wf_ctx_memory(cpu).plans);
+    layer_free(&l);
+    WF_EXPECT_OK(wf_ctx_free(cpu));
+    cpu = other;
+}
+
 int main(int argc, char **argv)
 {
     cpu = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 2});
@@ -313,6 +352,7 @@ int main(int argc, char **argv)
                                              {"products_without_place", products_without_place},
                                              {"grouped", grouped},
                                              {"threads", threads},
+                                             {"minimal", minimal},
                                              {"bounded", bounded},
                                              {0}});
     WF_MUST(wf_ctx_free(cpu));
