@@ -114,6 +114,7 @@ wf_sum_squares_fn wf_cpu_sum_squares;
 wf_softmax_forward_fn wf_cpu_softmax_forward;
 wf_softmax_backward_fn wf_cpu_softmax_backward;
 wf_loss_fn wf_cpu_loss_forward, wf_cpu_loss_backward;
+wf_nll_forward_fn wf_cpu_nll_forward;
 wf_nll_backward_fn wf_cpu_nll_backward;
 wf_optim_update_fn wf_cpu_optim_update;
 wf_shutdown_fn wf_cpu_shutdown;

@@ -1,4 +1,4 @@
-/* Losses over all elements, and the gradient of the negative log likelihood. All in f32 with sums in double; other
+/* Losses over all elements, and the negative log likelihood with its gradient. All in f32 with sums in double; other
  * types go through core/cpu/wide.c. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
@@ -22,7 +22,7 @@ static float distance(float x, float t)
 }
 
 /* Parts of fixed bounds, so that the number of threads does not show; t is read with step 0 where it is one value. */
-enum { PART = 4096 };
+enum { PART = 4096, ROWS_PART = 1024 };
 
 #define PART_SUM(value)                                                                                                \
     do {                                                                                                               \
@@ -125,6 +125,39 @@ static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c, int64_t 
         if (label_at(labels, r) != ignored && (label_at(labels, r) < 0 || label_at(labels, r) >= c))
             return false;
     return true;
+}
+
+static double nll_sum(const wf_array *labels, int64_t ignored, int64_t first, int64_t last, int64_t c,
+                      const float *logp)
+{
+    double sum = 0;
+    for (int64_t r = first; r < last; r++) {
+        const int64_t label = label_at(labels, r);
+        sum -= label != ignored ? (double)logp[r * c + label] : 0;
+    }
+    return sum;
+}
+
+/* Wrong labels go to ref, which says what is wrong. */
+wf_status wf_cpu_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored, double scale,
+                             const wf_array *loss)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(logp, &c), parts = (rows + ROWS_PART - 1) / ROWS_PART;
+    if (logp->dtype != WF_F32 || loss->dtype != WF_F32 || !labels_fit(labels, rows, c, ignored))
+        return REF->nll_forward(ctx, logp, labels, ignored, scale, loss);
+    void *work = NULL;
+    double total = 0;
+    WF_TRY(wf_pool_take(ctx, (size_t)parts * sizeof(double), &work));
+    double *const part = work;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, 8 * rows)) schedule(static)
+    for (int64_t p = 0; p < parts; p++)
+        part[p] = nll_sum(labels, ignored, p * ROWS_PART, wf_cpu_min((p + 1) * ROWS_PART, rows), c, logp->data);
+    for (int64_t p = 0; p < parts; p++)
+        total += part[p];
+    *(float *)loss->data = (float)(scale * total);
+    wf_pool_give(ctx, work, (size_t)parts * sizeof(double));
+    return WF_OK;
 }
 
 /* Wrong labels go to ref, which says what is wrong. */

@@ -60,6 +60,7 @@ static wf_kernels overridden(void)
     table.softmax_backward = wf_cpu_softmax_backward;
     table.loss_forward = wf_cpu_loss_forward;
     table.loss_backward = wf_cpu_loss_backward;
+    table.nll_forward = wf_cpu_nll_forward;
     table.nll_backward = wf_cpu_nll_backward;
     table.optim_update = wf_cpu_optim_update;
     table.shutdown = wf_cpu_shutdown;

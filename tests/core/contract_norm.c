@@ -23,6 +23,7 @@ static const wf_shape *shapes(int *count)
     list[n++] = WF_SHAPE(1, 1, 1, 1);
     list[n++] = WF_SHAPE(65, 1, 3, 3);
     list[n++] = WF_SHAPE(2, 37, 17, 15); /* large enough for several threads */
+    list[n++] = WF_SHAPE(3, 5, 31, 33);  /* as many rows, in parts */
     list[n++] = WF_SHAPE(257, 65);
     *count = n;
     return list;
