@@ -184,7 +184,8 @@ static bool is_wasteful(const wf_pool *pool, const store *s, size_t size)
 
 /* Before the store grows beyond a quarter more than was ever in use, a free block that is up to twice as large serves:
  * NULL where there is none. With images of many sizes the store stays half as large, and goes to the system for one
- * block of forty. */
+ * block of forty. It is not split: a device takes memory back as it gave it, so a part in use would keep the rest from
+ * being returned, and a captured step claims, and others hold, whole blocks. */
 static block *larger_block(const wf_pool *pool, store *s, size_t size, int class)
 {
     const size_t peak = peak_with(pool, size);

@@ -261,8 +261,8 @@ void wf_mesh_clear(wf_mesh *mesh)
     if (!kept)
         return;
     wf_mesh_exchanges_free(kept);
-    for (int a = 0; a < WF_AXES; a++)
-        for (wf_mesh_bound_list *bounds = kept->bounds[a], *next; bounds; bounds = next) {
+    for (int b = 0; b < WF_MESH_BUCKETS; b++)
+        for (wf_mesh_bound_list *bounds = kept->bounds[b], *next; bounds; bounds = next) {
             next = bounds->next;
             free(bounds);
         }

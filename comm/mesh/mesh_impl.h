@@ -9,10 +9,10 @@
 #define WF_MESH_TEXT    240
 #define WF_MESH_BUCKETS 64
 
-/* One set of shard bounds. */
+/* One set of shard bounds, of an axis of n - 1 ranks. */
 typedef struct wf_mesh_bound_list {
     struct wf_mesh_bound_list *next;
-    int64_t at[]; /* size + 1 of its axis */
+    int64_t n, at[];
 } wf_mesh_bound_list;
 
 /* One exchange, under what describes it in full. */
@@ -28,7 +28,7 @@ typedef struct wf_mesh_entry {
 /* What grows while a mesh is used. */
 typedef struct wf_mesh_kept {
     wf_comm *comm[1 << WF_AXES]; /* by set of axes of more than one rank */
-    wf_mesh_bound_list *bounds[WF_AXES];
+    wf_mesh_bound_list *bounds[WF_MESH_BUCKETS];
     wf_mesh_entry *entry[WF_MESH_BUCKETS];
     int64_t exchanges; /* in all buckets */
     uint64_t uses;     /* of exchanges, so far */

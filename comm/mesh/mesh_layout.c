@@ -2,6 +2,7 @@
  * sent. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
+#include "core/random_author.h"
 
 #include <string.h>
 
@@ -9,12 +10,15 @@ const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *
 {
     if (!mesh || !bounds)
         return NULL;
-    const size_t bytes = ((size_t)mesh->size[axis] + 1) * sizeof *bounds;
-    wf_mesh_bound_list **head = &mesh->kept->bounds[axis];
+    const int64_t n = mesh->size[axis] + 1;
+    const size_t bytes = (size_t)n * sizeof *bounds;
+    uint64_t hash = (uint64_t)n;
+    for (int64_t i = 0; i < n; i++)
+        hash = wf_hash_u64(hash, (uint64_t)bounds[i]);
+    wf_mesh_bound_list **head = &mesh->kept->bounds[hash % WF_MESH_BUCKETS];
+    /* Bounds are interned, so that layouts are compared by pointers. */
     for (wf_mesh_bound_list *entry = *head; entry; entry = entry->next)
-        /* Bounds are interned, so that layouts are compared by pointers. A mesh sees few different ones, and keeps them
-         * all. */
-        if (entry->at == bounds || !memcmp(entry->at, bounds, bytes))
+        if (entry->n == n && !memcmp(entry->at, bounds, bytes))
             return entry->at;
     for (int i = 0; i < mesh->size[axis]; i++)
         WF_CHECK_NULL(bounds[i] <= bounds[i + 1] && bounds[0] == 0, WF_ERR_ARGUMENT,
@@ -23,6 +27,7 @@ const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *
     wf_mesh_bound_list *entry = wf_malloc(mesh->ctx, sizeof *entry + bytes);
     if (!entry)
         return wf_error_null();
+    entry->n = n;
     memcpy(entry->at, bounds, bytes);
     entry->next = *head;
     *head = entry;

@@ -244,6 +244,22 @@ static void halos(void)
     for_all_meshes(check_halos);
 }
 
+/* Bounds of many lengths are kept once each, and found among the others. */
+static void many_lengths(void)
+{
+    enum { LENGTHS = 500 };
+    const int64_t *bounds[LENGTHS];
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){0});
+    for (int i = 0; i < LENGTHS; i++)
+        bounds[i] = wf_mesh_blocks(mesh, WF_AXIS_DATA, i);
+    const int64_t made = wf_ctx_memory(ctx).system_allocations;
+    for (int i = 0; i < LENGTHS; i++)
+        WF_EXPECT(wf_mesh_blocks(mesh, WF_AXIS_DATA, i) == bounds[i] && bounds[i][0] == 0 && bounds[i][size] == i,
+                  "bounds of %d", i);
+    WF_EXPECT(wf_ctx_memory(ctx).system_allocations == made, "bounds that are known are made again");
+    wf_mesh_close(mesh);
+}
+
 static void layouts(void)
 {
     for_all_meshes(check_activation);
@@ -480,6 +496,7 @@ static int on_ranks(int argc, char **argv)
                                                {"default_mesh", default_mesh},
                                                {"does_not_fit", does_not_fit},
                                                {"layouts", layouts},
+                                               {"many_lengths", many_lengths},
                                                {"halos", halos},
                                                {"exchanges", exchanges},
                                                {"many_sizes", many_sizes},
