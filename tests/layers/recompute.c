@@ -238,10 +238,12 @@ static bits train(const training *t, marks how)
     return b;
 }
 
-static void equal_steps(const char *device, wf_dtype dtype)
+/* compute: as wf_ctx_set_compute has it, where f32 stands for the context's own type. */
+static void equal_steps(const char *device, wf_dtype dtype, wf_dtype compute)
 {
     static const training all[] = {{.spatial = true}, {0}, {.buffers = true}, {.parts = true}, {.grad_dtype = WF_BF16}};
     open_run(device, dtype);
+    WF_EXPECT_OK(wf_ctx_set_compute(run.ctx, compute));
     for (size_t t = 0; t < sizeof all / sizeof *all; t++) {
         if (dtype == WF_F64 && all[t].grad_dtype)
             continue;
@@ -262,12 +264,17 @@ static void equal_steps(const char *device, wf_dtype dtype)
 
 static void f64_ref(void)
 {
-    equal_steps("ref", WF_F64);
+    equal_steps("ref", WF_F64, WF_F32);
 }
 
 static void f32_cpu(void)
 {
-    equal_steps("cpu", WF_F32);
+    equal_steps("cpu", WF_F32, WF_F32);
+}
+
+static void bf16_cpu(void)
+{
+    equal_steps("cpu", WF_F32, WF_BF16);
 }
 
 /* --- the order of gradients --------------------------------------------------------------------------------------- */
@@ -498,6 +505,7 @@ static int on_ranks(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"f64_ref", f64_ref},
                                    {"f32_cpu", f32_cpu},
+                                   {"bf16_cpu", bf16_cpu},
                                    {"ordered", ordered},
                                    {"memory", memory},
                                    {"errors", errors},

@@ -174,6 +174,28 @@ static double output(wf_layer *layer, wf_tape *tape, const wf_tensor *one)
     return value;
 }
 
+/* A table that counts copies from one array. */
+static wf_kernels watching;
+static wf_copy_fn *copy_of_device;
+static const void *watched;
+static int copied;
+
+static wf_status copy_watched(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate)
+{
+    copied += src->data == watched;
+    return copy_of_device(ctx, src, dst, accumulate);
+}
+
+static void watch(wf_ctx *ctx, const void *from)
+{
+    watching = *ctx->k;
+    copy_of_device = watching.copy;
+    watching.copy = copy_watched;
+    ctx->k = &watching;
+    watched = from;
+    copied = 0;
+}
+
 /* A copy is made once for every value of its parameter: after an import, an update, in evaluation, in another type. */
 static void copies(void)
 {
@@ -184,8 +206,11 @@ static void copies(void)
     wf_tensor *one = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(1, 1), (float[]){1});
     wf_optim *optim = wf_sgd(layer, (wf_sgd_opts){.lr = 1});
     WF_EXPECT_OK(wf_tensor_fill(wf_param_value(w), 1.00390625)); /* 1 + 2^-8: halfway to the next bf16 */
+    watch(ctx, wf_param_value(w)->data);
     double y = output(layer, tape, one);
     WF_EXPECT(y == 1, "%.9g with the first value, should be 1", y);
+    y = output(layer, tape, one);
+    WF_EXPECT(y == 1 && copied == 1, "%.9g and %d copies of one value in two uses", y, copied);
     const wf_tensor *copy = w->rounded;
     const void *memory = copy ? copy->data : NULL;
     WF_EXPECT(copy && copy->dtype == WF_BF16, "there is no rounded copy");
@@ -194,6 +219,8 @@ static void copies(void)
     WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
     y = output(layer, tape, one);
     WF_EXPECT(y == 0.00390625, "%.9g after an update, should be %.9g", y, 0.00390625);
+    y = output(layer, tape, one);
+    WF_EXPECT(y == 0.00390625 && copied == 2, "%.9g and %d copies of two values", y, copied);
     WF_EXPECT(w->rounded == copy && copy->data == memory, "the copy went to other memory");
     WF_EXPECT_OK(wf_tensor_fill(wf_param_value(w), 3));
     y = output(layer, tape, one);
