@@ -1,4 +1,4 @@
-# The front door: make demo, make test, make bench, make bench-all, make scaling, make check, make proof, make docs. CMake does the work, in build/.
+# The front door: make demo, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -18,7 +18,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism = none
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 64 --batch 16 --iterations 4000 --out $(BUILD)/demo
 
-.PHONY: demo test bench bench-all scaling check proof proof-debian13 proof-aarch64 docs build configure setup install clean
+.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian13 proof-aarch64 docs build configure setup install clean
 
 demo: configure
 	$(COMPILE) --target dcgan_cifar
@@ -27,13 +27,18 @@ demo: configure
 test: build
 	tools/test.sh $(BUILD) -LE 'large|long|proof'
 
+# Ten minutes; bench-all takes an hour.
 bench: configure
-	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data
-	tests/bench/bench.sh $(BUILD)
+	$(COMPILE) --target bench_step bench_dcgan
+	WEFT_BENCH_FORMS="eager channels_last" tests/bench/bench_all.sh $(BUILD) dcgan128 unet2
 
 bench-all: configure
 	$(COMPILE) --target bench_step bench_dcgan
 	tests/bench/bench_all.sh $(BUILD) $(MODELS)
+
+bench-comm: configure
+	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data
+	tests/bench/bench_comm.sh $(BUILD)
 
 scaling: configure
 	$(COMPILE) --target halo_scaling
@@ -51,6 +56,7 @@ proof: build
 	tools/test.sh $(BUILD) -L proof
 	cmake --preset clang -B $(BUILD)-clang -DCMAKE_C_COMPILER_LAUNCHER="$(CCACHE)"
 	tools/tidy.sh $(BUILD)-clang
+	tools/aarch64.sh $(BUILD)-aarch64
 
 # make demo and make test under Debian 13, which has oneDNN 3 and OpenMPI 5; Debian is unpacked beside the build.
 proof-debian13:

@@ -277,7 +277,8 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
     if (!logits || !labels)
         return NULL;
     WF_TRY_NULL(check_labels("softmax_cross_entropy", logits, labels));
-    /* Two nodes, not one: the logarithm is formed before the choice of the class, so that no exponential overflows. */
+    /* Two nodes, not one: the logarithm is formed before the choice of the class, so that no exponential overflows. One
+     * pass in their place would save little (docs/performance.md). */
     return wf_nll_with(wf_log_softmax(logits), labels, opts);
 }
 

@@ -4,8 +4,8 @@
  *
  * With --compare steps with plain and with synchronised batch normalisation take turns, and it prints both and the
  * ratio of their median times. With --captured the step is replayed as a whole, where the device can; with --profile a
- * table says where the time of the timed steps goes. With --check: what the check of the ranks' calls and the flight
- * recorder take of a step.
+ * table, with --timeline a file, says where the time of the timed steps goes. With --check: what the check of the
+ * ranks' calls and the flight recorder take of a step.
  */
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_gan.h"
@@ -18,7 +18,7 @@ enum { PLAIN, SYNC, KINDS };
 typedef struct settings {
     int64_t batch, channels, iterations, latent, warmup;
     bool sync_bn, compare, check, captured, memory, profile;
-    const char *compute;
+    const char *compute, *timeline;
 } settings;
 
 static settings read_settings(int argc, char **argv)
@@ -34,6 +34,7 @@ static settings read_settings(int argc, char **argv)
                                     {"captured", NULL, "replay the step", .flag = &s.captured},
                                     {"memory", NULL, "print the most memory in MiB, too", .flag = &s.memory},
                                     {"profile", NULL, "where the time went", .flag = &s.profile},
+                                    {"timeline", "FILE", "the same over time", .text = &s.timeline},
                                     {"check", NULL, "the share of the checks", .flag = &s.check},
                                     EXAMPLE_COMPUTE(&s.compute),
                                     {0}};
@@ -118,7 +119,9 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
         if (i == 0) {
             bench_finish(wf_comm_ctx(comm));
             WF_MUST(wf_barrier(comm));
-            profiler = s->profile ? wf_profiler_open(comm, (wf_profiler_opts){.table = STDOUT_FILENO}) : NULL;
+            if (s->profile || s->timeline)
+                profiler = wf_profiler_open(
+                    comm, (wf_profiler_opts){.table = s->profile ? STDOUT_FILENO : 0, .timeline = s->timeline});
             start = example_seconds();
         }
         WF_MUST(captured ? wf_captured_run(captured) : bench_gan_step(&g));

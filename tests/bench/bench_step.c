@@ -3,8 +3,8 @@
  *
  *     bench_step --model unet2 --width 64 --size 512 --batch 8 --iterations 20
  *
- * With --captured the step is replayed as a whole, where the device can; with --profile a table says where the time of
- * the timed steps goes. bench_torch.py has the same models and steps in PyTorch.
+ * With --captured the step is replayed as a whole, where the device can; with --profile a table, with --timeline a
+ * file, says where the time of the timed steps goes. bench_torch.py has the same models and steps in PyTorch.
  */
 #include "examples/common.h"
 #include "examples/models/mnist.h"
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 typedef struct settings {
-    const char *model, *compute;
+    const char *model, *compute, *timeline;
     int64_t batch, width, size, iterations, warmup;
     bool captured, memory, profile;
 } settings;
@@ -47,6 +47,7 @@ static settings read_settings(int argc, char **argv)
         {"captured", NULL, "replay the step", .flag = &s.captured},
         {"memory", NULL, "print the most memory, too", .flag = &s.memory},
         {"profile", NULL, "a table of where the time went, by kernel and by layer", .flag = &s.profile},
+        {"timeline", "FILE", "the same over time", .text = &s.timeline},
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Images per second of a training step.", table);
@@ -139,7 +140,9 @@ static double seconds_of(wf_comm *comm, trainee *t, const settings *s)
         if (i == 0) {
             bench_finish(ctx);
             WF_MUST(wf_barrier(comm));
-            profiler = s->profile ? wf_profiler_open(comm, (wf_profiler_opts){.table = STDOUT_FILENO}) : NULL;
+            if (s->profile || s->timeline)
+                profiler = wf_profiler_open(
+                    comm, (wf_profiler_opts){.table = s->profile ? STDOUT_FILENO : 0, .timeline = s->timeline});
             start = example_seconds();
         }
         WF_MUST(captured ? wf_captured_run(captured) : step(t));

@@ -1,5 +1,5 @@
 # The Python that has PyTorch, for benches: $WEFT_TORCH_PYTHON, else python3, else one that is installed into $build/torch. Sourced
-# by bench.sh and bench_all.sh.
+# by bench_comm.sh and bench_all.sh.
 has_torch() {
     "$1" -c 'import torch' >/dev/null 2>&1
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; how
 # much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing; plans, predicted and measured; samples from files:
-# tests/bench/bench.sh BUILD [ROUNDS]
+# tests/bench/bench_comm.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
 set -eu
 build=$1
