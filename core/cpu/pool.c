@@ -108,28 +108,39 @@ static void tap_next(const windows *w, const window *v, tap *t)
     t->pixel += w->jump[0] - v->s[1].count * w->jump[1];
 }
 
-static void max_start(int64_t c, const float *restrict x, int32_t pixel, float *restrict y, int32_t *restrict index)
+/* The first tap. Each function of taps is inlined for f32 and for bf16, which it widens in registers: a call for the
+ * few channels of a window takes longer than they do. */
+WF_CPU_INLINE void max_start(int64_t c, const void *restrict x, bool bf16, int32_t pixel, float *restrict y,
+                             int32_t *restrict index)
 {
     for (int64_t i = 0; i < c; i++)
-        y[i] = x[i];
+        y[i] = wf_cpu_at(x, bf16, i);
     for (int64_t i = 0; i < c && index; i++)
         index[i] = pixel;
 }
 
-static void max_step(int64_t c, const float *restrict x, int32_t pixel, float *restrict y, int32_t *restrict index)
+WF_CPU_INLINE void max_step(int64_t c, const void *restrict x, bool bf16, int32_t pixel, float *restrict y,
+                            int32_t *restrict index)
 {
-    if (!index) {
-        for (int64_t i = 0; i < c; i++)
-            /* Bitwise or: both comparisons are vectors, and NaN wins. */
-            y[i] = ((x[i] > y[i]) | (x[i] != x[i])) ? x[i] : y[i];
-        return;
+    for (int64_t i = 0; i < c && !index; i++) {
+        const float v = wf_cpu_at(x, bf16, i);
+        /* Bitwise or: both comparisons are vectors, and NaN wins. */
+        y[i] = ((v > y[i]) | (v != v)) ? v : y[i];
     }
-    for (int64_t i = 0; i < c; i++) {
-        const float v = x[i], best = y[i];
+    for (int64_t i = 0; i < c && index; i++) {
+        const float v = wf_cpu_at(x, bf16, i), best = y[i];
         const int wins = (v > best) | ((v != v) & (best == best));
         y[i] = wins ? v : best;
         index[i] = wins ? pixel : index[i];
     }
+}
+
+WF_CPU_INLINE void max_tap(int64_t c, const void *x, bool bf16, bool first, int32_t pixel, float *y, int32_t *index)
+{
+    if (first)
+        max_start(c, x, bf16, pixel, y, index);
+    else
+        max_step(c, x, bf16, pixel, y, index);
 }
 
 /* Channels [first, first + c) of a window; y has room for c. */
@@ -139,11 +150,11 @@ static void max_window(const windows *w, const window *v, const wf_array *x, int
     float room[WF_CPU_CHUNK];
     tap t = tap_first(w, v);
     for (int64_t i = 0; i < v->count; i++, tap_next(w, v, &t)) {
-        const float *const in = wf_cpu_read(x, (image + t.pixel) * w->c + first, c, room);
-        if (i == 0)
-            max_start(c, in, (int32_t)t.pixel, y, index);
+        const int64_t at = (image + t.pixel) * w->c + first;
+        if (x->dtype == WF_BF16)
+            max_tap(c, (const uint16_t *)x->data + at, true, i == 0, (int32_t)t.pixel, y, index);
         else
-            max_step(c, in, (int32_t)t.pixel, y, index);
+            max_tap(c, wf_cpu_read(x, at, c, room), false, i == 0, (int32_t)t.pixel, y, index);
     }
     for (int64_t i = 0; v->count == 0 && i < c; i++) {
         y[i] = -INFINITY;
