@@ -37,7 +37,7 @@ bench-all: configure
 	tests/bench/bench_all.sh $(BUILD) $(MODELS)
 
 bench-comm: configure
-	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data
+	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data autoencoder
 	tests/bench/bench_comm.sh $(BUILD)
 
 scaling: configure

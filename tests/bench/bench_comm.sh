@@ -1,6 +1,7 @@
 #!/bin/sh
 # The DCGAN step in images per second, beside PyTorch; all-reduces; models that two ranks share, against one rank; how
-# much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing; plans, predicted and measured; samples from files:
+# much of an exchange a convolution shows, and of the sums of gradients a step; checkpoints, against plain writing; a pipeline,
+# against one process; plans, predicted and measured; samples from files:
 # tests/bench/bench_comm.sh BUILD [ROUNDS]
 # Runs of both alternate, so that both see the same machine; the table shows medians and their ratio.
 set -eu
@@ -84,6 +85,10 @@ echo
 echo "checkpoints:"
 mkdir "$build/bench-saves"
 mpirun -np 2 --bind-to none "$build/tests/bench/bench_saves" "$build/bench-saves" 2>/dev/null
+
+echo
+echo "a pipeline of two stages, against one process:"
+"$here/bench_pipeline.sh" "$build"
 
 echo
 echo "plans, predicted and measured:"

@@ -1,0 +1,93 @@
+#!/bin/sh
+# A pipeline of two stages against one process: tests/bench/bench_pipeline.sh BUILD. An autoencoder of 42 equal layers, batch
+# 2,048, one thread a rank. In each of ROUNDS rounds one after the other: two unconnected processes at once, each with the
+# whole model and the whole batch, whose mean step is that of "one process"; the naive split; pipelines of 8 and 32 chunks.
+# Prints the median and the quartiles of each form's time over that of the same round's process, then, from time lines of
+# IDLE_ROUNDS further runs, what both stages wait in the median step beside the formula 1 / (chunks + 1), and a line for each
+# of the targets: whether it is met. Two minutes and a half.
+set -eu
+build=$1
+export OMP_NUM_THREADS=1 WEFT_LOG=error
+rounds=${ROUNDS:-7} idle_rounds=${IDLE_ROUNDS:-3}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. "$here/../examples/small_images.sh"
+small_images "$work/images" 4096 64
+
+# quartiles: the median, and the first and the third quartile, of numbers
+quartiles() {
+    sort -n | awk '
+        function at(q, i) { i = 1 + q * (NR - 1); return v[int(i)] + (i - int(i)) * (v[int(i) + (i > int(i))] - v[int(i)]) }
+        { v[NR] = $1 }
+        END { printf "%.4f %.4f %.4f\n", at(0.5), at(0.25), at(0.75) }'
+}
+
+# step NAME RANKS OPTIONS: milliseconds of a step
+step() {
+    name=$1 ranks=$2
+    shift 2
+    mpirun -np "$ranks" --bind-to none "$build/examples/autoencoder" --data "$work/images" --depth 20 --width 320 \
+        --batch 2048 --steps 12 --log-every 100 --out "$work/out-$name" "$@" >"$work/$name.txt" 2>&1 ||
+        { cat "$work/$name.txt" >&2; exit 1; }
+    awk 'NR == 2 { print $6 }' "$work/out-$name/times.txt"
+}
+
+for _ in $(seq "$rounds"); do
+    step other 1 --split none >"$work/other" &
+    step one 1 --split none >"$work/one"
+    wait $!
+    one=$(cat "$work/one" "$work/other" | awk '{ sum += $1 } END { print sum / 2 }')
+    echo "$one" >>"$work/process"
+    for form in "naive" "pipeline --chunks 8" "pipeline --chunks 32"; do
+        # shellcheck disable=SC2086
+        step split 2 --split $form | awk -v one="$one" '{ print $1 / one }' >>"$work/$form"
+    done
+done
+
+# waits FILE: of each step on the time line between two barriers, the fraction in which the stages wait for messages, and
+# what each of them computes, in ms
+waits() {
+    sed -n 's/.*"name": "\([^"]*\)", "cat": "collective".*"pid": \([0-9]*\),.*"ts": \([0-9.]*\), "dur": \([0-9.]*\).*/\2 \1 \3 \4/p' "$1" |
+        sort -k1,1n -k3,3n | awk '
+            $1 != rank { rank = $1; step = begin = 0 }
+            { wait += $4 }
+            $2 == "barrier" {
+                end = $3 + $4
+                if (begin) { idle[++step] += wait; all[step] += end - begin; busy[$1, step] = (end - begin - wait) / 1e3 }
+                begin = end; wait = 0
+            }
+            END { for (i = 3; i <= step; i++) print idle[i] / all[i], busy[0, i], busy[1, i] }'
+}
+
+for chunks in 8 32; do
+    for _ in $(seq "$idle_rounds"); do
+        step idle 2 --split pipeline --chunks $chunks --timeline "$work/timeline.json" >/dev/null
+        waits "$work/timeline.json" >>"$work/waits $chunks"
+    done
+    cut -d' ' -f1 "$work/waits $chunks" >"$work/idle $chunks"
+done
+
+echo "one process beside an unconnected one: $(quartiles <"$work/process") ms (median, quartiles)"
+for form in "naive" "pipeline --chunks 8" "pipeline --chunks 32"; do
+    printf '%-22s %s of its time\n' "$form" "$(quartiles <"$work/$form")"
+done
+for chunks in 8 32; do
+    printf '%-22s %s of a step idle, %s by the formula; stages compute %s and %s ms\n' "$chunks chunks" \
+        "$(quartiles <"$work/idle $chunks")" "$(echo $chunks | awk '{ printf "%.4f", 1 / ($1 + 1) }')" \
+        "$(cut -d' ' -f2 "$work/waits $chunks" | quartiles | cut -d' ' -f1)" \
+        "$(cut -d' ' -f3 "$work/waits $chunks" | quartiles | cut -d' ' -f1)"
+done
+
+# verdict WHAT NUMBER MOST
+verdict() {
+    echo "$2 $3" | awk -v what="$1" '{ printf "%-6s %s: %.3f, at most %.3f\n", $1 <= $2 ? "met" : "MISSED", what, $1, $2 }'
+}
+median() {
+    quartiles <"$work/$1" | cut -d' ' -f1
+}
+verdict "time of 32 chunks" "$(median "pipeline --chunks 32")" 0.60
+verdict "time of the naive split" "$(median naive)" 1.02
+for chunks in 8 32; do
+    verdict "idle time of $chunks chunks" "$(median "idle $chunks")" "$(echo $chunks | awk '{ print 1 / ($1 + 1) + 0.02 }')"
+done
