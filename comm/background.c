@@ -35,6 +35,7 @@ struct wf_background {
     int first, last, room;
     bool within; /* the stream has the processor */
     int advances;
+    int idle; /* polls of other waits in which nothing moved */
     wf_errors *errors;
     wf_status status;
     char message[WF_FAILURE_TEXT];
@@ -245,10 +246,16 @@ static void progress(void *background)
     (void)progress_once(background);
 }
 
+/* The main program waits for something else, and its rank may never come here to wait: the flight recorder is to know
+ * what this stream waits for, too. */
 void wf_background_progress(wf_comm *comm)
 {
-    if (comm->shared->background)
-        (void)progress_once(comm->shared->background);
+    struct wf_background *b = comm->shared->background;
+    if (!b || b->within || is_empty(b))
+        return;
+    b->idle = progress_once(b) ? 0 : b->idle + 1;
+    if (b->idle == NOTED && b->list[b->first].state == RUNNING)
+        wf_engine_note(connection_of(&b->list[b->first]), &b->list[b->first].flight);
 }
 
 /* Until nothing is left. A wait that lasts too long ends the operation with its error. */

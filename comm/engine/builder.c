@@ -85,11 +85,7 @@ wf_builder *wf_builder_new(wf_ctx *ctx, const wf_agreed *agreed, int rank)
         free(s);
         return wf_error_null();
     }
-    b->schedule = s;
-    b->ctx = ctx;
-    b->agreed = agreed;
-    b->rank = rank;
-    b->phase_join = -1;
+    *b = (wf_builder){.ctx = ctx, .agreed = agreed, .rank = rank, .schedule = s, .phase_join = -1};
     b->step.size = sizeof(wf_step);
     b->operand.size = sizeof(wf_operand);
     b->wait.size = b->pending.size = sizeof(int32_t);
@@ -576,6 +572,7 @@ wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
                        .pieces = b->passed.data,
                        .rings = b->passed.count,
                        .fences = b->fences,
+                       .device = b->agreed->staged,
                        .in_place = b->in_place,
                        .in_order = b->in_order,
                        .bytes_sent = b->bytes_sent,

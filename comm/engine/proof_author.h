@@ -23,7 +23,8 @@ void wf_schedule_print(const wf_schedule *schedule, void (*line)(void *own, cons
  *   no steps wait for each other in a circle, even if no message leaves before its receive is posted, or if the steps
  *   of schedules that allow it run one by one;
  *   nothing is read before it is written, and everything that is output is written;
- *   no two steps that may run at the same time touch the same bytes, unless both only read.
+ *   no two steps that may run at the same time touch the same bytes, unless both only read; what a device was told runs
+ *   until a fence behind it is over.
  * Else WF_ERR_STATE, with the rank and the step in the message. Where the schedules allow it, outputs are also taken
  * for inputs. */
 wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ranks) WF_NODISCARD;
@@ -65,6 +66,7 @@ typedef struct wf_simulation {
     bool in_line;     /* steps run one by one, where it allows that */
     int failing_rank; /* fails when it has done `failing_step` steps; -1: none */
     int32_t failing_step;
+    bool silently; /* it tells nobody, as when it is killed: who waits for it notices that when nobody can go on */
     /* Gives operands of kinds input and both their contents, and looks at outputs and boths in the end. */
     void (*fill)(void *own, int rank, const wf_operand *operand, void *data);
     void (*check)(void *own, int rank, const wf_operand *operand, const void *data);
@@ -73,7 +75,8 @@ typedef struct wf_simulation {
 
 /* Runs all ranks in this process, by the engine itself, over a fake transport. WF_OK where all ranks came to their end;
  * WF_ERR_TIMEOUT where none can go on, naming a rank and its step. With a failing rank: WF_OK where every other rank
- * came to its end or to the failing rank's error. */
+ * came to its end or to the failing rank's error. Of one that fails silently none knows but by wf_run_awaited: where
+ * all that cannot go on wait for others, the result is WF_ERR_TIMEOUT. */
 wf_status wf_schedule_simulate(wf_ctx *ctx, const wf_schedule *const *all, int ranks,
                                const wf_simulation *simulation) WF_NODISCARD;
 

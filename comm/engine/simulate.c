@@ -23,6 +23,7 @@ typedef struct parcel {
     int64_t due;   /* the turn in which it goes over; NEVER until both are there */
     int64_t next;  /* of the same pair and direction, not met */
     bool over;
+    bool withdrawn; /* before it met the other end */
 } parcel;
 
 /* Ends that wait for their other end: the first and the last of each pair and direction that has met. */
@@ -40,7 +41,7 @@ typedef struct world {
     uint64_t random;
     int64_t turn;
     parcel *parcel;
-    int64_t parcels, room, under_way; /* under_way: met, and not over */
+    int64_t parcels, room, under_way; /* under_way: ends that met, and of whose end their rank does not know */
     int64_t oldest;
     mailbox *mailbox;
     int64_t mailboxes;
@@ -103,7 +104,7 @@ static void meet(world *w, int64_t one, int64_t other)
     w->parcel[one].other = other;
     w->parcel[other].other = one;
     w->parcel[one].due = w->parcel[other].due = w->turn + delay;
-    w->under_way++;
+    w->under_way += 2;
 }
 
 /* The oldest of the other direction that waits, if any; else it waits itself. */
@@ -111,6 +112,8 @@ static void post(world *w, int64_t id)
 {
     parcel *p = &w->parcel[id];
     mailbox *theirs = mailbox_of(w, p->from, p->to, !p->transfer->sending);
+    while (theirs->first >= 0 && w->parcel[theirs->first].withdrawn)
+        theirs->first = w->parcel[theirs->first].next;
     if (theirs->first >= 0) {
         const int64_t other = theirs->first;
         theirs->first = w->parcel[other].next;
@@ -153,7 +156,6 @@ static void deliver(world *w, int64_t id)
     memcpy(recv->data, send->data, send->bytes < recv->bytes ? send->bytes : recv->bytes);
     recv->transfer->arrived = send->bytes <= recv->bytes ? send->bytes : SIZE_MAX;
     send->over = recv->over = true;
-    w->under_way--;
 }
 
 /* Blocks go over when the last rank has come, all at once. */
@@ -166,7 +168,7 @@ static wf_status collective(void *own, bool gathers, const void *x, void *y, siz
     memset(y, POISON, (size_t)w->ranks * bytes);
     if (++w->gathered == w->ranks) {
         w->gathered_due = w->turn + (w->s->most_delay > 0 ? (int64_t)(random_of(w) % (uint64_t)w->s->most_delay) : 0);
-        w->under_way++;
+        w->under_way += w->ranks;
     }
     return WF_OK;
 }
@@ -182,7 +184,6 @@ static void deliver_blocks(world *w)
         }
     for (int i = 0; i < w->ranks; i++)
         w->rank[i].blocks.over = true;
-    w->under_way--;
 }
 
 static wf_status test_collective(rank *r, wf_transfer *t)
@@ -191,6 +192,7 @@ static wf_status test_collective(rank *r, wf_transfer *t)
     if (w->gathered == w->ranks && w->gathered_due <= w->turn && !r->blocks.over)
         deliver_blocks(w);
     t->done = r->blocks.over;
+    w->under_way -= t->done;
     return WF_OK;
 }
 
@@ -203,12 +205,28 @@ static wf_status test(void *own, wf_transfer *t)
     if (!p->over && p->due <= w->turn)
         deliver(w, (int64_t)t->own[0]);
     t->done = p->over;
+    w->under_way -= t->done;
     return WF_OK;
 }
 
+/* What has met its other end cannot be called back, and goes over: its memory is written to after the failure. */
 static void cancel(void *own, wf_transfer *t)
 {
-    t->done = true;
+    world *w = ((rank *)own)->w;
+    if (t->own[0] == UINT64_MAX) {
+        t->done = true;
+        if (w->gathered == w->ranks)
+            w->under_way--;
+        else
+            w->gathered--; /* never are all of them there */
+        return;
+    }
+    parcel *p = &w->parcel[t->own[0]];
+    if (p->other >= 0) {
+        p->due = w->parcel[p->other].due = w->turn;
+        return;
+    }
+    p->withdrawn = t->done = true;
 }
 
 /* --- ranks ----------------------------------------------------------------------------------------------------------
@@ -291,28 +309,30 @@ static wf_status begin(world *w, rank *r)
     return WF_OK;
 }
 
-/* A rank that fails tells the others, who hear of it some time later. */
-static void fail(world *w, rank *failing)
+/* The others hear of it some time later. */
+static void tell(world *w, const rank *from)
 {
-    failing->status = WF_ERR_COMM;
-    failing->over = true;
     for (int i = 0; i < w->ranks; i++)
-        if (i != failing->number)
+        if (i != from->number && w->rank[i].told == NEVER)
             w->rank[i].told = w->turn + 1 + (int64_t)(random_of(w) % (uint64_t)(w->s->most_delay + 1));
+}
+
+static wf_status fail(world *w, rank *r, bool tells)
+{
+    r->status = WF_ERR_COMM;
+    r->over = true;
+    if (tells)
+        tell(w, r);
+    WF_CHECK(wf_run_cancel(r->run), WF_ERR_STATE, "rank %d cannot give up its messages", r->number);
+    return WF_OK;
 }
 
 static wf_status advance(world *w, rank *r, bool *moved)
 {
-    if (r->number == w->s->failing_rank && r->run->done >= w->s->failing_step) {
-        fail(w, r);
+    const bool fails = r->number == w->s->failing_rank && r->run->done >= w->s->failing_step;
+    if (fails || r->told <= w->turn) {
         *moved = true;
-        return WF_OK;
-    }
-    if (r->told <= w->turn) {
-        r->status = WF_ERR_COMM;
-        r->over = wf_run_cancel(r->run);
-        *moved = true;
-        return WF_OK;
+        return fail(w, r, fails && !w->s->silently);
     }
     if (w->turn >= r->waits && !r->run->waiting) {
         wf_run_wait(r->run);
@@ -326,14 +346,35 @@ static wf_status advance(world *w, rank *r, bool *moved)
 /* --- the course of things -------------------------------------------------------------------------------------------
  */
 
-static wf_status stuck(const world *w)
+static wf_status stuck(const rank *r)
 {
     char text[WF_FAILURE_TEXT];
-    for (int i = 0; i < w->ranks; i++)
-        if (!w->rank[i].over)
-            WF_FAIL(WF_ERR_TIMEOUT, "no rank can go on; rank %d waits for: %.300s", i,
-                    wf_run_text(w->rank[i].run, text));
-    return WF_OK;
+    while (r->over)
+        r++;
+    WF_FAIL(WF_ERR_TIMEOUT, "no rank can go on; rank %d waits for: %.300s", r->number, wf_run_text(r->run, text));
+}
+
+/* Nobody can go on since a rank failed silently. Who says that it waits for that rank ends, and tells the others; if
+ * nobody does, all wait in a circle, and the first one ends as its time is over. Who waits for a rank that has come to
+ * its end, or for none, would wait long: its peer lives. */
+static wf_status notice(world *w)
+{
+    rank *first = NULL;
+    bool noticed = false;
+    for (int i = w->ranks - 1; i >= 0; i--) {
+        rank *r = &w->rank[i];
+        const int awaited = r->over ? -1 : wf_run_awaited(r->run);
+        if (r->over)
+            continue;
+        if (awaited < 0 || (w->rank[awaited].over && w->rank[awaited].status == WF_OK))
+            return stuck(r);
+        first = r;
+        if (awaited != w->s->failing_rank)
+            continue;
+        noticed = true;
+        WF_TRY(fail(w, r, true));
+    }
+    return noticed ? WF_OK : fail(w, first, true);
 }
 
 static bool news_under_way(const world *w)
@@ -358,8 +399,8 @@ static wf_status play(world *w)
                 moved = moved || !r->over;
             over += r->over;
         }
-        if (!moved && w->under_way == 0 && w->turn >= LATEST && !news_under_way(w))
-            return stuck(w);
+        if (over < w->ranks && !moved && w->under_way == 0 && w->turn >= LATEST && !news_under_way(w))
+            WF_TRY(w->s->failing_rank >= 0 && w->s->silently ? notice(w) : stuck(w->rank));
     }
     return WF_OK;
 }

@@ -1,7 +1,8 @@
 /* Proof that the schedules of all ranks are right, whatever the order in which what may run together runs. Matching and
  * circles are found by the graph (graph.c); here memory: every access of every step is listed by the memory that it
  * touches, in an order in which all can happen. Each is compared with those before it that no write has covered since:
- * where one of the two writes, the earlier one must always happen first. */
+ * where one of the two writes, the earlier one must always happen first; what a device was told is over with a fence.
+ */
 #include "comm/engine/proof_author.h"
 
 #include <stdlib.h>
@@ -14,6 +15,8 @@ typedef struct access {
     size_t lo, hi;
     int64_t step, place; /* -1, at the end: whoever takes the result */
     bool writes;
+    bool queued; /* the device does it, in the order in which it was told, some time before a fence behind it is over */
+    bool joins;  /* comes behind what the device was told before */
 } access;
 
 /* Bytes that a read finds written: by a step before it. */
@@ -30,6 +33,7 @@ typedef struct proof {
     int64_t count, room;
     int64_t *place;        /* of each event in the order */
     int32_t *stamp, round; /* of events: marked in this search */
+    int32_t *seen, look;   /* likewise of steps, in the search for a fence */
     int64_t *stack;
     cover *covers;
     int64_t covered, cover_room;
@@ -80,6 +84,46 @@ static bool came_before(const proof *p, int64_t a)
     return p->stamp[2 * a + 1] == p->round;
 }
 
+static bool is_queued(const wf_schedule *s, const wf_step *step)
+{
+    const bool boxes =
+        step->kind == WF_STEP_PACK || step->kind == WF_STEP_UNPACK || (step->kind == WF_STEP_COPY && step->list >= 0);
+    return step->kind == WF_STEP_STAGE ? step->flags & WF_STEP_BEGUN : s->device && boxes;
+}
+
+/* Whether what touches this memory comes behind all that the device of the same rank was told before: it is told so
+ * itself. So are native messages, which come from and go to what is not the host's. */
+static bool joins_queue(const wf_schedule *s, const wf_step *step, int32_t operand)
+{
+    const bool message = step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
+    const wf_operand_kind kind = s->operand[operand].kind;
+    return step->kind == WF_STEP_STAGE || is_queued(s, step) ||
+           (s->device && message && kind != WF_OPERAND_SCRATCH && kind != WF_OPERAND_SHARED);
+}
+
+/* Whether a fence behind step n, of its rank, is over whenever the step begins that was looked back from. */
+static bool was_fenced(proof *p, int64_t n)
+{
+    const int64_t first = p->g->first[p->g->rank[n]];
+    const wf_schedule *s = p->g->all[p->g->rank[n]];
+    int64_t top = 0;
+    p->look++;
+    p->stack[top++] = n;
+    while (top > 0) {
+        const int64_t at = p->stack[--top];
+        if (wf_graph_step(p->g, at)->kind == WF_STEP_FENCE)
+            return true;
+        for (int32_t f = s->first_follower[at - first]; f < s->first_follower[at - first + 1]; f++) {
+            const int64_t next = first + s->follower[f];
+            if (p->seen[next] == p->look || !came_before(p, next))
+                continue;
+            p->seen[next] = p->look;
+            p->stack[top++] = next;
+        }
+    }
+    return false;
+}
+
 /* --- accesses -------------------------------------------------------------------------------------------------------
  */
 
@@ -123,8 +167,14 @@ static wf_status touch(proof *p, int64_t n, wf_address address, size_t bytes, bo
         return WF_OK;
     WF_CHECK(address.at + bytes <= p->g->all[rank]->operand[address.operand].bytes, WF_ERR_STATE,
              "touches bytes beyond the end of an operand: %.400s", wf_graph_text(p->g, n, text));
-    return add(
-        p, (access){memory_of(p, rank, address.operand), address.at, address.at + bytes, n, p->place[2 * n], writes});
+    return add(p, (access){.memory = memory_of(p, rank, address.operand),
+                           .lo = address.at,
+                           .hi = address.at + bytes,
+                           .step = n,
+                           .place = p->place[2 * n],
+                           .writes = writes,
+                           .queued = is_queued(p->g->all[rank], wf_graph_step(p->g, n)),
+                           .joins = joins_queue(p->g->all[rank], wf_graph_step(p->g, n), address.operand)});
 }
 
 /* The rows of a box: runs along the innermost dimension in memory. */
@@ -227,7 +277,10 @@ static wf_status list_accesses(proof *p)
     for (int r = 0; r < g->ranks; r++)
         for (int32_t i = 0; i < g->all[r]->operands; i++)
             if (g->all[r]->operand[i].kind == WF_OPERAND_OUTPUT && g->all[r]->operand[i].bytes > 0)
-                WF_TRY(add(p, (access){memory_of(p, r, i), 0, g->all[r]->operand[i].bytes, -1, INT64_MAX, false}));
+                WF_TRY(add(p, (access){.memory = memory_of(p, r, i),
+                                       .hi = g->all[r]->operand[i].bytes,
+                                       .step = -1,
+                                       .place = INT64_MAX}));
     return WF_OK;
 }
 
@@ -272,6 +325,16 @@ static bool concerns(const access *a, const access *b)
     return a->lo < b->hi && b->lo < a->hi && (a->writes || b->writes) && a->step != b->step;
 }
 
+/* Whether access a is over whenever the later one begins, which was looked back from. */
+static bool is_over(proof *p, const access *a, const access *later)
+{
+    if (later->step < 0)
+        return true;
+    if (!came_before(p, a->step))
+        return false;
+    return !a->queued || (later->joins && p->g->rank[a->step] == p->g->rank[later->step]) || was_fenced(p, a->step);
+}
+
 /* Access i, and those before it that are still to be compared with. */
 static wf_status check_access(proof *p, int64_t i, const int64_t *open, int64_t opened)
 {
@@ -291,7 +354,7 @@ static wf_status check_access(proof *p, int64_t i, const int64_t *open, int64_t 
         const access *a = &p->list[open[k]];
         if (!concerns(a, later))
             continue;
-        WF_CHECK(later->step < 0 || came_before(p, a->step), WF_ERR_STATE,
+        WF_CHECK(is_over(p, a, later), WF_ERR_STATE,
                  "two steps touch the same bytes and may run together: %.230s; %.230s",
                  wf_graph_text(p->g, a->step, first), wf_graph_text(p->g, later->step, second));
         if (a->writes && !later->writes)
@@ -377,7 +440,8 @@ static wf_status prove(wf_ctx *ctx, wf_schedule_graph *g, bool alias)
     p.place = wf_malloc(ctx, events * sizeof *p.place);
     p.stack = wf_malloc(ctx, events * sizeof *p.stack);
     p.stamp = wf_calloc(ctx, events, sizeof *p.stamp);
-    if (p.place && p.stack && p.stamp) {
+    p.seen = wf_calloc(ctx, events, sizeof *p.seen);
+    if (p.place && p.stack && p.stamp && p.seen) {
         for (size_t i = 0; i + 1 < events; i++)
             p.place[g->order[i]] = (int64_t)i;
         status = list_accesses(&p);
@@ -390,6 +454,7 @@ static wf_status prove(wf_ctx *ctx, wf_schedule_graph *g, bool alias)
     free(p.place);
     free(p.stack);
     free(p.stamp);
+    free(p.seen);
     free(p.list);
     free(p.covers);
     return status;

@@ -1,8 +1,10 @@
 /* The background stream: what it sends counts as its communicator's, what comes behind a failure is left out, and a
  * communicator that closes takes its operations with it. */
 #include "comm/background_author.h"
+#include "core/config_author.h"
 #include "tests/ranks.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { COUNT = 3000 };
@@ -94,13 +96,28 @@ static void abandoned(void)
     WF_EXPECT(!called && data[0] == sum_of_ranks(), "sum %g, %s", (double)data[0], called ? "called" : "not called");
 }
 
+/* How long ranks wait, where nothing else is said: five minutes where a peer's signs are seen, half an hour between
+ * nodes, an hour for one that works. */
+static void usual_limits(void)
+{
+    const wf_config *config = wf_config_get();
+    if (getenv("WEFT_TIMEOUT_MS") || getenv("WEFT_IDLE_MS"))
+        return;
+    WF_EXPECT(config->timeout_ms == 300000 && config->far_ms == 1800000 && config->idle_ms == 3600000,
+              "%ld, %ld and %ld ms", config->timeout_ms, config->far_ms, config->idle_ms);
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
         return 1;
     WF_EXPECT_OK(wf_background_open(comm));
-    return ranks_close(test_main(
-        argc, argv, (test_case[]){{"counted", counted}, {"left_out", left_out}, {"abandoned", abandoned}, {0}}));
+    return ranks_close(test_main(argc, argv,
+                                 (test_case[]){{"counted", counted},
+                                               {"left_out", left_out},
+                                               {"abandoned", abandoned},
+                                               {"usual_limits", usual_limits},
+                                               {0}}));
 }
 
 int main(int argc, char **argv)

@@ -72,7 +72,7 @@ static bool split_once(int culprit, int64_t nth)
     return status != WF_OK;
 }
 
-static void without_memory(void)
+static void splits_without_memory(void)
 {
     for (int culprit = 0; size > 1 && culprit < size; culprit++) {
         const time_t start = time(NULL);
@@ -83,6 +83,23 @@ static void without_memory(void)
         WF_EXPECT(time(NULL) - start < 30, "rank %d: %lld splits took %lld s", culprit, (long long)nth,
                   (long long)(time(NULL) - start));
     }
+}
+
+static void without_memory(void)
+{
+    splits_without_memory();
+}
+
+/* A communicator whose ranks share memory for their sums: the window is made in the split, too. */
+static void without_memory_for_windows(void)
+{
+    wf_comm *flat = world;
+    world = test_comm_open("single_node", (wf_ctx_opts){0});
+    WF_EXPECT(world, "%s", wf_error_message());
+    if (world)
+        splits_without_memory();
+    WF_EXPECT_OK(wf_comm_close(world));
+    world = flat;
 }
 
 static void pause_here(int signal)
@@ -142,8 +159,11 @@ static int on_ranks(int argc, char **argv)
     }
     rank = wf_comm_rank(world);
     size = wf_comm_size(world);
-    const int status =
-        test_main(argc, argv, (test_case[]){{"without_memory", without_memory}, {"notices", notices}, {0}});
+    const int status = test_main(argc, argv,
+                                 (test_case[]){{"without_memory", without_memory},
+                                               {"without_memory_for_windows", without_memory_for_windows},
+                                               {"notices", notices},
+                                               {0}});
     WF_EXPECT_OK(wf_comm_close(world));
     return status || test_failures() > 0;
 }

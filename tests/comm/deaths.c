@@ -2,9 +2,11 @@
  *
  * PLACE: start (before the communicator), forward (computing, the others reduce), reduction, sample (rank 0 writes a
  * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed),
- * device (it has begun a sum, of which the others read the result). Beside that: differ (it calls something else, and
- * nobody dies), twice (the same on two communicators that are closed then), loop (nothing happens, without end). FAULT:
- * kill, segv, exit (1), leave (exit 0), stop, of RANK (default 0); none of any. */
+ * device (it has begun a sum, of which the others read the result), two (computing, the others wait in a reduction
+ * while a sum of theirs is in the background). Beside that: differ (it calls something else, and nobody dies), twice
+ * (the same on two communicators that are closed then), loop (nothing happens, without end). FAULT: kill, segv, exit
+ * (1), leave (exit 0), stop, of RANK (default 0); none of any. */
+#include "comm/background_author.h"
 #include "comm/comm.h"
 
 #include <signal.h>
@@ -102,6 +104,21 @@ static void forward(bool culprit)
     steps(1);
 }
 
+static void two(bool culprit)
+{
+    static float values[8];
+    static const int64_t offset[2] = {0, 8};
+    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+    WF_MUST(wf_background_open(comm));
+    steps(3);
+    if (culprit) {
+        sleep_ms(MOMENT);
+        happen(0);
+    }
+    wf_background_sum(comm, &job);
+    steps(1);
+}
+
 static void reduction(bool culprit)
 {
     steps(3);
@@ -191,6 +208,8 @@ int main(int argc, char **argv)
     x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, WF_SHAPE(COUNT));
     if (!strcmp(place, "forward"))
         forward(culprit);
+    if (!strcmp(place, "two"))
+        two(culprit);
     if (!strcmp(place, "reduction"))
         reduction(culprit);
     if (!strcmp(place, "message"))

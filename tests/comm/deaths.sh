@@ -13,6 +13,7 @@ all() {
     for place in $places; do
         for fault in stop kill segv exit leave; do
             [ $fault$place != leaveshutdown ] || continue
+            [ $place != two ] || [ $fault = stop ] || continue
             for rank in 0 1 2; do
                 echo "$work" "$mpiexec" "$program" "$doctor" "$place" "$fault" "$rank"
             done
@@ -35,6 +36,13 @@ fail() {
 run() {
     set -- -np 3 "$program" "$place" "$fault" "${COMMUNICATOR:-flat}" "$rank"
     WEFT_MARK=$mark timeout -k 1 60 "$mpiexec" "$@" </dev/null >"$log" 2>&1
+}
+
+# One of the others waits in two calls, for a step in each.
+both() {
+    "$doctor" --trace "$WEFT_TRACE" >>"$log"
+    awk '/^rank/ { first = /in flat\(f32.*, waits for: / } first && /^    and (was )?in allreduce\(.*, waits for: / { found = 1 }
+        END { exit !found }' "$log"
 }
 
 job() {
@@ -63,6 +71,7 @@ job() {
     [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" |
         grep -E "allreduce.*, waits for: (receive|send) [0-9]+ bytes (from|of)" >>"$log" ||
         fail "the flight recorders do not say for which step the others waited"
+    [ "$fault$place" != stoptwo ] || both || fail "the flight recorders do not say for which steps both calls waited"
     [ "$fault$place" != killreduction ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank .*, gone): .* allreduce" \
         >>"$log" || fail "the flight recorders do not say where the rank was killed"
     [ "$fault$place" != leavemessage ] || grep -q "for rank $rank, whose program has ended, in recv(" "$log" ||

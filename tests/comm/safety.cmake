@@ -4,7 +4,7 @@ add_executable(deaths comm/deaths.c)
 target_link_libraries(deaths PRIVATE weft weft_flags)
 # The limits are short, and a sanitizer's start-up is not.
 if(NOT WEFT_SANITIZE)
-  foreach(place start forward reduction message sample shutdown)
+  foreach(place start forward two reduction message sample shutdown)
     add_test(NAME deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths.sh ${MPIEXEC_EXECUTABLE}
       $<TARGET_FILE:deaths> $<TARGET_FILE:wf-doctor> ${place})
     weft_test_properties(deaths_${place} 2 60)

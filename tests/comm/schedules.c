@@ -1,6 +1,6 @@
 /* Schedules of all ranks, made, proved, counted and simulated in this process: every collective and every reducer by
- * name, on 1 to 64 ranks of uneven nodes and on the communicators of meshes; what they send is what comm/comm.h says;
- * planted mistakes are found. */
+ * name, on 1 to 64 ranks of uneven nodes and on the communicators of meshes; what they send is what comm/comm.h says.
+ * What fails, and mistakes that are planted: schedules_faults.c. */
 #include "tests/comm/schedules.h"
 #include "comm/comm_author.h"
 #include "comm/engine/collectives_author.h"
@@ -41,47 +41,53 @@ static void prove_and_run(const fixture *f, const wf_call *call, uint64_t seed)
     fixture_free(all, f->agreed.ranks);
 }
 
-/* Short and long forms of everything, in some number of elements that divides by nothing, and by the ranks. */
-static void each_call(const fixture *f, uint64_t seed,
-                      void (*what)(const fixture *f, const wf_call *call, uint64_t seed))
-{
-    static const int64_t counts[] = {7, 333, 1, 64};
-    const size_t n = f->agreed.ranks < 20 ? 4 : 2;
-    int64_t part[65];
-    for (int operation = 0; operation < WF_CALL_SUM; operation++)
-        for (size_t i = 0; i < n; i++) {
-            wf_call call = {.operation = (wf_operation)operation, .dtype = WF_F32, .count = counts[i], .part = part};
-            call.root = (int)(seed + i) % f->agreed.ranks;
-            call.other = (call.root + 1) % f->agreed.ranks;
-            if (operation == WF_CALL_SEND && call.root == call.other)
-                continue;
-            fixture_parts(&call, f->agreed.ranks, part);
-            what(f, &call, seed);
-        }
-    for (int r = 0; wf_reducer_at(r); r++)
-        for (size_t i = 0; i < n && wf_reducer_at(r)->build; i++) {
-            const int64_t segments[] = {0, counts[i] / 3, counts[i] / 3, counts[i]};
-            const wf_call call = {.operation = WF_CALL_SUM,
-                                  .reducer = wf_reducer_at(r)->name,
-                                  .dtype = i % 2 ? WF_F32 : WF_BF16,
-                                  .count = counts[i],
-                                  .part = segments,
-                                  .parts = 3};
-            what(f, &call, seed);
-        }
-}
-
 /* Nodes of one kind, of 1, 2, 3, ... ranks and what remains. */
 static void all_calls(void)
 {
-    static const int more[] = {16, 17, 29, 64};
-    for (int i = 1; i <= 16; i++) {
+    static const int more[] = {16, 17, 29};
+    for (int i = 1; i <= 15; i++) {
         const int ranks = i <= 12 ? i : more[i - 13];
         fixture f;
         fixture_open(ctx, &f, ranks, ranks % 3);
-        each_call(&f, (uint64_t)ranks, prove_and_run);
+        fixture_each_call(&f, (uint64_t)ranks, prove_and_run);
         fixture_close(&f);
     }
+}
+
+/* Every number of ranks on each form of nodes: calls of any kind and length. */
+static void all_ranks(void)
+{
+    const int calls = test_samples(600);
+    test_rng rng = {37};
+    int64_t part[FIXTURE_PARTS];
+    for (int i = 0; i < calls; i++) {
+        const int which = i * 3 * FIXTURE_RANKS / calls;
+        fixture f;
+        wf_call call;
+        fixture_open(ctx, &f, 1 + which / 3, which % 3);
+        while (!fixture_call(&f, (int)test_int(&rng, 0, fixture_calls() - 1), test_int(&rng, 0, 400), test_u64(&rng),
+                             &call, part))
+            continue;
+        prove_and_run(&f, &call, test_u64(&rng) | 1);
+        fixture_close(&f);
+    }
+}
+
+/* Sums of device memory pass through the host's. */
+static void staged(void)
+{
+    for (int ranks = 1; ranks <= 9; ranks++)
+        for (int form = 0; form < 3; form++) {
+            fixture f;
+            wf_call call;
+            int64_t part[FIXTURE_PARTS];
+            fixture_open(ctx, &f, ranks, form);
+            f.agreed.staged = true;
+            for (int which = WF_CALL_SUM_SHARDS; which < fixture_calls(); which++)
+                if (fixture_call(&f, which, 333, (uint64_t)ranks + (uint64_t)form, &call, part))
+                    prove_and_run(&f, &call, (uint64_t)ranks);
+            fixture_close(&f);
+        }
 }
 
 /* Node numbers of the ranks that differ from rank 0 along these axes alone, in the order of nodes' first ranks. */
@@ -128,7 +134,7 @@ static void meshes(void)
         const unsigned axes = (unsigned)test_int(&rng, 1, 15);
         const int members = members_of(size, axes, world, ranks, node);
         fixture_nodes(ctx, &f, members, node);
-        each_call(&f, (uint64_t)i + 1, prove_and_run);
+        fixture_each_call(&f, (uint64_t)i + 1, prove_and_run);
         fixture_close(&f);
     }
 }
@@ -321,270 +327,13 @@ static void prices(void)
     fixture_close(&f);
 }
 
-/* --- failures
- * --------------------------------------------------------------------------------------------------------- */
-
-/* One rank fails at every one of its steps: the others end. */
-static void a_rank_fails(void)
-{
-    static const char *const reducers[] = {"flat", "hierarchical", "two_dimensional"};
-    char text[200];
-    fixture f;
-    fixture_open(ctx, &f, 5, 1);
-    for (int i = 0; i < 3; i++) {
-        const wf_call call = {.operation = WF_CALL_SUM, .reducer = reducers[i], .dtype = WF_F32, .count = 333};
-        wf_schedule **all = fixture_schedules(ctx, &f, &call);
-        for (int rank = 0; rank < 5; rank++)
-            for (int32_t step = 0; step < all[rank]->steps; step += 1 + all[rank]->steps / 16) {
-                const wf_status status = fixture_simulate(ctx, &f, &call, (const wf_schedule *const *)all,
-                                                          (uint64_t)step + 1, true, rank, step);
-                WF_EXPECT(status == WF_OK, "%s, rank %d fails at step %d: %s", fixture_text(&f, &call, text), rank,
-                          (int)step, wf_error_message());
-            }
-        fixture_free(all, 5);
-    }
-    fixture_close(&f);
-}
-
-/* A rank that never comes is no circle of waits, but nobody can go on: that is said, with the rank and its step. */
-static void nobody_comes(void)
-{
-    fixture f;
-    fixture_open(ctx, &f, 3, 0);
-    const wf_call call = {.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 333};
-    wf_schedule **all = fixture_schedules(ctx, &f, &call);
-    all[1]->steps = 0;
-    const wf_status status = fixture_simulate(ctx, &f, &call, (const wf_schedule *const *)all, 1, true, -1, 0);
-    WF_EXPECT(status == WF_ERR_TIMEOUT && strstr(wf_error_message(), "rank 0 waits for: receive"), "%s",
-              wf_error_message());
-    wf_error_clear();
-    fixture_free(all, 3);
-    fixture_close(&f);
-}
-
-/* --- what is found --------------------------------------------------------------------------------------------------
- */
-
-/* The step number `which` of a kind. */
-static wf_step *step_of(const wf_schedule *s, wf_step_kind kind, int which)
-{
-    for (int32_t i = 0; i < s->steps; i++)
-        if (s->step[i].kind == kind && which-- == 0)
-            return &s->step[i];
-    WF_EXPECT(false, "no such step");
-    return s->step;
-}
-
-/* It does nothing any more, but keeps its place. */
-static void drop(wf_step *step)
-{
-    step->kind = WF_STEP_STAGE;
-    step->from = step->to = step->also = WF_NOWHERE;
-}
-
-/* The last one to its rank, so that the others still meet. */
-static void drop_send(wf_schedule *const *all)
-{
-    wf_step *last = NULL;
-    for (int32_t i = 0; i < all[2]->steps; i++)
-        last = all[2]->step[i].kind == WF_STEP_SEND && all[2]->step[i].peer == 3 ? &all[2]->step[i] : last;
-    drop(last);
-}
-
-static void skip_last_receive(wf_schedule *const *all)
-{
-    wf_step *last = NULL;
-    for (int32_t i = 0; i < all[1]->steps; i++)
-        last = all[1]->step[i].kind == WF_STEP_RECV ? &all[1]->step[i] : last;
-    drop(last);
-}
-
-static void swap_order(wf_schedule *const *all)
-{
-    wf_step *a = step_of(all[1], WF_STEP_SEND, 0), *b = NULL;
-    for (int32_t i = 0; i < all[1]->steps; i++)
-        if (all[1]->step[i].kind == WF_STEP_SEND && all[1]->step[i].peer == a->peer &&
-            all[1]->step[i].bytes != a->bytes)
-            b = &all[1]->step[i];
-    WF_EXPECT(b, "messages of one length only");
-    const wf_step kept = *a;
-    a->from = b->from;
-    a->bytes = b->bytes;
-    b->from = kept.from;
-    b->bytes = kept.bytes;
-}
-
-static void wrong_bytes(wf_schedule *const *all)
-{
-    step_of(all[0], WF_STEP_SEND, 1)->bytes -= 4;
-}
-
-static void more_bytes(wf_schedule *const *all)
-{
-    step_of(all[0], WF_STEP_SEND, 1)->bytes += 4;
-}
-
-static void wrong_peer(wf_schedule *const *all)
-{
-    wf_step *step = step_of(all[0], WF_STEP_RECV, 0);
-    step->peer = step->peer == 1 ? 2 : 1;
-}
-
-/* Everybody's first send waits for its first result, which waits for everybody's first sends. */
-static void circle(wf_schedule *const *all)
-{
-    for (int r = 0; r < 4; r++) {
-        wf_step *combine = step_of(all[r], WF_STEP_COMBINE, 0);
-        for (int i = 0; i < 3; i++) {
-            wf_step *send = step_of(all[r], WF_STEP_SEND, i);
-            send->wait = all[r]->step[all[r]->steps - 1].wait; /* a list of one entry, of the last collecting send */
-            send->waits = 1;
-            all[r]->wait[send->wait] = (int32_t)(combine - all[r]->step);
-        }
-    }
-}
-
-/* The second result is written where the first one is sent from. */
-static void overlap(wf_schedule *const *all)
-{
-    step_of(all[3], WF_STEP_COMBINE, 1)->to = step_of(all[3], WF_STEP_COMBINE, 0)->to;
-}
-
-static void no_wait(wf_schedule *const *all)
-{
-    wf_step *combine = step_of(all[2], WF_STEP_COMBINE, 0);
-    combine->wait++;
-    combine->waits--;
-}
-
-/* The result of others arrives in the place of what has not been sent yet. */
-static void collect_early(wf_schedule *const *all)
-{
-    wf_schedule *s = all[1];
-    for (int32_t i = 0; i < s->steps; i++)
-        if (s->step[i].kind == WF_STEP_RECV && s->operand[s->step[i].to.operand].kind == WF_OPERAND_OUTPUT)
-            s->step[i].waits = 0;
-}
-
-static void beyond_the_end(wf_schedule *const *all)
-{
-    for (int32_t i = 0; i < all[0]->operands; i++)
-        all[0]->operand[i].bytes -= all[0]->operand[i].kind == WF_OPERAND_OUTPUT;
-}
-
-static void never_written(wf_schedule *const *all)
-{
-    for (int32_t i = 0; i < all[0]->operands; i++)
-        all[0]->operand[i].bytes += all[0]->operand[i].kind == WF_OPERAND_OUTPUT ? 4 : 0;
-}
-
-static void reads_what_is_not_there(wf_schedule *const *all)
-{
-    wf_step *combine = step_of(all[0], WF_STEP_COMBINE, 0);
-    const wf_address more = {.operand = all[0]->operands - 1, .at = all[0]->operand[all[0]->operands - 1].bytes};
-    all[0]->operand[more.operand].bytes += combine->bytes;
-    all[0]->input[combine->list + 2] = more;
-}
-
-static void no_flag(wf_schedule *const *all)
-{
-    wf_schedule *s = all[1];
-    for (int32_t i = 0; i < s->steps; i++)
-        if (s->step[i].kind == WF_STEP_NOTIFY)
-            s->step[i].value -= 1;
-}
-
-/* Reads the others' copies before they say that they are there. */
-static void no_await(wf_schedule *const *all)
-{
-    wf_step *combine = step_of(all[0], WF_STEP_COMBINE, 0);
-    combine->waits = 0;
-}
-
-/* Writes into a slot that others still read. */
-static void no_room(wf_schedule *const *all)
-{
-    for (int32_t i = 0; i < all[0]->steps; i++)
-        if (all[0]->step[i].kind == WF_STEP_COPY &&
-            all[0]->operand[all[0]->step[i].to.operand].kind == WF_OPERAND_SHARED)
-            all[0]->step[i].waits = 0;
-}
-
-/* Says that a copy is there in the list before it is made: right for who waits as told, but not one by one. */
-static void notify_in_front(wf_schedule *const *all)
-{
-    wf_schedule *s = all[0];
-    wf_step *notify = step_of(s, WF_STEP_NOTIFY, 0), *last = &s->step[s->steps - 1], kept = *notify;
-    const int32_t at = (int32_t)(notify - s->step);
-    *notify = notify[-1];
-    notify[-1] = kept;
-    for (int32_t w = 0; w < last->wait + last->waits; w++)
-        s->wait[w] = s->wait[w] == at || s->wait[w] == at - 1 ? 2 * at - 1 - s->wait[w] : s->wait[w];
-}
-
-typedef struct mistake {
-    const char *name;
-    void (*make)(wf_schedule *const *all);
-    const char *text; /* in the verifier's words */
-    bool ring, races; /* races: the simulation finds it too */
-} mistake;
-
-static const mistake mistakes[] = {
-    {"a dropped send", drop_send, "a receive without a send", false, false},
-    {"a rank that skips its last step", skip_last_receive, "a send without a receive", false, false},
-    {"swapped order", swap_order, "a send meets a receive of other bytes", false, false},
-    {"wrong bytes", wrong_bytes, "a send meets a receive of other bytes", false, false},
-    {"more bytes", more_bytes, "a send meets a receive of other bytes", false, false},
-    {"another peer", wrong_peer, "a send ", false, false},
-    {"a circle", circle, "in a circle", false, false},
-    {"an overlap", overlap, "may run together", false, true},
-    {"a sum that does not wait", no_wait, "may run together", false, true},
-    {"a result that comes too early", collect_early, "may run together", false, true},
-    {"beyond the end", beyond_the_end, "beyond the end", false, false},
-    {"an output that is not written", never_written, "is never written", false, false},
-    {"scratch that is not written", reads_what_is_not_there, "read before it is written", false, true},
-    {"a flag that is not raised", no_flag, "never raised", true, false},
-    {"a flag that is raised too early in line", notify_in_front, "in a circle", true, false},
-    {"a flag that is not awaited", no_await, "may run together", true, true},
-    {"a slot that is not free", no_room, "may run together", true, true},
-};
-
-static void found(const mistake *m)
-{
-    fixture f;
-    fixture_open(ctx, &f, 4, 0);
-    f.agreed.pieces_ahead = 2;
-    wf_call call = {.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 333};
-    if (m->ring)
-        call = (wf_call){.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32, .count = 4000};
-    wf_schedule **all = fixture_schedules(ctx, &f, &call);
-    m->make(all);
-    for (int r = 0; r < 4; r++)
-        WF_EXPECT_OK(wf_schedule_link(ctx, all[r]));
-    const wf_status status = wf_schedule_verify(ctx, (const wf_schedule *const *)all, 4);
-    WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), m->text), "%s: %s", m->name,
-              status == WF_OK ? "not found" : wf_error_message());
-    wf_error_clear();
-    int caught = 0;
-    for (uint64_t seed = 1; seed <= 40 && m->races; seed++)
-        caught += !fixture_right(ctx, &f, &call, (const wf_schedule *const *)all, seed);
-    WF_EXPECT(!m->races || caught > 0, "%s: the simulation finds nothing wrong", m->name);
-    wf_error_clear();
-    fixture_free(all, 4);
-    fixture_close(&f);
-}
-
-static void planted_mistakes(void)
-{
-    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
-        found(&mistakes[i]);
-}
-
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"all_calls", all_calls},
+                                               {"all_ranks", all_ranks},
+                                               {"staged", staged},
                                                {"meshes", meshes},
                                                {"real_limits", real_limits},
                                                {"thousands", thousands},
@@ -592,9 +341,6 @@ int main(int argc, char **argv)
                                                {"formulas", formulas},
                                                {"reducers_between_nodes", reducers_between_nodes},
                                                {"prices", prices},
-                                               {"a_rank_fails", a_rank_fails},
-                                               {"nobody_comes", nobody_comes},
-                                               {"planted_mistakes", planted_mistakes},
                                                {0}});
     return wf_ctx_free(ctx) != WF_OK || failed;
 }

@@ -5,6 +5,7 @@
 
 #include "comm/engine/collectives_author.h"
 #include "comm/engine/proof_author.h"
+#include "comm/reducer_author.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -114,11 +115,135 @@ static inline void fixture_free(wf_schedule **all, int ranks)
     free(all);
 }
 
+/* --- calls ----------------------------------------------------------------------------------------------------------
+ */
+
+enum { FIXTURE_RANKS = 64, FIXTURE_PARTS = 2 * FIXTURE_RANKS + 2 };
+
+/* Lengths of lists of which each rank knows its own part alone: uneven, some 0, and -1 where nothing passes. */
+static inline int64_t fixture_passes(const wf_call *call, int from, int to)
+{
+    const bool none = from == to || (from + 2 * to + call->root) % 5 == 0;
+    return none ? -1 : call->count * ((7 * from + 3 * to) % 4) / 2 + (to == 1);
+}
+
+/* Each rank's frames are full of its number. */
+static inline wf_status fixture_check_frame(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
+{
+    const char *expected = own, *frame = from;
+    (void)to;
+    (void)to_bytes;
+    for (size_t i = 0; i < from_bytes; i++)
+        WF_CHECK(frame[i] == *expected, WF_ERR_COMM, "a frame is looked at before it has come");
+    return WF_OK;
+}
+
+static inline void fixture_checks(wf_call *call)
+{
+    static char expected[FIXTURE_RANKS];
+    for (int r = 0; r < FIXTURE_RANKS; r++)
+        expected[r] = (char)(r + 1);
+    call->check = fixture_check_frame;
+    call->expected = expected;
+    call->expected_bytes = 1;
+}
+
+/* How many kinds of call there are: operations, and the reducers by name. */
+static inline int fixture_calls(void)
+{
+    int reducers = 0;
+    while (wf_reducer_at(reducers))
+        reducers++;
+    return WF_CALLS + reducers;
+}
+
+static inline bool fixture_sum(int64_t count, int which, uint64_t seed, wf_call *call, int64_t *part)
+{
+    const wf_reducer *reducer = wf_reducer_at(which);
+    *call = (wf_call){.operation = WF_CALL_SUM,
+                      .reducer = reducer->name,
+                      .dtype = seed % 2 ? WF_F32 : WF_BF16,
+                      .count = count,
+                      .part = part,
+                      .parts = 3};
+    part[0] = 0;
+    part[1] = part[2] = count / 3;
+    part[3] = count;
+    return reducer->build != NULL;
+}
+
+/* Call number `which`, whose root, operation and, where it has any, checks of frames follow from the seed. False where
+ * there is none on so many ranks. */
+static inline bool fixture_call(const fixture *f, int which, int64_t count, uint64_t seed, wf_call *call,
+                                int64_t part[FIXTURE_PARTS])
+{
+    const int ranks = f->agreed.ranks;
+    if (which >= WF_CALLS)
+        return fixture_sum(count, which - WF_CALLS, seed, call, part);
+    *call = (wf_call){.operation = (wf_operation)which, .dtype = WF_F32, .count = count, .part = part};
+    if (which == WF_CALL_REDUCE || which == WF_CALL_ALLREDUCE || which == WF_CALL_REDUCE_SCATTER)
+        call->op = (wf_reduce_op)(seed % 4);
+    call->root = (int)(seed % (uint64_t)ranks);
+    call->other = (call->root + 1) % ranks;
+    if (which == WF_CALL_LISTS || which == WF_CALL_RECEIVE)
+        call->dtype = WF_U8;
+    for (int r = 0; r < ranks && which == WF_CALL_MEET; r++)
+        if (r == call->root || (r + (int)(seed % 3)) % 3 > 0)
+            part[call->parts++] = r;
+    if (which != WF_CALL_MEET && which != WF_CALL_LISTS)
+        fixture_parts(call, ranks, part);
+    if (seed / 4 % 2)
+        fixture_checks(call);
+    return which != WF_CALL_SUM && (call->root != call->other || (which != WF_CALL_SEND && which != WF_CALL_RECEIVE));
+}
+
+/* Short and long forms of everything, in some number of elements that divides by nothing, and by the ranks. */
+static inline void fixture_each_call(const fixture *f, uint64_t seed,
+                                     void (*what)(const fixture *f, const wf_call *call, uint64_t seed))
+{
+    static const int64_t counts[] = {7, 333, 1, 64};
+    int64_t part[FIXTURE_PARTS];
+    wf_call call;
+    for (int which = 0; which < fixture_calls(); which++)
+        for (uint64_t i = 0; i < (f->agreed.ranks < 20 ? 4 : 2); i++)
+            if (fixture_call(f, which, counts[i], 5 * seed + i + (uint64_t)which, &call, part))
+                what(f, &call, seed);
+}
+
+/* A rank that has no part in a call, or sends what another one receives by itself. */
+static inline wf_status fixture_without(wf_ctx *ctx, const fixture *f, const wf_call *call, int rank, wf_schedule **one)
+{
+    wf_builder *b = wf_builder_new(ctx, &f->agreed, rank);
+    if (call->operation == WF_CALL_RECEIVE && rank == call->root)
+        wf_add_send(b, wf_builder_operand(b, WF_OPERAND_INPUT, 0, (size_t)call->count), (size_t)call->count,
+                    call->other);
+    return wf_builder_end(b, one);
+}
+
+static inline wf_status fixture_schedule(wf_ctx *ctx, const fixture *f, const wf_call *call, int rank,
+                                         wf_schedule **one)
+{
+    const int ranks = f->agreed.ranks;
+    int64_t part[FIXTURE_PARTS];
+    wf_call own = *call;
+    bool takes_part = call->operation != WF_CALL_RECEIVE || rank == call->other;
+    for (int i = 0; i < call->parts && call->operation == WF_CALL_MEET; i++)
+        takes_part = i == 0 ? call->part[i] == rank : takes_part || call->part[i] == rank;
+    if (!takes_part)
+        return fixture_without(ctx, f, call, rank, one);
+    for (int r = 0; r < ranks && call->operation == WF_CALL_LISTS; r++) {
+        part[r] = fixture_passes(call, rank, r);
+        part[ranks + r] = fixture_passes(call, r, rank);
+        own.part = part;
+    }
+    return wf_call_schedule(ctx, &f->agreed, rank, &own, one);
+}
+
 static inline wf_schedule **fixture_schedules(wf_ctx *ctx, const fixture *f, const wf_call *call)
 {
     wf_schedule **all = calloc((size_t)f->agreed.ranks, sizeof *all);
     for (int r = 0; r < f->agreed.ranks; r++)
-        WF_EXPECT_OK(wf_call_schedule(ctx, &f->agreed, r, call, &all[r]));
+        WF_EXPECT_OK(fixture_schedule(ctx, f, call, r, &all[r]));
     return all;
 }
 
@@ -213,6 +338,7 @@ static inline void expected(wf_ctx *ctx, const fixture *f, const wf_call *call, 
     switch (call->operation) {
     case WF_CALL_BCAST:
     case WF_CALL_SEND:
+    case WF_CALL_RECEIVE:
         values_of(call->root, 0, call->dtype, 0, count, to);
         break;
     case WF_CALL_REDUCE:
@@ -230,6 +356,7 @@ static inline void expected(wf_ctx *ctx, const fixture *f, const wf_call *call, 
         values_of(call->root, rank, call->dtype, 0, count, to);
         break;
     case WF_CALL_ALLTOALL:
+    case WF_CALL_LISTS:
         values_of(index, rank, call->dtype, 0, count, to);
         break;
     case WF_CALL_REDUCE_SCATTER:
@@ -260,8 +387,8 @@ static inline void judge_fill(void *own, int rank, const wf_operand *operand, vo
     const size_t size = wf_dtype_size(j->call->dtype);
     if (operand->index < j->f->agreed.ranks)
         values_of(rank, operand->index, j->call->dtype, 0, (int64_t)(operand->bytes / size), data);
-    else
-        memset(data, 0, operand->bytes);
+    else /* frames */
+        memset(data, rank + 1, operand->bytes);
 }
 
 static inline void judge_check(void *own, int rank, const wf_operand *operand, const void *data)
@@ -280,6 +407,7 @@ static inline wf_status simulate(judge *j, const wf_schedule *const *all, uint64
                                  int failing_rank, int32_t failing_step)
 {
     const wf_simulation s = {.seed = seed,
+                             .silently = seed % 2 == 0,
                              .most_delay = (int)(seed % 9),
                              .in_place = in_place,
                              .in_line = seed % 3 == 0,

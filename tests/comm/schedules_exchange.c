@@ -1,7 +1,8 @@
 /* Exchanges of all ranks as schedules, as comm/mesh/exchange.c has them made: between random blocks of an array, and
  * halos and new layouts of meshes of up to 64 ranks; forward and in reverse, of strided arrays, with and without what a
  * rank has itself; by messages, in parts through rings of two ranks, as one collective of the transport, staged for a
- * device. They are proved, and run in this process under seeded delays; planted mistakes are found. */
+ * device, as one group of NCCL's. They are proved, and run in this process under seeded delays; planted mistakes are
+ * found. */
 #include "comm/engine/collectives_author.h"
 #include "comm/engine/proof_author.h"
 #include "comm/plan_author.h"
@@ -16,7 +17,7 @@ typedef struct trade {
     int ranks;
     wf_shape global;
     wf_box have[MOST_RANKS], need[MOST_RANKS];
-    bool reversed, own, parts, staged;
+    bool reversed, own, parts, staged, native;
     int64_t stride[2][MOST_RANKS][WF_MAX_RANK]; /* of what each rank reads, and writes */
     wf_agreed agreed;
     wf_plan *plan[MOST_RANKS];
@@ -236,8 +237,15 @@ static void choose_strides(trade *t, test_rng *rng, int r)
     }
 }
 
+/* In place of NCCL's: messages go by the link of the simulation. */
+static wf_status native_call(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
+{
+    return WF_OK;
+}
+
 static void build(trade *t, test_rng *rng, int r)
 {
+    static const wf_exchange_native native = {.begin = native_call, .end = native_call, .join = native_call};
     const wf_group g = wf_group_all(&t->agreed, r);
     WF_EXPECT_OK(wf_plan_make(ctx, r, t->ranks, t->have, t->need, &t->plan[r]));
     bool *dense = calloc((size_t)(t->plan[r]->n_send + t->plan[r]->n_recv) + 1, sizeof *dense);
@@ -253,12 +261,13 @@ static void build(trade *t, test_rng *rng, int r)
                                      .from_stride = t->stride[0][r],
                                      .to_stride = t->stride[1][r],
                                      .dense_send = dense,
-                                     .dense_recv = dense + t->plan[r]->n_send};
+                                     .dense_recv = dense + t->plan[r]->n_send,
+                                     .native = t->native ? &native : NULL};
     wf_builder *b = wf_builder_new(ctx, &t->agreed, r);
     wf_build_exchange(b, &g, &shape);
     WF_EXPECT_OK(wf_builder_end(b, &t->all[r]));
     free(dense);
-    const int64_t bytes = 4 * (t->reversed ? t->plan[r]->elements_received : t->plan[r]->elements_sent);
+    const int64_t bytes = t->native ? 0 : 4 * (t->reversed ? t->plan[r]->elements_received : t->plan[r]->elements_sent);
     WF_EXPECT((int64_t)t->all[r]->bytes_sent == bytes, "rank %d sends %d bytes, not %d", r, (int)t->all[r]->bytes_sent,
               (int)bytes);
 }
@@ -267,6 +276,7 @@ static void trade_open(trade *t, test_rng *rng, void (*boxes)(trade *t, test_rng
 {
     *t = (trade){.reversed = test_int(rng, 0, 1), .own = test_int(rng, 0, 2) > 0, .parts = test_int(rng, 0, 3) > 0};
     t->staged = test_int(rng, 0, 4) == 0;
+    t->native = test_int(rng, 0, 4) == 0;
     boxes(t, rng);
     agree(t, (int)test_int(rng, 0, 2));
     for (int r = 0; r < t->ranks; r++)
@@ -323,7 +333,7 @@ static void prove_and_run(trade *t, test_rng *rng)
 static void prove_all(int samples, uint64_t seed, void (*boxes)(trade *t, test_rng *rng))
 {
     test_rng rng = {seed};
-    int64_t parts = 0, messages = 0, fences = 0;
+    int64_t parts = 0, messages = 0, fences = 0, groups = 0;
     for (int i = 0; i < samples; i++) {
         trade t;
         trade_open(&t, &rng, boxes);
@@ -331,10 +341,11 @@ static void prove_all(int samples, uint64_t seed, void (*boxes)(trade *t, test_r
         parts += steps_of(&t, WF_STEP_AWAIT);
         messages += steps_of(&t, WF_STEP_SEND);
         fences += steps_of(&t, WF_STEP_FENCE);
+        groups += steps_of(&t, WF_STEP_CALL);
         trade_close(&t);
     }
-    WF_EXPECT(parts > 0 && messages > 0 && fences > 0, "%d parts, %d messages, %d fences", (int)parts, (int)messages,
-              (int)fences);
+    WF_EXPECT(parts > 0 && messages > 0 && fences > 0 && groups > 0, "%d parts, %d messages, %d fences, %d groups",
+              (int)parts, (int)messages, (int)fences, (int)groups);
 }
 
 static void exchanges(void)
@@ -355,7 +366,7 @@ static void uniform(void)
     for (int i = 0; i < SAMPLES / 4; i++) {
         trade t;
         trade_open(&t, &rng, uniform_boxes);
-        const bool expected = t.agreed.nodes > 1 && !t.staged;
+        const bool expected = t.agreed.nodes > 1 && !t.staged && !t.native;
         WF_EXPECT(steps_of(&t, WF_STEP_COLLECTIVE) == (expected ? t.ranks : 0), "%d of %d ranks take part",
                   (int)steps_of(&t, WF_STEP_COLLECTIVE), t.ranks);
         WF_EXPECT(!expected || t.all[0]->messages == 1, "%d messages", (int)t.all[0]->messages);
@@ -384,7 +395,7 @@ static void transposed(trade *t, test_rng *rng)
 {
     t->ranks = 3;
     t->global = WF_SHAPE(SIDE, SIDE);
-    t->staged = false;
+    t->staged = t->native = false;
     t->parts = true;
     t->own = t->reversed = false;
     for (int r = 0; r < t->ranks; r++) {
@@ -418,6 +429,78 @@ static void planted_mistakes(void)
     }
 }
 
+/* A trade of this form, whatever the nodes: all in one of them, or not. */
+static void open_form(trade *t, bool one_node, bool staged, bool parts, void (*boxes)(trade *t, test_rng *rng))
+{
+    for (test_rng rng = {29};;) {
+        trade_open(t, &rng, boxes);
+        if (t->ranks > 2 && (t->agreed.nodes == 1) == one_node && t->staged == staged && t->parts == parts &&
+            !t->native)
+            return;
+        trade_close(t);
+    }
+}
+
+static void expect_found(const trade *t, const char *text)
+{
+    const wf_status status = wf_schedule_verify(ctx, (const wf_schedule *const *)t->all, t->ranks);
+    WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), text), "not found: %s", text);
+    wf_error_clear();
+}
+
+static void drop_fences(wf_schedule *s)
+{
+    for (int32_t i = 0; i < s->steps; i++)
+        if (s->step[i].kind == WF_STEP_FENCE) {
+            s->step[i].kind = WF_STEP_STAGE; /* of nothing */
+            s->step[i].list = -1;
+        }
+}
+
+/* Everything leaves a device, or is told of, before the device has done it. */
+static void no_fences(void)
+{
+    for (int one_node = 0; one_node < 2; one_node++) {
+        trade t;
+        open_form(&t, one_node, true, one_node, random_boxes);
+        for (int r = 0; r < t.ranks; r++)
+            drop_fences(t.all[r]);
+        expect_found(&t, "may run together");
+        trade_close(&t);
+    }
+}
+
+static wf_step *collective_of(const trade *t, int rank)
+{
+    for (int32_t i = 0; i < t->all[rank]->steps; i++)
+        if (t->all[rank]->step[i].kind == WF_STEP_COLLECTIVE)
+            return &t->all[rank]->step[i];
+    WF_EXPECT(false, "no collective of the transport");
+    return t->all[rank]->step;
+}
+
+/* One rank's collective has other blocks, is another one, is left out, or does not wait for what it sends. */
+static void wrong_collectives(void)
+{
+    static const char *const texts[] = {"another one than", "another one than", "ranks take part in",
+                                        "may run together"};
+    for (int mistake = 0; mistake < 4; mistake++) {
+        trade t;
+        open_form(&t, false, false, true, uniform_boxes);
+        wf_step *step = collective_of(&t, 1);
+        step->bytes += mistake == 0 ? 4 : 0;
+        step->op = (uint8_t)(mistake == 1 ? !step->op : step->op);
+        if (mistake == 2) {
+            step->kind = WF_STEP_STAGE;
+            step->from = step->to = WF_NOWHERE;
+        }
+        step->waits = mistake == 3 ? 0 : step->waits;
+        WF_EXPECT_OK(wf_schedule_link(ctx, t.all[1]));
+        expect_found(&t, texts[mistake]);
+        trade_close(&t);
+    }
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
@@ -426,6 +509,8 @@ int main(int argc, char **argv)
                                                {"meshes", meshes},
                                                {"uniform", uniform},
                                                {"planted_mistakes", planted_mistakes},
+                                               {"no_fences", no_fences},
+                                               {"wrong_collectives", wrong_collectives},
                                                {0}});
     return wf_ctx_free(ctx) != WF_OK || failed;
 }

@@ -108,6 +108,8 @@ function check_own(name, target)
 
 function check_foreign(name, key)
 {
+    if (name == "ucontext.h" && FILENAME !~ /^tests\/emulate\//)
+        wrong("nothing runs on a stack of its own but the emulated device")
     if (name in standard || name in posix) {
         if (is_user_header(FILENAME) && !(name in for_users))
             wrong("user headers need stdbool.h, stddef.h and stdint.h alone")

@@ -138,6 +138,17 @@ static int64_t last_moment(const wf_trace *trace)
     return last;
 }
 
+/* Calls beside the one that was printed which did not come to a good end: each communicator may have one. */
+static void print_others(const wf_trace *trace, const wf_trace_event *printed, int64_t now)
+{
+    char text[WF_FAILURE_TEXT];
+    for (uint64_t n = trace->events + 1; n-- > 1 && event_at(trace, n);) {
+        const wf_trace_event *e = event_at(trace, n);
+        if (e != printed && e->state != WF_EVENT_DONE)
+            printf("    and %s %s\n", e->end_ns == 0 ? "in" : "was in", wf_trace_event_text(e, now, text));
+    }
+}
+
 static void print_state(const wf_trace *trace, int64_t now)
 {
     char text[WF_FAILURE_TEXT];
@@ -145,16 +156,18 @@ static void print_state(const wf_trace *trace, int64_t now)
     for (uint64_t n = trace->events; n > 0 && event_at(trace, n); n--)
         if (event_at(trace, n)->end_ns == 0)
             open = event_at(trace, n);
+    now -= trace->offset_ns;
     printf("rank %d (%s, process %lld, %s): ", trace->rank, trace->host, (long long)trace->pid, life(trace));
     if (trace->where[0])
         printf("in %.*s", WF_TRACE_STRINGS, trace->where);
     else if (open)
-        printf("in %s", wf_trace_event_text(open, now - trace->offset_ns, text));
+        printf("in %s", wf_trace_event_text(open, now, text));
     else if (last)
-        printf("outside of communication since %s", wf_trace_event_text(last, now - trace->offset_ns, text));
+        printf("outside of communication since %s", wf_trace_event_text(last, now, text));
     else
         printf("no communication yet");
     printf("\n");
+    print_others(trace, open ? open : last, now);
     if (trace->error[0])
         printf("    it reported: %.*s\n", WF_FAILURE_TEXT, trace->error);
 }
