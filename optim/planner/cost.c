@@ -74,10 +74,16 @@ static wf_status price_call(const wf_place *p, const wf_agreed *agreed, wf_opera
     return status;
 }
 
+/* In a node gamma is fitted to the passes of a whole sum over memory, of which a sum of shards and a gather have about
+ * half each (measured: 0.64 and 0.43). */
 static wf_status price_calls(const wf_place *p, const wf_agreed *agreed, wf_sum_cost *cost)
 {
     double sums, gathers;
     WF_TRY(price_call(p, agreed, WF_CALL_SUM, &cost->sum_s, &cost->bytes));
+    cost->shards_s = cost->gather_s = cost->sum_s / 2;
+    cost->sharded_bytes = cost->bytes;
+    if (agreed->nodes == 1)
+        return WF_OK;
     WF_TRY(price_call(p, agreed, WF_CALL_SUM_SHARDS, &cost->shards_s, &sums));
     WF_TRY(price_call(p, agreed, WF_CALL_GATHER_SHARDS, &cost->gather_s, &gathers));
     cost->sharded_bytes = sums + gathers;

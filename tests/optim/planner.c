@@ -333,19 +333,27 @@ static void sums_go_on_beside_backward(void)
     wf_layer_free(model);
 }
 
+/* Of a byte, over four ranks of one or four nodes. */
 static double price_of(wf_operation operation, const wf_price_model *links, int nodes, int64_t count)
 {
-    int32_t node[8];
-    int64_t part[9];
+    enum { RANKS = 4 };
+    const bool whole = operation == WF_CALL_SUM;
+    int32_t node[RANKS];
+    int64_t part[RANKS + 1];
     wf_agreed agreed;
     wf_price price = {0};
-    for (int r = 0; r <= nodes; r++)
-        part[r] = r * count / nodes;
-    for (int r = 0; r < nodes; r++)
-        node[r] = r;
-    WF_EXPECT_OK(wf_agreed_make(ctx, nodes, node, &agreed));
+    for (int r = 0; r <= RANKS; r++)
+        part[r] = r * count / (whole ? 1 : RANKS);
+    for (int r = 0; r < RANKS; r++)
+        node[r] = r * nodes / RANKS;
+    WF_EXPECT_OK(wf_agreed_make(ctx, RANKS, node, &agreed));
     agreed.shared = true;
-    const wf_call call = {.operation = operation, .dtype = WF_F32, .count = count, .part = part};
+    const wf_call call = {.operation = operation,
+                          .reducer = "hierarchical",
+                          .dtype = WF_F32,
+                          .count = count,
+                          .part = part,
+                          .parts = whole};
     WF_EXPECT_OK(wf_call_price(ctx, &agreed, &call, links, &price));
     wf_agreed_clear(&agreed);
     return price.seconds / (4.0 * (double)count);
@@ -404,7 +412,7 @@ static void memory_is_kept(void)
 }
 
 /* Values, gradients and two words of state: with four ranks half a word of state is left, and the values are twice
- * there while they move into one buffer. */
+ * there while they move into one buffer. In a node, sums and gathers of shards together take as long as a sum. */
 static void the_state_is_sharded(void)
 {
     wf_planner_meter meter = meter_new(10);
@@ -414,6 +422,8 @@ static void the_state_is_sharded(void)
     wf_planner_opts o = {.ranks = 4, .can = 0, .memory = params * 4 * 3.75};
     wf_training_plan *plan = plan_of(model, WF_SHAPE(64, 512), &meter, o);
     WF_EXPECT(plan && plan->zero && plan->memory < o.memory, "%s", plan ? "not sharded" : wf_error_message());
+    const double sum_s = price_of(WF_CALL_SUM, &meter.links, 1, 1 << 18) * 4 * params;
+    WF_EXPECT(plan && EQUAL(plan->sum_s, sum_s), "%g s of sums, not %g s", plan ? plan->sum_s : 0, sum_s);
     wf_training_plan_free(plan);
     wf_layer_free(model);
 }
