@@ -1,5 +1,6 @@
-/* A training step of a model on random numbers: prints images per second over all ranks, which share the batch's images
- * as data, and with --memory the most memory, in MiB, that rank 0's process held.
+/* A training step of a model on random numbers, or with --eval its output alone, in WF_EVAL: prints images per second
+ * over all ranks, which share the batch's images as data, and with --memory the most memory, in MiB, that rank 0's
+ * process held.
  *
  *     bench_step --model unet2 --width 64 --size 512 --batch 8 --iterations 20
  *
@@ -19,14 +20,14 @@
 typedef struct settings {
     const char *model, *compute, *timeline;
     int64_t batch, width, size, iterations, warmup;
-    bool captured, memory, profile;
+    bool captured, memory, profile, eval;
 } settings;
 
 typedef struct trainee {
     wf_layer *model;
     wf_optim *optim;
     wf_tensor *x, *target; /* labels, or a mask */
-    bool mask;
+    bool mask, eval;
     wf_tape *tape;
 } trainee;
 
@@ -44,13 +45,14 @@ static settings read_settings(int argc, char **argv)
         {"size", "N", "sides of a U-Net's or a ResNet's input, a multiple of 16", .number = &s.size, .least = 16},
         {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
         {"warmup", "N", "steps before", .number = &s.warmup},
+        {"eval", NULL, "evaluate the model; else train it", .flag = &s.eval},
         {"captured", NULL, "replay the step", .flag = &s.captured},
         {"memory", NULL, "print the most memory, too", .flag = &s.memory},
         {"profile", NULL, "a table of where the time went, by kernel and by layer", .flag = &s.profile},
         {"timeline", "FILE", "the same over time", .text = &s.timeline},
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
-    example_options(argc, argv, "Images per second of a training step.", table);
+    example_options(argc, argv, "Images per second of a training step, or of evaluation.", table);
     if (s.size % 16 != 0)
         example_abort("--size %lld: should be a multiple of 16", (long long)s.size);
     return s;
@@ -125,6 +127,10 @@ static wf_status step(void *arg)
 {
     trainee *t = arg;
     wf_var *scores = wf_apply(t->model, wf_input(t->tape, t->x));
+    if (t->eval) {
+        WF_MUST(wf_check(scores));
+        return wf_tape_reset(t->tape);
+    }
     wf_var *loss = t->mask ? wf_bce_logits_with(scores, t->target) : wf_softmax_cross_entropy(scores, t->target);
     WF_MUST(wf_optim_step(t->optim, loss));
     return wf_tape_reset(t->tape);
@@ -167,6 +173,8 @@ int main(int argc, char **argv)
     WF_MUST(wf_check(t.optim));
     WF_MUST(wf_tape_reset(tape));
     t.tape = tape;
+    t.eval = s.eval;
+    WF_MUST(wf_tape_set_mode(tape, s.eval ? WF_EVAL : WF_TRAIN));
     const double seconds = seconds_of(comm, &t, &s);
     if (wf_comm_rank(comm) == 0)
         bench_report((double)(s.batch * s.iterations * wf_comm_size(comm)), seconds, s.memory);

@@ -4,6 +4,7 @@
     bench_torch.py --batch 32 --channels 128 --threads 1 --processes 2     DistributedDataParallel over gloo
     bench_torch.py --model vgg|resnet18|resnet50|unet2|unet3|mlp|cnn ...    the models of bench_step.c
     bench_torch.py --device cuda --precision bf16 ...                      on a GPU, by autocast (f32: products in tf32)
+    bench_torch.py ... --eval                                              outputs alone, in inference mode
     bench_torch.py ... --memory                                            and the most memory in MiB, of one process
     bench_torch.py ... --pick                                              prints the fastest --variant instead
     bench_torch.py ... --best                                              prints its images per second and its name
@@ -187,7 +188,10 @@ class Trainer:
         if self.compiled and args.device == "cpu":  # its own normal numbers are scalar code on a CPU
             torch._inductor.config.fallback_random = True
         self.scaler = torch.amp.GradScaler(args.device, enabled=self.type is torch.float16)
+        self.eval = args.eval
         self.make(args)
+        if self.eval:
+            self.model.eval()
 
     def layout(self, rank=4):
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -267,6 +271,10 @@ class Dcgan(Trainer):
 class Supervised(Trainer):
     def step(self):
         self.begin()
+        if self.eval:
+            with torch.inference_mode(), self.narrow():
+                self.model(self.x)
+            return
         self.optimizer.zero_grad(set_to_none=True)
         with self.narrow():
             loss = self.loss(self.model(self.x), self.target)
@@ -398,6 +406,7 @@ def main():
     parser.add_argument("--variant", choices=sorted({*VARIANTS, *VARIANTS_CUDA}), default="channels_last")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="f32")
+    parser.add_argument("--eval", action="store_true", help="the output in evaluation; not of dcgan")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--pick", action="store_true")
     parser.add_argument("--best", action="store_true")
