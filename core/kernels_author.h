@@ -195,6 +195,7 @@ typedef struct wf_conv_args {
     const wf_array *bias;        /* [F]; conv_backward_data: [C]; NULL: none */
     const wf_epilogue *epilogue; /* NULL: none; conv_backward_filter has none */
     bool accumulate;             /* conv_backward_filter alone */
+    bool w_reused;               /* conv_forward alone: of w, as b_reused of wf_matmul_args */
 } wf_conv_args;
 
 /* All row-major, of rank 2. */

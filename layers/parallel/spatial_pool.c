@@ -185,6 +185,8 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     const bool global = call.plain.index_map.kind == WF_INDEX_MAP_ALL;
     if (global && !call.plain.indexed)
         return apply_average(layer, x, &call, &layout);
+    /* Indices are for backward alone. */
+    call.plain.indexed = call.plain.indexed && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
     return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call.plain, sizeof call, &layout);
 }
 

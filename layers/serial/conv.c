@@ -12,9 +12,10 @@ typedef struct conv_call {
 
 /* Forward. */
 
-static wf_status run_conv(wf_ctx *ctx, const conv_call *call, const wf_tensor *x, const wf_var *w, const wf_var *b,
-                          const wf_tensor *y)
+static wf_status run_conv(const wf_tape *tape, const conv_call *call, const wf_tensor *x, const wf_var *w,
+                          const wf_var *b, const wf_tensor *y)
 {
+    wf_ctx *ctx = wf_tape_ctx(tape);
     const wf_array in = wf_tensor_array(x), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     const wf_conv_args args = {.geom = &call->geom,
@@ -22,7 +23,8 @@ static wf_status run_conv(wf_ctx *ctx, const conv_call *call, const wf_tensor *x
                                .y = call->transposed ? &in : &out,
                                .w = &weight,
                                .bias = b ? &bias : NULL,
-                               .epilogue = &call->epilogue};
+                               .epilogue = &call->epilogue,
+                               .w_reused = wf_tape_reuses(tape)};
     return (call->transposed ? ctx->k->conv_backward_data : ctx->k->conv_forward)(ctx, &args);
 }
 
@@ -42,7 +44,7 @@ static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tenso
     conv_call call = {.transposed = s->transposed, .geom = s->geom};
     call.epilogue = wf_epilogue_on(&s->epilogue, tape, y);
     call.follows = wf_epilogue_acts(&call.epilogue);
-    const wf_status status = run_conv(layer->ctx, &call, dense, w, b, y);
+    const wf_status status = run_conv(tape, &call, dense, w, b, y);
     if (status != WF_OK) {
         wf_error_frame(status, __FILE__, __LINE__, __func__);
         wf_tensor_free(y);

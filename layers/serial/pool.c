@@ -33,13 +33,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_pool_geom geom;
     wf_shape shape;
     WF_TRY_NULL(wf_pool_fit(layer, x, wf_var_shape(x), &geom, &shape));
-    const bool max = geom.kind == WF_POOL_MAX;
+    const bool indexed = geom.kind == WF_POOL_MAX && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
     wf_tensor *dense = wf_dense_value(x),
               *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});
-    /* Where each maximum was: backward needs no input, which is freed. */
-    wf_tensor *index = max && y ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
-    wf_status status = !dense || !y || (max && !index) ? wf_error_take("an output", __FILE__, __LINE__)
-                                                       : run_pool(&geom, dense, y, index);
+    /* Where each maximum was, in training: backward needs no input, which is freed. */
+    wf_tensor *index = indexed && y ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
+    wf_status status = !dense || !y || (indexed && !index) ? wf_error_take("an output", __FILE__, __LINE__)
+                                                           : run_pool(&geom, dense, y, index);
     wf_tensor_free(dense);
     wf_var *var = NULL;
     if (status == WF_OK)
