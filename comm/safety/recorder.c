@@ -156,9 +156,9 @@ static void describe(const char *host)
     trace->size = -1;
     snprintf(trace->job, sizeof trace->job, "%s", wf_config_get()->job);
     snprintf(trace->host, sizeof trace->host, "%s", host);
-    /* The magic word is written last: a reader takes no file that is half described. */
-    atomic_thread_fence(memory_order_release);
-    memcpy(trace->magic, WF_TRACE_MAGIC, sizeof WF_TRACE_MAGIC);
+    /* The first letter of the magic word is written last: a reader takes no file that is half described. */
+    memcpy(trace->magic + 1, &WF_TRACE_MAGIC[1], sizeof WF_TRACE_MAGIC - 1);
+    __atomic_store_n(&trace->magic[0], WF_TRACE_MAGIC[0], __ATOMIC_RELEASE);
 }
 
 void wf_recorder_open(void)
@@ -179,14 +179,20 @@ void wf_recorder_open(void)
 
 void wf_recorder_place(int rank, int size)
 {
-    trace->rank = rank;
+    __atomic_store_n(&trace->rank, rank, __ATOMIC_RELAXED);
     trace->size = size;
+}
+
+/* Release and acquire: the watchdog's thread, which finds the number, finds what was written before it. */
+static void publish(wf_trace_event *event, uint64_t number)
+{
+    __atomic_store_n(&event->number, number, __ATOMIC_RELEASE);
 }
 
 static wf_trace_event *event_of(uint64_t number)
 {
     wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
-    return event->number == number ? event : NULL;
+    return __atomic_load_n(&event->number, __ATOMIC_ACQUIRE) == number ? event : NULL;
 }
 
 /* A profile measures calls; who looks at a dead job needs no more than ticks, and the clock takes a tenth of a short
@@ -200,10 +206,9 @@ void wf_recorder_enter(wf_comm *comm)
 {
     const uint64_t number = comm->event ? comm->event : trace->events + 1;
     wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
-    /* An event is invalid while it is written, for a reader of the file and for the watchdog's thread alike; signal
-     * fences suffice, since the process itself may only be stopped between two stores. */
-    event->number = 0;
-    atomic_signal_fence(memory_order_release);
+    /* An event is invalid while it is written, for a reader of the file and for the watchdog's thread alike. */
+    publish(event, 0);
+    atomic_signal_fence(memory_order_seq_cst);
     event->comm = comm->id;
     event->comm_rank = comm->rank;
     event->comm_size = comm->size;
@@ -213,9 +218,9 @@ void wf_recorder_enter(wf_comm *comm)
     event->start_ns = time_of(comm);
     event->end_ns = 0;
     event->step[0] = '\0';
-    atomic_signal_fence(memory_order_release);
-    event->number = number;
-    trace->events = number > trace->events ? number : trace->events;
+    publish(event, number);
+    if (number > trace->events)
+        __atomic_store_n(&trace->events, number, __ATOMIC_RELEASE);
     comm->event = number;
     comm->sent_before = comm->traffic.bytes_sent;
 }
@@ -223,15 +228,19 @@ void wf_recorder_enter(wf_comm *comm)
 void wf_recorder_step(wf_comm *comm, const char *step)
 {
     wf_trace_event *event = comm->event ? event_of(comm->event) : NULL;
-    if (event)
-        snprintf(event->step, sizeof event->step, "%s", step);
+    if (!event)
+        return;
+    snprintf(event->step, sizeof event->step, "%s", step);
+    publish(event, comm->event);
 }
 
 void wf_recorder_settle(wf_comm *comm)
 {
     wf_trace_event *event = event_of(comm->event);
-    if (comm->event && event)
-        event->state = WF_EVENT_SETTLED;
+    if (!comm->event || !event)
+        return;
+    event->state = WF_EVENT_SETTLED;
+    publish(event, comm->event);
 }
 
 /* The clock of a profile may be moved, so the event ends now and begins as long before as it took. */
@@ -267,6 +276,7 @@ void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
     event->bytes = comm->traffic.bytes_sent - comm->sent_before;
     event->end_ns = time_of(comm);
     event->state = failed ? WF_EVENT_FAILED : WF_EVENT_DONE;
+    publish(event, event->number);
     if (comm->shared->ctx->profile && !failed)
         add_to_profile(comm->shared->ctx->profile, event);
 }
@@ -293,21 +303,21 @@ void wf_recorder_remove(void)
 
 void wf_recorder_print(void)
 {
-    const uint64_t last = trace->events, first = last > TAIL ? last - TAIL : 0;
+    const uint64_t last = __atomic_load_n(&trace->events, __ATOMIC_ACQUIRE), first = last > TAIL ? last - TAIL : 0;
     char text[WF_FAILURE_TEXT];
     for (uint64_t n = first + 1; n <= last; n++) {
         const wf_trace_event *event = event_of(n);
         if (event)
-            fprintf(stderr, "weft: rank %d:   %s\n", trace->rank, wf_trace_event_text(event, wf_now_ns(), text));
+            fprintf(stderr, "weft: rank %d:   %s\n", wf_recorder_rank(), wf_trace_event_text(event, wf_now_ns(), text));
     }
     if (path[0])
-        fprintf(stderr, "weft: rank %d: the flight recorders are in %s; wf-doctor --trace reads them\n", trace->rank,
-                folder);
+        fprintf(stderr, "weft: rank %d: the flight recorders are in %s; wf-doctor --trace reads them\n",
+                wf_recorder_rank(), folder);
 }
 
 int wf_recorder_rank(void)
 {
-    return trace->rank;
+    return __atomic_load_n(&trace->rank, __ATOMIC_RELAXED);
 }
 
 wf_trace *wf_recorder_trace(void)

@@ -47,6 +47,7 @@ weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # What ranks do in shared memory, by threads under ThreadSanitizer: these files are compiled for it, with the test's own
 # calls in place of those that MPI makes.
+set(weft_watch_sources clock.c peers.c record.c recorder.c watchdog.c)
 set(weft_shm_sources comm/engine/combine.c comm/engine/progress.c comm/engine/ring.c comm/engine/run.c comm/guard/control.c
   comm/mesh/exchange.c comm/mesh/exchange_way.c core/ref/convert.c core/ref/copy.c)
 include(CheckCSourceRuns)
@@ -64,6 +65,19 @@ if(WEFT_THREAD_SANITIZER AND NOT WEFT_SANITIZE AND NOT BUILD_SHARED_LIBS)
   target_link_libraries(shm_threads PRIVATE weft_mpi)
   set_property(TEST shm_threads APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=halt_on_error=1)
   set_tests_properties(shm_threads PROPERTIES TIMEOUT 60 PROCESSORS 4)
+
+  weft_test(watch_threads)
+  list(TRANSFORM weft_watch_sources PREPEND ${PROJECT_SOURCE_DIR}/comm/safety/)
+  target_sources(watch_threads PRIVATE ${weft_watch_sources})
+  target_compile_options(watch_threads PRIVATE -fsanitize=thread -g)
+  target_compile_definitions(watch_threads PRIVATE WF_LIBRARY)
+  target_link_options(watch_threads PRIVATE -fsanitize=thread)
+  add_test(NAME watch_threads_stuck COMMAND watch_threads stuck)
+  weft_test_properties(watch_threads_stuck 1 60)
+  weft_test_waits(watch_threads_stuck)
+  set_property(TEST watch_threads watch_threads_stuck APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=halt_on_error=1 WEFT_TIMEOUT_MS=500)
+  set_tests_properties(watch_threads_stuck PROPERTIES FAIL_REGULAR_EXPRESSION ThreadSanitizer
+    PASS_REGULAR_EXPRESSION "a call that is stuck has not come back.*barrier")
 endif()
 
 # Gigabytes: left out of `make test`.

@@ -30,7 +30,7 @@ BEGIN {
     room["layers/serial"] = room["layers/communication"] = " functions "
     room["layers/parallel"] = " functions serial "
     room["tests/offline"] = " cuda "           # replaces a part of core/cuda
-    room["tests/threads"] = " transport mesh engine " # takes the place of MPI
+    room["tests/threads"] = " safety transport mesh engine " # takes the place of MPI
     inside["tests/offline"] = "core"
     inside["tests/threads"] = "comm"
     room["layers/pipeline"] = room["layers/multi_node_chain"] = " functions serial "
