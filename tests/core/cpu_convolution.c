@@ -189,7 +189,7 @@ static void bounded_forms(void)
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < 6; i++) {
             l[i].w.forms = &forms;
-            l[i].w.version = (uint64_t)(6 * round + i);
+            l[i].w.version = 6 * (uint64_t)round + (uint64_t)i;
             compare(&l[i], NULL, false);
             int kept = 0;
             for (const wf_packed_form *form = forms; form; form = form->next)
