@@ -90,12 +90,13 @@ typedef struct wf_planner_meter {
  */
 typedef struct wf_planner_opts {
     int ranks, nodes;
-    int64_t batch;     /* of all ranks */
-    double memory;     /* bytes of a rank; 0: no limit */
-    unsigned can;      /* wf_planner_can */
-    wf_mesh_opts mesh; /* the only one that is looked at; all 0: every one */
-    int split;         /* the only form of all units, a sum of wf_parallel; -1: the best one of each */
-    int chunks;        /* the only number of chunks of a pipeline; 0: several */
+    int64_t batch;         /* of all ranks */
+    double memory;         /* bytes of a rank; 0: no limit */
+    unsigned can;          /* wf_planner_can */
+    wf_mesh_opts mesh;     /* the only one that is looked at; all 0: every one */
+    int split;             /* the only form of all units, a sum of wf_parallel; -1: the best one of each */
+    const unsigned *forms; /* not NULL: the form of each unit, in place of `split` */
+    int chunks;            /* the only number of chunks of a pipeline; 0: several */
 } wf_planner_opts;
 
 /* What a plan says of a unit, and what it predicts for one rank in a step. */

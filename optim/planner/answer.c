@@ -114,7 +114,7 @@ static wf_status answer(wf_gauge *g, wf_planner_model *m, request *r)
         return wf_error_code();
     wf_status status = wf_bcast_status(g->comm, write_answer(g, r, plan), 0);
     if (status == WF_OK && *r->curves)
-        status = wf_planner_curves(g, m, &meter, plan, &(wf_curves_opts){r->opts.can, r->most, r->curves});
+        status = wf_planner_curves(g, m, &meter, plan, &(wf_curves_opts){&r->opts, r->most, r->curves});
     wf_training_plan_free(plan);
     return status;
 }

@@ -379,7 +379,7 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     const bool first = i == 0, flattens = kind == WF_PART_OTHER && leaf->y.rank < leaf->x.rank;
     const bool multiplies = kind == WF_PART_CONV || kind == WF_PART_LINEAR;
     leaf_split split = {.in = 1, .out = 1};
-    if (kind == WF_PART_LINEAR)
+    if (kind == WF_PART_LINEAR || leaf->x.rank < 3)
         form &= ~(unsigned)WF_PARALLEL_SPATIAL;
     if (asks(leaf)) {
         const unsigned channel =

@@ -56,10 +56,19 @@ static wf_status add_point(const wf_planner_model *m, const wf_planner_meter *me
     p.batch = c->weak ? plan->batch / plan->mesh.data * data : plan->batch;
     if (p.batch % data != 0 || (ranks > each && ranks % each != 0) || c->points == POINTS)
         return WF_OK;
-    wf_planner_opts opts = {
-        .ranks = ranks, .nodes = p.nodes, .batch = p.batch, .can = o->can, .mesh = plan->mesh, .split = -1};
+    wf_planner_opts opts = *o->plan;
+    opts.ranks = ranks;
+    opts.nodes = p.nodes;
+    opts.batch = p.batch;
+    opts.mesh = plan->mesh;
     opts.mesh.data = data;
+    if (p.batch / data < (opts.chunks ? opts.chunks : plan->mesh.stage) && plan->mesh.stage > 1)
+        return WF_OK;
     wf_training_plan *one = wf_planner_search(m, meter, &opts);
+    if (!one && wf_error_code() == WF_ERR_MEMORY) {
+        wf_error_clear();
+        return WF_OK;
+    }
     if (!one)
         return wf_error_code();
     take(one, &p);
@@ -214,9 +223,7 @@ wf_status wf_planner_curves(const wf_gauge *g, const wf_planner_model *m, const 
     c[0].name = "strong scaling";
     c[1].name = "weak scaling";
     c[1].weak = true;
-    wf_status status = plan->mesh.stage > 1
-                           ? WF_RAISE(WF_ERR_UNSUPPORTED, "scaling curves of a plan with stages: take --mesh without")
-                           : WF_OK;
+    wf_status status = WF_OK;
     for (int k = 0; k < 2 && status == WF_OK; k++)
         status = fill(m, meter, plan, o, &c[k]);
     if (status == WF_OK)

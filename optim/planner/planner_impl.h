@@ -139,12 +139,13 @@ double wf_gauge_median(double *numbers, int count);
 /* --- curves.c: predictions for growing numbers of ranks -------------------------------------------------------------
  */
 typedef struct wf_curves_opts {
-    unsigned can;
-    int most;         /* ranks */
-    const char *path; /* PATH.csv and PATH.svg */
+    const wf_planner_opts *plan; /* of the plan: its limits are those of every point */
+    int most;                    /* ranks */
+    const char *path;            /* PATH.csv and PATH.svg */
 } wf_curves_opts;
 /* Strong scaling, of the plan's batch, and weak scaling, of the plan's batch of each place along data: the plan's mesh
- * with more and more places along data, on nodes of as many ranks as the plan's. Collective. */
+ * with more and more places along data, on nodes of as many ranks as the plan's. Points that do not fit into the
+ * memory, or whose batch is smaller than the chunks of a pipeline, are left out. Collective. */
 wf_status wf_planner_curves(const wf_gauge *gauge, const wf_planner_model *m, const wf_planner_meter *meter,
                             const wf_training_plan *plan, const wf_curves_opts *opts) WF_NODISCARD;
 
@@ -186,6 +187,10 @@ double wf_search_base(const wf_search *s, int64_t batch);
 double wf_search_words(const wf_search *s);  /* of memory for each parameter */
 double wf_search_leaves(const wf_search *s); /* seconds of all leaves */
 wf_training_plan *wf_search_plan(const wf_search *s);
+/* Of a unit's gradients: the sum, and what values take that follow the update; bytes that a rank sends for both. */
+double wf_search_sum(const wf_search *s, const wf_unit_cost *cost);
+double wf_search_gather(const wf_search *s, const wf_unit_cost *cost);
+double wf_search_sum_bytes(const wf_search *s, const wf_unit_cost *cost);
 /* True, and noted, if a rank has not so much memory. */
 bool wf_search_too_large(wf_search *s, double bytes);
 /* Takes the plan: it is the best one now, or it is freed. */

@@ -33,21 +33,20 @@ static double param_bytes(const wf_search *s, const wf_unit_cost *c)
     return 4.0 * s->words * (c->params[0] + c->params[1]);
 }
 
-/* Of a unit's gradients: the sum, and of values what follows the update. */
-static double sum_of(const wf_search *s, const wf_unit_cost *c)
+double wf_search_sum(const wf_search *s, const wf_unit_cost *c)
 {
     const wf_sum_cost *a = &s->place->sum[0], *b = &s->place->sum[1];
     return 4 * (s->zero ? c->params[0] * a->shards_s + c->params[1] * b->shards_s
                         : c->params[0] * a->sum_s + c->params[1] * b->sum_s);
 }
 
-static double gather_of(const wf_search *s, const wf_unit_cost *c)
+double wf_search_gather(const wf_search *s, const wf_unit_cost *c)
 {
     const wf_sum_cost *a = &s->place->sum[0], *b = &s->place->sum[1];
     return s->zero ? 4 * (c->params[0] * a->gather_s + c->params[1] * b->gather_s) : 0;
 }
 
-static double sum_bytes_of(const wf_search *s, const wf_unit_cost *c)
+double wf_search_sum_bytes(const wf_search *s, const wf_unit_cost *c)
 {
     const wf_sum_cost *a = &s->place->sum[0], *b = &s->place->sum[1];
     return 4 * (s->zero ? c->params[0] * a->sharded_bytes + c->params[1] * b->sharded_bytes
@@ -69,6 +68,8 @@ static bool may_take(const wf_search *s, int unit, unsigned form)
     bool multiplies = false;
     if (form & ~forms_of(s))
         return false;
+    if (s->o->forms)
+        return form == (s->o->forms[unit] & forms_of(s));
     if (s->o->split >= 0)
         return form == ((unsigned)s->o->split & forms_of(s));
     for (int i = s->m->unit[unit].first; i < s->m->unit[unit].first + s->m->unit[unit].leaves; i++)
@@ -110,7 +111,8 @@ static wf_way extend(const wf_search *s, const wf_way *w, int before, int unit, 
 {
     const wf_unit_cost *c = wf_search_cost(s, unit, form, w->state);
     wf_way next = {.before = before, .form = (uint8_t)form, .state = (uint8_t)c->state, .recompute = recompute};
-    next.seconds = w->seconds + c->forward_s + c->backward_s + c->message_s + sum_of(s, c) + gather_of(s, c);
+    next.seconds =
+        w->seconds + c->forward_s + c->backward_s + c->message_s + wf_search_sum(s, c) + wf_search_gather(s, c);
     next.bytes = w->bytes + param_bytes(s, c) + (recompute ? c->output : c->kept);
     next.seconds += recompute ? c->forward_s + c->again_s : 0;
     return next;
@@ -219,8 +221,8 @@ static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before,
     u->message_s = c->message_s + (w->recompute ? c->again_s : 0);
     u->bytes = c->bytes + (w->recompute ? c->again_bytes : 0);
     u->kept = w->recompute ? c->output : c->kept;
-    u->sum_bytes = sum_bytes_of(s, c);
-    plan->sum_s += sum_of(s, c) + gather_of(s, c);
+    u->sum_bytes = wf_search_sum_bytes(s, c);
+    plan->sum_s += wf_search_sum(s, c) + wf_search_gather(s, c);
     plan->update_s += c->params[0] + c->params[1];
     plan->bytes += u->bytes + u->sum_bytes;
 }
@@ -248,7 +250,7 @@ static void add_sums(const wf_search *s, int unit, const wf_unit_cost *c, double
     for (int i = first + leaves - 1; i >= first; i--) {
         const double part = params > 0 ? s->m->leaf[i].params / params : 0;
         wf_hidden_sums_add(sums, backward_s * (seconds > 0 ? leaf_s[i] / seconds : 1.0 / leaves),
-                           4 * part * (c->params[0] + c->params[1]), part * sum_of(s, c));
+                           4 * part * (c->params[0] + c->params[1]), part * wf_search_sum(s, c));
     }
 }
 
@@ -267,7 +269,7 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_way *last)
         plan->seconds += plan->unit[u].forward_s + plan->unit[u].backward_s + plan->unit[u].message_s;
         const wf_unit_cost *c = wf_search_cost(s, u, w->form, before ? before->state : 0);
         add_sums(s, u, c, outside * plan->unit[u].backward_s, &sums);
-        gathers += gather_of(s, c);
+        gathers += wf_search_gather(s, c);
         w = before;
     }
     const wf_planner_times *t = &s->place->times;

@@ -113,12 +113,14 @@ static void fill_plan(const wf_search *s, const stage_units *units, const stage_
         for (int k = stage; k < t->parts; k += t->stages)
             for (int i = 0; i < 2; i++)
                 of[i] += t->params[i][k];
-        const double seconds = 4 * (of[0] * s->place->sum[0].sum_s + of[1] * s->place->sum[1].sum_s);
+        const wf_unit_cost of_stage = {.params = {of[0], of[1]}};
+        const double seconds = wf_search_sum(s, &of_stage) + wf_search_gather(s, &of_stage);
         params = of[0] + of[1] > params ? of[0] + of[1] : params;
         sum = seconds > sum ? seconds : sum;
     }
     plan->sum_s = sum;
-    plan->update_s = all > 0 ? s->place->times.update_s * params / all : 0;
+    plan->zero = s->zero;
+    plan->update_s = all > 0 ? s->place->times.update_s * params / all / (s->zero ? plan->mesh.data : 1) : 0;
     plan->chunks = t->chunks;
     plan->schedule = t->kind;
     plan->parts = t->parts / t->stages;
@@ -132,7 +134,7 @@ static void fill_plan(const wf_search *s, const stage_units *units, const stage_
         unit->bytes = t->chunks * cost->bytes;
         unit->kept = cost->kept;
         unit->split = (unsigned)cost->form;
-        unit->sum_bytes = 4 * (cost->params[0] * s->place->sum[0].bytes + cost->params[1] * s->place->sum[1].bytes);
+        unit->sum_bytes = wf_search_sum_bytes(s, cost);
         plan->bytes += (unit->bytes + unit->sum_bytes) / t->stages;
     }
 }
@@ -211,10 +213,14 @@ static wf_status try_schedule(wf_search *s, const stage_units *units, wf_pipelin
         t.params[1] = numbers + (ptrdiff_t)4 * all;
         cut_stages(units->seconds, s->m->n_units, all, t.each);
     }
-    for (int r = WF_RECOMPUTE_NEVER; r <= WF_RECOMPUTE_ALWAYS && status == WF_OK; r++) {
-        t.recompute = (wf_pipeline_recompute)r;
+    const int ways = 2 * (WF_RECOMPUTE_ALWAYS + 1);
+    for (int way = 0; way < ways && status == WF_OK; way++) {
+        t.recompute = (wf_pipeline_recompute)(way / 2);
+        s->zero = way % 2;
+        s->words = wf_search_words(s);
         add_up(s, units, &t);
-        if (all_train(&t) && (r == WF_RECOMPUTE_NEVER || s->o->memory > 0))
+        if (all_train(&t) && (t.recompute == WF_RECOMPUTE_NEVER || s->o->memory > 0) &&
+            (!s->zero || s->place->mesh.data > 1))
             status = price_stages(s, units, &t);
     }
     free(t.each);

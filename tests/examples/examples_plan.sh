@@ -59,8 +59,21 @@ if [ "$extent" = short ]; then
     exit 0
 fi
 same "--mesh height=2 --split spatial"
+
+# sent_as_predicted LEAST: in the table of the last run every layer has sent what was predicted, and so many something
+sent_as_predicted() {
+    awk -v least="$1" '/^layer /{ table = 1; next } table && NF == 7 { d = $6 - $7; rows += $6 > 0; wrong += d > 0.0015 || d < -0.0015 }
+        END { exit !(rows >= least && !wrong) }' "$work/out" || fail "bytes of layers, of $1 at least: $(cat "$work/out")"
+}
+"$mpiexec" -np "$ranks" $vgg --iterations 14 --epochs 1 --plan "$work/plan.json" >"$work/out"
+sent_as_predicted 13
 same "--mesh channel=2 --split channel" '/"path": "[13]\/."/s/"channel"/"data"/'
 grep -q '"path": "1/0", "split": "data"' "$work/plan.json" || fail "sed changed nothing"
+
+# field NAME FILE: a number of a plan
+field() {
+    sed -n "s/.*\"$1\": \([0-9.e+-]*\).*/\1/p" "$2" | head -1
+}
 
 # Everything is known the second time.
 "$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh channel=2 --split channel -- $vgg >"$work/out"
@@ -72,9 +85,18 @@ grep -q ': 0 numbers, and' "$work/out" || fail "measured again: $(cat "$work/out
 grep -q '^plan: a step takes .* predicted' "$work/out" || fail "no comparison: $(cat "$work/out")"
 grep -q '^# Predicted, not measured' "$work/curve.csv" && grep -q '^weak scaling,100000,' "$work/curve.csv" ||
     fail "no curves: $(cat "$work/curve.csv")"
+# curve_is_of PLAN CURVE: begins at efficiency 1, and passes through the plan
+curve_is_of() {
+    grep -q '^# Constants: in a node' "$2" && awk -F, -v ranks="$(field ranks "$1")" -v step="$(field step_s "$1")" '
+        $1 == "strong scaling" { if (!rows++) first = $12; if ($2 == ranks) ratio = $5 / step }
+        END { exit !(first == 1 && ratio > 0.9999 && ratio < 1.0001) }' "$2" || fail "not the curve of the plan: $(cat "$2" "$1")"
+}
+curve_is_of "$work/free.json" "$work/curve.csv"
 grep -q 'Predicted scaling (not measured)' "$work/curve.svg" && grep -q '^</svg>' "$work/curve.svg" || fail "no picture"
 auto="$examples/autoencoder --batch 16 --width 32"
-"$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh stage=2 -o "$work/stages.json" -- $auto >/dev/null
+"$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh stage=2 -o "$work/stages.json" --curves "$work/staged" --to 64 -- $auto >"$work/out" ||
+    fail "$(cat "$work/out")"
+curve_is_of "$work/stages.json" "$work/staged.csv"
 "$mpiexec" -np "$ranks" $auto --steps 14 --out "$work/auto" --plan "$work/stages.json" >"$work/out"
 grep -q '^plan: a step takes' "$work/out" || fail "autoencoder: $(cat "$work/out")"
 # A model by name, in stages of which each is split by channels, and in as many chunks as asked for.
@@ -87,6 +109,15 @@ segment="$examples/segment --size 32 --channels 2 --depth 2"
 "$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh width=2 -o "$work/cut.json" -- $segment >/dev/null
 "$mpiexec" -np "$ranks" $segment --iterations 14 --out "$work/segment" --plan "$work/cut.json" >"$work/out"
 grep -q '^plan: a step takes' "$work/out" || fail "segment: $(cat "$work/out")"
+
+volumes="$examples/segment --dims 3 --size 16 --channels 2 --depth 1"
+"$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh depth=2 -o "$work/volumes.json" -- $volumes >"$work/out" || fail "$(cat "$work/out")"
+"$mpiexec" -np "$ranks" $volumes --iterations 14 --out "$work/segment" --plan "$work/volumes.json" >"$work/out"
+grep -q '"depth": 2' "$work/volumes.json" && grep -q '^plan: a step takes' "$work/out" || fail "segment: $(cat "$work/out")"
+for model in "resnet18 --width 4" "resnet50 --width 4 --size 64" "unet --width 2 --size 32" "autoencoder --width 32" mnist_mlp mnist_cnn; do
+    "$plan" --ranks 1 -- $model --batch 2 >"$work/out" 2>&1 || fail "$model: $(cat "$work/out")"
+    grep -q '^predicted: .* ms a step of 2 samples' "$work/out" || fail "$model: $(cat "$work/out")"
+done
 
 # refused PATTERN COMMAND ...: one line that says so
 refused() {
@@ -106,6 +137,8 @@ refused 'vgg_cifar: --batch 8: the plan is for 16' "$mpiexec" -np "$ranks" $vgg 
 refused 'vgg_cifar: .*another model' "$mpiexec" -np "$ranks" $vgg --plan "$work/foreign.json"
 refused 'vgg_cifar: --plan: it has stages' "$mpiexec" -np "$ranks" $vgg --plan "$work/stages.json"
 refused 'dcgan_cifar: wf-plan plans one model' "$plan" --ranks 2 --mpirun "$mpiexec" -- "$examples/dcgan_cifar"
+refused '^wf-plan: true has ended without a plan: it should call' "$plan" --ranks 1 -- true
+(cd "$work" && refused '^wf-plan: .*/mnist has ended without a plan' "$plan" --ranks 2 --mpirun "$mpiexec" -- "$examples/mnist" --epochs 1 --batch 50)
 refused '^wf-plan: vgg16 --widht 4: should be a model with --batch N' "$plan" --ranks 1 -- vgg16 --widht 4
 refused '^wf-plan: mnist_mlp --width 4: should be' "$plan" --ranks 1 -- mnist_mlp --width 4
 refused '^wf-plan: --chunks 0: should be' "$plan" --ranks 2 --chunks 0 -- $vgg

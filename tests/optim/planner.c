@@ -14,8 +14,7 @@
 
 static wf_ctx *ctx;
 
-/* --- a meter of operations ------------------------------------------------------------------------------------------
- */
+/* --- a meter of operations --------------------------------------------------------------------------------------- */
 
 #define OPERATION_S 1e-9
 
@@ -73,8 +72,7 @@ static wf_planner_meter meter_new(double kept)
                               .one_way = {25e-6, 1e-9}};
 }
 
-/* --- models ---------------------------------------------------------------------------------------------------------
- */
+/* --- models ------------------------------------------------------------------------------------------------------ */
 
 static wf_layer *conv(int64_t in, int64_t out)
 {
@@ -112,10 +110,17 @@ static wf_training_plan *plan_of(wf_layer *model, wf_shape input, const wf_plann
     return plan;
 }
 
-#define EVERYTHING (WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_STAGE | WF_PLANNER_RECOMPUTE)
+static void free_both(wf_training_plan *plan, wf_layer *model)
+{
+    wf_training_plan_free(plan);
+    wf_layer_free(model);
+}
 
-/* --- what is obviously right ----------------------------------------------------------------------------------------
- */
+#define EVERYTHING  (WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_STAGE | WF_PLANNER_RECOMPUTE)
+
+#define EQUAL(a, b) (fabs((a) - (b)) < 1e-6 * fabs(b))
+
+/* --- what is obviously right ------------------------------------------------------------------------------------- */
 
 static void many_samples_are_divided(void)
 {
@@ -124,8 +129,7 @@ static void many_samples_are_divided(void)
     wf_training_plan *plan =
         plan_of(model, WF_SHAPE(64, 3, 16, 16), &meter, (wf_planner_opts){.ranks = 4, .can = EVERYTHING});
     WF_EXPECT(plan && plan->mesh.data == 4, "%s", plan ? "another mesh" : wf_error_message());
-    wf_training_plan_free(plan);
-    wf_layer_free(model);
+    free_both(plan, model);
 }
 
 static void one_large_image_is_cut(void)
@@ -139,8 +143,7 @@ static void one_large_image_is_cut(void)
               plan ? wf_planner_mesh_text(plan->mesh, text) : wf_error_message());
     for (int i = 0; plan && i < plan->n_units; i++)
         WF_EXPECT(plan->unit[i].split == WF_PARALLEL_SPATIAL, "layer %d is split by %u", i, plan->unit[i].split);
-    wf_training_plan_free(plan);
-    wf_layer_free(model);
+    free_both(plan, model);
 }
 
 /* Sums of 4 MiB of weights would take longer than the products, and one sample's numbers are few. */
@@ -155,8 +158,7 @@ static void wide_layers_are_split_by_channels(void)
               plan ? wf_planner_mesh_text(plan->mesh, text) : wf_error_message());
     for (int i = 0; plan && i < plan->n_units; i++)
         WF_EXPECT(plan->unit[i].split == WF_PARALLEL_CHANNEL, "layer %d is split by %u", i, plan->unit[i].split);
-    wf_training_plan_free(plan);
-    wf_layer_free(model);
+    free_both(plan, model);
 }
 
 /* Each layer its own way on one mesh: pixels where there are many, not where halos are all there is. */
@@ -175,7 +177,43 @@ static void layers_differ(void)
         WF_EXPECT(plan->unit[0].split == WF_PARALLEL_SPATIAL && plan->unit[2].split == 0 && plan->unit[3].split == 0,
                   "splits %u %u %u %u", plan->unit[0].split, plan->unit[1].split, plan->unit[2].split,
                   plan->unit[3].split);
-    wf_training_plan_free(plan);
+    free_both(plan, model);
+}
+
+/* The least time of all forms that four layers may have, each a search of its own. */
+static double fastest_of_all(wf_layer *model, const wf_planner_meter *meter, wf_planner_opts o)
+{
+    double least = INFINITY;
+    unsigned forms[4];
+    o.forms = forms;
+    for (unsigned all = 0; all < 256; all++) {
+        memcpy(forms, (unsigned[]){all & 3, all >> 2 & 3, all >> 4 & 3, all >> 6}, sizeof forms);
+        wf_training_plan *plan = plan_of(model, WF_SHAPE(1, 3, 64, 64), meter, o);
+        least = fmin(least, plan ? plan->seconds : INFINITY);
+        wf_training_plan_free(plan);
+        wf_error_clear();
+    }
+    return least;
+}
+
+/* From messages that cost next to nothing, where all layers are split both ways, to those that cost more than all. */
+static void no_forms_are_faster(void)
+{
+    wf_planner_meter meter = meter_new(1e6);
+    const wf_planner_opts o = {.ranks = 4, .can = EVERYTHING, .mesh = {1, 2, 1, 2, 1, 1}};
+    const wf_conv_opts last = {.in = 8, .out = 8, .kernel = 3, .pad = 1, .replicate = true};
+    wf_layer *pool = wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 8, .stride = 8});
+    wf_layer *model = wf_sequential(ctx, WF_LAYERS(conv(3, 8), pool, conv(8, 8), wf_conv2d(ctx, last)));
+    for (int k = 0; k < 6; k++) {
+        meter.exchange[0] = (wf_planner_link){1e-9 * pow(10, k), 1e-13 * pow(10, k)};
+        const double least = fastest_of_all(model, &meter, o);
+        wf_training_plan *plan = plan_of(model, WF_SHAPE(1, 3, 64, 64), &meter, o);
+        WF_EXPECT(plan && EQUAL(plan->seconds, least), "link %d: %g s, forms by hand %g s", k, plan ? plan->seconds : 0,
+                  least);
+        for (int u = 0; plan && u < 4; u++)
+            WF_EXPECT(u == 1 || k > 0 || plan->unit[u].split == 3, "layer %d: split by %u", u, plan->unit[u].split);
+        wf_training_plan_free(plan);
+    }
     wf_layer_free(model);
 }
 
@@ -194,8 +232,7 @@ static void heavy_layers_become_stages(void)
         for (int part = 0; part < 2 * plan->parts; part++)
             WF_EXPECT(plan->stage_units[part] == 2 / plan->parts, "%d layers in part %d of %d", plan->stage_units[part],
                       part, plan->parts);
-    wf_training_plan_free(plan);
-    wf_layer_free(model);
+    free_both(plan, model);
 }
 
 /* Of schedules that are priced with the times of chunks: equal stages idle as the formula says, unequal ones longer. */
@@ -212,8 +249,7 @@ static void idle_time_is_priced(void)
                     (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_STAGE, .mesh = {1, 1, 1, 1, 1, 4}, .chunks = 8});
         WF_EXPECT(plan && plan->chunks == 8 && plan->parts == 1, "%s", plan ? "other chunks" : wf_error_message());
         idle[i] = plan ? plan->idle : 0;
-        wf_training_plan_free(plan);
-        wf_layer_free(model);
+        free_both(plan, model);
     }
     /* Of five equal layers one stage has two: the others wait for half of its time. */
     WF_EXPECT(fabs(idle[0] - 3.0 / 11) < 1e-3, "equal stages idle for %g, not %g", idle[0], 3.0 / 11);
@@ -258,8 +294,7 @@ static void split_layers_are_measured(void)
     WF_EXPECT(none && none->unit[0].split == 0 && none->unit[1].split == 0, "%s", none ? "split" : wf_error_message());
     wf_training_plan_free(none);
     wf_training_plan_free(priced);
-    wf_training_plan_free(measured);
-    wf_layer_free(model);
+    free_both(measured, model);
 }
 
 static wf_status squared_part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out,
@@ -286,8 +321,7 @@ static void a_part_takes_its_share(void)
         WF_EXPECT(fabs(plan[1]->seconds / plan[0]->seconds - 1) < 1e-9, "a step of %g s, not %g s", plan[1]->seconds,
                   plan[0]->seconds);
     wf_training_plan_free(plan[0]);
-    wf_training_plan_free(plan[1]);
-    wf_layer_free(model);
+    free_both(plan[1], model);
 }
 
 static wf_planner_overlap rates;
@@ -311,8 +345,6 @@ static double shown_sums(wf_layer *model, double beta_s, double compute, double 
     wf_training_plan_free(plan);
     return shown;
 }
-
-#define EQUAL(a, b) fabs((a) - (b)) < 1e-6 * fabs(b)
 
 /* Short sums of the last two layers lie behind backward of the layers before them, which they slow down; the first
  * layer's has nothing to lie behind. Long sums go on from the end of the last layer's backward. */
@@ -379,8 +411,7 @@ static void shards_have_their_own_price(void)
         WF_EXPECT(EQUAL(plan->sum_s, sum_s + 2 * gather_s) && EQUAL(plan->unit[0].sum_bytes, 1.5 * bytes),
                   "%g s of sums show, not %g s; %g bytes, not %g", plan->sum_s, sum_s + 2 * gather_s,
                   plan->unit[0].sum_bytes, 1.5 * bytes);
-    wf_training_plan_free(plan);
-    wf_layer_free(model);
+    free_both(plan, model);
 }
 
 static void memory_is_kept(void)
@@ -407,8 +438,7 @@ static void memory_is_kept(void)
     wf_error_clear();
     wf_training_plan_free(free_plan);
     wf_training_plan_free(roomy);
-    wf_training_plan_free(none);
-    wf_layer_free(model);
+    free_both(none, model);
 }
 
 /* Values, gradients and two words of state: with four ranks half a word of state is left, and the values are twice
@@ -425,7 +455,11 @@ static void the_state_is_sharded(void)
     const double sum_s = price_of(WF_CALL_SUM, &meter.links, 1, 1 << 18) * 4 * params;
     WF_EXPECT(plan && EQUAL(plan->sum_s, sum_s), "%g s of sums, not %g s", plan ? plan->sum_s : 0, sum_s);
     wf_training_plan_free(plan);
-    wf_layer_free(model);
+    /* In a pipeline of two stages, whose chunks have gradients of their own beside. */
+    o = (wf_planner_opts){.ranks = 8, .can = WF_PLANNER_STAGE, .mesh = {4, 1, 1, 1, 1, 2}, .memory = params * 2 * 4.75};
+    plan = plan_of(model, WF_SHAPE(64, 512), &meter, o);
+    WF_EXPECT(plan && plan->zero && plan->memory < o.memory, "%s", plan ? "not sharded" : wf_error_message());
+    free_both(plan, model);
 }
 
 /* A recomputed block keeps its output alone. */
@@ -467,12 +501,10 @@ static void little_memory_recomputes(void)
     wf_error_clear();
     wf_training_plan_free(all);
     wf_training_plan_free(some);
-    wf_training_plan_free(more);
-    wf_layer_free(model);
+    free_both(more, model);
 }
 
-/* --- files ----------------------------------------------------------------------------------------------------------
- */
+/* --- files ------------------------------------------------------------------------------------------------------- */
 
 static char *file_text(const char *path)
 {
@@ -538,8 +570,7 @@ static void a_file_holds_the_plan(void)
     free(text);
     free(again);
     wf_training_plan_free(plan);
-    wf_training_plan_free(read);
-    wf_layer_free(model);
+    free_both(read, model);
     unlink(path);
 }
 
@@ -551,6 +582,7 @@ int main(int argc, char **argv)
                                                {"one_large_image_is_cut", one_large_image_is_cut},
                                                {"wide_layers_are_split_by_channels", wide_layers_are_split_by_channels},
                                                {"layers_differ", layers_differ},
+                                               {"no_forms_are_faster", no_forms_are_faster},
                                                {"heavy_layers_become_stages", heavy_layers_become_stages},
                                                {"idle_time_is_priced", idle_time_is_priced},
                                                {"split_layers_are_measured", split_layers_are_measured},

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MOST_RANKS 1000000
@@ -123,8 +124,9 @@ static int whole(const char *text)
 static int nodes_of(const char *text, int ranks)
 {
     int nodes = 0, sum = 0, first = 0;
+    const int equal = whole(text);
     if (!strchr(text, ','))
-        return ranks % (whole(text) ? whole(text) : ranks + 1) == 0 ? whole(text) : 0;
+        return equal > 0 && ranks % equal == 0 ? equal : 0;
     while (*text) {
         char *end;
         const long n = strtol(text, &end, 10);
@@ -236,6 +238,55 @@ static char *model_program(const char *name)
     return path;
 }
 
+/* Passes on what the program prints. True if a line of it is the last one of an answer (optim/planner/answer.c). */
+static bool pass_on(FILE *from)
+{
+    static const char last[] = "measured on ";
+    char *line = NULL;
+    size_t room = 0;
+    bool answered = false;
+    while (getline(&line, &room, from) >= 0) {
+        answered = answered || strncmp(line, last, sizeof last - 1) == 0;
+        fputs(line, stdout);
+        fflush(stdout);
+    }
+    free(line);
+    return answered;
+}
+
+/* The exit code of the program, or 1 where it has not answered. */
+static int start(char **argv, const char *program)
+{
+    int ends[2], status = 0;
+    const pid_t child = pipe(ends) == 0 ? fork() : -1;
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        execvp(argv[0], argv);
+        fprintf(stderr, "wf-plan: %s cannot be started\n", argv[0]);
+        _exit(1);
+    }
+    FILE *from = child > 0 ? fdopen(ends[0], "r") : NULL;
+    if (!from) {
+        perror("wf-plan");
+        return 1;
+    }
+    close(ends[1]);
+    const bool answered = pass_on(from);
+    fclose(from);
+    if (waitpid(child, &status, 0) < 0 || !WIFEXITED(status))
+        return 1;
+    if (WEXITSTATUS(status) == 0 && !answered) {
+        fprintf(stderr,
+                "wf-plan: %s has ended without a plan: it should call wf_planner_answer where wf_planner_asks says so "
+                "(optim/planner.h)\n",
+                program);
+        return 1;
+    }
+    return WEXITSTATUS(status);
+}
+
 /* [mpirun -np K] env WEFT_PLAN=... PROGRAM ARGUMENTS */
 static int run(const question *q, char *text, int measure)
 {
@@ -258,9 +309,7 @@ static int run(const question *q, char *text, int measure)
     for (char **word = q->program; *word && n < TEXT - 1; word++)
         argv[n++] = *word;
     argv[n] = NULL;
-    execvp(argv[0], argv);
-    fprintf(stderr, "wf-plan: %s cannot be started\n", argv[0]);
-    return 1;
+    return start(argv, *q->program);
 }
 
 int main(int argc, char **argv)
