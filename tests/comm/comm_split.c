@@ -3,6 +3,7 @@
  * every rank in its turn; the linker diverts those calls to this file (--wrap), and in the shared form of the library
  * it does not, and nothing fails. */
 #include "comm/comm_author.h"
+#include "comm/reducer_author.h"
 #include "tests/comm/comm_cases.h"
 #include "tests/world.h"
 
@@ -53,8 +54,9 @@ static bool split_once(int culprit, int64_t nth)
     WF_EXPECT_OK(wf_barrier(world));
     left = rank == culprit ? nth : 0;
     wf_comm *child = wf_comm_split(comm, 0, size - rank);
+    wf_status status = child ? wf_reducer_connect(child) : wf_error_code();
     left = 0;
-    wf_status status = child ? wf_barrier(child) : wf_error_code();
+    status = status == WF_OK ? wf_barrier(child) : status;
     snprintf(mine, sizeof mine, "%s: %s", wf_status_name(status), status == WF_OK ? "" : wf_error_message());
     wf_error_clear();
     WF_EXPECT_OK(wf_allgather_bytes(world, mine, TEXT, all));
@@ -90,7 +92,7 @@ static void without_memory(void)
     splits_without_memory();
 }
 
-/* A communicator whose ranks share memory for their sums: the window is made in the split, too. */
+/* A communicator whose ranks share memory for their sums: the window is made behind the split. */
 static void without_memory_for_windows(void)
 {
     wf_comm *flat = world;
