@@ -279,6 +279,7 @@ static wf_status make(const making *m)
         make_allgather(m, bytes);
         return WF_OK;
     case WF_CALL_BARRIER:
+        wf_builder_synchronizes(m->b, &m->g);
         wf_build_barrier(m->b, &m->g);
         return WF_OK;
     case WF_CALL_SUM_SHARDS:

@@ -216,6 +216,8 @@ void wf_build_reduce(wf_builder *b, const wf_group *g, wf_address x, wf_address 
     }
     if (!make_lists(&r))
         return;
+    if (root < 0)
+        wf_builder_synchronizes(b, g);
     if (r.slot > wf_builder_agreed(b)->small_bytes / (size_t)g->size) {
         reduce_long(&r);
         return;

@@ -112,6 +112,7 @@ void wf_build_allgather(wf_builder *b, const wf_group *g, wf_address mine, size_
 {
     if (g->place < 0 || bytes == 0)
         return;
+    wf_builder_synchronizes(b, g);
     if (bytes <= wf_builder_agreed(b)->small_bytes / (size_t)g->size)
         allgather_short(b, g, mine, bytes, all);
     else

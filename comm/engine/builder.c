@@ -16,22 +16,19 @@ typedef struct list {
 struct wf_builder {
     wf_ctx *ctx;
     const wf_agreed *agreed;
-    wf_schedule *schedule; /* filled at the end */
+    wf_schedule *schedule; /* the rest of it is filled in at the end */
     int rank;
-    bool failed, in_place, in_order;
+    bool failed;
     uint8_t flags; /* of the next step */
     size_t most_bytes;
     list step, operand, wait, input, box, call, pending;
     list known[WF_OPERAND_SHARED + 1]; /* operands by kind and number */
     int32_t phase_first;               /* the steps of this phase begin here */
     int32_t phase_join;                /* what they wait for; -1: nothing */
-    int64_t ring_pieces;
-    list notified; /* the last notification of each flag, and 1 */
-    list awaited;  /* the last await of each flag of each rank of the node, and 1 */
-    list passed;   /* parts so far in the rings of pairs, by number */
-    int32_t fences;
+    list notified;                     /* the last notification of each flag, and 1 */
+    list awaited;                      /* the last await of each flag of each rank of the node, and 1 */
+    list passed;                       /* parts so far in the rings of pairs, by number */
     wf_steps user[WF_RING_SLOTS];
-    uint64_t bytes_sent, messages, bytes_copied;
     struct room *room;
 };
 
@@ -110,7 +107,7 @@ int wf_builder_rank(const wf_builder *b)
 
 void wf_builder_in_place(wf_builder *b)
 {
-    b->in_place = true;
+    b->schedule->in_place = true;
 }
 
 void wf_builder_cut(wf_builder *b, size_t most_bytes)
@@ -120,7 +117,12 @@ void wf_builder_cut(wf_builder *b, size_t most_bytes)
 
 void wf_builder_in_order(wf_builder *b)
 {
-    b->in_order = true;
+    b->schedule->in_order = true;
+}
+
+void wf_builder_synchronizes(wf_builder *b, const wf_group *g)
+{
+    b->schedule->synchronizes = b->schedule->synchronizes || g->size == b->agreed->ranks;
 }
 
 void wf_builder_at_wait(wf_builder *b)
@@ -130,8 +132,8 @@ void wf_builder_at_wait(wf_builder *b)
 
 int64_t wf_builder_ring(wf_builder *b, int64_t pieces)
 {
-    const int64_t before = b->ring_pieces;
-    b->ring_pieces += pieces;
+    const int64_t before = b->schedule->ring_pieces;
+    b->schedule->ring_pieces += pieces;
     return before;
 }
 
@@ -147,13 +149,13 @@ void wf_builder_slot_used(wf_builder *b, int64_t piece, wf_steps last)
 
 void wf_builder_count_passed(wf_builder *b, size_t bytes)
 {
-    b->bytes_sent += bytes;
-    b->messages++;
+    b->schedule->bytes_sent += bytes;
+    b->schedule->messages++;
 }
 
 void wf_builder_count_copied(wf_builder *b, size_t bytes)
 {
-    b->bytes_copied += bytes;
+    b->schedule->bytes_copied += bytes;
 }
 
 void *wf_builder_room(wf_builder *b, size_t bytes)
@@ -317,8 +319,8 @@ static wf_steps add_message(wf_builder *b, wf_step step, wf_address address, siz
         *(sends ? &part->from : &part->to) = wf_address_add(address, at);
         part->bytes = bytes - at < most ? bytes - at : most;
     }
-    b->bytes_sent += counted ? bytes : 0;
-    b->messages += counted ? (uint64_t)parts : 0;
+    b->schedule->bytes_sent += counted ? bytes : 0;
+    b->schedule->messages += counted ? (uint64_t)parts : 0;
     return (wf_steps){nothing.first, nothing.first + parts};
 }
 
@@ -357,8 +359,8 @@ wf_steps wf_add_collective(wf_builder *b, wf_address from, wf_address to, size_t
     step.from = from;
     step.to = to;
     step.bytes = bytes;
-    b->bytes_sent += (uint64_t)(b->agreed->ranks - 1) * bytes;
-    b->messages++;
+    b->schedule->bytes_sent += (uint64_t)(b->agreed->ranks - 1) * bytes;
+    b->schedule->messages++;
     return add(b, step);
 }
 
@@ -394,7 +396,7 @@ wf_steps wf_add_copy(wf_builder *b, wf_address from, wf_address to, size_t bytes
         b->pending.count = 0;
         return none(b);
     }
-    b->bytes_copied += counted ? bytes : 0;
+    b->schedule->bytes_copied += counted ? bytes : 0;
     return add(b, step);
 }
 
@@ -451,7 +453,7 @@ wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t byte
         b->pending.count = 0;
         return none(b);
     }
-    b->bytes_copied += bytes;
+    b->schedule->bytes_copied += bytes;
     return add(b, step);
 }
 
@@ -468,7 +470,7 @@ wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_
 wf_steps wf_add_fence(wf_builder *b)
 {
     wf_step step = step_of(WF_STEP_FENCE);
-    step.list = b->fences++;
+    step.list = b->schedule->fences++;
     return add(b, step);
 }
 
@@ -558,26 +560,19 @@ wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
     wf_ctx *ctx = b->ctx;
     wf_schedule *s = b->schedule;
     const bool failed = b->failed;
-    *s = (wf_schedule){.rank = b->rank,
-                       .ranks = b->agreed->ranks,
-                       .steps = b->step.count,
-                       .operands = b->operand.count,
-                       .step = b->step.data,
-                       .operand = b->operand.data,
-                       .wait = b->wait.data,
-                       .input = b->input.data,
-                       .box = b->box.data,
-                       .call = b->call.data,
-                       .ring_pieces = b->ring_pieces,
-                       .pieces = b->passed.data,
-                       .rings = b->passed.count,
-                       .fences = b->fences,
-                       .device = b->agreed->staged,
-                       .in_place = b->in_place,
-                       .in_order = b->in_order,
-                       .bytes_sent = b->bytes_sent,
-                       .messages = b->messages,
-                       .bytes_copied = b->bytes_copied};
+    s->rank = b->rank;
+    s->ranks = b->agreed->ranks;
+    s->steps = b->step.count;
+    s->operands = b->operand.count;
+    s->step = b->step.data;
+    s->operand = b->operand.data;
+    s->wait = b->wait.data;
+    s->input = b->input.data;
+    s->box = b->box.data;
+    s->call = b->call.data;
+    s->pieces = b->passed.data;
+    s->rings = b->passed.count;
+    s->device = b->agreed->staged;
     for (struct room *room = b->room, *next; room; room = next) {
         next = room->next;
         free(room);

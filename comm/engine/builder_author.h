@@ -97,6 +97,9 @@ void wf_after(wf_builder *b, wf_steps steps);
 void wf_builder_cut(wf_builder *b, size_t most_bytes);
 /* Of the steps that are ready, the one that was added first runs first. */
 void wf_builder_in_order(wf_builder *b);
+/* No member of the group ends what is added before a message, or a chain of messages, has come from every other one. Of
+ * a group of all ranks this shows that they have all made the call, which is then not asked for. */
+void wf_builder_synchronizes(wf_builder *b, const wf_group *g);
 /* The next step that is added runs in the owner's wait alone: until then the caller uses the memory. */
 void wf_builder_at_wait(wf_builder *b);
 

@@ -347,6 +347,7 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
 {
     wf_engine *engine = comm->engine;
     const entry *e = flight->entry;
+    WF_TRY(wf_guard_run_begin(comm, e->schedule->synchronizes));
     WF_TRY(wf_host_take(comm, e->scratch, &flight->scratch));
     if (e->device > 0)
         WF_TRY(wf_pool_take(comm->shared->ctx, e->device, &flight->device));
@@ -419,7 +420,9 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
     entry *e = flight->entry;
     if (!e)
         return;
-    if (status != WF_OK && !wf_run_cancel(e->run))
+    if (status == WF_OK)
+        wf_guard_run_end(comm, e->schedule->synchronizes);
+    else if (!wf_run_cancel(e->run))
         comm->lost = true;
     comm->engine->ring.pieces += e->schedule->ring_pieces;
     for (int32_t i = 1; i < e->schedule->rings; i++)

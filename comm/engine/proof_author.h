@@ -24,7 +24,8 @@ void wf_schedule_print(const wf_schedule *schedule, void (*line)(void *own, cons
  *   of schedules that allow it run one by one;
  *   nothing is read before it is written, and everything that is output is written;
  *   no two steps that may run at the same time touch the same bytes, unless both only read; what a device was told runs
- *   until a fence behind it is over.
+ *   until a fence behind it is over;
+ *   of up to 64 ranks that are said to synchronize, none ends before messages tell it that all others have begun.
  * Else WF_ERR_STATE, with the rank and the step in the message. Where the schedules allow it, outputs are also taken
  * for inputs. */
 wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ranks) WF_NODISCARD;

@@ -72,10 +72,11 @@ typedef struct wf_schedule {
     int32_t *pieces;     /* the same of the rings of pairs, by number; entry 0 is not used */
     int32_t rings;       /* of them */
     int32_t fences;
-    bool device;   /* arrays and slots are in device memory: boxes move when the device comes to it */
-    bool in_place; /* output i may be input i */
-    bool in_order; /* the first of the ready steps runs first */
-    bool in_line;  /* steps are local, or await flags: they can run one by one in the order of the list */
+    bool device;       /* arrays and slots are in device memory: boxes move when the device comes to it */
+    bool in_place;     /* output i may be input i */
+    bool in_order;     /* the first of the ready steps runs first */
+    bool synchronizes; /* no rank ends it before messages tell it that all have begun */
+    bool in_line;      /* steps are local, or await flags: they can run one by one in the order of the list */
     /* Payload that this rank sends, and what wf_traffic counts as copied. */
     uint64_t bytes_sent, messages, bytes_copied;
 } wf_schedule;

@@ -428,6 +428,53 @@ static wf_status check_all(proof *p, int64_t *open)
     return WF_OK;
 }
 
+/* --- calls that all have begun --------------------------------------------------------------------------------------
+ */
+
+/* Ranks that are known to have begun when each step is over: by messages, since flags do not say of which call they
+ * are. */
+static void note_begun(const wf_schedule_graph *g, uint64_t *begun)
+{
+    for (int64_t i = 0; i < 2 * g->first[g->ranks]; i++) {
+        const int64_t n = g->order[i] / 2, first = g->first[g->rank[n]];
+        const wf_step *step = wf_graph_step(g, n);
+        if (g->order[i] % 2 == 1) {
+            begun[n] |= step->kind == WF_STEP_RECV ? begun[g->match[n]] : 0;
+            continue;
+        }
+        begun[n] = (uint64_t)1 << g->rank[n];
+        for (int32_t w = 0; w < step->waits; w++)
+            begun[n] |= begun[first + g->all[g->rank[n]]->wait[step->wait + w]];
+    }
+}
+
+static wf_status check_begun(const wf_schedule_graph *g, const uint64_t *begun)
+{
+    for (int r = 0; r < g->ranks; r++) {
+        uint64_t known = (uint64_t)1 << r;
+        int other = 0;
+        for (int64_t n = g->first[r]; n < g->first[r + 1]; n++)
+            known |= begun[n];
+        while (other < g->ranks && known >> other & 1)
+            other++;
+        WF_CHECK(other == g->ranks, WF_ERR_STATE, "rank %d may end before rank %d has begun", r, other);
+    }
+    return WF_OK;
+}
+
+static wf_status check_synchronizing(wf_ctx *ctx, const wf_schedule_graph *g)
+{
+    if (!g->all[0]->synchronizes || g->ranks > 64)
+        return WF_OK;
+    uint64_t *begun = wf_calloc(ctx, (size_t)g->first[g->ranks] + 1, sizeof *begun);
+    if (!begun)
+        return wf_error_code();
+    note_begun(g, begun);
+    const wf_status status = check_begun(g, begun);
+    free(begun);
+    return status;
+}
+
 /* --- all ------------------------------------------------------------------------------------------------------------
  */
 
@@ -469,7 +516,9 @@ wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ran
         in_place = in_place || all[r]->in_place;
         in_line = in_line || all[r]->in_line;
     }
-    wf_status status = prove(ctx, &g, false);
+    wf_status status = check_synchronizing(ctx, &g);
+    if (status == WF_OK)
+        status = prove(ctx, &g, false);
     if (status == WF_OK && in_place)
         status = prove(ctx, &g, true);
     wf_graph_clear(&g);

@@ -1,6 +1,7 @@
 /* The control channel: records of calls to the right neighbour, notices of failures to all, farewells. It lives on a
  * communicator of its own and never waits; waits poll it. Where all ranks share memory, records lie there, and a count
- * of the notices that are under way says whether a message of them is worth a look. */
+ * of the notices that are under way says whether a message of them is worth a look. Elsewhere a call that its own
+ * messages confirm sends no record, unless it waits long: then all ranks do, and learn what the others do instead. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -12,7 +13,8 @@
 #define RECORDS    64 /* collectives that may be under way at once */
 #define TAG_RECORD 1
 #define TAG_NOTICE 2
-#define LINE       128 /* ranks do not disturb each other's caches */
+#define LINE       128      /* ranks do not disturb each other's caches */
+#define LATE_NS    20000000 /* in a call, after which its record is sent in any case; from one look for notices on */
 
 /* Of a failure; of the program's end: no status; of a rank that is busy: how long. */
 typedef struct notice {
@@ -22,6 +24,12 @@ typedef struct notice {
     int64_t busy_ms;
     char text[WF_FAILURE_TEXT];
 } notice;
+
+/* A record as a message: of which call, of those since the communicator was made. */
+typedef struct numbered {
+    uint64_t number;
+    wf_call_record call;
+} numbered;
 
 /* A notice on its way. */
 typedef struct telling {
@@ -44,20 +52,22 @@ typedef struct shared_records {
 struct wf_control {
     MPI_Comm mpi;
     int left, right;
-    wf_call_record *mine; /* announced, until the left neighbour's is known to be equal: `own`, or in shared memory */
-    wf_call_record own[RECORDS];
+    numbered own[RECORDS]; /* announced, until the left neighbour's is known to be equal, where memory is not shared */
     MPI_Request sent[RECORDS];
+    bool met[RECORDS]; /* messages of the call itself have shown that all ranks make it */
     uint64_t announced, confirmed;
+    int64_t unsent_ns; /* when the last one was announced, by the tick of the system; 0: it is sent, or need not be */
     shared_records **shared; /* of each rank; NULL: records are messages */
     uint64_t taken;          /* own records that the right neighbour had confirmed when last asked */
     uint64_t heard_told;     /* notices received that were counted in shared memory */
-    wf_call_record theirs;
-    bool arrived; /* theirs holds a record that has no partner yet */
+    int64_t heard_ns;        /* when MPI was last asked for them, by the tick of the system */
+    numbered theirs;
+    bool arrived; /* theirs holds a record */
     MPI_Request record, notice;
     notice heard;
-    notice held;             /* the failure that was heard of, and the first call that it concerns; no status: none */
-    int64_t held_ns;         /* since when */
-    wf_call_record farewell; /* announces that no call follows; no operation: not sent yet */
+    notice held;       /* the failure that was heard of, and the first call that it concerns; no status: none */
+    int64_t held_ns;   /* since when */
+    numbered farewell; /* announces that no call follows; no operation: not sent yet */
     MPI_Request leaving;
     telling *told;         /* the last first */
     uint64_t failed;       /* the first call of which a failure was told; 0: none was */
@@ -65,9 +75,14 @@ struct wf_control {
     char busy_with[64];
     bool dead;
     bool *gone; /* one per rank: its program has ended */
-    int ranks;
+    int rank, ranks;
     struct wf_control *next;
 };
+
+static wf_call_record *mine(struct wf_control *c, uint64_t n)
+{
+    return c->shared ? &c->shared[c->rank]->record[n % RECORDS] : &c->own[n % RECORDS].call;
+}
 
 /* Closed, but messages of theirs are not over, and may still touch their memory. */
 static struct wf_control *unfinished;
@@ -91,9 +106,9 @@ wf_status wf_control_new(wf_comm *comm)
     WF_CHECK(c, WF_ERR_MEMORY, "no memory for a communicator");
     comm->control = c;
     c->mpi = MPI_COMM_NULL;
-    c->mine = c->own;
     c->gone = calloc((size_t)comm->size, sizeof *c->gone);
     WF_CHECK(c->gone, WF_ERR_MEMORY, "no memory for a communicator");
+    c->rank = comm->rank;
     c->ranks = comm->size;
     c->right = (comm->rank + 1) % comm->size;
     c->left = (comm->rank + comm->size - 1) % comm->size;
@@ -125,7 +140,6 @@ wf_status wf_control_share(wf_comm *comm, void *const *memory)
         return wf_error_code();
     for (int r = 0; r < comm->size; r++)
         c->shared[r] = memory[r];
-    c->mine = c->shared[comm->rank]->record;
     c->taken = c->announced;
     atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed, memory_order_release);
     return WF_OK;
@@ -138,10 +152,9 @@ void wf_control_unshare(wf_comm *comm)
         return;
     free(c->shared);
     c->shared = NULL;
-    c->mine = c->own;
 }
 
-/* The right neighbour has read what was announced RECORDS calls ago. */
+/* The right neighbour needs no more what was announced RECORDS calls ago. */
 static wf_status look_for_place(struct wf_control *c, bool *is_free)
 {
     int done = 1;
@@ -153,19 +166,45 @@ static wf_status look_for_place(struct wf_control *c, bool *is_free)
     return WF_OK;
 }
 
-static wf_status show(wf_comm *comm, uint64_t n, uint64_t hash)
+/* The record of the left neighbour that is of call n or a later one, into c->theirs; *there: it has come. Those before
+ * are of calls that are over. */
+static wf_status next_record(struct wf_control *c, uint64_t n, bool *there)
+{
+    int done = c->arrived;
+    for (;;) {
+        if (!done)
+            TRY_MPI(MPI_Test(&c->record, &done, MPI_STATUS_IGNORE));
+        c->arrived = done;
+        *there = done && c->theirs.number >= n;
+        if (!done || *there)
+            return WF_OK;
+        WF_TRY(await_record(c));
+        done = 0;
+    }
+}
+
+wf_status wf_control_show(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
-    const uint64_t place = n % RECORDS;
-    if (!c->shared) {
-        TRY_MPI(MPI_Isend(&c->mine[place], (int)sizeof c->mine[place], MPI_BYTE, c->right, TAG_RECORD, c->mpi,
-                          &c->sent[place]));
+    if (!c || c->unsent_ns == 0)
         return WF_OK;
-    }
-    shared_records *own = c->shared[comm->rank];
-    own->cell[place].hash = hash;
-    atomic_store_explicit(&own->cell[place].number, n + 1, memory_order_release);
+    const uint64_t n = c->announced - 1;
+    numbered *own = &c->own[n % RECORDS];
+    own->number = n;
+    c->unsent_ns = 0;
+    TRY_MPI(MPI_Isend(own, (int)sizeof *own, MPI_BYTE, c->right, TAG_RECORD, c->mpi, &c->sent[n % RECORDS]));
     return WF_OK;
+}
+
+void wf_control_confirm(wf_comm *comm)
+{
+    struct wf_control *c = comm->control;
+    if (!c || c->shared)
+        return;
+    c->unsent_ns = 0;
+    c->met[(c->announced - 1) % RECORDS] = true;
+    while (c->confirmed < c->announced && c->met[c->confirmed % RECORDS])
+        c->confirmed++; /* not past calls under way whose records have not come yet */
 }
 
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash)
@@ -182,8 +221,17 @@ wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint6
             deadline = wf_deadline_new();
         WF_TRY(wf_deadline_poll(comm, &deadline));
     }
-    c->mine[c->announced % RECORDS] = *record;
-    return show(comm, c->announced++, hash);
+    const uint64_t n = c->announced++, place = n % RECORDS;
+    *mine(c, n) = *record;
+    c->met[place] = false;
+    if (c->shared) {
+        shared_records *own = c->shared[comm->rank];
+        own->cell[place].hash = hash;
+        atomic_store_explicit(&own->cell[place].number, n + 1, memory_order_release);
+        return WF_OK;
+    }
+    c->unsent_ns = wf_tick_ns();
+    return WF_OK;
 }
 
 bool wf_control_has_room(wf_comm *comm)
@@ -209,13 +257,13 @@ static bool is_farewell(const wf_call_record *record)
            !strncmp(record->operation, "exit", sizeof record->operation);
 }
 
-static wf_status disagree(wf_comm *comm, const wf_call_record *mine, const wf_call_record *theirs)
+static wf_status disagree(wf_comm *comm, const wf_call_record *ours, const wf_call_record *theirs)
 {
     char own[WF_RECORD_TEXT], other[WF_RECORD_TEXT], text[WF_FAILURE_TEXT];
     const int left = comm->control->left;
     snprintf(text, sizeof text, "ranks disagree in collective %llu: rank %d calls %.250s, rank %d calls %.250s",
-             (unsigned long long)mine->sequence, left, wf_call_record_text(theirs, other), comm->rank,
-             wf_call_record_text(mine, own));
+             (unsigned long long)ours->sequence, left, wf_call_record_text(theirs, other), comm->rank,
+             wf_call_record_text(ours, own));
     return wf_failure_seen(comm, WF_ERR_COMM, text);
 }
 
@@ -231,22 +279,23 @@ static bool shows_equal(const wf_comm *comm, uint64_t n)
            left->cell[place].hash == own->cell[place].hash;
 }
 
-/* The record of the left neighbour that is to be compared with mine[n % RECORDS]; NULL: it has not come. A farewell
- * comes as a message. */
+/* What the left neighbour calls where this rank makes call n; NULL: it has not come. A farewell comes as a message,
+ * also where records do not. A message of a later call says that the neighbour has ended call n without a record, which
+ * it can only where all ranks make the same call. */
 static wf_status look_for_record(struct wf_control *c, uint64_t n, const wf_call_record **theirs)
 {
     const shared_records *left = c->shared ? c->shared[c->left] : NULL;
-    int done = 0;
+    bool there = false;
     *theirs = NULL;
     if (left && atomic_load_explicit(&left->cell[n % RECORDS].number, memory_order_acquire) == n + 1) {
         *theirs = &left->record[n % RECORDS];
         return WF_OK;
     }
-    if (!c->arrived) {
-        TRY_MPI(MPI_Test(&c->record, &done, MPI_STATUS_IGNORE));
-        c->arrived = done;
-    }
-    *theirs = c->arrived ? &c->theirs : NULL;
+    WF_TRY(next_record(c, n, &there));
+    if (there && c->theirs.number == n)
+        *theirs = &c->theirs.call;
+    else if (there && !left)
+        *theirs = mine(c, n);
     return WF_OK;
 }
 
@@ -255,17 +304,15 @@ static wf_status compare_records(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
     for (; c->confirmed < c->announced; c->confirmed++) {
-        const wf_call_record *mine = &c->mine[c->confirmed % RECORDS], *theirs;
-        if (!shows_equal(comm, c->confirmed)) {
+        const wf_call_record *ours = mine(c, c->confirmed), *theirs;
+        if (!c->met[c->confirmed % RECORDS] && !shows_equal(comm, c->confirmed)) {
             WF_TRY(look_for_record(c, c->confirmed, &theirs));
             if (!theirs)
                 break;
-            if (!wf_call_record_equal(mine, theirs))
-                return disagree(comm, mine, theirs);
+            if (!wf_call_record_equal(ours, theirs))
+                return disagree(comm, ours, theirs);
         }
-        if (!c->shared)
-            WF_TRY(await_record(c));
-        else
+        if (c->shared)
             atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed + 1, memory_order_release);
     }
     return WF_OK;
@@ -355,6 +402,7 @@ static void hear(wf_comm *comm)
     struct wf_control *c = comm->control;
     int done = 1;
     MPI_Status from;
+    c->heard_ns = wf_tick_ns();
     while (c->notice != MPI_REQUEST_NULL && MPI_Test(&c->notice, &done, &from) == MPI_SUCCESS && done) {
         c->heard_told += (uint64_t)c->heard.counted;
         if (c->heard.status != WF_OK)
@@ -397,22 +445,30 @@ static bool is_overdue(const wf_comm *comm)
     return comm->parting && wf_now_ns() - comm->control->held_ns > (int64_t)WF_GRACE_MS * 1000000;
 }
 
-static wf_status poll_channel(wf_comm *comm, bool moves)
+static wf_status poll_channel(wf_comm *comm, wf_look look)
 {
-    const notice *held = &comm->control->held;
-    if (moves || !is_quiet(comm))
+    struct wf_control *c = comm->control;
+    const int64_t now = c->shared ? 0 : wf_tick_ns();
+    const bool asks = c->shared || look == WF_LOOK_IF_TOLD || now - c->heard_ns > LATE_NS;
+    bool there;
+    if (look == WF_LOOK_ALWAYS || (asks && !is_quiet(comm))) {
         hear(comm);
-    if (held->status != WF_OK && (held->sequence <= position(comm) || is_overdue(comm)))
-        return wf_failure_heard(comm, (wf_status)held->status, held->text);
+        if (c->confirmed == c->announced) /* else records are compared below */
+            WF_TRY(next_record(c, c->announced, &there));
+    }
+    if (c->unsent_ns != 0 && now - c->unsent_ns > LATE_NS)
+        WF_TRY(wf_control_show(comm));
+    if (c->held.status != WF_OK && (c->held.sequence <= position(comm) || is_overdue(comm)))
+        return wf_failure_heard(comm, (wf_status)c->held.status, c->held.text);
     return compare_records(comm);
 }
 
 /* Failures are told on the communicator where they happened, or above it: both end this one. */
-static wf_status poll(wf_comm *comm, bool moves)
+wf_status wf_control_poll(wf_comm *comm, wf_look look)
 {
     for (wf_comm *c = comm; c; c = c->parent) {
         if (!c->dead && c->control && !c->closed) {
-            const wf_status status = poll_channel(c, moves);
+            const wf_status status = poll_channel(c, look);
             if (status != WF_OK && !c->dead)
                 return status;
         }
@@ -420,16 +476,6 @@ static wf_status poll(wf_comm *comm, bool moves)
             return wf_failure_inherit(comm, c);
     }
     return WF_OK;
-}
-
-wf_status wf_control_poll(wf_comm *comm)
-{
-    return poll(comm, true);
-}
-
-wf_status wf_control_look(wf_comm *comm)
-{
-    return poll(comm, false);
 }
 
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused)
@@ -461,7 +507,10 @@ static bool all_sent(struct wf_control *c)
         for (int r = 0; r < c->ranks; r++)
             if (!sent(&t->request[r]))
                 return false;
-    return true;
+    for (int i = 0; i < RECORDS; i++)
+        if (!sent(&c->sent[i]))
+            return false;
+    return sent(&c->leaving);
 }
 
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms)
@@ -471,38 +520,22 @@ wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms)
     return tell_all(comm, told);
 }
 
-static bool at_rest(struct wf_control *c)
-{
-    bool quiet = all_sent(c) && cancel_request(&c->record) && cancel_request(&c->notice) && sent(&c->leaving);
-    for (int i = 0; i < RECORDS; i++)
-        if (!sent(&c->sent[i]))
-            quiet = false;
-    return quiet;
-}
-
 /* The left neighbour has said its farewell, and nothing more can come from it. */
 static bool parted(struct wf_control *c)
 {
-    int done = 0;
-    if (!c->arrived && MPI_Test(&c->record, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
-        c->arrived = true;
-    if (!c->arrived || !is_farewell(&c->theirs) || !sent(&c->leaving) || !all_sent(c))
-        return false;
-    for (int i = 0; i < RECORDS; i++)
-        if (!sent(&c->sent[i]))
+    bool there = c->arrived;
+    while (!there || !is_farewell(&c->theirs.call))
+        if (next_record(c, c->theirs.number + there, &there) != WF_OK || !there)
             return false;
-    return true;
+    return all_sent(c);
 }
 
 /* A communicator whose context is free may get it again: nobody's farewell may be under way then. */
 static bool release_channel(struct wf_control *c)
 {
     if (c->dead)
-        return at_rest(c);
-    if (!parted(c) || !cancel_request(&c->notice))
-        return false;
-    MPI_Comm_free(&c->mpi);
-    return true;
+        return all_sent(c) && cancel_request(&c->record) && cancel_request(&c->notice);
+    return parted(c) && cancel_request(&c->notice) && MPI_Comm_free(&c->mpi) == MPI_SUCCESS;
 }
 
 static void control_free(struct wf_control *c)
@@ -531,12 +564,14 @@ void wf_control_sweep(void)
 void wf_control_leave(wf_comm *comm, const char *operation)
 {
     struct wf_control *c = comm->control;
-    if (comm->dead || c->farewell.operation[0])
+    if (comm->dead || c->farewell.call.operation[0])
         return;
-    c->farewell = wf_call_record_plain(operation, -1);
-    c->farewell.sequence = comm->sequence + 1;
-    wf_call_record_place(&c->farewell);
-    comm->doing = c->farewell;
+    if (wf_control_show(comm) != WF_OK)
+        wf_error_clear();
+    c->farewell = (numbered){.number = c->announced, .call = wf_call_record_plain(operation, -1)};
+    c->farewell.call.sequence = comm->sequence + 1;
+    wf_call_record_place(&c->farewell.call);
+    comm->doing = c->farewell.call;
     wf_recorder_enter(comm);
     wf_recorder_end(comm, operation, false);
     MPI_Isend(&c->farewell, (int)sizeof c->farewell, MPI_BYTE, c->right, TAG_RECORD, c->mpi, &c->leaving);

@@ -21,7 +21,8 @@
 
 wf_deadline wf_deadline_new(void)
 {
-    return (wf_deadline){.start_ns = wf_now_ns(), .peer = -1};
+    /* Control is asked in the fourth poll: most waits are over before. */
+    return (wf_deadline){.start_ns = wf_now_ns(), .polls = 1, .peer = -1};
 }
 
 /* left: how the rank that is awaited has left; NULL: it has not, as far as is known. */
@@ -131,7 +132,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
     wf_watch_beat();
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */
     if (deadline->polls++ % CONTROL_EVERY == 0) {
-        WF_TRY(wf_control_poll(comm));
+        WF_TRY(wf_control_poll(comm, WF_LOOK_ALWAYS));
         WF_TRY(comm->shared->native ? comm->shared->native->poll(comm) : WF_OK);
     }
     if (waited > GONE_NS || waited > limit_ns(comm, -1))

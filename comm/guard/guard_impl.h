@@ -6,8 +6,14 @@
 #include "comm/safety/safety_impl.h"
 
 /* --- operation.c: the frame of every call --- */
+/* As wf_comm_alive, ahead of a collective, which itself hears of failures. */
+wf_status wf_guard_alive(wf_comm *comm) WF_NODISCARD;
 /* Starts a collective: alive, numbered, announced to the neighbour. */
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
+/* Around a schedule of the call in progress. `synchronizes`: no rank ends it before messages say that all have begun it
+ * (their tag holds the hash of the call); else the record of the call is sent. */
+wf_status wf_guard_run_begin(wf_comm *comm, bool synchronizes) WF_NODISCARD;
+void wf_guard_run_end(wf_comm *comm, bool synchronizes);
 /* Waits until the left neighbour is known to do the same. */
 wf_status wf_guard_settle(wf_comm *comm) WF_NODISCARD;
 /* The same without waiting: whether it is known. */
@@ -25,6 +31,10 @@ wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 
 /* hash: of what wf_call_record_equal compares. In shared memory records of equal hashes count as equal. */
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash) WF_NODISCARD;
+/* Sends the record of the call in progress, unless that was done or is not needed. */
+wf_status wf_control_show(wf_comm *comm) WF_NODISCARD;
+/* All ranks are known to have begun the call in progress: nothing waits for its record. */
+void wf_control_confirm(wf_comm *comm);
 /* Bytes of shared memory that each rank needs for its records and a count of notices. */
 size_t wf_control_shared_bytes(void);
 /* From now on, until wf_control_unshare, records go through memory[r], zeroed memory of rank r that all ranks see. To
@@ -36,12 +46,14 @@ bool wf_control_has_room(wf_comm *comm);
 bool wf_control_confirmed(const wf_comm *comm);
 /* The rank whose record is awaited; -1: none. */
 int wf_control_missing(const wf_comm *comm);
-/* Looks for records and notices, here and in the communicators that this one was split from; MPI moves messages
- * meanwhile. */
-wf_status wf_control_poll(wf_comm *comm) WF_NODISCARD;
-/* The same; MPI is asked for notices only if the count in shared memory says that some are on their way, and for the
- * farewell of the left neighbour only while its record is missing. */
-wf_status wf_control_look(wf_comm *comm) WF_NODISCARD;
+/* Looks for records and notices, here and in the communicators that this one was split from. */
+typedef enum wf_look {
+    WF_LOOK_LOCAL = 0, /* in memory alone, if MPI was asked a moment ago: what follows asks it where it waits */
+    WF_LOOK_IF_TOLD,   /* MPI is asked for notices, but not where a count in shared memory says that there are none; and
+                          for the farewell of the left neighbour only while its record is missing */
+    WF_LOOK_ALWAYS     /* and moves messages meanwhile */
+} wf_look;
+wf_status wf_control_poll(wf_comm *comm, wf_look look) WF_NODISCARD;
 /* Tells all ranks of a failure in the call that this rank is in, or before the next one; in the next one, if that was
  * refused before it began. They go on up to that call. */
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused);

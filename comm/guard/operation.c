@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SEQUENCES   128                 /* collectives whose tags differ, whatever they are */
+#define LEAST_KINDS ((uint64_t)1 << 15) /* of tags of one collective, which then stand for its record */
+
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -27,12 +30,17 @@ static uint64_t hash_of(const wf_call_record *record)
     return mix(hash, (uint64_t)(uint32_t)record->op << 32 | (uint32_t)record->root);
 }
 
+static uint64_t kinds_of(const wf_comm *comm)
+{
+    return (uint64_t)comm->tags / SEQUENCES;
+}
+
 /* Calls that do not belong together have different tags, so that their messages never meet: all ranks then wait until
  * the disagreement is known. The number is in it as it is, for collectives that overlap. */
 static int tag_of(const wf_comm *comm, uint64_t sequence, uint64_t hash)
 {
-    const uint64_t kinds = (uint64_t)comm->tags / 128;
-    return WF_TAGS + (int)(sequence % 128 * kinds + (hash >> 8) % kinds);
+    const uint64_t kinds = kinds_of(comm);
+    return WF_TAGS + (int)(sequence % SEQUENCES * kinds + (hash >> 8) % kinds);
 }
 
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
@@ -52,14 +60,36 @@ wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
     wf_recorder_enter(comm);
     const uint64_t hash = hash_of(&comm->doing);
     comm->tag = tag_of(comm, comm->doing.sequence, hash);
-    return wf_control_announce(comm, &comm->doing, hash);
+    WF_TRY(wf_control_announce(comm, &comm->doing, hash));
+    /* What goes natively has no tags. */
+    return comm->shared->native ? wf_control_show(comm) : WF_OK;
+}
+
+/* Whether different calls have different tags, as good as always. */
+static bool tags_tell(const wf_comm *comm)
+{
+    return kinds_of(comm) >= LEAST_KINDS;
+}
+
+wf_status wf_guard_run_begin(wf_comm *comm, bool synchronizes)
+{
+    return synchronizes && tags_tell(comm) ? WF_OK : wf_control_show(comm);
+}
+
+void wf_guard_run_end(wf_comm *comm, bool synchronizes)
+{
+    if (synchronizes && tags_tell(comm))
+        wf_control_confirm(comm);
 }
 
 wf_status wf_guard_settle(wf_comm *comm)
 {
     if (!comm->control)
         return WF_OK;
-    WF_TRY(wf_control_look(comm));
+    if (!wf_control_confirmed(comm)) {
+        WF_TRY(wf_control_show(comm));
+        WF_TRY(wf_control_poll(comm, WF_LOOK_IF_TOLD));
+    }
     if (!wf_control_confirmed(comm))
         for (wf_deadline deadline = wf_deadline_new(); !wf_control_confirmed(comm);)
             WF_TRY(wf_deadline_poll(comm, &deadline));
@@ -72,7 +102,8 @@ wf_status wf_guard_try_settle(wf_comm *comm, bool *settled)
     *settled = true;
     if (!comm->control)
         return WF_OK;
-    WF_TRY(wf_control_poll(comm));
+    WF_TRY(wf_control_show(comm));
+    WF_TRY(wf_control_poll(comm, WF_LOOK_ALWAYS));
     *settled = wf_control_confirmed(comm);
     if (*settled)
         wf_recorder_settle(comm);

@@ -274,7 +274,7 @@ wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor 
 static wf_status poll(wf_exchange *exchange)
 {
     bool moved = false, done;
-    WF_TRY(wf_control_poll(exchange->comm));
+    WF_TRY(wf_control_poll(exchange->comm, WF_LOOK_ALWAYS));
     if (exchange->comm->nccl)
         WF_TRY(wf_nccl_poll(exchange->comm));
     return wf_engine_advance(&exchange->flight, &moved, &done);

@@ -62,7 +62,7 @@ static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_redu
     const wf_call call = wf_reducer_call(reducer, job);
     const int64_t count = call.count - job->offset[0];
     const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, count, (int)WF_SUM, -1);
-    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_alive(comm));
     WF_CHECK(count == 0 || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld", (long long)count);
     WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(wf_engine_run(comm, &call, NULL, job->flat));

@@ -108,7 +108,8 @@ wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
 {
     int *most, known = 0;
     *(MPI_Comm *)comm->mpi_comm = data;
-    TRY_MPI(MPI_Comm_get_attr(data, MPI_TAG_UB, &most, &known));
+    /* Which only that communicator knows. */
+    TRY_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &known));
     /* And two more: for meetings and for answers. */
     comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS - 1 : WF_TAGS - 2;
     return WF_OK;

@@ -469,8 +469,9 @@ static wf_comm *victim_new(void)
 }
 
 /* One rank takes another place for the begin of what the last rank needs or has, or for the end of what the first one
- * needs, which the extent of all needs does not show. */
-static void different_plan(int kind)
+ * needs, which the extent of all needs does not show. between: a call on which all agree comes between begin and end.
+ */
+static void different_plan(int kind, bool between)
 {
     wf_box have[MOST], need[MOST];
     wf_comm *victim = victim_new();
@@ -482,6 +483,8 @@ static void different_plan(int kind)
               *y = wf_tensor_new(ctx, WF_F32, wf_box_shape(need[rank]));
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     wf_status status = wf_exchange_begin(exchange, x, y);
+    if (status == WF_OK && between)
+        status = wf_barrier(victim);
     if (status == WF_OK)
         status = wf_exchange_end(exchange);
     if (status == WF_OK)
@@ -500,7 +503,8 @@ static void different_plan(int kind)
 static void different_plans(void)
 {
     for (int kind = 0; size > 1 && kind < 3; kind++)
-        different_plan(kind);
+        for (int between = 0; between < 2; between++)
+            different_plan(kind, between);
 }
 
 /* An error of one rank is an error of all. */
