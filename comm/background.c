@@ -98,16 +98,16 @@ static wf_status run_at_once(const operation *op)
     }
 }
 
-static bool is_at_once(const operation *op)
-{
-    return op->run || !moves(op) || wf_native_connects(connection_of(op));
-}
-
-/* Collectives beyond those that a neighbour can keep in mind wait for it. */
-static wf_status begin(operation *op, bool *moved)
+/* *over: it is over at once. A collective beyond those that a neighbour can keep in mind does not begin yet. */
+static wf_status begin(operation *op, bool *moved, bool *over)
 {
     wf_comm *comm = connection_of(op);
     const wf_call *call = &op->call;
+    op->before = comm->traffic;
+    if (op->run || !moves(op) || wf_native_connects(comm)) {
+        *over = true;
+        return run_at_once(op);
+    }
     const int64_t first = call->operation == WF_CALL_SUM ? call->part[0] : 0;
     const int sum = call->operation == WF_CALL_ALLGATHER ? -1 : (int)WF_SUM;
     const wf_call_record record = wf_call_record_values(op->name, call->dtype, call->count - first, sum, -1);
@@ -117,33 +117,7 @@ static wf_status begin(operation *op, bool *moved)
     *moved = true;
     op->state = RUNNING;
     WF_TRY(wf_guard_enter(comm, &record));
-    return wf_engine_begin(comm, call, op->mine, op->data, &op->flight);
-}
-
-/* One step on the way: *moved if there was any, *over at the end. */
-static wf_status advance(struct wf_background *b, operation *op, bool *moved, bool *over)
-{
-    wf_comm *comm = connection_of(op);
-    bool done = false;
-    if (op->state == QUEUED && is_at_once(op)) {
-        *moved = *over = true;
-        return run_at_once(op);
-    }
-    if (op->state == QUEUED)
-        return begin(op, moved);
-    if (++b->advances % POLL_EVERY == 0)
-        WF_TRY(wf_comm_alive(comm));
-    if (op->state == RUNNING) {
-        WF_TRY(wf_engine_advance(&op->flight, moved, &done));
-        if (!done)
-            return WF_OK;
-        wf_engine_end(comm, &op->flight, WF_OK);
-        op->state = SETTLING;
-        *moved = true;
-    }
-    WF_TRY(wf_guard_try_settle(comm, over));
-    *moved = *moved || *over;
-    return WF_OK;
+    return wf_engine_begin(comm, call, &op->mine, &op->data, &op->flight);
 }
 
 /* What `async` sent counts as sent by comm. */
@@ -198,14 +172,26 @@ static void leave_first(struct wf_background *b, wf_status status)
     wf_error_clear();
 }
 
-/* The first operation a little further. After an error those behind it are left out. */
+/* The first operation a little further: whether anything moved. After an error those behind it are left out. */
 static bool turn(struct wf_background *b)
 {
     operation *op = &b->list[b->first];
+    wf_comm *comm = connection_of(op);
     bool moved = false, over = false;
-    if (op->state == QUEUED)
-        op->before = connection_of(op)->traffic;
-    const wf_status status = b->status == WF_OK ? advance(b, op, &moved, &over) : b->status;
+    wf_status status = b->status;
+    if (status == WF_OK && op->state == QUEUED)
+        status = begin(op, &moved, &over);
+    else if (status == WF_OK && ++b->advances % POLL_EVERY == 0)
+        status = wf_comm_alive(comm);
+    if (status == WF_OK && op->state == RUNNING)
+        status = wf_run_advance(op->flight.run, &moved);
+    if (status == WF_OK && op->state == RUNNING && wf_run_done(op->flight.run)) {
+        wf_engine_end(comm, &op->flight, WF_OK);
+        op->state = SETTLING;
+        moved = true;
+    }
+    if (status == WF_OK && op->state == SETTLING)
+        status = wf_guard_try_settle(comm, &over);
     if (status == WF_OK && !over)
         return moved;
     leave_first(b, status);
@@ -224,17 +210,44 @@ static void rest(struct wf_background *b)
     }
 }
 
-static bool progress_once(struct wf_background *b)
+/* In a wait for the stream, between two looks at its first operation, which fails if that lasts too long. */
+static void poll(struct wf_background *b, wf_deadline *deadline)
 {
+    const operation *op = &b->list[b->first];
+    wf_comm *comm = connection_of(op);
+    if (deadline->polls < 0)
+        *deadline = wf_deadline_new();
+    deadline->peer = op->state == RUNNING ? wf_run_awaited(op->flight.run) : -1;
+    if (op->state == RUNNING && deadline->polls == NOTED)
+        wf_engine_note(comm, op->flight.run);
+    const wf_status status = wf_deadline_poll(comm, deadline);
+    if (status != WF_OK)
+        leave_first(b, status);
+}
+
+/* Operations in turn, as far as they get, or until nothing is left: whether anything moved. */
+static bool work(struct wf_background *b, bool waits)
+{
+    wf_deadline deadline = {.polls = -1};
+    bool any = false;
     if (b->within || is_empty(b))
         return false;
     b->within = true;
     wf_errors_swap(b->errors);
-    const char *watched = wf_watch_swap(NULL);
-    bool any = false;
-    while (!is_empty(b) && turn(b))
-        any = true;
-    (void)wf_watch_swap(watched);
+    for (int idle = 0; !is_empty(b) && (waits || idle == 0); idle++) {
+        bool moved = false;
+        const char *watched = wf_watch_swap(NULL);
+        while (!is_empty(b) && turn(b))
+            moved = true;
+        (void)wf_watch_swap(watched);
+        if (moved) {
+            any = true;
+            idle = 0;
+            deadline.polls = -1;
+        } else if (waits && (idle >= SPINS || wf_deadline_crowded(connection_of(&b->list[b->first])))) {
+            poll(b, &deadline);
+        }
+    }
     wf_errors_swap(b->errors);
     b->within = false;
     rest(b);
@@ -243,7 +256,7 @@ static bool progress_once(struct wf_background *b)
 
 static void progress(void *background)
 {
-    (void)progress_once(background);
+    (void)work(background, false);
 }
 
 /* The main program waits for something else, and its rank may never come here to wait: the flight recorder is to know
@@ -253,40 +266,9 @@ void wf_background_progress(wf_comm *comm)
     struct wf_background *b = comm->shared->background;
     if (!b || b->within || is_empty(b))
         return;
-    b->idle = progress_once(b) ? 0 : b->idle + 1;
+    b->idle = work(b, false) ? 0 : b->idle + 1;
     if (b->idle == NOTED && b->list[b->first].state == RUNNING)
-        wf_engine_note(connection_of(&b->list[b->first]), &b->list[b->first].flight);
-}
-
-/* Until nothing is left. A wait that lasts too long ends the operation with its error. */
-static void finish(struct wf_background *b)
-{
-    wf_deadline deadline = wf_deadline_new();
-    for (int idle = 0; !is_empty(b) && !b->within; idle++) {
-        if (progress_once(b)) {
-            if (idle > SPINS)
-                deadline = wf_deadline_new();
-            idle = 0;
-            continue;
-        }
-        operation *op = &b->list[b->first];
-        wf_comm *comm = connection_of(op);
-        if (idle == 0)
-            deadline = wf_deadline_new();
-        if (idle < SPINS && !wf_deadline_crowded(comm))
-            continue;
-        b->within = true;
-        wf_errors_swap(b->errors);
-        deadline.peer = op->state == RUNNING ? wf_engine_awaited(&op->flight) : -1;
-        if (op->state == RUNNING && deadline.polls == NOTED)
-            wf_engine_note(comm, &op->flight);
-        const wf_status status = wf_deadline_poll(comm, &deadline);
-        if (status != WF_OK)
-            leave_first(b, status);
-        wf_errors_swap(b->errors);
-        b->within = false;
-        rest(b);
-    }
+        wf_engine_note(connection_of(&b->list[b->first]), b->list[b->first].flight.run);
 }
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */
@@ -355,7 +337,7 @@ static void add(operation op)
     b->ctx->progress = progress;
     b->ctx->progress_state = b;
     if (op.comm->shared->in_order)
-        finish(b);
+        (void)work(b, true);
 }
 
 void wf_background_call(wf_comm *comm, wf_background_function run, void *own)
@@ -406,7 +388,7 @@ wf_status wf_background_wait(wf_comm *comm)
     struct wf_background *b = comm->shared->background;
     if (!b)
         return WF_OK;
-    finish(b);
+    (void)work(b, true);
     const wf_status status = wf_background_status(comm);
     b->status = WF_OK;
     return status == WF_OK ? join(comm) : status;
@@ -417,7 +399,7 @@ void wf_background_end(wf_comm *comm)
     struct wf_background *b = comm && !comm->closed ? comm->shared->background : NULL;
     if (!b)
         return;
-    finish(b);
+    (void)work(b, true);
     b->status = WF_OK;
     if (join(comm) != WF_OK)
         wf_log(WF_LOG_ERROR, "%s", wf_error_message());

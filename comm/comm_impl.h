@@ -97,15 +97,15 @@ struct wf_comm {
     wf_comm *parent; /* holds a reference */
     int references;
     bool closed;
-    bool inside;                   /* a collective was entered and is not over */
-    bool parting;                  /* in wf_comm_part, which some ranks do by themselves between two collectives */
-    bool lost;                     /* memory of unfinished messages is never used again */
-    bool nested;                   /* works inside calls of its parent, whose ranks know better who is missing */
-    bool pairs_asked;              /* for memory of exchanges */
-    bool shares_asked;             /* for memory of sums */
-    bool grad_dtype_set;           /* grad_dtype was set */
-    wf_way way;                    /* of the peer slots */
-    const wf_transport *transport; /* NULL where there is one rank */
+    bool inside;         /* a collective was entered and is not over */
+    bool parting;        /* in wf_comm_part, which some ranks do by themselves between two collectives */
+    bool lost;           /* memory of unfinished messages is never used again */
+    bool nested;         /* works inside calls of its parent, whose ranks know better who is missing */
+    bool pairs_asked;    /* for memory of exchanges */
+    bool shares_asked;   /* for memory of sums */
+    bool grad_dtype_set; /* grad_dtype was set */
+    wf_way way;          /* of the peer slots */
+    wf_link link;        /* where there are several ranks */
     const wf_reducer *reducer;
     const char *name;
     int rank, size, intra_rank, intra_size, inter_rank, inter_size;

@@ -150,7 +150,7 @@ const char *wf_comm_ways(const wf_comm *comm)
     if (comm->nccl)
         return "nccl";
     if (!wf_engine_shares(comm))
-        return comm->transport ? comm->transport->name : "self";
+        return comm->size > 1 ? "mpi" : "self";
     return comm->inter_size == 1 ? "shm" : "shm and mpi";
 }
 

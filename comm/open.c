@@ -169,8 +169,7 @@ static void disconnect(wf_comm *comm)
     wf_exchange_unshare(comm);
     wf_nccl_close(comm);
     wf_control_close(comm);
-    if (comm->transport)
-        comm->transport->close(comm);
+    wf_transport_mpi_close(comm);
     wf_engine_close(comm);
     free(comm->node);
     free(comm->pid);

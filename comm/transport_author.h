@@ -1,7 +1,7 @@
 /* Transports: how buffers move between the ranks of one communicator.
  *
- * A transport moves messages, and may move whole collectives; what it leaves NULL is built from messages. It never
- * waits: waiting, time-outs, failure notices and the cutting of large messages are the communicator's.
+ * A transport moves messages and a few whole collectives. It never waits: waiting, time-outs, failure notices and the
+ * cutting of large messages are the communicator's.
  *
  * MPI gets no device memory, though it may be built to take some. Whether that works shows only when ranks send it to
  * each other: where it does not, the process dies or hangs, and a trial in a child needs a job of its own, which a
@@ -27,26 +27,23 @@ typedef struct wf_transfer {
     uint64_t own[2];  /* the transport's */
 } wf_transfer;
 
-typedef struct wf_transport {
-    const char *name;
+/* By which the schedules of a communicator move messages: MPI's (comm/transport/mpi.c), NCCL's group of an exchange, or
+ * the fake one of the simulation. */
+typedef struct wf_link {
+    void *own;
 
     /* Begins a message of at least one byte and at most WEFT_CHUNK_BYTES. Messages between two ranks with one tag
      * arrive in the order in which they were begun. */
-    wf_status (*start)(wf_comm *comm, wf_transfer *transfer);
+    wf_status (*start)(void *own, wf_transfer *transfer);
     /* Looks whether it is over; an error of it alone goes to transfer->status, with done. A receive of another size
      * than was sent is not an error here. */
-    wf_status (*test)(wf_comm *comm, wf_transfer *transfer);
+    wf_status (*test)(void *own, wf_transfer *transfer);
     /* Gives up a message after a failure. `done` says whether its memory is free; where it is not, the memory is lost.
      */
-    void (*cancel)(wf_comm *comm, wf_transfer *transfer);
-
-    /* Collectives on dense buffers; may be NULL. Begin, then `test`. `bytes` from every rank to all (its x) or to each
-     * other (its block of x), into y in rank order. */
-    wf_status (*allgather)(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *transfer);
-    wf_status (*alltoall)(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *transfer);
-
-    /* Frees what the transport keeps for this communicator; does not wait. */
-    void (*close)(wf_comm *comm);
-} wf_transport;
+    void (*cancel)(void *own, wf_transfer *transfer);
+    /* Begins a collective on dense buffers, which `test` ends: `bytes` from every rank to all (its x) or to each other
+     * (its block of x), into y in rank order. */
+    wf_status (*collective)(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *transfer);
+} wf_link;
 
 #endif

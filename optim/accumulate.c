@@ -95,21 +95,11 @@ wf_status wf_optim_weighted_loss(wf_optim *optim, wf_var *loss, double *grad_sca
 {
     const wf_array sum = loss_sum(optim);
     const wf_strided number = wf_array_strided(&sum);
+    *grad_scale = 1;
     if (!optim->adding)
         return WF_OK;
     *grad_scale = optim->weight_sum > 0 ? 1 / optim->weight_sum : 1;
     return wf_loss_set(optim->ctx, &number, *grad_scale, loss->value);
-}
-
-wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss)
-{
-    double seed = 1;
-    WF_NEED(loss);
-    WF_TRY(wf_optim_bind(optim));
-    /* Before backward, since the weight of the loss is the seed of its gradient. */
-    WF_TRY(optim->distributed ? optim->distributed->loss_weight(optim, loss, &seed)
-                              : wf_optim_loss_weight(optim, loss, &seed));
-    return wf_optim_backward(optim, loss, seed);
 }
 
 wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss)

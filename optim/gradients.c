@@ -76,8 +76,14 @@ static wf_status ready(void *user, wf_param *param)
     return optim->distributed && !optim->more ? optim->distributed->ready(optim, param) : WF_OK;
 }
 
-wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed)
+wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss)
 {
+    double seed = 1;
+    WF_NEED(loss);
+    WF_TRY(wf_optim_bind(optim));
+    /* Before backward, since the weight of the loss is the seed of its gradient. */
+    WF_TRY(optim->distributed ? optim->distributed->loss_weight(optim, loss, &seed)
+                              : wf_optim_loss_weight(optim, loss, &seed));
     const wf_backward_opts opts = {.n_params = optim->n,
                                    .params = optim->target,
                                    .seed = seed,

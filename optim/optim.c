@@ -98,29 +98,18 @@ void wf_optim_free(wf_optim *optim)
     free(optim);
 }
 
-/* Gradients of all ranks, which the update multiplies by *grad_scale; 0: there is nothing to update with. */
-static wf_status differentiate(wf_optim *optim, wf_var *loss, double *grad_scale)
-{
-    *grad_scale = 1;
-    WF_TRY(wf_optim_differentiate(optim, loss));
-    return optim->distributed ? optim->distributed->reduce(optim, loss, grad_scale)
-                              : wf_optim_weighted_loss(optim, loss, grad_scale);
-}
-
-/* grad_scale 0 means that there is nothing to apply: the first step with double buffering has no sums yet, and
- * gradients of values that differed between ranks are dropped. */
-static wf_status step(wf_optim *optim, wf_var *loss)
-{
-    double grad_scale;
-    WF_TRY(differentiate(optim, loss, &grad_scale));
-    return grad_scale == 0 ? WF_OK : wf_optim_apply(optim, grad_scale);
-}
-
 wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
 {
+    double grad_scale;
     WF_NEED(optim);
     optim->agreed = false;
-    const wf_status status = step(optim, loss);
+    wf_status status = wf_optim_differentiate(optim, loss);
+    if (status == WF_OK)
+        status = (optim->distributed ? optim->distributed->reduce : wf_optim_weighted_loss)(optim, loss, &grad_scale);
+    /* 0 means that there is nothing to apply: the first step with double buffering has no sums yet, and gradients of
+     * values that differed between ranks are dropped. */
+    if (status == WF_OK && grad_scale != 0)
+        status = wf_optim_apply(optim, grad_scale);
     wf_accumulated_forget(optim);
     return status != WF_OK && optim->distributed ? optim->distributed->failed(optim, status) : status;
 }
@@ -143,7 +132,8 @@ static wf_status gradients(wf_optim *optim, wf_var *loss)
              WF_ERR_STATE,
              "wf_optim_gradients with a scaled loss, shard_optimizer or double_buffering, whose gradients are not the "
              "whole ones of this step");
-    WF_TRY(differentiate(optim, loss, &grad_scale));
+    WF_TRY(wf_optim_differentiate(optim, loss));
+    WF_TRY((optim->distributed ? optim->distributed->reduce : wf_optim_weighted_loss)(optim, loss, &grad_scale));
     optim->agreed = grad_scale == 0; /* all ranks know */
     WF_CHECK(grad_scale != 0, WF_ERR_STATE,
              "the values of the ranks differed, and are rank 0's from now on: compute the loss again");

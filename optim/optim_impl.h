@@ -115,10 +115,8 @@ wf_status wf_optim_weighted_loss(wf_optim *optim, wf_var *loss, double *grad_sca
  * number becomes the loss. */
 wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const wf_array *sum, bool more) WF_NODISCARD;
 wf_status wf_loss_set(wf_ctx *ctx, const wf_strided *sum, double factor, wf_tensor *loss) WF_NODISCARD;
-/* Weighs and differentiates. */
+/* Weighs the loss and differentiates it: flat gradients of all targets, zero where the loss does not reach. */
 wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
-/* Flat gradients of all targets, zero where the loss does not reach. */
-wf_status wf_optim_backward(wf_optim *optim, wf_var *loss, double seed) WF_NODISCARD;
 /* Whether grads is there and every target's gradient lies in it. */
 bool wf_optim_grads_current(const wf_optim *optim);
 /* Clipping and update with the gradients that are there, times grad_scale. */

@@ -39,10 +39,10 @@ static wf_status sweep(wf_outbox *outbox)
 {
     while (outbox->first) {
         message *m = outbox->first;
-        bool moved = false, done;
+        bool moved = false;
         WF_CHECK(m->status == WF_OK, m->status, "a message that was on its way to another rank failed");
-        WF_TRY(wf_engine_advance(&m->flight, &moved, &done));
-        if (!done)
+        WF_TRY(wf_run_advance(m->flight.run, &moved));
+        if (!wf_run_done(m->flight.run))
             return WF_OK;
         wf_engine_end(outbox->comm, &m->flight, WF_OK);
         outbox->first = m->next;
@@ -57,9 +57,9 @@ static wf_status sweep(wf_outbox *outbox)
 static void progress(void *own)
 {
     const wf_outbox *outbox = own;
-    bool moved = false, done;
+    bool moved = false;
     for (message *m = outbox->first; m && m->status == WF_OK; m = m->next)
-        m->status = wf_engine_advance(&m->flight, &moved, &done);
+        m->status = wf_run_advance(m->flight.run, &moved);
 }
 
 static void follow(wf_outbox *outbox)
@@ -178,7 +178,7 @@ static wf_status prepare(wf_outbox *outbox, message *m, const contents *c, int t
 
 static wf_status post(wf_outbox *outbox, const contents *c, int to)
 {
-    bool moved = false, done;
+    bool moved = false;
     message *m = message_of(outbox, to, c);
     WF_NEED(m);
     const wf_status ready = prepare(outbox, m, c, to);
@@ -192,7 +192,7 @@ static wf_status post(wf_outbox *outbox, const contents *c, int to)
     outbox->last = &m->next;
     const void *const in[] = {&m->frame, c->told ? m->copy : m->buffer.data};
     WF_TRY(wf_engine_post(outbox->comm, m->entry, NULL, in, NULL, &m->flight));
-    return wf_engine_advance(&m->flight, &moved, &done);
+    return wf_run_advance(m->flight.run, &moved);
 }
 
 static wf_status send(wf_outbox *outbox, const contents *c, int to)

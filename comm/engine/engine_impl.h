@@ -18,19 +18,19 @@ wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void
 /* The same of several: in[i] is input i, out[i] output i. */
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out) WF_NODISCARD;
 
-/* The same a little at a time: begun, advanced until it is done or fails, and ended in either case. One at a time for a
- * communicator. */
+/* The same a little at a time: begun, its run advanced until that is done or fails, and ended in either case. One at a
+ * time for a communicator. The call is zero before, but for in_line. */
 typedef struct wf_engine_call {
     struct wf_engine_entry *entry;
+    wf_run *run; /* of the entry */
     void *scratch, *device;
     bool in_line; /* the caller waits until it is done, so steps may run one by one */
 } wf_engine_call;
-wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out,
+wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
                           wf_engine_call *flight) WF_NODISCARD;
-wf_status wf_engine_advance(wf_engine_call *flight, bool *moved, bool *done) WF_NODISCARD;
 void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status);
 /* Waits for its end, in which steps run that were left to it (wf_builder_at_wait). */
-wf_status wf_engine_wait(wf_comm *comm, wf_engine_call *flight) WF_NODISCARD;
+wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight) WF_NODISCARD;
 
 /* A schedule of the caller's, taken over in any case; NULL on failure. Freed before the communicator. */
 struct wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
@@ -42,10 +42,8 @@ wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const wf_
 /* Of schedules made from now on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
 struct wf_pairs *wf_engine_pairs(const wf_comm *comm);
-/* The flight recorder learns of the step that it waits for. */
-void wf_engine_note(wf_comm *comm, const wf_engine_call *flight);
-/* A rank that it waits for; -1: none. */
-int wf_engine_awaited(const wf_engine_call *flight);
+/* The flight recorder learns of the step that a run waits for, for those who look at a job that hangs or is dead. */
+void wf_engine_note(wf_comm *comm, const wf_run *run);
 
 /* Shares memory among the ranks of each node, so that reducers use it (agreed.shared). WF_OK without it, on all ranks
  * alike, where one node has none; `why` says what is missing. Collective over comm; the call has been entered. */

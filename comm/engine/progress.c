@@ -26,7 +26,6 @@ typedef struct wf_engine_entry {
 
 typedef struct wf_engine {
     wf_agreed agreed;
-    wf_link link;
     wf_ring ring;
     wf_pairs pairs;
     char token;
@@ -34,39 +33,12 @@ typedef struct wf_engine {
     int entries;
 } wf_engine;
 
-/* --- the link ----------------------------------------------------------------------------------------------------- */
-
-static wf_status start(void *own, wf_transfer *transfer)
-{
-    const wf_comm *comm = own;
-    return comm->transport->start(own, transfer);
-}
-
-static wf_status test(void *own, wf_transfer *transfer)
-{
-    const wf_comm *comm = own;
-    return comm->transport->test(own, transfer);
-}
-
-static void cancel(void *own, wf_transfer *transfer)
-{
-    const wf_comm *comm = own;
-    comm->transport->cancel(own, transfer);
-}
-
-static wf_status collective(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *transfer)
-{
-    const wf_transport *transport = ((const wf_comm *)own)->transport;
-    return (gathers ? transport->allgather : transport->alltoall)(own, x, y, bytes, transfer);
-}
-
 wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
 {
     wf_engine *engine = wf_calloc(comm->shared->ctx, 1, sizeof *engine);
     if (!engine)
         return wf_error_code();
     comm->engine = engine;
-    engine->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel, .collective = collective};
     WF_TRY(wf_agreed_make(comm->shared->ctx, comm->size, node, &engine->agreed));
     engine->agreed.staged = !comm->shared->ctx->k->host;
     if (comm->chunk_bytes > 0)
@@ -307,24 +279,24 @@ static void bind(const wf_comm *comm, const wf_engine_call *flight, const void *
     }
 }
 
-/* For those who look at the flight recorder of a job that hangs or is dead. */
-static void note(wf_comm *comm, const wf_run *run)
+void wf_engine_note(wf_comm *comm, const wf_run *run)
 {
     char text[WF_FAILURE_TEXT];
     wf_recorder_step(comm, wf_run_text(run, text));
 }
 
-static wf_status wait(wf_comm *comm, wf_run *run)
+wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight)
 {
+    wf_run *run = flight->run;
     const bool ring = run->schedule->ring_pieces > 0 || run->schedule->rings > 0;
     const int tries = !ring ? TRIES : wf_deadline_crowded(comm) ? 1 : SPINS;
     wf_deadline deadline = {.polls = -1};
     wf_run_wait(run);
-    for (int idle = 0;; idle++) {
+    for (int idle = 0; !wf_run_done(run); idle++) {
         bool moved = false;
         WF_TRY(wf_run_advance(run, &moved));
         if (wf_run_done(run))
-            return WF_OK;
+            break;
         if (moved && deadline.polls >= 0)
             deadline = wf_deadline_new();
         if (ring && moved)
@@ -335,11 +307,12 @@ static wf_status wait(wf_comm *comm, wf_run *run)
             deadline = wf_deadline_new();
         deadline.peer = wf_run_awaited(run);
         if (deadline.polls == NOTED)
-            note(comm, run);
+            wf_engine_note(comm, run);
         WF_TRY(wf_deadline_poll(comm, &deadline));
         /* Long messages of an exchange move only while MPI is looked at. */
         idle = ring || run->schedule->in_order ? 0 : idle;
     }
+    return WF_OK;
 }
 
 static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in, void *const *out,
@@ -347,6 +320,7 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
 {
     wf_engine *engine = comm->engine;
     const entry *e = flight->entry;
+    flight->run = e->run;
     WF_TRY(wf_guard_run_begin(comm, e->schedule->synchronizes));
     WF_TRY(wf_host_take(comm, e->scratch, &flight->scratch));
     if (e->device > 0)
@@ -370,49 +344,18 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
     return WF_OK;
 }
 
-static wf_status begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
-                       wf_engine_call *flight)
+wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
+                          wf_engine_call *flight)
 {
     WF_TRY(entry_of(comm, call, &flight->entry));
-    return post(comm, &comm->engine->link, in, out, flight);
+    return post(comm, &comm->link, in, out, flight);
 }
 
 wf_status wf_engine_post(wf_comm *comm, entry *e, const wf_link *link, const void *const *in, void *const *out,
                          wf_engine_call *flight)
 {
     *flight = (wf_engine_call){.entry = e};
-    return post(comm, link ? link : &comm->engine->link, in, out, flight);
-}
-
-wf_status wf_engine_wait(wf_comm *comm, wf_engine_call *flight)
-{
-    return flight->entry->schedule->steps > 0 ? wait(comm, flight->entry->run) : WF_OK;
-}
-
-wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *in, void *out, wf_engine_call *flight)
-{
-    *flight = (wf_engine_call){0};
-    return begin(comm, call, &in, &out, flight);
-}
-
-wf_status wf_engine_advance(wf_engine_call *flight, bool *moved, bool *done)
-{
-    wf_run *run = flight->entry->run;
-    if (!wf_run_done(run))
-        WF_TRY(wf_run_advance(run, moved));
-    *done = wf_run_done(run);
-    return WF_OK;
-}
-
-void wf_engine_note(wf_comm *comm, const wf_engine_call *flight)
-{
-    if (flight->entry)
-        note(comm, flight->entry->run);
-}
-
-int wf_engine_awaited(const wf_engine_call *flight)
-{
-    return flight->entry ? wf_run_awaited(flight->entry->run) : -1;
+    return post(comm, link ? link : &comm->link, in, out, flight);
 }
 
 void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
@@ -437,7 +380,7 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out)
 {
     wf_engine_call flight = {.in_line = true};
-    WF_TRY(begin(comm, call, in, out, &flight));
+    WF_TRY(wf_engine_begin(comm, call, in, out, &flight));
     const wf_status status = wf_engine_wait(comm, &flight);
     wf_engine_end(comm, &flight, status);
     return status;

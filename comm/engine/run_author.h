@@ -1,8 +1,6 @@
 /* A run: one schedule in progress on this rank. The owner binds its operands to memory and advances it until it is
  * done; nothing here waits, and nothing is allocated once the run exists. Who else has to be looked at between two
  * advances (control messages, time-outs, other runs) is the owner's business.
- *
- * Messages go by a link: the transport of a communicator, or the fake one of the simulation (comm/engine/simulate.c).
  */
 #ifndef WF_COMM_ENGINE_RUN_AUTHOR_H
 #define WF_COMM_ENGINE_RUN_AUTHOR_H
@@ -16,16 +14,6 @@
 #define WF_FLAG_LINE                                                                                                   \
     128 /* bytes from one flag of a rank to its next, so that ranks do not disturb each other's caches */
 typedef atomic_int_least64_t wf_ring_flag;
-
-typedef struct wf_link {
-    void *own;
-    /* As those of a transport. */
-    wf_status (*start)(void *own, wf_transfer *transfer);
-    wf_status (*test)(void *own, wf_transfer *transfer);
-    void (*cancel)(void *own, wf_transfer *transfer);
-    /* Begins a collective; see wf_add_collective. */
-    wf_status (*collective)(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *transfer);
-} wf_link;
 
 /* What a schedule runs on; must live as long as the run is in progress. */
 typedef struct wf_binding {
@@ -77,7 +65,8 @@ void wf_run_free(wf_run *run);
 void wf_run_begin(wf_run *run, wf_binding binding);
 /* The owner waits from now on: steps run that were left to that. */
 void wf_run_wait(wf_run *run);
-/* Does what can be done without waiting; *moved becomes true where something was. An error ends the run: cancel it. */
+/* Does what can be done without waiting; *moved becomes true where something was. Of a run that is done: nothing. An
+ * error ends the run: cancel it. */
 wf_status wf_run_advance(wf_run *run, bool *moved) WF_NODISCARD;
 static inline bool wf_run_done(const wf_run *run)
 {

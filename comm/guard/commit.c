@@ -22,7 +22,7 @@ static int member_at(const int *member, int i)
 static wf_status begin(wf_comm *comm, wf_transfer *t, const char *data, int peer, bool sending)
 {
     *t = (wf_transfer){.data = (void *)data, .bytes = 1, .peer = peer, .tag = comm->tag + 1, .sending = sending};
-    return comm->transport->start(comm, t);
+    return comm->link.start(comm, t);
 }
 
 /* deaf: without a look at notices, which the one that decides looks at. */
@@ -32,7 +32,7 @@ static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
     const int64_t limit = ((int64_t)wf_config_get()->timeout_ms + 2 * WF_GRACE_MS) * 1000000;
     deadline.peer = t->peer;
     for (;;) {
-        WF_TRY(comm->transport->test(comm, t));
+        WF_TRY(comm->link.test(comm, t));
         if (t->done)
             return t->status;
         if (!deaf) {
@@ -53,7 +53,7 @@ static wf_status pass(wf_comm *comm, const char *data, int peer, bool sending, b
     WF_TRY(begin(comm, &t, data, peer, sending));
     const wf_status status = end(comm, &t, deaf);
     if (!t.done)
-        comm->transport->cancel(comm, &t);
+        comm->link.cancel(comm, &t);
     return status;
 }
 

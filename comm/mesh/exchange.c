@@ -175,14 +175,14 @@ static wf_status check_tensor(const wf_exchange *exchange, const char *name, con
 static wf_status start_flight(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
-    bool moved = false, done;
+    bool moved = false;
     exchange->group = (wf_link){.own = comm, .start = group_start, .test = group_test, .cancel = group_cancel};
     WF_TRY(find_form(exchange, own));
     const void *const in[] = {exchange->from->data};
     void *const out[] = {exchange->to->data};
     WF_TRY(
         wf_engine_post(comm, exchange->form->entry, comm->nccl ? &exchange->group : NULL, in, out, &exchange->flight));
-    return wf_engine_advance(&exchange->flight, &moved, &done);
+    return wf_run_advance(exchange->flight.run, &moved);
 }
 
 static wf_status post(wf_exchange *exchange, bool own)
@@ -273,11 +273,11 @@ wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor 
 
 static wf_status poll(wf_exchange *exchange)
 {
-    bool moved = false, done;
+    bool moved = false;
     WF_TRY(wf_control_poll(exchange->comm, WF_LOOK_ALWAYS));
     if (exchange->comm->nccl)
         WF_TRY(wf_nccl_poll(exchange->comm));
-    return wf_engine_advance(&exchange->flight, &moved, &done);
+    return wf_run_advance(exchange->flight.run, &moved);
 }
 
 wf_status wf_exchange_poll(wf_exchange *exchange)

@@ -20,7 +20,7 @@ static MPI_Request *request(wf_transfer *transfer)
     return (MPI_Request *)(void *)transfer->own;
 }
 
-static wf_status start(wf_comm *comm, wf_transfer *t)
+static wf_status start(void *comm, wf_transfer *t)
 {
     /* Schedules cut messages at chunk_bytes, which is at most 2^30. */
     const int bytes = (int)t->bytes;
@@ -31,7 +31,7 @@ static wf_status start(wf_comm *comm, wf_transfer *t)
     return WF_OK;
 }
 
-static wf_status test(wf_comm *comm, wf_transfer *t)
+static wf_status test(void *comm, wf_transfer *t)
 {
     MPI_Status status;
     int done = 0, count = 0, class = MPI_SUCCESS;
@@ -52,19 +52,14 @@ static wf_status test(wf_comm *comm, wf_transfer *t)
     return WF_OK;
 }
 
-static wf_status allgather(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
+static wf_status collective(void *comm, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *t)
 {
-    TRY_MPI(MPI_Iallgather(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, mpi_comm(comm), request(t)));
+    TRY_MPI((gathers ? MPI_Iallgather : MPI_Ialltoall)(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, mpi_comm(comm),
+                                                       request(t)));
     return WF_OK;
 }
 
-static wf_status alltoall(wf_comm *comm, const void *x, void *y, size_t bytes, wf_transfer *t)
-{
-    TRY_MPI(MPI_Ialltoall(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, mpi_comm(comm), request(t)));
-    return WF_OK;
-}
-
-static void cancel(wf_comm *comm, wf_transfer *t)
+static void cancel(void *comm, wf_transfer *t)
 {
     int done = 0;
     /* Sends cannot be cancelled (MPI 4 deprecates it): they are only looked at. */
@@ -84,7 +79,7 @@ static void look_at_what_is_left(MPI_Comm from)
 }
 
 /* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
-static void close_comm(wf_comm *comm)
+void wf_transport_mpi_close(wf_comm *comm)
 {
     if (comm->mpi_comm && mpi_comm(comm) != MPI_COMM_NULL && !comm->dead && !wf_mpi_gone()) {
         look_at_what_is_left(mpi_comm(comm));
@@ -100,7 +95,7 @@ wf_status wf_transport_mpi_new(wf_comm *comm)
     WF_CHECK(own, WF_ERR_MEMORY, "no memory for a communicator");
     *own = MPI_COMM_NULL;
     comm->mpi_comm = own;
-    comm->transport = &wf_transport_mpi;
+    comm->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel, .collective = collective};
     return WF_OK;
 }
 
@@ -114,13 +109,3 @@ wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
     comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS - 1 : WF_TAGS - 2;
     return WF_OK;
 }
-
-const wf_transport wf_transport_mpi = {
-    .name = "mpi",
-    .start = start,
-    .test = test,
-    .cancel = cancel,
-    .allgather = allgather,
-    .alltoall = alltoall,
-    .close = close_comm,
-};

@@ -27,6 +27,8 @@ wf_status wf_transport_mpi_new(wf_comm *comm) WF_NODISCARD;
 wf_status wf_control_new(wf_comm *comm) WF_NODISCARD;
 /* The transport's and the control's communicator; taken over. */
 wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data);
+/* Frees what the transport keeps for this communicator, if it has one; does not wait. */
+void wf_transport_mpi_close(wf_comm *comm);
 wf_status wf_control_open(wf_comm *comm, MPI_Comm control);
 
 /* --- process.c --- */
@@ -38,9 +40,5 @@ void wf_mpi_broken(void);
 bool wf_mpi_gone(void);
 /* Ends the job. */
 void wf_mpi_abort(int code);
-
-/* --- transports --- */
-
-extern const wf_transport wf_transport_mpi;
 
 #endif
