@@ -43,7 +43,7 @@ struct wf_background {
 
 static wf_status join(wf_comm *comm)
 {
-    return comm->shared->native ? comm->shared->native->join(comm) : WF_OK;
+    return comm->native ? wf_transport_native.join_sums(comm) : WF_OK;
 }
 
 static wf_comm *connection_of(const operation *op)

@@ -10,9 +10,9 @@
  * sent by what is added behind it. Nothing that is added returns an error: the first one ends the stream, the rest is
  * left out, and wf_background_wait returns it.
  *
- * Where NCCL connects the ranks, calls are only put on its stream, and NCCL matches them by their order: what is added
- * then runs at once, which must happen at the same place among the collectives of the main program on all ranks. Its
- * work on the GPU overlaps with the computation.
+ * Where a native transport connects the ranks, calls are only put on its stream, and match by their order: what is
+ * added then runs at once, which must happen at the same place among the collectives of the main program on all ranks.
+ * Its work on the GPU overlaps with the computation.
  */
 #ifndef WF_COMM_BACKGROUND_AUTHOR_H
 #define WF_COMM_BACKGROUND_AUTHOR_H

@@ -29,14 +29,6 @@ typedef struct wf_host_block {
     bool taken;
 } wf_host_block;
 
-/* What guard and the background stream ask of a connection that moves device memory natively; more of it they do not
- * know. */
-typedef struct wf_native_link {
-    wf_status (*poll)(wf_comm *comm); /* an asynchronous error of it */
-    void (*give_up)(wf_comm *comm);   /* the communicator died */
-    wf_status (*join)(wf_comm *comm); /* the context's stream goes behind what does not hold it up yet */
-} wf_native_link;
-
 /* What a communicator and those split from it share. */
 typedef struct wf_comm_shared {
     wf_ctx *ctx;
@@ -45,7 +37,6 @@ typedef struct wf_comm_shared {
     bool in_order;    /* some calls are matched by their order alone: tasks run where they are added */
     wf_host_block host[WF_HOST_BLOCKS];
     struct wf_background *background; /* NULL until a communicator is opened for it */
-    const wf_native_link *native;     /* NULL: none */
 } wf_comm_shared;
 
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
@@ -64,7 +55,7 @@ typedef struct wf_peer_slot {
     int rank;
     size_t bytes; /* of metadata that comes: what the frame must say */
     wf_buffer buffer_out, buffer_in;
-    bool native_out, native_in; /* by NCCL */
+    bool native_out, native_in; /* by the native transport */
 } wf_peer_slot;
 
 /* Such a call as the engine takes it (WF_CALL_LISTS): by rank, and behind them the frames, in the engine's order. */
@@ -77,8 +68,8 @@ typedef struct wf_peer_lists {
 
 typedef enum wf_way {
     WF_WAY_STAGED = 0, /* device memory goes through the host's */
-    WF_WAY_NATIVE,     /* by NCCL where it is there: of a collective */
-    WF_WAY_POINT       /* between two ranks: by NCCL what is long */
+    WF_WAY_NATIVE,     /* by the native transport where it is there: of a collective */
+    WF_WAY_POINT       /* between two ranks: what is long natively */
 } wf_way;
 
 struct wf_mesh_kept;
@@ -132,10 +123,10 @@ struct wf_comm {
     wf_peer_lists lists;
     wf_traffic traffic;
     struct wf_ipc_buffers *ipc; /* of exchanges inside a node, in device memory; NULL: none */
-    struct wf_nccl *nccl;       /* NULL: device memory goes through the host's */
+    struct wf_native *native;   /* the native transport's; NULL: device memory goes through the host's */
     wf_dtype grad_dtype;        /* of gradients on their way */
     char pairs_why[WF_WHY];     /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
-    char why[WF_WHY];           /* auto did not take NCCL; empty: it did, or there is no GPU */
+    char why[WF_WHY];           /* auto did not take the native transport; empty: it did, or there is no GPU */
     double probe_ms[2];         /* of 1 MiB, in shared memory and by messages, where auto has tried */
 };
 
@@ -159,6 +150,11 @@ wf_status wf_comm_settle(wf_comm *comm) WF_NODISCARD;
 /* What moves gradients, and how: for one line to the user. */
 const char *wf_comm_what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT]);
 const char *wf_comm_ways(const wf_comm *comm);
+
+/* Connects the ranks by the native transport, or says what is in its way. Collective. */
+wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
+/* What follows passes through the host's memory: a step that is captured cannot have it. */
+wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what) WF_NODISCARD;
 
 /* --- open.c --- */
 

@@ -1,7 +1,7 @@
 /* Exchanges: every rank has a box of an array and needs a box; the plan (comm/plan_author.h) says what moves.
  *
  * One message is sent to each peer and direction (between nodes, several short ones); inside a node a packet goes in
- * parts through shared memory where its ranks have some, and with NCCL all packets of a rank are one call. Packets are
+ * parts through shared memory where its ranks have some, and natively all packets of a rank are one call. Packets are
  * packed by the kernel table's `copy`. What a rank needs and has itself is copied locally. A single box that is dense
  * in the tensor (a face across the slowest dimension) is sent and received without a copy. The reverse adds: every rank
  * that needed an element sends its gradient back to the owner that it came from.
@@ -33,7 +33,7 @@ const wf_plan *wf_exchange_plan(const wf_exchange *exchange);
 int64_t wf_exchange_bytes(const wf_exchange *exchange);
 /* True if anything moves between ranks; the same on every rank. */
 bool wf_exchange_moves(const wf_exchange *exchange);
-/* Describes in one line for the user how exchanges over this communicator move data, and why: by NCCL if every rank
+/* Describes in one line for the user how exchanges over this communicator move data, and why: natively if every rank
  * has a GPU of its own; otherwise, inside a node, through memory that its ranks share (device memory, if a trial
  * shows that this works); otherwise by messages, through page-locked host memory where the device has memory of its
  * own. Collective. */

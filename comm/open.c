@@ -2,7 +2,6 @@
  * below is opened from here, in the order of the folders, and closed in reverse. */
 #include "comm/background_author.h"
 #include "comm/mesh/mesh_impl.h"
-#include "comm/nccl_author.h"
 #include "comm/reduce/reduce_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -167,7 +166,7 @@ static void disconnect(wf_comm *comm)
     wf_background_close(comm);
     wf_mesh_clear(&comm->mesh);
     wf_exchange_unshare(comm);
-    wf_nccl_close(comm);
+    wf_native_close(comm);
     wf_control_close(comm);
     wf_transport_mpi_close(comm);
     wf_engine_close(comm);
@@ -281,7 +280,7 @@ static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
         WF_TRY(wf_mpi_split(comm, color, key, child));
     if (color >= 0)
         WF_TRY(furnish_comm(child));
-    return comm->nccl ? wf_nccl_split(comm, color, key, child) : WF_OK;
+    return comm->native ? wf_transport_native.split(comm, color, key, child) : WF_OK;
 }
 
 static wf_comm *split(wf_comm *comm, int color, int key, bool nested)
@@ -333,7 +332,7 @@ static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *ch
     WF_TRY(wf_guard_commit(comm, "part", member, members, status));
     WF_TRY(wf_mpi_part(comm, member, members, child));
     WF_TRY(furnish_comm(child));
-    return comm->nccl && wf_nccl_wanted(child) ? wf_nccl_open(child) : WF_OK;
+    return comm->native ? wf_native_open(child) : WF_OK;
 }
 
 wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members)

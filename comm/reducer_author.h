@@ -16,7 +16,7 @@ typedef struct wf_reducer {
     /* Adds the steps by which this rank sums a flat buffer, in place, with all others: the same bits everywhere.
      * Segment i is [offset[i], offset[i + 1]) elements of `flat`, and offset[0] need not be 0. The last `exact` of them
      * hold losses and weights, or counts: a reducer that rounds sums these in their own type. A pure function of the
-     * builder's configuration and rank and of the arguments. NULL: by NCCL. */
+     * builder's configuration and rank and of the arguments. NULL: the native transport does it. */
     void (*build)(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
                   wf_dtype dtype);
 } wf_reducer;

@@ -6,13 +6,17 @@
  * MPI gets no device memory, though it may be built to take some. Whether that works shows only when ranks send it to
  * each other: where it does not, the process dies or hangs, and a trial in a child needs a job of its own, which a
  * launcher does not give to processes that it did not start. What one process sends to itself goes another way. Where
- * neither NCCL nor memory mapped between processes is there, device memory goes through page-locked host memory here,
- * which is what such an MPI does inside. wf-doctor prints what MPI says of itself.
+ * neither a native transport nor memory mapped between processes is there, device memory goes through page-locked host
+ * memory here, which is what such an MPI does inside. wf-doctor prints what MPI says of itself.
+ *
+ * A native transport moves device memory from GPU to GPU, by calls that match by their order alone. A build has at most
+ * one, beside MPI: records, notices and metadata are messages of the host.
  */
 #ifndef WF_COMM_TRANSPORT_AUTHOR_H
 #define WF_COMM_TRANSPORT_AUTHOR_H
 
 #include "comm/comm.h"
+#include "core/kernels_author.h"
 
 /* One message, or one collective, in flight. The memory stays the caller's and must live until `done`. */
 typedef struct wf_transfer {
@@ -27,7 +31,7 @@ typedef struct wf_transfer {
     uint64_t own[2];  /* the transport's */
 } wf_transfer;
 
-/* By which the schedules of a communicator move messages: MPI's (comm/transport/mpi.c), NCCL's group of an exchange, or
+/* By which the schedules of a communicator move messages: MPI's (comm/transport/mpi.c), the native group of an exchange, or
  * the fake one of the simulation. */
 typedef struct wf_link {
     void *own;
@@ -45,5 +49,83 @@ typedef struct wf_link {
      * (its block of x), into y in rank order. */
     wf_status (*collective)(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *transfer);
 } wf_link;
+
+/* --- native ------------------------------------------------------------------------------------------------------- */
+
+typedef enum wf_native_operation {
+    WF_NATIVE_SEND = 0, /* x to rank `peer`; messages of a pair of ranks meet in their order */
+    WF_NATIVE_RECV,     /* y from rank `peer` */
+    WF_NATIVE_BCAST,    /* y of rank `peer` to the y of all */
+    WF_NATIVE_ALLGATHER,
+    /* All x are combined in the y of rank `peer`, or in that of all where it is -1; y may be x. 16-bit types are
+     * rounded at every step, and NaN may lose in max and min. */
+    WF_NATIVE_REDUCE,
+    WF_NATIVE_REDUCE_SCATTER
+} wf_native_operation;
+
+/* Of `count` elements a rank, in device memory: a reduce-scatter's x and an all-gather's y hold such a block for each
+ * rank, in rank order, of which its y or x may be this rank's own. */
+typedef struct wf_native_call {
+    wf_native_operation operation;
+    const void *x;
+    void *y;
+    int64_t count;
+    wf_dtype dtype; /* WF_U8: bytes */
+    wf_reduce_op op;
+    int peer;
+} wf_native_call;
+
+/* A call only puts work on a stream. The work waits for everything that is on the context's stream at that time, and
+ * later work on the context's stream waits for it. The host waits only where it reads a value (comm/guard/native.c).
+ * All communicators of a shared state share one stream, so what runs on the GPUs runs in the order of the calls, which
+ * is the same on all ranks: what is added to the background stream runs where it is added (comm/background_author.h).
+ * The second connection of the background stream may have a stream of its own, where the transport keeps that order.
+ *
+ * comm->native says that a communicator is connected. Unless it says otherwise, a function needs that. */
+typedef struct wf_native_transport {
+    const char *name; /* NULL: this build has none, and no function */
+
+    /* Whether it takes several ranks on one GPU. Needs no connection. */
+    bool (*shares_gpu)(void);
+    /* Connects all ranks, with resources of their own, where there are several, or one that the configuration lets it
+     * connect with itself. The caller has checked that each has a GPU that the transport takes. Collective. */
+    wf_status (*open)(wf_comm *comm);
+    /* The same for `child`, which was split from the connected comm by color and key; it shares comm's resources, but
+     * for a nested child. A rank of negative color takes part. Collective on comm. */
+    wf_status (*split)(wf_comm *comm, int color, int key, wf_comm *child);
+    /* After the last call is over, or the communicator dead. Graphs of captured steps that use it are freed first. */
+    void (*close)(wf_comm *comm);
+    /* The communicator died: kernels that wait for other ranks end, its own, those of the ones split from it, and those
+     * of all that share resources with one of them. What they should have brought is an error of the next read
+     * (wf_ctx_read), and captured steps that use them run no more. Inside a capture this is done when the capture has
+     * ended. */
+    void (*give_up)(wf_comm *comm);
+
+    /* An asynchronous error, or WF_OK. Every loop that waits calls it. `all`: of any that shares its streams. */
+    wf_status (*poll)(wf_comm *comm, bool all);
+    /* Whether the host may have to wait for calls of the communicators that share its streams; whether all are over, or
+     * the error of one of them. */
+    bool (*pending)(const wf_comm *comm);
+    wf_status (*test)(wf_comm *comm, bool *done);
+    /* The host waits no more for what is pending. Returns, once, a communicator that died while its calls were on their
+     * way: nobody knows what they have left in memory. Else NULL. */
+    const wf_comm *(*forget)(wf_comm *comm);
+
+    wf_status (*call)(wf_comm *comm, const wf_native_call *call);
+    /* Calls between begin and end are one; sends and receives are made there alone. Unless end joins, the context's
+     * stream does not wait before `join`: it computes meanwhile. */
+    wf_status (*begin)(wf_comm *comm);
+    wf_status (*end)(wf_comm *comm, bool joins);
+    /* The context's stream goes behind what does not hold it up yet (of `end`, and sums of the background stream).
+     * Local.
+     */
+    wf_status (*join)(wf_comm *comm);
+    /* The same for what the background stream has summed, of whichever communicator that shares the streams of comm. */
+    wf_status (*join_sums)(wf_comm *comm);
+    /* Records the event behind all calls so far: work that waits for it does not wait for later calls. */
+    wf_status (*record)(wf_comm *comm, wf_event *event);
+} wf_native_transport;
+
+extern const wf_native_transport wf_transport_native;
 
 #endif

@@ -1,9 +1,7 @@
 /* The memory in which a tensor's elements travel: in place where they lie densely and the transport can read them,
- * otherwise packed, and for a GPU without NCCL in host memory. Collectives and point-to-point calls take a buffer
- * before and give it back after the message. */
+ * otherwise packed, and for a GPU without a native transport in host memory. Collectives and point-to-point calls take
+ * a buffer before and give it back after the message. */
 #include "comm/collective/collective_impl.h"
-
-#include "core/captured_author.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +43,7 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
     *data = NULL;
     if (bytes == 0)
         return WF_OK;
-    WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx, "communicate through the memory of the host",
-                                 "let NCCL move device memory (communicator \"pure_nccl\")"));
+    WF_TRY(wf_comm_forbid_capture(comm, "communicate through the memory of the host"));
     return uses_own_blocks(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
 }
 

@@ -1,5 +1,5 @@
 /* Collectives on a tensor of equal shape on all ranks: broadcast, sums, barrier. It checks and records the call and
- * brings the data into a form that travels; the engine or NCCL does the rest. */
+ * brings the data into a form that travels; the engine or the native transport does the rest. */
 #include "comm/collective/collective_impl.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static wf_status bcast(wf_comm *comm, wf_tensor *x, int root)
         WF_TRY_OUT(wf_buffer_read(comm, x, wf_native(comm), &b));
     else
         WF_TRY_OUT(wf_buffer_room(comm, x, wf_native(comm), &b));
-    /* Native: by NCCL on device memory. All ranks of a communicator take the same way, since both need all of them. */
+    /* Native: on device memory. All ranks of a communicator take the same way, since both need all of them. */
     WF_TRY_OUT((wf_native(comm) ? wf_native_bcast : wf_coll_bcast)(comm, b.data, b.bytes, root));
     if (comm->rank != root)
         WF_TRY_OUT(wf_buffer_store(&b));

@@ -1,4 +1,4 @@
-/* Collectives on tensors, buffers and bytes: by messages, by memory that the ranks of a node share, by NCCL. For
+/* Collectives on tensors, buffers and bytes: by messages, by memory that the ranks of a node share, natively. For
  * comm/collective and what stands on it. */
 #ifndef WF_COMM_COLLECTIVE_IMPL_H
 #define WF_COMM_COLLECTIVE_IMPL_H
@@ -9,7 +9,7 @@
 
 void wf_host_free_all(wf_comm_shared *shared);
 
-/* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. native: for NCCL, in device
+/* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. native: in device
  * memory. */
 wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool native, wf_buffer *buffer) WF_NODISCARD;
 wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buffer *buffer) WF_NODISCARD;
@@ -48,7 +48,7 @@ wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from) WF_NODISCARD
 wf_status wf_peer_slots_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
 void wf_peer_slots_free(wf_comm *comm);
 
-/* --- native.c: collectives on device memory that is not the host's: by NCCL, or among one rank --- */
+/* --- native.c: collectives on device memory that is not the host's: by the native transport, or among one rank --- */
 
 bool wf_native(const wf_comm *comm);
 /* Whether it has a native connection between its ranks. */
@@ -56,14 +56,17 @@ bool wf_native_connects(const wf_comm *comm);
 /* Data of the peer slots that goes natively, as one call; of an all-gather each rank's to all. */
 wf_status wf_native_move_slots(wf_comm *comm) WF_NODISCARD;
 wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
+/* Between wf_transport_native's begin and end. */
+wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to) WF_NODISCARD;
+wf_status wf_native_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
 wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
-/* Whether it combines as wf_allreduce says: not in NCCL's max and min of floats, in which NaN may lose. */
+/* Whether it combines as wf_allreduce says: not in the transport's max and min of floats, in which NaN may lose. */
 bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op);
 /* Of 16-bit types in f32, which is rounded once; root -1: the result is everywhere. */
 wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            int root) WF_NODISCARD;
-/* By NCCL, and rounded to the type in which it is sent. */
+/* By the transport, and rounded to the type in which it is sent. */
 wf_status wf_native_reduce_as(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_dtype sent,
                               wf_reduce_op op, int root) WF_NODISCARD;
 /* y is the reduction over all ranks of their x[rank], which has count[rank] elements. */

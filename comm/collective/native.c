@@ -1,27 +1,26 @@
-/* What NCCL is asked to do, and what is left to do where there is one rank. NCCL would round 16-bit types at every step
- * of a sum: they go as f32. */
+/* What the native transport is asked to do, and what is left to do where there is one rank. It would round 16-bit types
+ * at every step of a sum: they go as f32. */
 #include "comm/collective/collective_impl.h"
-#include "comm/nccl_author.h"
 
 /* One rank, and nobody to ask. */
 static bool alone(const wf_comm *comm)
 {
-    return comm->size == 1 && !comm->nccl;
+    return comm->size == 1 && !comm->native;
 }
 
 bool wf_native_connects(const wf_comm *comm)
 {
-    return comm->nccl != NULL;
+    return comm->native != NULL;
 }
 
 bool wf_native(const wf_comm *comm)
 {
-    return comm->nccl || (alone(comm) && !comm->shared->ctx->k->host);
+    return comm->native || (alone(comm) && !comm->shared->ctx->k->host);
 }
 
 bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
-    /* Maxima and minima of floats stay with the engine, whose rule for NaN NCCL does not have. */
+    /* Maxima and minima of floats stay with the engine, whose rule for NaN the transport does not have. */
     return wf_native(comm) && (alone(comm) || op == WF_SUM || op == WF_PROD || !wf_dtype_is_float(dtype));
 }
 
@@ -34,37 +33,61 @@ static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
     return bytes > 0 && x != y ? ctx->k->copy(ctx, &src, &dst, false) : WF_OK;
 }
 
+static wf_status move(wf_comm *comm, wf_native_operation operation, const void *x, void *y, size_t bytes, int peer)
+{
+    const wf_native_call call = {
+        .operation = operation, .x = x, .y = y, .count = (int64_t)bytes, .dtype = WF_U8, .peer = peer};
+    return wf_transport_native.call(comm, &call);
+}
+
+static wf_status reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op, int root)
+{
+    const wf_native_call call = {
+        .operation = WF_NATIVE_REDUCE, .x = x, .y = y, .count = count, .dtype = dtype, .op = op, .peer = root};
+    return wf_transport_native.call(comm, &call);
+}
+
+wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to)
+{
+    return move(comm, WF_NATIVE_SEND, data, NULL, bytes, to);
+}
+
+wf_status wf_native_recv(wf_comm *comm, void *data, size_t bytes, int from)
+{
+    return move(comm, WF_NATIVE_RECV, NULL, data, bytes, from);
+}
+
 wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root)
 {
-    return alone(comm) ? WF_OK : wf_nccl_bcast(comm, data, bytes, root);
+    return alone(comm) ? WF_OK : move(comm, WF_NATIVE_BCAST, NULL, data, bytes, root);
 }
 
 wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    return alone(comm) ? keep(comm, mine, all, bytes) : wf_nccl_allgather(comm, mine, bytes, all);
+    return alone(comm) ? keep(comm, mine, all, bytes) : move(comm, WF_NATIVE_ALLGATHER, mine, all, bytes, -1);
 }
 
 wf_status wf_native_move_slots(wf_comm *comm)
 {
-    WF_TRY(wf_nccl_begin(comm));
+    WF_TRY(wf_transport_native.begin(comm));
     for (int r = 0; r < comm->size; r++) {
         const wf_peer_slot *slot = &comm->slot[r];
-        if (slot->native_in && slot->buffer_in.bytes > 0)
-            WF_TRY(wf_nccl_recv(comm, slot->buffer_in.data, slot->buffer_in.bytes, r));
-        if (slot->native_out && slot->buffer_out.bytes > 0)
-            WF_TRY(wf_nccl_send(comm, slot->buffer_out.data, slot->buffer_out.bytes, r));
+        if (slot->native_in)
+            WF_TRY(wf_native_recv(comm, slot->buffer_in.data, slot->buffer_in.bytes, r));
+        if (slot->native_out)
+            WF_TRY(wf_native_send(comm, slot->buffer_out.data, slot->buffer_out.bytes, r));
     }
-    return wf_nccl_end(comm);
+    return wf_transport_native.end(comm, true);
 }
 
 wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own)
 {
-    WF_TRY(wf_nccl_begin(comm));
+    WF_TRY(wf_transport_native.begin(comm));
     for (int r = 0; r < comm->size; r++) {
         const wf_buffer *from = r == comm->rank ? own : &comm->slot[r].buffer_in;
-        WF_TRY(wf_nccl_bcast(comm, from->data, from->bytes, r));
+        WF_TRY(wf_native_bcast(comm, from->data, from->bytes, r));
     }
-    return wf_nccl_end(comm);
+    return wf_transport_native.end(comm, true);
 }
 
 static bool narrow(wf_dtype dtype)
@@ -83,10 +106,10 @@ static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, w
     return ctx->k->copy(ctx, &src, &dst, false);
 }
 
-/* Behind NCCL: the background stream leaves that to wf_background_wait. */
+/* Behind the sum: the background stream leaves that to wf_background_wait. */
 static wf_status convert_back(wf_comm *comm, const void *x, wf_dtype sent, void *y, wf_dtype dtype, int64_t count)
 {
-    WF_TRY(wf_nccl_join(comm));
+    WF_TRY(wf_transport_native.join(comm));
     return convert(comm, x, sent, y, dtype, count);
 }
 
@@ -98,10 +121,10 @@ wf_status wf_native_reduce_as(wf_comm *comm, const void *x, void *y, int64_t cou
     void *converted;
     wf_status status;
     if (sent == dtype)
-        return wf_nccl_reduce(comm, x, y, count, dtype, op, root);
+        return reduce(comm, x, y, count, dtype, op, root);
     WF_TRY(wf_pool_take(ctx, bytes, &converted));
     WF_TRY_OUT(convert(comm, x, dtype, converted, sent, count));
-    WF_TRY_OUT(wf_nccl_reduce(comm, converted, converted, count, sent, op, root));
+    WF_TRY_OUT(reduce(comm, converted, converted, count, sent, op, root));
     if (root < 0 || root == comm->rank)
         WF_TRY_OUT(convert_back(comm, converted, sent, y, dtype, count));
 out:
@@ -119,10 +142,10 @@ wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count,
 static wf_status scatter_as_it_is(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
                                   wf_reduce_op op)
 {
-    WF_TRY(wf_nccl_begin(comm));
+    WF_TRY(wf_transport_native.begin(comm));
     for (int r = 0; r < comm->size; r++)
-        WF_TRY(wf_nccl_reduce(comm, x[r], y, count[r], dtype, op, r));
-    return wf_nccl_end(comm);
+        WF_TRY(reduce(comm, x[r], y, count[r], dtype, op, r));
+    return wf_transport_native.end(comm, true);
 }
 
 static wf_status scatter_wide(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
@@ -174,14 +197,20 @@ static wf_status sum_as_it_is(wf_comm *comm, char *data, const int64_t *shard, w
 {
     const size_t size = wf_dtype_size(dtype);
     const int64_t each = equal_parts(comm, shard);
+    const wf_native_call call = {.operation = WF_NATIVE_REDUCE_SCATTER,
+                                 .x = data,
+                                 .y = data + (size_t)shard[comm->rank] * size,
+                                 .count = each,
+                                 .dtype = dtype,
+                                 .op = WF_SUM};
     if (each > 0)
-        return wf_nccl_reduce_scatter(comm, data, data + (size_t)shard[comm->rank] * size, each, dtype, WF_SUM);
-    WF_TRY(wf_nccl_begin(comm));
+        return wf_transport_native.call(comm, &call);
+    WF_TRY(wf_transport_native.begin(comm));
     for (int r = 0; r < comm->size; r++) {
         char *part = data + (size_t)shard[r] * size;
-        WF_TRY(wf_nccl_reduce(comm, part, part, shard[r + 1] - shard[r], dtype, WF_SUM, r));
+        WF_TRY(reduce(comm, part, part, shard[r + 1] - shard[r], dtype, WF_SUM, r));
     }
-    return wf_nccl_end(comm);
+    return wf_transport_native.end(comm, true);
 }
 
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
@@ -213,9 +242,9 @@ wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shar
     if (shard[comm->size] == 0)
         return WF_OK;
     if (each > 0)
-        return wf_nccl_allgather(comm, first + (size_t)shard[comm->rank] * size, (size_t)each * size, data);
-    WF_TRY(wf_nccl_begin(comm));
+        return wf_native_allgather(comm, first + (size_t)shard[comm->rank] * size, (size_t)each * size, data);
+    WF_TRY(wf_transport_native.begin(comm));
     for (int r = 0; r < comm->size; r++)
-        WF_TRY(wf_nccl_bcast(comm, first + (size_t)shard[r] * size, (size_t)(shard[r + 1] - shard[r]) * size, r));
-    return wf_nccl_end(comm);
+        WF_TRY(wf_native_bcast(comm, first + (size_t)shard[r] * size, (size_t)(shard[r + 1] - shard[r]) * size, r));
+    return wf_transport_native.end(comm, true);
 }

@@ -1,4 +1,4 @@
-/* The two halves of an outbox: messages of the host (outbox.c), and tensors that NCCL moves (outbox_native.c). */
+/* The two halves of an outbox: messages of the host (outbox.c), and tensors that move natively (outbox_native.c). */
 #ifndef WF_COMM_COLLECTIVE_OUTBOX_IMPL_H
 #define WF_COMM_COLLECTIVE_OUTBOX_IMPL_H
 
@@ -12,10 +12,10 @@ struct wf_outbox {
     wf_comm *comm;
     struct wf_outbox_message *first, **last; /* on their way, in order */
     struct wf_outbox_message *spare;         /* so that a steady loop allocates nothing */
-    struct wf_outbox_transfer *group;        /* asked for, and not given to NCCL */
+    struct wf_outbox_transfer *group;        /* asked for, and not given to the transport */
     struct wf_outbox_transfer *under_way;    /* the latest one first */
     struct wf_outbox_transfer *unused;
-    uint64_t launches; /* of NCCL */
+    uint64_t launches; /* of the transport */
     bool grouping;
 };
 

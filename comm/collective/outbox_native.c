@@ -1,8 +1,7 @@
-/* The tensors of an outbox that NCCL moves. Each message, or each group of them, is one launch on NCCL's stream, which
+/* The tensors of an outbox that move natively. Each message, or each group of them, is one launch on a stream, which
  * computations do not wait for; a computation that needs one waits for the event behind it. What is sent is kept until
  * the context's stream is behind the launch: only then may the pool give its memory to later work. */
 #include "comm/collective/outbox_impl.h"
-#include "comm/nccl_author.h"
 
 #include <stdlib.h>
 
@@ -76,10 +75,8 @@ static transfer *transfer_of(wf_outbox *outbox, const wf_tensor *x, int peer, bo
 
 static wf_status put_in(wf_comm *comm, const transfer *t)
 {
-    if (t->buffer.bytes == 0)
-        return WF_OK;
-    return t->sends ? wf_nccl_send(comm, t->buffer.data, t->buffer.bytes, t->peer)
-                    : wf_nccl_recv(comm, t->buffer.data, t->buffer.bytes, t->peer);
+    return t->sends ? wf_native_send(comm, t->buffer.data, t->buffer.bytes, t->peer)
+                    : wf_native_recv(comm, t->buffer.data, t->buffer.bytes, t->peer);
 }
 
 static wf_status mark_event(wf_outbox *outbox, transfer *t)
@@ -89,10 +86,10 @@ static wf_status mark_event(wf_outbox *outbox, transfer *t)
         return WF_OK;
     if (!t->event)
         WF_TRY(ctx->k->event_new(ctx, &t->event));
-    return wf_nccl_record(outbox->comm, t->event);
+    return wf_transport_native.record(outbox->comm, t->event);
 }
 
-/* Gives the group to NCCL as one launch; the other rank of a message may have it in any other group. */
+/* Gives the group to the transport as one launch; the other rank of a message may have it in any other group. */
 static wf_status launch(wf_outbox *outbox)
 {
     wf_comm *comm = outbox->comm;
@@ -100,10 +97,10 @@ static wf_status launch(wf_outbox *outbox)
     for (const transfer *t = outbox->group; t; t = t->next)
         any = any || t->buffer.bytes > 0;
     if (any) {
-        WF_TRY(wf_nccl_begin(comm));
+        WF_TRY(wf_transport_native.begin(comm));
         for (const transfer *t = outbox->group; t; t = t->next)
             WF_TRY(put_in(comm, t));
-        WF_TRY(wf_nccl_end_no_join(comm));
+        WF_TRY(wf_transport_native.end(comm, false));
     }
     outbox->launches++;
     for (transfer *t; (t = outbox->group);) {
@@ -233,7 +230,8 @@ wf_status wf_outbox_await(wf_outbox *outbox, const wf_tensor *x)
 
 wf_status wf_outbox_join(wf_outbox *outbox)
 {
-    WF_TRY(wf_nccl_join(outbox->comm));
+    if (wf_outbox_connects(outbox))
+        WF_TRY(wf_transport_native.join(outbox->comm));
     for (transfer *t; (t = outbox->under_way);) {
         if (!t->sends)
             WF_TRY(wf_buffer_store(&t->buffer));

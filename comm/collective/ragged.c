@@ -125,12 +125,13 @@ wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
     return wf_guard_end(comm, "alltoall", alltoall(comm, x, y));
 }
 
-/* Only NCCL takes lists; the engine reads the slots. */
+/* Only the native transport takes lists; the engine reads the slots. */
 static wf_status reduce_native(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
     const size_t size = (size_t)comm->size, table = size * (sizeof(void *) + sizeof(int64_t));
     void *lists;
-    /* Lengths are known to be equal on all ranks after this: NCCL itself would hang, or write beside the array. */
+    /* Lengths are known to be equal on all ranks after this: the transport itself would hang, or write beside the
+     * array. */
     WF_TRY(wf_peer_slots_agree(comm));
     WF_TRY(wf_pool_take_host(comm->shared->ctx, table, &lists));
     const void **x = lists;

@@ -1,7 +1,7 @@
 /* An exchange plan as a schedule. All that goes to one peer is a packet: one message of its boxes, one after the other;
  * or, between ranks of a node that share rings, parts that fit into a slot, packed by the one and unpacked by the other
  * rank. A single long box that lies in both arrays as it travels is a message without a copy, unless what comes is
- * added. A uniform plan of short blocks between nodes is one collective of the transport; by NCCL all is one group. */
+ * added. A uniform plan of short blocks between nodes is one collective of the transport; natively all is one group. */
 #include "comm/engine/collectives_author.h"
 
 #include "comm/plan_author.h"
@@ -361,7 +361,7 @@ static wf_steps call(const exchange *e, wf_step_function run)
     return wf_add_call(e->b, (wf_step_call){.run = run, .own = e->shape->native->own}, WF_NOWHERE, WF_NOWHERE, 0);
 }
 
-/* Everything that a rank sends and receives is one call of NCCL, which counts its bytes itself. */
+/* Everything that a rank sends and receives is one call of the native transport, which counts its bytes itself. */
 static wf_steps exchange_group(const exchange *e)
 {
     for (int i = 0; i < e->count_out; i++)

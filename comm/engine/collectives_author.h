@@ -30,7 +30,7 @@ void wf_build_parts(wf_builder *b, const wf_group *group, const wf_parts *parts)
 
 /* --- build_exchange.c -----------------------------------------------------------------------------------------------
  */
-/* By NCCL: what begins a group of messages, ends it, and lets the device wait for it; NULL: nothing. */
+/* Native: what begins a group of messages, ends it, and lets the device wait for it; NULL: nothing. */
 typedef struct wf_exchange_native {
     wf_step_function begin, end, join;
     void *own;
@@ -48,7 +48,7 @@ typedef struct wf_exchange_shape {
     const int64_t *from_stride, *to_stride; /* of what is read, and written; NULL: dense in `order` */
     const bool *dense_send, *dense_recv;    /* piece n of the plan's lists lies dense in the boxes of both ranks; NULL:
                                                none does */
-    const wf_exchange_native *native;       /* NULL: not by NCCL */
+    const wf_exchange_native *native;       /* NULL: by messages and rings */
 } wf_exchange_shape;
 void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_shape *shape);
 

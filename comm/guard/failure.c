@@ -13,8 +13,8 @@ static void mark(wf_comm *comm, wf_status status, const char *text)
     comm->dead = status;
     snprintf(comm->death, sizeof comm->death, "%s", text);
     /* First: kernels that wait for the failed rank would hold the GPU for ever. */
-    if (comm->shared->native)
-        comm->shared->native->give_up(comm);
+    if (comm->native)
+        wf_transport_native.give_up(comm);
     if (!comm->control)
         return;
     wf_recorder_error(text);

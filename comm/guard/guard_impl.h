@@ -106,6 +106,13 @@ bool wf_deadline_crowded(const wf_comm *comm);
 /* Between two looks at what is awaited: polls control and time-out, then yields. */
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;
 
+/* --- native.c: the native transport, with waits that see a rank die --- */
+
+/* Connects all ranks by it. Collective. */
+wf_status wf_native_open(wf_comm *comm) WF_NODISCARD;
+/* Waits for what is on its way, with the communicator's time-out; gives it up where the communicator is dead. */
+void wf_native_close(wf_comm *comm);
+
 /* --- commit.c --- */
 /* Before a call of MPI that blocks and that the ranks member[0..members) make together (NULL: all, of which there are
  * `members`), once all of them have come: WF_OK on all or on none. `status`: this rank's so far. No collective may be

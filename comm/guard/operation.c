@@ -62,7 +62,7 @@ wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
     comm->tag = tag_of(comm, comm->doing.sequence, hash);
     WF_TRY(wf_control_announce(comm, &comm->doing, hash));
     /* What goes natively has no tags. */
-    return comm->shared->native ? wf_control_show(comm) : WF_OK;
+    return comm->shared->in_order ? wf_control_show(comm) : WF_OK;
 }
 
 /* Whether different calls have different tags, as good as always. */

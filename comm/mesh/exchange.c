@@ -2,9 +2,6 @@
  * the first call of its direction and strides. The caller may compute between begin and end. Halos, redistribution and
  * channel layers run through it. */
 #include "comm/mesh/mesh_impl.h"
-#include "comm/nccl_author.h"
-
-#include "core/captured_author.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,27 +16,27 @@ struct wf_exchange_form {
     struct wf_engine_entry *entry;
 };
 
-/* --- by NCCL: messages of one group, which the device waits for -----------------------------------------------------
- */
+/* --- native: messages of one group, which the device waits for ---------------------------------------------------- */
 
 static wf_status group_begin(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    return wf_nccl_begin(own);
+    return wf_transport_native.begin(own);
 }
 
 static wf_status group_end(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    return wf_nccl_end_no_join(own);
+    return wf_transport_native.end(own, false);
 }
 
 static wf_status group_join(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    return wf_nccl_join(own);
+    return wf_transport_native.join(own);
 }
 
 static wf_status group_start(void *own, wf_transfer *t)
 {
-    return t->sending ? wf_nccl_send(own, t->data, t->bytes, t->peer) : wf_nccl_recv(own, t->data, t->bytes, t->peer);
+    return t->sending ? wf_native_send(own, t->data, t->bytes, t->peer)
+                      : wf_native_recv(own, t->data, t->bytes, t->peer);
 }
 
 /* Over for the host: what the device does next waits for it. */
@@ -75,7 +72,7 @@ static wf_status build(const wf_exchange *exchange, const wf_exchange_form *form
                                      .to_stride = form->to_stride,
                                      .dense_send = exchange->dense,
                                      .dense_recv = exchange->dense + exchange->plan->n_send,
-                                     .native = comm->nccl ? &native : NULL};
+                                     .native = comm->native ? &native : NULL};
     wf_builder *b = wf_builder_new(comm->shared->ctx, agreed, comm->rank);
     if (!b)
         return wf_error_code();
@@ -180,8 +177,8 @@ static wf_status start_flight(wf_exchange *exchange, bool own)
     WF_TRY(find_form(exchange, own));
     const void *const in[] = {exchange->from->data};
     void *const out[] = {exchange->to->data};
-    WF_TRY(
-        wf_engine_post(comm, exchange->form->entry, comm->nccl ? &exchange->group : NULL, in, out, &exchange->flight));
+    WF_TRY(wf_engine_post(comm, exchange->form->entry, comm->native ? &exchange->group : NULL, in, out,
+                          &exchange->flight));
     return wf_run_advance(exchange->flight.run, &moved);
 }
 
@@ -190,10 +187,8 @@ static wf_status post(wf_exchange *exchange, bool own)
     wf_comm *comm = exchange->comm;
     WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
     exchange->active = true;
-    if (!comm->nccl) {
-        WF_TRY(wf_ctx_forbid_capture(comm->shared->ctx,
-                                     "exchange halos by messages or mapped memory, which the host looks after",
-                                     "let NCCL move them (communicator \"pure_nccl\")"));
+    if (!comm->native) {
+        WF_TRY(wf_comm_forbid_capture(comm, "exchange halos by messages or mapped memory, which the host looks after"));
         /* At the first exchange that needs it: a communicator whose exchanges are all long never takes the memory. */
         if (exchange->parted && !comm->pairs_asked)
             WF_TRY(wf_exchange_share(comm));
@@ -275,8 +270,8 @@ static wf_status poll(wf_exchange *exchange)
 {
     bool moved = false;
     WF_TRY(wf_control_poll(exchange->comm, WF_LOOK_ALWAYS));
-    if (exchange->comm->nccl)
-        WF_TRY(wf_nccl_poll(exchange->comm));
+    if (exchange->comm->native)
+        WF_TRY(wf_transport_native.poll(exchange->comm, false));
     return wf_run_advance(exchange->flight.run, &moved);
 }
 

@@ -90,7 +90,7 @@ static wf_status enter_way(wf_comm *comm)
     const wf_call_record record = wf_call_record_plain("set-up", -1);
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_enter(comm, &record));
-    if (!comm->nccl && !comm->pairs_asked)
+    if (!comm->native && !comm->pairs_asked)
         WF_TRY(wf_exchange_share(comm));
     return wf_guard_settle(comm);
 }
@@ -108,8 +108,6 @@ static const char *way_of(const wf_comm *comm, bool shared)
     const bool host = comm->shared->ctx->k->host;
     if (comm->size == 1)
         return "one rank: nothing to send";
-    if (comm->nccl)
-        return "by NCCL";
     if (!shared)
         return host ? "by messages" : "by messages through page-locked host memory";
     return host ? "in host memory that the ranks of a node share"
@@ -122,8 +120,11 @@ wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size)
     if (comm->size > 1)
         WF_TRY(wf_guard_end(comm, "set-up", enter_way(comm)));
     const bool shared = shares_any(comm);
-    snprintf(text, size, "%s%s%s%.150s", way_of(comm, shared),
-             comm->size > 1 && !comm->nccl && comm->inter_size > 1 && shared ? ", by messages between nodes" : "",
-             comm->pairs_why[0] ? ": " : "", comm->pairs_why);
+    if (comm->size > 1 && comm->native)
+        snprintf(text, size, "by %s", wf_transport_native.name);
+    else
+        snprintf(text, size, "%s%s%s%.150s", way_of(comm, shared),
+                 comm->size > 1 && comm->inter_size > 1 && shared ? ", by messages between nodes" : "",
+                 comm->pairs_why[0] ? ": " : "", comm->pairs_why);
     return WF_OK;
 }

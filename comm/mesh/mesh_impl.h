@@ -66,7 +66,7 @@ struct wf_exchange {
     wf_tensor *to;
     wf_exchange_form *form; /* the last one used */
     wf_engine_call flight;
-    wf_link group; /* by NCCL */
+    wf_link group; /* native */
 };
 
 /* --- exchange.c --- */

@@ -11,15 +11,8 @@
 wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job) WF_NODISCARD;
 /* The engine's call for it. */
 wf_call wf_reducer_call(const wf_reducer *reducer, const wf_reduce_job *job);
-/* By NCCL: the sums of parts of a vector, each on its rank, and the parts brought together. Collective. */
+/* Natively: the sums of parts of a vector, each on its rank, and the parts brought together. Collective. */
 wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
-
-/* --- reducer_nccl.c --- */
-
-/* NCCL takes one rank a GPU: `why` says what is in the way, on all ranks alike; empty: nothing. Collective. */
-wf_status wf_reducer_nccl_fits(wf_comm *comm, char why[WF_WHY]) WF_NODISCARD;
-wf_status wf_reducer_nccl_connect(wf_comm *comm) WF_NODISCARD;
-wf_status wf_reducer_nccl_sum(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
 
 #endif

@@ -1,5 +1,5 @@
-/* Sums of gradients, as the communicator's name says: one call of the engine, or of NCCL. And vectors of which every
- * rank keeps a part: sums that stay with their rank, and parts brought together. */
+/* Sums of gradients, as the communicator's name says: one call of the engine, or of the native transport. And vectors
+ * of which every rank keeps a part: sums that stay with their rank, and parts brought together. */
 #include "comm/reduce/reduce_impl.h"
 
 #include "core/log.h"
@@ -31,7 +31,7 @@ wf_status wf_reducer_connect(wf_comm *comm)
 {
     WF_NEED(comm);
     if (!comm->reducer->build)
-        return comm->nccl ? WF_OK : wf_reducer_nccl_connect(comm);
+        return comm->native ? WF_OK : wf_comm_connect_native(comm);
     if (comm->size == 1 || !comm->reducer->shares || comm->shares_asked)
         return WF_OK;
     return wf_guard_end(comm, "set-up", share(comm));
@@ -76,16 +76,36 @@ wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_r
     return wf_guard_end(comm, reducer->name, run_sum(comm, reducer, job));
 }
 
+static wf_status sum_natively(wf_comm *comm, const wf_reduce_job *job)
+{
+    const int64_t count = job->segments > 0 ? job->offset[job->segments] - job->offset[0] : 0;
+    const wf_call_record record = wf_call_record_values(comm->name, job->dtype, count, (int)WF_SUM, -1);
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_enter(comm, &record));
+    if (count > 0) {
+        char *first = (char *)job->flat + (size_t)job->offset[0] * wf_dtype_size(job->dtype);
+        const bool narrow = comm->grad_dtype_set && comm->grad_dtype != job->dtype;
+        const int64_t rounded = narrow ? job->offset[job->segments - job->exact] - job->offset[0] : 0;
+        char *rest = first + (size_t)rounded * wf_dtype_size(job->dtype);
+        /* In grad_dtype: half the bytes, and sums that are rounded at every step. */
+        if (rounded > 0)
+            WF_TRY(wf_native_reduce_as(comm, first, first, rounded, job->dtype, comm->grad_dtype, WF_SUM, -1));
+        WF_TRY(wf_native_reduce_as(comm, rest, rest, count - rounded, job->dtype, job->dtype, WF_SUM, -1));
+    }
+    return wf_guard_settle(comm);
+}
+
 wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job)
 {
     WF_NEED(comm);
+    /* One rank has its sum already. */
     if (!comm->reducer->build)
-        return wf_reducer_nccl_sum(comm, job);
+        return comm->native ? wf_guard_end(comm, comm->name, sum_natively(comm, job)) : wf_comm_alive(comm);
     WF_TRY(wf_reducer_connect(comm));
     return wf_reducer_sum_by(comm, comm->reducer, job);
 }
 
-/* --- shards, by NCCL ---------------------------------------------------------------------------------------------- */
+/* --- shards, natively --------------------------------------------------------------------------------------------- */
 
 static wf_status run(wf_comm *comm, const char *operation, void *data, const int64_t *shard, wf_dtype dtype,
                      wf_status (*native)(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype))

@@ -3,8 +3,8 @@
 #include "comm/comm_author.h"
 #include "comm/exchange_author.h"
 #include "comm/mesh.h"
-#include "comm/nccl_author.h"
 #include "comm/reducer_author.h"
+#include "comm/transport_author.h"
 #include "core/tensor_author.h"
 #include "tests/fake/guard.h"
 #include "tests/fake/nccl_fake.h"
@@ -193,12 +193,25 @@ static void computes_meanwhile(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* Past the communicator's own checks. */
+static wf_status native(wf_comm *by, wf_native_operation operation, const wf_tensor *x, wf_tensor *y, int peer)
+{
+    const wf_native_call call = {.operation = operation,
+                                 .x = x->data,
+                                 .y = y->data,
+                                 .count = wf_tensor_count(x),
+                                 .dtype = x->dtype,
+                                 .op = WF_SUM,
+                                 .peer = peer};
+    return wf_transport_native.call(by, &call);
+}
+
 /* The context's stream does not wait. */
 static void sum_apart(wf_comm *by, wf_tensor *x)
 {
-    WF_EXPECT_OK(wf_nccl_begin(by));
-    WF_EXPECT_OK(wf_nccl_reduce(by, x->data, x->data, 1, WF_F64, WF_SUM, -1));
-    WF_EXPECT_OK(wf_nccl_end_no_join(by));
+    WF_EXPECT_OK(wf_transport_native.begin(by));
+    WF_EXPECT_OK(native(by, WF_NATIVE_REDUCE, x, x, -1));
+    WF_EXPECT_OK(wf_transport_native.end(by, false));
 }
 
 /* Rank 0 adds to the sums behind backward once it has its neighbour's row, the others ahead of that: no row waits for a
@@ -215,15 +228,15 @@ static void overlap(void)
     if (size > 1 && rank > 0)
         sum_apart(wf_background_comm(comm), sum);
     if (size > 1) {
-        WF_EXPECT_OK(wf_nccl_begin(comm));
-        WF_EXPECT_OK(wf_nccl_send(comm, x->data, sizeof(double), (rank + 1) % size));
-        WF_EXPECT_OK(wf_nccl_recv(comm, y->data, sizeof(double), (rank + size - 1) % size));
-        WF_EXPECT_OK(wf_nccl_end(comm));
+        WF_EXPECT_OK(wf_transport_native.begin(comm));
+        WF_EXPECT_OK(native(comm, WF_NATIVE_SEND, x, x, (rank + 1) % size));
+        WF_EXPECT_OK(native(comm, WF_NATIVE_RECV, y, y, (rank + size - 1) % size));
+        WF_EXPECT_OK(wf_transport_native.end(comm, true));
         WF_EXPECT_OK(wf_ctx_read(ctx, &value, y->data, sizeof value));
         WF_EXPECT(value == (rank + size - 1) % size, "%g came", value);
         if (rank == 0)
             sum_apart(wf_background_comm(comm), sum);
-        WF_EXPECT_OK(wf_nccl_join(wf_background_comm(comm)));
+        WF_EXPECT_OK(wf_transport_native.join(wf_background_comm(comm)));
         WF_EXPECT_OK(wf_ctx_read(ctx, &value, sum->data, sizeof value));
         WF_EXPECT(value == size, "the sum is %g of %d", value, size);
     }
@@ -274,10 +287,10 @@ static void misordered(void)
     double value[1];
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     if (size > 1) {
-        const wf_status first = rank == 0 ? wf_nccl_bcast(comm, x->data, wf_tensor_bytes(x), 0)
-                                          : wf_nccl_reduce(comm, x->data, x->data, 8, WF_F32, WF_SUM, -1);
-        const wf_status second = rank > 0 ? wf_nccl_bcast(comm, x->data, wf_tensor_bytes(x), 0)
-                                          : wf_nccl_reduce(comm, x->data, x->data, 8, WF_F32, WF_SUM, -1);
+        const wf_status first =
+            rank == 0 ? native(comm, WF_NATIVE_BCAST, x, x, 0) : native(comm, WF_NATIVE_REDUCE, x, x, -1);
+        const wf_status second =
+            rank > 0 ? native(comm, WF_NATIVE_BCAST, x, x, 0) : native(comm, WF_NATIVE_REDUCE, x, x, -1);
         WF_EXPECT(first == WF_OK, "%s", wf_error_message());
         WF_EXPECT(second == WF_OK || second == WF_ERR_COMM, "%s", wf_error_message()); /* it may be known already */
         wf_error_clear();
@@ -305,7 +318,7 @@ static void alone(void)
     double value[1];
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     if (rank > 0)
-        WF_EXPECT_OK(wf_nccl_reduce(comm, x->data, x->data, 8, WF_F32, WF_SUM, -1));
+        WF_EXPECT_OK(native(comm, WF_NATIVE_REDUCE, x, x, -1));
     if (size > 1) {
         give_up_soon();
         const wf_status status = rank > 0 ? wf_ctx_read(ctx, value, x->data, sizeof value) : wf_barrier(comm);

@@ -18,7 +18,9 @@ for header; do
 done
 # A prototype: "/* core/shape.h:57:NC */ extern int64_t wf_shape_count (wf_shape);"
 grep -E '^/\* (\./)?(core|comm|layers|optim|datasets)/' "$work/all" | grep ' \*/ extern ' |
-    sed 's|.*\*/ extern ||' | grep -oE '^[^(]*' | grep -oE 'wf_[a-z0-9_]+ $' | tr -d ' ' | sort -u >"$work/declared"
+    sed 's|.*\*/ extern ||' | grep -oE '^[^(]*' | grep -oE 'wf_[a-z0-9_]+ $' | tr -d ' ' >"$work/functions"
+# Data: "extern const wf_native_transport wf_transport_native;"
+grep -hE '^extern [^()]*;' "$@" | grep -oE 'wf_[a-z0-9_]+;' | tr -d ';' | sort -u - "$work/functions" >"$work/declared"
 nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort -u >"$work/exported"
 [ -s "$work/declared" ] || { echo "no declarations were found"; exit 1; }
 

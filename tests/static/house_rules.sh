@@ -19,12 +19,9 @@ say "Files of more than 600 lines:" "$(wc -l $all | awk '$1 > 600 && $2 != "tota
 say "The library prints to stdout or exits:" \
     "$(grep -nE '(^|[^a-z_])(printf|puts|putchar|exit|_exit|abort)[ ]*\(' $library |
         grep -vE '^(core/status\.c|comm/(safety/watchdog|transport/[a-z_]*|process)\.c):' | grep -vE '^[^:]*:[0-9]*:[ ]*(/?\*|//)' || true)"
-# NCCL is its transport's, and of those that choose between it and messages: names, the table of reducers, and who opens
-# it. Comments may speak of it anywhere.
-transport='collective/(nccl[a-z_]*|no_nccl|native|outbox_native)\.[ch]|nccl_author\.h|reduce/(reducer_nccl\.c|reduce_impl\.h)'
-choice='comm_impl\.h|names\.c|open\.c|engine/build_reducers\.c|mesh/exchange(_way)?\.c|collective/buffer\.c|reduce/sum\.c'
+# What lies above the transports asks for native transport: only names, which users read, and the table of reducers tell
+# them what that is.
 say "NCCL is named away from its transport and its choice:" \
-    "$(for file in $(find comm -name '*.[ch]' | grep -vE "^comm/($transport|$choice)$"); do
-        sed 's@/\*.*@@; s@^ *\*.*@@' "$file" | grep -niE nccl | sed "s@^@$file:@" || true
-    done)"
+    "$(grep -rniE nccl comm --include='*.[ch]' |
+        grep -vE '^comm/(transport/(no_)?nccl\.c|engine/build_reducers\.c|names\.c|comm\.h):' || true)"
 exit $failed
