@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pattern of all calls here: alive, arguments, a record of the call that the ranks compare, the work, settle.
+/* The pattern of all calls here: arguments, a record of the call that the ranks compare, the work, settle.
  * wf_guard_end tells the others of a failure on the way. */
 static wf_status bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_TRY(wf_check_rank(comm, "root", root));
     WF_CHECK(data || bytes == 0, WF_ERR_ARGUMENT, "data is NULL, and bytes is %zu", bytes);
     const wf_call_record record = wf_call_record_values("bcast_bytes", WF_U8, (int64_t)bytes, -1, root);
@@ -26,7 +25,6 @@ wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
 
 static wf_status allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_CHECK((mine && all) || bytes == 0, WF_ERR_ARGUMENT, "mine or all is NULL, and bytes is %zu", bytes);
     const wf_call_record record = wf_call_record_values("allgather_bytes", WF_U8, (int64_t)bytes, -1, -1);
     WF_TRY(wf_guard_enter(comm, &record));
@@ -56,7 +54,6 @@ static wf_status check_scatter(const wf_comm *comm, const void *const *x, const 
 static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
                                int root)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_TRY(check_scatter(comm, x, bytes, y, y_bytes, root));
     const wf_call_record record = wf_call_record_plain("scatter_bytes", root);
     WF_TRY(wf_guard_enter(comm, &record));
@@ -76,7 +73,6 @@ wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *by
 static wf_status allreduce_values(wf_comm *comm, const char *operation, void *values, int64_t count, wf_dtype dtype,
                                   wf_reduce_op op)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_TRY(wf_check_op(op));
     WF_CHECK(count >= 0, WF_ERR_ARGUMENT, "count %lld is negative", (long long)count);
     WF_CHECK(values || count == 0, WF_ERR_ARGUMENT, "values is NULL, and count is %lld", (long long)count);
@@ -106,7 +102,6 @@ typedef struct spread {
 
 static wf_status share(wf_comm *comm, spread *news, int root)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_TRY(wf_check_rank(comm, "root", root));
     const wf_call_record record = wf_call_record_plain("bcast_status", root);
     WF_TRY(wf_guard_enter(comm, &record));

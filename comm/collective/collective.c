@@ -8,7 +8,6 @@ static wf_status bcast(wf_comm *comm, wf_tensor *x, int root)
 {
     wf_buffer b = {0};
     wf_status status;
-    WF_TRY(wf_guard_alive(comm));
     WF_NEED(x);
     WF_TRY(wf_check_rank(comm, "root", root));
     const wf_call_record record = wf_call_record_tensor("bcast", x, -1, root);
@@ -52,7 +51,6 @@ static wf_status reduce(wf_comm *comm, const char *operation, const wf_tensor *x
     bool native;
     wf_buffer from = {0}, to = {0};
     wf_status status;
-    WF_TRY(wf_guard_alive(comm));
     WF_NEED(x);
     WF_TRY(wf_check_op(op));
     if (wanted) {
@@ -83,7 +81,6 @@ wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduc
 /* The root is checked here, where -1 is no root; below it means everywhere. */
 static wf_status reduce_to(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_TRY(wf_check_rank(comm, "root", root));
     return reduce(comm, "reduce", x, y, op, root);
 }
@@ -116,7 +113,6 @@ out:
 
 static wf_status allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_TRY(wf_check_op(op));
     WF_CHECK(wf_dtype_size(dtype) > 0, WF_ERR_DTYPE, "%d is no type", (int)dtype);
     WF_CHECK(count >= 0, WF_ERR_ARGUMENT, "count %lld is negative", (long long)count);
@@ -157,7 +153,6 @@ out:
 
 static wf_status allgather_raw(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    WF_TRY(wf_guard_alive(comm));
     WF_CHECK((mine && all) || bytes == 0, WF_ERR_ARGUMENT, "mine or all is NULL, and bytes is %zu", bytes);
     const wf_call_record record = wf_call_record_values("allgather_raw", WF_U8, (int64_t)bytes, -1, -1);
     WF_TRY(wf_guard_enter(comm, &record));
@@ -179,7 +174,6 @@ wf_status wf_allgather_raw(wf_comm *comm, const void *mine, size_t bytes, void *
 static wf_status barrier(wf_comm *comm)
 {
     const wf_call_record record = wf_call_record_plain("barrier", -1);
-    WF_TRY(wf_guard_alive(comm));
     WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(wf_coll_barrier(comm));
     return wf_guard_settle(comm);

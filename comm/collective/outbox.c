@@ -21,8 +21,6 @@ typedef struct wf_outbox_message {
     wf_tensor *x;
     wf_buffer buffer;
     wf_frame frame;
-    char *copy; /* of what the host tells */
-    size_t room;
 } message;
 
 static void recycle(wf_outbox *outbox, message *m)
@@ -101,8 +99,7 @@ void wf_outbox_free(wf_outbox *outbox)
         message *m = outbox->spare;
         outbox->spare = m->next;
         wf_engine_entry_free(m->entry);
-        wf_comm_release(outbox->comm, m->copy); /* which may be on its way, as the frame */
-        wf_comm_release(outbox->comm, m);
+        wf_comm_release(outbox->comm, m); /* whose frame may be on its way */
     }
     free(outbox);
 }
@@ -113,6 +110,7 @@ static wf_status make_entry(wf_outbox *outbox, message *m, int to, size_t bytes,
     wf_comm *comm = outbox->comm;
     wf_schedule *schedule;
     wf_builder *b = wf_builder_new(comm->shared->ctx, wf_engine_agreed(comm), comm->rank);
+    WF_NEED(b);
     wf_add_send_frame(b, wf_builder_operand(b, WF_OPERAND_INPUT, 0, sizeof m->frame), sizeof m->frame, to);
     (counts ? wf_add_send : wf_add_send_frame)(b, wf_builder_operand(b, WF_OPERAND_INPUT, 1, bytes), bytes, to);
     WF_TRY(wf_builder_end(b, &schedule));
@@ -152,21 +150,14 @@ static message *message_of(wf_outbox *outbox, int to, const contents *c)
     return m;
 }
 
-static wf_status keep_copy(wf_ctx *ctx, message *m, const contents *c)
-{
-    char *room = m->room < c->bytes ? wf_realloc(ctx, m->copy, c->bytes) : m->copy;
-    WF_NEED(room);
-    m->copy = room;
-    m->room = m->room < c->bytes ? c->bytes : m->room;
-    memcpy(m->copy, c->told, c->bytes);
-    return WF_OK;
-}
-
 static wf_status prepare(wf_outbox *outbox, message *m, const contents *c, int to)
 {
     m->frame = c->frame;
-    if (c->told)
-        WF_TRY(keep_copy(outbox->comm->shared->ctx, m, c));
+    if (c->told) {
+        m->buffer = (wf_buffer){.comm = outbox->comm, .bytes = c->bytes};
+        WF_TRY(wf_pool_take_host(outbox->comm->shared->ctx, c->bytes, &m->buffer.staged));
+        m->buffer.data = memcpy(m->buffer.staged, c->told, c->bytes);
+    }
     if (c->x) {
         m->x = wf_tensor_alias(c->x);
         WF_NEED(m->x);
@@ -190,7 +181,7 @@ static wf_status post(wf_outbox *outbox, const contents *c, int to)
     m->status = WF_OK;
     *outbox->last = m;
     outbox->last = &m->next;
-    const void *const in[] = {&m->frame, c->told ? m->copy : m->buffer.data};
+    const void *const in[] = {&m->frame, m->buffer.data};
     WF_TRY(wf_engine_post(outbox->comm, m->entry, NULL, in, NULL, &m->flight));
     return wf_run_advance(m->flight.run, &moved);
 }
@@ -223,16 +214,11 @@ wf_status wf_outbox_send_frame(wf_outbox *outbox, const wf_tensor *x, int to)
     return send(outbox, &(contents){.frame = wf_frame_of(x)}, to);
 }
 
-static wf_frame frame_of_bytes(size_t bytes)
-{
-    return (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}};
-}
-
 wf_status wf_outbox_send_bytes(wf_outbox *outbox, const void *data, size_t bytes, int to)
 {
     WF_NEED(outbox);
     WF_NEED(data);
-    const contents c = {.frame = frame_of_bytes(bytes), .told = data, .bytes = bytes};
+    const contents c = {.frame = {.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}}, .told = data, .bytes = bytes};
     return wf_guard_end(outbox->comm, "send", send(outbox, &c, to));
 }
 

@@ -30,7 +30,6 @@ static wf_status exchange(wf_comm *comm)
 
 static wf_status gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
 {
-    WF_TRY(wf_comm_alive(comm));
     WF_NEED(x);
     WF_TRY(wf_check_rank(comm, "root", root));
     if (comm->rank == root)
@@ -68,7 +67,6 @@ out:
 
 static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
 {
-    WF_TRY(wf_comm_alive(comm));
     WF_NEED(x);
     WF_TRY(need_all(comm, "a tensor of y", y));
     WF_TRY(enter(comm, "allgather", -1, -1, WF_WAY_NATIVE));
@@ -88,7 +86,6 @@ wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
 
 static wf_status scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
 {
-    WF_TRY(wf_comm_alive(comm));
     WF_NEED(y);
     WF_TRY(wf_check_rank(comm, "root", root));
     if (comm->rank == root)
@@ -108,7 +105,6 @@ wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
 
 static wf_status alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
 {
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(need_all(comm, "a tensor of x", x));
     WF_TRY(need_all(comm, "a tensor of y", y));
     WF_TRY(enter(comm, "alltoall", -1, -1, WF_WAY_NATIVE));
@@ -172,7 +168,6 @@ static wf_status check_parts(const wf_comm *comm, wf_tensor *const *x, const wf_
 static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
 {
     wf_status status;
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(need_all(comm, "a tensor of x", x));
     WF_NEED(y);
     WF_TRY(wf_check_op(op));

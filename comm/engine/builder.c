@@ -297,68 +297,65 @@ static wf_steps add(wf_builder *b, wf_step step)
     return (wf_steps){b->step.count - 1, b->step.count};
 }
 
+static wf_step step_of(wf_step_kind kind, wf_address from, wf_address to, size_t bytes)
+{
+    return (wf_step){
+        .kind = (uint8_t)kind, .peer = -1, .list = -1, .from = from, .to = to, .also = WF_NOWHERE, .bytes = bytes};
+}
+
+/* No bytes, no step: who waits for it waits for nothing. */
+static wf_steps nothing(wf_builder *b)
+{
+    b->pending.count = 0;
+    return none(b);
+}
+
 /* A message in parts of at most the agreed length; all parts wait for the same steps. */
-static wf_steps add_message(wf_builder *b, wf_step step, wf_address address, size_t bytes)
+static wf_steps add_message(wf_builder *b, wf_step_kind kind, wf_address address, size_t bytes, int peer, uint8_t flags)
 {
     const size_t limit = b->agreed->chunk_bytes;
     const size_t most = b->most_bytes > 0 && b->most_bytes < limit ? b->most_bytes : limit;
-    const bool sends = step.kind == WF_STEP_SEND, counted = sends && !(step.flags & WF_STEP_UNCOUNTED);
-    const wf_steps nothing = none(b);
-    int32_t parts = 0;
-    if (bytes == 0) {
-        b->pending.count = 0;
-        return nothing;
-    }
-    take_waits(b, &step.wait, &step.waits);
+    const bool sends = kind == WF_STEP_SEND, counted = sends && !(flags & WF_STEP_UNCOUNTED);
+    const int32_t first = b->step.count;
+    wf_step step = step_of(kind, WF_NOWHERE, WF_NOWHERE, bytes);
+    if (bytes == 0)
+        return nothing(b);
+    step.peer = peer;
+    step.flags = flags;
     step.before = -1;
-    for (size_t at = 0; at < bytes; at += most, parts++) {
+    take_waits(b, &step.wait, &step.waits);
+    for (size_t at = 0; at < bytes; at += most) {
         wf_step *part = grow(b, &b->step, 1);
         if (!part)
-            return nothing;
+            return none(b);
         *part = step;
         *(sends ? &part->from : &part->to) = wf_address_add(address, at);
         part->bytes = bytes - at < most ? bytes - at : most;
     }
     b->schedule->bytes_sent += counted ? bytes : 0;
-    b->schedule->messages += counted ? (uint64_t)parts : 0;
-    return (wf_steps){nothing.first, nothing.first + parts};
-}
-
-static wf_step step_of(wf_step_kind kind)
-{
-    return (wf_step){
-        .kind = (uint8_t)kind, .peer = -1, .list = -1, .from = WF_NOWHERE, .to = WF_NOWHERE, .also = WF_NOWHERE};
+    b->schedule->messages += counted ? (uint64_t)(b->step.count - first) : 0;
+    return (wf_steps){first, b->step.count};
 }
 
 wf_steps wf_add_send(wf_builder *b, wf_address from, size_t bytes, int to)
 {
-    wf_step step = step_of(WF_STEP_SEND);
-    step.peer = to;
-    return add_message(b, step, from, bytes);
+    return add_message(b, WF_STEP_SEND, from, bytes, to, 0);
 }
 
 wf_steps wf_add_send_frame(wf_builder *b, wf_address from, size_t bytes, int to)
 {
-    wf_step step = step_of(WF_STEP_SEND);
-    step.peer = to;
-    step.flags = WF_STEP_UNCOUNTED;
-    return add_message(b, step, from, bytes);
+    return add_message(b, WF_STEP_SEND, from, bytes, to, WF_STEP_UNCOUNTED);
 }
 
 wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from)
 {
-    wf_step step = step_of(WF_STEP_RECV);
-    step.peer = from;
-    return add_message(b, step, to, bytes);
+    return add_message(b, WF_STEP_RECV, to, bytes, from, 0);
 }
 
 wf_steps wf_add_collective(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool gathers)
 {
-    wf_step step = step_of(WF_STEP_COLLECTIVE);
+    wf_step step = step_of(WF_STEP_COLLECTIVE, from, to, bytes);
     step.op = gathers;
-    step.from = from;
-    step.to = to;
-    step.bytes = bytes;
     b->schedule->bytes_sent += (uint64_t)(b->agreed->ranks - 1) * bytes;
     b->schedule->messages++;
     return add(b, step);
@@ -367,109 +364,80 @@ wf_steps wf_add_collective(wf_builder *b, wf_address from, wf_address to, size_t
 wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
                         wf_address also, int64_t count)
 {
-    wf_step step = step_of(WF_STEP_COMBINE);
+    wf_step step = step_of(WF_STEP_COMBINE, WF_NOWHERE, to, (size_t)count * wf_dtype_size(dtype));
+    if (count == 0)
+        return nothing(b);
     step.op = (uint8_t)op;
     step.dtype = (uint8_t)dtype;
     step.list = b->input.count;
     step.inputs = inputs;
-    step.to = to;
     step.also = also;
-    step.bytes = (size_t)count * wf_dtype_size(dtype);
-    if (count == 0) {
-        b->pending.count = 0;
-        return none(b);
-    }
     wf_address *at = grow(b, &b->input, inputs);
     if (at)
         memcpy(at, in, (size_t)inputs * sizeof *in);
     return add(b, step);
 }
 
-wf_steps wf_add_copy(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool counted)
+/* In host memory, or between that and the device. */
+static wf_steps add_copy(wf_builder *b, wf_step_kind kind, wf_address from, wf_address to, size_t bytes, uint8_t flags)
 {
-    wf_step step = step_of(WF_STEP_COPY);
-    step.from = from;
-    step.to = to;
-    step.bytes = bytes;
-    step.flags = counted ? WF_STEP_STAGED : 0;
-    if (bytes == 0) {
-        b->pending.count = 0;
-        return none(b);
-    }
-    b->schedule->bytes_copied += counted ? bytes : 0;
+    wf_step step = step_of(kind, from, to, bytes);
+    if (bytes == 0)
+        return nothing(b);
+    step.flags = flags;
+    b->schedule->bytes_copied += flags & WF_STEP_STAGED ? bytes : 0;
     return add(b, step);
 }
 
-static wf_steps add_box(wf_builder *b, wf_step step, wf_step_box box, wf_dtype dtype)
+wf_steps wf_add_copy(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool counted)
+{
+    return add_copy(b, WF_STEP_COPY, from, to, bytes, counted ? WF_STEP_STAGED : 0);
+}
+
+wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host)
+{
+    return add_copy(b, WF_STEP_STAGE, from, to, bytes, (uint8_t)(WF_STEP_STAGED | (to_host ? WF_STEP_TO_HOST : 0)));
+}
+
+wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host)
+{
+    return add_copy(b, WF_STEP_STAGE, from, to, bytes, (uint8_t)(WF_STEP_BEGUN | (to_host ? WF_STEP_TO_HOST : 0)));
+}
+
+/* `out` in what is read; in a copy from box to box also `in`, in what is written. */
+static wf_steps add_box(wf_builder *b, wf_step step, wf_step_box out, const wf_step_box *in, wf_dtype dtype, bool adds)
 {
     step.dtype = (uint8_t)dtype;
     step.list = b->box.count;
-    step.bytes = (size_t)wf_shape_count(wf_box_shape(box.box)) * wf_dtype_size(dtype);
-    wf_step_box *at = grow(b, &b->box, 1);
-    if (at)
-        *at = box;
+    step.bytes = (size_t)wf_shape_count(wf_box_shape(out.box)) * wf_dtype_size(dtype);
+    step.flags = adds ? WF_STEP_ADDS : 0;
+    wf_step_box *at = grow(b, &b->box, in ? 2 : 1);
+    if (at) {
+        at[0] = out;
+        at[in ? 1 : 0] = in ? *in : out;
+    }
     return add(b, step);
 }
 
 wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to)
 {
-    wf_step step = step_of(WF_STEP_PACK);
-    step.from = from;
-    step.to = to;
-    return add_box(b, step, box, dtype);
+    return add_box(b, step_of(WF_STEP_PACK, from, to, 0), box, NULL, dtype, false);
 }
 
 wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds)
 {
-    wf_step step = step_of(WF_STEP_UNPACK);
-    step.from = from;
-    step.to = to;
-    step.flags = adds ? WF_STEP_ADDS : 0;
-    return add_box(b, step, box, dtype);
+    return add_box(b, step_of(WF_STEP_UNPACK, from, to, 0), box, NULL, dtype, adds);
 }
 
 wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
                          bool adds)
 {
-    wf_step step = step_of(WF_STEP_COPY);
-    step.from = from;
-    step.to = to;
-    step.flags = adds ? WF_STEP_ADDS : 0;
-    const wf_steps steps = add_box(b, step, out, dtype);
-    wf_step_box *at = grow(b, &b->box, 1);
-    if (at)
-        *at = in;
-    return steps;
-}
-
-wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host)
-{
-    wf_step step = step_of(WF_STEP_STAGE);
-    step.from = from;
-    step.to = to;
-    step.bytes = bytes;
-    step.flags = (uint8_t)(WF_STEP_STAGED | (to_host ? WF_STEP_TO_HOST : 0));
-    if (bytes == 0) {
-        b->pending.count = 0;
-        return none(b);
-    }
-    b->schedule->bytes_copied += bytes;
-    return add(b, step);
-}
-
-wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host)
-{
-    wf_step step = step_of(WF_STEP_STAGE);
-    step.from = from;
-    step.to = to;
-    step.bytes = bytes;
-    step.flags = (uint8_t)(WF_STEP_BEGUN | (to_host ? WF_STEP_TO_HOST : 0));
-    return add(b, step);
+    return add_box(b, step_of(WF_STEP_COPY, from, to, 0), out, &in, dtype, adds);
 }
 
 wf_steps wf_add_fence(wf_builder *b)
 {
-    wf_step step = step_of(WF_STEP_FENCE);
+    wf_step step = step_of(WF_STEP_FENCE, WF_NOWHERE, WF_NOWHERE, 0);
     step.list = b->schedule->fences++;
     return add(b, step);
 }
@@ -487,36 +455,34 @@ static wf_steps add_flag(wf_builder *b, list *table, int32_t key, wf_step step)
     return added;
 }
 
-wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value)
+static wf_step flag_step(wf_step_kind kind, int rank, int32_t ring, int flag, int64_t value)
 {
-    wf_step step = step_of(WF_STEP_NOTIFY);
-    step.peer = b->rank;
+    wf_step step = step_of(kind, WF_NOWHERE, WF_NOWHERE, 0);
+    step.peer = rank;
     step.ring = ring;
     step.flag = flag;
     step.value = value;
+    return step;
+}
+
+wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value)
+{
     int32_t *passed = ring > 0 ? entry_of(b, &b->passed, ring) : NULL;
     if (passed)
         ++*passed;
-    return add_flag(b, &b->notified, flag, step);
+    return add_flag(b, &b->notified, flag, flag_step(WF_STEP_NOTIFY, b->rank, ring, flag, value));
 }
 
 wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value)
 {
     const int32_t flags = WF_FLAGS + 2 * WF_PAIR_RANKS;
-    wf_step step = step_of(WF_STEP_AWAIT);
-    step.peer = rank;
-    step.ring = ring;
-    step.flag = flag;
-    step.value = value;
-    return add_flag(b, &b->awaited, b->agreed->place[rank] * flags + flag, step);
+    return add_flag(b, &b->awaited, b->agreed->place[rank] * flags + flag,
+                    flag_step(WF_STEP_AWAIT, rank, ring, flag, value));
 }
 
 wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes)
 {
-    wf_step step = step_of(WF_STEP_CALL);
-    step.from = from;
-    step.to = to;
-    step.bytes = to_bytes;
+    wf_step step = step_of(WF_STEP_CALL, from, to, to_bytes);
     step.list = b->call.count;
     wf_step_call *at = grow(b, &b->call, 1);
     if (at)

@@ -45,6 +45,7 @@ static int tag_of(const wf_comm *comm, uint64_t sequence, uint64_t hash)
 
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
 {
+    WF_TRY(wf_guard_alive(comm));
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
              record->operation, WF_OPERATION, comm->doing.operation);
     comm->doing = *record;

@@ -62,7 +62,6 @@ static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_redu
     const wf_call call = wf_reducer_call(reducer, job);
     const int64_t count = call.count - job->offset[0];
     const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, count, (int)WF_SUM, -1);
-    WF_TRY(wf_guard_alive(comm));
     WF_CHECK(count == 0 || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld", (long long)count);
     WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(wf_engine_run(comm, &call, NULL, job->flat));
@@ -111,7 +110,6 @@ static wf_status run(wf_comm *comm, const char *operation, void *data, const int
                      wf_status (*native)(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype))
 {
     const wf_call_record record = wf_call_record_values(operation, dtype, shard[comm->size], (int)WF_SUM, -1);
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(native(comm, data, shard, dtype));
     return wf_guard_settle(comm);
