@@ -262,6 +262,17 @@ typedef struct wf_loss_args {
     const wf_array *dx;
 } wf_loss_args;
 
+/* Softmax and cross entropy in one. What is not x or dx is of f32, of f64 where x is; rows and labels are those of
+ * nll_forward. */
+typedef struct wf_entropy_args {
+    const wf_array *x, *labels;
+    int64_t ignored;
+    double scale;
+    const wf_array *log_sum;      /* [rows]: log sum_j exp(x_j - max x); forward writes it, backward reads it */
+    const wf_array *loss, *dloss; /* scalars; dloss is in device memory */
+    const wf_array *dx;           /* of x's type */
+} wf_entropy_args;
+
 /* The types of the slots; a filling declares its functions by them. */
 typedef bool wf_multiplies_fn(wf_dtype dtype);
 typedef int wf_device_count_fn(void);
@@ -319,6 +330,7 @@ typedef wf_status wf_nll_forward_fn(wf_ctx *ctx, const wf_array *logp, const wf_
                                     double scale, const wf_array *loss);
 typedef wf_status wf_nll_backward_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss,
                                      double scale, const wf_array *dx);
+typedef wf_status wf_entropy_fn(wf_ctx *ctx, const wf_entropy_args *args);
 typedef wf_status wf_count_correct_fn(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
                                       const wf_array *correct);
 typedef wf_status wf_count_labels_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *count);
@@ -482,6 +494,9 @@ typedef struct wf_kernels {
      * range, adds nothing to the loss and has the gradient 0 (WF_NONE_IGNORED: every row counts). */
     wf_nll_forward_fn *nll_forward;
     wf_nll_backward_fn *nll_backward;
+    /* What log softmax and nll give for x and labels, in one pass each. backward: dx = dloss * scale * (softmax(x) -
+     * one at the label), 0 in rows that do not count. */
+    wf_entropy_fn *entropy_forward, *entropy_backward;
     /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label; count likewise =
      * number of rows whose label is not `ignored`. */
     wf_count_correct_fn *count_correct;

@@ -119,6 +119,9 @@ TIMED(nll_forward,
 TIMED(nll_backward,
       (wf_ctx * ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss, double scale, const wf_array *dx),
       (ctx, labels, ignored, dloss, scale, dx), 0, bytes_of(dx))
+TIMED_ARGS(entropy_forward, wf_entropy_args, 0, bytes_of(a->x) + bytes_of(a->labels) + bytes_of(a->log_sum))
+TIMED_ARGS(entropy_backward, wf_entropy_args, 0,
+           bytes_of(a->x) + bytes_of(a->labels) + bytes_of(a->log_sum) + bytes_of(a->dx))
 TIMED(count_correct,
       (wf_ctx * ctx, const wf_array *scores, const wf_array *labels, int64_t ignored, const wf_array *correct),
       (ctx, scores, labels, ignored, correct), 0, bytes_of(scores))
@@ -166,6 +169,8 @@ void wf_profile_table(wf_kernels *table)
     TAKE(loss_backward);
     TAKE(nll_forward);
     TAKE(nll_backward);
+    TAKE(entropy_forward);
+    TAKE(entropy_backward);
     TAKE(count_correct);
     TAKE(count_labels);
     TAKE(optim_update);

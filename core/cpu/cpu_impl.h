@@ -116,6 +116,7 @@ wf_softmax_backward_fn wf_cpu_softmax_backward;
 wf_loss_fn wf_cpu_loss_forward, wf_cpu_loss_backward;
 wf_nll_forward_fn wf_cpu_nll_forward;
 wf_nll_backward_fn wf_cpu_nll_backward;
+wf_entropy_fn wf_cpu_entropy_forward, wf_cpu_entropy_backward;
 wf_optim_update_fn wf_cpu_optim_update;
 wf_shutdown_fn wf_cpu_shutdown;
 
@@ -129,6 +130,7 @@ wf_softmax_forward_fn wf_wide_softmax_forward;
 wf_softmax_backward_fn wf_wide_softmax_backward;
 wf_loss_fn wf_wide_loss_forward, wf_wide_loss_backward;
 wf_nll_backward_fn wf_wide_nll_backward;
+wf_entropy_fn wf_wide_entropy_forward, wf_wide_entropy_backward;
 
 /* Filters in the form that an algorithm wants, kept beside the array where it lets one. */
 typedef struct wf_filter_form {

@@ -1,9 +1,6 @@
-/* Losses over all elements, and the negative log likelihood with its gradient. All in f32 with sums in double; other
- * types go through core/cpu/wide.c. */
+/* Losses over all elements, in f32 with sums in double; other types go through core/cpu/wide.c. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/vmath_impl.h"
-
-#include <string.h>
 
 /* The stable form: see core/ref/loss.c. */
 static float bce(float x, float t)
@@ -22,7 +19,7 @@ static float distance(float x, float t)
 }
 
 /* Parts of fixed bounds, so that the number of threads does not show; t is read with step 0 where it is one value. */
-enum { PART = 4096, ROWS_PART = 1024 };
+enum { PART = 4096 };
 
 #define PART_SUM(value)                                                                                                \
     do {                                                                                                               \
@@ -106,76 +103,5 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     const float constant = (float)args->value, up = (float)(*(const float *)args->dloss->data * args->scale);
     const float *const t = step ? target->data : &constant;
     backward(args->kind, wf_cpu_team(ctx, n), n, up, x->data, t, step, args->dx->data);
-    return WF_OK;
-}
-
-static int64_t label_at(const wf_array *labels, int64_t row)
-{
-    if (labels->dtype == WF_U8)
-        return ((const uint8_t *)labels->data)[row];
-    return labels->dtype == WF_I32 ? ((const int32_t *)labels->data)[row] : ((const int64_t *)labels->data)[row];
-}
-
-/* Checked before anything is written, in one pass; the loop that writes then needs no check. */
-static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c, int64_t ignored)
-{
-    if (labels->dtype != WF_U8 && labels->dtype != WF_I32 && labels->dtype != WF_I64)
-        return false;
-    for (int64_t r = 0; r < rows; r++)
-        if (label_at(labels, r) != ignored && (label_at(labels, r) < 0 || label_at(labels, r) >= c))
-            return false;
-    return true;
-}
-
-static double nll_sum(const wf_array *labels, int64_t ignored, int64_t first, int64_t last, int64_t c,
-                      const float *logp)
-{
-    double sum = 0;
-    for (int64_t r = first; r < last; r++) {
-        const int64_t label = label_at(labels, r);
-        sum -= label != ignored ? (double)logp[r * c + label] : 0;
-    }
-    return sum;
-}
-
-/* Wrong labels go to ref, which says what is wrong. */
-wf_status wf_cpu_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored, double scale,
-                             const wf_array *loss)
-{
-    int64_t c = 0;
-    const int64_t rows = wf_cpu_rows(logp, &c), parts = (rows + ROWS_PART - 1) / ROWS_PART;
-    if (logp->dtype != WF_F32 || loss->dtype != WF_F32 || !labels_fit(labels, rows, c, ignored))
-        return REF->nll_forward(ctx, logp, labels, ignored, scale, loss);
-    void *work = NULL;
-    double total = 0;
-    WF_TRY(wf_pool_take(ctx, (size_t)parts * sizeof(double), &work));
-    double *const part = work;
-#pragma omp parallel for num_threads(wf_cpu_team(ctx, 8 * rows)) schedule(static)
-    for (int64_t p = 0; p < parts; p++)
-        part[p] = nll_sum(labels, ignored, p * ROWS_PART, wf_cpu_min((p + 1) * ROWS_PART, rows), c, logp->data);
-    for (int64_t p = 0; p < parts; p++)
-        total += part[p];
-    *(float *)loss->data = (float)(scale * total);
-    wf_pool_give(ctx, work, (size_t)parts * sizeof(double));
-    return WF_OK;
-}
-
-/* Wrong labels go to ref, which says what is wrong. */
-wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss, double scale,
-                              const wf_array *dx)
-{
-    int64_t c = 0;
-    const int64_t rows = wf_cpu_rows(dx, &c);
-    if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c, ignored))
-        return wf_wide_nll_backward(ctx, labels, ignored, dloss, scale, dx);
-    /* The same for every row: the gradient of a mean. */
-    const float value = (float)(-*(const float *)dloss->data * scale);
-    float *const out = dx->data;
-#pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        memset(out + r * c, 0, (size_t)c * sizeof *out);
-        if (label_at(labels, r) != ignored)
-            out[r * c + label_at(labels, r)] = value;
-    }
     return WF_OK;
 }

@@ -62,6 +62,8 @@ static wf_kernels overridden(void)
     table.loss_backward = wf_cpu_loss_backward;
     table.nll_forward = wf_cpu_nll_forward;
     table.nll_backward = wf_cpu_nll_backward;
+    table.entropy_forward = wf_cpu_entropy_forward;
+    table.entropy_backward = wf_cpu_entropy_backward;
     table.optim_update = wf_cpu_optim_update;
     table.shutdown = wf_cpu_shutdown;
     return table;

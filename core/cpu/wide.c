@@ -186,3 +186,20 @@ wf_status wf_wide_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t igno
     const wf_array *const dx_wide = result(&held, dx, false);
     return end_wide(&held, RUN(nll_backward, labels, ignored, dloss_wide, scale, dx_wide));
 }
+
+wf_status wf_wide_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    wide held = begin_wide(ctx);
+    wf_entropy_args wider = *args;
+    wider.x = input(&held, args->x);
+    return end_wide(&held, RUN(entropy_forward, &wider));
+}
+
+wf_status wf_wide_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    wide held = begin_wide(ctx);
+    wf_entropy_args wider = *args;
+    wider.x = input(&held, args->x);
+    wider.dx = result(&held, args->dx, false);
+    return end_wide(&held, RUN(entropy_backward, &wider));
+}

@@ -146,6 +146,7 @@ wf_softmax_backward_fn wf_cuda_softmax_backward;
 wf_loss_fn wf_cuda_loss_forward, wf_cuda_loss_backward;
 wf_nll_forward_fn wf_cuda_nll_forward;
 wf_nll_backward_fn wf_cuda_nll_backward;
+wf_entropy_fn wf_cuda_entropy_forward, wf_cuda_entropy_backward;
 wf_count_correct_fn wf_cuda_count_correct;
 wf_count_labels_fn wf_cuda_count_labels;
 wf_optim_update_fn wf_cuda_optim_update;

@@ -1,4 +1,4 @@
-/* Rows with a label each: log likelihood and hits.
+/* Rows with a label each: log likelihood, softmax and cross entropy in one, and hits.
  *
  * A label out of range cannot be an error of the call, which returns before the kernel runs. The kernel leaves the row
  * out and fills in the record that the next to_host turns into the error. */
@@ -125,6 +125,104 @@ wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t igno
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         return row_map(ctx, a, nll_backward_rows<T>{source, any_of(dloss), scale, out_of<T>(dx)});
+    });
+}
+
+template <class T> struct entropy_rows {
+    struct state {
+        double loss;
+    };
+    const T *x;
+    label_source labels;
+    any_output log_sum;
+    double *part;
+    __device__ void begin(state *s) const
+    {
+        s->loss = 0;
+    }
+    __device__ void run(state *s, const row_set &a, int64_t row, int lane) const
+    {
+        using W = wide<T>;
+        const int64_t c = row < 0 ? 0 : a.c;
+        const T *const from = x + row * c;
+        const W most = row_most(from, c, lane, a.group);
+        W sum = 0;
+        for (int64_t j = lane; j < c; j += a.group)
+            sum += exp(widen(from[j]) - most);
+        sum = log(group_sum(sum, a.group));
+        if (row < 0 || lane > 0)
+            return;
+        const int64_t label = labels.at(row);
+        log_sum.put(row, sum);
+        if (label >= 0)
+            s->loss -= widen(from[label]) - most - sum;
+    }
+    __device__ void end(state *s) const
+    {
+        const double sum = block_sum(s->loss);
+        if (threadIdx.x == 0)
+            part[blockIdx.x] = sum;
+    }
+};
+
+wf_status wf_cuda_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    wf_cuda *own;
+    label_source source = {};
+    void *part;
+    const row_set a = rows_of(args->x);
+    WF_TRY(labels_of(ctx, args->labels, args->ignored, a.c, &own, &source));
+    const unsigned blocks = blocks_for(own, a.rows * a.group);
+    WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
+    WF_TRY(of_float(args->x->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const entropy_rows<T> f = {in_of<T>(args->x), source, output_of(args->log_sum), static_cast<double *>(part)};
+        return launch(own, row_kernel<entropy_rows<T>>, blocks, THREADS, a, f);
+    }));
+    return launch(own, finish_kernel<scaled_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,
+                  scaled_output{args->scale, output_of(args->loss)});
+}
+
+template <class T> struct entropy_backward_rows {
+    struct state {
+        wide<T> up;
+    };
+    const T *x;
+    label_source labels;
+    any_float log_sum, dloss;
+    double scale;
+    T *dx;
+    __device__ void begin(state *s) const
+    {
+        s->up = (wide<T>)(dloss.at(0, 0) * scale);
+    }
+    __device__ void end(state *) const
+    {
+    }
+    __device__ void run(state *s, const row_set &a, int64_t row, int lane) const
+    {
+        using W = wide<T>;
+        const int64_t label = row < 0 ? -1 : labels.at(row), c = row < 0 ? 0 : a.c;
+        const T *const from = x + row * c;
+        const W most = row_most(from, c, lane, a.group), sum = c > 0 ? (W)log_sum.at(row, 0) : 0;
+        for (int64_t j = lane; j < c; j += a.group) {
+            const W slope = exp(widen(from[j]) - most - sum) * s->up;
+            narrow(label < 0 ? (W)0 : j == label ? slope - s->up : slope, dx + row * c + j);
+        }
+    }
+};
+
+wf_status wf_cuda_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    wf_cuda *own;
+    label_source source = {};
+    const row_set a = rows_of(args->x);
+    WF_TRY(labels_of(ctx, args->labels, args->ignored, a.c, &own, &source));
+    return of_float(args->dx->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return row_map(ctx, a,
+                       entropy_backward_rows<T>{in_of<T>(args->x), source, any_of(args->log_sum), any_of(args->dloss),
+                                                args->scale, out_of<T>(args->dx)});
     });
 }
 

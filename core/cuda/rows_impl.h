@@ -60,4 +60,15 @@ template <class W> __device__ inline W group_most(W v, int group)
     return v;
 }
 
+/* The largest of c elements, for all lanes of their group. */
+template <class T> __device__ inline wide<T> row_most(const T *x, int64_t c, int lane, int group)
+{
+    wide<T> most = -(wide<T>)INFINITY;
+    for (int64_t j = lane; j < c; j += group) {
+        const wide<T> v = widen(x[j]);
+        most = v > most || v != v ? v : most;
+    }
+    return group_most(most, group);
+}
+
 #endif

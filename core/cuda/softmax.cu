@@ -14,13 +14,9 @@ template <class T> struct softmax_rows {
     __device__ void run(nothing *, const row_set &a, int64_t row, int lane) const
     {
         using W = wide<T>;
-        const int64_t c = row < 0 ? 0 : a.c, at = row * a.c;
-        W most = -(W)INFINITY, sum = 0;
-        for (int64_t j = lane; j < c; j += a.group) {
-            const W v = widen(x[at + j]);
-            most = v > most || v != v ? v : most;
-        }
-        most = group_most(most, a.group);
+        const int64_t c = row < 0 ? 0 : a.c, at = row * c;
+        const W most = row_most(x + at, c, lane, a.group);
+        W sum = 0;
         for (int64_t j = lane; j < c; j += a.group)
             sum += exp(widen(x[at + j]) - most);
         sum = group_sum(sum, a.group);

@@ -5,16 +5,26 @@
 #include <math.h>
 #include <string.h>
 
-static void softmax_row(bool logarithm, int64_t c, const double *x, double *y)
+/* The largest is subtracted so that exp never overflows; a NaN becomes the largest and with that every output. */
+static double most_of(int64_t c, const double *x)
 {
-    double most = -INFINITY, sum = 0;
+    double most = -INFINITY;
     for (int64_t j = 0; j < c; j++)
-        /* The largest is subtracted so that exp never overflows; a NaN becomes the largest and with that every output.
-         */
         most = x[j] > most || isnan(x[j]) ? x[j] : most;
+    return most;
+}
+
+static double sum_of(int64_t c, const double *x, double most)
+{
+    double sum = 0;
     for (int64_t j = 0; j < c; j++)
         sum += exp(x[j] - most);
-    const double log_sum = log(sum);
+    return sum;
+}
+
+static void softmax_row(bool logarithm, int64_t c, const double *x, double *y)
+{
+    const double most = most_of(c, x), sum = sum_of(c, x, most), log_sum = log(sum);
     for (int64_t j = 0; j < c; j++)
         y[j] = logarithm ? x[j] - most - log_sum : exp(x[j] - most) / sum;
 }
@@ -173,6 +183,52 @@ wf_status wf_ref_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignor
         frame.status = label_at(labels, r, c, ignored, &label);
         if (frame.status == WF_OK && label >= 0)
             dxv[r * c + label] = -*up * scale;
+    }
+    return wf_ref_end(&frame);
+}
+
+wf_status wf_ref_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    int64_t rows, c;
+    wf_ref_rows(args->x, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x);
+    double *const log_sum = wf_ref_out(&frame, args->log_sum, false), *const out =
+                                                                          wf_ref_out(&frame, args->loss, false);
+    double sum = 0;
+    for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
+        int64_t label = 0;
+        frame.status = label_at(args->labels, r, c, args->ignored, &label);
+        if (frame.status != WF_OK)
+            break;
+        const double most = most_of(c, xv + r * c);
+        log_sum[r] = log(sum_of(c, xv + r * c, most));
+        if (label >= 0)
+            sum -= xv[r * c + label] - most - log_sum[r];
+    }
+    if (frame.status == WF_OK)
+        *out = args->scale * sum;
+    return wf_ref_end(&frame);
+}
+
+wf_status wf_ref_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    int64_t rows, c;
+    wf_ref_rows(args->x, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x), *const log_sum = wf_ref_in(&frame, args->log_sum),
+                        *const dloss = wf_ref_in(&frame, args->dloss);
+    double *const dxv = wf_ref_out(&frame, args->dx, false);
+    for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
+        int64_t label = 0;
+        frame.status = label_at(args->labels, r, c, args->ignored, &label);
+        if (frame.status != WF_OK)
+            break;
+        const double most = most_of(c, xv + r * c), up = *dloss * args->scale;
+        for (int64_t j = 0; j < c; j++) {
+            const double slope = exp(xv[r * c + j] - most - log_sum[r]) * up;
+            dxv[r * c + j] = label < 0 ? 0 : j == label ? slope - up : slope;
+        }
     }
     return wf_ref_end(&frame);
 }

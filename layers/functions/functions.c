@@ -94,7 +94,9 @@ wf_reduction wf_reduction_of(const wf_var *x)
 
 wf_tensor *wf_reduction_scalar(const wf_var *x)
 {
-    wf_tensor *y = wf_tensor_new_step(x->value->ctx, x->value->dtype, wf_shape_scalar(), WF_ROW_MAJOR);
+    const bool narrow = x->value->dtype == WF_BF16 || x->value->dtype == WF_F16;
+    wf_tensor *y =
+        wf_tensor_new_step(x->value->ctx, narrow ? WF_F32 : x->value->dtype, wf_shape_scalar(), WF_ROW_MAJOR);
     if (!y || !x->value->layout.known)
         return y;
     wf_layout layout = {.known = true, .mesh = x->value->layout.mesh};

@@ -46,7 +46,8 @@ typedef struct wf_reduction {
 wf_reduction wf_reduction_mean(const wf_var *x, int without);
 /* What stands for as much as x. */
 wf_reduction wf_reduction_of(const wf_var *x);
-/* The uninitialised scalar of a reduction of x: its type; a layout that is partial where x is sharded. */
+/* The uninitialised scalar of a reduction of x: its type, f32 for 16 bits; a layout that is partial where x is sharded.
+ */
 wf_tensor *wf_reduction_scalar(const wf_var *x);
 /* Marks the result; NULL passes. */
 wf_var *wf_reduction_mark(wf_var *y, const wf_reduction *reduction);

@@ -436,7 +436,51 @@ static void nll(void)
         }
 }
 
-static void bad_label(wf_ctx *ctx, wf_dtype dtype, double bad)
+/* What is not of x's type is not rounded to it. */
+static void entropy_body(run *r)
+{
+    const row_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    const wf_dtype wide = run_wide(r), round = run_wide_round(r);
+    const double scale = 1.0 / (1 + (double)wf_shape_count(t->shape));
+    row_note(r, t);
+    const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), labels = labels_of(r, t);
+    const wf_array log_sum = run_out_of(r, wide, round, labels.shape, WF_ROW_MAJOR, false);
+    const wf_array given = run_in_of(r, wide, round, labels.shape, WF_ROW_MAJOR, 0, 3);
+    const wf_array loss = run_out_of(r, wide, round, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    const wf_array up = run_in_of(r, wide, round, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
+    const wf_array dx = run_out(r, t->shape, order, false);
+    const wf_entropy_args args = {.x = &x, .labels = &labels, .ignored = t->ignored, .scale = scale};
+    wf_entropy_args forward = args, backward = args;
+    forward.log_sum = &log_sum;
+    forward.loss = &loss;
+    backward.log_sum = &given;
+    backward.dloss = &up;
+    backward.scale = 0.5;
+    backward.dx = &dx;
+    run_call(r, r->k->entropy_forward(r->ctx, &forward));
+    run_call(r, r->k->entropy_backward(r->ctx, &backward));
+    run_result(r, &log_sum, statistic_weight(r));
+    run_result(r, &loss, statistic_weight(r));
+    run_result(r, &dx, 2);
+}
+
+static void entropy(void)
+{
+    static const wf_dtype types[] = {WF_U8, WF_I32, WF_I64};
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < 12; k++) {
+            const row_case t = {.shape = list[i],
+                                .labels = types[k % 3],
+                                .ignored = k / 3 % 2 ? 1 : WF_NONE_IGNORED,
+                                .spread = k < 6 ? 2 : 500};
+            contract_check("entropy", entropy_body, &t, contract_seed());
+        }
+}
+
+static void bad_label(wf_ctx *ctx, wf_dtype dtype, double bad, bool fused)
 {
     run r = {.ctx = ctx, .k = ctx->k, .dtype = WF_F32, .round = WF_F32, .rng = {1}};
     const double v[3] = {0, 1, bad};
@@ -444,7 +488,10 @@ static void bad_label(wf_ctx *ctx, wf_dtype dtype, double bad)
     const wf_array labels = run_array(&r, dtype, WF_SHAPE(3), WF_ROW_MAJOR, v);
     const wf_array out = run_out(&r, wf_shape_scalar(), WF_ROW_MAJOR, false);
     float loss;
-    wf_status status = r.k->nll_forward(ctx, &logp, &labels, 1, 1, &out);
+    const wf_array sums = run_out(&r, WF_SHAPE(3), WF_ROW_MAJOR, false);
+    const wf_entropy_args args = {
+        .x = &logp, .labels = &labels, .ignored = 1, .scale = 1, .log_sum = &sums, .loss = &out};
+    wf_status status = fused ? r.k->entropy_forward(ctx, &args) : r.k->nll_forward(ctx, &logp, &labels, 1, 1, &out);
     if (status == WF_OK && !r.k->host)
         status = r.k->to_host(ctx, &loss, out.data, sizeof loss);
     WF_EXPECT(status == WF_ERR_ARGUMENT, "%s took label %g", r.k->name, bad);
@@ -459,10 +506,10 @@ static void bad_label(wf_ctx *ctx, wf_dtype dtype, double bad)
 static void labels_out_of_range(void)
 {
     wf_ctx *const both[2] = {contract_ref(), contract_device()};
-    for (int i = 0; i < 2; i++) {
-        bad_label(both[i], WF_I64, 19);
-        bad_label(both[i], WF_I32, -7);
-        bad_label(both[i], WF_U8, 200);
+    for (int i = 0; i < 4; i++) {
+        bad_label(both[i / 2], WF_I64, 19, i % 2);
+        bad_label(both[i / 2], WF_I32, -7, i % 2);
+        bad_label(both[i / 2], WF_U8, 200, i % 2);
     }
 }
 
@@ -476,6 +523,7 @@ int main(int argc, char **argv)
                                        {"softmax", softmax},
                                        {"loss", loss},
                                        {"nll", nll},
+                                       {"entropy", entropy},
                                        {"labels_out_of_range", labels_out_of_range},
                                        {0}});
 }

@@ -247,6 +247,20 @@ static void losses(run *r)
     expect(r, "nll of one", &loss, LIST(-0.5 * log(.75)));
     run_call(r, r->k->nll_backward(r->ctx, &some, -100, &up, 0.5, &dx));
     expect(r, "nll of one back", &dx, LIST(0, 0, -1, 0));
+    const wf_array sums = run_out(r, WF_SHAPE(2), ROW, false);
+    wf_entropy_args both = {
+        .x = &x, .labels = &labels, .ignored = -100, .scale = 0.5, .log_sum = &sums, .loss = &loss, .dloss = &up};
+    both.dx = &dx;
+    run_call(r, r->k->entropy_forward(r->ctx, &both));
+    expect(r, "cross entropy", &loss, LIST(-0.5 * (log(.5) + log(.75))));
+    expect(r, "its sums", &sums, LIST(log(2), log(4. / 3)));
+    run_call(r, r->k->entropy_backward(r->ctx, &both));
+    expect(r, "cross entropy back", &dx, LIST(0.5, -0.5, -0.25, 0.25));
+    both.labels = &some;
+    run_call(r, r->k->entropy_forward(r->ctx, &both));
+    expect(r, "cross entropy of one", &loss, LIST(-0.5 * log(.75)));
+    run_call(r, r->k->entropy_backward(r->ctx, &both));
+    expect(r, "cross entropy of one back", &dx, LIST(0, 0, -0.25, 0.25));
     run_call(r, r->k->count_correct(r->ctx, &x, &some, -100, &correct));
     expect(r, "correct of one", &correct, LIST(1));
     run_call(r, r->k->count_labels(r->ctx, &some, -100, &correct));

@@ -186,6 +186,8 @@ static guard_value save_count(wf_count count)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
 #define FIELDS_loss(F) F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(P, loss) F(P, dloss) F(P, dx)
+#define FIELDS_entropy(F)                                                                                              \
+    F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx)
 /* clang-format on */
 
 #define LOOK_FIELD(kind, field) LOOK(args->field)
@@ -286,6 +288,8 @@ SLOT(5, nll_forward, (CTX, ARRAY *a, ARRAY *b, int64_t c, double d, ARRAY *e), (
      d, e)
 SLOT(5, nll_backward, (CTX, ARRAY *a, int64_t b, ARRAY *c, double d, ARRAY *e), (P(0), I(1), P(2), D(3), P(4)), a, b, c,
      d, e)
+SLOT_OF(entropy, entropy_forward)
+SLOT_OF(entropy, entropy_backward)
 SLOT(4, count_correct, (CTX, ARRAY *a, ARRAY *b, int64_t c, ARRAY *d), (P(0), P(1), I(2), P(3)), a, b, c, d)
 SLOT(3, count_labels, (CTX, ARRAY *a, int64_t b, ARRAY *c), (P(0), I(1), P(2)), a, b, c)
 SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
@@ -365,8 +369,8 @@ static wf_kernels filled(void)
     TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(act_forward), TAKE(act_backward),
         TAKE(binary), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
-    TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(count_correct),
-        TAKE(count_labels);
+    TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(entropy_forward),
+        TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
     TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }

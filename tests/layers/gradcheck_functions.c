@@ -432,6 +432,16 @@ static wf_var *cross_entropy(wf_var *x)
     return labelled(wf_softmax_cross_entropy, x);
 }
 
+static wf_var *some_rows(wf_var *x, const wf_tensor *labels)
+{
+    return wf_softmax_cross_entropy_with(x, labels, (wf_label_opts){.ignores = true, .ignored = 1});
+}
+
+static wf_var *cross_entropy_of_some(wf_var *x)
+{
+    return labelled(some_rows, x);
+}
+
 static void losses(void)
 {
     begin();
@@ -443,6 +453,7 @@ static void losses(void)
     check_unary("nll", nll, 2, 5);
     check_unary("nll of rows that count", nll_of_some, 2, 5);
     check_unary("softmax_cross_entropy", cross_entropy, 2, 5);
+    check_unary("softmax_cross_entropy of rows that count", cross_entropy_of_some, 2, 5);
     end();
 }
 

@@ -1,0 +1,263 @@
+/* What has a label for each row: the negative log likelihood, and softmax and cross entropy in one pass each. All in
+ * f32 with sums in double; bf16 scores are widened in registers; other types go through core/cpu/wide.c. Labels that
+ * are wrong go to ref, which says what is wrong. */
+#include "core/cpu/narrow_impl.h"
+#include "core/cpu/vmath_impl.h"
+
+static int64_t label_at(const wf_array *labels, int64_t row)
+{
+    if (labels->dtype == WF_U8)
+        return ((const uint8_t *)labels->data)[row];
+    return labels->dtype == WF_I32 ? ((const int32_t *)labels->data)[row] : ((const int64_t *)labels->data)[row];
+}
+
+/* Checked before anything is written, in one pass; the loop that writes then needs no check. */
+static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c, int64_t ignored)
+{
+    if (labels->dtype != WF_U8 && labels->dtype != WF_I32 && labels->dtype != WF_I64)
+        return false;
+    for (int64_t r = 0; r < rows; r++)
+        if (label_at(labels, r) != ignored && (label_at(labels, r) < 0 || label_at(labels, r) >= c))
+            return false;
+    return true;
+}
+
+/* Parts of fixed bounds, so that the number of threads does not show. */
+enum { ROWS_PART = 1024 };
+
+static double nll_sum(const wf_array *labels, int64_t ignored, int64_t first, int64_t last, int64_t c,
+                      const float *logp)
+{
+    double sum = 0;
+    for (int64_t r = first; r < last; r++) {
+        const int64_t label = label_at(labels, r);
+        sum -= label != ignored ? (double)logp[r * c + label] : 0;
+    }
+    return sum;
+}
+
+wf_status wf_cpu_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored, double scale,
+                             const wf_array *loss)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(logp, &c), parts = (rows + ROWS_PART - 1) / ROWS_PART;
+    if (logp->dtype != WF_F32 || loss->dtype != WF_F32 || !labels_fit(labels, rows, c, ignored))
+        return REF->nll_forward(ctx, logp, labels, ignored, scale, loss);
+    void *work = NULL;
+    double total = 0;
+    WF_TRY(wf_pool_take(ctx, (size_t)parts * sizeof(double), &work));
+    double *const part = work;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, 8 * rows)) schedule(static)
+    for (int64_t p = 0; p < parts; p++)
+        part[p] = nll_sum(labels, ignored, p * ROWS_PART, wf_cpu_min((p + 1) * ROWS_PART, rows), c, logp->data);
+    for (int64_t p = 0; p < parts; p++)
+        total += part[p];
+    *(float *)loss->data = (float)(scale * total);
+    wf_pool_give(ctx, work, (size_t)parts * sizeof(double));
+    return WF_OK;
+}
+
+wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss, double scale,
+                              const wf_array *dx)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(dx, &c);
+    if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c, ignored))
+        return wf_wide_nll_backward(ctx, labels, ignored, dloss, scale, dx);
+    /* The same for every row: the gradient of a mean. */
+    const float value = (float)(-*(const float *)dloss->data * scale);
+    float *const out = dx->data;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        memset(out + r * c, 0, (size_t)c * sizeof *out);
+        if (label_at(labels, r) != ignored)
+            out[r * c + label_at(labels, r)] = value;
+    }
+    return WF_OK;
+}
+
+/* Softmax and cross entropy. Of short rows sixteen are computed side by side, since few classes fill no vector; long
+ * ones one by one. Functions are inlined with a constant `bf16`. */
+enum { SIDE = 16, SHORT_ROW = 64 };
+
+typedef struct side_rows {
+    int64_t first, n; /* rows of x, n <= SIDE */
+    float most[SIDE], log_sum[SIDE];
+    float x[SHORT_ROW * SIDE]; /* [class][row] */
+    float room[SIDE * SHORT_ROW];
+} side_rows;
+
+/* Reads rows and finds their largest scores. A NaN is left out of these, and shows in the sums. */
+static void take_rows(const wf_array *x, int64_t c, side_rows *s)
+{
+    const float *const from = wf_cpu_read(x, s->first * c, s->n * c, s->room);
+    for (int64_t r = 0; r < SIDE; r++)
+        s->most[r] = -INFINITY;
+    for (int64_t j = 0; j < c; j++) {
+        float *const row = s->x + j * SIDE;
+        for (int64_t r = 0; r < s->n; r++)
+            row[r] = from[r * c + j];
+        for (int64_t r = s->n; r < SIDE; r++)
+            row[r] = 0;
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++)
+            s->most[r] = row[r] > s->most[r] ? row[r] : s->most[r];
+    }
+}
+
+static void sum_rows(int64_t c, side_rows *s)
+{
+    float sum[SIDE] = {0};
+    for (int64_t j = 0; j < c; j++)
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++)
+            sum[r] += vm_exp(s->x[j * SIDE + r] - s->most[r]);
+    for (int64_t r = 0; r < SIDE; r++)
+        s->log_sum[r] = logf(sum[r]);
+}
+
+/* log_sum of rows [first, last); returns what they add to the loss. */
+static double entropy_short(const wf_entropy_args *args, int64_t c, int64_t first, int64_t last)
+{
+    double sum = 0;
+    side_rows s;
+    for (s.first = first; s.first < last; s.first += SIDE) {
+        s.n = wf_cpu_min(SIDE, last - s.first);
+        take_rows(args->x, c, &s);
+        sum_rows(c, &s);
+        memcpy((float *)args->log_sum->data + s.first, s.log_sum, (size_t)s.n * sizeof(float));
+        for (int64_t r = 0; r < s.n; r++) {
+            const int64_t label = label_at(args->labels, s.first + r);
+            if (label != args->ignored)
+                sum -= (double)(s.x[label * SIDE + r] - s.most[r] - s.log_sum[r]);
+        }
+    }
+    return sum;
+}
+
+WF_CPU_INLINE float most_of(const void *x, bool bf16, int64_t at, int64_t c)
+{
+    float most = -INFINITY;
+#pragma omp simd reduction(max : most)
+    for (int64_t j = 0; j < c; j++) {
+        const float v = wf_cpu_at(x, bf16, at + j);
+        most = v > most ? v : most;
+    }
+    return most;
+}
+
+WF_CPU_INLINE double entropy_long(const wf_entropy_args *args, bool bf16, int64_t c, int64_t first, int64_t last)
+{
+    double total = 0;
+    const void *const x = args->x->data;
+    for (int64_t r = first; r < last; r++) {
+        const int64_t label = label_at(args->labels, r);
+        const float most = most_of(x, bf16, r * c, c);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < c; j++)
+            sum += vm_exp(wf_cpu_at(x, bf16, r * c + j) - most);
+        sum = logf(sum);
+        ((float *)args->log_sum->data)[r] = sum;
+        if (label != args->ignored)
+            total -= (double)(wf_cpu_at(x, bf16, r * c + label) - most - sum);
+    }
+    return total;
+}
+
+static bool entropy_takes(const wf_entropy_args *args, const wf_array *scalar, int64_t rows, int64_t c)
+{
+    return (args->x->dtype == WF_F32 || args->x->dtype == WF_BF16) && wf_cpu_is(args->dx, args->x->dtype) &&
+           args->log_sum->dtype == WF_F32 && scalar->dtype == WF_F32 && c > 0 &&
+           labels_fit(args->labels, rows, c, args->ignored);
+}
+
+static double entropy_part(const wf_entropy_args *args, int64_t c, int64_t first, int64_t last)
+{
+    if (c <= SHORT_ROW)
+        return entropy_short(args, c, first, last);
+    return args->x->dtype == WF_BF16 ? entropy_long(args, true, c, first, last)
+                                     : entropy_long(args, false, c, first, last);
+}
+
+wf_status wf_cpu_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(args->x, &c);
+    if (!entropy_takes(args, args->loss, rows, c))
+        return wf_wide_entropy_forward(ctx, args);
+    const int64_t part_rows = c <= SHORT_ROW ? ROWS_PART : SHORT_ROW * ROWS_PART / c + 1;
+    const int64_t parts = (rows + part_rows - 1) / part_rows;
+    void *work = NULL;
+    double total = 0;
+    WF_TRY(wf_pool_take(ctx, (size_t)parts * sizeof(double), &work));
+    double *const part = work;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)
+    for (int64_t p = 0; p < parts; p++)
+        part[p] = entropy_part(args, c, p * part_rows, wf_cpu_min((p + 1) * part_rows, rows));
+    for (int64_t p = 0; p < parts; p++)
+        total += part[p];
+    *(float *)args->loss->data = (float)(args->scale * total);
+    wf_pool_give(ctx, work, (size_t)parts * sizeof(double));
+    return WF_OK;
+}
+
+/* dx of the rows that start at `first`; up: of a row that counts. */
+static void slopes_short(const wf_entropy_args *args, int64_t c, int64_t first, int64_t rows, float up)
+{
+    side_rows s = {.first = first, .n = wf_cpu_min(SIDE, rows - first)};
+    float each[SIDE] = {0}, *const to = wf_cpu_place(args->dx, first * c, s.n * c, false, s.room);
+    take_rows(args->x, c, &s);
+    memset(s.log_sum, 0, sizeof s.log_sum);
+    memcpy(s.log_sum, (const float *)args->log_sum->data + first, (size_t)s.n * sizeof(float));
+    for (int64_t r = 0; r < s.n; r++)
+        each[r] = label_at(args->labels, first + r) == args->ignored ? 0 : up;
+    for (int64_t j = 0; j < c; j++)
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++)
+            s.x[j * SIDE + r] = each[r] * vm_exp(s.x[j * SIDE + r] - s.most[r] - s.log_sum[r]);
+    for (int64_t r = 0; r < s.n; r++) {
+        const int64_t label = label_at(args->labels, first + r);
+        if (label != args->ignored)
+            s.x[label * SIDE + r] -= up;
+        for (int64_t j = 0; j < c; j++)
+            to[r * c + j] = label != args->ignored ? s.x[j * SIDE + r] : 0;
+    }
+    wf_cpu_put(args->dx, first * c, s.n * c, to);
+}
+
+WF_CPU_INLINE void slopes_long(const wf_entropy_args *args, bool bf16, int64_t c, int64_t r, float up)
+{
+    const void *const x = args->x->data;
+    void *const dx = args->dx->data;
+    const int64_t label = label_at(args->labels, r), at = r * c;
+    const float most = most_of(x, bf16, at, c), log_sum = ((const float *)args->log_sum->data)[r];
+    if (label == args->ignored) {
+        memset((char *)dx + at * (bf16 ? 2 : 4), 0, (size_t)c * (bf16 ? 2 : 4));
+        return;
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < c; j++)
+        wf_cpu_set(dx, bf16, at + j, up * vm_exp(wf_cpu_at(x, bf16, at + j) - most - log_sum));
+    /* Of the difference, not of the rounded product. */
+    wf_cpu_set(dx, bf16, at + label, up * vm_exp(wf_cpu_at(x, bf16, at + label) - most - log_sum) - up);
+}
+
+wf_status wf_cpu_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    int64_t c = 0;
+    const int64_t rows = wf_cpu_rows(args->x, &c), step = c <= SHORT_ROW ? SIDE : 1;
+    if (!entropy_takes(args, args->dloss, rows, c))
+        return wf_wide_entropy_backward(ctx, args);
+    const bool bf16 = args->x->dtype == WF_BF16;
+    const float up = (float)(*(const float *)args->dloss->data * args->scale);
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)
+    for (int64_t r = 0; r < rows; r += step)
+        if (step > 1)
+            slopes_short(args, c, r, rows, up);
+        else if (bf16)
+            slopes_long(args, true, c, r, up);
+        else
+            slopes_long(args, false, c, r, up);
+    return WF_OK;
+}
