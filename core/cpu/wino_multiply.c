@@ -1,7 +1,9 @@
-/* The product of 8 rows with a packed matrix. Sums are in registers: 16 of them hide the latency of the multiplier. It
- * knows nothing of tiles and filters. */
+/* The product of 8 rows with a packed matrix. Sums are in registers, as many as hide the latency of the multiplier:
+ * sixteen with AVX-512, eight otherwise. It knows nothing of tiles and filters. */
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
+
+#if defined(__AVX512F__)
 
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 
@@ -108,3 +110,74 @@ void wf_wino_multiply(int64_t k, int64_t n, wf_wino_rows a, const float *b, floa
     else
         panel_16(k, a.data, a.step, b, c, c_step);
 }
+
+#else
+
+/* Sixteen registers of eight floats do not hold the sums of 8 rows: four rows by sixteen columns at a time. */
+enum { SQUARE_ROWS = 4, SQUARE_COLUMNS = 16 };
+
+/* The compiler keeps `vec` in memory where the processor has no registers of its size. */
+typedef float half_vec __attribute__((vector_size(32)));
+
+static inline half_vec half_load(const float *p)
+{
+    half_vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void half_store(float *p, half_vec v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+/* Element i of row r is at a.data[i * a_apart + r * a.step]. */
+static inline __attribute__((always_inline)) void square(int64_t k, wf_wino_rows a, int64_t a_apart, wf_wino_rows b,
+                                                         bool accumulate, float *restrict c, int64_t c_step)
+{
+#define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
+#define START(r)                                                                                                       \
+    half_vec p##r = {0}, q##r = {0};                                                                                   \
+    if (accumulate) {                                                                                                  \
+        p##r = half_load(c + (r)*c_step);                                                                              \
+        q##r = half_load(c + (r)*c_step + 8);                                                                          \
+    }
+#define STEP(r)                                                                                                        \
+    {                                                                                                                  \
+        const float one = a.data[i * a_apart + (r)*a.step];                                                            \
+        const half_vec x = {one, one, one, one, one, one, one, one};                                                   \
+        p##r += x * b0;                                                                                                \
+        q##r += x * b1;                                                                                                \
+    }
+#define FINISH(r)                                                                                                      \
+    half_store(c + (r)*c_step, p##r);                                                                                  \
+    half_store(c + (r)*c_step + 8, q##r);
+    EACH_ROW(START)
+    for (int64_t i = 0; i < k; i++) {
+        const half_vec b0 = half_load(b.data + i * b.step), b1 = half_load(b.data + i * b.step + 8);
+        EACH_ROW(STEP)
+    }
+    EACH_ROW(FINISH)
+#undef START
+#undef STEP
+#undef FINISH
+}
+
+void wf_wino_multiply_transposed(int64_t k, int64_t n, wf_wino_rows a, wf_wino_rows b, bool accumulate, float *c,
+                                 int64_t c_step)
+{
+    for (int64_t j = 0; j < n; j += SQUARE_COLUMNS)
+        for (int64_t r = 0; r < WINO_ROWS; r += SQUARE_ROWS)
+            square(k, (wf_wino_rows){a.data + r, 1}, a.step, (wf_wino_rows){b.data + j, b.step}, accumulate,
+                   c + r * c_step + j, c_step);
+}
+
+void wf_wino_multiply(int64_t k, int64_t n, wf_wino_rows a, const float *b, float *c, int64_t c_step)
+{
+    for (int64_t j = 0; j < n; j += SQUARE_COLUMNS)
+        for (int64_t r = 0; r < WINO_ROWS; r += SQUARE_ROWS)
+            square(k, (wf_wino_rows){a.data + r * a.step, a.step}, 1, (wf_wino_rows){b + j, n}, false,
+                   c + r * c_step + j, c_step);
+}
+
+#endif
