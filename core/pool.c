@@ -1,7 +1,10 @@
 /* The pool of the context: every tensor and every workspace comes from here, so that a loop of fixed shape calls
  * malloc and cudaMalloc only in its first steps. Main thread only. There are four size classes to each power of two,
  * so at most a quarter of a block is lost. A block's class is kept in a table that is searched by address, since
- * device memory cannot be written from the host. */
+ * device memory cannot be written from the host.
+ *
+ * A block of the host is handed out untouched: the system places each page where it is written first, which a kernel
+ * does with its threads, so that on several sockets the pages lie beside the processors that computed them. */
 #include "core/pool_impl.h"
 
 #include <stdlib.h>

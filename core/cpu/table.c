@@ -9,7 +9,8 @@
 
 wf_status wf_cpu_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
-    /* Large arrays are read in strides over many pages; with pages of 2 MiB the translation caches hold them. */
+    /* Large arrays are read in strides over many pages; with pages of 2 MiB the translation caches hold them. They are
+     * asked for, not touched: see core/pool.c. */
     const bool huge = bytes >= HUGE_PAGE;
     if (posix_memalign(data, huge ? HUGE_PAGE : 64, bytes ? bytes : 1) != 0) {
         *data = NULL;

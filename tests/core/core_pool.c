@@ -2,7 +2,9 @@
 #include "core/context_author.h"
 #include "tests/test.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
 
@@ -162,10 +164,45 @@ static void many_images(void)
     end();
 }
 
+/* MiB that the process has in memory. */
+static long resident(void)
+{
+    long all = 0, here = 0;
+    FILE *const f = fopen("/proc/self/statm", "r");
+    WF_EXPECT(f && fscanf(f, "%ld %ld", &all, &here) == 2, "no /proc/self/statm");
+    if (f)
+        fclose(f);
+    return here * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
+}
+
+/* A block takes memory when it is written, not when it is taken; with huge pages (cpu) and without (ref). Bounds leave
+ * room for what a sanitizer keeps beside a block. */
+static void first_touch(void)
+{
+    static const char *const devices[] = {"cpu", "ref"};
+    for (int i = 0; i < 2; i++) {
+        void *data = NULL;
+        ctx = wf_ctx_new((wf_ctx_opts){.device = devices[i]});
+        WF_MUST(wf_check(ctx));
+        const long before = resident();
+        WF_EXPECT_OK(wf_pool_take(ctx, 64 * MIB, &data));
+        const long taken_more = resident() - before;
+        memset(data, 1, 64 * MIB);
+        const long written_more = resident() - before;
+        WF_EXPECT(taken_more < 16, "%s: a block of 64 MiB has %ld MiB before it is written", devices[i], taken_more);
+        WF_EXPECT(written_more >= 60, "%s: a block of 64 MiB has %ld MiB when it is written", devices[i], written_more);
+        wf_pool_give(ctx, data, 64 * MIB);
+        WF_EXPECT_OK(wf_ctx_free(ctx));
+    }
+}
+
 int main(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){
-            {"retries", retries}, {"held", held}, {"many_sizes", many_sizes}, {"many_images", many_images}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"retries", retries},
+                                   {"held", held},
+                                   {"many_sizes", many_sizes},
+                                   {"many_images", many_images},
+                                   {"first_touch", first_touch},
+                                   {0}});
 }
