@@ -32,7 +32,8 @@ typedef struct operation {
 struct wf_background {
     wf_ctx *ctx;
     operation *list; /* [first, last) wait, of which the first is in progress */
-    int first, last, room;
+    int first, last;
+    int64_t room;
     bool within; /* the stream has the processor */
     int advances;
     int idle; /* polls of other waits in which nothing moved */
@@ -308,14 +309,10 @@ static bool grow(struct wf_background *b)
         b->last -= b->first;
         b->first = 0;
     }
-    if (b->last < b->room)
-        return true;
-    const int room = b->room ? 2 * b->room : 64;
-    operation *list = wf_realloc(b->ctx, b->list, (size_t)room * sizeof *list);
+    operation *list = wf_grow(b->ctx, b->list, &b->room, b->last + 1, sizeof *list);
     if (!list)
         return false;
     b->list = list;
-    b->room = room;
     return true;
 }
 

@@ -115,6 +115,9 @@ size_t wf_pool_mark(wf_ctx *ctx);
 void *wf_malloc(wf_ctx *ctx, size_t bytes);
 void *wf_calloc(wf_ctx *ctx, size_t count, size_t size);
 void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes);
+/* A list that has room for `count` elements of `size` bytes: this one, or where that has not, a longer copy in its
+ * place. NULL on failure: the list is as it was. */
+void *wf_grow(wf_ctx *ctx, void *list, int64_t *room, int64_t count, size_t size);
 char *wf_strdup(wf_ctx *ctx, const char *text);
 
 /* A range in a profiler's time line, where the device has them. */

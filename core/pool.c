@@ -426,6 +426,19 @@ void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes)
     return counted(ctx, realloc(old, bytes ? bytes : 1), bytes);
 }
 
+void *wf_grow(wf_ctx *ctx, void *list, int64_t *room, int64_t count, size_t size)
+{
+    int64_t more = *room > 0 ? *room : 16;
+    if (count <= *room)
+        return list;
+    /* Doubling keeps the cost of an element constant. */
+    while (more < count)
+        more *= 2;
+    void *grown = wf_realloc(ctx, list, (size_t)more * size);
+    *room = grown ? more : *room;
+    return grown;
+}
+
 char *wf_strdup(wf_ctx *ctx, const char *text)
 {
     const size_t bytes = strlen(text) + 1;

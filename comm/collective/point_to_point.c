@@ -2,20 +2,32 @@
  * the other, as in collectives. */
 #include "comm/collective/collective_impl.h"
 
-static wf_status send(wf_comm *comm, const wf_tensor *x, int to, int tag)
+/* x to one rank, and y from one; NULL: nothing goes, or comes. */
+static wf_status move(wf_comm *comm, const char *operation, const wf_tensor *x, int to, wf_tensor *y, int from, int tag)
 {
     WF_TRY(wf_comm_alive(comm));
-    WF_NEED(x);
-    WF_TRY(wf_guard_point(comm, "send", to, tag));
+    /* Both partners are checked before anything is sent. */
+    if (x)
+        WF_TRY(wf_guard_point(comm, operation, to, tag));
+    if (y)
+        WF_TRY(wf_guard_point(comm, operation, from, tag));
     wf_peer_slots_start(comm, WF_WAY_POINT);
-    comm->slot[to].out = x;
+    if (x)
+        comm->slot[to].out = x;
+    if (y)
+        comm->slot[from].in = y;
     return wf_peer_slots_exchange(comm);
+}
+
+static wf_status missing(const char *operation, const char *what)
+{
+    return wf_error_need(operation, what, __FILE__, __LINE__);
 }
 
 wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "send", send(comm, x, to, tag));
+    return wf_guard_end(comm, "send", x ? move(comm, "send", x, to, NULL, -1, tag) : missing("send", "x"));
 }
 
 /* The frame, type and shape, travels with every message, so a receiver without a tensor needs nothing more from the
@@ -25,40 +37,17 @@ wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag)
     return wf_send(comm, x, to, tag);
 }
 
-static wf_status recv(wf_comm *comm, wf_tensor *y, int from, int tag)
-{
-    WF_TRY(wf_comm_alive(comm));
-    WF_NEED(y);
-    WF_TRY(wf_guard_point(comm, "recv", from, tag));
-    wf_peer_slots_start(comm, WF_WAY_POINT);
-    comm->slot[from].in = y;
-    return wf_peer_slots_exchange(comm);
-}
-
 wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "recv", recv(comm, y, from, tag));
-}
-
-static wf_status sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from, int tag)
-{
-    WF_TRY(wf_comm_alive(comm));
-    WF_NEED(x);
-    WF_NEED(y);
-    /* Both partners are checked before anything is sent. */
-    WF_TRY(wf_guard_point(comm, "sendrecv", to, tag));
-    WF_TRY(wf_guard_point(comm, "sendrecv", from, tag));
-    wf_peer_slots_start(comm, WF_WAY_POINT);
-    comm->slot[to].out = x;
-    comm->slot[from].in = y;
-    return wf_peer_slots_exchange(comm);
+    return wf_guard_end(comm, "recv", y ? move(comm, "recv", NULL, -1, y, from, tag) : missing("recv", "y"));
 }
 
 wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from, int tag)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "sendrecv", sendrecv(comm, x, to, y, from, tag));
+    return wf_guard_end(comm, "sendrecv",
+                        x && y ? move(comm, "sendrecv", x, to, y, from, tag) : missing("sendrecv", x ? "y" : "x"));
 }
 
 static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)

@@ -10,7 +10,8 @@
 typedef struct list {
     void *data;
     size_t size;
-    int32_t count, room;
+    int32_t count;
+    int64_t room;
 } list;
 
 struct wf_builder {
@@ -43,19 +44,12 @@ static void *grow(wf_builder *b, list *l, int32_t more)
 {
     if (b->failed)
         return NULL;
-    if (l->count + more > l->room) {
-        /* Doubling keeps the cost of a step constant. */
-        int32_t room = l->room ? 2 * l->room : 16;
-        while (room < l->count + more)
-            room *= 2;
-        void *grown = wf_realloc(b->ctx, l->data, (size_t)room * l->size);
-        if (!grown) {
-            b->failed = true;
-            return NULL;
-        }
-        l->data = grown;
-        l->room = room;
+    void *grown = wf_grow(b->ctx, l->data, &l->room, l->count + more, l->size);
+    if (!grown) {
+        b->failed = true;
+        return NULL;
     }
+    l->data = grown;
     void *at = (char *)l->data + (size_t)l->count * l->size;
     l->count += more;
     return at;

@@ -191,19 +191,16 @@ entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule)
     return wf_error_null();
 }
 
-static wf_status fill(wf_comm *comm, entry *e, const wf_call *call)
+/* A copy of the call, with what it points to. */
+static wf_status keep_call(wf_comm *comm, entry *e, const wf_call *call)
 {
-    wf_ctx *ctx = comm->shared->ctx;
     const size_t parts = call->part ? (size_t)wf_call_entries(call, comm->size) * sizeof *call->part : 0;
-    int64_t *part = parts ? wf_malloc(ctx, parts) : NULL;
+    int64_t *part = parts ? wf_malloc(comm->shared->ctx, parts) : NULL;
     if (parts && !part)
         return wf_error_code();
-    if (parts)
-        memcpy(part, call->part, parts);
     e->call = *call;
-    e->call.part = part;
-    WF_TRY(wf_call_schedule(ctx, &comm->engine->agreed, comm->rank, call, &e->schedule));
-    return furnish(ctx, e);
+    e->call.part = parts ? memcpy(part, call->part, parts) : NULL;
+    return WF_OK;
 }
 
 static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
@@ -212,10 +209,10 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
     *out = find(engine, call);
     if (*out)
         return WF_OK;
-    entry *e = wf_calloc(comm->shared->ctx, 1, sizeof *e);
-    if (!e)
-        return wf_error_code();
-    const wf_status status = fill(comm, e, call);
+    wf_schedule *schedule;
+    WF_TRY(wf_call_schedule(comm->shared->ctx, &engine->agreed, comm->rank, call, &schedule));
+    entry *e = wf_engine_entry_new(comm, schedule);
+    const wf_status status = e ? keep_call(comm, e, call) : wf_error_code();
     if (status != WF_OK) {
         wf_engine_entry_free(e);
         return status;

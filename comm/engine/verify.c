@@ -147,14 +147,10 @@ static int64_t memory_of(const proof *p, int rank, int32_t operand)
 
 static wf_status add(proof *p, access a)
 {
-    if (p->count == p->room) {
-        const int64_t room = p->room ? 2 * p->room : 1024;
-        access *grown = wf_realloc(p->ctx, p->list, (size_t)room * sizeof *grown);
-        if (!grown)
-            return wf_error_code();
-        p->list = grown;
-        p->room = room;
-    }
+    access *grown = wf_grow(p->ctx, p->list, &p->room, p->count + 1, sizeof *grown);
+    if (!grown)
+        return wf_error_code();
+    p->list = grown;
     p->list[p->count++] = a;
     return WF_OK;
 }
@@ -308,14 +304,10 @@ static int by_read(const void *left, const void *right)
 
 static wf_status note_cover(proof *p, int64_t read, const access *write)
 {
-    if (p->covered == p->cover_room) {
-        const int64_t room = p->cover_room ? 2 * p->cover_room : 1024;
-        cover *grown = wf_realloc(p->ctx, p->covers, (size_t)room * sizeof *grown);
-        if (!grown)
-            return wf_error_code();
-        p->covers = grown;
-        p->cover_room = room;
-    }
+    cover *grown = wf_grow(p->ctx, p->covers, &p->cover_room, p->covered + 1, sizeof *grown);
+    if (!grown)
+        return wf_error_code();
+    p->covers = grown;
     p->covers[p->covered++] = (cover){read, write->lo, write->hi};
     return WF_OK;
 }

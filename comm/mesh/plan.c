@@ -37,18 +37,15 @@ int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK])
 typedef struct list {
     wf_ctx *ctx;
     wf_piece *piece;
-    int64_t n, capacity;
+    int64_t n, room;
 } list;
 
 static wf_status push(list *l, int peer, wf_box box)
 {
-    if (l->n == l->capacity) {
-        const int64_t capacity = l->capacity ? 2 * l->capacity : 16;
-        wf_piece *piece = wf_realloc(l->ctx, l->piece, (size_t)capacity * sizeof *piece);
-        WF_CHECK(piece, WF_ERR_MEMORY, "no memory for the %lld pieces of an exchange", (long long)capacity);
-        l->piece = piece;
-        l->capacity = capacity;
-    }
+    wf_piece *piece = wf_grow(l->ctx, l->piece, &l->room, l->n + 1, sizeof *piece);
+    if (!piece)
+        return wf_error_code();
+    l->piece = piece;
     l->piece[l->n++] = (wf_piece){peer, box};
     return WF_OK;
 }
