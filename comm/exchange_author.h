@@ -6,11 +6,6 @@
  * in the tensor (a face across the slowest dimension) is sent and received without a copy. The reverse adds: every rank
  * that needed an element sends its gradient back to the owner that it came from.
  *
- * A plan that is a uniform all-gather or all-to-all (or the reverse of one) of short blocks is executed as that
- * collective of the transport if the ranks are on several nodes; in all other cases messages, or shared memory inside a
- * node, are at least as fast. The bytes are the same, and so are the sums: received blocks are added here, in the order
- * of peers.
- *
  * All ranks know the whole plan. An exchange that moves nothing between ranks sends nothing and is not a collective. In
  * any other exchange every rank of the communicator takes part, also one with nothing to send.
  */

@@ -16,13 +16,6 @@ typedef struct wf_piece {
     wf_box box; /* in global coordinates; not empty */
 } wf_piece;
 
-/* The collective that a plan is equivalent to, if every rank sends one piece of equal size to every other rank. */
-typedef enum wf_plan_form {
-    WF_PLAN_PIECES = 0, /* none of these */
-    WF_PLAN_ALLGATHER,  /* every rank needs all; reversed, it is a reduce-scatter */
-    WF_PLAN_ALLTOALL    /* each pair has a box of its own */
-} wf_plan_form;
-
 /* Pieces are ordered by peer; those to one peer are in the order in which that peer lists them as received from here.
  */
 typedef struct wf_plan {
@@ -30,7 +23,6 @@ typedef struct wf_plan {
     int64_t n_send, n_recv;
     wf_piece *send, *recv;
     int64_t elements_sent, elements_received, elements_kept; /* to and from others; copied here */
-    wf_plan_form form;                                       /* the same on every rank */
     int64_t elements_moved; /* between different ranks, by all: the same on every rank */
 } wf_plan;
 

@@ -1,6 +1,6 @@
 /* Transports: how buffers move between the ranks of one communicator.
  *
- * A transport moves messages and a few whole collectives. It never waits: waiting, time-outs, failure notices and the
+ * A transport moves messages. It never waits: waiting, time-outs, failure notices and the
  * cutting of large messages are the communicator's.
  *
  * MPI gets no device memory, though it may be built to take some. Whether that works shows only when ranks send it to
@@ -18,11 +18,11 @@
 #include "comm/comm.h"
 #include "core/kernels_author.h"
 
-/* One message, or one collective, in flight. The memory stays the caller's and must live until `done`. */
+/* One message in flight. The memory stays the caller's and must live until `done`. */
 typedef struct wf_transfer {
     void *data; /* of a send: is read only */
     size_t bytes;
-    int peer; /* -1: a collective */
+    int peer;
     int tag;
     bool sending;
     bool done;
@@ -31,8 +31,8 @@ typedef struct wf_transfer {
     uint64_t own[2];  /* the transport's */
 } wf_transfer;
 
-/* By which the schedules of a communicator move messages: MPI's (comm/transport/mpi.c), the native group of an exchange, or
- * the fake one of the simulation. */
+/* By which the schedules of a communicator move messages: MPI's (comm/transport/mpi.c), the native group of an
+ * exchange, or the fake one of the simulation. */
 typedef struct wf_link {
     void *own;
 
@@ -45,9 +45,6 @@ typedef struct wf_link {
     /* Gives up a message after a failure. `done` says whether its memory is free; where it is not, the memory is lost.
      */
     void (*cancel)(void *own, wf_transfer *transfer);
-    /* Begins a collective on dense buffers, which `test` ends: `bytes` from every rank to all (its x) or to each other
-     * (its block of x), into y in rank order. */
-    wf_status (*collective)(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *transfer);
 } wf_link;
 
 /* --- native ------------------------------------------------------------------------------------------------------- */

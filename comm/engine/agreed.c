@@ -7,7 +7,6 @@
 #define RING_SHORT      ((size_t)16 << 10)
 #define PAIR_SLOT       ((size_t)128 << 10) /* it stays in the caches between packing and unpacking */
 #define PAIR_SHORT      ((size_t)256 << 10)
-#define BLOCK_BYTES     ((size_t)2 << 10) /* longer ones are faster as messages, which do not copy what is dense */
 #define CHUNK_BYTES     ((size_t)1 << 30)
 #define PROMPT_BYTES    ((size_t)65280) /* what MPI sends over TCP at once, without asking the receiver */
 #define SMALL_BYTES     ((size_t)32 << 10)
@@ -46,7 +45,6 @@ wf_status wf_agreed_make(wf_ctx *ctx, int ranks, const int32_t *node, wf_agreed 
                           .ring_short_bytes = RING_SHORT,
                           .pair_slot_bytes = PAIR_SLOT,
                           .pair_short_bytes = PAIR_SHORT,
-                          .block_bytes = BLOCK_BYTES,
                           .chunk_bytes = CHUNK_BYTES,
                           .prompt_bytes = PROMPT_BYTES,
                           .small_bytes = SMALL_BYTES,

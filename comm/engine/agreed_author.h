@@ -30,7 +30,6 @@ typedef struct wf_agreed {
                                 direction: in device memory where `staged` */
     size_t pair_slot_bytes;
     size_t pair_short_bytes; /* longer messages that need no packing do not go through these rings */
-    size_t block_bytes;      /* of a uniform exchange between nodes that goes as one collective of the transport */
 
     size_t chunk_bytes;       /* most bytes of a message */
     size_t prompt_bytes;      /* of a message between nodes that its receiver need not answer */

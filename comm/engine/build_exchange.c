@@ -1,7 +1,7 @@
 /* An exchange plan as a schedule. All that goes to one peer is a packet: one message of its boxes, one after the other;
  * or, between ranks of a node that share rings, parts that fit into a slot, packed by the one and unpacked by the other
  * rank. A single long box that lies in both arrays as it travels is a message without a copy, unless what comes is
- * added. A uniform plan of short blocks between nodes is one collective of the transport; natively all is one group. */
+ * added. Natively all is one group. */
 #include "comm/engine/collectives_author.h"
 
 #include "comm/plan_author.h"
@@ -324,38 +324,6 @@ static wf_steps keep_own(const exchange *e, wf_steps before)
 /* --- as one collective, or one group --------------------------------------------------------------------------------
  */
 
-/* Of short blocks between nodes, where what counts is the number of steps. */
-static bool is_uniform(const exchange *e)
-{
-    const wf_agreed *agreed = e->agreed;
-    if (e->shape->plan->form == WF_PLAN_PIECES || agreed->ranks <= 2 || agreed->nodes == 1 || agreed->staged)
-        return false;
-    return e->sent[0].bytes <= agreed->block_bytes && e->sent[0].bytes <= agreed->chunk_bytes;
-}
-
-/* A reduce-scatter is an all-to-all of what is to be added: the order of the sums is ours then. */
-static void exchange_blocks(const exchange *e)
-{
-    const bool gathers = e->shape->plan->form == WF_PLAN_ALLGATHER && !e->shape->reversed;
-    const size_t block = e->sent[0].bytes, all = (size_t)e->agreed->ranks * block;
-    const wf_address out = wf_builder_scratch(e->b, all), in = wf_builder_scratch(e->b, all);
-    wf_steps packed = {0};
-    for (int i = 0; i < (gathers ? 1 : e->count_out); i++) {
-        const packet *p = &e->sent[i];
-        const wf_step_box box = step_box(e, &e->out, e->out.piece[p->first].box);
-        const wf_address to = wf_address_add(out, gathers ? 0 : (size_t)p->peer * block);
-        const wf_steps one = wf_add_pack(e->b, e->out.array, box, e->shape->dtype, to);
-        packed = (wf_steps){i == 0 ? one.first : packed.first, one.last};
-    }
-    wf_after(e->b, packed);
-    const wf_steps came = wf_add_collective(e->b, out, in, block, gathers);
-    for (int i = 0; i < e->count_in; i++) {
-        e->came[i].data = wf_address_add(in, (size_t)e->came[i].peer * block);
-        e->came[i].ready = came;
-        e->came[i].parted = false;
-    }
-}
-
 static wf_steps call(const exchange *e, wf_step_function run)
 {
     return wf_add_call(e->b, (wf_step_call){.run = run, .own = e->shape->native->own}, WF_NOWHERE, WF_NOWHERE, 0);
@@ -412,8 +380,6 @@ void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_s
     wf_builder_cut(b, agreed->nodes > 1 ? agreed->prompt_bytes : 0);
     if (shape->native) {
         before = exchange_group(&e);
-    } else if (is_uniform(&e)) {
-        exchange_blocks(&e);
     } else {
         /* Receives before sends, so that what comes early finds its place. */
         receive_messages(&e);

@@ -346,15 +346,6 @@ wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from)
     return add_message(b, WF_STEP_RECV, to, bytes, from, 0);
 }
 
-wf_steps wf_add_collective(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool gathers)
-{
-    wf_step step = step_of(WF_STEP_COLLECTIVE, from, to, bytes);
-    step.op = gathers;
-    b->schedule->bytes_sent += (uint64_t)(b->agreed->ranks - 1) * bytes;
-    b->schedule->messages++;
-    return add(b, step);
-}
-
 wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
                         wf_address also, int64_t count)
 {

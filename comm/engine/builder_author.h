@@ -108,9 +108,6 @@ wf_steps wf_add_send(wf_builder *b, wf_address from, size_t bytes, int to);
 wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from);
 /* Of types and shapes: not counted as payload. */
 wf_steps wf_add_send_frame(wf_builder *b, wf_address from, size_t bytes, int to);
-/* A collective of the transport, at most one in a schedule: `bytes` of `from` to all, or block r of it to rank r; `to`
- * gets the blocks of all by rank, except this rank's own, which is undefined. */
-wf_steps wf_add_collective(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool gathers);
 /* in[0..inputs); also may be WF_NOWHERE. */
 wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
                         wf_address also, int64_t count);

@@ -119,34 +119,6 @@ static wf_status match_flags(wf_schedule_graph *g, end *notify, end *await)
     return WF_OK;
 }
 
-/* All ranks have one or none; the matches lead from each to that of the next rank. */
-static wf_status match_collectives(wf_schedule_graph *g)
-{
-    int64_t first = -1, before = -1;
-    int ranks = 0;
-    char text[WF_FAILURE_TEXT];
-    for (int64_t n = 0; n < g->first[g->ranks]; n++) {
-        const wf_step *step = wf_graph_step(g, n);
-        if (step->kind != WF_STEP_COLLECTIVE)
-            continue;
-        const wf_step *other = wf_graph_step(g, before < 0 ? n : before);
-        WF_CHECK(!g->folded, WF_ERR_STATE, "a collective of the transport is not one node's: %.400s",
-                 wf_graph_text(g, n, text));
-        WF_CHECK((before < 0 || g->rank[n] != g->rank[before]) && step->bytes == other->bytes && step->op == other->op,
-                 WF_ERR_STATE, "a second collective, or another one than on the rank before: %.400s",
-                 wf_graph_text(g, n, text));
-        if (before >= 0)
-            g->match[before] = n;
-        first = first < 0 ? n : first;
-        g->match[n] = first;
-        before = n;
-        ranks++;
-    }
-    WF_CHECK(ranks == 0 || ranks == g->ranks, WF_ERR_STATE, "%d of %d ranks take part in: %.400s", ranks, g->ranks,
-             wf_graph_text(g, first, text));
-    return WF_OK;
-}
-
 /* --- order ----------------------------------------------------------------------------------------------------------
  */
 
@@ -162,7 +134,7 @@ int32_t wf_graph_awaited(const wf_schedule_graph *g, int64_t event)
     const bool behind = g->in_line && g->all[rank]->in_line && event / 2 > g->first[rank];
     if (event % 2 == 0)
         return step->waits + (step->before >= 0) + behind;
-    return step->kind == WF_STEP_COLLECTIVE ? g->ranks : 1 + (g->match[event / 2] >= 0);
+    return 1 + (g->match[event / 2] >= 0);
 }
 
 void wf_graph_happen(const wf_schedule_graph *g, int64_t event, void (*release)(void *own, int64_t event), void *own)
@@ -174,8 +146,6 @@ void wf_graph_happen(const wf_schedule_graph *g, int64_t event, void (*release)(
     /* Every step is two events: 2n, it begins, and 2n + 1, it is over. */
     if (event % 2 == 0) {
         release(own, event + 1);
-        for (int64_t m = n; step->kind == WF_STEP_COLLECTIVE && g->match[m] != n; m = g->match[m])
-            release(own, 2 * g->match[m] + 1);
         if (is_message(step)) {
             /* The other end can be over only now that this one has begun. */
             release(own, 2 * g->match[n] + 1);
@@ -295,8 +265,6 @@ static wf_status make(wf_ctx *ctx, wf_schedule_graph *g)
         status = match_messages(g, ends, ends + steps);
     if (status == WF_OK)
         status = match_flags(g, ends, ends + steps);
-    if (status == WF_OK)
-        status = match_collectives(g);
     if (status == WF_OK)
         status = sort_events(ctx, g);
     free(ends);

@@ -78,19 +78,6 @@ static moment end_of_local(pricing *p, int64_t n)
     return end;
 }
 
-/* When the last rank has begun, one message to each other rank, which the slowest link carries one after the other. */
-static moment end_of_collective(const pricing *p, int64_t n)
-{
-    const double others = p->g->ranks - 1;
-    moment end = p->event[2 * n];
-    for (int64_t m = p->g->match[n]; m != n; m = p->g->match[m])
-        end = later(end, p->event[2 * m]);
-    const double took = p->model->alpha_s[1] + others * (double)wf_graph_step(p->g, n)->bytes * p->model->beta_s[1];
-    end.at += took;
-    end.messages += took;
-    return end;
-}
-
 static bool is_message(const pricing *p, int64_t n)
 {
     const wf_step_kind kind = (wf_step_kind)wf_graph_step(p->g, n)->kind;
@@ -101,8 +88,6 @@ static moment end_of(pricing *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
     moment end = p->event[2 * n];
-    if (step->kind == WF_STEP_COLLECTIVE)
-        return end_of_collective(p, n);
     if (step->kind == WF_STEP_AWAIT && p->g->match[n] >= 0) {
         moment raised = p->event[2 * p->g->match[n] + 1];
         raised.at += p->model->alpha_s[0];

@@ -103,10 +103,6 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_T
     case WF_STEP_FENCE:
         snprintf(text, size, "until the device has done what it was given");
         break;
-    case WF_STEP_COLLECTIVE:
-        snprintf(text, size, "%s of %zu bytes of %s into %s", step->op ? "all-gather" : "all-to-all", step->bytes, from,
-                 to);
-        break;
     default:
         if (step->list >= 0)
             box_step_text(s, step, text, size);

@@ -93,7 +93,7 @@ typedef struct wf_schedule_graph {
     int64_t *first;          /* ranks + 1 entries */
     int32_t *rank;           /* of each step */
     int64_t *match;  /* of a message: its other end; of an await: the notification that raises the flag far enough, or
-                        -1; of a  collective: that of the next rank */
+                        -1 */
     int64_t *order;  /* events in an order in which all can happen */
     int64_t *raised; /* of a notification: the first await that it serves; of an await: the next one; -1 */
 } wf_schedule_graph;

@@ -13,7 +13,7 @@
 
 static bool is_message(const wf_step *step)
 {
-    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV || step->kind == WF_STEP_COLLECTIVE;
+    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
 }
 
 /* A device has events; what a host was given is done. */
@@ -244,7 +244,6 @@ static wf_status begin_message(wf_run *run, int32_t i)
 {
     const wf_schedule *s = run->schedule;
     const wf_step *step = &s->step[i];
-    const wf_link *link = run->on.link;
     const bool receives = step->kind == WF_STEP_RECV;
     wf_flight *flight = &run->flight[run->flights];
     flight->step = i;
@@ -254,11 +253,7 @@ static wf_status begin_message(wf_run *run, int32_t i)
                                      .tag = run->on.tag,
                                      .sending = !receives};
     /* Begun is enough for the next message of the pair to follow; the end is looked for later. */
-    if (step->kind == WF_STEP_COLLECTIVE)
-        WF_TRY(link->collective(link->own, step->op, flight->transfer.data, data_at(run, step->to), step->bytes,
-                                &flight->transfer));
-    else
-        WF_TRY(link->start(link->own, &flight->transfer));
+    WF_TRY(run->on.link->start(run->on.link->own, &flight->transfer));
     run->flights++;
     if (s->next[i] >= 0)
         release(run, s->next[i]);

@@ -44,8 +44,7 @@ static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
 /* Not what is left to the owner's wait, either: it may come before what is awaited. */
 static bool is_local(const wf_step *step)
 {
-    return !is_message(step) && step->kind != WF_STEP_COLLECTIVE && step->kind != WF_STEP_FENCE &&
-           !(step->flags & WF_STEP_AT_WAIT);
+    return !is_message(step) && step->kind != WF_STEP_FENCE && !(step->flags & WF_STEP_AT_WAIT);
 }
 
 wf_status wf_schedule_link(wf_ctx *ctx, wf_schedule *s)

@@ -18,18 +18,17 @@
 #include "comm/engine/builder_author.h"
 
 typedef enum wf_step_kind {
-    WF_STEP_SEND = 0,   /* `bytes` of `from` to `peer` */
-    WF_STEP_RECV,       /* `bytes` from `peer` into `to` */
-    WF_STEP_COMBINE,    /* `to`, and `also` if it is somewhere, get the reduction of the inputs in their order */
-    WF_STEP_COPY,       /* `bytes` of `from` into `to`; with boxes, box[list] of one into box[list + 1] of the other */
-    WF_STEP_PACK,       /* the box of the strided operand `from` into the dense `to` */
-    WF_STEP_UNPACK,     /* the dense `from` into the box of the strided operand `to`; adds where the flag says so */
-    WF_STEP_STAGE,      /* `bytes` of `from` into `to`, of which one is in device memory */
-    WF_STEP_NOTIFY,     /* this rank's flag `flag` becomes `value` */
-    WF_STEP_AWAIT,      /* waits until flag `flag` of rank `peer` of the node is at least `value` */
-    WF_STEP_CALL,       /* a local function; without one it only joins the steps that it waits for */
-    WF_STEP_FENCE,      /* over when the device has done all that it was given before */
-    WF_STEP_COLLECTIVE, /* of the transport: `bytes` to, and from, every other rank; `op` is 1 where all get the same */
+    WF_STEP_SEND = 0, /* `bytes` of `from` to `peer` */
+    WF_STEP_RECV,     /* `bytes` from `peer` into `to` */
+    WF_STEP_COMBINE,  /* `to`, and `also` if it is somewhere, get the reduction of the inputs in their order */
+    WF_STEP_COPY,     /* `bytes` of `from` into `to`; with boxes, box[list] of one into box[list + 1] of the other */
+    WF_STEP_PACK,     /* the box of the strided operand `from` into the dense `to` */
+    WF_STEP_UNPACK,   /* the dense `from` into the box of the strided operand `to`; adds where the flag says so */
+    WF_STEP_STAGE,    /* `bytes` of `from` into `to`, of which one is in device memory */
+    WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value` */
+    WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value` */
+    WF_STEP_CALL,     /* a local function; without one it only joins the steps that it waits for */
+    WF_STEP_FENCE,    /* over when the device has done all that it was given before */
     WF_STEP_KINDS
 } wf_step_kind;
 

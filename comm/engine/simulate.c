@@ -48,17 +48,7 @@ typedef struct world {
     struct rank *rank;
     char *flags, *pair_flags;
     char **flag_of; /* of the node's ring, then of pairs */
-    int gathered;   /* ranks that have begun their collective */
-    int64_t gathered_due;
 } world;
-
-/* One rank's part of a collective. */
-typedef struct block {
-    const char *x;
-    char *y;
-    size_t bytes;
-    bool gathers, over;
-} block;
 
 typedef struct rank {
     world *w;
@@ -68,7 +58,6 @@ typedef struct rank {
     void **data;
     int64_t told;  /* the turn in which it hears of a failure */
     int64_t waits; /* the turn from which on it waits for the end */
-    block blocks;
     wf_status status;
     bool over;
 } rank;
@@ -158,49 +147,9 @@ static void deliver(world *w, int64_t id)
     send->over = recv->over = true;
 }
 
-/* Blocks go over when the last rank has come, all at once. */
-static wf_status collective(void *own, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *t)
-{
-    rank *r = own;
-    world *w = r->w;
-    r->blocks = (block){.x = x, .y = y, .bytes = bytes, .gathers = gathers};
-    t->own[0] = UINT64_MAX;
-    memset(y, POISON, (size_t)w->ranks * bytes);
-    if (++w->gathered == w->ranks) {
-        w->gathered_due = w->turn + (w->s->most_delay > 0 ? (int64_t)(random_of(w) % (uint64_t)w->s->most_delay) : 0);
-        w->under_way += w->ranks;
-    }
-    return WF_OK;
-}
-
-static void deliver_blocks(world *w)
-{
-    for (int to = 0; to < w->ranks; to++)
-        for (int from = 0; from < w->ranks; from++) {
-            const block *out = &w->rank[from].blocks, *in = &w->rank[to].blocks;
-            if (from != to)
-                memcpy(in->y + (size_t)from * in->bytes, out->x + (out->gathers ? 0 : (size_t)to * out->bytes),
-                       in->bytes);
-        }
-    for (int i = 0; i < w->ranks; i++)
-        w->rank[i].blocks.over = true;
-}
-
-static wf_status test_collective(rank *r, wf_transfer *t)
-{
-    world *w = r->w;
-    if (w->gathered == w->ranks && w->gathered_due <= w->turn && !r->blocks.over)
-        deliver_blocks(w);
-    t->done = r->blocks.over;
-    w->under_way -= t->done;
-    return WF_OK;
-}
-
 static wf_status test(void *own, wf_transfer *t)
 {
     world *w = ((rank *)own)->w;
-    if (t->own[0] == UINT64_MAX)
-        return test_collective(own, t);
     parcel *p = &w->parcel[t->own[0]];
     if (!p->over && p->due <= w->turn)
         deliver(w, (int64_t)t->own[0]);
@@ -213,14 +162,6 @@ static wf_status test(void *own, wf_transfer *t)
 static void cancel(void *own, wf_transfer *t)
 {
     world *w = ((rank *)own)->w;
-    if (t->own[0] == UINT64_MAX) {
-        t->done = true;
-        if (w->gathered == w->ranks)
-            w->under_way--;
-        else
-            w->gathered--; /* never are all of them there */
-        return;
-    }
     parcel *p = &w->parcel[t->own[0]];
     if (p->other >= 0) {
         p->due = w->parcel[p->other].due = w->turn;
@@ -293,7 +234,7 @@ static wf_status share_memory(world *w, rank *r)
 
 static wf_status begin(world *w, rank *r)
 {
-    r->link = (wf_link){.own = r, .start = start, .test = test, .cancel = cancel, .collective = collective};
+    r->link = (wf_link){.own = r, .start = start, .test = test, .cancel = cancel};
     r->told = NEVER;
     r->waits = (int64_t)((w->s->seed >> 8) + (uint64_t)r->number * 7) % LATEST;
     r->run = wf_run_new(w->ctx, w->all[r->number]);

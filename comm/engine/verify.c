@@ -58,9 +58,8 @@ static int64_t push_before(proof *p, int64_t top, int64_t event, int64_t least)
     const wf_schedule *s = g->all[g->rank[n]];
     const wf_step *step = &s->step[n - first];
     if (event % 2 == 1) {
-        /* A collective is over when all others have begun: the matches are a circle of them. */
-        for (int64_t m = g->match[n]; m >= 0 && m != n; m = step->kind == WF_STEP_COLLECTIVE ? g->match[m] : -1)
-            top = push(p, top, 2 * m + (step->kind == WF_STEP_AWAIT), least);
+        if (g->match[n] >= 0)
+            top = push(p, top, 2 * g->match[n] + (step->kind == WF_STEP_AWAIT), least);
         return push(p, top, event - 1, least);
     }
     for (int32_t w = 0; w < step->waits; w++)
@@ -220,19 +219,6 @@ static wf_status touch_boxes(proof *p, int64_t n, const wf_step *step)
     return touch_box(p, n, step->to, step->kind == WF_STEP_COPY ? box + 1 : box, step->flags & WF_STEP_ADDS, true);
 }
 
-/* The blocks of all other ranks: what this rank has for itself it does not send. */
-static wf_status touch_blocks(proof *p, int64_t n, const wf_step *step)
-{
-    for (int r = 0; r < p->g->ranks; r++) {
-        const size_t at = (size_t)r * step->bytes;
-        if (r == p->g->rank[n])
-            continue;
-        WF_TRY(touch(p, n, wf_address_add(step->from, step->op ? 0 : at), step->bytes, false));
-        WF_TRY(touch(p, n, wf_address_add(step->to, at), step->bytes, true));
-    }
-    return WF_OK;
-}
-
 static wf_status list_step(proof *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
@@ -242,8 +228,6 @@ static wf_status list_step(proof *p, int64_t n)
     case WF_STEP_AWAIT:
     case WF_STEP_FENCE:
         return WF_OK;
-    case WF_STEP_COLLECTIVE:
-        return touch_blocks(p, n, step);
     case WF_STEP_SEND:
         return touch(p, n, step->from, step->bytes, false);
     case WF_STEP_RECV:

@@ -128,36 +128,6 @@ static wf_status find_pieces(wf_plan *plan, const wf_box *have, const wf_box *ne
     return WF_OK;
 }
 
-/* The elements of every pair's box where all are of one size and do not overlap; else 0. */
-static int64_t uniform_block(int size, const wf_box *have, const wf_box *need)
-{
-    int64_t block = 0;
-    for (int q = 0; q < size; q++) {
-        for (int p = 0; p < size; p++) {
-            const wf_box box = wf_box_intersect(have[p], need[q]);
-            const int64_t here = wf_box_empty(box) ? 0 : wf_shape_count(wf_box_shape(box));
-            if (here == 0 || (block > 0 && here != block))
-                return 0;
-            block = here;
-        }
-        /* Overlapping owners would give more than is needed; such a plan is no uniform collective. */
-        if (block * size != wf_shape_count(wf_box_shape(need[q])))
-            return 0;
-    }
-    return block;
-}
-
-static wf_plan_form form_of(int size, const wf_box *have, const wf_box *need)
-{
-    if (size == 1 || uniform_block(size, have, need) == 0)
-        return WF_PLAN_PIECES;
-    for (int q = 1; q < size; q++)
-        for (int d = 0; d < need[0].rank; d++)
-            if (need[q].lo[d] != need[0].lo[d] || need[q].hi[d] != need[0].hi[d])
-                return WF_PLAN_ALLTOALL;
-    return WF_PLAN_ALLGATHER;
-}
-
 wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const wf_box *have, const wf_box *need, wf_plan **out)
 {
     WF_NEED(ctx);
@@ -166,7 +136,6 @@ wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const wf_box *have, cons
     WF_CHECK(plan, WF_ERR_MEMORY, "no memory for a plan");
     plan->rank = rank;
     plan->size = size;
-    plan->form = form_of(size, have, need);
     list scratch[2] = {{.ctx = ctx}, {.ctx = ctx}}, send = {.ctx = ctx}, recv = {.ctx = ctx};
     const wf_status status = find_pieces(plan, have, need, scratch, &send, &recv);
     free(scratch[0].piece);

@@ -52,13 +52,6 @@ static wf_status test(void *comm, wf_transfer *t)
     return WF_OK;
 }
 
-static wf_status collective(void *comm, bool gathers, const void *x, void *y, size_t bytes, wf_transfer *t)
-{
-    TRY_MPI((gathers ? MPI_Iallgather : MPI_Ialltoall)(x, (int)bytes, MPI_BYTE, y, (int)bytes, MPI_BYTE, mpi_comm(comm),
-                                                       request(t)));
-    return WF_OK;
-}
-
 static void cancel(void *comm, wf_transfer *t)
 {
     int done = 0;
@@ -95,7 +88,7 @@ wf_status wf_transport_mpi_new(wf_comm *comm)
     WF_CHECK(own, WF_ERR_MEMORY, "no memory for a communicator");
     *own = MPI_COMM_NULL;
     comm->mpi_comm = own;
-    comm->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel, .collective = collective};
+    comm->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
     return WF_OK;
 }
 

@@ -158,38 +158,6 @@ static void known_answer(void)
     }
 }
 
-/* Four ranks have blocks of four; they need all of it, or a quarter of every block, or nearly so. */
-static void forms(void)
-{
-    wf_box have[4], all[4], quarters[4];
-    for (int r = 0; r < 4; r++) {
-        have[r] = (wf_box){.rank = 2, .lo = {4 * r, 0}, .hi = {4 * (r + 1), 4}};
-        all[r] = (wf_box){.rank = 2, .lo = {0, 0}, .hi = {16, 4}};
-        quarters[r] = (wf_box){.rank = 2, .lo = {0, r}, .hi = {16, r + 1}};
-    }
-    wf_box uneven[4], less[4];
-    memcpy(uneven, have, sizeof have);
-    memcpy(less, all, sizeof all);
-    uneven[0].hi[0] = uneven[1].lo[0] = 5;
-    less[3].hi[1] = 3;
-    const struct {
-        const char *what;
-        const wf_box *have, *need;
-        wf_plan_form form;
-    } cases[] = {
-        {"all of it", have, all, WF_PLAN_ALLGATHER},       {"a quarter of each", have, quarters, WF_PLAN_ALLTOALL},
-        {"blocks again", have, have, WF_PLAN_PIECES},      {"all of uneven blocks", uneven, all, WF_PLAN_PIECES},
-        {"one less than all", have, less, WF_PLAN_PIECES}, {"all of replicas", all, all, WF_PLAN_PIECES}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int r = 0; r < 4; r++) {
-            wf_plan *plan = NULL;
-            WF_EXPECT_OK(wf_plan_make(ctx, r, 4, cases[i].have, cases[i].need, &plan));
-            WF_EXPECT(plan->form == cases[i].form, "%s: form %d on rank %d, should be %d", cases[i].what,
-                      (int)plan->form, r, (int)cases[i].form);
-            wf_plan_free(plan);
-        }
-}
-
 static void nobody_has(void)
 {
     const wf_box have[2] = {{.rank = 1, .lo = {0}, .hi = {3}}, {.rank = 1, .lo = {4}, .hi = {6}}};
@@ -210,7 +178,6 @@ int main(int argc, char **argv)
                                  (test_case[]){{"random_plans", random_plans},
                                                {"replicas", replicas},
                                                {"known_answer", known_answer},
-                                               {"forms", forms},
                                                {"nobody_has", nobody_has},
                                                {0}});
     WF_EXPECT_OK(wf_ctx_free(ctx));

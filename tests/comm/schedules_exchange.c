@@ -358,23 +358,10 @@ static void meshes(void)
     prove_all(MESHES, 23, mesh_boxes);
 }
 
-/* One collective of the transport between nodes, of one message a rank. */
+/* Blocks of equal size between any two ranks. */
 static void uniform(void)
 {
-    test_rng rng = {21};
-    int collectives = 0;
-    for (int i = 0; i < SAMPLES / 4; i++) {
-        trade t;
-        trade_open(&t, &rng, uniform_boxes);
-        const bool expected = t.agreed.nodes > 1 && !t.staged && !t.native;
-        WF_EXPECT(steps_of(&t, WF_STEP_COLLECTIVE) == (expected ? t.ranks : 0), "%d of %d ranks take part",
-                  (int)steps_of(&t, WF_STEP_COLLECTIVE), t.ranks);
-        WF_EXPECT(!expected || t.all[0]->messages == 1, "%d messages", (int)t.all[0]->messages);
-        prove_and_run(&t, &rng);
-        collectives += expected;
-        trade_close(&t);
-    }
-    WF_EXPECT(collectives > 0, "no collectives");
+    prove_all(SAMPLES / 4, 21, uniform_boxes);
 }
 
 /* --- what is found --------------------------------------------------------------------------------------------------
@@ -470,37 +457,6 @@ static void no_fences(void)
     }
 }
 
-static wf_step *collective_of(const trade *t, int rank)
-{
-    for (int32_t i = 0; i < t->all[rank]->steps; i++)
-        if (t->all[rank]->step[i].kind == WF_STEP_COLLECTIVE)
-            return &t->all[rank]->step[i];
-    WF_EXPECT(false, "no collective of the transport");
-    return t->all[rank]->step;
-}
-
-/* One rank's collective has other blocks, is another one, is left out, or does not wait for what it sends. */
-static void wrong_collectives(void)
-{
-    static const char *const texts[] = {"another one than", "another one than", "ranks take part in",
-                                        "may run together"};
-    for (int mistake = 0; mistake < 4; mistake++) {
-        trade t;
-        open_form(&t, false, false, true, uniform_boxes);
-        wf_step *step = collective_of(&t, 1);
-        step->bytes += mistake == 0 ? 4 : 0;
-        step->op = (uint8_t)(mistake == 1 ? !step->op : step->op);
-        if (mistake == 2) {
-            step->kind = WF_STEP_STAGE;
-            step->from = step->to = WF_NOWHERE;
-        }
-        step->waits = mistake == 3 ? 0 : step->waits;
-        WF_EXPECT_OK(wf_schedule_link(ctx, t.all[1]));
-        expect_found(&t, texts[mistake]);
-        trade_close(&t);
-    }
-}
-
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
@@ -510,7 +466,6 @@ int main(int argc, char **argv)
                                                {"uniform", uniform},
                                                {"planted_mistakes", planted_mistakes},
                                                {"no_fences", no_fences},
-                                               {"wrong_collectives", wrong_collectives},
                                                {0}});
     return wf_ctx_free(ctx) != WF_OK || failed;
 }
