@@ -285,6 +285,10 @@ static wf_status filter_run(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *x,
         WF_TRY(wf_pool_take(ctx, op->form_bytes, &form));
     void *const data[WF_DNN_ROLES] = {
         [WF_DNN_X] = x->data, [WF_DNN_W] = form ? form : dw->data, [WF_DNN_B] = dbias, [WF_DNN_Y] = dy->data};
+    /* Without AMX oneDNN's jit_bf16 may add to what is there, on one thread, where the gradient of a volume is f32; a
+     * step of a U-Net by its next choice takes three times as long. */
+    if ((op->key.flags & WF_DNN_WIDE) && op->key.nd == 3)
+        memset(data[WF_DNN_W], 0, op->form_bytes);
     wf_status status = wf_dnn_run(ctx, op, data);
     if (status == WF_OK && form)
         status = wf_dnn_reorder(ctx, op, dw->data, form);

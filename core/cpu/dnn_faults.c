@@ -73,9 +73,9 @@ static bool starts_twice_in_padding(const wf_dnn_key *key)
     return key->nd == 3 && key->stride[0] > 1 && key->lo[0] > key->stride[0];
 }
 
-static bool is_wide_group_or_volume(const wf_dnn_key *key)
+static bool is_wide_group(const wf_dnn_key *key)
 {
-    return (key->nd == 3 || key->groups > 1) && (key->flags & WF_DNN_WIDE);
+    return key->groups > 1 && (key->flags & WF_DNN_WIDE);
 }
 
 static bool is_odd_point(const wf_dnn_key *key)
@@ -134,8 +134,8 @@ static const fault known[] = {
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_partial_block, "is wrong, or crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brg", "", has_idle_tap, "leaves the tap's gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
-    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group_or_volume,
-     "on one thread adds to what was there"},
+    /* Of volumes, too: those are cleared before (core/cpu/conv.c). */
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group, "on one thread adds to what was there"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", starts_twice_in_padding, "reads where it should not"},
     {206, WF_DNN_BACKWARD_DATA, WF_BF16, "", "", is_odd_point, "multiplies by what lies behind dy"},
