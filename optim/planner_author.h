@@ -66,17 +66,25 @@ typedef struct wf_planner_overlap {
     double compute, sum;
 } wf_planner_overlap;
 
+/* Forward and backward of a leaf, or of a part of it, by itself. */
+typedef struct wf_planner_part {
+    double seconds;
+    double workspace; /* bytes at the peak of backward, beyond what forward keeps: gradients of output and input too */
+} wf_planner_part;
+
 typedef struct wf_planner_meter {
     void *own;
     /* Fills in all but the arrays' addresses. */
     wf_status (*step)(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *times);
     /* Forward and backward of a leaf that is split over `ranks` ranks of a node along this axis, with its messages, as
      * the library computes it. A rank's input has this shape: of an axis of pixels a part of the image; of the channel
-     * axis all channels, or a rank's. *seconds is 0 where that cannot be measured here. NULL: never. */
-    wf_status (*split)(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks, double *seconds);
+     * axis all channels, or a rank's. Seconds are 0 where that cannot be measured here. NULL: never. */
+    wf_status (*split)(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks,
+                       wf_planner_part *part);
     /* Forward and backward of a part of a leaf: an input of this shape, 1/in of the input channels of its filters,
      * 1/out of the output channels. */
-    wf_status (*part)(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds);
+    wf_status (*part)(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out,
+                      wf_planner_part *part);
     /* Backward of so many samples beside sums between nodes. Both rates are 1 where that cannot be measured here. NULL:
      * never. */
     wf_status (*overlap)(void *own, const wf_planner_model *m, int64_t batch, wf_planner_overlap *rates);
@@ -85,6 +93,20 @@ typedef struct wf_planner_meter {
     wf_planner_link exchange[2]; /* inside a node, between nodes: of exchanges, in which both sides send at once */
     wf_planner_link one_way;     /* between nodes: while nothing comes from the other side */
 } wf_planner_meter;
+
+typedef struct wf_plan_cache wf_plan_cache;
+
+typedef struct wf_gauge {
+    wf_comm *comm; /* all its ranks measure at once, as they would compute at once; the slowest counts */
+    wf_optim *optim;
+    wf_plan_cache *cache;   /* of rank 0 */
+    wf_mesh *mesh[WF_AXES]; /* of all ranks along one axis; NULL: not needed yet */
+    char machine[256];
+    int measured, known; /* numbers that were measured, and found */
+} wf_gauge;
+/* The library's meter, of a communicator and an optimizer of the model, which are set; the rest is 0. Collective. */
+wf_status wf_gauge_open(wf_gauge *gauge, const wf_planner_model *m, wf_planner_meter *meter) WF_NODISCARD;
+void wf_gauge_close(wf_gauge *gauge);
 
 /* --- search.c -------------------------------------------------------------------------------------------------------
  */

@@ -224,6 +224,10 @@ static void change_state(const wf_place *p, const wf_planner_leaf *leaf, unsigne
     const bool joins = cut && !(wanted & WF_PARALLEL_SPATIAL), gathers = sharded && !(wanted & WF_PARALLEL_CHANNEL);
     const int inner = p->channels * p->pixels;
     const double bytes = bytes_of(p, leaf->x);
+    const double here =
+        (wanted & WF_PARALLEL_SPATIAL ? 1.0 / p->pixels : 1) / (wanted & WF_PARALLEL_CHANNEL ? p->channels : 1);
+    if (joins || gathers || (wanted & WF_PARALLEL_SPATIAL && !cut && !first))
+        c->kept += bytes * here; /* the leaf keeps what was moved; the one before, what it made */
     if (joins && gathers)
         add_gather(p, inner, inner, bytes, FORWARD, c);
     else if (gathers)
@@ -260,8 +264,10 @@ static void add_channel_moves(const wf_place *p, const wf_planner_leaf *leaf, bo
         add_gather(p, n, span, y, FORWARD, c); /* the sum, scattered */
         add_gather(p, n, span, y, BACKWARD, c);
     } else {
-        if (sharded)
+        if (sharded) {
             add_gather(p, n, span, x, FORWARD, c);
+            c->kept += x;
+        }
         if (replicate)
             add_gather(p, n, span, y, FORWARD, c);
     }
@@ -281,17 +287,17 @@ static bool has_parts(const wf_planner_leaf *leaf)
 /* The measured time of the parallel form inside a node: a convolution over pixels with its exchange of halos; a product
  * over channels with its gathers; a function or pooling of sharded channels, whose runs in memory are short. */
 static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *s, wf_shape part,
-                          double *seconds)
+                          wf_planner_part *own)
 {
     const wf_axis axis = p->mesh.height > 1 ? WF_AXIS_HEIGHT : p->mesh.width > 1 ? WF_AXIS_WIDTH : WF_AXIS_DEPTH;
     const wf_part_kind kind = leaf->info.kind;
-    *seconds = 0;
+    *own = (wf_planner_part){0};
     if (!p->meter->split || !leaf->layer || (s->pixels && (s->channels || s->products)))
         return WF_OK;
     if (s->pixels)
         return kind != WF_PART_CONV || leaf->info.nd != 2 || wf_place_between(p, p->pixels)
                    ? WF_OK
-                   : p->meter->split(p->meter->own, leaf, part, axis, p->pixels, seconds);
+                   : p->meter->split(p->meter->own, leaf, part, axis, p->pixels, own);
     if (wf_place_between(p, p->channels) || !(s->products || (s->channels && !has_parts(leaf))))
         return WF_OK;
     wf_shape x = leaf->x;
@@ -299,21 +305,23 @@ static wf_status split_of(const wf_place *p, const wf_planner_leaf *leaf, const 
     if (s->channels && x.dim[1] % p->channels != 0)
         return WF_OK;
     x.dim[1] /= s->channels ? p->channels : 1;
-    return p->meter->split(p->meter->own, leaf, x, WF_AXIS_CHANNEL, p->channels, seconds);
+    return p->meter->split(p->meter->own, leaf, x, WF_AXIS_CHANNEL, p->channels, own);
 }
 
 /* What a part takes of the whole layer's time; *timed: its messages come on top. Never less than its share: a part that
- * is measured by itself may lie in a cache that is too small for the whole, and in a step both come from memory. */
+ * is measured by itself may lie in a cache that is too small for the whole, and in a step both come from memory.
+ * *workspace is 0 where no part was measured. */
 static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *s, double *ratio,
-                          bool *timed)
+                          bool *timed, double *workspace)
 {
     const int ranks[3] = {p->mesh.depth, p->mesh.height, p->mesh.width};
     const bool cut = s->pixels, measured = cut || s->products || s->channels;
     int64_t in = s->in, out = s->out;
     wf_shape whole = leaf->x, part;
-    double all = 0, own = 0;
+    wf_planner_part all, own = {0};
     *ratio = 1;
     *timed = true;
+    *workspace = 0;
     whole.dim[0] = p->batch;
     part = whole;
     for (int d = 2; d < part.rank && cut; d++) {
@@ -328,7 +336,7 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const 
     if (measured)
         WF_TRY(split_of(p, leaf, s, part, &own));
     const double share = (cut ? 1.0 / p->pixels : 1) / (double)(in * out);
-    if (own <= 0 && !has_parts(leaf)) {
+    if (own.seconds <= 0 && !has_parts(leaf)) {
         *ratio = share;
         return WF_OK;
     }
@@ -338,10 +346,11 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const 
     if (!cut && in == 1 && out == 1)
         return WF_OK;
     WF_TRY(p->meter->part(p->meter->own, leaf, whole, 1, 1, &all));
-    *timed = own <= 0;
+    *timed = own.seconds <= 0;
     if (*timed)
         WF_TRY(p->meter->part(p->meter->own, leaf, part, in, out, &own));
-    *ratio = all > 0 ? own / all : 1;
+    *ratio = all.seconds > 0 ? own.seconds / all.seconds : 1;
+    *workspace = own.workspace;
     *ratio = *ratio < share ? share : *ratio;
     return WF_OK;
 }
@@ -370,6 +379,15 @@ static void add_global_pool(const wf_place *p, const wf_planner_leaf *leaf, wf_u
     else
         add_gather(p, p->pixels, p->pixels, bytes_of(p, leaf->x) / parts, FORWARD, c);
     c->state &= ~WF_PARALLEL_SPATIAL;
+}
+
+/* Of output and input, with the channels that a rank computes with. */
+static double gradient_bytes(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *split)
+{
+    const double pixels = split->pixels ? p->pixels : 1;
+    const double channels = split->channels && !split->products ? p->channels : 1;
+    const double x = bytes_of(p, leaf->x) / (double)split->in, y = bytes_of(p, leaf->y) / (double)split->out;
+    return (x + y) / (pixels * channels);
 }
 
 static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost *c)
@@ -403,9 +421,9 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     }
     if (cut && kind == WF_PART_NORM)
         add_norm(p, leaf, c);
-    double ratio = 1;
-    bool timed = true;
-    WF_TRY(ratio_of(p, leaf, &split, &ratio, &timed));
+    double ratio, workspace;
+    bool timed;
+    WF_TRY(ratio_of(p, leaf, &split, &ratio, &timed, &workspace));
     const double before_s = c->message_s, before_again_s = c->again_s;
     if (by_channels)
         add_channel_moves(p, leaf, by_input, first, c);
@@ -423,6 +441,8 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     const double part = (cut ? 1.0 / p->pixels : 1) / (c->state & WF_PARALLEL_CHANNEL ? p->channels : 1);
     c->kept += leaf->share * p->times.kept * part;
     c->output = bytes_of(p, leaf->y) * part;
+    workspace = workspace > 0 ? workspace : gradient_bytes(p, leaf, &split);
+    c->workspace = workspace > c->workspace ? workspace : c->workspace;
     c->params[cut && (kind == WF_PART_CONV || kind == WF_PART_NORM)] += leaf->params / (double)(split.in * split.out);
     return WF_OK;
 }

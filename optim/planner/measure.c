@@ -288,24 +288,28 @@ static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf
 /* --- parts ----------------------------------------------------------------------------------------------------------
  */
 
-static wf_status part_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, double *seconds)
+static wf_status part_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, double *seconds, size_t *workspace)
 {
     const double start = now();
+    (void)wf_pool_mark(layer->ctx);
     wf_var *y = wf_apply(layer, wf_leaf(tape, x));
     WF_TRY(wf_check(y));
+    const size_t kept = wf_ctx_memory(layer->ctx).bytes_in_use;
     wf_tensor *ones = wf_tensor_new_like(wf_value(y));
     wf_status status = ones ? wf_tensor_fill(ones, 1) : wf_error_code();
     if (status == WF_OK)
         status = wf_backward_from(y, ones);
     *seconds = now() - start;
+    *workspace = wf_pool_mark(layer->ctx) - kept;
     wf_tensor_free(ones);
     return status == WF_OK ? wf_tape_reset(tape) : status;
 }
 
 /* `layout`: of the input; NULL: none. */
-static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, const wf_layout *layout, double *seconds)
+static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, const wf_layout *layout, wf_planner_part *part)
 {
     wf_tape *tape = wf_tape_new(layer->ctx);
+    size_t workspace = 0;
     wf_tensor *x = wf_keep(wf_rand_uniform(tape, shape, -1, 1, NULL));
     double took[AGAIN * ROUNDS];
     bool is = false;
@@ -314,12 +318,12 @@ static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, const w
     if (status == WF_OK && layout)
         status = wf_tensor_set_layout(x, *layout);
     for (int i = 0; i < WARM && status == WF_OK; i++)
-        status = part_once(tape, layer, x, &took[0]);
+        status = part_once(tape, layer, x, &took[0], &workspace);
     while (!is && count < AGAIN * ROUNDS && status == WF_OK) {
         for (const int until = count + ROUNDS; count < until && status == WF_OK; count++) {
             status = wf_barrier(g->comm);
             if (status == WF_OK)
-                status = part_once(tape, layer, x, &took[count]);
+                status = part_once(tape, layer, x, &took[count], &workspace);
         }
         if (status == WF_OK)
             status = settled(g, took, count, &is);
@@ -327,7 +331,7 @@ static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, const w
     wf_tensor_free(x);
     wf_tape_free(tape);
     if (status == WF_OK)
-        *seconds = wf_gauge_median(took, count);
+        *part = (wf_planner_part){wf_gauge_median(took, count), (double)workspace};
     return wf_agree_status(g->comm, status);
 }
 
@@ -346,22 +350,33 @@ static void name_part(const wf_gauge *g, const wf_planner_leaf *leaf, const wf_l
     snprintf(key + used, KEY - (size_t)used, ", %s", g->machine);
 }
 
-static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds)
+static wf_status note_part(wf_gauge *g, const char *key, const wf_planner_part *part, double numbers[2])
+{
+    numbers[0] = part->seconds;
+    numbers[1] = part->workspace;
+    return wf_gauge_note(g, key, 2, numbers);
+}
+
+static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out,
+                         wf_planner_part *part)
 {
     wf_gauge *g = own;
     char key[KEY];
+    double numbers[2];
     bool found;
     wf_layer *made = wf_part_new(leaf->layer, in, out);
     WF_TRY(wf_agree_status(g->comm, wf_error_pending()));
     /* Pooling has no channels of its own, so the layer itself does. */
     wf_layer *layer = made ? made : leaf->layer;
     name_part(g, leaf, layer, x, key);
-    wf_status status = wf_gauge_find(g, key, 1, seconds, &found);
+    wf_status status = wf_gauge_find(g, key, 2, numbers, &found);
     if (status == WF_OK && !found) {
-        status = time_part(g, layer, x, NULL, seconds);
+        status = time_part(g, layer, x, NULL, part);
         if (status == WF_OK)
-            status = wf_gauge_note(g, key, 1, seconds);
+            status = note_part(g, key, part, numbers);
     }
+    if (status == WF_OK)
+        *part = (wf_planner_part){numbers[0], numbers[1]};
     wf_layer_free(made);
     return status;
 }
@@ -379,7 +394,7 @@ static wf_status open_axis(wf_gauge *g, wf_axis axis)
 }
 
 /* The parallel layer itself, on an input that gives each rank of the gauge a part of this shape. */
-static wf_status time_split(wf_gauge *g, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, double *seconds)
+static wf_status time_split(wf_gauge *g, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, wf_planner_part *part)
 {
     const bool channel = axis == WF_AXIS_CHANNEL, whole = channel && x.dim[1] == leaf->x.dim[1];
     const int d = channel ? 1 : x.rank - 1 - (WF_AXIS_WIDTH - (int)axis);
@@ -398,28 +413,32 @@ static wf_status time_split(wf_gauge *g, const wf_planner_leaf *leaf, wf_shape x
         status = wf_mesh_layout_activation(g->mesh[axis], all, &layout);
     status = wf_agree_status(g->comm, status);
     if (status == WF_OK)
-        status = time_part(g, layer, x, &layout, seconds);
+        status = time_part(g, layer, x, &layout, part);
     wf_layer_free(made);
     return status;
 }
 
-static wf_status split_of(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks, double *seconds)
+static wf_status split_of(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks,
+                          wf_planner_part *part)
 {
     wf_gauge *g = own;
-    char key[KEY], part[KEY];
+    char key[KEY], name[KEY];
+    double numbers[2];
     bool found;
-    *seconds = 0;
+    *part = (wf_planner_part){0};
     if (wf_comm_size(g->comm) == 1 || wf_comm_inter_size(g->comm) > 1 ||
         (axis == WF_AXIS_CHANNEL && ranks != wf_comm_size(g->comm)))
         return WF_OK;
-    name_part(g, leaf, leaf->layer, x, part);
-    snprintf(key, sizeof key, "split along %s, %.900s", wf_axis_name(axis), part);
-    wf_status status = wf_gauge_find(g, key, 1, seconds, &found);
+    name_part(g, leaf, leaf->layer, x, name);
+    snprintf(key, sizeof key, "split along %s, %.900s", wf_axis_name(axis), name);
+    wf_status status = wf_gauge_find(g, key, 2, numbers, &found);
     if (status == WF_OK && !found) {
-        status = time_split(g, leaf, x, axis, seconds);
+        status = time_split(g, leaf, x, axis, part);
         if (status == WF_OK)
-            status = wf_gauge_note(g, key, 1, seconds);
+            status = note_part(g, key, part, numbers);
     }
+    if (status == WF_OK)
+        *part = (wf_planner_part){numbers[0], numbers[1]};
     return status;
 }
 

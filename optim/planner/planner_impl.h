@@ -39,6 +39,7 @@ typedef struct wf_unit_cost {
     bool possible;
     int form, state; /* how it is split, and its output, of wf_parallel */
     double forward_s, backward_s, message_s, bytes, kept, output;
+    double workspace;            /* bytes: of the leaf whose backward needs most beyond what forward keeps */
     double again_s, again_bytes; /* of message_s and bytes: of forward, which recomputing sends once more */
     double params[2];            /* elements on a rank: of gradients that are summed over data; over data and pixels */
 } wf_unit_cost;
@@ -84,7 +85,6 @@ void wf_plan_watch_free(struct wf_plan_watch *watch);
 
 /* --- cache.c: numbers by text, in a file that grows ---------------------------------------------------------------
  */
-typedef struct wf_plan_cache wf_plan_cache;
 /* The file is `kernels` in this folder, which is made; NULL: nothing is kept. A file that cannot be read or written is
  * as one that is empty. */
 wf_plan_cache *wf_plan_cache_open(wf_ctx *ctx, const char *folder);
@@ -111,22 +111,11 @@ double wf_hidden_sums_shown(wf_hidden_sums *sums);
 /* --- measure.c, overlap.c and links.c
  * ------------------------------------------------------------------------------------------
  */
-typedef struct wf_gauge {
-    wf_comm *comm; /* all its ranks measure at once, as they would compute at once; the slowest counts */
-    wf_optim *optim;
-    wf_plan_cache *cache;   /* of rank 0 */
-    wf_mesh *mesh[WF_AXES]; /* of all ranks along one axis; NULL: not needed yet */
-    char machine[256];
-    int measured, known; /* numbers that were measured, and found */
-} wf_gauge;
 /* Identifies a model, its shapes and its options in the cache. */
 uint64_t wf_gauge_signature(const wf_planner_model *m);
 /* Of the library's meter. Collective. */
 wf_status wf_gauge_overlap(void *gauge, const wf_planner_model *m, int64_t batch,
                            wf_planner_overlap *rates) WF_NODISCARD;
-/* The library's meter. */
-wf_status wf_gauge_open(wf_gauge *gauge, const wf_planner_model *m, wf_planner_meter *meter) WF_NODISCARD;
-void wf_gauge_close(wf_gauge *gauge);
 /* alpha, beta and gamma of the meter's links, exchanges and messages, inside a node where the gauge has several ranks
  * there, and between nodes where it has several; what cannot be measured stays. */
 wf_status wf_gauge_links(wf_gauge *gauge, wf_planner_meter *meter) WF_NODISCARD;

@@ -3,11 +3,12 @@
  */
 #include "optim/planner/planner_impl.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST 48 /* ways that are kept of each state */
+#define MOST 128 /* ways that are kept of each state */
 
 const char *wf_planner_mesh_text(wf_mesh_opts m, char text[WF_PLANNER_PATH])
 {
@@ -87,22 +88,34 @@ static int by_state_and_time(const void *left, const void *right)
     return (a->bytes > b->bytes) - (a->bytes < b->bytes);
 }
 
-/* Of each state those that no other one beats in both; of too many the fastest ones, and the leanest. */
+/* Sorted by time, each leaner than the one before. Of too many the fastest one in each of MOST equal ranges of bytes
+ * stays, and the leanest, so that every limit of memory has ways near to it. */
+static int thin_out(const wf_way *w, int n, wf_way *to)
+{
+    const double width = n > MOST ? (w[0].bytes - w[n - 1].bytes) / (MOST - 1) : 0;
+    int kept = 0;
+    double bound = INFINITY;
+    for (int i = 0; i < n; i++) {
+        if (n > MOST && i + 1 < n && w[i].bytes > bound)
+            continue;
+        bound = w[i].bytes - width;
+        to[kept < MOST ? kept++ : MOST - 1] = w[i];
+    }
+    return kept;
+}
+
+/* Of each state those that no other one beats in both, or of too many some of them. */
 static int keep_best(wf_way *w, int n, wf_way *to)
 {
     int kept = 0;
     qsort(w, (size_t)n, sizeof *w, by_state_and_time);
     for (int i = 0; i < n;) {
-        const int state = w[i].state;
+        const int first = i, state = w[i].state;
         int all = 0;
-        double least = 0;
-        for (; i < n && w[i].state == state; i++) {
-            if (all > 0 && w[i].bytes >= least)
-                continue;
-            least = w[i].bytes;
-            to[kept + (all < MOST ? all++ : MOST - 1)] = w[i];
-        }
-        kept += all;
+        for (; i < n && w[i].state == state; i++)
+            if (all == 0 || w[i].bytes < w[first + all - 1].bytes)
+                w[first + all++] = w[i];
+        kept += thin_out(w + first, all, to + kept);
     }
     return kept;
 }
@@ -190,13 +203,18 @@ double wf_search_leaves(const wf_search *s)
     return all;
 }
 
+/* What a step takes at its peak beyond what is kept. */
+static double more_bytes(const wf_search *s)
+{
+    return s->place->times.more / (s->place->pixels * s->place->channels);
+}
+
 double wf_search_base(const wf_search *s, int64_t batch)
 {
     const wf_planner_times *t = &s->place->times;
     const double trained = 4 * (2 + s->place->meter->state_words) * wf_search_params(s->m) + t->packed;
     const double input = 4 * (double)wf_shape_count(s->m->input) / (double)s->m->input.dim[0] * (double)batch;
-    return (t->fixed > trained ? t->fixed - trained : 0) + t->more / (s->place->pixels * s->place->channels) +
-           input / s->place->pixels;
+    return (t->fixed > trained ? t->fixed - trained : 0) + more_bytes(s) + input / s->place->pixels;
 }
 
 /* A value, a gradient, state, and the packed forms that kernels keep. With a sharded optimizer the peak is in the first
@@ -338,23 +356,33 @@ wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state)
     return WF_OK;
 }
 
+/* By how much backward of some unit needs more than the end of forward, where all that is kept is there: the units
+ * behind it have freed theirs, a recomputed one gets back what it does not keep, and it needs its workspace. */
+static double backward_bytes(const wf_search *s, const wf_way *w)
+{
+    double most = 0, freed = 0;
+    for (int u = s->m->n_units - 1; u >= 0; u--) {
+        const wf_way *before = u > 0 ? &s->way[(u - 1) * WF_STATES * MOST + w->before] : NULL;
+        const wf_unit_cost *c = wf_search_cost(s, u, w->form, before ? before->state : 0);
+        const double more = (w->recompute ? c->kept : 0) + c->workspace - freed - more_bytes(s);
+        most = more > most ? more : most;
+        freed += w->recompute ? c->output : c->kept;
+        w = before;
+    }
+    return most;
+}
+
 static wf_status run_chain(wf_search *s, bool zero)
 {
     const int last = s->m->n_units - 1;
     s->zero = zero;
     s->words = wf_search_words(s);
     WF_TRY(step_units(s));
-    /* What a recomputed unit keeps comes back while it runs backward. */
-    double again = 0;
-    for (int u = 0; u <= last && s->recompute; u++)
-        for (unsigned f = 0; f < WF_STATES; f++)
-            again = may_take(s, u, f) && wf_search_cost(s, u, f, 0)->kept > again ? wf_search_cost(s, u, f, 0)->kept
-                                                                                  : again;
     const wf_way *chosen = NULL;
     for (int i = 0; i < s->ways[last]; i++) {
         const wf_way *w = &s->way[last * WF_STATES * MOST + i];
         if (!(w->state & WF_PARALLEL_CHANNEL) &&
-            !wf_search_too_large(s, wf_search_base(s, s->place->batch) + w->bytes + again) &&
+            !wf_search_too_large(s, wf_search_base(s, s->place->batch) + w->bytes + backward_bytes(s, w)) &&
             (!chosen || w->seconds < chosen->seconds))
             chosen = w;
     }
@@ -363,7 +391,7 @@ static wf_status run_chain(wf_search *s, bool zero)
     wf_training_plan *plan = plan_of(s, chosen);
     if (!plan)
         return wf_error_code();
-    plan->memory += again;
+    plan->memory += backward_bytes(s, chosen);
     wf_search_take(s, plan);
     return WF_OK;
 }

@@ -52,9 +52,10 @@ static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf
     return WF_OK;
 }
 
-static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds)
+static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out,
+                         wf_planner_part *t)
 {
-    *seconds = 3 * OPERATION_S * operations(leaf, x, (double)in, (double)out);
+    *t = (wf_planner_part){.seconds = 3 * OPERATION_S * operations(leaf, x, (double)in, (double)out)};
     return WF_OK;
 }
 
@@ -259,11 +260,12 @@ static void idle_time_is_priced(void)
 static double split_s; /* of each leaf that is split along channels */
 static int splits;
 
-static wf_status split_of(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks, double *seconds)
+static wf_status split_of(void *own, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, int ranks,
+                          wf_planner_part *t)
 {
     WF_EXPECT(axis == WF_AXIS_CHANNEL && ranks == 2 && x.dim[0] == 4, "axis %d of %d ranks", (int)axis, ranks);
     WF_EXPECT(x.dim[1] == 1024 || x.dim[1] == 512, "an input of %lld features", (long long)x.dim[1]);
-    *seconds = split_s;
+    *t = (wf_planner_part){.seconds = split_s};
     splits++;
     return WF_OK;
 }
@@ -298,10 +300,10 @@ static void split_layers_are_measured(void)
 }
 
 static wf_status squared_part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out,
-                                 double *seconds)
+                                 wf_planner_part *t)
 {
-    WF_TRY(part_of(own, leaf, x, in, out, seconds));
-    *seconds *= *seconds;
+    WF_TRY(part_of(own, leaf, x, in, out, t));
+    t->seconds *= t->seconds;
     return WF_OK;
 }
 

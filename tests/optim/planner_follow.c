@@ -34,14 +34,15 @@ static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf
  * what is split takes no time. */
 static const char *wanted;
 
-static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out, double *seconds)
+static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int64_t in, int64_t out,
+                         wf_planner_part *t)
 {
     unsigned form = in * out > 1 ? WF_PARALLEL_CHANNEL : 0;
     for (int d = 2; d < x.rank; d++)
         form |= x.dim[d] != leaf->x.dim[d] ? WF_PARALLEL_SPATIAL : 0;
     const char *number = strrchr(leaf->path, '/');
     const bool right = !wanted || !number || (unsigned)(wanted[atoi(number + 1)] - '0') == form;
-    *seconds = right ? 1e-6 : 1;
+    *t = (wf_planner_part){.seconds = right ? 1e-6 : 1};
     return WF_OK;
 }
 
