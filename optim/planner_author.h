@@ -49,9 +49,10 @@ typedef struct wf_planner_times {
     int64_t batch;
     bool chunk; /* given: one of several of a pipeline, for which parameters are packed once */
     double forward_s, backward_s, update_s; /* all of them; backward_s without the update */
-    double kept, fixed, more;      /* bytes: what forward keeps for backward; parameters, gradients, packed forms of
-                                      parameters and the optimizer's state; and what a step takes beyond these at its peak */
-    double packed, packed_forward; /* bytes of packed forms: of a step, and those that forward makes */
+    double kept, fixed, more; /* bytes: what forward keeps for backward; parameters, gradients, packed forms of
+                                 parameters and the optimizer's state; and what a step takes beyond these at its peak */
+    double passes_s;          /* of a chunk: a zeroing and a product of all gradients, which a pipeline makes once */
+    double packed, packed_forward;            /* bytes of packed forms: of a step, and those that forward makes */
     double *leaf_forward_s, *leaf_backward_s; /* of the kernels of each leaf */
 } wf_planner_times;
 

@@ -440,9 +440,9 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     c->backward_s += ratio * p->times.leaf_backward_s[i];
     const double part = (cut ? 1.0 / p->pixels : 1) / (c->state & WF_PARALLEL_CHANNEL ? p->channels : 1);
     c->kept += leaf->share * p->times.kept * part;
+    workspace = c->kept + (workspace > 0 ? workspace : gradient_bytes(p, leaf, &split));
+    c->backward = workspace > c->backward ? workspace : c->backward;
     c->output = bytes_of(p, leaf->y) * part;
-    workspace = workspace > 0 ? workspace : gradient_bytes(p, leaf, &split);
-    c->workspace = workspace > c->workspace ? workspace : c->workspace;
     c->params[cut && (kind == WF_PART_CONV || kind == WF_PART_NORM)] += leaf->params / (double)(split.in * split.out);
     return WF_OK;
 }

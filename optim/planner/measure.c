@@ -79,28 +79,35 @@ typedef struct measuring {
     wf_planner_times *t;
     wf_tape *tape;
     wf_tensor *x;
-    double *leaf; /* forward and backward of each leaf, by round */
-    double wall[3][STEPS];
+    double *leaf;          /* forward and backward of each leaf, by round */
+    double wall[4][STEPS]; /* forward, backward, update, passes over gradients */
     size_t peak;
     bool packed_seen; /* forward has been asked what it packs */
 } measuring;
 
-/* Of each leaf's kernels since the profile began, and of updates; the rest of what a profile has belongs to no leaf. */
-static double take_rows(measuring *c, int round, bool forward)
+/* Of each leaf's kernels since the profile began; the rest of what a profile has belongs to no leaf. */
+static void take_rows(measuring *c, int round, bool forward)
 {
     const wf_profile_row *row;
     const int64_t n = wf_profile_rows(c->m->ctx->profile, &row);
-    double update = 0;
     for (int64_t i = 0; i < n; i++) {
         int leaf = 0;
         while (leaf < c->m->n_leaves && strcmp(c->m->leaf[leaf].path, row[i].layer) != 0)
             leaf++;
         if (row[i].kind == WF_PROFILE_KERNEL && leaf < c->m->n_leaves)
             c->leaf[(2 * leaf + !forward) * STEPS + round] += 1e-9 * (double)row[i].ns;
-        if (row[i].kind == WF_PROFILE_KERNEL && strcmp(row[i].name, "optim_update") == 0)
-            update += 1e-9 * (double)row[i].ns;
     }
-    return update;
+}
+
+static double update_seconds(const measuring *c)
+{
+    const wf_profile_row *row;
+    const int64_t n = wf_profile_rows(c->m->ctx->profile, &row);
+    double seconds = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (row[i].kind == WF_PROFILE_KERNEL && strcmp(row[i].name, "optim_update") == 0)
+            seconds += 1e-9 * (double)row[i].ns;
+    return seconds;
 }
 
 /* Bytes of the packed forms that kernels keep beside the parameters; freed if asked. */
@@ -120,24 +127,71 @@ static wf_status packed_of(const wf_planner_model *m, bool drop, double *bytes)
     return WF_OK;
 }
 
+static wf_var *loss_of(measuring *c)
+{
+    wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
+    return wf_mean(wf_mul(y, y));
+}
+
+/* What a pipeline does with gradients once in a step, beside its chunks: they are zero before the first one, and their
+ * sums are scaled for the optimizer. */
+static wf_status pass_gradients(const wf_planner_model *m)
+{
+    int64_t n;
+    wf_param *const *param;
+    WF_TRY(wf_layer_params(m->model, &n, &param));
+    for (int64_t i = 0; i < n; i++) {
+        if (!param[i]->trainable || !param[i]->grad)
+            continue;
+        const wf_array g = wf_tensor_array(param[i]->grad);
+        WF_TRY(wf_tensor_fill(param[i]->grad, 0));
+        WF_TRY(
+            m->ctx->k->binary(m->ctx, &(wf_binary_args){.op = WF_BINARY_MUL, .alpha = 1, .a = &g, .b = &g, .y = &g}));
+    }
+    return WF_OK;
+}
+
+/* A chunk's backward adds to the gradients of the chunks before it; the update comes with a chunk of its own. */
+static wf_status backward_of_chunk(measuring *c, wf_var *loss, int round)
+{
+    double start = now();
+    WF_TRY(wf_backward_run(loss, NULL, &(wf_backward_opts){.add = true}));
+    c->wall[1][round] = now() - start;
+    take_rows(c, round, false);
+    start = now();
+    WF_TRY(pass_gradients(c->m));
+    c->wall[3][round] = now() - start;
+    WF_TRY(wf_tape_reset(c->tape));
+    WF_TRY(wf_optim_step(c->g->optim, loss_of(c)));
+    c->wall[2][round] = update_seconds(c);
+    return WF_OK;
+}
+
+static wf_status backward_of_step(measuring *c, wf_var *loss, int round)
+{
+    const double start = now();
+    WF_TRY(wf_optim_step(c->g->optim, loss));
+    c->wall[1][round] = now() - start;
+    take_rows(c, round, false);
+    c->wall[2][round] = update_seconds(c);
+    c->wall[1][round] -= c->wall[2][round];
+    return WF_OK;
+}
+
 static wf_status apply_once(measuring *c, int round)
 {
     const size_t before = wf_ctx_memory(c->m->ctx).bytes_in_use;
-    double start = now();
+    const double start = now();
     wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
     c->wall[0][round] = now() - start;
-    (void)take_rows(c, round, true);
+    take_rows(c, round, true);
     wf_var *loss = wf_mean(wf_mul(y, y));
     WF_TRY(wf_check(loss));
     c->t->kept = (double)(wf_ctx_memory(c->m->ctx).bytes_in_use - before);
     if (!c->packed_seen) /* later the forms of backward are there, too */
         WF_TRY(packed_of(c->m, false, &c->t->packed_forward));
     c->packed_seen = true;
-    start = now();
-    WF_TRY(wf_optim_step(c->g->optim, loss));
-    c->wall[1][round] = now() - start;
-    c->wall[2][round] = take_rows(c, round, false);
-    c->wall[1][round] -= c->wall[2][round];
+    WF_TRY(c->t->chunk ? backward_of_chunk(c, loss, round) : backward_of_step(c, loss, round));
     for (int i = 0; i < c->m->n_leaves; i++)
         c->leaf[(2 * i + 1) * STEPS + round] -= c->leaf[2 * i * STEPS + round];
     return WF_OK;
@@ -146,8 +200,7 @@ static wf_status apply_once(measuring *c, int round)
 /* The first of a step's chunks packs parameters for all of them, so it is not the one that is measured. */
 static wf_status first_chunk(measuring *c)
 {
-    wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
-    WF_TRY(wf_backward(wf_mean(wf_mul(y, y))));
+    WF_TRY(wf_backward(loss_of(c)));
     return wf_tape_reset(c->tape);
 }
 
@@ -177,6 +230,7 @@ static void settle(measuring *c)
     t->forward_s = wf_gauge_median(c->wall[0], STEPS);
     t->backward_s = wf_gauge_median(c->wall[1], STEPS);
     t->update_s = wf_gauge_median(c->wall[2], STEPS);
+    t->passes_s = wf_gauge_median(c->wall[3], STEPS);
     for (int i = 0; i < c->m->n_leaves; i++) {
         t->leaf_forward_s[i] = wf_gauge_median(c->leaf + (ptrdiff_t)(2 * i) * STEPS, STEPS);
         t->leaf_backward_s[i] = wf_gauge_median(c->leaf + (ptrdiff_t)(2 * i + 1) * STEPS, STEPS);
@@ -245,12 +299,12 @@ uint64_t wf_gauge_signature(const wf_planner_model *m)
     return hash;
 }
 
-#define SCALARS 8
+#define SCALARS 9
 
 static void pack(const wf_planner_model *m, wf_planner_times *t, double *numbers, bool out)
 {
-    double *const scalar[SCALARS] = {&t->forward_s, &t->backward_s, &t->update_s, &t->kept,
-                                     &t->fixed,     &t->more,       &t->packed,   &t->packed_forward};
+    double *const scalar[SCALARS] = {&t->forward_s, &t->backward_s, &t->update_s,       &t->kept,    &t->fixed,
+                                     &t->more,      &t->packed,     &t->packed_forward, &t->passes_s};
     for (int i = 0; i < SCALARS; i++)
         *(out ? &numbers[i] : scalar[i]) = *(out ? scalar[i] : &numbers[i]);
     for (int i = 0; i < m->n_leaves; i++) {

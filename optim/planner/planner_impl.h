@@ -39,7 +39,7 @@ typedef struct wf_unit_cost {
     bool possible;
     int form, state; /* how it is split, and its output, of wf_parallel */
     double forward_s, backward_s, message_s, bytes, kept, output;
-    double workspace;            /* bytes: of the leaf whose backward needs most beyond what forward keeps */
+    double backward;             /* bytes: where backward of a leaf needs most, with what the leaves before it keep */
     double again_s, again_bytes; /* of message_s and bytes: of forward, which recomputing sends once more */
     double params[2];            /* elements on a rank: of gradients that are summed over data; over data and pixels */
 } wf_unit_cost;

@@ -357,15 +357,16 @@ wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state)
 }
 
 /* By how much backward of some unit needs more than the end of forward, where all that is kept is there: the units
- * behind it have freed theirs, a recomputed one gets back what it does not keep, and it needs its workspace. */
+ * behind it have freed theirs, and a recomputed one gets back what it does not keep. Where the unit is as the meter has
+ * measured it, its peak is that of the step. */
 static double backward_bytes(const wf_search *s, const wf_way *w)
 {
     double most = 0, freed = 0;
     for (int u = s->m->n_units - 1; u >= 0; u--) {
         const wf_way *before = u > 0 ? &s->way[(u - 1) * WF_STATES * MOST + w->before] : NULL;
         const wf_unit_cost *c = wf_search_cost(s, u, w->form, before ? before->state : 0);
-        const double more = (w->recompute ? c->kept : 0) + c->workspace - freed - more_bytes(s);
-        most = more > most ? more : most;
+        const double more = c->backward - (w->recompute ? 0 : c->kept) - freed - more_bytes(s);
+        most = (w->form || w->recompute) && more > most ? more : most;
         freed += w->recompute ? c->output : c->kept;
         w = before;
     }

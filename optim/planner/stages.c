@@ -121,6 +121,7 @@ static void fill_plan(const wf_search *s, const stage_units *units, const stage_
     plan->sum_s = sum;
     plan->zero = s->zero;
     plan->update_s = all > 0 ? s->place->times.update_s * params / all / (s->zero ? plan->mesh.data : 1) : 0;
+    plan->other_s = all > 0 ? s->place->times.passes_s * params / all : 0;
     plan->chunks = t->chunks;
     plan->schedule = t->kind;
     plan->parts = t->parts / t->stages;
@@ -154,7 +155,7 @@ static wf_status take_plan(wf_search *s, const stage_units *units, const stage_t
     memcpy(each, t->each, (size_t)t->parts * sizeof *each);
     plan->stage_units = each;
     fill_plan(s, units, t, plan);
-    plan->seconds = price->seconds + plan->sum_s + plan->update_s;
+    plan->seconds = price->seconds + plan->sum_s + plan->update_s + plan->other_s;
     plan->bytes += (double)price->bytes / t->stages;
     plan->memory = memory;
     plan->idle = price->bubble;

@@ -3,19 +3,26 @@
 # BUILD [MODEL ...]. MODELs: vgg16 vgg16-wide unet unet-one (one image a step) autoencoder. By hand: every mesh of two ranks that the program can have,
 # all layers split alike, and of stages several numbers of chunks and schedules. In ROUNDS rounds each plan is run once for
 # ten steps; the table has medians and quartiles. The verdict is "ok" where the picked plan's median is not above the best
-# one's by more than the larger of the two's distances between quartiles.
+# one's by more than the larger of the two's distances between quartiles. RATE=1gbit: on two virtual nodes of one rank each, whose
+# link is that slow (as superuser; bench_plan.sh says more).
 set -eu
 build=$1
 shift
 rounds=${ROUNDS:-7}
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/plans.sh"
+rate=${RATE-}
+if [ -n "$rate" ]; then
+    nodes=2 start="$here/../comm/cluster.sh -r $rate -b 72k -n 1+1 mpirun" ranks=
+else
+    nodes=1 start="mpirun --bind-to none" ranks="-np 2"
+fi
 
 # by NAME [OPTION ...]: makes the plan of this name
 by() {
     file="$work/$name/$1.json"
     shift
-    plan "$file" --ranks 2 --mpirun "mpirun --bind-to none" "$@"
+    plan "$file" --ranks 2 --nodes $nodes --measure 2 --mpirun "$start" "$@"
 }
 
 # pipelined CHUNKS SCHEDULE STAGES: the plan of stages, edited
@@ -28,7 +35,7 @@ compare() {
     for _ in $(seq "$rounds"); do
         for file in "$work/$name"/*.json; do
             each=$(basename "$file" .json)
-            mpirun -np 2 --bind-to none $program $run --plan "$file" 2>"$work/err" |
+            $start $ranks $program $run --plan "$file" 2>"$work/err" |
                 sed -n "s/^plan: a step takes \\([0-9.]*\\) ms .*/$each \\1/p" >>"$work/$name/times"
         done
     done
