@@ -381,37 +381,31 @@ static wf_status begin_fence(wf_run *run, int32_t i)
 
 /* --- progress ----------------------------------------------------------------------------------------------------- */
 
-/* Another one of the ready steps comes first. */
-static void shuffle(wf_run *run)
+/* Any of the ready steps. */
+static int32_t any(wf_run *run)
 {
     run->on.shuffle = run->on.shuffle * 6364136223846793005u + 1442695040888963407u;
-    const int32_t pick = run->head + (int32_t)((run->on.shuffle >> 33) % (uint64_t)(run->tail - run->head));
-    const int32_t step = run->ready[pick];
-    run->ready[pick] = run->ready[run->head];
-    run->ready[run->head] = step;
+    return run->head + (int32_t)((run->on.shuffle >> 33) % (uint64_t)(run->tail - run->head));
 }
 
 /* In the ring, a piece that has begun goes before the next one: its data are in the caches, and others wait for its
  * slot. */
-static void oldest_first(wf_run *run)
+static int32_t oldest(const wf_run *run)
 {
     int32_t pick = run->head;
     for (int32_t i = run->head + 1; i < run->tail; i++)
         pick = run->ready[i] < run->ready[pick] ? i : pick;
-    const int32_t step = run->ready[pick];
-    run->ready[pick] = run->ready[run->head];
-    run->ready[run->head] = step;
+    return pick;
 }
 
 static wf_status run_ready(wf_run *run, bool *moved)
 {
     const bool ring = run->schedule->ring_pieces > 0, flags = ring || run->schedule->rings > 0;
     for (int32_t local = 0; run->head < run->tail;) {
-        if (run->on.shuffle)
-            shuffle(run);
-        else if (ring || run->schedule->in_order)
-            oldest_first(run);
-        const int32_t i = run->ready[run->head];
+        const int32_t pick = run->on.shuffle ? any(run) : ring || run->schedule->in_order ? oldest(run) : run->head;
+        const int32_t i = run->ready[pick];
+        run->ready[pick] = run->ready[run->head];
+        run->ready[run->head] = i;
         const wf_step *step = &run->schedule->step[i];
         if (is_message(step)) {
             run->head++;

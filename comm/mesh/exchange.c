@@ -6,16 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMS 8 /* schedules of one exchange that are kept: two directions, and tensors of some strides */
-
-/* A schedule, under what it was made for. */
-struct wf_exchange_form {
-    wf_exchange_form *next;    /* used longer ago */
-    bool reversed, own, pairs; /* pairs: made once there were rings, on all ranks alike */
-    int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
-    struct wf_engine_entry *entry;
-};
-
 /* --- native: messages of one group, which the device waits for ---------------------------------------------------- */
 
 static wf_status group_begin(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
@@ -55,8 +45,9 @@ static void group_cancel(void *own, wf_transfer *t)
 /* --- schedules ------------------------------------------------------------------------------------------------------
  */
 
-static wf_status build(const wf_exchange *exchange, const wf_exchange_form *form, wf_schedule **schedule)
+static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
 {
+    wf_schedule *schedule;
     wf_comm *comm = exchange->comm;
     const wf_agreed *agreed = wf_engine_agreed(comm);
     const wf_group all = wf_group_all(agreed, comm->rank);
@@ -77,7 +68,9 @@ static wf_status build(const wf_exchange *exchange, const wf_exchange_form *form
     if (!b)
         return wf_error_code();
     wf_build_exchange(b, &all, &shape);
-    return wf_builder_end(b, schedule);
+    WF_TRY(wf_builder_end(b, &schedule));
+    form->entry = wf_engine_entry_new(comm, schedule);
+    return form->entry ? WF_OK : wf_error_code();
 }
 
 static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
@@ -87,70 +80,26 @@ static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
            !memcmp(a->to_stride, b->to_stride, sizeof a->to_stride);
 }
 
-static void form_free(wf_exchange_form *form)
-{
-    wf_engine_entry_free(form->entry);
-    free(form);
-}
-
-void wf_exchange_forms_free(wf_exchange *exchange)
-{
-    for (wf_exchange_form *f = exchange->form, *next; f; f = next) {
-        next = f->next;
-        form_free(f);
-    }
-    exchange->form = NULL;
-}
-
-/* The one that was used longest ago goes where there are many. */
-static void drop_last(wf_exchange *exchange)
-{
-    wf_exchange_form **at = &exchange->form;
-    for (int i = 0; i < FORMS && *at; i++)
-        at = &(*at)->next;
-    if (*at)
-        form_free(*at);
-    *at = NULL;
-}
-
-static wf_status make_form(wf_exchange *exchange, const wf_exchange_form *key)
-{
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    wf_schedule *schedule = NULL;
-    wf_exchange_form *form = wf_malloc(ctx, sizeof *form);
-    if (!form)
-        return wf_error_code();
-    *form = *key;
-    wf_status status = build(exchange, form, &schedule);
-    if (status == WF_OK && !(form->entry = wf_engine_entry_new(exchange->comm, schedule)))
-        status = wf_error_code();
-    if (status != WF_OK) {
-        free(form);
-        return status;
-    }
-    form->next = exchange->form;
-    exchange->form = form;
-    drop_last(exchange);
-    return WF_OK;
-}
-
-/* Moves the schedule for this call to the front of the list. */
+/* The schedule for this call becomes the first; where it is new, the one that was used longest ago goes for it. */
 static wf_status find_form(wf_exchange *exchange, bool own)
 {
+    wf_exchange_form *form = exchange->form;
     wf_exchange_form key = {
         .reversed = exchange->reversed, .own = own, .pairs = wf_engine_agreed(exchange->comm)->pairs};
+    int at = 0;
     memcpy(key.from_stride, exchange->from->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
     memcpy(key.to_stride, exchange->to->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
-    for (wf_exchange_form **at = &exchange->form; *at; at = &(*at)->next) {
-        wf_exchange_form *form = *at;
-        if (!equal(form, &key))
-            continue;
-        *at = form->next;
-        form->next = exchange->form;
-        exchange->form = form;
-        return WF_OK;
+    while (at < WF_EXCHANGE_FORMS - 1 && form[at].entry && !equal(&form[at], &key))
+        at++;
+    if (form[at].entry && equal(&form[at], &key)) {
+        key = form[at];
+    } else {
+        WF_TRY(make_form(exchange, &key));
+        wf_engine_entry_free(form[at].entry);
     }
-    return make_form(exchange, &key);
+    memmove(form + 1, form, (size_t)at * sizeof *form);
+    form[0] = key;
+    return WF_OK;
 }
 
 /* --- the calls ------------------------------------------------------------------------------------------------------

@@ -129,7 +129,8 @@ void wf_exchange_free(wf_exchange *exchange)
         return;
     if (exchange->active)
         wf_engine_end(exchange->comm, &exchange->flight, WF_ERR_STATE);
-    wf_exchange_forms_free(exchange);
+    for (int i = 0; i < WF_EXCHANGE_FORMS; i++)
+        wf_engine_entry_free(exchange->form[i].entry);
     wf_plan_free(exchange->plan);
     free(exchange->dense);
     free(exchange);

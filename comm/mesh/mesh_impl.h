@@ -49,8 +49,14 @@ unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes);
 /* Whether this rank's place is 0 along each of these axes. */
 bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes);
 
-/* One schedule of an exchange. */
-typedef struct wf_exchange_form wf_exchange_form;
+#define WF_EXCHANGE_FORMS 8 /* two directions, and tensors of some strides */
+
+/* One schedule of an exchange, under what it was made for. */
+typedef struct wf_exchange_form {
+    bool reversed, own, pairs; /* pairs: made once there were rings, on all ranks alike */
+    int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
+    struct wf_engine_entry *entry; /* NULL: none is here yet */
+} wf_exchange_form;
 
 struct wf_exchange {
     wf_comm *comm;
@@ -64,14 +70,10 @@ struct wf_exchange {
     bool active, reversed;
     const wf_tensor *from;
     wf_tensor *to;
-    wf_exchange_form *form; /* the last one used */
+    wf_exchange_form form[WF_EXCHANGE_FORMS]; /* the last one used first */
     wf_engine_call flight;
     wf_link group; /* native */
 };
-
-/* --- exchange.c --- */
-
-void wf_exchange_forms_free(wf_exchange *exchange);
 
 /* --- exchange_way.c --- */
 
