@@ -12,6 +12,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static wf_ctx *ctx;
@@ -95,6 +96,7 @@ enum { SEGMENTS = 100 };
 
 typedef struct pass_job {
     wf_array x, y, z, dy, mean, m2, invstd, gamma, sum;
+    wf_array labels, log_sum, loss; /* of the classes that x's channels are */
     wf_epilogue relu, noisy;
     wf_optim_hyper *hyper; /* in device memory */
     wf_optim_segment whole, part[SEGMENTS];
@@ -188,6 +190,30 @@ static wf_status add(void *p)
     const pass_job *j = p;
     return ctx->k->binary(
         ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &j->x, .beta = 1, .b = &j->dy, .y = &j->y});
+}
+
+static wf_entropy_args entropy_args(const pass_job *j)
+{
+    return (wf_entropy_args){.x = &j->x,
+                             .labels = &j->labels,
+                             .ignored = WF_NONE_IGNORED,
+                             .scale = 1e-3,
+                             .log_sum = &j->log_sum,
+                             .loss = &j->loss,
+                             .dloss = &j->loss,
+                             .dx = &j->dy};
+}
+
+static wf_status entropy_forward(void *p)
+{
+    const wf_entropy_args args = entropy_args(p);
+    return ctx->k->entropy_forward(ctx, &args);
+}
+
+static wf_status entropy_backward(void *p)
+{
+    const wf_entropy_args args = entropy_args(p);
+    return ctx->k->entropy_backward(ctx, &args);
 }
 
 static wf_status squares(void *p)
@@ -288,6 +314,14 @@ static pass_job job_new(wf_shape shape)
     j.invstd = array_of(wide, channels);
     j.gamma = array_of(wide, channels);
     j.sum = array_of(WF_F64, wf_shape_scalar());
+    const wf_shape rows = WF_SHAPE(shape.dim[0], shape.dim[2], shape.dim[3]);
+    uint8_t *zeros = calloc((size_t)wf_shape_count(rows), 1);
+    j.labels = (wf_array){.dtype = WF_U8, .order = WF_ROW_MAJOR, .shape = rows};
+    j.labels.data = bytes_new(zeros, (size_t)wf_shape_count(rows));
+    free(zeros);
+    j.log_sum = array_of(wide, rows);
+    j.log_sum.order = WF_ROW_MAJOR;
+    j.loss = array_of(wide, wf_shape_scalar());
     j.relu = (wf_epilogue){.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
     j.noisy = j.relu;
     j.noisy.noise = 0.2;
@@ -308,7 +342,8 @@ static pass_job job_new(wf_shape shape)
 
 static void job_free(pass_job *j)
 {
-    wf_array *const arrays[] = {&j->x, &j->y, &j->z, &j->dy, &j->mean, &j->m2, &j->invstd, &j->gamma, &j->sum};
+    wf_array *const arrays[] = {&j->x,      &j->y,     &j->z,   &j->dy,     &j->mean,    &j->m2,
+                                &j->invstd, &j->gamma, &j->sum, &j->labels, &j->log_sum, &j->loss};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         bench_array_free(ctx, arrays[i]);
     wf_pool_give(ctx, j->hyper, sizeof *j->hyper);
@@ -346,6 +381,8 @@ static void pass_table(int64_t n, int64_t c, int64_t h)
                {"norm_backward", NORM, 4, norm_backward},
                {"epilogue_backward", OTHER, 3, epilogue_backward},
                {"tanh", OTHER, 2, tanh_forward},
+               {"entropy_forward", OTHER, 1, entropy_forward},
+               {"entropy_backward", OTHER, 2, entropy_backward},
                {"add", OTHER, 3, add},
                {"sum_squares", OTHER, 1, squares},
                {"copy to NCHW", OTHER, 2, transpose},
