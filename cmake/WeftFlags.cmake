@@ -14,7 +14,8 @@ endif()
 list(JOIN of_cxx "," of_cuda)
 target_compile_options(weft_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${of_c}>" "$<$<COMPILE_LANGUAGE:CXX>:${of_cxx}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:${of_cuda_alone};-Xcompiler=${of_cuda}>")
-# Kernels may contract a*b+c, but ref and gradients must see NaN and infinity as they are: no -ffast-math.
+# ref and gradients must see NaN and infinity as they are: no -ffast-math. Kernels ask for fused multiplication by name, since
+# gcc does not contract a*b+c in ISO C.
 if(WEFT_NATIVE)
   target_compile_options(weft_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-march=native>)
   if(CMAKE_C_COMPILER_ID STREQUAL "GNU")

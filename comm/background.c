@@ -184,14 +184,15 @@ static bool turn(struct wf_background *b)
         status = begin(op, &moved, &over);
     else if (status == WF_OK && ++b->advances % POLL_EVERY == 0)
         status = wf_comm_alive(comm);
-    if (status == WF_OK && op->state == RUNNING)
+    /* What is over may have added to the list, which then lies elsewhere. */
+    if (status == WF_OK && !over && op->state == RUNNING)
         status = wf_run_advance(op->flight.run, &moved);
-    if (status == WF_OK && op->state == RUNNING && wf_run_done(op->flight.run)) {
+    if (status == WF_OK && !over && op->state == RUNNING && wf_run_done(op->flight.run)) {
         wf_engine_end(comm, &op->flight, WF_OK);
         op->state = SETTLING;
         moved = true;
     }
-    if (status == WF_OK && op->state == SETTLING)
+    if (status == WF_OK && !over && op->state == SETTLING)
         status = wf_guard_try_settle(comm, &over);
     if (status == WF_OK && !over)
         return moved;

@@ -24,15 +24,17 @@
  * shared memory (a small /dev/shm), one line of the log says so, and messages are used instead.
  *
  * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation, the
- * number of the collective, and the place of the call in the program: every collective first sends a few bytes (number,
- * operation, type, shape, root) to its ring neighbour on a duplicate of the communicator, and a rank that fails for its
- * own reasons posts a notice there. A rank that had completed its part before the failure gets the error from its next
- * call. After an error a communicator is dead, and so are those split from it: every later call returns that error, and
- * closing it does not wait. This holds for every error of a function that communicates, also for a wrong argument,
- * since other ranks may be waiting for this one.
+ * number of the collective, and the place of the call in the program. A collective in which every rank hears of every
+ * other one carries its number and a hash of operation, type, shape and root with its messages; every other one first
+ * sends them as a few bytes to its ring neighbour, on a duplicate of the communicator. A rank that has waited for 20 ms
+ * sends them in any case, so that both can say what the other one did. A rank that fails for its own reasons posts a
+ * notice there. A rank that had completed its part before the failure gets the error from its next call. After an error
+ * a communicator is dead, and so are those split from it: every later call returns that error, and closing it does not
+ * wait. This holds for every error of a function that communicates, also for a wrong argument, since other ranks may be
+ * waiting for this one.
  *
- * Every collective also waits until the left ring neighbour has entered it. Beyond that it synchronises ranks only
- * where the data requires it.
+ * Every collective waits until the left ring neighbour has entered it. Beyond that it synchronises ranks only where the
+ * data requires it.
  */
 #ifndef WF_COMM_COMM_H
 #define WF_COMM_COMM_H

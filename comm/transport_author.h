@@ -1,6 +1,6 @@
 /* Transports: how buffers move between the ranks of one communicator.
  *
- * A transport moves messages. It never waits: waiting, time-outs, failure notices and the
+ * A transport moves messages. It never waits, but to connect and to close: waiting, time-outs, failure notices and the
  * cutting of large messages are the communicator's.
  *
  * MPI gets no device memory, though it may be built to take some. Whether that works shows only when ranks send it to
@@ -60,8 +60,8 @@ typedef enum wf_native_operation {
     WF_NATIVE_REDUCE_SCATTER
 } wf_native_operation;
 
-/* Of `count` elements a rank, in device memory: a reduce-scatter's x and an all-gather's y hold such a block for each
- * rank, in rank order, of which its y or x may be this rank's own. */
+/* Of `count` elements a rank, in device memory; 0 does nothing, on all ranks alike. A reduce-scatter's x and an
+ * all-gather's y hold such a block for each rank, in rank order, of which its y or x may be this rank's own. */
 typedef struct wf_native_call {
     wf_native_operation operation;
     const void *x;
@@ -69,7 +69,7 @@ typedef struct wf_native_call {
     int64_t count;
     wf_dtype dtype; /* WF_U8: bytes */
     wf_reduce_op op;
-    int peer;
+    int peer; /* of an all-gather and a reduce-scatter: nothing */
 } wf_native_call;
 
 /* A call only puts work on a stream. The work waits for everything that is on the context's stream at that time, and
@@ -78,7 +78,8 @@ typedef struct wf_native_call {
  * is the same on all ranks: what is added to the background stream runs where it is added (comm/background_author.h).
  * The second connection of the background stream may have a stream of its own, where the transport keeps that order.
  *
- * comm->native says that a communicator is connected. Unless it says otherwise, a function needs that. */
+ * comm->native says that a communicator is connected, or that its `open` has begun, which is enough for poll, test,
+ * pending, give_up and close. Unless it says otherwise, a function needs a connection. */
 typedef struct wf_native_transport {
     const char *name; /* NULL: this build has none, and no function */
 
@@ -114,8 +115,7 @@ typedef struct wf_native_transport {
     wf_status (*begin)(wf_comm *comm);
     wf_status (*end)(wf_comm *comm, bool joins);
     /* The context's stream goes behind what does not hold it up yet (of `end`, and sums of the background stream).
-     * Local.
-     */
+     * Local. */
     wf_status (*join)(wf_comm *comm);
     /* The same for what the background stream has summed, of whichever communicator that shares the streams of comm. */
     wf_status (*join_sums)(wf_comm *comm);

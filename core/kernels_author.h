@@ -262,8 +262,8 @@ typedef struct wf_loss_args {
     const wf_array *dx;
 } wf_loss_args;
 
-/* Softmax and cross entropy in one. What is not x or dx is of f32, of f64 where x is; rows and labels are those of
- * nll_forward. */
+/* Softmax and cross entropy in one. log_sum, loss and dloss are of f32, or of f64 where x is; rows and labels are those
+ * of nll_forward. */
 typedef struct wf_entropy_args {
     const wf_array *x, *labels;
     int64_t ignored;

@@ -321,8 +321,7 @@ static wf_steps keep_own(const exchange *e, wf_steps before)
     return before;
 }
 
-/* --- as one collective, or one group --------------------------------------------------------------------------------
- */
+/* --- as one group of native messages ------------------------------------------------------------------------------ */
 
 static wf_steps call(const exchange *e, wf_step_function run)
 {

@@ -399,7 +399,8 @@ static wf_steps add_box(wf_builder *b, wf_step step, wf_step_box out, const wf_s
     wf_step_box *at = grow(b, &b->box, in ? 2 : 1);
     if (at) {
         at[0] = out;
-        at[in ? 1 : 0] = in ? *in : out;
+        if (in)
+            at[1] = *in;
     }
     return add(b, step);
 }

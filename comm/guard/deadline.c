@@ -13,7 +13,7 @@
 #define SPIN_POLLS    100     /* before the processor is offered to others */
 #define YIELD_NS      5000000 /* of offering it, before sleeping */
 #define SLEEP_NS      50000
-#define GONE_NS       1000000000 /* in which what a rank sent before it left arrives */
+#define GONE_NS       1000000000 /* from the first sight that a rank has left: what it sent before arrives meanwhile */
 #define CONTROL_EVERY 4          /* polls */
 #define LOOK_NS       100000000  /* from one look at the peer's state to the next */
 #define CIRCLE_NS     2000000000 /* that nothing moves in a circle of waits before it is an error */
@@ -113,13 +113,20 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
 {
     const int64_t waited = now - deadline->start_ns;
     const int missing = wf_control_missing(comm), peer = missing < 0 ? deadline->peer : missing;
-    if (wf_control_gone(comm, peer))
-        return give_up(comm, waited, peer, ", whose program has ended,");
     if (now - deadline->looked_ns < LOOK_NS)
         return WF_OK;
     deadline->looked_ns = now;
-    if (wf_peer_closed(process_of(comm, peer), comm->id))
-        return give_up(comm, waited, peer, ", which has closed the communicator,");
+    const char *left = NULL;
+    if (wf_control_gone(comm, peer))
+        left = ", whose program has ended,";
+    else if (wf_peer_closed(process_of(comm, peer), comm->id))
+        left = ", which has closed the communicator,";
+    if (!left)
+        deadline->left_ns = 0;
+    else if (deadline->left_ns == 0)
+        deadline->left_ns = now;
+    if (left)
+        return now - deadline->left_ns > GONE_NS ? give_up(comm, waited, peer, left) : WF_OK;
     wf_recorder_wait(comm, process_of(comm, peer), deadline->start_ns);
     WF_TRY(check_circle(comm, deadline, now));
     const bool fault = waited > limit_ns(comm, peer) && !excused(comm, deadline) && !works(comm, deadline, peer, now);

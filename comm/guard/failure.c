@@ -50,7 +50,7 @@ static wf_status agree(wf_comm *comm, wf_status status, const char *text, bool r
     wf_status heard;
     if (comm->dead)
         return die(comm, comm->dead, comm->death);
-    if (!comm->control)
+    if (!comm->control || wf_mpi_gone())
         return die(comm, status, text);
     /* Of a later call, so far: those who are in this one must hear of it too. */
     if (wf_control_verdict(comm, &heard, other)) {

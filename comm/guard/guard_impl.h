@@ -97,6 +97,7 @@ typedef struct wf_deadline {
     int64_t polls;
     int peer;                   /* the rank that is awaited, for the message of a time-out; -1: the batch's */
     int64_t looked_ns, said_ns; /* at the peer; to the user */
+    int64_t left_ns;            /* since when the peer is seen to have left; 0: it is not */
     int64_t circle_ns;          /* since when the same ranks wait for each other */
     uint64_t circle;            /* 0: they do not */
 } wf_deadline;

@@ -42,8 +42,7 @@ static void group_cancel(void *own, wf_transfer *t)
     t->done = true;
 }
 
-/* --- schedules ------------------------------------------------------------------------------------------------------
- */
+/* --- schedules ---------------------------------------------------------------------------------------------------- */
 
 static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
 {
@@ -102,8 +101,7 @@ static wf_status find_form(wf_exchange *exchange, bool own)
     return WF_OK;
 }
 
-/* --- the calls ------------------------------------------------------------------------------------------------------
- */
+/* --- the calls ---------------------------------------------------------------------------------------------------- */
 
 static wf_status check_tensor(const wf_exchange *exchange, const char *name, const wf_tensor *x, wf_box box)
 {

@@ -88,7 +88,6 @@ void wf_exchange_unshare(wf_comm *comm)
 static wf_status enter_way(wf_comm *comm)
 {
     const wf_call_record record = wf_call_record_plain("set-up", -1);
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_enter(comm, &record));
     if (!comm->native && !comm->pairs_asked)
         WF_TRY(wf_exchange_share(comm));

@@ -79,7 +79,6 @@ static wf_status sum_natively(wf_comm *comm, const wf_reduce_job *job)
 {
     const int64_t count = job->segments > 0 ? job->offset[job->segments] - job->offset[0] : 0;
     const wf_call_record record = wf_call_record_values(comm->name, job->dtype, count, (int)WF_SUM, -1);
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_enter(comm, &record));
     if (count > 0) {
         char *first = (char *)job->flat + (size_t)job->offset[0] * wf_dtype_size(job->dtype);

@@ -329,6 +329,7 @@ static void leave(wf_comm *comm, native *own)
     end_graphs(own, s->ctx, comm->dead ? comm : NULL);
     if (own->nccl)
         ncclCommDestroy(own->nccl);
+    own->nccl = NULL; /* the wait for the end of its streams asks for its errors */
     native **at = &s->members;
     while (*at && *at != own)
         at = &(*at)->next;
@@ -351,8 +352,7 @@ static void close_ranks(wf_comm *comm)
     comm->native = NULL;
 }
 
-/* --- calls ---------------------------------------------------------------------------------------------------------
- */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
 
 static ncclDataType_t type_of(wf_dtype dtype)
 {

@@ -134,7 +134,7 @@ static const fault known[] = {
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_partial_block, "is wrong, or crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brg", "", has_idle_tap, "leaves the tap's gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
-    /* Of volumes, too: those are cleared before (core/cpu/conv.c). */
+    /* Volumes have this fault, too; core/cpu/conv.c clears their gradient first. */
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group, "on one thread adds to what was there"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", starts_twice_in_padding, "reads where it should not"},

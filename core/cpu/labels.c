@@ -205,7 +205,9 @@ wf_status wf_cpu_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
 /* dx of the rows that start at `first`; up: of a row that counts. */
 static void slopes_short(const wf_entropy_args *args, int64_t c, int64_t first, int64_t rows, float up)
 {
-    side_rows s = {.first = first, .n = wf_cpu_min(SIDE, rows - first)};
+    side_rows s; /* not cleared: it is large, and of it only what is written is read */
+    s.first = first;
+    s.n = wf_cpu_min(SIDE, rows - first);
     float each[SIDE] = {0}, *const to = wf_cpu_place(args->dx, first * c, s.n * c, false, s.room);
     take_rows(args->x, c, &s);
     memset(s.log_sum, 0, sizeof s.log_sum);

@@ -192,6 +192,7 @@ wf_status wf_wide_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
     wide held = begin_wide(ctx);
     wf_entropy_args wider = *args;
     wider.x = input(&held, args->x);
+    wider.dx = NULL;
     return end_wide(&held, RUN(entropy_forward, &wider));
 }
 

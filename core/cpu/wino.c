@@ -7,7 +7,7 @@
 #include <omp.h>
 #include <string.h>
 
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX2__)
 static const bool worth = true;
 #else
 static const bool worth = false; /* with registers of four floats it takes three times as long as oneDNN */

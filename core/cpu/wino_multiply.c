@@ -3,6 +3,10 @@
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
@@ -131,6 +135,16 @@ static inline void half_store(float *p, half_vec v)
     memcpy(p, &v, sizeof v);
 }
 
+/* a b + c. ISO C has gcc round the product, so fused multiplication must be asked for. */
+static inline half_vec half_fma(half_vec a, half_vec b, half_vec c)
+{
+#if defined(__FMA__)
+    return (half_vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* Element i of row r is at a.data[i * a_apart + r * a.step]. */
 static inline __attribute__((always_inline)) void square(int64_t k, wf_wino_rows a, int64_t a_apart, wf_wino_rows b,
                                                          bool accumulate, float *restrict c, int64_t c_step)
@@ -146,8 +160,8 @@ static inline __attribute__((always_inline)) void square(int64_t k, wf_wino_rows
     {                                                                                                                  \
         const float one = a.data[i * a_apart + (r)*a.step];                                                            \
         const half_vec x = {one, one, one, one, one, one, one, one};                                                   \
-        p##r += x * b0;                                                                                                \
-        q##r += x * b1;                                                                                                \
+        p##r = half_fma(x, b0, p##r);                                                                                  \
+        q##r = half_fma(x, b1, q##r);                                                                                  \
     }
 #define FINISH(r)                                                                                                      \
     half_store(c + (r)*c_step, p##r);                                                                                  \

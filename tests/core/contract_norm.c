@@ -480,6 +480,52 @@ static void entropy(void)
         }
 }
 
+/* Rows with NaN and infinities, one of them ignored, or all. */
+static void entropy_specials_body(run *r)
+{
+    enum { ROWS = 6 };
+    static const double first[ROWS] = {NAN, INFINITY, -INFINITY, 0, NAN, 1}, others[ROWS] = {0, 0, -INFINITY, 0, 0, 2};
+    const row_case *const t = r->args;
+    const int64_t c = t->shape.dim[1];
+    const wf_dtype wide = run_wide(r), round = run_wide_round(r);
+    double *const v = malloc((size_t)(ROWS * c) * sizeof *v), label[ROWS];
+    row_note(r, t);
+    for (int64_t i = 0; i < ROWS * c; i++)
+        v[i] = i % c == 0 ? first[i / c] : others[i / c];
+    v[3 * c + 1] = -INFINITY; /* at its label */
+    for (int i = 0; i < ROWS; i++)
+        label[i] = i == 4 || t->ignored == 1 ? 0 : 1;
+    const wf_array x = run_array(r, r->dtype, t->shape, WF_ROW_MAJOR, v);
+    const wf_array labels = run_array(r, WF_I32, WF_SHAPE(ROWS), WF_ROW_MAJOR, label);
+    const wf_array log_sum = run_out_of(r, wide, round, WF_SHAPE(ROWS), WF_ROW_MAJOR, false);
+    const wf_array loss = run_out_of(r, wide, round, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    const wf_array up = run_in_of(r, wide, round, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
+    const wf_array dx = run_out(r, t->shape, WF_ROW_MAJOR, false);
+    const wf_entropy_args args = {.x = &x,
+                                  .labels = &labels,
+                                  .ignored = 0,
+                                  .scale = 0.5,
+                                  .log_sum = &log_sum,
+                                  .loss = &loss,
+                                  .dloss = &up,
+                                  .dx = &dx};
+    free(v);
+    run_call(r, r->k->entropy_forward(r->ctx, &args));
+    run_call(r, r->k->entropy_backward(r->ctx, &args));
+    run_result(r, &log_sum, statistic_weight(r));
+    run_result(r, &loss, statistic_weight(r));
+    run_result(r, &dx, 2);
+}
+
+static void entropy_specials(void)
+{
+    static const int64_t classes[] = {2, 3, 64, 65, 200};
+    for (int i = 0; i < 10; i++) {
+        const row_case t = {.shape = WF_SHAPE(6, classes[i / 2]), .ignored = i % 2};
+        contract_check("entropy of NaN and infinities", entropy_specials_body, &t, contract_seed());
+    }
+}
+
 static void bad_label(wf_ctx *ctx, wf_dtype dtype, double bad, bool fused)
 {
     run r = {.ctx = ctx, .k = ctx->k, .dtype = WF_F32, .round = WF_F32, .rng = {1}};
@@ -524,6 +570,7 @@ int main(int argc, char **argv)
                                        {"loss", loss},
                                        {"nll", nll},
                                        {"entropy", entropy},
+                                       {"entropy_specials", entropy_specials},
                                        {"labels_out_of_range", labels_out_of_range},
                                        {0}});
 }

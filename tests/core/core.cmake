@@ -24,7 +24,7 @@ if(NOT WEFT_NATIVE AND WEFT_HAS_LEVELS)
   endforeach()
   foreach(processor Haswell Nehalem)
     add_test(NAME emulated_processor_${processor} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/core/processor.sh ${processor}
-      $<TARGET_FILE:core_processor> $<TARGET_FILE:known_answers> $<TARGET_FILE:cpu_bf16>)
+      $<TARGET_FILE:core_processor> $<TARGET_FILE:known_answers> $<TARGET_FILE:cpu_bf16> $<TARGET_FILE:cpu_convolution>)
     weft_test_properties(emulated_processor_${processor} 1 300)
     set_tests_properties(emulated_processor_${processor} PROPERTIES LABELS long SKIP_RETURN_CODE 77)
   endforeach()

@@ -175,6 +175,24 @@ static long resident(void)
     return here * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
 }
 
+/* Whether the system was asked for huge pages where `data` lies: the flag "hg" of its part of the address space. */
+static bool asks_for_huge_pages(const void *data)
+{
+    char line[512];
+    bool within = false, huge = false;
+    FILE *const f = fopen("/proc/self/smaps", "r");
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            within = from <= (uintptr_t)data && (uintptr_t)data < to;
+        else if (within && strncmp(line, "VmFlags:", 8) == 0)
+            huge = strstr(line, " hg") != NULL;
+    }
+    if (f)
+        fclose(f);
+    return huge;
+}
+
 /* A block takes memory when it is written, not when it is taken; with huge pages (cpu) and without (ref). Bounds leave
  * room for what a sanitizer keeps beside a block. */
 static void first_touch(void)
@@ -189,6 +207,9 @@ static void first_touch(void)
         const long taken_more = resident() - before;
         memset(data, 1, 64 * MIB);
         const long written_more = resident() - before;
+        const bool offered = access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0;
+        WF_EXPECT(asks_for_huge_pages(data) == (offered && i == 0), "%s: huge pages %s", devices[i],
+                  i == 0 ? "are not asked for" : "are asked for");
         WF_EXPECT(taken_more < 16, "%s: a block of 64 MiB has %ld MiB before it is written", devices[i], taken_more);
         WF_EXPECT(written_more >= 60, "%s: a block of 64 MiB has %ld MiB when it is written", devices[i], written_more);
         wf_pool_give(ctx, data, 64 * MIB);

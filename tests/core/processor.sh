@@ -1,7 +1,7 @@
 #!/bin/sh
-# Programs on a processor that qemu emulates: tests/core/processor.sh PROCESSOR CORE_PROCESSOR KNOWN_ANSWERS CPU_BF16
+# Programs on a processor that qemu emulates: tests/core/processor.sh PROCESSOR CORE_PROCESSOR KNOWN_ANSWERS CPU_BF16 CPU_CONVOLUTION
 set -eu
-processor=$1 names=$2 answers=$3 bf16=$4
+processor=$1 names=$2 answers=$3 bf16=$4 convolution=$5
 command -v qemu-x86_64 >/dev/null || {
     echo "SKIP: no qemu-x86_64 (package qemu-user)"
     exit 77
@@ -24,3 +24,4 @@ emulated() {
 }
 emulated "$answers"
 emulated "$bf16" fault_cases random_cases # products of many channels would take a minute
+emulated "$convolution" minimal

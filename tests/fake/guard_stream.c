@@ -135,8 +135,12 @@ wf_status guard_stream_new(wf_ctx *ctx, wf_stream **stream)
     return WF_OK;
 }
 
+/* As a GPU's: waits for what is on the stream, and meanwhile asks for failures of other ranks. */
 void guard_stream_free(wf_ctx *ctx, wf_stream *stream)
 {
+    int64_t since = 0;
+    if (ctx->waiting && ctx->waiting(ctx->comm, &since) != WF_OK)
+        guard_refuse("stream_free", "a wait that fails");
     waiter = NULL;
     for (work *w = stream ? stream->first : NULL, *next; w; w = next) {
         next = w->next;

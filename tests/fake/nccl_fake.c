@@ -84,6 +84,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *code)
 {
     wf_stream *stream[STREAMS];
     int streams = 0;
+    if (!comm || comm->closed)
+        return ncclInvalidArgument;
     for (const launch *l = launches; l; l = l->next) {
         int i = 0;
         while (i < streams && stream[i] != l->call[0].stream)
