@@ -78,6 +78,15 @@ static bool is_wide_group(const wf_dnn_key *key)
     return key->groups > 1 && (key->flags & WF_DNN_WIDE);
 }
 
+/* Of a volume: smaller than the filter, or than a stride. */
+static bool is_small_volume(const wf_dnn_key *key)
+{
+    bool small = false;
+    for (int d = 0; d < key->nd; d++)
+        small = small || key->in[d] < key->stride[d] || key->in[d] <= (key->kernel[d] - 1) * key->dilation[d];
+    return key->nd == 3 && small;
+}
+
 static bool is_odd_point(const wf_dnn_key *key)
 {
     bool point = key->f / key->groups % 2 == 1;
@@ -134,6 +143,8 @@ static const fault known[] = {
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_partial_block, "is wrong, or crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brg", "", has_idle_tap, "leaves the tap's gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_small_volume,
+     "leaves a part of the gradient unwritten, or reads behind x"},
     /* Volumes have this fault, too; core/cpu/conv.c clears their gradient first. */
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group, "on one thread adds to what was there"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
