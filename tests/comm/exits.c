@@ -73,6 +73,9 @@ static void finalized(void)
     WF_EXPECT(wf_allreduce_f64(comm, &one, 1, WF_SUM) == WF_ERR_STATE && strstr(wf_error_message(), "finalized MPI"),
               "a call after MPI_Finalize: %s", wf_error_message());
     wf_error_clear();
+    WF_EXPECT(wf_bcast_bytes(child, &one, sizeof one, 99) == WF_ERR_ARGUMENT, "root 99 after MPI_Finalize: %s",
+              wf_error_message());
+    wf_error_clear();
     WF_EXPECT_OK(wf_comm_close(child));
     WF_EXPECT_OK(wf_comm_close(comm));
 }
