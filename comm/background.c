@@ -64,7 +64,7 @@ static bool moves(const operation *op)
 {
     if (op->call.operation == WF_CALL_ALLGATHER)
         return op->comm->size > 1;
-    return (op->comm->size > 1 || wf_native_connects(op->comm)) && strcmp(op->comm->name, "dummy") != 0 &&
+    return (op->comm->size > 1 || op->comm->native) && strcmp(op->comm->name, "dummy") != 0 &&
            (op->call.operation != WF_CALL_SUM || op->call.parts > 0);
 }
 
@@ -105,7 +105,7 @@ static wf_status begin(operation *op, bool *moved, bool *over)
     wf_comm *comm = connection_of(op);
     const wf_call *call = &op->call;
     op->before = comm->traffic;
-    if (op->run || !moves(op) || wf_native_connects(comm)) {
+    if (op->run || !moves(op) || comm->native) {
         *over = true;
         return run_at_once(op);
     }
@@ -415,7 +415,7 @@ static wf_status connect_again(wf_comm *comm)
     if (!comm->shared->background)
         comm->shared->background = background_new(comm->shared->ctx);
     WF_NEED(comm->shared->background);
-    if (comm->size == 1 && !wf_native_connects(comm))
+    if (comm->size == 1 && !comm->native)
         return WF_OK;
     wf_comm *async = wf_comm_again(comm);
     WF_NEED(async);

@@ -50,9 +50,8 @@ void wf_peer_slots_free(wf_comm *comm);
 
 /* --- native.c: collectives on device memory that is not the host's: by the native transport, or among one rank --- */
 
+/* Whether collectives on tensors go that way. comm->native says whether ranks are connected. */
 bool wf_native(const wf_comm *comm);
-/* Whether it has a native connection between its ranks. */
-bool wf_native_connects(const wf_comm *comm);
 /* Data of the peer slots that goes natively, as one call; of an all-gather each rank's to all. */
 wf_status wf_native_move_slots(wf_comm *comm) WF_NODISCARD;
 wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;

@@ -8,11 +8,6 @@ static bool alone(const wf_comm *comm)
     return comm->size == 1 && !comm->native;
 }
 
-bool wf_native_connects(const wf_comm *comm)
-{
-    return comm->native != NULL;
-}
-
 bool wf_native(const wf_comm *comm)
 {
     return comm->native || (alone(comm) && !comm->shared->ctx->k->host);

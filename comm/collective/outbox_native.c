@@ -17,7 +17,7 @@ typedef struct wf_outbox_transfer {
 
 bool wf_outbox_connects(const wf_outbox *outbox)
 {
-    return outbox && wf_native_connects(outbox->comm);
+    return outbox && outbox->comm->native;
 }
 
 static void recycle(wf_outbox *outbox, transfer *t)

@@ -102,12 +102,12 @@ static wf_status read_once(wf_comm *comm, int rank)
  * program that runs by MPI waits for ever here. */
 static bool native_point(const wf_comm *comm, const wf_tensor *x)
 {
-    return wf_native_connects(comm) && wf_tensor_bytes(x) > WF_PROMPT_BYTES;
+    return comm->native && wf_tensor_bytes(x) > WF_PROMPT_BYTES;
 }
 
 static bool native(const wf_comm *comm, const wf_tensor *x)
 {
-    return comm->way == WF_WAY_POINT ? native_point(comm, x) : comm->way == WF_WAY_NATIVE && wf_native_connects(comm);
+    return comm->way == WF_WAY_POINT ? native_point(comm, x) : comm->way == WF_WAY_NATIVE && comm->native;
 }
 
 wf_status wf_peer_slots_read(wf_comm *comm)

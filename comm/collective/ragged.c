@@ -75,7 +75,7 @@ static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *
         comm->slot[r].out = x;
         comm->slot[r].in = y[r];
     }
-    return wf_native_connects(comm) && comm->size > 1 ? allgather_native(comm) : exchange(comm);
+    return comm->native && comm->size > 1 ? allgather_native(comm) : exchange(comm);
 }
 
 wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)

@@ -120,7 +120,7 @@ static void pad_strip(const plan *p, const wf_array *in, int64_t block, strip s,
 /* Adds the products of a strip to the sums of `taps` taps of one row of the kernel. */
 WF_CPU_INLINE void sum_taps(const plan *p, int taps, int64_t rows, const float *x, const float *dy, float *sums)
 {
-    const int64_t step = p->geom->stride[1] * LANES, apart = p->geom->dilation[1] * LANES;
+    const int64_t step = p->geom->stride[1] * LANES, to_next_tap = p->geom->dilation[1] * LANES;
     const int64_t down = p->geom->stride[0] * p->width * LANES;
     vec sum[TAPS][VECTORS];
     for (int t = 0; t < taps; t++)
@@ -132,7 +132,7 @@ WF_CPU_INLINE void sum_taps(const plan *p, int taps, int64_t rows, const float *
             for (int v = 0; v < VECTORS; v++) {
                 const vec slope = vec_load(g + 16 * v);
                 for (int t = 0; t < taps; t++)
-                    sum[t][v] = vec_fma(slope, vec_load(under + t * apart + 16 * v), sum[t][v]);
+                    sum[t][v] = vec_fma(slope, vec_load(under + t * to_next_tap + 16 * v), sum[t][v]);
             }
         }
     for (int t = 0; t < taps; t++)

@@ -16,7 +16,7 @@ static inline int64_t wf_wino_ceiling(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Rows and points are an odd number of cache lines apart, so that they do not fall on the same sets. */
+/* From one row or point to the next it is an odd number of cache lines, so that they do not fall on the same sets. */
 static inline int64_t wf_wino_step(int64_t floats)
 {
     return (wf_wino_ceiling(floats, 16) | 1) * 16;
@@ -64,7 +64,7 @@ typedef struct wf_wino_source {
     const float *data, *zeros;
 } wf_wino_source;
 
-/* Rows that are `step` floats apart. */
+/* Rows with `step` floats from one to the next. */
 typedef struct wf_wino_rows {
     const float *data;
     int64_t step;

@@ -34,8 +34,8 @@ double *wf_ref_out(wf_ref_frame *frame, const wf_array *a, bool keep);
 double *wf_ref_work(wf_ref_frame *frame, int64_t count);
 bool wf_ref_present(const wf_array *a);
 
-/* n elements between memory of any type, `stride` elements apart, and doubles. Storing rounds to nearest even; to an
- * integer type it cuts the fraction, saturates, and makes NaN 0. */
+/* n elements between memory of any type, `stride` elements from one to the next, and doubles. Storing rounds to nearest
+ * even; to an integer type it cuts the fraction, saturates, and makes NaN 0. */
 void wf_ref_load(wf_dtype dtype, const void *data, int64_t stride, int64_t n, double *out);
 void wf_ref_store(wf_dtype dtype, void *data, int64_t stride, int64_t n, const double *in);
 
