@@ -37,10 +37,11 @@ static inline void part_store(float *p, part v)
 
 static inline part part_of(float x)
 {
-    part v;
-    for (int i = 0; i < PART; i++)
-        v[i] = x;
-    return v;
+#if defined(__AVX512F__)
+    return vec_of(x);
+#else
+    return (part){x, x, x, x, x, x, x, x};
+#endif
 }
 
 /* a b + c. ISO C has gcc round the product, so fused multiplication must be asked for. */
@@ -111,5 +112,9 @@ void wf_wino_multiply_transposed(int64_t k, int64_t n, wf_wino_rows a, wf_wino_r
 
 void wf_wino_multiply(int64_t k, int64_t n, wf_wino_rows a, const float *b, float *c, int64_t c_step)
 {
-    blocks(k, n, a, 1, (wf_wino_rows){b, n}, false, c, c_step);
+    /* Constants: the compiler then knows where the next row of b is. */
+    if (n == WINO_PANEL)
+        blocks(k, WINO_PANEL, a, 1, (wf_wino_rows){b, WINO_PANEL}, false, c, c_step);
+    else
+        blocks(k, WINO_PANEL / 2, a, 1, (wf_wino_rows){b, WINO_PANEL / 2}, false, c, c_step);
 }
