@@ -25,10 +25,12 @@ endif()
 if(WEFT_SANITIZE)
   # The checks put in by the sanitizers make gcc believe that a format may be NULL.
   target_compile_options(weft_flags INTERFACE
-    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=address,undefined;-fno-omit-frame-pointer;-g;-Wno-format-overflow>")
+    "$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=address,undefined;-fno-omit-frame-pointer;-g1;-Wno-format-overflow>")
   target_link_options(weft_flags INTERFACE -fsanitize=address,undefined)
-  target_sources(weft_flags INTERFACE # its head says why
-    $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:${PROJECT_SOURCE_DIR}/tests/roomy_new.c>)
+  foreach(file roomy_new quiet_mpi) # their heads say why
+    target_sources(weft_flags INTERFACE
+      $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:${PROJECT_SOURCE_DIR}/tests/${file}.c>)
+  endforeach()
 endif()
 if(WEFT_FUZZ)
   target_compile_options(weft_flags INTERFACE

@@ -82,21 +82,9 @@ static wf_status run_at_once(const operation *op)
             memcpy(op->data, op->mine, (size_t)call->count);
         return wf_comm_alive(comm);
     }
-    switch (call->operation) {
-    case WF_CALL_SUM:
-        return wf_reducer_sum(comm, &(wf_reduce_job){.flat = op->data,
-                                                     .dtype = call->dtype,
-                                                     .segments = call->parts,
-                                                     .offset = call->part,
-                                                     .exact = call->exact,
-                                                     .buffer = call->buffer});
-    case WF_CALL_SUM_SHARDS:
-        return wf_shards_sum(comm, op->data, call->part, call->dtype);
-    case WF_CALL_GATHER_SHARDS:
-        return wf_shards_gather(comm, op->data, call->part, call->dtype);
-    default:
+    if (call->operation == WF_CALL_ALLGATHER)
         return wf_allgather_bytes(comm, op->mine, (size_t)call->count, op->data);
-    }
+    return wf_reducer_run_natively(comm, op->name, call, op->data);
 }
 
 /* *over: it is over at once. A collective beyond those that a neighbour can keep in mind does not begin yet. */
@@ -109,9 +97,7 @@ static wf_status begin(operation *op, bool *moved, bool *over)
         *over = true;
         return run_at_once(op);
     }
-    const int64_t first = call->operation == WF_CALL_SUM ? call->part[0] : 0;
-    const int sum = call->operation == WF_CALL_ALLGATHER ? -1 : (int)WF_SUM;
-    const wf_call_record record = wf_call_record_values(op->name, call->dtype, call->count - first, sum, -1);
+    const wf_call_record record = wf_reducer_record(op->name, call);
     WF_TRY(wf_comm_alive(comm));
     if (!wf_control_has_room(comm))
         return WF_OK;
@@ -440,7 +426,6 @@ wf_comm *wf_background_comm(const wf_comm *comm)
 static void abandon(struct wf_background *b, const wf_comm *comm)
 {
     int kept = b->first;
-    b->within = true; /* it gives memory back that the stream took */
     for (int i = b->first; i < b->last; i++) {
         operation *op = &b->list[i];
         if (op->comm != comm)
@@ -449,7 +434,6 @@ static void abandon(struct wf_background *b, const wf_comm *comm)
             wf_engine_end(connection_of(op), &op->flight, WF_ERR_STATE);
     }
     b->last = kept;
-    b->within = false;
     rest(b);
 }
 

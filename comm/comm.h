@@ -72,11 +72,6 @@ WF_PLACED wf_status wf_comm_close(wf_comm *comm);
  * A later call replaces an earlier one if it lasts longer. Local. */
 wf_status wf_comm_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
 
-/* The type in which "pure_nccl" sends gradients: f32, f16 or bf16; the default is the type of the gradients. Sums
- * are rounded to it, but for losses and their weights. All ranks must set the same type; communicators that are split
- * off do not inherit it. Local. */
-wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype) WF_NODISCARD;
-
 wf_ctx *wf_comm_ctx(wf_comm *comm);
 const char *wf_comm_name(const wf_comm *comm); /* what auto chose */
 int wf_comm_rank(const wf_comm *comm);

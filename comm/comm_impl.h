@@ -14,7 +14,6 @@
 #define WF_GRACE_MS     1000            /* how long ranks wait to agree on one error */
 #define WF_TAGS         16384           /* of users; collectives use the next as many */
 #define WF_PROMPT_BYTES ((size_t)65280) /* what MPI sends over TCP at once, without asking the receiver */
-#define WF_HOST_BLOCKS  64
 
 /* What travels ahead of a tensor whose type and shape the receiver has to check. */
 typedef struct wf_frame {
@@ -22,7 +21,7 @@ typedef struct wf_frame {
     int64_t dim[WF_MAX_RANK];
 } wf_frame;
 
-/* A block of host memory of the background stream, which is used again. */
+/* Host memory of the background stream, which is used again. */
 typedef struct wf_host_block {
     void *data;
     size_t bytes;
@@ -33,9 +32,8 @@ typedef struct wf_host_block {
 typedef struct wf_comm_shared {
     wf_ctx *ctx;
     int64_t members;
-    bool root_closed; /* the first communicator is closed */
-    bool in_order;    /* some calls are matched by their order alone: tasks run where they are added */
-    wf_host_block host[WF_HOST_BLOCKS];
+    bool in_order; /* some calls are matched by their order alone: tasks run where they are added */
+    wf_host_block block;
     struct wf_background *background; /* NULL until a communicator is opened for it */
 } wf_comm_shared;
 
@@ -85,25 +83,25 @@ struct wf_control;
 
 struct wf_comm {
     wf_comm_shared *shared;
-    wf_comm *parent; /* holds a reference */
+    wf_comm *parent;    /* holds a reference */
+    wf_comm *next_open; /* of all that have several ranks */
     int references;
     bool closed;
-    bool inside;         /* a collective was entered and is not over */
-    bool parting;        /* in wf_comm_part, which some ranks do by themselves between two collectives */
-    bool lost;           /* memory of unfinished messages is never used again */
-    bool nested;         /* works inside calls of its parent, whose ranks know better who is missing */
-    bool pairs_asked;    /* for memory of exchanges */
-    bool shares_asked;   /* for memory of sums */
-    bool grad_dtype_set; /* grad_dtype was set */
-    wf_way way;          /* of the peer slots */
-    wf_link link;        /* where there are several ranks */
+    bool inside;       /* a collective was entered and is not over */
+    bool parting;      /* in wf_comm_part, which some ranks do by themselves between two collectives */
+    bool lost;         /* memory of unfinished messages is never used again */
+    bool nested;       /* works inside calls of its parent, whose ranks know better who is missing */
+    bool pairs_asked;  /* for memory of exchanges */
+    bool shares_asked; /* for memory of sums */
+    wf_way way;        /* of the peer slots */
+    wf_link link;      /* where there are several ranks */
     const wf_reducer *reducer;
     const char *name;
     int rank, size, intra_rank, intra_size, inter_rank, inter_size;
     int windows;                /* made so far */
     size_t chunk_bytes;         /* the least of all ranks */
     int tags;                   /* how many the transport has beyond those of users, and one more */
-    void *mpi_comm;             /* the transport's */
+    uint64_t mpi_comm;          /* the transport's */
     struct wf_control *control; /* NULL where there is one rank */
     wf_mesh mesh;
     wf_comm *async; /* the same ranks once more, for the background stream; NULL until it is opened */
@@ -124,7 +122,6 @@ struct wf_comm {
     wf_traffic traffic;
     struct wf_ipc_buffers *ipc; /* of exchanges inside a node, in device memory; NULL: none */
     struct wf_native *native;   /* the native transport's; NULL: device memory goes through the host's */
-    wf_dtype grad_dtype;        /* of gradients on their way */
     char pairs_why[WF_WHY];     /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
     char why[WF_WHY];           /* auto did not take the native transport; empty: it did, or there is no GPU */
     double probe_ms[2];         /* of 1 MiB, in shared memory and by messages, where auto has tried */
@@ -147,10 +144,6 @@ wf_status wf_comm_choose(const char *name, wf_comm *comm) WF_NODISCARD;
 /* Once ranks, nodes and device are known: chooses for "auto", refuses what cannot be, and connects what the reducer
  * needs. The same outcome on all ranks. Collective. */
 wf_status wf_comm_settle(wf_comm *comm) WF_NODISCARD;
-/* What moves gradients, and how: for one line to the user. */
-const char *wf_comm_what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT]);
-const char *wf_comm_ways(const wf_comm *comm);
-
 /* Connects the ranks by the native transport, or says what is in its way. Collective. */
 wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
 /* What follows passes through the host's memory: a step that is captured cannot have it. */

@@ -23,7 +23,6 @@ typedef struct wf_exchange wf_exchange;
 wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have, const wf_box *need);
 /* NULL is fine. Local. */
 void wf_exchange_free(wf_exchange *exchange);
-const wf_plan *wf_exchange_plan(const wf_exchange *exchange);
 /* Bytes that this rank sends to others, one way. */
 int64_t wf_exchange_bytes(const wf_exchange *exchange);
 /* True if anything moves between ranks; the same on every rank. */

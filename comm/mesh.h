@@ -57,8 +57,8 @@ wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts op
 /* The same on every rank of the mesh; wf_layout_none where the mesh is NULL. Local. */
 wf_layout wf_mesh_layout_same(const wf_mesh *mesh, wf_shape global);
 /* The mesh's own copy of size + 1 ascending shard bounds along an axis: equal ones give the same pointer, which lives
- * as long as the mesh, so that its memory grows by size + 3 numbers for each length that is cut for the first time.
- * NULL on failure. Local. */
+ * as long as the mesh, as those of the layouts do that a program makes here. Of the bounds of its own tensors the
+ * library keeps the 1024 that were used last, and those that are in use. NULL on failure. Local. */
 const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds);
 /* The usual layout of activations [N,C,...]: samples over data, dimension 1 over channel, and the last one to three
  * dimensions over width, height and depth. Local. */

@@ -6,20 +6,29 @@
 #include "comm/mesh.h"
 #include "core/window.h"
 
-/* Bounds of balanced blocks of [0, length), one for each place along the axis: size + 1 numbers, which belong to the
- * mesh as those of wf_mesh_bounds do. WF_ERR_SHAPE, and NULL, for a negative length. Local. */
+/* As wf_mesh_bounds, of bounds that need not last: they stand until WF_PLANS_MOST / 2 have been asked for after them,
+ * as long as there are variables on a tape without a break, and as long as a tensor's layout has them. A layer or
+ * program that holds some for longer asks for them by wf_mesh_bounds. Local. */
+const int64_t *wf_mesh_bounds_recent(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds);
+/* How many bounds the mesh keeps that need not last. Local. */
+int64_t wf_mesh_bounds_kept(const wf_mesh *mesh);
+/* Bounds of balanced blocks of [0, length), one for each place along the axis: size + 1 numbers, which stand as those
+ * of wf_mesh_bounds_recent do. WF_ERR_SHAPE, and NULL, for a negative length. Local. */
 const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length);
 
-/* Shards dimension `dim` of a layout over `axis` at `bounds`, which are copied into the mesh if they are new; the
- * global length is the last bound, and the box is set accordingly. An axis of one rank, other than data, does not
- * shard: the dimension stays whole. With bounds NULL, which failed before, nothing changes. Local. */
+/* wf_mesh_layout_activation, whose bounds stand as those of wf_mesh_bounds_recent do. Local. */
+wf_status wf_mesh_layout_activation_recent(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
+
+/* Shards dimension `dim` of a layout over `axis` at `bounds`, which wf_mesh_bounds_recent copies; the global length is
+ * the last bound, and the box is set accordingly. An axis of one rank, other than data, does not shard: the dimension
+ * stays whole. With bounds NULL, which failed before, nothing changes. Local. */
 void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *bounds);
 
 /* A set of axes, a bit for each (1u << WF_AXIS_DATA). */
 #define WF_ALL_AXES ((1u << WF_AXES) - 1)
 
-/* Gathers shard bounds along these axes that are unknown (of a batch, where each rank knows only its own place); they
- * belong to the mesh. Collective over the axes whose bounds are gathered, else local. */
+/* Gathers shard bounds along these axes that are unknown (of a batch, where each rank knows only its own place), and
+ * keeps them by wf_mesh_bounds_recent. Collective over the axes whose bounds are gathered, else local. */
 wf_status wf_layout_complete(wf_layout *layout, unsigned axes) WF_NODISCARD;
 
 /* Which part of an array each rank has, or needs: for each axis, one range for every place along it; a rank's part

@@ -193,25 +193,12 @@ wf_status wf_comm_settle(wf_comm *comm)
     return WF_OK;
 }
 
-wf_status wf_comm_set_grad_dtype(wf_comm *comm, wf_dtype dtype)
-{
-    WF_NEED(comm);
-    WF_CHECK(!comm->reducer->build, WF_ERR_UNSUPPORTED,
-             "communicator \"%s\" sends gradients in their own type; only \"pure_nccl\" has another grad_dtype",
-             comm->name);
-    WF_CHECK(dtype == WF_F32 || dtype == WF_F16 || dtype == WF_BF16, WF_ERR_DTYPE,
-             "gradients go as f32, f16 or bf16, not as %s", wf_dtype_name(dtype));
-    comm->grad_dtype_set = true;
-    comm->grad_dtype = dtype;
-    return WF_OK;
-}
-
 wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what)
 {
     return wf_ctx_forbid_capture(comm->shared->ctx, what, "let NCCL move device memory (communicator \"pure_nccl\")");
 }
 
-const char *wf_comm_ways(const wf_comm *comm)
+static const char *ways_of(const wf_comm *comm)
 {
     if (comm->native)
         return "nccl";
@@ -220,7 +207,7 @@ const char *wf_comm_ways(const wf_comm *comm)
     return comm->inter_size == 1 ? "shm" : "shm and mpi";
 }
 
-const char *wf_comm_what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT])
+static const char *what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT])
 {
     const char *does = comm->size == 1 ? "one rank: nothing to send" : comm->reducer ? comm->reducer->does : "";
     snprintf(text, WF_RECORD_TEXT, "%s", does);
@@ -231,5 +218,15 @@ const char *wf_comm_what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT])
         const size_t used = strlen(text);
         snprintf(text + used, WF_RECORD_TEXT - used, "; no NCCL: %.150s", comm->why);
     }
+    return text;
+}
+
+const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size)
+{
+    char does[WF_RECORD_TEXT];
+    snprintf(text, size, "%d rank%s on %d node%s, device %s, %d thread%s a rank: %s x %s (%s)", comm->size,
+             comm->size == 1 ? "" : "s", comm->inter_size, comm->inter_size == 1 ? "" : "s",
+             wf_ctx_device(comm->shared->ctx), wf_ctx_threads(comm->shared->ctx),
+             wf_ctx_threads(comm->shared->ctx) == 1 ? "" : "s", ways_of(comm), comm->name, what_it_does(comm, does));
     return text;
 }

@@ -79,17 +79,16 @@ static wf_status leave_shared(wf_comm *comm)
 {
     wf_comm_shared *shared = comm->shared;
     wf_status status = WF_OK;
-    if (comm->parent) {
+    if (comm->parent)
         wf_live_add(shared->ctx, WF_LIVE_COMM, -1);
-    } else {
-        shared->root_closed = true;
+    else
         shared->ctx->world = NULL;
-    }
     shared->members--;
-    if (!comm->parent || (shared->root_closed && shared->members == 0))
+    if (!comm->parent || (!shared->ctx->world && shared->members == 0))
         status = wf_ctx_free(shared->ctx);
     if (shared->members == 0) {
-        wf_host_free_all(shared);
+        if (!shared->block.taken)
+            free(shared->block.data);
         wf_background_free(shared->background);
         free(shared);
     }
@@ -113,17 +112,6 @@ static wf_status share_processors(wf_comm *comm, wf_ctx_opts opts)
     if (sched_getaffinity(0, sizeof mask, &mask) == 0 && CPU_COUNT(&mask) < share)
         share = CPU_COUNT(&mask);
     return wf_ctx_set_threads(comm->shared->ctx, share > 1 ? (int)share : 1);
-}
-
-const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size)
-{
-    char does[WF_RECORD_TEXT];
-    snprintf(text, size, "%d rank%s on %d node%s, device %s, %d thread%s a rank: %s x %s (%s)", comm->size,
-             comm->size == 1 ? "" : "s", comm->inter_size, comm->inter_size == 1 ? "" : "s",
-             wf_ctx_device(comm->shared->ctx), wf_ctx_threads(comm->shared->ctx),
-             wf_ctx_threads(comm->shared->ctx) == 1 ? "" : "s", wf_comm_ways(comm), comm->name,
-             wf_comm_what_it_does(comm, does));
-    return text;
 }
 
 bool wf_comm_shares_memory(const wf_comm *comm)

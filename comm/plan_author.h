@@ -3,7 +3,7 @@
  *
  * Every need is intersected with every have, so halos wider than a neighbour, empty boxes and uneven blocks are no
  * special cases. Where several ranks have an element (replicas), it comes from the needing rank itself if that has it,
- * else from the first owner after it in cyclic order.
+ * else from the first owner after it in cyclic order. Making a plan costs a look at all boxes, and its own pieces.
  */
 #ifndef WF_COMM_PLAN_AUTHOR_H
 #define WF_COMM_PLAN_AUTHOR_H
@@ -23,7 +23,7 @@ typedef struct wf_plan {
     int64_t n_send, n_recv;
     wf_piece *send, *recv;
     int64_t elements_sent, elements_received, elements_kept; /* to and from others; copied here */
-    int64_t elements_moved; /* between different ranks, by all: the same on every rank */
+    bool moves; /* anything, between any two ranks: the same on every rank */
 } wf_plan;
 
 /* have and need hold `size` boxes of one rank (dimensions); empty boxes are fine. WF_ERR_SHAPE if an element is needed

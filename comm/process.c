@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,30 +18,23 @@ static bool ours;   /* Weft initialised MPI */
 static bool broken; /* a communicator died */
 static pid_t owner; /* the process that speaks MPI: a child that it forks has its memory, and no part in the job */
 static MPI_Comm leaving = MPI_COMM_NULL;
-static wf_comm **opened; /* NULL: one that is closed */
-static int places;
+static wf_comm *opened; /* the first one first */
 
-wf_status wf_mpi_opened(wf_comm *comm)
+void wf_mpi_opened(wf_comm *comm)
 {
-    int place = 0;
-    while (place < places && opened[place])
-        place++;
-    if (place == places) {
-        wf_comm **more = realloc(opened, (size_t)(2 * places + 16) * sizeof(wf_comm *));
-        WF_CHECK(more, WF_ERR_MEMORY, "no memory for a communicator");
-        memset(more + places, 0, (size_t)(places + 16) * sizeof(wf_comm *));
-        opened = more;
-        places = 2 * places + 16;
-    }
-    opened[place] = comm;
-    return WF_OK;
+    wf_comm **at = &opened;
+    while (*at)
+        at = &(*at)->next_open;
+    *at = comm;
 }
 
 void wf_mpi_closed(wf_comm *comm)
 {
-    for (int i = 0; i < places; i++)
-        if (opened[i] == comm)
-            opened[i] = NULL;
+    for (wf_comm **at = &opened; *at; at = &(*at)->next_open)
+        if (*at == comm) {
+            *at = comm->next_open;
+            return;
+        }
 }
 
 void wf_mpi_broken(void)
@@ -86,13 +78,13 @@ static void say_farewell(wf_comm *comm)
  * its shared state has been told why. */
 static void tell_that_we_leave(int code)
 {
-    for (int i = 0; i < places; i++) {
-        if (!opened[i] || !lives(opened[i]))
+    for (wf_comm *comm = opened; comm; comm = comm->next_open) {
+        if (!lives(comm))
             continue;
         if (code != 0)
-            wf_failure_leave(opened[i], code);
+            wf_failure_leave(comm, code);
         else
-            say_farewell(opened[i]);
+            say_farewell(comm);
     }
 }
 

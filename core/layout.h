@@ -43,7 +43,8 @@ typedef struct wf_layout {
     uint8_t placement[WF_AXES];
     uint8_t dim[WF_AXES]; /* where placement is WF_SHARDED: the dimension cut by that axis */
     /* Where placement is WF_SHARDED: the shard bounds along that dimension of the ranks of this axis, size + 1
-     * ascending numbers that live as long as the mesh (wf_mesh_bounds); NULL: each rank knows only its own part.
+     * ascending numbers (wf_mesh_bounds); NULL: each rank knows only its own part. They live as long as the mesh if
+     * the program made the layout, else as long as a tensor with them and the step in which it was made.
      * With bounds, any rank can compute the box of every other rank. */
     const int64_t *bounds[WF_AXES];
 } wf_layout;

@@ -1,7 +1,8 @@
 /* The pool of the context: every tensor and every workspace comes from here, so that a loop of fixed shape calls
  * malloc and cudaMalloc only in its first steps. Main thread only. There are four size classes to each power of two,
- * so at most a quarter of a block is lost. A block's class is kept in a table that is searched by address, since
- * device memory cannot be written from the host.
+ * so at most a quarter of a block is lost. Where the pool would hold much more than was ever in use, larger free blocks
+ * are cut, and their parts joined again once they are free. A block's class is kept in a table that is searched by
+ * address, since device memory cannot be written from the host.
  *
  * A block of the host is handed out untouched: the system places each page where it is written first, which a kernel
  * does with its threads, so that on several sockets the pages lie beside the processors that computed them. */
@@ -10,26 +11,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLASSES = 4 * 64, SMALLEST = 256, SPARE = 64 << 20 };
+enum { CLASSES = 4 * 64, SMALLEST = 256, SPARE = 64 << 20, SMALLEST_PART = 16 << 10 };
 
 typedef struct block {
     void *data;
     size_t bytes;
-    int class;
+    int class;          /* the largest whose size is not above its own: the free list that it goes to */
     bool held;          /* stays out of use for good */
     bool used;          /* is with somebody */
     bool mine;          /* was taken since a claim began */
-    bool returned;      /* is about to go back to the system */
     int claims;         /* by how many captured steps it is claimed */
-    struct block *next; /* free list of its class, or of held blocks */
-    struct block *also; /* list of all */
+    struct block *next; /* free list of its class, or of held blocks, or of spare records */
+    /* A block of the system may be cut into parts, each a block: those beside it, by address. NULL at its ends. */
+    struct block *before, *after;
 } block;
 
 /* Blocks of one kind of memory; the table is open addressing by address. */
 typedef struct store {
     bool host;
     block *free[CLASSES];
-    block *all;
+    block *spare; /* records of parts that were joined */
     size_t bytes; /* of all blocks */
     block **table;
     size_t capacity, used;
@@ -38,13 +39,9 @@ typedef struct store {
 struct wf_pool {
     wf_ctx *ctx;
     wf_memory_counters counters;
-    size_t marked;        /* most bytes in use since wf_pool_mark */
-    store device, host;   /* host: page-locked, where device memory is not the host's */
-    wf_tensor *tensors;   /* free handles, linked through data */
-    wf_storage *storages; /* free storages, linked through next */
-    wf_storage *steps;
-    void **chunks; /* memory of handles and storages */
-    size_t n_chunks;
+    size_t marked;      /* most bytes in use since wf_pool_mark */
+    store device, host; /* host: page-locked, where device memory is not the host's */
+    wf_handles handles;
     bool claiming;
     block *mine[CLASSES]; /* free blocks of the claim that is being made */
 };
@@ -64,22 +61,45 @@ wf_pool *wf_pool_new(wf_ctx *ctx)
     return pool;
 }
 
-static void free_block(wf_ctx *ctx, const store *s, block *b)
+static void release(wf_ctx *ctx, const store *s, void *data, size_t bytes)
 {
-    if (b && b->held) {
+    (s->host ? ctx->k->pinned_release : ctx->k->release)(ctx, data, bytes);
+}
+
+/* Of the parts of a block of the system, the first given. One that is held keeps the whole. */
+static void release_parts(wf_ctx *ctx, const store *s, block *first)
+{
+    size_t bytes = 0;
+    bool holds = false;
+    for (const block *b = first; b; b = b->after) {
+        bytes += b->bytes;
+        holds = holds || b->held;
+    }
+    if (!holds)
+        release(ctx, s, first->data, bytes);
+    for (block *b = first, *after; b; b = after) {
+        after = b->after;
         b->next = held;
-        held = b;
-    } else if (b) {
-        (s->host ? ctx->k->pinned_release : ctx->k->release)(ctx, b->data, b->bytes);
-        free(b);
+        if (holds)
+            held = b;
+        else
+            free(b);
     }
 }
 
 static void release_all(wf_ctx *ctx, store *s)
 {
     for (size_t i = 0; i < s->capacity; i++)
-        free_block(ctx, s, s->table[i]);
+        if (s->table[i] && s->table[i]->before)
+            s->table[i] = NULL; /* goes with the first part */
+    for (size_t i = 0; i < s->capacity; i++)
+        if (s->table[i])
+            release_parts(ctx, s, s->table[i]);
     free(s->table);
+    for (block *b = s->spare, *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
 }
 
 void wf_pool_free(wf_pool *pool)
@@ -88,9 +108,7 @@ void wf_pool_free(wf_pool *pool)
         return;
     release_all(pool->ctx, &pool->device);
     release_all(pool->ctx, &pool->host);
-    for (size_t i = 0; i < pool->n_chunks; i++)
-        free(pool->chunks[i]);
-    free(pool->chunks);
+    wf_handles_free(&pool->handles);
     free(pool);
 }
 
@@ -118,14 +136,42 @@ static int class_of(size_t bytes, size_t *size)
     return 4 * log + (int)part;
 }
 
+/* The largest class whose size is at most `bytes`. */
+static int class_within(size_t bytes)
+{
+    size_t size;
+    const int class = class_of(bytes, &size);
+    return size > bytes ? class - 1 : class;
+}
+
+/* Where the search for a block begins. Fibonacci hashing: blocks are 64-byte aligned, so the low six bits say nothing,
+ * and the product's middle bits are the mixed ones. */
+static size_t home_of(const store *s, const void *data)
+{
+    return ((uintptr_t)data >> 6) * 0x9e3779b97f4a7c15u >> 20 & (s->capacity - 1);
+}
+
 static size_t slot_of(const store *s, const void *data)
 {
-    /* Fibonacci hashing: blocks are 64-byte aligned, so the low six bits say nothing, and the product's middle bits are
-     * the mixed ones. */
-    size_t i = ((uintptr_t)data >> 6) * 0x9e3779b97f4a7c15u >> 20;
-    for (i &= s->capacity - 1; s->table[i] && s->table[i]->data != data; i = (i + 1) & (s->capacity - 1))
-        ;
+    size_t i = home_of(s, data);
+    while (s->table[i] && s->table[i]->data != data)
+        i = (i + 1) & (s->capacity - 1);
     return i;
+}
+
+/* Blocks behind the gap move up as far as their search begins before it. */
+static void table_remove(store *s, const void *data)
+{
+    size_t gap = slot_of(s, data);
+    for (size_t i = (gap + 1) & (s->capacity - 1); s->table[i]; i = (i + 1) & (s->capacity - 1)) {
+        const size_t from_home = (i - home_of(s, s->table[i]->data)) & (s->capacity - 1);
+        if (from_home < ((i - gap) & (s->capacity - 1)))
+            continue;
+        s->table[gap] = s->table[i];
+        gap = i;
+    }
+    s->table[gap] = NULL;
+    s->used--;
 }
 
 static wf_status grow_table(wf_pool *pool, store *s)
@@ -144,31 +190,120 @@ static wf_status grow_table(wf_pool *pool, store *s)
     return WF_OK;
 }
 
-/* Returns the free blocks to the system: those that nobody has, holds or claims. */
-static void trim(wf_pool *pool, store *s)
+/* --- parts of blocks ---------------------------------------------------------------------------------------------- */
+
+static bool is_free(const block *b)
 {
-    for (int class = 0; class < CLASSES; class ++)
-        for (block *b = s->free[class]; b; b = b->next)
-            b->returned = true;
-    /* The table is rebuilt, not mended: with open addressing, removing an entry would break the search for those behind
-     * it. */
-    memset(s->free, 0, sizeof s->free);
-    if (s->table)
-        memset(s->table, 0, s->capacity * sizeof(block *));
-    s->used = 0;
-    for (block **at = &s->all; *at;) {
-        block *b = *at;
-        if (b->returned) {
-            *at = b->also;
+    return b && !b->used && !b->held && !b->mine && b->claims == 0;
+}
+
+static void list_remove(block **at, const block *b)
+{
+    while (*at && *at != b)
+        at = &(*at)->next;
+    if (*at)
+        *at = b->next;
+}
+
+static void list_add(block **list, block *b)
+{
+    b->next = *list;
+    *list = b;
+}
+
+/* Takes the block behind it in; both are of one block of the system. */
+static void join(store *s, block *b)
+{
+    block *const gone = b->after;
+    b->bytes += gone->bytes;
+    b->after = gone->after;
+    if (b->after)
+        b->after->before = b;
+    table_remove(s, gone->data);
+    list_add(&s->spare, gone);
+}
+
+/* Makes a block available again, with the free ones beside it, unless something keeps it. */
+static void set_free(store *s, block *b)
+{
+    if (!is_free(b))
+        return;
+    if (is_free(b->after)) {
+        list_remove(&s->free[b->after->class], b->after);
+        join(s, b);
+    }
+    if (is_free(b->before)) {
+        b = b->before;
+        list_remove(&s->free[b->class], b);
+        join(s, b);
+    }
+    b->class = class_within(b->bytes);
+    list_add(&s->free[b->class], b);
+}
+
+static wf_status record_new(wf_pool *pool, store *s, block **b)
+{
+    if (2 * (s->used + 1) > s->capacity)
+        WF_TRY(grow_table(pool, s));
+    *b = s->spare;
+    if (*b) {
+        s->spare = (*b)->next;
+        **b = (block){0};
+        return WF_OK;
+    }
+    *b = calloc(1, sizeof **b);
+    WF_CHECK(*b, WF_ERR_MEMORY, "no memory for a block's record");
+    pool->counters.system_allocations++;
+    return WF_OK;
+}
+
+static void table_add(store *s, block *b)
+{
+    s->table[slot_of(s, b->data)] = b;
+    s->used++;
+}
+
+/* Leaves `size` bytes of a block that is in no list, and makes the rest a free one. Sizes of classes from SMALLEST_PART
+ * on are multiples of 4 KiB, so parts lie as the block does. */
+static wf_status split(wf_pool *pool, store *s, block *b, size_t size)
+{
+    block *rest;
+    if (b->bytes - size < SMALLEST_PART)
+        return WF_OK;
+    WF_TRY(record_new(pool, s, &rest));
+    *rest = (block){.data = (char *)b->data + size, .bytes = b->bytes - size, .before = b, .after = b->after};
+    if (rest->after)
+        rest->after->before = rest;
+    b->after = rest;
+    b->bytes = size;
+    b->class = class_within(size);
+    table_add(s, rest);
+    set_free(s, rest);
+    return WF_OK;
+}
+
+/* --- blocks of the system ----------------------------------------------------------------------------------------- */
+
+/* Returns free blocks to the system, the largest first, until it has `enough` bytes more: those that nobody has a part
+ * of, holds or claims. */
+static void trim(wf_pool *pool, store *s, size_t enough)
+{
+    size_t returned = 0;
+    for (int class = CLASSES - 1; class >= 0; class --)
+        for (block **at = &s->free[class]; *at && returned < enough;) {
+            block *b = *at;
+            if (b->before || b->after) {
+                at = &b->next;
+                continue;
+            }
+            *at = b->next;
+            table_remove(s, b->data);
             s->bytes -= b->bytes;
             pool->counters.bytes_reserved -= b->bytes;
-            free_block(pool->ctx, s, b);
-            continue;
+            returned += b->bytes;
+            release(pool->ctx, s, b->data, b->bytes);
+            list_add(&s->spare, b);
         }
-        s->table[slot_of(s, b->data)] = b;
-        s->used++;
-        at = &b->also;
-    }
 }
 
 /* The most that was ever in use, this block included. */
@@ -178,69 +313,79 @@ static size_t peak_with(const wf_pool *pool, size_t size)
     return wanted > peak ? wanted : peak;
 }
 
-/* What is asked for in many sizes leaves free blocks of all of them: they go back when the store would hold more than
- * twice what was ever in use. Steps of fixed shape never come here. While a step is captured nothing is returned. */
-static bool is_wasteful(const wf_pool *pool, const store *s, size_t size)
+/* How many bytes the store would hold beyond a quarter more than was ever in use. For small blocks no large one is cut
+ * or given back. */
+static size_t excess(const wf_pool *pool, const store *s, size_t size)
 {
-    return s->bytes + size > 2 * peak_with(pool, size) + SPARE;
+    if (size < SMALLEST_PART)
+        return 0;
+    const size_t peak = peak_with(pool, size), most = peak + peak / 4 + SPARE / 4;
+    return s->bytes + size > most ? s->bytes + size - most : 0;
 }
 
-/* Before the store grows beyond a quarter more than was ever in use, a free block that is up to twice as large serves:
- * NULL where there is none. With images of many sizes the store stays half as large, and goes to the system for one
- * block of forty. It is not split: a device takes memory back as it gave it, so a part in use would keep the rest from
- * being returned, and a captured step claims, and others hold, whole blocks. */
-static block *larger_block(const wf_pool *pool, store *s, size_t size, int class)
+/* Of a larger free block a part serves, before the store grows beyond that, and where the system has no more: NULL
+ * where there is none. What is asked for in many sizes leaves free blocks of all of them; steps of a fixed shape have
+ * none to cut. */
+static wf_status larger_block(wf_pool *pool, store *s, size_t size, int class, block **out)
 {
-    const size_t peak = peak_with(pool, size);
-    if (s->bytes + size <= peak + peak / 4 + SPARE / 4)
-        return NULL;
-    for (int above = class + 1; above <= class + 4 && above < CLASSES; above++) {
-        block *b = s->free[above];
-        if (!b)
-            continue;
-        s->free[above] = b->next;
-        return b;
+    *out = NULL;
+    for (int above = class + 1; above < CLASSES && !*out; above++)
+        *out = s->free[above];
+    if (!*out)
+        return WF_OK;
+    block *const b = *out;
+    s->free[b->class] = b->next;
+    b->used = true; /* not joined with its rest */
+    const wf_status status = split(pool, s, b, size < SMALLEST_PART ? SMALLEST_PART : size);
+    if (status != WF_OK) {
+        b->used = false;
+        set_free(s, b);
     }
-    return NULL;
-}
-
-/* A device that has no more memory is asked again once the free blocks are returned. */
-static wf_status alloc_block(wf_pool *pool, store *s, size_t size, void **data)
-{
-    wf_ctx *ctx = pool->ctx;
-    wf_alloc_fn *const alloc = s->host ? ctx->k->pinned_alloc : ctx->k->alloc;
-    if (!pool->claiming && is_wasteful(pool, s, size))
-        trim(pool, s);
-    const wf_status status = alloc(ctx, size, data);
-    if (status != WF_ERR_MEMORY || pool->claiming)
-        return status;
-    wf_error_clear();
-    trim(pool, s);
-    return alloc(ctx, size, data);
+    return status;
 }
 
 static wf_status new_block(wf_pool *pool, store *s, size_t size, int class, block **out)
 {
-    if (2 * (s->used + 1) > s->capacity)
-        WF_TRY(grow_table(pool, s));
-    block *b = calloc(1, sizeof *b);
-    WF_CHECK(b, WF_ERR_MEMORY, "no memory for a block's record");
-    const wf_status status = alloc_block(pool, s, size, &b->data);
+    block *b;
+    wf_alloc_fn *const alloc = s->host ? pool->ctx->k->pinned_alloc : pool->ctx->k->alloc;
+    WF_TRY(record_new(pool, s, &b));
+    const wf_status status = alloc(pool->ctx, size, &b->data);
     if (status != WF_OK) {
-        free(b);
+        list_add(&s->spare, b);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
     }
     b->bytes = size;
     b->class = class;
-    pool->counters.system_allocations += 2;
+    pool->counters.system_allocations++;
     pool->counters.bytes_reserved += size;
     s->bytes += size;
-    b->also = s->all;
-    s->all = b;
-    s->table[slot_of(s, b->data)] = b;
-    s->used++;
+    table_add(s, b);
     *out = b;
     return WF_OK;
+}
+
+/* Before the store grows beyond its bound a larger block is cut, or else free ones that are too small go back. A system
+ * that has no more memory is asked again once no block can be cut and all free ones are returned. While a step is
+ * captured nothing of this is done. */
+static wf_status find_block(wf_pool *pool, store *s, size_t size, int class, block **out)
+{
+    if (pool->claiming)
+        return new_block(pool, s, size, class, out);
+    const size_t more = excess(pool, s, size);
+    if (more > 0)
+        WF_TRY(larger_block(pool, s, size, class, out));
+    if (*out)
+        return WF_OK;
+    trim(pool, s, more);
+    const wf_status status = new_block(pool, s, size, class, out);
+    if (status != WF_ERR_MEMORY)
+        return status;
+    wf_error_clear();
+    WF_TRY(larger_block(pool, s, size, class, out));
+    if (*out)
+        return WF_OK;
+    trim(pool, s, SIZE_MAX);
+    return new_block(pool, s, size, class, out);
 }
 
 static wf_status take_block(wf_pool *pool, store *s, size_t bytes, void **data)
@@ -258,10 +403,8 @@ static wf_status take_block(wf_pool *pool, store *s, size_t bytes, void **data)
     block *b = *from;
     if (b)
         *from = b->next;
-    else if (!pool->claiming)
-        b = larger_block(pool, s, size, class);
-    if (!b)
-        WF_TRY(new_block(pool, s, size, class, &b));
+    else
+        WF_TRY(find_block(pool, s, size, class, &b));
     b->next = NULL;
     b->used = true;
     b->mine = claiming;
@@ -279,14 +422,13 @@ static void give_block(wf_pool *pool, store *s, void *data)
 {
     if (!data)
         return;
-    block *b = s->table[slot_of(s, data)];
+    block *const b = s->table[slot_of(s, data)];
     pool->counters.bytes_in_use -= b->bytes;
     b->used = false;
-    if (b->held || b->claims > 0)
-        return;
-    block **to = b->mine ? &pool->mine[b->class] : &s->free[b->class];
-    b->next = *to;
-    *to = b;
+    if (b->mine && !b->held && b->claims == 0)
+        list_add(&pool->mine[b->class], b);
+    else
+        set_free(s, b);
 }
 
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
@@ -296,7 +438,6 @@ wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data)
 
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes)
 {
-    (void)bytes;
     give_block(ctx->pool, &ctx->pool->device, data);
 }
 
@@ -313,19 +454,14 @@ wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data)
 
 void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes)
 {
-    (void)bytes;
     give_block(ctx->pool, host_store(ctx), data);
 }
 
 /* A block that is free is removed from its free list. */
 static void hold_block(wf_pool *pool, store *s, block *b)
 {
-    block **at = b->mine ? &pool->mine[b->class] : &s->free[b->class];
     b->held = true;
-    while (*at && *at != b)
-        at = &(*at)->next;
-    if (*at)
-        *at = b->next;
+    list_remove(b->mine ? &pool->mine[b->class] : &s->free[b->class], b);
 }
 
 static void hold_within(wf_pool *pool, store *s, uintptr_t address)
@@ -358,15 +494,6 @@ static bool claimed(const block *b)
     return b && (b->used || b->mine);
 }
 
-/* Makes a block available again, unless it is in use. */
-static void set_free(store *s, block *b)
-{
-    if (b->used || b->held || b->claims > 0)
-        return;
-    b->next = s->free[b->class];
-    s->free[b->class] = b;
-}
-
 wf_status wf_pool_claim_end(wf_ctx *ctx, wf_claim **out)
 {
     wf_pool *pool = ctx->pool;
@@ -385,9 +512,10 @@ wf_status wf_pool_claim_end(wf_ctx *ctx, wf_claim **out)
             continue;
         b->mine = false;
         b->claims += claim != NULL;
-        set_free(s, b);
         if (claim)
             claim->list[claim->n++] = b;
+        else if (is_free(b))
+            list_add(&s->free[b->class], b); /* not joined, which would change the table */
     }
     *out = claim;
     return claim ? WF_OK : wf_error_code();
@@ -458,71 +586,9 @@ void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms)
     }
 }
 
-/* One allocation for many small objects. */
-static void *chunk(wf_ctx *ctx, size_t bytes)
+wf_handles *wf_pool_handles(const wf_ctx *ctx)
 {
-    wf_pool *pool = ctx->pool;
-    void **chunks = wf_realloc(ctx, pool->chunks, (pool->n_chunks + 1) * sizeof *chunks);
-    if (!chunks)
-        return NULL;
-    /* Handles are made by the dozen and never freed before the pool: a loop of fixed shape reuses those of its first
-     * steps. */
-    pool->chunks = chunks;
-    void *memory = wf_calloc(ctx, 1, bytes);
-    if (memory)
-        chunks[pool->n_chunks++] = memory;
-    return memory;
-}
-
-enum { CHUNK = 64 };
-
-wf_tensor *wf_pool_tensor(wf_ctx *ctx)
-{
-    wf_pool *pool = ctx->pool;
-    if (!pool->tensors) {
-        wf_tensor *many = chunk(ctx, CHUNK * sizeof *many);
-        for (int i = 0; many && i < CHUNK; i++)
-            wf_pool_tensor_give(ctx, &many[i]);
-    }
-    wf_tensor *tensor = pool->tensors;
-    if (tensor) {
-        pool->tensors = tensor->data;
-        *tensor = (wf_tensor){.ctx = ctx};
-    }
-    return tensor;
-}
-
-void wf_pool_tensor_give(wf_ctx *ctx, wf_tensor *tensor)
-{
-    tensor->data = ctx->pool->tensors;
-    ctx->pool->tensors = tensor;
-}
-
-wf_storage *wf_pool_storage(wf_ctx *ctx)
-{
-    wf_pool *pool = ctx->pool;
-    if (!pool->storages) {
-        wf_storage *many = chunk(ctx, CHUNK * sizeof *many);
-        for (int i = 0; many && i < CHUNK; i++)
-            wf_pool_storage_give(ctx, &many[i]);
-    }
-    wf_storage *storage = pool->storages;
-    if (storage) {
-        pool->storages = storage->next;
-        *storage = (wf_storage){.ctx = ctx};
-    }
-    return storage;
-}
-
-void wf_pool_storage_give(wf_ctx *ctx, wf_storage *storage)
-{
-    storage->next = ctx->pool->storages;
-    ctx->pool->storages = storage;
-}
-
-wf_storage **wf_pool_steps(wf_ctx *ctx)
-{
-    return &ctx->pool->steps;
+    return &ctx->pool->handles;
 }
 
 size_t wf_pool_mark(wf_ctx *ctx)

@@ -59,6 +59,9 @@ uint64_t wf_tensor_version(const wf_tensor *tensor);
  * of the master. Packed forms are kept for it. */
 wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **copy) WF_NODISCARD;
 
+/* Whether has(tensor, what) is true of any tensor of the context. */
+bool wf_any_tensor(const wf_ctx *ctx, bool (*has)(const wf_tensor *tensor, const void *what), const void *what);
+
 /* How many step storages of the context are alive and not kept. */
 int64_t wf_step_storages(const wf_ctx *ctx);
 

@@ -64,7 +64,7 @@ static wf_status make_room(wf_batcher *b)
 wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
 {
     wf_layout usual;
-    WF_TRY(wf_mesh_layout_activation(mesh, global, &usual));
+    WF_TRY(wf_mesh_layout_activation_recent(mesh, global, &usual));
     *layout = (wf_layout){.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
         if (usual.placement[a] == WF_SHARDED)

@@ -3,39 +3,27 @@
  * a buffer before and give it back after the message. */
 #include "comm/collective/collective_impl.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-/* The smallest block that is large enough; if none is, the largest of the others grows. A handful of blocks serves
- * the stream, so nothing is freed between calls. */
-static wf_status take_block(wf_comm *comm, size_t bytes, void **data)
+/* The background stream takes memory in the midst of a computation that takes blocks of the pool, now before and now
+ * after it: it has a block of its own, so that both take the same in every step. One is enough, since its calls run one
+ * after the other; while a message that was given up may still write to it, the pool serves instead. */
+static bool uses_own_block(const wf_comm *comm)
 {
-    wf_host_block *best = NULL;
-    for (int i = 0; i < WF_HOST_BLOCKS; i++) {
-        wf_host_block *b = &comm->shared->host[i];
-        if (!b->taken && b->bytes >= bytes && (!best || best->bytes < bytes || b->bytes < best->bytes))
-            best = b;
-        else if (!b->taken && b->bytes < bytes && (!best || (best->bytes < bytes && b->bytes < best->bytes)))
-            best = b;
-    }
-    WF_CHECK(best, WF_ERR_MEMORY, "more than %d host buffers at once", WF_HOST_BLOCKS);
-    if (best->bytes < bytes) {
-        void *grown = wf_realloc(comm->shared->ctx, best->data, bytes);
-        if (!grown)
-            return wf_error_code();
-        best->data = grown;
-        best->bytes = bytes;
-    }
-    best->taken = true;
-    *data = best->data;
-    return WF_OK;
+    return comm->shared->ctx->k->host && wf_background_within(comm) && !comm->shared->block.taken;
 }
 
-/* The background stream takes its blocks in the midst of a computation that takes blocks of the pool, now before and
- * now after it: each has its own, so that both take the same in every step. */
-static bool uses_own_blocks(const wf_comm *comm)
+static wf_status take_own_block(wf_comm *comm, size_t bytes, void **data)
 {
-    return comm->shared->ctx->k->host && wf_background_within(comm);
+    wf_host_block *block = &comm->shared->block;
+    if (block->bytes < bytes) {
+        void *grown = wf_realloc(comm->shared->ctx, block->data, bytes);
+        if (!grown)
+            return wf_error_code();
+        block->data = grown;
+        block->bytes = bytes;
+    }
+    block->taken = true;
+    *data = block->data;
+    return WF_OK;
 }
 
 wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
@@ -44,7 +32,7 @@ wf_status wf_host_take(wf_comm *comm, size_t bytes, void **data)
     if (bytes == 0)
         return WF_OK;
     WF_TRY(wf_comm_forbid_capture(comm, "communicate through the memory of the host"));
-    return uses_own_blocks(comm) ? take_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
+    return uses_own_block(comm) ? take_own_block(comm, bytes, data) : wf_pool_take_host(comm->shared->ctx, bytes, data);
 }
 
 void wf_host_give(wf_comm *comm, void *data, size_t bytes)
@@ -52,21 +40,10 @@ void wf_host_give(wf_comm *comm, void *data, size_t bytes)
     /* What an unfinished message may still write to is leaked on purpose. */
     if (!data || comm->lost)
         return;
-    if (!uses_own_blocks(comm)) {
+    if (data == comm->shared->block.data)
+        comm->shared->block.taken = false;
+    else
         wf_pool_give_host(comm->shared->ctx, data, bytes);
-        return;
-    }
-    wf_host_block *block = comm->shared->host;
-    for (int i = 0; i < WF_HOST_BLOCKS; i++)
-        if (block[i].data == data)
-            block[i].taken = false;
-}
-
-void wf_host_free_all(wf_comm_shared *shared)
-{
-    for (int i = 0; i < WF_HOST_BLOCKS; i++)
-        if (!shared->host[i].taken)
-            free(shared->host[i].data);
 }
 
 /* The order in which elements travel, whatever the order of the tensors at both ends. */

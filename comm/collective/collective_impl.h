@@ -7,8 +7,6 @@
 
 /* --- buffer.c --- */
 
-void wf_host_free_all(wf_comm_shared *shared);
-
 /* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. native: in device
  * memory. */
 wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool native, wf_buffer *buffer) WF_NODISCARD;
@@ -55,6 +53,8 @@ bool wf_native(const wf_comm *comm);
 /* Data of the peer slots that goes natively, as one call; of an all-gather each rank's to all. */
 wf_status wf_native_move_slots(wf_comm *comm) WF_NODISCARD;
 wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
+/* The reduction of all ranks' buffer_out of each slot on the rank of the slot, in the buffer_in of its own. */
+wf_status wf_native_reduce_slots(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
 /* Between wf_transport_native's begin and end. */
 wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to) WF_NODISCARD;
 wf_status wf_native_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
@@ -68,9 +68,6 @@ wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count,
 /* By the transport, and rounded to the type in which it is sent. */
 wf_status wf_native_reduce_as(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_dtype sent,
                               wf_reduce_op op, int root) WF_NODISCARD;
-/* y is the reduction over all ranks of their x[rank], which has count[rank] elements. */
-wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
-                                   wf_reduce_op op) WF_NODISCARD;
 /* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
  * each on its rank; the rest is left as it is. Or they are brought together. */
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;

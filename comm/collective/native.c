@@ -134,46 +134,47 @@ wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count,
                        : wf_native_reduce_as(comm, x, y, count, dtype, narrow(dtype) ? WF_F32 : dtype, op, root);
 }
 
-static wf_status scatter_as_it_is(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
-                                  wf_reduce_op op)
+/* Each slot's tensor is summed on its rank. wide: they lie there as f32, one after the other; NULL: they are sent as
+ * they are. */
+static wf_status reduce_each(wf_comm *comm, float *wide, void *y, wf_dtype dtype, wf_reduce_op op)
 {
     WF_TRY(wf_transport_native.begin(comm));
-    for (int r = 0; r < comm->size; r++)
-        WF_TRY(reduce(comm, x[r], y, count[r], dtype, op, r));
+    for (int r = 0; r < comm->size; r++) {
+        const int64_t count = wf_tensor_count(comm->slot[r].out);
+        WF_TRY(reduce(comm, wide ? wide : comm->slot[r].buffer_out.data, y, count, dtype, op, r));
+        wide = wide ? wide + count : NULL;
+    }
     return wf_transport_native.end(comm, true);
 }
 
-static wf_status scatter_wide(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
-                              wf_reduce_op op, float *wide, const void **part)
+static wf_status reduce_wide(wf_comm *comm, float *wide, wf_dtype dtype, wf_reduce_op op)
 {
-    int64_t at = 0;
-    for (int r = 0; r < comm->size; at += count[r++]) {
-        part[r] = wide + at;
-        WF_TRY(convert(comm, x[r], dtype, wide + at, WF_F32, count[r]));
+    const wf_peer_slot *own = &comm->slot[comm->rank];
+    float *at = wide, *part = wide;
+    for (int r = 0; r < comm->size; r++) {
+        const int64_t count = wf_tensor_count(comm->slot[r].out);
+        part = r == comm->rank ? at : part;
+        WF_TRY(convert(comm, comm->slot[r].buffer_out.data, dtype, at, WF_F32, count));
+        at += count;
     }
-    WF_TRY(scatter_as_it_is(comm, part, count, (void *)part[comm->rank], WF_F32, op));
-    return convert_back(comm, part[comm->rank], WF_F32, y, dtype, count[comm->rank]);
+    WF_TRY(reduce_each(comm, wide, part, WF_F32, op));
+    return convert_back(comm, part, WF_F32, own->buffer_in.data, dtype, wf_tensor_count(own->out));
 }
 
-wf_status wf_native_reduce_scatter(wf_comm *comm, const void *const *x, const int64_t *count, void *y, wf_dtype dtype,
-                                   wf_reduce_op op)
+wf_status wf_native_reduce_slots(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    const size_t table = (size_t)comm->size * sizeof(void *);
+    const wf_peer_slot *own = &comm->slot[comm->rank];
     size_t bytes = 0;
-    void *wide = NULL, *part = NULL;
-    wf_status status;
+    void *wide;
     if (alone(comm))
-        return keep(comm, x[0], y, (size_t)count[0] * wf_dtype_size(dtype));
+        return keep(comm, own->buffer_out.data, own->buffer_in.data, own->buffer_in.bytes);
     if (!narrow(dtype))
-        return scatter_as_it_is(comm, x, count, y, dtype, op);
+        return reduce_each(comm, NULL, own->buffer_in.data, dtype, op);
     for (int r = 0; r < comm->size; r++)
-        bytes += (size_t)count[r] * sizeof(float);
-    WF_TRY_OUT(wf_pool_take(ctx, bytes, &wide));
-    WF_TRY_OUT(wf_pool_take_host(ctx, table, &part));
-    WF_TRY_OUT(scatter_wide(comm, x, count, y, dtype, op, wide, part));
-out:
-    wf_pool_give_host(ctx, part, table);
+        bytes += (size_t)wf_tensor_count(comm->slot[r].out) * sizeof(float);
+    WF_TRY(wf_pool_take(ctx, bytes, &wide));
+    const wf_status status = reduce_wide(comm, wide, dtype, op);
     wf_pool_give(ctx, wide, bytes);
     return status;
 }

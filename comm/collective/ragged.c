@@ -121,25 +121,12 @@ wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
     return wf_guard_end(comm, "alltoall", alltoall(comm, x, y));
 }
 
-/* Only the native transport takes lists; the engine reads the slots. */
 static wf_status reduce_native(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
-    const size_t size = (size_t)comm->size, table = size * (sizeof(void *) + sizeof(int64_t));
-    void *lists;
     /* Lengths are known to be equal on all ranks after this: the transport itself would hang, or write beside the
      * array. */
     WF_TRY(wf_peer_slots_agree(comm));
-    WF_TRY(wf_pool_take_host(comm->shared->ctx, table, &lists));
-    const void **x = lists;
-    int64_t *count = (int64_t *)(void *)(x + size);
-    for (int r = 0; r < comm->size; r++) {
-        x[r] = comm->slot[r].buffer_out.data;
-        count[r] = wf_tensor_count(comm->slot[r].out);
-    }
-    void *y = comm->slot[comm->rank].buffer_in.data;
-    const wf_status status = wf_native_reduce_scatter(comm, x, count, y, dtype, op);
-    wf_pool_give_host(comm->shared->ctx, lists, table);
-    return status;
+    return wf_native_reduce_slots(comm, dtype, op);
 }
 
 /* Every slot expects a tensor like y; the combination of all goes to y. */

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-static const char *const names[WF_CALLS] = {
-    "bcast",   "reduce",     "allreduce",     "allgather", "gather", "scatter", "alltoall", "reduce_scatter",
-    "barrier", "sum_shards", "gather_shards", "send",      "sum",    "lists",   "meet",     "receive"};
+static const char *const names[WF_CALLS] = {"bcast",   "reduce",     "allreduce",     "allgather", "reduce_scatter",
+                                            "barrier", "sum_shards", "gather_shards", "sum",       "lists",
+                                            "meet",    "receive"};
 
 const char *wf_call_name(wf_operation operation)
 {
@@ -90,31 +90,18 @@ static void make_allgather(const making *m, size_t bytes)
 /* -1: nothing passes between these two; 0 is an empty tensor, whose frame still travels. */
 static int64_t part_of(const making *m, int from, int to)
 {
-    switch (m->call->operation) {
-    case WF_CALL_GATHER:
-        return to == m->call->root ? m->call->part[from] : -1;
-    case WF_CALL_SCATTER:
-        return from == m->call->root ? m->call->part[to] : -1;
-    case WF_CALL_REDUCE_SCATTER:
+    if (m->call->operation == WF_CALL_REDUCE_SCATTER)
         return m->call->part[to];
-    case WF_CALL_SEND:
-        return from == m->call->root && to == m->call->other ? m->call->count : -1;
-    case WF_CALL_LISTS:
-        return from == to ? -1 : from == m->rank ? m->call->part[to] : m->call->part[m->g.size + from];
-    default:
-        return m->call->count;
-    }
+    return from == m->rank ? m->call->part[to] : m->call->part[m->g.size + from];
 }
 
 /* Where the tensor that goes to, or comes from, another rank is: the operand of its index; a sum's come to scratch. */
 static wf_address part_at(const making *m, int other, bool out, int64_t count)
 {
-    const wf_operation operation = m->call->operation;
-    if (!out && operation == WF_CALL_REDUCE_SCATTER)
-        return wf_builder_scratch(m->b, (size_t)count * m->size);
     if (out)
-        return input(m, operation == WF_CALL_GATHER || operation == WF_CALL_SEND ? 0 : other, count);
-    return output(m, operation == WF_CALL_SCATTER || operation == WF_CALL_SEND ? 0 : other, count);
+        return input(m, other, count);
+    return m->call->operation == WF_CALL_REDUCE_SCATTER ? wf_builder_scratch(m->b, (size_t)count * m->size)
+                                                        : output(m, other, count);
 }
 
 /* Starts with the next rank, so that not all ranks begin with the same one. */
@@ -133,15 +120,6 @@ static int list_parts(const making *m, bool out, wf_part *part)
         parts++;
     }
     return parts;
-}
-
-static void make_own(const making *m)
-{
-    const int64_t count = part_of(m, m->rank, m->rank);
-    if (count < 0 || m->call->operation == WF_CALL_REDUCE_SCATTER)
-        return;
-    const wf_address from = part_at(m, m->rank, true, count), to = part_at(m, m->rank, false, count);
-    wf_add_copy(m->b, from, to, (size_t)count * m->size, false);
 }
 
 /* The copies of this rank's part that came, and its own. */
@@ -174,7 +152,6 @@ static void make_parts(const making *m)
         parts.frames_in =
             wf_builder_operand(m->b, WF_OPERAND_OUTPUT, m->g.size, (size_t)parts.count_in * WF_FRAME_BYTES);
     wf_build_parts(m->b, &m->g, &parts);
-    make_own(m);
     if (m->call->operation == WF_CALL_REDUCE_SCATTER)
         combine_parts(m, in, parts.count_in);
 }
@@ -306,8 +283,7 @@ wf_status wf_call_schedule(wf_ctx *ctx, const wf_agreed *agreed, int rank, const
     WF_CHECK(rank >= 0 && rank < agreed->ranks, WF_ERR_ARGUMENT, "rank %d of %d", rank, agreed->ranks);
     WF_CHECK(call->operation >= 0 && call->operation < WF_CALLS, WF_ERR_ARGUMENT, "%d is no call",
              (int)call->operation);
-    WF_CHECK(call->root < agreed->ranks && call->other < agreed->ranks, WF_ERR_ARGUMENT, "root %d of %d ranks",
-             call->root, agreed->ranks);
+    WF_CHECK(call->root < agreed->ranks, WF_ERR_ARGUMENT, "root %d of %d ranks", call->root, agreed->ranks);
     making m = {.call = call, .rank = rank, .g = wf_group_all(agreed, rank), .size = wf_dtype_size(call->dtype)};
     m.b = wf_builder_new(ctx, agreed, rank);
     if (!m.b)

@@ -1,7 +1,8 @@
 /* Reduction and broadcast through the ring of the ranks of a node.
  *
- * Every rank owns a few slots of one piece each, and three flags that count pieces: copied into the slot, reduced,
- * taken (read by this rank, which needs nothing of it any more). A vector goes through the slots piece by piece: a rank
+ * Every rank owns a few slots of one piece each, each behind a flag that says which piece of which call is in it: a few
+ * numbers and the flag are one cache line, and come together. Two flags of the rank count pieces: reduced, and taken
+ * (read by this rank, which needs nothing of it any more). A vector goes through the slots piece by piece: a rank
  * copies what others need of a piece into its slot, reduces its own slice of the piece once the others have copied
  * theirs, and takes the other slices' results out of their slots. The three run ahead of each other as far as the slots
  * allow, so what is moved stays in the caches. */
@@ -9,7 +10,7 @@
 
 #define GRAIN 16 /* elements: slices begin at whole cache lines */
 
-enum { COPIED = 0, REDUCED, TAKEN };
+enum { REDUCED = WF_FLAG_SLOT + 1, TAKEN };
 
 typedef struct passage {
     wf_builder *b;
@@ -17,7 +18,7 @@ typedef struct passage {
     wf_address x, y; /* of a broadcast: x is read on the root alone */
     wf_address *in;
     int64_t count, piece, pieces, ring; /* ring: pieces before this passage */
-    size_t size;                        /* of an element */
+    size_t size, begin;                 /* of an element; of a piece in its slot */
     wf_dtype dtype;
     wf_reduce_op op;
     int root;
@@ -55,17 +56,26 @@ static slice slice_of(const passage *p, int64_t k, int member)
 
 static wf_address slot_of(const passage *p, int member, int64_t k)
 {
-    return wf_builder_shared(p->b, wf_group_rank(&p->node, member), p->ring + k);
+    return wf_address_add(wf_builder_shared(p->b, wf_group_rank(&p->node, member), p->ring + k), p->begin);
 }
 
-/* The other members' flags are `pieces` at least. */
-static wf_steps await_others(const passage *p, int flag, int64_t pieces)
+/* A member has copied piece k into its slot. */
+static wf_steps await_copy(const passage *p, int member, int64_t k)
+{
+    const int rank = wf_group_rank(&p->node, member);
+    return wf_add_slot_await(p->b, rank, wf_builder_shared(p->b, rank, p->ring + k), p->ring + k + 1);
+}
+
+/* The other members' flags count piece k. */
+static wf_steps await_others(const passage *p, int flag, int64_t k)
 {
     wf_steps all = {0};
     for (int m = 0; m < p->node.size; m++) {
         if (m == p->node.place)
             continue;
-        const wf_steps one = wf_add_await(p->b, wf_group_rank(&p->node, m), flag, pieces);
+        const wf_steps one = flag == WF_FLAG_SLOT
+                                 ? await_copy(p, m, k)
+                                 : wf_add_await(p->b, wf_group_rank(&p->node, m), flag, p->ring + k + 1);
         all.first = all.last == 0 ? one.first : all.first;
         all.last = one.last;
     }
@@ -80,7 +90,7 @@ static wf_steps copy_in(const passage *p, int64_t k)
     const wf_address slot = slot_of(p, p->node.place, k), x = wf_address_add(p->x, all.at);
     if (p->bcast && p->root != p->node.place)
         return (wf_steps){0};
-    const wf_steps freed = await_others(p, TAKEN, p->ring + k + 1 - wf_builder_agreed(p->b)->ring_slots);
+    const wf_steps freed = await_others(p, TAKEN, k - wf_builder_agreed(p->b)->ring_slots);
     const wf_steps own_use = wf_builder_slot_user(p->b, p->ring + k);
     wf_after(p->b, freed);
     wf_after(p->b, own_use);
@@ -93,7 +103,7 @@ static wf_steps copy_in(const passage *p, int64_t k)
     }
     wf_after(p->b, freed);
     wf_after(p->b, copied);
-    wf_add_notify(p->b, COPIED, p->ring + k + 1);
+    wf_add_slot_notify(p->b, wf_builder_shared(p->b, wf_builder_rank(p->b), p->ring + k), p->ring + k + 1);
     return copied;
 }
 
@@ -105,7 +115,7 @@ static wf_steps reduce_slice(const passage *p, int64_t k, wf_steps copied)
     const wf_address y = p->wanted ? wf_address_add(p->y, own.at) : WF_NOWHERE;
     if (p->whole && !p->wanted)
         return (wf_steps){0};
-    const wf_steps there = await_others(p, COPIED, p->ring + k + 1);
+    const wf_steps there = await_others(p, WF_FLAG_SLOT, k);
     for (int m = 0; m < p->node.size; m++)
         p->in[m] = m == p->node.place ? wf_address_add(p->x, own.at) : wf_address_add(slot_of(p, m, k), own.in_slot);
     const wf_address slot = wf_address_add(slot_of(p, p->node.place, k), own.in_slot);
@@ -126,7 +136,7 @@ static wf_steps take_slices(const passage *p, int64_t k)
 {
     if (p->whole || !p->wanted)
         return (wf_steps){0};
-    const wf_steps there = await_others(p, REDUCED, p->ring + k + 1);
+    const wf_steps there = await_others(p, REDUCED, k);
     wf_steps taken = there;
     for (int m = 0; m < p->node.size; m++) {
         const slice s = slice_of(p, k, m);
@@ -171,7 +181,7 @@ static void bcast_piece(const passage *p, int64_t k)
     const slice all = whole_of(p, k);
     wf_steps taken = copy_in(p, k);
     if (p->root != p->node.place) {
-        const wf_steps there = wf_add_await(p->b, wf_group_rank(&p->node, p->root), COPIED, p->ring + k + 1);
+        const wf_steps there = await_copy(p, p->root, k);
         wf_after(p->b, there);
         taken = wf_add_copy(p->b, slot_of(p, p->root, k), wf_address_add(p->y, all.at), all.bytes, false);
     }
@@ -188,6 +198,7 @@ static void cut(passage *p)
     p->piece = p->count / agreed->ring_slots;
     p->piece = p->piece < least ? least : p->piece > most ? most : p->piece;
     p->pieces = (p->count + p->piece - 1) / p->piece;
+    p->begin = (size_t)p->count * p->size <= WF_SLOT_HEAD ? 0 : WF_SLOT_HEAD;
     p->ring = wf_builder_ring(p->b, p->pieces);
 }
 
@@ -208,6 +219,8 @@ void wf_build_node_reduce(wf_builder *b, wf_address x, wf_address y, int64_t cou
     if (!p.in || count == 0)
         return;
     cut(&p);
+    if (root < 0)
+        wf_builder_synchronizes(b, &p.node);
     reduce_pieces(&p);
 }
 

@@ -40,8 +40,11 @@ static void sum_blocks(wf_builder *b, wf_address data, int64_t count, wf_dtype d
 {
     const wf_agreed *agreed = wf_builder_agreed(b);
     const int rank = wf_builder_rank(b), place = agreed->place[rank];
+    const wf_group all = wf_group_all(agreed, rank);
     const wf_group between = wf_group_column(agreed, rank, place < blocks ? place : 0);
     int64_t lo, hi;
+    if (count > 0)
+        wf_builder_synchronizes(b, &all);
     for (int s = 0; s < blocks; s++) {
         wf_block(count, blocks, s, &lo, &hi);
         const wf_address block = segment_at(data, lo, dtype);

@@ -241,9 +241,11 @@ wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece)
 {
     /* Pieces take the slots of the ring in turn, over all calls: a slot's last user must be done before the next. */
     const int slot = (int)(piece % b->agreed->ring_slots);
-    return operand_find(
-        b, b->agreed->place[owner] * b->agreed->ring_slots + slot,
-        (wf_operand){.kind = WF_OPERAND_SHARED, .owner = owner, .index = slot, .bytes = b->agreed->ring_slot_bytes});
+    return operand_find(b, b->agreed->place[owner] * b->agreed->ring_slots + slot,
+                        (wf_operand){.kind = WF_OPERAND_SHARED,
+                                     .owner = owner,
+                                     .index = slot,
+                                     .bytes = WF_SLOT_HEAD + b->agreed->ring_slot_bytes});
 }
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
@@ -459,11 +461,29 @@ wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value
     return add_flag(b, &b->notified, flag, flag_step(WF_STEP_NOTIFY, b->rank, ring, flag, value));
 }
 
-wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value)
+static wf_steps add_await(wf_builder *b, wf_step step)
 {
     const int32_t flags = WF_FLAGS + 2 * WF_PAIR_RANKS;
-    return add_flag(b, &b->awaited, b->agreed->place[rank] * flags + flag,
-                    flag_step(WF_STEP_AWAIT, rank, ring, flag, value));
+    return add_flag(b, &b->awaited, b->agreed->place[step.peer] * flags + step.flag, step);
+}
+
+wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value)
+{
+    return add_await(b, flag_step(WF_STEP_AWAIT, rank, ring, flag, value));
+}
+
+wf_steps wf_add_slot_notify(wf_builder *b, wf_address slot, int64_t value)
+{
+    wf_step step = flag_step(WF_STEP_NOTIFY, b->rank, 0, WF_FLAG_SLOT, value);
+    step.to = slot;
+    return add_flag(b, &b->notified, WF_FLAG_SLOT, step);
+}
+
+wf_steps wf_add_slot_await(wf_builder *b, int rank, wf_address slot, int64_t value)
+{
+    wf_step step = flag_step(WF_STEP_AWAIT, rank, 0, WF_FLAG_SLOT, value);
+    step.to = slot;
+    return add_await(b, step);
 }
 
 wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes)

@@ -34,9 +34,11 @@ typedef struct wf_address {
     size_t at;
 } wf_address;
 
-#define WF_FLAGS   3 /* of a rank, for the ring of its node */
+#define WF_FLAGS     3  /* of a rank, for the ring of its node */
+#define WF_FLAG_SLOT 0  /* of these, the one that each slot has for itself, in front of it */
+#define WF_SLOT_HEAD 56 /* bytes of a slot that lie in one cache line with its flag */
 
-#define WF_NOWHERE ((wf_address){.operand = -1})
+#define WF_NOWHERE   ((wf_address){.operand = -1})
 
 static inline wf_address wf_address_add(wf_address base, size_t bytes)
 {
@@ -86,7 +88,8 @@ wf_address wf_builder_scratch(wf_builder *b, size_t bytes);
 wf_address wf_builder_device(wf_builder *b, size_t bytes);
 /* For reducers that say so (wf_reducer.keeps): memory for one buffer of gradients, from sum to sum. */
 wf_address wf_builder_kept(wf_builder *b, size_t bytes);
-/* A slot of the node's ring in the memory of a rank of this node. */
+/* A slot of the node's ring in the memory of a rank of this node: WF_SLOT_HEAD bytes, and a piece from the next cache
+ * line on. */
 wf_address wf_builder_shared(wf_builder *b, int owner, int64_t piece);
 /* A slot of the ring of two ranks of this node, for a part that passes from one to the other. */
 wf_address wf_builder_pair_slot(wf_builder *b, int from, int to, int64_t part);
@@ -97,8 +100,8 @@ void wf_after(wf_builder *b, wf_steps steps);
 void wf_builder_cut(wf_builder *b, size_t most_bytes);
 /* Of the steps that are ready, the one that was added first runs first. */
 void wf_builder_in_order(wf_builder *b);
-/* No member of the group ends what is added before a message, or a chain of messages, has come from every other one. Of
- * a group of all ranks this shows that they have all made the call, which is then not asked for. */
+/* No member of the group ends what is added before a message or the flag of a slot, or a chain of them, has come from
+ * every other one. Of a group of all ranks this shows that they have all made the call, which is then not asked for. */
 void wf_builder_synchronizes(wf_builder *b, const wf_group *g);
 /* The next step that is added runs in the owner's wait alone: until then the caller uses the memory. */
 void wf_builder_at_wait(wf_builder *b);
@@ -126,6 +129,10 @@ wf_steps wf_add_fence(wf_builder *b);
 wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value);
 /* Behind the earlier awaits of this flag of this rank, whose values are lower. */
 wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value);
+/* The same of the flag of a slot, which also says of which call the slot's contents are: who is in another call waits.
+ * A value must have been awaited by all who do before the slot's next one is written. */
+wf_steps wf_add_slot_notify(wf_builder *b, wf_address slot, int64_t value);
+wf_steps wf_add_slot_await(wf_builder *b, int rank, wf_address slot, int64_t value);
 static inline wf_steps wf_add_notify(wf_builder *b, int flag, int64_t value)
 {
     return wf_add_ring_notify(b, 0, flag, value);

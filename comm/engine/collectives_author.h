@@ -59,19 +59,15 @@ typedef enum wf_operation {
     WF_CALL_REDUCE,         /* input 0 to output 0 of the root */
     WF_CALL_ALLREDUCE,      /* input 0 to output 0 */
     WF_CALL_ALLGATHER,      /* input 0: count elements; output 0: ranks times as many */
-    WF_CALL_GATHER,         /* input 0 to outputs r of the root: part[r] elements */
-    WF_CALL_SCATTER,        /* inputs r of the root to output 0 */
-    WF_CALL_ALLTOALL,       /* inputs r to outputs r: count elements each */
     WF_CALL_REDUCE_SCATTER, /* inputs r to output 0: part[r] elements */
     WF_CALL_BARRIER,
     WF_CALL_SUM_SHARDS,    /* both 0, in shards part[0..ranks] */
     WF_CALL_GATHER_SHARDS, /* likewise */
-    WF_CALL_SEND,          /* input 0 of rank `root` to output 0 of rank `other` */
     WF_CALL_SUM,           /* both 0: a reducer's sum of gradients */
     /* What this rank alone knows of a call. */
-    WF_CALL_LISTS, /* input r to rank r, output r from rank r: part[r] and part[ranks + r] bytes; -1: not even a frame.
-                      Input and output number `ranks`: the frames, from the next rank on, and from the one before it on
-                    */
+    WF_CALL_LISTS, /* tensors between any two ranks: messages, gathers, scatters, all-to-alls. Input r to rank r, output
+                      r from rank r: part[r] and part[ranks + r] bytes; -1: not even a frame. Input and output number
+                      `ranks`: the frames, from the next rank on, and from the one before it on */
     WF_CALL_MEET,  /* a barrier of the `parts` ranks in `part`, by themselves */
     WF_CALL_RECEIVE, /* output 0: count bytes from rank `root`, without a frame */
     WF_CALLS
@@ -83,7 +79,7 @@ typedef struct wf_call {
     const char *reducer; /* of WF_CALL_SUM: its name */
     wf_reduce_op op;
     wf_dtype dtype;
-    int root, other;
+    int root;
     int64_t count;       /* elements, as above; of WF_CALL_SUM the last end */
     const int64_t *part; /* lengths, or ends of shards, as above; of WF_CALL_SUM the ends of segments, the first of
                             which need not be 0 */

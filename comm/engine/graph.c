@@ -99,6 +99,17 @@ static wf_status match_messages(wf_schedule_graph *g, end *send, end *recv)
     return WF_OK;
 }
 
+/* The flag of a slot has one value alone, and is awaited where it is raised. */
+static bool same_slot(const wf_schedule_graph *g, int64_t notify, int64_t await)
+{
+    const wf_step *a = wf_graph_step(g, notify), *b = wf_graph_step(g, await);
+    if (a->to.operand < 0 || b->to.operand < 0)
+        return a->to.operand < 0 && b->to.operand < 0;
+    const wf_operand *x = &g->all[g->rank[notify]]->operand[a->to.operand];
+    const wf_operand *y = &g->all[g->rank[await]]->operand[b->to.operand];
+    return a->value == b->value && x->owner == y->owner && x->index == y->index;
+}
+
 /* An await is served by the first notification of a value that is high enough; below 1 by an earlier schedule. */
 static wf_status match_flags(wf_schedule_graph *g, end *notify, end *await)
 {
@@ -109,7 +120,8 @@ static wf_status match_flags(wf_schedule_graph *g, end *notify, end *await)
             continue;
         while (n < notifies && compare(&notify[n], &await[i]) < 0)
             n++;
-        if (n == notifies || notify[n].a != await[i].a || notify[n].b != await[i].b)
+        if (n == notifies || notify[n].a != await[i].a || notify[n].b != await[i].b ||
+            !same_slot(g, notify[n].step, await[i].step))
             return unmatched(g, &await[i], "a flag that is never raised");
         g->match[await[i].step] = notify[n].step;
         /* Awaits of one notification are a list that begins at it. */

@@ -59,7 +59,7 @@ static void box_step_text(const wf_schedule *s, const wf_step *step, char *text,
 
 static const char *flag_text(int flag, char text[PLACE])
 {
-    static const char *const of_node[WF_FLAGS] = {"copied", "reduced", "taken"};
+    static const char *const of_node[WF_FLAGS] = {[WF_FLAG_SLOT] = "copied", "reduced", "taken"};
     if (flag < WF_FLAGS)
         return of_node[flag];
     snprintf(text, PLACE, flag == wf_flag_posted((flag - WF_FLAGS) / 2) ? "parts to place %d" : "taken from place %d",

@@ -232,8 +232,7 @@ static char *slot_at(const wf_engine *engine, int rank, const wf_operand *operan
 {
     const wf_agreed *agreed = &engine->agreed;
     if (operand->index < WF_RING_SLOTS)
-        return engine->ring.slots[operand->owner] +
-               (size_t)((operand->index + engine->ring.pieces) % agreed->ring_slots) * agreed->ring_slot_bytes;
+        return wf_ring_slot(&engine->ring, agreed, operand);
     const int from = agreed->place[operand->owner], to = operand->index / WF_RING_SLOTS - 1;
     const int64_t before = engine->pairs.pieces[operand->owner == rank ? wf_ring_to(to) : wf_ring_from(from)];
     const int64_t slot = (operand->index % WF_RING_SLOTS + before) % wf_pair_slots(agreed, rank);

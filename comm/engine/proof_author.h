@@ -19,13 +19,15 @@ void wf_schedule_print(const wf_schedule *schedule, void (*line)(void *own, cons
 /* --- verify.c -------------------------------------------------------------------------------------------------------
  */
 /* WF_OK where
- *   every send meets one receive of equal bytes, and every awaited flag is raised;
+ *   every send meets one receive of equal bytes, and every awaited flag is raised; the flag of a slot keeps its value
+ *   until all who await it have seen it;
  *   no steps wait for each other in a circle, even if no message leaves before its receive is posted, or if the steps
  *   of schedules that allow it run one by one;
  *   nothing is read before it is written, and everything that is output is written;
  *   no two steps that may run at the same time touch the same bytes, unless both only read; what a device was told runs
  *   until a fence behind it is over;
- *   of up to 64 ranks that are said to synchronize, none ends before messages tell it that all others have begun.
+ *   of up to 64 ranks that are said to synchronize, none ends before messages, or flags of slots, tell it that all
+ *   others have begun.
  * Else WF_ERR_STATE, with the rank and the step in the message. Where the schedules allow it, outputs are also taken
  * for inputs. */
 wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ranks) WF_NODISCARD;
@@ -72,6 +74,7 @@ typedef struct wf_simulation {
     void (*fill)(void *own, int rank, const wf_operand *operand, void *data);
     void (*check)(void *own, int rank, const wf_operand *operand, const void *data);
     void *own;
+    wf_status *ended; /* how each rank ended; NULL: nobody asks */
 } wf_simulation;
 
 /* Runs all ranks in this process, by the engine itself, over a fake transport. WF_OK where all ranks came to their end;

@@ -8,6 +8,7 @@
 #define HEAD ((size_t)4096)
 
 _Static_assert(WF_FLAGS *WF_FLAG_LINE <= 4096, "the flags are in the head of a segment");
+_Static_assert((sizeof(wf_ring_flag) + WF_SLOT_HEAD) % 64 == 0, "slots begin with a cache line");
 
 _Static_assert(3 * WF_PAIR_RANKS * WF_FLAG_LINE <= 4096, "likewise those of pairs");
 
@@ -32,7 +33,8 @@ static wf_status share(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, vo
                        char why[WF_FAILURE_TEXT])
 {
     const size_t before = HEAD + record_bytes(agreed);
-    const size_t bytes = before + (size_t)agreed->ring_slots * agreed->ring_slot_bytes;
+    const size_t slot = sizeof(wf_ring_flag) + WF_SLOT_HEAD + agreed->ring_slot_bytes;
+    const size_t bytes = before + (size_t)agreed->ring_slots * slot;
     WF_TRY(wf_shm_window_open(comm, bytes, &ring->window, base, rank, why));
     if (!base[0])
         return WF_OK;

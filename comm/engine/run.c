@@ -196,14 +196,19 @@ static wf_status stage_step(wf_run *run, const wf_step *step)
 
 static wf_ring_flag *flag_of(const wf_run *run, const wf_step *step)
 {
+    if (step->to.operand >= 0)
+        return (wf_ring_flag *)data_at(run, step->to) - 1;
     char *flags = step->ring > 0 ? run->on.pair_flags[step->peer] : run->on.flags[step->peer];
     const int flag = step->ring > 0 ? step->flag - WF_FLAGS : step->flag;
     return (wf_ring_flag *)(void *)(flags + (size_t)flag * WF_FLAG_LINE);
 }
 
-/* Of a flag, whose pieces have been counted since the ring was made. */
+/* Of a flag, whose pieces have been counted since the ring was made. In that of a slot the count wraps: what was there
+ * before is of a few pieces earlier. */
 static int64_t value_of(const wf_run *run, const wf_step *step)
 {
+    if (step->to.operand >= 0)
+        return (int64_t)((uint64_t)(run->on.ring_pieces + step->value) << 32 | (uint32_t)run->on.tag);
     if (step->ring == 0)
         return run->on.ring_pieces + step->value;
     return run->on.pieces ? run->on.pieces[step->ring] + step->value : step->value;
@@ -329,6 +334,8 @@ static wf_status look_at_messages(wf_run *run, bool *moved)
 static bool flag_is_up(const wf_run *run, const wf_step *step)
 {
     const int64_t value = value_of(run, step);
+    if (step->to.operand >= 0)
+        return atomic_load_explicit(flag_of(run, step), memory_order_acquire) == value;
     int64_t *seen = run->on.seen && step->ring == 0 ? &run->on.seen[step->peer * WF_FLAGS + step->flag] : NULL;
     if (seen && *seen >= value)
         return true;

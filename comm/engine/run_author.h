@@ -18,7 +18,7 @@ typedef atomic_int_least64_t wf_ring_flag;
 /* What a schedule runs on; must live as long as the run is in progress. */
 typedef struct wf_binding {
     const wf_link *link;
-    int tag;                 /* of its messages */
+    int tag;                 /* of its messages, and in the flags of slots */
     void *const *data;       /* of each operand */
     char *const *flags;      /* of each rank of this node, by rank: flag f is at f * WF_FLAG_LINE; NULL: no ring */
     int64_t ring_pieces;     /* of the ring, by earlier schedules */

@@ -25,8 +25,8 @@ typedef enum wf_step_kind {
     WF_STEP_PACK,     /* the box of the strided operand `from` into the dense `to` */
     WF_STEP_UNPACK,   /* the dense `from` into the box of the strided operand `to`; adds where the flag says so */
     WF_STEP_STAGE,    /* `bytes` of `from` into `to`, of which one is in device memory */
-    WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value` */
-    WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value` */
+    WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value`: of the slot `to`, or where that is nowhere, of all */
+    WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value`, of a slot just that */
     WF_STEP_CALL,     /* a local function; without one it only joins the steps that it waits for */
     WF_STEP_FENCE,    /* over when the device has done all that it was given before */
     WF_STEP_KINDS
@@ -74,7 +74,7 @@ typedef struct wf_schedule {
     bool device;       /* arrays and slots are in device memory: boxes move when the device comes to it */
     bool in_place;     /* output i may be input i */
     bool in_order;     /* the first of the ready steps runs first */
-    bool synchronizes; /* no rank ends it before messages tell it that all have begun */
+    bool synchronizes; /* no rank ends it before messages, or flags of slots, tell it that all have begun */
     bool in_line;      /* steps are local, or await flags: they can run one by one in the order of the list */
     /* Payload that this rank sends, and what wf_traffic counts as copied. */
     uint64_t bytes_sent, messages, bytes_copied;

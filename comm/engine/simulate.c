@@ -214,6 +214,18 @@ static void **find_slot(world *w, const wf_operand *slot)
     return NULL;
 }
 
+/* Garbage behind a flag that nothing has been told by. */
+static void *slot_new(wf_ctx *ctx, size_t bytes)
+{
+    wf_ring_flag *flag = wf_calloc(ctx, 1, sizeof *flag + bytes);
+    return flag ? memset(flag + 1, POISON, bytes) : NULL;
+}
+
+static void slot_free(void *slot)
+{
+    free(slot ? (wf_ring_flag *)slot - 1 : NULL);
+}
+
 static wf_status share_memory(world *w, rank *r)
 {
     const wf_schedule *s = w->all[r->number];
@@ -223,8 +235,8 @@ static wf_status share_memory(world *w, rank *r)
         void **slot = find_slot(w, &s->operand[i]);
         WF_CHECK(slot, WF_ERR_STATE, "rank %d uses slot %d of rank %d, which does not", r->number, s->operand[i].index,
                  s->operand[i].owner);
-        if (!*slot && (*slot = wf_malloc(w->ctx, s->operand[i].bytes)))
-            memset(*slot, POISON, s->operand[i].bytes);
+        if (!*slot)
+            *slot = slot_new(w->ctx, s->operand[i].bytes);
         if (!*slot)
             return wf_error_code();
         r->data[i] = *slot;
@@ -348,6 +360,8 @@ static wf_status play(world *w)
 
 static void check_results(const world *w)
 {
+    for (int i = 0; i < w->ranks && w->s->ended; i++)
+        w->s->ended[i] = w->rank[i].status;
     for (int i = 0; i < w->ranks && w->s->check; i++) {
         const wf_schedule *s = w->all[i];
         for (int32_t k = 0; k < s->operands && w->rank[i].status == WF_OK; k++)
@@ -392,8 +406,10 @@ static void tear_down(world *w)
         rank *r = &w->rank[i];
         const wf_schedule *s = w->all[i];
         for (int32_t k = 0; r->data && k < s->operands; k++)
-            if (alias_of(w, s, k) == k && (s->operand[k].kind != WF_OPERAND_SHARED || s->operand[k].owner == i))
-                free(r->data[k]);
+            if (s->operand[k].kind != WF_OPERAND_SHARED)
+                free(alias_of(w, s, k) == k ? r->data[k] : NULL);
+            else if (s->operand[k].owner == i)
+                slot_free(r->data[k]);
         free(r->data);
         wf_run_free(r->run);
     }

@@ -34,6 +34,7 @@ typedef struct proof {
     int64_t *place;        /* of each event in the order */
     int32_t *stamp, round; /* of events: marked in this search */
     int32_t *seen, look;   /* likewise of steps, in the search for a fence */
+    int64_t looked, least; /* the step that was looked back from last, and how far */
     int64_t *stack;
     cover *covers;
     int64_t covered, cover_room;
@@ -67,10 +68,15 @@ static int64_t push_before(proof *p, int64_t top, int64_t event, int64_t least)
     return step->before >= 0 ? push(p, top, 2 * (first + step->before), least) : top;
 }
 
-/* Marks all that is over, or has begun, whenever step n begins, back to place `least` in the order. */
+/* Marks all that is over, or has begun, whenever step n begins, back to place `least` in the order. Inputs of one step
+ * come one after the other, and need one search. */
 static void look_back(proof *p, int64_t n, int64_t least)
 {
     int64_t top = 0;
+    if (p->looked == n && p->least <= least)
+        return;
+    p->looked = n;
+    p->least = least;
     p->round++;
     top = push(p, top, 2 * n, least);
     while (top > 0)
@@ -339,6 +345,42 @@ static wf_status check_access(proof *p, int64_t i, const int64_t *open, int64_t 
     return WF_OK;
 }
 
+/* Its flag has one value, and the next one comes when all who await it have seen it. */
+static wf_status check_slot_flag(proof *p, int64_t before, int64_t n)
+{
+    const int64_t first = p->g->raised[before];
+    char one[WF_FAILURE_TEXT], other[WF_FAILURE_TEXT];
+    int64_t least = p->place[2 * n];
+    for (int64_t a = first; a >= 0; a = p->g->raised[a])
+        least = p->place[2 * a + 1] < least ? p->place[2 * a + 1] : least;
+    look_back(p, n, least);
+    for (int64_t a = first; a >= 0; a = p->g->raised[a])
+        WF_CHECK(came_before(p, a), WF_ERR_STATE, "the flag of a slot may change before it is seen: %.230s; %.230s",
+                 wf_graph_text(p->g, a, one), wf_graph_text(p->g, n, other));
+    return WF_OK;
+}
+
+static bool raises_slot(const wf_step *step, int32_t operand)
+{
+    return step->kind == WF_STEP_NOTIFY && step->to.operand == operand;
+}
+
+static wf_status check_slot_flags(proof *p)
+{
+    const wf_schedule_graph *g = p->g;
+    for (int64_t n = 0; n < g->first[g->ranks]; n++) {
+        const int32_t slot = wf_graph_step(g, n)->to.operand;
+        int64_t before = n - 1;
+        if (slot < 0 || !raises_slot(wf_graph_step(g, n), slot))
+            continue;
+        while (before >= g->first[g->rank[n]] && !raises_slot(wf_graph_step(g, before), slot))
+            before--;
+        if (before >= g->first[g->rank[n]])
+            WF_TRY(check_slot_flag(p, before, n));
+    }
+    return WF_OK;
+}
+
 /* Whether what is in the memory at first may be read: the caller's, and tokens. */
 static bool is_defined(const proof *p, int64_t memory)
 {
@@ -407,15 +449,20 @@ static wf_status check_all(proof *p, int64_t *open)
 /* --- calls that all have begun --------------------------------------------------------------------------------------
  */
 
-/* Ranks that are known to have begun when each step is over: by messages, since flags do not say of which call they
- * are. */
+/* Of which call it is says a message by its tag and the flag of a slot; other flags do not. */
+static bool tells_of_call(const wf_step *step)
+{
+    return step->kind == WF_STEP_RECV || (step->kind == WF_STEP_AWAIT && step->to.operand >= 0);
+}
+
+/* Ranks that are known to have begun when each step is over. */
 static void note_begun(const wf_schedule_graph *g, uint64_t *begun)
 {
     for (int64_t i = 0; i < 2 * g->first[g->ranks]; i++) {
         const int64_t n = g->order[i] / 2, first = g->first[g->rank[n]];
         const wf_step *step = wf_graph_step(g, n);
         if (g->order[i] % 2 == 1) {
-            begun[n] |= step->kind == WF_STEP_RECV ? begun[g->match[n]] : 0;
+            begun[n] |= tells_of_call(step) && g->match[n] >= 0 ? begun[g->match[n]] : 0;
             continue;
         }
         begun[n] = (uint64_t)1 << g->rank[n];
@@ -457,7 +504,7 @@ static wf_status check_synchronizing(wf_ctx *ctx, const wf_schedule_graph *g)
 static wf_status prove(wf_ctx *ctx, wf_schedule_graph *g, bool alias)
 {
     const size_t events = 2 * (size_t)g->first[g->ranks] + 1;
-    proof p = {.ctx = ctx, .g = g, .alias = alias};
+    proof p = {.ctx = ctx, .g = g, .alias = alias, .looked = -1};
     int64_t *open = NULL;
     wf_status status = WF_ERR_MEMORY;
     p.place = wf_malloc(ctx, events * sizeof *p.place);
@@ -467,8 +514,10 @@ static wf_status prove(wf_ctx *ctx, wf_schedule_graph *g, bool alias)
     if (p.place && p.stack && p.stamp && p.seen) {
         for (size_t i = 0; i + 1 < events; i++)
             p.place[g->order[i]] = (int64_t)i;
-        status = list_accesses(&p);
+        status = check_slot_flags(&p);
     }
+    if (status == WF_OK)
+        status = list_accesses(&p);
     if (status == WF_OK && p.count > 0) {
         open = wf_malloc(ctx, (size_t)p.count * sizeof *open);
         status = open ? check_all(&p, open) : wf_error_code();

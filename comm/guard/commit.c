@@ -17,14 +17,6 @@ static int member_at(const int *member, int i)
     return member ? member[i] : i;
 }
 
-/* One byte to a rank, or from it. By a tag of its own: who still meets would take an answer for a message of the
- * meeting. */
-static wf_status begin(wf_comm *comm, wf_transfer *t, const char *data, int peer, bool sending)
-{
-    *t = (wf_transfer){.data = (void *)data, .bytes = 1, .peer = peer, .tag = comm->tag + 1, .sending = sending};
-    return comm->link.start(comm, t);
-}
-
 /* deaf: without a look at notices, which the one that decides looks at. */
 static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
 {
@@ -47,10 +39,12 @@ static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
     }
 }
 
+/* One byte to a rank, or from it. By a tag of its own: who still meets would take an answer for a message of the
+ * meeting. */
 static wf_status pass(wf_comm *comm, const char *data, int peer, bool sending, bool deaf)
 {
-    wf_transfer t;
-    WF_TRY(begin(comm, &t, data, peer, sending));
+    wf_transfer t = {.data = (void *)data, .bytes = 1, .peer = peer, .tag = comm->tag + 1, .sending = sending};
+    WF_TRY(comm->link.start(comm, &t));
     const wf_status status = end(comm, &t, deaf);
     if (!t.done)
         comm->link.cancel(comm, &t);

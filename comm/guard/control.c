@@ -1,7 +1,8 @@
 /* The control channel: records of calls to the right neighbour, notices of failures to all, farewells. It lives on a
  * communicator of its own and never waits; waits poll it. Where all ranks share memory, records lie there, and a count
- * of the notices that are under way says whether a message of them is worth a look. Elsewhere a call that its own
- * messages confirm sends no record, unless it waits long: then all ranks do, and learn what the others do instead. */
+ * of the notices that are under way says whether a message of them is worth a look. A call whose own messages, or flags
+ * in shared memory, confirm that all make it, compares no records. As messages these are not sent then, unless it waits
+ * long: then all ranks do, and learn what the others do instead. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -54,7 +55,7 @@ struct wf_control {
     int left, right;
     numbered own[RECORDS]; /* announced, until the left neighbour's is known to be equal, where memory is not shared */
     MPI_Request sent[RECORDS];
-    bool met[RECORDS]; /* messages of the call itself have shown that all ranks make it */
+    bool met[RECORDS]; /* messages or flags of the call itself have shown that all ranks make it */
     uint64_t announced, confirmed;
     int64_t unsent_ns; /* when the last one was announced, by the tick of the system; 0: it is sent, or need not be */
     shared_records **shared; /* of each rank; NULL: records are messages */
@@ -74,9 +75,9 @@ struct wf_control {
     int64_t busy_until_ns; /* of any other rank, as far as is known */
     char busy_with[64];
     bool dead;
-    bool *gone; /* one per rank: its program has ended */
     int rank, ranks;
     struct wf_control *next;
+    bool gone[]; /* one per rank: its program has ended */
 };
 
 static wf_call_record *mine(struct wf_control *c, uint64_t n)
@@ -102,12 +103,10 @@ static wf_status await_notice(struct wf_control *c)
 
 wf_status wf_control_new(wf_comm *comm)
 {
-    struct wf_control *c = calloc(1, sizeof *c);
+    struct wf_control *c = calloc(1, sizeof *c + (size_t)comm->size * sizeof *c->gone);
     WF_CHECK(c, WF_ERR_MEMORY, "no memory for a communicator");
     comm->control = c;
     c->mpi = MPI_COMM_NULL;
-    c->gone = calloc((size_t)comm->size, sizeof *c->gone);
-    WF_CHECK(c->gone, WF_ERR_MEMORY, "no memory for a communicator");
     c->rank = comm->rank;
     c->ranks = comm->size;
     c->right = (comm->rank + 1) % comm->size;
@@ -199,12 +198,14 @@ wf_status wf_control_show(wf_comm *comm)
 void wf_control_confirm(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
-    if (!c || c->shared)
+    if (!c)
         return;
     c->unsent_ns = 0;
     c->met[(c->announced - 1) % RECORDS] = true;
     while (c->confirmed < c->announced && c->met[c->confirmed % RECORDS])
         c->confirmed++; /* not past calls under way whose records have not come yet */
+    if (c->shared)
+        atomic_store_explicit(&c->shared[c->rank]->confirmed, c->confirmed, memory_order_release);
 }
 
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash)
@@ -487,18 +488,15 @@ void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool ref
     tell_failure(comm, what);
 }
 
-static bool cancel_request(MPI_Request *request)
-{
-    int done = 0;
-    if (*request == MPI_REQUEST_NULL)
-        return true;
-    return MPI_Cancel(request) == MPI_SUCCESS && MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
-}
-
 static bool sent(MPI_Request *request)
 {
     int done = 0;
     return MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+}
+
+static bool cancel_request(MPI_Request *request)
+{
+    return *request == MPI_REQUEST_NULL || (MPI_Cancel(request) == MPI_SUCCESS && sent(request));
 }
 
 static bool all_sent(struct wf_control *c)
@@ -544,7 +542,6 @@ static void control_free(struct wf_control *c)
         next = t->next;
         free(t);
     }
-    free(c->gone);
     free(c);
 }
 

@@ -98,7 +98,7 @@ static bool works(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t 
     const int64_t waited = now - deadline->start_ns, process = process_of(comm, peer);
     if (process != 0 && deadline->circle)
         return now - deadline->circle_ns <= CIRCLE_NS; /* then the circle is the error, if it is one */
-    if (process == 0 || waited > (int64_t)wf_config_get()->idle_ms * 1000000 || wf_peer_look(process) != WF_PEER_LIVES)
+    if (process == 0 || waited > (int64_t)wf_config_get()->idle_ms * 1000000 || !wf_peer_lives(process))
         return false;
     if (now - deadline->said_ns > SAY_NS) {
         deadline->said_ns = now;

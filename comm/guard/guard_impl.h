@@ -10,8 +10,9 @@
 wf_status wf_guard_alive(wf_comm *comm) WF_NODISCARD;
 /* Starts a collective: alive, numbered, announced to the neighbour. */
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
-/* Around a schedule of the call in progress. `synchronizes`: no rank ends it before messages say that all have begun it
- * (their tag holds the hash of the call); else the record of the call is sent. */
+/* Around a schedule of the call in progress. `synchronizes`: no rank ends it before messages, or flags of slots, say
+ * that all have begun it (the tag, which is in both, holds the hash of the call); else the record of the call is sent.
+ */
 wf_status wf_guard_run_begin(wf_comm *comm, bool synchronizes) WF_NODISCARD;
 void wf_guard_run_end(wf_comm *comm, bool synchronizes);
 /* Waits until the left neighbour is known to do the same. */

@@ -116,7 +116,7 @@ static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer,
 {
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%s starts while %.*s of this communicator is not over", operation,
              WF_OPERATION, comm->doing.operation);
-    comm->doing = wf_call_record_new(operation);
+    comm->doing = wf_call_record_plain(operation, -1);
     comm->doing.peer = peer;
     comm->doing.tag = peer < 0 ? -1 : tag;
     wf_call_record_place(&comm->doing);

@@ -74,7 +74,7 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
 
 static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
 {
-    return a->reversed == b->reversed && a->own == b->own && a->pairs == b->pairs &&
+    return a->reversed == b->reversed && a->own == b->own &&
            !memcmp(a->from_stride, b->from_stride, sizeof a->from_stride) &&
            !memcmp(a->to_stride, b->to_stride, sizeof a->to_stride);
 }
@@ -83,8 +83,7 @@ static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
 static wf_status find_form(wf_exchange *exchange, bool own)
 {
     wf_exchange_form *form = exchange->form;
-    wf_exchange_form key = {
-        .reversed = exchange->reversed, .own = own, .pairs = wf_engine_agreed(exchange->comm)->pairs};
+    wf_exchange_form key = {.reversed = exchange->reversed, .own = own};
     int at = 0;
     memcpy(key.from_stride, exchange->from->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
     memcpy(key.to_stride, exchange->to->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
@@ -133,11 +132,10 @@ static wf_status post(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
     WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
-    exchange->active = true;
     if (!comm->native) {
         WF_TRY(wf_comm_forbid_capture(comm, "exchange halos by messages or mapped memory, which the host looks after"));
-        /* At the first exchange that needs it: a communicator whose exchanges are all long never takes the memory. */
-        if (exchange->parted && !comm->pairs_asked)
+        /* At the first exchange: a communicator without one never takes the memory. */
+        if (!comm->pairs_asked)
             WF_TRY(wf_exchange_share(comm));
     }
     return start_flight(exchange, own);
@@ -169,7 +167,6 @@ static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
 static wf_status over(wf_exchange *exchange, wf_status status)
 {
     wf_engine_end(exchange->comm, &exchange->flight, status);
-    exchange->active = false;
     exchange->from = exchange->to = NULL;
     return wf_guard_end(exchange->comm, exchange->reversed ? "exchange_reverse" : "exchange", status);
 }
@@ -183,7 +180,7 @@ static wf_status start(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
 {
     WF_NEED(exchange);
     const int64_t start_ns = wf_now_ns();
-    if (exchange->active)
+    if (exchange->flight.entry)
         return over(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
     exchange->reversed = reversed;
     const wf_status status = begin(exchange, from, to, own);
@@ -225,7 +222,7 @@ static wf_status poll(wf_exchange *exchange)
 wf_status wf_exchange_poll(wf_exchange *exchange)
 {
     WF_NEED(exchange);
-    if (!exchange->active)
+    if (!exchange->flight.entry)
         return WF_OK;
     const int64_t start_ns = wf_now_ns();
     wf_watch_begin("exchange");
@@ -248,7 +245,7 @@ static wf_status end(wf_exchange *exchange)
 wf_status wf_exchange_end(wf_exchange *exchange)
 {
     WF_NEED(exchange);
-    if (exchange->active) {
+    if (exchange->flight.entry) {
         const int64_t start_ns = wf_now_ns();
         wf_watch_begin("exchange");
         const wf_status status = over(exchange, end(exchange));

@@ -48,26 +48,6 @@ static bool dense_in(wf_box box, wf_box world, wf_order order)
     return true;
 }
 
-/* Whether one piece alone may go in parts (goes_in_parts of build_exchange.c). */
-static bool may_part(const wf_exchange *exchange, wf_box box, wf_box have, wf_box need)
-{
-    const wf_agreed *agreed = wf_engine_agreed(exchange->comm);
-    const size_t bytes = (size_t)wf_shape_count(wf_box_shape(box)) * wf_dtype_size(exchange->dtype);
-    return agreed->staged || bytes <= agreed->pair_short_bytes || !dense_in(box, have, exchange->order) ||
-           !dense_in(box, need, exchange->order);
-}
-
-static bool any_parted(const wf_exchange *exchange, int size, const wf_box *have, const wf_box *need)
-{
-    for (int p = 0; p < size; p++)
-        for (int q = 0; q < size; q++) {
-            const wf_box box = wf_box_intersect(have[p], need[q]);
-            if (p != q && !wf_box_empty(box) && may_part(exchange, box, have[p], need[q]))
-                return true;
-        }
-    return false;
-}
-
 /* A run of memory at both ends, if tensors are dense. */
 static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_box *need)
 {
@@ -98,8 +78,6 @@ static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *n
     exchange->reverse_record = record_of("exchange_reverse", exchange, comm->size, have, need);
     exchange->have = have[comm->rank];
     exchange->need = need[comm->rank];
-    /* Asked over all pairs, not this rank's: sharing memory takes all ranks of the node. */
-    exchange->parted = any_parted(exchange, comm->size, have, need);
     return find_dense(exchange, have, need);
 }
 
@@ -127,18 +105,12 @@ void wf_exchange_free(wf_exchange *exchange)
 {
     if (!exchange)
         return;
-    if (exchange->active)
-        wf_engine_end(exchange->comm, &exchange->flight, WF_ERR_STATE);
+    wf_engine_end(exchange->comm, &exchange->flight, WF_ERR_STATE);
     for (int i = 0; i < WF_EXCHANGE_FORMS; i++)
         wf_engine_entry_free(exchange->form[i].entry);
     wf_plan_free(exchange->plan);
     free(exchange->dense);
     free(exchange);
-}
-
-const wf_plan *wf_exchange_plan(const wf_exchange *exchange)
-{
-    return exchange ? exchange->plan : NULL;
 }
 
 int64_t wf_exchange_bytes(const wf_exchange *exchange)
@@ -148,7 +120,7 @@ int64_t wf_exchange_bytes(const wf_exchange *exchange)
 
 bool wf_exchange_moves(const wf_exchange *exchange)
 {
-    return exchange && exchange->plan->elements_moved > 0;
+    return exchange && exchange->plan->moves;
 }
 
 wf_comm *wf_exchange_comm(const wf_exchange *exchange)

@@ -35,7 +35,8 @@ static wf_status map_devices(wf_comm *comm, wf_pairs *pairs)
     agreed->pair_slot_bytes = SLOT_DEVICE;
     *b = (wf_ipc_buffers){.rank = comm->intra_rank, .size = fits ? size : 0, .member = member};
     b->bytes = (size_t)(fits ? size - 1 : 0) * (size_t)wf_pair_slots(agreed, comm->rank) * SLOT_DEVICE;
-    WF_TRY(wf_ipc_buffers_open(comm, b, &agreed->pairs, why));
+    WF_TRY(wf_ipc_buffers_open(comm, b, why));
+    agreed->pairs = !why[0];
     if (agreed->pairs) {
         place_slots(comm, pairs, b);
         return WF_OK;

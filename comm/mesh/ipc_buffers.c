@@ -6,13 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AWAY 64 /* bytes between the two marks of a trial */
-
 /* What a rank tells the others while they try. */
 typedef struct offer {
-    int32_t works;
     wf_share share;
-    char why[WF_WHY];
+    char why[WF_WHY]; /* it failed; empty: it did not */
 } offer;
 
 /* A block that others may still have mapped. */
@@ -53,36 +50,33 @@ static void sweep(wf_ctx *ctx)
 
 /* --- the trial ---------------------------------------------------------------------------------------------------- */
 
-static uint64_t mark_of(const wf_comm *comm, int from, int to, int way)
+static uint64_t mark_of(const wf_comm *comm, int from, int to)
 {
-    const uint64_t mixed = (comm->id + (uint64_t)way) * 0x9e3779b97f4a7c15u;
-    return mixed ^ (uint64_t)(from * 1000 + to + 1);
+    return (comm->id * 0x9e3779b97f4a7c15u) ^ (uint64_t)(from * 1000 + to + 1);
 }
 
-/* Way 0: everybody writes into the others' blocks. Way 1: into its own, for the others to read. */
-static wf_status write_marks(wf_comm *comm, const wf_ipc_buffers *b, int way)
+/* Everybody writes into the others' blocks, as the rings do. */
+static wf_status write_marks(wf_comm *comm, const wf_ipc_buffers *b)
 {
     wf_ctx *ctx = comm->shared->ctx;
     for (int i = 0; i < b->size; i++) {
         if (i == b->rank)
             continue;
-        const uint64_t mark = mark_of(comm, b->rank, i, way);
-        char *place = way ? wf_ipc_buffers_piece(b, b->rank, i) + AWAY : wf_ipc_buffers_piece(b, i, b->rank);
-        WF_TRY(ctx->k->to_device(ctx, place, &mark, sizeof mark));
+        const uint64_t mark = mark_of(comm, b->rank, i);
+        WF_TRY(ctx->k->to_device(ctx, wf_ipc_buffers_piece(b, i, b->rank), &mark, sizeof mark));
     }
     return ctx->k->stream_finish(ctx, NULL);
 }
 
-static wf_status read_marks(wf_comm *comm, const wf_ipc_buffers *b, int way)
+static wf_status read_marks(wf_comm *comm, const wf_ipc_buffers *b)
 {
     wf_ctx *ctx = comm->shared->ctx;
     for (int i = 0; i < b->size; i++) {
         uint64_t mark = 0;
         if (i == b->rank)
             continue;
-        const char *place = way ? wf_ipc_buffers_piece(b, i, b->rank) + AWAY : wf_ipc_buffers_piece(b, b->rank, i);
-        WF_TRY(ctx->k->to_host(ctx, &mark, place, sizeof mark));
-        WF_CHECK(mark == mark_of(comm, i, b->rank, way), WF_ERR_UNSUPPORTED,
+        WF_TRY(ctx->k->to_host(ctx, &mark, wf_ipc_buffers_piece(b, b->rank, i), sizeof mark));
+        WF_CHECK(mark == mark_of(comm, i, b->rank), WF_ERR_UNSUPPORTED,
                  "what one process writes into mapped device memory does not reach the other");
     }
     return WF_OK;
@@ -111,36 +105,30 @@ static wf_status map_blocks(wf_comm *comm, wf_ipc_buffers *b, const offer *all)
 }
 
 /* The lowest rank that failed speaks. */
-static wf_status agree(wf_comm *comm, wf_status status, offer *mine, offer *all, bool *works, char why[WF_FAILURE_TEXT])
+static wf_status agree(wf_comm *comm, wf_status status, offer *all, char why[WF_FAILURE_TEXT])
 {
-    mine->works = status == WF_OK;
+    offer *mine = &all[comm->size];
     if (status != WF_OK)
         snprintf(mine->why, sizeof mine->why, "%.150s", wf_error_message());
     WF_TRY(wf_coll_allgather(comm, mine, sizeof *mine, all));
-    *works = true;
-    for (int r = 0; r < comm->size && *works; r++) {
-        *works = all[r].works;
-        if (!*works)
+    for (int r = 0; r < comm->size && !why[0]; r++)
+        if (all[r].why[0])
             snprintf(why, WF_FAILURE_TEXT, "rank %d: %.150s", r, all[r].why);
-    }
     return WF_OK;
 }
 
-static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, offer *all, bool *works, char why[WF_FAILURE_TEXT])
+static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, offer *all, char why[WF_FAILURE_TEXT])
 {
     const bool part = b->size > 1;
     offer *mine = &all[comm->size];
     memset(mine, 0, sizeof *mine);
-    WF_TRY(agree(comm, part ? make_block(comm, b, &mine->share) : WF_OK, mine, all, works, why));
-    if (*works)
-        WF_TRY(agree(comm, part ? map_blocks(comm, b, all) : WF_OK, mine, all, works, why));
-    /* Both ways are tried: with some drivers and containers mapping works, and what is written never arrives. */
-    for (int way = 0; way < 2 && *works; way++) {
-        WF_TRY(agree(comm, part ? write_marks(comm, b, way) : WF_OK, mine, all, works, why));
-        if (*works)
-            WF_TRY(agree(comm, part ? read_marks(comm, b, way) : WF_OK, mine, all, works, why));
-    }
-    return WF_OK;
+    WF_TRY(agree(comm, part ? make_block(comm, b, &mine->share) : WF_OK, all, why));
+    if (!why[0])
+        WF_TRY(agree(comm, part ? map_blocks(comm, b, all) : WF_OK, all, why));
+    /* With some drivers and containers mapping works, and what is written never arrives. */
+    if (!why[0])
+        WF_TRY(agree(comm, part ? write_marks(comm, b) : WF_OK, all, why));
+    return why[0] ? WF_OK : agree(comm, part ? read_marks(comm, b) : WF_OK, all, why);
 }
 
 static void unmap(wf_ctx *ctx, const wf_ipc_buffers *b)
@@ -162,7 +150,7 @@ static wf_status take_back(wf_comm *comm, wf_ipc_buffers *b)
     return WF_OK;
 }
 
-wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, bool *works, char why[WF_FAILURE_TEXT])
+wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, char why[WF_FAILURE_TEXT])
 {
     const size_t bytes = (size_t)(comm->size + 1) * sizeof(offer);
     void *all = NULL;
@@ -173,8 +161,8 @@ wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, bool *works, cha
     wf_status status = wf_host_take(comm, bytes, &all);
     if (status == WF_OK) {
         wf_errors_swap(trial);
-        status = attempt(comm, b, all, works, why);
-        if (status == WF_OK && !*works)
+        status = attempt(comm, b, all, why);
+        if (status == WF_OK && why[0])
             status = take_back(comm, b);
         if (status == WF_OK)
             wf_errors_swap(trial);

@@ -260,12 +260,8 @@ void wf_mesh_clear(wf_mesh *mesh)
     mesh->kept = NULL;
     if (!kept)
         return;
-    wf_mesh_exchanges_free(kept);
-    for (int b = 0; b < WF_MESH_BUCKETS; b++)
-        for (wf_mesh_bound_list *bounds = kept->bounds[b], *next; bounds; bounds = next) {
-            next = bounds->next;
-            free(bounds);
-        }
+    wf_mesh_list_clear(&kept->exchanges);
+    wf_mesh_list_clear(&kept->bounds);
     for (unsigned set = 0; set < 1u << WF_AXES; set++)
         /* After the exchanges, which use them. */
         (void)wf_comm_close(kept->comm[set]);

@@ -41,7 +41,7 @@ static wf_status gather_bounds(wf_layout *layout, wf_axis axis)
     if (status == WF_OK)
         status = bounds_from(mesh, axis, parts, layout->global.dim[d], bounds);
     if (status == WF_OK)
-        layout->bounds[axis] = wf_mesh_bounds(mesh, axis, bounds);
+        layout->bounds[axis] = wf_mesh_bounds_recent(mesh, axis, bounds);
     if (!comm->lost) /* else a message may still arrive there */
         wf_pool_give_host(mesh->ctx, memory, bytes);
     WF_TRY(status);

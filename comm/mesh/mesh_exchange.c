@@ -3,100 +3,30 @@
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
 
-#include "core/captured_author.h"
-#include "core/random_author.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-/* The key of an exchange, kept in full with each: equal keys, equal exchanges. */
-static uint64_t hash_of(const int64_t *key, int64_t words)
-{
-    uint64_t hash = 0;
-    for (int64_t i = 0; i < words; i++)
-        hash = wf_hash_u64(hash, (uint64_t)key[i]);
-    return hash;
-}
-
-/* A node that asked for it uses it again in backward: it may, until there is no variable left on any tape. */
-static bool may_be_held(const wf_ctx *ctx, const wf_mesh_entry *entry)
-{
-    return entry->exchange->active || wf_ctx_capturing(ctx) || (ctx->vars > 0 && entry->emptied == ctx->emptied);
-}
-
-static void entry_drop(wf_mesh_kept *kept, wf_mesh_entry **at)
-{
-    wf_mesh_entry *entry = *at;
-    *at = entry->next;
-    wf_exchange_free(entry->exchange);
-    free(entry);
-    kept->exchanges--;
-}
-
-/* Frees the exchange that was not used for the longest time; false: all are held. Each rank does so by itself, since an
- * exchange is made without a message, here and again. */
-static bool drop_oldest(const wf_ctx *ctx, wf_mesh_kept *kept)
-{
-    wf_mesh_entry **oldest = NULL;
-    for (int i = 0; i < WF_MESH_BUCKETS; i++)
-        for (wf_mesh_entry **at = &kept->entry[i]; *at; at = &(*at)->next)
-            if (!may_be_held(ctx, *at) && (!oldest || (*at)->used < (*oldest)->used))
-                oldest = at;
-    if (oldest)
-        entry_drop(kept, oldest);
-    return oldest != NULL;
-}
-
-void wf_mesh_exchanges_free(wf_mesh_kept *kept)
-{
-    for (int i = 0; i < WF_MESH_BUCKETS; i++)
-        while (kept->entry[i])
-            entry_drop(kept, &kept->entry[i]);
-}
-
 int64_t wf_mesh_exchanges(const wf_mesh *mesh)
 {
-    return mesh ? mesh->kept->exchanges : 0;
-}
-
-static wf_exchange *use(const wf_mesh *mesh, wf_mesh_entry *entry)
-{
-    entry->used = ++mesh->kept->uses;
-    entry->emptied = mesh->ctx->emptied;
-    return entry->exchange;
+    return mesh ? mesh->kept->exchanges.count : 0;
 }
 
 /* The exchange under the key; NULL if there is none. */
 static wf_exchange *find(const wf_mesh *mesh, const int64_t *key, int64_t words)
 {
-    const uint64_t hash = hash_of(key, words);
-    for (wf_mesh_entry *entry = mesh->kept->entry[hash % WF_MESH_BUCKETS]; entry; entry = entry->next)
-        /* The whole key is compared: two plans of one hash must not be taken for each other. */
-        if (entry->hash == hash && entry->words == words && !memcmp(entry->key, key, (size_t)words * sizeof *key))
-            return use(mesh, entry);
-    return NULL;
+    const wf_mesh_entry *entry = wf_mesh_find(mesh->ctx, &mesh->kept->exchanges, key, words);
+    return entry ? entry->exchange : NULL;
 }
 
 /* Takes a new exchange, unless it failed, under that key. */
 static wf_exchange *keep(const wf_mesh *mesh, const int64_t *key, int64_t words, wf_exchange *exchange)
 {
-    wf_mesh_kept *kept = mesh->kept;
-    const size_t bytes = (size_t)words * sizeof *key;
-    wf_mesh_entry *entry = exchange ? wf_malloc(mesh->ctx, sizeof *entry + bytes) : NULL;
+    wf_mesh_entry *entry = exchange ? wf_mesh_add(mesh->ctx, &mesh->kept->exchanges, key, words) : NULL;
     if (!entry) {
         wf_exchange_free(exchange);
         return wf_error_null();
     }
-    /* A loop of fixed shapes stays far below the limit. */
-    while (kept->exchanges >= WF_PLANS_MOST && drop_oldest(mesh->ctx, kept))
-        ;
-    const uint64_t hash = hash_of(key, words);
-    wf_mesh_entry **bucket = &kept->entry[hash % WF_MESH_BUCKETS];
-    *entry = (wf_mesh_entry){.next = *bucket, .exchange = exchange, .hash = hash, .words = words};
-    memcpy(entry->key, key, bytes);
-    *bucket = entry;
-    kept->exchanges++;
-    return use(mesh, entry);
+    return entry->exchange = exchange;
 }
 
 /* --- between boxes of all ranks ------------------------------------------------------------------------------------

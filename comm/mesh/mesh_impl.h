@@ -9,31 +9,36 @@
 #define WF_MESH_TEXT    240
 #define WF_MESH_BUCKETS 64
 
-/* One set of shard bounds, of an axis of n - 1 ranks. */
-typedef struct wf_mesh_bound_list {
-    struct wf_mesh_bound_list *next;
-    int64_t n, at[];
-} wf_mesh_bound_list;
-
-/* One exchange, under what describes it in full. */
+/* An exchange, or a set of shard bounds, under the numbers that describe it in full. */
 typedef struct wf_mesh_entry {
     struct wf_mesh_entry *next;
-    wf_exchange *exchange;
-    uint64_t used, emptied; /* the numbers of kept->uses and ctx->emptied when it was last asked for */
+    wf_exchange *exchange;  /* NULL: shard bounds, which are the key */
+    bool lasting;           /* stays as long as the mesh */
+    uint64_t used, emptied; /* the numbers of the list's uses and of ctx->emptied when it was last asked for */
     uint64_t hash;
     int64_t words;
     int64_t key[];
 } wf_mesh_entry;
 
+/* Entries of one kind. Of those that need not last, the WF_PLANS_MOST used last are kept (mesh_kept.c). */
+typedef struct wf_mesh_list {
+    wf_mesh_entry *bucket[WF_MESH_BUCKETS];
+    int64_t count; /* without lasting ones */
+    uint64_t uses; /* so far */
+} wf_mesh_list;
+
 /* What grows while a mesh is used. */
 typedef struct wf_mesh_kept {
     wf_comm *comm[1 << WF_AXES]; /* by set of axes of more than one rank */
-    wf_mesh_bound_list *bounds[WF_MESH_BUCKETS];
-    wf_mesh_entry *entry[WF_MESH_BUCKETS];
-    int64_t exchanges; /* in all buckets */
-    uint64_t uses;     /* of exchanges, so far */
+    wf_mesh_list bounds, exchanges;
     char text[WF_MESH_TEXT];
 } wf_mesh_kept;
+
+/* The entry with this key, which counts as used; NULL: there is none. */
+wf_mesh_entry *wf_mesh_find(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key, int64_t words);
+/* A new one, in place of the one that was used longest ago where the list is full; NULL and an error on failure. */
+wf_mesh_entry *wf_mesh_add(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key, int64_t words);
+void wf_mesh_list_clear(wf_mesh_list *list);
 
 /* Axes from the one whose place changes slowest with the rank to the fastest. */
 extern const wf_axis wf_mesh_order[WF_AXES];
@@ -41,7 +46,6 @@ extern const wf_axis wf_mesh_order[WF_AXES];
 /* The product of the sizes is that of `world`. Local. */
 wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES]) WF_NODISCARD;
 void wf_mesh_clear(wf_mesh *mesh);
-void wf_mesh_exchanges_free(wf_mesh_kept *kept);
 /* Sets the places along these axes to those of the rank of this number among all that differ along them alone. */
 void wf_mesh_place_along(const wf_mesh *mesh, unsigned axes, int rank, int place[WF_AXES]);
 /* The axes of the set that have more than one rank. */
@@ -53,7 +57,7 @@ bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes);
 
 /* One schedule of an exchange, under what it was made for. */
 typedef struct wf_exchange_form {
-    bool reversed, own, pairs; /* pairs: made once there were rings, on all ranks alike */
+    bool reversed, own;
     int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
     struct wf_engine_entry *entry; /* NULL: none is here yet */
 } wf_exchange_form;
@@ -66,13 +70,12 @@ struct wf_exchange {
     wf_box have, need; /* of this rank */
     bool *dense;       /* of the plan's sends, then of its receives: a run of memory in the boxes of both ranks */
     wf_call_record record, reverse_record;
-    bool parted; /* some packet of some rank may go in parts: the same on every rank */
-    bool active, reversed;
+    bool reversed;
     const wf_tensor *from;
     wf_tensor *to;
     wf_exchange_form form[WF_EXCHANGE_FORMS]; /* the last one used first */
-    wf_engine_call flight;
-    wf_link group; /* native */
+    wf_engine_call flight;                    /* with an entry between begin and end */
+    wf_link group;                            /* native */
 };
 
 /* --- exchange_way.c --- */
@@ -93,10 +96,10 @@ typedef struct wf_ipc_buffers {
 
 /* The piece of `owner`'s block for what comes from `from`. */
 char *wf_ipc_buffers_piece(const wf_ipc_buffers *buffers, int owner, int from);
-/* Allocates, maps and tries it: what one rank writes the other reads, both ways. Where it fails on one rank, WF_OK with
- * *works false on all, and `why` says what failed. Collective over the communicator; the call has been entered. */
-wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *buffers, bool *works,
-                              char why[WF_FAILURE_TEXT]) WF_NODISCARD;
+/* Allocates, maps and tries it: what one rank writes into the block of another that one reads. Where it fails on one
+ * rank, WF_OK, and `why`, empty before, says on all what failed. Collective over the communicator; the call has been
+ * entered. */
+wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *buffers, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 /* Unmaps the others' blocks and says so by flags of the pairs. This rank's own is released once all others have
  * unmapped it, now or when other buffers are made or closed. Does not wait. */
 void wf_ipc_buffers_close(wf_comm *comm, wf_ipc_buffers *buffers);

@@ -2,36 +2,44 @@
  * sent. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
-#include "core/random_author.h"
 
 #include <string.h>
 
-const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds)
+/* Bounds are interned, so that layouts are compared by pointers. */
+static wf_mesh_entry *bounds_entry(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds)
 {
     if (!mesh || !bounds)
         return NULL;
-    const int64_t n = mesh->size[axis] + 1;
-    const size_t bytes = (size_t)n * sizeof *bounds;
-    uint64_t hash = (uint64_t)n;
-    for (int64_t i = 0; i < n; i++)
-        hash = wf_hash_u64(hash, (uint64_t)bounds[i]);
-    wf_mesh_bound_list **head = &mesh->kept->bounds[hash % WF_MESH_BUCKETS];
-    /* Bounds are interned, so that layouts are compared by pointers. */
-    for (wf_mesh_bound_list *entry = *head; entry; entry = entry->next)
-        if (entry->n == n && !memcmp(entry->at, bounds, bytes))
-            return entry->at;
+    wf_mesh_list *list = &mesh->kept->bounds;
+    wf_mesh_entry *entry = wf_mesh_find(mesh->ctx, list, bounds, mesh->size[axis] + 1);
+    if (entry)
+        return entry;
     for (int i = 0; i < mesh->size[axis]; i++)
         WF_CHECK_NULL(bounds[i] <= bounds[i + 1] && bounds[0] == 0, WF_ERR_ARGUMENT,
                       "shard bounds along %s start with 0 and ascend, not %lld, %lld", wf_axis_name(axis),
                       (long long)bounds[i], (long long)bounds[i + 1]);
-    wf_mesh_bound_list *entry = wf_malloc(mesh->ctx, sizeof *entry + bytes);
+    return wf_mesh_add(mesh->ctx, list, bounds, mesh->size[axis] + 1);
+}
+
+const int64_t *wf_mesh_bounds_recent(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds)
+{
+    const wf_mesh_entry *entry = bounds_entry(mesh, axis, bounds);
+    return entry ? entry->key : NULL;
+}
+
+const int64_t *wf_mesh_bounds(const wf_mesh *mesh, wf_axis axis, const int64_t *bounds)
+{
+    wf_mesh_entry *entry = bounds_entry(mesh, axis, bounds);
     if (!entry)
-        return wf_error_null();
-    entry->n = n;
-    memcpy(entry->at, bounds, bytes);
-    entry->next = *head;
-    *head = entry;
-    return entry->at;
+        return NULL;
+    mesh->kept->bounds.count -= !entry->lasting;
+    entry->lasting = true;
+    return entry->key;
+}
+
+int64_t wf_mesh_bounds_kept(const wf_mesh *mesh)
+{
+    return mesh ? mesh->kept->bounds.count : 0;
 }
 
 const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length)
@@ -45,7 +53,7 @@ const int64_t *wf_mesh_blocks(const wf_mesh *mesh, wf_axis axis, int64_t length)
     int64_t *block = memory;
     for (int i = 0; i < mesh->size[axis]; i++)
         wf_block(length, mesh->size[axis], i, &block[i], &block[i + 1]);
-    const int64_t *bounds = wf_mesh_bounds(mesh, axis, block);
+    const int64_t *bounds = wf_mesh_bounds_recent(mesh, axis, block);
     wf_pool_give_host(mesh->ctx, memory, bytes);
     return bounds;
 }
@@ -64,7 +72,7 @@ void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int d
         return;
     layout->placement[axis] = WF_SHARDED;
     layout->dim[axis] = (uint8_t)dim;
-    layout->bounds[axis] = wf_mesh_bounds(mesh, axis, bounds);
+    layout->bounds[axis] = wf_mesh_bounds_recent(mesh, axis, bounds);
 }
 
 /* Those of the program, which end where the dimension does, or balanced blocks. */
@@ -75,7 +83,7 @@ static const int64_t *bounds_of(const wf_mesh *mesh, wf_axis axis, const int64_t
     WF_CHECK_NULL(given[mesh->size[axis]] == length, WF_ERR_SHAPE,
                   "shard bounds along %s end at %lld, should end at %lld", wf_axis_name(axis),
                   (long long)given[mesh->size[axis]], (long long)length);
-    return wf_mesh_bounds(mesh, axis, given);
+    return wf_mesh_bounds_recent(mesh, axis, given);
 }
 
 wf_layout wf_mesh_layout_same(const wf_mesh *mesh, wf_shape global)
@@ -85,7 +93,7 @@ wf_layout wf_mesh_layout_same(const wf_mesh *mesh, wf_shape global)
     return (wf_layout){.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
 }
 
-wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts opts, wf_layout *layout)
+static wf_status cut_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts opts, wf_layout *layout)
 {
     char text[WF_SHAPE_TEXT];
     int cutter[WF_MAX_RANK];
@@ -110,7 +118,17 @@ wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts op
     return WF_OK;
 }
 
-wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
+wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts opts, wf_layout *layout)
+{
+    WF_TRY(cut_layout(mesh, global, opts, layout));
+    for (int a = 0; a < WF_AXES; a++)
+        if (layout->bounds[a])
+            layout->bounds[a] = wf_mesh_bounds(mesh, (wf_axis)a, layout->bounds[a]);
+    return WF_OK;
+}
+
+/* Samples, channels, and what is beyond them. */
+static wf_layout_opts activation_opts(wf_shape global)
 {
     static const wf_axis from_last[WF_MAX_SPATIAL] = {WF_AXIS_WIDTH, WF_AXIS_HEIGHT, WF_AXIS_DEPTH};
     wf_layout_opts opts = {0};
@@ -120,5 +138,15 @@ wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_lay
         opts.dim[WF_AXIS_CHANNEL] = WF_DIM(1);
     for (int i = 0; i < WF_MAX_SPATIAL && global.rank - 1 - i > 1; i++)
         opts.dim[from_last[i]] = WF_DIM(global.rank - 1 - i);
-    return wf_mesh_layout(mesh, global, opts, layout);
+    return opts;
+}
+
+wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
+{
+    return wf_mesh_layout(mesh, global, activation_opts(global), layout);
+}
+
+wf_status wf_mesh_layout_activation_recent(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
+{
+    return cut_layout(mesh, global, activation_opts(global), layout);
 }

@@ -50,20 +50,19 @@ static wf_status push(list *l, int peer, wf_box box)
     return WF_OK;
 }
 
-/* Appends what `owner` gives of the boxes in `left` to `found`, and keeps in `left` what it does not have. */
-static wf_status take_from(list *left, int owner, wf_box have, list *found)
+/* Takes a box out of all boxes of the list. */
+static wf_status subtract(list *left, wf_box box)
 {
     const int64_t n = left->n;
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
-        const wf_box box = left->piece[i].box, part = wf_box_intersect(box, have);
-        if (wf_box_empty(part)) {
-            left->piece[kept++].box = box;
+        wf_box rest[2 * WF_MAX_RANK];
+        const wf_box one = left->piece[i].box;
+        if (wf_box_empty(wf_box_intersect(one, box))) {
+            left->piece[kept++].box = one;
             continue;
         }
-        WF_TRY(push(found, owner, part));
-        wf_box rest[2 * WF_MAX_RANK];
-        const int more = wf_box_subtract(box, part, rest);
+        const int more = wf_box_subtract(one, box, rest);
         for (int r = 0; r < more; r++)
             WF_TRY(push(left, -1, rest[r]));
     }
@@ -73,36 +72,119 @@ static wf_status take_from(list *left, int owner, wf_box have, list *found)
     return WF_OK;
 }
 
-/* Everything that `rank` receives, in the order of owners from itself on. */
-static wf_status sources(int rank, int size, const wf_box *have, wf_box need, list *left, list *found)
+/* --- who meets a box ------------------------------------------------------------------------------------------------
+ */
+
+/* The boxes of all ranks, and over halves of halves of them the box around those that are not empty. Ranks of a mesh
+ * that follow each other lie side by side, so a search for what meets a box leaves most halves out. */
+typedef struct tree {
+    int size;
+    const wf_box *box;
+    wf_box *around; /* of ranks [lo, hi): entry `node`; of its halves: node + 1, node + 2 (middle - lo) */
+} tree;
+
+static bool meet(const wf_box *a, const wf_box *b)
 {
-    left->n = 0;
-    found->n = 0;
-    if (wf_box_empty(need))
-        return WF_OK;
-    WF_TRY(push(left, -1, need));
-    for (int i = 0; i < size && left->n > 0; i++) {
-        /* From itself on: own data is copied and not sent, and copies of replicated data are asked of different ranks.
-         */
-        const int owner = (rank + i) % size;
-        WF_TRY(take_from(left, owner, have[owner], found));
+    for (int d = 0; d < a->rank; d++)
+        if (a->lo[d] >= b->hi[d] || b->lo[d] >= a->hi[d])
+            return false;
+    return !wf_box_empty(*a) && !wf_box_empty(*b);
+}
+
+static wf_box around(wf_box a, wf_box b)
+{
+    if (wf_box_empty(a) || wf_box_empty(b))
+        return wf_box_empty(a) ? b : a;
+    for (int d = 0; d < a.rank; d++) {
+        a.lo[d] = b.lo[d] < a.lo[d] ? b.lo[d] : a.lo[d];
+        a.hi[d] = b.hi[d] > a.hi[d] ? b.hi[d] : a.hi[d];
     }
-    char text[WF_SHAPE_TEXT];
-    WF_CHECK(left->n == 0, WF_ERR_SHAPE, "rank %d needs a box of shape %s that no rank has", rank,
-             wf_shape_text(wf_box_shape(left->piece[0].box), text));
+    return a;
+}
+
+static void fill_tree(tree *t, int node, int lo, int hi)
+{
+    const int middle = lo + (hi - lo) / 2, right = node + 2 * (middle - lo);
+    if (hi - lo == 1) {
+        t->around[node] = t->box[lo];
+        return;
+    }
+    fill_tree(t, node + 1, lo, middle);
+    fill_tree(t, right, middle, hi);
+    t->around[node] = around(t->around[node + 1], t->around[right]);
+}
+
+static wf_status make_tree(wf_ctx *ctx, tree *t, int size, const wf_box *box)
+{
+    *t = (tree){.size = size, .box = box, .around = wf_malloc(ctx, 2 * (size_t)size * sizeof(wf_box))};
+    if (!t->around)
+        return wf_error_code();
+    fill_tree(t, 0, 0, size);
     return WF_OK;
 }
 
-/* A stable sort by peer, of lists that are nearly in order: few peers, short runs. */
-static void by_peer(wf_piece *piece, int64_t n)
+static int search(const tree *t, int node, int lo, int hi, const wf_box *box, int first, int last)
 {
-    for (int64_t i = 1; i < n; i++) {
-        const wf_piece moved = piece[i];
-        int64_t j = i;
-        for (; j > 0 && piece[j - 1].peer > moved.peer; j--)
-            piece[j] = piece[j - 1];
-        piece[j] = moved;
+    const int middle = lo + (hi - lo) / 2;
+    if (hi <= first || lo >= last || !meet(&t->around[node], box))
+        return last;
+    if (hi - lo == 1)
+        return lo;
+    const int found = search(t, node + 1, lo, middle, box, first, last);
+    return found < last ? found : search(t, node + 2 * (middle - lo), middle, hi, box, first, last);
+}
+
+/* The first rank of [first, last) whose box meets this one; `last` if there is none. */
+static int next(const tree *t, const wf_box *box, int first, int last)
+{
+    return first < last ? search(t, 0, 0, t->size, box, first, last) : last;
+}
+
+/* --- pieces ---------------------------------------------------------------------------------------------------------
+ */
+
+static wf_status subtract_owners(const tree *have, const wf_box *box, int first, int last, list *left)
+{
+    for (int r = next(have, box, first, last); r < last && left->n > 0; r = next(have, box, r + 1, last))
+        WF_TRY(subtract(left, have->box[r]));
+    return WF_OK;
+}
+
+/* Appends what `rank` receives from `owner`: what it needs and the owner has, but for what the ranks from `rank` on up
+ * to the owner have, in cyclic order. So own data is copied and not sent, and copies of replicated data are asked of
+ * different ranks; and sender and receiver find the same pieces, each without looking at other owners. */
+static wf_status add_pieces(const tree *have, int rank, wf_box need, int owner, list *left, list *found, int peer)
+{
+    const wf_box box = wf_box_intersect(need, have->box[owner]);
+    left->n = 0;
+    if (wf_box_empty(box))
+        return WF_OK;
+    WF_TRY(push(left, -1, box));
+    WF_TRY(subtract_owners(have, &box, rank, owner < rank ? have->size : owner, left));
+    WF_TRY(subtract_owners(have, &box, 0, owner < rank ? owner : 0, left));
+    for (int64_t i = 0; i < left->n; i++)
+        WF_TRY(push(found, peer, left->piece[i].box));
+    return WF_OK;
+}
+
+/* Whether every rank finds what it needs: asked once for the box around all needs, which somebody has as a rule, else
+ * rank by rank. */
+static wf_status check_needs(const tree *have, const tree *need, list *left)
+{
+    char text[WF_SHAPE_TEXT];
+    for (int q = -1; q < need->size; q++) {
+        const wf_box box = q < 0 ? need->around[0] : need->box[q];
+        left->n = 0;
+        if (!wf_box_empty(box)) {
+            WF_TRY(push(left, -1, box));
+            WF_TRY(subtract_owners(have, &box, 0, have->size, left));
+        }
+        if (q < 0 && left->n == 0)
+            return WF_OK;
+        WF_CHECK(q < 0 || left->n == 0, WF_ERR_SHAPE, "rank %d needs a box of shape %s that no rank has", q,
+                 wf_shape_text(wf_box_shape(left->piece[0].box), text));
     }
+    return WF_OK;
 }
 
 static int64_t count(const wf_piece *piece, int64_t n, int rank, bool own)
@@ -114,17 +196,16 @@ static int64_t count(const wf_piece *piece, int64_t n, int rank, bool own)
     return elements;
 }
 
-static wf_status find_pieces(wf_plan *plan, const wf_box *have, const wf_box *need, list *scratch, list *send,
-                             list *recv)
+static wf_status find_pieces(wf_plan *plan, const tree *have, const tree *need, list *left, list *send, list *recv)
 {
-    for (int q = 0; q < plan->size; q++) {
-        list *found = q == plan->rank ? recv : &scratch[1];
-        WF_TRY(sources(q, plan->size, have, need[q], &scratch[0], found));
-        plan->elements_moved += count(found->piece, found->n, q, false);
-        for (int64_t i = 0; i < found->n; i++)
-            if (found->piece[i].peer == plan->rank)
-                WF_TRY(push(send, q, found->piece[i].box));
-    }
+    const int rank = plan->rank, size = plan->size;
+    WF_TRY(check_needs(have, need, left));
+    for (int q = next(have, &need->box[rank], 0, size); q < size; q = next(have, &need->box[rank], q + 1, size))
+        WF_TRY(add_pieces(have, rank, need->box[rank], q, left, recv, q));
+    for (int q = next(need, &have->box[rank], 0, size); q < size; q = next(need, &have->box[rank], q + 1, size))
+        WF_TRY(add_pieces(have, q, need->box[q], rank, left, send, q));
+    for (int q = 0; q < size && !plan->moves; q++)
+        plan->moves = !wf_box_contains(have->box[q], need->box[q]);
     return WF_OK;
 }
 
@@ -136,11 +217,16 @@ wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const wf_box *have, cons
     WF_CHECK(plan, WF_ERR_MEMORY, "no memory for a plan");
     plan->rank = rank;
     plan->size = size;
-    list scratch[2] = {{.ctx = ctx}, {.ctx = ctx}}, send = {.ctx = ctx}, recv = {.ctx = ctx};
-    const wf_status status = find_pieces(plan, have, need, scratch, &send, &recv);
-    free(scratch[0].piece);
-    free(scratch[1].piece);
-    by_peer(recv.piece, recv.n);
+    list left = {.ctx = ctx}, send = {.ctx = ctx}, recv = {.ctx = ctx};
+    tree of_have = {0}, of_need = {0};
+    wf_status status = make_tree(ctx, &of_have, size, have);
+    if (status == WF_OK)
+        status = make_tree(ctx, &of_need, size, need);
+    if (status == WF_OK)
+        status = find_pieces(plan, &of_have, &of_need, &left, &send, &recv);
+    free(of_have.around);
+    free(of_need.around);
+    free(left.piece);
     plan->send = send.piece;
     plan->recv = recv.piece;
     plan->n_send = send.n;

@@ -57,12 +57,19 @@ wf_call wf_reducer_call(const wf_reducer *reducer, const wf_reduce_job *job)
                      .buffer = reducer->keeps ? job->buffer : 0};
 }
 
+wf_call_record wf_reducer_record(const char *name, const wf_call *call)
+{
+    const int64_t first = call->operation == WF_CALL_SUM && call->parts > 0 ? call->part[0] : 0;
+    const int op = call->operation == WF_CALL_ALLGATHER ? -1 : (int)WF_SUM;
+    return wf_call_record_values(name, call->dtype, call->count - first, op, -1);
+}
+
 static wf_status run_sum(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)
 {
     const wf_call call = wf_reducer_call(reducer, job);
-    const int64_t count = call.count - job->offset[0];
-    const wf_call_record record = wf_call_record_values(reducer->name, job->dtype, count, (int)WF_SUM, -1);
-    WF_CHECK(count == 0 || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld", (long long)count);
+    const wf_call_record record = wf_reducer_record(reducer->name, &call);
+    WF_CHECK(record.dim[0] == 0 || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld",
+             (long long)record.dim[0]);
     WF_TRY(wf_guard_enter(comm, &record));
     WF_TRY(wf_engine_run(comm, &call, NULL, job->flat));
     return wf_guard_settle(comm);
@@ -75,52 +82,39 @@ wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_r
     return wf_guard_end(comm, reducer->name, run_sum(comm, reducer, job));
 }
 
-static wf_status sum_natively(wf_comm *comm, const wf_reduce_job *job)
+/* Sent in the type of the buffer, also 16 bits, which is what wf_multi_node_opts.grad_dtype asks for. */
+static wf_status sum_natively(wf_comm *comm, const wf_call *call, void *flat)
 {
-    const int64_t count = job->segments > 0 ? job->offset[job->segments] - job->offset[0] : 0;
-    const wf_call_record record = wf_call_record_values(comm->name, job->dtype, count, (int)WF_SUM, -1);
+    void *first = (char *)flat + (size_t)call->part[0] * wf_dtype_size(call->dtype);
+    return wf_native_reduce_as(comm, first, first, call->count - call->part[0], call->dtype, call->dtype, WF_SUM, -1);
+}
+
+static wf_status run_natively(wf_comm *comm, const char *name, const wf_call *call, void *data)
+{
+    const wf_call_record record = wf_reducer_record(name, call);
     WF_TRY(wf_guard_enter(comm, &record));
-    if (count > 0) {
-        char *first = (char *)job->flat + (size_t)job->offset[0] * wf_dtype_size(job->dtype);
-        const bool narrow = comm->grad_dtype_set && comm->grad_dtype != job->dtype;
-        const int64_t rounded = narrow ? job->offset[job->segments - job->exact] - job->offset[0] : 0;
-        char *rest = first + (size_t)rounded * wf_dtype_size(job->dtype);
-        /* In grad_dtype: half the bytes, and sums that are rounded at every step. */
-        if (rounded > 0)
-            WF_TRY(wf_native_reduce_as(comm, first, first, rounded, job->dtype, comm->grad_dtype, WF_SUM, -1));
-        WF_TRY(wf_native_reduce_as(comm, rest, rest, count - rounded, job->dtype, job->dtype, WF_SUM, -1));
-    }
+    if (call->operation == WF_CALL_SUM_SHARDS)
+        WF_TRY(wf_native_sum_shards(comm, data, call->part, call->dtype));
+    else if (call->operation == WF_CALL_GATHER_SHARDS)
+        WF_TRY(wf_native_gather_shards(comm, data, call->part, call->dtype));
+    else if (call->parts > 0)
+        WF_TRY(sum_natively(comm, call, data));
     return wf_guard_settle(comm);
+}
+
+wf_status wf_reducer_run_natively(wf_comm *comm, const char *name, const wf_call *call, void *data)
+{
+    return wf_guard_end(comm, name, run_natively(comm, name, call, data));
 }
 
 wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job)
 {
     WF_NEED(comm);
-    /* One rank has its sum already. */
-    if (!comm->reducer->build)
-        return comm->native ? wf_guard_end(comm, comm->name, sum_natively(comm, job)) : wf_comm_alive(comm);
+    if (!comm->reducer->build) {
+        const wf_call call = wf_reducer_call(comm->reducer, job);
+        /* One rank has its sum already. */
+        return comm->native ? wf_reducer_run_natively(comm, comm->name, &call, job->flat) : wf_comm_alive(comm);
+    }
     WF_TRY(wf_reducer_connect(comm));
     return wf_reducer_sum_by(comm, comm->reducer, job);
-}
-
-/* --- shards, natively --------------------------------------------------------------------------------------------- */
-
-static wf_status run(wf_comm *comm, const char *operation, void *data, const int64_t *shard, wf_dtype dtype,
-                     wf_status (*native)(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype))
-{
-    const wf_call_record record = wf_call_record_values(operation, dtype, shard[comm->size], (int)WF_SUM, -1);
-    WF_TRY(wf_guard_enter(comm, &record));
-    WF_TRY(native(comm, data, shard, dtype));
-    return wf_guard_settle(comm);
-}
-
-wf_status wf_shards_sum(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
-{
-    return wf_guard_end(comm, "sum of shards", run(comm, "sum of shards", data, shard, dtype, wf_native_sum_shards));
-}
-
-wf_status wf_shards_gather(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
-{
-    return wf_guard_end(comm, "gather of shards",
-                        run(comm, "gather of shards", data, shard, dtype, wf_native_gather_shards));
 }

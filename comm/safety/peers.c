@@ -6,6 +6,7 @@
 #include "core/random_author.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,9 @@ static const wf_trace *map_recorder(int64_t pid)
     if (map == MAP_FAILED)
         return NULL;
     const wf_trace *trace = map;
-    if (!memcmp(trace->magic, WF_TRACE_MAGIC, sizeof WF_TRACE_MAGIC) && trace->pid == pid)
+    /* A folder that the user chose may hold those of several jobs. */
+    if (!memcmp(trace->magic, WF_TRACE_MAGIC, sizeof WF_TRACE_MAGIC) && trace->pid == pid &&
+        !strncmp(trace->job, wf_recorder_trace()->job, sizeof trace->job))
         return trace;
     munmap(map, sizeof(wf_trace));
     return NULL;
@@ -65,13 +68,22 @@ static int64_t word(const int64_t *at)
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
-wf_peer_state wf_peer_look(int64_t pid)
+static int64_t silent_ns(const wf_trace *trace)
+{
+    return wf_now_ns() - word(&trace->state.beat_ns);
+}
+
+bool wf_peer_lives(int64_t pid)
 {
     const wf_trace *trace = recorder_of(pid);
-    if (!trace)
-        return WF_PEER_UNKNOWN;
-    const int64_t silent_ns = wf_now_ns() - word(&trace->state.beat_ns);
-    return silent_ns > (int64_t)wf_config_get()->timeout_ms * 1000000 ? WF_PEER_SILENT : WF_PEER_LIVES;
+    return trace && silent_ns(trace) <= (int64_t)wf_config_get()->timeout_ms * 1000000;
+}
+
+bool wf_peer_stopped(int64_t pid)
+{
+    /* No beat at all: its watchdog could not start. */
+    const wf_trace *trace = pid == (int64_t)getpid() ? NULL : recorder_of(pid);
+    return trace && word(&trace->state.beat_ns) > 0 && silent_ns(trace) > FRESH_NS && kill((pid_t)pid, 0) == 0;
 }
 
 bool wf_peer_closed(int64_t pid, uint64_t comm)
@@ -93,7 +105,7 @@ static const wf_trace_event *waiting(const wf_trace *trace, int64_t *awaits, uin
     *awaits = word(&state->awaits);
     const uint64_t number = __atomic_load_n(&state->wait_event, __ATOMIC_ACQUIRE);
     const wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
-    if (*awaits == 0 || wf_now_ns() - word(&state->beat_ns) > FRESH_NS || number == 0 || event->number != number)
+    if (*awaits == 0 || silent_ns(trace) > FRESH_NS || number == 0 || event->number != number)
         return NULL;
     *stamp = wf_hash_u64(wf_hash_u64(*stamp, (uint64_t)trace->pid), number);
     *stamp = wf_hash_u64(*stamp, (uint64_t)word(&state->since_ns));

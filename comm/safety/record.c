@@ -8,41 +8,32 @@
 #include <stdio.h>
 #include <string.h>
 
-wf_call_record wf_call_record_new(const char *operation)
+wf_call_record wf_call_record_plain(const char *operation, int root)
 {
-    wf_call_record record = {.dtype = -1, .rank = -1, .op = -1, .root = -1, .peer = -1, .tag = -1};
+    wf_call_record record = {.dtype = -1, .rank = -1, .op = -1, .root = root, .peer = -1, .tag = -1};
     /* Zeroed before: records travel and are compared as bytes. */
     strncpy(record.operation, operation, sizeof record.operation - 1);
     return record;
 }
 
-wf_call_record wf_call_record_plain(const char *operation, int root)
+static wf_call_record record_of(const char *operation, wf_dtype dtype, wf_shape shape, int op, int root)
 {
-    wf_call_record record = wf_call_record_new(operation);
-    record.root = root;
+    wf_call_record record = wf_call_record_plain(operation, root);
+    record.dtype = (int32_t)dtype;
+    record.rank = shape.rank;
+    memcpy(record.dim, shape.dim, sizeof record.dim);
+    record.op = op;
     return record;
 }
 
 wf_call_record wf_call_record_tensor(const char *operation, const wf_tensor *x, int op, int root)
 {
-    wf_call_record record = wf_call_record_new(operation);
-    record.dtype = (int32_t)x->dtype;
-    record.rank = x->shape.rank;
-    memcpy(record.dim, x->shape.dim, sizeof record.dim);
-    record.op = op;
-    record.root = root;
-    return record;
+    return record_of(operation, x->dtype, x->shape, op, root);
 }
 
 wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root)
 {
-    wf_call_record record = wf_call_record_new(operation);
-    record.dtype = (int32_t)dtype;
-    record.rank = 1;
-    record.dim[0] = count;
-    record.op = op;
-    record.root = root;
-    return record;
+    return record_of(operation, dtype, WF_SHAPE(count), op, root);
 }
 
 void wf_call_record_place(wf_call_record *record)

@@ -346,44 +346,13 @@ void wf_recorder_wait(const wf_comm *comm, int64_t pid, int64_t since_ns)
     __atomic_store_n(&state->awaits, pid, __ATOMIC_RELEASE);
 }
 
-/* The file says which process wrote it, and of which job; a folder that the user chose may hold several. */
-static long writer_of(const char *name)
-{
-    char file[PATH], host[WF_TRACE_STRINGS];
-    wf_trace *other = malloc(sizeof *other);
-    long pid = 0;
-    FILE *in = snprintf(file, sizeof file, "%s/%s", folder, name) < PATH ? fopen(file, "r") : NULL;
-    if (other && in && fread(other, sizeof *other, 1, in) == 1 && gethostname(host, sizeof host) == 0 &&
-        memcmp(other->magic, trace->magic, sizeof other->magic) == 0 &&
-        strncmp(other->job, trace->job, sizeof other->job) == 0 && strncmp(other->host, host, sizeof host) == 0)
-        pid = (long)other->pid;
-    if (in)
-        fclose(in);
-    free(other);
-    return pid;
-}
-
-/* The state is the first field behind the program's name, which is in brackets and may hold any character. */
-static bool is_stopped(long pid)
-{
-    char file[64], text[512];
-    snprintf(file, sizeof file, "/proc/%ld/stat", pid);
-    FILE *in = fopen(file, "r");
-    const size_t n = in ? fread(text, 1, sizeof text - 1, in) : 0;
-    if (in)
-        fclose(in);
-    text[n] = '\0';
-    const char *name_end = strrchr(text, ')');
-    return name_end && name_end[1] == ' ' && (name_end[2] == 'T' || name_end[2] == 't');
-}
-
 bool wf_recorder_finds_stopped(void)
 {
     bool found = false;
     DIR *dir = trace && *folder ? opendir(folder) : NULL;
     for (struct dirent *e = dir ? readdir(dir) : NULL; e && !found; e = readdir(dir)) {
-        const long pid = strstr(e->d_name, WF_TRACE_SUFFIX) ? writer_of(e->d_name) : 0;
-        found = pid > 0 && is_stopped(pid);
+        const char *number = strstr(e->d_name, WF_TRACE_SUFFIX) ? strrchr(e->d_name, '-') : NULL;
+        found = number && wf_peer_stopped(strtoll(number + 1, NULL, 10));
     }
     if (dir)
         closedir(dir);

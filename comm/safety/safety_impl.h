@@ -6,8 +6,7 @@
 #include "comm/comm_impl.h"
 
 /* --- record.c: what a call is --- */
-/* Of this operation, every other field unset. */
-wf_call_record wf_call_record_new(const char *operation);
+/* Fields that are not given are unset; root -1: none. */
 wf_call_record wf_call_record_plain(const char *operation, int root);
 wf_call_record wf_call_record_tensor(const char *operation, const wf_tensor *x, int op, int root);
 wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root);
@@ -33,7 +32,7 @@ void wf_recorder_step(wf_comm *comm, const char *step);
 void wf_recorder_end(wf_comm *comm, const char *operation, bool failed);
 void wf_recorder_where(const char *where);
 void wf_recorder_error(const char *text);
-/* Whether a process of this job on this machine is stopped by a signal. */
+/* Whether a process of this job on this machine is stopped. */
 bool wf_recorder_finds_stopped(void);
 /* A clean end: removes the file, unless the user chose the folder. */
 void wf_recorder_remove(void);
@@ -49,12 +48,10 @@ void wf_recorder_beat(void);
 void wf_recorder_wait(const wf_comm *comm, int64_t pid, int64_t since_ns);
 
 /* --- peers.c: what other processes of this machine do, as their flight recorders say --- */
-typedef enum wf_peer_state {
-    WF_PEER_UNKNOWN = 0, /* it keeps no file that this one can see */
-    WF_PEER_SILENT,      /* no sign of life for the time-out: it is dead or stopped */
-    WF_PEER_LIVES        /* it computes, or waits itself */
-} wf_peer_state;
-wf_peer_state wf_peer_look(int64_t pid);
+/* Whether it is known to compute, or to wait itself: it has given a sign of life within the time-out. */
+bool wf_peer_lives(int64_t pid);
+/* Whether it is there, and does not run: a signal has stopped it. */
+bool wf_peer_stopped(int64_t pid);
 /* Whether that process has closed the communicator of this number, not longer ago than its recorder goes back. */
 bool wf_peer_closed(int64_t pid, uint64_t comm);
 /* Whether processes, of which this is one, wait for each other in a circle: who, in which calls, and whether these are

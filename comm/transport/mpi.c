@@ -3,16 +3,17 @@
  */
 #include "comm/transport/transport_impl.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { LOOKS = 8 };
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(((wf_transfer *)0)->own), "a request must fit into a transfer");
 
-static MPI_Comm mpi_comm(const wf_comm *comm)
+_Static_assert(sizeof(MPI_Comm) <= sizeof(((wf_comm *)0)->mpi_comm), "likewise a communicator");
+
+MPI_Comm *wf_mpi_comm(const wf_comm *comm)
 {
-    return *(const MPI_Comm *)comm->mpi_comm;
+    return (MPI_Comm *)(void *)&comm->mpi_comm;
 }
 
 static MPI_Request *request(wf_transfer *transfer)
@@ -25,9 +26,9 @@ static wf_status start(void *comm, wf_transfer *t)
     /* Schedules cut messages at chunk_bytes, which is at most 2^30. */
     const int bytes = (int)t->bytes;
     if (t->sending)
-        TRY_MPI(MPI_Isend(t->data, bytes, MPI_BYTE, t->peer, t->tag, mpi_comm(comm), request(t)));
+        TRY_MPI(MPI_Isend(t->data, bytes, MPI_BYTE, t->peer, t->tag, *wf_mpi_comm(comm), request(t)));
     else
-        TRY_MPI(MPI_Irecv(t->data, bytes, MPI_BYTE, t->peer, t->tag, mpi_comm(comm), request(t)));
+        TRY_MPI(MPI_Irecv(t->data, bytes, MPI_BYTE, t->peer, t->tag, *wf_mpi_comm(comm), request(t)));
     return WF_OK;
 }
 
@@ -74,28 +75,17 @@ static void look_at_what_is_left(MPI_Comm from)
 /* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
 void wf_transport_mpi_close(wf_comm *comm)
 {
-    if (comm->mpi_comm && mpi_comm(comm) != MPI_COMM_NULL && !comm->dead && !wf_mpi_gone()) {
-        look_at_what_is_left(mpi_comm(comm));
-        MPI_Comm_free(comm->mpi_comm);
-    }
-    free(comm->mpi_comm);
-    comm->mpi_comm = NULL;
-}
-
-wf_status wf_transport_mpi_new(wf_comm *comm)
-{
-    MPI_Comm *own = malloc(sizeof *own);
-    WF_CHECK(own, WF_ERR_MEMORY, "no memory for a communicator");
-    *own = MPI_COMM_NULL;
-    comm->mpi_comm = own;
-    comm->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
-    return WF_OK;
+    if (!comm->link.own || comm->dead || wf_mpi_gone())
+        return;
+    look_at_what_is_left(*wf_mpi_comm(comm));
+    MPI_Comm_free(wf_mpi_comm(comm));
 }
 
 wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
 {
     int *most, known = 0;
-    *(MPI_Comm *)comm->mpi_comm = data;
+    *wf_mpi_comm(comm) = data;
+    comm->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
     /* Which only that communicator knows. */
     TRY_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &known));
     /* And two more: for meetings and for answers. */

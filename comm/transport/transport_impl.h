@@ -19,12 +19,13 @@ wf_status wf_mpi_raise(int code, const char *call, const char *file, int line);
 /* MPI is about to wait for other ranks without looking at the clock, in the call of this name; NULL: no longer. */
 void wf_mpi_waits(const char *what);
 /* For the exit of the process: a communicator is open and could be told; is no longer. */
-wf_status wf_mpi_opened(wf_comm *comm) WF_NODISCARD;
+void wf_mpi_opened(wf_comm *comm);
 void wf_mpi_closed(wf_comm *comm);
 
 /* Memory, before the ranks meet: closed like what is open. */
-wf_status wf_transport_mpi_new(wf_comm *comm) WF_NODISCARD;
 wf_status wf_control_new(wf_comm *comm) WF_NODISCARD;
+/* MPI's communicator of one that is open. */
+MPI_Comm *wf_mpi_comm(const wf_comm *comm);
 /* The transport's and the control's communicator; taken over. */
 wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data);
 /* Frees what the transport keeps for this communicator, if it has one; does not wait. */

@@ -82,7 +82,8 @@ wf_var *wf_shard(wf_var *x, const wf_mesh *mesh)
         return NULL;
     WF_TRY_NULL(wf_function_check_value("shard", x));
     const wf_tensor *value = x->value;
-    WF_TRY_NULL(wf_mesh_layout_activation(mesh, value->layout.known ? value->layout.global : value->shape, &target));
+    WF_TRY_NULL(
+        wf_mesh_layout_activation_recent(mesh, value->layout.known ? value->layout.global : value->shape, &target));
     return wf_redistribute(x, target);
 }
 

@@ -285,7 +285,7 @@ static bool flat_layout(const wf_layout *in, wf_shape shape, wf_layout *out)
         return false;
     for (int r = 0; r <= size; r++)
         bounds[r] = in->bounds[axis][r] * rest;
-    const int64_t *own = wf_mesh_bounds(in->mesh, (wf_axis)axis, bounds);
+    const int64_t *own = wf_mesh_bounds_recent(in->mesh, (wf_axis)axis, bounds);
     if (own)
         wf_layout_shard(in->mesh, out, (wf_axis)axis, 1, own);
     return own;

@@ -138,7 +138,8 @@ static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_ch
     if (o->replicate)
         return WF_OK;
     /* If outputs are parts of a sum, the sum is left in balanced blocks, so it is one reduce-scatter. */
-    s->bounds = s->out.partition ? s->part_bounds : wf_mesh_blocks(mesh, WF_AXIS_CHANNEL, o->out);
+    s->bounds = s->out.partition ? s->part_bounds
+                                 : wf_mesh_bounds(mesh, WF_AXIS_CHANNEL, wf_mesh_blocks(mesh, WF_AXIS_CHANNEL, o->out));
     WF_NEED(s->bounds);
     return WF_OK;
 }

@@ -193,7 +193,7 @@ static wf_status shard_output(wf_ctx *ctx, const wf_sharding *in, const wf_index
         /* The bound of outputs is the place of the bound of inputs: every rank finds those of all ranks without a
          * message. */
         bounds[r] = r == 0 ? 0 : r == size ? index_map->out[d] : place_of(index_map, d, in->bounds[d][r]);
-    out->bounds[d] = wf_mesh_bounds(in->mesh, axis, bounds);
+    out->bounds[d] = wf_mesh_bounds_recent(in->mesh, axis, bounds);
     wf_pool_give_host(ctx, memory, bytes);
     WF_NEED(out->bounds[d]);
     out->box.lo[2 + d] = out->bounds[d][place];

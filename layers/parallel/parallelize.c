@@ -43,12 +43,12 @@ static wf_var *shard_pixels(const wf_layer *layer, wf_var *x)
     const wf_mesh *mesh = layer->prepare_mesh;
     wf_layout layout = x->value->layout, usual;
     if (!layout.known || layout.mesh != mesh) {
-        WF_TRY_NULL(wf_mesh_layout_activation(mesh, layout.known ? layout.global : x->value->shape, &usual));
+        WF_TRY_NULL(wf_mesh_layout_activation_recent(mesh, layout.known ? layout.global : x->value->shape, &usual));
         if (usual.placement[WF_AXIS_CHANNEL] == WF_SHARDED)
             join(&usual, WF_AXIS_CHANNEL);
         return wf_redistribute(x, usual);
     }
-    WF_TRY_NULL(wf_mesh_layout_activation(mesh, layout.global, &usual));
+    WF_TRY_NULL(wf_mesh_layout_activation_recent(mesh, layout.global, &usual));
     unsigned moved = 0;
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++) {
         if (layout.placement[a] == WF_SHARDED || usual.placement[a] != WF_SHARDED)

@@ -1,6 +1,7 @@
 /* Layouts of what goes from stage to stage. A stage has the same place along all other axes as its neighbours, so it
  * holds the same part of a value; which part that is is told once a step, with the first chunk of each part and skip.
  */
+#include "comm/mesh_author.h"
 #include "layers/pipeline/pipeline_impl.h"
 
 #include <stdlib.h>
@@ -53,7 +54,7 @@ static wf_status decode(const wf_mesh *mesh, const int64_t *n, wf_layout *layout
         layout->placement[a] = (uint8_t)n[PLACED + a];
         layout->dim[a] = (uint8_t)n[DIM + a];
         if (n[BOUNDED + a]) {
-            layout->bounds[a] = wf_mesh_bounds(mesh, (wf_axis)a, n + at);
+            layout->bounds[a] = wf_mesh_bounds_recent(mesh, (wf_axis)a, n + at);
             WF_NEED(layout->bounds[a]);
         }
         at += wf_mesh_size(mesh, (wf_axis)a) + 1;

@@ -7,6 +7,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,24 @@ static inline void expect_combined(const wf_tensor *y, wf_reduce_op op, int64_t 
             break;
         }
     free(values);
+}
+
+/* The error of this rank, in which `part` must be, is that of all ranks of `world`, word for word. */
+static inline void expect_same_error(wf_comm *world, wf_status status, wf_status code, const char *part,
+                                     const char *what, int culprit)
+{
+    enum { TEXT = 700 };
+    const int size = wf_comm_size(world);
+    char mine[TEXT] = "", *all = malloc((size_t)size * TEXT);
+    snprintf(mine, sizeof mine, "%s: %s", wf_status_name(status), status == WF_OK ? "" : wf_error_message());
+    WF_EXPECT(status == code, "%s, culprit %d: %s", what, culprit, mine);
+    WF_EXPECT(strstr(mine, part), "%s, culprit %d: \"%s\" does not say \"%s\"", what, culprit, mine, part);
+    wf_error_clear();
+    WF_EXPECT_OK(wf_allgather_bytes(world, mine, TEXT, all));
+    for (int r = 0; r < size; r++)
+        WF_EXPECT(!strcmp(all + (size_t)r * TEXT, mine), "%s, culprit %d: rank %d has \"%s\", this rank \"%s\"", what,
+                  culprit, r, all + (size_t)r * TEXT, mine);
+    free(all);
 }
 
 #endif

@@ -36,20 +36,6 @@ static wf_status at_the_latest_now(wf_comm *comm, wf_status status)
     return status == WF_OK ? wf_barrier(comm) : status;
 }
 
-static void expect_same(wf_status status, wf_status code, const char *part, const char *what, int culprit)
-{
-    char mine[TEXT] = "", *all = malloc((size_t)size * TEXT);
-    snprintf(mine, sizeof mine, "%s: %s", wf_status_name(status), status == WF_OK ? "" : wf_error_message());
-    WF_EXPECT(status == code, "%s, culprit %d: %s", what, culprit, mine);
-    WF_EXPECT(strstr(mine, part), "%s, culprit %d: \"%s\" does not say \"%s\"", what, culprit, mine, part);
-    wf_error_clear();
-    WF_EXPECT_OK(wf_allgather_bytes(world, mine, TEXT, all));
-    for (int r = 0; r < size; r++)
-        WF_EXPECT(!strcmp(all + (size_t)r * TEXT, mine), "%s, culprit %d: rank %d has \"%s\", this rank \"%s\"", what,
-                  culprit, r, all + (size_t)r * TEXT, mine);
-    free(all);
-}
-
 static void expect_dead(wf_comm *comm, wf_status code)
 {
     double value = 1;
@@ -68,7 +54,7 @@ static void run_fault(const char *what, fault run, wf_status code, const char *p
         wf_comm *comm = part_of_world();
         WF_EXPECT_OK(wf_barrier(world));
         const wf_status status = run(comm, rank == culprit);
-        expect_same(status, code, wanted, what, culprit);
+        expect_same_error(world, status, code, wanted, what, culprit);
         expect_dead(comm, code);
         WF_EXPECT_OK(wf_comm_close(comm));
     }
@@ -312,7 +298,7 @@ static void notice_waits_for_its_call(void)
         const wf_status status =
             rank == culprit ? wf_comm_post_failure(comm, WF_RAISE(WF_ERR_IO, "disk full")) : wf_barrier(comm);
         snprintf(wanted, sizeof wanted, "rank %d: disk full", culprit);
-        expect_same(status, WF_ERR_IO, wanted, "a notice of the call after", culprit);
+        expect_same_error(world, status, WF_ERR_IO, wanted, "a notice of the call after", culprit);
         WF_EXPECT_OK(wf_comm_close(comm));
     }
 }
@@ -337,7 +323,7 @@ static void messages_that_do_not_fit(void)
         wf_tensor *from = wf_tensor_new(ctx, i == 2 ? WF_I32 : WF_F32, WF_SHAPE(i == 0 ? 4 : i == 1 ? 2 : 3));
         WF_EXPECT_OK(wf_tensor_fill(from, 1));
         const wf_status status = rank == 0 ? wf_send(comm, from, 1, 5) : rank == 1 ? wf_recv(comm, to, 0, 5) : WF_OK;
-        expect_same(at_the_latest_now(comm, status), WF_ERR_COMM, says[i], "recv", 0);
+        expect_same_error(world, at_the_latest_now(comm, status), WF_ERR_COMM, says[i], "recv", 0);
         wf_tensor_free(from);
         wf_tensor_free(to);
         WF_EXPECT_OK(wf_comm_close(comm));
@@ -361,8 +347,8 @@ static void scattered_sizes(void)
         wf_comm *comm = wf_comm_split(world, 0, 0);
         const size_t own = i < 4 && rank == size - 1 ? room[i] : bytes[rank];
         const wf_status status = at_the_latest_now(comm, wf_scatter_bytes(comm, x, bytes, to, own, 0));
-        expect_same(status, i == 4 ? WF_ERR_ARGUMENT : WF_ERR_COMM, i == 4 ? "is NULL, and bytes" : says[i],
-                    "scatter_bytes", 0);
+        expect_same_error(world, status, i == 4 ? WF_ERR_ARGUMENT : WF_ERR_COMM,
+                          i == 4 ? "is NULL, and bytes" : says[i], "scatter_bytes", 0);
         WF_EXPECT_OK(wf_comm_close(comm));
     }
 }
@@ -438,7 +424,7 @@ static void closed_after_a_failure(void)
             WF_EXPECT_OK(wf_comm_close(torn));
         else
             status = wf_background_wait(torn);
-        expect_same(status, WF_ERR_IO, "the disk is full", "closed after a failure", culprit);
+        expect_same_error(world, status, WF_ERR_IO, "the disk is full", "closed after a failure", culprit);
         if (rank != culprit)
             WF_EXPECT_OK(wf_comm_close(torn));
         WF_EXPECT_OK(wf_comm_close(comm));
@@ -504,7 +490,7 @@ static void several_fail(void)
     WF_EXPECT_OK(wf_barrier(world));
     const wf_status mine = size < 3 || rank > 0 ? WF_RAISE(WF_ERR_IO, "disk %d is full", rank) : WF_OK;
     const wf_status status = mine == WF_OK ? wf_barrier(comm) : wf_comm_post_failure(comm, mine);
-    expect_same(status, WF_ERR_IO, " is full", "several fail", 0);
+    expect_same_error(world, status, WF_ERR_IO, " is full", "several fail", 0);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 

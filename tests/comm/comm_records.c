@@ -3,6 +3,7 @@
 #include "comm/comm_author.h"
 #include "comm/reducer_author.h"
 #include "core/tensor_author.h"
+#include "tests/comm/comm_cases.h"
 #include "tests/ranks.h"
 
 #include <mpi.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { TEXT = 700, CALLS = 50, LATE_MS = 30 };
+enum { CALLS = 50, LATE_MS = 30 };
 
 static int begun, awaited;
 
@@ -124,20 +125,6 @@ static void records_do_not_add_up(void)
     WF_EXPECT_OK(wf_comm_close(part));
 }
 
-static void expect_same(wf_status status, const char *says, int culprit)
-{
-    char mine[TEXT] = "", *all = malloc((size_t)size * TEXT);
-    snprintf(mine, sizeof mine, "%s", status == WF_OK ? "no error" : wf_error_message());
-    wf_error_clear();
-    WF_EXPECT(status == WF_ERR_COMM && strstr(mine, says), "culprit %d: \"%s\" does not say \"%s\"", culprit, mine,
-              says);
-    WF_EXPECT_OK(wf_allgather_bytes(comm, mine, TEXT, all));
-    for (int r = 0; r < size; r++)
-        WF_EXPECT(!strcmp(all + (size_t)r * TEXT, mine), "culprit %d: rank %d has \"%s\", this rank \"%s\"", culprit, r,
-                  all + (size_t)r * TEXT, mine);
-    free(all);
-}
-
 /* One rank makes a call that sends its record with one that does not, or two of the same kind; each after calls whose
  * records have come late, or never. */
 static void disagreements(void)
@@ -163,7 +150,7 @@ static void disagreements(void)
             wf_status status = (rank == culprit ? list[i].theirs : list[i].others)(part);
             if (status == WF_OK) /* the data of a broadcast may have been sent already */
                 status = wf_barrier(part);
-            expect_same(status, says, culprit);
+            expect_same_error(comm, status, WF_ERR_COMM, says, "other calls", culprit);
             WF_EXPECT_OK(wf_comm_close(part));
         }
 }

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Ranks that die: [COMMUNICATOR=flat] tests/comm/deaths.sh MPIEXEC PROGRAM WF-DOCTOR [PLACE...]
-# SIGKILL, SIGSEGV, exit(1), exit(0) and SIGSTOP of the first, a middle and the last of three ranks, at every PLACE of
-# tests/comm/deaths.c. The others must end with a message and a code that is not 0, within the time-out and five seconds from the
-# fault on, and no process may remain: those of a job are known by a mark in their environment.
+# Ranks that die: [COMMUNICATOR=flat] [EVERY_RANK=1] tests/comm/deaths.sh MPIEXEC PROGRAM WF-DOCTOR [PLACE...]
+# At every PLACE of tests/comm/deaths.c one of three ranks gets a SIGKILL, a SIGSEGV, ends by exit(1) or exit(0), or is stopped
+# by a SIGSTOP: by the last each rank in turn, by the others a rank that changes from fault to fault and from place to place,
+# or with EVERY_RANK each in turn. The others must end with a message and a code that is not 0, within the time-out and five
+# seconds from the fault on, and no process may remain: those of a job are known by a mark in their environment.
 set -u
 
 all() {
@@ -11,10 +12,13 @@ all() {
     trap 'exit 130' INT TERM HUP
     places=${*:-start forward reduction message sample shutdown}
     for place in $places; do
+        turn=${#place}
         for fault in stop kill segv exit leave; do
+            turn=$((turn + 1))
             [ $fault$place != leaveshutdown ] || continue
             [ $place != two ] || [ $fault = stop ] || continue
             for rank in 0 1 2; do
+                [ $fault = stop ] || [ -n "${EVERY_RANK:-}" ] || [ $rank = $((turn % 3)) ] || continue
                 echo "$work" "$mpiexec" "$program" "$doctor" "$place" "$fault" "$rank"
             done
         done

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 9, SIDE = 12 };
+enum { MOST = 30, SIDE = 12 };
 
 static wf_ctx *ctx;
 
@@ -24,8 +24,8 @@ static wf_box random_box(test_rng *rng, wf_shape shape)
 /* Uneven blocks along every dimension of a grid; some parts are empty. */
 static int random_partition(test_rng *rng, wf_shape shape, wf_box have[MOST])
 {
-    const int rows = (int)test_int(rng, 1, 3), columns = (int)test_int(rng, 1, 3);
-    int64_t cut[2][4];
+    const int rows = (int)test_int(rng, 1, 6), columns = (int)test_int(rng, 1, 5);
+    int64_t cut[2][7];
     for (int d = 0; d < 2; d++) {
         const int parts = d == 0 ? rows : columns;
         cut[d][0] = 0;
@@ -52,6 +52,7 @@ static void mark(unsigned char *seen, wf_box box)
             seen[i * SIDE + j]++;
 }
 
+/* Every needed element comes once, from the first rank that has it, from this one on. */
 static void check_rank(const wf_plan *plan, const wf_box *have, wf_box need)
 {
     unsigned char seen[SIDE * SIDE] = {0};
@@ -60,6 +61,8 @@ static void check_rank(const wf_plan *plan, const wf_box *have, wf_box need)
         WF_EXPECT(!wf_box_empty(p->box) && wf_box_contains(have[p->peer], p->box), "piece %ld is not rank %d's",
                   (long)i, p->peer);
         WF_EXPECT(i == 0 || plan->recv[i - 1].peer <= p->peer, "receives are ordered by peer");
+        for (int q = plan->rank; q != p->peer; q = (q + 1) % plan->size)
+            WF_EXPECT(wf_box_empty(wf_box_intersect(have[q], p->box)), "rank %d has what comes from %d", q, p->peer);
         mark(seen, p->box);
     }
     for (int64_t i = 0; i < SIDE; i++)
@@ -98,6 +101,8 @@ static void check_all(int size, const wf_box *have, const wf_box *need)
         received += plan[r]->elements_received;
     }
     WF_EXPECT(sent == received, "%ld sent, %ld received", (long)sent, (long)received);
+    for (int r = 0; r < size; r++)
+        WF_EXPECT(plan[r]->moves == (sent > 0), "rank %d says %d of %ld elements sent", r, plan[r]->moves, (long)sent);
     for (int a = 0; a < size; a++)
         for (int b = 0; b < size; b++)
             check_pair(plan[a], plan[b]);

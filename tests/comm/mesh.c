@@ -2,6 +2,7 @@
 #include "comm/comm_author.h"
 #include "comm/mesh_author.h"
 #include "core/context_author.h"
+#include "core/tape.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
 
@@ -261,6 +262,75 @@ static void many_lengths(void)
     wf_mesh_close(mesh);
 }
 
+/* Asks for bounds that nobody has asked for yet. */
+static void ask_new(const wf_mesh *mesh, int64_t count)
+{
+    static int64_t length = 1000;
+    for (int64_t i = 0; i < count; i++)
+        WF_EXPECT(wf_mesh_blocks(mesh, WF_AXIS_DATA, length++), "%s", wf_error_message());
+}
+
+/* Whether the mesh still has balanced blocks of this length: it makes none. */
+static bool still_has(const wf_mesh *mesh, int64_t length)
+{
+    const int64_t made = wf_ctx_memory(ctx).system_allocations;
+    return wf_mesh_blocks(mesh, WF_AXIS_DATA, length) && wf_ctx_memory(ctx).system_allocations == made;
+}
+
+/* Of ever new bounds a mesh keeps those that were used last, besides those that the program made, that a tensor has, or
+ * that a step may still use. */
+static void many_bounds(void)
+{
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){0});
+    wf_layout own, passing = wf_mesh_layout_same(mesh, WF_SHAPE(9));
+    WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(7), (wf_layout_opts){.dim = {WF_DIM(0)}}, &own));
+    wf_layout_shard(mesh, &passing, WF_AXIS_DATA, 0, wf_mesh_blocks(mesh, WF_AXIS_DATA, 9));
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, wf_box_shape(passing.box));
+    WF_EXPECT_OK(wf_tensor_set_layout(x, passing));
+    ask_new(mesh, 2 * WF_PLANS_MOST);
+    WF_EXPECT(wf_mesh_bounds_kept(mesh) == WF_PLANS_MOST, "%lld are kept", (long long)wf_mesh_bounds_kept(mesh));
+    WF_EXPECT(still_has(mesh, 7), "the program's bounds are gone");
+    WF_EXPECT(still_has(mesh, 9) && passing.bounds[0] == wf_mesh_blocks(mesh, WF_AXIS_DATA, 9),
+              "the bounds of a tensor are gone");
+    wf_tape *tape = wf_tape_new(ctx);
+    WF_EXPECT(wf_input(tape, x), "%s", wf_error_message());
+    const int64_t *step = wf_mesh_blocks(mesh, WF_AXIS_DATA, 8);
+    ask_new(mesh, WF_PLANS_MOST);
+    WF_EXPECT(still_has(mesh, 8) && step[size] == 8, "bounds of a step are gone");
+    WF_EXPECT(wf_mesh_bounds_kept(mesh) > WF_PLANS_MOST, "%lld are kept", (long long)wf_mesh_bounds_kept(mesh));
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tape_free(tape);
+    wf_tensor_free(x);
+    ask_new(mesh, 1);
+    WF_EXPECT(wf_mesh_bounds_kept(mesh) == WF_PLANS_MOST, "%lld are kept once the tape is empty",
+              (long long)wf_mesh_bounds_kept(mesh));
+    ask_new(mesh, WF_PLANS_MOST);
+    WF_EXPECT(still_has(mesh, 7) && !still_has(mesh, 9), "bounds that no tensor has stay");
+    wf_mesh_close(mesh);
+}
+
+/* Bounds that were just asked for stay, also where tensors hold as many as a mesh keeps. */
+static void bounds_of_many_tensors(void)
+{
+    static wf_tensor *tensor[WF_PLANS_MOST];
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){0});
+    for (int i = 0; i < WF_PLANS_MOST; i++) {
+        wf_layout layout = wf_mesh_layout_same(mesh, WF_SHAPE(9));
+        wf_layout_shard(mesh, &layout, WF_AXIS_DATA, 0, wf_mesh_blocks(mesh, WF_AXIS_DATA, 10 + i));
+        tensor[i] = wf_tensor_new(ctx, WF_F32, wf_box_shape(layout.box));
+        WF_EXPECT_OK(wf_tensor_set_layout(tensor[i], layout));
+    }
+    WF_EXPECT(wf_mesh_blocks(mesh, WF_AXIS_DATA, 8), "%s", wf_error_message());
+    ask_new(mesh, WF_PLANS_MOST / 4);
+    WF_EXPECT(still_has(mesh, 8), "bounds that were just asked for are gone");
+    ask_new(mesh, WF_PLANS_MOST);
+    WF_EXPECT(!still_has(mesh, 8) && still_has(mesh, 10), "which bounds are kept");
+    WF_EXPECT(wf_mesh_bounds_kept(mesh) <= 2 * WF_PLANS_MOST, "%lld are kept", (long long)wf_mesh_bounds_kept(mesh));
+    for (int i = 0; i < WF_PLANS_MOST; i++)
+        wf_tensor_free(tensor[i]);
+    wf_mesh_close(mesh);
+}
+
 static void layouts(void)
 {
     for_all_meshes(check_activation);
@@ -504,6 +574,8 @@ static int on_ranks(int argc, char **argv)
                                                {"does_not_fit", does_not_fit},
                                                {"layouts", layouts},
                                                {"many_lengths", many_lengths},
+                                               {"many_bounds", many_bounds},
+                                               {"bounds_of_many_tensors", bounds_of_many_tensors},
                                                {"halos", halos},
                                                {"exchanges", exchanges},
                                                {"many_sizes", many_sizes},

@@ -10,6 +10,11 @@ if(NOT WEFT_SANITIZE)
     weft_test_properties(deaths_${place} 2 60)
     weft_test_waits(deaths_${place})
   endforeach()
+  add_test(NAME deaths_whole COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths.sh ${MPIEXEC_EXECUTABLE}
+    $<TARGET_FILE:deaths> $<TARGET_FILE:wf-doctor>)
+  weft_test_properties(deaths_whole 2 600)
+  set_property(TEST deaths_whole APPEND PROPERTY ENVIRONMENT EVERY_RANK=1)
+  set_tests_properties(deaths_whole PROPERTIES LABELS proof)
 endif()
 add_test(NAME deaths_trace COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/trace.sh ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:deaths>
   $<TARGET_FILE:wf-doctor>)

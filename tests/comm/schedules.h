@@ -14,12 +14,16 @@
 
 typedef struct fixture {
     wf_agreed agreed;
+    wf_status *ended; /* of each rank, in the last simulation */
 } fixture;
+
+enum { FIXTURE_FORMS = 5 };
 
 /* Nodes as given; memory is shared; limits are small, so that a few elements go in pieces, chunks and slots. */
 static inline void fixture_nodes(wf_ctx *ctx, fixture *f, int ranks, const int32_t *node)
 {
     WF_EXPECT_OK(wf_agreed_make(ctx, ranks, node, &f->agreed));
+    f->ended = calloc((size_t)ranks, sizeof *f->ended);
     f->agreed.shared = true;
     f->agreed.ring_slot_bytes = 512;
     f->agreed.ring_short_bytes = 256;
@@ -49,17 +53,20 @@ static inline void fixture_real_limits(fixture *f)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
-/* form 0: one node; 1: nodes of 1, 2, 3, ... ranks; 2: two nodes that take turns, of which one has a third. */
+/* form 0: one node; 1: nodes of 1, 2, 3, ... ranks; 2: two nodes that take turns, of which one has a third; 3: three
+ * nodes that take turns; 4: nodes of 7, 8 and 9 ranks, and what remains. */
 static inline void fixture_open(wf_ctx *ctx, fixture *f, int ranks, int form)
 {
     int32_t *node = calloc((size_t)ranks, sizeof *node);
-    for (int r = 0, n = 0, left = 1; r < ranks && form == 1; r++) {
+    for (int r = 0, n = 0, left = form == 1 ? 1 : 7; r < ranks && form % 3 == 1; r++) {
         node[r] = n;
-        if (--left == 0)
-            left = ++n + 1;
+        if (--left == 0) {
+            n++;
+            left = form == 1 ? n + 1 : 7 + n % 3;
+        }
     }
-    for (int r = 0; r < ranks && form == 2; r++)
-        node[r] = r % 3 == 1;
+    for (int r = 0; r < ranks && (form == 2 || form == 3); r++)
+        node[r] = form == 2 ? r % 3 == 1 : r % 3;
     fixture_nodes(ctx, f, ranks, node);
     free(node);
 }
@@ -67,6 +74,7 @@ static inline void fixture_open(wf_ctx *ctx, fixture *f, int ranks, int form)
 static inline void fixture_close(fixture *f)
 {
     wf_agreed_clear(&f->agreed);
+    free(f->ended);
 }
 
 static inline const char *fixture_text(const fixture *f, const wf_call *call, char text[200])
@@ -77,7 +85,7 @@ static inline const char *fixture_text(const fixture *f, const wf_call *call, ch
     return text;
 }
 
-/* Uneven lengths of lists of tensors, some of them 0; ends of uneven shards. */
+/* Uneven lengths of parts, some of them 0; ends of uneven shards. */
 static inline void fixture_parts(wf_call *call, int ranks, int64_t *part)
 {
     const bool shards = call->operation == WF_CALL_SUM_SHARDS || call->operation == WF_CALL_GATHER_SHARDS;
@@ -89,14 +97,6 @@ static inline void fixture_parts(wf_call *call, int ranks, int64_t *part)
     }
     if (shards)
         part[ranks] = end;
-}
-
-static inline uint64_t fixture_others(const int64_t *part, int ranks, int root)
-{
-    uint64_t sum = 0;
-    for (int r = 0; r < ranks; r++)
-        sum += r == root ? 0 : (uint64_t)part[r];
-    return sum;
 }
 
 /* Messages of the root of a tree over so many ranks. */
@@ -120,11 +120,16 @@ static inline void fixture_free(wf_schedule **all, int ranks)
 
 enum { FIXTURE_RANKS = 64, FIXTURE_PARTS = 2 * FIXTURE_RANKS + 2 };
 
-/* Lengths of lists of which each rank knows its own part alone: uneven, some 0, and -1 where nothing passes. */
-static inline int64_t fixture_passes(const wf_call *call, int from, int to)
+/* Who sends to whom in lists, of which each rank knows its own part alone: what a call's `parts` says. */
+enum { LISTS_GATHER, LISTS_SCATTER, LISTS_ALL, LISTS_ONE, LISTS_SOME, LISTS };
+
+/* Uneven lengths, some 0, and -1 where nothing passes. */
+static inline int64_t fixture_passes(const fixture *f, const wf_call *call, int from, int to)
 {
-    const bool none = from == to || (from + 2 * to + call->root) % 5 == 0;
-    return none ? -1 : call->count * ((7 * from + 3 * to) % 4) / 2 + (to == 1);
+    const int root = call->root, other = (root + 1) % f->agreed.ranks;
+    const bool passes[LISTS] = {to == root, from == root, true, from == root && to == other,
+                                (from + 2 * to + root) % 5 > 0};
+    return from == to || !passes[call->parts] ? -1 : call->count * ((7 * from + 3 * to) % 4) / 2 + (to == 1);
 }
 
 /* Each rank's frames are full of its number. */
@@ -148,13 +153,13 @@ static inline void fixture_checks(wf_call *call)
     call->expected_bytes = 1;
 }
 
-/* How many kinds of call there are: operations, and the reducers by name. */
+/* How many kinds of call there are: operations, other lists, and the reducers by name. */
 static inline int fixture_calls(void)
 {
     int reducers = 0;
     while (wf_reducer_at(reducers))
         reducers++;
-    return WF_CALLS + reducers;
+    return WF_CALLS + LISTS - 1 + reducers;
 }
 
 static inline bool fixture_sum(int64_t count, int which, uint64_t seed, wf_call *call, int64_t *part)
@@ -178,15 +183,19 @@ static inline bool fixture_call(const fixture *f, int which, int64_t count, uint
                                 int64_t part[FIXTURE_PARTS])
 {
     const int ranks = f->agreed.ranks;
-    if (which >= WF_CALLS)
-        return fixture_sum(count, which - WF_CALLS, seed, call, part);
+    const int lists = which - WF_CALLS + 1; /* from 1 on */
+    if (lists >= LISTS)
+        return fixture_sum(count, lists - LISTS, seed, call, part);
+    if (lists > 0)
+        which = WF_CALL_LISTS;
     *call = (wf_call){.operation = (wf_operation)which, .dtype = WF_F32, .count = count, .part = part};
     if (which == WF_CALL_REDUCE || which == WF_CALL_ALLREDUCE || which == WF_CALL_REDUCE_SCATTER)
         call->op = (wf_reduce_op)(seed % 4);
     call->root = (int)(seed % (uint64_t)ranks);
-    call->other = (call->root + 1) % ranks;
     if (which == WF_CALL_LISTS || which == WF_CALL_RECEIVE)
         call->dtype = WF_U8;
+    if (which == WF_CALL_LISTS)
+        call->parts = lists > 0 ? lists : 0;
     for (int r = 0; r < ranks && which == WF_CALL_MEET; r++)
         if (r == call->root || (r + (int)(seed % 3)) % 3 > 0)
             part[call->parts++] = r;
@@ -194,7 +203,7 @@ static inline bool fixture_call(const fixture *f, int which, int64_t count, uint
         fixture_parts(call, ranks, part);
     if (seed / 4 % 2)
         fixture_checks(call);
-    return which != WF_CALL_SUM && (call->root != call->other || (which != WF_CALL_SEND && which != WF_CALL_RECEIVE));
+    return which != WF_CALL_SUM && (ranks > 1 || which != WF_CALL_RECEIVE);
 }
 
 /* Short and long forms of everything, in some number of elements that divides by nothing, and by the ranks. */
@@ -216,7 +225,7 @@ static inline wf_status fixture_without(wf_ctx *ctx, const fixture *f, const wf_
     wf_builder *b = wf_builder_new(ctx, &f->agreed, rank);
     if (call->operation == WF_CALL_RECEIVE && rank == call->root)
         wf_add_send(b, wf_builder_operand(b, WF_OPERAND_INPUT, 0, (size_t)call->count), (size_t)call->count,
-                    call->other);
+                    (call->root + 1) % f->agreed.ranks);
     return wf_builder_end(b, one);
 }
 
@@ -226,14 +235,14 @@ static inline wf_status fixture_schedule(wf_ctx *ctx, const fixture *f, const wf
     const int ranks = f->agreed.ranks;
     int64_t part[FIXTURE_PARTS];
     wf_call own = *call;
-    bool takes_part = call->operation != WF_CALL_RECEIVE || rank == call->other;
+    bool takes_part = call->operation != WF_CALL_RECEIVE || rank == (call->root + 1) % ranks;
     for (int i = 0; i < call->parts && call->operation == WF_CALL_MEET; i++)
         takes_part = i == 0 ? call->part[i] == rank : takes_part || call->part[i] == rank;
     if (!takes_part)
         return fixture_without(ctx, f, call, rank, one);
     for (int r = 0; r < ranks && call->operation == WF_CALL_LISTS; r++) {
-        part[r] = fixture_passes(call, rank, r);
-        part[ranks + r] = fixture_passes(call, r, rank);
+        part[r] = fixture_passes(f, call, rank, r);
+        part[ranks + r] = fixture_passes(f, call, r, rank);
         own.part = part;
     }
     return wf_call_schedule(ctx, &f->agreed, rank, &own, one);
@@ -337,7 +346,6 @@ static inline void expected(wf_ctx *ctx, const fixture *f, const wf_call *call, 
     const int ranks = f->agreed.ranks;
     switch (call->operation) {
     case WF_CALL_BCAST:
-    case WF_CALL_SEND:
     case WF_CALL_RECEIVE:
         values_of(call->root, 0, call->dtype, 0, count, to);
         break;
@@ -349,13 +357,6 @@ static inline void expected(wf_ctx *ctx, const fixture *f, const wf_call *call, 
         for (int r = 0; r < ranks; r++)
             values_of(r, 0, call->dtype, 0, call->count, to + (size_t)(r * call->count) * wf_dtype_size(call->dtype));
         break;
-    case WF_CALL_GATHER:
-        values_of(index, 0, call->dtype, 0, count, to);
-        break;
-    case WF_CALL_SCATTER:
-        values_of(call->root, rank, call->dtype, 0, count, to);
-        break;
-    case WF_CALL_ALLTOALL:
     case WF_CALL_LISTS:
         values_of(index, rank, call->dtype, 0, count, to);
         break;
@@ -415,7 +416,8 @@ static inline wf_status simulate(judge *j, const wf_schedule *const *all, uint64
                              .failing_step = failing_step,
                              .fill = judge_fill,
                              .check = judge_check,
-                             .own = j};
+                             .own = j,
+                             .ended = j->f->ended};
     return wf_schedule_simulate(j->ctx, all, j->f->agreed.ranks, &s);
 }
 
@@ -431,6 +433,44 @@ static inline wf_status fixture_simulate(wf_ctx *ctx, const fixture *f, const wf
     char text[200];
     WF_EXPECT(j.wrong == 0, "%s, seed %d: %d operands are wrong", fixture_text(f, call, text), (int)seed, j.wrong);
     return status;
+}
+
+/* --- a rank that does nothing ---------------------------------------------------------------------------------------
+ */
+
+typedef struct halt {
+    bool *never; /* of each event */
+    bool happens;
+} halt;
+
+static inline void halt_release(void *own, int64_t event)
+{
+    halt *h = own;
+    h->never[event] = h->never[event] || !h->happens;
+}
+
+/* Where it never begins: no rank of which a step waits for it, be it through others, may end well. */
+static inline int wrong_ends(wf_ctx *ctx, const wf_schedule *const *all, int ranks, int failing, const wf_status *ended)
+{
+    wf_schedule_graph g;
+    int wrong = all[failing]->steps > 0 && ended[failing] == WF_OK;
+    WF_EXPECT_OK(wf_graph_make(ctx, all, ranks, &g));
+    halt h = {.never = calloc(2 * (size_t)g.first[ranks] + 1, sizeof *h.never)};
+    for (int64_t e = 2 * g.first[failing]; e < 2 * g.first[failing + 1]; e++)
+        h.never[e] = true;
+    for (int64_t i = 0; i < 2 * g.first[ranks]; i++) {
+        h.happens = !h.never[g.order[i]];
+        wf_graph_happen(&g, g.order[i], halt_release, &h);
+    }
+    for (int r = 0; r < ranks; r++)
+        for (int64_t e = 2 * g.first[r]; e < 2 * g.first[r + 1]; e++)
+            if (h.never[e] && ended[r] == WF_OK) {
+                wrong++;
+                break;
+            }
+    free(h.never);
+    wf_graph_clear(&g);
+    return wrong;
 }
 
 static inline bool fixture_right(wf_ctx *ctx, const fixture *f, const wf_call *call, const wf_schedule *const *all,

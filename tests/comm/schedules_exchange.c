@@ -1,31 +1,28 @@
 /* Exchanges of all ranks as schedules, as comm/mesh/exchange.c has them made: between random blocks of an array, and
- * halos and new layouts of meshes of up to 64 ranks; forward and in reverse, of strided arrays, with and without what a
- * rank has itself; by messages, in parts through rings of two ranks, as one collective of the transport, staged for a
- * device, as one group of NCCL's. They are proved, and run in this process under seeded delays; planted mistakes are
- * found. */
-#include "comm/engine/collectives_author.h"
-#include "comm/engine/proof_author.h"
+ * halos and new layouts of meshes of up to 4,096 ranks; forward and in reverse, of strided arrays, with and without
+ * what a rank has itself; by messages, in parts through rings of two ranks, staged for a device, as one group of
+ * NCCL's. They are proved, and run in this process under seeded delays, with a rank that fails at each of its steps;
+ * planted mistakes are found. */
 #include "comm/plan_author.h"
-#include "tests/test.h"
+#include "tests/comm/schedules.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-enum { SIDE = 12, MOST_RANKS = 64, SAMPLES = 200, MESHES = 300 };
+enum { SIDE = 12, FORMS = 4 };
 
 typedef struct trade {
     int ranks;
     wf_shape global;
-    wf_box have[MOST_RANKS], need[MOST_RANKS];
+    wf_box *have, *need;
     bool reversed, own, parts, staged, native;
-    int64_t stride[2][MOST_RANKS][WF_MAX_RANK]; /* of what each rank reads, and writes */
+    int64_t (*stride)[2][WF_MAX_RANK]; /* of what each rank reads, and writes */
     wf_agreed agreed;
-    wf_plan *plan[MOST_RANKS];
-    wf_schedule *all[MOST_RANKS];
+    wf_plan **plan;
+    wf_schedule **all;
+    wf_status *ended;
     int wrong;
 } trade;
 
 static wf_ctx *ctx;
+static int sample; /* the number of the trade that is made */
 
 static float element_of(const trade *t, int rank, const int64_t at[])
 {
@@ -53,7 +50,7 @@ static int each_element(const trade *t, int rank, bool reads, void *data,
                         bool (*call)(const trade *t, int rank, bool reads, const int64_t at[], float *element))
 {
     const wf_box box = box_of(t, rank, reads);
-    const int64_t *stride = t->stride[!reads][rank], count = wf_shape_count(wf_box_shape(box));
+    const int64_t *stride = t->stride[rank][!reads], count = wf_shape_count(wf_box_shape(box));
     int wrong = 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t at[WF_MAX_RANK], rest = i, offset = 0;
@@ -103,12 +100,24 @@ static void check(void *own, int rank, const wf_operand *operand, const void *da
 /* --- trades ---------------------------------------------------------------------------------------------------------
  */
 
+static void make_room(trade *t, int ranks)
+{
+    const size_t n = (size_t)ranks;
+    t->ranks = ranks;
+    t->have = calloc(n, sizeof *t->have);
+    t->need = calloc(n, sizeof *t->need);
+    t->stride = calloc(n, sizeof *t->stride);
+    t->plan = calloc(n, sizeof(*t->plan));
+    t->all = calloc(n, sizeof(*t->all));
+    t->ended = calloc(n, sizeof *t->ended);
+}
+
 /* Blocks of rows by columns that cover the array; needs of any kind, also none. */
 static void random_boxes(trade *t, test_rng *rng)
 {
     const int rows = (int)test_int(rng, 1, 3), columns = (int)test_int(rng, 1, 3);
     int64_t cut[2][4] = {{0}};
-    t->ranks = rows * columns;
+    make_room(t, rows * columns);
     t->global = WF_SHAPE(SIDE, SIDE);
     for (int d = 0; d < 2; d++)
         for (int i = 1, n = d ? columns : rows; i <= n; i++)
@@ -132,7 +141,7 @@ static void uniform_boxes(trade *t, test_rng *rng)
 {
     static const int counts[] = {3, 4, 6};
     const bool gathers = test_int(rng, 0, 1);
-    t->ranks = counts[test_int(rng, 0, 2)];
+    make_room(t, counts[test_int(rng, 0, 2)]);
     t->global = WF_SHAPE(SIDE, SIDE);
     for (int r = 0; r < t->ranks; r++) {
         t->have[r] = t->need[r] = (wf_box){.rank = 2, .hi = {SIDE, SIDE}};
@@ -155,20 +164,11 @@ static void widen(wf_box *box, int d, int64_t halo, int64_t length)
 /* The ranks of a mesh that differ along the axes that cut an activation [N,C,H,W]: dimension d in part[d] balanced
  * blocks, some of them empty, the last dimension changing fastest with the rank, as comm/mesh.h says. They need halos
  * in height and width, wider than a block at times; or the layout in which other axes cut dimensions 1 and 3. */
-static void mesh_boxes(trade *t, test_rng *rng)
+static void boxes_of_mesh(trade *t, test_rng *rng, const int part[4])
 {
     const bool moves = test_int(rng, 0, 2) == 0;
-    int part[4];
-    int64_t halo[4] = {0, 0, test_int(rng, 0, 4), test_int(rng, 1, 3)};
-    t->global.rank = 4;
-    do {
-        t->ranks = 1;
-        for (int d = 0; d < 4; d++) {
-            part[d] = (int)test_int(rng, 1, 5);
-            t->ranks *= part[d];
-            t->global.dim[d] = test_int(rng, 1, d < 2 ? 5 : 9);
-        }
-    } while (t->ranks > MOST_RANKS);
+    const int64_t halo[4] = {0, 0, test_int(rng, 0, 4), test_int(rng, 1, 3)};
+    make_room(t, part[0] * part[1] * part[2] * part[3]);
     for (int r = 0; r < t->ranks; r++) {
         t->have[r] = t->need[r] = wf_box_of_shape(t->global);
         for (int d = 3, rest = r; d >= 0; rest /= part[d], d--) {
@@ -183,16 +183,50 @@ static void mesh_boxes(trade *t, test_rng *rng)
     }
 }
 
-/* One node; nodes of 1, 2, 3, ... ranks; two nodes that take turns. Limits are small. */
+/* Every number of ranks up to 64 in turn, its factors along any dimensions. */
+static void mesh_boxes(trade *t, test_rng *rng)
+{
+    int part[4] = {1, 1, 1, 1}, left = 1 + sample % 64;
+    for (int factor = 2; left > 1; factor++)
+        for (; left % factor == 0; left /= factor)
+            part[test_int(rng, 0, 3)] *= factor;
+    t->global.rank = 4;
+    for (int d = 0; d < 4; d++)
+        t->global.dim[d] = test_int(rng, 1, part[d] > 4 ? 2 * part[d] : d < 2 ? 5 : 9);
+    boxes_of_mesh(t, rng, part);
+}
+
+/* Up to 4,096 ranks, and more than half as many, where all samples are taken; of one to two elements along a dimension.
+ */
+static void many_boxes(trade *t, test_rng *rng)
+{
+    const int most = test_samples(4096);
+    int part[4], ranks;
+    t->global.rank = 4;
+    do {
+        ranks = 1;
+        for (int d = 0; d < 4; d++) {
+            part[d] = (int)test_int(rng, 1, d < 2 ? 8 : 32);
+            ranks *= part[d];
+            t->global.dim[d] = test_int(rng, part[d], 2 * part[d]);
+        }
+    } while (ranks > most || 2 * ranks <= most);
+    boxes_of_mesh(t, rng, part);
+}
+
+/* One node; nodes of 1, 2, 3, ... ranks; two nodes that take turns; nodes of 2 to 8 ranks. Limits are small. */
 static void agree(trade *t, int form)
 {
-    int32_t node[MOST_RANKS] = {0};
-    for (int r = 0, n = 0, left = 1; r < t->ranks && form > 0; r++) {
-        node[r] = form == 1 ? n : r % 3 == 1;
-        if (--left == 0)
-            left = ++n + 1;
+    int32_t *node = calloc((size_t)t->ranks, sizeof *node);
+    for (int r = 0, n = 0, left = form == 3 ? 2 : 1; r < t->ranks && form > 0; r++) {
+        node[r] = form == 2 ? r % 3 == 1 : n;
+        if (--left == 0) {
+            n++;
+            left = form == 3 ? 2 + 3 * n % 7 : n + 1;
+        }
     }
     WF_EXPECT_OK(wf_agreed_make(ctx, t->ranks, node, &t->agreed));
+    free(node);
     t->agreed.chunk_bytes = 200;
     t->agreed.prompt_bytes = 96;
     t->agreed.pairs = t->parts;
@@ -229,7 +263,7 @@ static void choose_strides(trade *t, test_rng *rng, int r)
 {
     for (int k = 0; k < 2; k++) {
         const wf_box box = box_of(t, r, k == 0);
-        int64_t *stride = t->stride[k][r];
+        int64_t *stride = t->stride[r][k];
         stride[box.rank - 1] = 1 + (test_int(rng, 0, 3) == 0);
         for (int d = box.rank - 2; d >= 0; d--)
             stride[d] =
@@ -258,8 +292,8 @@ static void build(trade *t, test_rng *rng, int r)
                                      .order = WF_ROW_MAJOR,
                                      .reversed = t->reversed,
                                      .own = t->own,
-                                     .from_stride = t->stride[0][r],
-                                     .to_stride = t->stride[1][r],
+                                     .from_stride = t->stride[r][0],
+                                     .to_stride = t->stride[r][1],
                                      .dense_send = dense,
                                      .dense_recv = dense + t->plan[r]->n_send,
                                      .native = t->native ? &native : NULL};
@@ -278,7 +312,7 @@ static void trade_open(trade *t, test_rng *rng, void (*boxes)(trade *t, test_rng
     t->staged = test_int(rng, 0, 4) == 0;
     t->native = test_int(rng, 0, 4) == 0;
     boxes(t, rng);
-    agree(t, (int)test_int(rng, 0, 2));
+    agree(t, (int)test_int(rng, 0, FORMS - 1));
     for (int r = 0; r < t->ranks; r++)
         build(t, rng, r);
 }
@@ -290,18 +324,26 @@ static void trade_close(trade *t)
         wf_plan_free(t->plan[r]);
     }
     wf_agreed_clear(&t->agreed);
+    free(t->have);
+    free(t->need);
+    free(t->stride);
+    free(t->plan);
+    free(t->all);
+    free(t->ended);
 }
 
 /* failing_rank -1: none fails. */
-static wf_status simulate(trade *t, uint64_t seed, int failing_rank, int32_t failing_step)
+static wf_status simulate_trade(trade *t, uint64_t seed, int failing_rank, int32_t failing_step)
 {
     const wf_simulation s = {.seed = seed,
+                             .silently = seed % 2 == 0,
                              .most_delay = 7,
                              .failing_rank = failing_rank,
                              .failing_step = failing_step,
                              .fill = fill,
                              .check = check,
-                             .own = t};
+                             .own = t,
+                             .ended = t->ended};
     t->wrong = 0;
     return wf_schedule_simulate(ctx, (const wf_schedule *const *)t->all, t->ranks, &s);
 }
@@ -315,53 +357,92 @@ static int64_t steps_of(const trade *t, wf_step_kind kind)
     return n;
 }
 
-/* What is staged needs a device to run; its proof does not. Where a rank fails, all others come to its error or to the
- * right result. */
-static void prove_and_run(trade *t, test_rng *rng)
+/* All ranks come to the right result; where a rank fails, told or killed, to that or to an error. */
+static void run_trade(trade *t, uint64_t seed, int failing, int32_t step)
+{
+    const wf_schedule *const *all = (const wf_schedule *const *)t->all;
+    const char *kind = t->reversed ? "a reversed" : "an";
+    WF_EXPECT_OK(simulate_trade(t, seed, failing, step));
+    WF_EXPECT(t->wrong == 0, "%d elements of %s exchange between %d ranks are wrong; rank %d fails at step %d",
+              t->wrong, kind, t->ranks, failing, (int)step);
+    const int wrong = failing < 0 || step > 0 ? 0 : wrong_ends(ctx, all, t->ranks, failing, t->ended);
+    WF_EXPECT(wrong == 0, "%s exchange, rank %d of %d never begins: %d ranks end well", kind, failing, t->ranks, wrong);
+}
+
+/* What is staged needs a device to run; its proof does not. */
+static void prove_trade(trade *t, test_rng *rng)
 {
     const int failing = (int)test_int(rng, 0, t->ranks - 1);
     const int32_t step = (int32_t)test_int(rng, 0, t->all[failing]->steps);
-    const uint64_t seed = test_u64(rng) | 1;
+    const uint64_t seed = test_u64(rng);
     WF_EXPECT_OK(wf_schedule_verify(ctx, (const wf_schedule *const *)t->all, t->ranks));
-    for (int fails = 0; fails < 2 && !t->staged; fails++) {
-        WF_EXPECT_OK(simulate(t, seed, fails ? failing : -1, step));
-        WF_EXPECT(t->wrong == 0, "%d elements of %s exchange between %d ranks are wrong", t->wrong,
-                  t->reversed ? "a reversed" : "an", t->ranks);
-    }
+    if (t->staged)
+        return;
+    run_trade(t, seed | 1, -1, 0);
+    run_trade(t, (seed >> 1) + 1, failing, step);
 }
 
 static void prove_all(int samples, uint64_t seed, void (*boxes)(trade *t, test_rng *rng))
 {
     test_rng rng = {seed};
     int64_t parts = 0, messages = 0, fences = 0, groups = 0;
-    for (int i = 0; i < samples; i++) {
+    for (sample = 0; sample < samples; sample++) {
         trade t;
         trade_open(&t, &rng, boxes);
-        prove_and_run(&t, &rng);
+        prove_trade(&t, &rng);
         parts += steps_of(&t, WF_STEP_AWAIT);
         messages += steps_of(&t, WF_STEP_SEND);
         fences += steps_of(&t, WF_STEP_FENCE);
         groups += steps_of(&t, WF_STEP_CALL);
         trade_close(&t);
     }
-    WF_EXPECT(parts > 0 && messages > 0 && fences > 0 && groups > 0, "%d parts, %d messages, %d fences, %d groups",
-              (int)parts, (int)messages, (int)fences, (int)groups);
+    WF_EXPECT(samples < 10 || (parts > 0 && messages > 0 && fences > 0 && groups > 0),
+              "%d parts, %d messages, %d fences, %d groups", (int)parts, (int)messages, (int)fences, (int)groups);
 }
 
 static void exchanges(void)
 {
-    prove_all(SAMPLES, 20, random_boxes);
+    prove_all(test_samples(1000), 20, random_boxes);
 }
 
 static void meshes(void)
 {
-    prove_all(MESHES, 23, mesh_boxes);
+    prove_all(test_samples(2000), 23, mesh_boxes);
 }
 
 /* Blocks of equal size between any two ranks. */
 static void uniform(void)
 {
-    prove_all(SAMPLES / 4, 21, uniform_boxes);
+    prove_all(test_samples(300), 21, uniform_boxes);
+}
+
+static void thousands(void)
+{
+    prove_all(test_samples(20), 24, many_boxes);
+}
+
+/* A rank fails after each of its steps, for every rank: every step, or some that are drawn. */
+static void fail_in(trade *t, test_rng *rng)
+{
+    for (int rank = 0; rank < t->ranks && !t->staged; rank++)
+        for (int32_t step = 0; step <= t->all[rank]->steps; step++) {
+            const uint64_t drawn = test_u64(rng);
+            if (drawn % 1000 < (uint64_t)test_samples(1000))
+                run_trade(t, (drawn >> 12) + 1, rank, step);
+        }
+}
+
+static void a_rank_fails(void)
+{
+    static void (*const boxes[])(trade * t, test_rng * rng) = {random_boxes, uniform_boxes, mesh_boxes};
+    test_rng rng = {25};
+    for (sample = 0; sample < 60; sample++) {
+        trade t;
+        trade_open(&t, &rng, boxes[sample % 3]);
+        if (t.ranks <= 12)
+            fail_in(&t, &rng);
+        trade_close(&t);
+    }
 }
 
 /* --- what is found --------------------------------------------------------------------------------------------------
@@ -380,7 +461,7 @@ static void hurry(const trade *t, wf_step_kind kind)
 /* Everybody has rows and needs columns: every two ranks exchange several parts. */
 static void transposed(trade *t, test_rng *rng)
 {
-    t->ranks = 3;
+    make_room(t, 3);
     t->global = WF_SHAPE(SIDE, SIDE);
     t->staged = t->native = false;
     t->parts = true;
@@ -409,7 +490,7 @@ static void planted_mistakes(void)
         hurry(&t, kinds[k]);
         WF_EXPECT_ERROR(WF_ERR_STATE, wf_schedule_verify(ctx, (const wf_schedule *const *)t.all, t.ranks));
         for (uint64_t seed = 1; seed <= 40; seed++)
-            caught += simulate(&t, seed, -1, 0) != WF_OK || t.wrong > 0;
+            caught += simulate_trade(&t, seed, -1, 0) != WF_OK || t.wrong > 0;
         WF_EXPECT(caught > 0, "mistake %d: the simulation finds nothing wrong", (int)k);
         wf_error_clear();
         trade_close(&t);
@@ -464,6 +545,8 @@ int main(int argc, char **argv)
                                  (test_case[]){{"exchanges", exchanges},
                                                {"meshes", meshes},
                                                {"uniform", uniform},
+                                               {"thousands", thousands},
+                                               {"a_rank_fails", a_rank_fails},
                                                {"planted_mistakes", planted_mistakes},
                                                {"no_fences", no_fences},
                                                {0}});

@@ -23,6 +23,10 @@ static void fail_in(const fixture *f, const wf_call *call, uint64_t seed)
             WF_EXPECT(status == WF_OK, "%s, rank %d fails at step %d: %s", fixture_text(f, call, text), rank, (int)step,
                       wf_error_message());
             wf_error_clear();
+            const int wrong =
+                step > 0 ? 0 : wrong_ends(ctx, (const wf_schedule *const *)all, f->agreed.ranks, rank, f->ended);
+            WF_EXPECT(wrong == 0, "%s, rank %d never begins: %d ranks end well", fixture_text(f, call, text), rank,
+                      wrong);
         }
     fixture_free(all, f->agreed.ranks);
 }
@@ -32,7 +36,7 @@ static void fail_in(const fixture *f, const wf_call *call, uint64_t seed)
 static void a_rank_fails(void)
 {
     for (int ranks = 3; ranks <= 8; ranks++)
-        for (int form = 0; form < 3; form++) {
+        for (int form = 0; form < FIXTURE_FORMS - 1; form++) {
             fixture f;
             fixture_open(ctx, &f, ranks, form);
             fixture_each_call(&f, (uint64_t)ranks + (uint64_t)form, fail_in);
@@ -62,7 +66,7 @@ static void nobody_notices(void)
 {
     fixture f;
     fixture_open(ctx, &f, 4, 0);
-    const wf_call call = {.operation = WF_CALL_SEND, .dtype = WF_F32, .count = 333, .root = 0, .other = 1};
+    const wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .count = 333, .parts = LISTS_ONE};
     wf_schedule **all = fixture_schedules(ctx, &f, &call);
     all[1]->steps = 0;
     const wf_status status = fixture_simulate(ctx, &f, &call, (const wf_schedule *const *)all, 2, true, 3, 0);
@@ -205,6 +209,24 @@ static void no_flag(wf_schedule *const *all)
             s->step[i].value -= 1;
 }
 
+/* Of a slot that comes later. */
+static void other_slot(wf_schedule *const *all)
+{
+    wf_step *notify = step_of(all[1], WF_STEP_NOTIFY, 0);
+    int which = 1;
+    while (step_of(all[1], WF_STEP_NOTIFY, which)->to.operand < 0)
+        which++;
+    notify->to = step_of(all[1], WF_STEP_NOTIFY, which)->to;
+}
+
+/* A slot's flag goes on to its next piece, whoever waits for the last one. */
+static void flag_in_haste(wf_schedule *const *all)
+{
+    for (int32_t i = 0; i < all[1]->steps; i++)
+        if (all[1]->step[i].kind == WF_STEP_NOTIFY && all[1]->step[i].to.operand >= 0)
+            all[1]->step[i].waits = 0;
+}
+
 /* Reads the others' copies before they say that they are there. */
 static void no_await(wf_schedule *const *all)
 {
@@ -250,7 +272,8 @@ typedef struct mistake {
 
 static const wf_call allreduce = {.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 333};
 static const wf_call in_ring = {.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32, .count = 4000};
-static const wf_call lists = {.operation = WF_CALL_ALLTOALL, .dtype = WF_F32, .count = 9, .check = fixture_check_frame};
+static const wf_call lists = {
+    .operation = WF_CALL_LISTS, .dtype = WF_U8, .count = 36, .parts = LISTS_ALL, .check = fixture_check_frame};
 
 static const mistake mistakes[] = {
     {"a dropped send", drop_send, "a receive without a send", &allreduce, false},
@@ -267,6 +290,8 @@ static const mistake mistakes[] = {
     {"an output that is not written", never_written, "is never written", &allreduce, false},
     {"scratch that is not written", reads_what_is_not_there, "read before it is written", &allreduce, true},
     {"a flag that is not raised", no_flag, "never raised", &in_ring, false},
+    {"a flag of another slot", other_slot, "never raised", &in_ring, false},
+    {"a flag of a slot that changes too early", flag_in_haste, "may change before it is seen", &in_ring, true},
     {"a flag that is raised too early in line", notify_in_front, "in a circle", &in_ring, false},
     {"a flag that is not awaited", no_await, "may run together", &in_ring, true},
     {"a slot that is not free", no_room, "may run together", &in_ring, true},

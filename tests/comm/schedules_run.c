@@ -212,6 +212,39 @@ static void in_line(void)
     wf_agreed_clear(&near);
 }
 
+/* A slot is awaited until it holds the piece, of this call, whatever it held before. */
+static void slot_of_another_call(void)
+{
+    enum { TAG = 77 };
+    static const int32_t node[RANKS];
+    static const int64_t others[] = {0, (int64_t)5 << 32 | TAG, (int64_t)7 << 32 | TAG, (int64_t)6 << 32 | (TAG + 1)};
+    _Alignas(64) int64_t slot[8] = {0};
+    void *const data[] = {&slot[1]};
+    wf_agreed near;
+    wf_schedule *s;
+    WF_EXPECT_OK(wf_agreed_make(ctx, RANKS, node, &near));
+    wf_builder *b = wf_builder_new(ctx, &near, 0);
+    const int64_t piece = wf_builder_ring(b, 1);
+    wf_add_slot_await(b, 2, wf_builder_shared(b, 2, piece), piece + 1);
+    WF_EXPECT_OK(wf_builder_end(b, &s));
+    wf_run *run = wf_run_new(ctx, s);
+    for (int line = 0; line < 2; line++) {
+        bool moved = false;
+        wf_run_begin(run, (wf_binding){.data = data, .ring_pieces = 5, .tag = TAG, .in_line = line});
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+            slot[0] = others[i];
+            WF_EXPECT_OK(wf_run_advance(run, &moved));
+            WF_EXPECT(!wf_run_done(run), "a slot with flag %llx is taken", (unsigned long long)others[i]);
+        }
+        slot[0] = (int64_t)6 << 32 | TAG;
+        WF_EXPECT_OK(wf_run_advance(run, &moved));
+        WF_EXPECT(wf_run_done(run), "the slot is not taken");
+    }
+    wf_run_free(run);
+    wf_schedule_free(s);
+    wf_agreed_clear(&near);
+}
+
 int main(int argc, char **argv)
 {
     const int32_t node[RANKS] = {0, 1, 2};
@@ -224,6 +257,7 @@ int main(int argc, char **argv)
                                                {"awaited", awaited},
                                                {"steps_at_once", steps_at_once},
                                                {"in_line", in_line},
+                                               {"slot_of_another_call", slot_of_another_call},
                                                {0}});
     wf_agreed_clear(&agreed);
     return wf_ctx_free(ctx) != WF_OK || failed;

@@ -14,25 +14,11 @@ typedef struct expectation {
     bool synchronizes;
 } expectation;
 
-/* Short and long, of lengths that leave ranks without a part; on nodes of 1, 2 and 3 ranks. */
-static void calls(void)
+static void check(int form, const expectation *list, size_t count)
 {
-    const expectation list[] = {
-        {{.operation = WF_CALL_BARRIER}, true},
-        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 1}, true},
-        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 3}, true},
-        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 333}, true},
-        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32}, false},
-        {{.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = 1}, true},
-        {{.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = 100}, true},
-        {{.operation = WF_CALL_SUM, .reducer = "flat", .dtype = WF_F32, .count = 5}, true},
-        {{.operation = WF_CALL_SUM, .reducer = "naive", .dtype = WF_F32, .count = 50}, true},
-        {{.operation = WF_CALL_SUM, .reducer = "hierarchical", .dtype = WF_F32, .count = 50}, false},
-        {{.operation = WF_CALL_REDUCE, .dtype = WF_F32, .count = 1}, false},
-        {{.operation = WF_CALL_BCAST, .dtype = WF_U8, .count = 50}, false}};
     fixture f;
-    fixture_open(ctx, &f, RANKS, 1);
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+    fixture_open(ctx, &f, RANKS, form);
+    for (size_t i = 0; i < count; i++) {
         const expectation *e = &list[i];
         wf_schedule **all = fixture_schedules(ctx, &f, &e->call);
         const wf_schedule *const *known = (const wf_schedule *const *)all;
@@ -52,9 +38,47 @@ static void calls(void)
     fixture_close(&f);
 }
 
+/* Short and long, of lengths that leave ranks without a part; on nodes of 1, 2 and 3 ranks. */
+static void calls(void)
+{
+    const expectation list[] = {
+        {{.operation = WF_CALL_BARRIER}, true},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 1}, true},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 3}, true},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 333}, true},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32}, false},
+        {{.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = 1}, true},
+        {{.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = 100}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "flat", .dtype = WF_F32, .count = 5}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "naive", .dtype = WF_F32, .count = 50}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "hierarchical", .dtype = WF_F32, .count = 50}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "two_dimensional", .dtype = WF_F32, .count = 1}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "two_dimensional", .dtype = WF_F32, .count = 1000}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "two_dimensional", .dtype = WF_F32}, false},
+        {{.operation = WF_CALL_REDUCE, .dtype = WF_F32, .count = 1}, false},
+        {{.operation = WF_CALL_BCAST, .dtype = WF_U8, .count = 50}, false}};
+    check(1, list, sizeof list / sizeof *list);
+}
+
+/* Flags of slots say of which call they are, those of ranks do not. */
+static void calls_in_a_node(void)
+{
+    int64_t shard[RANKS + 1];
+    for (int r = 0; r <= RANKS; r++)
+        shard[r] = 3 * (r / 2);
+    const expectation list[] = {
+        {{.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32, .count = 1}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32, .count = 64}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32, .count = 1000}, true},
+        {{.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32}, false},
+        {{.operation = WF_CALL_SUM_SHARDS, .dtype = WF_F32, .part = shard}, false}};
+    check(0, list, sizeof list / sizeof *list);
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 1});
-    const int failed = test_main(argc, argv, (test_case[]){{"calls", calls}, {0}});
+    const int failed =
+        test_main(argc, argv, (test_case[]){{"calls", calls}, {"calls_in_a_node", calls_in_a_node}, {0}});
     return wf_ctx_free(ctx) != WF_OK || failed;
 }

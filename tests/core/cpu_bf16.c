@@ -322,6 +322,70 @@ static void random_cases(void)
     }
 }
 
+/* Whether oneDNN has kernels for bf16 here, which read filters in forms of their own. */
+static bool packs_bf16(void)
+{
+#if defined(__x86_64__)
+    const char *isa = getenv("ONEDNN_MAX_CPU_ISA");
+    return __builtin_cpu_supports("avx512bf16") && (!isa || strstr(isa, "AMX") || strstr(isa, "BF16"));
+#else
+    return false;
+#endif
+}
+
+/* What a convolution makes of the filter, written to a new array. */
+static guarded made(direction what, const shapes *s, wf_conv_args args)
+{
+    guarded out = guarded_new(WF_BF16, what == MAKES_Y ? s->y : s->x, 0);
+    *(what == MAKES_Y ? &args.y : &args.x) = &out.array;
+    WF_EXPECT_OK(run(cpu, what, &args));
+    return out;
+}
+
+/* A packed filter of bf16 is made once for each version of the filter: one whose numbers change while its version
+ * stands is not read again, and one with a new version is. */
+static void expect_kept(const geometry *g, direction what)
+{
+    shapes s;
+    wf_packed_form *forms = NULL;
+    WF_EXPECT(shapes_of(g, &s), "a geometry without outputs");
+    guarded x = guarded_new(g->dtype, s.x, 1), w = guarded_new(g->dtype, s.w, 2), y = guarded_new(g->dtype, s.y, 3);
+    w.array.forms = &forms;
+    const wf_conv_args args = {.geom = &s.geom, .x = &x.array, .w = &w.array, .y = &y.array, .w_reused = true};
+    guarded first = made(what, &s, args);
+    uint16_t *const number = w.array.data;
+    for (int64_t i = 0; i < wf_array_count(&w.array); i++)
+        number[i] ^= 0x8000; /* the sign */
+    guarded second = made(what, &s, args);
+    w.array.version++;
+    guarded third = made(what, &s, args);
+    WF_EXPECT(forms && memcmp(first.array.data, second.array.data, first.bytes) == 0,
+              "%lld to %lld channels: a filter is packed again although its version stands", (long long)g->c,
+              (long long)g->f);
+    WF_EXPECT(memcmp(second.array.data, third.array.data, first.bytes) != 0,
+              "%lld to %lld channels: a filter with a new version is not packed", (long long)g->c, (long long)g->f);
+    wf_packed_free(cpu, &forms);
+    free(first.memory);
+    free(second.memory);
+    free(third.memory);
+    free(x.memory);
+    free(w.memory);
+    free(y.memory);
+}
+
+static void kept_filters(void)
+{
+    static const geometry list[] = {
+        {2, B, 2, 32, 48, 1, {12, 12}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false, false},
+        {2, B, 2, 64, 32, 1, {9, 9}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
+        {3, B, 2, 16, 32, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, false, false},
+        {2, B, 1, 512, 512, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, false, false}, /* a product forwards */
+    };
+    for (size_t i = 0; packs_bf16() && i < sizeof list / sizeof *list; i++)
+        for (int what = MAKES_Y; what <= (i < 3 ? MAKES_X : MAKES_Y); what++)
+            expect_kept(&list[i], (direction)what);
+}
+
 /* Says in one line that it is slower, where the processor has no instructions for it. */
 static void compute(void)
 {
@@ -345,6 +409,7 @@ int main(int argc, char **argv)
                                              {"group_cases", group_cases},
                                              {"depthwise_cases", depthwise_cases},
                                              {"random_cases", random_cases},
+                                             {"kept_filters", kept_filters},
                                              {"compute", compute},
                                              {0}});
     WF_MUST(wf_ctx_free(cpu));

@@ -5,6 +5,8 @@
 #ifndef WF_TESTS_EMULATE_DNN_H
 #define WF_TESTS_EMULATE_DNN_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -39,6 +41,9 @@ int emulated_last_pads(void);
 /* From now on the device computes nothing, its memory holds nothing and takes nothing, and what is read from it is 0:
  * for programs of which only the shapes matter. Before the first allocation. */
 void emulated_idle(void);
+/* From now on cudaMalloc gives so many bytes more than were taken and not freed; at the start as many as the arena has.
+ */
+void emulated_room(size_t bytes);
 /* Ten times the compute capability from now on; 90 at the start. */
 void emulated_capability(int tens);
 /* How often the host has waited for a stream, an event or the device. */

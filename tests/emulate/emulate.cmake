@@ -84,5 +84,9 @@ foreach(source mixed optim_scale)
 endforeach()
 # Of their kind the short suite has emulated_contract_device, emulated_contract_memory, emulated_known_* and
 # emulated_optim_scale.
-set_property(TEST emulated_contract_kernels emulated_contract_norm emulated_contract_elementwise emulated_captured
-  emulated_captured_errors APPEND PROPERTY LABELS long)
+set(long emulated_contract_kernels emulated_contract_norm emulated_contract_elementwise emulated_captured
+  emulated_captured_errors)
+set_property(TEST ${long} APPEND PROPERTY LABELS long)
+if(WEFT_SANITIZE)
+  set_target_properties(${long} PROPERTIES EXCLUDE_FROM_ALL ON)
+endif()

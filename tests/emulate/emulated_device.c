@@ -64,11 +64,56 @@ static void waits(void)
     wf_pool_give(ctx, total.data, 0);
 }
 
+#define MIB ((size_t)1 << 20)
+
+/* Whether all of the array has this value; what was asked of the device before is done then. */
+static bool all_are(const wf_array *a, float value)
+{
+    static float got[2 * MIB / sizeof(float)];
+    const int64_t n = wf_array_count(a);
+    WF_EXPECT_OK(ctx->k->to_host(ctx, got, a->data, (size_t)n * sizeof(float)));
+    for (int64_t i = 0; i < n; i++)
+        if (got[i] != value)
+            return false;
+    return true;
+}
+
+/* Where cudaMalloc has no more memory, the pool returns its free blocks, which kernels may still be writing, and asks
+ * again; what was in use stays. What cannot be had is an error that leaves the device as it was. */
+static void out_of_memory(void)
+{
+    const wf_kernels *const k = ctx->k;
+    void *data = NULL;
+    emulated_room(12 * MIB);
+    const wf_array small = array_new(2 * MIB / sizeof(float)), a = array_new(4 * MIB / sizeof(float)),
+                   b = array_new(5 * MIB / sizeof(float));
+    WF_EXPECT_OK(k->fill(ctx, &small, 3));
+    WF_EXPECT_OK(k->fill(ctx, &a, 4));
+    WF_EXPECT_OK(k->fill(ctx, &b, 5));
+    wf_pool_give(ctx, a.data, 0);
+    wf_pool_give(ctx, b.data, 0);
+    WF_EXPECT_OK(wf_pool_take(ctx, 10 * MIB, &data));
+    WF_EXPECT(data && wf_ctx_memory(ctx).bytes_in_use >= 12 * MIB, "%zu bytes in use", wf_ctx_memory(ctx).bytes_in_use);
+    WF_EXPECT(all_are(&small, 3), "a block in use is lost");
+    void *more = &more;
+    WF_EXPECT(wf_pool_take(ctx, 3 * MIB, &more) == WF_ERR_MEMORY && strstr(wf_error_message(), "cudaMalloc") && !more,
+              "3 MiB too many: %s", wf_error_message());
+    wf_error_clear();
+    wf_pool_give(ctx, data, 0);
+    WF_EXPECT_OK(k->fill(ctx, &small, 6));
+    WF_EXPECT(all_are(&small, 6), "the device computes no more");
+    WF_EXPECT_OK(wf_pool_take(ctx, 3 * MIB, &more));
+    wf_pool_give(ctx, more, 0);
+    wf_pool_give(ctx, small.data, 0);
+    emulated_room(SIZE_MAX / 2);
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
     WF_MUST(wf_check(ctx));
-    const int code = test_main(argc, argv, (test_case[]){{"too_old", too_old}, {"waits", waits}, {0}});
+    const int code = test_main(
+        argc, argv, (test_case[]){{"too_old", too_old}, {"waits", waits}, {"out_of_memory", out_of_memory}, {0}});
     WF_MUST(wf_ctx_free(ctx));
     return code;
 }

@@ -247,6 +247,14 @@ cudaError_t cudaDeviceSynchronize(void)
     return cudaSuccess;
 }
 
+/* Bytes that were given out and not taken back, and the most that there may be. */
+static size_t taken, most = SIZE_MAX;
+
+void emulated_room(size_t bytes)
+{
+    most = taken + bytes;
+}
+
 static bool reserved()
 {
     if (arena)
@@ -264,10 +272,11 @@ cudaError_t cudaMalloc(void **data, size_t bytes)
     const size_t size = (bytes + 255) / 256 * 256;
     if (unsafe())
         return spoil(cudaErrorStreamCaptureUnsupported);
-    if (!reserved() || size > room || used + sizeof(head) + size + GUARD > room)
+    if (!reserved() || taken + bytes > most || size > room || used + sizeof(head) + size + GUARD > room)
         return cudaErrorMemoryAllocation;
     char *const at = arena + used;
     used += sizeof(head) + size + GUARD;
+    taken += bytes;
     reach(true);
     reinterpret_cast<head *>(at)->bytes = bytes;
     if (!idle) {
@@ -292,6 +301,7 @@ cudaError_t cudaFree(void *data)
     for (size_t i = bytes; !idle && i < (bytes + 255) / 256 * 256 + GUARD; i++)
         if (at[i] != GUARD_BYTE)
             emulated_fail("byte %zu behind a block of %zu bytes was written", i - bytes, bytes);
+    taken -= bytes;
     reach(false);
     return cudaSuccess;
 }

@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+enum { LOOKS = 100, REST_NS = 20000 };
 
 /* What waits on a stream: a step of somebody's, or a copy, or an event that it waits for or that comes to pass. */
 typedef struct work {
@@ -92,6 +95,21 @@ static bool advance(wf_stream *stream)
     return true;
 }
 
+/* After a look in vain: soon the processor is left to the ranks that are waited for. */
+static void rest(int *looks)
+{
+    if (++*looks > LOOKS)
+        nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
+}
+
+/* Until nothing is left on the stream. */
+static void drain(wf_stream *stream)
+{
+    for (int looks = 0; stream && stream->first;)
+        if (!advance(stream))
+            rest(&looks);
+}
+
 bool guard_streams_idle(void)
 {
     return waiting == 0 && awaiting == 0;
@@ -103,13 +121,12 @@ static wf_ctx *waiter;
 void guard_stream_catch_up(void)
 {
     int64_t since = 0;
-    for (int i = 0; i < awaiting; i++)
-        while (!reach(awaited[i].event, awaited[i].number, awaited[i].on))
+    for (int i = 0, looks = 0; i < awaiting; i++)
+        for (; !reach(awaited[i].event, awaited[i].number, awaited[i].on); rest(&looks))
             if (waiter && waiter->waiting && waiter->waiting(waiter->comm, &since) != WF_OK)
                 since = 0; /* what is given up ends by itself */
     awaiting = 0;
-    while (in_use && in_use->first)
-        advance(in_use);
+    drain(in_use);
 }
 
 void guard_stream_go_on(wf_stream *stream)
@@ -166,8 +183,7 @@ wf_status guard_stream_finish(wf_ctx *ctx, wf_stream *stream)
     WF_TRY(guard_not_capturing("a stream is waited for"));
     if (!stream)
         guard_stream_catch_up();
-    while (stream && stream->first)
-        advance(stream);
+    drain(stream);
     return WF_OK;
 }
 

@@ -62,18 +62,22 @@ static void reduce_known(int64_t count, int round)
     free(values);
 }
 
-/* Gradients may be rounded on the way, the loss weights behind them not: 1001 is no number of bf16. */
-static void reduce_exact(void)
+/* Behind backward: the bytes that were sent for it. */
+static uint64_t reduce_behind(int64_t count)
 {
-    static const int64_t offset[] = {0, 4, 5};
-    float values[5] = {1, 1, 1, 1, 1001};
-    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(5), values);
-    WF_EXPECT_OK(wf_reducer_sum(
-        comm, &(wf_reduce_job){.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset, .exact = 1}));
+    const int64_t offset[] = {0, count};
+    const uint64_t before = wf_comm_traffic(comm).bytes_sent;
+    float *values = malloc((size_t)count * sizeof *values);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(count));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    wf_background_sum(comm, &(wf_reduce_job){.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset});
+    WF_EXPECT_OK(wf_background_wait(comm));
     WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
-    WF_EXPECT(values[0] == (float)size && values[4] == (float)(1001 * size), "the sums are %g and %g",
-              (double)values[0], (double)values[4]);
+    WF_EXPECT(values[0] == (float)size && values[count - 1] == (float)size, "the sums are %g and %g", (double)values[0],
+              (double)values[count - 1]);
     wf_tensor_free(x);
+    free(values);
+    return wf_comm_traffic(comm).bytes_sent - before;
 }
 
 static void gradients(void)
@@ -89,24 +93,16 @@ static void gradients(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
-/* Small whole numbers have no rounding in any of the types. */
-static void grad_dtypes(void)
+/* A sum sends the same behind backward. */
+static void sums_behind_backward(void)
 {
-    static const wf_dtype types[] = {WF_F32, WF_F16, WF_BF16};
-    for (int t = 0; t < 3; t++) {
-        open_as("pure_nccl");
-        WF_EXPECT_OK(wf_comm_set_grad_dtype(comm, types[t]));
-        const uint64_t before = wf_comm_traffic(comm).bytes_sent;
-        reduce_known(300, 1);
-        const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before;
-        WF_EXPECT(sent == 2 * 300 * wf_dtype_size(types[t]) * (size_t)(size - 1) / (size_t)size, "%s: %d bytes",
-                  wf_dtype_name(types[t]), (int)sent);
-        reduce_exact();
-        WF_EXPECT_ERROR(WF_ERR_DTYPE, wf_comm_set_grad_dtype(comm, WF_I32));
-        WF_EXPECT_OK(wf_comm_close(comm));
-    }
-    open_as("flat");
-    WF_EXPECT_ERROR(WF_ERR_UNSUPPORTED, wf_comm_set_grad_dtype(comm, WF_F16));
+    open_as("pure_nccl");
+    WF_EXPECT_OK(wf_background_open(comm));
+    const uint64_t before = wf_comm_traffic(comm).bytes_sent;
+    reduce_known(300, 1);
+    const uint64_t sent = wf_comm_traffic(comm).bytes_sent - before;
+    WF_EXPECT(sent == 2 * 300 * sizeof(float) * (size_t)(size - 1) / (size_t)size, "%d bytes", (int)sent);
+    WF_EXPECT(reduce_behind(300) == sent, "other bytes behind backward");
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
@@ -418,7 +414,7 @@ static int on_ranks(int argc, char **argv)
     nccl_fake_journal_clear();
     return test_main(argc, argv,
                      (test_case[]){{"gradients", gradients},
-                                   {"grad_dtypes", grad_dtypes},
+                                   {"sums_behind_backward", sums_behind_backward},
                                    {"ring", ring},
                                    {"computes_meanwhile", computes_meanwhile},
                                    {"overlap", overlap},

@@ -125,8 +125,7 @@ static wf_status run_schedule(view *v, void *data, wf_builder *b)
     WF_TRY(wf_builder_end(b, &s));
     for (int32_t i = 0; i < s->operands; i++) {
         const wf_operand *o = &s->operand[i];
-        const size_t slot = (size_t)((o->index + v->ring.pieces) % v->agreed.ring_slots);
-        memory[i] = o->kind == WF_OPERAND_SHARED ? v->ring.slots[o->owner] + slot * v->agreed.ring_slot_bytes : data;
+        memory[i] = o->kind == WF_OPERAND_SHARED ? wf_ring_slot(&v->ring, &v->agreed, o) : data;
     }
     wf_run *run = wf_run_new(v->shared.ctx, s);
     wf_status status = run ? WF_OK : wf_error_code();

@@ -77,15 +77,40 @@ static wf_status read_nodes(wf_ctx *ctx, const question *q, wf_agreed *agreed)
     return WF_OK;
 }
 
-/* Of f32; lists of tensors and shards of equal parts. */
+/* Who sends to whom in a call on lists of tensors. */
+static bool passes(const question *q, int from, int to)
+{
+    if (from == to)
+        return false;
+    return !strcmp(q->operation, "alltoall") || (!strcmp(q->operation, "gather") ? to : from) == q->root;
+}
+
+/* What a rank knows of such a call: the bytes that go to each rank, and come from it. */
+static void list_parts(const question *q, int ranks, int rank, int64_t *part)
+{
+    for (int r = 0; r < ranks; r++) {
+        part[r] = passes(q, rank, r) ? (int64_t)q->bytes : -1;
+        part[ranks + r] = passes(q, r, rank) ? (int64_t)q->bytes : -1;
+    }
+}
+
+static bool is_on_lists(const char *operation)
+{
+    return !strcmp(operation, "gather") || !strcmp(operation, "scatter") || !strcmp(operation, "alltoall");
+}
+
+/* Of f32; shards of equal parts. Lists are bytes. */
 static wf_status read_call(const question *q, const wf_agreed *agreed, wf_call *call, int64_t *part)
 {
-    *call = (wf_call){.dtype = WF_F32, .root = q->root, .other = agreed->ranks - 1, .part = part};
-    call->operation = wf_call_of_name(q->operation);
+    *call = (wf_call){.dtype = WF_F32, .root = q->root, .part = part};
+    call->operation = is_on_lists(q->operation) ? WF_CALL_LISTS : wf_call_of_name(q->operation);
     call->count = (int64_t)(q->bytes / sizeof(float));
-    WF_CHECK(call->operation < WF_CALL_SEND, WF_ERR_ARGUMENT, "there is no call \"%.40s\"", q->operation);
+    WF_CHECK(call->operation < WF_CALL_SUM || is_on_lists(q->operation), WF_ERR_ARGUMENT, "there is no call \"%.40s\"",
+             q->operation);
     WF_CHECK(q->root >= 0 && q->root < agreed->ranks && q->rank < agreed->ranks, WF_ERR_ARGUMENT,
              "--root and --rank are ranks below %d", agreed->ranks);
+    if (call->operation == WF_CALL_LISTS)
+        call->dtype = WF_U8;
     const bool shards = call->operation == WF_CALL_SUM_SHARDS || call->operation == WF_CALL_GATHER_SHARDS;
     for (int r = 0; r <= agreed->ranks; r++)
         part[r] = shards ? r * call->count / agreed->ranks : call->count;
@@ -111,13 +136,16 @@ static void print_ranks(const wf_agreed *agreed, wf_schedule *const *all)
 }
 
 static wf_status print_all(wf_ctx *ctx, const question *q, const wf_agreed *agreed, wf_schedule **all,
-                           const wf_call *call)
+                           const wf_call *call, int64_t *part)
 {
     const wf_schedule *const *made = (const wf_schedule *const *)all;
     const wf_price_model model = wf_price_model_default();
     wf_price price;
-    for (int r = 0; r < agreed->ranks; r++)
+    for (int r = 0; r < agreed->ranks; r++) {
+        if (call->operation == WF_CALL_LISTS)
+            list_parts(q, agreed->ranks, r, part);
         WF_TRY(wf_call_schedule(ctx, agreed, r, call, &all[r]));
+    }
     if (q->rank >= 0)
         wf_schedule_print(all[q->rank], print_line, NULL);
     else
@@ -141,13 +169,13 @@ static wf_status report(wf_ctx *ctx, const question *q)
     wf_agreed agreed;
     wf_call call;
     WF_TRY(read_nodes(ctx, q, &agreed));
-    int64_t *part = calloc((size_t)agreed.ranks + 1, sizeof *part);
+    int64_t *part = calloc(2 * (size_t)agreed.ranks + 1, sizeof *part);
     wf_schedule **all = calloc((size_t)agreed.ranks, sizeof *all);
     wf_status status = part && all ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for %d ranks", agreed.ranks);
     if (status == WF_OK)
         status = read_call(q, &agreed, &call, part);
     if (status == WF_OK)
-        status = print_all(ctx, q, &agreed, all, &call);
+        status = print_all(ctx, q, &agreed, all, &call, part);
     for (int r = 0; all && r < agreed.ranks; r++)
         wf_schedule_free(all[r]);
     free(all);
