@@ -230,14 +230,14 @@ static void speedup(const page *p)
             "set title \"Speed-up of an image of %d^2, forward and backward\"\n",
             largest(p));
     ticks(p, true);
-    for (int apart = 0; apart < 2; apart++)
+    for (int sharing = 0; sharing < 2; sharing++)
         for (int g = 0; g < p->groups; g++) {
-            fprintf(p->script, "$%s%d <<end\n", apart ? "shared" : "group", g);
+            fprintf(p->script, "$%s%d <<end\n", sharing ? "shared" : "group", g);
             for (int k = 0; k < p->counts; k++)
                 for (int64_t i = 0; i < p->count; i++) {
                     const row *r = &p->row[i];
                     shared = shared || r->shared;
-                    if (r->mode == 0 && r->size == largest(p) && r->square && !r->shared == !apart &&
+                    if (r->mode == 0 && r->size == largest(p) && r->square && !r->shared == !sharing &&
                         r->ranks == p->ranks[k] && r->channels == p->channels[g] && r->kernel == p->kernel[g])
                         fprintf(p->script, "%d %g\n", r->ranks, r->speedup);
                 }

@@ -65,9 +65,8 @@ bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op);
 /* Of 16-bit types in f32, which is rounded once; root -1: the result is everywhere. */
 wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            int root) WF_NODISCARD;
-/* By the transport, and rounded to the type in which it is sent. */
-wf_status wf_native_reduce_as(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_dtype sent,
-                              wf_reduce_op op, int root) WF_NODISCARD;
+/* The sum on every rank, in place; the transport rounds 16-bit types at every step. */
+wf_status wf_native_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
 /* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
  * each on its rank; the rest is left as it is. Or they are brought together. */
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;

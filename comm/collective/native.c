@@ -1,5 +1,5 @@
 /* What the native transport is asked to do, and what is left to do where there is one rank. It would round 16-bit types
- * at every step of a sum: they go as f32. */
+ * at every step of a sum: they go as f32, but for wf_native_sum. */
 #include "comm/collective/collective_impl.h"
 
 /* One rank, and nobody to ask. */
@@ -102,36 +102,36 @@ static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, w
 }
 
 /* Behind the sum: the background stream leaves that to wf_background_wait. */
-static wf_status convert_back(wf_comm *comm, const void *x, wf_dtype sent, void *y, wf_dtype dtype, int64_t count)
+static wf_status convert_back(wf_comm *comm, const float *wide, void *y, wf_dtype dtype, int64_t count)
 {
     WF_TRY(wf_transport_native.join(comm));
-    return convert(comm, x, sent, y, dtype, count);
+    return convert(comm, wide, WF_F32, y, dtype, count);
 }
 
-wf_status wf_native_reduce_as(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_dtype sent,
-                              wf_reduce_op op, int root)
+wf_status wf_native_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype)
 {
-    wf_ctx *ctx = comm->shared->ctx;
-    const size_t bytes = (size_t)count * wf_dtype_size(sent);
-    void *converted;
-    wf_status status;
-    if (sent == dtype)
-        return reduce(comm, x, y, count, dtype, op, root);
-    WF_TRY(wf_pool_take(ctx, bytes, &converted));
-    WF_TRY_OUT(convert(comm, x, dtype, converted, sent, count));
-    WF_TRY_OUT(reduce(comm, converted, converted, count, sent, op, root));
-    if (root < 0 || root == comm->rank)
-        WF_TRY_OUT(convert_back(comm, converted, sent, y, dtype, count));
-out:
-    wf_pool_give(ctx, converted, bytes);
-    return status;
+    return reduce(comm, data, data, count, dtype, WF_SUM, -1);
 }
 
 wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            int root)
 {
-    return alone(comm) ? keep(comm, x, y, (size_t)count * wf_dtype_size(dtype))
-                       : wf_native_reduce_as(comm, x, y, count, dtype, narrow(dtype) ? WF_F32 : dtype, op, root);
+    wf_ctx *ctx = comm->shared->ctx;
+    const size_t bytes = (size_t)count * sizeof(float);
+    void *wide;
+    wf_status status;
+    if (alone(comm))
+        return keep(comm, x, y, (size_t)count * wf_dtype_size(dtype));
+    if (!narrow(dtype))
+        return reduce(comm, x, y, count, dtype, op, root);
+    WF_TRY(wf_pool_take(ctx, bytes, &wide));
+    WF_TRY_OUT(convert(comm, x, dtype, wide, WF_F32, count));
+    WF_TRY_OUT(reduce(comm, wide, wide, count, WF_F32, op, root));
+    if (root < 0 || root == comm->rank)
+        WF_TRY_OUT(convert_back(comm, wide, y, dtype, count));
+out:
+    wf_pool_give(ctx, wide, bytes);
+    return status;
 }
 
 /* Each slot's tensor is summed on its rank. wide: they lie there as f32, one after the other; NULL: they are sent as
@@ -158,7 +158,7 @@ static wf_status reduce_wide(wf_comm *comm, float *wide, wf_dtype dtype, wf_redu
         at += count;
     }
     WF_TRY(reduce_each(comm, wide, part, WF_F32, op));
-    return convert_back(comm, part, WF_F32, own->buffer_in.data, dtype, wf_tensor_count(own->out));
+    return convert_back(comm, part, own->buffer_in.data, dtype, wf_tensor_count(own->out));
 }
 
 wf_status wf_native_reduce_slots(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
@@ -224,7 +224,7 @@ wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, 
     WF_TRY_OUT(convert(comm, data, dtype, wide, WF_F32, count));
     WF_TRY_OUT(sum_as_it_is(comm, wide, shard, WF_F32));
     char *part = (char *)data + (size_t)lo * wf_dtype_size(dtype);
-    WF_TRY_OUT(convert_back(comm, (float *)wide + lo, WF_F32, part, dtype, own));
+    WF_TRY_OUT(convert_back(comm, (float *)wide + lo, part, dtype, own));
 out:
     wf_pool_give(ctx, wide, bytes);
     return status;

@@ -124,8 +124,9 @@ wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t byte
 wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);
 /* Over when the device has done all that it was given before. */
 wf_steps wf_add_fence(wf_builder *b);
-/* Behind the earlier notifications of this flag, so that a flag only grows. Ring 0 is the node's, with flags 0 to
- * WF_FLAGS - 1; in the ring of a pair (wf_ring_to, wf_flag_posted and others) each notification is of one part more. */
+/* Behind the earlier notifications of this flag, so that a flag only grows. Ring 0 is the node's, with the flags below
+ * WF_FLAGS but WF_FLAG_SLOT; in the ring of a pair (wf_ring_to, wf_flag_posted and others) each notification is of one
+ * part more. */
 wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value);
 /* Behind the earlier awaits of this flag of this rank, whose values are lower. */
 wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value);

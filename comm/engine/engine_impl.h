@@ -80,11 +80,7 @@ typedef struct wf_ring {
 wf_status wf_ring_open(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 void wf_ring_close(wf_ring *ring);
 /* Where a slot of a schedule is in this run, behind its flag. */
-static inline char *wf_ring_slot(const wf_ring *ring, const wf_agreed *agreed, const wf_operand *slot)
-{
-    const size_t flag = sizeof(wf_ring_flag), bytes = flag + WF_SLOT_HEAD + agreed->ring_slot_bytes;
-    return ring->slots[slot->owner] + flag + (size_t)((slot->index + ring->pieces) % agreed->ring_slots) * bytes;
-}
+char *wf_ring_slot(const wf_ring *ring, const wf_agreed *agreed, const wf_operand *slot);
 
 /* The rings of pairs (wf_agreed.pairs). */
 typedef struct wf_pairs {

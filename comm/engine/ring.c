@@ -1,6 +1,6 @@
 /* The rings of a node: memory that its ranks share, for schedules. One window for the communicator, made once: of every
- * rank three flags, the guard's records where all ranks are of one node, and a few slots of one piece each. Another one
- * for exchanges: of every rank flags and slots for each other rank. */
+ * rank two counting flags, the guard's records where all ranks are of one node, and a few slots of one piece each,
+ * every slot behind a flag of its own. Another one for exchanges: of every rank flags and slots for each other rank. */
 #include "comm/engine/engine_impl.h"
 
 #include <stdlib.h>
@@ -29,12 +29,17 @@ static size_t record_bytes(const wf_agreed *agreed)
     return agreed->nodes == 1 ? (wf_control_shared_bytes() + HEAD - 1) / HEAD * HEAD : 0;
 }
 
+/* With the flag in front of it. */
+static size_t slot_bytes(const wf_agreed *agreed)
+{
+    return sizeof(wf_ring_flag) + WF_SLOT_HEAD + agreed->ring_slot_bytes;
+}
+
 static wf_status share(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, void **base, int *rank,
                        char why[WF_FAILURE_TEXT])
 {
     const size_t before = HEAD + record_bytes(agreed);
-    const size_t slot = sizeof(wf_ring_flag) + WF_SLOT_HEAD + agreed->ring_slot_bytes;
-    const size_t bytes = before + (size_t)agreed->ring_slots * slot;
+    const size_t bytes = before + (size_t)agreed->ring_slots * slot_bytes(agreed);
     WF_TRY(wf_shm_window_open(comm, bytes, &ring->window, base, rank, why));
     if (!base[0])
         return WF_OK;
@@ -55,6 +60,12 @@ wf_status wf_ring_open(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, ch
     free(base);
     free(rank);
     return status;
+}
+
+char *wf_ring_slot(const wf_ring *ring, const wf_agreed *agreed, const wf_operand *slot)
+{
+    const int64_t place = (slot->index + ring->pieces) % agreed->ring_slots;
+    return ring->slots[slot->owner] + (size_t)place * slot_bytes(agreed) + sizeof(wf_ring_flag);
 }
 
 void wf_ring_close(wf_ring *ring)

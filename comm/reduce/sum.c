@@ -86,7 +86,7 @@ wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_r
 static wf_status sum_natively(wf_comm *comm, const wf_call *call, void *flat)
 {
     void *first = (char *)flat + (size_t)call->part[0] * wf_dtype_size(call->dtype);
-    return wf_native_reduce_as(comm, first, first, call->count - call->part[0], call->dtype, call->dtype, WF_SUM, -1);
+    return wf_native_sum(comm, first, call->count - call->part[0], call->dtype);
 }
 
 static wf_status run_natively(wf_comm *comm, const char *name, const wf_call *call, void *data)
