@@ -145,27 +145,28 @@ static bool is_empty(const struct wf_background *b)
     return b->first == b->last;
 }
 
-/* The first operation is over. The first error is kept for wf_background_wait. */
+/* The first operation is over, or is left out. The first error is kept for wf_background_wait. */
 static void leave_first(struct wf_background *b, wf_status status)
 {
     operation first = b->list[b->first++];
-    if (b->status != WF_OK)
+    if (b->status != WF_OK && first.state == QUEUED)
         return;
     status = end(&first, status);
-    if (status == WF_OK)
-        return;
-    wf_error_save(&b->status, b->message, sizeof b->message);
-    b->status = status;
+    if (status != WF_OK && b->status == WF_OK) {
+        wf_error_save(&b->status, b->message, sizeof b->message);
+        b->status = status;
+    }
     wf_error_clear();
 }
 
-/* The first operation a little further: whether anything moved. After an error those behind it are left out. */
+/* The first operation a little further: whether anything moved. After an error, which may be that of adding one, what
+ * has not begun is left out. */
 static bool turn(struct wf_background *b)
 {
     operation *op = &b->list[b->first];
     wf_comm *comm = connection_of(op);
     bool moved = false, over = false;
-    wf_status status = b->status;
+    wf_status status = op->state == QUEUED ? b->status : WF_OK;
     if (status == WF_OK && op->state == QUEUED)
         status = begin(op, &moved, &over);
     else if (status == WF_OK && ++b->advances % POLL_EVERY == 0)

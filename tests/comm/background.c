@@ -2,6 +2,7 @@
  * communicator that closes takes its operations with it. */
 #include "comm/background_author.h"
 #include "core/config_author.h"
+#include "core/context_author.h"
 #include "tests/ranks.h"
 
 #include <stdlib.h>
@@ -74,6 +75,22 @@ static void left_out(void)
     WF_EXPECT(called && data[0] == sum_of_ranks(), "the stream does not go on: %g", (double)data[0]);
 }
 
+/* A sum that has begun ends, and well, although the next operation cannot be added; that error is the stream's. */
+static void not_added(void)
+{
+    float data[COUNT];
+    bool called = false;
+    const wf_reduce_job job = job_of(data);
+    wf_comm *part = wf_comm_split(comm, 0, 0);
+    wf_background_sum(comm, &job);
+    wf_ctx_progress(ctx);
+    wf_background_call(part, note, &called);
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_background_wait(comm));
+    WF_EXPECT(!called && data[0] == sum_of_ranks(), "sum %g, %s", (double)data[0], called ? "called" : "not called");
+    left_out();
+    WF_EXPECT_OK(wf_comm_close(part));
+}
+
 /* The first sum waits for rank 0, which adds it when the part is closed. */
 static void abandoned(void)
 {
@@ -115,6 +132,7 @@ static int on_ranks(int argc, char **argv)
     return ranks_close(test_main(argc, argv,
                                  (test_case[]){{"counted", counted},
                                                {"left_out", left_out},
+                                               {"not_added", not_added},
                                                {"abandoned", abandoned},
                                                {"usual_limits", usual_limits},
                                                {0}}));

@@ -224,6 +224,45 @@ static void parts(void)
     WF_EXPECT(taken == 64 * MIB, "%zu bytes stay, and the block has 64 MiB of which a part is held", taken);
 }
 
+/* Blocks of many sizes that come and go in any order: each is its owner's alone. There are enough of them that searches
+ * in the pool's table meet, and that parts are cut and joined all the time. */
+static void any_order(void)
+{
+    enum { PIECES = 600, STEPS = 40000 };
+    static struct {
+        uint64_t *data;
+        size_t bytes;
+    } owned[PIECES];
+    test_rng rng = {1};
+    size_t live = 0, wrong = 0;
+    begin(SIZE_MAX);
+    for (int step = 0; step < STEPS; step++) {
+        const int64_t i = test_int(&rng, 0, PIECES - 1);
+        uint64_t *const data = owned[i].data;
+        const size_t words = owned[i].bytes / sizeof *data;
+        if (data) {
+            wrong += data[0] != (uint64_t)i || data[words - 1] != (uint64_t)i;
+            live -= owned[i].bytes;
+            wf_pool_give(ctx, data, owned[i].bytes);
+            owned[i].data = NULL;
+            continue;
+        }
+        void *taken_now = NULL;
+        owned[i].bytes = (size_t)test_int(&rng, 32, 2048) << test_int(&rng, 3, 8);
+        WF_MUST(wf_pool_take(ctx, owned[i].bytes, &taken_now));
+        owned[i].data = taken_now;
+        owned[i].data[0] = owned[i].data[owned[i].bytes / sizeof *data - 1] = (uint64_t)i;
+        live += owned[i].bytes;
+    }
+    WF_EXPECT(wrong == 0, "%zu blocks were written by others", wrong);
+    WF_EXPECT(wf_ctx_memory(ctx).bytes_in_use >= live, "%zu bytes in use, %zu are live",
+              wf_ctx_memory(ctx).bytes_in_use, live);
+    for (int i = 0; i < PIECES; i++)
+        wf_pool_give(ctx, owned[i].data, owned[i].bytes);
+    WF_EXPECT(wf_ctx_memory(ctx).bytes_in_use == 0, "%zu bytes in use at the end", wf_ctx_memory(ctx).bytes_in_use);
+    end();
+}
+
 /* Bytes that were asked for and not given back, and the most so far. */
 static size_t asked, asked_most;
 
@@ -342,6 +381,7 @@ int main(int argc, char **argv)
                                    {"small_blocks", small_blocks},
                                    {"cut_without_memory", cut_without_memory},
                                    {"parts", parts},
+                                   {"any_order", any_order},
                                    {"many_images", many_images},
                                    {0}});
 }
