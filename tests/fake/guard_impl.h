@@ -11,6 +11,8 @@ wf_release_fn guard_release;
 wf_share_fn guard_share;
 wf_map_fn guard_map;
 wf_unmap_fn guard_unmap;
+/* Opens the memory for a slot, which may compute on all threads of the context. */
+void guard_open_for(const wf_ctx *ctx);
 void guard_need_host(const char *what, const void *data, size_t bytes);
 
 /* guard_capture.c: arguments of a slot, copied where they lie in host memory, and what does it again. */

@@ -12,12 +12,19 @@
 
 #define ARENA  ((size_t)1 << 38) /* addresses, not memory */
 #define PAGE   ((size_t)4096)
+#define CHUNK  ((size_t)1 << 18)
+#define CHUNKS 256  /* at a time; more: all of it */
 #define MAPPED 1024 /* blocks of others at a time */
 
 static char *base;
 static size_t top;
 static int64_t blocks;
 static int depth, file = -1;
+
+/* What is open: a chunk opens when it is first touched while the memory is open. Most calls touch little of it. */
+static size_t opened[CHUNKS];
+static int n_opened;
+static size_t all_below; /* 0: chunks are open, or none */
 
 void guard_refuse(const char *what, const char *why)
 {
@@ -27,42 +34,78 @@ void guard_refuse(const char *what, const char *why)
     abort();
 }
 
+static void protect(size_t from, size_t bytes, int how)
+{
+    if (bytes > 0 && mprotect(base + from, bytes, how) != 0)
+        guard_refuse("memory of the device", "cannot be protected");
+}
+
+static void open_all(void)
+{
+    protect(0, top, PROT_READ | PROT_WRITE);
+    all_below = top;
+}
+
+static void open_chunk(size_t at)
+{
+    if (n_opened == CHUNKS) {
+        open_all();
+        return;
+    }
+    opened[n_opened] = at / CHUNK * CHUNK;
+    protect(opened[n_opened++], CHUNK, PROT_READ | PROT_WRITE);
+}
+
 static void caught(int number, siginfo_t *info, void *context)
 {
     const char *at = info->si_addr;
+    const bool here = base && at >= base && at < base + ARENA;
+    if (here && depth > 0 && at < base + top) {
+        open_chunk((size_t)(at - base));
+        return;
+    }
     signal(SIGSEGV, SIG_DFL);
-    if (base && at >= base && at < base + ARENA)
+    if (here)
         guard_refuse("memory of the device", "touched outside the kernel table");
 }
 
+/* The handler has a stack of its own: code that oneDNN generates lets the stack pointer point into the heap. */
 static void reserve(void)
 {
-    const struct sigaction action = {.sa_sigaction = caught, .sa_flags = SA_SIGINFO};
+    static char stack[1 << 16];
+    const stack_t apart = {.ss_sp = stack, .ss_size = sizeof stack};
+    const struct sigaction action = {.sa_sigaction = caught, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     file = memfd_create("guarded device", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)ARENA) != 0)
         guard_refuse("memory of the device", "cannot be made");
     base = mmap(NULL, ARENA, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
     if (base == MAP_FAILED)
         guard_refuse("memory of the device", "cannot be mapped");
-    sigaction(SIGSEGV, &action, NULL);
-}
-
-static void protect(int how)
-{
-    if (top > 0 && mprotect(base, top, how) != 0)
-        guard_refuse("memory of the device", "cannot be protected");
+    if (sigaltstack(&apart, NULL) != 0 || sigaction(SIGSEGV, &action, NULL) != 0)
+        guard_refuse("memory of the device", "cannot be watched");
 }
 
 void guard_open(void)
 {
-    if (depth++ == 0)
-        protect(PROT_READ | PROT_WRITE);
+    depth++;
+}
+
+/* All of it at once: threads other than this one have no stack for the handler. */
+void guard_open_for(const wf_ctx *ctx)
+{
+    guard_open();
+    if (ctx->threads > 1)
+        open_all();
 }
 
 void guard_close(void)
 {
-    if (--depth == 0)
-        protect(PROT_NONE);
+    if (--depth > 0)
+        return;
+    protect(0, all_below, PROT_NONE);
+    while (n_opened > 0)
+        protect(opened[--n_opened], CHUNK, PROT_NONE);
+    all_below = 0;
 }
 
 static size_t whole(size_t bytes)
@@ -80,7 +123,6 @@ wf_status guard_alloc(wf_ctx *ctx, size_t bytes, void **data)
     *data = base + top;
     top += whole(bytes);
     blocks++;
-    protect(PROT_READ | PROT_WRITE);
     memset(*data, 0xb7, bytes);
     guard_close();
     return WF_OK;

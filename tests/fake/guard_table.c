@@ -205,7 +205,7 @@ static const wf_kernels *under(const wf_ctx *ctx)
 /* The slot, once the stream in use has come so far. */
 #define CALL(slot, ...)                                                                                                \
     guard_stream_catch_up();                                                                                           \
-    guard_open();                                                                                                      \
+    guard_open_for(ctx);                                                                                               \
     const wf_status status = under(ctx)->slot(ctx, __VA_ARGS__);                                                       \
     guard_close();                                                                                                     \
     return status;
