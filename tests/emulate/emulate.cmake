@@ -18,7 +18,7 @@ foreach(part conv dnn_graph dnn_plan dnn_tune)
   list(APPEND weft_dnn_parts ${PROJECT_SOURCE_DIR}/core/cuda/${part}.c)
 endforeach()
 add_library(weft_emulated_device OBJECT ${kernels} ${parts} emulate/device.cpp emulate/properties.cpp
-  emulate/runtime.cpp emulate/cublas.cpp)
+  emulate/runtime.cpp emulate/cublas.cpp shut_memory.c)
 add_library(weft_emulated_dnn OBJECT ${weft_dnn_parts} emulate/cudnn.cpp emulate/engines.cpp emulate/graph.cpp)
 foreach(part device dnn)
   target_include_directories(weft_emulated_${part} BEFORE PRIVATE emulate/include emulate/include_dnn)

@@ -7,6 +7,7 @@
  * While a stream is captured, its work goes to a graph instead, and what cannot be captured spoils that graph. */
 #include "tests/emulate/dnn.h"
 #include "tests/emulate/emulate.h"
+#include "tests/shut_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -119,12 +120,6 @@ static bool page_locked(const void *p)
     return false;
 }
 
-static void reach(bool allowed)
-{
-    if (used > 0 && mprotect(arena, (used + 4095) / 4096 * 4096, allowed ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-        emulated_fail("mprotect: %s", strerror(errno));
-}
-
 static void perform(task *t)
 {
     if (idle && t->to && page_locked(t->to))
@@ -145,7 +140,7 @@ static void finish_to(uint64_t number)
 {
     if (done >= number)
         return;
-    reach(true);
+    shut_memory_open(false);
     while (first && first->number <= number) {
         task *const t = first;
         perform(t);
@@ -154,7 +149,7 @@ static void finish_to(uint64_t number)
         end = first ? end : &first;
         free(t);
     }
-    reach(false);
+    shut_memory_close();
 }
 
 static cudaError_t spoil(cudaError_t error)
@@ -255,6 +250,11 @@ void emulated_room(size_t bytes)
     most = taken + bytes;
 }
 
+static void refused()
+{
+    emulated_fail("memory of the device is touched outside of its work");
+}
+
 static bool reserved()
 {
     if (arena)
@@ -262,8 +262,7 @@ static bool reserved()
     file = memfd_create("emulated device", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)room) != 0)
         return false;
-    void *const p = mmap(nullptr, room, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    arena = p == MAP_FAILED ? nullptr : static_cast<char *>(p);
+    arena = shut_memory(file, room, &used, refused);
     return arena != nullptr;
 }
 
@@ -277,13 +276,13 @@ cudaError_t cudaMalloc(void **data, size_t bytes)
     char *const at = arena + used;
     used += sizeof(head) + size + GUARD;
     taken += bytes;
-    reach(true);
+    shut_memory_open(false);
     reinterpret_cast<head *>(at)->bytes = bytes;
     if (!idle) {
         memset(at + sizeof(head), 0xff, bytes);
         memset(at + sizeof(head) + bytes, GUARD_BYTE, size - bytes + GUARD);
     }
-    reach(false);
+    shut_memory_close();
     *data = at + sizeof(head);
     return cudaSuccess;
 }
@@ -295,14 +294,14 @@ cudaError_t cudaFree(void *data)
     if (unsafe())
         return spoil(cudaErrorStreamCaptureUnsupported);
     finish_to(given);
-    reach(true);
+    shut_memory_open(false);
     const unsigned char *const at = static_cast<const unsigned char *>(data);
     const size_t bytes = (reinterpret_cast<const head *>(at) - 1)->bytes;
     for (size_t i = bytes; !idle && i < (bytes + 255) / 256 * 256 + GUARD; i++)
         if (at[i] != GUARD_BYTE)
             emulated_fail("byte %zu behind a block of %zu bytes was written", i - bytes, bytes);
     taken -= bytes;
-    reach(false);
+    shut_memory_close();
     return cudaSuccess;
 }
 
@@ -366,10 +365,10 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *data)
 {
     if (!on_device(data, 0))
         return cudaErrorInvalidValue;
-    reach(true);
+    shut_memory_open(false);
     const block_name name = {getpid(), file, (uint64_t)(static_cast<char *>(data) - arena),
                              (static_cast<const head *>(data) - 1)->bytes};
-    reach(false);
+    shut_memory_close();
     static_assert(sizeof name <= sizeof *handle, "a name fits a handle");
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &name, sizeof name);

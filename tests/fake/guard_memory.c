@@ -1,9 +1,9 @@
 /* Memory of the guarded device: the host that touches it without a right ends with a report of where. */
 #include "tests/fake/guard_impl.h"
+#include "tests/shut_memory.h"
 
 #include <execinfo.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,19 +12,12 @@
 
 #define ARENA  ((size_t)1 << 38) /* addresses, not memory */
 #define PAGE   ((size_t)4096)
-#define CHUNK  ((size_t)1 << 18)
-#define CHUNKS 256  /* at a time; more: all of it */
 #define MAPPED 1024 /* blocks of others at a time */
 
 static char *base;
 static size_t top;
 static int64_t blocks;
-static int depth, file = -1;
-
-/* What is open: a chunk opens when it is first touched while the memory is open. Most calls touch little of it. */
-static size_t opened[CHUNKS];
-static int n_opened;
-static size_t all_below; /* 0: chunks are open, or none */
+static int file = -1;
 
 void guard_refuse(const char *what, const char *why)
 {
@@ -34,78 +27,34 @@ void guard_refuse(const char *what, const char *why)
     abort();
 }
 
-static void protect(size_t from, size_t bytes, int how)
+static void refused(void)
 {
-    if (bytes > 0 && mprotect(base + from, bytes, how) != 0)
-        guard_refuse("memory of the device", "cannot be protected");
+    guard_refuse("memory of the device", "touched outside the kernel table");
 }
 
-static void open_all(void)
-{
-    protect(0, top, PROT_READ | PROT_WRITE);
-    all_below = top;
-}
-
-static void open_chunk(size_t at)
-{
-    if (n_opened == CHUNKS) {
-        open_all();
-        return;
-    }
-    opened[n_opened] = at / CHUNK * CHUNK;
-    protect(opened[n_opened++], CHUNK, PROT_READ | PROT_WRITE);
-}
-
-static void caught(int number, siginfo_t *info, void *context)
-{
-    const char *at = info->si_addr;
-    const bool here = base && at >= base && at < base + ARENA;
-    if (here && depth > 0 && at < base + top) {
-        open_chunk((size_t)(at - base));
-        return;
-    }
-    signal(SIGSEGV, SIG_DFL);
-    if (here)
-        guard_refuse("memory of the device", "touched outside the kernel table");
-}
-
-/* The handler has a stack of its own: code that oneDNN generates lets the stack pointer point into the heap. */
 static void reserve(void)
 {
-    static char stack[1 << 16];
-    const stack_t apart = {.ss_sp = stack, .ss_size = sizeof stack};
-    const struct sigaction action = {.sa_sigaction = caught, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     file = memfd_create("guarded device", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)ARENA) != 0)
         guard_refuse("memory of the device", "cannot be made");
-    base = mmap(NULL, ARENA, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    if (base == MAP_FAILED)
+    base = shut_memory(file, ARENA, &top, refused);
+    if (!base)
         guard_refuse("memory of the device", "cannot be mapped");
-    if (sigaltstack(&apart, NULL) != 0 || sigaction(SIGSEGV, &action, NULL) != 0)
-        guard_refuse("memory of the device", "cannot be watched");
 }
 
 void guard_open(void)
 {
-    depth++;
+    shut_memory_open(false);
 }
 
-/* All of it at once: threads other than this one have no stack for the handler. */
 void guard_open_for(const wf_ctx *ctx)
 {
-    guard_open();
-    if (ctx->threads > 1)
-        open_all();
+    shut_memory_open(ctx->threads > 1);
 }
 
 void guard_close(void)
 {
-    if (--depth > 0)
-        return;
-    protect(0, all_below, PROT_NONE);
-    while (n_opened > 0)
-        protect(opened[--n_opened], CHUNK, PROT_NONE);
-    all_below = 0;
+    shut_memory_close();
 }
 
 static size_t whole(size_t bytes)
