@@ -1,8 +1,7 @@
 /* The control channel: records of calls to the right neighbour, notices of failures to all, farewells. It lives on a
- * communicator of its own and never waits; waits poll it. Where all ranks share memory, records lie there, and a count
- * of the notices that are under way says whether a message of them is worth a look. A call whose own messages, or flags
- * in shared memory, confirm that all make it, compares no records. As messages these are not sent then, unless it waits
- * long: then all ranks do, and learn what the others do instead. */
+ * communicator of its own and never waits; waits poll it. Where all ranks share memory, records lie there. A call whose
+ * own messages, or flags in shared memory, confirm that all make it, compares no records. As messages these are not
+ * sent then, unless it waits long: then all ranks do, and learn what the others do instead. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -20,7 +19,6 @@
 /* Of a failure; of the program's end: no status; of a rank that is busy: how long. */
 typedef struct notice {
     int32_t status, verdict;
-    int32_t counted;   /* in the count of shared memory */
     uint64_t sequence; /* where it happened (position): calls before that go on */
     int64_t busy_ms;
     char text[WF_FAILURE_TEXT];
@@ -41,7 +39,6 @@ typedef struct telling {
 
 /* What one rank shows the others. Record n is in place n % RECORDS. */
 typedef struct shared_records {
-    _Alignas(LINE) atomic_uint_least64_t notices;   /* told to this rank so far */
     _Alignas(LINE) atomic_uint_least64_t confirmed; /* records of its left neighbour that it needs no more */
     _Alignas(LINE) struct {
         atomic_uint_least64_t number; /* n + 1: the record is there */
@@ -60,7 +57,6 @@ struct wf_control {
     int64_t unsent_ns; /* when the last one was announced, by the tick of the system; 0: it is sent, or need not be */
     shared_records **shared; /* of each rank; NULL: records are messages */
     uint64_t taken;          /* own records that the right neighbour had confirmed when last asked */
-    uint64_t heard_told;     /* notices received that were counted in shared memory */
     int64_t heard_ns;        /* when MPI was last asked for them, by the tick of the system */
     numbered theirs;
     bool arrived; /* theirs holds a record */
@@ -342,11 +338,6 @@ int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what)
 static wf_status tell_all(wf_comm *comm, notice what)
 {
     struct wf_control *c = comm->control;
-    what.counted = c->shared != NULL;
-    /* First: whoever sees the count looks for messages until this one has come. */
-    for (int r = 0; r < comm->size && c->shared; r++)
-        if (r != comm->rank)
-            atomic_fetch_add_explicit(&c->shared[r]->notices, 1, memory_order_release);
     telling *t = calloc(1, sizeof *t + (size_t)comm->size * sizeof *t->request);
     WF_CHECK(t, WF_ERR_MEMORY, "no memory for a notice");
     *t = (telling){.next = c->told, .told = what};
@@ -405,7 +396,6 @@ static void hear(wf_comm *comm)
     MPI_Status from;
     c->heard_ns = wf_tick_ns();
     while (c->notice != MPI_REQUEST_NULL && MPI_Test(&c->notice, &done, &from) == MPI_SUCCESS && done) {
-        c->heard_told += (uint64_t)c->heard.counted;
         if (c->heard.status != WF_OK)
             hold(comm);
         else if (c->heard.busy_ms > 0)
@@ -431,14 +421,6 @@ bool wf_control_gone(const wf_comm *comm, int rank)
     return comm->control && rank >= 0 && comm->control->gone[rank];
 }
 
-/* No notice is held or under way to this rank. */
-static bool is_quiet(const wf_comm *comm)
-{
-    const struct wf_control *c = comm->control;
-    return c->shared && c->held.status == WF_OK &&
-           atomic_load_explicit(&c->shared[comm->rank]->notices, memory_order_acquire) == c->heard_told;
-}
-
 /* A rank that failed in a later collective finished wf_comm_part before, unless it skipped it: this rank then stops
  * waiting after a while. */
 static bool is_overdue(const wf_comm *comm)
@@ -446,13 +428,12 @@ static bool is_overdue(const wf_comm *comm)
     return comm->parting && wf_now_ns() - comm->control->held_ns > (int64_t)WF_GRACE_MS * 1000000;
 }
 
-static wf_status poll_channel(wf_comm *comm, wf_look look)
+static wf_status poll_channel(wf_comm *comm, bool waits)
 {
     struct wf_control *c = comm->control;
-    const int64_t now = c->shared ? 0 : wf_tick_ns();
-    const bool asks = c->shared || look == WF_LOOK_IF_TOLD || now - c->heard_ns > LATE_NS;
+    const int64_t now = wf_tick_ns();
     bool there;
-    if (look == WF_LOOK_ALWAYS || (asks && !is_quiet(comm))) {
+    if (waits || now - c->heard_ns > LATE_NS) {
         hear(comm);
         if (c->confirmed == c->announced) /* else records are compared below */
             WF_TRY(next_record(c, c->announced, &there));
@@ -465,11 +446,11 @@ static wf_status poll_channel(wf_comm *comm, wf_look look)
 }
 
 /* Failures are told on the communicator where they happened, or above it: both end this one. */
-wf_status wf_control_poll(wf_comm *comm, wf_look look)
+wf_status wf_control_poll(wf_comm *comm, bool waits)
 {
     for (wf_comm *c = comm; c; c = c->parent) {
         if (!c->dead && c->control && !c->closed) {
-            const wf_status status = poll_channel(c, look);
+            const wf_status status = poll_channel(c, waits);
             if (status != WF_OK && !c->dead)
                 return status;
         }

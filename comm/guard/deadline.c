@@ -139,7 +139,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
     wf_watch_beat();
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */
     if (deadline->polls++ % CONTROL_EVERY == 0) {
-        WF_TRY(wf_control_poll(comm, WF_LOOK_ALWAYS));
+        WF_TRY(wf_control_poll(comm, true));
         WF_TRY(comm->native ? wf_transport_native.poll(comm, false) : WF_OK);
     }
     if (waited > GONE_NS || waited > limit_ns(comm, -1))

@@ -116,24 +116,14 @@ wf_status wf_comm_post_failure(wf_comm *comm, wf_status status)
     return !comm || status == WF_OK ? status : wf_failure_own(comm, status, false);
 }
 
-static wf_status alive(wf_comm *comm, wf_look look)
+wf_status wf_comm_alive(wf_comm *comm)
 {
     WF_NEED(comm);
     if (comm->dead)
         return die(comm, comm->dead, comm->death);
     if (comm->control && wf_mpi_gone())
         return die(comm, WF_ERR_STATE, "the program has finalized MPI, which the communicator needs");
-    return wf_control_poll(comm, look);
-}
-
-wf_status wf_comm_alive(wf_comm *comm)
-{
-    return alive(comm, WF_LOOK_IF_TOLD);
-}
-
-wf_status wf_guard_alive(wf_comm *comm)
-{
-    return alive(comm, WF_LOOK_LOCAL);
+    return wf_control_poll(comm, false);
 }
 
 wf_status wf_comm_busy(wf_comm *comm, const char *what, int64_t ms)

@@ -6,8 +6,6 @@
 #include "comm/safety/safety_impl.h"
 
 /* --- operation.c: the frame of every call --- */
-/* As wf_comm_alive, ahead of a collective, which itself hears of failures. */
-wf_status wf_guard_alive(wf_comm *comm) WF_NODISCARD;
 /* Starts a collective: alive, numbered, announced to the neighbour. */
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
 /* Around a schedule of the call in progress. `synchronizes`: no rank ends it before messages, or flags of slots, say
@@ -47,14 +45,9 @@ bool wf_control_has_room(wf_comm *comm);
 bool wf_control_confirmed(const wf_comm *comm);
 /* The rank whose record is awaited; -1: none. */
 int wf_control_missing(const wf_comm *comm);
-/* Looks for records and notices, here and in the communicators that this one was split from. */
-typedef enum wf_look {
-    WF_LOOK_LOCAL = 0, /* in memory alone, if MPI was asked a moment ago: what follows asks it where it waits */
-    WF_LOOK_IF_TOLD,   /* MPI is asked for notices, but not where a count in shared memory says that there are none; and
-                          for the farewell of the left neighbour only while its record is missing */
-    WF_LOOK_ALWAYS     /* and moves messages meanwhile */
-} wf_look;
-wf_status wf_control_poll(wf_comm *comm, wf_look look) WF_NODISCARD;
+/* Looks for records and notices, here and in the communicators that this one was split from. Unless the caller `waits`,
+ * MPI is asked for them only if that was not done a moment ago: who waits later asks then. */
+wf_status wf_control_poll(wf_comm *comm, bool waits) WF_NODISCARD;
 /* Tells all ranks of a failure in the call that this rank is in, or before the next one; in the next one, if that was
  * refused before it began. They go on up to that call. */
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused);

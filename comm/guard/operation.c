@@ -45,7 +45,7 @@ static int tag_of(const wf_comm *comm, uint64_t sequence, uint64_t hash)
 
 wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
 {
-    WF_TRY(wf_guard_alive(comm));
+    WF_TRY(wf_comm_alive(comm));
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
              record->operation, WF_OPERATION, comm->doing.operation);
     comm->doing = *record;
@@ -83,31 +83,28 @@ void wf_guard_run_end(wf_comm *comm, bool synchronizes)
         wf_control_confirm(comm);
 }
 
-wf_status wf_guard_settle(wf_comm *comm)
+wf_status wf_guard_try_settle(wf_comm *comm, bool *settled)
 {
-    if (!comm->control)
-        return WF_OK;
-    if (!wf_control_confirmed(comm)) {
+    *settled = wf_control_confirmed(comm);
+    if (!*settled) {
         WF_TRY(wf_control_show(comm));
-        WF_TRY(wf_control_poll(comm, WF_LOOK_IF_TOLD));
+        WF_TRY(wf_control_poll(comm, false));
+        *settled = wf_control_confirmed(comm);
     }
-    if (!wf_control_confirmed(comm))
-        for (wf_deadline deadline = wf_deadline_new(); !wf_control_confirmed(comm);)
-            WF_TRY(wf_deadline_poll(comm, &deadline));
-    wf_recorder_settle(comm);
+    if (*settled && comm->control)
+        wf_recorder_settle(comm);
     return WF_OK;
 }
 
-wf_status wf_guard_try_settle(wf_comm *comm, bool *settled)
+wf_status wf_guard_settle(wf_comm *comm)
 {
-    *settled = true;
-    if (!comm->control)
-        return WF_OK;
-    WF_TRY(wf_control_show(comm));
-    WF_TRY(wf_control_poll(comm, WF_LOOK_ALWAYS));
-    *settled = wf_control_confirmed(comm);
-    if (*settled)
-        wf_recorder_settle(comm);
+    bool settled;
+    WF_TRY(wf_guard_try_settle(comm, &settled));
+    if (!settled)
+        for (wf_deadline deadline = wf_deadline_new(); !settled;) {
+            WF_TRY(wf_deadline_poll(comm, &deadline));
+            WF_TRY(wf_guard_try_settle(comm, &settled));
+        }
     return WF_OK;
 }
 

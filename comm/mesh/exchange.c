@@ -213,7 +213,7 @@ wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor 
 static wf_status poll(wf_exchange *exchange)
 {
     bool moved = false;
-    WF_TRY(wf_control_poll(exchange->comm, WF_LOOK_ALWAYS));
+    WF_TRY(wf_control_poll(exchange->comm, true));
     if (exchange->comm->native)
         WF_TRY(wf_transport_native.poll(exchange->comm, false));
     return wf_run_advance(exchange->flight.run, &moved);

@@ -1,5 +1,5 @@
 /* A rank fails in place of each call, or in the middle of it: all ranks end that call, or the next one, in its error,
- * word for word; by messages, and where a node's memory has the notices. What ranks do at each step of their schedules
+ * word for word; by messages, and in memory that a node shares. What ranks do at each step of their schedules
  * meanwhile: schedules_faults.c. */
 #include "comm/background_author.h"
 #include "comm/comm_author.h"

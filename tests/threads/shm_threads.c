@@ -290,13 +290,13 @@ static wf_status records_of(view *v)
         wf_call_record record = wf_call_record_values("records", WF_F32, (int64_t)i, WF_SUM, -1);
         record.sequence = i;
         while (!wf_control_has_room(comm)) {
-            WF_TRY(wf_control_poll(comm, WF_LOOK_IF_TOLD));
+            WF_TRY(wf_control_poll(comm, false));
             sched_yield();
         }
         WF_TRY(wf_control_announce(comm, &record, i % 4 ? i : i + (uint64_t)comm->rank));
     }
     while (!wf_control_confirmed(comm))
-        WF_TRY(wf_control_poll(comm, WF_LOOK_IF_TOLD));
+        WF_TRY(wf_control_poll(comm, false));
     wf_control_unshare(comm);
     return WF_OK;
 }
