@@ -105,7 +105,6 @@ struct wf_comm {
     struct wf_control *control; /* NULL where there is one rank */
     wf_mesh mesh;
     wf_comm *async; /* the same ranks once more, for the background stream; NULL until it is opened */
-    wf_comm *self;  /* this rank by itself; made at the first need */
     wf_status dead;
     char death[WF_FAILURE_TEXT];
     wf_call_record doing; /* the call in progress */
@@ -132,10 +131,11 @@ struct wf_comm {
  * others: where `status` (this rank's so far) is an error on some rank, the lowest such rank's error becomes
  * everybody's. */
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status);
-/* Splits a live communicator of several ranks; fills `child` where color is not negative. */
-wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child);
-/* Fills `child` with the ranks member[0..members), of which this is one. Collective among these alone. */
-wf_status wf_mpi_part(wf_comm *comm, const int *member, int members, wf_comm *child);
+/* Fills `child` with what a part of the ranks member[0..members), of which this is one, knows without a message, and
+ * takes its memory. Local. */
+wf_status wf_mpi_prepare(const wf_comm *comm, const int *member, int members, wf_comm *child);
+/* Connects it, where it has several ranks. Collective among them. */
+wf_status wf_mpi_part(wf_comm *comm, const int *member, wf_comm *child);
 
 /* --- names.c --- */
 
@@ -153,10 +153,8 @@ wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what) WF_NODISCARD;
 
 /* The same ranks once more, for the background stream. Collective. */
 wf_comm *wf_comm_again(wf_comm *comm);
-/* This rank by itself; owned by comm. */
-wf_comm *wf_comm_self(wf_comm *comm);
 /* The ranks member[0..members), in this order, of which this is one; NULL on failure. Collective among these alone:
- * other ranks need not know. */
+ * other ranks need not know; local where it is this rank alone. */
 wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members);
 
 /* --- background.c --- */

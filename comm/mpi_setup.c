@@ -1,6 +1,6 @@
-/* Set-up over MPI: what the ranks tell each other when a communicator is opened or split, and who is on which node.
- * Called by comm/open.c. Here alone ranks meet without control channel, so nothing may fail between two collective
- * steps. */
+/* Set-up over MPI: what the ranks tell each other when a communicator is opened, who is on which node, and the parts of
+ * a communicator. Called by comm/open.c. Here alone ranks meet without control channel, so nothing may fail between two
+ * collective steps. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -10,28 +10,30 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the ranks tell each other when a communicator is made. */
+/* What the ranks tell each other when a communicator is opened. */
 typedef struct setup {
     int32_t status, leader; /* leader: the lowest rank of this node */
-    uint64_t chunk_bytes, id;
     int64_t pid;
+    uint64_t chunk_bytes, id;
     char name[32];
     char message[WF_FAILURE_TEXT];
 } setup;
 
-static void set_nodes(wf_comm *comm, const setup *all)
+/* Of rank r, whose node's lowest rank is the leader; ranks come in their order, so that nodes are numbered by their
+ * lowest ranks, on every rank alike. */
+static void place_rank(wf_comm *comm, int r, int leader, int64_t pid)
 {
-    const int leader = all[comm->rank].leader;
-    comm->inter_rank = comm->inter_size = comm->intra_rank = comm->intra_size = 0;
+    comm->pid[r] = pid;
+    comm->node[r] = leader == r ? comm->inter_size++ : comm->node[leader];
+}
+
+/* This rank's place, once all have theirs. */
+static void take_place(wf_comm *comm)
+{
+    comm->inter_rank = comm->node[comm->rank];
     for (int r = 0; r < comm->size; r++) {
-        comm->pid[r] = all[r].pid;
-        const bool first = all[r].leader == r;
-        comm->node[r] = first ? comm->inter_size : comm->node[all[r].leader];
-        comm->inter_size += first;
-        /* Nodes are numbered by their lowest ranks, on every rank alike. */
-        comm->inter_rank += first && r < leader;
-        comm->intra_size += all[r].leader == leader;
-        comm->intra_rank += all[r].leader == leader && r < comm->rank;
+        comm->intra_size += comm->node[r] == comm->inter_rank;
+        comm->intra_rank += comm->node[r] == comm->inter_rank && r < comm->rank;
     }
 }
 
@@ -89,8 +91,10 @@ static wf_status exchange_setups(wf_comm *comm, MPI_Comm data, const setup *mine
         comm->id = all[0].id;
         status = agree_setups(comm, all);
     }
+    for (int r = 0; status == WF_OK && r < comm->size; r++)
+        place_rank(comm, r, all[r].leader, all[r].pid);
     if (status == WF_OK)
-        set_nodes(comm, all);
+        take_place(comm);
     free(all);
     return status;
 }
@@ -109,10 +113,6 @@ static wf_status find_leader(MPI_Comm data, int rank, int32_t *leader)
 static wf_status open_transport(wf_comm *comm, MPI_Comm data)
 {
     MPI_Comm control;
-    if (comm->size == 1) {
-        TRY_MPI(MPI_Comm_free(&data));
-        return WF_OK;
-    }
     /* Notices must never meet data, nor wait behind it. */
     TRY_MPI(MPI_Comm_dup(data, &control));
     TRY_MPI(MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN));
@@ -128,9 +128,8 @@ static uint64_t new_id(void)
     return mixed ^ (mixed >> 32);
 }
 
-/* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. *agreed: an error
- * is that of all ranks. */
-static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status, bool *agreed)
+/* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. */
+static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status)
 {
     setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes, .id = new_id(), .pid = getpid()};
     wf_status saved = WF_OK;
@@ -145,20 +144,17 @@ static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status, bool 
         strncpy(mine.name, comm->name, sizeof mine.name - 1);
     WF_TRY(find_leader(data, comm->rank, &mine.leader));
     status = exchange_setups(comm, data, &mine);
-    if (status != WF_OK) {
-        *agreed = true;
-        MPI_Comm_free(&data);
-        return status;
-    }
-    return open_transport(comm, data);
+    if (status == WF_OK && comm->size > 1)
+        return open_transport(comm, data);
+    MPI_Comm_free(&data);
+    return status;
 }
 
 static wf_status attach(wf_comm *comm, MPI_Comm from, wf_status status)
 {
     MPI_Comm data;
-    bool agreed = false;
     TRY_MPI(MPI_Comm_dup(from, &data));
-    return fill_comm(comm, data, status, &agreed);
+    return fill_comm(comm, data, status);
 }
 
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
@@ -175,43 +171,41 @@ wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
     return status;
 }
 
-static wf_status split_mpi(wf_comm *comm, int color, int key, wf_comm *child, bool *agreed)
+wf_status wf_mpi_prepare(const wf_comm *comm, const int *member, int members, wf_comm *child)
 {
-    MPI_Comm data;
-    const MPI_Comm from = *wf_mpi_comm(comm);
-    TRY_MPI(MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, &data));
-    if (color < 0)
-        return WF_OK;
-    return fill_comm(child, data, WF_OK, agreed);
+    child->size = members;
+    child->id = new_id();
+    while (member[child->rank] != comm->rank)
+        child->rank++;
+    WF_TRY(make_room(child));
+    for (int r = 0; r < members; r++) {
+        int leader = 0;
+        while (comm->node[member[leader]] != comm->node[member[r]])
+            leader++;
+        place_rank(child, r, leader, comm->pid[member[r]]);
+    }
+    take_place(child);
+    return WF_OK;
 }
 
-wf_status wf_mpi_split(wf_comm *comm, int color, int key, wf_comm *child)
-{
-    bool agreed = false;
-    wf_mpi_waits("MPI_Comm_split");
-    const wf_status status = split_mpi(comm, color, key, child, &agreed);
-    wf_mpi_waits(NULL);
-    return agreed ? wf_failure_agreed(comm, status) : status;
-}
-
-static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *child, bool *agreed)
+static wf_status part(const wf_comm *comm, const int *member, wf_comm *child)
 {
     const MPI_Comm from = *wf_mpi_comm(comm);
     MPI_Group all, some;
     MPI_Comm data;
     TRY_MPI(MPI_Comm_group(from, &all));
-    TRY_MPI(MPI_Group_incl(all, members, member, &some));
+    TRY_MPI(MPI_Group_incl(all, child->size, member, &some));
     TRY_MPI(MPI_Comm_create_group(from, some, 0, &data));
     TRY_MPI(MPI_Group_free(&all));
     TRY_MPI(MPI_Group_free(&some));
-    return fill_comm(child, data, WF_OK, agreed);
+    TRY_MPI(MPI_Comm_set_errhandler(data, MPI_ERRORS_RETURN));
+    return open_transport(child, data);
 }
 
-wf_status wf_mpi_part(wf_comm *comm, const int *member, int members, wf_comm *child)
+wf_status wf_mpi_part(wf_comm *comm, const int *member, wf_comm *child)
 {
-    bool agreed = false;
     wf_mpi_waits("MPI_Comm_create_group");
-    const wf_status status = part(comm, member, members, child, &agreed);
+    const wf_status status = part(comm, member, child);
     wf_mpi_waits(NULL);
-    return agreed ? wf_failure_agreed(comm, status) : status;
+    return status;
 }

@@ -26,9 +26,7 @@ static wf_status set_mesh(wf_comm *comm)
 static wf_status furnish_comm(wf_comm *comm)
 {
     WF_TRY(wf_peer_slots_open(comm));
-    /* One rank has no list of nodes: it is node 0. */
-    const int32_t only = 0;
-    WF_TRY(wf_engine_open(comm, comm->node ? comm->node : &only));
+    WF_TRY(wf_engine_open(comm, comm->node));
     return set_mesh(comm);
 }
 
@@ -206,11 +204,6 @@ wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts op
     return open_first(mpi_comm, name, opts);
 }
 
-static void make_single(wf_comm *comm)
-{
-    comm->size = comm->intra_size = comm->inter_size = 1;
-}
-
 static void drop_child(wf_comm *comm)
 {
     disconnect(comm);
@@ -219,118 +212,117 @@ static void drop_child(wf_comm *comm)
     unreference(comm);
 }
 
-wf_comm *wf_comm_self(wf_comm *comm)
+static wf_status open_part(wf_comm *comm, wf_comm *child)
 {
-    if (comm->size == 1)
-        return comm;
-    if (comm->self)
-        return comm->self;
-    /* Without a parent: it is no part that the ranks made together, and fails for itself alone. */
-    wf_comm *self = comm_new(comm->shared, NULL);
-    WF_CHECK_NULL(self, WF_ERR_MEMORY, "no memory for a communicator");
-    self->name = comm->name;
-    self->reducer = comm->reducer;
-    make_single(self);
-    if (furnish_comm(self) != WF_OK) {
-        disconnect(self);
-        comm->shared->members--;
-        free(self);
-        return wf_error_null();
-    }
-    return comm->self = self;
-}
-
-static void drop_self(wf_comm *comm)
-{
-    if (!comm->self)
-        return;
-    disconnect(comm->self);
-    comm->shared->members--;
-    free(comm->self);
-    comm->self = NULL;
-}
-
-/* All ranks learn first, through the communicator's own checks, that all have come, and agree to go on, so that MPI's
- * collective cannot hang. */
-static wf_status split_ranks(wf_comm *comm, int color, int key, wf_comm *child)
-{
-    const int mine[2] = {color, key};
-    const int bytes = 2 * comm->size * (int)sizeof(int);
-    int *all = wf_malloc(comm->shared->ctx, (size_t)bytes);
-    wf_status status = all && child ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
-    if (status == WF_OK)
-        status = wf_allgather_bytes(comm, mine, sizeof mine, all);
-    wf_comm_release(comm, all);
-    WF_TRY(wf_guard_commit(comm, "split", NULL, comm->size, status));
-    if (comm->size == 1)
-        make_single(child);
-    else
-        WF_TRY(wf_mpi_split(comm, color, key, child));
-    if (color >= 0)
-        WF_TRY(furnish_comm(child));
-    return comm->native ? wf_transport_native.split(comm, color, key, child) : WF_OK;
-}
-
-static wf_comm *split(wf_comm *comm, int color, int key, bool nested)
-{
-    WF_TRY_NULL(wf_comm_alive(comm));
-    wf_comm *child = comm_new(comm->shared, comm);
-    if (child)
-        child->nested = nested;
-    wf_status status = wf_guard_end(comm, "split", split_ranks(comm, color, key, child));
-    if (status == WF_OK && color >= 0)
-        return child;
-    if (child)
-        drop_child(child);
-    if (status == WF_OK)
-        /* No part for this rank is no error, though NULL is returned. */
-        wf_error_clear();
-    return status == WF_OK ? NULL : wf_error_null();
-}
-
-wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
-{
-    WF_NEED_NULL(comm);
-    return split(comm, color, key, false);
-}
-
-wf_comm *wf_comm_again(wf_comm *comm)
-{
-    return split(comm, 0, comm->rank, true);
-}
-
-/* They meet by messages that see time-outs and failures, so that MPI's collective cannot hang. */
-static wf_status part(wf_comm *comm, const int *member, int members, wf_comm *child)
-{
-    wf_call call = {.operation = WF_CALL_MEET, .parts = members};
-    comm->parting = true;
-    int64_t *list = wf_malloc(comm->shared->ctx, (size_t)members * sizeof *list);
-    /* Whatever is wrong here, wf_guard_commit is called: the others may wait for this rank's answer there. */
-    wf_status status = wf_comm_alive(comm);
-    if (status == WF_OK && (!list || !child))
-        status = WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
-    for (int i = 0; list && i < members; i++)
-        list[i] = member[i];
-    call.part = list;
-    if (status == WF_OK)
-        status = wf_guard_meet(comm, "part");
-    if (status == WF_OK)
-        status = wf_engine_run(comm, &call, NULL, NULL);
-    free(list);
-    WF_TRY(wf_guard_commit(comm, "part", member, members, status));
-    WF_TRY(wf_mpi_part(comm, member, members, child));
     WF_TRY(furnish_comm(child));
     return comm->native ? wf_native_open(child) : WF_OK;
 }
 
-wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members)
+/* They meet by messages that see time-outs and failures, and then agree, so that MPI's collective cannot hang. Whatever
+ * is wrong before, wf_guard_commit is called: the others may wait for this rank's answer there. */
+static wf_status make_part(wf_comm *comm, const char *operation, const int *member, int members, wf_comm *child,
+                           wf_status status)
+{
+    wf_call call = {.operation = WF_CALL_MEET, .parts = members};
+    uint64_t id = child ? child->id : 0;
+    int64_t *list = wf_malloc(comm->shared->ctx, (size_t)members * sizeof *list);
+    if (status == WF_OK && !list)
+        status = wf_error_code();
+    for (int i = 0; list && i < members; i++)
+        list[i] = member[i];
+    call.part = list;
+    if (status == WF_OK)
+        status = wf_guard_meet(comm, operation);
+    if (status == WF_OK)
+        status = wf_engine_run(comm, &call, NULL, NULL);
+    free(list);
+    WF_TRY(wf_guard_commit(comm, operation, member, members, status, &id));
+    child->id = id;
+    WF_TRY(wf_mpi_part(comm, member, child));
+    return open_part(comm, child);
+}
+
+/* nested: works inside calls of comm. */
+static wf_comm *part_of(wf_comm *comm, const char *operation, const int *member, int members, bool nested)
 {
     wf_comm *child = comm_new(comm->shared, comm);
-    if (wf_guard_end(comm, "part", part(comm, member, members, child)) == WF_OK)
+    comm->parting = true; /* a failure in a later collective is none of this call */
+    wf_status status = wf_comm_alive(comm);
+    if (status == WF_OK)
+        status = child ? wf_mpi_prepare(comm, member, members, child)
+                       : WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
+    if (child)
+        child->nested = nested;
+    if (members > 1)
+        status = wf_guard_end(comm, operation, make_part(comm, operation, member, members, child, status));
+    else if (status == WF_OK)
+        status = open_part(comm, child);
+    comm->parting = false;
+    if (status == WF_OK)
         return child;
     if (child)
         drop_child(child);
     return wf_error_null();
+}
+
+wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members)
+{
+    return part_of(comm, "part", member, members, false);
+}
+
+wf_comm *wf_comm_again(wf_comm *comm)
+{
+    int *all = wf_malloc(comm->shared->ctx, (size_t)comm->size * sizeof *all);
+    if (!all)
+        return wf_error_null();
+    for (int r = 0; r < comm->size; r++)
+        all[r] = r;
+    wf_comm *again = part_of(comm, "split", all, comm->size, true);
+    free(all);
+    return again;
+}
+
+/* What each rank says in a split. */
+typedef struct color_key {
+    int color, key;
+} color_key;
+
+/* The ranks of this color, by key, then rank: how many. */
+static int list_color(const color_key *all, int size, int color, int *member)
+{
+    int members = 0;
+    for (int r = 0; r < size; r++) {
+        int at = members;
+        if (all[r].color != color)
+            continue;
+        for (members++; at > 0 && all[member[at - 1]].key > all[r].key; at--)
+            member[at] = member[at - 1];
+        member[at] = r;
+    }
+    return members;
+}
+
+static wf_status gather_colors(wf_comm *comm, color_key mine, color_key *all)
+{
+    WF_TRY(wf_comm_alive(comm));
+    WF_CHECK(all, WF_ERR_MEMORY, "no memory for a communicator");
+    return wf_allgather_bytes(comm, &mine, sizeof mine, all);
+}
+
+wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
+{
+    wf_comm *child = NULL;
+    WF_NEED_NULL(comm);
+    color_key *all = malloc((size_t)comm->size * (sizeof *all + sizeof(int)));
+    int *member = all ? (int *)(all + comm->size) : NULL;
+    const wf_status status = wf_guard_end(comm, "split", gather_colors(comm, (color_key){color, key}, all));
+    if (status == WF_OK && color >= 0)
+        child = part_of(comm, "split", member, list_color(all, comm->size, color, member), false);
+    else if (status == WF_OK)
+        /* No part for this rank is no error, though NULL is returned. */
+        wf_error_clear();
+    wf_comm_release(comm, all);
+    return child;
 }
 
 wf_status wf_comm_close(wf_comm *comm)
@@ -339,8 +331,6 @@ wf_status wf_comm_close(wf_comm *comm)
         return WF_OK;
     if (!comm->parent)
         wf_abort_hook_set((wf_abort_hook){.rank = comm->rank, .abort = wf_mpi_abort});
-    /* Before the context, of which it holds memory. */
-    drop_self(comm);
     disconnect(comm);
     comm->closed = true;
     const wf_status status = leave_shared(comm);

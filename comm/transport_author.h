@@ -85,18 +85,14 @@ typedef struct wf_native_transport {
 
     /* Whether it takes several ranks on one GPU. Needs no connection. */
     bool (*shares_gpu)(void);
-    /* Connects all ranks, with resources of their own, where there are several, or one that the configuration lets it
-     * connect with itself. The caller has checked that each has a GPU that the transport takes. Collective. */
+    /* Connects all ranks, where there are several, or one that the configuration lets it connect with itself. The
+     * caller has checked that each has a GPU that the transport takes. Collective. */
     wf_status (*open)(wf_comm *comm);
-    /* The same for `child`, which was split from the connected comm by color and key; it shares comm's resources, but
-     * for a nested child. A rank of negative color takes part. Collective on comm. */
-    wf_status (*split)(wf_comm *comm, int color, int key, wf_comm *child);
     /* After the last call is over, or the communicator dead. Graphs of captured steps that use it are freed first. */
     void (*close)(wf_comm *comm);
-    /* The communicator died: kernels that wait for other ranks end, its own, those of the ones split from it, and those
-     * of all that share resources with one of them. What they should have brought is an error of the next read
-     * (wf_ctx_read), and captured steps that use them run no more. Inside a capture this is done when the capture has
-     * ended. */
+    /* The communicator died: kernels that wait for other ranks end, its own and those of the ones split from it. What
+     * they should have brought is an error of the next read (wf_ctx_read), and captured steps that use them run no
+     * more. Inside a capture this is done when the capture has ended. */
     void (*give_up)(wf_comm *comm);
 
     /* An asynchronous error, or WF_OK. Every loop that waits calls it. `all`: of any that shares its streams. */

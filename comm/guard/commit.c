@@ -8,14 +8,8 @@
 
 #define SLEEP_NS 50000
 
-static const char yes = 'y', no = 'n';
-/* Static: a message that was given up may still arrive. */
-static char answer;
-
-static int member_at(const int *member, int i)
-{
-    return member ? member[i] : i;
-}
+/* Static: a message that was given up may still arrive, or be read. What is said is a number, or 0: no. */
+static uint64_t heard, said;
 
 /* deaf: without a look at notices, which the one that decides looks at. */
 static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
@@ -39,11 +33,12 @@ static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
     }
 }
 
-/* One byte to a rank, or from it. By a tag of its own: who still meets would take an answer for a message of the
+/* One number to a rank, or from it. By a tag of its own: who still meets would take an answer for a message of the
  * meeting. */
-static wf_status pass(wf_comm *comm, const char *data, int peer, bool sending, bool deaf)
+static wf_status pass(wf_comm *comm, int peer, bool sending, bool deaf)
 {
-    wf_transfer t = {.data = (void *)data, .bytes = 1, .peer = peer, .tag = comm->tag + 1, .sending = sending};
+    wf_transfer t = {
+        .data = sending ? &said : &heard, .bytes = sizeof said, .peer = peer, .tag = comm->tag + 1, .sending = sending};
     WF_TRY(comm->link.start(comm, &t));
     const wf_status status = end(comm, &t, deaf);
     if (!t.done)
@@ -52,38 +47,40 @@ static wf_status pass(wf_comm *comm, const char *data, int peer, bool sending, b
 }
 
 /* The first member hears of failures until it has answered. */
-static wf_status decide(wf_comm *comm, const int *member, int members, wf_status status)
+static wf_status decide(wf_comm *comm, const int *member, int members, wf_status status, uint64_t id)
 {
     for (int i = 1; i < members && status == WF_OK; i++)
-        status = pass(comm, &answer, member_at(member, i), false, false);
-    const char *said = status == WF_OK ? &yes : &no;
+        status = pass(comm, member[i], false, false);
+    said = status == WF_OK ? id : 0;
     for (int i = 1; i < members; i++) {
-        const wf_status sent = pass(comm, said, member_at(member, i), true, true);
+        const wf_status sent = pass(comm, member[i], true, true);
         status = status == WF_OK ? sent : status;
     }
     return status;
 }
 
-static wf_status follow(wf_comm *comm, int leader)
+static wf_status follow(wf_comm *comm, int leader, uint64_t *id)
 {
     wf_deadline deadline = wf_deadline_new();
-    WF_TRY(pass(comm, &yes, leader, true, true));
-    WF_TRY(pass(comm, &answer, leader, false, true));
+    said = *id;
+    WF_TRY(pass(comm, leader, true, true));
+    WF_TRY(pass(comm, leader, false, true));
     /* Why not says a notice, which is on its way. */
     deadline.peer = leader;
-    while (answer != yes)
+    while (heard == 0)
         WF_TRY(wf_deadline_poll(comm, &deadline));
+    *id = heard;
     return WF_OK;
 }
 
-wf_status wf_guard_commit(wf_comm *comm, const char *operation, const int *member, int members, wf_status status)
+wf_status wf_guard_commit(wf_comm *comm, const char *operation, const int *member, int members, wf_status status,
+                          uint64_t *id)
 {
-    const int leader = member_at(member, 0);
-    if (members == 1 || (status != WF_OK && comm->rank != leader))
+    if (status != WF_OK && comm->rank != member[0])
         return status;
     const wf_status started = wf_guard_meet(comm, operation);
     status = status == WF_OK ? started : status;
-    return comm->rank == leader ? decide(comm, member, members, status)
-           : status == WF_OK    ? follow(comm, leader)
-                                : status;
+    return comm->rank == member[0] ? decide(comm, member, members, status, *id)
+           : status == WF_OK       ? follow(comm, member[0], id)
+                                   : status;
 }

@@ -76,16 +76,6 @@ wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text)
     return decide(comm, status, candidate);
 }
 
-wf_status wf_failure_agreed(wf_comm *comm, wf_status status)
-{
-    char text[WF_FAILURE_TEXT];
-    wf_status code;
-    wf_error_save(&code, text, sizeof text);
-    /* Where a part was made, there are ranks that took no part. */
-    wf_control_tell(comm, status, text, false);
-    return die(comm, status, text);
-}
-
 /* The text that all ranks will return: it begins with who failed. */
 static void describe_own(const wf_comm *comm, char text[WF_FAILURE_TEXT])
 {

@@ -76,8 +76,6 @@ wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused);
 void wf_failure_leave(wf_comm *comm, int code);
 /* Another rank has told so. */
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text);
-/* All who take part have found this error together, the last one of this thread. */
-wf_status wf_failure_agreed(wf_comm *comm, wf_status status);
 /* A communicator that this one was split from is dead. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
 /* Before it closes: it is dead if one that it was split from is, though nothing was called on it since. */
@@ -109,10 +107,10 @@ wf_status wf_native_open(wf_comm *comm) WF_NODISCARD;
 void wf_native_close(wf_comm *comm);
 
 /* --- commit.c --- */
-/* Before a call of MPI that blocks and that the ranks member[0..members) make together (NULL: all, of which there are
- * `members`), once all of them have come: WF_OK on all or on none. `status`: this rank's so far. No collective may be
- * under way. */
-wf_status wf_guard_commit(wf_comm *comm, const char *operation, const int *member, int members,
-                          wf_status status) WF_NODISCARD;
+/* Before a call of MPI that blocks and that the ranks member[0..members) make together, once all of them have come:
+ * WF_OK on all or on none; *id, which is not 0, becomes that of the first. `status`: this rank's so far. No collective
+ * may be under way. */
+wf_status wf_guard_commit(wf_comm *comm, const char *operation, const int *member, int members, wf_status status,
+                          uint64_t *id) WF_NODISCARD;
 
 #endif

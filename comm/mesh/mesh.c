@@ -116,8 +116,6 @@ wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
                   "a set of mesh axes (%u) has bits beyond \"stage\", the last one", axes);
     /* Axes of size 1 make no difference, so that data and data with height are one communicator where height is 1. */
     axes = wf_mesh_split_axes(mesh, axes);
-    if (axes == 0)
-        return wf_comm_self(mesh->world);
     /* Along all axes: no second communicator of the same ranks. */
     if (axes == wf_mesh_split_axes(mesh, WF_ALL_AXES))
         return mesh->world;

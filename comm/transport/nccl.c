@@ -29,7 +29,6 @@ typedef struct nccl_streams {
     wf_ctx *ctx;
     nccl_stream stream[STREAMS];
     int count;
-    int families;
     wf_comm *spoilt; /* died with calls on their way, and the host has not read since */
     wf_comm *dead;   /* its members are to be aborted when the capture has ended */
     native *members;
@@ -40,7 +39,6 @@ struct wf_native {
     wf_comm *comm;
     nccl_streams *streams; /* NULL: closed by their owner */
     nccl_stream *stream;   /* of these */
-    int family;            /* members of one share NCCL's resources, and are given up together */
     bool owner;            /* of the streams: the communicator that opened them */
     bool grouped;
     bool marked; /* to be aborted */
@@ -188,44 +186,15 @@ static wf_status open_ranks(wf_comm *comm)
     if (!is_wanted(comm))
         return WF_OK;
     ncclUniqueId id = {0};
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     wf_status status = furnish(comm);
     if (status == WF_OK && comm->rank == 0 && ncclGetUniqueId(&id) != ncclSuccess)
         status = WF_RAISE(WF_ERR_COMM, "ncclGetUniqueId: %.200s", ncclGetLastError(NULL));
     WF_TRY(wf_comm_post_failure(comm, status));
     WF_TRY(wf_bcast_bytes(comm, &id, sizeof id, 0));
-    native *own = comm->native;
-    own->family = ++own->streams->families;
-    config.splitShare = 1;
-    const char *before = wf_watch_swap("ncclCommInitRankConfig");
-    const ncclResult_t code = ncclCommInitRankConfig(&own->nccl, comm->size, id, comm->rank, &config);
+    const char *before = wf_watch_swap("ncclCommInitRank");
+    const ncclResult_t code = ncclCommInitRank(&comm->native->nccl, comm->size, id, comm->rank);
     wf_watch_swap(before);
-    return code == ncclSuccess ? WF_OK : raise_error(comm, code, "ncclCommInitRankConfig", __FILE__, __LINE__);
-}
-
-static wf_status split(wf_comm *comm, int color, int key, wf_comm *child)
-{
-    const bool takes = color >= 0 && is_wanted(child);
-    ncclComm_t made = NULL;
-    /* Kernels of communicators that share resources do not overlap. */
-    if (child->nested)
-        return takes ? open_ranks(child) : WF_OK;
-    wf_status status = takes ? furnish(child) : WF_OK;
-    if (status == WF_OK && !comm->native->nccl)
-        status = WF_RAISE(WF_ERR_STATE, "NCCL's communicator was given up");
-    /* A rank that failed does not come to NCCL's call, which all others would wait in. */
-    WF_TRY(wf_comm_post_failure(comm, status));
-    WF_TRY(wf_barrier(comm));
-    const char *before = wf_watch_swap("ncclCommSplit");
-    const ncclResult_t code = ncclCommSplit(comm->native->nccl, takes ? color : NCCL_SPLIT_NOCOLOR, key, &made, NULL);
-    wf_watch_swap(before);
-    if (code != ncclSuccess)
-        return raise_error(comm, code, "ncclCommSplit", __FILE__, __LINE__);
-    if (takes) {
-        child->native->nccl = made;
-        child->native->family = comm->native->family;
-    }
-    return WF_OK;
+    return code == ncclSuccess ? WF_OK : raise_error(comm, code, "ncclCommInitRank", __FILE__, __LINE__);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
@@ -235,12 +204,6 @@ static bool is_split_from(const wf_comm *comm, const wf_comm *above)
     while (comm && comm != above)
         comm = comm->parent;
     return comm != NULL;
-}
-
-static void mark_family(const nccl_streams *s, int family)
-{
-    for (native *member = s->members; member; member = member->next)
-        member->marked = member->marked || member->family == family;
 }
 
 /* NCCL's end of a communicator waits until no graph holds it. */
@@ -289,10 +252,8 @@ static void give_up(wf_comm *comm)
     nccl_streams *s = comm->native->streams;
     bool any = false;
     for (native *member = s ? s->members : NULL; member; member = member->next) {
-        if (!member->nccl || !is_split_from(member->comm, comm))
-            continue;
-        mark_family(s, member->family);
-        any = true;
+        if (member->nccl && is_split_from(member->comm, comm))
+            any = member->marked = true;
     }
     if (!any)
         return;
@@ -530,7 +491,6 @@ static wf_status record(wf_comm *comm, wf_event *event)
 const wf_native_transport wf_transport_native = {.name = "NCCL",
                                                  .shares_gpu = shares_gpu,
                                                  .open = open_ranks,
-                                                 .split = split,
                                                  .close = close_ranks,
                                                  .give_up = give_up,
                                                  .poll = poll,

@@ -99,7 +99,7 @@ weft_nccl_one_gpu(nccl_one_gpu_order 2 NCCL_MULTI_RANK_GPU_ENABLE nccl_order sha
 # Calls of NCCL that block without looking at a clock: the watchdog does.
 add_executable(nccl_blocked fake/nccl_blocked.c)
 target_link_libraries(nccl_blocked PRIVATE weft_test_main weft_fake)
-foreach(call ncclCommInitRankConfig ncclCommSplit ncclCommDestroy)
+foreach(call ncclCommInitRank ncclCommDestroy)
   add_test(NAME nccl_blocked_${call} COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:nccl_blocked> ${call})
   weft_test_properties(nccl_blocked_${call} 2 60)
   weft_test_waits(nccl_blocked_${call})

@@ -15,20 +15,9 @@ typedef enum { ncclSuccess, ncclSystemError, ncclInvalidArgument, ncclInvalidUsa
 typedef enum { ncclUint8, ncclInt32, ncclInt64, ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64 } ncclDataType_t;
 typedef enum { ncclSum, ncclProd, ncclMax, ncclMin } ncclRedOp_t;
 
-typedef struct ncclConfig_t {
-    unsigned magic;
-    int splitShare;
-} ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER                                                                                        \
-    {                                                                                                                  \
-        .magic = 0xcafebeef                                                                                            \
-    }
-#define NCCL_SPLIT_NOCOLOR (-1)
-
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclGetVersion(int *version);
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config);
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config);
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *code);

@@ -16,7 +16,7 @@ typedef struct nccl_journal {
     uint64_t collectives; /* among them */
     uint64_t order;       /* a number that the collectives have in this order with these arguments */
     uint64_t sent[NCCL_FAKE_RANKS], received[NCCL_FAKE_RANKS]; /* to and from each rank of the world, done */
-    uint64_t communicators, splits;
+    uint64_t communicators;
 } nccl_journal;
 
 nccl_journal nccl_fake_journal(void);

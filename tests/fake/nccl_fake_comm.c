@@ -23,23 +23,6 @@ static int new_tag(int world)
     return FIRST_TAG + communicators++ + 100000 * world;
 }
 
-static ncclComm_t alive; /* all that are not closed */
-
-static void list_in(ncclComm_t comm)
-{
-    comm->next = alive;
-    alive = comm;
-}
-
-static void list_out(const struct ncclComm *comm)
-{
-    ncclComm_t *at = &alive;
-    while (*at && *at != comm)
-        at = &(*at)->next;
-    if (*at)
-        *at = comm->next;
-}
-
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     token t;
@@ -77,20 +60,19 @@ ncclResult_t ncclGetVersion(int *version)
 }
 
 /* The rank that made the name hears of all others, and tells each who they are. */
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
+ncclResult_t ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int rank)
 {
     token t;
     int self;
     ncclComm_t comm = calloc(1, sizeof *comm);
-    block("ncclCommInitRankConfig");
+    block("ncclCommInitRank");
     memcpy(&t, id.internal, sizeof t);
     MPI_Comm_rank(MPI_COMM_WORLD, &self);
-    if (!comm || ranks > NCCL_FAKE_RANKS || config->magic != 0xcafebeef)
+    if (!comm || ranks > NCCL_FAKE_RANKS)
         return ncclSystemError;
     comm->ranks = ranks;
     comm->rank = rank;
     comm->tag = t.tag;
-    comm->family = config->splitShare ? comm->tag : 0;
     for (int i = 1; i < ranks && self == t.world; i++) {
         int pair[2];
         MPI_Recv(pair, 2, MPI_INT, MPI_ANY_SOURCE, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -107,57 +89,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id,
         MPI_Recv(comm->world, ranks, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
     nccl_fake_count()->communicators++;
-    list_in(comm);
     *out = comm;
-    return ncclSuccess;
-}
-
-typedef struct part {
-    int color, key, world, tag;
-} part;
-
-/* Every rank tells every other; the first of each color names the tag. */
-static void meet(ncclComm_t comm, part mine, part all[NCCL_FAKE_RANKS])
-{
-    MPI_Request sent[NCCL_FAKE_RANKS];
-    for (int r = 0; r < comm->ranks; r++)
-        MPI_Isend(&mine, sizeof mine, MPI_BYTE, comm->world[r], comm->tag + SETUP, MPI_COMM_WORLD, &sent[r]);
-    for (int r = 0; r < comm->ranks; r++)
-        MPI_Recv(&all[r], sizeof *all, MPI_BYTE, comm->world[r], comm->tag + SETUP, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    MPI_Waitall(comm->ranks, sent, MPI_STATUSES_IGNORE);
-}
-
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
-{
-    part mine = {color, key, comm->world[comm->rank], 0}, all[NCCL_FAKE_RANKS];
-    *out = NULL;
-    block("ncclCommSplit");
-    if (config || comm->error != ncclSuccess || comm->closed)
-        return ncclInvalidUsage;
-    mine.tag = new_tag(mine.world);
-    meet(comm, mine, all);
-    nccl_fake_count()->splits++;
-    if (color == NCCL_SPLIT_NOCOLOR)
-        return ncclSuccess;
-    ncclComm_t made = calloc(1, sizeof *made);
-    made->family = comm->family;
-    for (int r = 0; r < comm->ranks; r++) {
-        int at = made->ranks;
-        if (all[r].color != color)
-            continue;
-        if (made->ranks++ == 0)
-            made->tag = all[r].tag;
-        for (; at > 0 && made->key[at - 1] > all[r].key; at--) {
-            made->world[at] = made->world[at - 1];
-            made->key[at] = made->key[at - 1];
-        }
-        made->world[at] = all[r].world;
-        made->key[at] = all[r].key;
-    }
-    while (made->world[made->rank] != mine.world)
-        made->rank++;
-    list_in(made);
-    *out = made;
     return ncclSuccess;
 }
 
@@ -188,7 +120,6 @@ void nccl_fake_finish_closing(void)
     }
     for (int i = 0; i < closing.count; i++) {
         closing.comm[i]->closed = true;
-        list_out(closing.comm[i]);
         nccl_fake_forget(closing.comm[i]);
     }
     closing.count = 0;
@@ -208,9 +139,5 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     comm->error = ncclSystemError;
-    /* What shares resources shares the flag that ends kernels. */
-    for (ncclComm_t other = alive; other && comm->family; other = other->next)
-        if (other->family == comm->family)
-            other->error = ncclSystemError;
     return ncclCommDestroy(comm);
 }

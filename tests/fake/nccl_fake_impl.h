@@ -10,9 +10,7 @@
 
 struct ncclComm {
     int ranks, rank, tag;
-    int family; /* the tag of the first of those that share resources; 0: it shares none */
-    int world[NCCL_FAKE_RANKS], key[NCCL_FAKE_RANKS];
-    ncclComm_t next;
+    int world[NCCL_FAKE_RANKS];
     int pending; /* launches that are not over */
     int kept;    /* calls in graphs */
     bool closed;
