@@ -87,6 +87,7 @@ endforeach()
 set(long emulated_contract_kernels emulated_contract_norm emulated_contract_elementwise emulated_captured
   emulated_captured_errors)
 set_property(TEST ${long} APPEND PROPERTY LABELS long)
+weft_test_long(${long})
 if(WEFT_SANITIZE)
   set_target_properties(${long} PROPERTIES EXCLUDE_FROM_ALL ON)
 endif()

@@ -126,6 +126,9 @@ foreach(name flat pure_nccl)
 endforeach()
 weft_guard(reducers RANKS 2)
 weft_guard(models RANKS 2 ARGS sgd_f64 LABELS long)
+weft_test_long(guard_contract_norm guard_contract_elementwise guard_contract_kernels guard_contract_comm guard_equiv_data
+  guard_equiv_channel guard_reducers nccl_pipeline nccl_order_equiv_channel nccl_order_captured_pipeline
+  nccl_order_captured_pipeline_on_2)
 
 # A rank that dies once its GPU was given work, of which others want the result.
 if(NOT WEFT_SANITIZE)
