@@ -1,7 +1,8 @@
 /* Communicators. Functions marked "Collective" must be called by all ranks of the communicator in the same order.
  *
- * A communicator's name says how the gradients of a step are summed; all other communication uses MPI messages under
- * every name.
+ * A communicator's name says how the gradients of a step are summed, and whether that is in memory that the ranks of a
+ * node share. If it is, reductions (wf_allreduce, wf_reduce) on one node go through that memory too. Several nodes
+ * reduce by messages, in the order of ranks; all other collectives use messages under every name.
  *
  *   naive            one all-reduce per parameter
  *   flat             one all-reduce of the flat buffer
@@ -20,8 +21,10 @@
  * incoming data; the host waits for the device only where it reads a value.
  *
  * On one node all other names give the same bits. Sums in shared memory are made in rank order inside a node, then in
- * the order of the nodes; bf16 and f16 are summed in f32 and rounded once for each level. Where a node has too little
- * shared memory (a small /dev/shm), one line of the log says so, and messages are used instead.
+ * the order of the nodes; bf16 and f16 are summed in f32 and rounded once for each level. The memory, 0.6 MiB a rank,
+ * is taken when the communicator is opened by name; one that was split takes it at its first sum of gradients or, on
+ * one node, at its first reduction of tensors. Where a node has too little of it (a small /dev/shm), one line of the
+ * log says so, and messages are used instead.
  *
  * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation, the
  * number of the collective, and the place of the call in the program. A collective in which every rank hears of every
@@ -152,14 +155,15 @@ WF_PLACED wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root) W
  *                       the root                                   where P n <= 32 KiB: n, the root 0
  *   all-to-all, reduce-scatter: x of the others     barrier        one byte ceil(log2 P) times
  *
- * and nothing where P is 1. Reducers: as all-reduce (naive, flat); nothing by single_node; with M nodes as all-reduce
- * of M ranks by one rank a node (hierarchical), or by each of S ranks a node of its n/S (two_dimensional). A message is
- * one call of the transport (at most WEFT_CHUNK_BYTES; of all-reduces between nodes at most 64 KiB). */
+ * and nothing where P is 1, nor by all-reduce and reduce where the ranks of one node share memory for sums. Reducers:
+ * as all-reduce by messages (naive, flat); nothing by single_node; with M nodes as all-reduce of M ranks by one rank a
+ * node (hierarchical), or by each of S ranks a node of its n/S (two_dimensional). A message is one call of the
+ * transport (at most WEFT_CHUNK_BYTES; of all-reduces between nodes at most 64 KiB). */
 typedef struct wf_traffic {
     uint64_t bytes_sent, messages, collectives;
     /* Bytes copied to staging buffers during reductions: into shared memory, through host memory, or into another
-     * type. All-reduces (also those of reducers) above the 32 KiB that the table names send from and receive into
-     * the vector itself and copy nothing. */
+     * type. All-reduces by messages (also those of reducers) above the 32 KiB that the table names send from and
+     * receive into the vector itself and copy nothing. */
     uint64_t bytes_copied;
     uint64_t exchange_ns; /* that this rank spent inside exchanges of halos and other boxes: packing and waiting */
 } wf_traffic;

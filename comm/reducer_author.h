@@ -46,8 +46,8 @@ const wf_reducer *wf_reducer_at(int i);
 wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
 
 /* Connects what the reducer needs: memory inside nodes. A communicator that was opened by name is connected already;
- * one that was split is connected by this call, or at its first sum, so that communicators that never sum cost nothing.
- * Collective. */
+ * one that was split is connected by this call, at its first sum or, on one node, at its first reduction of tensors, so
+ * that communicators that never sum cost nothing. Collective. */
 wf_status wf_reducer_connect(wf_comm *comm) WF_NODISCARD;
 
 #endif

@@ -1,5 +1,6 @@
-/* How fast the ranks of mpirun sum gradients: by every communicator's name, and by plain MPI_Allreduce, in one run that
- * takes them in turn. Medians over repetitions of the slowest rank's time.
+/* How fast the ranks of mpirun sum gradients: by every communicator's name, by plain MPI_Allreduce, and by wf_allreduce
+ * on a tensor (communicator "auto"), in one run that takes them in turn. Medians over repetitions of the slowest rank's
+ * time.
  *
  *     mpirun -np 2 allreduce_bench --out allreduce
  *
@@ -12,6 +13,7 @@
 #include "examples/plot.h"
 
 #include <weft/comm/reducer_author.h>
+#include <weft/core/tensor_author.h>
 
 #include <errno.h>
 #include <mpi.h>
@@ -23,10 +25,11 @@
 #define LEAST_REPS 7
 #define SEGMENTS   4
 
-static const char *const way[] = {"MPI_Allreduce", "naive",          "flat",      "hierarchical", "two_dimensional",
-                                  "single_node",   "non_cuda_aware", "pure_nccl", "dummy",        "auto"};
+static const char *const way[] = {"MPI_Allreduce", "wf_allreduce",    "naive",       "flat",
+                                  "hierarchical",  "two_dimensional", "single_node", "non_cuda_aware",
+                                  "pure_nccl",     "dummy",           "auto"};
 
-enum { WAYS = sizeof way / sizeof *way };
+enum { MPI_WAY, TENSOR_WAY, WAYS = sizeof way / sizeof *way };
 
 typedef struct settings {
     const char *out;
@@ -36,6 +39,7 @@ typedef struct settings {
 typedef struct bench {
     wf_comm *comm[WAYS]; /* NULL: MPI's way, and names that cannot be here */
     float *data;
+    wf_tensor *tensor; /* the first elements of data */
     double *seconds[WAYS];
     int rank, size, nodes;
     FILE *csv; /* on rank 0 */
@@ -57,7 +61,7 @@ static settings read_settings(int argc, char **argv)
 
 static bool runs(const bench *b, int w)
 {
-    return w == 0 || b->comm[w];
+    return w == MPI_WAY || b->comm[w];
 }
 
 static void open_all(bench *b, const settings *s)
@@ -70,7 +74,8 @@ static void open_all(bench *b, const settings *s)
             example_abort("out of memory for buffers of %lld bytes", (long long)s->most);
     }
     for (int w = 1; w < WAYS; w++) {
-        b->comm[w] = wf_comm_from_mpi(&world, way[w], (wf_ctx_opts){.device = "cpu", .threads = 1});
+        const char *name = w == TENSOR_WAY ? "auto" : way[w];
+        b->comm[w] = wf_comm_from_mpi(&world, name, (wf_ctx_opts){.device = "cpu", .threads = 1});
         if (!b->comm[w] && b->rank == 0)
             fprintf(stderr, "%s is left out: %s\n", way[w], wf_error_message());
         wf_error_clear();
@@ -87,8 +92,10 @@ static double sum(const bench *b, int w, int64_t count)
     double seconds;
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
-    if (w == 0)
+    if (w == MPI_WAY)
         MPI_Allreduce(MPI_IN_PLACE, b->data, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    else if (w == TENSOR_WAY)
+        WF_MUST(wf_allreduce(b->comm[w], b->tensor, b->tensor, WF_SUM));
     else
         WF_MUST(wf_reducer_sum(b->comm[w], &job));
     const double mine = MPI_Wtime() - start;
@@ -126,11 +133,14 @@ static void report(const bench *b, int w, int64_t bytes, double seconds, double 
             algorithm, bus, mpi / seconds);
 }
 
-static void measure(const bench *b, int64_t bytes, int64_t repeat)
+static void measure(bench *b, int64_t bytes, int64_t repeat)
 {
     const int64_t count = bytes / (int64_t)sizeof *b->data, fit = MOST_BYTES / bytes;
     const int64_t few = repeat < LEAST_REPS ? repeat : LEAST_REPS;
     const int64_t reps = fit > repeat ? repeat : fit < few ? few : fit;
+    b->tensor = wf_tensor_wrap(wf_comm_ctx(b->comm[TENSOR_WAY]), WF_F32, WF_SHAPE(count), WF_ROW_MAJOR, b->data);
+    if (!b->tensor)
+        example_abort("%s", wf_error_message());
     for (int w = 0; w < WAYS; w++)
         if (runs(b, w))
             try(b, w, count);
@@ -142,11 +152,12 @@ static void measure(const bench *b, int64_t bytes, int64_t repeat)
         qsort(b->seconds[w], (size_t)reps, sizeof **b->seconds, ascending);
     for (int w = 0; w < WAYS; w++)
         if (runs(b, w))
-            report(b, w, bytes, b->seconds[w][reps / 2], b->seconds[0][reps / 2]);
+            report(b, w, bytes, b->seconds[w][reps / 2], b->seconds[MPI_WAY][reps / 2]);
+    wf_tensor_free(b->tensor);
 }
 
 /* Four times as much each time; and 100 MiB, the gradients of a ResNet-50. */
-static void measure_all(const bench *b, const settings *s)
+static void measure_all(bench *b, const settings *s)
 {
     if (b->rank == 0)
         printf("%d rank%s on %d node%s\n%12s  %-16s %12s %10s %10s %8s\n", b->size, b->size == 1 ? "" : "s", b->nodes,

@@ -42,6 +42,16 @@ static wf_status check_pair(const wf_tensor *x, const wf_tensor *y)
     return WF_OK;
 }
 
+/* A reduction of tensors opens the memory that it goes through; numbers (bytes.c) use it where it is open, so that a
+ * communicator on which ranks only agree takes none. */
+static wf_status reduce_host(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
+                             int root)
+{
+    if (comm->inter_size == 1)
+        WF_TRY(wf_coll_share(comm));
+    return wf_coll_reduce(comm, x, y, count, dtype, op, root);
+}
+
 /* root -1: everywhere. */
 static wf_status reduce(wf_comm *comm, const char *operation, const wf_tensor *x, wf_tensor *y, wf_reduce_op op,
                         int root)
@@ -63,7 +73,7 @@ static wf_status reduce(wf_comm *comm, const char *operation, const wf_tensor *x
     WF_TRY_OUT(wf_buffer_read(comm, x, native, &from));
     WF_TRY_OUT(wf_buffer_room(comm, wanted ? y : NULL, native, &to));
     WF_TRY_OUT(
-        (native ? wf_native_reduce : wf_coll_reduce)(comm, from.data, to.data, wf_tensor_count(x), x->dtype, op, root));
+        (native ? wf_native_reduce : reduce_host)(comm, from.data, to.data, wf_tensor_count(x), x->dtype, op, root));
     WF_TRY_OUT(wf_buffer_store(&to));
     WF_TRY_OUT(wf_guard_settle(comm));
 out:
@@ -103,7 +113,7 @@ static wf_status allreduce_staged(wf_comm *comm, const void *x, void *y, int64_t
     if (bytes > 0)
         WF_TRY_OUT(wf_ctx_read(ctx, host, x, bytes));
     /* In place: the combination of all replaces this rank's part. */
-    WF_TRY_OUT(wf_coll_reduce(comm, host, host, count, dtype, op, -1));
+    WF_TRY_OUT(reduce_host(comm, host, host, count, dtype, op, -1));
     if (bytes > 0)
         WF_TRY_OUT(ctx->k->to_device(ctx, y, host, bytes));
 out:
@@ -122,7 +132,7 @@ static wf_status allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t co
     if (wf_native_reduces(comm, dtype, op))
         WF_TRY(wf_native_reduce(comm, x, y, count, dtype, op, -1));
     else if (comm->shared->ctx->k->host)
-        WF_TRY(wf_coll_reduce(comm, x, y, count, dtype, op, -1));
+        WF_TRY(reduce_host(comm, x, y, count, dtype, op, -1));
     else
         WF_TRY(allreduce_staged(comm, x, y, count, dtype, op));
     return wf_guard_settle(comm);

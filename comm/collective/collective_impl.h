@@ -72,7 +72,12 @@ wf_status wf_native_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype
 wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
-/* --- messages.c: collectives on buffers, from messages. The call has been entered. --- */
+/* --- calls.c: collectives on buffers. The call has been entered. --- */
+
+/* Opens, at the first time, the memory in which the ranks of each node sum, where the communicator's name says that
+ * they do: reductions on one node go through it from then on. WF_OK where there is none left, on all ranks alike; one
+ * line of the log says so. Collective. */
+wf_status wf_coll_share(wf_comm *comm) WF_NODISCARD;
 
 wf_status wf_coll_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* The result on `root`, or everywhere where root is -1; y is not used elsewhere. y may be x. */

@@ -68,6 +68,14 @@ static wf_address at_element(const making *m, wf_address base, int64_t element)
     return wf_address_add(base, (size_t)element * m->size);
 }
 
+/* Whether all ranks share memory. Among nodes a sum is one of messages: first in each node, then over them, it would be
+ * in another order, and 16-bit types would be rounded twice. */
+static bool in_one_ring(const making *m)
+{
+    const wf_agreed *agreed = wf_builder_agreed(m->b);
+    return agreed->shared && agreed->nodes == 1;
+}
+
 static void make_reduce(const making *m, int root)
 {
     const int64_t count = m->call->count;
@@ -75,7 +83,10 @@ static void make_reduce(const making *m, int root)
     const wf_address x = input(m, 0, count), y = wanted ? output(m, 0, count) : WF_NOWHERE;
     /* The caller may give the same memory for x and y; the schedule is made so that this is right. */
     wf_builder_in_place(m->b);
-    wf_build_reduce(m->b, &m->g, x, y, count, m->call->dtype, m->call->op, root);
+    if (in_one_ring(m)) /* where a rank's place is its number */
+        wf_build_node_reduce(m->b, x, y, count, m->call->dtype, m->call->op, root);
+    else
+        wf_build_reduce(m->b, &m->g, x, y, count, m->call->dtype, m->call->op, root);
 }
 
 static void make_allgather(const making *m, size_t bytes)
@@ -198,12 +209,11 @@ static wf_status make_sum(const making *m)
     return WF_OK;
 }
 
-/* Where all ranks share memory, each part is reduced in it into its rank, or spread from there. */
+/* In the ring each part is reduced into its rank, or spread from there. */
 static void add_shards(const making *m, wf_address data)
 {
     const wf_call *call = m->call;
-    const wf_agreed *agreed = wf_builder_agreed(m->b);
-    const bool sums = call->operation == WF_CALL_SUM_SHARDS, ring = agreed->shared && agreed->nodes == 1;
+    const bool sums = call->operation == WF_CALL_SUM_SHARDS, ring = in_one_ring(m);
     if (!ring && sums)
         wf_build_sum_shards(m->b, &m->g, data, call->part, call->dtype);
     if (!ring && !sums)

@@ -45,7 +45,7 @@ struct wf_pairs *wf_engine_pairs(const wf_comm *comm);
 /* The flight recorder learns of the step that a run waits for, for those who look at a job that hangs or is dead. */
 void wf_engine_note(wf_comm *comm, const wf_run *run);
 
-/* Shares memory among the ranks of each node, so that reducers use it (agreed.shared). WF_OK without it, on all ranks
+/* Shares memory among the ranks of each node, so that sums use it (agreed.shared). WF_OK without it, on all ranks
  * alike, where one node has none; `why` says what is missing. Collective over comm; the call has been entered. */
 wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 void wf_engine_unshare(wf_comm *comm);

@@ -2,8 +2,6 @@
  * of which every rank keeps a part: sums that stay with their rank, and parts brought together. */
 #include "comm/reduce/reduce_impl.h"
 
-#include "core/log.h"
-
 #include <stdatomic.h>
 #include <string.h>
 
@@ -17,14 +15,10 @@ static bool moves(const wf_comm *comm)
 
 static wf_status share(wf_comm *comm)
 {
-    char why[WF_FAILURE_TEXT];
-    WF_TRY(wf_comm_alive(comm));
-    WF_TRY(wf_barrier(comm)); /* MPI waits for all without end */
-    WF_TRY(wf_engine_share(comm, why));
-    comm->shares_asked = true;
-    if (!wf_engine_shares(comm) && comm->rank == 0)
-        wf_log(WF_LOG_WARN, "no memory is shared, gradients go by messages: %.300s", why);
-    return WF_OK;
+    const wf_call_record record = wf_call_record_plain("set-up", -1);
+    WF_TRY(wf_guard_enter(comm, &record));
+    WF_TRY(wf_coll_share(comm));
+    return wf_guard_settle(comm);
 }
 
 wf_status wf_reducer_connect(wf_comm *comm)

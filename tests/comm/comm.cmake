@@ -104,6 +104,7 @@ set_tests_properties(comm_leaves_many PROPERTIES PASS_REGULAR_EXPRESSION "rank 1
 set_tests_properties(comm_leaves_by_must PROPERTIES PASS_REGULAR_EXPRESSION "rank 1.*comm is NULL")
 weft_test(reducers LEVEL comm RANKS 1 2 3 4)
 weft_test(reducers_traffic LEVEL comm RANKS 2)
+weft_test(node_sums LEVEL comm RANKS 1 2 3 4)
 
 # On two virtual nodes of two ranks each.
 function(weft_cluster_test name)
@@ -137,6 +138,7 @@ function(weft_small_shm_test name line)
   set_tests_properties(small_shm_${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
 weft_small_shm_test(reducers "no memory is shared" sums_in_parts)
+weft_small_shm_test(node_sums "no memory is shared, sums go by messages")
 weft_small_shm_test(exchange "exchanges inside a node go by messages")
 
 # And exchanges both ways at once.

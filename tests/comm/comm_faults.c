@@ -522,7 +522,11 @@ static void in_shared_memory(void)
     closed_early();
     failures_of_one();
     notice_waits_for_its_call();
+    /* Likewise where the call that fails is the one that opens that memory. */
     shared = false;
+    disagreements();
+    closed_early();
+    failures_of_one();
     WF_EXPECT_OK(wf_comm_close(world));
     world = before;
 }

@@ -139,11 +139,11 @@ static void meshes(void)
 /* With the limits that programs have, where messages are cut and pieces are many. */
 static void real_limits(void)
 {
-    static const int sizes[] = {2, 3, 8, 13};
+    static const int sizes[] = {2, 3, 8, 13}, forms[] = {0, 1, FIXTURE_UNSHARED};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int nodes = 0; nodes < 2; nodes++) {
+        for (size_t form = 0; form < sizeof forms / sizeof *forms; form++) {
             fixture f;
-            fixture_open(ctx, &f, sizes[i], nodes);
+            fixture_open(ctx, &f, sizes[i], forms[form]);
             fixture_real_limits(&f);
             const wf_call sum = {.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 1500001};
             prove(&f, &sum);
@@ -239,12 +239,27 @@ static uint64_t listed(const fixture *f, const wf_call *call, int from)
     return sum;
 }
 
+/* Where the ranks of one node share memory, nothing is sent. */
+static void sends_nothing_in_a_node(int ranks, int64_t count)
+{
+    fixture f;
+    fixture_open(ctx, &f, ranks, 0);
+    fixture_real_limits(&f);
+    wf_call call = {.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = count, .root = ranks / 2};
+    expect_sent(&f, &call, 0, 0);
+    call.operation = WF_CALL_REDUCE;
+    expect_sent(&f, &call, 0, 0);
+    fixture_close(&f);
+}
+
 /* The table of comm/comm.h. */
 static void formulas_of(int ranks)
 {
     const uint64_t p = (uint64_t)ranks, elements = 65536 * p, n = 4 * elements, small = 4 * 100;
     fixture f;
-    fixture_open(ctx, &f, ranks, 0);
+    sends_nothing_in_a_node(ranks, 100);
+    sends_nothing_in_a_node(ranks, (int64_t)elements);
+    fixture_open(ctx, &f, ranks, FIXTURE_UNSHARED);
     fixture_real_limits(&f);
     wf_call call = {.dtype = WF_F32, .count = (int64_t)elements, .root = ranks / 2};
     call.operation = WF_CALL_ALLREDUCE;
@@ -324,7 +339,7 @@ static void prices(void)
 {
     const wf_price_model alpha = {.alpha_s = {1, 100}}, beta = {.beta_s = {1, 10}}, gamma = {.gamma_s = 1};
     fixture f;
-    fixture_open(ctx, &f, 8, 0);
+    fixture_open(ctx, &f, 8, FIXTURE_UNSHARED);
     const wf_call barrier = {.operation = WF_CALL_BARRIER};
     WF_EXPECT(price_of(&f, &barrier, &alpha) == 3, "a barrier of 8: %g alpha", price_of(&f, &barrier, &alpha));
     /* rank 0 sends 3 / 2 of it, and a byte */

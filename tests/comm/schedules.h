@@ -17,7 +17,7 @@ typedef struct fixture {
     wf_status *ended; /* of each rank, in the last simulation */
 } fixture;
 
-enum { FIXTURE_FORMS = 5 };
+enum { FIXTURE_FORMS = 6, FIXTURE_WIDE = 4, FIXTURE_UNSHARED = 5 };
 
 /* Nodes as given; memory is shared; limits are small, so that a few elements go in pieces, chunks and slots. */
 static inline void fixture_nodes(wf_ctx *ctx, fixture *f, int ranks, const int32_t *node)
@@ -54,7 +54,8 @@ static inline void fixture_real_limits(fixture *f)
 }
 
 /* form 0: one node; 1: nodes of 1, 2, 3, ... ranks; 2: two nodes that take turns, of which one has a third; 3: three
- * nodes that take turns; 4: nodes of 7, 8 and 9 ranks, and what remains. */
+ * nodes that take turns; 4: nodes of 7, 8 and 9 ranks, and what remains; 5: one node that shares no memory. On few
+ * ranks FIXTURE_WIDE is like another one. */
 static inline void fixture_open(wf_ctx *ctx, fixture *f, int ranks, int form)
 {
     int32_t *node = calloc((size_t)ranks, sizeof *node);
@@ -68,6 +69,7 @@ static inline void fixture_open(wf_ctx *ctx, fixture *f, int ranks, int form)
     for (int r = 0; r < ranks && (form == 2 || form == 3); r++)
         node[r] = form == 2 ? r % 3 == 1 : r % 3;
     fixture_nodes(ctx, f, ranks, node);
+    f->agreed.shared = form != FIXTURE_UNSHARED;
     free(node);
 }
 

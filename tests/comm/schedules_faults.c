@@ -36,8 +36,10 @@ static void fail_in(const fixture *f, const wf_call *call, uint64_t seed)
 static void a_rank_fails(void)
 {
     for (int ranks = 3; ranks <= 8; ranks++)
-        for (int form = 0; form < FIXTURE_FORMS - 1; form++) {
+        for (int form = 0; form < FIXTURE_FORMS; form++) {
             fixture f;
+            if (form == FIXTURE_WIDE)
+                continue;
             fixture_open(ctx, &f, ranks, form);
             fixture_each_call(&f, (uint64_t)ranks + (uint64_t)form, fail_in);
             fixture_close(&f);
@@ -45,19 +47,24 @@ static void a_rank_fails(void)
 }
 
 /* A rank that never comes is no circle of waits, but nobody can go on: that is said, with the rank and its step. */
-static void nobody_comes(void)
+static void comes_not(int form, const char *text)
 {
     fixture f;
-    fixture_open(ctx, &f, 3, 0);
+    fixture_open(ctx, &f, 3, form);
     const wf_call call = {.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 333};
     wf_schedule **all = fixture_schedules(ctx, &f, &call);
     all[1]->steps = 0;
     const wf_status status = fixture_simulate(ctx, &f, &call, (const wf_schedule *const *)all, 1, true, -1, 0);
-    WF_EXPECT(status == WF_ERR_TIMEOUT && strstr(wf_error_message(), "rank 0 waits for: receive"), "%s",
-              wf_error_message());
+    WF_EXPECT(status == WF_ERR_TIMEOUT && strstr(wf_error_message(), text), "%s", wf_error_message());
     wf_error_clear();
     fixture_free(all, 3);
     fixture_close(&f);
+}
+
+static void nobody_comes(void)
+{
+    comes_not(FIXTURE_UNSHARED, "rank 0 waits for: receive");
+    comes_not(0, "rank 0 waits for: await rank 1");
 }
 
 /* A killed rank of which no other one says that it waits for it, would hang them all: it is a send without a receive
@@ -301,7 +308,7 @@ static const mistake mistakes[] = {
 static void found(const mistake *m)
 {
     fixture f;
-    fixture_open(ctx, &f, 4, 0);
+    fixture_open(ctx, &f, 4, m->call == &in_ring ? 0 : FIXTURE_UNSHARED);
     f.agreed.pieces_ahead = 2;
     wf_call call = *m->call;
     if (call.check)

@@ -71,6 +71,11 @@ static void calls_in_a_node(void)
         {{.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32, .count = 64}, true},
         {{.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32, .count = 1000}, true},
         {{.operation = WF_CALL_SUM, .reducer = "single_node", .dtype = WF_F32}, false},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F64, .op = WF_MAX, .count = 1}, true},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32, .count = 64}, true},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_BF16, .count = 1000}, true},
+        {{.operation = WF_CALL_ALLREDUCE, .dtype = WF_F32}, false},
+        {{.operation = WF_CALL_REDUCE, .dtype = WF_F32, .count = 64}, false},
         {{.operation = WF_CALL_SUM_SHARDS, .dtype = WF_F32, .part = shard}, false}};
     check(0, list, sizeof list / sizeof *list);
 }

@@ -125,6 +125,7 @@ foreach(name flat pure_nccl)
   weft_guard_again(guard_contract_comm_${name} contract_comm ${name} RANKS 2)
 endforeach()
 weft_guard(reducers RANKS 2)
+weft_guard(node_sums RANKS 2)
 weft_guard(models RANKS 2 ARGS sgd_f64 LABELS long)
 weft_test_long(guard_contract_norm guard_contract_elementwise guard_contract_kernels guard_contract_comm guard_equiv_data
   guard_equiv_channel guard_reducers nccl_pipeline nccl_order_equiv_channel nccl_order_captured_pipeline
