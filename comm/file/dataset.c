@@ -43,12 +43,19 @@ bool wf_h5_has(wf_h5 *file, const char *name)
     return has;
 }
 
-hid_t wf_h5_dataset(wf_h5 *file, const char *name)
+typedef wf_status (*on_dataset)(wf_h5 *file, const char *name, hid_t set, void *own);
+
+/* Opens the data set, which no soft or external link leads to, and looks at it or moves its elements. */
+static wf_status with_dataset(wf_h5 *file, const char *name, on_dataset work, void *own)
 {
+    wf_h5_lock();
     const hid_t set = is_dataset(file->id, name) ? H5Dopen2(file->id, name, H5P_DEFAULT) : -1;
-    if (set < 0)
-        wf_h5_failed(WF_ERR_FORMAT, file, "find the data set", name);
-    return set;
+    const wf_status status =
+        set >= 0 ? work(file, name, set, own) : wf_h5_failed(WF_ERR_FORMAT, file, "find the data set", name);
+    if (set >= 0)
+        H5Dclose(set);
+    wf_h5_unlock();
+    return status;
 }
 
 /* --- What it is --------------------------------------------------------------------------------------------------- */
@@ -97,8 +104,9 @@ static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t 
     return WF_OK;
 }
 
-static wf_status describe(wf_h5 *file, const char *name, hid_t set, wf_h5_info *info)
+static wf_status describe(wf_h5 *file, const char *name, hid_t set, void *own)
 {
+    wf_h5_info *info = own;
     const hid_t type = H5Dget_type(set), space = H5Dget_space(set), how = H5Dget_create_plist(set);
     *info = (wf_h5_info){.dtype = wf_h5_dtype(type), .size = H5Tget_size(type)};
     wf_status status = describe_space(file, name, space, info);
@@ -122,13 +130,7 @@ wf_status wf_h5_stat(wf_h5 *file, const char *name, wf_h5_info *info)
     WF_NEED(file);
     WF_NEED(name);
     WF_NEED(info);
-    wf_h5_lock();
-    const hid_t set = wf_h5_dataset(file, name);
-    const wf_status status = set >= 0 ? describe(file, name, set, info) : wf_error_code();
-    if (set >= 0)
-        H5Dclose(set);
-    wf_h5_unlock();
-    return status;
+    return with_dataset(file, name, describe, info);
 }
 
 /* --- Elements ----------------------------------------------------------------------------------------------------- */
@@ -149,13 +151,21 @@ static bool select_box(hid_t space, wf_box box, hid_t *memory)
     return *memory >= 0 && H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0;
 }
 
-static bool transfer(hid_t set, wf_box box, wf_dtype dtype, void *data, bool writes)
+/* Elements of a box, in one direction. */
+typedef struct movement {
+    wf_box box;
+    wf_dtype dtype; /* in memory; what is written has that of the file */
+    void *data;
+    bool writes;
+} movement;
+
+static bool transfer(hid_t set, const movement *m, wf_dtype dtype)
 {
     const hid_t type = wf_h5_type(dtype), space = H5Dget_space(set);
     hid_t memory = -1;
-    const bool moved =
-        select_box(space, box, &memory) && (writes ? H5Dwrite(set, type, memory, space, H5P_DEFAULT, data)
-                                                   : H5Dread(set, type, memory, space, H5P_DEFAULT, data)) >= 0;
+    const bool moved = select_box(space, m->box, &memory) &&
+                       (m->writes ? H5Dwrite(set, type, memory, space, H5P_DEFAULT, m->data)
+                                  : H5Dread(set, type, memory, space, H5P_DEFAULT, m->data)) >= 0;
     if (memory >= 0)
         H5Sclose(memory);
     H5Sclose(space);
@@ -173,53 +183,33 @@ static wf_status check_box(const wf_h5 *file, const char *name, const wf_h5_info
     return WF_OK;
 }
 
-static wf_status read_box(wf_h5 *file, const char *name, hid_t set, wf_box box, wf_dtype dtype, void *data)
+static wf_status move_box(wf_h5 *file, const char *name, hid_t set, void *own)
 {
+    const movement *m = own;
     wf_h5_info info;
     WF_TRY(describe(file, name, set, &info));
-    WF_TRY(check_box(file, name, &info, box));
+    WF_TRY(check_box(file, name, &info, m->box));
+    const wf_dtype dtype = m->writes ? info.dtype : m->dtype;
     /* HDF5 would convert silently, with rounding and saturation. */
     WF_CHECK(wf_dtype_is_float(info.dtype) == wf_dtype_is_float(dtype), WF_ERR_DTYPE, "%s: %s is %s, cannot become %s",
              file->path, name, wf_dtype_name(info.dtype), wf_dtype_name(dtype));
-    if (wf_box_empty(box) || transfer(set, box, dtype, data, false))
+    if (wf_box_empty(m->box) || transfer(set, m, dtype))
         return WF_OK;
-    return wf_h5_failed(WF_ERR_IO, file, "read", name);
+    return wf_h5_failed(WF_ERR_IO, file, m->writes ? "write" : "read", name);
 }
 
 wf_status wf_h5_read(wf_h5 *file, const char *name, wf_box box, wf_dtype dtype, void *data)
 {
     WF_NEED(file);
     WF_NEED(name);
-    wf_h5_lock();
-    const hid_t set = wf_h5_dataset(file, name);
-    const wf_status status = set >= 0 ? read_box(file, name, set, box, dtype, data) : wf_error_code();
-    if (set >= 0)
-        H5Dclose(set);
-    wf_h5_unlock();
-    return status;
-}
-
-static wf_status write_box(wf_h5 *file, const char *name, hid_t set, wf_box box, const void *data)
-{
-    wf_h5_info info;
-    WF_TRY(describe(file, name, set, &info));
-    WF_TRY(check_box(file, name, &info, box));
-    if (wf_box_empty(box) || transfer(set, box, info.dtype, (void *)data, true))
-        return WF_OK;
-    return wf_h5_failed(WF_ERR_IO, file, "write", name);
+    return with_dataset(file, name, move_box, &(movement){.box = box, .dtype = dtype, .data = data});
 }
 
 wf_status wf_h5_write(wf_h5 *file, const char *name, wf_box box, const void *data)
 {
     WF_NEED(file);
     WF_NEED(name);
-    wf_h5_lock();
-    const hid_t set = wf_h5_dataset(file, name);
-    const wf_status status = set >= 0 ? write_box(file, name, set, box, data) : wf_error_code();
-    if (set >= 0)
-        H5Dclose(set);
-    wf_h5_unlock();
-    return status;
+    return with_dataset(file, name, move_box, &(movement){.box = box, .data = (void *)data, .writes = true});
 }
 
 /* --- New ones ----------------------------------------------------------------------------------------------------- */

@@ -25,7 +25,4 @@ hid_t wf_h5_type(wf_dtype dtype);
 /* The type that this is; WF_DTYPES for none. */
 wf_dtype wf_h5_dtype(hid_t type);
 
-/* The data set, which no soft or external link leads to; negative with an error recorded if there is none. */
-hid_t wf_h5_dataset(wf_h5 *file, const char *name);
-
 #endif
