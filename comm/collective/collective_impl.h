@@ -38,11 +38,15 @@ wf_status wf_peer_slots_reduce(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) W
 /* Metadata: bytes[r] of x[r] go to rank r from the root, y_bytes to y. */
 wf_status wf_peer_slots_scatter(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
                                 int root) WF_NODISCARD;
-/* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it. */
+/* Begins to send a frame and `bytes` behind it to one rank. */
+wf_status wf_peer_slots_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
+                             wf_engine_call *flight) WF_NODISCARD;
+/* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it;
+ * natively: if it is long and its sender does so. */
 wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;
 /* Those, as a new tensor. */
 wf_status wf_peer_slots_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
-wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from) WF_NODISCARD;
+wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from, bool natively) WF_NODISCARD;
 wf_status wf_peer_slots_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
 void wf_peer_slots_free(wf_comm *comm);
 
@@ -67,9 +71,10 @@ wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count,
                            int root) WF_NODISCARD;
 /* The sum on every rank, in place; the transport rounds 16-bit types at every step. */
 wf_status wf_native_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
-/* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are summed,
+/* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are reduced,
  * each on its rank; the rest is left as it is. Or they are brought together. */
-wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
+wf_status wf_native_reduce_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype,
+                                  wf_reduce_op op) WF_NODISCARD;
 wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
 /* --- calls.c: collectives on buffers. The call has been entered. --- */

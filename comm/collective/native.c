@@ -134,51 +134,6 @@ out:
     return status;
 }
 
-/* Each slot's tensor is summed on its rank. wide: they lie there as f32, one after the other; NULL: they are sent as
- * they are. */
-static wf_status reduce_each(wf_comm *comm, float *wide, void *y, wf_dtype dtype, wf_reduce_op op)
-{
-    WF_TRY(wf_transport_native.begin(comm));
-    for (int r = 0; r < comm->size; r++) {
-        const int64_t count = wf_tensor_count(comm->slot[r].out);
-        WF_TRY(reduce(comm, wide ? wide : comm->slot[r].buffer_out.data, y, count, dtype, op, r));
-        wide = wide ? wide + count : NULL;
-    }
-    return wf_transport_native.end(comm, true);
-}
-
-static wf_status reduce_wide(wf_comm *comm, float *wide, wf_dtype dtype, wf_reduce_op op)
-{
-    const wf_peer_slot *own = &comm->slot[comm->rank];
-    float *at = wide, *part = wide;
-    for (int r = 0; r < comm->size; r++) {
-        const int64_t count = wf_tensor_count(comm->slot[r].out);
-        part = r == comm->rank ? at : part;
-        WF_TRY(convert(comm, comm->slot[r].buffer_out.data, dtype, at, WF_F32, count));
-        at += count;
-    }
-    WF_TRY(reduce_each(comm, wide, part, WF_F32, op));
-    return convert_back(comm, part, own->buffer_in.data, dtype, wf_tensor_count(own->out));
-}
-
-wf_status wf_native_reduce_slots(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
-{
-    wf_ctx *ctx = comm->shared->ctx;
-    const wf_peer_slot *own = &comm->slot[comm->rank];
-    size_t bytes = 0;
-    void *wide;
-    if (alone(comm))
-        return keep(comm, own->buffer_out.data, own->buffer_in.data, own->buffer_in.bytes);
-    if (!narrow(dtype))
-        return reduce_each(comm, NULL, own->buffer_in.data, dtype, op);
-    for (int r = 0; r < comm->size; r++)
-        bytes += (size_t)wf_tensor_count(comm->slot[r].out) * sizeof(float);
-    WF_TRY(wf_pool_take(ctx, bytes, &wide));
-    const wf_status status = reduce_wide(comm, wide, dtype, op);
-    wf_pool_give(ctx, wide, bytes);
-    return status;
-}
-
 /* The length of every part where they are equal; else 0. */
 static int64_t equal_parts(const wf_comm *comm, const int64_t *shard)
 {
@@ -189,7 +144,7 @@ static int64_t equal_parts(const wf_comm *comm, const int64_t *shard)
 }
 
 /* In place. */
-static wf_status sum_as_it_is(wf_comm *comm, char *data, const int64_t *shard, wf_dtype dtype)
+static wf_status sum_as_it_is(wf_comm *comm, char *data, const int64_t *shard, wf_dtype dtype, wf_reduce_op op)
 {
     const size_t size = wf_dtype_size(dtype);
     const int64_t each = equal_parts(comm, shard);
@@ -198,18 +153,18 @@ static wf_status sum_as_it_is(wf_comm *comm, char *data, const int64_t *shard, w
                                  .y = data + (size_t)shard[comm->rank] * size,
                                  .count = each,
                                  .dtype = dtype,
-                                 .op = WF_SUM};
+                                 .op = op};
     if (each > 0)
         return wf_transport_native.call(comm, &call);
     WF_TRY(wf_transport_native.begin(comm));
     for (int r = 0; r < comm->size; r++) {
         char *part = data + (size_t)shard[r] * size;
-        WF_TRY(reduce(comm, part, part, shard[r + 1] - shard[r], dtype, WF_SUM, r));
+        WF_TRY(reduce(comm, part, part, shard[r + 1] - shard[r], dtype, op, r));
     }
     return wf_transport_native.end(comm, true);
 }
 
-wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
+wf_status wf_native_reduce_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype, wf_reduce_op op)
 {
     wf_ctx *ctx = comm->shared->ctx;
     const int64_t count = shard[comm->size], lo = shard[comm->rank], own = shard[comm->rank + 1] - lo;
@@ -219,14 +174,41 @@ wf_status wf_native_sum_shards(wf_comm *comm, void *data, const int64_t *shard, 
     if (count == 0)
         return WF_OK;
     if (!narrow(dtype))
-        return sum_as_it_is(comm, data, shard, dtype);
+        return sum_as_it_is(comm, data, shard, dtype, op);
     WF_TRY(wf_pool_take(ctx, bytes, &wide));
     WF_TRY_OUT(convert(comm, data, dtype, wide, WF_F32, count));
-    WF_TRY_OUT(sum_as_it_is(comm, wide, shard, WF_F32));
+    WF_TRY_OUT(sum_as_it_is(comm, wide, shard, WF_F32, op));
     char *part = (char *)data + (size_t)lo * wf_dtype_size(dtype);
     WF_TRY_OUT(convert_back(comm, (float *)wide + lo, part, dtype, own));
 out:
     wf_pool_give(ctx, wide, bytes);
+    return status;
+}
+
+/* As shards of one vector. */
+wf_status wf_native_reduce_slots(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
+{
+    wf_ctx *ctx = comm->shared->ctx;
+    const wf_peer_slot *own = &comm->slot[comm->rank];
+    const size_t size = wf_dtype_size(dtype);
+    int64_t *shard = comm->lists.part;
+    void *all;
+    wf_status status;
+    if (alone(comm))
+        return keep(comm, own->buffer_out.data, own->buffer_in.data, own->buffer_in.bytes);
+    shard[0] = 0;
+    for (int r = 0; r < comm->size; r++)
+        shard[r + 1] = shard[r] + wf_tensor_count(comm->slot[r].out);
+    const size_t bytes = (size_t)shard[comm->size] * size;
+    WF_TRY(wf_pool_take(ctx, bytes, &all));
+    for (int r = 0; r < comm->size; r++)
+        WF_TRY_OUT(keep(comm, comm->slot[r].buffer_out.data, (char *)all + (size_t)shard[r] * size,
+                        comm->slot[r].buffer_out.bytes));
+    WF_TRY_OUT(wf_native_reduce_shards(comm, all, shard, dtype, op));
+    const char *part = (char *)all + (size_t)shard[comm->rank] * size;
+    WF_TRY_OUT(keep(comm, part, own->buffer_in.data, own->buffer_in.bytes));
+out:
+    wf_pool_give(ctx, all, bytes);
     return status;
 }
 

@@ -88,7 +88,7 @@ static wf_status run_natively(wf_comm *comm, const char *name, const wf_call *ca
     const wf_call_record record = wf_reducer_record(name, call);
     WF_TRY(wf_guard_enter(comm, &record));
     if (call->operation == WF_CALL_SUM_SHARDS)
-        WF_TRY(wf_native_sum_shards(comm, data, call->part, call->dtype));
+        WF_TRY(wf_native_reduce_shards(comm, data, call->part, call->dtype, WF_SUM));
     else if (call->operation == WF_CALL_GATHER_SHARDS)
         WF_TRY(wf_native_gather_shards(comm, data, call->part, call->dtype));
     else if (call->parts > 0)
