@@ -1,5 +1,5 @@
-/* Messages whose sender goes on: each is a schedule of its own, beside that of the communicator's call. They are looked
- * at when something is sent, in the outbox's wait, and wherever the context's long operations advance what is in
+/* Messages whose sender goes on: each is a call of the engine, beside that of the communicator. They are looked at
+ * when something is sent, in the outbox's wait, and wherever the context's long operations advance what is in
  * flight. */
 #include "comm/collective/outbox_impl.h"
 
@@ -8,14 +8,8 @@
 
 _Static_assert(WF_OUTBOX_TAG == WF_TAGS - 1, "the last of the users' tags");
 
-enum { MOST_SPARE = 64 };
-
 typedef struct wf_outbox_message {
     struct wf_outbox_message *next;
-    struct wf_engine_entry *entry; /* sends so many bytes there */
-    int to;
-    size_t bytes;
-    bool counts; /* as payload */
     wf_engine_call flight;
     wf_status status; /* of progress */
     wf_tensor *x;
@@ -98,29 +92,9 @@ void wf_outbox_free(wf_outbox *outbox)
     while (outbox->spare) {
         message *m = outbox->spare;
         outbox->spare = m->next;
-        wf_engine_entry_free(m->entry);
         wf_comm_release(outbox->comm, m); /* whose frame may be on its way */
     }
     free(outbox);
-}
-
-/* Type and shape first, as in every message of a tensor; they are not counted as payload, as what the host tells. */
-static wf_status make_entry(wf_outbox *outbox, message *m, int to, size_t bytes, bool counts)
-{
-    wf_comm *comm = outbox->comm;
-    wf_schedule *schedule;
-    wf_builder *b = wf_builder_new(comm->shared->ctx, wf_engine_agreed(comm), comm->rank);
-    WF_NEED(b);
-    wf_add_send_frame(b, wf_builder_operand(b, WF_OPERAND_INPUT, 0, sizeof m->frame), sizeof m->frame, to);
-    (counts ? wf_add_send : wf_add_send_frame)(b, wf_builder_operand(b, WF_OPERAND_INPUT, 1, bytes), bytes, to);
-    WF_TRY(wf_builder_end(b, &schedule));
-    wf_engine_entry_free(m->entry);
-    m->entry = wf_engine_entry_new(comm, schedule);
-    WF_NEED(m->entry);
-    m->to = to;
-    m->bytes = bytes;
-    m->counts = counts;
-    return WF_OK;
 }
 
 /* What a message is made of: a tensor, or what the host tells, or neither: the frame alone. */
@@ -131,26 +105,7 @@ typedef struct contents {
     size_t bytes;
 } contents;
 
-/* The spare message that has the schedule already, else a new one; with many of them the one that was spare longest, so
- * that messages of ever new lengths take no more memory. */
-static message *message_of(wf_outbox *outbox, int to, const contents *c)
-{
-    message **at = &outbox->spare, **oldest = at;
-    int spares = 0;
-    for (; *at && !((*at)->to == to && (*at)->bytes == c->bytes && (*at)->counts == !c->told);
-         at = &(*at)->next, spares++)
-        oldest = at;
-    if (!*at && spares >= MOST_SPARE)
-        at = oldest;
-    message *m = *at;
-    if (m)
-        *at = m->next;
-    else
-        m = wf_calloc(outbox->comm->shared->ctx, 1, sizeof *m);
-    return m;
-}
-
-static wf_status prepare(wf_outbox *outbox, message *m, const contents *c, int to)
+static wf_status prepare(wf_outbox *outbox, message *m, const contents *c)
 {
     m->frame = c->frame;
     if (c->told) {
@@ -158,21 +113,24 @@ static wf_status prepare(wf_outbox *outbox, message *m, const contents *c, int t
         WF_TRY(wf_pool_take_host(outbox->comm->shared->ctx, c->bytes, &m->buffer.staged));
         m->buffer.data = memcpy(m->buffer.staged, c->told, c->bytes);
     }
-    if (c->x) {
-        m->x = wf_tensor_alias(c->x);
-        WF_NEED(m->x);
-        WF_TRY(wf_buffer_read(outbox->comm, m->x, false, &m->buffer));
-    }
-    const bool fits = m->entry && m->to == to && m->bytes == c->bytes && m->counts == !c->told;
-    return fits ? WF_OK : make_entry(outbox, m, to, c->bytes, !c->told);
+    if (!c->x)
+        return WF_OK;
+    m->x = wf_tensor_alias(c->x);
+    WF_NEED(m->x);
+    return wf_buffer_read(outbox->comm, m->x, false, &m->buffer);
 }
 
 static wf_status post(wf_outbox *outbox, const contents *c, int to)
 {
+    wf_comm *comm = outbox->comm;
     bool moved = false;
-    message *m = message_of(outbox, to, c);
+    message *m = outbox->spare;
+    if (m)
+        outbox->spare = m->next;
+    else
+        m = wf_calloc(comm->shared->ctx, 1, sizeof *m);
     WF_NEED(m);
-    const wf_status ready = prepare(outbox, m, c, to);
+    const wf_status ready = prepare(outbox, m, c);
     if (ready != WF_OK) {
         recycle(outbox, m);
         return ready;
@@ -181,8 +139,10 @@ static wf_status post(wf_outbox *outbox, const contents *c, int to)
     m->status = WF_OK;
     *outbox->last = m;
     outbox->last = &m->next;
-    const void *const in[] = {&m->frame, m->buffer.data};
-    WF_TRY(wf_engine_post(outbox->comm, m->entry, NULL, in, NULL, &m->flight));
+    const wf_traffic before = comm->traffic;
+    WF_TRY(wf_peer_slots_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight));
+    if (c->told)
+        comm->traffic = before; /* it is no payload */
     return wf_run_advance(m->flight.run, &moved);
 }
 
@@ -240,16 +200,11 @@ wf_status wf_outbox_wait(wf_outbox *outbox)
 
 static wf_status receive(wf_comm *comm, int from, wf_tensor **y)
 {
-    wf_buffer buffer = {0};
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
+    wf_peer_slots_start(comm, WF_WAY_STAGED);
     WF_TRY(wf_peer_slots_look_new(comm, from, y));
-    WF_TRY(wf_buffer_room(comm, *y, false, &buffer));
-    wf_status status = wf_coll_receive(comm, buffer.data, buffer.bytes, from);
-    if (status == WF_OK)
-        status = wf_buffer_store(&buffer);
-    wf_buffer_free(&buffer);
-    return status;
+    return wf_peer_slots_take(comm, *y, from, false);
 }
 
 wf_tensor *wf_outbox_receive(wf_comm *comm, int from)

@@ -213,6 +213,18 @@ static wf_status post_native(wf_comm *comm)
     return wf_native_move_slots(comm);
 }
 
+wf_status wf_peer_slots_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
+                             wf_engine_call *flight)
+{
+    const wf_peer_lists *l = &comm->lists;
+    const wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .count = (int64_t)bytes, .part = l->part};
+    memset(l->part, 0xff, 2 * (size_t)comm->size * sizeof *l->part); /* -1 */
+    l->part[to] = (int64_t)bytes;
+    l->in[to] = data;
+    l->in[comm->size] = frame;
+    return wf_engine_begin(comm, &call, l->in, l->out, flight);
+}
+
 wf_status wf_peer_slots_agree(wf_comm *comm)
 {
     return move_lists(comm, false);
@@ -272,12 +284,12 @@ wf_status wf_peer_slots_look_new(wf_comm *comm, int from, wf_tensor **y)
     return *y ? WF_OK : wf_error_code();
 }
 
-wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from)
+wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from, bool natively)
 {
     wf_peer_slot *slot = &comm->slot[from];
     wf_status status;
     slot->in = y;
-    slot->native_in = native_point(comm, y);
+    slot->native_in = natively && native_point(comm, y);
     WF_TRY_OUT(wf_buffer_room(comm, y, slot->native_in, &slot->buffer_in));
     if (slot->native_in)
         WF_TRY_OUT(post_native(comm));

@@ -57,7 +57,7 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
     wf_peer_slots_start(comm, WF_WAY_POINT);
     /* The frame comes first and says which tensor to make; the data follow. */
     WF_TRY(wf_peer_slots_look_new(comm, from, y));
-    return wf_peer_slots_take(comm, *y, from);
+    return wf_peer_slots_take(comm, *y, from, true);
 }
 
 wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)

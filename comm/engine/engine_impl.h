@@ -18,8 +18,8 @@ wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void
 /* The same of several: in[i] is input i, out[i] output i. */
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out) WF_NODISCARD;
 
-/* The same a little at a time: begun, its run advanced until that is done or fails, and ended in either case. One at a
- * time for a communicator. The call is zero before, but for in_line. */
+/* The same a little at a time: begun, its run advanced until that is done or fails, and ended in any case. Calls that
+ * use no ring may be in flight together. The call is zero before, but for in_line. */
 typedef struct wf_engine_call {
     struct wf_engine_entry *entry;
     wf_run *run; /* of the entry */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT      64 /* schedules */
+#define KEPT      128 /* schedules, besides those in flight */
 #define ALIGNMENT ((size_t)64)
 #define TRIES     4   /* before a wait looks at the clock: short calls are over by then */
 #define NOTED     256 /* polls of a wait, some ten milliseconds, after which the recorder learns of its step */
@@ -16,6 +16,7 @@
 typedef struct wf_engine_entry {
     struct wf_engine_entry *next; /* used longer ago */
     wf_call call;                 /* its part is owned */
+    bool busy;                    /* in flight */
     wf_schedule *schedule;
     wf_run *run;
     void **data;            /* of each operand */
@@ -122,12 +123,12 @@ static bool equal(const wf_call *a, const wf_call *b, int ranks)
            (!a->part || !memcmp(a->part, b->part, (size_t)wf_call_entries(a, ranks) * sizeof *a->part));
 }
 
-/* The entry of a call, moved to the front; NULL if there is none. */
+/* An entry of a call that is not in flight, moved to the front; NULL if there is none. */
 static entry *find(wf_engine *engine, const wf_call *call)
 {
     for (entry **at = &engine->first; *at; at = &(*at)->next) {
         entry *e = *at;
-        if (!equal(&e->call, call, engine->agreed.ranks))
+        if (e->busy || !equal(&e->call, call, engine->agreed.ranks))
             continue;
         *at = e->next;
         e->next = engine->first;
@@ -136,13 +137,15 @@ static entry *find(wf_engine *engine, const wf_call *call)
     return NULL;
 }
 
-/* The one that was used longest ago; one that keeps memory only where all do. */
+/* The one that was used longest ago, of those that are not in flight; one that keeps memory only where all do. */
 static void drop_last(wf_engine *engine)
 {
     entry **last = NULL;
     for (entry **at = &engine->first; *at; at = &(*at)->next)
-        if (!last || !(*at)->kept || (*last)->kept)
+        if (!(*at)->busy && (!last || !(*at)->kept || (*last)->kept))
             last = at;
+    if (!last)
+        return;
     entry *e = *last;
     *last = e->next;
     wf_engine_entry_free(e);
@@ -217,7 +220,7 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
         wf_engine_entry_free(e);
         return status;
     }
-    if (engine->entries == KEPT)
+    if (engine->entries >= KEPT)
         drop_last(engine);
     e->next = engine->first;
     engine->first = *out = e;
@@ -344,6 +347,7 @@ wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const 
                           wf_engine_call *flight)
 {
     WF_TRY(entry_of(comm, call, &flight->entry));
+    flight->entry->busy = true;
     return post(comm, &comm->link, in, out, flight);
 }
 
@@ -363,6 +367,7 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
         wf_guard_run_end(comm, e->schedule->synchronizes);
     else if (!wf_run_cancel(e->run))
         comm->lost = true;
+    e->busy = false;
     comm->engine->ring.pieces += e->schedule->ring_pieces;
     for (int32_t i = 1; i < e->schedule->rings; i++)
         comm->engine->pairs.pieces[i] += e->schedule->pieces[i];
@@ -376,8 +381,9 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out)
 {
     wf_engine_call flight = {.in_line = true};
-    WF_TRY(wf_engine_begin(comm, call, in, out, &flight));
-    const wf_status status = wf_engine_wait(comm, &flight);
+    wf_status status = wf_engine_begin(comm, call, in, out, &flight);
+    if (status == WF_OK)
+        status = wf_engine_wait(comm, &flight);
     wf_engine_end(comm, &flight, status);
     return status;
 }
