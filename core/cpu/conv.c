@@ -303,6 +303,8 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
         return wf_wide_conv_backward_filter(ctx, args);
     if (crops(args->geom))
         return filter_cropped(ctx, args);
+    if (wf_pointwise_gradient_pays(args))
+        return wf_pointwise_gradient(ctx, args);
     if (wf_cpu_columns_gradient_pay(args))
         return wf_cpu_columns_gradient(ctx, args);
     wf_wino plan;

@@ -162,4 +162,9 @@ wf_status wf_grouped_forward(wf_ctx *ctx, const wf_conv_args *args, float slope)
 wf_status wf_grouped_data(wf_ctx *ctx, const wf_conv_args *args);
 wf_status wf_grouped_gradient(wf_ctx *ctx, const wf_conv_args *args);
 
+/* Filter gradients of convolutions with a kernel of one pixel (core/cpu/pointwise.c), in f32 from f32 or bf16, with the
+ * bias's. `pays`: whether it has this form and is faster. */
+bool wf_pointwise_gradient_pays(const wf_conv_args *args);
+wf_status wf_pointwise_gradient(wf_ctx *ctx, const wf_conv_args *args);
+
 #endif

@@ -37,6 +37,11 @@ bool wf_dnn_takes_bf16(void)
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
+bool wf_dnn_has_amx(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+}
+
 bool wf_cpu_multiplies(wf_dtype dtype)
 {
     return dtype == WF_F32 || (dtype == WF_BF16 && wf_dnn_takes_bf16());

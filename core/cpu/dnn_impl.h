@@ -68,6 +68,8 @@ typedef struct wf_dnn_op {
 
 /* oneDNN multiplies bf16 by instructions of this processor. */
 bool wf_dnn_takes_bf16(void);
+/* It has AMX, by which oneDNN multiplies them several times as fast. */
+bool wf_dnn_has_amx(void);
 
 /* The operation of a key, made at its first use; NULL in *op where oneDNN does not take it. Of many keys the
  * WF_PLANS_MOST that were used last are kept; *op stands until the next call. */

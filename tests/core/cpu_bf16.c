@@ -2,6 +2,7 @@
  * The fixed cases are those of core/cpu/dnn_faults.c, one at least for each line; then random ones.
  */
 #include "core/context_author.h"
+#include "core/processor_author.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -237,6 +238,15 @@ static const geometry products[] = {
     {2, B, 22, 256, 256, 1, {4, 4}, {5, 5}, {1, 1}, {1, 1}, {2, 2}, {2, 2}, false, false},
 };
 
+/* Kernels of one pixel, whose filter's gradient is a product of its own (core/cpu/pointwise.c): columns of x and of dy,
+ * tiles of every height and width, vectors that are not full, an odd number of pixels, lines, images and volumes. */
+static const geometry points[] = {
+    {1, B, 3, 99, 33, 1, {21221}, {1}, {1}, {1}, {0}, {0}, true, true},
+    {2, B, 1, 64, 10, 1, {181, 183}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, true, false},
+    {2, B, 3, 76, 16, 1, {173, 179}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, true, true},
+    {3, B, 2, 103, 7, 1, {19, 31, 29}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {0, 0, 0}, true, false},
+};
+
 /* Groups of four and eight channels (core/cpu/grouped.c): strides, pads that differ, or are wider than the kernel and
  * the image, kernels of one to five rows, several strips of an image, more samples than slices, tiles of every length.
  */
@@ -285,6 +295,46 @@ static void group_cases(void)
         }
 }
 
+/* Whether oneDNN has kernels for bf16 here, which read filters in forms of their own. */
+static bool packs_bf16(void)
+{
+#if defined(__x86_64__)
+    const char *isa = getenv("ONEDNN_MAX_CPU_ISA");
+    return __builtin_cpu_supports("avx512bf16") && (!isa || strstr(isa, "AMX") || strstr(isa, "BF16"));
+#else
+    return false;
+#endif
+}
+
+/* Whether the cpu filling multiplies bf16 by this library's own products, not by AMX. */
+static bool has_points(void)
+{
+#if defined(__x86_64__)
+    const char *const isa = getenv("ONEDNN_MAX_CPU_ISA");
+    return packs_bf16() && strcmp(wf_processor_level(), "x86-64-v4") == 0 &&
+           (!__builtin_cpu_supports("amx-bf16") || (isa && !strstr(isa, "AMX")));
+#else
+    return false;
+#endif
+}
+
+static void point_cases(void)
+{
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
+        const geometry *const g = &points[i];
+        shapes s;
+        WF_EXPECT(shapes_of(g, &s), "a geometry without outputs");
+        guarded x = guarded_new(B, s.x, 1), y = guarded_new(B, s.y, 3);
+        const int64_t plans = wf_ctx_memory(cpu).plans;
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + (int)(i % 2)));
+        compare_one(g, &s, MAKES_W, (wf_conv_args){.geom = &s.geom, .x = &x.array, .y = &y.array}, i != 1);
+        WF_EXPECT(!has_points() || wf_ctx_memory(cpu).plans == plans, "%lld to %lld channels: by oneDNN",
+                  (long long)g->c, (long long)g->f);
+        free(x.memory);
+        free(y.memory);
+    }
+}
+
 static void depthwise_cases(void)
 {
     for (size_t i = 0; i < sizeof depthwise / sizeof *depthwise; i++)
@@ -320,17 +370,6 @@ static void random_cases(void)
         WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + i % 2));
         compare(&g, false);
     }
-}
-
-/* Whether oneDNN has kernels for bf16 here, which read filters in forms of their own. */
-static bool packs_bf16(void)
-{
-#if defined(__x86_64__)
-    const char *isa = getenv("ONEDNN_MAX_CPU_ISA");
-    return __builtin_cpu_supports("avx512bf16") && (!isa || strstr(isa, "AMX") || strstr(isa, "BF16"));
-#else
-    return false;
-#endif
 }
 
 /* What a convolution makes of the filter, written to a new array. */
@@ -406,6 +445,7 @@ int main(int argc, char **argv)
     const int code = test_main(argc, argv,
                                (test_case[]){{"fault_cases", fault_cases},
                                              {"product_cases", product_cases},
+                                             {"point_cases", point_cases},
                                              {"group_cases", group_cases},
                                              {"depthwise_cases", depthwise_cases},
                                              {"random_cases", random_cases},

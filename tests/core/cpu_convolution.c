@@ -270,6 +270,61 @@ static void grouped(void)
     }
 }
 
+/* Filter gradients of kernels of one pixel over many pixels (core/cpu/pointwise.c): columns of x and of dy, tiles of
+ * every height and width, vectors that are not full, lines, images and volumes; by this library's own products with
+ * AVX-512, and the same bits whatever the threads. */
+static void points(void)
+{
+    static const struct {
+        int nd;
+        int64_t n, c, f, in[3];
+    } list[] = {
+        {1, 3, 17, 33, {42435}}, {2, 1, 64, 10, {181, 183}},   {2, 2, 6, 76, {193, 201}},
+        {2, 2, 5, 1, {192, 97}}, {3, 2, 103, 7, {19, 31, 29}},
+    };
+    const bool own = strcmp(wf_processor_level(), "x86-64-v4") == 0;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        wf_shape x = {.rank = list[i].nd + 2, .dim = {list[i].n, list[i].c}}, y = x, w = x;
+        layer l = {.geom = {.nd = list[i].nd, .groups = 1}};
+        y.dim[1] = w.dim[0] = list[i].f;
+        for (int d = 0; d < list[i].nd; d++) {
+            x.dim[2 + d] = y.dim[2 + d] = list[i].in[d];
+            w.dim[2 + d] = l.geom.kernel[d] = l.geom.stride[d] = l.geom.dilation[d] = 1;
+        }
+        l.x = array_new(x, 1);
+        l.y = array_new(y, 3);
+        wf_array dw[3], db[3];
+        const int64_t plans = wf_ctx_memory(cpu).plans;
+        for (int j = 0; j < 3; j++) { /* ref, 1 thread, 3 threads */
+            dw[j] = array_new(w, 8);
+            db[j] = array_new(WF_SHAPE(list[i].f), 9);
+            wf_ctx *const ctx = j == 0 ? ref : cpu;
+            if (j > 0)
+                WF_EXPECT_OK(wf_ctx_set_threads(cpu, 2 * j - 1));
+            const wf_conv_args args = {
+                .geom = &l.geom, .x = &l.x, .y = &l.y, .w = &dw[j], .bias = &db[j], .accumulate = i % 2 == 1};
+            WF_EXPECT_OK(ctx->k->conv_backward_filter(ctx, &args));
+        }
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, 2));
+        l.w = dw[0];
+        check("backward filter", &l, &dw[1], &dw[0]);
+        /* oneDNN's, with AVX2, adds one number after the other. */
+        WF_EXPECT(apart(&db[1], &db[0]) < (own ? 4e-6 : 2e-5), "bias gradient of %lld channels: relative error %g",
+                  (long long)list[i].f, apart(&db[1], &db[0]));
+        WF_EXPECT(!own || wf_ctx_memory(cpu).plans == plans, "%lld to %lld channels: by oneDNN", (long long)list[i].c,
+                  (long long)list[i].f);
+        WF_EXPECT(!own || (!memcmp(dw[1].data, dw[2].data, (size_t)wf_array_count(&dw[1]) * sizeof(float)) &&
+                           !memcmp(db[1].data, db[2].data, (size_t)wf_array_count(&db[1]) * sizeof(float))),
+                  "%lld to %lld channels: 1 and 3 threads give other bits", (long long)list[i].c, (long long)list[i].f);
+        for (int j = 0; j < 3; j++) {
+            array_free(&dw[j]);
+            array_free(&db[j]);
+        }
+        array_free(&l.x);
+        array_free(&l.y);
+    }
+}
+
 /* The same numbers whatever the threads, where the library itself sums. */
 static void threads(void)
 {
@@ -356,6 +411,7 @@ int main(int argc, char **argv)
                                              {"bounded_forms", bounded_forms},
                                              {"products_without_place", products_without_place},
                                              {"grouped", grouped},
+                                             {"points", points},
                                              {"threads", threads},
                                              {"minimal", minimal},
                                              {"bounded", bounded},
