@@ -28,7 +28,7 @@ static void fill(wf_dtype dtype, int64_t n, int salt, void *to)
         if (dtype == WF_F32)
             ((float *)to)[i] = value;
         else if (dtype == WF_F64)
-            ((double *)to)[i] = value / 3;
+            ((double *)to)[i] = (double)value / 3; /* sums of these are rounded */
         else if (dtype == WF_BF16)
             ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
         else if (dtype == WF_F16)
