@@ -345,8 +345,8 @@ static bool is_point(const wf_conv_args *args)
 }
 
 /* The rule: oneDNN 2.6's time over this one's, medians of two and three runs by turns in three series, two threads of
- * an AMD EPYC with AVX-512 and bf16 but no AMX, 32 MiB of third-level cache. oneDNN falls behind where the arrays do
- * not fit into that:
+ * an AMD EPYC with AVX-512 and bf16 but no AMX, 32 MiB of third-level cache. oneDNN falls behind where the arrays fill
+ * most of that, or more:
  *
  *     f32, 25 MB and more    64 to 64: 1.2 to 1.4, 64 to 256: 1.8 to 2.0, 128 to 128: 1.4, 192 to 192: 1.4,
  *                            24 to 144: 2.2 to 2.3, 144 to 24: 1.4, 192 to 64: 1.1, 128 to 512: 1.5;
@@ -356,7 +356,7 @@ static bool is_point(const wf_conv_args *args)
  *                            32 to 16: 1.1 to 1.3, 64 to 256: 1.2, 64 to 128: 1.1, 128 to 512: 0.9, 3 to 64: 0.8
  *     to 10 or 1 from 64     f32: 1.6 and 1.3, bf16: 1.4 and 2.0
  *
- * It is taken where it gains a fifth without doubt. On small images oneDNN is the faster one throughout. */
+ * It is taken where it gains a fifth without doubt, and near that. On small images oneDNN is the faster one. */
 bool wf_pointwise_gradient_pays(const wf_conv_args *args)
 {
     const bool f32 = args->x->dtype == WF_F32;

@@ -206,14 +206,20 @@ static void add_gather(const wf_place *p, int ranks, int span, double bytes, dir
         add_message(p, span, ranks - 1, bytes * (ranks - 1) / ranks, when, c);
 }
 
-/* A tensor that all of `ranks` add up (comm/comm.h): in parts, of which each gets all; or a small one in few steps. */
+/* A tensor that all of `ranks` add up (comm/comm.h): in parts, of which each gets all; or a small one in few steps. In
+ * a node it goes through memory that they share: it sends nothing, and takes about the time of messages. */
 static void add_sum(const wf_place *p, int ranks, int span, double bytes, direction when, wf_unit_cost *c)
 {
+    const double sent = c->bytes, again = c->again_bytes;
     if (ranks * bytes > SMALL_BYTES) {
         add_gather(p, ranks, span, bytes, when, c);
         add_gather(p, ranks, span, bytes, when, c);
     } else if (ranks > 1) {
         add_message(p, span, steps_of(ranks), bytes * (ranks - 1), when, c);
+    }
+    if (!wf_place_between(p, span)) {
+        c->bytes = sent;
+        c->again_bytes = again;
     }
 }
 

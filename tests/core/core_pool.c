@@ -224,8 +224,8 @@ static void parts(void)
     WF_EXPECT(taken == 64 * MIB, "%zu bytes stay, and the block has 64 MiB of which a part is held", taken);
 }
 
-/* Blocks of many sizes that come and go in any order: each is its owner's alone. There are enough of them that searches
- * in the pool's table meet, and that parts are cut and joined all the time. */
+/* Blocks of many sizes that come and go in any order: the ends of each are its owner's alone. There are enough of them
+ * that searches in the pool's table meet, and that parts are cut and joined all the time. */
 static void any_order(void)
 {
     enum { PIECES = 600, STEPS = 40000 };
