@@ -404,6 +404,7 @@ static wf_status connect_again(wf_comm *comm)
     WF_NEED(comm->shared->background);
     if (comm->size == 1 && !comm->native)
         return WF_OK;
+    WF_TRY(wf_barrier(comm)); /* a rank that calls something else is heard of here; a meeting has no number */
     wf_comm *async = wf_comm_again(comm);
     WF_NEED(async);
     comm->async = async;

@@ -1,8 +1,9 @@
 /* Communicators. Functions marked "Collective" must be called by all ranks of the communicator in the same order.
  *
  * A communicator's name says how the gradients of a step are summed, and whether that is in memory that the ranks of a
- * node share. If it is, reductions (wf_allreduce, wf_reduce) on one node go through that memory too. Several nodes
- * reduce by messages, in the order of ranks; all other collectives use messages under every name.
+ * node share. If it is, reductions (wf_allreduce, wf_reduce, and the numbers of wf_allreduce_f64 and _i64 once the
+ * memory is there) on one node go through it too. Several nodes reduce by messages, in the order of ranks; all other
+ * collectives use messages under every name.
  *
  *   naive            one all-reduce per parameter
  *   flat             one all-reduce of the flat buffer
@@ -31,10 +32,10 @@
  * other one carries its number and a hash of operation, type, shape and root with its messages; every other one first
  * sends them as a few bytes to its ring neighbour, on a duplicate of the communicator. A rank that has waited for 20 ms
  * sends them in any case, so that both can say what the other one did. A rank that fails for its own reasons posts a
- * notice there. A rank that had completed its part before the failure gets the error from its next call. After an error
- * a communicator is dead, and so are those split from it: every later call returns that error, and closing it does not
- * wait. This holds for every error of a function that communicates, also for a wrong argument, since other ranks may be
- * waiting for this one.
+ * notice there. A rank that had completed its part before the failure gets the error from its next call that waits, or
+ * that begins 20 ms after it looked last. After an error a communicator is dead, and so are those split from it: every
+ * later call returns that error, and closing it does not wait. This holds for every error of a function that
+ * communicates, also for a wrong argument, since other ranks may be waiting for this one.
  *
  * Every collective waits until the left ring neighbour has entered it. Beyond that it synchronises ranks only where the
  * data requires it.

@@ -88,7 +88,7 @@ struct wf_comm {
     int references;
     bool closed;
     bool inside;       /* a collective was entered and is not over */
-    bool parting;      /* in wf_comm_part, which some ranks do by themselves between two collectives */
+    bool parting;      /* a part is made, which some ranks do by themselves between two collectives */
     bool lost;         /* memory of unfinished messages is never used again */
     bool nested;       /* works inside calls of its parent, whose ranks know better who is missing */
     bool pairs_asked;  /* for memory of exchanges */
@@ -113,7 +113,7 @@ struct wf_comm {
     uint64_t sent_before; /* in all, when it began */
     uint64_t sequence;
     struct wf_engine *engine;
-    int32_t *node;             /* of each rank: its number; NULL where there is one rank */
+    int32_t *node;             /* of each rank: its number */
     int64_t *pid;              /* of each rank: its process, on its machine */
     int tag;                   /* of the messages of the call in progress */
     struct wf_peer_slot *slot; /* one per rank */

@@ -315,14 +315,17 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
     WF_NEED_NULL(comm);
     color_key *all = malloc((size_t)comm->size * (sizeof *all + sizeof(int)));
     int *member = all ? (int *)(all + comm->size) : NULL;
-    const wf_status status = wf_guard_end(comm, "split", gather_colors(comm, (color_key){color, key}, all));
-    if (status == WF_OK && color >= 0)
+    wf_status status = wf_guard_end(comm, "split", gather_colors(comm, (color_key){color, key}, all));
+    if (status == WF_OK && color >= 0) {
         child = part_of(comm, "split", member, list_color(all, comm->size, color, member), false);
-    else if (status == WF_OK)
+        /* A rank that is alone has told nobody yet. */
+        status = child ? WF_OK : wf_guard_end(comm, "split", wf_error_code());
+    } else if (status == WF_OK) {
         /* No part for this rank is no error, though NULL is returned. */
         wf_error_clear();
+    }
     wf_comm_release(comm, all);
-    return child;
+    return status == WF_OK ? child : NULL;
 }
 
 wf_status wf_comm_close(wf_comm *comm)

@@ -42,7 +42,7 @@ static wf_status check_pair(const wf_tensor *x, const wf_tensor *y)
     return WF_OK;
 }
 
-/* A reduction of tensors opens the memory that it goes through; numbers (bytes.c) use it where it is open, so that a
+/* A reduction of tensors opens the memory that it goes through; numbers (bytes.c) use it once it is open, so that a
  * communicator on which ranks only agree takes none. */
 static wf_status reduce_host(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                              int root)

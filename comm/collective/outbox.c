@@ -135,12 +135,17 @@ static wf_status post(wf_outbox *outbox, const contents *c, int to)
         recycle(outbox, m);
         return ready;
     }
+    const wf_traffic before = comm->traffic;
+    const wf_status posted = wf_peer_slots_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight);
+    if (posted != WF_OK) {
+        wf_engine_end(comm, &m->flight, posted);
+        recycle(outbox, m);
+        return posted;
+    }
     m->next = NULL;
     m->status = WF_OK;
     *outbox->last = m;
     outbox->last = &m->next;
-    const wf_traffic before = comm->traffic;
-    WF_TRY(wf_peer_slots_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight));
     if (c->told)
         comm->traffic = before; /* it is no payload */
     return wf_run_advance(m->flight.run, &moved);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT      128 /* schedules, besides those in flight */
+#define KEPT      128 /* schedules, and more where so many are in flight */
 #define ALIGNMENT ((size_t)64)
 #define TRIES     4   /* before a wait looks at the clock: short calls are over by then */
 #define NOTED     256 /* polls of a wait, some ten milliseconds, after which the recorder learns of its step */
@@ -17,6 +17,7 @@ typedef struct wf_engine_entry {
     struct wf_engine_entry *next; /* used longer ago */
     wf_call call;                 /* its part is owned */
     bool busy;                    /* in flight */
+    bool shared;                  /* made where the ranks of a node share memory for sums */
     wf_schedule *schedule;
     wf_run *run;
     void **data;            /* of each operand */
@@ -123,12 +124,13 @@ static bool equal(const wf_call *a, const wf_call *b, int ranks)
            (!a->part || !memcmp(a->part, b->part, (size_t)wf_call_entries(a, ranks) * sizeof *a->part));
 }
 
-/* An entry of a call that is not in flight, moved to the front; NULL if there is none. */
+/* An entry of a call that is not in flight, moved to the front; NULL if there is none. Ranks keep different calls, so
+ * what some of them have kept since before memory was shared must not be found any more. */
 static entry *find(wf_engine *engine, const wf_call *call)
 {
     for (entry **at = &engine->first; *at; at = &(*at)->next) {
         entry *e = *at;
-        if (e->busy || !equal(&e->call, call, engine->agreed.ranks))
+        if (e->busy || e->shared != engine->agreed.shared || !equal(&e->call, call, engine->agreed.ranks))
             continue;
         *at = e->next;
         e->next = engine->first;
@@ -220,6 +222,7 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
         wf_engine_entry_free(e);
         return status;
     }
+    e->shared = engine->agreed.shared;
     if (engine->entries >= KEPT)
         drop_last(engine);
     e->next = engine->first;

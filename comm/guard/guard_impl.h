@@ -34,7 +34,7 @@ wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint6
 wf_status wf_control_show(wf_comm *comm) WF_NODISCARD;
 /* All ranks are known to have begun the call in progress: nothing waits for its record. */
 void wf_control_confirm(wf_comm *comm);
-/* Bytes of shared memory that each rank needs for its records and a count of notices. */
+/* Bytes of shared memory that each rank needs for its records. */
 size_t wf_control_shared_bytes(void);
 /* From now on, until wf_control_unshare, records go through memory[r], zeroed memory of rank r that all ranks see. To
  * be called where all ranks have made the same calls and none of these is unconfirmed. Local. */

@@ -191,6 +191,7 @@ static wf_status open_ranks(wf_comm *comm)
         status = WF_RAISE(WF_ERR_COMM, "ncclGetUniqueId: %.200s", ncclGetLastError(NULL));
     WF_TRY(wf_comm_post_failure(comm, status));
     WF_TRY(wf_bcast_bytes(comm, &id, sizeof id, 0));
+    WF_TRY(wf_barrier(comm)); /* a rank that failed before it is heard of here, not in NCCL */
     const char *before = wf_watch_swap("ncclCommInitRank");
     const ncclResult_t code = ncclCommInitRank(&comm->native->nccl, comm->size, id, comm->rank);
     wf_watch_swap(before);

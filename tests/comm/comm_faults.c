@@ -511,7 +511,7 @@ static void far_ahead(void)
     }
 }
 
-/* Records and the count of notices lie in memory of the node. */
+/* Records lie in memory of the node. */
 static void in_shared_memory(void)
 {
     wf_comm *before = world;

@@ -6,12 +6,9 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 enum { GUARD = 4096 };
 
@@ -314,8 +311,14 @@ static bool packs_bf16(void)
 /* Of bf16; __builtin_cpu_supports of clang 14 does not know the word. */
 static bool has_amx(void)
 {
-    unsigned a, b, c, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1;
+    char line[8192];
+    bool has = false;
+    FILE *const f = fopen("/proc/cpuinfo", "r");
+    while (f && !has && fgets(line, sizeof line, f))
+        has = strstr(line, " amx_bf16") != NULL;
+    if (f)
+        fclose(f);
+    return has;
 }
 #endif
 
