@@ -3,6 +3,7 @@
 #include "comm/comm_author.h"
 #include "core/captured.h"
 #include "core/context_author.h"
+#include "tests/comm/values.h"
 #include "tests/test.h"
 #include "tests/world.h"
 
@@ -14,29 +15,6 @@ static wf_comm *comm, *flat;
 static wf_ctx *ctx;
 static int rank, size;
 static bool in_memory; /* else there is none, or one rank */
-
-/* Of many magnitudes, so that sums in another order have other bits. */
-static void fill(wf_dtype dtype, int64_t n, int salt, void *to)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t h = ((uint64_t)i * 131 + (uint64_t)salt) * 8209 + (uint64_t)rank + 1;
-        h *= 0x9e3779b97f4a7c15u;
-        h ^= h >> 31;
-        const float value = (float)((int)(h % 2001) - 1000) * (float)(1 << (h >> 20) % 12);
-        uint32_t bits;
-        memcpy(&bits, &value, sizeof bits);
-        if (dtype == WF_F32)
-            ((float *)to)[i] = value;
-        else if (dtype == WF_F64)
-            ((double *)to)[i] = (double)value / 3; /* sums of these are rounded */
-        else if (dtype == WF_BF16)
-            ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
-        else if (dtype == WF_F16)
-            ((uint16_t *)to)[i] = (uint16_t)(0x3c00 + h % 1024);
-        else
-            memcpy((char *)to + (size_t)i * wf_dtype_size(dtype), &h, wf_dtype_size(dtype));
-    }
-}
 
 static wf_status reduce(wf_comm *on, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root)
 {
@@ -64,7 +42,7 @@ static void compare(wf_dtype dtype, int64_t n, wf_reduce_op op, int root, bool i
 {
     const size_t bytes = (size_t)n * wf_dtype_size(dtype);
     char *from = malloc(bytes + 1), *here = malloc(2 * bytes + 1), *there = malloc(2 * bytes + 1);
-    fill(dtype, n, (int)op + root, from);
+    values_of(rank, (int)op + root, dtype, 0, n, from);
     const uint64_t before = wf_comm_traffic(comm).bytes_sent;
     reduced(comm, dtype, n, from, op, root, in_place, here);
     WF_EXPECT(!in_memory || wf_comm_traffic(comm).bytes_sent == before, "%s: %lld elements were sent",

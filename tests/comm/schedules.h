@@ -6,6 +6,7 @@
 #include "comm/engine/collectives_author.h"
 #include "comm/engine/proof_author.h"
 #include "comm/reducer_author.h"
+#include "tests/comm/values.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -260,25 +261,6 @@ static inline wf_schedule **fixture_schedules(wf_ctx *ctx, const fixture *f, con
 
 /* --- what everybody has, and should have
  * ------------------------------------------------------------------------------ */
-
-/* Numbers of many magnitudes, so that sums in another order have other bits. */
-static inline void values_of(int rank, int index, wf_dtype dtype, int64_t from, int64_t count, void *to)
-{
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t h = ((uint64_t)(from + i) * 131 + (uint64_t)index) * 8209 + (uint64_t)rank + 1;
-        h *= 0x9e3779b97f4a7c15u;
-        h ^= h >> 31;
-        const float value = (float)((int)(h % 2001) - 1000) * (float)(1 << (h >> 20) % 12);
-        uint32_t bits;
-        memcpy(&bits, &value, sizeof bits);
-        if (dtype == WF_F32)
-            ((float *)to)[i] = value;
-        else if (dtype == WF_BF16)
-            ((uint16_t *)to)[i] = (uint16_t)(bits >> 16);
-        else
-            ((uint8_t *)to)[i] = (uint8_t)h;
-    }
-}
 
 wf_status wf_combine(wf_ctx *ctx, wf_reduce_op op, wf_dtype dtype, int inputs, const void *const *in, void *y,
                      int64_t count);
