@@ -2,7 +2,6 @@
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
-CCACHE := $(shell command -v ccache)
 
 # What makes plain `mpirun -np 4` work as root, with more ranks than cores, without ties to single cores, in a container;
 # OMPI_MCA_ of a launcher is OpenMPI 4's, PRTE_MCA_ OpenMPI 5's.
@@ -15,12 +14,15 @@ export OMPI_MCA_hwloc_base_binding_policy = none
 export PRTE_MCA_hwloc_default_binding_policy = none
 export OMPI_MCA_btl_vader_single_copy_mechanism = none
 
+CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
-DEMO    = --channels 64 --batch 16 --iterations 4000 --out $(BUILD)/demo
+DEMO    = --channels 32 --batch 16 --lr-generator 2e-3 --minutes 2 --out $(BUILD)/demo
 
-.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian13 proof-aarch64 docs build configure setup install clean
+.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 docs build configure setup install clean
 
-demo: configure
+demo:
+	tools/setup.sh demo
+	$(CONFIGURE)
 	$(COMPILE) --target dcgan_cifar
 	mpirun -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
 
@@ -54,14 +56,15 @@ proof: build
 	tools/setup.sh check
 	tools/setup.sh proof
 	tools/test.sh $(BUILD) -L proof
-	cmake --preset clang -B $(BUILD)-clang -DCMAKE_C_COMPILER_LAUNCHER="$(CCACHE)"
+	cmake --preset clang -B $(BUILD)-clang
 	tools/tidy.sh $(BUILD)-clang
 	tools/aarch64.sh $(BUILD)-aarch64
 
-# make demo and make test under Debian 13, which has oneDNN 3 and OpenMPI 5; Debian is unpacked beside the build.
-proof-debian13:
+# make demo and make test in a bare Debian 12 or 13 (which has oneDNN 3 and OpenMPI 5), without the CUDA toolkit and, where this
+# machine has one, with it; Debian is unpacked beside the build. tools/debian.sh says how to do less.
+proof-debian12 proof-debian13:
 	tools/setup.sh proof
-	tools/debian13.sh $(BUILD)-debian13
+	tools/debian.sh $(@:proof-debian%=%) $(BUILD)-$(@:proof-%=%)
 
 # The contract of the CPU's kernels on aarch64, under qemu.
 proof-aarch64:
@@ -79,7 +82,7 @@ build: configure
 	$(COMPILE)
 
 configure: setup
-	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release $(if $(CCACHE),-DCMAKE_C_COMPILER_LAUNCHER=$(CCACHE))
+	$(CONFIGURE)
 
 setup:
 	tools/setup.sh

@@ -27,6 +27,7 @@ find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} PATHS /usr/local
 if(WEFT_HAS_CUDA AND NCCL_INCLUDE AND NCCL_LIBRARY)
   set(WEFT_NCCL_SOURCE nccl.c)
   weft_system(weft_nccl INCLUDE ${NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS} LIBRARIES ${NCCL_LIBRARY})
+  weft_run_path(weft_nccl ${NCCL_LIBRARY})
   message(STATUS "NCCL: ${NCCL_LIBRARY}")
 else()
   set(WEFT_NCCL_SOURCE no_nccl.c)

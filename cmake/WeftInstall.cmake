@@ -38,7 +38,7 @@ endif()
 file(RELATIVE_PATH WEFT_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 set(WEFT_PC_INCLUDE ${CMAKE_INSTALL_INCLUDEDIR})
 configure_file(cmake/weft.pc.in ${CMAKE_CURRENT_BINARY_DIR}/weft.pc @ONLY)
-# The same for the tree as it is built: PKG_CONFIG_PATH=build/pkgconfig.
+# A second one for the tree as it is built: PKG_CONFIG_PATH=build/pkgconfig.
 set(WEFT_PC_PREFIX ..)
 set(WEFT_PC_INCLUDE include)
 configure_file(cmake/weft.pc.in ${CMAKE_CURRENT_BINARY_DIR}/pkgconfig/weft.pc @ONLY)

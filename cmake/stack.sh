@@ -3,6 +3,7 @@
 # With -Xptxas=-v ptxas prints the registers and stack of each kernel: they go to OBJECT.ptxas, which the test static_stack
 # reads; everything else is printed.
 set -u
+[ -n "${1-}" ] || { echo "stack.sh: the first word of the command is empty: should be a compiler or its launcher" >&2 && exit 2; }
 object=""
 previous=""
 for word; do

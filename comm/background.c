@@ -1,9 +1,31 @@
-/* The background stream; see the header. A queue of operations, of which the first is in progress: a function runs at
- * its turn; a collective is a call of the engine on a communicator of its own (`async`), which is entered, advanced
- * and settled like those of the main program, but a little at a time and without waiting. Errors of the stream are kept
- * away from those of the main program. */
+/* The background stream: a queue of operations that runs between the calls of the main program, on its thread.
+ *
+ * Actors. The program adds operations (sums, gathers, functions) and waits for all of them in wf_background_wait. Long
+ * kernels, backward and waits for messages call ctx->progress, which advances the first operation and returns. The
+ * guard of `async`, a second communicator of the same ranks, compares the calls of the stream: its messages cannot meet
+ * those of the program.
+ *
+ *     QUEUED ---begin---> RUNNING ---run done---> SETTLING ---left neighbour is in the same call---> over
+ *        '--- a function, nothing to send, or a native call: over at once --------------------------->'
+ *
+ * Only the first operation is in progress, so operations of a rank are over in the order in which they were added. All
+ * ranks must add the operations of a communicator in the same order. A collective stays QUEUED while the guard cannot
+ * keep another record, since announcing it would block.
+ *
+ * Who owns what. The list owns operations; a turn may add to it, through a function, so a pointer into it holds only
+ * until then. Memory that an operation reads and writes is the caller's until wf_background_wait returns. Nothing here
+ * runs inside itself: background_runs is set while operations are advanced, and progress returns at once then.
+ *
+ * Native transport. If ranks are connected natively (in_order), operations match by the order in which ranks launch
+ * them, so `add` runs them at once. They are over when they are enqueued; join makes the context's stream wait for
+ * them.
+ *
+ * Failure. The first error is kept with its text until wf_background_wait; operations that have not begun are left out.
+ * The stream has errors of its own (wf_errors_swap), so it does not touch the program's last error. A communicator and
+ * its `async` fail together, as ranks may wait in either. In a wait each operation has a deadline; outside of one only
+ * failures of other ranks are looked at, every POLL_EVERY advances. */
 #include "comm/background_author.h"
-#include "comm/reduce/reduce_impl.h"
+#include "comm/open_impl.h"
 
 #include "core/log.h"
 
@@ -30,11 +52,10 @@ typedef struct operation {
 } operation;
 
 struct wf_background {
-    wf_ctx *ctx;
+    wf_comm_shared *shared;
     operation *list; /* [first, last) wait, of which the first is in progress */
     int first, last;
     int64_t room;
-    bool within; /* the stream has the processor */
     int advances;
     int idle; /* polls of other waits in which nothing moved */
     wf_errors *errors;
@@ -52,14 +73,9 @@ static wf_comm *connection_of(const operation *op)
     return op->comm->async ? op->comm->async : op->comm;
 }
 
-bool wf_background_within(const wf_comm *comm)
-{
-    return comm->shared->background && comm->shared->background->within;
-}
-
 /* --- one operation ------------------------------------------------------------------------------------------------ */
 
-/* Whether there is anything to send. The dummy's ranks keep what they have. */
+/* Returns true if the operation sends anything. The dummy reducer sums nothing, and one rank has no peer. */
 static bool moves(const operation *op)
 {
     if (op->call.operation == WF_CALL_ALLGATHER)
@@ -68,7 +84,8 @@ static bool moves(const operation *op)
            (op->call.operation != WF_CALL_SUM || op->call.parts > 0);
 }
 
-/* Is put on a stream of the device, or has nobody to talk to. */
+/* Runs an operation that is over when its call returns: the native transport enqueues it on a CUDA stream, or the
+ * communicator has one rank. */
 static wf_status run_at_once(const operation *op)
 {
     wf_comm *comm = connection_of(op);
@@ -119,7 +136,7 @@ static void count(operation *op)
     op->comm->traffic.bytes_copied += now->bytes_copied - op->before.bytes_copied;
 }
 
-/* What failed on `async` failed on comm too: who waits in a call of the main program hears of it there. */
+/* An error on the background communicator also fails `comm`, so that ranks blocked in the main program see it. */
 static wf_status fail_together(wf_comm *comm, const wf_comm *async)
 {
     if (comm->control)
@@ -193,9 +210,10 @@ static void rest(struct wf_background *b)
     if (!is_empty(b))
         return;
     b->first = b->last = 0;
-    if (b->ctx->progress_state == b) {
-        b->ctx->progress = NULL;
-        b->ctx->progress_state = NULL;
+    wf_ctx *ctx = b->shared->ctx;
+    if (ctx->progress_state == b) {
+        ctx->progress = NULL;
+        ctx->progress_state = NULL;
     }
 }
 
@@ -219,9 +237,9 @@ static bool work(struct wf_background *b, bool waits)
 {
     wf_deadline deadline = {.polls = -1};
     bool any = false;
-    if (b->within || is_empty(b))
+    if (b->shared->background_runs || is_empty(b))
         return false;
-    b->within = true;
+    b->shared->background_runs = true;
     wf_errors_swap(b->errors);
     for (int idle = 0; !is_empty(b) && (waits || idle == 0); idle++) {
         bool moved = false;
@@ -238,36 +256,34 @@ static bool work(struct wf_background *b, bool waits)
         }
     }
     wf_errors_swap(b->errors);
-    b->within = false;
+    b->shared->background_runs = false;
     rest(b);
     return any;
 }
 
+/* Advances the stream without waiting. If the main program waits for something else, its rank may never come here to
+ * wait: the flight recorder is to know what this stream waits for, too. */
 static void progress(void *background)
 {
-    (void)work(background, false);
-}
-
-/* The main program waits for something else, and its rank may never come here to wait: the flight recorder is to know
- * what this stream waits for, too. */
-void wf_background_progress(wf_comm *comm)
-{
-    struct wf_background *b = comm->shared->background;
-    if (!b || b->within || is_empty(b))
+    struct wf_background *b = background;
+    if (b->shared->background_runs)
         return;
-    b->idle = work(b, false) ? 0 : b->idle + 1;
+    const bool moved = work(b, false);
+    if (!b->shared->waits)
+        return;
+    b->idle = moved ? 0 : b->idle + 1;
     if (b->idle == NOTED && b->list[b->first].state == RUNNING)
         wf_engine_note(connection_of(&b->list[b->first]), b->list[b->first].flight.run);
 }
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */
 
-static struct wf_background *background_new(wf_ctx *ctx)
+static struct wf_background *background_new(wf_comm_shared *shared)
 {
-    struct wf_background *b = wf_calloc(ctx, 1, sizeof *b);
+    struct wf_background *b = wf_calloc(shared->ctx, 1, sizeof *b);
     if (!b)
         return NULL;
-    b->ctx = ctx;
+    b->shared = shared;
     b->errors = wf_errors_new();
     if (b->errors)
         return b;
@@ -297,7 +313,7 @@ static bool grow(struct wf_background *b)
         b->last -= b->first;
         b->first = 0;
     }
-    operation *list = wf_grow(b->ctx, b->list, &b->room, b->last + 1, sizeof *list);
+    operation *list = wf_grow(b->shared->ctx, b->list, &b->room, b->last + 1, sizeof *list);
     if (!list)
         return false;
     b->list = list;
@@ -319,8 +335,8 @@ static void add(operation op)
         return;
     }
     b->list[b->last++] = op;
-    b->ctx->progress = progress;
-    b->ctx->progress_state = b;
+    b->shared->ctx->progress = progress;
+    b->shared->ctx->progress_state = b;
     if (op.comm->shared->in_order)
         (void)work(b, true);
 }
@@ -400,11 +416,11 @@ void wf_background_count_copied(wf_comm *comm, size_t bytes)
 static wf_status connect_again(wf_comm *comm)
 {
     if (!comm->shared->background)
-        comm->shared->background = background_new(comm->shared->ctx);
+        comm->shared->background = background_new(comm->shared);
     WF_NEED(comm->shared->background);
     if (comm->size == 1 && !comm->native)
         return WF_OK;
-    WF_TRY(wf_barrier(comm)); /* a rank that calls something else is heard of here; a meeting has no number */
+    WF_TRY(wf_barrier(comm)); /* finds a rank that makes another call; wf_comm_again has no number */
     wf_comm *async = wf_comm_again(comm);
     WF_NEED(async);
     comm->async = async;

@@ -34,10 +34,10 @@ typedef wf_status (*wf_background_function)(void *own);
 void wf_background_call(wf_comm *comm, wf_background_function run, void *own);
 /* Sums as the reducer of comm does. What is sent counts as sent by comm; an error of it is one of comm. */
 void wf_background_sum(wf_comm *comm, const wf_reduce_job *job);
-/* The same of a vector of which rank r keeps the part [shard[r], shard[r + 1]) (size + 1 entries, the first 0): sums
- * each part on its rank, in rank order, and leaves the rest as it is; brings the parts together on all ranks. Device
- * memory, in place. Each sends n (P-1)/P elements of n, where the parts are equal; nothing where all ranks share memory
- * for sums. */
+/* On a vector of which rank r keeps the part [shard[r], shard[r + 1]) (size + 1 entries, the first 0). sum_shards sums
+ * each part on its rank, in rank order, and leaves the rest as it is; gather_shards brings the parts together on all
+ * ranks. Device memory, in place. Each sends n (P-1)/P elements of n, if the parts are equal; nothing if all ranks
+ * share memory for sums. */
 void wf_background_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype);
 void wf_background_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype);
 /* As wf_allgather_bytes, in host memory. */
@@ -47,8 +47,8 @@ void wf_background_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes
 wf_status wf_background_status(const wf_comm *comm) WF_NODISCARD;
 /* Waits for all that was added, and returns the first error. Local. */
 wf_status wf_background_wait(wf_comm *comm) WF_NODISCARD;
-/* The same after a failure, whose error stays the last one; what belongs to a dead communicator ends at once. Does
- * nothing for a communicator that is closed. Local. */
+/* Like wf_background_wait after a failure, whose error stays the last one; operations of a dead communicator end at
+ * once. Does nothing for a communicator that is closed. Local. */
 void wf_background_end(wf_comm *comm);
 /* In a function of the stream: counts bytes that were copied to staging buffers for a reduction (wf_traffic). Local. */
 void wf_background_count_copied(wf_comm *comm, size_t bytes);

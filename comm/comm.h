@@ -28,7 +28,7 @@
  * log says so, and messages are used instead.
  *
  * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation, the
- * number of the collective, and the place of the call in the program. A collective in which every rank hears of every
+ * number of the collective, and the place of the call in the program. A collective in which every rank learns of every
  * other one carries its number and a hash of operation, type, shape and root with its messages; every other one first
  * sends them as a few bytes to its ring neighbour, on a duplicate of the communicator. A rank that has waited for 20 ms
  * sends them in any case, so that both can say what the other one did. A rank that fails for its own reasons posts a
@@ -36,6 +36,10 @@
  * that begins 20 ms after it looked last. After an error a communicator is dead, and so are those split from it: every
  * later call returns that error, and closing it does not wait. This holds for every error of a function that
  * communicates, also for a wrong argument, since other ranks may be waiting for this one.
+ *
+ * Messages name a rank by its number in the world, and, where the communicator of the call counts it otherwise, by that
+ * number too, in brackets: "rank 5 (1)". The world is the communicator that the program opened; communicators that are
+ * split from it, and those of a mesh's axes, descend from it and keep its numbers.
  *
  * Every collective waits until the left ring neighbour has entered it. Beyond that it synchronises ranks only where the
  * data requires it.
@@ -57,8 +61,11 @@ typedef struct wf_comm wf_comm;
 WF_PLACED wf_comm *wf_comm_open(int *argc, char ***argv, const char *name);
 /* As wf_comm_open, with options of the context that belongs to it. */
 WF_PLACED wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts);
-/* The same for the ranks of an MPI communicator of the program; mpi_comm points to an MPI_Comm, which is duplicated.
- * Collective. */
+/* Opens a communicator of the ranks of an MPI communicator of the program; mpi_comm points to an MPI_Comm, which is
+ * duplicated.
+ * What is opened is the world of all that descends from it: messages name ranks by its numbers, also if MPI_COMM_WORLD
+ * has others. Only the watchdog and wf-doctor --trace, which see processes, number these by MPI_COMM_WORLD. Collective.
+ */
 WF_PLACED wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts);
 /* Ranks of equal color form a communicator, ordered by key, then rank. A rank with a negative color takes part in
  * the call and gets NULL without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
@@ -103,7 +110,7 @@ WF_PLACED wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag) 
 WF_PLACED wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag) WF_NODISCARD;
 /* A tensor of the type and shape that the sender has; NULL on failure. */
 WF_PLACED wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag);
-/* The same as wf_send, which always sends type and shape first; the name is the counterpart of wf_recv_new. */
+/* Equal to wf_send, which always sends type and shape first; the name is the counterpart of wf_recv_new. */
 WF_PLACED wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
 WF_PLACED wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from,
                                 int tag) WF_NODISCARD;

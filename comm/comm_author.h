@@ -3,7 +3,15 @@
 #define WF_COMM_COMM_AUTHOR_H
 
 #include "comm/comm.h"
+#include "comm/recorder_author.h"
 #include "core/status_author.h"
+
+/* How messages name rank `rank` of comm: "5 (1)" where the world counts it as 5 and comm as 1, "1" where both do. The
+ * world is the communicator that the program opened (wf_comm_open, wf_comm_from_mpi) and comm descends from. comm NULL:
+ * `rank` is the world's number. Writes into text and returns it. Local. */
+const char *wf_rank_text(const wf_comm *comm, int rank, char text[WF_RANK_TEXT]);
+/* wf_rank_text into memory that lasts as long as the enclosing block: for the arguments of one message. */
+#define WF_RANK(comm, rank) wf_rank_text(comm, rank, (char[WF_RANK_TEXT]){0})
 
 /* Reports a failure that only this rank knows of (a file, memory, an argument) to all ranks: they return the calling
  * thread's last error, of code `status`, from the call in which they wait, or from their next one. The communicator
@@ -22,7 +30,7 @@ wf_status wf_comm_alive(wf_comm *comm) WF_NODISCARD;
 
 /* How gradients move, and why: "4 ranks on 2 nodes, device cpu, ...", in `text`, which is returned. Local. */
 const char *wf_comm_choice(const wf_comm *comm, char *text, size_t size);
-/* Whether the reducer of this communicator has memory that the ranks of a node share. Local. */
+/* Returns true if the reducer of this communicator uses memory that the ranks of a node share. Local. */
 bool wf_comm_shares_memory(const wf_comm *comm);
 
 /* Host memory from the pool for the time of a call. 0 bytes give NULL. Give it back after the collectives that use

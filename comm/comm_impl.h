@@ -32,7 +32,9 @@ typedef struct wf_host_block {
 typedef struct wf_comm_shared {
     wf_ctx *ctx;
     int64_t members;
-    bool in_order; /* some calls are matched by their order alone: tasks run where they are added */
+    bool in_order;        /* some calls are matched by their order alone: tasks run where they are added */
+    bool background_runs; /* an operation of the background stream is running, not the main program */
+    bool waits;           /* the main program waits: set while a wait advances the background stream */
     wf_host_block block;
     struct wf_background *background; /* NULL until a communicator is opened for it */
 } wf_comm_shared;
@@ -48,6 +50,7 @@ typedef struct wf_buffer {
 
 /* What goes to and comes from one rank in a call on tensors. */
 typedef struct wf_peer_slot {
+    const wf_comm *comm;
     const wf_tensor *out;
     wf_tensor *in;
     int rank;
@@ -56,7 +59,8 @@ typedef struct wf_peer_slot {
     bool native_out, native_in; /* by the native transport */
 } wf_peer_slot;
 
-/* Such a call as the engine takes it (WF_CALL_LISTS): by rank, and behind them the frames, in the engine's order. */
+/* A call on the peer slots in the form that the engine takes (WF_CALL_LISTS): by rank, then the frames in the engine's
+ * order. */
 typedef struct wf_peer_lists {
     int64_t *part;
     const void **in;
@@ -115,6 +119,7 @@ struct wf_comm {
     struct wf_engine *engine;
     int32_t *node;             /* of each rank: its number */
     int64_t *pid;              /* of each rank: its process, on its machine */
+    int32_t *world_rank;       /* of each rank: its number in the communicator that was opened */
     int tag;                   /* of the messages of the call in progress */
     struct wf_peer_slot *slot; /* one per rank */
     wf_peer_lists lists;
@@ -125,46 +130,5 @@ struct wf_comm {
     char why[WF_WHY];           /* auto did not take the native transport; empty: it did, or there is no GPU */
     double probe_ms[2];         /* of 1 MiB, in shared memory and by messages, where auto has tried */
 };
-
-/* --- mpi_setup.c: everything of MPI that a communicator has --- */
-/* Fills rank, size, nodes, mpi_comm and control from a pointer to an MPI_Comm (NULL: the world), and agrees with the
- * others: where `status` (this rank's so far) is an error on some rank, the lowest such rank's error becomes
- * everybody's. */
-wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status);
-/* Fills `child` with what a part of the ranks member[0..members), of which this is one, knows without a message, and
- * takes its memory. Local. */
-wf_status wf_mpi_prepare(const wf_comm *comm, const int *member, int members, wf_comm *child);
-/* Connects it, where it has several ranks. Collective among them. */
-wf_status wf_mpi_part(wf_comm *comm, const int *member, wf_comm *child);
-
-/* --- names.c --- */
-
-/* Sets name and reducer by name; NULL is "auto", which is left to wf_comm_settle. Local. */
-wf_status wf_comm_choose(const char *name, wf_comm *comm) WF_NODISCARD;
-/* Once ranks, nodes and device are known: chooses for "auto", refuses what cannot be, and connects what the reducer
- * needs. The same outcome on all ranks. Collective. */
-wf_status wf_comm_settle(wf_comm *comm) WF_NODISCARD;
-/* Connects the ranks by the native transport, or says what is in its way. Collective. */
-wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
-/* What follows passes through the host's memory: a step that is captured cannot have it. */
-wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what) WF_NODISCARD;
-
-/* --- open.c --- */
-
-/* The same ranks once more, for the background stream. Collective. */
-wf_comm *wf_comm_again(wf_comm *comm);
-/* The ranks member[0..members), in this order, of which this is one; NULL on failure. Collective among these alone:
- * other ranks need not know; local where it is this rank alone. */
-wf_comm *wf_comm_part(wf_comm *comm, const int *member, int members);
-
-/* --- background.c --- */
-
-/* In a wait of the main program: moves the background stream on, without waiting. */
-void wf_background_progress(wf_comm *comm);
-/* Whether the stream has the processor. */
-bool wf_background_within(const wf_comm *comm);
-void wf_background_free(struct wf_background *background);
-/* Gives up what is under way for comm, and closes its `async`. */
-void wf_background_close(wf_comm *comm);
 
 #endif

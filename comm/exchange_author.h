@@ -6,6 +6,9 @@
  * in the tensor (a face across the slowest dimension) is sent and received without a copy. The reverse adds: every rank
  * that needed an element sends its gradient back to the owner that it came from.
  *
+ * A need may reach beyond the edges of the array (core/boundary.h): it is then a list of pieces, and what a boundary
+ * repeats along a line travels once in either direction.
+ *
  * All ranks know the whole plan. An exchange that moves nothing between ranks sends nothing and is not a collective. In
  * any other exchange every rank of the communicator takes part, also one with nothing to send.
  */
@@ -21,6 +24,10 @@ typedef struct wf_exchange wf_exchange;
  * tensor of that order goes without a copy where it can. The communicator is borrowed. WF_ERR_SHAPE, on all ranks, if
  * an element is needed that nobody has. Local. */
 wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have, const wf_box *need);
+/* wf_exchange_new for needs that may reach beyond the array, with the errors of wf_boundary_pieces, on all ranks;
+ * WF_ERR_DTYPE where integers would change their sign. beyond, which is read during the call only, may be NULL. */
+wf_exchange *wf_exchange_new_beyond(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have,
+                                    const wf_box *need, const wf_beyond *beyond);
 /* NULL is fine. Local. */
 void wf_exchange_free(wf_exchange *exchange);
 /* Bytes that this rank sends to others, one way. */
@@ -43,12 +50,14 @@ wf_comm *wf_exchange_comm(const wf_exchange *exchange); /* borrowed */
 wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
 wf_status wf_exchange_poll(wf_exchange *exchange) WF_NODISCARD;
 wf_status wf_exchange_end(wf_exchange *exchange) WF_NODISCARD;
-/* The reverse: dy holds the need-box; its elements are added to dx, the have-box, in the order of peers, so the result
- * is the same in every run. begin adds this rank's own part. */
+/* The reverse: dy holds the need-box; its elements are added to dx, the have-box: this rank's own first, which begin
+ * adds, then those of peers in their order, each in the order of its pieces, so the result is the same in every run.
+ * What lies beyond a constant edge is left out. */
 wf_status wf_exchange_reverse_begin(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx) WF_NODISCARD;
 
-/* Without the local copy: only elements received from other ranks are written into y, or added to dx; this rank's
- * own elements are not changed. For callers that use their own part in place: x may be a view of y, and dx of dy. */
+/* Without the local copy: only elements received from other ranks are written into y, or added to dx, and those that a
+ * boundary puts beyond the edges (begin writes those of this rank, and end adds them); this rank's own elements are not
+ * changed. For callers that use their own part in place: x may be a view of y, and dx of dy. */
 wf_status wf_exchange_begin_halo(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
 wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx) WF_NODISCARD;
 

@@ -34,21 +34,22 @@ typedef struct wf_h5_info {
  * cannot be opened, WF_ERR_FORMAT where it is no HDF5 file. */
 wf_h5 *wf_h5_create(const char *path);
 wf_h5 *wf_h5_open(const char *path);
-/* Of a file that was written, an error says that it is not whole. NULL is fine. */
+/* Closes the file; NULL is fine. An error after writing means that the file is not whole. */
 wf_status wf_h5_close(wf_h5 *file);
 
-/* Whether there is a data set of this name ("/a/b/c" or "a/b/c"). Links to other places and files do not count. */
+/* Returns true if there is a data set of this name ("/a/b/c" or "a/b/c"). Soft links within the file are followed;
+ * links to other files do not count. */
 bool wf_h5_has(wf_h5 *file, const char *name);
 /* WF_ERR_FORMAT where there is none, or one whose type has no wf_dtype, whose rank is above WF_MAX_RANK, or whose
  * elements lie in another file. */
 wf_status wf_h5_stat(wf_h5 *file, const char *name, wf_h5_info *info) WF_NODISCARD;
-/* Elements of `box` into `data`, row-major; float types become `dtype`, a float type, and integers an integer type
- * (WF_ERR_DTYPE for others). */
+/* Elements of `box` into `data`, row-major; float types become `dtype`, a float type, and integers and booleans an
+ * integer type (WF_ERR_DTYPE for others). WF_ERR_FORMAT: an unsigned integer above 2^63 - 1. */
 wf_status wf_h5_read(wf_h5 *file, const char *name, wf_box box, wf_dtype dtype, void *data) WF_NODISCARD;
 
 /* A data set, with the groups above it; contiguous, and with a place in the file at once. */
 wf_status wf_h5_add(wf_h5 *file, const char *name, wf_dtype dtype, wf_shape shape) WF_NODISCARD;
-/* The same in chunks, compressed by gzip where level is 1 to 9 and not where it is 0. */
+/* Adds a data set in chunks, compressed by gzip if level is 1 to 9 and not if it is 0. */
 wf_status wf_h5_add_chunked(wf_h5 *file, const char *name, wf_dtype dtype, wf_shape shape, wf_shape chunk,
                             int level) WF_NODISCARD;
 /* Elements of `box` from `data`, which has the data set's type. */
@@ -59,7 +60,8 @@ wf_status wf_h5_write(wf_h5 *file, const char *name, wf_box box, const void *dat
 typedef wf_status (*wf_h5_visit)(void *user, wf_h5 *file, const char *name);
 wf_status wf_h5_each(wf_h5 *file, wf_h5_visit visit, void *user) WF_NODISCARD;
 
-/* A text that belongs to the file: an attribute of its root group. Reading gives "" where there is none. */
+/* A text that belongs to the file: an attribute of its root group. Reading gives "" where there is none, and the digits
+ * of an integer. */
 wf_status wf_h5_set_text(wf_h5 *file, const char *name, const char *text) WF_NODISCARD;
 wf_status wf_h5_get_text(wf_h5 *file, const char *name, char *text, size_t size) WF_NODISCARD;
 
@@ -68,6 +70,12 @@ wf_status wf_h5_get_text(wf_h5 *file, const char *name, char *text, size_t size)
 /* Makes what was written to a file, or the names in a folder, outlive a loss of power. */
 wf_status wf_file_sync(const char *path) WF_NODISCARD;
 wf_status wf_folder_sync(const char *folder) WF_NODISCARD;
+#define WF_FILE_PATH 4096
+/* Says where to write a file that shall become `path`: `target` is `path`, or the file that it leads to through
+ * symbolic links, which stay and may lead to no file yet; `temporary` is the target's name with `end` after it.
+ * WF_ERR_ARGUMENT: a name is too long; WF_ERR_IO: the links lead in a circle. */
+wf_status wf_file_target(const char *path, const char *end, char target[WF_FILE_PATH],
+                         char temporary[WF_FILE_PATH]) WF_NODISCARD;
 /* The file `temporary` becomes `path`, at once and durably; an existing one is replaced. */
 wf_status wf_file_commit(const char *temporary, const char *path) WF_NODISCARD;
 

@@ -7,6 +7,7 @@
 #define WF_COMM_MESH_H
 
 #include "comm/comm.h"
+#include "core/boundary.h"
 #include "core/site.h"
 
 #ifdef __cplusplus
@@ -38,11 +39,9 @@ WF_PLACED wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes);
 wf_comm *wf_mesh_world(const wf_mesh *mesh);
 /* The place along every axis of a rank of the whole mesh. */
 void wf_mesh_place(const wf_mesh *mesh, int rank, int place[WF_AXES]);
-/* "data 2 x height 2: rank 3 is data 1, height 1" (only axes that are split). Valid as long as the mesh. */
+/* "data 2 x height 2: rank 3 is data 1, height 1" (only axes that are split); the rank is named as in messages
+ * (comm/comm.h). Valid as long as the mesh. */
 const char *wf_mesh_text(const wf_mesh *mesh);
-
-/* Dimension d in a wf_layout_opts, where 0 is no dimension. */
-#define WF_DIM(d) ((d) + 1)
 
 typedef struct wf_layout_opts {
     int dim[WF_AXES]; /* WF_DIM(d): the axis shards dimension d; default: the tensor is replicated over it */
@@ -54,7 +53,7 @@ typedef struct wf_layout_opts {
 /* The layout of a tensor of this global shape. WF_ERR_SHAPE if two axes cut one dimension, a dimension does not exist,
  * or the last bound is not its length. An axis of one rank, other than data, counts as replicated. Local. */
 wf_status wf_mesh_layout(const wf_mesh *mesh, wf_shape global, wf_layout_opts opts, wf_layout *layout) WF_NODISCARD;
-/* The same on every rank of the mesh; wf_layout_none where the mesh is NULL. Local. */
+/* The layout of a tensor that is equal on every rank of the mesh; wf_layout_none if the mesh is NULL. Local. */
 wf_layout wf_mesh_layout_same(const wf_mesh *mesh, wf_shape global);
 /* The mesh's own copy of size + 1 ascending shard bounds along an axis: equal ones give the same pointer, which lives
  * as long as the mesh, as those of the layouts do that a program makes here. Of the bounds of its own tensors the
@@ -68,12 +67,16 @@ wf_status wf_mesh_layout_activation(const wf_mesh *mesh, wf_shape global, wf_lay
  * than x's, of the same communicator or of one of its axes. A tensor without a layout is taken as the whole tensor,
  * equal on all ranks. For variables: wf_redistribute (layers/redistribute.h). Collective. */
 WF_PLACED wf_tensor *wf_tensor_redistribute(const wf_tensor *x, wf_layout target);
-/* x, whose layout is on this mesh with bounds, with halos: widths[d] more elements on both sides of this rank's part in
- * every dimension d, fewer at the ends of the whole, whoever holds them. The result has no layout; it is the part
- * [lo - widths[d], hi + widths[d]) of the whole, cut at its ends, and the caller frees it. Parts may be empty and halos
- * wider than a part. An equal exchange is planned once: the mesh keeps the 1024 plans that were used last. WF_ERR_SHAPE
- * for a negative width or a layout without bounds, WF_ERR_UNSUPPORTED for a partial one. Collective. */
-WF_PLACED wf_tensor *wf_halo_exchange(const wf_mesh *mesh, const wf_tensor *x, const int64_t *widths);
+/* Returns x, whose layout is on this mesh with bounds, with halos: widths[d] more elements on both sides of this rank's
+ * part in every dimension d, whichever rank holds them. An edge of the whole cuts halos (the default of the boundary),
+ * or they go on beyond it as the boundary says, also in dimensions that are not cut. The result has no layout; it is
+ * the part [lo - widths[d], hi + widths[d]) of the whole, cut where an edge cuts, and the caller frees it. Parts may be
+ * empty, which get no halo, and halos wider than a part. What the boundary repeats along a line travels once; where no
+ * dimension is cut nothing is sent. An equal exchange is planned once: the mesh keeps the 1024 plans that were used
+ * last. WF_ERR_SHAPE for a negative width, a layout without bounds, and halos that reach farther beyond an edge than it
+ * is defined for (core/boundary.h), WF_ERR_UNSUPPORTED for a partial layout. Collective. */
+WF_PLACED wf_tensor *wf_halo_exchange(const wf_mesh *mesh, const wf_tensor *x, const int64_t *widths,
+                                      wf_boundary boundary);
 
 #ifdef __cplusplus
 }

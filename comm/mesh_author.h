@@ -4,6 +4,7 @@
 
 #include "comm/exchange_author.h"
 #include "comm/mesh.h"
+#include "core/boundary_author.h"
 #include "core/window.h"
 
 /* As wf_mesh_bounds, of bounds that need not last: they stand until WF_PLANS_MOST / 2 have been asked for after them,
@@ -48,7 +49,14 @@ typedef struct wf_regions {
 wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
                               wf_order order);
 
-/* The same between boxes of any kind: one per rank of the whole mesh. */
+/* wf_mesh_exchange for a need that may reach beyond the edges of the whole: `rest` has what is needed in dimensions
+ * that no axis of `need` shards (entries of others are not read). NULL after the errors of wf_exchange_new_beyond, on
+ * all ranks. */
+wf_exchange *wf_mesh_exchange_beyond(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need,
+                                     const wf_range rest[WF_MAX_RANK], const wf_boundary *boundary, wf_dtype dtype,
+                                     wf_order order);
+
+/* Like wf_mesh_exchange, between boxes of any kind: one per rank of the whole mesh. */
 wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, const wf_box *need, wf_dtype dtype,
                                     wf_order order);
 /* The one that takes a tensor from one complete layout to another, both on one mesh, or on two meshes of which one
@@ -56,9 +64,9 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
  * equally is left out. If the exchange moves nothing and this rank's boxes are equal, the tensor can be used as it
  * is. NULL after an error: WF_ERR_UNSUPPORTED for a partial layout. Local, as wf_mesh_exchange is. */
 wf_exchange *wf_mesh_exchange_layouts(const wf_layout *from, const wf_layout *to, wf_dtype dtype, wf_order order);
-/* The same for x, whose layout goes to *from: one without a layout counts as the whole, the same on every rank of the
- * target's mesh. Completes both layouts along these axes, so collective where their bounds are unknown. Along all
- * others *target is as x's own layout, on every rank, and nothing moves. */
+/* Like wf_mesh_exchange_layouts for x, whose layout goes to *from: an x without one counts as the whole, equal on every
+ * rank of the target's mesh. Completes both layouts along these axes, so collective where their bounds are unknown.
+ * Along all others *target is as x's own layout, on every rank, and nothing moves. */
 wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from, unsigned axes);
 /* How many exchanges the mesh keeps; those that nodes may hold beyond WF_PLANS_MOST count too. Local. */
 int64_t wf_mesh_exchanges(const wf_mesh *mesh);

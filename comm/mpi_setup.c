@@ -1,8 +1,7 @@
 /* Set-up over MPI: what the ranks tell each other when a communicator is opened, who is on which node, and the parts of
  * a communicator. Called by comm/open.c. Here alone ranks meet without control channel, so nothing may fail between two
  * collective steps. */
-#include "comm/guard/guard_impl.h"
-#include "comm/transport/transport_impl.h"
+#include "comm/open_impl.h"
 
 #include "core/config_author.h"
 
@@ -19,15 +18,16 @@ typedef struct setup {
     char message[WF_FAILURE_TEXT];
 } setup;
 
-/* Of rank r, whose node's lowest rank is the leader; ranks come in their order, so that nodes are numbered by their
- * lowest ranks, on every rank alike. */
-static void place_rank(wf_comm *comm, int r, int leader, int64_t pid)
+/* Notes process, node and world's number of rank r; `leader` is the lowest rank of its node. Ranks are visited in
+ * order, so that all ranks number nodes alike, by their lowest ranks. */
+static void place_rank(wf_comm *comm, int r, int leader, int64_t pid, int32_t world_rank)
 {
     comm->pid[r] = pid;
+    comm->world_rank[r] = world_rank;
     comm->node[r] = leader == r ? comm->inter_size++ : comm->node[leader];
 }
 
-/* This rank's place, once all have theirs. */
+/* Computes this rank's place in its node, after place_rank of all ranks. */
 static void take_place(wf_comm *comm)
 {
     comm->inter_rank = comm->node[comm->rank];
@@ -60,7 +60,8 @@ static wf_status make_room(wf_comm *comm)
 {
     comm->node = calloc((size_t)comm->size, sizeof *comm->node);
     comm->pid = calloc((size_t)comm->size, sizeof *comm->pid);
-    WF_CHECK(comm->node && comm->pid, WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
+    comm->world_rank = calloc((size_t)comm->size, sizeof *comm->world_rank);
+    WF_CHECK(comm->node && comm->pid && comm->world_rank, WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
     if (comm->size == 1)
         return WF_OK;
     WF_TRY(wf_control_new(comm));
@@ -92,7 +93,7 @@ static wf_status exchange_setups(wf_comm *comm, MPI_Comm data, const setup *mine
         status = agree_setups(comm, all);
     }
     for (int r = 0; status == WF_OK && r < comm->size; r++)
-        place_rank(comm, r, all[r].leader, all[r].pid);
+        place_rank(comm, r, all[r].leader, all[r].pid, r);
     if (status == WF_OK)
         take_place(comm);
     free(all);
@@ -117,7 +118,7 @@ static wf_status open_transport(wf_comm *comm, MPI_Comm data)
     TRY_MPI(MPI_Comm_dup(data, &control));
     TRY_MPI(MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN));
     WF_TRY(wf_transport_mpi_open(comm, data));
-    return wf_control_open(comm, control);
+    return wf_control_open(comm, &control);
 }
 
 /* The communicators of a process have different ones; rank 0's is that of all. */
@@ -182,7 +183,7 @@ wf_status wf_mpi_prepare(const wf_comm *comm, const int *member, int members, wf
         int leader = 0;
         while (comm->node[member[leader]] != comm->node[member[r]])
             leader++;
-        place_rank(child, r, leader, comm->pid[member[r]]);
+        place_rank(child, r, leader, comm->pid[member[r]], comm->world_rank[member[r]]);
     }
     take_place(child);
     return WF_OK;

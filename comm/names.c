@@ -1,8 +1,6 @@
 /* The names of communicators: which reducer each stands for, what it needs, and what "auto" chooses after a look at
  * devices, nodes and a short trial. */
-#include "comm/reduce/reduce_impl.h"
-
-#include "core/captured_author.h"
+#include "comm/open_impl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -118,56 +116,9 @@ static wf_status pick_between_nodes(wf_comm *comm)
     return wf_reducer_connect(comm);
 }
 
-typedef struct gpu {
-    char identity[WF_DEVICE_IDENTITY];
-    bool shared; /* this rank's transport takes other ranks on its GPU */
-} gpu;
-
-/* One rank a GPU: `why` says what is in the way, on all ranks alike; empty: nothing. */
-static wf_status fits_gpus(wf_comm *comm, char why[WF_WHY])
-{
-    wf_ctx *ctx = comm->shared->ctx;
-    gpu mine = {.shared = wf_transport_native.name && wf_transport_native.shares_gpu()};
-    const size_t bytes = (size_t)comm->size * sizeof mine;
-    void *memory;
-    wf_status status;
-    why[0] = 0;
-    if (ctx->k->host)
-        snprintf(why, WF_WHY, "device \"%s\" is no GPU, and NCCL needs one", wf_ctx_device(ctx));
-    else if (!wf_transport_native.name)
-        snprintf(why, WF_WHY, "this build has no NCCL");
-    if (why[0])
-        return WF_OK;
-    /* All ranks must come to the same answer, so every rank looks at the identities of all GPUs. */
-    WF_TRY(wf_comm_post_failure(comm, ctx->k->device_identity(ctx, mine.identity)));
-    WF_TRY(wf_host_take(comm, bytes, &memory));
-    const gpu *all = memory;
-    WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, memory));
-    for (int r = 1; r < comm->size; r++)
-        for (int q = 0; q < r && !why[0]; q++)
-            /* NCCL itself would fail with a message that names neither rank. */
-            if (!(all[q].shared && all[r].shared) && !strncmp(all[q].identity, all[r].identity, WF_DEVICE_IDENTITY))
-                snprintf(why, WF_WHY, "ranks %d and %d share GPU %.60s, and NCCL takes one rank a GPU", q, r,
-                         all[r].identity);
-out:
-    wf_host_give(comm, memory, bytes);
-    return status;
-}
-
-wf_status wf_comm_connect_native(wf_comm *comm)
-{
-    char why[WF_WHY];
-    WF_TRY(fits_gpus(comm, why));
-    if (why[0])
-        return wf_comm_post_failure(comm, WF_RAISE(WF_ERR_UNSUPPORTED,
-                                                   "communicator \"%s\": %s; \"auto\" chooses one that works here",
-                                                   comm->name, why));
-    return wf_native_open(comm);
-}
-
 static wf_status pick_for_gpus(wf_comm *comm)
 {
-    WF_TRY(fits_gpus(comm, comm->why));
+    WF_TRY(wf_native_fits(comm, comm->why));
     if (comm->why[0])
         return comm->inter_size == 1 ? pick_in_node(comm) : pick_between_nodes(comm);
     take_kind(comm, "pure_nccl");
@@ -191,11 +142,6 @@ wf_status wf_comm_settle(wf_comm *comm)
     comm->traffic = (wf_traffic){0};
     comm->sequence = 0;
     return WF_OK;
-}
-
-wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what)
-{
-    return wf_ctx_forbid_capture(comm->shared->ctx, what, "let NCCL move device memory (communicator \"pure_nccl\")");
 }
 
 static const char *ways_of(const wf_comm *comm)

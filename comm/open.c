@@ -1,9 +1,7 @@
 /* Opening, splitting and closing of communicators, and what those of one process share. Programs call it; everything
  * below is opened from here, in the order of the folders, and closed in reverse. */
 #include "comm/background_author.h"
-#include "comm/mesh/mesh_impl.h"
-#include "comm/reduce/reduce_impl.h"
-#include "comm/transport/transport_impl.h"
+#include "comm/open_impl.h"
 
 #include "core/config_author.h"
 #include "core/log.h"
@@ -153,11 +151,13 @@ static void disconnect(wf_comm *comm)
     wf_mesh_clear(&comm->mesh);
     wf_exchange_unshare(comm);
     wf_native_close(comm);
+    wf_mpi_closed(comm);
     wf_control_close(comm);
     wf_transport_mpi_close(comm);
     wf_engine_close(comm);
     free(comm->node);
     free(comm->pid);
+    free(comm->world_rank);
     wf_peer_slots_close(comm);
 }
 
@@ -325,7 +325,7 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
         wf_error_clear();
     }
     wf_comm_release(comm, all);
-    return status == WF_OK ? child : NULL;
+    return status == WF_OK ? child : wf_error_null();
 }
 
 wf_status wf_comm_close(wf_comm *comm)

@@ -33,8 +33,9 @@ wf_status wf_outbox_receive_bytes(wf_comm *comm, void *data, size_t bytes, int f
 
 /* --- natively, where a transport does that ------------------------------------------------------------------------ */
 
-/* Whether a native transport connects the ranks. A message then holds up the later ones of both its ranks until both
- * have called it: all ranks must agree on one order of all messages, of these and of whatever else moves natively. */
+/* Returns true if a native transport connects the ranks. A message then blocks later ones of both its ranks until
+ * both have called it, so all ranks must agree on one order of all native messages, of the outbox and of every other
+ * call. */
 bool wf_outbox_connects(const wf_outbox *outbox);
 /* wf_outbox_send and wf_outbox_receive; natively, if it connects the ranks. Then the tensor that is received must not
  * be read before wf_outbox_await: its elements are on their way. */

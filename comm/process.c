@@ -1,7 +1,6 @@
 /* The process and MPI: who initialises it, what is said at the exit, and when it is finalised. Called once by the first
  * communicator and then by the exit of the program. */
-#include "comm/guard/guard_impl.h"
-#include "comm/transport/transport_impl.h"
+#include "comm/open_impl.h"
 
 #include "core/config_author.h"
 #include "core/log.h"
@@ -15,7 +14,6 @@
 #define LEAVE_MS 20000      /* for MPI to end a process whose communicators are dead, on a busy machine */
 
 static bool ours;   /* Weft initialised MPI */
-static bool broken; /* a communicator died */
 static pid_t owner; /* the process that speaks MPI: a child that it forks has its memory, and no part in the job */
 static MPI_Comm leaving = MPI_COMM_NULL;
 static wf_comm *opened; /* the first one first */
@@ -35,17 +33,6 @@ void wf_mpi_closed(wf_comm *comm)
             *at = comm->next_open;
             return;
         }
-}
-
-void wf_mpi_broken(void)
-{
-    broken = true;
-}
-
-bool wf_mpi_gone(void)
-{
-    int finalized = 0;
-    return MPI_Finalized(&finalized) == MPI_SUCCESS && finalized;
 }
 
 void wf_mpi_abort(int code)
@@ -93,7 +80,7 @@ static void tell_that_we_leave(int code)
  * this machine that was stopped by a signal no longer than the time-out. */
 static bool everybody_leaves(int code)
 {
-    const bool well = code == 0 && !broken;
+    const bool broken = wf_failure_happened(), well = code == 0 && !broken;
     const int64_t limit = (int64_t)(broken ? 3 * WF_GRACE_MS : wf_config_get()->timeout_ms) * 1000000;
     const int64_t every = limit / 4 < LOOK_NS ? limit / 4 : LOOK_NS, start = wf_now_ns();
     int64_t since = start, looked = start;
@@ -129,7 +116,7 @@ static void finalize_mpi(int code)
 {
     if (!everybody_leaves(code))
         end_now(code, "the program ends, and not all ranks do");
-    if (broken)
+    if (wf_failure_happened())
         wf_watch_last("MPI_Finalize", LEAVE_MS);
     wf_control_sweep();
     MPI_Finalize();

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WF_TRACE_MAGIC   "weft trace 4"
+#define WF_TRACE_MAGIC   "weft trace 5"
 #define WF_TRACE_SUFFIX  ".trace"
 #define WF_TRACE_EVENTS  256
 #define WF_FAILURE_TEXT  640
@@ -19,6 +19,7 @@
 #define WF_PURPOSE       64
 #define WF_TRACE_STRINGS 64
 #define WF_TRACE_STEP    96
+#define WF_RANK_TEXT     28
 
 /* What a call is: travels to the ring neighbour, and makes messages. Fields that do not matter are -1. */
 typedef struct wf_call_record {
@@ -26,7 +27,8 @@ typedef struct wf_call_record {
     char operation[WF_OPERATION];
     int32_t dtype, rank; /* of the tensor; rank -1: shapes may differ */
     int32_t op, root;
-    int32_t peer, tag; /* of a message between two; -1 in collectives */
+    int32_t peer, tag;              /* of a message between two; -1 in collectives */
+    int32_t world_root, world_peer; /* the same ranks as the world counts them */
     int64_t dim[WF_MAX_RANK];
     uint64_t plan;           /* of an exchange: who has and needs what, as a number; else 0 */
     char file[WF_SITE_FILE]; /* where the program called; empty: not known */
@@ -42,9 +44,9 @@ typedef enum wf_event_state {
 } wf_event_state;
 
 typedef struct wf_trace_event {
-    uint64_t number; /* 1, 2, ... of the process; 0: there is none */
-    uint64_t comm;   /* the same on all its ranks */
-    int32_t comm_rank, comm_size;
+    uint64_t number;                          /* 1, 2, ... of the process; 0: there is none */
+    uint64_t comm;                            /* the same on all its ranks */
+    int32_t comm_rank, comm_size, world_rank; /* world_rank: what the world calls comm_rank */
     int32_t state;
     wf_call_record call;
     uint64_t bytes;           /* sent in this call */
@@ -74,7 +76,17 @@ typedef struct wf_trace {
     wf_trace_event event[WF_TRACE_EVENTS]; /* number n is at n % WF_TRACE_EVENTS */
 } wf_trace;
 
-/* The same call, wherever it was made. */
+/* How messages name a rank that the world counts as `world` and its communicator as `own`: "5 (1)", or "1" where both
+ * are 1. Writes into text and returns it. */
+const char *wf_rank_numbers(int world, int own, char text[WF_RANK_TEXT]);
+/* wf_rank_numbers for rank `own` of a communicator whose rank r is rank world_rank[r] of the world; NULL: of the world
+ * itself.
+ */
+const char *wf_rank_listed(const int32_t *world_rank, int own, char text[WF_RANK_TEXT]);
+/* wf_rank_listed into memory that lasts as long as the enclosing block: for the arguments of one message. */
+#define WF_RANK_LISTED(world_rank, own) wf_rank_listed(world_rank, own, (char[WF_RANK_TEXT]){0})
+
+/* Returns true if both are the same call, wherever it was made. */
 bool wf_call_record_equal(const wf_call_record *a, const wf_call_record *b);
 /* "allreduce(f32 [3], sum) at train.c:40" */
 const char *wf_call_record_text(const wf_call_record *record, char text[WF_RECORD_TEXT]);

@@ -1,6 +1,6 @@
 /* Transports: how buffers move between the ranks of one communicator.
  *
- * A transport moves messages. It never waits, but to connect and to close: waiting, time-outs, failure notices and the
+ * A transport moves messages. It never waits, but to close: waiting, time-outs, failure notices and the
  * cutting of large messages are the communicator's.
  *
  * MPI gets no device memory, though it may be built to take some. Whether that works shows only when ranks send it to
@@ -60,8 +60,8 @@ typedef enum wf_native_operation {
     WF_NATIVE_REDUCE_SCATTER
 } wf_native_operation;
 
-/* Of `count` elements a rank, in device memory; 0 does nothing, on all ranks alike. A reduce-scatter's x and an
- * all-gather's y hold such a block for each rank, in rank order, of which its y or x may be this rank's own. */
+/* A call on `count` elements a rank in device memory; 0 does nothing, on all ranks alike. The x of a reduce-scatter and
+ * the y of an all-gather hold one block for each rank, in rank order; y or x may be this rank's own block of it. */
 typedef struct wf_native_call {
     wf_native_operation operation;
     const void *x;
@@ -72,22 +72,36 @@ typedef struct wf_native_call {
     int peer; /* of an all-gather and a reduce-scatter: nothing */
 } wf_native_call;
 
+#define WF_NATIVE_WHY 64
+
+/* Names a connection: rank 0 makes it, and all ranks need it to connect. */
+typedef struct wf_native_id {
+    char bytes[128];
+} wf_native_id;
+
 /* A call only puts work on a stream. The work waits for everything that is on the context's stream at that time, and
  * later work on the context's stream waits for it. The host waits only where it reads a value (comm/guard/native.c).
  * All communicators of a shared state share one stream, so what runs on the GPUs runs in the order of the calls, which
  * is the same on all ranks: what is added to the background stream runs where it is added (comm/background_author.h).
  * The second connection of the background stream may have a stream of its own, where the transport keeps that order.
  *
- * comm->native says that a communicator is connected, or that its `open` has begun, which is enough for poll, test,
+ * comm->native says that a communicator is connected, or that its `prepare` has begun, which is enough for poll, test,
  * pending, give_up and close. Unless it says otherwise, a function needs a connection. */
 typedef struct wf_native_transport {
     const char *name; /* NULL: this build has none, and no function */
 
-    /* Whether it takes several ranks on one GPU. Needs no connection. */
+    /* Writes why this process cannot use it, or nothing. Needs no connection. */
+    void (*find_unfit)(char why[WF_NATIVE_WHY]);
+    /* Returns true if several ranks may use one GPU. Needs no connection. */
     bool (*shares_gpu)(void);
-    /* Connects all ranks, where there are several, or one that the configuration lets it connect with itself. The
-     * caller has checked that each has a GPU that the transport takes. Collective. */
-    wf_status (*open)(wf_comm *comm);
+    /* Sets comm->native, and on rank 0 the id of the connection. Local. */
+    wf_status (*prepare)(wf_comm *comm, wf_native_id *id);
+    /* Connects all ranks, which have the id of rank 0. The caller has checked that each has a GPU that the transport
+     * takes, and that all have come. `wait` returns once `ready` says so, or with the error of a rank that fails;
+     * connect and later calls wait by it. Collective. */
+    wf_status (*connect)(wf_comm *comm, const wf_native_id *id, wf_status (*wait)(wf_comm *comm));
+    /* Says if all that was called so far, connect included, is on its stream. */
+    wf_status (*ready)(wf_comm *comm, bool *ready);
     /* After the last call is over, or the communicator dead. Graphs of captured steps that use it are freed first. */
     void (*close)(wf_comm *comm);
     /* The communicator died: kernels that wait for other ranks end, its own and those of the ones split from it. What
@@ -97,8 +111,8 @@ typedef struct wf_native_transport {
 
     /* An asynchronous error, or WF_OK. Every loop that waits calls it. `all`: of any that shares its streams. */
     wf_status (*poll)(wf_comm *comm, bool all);
-    /* Whether the host may have to wait for calls of the communicators that share its streams; whether all are over, or
-     * the error of one of them. */
+    /* pending: returns true if the host may have to wait for calls of the communicators that share its streams. test:
+     * sets *done if all are over, or returns the error of one of them. */
     bool (*pending)(const wf_comm *comm);
     wf_status (*test)(wf_comm *comm, bool *done);
     /* The host waits no more for what is pending. Returns, once, a communicator that died while its calls were on their
@@ -113,7 +127,7 @@ typedef struct wf_native_transport {
     /* The context's stream goes behind what does not hold it up yet (of `end`, and sums of the background stream).
      * Local. */
     wf_status (*join)(wf_comm *comm);
-    /* The same for what the background stream has summed, of whichever communicator that shares the streams of comm. */
+    /* Like join, for what the background stream has summed, of any communicator that shares the streams of comm. */
     wf_status (*join_sums)(wf_comm *comm);
     /* Records the event behind all calls so far: work that waits for it does not wait for later calls. */
     wf_status (*record)(wf_comm *comm, wf_event *event);

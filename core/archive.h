@@ -18,7 +18,7 @@ wf_status wf_archive_enter(wf_archive *archive, const char *name) WF_NODISCARD;
 wf_status wf_archive_leave(wf_archive *archive) WF_NODISCARD;
 /* Saves from or loads into the tensor (and notes the change). */
 wf_status wf_archive_tensor(wf_archive *archive, const char *name, wf_tensor *tensor) WF_NODISCARD;
-/* The same for a tensor that is, on this rank, the part `box` of one of shape `global`, of which the other ranks have
+/* The place of a tensor that is, on this rank, the part `box` of one of shape `global`, of which the other ranks have
  * the rest. `varies`: ranks that have the same part may have other values (running statistics). An archive in the
  * memory of one rank keeps the part. */
 typedef struct wf_archive_place {

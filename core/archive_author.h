@@ -17,7 +17,7 @@ typedef struct wf_archive_ops {
 wf_archive *wf_archive_new(wf_ctx *ctx, const wf_archive_ops *ops, bool loading, void *own);
 void *wf_archive_state(wf_archive *archive);
 void wf_archive_set_loading(wf_archive *archive, bool loading);
-/* Whether it brings the parts of all ranks together, so that its visits are collective. */
+/* Returns true if the archive gathers the parts of all ranks, which makes its visits collective. */
 bool wf_archive_spans_ranks(const wf_archive *archive);
 
 #endif

@@ -12,7 +12,7 @@
  *         return wf_tape_reset(t->tape);
  *     }
  *
- *     t.x = wf_tensor_copy(batch.x, WF_F32, wf_tensor_order(batch.x)), likewise t.labels;
+ *     t.x = wf_tensor_copy(batch.x, WF_F32, wf_tensor_order(batch.x)), t.labels too;
  *     wf_captured *captured = wf_capture(ctx, step, &t);
  *     while (...) {
  *         WF_MUST(wf_iter_next(iter, &batch));

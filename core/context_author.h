@@ -55,8 +55,8 @@ struct wf_ctx {
     struct wf_comm *world; /* the first communicator of this context; NULL: none, or it is closed */
     /* Tells the other ranks of `comm` that this one failed with its last error; returns the status. Filled by comm. */
     wf_status (*tell_failure)(struct wf_comm *comm, wf_status status);
-    /* Whether this rank is the first of those that differ along these axes (bit a: axis a). Filled by comm; NULL: there
-     * is one rank. */
+    /* Returns true if this rank is the first of those that differ along these axes (bit a: axis a). Filled by comm;
+     * NULL: there is one rank. */
     bool (*is_first)(const struct wf_mesh *mesh, unsigned axes);
 
     /* Hooks that comm fills. Where they are NULL, the pool's memory is not shared and reads need not wait for other
@@ -97,14 +97,14 @@ wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_
 /* The pool: size classes; a block given back is reused. Free blocks go back to the system where the device has no more
  * memory, and where they come to more than was ever in use; before that a free block of up to twice the size serves.
  * Blocks are 64-byte aligned. A take of 0 bytes gives NULL. Main thread only. Workspace of a kernel is taken and given
- * within the slot. */
+ * within the slot. Before a block goes back, the host waits for the device: an error if a rank fails meanwhile. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
 /* Retires the block that contains this address: it is never reused and not freed with the context, even after it is
  * given back, because a transfer in flight may still read or write it. Addresses outside the pool are ignored. */
 void wf_pool_hold(wf_ctx *ctx, const void *data);
-/* The same in host memory, page-locked where the device has memory of its own: for lists, and for transfers to and
- * from the device. */
+/* Take and give host memory, page-locked if the device has memory of its own: for lists, and for transfers to and from
+ * the device. */
 wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 /* The most bytes that were in use since the call before, or ever. */

@@ -4,6 +4,7 @@
 
 #include "core/act.h"
 #include "core/archive.h"
+#include "core/boundary.h"
 #include "core/captured.h"
 #include "core/context.h"
 #include "core/dtype.h"

@@ -1,5 +1,5 @@
-/* The handles of tensors and storages of a context. They are made by the dozen and never freed before the pool: a loop
- * of fixed shape reuses those of its first steps. Main thread only. */
+/* The handles of tensors and storages of a context, and the packed forms that hang on them. They are made by the dozen
+ * and never freed before the pool: a loop of fixed shape reuses those of its first steps. Main thread only. */
 #include "core/pool_impl.h"
 
 #include <stdlib.h>
@@ -90,5 +90,15 @@ void wf_handles_free(wf_handles *handles)
     for (struct wf_storage_chunk *c = handles->storage_chunks, *next; c; c = next) {
         next = c->next;
         free(c);
+    }
+}
+
+void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms)
+{
+    while (*forms) {
+        wf_packed_form *form = *forms;
+        *forms = form->next;
+        wf_pool_give(ctx, form->data, form->bytes);
+        free(form);
     }
 }

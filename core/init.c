@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static wf_status draw(wf_param *p, wf_distribution dist, uint64_t stream, double a, double b)
+static wf_status draw_values(wf_param *p, wf_distribution dist, uint64_t stream, double a, double b)
 {
     const wf_random random = {.seed = p->ctx->seed, .stream = stream, .global = p->global, .box = p->box};
     const wf_array y = wf_tensor_array(p->value);
@@ -105,9 +105,9 @@ wf_status wf_param_initialise(wf_param *p)
     case WF_INIT_CONSTANT:
         return wf_tensor_fill(p->value, init.kind == WF_INIT_CONSTANT ? init.a : 0);
     case WF_INIT_NORMAL:
-        return draw(p, WF_NORMAL, stream, init.a, init.b);
+        return draw_values(p, WF_NORMAL, stream, init.a, init.b);
     case WF_INIT_UNIFORM:
-        return draw(p, WF_UNIFORM, stream, init.a, init.b);
+        return draw_values(p, WF_UNIFORM, stream, init.a, init.b);
     case WF_INIT_ORTHOGONAL:
         return orthogonal(p, stream, scale);
     /* Deviations are those of the papers: LeCun 1998 (1 / fan-in), Glorot and Bengio 2010 (2 / (in + out)), He 2015 (2
@@ -131,5 +131,6 @@ wf_status wf_param_initialise(wf_param *p)
         limit = scale * sqrt(6 / in);
         break;
     }
-    return limit > 0 ? draw(p, WF_UNIFORM, stream, -limit, limit) : draw(p, WF_NORMAL, stream, 0, deviation);
+    return limit > 0 ? draw_values(p, WF_UNIFORM, stream, -limit, limit)
+                     : draw_values(p, WF_NORMAL, stream, 0, deviation);
 }

@@ -2,8 +2,8 @@
  *
  * Three fillings: `ref` (core/ref, plain loops, every sum in double and in a fixed order: the oracle), `cpu` (core/cpu,
  * oneDNN and OpenMP; starts as a copy of `ref` and overrides slots) and `cuda` (core/cuda, which fills every slot by
- * itself). No slot is NULL but `multiplies`, the four of capture, and range_push with range_pop, where NULL has the
- * meaning that is said there. A form that a filling cannot do is WF_ERR_UNSUPPORTED of its own function.
+ * itself). No slot is NULL but `library`, `multiplies`, the four of capture, and range_push with range_pop, where NULL
+ * has the meaning that is said there. A form that a filling cannot do is WF_ERR_UNSUPPORTED of its own function.
  *
  * Every slot has a function type, named after the slot or, where several share it, after what they have in common. A
  * filling declares its functions by these types: `wf_conv_fn wf_cpu_conv_forward;`.
@@ -49,7 +49,8 @@ typedef struct wf_array {
     wf_packed_form **forms; /* where a filling may keep packed copies; NULL: nowhere */
 } wf_array;
 
-/* A strided array, for `copy`. dim and stride are in any order, strides in elements. */
+/* A strided array, for `copy`. dim and stride are in any order, strides in elements; those of what is read may be 0 or
+ * negative: an element that is repeated, or a dimension that is read backwards from `data` on. */
 typedef struct wf_strided {
     void *data;
     wf_dtype dtype;
@@ -239,6 +240,25 @@ typedef struct wf_norm_args {
     bool y_of_x; /* backward: y came of x without residual and noise, so its sign may be found from x, gamma and beta */
 } wf_norm_args;
 
+/* Normalisation of groups, whatever the shape of x: in memory it is dense, [rows][places][channels]. Element (r, p, c)
+ * belongs to group number r groups + (first + c) / size, one of rows * groups = K, and is scaled and shifted by entry c
+ * of gamma and beta [channels], which are of x's type, or wide. Other processes may hold more elements of a group.
+ * "Wide" is f32, and f64 where x is. */
+typedef struct wf_group_norm_args {
+    int64_t rows, places, channels;
+    int64_t groups; /* of a row */
+    int64_t size;   /* channels of a whole group */
+    int64_t first;  /* place of channel 0 among the channels of all groups */
+    double count;   /* elements of a whole group */
+    double eps;
+    bool about_zero; /* the mean counts as 0 and is not taken off (RMS normalisation) */
+    const wf_array *x, *y, *dy, *dx;
+    const wf_array *gamma, *beta;   /* NULL: 1 and 0 */
+    const wf_array *stats;          /* wide [2,K]: mean, and 1 / standard deviation */
+    const wf_array *sums;           /* f64 [3,K] or [2,K], as the slot says */
+    const wf_array *dgamma, *dbeta; /* wide [channels]; NULL: not wanted */
+} wf_group_norm_args;
+
 typedef struct wf_act_args {
     wf_act act;
     double slope;
@@ -274,6 +294,7 @@ typedef struct wf_entropy_args {
 } wf_entropy_args;
 
 /* The types of the slots; a filling declares its functions by them. */
+typedef const char *wf_library_fn(void);
 typedef bool wf_multiplies_fn(wf_dtype dtype);
 typedef int wf_device_count_fn(void);
 typedef wf_status wf_device_choose_fn(wf_ctx *ctx, int ordinal);
@@ -310,6 +331,8 @@ typedef wf_status wf_norm_part_fn(wf_ctx *ctx, const wf_norm_head *head, const w
                                   const wf_array *part);
 typedef wf_status wf_norm_merge_fn(wf_ctx *ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2,
                                    const wf_array *count);
+typedef wf_status wf_group_norm_fn(wf_ctx *ctx, const wf_group_norm_args *args);
+typedef wf_status wf_group_norm_merge_fn(wf_ctx *ctx, const wf_array *parts, const wf_array *sums);
 typedef wf_status wf_act_fn(wf_ctx *ctx, const wf_act_args *args);
 typedef wf_status wf_binary_fn(wf_ctx *ctx, const wf_binary_args *args);
 typedef wf_status wf_dropout_fn(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x,
@@ -346,7 +369,11 @@ typedef void wf_shutdown_fn(wf_ctx *ctx);
 typedef struct wf_kernels {
     const char *name; /* "ref", "cpu", "cuda" */
     bool host;        /* device memory is host memory */
-    /* Whether there are instructions for products of this type; without, they are slower than f32. NULL: for all. */
+    /* The library that computes convolutions and products, its version, and the newest instructions that it takes, by
+     * the name that its own variable (ONEDNN_MAX_CPU_ISA) has for them: "oneDNN 2.6.3, AVX2". NULL: not told. */
+    wf_library_fn *library;
+    /* Returns true if the device has instructions for products of this type; without them the type is slower than f32.
+     * NULL: true for all. */
     wf_multiplies_fn *multiplies;
 
     /* Which device. count: how many this process can use, at least 1. choose (0 to count - 1) comes before the first
@@ -465,6 +492,23 @@ typedef struct wf_kernels {
      * overlaps x not at all. */
     wf_norm_fn *norm_backward;
 
+    /* Normalisation of groups. group_norm_stats: sums [3,K] from x: for each group the number of elements that are
+     * here, their mean and the sum of their squared deviations from it (about_zero: 0, and the sum of squares); all 0
+     * where there is none. */
+    wf_group_norm_fn *group_norm_stats;
+    /* Joins parts [P,3,K] of the same groups, in order and in f64, into sums [2,K]: mean, and squared deviations. */
+    wf_group_norm_merge_fn *group_norm_merge;
+    /* stats, and y = (x - mean) / sqrt(squares / count + eps) gamma + beta. sums [2,K]: mean and squared deviations of
+     * whole groups; NULL: x has whole groups, and their statistics are made in the same pass. */
+    wf_group_norm_fn *group_norm_forward;
+    /* From x, dy, stats and gamma: sums [2,K], those of gamma dy and of gamma dy xhat over the elements that are here
+     * (NULL: not wanted), and dgamma and dbeta, those of dy xhat and of dy over rows and places. */
+    wf_group_norm_fn *group_norm_backward_stats;
+    /* dx = (gamma dy - sums[0] / count - xhat sums[1] / count) / standard deviation, without sums[0] if about_zero.
+     * sums: of whole groups; NULL: x has whole groups, and their sums, dgamma and dbeta are made in the same pass. dx
+     * may be dy (in place). */
+    wf_group_norm_fn *group_norm_backward;
+
     /* Elementwise. backward: dx from dy and from x or y (one may be NULL where the other suffices: y for relu, leaky
      * relu, elu, sigmoid, tanh; x for gelu, softplus). In place allowed for both. */
     wf_act_fn *act_forward, *act_backward;
@@ -497,8 +541,8 @@ typedef struct wf_kernels {
     /* What log softmax and nll give for x and labels, in one pass each. backward: dx = dloss * scale * (softmax(x) -
      * one at the label), 0 in rows that do not count. */
     wf_entropy_fn *entropy_forward, *entropy_backward;
-    /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label; count likewise =
-     * number of rows whose label is not `ignored`. */
+    /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label; count (i64 scalar)
+     * = number of rows whose label is not `ignored`. */
     wf_count_correct_fn *count_correct;
     wf_count_labels_fn *count_labels;
 
@@ -526,7 +570,7 @@ typedef struct wf_kernels {
 const wf_kernels *wf_kernels_ref(void);
 const wf_kernels *wf_kernels_cpu(void);
 const wf_kernels *wf_kernels_cuda(void);
-/* Whether the machine has a GPU and a driver, also where the GPU cannot be used. */
+/* Returns true if the machine has a GPU and a driver, even if the GPU cannot be used. */
 bool wf_cuda_found(void);
 
 /* Helpers on arrays. */

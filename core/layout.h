@@ -42,11 +42,14 @@ typedef struct wf_layout {
     wf_box box;      /* the part held here, in global coordinates */
     uint8_t placement[WF_AXES];
     uint8_t dim[WF_AXES]; /* where placement is WF_SHARDED: the dimension cut by that axis */
-    /* Where placement is WF_SHARDED: the shard bounds along that dimension of the ranks of this axis, size + 1
-     * ascending numbers (wf_mesh_bounds); NULL: each rank knows only its own part. They live as long as the mesh if
-     * the program made the layout, else as long as a tensor with them and the step in which it was made.
-     * With bounds, any rank can compute the box of every other rank. */
+    /* If placement is WF_SHARDED: the shard bounds along that dimension of the ranks of this axis, size + 1 ascending
+     * numbers (wf_mesh_bounds); NULL: each rank knows only its own part. They live as long as the mesh if the program
+     * made the layout, else as long as a tensor with them and the step in which it was made. With bounds, any rank can
+     * compute the box of every other rank. */
     const int64_t *bounds[WF_AXES];
+    /* The dimension cut by the data axis holds a chunk of the samples of each rank (layers/pipeline.h). These parts do
+     * not follow one another in the whole, so no bounds describe them, and a redistribution leaves them in place. */
+    bool chunk;
 } wf_layout;
 
 wf_layout wf_layout_none(void);

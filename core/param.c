@@ -50,7 +50,7 @@ static wf_status check_tie(const wf_param *a, const wf_param *b)
 {
     char one[WF_SHAPE_TEXT], other[WF_SHAPE_TEXT];
     WF_CHECK(a != b, WF_ERR_ARGUMENT, "%s tied with itself", wf_param_path(a));
-    WF_CHECK(!a->tied && !a->tied_next, WF_ERR_STATE, "%s is tied already", wf_param_path(a));
+    WF_CHECK(!a->tied, WF_ERR_STATE, "%s is tied already, with %s", wf_param_path(a), wf_param_path(a->tied));
     WF_CHECK(a->ctx == b->ctx, WF_ERR_ARGUMENT, "%s and %s belong to two contexts", wf_param_path(a), wf_param_path(b));
     WF_CHECK(wf_shape_equal(a->shape, b->shape) && a->dtype == b->dtype && a->order == b->order, WF_ERR_ARGUMENT,
              "%s is %s %s, and %s, with which it should be tied, is %s %s", wf_param_path(a), wf_dtype_name(a->dtype),
@@ -73,7 +73,10 @@ wf_status wf_param_tie(wf_param *param, wf_param *with)
     wf_tensor_free(param->grad);
     param->value = param->rounded = param->grad = NULL;
     param->tied = with;
-    param->tied_next = with->tied_next;
+    wf_param *last = param;
+    for (; last->tied_next; last = last->tied_next)
+        last->tied_next->tied = with;
+    last->tied_next = with->tied_next;
     with->tied_next = param;
     return WF_OK;
 }
@@ -113,6 +116,7 @@ void wf_param_free(wf_param *param)
     wf_tensor_free(param->grad);
     free(param->name);
     free(param->path);
+    free(param->serial);
     free(param);
 }
 

@@ -44,6 +44,9 @@ struct wf_param {
 
     wf_param *tied;      /* the parameter that stands for this one; NULL: it stands for itself */
     wf_param *tied_next; /* the first of those for which this one stands; of those, the next */
+    char *serial;        /* the path of the one that stood for it in the whole model, if a pipeline dropped the layer of
+                            that one on this stage; files have it by this path. NULL: its own */
+    int64_t batches;     /* of running statistics: how many they have seen, as the model file that they are from says */
     bool counted;        /* in norms, by another stage of a pipeline, which has it too */
     int stage_tie;       /* its number, from 1, among those that several stages of a pipeline have; 0: it is none */
     int stage_ties;      /* how many those are; of every parameter of a pipeline */
@@ -59,12 +62,13 @@ typedef struct wf_param_opts {
 } wf_param_opts;
 
 wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts);
-/* Of those for which it stands the first one goes on with its value. */
+/* Frees the parameter. If others are tied to it, the first of them takes over its value. */
 void wf_param_free(wf_param *param);
 /* The parameter that stands for this one: itself, where it is not tied. */
 wf_param *wf_param_of(wf_param *param);
-/* From now on `with` stands for `param`, whose value and gradient it has. WF_ERR_ARGUMENT where they differ in shape,
- * type, or how ranks share them; WF_ERR_STATE for one that is tied already. */
+/* From now on `with`, or the parameter that stands for it, stands for `param` and for those that are tied with that
+ * one: they have its value and gradient. WF_ERR_ARGUMENT where the two differ in shape, type, or how ranks share them,
+ * or are one already; WF_ERR_STATE where `param` is tied already. */
 wf_status wf_param_tie(wf_param *param, wf_param *with) WF_NODISCARD;
 /* Fills `value` by init, keyed by (seed, hash of the path). */
 wf_status wf_param_initialise(wf_param *param) WF_NODISCARD;

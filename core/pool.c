@@ -1,8 +1,8 @@
-/* The pool of the context: every tensor and every workspace comes from here, so that a loop of fixed shape calls
- * malloc and cudaMalloc only in its first steps. Main thread only. There are four size classes to each power of two,
- * so at most a quarter of a block is lost. Where the pool would hold much more than was ever in use, larger free blocks
- * are cut, and their parts joined again once they are free. A block's class is kept in a table that is searched by
- * address, since device memory cannot be written from the host.
+/* The pool of the context: tensors and workspace come from here, so that a loop of fixed shape allocates only in its
+ * first steps. Main thread only. Blocks are kept by size class, four to each power of two: at most a quarter is lost. A
+ * table by address finds the record of a block, since device memory cannot be written from the host. A block is free,
+ * used, held (for good: a message may still write to it), or claimed by captured steps, for which it stays reserved. If
+ * the pool would hold much more than was ever in use, larger free blocks are cut, and their parts joined when free.
  *
  * A block of the host is handed out untouched: the system places each page where it is written first, which a kernel
  * does with its threads, so that on several sockets the pages lie beside the processors that computed them. */
@@ -18,7 +18,7 @@ typedef struct block {
     size_t bytes;
     int class;          /* the largest whose size is not above its own: the free list that it goes to */
     bool held;          /* stays out of use for good */
-    bool used;          /* is with somebody */
+    bool used;          /* handed out */
     bool mine;          /* was taken since a claim began */
     int claims;         /* by how many captured steps it is claimed */
     struct block *next; /* free list of its class, or of held blocks, or of spare records */
@@ -66,7 +66,7 @@ static void release(wf_ctx *ctx, const store *s, void *data, size_t bytes)
     (s->host ? ctx->k->pinned_release : ctx->k->release)(ctx, data, bytes);
 }
 
-/* Of the parts of a block of the system, the first given. One that is held keeps the whole. */
+/* Frees a block of the system, given its first part; if any part is held, the whole block is. */
 static void release_parts(wf_ctx *ctx, const store *s, block *first)
 {
     size_t bytes = 0;
@@ -144,14 +144,14 @@ static int class_within(size_t bytes)
     return size > bytes ? class - 1 : class;
 }
 
-/* Where the search for a block begins. Fibonacci hashing: blocks are 64-byte aligned, so the low six bits say nothing,
- * and the product's middle bits are the mixed ones. */
+/* The entry at which the search for a block begins. Fibonacci hashing: blocks are 64-byte aligned, so the low six bits
+ * say nothing, and the product's middle bits are the mixed ones. */
 static size_t home_of(const store *s, const void *data)
 {
     return ((uintptr_t)data >> 6) * 0x9e3779b97f4a7c15u >> 20 & (s->capacity - 1);
 }
 
-static size_t slot_of(const store *s, const void *data)
+static size_t table_slot(const store *s, const void *data)
 {
     size_t i = home_of(s, data);
     while (s->table[i] && s->table[i]->data != data)
@@ -159,10 +159,10 @@ static size_t slot_of(const store *s, const void *data)
     return i;
 }
 
-/* Blocks behind the gap move up as far as their search begins before it. */
+/* Moves later entries of the probe sequence into the gap unless their search begins after it. */
 static void table_remove(store *s, const void *data)
 {
-    size_t gap = slot_of(s, data);
+    size_t gap = table_slot(s, data);
     for (size_t i = (gap + 1) & (s->capacity - 1); s->table[i]; i = (i + 1) & (s->capacity - 1)) {
         const size_t from_home = (i - home_of(s, s->table[i]->data)) & (s->capacity - 1);
         if (from_home < ((i - gap) & (s->capacity - 1)))
@@ -185,7 +185,7 @@ static wf_status grow_table(wf_pool *pool, store *s)
     s->capacity = n ? 2 * n : 256;
     for (size_t i = 0; i < n; i++)
         if (old[i])
-            s->table[slot_of(s, old[i]->data)] = old[i];
+            s->table[table_slot(s, old[i]->data)] = old[i];
     free(old);
     return WF_OK;
 }
@@ -211,7 +211,7 @@ static void list_add(block **list, block *b)
     *list = b;
 }
 
-/* Takes the block behind it in; both are of one block of the system. */
+/* Appends the next part by address, which is of the same system block. */
 static void join(store *s, block *b)
 {
     block *const gone = b->after;
@@ -223,7 +223,7 @@ static void join(store *s, block *b)
     list_add(&s->spare, gone);
 }
 
-/* Makes a block available again, with the free ones beside it, unless something keeps it. */
+/* Makes a block available again, joined with free neighbours, unless something keeps it. */
 static void set_free(store *s, block *b)
 {
     if (!is_free(b))
@@ -259,7 +259,7 @@ static wf_status record_new(wf_pool *pool, store *s, block **b)
 
 static void table_add(store *s, block *b)
 {
-    s->table[slot_of(s, b->data)] = b;
+    s->table[table_slot(s, b->data)] = b;
     s->used++;
 }
 
@@ -284,26 +284,36 @@ static wf_status split(wf_pool *pool, store *s, block *b, size_t size)
 
 /* --- blocks of the system ----------------------------------------------------------------------------------------- */
 
-/* Returns free blocks to the system, the largest first, until it has `enough` bytes more: those that nobody has a part
- * of, holds or claims. */
-static void trim(wf_pool *pool, store *s, size_t enough)
+/* The link to the largest free block that nobody has a part of, holds or claims; NULL: there is none. */
+static block **largest_whole(store *s)
 {
-    size_t returned = 0;
     for (int class = CLASSES - 1; class >= 0; class --)
-        for (block **at = &s->free[class]; *at && returned < enough;) {
-            block *b = *at;
-            if (b->before || b->after) {
-                at = &b->next;
-                continue;
-            }
-            *at = b->next;
-            table_remove(s, b->data);
-            s->bytes -= b->bytes;
-            pool->counters.bytes_reserved -= b->bytes;
-            returned += b->bytes;
-            release(pool->ctx, s, b->data, b->bytes);
-            list_add(&s->spare, b);
-        }
+        for (block **at = &s->free[class]; *at; at = &(*at)->next)
+            if (!(*at)->before && !(*at)->after)
+                return at;
+    return NULL;
+}
+
+/* Returns such blocks to the system until it has `enough` bytes more. */
+static wf_status trim(wf_pool *pool, store *s, size_t enough)
+{
+    const size_t least = s->bytes > enough ? s->bytes - enough : 0;
+    if (enough == 0 || !largest_whole(s))
+        return WF_OK;
+    /* CUDA waits for the whole device before it frees memory, also for kernels that wait for ranks that have died, and
+     * nothing ends that wait. The context's own waits return an error if a rank fails. */
+    WF_TRY(pool->ctx->await ? pool->ctx->await(pool->ctx->comm) : WF_OK);
+    WF_TRY(pool->ctx->k->stream_finish(pool->ctx, NULL));
+    for (block **at = largest_whole(s); at && s->bytes > least; at = largest_whole(s)) {
+        block *const b = *at;
+        *at = b->next;
+        table_remove(s, b->data);
+        s->bytes -= b->bytes;
+        pool->counters.bytes_reserved -= b->bytes;
+        release(pool->ctx, s, b->data, b->bytes);
+        list_add(&s->spare, b);
+    }
+    return WF_OK;
 }
 
 /* The most that was ever in use, this block included. */
@@ -323,9 +333,9 @@ static size_t excess(const wf_pool *pool, const store *s, size_t size)
     return s->bytes + size > most ? s->bytes + size - most : 0;
 }
 
-/* Of a larger free block a part serves, before the store grows beyond that, and where the system has no more: NULL
- * where there is none. What is asked for in many sizes leaves free blocks of all of them; steps of a fixed shape have
- * none to cut. */
+/* Cuts the part that is needed off a larger free block; *out is NULL if there is none. Used before the store grows
+ * beyond its bound, and when the system has no more. Requests of many sizes leave free blocks of all of them; steps of
+ * a fixed shape leave none to cut. */
 static wf_status larger_block(wf_pool *pool, store *s, size_t size, int class, block **out)
 {
     *out = NULL;
@@ -376,7 +386,7 @@ static wf_status find_block(wf_pool *pool, store *s, size_t size, int class, blo
         WF_TRY(larger_block(pool, s, size, class, out));
     if (*out)
         return WF_OK;
-    trim(pool, s, more);
+    WF_TRY(trim(pool, s, more));
     const wf_status status = new_block(pool, s, size, class, out);
     if (status != WF_ERR_MEMORY)
         return status;
@@ -384,7 +394,7 @@ static wf_status find_block(wf_pool *pool, store *s, size_t size, int class, blo
     WF_TRY(larger_block(pool, s, size, class, out));
     if (*out)
         return WF_OK;
-    trim(pool, s, SIZE_MAX);
+    WF_TRY(trim(pool, s, SIZE_MAX));
     return new_block(pool, s, size, class, out);
 }
 
@@ -422,7 +432,7 @@ static void give_block(wf_pool *pool, store *s, void *data)
 {
     if (!data)
         return;
-    block *const b = s->table[slot_of(s, data)];
+    block *const b = s->table[table_slot(s, data)];
     pool->counters.bytes_in_use -= b->bytes;
     b->used = false;
     if (b->mine && !b->held && b->claims == 0)
@@ -574,16 +584,6 @@ char *wf_strdup(wf_ctx *ctx, const char *text)
     if (copy)
         memcpy(copy, text, bytes);
     return copy;
-}
-
-void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms)
-{
-    while (*forms) {
-        wf_packed_form *form = *forms;
-        *forms = form->next;
-        wf_pool_give(ctx, form->data, form->bytes);
-        free(form);
-    }
 }
 
 wf_handles *wf_pool_handles(const wf_ctx *ctx)

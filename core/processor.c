@@ -20,7 +20,7 @@ typedef struct level {
 } level;
 
 /* A processor with the named instructions has the others of their level: no compiler asks for all of them. */
-static level pick(void)
+static level pick_level(void)
 {
     __builtin_cpu_init();
     const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
@@ -48,7 +48,7 @@ static const level *picked(void)
 {
     static level one;
     if (!one.name)
-        one = pick();
+        one = pick_level();
     return &one;
 }
 

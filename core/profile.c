@@ -128,7 +128,7 @@ const char *wf_profile_current(const wf_profile *profile)
 
 /* --- Rows --------------------------------------------------------------------------------------------------------- */
 
-/* Where the row is, or would be. */
+/* The place of the row in the table, or the one that it would have. */
 static int32_t *place_of(const wf_profile *p, const wf_profile_row *row)
 {
     uint64_t at = wf_hash_text(wf_hash_text((uint64_t)row->kind, row->name), row->layer) % (uint64_t)p->slots;

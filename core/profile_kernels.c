@@ -97,6 +97,12 @@ TIMED_ARGS(norm_finish, wf_norm_args, 0, bytes_of(a->m2) + bytes_of(a->invstd))
 TIMED_ARGS(norm_forward, wf_norm_args, 0, norm_bytes(a))
 TIMED_ARGS(norm_backward_stats, wf_norm_args, 0, norm_bytes(a))
 TIMED_ARGS(norm_backward, wf_norm_args, 0, norm_bytes(a))
+TIMED_ARGS(group_norm_stats, wf_group_norm_args, 0, bytes_of(a->x))
+TIMED(group_norm_merge, (wf_ctx * ctx, const wf_array *parts, const wf_array *sums), (ctx, parts, sums), 0,
+      bytes_of(parts) + bytes_of(sums))
+TIMED_ARGS(group_norm_forward, wf_group_norm_args, 0, bytes_of(a->x) + bytes_of(a->y))
+TIMED_ARGS(group_norm_backward_stats, wf_group_norm_args, 0, bytes_of(a->x) + bytes_of(a->dy))
+TIMED_ARGS(group_norm_backward, wf_group_norm_args, 0, bytes_of(a->x) + bytes_of(a->dy) + bytes_of(a->dx))
 TIMED_ARGS(act_forward, wf_act_args, 0, bytes_of(a->x) + bytes_of(a->y))
 TIMED_ARGS(act_backward, wf_act_args, 0, bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->dy) + bytes_of(a->dx))
 TIMED_ARGS(binary, wf_binary_args, 0, bytes_of(a->a) + bytes_of(a->b) + bytes_of(a->y))
@@ -156,6 +162,11 @@ void wf_profile_table(wf_kernels *table)
     TAKE(norm_forward);
     TAKE(norm_backward_stats);
     TAKE(norm_backward);
+    TAKE(group_norm_stats);
+    TAKE(group_norm_merge);
+    TAKE(group_norm_forward);
+    TAKE(group_norm_backward_stats);
+    TAKE(group_norm_backward);
     TAKE(act_forward);
     TAKE(act_backward);
     TAKE(binary);

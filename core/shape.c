@@ -79,7 +79,7 @@ void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK
         step = shape.dim[1];
     }
     for (int d = shape.rank - 1; d >= 0; d--) {
-        /* Has its stride already. */
+        /* The stride of the channels is set already. */
         if (last && d == 1)
             continue;
         stride[d] = step;

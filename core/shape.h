@@ -25,6 +25,9 @@ typedef struct wf_shape {
 #define WF_SHAPE(...)                                                                                                  \
     wf_shape_make((int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__})
 
+/* Dimension d in an options struct, where 0 means that no dimension is named. */
+#define WF_DIM(d) ((d) + 1)
+
 /* rank is 0 to WF_MAX_RANK. Another rank gives a shape of rank -1, which every constructor rejects. */
 wf_shape wf_shape_make(int rank, const int64_t *dim);
 wf_shape wf_shape_scalar(void);

@@ -37,8 +37,8 @@ wf_errors *wf_errors_new(void);
 void wf_errors_swap(wf_errors *kept);
 void wf_errors_free(wf_errors *kept);
 
-/* The same with the name of the function whose argument it is; and for a function that returns a pointer, where the
- * error stays pending for the verb at the end. */
+/* Like wf_error_take, with the name of the function whose argument it is; and for a function that returns a pointer,
+ * where the error stays pending for the verb at the end. */
 wf_status wf_error_need(const char *function, const char *what, const char *file, int line);
 void *wf_error_need_null(const char *function, const char *what, const char *file, int line);
 
@@ -64,7 +64,7 @@ void *wf_error_need_null(const char *function, const char *what, const char *fil
             return (WF_RAISE(code, __VA_ARGS__), (code));                                                              \
     } while (0)
 
-/* The same in a function that returns a pointer. */
+/* WF_FAIL and WF_TRY in a function that returns a pointer. */
 #define WF_FAIL_NULL(code, ...) return (WF_RAISE(code, __VA_ARGS__), wf_error_null())
 #define WF_TRY_NULL(call)                                                                                              \
     do {                                                                                                               \

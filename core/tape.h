@@ -69,7 +69,7 @@ double wf_item(const wf_var *var);
  * value of its output unless that has one element; call wf_keep before for values that are needed later.
  * WF_ERR_STATE if a saved tensor has changed since, or if nothing was recorded. */
 WF_PLACED wf_status wf_backward(wf_var *loss) WF_NODISCARD;
-/* The same from any variable, with its gradient given. */
+/* Like wf_backward, from any variable, with its gradient given. */
 WF_PLACED wf_status wf_backward_from(wf_var *var, const wf_tensor *grad) WF_NODISCARD;
 
 #ifdef __cplusplus

@@ -32,9 +32,13 @@ struct wf_var {
     bool loss_mean;     /* a mean over `loss_count` local samples (no layout): weighted by it across ranks */
     int64_t loss_count; /* of a mean over a sharded batch: samples of all ranks */
     double loss_part;   /* and of this rank */
-    bool grad_shared;   /* grad was given by reference: do not add in place */
-    uint64_t run;       /* the backward that wants this variable's gradient */
-    uint64_t segment;   /* in which it was made, unrecorded; 0: in none */
+    bool loss_counted; /* the mean is over elements counted in this value (labels that are not ignored), so those of two
+                          parts of a batch are weighted by loss_count, layout or not */
+    bool loss_mixed;   /* a sum of means over different elements: no weight makes a batch's of those of its parts */
+    bool loss_relays;  /* loss_count is 0, and backward still has gradients to give: those of other ranks' losses */
+    bool grad_shared;  /* grad was given by reference: do not add in place */
+    uint64_t run;      /* the backward that wants this variable's gradient */
+    uint64_t segment;  /* in which it was made, unrecorded; 0: in none */
     uint64_t listed_in; /* the segment that has listed it as one of its inputs */
 };
 
@@ -66,7 +70,7 @@ typedef struct wf_node_spec {
     wf_tensor *const *saved; /* aliased; entries may be NULL. Values that backward reads */
     const void *state;       /* copied */
     size_t state_bytes;
-    struct wf_comm *comm; /* whose ranks run backward together: they hear of its failure on one of them; NULL: those of
+    struct wf_comm *comm; /* whose ranks run backward together and learn of its failure on one of them; NULL: those of
                              the layer that is applied */
 } wf_node_spec;
 
@@ -76,8 +80,8 @@ wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *record, wf_tensor *y);
 
 /* The leaf of a parameter on this tape. */
 wf_var *wf_param_var(wf_tape *tape, wf_param *param);
-/* The same for layers that compute in the context's compute type: they read (and save) var->used, which has that
- * type. The gradient has the parameter's type. */
+/* Like wf_param_var, for layers that compute in the context's compute type: they read (and save) var->used, which has
+ * that type. The gradient has the parameter's type. */
 wf_var *wf_compute_var(wf_tape *tape, wf_param *param);
 
 /* In backward. */

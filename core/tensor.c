@@ -112,7 +112,7 @@ static wf_tensor *make_tensor(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_or
     WF_TRY_NULL(new_storage(ctx, (size_t)count * size, borrowed, step, &storage));
     wf_tensor *t = new_handle(ctx, storage);
     if (!t) {
-        /* Nobody refers to it yet; with one reference dropping it frees it. */
+        /* It has no reference yet; with one, dropping it frees it. */
         storage->references = 1;
         drop_storage(storage);
         return NULL;

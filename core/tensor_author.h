@@ -41,8 +41,8 @@ wf_tensor *wf_tensor_new_step(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_or
 wf_tensor *wf_tensor_new_like(const wf_tensor *like);
 /* A tensor on memory that the caller keeps alive. */
 wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *data);
-/* The same elements in the same memory under another shape; the tensor must be dense, the count equal, and either both
- * shapes row-major or the order's memory sequence equal: the caller has checked. */
+/* A view of the elements under another shape, in the same memory; the tensor must be dense, the count equal, and either
+ * both shapes row-major or the order's memory sequence equal: the caller has checked. */
 wf_tensor *wf_tensor_recast(const wf_tensor *tensor, wf_shape shape, wf_order order);
 /* An alias if the tensor is dense in that order and of that type, else a copy for one step. */
 wf_tensor *wf_tensor_dense(const wf_tensor *tensor, wf_dtype dtype, wf_order order);
@@ -59,7 +59,7 @@ uint64_t wf_tensor_version(const wf_tensor *tensor);
  * of the master. Packed forms are kept for it. */
 wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **copy) WF_NODISCARD;
 
-/* Whether has(tensor, what) is true of any tensor of the context. */
+/* Returns true if has(tensor, what) is true of any tensor of the context. */
 bool wf_any_tensor(const wf_ctx *ctx, bool (*has)(const wf_tensor *tensor, const void *what), const void *what);
 
 /* How many step storages of the context are alive and not kept. */

@@ -7,7 +7,7 @@ static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
     return x < lo ? lo : x > hi ? hi : x;
 }
 
-/* Of a stride of 0, which no layer takes, as if it were 1. */
+/* Treats a stride of 0, which no layer takes, as 1. */
 static int64_t floor_div(int64_t a, int64_t b)
 {
     if (b == 0)
@@ -21,7 +21,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 }
 
 /* An empty range is {0, 0} everywhere, so that ranges can be compared as bytes. */
-static wf_range cut(int64_t lo, int64_t hi, int64_t length)
+static wf_range clip_range(int64_t lo, int64_t hi, int64_t length)
 {
     const wf_range range = {clamp(lo, 0, length), clamp(hi, 0, length)};
     return range.lo < range.hi ? range : (wf_range){0, 0};
@@ -48,7 +48,7 @@ wf_range wf_window_reads(wf_window w, wf_range outputs, int64_t length)
     if (outputs.lo >= outputs.hi)
         return (wf_range){0, 0};
     const int64_t lo = w.stride * outputs.lo - w.pad_lo;
-    return cut(lo, w.stride * (outputs.hi - 1) - w.pad_lo + wf_window_extent(w), length);
+    return clip_range(lo, w.stride * (outputs.hi - 1) - w.pad_lo + wf_window_extent(w), length);
 }
 
 wf_range wf_window_readers(wf_window w, wf_range inputs, int64_t outputs)
@@ -57,8 +57,8 @@ wf_range wf_window_readers(wf_window w, wf_range inputs, int64_t outputs)
         return (wf_range){0, 0};
     /* Output o reads [s o - p, s o - p + extent). Solved for the first and the last o that touch `inputs`; with gaps
      * between taps (dilation) a reader may read none of them, which costs a row and is never wrong. */
-    return cut(ceil_div(inputs.lo + w.pad_lo - wf_window_extent(w) + 1, w.stride),
-               floor_div(inputs.hi - 1 + w.pad_lo, w.stride) + 1, outputs);
+    return clip_range(ceil_div(inputs.lo + w.pad_lo - wf_window_extent(w) + 1, w.stride),
+                      floor_div(inputs.hi - 1 + w.pad_lo, w.stride) + 1, outputs);
 }
 
 wf_window wf_window_local(wf_window w, wf_range outputs, wf_range inputs)

@@ -21,6 +21,15 @@ static int64_t size_of(const wf_batcher *b, int r, int64_t index)
     return left < 0 ? 0 : at_most(left, b->opts.size);
 }
 
+int64_t wf_batcher_samples(const wf_batcher *b, int64_t index)
+{
+    int64_t samples = 0;
+    for (int r = 0; r < b->size; r++)
+        samples += index > b->parts[r].count / b->opts.size ? b->parts[r].count
+                                                            : at_most(index * b->opts.size, b->parts[r].count);
+    return samples;
+}
+
 /* All ranks know the counts of all parts, so they find the same number of batches without a message. It has to be the
  * same: a rank that ended its epoch earlier would leave the others alone in a collective. With drop_last every batch is
  * full on every rank; otherwise a rank whose part is used up takes part with an empty batch. */

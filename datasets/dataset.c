@@ -136,11 +136,22 @@ size_t wf_dataset_sample_bytes(const wf_dataset *dataset)
     return (size_t)wf_shape_count(dataset->info.shape) * wf_dtype_size(dataset->info.dtype);
 }
 
-/* Two equal transforms in one chain draw different numbers, because their depth is part of their stream. */
-uint64_t wf_dataset_depth(const wf_dataset *dataset)
+static bool is_scattered(const wf_dataset *dataset)
 {
-    uint64_t depth = 0;
-    for (const wf_dataset *d = dataset->inner; d; d = d->inner)
-        depth++;
-    return depth;
+    return dataset->mesh && !(dataset->inner && dataset->inner->mesh);
+}
+
+uint64_t wf_dataset_stream(const wf_dataset *dataset)
+{
+    uint64_t before = 0;
+    for (const wf_dataset *d = dataset->inner; d && !is_scattered(d); d = d->inner)
+        before += d->kind == dataset->kind;
+    return wf_hash_u64(wf_hash_text(0, dataset->kind->name), before);
+}
+
+wf_sample_key wf_sample_key_before_scatter(uint64_t seed, int64_t epoch, int64_t sample)
+{
+    /* Not the key that transforms after the scatter get, which would draw the same numbers once more. */
+    return (wf_sample_key){
+        .seed = wf_hash_u64(wf_hash_text(0, "before scatter"), seed), .epoch = epoch, .sample = sample};
 }

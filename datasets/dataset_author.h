@@ -45,7 +45,7 @@ struct wf_dataset {
     wf_dataset_info info;
     void *state;
 
-    /* Of a scattered data set; a decorator has those of its inner one, from its opening on. */
+    /* Scattered data sets; a decorator copies these three from its inner one when it is opened. */
     const wf_mesh *mesh;    /* NULL: not scattered */
     wf_dataset_part *parts; /* one for each place along the mesh's data axis */
     bool reshuffled;        /* iterators take another order every epoch */
@@ -66,7 +66,12 @@ wf_status wf_dataset_read_box(wf_dataset *dataset, int64_t index, const wf_sampl
 void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *from, void *to);
 /* Bytes of one sample. */
 size_t wf_dataset_sample_bytes(const wf_dataset *dataset);
-/* The number of decorators below this data set; random transforms use it to draw different numbers in one chain. */
-uint64_t wf_dataset_depth(const wf_dataset *dataset);
+/* The random stream of a transform, which is open or being opened: a hash of its kind's name, and of how many of its
+ * kind come before it in the chain, so that two flips draw different numbers. Nothing else of the chain counts: images
+ * and masks that have the same random transforms are changed alike, whatever other transforms one of them has.
+ * Transforms before a scatter do not count for those after it, since a rank may not have them. */
+uint64_t wf_dataset_stream(const wf_dataset *dataset);
+/* The key by which samples are read before they are scattered. `sample` is the index in the source. */
+wf_sample_key wf_sample_key_before_scatter(uint64_t seed, int64_t epoch, int64_t sample);
 
 #endif

@@ -71,14 +71,15 @@ wf_status wf_idx_load(wf_ctx *ctx, const char *images, const char *labels, int64
 
 /* The samples at places [part.first, part.first + part.count) of `order` (NULL: as they come; read during the call
  * only), each read when it is needed. Owns the data set, which is open. */
-wf_dataset *wf_part_dataset(wf_dataset *dataset, wf_dataset_part part, const int64_t *order);
+wf_dataset *wf_part_dataset(wf_dataset *dataset, wf_dataset_part part, const int64_t *order, uint64_t seed);
 
 /* --- picture.c, resize.c: pictures; called from the prefetch thread too ------------------------------------------- */
 
-/* Height and width of a PNG or JPEG file, from its header, which the file's length must explain. */
+/* Height and width of a PNG or JPEG file, upright, from its header, which the file's length must explain. */
 wf_status wf_picture_size(const char *path, int64_t *height, int64_t *width) WF_NODISCARD;
 
-/* A PNG or JPEG file as u8 [channels,height,width], resized. A file that is damaged or not whole is WF_ERR_FORMAT. */
+/* A PNG or JPEG file as u8 [channels,height,width], upright and resized. A file that is damaged or not whole is
+ * WF_ERR_FORMAT. */
 wf_status wf_picture_read(const char *path, int64_t channels, int64_t height, int64_t width,
                           uint8_t *planar) WF_NODISCARD;
 

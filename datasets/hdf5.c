@@ -77,6 +77,12 @@ static wf_status check_alike(const wf_hdf5 *s, const wf_hdf5_file *f)
 
 /* --- Labels ------------------------------------------------------------------------------------------------------- */
 
+/* One for each sample: [count], or a column [count,1]. */
+static bool fits_labels(const wf_h5_info *info, int64_t count)
+{
+    return !info->empty && info->shape.rank >= 1 && info->shape.dim[0] == count && wf_shape_count(info->shape) == count;
+}
+
 /* The labels of the samples before this file are there already. */
 static wf_status read_labels(wf_hdf5 *s, const wf_hdf5_file *f, wf_h5 *h5)
 {
@@ -84,9 +90,8 @@ static wf_status read_labels(wf_hdf5 *s, const wf_hdf5_file *f, wf_h5 *h5)
     wf_h5_info info;
     char text[WF_SHAPE_TEXT];
     WF_TRY(wf_h5_stat(h5, name, &info));
-    WF_CHECK(!info.empty && wf_shape_equal(info.shape, WF_SHAPE(f->count)), WF_ERR_SHAPE,
-             "%s: %s has shape %s for %lld samples: should be [%lld]", f->path, name, wf_shape_text(info.shape, text),
-             (long long)f->count, (long long)f->count);
+    WF_CHECK(fits_labels(&info, f->count), WF_ERR_SHAPE, "%s: %s has shape %s for %lld samples: should be [%lld]",
+             f->path, name, wf_shape_text(info.shape, text), (long long)f->count, (long long)f->count);
     WF_CHECK(!wf_dtype_is_float(info.dtype), WF_ERR_DTYPE, "%s: %s is %s: labels should be integers", f->path, name,
              wf_dtype_name(info.dtype));
     WF_TRY(check_stored(f, name, &info));
@@ -99,7 +104,7 @@ static wf_status read_labels(wf_hdf5 *s, const wf_hdf5_file *f, wf_h5 *h5)
 }
 
 /* classes 0: not known yet. */
-static wf_status check_labels(const wf_hdf5 *s, const wf_hdf5_file *f, int64_t classes)
+static wf_status check_hdf5_labels(const wf_hdf5 *s, const wf_hdf5_file *f, int64_t classes)
 {
     for (int64_t i = 0; i < f->count; i++)
         WF_TRY(wf_label_check(WF_ERR_FORMAT, f->path, s->labels[f->first + i], i, classes));
@@ -136,10 +141,10 @@ static wf_status look_at_file(wf_hdf5 *s, wf_hdf5_file *f, wf_h5 *h5, wf_dataset
     if (is_first && info->classes == 0)
         WF_TRY(read_classes(f, h5, &info->classes));
     WF_TRY(read_labels(s, f, h5));
-    return check_labels(s, f, info->classes);
+    return check_hdf5_labels(s, f, info->classes);
 }
 
-static wf_status look(wf_hdf5 *s, wf_hdf5_file *f, wf_dataset_info *info)
+static wf_status inspect_file(wf_hdf5 *s, wf_hdf5_file *f, wf_dataset_info *info)
 {
     struct stat file;
     WF_CHECK(stat(f->path, &file) == 0, WF_ERR_IO, "%s: cannot open: %s", f->path, strerror(errno));
@@ -199,7 +204,7 @@ static wf_status hdf5_open(wf_dataset *dataset)
     forget(s);
     WF_TRY(list_files(s));
     for (int64_t i = 0; i < s->n_files; i++)
-        WF_TRY(look(s, &s->file[i], &info));
+        WF_TRY(inspect_file(s, &s->file[i], &info));
     const wf_hdf5_file *last = &s->file[s->n_files - 1];
     const wf_h5_info *x = &s->file[0].info;
     info.count = last->first + last->count;

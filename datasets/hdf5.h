@@ -31,8 +31,10 @@ extern "C" {
 /* Names are those of HDF5 data sets in each file, and may be paths ("train/images"). */
 typedef struct wf_hdf5_opts {
     const char *x;      /* samples, [count, sample...]; default "x" */
-    const char *labels; /* integers, [count]; default "labels" where the first file has it; "": no labels */
-    /* Labels are in [0, classes). Default: what the files' attribute "classes" says, or the largest label plus 1. */
+    const char *labels; /* integers or booleans, [count] or [count,1]; default "labels" where the first file has it; "":
+                           no labels */
+    /* Labels are in [0, classes). Default: what the files' attribute "classes" says (an integer or a string), or the
+     * largest label plus 1. */
     int64_t classes;
     size_t cache_bytes; /* most memory for decoded blocks; default 64 MiB. A block that is larger is read in parts. */
 } wf_hdf5_opts;
@@ -44,7 +46,7 @@ typedef struct wf_hdf5_opts {
  * data set; WF_ERR_SHAPE and WF_ERR_DTYPE: files that do not fit together, labels that do not fit the samples.
  *
  * Targets that are no labels, such as masks: a second data set of the same files with another `x`, and equal options
- * (seed, size, transforms) from there on, gives the samples in the same order, flipped and cropped alike. */
+ * (seed, size, random transforms) from there on, gives the samples in the same order, flipped and cropped alike. */
 wf_dataset *wf_hdf5_dataset(wf_ctx *ctx, const char *files, wf_hdf5_opts opts);
 
 /* What such a data set holds at the moment: files that are open, at most 32, and bytes of decoded blocks.

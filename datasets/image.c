@@ -1,6 +1,7 @@
 /* Writes a grid of images as PNG, under a temporary name until it is whole. Called by programs that look at what a
  * network makes. The rest of the data sets does not use it. */
 #include "datasets/image.h"
+#include "comm/file_author.h"
 #include "core/tensor_author.h"
 
 #include <errno.h>
@@ -91,7 +92,7 @@ wf_status wf_write_png_grid(const char *path, const wf_tensor *x, int64_t rows, 
 {
     WF_NEED(path);
     WF_NEED(x);
-    char text[WF_SHAPE_TEXT], temporary[4096];
+    char text[WF_SHAPE_TEXT], end[32], target[WF_FILE_PATH], temporary[WF_FILE_PATH];
     const wf_shape shape = wf_tensor_shape(x);
     WF_CHECK(shape.rank == 4 && (shape.dim[1] == 1 || shape.dim[1] == 3), WF_ERR_SHAPE,
              "%s: images of shape %s: should be [N,1,H,W] or [N,3,H,W]", path, wf_shape_text(shape, text));
@@ -105,11 +106,11 @@ wf_status wf_write_png_grid(const char *path, const wf_tensor *x, int64_t rows, 
     s.sheet_width = BORDER + cols * (s.width + BORDER);
     WF_CHECK(s.sheet_height < INT_MAX / 4 / s.sheet_width, WF_ERR_ARGUMENT, "%s: a picture of %lld x %lld pixels", path,
              (long long)s.sheet_height, (long long)s.sheet_width);
-    const int length = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    WF_CHECK(length < (int)sizeof temporary, WF_ERR_ARGUMENT, "%.80s...: the path is too long", path);
+    snprintf(end, sizeof end, ".%ld.tmp", (long)getpid());
+    WF_TRY(wf_file_target(path, end, target, temporary));
     wf_status status = draw(&s, x, lo, hi);
     if (status == WF_OK)
-        status = write_png(&s, path, temporary);
+        status = write_png(&s, target, temporary);
     free(s.pixels);
     return status;
 }

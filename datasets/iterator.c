@@ -62,7 +62,7 @@ static void slot_free(wf_ctx *ctx, wf_slot *slot)
         ctx->k->event_free(ctx, slot->copied);
 }
 
-static void release(wf_iter *iter)
+static void release_slots(wf_iter *iter)
 {
     wf_worker_stop(iter);
     for (int s = 0; s < iter->slot_count; s++)
@@ -77,7 +77,7 @@ void wf_iter_free(wf_iter *iter)
 {
     if (!iter)
         return;
-    release(iter);
+    release_slots(iter);
     wf_dataset_free(iter->batcher.dataset);
     wf_live_add(iter->ctx, WF_LIVE_ITER, -1);
     free(iter);
@@ -154,7 +154,7 @@ static wf_status open_once(wf_iter *iter)
         return WF_OK;
     const wf_status status = build(iter);
     if (status != WF_OK)
-        release(iter);
+        release_slots(iter);
     iter->opened = status == WF_OK;
     return status;
 }
@@ -217,7 +217,7 @@ static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
     return ctx->k->event_record(ctx, slot->copied, NULL);
 }
 
-static wf_status take(wf_iter *iter, wf_slot **slot)
+static wf_status take_slot(wf_iter *iter, wf_slot **slot)
 {
     if (iter->worker) {
         if (iter->given > 0) { /* the thread will write there */
@@ -256,7 +256,7 @@ static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample
 static wf_status next_batch(wf_iter *iter, wf_batch *batch)
 {
     wf_slot *slot = NULL;
-    WF_TRY(take(iter, &slot));
+    WF_TRY(take_slot(iter, &slot));
     const wf_batch_plan *plan = &slot->plan;
     int k = 0;
     while (k < WF_BATCH_SIZES - 1 && iter->sizes[k] != plan->size)
@@ -326,17 +326,51 @@ static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
     return iter->depth > 0 ? wf_worker_start(iter) : WF_OK;
 }
 
-static wf_status load(wf_iter *iter, int64_t epoch, int64_t index, int64_t length)
+/* value * factor / divisor, rounded down, of numbers that are 0 or more, for value <= divisor. */
+static int64_t share_of(int64_t value, int64_t factor, int64_t divisor)
 {
-    const int64_t own = iter->batcher.length;
-    WF_CHECK(epoch >= 0 && length >= 0 && index >= 0 && index <= length, WF_ERR_FORMAT,
-             "the archive holds batch %lld of %lld in epoch %lld", (long long)index, (long long)length,
-             (long long)epoch);
-    /* Saved with another number of batches for an epoch, for example on other ranks: the position is kept as a share of
-     * the epoch. */
-    if (length != own && length > 0)
-        index = (int64_t)((double)index / (double)length * (double)own);
-    if (index >= own && !iter->batcher.opts.once) {
+    __extension__ typedef unsigned __int128 wide; /* the product of two numbers of 63 bits */
+    return divisor > 0 ? (int64_t)((wide)value * (wide)factor / (wide)divisor) : 0;
+}
+
+/* The batch that has the first sample after `samples` ones: none is left out, and fewer than a batch are repeated. */
+static int64_t batch_of(const wf_batcher *b, int64_t samples)
+{
+    int64_t lo = 0, hi = b->length; /* batches [0, lo) are over, batch hi is not */
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (wf_batcher_samples(b, middle + 1) <= samples)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo;
+}
+
+/* Returns the index of the batch at a place. If the batches are those of the archive, they keep their numbers; if not,
+ * the place follows from the samples of all ranks that were given out, or for another data set from their share. */
+static int64_t index_of(const wf_iter *iter, const wf_iter_place *p)
+{
+    const wf_batcher *b = &iter->batcher;
+    const int64_t own = b->length, total = wf_batcher_samples(b, own);
+    if (p->total < 0)
+        return p->length == own ? p->index : share_of(p->index, own, p->length);
+    if (p->length == own && p->total == total && wf_batcher_samples(b, p->index) == p->samples)
+        return p->index;
+    if (p->index == p->length)
+        return own;
+    return batch_of(b, p->total == total ? p->samples : share_of(p->samples, total, p->total));
+}
+
+static wf_status load(wf_iter *iter, const wf_iter_place *p)
+{
+    int64_t epoch = p->epoch;
+    WF_CHECK(epoch >= 0 && epoch < INT64_MAX && p->length >= 0 && p->index >= 0 && p->index <= p->length &&
+                 (p->total < 0 || (p->samples >= 0 && p->samples <= p->total)),
+             WF_ERR_FORMAT, "the archive holds batch %lld of %lld, after sample %lld of %lld, in epoch %lld",
+             (long long)p->index, (long long)p->length, (long long)p->samples, (long long)p->total, (long long)epoch);
+    int64_t index = index_of(iter, p);
+    if (index >= iter->batcher.length && !iter->batcher.opts.once) {
         index = 0;
         epoch++;
     }
@@ -347,10 +381,13 @@ wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place)
 {
     WF_NEED(iter);
     WF_TRY(open_once(iter));
+    const wf_batcher *b = &iter->batcher;
     *place = (wf_iter_place){.epoch = iter->next_epoch,
                              .index = iter->next_index,
-                             .length = iter->batcher.length,
-                             .seed = (int64_t)iter->batcher.seed};
+                             .length = b->length,
+                             .samples = wf_batcher_samples(b, iter->next_index),
+                             .total = wf_batcher_samples(b, b->length),
+                             .seed = (int64_t)b->seed};
     return WF_OK;
 }
 
@@ -361,7 +398,7 @@ wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place)
     wf_worker_stop(iter);
     /* The thread, which shuffles by the seed, has been stopped. */
     iter->batcher.seed = (uint64_t)place->seed;
-    return load(iter, place->epoch, place->index, place->length);
+    return load(iter, place);
 }
 
 wf_status wf_iter_place_archive(wf_iter_place *place, wf_archive *archive)
@@ -369,6 +406,12 @@ wf_status wf_iter_place_archive(wf_iter_place *place, wf_archive *archive)
     WF_TRY(wf_archive_i64(archive, "epoch", &place->epoch));
     WF_TRY(wf_archive_i64(archive, "index", &place->index));
     WF_TRY(wf_archive_i64(archive, "length", &place->length));
+    if (wf_archive_has(archive, "samples")) {
+        WF_TRY(wf_archive_i64(archive, "samples", &place->samples));
+        WF_TRY(wf_archive_i64(archive, "total", &place->total));
+    } else {
+        place->total = -1;
+    }
     return wf_archive_i64(archive, "seed", &place->seed);
 }
 

@@ -48,7 +48,7 @@ typedef struct wf_batcher {
 /* Opens the data set. Not for the thread. */
 wf_status wf_batcher_open(wf_batcher *batcher) WF_NODISCARD;
 void wf_batcher_close(wf_batcher *batcher);
-/* Where a batch goes: rows of x and of the wide part, and labels (NULL: none). */
+/* The memory of a batch: rows of x and of the wide part, and labels (NULL: none). */
 typedef struct wf_rows_out {
     void *x, *wide;
     int64_t *labels;
@@ -58,7 +58,7 @@ wf_status wf_batcher_fill(wf_batcher *batcher, wf_rows_out out, wf_batch_plan *p
 
 /* Samples and channels whole, pixels sharded over the mesh. */
 wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout) WF_NODISCARD;
-/* Where the parts of batch `index` begin in the global batch, of all ranks: b->bounds. */
+/* Computes where the parts of batch `index` begin in the global batch, of all ranks: b->bounds. */
 void wf_batcher_cut(wf_batcher *batcher, int64_t index);
 
 enum { WF_BATCH_SIZES = 3 }; /* full, the last of this rank, empty */
@@ -97,15 +97,19 @@ struct wf_iter {
     wf_worker *worker;
 };
 
-/* Where an iterator is: the batch to be given out next, and the seed of the order. */
+/* The place of an iterator: the batch to be given out next, of `length` in an epoch, the samples of all ranks that
+ * come before it in the epoch, of `total`, and the seed of the order. total -1: an archive from before samples were
+ * counted. */
 typedef struct wf_iter_place {
-    int64_t epoch, index, length, seed;
+    int64_t epoch, index, length, samples, total, seed;
 } wf_iter_place;
 
 wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place) WF_NODISCARD;
 wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place) WF_NODISCARD;
 wf_status wf_iter_place_archive(wf_iter_place *place, struct wf_archive *archive) WF_NODISCARD;
 
+/* Samples of all ranks in the first `index` batches of an epoch. */
+int64_t wf_batcher_samples(const wf_batcher *batcher, int64_t index);
 /* What comes after a batch. */
 void wf_batcher_after(const wf_batcher *batcher, int64_t *epoch, int64_t *index);
 /* The next batch that is made is this one. Not while the thread runs. */

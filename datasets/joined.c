@@ -52,8 +52,9 @@ static bool alike(const wf_dataset_info *a, const wf_dataset_info *b)
 }
 
 /* The first rank that has samples determines their shape and type. */
-static wf_status compare(const wf_dataset_info *all, int size, int *first)
+static wf_status compare(const wf_comm *comm, const wf_dataset_info *all, int *first)
 {
+    const int size = wf_comm_size(comm);
     char here[WF_SHAPE_TEXT], there[WF_SHAPE_TEXT];
     *first = 0;
     while (*first < size - 1 && all[*first].count == 0)
@@ -61,9 +62,10 @@ static wf_status compare(const wf_dataset_info *all, int size, int *first)
     const wf_dataset_info *a = &all[*first];
     for (int r = *first + 1; r < size; r++)
         WF_CHECK(all[r].count == 0 || alike(a, &all[r]), WF_ERR_SHAPE,
-                 "join: samples are %s %s%s on rank %d, %s %s%s on rank %d", wf_dtype_name(a->dtype),
-                 wf_shape_text(a->shape, here), a->labels ? " with labels" : "", *first, wf_dtype_name(all[r].dtype),
-                 wf_shape_text(all[r].shape, there), all[r].labels ? " with labels" : "", r);
+                 "join: samples are %s %s%s on rank %s, %s %s%s on rank %s", wf_dtype_name(a->dtype),
+                 wf_shape_text(a->shape, here), a->labels ? " with labels" : "", WF_RANK(comm, *first),
+                 wf_dtype_name(all[r].dtype), wf_shape_text(all[r].shape, there), all[r].labels ? " with labels" : "",
+                 WF_RANK(comm, r));
     return WF_OK;
 }
 
@@ -73,7 +75,7 @@ static wf_status lay_out(joined *j, const wf_dataset_info *all)
     const int size = wf_comm_size(j->comm);
     int64_t classes = 0;
     int first;
-    WF_TRY(compare(all, size, &first));
+    WF_TRY(compare(j->comm, all, &first));
     for (int r = 0; r < size; r++) {
         j->parts[r] =
             (wf_dataset_part){.first = r ? j->parts[r - 1].first + j->parts[r - 1].count : 0, .count = all[r].count};

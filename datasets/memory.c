@@ -87,6 +87,9 @@ wf_status wf_label_check(wf_status code, const char *what, int64_t label, int64_
     WF_CHECK(label >= 0, code, "%s: label %lld of sample %lld is negative", what, (long long)label, (long long)sample);
     WF_CHECK(classes == 0 || label < classes, code, "%s: label %lld of sample %lld is not in [0, %lld)", what,
              (long long)label, (long long)sample, (long long)classes);
+    /* There is one class more than the largest label. */
+    WF_CHECK(label < INT64_MAX, code, "%s: label %lld of sample %lld is too large", what, (long long)label,
+             (long long)sample);
     return WF_OK;
 }
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Where Debian's package dataset-fashion-mnist puts its files. */
+/* The folder of Debian's package dataset-fashion-mnist. */
 static const char debian_folder[] = "/usr/share/datasets/fashion-mnist";
 
 typedef struct mnist {

@@ -29,7 +29,7 @@ static bool next_slot(wf_iter *iter, wf_slot **slot)
     return go;
 }
 
-static void *work(void *argument)
+static void *run_worker(void *argument)
 {
     wf_iter *iter = argument;
     wf_worker *w = iter->worker;
@@ -62,7 +62,7 @@ wf_status wf_worker_start(wf_iter *iter)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failed = pthread_create(&w->thread, NULL, work, iter);
+    const int failed = pthread_create(&w->thread, NULL, run_worker, iter);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!failed)
         return WF_OK;

@@ -31,13 +31,15 @@ typedef struct wf_image_folder_opts {
 } wf_image_folder_opts;
 
 /* The PNG and JPEG files of a folder in the order of their names, u8 [channels,height,width]. Where it has
- * subfolders those, in order, are the classes, and every image must be in one. An image is read when it is needed; a
- * damaged image is WF_ERR_FORMAT at that time. */
+ * subfolders those, in order, are the classes, and every image must be in one. An image is read when it is needed,
+ * and turned upright as its EXIF data say; a damaged image, or a JPEG of four channels without Adobe's marker, is
+ * WF_ERR_FORMAT at that time. */
 wf_dataset *wf_image_folder(wf_ctx *ctx, const char *dir, wf_image_folder_opts opts);
 
 /* shape is [count, sample...]; x lists the elements row-major; labels (0 or more each) may be NULL. */
 wf_dataset *wf_memory_dataset(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *x, const int64_t *labels);
-/* The same from tensors; labels are i64 [count] or NULL ("no labels": an error on the way to it is reported later). */
+/* Like wf_memory_dataset, from tensors; labels are i64 [count] or NULL ("no labels": an error on the way to it is
+ * reported later). */
 wf_dataset *wf_tensor_dataset(const wf_tensor *x, const wf_tensor *labels);
 
 typedef struct wf_synthetic_opts {

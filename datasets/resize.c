@@ -22,7 +22,7 @@ static void taps_free(taps *t)
 }
 
 /* The weights of output o, which sum to 1. Inputs beyond the ends are the ends. */
-static void taps_of(taps *t, int64_t o, int64_t in, int64_t out)
+static void make_taps(taps *t, int64_t o, int64_t in, int64_t out)
 {
     const double ratio = (double)in / (double)out, reach = ratio > 1 ? ratio : 1;
     const double centre = ((double)o + 0.5) * ratio - 0.5;
@@ -53,7 +53,7 @@ static bool taps_make(taps *t, int64_t in, int64_t out)
         return false;
     t->at[0] = 0;
     for (int64_t o = 0; o < out; o++)
-        taps_of(t, o, in, out);
+        make_taps(t, o, in, out);
     return true;
 }
 

@@ -140,7 +140,7 @@ static wf_status read_round(round_trip *t, int64_t start)
         for (int64_t i = 0; i < round_count(t, t->parts[p].count, start); i++) {
             const int64_t place = t->parts[p].first + start + i, slot = p * t->chunk + i;
             const int64_t sample = t->order ? t->order[place] : place;
-            const wf_sample_key key = {.seed = t->a->seed, .sample = sample};
+            const wf_sample_key key = wf_sample_key_before_scatter(t->a->seed, 0, sample);
             WF_TRY(wf_dataset_read(t->source, sample, &key, t->x + (size_t)slot * t->sample_bytes, t->labels + slot));
         }
     return WF_OK;
@@ -211,15 +211,15 @@ static wf_status prepare_reader(round_trip *t, wf_dataset **dataset, wf_dataset 
     WF_CHECK(own->count == a->info.count && wf_shape_equal(own->shape, a->info.shape) && own->dtype == a->info.dtype &&
                  own->labels == a->info.labels,
              WF_ERR_ARGUMENT,
-             "scatter with each_reads: rank %d has %lld samples %s, the root %lld samples %s: should be the same data",
-             wf_comm_rank(t->comm), (long long)own->count, wf_shape_text(own->shape, mine), (long long)a->info.count,
-             wf_shape_text(a->info.shape, roots));
+             "scatter with each_reads: rank %s has %lld samples %s, the root %lld samples %s: should be the same data",
+             WF_RANK(t->comm, wf_comm_rank(t->comm)), (long long)own->count, wf_shape_text(own->shape, mine),
+             (long long)a->info.count, wf_shape_text(a->info.shape, roots));
     t->parts = parts_new(t->mesh, a->info.count, a->equal);
     if (!t->parts)
         return WF_ERR_MEMORY;
     const wf_status status = order_new(t->ctx, a, &t->order);
     if (status == WF_OK)
-        *out = wf_part_dataset(*dataset, t->parts[wf_mesh_rank(t->mesh, WF_AXIS_DATA)], t->order);
+        *out = wf_part_dataset(*dataset, t->parts[wf_mesh_rank(t->mesh, WF_AXIS_DATA)], t->order, a->seed);
     /* wf_part_dataset took it, also where it failed. */
     *dataset = status == WF_OK ? NULL : *dataset;
     if (*out)
@@ -255,7 +255,7 @@ static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_o
     }
 out:
     if (!*out)
-        /* Otherwise the data set has them and frees them. */
+        /* Freed here only on failure; the data set owns them after success. */
         free(t.parts);
     free(t.x);
     free(t.labels);

@@ -14,12 +14,13 @@ typedef struct wf_scatter_opts {
     bool shuffle;  /* one random order before the division, and another order of each part in every epoch */
     uint64_t seed; /* of the order; default: the context's */
     int root;      /* the rank that reads */
-    /* Of n samples over P ranks, rank i holds [floor(n i / P), floor(n i / P) + ceil(n / P)): parts may overlap.
+    /* With n samples over P ranks, rank i holds [floor(n i / P), floor(n i / P) + ceil(n / P)): parts may overlap.
      * Default: every sample once, the first n mod P ranks hold one more. */
     bool force_equal_length;
     /* Nothing is sent or kept: every rank gives the same data set (WF_ERR_ARGUMENT if it is of another count or
      * shape) and reads its own samples from it when they are needed; of sharded images it reads only its own pixels
-     * where the reader can do that. For files that all ranks can open. */
+     * where the reader can do that. For files that all ranks can open. Random transforms given are applied anew in
+     * every epoch, in the first one as if the samples were sent. */
     bool each_reads;
     size_t round_bytes; /* most bytes that the root reads ahead; default 32 MiB */
 } wf_scatter_opts;
@@ -30,9 +31,10 @@ typedef struct wf_scatter_opts {
  * are applied once. Collective. */
 WF_PLACED wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_opts opts);
 
-/* The same over a mesh: samples are sharded over its data axis, and the ranks along the other axes hold the same
- * ones. Batches have layouts of this mesh, so that they go into its layers as they are; for images whose pixels are
- * sharded too, see wf_batch_opts. `root` is a rank of the whole mesh, which is borrowed. Collective over the mesh. */
+/* Like wf_scatter_dataset over a mesh: samples are sharded over its data axis, and the ranks along the other axes hold
+ * the same ones. Batches have layouts of this mesh, so that they go into its layers as they are; for images whose
+ * pixels are sharded too, see wf_batch_opts. `root` is a rank of the whole mesh, which is borrowed. Collective over the
+ * mesh. */
 WF_PLACED wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts);
 
 /* Joins the data sets that the ranks already have (their own files) into one; parts may have any length. A rank that

@@ -1,5 +1,5 @@
-/* The same batches on all ranks: one rank's batches sent to all, or all ranks reading in one agreed order. For ranks
- * that divide a sample, not the batch: spatial, channel or filter parallelism without a mesh's scatter. */
+/* Shares batches: one rank's batches are sent to all, or all ranks read in one agreed order. For ranks that divide a
+ * sample, not the batch: spatial, channel or filter parallelism without a mesh's scatter. */
 #include "datasets/shared.h"
 
 #include "comm/comm_author.h"
@@ -171,14 +171,15 @@ static wf_status open_whole(wf_dataset *dataset)
     return WF_OK;
 }
 
-static wf_status compare(const order *table, int ranks)
+static wf_status compare(const wf_comm *comm, const order *table)
 {
-    for (int r = 1; r < ranks; r++) {
+    for (int r = 1; r < wf_comm_size(comm); r++) {
         WF_CHECK(table[r].count == table[0].count, WF_ERR_ARGUMENT,
-                 "synchronized batches of %lld samples on rank 0 and %lld on rank %d", (long long)table[0].count,
-                 (long long)table[r].count, r);
+                 "synchronized batches of %lld samples on rank %s and %lld on rank %s", (long long)table[0].count,
+                 WF_RANK(comm, 0), (long long)table[r].count, WF_RANK(comm, r));
         WF_CHECK(table[r].size == table[0].size && table[r].flags == table[0].flags, WF_ERR_ARGUMENT,
-                 "synchronized batches with other options on rank %d than on rank 0", r);
+                 "synchronized batches with other options on rank %s than on rank %s", WF_RANK(comm, r),
+                 WF_RANK(comm, 0));
     }
     return WF_OK;
 }
@@ -198,7 +199,7 @@ static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
                         .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once,
                         .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};
     WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, all));
-    WF_TRY_OUT(compare(all, ranks));
+    WF_TRY_OUT(compare(comm, all));
     opts->seed = ((const order *)all)->seed;
 out:
     wf_host_give(comm, all, bytes);

@@ -25,7 +25,7 @@ WF_PLACED wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch) WF_N
 /* The place of the next batch, as wf_iter_archive has it: that of the root's iterator, on all ranks. A failure of the
  * root is the same error on all ranks. Collective. */
 WF_PLACED wf_status wf_shared_archive(wf_shared_iter *shared, struct wf_archive *archive) WF_NODISCARD;
-/* The same as a wf_archive_visit. */
+/* wf_shared_archive as a wf_archive_visit. */
 wf_status wf_shared_visit(void *shared, struct wf_archive *archive) WF_NODISCARD;
 
 /* Like wf_batches, on data sets that every rank can read, in the same order on all ranks: with rank 0's seed. Checks

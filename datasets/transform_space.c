@@ -20,9 +20,7 @@ static wf_status space_open(wf_dataset *dataset)
     char text[WF_SHAPE_TEXT];
     WF_CHECK(shape.rank == 3, WF_ERR_SHAPE, "%s: samples of shape %s: should be [C,H,W]", dataset->kind->name,
              wf_shape_text(shape, text));
-    /* The transform's name and its depth in the chain, so that a flip and a crop of the same sample draw independent
-     * numbers. */
-    s->stream = wf_hash_u64(wf_hash_text(0, dataset->kind->name), wf_dataset_depth(dataset));
+    s->stream = wf_dataset_stream(dataset);
     s->height = s->height ? s->height : shape.dim[1];
     s->width = s->width ? s->width : shape.dim[2];
     dataset->info.shape = WF_SHAPE(shape.dim[0], s->height, s->width);
@@ -53,7 +51,7 @@ static wf_dataset *space_new(wf_dataset *inner, const wf_dataset_kind *kind, spa
 }
 
 /* Four random words of this sample in this epoch. */
-static void draw(const space *s, const wf_sample_key *key, uint32_t word[4])
+static void draw_words(const space *s, const wf_sample_key *key, uint32_t word[4])
 {
     wf_philox(key->seed, s->stream, (uint64_t)key->epoch, (uint64_t)key->sample, word);
 }
@@ -64,7 +62,7 @@ static wf_status flip_read(wf_dataset *dataset, int64_t index, const wf_sample_k
     const wf_shape shape = dataset->info.shape;
     const size_t size = wf_dtype_size(dataset->info.dtype), width = (size_t)shape.dim[2];
     uint32_t word[4];
-    draw(s, key, word);
+    draw_words(s, key, word);
     /* The highest bit decides; an unflipped sample goes straight to its place. */
     if (word[0] >> 31 == 0)
         return wf_dataset_read(dataset->inner, index, key, x, label);
@@ -115,7 +113,7 @@ static wf_status crop_read(wf_dataset *dataset, int64_t index, const wf_sample_k
     const size_t size = wf_dtype_size(dataset->info.dtype);
     uint32_t word[4];
     WF_TRY(wf_dataset_read(dataset->inner, index, key, s->sample, label));
-    draw(s, key, word);
+    draw_words(s, key, word);
     const int64_t top = below(word[0], in.dim[1] + 2 * s->pad - s->height) - s->pad;
     const int64_t left = below(word[1], in.dim[2] + 2 * s->pad - s->width) - s->pad;
     const int64_t from = left < 0 ? -left : 0; /* columns [from, to) of the window lie on the sample */

@@ -130,7 +130,7 @@ wf_dataset *wf_transform_scale(wf_dataset *inner, double lo, double hi)
     if (!dataset)
         return NULL;
     affine *a = dataset->state;
-    /* Of floats nobody knows which range is to become [lo, hi]. */
+    /* Floats have no known range to map to [lo, hi], unlike u8. */
     a->only_u8 = true;
     a->scale[0] = hi - lo;
     a->shift[0] = lo;

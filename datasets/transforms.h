@@ -1,11 +1,13 @@
 /* Decorators that change samples as they are read. They own the data set that they are given, also when they fail, and
  * nest: wf_transform_random_flip(wf_transform_random_crop(wf_cifar10(...), 4, 32, 32)).
  *
- * Random ones, which are data augmentation, depend on (seed, epoch, number of the sample) alone, not on the number of
- * ranks. wf_scatter_dataset reads each sample once and sends it, so apply random transforms after it, to its result:
- * before it every epoch would see the same ones. Cheap transforms are better applied after it too, since raw u8 samples
- * are smaller to send. All but normalise and scale take samples [C,H,W]; others are WF_ERR_SHAPE when the
- * data set is opened.
+ * Random ones, which are data augmentation, depend on (seed, epoch, number of the sample), the transform's name and how
+ * many of that name come before it in the chain, and on nothing else: neither on the number of ranks nor on other
+ * transforms. Images and their masks, with equal seeds and the same random transforms in the same order, change alike.
+ * wf_scatter_dataset reads each sample once and sends it, so apply random transforms after it, to its result: before it
+ * every epoch would see the same ones. Cheap transforms are better applied after it too, since raw u8 samples are
+ * smaller to send. All but normalise and scale take samples [C,H,W]; others are WF_ERR_SHAPE when the data set is
+ * opened.
  */
 #ifndef WF_DATASETS_TRANSFORMS_H
 #define WF_DATASETS_TRANSFORMS_H

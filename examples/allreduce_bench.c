@@ -49,10 +49,12 @@ static settings read_settings(int argc, char **argv)
 {
     settings s = {.out = "allreduce", .least = 1024, .most = 256 * MIB, .repeat = 101};
     const example_option table[] = {
-        {"least", "BYTES", "the smallest buffer", .number = &s.least, .least = SEGMENTS * (int64_t)sizeof(float)},
-        {"most", "BYTES", "the largest buffer; there are four times as many bytes from size to size", .number = &s.most,
+        {"least", "BYTES", "the smallest buffer", .number = &s.least, .most = EXAMPLE_MOST_COUNT,
          .least = SEGMENTS * (int64_t)sizeof(float)},
-        {"repeat", "N", "repetitions of small sizes; large ones have fewer", .number = &s.repeat, .least = 1},
+        {"most", "BYTES", "the largest buffer; there are four times as many bytes from size to size", .number = &s.most,
+         .most = EXAMPLE_MOST_COUNT, .least = SEGMENTS * (int64_t)sizeof(float)},
+        {"repeat", "N", "repetitions of small sizes; large ones have fewer", .number = &s.repeat, .most = 1000000,
+         .least = 1},
         {"out", "DIR", "folder of the results", .text = &s.out},
         {0}};
     example_options(argc, argv, "Measures the sum of f32 gradients over the ranks of mpirun.", table);

@@ -39,23 +39,25 @@ static settings read_settings(int argc, char **argv)
         {"split", "HOW",
          "none: every rank has the whole model; naive: stages that compute one after the other; pipeline",
          .text = &s.split},
-        {"stages", "N", "of the model; 0: one on each rank. Ranks beyond take other images", .number = &s.stages},
-        {"chunks", "N", "of a batch, in a pipeline", .number = &s.chunks, .least = 1},
+        {"stages", "N", "of the model; 0: one on each rank. Ranks beyond take other images", .number = &s.stages,
+         .most = EXAMPLE_MOST_SIZE},
+        {"chunks", "N", "of a batch, in a pipeline", .number = &s.chunks, .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"schedule", "NAME", "gpipe, 1f1b or interleaved", .text = &s.schedule},
         {"recompute", "WHEN", "never, except_last or always: activations in backward", .text = &s.recompute},
         {"plan", "FILE", "of wf-plan, in place of these; --batch is that of all ranks then", .text = &s.plan},
-        {"depth", "N", "hidden layers on each side of the code", .number = &s.depth},
-        {"width", "N", "numbers in a hidden layer", .number = &s.width, .least = 1},
-        {"batch", "N", "images in a step, for each place along data", .number = &s.batch, .least = 1},
-        {"steps", "N", "of the training", .number = &s.steps, .least = 1},
-        {"log-every", "N", "steps between two lines", .number = &s.log_every, .least = 1},
+        {"depth", "N", "hidden layers on each side of the code", .number = &s.depth, .most = 1000},
+        {"width", "N", "numbers in a hidden layer", .number = &s.width, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"batch", "N", "images in a step, for each place along data", .number = &s.batch, .most = EXAMPLE_MOST_SIZE,
+         .least = 1},
+        {"steps", "N", "of the training", .number = &s.steps, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"log-every", "N", "steps between two lines", .number = &s.log_every, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"lr", "X", "learning rate", .real = &s.lr},
         {"data", "DIR", "folder of MNIST's or Fashion-MNIST's IDX files", .text = &s.data},
         {"out", "DIR", "folder of the pictures", .text = &s.out},
         {"diagram", NULL, "print the schedule, and write it as schedule.svg", .flag = &s.diagram},
         {"timeline", "FILE", "time line of all ranks in the training, for chrome://tracing", .text = &s.timeline},
         {"profile", NULL, "a table of where the time went, by kernel and by layer", .flag = &s.profile},
-        {"seed", "N", "of all random numbers", .number = &s.seed},
+        {"seed", "N", "of all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         {0}};
     example_options(argc, argv, "Trains an autoencoder of 28x28 images, cut into stages along the ranks.", table);
     return s;
@@ -149,7 +151,7 @@ static void model_new(training *t, const settings *s)
     example_check(t->comm, wf_check(t->optim));
 }
 
-/* Of this place along data. */
+/* The samples of this place along the data axis. */
 static int64_t samples_of(const training *t, const settings *s)
 {
     return t->plan ? s->batch / wf_mesh_size(t->mesh, WF_AXIS_DATA) : s->batch;

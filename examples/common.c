@@ -4,7 +4,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 #include <unistd.h>
 
 #define MOST_OPTIONS 32
-#define MOST         INT32_MAX /* of a number, so that the product of two does not overflow */
+#define MOST_REAL    1e9
 #define KEY_HELP     (MOST_OPTIONS + 1)
 
 /* Before MPI is there, the launcher tells which rank this will be. */
@@ -28,9 +27,9 @@ static error_t take_number(struct argp_state *state, const example_option *optio
     char *end;
     errno = 0;
     const long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < option->least || value > MOST) {
-        argp_error(state, "--%s %s: should be a whole number from %lld to %d", option->name, text,
-                   (long long)option->least, MOST);
+    if (errno || end == text || *end || value < option->least || value > option->most) {
+        argp_error(state, "--%s %s: should be a whole number from %lld to %lld", option->name, text,
+                   (long long)option->least, (long long)option->most);
         return EINVAL;
     }
     *option->number = value;
@@ -41,8 +40,8 @@ static error_t take_real(struct argp_state *state, const example_option *option,
 {
     char *end;
     const double value = strtod(text, &end);
-    if (end == text || *end || !(value > 0) || isinf(value)) {
-        argp_error(state, "--%s %s: should be a positive number", option->name, text);
+    if (end == text || *end || !(value > 0) || value > MOST_REAL) {
+        argp_error(state, "--%s %s: should be a number above 0, up to %g", option->name, text, MOST_REAL);
         return EINVAL;
     }
     *option->real = value;
@@ -89,6 +88,8 @@ void example_options(int argc, char **argv, const char *about, const example_opt
     char help[MOST_OPTIONS][256];
     int i = 0;
     for (; table[i].name && i < MOST_OPTIONS; i++) {
+        if (table[i].number && (table[i].most <= 0 || table[i].most > EXAMPLE_MOST_COUNT))
+            example_abort("--%s has no most", table[i].name);
         help_with_default(&table[i], help[i], sizeof help[i]);
         options[i] = (struct argp_option){.name = table[i].name, .key = i + 1, .arg = table[i].arg, .doc = help[i]};
     }
@@ -230,15 +231,21 @@ int example_train(wf_trainer *trainer, wf_checkpoint *checkpoint, const example_
     wf_comm *comm = wf_trainer_comm(trainer);
     if (checkpoint)
         go_on(trainer, checkpoint, saves);
-    example_check(comm, wf_trainer_run(trainer));
-    const bool left = wf_trainer_left(trainer);
+    const wf_status status = wf_trainer_run(trainer);
+    const bool left = wf_trainer_left(trainer), saved = status == WF_OK;
+    if (left && !saved && wf_comm_rank(comm) == 0)
+        fprintf(stderr, "%s\n", wf_error_message());
+    if (!left)
+        example_check(comm, status);
     if (checkpoint)
         WF_MUST(wf_checkpoint_close(checkpoint));
-    if (left && wf_comm_rank(comm) == 0)
+    if (left && saved && wf_comm_rank(comm) == 0)
         printf("a signal has come: step %lld is saved, and this run ends\n", (long long)wf_trainer_iteration(trainer));
     fflush(stdout);
     WF_MUST(wf_barrier(comm));
-    return left ? WF_CHECKPOINT_EXIT : 0;
+    if (left)
+        return saved ? WF_CHECKPOINT_EXIT : WF_CHECKPOINT_UNSAVED_EXIT;
+    return 0;
 }
 
 wf_status example_epoch(wf_trainer *trainer, void *unused)

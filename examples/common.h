@@ -6,12 +6,17 @@
 
 #include <stdio.h>
 
-/* An option "--name ARG": a whole number from `least` to 2^31-1, a positive real number, or a text; or without ARG a
- * flag. Its help shows the default, which is what the target holds at first. */
+/* The most that a number of an option may be: how often something is done; and how large something is, which takes
+ * memory. */
+#define EXAMPLE_MOST_COUNT INT32_MAX
+#define EXAMPLE_MOST_SIZE  65536
+
+/* An option "--name ARG": a whole number from `least` to `most`, which every number has, a positive real number below
+ * 1e9, or a text; or without ARG a flag. Its help shows the default, which is what the target holds at first. */
 typedef struct example_option {
     const char *name, *arg, *help;
     int64_t *number;
-    int64_t least;
+    int64_t least, most; /* most is above 0, and no more than EXAMPLE_MOST_COUNT */
     double *real;
     const char **text;
     bool *flag;
@@ -24,8 +29,8 @@ void example_options(int argc, char **argv, const char *about, const example_opt
 /* Set-up, which fails on all ranks alike: if it did, rank 0 says why in one line, and all ranks end with exit code 1.
  */
 void example_check(wf_comm *comm, wf_status status);
-/* The same where rank 0 alone looks, at something that is not Weft's. `complaint` counts on rank 0: NULL is fine.
- * Collective. */
+/* Like example_check, where only rank 0 looks, at something that is not Weft's. `complaint` counts on rank 0: NULL is
+ * fine. Collective. */
 void example_agree(wf_comm *comm, const char *complaint);
 /* Ends the job at once, from any rank. */
 _Noreturn void example_abort(const char *format, ...) WF_PRINTF(1, 2);
@@ -48,8 +53,10 @@ typedef struct example_saves {
     bool profile;
 } example_saves;
 #define EXAMPLE_SAVES(target)                                                                                          \
-    {"snapshot-every", "N", "steps between checkpoints; 0: none", .number = &(target)->every},                         \
-        {"keep", "N", "checkpoints that stay, the newest", .number = &(target)->keep, .least = 1},                     \
+    {"snapshot-every", "N", "steps between checkpoints; 0: none", .number = &(target)->every,                          \
+     .most = EXAMPLE_MOST_COUNT},                                                                                      \
+        {"keep",    "N", "checkpoints that stay, the newest", .number = &(target)->keep, .most = EXAMPLE_MOST_COUNT,   \
+         .least = 1},                                                                                                  \
         {"snapshots", "DIR", "folder of the checkpoints", .text = &(target)->folder},                                  \
         {"resume", "HOW", "auto: go on from the newest checkpoint, if there is one", .text = &(target)->resume},       \
         {"timeline", "FILE", "time line of all ranks, for chrome://tracing", .text = &(target)->timeline},             \
@@ -75,7 +82,7 @@ typedef struct example_best {
         {"best", "FILE", "keep the model of the best accuracy here (HDF5)", .text = &(target)->path},                  \
     {                                                                                                                  \
         "patience", "N", "end after N epochs in a row without a better accuracy; 0: do not",                           \
-            .number = &(target)->patience                                                                              \
+            .number = &(target)->patience, .most = EXAMPLE_MOST_COUNT                                                  \
     }
 void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best);
 
@@ -86,7 +93,7 @@ const char *example_path(const char *dir, const char *name);
 /* Makes the folder (not its parents), if it is not there; if that is impossible the program ends as in example_agree.
  * Collective. */
 void example_folder(wf_comm *comm, const char *dir);
-/* The same, and opens the file `name` in it for writing, on rank 0; NULL on other ranks. Collective. */
+/* Like example_folder, and opens the file `name` in it for writing, on rank 0; NULL on other ranks. Collective. */
 FILE *example_create(wf_comm *comm, const char *dir, const char *name);
 
 #endif

@@ -113,7 +113,7 @@ static int64_t kept_of(const compression *c, int64_t count)
     return k < 1 ? 1 : k > count ? count : k;
 }
 
-/* The same start on all ranks. */
+/* Fills the factor with equal numbers on all ranks. */
 static void start_factor(float *right, int64_t n)
 {
     uint64_t state = 88172645463325252u;

@@ -1,6 +1,7 @@
 /* A generative adversarial network on images of 32x32 pixels, trained by all ranks together:
  *
  *     mpirun -np 4 dcgan_cifar --channels 64 --epochs 5 --out result
+ *     mpirun -np 4 dcgan_cifar --channels 32 --batch 16 --minutes 2 --out result
  *     mpirun -np 4 dcgan_cifar --parallel spatial --mesh height=2 --sync-bn
  */
 #include "examples/images.h"
@@ -8,12 +9,14 @@
 #include "examples/parallel.h"
 #include "examples/plot.h"
 
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 typedef struct settings {
     const char *communicator, *data, *out, *compute;
     int64_t batch, epochs, iterations, channels, latent, seed, sample_every, log_every;
+    double minutes, lr_dis, lr_gen;
     bool captured;
     example_saves saves;
     parallel how;
@@ -54,24 +57,36 @@ static settings read_settings(int argc, char **argv)
                   .epochs = 100,
                   .channels = 512,
                   .latent = 100,
+                  .lr_dis = 2e-4,
+                  .lr_gen = 2e-4,
                   .sample_every = 500,
                   .log_every = 10,
                   .saves = {.keep = 3, .folder = "snapshots"},
                   .how = {.how = "data"}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, flat, hierarchical, ...", .text = &s.communicator},
-        {"batch", "N", "images in a step for each place along the data axis", .number = &s.batch, .least = 1},
-        {"epochs", "N", "stop after N times all images", .number = &s.epochs, .least = 1},
-        {"iterations", "N", "stop after N steps, if that is earlier; 0: do not", .number = &s.iterations},
-        {"channels", "N", "width of the networks, a multiple of 8", .number = &s.channels, .least = 8},
-        {"latent", "N", "random numbers that the generator starts from", .number = &s.latent, .least = 1},
+        {"batch", "N", "images in a step for each place along the data axis", .number = &s.batch,
+         .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"epochs", "N", "stop after N times all images", .number = &s.epochs, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"iterations", "N", "stop after N steps, if that is earlier; 0: do not", .number = &s.iterations,
+         .most = EXAMPLE_MOST_COUNT},
+        {"minutes", "T", "stop after T minutes, if that is earlier; the learning rate falls to 0 over the second half",
+         .real = &s.minutes},
+        {"lr", "X", "learning rate of the discriminator, at first", .real = &s.lr_dis},
+        {"lr-generator", "X", "that of the generator; ten times as much brings pictures sooner", .real = &s.lr_gen},
+        {"channels", "N", "width of the networks, a multiple of 8", .number = &s.channels, .most = EXAMPLE_MOST_SIZE,
+         .least = 8},
+        {"latent", "N", "random numbers that the generator starts from", .number = &s.latent, .most = EXAMPLE_MOST_SIZE,
+         .least = 1},
         {"data", "DIR", "CIFAR-10's binary files, a folder of PNG and JPEG images, or a file of wf-data, FILE.h5",
          .text = &s.data},
         {"out", "DIR", "where pictures and log go", .text = &s.out},
-        {"seed", "N", "of all random numbers", .number = &s.seed},
+        {"seed", "N", "of all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         EXAMPLE_COMPUTE(&s.compute),
-        {"sample-every", "N", "steps between pictures; 0: none but the last", .number = &s.sample_every},
-        {"log-every", "N", "steps between lines of the log", .number = &s.log_every, .least = 1},
+        {"sample-every", "N", "steps between pictures, with --minutes every tenth of the time; 0: none but the last",
+         .number = &s.sample_every, .most = EXAMPLE_MOST_COUNT},
+        {"log-every", "N", "steps between lines of the log", .number = &s.log_every, .most = EXAMPLE_MOST_COUNT,
+         .least = 1},
         {"parallel", "HOW", "what is split beside the batch: data (nothing), channel, spatial or mesh",
          .text = &s.how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s.how.axes},
@@ -97,7 +112,8 @@ static wf_iter *open_images(wf_comm *comm, const settings *s)
 
 static gan gan_new(wf_comm *comm, const settings *s)
 {
-    const wf_adam_opts adam = {.lr = 2e-4, .beta1 = 0.5, .weight_decay = 1e-4};
+    const wf_adam_opts of_gen = {.lr = s->lr_gen, .beta1 = 0.5, .weight_decay = 1e-4};
+    const wf_adam_opts of_dis = {.lr = s->lr_dis, .beta1 = 0.5, .weight_decay = 1e-4};
     wf_ctx *ctx = wf_comm_ctx(comm);
 
     gan g = {.gen = dcgan_generator(ctx, s->channels, s->latent),
@@ -106,8 +122,8 @@ static gan gan_new(wf_comm *comm, const settings *s)
              .latent = s->latent};
     parallel_model(&s->how, comm, g.gen);
     parallel_model(&s->how, comm, g.dis);
-    g.opt_gen = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, adam)));
-    g.opt_dis = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, adam)));
+    g.opt_gen = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, of_gen)));
+    g.opt_dis = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, of_dis)));
     example_check(comm, wf_check(g.opt_gen));
     example_check(comm, wf_check(g.opt_dis));
     example_check(comm, wf_check(g.tape));
@@ -232,10 +248,20 @@ static void step_captured(gan *g, wf_captured *captured, const wf_batch *b)
     WF_MUST(wf_captured_run(captured));
 }
 
+/* By the share of the run, since a run that ends by time has no known number of steps. */
+static wf_status lower_rate(const wf_trainer *trainer, const settings *s, gan *g)
+{
+    const double factor = fmin(1, 2 * (1 - wf_trainer_share(trainer)));
+    const wf_status status = wf_optim_set_lr(g->opt_dis, s->lr_dis * factor);
+    return status == WF_OK ? wf_optim_set_lr(g->opt_gen, s->lr_gen * factor) : status;
+}
+
 static wf_status step(wf_trainer *trainer, void *user)
 {
     training *t = user;
     wf_batch batch;
+    if (t->s->minutes > 0)
+        WF_MUST(lower_rate(trainer, t->s, &t->g));
     WF_MUST(wf_iter_next(t->iter, &batch));
     if (t->captured) {
         step_captured(&t->g, t->captured, &batch);
@@ -271,6 +297,7 @@ static wf_trainer *trainer_new(training *t)
                                          (wf_trainer_opts){.epoch_length = wf_iter_epoch_length(t->iter),
                                                            .epochs = s->epochs,
                                                            .iterations = s->iterations,
+                                                           .seconds = 60 * s->minutes,
                                                            .report = logged,
                                                            .log = example_path(s->out, "log.jsonl"),
                                                            .progress = STDOUT_FILENO,
@@ -281,8 +308,9 @@ static wf_trainer *trainer_new(training *t)
     WF_MUST(wf_trainer_add_hook(trainer, "losses", observe_losses, t, logged));
     WF_MUST(wf_trainer_add_hook(trainer, "curves", add_to_curves, t,
                                 (wf_when){.iterations = s->log_every, .end = true, .after_report = true}));
+    const wf_when pictures = s->minutes > 0 ? (wf_when){.share = 0.1} : (wf_when){.iterations = s->sample_every};
     if (s->sample_every)
-        WF_MUST(wf_trainer_add_hook(trainer, "samples", samples, t, (wf_when){.iterations = s->sample_every}));
+        WF_MUST(wf_trainer_add_hook(trainer, "samples", samples, t, pictures));
     return trainer;
 }
 

@@ -50,7 +50,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the slowest rank's times, in order. */
+/* Takes the time of the slowest rank in each repeat, and sorts. */
 static void sort(wf_comm *comm, double *took, int64_t repeats)
 {
     WF_MUST(wf_allreduce_f64(comm, took, repeats, WF_MAX));
@@ -96,7 +96,8 @@ static void count_bytes(wf_comm *comm, const subject s[DIRECTIONS], int64_t sent
     }
 }
 
-/* Who has and who needs which rows and columns of the image, into `range`: 4 for each of the mesh's ranks. */
+/* Writes which rank has and which rank needs which rows and columns of the image into `range`: 4 for each rank of the
+ * mesh. */
 static void regions_of(const halo_case *c, wf_range *range, wf_regions *have, wf_regions *need)
 {
     const wf_shape image = WF_SHAPE(1, c->channels, c->length[0], c->length[1]);
@@ -116,7 +117,7 @@ static void regions_of(const halo_case *c, wf_range *range, wf_regions *have, wf
     }
 }
 
-/* Of this rank. */
+/* Creates a tensor for this rank's part. */
 static wf_tensor *part_new(const wf_mesh *mesh, const wf_regions *regions)
 {
     wf_shape shape = regions->global;

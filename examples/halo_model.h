@@ -36,7 +36,7 @@ typedef struct halo_sent {
  * first, which is not looked at here). */
 halo_sent halo_forward(const halo_case *c, int rank);
 halo_sent halo_backward(const halo_case *c, int rank);
-/* Of the rank that sends most bytes forward. */
+/* Bytes and messages of the rank that sends most bytes forward. */
 halo_sent halo_busiest(const halo_case *c);
 /* The most outputs of a rank. */
 int64_t halo_most_outputs(const halo_case *c);

@@ -44,8 +44,8 @@ static settings read_settings(int argc, char **argv)
         {"channels", "N,N", "channels in and out", .text = &s.channels},
         {"kernels", "N,N", "height and width of the kernels", .text = &s.kernels},
         {"out", "DIR", "folder of the results", .text = &s.out},
-        {"repeat", "N", "runs of which the median counts", .number = &s.repeat, .least = 1},
-        {"threads", "N", "of each rank", .number = &s.threads, .least = 1},
+        {"repeat", "N", "runs of which the median counts", .number = &s.repeat, .most = 1000000, .least = 1},
+        {"threads", "N", "of each rank", .number = &s.threads, .most = 1024, .least = 1},
         {"quick", NULL, "small images, few repeats", .flag = &s.quick},
         {0}};
     example_options(argc, argv, "Measures spatially parallel convolution on the ranks of mpirun.", table);

@@ -18,7 +18,7 @@ void curves_free(curves *c);
 /* Writes `script` (gnuplot's, with the numbers) and, under its name when it is whole, the SVG file `picture`. 0, or -1
  * where there is no gnuplot or it failed; the script is there then. */
 int curves_draw(const curves *c, const char *script, const char *picture);
-/* The same from a script that is there. */
+/* Draws the picture of a script that exists. */
 int script_draw(const char *script, const char *picture);
 
 #endif

@@ -4,7 +4,7 @@
 #     examples/restart.sh mpirun -np 4 build/examples/dcgan_cifar --snapshot-every 500 --resume auto
 #
 # Code 0 is the end. After code 85 the program has saved because a signal asked for it, and after any other code it has
-# failed; either way it goes on from its newest checkpoint. It ends after RESTARTS failures (default 10), with their code.
+# failed (86: a signal asked for it, and the save failed); either way it goes on from its newest checkpoint. It ends after RESTARTS failures (default 10), with their code.
 # TERM and INT to this script let the program save, and end both.
 set -u
 failures=0 asked=

@@ -24,15 +24,19 @@ static settings read_settings(int argc, char **argv)
         .communicator = "auto", .out = "search_mnist", .trials = 30, .groups = 1, .epochs = 3, .batch = 100, .seed = 1};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, flat, hierarchical, ...", .text = &s.communicator},
-        {"trials", "N", "in all, over all runs of this study", .number = &s.trials, .least = 1},
-        {"groups", "N", "of ranks, each of which makes a trial at a time", .number = &s.groups, .least = 1},
-        {"epochs", "N", "of a trial that is not pruned", .number = &s.epochs, .least = 1},
-        {"batch", "N", "images in a step, for each rank that has images of its own", .number = &s.batch, .least = 1},
+        {"trials", "N", "in all, over all runs of this study", .number = &s.trials, .most = EXAMPLE_MOST_COUNT,
+         .least = 1},
+        {"groups", "N", "of ranks, each of which makes a trial at a time", .number = &s.groups,
+         .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"epochs", "N", "of a trial that is not pruned", .number = &s.epochs, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"batch", "N", "images in a step, for each rank that has images of its own", .number = &s.batch,
+         .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"data", "DIR", "folder of MNIST's or Fashion-MNIST's IDX files", .text = &s.data},
         {"storage", "FILE", "of the study: SQLite (.db) or a journal (.journal); study.db in --out",
          .text = &s.storage},
         {"out", "DIR", "folder of the table and the pictures", .text = &s.out},
-        {"seed", "N", "of the suggestions and of all random numbers", .number = &s.seed, .least = 1},
+        {"seed", "N", "of the suggestions and of all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT,
+         .least = 1},
         {0}};
     example_options(argc, argv, "Searches learning rate, width and split of a classifier of 28x28 images.", table);
     return s;

@@ -54,21 +54,22 @@ static settings read_settings(int argc, char **argv)
                   .how = {.how = "spatial", .sync_bn = true}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat", .text = &s.communicator},
-        {"size", "N", "pixels along each side", .number = &s.size, .least = 1},
-        {"dims", "N", "2: images, 3: volumes", .number = &s.dims, .least = 2},
-        {"channels", "N", "channels of the U-Net at full resolution", .number = &s.channels, .least = 1},
-        {"depth", "N", "times that the U-Net halves the sides", .number = &s.depth, .least = 1},
-        {"batch", "N", "images in a step, over all ranks", .number = &s.batch, .least = 1},
-        {"iterations", "N", "steps", .number = &s.iterations, .least = 1},
+        {"size", "N", "pixels along each side", .number = &s.size, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"dims", "N", "2: images, 3: volumes", .number = &s.dims, .most = 3, .least = 2},
+        {"channels", "N", "channels of the U-Net at full resolution", .number = &s.channels, .most = EXAMPLE_MOST_SIZE,
+         .least = 1},
+        {"depth", "N", "times that the U-Net halves the sides", .number = &s.depth, .most = 16, .least = 1},
+        {"batch", "N", "images in a step, over all ranks", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"iterations", "N", "steps", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"parallel", "HOW", "spatial, or mesh: channels and pixels", .text = &s.how.how},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest (height: all)",
          .text = &s.how.axes},
         EXAMPLE_PLAN(&s.how.plan),
         {"lr", "X", "learning rate", .real = &s.lr},
-        {"seed", "N", "of images and all random numbers", .number = &s.seed},
+        {"seed", "N", "of images and all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         EXAMPLE_COMPUTE(&s.compute),
         {"recompute", NULL, "less memory: backward computes the layers again", .flag = &s.recompute},
-        {"log-every", "N", "steps from line to line", .number = &s.log_every, .least = 1},
+        {"log-every", "N", "steps from line to line", .number = &s.log_every, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"out", "DIR", "folder for log.jsonl and segment.png", .text = &s.out},
         EXAMPLE_SAVES(&s.saves),
         {0}};
@@ -146,7 +147,8 @@ static wf_var *scores_of(const training *t)
     return wf_redistribute(scores, t->part.layout);
 }
 
-/* Of this rank's part of the batch: pixels that are round and found, and pixels that are either. */
+/* Counts in this rank's part of the batch the pixels that are round and found (intersection), and those that are either
+ * (union). */
 static void count_round(const training *t, const wf_tensor *scores, int64_t count[2])
 {
     const part *p = &t->part;

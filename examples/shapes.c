@@ -27,7 +27,8 @@ static double between(uint64_t key, uint64_t number, double lo, double hi)
     return lo + (hi - lo) * 0x1p-53 * (double)(mix(key, number) >> 11);
 }
 
-/* Those of an image; a later one covers an earlier one. In volumes they are larger, to fill as large a part. */
+/* Arranges the shapes of an image; a later one covers an earlier one. In volumes they are larger, to fill as large a
+ * part. */
 static void arrange(uint64_t key, int dims, thing things[THINGS])
 {
     const double larger = dims == 3 ? 1.6 : 1;

@@ -42,7 +42,7 @@ extern "C" {
 /* In place of a rank: an input, or an output, of the whole model. */
 #define WF_OUTSIDE (-1)
 
-/* Where an input of a component comes from, or an output goes to. */
+/* The other end of an input or output of a component. */
 typedef struct wf_chain_end {
     int rank;         /* that has the other end; may be this one, and WF_OUTSIDE */
     const char *name; /* of the message, at most 31 characters: the other end must have the same. NULL: none */

@@ -29,6 +29,7 @@ typedef struct wf_chain_step {
 
 typedef struct wf_chain_steps {
     wf_ctx *ctx;
+    const wf_comm *comm; /* whose ranks they are, for messages (wf_rank_text); NULL: constructed ones */
     int ranks;
     int *count; /* of each rank */
     wf_chain_step **step;
@@ -36,7 +37,8 @@ typedef struct wf_chain_steps {
 
 /* --- steps.c -------------------------------------------------------------------------------------------------------
  */
-wf_chain_steps *wf_chain_steps_new(wf_ctx *ctx, int ranks);
+/* comm: whose ranks they are; NULL: of none, as in proofs. */
+wf_chain_steps *wf_chain_steps_new(wf_ctx *ctx, const wf_comm *comm, int ranks);
 void wf_chain_steps_free(wf_chain_steps *steps);
 /* Adds the steps of a component to those of a rank. WF_ERR_ARGUMENT for one that cannot be. Local. */
 wf_status wf_chain_steps_add(wf_chain_steps *steps, int rank, const wf_component *component) WF_NODISCARD;
@@ -50,10 +52,10 @@ const char *wf_chain_step_text(const wf_chain_steps *steps, int rank, int step, 
  * Else WF_ERR_STATE with the ranks and the step. Local. */
 wf_status wf_chain_steps_verify(const wf_chain_steps *steps) WF_NODISCARD;
 
-/* The same as schedules of the engine, forward and then backward, for proofs and simulations: all[r] of rank r, freed
+/* The steps as schedules of the engine, forward and then backward, for proofs and simulations: all[r] of rank r, freed
  * by the caller. A value is a number of 8 bytes. Inputs of a rank are what comes from outside, in the order of its
- * steps, then the gradients of what it gives to the outside, the last step first; outputs likewise: what it gives, then
- * the gradients of what it takes from outside. What a component makes of its numbers is wf_chain_mix. */
+ * steps, then the gradients of what it gives to the outside, the last step first; outputs in the same order: what it
+ * gives, then the gradients of what it takes from outside. What a component makes of its numbers is wf_chain_mix. */
 wf_status wf_chain_steps_schedules(const wf_chain_steps *steps, const wf_agreed *agreed,
                                    wf_schedule **all) WF_NODISCARD;
 /* Output `port` of the component of this name, from its inputs; backward: the gradient of input `port`, from those of

@@ -59,8 +59,8 @@ wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts opts);
  * parameters are sharded in the same blocks, and nothing is sent. Statistics are those of the samples that this rank
  * holds. */
 wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts);
-/* The same with the statistics of all samples and pixels of the mesh, as wf_sync_batchnorm has them; pixels may be cut
- * too. */
+/* Like wf_channel_batchnorm, with the statistics of all samples and pixels of the mesh, as wf_sync_batchnorm has them;
+ * pixels may be sharded too. */
 wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts);
 
 #ifdef __cplusplus

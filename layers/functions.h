@@ -47,10 +47,10 @@ wf_var *wf_scale(wf_var *x, double alpha);
 wf_var *wf_sum(wf_var *x);
 wf_var *wf_mean(wf_var *x);
 
-/* The same numbers in another float type, rounded to nearest; the gradient is cast back. */
+/* Casts to another float type, rounded to nearest; the gradient is cast back. */
 wf_var *wf_cast(wf_var *x, wf_dtype dtype);
 
-/* The same value, through which no gradient flows. This and the next five take any type. */
+/* Returns the value without its history: no gradient flows through it. This and the next five take any type. */
 wf_var *wf_detach(wf_var *x);
 
 /* Joins tensors along dimension `dim`, in the order of the list. All other dimensions must be equal. The output has
@@ -58,8 +58,8 @@ wf_var *wf_detach(wf_var *x);
 wf_var *wf_concat(int count, wf_var *const *x, int dim);
 /* The elements of `box`, in this rank's coordinates; a sharded dimension must be whole in it. */
 wf_var *wf_slice(wf_var *x, wf_box box);
-/* The same elements, counted row-major, under another shape (of this rank's part). One dimension may be -1: it is
- * computed from the others. Sharded dimensions must stay as they are. Copies only where memory does not hold that
+/* Reshapes: the same elements, counted row-major, under another shape (of this rank's part). One dimension may be -1:
+ * it is computed from the others. Sharded dimensions must stay as they are. Copies only if memory does not hold that
  * sequence; from rank 4 on, the output is channels-last if that needs no copy. */
 wf_var *wf_reshape(wf_var *x, wf_shape shape);
 /* [N, product of the others]. */

@@ -51,18 +51,19 @@ const char *wf_layer_path(const wf_layer *layer);
 /* Every parameter, trainable or not, children in the order in which they were added. Borrowed pointers; the array
  * belongs to the layer and lives until it changes. */
 wf_status wf_layer_params(wf_layer *layer, int64_t *count, wf_param *const **params) WF_NODISCARD;
-/* The parameter of this path, relative to the layer: "conv1/W". */
+/* The parameter of this path, relative to the layer: "conv1/W"; of a tied one, the parameter that stands for it. */
 wf_param *wf_layer_param(wf_layer *layer, const char *path);
 /* Tied weights: from now on the parameter `with` stands for the one of this path too, as in an embedding whose matrix
  * the last layer reads; both paths as in wf_layer_param. It has the sum of both gradients, and is listed, saved and
- * counted once, under its own path. After wf_parallelize, before the optimizer is made. WF_ERR_ARGUMENT where they
- * differ in shape, type, or how ranks share them; WF_ERR_STATE for a parameter that is tied already. */
+ * counted once, under its own path; the other path finds it too. Ties may be chained: one parameter then stands for
+ * all. After wf_parallelize, before the optimizer is made. WF_ERR_ARGUMENT where they differ in shape, type, or how
+ * ranks share them, or are one already; WF_ERR_STATE where the parameter of `path` is tied already. */
 wf_status wf_layer_tie(wf_layer *model, const char *path, const char *with) WF_NODISCARD;
 /* The number of trainable elements. */
 int64_t wf_layer_param_count(wf_layer *layer);
 /* Saves, loads, sends, ...: visits every parameter under its path. */
 wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive) WF_NODISCARD;
-/* The same as a wf_archive_visit. */
+/* wf_layer_archive as a wf_archive_visit. */
 wf_status wf_layer_visit(void *layer, wf_archive *archive) WF_NODISCARD;
 
 #ifdef __cplusplus

@@ -40,12 +40,15 @@ struct wf_layer {
     char options[WF_LAYER_OPTIONS];                       /* in words, of wf_layer_note: ranks must have the same */
     int segments;        /* of wf_recompute: 0: none; 1: the layer is one; a chain: so many, the last one recorded */
     bool takes_children; /* its forward applies what wf_module_add gives it; set by the constructor */
-    /* Whose ranks compute this layer together, borrowed; set by the constructor. wf_apply tells them where this rank
+    /* The ranks that compute this layer together; borrowed, set by the constructor. wf_apply tells them where this rank
      * fails in forward, or cannot apply the layer because its input failed; wf_backward tells them where backward
      * fails. The layer itself returns its error and no more. NULL: every rank computes it alone. Layers on a mesh give
      * the world of the mesh, though they send along some axes alone: which ones may depend on the input's layout, and
      * ranks along the other axes would wait for the failed one in a later layer or in the optimizer. */
     wf_comm *comm;
+    /* This rank has part number `part`, from 0, of `parts` of the layer: stages of a pipeline, ranks of a
+     * multi_node_chain. parts 0 or 1: all of it. Files hold all parts together. */
+    int part, parts;
 };
 
 /* A layer with a zeroed state of state_bytes. */
@@ -59,6 +62,11 @@ void wf_layer_set_root(wf_layer *layer, uint64_t root);
  * differ; options that show in the shapes of parameters need not be included. At most WF_LAYER_OPTIONS characters
  * are kept. */
 void wf_layer_note(wf_layer *layer, const char *format, ...) WF_PRINTF(2, 3);
+/* The name of a parameter in files, relative to the layer: that in the serial model, "conv1/W". Valid as long as its
+ * path. */
+const char *wf_layer_param_name(const wf_layer *layer, const wf_param *param);
+/* Which part of the layer, or of the first layer inside it that is in parts, this rank has, from 1; 0: it has all. */
+int wf_layer_part(const wf_layer *layer);
 /* wf_apply with this function in place of the kind's forward, for a layer that another layer applies in its own way. */
 wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user);
 /* Adds a parameter; NULL on failure. */

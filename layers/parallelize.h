@@ -32,7 +32,8 @@ typedef enum wf_parallel {
  * layers/mesh_conv.h, with the options of the serial layers. Inputs are redistributed where a layer needs another
  * layout: whole images are sharded before the first spatial layer, and sharded values are gathered before
  * wf_lambda(ctx, wf_flatten) and before wf_linear (with channel-parallel layers: only their pixels). Normalisation
- * always shares statistics over the axes along which its pixels are sharded. The output of a channel-parallel layer
+ * always shares statistics over the axes along which its pixels are sharded; layer, RMS, group and instance
+ * normalisation become those of layers/mesh_norm.h. The output of a channel-parallel layer
  * stays sharded unless its options say `replicate`. A module's own functions must take sharded values, or gather them
  * (wf_unshard).
  *

@@ -14,6 +14,10 @@
  *         WF_MUST(wf_tape_reset(tape));
  *     }
  *
+ * The batch of each rank is divided like blocks of an array (wf_block): with n samples in c chunks the first n % c
+ * chunks have one sample more than the rest, so 6 samples in 4 chunks are 2, 2, 1 and 1, and with fewer samples than
+ * chunks the last ones are empty.
+ *
  * The result is that of the serial program: loss and gradients are those of the whole batch, each chunk counting by its
  * samples, however the batch divides. They do not depend on the number of stages or the schedule, bit for bit where
  * the kernels compute the same. Initial values and random numbers are those of the serial program; what is drawn for
@@ -57,7 +61,11 @@ typedef enum wf_pipeline_recompute {
     WF_RECOMPUTE_ALWAYS
 } wf_pipeline_recompute;
 
-/* The loss of a chunk: a mean over its samples. wf_softmax_cross_entropy and wf_bce_logits_with are such functions. */
+/* The loss of a chunk: a mean over its samples. wf_softmax_cross_entropy and wf_bce_logits_with are such functions. If
+ * it ignores labels (wf_label_opts), the loss of the batch is the mean over the labels of all chunks and ranks that
+ * count, 0 if none counts. Adding a mean over other elements to it takes 1 chunk and a batch with a layout: a chunk is
+ * differentiated before it is known how many labels of the whole batch count, so its two terms have no common weight
+ * (WF_ERR_STATE, of wf_add where the batch has no layout). Means over the same labels may be added. */
 typedef wf_var *(*wf_pipeline_loss)(wf_var *y, const wf_tensor *target);
 
 typedef struct wf_pipeline_opts {
@@ -73,12 +81,12 @@ typedef struct wf_pipeline_opts {
     /* Running statistics of batch normalisations follow those of the whole batch once a step, with its unbiased
      * variance, though each chunk is normalised by its own. Default: they follow every chunk, one after the other. */
     bool deferred_batchnorm;
-    /* Where the chain is cut: the number of its layers in each part, stages * parts numbers that add up to the chain's
-     * length (chains inside the chain count by their layers). Default: so that the heaviest part is as light as can be,
-     * by `cost`, one number a layer; by default its parameters, or where `sample` is given the time of its forward and
-     * backward on it, a chunk of the first layer's input, measured once on every rank; with `by_memory` the bytes that
-     * a part holds then: parameters with gradients and the optimizer's state, and what is kept of each chunk, as if
-     * nothing was recomputed, times the chunks on their way in that part of the schedule. */
+    /* The division of the chain: the number of its layers in each part, stages * parts numbers that add up to the
+     * chain's length (chains inside the chain count by their layers). Default: so that the heaviest part is as light as
+     * can be, by `cost`, one number a layer; by default its parameters, or if `sample` is given the time of its forward
+     * and backward on it, a chunk of the first layer's input, measured once on every rank; with `by_memory` the bytes
+     * that a part holds then: parameters with gradients and the optimizer's state, and what is kept of each chunk, as
+     * if nothing was recomputed, times the chunks in flight in that part of the schedule. */
     const int *layers;
     const double *cost;
     const wf_tensor *sample;
@@ -93,22 +101,26 @@ typedef struct wf_pipeline_opts {
  * of other stages are freed, and the rest keep their names, so that files and initial values are the serial model's. To
  * load a file into it, do that before. Schedules of all stages are made and verified here. WF_ERR_ARGUMENT, on all
  * ranks, for an option that is out of its range, a stage without a layer, or a model that is no chain; WF_ERR_COMM
- * where ranks gave different options. Ends of a skip must be layers of the chain itself. Optimizers refuse a stage
- * whose layers have no parameters. Collective over the mesh, which is borrowed, as are the arrays during the call. */
+ * where ranks gave different options, with the name of the first one. Ends of a skip must be layers of the chain
+ * itself. Optimizers refuse a stage whose layers have no parameters. Collective over the mesh, which is borrowed, as
+ * are the arrays during the call. */
 WF_PLACED wf_pipeline *wf_pipeline_new(const wf_mesh *mesh, wf_layer *chain, wf_pipeline_opts opts);
 /* Frees the model, too. NULL is fine. */
 void wf_pipeline_free(wf_pipeline *pipe);
 
-/* This stage's layers, for its optimizer; borrowed. Checkpoints are one for each stage: of the ranks that share it
- * (wf_mesh_comm_of with all axes but `stage`), in a folder of its own. */
+/* This stage's layers, for its optimizer; borrowed. Layers that are added to a chain now are applied by no stage, so
+ * steps are WF_ERR_STATE. Files hold the whole serial model: wf_save_over and wf_checkpoint_open take the communicator
+ * of the whole mesh (wf_mesh_world), and any other number of stages, or the serial model, loads what they wrote. */
 wf_layer *wf_pipeline_model(wf_pipeline *pipe);
 
 /* Forward and backward of a batch. x [N,...] is read on the first stage, target [N,...] on the last; both may be NULL
  * elsewhere. Returns the loss of the batch, on every stage, whose backward gives this stage's parameters the gradients
  * that were computed here: for wf_optim_step, wf_optim_accumulate, or any other backward on the tape. NULL on failure,
- * and the other ranks get the error. In WF_EVAL: forward alone. Collective over the mesh; each rank along the other
- * axes gives its own samples, which count by their number. In a captured step all batches have the lengths of the one
- * that was captured, on every rank. A scaled loss (wf_optim_scale_loss) is scaled behind the chunks' backward. */
+ * and the other ranks get the error: WF_ERR_STATE for a loss that depends on no parameter of any stage; WF_ERR_COMM if
+ * stages step different pipelines at the same time. In WF_EVAL: forward alone. Collective over the mesh; each rank
+ * along the other axes gives its own samples, which count by their number. In a captured step all batches have the
+ * lengths of the one that was captured, on every rank. A scaled loss (wf_optim_scale_loss) is scaled behind the chunks'
+ * backward. */
 WF_PLACED wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, const wf_tensor *target);
 /* The output of the chain, on a tape in WF_EVAL: on the last stage y of all chunks, elsewhere a token (wf_no_loss).
  * Collective over the mesh. */

@@ -47,13 +47,13 @@ struct wf_pipeline_schedule {
  */
 /* The schedule of a kind; the caller frees it. parts: of each stage. WF_ERR_ARGUMENT names a number below 1. Local. */
 wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks);
-/* The same with skips, which are copied. */
+/* Like wf_pipeline_schedule_new, with skips, which are copied. */
 wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks,
                                                 int skips, const wf_pipeline_skip *skip);
-/* The same computations, with messages in one order of all stages, that in which they are made where a backward takes
- * as long as two forwards: for NCCL, which moves the messages of a stage one after the other, each with both its ends.
- * A stage may receive a message before it has computed what comes before its use. `schedule` must pass
- * wf_pipeline_schedule_verify. The caller frees it. Local. */
+/* Returns a schedule of the same computations, with messages in one order of all stages, that in which they are made if
+ * a backward takes as long as two forwards: for NCCL, which moves the messages of a stage one after the other, each
+ * with both its ends. A stage may receive a message before it has computed what comes before its use. `schedule` must
+ * pass wf_pipeline_schedule_verify. The caller frees it. Local. */
 wf_pipeline_schedule *wf_pipeline_schedule_in_order(const wf_pipeline_schedule *schedule);
 void wf_pipeline_schedule_free(wf_pipeline_schedule *schedule);
 wf_status wf_pipeline_schedule_add(wf_pipeline_schedule *schedule, int stage, wf_pipeline_action action) WF_NODISCARD;

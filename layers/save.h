@@ -2,11 +2,15 @@
  *
  * The layout is Chainer's: one group a layer, one data set a parameter ("conv1/W"), in the logical order of dimensions
  * and in the parameter's own type, so that h5py reads such files and writes them, and Chainer too. A file holds the
- * serial model, whatever layers are parallel and however many ranks there are, so any other form of the model loads it.
+ * serial model, whatever layers are parallel, and on however many ranks its parts are (stages of a pipeline, ranks of a
+ * multi_node_chain), so any other form of the model loads it: the serial one, or a pipeline of other stages. Beside
+ * "avg_var" files have "N", which counts the batches that running statistics have seen; a model that was loaded is
+ * saved with the same count, to which Weft adds nothing. Checkpoints do not hold it.
  *
  * Functions without a communicator are collective over the first one of the model's context, and local where there is
  * none. Rank 0 alone reads and writes files. A failure there is the same error on all ranks, and the communicator stays
- * usable.
+ * usable. WF_ERR_ARGUMENT, on all ranks, names a parameter and two ranks if ranks have other parameters than their part
+ * of the model explains, or the same one in other shapes.
  */
 #ifndef WF_LAYERS_SAVE_H
 #define WF_LAYERS_SAVE_H
@@ -18,8 +22,9 @@
 extern "C" {
 #endif
 
-/* Writes under a temporary name, brings it to disk and then renames, so that `path` is always a whole file. Running
- * statistics are rank 0's (wf_allreduce_persistent brings them together). */
+/* Writes under a temporary name, brings it to disk and then renames, so that `path` is always a whole file. A symbolic
+ * link stays, and the file that it leads to is replaced. Running statistics are rank 0's (wf_allreduce_persistent
+ * brings them together). */
 WF_PLACED wf_status wf_save(wf_layer *model, const char *path) WF_NODISCARD;
 /* Every parameter must be in the file, with its shape (WF_ERR_FORMAT names it, and nothing is changed); floats of
  * another size are converted; other contents of the file are ignored. */
@@ -29,7 +34,7 @@ WF_PLACED wf_status wf_load(wf_layer *model, const char *path) WF_NODISCARD;
  * "" where there is nothing. The caller calls free() on it; left_out may be NULL. */
 WF_PLACED wf_status wf_load_partial(wf_layer *model, const char *path, char **left_out) WF_NODISCARD;
 
-/* The same for models over the ranks of another communicator. */
+/* Save and load models over the ranks of another communicator. */
 WF_PLACED wf_status wf_save_over(wf_comm *comm, wf_layer *model, const char *path) WF_NODISCARD;
 WF_PLACED wf_status wf_load_over(wf_comm *comm, wf_layer *model, const char *path) WF_NODISCARD;
 WF_PLACED wf_status wf_load_partial_over(wf_comm *comm, wf_layer *model, const char *path,

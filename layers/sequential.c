@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-/* Of the parts into which wf_recompute_chain cut it. */
+/* Applies one of the parts into which wf_recompute_chain divides the layers. */
 static wf_var *sequential_part(wf_var *x, void *chain, int64_t part)
 {
     const wf_layer *layer = chain;

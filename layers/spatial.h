@@ -73,9 +73,9 @@ wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts);
 typedef struct wf_spatial_chain_opts {
     int depth; /* layers for each exchange; default: the division of the chain that is cheapest by the costs below */
     /* Seconds of an exchange, of a byte that a rank sends, and of a multiplication with addition. Default: each is
-     * measured once for a chain, at the first input, and the slowest rank's value counts. Where WEFT_DETERMINISTIC
-     * is set the defaults are 1e-5, 3e-10 and 1.5e-11 (measured between two cores of one node), so that every run
-     * makes the same choice. */
+     * measured once for a chain, at the first input, and the slowest rank's value counts (of a pipeline: of the stage).
+     * Where WEFT_DETERMINISTIC is set the defaults are 1e-5, 3e-10 and 1.5e-11 (measured between two cores of one
+     * node), so that every run makes the same choice. */
     double message_seconds, byte_seconds, work_seconds;
 } wf_spatial_chain_opts;
 

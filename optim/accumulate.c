@@ -3,6 +3,31 @@
 #include "comm/mesh.h"
 #include "optim/optim_impl.h"
 
+#include <stdlib.h>
+
+void wf_accumulated_forget(wf_optim *optim)
+{
+    optim->adding = false;
+    for (int64_t i = 0; optim->restored && i < optim->n; i++)
+        wf_tensor_free(optim->restored[i]);
+    free(optim->restored);
+    optim->restored = NULL;
+}
+
+wf_status wf_accumulated_restore(wf_optim *optim)
+{
+    if (!optim->restored)
+        return WF_OK;
+    for (int64_t i = 0; i < optim->n; i++) {
+        WF_TRY(wf_tensor_assign(optim->target[i]->grad, optim->restored[i]));
+        wf_tensor_free(optim->restored[i]);
+        optim->restored[i] = NULL;
+    }
+    free(optim->restored);
+    optim->restored = NULL;
+    return WF_OK;
+}
+
 static wf_status check_local(const wf_var *loss)
 {
     const wf_layout layout = wf_tensor_layout(wf_value(loss));
@@ -14,14 +39,18 @@ static wf_status check_local(const wf_var *loss)
     return WF_OK;
 }
 
-/* The weight of a loss: the number of samples of which it is a mean. */
-static wf_status weight_of(const wf_var *loss, double *weight)
+wf_status wf_loss_samples(const wf_var *loss, double *weight)
 {
-    WF_CHECK(loss->no_loss || loss->loss_count > 0 || loss->loss_mean, WF_ERR_STATE,
+    WF_CHECK(loss->no_loss || loss->loss_count > 0 || loss->loss_mean || loss->loss_counted, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight among others is unknown; end it in wf_mean or a loss "
              "function");
     *weight = (double)loss->loss_count;
     return WF_OK;
+}
+
+double wf_loss_seed(const wf_var *loss, double weight)
+{
+    return weight > 0 ? weight : loss->loss_relays ? 1 : WF_ZERO;
 }
 
 static wf_tensor *number_new(wf_ctx *ctx)
@@ -29,8 +58,8 @@ static wf_tensor *number_new(wf_ctx *ctx)
     return wf_tensor_new_step(ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR);
 }
 
-/* Of one element, whatever its rank. */
-static wf_strided number_of(const wf_tensor *x)
+/* Views a tensor of one element, of any rank, as a number. */
+static wf_strided view_number(const wf_tensor *x)
 {
     return (wf_strided){.data = x->data, .dtype = x->dtype};
 }
@@ -42,7 +71,7 @@ wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const w
     wf_tensor *wide = number_new(ctx);
     WF_NEED(wide);
     wf_status status;
-    const wf_strided from = number_of(loss), to = number_of(wide);
+    const wf_strided from = view_number(loss), to = view_number(wide);
     const wf_array x = wf_tensor_array(wide);
     WF_TRY_OUT(ctx->k->copy(ctx, &from, &to, false));
     WF_TRY_OUT(ctx->k->binary(
@@ -57,7 +86,7 @@ wf_status wf_loss_set(wf_ctx *ctx, const wf_strided *sum, double factor, wf_tens
     wf_tensor *wide = number_new(ctx);
     WF_NEED(wide);
     wf_status status;
-    const wf_strided between = number_of(wide), to = number_of(loss);
+    const wf_strided between = view_number(wide), to = view_number(loss);
     const wf_array x = wf_tensor_array(wide);
     wf_tensor_touch(loss);
     WF_TRY_OUT(ctx->k->copy(ctx, sum, &between, false));
@@ -83,10 +112,10 @@ wf_status wf_optim_loss_weight(wf_optim *optim, const wf_var *loss, double *seed
         return WF_OK;
     if (!optim->adding)
         optim->weight_sum = 0;
-    WF_TRY(weight_of(loss, &weight));
+    WF_TRY(wf_loss_samples(loss, &weight));
     /* Gradients are summed with the weights and divided once at the end, so that batches of different sizes count by
      * samples. */
-    *seed = weight > 0 ? weight : WF_ZERO;
+    *seed = wf_loss_seed(loss, weight);
     optim->weight_sum += weight;
     return wf_loss_add(optim->ctx, loss->value, weight, &sum, optim->adding);
 }

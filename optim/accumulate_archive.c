@@ -2,6 +2,7 @@
  * bit, and the sum over all ranks, which the first rank of another partition takes. */
 #include "comm/comm_author.h"
 #include "core/archive_author.h"
+#include "layers/layer_author.h"
 #include "optim/multi_node_impl.h"
 
 #include <math.h>
@@ -20,29 +21,6 @@ typedef struct visit {
     double factor;       /* of loading: by which gradients are multiplied */
 } visit;
 
-void wf_accumulated_forget(wf_optim *optim)
-{
-    optim->adding = false;
-    for (int64_t i = 0; optim->restored && i < optim->n; i++)
-        wf_tensor_free(optim->restored[i]);
-    free(optim->restored);
-    optim->restored = NULL;
-}
-
-wf_status wf_accumulated_restore(wf_optim *optim)
-{
-    if (!optim->restored)
-        return WF_OK;
-    for (int64_t i = 0; i < optim->n; i++) {
-        WF_TRY(wf_tensor_assign(optim->target[i]->grad, optim->restored[i]));
-        wf_tensor_free(optim->restored[i]);
-        optim->restored[i] = NULL;
-    }
-    free(optim->restored);
-    optim->restored = NULL;
-    return WF_OK;
-}
-
 /* Equal where ranks hold the same parts of parameters and of batches; 0 for one rank. */
 static int64_t partition_of(const visit *v)
 {
@@ -53,6 +31,9 @@ static int64_t partition_of(const visit *v)
         hash = wf_hash_u64(hash, (uint64_t)wf_mesh_size(v->mesh, (wf_axis)axis));
     for (int64_t i = 0; i < v->optim->n; i++)
         hash = wf_hash_u64(hash, v->optim->target[i]->axes << WF_AXES | v->optim->target[i]->shard_axes);
+    /* A pipeline may be cut elsewhere on the same mesh. */
+    for (int64_t i = 0; i < v->optim->n && wf_layer_part(v->optim->model) > 0; i++)
+        hash = wf_hash_text(hash, v->optim->slot[v->optim->slot_of[i]].path);
     return (int64_t)(hash | 1);
 }
 
@@ -101,7 +82,7 @@ static wf_status save_tensor(const visit *v, wf_tensor *x, wf_archive_place plac
     return v->sums ? save_sum(v, x, place, axes) : WF_OK;
 }
 
-/* Of a sum, one rank takes all. */
+/* Loads a tensor. A sum is loaded by one rank, and the others set theirs to zero. */
 static wf_status load_tensor(const visit *v, wf_tensor *x, wf_archive_place place, unsigned axes)
 {
     if (!v->mesh)
@@ -245,7 +226,7 @@ static wf_status visit_gradients(const visit *v)
 
 /* --- Both --------------------------------------------------------------------------------------------------------- */
 
-static wf_status save(visit *v)
+static wf_status save_sums(visit *v)
 {
     wf_optim *optim = v->optim;
     int64_t any = optim->adding, partition = partition_of(v);
@@ -266,7 +247,7 @@ static wf_status save(visit *v)
     return wf_archive_leave(v->archive);
 }
 
-static wf_status load(visit *v)
+static wf_status load_sums(visit *v)
 {
     int64_t partition = 0;
     double loss_scale = 1;
@@ -297,9 +278,9 @@ wf_status wf_accumulated_archive(wf_optim *optim, wf_archive *archive)
     v.mesh = mesh && wf_comm_size(wf_mesh_world(mesh)) > 1 ? mesh : NULL;
     if (!wf_archive_loading(archive)) {
         v.sums = v.mesh && wf_archive_spans_ranks(archive);
-        return save(&v);
+        return save_sums(&v);
     }
-    const wf_status status = load(&v);
+    const wf_status status = load_sums(&v);
     if (status != WF_OK)
         wf_accumulated_forget(optim);
     return status;

@@ -98,9 +98,9 @@ static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, const pa
             if (memcmp(all, all + (size_t)r * DESCRIPTION, DESCRIPTION) != 0) {
                 *agreed = true;
                 status = WF_RAISE(WF_ERR_COMM,
-                                  "the ranks have different models: %s on rank 0, %s on rank %d; make the same layers "
+                                  "the ranks have different models: %s on rank %s, %s on rank %s; make the same layers "
                                   "with the same options on all ranks, and train the same parameters",
-                                  all, all + (size_t)r * DESCRIPTION, r);
+                                  all, WF_RANK(comm, 0), all + (size_t)r * DESCRIPTION, WF_RANK(comm, r));
             }
     }
     free(all);
@@ -147,10 +147,10 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
     WF_TRY(first_other(comm, ctx, hash, &other));
     *agreed = other >= 0;
     WF_CHECK(other < 0, WF_ERR_COMM,
-             "rank %d has other bucket sizes, another grad_dtype, shard_optimizer, double_buffering, compare_every, "
+             "rank %s has other bucket sizes, another grad_dtype, shard_optimizer, double_buffering, compare_every, "
              "reduce or "
-             "compute type than rank 0",
-             other);
+             "compute type than rank %s",
+             WF_RANK(comm, other), WF_RANK(comm, 0));
     return WF_OK;
 }
 
@@ -182,8 +182,8 @@ wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed)
     for (int r = 1; status == WF_OK && r < size; r++)
         if (memcmp(all, all + (size_t)r * DESCRIPTION, DESCRIPTION) != 0) {
             *agreed = true;
-            status = WF_RAISE(WF_ERR_COMM, "the ranks have different optimizers: on rank 0 %s; on rank %d %s", all, r,
-                              all + (size_t)r * DESCRIPTION);
+            status = WF_RAISE(WF_ERR_COMM, "the ranks have different optimizers: on rank %s %s; on rank %s %s",
+                              WF_RANK(comm, 0), all, WF_RANK(comm, r), all + (size_t)r * DESCRIPTION);
         }
     free(all);
     return status;
@@ -222,7 +222,8 @@ wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool 
     int other = -1;
     WF_TRY(first_other(comm, optim->ctx, hash, &other));
     *agreed = other >= 0;
-    WF_CHECK(other < 0, WF_ERR_COMM, "rank %d scales its loss otherwise than rank 0 (wf_optim_scale_loss)", other);
+    WF_CHECK(other < 0, WF_ERR_COMM, "rank %s scales its loss otherwise than rank %s (wf_optim_scale_loss)",
+             WF_RANK(comm, other), WF_RANK(comm, 0));
     const size_t bytes = (size_t)optim->n * sizeof(int64_t);
     int64_t *index = wf_malloc(optim->ctx, bytes);
     WF_NEED(index);

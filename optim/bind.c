@@ -1,10 +1,11 @@
 /* Binds an optimizer to the parameters of its model: which are trainable, and where their state is. Called at the
  * beginning of every step, accumulation and archive; it does work only where something has changed. */
+#include "layers/layer_author.h"
 #include "optim/optim_impl.h"
 
 #include <string.h>
 
-static wf_status grow(wf_optim *optim, int64_t capacity)
+static wf_status grow_targets(wf_optim *optim, int64_t capacity)
 {
     wf_ctx *ctx = optim->ctx;
     const size_t n = (size_t)capacity;
@@ -30,15 +31,6 @@ static wf_status grow(wf_optim *optim, int64_t capacity)
     return WF_OK;
 }
 
-/* The path relative to the optimizer's model, which does not change when the model is moved into another one. */
-static const char *relative_path(const wf_optim *optim, const wf_param *param)
-{
-    const char *root = wf_layer_path(optim->model);
-    const size_t length = root ? strlen(root) : 0;
-    const char *path = wf_param_path(param);
-    return path && length > 0 && strlen(path) > length ? path + length + 1 : path;
-}
-
 static wf_status new_slot(wf_optim *optim, const wf_param *param, const char *path)
 {
     wf_optim_slot *slots = wf_realloc(optim->ctx, optim->slot, (size_t)(optim->n_slots + 1) * sizeof *slots);
@@ -61,8 +53,8 @@ static wf_status new_slot(wf_optim *optim, const wf_param *param, const char *pa
 
 static wf_status find_slot(wf_optim *optim, const wf_param *param, int64_t *found)
 {
-    const char *path = relative_path(optim, param);
-    WF_NEED(path);
+    /* Relative to the optimizer's model, so that it does not change when the model is moved into another one. */
+    const char *path = wf_layer_param_name(optim->model, param);
     /* State is found by path, not by position: parameters may be frozen and freed again, and archives know paths alone.
      */
     for (*found = 0; *found < optim->n_slots; (*found)++)
@@ -100,7 +92,7 @@ wf_status wf_optim_bind(wf_optim *optim)
     int64_t n_all, n = 0;
     WF_TRY(wf_layer_params(optim->model, &n_all, &all));
     if (n_all > optim->capacity)
-        WF_TRY(grow(optim, n_all));
+        WF_TRY(grow_targets(optim, n_all));
     /* The list is compared while it is written; a step of fixed shape ends here. */
     bool same = optim->bound;
     for (int64_t i = 0; i < n_all; i++)

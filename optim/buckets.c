@@ -1,5 +1,30 @@
-/* Sums gradients in buckets while backward goes on. Backward reports each complete gradient; what sums a full bucket
- * goes to the background stream; the step waits for all of it. It never blocks inside backward. */
+/* Buckets: gradients are summed over the ranks in groups while backward goes on.
+ *
+ * Actors. Backward reports each gradient that is complete (wf_buckets_ready). The background stream sums buckets, one
+ * after the other. The step (multi_node.c) calls begin before backward and end after it, and updates then. In a step
+ * only end waits; flush, swap and announce do too.
+ *
+ *     flat buffer   | w5 w4 | w3 w2 w1 | w0 | trailer |     a bucket: neighbours, summed over the same axes
+ *     backward      ready(w5) ready(w4) -> bucket 0 starts ... ready(w0) -> the last one starts, with the trailer
+ *
+ * The order. Messages of one communicator match by their order, so buckets start in one order on all ranks: that in
+ * which their last gradients were complete in rank 0's first step (`place`). A bucket that is complete early waits for
+ * those before it. Ranks may reach different parameters: `missing` counts what this rank's backward will complete, and
+ * a bucket of which it reaches nothing is complete from the start, with zeros.
+ *
+ * The trailer follows the gradients in the flat buffer and is summed exactly, in the last bucket: loss, weights of the
+ * means, and flags (overflow, a model that changed, a hash of what was drawn). So a step needs no further message for
+ * them. The sums are read by end.
+ *
+ * Who owns what. From the start of a bucket to the end of the step its elements belong to the stream; backward has
+ * finished with them. A bucket in a narrow type, or with shards, or with the program's hook, is summed in a buffer of
+ * its own or in parts. `number` names its memory to reducers that keep state from sum to sum.
+ *
+ * Double buffering. swap starts the sums of this step and hands backward the other flat buffer, so the sums of a step
+ * are in flight during the next one; flush waits for them. A captured step must have the trailer of the run before it
+ * (`sent`), since every replay sends the same numbers.
+ *
+ * Failure. An error of the stream is the result of the next ready, or of end; wf_optim_step tells the other ranks. */
 #include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 
@@ -204,7 +229,6 @@ wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype)
         wf_background_sum_shards(bucket->comm, data, bucket->shard, dtype);
         return WF_OK;
     }
-    bucket->relative = all->relative + bucket->first + (bucket - all->bucket);
     for (int64_t i = 0; i <= segments; i++)
         bucket->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
@@ -257,6 +281,9 @@ static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
 {
     wf_bucket *bucket = &all->bucket[all->n++];
     *bucket = (wf_bucket){.all = all, .number = wf_reduce_buffer_new(), .first = first, .last = first};
+    /* Buckets are opened in the order of their gradients, and sorted otherwise later: the lists follow one another in
+     * this one, each of one entry more than its bucket has gradients. */
+    bucket->relative = all->relative + first + all->n - 1;
     bucket->comm = comm_of(all, axes);
     /* A layer may have learned in this step's forward over which axes its gradients are summed. */
     return bucket->comm && wf_background_open(bucket->comm) == WF_OK ? bucket : NULL;

@@ -14,6 +14,12 @@
  * which any tool reads, is followed by a manifest with a checksum for every MiB; the manifest and the checksums are
  * verified before anything is loaded from a file.
  *
+ * Models whose parts are on several ranks (stages of a pipeline, ranks of a multi_node_chain) are saved by one
+ * checkpoint over all of these, wf_mesh_world, in one file of one generation: it has the whole serial model and its
+ * optimizer state, by the serial parameters' paths, and any other number of stages loads it. Everything else that is
+ * added has the same names, types and shapes on all ranks: WF_ERR_ARGUMENT names an entry and two ranks otherwise. A
+ * signal to one stage is one to all.
+ *
  * A save is made after wf_tape_reset: between steps, or between wf_optim_accumulate and its wf_optim_step, whose
  * gradients are then saved too. The pending update of double buffering is made first (wf_optim_flush). Tensors in the
  * file are those of the serial program, in logical order, so any mesh, number of ranks and form of the model loads
@@ -46,7 +52,11 @@ typedef struct wf_checkpoint_opts {
     const wf_mesh *mesh; /* recorded in the file as text; may be NULL */
 } wf_checkpoint_opts;
 
-/* The folder is made if it is not there; all ranks must see the same one (WF_ERR_IO). The communicator has all ranks
+/* The folder is made if it is not there; all ranks must see the same one (WF_ERR_IO). One job at a time saves into it:
+ * a run that has `every` or `signals` locks it here, another one at its first save, until wf_checkpoint_close.
+ * WF_ERR_STATE names the job that holds the lock, and says what to do; the lock of one that has ended on this machine
+ * is taken over, with a warning. Loading needs no lock. A folder that cannot be written, but has a generation, is
+ * opened with a warning: the run can be loaded from it, and every save is WF_ERR_IO. The communicator has all ranks
  * that hold a part of the run, and is borrowed, as is what is added. Collective. */
 WF_PLACED wf_checkpoint *wf_checkpoint_open(wf_comm *comm, const char *folder, wf_checkpoint_opts opts);
 /* Completes an asynchronous save and frees the object; a failed write is reported here at the latest. Collective. */
@@ -65,11 +75,13 @@ wf_status wf_checkpoint_add_f64(wf_checkpoint *checkpoint, const char *name, dou
 WF_PLACED wf_status wf_checkpoint_save(wf_checkpoint *checkpoint, int64_t step) WF_NODISCARD;
 /* Call this after every step. Saves if a save is due. If any rank has received a signal, all ranks save and complete
  * the save, and *leave is true on all of them: the program then calls wf_checkpoint_close and wf_barrier and ends
- * with WF_CHECKPOINT_EXIT. A second SIGINT ends the process at once. After wf_checkpoint_close the handlers are those
+ * with WF_CHECKPOINT_EXIT, or, if that last save failed, which is an error here, with WF_CHECKPOINT_UNSAVED_EXIT. A
+ * second SIGINT ends the process at once. After wf_checkpoint_close the handlers are those
  * from before; SIGUSR1 is ignored if it had none. Collective if signals are on or an asynchronous
  * save is in progress; otherwise local except in steps that save. */
 WF_PLACED wf_status wf_checkpoint_step(wf_checkpoint *checkpoint, int64_t step, bool *leave) WF_NODISCARD;
-#define WF_CHECKPOINT_EXIT 85
+#define WF_CHECKPOINT_EXIT         85
+#define WF_CHECKPOINT_UNSAVED_EXIT 86
 
 /* Loads the newest generation that is whole on every rank; *step becomes the step at which it was saved, and does
  * not change if there is no file at all. A file that is damaged, or that a rank cannot read, is named in a warning,

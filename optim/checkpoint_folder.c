@@ -1,5 +1,6 @@
 /* The files in a folder of checkpoints: which generations exist and which are removed. Rank 0 reads the folder and
  * removes files; the other ranks get the result from it. */
+#include "core/log.h"
 #include "optim/checkpoint_impl.h"
 
 #include <dirent.h>
@@ -10,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NAME "ckpt-%08lld.h5"
+#define START "ckpt-"
+#define NAME  START "%08lld.h5"
 
 void wf_checkpoint_folder_path(const wf_checkpoint *c, int64_t generation, const char *end,
                                char path[WF_CHECKPOINT_PATH])
@@ -21,15 +23,15 @@ void wf_checkpoint_folder_path(const wf_checkpoint *c, int64_t generation, const
 /* The generation in a file's name; -1 if the name is not that of a checkpoint. *whole is false for a temporary name. */
 static int64_t number_of(const char *name, bool *whole)
 {
-    long long generation;
     char expected[64];
-    if (strlen(name) >= sizeof expected - 8 || sscanf(name, NAME, &generation) != 1 || generation < 0)
+    if (strncmp(name, START, strlen(START)) != 0)
         return -1;
+    const long long generation = strtoll(name + strlen(START), NULL, 10);
     snprintf(expected, sizeof expected, NAME, generation);
-    /* Printed again and compared: sscanf takes names with anything behind the number. */
+    /* Printed again and compared: strtoll takes signs, numbers that are too large, and anything after them. */
     *whole = strcmp(name, expected) == 0;
     strcat(expected, ".tmp");
-    return *whole || strcmp(name, expected) == 0 ? generation : -1;
+    return generation >= 0 && (*whole || strcmp(name, expected) == 0) ? generation : -1;
 }
 
 static int newest_first(const void *a, const void *b)
@@ -88,27 +90,56 @@ static wf_status make_folder(const wf_checkpoint *c)
     return WF_OK;
 }
 
-static wf_status open_first(wf_checkpoint *c, char token[64])
+/* The newest generation that is there. `clean` removes what unfinished saves left, which is for the holder of the lock:
+ * another job may be writing. */
+static wf_status find_newest(wf_checkpoint *c, bool clean)
+{
+    int64_t n, *list;
+    const wf_status status = look(c, clean, &n, &list);
+    if (status == WF_OK && n > 0 && list[0] > c->newest)
+        c->newest = list[0];
+    free(list);
+    return status;
+}
+
+static wf_status make_token(const wf_checkpoint *c, char token[64])
 {
     char path[WF_CHECKPOINT_PATH];
-    int64_t n, *list;
-    WF_TRY(make_folder(c));
-    wf_status status = look(c, true, &n, &list);
-    c->newest = status == WF_OK && n > 0 ? list[0] : -1;
-    free(list);
-    WF_TRY(status);
     snprintf(token, 64, ".weft-%ld", (long)getpid());
     snprintf(path, sizeof path, "%s/%s", c->folder, token);
     FILE *file = fopen(path, "w");
-    WF_CHECK(file && fclose(file) == 0, WF_ERR_IO, "%s: cannot write into this folder: %s", c->folder, strerror(errno));
+    if (file && fclose(file) == 0)
+        return WF_OK;
+    *token = '\0';
+    WF_FAIL(WF_ERR_IO, "%s: cannot write into this folder: %s", c->folder, strerror(errno));
+}
+
+/* A folder that cannot be written is no reason to refuse a run that can be resumed from it; without a generation the
+ * run would only find at its first save that nothing of it is kept. */
+static wf_status open_first(wf_checkpoint *c, char token[64])
+{
+    WF_TRY(make_folder(c));
+    wf_status status = c->opts.every > 0 || c->opts.signals ? wf_checkpoint_lock(c) : WF_OK;
+    if (status != WF_OK && status != WF_ERR_IO)
+        return status;
+    WF_TRY(find_newest(c, c->locked));
+    if (status == WF_OK)
+        status = make_token(c, token);
+    if (status == WF_OK || c->newest < 0)
+        return status;
+    wf_log(WF_LOG_WARN, "%s; generation %lld can be loaded from it, and saves will fail", wf_error_message(),
+           (long long)c->newest);
+    wf_error_clear();
     return WF_OK;
 }
 
+/* Without a token, which a folder that cannot be written has not, only that there is a folder. */
 static wf_status look_for(const wf_checkpoint *c, const char *token)
 {
     char path[WF_CHECKPOINT_PATH];
     snprintf(path, sizeof path, "%s/%s", c->folder, token);
-    WF_CHECK(access(path, F_OK) == 0, WF_ERR_IO, "%s: not the folder that rank 0 has: %s", c->folder, strerror(errno));
+    WF_CHECK(access(path, F_OK) == 0, WF_ERR_IO, "%s: not the folder that rank %s has: %s", c->folder,
+             WF_RANK(c->comm, 0), strerror(errno));
     return WF_OK;
 }
 
@@ -120,9 +151,23 @@ wf_status wf_checkpoint_folder_open(wf_checkpoint *c)
     WF_TRY(wf_bcast_bytes(c->comm, &c->newest, sizeof c->newest, 0));
     const wf_status status = wf_agree_status(c->comm, look_for(c, token));
     snprintf(path, sizeof path, "%s/%s", c->folder, token);
-    if (c->rank == 0)
+    if (c->rank == 0 && *token)
         unlink(path);
     return status;
+}
+
+static wf_status hold_first(wf_checkpoint *c)
+{
+    const bool held = c->locked;
+    if (!held)
+        WF_TRY(wf_checkpoint_lock(c));
+    return find_newest(c, !held);
+}
+
+wf_status wf_checkpoint_folder_hold(wf_checkpoint *c)
+{
+    WF_TRY(wf_bcast_status(c->comm, c->rank == 0 ? hold_first(c) : WF_OK, 0));
+    return wf_bcast_bytes(c->comm, &c->newest, sizeof c->newest, 0);
 }
 
 wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **generation)

@@ -2,6 +2,7 @@
 #ifndef WF_OPTIM_CHECKPOINT_IMPL_H
 #define WF_OPTIM_CHECKPOINT_IMPL_H
 
+#include "comm/catalog_author.h"
 #include "comm/comm_author.h"
 #include "comm/manifest_author.h"
 #include "core/archive_author.h"
@@ -20,6 +21,9 @@ typedef struct wf_checkpoint_item {
     wf_archive_visit visit; /* or one of the numbers */
     void *object;
     wf_optim *optim; /* object, where it is one */
+    wf_layer *model; /* object, or the optimizer's; NULL: neither */
+    wf_comm *comm;   /* ranks that have the same part of the model, or all */
+    int key;         /* in the catalog: 0, if all ranks have the same */
     int64_t *i64;
     double *f64;
 } wf_checkpoint_item;
@@ -51,18 +55,23 @@ struct wf_checkpoint {
     char folder[WF_CHECKPOINT_PATH / 2];
     wf_checkpoint_opts opts;
     wf_checkpoint_item *item;
-    int64_t n_items;
-    int64_t generation; /* saved or loaded last; -1: none */
-    int64_t newest;     /* number of the newest file that was ever seen here; -1: none */
-    int64_t *damaged;   /* generations that are, of rank 0 */
+    int64_t n_items, n_parted; /* n_parted: items whose parts are known */
+    int part[WF_CATALOG_KEYS]; /* of this rank, by key */
+    int n_keys;
+    const wf_checkpoint_item *now; /* the item that is visited; NULL: the run's own numbers */
+    int64_t generation;            /* saved or loaded last; -1: none */
+    int64_t newest;                /* number of the newest file that was ever seen here; -1: none */
+    bool locked;                   /* of rank 0: the folder's lock is this process's */
+    int64_t *damaged;              /* generations that are, of rank 0 */
     int64_t n_damaged;
     int64_t *outdated; /* generations that a thread of rank 0 removes; NULL: none */
     int64_t n_outdated;
     pthread_t remover;
 
-    /* Of the save under way: what the file has, the same on all ranks, and what this rank writes of it. */
+    /* The save in progress: the contents of the file, equal on all ranks, and what this rank writes of it. */
     wf_manifest manifest;
-    int64_t entries_room;
+    int64_t entries_room, keys_room;
+    int *entry_key;         /* by entry, until the ranks' entries are united */
     uint64_t layout;        /* hash of the entries */
     uint64_t laid;          /* the layout whose offsets and gaps are known; 0: none */
     wf_checkpoint_gap *gap; /* of rank 0 */
@@ -78,7 +87,7 @@ struct wf_checkpoint {
     wf_status status; /* the first failure of this rank alone, until all agree on it */
     char message[512];
 
-    /* Of writing. The thread touches what is above and these, until `done`. */
+    /* Writing. The thread uses the fields above and these, until `done`. */
     char temporary[WF_CHECKPOINT_PATH], path[WF_CHECKPOINT_PATH];
     bool pending; /* a save is not ended; the same on all ranks */
     bool threaded;
@@ -87,7 +96,7 @@ struct wf_checkpoint {
     wf_status job_status;
     char job_message[512];
 
-    /* Of loading. */
+    /* Loading. */
     wf_manifest_reader reader;
     char file[WF_CHECKPOINT_PATH];
 };
@@ -98,6 +107,10 @@ wf_status wf_checkpoint_keep(wf_checkpoint *c, wf_status status);
 wf_status wf_checkpoint_agree(wf_checkpoint *c) WF_NODISCARD;
 
 /* --- checkpoint.c: what a run is --- */
+/* Finds out which parts of models this rank has, and who has the same. Collective. */
+wf_status wf_checkpoint_find_parts(wf_checkpoint *c) WF_NODISCARD;
+/* The ranks that have what is visited now. */
+wf_comm *wf_checkpoint_over(const wf_checkpoint *c);
 /* Visits everything. `step` is written, or read. */
 wf_status wf_checkpoint_visit(wf_checkpoint *c, wf_archive *archive, int64_t *step) WF_NODISCARD;
 
@@ -117,8 +130,11 @@ wf_status wf_checkpoint_finish(wf_checkpoint *c) WF_NODISCARD;
 void wf_checkpoint_drop_layout(wf_checkpoint *c);
 
 /* --- checkpoint_folder.c: which files there are --- */
-/* Makes the folder, checks that all ranks see it, removes what unfinished saves left. Collective. */
+/* Makes the folder, checks that all ranks see it, and locks it if the options say that the run saves. One that cannot
+ * be written is an error if it has no generation. Collective. */
 wf_status wf_checkpoint_folder_open(wf_checkpoint *c) WF_NODISCARD;
+/* Before a save: the folder is this job's, and `newest` is what is there by now. Collective. */
+wf_status wf_checkpoint_folder_hold(wf_checkpoint *c) WF_NODISCARD;
 /* The generations that are there, newest first: `free` it. Collective. */
 wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **generation) WF_NODISCARD;
 void wf_checkpoint_folder_path(const wf_checkpoint *c, int64_t generation, const char *end,
@@ -129,6 +145,11 @@ void wf_checkpoint_folder_prune(wf_checkpoint *c);
 /* Waits until they are removed. */
 void wf_checkpoint_folder_settle(wf_checkpoint *c);
 void wf_checkpoint_folder_note_damage(wf_checkpoint *c, int64_t generation);
+
+/* --- checkpoint_lock.c: one job saves into a folder; rank 0 alone --- */
+/* WF_ERR_STATE names another job that holds the lock; WF_ERR_IO: the folder cannot be written. */
+wf_status wf_checkpoint_lock(wf_checkpoint *c) WF_NODISCARD;
+void wf_checkpoint_unlock(wf_checkpoint *c);
 
 /* --- checkpoint_signal.c --- */
 wf_status wf_checkpoint_signals_catch(void) WF_NODISCARD;

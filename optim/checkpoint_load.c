@@ -13,8 +13,8 @@
 /* --- The archive -------------------------------------------------------------------------------------------------- */
 
 /* All ranks have the same manifest, so what is raised here is the same error on all of them. */
-static wf_status find(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_shape shape,
-                      const wf_manifest_entry **entry)
+static wf_status find_entry(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_shape shape,
+                            const wf_manifest_entry **entry)
 {
     char text[2][WF_SHAPE_TEXT];
     const wf_manifest_entry *e = *entry = wf_manifest_find(&c->manifest, path);
@@ -43,7 +43,7 @@ static wf_status load_tensor(wf_archive *archive, const char *path, wf_tensor *t
     wf_checkpoint *c = wf_archive_state(archive);
     const wf_manifest_entry *entry;
     const wf_shape shape = wf_tensor_shape(tensor);
-    WF_TRY(find(c, path, wf_tensor_dtype(tensor), shape, &entry));
+    WF_TRY(find_entry(c, path, wf_tensor_dtype(tensor), shape, &entry));
     return wf_checkpoint_keep(c, import(c, entry, wf_box_of_shape(shape), tensor));
 }
 
@@ -55,10 +55,11 @@ static const wf_manifest_entry *own_values(const wf_checkpoint *c, const char *p
     const wf_manifest_entry *entry = NULL;
     if (place->varies && snprintf(name, sizeof name, "ranks/%s", path) < (int)sizeof name)
         entry = wf_manifest_find(&c->manifest, name);
-    if (!entry || entry->shape.rank != place->box.rank + 1 || entry->shape.dim[0] != c->size ||
+    const int rank = wf_comm_rank(wf_checkpoint_over(c)), size = wf_comm_size(wf_checkpoint_over(c));
+    if (!entry || entry->shape.rank != place->box.rank + 1 || entry->shape.dim[0] != size ||
         entry->dtype != wf_tensor_dtype(tensor))
         return NULL;
-    *box = (wf_box){.rank = entry->shape.rank, .lo = {c->rank}, .hi = {c->rank + 1}};
+    *box = (wf_box){.rank = entry->shape.rank, .lo = {rank}, .hi = {rank + 1}};
     for (int d = 0; d < place->box.rank; d++) {
         if (entry->shape.dim[d + 1] != place->global.dim[d])
             return NULL;
@@ -73,7 +74,7 @@ static wf_status load_part(wf_archive *archive, const char *path, wf_tensor *ten
     wf_checkpoint *c = wf_archive_state(archive);
     const wf_manifest_entry *entry;
     wf_box box = place->box;
-    WF_TRY(find(c, path, wf_tensor_dtype(tensor), place->global, &entry));
+    WF_TRY(find_entry(c, path, wf_tensor_dtype(tensor), place->global, &entry));
     /* Another number of ranks takes the common values: there is no telling whose own ones a rank should have. */
     const wf_manifest_entry *own = own_values(c, path, tensor, place, &box);
     return wf_checkpoint_keep(c, import(c, own ? own : entry, own ? box : place->box, tensor));
@@ -84,7 +85,7 @@ static wf_status load_number(wf_checkpoint *c, const char *path, wf_dtype dtype,
     char name[2048];
     const wf_manifest_entry *entry, *own = NULL;
     wf_box box = wf_box_of_shape(wf_shape_scalar());
-    WF_TRY(find(c, path, dtype, wf_shape_scalar(), &entry));
+    WF_TRY(find_entry(c, path, dtype, wf_shape_scalar(), &entry));
     if (snprintf(name, sizeof name, "ranks/%s", path) < (int)sizeof name)
         own = wf_manifest_find(&c->manifest, name);
     if (own && own->dtype == dtype && wf_shape_equal(own->shape, WF_SHAPE(c->size))) {
@@ -134,7 +135,7 @@ static wf_status open_own(wf_checkpoint *c)
     return wf_manifest_read(c->reader.file, c->file, &c->manifest);
 }
 
-/* Whether all ranks find the file whole, and the same. */
+/* Fails on all ranks unless each finds the file whole and all find the same one. */
 static wf_status open_all(wf_checkpoint *c)
 {
     wf_checkpoint_keep(c, open_own(c));
@@ -225,6 +226,7 @@ wf_status wf_checkpoint_load_latest(wf_checkpoint *checkpoint, int64_t *step)
     WF_NEED(c);
     WF_NEED(step);
     WF_TRY(wf_checkpoint_finish(c));
+    WF_TRY(wf_checkpoint_find_parts(c));
     wf_status status = wf_checkpoint_folder_list(c, &n, &list);
     if (status == WF_OK)
         status = load_any(c, n, list, step);

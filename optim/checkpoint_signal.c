@@ -9,17 +9,19 @@
 static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
 enum { SIGNALS = sizeof signals / sizeof *signals };
 
-static volatile sig_atomic_t came;
+static volatile sig_atomic_t came, interrupted;
 static struct sigaction before[SIGNALS];
 static int users;
 
-/* A second Ctrl-C ends the process without a save. */
+/* A second Ctrl-C ends the process without a save. Other signals before the first one do not count: a scheduler may
+ * have sent SIGUSR1 when the user presses it. */
 static void note(int number)
 {
-    if (number == SIGINT && came) {
+    if (number == SIGINT && interrupted) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
+    interrupted = interrupted || number == SIGINT;
     came = 1;
 }
 
@@ -29,7 +31,7 @@ wf_status wf_checkpoint_signals_catch(void)
     sigemptyset(&action.sa_mask);
     if (users++ > 0)
         return WF_OK;
-    came = 0;
+    came = interrupted = 0;
     for (int i = 0; i < SIGNALS; i++)
         WF_CHECK(sigaction(signals[i], &action, &before[i]) == 0, WF_ERR_STATE, "cannot catch signal %d: %s",
                  signals[i], strerror(errno));

@@ -33,7 +33,7 @@ void wf_checkpoint_release(wf_checkpoint *c)
 /* --- Lists that grow ---------------------------------------------------------------------------------------------- */
 
 /* Room for one more element. */
-static wf_status grow(wf_ctx *ctx, void **list, int64_t n, int64_t *room, size_t size)
+static wf_status grow_list(wf_ctx *ctx, void **list, int64_t n, int64_t *room, size_t size)
 {
     if (n < *room)
         return WF_OK;
@@ -46,13 +46,18 @@ static wf_status grow(wf_ctx *ctx, void **list, int64_t n, int64_t *room, size_t
     return WF_OK;
 }
 
-static wf_status add_entry(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_shape shape)
+static wf_status add_manifest_entry(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_shape shape)
 {
     wf_manifest *m = &c->manifest;
     void *list = m->entry;
-    const wf_status status = grow(c->ctx, &list, m->n, &c->entries_room, sizeof *m->entry);
+    void *keys = c->entry_key;
+    wf_status status = grow_list(c->ctx, &list, m->n, &c->entries_room, sizeof *m->entry);
     m->entry = list;
+    if (status == WF_OK)
+        status = grow_list(c->ctx, &keys, m->n, &c->keys_room, sizeof *c->entry_key);
+    c->entry_key = keys;
     WF_TRY(status);
+    c->entry_key[m->n] = c->now ? c->now->key : 0;
     char *name = wf_strdup(c->ctx, path);
     if (!name)
         return wf_error_code();
@@ -83,7 +88,7 @@ static wf_status stage_room(wf_checkpoint *c, size_t bytes)
 static wf_status add_piece(wf_checkpoint *c, wf_box box, size_t bytes, void **data)
 {
     void *list = c->piece;
-    const wf_status status = grow(c->ctx, &list, c->n_pieces, &c->pieces_room, sizeof *c->piece);
+    const wf_status status = grow_list(c->ctx, &list, c->n_pieces, &c->pieces_room, sizeof *c->piece);
     c->piece = list;
     WF_TRY(status);
     WF_TRY(stage_room(c, bytes));
@@ -106,8 +111,8 @@ static bool is_plain(const wf_tensor *tensor)
     return true;
 }
 
-/* Of `tensor`, which is the part `own` of the last entry, the elements of `box`. They are written from where they are
- * if the save waits until they are written. */
+/* Stages the elements of `box` of `tensor`, which is the part `own` of the last entry. They are written from where they
+ * are if the save waits until they are written. */
 static wf_status stage_box(wf_checkpoint *c, const wf_tensor *tensor, wf_box own, wf_box box)
 {
     void *data;
@@ -130,13 +135,24 @@ static wf_status stage_box(wf_checkpoint *c, const wf_tensor *tensor, wf_box own
 
 /* --- The archive -------------------------------------------------------------------------------------------------- */
 
+/* The ranks that have what is visited now, and this rank's place among them. */
+static int over_size(const wf_checkpoint *c)
+{
+    return wf_comm_size(wf_checkpoint_over(c));
+}
+
+static int over_rank(const wf_checkpoint *c)
+{
+    return wf_comm_rank(wf_checkpoint_over(c));
+}
+
 /* The part of a replicated tensor that this rank writes. */
 static wf_box dealt(const wf_checkpoint *c, wf_shape shape, size_t bytes)
 {
     wf_box box = wf_box_of_shape(shape);
-    if (shape.rank > 0 && bytes >= DEALT_BYTES && shape.dim[0] >= c->size)
-        wf_block(shape.dim[0], c->size, c->rank, &box.lo[0], &box.hi[0]);
-    else if (c->manifest.n % c->size != c->rank)
+    if (shape.rank > 0 && bytes >= DEALT_BYTES && shape.dim[0] >= over_size(c))
+        wf_block(shape.dim[0], over_size(c), over_rank(c), &box.lo[0], &box.hi[0]);
+    else if (c->manifest.n % over_size(c) != over_rank(c))
         box = wf_box_intersect(box, (wf_box){.rank = shape.rank});
     return box;
 }
@@ -145,8 +161,8 @@ static wf_status visit_whole(wf_checkpoint *c, const char *path, const wf_tensor
 {
     const wf_shape shape = wf_tensor_shape(tensor);
     const wf_box box = dealt(c, shape, wf_tensor_bytes(tensor));
-    const bool mine = shape.rank > 0 ? !wf_box_empty(box) : c->manifest.n % c->size == c->rank;
-    WF_TRY(add_entry(c, path, wf_tensor_dtype(tensor), shape));
+    const bool mine = shape.rank > 0 ? !wf_box_empty(box) : c->manifest.n % over_size(c) == over_rank(c);
+    WF_TRY(add_manifest_entry(c, path, wf_tensor_dtype(tensor), shape));
     return mine ? stage_box(c, tensor, wf_box_of_shape(shape), box) : WF_OK;
 }
 
@@ -188,9 +204,9 @@ static int subtract(wf_box a, wf_box b, wf_box *rest)
 static wf_status own_boxes(const wf_checkpoint *c, const claim *all, wf_box box[MOST_BOXES], int *n)
 {
     wf_box rest[MOST_BOXES];
-    box[0] = all[c->rank].box;
+    box[0] = all[over_rank(c)].box;
     *n = 1;
-    for (int r = 0; r < c->rank; r++) {
+    for (int r = 0; r < over_rank(c); r++) {
         int more = 0;
         for (int k = 0; k < *n; k++) {
             WF_CHECK(more + 2 * WF_MAX_RANK <= MOST_BOXES, WF_ERR_UNSUPPORTED,
@@ -205,7 +221,7 @@ static wf_status own_boxes(const wf_checkpoint *c, const claim *all, wf_box box[
 
 static bool differ(const wf_checkpoint *c, const claim *all)
 {
-    for (int r = 1; r < c->size; r++)
+    for (int r = 1; r < over_size(c); r++)
         for (int q = 0; q < r; q++)
             /* Replicas that should be equal and are not: running statistics, for example. Each rank's own are then kept
              * too. */
@@ -236,8 +252,8 @@ static wf_status stage_all_ranks(wf_checkpoint *c, const char *path, const wf_te
 {
     char name[2048];
     void *data;
-    int64_t dim[WF_MAX_RANK] = {c->size};
-    wf_box box = {.rank = place.box.rank + 1, .lo = {c->rank}, .hi = {c->rank + 1}};
+    int64_t dim[WF_MAX_RANK] = {over_size(c)};
+    wf_box box = {.rank = place.box.rank + 1, .lo = {over_rank(c)}, .hi = {over_rank(c) + 1}};
     WF_CHECK(box.rank <= WF_MAX_RANK && snprintf(name, sizeof name, "ranks/%s", path) < (int)sizeof name,
              WF_ERR_UNSUPPORTED, "%s: rank %d and different values on the ranks", path, place.box.rank);
     for (int d = 0; d < place.box.rank; d++) {
@@ -245,7 +261,7 @@ static wf_status stage_all_ranks(wf_checkpoint *c, const char *path, const wf_te
         box.lo[d + 1] = place.box.lo[d];
         box.hi[d + 1] = place.box.hi[d];
     }
-    WF_TRY(add_entry(c, name, wf_tensor_dtype(tensor), wf_shape_make(box.rank, dim)));
+    WF_TRY(add_manifest_entry(c, name, wf_tensor_dtype(tensor), wf_shape_make(box.rank, dim)));
     if (wf_tensor_count(tensor) == 0)
         return WF_OK;
     WF_TRY(add_piece(c, box, wf_tensor_bytes(tensor), &data));
@@ -258,7 +274,7 @@ static wf_status stage_parts(wf_checkpoint *c, const char *path, const wf_tensor
     wf_box box[MOST_BOXES];
     int n;
     WF_TRY(own_boxes(c, all, box, &n));
-    WF_TRY(add_entry(c, path, wf_tensor_dtype(tensor), place.global));
+    WF_TRY(add_manifest_entry(c, path, wf_tensor_dtype(tensor), place.global));
     for (int k = 0; k < n; k++)
         WF_TRY(stage_box(c, tensor, place.box, box[k]));
     return differ(c, all) ? stage_all_ranks(c, path, tensor, place) : WF_OK;
@@ -272,11 +288,11 @@ static wf_status visit_part(wf_archive *archive, const char *path, wf_tensor *te
     mine.box = place->box;
     if (place->varies)
         wf_checkpoint_keep(c, hash_values(c, tensor, &mine.hash));
-    WF_TRY(wf_host_take(c->comm, (size_t)c->size * sizeof *all, (void **)&all));
-    const wf_status status = wf_allgather_bytes(c->comm, &mine, sizeof mine, all);
+    WF_TRY(wf_host_take(c->comm, (size_t)over_size(c) * sizeof *all, (void **)&all));
+    const wf_status status = wf_allgather_bytes(wf_checkpoint_over(c), &mine, sizeof mine, all);
     if (status == WF_OK)
         wf_checkpoint_keep(c, stage_parts(c, path, tensor, *place, all));
-    wf_host_give(c->comm, all, (size_t)c->size * sizeof *all);
+    wf_host_give(c->comm, all, (size_t)over_size(c) * sizeof *all);
     return status;
 }
 
@@ -284,13 +300,13 @@ static wf_status visit_part(wf_archive *archive, const char *path, wf_tensor *te
 static wf_status stage_number(wf_checkpoint *c, const char *path, wf_dtype dtype, const void *value)
 {
     void *data, *list = c->number;
-    const wf_status status = grow(c->ctx, &list, c->n_numbers, &c->numbers_room, sizeof *c->number);
+    const wf_status status = grow_list(c->ctx, &list, c->n_numbers, &c->numbers_room, sizeof *c->number);
     c->number = list;
     WF_TRY(status);
-    WF_TRY(add_entry(c, path, dtype, wf_shape_scalar()));
+    WF_TRY(add_manifest_entry(c, path, dtype, wf_shape_scalar()));
     c->number[c->n_numbers].entry = c->manifest.n - 1;
     memcpy(&c->number[c->n_numbers++].bits, value, sizeof c->number->bits);
-    if (c->rank != 0)
+    if (over_rank(c) != 0)
         return WF_OK;
     WF_TRY(add_piece(c, wf_box_of_shape(wf_shape_scalar()), 8, &data));
     memcpy(data, value, 8);
@@ -312,15 +328,68 @@ static wf_status visit_f64(wf_archive *archive, const char *path, double *value)
 static const wf_archive_ops stage_ops = {
     .tensor = visit_tensor, .part = visit_part, .i64 = visit_i64, .f64 = visit_f64};
 
-static wf_status agree_layout(wf_checkpoint *c)
+/* --- The entries of all ranks ------------------------------------------------------------------------------------- */
+
+/* Keeps the pieces that this rank writes: of what several parts of a model have, the first one's are written. */
+static void renumber(wf_checkpoint *c, const wf_catalog *catalog)
 {
-    int64_t least = (int64_t)c->layout, most = (int64_t)c->layout;
-    /* Equal minimum and maximum: all are equal, by two numbers. */
-    WF_TRY(wf_allreduce_i64(c->comm, &least, 1, WF_MIN));
-    WF_TRY(wf_allreduce_i64(c->comm, &most, 1, WF_MAX));
-    WF_CHECK(least == most, WF_ERR_ARGUMENT,
-             "the ranks save different things: other names, types or shapes, or in another order");
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n_pieces; i++) {
+        wf_checkpoint_piece piece = c->piece[i];
+        piece.entry = catalog->place[piece.entry];
+        if (catalog->entry[piece.entry].mine)
+            c->piece[n++] = piece;
+        else
+            wf_tensor_free(piece.view);
+    }
+    c->n_pieces = n;
+    for (int64_t i = 0; i < c->n_numbers; i++)
+        c->number[i].entry = catalog->place[c->number[i].entry];
+}
+
+static wf_status take_catalog(wf_checkpoint *c, const wf_catalog *catalog)
+{
+    wf_manifest *m = &c->manifest;
+    renumber(c, catalog);
+    for (int64_t i = 0; i < m->n; i++)
+        free(m->entry[i].name);
+    m->n = 0;
+    c->layout = 0;
+    for (int64_t i = 0; i < catalog->n; i++)
+        WF_TRY(add_manifest_entry(c, catalog->entry[i].path, catalog->entry[i].dtype, catalog->entry[i].shape));
     return WF_OK;
+}
+
+/* Numbers are of the whole run: all ranks have the same ones, in the same order. */
+static wf_status check_numbers(const wf_checkpoint *c)
+{
+    uint64_t hash = (uint64_t)c->n_numbers;
+    for (int64_t i = 0; i < c->n_numbers; i++)
+        hash = wf_hash_u64(hash, (uint64_t)c->number[i].entry);
+    int64_t most[2] = {(int64_t)(hash >> 1), -(int64_t)(hash >> 1)};
+    WF_TRY(wf_allreduce_i64(c->comm, most, 2, WF_MAX));
+    WF_CHECK(most[0] == -most[1], WF_ERR_ARGUMENT, "the ranks save different numbers, which belong to the whole run");
+    return WF_OK;
+}
+
+/* What the file has: where ranks have parts of models, the whole of them. */
+static wf_status unite(wf_checkpoint *c)
+{
+    wf_catalog catalog;
+    const wf_manifest *m = &c->manifest;
+    wf_catalog_entry *list = wf_calloc(c->ctx, (size_t)m->n + 1, sizeof *list);
+    for (int64_t i = 0; list && i < m->n; i++)
+        list[i] = (wf_catalog_entry){
+            .path = m->entry[i].name, .dtype = m->entry[i].dtype, .shape = m->entry[i].shape, .key = c->entry_key[i]};
+    wf_status status = list ? WF_OK : wf_error_code();
+    status = wf_catalog_make(c->ctx, c->comm, status, c->part, m->n, list, &catalog);
+    if (status == WF_OK && catalog.parts > 1)
+        status = wf_agree_status(c->comm, take_catalog(c, &catalog));
+    if (status == WF_OK && catalog.parts > 1)
+        status = check_numbers(c);
+    wf_catalog_free(&catalog);
+    free(list);
+    return status;
 }
 
 /* A number that differs between ranks is also saved for each of them, below "ranks". */
@@ -331,7 +400,7 @@ static wf_status stage_own_number(wf_checkpoint *c, const wf_checkpoint_number *
     const wf_manifest_entry *entry = &c->manifest.entry[number->entry];
     WF_CHECK(snprintf(name, sizeof name, "ranks/%s", entry->name) < (int)sizeof name, WF_ERR_UNSUPPORTED,
              "%s: the name is too long", entry->name);
-    WF_TRY(add_entry(c, name, entry->dtype, WF_SHAPE(c->size)));
+    WF_TRY(add_manifest_entry(c, name, entry->dtype, WF_SHAPE(c->size)));
     WF_TRY(add_piece(c, (wf_box){.rank = 1, .lo = {c->rank}, .hi = {c->rank + 1}}, sizeof number->bits, &data));
     memcpy(data, &number->bits, sizeof number->bits);
     return WF_OK;
@@ -366,7 +435,7 @@ wf_status wf_checkpoint_stage(wf_checkpoint *c, int64_t step)
     wf_archive_free(archive);
     WF_TRY(status);
     WF_TRY(wf_checkpoint_agree(c));
-    WF_TRY(agree_layout(c));
+    WF_TRY(unite(c));
     WF_TRY(stage_own_numbers(c));
     WF_TRY(wf_checkpoint_agree(c));
     c->manifest.step = step;

@@ -96,18 +96,30 @@ static wf_status find_gaps(wf_checkpoint *c, int file)
     return status;
 }
 
-static wf_status make_layout(wf_checkpoint *c)
+/* The first failure says why, not those that follow from it. What cannot be asked of a file that is being written is a
+ * failure to write, which does not end a run. */
+static wf_status lay_out_h5(wf_checkpoint *c)
 {
+    char message[512];
     wf_h5 *h5 = wf_h5_create(c->temporary);
     WF_NEED(h5);
     wf_status status = wf_h5_set_text(h5, "weft", "checkpoint 1");
     if (status == WF_OK)
         status = add_all(c, h5);
-    const wf_status closed = wf_h5_close(h5);
-    WF_TRY(status == WF_OK ? closed : status);
+    if (status == WF_OK)
+        return wf_h5_close(h5);
+    wf_error_save(&status, message, sizeof message);
+    if (wf_h5_close(h5) != WF_OK)
+        wf_error_clear();
+    WF_FAIL(status == WF_ERR_FORMAT ? WF_ERR_IO : status, "%s", message);
+}
+
+static wf_status make_layout(wf_checkpoint *c)
+{
+    WF_TRY(lay_out_h5(c));
     const int file = open(c->temporary, O_RDONLY | O_CLOEXEC);
     WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot open: %s", c->temporary, strerror(errno));
-    status = find_gaps(c, file);
+    const wf_status status = find_gaps(c, file);
     close(file);
     return status;
 }
@@ -117,25 +129,25 @@ static wf_status renew_layout(wf_checkpoint *c)
     wf_checkpoint_drop_layout(c);
     c->offset = wf_calloc(c->ctx, (size_t)c->manifest.n + 1, sizeof *c->offset);
     WF_TRY(wf_agree_status(c->comm, c->offset ? WF_OK : wf_error_code()));
-    const wf_status status = wf_bcast_status(c->comm, c->rank == 0 ? make_layout(c) : WF_OK, 0);
-    /* Nothing of a failed attempt stays in the folder. */
-    if (status != WF_OK && c->rank == 0)
-        unlink(c->temporary);
-    WF_TRY(status);
+    WF_TRY(wf_bcast_status(c->comm, c->rank == 0 ? make_layout(c) : WF_OK, 0));
     WF_TRY(wf_bcast_bytes(c->comm, c->offset, (size_t)c->manifest.n * sizeof *c->offset, 0));
     WF_TRY(wf_bcast_bytes(c->comm, &c->laid_bytes, sizeof c->laid_bytes, 0));
     c->laid = c->layout;
     return WF_OK;
 }
 
-wf_status wf_checkpoint_lay_out(wf_checkpoint *c)
+/* A file that did not exist, which no other job writes. */
+static wf_status make_file(const wf_checkpoint *c)
+{
+    const int file = open(c->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot make this file: %s", c->temporary, strerror(errno));
+    close(file);
+    return WF_OK;
+}
+
+static wf_status lay_out_file(wf_checkpoint *c)
 {
     wf_manifest *m = &c->manifest;
-    wf_checkpoint_folder_settle(c); /* there is room for what is written */
-    /* Numbers only grow, so a file is never replaced by another. */
-    m->generation = c->newest + 1;
-    wf_checkpoint_folder_path(c, m->generation, ".tmp", c->temporary);
-    wf_checkpoint_folder_path(c, m->generation, "", c->path);
     if (c->laid != c->layout)
         WF_TRY(renew_layout(c));
     for (int64_t i = 0; i < m->n; i++)
@@ -144,6 +156,25 @@ wf_status wf_checkpoint_lay_out(wf_checkpoint *c)
     m->blocks = m->bytes / WF_FILE_BLOCK + (m->bytes % WF_FILE_BLOCK > 0);
     m->sums = wf_calloc(c->ctx, (size_t)m->blocks + 1, sizeof *m->sums);
     return wf_agree_status(c->comm, m->sums ? WF_OK : wf_error_code());
+}
+
+wf_status wf_checkpoint_lay_out(wf_checkpoint *c)
+{
+    wf_manifest *m = &c->manifest;
+    wf_checkpoint_folder_settle(c); /* there is room for what is written */
+    WF_TRY(wf_checkpoint_folder_hold(c));
+    /* Numbers only grow, so a file is never replaced by another. */
+    WF_CHECK(c->newest < INT64_MAX, WF_ERR_STATE, "%s: after generation %lld there is no number for another one",
+             c->folder, (long long)c->newest);
+    m->generation = c->newest + 1;
+    wf_checkpoint_folder_path(c, m->generation, ".tmp", c->temporary);
+    wf_checkpoint_folder_path(c, m->generation, "", c->path);
+    WF_TRY(wf_bcast_status(c->comm, c->rank == 0 ? make_file(c) : WF_OK, 0));
+    const wf_status status = lay_out_file(c);
+    /* Nothing of a failed attempt stays in the folder. */
+    if (status != WF_OK && c->rank == 0)
+        unlink(c->temporary);
+    return status;
 }
 
 /* --- Writing: no call of MPI from here on, nor of the pool ---------------------------------------------------------
@@ -206,8 +237,8 @@ static wf_status write_pieces(wf_checkpoint *c, int file)
 
 static wf_status write_own(wf_checkpoint *c)
 {
-    const int file = open(c->temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot make this file: %s", c->temporary, strerror(errno));
+    const int file = open(c->temporary, O_RDWR | O_CLOEXEC);
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot open this file: %s", c->temporary, strerror(errno));
     wf_status status = write_pieces(c, file);
     if (status == WF_OK && fsync(file) != 0)
         status = WF_RAISE(WF_ERR_IO, "%s: cannot bring it to disk: %s", c->temporary, strerror(errno));
@@ -237,6 +268,18 @@ void wf_checkpoint_write(wf_checkpoint *c)
 
 /* --- The end ------------------------------------------------------------------------------------------------------ */
 
+/* A link, unlike a rename, replaces no file that another job made. */
+static wf_status give_name(const wf_checkpoint *c)
+{
+    WF_TRY(wf_file_sync(c->temporary));
+    if (link(c->temporary, c->path) == 0) {
+        unlink(c->temporary);
+        return wf_folder_sync(c->folder);
+    }
+    WF_CHECK(errno != EEXIST, WF_ERR_IO, "%s: another job has made this file", c->path);
+    return wf_file_commit(c->temporary, c->path); /* a file system without links */
+}
+
 static wf_status name_it(wf_checkpoint *c)
 {
     const int file = open(c->temporary, O_RDWR | O_CLOEXEC);
@@ -248,7 +291,7 @@ static wf_status name_it(wf_checkpoint *c)
         status = wf_manifest_write(file, c->temporary, &c->manifest);
     if (close(file) != 0 && status == WF_OK)
         status = WF_RAISE(WF_ERR_IO, "%s: cannot end it: %s", c->temporary, strerror(errno));
-    return status == WF_OK ? wf_file_commit(c->temporary, c->path) : status;
+    return status == WF_OK ? give_name(c) : status;
 }
 
 static wf_status commit(wf_checkpoint *c)

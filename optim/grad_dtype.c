@@ -37,7 +37,7 @@ static wf_status narrow(void *own)
 }
 
 /* With sharded state a rank has the sums of its own part alone. */
-static wf_status widen(void *own)
+static wf_status widen_sums(void *own)
 {
     const wf_bucket *bucket = own;
     wf_buckets *all = bucket->all;
@@ -61,6 +61,6 @@ wf_status wf_grad_dtype_reduce(wf_bucket *bucket)
 {
     wf_background_call(bucket->comm, narrow, bucket);
     WF_TRY(wf_bucket_sum(bucket, bucket->all->narrow, bucket->all->opts.grad_dtype));
-    wf_background_call(bucket->comm, widen, bucket);
+    wf_background_call(bucket->comm, widen_sums, bucket);
     return WF_OK;
 }

@@ -14,9 +14,9 @@ wf_status wf_change_name(wf_comm *comm, wf_optim *optim)
     WF_TRY(wf_allreduce_i64(comm, first, 2, WF_MIN));
     optim->agreed = true;
     WF_FAIL(WF_ERR_COMM,
-            "rank %lld changed its model (a layer, or wf_param_set_trainable) since the last step, and rank %lld did "
+            "rank %s changed its model (a layer, or wf_param_set_trainable) since the last step, and rank %s did "
             "not; all ranks make the same change before the same step",
-            (long long)first[0], (long long)first[1]);
+            WF_RANK(comm, (int)first[0]), WF_RANK(comm, (int)first[1]));
 }
 
 /* A hook of the program may look at the parameters of a bucket, of which some may be gone. */

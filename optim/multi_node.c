@@ -69,19 +69,18 @@ static wf_status loss_weight_of_part(wf_optim *optim, const wf_var *loss, const 
         trailer[WF_TRAILER_SHARDED] = 1;
         return add_loss(optim, loss, 1 / copies(own, layout));
     }
-    WF_CHECK(loss->loss_count > 0, WF_ERR_STATE,
-             "the loss is no mean over samples, so its weight among others is unknown; end it in wf_mean or a loss "
-             "function");
+    double weight = 0;
+    WF_TRY(wf_loss_samples(loss, &weight));
     /* Several parts of means are weighed by their samples and divided by the sum of weights at the end; a single one
      * has its global mean already. */
-    *seed = (double)loss->loss_count;
+    *seed = wf_loss_seed(loss, weight);
     trailer[WF_TRAILER_PARTS] = 1;
     trailer[WF_TRAILER_WEIGHT] += loss->loss_part / copies(own, layout);
-    return add_loss(optim, loss, *seed / copies(own, layout));
+    return add_loss(optim, loss, weight / copies(own, layout));
 }
 
-/* Whether the ranks of this loss draw the same numbers, or parts of them: accumulated ones may differ in their number.
- */
+/* Returns true if the ranks of this loss must draw the same random numbers, or parts of them. Accumulated losses may
+ * differ in their number of draws. */
 static bool compares_draws(const wf_optim *optim, const wf_var *loss, const wf_layout *layout)
 {
     const multi_node *own = optim->distributed_state;
@@ -127,7 +126,7 @@ static wf_status loss_weight(wf_optim *optim, wf_var *loss, double *seed)
              "function");
     /* Ranks with the same loss (along channel or pixels) count its samples once together. */
     const double weight = loss->loss_mean ? (double)loss->loss_count : 1, share = weight / copies(own, &layout);
-    *seed = weight > 0 ? weight : WF_ZERO;
+    *seed = wf_loss_seed(loss, weight);
     trailer[WF_TRAILER_LOCAL] = 1;
     trailer[WF_TRAILER_WEIGHT] += share;
     return add_loss(optim, loss, share);
@@ -247,7 +246,7 @@ static wf_status add_parts(norms *all, unsigned axes, const wf_array *out, bool 
     return ctx->k->copy(ctx, &from, &to, more);
 }
 
-/* Of the whole model, whose layers are on all ranks along `stage`. Collective among these. */
+/* Sums over the stages, on which the layers of the model are divided. Collective among the ranks along `stage`. */
 static wf_status sum_over_stages(const multi_node *own, const wf_array *out)
 {
     if (wf_mesh_size(own->mesh, WF_AXIS_STAGE) == 1)
@@ -378,7 +377,7 @@ static wf_status share_values(wf_optim *optim, double *grad_scale)
     return moved ? wf_agree_values(own->mesh, optim) : WF_OK;
 }
 
-static wf_status reduce(wf_optim *optim, wf_var *loss, double *grad_scale)
+static wf_status reduce_gradients(wf_optim *optim, wf_var *loss, double *grad_scale)
 {
     multi_node *own = optim->distributed_state;
     bool any = true;
@@ -517,7 +516,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                                      .agree = agree,
                                                      .begin = begin,
                                                      .ready = ready,
-                                                     .reduce = reduce,
+                                                     .reduce = reduce_gradients,
                                                      .norm = norm,
                                                      .sum_parts = sum_parts,
                                                      .overflow = overflow,

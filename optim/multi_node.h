@@ -69,10 +69,10 @@ typedef struct wf_multi_node_opts {
  * WF_ERR_COMM on all ranks, before any update, and names rank and layer.
  *
  * The model may change between two steps (wf_module_add, wf_parallelize, wf_param_set_trainable), on all ranks alike:
- * the next step says so in its sums. Values that the ranks share, as those of a new layer are that nobody has used, go
- * on as in the serial program. Where they differ, every rank has rank 0's after that step, which updates nothing. Where
- * one rank alone changes its model, or otherwise than the others, that step is WF_ERR_COMM on all ranks and names the
- * first difference.
+ * the next step says so in its sums. Parameters that are equal on all ranks (for example of a layer not used yet) are
+ * kept, as in the serial program. If they differ, every rank has those of rank 0 after that step, which updates
+ * nothing. If only some ranks change their model, or ranks change it in different ways, that step is WF_ERR_COMM on all
+ * ranks and names the first difference.
  *
  * The loss is summed in the same buffer, so after the step wf_item(loss) is the global loss on every rank. If a step
  * fails on one rank, the others return the same error. The communicator must outlive the optimizer's last step. */
@@ -80,14 +80,14 @@ WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
 /* WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
 WF_PLACED wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
 
-/* The same for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh axes
- * over which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of
- * which every rank of the channel axis has a part is reduced only among the ranks that hold the same part; the model
- * is broadcast in the same groups. Clipping by norm counts every part once, those of all stages too, and a step that
- * overflows on one stage (wf_optim_scale_loss) is left out on all. The loss may be a part of a sum over any
- * axis, and must be a part of a sum over data where the mesh splits data. A mean without a layout is a local mean
- * over samples; the ranks along the other axes must hold equal values of it. Ranks along `stage` have models of
- * their own. Collective over the mesh, which is borrowed and must outlive the optimizer's last step. */
+/* Like wf_multi_node, for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh
+ * axes over which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of
+ * which every rank of the channel axis has a part is reduced only among the ranks that hold the same part; the model is
+ * broadcast in the same groups. Clipping by norm counts every part once, those of all stages too, and a step that
+ * overflows on one stage (wf_optim_scale_loss) is left out on all. The loss may be a part of a sum over any axis, and
+ * must be a part of a sum over data where the mesh splits data. A mean without a layout is a local mean over samples;
+ * the ranks along the other axes must hold equal values of it. Ranks along `stage` have models of their own. Collective
+ * over the mesh, which is borrowed and must outlive the optimizer's last step. */
 WF_PLACED wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim);
 WF_PLACED wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts);
 

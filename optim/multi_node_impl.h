@@ -3,6 +3,7 @@
 #define WF_OPTIM_MULTI_NODE_IMPL_H
 
 #include "comm/background_author.h"
+#include "comm/comm_author.h"
 #include "comm/mesh.h"
 #include "optim/multi_node.h"
 #include "optim/optim_impl.h"
@@ -155,8 +156,8 @@ wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opt
 wf_status wf_buckets_open(wf_buckets *all) WF_NODISCARD;
 /* Takes note of rank 0's order and sorts it into runs. Local. */
 wf_status wf_buckets_plan(wf_buckets *all, int64_t n, wf_param **order) WF_NODISCARD;
-/* Whether a layer has learned since then, in a forward, that gradients of its parameter are summed over more axes; then
- * *param is such a one. Local. */
+/* Returns true if a layer has found in a forward since then that gradients of its parameter are summed over more axes;
+ * *param is then such a parameter. Local. */
 bool wf_buckets_outgrown(const wf_buckets *all, const wf_param **param);
 /* The loss becomes that of all ranks, times a factor: from the trailer of grads. Local. */
 wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, double factor,

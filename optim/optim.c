@@ -136,7 +136,7 @@ static wf_status gradients(wf_optim *optim, wf_var *loss)
     WF_TRY((optim->distributed ? optim->distributed->reduce : wf_optim_weighted_loss)(optim, loss, &grad_scale));
     optim->agreed = grad_scale == 0; /* all ranks know */
     WF_CHECK(grad_scale != 0, WF_ERR_STATE,
-             "the values of the ranks differed, and are rank 0's from now on: compute the loss again");
+             "the values of the ranks differed, and are the first rank's from now on: compute the loss again");
     return scale_gradients(optim, grad_scale);
 }
 
@@ -202,9 +202,25 @@ wf_status wf_optim_clip_value(wf_optim *optim, double max_abs)
     return WF_OK;
 }
 
-double wf_optim_lr(const wf_optim *optim)
+static wf_schedule_opts with_defaults(wf_schedule_opts o)
 {
-    return optim ? optim->hyper.lr * wf_schedule_factor(&optim->schedule, optim->steps) : 0;
+    o.gamma = wf_opt(o.gamma, o.kind == WF_SCHEDULE_EXPONENTIAL ? 0.999 : 0.1);
+    o.power = wf_opt(o.power, 1);
+    o.end = wf_opt(o.end, 0);
+    return o;
+}
+
+wf_optim *wf_lr_schedule(wf_optim *optim, wf_schedule_opts opts)
+{
+    if (!optim)
+        return NULL;
+    opts = with_defaults(opts);
+    if (wf_schedule_check(&opts) != WF_OK) {
+        wf_optim_free(optim);
+        return wf_error_null();
+    }
+    optim->schedule = opts;
+    return optim;
 }
 
 wf_status wf_optim_set_lr(wf_optim *optim, double lr)

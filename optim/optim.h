@@ -65,7 +65,7 @@ WF_PLACED wf_status wf_optim_step(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* The gradients that wf_optim_step would update with, before clipping, and nothing else: wf_param_grad then shows the
  * gradient of the loss of all ranks, of a sharded parameter the part that this rank holds (wf_param_layout), and
  * wf_item(loss) is that loss. No parameter, state or number of steps changes. WF_ERR_STATE with a scaled loss,
- * shard_optimizer or double_buffering, and where the values of the ranks differed (wf_multi_node). Collective likewise.
+ * shard_optimizer or double_buffering, and where the values of the ranks differed (wf_multi_node). Collective.
  */
 WF_PLACED wf_status wf_optim_gradients(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 /* Backward without a step: the gradients are kept, and those of the next wf_optim_accumulate or wf_optim_step are added
@@ -127,7 +127,7 @@ size_t wf_optim_state_bytes(const wf_optim *optim);
  * Gradients of wf_optim_accumulate that wait for their step go along: those of this rank, and in a checkpoint, for
  * which the call is collective, their sum over the ranks too, for other partitions. */
 WF_PLACED wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
-/* The same as a wf_archive_visit. */
+/* wf_optim_archive as a wf_archive_visit. */
 wf_status wf_optim_visit(void *optim, wf_archive *archive) WF_NODISCARD;
 
 #ifdef __cplusplus

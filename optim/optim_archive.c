@@ -47,7 +47,7 @@ static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
 }
 
 /* A state tensor has the same part of the global tensor as its parameter. */
-static wf_status visit_tensor(const wf_param *param, wf_archive *archive, const char *name, wf_tensor *state)
+static wf_status archive_tensor(const wf_param *param, wf_archive *archive, const char *name, wf_tensor *state)
 {
     if (!param->shard_axes)
         return wf_archive_tensor(archive, name, state);
@@ -59,9 +59,9 @@ static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_para
 {
     const char *name = optim->rule->states[s];
     if (!optim->shards_state)
-        return visit_tensor(param, archive, name, slot->state[s]);
+        return archive_tensor(param, archive, name, slot->state[s]);
     wf_tensor *whole = wf_slot_whole(optim, slot, param, s);
-    wf_status status = visit_tensor(param, archive, name, whole);
+    wf_status status = archive_tensor(param, archive, name, whole);
     if (status == WF_OK && wf_archive_loading(archive))
         status = wf_slot_keep(optim, slot, s, whole);
     wf_tensor_free(whole);

@@ -61,7 +61,7 @@ wf_status wf_optim_sum_parts(const wf_optim_work *work, int per, double *number)
 typedef enum wf_trust {
     WF_TRUST_SCALED = 0, /* moves by lr times its own norm along its direction */
     WF_TRUST_AS_IS,      /* moves by lr times the direction */
-    WF_TRUST_NO_DECAY,   /* likewise, and its direction has no decay */
+    WF_TRUST_NO_DECAY,   /* moves by lr times the direction, which has no decay */
     WF_TRUST_SCALED_NO_DECAY
 } wf_trust;
 typedef wf_trust wf_trust_fn(const wf_optim_work *work, const wf_param *param);

@@ -40,7 +40,7 @@ typedef struct wf_optim_distributed {
     /* After backward: ends the sums of the flat gradients; the update multiplies them by *grad_scale; 0: there is
      * nothing to update with yet. */
     wf_status (*reduce)(wf_optim *optim, wf_var *loss, double *grad_scale);
-    /* The same without a step, for sums that are left in flight; whether there are such. */
+    /* flush: like reduce without a step, for sums that are left in flight. pending: true if there are such. */
     wf_status (*flush)(wf_optim *optim, double *grad_scale);
     bool (*pending)(const wf_optim *optim);
     bool (*delayed)(const wf_optim *optim); /* updates come a step later: double buffering */
@@ -55,8 +55,8 @@ typedef struct wf_optim_distributed {
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
     wf_status (*norm)(wf_optim *optim, const wf_array *out);
-    /* A sum of squares likewise that is no finite number on any rank if a gradient is none on some rank; otherwise any
-     * number. Without a read by the host. */
+    /* A sum of squares that is non-finite on every rank if any gradient on any rank is non-finite; otherwise any
+     * number. No read by the host. */
     wf_status (*overflow)(wf_optim *optim, const wf_array *out);
     /* This rank leaves a step (optim->agreed: all ranks do, for the same reason). What the step returns. */
     wf_status (*failed)(wf_optim *optim, wf_status status);
@@ -110,6 +110,10 @@ const char *wf_optim_rule_name(int64_t number);
 wf_status wf_optim_bind(wf_optim *optim) WF_NODISCARD;
 /* Local: the seed of the loss, which is 1 unless gradients are added up; then the loss of all of them. */
 wf_status wf_optim_loss_weight(wf_optim *optim, const wf_var *loss, double *seed) WF_NODISCARD;
+/* The number of samples that the loss is a mean over, by which it counts among others. WF_ERR_STATE: it is no mean. */
+wf_status wf_loss_samples(const wf_var *loss, double *weight) WF_NODISCARD;
+/* The seed of a loss that counts by `weight`. */
+double wf_loss_seed(const wf_var *loss, double weight);
 wf_status wf_optim_weighted_loss(wf_optim *optim, wf_var *loss, double *grad_scale) WF_NODISCARD;
 /* Losses stay in device memory: factor times the loss goes to an f64 number (or is added to it); factor times a float
  * number becomes the loss. */
@@ -117,7 +121,7 @@ wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const w
 wf_status wf_loss_set(wf_ctx *ctx, const wf_strided *sum, double factor, wf_tensor *loss) WF_NODISCARD;
 /* Weighs the loss and differentiates it: flat gradients of all targets, zero where the loss does not reach. */
 wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
-/* Whether grads is there and every target's gradient lies in it. */
+/* Returns true if grads exists and every target's gradient lies in it. */
 bool wf_optim_grads_current(const wf_optim *optim);
 /* Clipping and update with the gradients that are there, times grad_scale. */
 wf_status wf_optim_apply(wf_optim *optim, double grad_scale) WF_NODISCARD;
@@ -151,6 +155,5 @@ wf_status wf_slot_keep(const wf_optim *optim, wf_optim_slot *slot, int s, wf_ten
 
 /* WF_ERR_ARGUMENT says what is wrong. */
 wf_status wf_schedule_check(const wf_schedule_opts *opts) WF_NODISCARD;
-double wf_schedule_factor(const wf_schedule_opts *opts, int64_t t);
 
 #endif

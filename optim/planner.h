@@ -33,7 +33,7 @@ extern "C" {
 /* What a program can follow, a sum. Samples and the sharded optimizer: every one. */
 typedef enum wf_planner_can {
     WF_PLANNER_CHANNEL = 1,   /* wf_training_plan_apply is called, and the loss takes the model's output as it comes */
-    WF_PLANNER_SPATIAL = 2,   /* likewise; inputs are sharded over the mesh */
+    WF_PLANNER_SPATIAL = 2,   /* as WF_PLANNER_CHANNEL, and inputs are sharded over the mesh */
     WF_PLANNER_STAGE = 4,     /* wf_pipeline_new with wf_training_plan_pipeline */
     WF_PLANNER_RECOMPUTE = 8, /* wf_training_plan_apply is called */
     WF_PLANNER_DEPTH = 16     /* images are volumes, which may be cut along their depth */

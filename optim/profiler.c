@@ -55,7 +55,7 @@ static wf_status show_table(const wf_profiler *p)
     WF_TRY(wf_barrier(p->comm));
     WF_TRY(wf_agree_status(p->comm, wf_profiler_measure(p->ctx, &peak)));
     const bool shows = wf_comm_rank(p->comm) == 0 && p->table;
-    return wf_bcast_status(p->comm, shows ? wf_profiler_table(p->profile, peak, p->table) : WF_OK, 0);
+    return wf_bcast_status(p->comm, shows ? wf_profiler_table(p->comm, p->profile, peak, p->table) : WF_OK, 0);
 }
 
 wf_status wf_profiler_close(wf_profiler *profiler)

@@ -17,7 +17,8 @@ void wf_profiler_drop(wf_profiler *profiler);
 
 /* --- profiler_table.c --- */
 wf_status wf_profiler_measure(wf_ctx *ctx, wf_profiler_peak *peak) WF_NODISCARD;
-wf_status wf_profiler_table(const wf_profile *profile, wf_profiler_peak peak, int file) WF_NODISCARD;
+wf_status wf_profiler_table(const wf_comm *comm, const wf_profile *profile, wf_profiler_peak peak,
+                            int file) WF_NODISCARD;
 
 /* --- profiler_timeline.c --- */
 /* Collective. */

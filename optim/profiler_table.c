@@ -19,7 +19,7 @@ static wf_array array_of(void *data, wf_dtype dtype, wf_shape shape)
 }
 
 /* The best of some products and sums, on three arrays of COUNT elements. */
-static wf_status measure(wf_ctx *ctx, void *const data[3], wf_profiler_peak *peak)
+static wf_status measure_peak(wf_ctx *ctx, void *const data[3], wf_profiler_peak *peak)
 {
     const wf_dtype product = wf_ctx_compute(ctx), sum = wf_ctx_dtype(ctx);
     wf_array m[3], v[3];
@@ -50,7 +50,7 @@ wf_status wf_profiler_measure(wf_ctx *ctx, wf_profiler_peak *peak)
     for (int i = 0; i < 3 && status == WF_OK; i++)
         status = ctx->k->alloc(ctx, bytes, &data[i]); /* not from the pool, which would keep it */
     if (status == WF_OK)
-        status = measure(ctx, data, peak);
+        status = measure_peak(ctx, data, peak);
     for (int i = 0; i < 3; i++)
         if (data[i])
             ctx->k->release(ctx, data[i], bytes);
@@ -140,29 +140,29 @@ static void write_group(FILE *file, const char *title, int64_t n, wf_profile_row
     write_row(file, &rest, all, peak);
 }
 
-static wf_status write_table(const wf_profile *profile, wf_profiler_peak peak, FILE *file)
+static wf_status write_table(const wf_comm *comm, const wf_profile *profile, wf_profiler_peak peak, FILE *file)
 {
     const wf_profile_row *row;
     const int64_t n = wf_profile_rows(profile, &row);
     const double all = 1e-9 * (double)wf_profile_ns(profile);
     wf_profile_row *to = malloc((size_t)(n + 1) * sizeof *to);
     WF_CHECK(to, WF_ERR_MEMORY, "no memory for a table of %lld rows", (long long)n);
-    fprintf(file, "\n%.3f s of rank 0; its peak is %.1f GFLOP/s in products and %.2f GB/s in memory\n", all,
-            1e-9 * peak.flops, 1e-9 * peak.bytes);
+    fprintf(file, "\n%.3f s of rank %s; its peak is %.1f GFLOP/s in products and %.2f GB/s in memory\n", all,
+            WF_RANK(comm, wf_comm_rank(comm)), 1e-9 * peak.flops, 1e-9 * peak.bytes);
     write_group(file, "kernel", group_rows(n, row, BY_NAME, to), to, all, peak);
     write_group(file, "layer", group_rows(n, row, BY_LAYER, to), to, all, peak);
     free(to);
     return WF_OK;
 }
 
-wf_status wf_profiler_table(const wf_profile *profile, wf_profiler_peak peak, int file)
+wf_status wf_profiler_table(const wf_comm *comm, const wf_profile *profile, wf_profiler_peak peak, int file)
 {
     if (file == STDOUT_FILENO)
         fflush(stdout); /* what the program wrote before stands before */
     const int own = dup(file);
     FILE *out = own >= 0 ? fdopen(own, "w") : NULL;
     WF_CHECK(out, WF_ERR_IO, "the profile cannot be written to file %d: %s", file, strerror(errno));
-    const wf_status status = write_table(profile, peak, out);
+    const wf_status status = write_table(comm, profile, peak, out);
     const bool failed = ferror(out);
     WF_CHECK(fclose(out) == 0 && !failed, WF_ERR_IO, "the profile cannot be written: %s", strerror(errno));
     return status;

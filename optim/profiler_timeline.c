@@ -28,7 +28,7 @@ static wf_status recv_pair(wf_comm *comm, wf_tensor *pair, int64_t value[2], int
 }
 
 /* Rank 0: what to add to the other's clock, by the fastest of some questions: its answer was given in the middle. */
-static wf_status compare(wf_comm *comm, wf_tensor *pair, int other, int64_t *offset)
+static wf_status compare_clocks(wf_comm *comm, wf_tensor *pair, int other, int64_t *offset)
 {
     int64_t fastest = INT64_MAX, value[2];
     for (int i = 0; i < ROUNDS; i++) {
@@ -44,7 +44,7 @@ static wf_status compare(wf_comm *comm, wf_tensor *pair, int other, int64_t *off
     return WF_OK;
 }
 
-/* Of every rank: what to add to its clock. */
+/* Returns in *offset what each rank adds to its clock to get that of rank 0. */
 static wf_status align(wf_comm *comm, wf_tensor *pair, int64_t *offset)
 {
     int64_t value[2] = {0};
@@ -60,7 +60,7 @@ static wf_status align(wf_comm *comm, wf_tensor *pair, int64_t *offset)
     }
     for (int r = 1; r < wf_comm_size(comm); r++) {
         int64_t of_rank = 0;
-        WF_TRY(compare(comm, pair, r, &of_rank));
+        WF_TRY(compare_clocks(comm, pair, r, &of_rank));
         WF_TRY(send_pair(comm, pair, of_rank, 0, r));
     }
     return WF_OK;
@@ -68,14 +68,15 @@ static wf_status align(wf_comm *comm, wf_tensor *pair, int64_t *offset)
 
 /* --- Text --------------------------------------------------------------------------------------------------------- */
 
-static void write_head(FILE *file, int rank)
+static void write_head(FILE *file, const wf_comm *comm)
 {
+    const int rank = wf_comm_rank(comm);
     static const char *const threads[WF_PROFILE_KINDS] = {"kernels", "collectives", "input"};
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     fprintf(file,
-            "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %d on %s\"}},\n",
-            rank, rank, host);
+            "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %s on %s\"}},\n",
+            rank, WF_RANK(comm, rank), host);
     for (int k = 0; k < WF_PROFILE_KINDS; k++)
         fprintf(file,
                 "{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}},\n",
@@ -110,7 +111,7 @@ static wf_status write_own(wf_comm *comm, const wf_profile *profile, int64_t off
     wf_profile_rows(profile, &row);
     FILE *file = open_memstream(text, bytes);
     WF_CHECK(file, WF_ERR_MEMORY, "no memory for a time line");
-    write_head(file, wf_comm_rank(comm));
+    write_head(file, comm);
     for (int64_t i = 0; i < n; i++)
         write_event(file, wf_comm_rank(comm), &event[i], &row[event[i].row], offset);
     const bool failed = ferror(file);

@@ -34,16 +34,16 @@ static wf_status origin_of(const wf_optim *optim, origin *mine)
     return WF_OK;
 }
 
-static wf_status check_origins(int size, const origin *all, uint64_t *roots)
+static wf_status check_origins(const wf_comm *comm, const origin *all, uint64_t *roots)
 {
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < wf_comm_size(comm); r++) {
         *roots = all[r].roots > *roots ? all[r].roots : *roots;
         WF_CHECK((all[r].seed == all[0].seed && all[r].root == all[0].root) || (!all[r].drawn && !all[0].drawn),
                  WF_ERR_COMM,
-                 "rank %d drew the initial values of a sharded model with seed %" PRIu64 " as model %" PRIu64
-                 " of the program, rank 0 with seed %" PRIu64 " as model %" PRIu64
+                 "rank %s drew the initial values of a sharded model with seed %" PRIu64 " as model %" PRIu64
+                 " of the program, rank %s with seed %" PRIu64 " as model %" PRIu64
                  ": set the same seed, and name the model (wf_layer_named)",
-                 r, all[r].seed, all[r].root, all[0].seed, all[0].root);
+                 WF_RANK(comm, r), all[r].seed, all[r].root, WF_RANK(comm, 0), all[0].seed, all[0].root);
     }
     return WF_OK;
 }
@@ -59,7 +59,7 @@ wf_status wf_agree_draws(wf_comm *comm, wf_optim *optim, bool *agreed)
         status = wf_allgather_bytes(comm, &mine, sizeof mine, all);
     if (status == WF_OK) {
         *agreed = true;
-        status = check_origins(size, all, &roots);
+        status = check_origins(comm, all, &roots);
     }
     if (status == WF_OK) {
         *agreed = false;
@@ -115,7 +115,7 @@ static void describe_draw(char text[WHERE], const wf_draw *draw)
         snprintf(text, WHERE, "outside of all layers");
 }
 
-/* Of draw `at` of every rank, first its stream, then where it was made. */
+/* Finds the first draw in which ranks a and b differ, by its stream, and fails with where both made it. */
 static wf_status name_draw(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, int a, int b, int64_t most)
 {
     const int size = wf_comm_size(comm);
@@ -133,11 +133,11 @@ static wf_status name_draw(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, int a
     if (status == WF_OK)
         status = wf_allgather_bytes(comm, mine, WHERE, all);
     if (status == WF_OK)
-        status =
-            WF_RAISE(WF_ERR_COMM,
-                     "the ranks drew other random numbers: draw %lld of this step is %s on rank %d, and %s on rank %d; "
-                     "apply layers that draw in the same order and equally often on all ranks",
-                     (long long)at + 1, all + (size_t)a * WHERE, a, all + (size_t)b * WHERE, b);
+        status = WF_RAISE(
+            WF_ERR_COMM,
+            "the ranks drew other random numbers: draw %lld of this step is %s on rank %s, and %s on rank %s; "
+            "apply layers that draw in the same order and equally often on all ranks",
+            (long long)at + 1, all + (size_t)a * WHERE, WF_RANK(comm, a), all + (size_t)b * WHERE, WF_RANK(comm, b));
     free(streams);
     free(all);
     return status;
@@ -154,13 +154,14 @@ static wf_status name_record(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, con
             break;
     const wf_draws_record *x = &all[a], *y = &all[b < size ? b : a];
     WF_CHECK(x->seed == y->seed, WF_ERR_COMM,
-             "the ranks have different seeds: %" PRIu64 " on rank %d, %" PRIu64 " on rank %d", x->seed, a, y->seed, b);
+             "the ranks have different seeds: %" PRIu64 " on rank %s, %" PRIu64 " on rank %s", x->seed,
+             WF_RANK(comm, a), y->seed, WF_RANK(comm, b));
     WF_CHECK(x->iteration == y->iteration, WF_ERR_COMM,
-             "the ranks are in different iterations: %lld on rank %d, %lld on rank %d; call wf_tape_reset equally "
+             "the ranks are in different iterations: %lld on rank %s, %lld on rank %s; call wf_tape_reset equally "
              "often on all ranks",
-             (long long)x->iteration, a, (long long)y->iteration, b);
-    WF_CHECK(loss, WF_ERR_COMM, "the ranks drew other random numbers in a step: %lld times on rank %d, %lld on rank %d",
-             (long long)x->count, a, (long long)y->count, b);
+             (long long)x->iteration, WF_RANK(comm, a), (long long)y->iteration, WF_RANK(comm, b));
+    WF_CHECK(loss, WF_ERR_COMM, "the ranks drew other random numbers in a step: %lld times on rank %s, %lld on rank %s",
+             (long long)x->count, WF_RANK(comm, a), (long long)y->count, WF_RANK(comm, b));
     return name_draw(comm, ctx, loss, a, b, x->count > y->count ? x->count : y->count);
 }
 
@@ -183,7 +184,8 @@ wf_status wf_draws_check(wf_comm *comm, wf_optim *optim, const wf_var *loss, con
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
 /* The first element in which two dense tensors differ, into text. */
-static wf_status name_element(const wf_param *param, const wf_tensor *first, char text[TEXT], int rank, int other)
+static wf_status name_element(const wf_comm *comm, const wf_param *param, const wf_tensor *first, char text[TEXT],
+                              int other)
 {
     const size_t bytes = wf_tensor_bytes(first), size = wf_dtype_size(first->dtype);
     char *mine = wf_malloc(param->ctx, 2 * bytes), *theirs = mine ? mine + bytes : NULL;
@@ -199,18 +201,20 @@ static wf_status name_element(const wf_param *param, const wf_tensor *first, cha
     double value[2];
     memcpy(wide ? (void *)&value[0] : &narrow[0], mine + at, size);
     memcpy(wide ? (void *)&value[1] : &narrow[1], theirs + at, size);
-    snprintf(text, TEXT, "element %zu of %s is %.9g on rank %d and %.9g on rank %d", at / size, wf_param_path(param),
-             wide ? value[1] : (double)narrow[1], other, wide ? value[0] : (double)narrow[0], rank);
+    snprintf(text, TEXT, "element %zu of %s is %.9g on rank %s and %.9g on rank %s", at / size, wf_param_path(param),
+             wide ? value[1] : (double)narrow[1], WF_RANK(comm, other), wide ? value[0] : (double)narrow[0],
+             WF_RANK(comm, wf_comm_rank(comm)));
 out:
     free(mine);
     return status;
 }
 
 /* On the first rank of `same` whose value is not that of the first of them: what differs. Collective there. */
-static wf_status name_value(wf_comm *same, int rank, wf_param *param, int64_t hash, int64_t parted, char text[TEXT])
+static wf_status name_value(wf_comm *comm, wf_comm *same, wf_param *param, int64_t hash, int64_t parted,
+                            char text[TEXT])
 {
     const int size = wf_comm_size(same);
-    int first_rank = rank, other = 1;
+    int first_rank = wf_comm_rank(comm), other = 1;
     int64_t *all = wf_malloc(param->ctx, (size_t)size * sizeof *all);
     wf_tensor *first = wf_tensor_new_like(param->value);
     wf_status status = all && first ? WF_OK : WF_ERR_MEMORY;
@@ -225,7 +229,7 @@ static wf_status name_value(wf_comm *same, int rank, wf_param *param, int64_t ha
     while (status == WF_OK && other < size - 1 && all[other] == all[0])
         other++;
     if (status == WF_OK && wf_comm_rank(same) == other)
-        status = name_element(param, first, text, rank, first_rank);
+        status = name_element(comm, param, first, text, first_rank);
     if (status == WF_OK && *text)
         snprintf(text + strlen(text), TEXT - strlen(text), " (parameters that differ: %lld)", (long long)parted);
     wf_tensor_free(first);
@@ -250,7 +254,7 @@ static wf_status compare_group(wf_comm *comm, wf_comm *same, int64_t n, wf_param
             first = i;
             parted++;
         }
-    return parted ? name_value(same, wf_comm_rank(comm), param[first], hash[first], parted, text) : WF_OK;
+    return parted ? name_value(comm, same, param[first], hash[first], parted, text) : WF_OK;
 }
 
 typedef struct room {
@@ -318,9 +322,10 @@ wf_status wf_replicas_equal(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim,
     WF_TRY(find_difference(mesh, comm, optim, text));
     *equal = !*text;
     if (!*equal && wf_comm_rank(comm) == 0)
-        wf_log(WF_LOG_WARN,
-               "the model has changed, and the values of the ranks differ: %s. All take rank 0's values, and this step "
-               "updates nothing",
-               text);
+        wf_log(
+            WF_LOG_WARN,
+            "the model has changed, and the values of the ranks differ: %s. All take rank %s's values, and this step "
+            "updates nothing",
+            text, WF_RANK(comm, 0));
     return WF_OK;
 }

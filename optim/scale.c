@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-static wf_status check_opts(const wf_loss_scale_opts *o)
+static wf_status check_scale_opts(const wf_loss_scale_opts *o)
 {
     /* Growth doubles it from there; the limit leaves room within f32's range. */
     WF_CHECK(o->init > 0 && o->init <= 0x1p100, WF_ERR_ARGUMENT, "a loss scale of %g at first; it must be above 0",
@@ -45,7 +45,7 @@ wf_status wf_optim_scale_loss(wf_optim *optim, wf_loss_scale_opts o)
     o.growth = wf_opt(o.growth, 2);
     o.backoff = wf_opt(o.backoff, 0.5);
     o.interval = o.interval ? o.interval : 2000;
-    WF_TRY(check_opts(&o));
+    WF_TRY(check_scale_opts(&o));
     /* The scale keeps small gradients of a 16-bit computation from becoming 0; f32 parameters are what it is combined
      * with. */
     WF_CHECK(wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_DTYPE, "gradients of %s need no scaled loss",

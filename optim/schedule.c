@@ -4,14 +4,6 @@
 
 #include <math.h>
 
-static wf_schedule_opts with_defaults(wf_schedule_opts o)
-{
-    o.gamma = wf_opt(o.gamma, o.kind == WF_SCHEDULE_EXPONENTIAL ? 0.999 : 0.1);
-    o.power = wf_opt(o.power, 1);
-    o.end = wf_opt(o.end, 0);
-    return o;
-}
-
 wf_status wf_schedule_check(const wf_schedule_opts *o)
 {
     const bool needs_total = o->kind == WF_SCHEDULE_COSINE || o->kind == WF_SCHEDULE_POLYNOMIAL;
@@ -45,7 +37,7 @@ static double warm_up(const wf_schedule_opts *o, int64_t t)
 static double factor_of_kind(const wf_schedule_opts *o, int64_t t)
 {
     const int64_t drops = o->every > 0 ? t / o->every : 0;
-    /* Behind the end the schedule stays where it ended. */
+    /* After the end the schedule keeps its last value. */
     const double part = t < o->total ? (double)t / (double)o->total : 1;
     switch (o->kind) {
     case WF_SCHEDULE_STEP:
@@ -62,22 +54,14 @@ static double factor_of_kind(const wf_schedule_opts *o, int64_t t)
     return 1;
 }
 
-double wf_schedule_factor(const wf_schedule_opts *o, int64_t t)
+static double factor_at(const wf_schedule_opts *o, int64_t t)
 {
     if (t < o->warmup)
         return warm_up(o, t);
     return (o->scale > 0 ? o->scale : 1) * factor_of_kind(o, t - o->warmup);
 }
 
-wf_optim *wf_lr_schedule(wf_optim *optim, wf_schedule_opts opts)
+double wf_optim_lr(const wf_optim *optim)
 {
-    if (!optim)
-        return NULL;
-    opts = with_defaults(opts);
-    if (wf_schedule_check(&opts) != WF_OK) {
-        wf_optim_free(optim);
-        return wf_error_null();
-    }
-    optim->schedule = opts;
-    return optim;
+    return optim ? optim->hyper.lr * factor_at(&optim->schedule, optim->steps) : 0;
 }

@@ -3,12 +3,18 @@
  *     static wf_status objective(wf_trial *trial, void *user, double *loss)
  *     {
  *         const double lr = wf_trial_suggest_float(trial, "lr", 1e-5, 1e-1, WF_STUDY_LOG);
- *         WF_MUST(wf_trial_check(trial));
- *         ... trains on wf_trial_comm(trial); after each epoch, and its loss:
- *             WF_MUST(wf_trial_report(trial, *loss, epoch));
- *             if (wf_trial_should_prune(trial))
+ *         wf_status status = wf_trial_check(trial);
+ *         for (int64_t epoch = 0; epoch < 10 && status == WF_OK; epoch++) {
+ *             status = train_epoch(wf_trial_comm(trial), lr, loss);
+ *             if (status == WF_OK)
+ *                 status = wf_trial_report(trial, *loss, epoch);
+ *             if (status == WF_OK && wf_trial_should_prune(trial))
  *                 return wf_trial_prune(trial);
+ *         }
+ *         return status;
  *     }
+ *
+ * An objective returns its errors, and the trial has failed; WF_MUST in it would end the job.
  *
  *     const wf_study_opts opts = {.storage = "mnist.db", .trials = 30, .groups = 2};
  *     wf_study *study = wf_study_open(comm, "mnist", opts);
@@ -142,7 +148,7 @@ int wf_trial_suggest_categorical(wf_trial *trial, const char *name, const char *
 
 /* Reports a value on the way, that of rank 0 of the group, for a step from 0 on; once a step. Collective. */
 WF_PLACED wf_status wf_trial_report(wf_trial *trial, double value, int64_t step) WF_NODISCARD;
-/* Whether the pruner would end this trial after what was reported so far; false after an error. Collective. */
+/* Returns true if the pruner would end this trial after what was reported so far; false after an error. Collective. */
 bool wf_trial_should_prune(wf_trial *trial);
 /* The trial will be told as pruned, with its last reported value. Returns WF_OK, for the end of an objective. Local, on
  * all ranks of the group. */

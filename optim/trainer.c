@@ -1,5 +1,5 @@
-/* The training loop: what runs in which iteration. Means, log and best model are in trainer_report.c, what is shown
- * in trainer_progress.c. */
+/* The training loop: what runs in which iteration. Means, log and best model are in trainer_report.c, the share of the
+ * run that is over in trainer_share.c, what is shown in trainer_progress.c. */
 #include "core/archive.h"
 #include "core/log.h"
 #include "optim/profiler_impl.h"
@@ -24,8 +24,10 @@ static wf_status check_opts(const wf_trainer_opts *o)
     WF_CHECK(o->epoch_length >= 0 && o->epochs >= 0 && o->iterations >= 0 && o->line_seconds >= 0, WF_ERR_ARGUMENT,
              "a trainer with epoch_length %lld, epochs %lld, iterations %lld, line_seconds %g: should be 0 or more",
              (long long)o->epoch_length, (long long)o->epochs, (long long)o->iterations, o->line_seconds);
-    WF_CHECK(o->epochs > 0 || o->iterations > 0, WF_ERR_ARGUMENT,
-             "a trainer without an end: epochs or iterations should be given");
+    WF_CHECK(o->seconds >= 0 && isfinite(o->seconds), WF_ERR_ARGUMENT, "a trainer of %g seconds: should be 0 or more",
+             o->seconds);
+    WF_CHECK(o->epochs > 0 || o->iterations > 0 || o->seconds > 0, WF_ERR_ARGUMENT,
+             "a trainer without an end: epochs, iterations or seconds should be given");
     WF_CHECK(o->epochs == 0 || o->epoch_length > 0, WF_ERR_ARGUMENT,
              "a trainer of %lld epochs: epoch_length should be given", (long long)o->epochs);
     return WF_OK;
@@ -38,16 +40,18 @@ static wf_status check_when(const wf_trainer *t, wf_when when, const char *what)
              (long long)when.epochs);
     WF_CHECK(when.epochs == 0 || t->opts.epoch_length > 0, WF_ERR_ARGUMENT,
              "%s every %lld epochs of a trainer without epoch_length", what, (long long)when.epochs);
-    WF_CHECK(when.iterations || when.epochs || when.end, WF_ERR_ARGUMENT, "%s is never due", what);
+    WF_CHECK(when.share >= 0 && when.share <= 1, WF_ERR_ARGUMENT,
+             "%s after every share %g of the run: should be from 0 to 1", what, when.share);
+    WF_CHECK(when.iterations || when.epochs || when.share > 0 || when.end, WF_ERR_ARGUMENT, "%s is never due", what);
     return WF_OK;
 }
 
-static wf_status set_up(wf_trainer *t, wf_trainer_opts opts)
+static wf_status set_up_trainer(wf_trainer *t, wf_trainer_opts opts)
 {
     wf_when *report = &t->opts.report;
     t->opts = opts;
     t->opts.line_seconds = opts.line_seconds > 0 ? opts.line_seconds : 5;
-    if (!report->iterations && !report->epochs && !report->end)
+    if (!report->iterations && !report->epochs && report->share == 0 && !report->end)
         *report = (wf_when){.epochs = opts.epoch_length > 0, .end = true};
     WF_TRY(check_when(t, *report, "the report"));
     snprintf(t->unit, sizeof t->unit, "%s", opts.unit ? opts.unit : "samples");
@@ -74,7 +78,7 @@ wf_trainer *wf_trainer_new(wf_comm *comm, wf_train_function step, void *user, wf
     t->first = wf_comm_rank(comm) == 0;
     t->step = step;
     t->user = user;
-    if (set_up(t, opts) == WF_OK)
+    if (set_up_trainer(t, opts) == WF_OK)
         return t;
     wf_trainer_free(t);
     return wf_error_null();
@@ -120,7 +124,7 @@ wf_status wf_trainer_add_hook(wf_trainer *trainer, const char *name, wf_train_fu
     return WF_OK;
 }
 
-static wf_status watch(wf_trainer *t, const char *name, wf_best_opts opts)
+static wf_status watch_metric(wf_trainer *t, const char *name, wf_best_opts opts)
 {
     const int64_t patience = opts.patience ? opts.patience : INT64_MAX;
     wf_trainer_watch best = {.model = opts.model, .name = wf_strdup(t->ctx, name)};
@@ -144,7 +148,7 @@ wf_status wf_trainer_keep_best(wf_trainer *trainer, const char *name, wf_best_op
     WF_CHECK(!opts.model == !opts.path, WF_ERR_ARGUMENT, "the best by %s: model and path should be given together",
              name);
     WF_CHECK(!trainer->best.stop, WF_ERR_STATE, "the trainer watches %s already", trainer->best.name);
-    return watch(trainer, name, opts);
+    return watch_metric(trainer, name, opts);
 }
 
 wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoint)
@@ -229,7 +233,7 @@ wf_status wf_trainer_visit(void *trainer, wf_archive *archive)
 static bool ended(const wf_trainer *t)
 {
     const wf_trainer_opts *o = &t->opts;
-    return t->stopping || (o->iterations > 0 && t->iteration >= o->iterations) ||
+    return t->stopping || wf_trainer_time_over(t) || (o->iterations > 0 && t->iteration >= o->iterations) ||
            (o->epochs > 0 && t->epoch >= o->epochs);
 }
 
@@ -245,7 +249,8 @@ int64_t wf_trainer_total(const wf_trainer *t)
 static bool due(const wf_trainer *t, wf_when when, bool last)
 {
     return (when.iterations > 0 && t->iteration % when.iterations == 0) ||
-           (when.epochs > 0 && t->epoch_ended && t->epoch % when.epochs == 0) || (when.end && last);
+           (when.epochs > 0 && t->epoch_ended && t->epoch % when.epochs == 0) || wf_trainer_share_due(t, when.share) ||
+           (when.end && last);
 }
 
 /* The name of the hook goes along with its error to all ranks. */
@@ -281,7 +286,7 @@ static wf_status round_of_hooks(wf_trainer *t, bool last)
     return run_hooks(t, true, last, &any);
 }
 
-/* Where a report ends the run, what is due at the end follows; what such hooks observe is reported, too. */
+/* If a report ends the run, hooks that are due at the end follow, and what they observe is reported, too. */
 static wf_status after_step(wf_trainer *t)
 {
     const bool last = ended(t);
@@ -296,13 +301,18 @@ static wf_status save(wf_trainer *t)
     const wf_status status = wf_checkpoint_step(t->checkpoint, t->iteration, &t->left);
     if (status != WF_ERR_IO)
         return status;
+    if (t->left) {
+        wf_error_save(&t->lost, t->lost_message, sizeof t->lost_message);
+        wf_error_clear();
+        return WF_OK;
+    }
     if (t->first)
         wf_log(WF_LOG_WARN, "iteration %lld is not saved: %s", (long long)t->iteration, wf_error_message());
     wf_error_clear();
     return WF_OK;
 }
 
-static void count(wf_trainer *t)
+static void count_iteration(wf_trainer *t)
 {
     t->iteration++;
     t->index++;
@@ -316,7 +326,8 @@ static void count(wf_trainer *t)
 static wf_status iterate(wf_trainer *t)
 {
     WF_TRY(t->step(t, t->user));
-    count(t);
+    count_iteration(t);
+    WF_TRY(wf_trainer_share_step(t));
     const double start = wf_trainer_clock();
     WF_TRY(after_step(t));
     WF_TRY(save(t));
@@ -325,13 +336,14 @@ static wf_status iterate(wf_trainer *t)
     return WF_OK;
 }
 
-static wf_status run(wf_trainer *t)
+static wf_status run_training(wf_trainer *t)
 {
     t->start = wf_trainer_clock();
     t->begun = t->iteration;
     t->samples = 0;
     t->paused = 0;
     t->reports = (wf_trainer_shown){.since = t->start, .step = t->iteration};
+    WF_TRY(wf_trainer_share_begin(t));
     wf_trainer_progress_begin(t);
     while (!ended(t) && !t->left)
         WF_TRY(iterate(t));
@@ -342,14 +354,14 @@ static wf_status run(wf_trainer *t)
 static wf_status run_measured(wf_trainer *t)
 {
     if (!t->timeline && !t->opts.profile)
-        return run(t);
+        return run_training(t);
     wf_profiler *profiler =
         wf_profiler_open(t->comm, (wf_profiler_opts){.timeline = t->timeline, .table = t->opts.profile});
     WF_NEED(profiler);
-    const wf_status status = run(t);
+    const wf_status status = run_training(t);
     wf_trainer_progress_end(t);
     if (status == WF_OK)
-        return wf_profiler_close(profiler);
+        return wf_trainer_warn(t, wf_profiler_close(profiler), "the profile is not written");
     wf_profiler_drop(profiler);
     return status;
 }
@@ -360,6 +372,7 @@ wf_status wf_trainer_run(wf_trainer *trainer)
     wf_trainer *t = trainer;
     WF_NEED(t);
     WF_CHECK(t->start == 0, WF_ERR_STATE, "a step or a hook runs the trainer that runs it");
+    WF_TRY(wf_trainer_try_paths(t));
     WF_TRY(wf_trainer_log_open(t));
     wf_status status = wf_comm_post_failure(t->comm, run_measured(t));
     if (status == WF_OK)
@@ -368,7 +381,9 @@ wf_status wf_trainer_run(wf_trainer *trainer)
     t->start = 0;
     wf_trainer_progress_end(t);
     wf_trainer_log_close(t);
-    return status;
+    if (status != WF_OK || t->lost == WF_OK)
+        return status;
+    WF_FAIL(t->lost, "%s", t->lost_message);
 }
 
 /* --- For steps and hooks ------------------------------------------------------------------------------------------ */

@@ -34,23 +34,27 @@ typedef struct wf_trainer wf_trainer;
 /* A step or a hook. `user` is what was given with it. Every rank calls it in the same iterations. */
 typedef wf_status (*wf_train_function)(wf_trainer *trainer, void *user);
 
-/* When something is due: after every so many iterations, at the end of every so many epochs, and, with `end`, after
- * the last iteration of the run, also where the run stops early (but not where a signal ends it, as it will continue
- * from there). Once an iteration at most, whichever of them apply. */
+/* When something is due: after every so many iterations, at the end of every so many epochs, whenever such a share of
+ * the run is over (0.1: ten times, by wf_trainer_share), and, with `end`, after the last iteration of the run, also
+ * where the run stops early (but not where a signal ends it, as it will continue from there). Once an iteration at
+ * most, whichever of them apply. */
 typedef struct wf_when {
     int64_t iterations, epochs; /* 0: never for this reason */
+    double share;               /* from 0 (never for this reason) to 1 */
     bool end;
     bool after_report; /* of a hook: runs behind the report, and sees its means */
 } wf_when;
 
 typedef struct wf_trainer_opts {
-    int64_t epoch_length;  /* iterations of an epoch: wf_iter_epoch_length; 0: there are no epochs */
-    int64_t epochs;        /* ends after this epoch; 0: no bound */
-    int64_t iterations;    /* ends after this iteration, if that is earlier; 0: no bound. One of both is required */
-    wf_when report;        /* when means are made; default: every epoch, and at the end */
-    const char *log;       /* file for reports, as JSON lines; rank 0 writes it. NULL: none */
-    int progress;          /* file descriptor to which rank 0 shows its progress, as STDOUT_FILENO; 0: none. A bar on a
-                              terminal whose width is known, otherwise lines. Duplicated */
+    int64_t epoch_length; /* iterations of an epoch: wf_iter_epoch_length; 0: there are no epochs */
+    int64_t epochs;       /* ends after this epoch; 0: no bound */
+    int64_t iterations;   /* ends after this iteration, if that is earlier; 0: no bound */
+    double seconds;  /* ends after the first iteration after which all runs took this long by the clock of rank 0, if
+                        that is earlier; 0: no bound. One of the three is required */
+    wf_when report;  /* when means are made; default: every epoch, and at the end */
+    const char *log; /* file for reports, as JSON lines; rank 0 writes it. NULL: none */
+    int progress;    /* file descriptor to which rank 0 shows its progress, as STDOUT_FILENO; 0: none. A bar on a
+                        terminal whose width is known, otherwise lines. Duplicated */
     double line_seconds;   /* between two such lines; default 5 */
     const char *unit;      /* name of a sample in rates: "images"; default "samples" */
     const wf_optim *optim; /* reports have its learning rate as "lr". Borrowed; may be NULL */
@@ -74,8 +78,10 @@ typedef struct wf_best_opts {
     wf_layer *model;  /* saved to `path` at every improvement (wf_save); borrowed. NULL: no model is kept */
     const char *path;
 } wf_best_opts;
-/* Watches the mean of this name: keeps the model with the best one, and stops early. All ranks decide by the same mean
- * over all of them. WF_ERR_STATE if a value is watched already. Local. */
+/* Watches the mean of this name: keeps the model with the best one, and stops early. A path that cannot be written is
+ * an error of wf_trainer_run before its first step (WF_ERR_IO; also that of the time line); a save that fails later is
+ * a warning, and the file has the best model before. All ranks decide by the same mean over all of them. WF_ERR_STATE
+ * if a value is watched already. Local. */
 wf_status wf_trainer_keep_best(wf_trainer *trainer, const char *name, wf_best_opts opts);
 /* The best mean, NaN before the first report of it, and the iteration in which it was reported. */
 double wf_trainer_best(const wf_trainer *trainer);
@@ -85,16 +91,19 @@ wf_status wf_trainer_load_best(wf_trainer *trainer) WF_NODISCARD;
 
 /* Adds the trainer to the checkpoint, as "trainer", and saves after every iteration in which a save is due. Call it
  * once, then wf_checkpoint_load_latest, which continues the trainer too, then wf_trainer_run. A save that fails with
- * WF_ERR_IO is a warning, and training goes on. Borrowed. Local. */
+ * WF_ERR_IO is a warning, and training goes on; the last one, after a signal, is the error of wf_trainer_run on all
+ * ranks. Borrowed. Local. */
 wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoint);
 /* The state of the trainer, as a wf_archive_visit: counts, sums that were observed since the last report, the newest
- * means, the best value, and the length of the log, which is cut to it when the run continues. Where epochs have
- * another length than when it was saved, the place in the epoch is rounded as wf_iter_archive does. Collective. */
+ * means, the best value, and the length of the log, which is cut to it when the run continues; a log that has become
+ * shorter is cut to its last whole line, with a warning. Where epochs have another length than when it was saved, the
+ * place in the epoch is rounded as wf_iter_archive does. Collective. */
 wf_status wf_trainer_visit(void *trainer, wf_archive *archive) WF_NODISCARD;
 
 /* Runs until the last iteration, an early stop, or a signal (wf_checkpoint_opts.signals). Collective. */
 wf_status wf_trainer_run(wf_trainer *trainer) WF_NODISCARD;
-/* Whether a signal ended it: all is saved, and the program is to end (wf_checkpoint_step). */
+/* Returns true if a signal ended the run and the program should exit. If wf_trainer_run was WF_OK, all is saved
+ * (WF_CHECKPOINT_EXIT); otherwise the last save failed (WF_CHECKPOINT_UNSAVED_EXIT). */
 bool wf_trainer_left(const wf_trainer *trainer);
 
 /* --- For steps and hooks ------------------------------------------------------------------------------------------ */
@@ -103,8 +112,8 @@ bool wf_trainer_left(const wf_trainer *trainer);
  * the last one. Of a loss on a scattered batch, which after wf_optim_step is the mean over all ranks, `weight` is this
  * rank's samples, too. Weight 0 is fine. Local. */
 wf_status wf_trainer_observe(wf_trainer *trainer, const char *name, double mean, double weight) WF_NODISCARD;
-/* The same with a variable of one element, which is read later, so that the step does not wait for the device; not in
- * a captured step. */
+/* Like wf_trainer_observe, with a variable of one element, which is read later, so that the step does not wait for the
+ * device; not in a captured step. */
 wf_status wf_trainer_observe_var(wf_trainer *trainer, const char *name, const wf_var *var, double weight) WF_NODISCARD;
 /* Samples of all ranks that this iteration used; for the rate. Local. */
 void wf_trainer_add_samples(wf_trainer *trainer, int64_t count);
@@ -116,6 +125,9 @@ void wf_trainer_print(wf_trainer *trainer, const char *format, ...) WF_PRINTF(2,
 /* Completed iterations and epochs. A hook sees those up to and including the step before it, a step those before it. */
 int64_t wf_trainer_iteration(const wf_trainer *trainer);
 int64_t wf_trainer_epoch(const wf_trainer *trainer);
+/* The share of the run that is over, from 0 to 1 and never less than before, by the bound that is nearest: for what
+ * changes over a run whose number of iterations is unknown, as a learning rate does. The same on all ranks. Local. */
+double wf_trainer_share(const wf_trainer *trainer);
 /* The mean of this name in the newest report that has it, and its samples over all ranks; NaN and 0 before. */
 double wf_trainer_mean(const wf_trainer *trainer, const char *name);
 double wf_trainer_weight(const wf_trainer *trainer, const char *name);

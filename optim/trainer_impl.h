@@ -44,6 +44,13 @@ typedef struct wf_trainer_shown {
     double rate;
 } wf_trainer_shown;
 
+/* How much of the run is over; the same on all ranks (trainer_share.c). */
+typedef struct wf_trainer_part {
+    double now, last;     /* after this iteration and after the one before it, 0 to 1 */
+    double seconds, each; /* of all runs at the last look at rank 0's clock; of an iteration before it */
+    int64_t at, next;     /* the iterations of this look and of the next one */
+} wf_trainer_part;
+
 struct wf_trainer {
     wf_comm *comm;
     wf_ctx *ctx;
@@ -64,28 +71,40 @@ struct wf_trainer {
     bool stopping;                   /* the run is to end; the same on all ranks */
     bool asked;                      /* this rank asks for it */
     bool left;
+    wf_status lost; /* of the save after a signal, with its message; the communicator lives */
+    char lost_message[512];
     wf_evaluator *evaluator; /* since the last report */
     wf_sums latest;          /* the newest mean of each name, as sum and weight */
     wf_trainer_variable waiting[WF_TRAINER_WAITING];
     int n_waiting;
 
-    FILE *out;                       /* rank 0: opts.progress; NULL: nothing is shown */
-    FILE *log;                       /* rank 0 */
-    int64_t log_bytes;               /* of it; while loading, of the log that was saved */
-    int64_t samples;                 /* in this run */
-    int64_t begun;                   /* the first iteration of this run */
-    double start, paused;            /* of this run: clock, seconds in hooks and reports */
-    double before;                   /* seconds of earlier runs */
+    FILE *out;            /* rank 0: opts.progress; NULL: nothing is shown */
+    FILE *log;            /* rank 0 */
+    int64_t log_bytes;    /* of it; while loading, of the log that was saved */
+    int64_t samples;      /* in this run */
+    int64_t begun;        /* the first iteration of this run */
+    double start, paused; /* of this run: clock, seconds in hooks and reports */
+    double before;        /* seconds of earlier runs */
+    wf_trainer_part share;
     wf_trainer_shown shown, reports; /* reports: the rate in the log */
 };
 
 /* A clock that never goes back, in seconds. */
 double wf_trainer_clock(void);
-/* The last iteration of the run, as far as is known. */
+/* The last iteration of the run, as far as is known; 0: time alone bounds it. */
 int64_t wf_trainer_total(const wf_trainer *t);
 /* The rate since the last call with the same record; samples a second, or iterations where none are counted. */
 double wf_trainer_rate(const wf_trainer *t, wf_trainer_shown *since);
 const char *wf_trainer_rate_unit(const wf_trainer *t);
+
+/* --- trainer_share.c --- */
+/* At the begin of a run and after each of its iterations. Collective. */
+wf_status wf_trainer_share_begin(wf_trainer *t) WF_NODISCARD;
+wf_status wf_trainer_share_step(wf_trainer *t) WF_NODISCARD;
+/* Returns true after the iteration that ends the run by opts.seconds. */
+bool wf_trainer_time_over(const wf_trainer *t);
+/* Returns true if the last iteration ended a multiple of this share. */
+bool wf_trainer_share_due(const wf_trainer *t, double each);
 
 /* --- trainer_report.c --- */
 /* Reads the variables that were observed. Local. */
@@ -93,6 +112,10 @@ wf_status wf_trainer_read(wf_trainer *t) WF_NODISCARD;
 void wf_trainer_forget(wf_trainer *t);
 /* Makes the means, writes them, and decides by them. Collective. */
 wf_status wf_trainer_report(wf_trainer *t) WF_NODISCARD;
+/* Before the first step: the files of the best model and the time line can be written. Collective. */
+wf_status wf_trainer_try_paths(wf_trainer *t) WF_NODISCARD;
+/* An error of a file, which all ranks have, is a warning. */
+wf_status wf_trainer_warn(const wf_trainer *t, wf_status status, const char *what) WF_NODISCARD;
 /* Opens the log; the same error on all ranks. Collective. */
 wf_status wf_trainer_log_open(wf_trainer *t) WF_NODISCARD;
 void wf_trainer_log_close(wf_trainer *t);

@@ -3,6 +3,7 @@
 #include "optim/trainer_impl.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,18 +83,33 @@ static void append_time(char *text, double seconds)
         append(text, "  %lld:%02lld left", s / 60, s % 60);
 }
 
-/* "iteration 120 of 4000  epoch 1  loss 0.1234  512 images/s  0:42 left" */
-static void describe(const wf_trainer *t, char *text)
+/* 0 after the last iteration, and before the first iteration of a run whose iterations alone are bounded. */
+static double seconds_left(const wf_trainer *t)
 {
     const int64_t total = wf_trainer_total(t), made = t->iteration - t->begun;
-    append(text, "iteration %lld of %lld", (long long)t->iteration, (long long)total);
+    double left = t->opts.seconds > 0 ? t->opts.seconds - wf_trainer_seconds(t) : INFINITY;
+    if (t->stopping || (total > 0 && t->iteration >= total))
+        return 0;
+    if (total > 0 && made > 0)
+        left = fmin(left, (wf_trainer_clock() - t->start) / (double)made * (double)(total - t->iteration));
+    return isfinite(left) ? left : 0;
+}
+
+/* "iteration 120 of 4000  epoch 1  loss 0.1234  512 images/s  0:42 left"; without "of 4000" in a run that ends by time.
+ */
+static void describe(const wf_trainer *t, char *text)
+{
+    const double left = seconds_left(t);
+    append(text, "iteration %lld", (long long)t->iteration);
+    if (t->opts.seconds == 0)
+        append(text, " of %lld", (long long)wf_trainer_total(t));
     if (t->opts.epoch_length > 0)
         append(text, "  epoch %lld", (long long)t->epoch);
     for (int64_t i = 0; i < t->latest.n; i++)
         append(text, "  %s %.4g", t->latest.item[i].name, t->latest.item[i].sum);
     append(text, "  %.*f %s/s", t->shown.rate < 100 ? 2 : 0, t->shown.rate, wf_trainer_rate_unit(t));
-    if (made > 0 && total > t->iteration)
-        append_time(text, (wf_trainer_clock() - t->start) / (double)made * (double)(total - t->iteration));
+    if (left > 0)
+        append_time(text, left);
 }
 
 /* --- Bar and line ------------------------------------------------------------------------------------------------- */
@@ -101,8 +117,7 @@ static void describe(const wf_trainer *t, char *text)
 static void draw_bar(wf_trainer *t, int width)
 {
     char text[WF_TRAINER_LINE] = "[";
-    const int64_t total = wf_trainer_total(t);
-    const double share = total > 0 ? (double)t->iteration / (double)total : 1;
+    const double share = t->stopping ? 1 : wf_trainer_share(t);
     for (int i = 0; i < BAR_CELLS; i++) {
         const int full = (int)(share * BAR_CELLS);
         append(text, "%c", i < full ? '=' : i == full ? '>' : ' ');

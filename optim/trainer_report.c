@@ -1,12 +1,16 @@
 /* Reports: means over all ranks, the log, the best model, and the decision to stop. */
+#include "comm/file_author.h"
+#include "core/log.h"
 #include "layers/save.h"
 #include "optim/json_impl.h"
 #include "optim/trainer_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Not a name that a program would take: a rank asks for the end under it. */
@@ -66,20 +70,43 @@ wf_status wf_trainer_observe_var(wf_trainer *trainer, const char *name, const wf
 
 /* --- The log ------------------------------------------------------------------------------------------------------ */
 
+/* The end of the last whole line in the first `bytes` bytes. */
+static int64_t end_of_lines(FILE *log, int64_t bytes)
+{
+    int64_t end = 0;
+    rewind(log);
+    for (int64_t at = 1; at <= bytes; at++)
+        if (getc(log) == '\n')
+            end = at;
+    return end;
+}
+
+/* A run that continues cuts off what was written after its checkpoint. A log that lost its end, as the last lines
+ * before a loss of power do, may also have half a line. */
+static wf_status continue_log(wf_trainer *t)
+{
+    fseeko(t->log, 0, SEEK_END);
+    const int64_t bytes = ftello(t->log);
+    const int64_t end = end_of_lines(t->log, bytes < t->log_bytes ? bytes : t->log_bytes);
+    if (end < t->log_bytes)
+        wf_log(WF_LOG_WARN,
+               "%s: had %" PRId64 " bytes at the checkpoint, and %" PRId64
+               " in whole lines are left: it continues there",
+               t->log_path, t->log_bytes, end);
+    WF_CHECK(end >= bytes || ftruncate(fileno(t->log), end) == 0, WF_ERR_IO,
+             "%s: cannot be cut to %" PRId64 " bytes: %s", t->log_path, end, strerror(errno));
+    t->log_bytes = end;
+    fseeko(t->log, 0, SEEK_END);
+    return WF_OK;
+}
+
 static wf_status open_log(wf_trainer *t)
 {
     t->log = fopen(t->log_path, t->iteration > 0 ? "r+" : "w");
     if (!t->log && t->iteration > 0 && errno == ENOENT)
-        t->log = fopen(t->log_path, "w");
+        t->log = fopen(t->log_path, "w+");
     WF_CHECK(t->log, WF_ERR_IO, "%s: cannot write: %s", t->log_path, strerror(errno));
-    fseeko(t->log, 0, SEEK_END);
-    const int64_t bytes = ftello(t->log);
-    if (bytes > t->log_bytes) {
-        WF_CHECK(ftruncate(fileno(t->log), t->log_bytes) == 0, WF_ERR_IO, "%s: cannot be cut to %" PRId64 " bytes: %s",
-                 t->log_path, t->log_bytes, strerror(errno));
-        fseeko(t->log, 0, SEEK_END);
-    }
-    return WF_OK;
+    return t->iteration > 0 ? continue_log(t) : WF_OK;
 }
 
 wf_status wf_trainer_log_open(wf_trainer *t)
@@ -128,6 +155,51 @@ static wf_status write_line(wf_trainer *t)
     return WF_OK;
 }
 
+/* --- Files that are written later --------------------------------------------------------------------------------- */
+
+/* Checks that a file of this name can be created, without touching one that exists: creates a file of a longer name in
+ * its folder, and removes it. */
+static wf_status try_path(const char *path)
+{
+    char end[32], target[WF_FILE_PATH], probe[WF_FILE_PATH];
+    struct stat info;
+    WF_CHECK(stat(path, &info) != 0 || !S_ISDIR(info.st_mode), WF_ERR_IO, "%s: cannot write: %s", path,
+             strerror(EISDIR));
+    snprintf(end, sizeof end, ".%ld", (long)getpid());
+    WF_TRY(wf_file_target(path, end, target, probe));
+    const int file = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0 && errno == EEXIST)
+        return WF_OK; /* a file of the user's, which stays */
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
+    close(file);
+    unlink(probe);
+    return WF_OK;
+}
+
+static wf_status try_paths(const wf_trainer *t)
+{
+    if (t->best.path)
+        WF_TRY(try_path(t->best.path));
+    /* A time line is written into a file that is there; models take the place of theirs. */
+    return t->timeline && access(t->timeline, W_OK) != 0 ? try_path(t->timeline) : WF_OK;
+}
+
+wf_status wf_trainer_try_paths(wf_trainer *t)
+{
+    return wf_bcast_status(t->comm, t->first ? try_paths(t) : WF_OK, 0);
+}
+
+/* An error that all ranks have and that ends no training: WF_OK with a warning. Others stay. */
+wf_status wf_trainer_warn(const wf_trainer *t, wf_status status, const char *what)
+{
+    if (status != WF_ERR_IO || wf_comm_alive(t->comm) != WF_OK)
+        return status;
+    if (t->first)
+        wf_log(WF_LOG_WARN, "iteration %" PRId64 ": %s: %s", t->iteration, what, wf_error_message());
+    wf_error_clear();
+    return WF_OK;
+}
+
 /* --- The report --------------------------------------------------------------------------------------------------- */
 
 static wf_status take_latest(wf_trainer *t)
@@ -157,7 +229,7 @@ static wf_status watch(wf_trainer *t)
     if (better)
         best->iteration = t->iteration;
     if (better && best->model)
-        WF_TRY(wf_save_over(t->comm, best->model, best->path));
+        WF_TRY(wf_trainer_warn(t, wf_save_over(t->comm, best->model, best->path), "the best model is not kept"));
     t->stopping = t->stopping || stops;
     return WF_OK;
 }

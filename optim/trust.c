@@ -11,6 +11,20 @@ typedef struct scratch {
     size_t bytes;
 } scratch;
 
+wf_status wf_optim_sum_parts(const wf_optim_work *work, int per, double *number)
+{
+    const wf_optim_distributed *distributed = work->optim->distributed;
+    if (distributed)
+        return distributed->sum_parts(work->optim, per, number);
+    for (int64_t i = 0; i < work->n; i++) {
+        const wf_param *param = work->param[i];
+        WF_CHECK(wf_shape_count(param->shape) == wf_shape_count(param->global), WF_ERR_STATE,
+                 "%s needs the norm of %s, of which this rank holds a part; use wf_mesh_multi_node",
+                 work->optim->rule->name, wf_param_path(param));
+    }
+    return WF_OK;
+}
+
 static size_t direction_bytes(const wf_optim_work *work, int64_t i)
 {
     const size_t bytes = (size_t)work->segment[i].n * wf_dtype_size(work->dtype);
@@ -76,7 +90,7 @@ static wf_status move(const wf_optim_work *work)
     return work->ctx->k->optim_update(work->ctx, WF_OPTIM_TRUST, work->hyper, work->dtype, work->n, work->segment);
 }
 
-static wf_status update(const wf_optim_work *work, wf_optim_kind kind, const scratch *room, wf_trust_fn *how)
+static wf_status update_params(const wf_optim_work *work, wf_optim_kind kind, const scratch *room, wf_trust_fn *how)
 {
     place(work, room, how);
     WF_TRY(work->ctx->k->optim_update(work->ctx, kind, work->hyper, work->dtype, work->n, work->segment));
@@ -91,7 +105,7 @@ wf_status wf_optim_trust(const wf_optim_work *work, wf_optim_kind kind, wf_trust
     for (int64_t i = 0; i < work->n; i++)
         room.bytes += direction_bytes(work, i);
     WF_TRY(wf_pool_take(work->ctx, room.bytes, &room.data));
-    const wf_status status = update(work, kind, &room, how);
+    const wf_status status = update_params(work, kind, &room, how);
     wf_pool_give(work->ctx, room.data, room.bytes);
     return status;
 }

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Of several ranks all list the same parameters in the same order, that of the flat buffer, in which parameters lie
- * together that are sharded alike. */
+/* Lists the segments to update. All ranks list the same parameters in the same order, that of the flat buffer, in which
+ * parameters with the same sharding are neighbours. */
 static wf_status collect_segments(wf_optim *optim, int64_t *n)
 {
     *n = 0;
@@ -120,20 +120,6 @@ static wf_status prepare(wf_optim *optim)
     if (!optim->scales || optim->distributed)
         WF_TRY(sum_squares(optim, &out));
     return k->clip_scale(optim->ctx, &device->sum_squares, optim->clip_norm, &device->hyper);
-}
-
-wf_status wf_optim_sum_parts(const wf_optim_work *work, int per, double *number)
-{
-    const wf_optim_distributed *distributed = work->optim->distributed;
-    if (distributed)
-        return distributed->sum_parts(work->optim, per, number);
-    for (int64_t i = 0; i < work->n; i++) {
-        const wf_param *param = work->param[i];
-        WF_CHECK(wf_shape_count(param->shape) == wf_shape_count(param->global), WF_ERR_STATE,
-                 "%s needs the norm of %s, of which this rank holds a part; use wf_mesh_multi_node",
-                 work->optim->rule->name, wf_param_path(param));
-    }
-    return WF_OK;
 }
 
 /* A row of its own in a profile. */

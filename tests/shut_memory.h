@@ -13,8 +13,8 @@ extern "C" {
 /* Addresses for `bytes`, shut, a view of `file`; NULL: errno says why. Who touches them while they are shut, or beyond
  * the page of *used at any time, ends in refused(), which does not return. */
 char *shut_memory(int file, size_t bytes, const size_t *used, void (*refused)(void));
-/* May be nested: the last shut_memory_close shuts it. `by_others`: threads other than that of shut_memory touch it,
- * too. */
+/* Opens the memory. Calls may be nested: the last shut_memory_close shuts it. `by_others`: threads other than that of
+ * shut_memory touch it, too. */
 void shut_memory_open(bool by_others);
 void shut_memory_close(void);
 

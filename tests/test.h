@@ -51,7 +51,7 @@ int test_samples(int all);
 
 /* The device under test: WEFT_DEVICE, or `otherwise` where that is not set. */
 const char *test_device(const char *otherwise);
-/* The communicator under test likewise: TEST_COMMUNICATOR. */
+/* The name of the communicator under test: TEST_COMMUNICATOR, or `otherwise`. */
 const char *test_communicator(const char *otherwise);
 
 /* A small deterministic generator for test data, apart from the library's. */

@@ -6,7 +6,6 @@ cd "$(dirname "$0")/.."
 build=$1
 jobs=$(nproc)
 passed=0 failed=0
-ccache=$(command -v ccache || true)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -27,7 +26,7 @@ check() {
 # Everything again with the other compiler, and with the shared form of the library, so that tests, examples and tools link
 # what it exports; warnings are errors in every build.
 clang_build() {
-    cmake --preset clang -B "$build-clang" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
+    cmake --preset clang -B "$build-clang" &&
         cmake --build "$build-clang" --parallel "$jobs"
 }
 
@@ -53,19 +52,19 @@ onednn3() {
     tests="contract_kernels cpu_bf16 cpu_convolution known_answers gradcheck_layers equiv_spatial"
     tools/onednn3.sh "$build-onednn3/onednn" || return 1
     from=$(cd "$build-onednn3/onednn" && pwd)
-    cmake --preset release -B "$build-onednn3" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" -DDNNL_INCLUDE="$from/include" \
+    cmake --preset release -B "$build-onednn3" -DWEFT_CUDA=OFF -DDNNL_INCLUDE="$from/include" \
         -DDNNL_LIBRARY="$from/lib/libdnnl.so" &&
         cmake --build "$build-onednn3" --parallel "$jobs" --target $tests &&
         find "$build-onednn3" -name known_answers -type f -exec ldd {} + | grep "libdnnl.so.3 => $from" &&
         ctest --test-dir "$build-onednn3" --output-on-failure --parallel "$jobs" -R "^($(echo $tests | tr ' ' '|'))\$"
 }
 
-# The suite once more: tests of one process, and the others on two ranks, without a long example; on virtual nodes the
-# contract of the communicators alone.
+# The suite once more: tests of one process, and the others on two ranks, without a long example; on virtual nodes only the
+# contract of the communicators. Tests in which HDF5 fails on purpose leave what it holds, which counts as lost memory.
 sanitizers() {
-    cmake --preset asan -B "$build-asan" -DCMAKE_C_COMPILER_LAUNCHER="$ccache" &&
+    cmake --preset asan -B "$build-asan" &&
         cmake --build "$build-asan" --parallel "$jobs" &&
-        tools/test.sh "$build-asan" -LE 'static|large|long|proof' -E '_[13-9]$|example_vgg|^cluster_(comm_random|exchange|optim|reducers|sum_bits)'
+        tools/test.sh "$build-asan" -LE 'static|large|long|proof' -E '_[13-9]$|example_vgg|^hdf5_faults|^full_disk|^cluster_(comm_random|exchange|optim|reducers|sum_bits)'
 }
 
 check "static rules" static

@@ -6,18 +6,24 @@
     from_pytorch.py --list net.pt                      its modules, as lines for a table
 
 The endings tell which is which: .h5 is a model file (one group for each layer, Chainer's layout), .pt and .pth are what
-torch.save wrote, .npz is a state_dict of NumPy arrays, for machines without PyTorch.
+torch.save wrote, .npz is a state_dict of NumPy arrays, for machines without PyTorch. Of a training checkpoint the
+state_dict is taken that lies under "state_dict", "model" or "model_state_dict"; where all names begin with "module.",
+as DistributedDataParallel makes them, they lose it. Both are told.
 
 A table has one line for each module, "MODULE LAYER": "layer1.0.conv1 1/0/path/0". A LAYER "-" leaves the module out, "."
 is the model itself, and # begins a comment. Without a table, dots become slashes: features.0 is the layer features/0. A
 module or a layer that the table lacks is an error that names it.
 
 Parameters are W and b in convolutions (transposed ones too) and in linear layers, and gamma, beta, avg_mean, avg_var and
-N in batch normalisations, which are known by their running statistics, or by a weight of one dimension. Shapes and
-elements stay as they are. bfloat16 becomes float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5.
+N in normalisations (batch, layer, RMS, group, instance), which are known by their running statistics, by a weight of one
+dimension, or by a bias of as many dimensions as the weight. Shapes and elements stay as they are. bfloat16 becomes
+float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5.
 """
 import argparse
+import pickle
 import sys
+import zipfile
+import zlib
 
 import h5py
 import numpy
@@ -27,23 +33,67 @@ NORM = {"weight": "gamma", "bias": "beta", "running_mean": "avg_mean", "running_
         "num_batches_tracked": "N"}
 
 
+# The keys under which training checkpoints have the state_dict.
+WRAPPERS = ("state_dict", "model", "model_state_dict")
+PARALLEL = "module."
+
+
 def fail(message):
-    sys.exit(f"from_pytorch: {message}")
+    """The first line of the message, for PyTorch's have many."""
+    sys.exit(f"from_pytorch: {str(message).splitlines()[0]}")
+
+
+def tell(message):
+    print(f"from_pytorch: {message}", file=sys.stderr)
 
 
 def is_torch(path):
     return path.endswith((".pt", ".pth"))
 
 
-def read_state(path):
-    if not is_torch(path):
-        with numpy.load(path, allow_pickle=False) as arrays:
+def read_npz(path):
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            fail(f"{path}: should be what numpy.savez wrote; it is empty, cut or something else")
+        file.seek(0)
+        with numpy.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
+
+
+def unwrap(path, saved):
+    """The state_dict in what torch.save wrote."""
+    if not isinstance(saved, dict):
+        fail(f"{path}: should be a state_dict; it is a {type(saved).__name__}")
+    for key in WRAPPERS:
+        if isinstance(saved.get(key), dict):
+            others = ", ".join(str(other) for other in saved if other != key)
+            tell(f'{path}: takes the state_dict under "{key}"' + (f" and leaves out {others}" if others else ""))
+            return saved[key]
+    return saved
+
+
+def read_torch(path):
     import torch
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    state = state.get("state_dict", state)
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        fail(f"{path}: should be a state_dict; it has other objects, as a whole module has: save its state_dict()")
+    except (EOFError, RuntimeError) as error:
+        fail(f"{path}: should be what torch.save wrote; it is empty, cut or something else: {error}")
+    state = unwrap(path, saved)
+    for name, x in state.items():
+        if not isinstance(x, torch.Tensor):
+            fail(f"{path}: {name} should be a tensor; it is a {type(x).__name__}")
     wide = {name: x.float() if x.dtype == torch.bfloat16 else x for name, x in state.items()}
     return {name: x.detach().contiguous().numpy() for name, x in wide.items()}
+
+
+def read_state(path):
+    state = read_torch(path) if is_torch(path) else read_npz(path)
+    if not state or not all(name.startswith(PARALLEL) for name in state):
+        return state
+    tell(f'{path}: takes "{PARALLEL}" off all names')
+    return {name[len(PARALLEL):]: x for name, x in state.items()}
 
 
 def write_state(path, state):
@@ -108,11 +158,13 @@ def leaves_of(module, leaves, arrays, separator):
         norm = not {"gamma", "beta", "avg_mean", "avg_var"}.isdisjoint(leaves)
     else:
         weight = arrays.get(f"{module}.weight" if module else "weight")
-        norm = "running_mean" in leaves or (weight is not None and weight.ndim == 1)
+        bias = arrays.get(f"{module}.bias" if module else "bias")
+        norm = "running_mean" in leaves or (weight is not None and (
+            weight.ndim == 1 or (bias is not None and bias.ndim == weight.ndim)))
     names = {new: old for old, new in (NORM if norm else PLAIN).items()} if back else NORM if norm else PLAIN
     for leaf in leaves:
         if leaf not in names:
-            fail(f"{module}: {leaf} is no part of a {'batch normalisation' if norm else 'convolution or linear layer'}")
+            fail(f"{module or '.'}: {leaf} is no part of a {'normalisation' if norm else 'convolution or linear layer'}")
     return names
 
 
@@ -155,24 +207,26 @@ def main():
     parser.add_argument("target", nargs="?")
     o = parser.parse_args()
     back = o.source.endswith(".h5")
+    if not o.list and (o.target is None or o.target.endswith(".h5") == back):
+        fail("give a state_dict (.pt, .pth, .npz) and a model file (.h5), in the order from and to")
+    arrays = read_file(o.source) if back else read_state(o.source)
+    if not arrays:
+        fail(f"{o.source}: there is no array in it")
     if o.list:
-        arrays = read_file(o.source) if back else read_state(o.source)
         for module, leaves in modules_of(arrays, "/" if back else ".").items():
             shapes = [f"{leaf} {list(arrays[(module + ('/' if back else '.') if module else '') + leaf].shape)}"
                       for leaf in leaves]
             print(f"{module or '.'}  # {', '.join(shapes)}")
         return
-    if o.target is None or o.target.endswith(".h5") == back:
-        fail("give a state_dict (.pt, .pth, .npz) and a model file (.h5), in the order from and to")
     table = read_table(o.names) if o.names else None
     if back:
-        write_state(o.target, to_torch(read_file(o.source), table))
+        write_state(o.target, to_torch(arrays, table))
     else:
-        write_file(o.target, to_weft(read_state(o.source), table))
+        write_file(o.target, to_weft(arrays, table))
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (OSError, ImportError, ValueError, KeyError) as error:
+    except (OSError, ImportError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         fail(error)

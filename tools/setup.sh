@@ -1,13 +1,27 @@
 #!/bin/sh
-# Installs what packages.txt lists and this machine lacks: tools/setup.sh [check|docs|proof]
-# Without an argument the packages to build, test and run; with "check", "docs" or "proof" those of that target too.
+# Installs what packages.txt lists and this machine lacks: tools/setup.sh [demo | test | check | docs | proof] [--list]
+# "demo": the packages to build and run; "test", which is also meant without an argument: those that the tests need too;
+# "check", "docs" or "proof": those of that target as well. With --list it prints their names, and installs nothing.
 set -eu
 cd "$(dirname "$0")/.."
+group=${1-test}
+case $group in
+demo) groups="" ;;
+test) groups=" test " ;;
+check | docs | proof) groups=" test $group " ;;
+*) echo "setup: $group: should be demo, test, check, docs or proof" >&2 && exit 2 ;;
+esac
+# listed WORDS: names of these groups, with a third word ("optional") or without one.
 listed() {
-    sed 's/#.*//' packages.txt | awk -v group="$1" -v all="${2-}" '(all && NF == 1) || (NF == 2 && $2 == group) { print $1 }'
+    sed 's/#.*//' packages.txt |
+        awk -v groups="$groups" -v words="$1" 'NF && (NF == 1 || index(groups, " " $2 " ")) && (NF > 2) == words { print $1 }'
 }
-optional=$(listed optional)
-wanted=$(listed "${1-}" all)
+optional=$(listed 1)
+wanted=$(listed 0)
+if [ "${2-}" = --list ]; then
+    echo $wanted $optional
+    exit
+fi
 
 if ! command -v dpkg-query >/dev/null; then
     echo "setup: this is not a Debian system; needed are the equivalents of:" $wanted >&2
@@ -21,7 +35,7 @@ lacking() {
         [ "$status" = installed ] || echo "$package"
     done
 }
-# Those of them that this distribution has.
+# Prints those of the packages that this distribution has.
 offered() {
     for package; do
         ! apt-cache show "$package" >/dev/null 2>&1 || echo "$package"

@@ -1,16 +1,23 @@
 #!/bin/sh
-# Runs tests with ctest; the last line says what was skipped and why, and what is left to other commands:
-# tools/test.sh BUILD [CTEST OPTION...]. A processor of ctest is half a core, since many tests wait more than they work.
+# Runs tests with ctest: tools/test.sh BUILD [CTEST OPTION...]. A processor of ctest is half a core, since many tests wait more
+# than they work. The last line names the tests that were skipped and why, and says what is left to other commands.
+# BUILD/test-times.csv keeps the latest time and result of every test, slowest first.
 set -u
-build=$1
+tools=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "$1" && pwd) || exit 1
 shift
-ctest --test-dir "$build" --output-on-failure --parallel $((2 * $(nproc))) "$@"
+results=$build/Testing/results.xml
+mkdir -p "$build/Testing" && rm -f "$results"
+ctest --test-dir "$build" --output-on-failure --parallel $((2 * $(nproc))) --output-junit "$results" "$@"
 code=$?
+[ -s "$results" ] || { echo "ctest wrote no $results" && exit 1; }
 
-# "3 (no virtual nodes here: that takes the superuser)", one for each reason.
-skipped=$(awk '
-    /^SKIP: / { sub(/^SKIP: /, ""); times[$0]++ }
-    END { for (why in times) printf "%s%d (%s)", n++ ? ", " : "", times[why], why }' "$build/Testing/Temporary/LastTest.log")
+times=$build/test-times.csv
+[ -e "$times" ] || : >"$times"
+skipped=$(find "$build" -name CTestTestfile.cmake -exec cat {} + | awk -v csv="$times.new" -f "$tools/test.awk" - "$times" "$results") || exit 1
+{ echo "test,seconds,processors,label,result" && sort -t, -k2,2nr -k1,1 "$times.new"; } >"$times"
+rm -f "$times.new"
+
 count() {
     ctest --test-dir "$build" -N -L "$1" | awk '/^Total Tests:/ { print $3 }'
 }

@@ -28,8 +28,8 @@ void wf_peer_slots_start(wf_comm *comm, wf_way way);
 /* Sends slot.out to and receives slot.in from every rank that has one; for this rank itself copies. The sender's type
  * and shape come first and must be those of slot.in. */
 wf_status wf_peer_slots_exchange(wf_comm *comm) WF_NODISCARD;
-/* The same in parts: make the buffers (of what goes out; of both); let types and shapes go alone, or as part of the
- * reduction of y's copies, which are in buffer_out of every slot and go to buffer_in of this rank's own. The caller
+/* The parts of an exchange: make the buffers (of outgoing data; of both); send types and shapes alone, or as part of
+ * the reduction of y's copies, which are in buffer_out of every slot and go to buffer_in of this rank's own. The caller
  * frees the slots. */
 wf_status wf_peer_slots_read(wf_comm *comm) WF_NODISCARD;
 wf_status wf_peer_slots_prepare(wf_comm *comm) WF_NODISCARD;
@@ -44,29 +44,41 @@ wf_status wf_peer_slots_post(wf_comm *comm, const wf_frame *frame, const void *d
 /* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it;
  * natively: if it is long and its sender does so. */
 wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;
-/* Those, as a new tensor. */
+/* Returns the elements as a new tensor. */
 wf_status wf_peer_slots_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
 wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from, bool natively) WF_NODISCARD;
 wf_status wf_peer_slots_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
 void wf_peer_slots_free(wf_comm *comm);
 
+/* --- native_open.c --- */
+
+/* One rank a GPU: `why` says what prevents a native connection, on all ranks alike; empty: nothing. Collective. */
+wf_status wf_native_fits(wf_comm *comm, char why[WF_WHY]) WF_NODISCARD;
+/* Connects all ranks by the native transport, if there are several, or one that the configuration lets it connect with
+ * itself; wf_native_fits has found nothing against it. Collective. */
+wf_status wf_native_open(wf_comm *comm) WF_NODISCARD;
+/* Connects them, or fails with what prevents it. Collective. */
+wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
+
 /* --- native.c: collectives on device memory that is not the host's: by the native transport, or among one rank --- */
 
-/* Whether collectives on tensors go that way. comm->native says whether ranks are connected. */
+/* Returns true if collectives on tensors bypass the engine: the ranks are connected natively, or there is one rank and
+ * its device memory is not host memory. comm->native says if they are connected. */
 bool wf_native(const wf_comm *comm);
-/* Data of the peer slots that goes natively, as one call; of an all-gather each rank's to all. */
+/* Moves the data of the peer slots as one native call. An all-gather sends the data of each rank to all. */
 wf_status wf_native_move_slots(wf_comm *comm) WF_NODISCARD;
 wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
 /* The reduction of all ranks' buffer_out of each slot on the rank of the slot, in the buffer_in of its own. */
 wf_status wf_native_reduce_slots(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
-/* Between wf_transport_native's begin and end. */
+/* Between wf_native_begin and wf_transport_native's end. */
 wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to) WF_NODISCARD;
 wf_status wf_native_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
 wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
-/* Whether it combines as wf_allreduce says: not in the transport's max and min of floats, in which NaN may lose. */
+/* Returns true if the reduction bypasses the engine with the result that wf_allreduce promises. Over several ranks max
+ * and min of floats do not: the transport may lose a NaN. */
 bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op);
-/* Of 16-bit types in f32, which is rounded once; root -1: the result is everywhere. */
+/* Reduces 16-bit types in f32 and rounds once; root -1 puts the result on every rank. */
 wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
                            int root) WF_NODISCARD;
 /* The sum on every rank, in place; the transport rounds 16-bit types at every step. */

@@ -32,14 +32,14 @@ static wf_status move(wf_comm *comm, wf_native_operation operation, const void *
 {
     const wf_native_call call = {
         .operation = operation, .x = x, .y = y, .count = (int64_t)bytes, .dtype = WF_U8, .peer = peer};
-    return wf_transport_native.call(comm, &call);
+    return wf_native_put(comm, &call);
 }
 
 static wf_status reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op, int root)
 {
     const wf_native_call call = {
         .operation = WF_NATIVE_REDUCE, .x = x, .y = y, .count = count, .dtype = dtype, .op = op, .peer = root};
-    return wf_transport_native.call(comm, &call);
+    return wf_native_put(comm, &call);
 }
 
 wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to)
@@ -64,7 +64,7 @@ wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, voi
 
 wf_status wf_native_move_slots(wf_comm *comm)
 {
-    WF_TRY(wf_transport_native.begin(comm));
+    WF_TRY(wf_native_begin(comm));
     for (int r = 0; r < comm->size; r++) {
         const wf_peer_slot *slot = &comm->slot[r];
         if (slot->native_in)
@@ -77,7 +77,7 @@ wf_status wf_native_move_slots(wf_comm *comm)
 
 wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own)
 {
-    WF_TRY(wf_transport_native.begin(comm));
+    WF_TRY(wf_native_begin(comm));
     for (int r = 0; r < comm->size; r++) {
         const wf_buffer *from = r == comm->rank ? own : &comm->slot[r].buffer_in;
         WF_TRY(wf_native_bcast(comm, from->data, from->bytes, r));
@@ -101,7 +101,7 @@ static wf_status convert(wf_comm *comm, const void *x, wf_dtype from, void *y, w
     return ctx->k->copy(ctx, &src, &dst, false);
 }
 
-/* Behind the sum: the background stream leaves that to wf_background_wait. */
+/* Waits for the sum before it converts; the background stream leaves this to wf_background_wait. */
 static wf_status convert_back(wf_comm *comm, const float *wide, void *y, wf_dtype dtype, int64_t count)
 {
     WF_TRY(wf_transport_native.join(comm));
@@ -155,8 +155,8 @@ static wf_status sum_as_it_is(wf_comm *comm, char *data, const int64_t *shard, w
                                  .dtype = dtype,
                                  .op = op};
     if (each > 0)
-        return wf_transport_native.call(comm, &call);
-    WF_TRY(wf_transport_native.begin(comm));
+        return wf_native_put(comm, &call);
+    WF_TRY(wf_native_begin(comm));
     for (int r = 0; r < comm->size; r++) {
         char *part = data + (size_t)shard[r] * size;
         WF_TRY(reduce(comm, part, part, shard[r + 1] - shard[r], dtype, op, r));
@@ -221,7 +221,7 @@ wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shar
         return WF_OK;
     if (each > 0)
         return wf_native_allgather(comm, first + (size_t)shard[comm->rank] * size, (size_t)each * size, data);
-    WF_TRY(wf_transport_native.begin(comm));
+    WF_TRY(wf_native_begin(comm));
     for (int r = 0; r < comm->size; r++)
         WF_TRY(wf_native_bcast(comm, first + (size_t)shard[r] * size, (size_t)(shard[r + 1] - shard[r]) * size, r));
     return wf_transport_native.end(comm, true);

@@ -45,7 +45,7 @@ static wf_status sweep(wf_outbox *outbox)
     return WF_OK;
 }
 
-/* Nobody takes an error here; the next send or the wait returns it. */
+/* Keeps an error in its message: the next send or the wait returns it. */
 static void progress(void *own)
 {
     const wf_outbox *outbox = own;
@@ -230,8 +230,8 @@ static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
     WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
     WF_CHECK(dtype == WF_U8 && shape.rank == 1 && shape.dim[0] == (int64_t)bytes, WF_ERR_COMM,
-             "rank %d sent %lld elements of %s where %zu bytes are expected", from, (long long)wf_shape_count(shape),
-             wf_dtype_name(dtype), bytes);
+             "rank %s sent %lld elements of %s where %zu bytes are expected", WF_RANK(comm, from),
+             (long long)wf_shape_count(shape), wf_dtype_name(dtype), bytes);
     return wf_coll_receive(comm, data, bytes, from);
 }
 

@@ -97,7 +97,7 @@ static wf_status launch(wf_outbox *outbox)
     for (const transfer *t = outbox->group; t; t = t->next)
         any = any || t->buffer.bytes > 0;
     if (any) {
-        WF_TRY(wf_transport_native.begin(comm));
+        WF_TRY(wf_native_begin(comm));
         for (const transfer *t = outbox->group; t; t = t->next)
             WF_TRY(put_in(comm, t));
         WF_TRY(wf_transport_native.end(comm, false));

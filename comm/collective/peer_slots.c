@@ -45,22 +45,23 @@ wf_frame wf_frame_of(const wf_tensor *x)
     return frame;
 }
 
-static wf_status shape_of(const wf_frame *frame, int from, wf_shape *shape)
+static wf_status shape_of(const wf_comm *comm, const wf_frame *frame, int from, wf_shape *shape)
 {
     *shape = wf_shape_make(frame->rank, frame->dim);
     WF_CHECK(frame->dtype >= 0 && frame->dtype < WF_DTYPES && wf_shape_count(*shape) >= 0, WF_ERR_COMM,
-             "what rank %d sent is no tensor", from);
+             "what rank %s sent is no tensor", WF_RANK(comm, from));
     return WF_OK;
 }
 
-static wf_status check_frame(const wf_frame *frame, const wf_tensor *y, int from)
+static wf_status check_frame(const wf_comm *comm, const wf_frame *frame, const wf_tensor *y, int from)
 {
     char sent[WF_SHAPE_TEXT], expected[WF_SHAPE_TEXT];
     wf_shape shape;
-    WF_TRY(shape_of(frame, from, &shape));
+    WF_TRY(shape_of(comm, frame, from, &shape));
     WF_CHECK(frame->dtype == (int32_t)y->dtype && wf_shape_equal(shape, y->shape), WF_ERR_COMM,
-             "rank %d sent %s %.120s where %s %.120s is expected", from, wf_dtype_name((wf_dtype)frame->dtype),
-             wf_shape_text(shape, sent), wf_dtype_name(y->dtype), wf_shape_text(y->shape, expected));
+             "rank %s sent %s %.120s where %s %.120s is expected", WF_RANK(comm, from),
+             wf_dtype_name((wf_dtype)frame->dtype), wf_shape_text(shape, sent), wf_dtype_name(y->dtype),
+             wf_shape_text(y->shape, expected));
     return WF_OK;
 }
 
@@ -68,16 +69,16 @@ static wf_status check_frame(const wf_frame *frame, const wf_tensor *y, int from
 static wf_status check_tensor(void *own, const void *frame, size_t bytes, void *to, size_t to_bytes)
 {
     const wf_peer_slot *slot = own;
-    return check_frame(frame, slot->in, slot->rank);
+    return check_frame(slot->comm, frame, slot->in, slot->rank);
 }
 
-/* Of nothing there is no message that could be of the wrong size. */
+/* Zero bytes send no message whose size the transport would compare, so the frame carries the size. */
 static wf_status check_bytes(void *own, const void *frame, size_t bytes, void *to, size_t to_bytes)
 {
     const wf_peer_slot *slot = own;
     const int64_t sent = ((const wf_frame *)frame)->dim[0];
-    WF_CHECK(sent == (int64_t)slot->bytes, WF_ERR_COMM, "rank %d sent %lld bytes where %zu are expected", slot->rank,
-             (long long)sent, slot->bytes);
+    WF_CHECK(sent == (int64_t)slot->bytes, WF_ERR_COMM, "rank %s sent %lld bytes where %zu are expected",
+             WF_RANK(slot->comm, slot->rank), (long long)sent, slot->bytes);
     return WF_OK;
 }
 
@@ -146,8 +147,10 @@ static wf_status run_lists(wf_comm *comm, wf_call *call)
     call->expected_bytes = sizeof *comm->slot;
     l->in[comm->size] = l->frame_out;
     l->out[comm->size] = l->frame_in;
-    for (int r = 0; r < comm->size; r++)
+    for (int r = 0; r < comm->size; r++) {
+        comm->slot[r].comm = comm;
         comm->slot[r].rank = r;
+    }
     return wf_engine_run_lists(comm, call, l->in, l->out);
 }
 
@@ -270,7 +273,7 @@ wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape 
 {
     const wf_frame *frame = comm->lists.frame_in;
     WF_TRY(wf_coll_receive(comm, comm->lists.frame_in, sizeof *frame, from));
-    WF_TRY(shape_of(frame, from, shape));
+    WF_TRY(shape_of(comm, frame, from, shape));
     *dtype = (wf_dtype)frame->dtype;
     return WF_OK;
 }
@@ -307,7 +310,7 @@ wf_status wf_peer_slots_copy_own(wf_comm *comm)
     if (!own->in || !own->out || own->in == own->out)
         return WF_OK;
     const wf_frame frame = wf_frame_of(own->out);
-    WF_TRY(check_frame(&frame, own->in, comm->rank));
+    WF_TRY(check_frame(comm, &frame, own->in, comm->rank));
     return wf_tensor_assign(own->in, own->out);
 }
 

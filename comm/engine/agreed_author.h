@@ -51,7 +51,7 @@ static inline int wf_node_size(const wf_agreed *agreed, int rank)
     return (int)(first[1] - first[0]);
 }
 
-/* Whether these two ranks share rings; and the slots of each. */
+/* Returns true if these two ranks share rings; wf_pair_slots returns the slots of each ring. */
 static inline bool wf_pair_shares(const wf_agreed *agreed, int a, int b)
 {
     return agreed->pairs && a != b && agreed->node[a] == agreed->node[b] && wf_node_size(agreed, a) <= WF_PAIR_RANKS;

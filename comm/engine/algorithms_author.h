@@ -16,7 +16,7 @@
  * one arrives. */
 void wf_build_bcast(wf_builder *b, const wf_group *group, wf_address data, size_t bytes, int root);
 /* `all` gets the members' blocks of equal length in their order; `mine` may be this member's block in it. Short ones in
- * ceil(log2 P) steps (Bruck), long ones from everybody to everybody. */
+ * ceil(log2 P) steps (Bruck), long ones from every member to every other one. */
 void wf_build_allgather(wf_builder *b, const wf_group *group, wf_address mine, size_t bytes, wf_address all);
 /* In place: member m has elements [shard[m], shard[m + 1]) of the vector, and all get all. */
 void wf_build_gather_shards(wf_builder *b, const wf_group *group, wf_address data, const int64_t *shard, size_t size);
@@ -26,8 +26,9 @@ wf_steps wf_build_bruck(wf_builder *b, const wf_group *group, wf_address mine, s
 
 /* --- build_reduce.c -------------------------------------------------------------------------------------------------
  */
-/* y is the reduction of the members' x, on the root or everywhere (root -1); elsewhere y is not used. Short vectors go
- * to everybody who wants the result; long ones in pieces of one block a member, which combines it and sends it on. */
+/* y is the reduction of the members' x, on the root or everywhere (root -1); elsewhere y is not used. Short vectors
+ * go to every member that wants the result; long ones in pieces of one block a member, which combines it and sends
+ * it on. */
 void wf_build_reduce(wf_builder *b, const wf_group *group, wf_address x, wf_address y, int64_t count, wf_dtype dtype,
                      wf_reduce_op op, int root);
 /* In place: elements [shard[m], shard[m + 1]) are summed on member m; the rest of the vector is left as it is. */

@@ -68,8 +68,9 @@ static wf_address at_element(const making *m, wf_address base, int64_t element)
     return wf_address_add(base, (size_t)element * m->size);
 }
 
-/* Whether all ranks share memory. Among nodes a sum is one of messages: first in each node, then over them, it would be
- * in another order, and 16-bit types would be rounded twice. */
+/* Returns true if all ranks share the memory of one node. A sum over several nodes uses messages instead: summed
+ * first in each node and then over nodes, it would have another order of additions, and 16-bit types would be
+ * rounded twice. */
 static bool in_one_ring(const making *m)
 {
     const wf_agreed *agreed = wf_builder_agreed(m->b);
@@ -106,7 +107,8 @@ static int64_t part_of(const making *m, int from, int to)
     return from == m->rank ? m->call->part[to] : m->call->part[m->g.size + from];
 }
 
-/* Where the tensor that goes to, or comes from, another rank is: the operand of its index; a sum's come to scratch. */
+/* Returns the address of the tensor that goes to, or comes from, another rank: the operand of its index; the tensors of
+ * a sum arrive in scratch. */
 static wf_address part_at(const making *m, int other, bool out, int64_t count)
 {
     if (out)

@@ -8,11 +8,13 @@
 
 #include <string.h>
 
-/* One end of the plan: what this rank sends, or what comes. */
+/* One end of the plan: what this rank sends, or what comes. A packet has the elements of its pieces' sources, in their
+ * order; in a need they lie where the piece says, and in reverse a need's elements of one source are added up. */
 typedef struct side {
     const wf_piece *piece;
     const bool *dense; /* NULL: no piece is */
     int64_t pieces;
+    bool needs; /* the array is a need: pieces lie at their places, not at their sources */
     wf_box held;
     int64_t stride[WF_MAX_RANK];
     wf_address array;
@@ -41,9 +43,9 @@ typedef struct exchange {
     bool staged; /* messages go through the host's memory */
 } exchange;
 
-static size_t box_bytes(const exchange *e, wf_box box)
+static size_t piece_bytes(const exchange *e, const wf_piece *piece)
 {
-    return (size_t)wf_shape_count(wf_box_shape(box)) * e->size;
+    return (size_t)wf_shape_count(wf_box_shape(piece->box)) * e->size;
 }
 
 /* --- sides and packets ----------------------------------------------------------------------------------------------
@@ -55,6 +57,7 @@ static side side_of(const exchange *e, bool sends, const int64_t *stride)
     const bool first = sends != e->shape->reversed; /* the plan's own sends */
     side s = {.piece = first ? plan->send : plan->recv,
               .pieces = first ? plan->n_send : plan->n_recv,
+              .needs = !first,
               .dense = first ? e->shape->dense_send : e->shape->dense_recv,
               .held = first ? e->shape->have : e->shape->need};
     if (stride)
@@ -93,7 +96,7 @@ static packet *list_packets(const exchange *e, const side *s, int *count)
     for (int64_t i = 0, last; list && i < s->pieces; i = last) {
         packet p = {.first = i, .peer = wf_group_rank(e->group, s->piece[i].peer)};
         for (last = i; last < s->pieces && s->piece[last].peer == s->piece[i].peer; last++)
-            p.bytes += box_bytes(e, s->piece[last].box);
+            p.bytes += piece_bytes(e, &s->piece[last]);
         p.last = last;
         p.parted = goes_in_parts(e, s, &p);
         if (s->piece[i].peer != e->shape->plan->rank)
@@ -103,23 +106,30 @@ static packet *list_packets(const exchange *e, const side *s, int *count)
     return list;
 }
 
-static wf_step_box step_box(const exchange *e, const side *s, wf_box box)
+/* The piece in the array of the side. */
+static wf_step_box step_box(const exchange *e, const side *s, const wf_piece *piece)
 {
-    wf_step_box at = {.held = s->held, .box = box, .order = e->shape->order};
+    wf_step_box at = {.held = s->held, .box = s->needs ? piece->at : piece->box, .order = e->shape->order};
     memcpy(at.stride, s->stride, sizeof at.stride);
+    for (int d = 0; d < WF_MAX_RANK; d++)
+        at.step[d] = s->needs ? piece->step[d] : 1;
     return at;
 }
 
-/* Whether a box is one run of memory in the array of the side, in the order in which it travels, and where. */
-static bool lies_dense(const exchange *e, const side *s, wf_box box, wf_address *at)
+/* Returns true if a piece is one run of memory in the array of the side, in the order in which it travels, and where.
+ */
+static bool lies_dense(const exchange *e, const side *s, const wf_piece *piece, wf_address *at)
 {
     int64_t dense[WF_MAX_RANK], offset = 0;
-    const wf_shape shape = wf_box_shape(box);
+    const wf_step_box box = step_box(e, s, piece);
+    const wf_shape shape = wf_box_shape(box.box);
     wf_order_strides(shape, e->shape->order, dense);
-    for (int d = 0; d < box.rank; d++) {
-        if (shape.dim[d] > 1 && s->stride[d] != dense[d])
+    if (piece->negate)
+        return false;
+    for (int d = 0; d < shape.rank; d++) {
+        if (box.step[d] != 1 || (shape.dim[d] > 1 && s->stride[d] != dense[d]))
             return false;
-        offset += (box.lo[d] - s->held.lo[d]) * s->stride[d];
+        offset += (box.box.lo[d] - s->held.lo[d]) * s->stride[d];
     }
     *at = wf_address_add(s->array, (size_t)offset * e->size);
     return true;
@@ -130,10 +140,11 @@ static wf_address buffer(const exchange *e, size_t bytes)
     return e->agreed->staged ? wf_builder_device(e->b, bytes) : wf_builder_scratch(e->b, bytes);
 }
 
-/* Where a message is packed or comes to; in the array itself where its only piece lies there as it travels. */
+/* Chooses the memory in which a message is packed or arrives: the array itself, if its only piece lies there as it
+ * travels, else scratch. */
 static void place_message(const exchange *e, const side *s, packet *p, bool may_be_direct)
 {
-    p->direct = may_be_direct && p->last - p->first == 1 && lies_dense(e, s, s->piece[p->first].box, &p->data);
+    p->direct = may_be_direct && p->last - p->first == 1 && lies_dense(e, s, &s->piece[p->first], &p->data);
     if (!p->direct)
         p->data = buffer(e, p->bytes);
 }
@@ -141,16 +152,21 @@ static void place_message(const exchange *e, const side *s, packet *p, bool may_
 /* --- what goes ------------------------------------------------------------------------------------------------------
  */
 
+/* The sender changes signs, so that what travels is what is unpacked. */
+static wf_steps pack(const exchange *e, const wf_piece *piece, wf_address to)
+{
+    return wf_add_pack(e->b, e->out.array, step_box(e, &e->out, piece), e->shape->dtype, to, piece->negate);
+}
+
 static void pack_message(const exchange *e, packet *p)
 {
     size_t at = 0;
     place_message(e, &e->out, p, true);
     for (int64_t i = p->first; i < p->last && !p->direct; i++) {
-        const wf_step_box box = step_box(e, &e->out, e->out.piece[i].box);
-        const wf_steps one = wf_add_pack(e->b, e->out.array, box, e->shape->dtype, wf_address_add(p->data, at));
+        const wf_steps one = pack(e, &e->out.piece[i], wf_address_add(p->data, at));
         p->ready.first = i == p->first ? one.first : p->ready.first;
         p->ready.last = one.last;
-        at += box_bytes(e, e->out.piece[i].box);
+        at += piece_bytes(e, &e->out.piece[i]);
     }
 }
 
@@ -175,16 +191,18 @@ typedef struct parting {
     const packet *p;
     int64_t part;
     wf_steps before; /* what adds goes in the order of peers: behind this */
-    void (*add)(struct parting *parting, wf_box box);
+    const wf_piece *piece;
+    void (*add)(struct parting *parting, const wf_piece *part);
 } parting;
 
-/* Calls for the parts of a box, the outermost dimensions first. */
+/* Calls for the parts of a piece with the source `box`, the outermost dimensions first. */
 static void split(parting *t, wf_box box, int level)
 {
     const int64_t most = (int64_t)(t->e->agreed->pair_slot_bytes / t->e->size);
     const int64_t count = wf_shape_count(wf_box_shape(box));
     if (count <= most || level == box.rank) {
-        t->add(t, box);
+        const wf_piece part = wf_piece_part(t->piece, box);
+        t->add(t, &part);
         return;
     }
     const int d = wf_order_dim(t->e->shape->order, box.rank, level);
@@ -200,8 +218,10 @@ static void split(parting *t, wf_box box, int level)
 
 static void split_pieces(parting *t, const side *s)
 {
-    for (int64_t i = t->p->first; i < t->p->last; i++)
-        split(t, s->piece[i].box, 0);
+    for (int64_t i = t->p->first; i < t->p->last; i++) {
+        t->piece = &s->piece[i];
+        split(t, t->piece->box, 0);
+    }
 }
 
 /* What is in a slot may be told of, or the slot given back, when the device has done it. */
@@ -213,7 +233,7 @@ static wf_steps until_done(const exchange *e, wf_steps steps)
     return wf_add_fence(e->b);
 }
 
-static void send_part(parting *t, wf_box box)
+static void send_part(parting *t, const wf_piece *part)
 {
     const exchange *e = t->e;
     const int own = wf_builder_rank(e->b), peer = t->p->peer;
@@ -221,7 +241,7 @@ static void send_part(parting *t, wf_box box)
     const wf_address slot = wf_builder_pair_slot(e->b, own, peer, t->part);
     const int64_t freed = t->part + 1 - wf_pair_slots(e->agreed, own);
     wf_after(e->b, wf_add_ring_await(e->b, peer, ring, wf_flag_taken(e->agreed->place[own]), freed));
-    wf_after(e->b, until_done(e, wf_add_pack(e->b, e->out.array, step_box(e, &e->out, box), e->shape->dtype, slot)));
+    wf_after(e->b, until_done(e, pack(e, part, slot)));
     wf_add_ring_notify(e->b, ring, wf_flag_posted(place), ++t->part);
 }
 
@@ -266,23 +286,23 @@ static void receive_messages(const exchange *e)
 }
 
 /* What adds waits for the owner's wait, since the caller may add to the array meanwhile. */
-static wf_steps unpack(const exchange *e, wf_box box, wf_address from, wf_steps before)
+static wf_steps unpack(const exchange *e, const wf_piece *piece, wf_address from, wf_steps before)
 {
     if (e->shape->reversed) {
         wf_after(e->b, before);
         wf_builder_at_wait(e->b);
     }
-    return wf_add_unpack(e->b, from, step_box(e, &e->in, box), e->shape->dtype, e->in.array, e->shape->reversed);
+    return wf_add_unpack(e->b, from, step_box(e, &e->in, piece), e->shape->dtype, e->in.array, e->shape->reversed);
 }
 
-static void receive_part(parting *t, wf_box box)
+static void receive_part(parting *t, const wf_piece *part)
 {
     const exchange *e = t->e;
     const int own = wf_builder_rank(e->b), peer = t->p->peer;
     const int32_t place = e->agreed->place[peer], ring = wf_ring_from(place);
     const wf_address slot = wf_builder_pair_slot(e->b, peer, own, t->part);
     wf_after(e->b, wf_add_ring_await(e->b, peer, ring, wf_flag_posted(e->agreed->place[own]), t->part + 1));
-    t->before = unpack(e, box, slot, t->before);
+    t->before = unpack(e, part, slot, t->before);
     wf_after(e->b, until_done(e, t->before));
     wf_add_ring_notify(e->b, ring, wf_flag_taken(place), ++t->part);
 }
@@ -300,25 +320,47 @@ static void unpack_all(exchange *e, wf_steps before)
         }
         for (int64_t k = p->first; k < p->last && !p->direct; k++) {
             wf_after(e->b, p->ready);
-            before = unpack(e, e->in.piece[k].box, wf_address_add(p->data, at), before);
-            at += box_bytes(e, e->in.piece[k].box);
+            before = unpack(e, &e->in.piece[k], wf_address_add(p->data, at), before);
+            at += piece_bytes(e, &e->in.piece[k]);
         }
     }
 }
 
-/* What this rank has itself goes from array to array. */
+/* A piece of this rank goes from array to array; through memory of its own where its sign changes. */
+static wf_steps copy_own(const exchange *e, const wf_piece *piece)
+{
+    const bool adds = e->shape->reversed;
+    if (!piece->negate)
+        return wf_add_copy_box(e->b, e->out.array, step_box(e, &e->out, piece), e->shape->dtype, e->in.array,
+                               step_box(e, &e->in, piece), adds);
+    const wf_address through = buffer(e, piece_bytes(e, piece));
+    wf_after(e->b, pack(e, piece, through));
+    return wf_add_unpack(e->b, through, step_box(e, &e->in, piece), e->shape->dtype, e->in.array, adds);
+}
+
+/* Copies the pieces that this rank has itself; without its own part only those that go to other places. Those wait in
+ * reverse for the owner's wait, as received ones do. */
 static wf_steps keep_own(const exchange *e, wf_steps before)
 {
     const wf_plan *plan = e->shape->plan;
     for (int64_t i = 0; i < plan->n_recv; i++) {
-        const wf_box box = plan->recv[i].box;
-        if (plan->recv[i].peer != plan->rank)
+        const wf_piece *piece = &plan->recv[i];
+        if (piece->peer != plan->rank || (!e->shape->own && wf_piece_stays(piece)))
             continue;
         wf_after(e->b, before);
-        before = wf_add_copy_box(e->b, e->out.array, step_box(e, &e->out, box), e->shape->dtype, e->in.array,
-                                 step_box(e, &e->in, box), e->shape->reversed);
+        if (!e->shape->own && e->shape->reversed)
+            wf_builder_at_wait(e->b);
+        before = copy_own(e, piece);
     }
     return before;
+}
+
+/* Fills the places beyond constant edges. In reverse they have no source. */
+static void fill_rest(const exchange *e)
+{
+    const wf_plan *plan = e->shape->plan;
+    for (int64_t i = 0; i < plan->n_fill && !e->shape->reversed; i++)
+        wf_add_fill(e->b, step_box(e, &e->in, &plan->fill[i]), e->shape->dtype, e->in.array, plan->value);
 }
 
 /* --- as one group of native messages ------------------------------------------------------------------------------ */
@@ -384,8 +426,8 @@ void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_s
         receive_messages(&e);
         send_all(&e);
     }
-    if (shape->own)
-        before = keep_own(&e, before);
+    fill_rest(&e);
+    before = keep_own(&e, before);
     unpack_all(&e, before);
     wf_builder_cut(b, 0);
 }

@@ -1,11 +1,31 @@
-/* Reduction and broadcast through the ring of the ranks of a node.
+/* Reduction and broadcast among the ranks of a node, through shared memory.
  *
- * Every rank owns a few slots of one piece each, each behind a flag that says which piece of which call is in it: a few
- * numbers and the flag are one cache line, and come together. Two flags of the rank count pieces: reduced, and taken
- * (read by this rank, which needs nothing of it any more). A vector goes through the slots piece by piece: a rank
- * copies what others need of a piece into its slot, reduces its own slice of the piece once the others have copied
- * theirs, and takes the other slices' results out of their slots. The three run ahead of each other as far as the slots
- * allow, so what is moved stays in the caches. */
+ * The algorithm is a reduce-scatter followed by an all-gather (Rabenseifner 2004, "Optimization of Collective Reduction
+ * Operations"), pipelined over pieces of the vector. Every rank owns ring_slots slots of one piece each. With three
+ * ranks, piece k of the vector has slices 0, 1 and 2, and passes through three stages:
+ *
+ *     slot of      rank 0         rank 1         rank 2          flag raised by each rank
+ *     copy      [  . |x0 |x0 ]  [x1 |  . |x1 ]  [x2 |x2 |  . ]    the slot's: k + 1, and the call
+ *     reduce    [ y  |x0 |x0 ]  [x1 | y  |x1 ]  [x2 |x2 | y  ]    REDUCED: k + 1
+ *     take      y of the other two slots into the result          TAKEN: k + 1
+ *
+ * A rank copies what others need of its piece, not its own slice, into its slot; sums its slice of all ranks, in rank
+ * order, into its slot and the result; and takes the other slices out of the other slots. Each stage is a piece behind
+ * the one before it, so that what it awaits from other ranks is mostly there, and still in a cache:
+ *
+ *     step      0         1         2         3
+ *     piece 0   copy      reduce    take
+ *     piece 1             copy      reduce    take
+ *
+ * Variants. Vectors of at most ring_short_bytes are `whole`: every rank that wants the result reduces all of each piece
+ * by itself, which saves a stage. A reduction to a root: only the root takes. A broadcast: the root copies, the others
+ * take.
+ *
+ * Who owns what. Only its owner writes to a slot. The owner writes a piece when all others have raised TAKEN of the
+ * piece before it in that slot (ring_slots earlier), and when this rank's own steps are done with that one. The slot's
+ * flag lies before its data; those of a short vector share its cache line. Flags order the accesses (run.c). All ranks
+ * sum in the same order, so that all get the same bits. A rank that fails leaves flags down: the others wait, and the
+ * guard ends the wait. verify.c checks these schedules for races and deadlock. */
 #include "comm/engine/collectives_author.h"
 
 #define GRAIN 16 /* elements: slices begin at whole cache lines */
@@ -107,8 +127,8 @@ static wf_steps copy_in(const passage *p, int64_t k)
     return copied;
 }
 
-/* Into this rank's slot, for the others, and into the result; a piece that everybody reduces goes to the result alone.
- */
+/* Reduces this rank's slice of a piece into its slot, for the others, and into the result; a piece that every rank
+ * reduces goes only to the result. */
 static wf_steps reduce_slice(const passage *p, int64_t k, wf_steps copied)
 {
     const slice own = slice_of(p, k, p->node.place);

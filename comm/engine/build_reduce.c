@@ -156,7 +156,7 @@ static void reduce_long(reduction *r)
     wf_builder_cut(r->b, 0);
 }
 
-/* Everybody gets all vectors. */
+/* Sends the vector of every member to every other one. */
 static void reduce_to_all(const reduction *r)
 {
     const wf_group *g = r->g;

@@ -75,7 +75,7 @@ static void sum_by_nodes(wf_builder *b, wf_address flat, const int64_t *offset, 
         sum_blocks(b, first, count, dtype, blocks);
 }
 
-/* One rank of each node speaks for it; inside a node alone, everybody for himself. */
+/* Sums inside each node, then over one rank of each node, which passes the result on. */
 static void hierarchical(wf_builder *b, wf_address flat, const int64_t *offset, int64_t segments, int64_t exact,
                          wf_dtype dtype)
 {

@@ -230,7 +230,7 @@ wf_address wf_builder_kept(wf_builder *b, size_t bytes)
 wf_address wf_builder_pair_slot(wf_builder *b, int from, int to, int64_t part)
 {
     const int index = (1 + b->agreed->place[to]) * WF_RING_SLOTS + (int)(part % wf_pair_slots(b->agreed, to));
-    /* Behind the slots of the node's ring, those of each sender. */
+    /* Numbers the slots of each sender after those of the ring of the node. */
     const int key = wf_node_size(b->agreed, b->rank) * (WF_RING_SLOTS + b->agreed->place[from] * WF_RING_SLOTS) + index;
     return operand_find(
         b, key,
@@ -391,13 +391,22 @@ wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_
     return add_copy(b, WF_STEP_STAGE, from, to, bytes, (uint8_t)(WF_STEP_BEGUN | (to_host ? WF_STEP_TO_HOST : 0)));
 }
 
+wf_shape wf_step_box_source(const wf_step_box *box)
+{
+    wf_shape shape = wf_box_shape(box->box);
+    for (int d = 0; d < shape.rank; d++)
+        if (box->step[d] == 0 && shape.dim[d] > 1)
+            shape.dim[d] = 1;
+    return shape;
+}
+
 /* `out` in what is read; in a copy from box to box also `in`, in what is written. */
 static wf_steps add_box(wf_builder *b, wf_step step, wf_step_box out, const wf_step_box *in, wf_dtype dtype, bool adds)
 {
     step.dtype = (uint8_t)dtype;
     step.list = b->box.count;
-    step.bytes = (size_t)wf_shape_count(wf_box_shape(out.box)) * wf_dtype_size(dtype);
-    step.flags = adds ? WF_STEP_ADDS : 0;
+    step.bytes = (size_t)wf_shape_count(wf_step_box_source(&out)) * wf_dtype_size(dtype);
+    step.flags |= adds ? WF_STEP_ADDS : 0;
     wf_step_box *at = grow(b, &b->box, in ? 2 : 1);
     if (at) {
         at[0] = out;
@@ -407,9 +416,18 @@ static wf_steps add_box(wf_builder *b, wf_step step, wf_step_box out, const wf_s
     return add(b, step);
 }
 
-wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to)
+wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool negate)
 {
-    return add_box(b, step_of(WF_STEP_PACK, from, to, 0), box, NULL, dtype, false);
+    wf_step step = step_of(WF_STEP_PACK, from, to, 0);
+    step.flags = negate ? WF_STEP_NEGATES : 0;
+    return add_box(b, step, box, NULL, dtype, false);
+}
+
+wf_steps wf_add_fill(wf_builder *b, wf_step_box box, wf_dtype dtype, wf_address to, double value)
+{
+    wf_step step = step_of(WF_STEP_FILL, WF_NOWHERE, to, 0);
+    memcpy(&step.value, &value, sizeof value);
+    return add_box(b, step, box, NULL, dtype, false);
 }
 
 wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds)

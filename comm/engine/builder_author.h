@@ -15,7 +15,7 @@ typedef enum wf_operand_kind {
     WF_OPERAND_OUTPUT,    /* the caller's; may be the input of the same index where the schedule says `in_place` */
     WF_OPERAND_BOTH,      /* the caller's, read and written */
     WF_OPERAND_SCRATCH,   /* the engine's; undefined at first */
-    WF_OPERAND_DEVICE,    /* likewise, in memory of the device */
+    WF_OPERAND_DEVICE,    /* the engine's; undefined at first; in memory of the device */
     WF_OPERAND_TOKEN,     /* the engine's; what is in it does not matter, so it may be sent as it is */
     WF_OPERAND_KEPT,      /* the engine's; zero at first, and then as the last run of this schedule left it */
     WF_OPERAND_SHARED /* slot `index` of the node's ring, in the memory of rank `owner`; from WF_RING_SLOTS on: of the
@@ -57,12 +57,17 @@ typedef struct wf_step_call {
     double seconds; /* what it costs, for a price: besides its bytes */
 } wf_step_call;
 
-/* What pack and unpack move: a box of an operand that holds `held`; elements are of the step's type. */
+/* One end of a copy, pack, unpack or fill: a box of an operand that holds `held`; elements are of the step's type. The
+ * other end is the source of the box (wf_piece.step): of the same shape but one element where the step is 0. */
 typedef struct wf_step_box {
     wf_box held, box;
     int64_t stride[WF_MAX_RANK]; /* of the operand's elements */
-    wf_order order;              /* of the elements of a dense box */
+    int8_t step[WF_MAX_RANK]; /* how the box runs through the elements of the other end: 1 in order, -1 back, 0 one */
+    wf_order order;           /* of the elements of a dense source */
 } wf_step_box;
+
+/* The shape of the source. */
+wf_shape wf_step_box_source(const wf_step_box *box);
 
 /* --- the builder ----------------------------------------------------------------------------------------------------
  *
@@ -98,40 +103,44 @@ wf_address wf_builder_pair_slot(wf_builder *b, int from, int to, int64_t part);
 void wf_after(wf_builder *b, wf_steps steps);
 /* No message of what follows is longer than this; 0: the agreed chunk limit alone. */
 void wf_builder_cut(wf_builder *b, size_t most_bytes);
-/* Of the steps that are ready, the one that was added first runs first. */
+/* Runs the ready steps in the order in which they were added. */
 void wf_builder_in_order(wf_builder *b);
-/* No member of the group ends what is added before a message or the flag of a slot, or a chain of them, has come from
- * every other one. Of a group of all ranks this shows that they have all made the call, which is then not asked for. */
+/* Says that no member of the group ends the steps that are added before a message, a slot flag or a chain of these has
+ * come from every other member. If the group has all ranks, this proves that all have made the call, and the guard does
+ * not ask. */
 void wf_builder_synchronizes(wf_builder *b, const wf_group *g);
-/* The next step that is added runs in the owner's wait alone: until then the caller uses the memory. */
+/* Runs the next step that is added only in the wait of the caller, which uses the memory until then. */
 void wf_builder_at_wait(wf_builder *b);
 
 /* Each adds its steps and returns them; nothing for 0 bytes. */
 wf_steps wf_add_send(wf_builder *b, wf_address from, size_t bytes, int to);
 wf_steps wf_add_recv(wf_builder *b, wf_address to, size_t bytes, int from);
-/* Of types and shapes: not counted as payload. */
+/* Sends a frame of types and shapes, which is not counted as payload. */
 wf_steps wf_add_send_frame(wf_builder *b, wf_address from, size_t bytes, int to);
 /* in[0..inputs); also may be WF_NOWHERE. */
 wf_steps wf_add_combine(wf_builder *b, wf_reduce_op op, wf_dtype dtype, int inputs, const wf_address *in, wf_address to,
                         wf_address also, int64_t count);
 wf_steps wf_add_copy(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool counted);
-wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to);
+/* `negate`: the elements change their sign. Elements of a box that have one source are added up for it. */
+wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool negate);
 wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds);
 wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
                          bool adds);
+/* Every element of the box becomes the value. */
+wf_steps wf_add_fill(wf_builder *b, wf_step_box box, wf_dtype dtype, wf_address to, double value);
 wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);
-/* The same behind what the device has to do, without waiting, and not counted as copied: a fence follows. */
+/* Enqueues the copy on the device without waiting for it, and does not count it as copied; a fence must follow. */
 wf_steps wf_add_stage_begin(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);
-/* Over when the device has done all that it was given before. */
+/* Ends when the device has done all work that was enqueued before. */
 wf_steps wf_add_fence(wf_builder *b);
-/* Behind the earlier notifications of this flag, so that a flag only grows. Ring 0 is the node's, with the flags below
- * WF_FLAGS but WF_FLAG_SLOT; in the ring of a pair (wf_ring_to, wf_flag_posted and others) each notification is of one
- * part more. */
+/* Runs after the earlier notifications of this flag, so that a flag only grows. Ring 0 is that of the node, with the
+ * flags below WF_FLAGS except WF_FLAG_SLOT; in the ring of a pair (wf_ring_to, wf_flag_posted and others) each
+ * notification is of one part more. */
 wf_steps wf_add_ring_notify(wf_builder *b, int32_t ring, int flag, int64_t value);
-/* Behind the earlier awaits of this flag of this rank, whose values are lower. */
+/* Runs after the earlier awaits of this flag of this rank, whose values are lower. */
 wf_steps wf_add_ring_await(wf_builder *b, int rank, int32_t ring, int flag, int64_t value);
-/* The same of the flag of a slot, which also says of which call the slot's contents are: who is in another call waits.
- * A value must have been awaited by all who do before the slot's next one is written. */
+/* Like the flags of a ring, for one slot. The value also holds the tag of the call, so a rank in another call keeps
+ * waiting. All readers of a slot must have seen a value before the next one is written. */
 wf_steps wf_add_slot_notify(wf_builder *b, wf_address slot, int64_t value);
 wf_steps wf_add_slot_await(wf_builder *b, int rank, wf_address slot, int64_t value);
 static inline wf_steps wf_add_notify(wf_builder *b, int flag, int64_t value)
@@ -143,7 +152,7 @@ static inline wf_steps wf_add_await(wf_builder *b, int rank, int flag, int64_t v
     return wf_add_ring_await(b, rank, 0, flag, value);
 }
 wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_address to, size_t to_bytes);
-/* All that was added since the last phase is over before what follows begins. */
+/* Orders all steps since the last phase before all that follow. */
 void wf_builder_phase(wf_builder *b);
 
 /* The ring's pieces used so far; and now `pieces` more. */

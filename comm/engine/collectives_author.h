@@ -37,7 +37,8 @@ typedef struct wf_exchange_native {
 } wf_exchange_native;
 
 /* The plan's boxes: input 0 holds box `have`, output 0 box `need`; reversed, input 0 holds `need` and what comes is
- * added to output 0, in the order of peers. Elements travel in `order`. `own`: also what this rank has itself. */
+ * added to output 0, in the order of peers. Elements travel in `order`. `own`: also what this rank has itself and needs
+ * where it is; what it has and needs elsewhere (beyond an edge) comes in any case, as what is filled does. */
 struct wf_plan;
 typedef struct wf_exchange_shape {
     const struct wf_plan *plan;
@@ -62,7 +63,7 @@ typedef enum wf_operation {
     WF_CALL_REDUCE_SCATTER, /* inputs r to output 0: part[r] elements */
     WF_CALL_BARRIER,
     WF_CALL_SUM_SHARDS,    /* both 0, in shards part[0..ranks] */
-    WF_CALL_GATHER_SHARDS, /* likewise */
+    WF_CALL_GATHER_SHARDS, /* both 0, in shards part[0..ranks] */
     WF_CALL_SUM,           /* both 0: a reducer's sum of gradients */
     /* What this rank alone knows of a call. */
     WF_CALL_LISTS, /* tensors between any two ranks: messages, gathers, scatters, all-to-alls. Input r to rank r, output
@@ -86,8 +87,8 @@ typedef struct wf_call {
     int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends */
     int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
     uint64_t buffer;     /* WF_CALL_SUM: whose kept memory it is; 0: what is kept is zero in every sum */
-    /* Of calls with frames: looks at each that comes; its first argument is expected + r * expected_bytes for rank r.
-     */
+    /* Calls with frames: checks each frame that arrives; its first argument is expected + r * expected_bytes for rank
+     * r. */
     wf_step_function check;
     void *expected;
     size_t expected_bytes;

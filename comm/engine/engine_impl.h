@@ -15,11 +15,11 @@ void wf_engine_close(wf_comm *comm);
  * (WF_CALL_SUM and the calls of shards) in device memory, which the schedule copies through host memory where the two
  * differ (agreed.staged). The call has been entered. */
 wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out) WF_NODISCARD;
-/* The same of several: in[i] is input i, out[i] output i. */
+/* Like wf_engine_run with several operands: in[i] is input i, out[i] output i. */
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out) WF_NODISCARD;
 
-/* The same a little at a time: begun, its run advanced until that is done or fails, and ended in any case. Calls that
- * use no ring may be in flight together. The call is zero before, but for in_line. */
+/* A call in progress: begun, its run advanced until that is done or fails, and ended in any case. Calls that use no
+ * ring may be in flight together. Zero before the call, except for in_line. */
 typedef struct wf_engine_call {
     struct wf_engine_entry *entry;
     wf_run *run; /* of the entry */
@@ -39,7 +39,7 @@ void wf_engine_entry_free(struct wf_engine_entry *entry);
  * NULL. Schedules that use no ring may be in flight together. */
 wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const wf_link *link, const void *const *in,
                          void *const *out, wf_engine_call *flight) WF_NODISCARD;
-/* Of schedules made from now on. */
+/* The configuration on which later schedules are built; a change holds from the next schedule on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
 struct wf_pairs *wf_engine_pairs(const wf_comm *comm);
 /* The flight recorder learns of the step that a run waits for, for those who look at a job that hangs or is dead. */
@@ -79,7 +79,7 @@ typedef struct wf_ring {
 /* As wf_engine_share: ring->flags stay NULL where nothing is shared. */
 wf_status wf_ring_open(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 void wf_ring_close(wf_ring *ring);
-/* Where a slot of a schedule is in this run, behind its flag. */
+/* The address of a slot of a schedule in this run; its flag lies before it. */
 char *wf_ring_slot(const wf_ring *ring, const wf_agreed *agreed, const wf_operand *slot);
 
 /* The rings of pairs (wf_agreed.pairs). */

@@ -12,7 +12,8 @@ const char *wf_graph_text(const wf_schedule_graph *g, int64_t step, char text[WF
     char what[WF_FAILURE_TEXT];
     const int rank = g->rank[step];
     const int32_t i = (int32_t)(step - g->first[rank]);
-    snprintf(text, WF_FAILURE_TEXT, "rank %d, step %d (%.300s)", rank, (int)i, wf_step_text(g->all[rank], i, what));
+    snprintf(text, WF_FAILURE_TEXT, "rank %d, step %d (%.300s)", rank, (int)i,
+             wf_step_text(g->all[rank], i, NULL, what));
     return text;
 }
 
@@ -232,7 +233,7 @@ static wf_status make_room(wf_ctx *ctx, wf_schedule_graph *g)
         return wf_error_code();
     for (int r = 0; r < g->ranks; r++)
         g->first[r + 1] = g->first[r] + g->all[r]->steps;
-    /* And one, so that a graph without steps has lists all the same. */
+    /* One more, so that a graph without steps has non-empty lists. */
     const size_t steps = (size_t)g->first[g->ranks] + 1;
     g->rank = wf_malloc(ctx, steps * sizeof *g->rank);
     g->match = wf_malloc(ctx, steps * sizeof *g->match);

@@ -100,8 +100,8 @@ static moment end_of(pricing *p, int64_t n)
 /* --- in the order of time -------------------------------------------------------------------------------------------
  */
 
-/* Of those at one time, messages go last, when it is known which ones may go, and in the order of their schedules: so
- * all ranks of a symmetric schedule stay in step. */
+/* Orders events by time. At equal times messages come last, when all that may go are known, in the order of their
+ * schedules, so that all ranks of a symmetric schedule stay in step. */
 static bool sooner(due a, due b)
 {
     if (a.at != b.at)
@@ -109,7 +109,7 @@ static bool sooner(due a, due b)
     return a.step != b.step ? a.step < b.step : a.event < b.event;
 }
 
-static void push(pricing *p, double at, int64_t event)
+static void push_event(pricing *p, double at, int64_t event)
 {
     int64_t i = p->dues++;
     const int64_t n = event / 2;
@@ -135,25 +135,25 @@ static due pop(pricing *p)
     return top;
 }
 
-static void release(void *own, int64_t e)
+static void release_event(void *own, int64_t e)
 {
     pricing *p = own;
     if (--p->left[e] > 0)
         return;
     /* The send speaks for both ends of a message. */
     if (e % 2 == 0)
-        push(p, begin_of(p, e / 2).at, e);
+        push_event(p, begin_of(p, e / 2).at, e);
     else if (!is_message(p, e / 2))
-        push(p, p->event[e - 1].at, e);
+        push_event(p, p->event[e - 1].at, e);
     else if (wf_graph_step(p->g, e / 2)->kind == WF_STEP_SEND)
-        push(p, later(p->event[e - 1], p->event[2 * p->g->match[e / 2]]).at, e);
+        push_event(p, later(p->event[e - 1], p->event[2 * p->g->match[e / 2]]).at, e);
 }
 
 static void over(pricing *p, int64_t e, moment when)
 {
     p->event[e] = when;
     p->last = later(p->last, when);
-    wf_graph_happen(p->g, e, release, p);
+    wf_graph_happen(p->g, e, release_event, p);
 }
 
 /* Both ends are over together. */
@@ -199,14 +199,14 @@ static void carry(pricing *p, int64_t send)
         return;
     const double free = most(p->out[link], p->in[2 * to + kind]);
     if (free > p->now) {
-        push(p, free, 2 * send + 1);
+        push_event(p, free, 2 * send + 1);
         return;
     }
     p->out[link] = p->in[2 * to + kind] = p->now + taken;
     l->first = p->behind[send];
     transfer(p, send, kind, taken);
     if (l->first >= 0)
-        push(p, p->out[link], 2 * l->first + 1);
+        push_event(p, p->out[link], 2 * l->first + 1);
 }
 
 static void run(pricing *p)
@@ -216,7 +216,7 @@ static void run(pricing *p)
         p->left[e] = wf_graph_awaited(p->g, e);
     for (int64_t e = 0; e < events; e++)
         if (p->left[e] == 0)
-            push(p, 0, e);
+            push_event(p, 0, e);
     while (p->dues > 0) {
         const due d = pop(p);
         p->now = d.at;
@@ -229,7 +229,7 @@ static void run(pricing *p)
     }
 }
 
-static void count(const wf_agreed *agreed, const wf_schedule *const *all, int ranks, wf_price *price)
+static void count_traffic(const wf_agreed *agreed, const wf_schedule *const *all, int ranks, wf_price *price)
 {
     for (int r = 0; r < ranks; r++) {
         price->bytes += all[r]->bytes_sent;
@@ -282,7 +282,7 @@ wf_status wf_schedule_price(wf_ctx *ctx, const wf_agreed *agreed, const wf_sched
 {
     wf_schedule_graph g;
     *price = (wf_price){0};
-    count(agreed, all, agreed->ranks, price);
+    count_traffic(agreed, all, agreed->ranks, price);
     WF_TRY(wf_graph_make(ctx, all, agreed->ranks, &g));
     const wf_status status = price_graph(ctx, agreed, &g, model, price);
     wf_graph_clear(&g);
@@ -313,7 +313,7 @@ static wf_status price_first(wf_ctx *ctx, const wf_agreed *agreed, const wf_call
     WF_TRY(wf_graph_make_folded(ctx, agreed, made, &g));
     const wf_status status = price_graph(ctx, agreed, &g, model, price);
     wf_graph_clear(&g);
-    count(agreed, made, agreed->smallest, price);
+    count_traffic(agreed, made, agreed->smallest, price);
     price->bytes *= nodes;
     price->messages *= nodes;
     price->between_bytes *= nodes;

@@ -5,7 +5,7 @@
 
 #define PLACE 48
 
-static const char *place_text(const wf_schedule *s, wf_address address, char text[PLACE])
+static const char *place_text(const wf_schedule *s, wf_address address, const int32_t *world_rank, char text[PLACE])
 {
     static const char *const kinds[] = {"input", "output", "buffer", "scratch", "scratch", "token", "kept", "slot"};
     if (address.operand < 0) {
@@ -15,7 +15,8 @@ static const char *place_text(const wf_schedule *s, wf_address address, char tex
     const wf_operand *operand = &s->operand[address.operand];
     int used = snprintf(text, PLACE, "%s %d", kinds[operand->kind], operand->index);
     if (operand->kind == WF_OPERAND_SHARED)
-        used += snprintf(text + used, (size_t)(PLACE - used), " of rank %d", operand->owner);
+        used +=
+            snprintf(text + used, (size_t)(PLACE - used), " of rank %s", WF_RANK_LISTED(world_rank, operand->owner));
     if (address.at > 0)
         snprintf(text + used, (size_t)(PLACE - used), " + %zu", address.at);
     return text;
@@ -30,7 +31,7 @@ static int box_text(wf_box box, char *text, size_t size)
     return used + snprintf(text + used, size - (size_t)used, "]");
 }
 
-static void combine_text(const wf_schedule *s, const wf_step *step, char *text, size_t size)
+static void combine_text(const wf_schedule *s, const wf_step *step, const int32_t *world_rank, char *text, size_t size)
 {
     static const char *const ops[] = {"sum", "max", "min", "prod"};
     char place[PLACE];
@@ -39,22 +40,28 @@ static void combine_text(const wf_schedule *s, const wf_step *step, char *text, 
     /* Four inputs at most: the text is a line of an error message. */
     for (int i = 0; i < step->inputs && i < 4; i++)
         used += snprintf(text + used, size - (size_t)used, "%s%s", i ? ", " : "",
-                         place_text(s, s->input[step->list + i], place));
+                         place_text(s, s->input[step->list + i], world_rank, place));
     used += snprintf(text + used, size - (size_t)used, "%s into %s", step->inputs > 4 ? ", ..." : "",
-                     place_text(s, step->to, place));
+                     place_text(s, step->to, world_rank, place));
     if (step->also.operand >= 0)
-        snprintf(text + used, size - (size_t)used, " and %s", place_text(s, step->also, place));
+        snprintf(text + used, size - (size_t)used, " and %s", place_text(s, step->also, world_rank, place));
 }
 
-static void box_step_text(const wf_schedule *s, const wf_step *step, char *text, size_t size)
+static void box_step_text(const wf_schedule *s, const wf_step *step, const int32_t *world_rank, char *text, size_t size)
 {
     static const char *const verbs[WF_STEP_KINDS] = {
-        [WF_STEP_COPY] = "copy", [WF_STEP_PACK] = "pack", [WF_STEP_UNPACK] = "unpack"};
+        [WF_STEP_COPY] = "copy", [WF_STEP_PACK] = "pack", [WF_STEP_UNPACK] = "unpack", [WF_STEP_FILL] = "fill"};
+    const bool negates = step->flags & WF_STEP_NEGATES;
     char from[PLACE], to[PLACE];
-    int used = snprintf(text, size, "%s box ", step->flags & WF_STEP_ADDS ? "add" : verbs[step->kind]);
+    int used = snprintf(text, size, "%s%s box ", negates ? "negate and " : "",
+                        step->flags & WF_STEP_ADDS ? "add" : verbs[step->kind]);
     used += box_text(s->box[step->list].box, text + used, size - (size_t)used);
-    snprintf(text + used, size - (size_t)used, " (%zu bytes) of %s into %s", step->bytes,
-             place_text(s, step->from, from), place_text(s, step->to, to));
+    if (step->kind == WF_STEP_FILL)
+        snprintf(text + used, size - (size_t)used, " (%zu bytes) of %s", step->bytes,
+                 place_text(s, step->to, world_rank, to));
+    else
+        snprintf(text + used, size - (size_t)used, " (%zu bytes) of %s into %s", step->bytes,
+                 place_text(s, step->from, world_rank, from), place_text(s, step->to, world_rank, to));
 }
 
 static const char *flag_text(int flag, char text[PLACE])
@@ -68,22 +75,24 @@ static const char *flag_text(int flag, char text[PLACE])
 }
 
 /* Shown where a run hangs: what the step waits for and with whom. */
-const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_TEXT])
+const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_rank, char text[WF_FAILURE_TEXT])
 {
     const wf_step *step = &s->step[i];
     const size_t size = WF_FAILURE_TEXT;
     char from[PLACE], to[PLACE], flag[PLACE];
-    place_text(s, step->from, from);
-    place_text(s, step->to, to);
+    place_text(s, step->from, world_rank, from);
+    place_text(s, step->to, world_rank, to);
     switch (step->kind) {
     case WF_STEP_SEND:
-        snprintf(text, size, "send %zu bytes of %s to rank %d", step->bytes, from, step->peer);
+        snprintf(text, size, "send %zu bytes of %s to rank %s", step->bytes, from,
+                 WF_RANK_LISTED(world_rank, step->peer));
         break;
     case WF_STEP_RECV:
-        snprintf(text, size, "receive %zu bytes from rank %d into %s", step->bytes, step->peer, to);
+        snprintf(text, size, "receive %zu bytes from rank %s into %s", step->bytes,
+                 WF_RANK_LISTED(world_rank, step->peer), to);
         break;
     case WF_STEP_COMBINE:
-        combine_text(s, step, text, size);
+        combine_text(s, step, world_rank, text, size);
         break;
     case WF_STEP_STAGE:
         snprintf(text, size, "stage %zu bytes of %s into %s", step->bytes, from, to);
@@ -92,7 +101,8 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_T
         snprintf(text, size, "notify: %s %lld", flag_text(step->flag, flag), (long long)step->value);
         break;
     case WF_STEP_AWAIT:
-        snprintf(text, size, "await rank %d: %s %lld", step->peer, flag_text(step->flag, flag), (long long)step->value);
+        snprintf(text, size, "await rank %s: %s %lld", WF_RANK_LISTED(world_rank, step->peer),
+                 flag_text(step->flag, flag), (long long)step->value);
         break;
     case WF_STEP_CALL:
         if (s->call[step->list].run)
@@ -105,7 +115,7 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, char text[WF_FAILURE_T
         break;
     default:
         if (step->list >= 0)
-            box_step_text(s, step, text, size);
+            box_step_text(s, step, world_rank, text, size);
         else
             snprintf(text, size, "copy %zu bytes of %s into %s", step->bytes, from, to);
         break;
@@ -120,7 +130,7 @@ void wf_schedule_print(const wf_schedule *s, void (*line)(void *own, const char 
              (int)s->steps, (unsigned long long)s->messages, (unsigned long long)s->bytes_sent);
     line(own, text);
     for (int32_t i = 0; i < s->steps; i++) {
-        int used = snprintf(text, sizeof text, "%5d  %s", (int)i, wf_step_text(s, i, step));
+        int used = snprintf(text, sizeof text, "%5d  %s", (int)i, wf_step_text(s, i, NULL, step));
         for (int32_t w = 0; w < s->step[i].waits && (size_t)used + 16 < sizeof text; w++)
             used += snprintf(text + used, sizeof text - (size_t)used, "%s%d", w ? ", " : "; after ",
                              (int)s->wait[s->step[i].wait + w]);

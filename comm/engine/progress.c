@@ -1,6 +1,31 @@
-/* The engine of a communicator: makes the schedule of a call at its first time, keeps the last ones used, binds them to
- * memory, and runs them to their end. Collectives call wf_engine_run between the guard's enter and settle; nothing else
- * of a call is looked at here. */
+/* The engine of a communicator: finds or makes the schedule of a call, binds it to memory and runs it to its end.
+ *
+ * Actors. A collective calls wf_engine_run between wf_guard_enter and wf_guard_settle; nothing else of a call is looked
+ * at here. An exchange brings an entry of its own (wf_engine_post), and the background stream advances the run itself
+ * (wf_engine_begin, wf_engine_end). wf_guard_run_begin sends the record of a call unless its schedule synchronises all
+ * ranks by itself.
+ *
+ *     begin   find an entry of an equal call, or make its schedule and put it first; it is busy
+ *     post    guard_run_begin, take scratch and device memory, bind operands, begin the run
+ *     wait    advance; look at the clock, failures and the deadline after TRIES or SPINS advances
+ *     end     guard_run_end, or cancel; count the pieces of the rings; give memory back; the entry is free again
+ *
+ * Who owns what. An entry owns the schedule, its run, the table of operands and memory that is kept from sum to sum. A
+ * flight (wf_engine_call) owns scratch and device memory from post to end. Inputs and outputs stay the caller's, and
+ * must live until end. The pieces of the rings that are used up belong to the communicator, and all ranks of a node
+ * count them alike, as they run the same schedules in the same order.
+ *
+ * Agreement. A schedule is a pure function of the agreed configuration, the rank and the call, so ranks make parts of
+ * one plan without a message. Each rank evicts the least recently used of its entries, and ranks may keep different
+ * ones: that is no disagreement. Only `shared` must be compared, since it may change after entries were made.
+ *
+ * What may be in flight at once: any number of calls that use no ring. An entry in flight is busy and is not found, so
+ * an equal call gets an entry of its own; more than KEPT entries exist only if that many were busy. Calls with a ring
+ * follow each other, as their slots and flags start where the last one's end.
+ *
+ * Failure. wf_engine_end with an error cancels the run. If a message could not be cancelled, comm->lost is set and
+ * memory that the transport may still write to is never used again. The collective reports the error by
+ * wf_guard_end. */
 #include "comm/engine/engine_impl.h"
 
 #include <stdlib.h>
@@ -233,7 +258,7 @@ static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-/* Where a slot is in this run: in the ring of the node, or of two of its ranks. */
+/* The address of a slot in this run: in the ring of the node, or of two of its ranks. */
 static char *slot_at(const wf_engine *engine, int rank, const wf_operand *operand)
 {
     const wf_agreed *agreed = &engine->agreed;
@@ -331,6 +356,7 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
         memset(e->kept, 0, e->kept_bytes);
     bind(comm, flight, in, out);
     wf_run_begin(e->run, (wf_binding){.link = link,
+                                      .world_rank = comm->world_rank,
                                       .data = e->data,
                                       .tag = comm->tag,
                                       .flags = engine->ring.flags,
@@ -339,7 +365,7 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
                                       .in_line = flight->in_line,
                                       .pair_flags = engine->pairs.flags,
                                       .pieces = engine->pairs.pieces});
-    /* Here, so that the bytes of a message that goes on behind its call are that call's. */
+    /* Counted now, so that the bytes of a message that outlives its call are counted in that call. */
     comm->traffic.bytes_sent += e->schedule->bytes_sent;
     comm->traffic.messages += e->schedule->messages;
     comm->traffic.bytes_copied += e->schedule->bytes_copied;

@@ -11,8 +11,9 @@
 
 /* --- print.c --------------------------------------------------------------------------------------------------------
  */
-/* "send 4096 bytes of input 0 + 128 to rank 3", into text, which is returned. */
-const char *wf_step_text(const wf_schedule *schedule, int32_t step, char text[WF_FAILURE_TEXT]);
+/* "send 4096 bytes of input 0 + 128 to rank 3", into text, which is returned. world_rank: see wf_rank_listed. */
+const char *wf_step_text(const wf_schedule *schedule, int32_t step, const int32_t *world_rank,
+                         char text[WF_FAILURE_TEXT]);
 /* The schedule of one rank, a line a step, by `line` (which gets `own`). */
 void wf_schedule_print(const wf_schedule *schedule, void (*line)(void *own, const char *text), void *own);
 

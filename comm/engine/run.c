@@ -1,7 +1,29 @@
-/* Runs of schedules: steps whose waits are over run at once where they are local, and are begun where they are
- * messages; what ends releases its followers. */
+/* A run: one schedule in progress on this rank. It is advanced by polling, so that one thread can serve it between
+ * pieces of other work.
+ *
+ * Actors. The owner (the engine's wait, an exchange, the background stream, a simulation) binds operands to memory and
+ * calls wf_run_advance until wf_run_done; between two advances it looks at failures and deadlines. The link starts and
+ * tests messages. The other ranks of the node raise flags in shared memory. The device reaches fences.
+ * A step passes through these states; left[step] counts what it waits for:
+ *
+ *     left > 0 ---> ready ---> local step: runs at once ---------------> done: releases its followers
+ *         |           ^  |---> message: in flight, until the link says -->|
+ *         |           |  |---> await: awaiting, until the flag is up ---->|
+ *         v           |  '---> fence: fencing, until its event is done -->'
+ *       late ---------'        (a step AT_WAIT, until the owner calls wf_run_wait)
+ *
+ * A message releases the next one of its pair when it has begun: links deliver the messages of a pair in order. On the
+ * host a fence is done at once. A run in_line has no states: `done` is the next step of the list.
+ * Guarantees. A step runs once, after all that it waits for. An advance waits for no message or flag, and allocates
+ * nothing. Ready steps run as they became ready, or as added with a ring or if in_order; simulations shuffle them.
+ * What may race: only flags and slots, with other processes. A notify stores its flag with release, an await loads it
+ * with acquire. Flags of a ring only grow, so the last value is kept in `seen`, which spares a look. The flag of a slot
+ * is compared for equality, since it also holds the tag: a rank in a call with another tag never sees it up.
+ * Failure. An error of an advance ends the run, and the owner calls wf_run_cancel: it waits for a device with fences,
+ * and cancels messages. Memory of a message that does not end is held back: the transport may write to it. */
 #include "comm/engine/engine_impl.h"
 #include "comm/engine/proof_author.h"
+#include "core/boundary_author.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -144,30 +166,67 @@ static wf_status combine_step(wf_run *run, const wf_step *step)
     return WF_OK;
 }
 
-/* The box in the array that holds `held`, or packed. */
-static wf_strided strided_of(const wf_step *step, const wf_step_box *box, void *data, bool packed)
+/* The box in the array that holds `held`. */
+static wf_strided strided_of(const wf_step *step, const wf_step_box *box, void *data)
 {
     const wf_shape shape = wf_box_shape(box->box);
     wf_strided view = {.data = data, .dtype = (wf_dtype)step->dtype, .rank = shape.rank};
     int64_t at = 0;
     memcpy(view.dim, shape.dim, sizeof view.dim);
-    if (packed)
-        wf_order_strides(shape, box->order, view.stride);
-    else
-        memcpy(view.stride, box->stride, sizeof view.stride);
-    for (int d = 0; d < shape.rank && !packed; d++)
+    memcpy(view.stride, box->stride, sizeof view.stride);
+    for (int d = 0; d < shape.rank; d++)
         at += (box->box.lo[d] - box->held.lo[d]) * view.stride[d];
-    view.data = (char *)data + (size_t)at * wf_dtype_size(view.dtype);
+    view.data = (char *)data + at * (int64_t)wf_dtype_size(view.dtype);
     return view;
+}
+
+/* The dense elements that a box is packed into, or unpacked from. */
+static wf_strided packed_of(const wf_step *step, const wf_step_box *box, void *data)
+{
+    const wf_shape shape = wf_step_box_source(box);
+    wf_strided view = {.data = data, .dtype = (wf_dtype)step->dtype, .rank = shape.rank};
+    memcpy(view.dim, shape.dim, sizeof view.dim);
+    wf_order_strides(shape, box->order, view.stride);
+    return view;
+}
+
+static wf_status pack_step(wf_run *run, const wf_step *step, const wf_step_box *box)
+{
+    const wf_strided from = strided_of(step, box, data_at(run, step->from));
+    const wf_strided to = packed_of(step, box, data_at(run, step->to));
+    WF_TRY(wf_strided_gather(run->ctx, &from, &to, box->step, false));
+    if (step->flags & WF_STEP_NEGATES)
+        WF_TRY(wf_negate(run->ctx, to.dtype, to.data, (int64_t)(step->bytes / wf_dtype_size(to.dtype))));
+    return WF_OK;
+}
+
+static wf_status copy_box_step(wf_run *run, const wf_step *step, const wf_step_box *out, const wf_step_box *in)
+{
+    const wf_strided from = strided_of(step, out, data_at(run, step->from));
+    const wf_strided to = strided_of(step, in, data_at(run, step->to));
+    const bool adds = step->flags & WF_STEP_ADDS;
+    /* One end is a source, in which steps are 1. */
+    for (int d = 0; d < from.rank; d++)
+        if (out->step[d] != 1)
+            return wf_strided_gather(run->ctx, &from, &to, out->step, adds);
+    return wf_strided_spread(run->ctx, &from, &to, in->step, adds);
 }
 
 static wf_status box_step(wf_run *run, const wf_step *step)
 {
     const wf_step_box *box = &run->schedule->box[step->list];
-    const bool copies = step->kind == WF_STEP_COPY;
-    const wf_strided from = strided_of(step, box, data_at(run, step->from), step->kind == WF_STEP_UNPACK);
-    const wf_strided to = strided_of(step, copies ? box + 1 : box, data_at(run, step->to), step->kind == WF_STEP_PACK);
-    return run->ctx->k->copy(run->ctx, &from, &to, step->flags & WF_STEP_ADDS);
+    if (step->kind == WF_STEP_PACK)
+        return pack_step(run, step, box);
+    if (step->kind == WF_STEP_COPY)
+        return copy_box_step(run, step, box, box + 1);
+    const wf_strided to = strided_of(step, box, data_at(run, step->to));
+    if (step->kind == WF_STEP_FILL) {
+        double value;
+        memcpy(&value, &step->value, sizeof value);
+        return wf_strided_fill(run->ctx, &to, value);
+    }
+    const wf_strided from = packed_of(step, box, data_at(run, step->from));
+    return wf_strided_spread(run->ctx, &from, &to, box->step, step->flags & WF_STEP_ADDS);
 }
 
 static wf_status copy_step(wf_run *run, const wf_step *step)
@@ -203,8 +262,9 @@ static wf_ring_flag *flag_of(const wf_run *run, const wf_step *step)
     return (wf_ring_flag *)(void *)(flags + (size_t)flag * WF_FLAG_LINE);
 }
 
-/* Of a flag, whose pieces have been counted since the ring was made. In that of a slot the count wraps: what was there
- * before is of a few pieces earlier. */
+/* Returns the value of a flag that this step raises or awaits. Ring flags count the pieces since the ring was opened. A
+ * slot flag has the count in its upper half and the tag of the call in its lower; the count wraps, which is safe
+ * because the value before it is only a few pieces older. */
 static int64_t value_of(const wf_run *run, const wf_step *step)
 {
     if (step->to.operand >= 0)
@@ -231,6 +291,7 @@ static wf_status local_step(wf_run *run, const wf_step *step)
         return copy_step(run, step);
     case WF_STEP_PACK:
     case WF_STEP_UNPACK:
+    case WF_STEP_FILL:
         return box_step(run, step);
     case WF_STEP_STAGE:
         return stage_step(run, step);
@@ -265,11 +326,12 @@ static wf_status begin_message(wf_run *run, int32_t i)
     return WF_OK;
 }
 
-static wf_status wrong_size(const wf_transfer *t)
+static wf_status wrong_size(const wf_run *run, const wf_transfer *t)
 {
-    WF_CHECK(t->arrived != SIZE_MAX, WF_ERR_COMM, "rank %d sent more than the %zu bytes that are expected", t->peer,
+    const char *peer = WF_RANK_LISTED(run->on.world_rank, t->peer);
+    WF_CHECK(t->arrived != SIZE_MAX, WF_ERR_COMM, "rank %s sent more than the %zu bytes that are expected", peer,
              t->bytes);
-    WF_FAIL(WF_ERR_COMM, "rank %d sent %zu bytes where %zu are expected", t->peer, t->arrived, t->bytes);
+    WF_FAIL(WF_ERR_COMM, "rank %s sent %zu bytes where %zu are expected", peer, t->arrived, t->bytes);
 }
 
 static wf_status run_ready(wf_run *run, bool *moved);
@@ -287,7 +349,7 @@ static wf_status disagree(wf_run *run, int32_t flight, bool *moved)
             finish(run, run->flight[i].step);
     }
     WF_TRY(run_ready(run, moved));
-    return wrong_size(wrong);
+    return wrong_size(run, wrong);
 }
 
 /* At some unfinished messages from `first` on; returns where it stopped. */
@@ -500,7 +562,7 @@ const char *wf_run_text(const wf_run *run, char text[WF_FAILURE_TEXT])
     if (step < 0)
         strcpy(text, "nothing");
     else
-        wf_step_text(run->schedule, step, text);
+        wf_step_text(run->schedule, step, run->on.world_rank, text);
     return text;
 }
 

@@ -18,12 +18,13 @@ typedef atomic_int_least64_t wf_ring_flag;
 /* What a schedule runs on; must live as long as the run is in progress. */
 typedef struct wf_binding {
     const wf_link *link;
-    int tag;                 /* of its messages, and in the flags of slots */
-    void *const *data;       /* of each operand */
-    char *const *flags;      /* of each rank of this node, by rank: flag f is at f * WF_FLAG_LINE; NULL: no ring */
-    int64_t ring_pieces;     /* of the ring, by earlier schedules */
-    char *const *pair_flags; /* likewise, those of pairs from WF_FLAGS on */
-    const int64_t *pieces;   /* of the rings of pairs, by earlier schedules, by number; NULL: none */
+    const int32_t *world_rank; /* of each rank: the world's number, for messages; NULL: its own */
+    int tag;                   /* of its messages, and in the flags of slots */
+    void *const *data;         /* of each operand */
+    char *const *flags;        /* of each rank of this node, by rank: flag f is at f * WF_FLAG_LINE; NULL: no ring */
+    int64_t ring_pieces;       /* of the ring, by earlier schedules */
+    char *const *pair_flags;   /* by rank too: the flags of pairs, from WF_FLAGS on */
+    const int64_t *pieces;     /* of the rings of pairs, by earlier schedules, by number; NULL: none */
     int64_t *seen;         /* of flag f of rank r, at r * WF_FLAGS + f: its value when last looked at; NULL: unknown */
     bool in_line;          /* the owner waits: steps may run one by one, where the schedule allows it */
     uint64_t shuffle;      /* simulation: a seed by which ready steps run in any order; 0: in order */

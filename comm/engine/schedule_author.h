@@ -24,6 +24,7 @@ typedef enum wf_step_kind {
     WF_STEP_COPY,     /* `bytes` of `from` into `to`; with boxes, box[list] of one into box[list + 1] of the other */
     WF_STEP_PACK,     /* the box of the strided operand `from` into the dense `to` */
     WF_STEP_UNPACK,   /* the dense `from` into the box of the strided operand `to`; adds where the flag says so */
+    WF_STEP_FILL,     /* the box of the strided operand `to` gets the number whose bits are `value` */
     WF_STEP_STAGE,    /* `bytes` of `from` into `to`, of which one is in device memory */
     WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value`: of the slot `to`, or where that is nowhere, of all */
     WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value`, of a slot just that */
@@ -38,7 +39,8 @@ enum {
     WF_STEP_TO_HOST = 4,   /* stage: `from` is in device memory; else `to` is */
     WF_STEP_STAGED = 8,    /* a copy that wf_traffic counts as copied on the way */
     WF_STEP_AT_WAIT = 16,  /* runs in the owner's wait alone */
-    WF_STEP_BEGUN = 32     /* stage: is over once the device was told */
+    WF_STEP_BEGUN = 32,    /* stage: is over once the device was told */
+    WF_STEP_NEGATES = 64   /* pack: with the sign changed */
 };
 
 typedef struct wf_step {
@@ -46,8 +48,8 @@ typedef struct wf_step {
     int32_t peer;
     int32_t wait, waits;  /* it waits for schedule->wait[wait .. wait + waits) */
     int32_t before;       /* the message of this pair and direction that is posted before it; -1: none */
-    int32_t list, inputs; /* combine: schedule->input[list ...]; pack, unpack: ->box[list]; call: ->call[list]; fence:
-                             its number; else -1 */
+    int32_t list, inputs; /* combine: schedule->input[list ...]; pack, unpack, fill: ->box[list]; call: ->call[list];
+                             fence: its number; else -1 */
     int32_t flag;
     int32_t ring; /* notify, await: whose pieces `value` counts, 0: the node's; else a pair's */
     wf_address from, to, also;

@@ -23,7 +23,7 @@ typedef struct news {
     char why[WF_WHY];
 } news;
 
-/* Everybody hears the words of the lowest rank that failed; `why` empty: this one has not. */
+/* Gives every rank the text of the lowest rank that failed; `why` is empty on a rank that has not. */
 static wf_status agree(wf_comm *comm, news *all, char why[WF_FAILURE_TEXT], bool *works)
 {
     const wf_call call = {.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = (int64_t)sizeof *all};

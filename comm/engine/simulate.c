@@ -56,7 +56,7 @@ typedef struct rank {
     wf_run *run;
     wf_link link;
     void **data;
-    int64_t told;  /* the turn in which it hears of a failure */
+    int64_t told;  /* the turn in which it learns of a failure */
     int64_t waits; /* the turn from which on it waits for the end */
     wf_status status;
     bool over;
@@ -87,7 +87,7 @@ static mailbox *mailbox_of(world *w, int from, int to, bool sending)
     }
 }
 
-static void meet(world *w, int64_t one, int64_t other)
+static void match_messages(world *w, int64_t one, int64_t other)
 {
     const int64_t delay = w->s->most_delay > 0 ? (int64_t)(random_of(w) % (uint64_t)w->s->most_delay) : 0;
     w->parcel[one].other = other;
@@ -106,7 +106,7 @@ static void post(world *w, int64_t id)
     if (theirs->first >= 0) {
         const int64_t other = theirs->first;
         theirs->first = w->parcel[other].next;
-        meet(w, id, other);
+        match_messages(w, id, other);
         return;
     }
     mailbox *ours = mailbox_of(w, p->from, p->to, p->transfer->sending);
@@ -117,7 +117,7 @@ static void post(world *w, int64_t id)
     ours->last = id;
 }
 
-static wf_status start(void *own, wf_transfer *t)
+static wf_status start_transfer(void *own, wf_transfer *t)
 {
     rank *r = own;
     world *w = r->w;
@@ -147,7 +147,7 @@ static void deliver(world *w, int64_t id)
     send->over = recv->over = true;
 }
 
-static wf_status test(void *own, wf_transfer *t)
+static wf_status test_transfer(void *own, wf_transfer *t)
 {
     world *w = ((rank *)own)->w;
     parcel *p = &w->parcel[t->own[0]];
@@ -246,7 +246,7 @@ static wf_status share_memory(world *w, rank *r)
 
 static wf_status begin(world *w, rank *r)
 {
-    r->link = (wf_link){.own = r, .start = start, .test = test, .cancel = cancel};
+    r->link = (wf_link){.own = r, .start = start_transfer, .test = test_transfer, .cancel = cancel};
     r->told = NEVER;
     r->waits = (int64_t)((w->s->seed >> 8) + (uint64_t)r->number * 7) % LATEST;
     r->run = wf_run_new(w->ctx, w->all[r->number]);
@@ -262,7 +262,7 @@ static wf_status begin(world *w, rank *r)
     return WF_OK;
 }
 
-/* The others hear of it some time later. */
+/* Lets the other ranks learn of it some turns later. */
 static void tell(world *w, const rank *from)
 {
     for (int i = 0; i < w->ranks; i++)
@@ -307,9 +307,9 @@ static wf_status stuck(const rank *r)
     WF_FAIL(WF_ERR_TIMEOUT, "no rank can go on; rank %d waits for: %.300s", r->number, wf_run_text(r->run, text));
 }
 
-/* Nobody can go on since a rank failed silently. Who says that it waits for that rank ends, and tells the others; if
- * nobody does, all wait in a circle, and the first one ends as its time is over. Who waits for a rank that has come to
- * its end, or for none, would wait long: its peer lives. */
+/* Called when no rank can go on because one failed silently. Ranks that know that they wait for that rank end, and tell
+ * the others. If there are none, all wait in a circle, and the lowest ends when its time is over. A rank that waits for
+ * one that has finished, or for none, would wait long: its peer lives. */
 static wf_status notice(world *w)
 {
     rank *first = NULL;

@@ -33,7 +33,7 @@ typedef struct proof {
     int64_t count, room;
     int64_t *place;        /* of each event in the order */
     int32_t *stamp, round; /* of events: marked in this search */
-    int32_t *seen, look;   /* likewise of steps, in the search for a fence */
+    int32_t *seen, look;   /* by step: the search for a fence that met it last */
     int64_t looked, least; /* the step that was looked back from last, and how far */
     int64_t *stack;
     cover *covers;
@@ -68,8 +68,8 @@ static int64_t push_before(proof *p, int64_t top, int64_t event, int64_t least)
     return step->before >= 0 ? push(p, top, 2 * (first + step->before), least) : top;
 }
 
-/* Marks all that is over, or has begun, whenever step n begins, back to place `least` in the order. Inputs of one step
- * come one after the other, and need one search. */
+/* Marks all events that happen before step n begins, back to place `least` in the order, by a search over the edges of
+ * the happens-before graph. The inputs of one step follow each other and share one search. */
 static void look_back(proof *p, int64_t n, int64_t least)
 {
     int64_t top = 0;
@@ -83,7 +83,7 @@ static void look_back(proof *p, int64_t n, int64_t least)
         top = push_before(p, top - 1, p->stack[top - 1], least);
 }
 
-/* Whether step a is over whenever the step begins that was looked back from. */
+/* Returns true if the end of step a happens before the start of the step that look_back was called with. */
 static bool came_before(const proof *p, int64_t a)
 {
     return p->stamp[2 * a + 1] == p->round;
@@ -91,13 +91,13 @@ static bool came_before(const proof *p, int64_t a)
 
 static bool is_queued(const wf_schedule *s, const wf_step *step)
 {
-    const bool boxes =
-        step->kind == WF_STEP_PACK || step->kind == WF_STEP_UNPACK || (step->kind == WF_STEP_COPY && step->list >= 0);
+    const bool boxes = step->kind == WF_STEP_PACK || step->kind == WF_STEP_UNPACK || step->kind == WF_STEP_FILL ||
+                       (step->kind == WF_STEP_COPY && step->list >= 0);
     return step->kind == WF_STEP_STAGE ? step->flags & WF_STEP_BEGUN : s->device && boxes;
 }
 
-/* Whether what touches this memory comes behind all that the device of the same rank was told before: it is told so
- * itself. So are native messages, which come from and go to what is not the host's. */
+/* Returns true if the access to this memory is ordered after all work that the device of the same rank was given
+ * before: it is enqueued on the device itself, as native messages from and to device memory are. */
 static bool joins_queue(const wf_schedule *s, const wf_step *step, int32_t operand)
 {
     const bool message = step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
@@ -106,7 +106,7 @@ static bool joins_queue(const wf_schedule *s, const wf_step *step, int32_t opera
            (s->device && message && kind != WF_OPERAND_SCRATCH && kind != WF_OPERAND_SHARED);
 }
 
-/* Whether a fence behind step n, of its rank, is over whenever the step begins that was looked back from. */
+/* Returns true if a fence that follows step n on its rank happens before the step that look_back was called with. */
 static bool was_fenced(proof *p, int64_t n)
 {
     const int64_t first = p->g->first[p->g->rank[n]];
@@ -218,7 +218,7 @@ static wf_status touch_boxes(proof *p, int64_t n, const wf_step *step)
     const wf_step_box *box = &p->g->all[p->g->rank[n]]->box[step->list];
     if (step->kind == WF_STEP_UNPACK)
         WF_TRY(touch(p, n, step->from, step->bytes, false));
-    else
+    else if (step->kind != WF_STEP_FILL)
         WF_TRY(touch_box(p, n, step->from, box, true, false));
     if (step->kind == WF_STEP_PACK)
         return touch(p, n, step->to, step->bytes, true);
@@ -254,7 +254,7 @@ static wf_status list_step(proof *p, int64_t n)
     }
 }
 
-/* All of every rank; and results, which somebody reads in the end. */
+/* Lists the accesses of all steps of every rank, and a last read of every result. */
 static wf_status list_accesses(proof *p)
 {
     const wf_schedule_graph *g = p->g;
@@ -307,7 +307,7 @@ static bool concerns(const access *a, const access *b)
     return a->lo < b->hi && b->lo < a->hi && (a->writes || b->writes) && a->step != b->step;
 }
 
-/* Whether access a is over whenever the later one begins, which was looked back from. */
+/* Returns true if access a happens before the step of `later`, which look_back was called with. */
 static bool is_over(proof *p, const access *a, const access *later)
 {
     if (later->step < 0)
@@ -381,7 +381,8 @@ static wf_status check_slot_flags(proof *p)
     return WF_OK;
 }
 
-/* Whether what is in the memory at first may be read: the caller's, and tokens. */
+/* Returns true if the first contents of the memory may be read: inputs of the caller, tokens, and memory that is kept
+ * from sum to sum. */
 static bool is_defined(const proof *p, int64_t memory)
 {
     if (memory & SHARED)
@@ -449,7 +450,8 @@ static wf_status check_all(proof *p, int64_t *open)
 /* --- calls that all have begun --------------------------------------------------------------------------------------
  */
 
-/* Of which call it is says a message by its tag and the flag of a slot; other flags do not. */
+/* Returns true for steps that prove which call the other rank is in: messages by their tag, slot flags by their value.
+ * Other flags hold a count only. */
 static bool tells_of_call(const wf_step *step)
 {
     return step->kind == WF_STEP_RECV || (step->kind == WF_STEP_AWAIT && step->to.operand >= 0);

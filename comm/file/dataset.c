@@ -3,32 +3,59 @@
  * statics assume it. */
 #include "comm/file/file_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Every link on the way is a hard one: a soft or external link of a file from elsewhere leads where its maker wants. */
-static bool is_inside(hid_t file, const char *name)
+enum { MOST_LINKS = 16, MOST_PATH = 4096 };
+
+/* Writes the path that the soft link at path[0 .. end) leads to, with what follows it: the last name of the link is
+ * replaced by its target. Returns false if that is too long. */
+static bool follow_link(hid_t file, const char *path, const char *end, size_t bytes, char next[MOST_PATH])
 {
-    char *path = strdup(name);
-    bool inside = path != NULL;
-    for (char *end = path; inside && end;) {
+    char link[MOST_PATH], target[MOST_PATH];
+    if (bytes > sizeof target || (size_t)(end - path) >= sizeof link)
+        return false;
+    snprintf(link, sizeof link, "%.*s", (int)(end - path), path);
+    if (H5Lget_val(file, link, target, sizeof target, H5P_DEFAULT) < 0)
+        return false;
+    target[sizeof target - 1] = '\0';
+    char *name = strrchr(link, '/');
+    *(name ? name + 1 : link) = '\0';
+    return snprintf(next, MOST_PATH, "%s%s%s", *target == '/' ? "" : link, target, end) < MOST_PATH;
+}
+
+/* No link on the way leaves the file: soft ones are followed, external ones, which lead where the maker of the file
+ * wants, are not. */
+static bool is_inside(hid_t file, const char *name, int links)
+{
+    char next[MOST_PATH], path[MOST_PATH];
+    if (links > MOST_LINKS || snprintf(path, sizeof path, "%s", name) >= MOST_PATH)
+        return false;
+    for (char *end = path; end;) {
         H5L_info_t link;
         end = strchr(end + 1, '/');
         if (end)
             *end = '\0';
-        inside = *path == '\0' || (H5Lexists(file, path, H5P_DEFAULT) > 0 &&
-                                   H5Lget_info(file, path, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD);
+        if (*path != '\0' &&
+            (H5Lexists(file, path, H5P_DEFAULT) <= 0 || H5Lget_info(file, path, &link, H5P_DEFAULT) < 0))
+            return false;
+        const bool soft = *path != '\0' && link.type == H5L_TYPE_SOFT;
+        if (*path != '\0' && !soft && link.type != H5L_TYPE_HARD)
+            return false;
+        const size_t length = strlen(path);
         if (end)
             *end = '/';
+        if (soft)
+            return follow_link(file, path, path + length, link.u.val_size, next) && is_inside(file, next, links + 1);
     }
-    free(path);
-    return inside;
+    return true;
 }
 
 static bool is_dataset(hid_t file, const char *name)
 {
     H5O_info_t info;
-    return *name && is_inside(file, name) &&
+    return *name && is_inside(file, name, 0) &&
            H5Oget_info_by_name2(file, name, &info, H5O_INFO_BASIC, H5P_DEFAULT) >= 0 && info.type == H5O_TYPE_DATASET;
 }
 
@@ -38,14 +65,14 @@ bool wf_h5_has(wf_h5 *file, const char *name)
         return false;
     wf_h5_lock();
     const bool has = is_dataset(file->id, name);
-    H5Eclear2(H5E_DEFAULT);
+    wf_h5_forget();
     wf_h5_unlock();
     return has;
 }
 
 typedef wf_status (*on_dataset)(wf_h5 *file, const char *name, hid_t set, void *own);
 
-/* Opens the data set, which no soft or external link leads to, and looks at it or moves its elements. */
+/* Opens the data set, which no external link leads to, and looks at it or moves its elements. */
 static wf_status with_dataset(wf_h5 *file, const char *name, on_dataset work, void *own)
 {
     wf_h5_lock();
@@ -80,8 +107,8 @@ static wf_status describe_space(wf_h5 *file, const char *name, hid_t space, wf_h
     return WF_OK;
 }
 
-/* Whoever knows the offset reads contiguous elements without the library, from any number of threads. A virtual or
- * external data set would read other files than the one that was opened. */
+/* A reader that knows the offset reads contiguous elements without the library, from any number of threads. A virtual
+ * or external data set would read other files than the one that was opened. */
 static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t how, wf_h5_info *info)
 {
     hsize_t chunk[H5S_MAX_RANK];
@@ -96,7 +123,7 @@ static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t 
             info->chunk.dim[d] = (int64_t)chunk[d];
     }
     const haddr_t at = layout == H5D_CONTIGUOUS ? H5Dget_offset(set) : HADDR_UNDEF;
-    H5Eclear2(H5E_DEFAULT);
+    wf_h5_forget();
     info->contiguous = at != HADDR_UNDEF;
     const hsize_t stored = H5Dget_storage_size(set);
     info->stored = stored <= INT64_MAX ? (int64_t)stored : 0;
@@ -159,9 +186,17 @@ typedef struct movement {
     bool writes;
 } movement;
 
-static bool transfer(hid_t set, const movement *m, wf_dtype dtype)
+static bool is_u64(hid_t set)
 {
-    const hid_t type = wf_h5_type(dtype), space = H5Dget_space(set);
+    const hid_t type = H5Dget_type(set);
+    const bool is = H5Tget_class(type) == H5T_INTEGER && H5Tget_size(type) == 8 && H5Tget_sign(type) == H5T_SGN_NONE;
+    H5Tclose(type);
+    return is;
+}
+
+static bool transfer(hid_t set, const movement *m, hid_t type)
+{
+    const hid_t space = H5Dget_space(set);
     hid_t memory = -1;
     const bool moved = select_box(space, m->box, &memory) &&
                        (m->writes ? H5Dwrite(set, type, memory, space, H5P_DEFAULT, m->data)
@@ -169,8 +204,18 @@ static bool transfer(hid_t set, const movement *m, wf_dtype dtype)
     if (memory >= 0)
         H5Sclose(memory);
     H5Sclose(space);
-    H5Tclose(type);
     return moved;
+}
+
+/* HDF5 would make the largest number of what does not fit 63 bits. */
+static wf_status check_unsigned(const wf_h5 *file, const char *name, const movement *m)
+{
+    const uint64_t *values = m->data;
+    const int64_t n = wf_shape_count(wf_box_shape(m->box));
+    for (int64_t i = 0; i < n; i++)
+        WF_CHECK(values[i] <= INT64_MAX, WF_ERR_FORMAT, "%s: %s has %llu: should be below 2^63", file->path, name,
+                 (unsigned long long)values[i]);
+    return WF_OK;
 }
 
 static wf_status check_box(const wf_h5 *file, const char *name, const wf_h5_info *info, wf_box box)
@@ -193,8 +238,14 @@ static wf_status move_box(wf_h5 *file, const char *name, hid_t set, void *own)
     /* HDF5 would convert silently, with rounding and saturation. */
     WF_CHECK(wf_dtype_is_float(info.dtype) == wf_dtype_is_float(dtype), WF_ERR_DTYPE, "%s: %s is %s, cannot become %s",
              file->path, name, wf_dtype_name(info.dtype), wf_dtype_name(dtype));
-    if (wf_box_empty(m->box) || transfer(set, m, dtype))
+    if (wf_box_empty(m->box))
         return WF_OK;
+    const bool u64 = !m->writes && dtype == WF_I64 && is_u64(set);
+    const hid_t type = u64 ? H5Tcopy(H5T_NATIVE_UINT64) : wf_h5_type(dtype);
+    const bool moved = transfer(set, m, type) && !file->error;
+    H5Tclose(type);
+    if (moved)
+        return u64 ? check_unsigned(file, name, m) : WF_OK;
     return wf_h5_failed(WF_ERR_IO, file, m->writes ? "write" : "read", name);
 }
 
@@ -267,7 +318,7 @@ wf_status wf_h5_add_chunked(wf_h5 *file, const char *name, wf_dtype dtype, wf_sh
     WF_NEED(file);
     WF_NEED(name);
     wf_h5_lock();
-    const wf_status status = add(file->id, name, dtype, shape, chunk, level)
+    const wf_status status = add(file->id, name, dtype, shape, chunk, level) && !file->error
                                  ? WF_OK
                                  : wf_h5_failed(WF_ERR_IO, file, "make the data set", name);
     wf_h5_unlock();

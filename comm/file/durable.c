@@ -32,6 +32,37 @@ wf_status wf_folder_sync(const char *folder)
     return sync_name(folder, O_RDONLY | O_DIRECTORY);
 }
 
+/* Replaces a link by what it has; *linked is false if it is none. A relative link begins in its own folder. */
+static wf_status follow_link(char target[WF_FILE_PATH], bool *linked)
+{
+    char link[WF_FILE_PATH];
+    const ssize_t bytes = readlink(target, link, sizeof link - 1);
+    *linked = bytes >= 0;
+    if (!*linked)
+        return WF_OK;
+    link[bytes] = '\0';
+    const char *slash = *link == '/' ? NULL : strrchr(target, '/');
+    const size_t folder = slash ? (size_t)(slash + 1 - target) : 0;
+    WF_CHECK(folder + (size_t)bytes < WF_FILE_PATH, WF_ERR_ARGUMENT, "%s: the name is too long", link);
+    memcpy(target + folder, link, (size_t)bytes + 1);
+    return WF_OK;
+}
+
+wf_status wf_file_target(const char *path, const char *end, char target[WF_FILE_PATH], char temporary[WF_FILE_PATH])
+{
+    enum { LINKS = 40 }; /* as many as Linux follows */
+    bool linked = true;
+    WF_NEED(path);
+    WF_CHECK(snprintf(target, WF_FILE_PATH, "%s", path) < WF_FILE_PATH, WF_ERR_ARGUMENT,
+             "%.80s...: the name is too long", path);
+    for (int i = 0; i <= LINKS && linked; i++)
+        WF_TRY(follow_link(target, &linked));
+    WF_CHECK(!linked, WF_ERR_IO, "%s: cannot write: %s", path, strerror(ELOOP));
+    WF_CHECK(snprintf(temporary, WF_FILE_PATH, "%s%s", target, end) < WF_FILE_PATH, WF_ERR_ARGUMENT,
+             "%.80s...: the name is too long", target);
+    return WF_OK;
+}
+
 /* The order makes the change atomic across a loss of power: the contents are on disk before the name points to them,
  * and the folder, which holds the name, follows. */
 wf_status wf_file_commit(const char *temporary, const char *path)

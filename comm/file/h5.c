@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* HDF5 is not safe for several threads unless it was built so, and its printer of errors is global state of the
@@ -14,12 +15,38 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static H5E_auto2_t printer; /* the program's own, while we hold the lock */
 static void *printer_data;
+static char reason[256]; /* of the first call that failed while we hold the lock */
+
+/* The innermost record, but for those of the search for plugins, which say where a filter was looked for and not which.
+ * Where it has the system's message among numbers, the message is what a user can read. */
+static herr_t note_innermost(unsigned n, const H5E_error2_t *error, void *none)
+{
+    static const char mark[] = "error message = '";
+    const char *text = error->desc ? error->desc : "", *system = strstr(text, mark);
+    const char *from = system ? system + strlen(mark) : text;
+    if (*reason || error->maj_num == H5E_PLUGIN)
+        return 0;
+    snprintf(reason, sizeof reason, "%.*s", (int)(system ? strcspn(from, "'") : strlen(from)), from);
+    for (char *at = reason; *at; at++)
+        if (*at == '\n')
+            *at = ' ';
+    return 0;
+}
+
+/* HDF5 calls it at the end of each of its functions that fails, while its stack is whole. */
+static herr_t note_reason(hid_t stack, void *none)
+{
+    if (!*reason)
+        H5Ewalk2(stack, H5E_WALK_UPWARD, note_innermost, NULL);
+    return 0;
+}
 
 void wf_h5_lock(void)
 {
     pthread_mutex_lock(&lock);
+    *reason = '\0';
     H5Eget_auto2(H5E_DEFAULT, &printer, &printer_data);
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    H5Eset_auto2(H5E_DEFAULT, note_reason, NULL);
 }
 
 void wf_h5_unlock(void)
@@ -28,19 +55,18 @@ void wf_h5_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-static herr_t first_reason(unsigned n, const H5E_error2_t *error, void *reason)
+void wf_h5_forget(void)
 {
-    if (n == 0)
-        snprintf(reason, 160, "%s", error->desc ? error->desc : "");
-    return 0;
+    H5Eclear2(H5E_DEFAULT);
+    *reason = '\0';
 }
 
-wf_status wf_h5_failed(wf_status code, const wf_h5 *file, const char *what, const char *name)
+wf_status wf_h5_failed(wf_status code, wf_h5 *file, const char *what, const char *name)
 {
-    char reason[160] = "";
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, first_reason, reason);
-    H5Eclear2(H5E_DEFAULT);
-    WF_FAIL(code, "%s: cannot %s%s%s%s%s", file->path, what, *name ? " " : "", name, *reason ? ": " : "", reason);
+    const char *why = file->error ? strerror(file->error) : reason;
+    WF_RAISE(code, "%s: cannot %s%s%s%s%s", file->path, what, *name ? " " : "", name, *why ? ": " : "", why);
+    wf_h5_forget();
+    return code;
 }
 
 /* Plain malloc, without a context: the thread that writes a checkpoint opens files, too. */
@@ -59,6 +85,8 @@ static wf_h5 *file_new(const char *path, bool writes)
 
 static void file_free(wf_h5 *file)
 {
+    if (file->driver)
+        wf_h5_driver_leave(file->driver);
     free(file->path);
     free(file);
 }
@@ -68,7 +96,8 @@ static void make_file(wf_h5 *file)
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS), creation = H5Pcreate(H5P_FILE_CREATE);
     /* Elements begin at a multiple of 64 bytes, for readers that go past the library. The lower bound of the version
      * keeps the files readable by old libraries. */
-    if (H5Pset_alignment(access, 1, 64) >= 0 && H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
+    if (wf_h5_driver_set(access, file) && H5Pset_alignment(access, 1, 64) >= 0 &&
+        H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
         H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST) >= 0 &&
         H5Pset_obj_track_times(creation, false) >= 0)
         file->id = H5Fcreate(file->path, H5F_ACC_TRUNC, creation, access);
@@ -107,10 +136,21 @@ wf_h5 *wf_h5_create(const char *path)
     return file_at(path, true);
 }
 
+/* HDF5 would wait for a pipe. */
+static wf_status check_regular(const char *path)
+{
+    struct stat info;
+    WF_CHECK(stat(path, &info) == 0 && access(path, R_OK) == 0, WF_ERR_IO, "%s: cannot read this file: %s", path,
+             strerror(errno));
+    WF_CHECK(S_ISREG(info.st_mode), WF_ERR_IO, "%s: cannot read this file: it is %s", path,
+             S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
+    return WF_OK;
+}
+
 wf_h5 *wf_h5_open(const char *path)
 {
     WF_CHECK_NULL(path, WF_ERR_ARGUMENT, "the name of a file to open is NULL");
-    WF_CHECK_NULL(access(path, R_OK) == 0, WF_ERR_IO, "%s: cannot read this file: %s", path, strerror(errno));
+    WF_TRY_NULL(check_regular(path));
     return file_at(path, false);
 }
 
@@ -120,7 +160,8 @@ wf_status wf_h5_close(wf_h5 *file)
         return WF_OK;
     wf_h5_lock();
     const herr_t closed = H5Fclose(file->id);
-    const wf_status status = closed >= 0 ? WF_OK : wf_h5_failed(WF_ERR_IO, file, "end this file", "");
+    const bool whole = closed >= 0 && !file->error;
+    const wf_status status = whole ? WF_OK : wf_h5_failed(WF_ERR_IO, file, "end this file", "");
     wf_h5_unlock();
     file_free(file);
     return status;
@@ -190,10 +231,43 @@ wf_status wf_h5_set_text(wf_h5 *file, const char *name, const char *text)
 {
     WF_NEED(file);
     wf_h5_lock();
-    const wf_status status =
-        write_text(file->id, name, text) ? WF_OK : wf_h5_failed(WF_ERR_IO, file, "write the attribute", name);
+    const wf_status status = write_text(file->id, name, text) && !file->error
+                                 ? WF_OK
+                                 : wf_h5_failed(WF_ERR_IO, file, "write the attribute", name);
     wf_h5_unlock();
     return status;
+}
+
+/* A string of variable length is the library's memory. */
+static bool read_variable_text(hid_t attribute, hid_t type, char *text, size_t size)
+{
+    char *value = NULL;
+    if (H5Aread(attribute, type, &value) < 0)
+        return false;
+    const bool fits = !value || strlen(value) < size;
+    if (fits)
+        snprintf(text, size, "%s", value ? value : "");
+    H5free_memory(value);
+    return fits;
+}
+
+static bool read_integer_text(hid_t attribute, hid_t type, char *text, size_t size)
+{
+    int64_t value;
+    uint64_t large;
+    if (H5Tget_sign(type) == H5T_SGN_NONE)
+        return H5Aread(attribute, H5T_NATIVE_UINT64, &large) >= 0 &&
+               snprintf(text, size, "%llu", (unsigned long long)large) < (int)size;
+    return H5Aread(attribute, H5T_NATIVE_INT64, &value) >= 0 &&
+           snprintf(text, size, "%lld", (long long)value) < (int)size;
+}
+
+static bool read_fixed_text(hid_t attribute, char *text, size_t size)
+{
+    const hid_t memory = H5Tcopy(H5T_C_S1);
+    const bool read = H5Tset_size(memory, size) >= 0 && H5Aread(attribute, memory, text) >= 0;
+    H5Tclose(memory);
+    return read;
 }
 
 static bool read_text(hid_t file, const char *name, char *text, size_t size)
@@ -201,13 +275,18 @@ static bool read_text(hid_t file, const char *name, char *text, size_t size)
     const hid_t attribute = H5Aopen(file, name, H5P_DEFAULT);
     if (attribute < 0)
         return false;
-    const hid_t type = H5Aget_type(attribute), memory = H5Tcopy(H5T_C_S1), space = H5Aget_space(attribute);
-    bool read = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
-                H5Sget_simple_extent_npoints(space) == 1 && H5Tset_size(memory, size) >= 0 &&
-                H5Aread(attribute, memory, text) >= 0;
+    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    const H5T_class_t kind = H5Tget_class(type);
+    bool read = H5Sget_simple_extent_npoints(space) == 1;
+    if (read && kind == H5T_INTEGER)
+        read = read_integer_text(attribute, type, text, size);
+    else if (read && kind == H5T_STRING)
+        read = H5Tis_variable_str(type) > 0 ? read_variable_text(attribute, type, text, size)
+                                            : read_fixed_text(attribute, text, size);
+    else
+        read = false;
     text[size - 1] = '\0';
     H5Sclose(space);
-    H5Tclose(memory);
     H5Tclose(type);
     H5Aclose(attribute);
     return read;

@@ -33,7 +33,7 @@ typedef struct tail {
 } tail;
 
 /* The length is part of it, since the last word is filled up with zeros. */
-static uint64_t hash_of(const void *data, size_t bytes)
+static uint64_t hash_bytes(const void *data, size_t bytes)
 {
     const unsigned char *at = data;
     uint64_t hash = bytes;
@@ -109,10 +109,10 @@ wf_status wf_manifest_write(int file, const char *path, const wf_manifest *manif
     unsigned char *text = malloc(bytes);
     WF_CHECK(text, WF_ERR_MEMORY, "%s: no memory for a manifest of %zu bytes", path, bytes);
     fill(manifest, text);
-    tail t = {.offset = manifest->bytes, .bytes = (int64_t)bytes, .hash = hash_of(text, bytes)};
+    tail t = {.offset = manifest->bytes, .bytes = (int64_t)bytes, .hash = hash_bytes(text, bytes)};
     memcpy(t.mark, tail_mark, sizeof t.mark);
     /* The tail has a sum of its own: its offset is used before the manifest's sum can be compared. */
-    t.own = hash_of(&t, offsetof(tail, own));
+    t.own = hash_bytes(&t, offsetof(tail, own));
     wf_status status = write_at(file, path, text, bytes, manifest->bytes);
     if (status == WF_OK)
         status = write_at(file, path, &t, sizeof t, manifest->bytes + (int64_t)bytes);
@@ -148,7 +148,7 @@ static wf_status read_tail(int file, const char *path, tail *t)
     WF_TRY(read_at(file, path, t, sizeof *t, at));
     WF_CHECK(memcmp(t->mark, tail_mark, sizeof t->mark) == 0, WF_ERR_FORMAT,
              "%s: does not end as a checkpoint does: it is torn, or none", path);
-    WF_CHECK(t->own == hash_of(t, offsetof(tail, own)) && t->bytes >= (int64_t)sizeof(head) && t->bytes <= at &&
+    WF_CHECK(t->own == hash_bytes(t, offsetof(tail, own)) && t->bytes >= (int64_t)sizeof(head) && t->bytes <= at &&
                  t->offset == at - t->bytes,
              WF_ERR_FORMAT, "%s: its last bytes are damaged", path);
     return WF_OK;
@@ -235,7 +235,7 @@ wf_status wf_manifest_read(int file, const char *path, wf_manifest *manifest)
     unsigned char *text = malloc((size_t)t.bytes);
     WF_CHECK(text, WF_ERR_MEMORY, "%s: no memory for a manifest of %lld bytes", path, (long long)t.bytes);
     wf_status status = read_at(file, path, text, (size_t)t.bytes, t.offset);
-    if (status == WF_OK && hash_of(text, (size_t)t.bytes) != t.hash)
+    if (status == WF_OK && hash_bytes(text, (size_t)t.bytes) != t.hash)
         status = WF_RAISE(WF_ERR_FORMAT, "%s: its manifest is damaged", path);
     manifest->bytes = t.offset;
     manifest->hash = t.hash;

@@ -57,6 +57,12 @@ static wf_dtype integer_type(hid_t type, size_t size)
     return size <= 8 ? WF_I64 : WF_DTYPES;
 }
 
+/* Booleans of h5py: an enumeration of two names. */
+static wf_dtype enum_type(hid_t type, size_t size)
+{
+    return size == 1 && H5Tget_nmembers(type) == 2 ? WF_U8 : WF_DTYPES;
+}
+
 wf_dtype wf_h5_dtype(hid_t type)
 {
     const size_t size = H5Tget_size(type);
@@ -66,6 +72,8 @@ wf_dtype wf_h5_dtype(hid_t type)
         return float_type(type, size);
     case H5T_INTEGER:
         return integer_type(type, size);
+    case H5T_ENUM:
+        return enum_type(type, size);
     default:
         return WF_DTYPES;
     }

@@ -26,8 +26,8 @@ static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
             continue;
         }
         const int64_t waited = wf_now_ns() - deadline.start_ns;
-        WF_CHECK(waited < limit, WF_ERR_TIMEOUT, "rank %d waited %lld ms for rank %d to agree", comm->rank,
-                 (long long)(waited / 1000000), t->peer);
+        WF_CHECK(waited < limit, WF_ERR_TIMEOUT, "rank %s waited %lld ms for rank %s to agree",
+                 WF_RANK(comm, comm->rank), (long long)(waited / 1000000), WF_RANK(comm, t->peer));
         wf_watch_beat();
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
@@ -46,7 +46,7 @@ static wf_status pass(wf_comm *comm, int peer, bool sending, bool deaf)
     return status;
 }
 
-/* The first member hears of failures until it has answered. */
+/* The first member polls failure notices until it has answered. */
 static wf_status decide(wf_comm *comm, const int *member, int members, wf_status status, uint64_t id)
 {
     for (int i = 1; i < members && status == WF_OK; i++)
@@ -65,7 +65,7 @@ static wf_status follow(wf_comm *comm, int leader, uint64_t *id)
     said = *id;
     WF_TRY(pass(comm, leader, true, true));
     WF_TRY(pass(comm, leader, false, true));
-    /* Why not says a notice, which is on its way. */
+    /* 0 means "no"; the reason follows in a failure notice. */
     deadline.peer = leader;
     while (heard == 0)
         WF_TRY(wf_deadline_poll(comm, &deadline));

@@ -1,7 +1,25 @@
-/* The control channel: records of calls to the right neighbour, notices of failures to all, farewells. It lives on a
- * communicator of its own and never waits; waits poll it. Where all ranks share memory, records lie there. A call whose
- * own messages, or flags in shared memory, confirm that all make it, compares no records. As messages these are not
- * sent then, unless it waits long: then all ranks do, and learn what the others do instead. */
+/* The control channel: how ranks learn that all make the same call, and that one of them has failed.
+ *
+ * Actors. Each rank compares its calls with those of its left neighbour in the ring of ranks: all are equal if each
+ * pair is. Rank 0 decides which of several failures counts (the verdict). The channel is an MPI communicator of its own
+ * with two tags. Only wf_control_announce waits, until the place of the record is free; all waits poll the channel.
+ *
+ * A call is announced as record n, in place n % RECORDS, and later confirmed on each rank by the first of these:
+ *   - wf_control_confirm: messages or slot flags of the call itself, which hold its hash, came from all ranks;
+ *   - shared memory: the left neighbour's cell of call n has the same hash, or, after a look, an equal record;
+ *   - without it, a message with an equal record n, or a later one: its sender could end call n only if all agree.
+ * The message is sent at once if nothing else will confirm the call (wf_control_show), else after LATE_NS, when the
+ * wait is long: then a rank in another call is told what this one does. A record that differs fails the communicator.
+ *
+ * Who owns what. A record is the sender's; its place is used again when the right neighbour has confirmed it in shared
+ * memory, or when its message, if any, is sent. The number of a cell is stored with release after hash and record.
+ *
+ * Failures. A notice of one goes to all ranks with its position: 2 n in collective n, 2 n + 1 after it. A rank in an
+ * earlier call goes on up to that position, so that calls which can end do. Notices may cross: a rank holds the lowest
+ * position and the verdict, if it has come; failure.c waits for that.
+ *
+ * The end. A farewell tells the right neighbour that no call follows. A closed channel is swept until the left one's
+ * farewell has come and all is sent; MPI frees its communicator then, but never that of a dead one. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -16,7 +34,8 @@
 #define LINE       128      /* ranks do not disturb each other's caches */
 #define LATE_NS    20000000 /* in a call, after which its record is sent in any case; from one look for notices on */
 
-/* Of a failure; of the program's end: no status; of a rank that is busy: how long. */
+/* Tells of a failure; with status 0 and busy_ms 0, of the end of a program; with busy_ms, of a rank that computes for
+ * so long. */
 typedef struct notice {
     int32_t status, verdict;
     uint64_t sequence; /* where it happened (position): calls before that go on */
@@ -62,14 +81,14 @@ struct wf_control {
     bool arrived; /* theirs holds a record */
     MPI_Request record, notice;
     notice heard;
-    notice held;       /* the failure that was heard of, and the first call that it concerns; no status: none */
+    notice held;       /* the failure received, and the first call that it concerns; no status: none */
     int64_t held_ns;   /* since when */
     numbered farewell; /* announces that no call follows; no operation: not sent yet */
     MPI_Request leaving;
     telling *told;         /* the last first */
     uint64_t failed;       /* the first call of which a failure was told; 0: none was */
     int64_t busy_until_ns; /* of any other rank, as far as is known */
-    char busy_with[64];
+    char busy_with[80];
     bool dead;
     int rank, ranks;
     struct wf_control *next;
@@ -113,9 +132,9 @@ wf_status wf_control_new(wf_comm *comm)
     return WF_OK;
 }
 
-wf_status wf_control_open(wf_comm *comm, MPI_Comm control)
+wf_status wf_control_open(wf_comm *comm, const void *mpi_comm)
 {
-    comm->control->mpi = control;
+    comm->control->mpi = *(const MPI_Comm *)mpi_comm;
     WF_TRY(await_record(comm->control));
     return await_notice(comm->control);
 }
@@ -258,9 +277,9 @@ static wf_status disagree(wf_comm *comm, const wf_call_record *ours, const wf_ca
 {
     char own[WF_RECORD_TEXT], other[WF_RECORD_TEXT], text[WF_FAILURE_TEXT];
     const int left = comm->control->left;
-    snprintf(text, sizeof text, "ranks disagree in collective %llu: rank %d calls %.250s, rank %d calls %.250s",
-             (unsigned long long)ours->sequence, left, wf_call_record_text(theirs, other), comm->rank,
-             wf_call_record_text(ours, own));
+    snprintf(text, sizeof text, "ranks disagree in collective %llu: rank %s calls %.250s, rank %s calls %.250s",
+             (unsigned long long)ours->sequence, WF_RANK(comm, left), wf_call_record_text(theirs, other),
+             WF_RANK(comm, comm->rank), wf_call_record_text(ours, own));
     return wf_failure_seen(comm, WF_ERR_COMM, text);
 }
 
@@ -315,13 +334,14 @@ static wf_status compare_records(wf_comm *comm)
     return WF_OK;
 }
 
-static void note_busy(struct wf_control *c, int rank)
+static void note_busy(wf_comm *comm, int rank)
 {
+    struct wf_control *c = comm->control;
     const int64_t until = wf_now_ns() + c->heard.busy_ms * 1000000;
     if (until <= c->busy_until_ns)
         return;
     c->busy_until_ns = until;
-    snprintf(c->busy_with, sizeof c->busy_with, "rank %d: %.40s", rank, c->heard.text);
+    snprintf(c->busy_with, sizeof c->busy_with, "rank %s: %.40s", WF_RANK(comm, rank), c->heard.text);
 }
 
 int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what)
@@ -399,7 +419,7 @@ static void hear(wf_comm *comm)
         if (c->heard.status != WF_OK)
             hold(comm);
         else if (c->heard.busy_ms > 0)
-            note_busy(c, from.MPI_SOURCE);
+            note_busy(comm, from.MPI_SOURCE);
         else
             c->gone[from.MPI_SOURCE] = true;
         if (await_notice(c) != WF_OK)
@@ -561,7 +581,6 @@ void wf_control_close(wf_comm *comm)
     struct wf_control *c = comm->control;
     if (!c)
         return;
-    wf_mpi_closed(comm);
     wf_control_unshare(comm);
     /* It never came to be, or the program finalized MPI first, which ended all messages. */
     if (c->mpi == MPI_COMM_NULL || wf_mpi_gone()) {

@@ -33,9 +33,9 @@ static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer, const char 
     if (comm->doing.sequence > 0)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
     if (peer >= 0)
-        snprintf(whom, sizeof whom, "rank %d", peer);
-    snprintf(text, sizeof text, "rank %d waited %lld ms for %s%s in %s%s", comm->rank, (long long)(waited_ns / 1000000),
-             whom, left ? left : "", call, number);
+        snprintf(whom, sizeof whom, "rank %s", WF_RANK(comm, peer));
+    snprintf(text, sizeof text, "rank %s waited %lld ms for %s%s in %s%s", WF_RANK(comm, comm->rank),
+             (long long)(waited_ns / 1000000), whom, left ? left : "", call, number);
     return wf_failure_seen(comm, left ? WF_ERR_COMM : WF_ERR_TIMEOUT, text);
 }
 
@@ -57,7 +57,7 @@ static bool excused(const wf_comm *comm, wf_deadline *deadline)
     const int64_t until = wf_control_busy_until_ns(comm, &what);
     if (until <= deadline->start_ns)
         return false;
-    wf_log(WF_LOG_INFO, "rank %d waits for %s", comm->rank, what);
+    wf_log(WF_LOG_INFO, "rank %s waits for %s", WF_RANK(comm, comm->rank), what);
     deadline->start_ns = until;
     return true;
 }
@@ -102,8 +102,8 @@ static bool works(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t 
         return false;
     if (now - deadline->said_ns > SAY_NS) {
         deadline->said_ns = now;
-        wf_log(WF_LOG_INFO, "rank %d waits for rank %d, which works, for %lld s in %s", comm->rank, peer,
-               (long long)(waited / 1000000000), wf_call_record_text(&comm->doing, call));
+        wf_log(WF_LOG_INFO, "rank %s waits for rank %s, which works, for %lld s in %s", WF_RANK(comm, comm->rank),
+               WF_RANK(comm, peer), (long long)(waited / 1000000000), wf_call_record_text(&comm->doing, call));
     }
     return true;
 }
@@ -133,6 +133,18 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
     return fault ? give_up(comm, waited, peer, NULL) : WF_OK;
 }
 
+/* Advances the background stream, which has set the context's hook if anything is queued; unless it is the stream that
+ * waits. */
+static void progress_background(const wf_comm *comm)
+{
+    wf_comm_shared *shared = comm->shared;
+    if (!shared->background || shared->background_runs || shared->ctx->progress_state != shared->background)
+        return;
+    shared->waits = true;
+    wf_ctx_progress(shared->ctx);
+    shared->waits = false;
+}
+
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
 {
     const int64_t now = wf_now_ns(), waited = now - deadline->start_ns;
@@ -144,7 +156,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
     }
     if (waited > GONE_NS || waited > limit_ns(comm, -1))
         WF_TRY(look_around(comm, deadline, now));
-    wf_background_progress(comm);
+    progress_background(comm);
     if (deadline->polls < SPIN_POLLS && !wf_deadline_crowded(comm))
         return WF_OK;
     /* Yield first, then sleep: a short wait is over before a sleep would end, a long one leaves the processor to those

@@ -8,6 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool happened; /* a communicator of several ranks died in this process */
+
+bool wf_failure_happened(void)
+{
+    return happened;
+}
+
 static void mark(wf_comm *comm, wf_status status, const char *text)
 {
     comm->dead = status;
@@ -18,7 +25,7 @@ static void mark(wf_comm *comm, wf_status status, const char *text)
     if (!comm->control)
         return;
     wf_recorder_error(text);
-    wf_mpi_broken();
+    happened = true;
 }
 
 static wf_status die(wf_comm *comm, wf_status status, const char *text)
@@ -28,7 +35,7 @@ static wf_status die(wf_comm *comm, wf_status status, const char *text)
     return WF_RAISE(comm->dead, "%s", comm->death);
 }
 
-/* Several ranks may see a failure at once, each in its own words. Rank 0 takes the first that it hears of and tells
+/* Several ranks may see a failure at once, each in its own words. Rank 0 takes the first that it receives and tells
  * all; the others wait a moment for that, and believe the candidate if rank 0 is silent. */
 static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
 {
@@ -52,7 +59,7 @@ static wf_status agree(wf_comm *comm, wf_status status, const char *text, bool r
         return die(comm, comm->dead, comm->death);
     if (!comm->control || wf_mpi_gone())
         return die(comm, status, text);
-    /* Of a later call, so far: those who are in this one must hear of it too. */
+    /* The verdict received so far may be for a later call; ranks still in this call must be told as well. */
     if (wf_control_verdict(comm, &heard, other)) {
         wf_control_tell(comm, heard, other, refused);
         return die(comm, heard, other);
@@ -82,7 +89,7 @@ static void describe_own(const wf_comm *comm, char text[WF_FAILURE_TEXT])
     char message[WF_FAILURE_TEXT];
     wf_status code;
     wf_error_save(&code, message, sizeof message);
-    snprintf(text, WF_FAILURE_TEXT, "rank %d: %.600s", comm->rank, message);
+    snprintf(text, WF_FAILURE_TEXT, "rank %s: %.600s", WF_RANK(comm, comm->rank), message);
 }
 
 wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused)

@@ -15,7 +15,7 @@ wf_status wf_guard_run_begin(wf_comm *comm, bool synchronizes) WF_NODISCARD;
 void wf_guard_run_end(wf_comm *comm, bool synchronizes);
 /* Waits until the left neighbour is known to do the same. */
 wf_status wf_guard_settle(wf_comm *comm) WF_NODISCARD;
-/* The same without waiting: whether it is known. */
+/* Like wf_guard_settle without waiting: *settled says if it is known. */
 wf_status wf_guard_try_settle(wf_comm *comm, bool *settled) WF_NODISCARD;
 /* Ends every public call: an error kills the communicator and reaches the others. */
 wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
@@ -28,6 +28,10 @@ wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 
 /* --- control.c: records and notices on a communicator of their own --- */
 
+/* Memory, before the ranks meet: closed like what is open. */
+wf_status wf_control_new(wf_comm *comm) WF_NODISCARD;
+/* Takes over *mpi_comm, an MPI_Comm that carries nothing else. */
+wf_status wf_control_open(wf_comm *comm, const void *mpi_comm) WF_NODISCARD;
 /* hash: of what wf_call_record_equal compares. In shared memory records of equal hashes count as equal. */
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash) WF_NODISCARD;
 /* Sends the record of the call in progress, unless that was done or is not needed. */
@@ -40,7 +44,7 @@ size_t wf_control_shared_bytes(void);
  * be called where all ranks have made the same calls and none of these is unconfirmed. Local. */
 wf_status wf_control_share(wf_comm *comm, void *const *memory) WF_NODISCARD;
 void wf_control_unshare(wf_comm *comm);
-/* Whether one more can be announced without waiting for those before. */
+/* Returns true if one more call can be announced without waiting for earlier ones to be confirmed. */
 bool wf_control_has_room(wf_comm *comm);
 bool wf_control_confirmed(const wf_comm *comm);
 /* The rank whose record is awaited; -1: none. */
@@ -55,9 +59,10 @@ void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool ref
  */
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
 int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what);
-/* Whether the program of a rank is known to have ended: a notice of no error said so. */
+/* Returns true if the program of a rank is known to have ended: it sent a notice without an error. */
 bool wf_control_gone(const wf_comm *comm, int rank);
-/* Whether rank 0 is known to have decided which error counts, of whatever call. */
+/* Returns true if rank 0 is known to have decided which error counts, in any call; *status and text are then that
+ * error. */
 bool wf_control_verdict(wf_comm *comm, wf_status *status, char text[WF_FAILURE_TEXT]);
 /* This rank is going to call nothing more, by "close" or "exit": a neighbour that calls then knows. */
 void wf_control_leave(wf_comm *comm, const char *operation);
@@ -72,14 +77,17 @@ wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
 /* The last error of this thread, which is this rank's alone; `refused`: it is why the next collective is not entered.
  */
 wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused);
-/* At the end of the program: the others hear of it, and this rank does not wait for them. */
+/* Tells the other ranks that this program ends, and does not wait for them. */
 void wf_failure_leave(wf_comm *comm, int code);
-/* Another rank has told so. */
+/* Takes over the failure that another rank has told of. */
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text);
 /* A communicator that this one was split from is dead. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
 /* Before it closes: it is dead if one that it was split from is, though nothing was called on it since. */
 void wf_failure_settle(wf_comm *comm);
+/* Returns true if a communicator of several ranks has died in this process: it waits only briefly for the other ranks
+ * at its exit. */
+bool wf_failure_happened(void);
 /* free(data), but of a communicator whose unfinished messages may still come to rest there: then it is kept. */
 void wf_comm_release(const wf_comm *comm, void *data);
 
@@ -101,8 +109,16 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;
 
 /* --- native.c: the native transport, with waits that see a rank die --- */
 
-/* Connects all ranks by it. Collective. */
-wf_status wf_native_open(wf_comm *comm) WF_NODISCARD;
+/* Connects the ranks, with the communicator's time-out. Collective. */
+wf_status wf_native_connect(wf_comm *comm, const wf_native_id *id) WF_NODISCARD;
+/* The context's waits for the device see from now on that a rank of comm, which is connected, dies. */
+void wf_native_watch(wf_comm *comm);
+/* Put a call on the transport's stream, or begin a group of calls. A captured step that has them checks before each
+ * run that comm is alive. */
+wf_status wf_native_put(wf_comm *comm, const wf_native_call *call) WF_NODISCARD;
+wf_status wf_native_begin(wf_comm *comm) WF_NODISCARD;
+/* Fails while a step is captured: what follows passes through the host's memory, which a captured step cannot have. */
+wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what) WF_NODISCARD;
 /* Waits for what is on its way, with the communicator's time-out; gives it up where the communicator is dead. */
 void wf_native_close(wf_comm *comm);
 

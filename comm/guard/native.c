@@ -1,6 +1,7 @@
-/* Waits for what a native transport has on its way, with the communicator's deadline. */
+/* Calls of a native transport, and waits for what it has on its way, with the communicator's deadline. */
 #include "comm/guard/guard_impl.h"
 
+#include "core/captured_author.h"
 #include "core/log.h"
 
 #define AT_ONCE_NS 50000 /* in which a wait does not offer the processor to others */
@@ -18,8 +19,32 @@ static wf_status wait_done(wf_comm *comm)
     return WF_OK;
 }
 
-/* What the host reads may come from another rank that never sends it. The rank of a communicator that died on the way
- * hears of it here. */
+/* Background operations would call the transport in the midst of a call of it. */
+static wf_status wait_ready(wf_comm *comm)
+{
+    wf_comm_shared *const shared = comm->shared;
+    const bool runs = shared->background_runs;
+    wf_deadline deadline = wf_deadline_new();
+    bool ready = false;
+    shared->background_runs = true;
+    wf_status status = wf_transport_native.ready(comm, &ready);
+    while (status == WF_OK && !ready) {
+        status = wf_deadline_poll(comm, &deadline);
+        if (status == WF_OK)
+            status = wf_transport_native.ready(comm, &ready);
+    }
+    shared->background_runs = runs;
+    return status;
+}
+
+wf_status wf_native_connect(wf_comm *comm, const wf_native_id *id)
+{
+    comm->doing = wf_call_record_plain("connect", -1);
+    return wf_transport_native.connect(comm, id, wait_ready);
+}
+
+/* Called before the host reads a value, which may come from a rank that never sends it. A rank whose communicator died
+ * meanwhile learns it here. */
 static wf_status await(void *of)
 {
     wf_comm *comm = of;
@@ -56,16 +81,35 @@ static wf_status waiting(void *of, int64_t *since)
     return status == WF_OK || comm->inside ? status : wf_guard_end(comm, "wait for a GPU", status);
 }
 
-wf_status wf_native_open(wf_comm *comm)
+void wf_native_watch(wf_comm *comm)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    WF_TRY(wf_transport_native.open(comm));
     if (!comm->native || ctx->await)
-        return WF_OK;
+        return;
     ctx->comm = comm;
     ctx->await = await;
     ctx->waiting = waiting;
-    return WF_OK;
+}
+
+/* Before a captured step runs: on a GPU it would wait for a rank that is gone. */
+static wf_status check_alive(void *of)
+{
+    wf_comm *comm = of;
+    WF_TRY(wf_comm_alive(comm));
+    return wf_comm_post_failure(comm, wf_transport_native.poll(comm, false));
+}
+
+wf_status wf_native_begin(wf_comm *comm)
+{
+    WF_TRY(wf_ctx_capture_uses(comm->shared->ctx, check_alive, comm));
+    return wf_transport_native.begin(comm);
+}
+
+wf_status wf_native_put(wf_comm *comm, const wf_native_call *call)
+{
+    if (call->count > 0)
+        WF_TRY(wf_ctx_capture_uses(comm->shared->ctx, check_alive, comm));
+    return wf_transport_native.call(comm, call);
 }
 
 void wf_native_close(wf_comm *comm)
@@ -85,4 +129,9 @@ void wf_native_close(wf_comm *comm)
         return;
     ctx->await = NULL;
     ctx->waiting = NULL;
+}
+
+wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what)
+{
+    return wf_ctx_forbid_capture(comm->shared->ctx, what, "let NCCL move device memory (communicator \"pure_nccl\")");
 }

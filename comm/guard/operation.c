@@ -16,7 +16,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ (hash >> 29);
 }
 
-/* Of what wf_call_record_equal compares. */
+/* Hashes the fields that wf_call_record_equal compares. */
 static uint64_t hash_of(const wf_call_record *record)
 {
     uint64_t operation[WF_OPERATION / sizeof(uint64_t) + 1] = {0};
@@ -49,6 +49,7 @@ wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
     WF_CHECK(!comm->inside, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
              record->operation, WF_OPERATION, comm->doing.operation);
     comm->doing = *record;
+    comm->doing.world_root = wf_world_rank(comm, record->root);
     /* Counted also without control (one rank), so that errors and traces number calls alike. */
     comm->doing.sequence = ++comm->sequence;
     comm->inside = true;
@@ -62,11 +63,11 @@ wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
     const uint64_t hash = hash_of(&comm->doing);
     comm->tag = tag_of(comm, comm->doing.sequence, hash);
     WF_TRY(wf_control_announce(comm, &comm->doing, hash));
-    /* What goes natively has no tags. */
+    /* Native messages carry no tag, so the record is shown at once. */
     return comm->shared->in_order ? wf_control_show(comm) : WF_OK;
 }
 
-/* Whether different calls have different tags, as good as always. */
+/* Returns true if tags have enough bits to make a collision of the tags of two calls negligible. */
 static bool tags_tell(const wf_comm *comm)
 {
     return kinds_of(comm) >= LEAST_KINDS;
@@ -115,6 +116,7 @@ static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer,
              WF_OPERATION, comm->doing.operation);
     comm->doing = wf_call_record_plain(operation, -1);
     comm->doing.peer = peer;
+    comm->doing.world_peer = wf_world_rank(comm, peer);
     comm->doing.tag = peer < 0 ? -1 : tag;
     wf_call_record_place(&comm->doing);
     wf_watch_begin(comm->doing.operation);
@@ -127,7 +129,7 @@ wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag
 {
     WF_CHECK(tag >= 0 && tag < WF_TAGS, WF_ERR_ARGUMENT, "tag %d is not in 0..%d", tag, WF_TAGS - 1);
     WF_TRY(wf_check_rank(comm, "peer", peer));
-    WF_CHECK(peer != comm->rank, WF_ERR_ARGUMENT, "peer %d is this rank itself", peer);
+    WF_CHECK(peer != comm->rank, WF_ERR_ARGUMENT, "peer %s is this rank itself", WF_RANK(comm, peer));
     return enter_uncounted(comm, operation, peer, tag);
 }
 

@@ -10,7 +10,7 @@
 
 static wf_status group_begin(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    return wf_transport_native.begin(own);
+    return wf_native_begin(own);
 }
 
 static wf_status group_end(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
@@ -154,16 +154,17 @@ static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
     exchange->to = to;
     if (wf_exchange_moves(exchange)) {
         WF_TRY(post(exchange, own));
-    } else if (own) {
-        /* Nothing but copies of this rank's own, which are over at once. */
+    } else if (own || exchange->plan->rewrites) {
+        /* Nothing but copies of this rank's own, which are over at once, but for those that wait for the end. */
         WF_TRY(start_flight(exchange, own));
-        wf_engine_end(exchange->comm, &exchange->flight, WF_OK);
+        if (wf_run_done(exchange->flight.run))
+            wf_engine_end(exchange->comm, &exchange->flight, WF_OK);
     }
     wf_tensor_touch(to);
     return WF_OK;
 }
 
-/* Of a call that is over, well or not: an unfinished message is given up before its memory is. */
+/* Ends a call that has succeeded or failed. An unfinished message is cancelled before its memory is released. */
 static wf_status over(wf_exchange *exchange, wf_status status)
 {
     wf_engine_end(exchange->comm, &exchange->flight, status);
@@ -222,7 +223,7 @@ static wf_status poll(wf_exchange *exchange)
 wf_status wf_exchange_poll(wf_exchange *exchange)
 {
     WF_NEED(exchange);
-    if (!exchange->flight.entry)
+    if (!exchange->flight.entry || !wf_exchange_moves(exchange))
         return WF_OK;
     const int64_t start_ns = wf_now_ns();
     wf_watch_begin("exchange");
@@ -230,6 +231,19 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
     wf_watch_end();
     count_time(exchange, start_ns);
     return status == WF_OK ? WF_OK : over(exchange, status);
+}
+
+/* Copies of this rank's own that waited for the end. */
+static wf_status end_local(wf_exchange *exchange)
+{
+    wf_run *run = exchange->flight.run;
+    bool moved = false;
+    wf_run_wait(run);
+    while (!wf_run_done(run))
+        WF_TRY(wf_run_advance(run, &moved));
+    wf_tensor_touch(exchange->to);
+    wf_engine_end(exchange->comm, &exchange->flight, WF_OK);
+    return WF_OK;
 }
 
 static wf_status end(wf_exchange *exchange)
@@ -245,6 +259,10 @@ static wf_status end(wf_exchange *exchange)
 wf_status wf_exchange_end(wf_exchange *exchange)
 {
     WF_NEED(exchange);
+    if (exchange->flight.entry && !wf_exchange_moves(exchange)) {
+        const wf_status status = end_local(exchange);
+        return status == WF_OK ? WF_OK : over(exchange, status);
+    }
     if (exchange->flight.entry) {
         const int64_t start_ns = wf_now_ns();
         wf_watch_begin("exchange");

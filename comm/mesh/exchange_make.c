@@ -5,12 +5,35 @@
 #include "core/random_author.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+static uint64_t hash_double(uint64_t hash, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return wf_hash_u64(hash, bits);
+}
+
+static uint64_t hash_beyond(uint64_t hash, const wf_beyond *beyond)
+{
+    const wf_boundary *b = beyond->boundary;
+    for (int d = 0; d < beyond->global.rank; d++) {
+        hash = wf_hash_u64(hash, (uint64_t)beyond->global.dim[d]);
+        hash = wf_hash_u64(hash, (uint64_t)wf_boundary_edge(b, d, false) << 8 | (uint64_t)wf_boundary_edge(b, d, true));
+    }
+    hash = wf_hash_u64(hash_double(hash, b->value), (uint64_t)b->turned << 1 | b->row_on_pole);
+    for (int i = 0; i < b->n_negated; i++)
+        hash = wf_hash_u64(hash, (uint64_t)b->negated[i]);
+    return hash;
+}
 
 /* Ranks compare this number before they exchange: boxes that differ would otherwise end as messages of unequal length,
  * or none. */
-static uint64_t plan_number(int size, wf_order order, const wf_box *have, const wf_box *need)
+static uint64_t plan_number(int size, wf_order order, const wf_box *have, const wf_box *need, const wf_beyond *beyond)
 {
     uint64_t hash = wf_hash_u64((uint64_t)size, (uint64_t)order);
+    if (beyond)
+        hash = hash_beyond(hash, beyond);
     for (int r = 0; r < size; r++)
         for (int d = 0; d < have[r].rank; d++) {
             hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)have[r].lo[d]), (uint64_t)have[r].hi[d]);
@@ -22,7 +45,7 @@ static uint64_t plan_number(int size, wf_order order, const wf_box *have, const 
 
 /* Shown in messages: the extent of all that is needed. */
 static wf_call_record record_of(const char *operation, const wf_exchange *exchange, int size, const wf_box *have,
-                                const wf_box *need)
+                                const wf_box *need, const wf_beyond *beyond)
 {
     wf_call_record record = wf_call_record_plain(operation, -1);
     record.dtype = (int32_t)exchange->dtype;
@@ -30,11 +53,11 @@ static wf_call_record record_of(const char *operation, const wf_exchange *exchan
     for (int r = 0; r < size; r++)
         for (int d = 0; d < need[r].rank; d++)
             record.dim[d] = need[r].hi[d] > record.dim[d] ? need[r].hi[d] : record.dim[d];
-    record.plan = plan_number(size, exchange->order, have, need);
+    record.plan = plan_number(size, exchange->order, have, need, beyond);
     return record;
 }
 
-/* Whether a box is one run of memory in a dense array of `world`. */
+/* Returns true if a box is contiguous in a dense array of `world`. */
 static bool dense_in(wf_box box, wf_box world, wf_order order)
 {
     bool outside = false;
@@ -60,28 +83,45 @@ static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_
         const bool sends = i < plan->n_send;
         const wf_piece *piece = sends ? &plan->send[i] : &plan->recv[i - plan->n_send];
         const int from = sends ? plan->rank : piece->peer, to = sends ? piece->peer : plan->rank;
-        exchange->dense[i] =
-            dense_in(piece->box, have[from], exchange->order) && dense_in(piece->box, need[to], exchange->order);
+        exchange->dense[i] = wf_piece_plain(piece) && dense_in(piece->box, have[from], exchange->order) &&
+                             dense_in(piece->at, need[to], exchange->order);
     }
     return WF_OK;
 }
 
-static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *need)
+/* Refuses integers that would change their sign: here, where all ranks do. */
+static wf_status check_signs(const wf_exchange *exchange, const wf_beyond *beyond)
+{
+    WF_CHECK(!beyond || beyond->boundary->n_negated == 0 || wf_dtype_is_float(exchange->dtype), WF_ERR_DTYPE,
+             "channels of type %s change their sign across a pole; should be of a float type",
+             wf_dtype_name(exchange->dtype));
+    return WF_OK;
+}
+
+static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *need, const wf_beyond *beyond)
 {
     const wf_comm *comm = exchange->comm;
     for (int r = 0; r < comm->size; r++)
         WF_CHECK(have[r].rank == have[0].rank && need[r].rank == have[0].rank, WF_ERR_SHAPE,
                  "boxes of %d, %d and %d dimensions in one exchange", have[0].rank, have[r].rank, need[r].rank);
     /* Every rank knows the boxes of all, so the plan needs no message. */
-    WF_TRY(wf_plan_make(comm->shared->ctx, comm->rank, comm->size, have, need, &exchange->plan));
-    exchange->record = record_of("exchange", exchange, comm->size, have, need);
-    exchange->reverse_record = record_of("exchange_reverse", exchange, comm->size, have, need);
+    WF_TRY(check_signs(exchange, beyond));
+    WF_TRY(
+        wf_plan_make(comm->shared->ctx, comm->rank, comm->size, comm->world_rank, have, need, beyond, &exchange->plan));
+    exchange->record = record_of("exchange", exchange, comm->size, have, need, beyond);
+    exchange->reverse_record = record_of("exchange_reverse", exchange, comm->size, have, need, beyond);
     exchange->have = have[comm->rank];
     exchange->need = need[comm->rank];
     return find_dense(exchange, have, need);
 }
 
 wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have, const wf_box *need)
+{
+    return wf_exchange_new_beyond(comm, dtype, order, have, need, NULL);
+}
+
+wf_exchange *wf_exchange_new_beyond(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have,
+                                    const wf_box *need, const wf_beyond *beyond)
 {
     if (!comm)
         return NULL;
@@ -93,7 +133,7 @@ wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, cons
     exchange->comm = comm;
     exchange->dtype = dtype;
     exchange->order = order;
-    const wf_status status = make(exchange, have, need);
+    const wf_status status = make(exchange, have, need, beyond);
     if (status == WF_OK)
         return exchange;
     wf_exchange_free(exchange);

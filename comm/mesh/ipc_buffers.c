@@ -55,7 +55,7 @@ static uint64_t mark_of(const wf_comm *comm, int from, int to)
     return (comm->id * 0x9e3779b97f4a7c15u) ^ (uint64_t)(from * 1000 + to + 1);
 }
 
-/* Everybody writes into the others' blocks, as the rings do. */
+/* Writes a mark into the block of every other rank, as the rings do. */
 static wf_status write_marks(wf_comm *comm, const wf_ipc_buffers *b)
 {
     wf_ctx *ctx = comm->shared->ctx;
@@ -113,7 +113,7 @@ static wf_status agree(wf_comm *comm, wf_status status, offer *all, char why[WF_
     WF_TRY(wf_coll_allgather(comm, mine, sizeof *mine, all));
     for (int r = 0; r < comm->size && !why[0]; r++)
         if (all[r].why[0])
-            snprintf(why, WF_FAILURE_TEXT, "rank %d: %.150s", r, all[r].why);
+            snprintf(why, WF_FAILURE_TEXT, "rank %s: %.150s", WF_RANK(comm, r), all[r].why);
     return WF_OK;
 }
 
@@ -138,7 +138,7 @@ static void unmap(wf_ctx *ctx, const wf_ipc_buffers *b)
             ctx->k->unmap(ctx, b->of[i]);
 }
 
-/* Nobody has mapped anything once the others have come here too. */
+/* Frees the block after all other ranks have unmapped it, which they have when they are here too. */
 static wf_status take_back(wf_comm *comm, wf_ipc_buffers *b)
 {
     wf_ctx *ctx = comm->shared->ctx;
@@ -172,7 +172,7 @@ wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, char why[WF_FAIL
     return status;
 }
 
-/* Whether `user` has unmapped the block of `owner`, by places in the node. */
+/* The flag by which `user` says that it has unmapped the block of `owner`; both are places in the node. */
 static wf_ring_flag *gone(const wf_comm *comm, const wf_ipc_buffers *b, int owner, int user)
 {
     return wf_pairs_flag(wf_engine_pairs(comm), wf_engine_agreed(comm), b->member[owner], b->member[user]);

@@ -40,19 +40,6 @@ wf_mesh_entry *wf_mesh_find(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key,
 wf_mesh_entry *wf_mesh_add(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key, int64_t words);
 void wf_mesh_list_clear(wf_mesh_list *list);
 
-/* Axes from the one whose place changes slowest with the rank to the fastest. */
-extern const wf_axis wf_mesh_order[WF_AXES];
-
-/* The product of the sizes is that of `world`. Local. */
-wf_status wf_mesh_init(wf_mesh *mesh, wf_comm *world, const int size[WF_AXES]) WF_NODISCARD;
-void wf_mesh_clear(wf_mesh *mesh);
-/* Sets the places along these axes to those of the rank of this number among all that differ along them alone. */
-void wf_mesh_place_along(const wf_mesh *mesh, unsigned axes, int rank, int place[WF_AXES]);
-/* The axes of the set that have more than one rank. */
-unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes);
-/* Whether this rank's place is 0 along each of these axes. */
-bool wf_mesh_is_first(const wf_mesh *mesh, unsigned axes);
-
 #define WF_EXCHANGE_FORMS 8 /* two directions, and tensors of some strides */
 
 /* One schedule of an exchange, under what it was made for. */

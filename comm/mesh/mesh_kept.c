@@ -33,7 +33,7 @@ static bool may_be_held(const wf_ctx *ctx, const wf_mesh_entry *entry)
            (ctx->vars > 0 && entry->emptied == ctx->emptied);
 }
 
-/* Whether the layout of some tensor points to these bounds. */
+/* Returns true if the layout of the tensor points to these bounds. */
 static bool has_bounds(const wf_tensor *tensor, const void *bounds)
 {
     for (int a = 0; a < WF_AXES; a++)

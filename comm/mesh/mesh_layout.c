@@ -75,7 +75,7 @@ void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int d
     layout->bounds[axis] = wf_mesh_bounds_recent(mesh, axis, bounds);
 }
 
-/* Those of the program, which end where the dimension does, or balanced blocks. */
+/* Returns the bounds that the program gave, which must end where the dimension does, or balanced blocks. */
 static const int64_t *bounds_of(const wf_mesh *mesh, wf_axis axis, const int64_t *given, int64_t length)
 {
     if (!given)

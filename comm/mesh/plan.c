@@ -1,5 +1,5 @@
-/* The plan of an exchange: intersects what every rank needs with what every rank has. Pure geometry: every rank makes
- * the same plan of the same boxes, so sends and receives meet without a message. */
+/* The plan of an exchange: intersects the pieces that every rank needs with what every rank has. Pure geometry: every
+ * rank makes the same plan of the same boxes, so sends and receives meet without a message. */
 #include "comm/plan_author.h"
 
 #include "core/context_author.h"
@@ -40,14 +40,19 @@ typedef struct list {
     int64_t n, room;
 } list;
 
-static wf_status push(list *l, int peer, wf_box box)
+static wf_status push_piece(list *l, const wf_piece *one)
 {
     wf_piece *piece = wf_grow(l->ctx, l->piece, &l->room, l->n + 1, sizeof *piece);
     if (!piece)
         return wf_error_code();
     l->piece = piece;
-    l->piece[l->n++] = (wf_piece){peer, box};
+    l->piece[l->n++] = *one;
     return WF_OK;
+}
+
+static wf_status push(list *l, wf_box box)
+{
+    return push_piece(l, &(wf_piece){.box = box});
 }
 
 /* Takes a box out of all boxes of the list. */
@@ -64,7 +69,7 @@ static wf_status subtract(list *left, wf_box box)
         }
         const int more = wf_box_subtract(one, box, rest);
         for (int r = 0; r < more; r++)
-            WF_TRY(push(left, -1, rest[r]));
+            WF_TRY(push(left, rest[r]));
     }
     for (int64_t i = n; i < left->n; i++)
         left->piece[kept++].box = left->piece[i].box;
@@ -75,12 +80,12 @@ static wf_status subtract(list *left, wf_box box)
 /* --- who meets a box ------------------------------------------------------------------------------------------------
  */
 
-/* The boxes of all ranks, and over halves of halves of them the box around those that are not empty. Ranks of a mesh
- * that follow each other lie side by side, so a search for what meets a box leaves most halves out. */
+/* Boxes of all ranks in the order of ranks, and over halves of halves of them the box around those that are not empty.
+ * Ranks of a mesh that follow each other lie side by side, so a search for what meets a box leaves most halves out. */
 typedef struct tree {
-    int size;
-    const wf_box *box;
-    wf_box *around; /* of ranks [lo, hi): entry `node`; of its halves: node + 1, node + 2 (middle - lo) */
+    int64_t size;
+    const wf_piece *piece; /* whose box is in the tree */
+    wf_box *around;        /* of [lo, hi): entry `node`; of its halves: node + 1, node + 2 (middle - lo) */
 } tree;
 
 static bool meet(const wf_box *a, const wf_box *b)
@@ -102,11 +107,11 @@ static wf_box around(wf_box a, wf_box b)
     return a;
 }
 
-static void fill_tree(tree *t, int node, int lo, int hi)
+static void fill_tree(tree *t, int64_t node, int64_t lo, int64_t hi)
 {
-    const int middle = lo + (hi - lo) / 2, right = node + 2 * (middle - lo);
+    const int64_t middle = lo + (hi - lo) / 2, right = node + 2 * (middle - lo);
     if (hi - lo == 1) {
-        t->around[node] = t->box[lo];
+        t->around[node] = t->piece[lo].box;
         return;
     }
     fill_tree(t, node + 1, lo, middle);
@@ -114,28 +119,30 @@ static void fill_tree(tree *t, int node, int lo, int hi)
     t->around[node] = around(t->around[node + 1], t->around[right]);
 }
 
-static wf_status make_tree(wf_ctx *ctx, tree *t, int size, const wf_box *box)
+static wf_status make_tree(wf_ctx *ctx, tree *t, const list *l)
 {
-    *t = (tree){.size = size, .box = box, .around = wf_malloc(ctx, 2 * (size_t)size * sizeof(wf_box))};
+    *t = (tree){.size = l->n, .piece = l->piece, .around = wf_malloc(ctx, (2 * (size_t)l->n + 1) * sizeof(wf_box))};
     if (!t->around)
         return wf_error_code();
-    fill_tree(t, 0, 0, size);
+    if (l->n > 0)
+        fill_tree(t, 0, 0, l->n);
     return WF_OK;
 }
 
-static int search(const tree *t, int node, int lo, int hi, const wf_box *box, int first, int last)
+static int64_t search(const tree *t, int64_t node, int64_t lo, int64_t hi, const wf_box *box, int64_t first,
+                      int64_t last)
 {
-    const int middle = lo + (hi - lo) / 2;
+    const int64_t middle = lo + (hi - lo) / 2;
     if (hi <= first || lo >= last || !meet(&t->around[node], box))
         return last;
     if (hi - lo == 1)
         return lo;
-    const int found = search(t, node + 1, lo, middle, box, first, last);
+    const int64_t found = search(t, node + 1, lo, middle, box, first, last);
     return found < last ? found : search(t, node + 2 * (middle - lo), middle, hi, box, first, last);
 }
 
-/* The first rank of [first, last) whose box meets this one; `last` if there is none. */
-static int next(const tree *t, const wf_box *box, int first, int last)
+/* The first of [first, last) whose box meets this one; `last` if there is none. */
+static int64_t next(const tree *t, const wf_box *box, int64_t first, int64_t last)
 {
     return first < last ? search(t, 0, 0, t->size, box, first, last) : last;
 }
@@ -143,45 +150,52 @@ static int next(const tree *t, const wf_box *box, int first, int last)
 /* --- pieces ---------------------------------------------------------------------------------------------------------
  */
 
-static wf_status subtract_owners(const tree *have, const wf_box *box, int first, int last, list *left)
+static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t first, int64_t last, list *left)
 {
-    for (int r = next(have, box, first, last); r < last && left->n > 0; r = next(have, box, r + 1, last))
-        WF_TRY(subtract(left, have->box[r]));
+    for (int64_t r = next(have, box, first, last); r < last && left->n > 0; r = next(have, box, r + 1, last))
+        WF_TRY(subtract(left, have->piece[r].box));
     return WF_OK;
 }
 
-/* Appends what `rank` receives from `owner`: what it needs and the owner has, but for what the ranks from `rank` on up
- * to the owner have, in cyclic order. So own data is copied and not sent, and copies of replicated data are asked of
- * different ranks; and sender and receiver find the same pieces, each without looking at other owners. */
-static wf_status add_pieces(const tree *have, int rank, wf_box need, int owner, list *left, list *found, int peer)
+/* Appends what the rank of a need's piece receives of it from `owner`: what the owner has, but for what the ranks from
+ * the needing one on up to the owner have, in cyclic order. So own data is copied and not sent, and copies of
+ * replicated data are asked of different ranks; and sender and receiver find the same pieces, each without looking at
+ * other owners.
+ */
+static wf_status add_pieces(const tree *have, const wf_piece *need, int owner, list *left, list *found, int peer)
 {
-    const wf_box box = wf_box_intersect(need, have->box[owner]);
+    const wf_box box = wf_box_intersect(need->box, have->piece[owner].box);
+    const int rank = need->peer;
     left->n = 0;
     if (wf_box_empty(box))
         return WF_OK;
-    WF_TRY(push(left, -1, box));
+    WF_TRY(push(left, box));
     WF_TRY(subtract_owners(have, &box, rank, owner < rank ? have->size : owner, left));
     WF_TRY(subtract_owners(have, &box, 0, owner < rank ? owner : 0, left));
-    for (int64_t i = 0; i < left->n; i++)
-        WF_TRY(push(found, peer, left->piece[i].box));
+    for (int64_t i = 0; i < left->n; i++) {
+        wf_piece part = wf_piece_part(need, left->piece[i].box);
+        part.peer = peer;
+        WF_TRY(push_piece(found, &part));
+    }
     return WF_OK;
 }
 
-/* Whether every rank finds what it needs: asked once for the box around all needs, which somebody has as a rule, else
- * rank by rank. */
-static wf_status check_needs(const tree *have, const tree *need, list *left)
+/* Checks that every rank finds what it needs. The box around all needs is looked up first, since together the ranks
+ * usually have all of it; else each piece is checked. */
+static wf_status check_needs(const int32_t *world_rank, const tree *have, const tree *need, list *left)
 {
     char text[WF_SHAPE_TEXT];
-    for (int q = -1; q < need->size; q++) {
-        const wf_box box = q < 0 ? need->around[0] : need->box[q];
+    for (int64_t i = -1; i < need->size && need->size > 0; i++) {
+        const wf_box box = i < 0 ? need->around[0] : need->piece[i].box;
         left->n = 0;
         if (!wf_box_empty(box)) {
-            WF_TRY(push(left, -1, box));
+            WF_TRY(push(left, box));
             WF_TRY(subtract_owners(have, &box, 0, have->size, left));
         }
-        if (q < 0 && left->n == 0)
+        if (i < 0 && left->n == 0)
             return WF_OK;
-        WF_CHECK(q < 0 || left->n == 0, WF_ERR_SHAPE, "rank %d needs a box of shape %s that no rank has", q,
+        WF_CHECK(i < 0 || left->n == 0, WF_ERR_SHAPE, "rank %s needs a box of shape %s that no rank has",
+                 WF_RANK_LISTED(world_rank, need->piece[i].peer),
                  wf_shape_text(wf_box_shape(left->piece[0].box), text));
     }
     return WF_OK;
@@ -196,20 +210,95 @@ static int64_t count(const wf_piece *piece, int64_t n, int rank, bool own)
     return elements;
 }
 
-static wf_status find_pieces(wf_plan *plan, const tree *have, const tree *need, list *left, list *send, list *recv)
+/* The lists that a plan is made from and into. */
+typedef struct making {
+    wf_plan *plan;
+    const int32_t *world_rank;
+    list have, need, fill, left, send, recv;
+    tree of_have, of_need;
+} making;
+
+/* Pieces of all ranks, and what this rank fills. */
+static wf_status note_piece(void *own, const wf_piece *piece, bool fills)
 {
-    const int rank = plan->rank, size = plan->size;
-    WF_TRY(check_needs(have, need, left));
-    for (int q = next(have, &need->box[rank], 0, size); q < size; q = next(have, &need->box[rank], q + 1, size))
-        WF_TRY(add_pieces(have, rank, need->box[rank], q, left, recv, q));
-    for (int q = next(need, &have->box[rank], 0, size); q < size; q = next(need, &have->box[rank], q + 1, size))
-        WF_TRY(add_pieces(have, q, need->box[q], rank, left, send, q));
-    for (int q = 0; q < size && !plan->moves; q++)
-        plan->moves = !wf_box_contains(have->box[q], need->box[q]);
+    making *m = own;
+    if (!fills)
+        return push_piece(&m->need, piece);
+    return piece->peer == m->plan->rank ? push_piece(&m->fill, piece) : WF_OK;
+}
+
+static wf_status list_boxes(making *m, const wf_box *have, const wf_box *need, const wf_beyond *beyond)
+{
+    for (int r = 0; r < m->plan->size; r++) {
+        const wf_piece has = wf_piece_of(r, have[r]);
+        WF_TRY(push_piece(&m->have, &has));
+        WF_TRY(wf_boundary_pieces(beyond ? beyond->global : (wf_shape){0}, beyond ? beyond->boundary : NULL, need[r], r,
+                                  note_piece, m));
+    }
     return WF_OK;
 }
 
-wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const wf_box *have, const wf_box *need, wf_plan **out)
+/* The first owner from `from` on of any of the pieces [first, last); the number of ranks if there is none. */
+static int next_owner(const tree *have, const tree *need, int64_t first, int64_t last, int64_t from)
+{
+    int64_t found = have->size;
+    for (int64_t i = first; i < last; i++)
+        found = next(have, &need->piece[i].box, from, found);
+    return (int)found;
+}
+
+/* Pieces of this rank's own need, then what its array is the source of. */
+static wf_status find_pieces(making *m)
+{
+    const int rank = m->plan->rank, size = m->plan->size;
+    const tree *have = &m->of_have, *need = &m->of_need;
+    const wf_box *own = &have->piece[rank].box;
+    int64_t first = 0, last;
+    WF_TRY(check_needs(m->world_rank, have, need, &m->left));
+    while (first < need->size && need->piece[first].peer < rank)
+        first++;
+    for (last = first; last < need->size && need->piece[last].peer == rank;)
+        last++;
+    for (int q = next_owner(have, need, first, last, 0); q < size; q = next_owner(have, need, first, last, q + 1))
+        for (int64_t i = first; i < last; i++)
+            WF_TRY(add_pieces(have, &need->piece[i], q, &m->left, &m->recv, q));
+    for (int64_t i = next(need, own, 0, need->size); i < need->size; i = next(need, own, i + 1, need->size))
+        WF_TRY(add_pieces(have, &need->piece[i], rank, &m->left, &m->send, need->piece[i].peer));
+    for (int64_t i = 0; i < need->size && !m->plan->moves; i++)
+        m->plan->moves = !wf_box_contains(have->piece[need->piece[i].peer].box, need->piece[i].box);
+    return WF_OK;
+}
+
+static wf_status make(making *m, wf_ctx *ctx, const wf_box *have, const wf_box *need, const wf_beyond *beyond)
+{
+    WF_TRY(list_boxes(m, have, need, beyond));
+    WF_TRY(make_tree(ctx, &m->of_have, &m->have));
+    WF_TRY(make_tree(ctx, &m->of_need, &m->need));
+    return find_pieces(m);
+}
+
+/* The plan takes the lists of its pieces. */
+static void finish_plan(making *m, const wf_beyond *beyond)
+{
+    wf_plan *plan = m->plan;
+    const int rank = plan->rank;
+    plan->send = m->send.piece;
+    plan->recv = m->recv.piece;
+    plan->fill = m->fill.piece;
+    plan->n_send = m->send.n;
+    plan->n_recv = m->recv.n;
+    plan->n_fill = m->fill.n;
+    plan->value = beyond && beyond->boundary ? beyond->boundary->value : 0;
+    plan->elements_sent = count(plan->send, plan->n_send, rank, false);
+    plan->elements_received = count(plan->recv, plan->n_recv, rank, false);
+    plan->elements_kept = count(plan->recv, plan->n_recv, rank, true);
+    plan->rewrites = plan->n_fill > 0;
+    for (int64_t i = 0; i < plan->n_recv && !plan->rewrites; i++)
+        plan->rewrites = plan->recv[i].peer == rank && !wf_piece_stays(&plan->recv[i]);
+}
+
+wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const int32_t *world_rank, const wf_box *have,
+                       const wf_box *need, const wf_beyond *beyond, wf_plan **out)
 {
     WF_NEED(ctx);
     *out = NULL;
@@ -217,23 +306,21 @@ wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const wf_box *have, cons
     WF_CHECK(plan, WF_ERR_MEMORY, "no memory for a plan");
     plan->rank = rank;
     plan->size = size;
-    list left = {.ctx = ctx}, send = {.ctx = ctx}, recv = {.ctx = ctx};
-    tree of_have = {0}, of_need = {0};
-    wf_status status = make_tree(ctx, &of_have, size, have);
-    if (status == WF_OK)
-        status = make_tree(ctx, &of_need, size, need);
-    if (status == WF_OK)
-        status = find_pieces(plan, &of_have, &of_need, &left, &send, &recv);
-    free(of_have.around);
-    free(of_need.around);
-    free(left.piece);
-    plan->send = send.piece;
-    plan->recv = recv.piece;
-    plan->n_send = send.n;
-    plan->n_recv = recv.n;
-    plan->elements_sent = count(send.piece, send.n, rank, false);
-    plan->elements_received = count(recv.piece, recv.n, rank, false);
-    plan->elements_kept = count(recv.piece, recv.n, rank, true);
+    making m = {.plan = plan,
+                .world_rank = world_rank,
+                .have.ctx = ctx,
+                .need.ctx = ctx,
+                .fill.ctx = ctx,
+                .left.ctx = ctx,
+                .send.ctx = ctx,
+                .recv.ctx = ctx};
+    const wf_status status = make(&m, ctx, have, need, beyond);
+    finish_plan(&m, beyond);
+    free(m.of_have.around);
+    free(m.of_need.around);
+    free(m.have.piece);
+    free(m.need.piece);
+    free(m.left.piece);
     if (status != WF_OK) {
         wf_plan_free(plan);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -248,5 +335,6 @@ void wf_plan_free(wf_plan *plan)
         return;
     free(plan->send);
     free(plan->recv);
+    free(plan->fill);
     free(plan);
 }

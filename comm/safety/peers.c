@@ -127,7 +127,7 @@ bool wf_peer_circle(uint64_t *stamp, bool *unlike, char text[WF_FAILURE_TEXT])
     *stamp = 1;
     *unlike = false;
     for (int n = 0; at && n < LONGEST; n++) {
-        char call[WF_RECORD_TEXT];
+        char call[WF_RECORD_TEXT], rank[WF_RANK_TEXT];
         int64_t awaits = 0;
         const wf_trace_event *event = waiting(at, &awaits, stamp);
         if (!event)
@@ -135,8 +135,9 @@ bool wf_peer_circle(uint64_t *stamp, bool *unlike, char text[WF_FAILURE_TEXT])
         first = first ? first : event;
         *unlike = *unlike || (n > 0 && !same_collective(first, event));
         if (used < WF_FAILURE_TEXT)
-            used += snprintf(text + used, (size_t)(WF_FAILURE_TEXT - used), "%srank %d in %.150s", n ? ", " : "",
-                             event->comm_rank, wf_call_record_text(&event->call, call));
+            used += snprintf(text + used, (size_t)(WF_FAILURE_TEXT - used), "%srank %s in %.150s", n ? ", " : "",
+                             wf_rank_numbers(event->world_rank, event->comm_rank, rank),
+                             wf_call_record_text(&event->call, call));
         if (awaits == start)
             return true;
         at = recorder_of(awaits);

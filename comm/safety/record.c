@@ -10,7 +10,8 @@
 
 wf_call_record wf_call_record_plain(const char *operation, int root)
 {
-    wf_call_record record = {.dtype = -1, .rank = -1, .op = -1, .root = root, .peer = -1, .tag = -1};
+    wf_call_record record = {
+        .dtype = -1, .rank = -1, .op = -1, .root = root, .peer = -1, .tag = -1, .world_root = root, .world_peer = -1};
     /* Zeroed before: records travel and are compared as bytes. */
     strncpy(record.operation, operation, sizeof record.operation - 1);
     return record;
@@ -59,7 +60,7 @@ bool wf_call_record_equal(const wf_call_record *a, const wf_call_record *b)
 const char *wf_call_record_text(const wf_call_record *record, char text[WF_RECORD_TEXT])
 {
     static const char *const ops[] = {"sum", "max", "min", "prod"};
-    char shape[WF_SHAPE_TEXT], part[6][WF_SHAPE_TEXT] = {{0}};
+    char rank[WF_RANK_TEXT], shape[WF_SHAPE_TEXT], part[6][WF_SHAPE_TEXT] = {{0}};
     int parts = 0, used = 0;
     if (record->rank >= 0)
         snprintf(part[parts++], sizeof part[0], "%s %.100s", wf_dtype_name((wf_dtype)record->dtype),
@@ -67,9 +68,9 @@ const char *wf_call_record_text(const wf_call_record *record, char text[WF_RECOR
     if (record->op >= 0 && record->op < 4)
         snprintf(part[parts++], sizeof part[0], "%s", ops[record->op]);
     if (record->root >= 0)
-        snprintf(part[parts++], sizeof part[0], "root %d", record->root);
+        snprintf(part[parts++], sizeof part[0], "root %s", wf_rank_numbers(record->world_root, record->root, rank));
     if (record->peer >= 0)
-        snprintf(part[parts++], sizeof part[0], "rank %d", record->peer);
+        snprintf(part[parts++], sizeof part[0], "rank %s", wf_rank_numbers(record->world_peer, record->peer, rank));
     if (record->tag >= 0)
         snprintf(part[parts++], sizeof part[0], "tag %d", record->tag);
     if (record->plan != 0)
@@ -88,14 +89,15 @@ const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, cha
 {
     static const char *const states[] = {"", "entered", "agreed with its neighbour and entered", "done", "failed"};
     const int state = event->state >= WF_EVENT_ENTERED && event->state <= WF_EVENT_FAILED ? event->state : 0;
-    char call[WF_RECORD_TEXT], number[48] = "";
+    char call[WF_RECORD_TEXT], rank[WF_RANK_TEXT], number[48] = "";
     if (event->call.sequence > 0)
         snprintf(number, sizeof number, ", collective %llu", (unsigned long long)event->call.sequence);
     const int64_t since = now_ns - (event->end_ns ? event->end_ns : event->start_ns);
     const bool waits = event->step[0] && event->state != WF_EVENT_DONE;
-    snprintf(text, WF_FAILURE_TEXT, "%s%s of communicator %04x (rank %d of %d), %llu bytes sent: %s %.3f s ago%s%s",
-             wf_call_record_text(&event->call, call), number, (unsigned)(event->comm & 0xffff), event->comm_rank,
-             event->comm_size, (unsigned long long)event->bytes, states[state], (double)since * 1e-9,
-             waits ? ", waits for: " : "", waits ? event->step : "");
+    snprintf(text, WF_FAILURE_TEXT,
+             "%s%s of communicator %04x (%d ranks) as rank %s, %llu bytes sent: %s %.3f s ago%s%s",
+             wf_call_record_text(&event->call, call), number, (unsigned)(event->comm & 0xffff), event->comm_size,
+             wf_rank_numbers(event->world_rank, event->comm_rank, rank), (unsigned long long)event->bytes,
+             states[state], (double)since * 1e-9, waits ? ", waits for: " : "", waits ? event->step : "");
     return text;
 }

@@ -212,6 +212,7 @@ void wf_recorder_enter(wf_comm *comm)
     event->comm = comm->id;
     event->comm_rank = comm->rank;
     event->comm_size = comm->size;
+    event->world_rank = wf_world_rank(comm, comm->rank);
     event->state = WF_EVENT_ENTERED;
     event->call = comm->doing;
     event->bytes = 0;

@@ -13,10 +13,15 @@ wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int6
 /* Notes where the program called. */
 void wf_call_record_place(wf_call_record *record);
 
+/* --- rank.c --- */
+/* The world's number of a rank of comm (wf_rank_text); a negative rank, which is none, stays as it is. */
+int wf_world_rank(const wf_comm *comm, int rank);
+
 /* --- clock --- */
-/* Of the monotonic clock. */
+/* The time of the monotonic clock. */
 int64_t wf_now_ns(void);
-/* The same as of the last tick of the system, a few milliseconds ago at most; it takes a quarter of the time. */
+/* That time as of the last tick of the system, at most a few milliseconds old; reading it takes a quarter of the
+ * time. */
 int64_t wf_tick_ns(void);
 
 /* --- recorder.c: no allocation and no system call once it is open --- */
@@ -32,7 +37,7 @@ void wf_recorder_step(wf_comm *comm, const char *step);
 void wf_recorder_end(wf_comm *comm, const char *operation, bool failed);
 void wf_recorder_where(const char *where);
 void wf_recorder_error(const char *text);
-/* Whether a process of this job on this machine is stopped. */
+/* Returns true if a process of this job on this machine is stopped. */
 bool wf_recorder_finds_stopped(void);
 /* A clean end: removes the file, unless the user chose the folder. */
 void wf_recorder_remove(void);
@@ -42,20 +47,20 @@ int wf_recorder_rank(void);
 /* This process's own, and the file of another process of this machine; empty where this process keeps no file. */
 wf_trace *wf_recorder_trace(void);
 void wf_recorder_path(int64_t pid, char *path, size_t size);
-/* Still there. Any thread. */
+/* Notes a sign of life. Any thread. */
 void wf_recorder_beat(void);
 /* The call of comm waits for a process since then; the wait ends with the call, or with pid 0. */
 void wf_recorder_wait(const wf_comm *comm, int64_t pid, int64_t since_ns);
 
 /* --- peers.c: what other processes of this machine do, as their flight recorders say --- */
-/* Whether it is known to compute, or to wait itself: it has given a sign of life within the time-out. */
+/* Returns true if the process has shown a sign of life within the time-out, so that it computes or waits itself. */
 bool wf_peer_lives(int64_t pid);
-/* Whether it is there, and does not run: a signal has stopped it. */
+/* Returns true if the process exists and a signal has stopped it. */
 bool wf_peer_stopped(int64_t pid);
-/* Whether that process has closed the communicator of this number, not longer ago than its recorder goes back. */
+/* Returns true if the recorder of the process still holds that it closed the communicator of this number. */
 bool wf_peer_closed(int64_t pid, uint64_t comm);
-/* Whether processes, of which this is one, wait for each other in a circle: who, in which calls, and whether these are
- * not one collective. The circle is another one if *stamp is. */
+/* Returns true if processes, this one among them, wait for each other in a circle: a deadlock. The text names them and
+ * their calls; *unlike is set if these are not one collective. A changed *stamp means another circle. */
 bool wf_peer_circle(uint64_t *stamp, bool *unlike, char text[WF_FAILURE_TEXT]);
 
 /* --- watchdog.c: a thread that never calls MPI --- */

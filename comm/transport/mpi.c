@@ -86,9 +86,9 @@ wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data)
     int *most, known = 0;
     *wf_mpi_comm(comm) = data;
     comm->link = (wf_link){.own = comm, .start = start, .test = test, .cancel = cancel};
-    /* Which only that communicator knows. */
+    /* Only MPI_COMM_WORLD has this attribute for certain. */
     TRY_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &known));
-    /* And two more: for meetings and for answers. */
+    /* Keeps the two highest tags free: for meetings and for answers. */
     comm->tags = known && *most > 2 * WF_TAGS ? *most - WF_TAGS - 1 : WF_TAGS - 2;
     return WF_OK;
 }

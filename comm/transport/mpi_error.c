@@ -1,4 +1,5 @@
-/* Errors of MPI as errors of the library, and the note for the watchdog that a call of MPI may wait. */
+/* Errors of MPI as errors of the library, the note for the watchdog that a call of MPI may wait, and the question
+ * whether MPI can still be called. */
 #include "comm/transport/transport_impl.h"
 
 wf_status wf_mpi_raise(int code, const char *call, const char *file, int line)
@@ -19,4 +20,10 @@ void wf_mpi_waits(const char *what)
         wf_watch_begin(what);
     else
         wf_watch_end();
+}
+
+bool wf_mpi_gone(void)
+{
+    int finalized = 0;
+    return MPI_Finalized(&finalized) == MPI_SUCCESS && finalized;
 }

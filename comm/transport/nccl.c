@@ -7,8 +7,11 @@
 #include "core/log.h"
 
 #include <nccl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#define LEAST   22200 /* the first NCCL that aborts several communicators as one group */
 #define ORDERED 22600 /* the first NCCL that lets communicators overlap in the order of their calls */
 #define SHARING 23000 /* the first that takes several ranks on one GPU */
 
@@ -42,13 +45,14 @@ struct wf_native {
     bool owner;            /* of the streams: the communicator that opened them */
     bool grouped;
     bool marked; /* to be aborted */
+    wf_status (*wait)(wf_comm *comm);
     native *next;
 };
 
 #define TRY_NCCL(comm, call)                                                                                           \
     do {                                                                                                               \
         const ncclResult_t try_nccl_code_ = (call);                                                                    \
-        if (try_nccl_code_ != ncclSuccess)                                                                             \
+        if (try_nccl_code_ != ncclSuccess && try_nccl_code_ != ncclInProgress)                                         \
             return raise_error((comm), try_nccl_code_, #call, __FILE__, __LINE__);                                     \
     } while (0)
 
@@ -77,8 +81,22 @@ static wf_status poll_one(const wf_comm *comm)
     return raise_error(comm, code, "NCCL", __FILE__, __LINE__);
 }
 
+/* A communicator does not block: threads of NCCL connect its ranks, also at the first call between two of them, and put
+ * calls on the stream. Until they have, nothing else is called on it, and no event is recorded behind it. */
+static wf_status ready(wf_comm *comm, bool *is_ready)
+{
+    ncclResult_t code = ncclSuccess;
+    *is_ready = false;
+    WF_CHECK(comm->native->nccl, WF_ERR_STATE, "NCCL's communicator was given up");
+    TRY_NCCL(comm, ncclCommGetAsyncError(comm->native->nccl, &code));
+    *is_ready = code == ncclSuccess;
+    if (code == ncclSuccess || code == ncclInProgress)
+        return WF_OK;
+    return raise_error(comm, code, "NCCL", __FILE__, __LINE__);
+}
+
 /* A member of the shared state that failed by itself tells the first of it, whose death is that of all. */
-static wf_status poll(wf_comm *comm, bool all)
+static wf_status poll_async(wf_comm *comm, bool all)
 {
     const nccl_streams *s = comm->native->streams;
     if (!all)
@@ -107,7 +125,7 @@ static wf_status test(wf_comm *comm, bool *done)
             WF_TRY(s->ctx->k->event_done(s->ctx, s->stream[i].done, done));
         s->stream[i].pending = !*done;
     }
-    return *done ? WF_OK : poll(comm, true);
+    return *done ? WF_OK : poll_async(comm, true);
 }
 
 static const wf_comm *forget(wf_comm *comm)
@@ -129,13 +147,16 @@ static bool is_least(int least)
     return ncclGetVersion(&version) == ncclSuccess && version >= least;
 }
 
-/* Several ranks, or one that is to be connected with itself. */
-static bool is_wanted(const wf_comm *comm)
+static void find_unfit(char why[WF_NATIVE_WHY])
 {
-    return comm->size > 1 || wf_config_get()->nccl_one_rank;
+    int version = 0;
+    why[0] = 0;
+    if (ncclGetVersion(&version) != ncclSuccess || version < LEAST)
+        snprintf(why, WF_NATIVE_WHY, "NCCL %d.%d.%d, and %d.%d is the least", version / 10000, version / 100 % 100,
+                 version % 100, LEAST / 10000, LEAST / 100 % 100);
 }
 
-/* Where NCCL_MULTI_RANK_GPU_ENABLE is 1. */
+/* True if NCCL_MULTI_RANK_GPU_ENABLE is 1 and NCCL is new enough to read it. */
 static bool shares_gpu(void)
 {
     return wf_config_get()->nccl_shares_gpu && is_least(SHARING);
@@ -180,22 +201,30 @@ static wf_status furnish(wf_comm *comm)
     return WF_OK;
 }
 
-/* NCCL blocks until all ranks have come and looks at no clock: the watchdog does. */
-static wf_status open_ranks(wf_comm *comm)
+_Static_assert(sizeof(ncclUniqueId) <= sizeof(wf_native_id), "NCCL's id must fit into the transport's");
+
+static wf_status prepare(wf_comm *comm, wf_native_id *id)
 {
-    if (!is_wanted(comm))
+    ncclUniqueId own;
+    WF_TRY(furnish(comm));
+    if (comm->rank > 0)
         return WF_OK;
-    ncclUniqueId id = {0};
-    wf_status status = furnish(comm);
-    if (status == WF_OK && comm->rank == 0 && ncclGetUniqueId(&id) != ncclSuccess)
-        status = WF_RAISE(WF_ERR_COMM, "ncclGetUniqueId: %.200s", ncclGetLastError(NULL));
-    WF_TRY(wf_comm_post_failure(comm, status));
-    WF_TRY(wf_bcast_bytes(comm, &id, sizeof id, 0));
-    WF_TRY(wf_barrier(comm)); /* a rank that failed before it is heard of here, not in NCCL */
-    const char *before = wf_watch_swap("ncclCommInitRank");
-    const ncclResult_t code = ncclCommInitRank(&comm->native->nccl, comm->size, id, comm->rank);
-    wf_watch_swap(before);
-    return code == ncclSuccess ? WF_OK : raise_error(comm, code, "ncclCommInitRank", __FILE__, __LINE__);
+    WF_CHECK(ncclGetUniqueId(&own) == ncclSuccess, WF_ERR_COMM, "ncclGetUniqueId: %.200s", ncclGetLastError(NULL));
+    memcpy(id, &own, sizeof own);
+    return WF_OK;
+}
+
+static wf_status connect(wf_comm *comm, const wf_native_id *id, wf_status (*wait)(wf_comm *comm))
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId own;
+    memcpy(&own, id, sizeof own);
+    /* NCCL takes the thread's current device, and the program may have chosen another one meanwhile. */
+    WF_TRY(comm->shared->ctx->k->stream_use(comm->shared->ctx, NULL));
+    config.blocking = 0;
+    comm->native->wait = wait;
+    TRY_NCCL(comm, ncclCommInitRankConfig(&comm->native->nccl, comm->size, own, comm->rank, &config));
+    return wait(comm);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
@@ -210,7 +239,7 @@ static bool is_split_from(const wf_comm *comm, const wf_comm *above)
 /* NCCL's end of a communicator waits until no graph holds it. */
 static void end_graphs(const native *member, wf_ctx *ctx, const wf_comm *dead)
 {
-    wf_ctx_end_captures(ctx, member, dead ? dead->dead : WF_ERR_STATE,
+    wf_ctx_end_captures(ctx, member->comm, dead ? dead->dead : WF_ERR_STATE,
                         dead ? dead->death : "a captured step runs after a communicator that it uses was closed");
 }
 
@@ -221,7 +250,7 @@ static void abort_marked(nccl_streams *s, const wf_comm *dead)
     for (native *member = s->members; member; member = member->next) {
         if (!member->marked)
             continue;
-        /* Else NCCL would keep the following calls of this thread in the group for ever. */
+        /* Ends the open group, or NCCL would keep the following calls of this thread in it for ever. */
         if (member->grouped)
             ncclGroupEnd();
         member->grouped = false;
@@ -235,7 +264,9 @@ static void abort_marked(nccl_streams *s, const wf_comm *dead)
             member->nccl = NULL;
         member->marked = false;
     }
-    ncclGroupEnd();
+    const ncclResult_t code = ncclGroupEnd();
+    if (code != ncclSuccess)
+        wf_log(WF_LOG_ERROR, "NCCL does not end what waits on the GPU: %s", ncclGetErrorString(code));
     wf_watch_swap(before);
 }
 
@@ -330,16 +361,6 @@ static ncclRedOp_t op_of(wf_reduce_op op)
     return ops[op];
 }
 
-/* Before a captured step runs: on a GPU it would wait for a rank that is gone. */
-static wf_status alive(void *of)
-{
-    const native *own = of;
-    WF_TRY(wf_comm_alive(own->comm));
-    WF_TRY(wf_comm_post_failure(own->comm, poll_one(own->comm)));
-    WF_CHECK(own->nccl, WF_ERR_STATE, "NCCL's communicator was given up");
-    return WF_OK;
-}
-
 /* NCCL's stream goes behind the context's. Calls of a group do that together. */
 static wf_status behind(wf_comm *comm)
 {
@@ -348,11 +369,11 @@ static wf_status behind(wf_comm *comm)
     WF_CHECK(own->streams, WF_ERR_STATE, "the communicator that this one was split from is closed");
     if (!own->grouped) {
         WF_TRY(poll_one(comm));
-        WF_TRY(wf_ctx_capture_uses(ctx, alive, own));
         WF_TRY(ctx->k->event_record(ctx, own->stream->ready, NULL));
         WF_TRY(ctx->k->event_wait(ctx, own->stream->ready, own->stream->stream));
     }
-    WF_TRY(comm->dead ? wf_comm_alive(comm) : WF_OK);
+    if (comm->dead)
+        return WF_RAISE(comm->dead, "%s", comm->death);
     WF_CHECK(own->nccl, WF_ERR_STATE, "NCCL's communicator was given up");
     return WF_OK;
 }
@@ -389,7 +410,7 @@ static wf_status ahead(wf_comm *comm)
     if (comm->native->grouped)
         return WF_OK;
     WF_TRY(mark_unjoined(comm));
-    return wf_background_within(comm) ? WF_OK : join_stream(comm->native->stream);
+    return comm->shared->background_runs ? WF_OK : join_stream(comm->native->stream);
 }
 
 static wf_status join(wf_comm *comm)
@@ -462,6 +483,8 @@ static wf_status call(wf_comm *comm, const wf_native_call *c)
         return WF_OK;
     WF_TRY(behind(comm));
     WF_TRY(launch(comm, c));
+    if (!comm->native->grouped)
+        WF_TRY(comm->native->wait(comm));
     const size_t sent = sent_by(comm, c, (size_t)c->count * wf_dtype_size(c->dtype));
     comm->traffic.bytes_sent += sent;
     comm->traffic.messages += sent > 0;
@@ -480,6 +503,7 @@ static wf_status end(wf_comm *comm, bool joins)
 {
     comm->native->grouped = false;
     TRY_NCCL(comm, ncclGroupEnd());
+    WF_TRY(comm->native->wait(comm));
     return joins ? ahead(comm) : mark_unjoined(comm);
 }
 
@@ -490,11 +514,14 @@ static wf_status record(wf_comm *comm, wf_event *event)
 }
 
 const wf_native_transport wf_transport_native = {.name = "NCCL",
+                                                 .find_unfit = find_unfit,
                                                  .shares_gpu = shares_gpu,
-                                                 .open = open_ranks,
+                                                 .prepare = prepare,
+                                                 .connect = connect,
+                                                 .ready = ready,
                                                  .close = close_ranks,
                                                  .give_up = give_up,
-                                                 .poll = poll,
+                                                 .poll = poll_async,
                                                  .pending = pending,
                                                  .test = test,
                                                  .forget = forget,

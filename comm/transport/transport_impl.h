@@ -18,28 +18,14 @@
 wf_status wf_mpi_raise(int code, const char *call, const char *file, int line);
 /* MPI is about to wait for other ranks without looking at the clock, in the call of this name; NULL: no longer. */
 void wf_mpi_waits(const char *what);
-/* For the exit of the process: a communicator is open and could be told; is no longer. */
-void wf_mpi_opened(wf_comm *comm);
-void wf_mpi_closed(wf_comm *comm);
+/* Returns true if the program has finalized MPI: nothing of it is called any more. */
+bool wf_mpi_gone(void);
 
-/* Memory, before the ranks meet: closed like what is open. */
-wf_status wf_control_new(wf_comm *comm) WF_NODISCARD;
 /* MPI's communicator of one that is open. */
 MPI_Comm *wf_mpi_comm(const wf_comm *comm);
-/* The transport's and the control's communicator; taken over. */
+/* The transport's communicator; taken over. */
 wf_status wf_transport_mpi_open(wf_comm *comm, MPI_Comm data);
 /* Frees what the transport keeps for this communicator, if it has one; does not wait. */
 void wf_transport_mpi_close(wf_comm *comm);
-wf_status wf_control_open(wf_comm *comm, MPI_Comm control);
-
-/* --- process.c --- */
-/* Initialises MPI if nobody has. */
-wf_status wf_mpi_start(int *argc, char ***argv);
-/* A communicator died: the process does not wait long for the others at its end. */
-void wf_mpi_broken(void);
-/* The program has finalized MPI: nothing of it is called any more. */
-bool wf_mpi_gone(void);
-/* Ends the job. */
-void wf_mpi_abort(int code);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct run {
     int64_t n_order, cap_order;
 } run;
 
-/* Where differentiation ends: a parameter or leaf that this backward is asked for. */
+/* Returns true if differentiation ends here: a parameter or leaf that this backward is asked for. */
 static bool is_target(const run *r, const wf_var *var)
 {
     if (!var->needs_grad)
@@ -28,7 +28,8 @@ static bool wanted(const run *r, const wf_var *var)
     return var && var->run == r->id;
 }
 
-/* Of the nodes from `first` on; so are the two that follow. */
+/* Marks the variables that need a gradient: targets, and outputs of nodes from `first` on that read such a variable or
+ * always run. */
 static void mark_wanted(const run *r, int64_t first)
 {
     wf_tape *tape = r->tape;

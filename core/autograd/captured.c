@@ -1,6 +1,30 @@
-/* Captured steps: calls the step twice, captures it in its third run and replays it from then on. Operations of the
- * host that a replay needs are collected here while the step runs. If something in the step cannot be captured,
- * nothing is replayed and the run returns an error. */
+/* Captured steps: a step of fixed shape is recorded by the device once, and launched as a whole from then on.
+ *
+ * Actors. The program calls wf_captured_run for every step. Library code that runs inside the step says what a replay
+ * must repeat on the host (wf_ctx_capture_host_op, wf_ctx_send, wf_ctx_repeat), what must happen after every launch
+ * (wf_ctx_after_capture), what it depends on (wf_ctx_capture_uses), and what cannot be captured
+ * (wf_ctx_forbid_capture). The device records the work that the step enqueues, and replays it.
+ *
+ *     runs 1, 2   rehearsals: the step is called; what is made once is made here (plans, pool blocks, connections)
+ *     run 3       capture: the step is called while the device records; host operations become entries; then a launch
+ *     run 4 ...   replay: checks, host operations, one copy of their values to the device, launch, followers
+ *
+ * A host operation computes a number that changes from step to step (a learning rate, the key of random numbers). All
+ * of them write to `values`; the copy to device_values precedes the launch, and the recorded work copies each number to
+ * its place from there. So no replay needs a transfer between its kernels.
+ *
+ * Guarantees. A replay computes what the step would. Checks come before operations that count, so a refused replay has
+ * changed nothing. Memory that the step took while it was recorded is claimed (core/pool.c): other work never gets it,
+ * as the recorded kernels write to the same addresses every time.
+ *
+ * What may happen meanwhile. A communicator that the step uses may die or close: wf_ctx_end_captures frees the graph of
+ * each captured step that uses it, and nothing else, since a launch may still be in flight; further runs return its
+ * error. One captured step cannot run inside another.
+ *
+ * Failure. The first reason that bars a capture is kept (`why`). A rehearsal goes on all the same; run 3 and later ones
+ * return it. After an error in the capture the counts of host operations are undone in reverse order, all that the
+ * capture made is freed, and the next run tries again, unless the step is barred. On a device that cannot capture every
+ * run calls the step. */
 #include "core/captured_author.h"
 
 #include "core/log.h"

@@ -63,7 +63,7 @@ void wf_tape_leave(wf_tape *tape, wf_scope scope)
 }
 
 /* Its entry, or the empty one where it belongs. There is always an empty one. */
-static wf_applied *entry_of(wf_applied *table, size_t capacity, uint64_t layer)
+static wf_applied *find_applied(wf_applied *table, size_t capacity, uint64_t layer)
 {
     /* Linear probing; the capacity is a power of two and at most half full. */
     size_t at = (size_t)wf_hash_u64(0, layer) & (capacity - 1);
@@ -72,7 +72,7 @@ static wf_applied *entry_of(wf_applied *table, size_t capacity, uint64_t layer)
     return &table[at];
 }
 
-static wf_status grow(wf_tape *tape)
+static wf_status grow_table(wf_tape *tape)
 {
     const size_t capacity = tape->cap_applied ? 2 * tape->cap_applied : FEW;
     wf_applied *table = wf_calloc(tape->ctx, capacity, sizeof *table);
@@ -80,7 +80,7 @@ static wf_status grow(wf_tape *tape)
         return wf_error_code();
     for (size_t i = 0; i < tape->cap_applied; i++)
         if (tape->applied[i].key != 0)
-            *entry_of(table, capacity, tape->applied[i].key) = tape->applied[i];
+            *find_applied(table, capacity, tape->applied[i].key) = tape->applied[i];
     free(tape->applied);
     tape->applied = table;
     tape->cap_applied = capacity;
@@ -94,8 +94,8 @@ wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *cou
     if (tape->repeat.on)
         return WF_OK;
     if (2 * (tape->n_applied + 1) > tape->cap_applied)
-        WF_TRY(grow(tape));
-    wf_applied *entry = entry_of(tape->applied, tape->cap_applied, layer);
+        WF_TRY(grow_table(tape));
+    wf_applied *entry = find_applied(tape->applied, tape->cap_applied, layer);
     if (entry->key == 0)
         tape->n_applied++;
     entry->key = layer;
@@ -105,7 +105,7 @@ wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *cou
 
 /* If memory for an entry is exhausted, the entry is left out; the next allocation of the step reports the error, or
  * the segment that draws it again. */
-static void note(wf_tape *tape, uint64_t stream)
+static void note_draw(wf_tape *tape, uint64_t stream)
 {
     if (tape->n_draws == tape->cap_draws) {
         const int64_t capacity = tape->cap_draws ? 2 * tape->cap_draws : FEW;
@@ -139,7 +139,7 @@ static uint64_t next_stream(wf_tape *tape)
     if (tape->repeat.on)
         return stream_again(tape);
     const uint64_t stream = wf_hash_u64(tape->scope.stream, tape->draws_in_scope++);
-    note(tape, stream);
+    note_draw(tape, stream);
     return stream;
 }
 

@@ -34,7 +34,7 @@ void wf_tape_cut(wf_tape *tape, int64_t n_nodes, int64_t n_vars)
     for (int64_t i = n_vars; i < tape->n_vars; i++) {
         wf_tensor_free(tape->vars[i]->value);
         wf_tensor_free(tape->vars[i]->grad);
-        /* Whoever still holds the variable gets an error, until its memory is another variable's. */
+        /* A caller that still holds the variable gets an error, until its memory is reused for another one. */
         tape->vars[i]->value = NULL;
         tape->vars[i]->grad = NULL;
     }

@@ -11,15 +11,15 @@
 enum { ROOM = 8 << 20 };
 
 /* The geometry in three dimensions, the outer ones 1 where there are fewer. */
-typedef struct columns {
+typedef struct column_plan {
     const char *x;
     int64_t c, in[3], out[3], kernel[3], stride[3], dilation[3], lo[3];
     size_t run; /* bytes of the channels of a pixel */
-} columns;
+} column_plan;
 
-static columns columns_of(const wf_conv_geom *geom, const wf_array *x, const wf_array *dy)
+static column_plan column_plan_of(const wf_conv_geom *geom, const wf_array *x, const wf_array *dy)
 {
-    columns p = {.x = x->data, .c = x->shape.dim[1], .run = (size_t)x->shape.dim[1] * wf_dtype_size(x->dtype)};
+    column_plan p = {.x = x->data, .c = x->shape.dim[1], .run = (size_t)x->shape.dim[1] * wf_dtype_size(x->dtype)};
     for (int d = 0; d < 3; d++) {
         const int from = d - (3 - geom->nd);
         const bool has = from >= 0;
@@ -33,8 +33,8 @@ static columns columns_of(const wf_conv_geom *geom, const wf_array *x, const wf_
     return p;
 }
 
-/* Of the output pixel with this number, counted over all samples. */
-static void row_fill(const columns *p, int64_t pixel, char *to)
+/* Fills the row of the output pixel with this number, counted over all samples. */
+static void row_fill(const column_plan *p, int64_t pixel, char *to)
 {
     int64_t at[3];
     for (int d = 2; d >= 0; d--) {
@@ -126,7 +126,7 @@ typedef wf_status (*multiply)(wf_ctx *ctx, const wf_conv_args *args, const wf_ar
 
 static wf_status multiply_rows(wf_ctx *ctx, const wf_conv_args *args, multiply product)
 {
-    const columns p = columns_of(args->geom, args->x, args->y);
+    const column_plan p = column_plan_of(args->geom, args->x, args->y);
     const int64_t f = args->y->shape.dim[1], width = wf_array_count(args->w) / f, pixels = wf_array_count(args->y) / f;
     const int64_t row = width * (int64_t)wf_dtype_size(args->x->dtype);
     /* Pieces of equal length: each reads or writes the whole filter. */
@@ -193,7 +193,7 @@ wf_status wf_cpu_columns_forward(wf_ctx *ctx, const wf_conv_args *args)
 }
 
 /* Adds to sum[0..n) what the rows of a sample have for channels [c, c + n) of the input at `at`. */
-static void sum_taps(const columns *p, const float *rows, const int64_t at[3], int64_t c, int64_t n, float *sum)
+static void sum_taps(const column_plan *p, const float *rows, const int64_t at[3], int64_t c, int64_t n, float *sum)
 {
     const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2];
     for (int64_t tap = 0; tap < taps; tap++) {
@@ -214,7 +214,7 @@ static void sum_taps(const columns *p, const float *rows, const int64_t at[3], i
 }
 
 /* dx of an input pixel, counted from the first of the samples whose rows these are. */
-static void pixel_sum(const columns *p, const float *rows, int64_t pixel, const wf_array *dx, int64_t first)
+static void pixel_sum(const column_plan *p, const float *rows, int64_t pixel, const wf_array *dx, int64_t first)
 {
     const int64_t inputs = p->in[0] * p->in[1] * p->in[2], outputs = p->out[0] * p->out[1] * p->out[2];
     const int64_t taps = p->kernel[0] * p->kernel[1] * p->kernel[2], within = pixel % inputs;
@@ -230,7 +230,7 @@ static void pixel_sum(const columns *p, const float *rows, int64_t pixel, const 
 }
 
 /* All of dx of n samples from their rows. */
-static void rows_sum(const wf_ctx *ctx, const columns *p, const float *rows, int64_t n, const wf_array *dx,
+static void rows_sum(const wf_ctx *ctx, const column_plan *p, const float *rows, int64_t n, const wf_array *dx,
                      int64_t first)
 {
     const int64_t pixels = n * p->in[0] * p->in[1] * p->in[2];
@@ -241,7 +241,7 @@ static void rows_sum(const wf_ctx *ctx, const columns *p, const float *rows, int
 
 wf_status wf_cpu_columns_data(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const columns p = columns_of(args->geom, args->x, args->y);
+    const column_plan p = column_plan_of(args->geom, args->x, args->y);
     const int64_t f = args->y->shape.dim[1], width = wf_array_count(args->w) / f, samples = args->x->shape.dim[0];
     const int64_t outputs = pixels_of(args->geom, args->y);
     const int64_t bytes = outputs * width * (int64_t)sizeof(float), fit = ROOM / bytes, most = fit < 1 ? 1 : fit;

@@ -37,8 +37,8 @@ static bool crops(const wf_conv_geom *geom)
     return false;
 }
 
-static wf_dnn_key key_of(const wf_ctx *ctx, wf_dnn_kind kind, int flags, const wf_conv_geom *geom, const wf_array *x,
-                         const wf_array *y)
+static wf_dnn_key conv_key(const wf_ctx *ctx, wf_dnn_kind kind, int flags, const wf_conv_geom *geom, const wf_array *x,
+                           const wf_array *y)
 {
     wf_dnn_key key;
     const size_t bytes = (size_t)geom->nd * sizeof(int64_t);
@@ -136,7 +136,7 @@ static wf_status forward_dnn(wf_ctx *ctx, const wf_conv_args *args, const wf_epi
     const wf_array *const x = args->x, *const bias = args->bias, *const y = args->y;
     const wf_dnn_op *op = NULL;
     const int flags = (wf_cpu_data(bias) ? WF_DNN_BIAS : 0) | (fused ? WF_DNN_ACT : 0) | flag_wide(x, y);
-    wf_dnn_key key = key_of(ctx, WF_DNN_FORWARD, flags, args->geom, x, y);
+    wf_dnn_key key = conv_key(ctx, WF_DNN_FORWARD, flags, args->geom, x, y);
     key.slope = fused ? wf_epilogue_slope(fused) : 0.0F;
     WF_TRY(wf_dnn_find(ctx, &key, &op));
     *done = op != NULL;
@@ -187,7 +187,7 @@ static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_a
         return wf_cpu_columns_data(ctx, &product);
     if (wf_grouped_data_pays(&product))
         return wf_grouped_data(ctx, &product);
-    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_DATA, flag_wide(dy, dx), geom, dx, dy);
+    const wf_dnn_key key = conv_key(ctx, WF_DNN_BACKWARD_DATA, flag_wide(dy, dx), geom, dx, dy);
     WF_TRY(wf_dnn_find(ctx, &key, &op));
     *done = op != NULL;
     if (!op)
@@ -324,7 +324,7 @@ wf_status wf_cpu_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     const wf_dnn_op *op = NULL;
     const int flags =
         (wf_cpu_data(dbias) ? WF_DNN_BIAS : 0) | (args->accumulate ? WF_DNN_ACCUMULATE : 0) | flag_wide(x, dw);
-    const wf_dnn_key key = key_of(ctx, WF_DNN_BACKWARD_FILTER, flags, args->geom, x, dy);
+    const wf_dnn_key key = conv_key(ctx, WF_DNN_BACKWARD_FILTER, flags, args->geom, x, dy);
     WF_TRY(wf_dnn_find(ctx, &key, &op));
     if (!op)
         return wf_wide_conv_backward_filter(ctx, args);

@@ -40,7 +40,7 @@ static inline void *wf_cpu_data(const wf_array *a)
     return a ? a->data : NULL;
 }
 
-/* Whether an array is absent or of this type. */
+/* Returns true if an array is absent or of this type. */
 static inline bool wf_cpu_is(const wf_array *a, wf_dtype dtype)
 {
     return !a || !a->data || a->dtype == dtype;
@@ -92,6 +92,7 @@ bool wf_cpu_columns_gradient_pay(const wf_conv_args *args);
 wf_conv_fn wf_cpu_columns_forward, wf_cpu_columns_data, wf_cpu_columns_gradient;
 
 /* The slots. */
+wf_library_fn wf_cpu_library;
 wf_multiplies_fn wf_cpu_multiplies;
 wf_alloc_fn wf_cpu_alloc;
 wf_release_fn wf_cpu_release;
@@ -104,6 +105,8 @@ wf_matmul_fn wf_cpu_matmul;
 wf_pool_fn wf_cpu_pool_forward, wf_cpu_pool_backward;
 wf_resample_fn wf_cpu_resample_forward, wf_cpu_resample_backward;
 wf_norm_fn wf_cpu_norm_stats, wf_cpu_norm_forward, wf_cpu_norm_backward_stats, wf_cpu_norm_backward;
+wf_group_norm_fn wf_cpu_group_norm_stats, wf_cpu_group_norm_forward, wf_cpu_group_norm_backward_stats,
+    wf_cpu_group_norm_backward;
 wf_act_fn wf_cpu_act_forward, wf_cpu_act_backward;
 wf_binary_fn wf_cpu_binary;
 wf_dropout_fn wf_cpu_dropout;

@@ -28,7 +28,7 @@ typedef struct plan {
     int64_t padded_floats, strip_floats; /* of a thread's two buffers */
 } plan;
 
-/* Of one image, and a part of its output rows. */
+/* Some output rows of one image. */
 typedef struct strip {
     int64_t image, first, count;
 } strip;
@@ -223,7 +223,7 @@ wf_status wf_depthwise_gradient(wf_ctx *ctx, const wf_conv_args *args)
 {
     const plan p = plan_of(args->geom, args->x, args->y);
     const int team = ctx->threads < 1 ? 1 : ctx->threads;
-    /* Of fixed number, so that no sum depends on the number of threads. */
+    /* A fixed number of slices, so that no sum depends on the number of threads. */
     const int64_t slices = wf_cpu_min(p.items, SLICES_MOST), units = slices * p.blocks;
     const int64_t floats = p.padded_floats + p.strip_floats, count = p.taps * LANES;
     const size_t bytes = (size_t)(team * floats + units * count) * sizeof(float);

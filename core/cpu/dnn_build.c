@@ -9,7 +9,7 @@ static dnnl_data_type_t type_of(int32_t dtype)
     return dtype == WF_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
-/* Of what the operation gives, where `gives`. */
+/* The type of an array; results (`gives`) are f32 if the key asks for wide ones. */
 static dnnl_data_type_t type_in(const wf_dnn_key *key, bool gives)
 {
     return gives && (key->flags & WF_DNN_WIDE) ? dnnl_f32 : type_of(key->dtype);

@@ -30,23 +30,6 @@ static wf_status own_open(wf_ctx *ctx, dnn_own **own)
     return WF_OK;
 }
 
-/* Without these instructions oneDNN computes bf16 in loops that are slower than f32 with conversions (core/cpu/wide.c).
- */
-bool wf_dnn_takes_bf16(void)
-{
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-}
-
-bool wf_dnn_has_amx(void)
-{
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
-}
-
-bool wf_cpu_multiplies(wf_dtype dtype)
-{
-    return dtype == WF_F32 || (dtype == WF_BF16 && wf_dnn_takes_bf16());
-}
-
 static uint64_t key_hash(const wf_dnn_key *key)
 {
     uint64_t word[sizeof *key / sizeof(uint64_t)], hash = 1;
@@ -65,7 +48,7 @@ static void op_free(wf_ctx *ctx, wf_dnn_op *op)
 }
 
 /* Frees the operation that was not used for the longest time. */
-static void drop_oldest(wf_ctx *ctx, dnn_own *own)
+static void drop_oldest_primitive(wf_ctx *ctx, dnn_own *own)
 {
     wf_dnn_op **oldest = NULL;
     for (int b = 0; b < BUCKETS; b++)
@@ -99,7 +82,7 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
         omp_set_num_threads(before);
         /* A loop of fixed shape stays far below the limit. */
         if (ctx->plans >= WF_PLANS_MOST)
-            drop_oldest(ctx, own);
+            drop_oldest_primitive(ctx, own);
         ctx->plans++;
         found->next = *head;
         *head = found;

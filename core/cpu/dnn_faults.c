@@ -10,7 +10,7 @@ static bool pads(const wf_dnn_key *key, int d)
     return key->lo[d] > 0 || key->hi[d] > 0;
 }
 
-/* Whether some tap meets nothing but padding. */
+/* Returns true if some tap meets only padding. */
 static bool has_idle_tap(const wf_dnn_key *key)
 {
     for (int d = 0; d < key->nd; d++)
@@ -26,7 +26,7 @@ static bool has_idle_tap(const wf_dnn_key *key)
     return false;
 }
 
-/* Whether some window lies wholly in padding. */
+/* Returns true if some window lies wholly in padding. */
 static bool has_idle_window(const wf_dnn_key *key)
 {
     for (int d = 0; d < key->nd; d++)
@@ -42,7 +42,7 @@ static bool has_idle_window(const wf_dnn_key *key)
     return false;
 }
 
-/* Whether some element of x is under no tap of any window. */
+/* Returns true if no tap of any window reads some element of x. */
 static bool has_idle_input(const wf_dnn_key *key)
 {
     for (int d = 0; d < key->nd; d++)
@@ -78,7 +78,7 @@ static bool is_wide_group(const wf_dnn_key *key)
     return key->groups > 1 && (key->flags & WF_DNN_WIDE);
 }
 
-/* Of a volume: smaller than the filter, or than a stride. */
+/* Returns true if a volume is shorter than a stride or no longer than the reach of the filter in some dimension. */
 static bool is_small_volume(const wf_dnn_key *key)
 {
     bool small = false;
@@ -116,6 +116,30 @@ static bool leaves_gaps(const wf_dnn_key *key)
     return gaps && more;
 }
 
+/* The gradient of a filter of one pixel, with strides and without low padding, in lines and images: oneDNN copies x to
+ * its scratchpad without the strides. It books pixels * channels numbers, but lets a later piece of the pixels begin at
+ * pixel * block: with fewer channels than a block, that is behind the end. */
+static bool copies_strided_pixels(const wf_dnn_key *key, int64_t block)
+{
+    bool strided = false;
+    for (int d = 0; d < key->nd; d++) {
+        strided = strided || key->stride[d] > 1;
+        if (key->kernel[d] > 1 || key->lo[d] > 0)
+            return false;
+    }
+    return strided && key->nd < 3 && key->c / key->groups < block;
+}
+
+static bool copies_below_8_channels(const wf_dnn_key *key)
+{
+    return copies_strided_pixels(key, 8);
+}
+
+static bool copies_below_16_channels(const wf_dnn_key *key)
+{
+    return copies_strided_pixels(key, 16);
+}
+
 static bool is_any(const wf_dnn_key *key)
 {
     return true;
@@ -149,12 +173,16 @@ static const fault known[] = {
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group, "on one thread adds to what was there"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", starts_twice_in_padding, "reads where it should not"},
+    /* In version 2.6 and in all until 3.12. */
+    {0, WF_DNN_BACKWARD_FILTER, WF_F32, "jit_1x1", "avx2", copies_below_8_channels, "writes behind its scratchpad"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_F32, "jit_1x1", "avx512", copies_below_16_channels, "writes behind its scratchpad"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16_1x1", "", copies_below_16_channels, "writes behind its scratchpad"},
     {206, WF_DNN_BACKWARD_DATA, WF_BF16, "", "", is_odd_point, "multiplies by what lies behind dy"},
 };
 
 const char *wf_dnn_fault(const wf_dnn_key *key, const char *implementation)
 {
-    /* Of the library that runs, not of the headers: a program may meet a newer one. */
+    /* The version of the library that runs, which may be newer than the headers. */
     const dnnl_version_t *const library = dnnl_version();
     const int version = 100 * library->major + library->minor;
     /* Version 3.7 wraps some, as in "jit_uni_ncsp_convolution:conv+brg_conv_fwd:avx512_core". */

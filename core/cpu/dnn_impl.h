@@ -108,7 +108,7 @@ bool wf_dnn_desc_query(wf_dnn_desc *made, dnnl_primitive_desc_t pd, dnnl_query_t
 void wf_dnn_desc_free(wf_dnn_desc *desc);
 size_t wf_dnn_desc_bytes(const wf_dnn_desc *desc);
 bool wf_dnn_desc_equal(const wf_dnn_desc *a, const wf_dnn_desc *b);
-/* Of the type and the layout in memory. */
+/* Hashes the type and the layout in memory. */
 uint64_t wf_dnn_desc_hash(const wf_dnn_desc *desc);
 /* Without data. */
 bool wf_dnn_memory_new(dnnl_engine_t engine, const wf_dnn_desc *desc, dnnl_memory_t *memory);

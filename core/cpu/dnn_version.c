@@ -157,7 +157,7 @@ bool wf_dnn_desc_equal(const wf_dnn_desc *a, const wf_dnn_desc *b)
     return dnnl_memory_desc_equal(a->desc, b->desc);
 }
 
-/* Of n numbers that the descriptor knows under this name. */
+/* Adds n numbers that the descriptor has under this name to the hash. */
 static uint64_t hash_dims(const wf_dnn_desc *desc, dnnl_query_t name, int n, uint64_t hash)
 {
     const dnnl_dims_t *dims = NULL;
@@ -197,7 +197,7 @@ bool wf_dnn_append_sum(dnnl_post_ops_t ops)
 }
 
 /* The implementation that comes `choice` after the one that was made first. */
-static dnnl_primitive_desc_t choose(dnnl_status_t status, dnnl_primitive_desc_t made, int choice)
+static dnnl_primitive_desc_t choose_primitive(dnnl_status_t status, dnnl_primitive_desc_t made, int choice)
 {
     if (status != dnnl_success)
         return NULL;
@@ -232,7 +232,7 @@ dnnl_primitive_desc_t wf_dnn_conv_pd(dnnl_engine_t engine, int32_t kind, const w
 {
     dnnl_primitive_desc_t made = NULL;
     const dnnl_status_t status = conv_pd_create(engine, kind, d, forward, attr, &made);
-    return choose(status, made, choice);
+    return choose_primitive(status, made, choice);
 }
 
 dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_matmul_descs *d, dnnl_primitive_attr_t attr,
@@ -241,7 +241,7 @@ dnnl_primitive_desc_t wf_dnn_matmul_pd(dnnl_engine_t engine, const wf_dnn_matmul
     dnnl_primitive_desc_t made = NULL;
     const dnnl_status_t status = dnnl_matmul_primitive_desc_create(&made, engine, d->a.desc, d->b.desc,
                                                                    d->bias ? d->row.desc : NULL, d->c.desc, attr);
-    return choose(status, made, choice);
+    return choose_primitive(status, made, choice);
 }
 
 dnnl_primitive_desc_t wf_dnn_reorder_pd(dnnl_engine_t engine, const wf_dnn_desc *from, const wf_dnn_desc *to,

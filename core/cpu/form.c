@@ -20,7 +20,7 @@ static wf_status kept_new(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t b
 }
 
 /* The first form of the list was used last: frees those behind the first FORMS_MOST. */
-static void drop_oldest(wf_ctx *ctx, wf_packed_form **forms)
+static void drop_oldest_form(wf_ctx *ctx, wf_packed_form **forms)
 {
     for (int i = 0; *forms && i < FORMS_MOST; i++)
         forms = &(*forms)->next;
@@ -36,7 +36,7 @@ static wf_status kept_find(wf_ctx *ctx, const wf_array *w, uint64_t key, size_t 
     *kept = *at;
     if (!*kept) {
         WF_TRY(kept_new(ctx, w, key, bytes, kept));
-        drop_oldest(ctx, w->forms);
+        drop_oldest_form(ctx, w->forms);
         return WF_OK;
     }
     *at = (*kept)->next;

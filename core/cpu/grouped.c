@@ -52,7 +52,7 @@ static strip strip_of(const plan *p, int64_t item)
 }
 
 /* flipped: for the gradient of the data, whose pads are what the kernel reaches beyond the forward ones. */
-static plan plan_of(const wf_conv_geom *geom, const wf_array *from, const wf_array *to, bool flipped)
+static plan grouped_plan(const wf_conv_geom *geom, const wf_array *from, const wf_array *to, bool flipped)
 {
     plan p = {.from = from,
               .to = to,
@@ -81,7 +81,7 @@ static plan plan_of(const wf_conv_geom *geom, const wf_array *from, const wf_arr
 }
 
 /* 16 channels from element `at` on. */
-static inline vec load(const wf_array *a, int64_t at)
+static inline vec load_lanes(const wf_array *a, int64_t at)
 {
     return a->dtype == WF_BF16 ? vec_load_bf16((const uint16_t *)a->data + at) : vec_load((const float *)a->data + at);
 }
@@ -99,7 +99,7 @@ static void pad_strip(const plan *p, int64_t block, strip s, float *padded)
         const int64_t copied = inside ? pixels : 0, right = p->width - left - copied;
         memset(row, 0, (size_t)(left * LANES) * sizeof *row);
         for (int64_t i = 0; i < copied; i++)
-            vec_store(row + (left + i) * LANES, load(p->from, at + i * p->channels));
+            vec_store(row + (left + i) * LANES, load_lanes(p->from, at + i * p->channels));
         memset(row + (left + copied) * LANES, 0, (size_t)(right * LANES) * sizeof *row);
     }
 }
@@ -193,7 +193,7 @@ static wf_status result(wf_ctx *ctx, const plan *p, const float *filter, const w
             const strip s = strip_of(p, u / p->blocks);
             float *const padded = work + omp_get_thread_num() * p->padded_floats;
             const float *const own = filter + block * p->height * p->members * TAPS * LANES;
-            const epilogue end = {wf_cpu_data(bias) ? load(bias, block * LANES) : vec_of(0), vec_of(slope)};
+            const epilogue end = {wf_cpu_data(bias) ? load_lanes(bias, block * LANES) : vec_of(0), vec_of(slope)};
             pad_strip(p, block, s, padded);
             if (p->stride == 1)
                 result_strip(p, 1, block, s, padded, own, lanes, &end);
@@ -240,13 +240,13 @@ static wf_status result_of(wf_ctx *ctx, const plan *p, const wf_conv_args *args,
 
 wf_status wf_grouped_forward(wf_ctx *ctx, const wf_conv_args *args, float slope)
 {
-    const plan p = plan_of(args->geom, args->x, args->y, false);
+    const plan p = grouped_plan(args->geom, args->x, args->y, false);
     return result_of(ctx, &p, args, false, slope);
 }
 
 wf_status wf_grouped_data(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const plan p = plan_of(args->geom, args->y, args->x, true);
+    const plan p = grouped_plan(args->geom, args->y, args->x, true);
     return result_of(ctx, &p, args, true, 1);
 }
 
@@ -265,7 +265,7 @@ WF_CPU_INLINE void sum_row(const plan *p, int stride, const wf_array *dy, const 
         const int64_t at = (s.image * p->to_h + s.first + r) * p->to_w * p->channels + block * LANES;
         for (int64_t o = 0; o < p->to_w; o++) {
             const float *const under = x + (r * stride * p->width + o * stride) * LANES;
-            const vec dy_pixel = load(dy, at + o * p->channels);
+            const vec dy_pixel = load_lanes(dy, at + o * p->channels);
             const vec in[TAPS] = {vec_load(under), vec_load(under + LANES), vec_load(under + 2 * LANES)};
 #pragma GCC unroll 4
             for (int i = 0; i < QUARTET; i++) {
@@ -322,7 +322,7 @@ static void finish_block(const plan *p, const wf_conv_args *args, int64_t block,
 
 wf_status wf_grouped_gradient(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const plan p = plan_of(args->geom, args->x, args->y, false);
+    const plan p = grouped_plan(args->geom, args->x, args->y, false);
     const int team = ctx->threads < 1 ? 1 : ctx->threads;
     /* Their number does not depend on the threads, so that the sums do not either. */
     const int64_t slices = wf_cpu_min(p.items, SLICES_MOST), units = slices * p.blocks;
@@ -349,7 +349,8 @@ wf_status wf_grouped_gradient(wf_ctx *ctx, const wf_conv_args *args)
     return WF_OK;
 }
 
-/* Whether a group's channels are four or eight, and everything else is as the kernels above assume. */
+/* Returns true if these kernels can run the call: groups of four or eight channels, and the geometry that they
+ * assume. */
 static bool has(const wf_conv_args *args)
 {
     const wf_conv_geom *const geom = args->geom;

@@ -64,7 +64,7 @@ wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignor
     const int64_t rows = wf_cpu_rows(dx, &c);
     if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c, ignored))
         return wf_wide_nll_backward(ctx, labels, ignored, dloss, scale, dx);
-    /* The same for every row: the gradient of a mean. */
+    /* One value for every row: the gradient of a mean. */
     const float value = (float)(-*(const float *)dloss->data * scale);
     float *const out = dx->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)
@@ -241,7 +241,7 @@ WF_CPU_INLINE void slopes_long(const wf_entropy_args *args, bool bf16, int64_t c
 #pragma omp simd
     for (int64_t j = 0; j < c; j++)
         wf_cpu_set(dx, bf16, at + j, up * vm_exp(wf_cpu_at(x, bf16, at + j) - most - log_sum));
-    /* Of the difference, not of the rounded product. */
+    /* Subtracts from the product before it is rounded to bf16. */
     wf_cpu_set(dx, bf16, at + label, up * vm_exp(wf_cpu_at(x, bf16, at + label) - most - log_sum) - up);
 }
 

@@ -62,7 +62,7 @@ static inline bool wf_cpu_is_narrow(const wf_array *a)
     return a && a->data && (a->dtype == WF_BF16 || a->dtype == WF_F16);
 }
 
-/* Whether passes can read and write it as floats. An absent one they can. */
+/* Returns true if passes can read and write it as floats. NULL is allowed. */
 static inline bool wf_cpu_is_float(const wf_array *a)
 {
     return wf_cpu_is(a, WF_F32) || wf_cpu_is_narrow(a);
@@ -94,8 +94,8 @@ static inline const float *wf_cpu_read(const wf_array *a, int64_t at, int64_t n,
     return room;
 }
 
-/* Where floats for elements [at, at + n) are to be written: in the array itself, or in `room`, with what the array
- * holds if `filled`. wf_cpu_put then brings them from there into the array. */
+/* Returns the memory in which floats for elements [at, at + n) are to be written: the array itself, or `room`, with the
+ * array's elements if `filled`. wf_cpu_put then copies them from there into the array. */
 static inline float *wf_cpu_place(const wf_array *a, int64_t at, int64_t n, bool filled, float *room)
 {
     if (!wf_cpu_is_narrow(a))

@@ -97,15 +97,40 @@ static void chunk(const long_rows *r, const pass *p, int64_t at, int64_t within,
     wf_cpu_put(p->out, at, n, out);
 }
 
+/* Elements of several long rows, or of one that is long enough. */
+static int64_t run_length(const long_rows *r)
+{
+    return r->w >= 1024 ? r->w : 1024 / r->w * r->w;
+}
+
+/* Elements [lo, hi), the first of which begins a long row. */
+static void run_rows(const long_rows *r, const pass *p, int64_t lo, int64_t hi, piece work)
+{
+    for (int64_t at = lo; at < hi; at += WF_CPU_CHUNK)
+        chunk(r, p, at, at - lo, wf_cpu_min(WF_CPU_CHUNK, hi - at), work);
+}
+
 static void run_all(const wf_ctx *ctx, const long_rows *r, pass *p, const piece kind[2])
 {
     p->bf16 = all_bf16(p);
     const piece work = kind[p->bf16];
-    const int64_t total = r->rows * r->c, size = r->w >= 1024 ? r->w : 1024 / r->w * r->w;
+    const int64_t total = r->rows * r->c, size = run_length(r);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
     for (int64_t lo = 0; lo < total; lo += size)
-        for (int64_t at = lo; at < wf_cpu_min(lo + size, total); at += WF_CPU_CHUNK)
-            chunk(r, p, at, at - lo, wf_cpu_min(WF_CPU_CHUNK, wf_cpu_min(lo + size, total) - at), work);
+        run_rows(r, p, lo, wf_cpu_min(lo + size, total), work);
+}
+
+/* Runs all rows by the thread that calls. k: five rows of constants, one after the other. */
+static void run_here(const long_rows *r, pass *p, float *k, const piece kind[2])
+{
+    constants rows;
+    for (int i = 0; i < 5; i++)
+        rows.row[i] = k + i * r->w;
+    p->k = &rows;
+    p->bf16 = all_bf16(p);
+    const int64_t total = r->rows * r->c, size = run_length(r);
+    for (int64_t lo = 0; lo < total; lo += size)
+        run_rows(r, p, lo, wf_cpu_min(lo + size, total), kind[p->bf16]);
 }
 
 static inline float clipped(float v)
@@ -300,4 +325,18 @@ wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     run_all(ctx, &r, &p, count > 0 ? backward_forms : backward_fixed_forms);
     wf_pool_give(ctx, k.row[0], k.bytes);
     return WF_OK;
+}
+
+void wf_cpu_column_scale(const wf_array *x, const wf_array *y, float *k)
+{
+    const long_rows r = long_rows_of(x);
+    pass p = {.x = x, .out = y, .slope = 1.0F};
+    run_here(&r, &p, k, affine_forms);
+}
+
+void wf_cpu_column_backward(const wf_array *x, const wf_array *dy, const wf_array *dx, float *k)
+{
+    const long_rows r = long_rows_of(x);
+    pass p = {.x = x, .y = dy, .dy = dy, .out = dx, .slope = 1.0F};
+    run_here(&r, &p, k, backward_forms);
 }

@@ -137,6 +137,22 @@ static void stats_segments(const wf_ctx *ctx, const long_rows *r, const wf_array
     }
 }
 
+size_t wf_cpu_column_moments_room(const wf_array *x)
+{
+    const long_rows r = long_rows_of(x);
+    const size_t doubles = (size_t)(2 * r.w) * sizeof(double);
+    return doubles + (size_t)(3 * r.w + r.c + long_room(&r, x, x->dtype == WF_BF16)) * sizeof(float);
+}
+
+void wf_cpu_column_moments(const wf_array *x, void *work, double *mean, double *m2)
+{
+    const long_rows r = long_rows_of(x);
+    double *const part = work;
+    float *const rest = (float *)(part + 2 * r.w);
+    segment_stats(&r, x, 0, r.full, rest, part, part + r.w);
+    stats_fold(&r, x, rest, 1, part, mean, m2);
+}
+
 wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const x = args->x, *const mean = args->mean;

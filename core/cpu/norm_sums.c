@@ -164,7 +164,7 @@ typedef struct sums_work {
     float *mean, *scale, *beta, *work;
 } sums_work;
 
-/* Of the job its arrays alone are asked. */
+/* Takes the workspace, whose size depends only on the arrays of the job. */
 static wf_status sums_take(wf_ctx *ctx, const long_rows *r, const sums_job *job, sums_work *s)
 {
     s->segments = long_segments(r);
@@ -193,6 +193,28 @@ static void sums_run(const wf_ctx *ctx, const sums_job *job, const long_rows *r,
     sums_fold(job, r, s->segments, s->part, s->work, s->fold);
 }
 
+size_t wf_cpu_column_sums_room(const wf_array *x, const wf_array *dy)
+{
+    const long_rows r = long_rows_of(x);
+    const bool bf16 = wf_cpu_is(x, WF_BF16) && wf_cpu_is(dy, WF_BF16);
+    const size_t doubles = (size_t)(2 * (r.w + r.c)) * sizeof(double);
+    return doubles + (size_t)(2 * r.w + long_room(&r, x, bf16) + long_room(&r, dy, bf16)) * sizeof(float);
+}
+
+void wf_cpu_column_sums(const wf_array *x, const wf_array *dy, const float *mean, void *work, double *sum_g,
+                        double *sum_gx)
+{
+    const long_rows r = long_rows_of(x);
+    const sums_job job = {
+        .x = x, .dy = dy, .mean = mean, .slope = 1.0F, .bf16 = wf_cpu_is(x, WF_BF16) && wf_cpu_is(dy, WF_BF16)};
+    double *const part = work, *const fold = part + 2 * r.w;
+    float *const rest = (float *)(fold + 2 * r.c);
+    sum_segment(&job, &r, 0, r.full, rest, part);
+    sums_fold(&job, &r, 1, part, rest, fold);
+    memcpy(sum_g, fold, (size_t)r.c * sizeof *fold);
+    memcpy(sum_gx, fold + r.c, (size_t)r.c * sizeof *fold);
+}
+
 wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const x = args->x, *const dy = args->dy, *const sum_g = args->sum_g;
@@ -201,7 +223,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
         return REF->norm_backward_stats(ctx, args);
     sums_work s;
     const bool through_act = wf_cpu_data(args->y) && args->epilogue;
-    /* Where g is kept without an activation, dy stands for y: with a slope of 1 its sign does not matter. */
+    /* If g is kept without an activation, dy stands for y: with a slope of 1 its sign does not matter. */
     sums_job job = {.x = x, .y = args->g && !through_act ? dy : args->y, .dy = dy, .g = args->g};
     job.slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F;
     job.bf16 = wf_cpu_is(x, WF_BF16) && wf_cpu_is(dy, WF_BF16) && wf_cpu_is(args->y, WF_BF16);

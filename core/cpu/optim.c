@@ -125,8 +125,8 @@ static float *from(void *data, int64_t lo)
     return data ? (float *)data + lo : NULL;
 }
 
-static void update(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf_optim_segment *segment, int64_t lo,
-                   int64_t hi)
+static void update_range(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf_optim_segment *segment, int64_t lo,
+                         int64_t hi)
 {
     const hyper32 h = hyper_of(hyper, kind, segment);
     const float *const g = (const float *)segment->g + lo;
@@ -154,7 +154,7 @@ static void update_part(wf_optim_kind kind, const wf_optim_hyper *h, int64_t seg
     for (int64_t s = 0; s < segments && start < hi; s++) {
         const int64_t first = lo > start ? lo - start : 0, until = wf_cpu_min(segment[s].n, hi - start);
         if (first < until)
-            update(kind, h, &segment[s], first, until);
+            update_range(kind, h, &segment[s], first, until);
         start += segment[s].n;
     }
 }

@@ -38,7 +38,7 @@ static int64_t up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-static plan plan_of(const wf_conv_args *args)
+static plan pointwise_plan(const wf_conv_args *args)
 {
     const int64_t c = args->x->shape.dim[1], f = args->y->shape.dim[1];
     /* Multiplications of a tile's row and a vector. */
@@ -80,7 +80,7 @@ typedef struct tile {
     int64_t sums_step;
 } tile;
 
-/* Of a vector of which so many numbers are left. */
+/* Selects the lanes of a vector of which `left` numbers remain. */
 static inline __mmask16 mask_of(int64_t left)
 {
     return (__mmask16)(left >= LANES ? 0xffff : (1U << left) - 1);
@@ -188,7 +188,7 @@ static void pack_pairs(const uint16_t *from, int64_t channels, int64_t pixels, i
         }
 }
 
-/* Of floats, or of pairs of bf16, whose two are added. */
+/* Loads floats, or adds the two numbers of each pair of bf16. */
 static inline vec numbers_of(const float *from, __mmask16 part, bool pairs)
 {
     const vec v = (vec)_mm512_maskz_loadu_ps(part, from);
@@ -278,7 +278,7 @@ static void sum_block(const plan *p, int64_t first, int64_t count, float *packed
                  sums + p->rows * p->width);
 }
 
-static void sum_slice(const plan *p, int64_t slice, float *packed, float *sums)
+static void sum_pixel_slice(const plan *p, int64_t slice, float *packed, float *sums)
 {
     memset(sums, 0, (size_t)p->sums * sizeof *sums);
     for (int64_t b = slice * p->blocks / SLICES; b < (slice + 1) * p->blocks / SLICES; b++)
@@ -312,7 +312,7 @@ static void finish_bias(const plan *p, const wf_conv_args *args, const float *su
 
 wf_status wf_pointwise_gradient(wf_ctx *ctx, const wf_conv_args *args)
 {
-    const plan p = plan_of(args);
+    const plan p = pointwise_plan(args);
     const int team = ctx->threads < 1 ? 1 : ctx->threads;
     const size_t bytes = (size_t)(SLICES * p.sums + team * p.packed) * sizeof(float);
     void *room = NULL;
@@ -323,7 +323,7 @@ wf_status wf_pointwise_gradient(wf_ctx *ctx, const wf_conv_args *args)
         const int64_t to = wf_cpu_min(from + turn, SLICES);
 #pragma omp parallel for num_threads(team) schedule(static)
         for (int64_t s = from; s < to; s++)
-            sum_slice(&p, s, packed + omp_get_thread_num() * p.packed, sums + s * p.sums);
+            sum_pixel_slice(&p, s, packed + omp_get_thread_num() * p.packed, sums + s * p.sums);
         wf_ctx_progress(ctx);
     }
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, SLICES *p.sums)) schedule(static)

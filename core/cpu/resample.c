@@ -28,7 +28,7 @@ typedef struct row {
     float weight[4];
 } row;
 
-static row row_of(const wf_resample_geom *geom, const grid *g, int64_t r)
+static row make_row(const wf_resample_geom *geom, const grid *g, int64_t r)
 {
     const int64_t o[2] = {r / g->out[1], r % g->out[1]};
     row v = {.count = 1, .weight = {1}};
@@ -78,7 +78,7 @@ static taps taps_of(const wf_resample_geom *geom, const row *v, int64_t p)
 static void forward_row(const wf_resample_geom *geom, const grid *g, int64_t n, int64_t r, const wf_array *x,
                         const wf_array *y)
 {
-    const row v = row_of(geom, g, r);
+    const row v = make_row(geom, g, r);
     float from[WF_CPU_CHUNK], to[WF_CPU_CHUNK];
     for (int64_t p = 0; p < g->out[2]; p++) {
         const taps read = taps_of(geom, &v, p);
@@ -114,7 +114,7 @@ wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
 static void backward_row(const wf_resample_geom *geom, const grid *g, int64_t n, int64_t r, const wf_array *dy,
                          float *in)
 {
-    const row v = row_of(geom, g, r);
+    const row v = make_row(geom, g, r);
     float room[WF_CPU_CHUNK];
     for (int64_t p = 0; p < g->out[2]; p++) {
         const taps read = taps_of(geom, &v, p);

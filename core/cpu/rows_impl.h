@@ -34,8 +34,9 @@ static inline void long_fill(const long_rows *r, const wf_array *of, float other
         memcpy(out + j * r->c, out, (size_t)r->c * sizeof *out);
 }
 
-/* Whether normalisation backward finds the sign of y from x, and leaves y unread: in f32, where steps of ResNets are 4
- * % faster so and of VGG 2 %; in bf16, whose arrays are half as long, that arithmetic costs more than it saves. */
+/* Returns true if normalisation backward computes the sign of y from x and does not read y: in f32, where steps of
+ * ResNets take 4 % and of VGG 2 % less time. In bf16, whose arrays are half as long, the arithmetic costs more than it
+ * saves. */
 static inline bool wf_cpu_sign_of_x(const wf_norm_args *args)
 {
     return args->y_of_x && wf_cpu_is(args->x, WF_F32);
@@ -63,6 +64,20 @@ static inline int64_t long_room(const long_rows *r, const wf_array *a, bool dire
 {
     return wf_cpu_is_narrow(a) && !direct ? long_block(r) * r->w : 0;
 }
+
+/* The work of one thread on an array [rows, c] of which it has all: what normalisation of groups does to a sample.
+ * `work` is room for the bytes that the function before it says.
+ *
+ * Mean and squared deviations of each column. */
+size_t wf_cpu_column_moments_room(const wf_array *x);
+void wf_cpu_column_moments(const wf_array *x, void *work, double *mean, double *m2);
+/* Sums of dy, and of dy (x - mean), of each column; mean is wide (long_fill). */
+size_t wf_cpu_column_sums_room(const wf_array *x, const wf_array *dy);
+void wf_cpu_column_sums(const wf_array *x, const wf_array *dy, const float *mean, void *work, double *sum_g,
+                        double *sum_gx);
+/* y = (x - k[0]) k[1] + k[2], and dx = k[1] dy + k[2] (x - k[0]) + k[3]; k: five wide rows, one after the other. */
+void wf_cpu_column_scale(const wf_array *x, const wf_array *y, float *k);
+void wf_cpu_column_backward(const wf_array *x, const wf_array *dy, const wf_array *dx, float *k);
 
 /* Elements [at, at + n): where they are, if `direct`, else as floats. */
 static inline const void *long_read(const wf_array *a, int64_t at, int64_t n, bool direct, float *room)

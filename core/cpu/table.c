@@ -30,6 +30,7 @@ static wf_kernels overridden(void)
 {
     wf_kernels table = *wf_kernels_ref();
     table.name = "cpu";
+    table.library = wf_cpu_library;
     table.multiplies = wf_cpu_multiplies;
     table.alloc = wf_cpu_alloc;
     table.release = wf_cpu_release;
@@ -50,6 +51,10 @@ static wf_kernels overridden(void)
     table.norm_forward = wf_cpu_norm_forward;
     table.norm_backward_stats = wf_cpu_norm_backward_stats;
     table.norm_backward = wf_cpu_norm_backward;
+    table.group_norm_stats = wf_cpu_group_norm_stats;
+    table.group_norm_forward = wf_cpu_group_norm_forward;
+    table.group_norm_backward_stats = wf_cpu_group_norm_backward_stats;
+    table.group_norm_backward = wf_cpu_group_norm_backward;
     table.act_forward = wf_cpu_act_forward;
     table.act_backward = wf_cpu_act_backward;
     table.binary = wf_cpu_binary;

@@ -28,7 +28,7 @@ static wf_strided as_one_row(const wf_array *a)
     return (wf_strided){.data = a->data, .dtype = a->dtype, .rank = 1, .dim = {wf_array_count(a)}, .stride = {1}};
 }
 
-static wf_status convert(wf_ctx *ctx, const wf_array *from, const wf_array *to)
+static wf_status convert_array(wf_ctx *ctx, const wf_array *from, const wf_array *to)
 {
     const wf_strided src = as_one_row(from), dst = as_one_row(to);
     return wf_cpu_copy(ctx, &src, &dst, false);
@@ -50,7 +50,7 @@ static const wf_array *widened(wide *w, const wf_array *a, bool filled, bool out
     copy->bytes = a->data ? (size_t)wf_array_count(a) * sizeof(float) : 0;
     w->status = wf_pool_take(w->ctx, copy->bytes, &copy->array.data);
     if (w->status == WF_OK && filled && copy->bytes > 0)
-        w->status = convert(w->ctx, a, &copy->array);
+        w->status = convert_array(w->ctx, a, &copy->array);
     return &copy->array;
 }
 
@@ -70,7 +70,7 @@ static wf_status end_wide(wide *w, wf_status status)
     for (int i = 0; i < w->n; i++) {
         const struct copy *copy = &w->copy[i];
         if (status == WF_OK && copy->out && copy->bytes > 0)
-            status = convert(w->ctx, &copy->array, copy->narrow);
+            status = convert_array(w->ctx, &copy->array, copy->narrow);
         wf_pool_give(w->ctx, copy->array.data, copy->bytes);
     }
     return status;

@@ -31,7 +31,7 @@ static void plan_offsets(wf_wino *p)
 {
     for (int d = 0; d < 2; d++)
         for (int64_t phase = 0; phase < 2; phase++) {
-            /* Where tile 0 begins in the input. With stride 2 the input's even and odd rows are two phases, each under
+            /* The place of tile 0 in the input. With stride 2 the input's even and odd rows are two phases, each under
              * a filter of every second tap; backwards the outputs have phases instead. */
             if (!p->backward)
                 p->off[d][phase] = (p->stride == 2 ? phase : 0) - p->pad[d];

@@ -70,7 +70,7 @@ static void transform(const wf_wino *p, const float *w, int64_t c, int64_t chann
         p->a == 6 ? line_6(half + j, 6, out + j, 6) : line_5(half + j, 5, out + j, 5);
 }
 
-/* Where input k of the panel of output o lies, in a matrix of `width` columns. */
+/* The place of input k of the panel of output o, in a matrix of `width` columns. */
 static int64_t packed_at(const wf_wino *p, int64_t k, int64_t o)
 {
     const int64_t panel = o / WINO_PANEL * WINO_PANEL, width = wf_cpu_min(WINO_PANEL, p->width - panel);

@@ -37,7 +37,8 @@ typedef struct wf_wino {
     int64_t tiles_h, tiles_w, tiles;
 } wf_wino;
 
-/* Whether this form takes the call and pays; fills the plan. x and y are the input and output of the direction. */
+/* Returns true if this form can run the call and is faster; fills the plan. x and y are the input and output of the
+ * direction. */
 bool wf_wino_plan(const wf_ctx *ctx, bool backward, const wf_conv_geom *geom, const wf_array *in, const wf_array *w,
                   const wf_array *out, wf_wino *plan);
 /* Floats of the transformed filter, and the transformation: [out phase][point][panel of 32 outputs][k][32]; outputs are

@@ -124,7 +124,7 @@ static place place_of(const wf_wino *p, int64_t tile)
     return (place){tile / p->tiles_w / p->tiles_h, tile / p->tiles_w % p->tiles_h, tile % p->tiles_w};
 }
 
-/* Where the inputs of a tile are; those outside are zeros. */
+/* Finds the addresses of the inputs of a tile; those outside are zeros. */
 static void input_pixels(const wf_wino *p, const float *in, const float *zeros, int64_t n, int64_t y0, int64_t x0,
                          const float **pixel)
 {

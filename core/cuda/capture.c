@@ -2,13 +2,6 @@
  * what may be captured; it only refuses what would wait. */
 #include "core/cuda/cuda_impl.h"
 
-wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what)
-{
-    WF_CHECK(!own->capturing, WF_ERR_STATE, "%s while a step is captured on device %d (%s), which only keeps its work",
-             what, own->ordinal, own->name);
-    return WF_OK;
-}
-
 /* What this thread calls that waits for the device, or that CUDA may make wait, is refused at once instead of giving a
  * graph that lacks it; what other threads do, those of NCCL among them, is no part of the step. */
 wf_status wf_cuda_capture_begin(wf_ctx *ctx)

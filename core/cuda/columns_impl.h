@@ -121,8 +121,10 @@ __global__ void column_sum_kernel(const __grid_constant__ columns a, const __gri
  * depends on the number of parts alone. */
 enum { FINISH_CHANNELS = 8, FINISH_ROWS = 128 };
 
+/* Without the bound a build for a debugger may take more registers than a block of this size has. */
 template <class F>
-__global__ void column_finish_kernel(int64_t channels, int parts, const double *part, const __grid_constant__ F f)
+__global__ void __launch_bounds__(FINISH_CHANNELS *FINISH_ROWS)
+    column_finish_kernel(int64_t channels, int parts, const double *part, const __grid_constant__ F f)
 {
     __shared__ double shared[FINISH_ROWS][FINISH_CHANNELS];
     const int64_t c = (int64_t)blockIdx.x * FINISH_CHANNELS + threadIdx.x;

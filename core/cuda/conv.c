@@ -42,7 +42,8 @@ static bool plain(const wf_conv_geom *g)
 }
 
 /* One dimension is put before cuDNN as two, of which the first has length 1. */
-static cuda_conv_key key_of(wf_cuda_direction direction, const wf_conv_geom *g, const wf_array *const array[CUDA_ROLES])
+static cuda_conv_key conv_key(wf_cuda_direction direction, const wf_conv_geom *g,
+                              const wf_array *const array[CUDA_ROLES])
 {
     const wf_array *const x = array[CUDA_X], *const y = array[CUDA_Y];
     const int shift = g->nd == 1;
@@ -146,7 +147,7 @@ static wf_status out_of_frame(wf_ctx *ctx, const frame *f, const wf_array *x)
 static cuda_conv_key call_key(const call *c, const wf_conv_geom *geom, const wf_array *x)
 {
     const wf_array *const array[CUDA_ROLES] = {x, c->array[CUDA_W], c->array[CUDA_Y], c->array[CUDA_B]};
-    cuda_conv_key key = key_of(c->direction, geom, array);
+    cuda_conv_key key = conv_key(c->direction, geom, array);
     if (c->fused) {
         key.act = (int32_t)c->fused->act;
         key.slope = c->fused->act == WF_ACT_LEAKY_RELU ? (float)c->fused->slope : 0.0F;

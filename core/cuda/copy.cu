@@ -11,7 +11,7 @@ struct copy_walk {
     divider dim[WF_MAX_RANK];
     int64_t from[WF_MAX_RANK], to[WF_MAX_RANK]; /* steps in elements */
 
-    /* Where element i lies in both. */
+    /* The places of element i in both. */
     __device__ void place(int64_t i, int64_t *src, int64_t *dst) const
     {
         int64_t s = 0, d = 0;
@@ -92,7 +92,7 @@ template <class U> __global__ void move_kernel(const __grid_constant__ copy_walk
     }
 }
 
-/* The same bytes in units `times` as large, if runs, steps and addresses allow it. */
+/* Describes the same bytes in units `times` as large, if runs, steps and addresses allow it. */
 static bool widened(const copy_walk &w, const void *src, const void *dst, size_t size, int times, copy_walk *out)
 {
     const size_t unit = size * (size_t)times;
@@ -291,7 +291,7 @@ wf_status wf_cuda_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst
 
 /* Bytes that travel with a launch. */
 struct inline_bytes {
-    uint64_t word[64];
+    uint64_t word[CUDA_INLINE_BYTES / 8];
 };
 
 __global__ static void put_kernel(const __grid_constant__ inline_bytes from, int64_t bytes, unsigned char *to)

@@ -54,6 +54,9 @@ typedef struct wf_cuda {
 /* The state of this context, made if need be, with its device made the thread's current one. */
 wf_status wf_cuda_here(wf_ctx *ctx, wf_cuda **own);
 
+/* Frees what wf_cuda_here has made, and not own->dnn; nothing made is fine. */
+void wf_cuda_device_close(wf_ctx *ctx);
+
 /* WF_ERR_STATE while a step is captured: `what` would have to be done now. */
 wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what);
 
@@ -80,7 +83,7 @@ wf_status wf_cuda_error(cudaError_t error, const char *call, const char *file, i
             return wf_cuda_error(try_cuda_, #call, __FILE__, __LINE__);                                                \
     } while (0)
 
-/* Whether the kernels run there: bf16 needs 8.0. */
+/* Fails unless the kernels run on the device: bf16 needs compute capability 8.0. */
 #define CUDA_LEAST_MAJOR 8
 wf_status wf_cuda_capable(const struct cudaDeviceProp *device);
 
@@ -134,6 +137,9 @@ wf_norm_fn wf_cuda_norm_stats, wf_cuda_norm_finish, wf_cuda_norm_forward, wf_cud
     wf_cuda_norm_backward;
 wf_norm_part_fn wf_cuda_norm_part;
 wf_norm_merge_fn wf_cuda_norm_merge;
+wf_group_norm_fn wf_cuda_group_norm_stats, wf_cuda_group_norm_forward, wf_cuda_group_norm_backward_stats,
+    wf_cuda_group_norm_backward;
+wf_group_norm_merge_fn wf_cuda_group_norm_merge;
 wf_act_fn wf_cuda_act_forward, wf_cuda_act_backward;
 wf_binary_fn wf_cuda_binary;
 wf_dropout_fn wf_cuda_dropout;

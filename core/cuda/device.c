@@ -25,6 +25,13 @@ wf_status wf_cuda_capable(const struct cudaDeviceProp *device)
     return WF_OK;
 }
 
+wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what)
+{
+    WF_CHECK(!own->capturing, WF_ERR_STATE, "%s while a step is captured on device %d (%s), which only keeps its work",
+             what, own->ordinal, own->name);
+    return WF_OK;
+}
+
 int wf_cuda_device_count(void)
 {
     int count = 0;
@@ -36,7 +43,7 @@ wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
 {
     int64_t since = 0;
     if (!own->ctx->waiting) {
-        /* Alone, nobody can fail meanwhile. With other ranks the wait is a poll that hears of their failures. */
+        /* Blocks if there is one rank; with others the wait is a poll that learns of their failures. */
         TRY_CUDA(cudaEventSynchronize(event));
         return WF_OK;
     }
@@ -103,7 +110,7 @@ static wf_status open_device(wf_ctx *ctx, int ordinal)
     ctx->device_own = own;
     const wf_status status = make_state(own);
     if (status != WF_OK)
-        wf_cuda_shutdown(ctx);
+        wf_cuda_device_close(ctx);
     return status;
 }
 
@@ -146,7 +153,7 @@ wf_status wf_cuda_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]
 
 /* The streams of the pool's memory end with the process: what fails here has nobody to tell. Workspace goes with the
  * pool. */
-void wf_cuda_shutdown(wf_ctx *ctx)
+void wf_cuda_device_close(wf_ctx *ctx)
 {
     wf_cuda *const own = ctx->device_own;
     if (!own)
@@ -154,7 +161,6 @@ void wf_cuda_shutdown(wf_ctx *ctx)
     cudaSetDevice(own->ordinal);
     /* Memory that kernels still write to must not be freed. */
     cudaDeviceSynchronize();
-    wf_cuda_dnn_free(own);
     for (int i = 0; i < CUDA_STAGES; i++) {
         if (own->staged[i])
             cudaEventDestroy(own->staged[i]);
@@ -180,8 +186,12 @@ wf_status wf_cuda_stream_new(wf_ctx *ctx, wf_stream **stream)
 {
     wf_cuda *own;
     cudaStream_t made;
+    int least, greatest;
     WF_TRY(wf_cuda_here(ctx, &own));
-    TRY_CUDA(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    /* Communication runs there. Blocks of its few kernels take the next free multiprocessors instead of waiting until
+     * all blocks of a computation that was launched before have begun. */
+    TRY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    TRY_CUDA(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, greatest));
     *stream = (wf_stream *)(void *)made;
     return WF_OK;
 }

@@ -53,7 +53,7 @@ static void free_items(cuda_items *items)
         cudnnBackendDestroyDescriptor(items->item[--items->count]);
 }
 
-static cudnnDataType_t type_of(wf_dtype dtype)
+static cudnnDataType_t cudnn_type(wf_dtype dtype)
 {
     switch (dtype) {
     case WF_F64:
@@ -67,7 +67,7 @@ static cudnnDataType_t type_of(wf_dtype dtype)
     }
 }
 
-/* Of sums, and of what passes from one operation of a graph to the next. */
+/* The type of sums, and of values passed from one operation of a graph to the next. */
 static cudnnDataType_t arithmetic_of(const cuda_conv_key *key)
 {
     return key->dtype == WF_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
@@ -205,7 +205,7 @@ static int epilogue(build *b, const cuda_conv_key *key, const int64_t *dim, desc
     if (key->align[CUDA_B] != 0) {
         const int64_t along[2 + WF_MAX_SPATIAL] = {1, dim[1], 1, 1, 1};
         const descriptor bias =
-            tensor(b, CUDA_B, type_of((wf_dtype)key->dtype), key->align[CUDA_B], rank, along, false);
+            tensor(b, CUDA_B, cudnn_type((wf_dtype)key->dtype), key->align[CUDA_B], rank, along, false);
         const descriptor sum = active ? tensor(b, CUDA_ROLES + 1, type, 16, rank, dim, true) : last;
         op[count++] = pointwise(b, key, CUDNN_POINTWISE_ADD, now, bias, sum);
         now = sum;
@@ -232,7 +232,7 @@ static int operations(build *b, const cuda_conv_key *key, descriptor op[3])
     descriptor array[CUDA_B];
     for (int r = 0; r < CUDA_B; r++) {
         dims_of(key, (cuda_role)r, dim);
-        array[r] = tensor(b, r, type_of(wf_cuda_key_dtype(key, (cuda_role)r)), key->align[r], rank, dim, false);
+        array[r] = tensor(b, r, cudnn_type(wf_cuda_key_dtype(key, (cuda_role)r)), key->align[r], rank, dim, false);
     }
     dims_of(key, result, dim);
     const descriptor last = array[result];
@@ -267,6 +267,7 @@ static bool allowed(descriptor engine, const cuda_conv_key *key, bool *compiled)
                                  CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &more, behaviour) != CUDNN_STATUS_SUCCESS)
         return false;
     *compiled = false;
+    bool strict = false;
     for (int64_t i = 0; i < more; i++)
         *compiled = *compiled || behaviour[i] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
     for (int64_t i = 0; i < count; i++)
@@ -285,10 +286,14 @@ static bool allowed(descriptor engine, const cuda_conv_key *key, bool *compiled)
             if (config->deterministic)
                 return false;
             break;
+        case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP:
+            strict = true;
+            break;
         default:
             break;
         }
-    return true;
+    /* The ReLU of other engines may turn NaN into 0, which hides a failed step. */
+    return strict || key->act == WF_ACT_NONE;
 }
 
 /* A configuration's engine is read into a descriptor made for it. */
@@ -335,7 +340,7 @@ static int ask(descriptor graph, cudnnBackendHeurMode_t mode, descriptor config[
 
 static const size_t most_workspace = (size_t)1 << 30;
 
-/* Whether the engine accepts: it is only asked when a plan is finalised. */
+/* Returns true if the engine accepts the configuration, which cuDNN only says when a plan is finalised. */
 static bool accept(cudnnHandle_t handle, descriptor config, cuda_conv_plan *plan)
 {
     build b = {.handle = handle, .items = &plan->items, .status = CUDNN_STATUS_SUCCESS};

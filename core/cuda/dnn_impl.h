@@ -107,7 +107,7 @@ void wf_cuda_plan_drop(cuda_conv_plan *plan);
 cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan, void *const data[CUDA_ROLES],
                                void *workspace);
 
-/* Whether the graph of a key has more than a convolution: a bias, an activation, a result of another type. */
+/* Returns true if the graph of a key has more than a convolution: a bias, an activation, a result of another type. */
 bool wf_cuda_key_composed(const cuda_conv_key *key);
 
 /* core/cuda/dnn_plan.c: the plan of a key, made at its first use; NULL where no engine takes it. Of many keys the

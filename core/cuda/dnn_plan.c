@@ -62,7 +62,7 @@ static void plan_free(wf_cuda *own, cuda_conv_plan *plan)
 
 /* Frees the plan that was not used for the longest time, once the device is done with it. What a captured step replays
  * stays, and while one is captured the host cannot wait. */
-static wf_status drop_oldest(wf_cuda *own)
+static wf_status drop_oldest_plan(wf_cuda *own)
 {
     cuda_conv_plan **oldest = NULL;
     if (own->dnn->convolutions < WF_PLANS_MOST || wf_ctx_capturing(own->ctx))
@@ -99,11 +99,11 @@ void wf_cuda_dnn_free(wf_cuda *own)
     own->dnn = NULL;
 }
 
-/* Whether a composed key is among those that cuDNN has engines for without compiling them, so that it is worth a
- * question: tests/offline says whether that still holds. */
+/* Returns true for the composed keys that cuDNN has engines for without compiling them, so that it is worth a question:
+ * tests/offline says if that still holds. No such engine has a ReLU that keeps NaN. */
 static bool precompiled(const cuda_conv_key *key)
 {
-    return key->direction == WF_CUDA_FORWARD && key->align[CUDA_B] != 0 && key->act != WF_ACT_LEAKY_RELU;
+    return key->direction == WF_CUDA_FORWARD && key->align[CUDA_B] != 0 && key->act == WF_ACT_NONE;
 }
 
 static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **out)
@@ -130,7 +130,7 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
     while (found && memcmp(&found->key, key, sizeof *key) != 0)
         found = found->next;
     if (!found) {
-        WF_TRY(drop_oldest(own));
+        WF_TRY(drop_oldest_plan(own));
         const wf_status status = plan_new(own, key, &found);
         if (status != WF_OK) {
             free(found);

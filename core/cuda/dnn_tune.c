@@ -173,7 +173,7 @@ static wf_status try_all(wf_cuda *own, cuda_conv_plan *plan, float *ms)
         status = fastest(&t, plan, ms);
     if (status == WF_OK && plan->plan && wf_cuda_key_composed(&plan->key))
         status = two_passes(&t, &plan->key, &two);
-    /* Where two passes are as fast, the fused plan is not kept: the caller's second way then is the first. */
+    /* If two passes are as fast, the fused plan is not kept: the caller then takes the two passes at once. */
     if (status != WF_OK || (two >= 0 && two <= *ms))
         wf_cuda_plan_drop(plan);
     trial_close(&t);

@@ -14,8 +14,9 @@ static const size_t most_workspace = (size_t)32 << 20;
 /* Zero it as a whole before filling it: it is compared as bytes. */
 typedef struct product_key {
     int32_t dtype, a_transposed, b_transposed, accumulate;
-    int32_t align_a, align_b, align_c, align_bias; /* align_bias 0: there is none to fuse */
-    int32_t result, unused;                        /* result: the type of c */
+    int32_t align_a, align_b, align_c;
+    int32_t biased;         /* a bias is fused */
+    int32_t result, unused; /* result: the type of c */
     int64_t m, n, k;
 } product_key;
 
@@ -76,7 +77,7 @@ void wf_cuda_products_free(wf_cuda *own)
         }
 }
 
-static cudaDataType_t type_of(int32_t dtype)
+static cudaDataType_t cublas_type(int32_t dtype)
 {
     switch (dtype) {
     case WF_F32:
@@ -102,7 +103,7 @@ static cublasComputeType_t compute_of(int32_t dtype)
 static wf_status layout_of(int32_t dtype, bool transposed, int64_t rows, int64_t columns, cublasLtMatrixLayout_t *out)
 {
     const int64_t down = transposed ? rows : columns, distributed = transposed ? columns : rows;
-    TRY_BLAS(cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)down, (uint64_t)distributed, down));
+    TRY_BLAS(cublasLtMatrixLayoutCreate(out, cublas_type(dtype), (uint64_t)down, (uint64_t)distributed, down));
     return WF_OK;
 }
 
@@ -228,7 +229,7 @@ static wf_status product(wf_cuda *own, const product_key *plain, const wf_array 
 {
     cuda_product *p = NULL;
     product_key key = *plain;
-    key.align_bias = bias ? wf_cuda_alignment(bias) : 0;
+    key.biased = bias != NULL;
     WF_TRY(product_find(own, &key, bias, &p));
     return product_run(own, p, a, b, bias, c, done);
 }
@@ -266,8 +267,9 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     key.k = a->shape.dim[args->a_transposed ? 0 : 1];
     if (key.k == 0)
         return empty_sum(ctx, bias, c, args->accumulate);
-    /* The library adds a bias of the result's type only. */
-    if (bias && bias->dtype == c->dtype)
+    /* cuBLASLt adds a bias of the result's type only. It is told the alignment of the matrices but not that of a bias,
+     * which its kernels may load by 16 bytes: at another address they fault, and CUDA forgets no fault. */
+    if (bias && bias->dtype == c->dtype && wf_cuda_alignment(bias->data) == 16)
         WF_TRY(product(own, &key, a, b, bias->data, c, &done));
     if (done)
         return WF_OK;

@@ -1,5 +1,5 @@
-/* Device memory, page-locked memory, and copies between device and host. Copies from pageable memory go through page-
- * locked pieces, so that no call of CUDA waits in a way that hears of no other rank. */
+/* Device memory, page-locked memory, and copies between device and host. Copies from pageable memory go through
+ * page-locked pieces, so that no call of CUDA blocks without polling for failures of other ranks. */
 #include "core/cuda/cuda_impl.h"
 
 #include <stdio.h>
@@ -136,6 +136,13 @@ wf_status wf_cuda_to_host_begin(wf_ctx *ctx, void *host, const void *device, siz
     return WF_OK;
 }
 
+/* Codes with which drivers, and sandboxes around them, say that memory is shared with no other process. */
+static bool cannot_share(cudaError_t error)
+{
+    return error == cudaErrorNotSupported || error == cudaErrorPeerAccessUnsupported ||
+           error == cudaErrorMapBufferObjectFailed || error == cudaErrorOperatingSystem || error == cudaErrorUnknown;
+}
+
 wf_status wf_cuda_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share)
 {
     wf_cuda *own;
@@ -144,7 +151,8 @@ wf_status wf_cuda_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share)
     WF_TRY(wf_cuda_here(ctx, &own));
     const cudaError_t error = cudaIpcGetMemHandle(&handle, data);
     cudaGetLastError();
-    WF_CHECK(error != cudaErrorNotSupported, WF_ERR_UNSUPPORTED, "%s shares no memory between processes", own->name);
+    WF_CHECK(!cannot_share(error), WF_ERR_UNSUPPORTED, "%s shares no memory between processes: %s", own->name,
+             cudaGetErrorString(error));
     TRY_CUDA(error);
     memcpy(share->name, &handle, sizeof handle);
     return WF_OK;
@@ -159,8 +167,8 @@ wf_status wf_cuda_map(wf_ctx *ctx, const wf_share *share, void **data)
     /* Lazily: peer access is enabled for the devices that really map each other. */
     const cudaError_t error = cudaIpcOpenMemHandle(data, handle, cudaIpcMemLazyEnablePeerAccess);
     cudaGetLastError();
-    WF_CHECK(error != cudaErrorNotSupported && error != cudaErrorPeerAccessUnsupported, WF_ERR_UNSUPPORTED,
-             "%s cannot map memory of another process: %s", own->name, cudaGetErrorString(error));
+    WF_CHECK(!cannot_share(error), WF_ERR_UNSUPPORTED, "%s cannot map memory of another process: %s", own->name,
+             cudaGetErrorString(error));
     TRY_CUDA(error);
     return WF_OK;
 }
@@ -176,7 +184,7 @@ void wf_cuda_unmap(wf_ctx *ctx, void *data)
 
 /* The workspace of a stream; a free entry if it has none. Streams beyond the table have to share the last entry, which
  * then waits. */
-static wf_status entry_of(wf_cuda *own, cuda_workspace **out)
+static wf_status find_workspace(wf_cuda *own, cuda_workspace **out)
 {
     int i = 0;
     while (i < CUDA_STREAMS - 1 && own->workspace[i].stream && own->workspace[i].stream != own->stream)
@@ -192,7 +200,7 @@ static wf_status entry_of(wf_cuda *own, cuda_workspace **out)
 wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data)
 {
     cuda_workspace *entry = NULL;
-    WF_TRY(entry_of(own, &entry));
+    WF_TRY(find_workspace(own, &entry));
     if (bytes > entry->bytes) {
         /* The graph would keep the address of the old block. */
         WF_TRY(wf_cuda_not_capturing(own, "workspace grows"));

@@ -62,7 +62,7 @@ struct noise_block {
         counter = ~(uint64_t)0;
     }
 
-    /* Whether the block of global index g had to be made. */
+    /* Returns true if the block with index g of the whole tensor had to be computed. */
     __device__ bool seek(const noise_source &s, int64_t g)
     {
         const uint64_t wanted = (uint64_t)g >> 2;

@@ -33,7 +33,7 @@ struct pool_window {
         if (i >= end[d] || i + pad[d] < 0)
             *hi = *lo;
     }
-    /* Whether a tap of window o along d lies on input i, which it spans. */
+    /* Returns true if a tap of window o along d reads input i, which lies within the window. */
     __device__ bool touches(int d, int64_t o, int64_t i) const
     {
         return dilation[d] == 1 || (i - (o * stride[d] - pad[d])) % dilation[d] == 0;

@@ -1,5 +1,18 @@
-/* The table of the device `cuda`: which function of this folder fills each slot. */
+/* The table of the device `cuda`: which function of this folder fills each slot. And its end, which frees what the
+ * files of this folder keep for a context. */
 #include "core/cuda/cuda_impl.h"
+
+void wf_cuda_shutdown(wf_ctx *ctx)
+{
+    wf_cuda *const own = ctx->device_own;
+    if (!own)
+        return;
+    cudaSetDevice(own->ordinal);
+    /* Plans that kernels still use must not be freed. */
+    cudaDeviceSynchronize();
+    wf_cuda_dnn_free(own);
+    wf_cuda_device_close(ctx);
+}
 
 static const wf_kernels table = {
     .name = "cuda",
@@ -51,6 +64,11 @@ static const wf_kernels table = {
     .norm_backward_stats = wf_cuda_norm_backward_stats,
     .norm_backward = wf_cuda_norm_backward,
     .norm_finish = wf_cuda_norm_finish,
+    .group_norm_stats = wf_cuda_group_norm_stats,
+    .group_norm_merge = wf_cuda_group_norm_merge,
+    .group_norm_forward = wf_cuda_group_norm_forward,
+    .group_norm_backward_stats = wf_cuda_group_norm_backward_stats,
+    .group_norm_backward = wf_cuda_group_norm_backward,
     .act_forward = wf_cuda_act_forward,
     .act_backward = wf_cuda_act_backward,
     .binary = wf_cuda_binary,

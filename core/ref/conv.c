@@ -31,7 +31,7 @@ static conv conv_make(const wf_conv_geom *geom, const wf_array *x, const wf_arra
 }
 
 /* Place `flat` of a grid as coordinates. */
-static void split(const int64_t extent[3], int64_t flat, int64_t at[3])
+static void split_index(const int64_t extent[3], int64_t flat, int64_t at[3])
 {
     at[2] = flat % extent[2];
     at[1] = flat / extent[2] % extent[1];
@@ -42,7 +42,7 @@ static void split(const int64_t extent[3], int64_t flat, int64_t at[3])
 static int64_t pixel_under(const wf_ref_window *w, const int64_t o[3], int64_t tap)
 {
     int64_t k[3], pixel = 0;
-    split(w->kernel, tap, k);
+    split_index(w->kernel, tap, k);
     for (int d = 0; d < 3; d++) {
         const int64_t i = wf_ref_window_at(w, d, o[d], k[d]);
         if (i < 0 || i >= w->in[d])
@@ -56,7 +56,7 @@ static int64_t pixel_under(const wf_ref_window *w, const int64_t o[3], int64_t t
 static int64_t pixel_above(const wf_ref_window *w, const int64_t i[3], int64_t tap)
 {
     int64_t k[3], pixel = 0;
-    split(w->kernel, tap, k);
+    split_index(w->kernel, tap, k);
     for (int d = 0; d < 3; d++) {
         const int64_t t = i[d] + w->pad_lo[d] - k[d] * w->dilation[d];
         /* With a stride some inputs lie between the windows of this tap. */
@@ -123,7 +123,7 @@ wf_status wf_ref_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
     for (int64_t n = 0; n < v.n; n++)
         for (int64_t p = 0; p < v.out_pixels; p++) {
             int64_t o[3];
-            split(v.w.out, p, o);
+            split_index(v.w.out, p, o);
             forward_pixel(&v, xv + n * v.in_pixels * v.c, tap_filter, o, yv + (n * v.out_pixels + p) * v.f);
         }
     if (biasv)
@@ -158,7 +158,7 @@ wf_status wf_ref_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
     for (int64_t n = 0; n < v.n; n++)
         for (int64_t p = 0; p < v.in_pixels; p++) {
             int64_t i[3];
-            split(v.w.in, p, i);
+            split_index(v.w.in, p, i);
             backward_pixel(&v, dyv + n * v.out_pixels * v.f, wv, i, dxv + (n * v.in_pixels + p) * v.c);
         }
     if (biasv)
@@ -210,7 +210,7 @@ wf_status wf_ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
         for (int64_t n = 0; n < v.n; n++)
             for (int64_t p = 0; p < v.out_pixels; p++) {
                 int64_t o[3];
-                split(v.w.out, p, o);
+                split_index(v.w.out, p, o);
                 filter_pixel(&v, xv + n * v.in_pixels * v.c, dyv + (n * v.out_pixels + p) * v.f, o, sum);
             }
         put(count, sum, args->accumulate, dwv);

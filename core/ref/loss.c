@@ -47,7 +47,7 @@ static void softmax_back_row(bool logarithm, int64_t c, const double *y, const d
     for (int64_t j = 0; j < c; j++)
         sum += logarithm ? dy[j] : dy[j] * y[j];
     for (int64_t j = 0; j < c; j++)
-        /* Of y alone: the softmax is y or its exponential. */
+        /* Needs only y: the softmax is y or its exponential. */
         dx[j] = logarithm ? dy[j] - exp(y[j]) * sum : y[j] * (dy[j] - sum);
 }
 

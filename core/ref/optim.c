@@ -98,8 +98,8 @@ static void update_run(wf_optim_kind kind, const wf_optim_hyper *h, const run *r
     }
 }
 
-static wf_status update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
-                        const wf_optim_segment *segment)
+static wf_status update_segment(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
+                                const wf_optim_segment *segment)
 {
     const int64_t n = segment->n;
     const wf_array pa = run_of(dtype, n, segment->p), ga = run_of(dtype, n, (void *)segment->g);
@@ -123,7 +123,7 @@ wf_status wf_ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hy
                               int64_t segments, const wf_optim_segment *segment)
 {
     for (int64_t i = 0; i < segments && hyper->skip == 0; i++)
-        WF_TRY(update(ctx, kind, hyper, dtype, &segment[i]));
+        WF_TRY(update_segment(ctx, kind, hyper, dtype, &segment[i]));
     return WF_OK;
 }
 

@@ -97,6 +97,9 @@ wf_resample_fn wf_ref_resample_forward, wf_ref_resample_backward;
 wf_norm_fn wf_ref_norm_stats, wf_ref_norm_finish, wf_ref_norm_forward, wf_ref_norm_backward_stats, wf_ref_norm_backward;
 wf_norm_part_fn wf_ref_norm_part;
 wf_norm_merge_fn wf_ref_norm_merge;
+wf_group_norm_fn wf_ref_group_norm_stats, wf_ref_group_norm_forward, wf_ref_group_norm_backward_stats,
+    wf_ref_group_norm_backward;
+wf_group_norm_merge_fn wf_ref_group_norm_merge;
 wf_act_fn wf_ref_act_forward, wf_ref_act_backward;
 wf_binary_fn wf_ref_binary;
 wf_dropout_fn wf_ref_dropout;

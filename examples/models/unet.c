@@ -41,7 +41,8 @@ static wf_layer *up(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out)
     return wf_sequential(ctx, WF_LAYERS(larger, conv(ctx, o, in, out, 3)));
 }
 
-/* Where sides do not halve evenly on every rank, a level that comes up may be cut elsewhere than it was. */
+/* Brings a skip to the layout of x: if sides do not halve evenly on every rank, a level that comes up may be sharded
+ * elsewhere than it was. */
 static wf_var *skip_to(wf_var *skip, wf_var *x)
 {
     const wf_layout is = wf_tensor_layout(wf_value(skip)), target = wf_tensor_layout(wf_value(x));
@@ -51,7 +52,7 @@ static wf_var *skip_to(wf_var *skip, wf_var *x)
     return same ? skip : wf_redistribute(skip, target);
 }
 
-/* Where layers are split by channels: all of them, which a concatenation needs. */
+/* Gathers all channels, which a concatenation needs, if layers are split by channels. */
 static wf_var *all_channels(wf_var *x)
 {
     wf_layout layout = wf_tensor_layout(wf_value(x));

@@ -49,11 +49,12 @@ static wf_status judge(group *g)
         if (p->rank < 0)
             continue;
         first = first < 0 ? i : first;
-        WF_CHECK(p->dtype == g->all[first].dtype, WF_ERR_DTYPE, "%s of %s on rank %d and of %s on rank %d", g->what,
-                 wf_dtype_name((wf_dtype)g->all[first].dtype), first / g->per, wf_dtype_name((wf_dtype)p->dtype), r);
+        WF_CHECK(p->dtype == g->all[first].dtype, WF_ERR_DTYPE, "%s of %s on rank %s and of %s on rank %s", g->what,
+                 wf_dtype_name((wf_dtype)g->all[first].dtype), WF_RANK(g->comm, first / g->per),
+                 wf_dtype_name((wf_dtype)p->dtype), WF_RANK(g->comm, r));
     }
-    WF_CHECK(wants < 0 || evaluates < 0, WF_ERR_STATE, "%s: rank %d wants a gradient and rank %d is in WF_EVAL",
-             g->what, wants, evaluates);
+    WF_CHECK(wants < 0 || evaluates < 0, WF_ERR_STATE, "%s: rank %s wants a gradient and rank %s is in WF_EVAL",
+             g->what, WF_RANK(g->comm, wants), WF_RANK(g->comm, evaluates));
     g->grads = wants >= 0;
     g->dtype = first < 0 ? WF_F32 : (wf_dtype)g->all[first].dtype;
     return WF_OK;
@@ -81,7 +82,7 @@ static wf_status group_open(group *g, wf_comm *comm, wf_tape *tape, const char *
     g->bytes = mine * (size_t)(g->size + 1);
     WF_TRY(wf_host_take(comm, g->bytes, &memory));
     g->all = memory;
-    /* Behind the table, in the same memory. */
+    /* The row of this rank follows the table in the same memory. */
     part *own = g->all + g->size * per;
     for (int i = 0; i < per; i++)
         own[i] = part_of(tape, x ? x[i] : NULL);
@@ -101,7 +102,7 @@ static wf_shape shape_at(const group *g, int rank, int i)
 static wf_var *recorded(const group *g, const wf_op *op, int n_in, wf_var *const *in, wf_group_state *state,
                         wf_tensor *y)
 {
-    /* Nobody wants a gradient, so no rank records the node and backward sends nothing. */
+    /* No rank wants a gradient, so none records the node and backward sends nothing. */
     if (!g->grads)
         return wf_tape_record(g->tape, &(wf_node_spec){0}, y);
     const size_t bytes = sizeof *state + (size_t)state->n_out * sizeof *state->shape;

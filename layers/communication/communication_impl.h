@@ -36,8 +36,8 @@ wf_tensor *wf_exchanged_value(const wf_tensor *x);
 
 /* x can be communicated. */
 wf_status wf_communication_check(const char *what, const wf_var *x) WF_NODISCARD;
-/* Every function of this folder ends through one of these two: the other ranks hear of an error, since they wait for
- * what this rank will not send. The status, or NULL. */
+/* Every function of this folder ends through one of these two: the other ranks are told of an error, since they wait
+ * for what this rank will not send. The status, or NULL. */
 wf_status wf_communication_end(wf_comm *comm, wf_status status);
 void *wf_communication_null(wf_comm *comm, wf_status status);
 /* A scalar 0. */

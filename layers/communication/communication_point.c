@@ -148,8 +148,8 @@ wf_var *wf_recv_var(wf_comm *comm, wf_tape *tape, int from, int tag)
     if (status == WF_OK)
         status = recv_flag(comm, wf_tape_ctx(tape), &grads, from, tag);
     if (status == WF_OK && grads && wf_tape_mode(tape) == WF_EVAL)
-        status =
-            WF_RAISE(WF_ERR_STATE, "receives in WF_EVAL what rank %d sends in WF_TRAIN and wants a gradient of", from);
+        status = WF_RAISE(WF_ERR_STATE, "receives in WF_EVAL what rank %s sends in WF_TRAIN and wants a gradient of",
+                          WF_RANK(comm, from));
     if (status != WF_OK)
         return wf_communication_null(comm, status);
     wf_tensor *sent = wf_recv_new(comm, from, tag);
@@ -180,8 +180,6 @@ wf_var *wf_pseudo_connect(wf_var *token, wf_var *x)
         return NULL;
     if (x->value->layout.known)
         WF_TRY_NULL(wf_tensor_set_layout(y->value, x->value->layout));
-    y->loss_mean = x->loss_mean;
-    y->loss_count = x->loss_count;
-    y->loss_part = x->loss_part;
-    return y;
+    const wf_reduction reduction = wf_reduction_of(x);
+    return wf_reduction_mark(y, &reduction);
 }

@@ -121,9 +121,20 @@ static wf_var *add_scaled(const wf_op *op, wf_var *a, double beta, wf_var *b)
     WF_TRY_NULL(wf_function_promote(&a, &b));
     WF_TRY_NULL(wf_function_check_pair(op->name, a, b, WF_LINEAR));
     WF_TRY_NULL(check_mixture(op->name, a, b));
+    /* The seed of a loss that relays is 1, though it counts for nothing: its own terms must not count either. */
+    const bool relays = a->loss_relays || b->loss_relays;
+    if (relays && !a->loss_relays)
+        WF_NEED_NULL(a = wf_detach(a));
+    if (relays && !b->loss_relays)
+        WF_NEED_NULL(b = wf_detach(b));
     /* One pass also for a - b, without a scaled copy of b. */
     wf_var *y = binary(op, WF_BINARY_LINEAR, (linear_state){{1.0, beta}}, a, b);
-    const wf_reduction reduction = wf_reduction_of(a->loss_count > 0 || a->loss_mean ? a : b);
+    wf_reduction reduction = wf_reduction_of(a->loss_count > 0 || a->loss_mean ? a : b);
+    const bool counted = a->loss_counted || b->loss_counted;
+    const bool alike = a->loss_counted == b->loss_counted && a->loss_count == b->loss_count;
+    reduction.loss_mixed = a->loss_mixed || b->loss_mixed || (counted && !alike);
+    reduction.loss_counted = counted && !reduction.loss_mixed;
+    reduction.loss_relays = relays;
     return wf_reduction_mark(y, &reduction);
 }
 
@@ -239,13 +250,9 @@ wf_var *wf_detach(wf_var *x)
     if (!x || x->no_loss)
         return x;
     WF_CHECK_NULL(x->value, WF_ERR_STATE, "detach of a variable whose value went with the backward that passed it");
-    /* The same memory under a variable without a node: backward stops here. */
+    /* Shares the memory with a variable without a node: backward stops here. */
     wf_var *y = wf_input(x->tape, x->value);
-    if (y) {
-        /* The mark stays with the value: a detached loss that is printed still has its weight. */
-        y->loss_mean = x->loss_mean;
-        y->loss_count = x->loss_count;
-        y->loss_part = x->loss_part;
-    }
-    return y;
+    /* The mark stays with the value: a detached loss that is printed still has its weight. */
+    const wf_reduction reduction = wf_reduction_of(x);
+    return wf_reduction_mark(y, &reduction);
 }

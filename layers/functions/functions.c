@@ -51,6 +51,32 @@ wf_tensor *wf_function_value(const wf_var *x)
     return wf_tensor_dense(x->value, x->value->dtype, x->value->order);
 }
 
+wf_tensor *wf_dense_value(const wf_var *x)
+{
+    if (!x)
+        return NULL;
+    WF_CHECK_NULL(x->value, WF_ERR_STATE,
+                  "a variable whose value went with the backward that passed it; keep it before");
+    /* The order in which the kernels of layers compute. */
+    const wf_order order = x->value->shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
+    return wf_tensor_dense(x->value, x->value->dtype, order);
+}
+
+wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order order, const int *from)
+{
+    char text[WF_LAYOUT_TEXT];
+    wf_layout layout;
+    if (!x || !x->value)
+        return NULL;
+    WF_CHECK_NULL(wf_layout_follow(&x->value->layout, shape, from, &layout), WF_ERR_SHAPE,
+                  "%s cannot take an input that is %s; wf_redistribute it first", what,
+                  wf_layout_text(&x->value->layout, text));
+    wf_tensor *y = wf_tensor_new_step(x->value->ctx, x->value->dtype, shape, order);
+    if (y)
+        y->layout = layout;
+    return y;
+}
+
 wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_node_spec *record, wf_tensor *y)
 {
     if (status == WF_OK)
@@ -88,8 +114,13 @@ wf_reduction wf_reduction_mean(const wf_var *x, int without)
 
 wf_reduction wf_reduction_of(const wf_var *x)
 {
-    return (wf_reduction){
-        .scale = 1, .loss_mean = x->loss_mean, .loss_count = x->loss_count, .loss_part = x->loss_part};
+    return (wf_reduction){.scale = 1,
+                          .loss_mean = x->loss_mean,
+                          .loss_count = x->loss_count,
+                          .loss_part = x->loss_part,
+                          .loss_counted = x->loss_counted,
+                          .loss_mixed = x->loss_mixed,
+                          .loss_relays = x->loss_relays};
 }
 
 wf_tensor *wf_reduction_scalar(const wf_var *x)
@@ -117,5 +148,8 @@ wf_var *wf_reduction_mark(wf_var *y, const wf_reduction *reduction)
     y->loss_mean = reduction->loss_mean && !known;
     y->loss_count = reduction->loss_mean || known ? reduction->loss_count : 0;
     y->loss_part = reduction->loss_part;
+    y->loss_counted = reduction->loss_counted;
+    y->loss_mixed = reduction->loss_mixed;
+    y->loss_relays = reduction->loss_relays;
     return y;
 }

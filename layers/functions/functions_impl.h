@@ -10,11 +10,11 @@ typedef enum wf_linearity {
     WF_LINEAR,
 } wf_linearity;
 
-/* There is a value: no wf_no_loss, and not gone in an earlier backward. */
+/* Fails unless x has a value: it is no wf_no_loss, and was not freed in an earlier backward. */
 wf_status wf_function_check_value(const char *what, const wf_var *x) WF_NODISCARD;
-/* Besides, of a float type, and not partial unless the function is linear. */
+/* Fails unless x has a value of a float type, which is not partial unless the function is linear. */
 wf_status wf_function_check(const char *what, const wf_var *x, wf_linearity linearity) WF_NODISCARD;
-/* Both of them, on one tape, of equal shape and type. */
+/* Checks both, and that they are on one tape, of equal shape and type. */
 wf_status wf_function_check_pair(const char *what, const wf_var *a, const wf_var *b,
                                  wf_linearity linearity) WF_NODISCARD;
 wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_var *b) WF_NODISCARD;
@@ -41,6 +41,7 @@ typedef struct wf_reduction {
     bool loss_mean;
     int64_t loss_count;
     double loss_part;
+    bool loss_counted, loss_mixed, loss_relays;
 } wf_reduction;
 /* `without`: a dimension that does not count (-1: every one does). */
 wf_reduction wf_reduction_mean(const wf_var *x, int without);

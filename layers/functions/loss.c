@@ -138,7 +138,7 @@ wf_var *wf_l1(wf_var *a, wf_var *b)
 }
 
 /* One label for each row of scores, of the same samples. */
-static wf_status check_labels(const char *what, const wf_var *scores, const wf_tensor *labels)
+static wf_status check_label_tensor(const char *what, const wf_var *scores, const wf_tensor *labels)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     const wf_shape *s = &scores->value->shape, *l = &labels->shape;
@@ -231,6 +231,7 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, int64_t
     reduction->scale = all > 0 ? 1.0 / (double)all : 0;
     reduction->loss_count = all;
     reduction->loss_part = (double)own;
+    reduction->loss_counted = true;
     return WF_OK;
 }
 
@@ -244,7 +245,7 @@ wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
     logp = wf_widened(logp);
     if (!logp || !labels)
         return NULL;
-    WF_TRY_NULL(check_labels("nll", logp, labels));
+    WF_TRY_NULL(check_label_tensor("nll", logp, labels));
     /* Classes are no samples: the mean is over rows of scores. */
     wf_reduction reduction = wf_reduction_mean(logp, 1);
     wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
@@ -267,7 +268,7 @@ wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
     return wf_reduction_mark(out, &reduction);
 }
 
-/* Of bf16 and f16 no copy in f32 is made: kernels widen what they read, and round the gradient once. */
+/* Makes no f32 copy of bf16 and f16: kernels widen what they read, and round the gradient once. */
 static wf_status entropy_backward(wf_node *node)
 {
     const label_state *state = node->state;
@@ -319,7 +320,7 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
 {
     if (!logits || !labels)
         return NULL;
-    WF_TRY_NULL(check_labels("softmax_cross_entropy", logits, labels));
+    WF_TRY_NULL(check_label_tensor("softmax_cross_entropy", logits, labels));
     /* The mean is over rows, as in wf_nll. */
     wf_reduction reduction = wf_reduction_mean(logits, 1);
     wf_tensor *x = wf_dense_value(logits), *y = wf_reduction_scalar(logits);
@@ -362,7 +363,7 @@ int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
 
 int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts)
 {
-    if (!scores || !labels || check_labels("count_correct", scores, labels) != WF_OK)
+    if (!scores || !labels || check_label_tensor("count_correct", scores, labels) != WF_OK)
         return -1;
     wf_ctx *ctx = scores->value->ctx;
     wf_tensor *x = wf_dense_value(scores), *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);

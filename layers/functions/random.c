@@ -88,7 +88,8 @@ static wf_status layout_like(const char *what, const wf_var *like, wf_shape shap
     return status == WF_OK ? WF_OK : wf_comm_post_failure(wf_mesh_world(in->mesh), status);
 }
 
-static wf_status draw(wf_tape *tape, wf_distribution dist, double a, double b, const wf_layout *layout, wf_tensor *y)
+static wf_status draw_tensor(wf_tape *tape, wf_distribution dist, double a, double b, const wf_layout *layout,
+                             wf_tensor *y)
 {
     WF_NEED(y);
     WF_TRY(wf_tensor_set_layout(y, *layout));
@@ -110,7 +111,7 @@ static wf_var *drawn(const char *what, wf_tape *tape, wf_shape shape, wf_distrib
     WF_TRY_NULL(layout_like(what, like, shape, &layout));
     wf_ctx *ctx = wf_tape_ctx(tape);
     wf_tensor *y = wf_tensor_new_step(ctx, ctx->dtype, shape, wf_order_default(shape.rank));
-    wf_var *out = draw(tape, dist, a, b, &layout, y) == WF_OK ? wf_input(tape, y) : wf_error_null();
+    wf_var *out = draw_tensor(tape, dist, a, b, &layout, y) == WF_OK ? wf_input(tape, y) : wf_error_null();
     wf_tensor_free(y);
     return out;
 }

@@ -6,7 +6,7 @@
 
 #define MOST_PARTS 4096 /* of a dimension that is flattened with others */
 
-static wf_status follow(const char *what, const wf_var *x, wf_shape shape, const int *from, wf_layout *out)
+static wf_status follow_layout(const char *what, const wf_var *x, wf_shape shape, const int *from, wf_layout *out)
 {
     char text[WF_SHAPE_TEXT], layout[WF_LAYOUT_TEXT];
     WF_CHECK(wf_layout_follow(&x->value->layout, shape, from, out), WF_ERR_SHAPE,
@@ -90,10 +90,10 @@ static wf_status concat_layout(int count, wf_var *const *x, int dim, wf_shape sh
     int from[WF_MAX_RANK];
     for (int d = 0; d < WF_MAX_RANK; d++)
         from[d] = d == dim ? -1 : d;
-    WF_TRY(follow("concat", x[0], shape, from, out));
+    WF_TRY(follow_layout("concat", x[0], shape, from, out));
     for (int i = 1; i < count; i++) {
         wf_layout other;
-        WF_TRY(follow("concat", x[i], shape, from, &other));
+        WF_TRY(follow_layout("concat", x[i], shape, from, &other));
         WF_CHECK(wf_layout_equal(out, &other), WF_ERR_SHAPE, "concat takes equal layouts, not (%s) and (%s)",
                  wf_layout_text(&x[0]->value->layout, left), wf_layout_text(&x[i]->value->layout, right));
     }
@@ -182,7 +182,7 @@ wf_var *wf_slice(wf_var *x, wf_box box)
     for (int d = 0; d < box.rank; d++)
         from[d] = box.lo[d] == 0 && box.hi[d] == whole.hi[d] ? d : -1;
     wf_layout layout;
-    const wf_status status = follow("slice", x, view->shape, from, &layout);
+    const wf_status status = follow_layout("slice", x, view->shape, from, &layout);
     wf_tensor *y = status == WF_OK ? wf_tensor_dense(view, view->dtype, view->order) : NULL;
     wf_tensor_free(view);
     return wf_function_finish(
@@ -205,7 +205,7 @@ static wf_status reshape_backward(wf_node *node)
 
 static const wf_op reshape_op = {.name = "reshape", .backward = reshape_backward};
 
-/* Whether both orders of this shape are one sequence in memory. */
+/* Returns true if both orders of this shape are one sequence in memory. */
 static bool orders_agree(wf_shape shape)
 {
     int64_t rows[WF_MAX_RANK], last[WF_MAX_RANK];
@@ -256,7 +256,7 @@ static bool resolve(wf_shape in, wf_shape *out)
 /* x's elements under another shape; *seen is what undoes it. */
 static wf_tensor *reshaped(const wf_tensor *x, wf_shape shape, wf_order *seen)
 {
-    /* Where both names fit the bytes, the one is taken that later layers need not convert. */
+    /* If both names fit the bytes, takes the one that later layers need not convert. */
     const wf_order order = shape.rank >= 4 && orders_agree(shape) ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
     *seen = x->order;
     if (x->order == WF_ROW_MAJOR || orders_agree(x->shape))
@@ -306,7 +306,7 @@ static wf_var *reshape(const char *what, wf_var *x, wf_shape shape)
     wf_layout layout;
     const bool flat = shape.rank == 2 && front > 0 && wf_layout_is_sharded(&x->value->layout, 1);
     if (!flat || !flat_layout(&x->value->layout, shape, &layout))
-        WF_TRY_NULL(follow(what, x, shape, flat ? (int[]){0, -1} : from, &layout));
+        WF_TRY_NULL(follow_layout(what, x, shape, flat ? (int[]){0, -1} : from, &layout));
     reshape_state state = {.shape = x->value->shape};
     wf_tensor *y = reshaped(x->value, shape, &state.order);
     const wf_status status = wf_tensor_set_layout(y, layout);
@@ -361,7 +361,7 @@ wf_var *wf_transpose(wf_var *x, const int *perm)
         /* Backward permutes back. */
         inverse[perm[d]] = d;
     wf_layout layout;
-    const wf_status status = follow("transpose", x, view->shape, perm, &layout);
+    const wf_status status = follow_layout("transpose", x, view->shape, perm, &layout);
     wf_tensor *y = status == WF_OK ? wf_tensor_dense(view, view->dtype, view->order) : NULL;
     wf_tensor_free(view);
     return wf_function_finish(

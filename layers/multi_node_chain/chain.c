@@ -32,8 +32,10 @@ wf_layer *wf_multi_node_chain(wf_comm *comm)
     wf_chain_state *state = layer->state;
     layer->takes_children = true;
     layer->comm = comm;
+    layer->part = wf_comm_rank(comm);
+    layer->parts = wf_comm_size(comm);
     state->comm = comm;
-    state->steps = wf_chain_steps_new(layer->ctx, wf_comm_size(comm));
+    state->steps = wf_chain_steps_new(layer->ctx, comm, wf_comm_size(comm));
     state->outbox = wf_outbox_new(comm);
     if (state->steps && state->outbox)
         return layer;
@@ -95,8 +97,8 @@ wf_status wf_multi_node_chain_add(wf_layer *chain, wf_component component)
  */
 
 /* Lists are as long as the longest one on their way. */
-static wf_status gather(const wf_chain_state *state, int64_t most, const int64_t *count, wf_chain_step *mine,
-                        wf_chain_step *all)
+static wf_status gather_steps(const wf_chain_state *state, int64_t most, const int64_t *count, wf_chain_step *mine,
+                              wf_chain_step *all)
 {
     wf_chain_steps *s = state->steps;
     const int rank = wf_comm_rank(state->comm);
@@ -115,7 +117,7 @@ static wf_status gather(const wf_chain_state *state, int64_t most, const int64_t
     return WF_OK;
 }
 
-static wf_status exchange(const wf_chain_state *state)
+static wf_status exchange_steps(const wf_chain_state *state)
 {
     wf_chain_steps *s = state->steps;
     const int64_t mine = s->count[wf_comm_rank(state->comm)];
@@ -125,7 +127,7 @@ static wf_status exchange(const wf_chain_state *state)
         most = count[r] > most ? count[r] : most;
     wf_chain_step *room = most > 0 ? wf_calloc(s->ctx, (size_t)((s->ranks + 1) * most), sizeof *room) : NULL;
     if (status == WF_OK && most > 0)
-        status = room ? gather(state, most, count, room, room + most) : wf_error_code();
+        status = room ? gather_steps(state, most, count, room, room + most) : wf_error_code();
     free(room);
     free(count);
     return status;
@@ -151,9 +153,9 @@ static wf_status make_room(wf_layer *chain, wf_chain_state *state)
     return WF_OK;
 }
 
-static wf_status connect(wf_layer *chain, wf_chain_state *state)
+static wf_status connect_chain(wf_layer *chain, wf_chain_state *state)
 {
-    WF_TRY(exchange(state));
+    WF_TRY(exchange_steps(state));
     /* A pure function of what all ranks have: they all return the same, but for the memory. */
     wf_status status = wf_chain_steps_verify(state->steps);
     if (status == WF_OK)
@@ -168,7 +170,7 @@ wf_status wf_multi_node_chain_connect(wf_layer *chain)
     WF_NEED(chain);
     WF_TRY(check_chain(chain));
     wf_chain_state *state = chain->state;
-    return state->connected ? WF_OK : connect(chain, state);
+    return state->connected ? WF_OK : connect_chain(chain, state);
 }
 
 /* --- forward --------------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ static wf_status check_call(const wf_layer *chain, const wf_chain_state *state, 
     return wf_tape_check_message(call->tape, "a multi_node_chain");
 }
 
-static wf_var *run(wf_layer *chain, const wf_chain_call *call)
+static wf_var *run_components(wf_layer *chain, const wf_chain_call *call)
 {
     wf_chain_state *state = chain->state;
     wf_var *y = NULL;
@@ -205,14 +207,15 @@ static wf_var *chain_forward(wf_layer *chain, wf_var *x)
     wf_chain_state *state = chain->state;
     wf_var *y = NULL;
     WF_TRY_NULL(wf_multi_node_chain_connect(chain));
-    return run(chain, &(wf_chain_call){
-                          .tape = x->tape, .n_x = state->inputs > 0, .n_y = state->outputs > 0, .x = &x, .y = &y});
+    return run_components(
+        chain,
+        &(wf_chain_call){.tape = x->tape, .n_x = state->inputs > 0, .n_y = state->outputs > 0, .x = &x, .y = &y});
 }
 
 static wf_var *forward_of_call(wf_layer *chain, void *call, wf_var *x)
 {
     (void)x;
-    return run(chain, call);
+    return run_components(chain, call);
 }
 
 wf_var *wf_multi_node_chain_apply(wf_layer *chain, wf_tape *tape, int n_x, wf_var *const *x, int n_y, wf_var **y)

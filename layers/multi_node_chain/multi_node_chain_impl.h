@@ -21,7 +21,7 @@ typedef struct wf_chain_state {
     int parts, inputs, outputs; /* inputs, outputs: of this rank from and to outside */
     bool connected;
     wf_outbox *outbox;
-    /* Of a running forward, as many as there are steps. */
+    /* During a forward, with one entry for each step. */
     wf_var **in;   /* of the component that comes next */
     wf_var **out;  /* of the one that was computed last */
     wf_var **held; /* given to this rank by itself, in order */

@@ -66,7 +66,7 @@ static wf_status take_backward(wf_node *node)
     return wf_outbox_send(state->chain->outbox, wf_node_dy(node), state->peer);
 }
 
-/* Behind everything that backward sends. */
+/* Waits for everything that backward sends. */
 static wf_status begin_backward(wf_node *node)
 {
     const point *state = node->state;
@@ -139,13 +139,13 @@ static wf_status receive_value(const wf_chain_state *state, const wf_tape *tape,
 {
     WF_TRY(receive_flag(state, grads, from));
     WF_CHECK(!*grads || wf_tape_mode(tape) == WF_TRAIN, WF_ERR_STATE,
-             "takes in WF_EVAL what rank %d gives in WF_TRAIN and wants a gradient of", from);
+             "takes in WF_EVAL what rank %s gives in WF_TRAIN and wants a gradient of", WF_RANK(state->comm, from));
     *value = wf_outbox_receive(state->comm, from);
     WF_NEED(*value);
     return WF_OK;
 }
 
-static wf_status take(wf_chain_state *state, wf_tape *tape, int step, wf_var **x)
+static wf_status take_value(wf_chain_state *state, wf_tape *tape, int step, wf_var **x)
 {
     const int from = state->steps->step[wf_comm_rank(state->comm)][step].peer;
     char text[WF_CHAIN_PURPOSE];
@@ -197,7 +197,7 @@ static wf_status run_step(wf_chain_state *state, const wf_chain_call *call, int 
     if (a->verb == WF_CHAIN_TAKE) {
         wf_var **x = &state->in[a->port];
         if (a->peer != WF_OUTSIDE && a->peer != rank)
-            return take(state, call->tape, step, x);
+            return take_value(state, call->tape, step, x);
         *x = a->peer == rank ? state->held[state->taken++] : call->x[state->from_outside++];
         return (*x)->value ? check_value(state, step, (*x)->value) : WF_OK;
     }

@@ -34,7 +34,8 @@ uint64_t wf_chain_mix(const char *name, bool backward, int port, int n, const ui
     return hash;
 }
 
-static wf_status mix(const char *name, bool backward, const void *from, size_t from_bytes, void *to, size_t to_bytes)
+static wf_status mix_values(const char *name, bool backward, const void *from, size_t from_bytes, void *to,
+                            size_t to_bytes)
 {
     for (size_t port = 0; port < to_bytes / VALUE; port++) {
         const uint64_t value = wf_chain_mix(name, backward, (int)port, (int)(from_bytes / VALUE), from);
@@ -45,12 +46,12 @@ static wf_status mix(const char *name, bool backward, const void *from, size_t f
 
 static wf_status mix_forward(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    return mix(((const wf_chain_step *)own)->name, false, from, from_bytes, to, to_bytes);
+    return mix_values(((const wf_chain_step *)own)->name, false, from, from_bytes, to, to_bytes);
 }
 
 static wf_status mix_backward(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
 {
-    return mix(((const wf_chain_step *)own)->name, true, from, from_bytes, to, to_bytes);
+    return mix_values(((const wf_chain_step *)own)->name, true, from, from_bytes, to, to_bytes);
 }
 
 static wf_address at(wf_address base, int i)
@@ -59,7 +60,7 @@ static wf_address at(wf_address base, int i)
 }
 
 /* Steps come one after the other, but nothing waits for what is sent. */
-static void follow(making *m, wf_steps steps, bool sent)
+static void add_follower(making *m, wf_steps steps, bool sent)
 {
     m->before = sent ? m->before : steps;
 }
@@ -67,19 +68,19 @@ static void follow(making *m, wf_steps steps, bool sent)
 static void add_copy(making *m, wf_address from, wf_address to)
 {
     wf_after(m->b, m->before);
-    follow(m, wf_add_copy(m->b, from, to, VALUE, false), false);
+    add_follower(m, wf_add_copy(m->b, from, to, VALUE, false), false);
 }
 
 static void add_send(making *m, wf_address from, int to)
 {
     wf_after(m->b, m->before);
-    follow(m, wf_add_send(m->b, from, VALUE, to), true);
+    add_follower(m, wf_add_send(m->b, from, VALUE, to), true);
 }
 
 static void add_recv(making *m, wf_address to, int from)
 {
     wf_after(m->b, m->before);
-    follow(m, wf_add_recv(m->b, to, VALUE, from), false);
+    add_follower(m, wf_add_recv(m->b, to, VALUE, from), false);
 }
 
 static void add_call(making *m, const memory *c, wf_step_function run, wf_address from, int n_from, wf_address to,
@@ -87,7 +88,7 @@ static void add_call(making *m, const memory *c, wf_step_function run, wf_addres
 {
     const wf_step_call call = {.run = run, .own = (void *)c->compute, .from_bytes = (size_t)n_from * VALUE};
     wf_after(m->b, m->before);
-    follow(m, wf_add_call(m->b, call, from, to, (size_t)n_to * VALUE), false);
+    add_follower(m, wf_add_call(m->b, call, from, to, (size_t)n_to * VALUE), false);
 }
 
 static wf_address outside(making *m, wf_operand_kind kind)

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-wf_chain_steps *wf_chain_steps_new(wf_ctx *ctx, int ranks)
+wf_chain_steps *wf_chain_steps_new(wf_ctx *ctx, const wf_comm *comm, int ranks)
 {
     WF_NEED_NULL(ctx);
     wf_chain_steps *s = wf_calloc(ctx, 1, sizeof *s);
     if (!s)
         return wf_error_null();
-    *s = (wf_chain_steps){.ctx = ctx, .ranks = ranks};
+    *s = (wf_chain_steps){.ctx = ctx, .comm = comm, .ranks = ranks};
     s->count = wf_calloc(ctx, (size_t)ranks, sizeof *s->count);
     s->step = wf_calloc(ctx, (size_t)ranks, sizeof(*s->step));
     if (s->count && s->step)
@@ -136,7 +136,7 @@ wf_status wf_chain_steps_add(wf_chain_steps *s, int rank, const wf_component *c)
 const char *wf_chain_step_text(const wf_chain_steps *s, int rank, int step, char text[WF_FAILURE_TEXT])
 {
     const wf_chain_step *a = &s->step[rank][step];
-    char what[WF_CHAIN_NAME + 24], where[24];
+    char what[WF_CHAIN_NAME + 24], where[WF_RANK_TEXT + 8];
     if (a->message[0])
         snprintf(what, sizeof what, "\"%s\"", a->message);
     else
@@ -144,11 +144,11 @@ const char *wf_chain_step_text(const wf_chain_steps *s, int rank, int step, char
     if (a->peer == WF_OUTSIDE)
         snprintf(where, sizeof where, "outside");
     else
-        snprintf(where, sizeof where, "rank %d", a->peer);
+        snprintf(where, sizeof where, "rank %s", WF_RANK(s->comm, a->peer));
     if (a->verb == WF_CHAIN_COMPUTE)
-        snprintf(text, WF_FAILURE_TEXT, "rank %d, step %d (%s computes)", rank, step, a->name);
+        snprintf(text, WF_FAILURE_TEXT, "rank %s, step %d (%s computes)", WF_RANK(s->comm, rank), step, a->name);
     else
-        snprintf(text, WF_FAILURE_TEXT, "rank %d, step %d (%s %s %s %s %s)", rank, step, a->name,
+        snprintf(text, WF_FAILURE_TEXT, "rank %s, step %d (%s %s %s %s %s)", WF_RANK(s->comm, rank), step, a->name,
                  a->verb == WF_CHAIN_TAKE ? "takes" : "gives", what, a->verb == WF_CHAIN_TAKE ? "from" : "to", where);
     return text;
 }

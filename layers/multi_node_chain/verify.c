@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OTHER_END 128 /* letters that say where the other end of a message is */
+
 /* --- names ----------------------------------------------------------------------------------------------------------
  */
 
@@ -27,8 +29,8 @@ static wf_status check_names(const wf_chain_steps *s)
     for (int rank = 0; rank < s->ranks; rank++)
         for (int i = 0; i < s->count[rank]; i++)
             WF_CHECK(s->step[rank][i].verb != WF_CHAIN_COMPUTE || !named_before(s, rank, i, &other), WF_ERR_STATE,
-                     "rank %d, step %d: a component \"%s\" is on rank %d already; names are of all ranks", rank, i,
-                     s->step[rank][i].name, other);
+                     "rank %s, step %d: a component \"%s\" is on rank %s already; names are of all ranks",
+                     WF_RANK(s->comm, rank), i, s->step[rank][i].name, WF_RANK(s->comm, other));
     return WF_OK;
 }
 
@@ -43,8 +45,8 @@ static int next_end(const wf_chain_steps *s, int rank, int step, wf_chain_verb v
     return step;
 }
 
-/* Where the other end of a message of this name is, if it is elsewhere: two ranks may give what one takes once. */
-static const char *other_end(const wf_chain_steps *s, int rank, int step, char text[96])
+/* Says where the other end of a message of this name is, if it is elsewhere: two ranks may give what one takes once. */
+static const char *other_end(const wf_chain_steps *s, int rank, int step, char text[OTHER_END])
 {
     const wf_chain_step *end = &s->step[rank][step];
     const bool gives = end->verb == WF_CHAIN_GIVE;
@@ -54,8 +56,8 @@ static const char *other_end(const wf_chain_steps *s, int rank, int step, char t
             const wf_chain_step *a = &s->step[r][i];
             const bool meets = a->verb == (int32_t)(gives ? WF_CHAIN_TAKE : WF_CHAIN_GIVE);
             if (meets && a->peer != WF_OUTSIDE && strcmp(a->message, end->message) == 0)
-                snprintf(text, 96, "; rank %d %s \"%s\" %s rank %d", r, gives ? "takes" : "gives", a->message,
-                         gives ? "from" : "to", a->peer);
+                snprintf(text, OTHER_END, "; rank %s %s \"%s\" %s rank %s", WF_RANK(s->comm, r),
+                         gives ? "takes" : "gives", a->message, gives ? "from" : "to", WF_RANK(s->comm, a->peer));
         }
     return text;
 }
@@ -75,13 +77,13 @@ static wf_status check_shapes(const wf_chain_steps *s, int from, int out, int to
 
 static wf_status check_pair(const wf_chain_steps *s, int from, int to)
 {
-    char gives[WF_FAILURE_TEXT], takes[WF_FAILURE_TEXT], more[96];
+    char gives[WF_FAILURE_TEXT], takes[WF_FAILURE_TEXT], more[OTHER_END];
     int out = next_end(s, from, 0, WF_CHAIN_GIVE, to), in = next_end(s, to, 0, WF_CHAIN_TAKE, from);
     while (out < s->count[from] || in < s->count[to]) {
-        WF_CHECK(in < s->count[to], WF_ERR_STATE, "%.300s: rank %d never takes it%s",
-                 wf_chain_step_text(s, from, out, gives), to, other_end(s, from, out, more));
-        WF_CHECK(out < s->count[from], WF_ERR_STATE, "%.300s: rank %d never gives it%s",
-                 wf_chain_step_text(s, to, in, takes), from, other_end(s, to, in, more));
+        WF_CHECK(in < s->count[to], WF_ERR_STATE, "%.300s: rank %s never takes it%s",
+                 wf_chain_step_text(s, from, out, gives), WF_RANK(s->comm, to), other_end(s, from, out, more));
+        WF_CHECK(out < s->count[from], WF_ERR_STATE, "%.300s: rank %s never gives it%s",
+                 wf_chain_step_text(s, to, in, takes), WF_RANK(s->comm, from), other_end(s, to, in, more));
         WF_CHECK(strcmp(s->step[from][out].message, s->step[to][in].message) == 0, WF_ERR_STATE,
                  "messages do not meet: %.220s; %.220s", wf_chain_step_text(s, from, out, gives),
                  wf_chain_step_text(s, to, in, takes));

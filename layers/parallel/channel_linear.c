@@ -97,7 +97,7 @@ static wf_tensor *compute_output(const linear_state *s, const wf_var *x, const w
     y = wf_channel_scatter(&s->split.out, s->split.bounds, y);
     WF_TRY_OUT(wf_check(y));
     y->layout = wf_channel_layout(s->mesh, x, y->shape, s->split.out.channels, s->split.bounds);
-    /* Where parts are summed the bias comes after the sum, once, and not once per rank. */
+    /* If parts are summed, the bias is added after the sum, once, and not once per rank. */
     if (!partition && b)
         WF_TRY_OUT(wf_channel_bias(y, b->used));
     return y;
@@ -128,7 +128,7 @@ static wf_var *apply_linear(wf_layer *layer, wf_var *x, const int64_t *x_bounds,
                           y);
 }
 
-static wf_status check_input(const wf_layer *layer, const wf_var *x, const int64_t **x_bounds)
+static wf_status check_channel_input(const wf_layer *layer, const wf_var *x, const int64_t **x_bounds)
 {
     const linear_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
@@ -154,7 +154,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
         x = wf_flatten(x);
     if (!x)
         return NULL;
-    WF_TRY_NULL(check_input(layer, x, &x_bounds));
+    WF_TRY_NULL(check_channel_input(layer, x, &x_bounds));
     /* Freed after the node has been recorded, which holds its own handle. */
     wf_tensor *in = wf_channel_gather(&s->split.in, x_bounds, x->value);
     wf_var *y = in ? apply_linear(layer, x, x_bounds, in) : NULL;

@@ -125,7 +125,7 @@ static wf_status move_channels(const wf_channel_side *side, const int64_t *bound
     return wf_exchange_end(exchange);
 }
 
-static wf_tensor *failed(wf_status status, wf_tensor *tensor)
+static wf_tensor *free_failed(wf_status status, wf_tensor *tensor)
 {
     wf_tensor_free(tensor);
     wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -143,7 +143,7 @@ wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds,
         return wf_channel_pick(held, own.lo, own.hi);
     wf_tensor *part = with_channels(held, own.hi - own.lo);
     const wf_status status = move_channels(side, bounds, HELD_TO_PART, held, part);
-    return status == WF_OK ? part : failed(status, part);
+    return status == WF_OK ? part : free_failed(status, part);
 }
 
 /* The sum over the group of all parts; a rank contributes zeros outside of its own part. */
@@ -167,7 +167,7 @@ static wf_tensor *sum_whole(const wf_channel_side *side, const wf_tensor *part)
     WF_TRY_OUT(wf_allreduce(group, whole, whole, WF_SUM));
 out:
     wf_tensor_free(place);
-    return status == WF_OK ? whole : failed(status, whole);
+    return status == WF_OK ? whole : free_failed(status, whole);
 }
 
 static wf_tensor *put_part(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *part)
@@ -182,7 +182,7 @@ static wf_tensor *put_part(const wf_channel_side *side, const int64_t *bounds, c
     WF_TRY_OUT(wf_check(held));
     WF_TRY_OUT(move_channels(side, bounds, side->partition ? PART_TO_HELD : PART_ADD_HELD, part, held));
 out:
-    return status == WF_OK ? held : failed(status, held);
+    return status == WF_OK ? held : free_failed(status, held);
 }
 
 wf_tensor *wf_channel_scatter(const wf_channel_side *side, const int64_t *bounds, wf_tensor *part)
@@ -256,6 +256,7 @@ wf_layout wf_channel_layout(const wf_mesh *mesh, const wf_var *x, wf_shape local
     if (from->known && from->placement[WF_AXIS_DATA] == WF_SHARDED) {
         layout.placement[WF_AXIS_DATA] = WF_SHARDED;
         layout.bounds[WF_AXIS_DATA] = from->bounds[WF_AXIS_DATA];
+        layout.chunk = from->chunk;
         layout.global.dim[0] = from->global.dim[0];
         layout.box.lo[0] = from->box.lo[0];
         layout.box.hi[0] = from->box.hi[0];

@@ -2,7 +2,6 @@
  * channels and parameters, and nothing moves. */
 #include "layers/channel.h"
 #include "layers/parallel/parallel_impl.h"
-#include "layers/serial/serial_impl.h"
 
 static wf_layer *shard_channels(const wf_mesh *mesh, wf_layer *layer, int64_t channels)
 {
@@ -40,7 +39,7 @@ wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
         return NULL;
     wf_norm_merge merge;
     WF_TRY_NULL(wf_norm_merge_over("channel_sync_batchnorm", comm, &merge));
-    /* Ranks with other channels hear of a failure too: they would wait for the failed one in a later layer. */
+    /* Ranks with other channels are told of a failure too: they would wait for the failed one in a later layer. */
     merge.comm = wf_mesh_world(mesh);
     wf_layer *layer = wf_batchnorm_merged(wf_comm_ctx(comm), opts, merge);
     return shard_channels(mesh, layer, opts.channels);

@@ -32,7 +32,7 @@ wf_status wf_halo_input_begin(wf_halo_input *flow)
     return wf_exchange_begin(flow->halo.exchange, flow->own, flow->assembled);
 }
 
-/* Where the inputs of a boundary part come from: a copy of its own, this rank's input, and the exchanged halo. */
+/* The sources of the inputs of a boundary part: a copy of its own, this rank's input, and the exchanged halo. */
 typedef struct boundary_fields {
     wf_field boundary, own, halo;
 } boundary_fields;

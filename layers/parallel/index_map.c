@@ -265,7 +265,7 @@ typedef struct halo_regions {
     wf_box need;
 } halo_regions;
 
-static void shard_channels(const wf_sharding *have, const wf_halo_channels *channels, halo_regions *h)
+static void shard_halo_channels(const wf_sharding *have, const wf_halo_channels *channels, halo_regions *h)
 {
     const wf_range need = channels->need[wf_mesh_rank(have->mesh, WF_AXIS_CHANNEL)];
     h->from.global.dim[1] = h->to.global.dim[1] = channels->all;
@@ -286,7 +286,7 @@ static void find_regions(const wf_sharding *have, const wf_index_map *index_map,
     h->to = h->from;
     h->need = have->box;
     if (channels)
-        shard_channels(have, channels, h);
+        shard_halo_channels(have, channels, h);
     for (int d = 0; d < index_map->nd; d++) {
         h->from.global.dim[2 + d] = h->to.global.dim[2 + d] = have->length[d];
         if (have->axis[d] < 0) {

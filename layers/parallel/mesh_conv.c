@@ -68,7 +68,7 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
 }
 
 /* Inside a chain nothing is exchanged here, neither forward nor backward: the chain has the halo already. */
-static void plan_step(const wf_mesh_conv *s, const wf_chain_step *step, wf_mesh_call *call)
+static void plan_step(const wf_mesh_conv *s, const wf_spatial_link *step, wf_mesh_call *call)
 {
     const wf_index_map back = wf_index_map_inverse(&step->index_map);
     *call = (wf_mesh_call){
@@ -293,13 +293,13 @@ wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
 
 static wf_var *forward_step(wf_layer *layer, void *user, wf_var *x)
 {
-    const wf_chain_step *step = user;
+    const wf_spatial_link *step = user;
     wf_mesh_call call;
     plan_step(layer->state, step, &call);
     return run_call(layer, x, &call, &step->layout);
 }
 
-wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_chain_step *step)
+wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_spatial_link *step)
 {
     return wf_apply_with(layer, x, forward_step, step);
 }

@@ -80,7 +80,7 @@ bool wf_channel_is_split(const wf_channel_split *split);
 /* Makes a parameter that has no value yet the part `box` of what it was. `sharded`: other ranks of the channel axis
  * hold other parts. NULL passes. */
 void wf_channel_shard_param(wf_param *param, wf_box box, bool sharded);
-/* The same to wf_channel_biases. */
+/* Shards a bias in the blocks of wf_channel_biases. */
 void wf_channel_shard_bias(wf_param *param, const wf_channel_split *split);
 
 /* Checks that x is laid out as the layer can take it; *bounds: how it is sharded along dimension 1, NULL: replicated.
@@ -194,12 +194,13 @@ typedef struct wf_sharding {
 
 /* Which inputs a layer takes. */
 typedef enum wf_sharding_taken {
-    /* Of layers without parameters: sharded along samples, channels and pixels in any way, or replicated. */
+    /* Layers without parameters: sharded along samples, channels and pixels in any way, or replicated. */
     WF_SHARDING_ANY = 0,
-    /* Of layers whose parameters' gradients are summed over the mesh: sharded over every one of data, depth, height and
-     * width that the mesh splits, or a replicated part would count twice. Channels over the channel axis alone. */
+    /* Layers whose parameters' gradients are summed over the mesh: sharded over every one of data, depth, height and
+     * width that the mesh splits, or a replicated part would count twice. Channels may be sharded over the channel axis
+     * only. */
     WF_SHARDING_SUMS,
-    /* The same, with all channels on every rank. */
+    /* As WF_SHARDING_SUMS, with all channels on every rank. */
     WF_SHARDING_SUMS_WHOLE
 } wf_sharding_taken;
 
@@ -239,7 +240,8 @@ wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, c
 /* A part of what is to be made, and what it reads. */
 typedef struct wf_spatial_part {
     wf_box out, in;
-    /* The same, wider where that spares copies. Outputs of wide_out alone lack inputs; boundaries make them anew. */
+    /* `out` and `in`, wider where that spares copies. Outputs that only wide_out has lack inputs; boundaries compute
+     * them again. */
     wf_box wide_out, wide_in;
     int64_t at; /* where the copy of `in` starts in the assembled inputs, in elements; -1: reads its own input */
 } wf_spatial_part;
@@ -267,7 +269,7 @@ wf_output_regions wf_output_regions_make(const wf_index_map *index_map, wf_box o
  *                   it to their `back`. */
 typedef struct wf_halo_input {
     const wf_tensor *own; /* dense, channels-last; holds own_box */
-    wf_tensor *back;      /* where own is a gradient that comes about: the same */
+    wf_tensor *back;      /* backward: the gradient being accumulated, the same tensor as own */
     wf_box own_box;
     wf_halo halo;
     wf_output_regions parts;
@@ -319,13 +321,13 @@ wf_status wf_output_regions_run(const wf_spatial_part_run *run, const wf_tensor 
 typedef struct wf_chain_costs {
     double message, byte, work;
 } wf_chain_costs;
-/* Fills what is 0, the same on every rank. Collective over the mesh where something is 0. */
+/* Fills what is 0, the same on every rank of a stage. Collective over the stage's ranks where something is 0. */
 wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs) WF_NODISCARD;
 
 /* What is inside while the input's halo travels, which it begins to where it has not; then the rest. */
 wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run) WF_NODISCARD;
-/* The way back (WF_PART_INPUT) to `back`: the boundaries first; what is not own goes to its owners while the interior
- * comes about, and what others made of own inputs is added in the order of ranks. */
+/* Backward (WF_PART_INPUT) to `back`: the boundaries first; the part that other ranks own is sent to them while the
+ * interior is computed, and what other ranks computed of own inputs is added in the order of ranks. */
 wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run *run) WF_NODISCARD;
 
 /* Layers without parameters whose outputs read inputs by an index map: pooling and upsampling. */
@@ -354,22 +356,22 @@ wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_s
  * that knows better. */
 wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_window_op_call *call, size_t bytes,
                            const wf_layout *layout);
-/* Gradients of what others own leave first, and the interior comes about while they travel. */
+/* Sends gradients of inputs that other ranks own first, and computes the interior while they travel. */
 wf_status wf_window_op_backward(wf_node *node) WF_NODISCARD;
 
 /* One layer of a chain: everything that it reads is in its input already. */
-typedef struct wf_chain_step {
+typedef struct wf_spatial_link {
     wf_index_map index_map;
     wf_box x_box, y_box;
     wf_layout layout; /* of the output */
-} wf_chain_step;
+} wf_spatial_link;
 bool wf_is_spatial_conv(const wf_layer *layer, const wf_mesh *mesh);
 int64_t wf_spatial_conv_channels(const wf_layer *layer); /* of its output */
 /* The layer's map, and the multiplications of one output, for an input x as if it had this shape. Checks x. */
 wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_index_map *index_map,
                               double *work, wf_shape *y) WF_NODISCARD;
 /* wf_apply in a chain. */
-wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_chain_step *step);
+wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_spatial_link *step);
 
 /* A convolution of which every rank does a part: of the channels, of the pixels, or of both. layers/channel.h,
  * layers/spatial.h and layers/mesh_conv.h are constructors over it.
@@ -418,5 +420,19 @@ bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *conv);
 
 wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x);
 wf_status wf_mesh_conv_backward(wf_node *node) WF_NODISCARD;
+
+/* --- sync_norm.c: two merges of statistics --- */
+
+/* Over the ranks of a communicator, which is borrowed. *merge is for one layer. Errors begin with `name`, a literal. */
+wf_status wf_norm_merge_over(const char *name, wf_comm *comm, wf_norm_merge *merge) WF_NODISCARD;
+/* Over the ranks of a mesh, which is borrowed, along the spatial axes that shard the input at hand, and with `samples`
+ * along data too. *merge is for one layer. Without `samples` the statistics are those of this rank's samples, over all
+ * their pixels. */
+wf_status wf_norm_merge_mesh(const char *name, const wf_mesh *mesh, bool samples, wf_norm_merge *merge) WF_NODISCARD;
+
+/* --- mesh_norm.c --- */
+
+/* The merge of layer, RMS, group and instance normalisation on this mesh, which is borrowed. */
+wf_group_merge wf_group_merge_mesh(const wf_mesh *mesh);
 
 #endif

@@ -6,8 +6,8 @@
 #include "layers/channel.h"
 #include "layers/functions.h"
 #include "layers/mesh_conv.h"
+#include "layers/parallel/parallel_impl.h"
 #include "layers/redistribute.h"
-#include "layers/serial/serial_impl.h"
 #include "layers/spatial.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct walk {
     const wf_mesh *mesh;
     unsigned how;
     bool sharded; /* what leaves the last layer has its channels sharded */
-    /* Not NULL: says how for each layer. What comes may then be split otherwise than the layer wants. */
+    /* Not NULL: says how for each layer. An input may then be sharded in another way than the layer wants. */
     wf_parallel_choice choose;
     void *user;
 } walk;
@@ -261,7 +261,7 @@ static unsigned choice_of(const walk *w, const wf_layer *layer)
     return possible(w->mesh, w->choose(w->user, layer));
 }
 
-/* Where each layer has its own way, one that is split by pixels, channels or neither gets what it needs. */
+/* If each layer has its own form, one that is split by pixels, channels or neither gets what it needs. */
 static void accept_any(wf_layer *layer, walk *w)
 {
     const bool by_channels = w->how & WF_PARALLEL_CHANNEL, by_pixels = w->how & WF_PARALLEL_SPATIAL;
@@ -297,7 +297,8 @@ static wf_status swap(wf_layer *layer, walk *w)
     else if (wf_lambda_is(layer, wf_flatten) && (w->how & (WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL))) {
         prepare_with(layer, w->mesh, whole_samples);
         w->sharded = false;
-    }
+    } else if (wf_group_norm_is(layer) && (w->how & (WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL)))
+        wf_group_norm_merged(layer, wf_group_merge_mesh(w->mesh));
     if (w->choose && known)
         accept_any(layer, w);
     for (int i = 0; i < layer->n_children; i++)

@@ -76,7 +76,7 @@ static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int la
         /* What the layers behind this one read of its output, for this rank's outputs of the last layer: more than its
          * own share, by the halo of those layers. */
         const wf_index_map rest = i + 1 < last ? link_of(p, i + 1, last) : all;
-        wf_chain_step step = {.index_map = p->index_map[i], .x_box = has, .y_box = p->sharding[i + 1].box};
+        wf_spatial_link step = {.index_map = p->index_map[i], .x_box = has, .y_box = p->sharding[i + 1].box};
         if (i + 1 < last)
             step.y_box = wf_index_map_box(&rest, p->sharding[last].box, p->sharding[i + 1].box);
         wf_sharding sharding = p->sharding[i + 1];
@@ -113,7 +113,8 @@ static double outputs_of(const chain_plan *p, int i, int last)
     return n;
 }
 
-/* Of layers [first, last) on one exchange. The same on every rank: sums over all of them. */
+/* Estimates the seconds of layers [first, last) with one exchange before them. All ranks get the same number, since it
+ * sums over all of them. */
 static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int first, int last, double *seconds)
 {
     const wf_index_map all = link_of(p, first, last);
@@ -133,7 +134,7 @@ static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int f
 }
 
 /* Dynamic programming from the last layer backwards: the cheapest division of the remaining layers into groups. */
-static wf_status choose(const chain_plan *p, const wf_chain_costs *costs)
+static wf_status choose_groups(const chain_plan *p, const wf_chain_costs *costs)
 {
     p->least[p->count] = 0;
     for (int first = p->count - 1; first >= 0; first--)
@@ -156,7 +157,7 @@ static wf_status make_groups(spatial_chain *s, const chain_plan *p)
     if (s->depth > 0)
         return WF_OK;
     WF_TRY(wf_chain_costs_complete(s->mesh, &s->costs));
-    return choose(p, &s->costs);
+    return choose_groups(p, &s->costs);
 }
 
 /* Forward. */
@@ -221,7 +222,7 @@ static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_
     return WF_OK;
 }
 
-static wf_status check_opts(const wf_spatial_chain_opts *o, int count)
+static wf_status check_chain_opts(const wf_spatial_chain_opts *o, int count)
 {
     WF_CHECK(o->depth >= 0 && count >= 1, WF_ERR_ARGUMENT,
              "spatial_chain: depth is %d and %d layers; should be 0 or more, and 1 or more", o->depth, count);
@@ -245,7 +246,7 @@ wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int 
         chain->comm = wf_mesh_world(mesh);
         wf_layer_note(chain, "spatial_chain of depth %d, costs %g, %g, %g", opts.depth, opts.message_seconds,
                       opts.byte_seconds, opts.work_seconds);
-        status = check_opts(&opts, count);
+        status = check_chain_opts(&opts, count);
         if (status == WF_OK)
             status = add_layers(chain, mesh, count, layers);
         if (status == WF_OK)

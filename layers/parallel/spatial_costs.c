@@ -1,5 +1,5 @@
 /* The costs by which a chain chooses its depth: given by the options, measured at the first input, or fixed where
- * runs must be deterministic. The ranks agree on them. */
+ * runs must be deterministic. The ranks of a stage agree on them. */
 #include "core/config_author.h"
 #include "layers/parallel/parallel_impl.h"
 
@@ -49,31 +49,31 @@ static wf_status time_exchange(wf_exchange *exchange, const wf_tensor *x, wf_ten
 }
 
 /* Ranks in a row, of which each needs `elements` of its neighbours. */
-static wf_status line_of(const wf_mesh *mesh, int64_t elements, wf_box *have, wf_box *need, double *seconds)
+static wf_status line_of(wf_comm *comm, int64_t elements, wf_box *have, wf_box *need, double *seconds)
 {
-    wf_comm *world = wf_mesh_world(mesh);
-    wf_ctx *ctx = wf_comm_ctx(world);
-    const int64_t size = wf_comm_size(world), rank = wf_comm_rank(world);
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    const int64_t size = wf_comm_size(comm), rank = wf_comm_rank(comm);
     for (int64_t r = 0; r < size; r++) {
         /* Every rank has two neighbours except at the ends, as in a picture cut into strips. */
         have[r] = (wf_box){.rank = 1, .lo = {r * elements}, .hi = {(r + 1) * elements}};
         need[r] = (wf_box){
             .rank = 1, .lo = {(r > 0 ? r - 1 : 0) * elements}, .hi = {(r + 2 < size ? r + 2 : size) * elements}};
     }
-    wf_exchange *exchange = wf_mesh_exchange_boxes(mesh, have, need, WF_F32, WF_ROW_MAJOR);
+    wf_exchange *exchange = wf_exchange_new(comm, WF_F32, WF_ROW_MAJOR, have, need);
     WF_NEED(exchange);
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, wf_box_shape(have[rank])),
               *y = wf_tensor_new(ctx, WF_F32, wf_box_shape(need[rank]));
     const wf_status status = time_exchange(exchange, x, y, seconds);
     wf_tensor_free(x);
     wf_tensor_free(y);
+    wf_exchange_free(exchange);
     return status;
 }
 
-static wf_status time_messages(const wf_mesh *mesh, double *message, double *byte)
+static wf_status time_messages(wf_comm *comm, double *message, double *byte)
 {
-    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
-    const size_t size = (size_t)wf_comm_size(wf_mesh_world(mesh)), bytes = 2 * size * sizeof(wf_box);
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    const size_t size = (size_t)wf_comm_size(comm), bytes = 2 * size * sizeof(wf_box);
     const double each = 2.0 * (double)(size - 1) / (double)size * (LONG - SHORT) * (double)sizeof(float);
     double shortest = 0, longest = 0;
     void *memory;
@@ -81,9 +81,9 @@ static wf_status time_messages(const wf_mesh *mesh, double *message, double *byt
     if (size == 1)
         return WF_OK;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
-    wf_status status = line_of(mesh, SHORT, memory, (wf_box *)memory + size, &shortest);
+    wf_status status = line_of(comm, SHORT, memory, (wf_box *)memory + size, &shortest);
     if (status == WF_OK)
-        status = line_of(mesh, LONG, memory, (wf_box *)memory + size, &longest);
+        status = line_of(comm, LONG, memory, (wf_box *)memory + size, &longest);
     wf_pool_give_host(ctx, memory, bytes);
     if (status != WF_OK)
         return status;
@@ -134,15 +134,17 @@ static wf_status time_work(wf_ctx *ctx, double *seconds)
 
 wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs)
 {
-    wf_comm *world = wf_mesh_world(mesh);
+    /* Other stages of a pipeline compute other layers at this time. */
+    wf_comm *comm = wf_mesh_comm_of(mesh, WF_ALL_AXES & ~(1u << WF_AXIS_STAGE));
     double measured[3] = {MESSAGE_SECONDS, BYTE_SECONDS, WORK_SECONDS};
     if (costs->message > 0 && costs->byte > 0 && costs->work > 0)
         return WF_OK;
+    WF_NEED(comm);
     if (!wf_config_get()->deterministic) {
-        WF_TRY(time_messages(mesh, &measured[0], &measured[1]));
-        WF_TRY(time_work(wf_comm_ctx(world), &measured[2]));
+        WF_TRY(time_messages(comm, &measured[0], &measured[1]));
+        WF_TRY(time_work(wf_comm_ctx(comm), &measured[2]));
         /* The slowest rank counts, and all ranks come to the same groups. */
-        WF_TRY(wf_allreduce_f64(world, measured, 3, WF_MAX));
+        WF_TRY(wf_allreduce_f64(comm, measured, 3, WF_MAX));
     }
     costs->message = costs->message > 0 ? costs->message : measured[0];
     costs->byte = costs->byte > 0 ? costs->byte : measured[1];

@@ -73,7 +73,7 @@ static void widen(const wf_index_map *index_map, wf_spatial_part *p, wf_box out,
 
 /* Inputs of this rank that its outputs do not read stay at the end of the array, where that saves a copy and leaves
  * the windows unchanged. */
-static wf_box widened(const wf_index_map *index_map, wf_box in, wf_box own)
+static wf_box widen_box(const wf_index_map *index_map, wf_box in, wf_box own)
 {
     for (int d = 0; d < index_map->nd && index_map->kind != WF_INDEX_MAP_RESAMPLE; d++)
         if (index_map->kind == WF_INDEX_MAP_WINDOW && in.lo[2 + d] < in.hi[2 + d] &&
@@ -102,7 +102,7 @@ wf_output_regions wf_output_regions_make(const wf_index_map *index_map, wf_box o
     if (all == 0)
         return parts;
     if (all_interior || (wf_box_empty(need) && !gathers)) {
-        add_part(&parts, out, wf_box_empty(need) ? wf_index_map_nothing(own) : widened(index_map, need, own), true);
+        add_part(&parts, out, wf_box_empty(need) ? wf_index_map_nothing(own) : widen_box(index_map, need, own), true);
         return parts;
     }
     /* An interior of less than half hides too little to be worth more calls. */
@@ -146,7 +146,7 @@ static wf_status put_blocks(const wf_spatial_part_run *run, const wf_field field
     return run->beside ? wf_block_scatter(ctx, &field[2], a->out_box, &block[2]) : WF_OK;
 }
 
-static wf_field field_of(const wf_tensor *tensor, wf_box box)
+static wf_field box_field(const wf_tensor *tensor, wf_box box)
 {
     return tensor ? (wf_field){tensor->data, tensor->dtype, box} : (wf_field){.box = box};
 }
@@ -154,7 +154,7 @@ static wf_field field_of(const wf_tensor *tensor, wf_box box)
 /* Arrays come without data. */
 static wf_status run_block(const wf_spatial_part_run *run, const wf_field *in, wf_spatial_part_arrays arrays)
 {
-    const wf_field field[3] = {*in, field_of(run->out, run->out_box), field_of(run->beside, run->out_box)};
+    const wf_field field[3] = {*in, box_field(run->out, run->out_box), box_field(run->beside, run->out_box)};
     wf_block_of block[3] = {{.bytes = 0}};
     wf_status status;
     WF_TRY_OUT(take_blocks(run, field, &arrays, block));
@@ -185,7 +185,7 @@ static wf_box first_sample(wf_box box)
 static void cut_blocks(const wf_spatial_part_run *run, const wf_field *in, wf_box from, wf_box to, int64_t *groups,
                        int64_t *rows)
 {
-    const wf_field out = field_of(run->out, run->out_box);
+    const wf_field out = box_field(run->out, run->out_box);
     const int64_t n = to.hi[0], height = to.hi[2] - to.lo[2];
     const wf_box one_in = first_sample(from), one_out = first_sample(to);
     const bool dense = wf_field_dense(in, from) && wf_field_dense(&out, to);
@@ -265,7 +265,7 @@ wf_status wf_output_regions_run(const wf_spatial_part_run *run, const wf_tensor 
         const wf_spatial_part *part = &parts->part[i];
         if ((part->at < 0) != interior_parts)
             continue;
-        wf_field in = field_of(own, own_box);
+        wf_field in = box_field(own, own_box);
         if (part->at >= 0) {
             in.data = assembled ? (char *)assembled->data + (size_t)part->at * wf_dtype_size(own->dtype) : NULL;
             in.box = part->in;

@@ -20,7 +20,7 @@ typedef struct pool_call {
 /* Windows. */
 
 /* The whole geometry becomes that of outputs over inputs. */
-static wf_pool_geom geometry(const wf_window_op_call *plain, const wf_spatial_part_arrays *a)
+static wf_pool_geom pool_geometry(const wf_window_op_call *plain, const wf_spatial_part_arrays *a)
 {
     const wf_index_map *index_map = &plain->index_map;
     wf_pool_geom g = ((const pool_call *)plain)->geom;
@@ -38,14 +38,14 @@ static wf_pool_geom geometry(const wf_window_op_call *plain, const wf_spatial_pa
 
 static wf_status forward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
-    const wf_pool_geom geom = geometry(plain, a);
+    const wf_pool_geom geom = pool_geometry(plain, a);
     return ctx->k->pool_forward(
         ctx, &(wf_pool_args){.geom = &geom, .x = &a->in, .y = &a->out, .index = plain->indexed ? &a->beside : NULL});
 }
 
-static wf_status backward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
+static wf_status pool_part_backward(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
-    const wf_pool_geom geom = geometry(plain, a);
+    const wf_pool_geom geom = pool_geometry(plain, a);
     const wf_pool_args args = {
         .geom = &geom, .y = &a->out, .index = plain->indexed ? &a->beside : NULL, .x = &a->in, .accumulate = true};
     return ctx->k->pool_backward(ctx, &args);
@@ -147,7 +147,7 @@ static wf_var *apply_average(wf_layer *layer, wf_var *x, const pool_call *call, 
 
 /* Forward. */
 
-static wf_status plan_call(const wf_layer *layer, const wf_var *x, pool_call *call, wf_layout *layout)
+static wf_status plan_pool(const wf_layer *layer, const wf_var *x, pool_call *call, wf_layout *layout)
 {
     const spatial_pool *s = layer->state;
     const wf_layout *given = &x->value->layout;
@@ -155,7 +155,7 @@ static wf_status plan_call(const wf_layer *layer, const wf_var *x, pool_call *ca
     wf_window_op_call *plain = &call->plain;
     wf_shape shape;
     wf_sharding in;
-    *call = (pool_call){.plain = {.mesh = s->mesh, .forward = forward_part, .backward = backward_part}};
+    *call = (pool_call){.plain = {.mesh = s->mesh, .forward = forward_part, .backward = pool_part_backward}};
     WF_TRY(wf_sharding_of(layer, s->pool.name, s->mesh, x, WF_SHARDING_ANY, &in));
     WF_TRY(wf_pool_fit(layer, x, given->global, &call->geom, &shape));
     plain->indexed = call->geom.kind == WF_POOL_MAX;
@@ -181,7 +181,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     pool_call call;
     wf_layout layout;
-    WF_TRY_NULL(plan_call(layer, x, &call, &layout));
+    WF_TRY_NULL(plan_pool(layer, x, &call, &layout));
     const bool global = call.plain.index_map.kind == WF_INDEX_MAP_ALL;
     if (global && !call.plain.indexed)
         return apply_average(layer, x, &call, &layout);

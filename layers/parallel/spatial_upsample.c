@@ -9,7 +9,7 @@ typedef struct spatial_upsample {
     const wf_mesh *mesh;
 } spatial_upsample;
 
-static wf_resample_geom geometry(const wf_window_op_call *call, const wf_spatial_part_arrays *a)
+static wf_resample_geom upsample_geometry(const wf_window_op_call *call, const wf_spatial_part_arrays *a)
 {
     wf_resample_geom geom = call->index_map.resample;
     for (int d = 0; d < geom.nd; d++) {
@@ -23,13 +23,13 @@ static wf_resample_geom geometry(const wf_window_op_call *call, const wf_spatial
 
 static wf_status forward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
-    const wf_resample_geom geom = geometry(call, a);
+    const wf_resample_geom geom = upsample_geometry(call, a);
     return ctx->k->resample_forward(ctx, &(wf_resample_args){.geom = &geom, .x = &a->in, .y = &a->out});
 }
 
 static wf_status backward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
-    const wf_resample_geom geom = geometry(call, a);
+    const wf_resample_geom geom = upsample_geometry(call, a);
     return ctx->k->resample_backward(ctx,
                                      /* Parts of one input, made from different pieces of the output, add up. */
                                      &(wf_resample_args){.geom = &geom, .y = &a->out, .x = &a->in, .accumulate = true});

@@ -5,7 +5,7 @@
 
 #include "comm/comm_author.h"
 #include "core/captured_author.h"
-#include "layers/serial/serial_impl.h"
+#include "layers/parallel/parallel_impl.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static wf_pipeline_slot *slot_of(const wf_pipeline *p, int part, int chunk)
+static wf_pipeline_slot *chunk_slot(const wf_pipeline *p, int part, int chunk)
 {
     return &p->slot[(int64_t)(part / p->stages) * p->chunks + chunk];
 }
@@ -31,7 +31,7 @@ static void drop(wf_tensor **tensor)
 }
 
 /* Gives back all that a chunk holds on its tape. */
-static wf_status release(wf_pipeline_slot *s)
+static wf_status release_chunk(wf_pipeline_slot *s)
 {
     wf_pipeline *p = s->pipe;
     wf_status status = WF_OK;
@@ -52,13 +52,13 @@ void wf_pipeline_forget(wf_pipeline *p)
         p->link[i] = (wf_pipeline_link){0};
     }
     for (int i = 0; p->slot && i < p->parts * p->chunks; i++)
-        (void)release(&p->slot[i]);
+        (void)release_chunk(&p->slot[i]);
 }
 
 static wf_status open_slot(wf_pipeline_run *run, int part, int chunk)
 {
     wf_pipeline *p = run->pipe;
-    wf_pipeline_slot *s = slot_of(p, part, chunk);
+    wf_pipeline_slot *s = chunk_slot(p, part, chunk);
     *s = (wf_pipeline_slot){.pipe = p, .part = part, .chunk = chunk};
     s->tape = p->tapes > 0 ? p->tape[--p->tapes] : wf_tape_new(p->ctx);
     WF_NEED(s->tape);
@@ -77,6 +77,7 @@ static wf_tensor *chunk_of(const wf_pipeline_run *run, const wf_tensor *batch, i
     wf_tensor *part = wf_tensor_view(batch, box);
     if (!part || !layout.known)
         return part;
+    layout.chunk = true;
     layout.box.lo[0] = first + box.lo[0];
     layout.box.hi[0] = first + box.hi[0];
     layout.placement[WF_AXIS_DATA] = WF_SHARDED;
@@ -110,8 +111,8 @@ static wf_status add_value(wf_pipeline_run *run, const wf_tensor *value, double 
     return status;
 }
 
-/* What the loss of a chunk adds to that of the batch. */
-static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
+/* Returns an error unless the loss of the batch can be made of those of the chunks so far and this one. */
+static wf_status check_loss(const wf_pipeline_run *run, const wf_var *loss, int chunk)
 {
     const bool known = loss->value->layout.known;
     WF_CHECK(
@@ -120,13 +121,37 @@ static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
         "a loss function");
     WF_CHECK(known == run->known, WF_ERR_STATE, "the loss of a pipeline has %s layout, and its batch has %s",
              known ? "a" : "no", run->known ? "one" : "none");
-    WF_CHECK(!known || !run->like || run->count == loss->loss_count, WF_ERR_STATE,
+    WF_CHECK(!known || !loss->loss_mixed || run->pipe->chunks == 1, WF_ERR_STATE,
+             "the loss of a pipeline adds a mean over the labels that count to one over other elements, so the weight "
+             "of a chunk is unknown; add means over the same labels, ignore no label, or give the pipeline 1 chunk, "
+             "not %d",
+             run->pipe->chunks);
+    WF_CHECK(!known || !run->like || run->counted == loss->loss_counted, WF_ERR_STATE,
+             "the loss of chunk %d is %s, and that of an earlier one is not; should be so for all chunks of a batch",
+             chunk, loss->loss_counted ? "a mean over the labels that count" : "a mean over all samples");
+    WF_CHECK(!known || !run->like || run->counted || run->count == loss->loss_count, WF_ERR_STATE,
              "the loss of chunk %d is a mean over %lld samples, and that of an earlier one over %lld; should be the "
              "whole batch of all ranks",
              chunk, (long long)loss->loss_count, (long long)run->count);
-    const double weight = known ? 1 : (double)loss->loss_count;
-    run->weight = known ? 1 : run->weight + weight;
-    run->count = known ? loss->loss_count : (int64_t)run->weight;
+    return WF_OK;
+}
+
+/* True if the chunk's loss is its part of the batch's mean: divided by what all chunks have, so it is only added. Else
+ * it is the chunk's own mean, which counts by what that is over. */
+static bool is_part(const wf_pipeline_run *run, const wf_var *loss)
+{
+    return run->known && !loss->loss_counted;
+}
+
+/* Adds the loss of a chunk to that of the batch. */
+static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
+{
+    WF_TRY(check_loss(run, loss, chunk));
+    const bool part = is_part(run, loss);
+    const double weight = part ? 1 : (double)loss->loss_count;
+    run->counted = loss->loss_counted;
+    run->weight = part ? 1 : run->weight + weight;
+    run->count = part ? loss->loss_count : (int64_t)run->weight;
     run->part += loss->loss_part;
     if (!run->like)
         run->like = wf_tensor_alias(loss->value);
@@ -149,7 +174,12 @@ static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s)
         s->y = run->pipe->loss(s->y, target);
     wf_tensor_free(target);
     WF_TRY(status);
+    WF_CHECK(s->y || wf_error_pending() != WF_OK, WF_ERR_STATE,
+             "the loss of a pipeline returned NULL and no error, for chunk %d; should be a variable", s->chunk);
     WF_NEED(s->y);
+    WF_CHECK(s->y->needs_grad || wf_tape_mode(run->tape) != WF_TRAIN, WF_ERR_STATE,
+             "a step of a pipeline with a loss that depends on no parameter; should be computed from the output that "
+             "the loss function gets");
     return add_loss(run, s->y, s->chunk);
 }
 
@@ -165,7 +195,7 @@ static int skip_at(const wf_pipeline *p, const wf_layer *layer, bool pops)
     return 0;
 }
 
-/* Whether a skip leaves the part, or comes into it from an earlier one. */
+/* Returns true if a skip leaves the part, or enters it from an earlier one. */
 static bool crosses(const wf_pipeline *p, int skip, int part, bool leaves)
 {
     const wf_pipeline_skip *k = &p->skip[skip - 1].parts;
@@ -184,6 +214,9 @@ static wf_var *apply_layers(wf_var *x, void *slot, int64_t from)
             wf_skip_keep(p->layer[i], crosses(p, skip, s->part, false) ? k->taken : k->made);
         }
         x = wf_apply(p->layer[i], x);
+        if (!x && wf_error_pending() == WF_OK)
+            WF_FAIL_NULL(WF_ERR_STATE, "%s \"%s\" returned NULL and no error; should be a variable",
+                         p->layer[i]->kind->name, wf_layer_path(p->layer[i]));
         /* A large message to a stage that waits needs this one to go on. */
         wf_ctx_progress(p->ctx);
     }
@@ -296,7 +329,7 @@ static wf_status give_all(wf_pipeline_run *run, wf_pipeline_slot *s)
 wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at_once)
 {
     wf_pipeline *p = run->pipe;
-    wf_pipeline_slot *s = slot_of(p, part, chunk);
+    wf_pipeline_slot *s = chunk_slot(p, part, chunk);
     WF_TRY(open_slot(run, part, chunk));
     WF_TRY(take_all(run, s));
     const bool again = p->recompute == WF_RECOMPUTE_ALWAYS || (p->recompute == WF_RECOMPUTE_EXCEPT_LAST && !at_once);
@@ -305,13 +338,13 @@ wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at
     if (is_last(p, part) && run->loses)
         WF_TRY(end_in_loss(run, s));
     WF_TRY(give_all(run, s));
-    return wf_tape_mode(run->tape) == WF_TRAIN ? WF_OK : release(s);
+    return wf_tape_mode(run->tape) == WF_TRAIN ? WF_OK : release_chunk(s);
 }
 
 /* --- backward -------------------------------------------------------------------------------------------------------
  */
 
-/* The gradient of what a part took; zeros where the loss does not depend on it. */
+/* Keeps the gradient of the input of a part: zeros if the loss does not depend on it. */
 static wf_status keep_gradient(wf_pipeline_link *k)
 {
     const wf_tensor *gradient = wf_grad(k->taken);
@@ -320,7 +353,7 @@ static wf_status keep_gradient(wf_pipeline_link *k)
     return gradient ? WF_OK : wf_tensor_fill(k->gradient, 0);
 }
 
-/* Of all that this part took; those that it has used go. */
+/* Keeps the gradients of all inputs of this part, and drops those of its outputs, which backward has used. */
 static wf_status keep_gradients(const wf_pipeline *p, int part, int chunk)
 {
     if (!is_last(p, part))
@@ -340,8 +373,8 @@ static wf_status keep_gradients(const wf_pipeline *p, int part, int chunk)
 wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
 {
     wf_pipeline *p = run->pipe;
-    wf_pipeline_slot *s = slot_of(p, part, chunk);
-    const double weight = run->known || !is_last(p, part) ? 1 : (double)s->y->loss_count;
+    wf_pipeline_slot *s = chunk_slot(p, part, chunk);
+    const double weight = !is_last(p, part) || is_part(run, s->y) ? 1 : (double)s->y->loss_count;
     const wf_backward_opts opts = {
         .seed = weight > 0 ? weight : WF_ZERO, .add = true, .plan = wf_pipeline_grads_plan, .user = p};
     wf_tensor *gradient = NULL;
@@ -355,7 +388,7 @@ wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
     if (s->y->needs_grad)
         WF_TRY(wf_backward_run(s->y, gradient, &opts));
     WF_TRY(keep_gradients(p, part, chunk));
-    return release(s);
+    return release_chunk(s);
 }
 
 /* --- messages -------------------------------------------------------------------------------------------------------

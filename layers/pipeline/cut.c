@@ -1,4 +1,4 @@
-/* Where a chain is cut into parts: as it was given, or so that the heaviest part is as light as can be. */
+/* Divides a chain into parts: as it was given, or so that the heaviest part is as light as can be. */
 #include "layers/pipeline/pipeline_impl.h"
 
 #include "comm/comm_author.h"
@@ -51,6 +51,22 @@ wf_status wf_chain_list(wf_layer *chain, int *count, wf_layer ***list)
         return wf_error_code();
     (void)list_layers(chain, *list);
     return WF_OK;
+}
+
+const wf_layer *wf_chain_stranger(const wf_layer *chain, int count, wf_layer *const *list, int *at)
+{
+    for (int i = 0; i < chain->n_children; i++) {
+        const wf_layer *child = chain->children[i], *stranger = NULL;
+        if (*at < count && list[*at] == child)
+            ++*at;
+        else if (child->kind->chain)
+            stranger = wf_chain_stranger(child, count, list, at);
+        else
+            stranger = child;
+        if (stranger)
+            return stranger;
+    }
+    return NULL;
 }
 
 static bool dropped(const wf_layer *layer, int count, wf_layer *const *list, const bool *keep)
@@ -224,8 +240,8 @@ static wf_status measure_all(trial *t, int count, wf_layer *const *list, wf_tens
 }
 
 /* Every rank measures all layers; the slowest and the largest count, so that all ranks cut alike. */
-static wf_status measure(const wf_mesh *mesh, const wf_tensor *sample, int count, wf_layer *const *list,
-                         measured *found)
+static wf_status measure_layers(const wf_mesh *mesh, const wf_tensor *sample, int count, wf_layer *const *list,
+                                measured *found)
 {
     wf_comm *world = wf_mesh_world(mesh);
     trial t = {.tape = wf_tape_new(wf_comm_ctx(world)), .x = wf_tensor_alias(sample)};
@@ -344,7 +360,7 @@ static wf_status weigh(const wf_pipeline *p, const wf_pipeline_opts *o, int coun
     }
     if (o->cost || !o->sample)
         return WF_OK;
-    WF_TRY(measure(p->mesh, o->sample, count, list, found));
+    WF_TRY(measure_layers(p->mesh, o->sample, count, list, found));
     if (o->by_memory)
         count_live(p->schedule, w->live);
     for (int i = 0; i < count; i++) {

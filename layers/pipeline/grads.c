@@ -70,6 +70,14 @@ void wf_pipeline_grads_end(wf_pipeline *pipe)
     g->swapped = false;
 }
 
+bool wf_pipeline_grads_reached(const wf_pipeline *pipe)
+{
+    for (int64_t i = 0; i < pipe->grads.n; i++)
+        if (pipe->grads.reached[i])
+            return true;
+    return false;
+}
+
 wf_tensor *wf_pipeline_grads_of(wf_pipeline *pipe, const wf_param *param)
 {
     wf_pipeline_grads *g = &pipe->grads;

@@ -7,7 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KNOWN, RANK, GLOBAL, LO = GLOBAL + WF_MAX_RANK, HI = LO + WF_MAX_RANK, PLACED = HI + WF_MAX_RANK };
+enum {
+    PIPELINE,
+    KNOWN,
+    CHUNK,
+    RANK,
+    GLOBAL,
+    LO = GLOBAL + WF_MAX_RANK,
+    HI = LO + WF_MAX_RANK,
+    PLACED = HI + WF_MAX_RANK
+};
 enum { DIM = PLACED + WF_AXES, BOUNDED = DIM + WF_AXES, BOUNDS = BOUNDED + WF_AXES };
 
 /* Numbers that a layout on this mesh needs. */
@@ -23,6 +32,7 @@ static void encode(const wf_mesh *mesh, const wf_layout *layout, int64_t *n)
 {
     int64_t at = BOUNDS;
     n[KNOWN] = layout->known;
+    n[CHUNK] = layout->chunk;
     n[RANK] = layout->global.rank;
     for (int d = 0; d < WF_MAX_RANK; d++) {
         n[GLOBAL + d] = layout->global.dim[d];
@@ -40,10 +50,10 @@ static void encode(const wf_mesh *mesh, const wf_layout *layout, int64_t *n)
     }
 }
 
-static wf_status decode(const wf_mesh *mesh, const int64_t *n, wf_layout *layout)
+static wf_status decode_layout(const wf_mesh *mesh, const int64_t *n, wf_layout *layout)
 {
     int64_t at = BOUNDS;
-    *layout = (wf_layout){.known = n[KNOWN] != 0, .mesh = mesh};
+    *layout = (wf_layout){.known = n[KNOWN] != 0, .mesh = mesh, .chunk = n[CHUNK] != 0};
     layout->global = wf_shape_make((int)n[RANK], n + GLOBAL);
     layout->box.rank = (int)n[RANK];
     for (int d = 0; d < WF_MAX_RANK; d++) {
@@ -74,9 +84,20 @@ wf_status wf_pipeline_layout_send(wf_pipeline *p, const wf_tensor *y, int to)
     memset(host, 0, (size_t)n * sizeof(int64_t));
     if (y->layout.known)
         encode(p->mesh, &y->layout, host);
+    ((int64_t *)host)[PIPELINE] = p->number;
     const wf_status status = wf_outbox_send_bytes(p->outbox, host, (size_t)n * sizeof(int64_t), to);
     wf_pool_give_host(p->ctx, host, (size_t)n * sizeof(int64_t));
     return status;
+}
+
+/* Values of another pipeline may fit this one's in everything else. */
+static wf_status check_number(const wf_pipeline *p, int64_t theirs, int from)
+{
+    WF_CHECK(theirs == p->number, WF_ERR_COMM,
+             "stage %d steps the pipeline of \"%s\" while stage %d steps another one; all ranks should step the same "
+             "pipelines in one order",
+             p->stage, wf_layer_path(p->model), from);
+    return WF_OK;
 }
 
 wf_status wf_pipeline_layout_receive(wf_pipeline *p, int row, int from)
@@ -86,7 +107,9 @@ wf_status wf_pipeline_layout_receive(wf_pipeline *p, int row, int from)
     WF_TRY(wf_pool_take_host(p->ctx, (size_t)n * sizeof(int64_t), &host));
     wf_status status = wf_outbox_receive_bytes(p->comm, host, (size_t)n * sizeof(int64_t), from);
     if (status == WF_OK)
-        status = decode(p->mesh, host, &p->layout[row]);
+        status = check_number(p, *(int64_t *)host, from);
+    if (status == WF_OK)
+        status = decode_layout(p->mesh, host, &p->layout[row]);
     wf_pool_give_host(p->ctx, host, (size_t)n * sizeof(int64_t));
     return status;
 }

@@ -13,7 +13,7 @@ typedef struct event {
     int stage, index;
 } event;
 
-/* Of one time: what is computed first; then messages by the stage that sends. */
+/* Orders events by time. At one time computation comes first, then messages by the stage that sends. */
 static int by_time(const void *left, const void *right)
 {
     const event *a = left, *b = right;

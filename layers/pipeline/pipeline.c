@@ -31,7 +31,8 @@ static wf_status check_options(const wf_mesh *mesh, const wf_layer *chain, const
 /* What each rank finds out by itself. */
 static wf_status prepare(wf_pipeline *p, const wf_pipeline_opts *o, int *count, wf_layer ***list)
 {
-    WF_NEED(p->model);
+    if (!p->model)
+        return wf_error_need("wf_pipeline_new", "chain", __FILE__, __LINE__);
     WF_TRY(check_options(p->mesh, p->model, o));
     p->parts = o->parts ? o->parts : o->schedule == WF_PIPELINE_INTERLEAVED ? 2 : 1;
     p->chunks = o->chunks ? o->chunks : 4 * p->stages;
@@ -66,22 +67,93 @@ static wf_status prepare_cut(wf_pipeline *p, const wf_pipeline_opts *o, int coun
     return wf_pipeline_schedule_verify(p->schedule);
 }
 
-/* Ranks that were given different options would wait for each other. */
-static wf_status compare(const wf_pipeline *p, wf_pipeline_kind kind, int count)
+/* A number that ranks must have in common, and its name in messages. */
+typedef struct option {
+    const char *name;
+    int64_t value;
+    bool hash; /* says nothing to a reader */
+} option;
+
+static int64_t hash_array(const void *array, size_t bytes)
 {
-    uint64_t hash = wf_hash_u64(wf_hash_u64(wf_hash_u64(0, (uint64_t)p->parts), (uint64_t)p->chunks), (uint64_t)kind);
-    hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)count), 2 * (uint64_t)p->recompute + p->deferred);
-    hash = wf_hash_u64(hash, (uint64_t)p->compare_every);
-    for (int i = 0; i < p->stages * p->parts; i++)
-        hash = wf_hash_u64(hash, (uint64_t)p->cuts[i]);
-    int64_t least[2] = {(int64_t)(hash >> 2), -(int64_t)(hash >> 2)};
-    wf_comm *world = wf_mesh_world(p->mesh);
-    WF_TRY(wf_allreduce_i64(world, least, 2, WF_MIN));
-    WF_CHECK(least[0] == -least[1], WF_ERR_COMM,
-             "the ranks gave the pipeline different chains or options; here it has %d layers, %d chunks, %d parts a "
-             "stage and schedule %d",
-             count, p->chunks, p->parts, (int)kind);
+    uint64_t hash = array ? 1 : 0;
+    for (size_t i = 0; array && i < bytes; i++)
+        hash = wf_hash_u64(hash, ((const unsigned char *)array)[i]);
+    return (int64_t)(hash >> 2);
+}
+
+/* Ranks that were given different options would wait for each other. The message is the same on all ranks. */
+static wf_status compare_options(const wf_pipeline *p, int n, const option *o)
+{
+    enum { MOST = 12 };
+    int64_t least[2 * MOST];
+    for (int i = 0; i < n; i++) {
+        least[i] = o[i].value;
+        least[n + i] = -o[i].value;
+    }
+    WF_TRY(wf_allreduce_i64(wf_mesh_world(p->mesh), least, 2 * (int64_t)n, WF_MIN));
+    for (int i = 0; i < n; i++) {
+        WF_CHECK(least[i] == -least[n + i] || !o[i].hash, WF_ERR_COMM,
+                 "the ranks gave the pipeline different chains or options: %s differs; should be the same on all",
+                 o[i].name);
+        WF_CHECK(least[i] == -least[n + i], WF_ERR_COMM,
+                 "the ranks gave the pipeline different chains or options: %s is %lld and %lld; should be the same on "
+                 "all",
+                 o[i].name, (long long)least[i], (long long)-least[n + i]);
+    }
     return WF_OK;
+}
+
+/* A tied parameter whose first layer is dropped here keeps the name that it has in the serial model. */
+static wf_status name_ties(const wf_pipeline *p)
+{
+    int64_t n;
+    wf_param *const *param;
+    WF_TRY(wf_layer_params(p->model, &n, &param));
+    for (int64_t i = 0; i < n; i++)
+        for (wf_param *tied = param[i]->tied_next; tied; tied = tied->tied_next) {
+            tied->serial = wf_strdup(p->ctx, wf_param_path(param[i]));
+            if (!tied->serial)
+                return wf_error_code();
+        }
+    return WF_OK;
+}
+
+/* Before the chain is cut, which may measure: then ranks send. */
+static wf_status compare_given(const wf_pipeline *p, const wf_pipeline_opts *o, int count)
+{
+    const option given[] = {
+        {"the number of layers", count, false},
+        {"chunks", p->chunks, false},
+        {"parts", p->parts, false},
+        {"schedule", (int64_t)o->schedule, false},
+        {"recompute", (int64_t)p->recompute, false},
+        {"deferred_batchnorm", p->deferred, false},
+        {"compare_every", p->compare_every, false},
+        {"by_memory", o->by_memory, false},
+        {"the presence of a sample", o->sample != NULL, false},
+    };
+    WF_TRY(compare_options(p, sizeof given / sizeof *given, given));
+    /* Their lengths are known to be equal now. */
+    const option arrays[] = {
+        {"layers", hash_array(o->layers, (size_t)p->stages * (size_t)p->parts * sizeof *o->layers), true},
+        {"cost", hash_array(o->cost, (size_t)count * sizeof *o->cost), true},
+    };
+    return compare_options(p, sizeof arrays / sizeof *arrays, arrays);
+}
+
+static wf_status compare_cuts(const wf_pipeline *p)
+{
+    const size_t bytes = (size_t)p->stages * (size_t)p->parts * sizeof *p->cuts;
+    return compare_options(p, 1, &(option){"where the chain is cut", hash_array(p->cuts, bytes), true});
+}
+
+/* Rank 0 numbers its layers once for all, so the number of its model stands for the pipeline. */
+static wf_status take_number(wf_pipeline *p)
+{
+    wf_comm *world = wf_mesh_world(p->mesh);
+    p->number = wf_comm_rank(world) == 0 ? (int64_t)p->model->id : 0;
+    return wf_allreduce_i64(world, &p->number, 1, WF_MAX);
 }
 
 /* The layers of this stage, part after part. */
@@ -112,9 +184,11 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
         ends->stash = ends->parts.from % p->stages == p->stage ? ends->stash : NULL;
         ends->pop = ends->parts.to % p->stages == p->stage ? ends->pop : NULL;
     }
-    wf_status status = room ? WF_OK : wf_error_code();
-    if (room) {
+    wf_status status = room ? name_ties(p) : wf_error_code();
+    if (status == WF_OK) {
         wf_chain_drop(p->model, count, list, keep);
+        p->model->part = p->stage;
+        p->model->parts = p->stages;
         status = wf_pipeline_keep_ties(p);
     }
     free(keep);
@@ -135,11 +209,15 @@ static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
     int count = 0;
     wf_comm *world = wf_mesh_world(p->mesh);
     wf_status status = wf_agree_status(world, prepare(p, o, &count, &list));
+    if (status == WF_OK)
+        status = compare_given(p, o, count);
+    if (status == WF_OK)
+        status = take_number(p);
     /* Cutting may measure, which ends in a status of all ranks. */
     if (status == WF_OK)
         status = wf_agree_status(world, wf_pipeline_cut(p, o, count, list));
     if (status == WF_OK)
-        status = compare(p, o->schedule, count);
+        status = compare_cuts(p);
     if (status == WF_OK)
         status = wf_agree_status(world, prepare_cut(p, o, count, list));
     if (status == WF_OK)

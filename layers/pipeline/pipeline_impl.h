@@ -18,13 +18,14 @@ bool wf_pipeline_message_of(const wf_pipeline_schedule *schedule, const wf_pipel
 /* The part that makes a message; -1: no part does. */
 int wf_pipeline_maker(const wf_pipeline_schedule *schedule, const wf_pipeline_action *message);
 
-/* Whether one action sends what the other receives, if their peers are each other's stages. */
+/* Returns true if one action sends what the other receives, provided that each names the stage of the other as its
+ * peer. */
 static inline bool wf_pipeline_same_message(const wf_pipeline_action *a, const wf_pipeline_action *b)
 {
     return a->part == b->part && a->chunk == b->chunk && a->gradient == b->gradient && a->skip == b->skip;
 }
 
-/* Of an action, in forwards of a chunk through a part. */
+/* The duration of an action; the unit is a forward of a chunk through a part. */
 static inline int wf_pipeline_duration(wf_pipeline_verb verb)
 {
     return verb == WF_PIPELINE_FORWARD ? 1 : verb == WF_PIPELINE_BACKWARD ? 2 : 0;
@@ -53,6 +54,8 @@ void wf_pipeline_times_free(wf_pipeline_times *times);
 /* The layers of a chain, those of chains inside it one by one. In pool memory of wf_malloc, which the caller frees.
  * WF_ERR_ARGUMENT: it is no chain. */
 wf_status wf_chain_list(wf_layer *chain, int *count, wf_layer ***list) WF_NODISCARD;
+/* Returns the first layer of the chain that does not come next in the list, from number *at on; NULL if all do. */
+const wf_layer *wf_chain_stranger(const wf_layer *chain, int count, wf_layer *const *list, int *at);
 /* Frees the layers of the chain that are in `list` with keep[i] false. */
 void wf_chain_drop(wf_layer *chain, int count, wf_layer *const *list, const bool *keep);
 
@@ -127,6 +130,7 @@ struct wf_pipeline {
     const wf_mesh *mesh; /* borrowed */
     wf_comm *comm;       /* of the stages */
     wf_layer *model;     /* this stage's layers, in the chain that was given */
+    int64_t number;      /* the same on all ranks, and another for each pipeline of the mesh */
     wf_pipeline_loss loss;
     wf_pipeline_recompute recompute;
     bool deferred; /* running statistics */
@@ -159,8 +163,10 @@ typedef struct wf_pipeline_run {
     wf_tape *tape;               /* the program's */
     const wf_tensor *x, *target; /* of the whole batch */
     uint64_t applied;            /* how often the model was applied on the tape before */
-    bool known;                  /* the batch has a layout, so every chunk's loss is a part of the batch's mean */
+    bool known;                  /* the batch has a layout */
+    bool counted;                /* losses of chunks are means over labels that count, also where the layout is known */
     bool loses;                  /* the last part ends in the loss */
+    bool reached;                /* backward has reached a parameter of this stage */
     wf_tensor *loss;             /* f64: sum over the chunks, on the last stage; else NULL */
     double weight;               /* that it counts for */
     wf_tensor *like;             /* the loss of the first chunk: type and layout */
@@ -195,6 +201,8 @@ wf_status wf_pipeline_layout_set(wf_pipeline *pipe, int row, int chunk, wf_tenso
 /* From begin to end the parameters' gradients are the pipeline's own, which the chunks' backward adds to. */
 wf_status wf_pipeline_grads_begin(wf_pipeline *pipe) WF_NODISCARD;
 void wf_pipeline_grads_end(wf_pipeline *pipe);
+/* Returns true if backward has reached a parameter in this step. */
+bool wf_pipeline_grads_reached(const wf_pipeline *pipe);
 /* The gradient of a parameter, or zeros, which count from now on. NULL: it is none of the model's. */
 wf_tensor *wf_pipeline_grads_of(wf_pipeline *pipe, const wf_param *param);
 /* A wf_backward_opts.plan; user is the pipeline. */

@@ -146,7 +146,7 @@ static char *has_of(const building *b, const wf_pipeline_action *message)
 }
 
 /* Receives what is needed, and whatever its sender sends here before. */
-static wf_status receive(building *b, int stage, const wf_pipeline_action *needed)
+static wf_status add_receive(building *b, int stage, const wf_pipeline_action *needed)
 {
     wf_pipeline_schedule *s = b->s;
     wf_pipeline_action message;
@@ -179,7 +179,7 @@ static wf_status build_stage(building *b, int stage)
         const wf_pipeline_action a = b->order[stage][n];
         for (int skip = 0; skip <= s->skips; skip++)
             if (wf_pipeline_message_of(s, &a, true, skip, &message))
-                WF_TRY(receive(b, stage, &message));
+                WF_TRY(add_receive(b, stage, &message));
         WF_TRY(wf_pipeline_schedule_add(s, stage, a));
         for (int skip = 0; skip <= s->skips; skip++)
             if (wf_pipeline_message_of(s, &a, false, skip, &message))

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether a forward is followed by the backward of the same chunk. */
+/* Returns true if the next computation after a forward is the backward of the same chunk. */
 static bool at_once(const wf_pipeline_schedule *s, int stage, int i)
 {
     const wf_pipeline_action *a = s->action[stage], *forward = &a[i];
@@ -33,7 +33,11 @@ static wf_status run_actions(wf_pipeline_run *run)
         else
             WF_TRY(wf_pipeline_message(run, a));
     }
-    return train ? wf_pipeline_sum_ties(run->pipe) : wf_outbox_wait(p->outbox);
+    if (!train)
+        return wf_outbox_wait(p->outbox);
+    /* Before sums of ties, which also give a gradient to a parameter that no loss depends on. */
+    run->reached = wf_pipeline_grads_reached(p);
+    return wf_pipeline_sum_ties(run->pipe);
 }
 
 static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const char *what)
@@ -56,6 +60,12 @@ static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const
 static wf_status begin(wf_pipeline_run *run)
 {
     wf_pipeline *p = run->pipe;
+    int at = 0;
+    const wf_layer *stranger = wf_chain_stranger(p->model, p->first[p->parts], p->layer, &at);
+    WF_CHECK(!stranger, WF_ERR_STATE,
+             "\"%s\" was added to the model of a pipeline after it was cut, so no stage would apply it; add layers to "
+             "the chain that is given to wf_pipeline_new",
+             wf_layer_path(stranger));
     WF_NEED(run->tape);
     WF_CHECK(wf_tape_ctx(run->tape) == p->ctx, WF_ERR_ARGUMENT,
              "the tape belongs to another context than the pipeline");
@@ -110,21 +120,41 @@ typedef struct shared_loss {
     int64_t count;
     int32_t dtype, known;
     uint8_t placement[WF_AXES];
+    uint8_t reached, counted;
 } shared_loss;
 
+static shared_loss own_loss(const wf_pipeline_run *run)
+{
+    shared_loss own;
+    memset(&own, 0, sizeof own); /* padding is sent, too */
+    own.reached = run->reached;
+    if (run->like) {
+        own.weight = run->weight;
+        own.part = run->part;
+        own.count = run->count;
+        own.counted = run->counted;
+        own.dtype = (int32_t)run->like->dtype;
+        own.known = run->like->layout.known;
+        memcpy(own.placement, run->like->layout.placement, sizeof own.placement);
+    }
+    return own;
+}
+
+/* A step in training that reaches no parameter of any stage is an error on all of them. Each stage broadcasts, since an
+ * all-gather takes memory of the host, which no captured step may. */
 static wf_status share(const wf_pipeline_run *run, shared_loss *all)
 {
     const wf_pipeline *p = run->pipe;
-    memset(all, 0, sizeof *all);
-    if (run->like) {
-        all->weight = run->weight;
-        all->part = run->part;
-        all->count = run->count;
-        all->dtype = (int32_t)run->like->dtype;
-        all->known = run->like->layout.known;
-        memcpy(all->placement, run->like->layout.placement, sizeof all->placement);
+    bool reached = wf_tape_mode(run->tape) != WF_TRAIN;
+    for (int s = 0; s < p->stages; s++) {
+        *all = own_loss(run);
+        WF_TRY(wf_bcast_bytes(p->comm, all, sizeof *all, s));
+        reached = reached || all->reached;
     }
-    return wf_bcast_bytes(p->comm, all, sizeof *all, p->stages - 1);
+    WF_CHECK(reached, WF_ERR_STATE,
+             "a step of a pipeline with a loss that depends on no parameter: all parameters that it reaches are frozen "
+             "(wf_param_set_trainable)");
+    return WF_OK;
 }
 
 /* The mean, from the sum that the last stage has. */
@@ -143,9 +173,9 @@ static wf_status share_value(wf_pipeline_run *run, double weight, wf_tensor *val
 static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
 {
     wf_pipeline *p = run->pipe;
-    shared_loss all;
+    shared_loss all = {0};
     WF_TRY(share(run, &all));
-    const double weight = !all.known && all.weight > 0 ? all.weight : 1;
+    const double weight = all.weight > 0 ? all.weight : 1;
     wf_tensor *value = wf_tensor_new_step(p->ctx, (wf_dtype)all.dtype, wf_shape_scalar(), WF_ROW_MAJOR);
     WF_NEED(value);
     wf_status status = share_value(run, weight, value);
@@ -163,6 +193,10 @@ static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
     (*loss)->loss_mean = !all.known;
     (*loss)->loss_count = all.count;
     (*loss)->loss_part = all.part;
+    (*loss)->loss_counted = all.counted;
+    /* A statistic that ranks share, such as of a normalisation, brings gradients of the other ranks' losses here. They
+     * are in the sums already, so a seed of 0 would lose them. */
+    (*loss)->loss_relays = (*loss)->loss_mean && all.count == 0;
     return WF_OK;
 }
 
@@ -208,6 +242,7 @@ static wf_status join(const wf_pipeline_run *run, wf_tensor *whole)
     wf_layout layout = run->y[0]->layout;
     if (!layout.known)
         return WF_OK;
+    layout.chunk = false;
     layout.box.hi[0] = layout.box.lo[0] + whole->shape.dim[0];
     return wf_tensor_set_layout(whole, layout);
 }

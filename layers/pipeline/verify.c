@@ -22,7 +22,7 @@ static unsigned char *state_of(const looking *l, int part, int chunk)
     return &l->state[(int64_t)(part / l->s->stages) * l->s->chunks + chunk];
 }
 
-/* Of the messages of a part, or of a skip. */
+/* The state of the messages of a part, or of a skip. */
 static unsigned char *messages_of(const looking *l, int part, int skip, int chunk)
 {
     return skip > 0 ? &l->state[(int64_t)(l->s->parts + skip - 1) * l->s->chunks + chunk] : state_of(l, part, chunk);
@@ -64,7 +64,7 @@ static wf_status check_peer(const looking *l, int step)
     return WF_OK;
 }
 
-static wf_status mark(const looking *l, int step, unsigned char *state, unsigned done)
+static wf_status mark_done(const looking *l, int step, unsigned char *state, unsigned done)
 {
     char text[WF_FAILURE_TEXT];
     WF_CHECK((*state & done) == 0, WF_ERR_STATE, "%.400s: a second time",
@@ -108,7 +108,7 @@ static wf_status check_computation(const looking *l, int step)
     unsigned char *state = state_of(l, a->part, a->chunk);
     for (int skip = 0; skip <= l->s->skips; skip++)
         WF_TRY(check_needed(l, step, skip));
-    WF_TRY(mark(l, step, state, a->verb == WF_PIPELINE_FORWARD ? DID_FORWARD : DID_BACKWARD));
+    WF_TRY(mark_done(l, step, state, a->verb == WF_PIPELINE_FORWARD ? DID_FORWARD : DID_BACKWARD));
     return a->verb == WF_PIPELINE_FORWARD ? WF_OK : need(l, step, state, DID_FORWARD, "its forward");
 }
 
@@ -120,9 +120,9 @@ static wf_status check_action(const looking *l, int step)
         return check_computation(l, step);
     WF_TRY(check_peer(l, step));
     if (a->verb == WF_PIPELINE_RECEIVE)
-        return mark(l, step, messages_of(l, a->part, a->skip, a->chunk), a->gradient ? HAS_GRADIENT : HAS_VALUE);
+        return mark_done(l, step, messages_of(l, a->part, a->skip, a->chunk), a->gradient ? HAS_GRADIENT : HAS_VALUE);
     const int maker = wf_pipeline_maker(l->s, a);
-    WF_TRY(mark(l, step, messages_of(l, maker, a->skip, a->chunk), a->gradient ? SENT_GRADIENT : SENT_VALUE));
+    WF_TRY(mark_done(l, step, messages_of(l, maker, a->skip, a->chunk), a->gradient ? SENT_GRADIENT : SENT_VALUE));
     return need(l, step, state_of(l, maker, a->chunk), a->gradient ? DID_BACKWARD : DID_FORWARD,
                 a->gradient ? "the backward that makes it" : "the forward that makes it");
 }
@@ -146,8 +146,8 @@ static wf_status check_done(const looking *l, const wf_pipeline_action *a)
     return WF_OK;
 }
 
-/* Whatever the stage has to do is done. */
-static wf_status check_whole(const looking *l)
+/* Checks that the stage does all of its work. */
+static wf_status check_stage_work(const looking *l)
 {
     const wf_pipeline_schedule *s = l->s;
     for (int part = l->stage; part < s->stages * s->parts; part += s->stages)
@@ -169,7 +169,7 @@ static wf_status check_stage(const wf_pipeline_schedule *s, int stage)
     for (int step = 0; status == WF_OK && step < s->count[stage]; step++)
         status = check_action(&l, step);
     if (status == WF_OK)
-        status = check_whole(&l);
+        status = check_stage_work(&l);
     free(l.state);
     return status;
 }
@@ -186,7 +186,7 @@ static int next_message(const wf_pipeline_schedule *s, int stage, int step, wf_p
 }
 
 /* Each stage by itself is right: one sends what the other receives, once, so only the order is left to check. */
-static wf_status check_pair(const wf_pipeline_schedule *s, int from, int to)
+static wf_status check_stage_pair(const wf_pipeline_schedule *s, int from, int to)
 {
     char sent[WF_FAILURE_TEXT], got[WF_FAILURE_TEXT];
     int out = next_message(s, from, 0, WF_PIPELINE_SEND, to), in = next_message(s, to, 0, WF_PIPELINE_RECEIVE, from);
@@ -203,7 +203,7 @@ static wf_status check_pair(const wf_pipeline_schedule *s, int from, int to)
 /* --- all, if messages wait for both their ends ----------------------------------------------------------------------
  */
 
-/* Whether both stages have come to the message. */
+/* Returns true if both stages have reached the message. */
 static bool is_met(const wf_pipeline_schedule *s, const int *next, int stage)
 {
     const wf_pipeline_action *a = &s->action[stage][next[stage]];
@@ -214,7 +214,7 @@ static bool is_met(const wf_pipeline_schedule *s, const int *next, int stage)
 }
 
 /* One more action of the stage, with the other end of a message. */
-static bool meet(const wf_pipeline_schedule *s, int *next, int stage)
+static bool advance_stage(const wf_pipeline_schedule *s, int *next, int stage)
 {
     if (next[stage] == s->count[stage])
         return false;
@@ -236,7 +236,7 @@ static wf_status check_order(const wf_pipeline_schedule *s)
     for (bool moved = true; moved;) {
         moved = false;
         for (int stage = 0; stage < s->stages; stage++)
-            while (meet(s, next, stage))
+            while (advance_stage(s, next, stage))
                 moved = true;
     }
     while (stuck < s->stages && next[stuck] == s->count[stuck])
@@ -292,7 +292,7 @@ static size_t bytes_below(const engine_schedules *e, int part, bool taken, int s
     return bytes;
 }
 
-/* Where the ranges begin. */
+/* The places where the ranges begin. */
 typedef struct places {
     size_t taken, in, out, made, stash, made_gradient, out_gradient, in_gradient, taken_gradient, end;
 } places;
@@ -318,7 +318,7 @@ static wf_address memory_of(const engine_schedules *e, int part, int chunk, size
     return wf_address_add(e->memory[(int64_t)(part / e->s->stages) * e->s->chunks + chunk], at);
 }
 
-static wf_steps add_message(engine_schedules *e, wf_builder *b, const wf_pipeline_action *a)
+static wf_steps add_message_step(engine_schedules *e, wf_builder *b, const wf_pipeline_action *a)
 {
     const bool sends = a->verb == WF_PIPELINE_SEND;
     /* The memory of this stage's part, whose neighbour the other part is. */
@@ -373,13 +373,13 @@ static wf_status add_stage(engine_schedules *e, int stage)
         const wf_pipeline_action *a = &s->action[stage][i];
         /* A send waits for what is before it; nothing waits for a send. */
         wf_after(b, before);
-        const wf_steps steps = a->verb <= WF_PIPELINE_BACKWARD ? add_computation(e, b, a) : add_message(e, b, a);
+        const wf_steps steps = a->verb <= WF_PIPELINE_BACKWARD ? add_computation(e, b, a) : add_message_step(e, b, a);
         before = a->verb == WF_PIPELINE_SEND ? before : steps;
     }
     return wf_builder_end(b, &e->all[stage]);
 }
 
-static void clear(engine_schedules *e)
+static void clear_schedules(engine_schedules *e)
 {
     for (int i = 0; e->all && i < e->s->stages; i++)
         wf_schedule_free(e->all[i]);
@@ -403,7 +403,7 @@ static wf_status make(const wf_pipeline_schedule *s, const wf_pipeline_costs *co
     for (int stage = 0; status == WF_OK && stage < s->stages; stage++)
         status = add_stage(e, stage);
     if (status != WF_OK)
-        clear(e);
+        clear_schedules(e);
     return status;
 }
 
@@ -416,12 +416,12 @@ wf_status wf_pipeline_schedule_verify(const wf_pipeline_schedule *s)
     for (int from = 0; from < s->stages; from++)
         for (int to = 0; to < s->stages; to++)
             if (from != to)
-                WF_TRY(check_pair(s, from, to));
+                WF_TRY(check_stage_pair(s, from, to));
     if (s->in_order)
         WF_TRY(check_order(s));
     WF_TRY(make(s, NULL, &e));
     const wf_status status = wf_schedule_verify(s->ctx, (const wf_schedule *const *)e.all, s->stages);
-    clear(&e);
+    clear_schedules(&e);
     return status;
 }
 
@@ -449,7 +449,7 @@ wf_status wf_pipeline_schedule_price(const wf_pipeline_schedule *s, const wf_pip
     wf_price_model m = model ? *model : wf_price_model_default();
     m.gamma_s = 0; /* a computation costs its seconds, and not its bytes */
     const wf_status status = wf_schedule_price(s->ctx, &e.agreed, (const wf_schedule *const *)e.all, &m, &all);
-    clear(&e);
+    clear_schedules(&e);
     WF_TRY(status);
     double work = 0;
     for (int part = 0; part < s->stages * s->parts; part++)

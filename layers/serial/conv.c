@@ -116,7 +116,7 @@ static wf_status backward_params(wf_node *node, const conv_call *call, const wf_
         WF_NEED(grad);
         db = wf_tensor_array(grad);
     }
-    /* Of a transposed form the slot would sum the bias over x instead of dy. */
+    /* A transposed convolution exchanges x and dy, so the slot would sum the bias over x. */
     const bool together = wants_w && wants_b && !call->transposed && add_w == add_b;
     const wf_conv_args args = {.geom = &call->geom,
                                .x = call->transposed ? dv : &x,

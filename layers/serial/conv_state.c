@@ -62,7 +62,7 @@ static bool in_pads(int64_t n)
     return n >= -MOST_NUMBERS && n <= MOST_NUMBERS;
 }
 
-static wf_status geometry(const wf_conv_opts *o, wf_conv_state *s)
+static wf_status conv_geometry(const wf_conv_opts *o, wf_conv_state *s)
 {
     wf_conv_geom *g = &s->geom;
     const bool own_pads = any(o->pad_lo_nd, o->pad_hi_nd);
@@ -102,12 +102,12 @@ static wf_shape filter_shape(const wf_conv_state *s)
     return shape;
 }
 
-static wf_status check_opts(const wf_conv_opts *o, wf_conv_state *s)
+static wf_status check_conv_opts(const wf_conv_opts *o, wf_conv_state *s)
 {
     WF_CHECK(o->in >= 1 && o->out >= 1 && o->in <= MOST_NUMBERS && o->out <= MOST_NUMBERS, WF_ERR_ARGUMENT,
              "%s: in is %lld and out is %lld, should be at least 1 and at most %lld", s->name, (long long)o->in,
              (long long)o->out, (long long)MOST_NUMBERS);
-    WF_TRY(geometry(o, s));
+    WF_TRY(conv_geometry(o, s));
     WF_CHECK(s->geom.groups >= 1 && o->in % s->geom.groups == 0 && o->out % s->geom.groups == 0, WF_ERR_ARGUMENT,
              "%s: groups is %lld, should divide in %lld and out %lld", s->name, (long long)s->geom.groups,
              (long long)o->in, (long long)o->out);
@@ -141,11 +141,11 @@ static wf_param_opts filter_opts(const wf_conv_opts *o, const wf_conv_state *s, 
 wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf_conv_opts *o, wf_conv_state *s)
 {
     *s = (wf_conv_state){.name = name, .opts = *o, .transposed = transposed, .geom = {.nd = nd}};
-    return check_opts(o, s);
+    return check_conv_opts(o, s);
 }
 
 /* What does not show in the shapes of the parameters: ranks with other options would wait for each other's messages. */
-static void note(wf_layer *layer, const wf_conv_state *s)
+static void note_options(wf_layer *layer, const wf_conv_state *s)
 {
     const wf_conv_geom *g = &s->geom;
     const wf_conv_opts *o = &s->opts;
@@ -166,7 +166,7 @@ wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_op
     wf_conv_state *s = layer->state;
     /* The kind's state begins with a wf_conv_state and may be longer. */
     memcpy(s, state, sizeof *s);
-    note(layer, s);
+    note_options(layer, s);
     s->w = wf_layer_add_param(layer, "W", filter_opts(o, s, ctx->dtype));
     if (!o->no_bias)
         s->b = wf_layer_add_param(layer, "b",

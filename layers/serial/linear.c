@@ -42,7 +42,7 @@ static wf_status backward(wf_node *node)
 
 static const wf_op linear_op = {.name = "linear", .backward = backward};
 
-static wf_status compute_output(const wf_var *x, const wf_var *w, const wf_var *b, const wf_tensor *y)
+static wf_status compute_linear(const wf_var *x, const wf_var *w, const wf_var *b, const wf_tensor *y)
 {
     WF_NEED(y);
     const wf_array in = wf_tensor_array(x->value), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
@@ -85,7 +85,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     if (!x || !w || (s->b && !b))
         return NULL;
     wf_tensor *y = wf_output("linear", x, WF_SHAPE(wf_var_shape(x).dim[0], s->out), WF_ROW_MAJOR, (int[]){0, -1});
-    const wf_status status = compute_output(x, w, b, y);
+    const wf_status status = compute_linear(x, w, b, y);
     if (status != WF_OK) {
         wf_tensor_free(y);
         return wf_error_null();

@@ -170,7 +170,7 @@ static wf_status check_channels(const wf_layer *layer, const wf_layout *x)
     return WF_OK;
 }
 
-static wf_status check_input(const wf_layer *layer, const wf_var *x)
+static wf_status check_norm_input(const wf_layer *layer, const wf_var *x)
 {
     const norm_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
@@ -251,7 +251,7 @@ static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_var *residual, const no
 
 static wf_var *normalise(wf_layer *layer, wf_var *x, wf_var *residual)
 {
-    WF_TRY_NULL(check_input(layer, x));
+    WF_TRY_NULL(check_norm_input(layer, x));
     if (residual) {
         WF_TRY_NULL(wf_function_promote(&x, &residual));
         WF_TRY_NULL(check_residual(layer, x, residual));
@@ -379,7 +379,7 @@ static wf_status give_gradients(wf_node *node, wf_status status, const norm_grad
     return status;
 }
 
-/* Where nothing else holds dy its memory is used again: for g, where the residual gets one, otherwise for dx. */
+/* If nothing else holds dy, its memory is used again: for g, if the residual gets one, otherwise for dx. */
 static wf_status backward(wf_node *node)
 {
     const wf_tensor *x = wf_node_saved(node, SAVED_X);
@@ -411,14 +411,14 @@ static void free_merge(const wf_norm_merge *merge)
         merge->free(merge->user);
 }
 
-static void free_state(wf_layer *layer)
+static void free_norm(wf_layer *layer)
 {
     const norm_state *s = layer->state;
     free_merge(&s->merge);
     wf_norm_chunks_free(s->chunks);
 }
 
-static const wf_layer_kind batchnorm_kind = {.name = "batchnorm", .forward = forward, .free = free_state};
+static const wf_layer_kind batchnorm_kind = {.name = "batchnorm", .forward = forward, .free = free_norm};
 
 bool wf_norm_is(const wf_layer *layer)
 {
@@ -472,7 +472,7 @@ void wf_norm_set_own_channels(wf_layer *layer, wf_range own)
     ((norm_state *)layer->state)->own_channels = own;
 }
 
-static wf_status check_opts(const wf_batchnorm_opts *o, norm_state *s)
+static wf_status check_norm_opts(const wf_batchnorm_opts *o, norm_state *s)
 {
     WF_CHECK(o->channels >= 1, WF_ERR_ARGUMENT, "batchnorm: channels is %lld, should be at least 1",
              (long long)o->channels);
@@ -488,7 +488,7 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge me
                     .decay = wf_opt(o.decay, 0.9),
                     .eps = wf_opt(o.eps, 2e-5),
                     .epilogue = {o.act, o.slope, o.noise}};
-    const wf_status status = ctx ? check_opts(&o, &s) : WF_OK;
+    const wf_status status = ctx ? check_norm_opts(&o, &s) : WF_OK;
     wf_layer *layer = ctx && status == WF_OK ? wf_layer_new(ctx, &batchnorm_kind, sizeof s) : NULL;
     if (!layer) {
         free_merge(&merge);

@@ -28,7 +28,7 @@ void wf_norm_chunks_clear(wf_norm_chunks *chunks)
     chunks->n = 0;
 }
 
-static wf_status grow(wf_norm_chunks *chunks, wf_ctx *ctx, int64_t columns)
+static wf_status grow_chunks(wf_norm_chunks *chunks, wf_ctx *ctx, int64_t columns)
 {
     const int64_t room = chunks->room ? 2 * chunks->room : 8;
     wf_tensor *more = wf_tensor_new(ctx, WF_F64, WF_SHAPE(room, columns));
@@ -53,7 +53,7 @@ wf_status wf_norm_chunks_add(wf_norm_chunks *chunks, wf_ctx *ctx, const wf_array
 {
     const int64_t columns = 1 + 2 * wf_array_count(mean);
     if (chunks->n == chunks->room)
-        WF_TRY(grow(chunks, ctx, columns));
+        WF_TRY(grow_chunks(chunks, ctx, columns));
     const wf_array part = {
         .data = (double *)chunks->parts->data + chunks->n * columns, .dtype = WF_F64, .shape = WF_SHAPE(columns)};
     chunks->n++;
@@ -66,8 +66,8 @@ wf_status wf_norm_chunks_add(wf_norm_chunks *chunks, wf_ctx *ctx, const wf_array
 }
 
 /* stats: mean, m2 and invstd. */
-static wf_status merge(wf_norm_chunks *chunks, wf_ctx *ctx, double decay, const wf_norm_running *running,
-                       const wf_tensor *stats, const wf_tensor *count)
+static wf_status merge_chunks(wf_norm_chunks *chunks, wf_ctx *ctx, double decay, const wf_norm_running *running,
+                              const wf_tensor *stats, const wf_tensor *count)
 {
     const wf_array rows = wf_tensor_array(stats), total = wf_tensor_array(count);
     const wf_array mean = wf_norm_row(&rows, 0), m2 = wf_norm_row(&rows, 1), invstd = wf_norm_row(&rows, 2);
@@ -95,8 +95,8 @@ wf_status wf_norm_chunks_commit(wf_norm_chunks *chunks, wf_ctx *ctx, double deca
     const int64_t channels = (chunks->parts->shape.dim[1] - 1) / 2;
     wf_tensor *stats = wf_tensor_new(ctx, dtype, WF_SHAPE(3, channels));
     wf_tensor *count = wf_tensor_new(ctx, WF_F64, wf_shape_scalar());
-    const wf_status status =
-        stats && count ? merge(chunks, ctx, decay, running, stats, count) : wf_error_take("memory", __FILE__, __LINE__);
+    const wf_status status = stats && count ? merge_chunks(chunks, ctx, decay, running, stats, count)
+                                            : wf_error_take("memory", __FILE__, __LINE__);
     wf_tensor_free(stats);
     wf_tensor_free(count);
     chunks->n = 0;

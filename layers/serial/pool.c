@@ -36,7 +36,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     const bool indexed = geom.kind == WF_POOL_MAX && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
     wf_tensor *dense = wf_dense_value(x),
               *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});
-    /* Where each maximum was, in training: backward needs no input, which is freed. */
+    /* The argmax, in training: backward needs no input, which is freed. */
     wf_tensor *index = indexed && y ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
     wf_status status = !dense || !y || (indexed && !index) ? wf_error_take("an output", __FILE__, __LINE__)
                                                            : run_pool(&geom, dense, y, index);

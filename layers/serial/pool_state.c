@@ -86,7 +86,7 @@ static wf_status geometry(const wf_pool_opts *o, const char *name, wf_pool_geom 
     return WF_OK;
 }
 
-static void note(wf_layer *layer, const wf_pool_state *s)
+static void note_options(wf_layer *layer, const wf_pool_state *s)
 {
     const wf_pool_geom *g = &s->geom;
     wf_layer_note(layer, "%s of kind %d%s", s->name, (int)g->kind, s->ceil ? ", ceil_mode" : "");
@@ -116,6 +116,6 @@ wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name
     if (!layer)
         return NULL;
     *(wf_pool_state *)layer->state = s;
-    note(layer, &s);
+    note_options(layer, &s);
     return layer;
 }

@@ -22,7 +22,7 @@ typedef struct wf_epilogue_opts {
 wf_status wf_epilogue_check(const char *what, wf_epilogue_opts *opts) WF_NODISCARD;
 /* What the options mean for the output y on this tape: no noise in evaluation; random numbers for y's part. */
 wf_epilogue wf_epilogue_on(const wf_epilogue_opts *opts, wf_tape *tape, const wf_tensor *y);
-/* Whether backward needs y: an activation follows. Noise alone is added and has no derivative of its own. */
+/* Returns true if backward needs y: an activation follows. Noise alone is added and has no derivative of its own. */
 bool wf_epilogue_acts(const wf_epilogue *epilogue);
 
 /* What the forms of a convolution share: options, geometry, shapes, parameters. The serial, spatial and other forms
@@ -63,9 +63,10 @@ wf_linear_opts wf_linear_options(const wf_layer *layer);
 /* All zero: this rank's statistics alone. A merge is owned by its layer. The arrays have K columns, the same number on
  * all ranks, each of which is merged by itself: in batch normalisation the channels. Of x the context, the shape and
  * the layout are read, never the elements; without a layout it is this rank's own samples. Both functions are called in
- * training alone, and are collective over the ranks that share statistics (see who makes the merge, below). */
+ * training alone, and are collective over the ranks that share statistics (layers/parallel/sync_norm.c makes merges).
+ */
 typedef struct wf_norm_merge {
-    wf_comm *comm; /* whose ranks hear of a failure on one of them */
+    wf_comm *comm; /* whose ranks are told of a failure on one of them */
     /* mean and m2 of x (rows 0 and 1 of stats [2,K]), of which this rank has `count` elements per column, become those
      * of all that share statistics, and `all` (f64 scalar) the count of those. */
     wf_status (*stats)(void *user, const wf_tensor *x, double count, const wf_array *stats, const wf_array *all);
@@ -86,7 +87,7 @@ wf_batchnorm_opts wf_norm_options(const wf_layer *layer);
 /* From now on a batch normalisation that was not merged shares its statistics; takes `merge`. Parameters, name and path
  * stay. */
 void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge);
-/* From now on the layer takes inputs that hold these channels alone; the caller cuts the parameters likewise. */
+/* Makes the layer take inputs that hold only these channels; the caller shards the parameters in the same way. */
 void wf_norm_set_own_channels(wf_layer *layer, wf_range own);
 
 /* From now on running statistics wait for the commit: chunk after chunk is noted, and the commit lets them follow the
@@ -104,21 +105,32 @@ void wf_norm_chunks_free(wf_norm_chunks *chunks);
 void wf_norm_chunks_clear(wf_norm_chunks *chunks);
 wf_status wf_norm_chunks_add(wf_norm_chunks *chunks, wf_ctx *ctx, const wf_array *mean, const wf_array *m2,
                              wf_count count) WF_NODISCARD;
-/* And forgets them. */
+/* Lets the running statistics follow the chunks, and forgets the chunks. */
 wf_status wf_norm_chunks_commit(wf_norm_chunks *chunks, wf_ctx *ctx, double decay,
                                 const wf_norm_running *running) WF_NODISCARD;
 
 /* Row `row` of a [rows, columns] array. */
 wf_array wf_norm_row(const wf_array *rows, int64_t row);
 
-/* Two merges, of layers/parallel/sync_norm.c. */
+/* --- group_norm.c ------------------------------------------------------------------------------------------------- */
 
-/* Over the ranks of a communicator, which is borrowed. *merge is for one layer. Errors begin with `name`, a literal. */
-wf_status wf_norm_merge_over(const char *name, wf_comm *comm, wf_norm_merge *merge) WF_NODISCARD;
-/* Over the ranks of a mesh, which is borrowed, along the spatial axes that shard the input at hand, and with `samples`
- * along data too. *merge is for one layer. Without `samples` the statistics are those of this rank's samples, over all
- * their pixels. */
-wf_status wf_norm_merge_mesh(const char *name, const wf_mesh *mesh, bool samples, wf_norm_merge *merge) WF_NODISCARD;
+/* How the ranks along these axes of a mesh (a bit each), which share groups, put their sums together. Both functions
+ * are collective over those ranks. Arrays are those of the kernel table. */
+typedef struct wf_group_merge {
+    const wf_mesh *mesh; /* NULL: groups are whole on every rank */
+    /* sums [2,K] of whole groups, from x and the geometry in `args`, which says what this rank has of them. */
+    wf_status (*stats)(const wf_mesh *mesh, unsigned axes, wf_ctx *ctx, const wf_group_norm_args *args,
+                       const wf_array *sums);
+    /* Sums [2,K] become those of all. */
+    wf_status (*sums)(const wf_mesh *mesh, unsigned axes, const wf_array *sums);
+} wf_group_merge;
+
+/* The layer is a layer, RMS, group or instance normalisation, with a merge or without. */
+bool wf_group_norm_is(const wf_layer *layer);
+/* The channels over which inputs are grouped; 0: the last dimensions are. */
+int64_t wf_group_norm_channels(const wf_layer *layer);
+/* From now on groups may be cut. Parameters, name and path stay. NULL passes. */
+wf_layer *wf_group_norm_merged(wf_layer *layer, wf_group_merge merge);
 
 /* What the serial and the spatial form of pooling share: options, geometry, shapes. */
 

@@ -15,7 +15,7 @@ typedef struct skip_state {
     wf_var *kept;
 } skip_state;
 
-static void free_state(wf_layer *layer)
+static void free_skip(wf_layer *layer)
 {
     free(((skip_state *)layer->state)->name);
 }
@@ -49,8 +49,8 @@ static wf_var *pop_forward(wf_layer *layer, wf_var *x)
     return y;
 }
 
-static const wf_layer_kind stash_kind = {.name = "skip_stash", .forward = stash_forward, .free = free_state};
-static const wf_layer_kind pop_kind = {.name = "skip_pop", .forward = pop_forward, .free = free_state};
+static const wf_layer_kind stash_kind = {.name = "skip_stash", .forward = stash_forward, .free = free_skip};
+static const wf_layer_kind pop_kind = {.name = "skip_pop", .forward = pop_forward, .free = free_skip};
 
 static wf_layer *skip_new(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, wf_skip_join join)
 {
@@ -104,7 +104,7 @@ void wf_skip_keep(wf_layer *layer, wf_var *value)
 }
 
 /* Counts the ends of a kind and name below a layer, and finds one. */
-static int find(wf_layer *layer, const wf_layer_kind *kind, const char *name, wf_layer **found)
+static int find_end(wf_layer *layer, const wf_layer_kind *kind, const char *name, wf_layer **found)
 {
     int n = 0;
     if (layer->kind == kind && strcmp(wf_skip_name(layer), name) == 0) {
@@ -112,7 +112,7 @@ static int find(wf_layer *layer, const wf_layer_kind *kind, const char *name, wf
         n++;
     }
     for (int i = 0; i < layer->n_children; i++)
-        n += find(layer->children[i], kind, name, found);
+        n += find_end(layer->children[i], kind, name, found);
     return n;
 }
 
@@ -121,10 +121,10 @@ wf_layer *wf_skip_stash_of(const wf_layer *pop)
     const char *name = wf_skip_name(pop);
     wf_layer *stash = NULL, *other = NULL;
     for (wf_layer *chain = pop->parent; chain; chain = chain->parent) {
-        const int stashes = find(chain, &stash_kind, name, &stash);
+        const int stashes = find_end(chain, &stash_kind, name, &stash);
         if (stashes == 0)
             continue;
-        WF_CHECK_NULL(stashes == 1 && find(chain, &pop_kind, name, &other) == 1, WF_ERR_STATE,
+        WF_CHECK_NULL(stashes == 1 && find_end(chain, &pop_kind, name, &other) == 1, WF_ERR_STATE,
                       "skip_pop \"%s\": the name \"%s\" has several stashes or pops in \"%s\"; should be one of each",
                       wf_layer_path(pop), name, wf_layer_path(chain));
         return stash;

@@ -73,7 +73,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     return wf_error_null();
 }
 
-static wf_status check_opts(const char *name, int nd, const wf_upsample_opts *o, wf_resample_geom *g)
+static wf_status check_upsample_opts(const char *name, int nd, const wf_upsample_opts *o, wf_resample_geom *g)
 {
     WF_CHECK(o->mode == WF_UPSAMPLE_NEAREST || o->mode == WF_UPSAMPLE_LINEAR, WF_ERR_ARGUMENT,
              "%s: mode is %d, should be nearest or linear", name, (int)o->mode);
@@ -96,7 +96,7 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
     wf_upsample_state s = {.name = name, .opts = *o};
     if (!ctx)
         return NULL;
-    WF_TRY_NULL(check_opts(name, nd, o, &s.geom));
+    WF_TRY_NULL(check_upsample_opts(name, nd, o, &s.geom));
     wf_layer *layer = wf_layer_new(ctx, kind, bytes);
     if (!layer)
         return NULL;

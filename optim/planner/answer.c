@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT 4096
+#define MOST_RANKS 1000000 /* of wf-plan */
+#define TEXT       4096
 
 typedef struct request {
     wf_planner_opts opts;
@@ -36,7 +37,7 @@ static const char *value_of(const char *text, const char *key, char value[TEXT])
     return value;
 }
 
-static double number_of(const char *text, const char *key)
+static double parse_number(const char *text, const char *key)
 {
     char value[TEXT];
     return strtod(value_of(text, key, value), NULL);
@@ -46,6 +47,7 @@ static wf_status read_mesh(const char *text, wf_mesh_opts *mesh)
 {
     const char *const names[] = {"data", "stage", "channel", "depth", "height", "width"};
     int *const size[] = {&mesh->data, &mesh->stage, &mesh->channel, &mesh->depth, &mesh->height, &mesh->width};
+    int64_t ranks = 1;
     *mesh = (wf_mesh_opts){1, 1, 1, 1, 1, 1};
     while (*text) {
         const size_t length = strcspn(text, "=");
@@ -54,8 +56,10 @@ static wf_status read_mesh(const char *text, wf_mesh_opts *mesh)
             i++;
         char *end = NULL;
         const long n = text[length] == '=' ? strtol(text + length + 1, &end, 10) : 0;
-        WF_CHECK(i < 6 && n >= 1 && n <= INT32_MAX && (*end == ',' || *end == '\0'), WF_ERR_ARGUMENT,
+        WF_CHECK(i < 6 && n >= 1 && n <= MOST_RANKS && (*end == ',' || *end == '\0'), WF_ERR_ARGUMENT,
                  "a mesh of \"%.60s\": should be as data=2,height=2", text);
+        ranks *= n;
+        WF_CHECK(ranks <= MOST_RANKS, WF_ERR_ARGUMENT, "a mesh of more than %d ranks at \"%.60s\"", MOST_RANKS, text);
         *size[i] = (int)n;
         text = *end ? end + 1 : end;
     }
@@ -66,14 +70,14 @@ static wf_status read_request(request *r)
 {
     const char *text = wf_config_get()->plan;
     char split[TEXT];
-    *r = (request){.opts = {.ranks = (int)number_of(text, "ranks"),
-                            .nodes = (int)number_of(text, "nodes"),
-                            .memory = number_of(text, "memory"),
-                            .chunks = (int)number_of(text, "chunks"),
+    *r = (request){.opts = {.ranks = (int)parse_number(text, "ranks"),
+                            .nodes = (int)parse_number(text, "nodes"),
+                            .memory = parse_number(text, "memory"),
+                            .chunks = (int)parse_number(text, "chunks"),
                             .split = -1},
-                   .alpha_s = number_of(text, "alpha_s"),
-                   .beta_s = number_of(text, "beta_s"),
-                   .most = (int)number_of(text, "most")};
+                   .alpha_s = parse_number(text, "alpha_s"),
+                   .beta_s = parse_number(text, "beta_s"),
+                   .most = (int)parse_number(text, "most")};
     (void)value_of(text, "out", r->out);
     (void)value_of(text, "curves", r->curves);
     if (*value_of(text, "split", split))

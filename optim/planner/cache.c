@@ -22,7 +22,7 @@ struct wf_plan_cache {
     int entries, room;
 };
 
-static void keep(wf_plan_cache *c, const char *line)
+static void keep_line(wf_plan_cache *c, const char *line)
 {
     const size_t key = strcspn(line, "\t");
     if (line[key] != '\t')
@@ -70,7 +70,7 @@ wf_plan_cache *wf_plan_cache_open(wf_ctx *ctx, const char *folder)
     while (file && (length = getline(&line, &size, file)) > 0)
         if (line[length - 1] == '\n') {
             line[length - 1] = '\0';
-            keep(c, line);
+            keep_line(c, line);
         }
     free(line);
     if (file)
@@ -119,7 +119,7 @@ void wf_plan_cache_add(wf_plan_cache *c, const char *key, int count, const doubl
     used = (size_t)snprintf(line, room, "%s\t", key);
     for (int i = 0; i < count; i++)
         used += (size_t)snprintf(line + used, room - used, "%s%.9g", i ? " " : "", numbers[i]);
-    keep(c, line);
+    keep_line(c, line);
     FILE *file = *c->path ? fopen(c->path, "a") : NULL;
     if (file) {
         fprintf(file, "%s\n", line);

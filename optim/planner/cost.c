@@ -16,7 +16,7 @@ typedef struct leaf_split {
 /* --- messages -------------------------------------------------------------------------------------------------------
  */
 
-/* Whether so many neighbouring ranks are on more than one node. */
+/* Returns true if `span` neighbouring ranks are on more than one node. */
 bool wf_place_between(const wf_place *p, int span)
 {
     return span > p->ranks / p->nodes;
@@ -47,7 +47,7 @@ static double steps_of(int ranks)
     return steps;
 }
 
-/* Of each byte of a bucket, whose shards are equal. */
+/* Prices a call for each byte of a bucket, whose shards are equal. */
 static wf_status price_call(const wf_place *p, const wf_agreed *agreed, wf_operation operation, double *seconds,
                             double *bytes)
 {
@@ -115,7 +115,7 @@ wf_status wf_place_sum(const wf_place *p, int members, int stride, wf_sum_cost *
 /* --- halos ----------------------------------------------------------------------------------------------------------
  */
 
-static wf_range block_of(int64_t n, int ranks, int r)
+static wf_range shard_range(int64_t n, int ranks, int r)
 {
     wf_range range;
     wf_block(n, ranks, r, &range.lo, &range.hi);
@@ -128,7 +128,8 @@ static double common(wf_range a, wf_range b)
     return lo < hi ? (double)(hi - lo) : 0;
 }
 
-/* Of one dimension: what all places together own, need of one tensor, and need of what they own. */
+/* Elements along one dimension, summed over all places: needed of one tensor, and needed and owned by the same
+ * place. */
 typedef struct needs {
     double need, own, messages;
 } needs;
@@ -139,8 +140,9 @@ static needs needs_of(const wf_part_info *info, int d, int ranks, int64_t in, in
     needs n = {0};
     const wf_window w = info->window[d];
     for (int r = 0; r < ranks; r++) {
-        const wf_range x = block_of(in, ranks, r);
-        wf_range y = info->transposed ? block_of(out, ranks, r) : wf_window_anchored(w, x, out, r == 0, r + 1 == ranks);
+        const wf_range x = shard_range(in, ranks, r);
+        wf_range y =
+            info->transposed ? shard_range(out, ranks, r) : wf_window_anchored(w, x, out, r == 0, r + 1 == ranks);
         wf_range need = info->transposed ? wf_window_readers(w, y, in) : wf_window_reads(w, y, in), own = x;
         if (gradients) {
             need = info->transposed ? wf_window_reads(w, x, out) : wf_window_readers(w, x, out);
@@ -169,8 +171,8 @@ static void halo_of(const wf_place *p, const wf_planner_leaf *leaf, bool gradien
     *messages = around - 1;
 }
 
-/* Of a convolution or of pooling on cut images. A rank computes with all of the channels, or with its part of those of
- * the input, or of the output. */
+/* Adds the halos of a convolution or of pooling on sharded images. A rank computes with all channels, or with its part
+ * of those of the input or of the output. */
 static void add_halos(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *split, bool first,
                       wf_unit_cost *c)
 {
@@ -223,7 +225,8 @@ static void add_sum(const wf_place *p, int ranks, int span, double bytes, direct
     }
 }
 
-/* What comes is split otherwise than the leaf needs it: gathered in one direction, and cut in the other. */
+/* Adds the cost of an input whose sharding differs from what the leaf needs: gathered in one direction, and divided in
+ * the other. */
 static void change_state(const wf_place *p, const wf_planner_leaf *leaf, unsigned wanted, bool first, wf_unit_cost *c)
 {
     const bool cut = c->state & WF_PARALLEL_SPATIAL, sharded = c->state & WF_PARALLEL_CHANNEL;
@@ -240,7 +243,7 @@ static void change_state(const wf_place *p, const wf_planner_leaf *leaf, unsigne
         add_gather(p, p->channels, inner, cut ? bytes / p->pixels : bytes, FORWARD, c);
     else if (joins)
         add_gather(p, p->pixels, p->pixels, sharded ? bytes / p->channels : bytes, FORWARD, c);
-    /* Of a first layer no gradient goes back, and its input is cut where it is made. */
+    /* A first layer passes no gradient back, and its input is sharded where it is made. */
     if (wanted & WF_PARALLEL_SPATIAL && !cut && !first)
         add_gather(p, p->pixels, p->pixels, sharded && !gathers ? bytes / p->channels : bytes, BACKWARD, c);
     c->state = (int)wanted;
@@ -387,7 +390,7 @@ static void add_global_pool(const wf_place *p, const wf_planner_leaf *leaf, wf_u
     c->state &= ~WF_PARALLEL_SPATIAL;
 }
 
-/* Of output and input, with the channels that a rank computes with. */
+/* Bytes of the gradients of output and input, with the channels that a rank computes with. */
 static double gradient_bytes(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *split)
 {
     const double pixels = split->pixels ? p->pixels : 1;

@@ -26,7 +26,7 @@ typedef struct curve {
     point point[POINTS];
 } curve;
 
-static void take(const wf_training_plan *plan, point *p)
+static void fill_point(const wf_training_plan *plan, point *p)
 {
     p->seconds = plan->seconds;
     p->sum_s = plan->sum_s;
@@ -71,7 +71,7 @@ static wf_status add_point(const wf_planner_model *m, const wf_planner_meter *me
     }
     if (!one)
         return wf_error_code();
-    take(one, &p);
+    fill_point(one, &p);
     c->point[c->points++] = p;
     wf_training_plan_free(one);
     return WF_OK;

@@ -105,7 +105,7 @@ typedef struct choice {
     unsigned more; /* WF_PARALLEL_SYNC_BN */
 } choice;
 
-static unsigned split_of(void *user, const wf_layer *layer)
+static unsigned chosen_split(void *user, const wf_layer *layer)
 {
     const choice *c = user;
     const char *path = wf_layer_path(layer);
@@ -124,7 +124,7 @@ wf_status wf_training_plan_apply(const wf_training_plan *plan, const wf_mesh *me
     for (int i = 0; i < plan->n_units; i++)
         WF_CHECK(wf_planner_find(model, plan->unit[i].path), WF_ERR_ARGUMENT,
                  "the plan is one of another model: this one has no layer \"%s\"", plan->unit[i].path);
-    WF_TRY(wf_parallelize_by(model, mesh, split_of, &c));
+    WF_TRY(wf_parallelize_by(model, mesh, chosen_split, &c));
     for (int i = 0; i < plan->n_units; i++)
         if (plan->unit[i].recompute)
             WF_NEED(wf_recompute(wf_planner_find(model, plan->unit[i].path)));
@@ -151,8 +151,8 @@ typedef struct measured {
     double compute_s, message_s, input_s, sent;
 } measured;
 
-/* Of what is inside of `path`; NULL: of everything. */
-static measured sum_rows(const wf_profile *profile, const char *path)
+/* Sums the rows inside of `path`; NULL: all rows. */
+static measured sum_profile_rows(const wf_profile *profile, const char *path)
 {
     const wf_profile_row *row;
     const int64_t n = wf_profile_rows(profile, &row);
@@ -171,21 +171,22 @@ static measured sum_rows(const wf_profile *profile, const char *path)
     return m;
 }
 
-static void print_comparison(const wf_training_plan *p, const wf_profile *profile, double memory, int table)
+static void print_comparison(const wf_training_plan *p, const wf_comm *comm, const wf_profile *profile, double memory,
+                             int table)
 {
-    const measured all = sum_rows(profile, NULL);
+    const measured all = sum_profile_rows(profile, NULL);
     const double step = 1e-9 * (double)wf_profile_ns(profile) / COMPARED - all.input_s;
     dprintf(table,
-            "plan: a step takes %.3f ms besides %.3f ms for input, predicted %.3f ms (%+.1f %%); sent by rank 0 %.3f "
+            "plan: a step takes %.3f ms besides %.3f ms for input, predicted %.3f ms (%+.1f %%); sent by rank %s %.3f "
             "MB, predicted %.3f MB; "
             "peak of memory %.1f MiB, predicted %.1f MiB\n",
-            1e3 * step, 1e3 * all.input_s, 1e3 * p->seconds, 100 * (p->seconds / step - 1), 1e-6 * all.sent,
-            1e-6 * p->bytes, memory / 0x1p20, p->memory / 0x1p20);
+            1e3 * step, 1e3 * all.input_s, 1e3 * p->seconds, 100 * (p->seconds / step - 1), WF_RANK(comm, 0),
+            1e-6 * all.sent, 1e-6 * p->bytes, memory / 0x1p20, p->memory / 0x1p20);
     dprintf(table, "%-24s %12s %9s %12s %9s %12s %9s\n", "layer", "computes ms", "predicted", "sends ms", "predicted",
             "sent MB", "predicted");
     for (int i = 0; i < p->n_units; i++) {
         const wf_plan_unit *u = &p->unit[i];
-        const measured m = sum_rows(profile, u->path);
+        const measured m = sum_profile_rows(profile, u->path);
         if (m.compute_s > 0 || m.sent > 0)
             dprintf(table, "%-24s %12.3f %9.3f %12.3f %9.3f %12.3f %9.3f\n", u->path, 1e3 * m.compute_s,
                     1e3 * (u->forward_s + u->backward_s), 1e3 * m.message_s, 1e3 * u->message_s, 1e-6 * m.sent,
@@ -216,7 +217,7 @@ wf_status wf_training_plan_compare(wf_training_plan *p, wf_comm *comm, int table
     double memory = (double)wf_ctx_memory(ctx).bytes_peak;
     WF_TRY(wf_allreduce_f64(comm, &memory, 1, WF_MAX));
     if (wf_comm_rank(comm) == 0)
-        print_comparison(p, w->profile, memory, table);
+        print_comparison(p, comm, w->profile, memory, table);
     wf_profile_free(w->profile);
     w->profile = NULL;
     w->over = true;

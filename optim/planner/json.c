@@ -38,7 +38,7 @@ static wf_status add_value(wf_json *j, char kind, int *number)
 }
 
 /* In place. */
-static wf_status read_text(wf_json *j, const char **text)
+static wf_status read_string(wf_json *j, const char **text)
 {
     char *to = j->at;
     *text = to;
@@ -65,7 +65,7 @@ static wf_status read_list(wf_json *j, int deep, int list)
         if (object) {
             if (next_of(j) != '"')
                 return wrong(j, "there should be a key in quotes");
-            WF_TRY(read_text(j, &key));
+            WF_TRY(read_string(j, &key));
             if (next_of(j) != ':')
                 return wrong(j, "there should be a colon");
             j->at++;
@@ -91,7 +91,7 @@ static wf_status read_value(wf_json *j, int deep, int *number)
     }
     if (c == '"') {
         WF_TRY(add_value(j, c, number));
-        return read_text(j, &j->value[*number].text);
+        return read_string(j, &j->value[*number].text);
     }
     for (int i = 0; i < 2; i++)
         if (strncmp(j->at, words[i], strlen(words[i])) == 0) {

@@ -15,11 +15,6 @@
 
 enum { ROUNDS = 15, WARM = 3, SHORT = 256, LONG = WF_PLANNER_SUM, STRIP = 1 << 16, MESSAGE = 1 << 20, FITS = 6 };
 
-static double now(void)
-{
-    return 1e-9 * (double)wf_profile_clock();
-}
-
 /* --- exchanges ------------------------------------------------------------------------------------------------------
  */
 
@@ -53,10 +48,10 @@ static wf_status time_exchange(wf_comm *comm, int64_t length, double *seconds)
     wf_status status = e && x && y ? wf_tensor_fill(x, 1) : wf_error_code();
     for (int i = -WARM; i < ROUNDS && status == WF_OK; i++) {
         status = wf_barrier(comm);
-        const double start = now();
+        const double start = wf_planner_now();
         if (status == WF_OK)
             status = exchange_once(e, x, y);
-        took[i < 0 ? 0 : i] = now() - start;
+        took[i < 0 ? 0 : i] = wf_planner_now() - start;
     }
     if (status == WF_OK)
         *seconds = wf_gauge_median(took, ROUNDS);
@@ -80,10 +75,10 @@ static wf_status time_sum(wf_comm *comm, int64_t count, double *seconds)
     job.flat = x ? wf_tensor_array(x).data : NULL;
     for (int i = -WARM; i < ROUNDS && status == WF_OK; i++) {
         status = wf_barrier(comm);
-        const double start = now();
+        const double start = wf_planner_now();
         if (status == WF_OK)
             status = wf_reducer_sum(comm, &job);
-        took[i < 0 ? 0 : i] = now() - start;
+        took[i < 0 ? 0 : i] = wf_planner_now() - start;
     }
     if (status == WF_OK)
         *seconds = wf_gauge_median(took, ROUNDS);
@@ -142,10 +137,10 @@ static wf_status pass(wf_comm *comm, wf_tensor *x, int other, double *seconds)
     const bool first = wf_comm_rank(comm) == 0;
     double took[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        const double start = now();
+        const double start = wf_planner_now();
         WF_TRY(first ? wf_send(comm, x, other, 0) : wf_recv(comm, x, 0, 0));
         WF_TRY(first ? wf_recv(comm, x, other, 0) : wf_send(comm, x, 0, 0));
-        took[i] = (now() - start) / 2;
+        took[i] = (wf_planner_now() - start) / 2;
     }
     *seconds = wf_gauge_median(took, ROUNDS);
     return WF_OK;
@@ -174,7 +169,7 @@ static wf_status time_messages(wf_comm *comm, int64_t count, double *seconds)
 
 enum { EXCHANGES = 0, SUMS = 2, MESSAGES = 4, NUMBERS = 6 };
 
-static wf_status measure(wf_gauge *g, double numbers[NUMBERS])
+static wf_status measure_links(wf_gauge *g, double numbers[NUMBERS])
 {
     for (int i = 0; i < 2; i++) {
         WF_TRY(time_exchange(g->comm, i ? STRIP : 16, &numbers[EXCHANGES + i]));
@@ -202,10 +197,10 @@ wf_status wf_gauge_links(wf_gauge *g, wf_planner_meter *meter)
     snprintf(key, sizeof key, "links of %d nodes, sums of %d numbers, %s", nodes, (int)LONG, g->machine);
     WF_TRY(wf_gauge_find(g, key, NUMBERS, n, &found));
     if (!found) {
-        WF_TRY(wf_agree_status(g->comm, measure(g, n)));
+        WF_TRY(wf_agree_status(g->comm, measure_links(g, n)));
         WF_TRY(wf_gauge_note(g, key, NUMBERS, n));
     }
-    /* Where each rank has a link of its own, one between two others sends to both sides. */
+    /* If each rank has a link of its own, one between two others sends to both sides. */
     const double sides = size > 2 && (nodes == 1 || nodes == size) ? 2 : 1;
     wf_planner_link *exchange = &meter->exchange[nodes > 1];
     exchange->alpha_s = n[EXCHANGES] / sides;

@@ -31,11 +31,6 @@ double wf_gauge_median(double *numbers, int count)
     return count % 2 ? numbers[count / 2] : (numbers[count / 2 - 1] + numbers[count / 2]) / 2;
 }
 
-static double now(void)
-{
-    return 1e-9 * (double)wf_profile_clock();
-}
-
 /* --- what is known --------------------------------------------------------------------------------------------------
  */
 
@@ -58,8 +53,8 @@ wf_status wf_gauge_note(wf_gauge *g, const char *key, int count, double *numbers
     return WF_OK;
 }
 
-/* Whether all ranks' rounds took about as long: half of them at most a tenth longer than the fastest. Others may have
- * used the processors otherwise. */
+/* Sets *is if the rounds of all ranks took about as long: half of them at most a tenth longer than the fastest.
+ * Otherwise other programs may have used the processors. */
 static wf_status settled(wf_gauge *g, const double *took, int count, bool *is)
 {
     double sorted[AGAIN * ROUNDS];
@@ -85,7 +80,7 @@ typedef struct measuring {
     bool packed_seen; /* forward has been asked what it packs */
 } measuring;
 
-/* Of each leaf's kernels since the profile began; the rest of what a profile has belongs to no leaf. */
+/* Adds up the kernels of each leaf since the profile began; the other rows of the profile belong to no leaf. */
 static void take_rows(measuring *c, int round, bool forward)
 {
     const wf_profile_row *row;
@@ -154,13 +149,13 @@ static wf_status pass_gradients(const wf_planner_model *m)
 /* A chunk's backward adds to the gradients of the chunks before it; the update comes with a chunk of its own. */
 static wf_status backward_of_chunk(measuring *c, wf_var *loss, int round)
 {
-    double start = now();
+    double start = wf_planner_now();
     WF_TRY(wf_backward_run(loss, NULL, &(wf_backward_opts){.add = true}));
-    c->wall[1][round] = now() - start;
+    c->wall[1][round] = wf_planner_now() - start;
     take_rows(c, round, false);
-    start = now();
+    start = wf_planner_now();
     WF_TRY(pass_gradients(c->m));
-    c->wall[3][round] = now() - start;
+    c->wall[3][round] = wf_planner_now() - start;
     WF_TRY(wf_tape_reset(c->tape));
     WF_TRY(wf_optim_step(c->g->optim, loss_of(c)));
     c->wall[2][round] = update_seconds(c);
@@ -169,9 +164,9 @@ static wf_status backward_of_chunk(measuring *c, wf_var *loss, int round)
 
 static wf_status backward_of_step(measuring *c, wf_var *loss, int round)
 {
-    const double start = now();
+    const double start = wf_planner_now();
     WF_TRY(wf_optim_step(c->g->optim, loss));
-    c->wall[1][round] = now() - start;
+    c->wall[1][round] = wf_planner_now() - start;
     take_rows(c, round, false);
     c->wall[2][round] = update_seconds(c);
     c->wall[1][round] -= c->wall[2][round];
@@ -181,9 +176,9 @@ static wf_status backward_of_step(measuring *c, wf_var *loss, int round)
 static wf_status apply_once(measuring *c, int round)
 {
     const size_t before = wf_ctx_memory(c->m->ctx).bytes_in_use;
-    const double start = now();
+    const double start = wf_planner_now();
     wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
-    c->wall[0][round] = now() - start;
+    c->wall[0][round] = wf_planner_now() - start;
     take_rows(c, round, true);
     wf_var *loss = wf_mean(wf_mul(y, y));
     WF_TRY(wf_check(loss));
@@ -315,7 +310,7 @@ static void pack(const wf_planner_model *m, wf_planner_times *t, double *numbers
     }
 }
 
-static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *t)
+static wf_status measure_step(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *t)
 {
     wf_gauge *g = own;
     char key[KEY];
@@ -344,7 +339,7 @@ static wf_status step_of(void *own, const wf_planner_model *m, int64_t batch, wf
 
 static wf_status part_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, double *seconds, size_t *workspace)
 {
-    const double start = now();
+    const double start = wf_planner_now();
     (void)wf_pool_mark(layer->ctx);
     wf_var *y = wf_apply(layer, wf_leaf(tape, x));
     WF_TRY(wf_check(y));
@@ -353,7 +348,7 @@ static wf_status part_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, d
     wf_status status = ones ? wf_tensor_fill(ones, 1) : wf_error_code();
     if (status == WF_OK)
         status = wf_backward_from(y, ones);
-    *seconds = now() - start;
+    *seconds = wf_planner_now() - start;
     *workspace = wf_pool_mark(layer->ctx) - kept;
     wf_tensor_free(ones);
     return status == WF_OK ? wf_tape_reset(tape) : status;
@@ -548,8 +543,8 @@ wf_status wf_gauge_open(wf_gauge *g, const wf_planner_model *m, wf_planner_meter
              wf_ctx_device(m->ctx), processor, host, wf_comm_size(g->comm), wf_ctx_threads(m->ctx));
     for (int i = 0; i < m->n_leaves; i++)
         words += m->leaf[i].params;
-    *meter =
-        (wf_planner_meter){.own = g, .step = step_of, .split = split_of, .part = part_of, .overlap = wf_gauge_overlap};
+    *meter = (wf_planner_meter){
+        .own = g, .step = measure_step, .split = split_of, .part = part_of, .overlap = wf_gauge_overlap};
     meter->links = wf_price_model_default();
     for (int i = 0; i < 2; i++)
         meter->exchange[i] = (wf_planner_link){meter->links.alpha_s[i], meter->links.beta_s[i]};

@@ -24,11 +24,6 @@ typedef struct measuring {
     double took[PARTS][ROUNDS]; /* SUMS: until all are over; LEFT: what remains of them behind the step */
 } measuring;
 
-static double now(void)
-{
-    return 1e-9 * (double)wf_profile_clock();
-}
-
 /* The sum of zeros stays zero, however often. */
 static void begin_sums(const measuring *c)
 {
@@ -41,10 +36,10 @@ static void begin_sums(const measuring *c)
 static wf_status time_sums(measuring *c, int round)
 {
     WF_TRY(wf_barrier(c->g->comm));
-    const double start = now();
+    const double start = wf_planner_now();
     begin_sums(c);
     WF_TRY(wf_background_wait(c->g->comm));
-    c->took[SUMS][round] = now() - start;
+    c->took[SUMS][round] = wf_planner_now() - start;
     return WF_OK;
 }
 
@@ -54,16 +49,16 @@ static wf_status time_step(measuring *c, bool sums, int round)
     wf_var *loss = wf_mean(wf_mul(y, y));
     WF_TRY(wf_check(loss));
     WF_TRY(wf_barrier(c->g->comm));
-    const double start = now();
+    const double start = wf_planner_now();
     if (sums)
         begin_sums(c);
     WF_TRY(wf_optim_step(c->g->optim, loss));
-    const double end = now();
+    const double end = wf_planner_now();
     c->took[sums ? BESIDE : STEP][round] = end - start;
     if (sums)
         WF_TRY(wf_background_wait(c->g->comm));
     if (sums)
-        c->took[LEFT][round] = now() - end;
+        c->took[LEFT][round] = wf_planner_now() - end;
     return wf_tape_reset(c->tape);
 }
 
@@ -88,7 +83,7 @@ static double slower_of(double beside_s, double alone_s)
     return factor < 1 ? 1 : factor;
 }
 
-static wf_status run(measuring *c, double slower[2])
+static wf_status time_rounds(measuring *c, double slower[2])
 {
     double t[PARTS];
     WF_TRY(choose_sums(c));
@@ -118,7 +113,7 @@ static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, 
     if (status == WF_OK)
         status = wf_background_open(g->comm);
     if (status == WF_OK)
-        status = wf_agree_status(g->comm, run(&c, slower));
+        status = wf_agree_status(g->comm, time_rounds(&c, slower));
     if (status != WF_OK)
         wf_background_end(g->comm);
     wf_tensor_free(c.x);

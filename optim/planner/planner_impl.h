@@ -2,6 +2,7 @@
 #ifndef WF_OPTIM_PLANNER_IMPL_H
 #define WF_OPTIM_PLANNER_IMPL_H
 
+#include "core/profile_author.h"
 #include "layers/pipeline_author.h"
 #include "optim/multi_node_impl.h"
 #include "optim/planner_author.h"
@@ -9,13 +10,19 @@
 /* Elements of a sum that is measured and priced: a full bucket of gradients. */
 #define WF_PLANNER_SUM (WF_BUCKET_BYTES / 4)
 
+/* Seconds of the clock that profiles use. */
+static inline double wf_planner_now(void)
+{
+    return 1e-9 * (double)wf_profile_clock();
+}
+
 /* A path is inside of another one that is equal, or that it continues behind a '/'. */
 bool wf_planner_inside(const char *path, const char *of);
 wf_layer *wf_planner_find(wf_layer *model, const char *path); /* NULL: there is none */
 
-/* Of gradients that are summed over some ranks, what each byte costs a rank: by the schedule that sums them on every
- * rank; and where the optimizer's state is sharded by those that sum each shard on its rank, during backward, and bring
- * the values of all shards together, behind the update. */
+/* What each byte of gradients that are summed over some ranks costs a rank. sum_s: the schedule that sums them on every
+ * rank. If the optimizer state is sharded, shards_s: summing each shard on its rank, during backward; gather_s: the
+ * all-gather of the values after the update. */
 typedef struct wf_sum_cost {
     double sum_s, shards_s, gather_s;
     double bytes, sharded_bytes; /* sent: by the first; by the other two */
@@ -74,7 +81,7 @@ typedef struct wf_json {
 /* Value 0 is the whole. WF_ERR_FORMAT names the line. */
 wf_status wf_json_read(wf_ctx *ctx, const char *text, const char *name, wf_json *json) WF_NODISCARD;
 void wf_json_clear(wf_json *json);
-/* Of an object: the value of this key and kind. WF_ERR_FORMAT where there is none. */
+/* Finds the value of this key and kind in an object. WF_ERR_FORMAT if there is none. */
 wf_status wf_json_get(const wf_json *json, int object, const char *key, char kind, int *value) WF_NODISCARD;
 wf_status wf_json_number(const wf_json *json, int object, const char *key, double least, double *number) WF_NODISCARD;
 wf_status wf_json_int(const wf_json *json, int object, const char *key, int least, int *number) WF_NODISCARD;
@@ -113,7 +120,7 @@ double wf_hidden_sums_shown(wf_hidden_sums *sums);
  */
 /* Identifies a model, its shapes and its options in the cache. */
 uint64_t wf_gauge_signature(const wf_planner_model *m);
-/* Of the library's meter. Collective. */
+/* Measures the overlap rates of the library's meter. Collective. */
 wf_status wf_gauge_overlap(void *gauge, const wf_planner_model *m, int64_t batch,
                            wf_planner_overlap *rates) WF_NODISCARD;
 /* alpha, beta and gamma of the meter's links, exchanges and messages, inside a node where the gauge has several ranks
@@ -142,13 +149,13 @@ wf_status wf_planner_curves(const wf_gauge *gauge, const wf_planner_model *m, co
  */
 #define WF_STATES 4 /* sums of WF_PARALLEL_CHANNEL and WF_PARALLEL_SPATIAL */
 
-/* One way through the units up to here. */
-typedef struct wf_way {
+/* A candidate: one choice of forms for the units up to here. */
+typedef struct wf_candidate {
     double seconds, bytes; /* bytes: of memory */
     int before;            /* of the unit before, by number */
     uint8_t form, state;
     bool recompute;
-} wf_way;
+} wf_candidate;
 
 typedef struct wf_search {
     const wf_planner_model *m;
@@ -157,8 +164,8 @@ typedef struct wf_search {
     double words;         /* of memory for each parameter: value, gradient, and state */
     bool recompute, zero; /* zero: the optimizer's state is sharded */
     wf_unit_cost *cost;   /* by unit, form and state */
-    wf_way *way;
-    int *ways; /* of each unit */
+    wf_candidate *candidate;
+    int *candidates; /* of each unit: how many */
     wf_training_plan *best;
     double least; /* memory, of what did not fit */
     wf_mesh_opts least_mesh;
@@ -176,7 +183,8 @@ double wf_search_base(const wf_search *s, int64_t batch);
 double wf_search_words(const wf_search *s);  /* of memory for each parameter */
 double wf_search_leaves(const wf_search *s); /* seconds of all leaves */
 wf_training_plan *wf_search_plan(const wf_search *s);
-/* Of a unit's gradients: the sum, and what values take that follow the update; bytes that a rank sends for both. */
+/* Cost of a unit's gradients: seconds of the sum, seconds of the all-gather after the update, and the bytes that a rank
+ * sends for both. */
 double wf_search_sum(const wf_search *s, const wf_unit_cost *cost);
 double wf_search_gather(const wf_search *s, const wf_unit_cost *cost);
 double wf_search_sum_bytes(const wf_search *s, const wf_unit_cost *cost);

@@ -1,6 +1,5 @@
-/* The search: every mesh of the ranks in turn; on each of them, the units of the chain get their forms by dynamic
- * programming over the chain, whose states are how an output is split, with the fastest and the leanest ways to each.
- */
+/* The search: every mesh of the ranks in turn; on each, the units of the chain get their forms by dynamic programming
+ * over the chain. A state is how an output is split; each keeps its Pareto front of time and memory. */
 #include "optim/planner/planner_impl.h"
 
 #include <math.h>
@@ -8,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST 128 /* ways that are kept of each state */
+#define MOST 128 /* candidates that are kept of each state */
 
 const char *wf_planner_mesh_text(wf_mesh_opts m, char text[WF_PLANNER_PATH])
 {
@@ -80,7 +79,7 @@ static bool may_take(const wf_search *s, int unit, unsigned form)
 
 static int by_state_and_time(const void *left, const void *right)
 {
-    const wf_way *a = left, *b = right;
+    const wf_candidate *a = left, *b = right;
     if (a->state != b->state)
         return a->state - b->state;
     if (a->seconds != b->seconds)
@@ -88,9 +87,9 @@ static int by_state_and_time(const void *left, const void *right)
     return (a->bytes > b->bytes) - (a->bytes < b->bytes);
 }
 
-/* Sorted by time, each leaner than the one before. Of too many the fastest one in each of MOST equal ranges of bytes
- * stays, and the leanest, so that every limit of memory has ways near to it. */
-static int thin_out(const wf_way *w, int n, wf_way *to)
+/* Thins a Pareto front that is sorted by time. If it has more than MOST candidates, keeps the fastest in each of MOST
+ * equal ranges of bytes, and the leanest, so that every limit of memory has candidates near to it. */
+static int thin_out(const wf_candidate *w, int n, wf_candidate *to)
 {
     const double width = n > MOST ? (w[0].bytes - w[n - 1].bytes) / (MOST - 1) : 0;
     int kept = 0;
@@ -104,8 +103,8 @@ static int thin_out(const wf_way *w, int n, wf_way *to)
     return kept;
 }
 
-/* Of each state those that no other one beats in both, or of too many some of them. */
-static int keep_best(wf_way *w, int n, wf_way *to)
+/* Keeps the Pareto front (time, memory) of each state, thinned to MOST candidates. */
+static int keep_best(wf_candidate *w, int n, wf_candidate *to)
 {
     int kept = 0;
     qsort(w, (size_t)n, sizeof *w, by_state_and_time);
@@ -120,10 +119,11 @@ static int keep_best(wf_way *w, int n, wf_way *to)
     return kept;
 }
 
-static wf_way extend(const wf_search *s, const wf_way *w, int before, int unit, unsigned form, bool recompute)
+static wf_candidate extend(const wf_search *s, const wf_candidate *w, int before, int unit, unsigned form,
+                           bool recompute)
 {
     const wf_unit_cost *c = wf_search_cost(s, unit, form, w->state);
-    wf_way next = {.before = before, .form = (uint8_t)form, .state = (uint8_t)c->state, .recompute = recompute};
+    wf_candidate next = {.before = before, .form = (uint8_t)form, .state = (uint8_t)c->state, .recompute = recompute};
     next.seconds =
         w->seconds + c->forward_s + c->backward_s + c->message_s + wf_search_sum(s, c) + wf_search_gather(s, c);
     next.bytes = w->bytes + param_bytes(s, c) + (recompute ? c->output : c->kept);
@@ -131,10 +131,10 @@ static wf_way extend(const wf_search *s, const wf_way *w, int before, int unit, 
     return next;
 }
 
-static wf_status step_unit(wf_search *s, int unit, wf_way *room)
+static wf_status step_unit(wf_search *s, int unit, wf_candidate *room)
 {
-    const wf_way start = {0}, *from = unit > 0 ? s->way + (unit - 1) * WF_STATES * MOST : &start;
-    const int n_from = unit > 0 ? s->ways[unit - 1] : 1;
+    const wf_candidate start = {0}, *from = unit > 0 ? s->candidate + (unit - 1) * WF_STATES * MOST : &start;
+    const int n_from = unit > 0 ? s->candidates[unit - 1] : 1;
     int n = 0;
     for (unsigned form = 0; form < WF_STATES; form++)
         for (int state = 0; state < WF_STATES && may_take(s, unit, form); state++)
@@ -144,7 +144,7 @@ static wf_status step_unit(wf_search *s, int unit, wf_way *room)
             for (int again = 0; again <= s->recompute && may_take(s, unit, form); again++)
                 if (wf_search_cost(s, unit, form, from[i].state)->possible)
                     room[n++] = extend(s, &from[i], i, unit, form, again);
-    s->ways[unit] = keep_best(room, n, s->way + unit * WF_STATES * MOST);
+    s->candidates[unit] = keep_best(room, n, s->candidate + unit * WF_STATES * MOST);
     return WF_OK;
 }
 
@@ -228,7 +228,8 @@ double wf_search_words(const wf_search *s)
            (params > 0 ? packed / (4 * params) : 0);
 }
 
-static void fill_unit(const wf_search *s, const wf_way *w, const wf_way *before, int unit, wf_training_plan *plan)
+static void fill_unit(const wf_search *s, const wf_candidate *w, const wf_candidate *before, int unit,
+                      wf_training_plan *plan)
 {
     const wf_unit_cost *c = wf_search_cost(s, unit, w->form, before ? before->state : 0);
     wf_plan_unit *u = &plan->unit[unit];
@@ -272,7 +273,7 @@ static void add_sums(const wf_search *s, int unit, const wf_unit_cost *c, double
     }
 }
 
-static wf_training_plan *plan_of(const wf_search *s, const wf_way *last)
+static wf_training_plan *plan_of(const wf_search *s, const wf_candidate *last)
 {
     wf_training_plan *plan = wf_search_plan(s);
     wf_hidden_sums sums = wf_hidden_sums_begin(s->place->overlap);
@@ -280,9 +281,9 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_way *last)
     double gathers = 0;
     if (!plan)
         return NULL;
-    const wf_way *w = last;
+    const wf_candidate *w = last;
     for (int u = s->m->n_units - 1; u >= 0; u--) {
-        const wf_way *before = u > 0 ? s->way + (u - 1) * WF_STATES * MOST + w->before : NULL;
+        const wf_candidate *before = u > 0 ? s->candidate + (u - 1) * WF_STATES * MOST + w->before : NULL;
         fill_unit(s, w, before, u, plan);
         plan->seconds += plan->unit[u].forward_s + plan->unit[u].backward_s + plan->unit[u].message_s;
         const wf_unit_cost *c = wf_search_cost(s, u, w->form, before ? before->state : 0);
@@ -327,7 +328,7 @@ bool wf_search_too_large(wf_search *s, double bytes)
 
 static wf_status step_units(wf_search *s)
 {
-    wf_way *room = wf_calloc(s->m->ctx, 2 * WF_STATES * WF_STATES * MOST, sizeof *room);
+    wf_candidate *room = wf_calloc(s->m->ctx, 2 * WF_STATES * WF_STATES * MOST, sizeof *room);
     wf_status status = room ? WF_OK : wf_error_code();
     for (int u = 0; u < s->m->n_units && status == WF_OK; u++)
         status = step_unit(s, u, room);
@@ -339,16 +340,16 @@ static wf_status step_units(wf_search *s)
 wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state)
 {
     const int last = s->m->n_units - 1;
-    const wf_way *w = NULL;
+    const wf_candidate *w = NULL;
     WF_TRY(step_units(s));
-    for (int i = 0; i < s->ways[last]; i++) {
-        const wf_way *way = &s->way[last * WF_STATES * MOST + i];
-        if (!(way->state & WF_PARALLEL_CHANNEL) && (!w || way->seconds < w->seconds))
-            w = way;
+    for (int i = 0; i < s->candidates[last]; i++) {
+        const wf_candidate *c = &s->candidate[last * WF_STATES * MOST + i];
+        if (!(c->state & WF_PARALLEL_CHANNEL) && (!w || c->seconds < w->seconds))
+            w = c;
     }
     cost[last].possible = w;
     for (int u = last; u >= 0 && w; u--) {
-        const wf_way *before = u > 0 ? &s->way[(u - 1) * WF_STATES * MOST + w->before] : NULL;
+        const wf_candidate *before = u > 0 ? &s->candidate[(u - 1) * WF_STATES * MOST + w->before] : NULL;
         state[u] = before ? before->state : 0;
         cost[u] = *wf_search_cost(s, u, w->form, state[u]);
         w = before;
@@ -359,11 +360,11 @@ wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state)
 /* By how much backward of some unit needs more than the end of forward, where all that is kept is there: the units
  * behind it have freed theirs, and a recomputed one gets back what it does not keep. Where the unit is as the meter has
  * measured it, its peak is that of the step. */
-static double backward_bytes(const wf_search *s, const wf_way *w)
+static double backward_bytes(const wf_search *s, const wf_candidate *w)
 {
     double most = 0, freed = 0;
     for (int u = s->m->n_units - 1; u >= 0; u--) {
-        const wf_way *before = u > 0 ? &s->way[(u - 1) * WF_STATES * MOST + w->before] : NULL;
+        const wf_candidate *before = u > 0 ? &s->candidate[(u - 1) * WF_STATES * MOST + w->before] : NULL;
         const wf_unit_cost *c = wf_search_cost(s, u, w->form, before ? before->state : 0);
         const double more = c->backward - (w->recompute ? 0 : c->kept) - freed - more_bytes(s);
         most = (w->form || w->recompute) && more > most ? more : most;
@@ -379,9 +380,9 @@ static wf_status run_chain(wf_search *s, bool zero)
     s->zero = zero;
     s->words = wf_search_words(s);
     WF_TRY(step_units(s));
-    const wf_way *chosen = NULL;
-    for (int i = 0; i < s->ways[last]; i++) {
-        const wf_way *w = &s->way[last * WF_STATES * MOST + i];
+    const wf_candidate *chosen = NULL;
+    for (int i = 0; i < s->candidates[last]; i++) {
+        const wf_candidate *w = &s->candidate[last * WF_STATES * MOST + i];
         if (!(w->state & WF_PARALLEL_CHANNEL) &&
             !wf_search_too_large(s, wf_search_base(s, s->place->batch) + w->bytes + backward_bytes(s, w)) &&
             (!chosen || w->seconds < chosen->seconds))
@@ -400,17 +401,20 @@ static wf_status run_chain(wf_search *s, bool zero)
 /* --- meshes ---------------------------------------------------------------------------------------------------------
  */
 
+/* Returns true if the program can have such a mesh. */
+static bool has_form(const wf_planner_opts *o, wf_mesh_opts m)
+{
+    const bool pixels = m.depth * m.height * m.width > 1;
+    return !(pixels && !(o->can & WF_PLANNER_SPATIAL)) && !(m.channel > 1 && !(o->can & WF_PLANNER_CHANNEL)) &&
+           !(m.stage > 1 && !(o->can & WF_PLANNER_STAGE)) && !(m.depth > 1 && !(o->can & WF_PLANNER_DEPTH));
+}
+
 static bool wanted(const wf_search *s, wf_mesh_opts m)
 {
     const wf_mesh_opts *only = &s->o->mesh;
-    const bool pixels = m.depth * m.height * m.width > 1;
-    const unsigned can = s->o->can;
     if (wf_mesh_opts_size(*only) > 0 && memcmp(only, &m, sizeof m) != 0)
         return false;
-    if (s->o->batch % m.data != 0 || m.stage > s->m->n_units)
-        return false;
-    return !(pixels && !(can & WF_PLANNER_SPATIAL)) && !(m.channel > 1 && !(can & WF_PLANNER_CHANNEL)) &&
-           !(m.stage > 1 && !(can & WF_PLANNER_STAGE)) && !(m.depth > 1 && !(can & WF_PLANNER_DEPTH));
+    return s->o->batch % m.data == 0 && m.stage <= s->m->n_units && has_form(s->o, m);
 }
 
 static wf_status try_place(wf_search *s, wf_mesh_opts mesh, int64_t batch, int chunks)
@@ -465,13 +469,30 @@ static wf_status try_meshes(wf_search *s, wf_mesh_opts mesh, int axis, int left)
     return WF_OK;
 }
 
+/* The only mesh that is asked for. */
+static wf_status check_mesh(const wf_planner_model *m, const wf_planner_opts *o)
+{
+    char text[WF_PLANNER_PATH];
+    const long long asked = wf_mesh_opts_size(o->mesh);
+    wf_planner_mesh_text(o->mesh, text);
+    WF_CHECK(asked == o->ranks, WF_ERR_ARGUMENT, "a mesh of %s has %lld ranks: should have %d, those of the plan", text,
+             asked, o->ranks);
+    WF_CHECK(o->batch % o->mesh.data == 0, WF_ERR_ARGUMENT,
+             "a mesh of %s for a batch of %lld: data should be a number that divides it", text, (long long)o->batch);
+    WF_CHECK(o->mesh.stage <= m->n_units, WF_ERR_ARGUMENT,
+             "a mesh of %s for a model of %d layers: should have as many stages at most", text, m->n_units);
+    WF_CHECK(has_form(o, o->mesh), WF_ERR_ARGUMENT,
+             "a mesh of %s: the program does not take such a mesh (the last argument of wf_planner_answer)", text);
+    return WF_OK;
+}
+
 static wf_status check_opts(const wf_planner_model *m, const wf_planner_opts *o)
 {
     WF_CHECK(o->ranks >= 1 && o->nodes >= 1 && o->ranks % o->nodes == 0, WF_ERR_ARGUMENT,
              "a plan for %d ranks on %d nodes: should be as many ranks on each node", o->ranks, o->nodes);
     WF_CHECK(o->batch >= 1, WF_ERR_ARGUMENT, "a plan for a batch of %lld", (long long)o->batch);
     WF_CHECK(m->n_units > 0, WF_ERR_ARGUMENT, "a plan for a model without layers");
-    return WF_OK;
+    return wf_mesh_opts_size(o->mesh) > 0 ? check_mesh(m, o) : WF_OK;
 }
 
 static wf_status none_fits(const wf_search *s)
@@ -490,17 +511,17 @@ wf_training_plan *wf_planner_search(const wf_planner_model *m, const wf_planner_
     WF_TRY_NULL(check_opts(m, o));
     wf_search s = {.m = m, .o = o, .place = &start};
     s.cost = wf_calloc(m->ctx, units * WF_STATES * WF_STATES, sizeof *s.cost);
-    s.way = wf_calloc(m->ctx, units * WF_STATES * MOST, sizeof *s.way);
-    s.ways = wf_calloc(m->ctx, units, sizeof *s.ways);
-    wf_status status = s.cost && s.way && s.ways ? WF_OK : wf_error_code();
+    s.candidate = wf_calloc(m->ctx, units * WF_STATES * MOST, sizeof *s.candidate);
+    s.candidates = wf_calloc(m->ctx, units, sizeof *s.candidates);
+    wf_status status = s.cost && s.candidate && s.candidates ? WF_OK : wf_error_code();
     const wf_mesh_opts ones = {1, 1, 1, 1, 1, 1};
     if (status == WF_OK)
         status = try_meshes(&s, ones, 0, o->ranks);
     if (status == WF_OK && !s.best)
         status = none_fits(&s);
     free(s.cost);
-    free(s.way);
-    free(s.ways);
+    free(s.candidate);
+    free(s.candidates);
     if (status == WF_OK)
         return s.best;
     wf_training_plan_free(s.best);

@@ -24,8 +24,8 @@ uint64_t wf_study_hash(const char *text)
     return hash;
 }
 
-/* Where several groups fail at once, as when all Pythons are killed, the lowest speaks, and the others take its words.
- */
+/* If several groups fail at once, as when all Pythons are killed, the lowest one's error counts, and the others take
+ * its words. */
 static wf_status let_lower_speak(const wf_study *study)
 {
     wf_status status = wf_comm_alive(study->all);
@@ -58,9 +58,9 @@ static wf_status share_answer(wf_study *study, const char *line, const char *sai
     }
     WF_TRY(wf_bcast_bytes(study->group, &h, sizeof h, 0));
     if (h.line != wf_study_hash(line))
-        return end_study(study, WF_RAISE(WF_ERR_ARGUMENT,
-                                         "rank %d asks the study %.200s, and rank 0 of its group something else",
-                                         wf_comm_rank(study->all), line));
+        return end_study(
+            study, WF_RAISE(WF_ERR_ARGUMENT, "rank %s asks the study %.200s, and rank %s of its group something else",
+                            WF_RANK(study->all, wf_comm_rank(study->all)), line, WF_RANK(study->group, 0)));
     *text = malloc((size_t)h.length + 1);
     if (!*text)
         return end_study(study, WF_RAISE(WF_ERR_MEMORY, "no memory for an answer of the study"));
@@ -95,7 +95,7 @@ wf_status wf_study_answer(const wf_words *answer)
 }
 
 /* `asked` is what rank 0 sends; every rank has the same `line`. */
-static wf_status call(wf_study *study, const char *line, const char *asked, wf_words *answer)
+static wf_status call_bridge(wf_study *study, const char *line, const char *asked, wf_words *answer)
 {
     const bool asks = wf_comm_rank(study->group) == 0;
     const char *said = NULL;
@@ -104,7 +104,7 @@ static wf_status call(wf_study *study, const char *line, const char *asked, wf_w
     WF_TRY(wf_comm_alive(study->all));
     if (asks) {
         status = wf_bridge_exchange(&study->bridge, asked, study->opts.timeout_ms, &said);
-        /* Here already, so that nonsense is the error of one rank. */
+        /* Parsed before ranks agree, so that a malformed answer is the error of one rank. */
         status = status == WF_OK ? wf_words_parse(answer, said) : status;
     }
     if (status != WF_OK)
@@ -123,7 +123,7 @@ static wf_status call(wf_study *study, const char *line, const char *asked, wf_w
 wf_status wf_study_call(wf_study *study, char *line, wf_words *answer)
 {
     *answer = (wf_words){0};
-    const wf_status status = line ? call(study, line, line, answer) : end_study(study, WF_ERR_MEMORY);
+    const wf_status status = line ? call_bridge(study, line, line, answer) : end_study(study, WF_ERR_MEMORY);
     free(line);
     return status;
 }
@@ -138,7 +138,7 @@ wf_status wf_study_call_value(wf_study *study, char *line, double value, wf_word
     /* In place of the bracket at its end. */
     if (asked)
         snprintf(asked, size, "%.*s,\"%a\"]", (int)strlen(line) - 1, line, value);
-    const wf_status status = asked ? call(study, line, asked, answer)
+    const wf_status status = asked ? call_bridge(study, line, asked, answer)
                                    : end_study(study, WF_RAISE(WF_ERR_MEMORY, "no memory for a line to Python"));
     free(asked);
     free(line);

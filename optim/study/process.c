@@ -125,8 +125,8 @@ wf_status wf_bridge_start(wf_bridge *bridge, const char *python, const char *nam
 /* --- Ending --------------------------------------------------------------------------------------------------------
  */
 
-/* Whether it is there, running or to be reaped, after at most that time in which it may end; false where somebody else
- * has reaped it. */
+/* Returns true if the child exists, running or not yet reaped, after at most `wait_ms` in which it may end; false if
+ * another thread has reaped it. */
 static bool wait_for_end(pid_t child, int64_t wait_ms)
 {
     for (const int64_t end = now_ms() + wait_ms;;) {
@@ -215,7 +215,7 @@ static bool again(void)
 }
 
 /* Until the pipe is ready, or the time is over. */
-static bool ready(int file, short events, int64_t end_ms)
+static bool wait_ready(int file, short events, int64_t end_ms)
 {
     for (;;) {
         const int64_t left = end_ms - now_ms();
@@ -239,7 +239,7 @@ static wf_status send_line(wf_bridge *bridge, const char *line, int64_t timeout_
             sent += (size_t)n;
         else if (n < 0 && !again())
             return ended(bridge);
-        else if (!ready(bridge->to, POLLOUT, end_ms))
+        else if (!wait_ready(bridge->to, POLLOUT, end_ms))
             return silent(bridge, timeout_ms);
     }
     return WF_OK;
@@ -259,7 +259,7 @@ static wf_status read_more(wf_bridge *bridge, int64_t timeout_ms, int64_t end_ms
         bridge->have += (size_t)n;
     else if (n == 0 || !again())
         return ended(bridge);
-    else if (!ready(bridge->from, POLLIN, end_ms))
+    else if (!wait_ready(bridge->from, POLLIN, end_ms))
         return silent(bridge, timeout_ms);
     return WF_OK;
 }

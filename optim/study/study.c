@@ -18,7 +18,7 @@ static bool ends_in(const char *path, const char *const *endings)
     return false;
 }
 
-static wf_status check_numbers(const wf_study_opts *o)
+static wf_status check_option_values(const wf_study_opts *o)
 {
     WF_CHECK(o->trials >= 0, WF_ERR_ARGUMENT, "a study of %lld trials", (long long)o->trials);
     WF_CHECK(o->seed >= 0 && o->seed < 1LL << 32, WF_ERR_ARGUMENT, "a study with seed %lld: should be below 2^32",
@@ -47,7 +47,7 @@ static wf_status check(const wf_comm *comm, const char *name, const wf_study_opt
     WF_CHECK(!o->storage || ends_in(o->storage, endings), WF_ERR_ARGUMENT,
              "study %s: storage %s: should end in .db, .sqlite or .sqlite3 (SQLite), or in .journal or .log", name,
              o->storage);
-    return check_numbers(o);
+    return check_option_values(o);
 }
 
 /* --- The same on all ranks -----------------------------------------------------------------------------------------
@@ -77,28 +77,29 @@ static opening opening_of(const char *name, const wf_study_opts *o)
     return mine;
 }
 
-static wf_status compare_with(const opening *first, const opening *mine, int rank)
+static wf_status compare_with(const wf_comm *comm, const opening *first, const opening *mine)
 {
     static const char *const numbers[] = {"trials",         "groups", "maximize",     "sampler",   "seed",
                                           "startup_trials", "pruner", "warmup_steps", "timeout_ms"};
     static const char *const texts[] = {"the name", "storage"};
+    const char *leader = WF_RANK(comm, 0), *rank = WF_RANK(comm, wf_comm_rank(comm));
     for (int i = 0; i < 2; i++)
         WF_CHECK(first->hash[i] == mine->hash[i], WF_ERR_ARGUMENT,
-                 "rank 0 opens a study with %s \"%s\" and rank %d with %s \"%s\"; all ranks give the same options",
-                 texts[i], first->text[i], rank, texts[i], mine->text[i]);
+                 "rank %s opens a study with %s \"%s\" and rank %s with %s \"%s\"; all ranks give the same options",
+                 leader, texts[i], first->text[i], rank, texts[i], mine->text[i]);
     for (int i = 0; i < 9; i++)
         WF_CHECK(first->number[i] == mine->number[i], WF_ERR_ARGUMENT,
-                 "rank 0 opens a study with %s %lld and rank %d with %s %lld; all ranks give the same options",
+                 "rank %s opens a study with %s %lld and rank %s with %s %lld; all ranks give the same options", leader,
                  numbers[i], (long long)first->number[i], rank, numbers[i], (long long)mine->number[i]);
     return WF_OK;
 }
 
-static wf_status compare(wf_comm *comm, const char *name, const wf_study_opts *o)
+static wf_status compare_options(wf_comm *comm, const char *name, const wf_study_opts *o)
 {
     const opening mine = opening_of(name, o);
     opening first = mine;
     WF_TRY(wf_bcast_bytes(comm, &first, sizeof first, 0));
-    return wf_agree_status(comm, compare_with(&first, &mine, wf_comm_rank(comm)));
+    return wf_agree_status(comm, compare_with(comm, &first, &mine));
 }
 
 /* --- Python --------------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ wf_study *wf_study_open(wf_comm *comm, const char *name, wf_study_opts opts)
 {
     WF_NEED_NULL(comm);
     opts.groups = opts.groups ? opts.groups : 1;
-    WF_TRY_NULL(compare(comm, name, &opts));
+    WF_TRY_NULL(compare_options(comm, name, &opts));
     WF_TRY_NULL(wf_agree_status(comm, check(comm, name, &opts)));
     const int64_t most = wf_config_get()->timeout_ms, wanted = opts.timeout_ms ? opts.timeout_ms : DEFAULT_TIMEOUT_MS;
     opts.timeout_ms = wanted < most ? wanted : most;

@@ -98,7 +98,7 @@ struct wf_study {
  * answer that is an error is returned by all; Python's end, or a rank with another line, ends the study. The answer is
  * to be freed. Takes over the line, which is NULL where memory is exhausted. Collective. */
 wf_status wf_study_call(wf_study *study, char *line, wf_words *answer) WF_NODISCARD;
-/* The same with another value at the end of the line: that of rank 0 counts. */
+/* Like wf_study_call, with another value at the end of the line: that of rank 0 counts. */
 wf_status wf_study_call_value(wf_study *study, char *line, double value, wf_words *answer) WF_NODISCARD;
 uint64_t wf_study_hash(const char *text);
 /* The status that an answer means, with its message. */

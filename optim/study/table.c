@@ -90,7 +90,7 @@ static wf_status update_table(wf_study *study)
     wf_line_begin(&line, "table");
     wf_study_table_free(study);
     WF_TRY(wf_study_call(study, wf_line_end(&line), &study->words));
-    /* Of the trials that run now, only this group's may be in the middle of a call: the table is that of one moment. */
+    /* Only the trial of this group may be in the middle of a call, so the table is a snapshot of one moment. */
     return wf_agree_status(study->group, read_table(study));
 }
 

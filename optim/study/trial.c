@@ -34,7 +34,7 @@ static wf_status agree(wf_study *study, bool ends, wf_status status, bool *all_e
     return wf_bcast_status(study->group, status, size - (int)worst[0]);
 }
 
-static wf_status note(wf_trial *trial, wf_status status)
+static wf_status keep_error(wf_trial *trial, wf_status status)
 {
     wf_status code;
     if (status != WF_OK && trial->status == WF_OK) {
@@ -59,18 +59,18 @@ static wf_status question(wf_trial *trial, char *line, const double *value, wf_w
     wf_status status = agree(trial->study, false, line ? WF_OK : WF_ERR_MEMORY, &all_end, &wrong);
     if (status != WF_OK) {
         free(line);
-        return note(trial, status);
+        return keep_error(trial, status);
     }
     status =
         value ? wf_study_call_value(trial->study, line, *value, answer) : wf_study_call(trial->study, line, answer);
     trial->wrong = trial->wrong || status != WF_OK;
-    return note(trial, status);
+    return keep_error(trial, status);
 }
 
 /* --- Suggestions ---------------------------------------------------------------------------------------------------
  */
 
-static wf_status check_name(const char *name)
+static wf_status check_parameter_name(const char *name)
 {
     WF_CHECK(name && *name, WF_ERR_ARGUMENT, "a parameter of a trial needs a name");
     return wf_study_check_text("the parameter", name);
@@ -78,7 +78,7 @@ static wf_status check_name(const char *name)
 
 static wf_status check_range(const char *name, double low, double high, wf_study_scale scale, double least)
 {
-    WF_TRY(check_name(name));
+    WF_TRY(check_parameter_name(name));
     WF_CHECK(isfinite(low) && isfinite(high) && low <= high, WF_ERR_ARGUMENT,
              "parameter %s of [%g, %g]: this is no range", name, low, high);
     WF_CHECK(!scale.log || low >= least, WF_ERR_ARGUMENT,
@@ -94,7 +94,7 @@ static wf_status check_range(const char *name, double low, double high, wf_study
 static bool begin(wf_trial *trial, wf_status status)
 {
     trial->wrong = status != WF_OK;
-    return note(trial, status) == WF_OK;
+    return keep_error(trial, status) == WF_OK;
 }
 
 static bool usable(const wf_trial *trial)
@@ -123,7 +123,7 @@ double wf_trial_suggest_float(wf_trial *trial, const char *name, double low, dou
     double value = NAN;
     wf_words answer;
     if (ask_in_range(trial, "float", name, (const double[]){low, high}, scale, &answer) == WF_OK)
-        note(trial, wf_words_real(&answer, 1, &value));
+        keep_error(trial, wf_words_real(&answer, 1, &value));
     wf_words_free(&answer);
     return value;
 }
@@ -145,14 +145,14 @@ int64_t wf_trial_suggest_int(wf_trial *trial, const char *name, int64_t low, int
     int64_t value = 0;
     wf_words answer;
     if (ask_in_range(trial, "int", name, (const double[]){(double)low, (double)high}, scale, &answer) == WF_OK)
-        note(trial, wf_words_int(&answer, 1, &value));
+        keep_error(trial, wf_words_int(&answer, 1, &value));
     wf_words_free(&answer);
     return value;
 }
 
 static wf_status check_choices(const char *name, const char *const *choices, int count)
 {
-    WF_TRY(check_name(name));
+    WF_TRY(check_parameter_name(name));
     WF_CHECK(choices && count > 0, WF_ERR_ARGUMENT, "parameter %s has no choices", name);
     for (int i = 0; i < count; i++) {
         WF_CHECK(choices[i], WF_ERR_ARGUMENT, "parameter %s: choice %d is NULL", name, i);
@@ -176,7 +176,7 @@ int wf_trial_suggest_categorical(wf_trial *trial, const char *name, const char *
     for (int i = 0; i < count; i++)
         wf_line_add(&line, choices[i]);
     if (question(trial, wf_line_end(&line), NULL, &answer) == WF_OK)
-        note(trial, wf_words_int(&answer, 1, &value));
+        keep_error(trial, wf_words_int(&answer, 1, &value));
     wf_words_free(&answer);
     return value >= 0 && value < count ? (int)value : 0;
 }
@@ -206,7 +206,7 @@ bool wf_trial_should_prune(wf_trial *trial)
     wf_line line;
     wf_line_begin(&line, "prune");
     if (question(trial, wf_line_end(&line), NULL, &answer) == WF_OK)
-        note(trial, wf_words_int(&answer, 1, &value));
+        keep_error(trial, wf_words_int(&answer, 1, &value));
     wf_words_free(&answer);
     return value != 0;
 }
@@ -344,7 +344,7 @@ wf_status wf_study_tell_failed(wf_study *study, wf_trial *trial, wf_status statu
     wf_error_save(&code, message, sizeof message);
     if (code != status)
         snprintf(message, sizeof message, "%s", wf_status_name(status));
-    /* Those that wait for this rank in a call of the trial's communicator. */
+    /* Tells ranks that wait for this one in a call of the trial's communicator. */
     wf_comm_post_failure(study->work, WF_RAISE(status, "%s", message));
     return end_trial(study, trial, WF_RAISE(status, "%s", message), NAN);
 }

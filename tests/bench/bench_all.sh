@@ -82,7 +82,7 @@ torch() {
         --warmup 3 --threads "$threads" --variant "$form" --memory "$@"
 }
 
-# Of lines "rate MiB": median, least and most of the rates, and the most MiB.
+# Prints, of lines "rate MiB", the median, least and most of the rates, and the most MiB.
 sums() {
     sort -n "$1" 2>/dev/null | awk '{ v[NR] = $1; if ($2 > m) m = $2 } END { if (NR) print v[int((NR + 1) / 2)], v[1], v[NR], m }'
 }

@@ -110,14 +110,15 @@ static double bare_seconds(const table *t, bool bf16, bool list)
 static settings read_settings(int argc, char **argv)
 {
     settings s = {.batch = 64, .channels = 128, .iterations = 10, .latent = 100, .warmup = 3};
-    const example_option options[] = {{"batch", "N", "images", .number = &s.batch, .least = 1},
-                                      {"channels", "N", "width", .number = &s.channels, .least = 8},
-                                      {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
-                                      {"warmup", "N", "steps before", .number = &s.warmup},
-                                      {"latent", "N", "inputs of the generator", .number = &s.latent, .least = 1},
-                                      {"list", NULL, "every primitive, with its time", .flag = &s.list},
-                                      EXAMPLE_COMPUTE(&s.compute),
-                                      {0}};
+    const example_option options[] = {
+        {"batch", "N", "images", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"channels", "N", "width", .number = &s.channels, .most = EXAMPLE_MOST_SIZE, .least = 8},
+        {"iterations", "N", "steps that are timed", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"warmup", "N", "steps before", .number = &s.warmup, .most = EXAMPLE_MOST_COUNT},
+        {"latent", "N", "inputs of the generator", .number = &s.latent, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"list", NULL, "every primitive, with its time", .flag = &s.list},
+        EXAMPLE_COMPUTE(&s.compute),
+        {0}};
     example_options(argc, argv, "The DCGAN step beside the sum of oneDNN's primitives, on one process.", options);
     return s;
 }

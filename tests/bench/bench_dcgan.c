@@ -24,20 +24,21 @@ typedef struct settings {
 static settings read_settings(int argc, char **argv)
 {
     settings s = {.batch = 64, .channels = 128, .iterations = 20, .latent = 100, .warmup = 3};
-    const example_option table[] = {{"batch", "N", "images per rank", .number = &s.batch, .least = 1},
-                                    {"channels", "N", "width", .number = &s.channels, .least = 8},
-                                    {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
-                                    {"warmup", "N", "steps before", .number = &s.warmup},
-                                    {"latent", "N", "inputs of the generator", .number = &s.latent, .least = 1},
-                                    {"sync-bn", NULL, "statistics of the whole batch", .flag = &s.sync_bn},
-                                    {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
-                                    {"captured", NULL, "replay the step", .flag = &s.captured},
-                                    {"memory", NULL, "print the most memory in MiB, too", .flag = &s.memory},
-                                    {"profile", NULL, "where the time went", .flag = &s.profile},
-                                    {"timeline", "FILE", "the same over time", .text = &s.timeline},
-                                    {"check", NULL, "the share of the checks", .flag = &s.check},
-                                    EXAMPLE_COMPUTE(&s.compute),
-                                    {0}};
+    const example_option table[] = {
+        {"batch", "N", "images per rank", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"channels", "N", "width", .number = &s.channels, .most = EXAMPLE_MOST_SIZE, .least = 8},
+        {"iterations", "N", "steps that are timed", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"warmup", "N", "steps before", .number = &s.warmup, .most = EXAMPLE_MOST_COUNT},
+        {"latent", "N", "inputs of the generator", .number = &s.latent, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"sync-bn", NULL, "statistics of the whole batch", .flag = &s.sync_bn},
+        {"compare", NULL, "plain and synchronised by turns", .flag = &s.compare},
+        {"captured", NULL, "replay the step", .flag = &s.captured},
+        {"memory", NULL, "print the most memory in MiB, too", .flag = &s.memory},
+        {"profile", NULL, "where the time went", .flag = &s.profile},
+        {"timeline", "FILE", "the same over time", .text = &s.timeline},
+        {"check", NULL, "the share of the checks", .flag = &s.check},
+        EXAMPLE_COMPUTE(&s.compute),
+        {0}};
     example_options(argc, argv, "Images per second of the DCGAN step.", table);
     return s;
 }

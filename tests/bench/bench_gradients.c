@@ -54,12 +54,13 @@ static settings read_settings(int argc, char **argv)
     const example_option table[] = {
         {"model", "NAME", "vgg or dcgan", .text = &s.model},
         {"comm", "NAME", "communicator", .text = &s.comm},
-        {"batch", "N", "images per rank", .number = &s.batch, .least = 1},
-        {"width", "N", "channels: of VGG's first group (64), of the DCGAN (128)", .number = &s.width, .least = 8},
-        {"rounds", "N", "turns of every kind", .number = &s.rounds, .least = 1},
-        {"steps", "N", "in each turn", .number = &s.steps, .least = 1},
-        {"bucket", "BYTES", "of a bucket; 0: the default", .number = &s.bucket},
-        {"first", "BYTES", "of the first bucket; 0: the default", .number = &s.first},
+        {"batch", "N", "images per rank", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"width", "N", "channels: of VGG's first group (64), of the DCGAN (128)", .number = &s.width,
+         .most = EXAMPLE_MOST_SIZE, .least = 8},
+        {"rounds", "N", "turns of every kind", .number = &s.rounds, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"steps", "N", "in each turn", .number = &s.steps, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"bucket", "BYTES", "of a bucket; 0: the default", .number = &s.bucket, .most = EXAMPLE_MOST_COUNT},
+        {"first", "BYTES", "of the first bucket; 0: the default", .number = &s.first, .most = EXAMPLE_MOST_COUNT},
         {"narrow", NULL, "also bf16 and f16 on the wire", .flag = &s.narrow},
         {0}};
     example_options(argc, argv, "Seconds of a training step with and without overlap.", table);

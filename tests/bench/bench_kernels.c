@@ -96,6 +96,7 @@ enum { SEGMENTS = 100 };
 
 typedef struct pass_job {
     wf_array x, y, z, dy, mean, m2, invstd, gamma, sum;
+    wf_array pixel_stats, group_stats, beta;
     wf_array labels, log_sum, loss; /* of the classes that x's channels are */
     wf_epilogue relu, noisy;
     wf_optim_hyper *hyper; /* in device memory */
@@ -273,6 +274,61 @@ static wf_status plain_copy(void *p)
     return bench_copy(ctx, stream, j->y.data, j->x.data, j->copied);
 }
 
+/* Layer normalisation over the channels of a pixel, and group normalisation of eight groups. */
+static wf_group_norm_args groups_of(const pass_job *j, bool pixels)
+{
+    const int64_t n = j->x.shape.dim[0], c = j->x.shape.dim[1], places = wf_array_count(&j->x) / (n * c);
+    const int64_t groups = pixels ? 1 : 8, size = c / groups;
+    return (wf_group_norm_args){.rows = pixels ? n * places : n,
+                                .places = pixels ? 1 : places,
+                                .channels = c,
+                                .groups = groups,
+                                .size = size,
+                                .count = (double)(size * (pixels ? 1 : places)),
+                                .eps = 1e-5,
+                                .x = &j->x,
+                                .gamma = &j->gamma,
+                                .stats = pixels ? &j->pixel_stats : &j->group_stats};
+}
+
+static wf_status group_forward(const pass_job *j, bool pixels)
+{
+    wf_group_norm_args args = groups_of(j, pixels);
+    args.y = &j->y;
+    args.beta = &j->beta;
+    return ctx->k->group_norm_forward(ctx, &args);
+}
+
+static wf_status group_backward(const pass_job *j, bool pixels)
+{
+    wf_group_norm_args args = groups_of(j, pixels);
+    args.dy = &j->dy;
+    args.dx = &j->z;
+    args.dgamma = &j->mean;
+    args.dbeta = &j->m2;
+    return ctx->k->group_norm_backward(ctx, &args);
+}
+
+static wf_status layer_forward(void *p)
+{
+    return group_forward(p, true);
+}
+
+static wf_status layer_backward(void *p)
+{
+    return group_backward(p, true);
+}
+
+static wf_status groups_forward(void *p)
+{
+    return group_forward(p, false);
+}
+
+static wf_status groups_backward(void *p)
+{
+    return group_backward(p, false);
+}
+
 static size_t bytes_of(const wf_strided *s)
 {
     size_t n = wf_dtype_size(s->dtype);
@@ -313,6 +369,9 @@ static pass_job job_new(wf_shape shape)
     j.m2 = array_of(wide, channels);
     j.invstd = array_of(wide, channels);
     j.gamma = array_of(wide, channels);
+    j.beta = array_of(wide, channels);
+    j.pixel_stats = array_of(wide, WF_SHAPE(2, shape.dim[0] * shape.dim[2] * shape.dim[3]));
+    j.group_stats = array_of(wide, WF_SHAPE(2, shape.dim[0] * 8));
     j.sum = array_of(WF_F64, wf_shape_scalar());
     const wf_shape rows = WF_SHAPE(shape.dim[0], shape.dim[2], shape.dim[3]);
     uint8_t *zeros = calloc((size_t)wf_shape_count(rows), 1);
@@ -342,8 +401,9 @@ static pass_job job_new(wf_shape shape)
 
 static void job_free(pass_job *j)
 {
-    wf_array *const arrays[] = {&j->x,      &j->y,     &j->z,   &j->dy,     &j->mean,    &j->m2,
-                                &j->invstd, &j->gamma, &j->sum, &j->labels, &j->log_sum, &j->loss};
+    wf_array *const arrays[] = {&j->x,       &j->y,      &j->z,     &j->dy,          &j->mean,
+                                &j->m2,      &j->invstd, &j->gamma, &j->sum,         &j->labels,
+                                &j->log_sum, &j->loss,   &j->beta,  &j->pixel_stats, &j->group_stats};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         bench_array_free(ctx, arrays[i]);
     wf_pool_give(ctx, j->hyper, sizeof *j->hyper);
@@ -353,6 +413,7 @@ static void job_free(pass_job *j)
 typedef enum group { OTHER, NORM, OPTIMIZER, PACK, STAGE, GROUPS } group;
 
 static double least[GROUPS] = {1e9, 1e9, 1e9, 1e9, 1e9};
+static double copy_rate; /* bytes a second that the fastest plain copy reads and writes */
 
 /* `moved`: bytes read and written; the copy beside it reads half of them, or is the staging alone. */
 static void pass_row(pass_job *j, const char *name, group g, wf_status (*call)(void *), double moved)
@@ -363,6 +424,8 @@ static void pass_row(pass_job *j, const char *name, group g, wf_status (*call)(v
     const double t = seconds_of(call, j);
     const double limit = seconds_of(g == STAGE ? stage : plain_copy, j) * wanted / (double)j->copied, share = limit / t;
     least[g] = share < least[g] ? share : least[g];
+    if (g != STAGE && moved / limit > copy_rate)
+        copy_rate = moved / limit;
     printf("%-26s %8.1f %8.1f %5.0f %%\n", name, 1e-9 * moved / t, t * 1e6, 100 * share);
 }
 
@@ -379,6 +442,10 @@ static void pass_table(int64_t n, int64_t c, int64_t h)
                {"norm_forward, noise", OTHER, 2, norm_noisy},
                {"norm_backward_stats", NORM, 3, norm_backward_stats},
                {"norm_backward", NORM, 4, norm_backward},
+               {"layer norm", OTHER, 2, layer_forward},
+               {"layer norm, backward", OTHER, 3, layer_backward},
+               {"group norm", OTHER, 2, groups_forward},
+               {"group norm, backward", OTHER, 3, groups_backward},
                {"epilogue_backward", OTHER, 3, epilogue_backward},
                {"tanh", OTHER, 2, tanh_forward},
                {"entropy_forward", OTHER, 1, entropy_forward},
@@ -445,10 +512,12 @@ int main(int argc, char **argv)
     if (!ctx->k->host) { /* the same where caches are larger */
         for (int g = 0; g < GROUPS; g++)
             least[g] = 1e9;
+        copy_rate = 0;
         pass_table(256, 64, 64);
         pass_table(32, 64, 256);
     }
-    printf("\nfigure: of a copy at least: normalisation %.0f %%, ", 100 * least[NORM]);
+    printf("\nfigure: copy %.2f TB/s\n", 1e-12 * copy_rate);
+    printf("figure: of a copy at least: normalisation %.0f %%, ", 100 * least[NORM]);
     if (dtype == WF_F32)
         printf("optimizer %.0f %%, ", 100 * least[OPTIMIZER]);
     printf("pack %.0f %%; pack and staging %.0f %% of staging\n", 100 * least[PACK], 100 * least[STAGE]);

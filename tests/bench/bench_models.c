@@ -31,12 +31,16 @@ static settings read_settings(int argc, char **argv)
 {
     settings s = {.vgg_width = 64, .vgg_batch = 64, .unet_width = 8, .unet_size = 1024, .unet_batch = 2, .repeats = 9};
     const example_option table[] = {
-        {"vgg-width", "N", "channels of VGG's first group", .number = &s.vgg_width, .least = 2},
-        {"vgg-batch", "N", "images of a step", .number = &s.vgg_batch, .least = 1},
-        {"unet-width", "N", "channels of the U-Net at full resolution", .number = &s.unet_width, .least = 1},
-        {"unet-size", "N", "height and width of its images, a multiple of 16", .number = &s.unet_size, .least = 16},
-        {"unet-batch", "N", "images of a step", .number = &s.unet_batch, .least = 1},
-        {"repeats", "N", "steps of which the median counts", .number = &s.repeats, .least = 1},
+        {"vgg-width", "N", "channels of VGG's first group", .number = &s.vgg_width, .most = EXAMPLE_MOST_SIZE,
+         .least = 2},
+        {"vgg-batch", "N", "images of a step", .number = &s.vgg_batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"unet-width", "N", "channels of the U-Net at full resolution", .number = &s.unet_width,
+         .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"unet-size", "N", "height and width of its images, a multiple of 16", .number = &s.unet_size,
+         .most = EXAMPLE_MOST_SIZE, .least = 16},
+        {"unet-batch", "N", "images of a step", .number = &s.unet_batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"repeats", "N", "steps of which the median counts", .number = &s.repeats, .most = EXAMPLE_MOST_COUNT,
+         .least = 1},
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Efficiency of models that the ranks of mpirun share.", table);

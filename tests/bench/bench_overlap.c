@@ -92,7 +92,7 @@ static void side_free(side *s)
     wf_tensor_free(s->dy);
 }
 
-/* Of kernel/2 rows or columns of each neighbour. */
+/* Measures an exchange of kernel/2 rows or columns of each neighbour. */
 static double exchange_seconds(const bench *b, const wf_mesh *mesh, int along)
 {
     const wf_axis axis = along == 0 ? WF_AXIS_HEIGHT : WF_AXIS_WIDTH;

@@ -86,7 +86,7 @@ static size_t bytes_of(dnnl_primitive_desc_t pd, int argument, dnnl_memory_t *me
 
 #endif
 
-/* Of a convolution's input x and output y; a transposed one's are exchanged. */
+/* Descriptions of a convolution with input x and output y; for a transposed one x and y are exchanged. */
 typedef struct geometry {
     description x, w, b, y, dw, db;
     dnnl_dims_t stride, dilates, pad;

@@ -40,11 +40,13 @@ static settings read_settings(int argc, char **argv)
     settings s = {.model = "vgg", .batch = 64, .width = 64, .size = 128, .iterations = 20, .warmup = 5};
     const example_option table[] = {
         {"model", "NAME", MODELS, .text = &s.model},
-        {"batch", "N", "images or volumes per rank", .number = &s.batch, .least = 1},
-        {"width", "N", "channels of the first group or level", .number = &s.width, .least = 1},
-        {"size", "N", "sides of a U-Net's or a ResNet's input, a multiple of 16", .number = &s.size, .least = 16},
-        {"iterations", "N", "steps that are timed", .number = &s.iterations, .least = 1},
-        {"warmup", "N", "steps before", .number = &s.warmup},
+        {"batch", "N", "images or volumes per rank", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"width", "N", "channels of the first group or level", .number = &s.width, .most = EXAMPLE_MOST_SIZE,
+         .least = 1},
+        {"size", "N", "sides of a U-Net's or a ResNet's input, a multiple of 16", .number = &s.size,
+         .most = EXAMPLE_MOST_SIZE, .least = 16},
+        {"iterations", "N", "steps that are timed", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"warmup", "N", "steps before", .number = &s.warmup, .most = EXAMPLE_MOST_COUNT},
         {"eval", NULL, "evaluate the model; else train it", .flag = &s.eval},
         {"captured", NULL, "replay the step", .flag = &s.captured},
         {"memory", NULL, "print the most memory, too", .flag = &s.memory},

@@ -92,7 +92,7 @@ exec ip netns exec "\$name" unshare --uts sh -c "hostname $host\${host##*.}; \$*
 END
 chmod +x "$work/agent"
 
-# Who yields while it waits loses its core to others for long: only where ranks share cores.
+# A rank that yields while it waits loses its core to others for long: only where ranks share cores.
 yield=0
 [ $total -le "$(nproc)" ] || yield=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -8,9 +8,9 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export WEFT_TIMEOUT_MS=8000 OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 \
     OMPI_MCA_oob_tcp_keepalive_probes=2
-limit=13 busy=8 # seconds: the time-out and 5; what the machine may be late
+limit=13 busy=40 # seconds: the time-out and 5; what the machine may be late
 
-"$(dirname "$0")/cluster.sh" -t 60 -c "$log" "$mpiexec" "$program" loop none >>"$log" 2>&1
+"$(dirname "$0")/cluster.sh" -t 90 -c "$log" "$mpiexec" "$program" loop none >>"$log" 2>&1
 code=$?
 [ $code != 77 ] || exit 77
 

@@ -3,6 +3,9 @@ set(small_chunks WEFT_CHUNK_BYTES=10007)
 
 weft_test(contract_comm LEVEL comm RANKS 1 2 3 4)
 weft_test(exchange_plan LEVEL comm)
+weft_test(boundaries LEVEL comm)
+weft_test_without_mpi(boundaries)
+weft_test_samples(boundaries 1 RANKS 1 ARGS schedules)
 weft_test(schedules LEVEL comm)
 weft_test(schedules_exchange LEVEL comm)
 weft_test(schedules_faults LEVEL comm)
@@ -18,6 +21,8 @@ weft_test(quantized LEVEL comm RANKS 1 2 3 4)
 target_sources(quantized PRIVATE ${PROJECT_SOURCE_DIR}/examples/quantized.c)
 weft_test(schedules_kept LEVEL comm RANKS 1 2 3)
 weft_test(exchange LEVEL comm RANKS 1 2 3 4 6 8)
+weft_test(boundary_halos LEVEL comm RANKS 1 2 3 4)
+weft_test_samples(boundary_halos 1 RANKS 1 2 3 4 6 8 ARGS exchanges halos)
 weft_test(exchange_long LEVEL comm RANKS 1 2 3 4 8)
 weft_test(mesh LEVEL comm RANKS 1 2 3 4 6 8)
 weft_test(comm_random LEVEL comm RANKS 1 2 3 4)
@@ -25,6 +30,9 @@ weft_test(comm_reducers LEVEL comm RANKS 1 2 3 4)
 weft_test(comm_faults LEVEL comm RANKS 1 2 3 4)
 weft_test(comm_notices LEVEL comm RANKS 3)
 weft_test(comm_records LEVEL comm RANKS 1 2 3 4)
+if(NOT BUILD_SHARED_LIBS) # which hides what it calls
+  weft_test(comm_limits LEVEL comm RANKS 2 4)
+endif()
 weft_test(comm_timeout LEVEL comm RANKS 2 TIMEOUT 60 ENVIRONMENT WEFT_TIMEOUT_MS=2000 WEFT_IDLE_MS=2000)
 weft_test_waits(comm_timeout)
 foreach(ranks 3 4)
@@ -53,7 +61,7 @@ weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # What ranks do in shared memory, by threads under ThreadSanitizer: these files are compiled for it, with the test's own
 # calls in place of those that MPI makes.
-set(weft_watch_sources clock.c peers.c record.c recorder.c watchdog.c)
+set(weft_watch_sources clock.c peers.c rank.c record.c recorder.c watchdog.c)
 set(weft_shm_sources comm/engine/combine.c comm/engine/progress.c comm/engine/ring.c comm/engine/run.c comm/guard/control.c
   comm/mesh/exchange.c comm/mesh/exchange_way.c core/ref/convert.c core/ref/copy.c)
 include(CheckCSourceRuns)
@@ -141,7 +149,7 @@ weft_small_shm_test(reducers "no memory is shared" sums_in_parts)
 weft_small_shm_test(node_sums "no memory is shared, sums go by messages")
 weft_small_shm_test(exchange "exchanges inside a node go by messages")
 
-# And exchanges both ways at once.
+# Exchanges both ways at once.
 weft_cluster_test(exchange)
 weft_cluster_test(exchange_long)
 

@@ -11,7 +11,8 @@
 static const char *const comm_names[] = {"naive", "flat",  "hierarchical",   "two_dimensional", "single_node",
                                          "auto",  "dummy", "non_cuda_aware", "pure_nccl",       NULL};
 
-/* Whether a name can be here: single_node on one node alone, those that bring a GPU's gradients on a GPU. */
+/* Returns true if a communicator of this name can be opened here: single_node on one node only, those for the gradients
+ * of a GPU on a GPU only. */
 static inline bool comm_name_fits(const char *name, wf_ctx_opts opts)
 {
     const bool node = !strcmp(name, "single_node"), gpu = !strcmp(name, "non_cuda_aware") || !strcmp(name, "pure_nccl");

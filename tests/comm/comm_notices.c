@@ -133,7 +133,7 @@ static void expect_notice(wf_status status, const char *what, int culprit)
     expect_same_error(comm, status, WF_ERR_IO, says, what, culprit);
 }
 
-/* Those that need nothing of the culprit may end the call well, and hear of it in the next one. */
+/* Ranks that need nothing of the culprit may end the call well, and learn of the failure in the next one. */
 static void in_place_of(collective call, const char *name, int culprit)
 {
     const wf_shape shape = WF_SHAPE(culprit % 2 ? LONG : SHORT);
@@ -166,7 +166,7 @@ static void in_place_of_a_call(void)
             in_place_of(calls[i].call, calls[i].name, culprit);
 }
 
-/* Everybody has begun; the culprit does not come to the end. */
+/* All ranks have begun; the culprit does not come to the end. */
 static void in_an_exchange(void)
 {
     for (int i = 0; i < 2 * size; i++) {

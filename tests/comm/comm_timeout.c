@@ -69,7 +69,7 @@ static void missing_at_the_end(void)
     WF_EXPECT_OK(wf_barrier(world));
 }
 
-/* Who has closed the communicator sends nothing more, however busy its process is. */
+/* A rank that has closed the communicator sends nothing more, however busy its process is. */
 static void closed_by_another(void)
 {
     if (size < 2)

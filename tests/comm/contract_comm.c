@@ -126,7 +126,7 @@ static void barrier_waits_for_all(void)
     }
 }
 
-/* Who keeps something made of a tensor (a rounded copy) learns that its elements are others. */
+/* Checks that the version of a received tensor changes, which holders of a copy (a rounded one) compare. */
 static void counts_versions(void)
 {
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(3)), *y[64];
@@ -481,7 +481,7 @@ static void counts_traffic(void)
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     wf_traffic before = wf_comm_traffic(comm);
     WF_EXPECT_OK(wf_allreduce(comm, x, x, WF_SUM));
-    /* Then reductions send nothing. */
+    /* Reductions in shared memory send nothing. */
     const bool in_memory = wf_comm_shares_memory(comm) && wf_comm_inter_size(comm) == 1;
     expect_bytes(before, in_memory ? 0 : 2 * n * 4 * others / size, "allreduce");
     WF_EXPECT(since(before).collectives == 1, "%llu collectives", (unsigned long long)since(before).collectives);
@@ -527,7 +527,7 @@ static void bcasts_a_status(void)
     }
 }
 
-/* Of those that failed, the lowest rank speaks. */
+/* Checks that the error of the lowest rank that failed reaches all ranks. */
 static void agrees_on_a_status(void)
 {
     for (int first = 0; first <= size; first++) {

@@ -39,7 +39,7 @@ fail() {
 
 run() {
     set -- -np 3 "$program" "$place" "$fault" "${COMMUNICATOR:-flat}" "$rank"
-    WEFT_MARK=$mark timeout -k 1 60 "$mpiexec" "$@" </dev/null >"$log" 2>&1
+    WEFT_MARK=$mark timeout -k 1 90 "$mpiexec" "$@" </dev/null >"$log" 2>&1
 }
 
 # One of the others waits in two calls, for a step in each.
@@ -52,7 +52,7 @@ both() {
 job() {
     export WEFT_TIMEOUT_MS=4000
     mark="deaths-$$-$place-$fault-$rank"
-    limit=9 busy=8 # seconds; busy: what the machine may be late
+    limit=9 busy=40 # seconds; busy: what the machine may be late
     log=$work/$mark
     export WEFT_TRACE=$log.traces
     ulimit -c 0

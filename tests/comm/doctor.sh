@@ -24,6 +24,8 @@ expect '^exchanges +(by|in|through|one rank)'
 expect "^nodes +$ranks ranks? on $nodes nodes?\$"
 expect "^  node $((nodes - 1)) .*/dev/shm [0-9.]+ GiB, [0-9.]+ GiB free: ranks .*$((ranks - 1))\$"
 expect "^  rank $((ranks - 1)) .*, process [0-9]+, processors [0-9,-]+, [0-9]+ threads?\$"
+expect '^kernels +level (x86-64(-v[34])?|native), oneDNN [0-9]+\.[0-9]+\.[0-9]+, [A-Z0-9_]+$'
+[ -z "${WEFT_LEVEL:-}" ] || expect "^kernels +level $WEFT_LEVEL, oneDNN [0-9.]+, $ONEDNN_MAX_CPU_ISA\$"
 expect '^CUDA +[^ ]'
 expect '^shared memory +(works|does not work|not needed)'
 [ "$ranks" = 1 ] && expect '^links +none: one rank$' || expect '^links +inside node 0 .*GB/s, [0-9.]+ us$'

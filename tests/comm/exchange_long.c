@@ -62,7 +62,7 @@ static void check_matrix(int64_t columns, const wf_box *have, const wf_box *need
     free(got);
 }
 
-/* Messages of many parts: rows become columns, everybody sends to everybody. */
+/* Messages of many parts: rows become columns, every rank sends to every other one. */
 static void long_strided(void)
 {
     wf_box have[MOST], need[MOST];

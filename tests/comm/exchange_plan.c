@@ -93,7 +93,7 @@ static void check_all(int size, const wf_box *have, const wf_box *need)
     wf_plan *plan[MOST] = {0};
     int64_t sent = 0, received = 0;
     for (int r = 0; r < size; r++) {
-        WF_EXPECT_OK(wf_plan_make(ctx, r, size, have, need, &plan[r]));
+        WF_EXPECT_OK(wf_plan_make(ctx, r, size, NULL, have, need, NULL, &plan[r]));
         if (!plan[r])
             return;
         check_rank(plan[r], have, need[r]);
@@ -154,7 +154,7 @@ static void known_answer(void)
     const int64_t sent[4] = {0, 1, 0, 0}, received[4] = {1, 0, 0, 0}, kept[4] = {3, 2, 2, 2};
     for (int r = 0; r < 4; r++) {
         wf_plan *plan = NULL;
-        WF_EXPECT_OK(wf_plan_make(ctx, r, 4, have, need, &plan));
+        WF_EXPECT_OK(wf_plan_make(ctx, r, 4, NULL, have, need, NULL, &plan));
         WF_EXPECT(plan->elements_sent == sent[r] && plan->elements_received == received[r] &&
                       plan->elements_kept == kept[r],
                   "rank %d sends %ld, receives %ld, keeps %ld", r, (long)plan->elements_sent,
@@ -169,7 +169,7 @@ static void nobody_has(void)
     const wf_box need[2] = {{.rank = 1, .lo = {2}, .hi = {5}}, {.rank = 1}};
     for (int r = 0; r < 2; r++) { /* on both ranks, though rank 1 needs nothing */
         wf_plan *plan = NULL;
-        const wf_status status = wf_plan_make(ctx, r, 2, have, need, &plan);
+        const wf_status status = wf_plan_make(ctx, r, 2, NULL, have, need, NULL, &plan);
         WF_EXPECT(status == WF_ERR_SHAPE && strstr(wf_error_message(), "rank 0 needs a box of shape [1]"), "%s",
                   wf_error_message());
     }

@@ -202,7 +202,7 @@ static void halos_of(const wf_mesh *mesh, const int64_t widths[4])
                     value[n++] = (double)(((i * 2 + c) * 5 + y) * 7 + x);
     wf_tensor *part = wf_tensor_from_host(ctx, WF_F64, wf_box_shape(b), value);
     WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
-    wf_tensor *wide = wf_halo_exchange(mesh, part, widths);
+    wf_tensor *wide = wf_halo_exchange(mesh, part, widths, (wf_boundary){0});
     WF_EXPECT(wide, "%s", wf_error_trail());
     wf_box w = b;
     for (int d = 0; d < 4 && b.lo[d] < b.hi[d]; d++) {
@@ -233,9 +233,11 @@ static void check_halos(const wf_mesh *mesh)
     halos_of(mesh, (int64_t[]){1, 1, 0, 0});
     halos_of(mesh, (int64_t[]){9, 0, 9, 9});
     wf_tensor *local = wf_tensor_new(ctx, WF_F64, WF_SHAPE(2, 2));
-    WF_EXPECT(!wf_halo_exchange(mesh, local, (int64_t[]){1, 1}) && wf_error_code() == WF_ERR_SHAPE, "a local tensor");
+    WF_EXPECT(!wf_halo_exchange(mesh, local, (int64_t[]){1, 1}, (wf_boundary){0}) && wf_error_code() == WF_ERR_SHAPE,
+              "a local tensor");
     wf_error_clear();
-    WF_EXPECT(!wf_halo_exchange(NULL, local, (int64_t[]){1, 1}) && strstr(wf_error_message(), "wf_halo_exchange: mesh"),
+    WF_EXPECT(!wf_halo_exchange(NULL, local, (int64_t[]){1, 1}, (wf_boundary){0}) &&
+                  strstr(wf_error_message(), "wf_halo_exchange: mesh"),
               "no mesh: %s", wf_error_message());
     wf_error_clear();
     wf_tensor_free(local);
@@ -270,14 +272,14 @@ static void ask_new(const wf_mesh *mesh, int64_t count)
         WF_EXPECT(wf_mesh_blocks(mesh, WF_AXIS_DATA, length++), "%s", wf_error_message());
 }
 
-/* Whether the mesh still has balanced blocks of this length: it makes none. */
+/* Returns true if the mesh still keeps balanced blocks of this length: asking for them allocates nothing. */
 static bool still_has(const wf_mesh *mesh, int64_t length)
 {
     const int64_t made = wf_ctx_memory(ctx).system_allocations;
     return wf_mesh_blocks(mesh, WF_AXIS_DATA, length) && wf_ctx_memory(ctx).system_allocations == made;
 }
 
-/* Of ever new bounds a mesh keeps those that were used last, besides those that the program made, that a tensor has, or
+/* Checks that a mesh keeps the most recently used bounds only, and those that the program made, that a tensor has, or
  * that a step may still use. */
 static void many_bounds(void)
 {
@@ -438,7 +440,7 @@ static void check_image(const wf_mesh *mesh, int64_t rows)
         value[i] = (double)(first + i / 2);
     WF_EXPECT_OK(wf_tensor_import(x, value, wf_tensor_bytes(x)));
     WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
-    wf_tensor *y = wf_halo_exchange(mesh, x, widths);
+    wf_tensor *y = wf_halo_exchange(mesh, x, widths, (wf_boundary){0});
     WF_EXPECT(y, "%lld rows: %s", (long long)rows, wf_error_message());
     const int64_t lo = first > 0 ? first - 1 : 0, hi = last < rows ? last + 1 : rows, all = last > first ? hi - lo : 0;
     WF_EXPECT(!y || wf_tensor_count(y) == 2 * all, "%lld rows: a part of %lld", (long long)rows, (long long)all);
@@ -501,8 +503,9 @@ static int64_t shared_bytes(void)
     return bytes;
 }
 
-/* A rank fails in a collective after it has asked for no communicator of two axes: those whose communicator it is not
- * in make theirs, and hear of the failure in the collective; the others hear of it where they wait for that rank. */
+/* A rank fails in a collective after it has asked for no communicator of two axes. Ranks whose communicator does not
+ * include it make theirs, and learn of the failure in the collective; the others learn of it where they wait for that
+ * rank. */
 static void failure_after_a_part(void)
 {
     const unsigned axes = 1u << WF_AXIS_CHANNEL | 1u << WF_AXIS_HEIGHT;
@@ -531,7 +534,7 @@ static void failure_after_a_part(void)
 static void memory_comes_back(void)
 {
     struct statvfs s;
-    /* Where /dev/shm is nearly full (full_shm.sh), messages take the place of shared memory. */
+    /* If /dev/shm is nearly full (full_shm.sh), messages take the place of shared memory. */
     const bool has_room = statvfs("/dev/shm", &s) == 0 && (uint64_t)s.f_bavail * s.f_frsize > (uint64_t)256 << 20;
     int64_t before = 0;
     for (int i = 0; i < 6; i++) {

@@ -10,7 +10,7 @@
 
 enum { MESSAGES = 12, MOST = 300 * 300, MANY = 80, LONG = 5000 };
 
-/* Of message i: from empty to longer than MPI sends at once. */
+/* The shape of message i: from empty to longer than MPI sends at once. */
 static wf_shape shape_of(int i)
 {
     static const int64_t rows[] = {1, 0, 300, 7, 64, 300};

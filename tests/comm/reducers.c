@@ -80,7 +80,7 @@ static void *bits_of(const wf_tensor *x)
     return bits;
 }
 
-/* Whether all ranks have rank 0's bits. */
+/* Checks that all ranks have the bits of rank 0. */
 static void expect_same_bits(const wf_tensor *x, const char *name)
 {
     const size_t bytes = wf_tensor_bytes(x);
@@ -236,8 +236,8 @@ static void allocates_nothing(void)
     }
 }
 
-/* One rank sums another count: an error on all ranks, and nobody waits for ever. A rank may hear of it while it is
- * still opening. */
+/* One rank sums another count: an error on all ranks, and none waits for ever. A rank may learn of it while it is still
+ * opening. */
 static void count_that_differs(int64_t count, int64_t last)
 {
     const int64_t offset[] = {0, rank == size - 1 ? last : count};
@@ -272,7 +272,7 @@ static void counts_that_differ(void)
     each_with_counts(200000, 300000);
 }
 
-/* Of which each rank could well take the other's for its own. */
+/* Counts so short that a rank could take the data of the other count for its own. */
 static void short_counts_that_differ(void)
 {
     each_with_counts(3, 4);

@@ -26,6 +26,12 @@ foreach(ranks 1 2 4)
     -np ${ranks} $<TARGET_FILE:wf-doctor>)
   weft_test_properties(doctor_${ranks} ${ranks} 100)
 endforeach()
+if(SSE41 IN_LIST WEFT_LEVELS)
+  weft_at_level(at SSE41)
+  add_test(NAME doctor_sse41 COMMAND ${at} ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor.sh 1 1 ${MPIEXEC_EXECUTABLE} -np 1
+    $<TARGET_FILE:wf-doctor>)
+  weft_test_properties(doctor_sse41 1 100)
+endif()
 add_test(NAME cluster_doctor COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor.sh 4 2 ${CMAKE_CURRENT_SOURCE_DIR}/comm/cluster.sh
   -t 60 ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:wf-doctor>)
 weft_test_properties(cluster_doctor 4 100)
@@ -47,10 +53,15 @@ set_property(TEST comm_watchdog_2 comm_watchdog_stuck APPEND PROPERTY ENVIRONMEN
 
 add_test(NAME doctor_schedule COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/doctor_schedule.sh $<TARGET_FILE:wf-doctor>)
 weft_test_properties(doctor_schedule 1 60)
+add_test(NAME tool_numbers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/tool_numbers.sh $<TARGET_FILE:wf-doctor>
+  $<TARGET_FILE:wf-plan> $<TARGET_FILE:wf-data>)
+weft_test_properties(tool_numbers 1 60)
+weft_test(numbers)
+target_sources(numbers PRIVATE ${PROJECT_SOURCE_DIR}/tools/number.c)
 
 # The end of a process: a child's is not the job's, and one that ends early and well waits for the others.
 add_executable(exits comm/exits.c)
-target_link_libraries(exits PRIVATE weft weft_mpi weft_test_main weft_flags)
+target_link_libraries(exits PRIVATE weft_test_main weft weft_mpi weft_flags)
 foreach(mode fork early thread finalize)
   add_test(NAME exits_${mode} COMMAND ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:exits> ${mode})
   weft_test_properties(exits_${mode} 2 60)

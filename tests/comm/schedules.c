@@ -239,7 +239,7 @@ static uint64_t listed(const fixture *f, const wf_call *call, int from)
     return sum;
 }
 
-/* Where the ranks of one node share memory, nothing is sent. */
+/* Checks that nothing is sent if the ranks of one node share memory. */
 static void sends_nothing_in_a_node(int ranks, int64_t count)
 {
     fixture f;
@@ -334,7 +334,7 @@ static double price_of(const fixture *f, const wf_call *call, const wf_price_mod
     return whole_price(f, call, model).seconds;
 }
 
-/* Of what can be reckoned by hand: rounds of alpha, and bytes of beta. */
+/* Checks prices that can be computed by hand: rounds of alpha, and bytes of beta. */
 static void prices(void)
 {
     const wf_price_model alpha = {.alpha_s = {1, 100}}, beta = {.beta_s = {1, 10}}, gamma = {.gamma_s = 1};

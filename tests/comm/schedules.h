@@ -123,7 +123,7 @@ static inline void fixture_free(wf_schedule **all, int ranks)
 
 enum { FIXTURE_RANKS = 64, FIXTURE_PARTS = 2 * FIXTURE_RANKS + 2 };
 
-/* Who sends to whom in lists, of which each rank knows its own part alone: what a call's `parts` says. */
+/* Patterns of messages in lists, of which each rank knows only its own part, the `parts` of the call. */
 enum { LISTS_GATHER, LISTS_SCATTER, LISTS_ALL, LISTS_ONE, LISTS_SOME, LISTS };
 
 /* Uneven lengths, some 0, and -1 where nothing passes. */
@@ -259,8 +259,7 @@ static inline wf_schedule **fixture_schedules(wf_ctx *ctx, const fixture *f, con
     return all;
 }
 
-/* --- what everybody has, and should have
- * ------------------------------------------------------------------------------ */
+/* --- what every rank has, and should have ------------------------------------------------------------------------- */
 
 wf_status wf_combine(wf_ctx *ctx, wf_reduce_op op, wf_dtype dtype, int inputs, const void *const *in, void *y,
                      int64_t count);
@@ -433,7 +432,7 @@ static inline void halt_release(void *own, int64_t event)
     h->never[event] = h->never[event] || !h->happens;
 }
 
-/* Where it never begins: no rank of which a step waits for it, be it through others, may end well. */
+/* Counts ranks that end well though a step of theirs waits, directly or not, for a failing rank that never begins. */
 static inline int wrong_ends(wf_ctx *ctx, const wf_schedule *const *all, int ranks, int failing, const wf_status *ended)
 {
     wf_schedule_graph g;

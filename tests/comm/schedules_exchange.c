@@ -235,7 +235,7 @@ static void agree(trade *t, int form)
     t->agreed.pair_short_bytes = 100;
 }
 
-/* Whether a box is one run of memory in a dense array of `world`. */
+/* Returns true if a box is contiguous in a dense array of `world`. */
 static bool dense_in(wf_box box, wf_box world)
 {
     bool outside = false;
@@ -281,7 +281,7 @@ static void build(trade *t, test_rng *rng, int r)
 {
     static const wf_exchange_native native = {.begin = native_call, .end = native_call, .join = native_call};
     const wf_group g = wf_group_all(&t->agreed, r);
-    WF_EXPECT_OK(wf_plan_make(ctx, r, t->ranks, t->have, t->need, &t->plan[r]));
+    WF_EXPECT_OK(wf_plan_make(ctx, r, t->ranks, NULL, t->have, t->need, NULL, &t->plan[r]));
     bool *dense = calloc((size_t)(t->plan[r]->n_send + t->plan[r]->n_recv) + 1, sizeof *dense);
     find_dense(t, t->plan[r], dense);
     choose_strides(t, rng, r);
@@ -458,7 +458,7 @@ static void hurry(const trade *t, wf_step_kind kind)
     WF_EXPECT_OK(wf_schedule_link(ctx, s));
 }
 
-/* Everybody has rows and needs columns: every two ranks exchange several parts. */
+/* Every rank has rows and needs columns: every two ranks exchange several parts. */
 static void transposed(trade *t, test_rng *rng)
 {
     make_room(t, 3);

@@ -152,7 +152,7 @@ static void wrong_peer(wf_schedule *const *all)
     step->peer = step->peer == 1 ? 2 : 1;
 }
 
-/* Everybody's first send waits for its first result, which waits for everybody's first sends. */
+/* Makes the first send of every rank wait for its first result, which waits for all first sends. */
 static void circle(wf_schedule *const *all)
 {
     for (int r = 0; r < 4; r++) {
@@ -216,7 +216,7 @@ static void no_flag(wf_schedule *const *all)
             s->step[i].value -= 1;
 }
 
-/* Of a slot that comes later. */
+/* Raises the flag of a later slot in place of that of the first. */
 static void other_slot(wf_schedule *const *all)
 {
     wf_step *notify = step_of(all[1], WF_STEP_NOTIFY, 0);

@@ -130,7 +130,8 @@ static void shards_are_prompt(void)
     wf_agreed_clear(&agreed);
 }
 
-/* Where blocks differ by an element, every node counts as the first one, which has the longer blocks. */
+/* Checks uneven blocks: if they differ by an element, every node counts as the first one, which has the longer
+ * blocks. */
 static void uneven_lengths_are_close(void)
 {
     const int64_t ends[] = {0, 1000003};
@@ -150,7 +151,7 @@ static void many_ranks(void)
         wf_price price;
         agreed_open(&agreed, nodes, 8);
         WF_EXPECT_OK(wf_call_price(ctx, &agreed, &call, &model, &price));
-        /* Of each shard, every node sends all blocks but its own, and gets them back. */
+        /* For each shard, every node sends all blocks except its own, and gets them back. */
         const double moved = 2.0 * 4 * (1 << 24) * (nodes - 1);
         WF_EXPECT(fabs((double)price.between_bytes - moved) <= 0.01 * moved, "%d nodes: %llu bytes between nodes",
                   nodes, (unsigned long long)price.between_bytes);

@@ -59,8 +59,9 @@ static wf_schedule *receiver(bool sends)
     return s;
 }
 
-/* Of a receive that ends so. */
-static wf_status end_of(fate f)
+/* Returns the status of a run whose receive has this fate, on ranks that have these numbers in the world (NULL: their
+ * own). */
+static wf_status end_among(const int32_t *world_rank, fate f)
 {
     char memory[BYTES] = {0};
     void *const data[] = {memory};
@@ -68,25 +69,33 @@ static wf_status end_of(fate f)
     bool moved = false;
     wf_schedule *s = receiver(false);
     wf_run *run = wf_run_new(ctx, s);
-    wf_run_begin(run, (wf_binding){.link = &link, .data = data});
+    wf_run_begin(run, (wf_binding){.link = &link, .data = data, .world_rank = world_rank});
     const wf_status status = wf_run_advance(run, &moved);
     wf_run_free(run);
     wf_schedule_free(s);
     return status;
 }
 
-static void refused(size_t arrived, const char *text)
+static wf_status end_of(fate f)
 {
-    const wf_status status = end_of((fate){.arrives = true, .arrived = arrived});
+    return end_among(NULL, f);
+}
+
+static void refused(const int32_t *world_rank, size_t arrived, const char *text)
+{
+    const wf_status status = end_among(world_rank, (fate){.arrives = true, .arrived = arrived});
     WF_EXPECT(status == WF_ERR_COMM && !strcmp(wf_error_message(), text), "%d: %s", (int)status, wf_error_message());
     wf_error_clear();
 }
 
 static void other_length(void)
 {
+    static const int32_t in_world[] = {1, 4, 6, 7};
     WF_EXPECT_OK(end_of((fate){.arrives = true, .arrived = BYTES}));
-    refused(BYTES - 4, "rank 2 sent 96 bytes where 100 are expected");
-    refused(SIZE_MAX, "rank 2 sent more than the 100 bytes that are expected");
+    refused(NULL, BYTES - 4, "rank 2 sent 96 bytes where 100 are expected");
+    refused(NULL, SIZE_MAX, "rank 2 sent more than the 100 bytes that are expected");
+    refused(in_world, BYTES - 4, "rank 6 (2) sent 96 bytes where 100 are expected");
+    refused(in_world, SIZE_MAX, "rank 6 (2) sent more than the 100 bytes that are expected");
 }
 
 /* What the transport says of a message is the run's error, not a wrong length. */

@@ -14,7 +14,7 @@
 
 enum { MOST = 8 };
 
-/* Of mixed magnitude; the type holds it. */
+/* A number of random magnitude that the type holds exactly. */
 static double value_of(wf_dtype dtype, int from, int64_t i)
 {
     const int64_t spread = dtype == WF_F64 ? 40 : dtype == WF_F32 ? 20 : 5;

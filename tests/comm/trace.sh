@@ -31,7 +31,7 @@ expect bad 'the first collective that differs is number 4 of communicator [0-9a-
 expect bad 'rank 1 calls barrier\(\) at deaths\.c:[0-9]+$'
 expect bad 'rank [02] calls allreduce\(f32 \[[0-9]+\], sum\) at deaths\.c:[0-9]+$'
 expect bad '    it reported: ranks disagree in collective 4: '
-# Whoever ends the job has left the call by then; its record says how.
+# The rank that ends the job has left the call by then; its record says how.
 expect bad '^rank [0-2] .* outside of communication since .*, collective 4 of .*: failed [0-9.]+ s ago$'
 
 # What failed first is what is to be known.
@@ -53,7 +53,7 @@ refuse "$work/log" "Not a directory"
 refuse "$work/no/such/folder" "No such file or directory"
 refuse "$work/$(printf '%0300d' 0)" "File name too long"
 
-# Where the user asks for no folder, a clean end leaves nothing.
+# A clean end leaves nothing if the user asks for no folder.
 unset WEFT_TRACE
 "$program" forward none >"$work/log" 2>&1 &
 wait $! || expect log "a code of 0"

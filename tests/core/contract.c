@@ -11,6 +11,9 @@ enum { GUARD = 64 };
 
 static uint64_t seed_of_all = 20240607;
 static wf_ctx *ref_ctx, *device_ctx;
+static const run *running;
+static contract_take *take_array; /* NULL: arrays have guard bytes behind them, in the pool's blocks */
+static contract_give *give_array;
 
 uint64_t contract_seed(void)
 {
@@ -27,6 +30,35 @@ wf_ctx *contract_device(void)
     return device_ctx;
 }
 
+bool contract_open(void)
+{
+    ref_ctx = wf_ctx_new((wf_ctx_opts){.device = "ref"});
+    /* More threads than a test is given cores: arrays are cut in odd places. */
+    device_ctx = wf_ctx_new((wf_ctx_opts){.device = NULL, .threads = 3});
+    if (!ref_ctx || !device_ctx)
+        fprintf(stderr, "no context: %s\n", wf_error_message());
+    return ref_ctx && device_ctx;
+}
+
+void contract_close(void)
+{
+    const size_t leaked = wf_ctx_memory(ref_ctx).bytes_in_use;
+    WF_EXPECT(leaked == 0, "ref kept %zu bytes of workspace", leaked);
+    WF_EXPECT_OK(wf_ctx_free(ref_ctx));
+    WF_EXPECT_OK(wf_ctx_free(device_ctx));
+}
+
+const char *contract_note(void)
+{
+    return running ? running->note : "";
+}
+
+void contract_arrays_by(contract_take *take, contract_give *give)
+{
+    take_array = take;
+    give_array = give;
+}
+
 int contract_main(int argc, char **argv, const test_case *cases)
 {
     int kept = 1;
@@ -36,19 +68,11 @@ int contract_main(int argc, char **argv, const test_case *cases)
         else
             argv[kept++] = argv[i];
     }
-    ref_ctx = wf_ctx_new((wf_ctx_opts){.device = "ref"});
-    /* More threads than a test is given cores: arrays are cut in odd places. */
-    device_ctx = wf_ctx_new((wf_ctx_opts){.device = NULL, .threads = 3});
-    if (!ref_ctx || !device_ctx) {
-        fprintf(stderr, "no context: %s\n", wf_error_message());
+    if (!contract_open())
         return 1;
-    }
     printf("device %s, seed %llu\n", wf_ctx_device(device_ctx), (unsigned long long)seed_of_all);
     const int code = test_main(kept, argv, cases);
-    const size_t leaked = wf_ctx_memory(ref_ctx).bytes_in_use;
-    WF_EXPECT(leaked == 0, "ref kept %zu bytes of workspace", leaked);
-    WF_EXPECT_OK(wf_ctx_free(ref_ctx));
-    WF_EXPECT_OK(wf_ctx_free(device_ctx));
+    contract_close();
     return code || test_failures() > 0;
 }
 
@@ -162,11 +186,16 @@ void contract_decode(wf_dtype dtype, int64_t n, const void *in, double *out)
         out[i] = decode_one(dtype, (const char *)in + i * (int64_t)wf_dtype_size(dtype));
 }
 
+static size_t guard_of(void)
+{
+    return take_array ? 0 : GUARD;
+}
+
 /* Device memory with a guard behind it, and its contents as they were. Every second block starts 8 bytes off the pool's
  * alignment: arrays may be parts of larger ones. */
-static void *hold(run *r, const void *host, size_t bytes, bool constant)
+static void *hold(run *r, const void *host, size_t bytes, size_t size, bool constant)
 {
-    const size_t shift = r->count % 2 ? 8 : 0;
+    const size_t shift = r->count % 2 && !take_array ? 8 : 0, guard = guard_of();
     if (r->count == RUN_HELD) {
         fprintf(stderr, "a run holds more than %d arrays\n", RUN_HELD);
         exit(1);
@@ -176,18 +205,30 @@ static void *hold(run *r, const void *host, size_t bytes, bool constant)
     if (bytes > 0)
         memcpy(h->before, host, bytes);
     memset(h->before + bytes, 0xa5, GUARD);
-    WF_EXPECT_OK(wf_pool_take(r->ctx, shift + bytes + GUARD, &h->base));
+    if (take_array)
+        WF_EXPECT_OK(take_array(r->ctx, bytes, size, &h->base));
+    else
+        WF_EXPECT_OK(wf_pool_take(r->ctx, shift + bytes + guard, &h->base));
     h->data = (char *)h->base + shift;
-    WF_EXPECT_OK(r->k->to_device(r->ctx, h->data, h->before, bytes + GUARD));
+    WF_EXPECT_OK(r->k->to_device(r->ctx, h->data, h->before, bytes + guard));
     return h->data;
+}
+
+static void give_held(run *r, run_held *h)
+{
+    if (take_array)
+        give_array(r->ctx, h->base, h->bytes);
+    else
+        wf_pool_give(r->ctx, h->base, h->shift + h->bytes + GUARD);
+    free(h->before);
 }
 
 static void check_held(run *r, const run_held *h, int place)
 {
     unsigned char *const after = malloc(h->bytes + GUARD);
-    WF_EXPECT_OK(r->k->to_host(r->ctx, after, h->data, h->bytes + GUARD));
-    WF_EXPECT(memcmp(after + h->bytes, h->before + h->bytes, GUARD) == 0, "%s wrote behind array %d: %s", r->k->name,
-              place, r->note);
+    WF_EXPECT_OK(r->k->to_host(r->ctx, after, h->data, h->bytes + guard_of()));
+    WF_EXPECT(memcmp(after + h->bytes, h->before + h->bytes, guard_of()) == 0, "%s wrote behind array %d: %s",
+              r->k->name, place, r->note);
     WF_EXPECT(!h->constant || memcmp(after, h->before, h->bytes) == 0, "%s wrote its input, array %d: %s", r->k->name,
               place, r->note);
     free(after);
@@ -195,7 +236,7 @@ static void check_held(run *r, const run_held *h, int place)
 
 void *run_bytes(run *r, const void *host, size_t bytes)
 {
-    return hold(r, host, bytes, false);
+    return hold(r, host, bytes, sizeof(double), false);
 }
 
 wf_array run_array(run *r, wf_dtype dtype, wf_shape shape, wf_order order, const double *value)
@@ -207,7 +248,7 @@ wf_array run_array(run *r, wf_dtype dtype, wf_shape shape, wf_order order, const
     const double poison = NAN;
     for (int64_t i = 0; i < n; i++)
         encode_one(dtype, value ? value[i] : poison, host + i * (int64_t)wf_dtype_size(dtype));
-    void *const data = hold(r, host, bytes, value != NULL);
+    void *const data = hold(r, host, bytes, wf_dtype_size(dtype), value != NULL);
     a.data = n > 0 ? data : NULL;
     free(host);
     return a;
@@ -321,15 +362,16 @@ void run_result_bytes(run *r, const double *device, int64_t count, double weight
 }
 
 static void perform(run *r, wf_ctx *ctx, wf_dtype dtype, wf_dtype round, contract_body body, const void *args,
-                    uint64_t seed)
+                    uint64_t seed, double grid)
 {
-    *r = (run){.ctx = ctx, .k = ctx->k, .dtype = dtype, .round = round, .rng = {seed}, .args = args};
+    *r = (run){.ctx = ctx, .k = ctx->k, .dtype = dtype, .round = round, .rng = {seed}, .args = args, .grid = grid};
+    running = r;
     body(r);
     for (int i = 0; i < r->count; i++) {
         check_held(r, &r->held[i], i);
-        wf_pool_give(ctx, r->held[i].base, r->held[i].shift + r->held[i].bytes + GUARD);
-        free(r->held[i].before);
+        give_held(r, &r->held[i]);
     }
+    running = NULL;
 }
 
 static void finish(run *r)
@@ -366,19 +408,30 @@ void contract_check(const char *what, contract_body body, const void *args, uint
     static const wf_dtype types[] = {WF_F64, WF_F32, WF_BF16, WF_F16};
     for (int t = 0; t < 4; t++) {
         run oracle, r;
-        perform(&oracle, ref_ctx, WF_F64, types[t], body, args, seed);
+        perform(&oracle, ref_ctx, WF_F64, types[t], body, args, seed, 0);
         if (types[t] != WF_F64) {
-            perform(&r, ref_ctx, types[t], types[t], body, args, seed);
+            perform(&r, ref_ctx, types[t], types[t], body, args, seed, 0);
             compare(what, &oracle, &r);
             finish(&r);
         }
         if (device_ctx->k != ref_ctx->k) {
-            perform(&r, device_ctx, types[t], types[t], body, args, seed);
+            perform(&r, device_ctx, types[t], types[t], body, args, seed, 0);
             compare(what, &oracle, &r);
             finish(&r);
         }
         finish(&oracle);
     }
+}
+
+void contract_check_type(const char *what, contract_body body, const void *args, uint64_t seed, wf_dtype type,
+                         double grid)
+{
+    run oracle, r;
+    perform(&oracle, ref_ctx, WF_F64, type, body, args, seed, grid);
+    perform(&r, device_ctx, type, type, body, args, seed, grid);
+    compare(what, &oracle, &r);
+    finish(&oracle);
+    finish(&r);
 }
 
 run run_on(wf_ctx *ctx, wf_dtype dtype)
@@ -388,10 +441,8 @@ run run_on(wf_ctx *ctx, wf_dtype dtype)
 
 void run_free(run *r)
 {
-    for (int i = 0; i < r->count; i++) {
-        wf_pool_give(r->ctx, r->held[i].base, r->held[i].shift + r->held[i].bytes + GUARD);
-        free(r->held[i].before);
-    }
+    for (int i = 0; i < r->count; i++)
+        give_held(r, &r->held[i]);
     free(r->value);
     free(r->weight);
 }

@@ -38,12 +38,26 @@ typedef struct run {
 
 typedef void (*contract_body)(run *r);
 
-/* Contexts are made and freed here; "seed=N" among the arguments sets contract_seed. */
+/* The contexts of ref and of the device under test. False, and a line on stderr: there is none. */
+bool contract_open(void);
+/* Frees them; on ref nothing may be in use. */
+void contract_close(void);
+/* Opens, runs the cases, and closes; "seed=N" among the arguments sets contract_seed. */
 int contract_main(int argc, char **argv, const test_case *cases);
 uint64_t contract_seed(void);
 
 /* One body, all types, both fillings. */
 void contract_check(const char *what, contract_body body, const void *args, uint64_t seed);
+/* One body, one type, the device alone beside `ref` in f64. `grid`: what inputs are multiples of, unless the body says
+ * otherwise: with 1 and small bounds sums are exact. */
+void contract_check_type(const char *what, contract_body body, const void *args, uint64_t seed, wf_dtype type,
+                         double grid);
+/* What the body that runs now said of its case; empty: none runs. */
+const char *contract_note(void);
+/* Arrays are taken and given back by these from now on, and end where their memory ends, aligned to their element. */
+typedef wf_status contract_take(wf_ctx *ctx, size_t bytes, size_t size, void **data);
+typedef void contract_give(wf_ctx *ctx, void *data, size_t bytes);
+void contract_arrays_by(contract_take *take, contract_give *give);
 /* The context of `ref`, and that of the device under test. */
 wf_ctx *contract_ref(void);
 wf_ctx *contract_device(void);
@@ -54,7 +68,7 @@ wf_array run_in_of(run *r, wf_dtype dtype, wf_dtype round, wf_shape shape, wf_or
 /* Poisoned, or filled with numbers if keep. */
 wf_array run_out(run *r, wf_shape shape, wf_order order, bool keep);
 wf_array run_out_of(run *r, wf_dtype dtype, wf_dtype round, wf_shape shape, wf_order order, bool keep);
-/* Of values given. NULL: poison. */
+/* With these values; NULL: poisoned. */
 wf_array run_array(run *r, wf_dtype dtype, wf_shape shape, wf_order order, const double *value);
 void *run_bytes(run *r, const void *host, size_t bytes);
 /* The array made last may be written. */

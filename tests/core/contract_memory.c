@@ -14,6 +14,7 @@ typedef struct copy_case {
     int64_t at_from[WF_MAX_RANK], at_to[WF_MAX_RANK];
     int permute[WF_MAX_RANK]; /* order in which the dimensions are listed */
     int broadcast;            /* this dimension of the source repeats; -1: none */
+    unsigned backwards;       /* of the source, a bit a dimension */
     bool accumulate;
 } copy_case;
 
@@ -27,7 +28,7 @@ static wf_dtype run_type_round(const run *r, wf_dtype asked)
     return asked == WF_BF16 ? r->round : asked;
 }
 
-static wf_strided part_of(const wf_array *a, const copy_case *t, const int64_t *at, int broadcast)
+static wf_strided part_of(const wf_array *a, const copy_case *t, const int64_t *at, int broadcast, unsigned backwards)
 {
     const wf_strided whole = wf_array_strided(a);
     wf_strided view = {.dtype = a->dtype, .rank = t->part.rank};
@@ -37,6 +38,10 @@ static wf_strided part_of(const wf_array *a, const copy_case *t, const int64_t *
         view.dim[d] = t->part.dim[from];
         view.stride[d] = from == broadcast ? 0 : whole.stride[from];
         offset += at[from] * whole.stride[from];
+        if (backwards >> from & 1u) {
+            offset += (t->part.dim[from] - 1) * view.stride[d];
+            view.stride[d] = -view.stride[d];
+        }
     }
     view.data = a->data ? (char *)a->data + offset * (int64_t)wf_dtype_size(a->dtype) : NULL;
     return view;
@@ -46,16 +51,17 @@ static void copy_body(run *r)
 {
     const copy_case *const t = r->args;
     char text[2][WF_SHAPE_TEXT];
-    snprintf(r->note, sizeof r->note, "%s to %s, part %s of %s, broadcast %d accumulate %d", wf_dtype_name(t->from),
-             wf_dtype_name(t->to), wf_shape_text(t->part, text[0]), wf_shape_text(t->big_from, text[1]), t->broadcast,
-             t->accumulate);
+    snprintf(r->note, sizeof r->note, "%s to %s, part %s of %s, broadcast %d backwards %x accumulate %d",
+             wf_dtype_name(t->from), wf_dtype_name(t->to), wf_shape_text(t->part, text[0]),
+             wf_shape_text(t->big_from, text[1]), t->broadcast, t->backwards, t->accumulate);
     const bool narrow = t->from == WF_U8 || t->to == WF_U8;
     const wf_array x = run_in_of(r, run_type(r, t->from), run_type_round(r, t->from), t->big_from, t->order_from,
                                  narrow ? 0 : -100, 100);
     const wf_array y =
         run_in_of(r, run_type(r, t->to), run_type_round(r, t->to), t->big_to, t->order_to, narrow ? 0 : -50, 50);
     run_mutable(r);
-    const wf_strided src = part_of(&x, t, t->at_from, t->broadcast), dst = part_of(&y, t, t->at_to, -1);
+    const wf_strided src = part_of(&x, t, t->at_from, t->broadcast, t->backwards);
+    const wf_strided dst = part_of(&y, t, t->at_to, -1, 0);
     run_call(r, r->k->copy(r->ctx, &src, &dst, t->accumulate));
     run_result(r, &y, t->accumulate || wf_dtype_is_float(t->to) ? 1 : 0);
 }
@@ -85,6 +91,8 @@ static copy_case random_copy(test_rng *rng)
     }
     if (rank > 0 && test_int(rng, 0, 2) == 0)
         t.broadcast = (int)test_int(rng, 0, rank - 1);
+    if (wf_shape_count(t.part) > 0 && test_int(rng, 0, 1))
+        t.backwards = (unsigned)test_int(rng, 0, 63);
     t.accumulate = test_int(rng, 0, 2) == 0;
     return t;
 }

@@ -328,7 +328,7 @@ static long resident(void)
     return here * (sysconf(_SC_PAGESIZE) >> 10) >> 10;
 }
 
-/* Whether the system was asked for huge pages where `data` lies: the flag "hg" of its part of the address space. */
+/* Returns true if the system was asked for huge pages at `data`: the flag "hg" of its mapping. */
 static bool asks_for_huge_pages(const void *data)
 {
     char line[512];

@@ -1,4 +1,4 @@
-/* Which level of the processor the library takes. The tests compare the line with what they asked for. */
+/* The levels of the processor that the library and oneDNN take. Tests compare the lines with what they asked for. */
 #include "core/kernels_author.h"
 #include "core/processor_author.h"
 
@@ -8,5 +8,6 @@
 int main(void)
 {
     printf("level %s, device %s\n", wf_processor_level(), wf_kernels_cpu()->name);
+    printf("%s\n", wf_kernels_cpu()->library());
     return strcmp(wf_kernels_cpu()->name, "cpu") != 0;
 }

@@ -219,6 +219,13 @@ static const geometry faults[] = {
     {2, B, 2, 65, 16, 1, {10, 10}, {3, 3}, {1, 1}, {3, 1}, {3, 1}, {3, 1}, true, true},
     {3, B, 2, 40, 16, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {2, 1, 1}, {2, 1, 1}, {2, 1, 1}, true, false},
     {3, B, 2, 36, 16, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {1, 2, 1}, {1, 2, 1}, {1, 2, 1}, true, false},
+    /* strided pixels of fewer channels than a vector: gradients of filters */
+    {2, F, 4, 3, 64, 1, {64, 64}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, false, false},
+    {2, F, 2, 7, 24, 1, {30, 15}, {1, 1}, {2, 1}, {1, 1}, {0, 0}, {0, 0}, false, true},
+    {2, F, 2, 13, 24, 1, {15, 30}, {1, 1}, {1, 3}, {1, 1}, {0, 0}, {0, 0}, false, false},
+    {1, F, 2, 2, 17, 1, {1024}, {1}, {4}, {1}, {0}, {0}, false, false},
+    {2, B, 2, 3, 32, 1, {32, 32}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, true, false},
+    {2, B, 2, 15, 33, 1, {32, 32}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, false, false},
     /* an odd number of channels, backwards */
     {2, B, 2, 16, 5, 1, {7, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, false, false},
 };
@@ -296,7 +303,7 @@ static void group_cases(void)
         }
 }
 
-/* Whether oneDNN has kernels for bf16 here, which read filters in forms of their own. */
+/* Returns true if oneDNN has kernels for bf16 here, which read filters in packed formats. */
 static bool packs_bf16(void)
 {
 #if defined(__x86_64__)
@@ -308,7 +315,7 @@ static bool packs_bf16(void)
 }
 
 #if defined(__x86_64__)
-/* Of bf16; __builtin_cpu_supports of clang 14 does not know the word. */
+/* Returns true if the processor has AMX for bf16; clang 14 does not know the word in __builtin_cpu_supports. */
 static bool has_amx(void)
 {
     char line[8192];
@@ -322,7 +329,7 @@ static bool has_amx(void)
 }
 #endif
 
-/* Whether the cpu filling multiplies bf16 by this library's own products, not by AMX. */
+/* Returns true if the cpu table multiplies bf16 with this library's own products, not with AMX. */
 static bool has_points(void)
 {
 #if defined(__x86_64__)

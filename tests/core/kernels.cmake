@@ -1,8 +1,9 @@
 # The contract of the kernel table. Set WEFT_DEVICE to run it against another device than the default.
-foreach(test contract_kernels contract_norm contract_elementwise contract_memory contract_convolution known_answers
+set(WEFT_CONTRACT core/contract.c core/contract_bodies.c core/contract_bodies_rows.c)
+foreach(test contract_kernels contract_norm contract_group_norm contract_elementwise contract_memory contract_convolution known_answers
     known_numbers)
   weft_test(${test} LEVEL core)
-  target_sources(${test} PRIVATE core/contract.c)
+  target_sources(${test} PRIVATE ${WEFT_CONTRACT})
 endforeach()
 # The slots of the device itself, also where they have little to do.
 weft_test(contract_device LEVEL core)

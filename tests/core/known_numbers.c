@@ -74,7 +74,7 @@ static void random_numbers(run *r)
     expect(r, "normal", &z, normal);
 }
 
-/* Where a + (b - a) u would be rounded to b, the number just below b comes. */
+/* Checks that the number just below b is returned where a + (b - a) u would be rounded to b. */
 static void upper_bounds(run *r)
 {
     enum { N = 4096 };

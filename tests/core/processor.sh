@@ -11,7 +11,7 @@ Haswell) level=x86-64-v3 ;;
 *) level=x86-64 ;;
 esac
 export OMP_NUM_THREADS=1 WEFT_DEVICE=cpu
-said=$(qemu-x86_64 -cpu "$processor" "$names" 2>/dev/null)
+said=$(qemu-x86_64 -cpu "$processor" "$names" 2>/dev/null | head -1)
 [ "$said" = "level $level, device cpu" ] || {
     echo "on $processor it says: $said"
     exit 1

@@ -1,4 +1,5 @@
 /* Iterators: sizes, order, conversion, prefetch, and what they leave behind. */
+#include "core/archive.h"
 #include "core/config_author.h"
 #include "core/tensor_author.h"
 #include "datasets/dataset_author.h"
@@ -323,6 +324,46 @@ static void prefetch_ends(void)
     }
 }
 
+/* Stops after `batches` batches of `size`, continues with batches of `other`: the first sample that is seen again. */
+static int64_t continued_at(int64_t samples, int64_t size, int64_t batches, int64_t other)
+{
+    wf_batch b;
+    int64_t labels[64] = {-1};
+    wf_archive *archive = wf_archive_memory(ctx);
+    wf_iter *first = wf_batches(numbered(samples), (wf_batch_opts){.size = size});
+    wf_iter *then = wf_batches(numbered(samples), (wf_batch_opts){.size = other});
+    for (int64_t i = 0; i < batches; i++)
+        WF_EXPECT_OK(wf_iter_next(first, &b));
+    WF_EXPECT_OK(wf_iter_archive(first, archive));
+    WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+    WF_EXPECT_OK(wf_iter_archive(then, archive));
+    WF_EXPECT_OK(wf_iter_next(then, &b));
+    WF_EXPECT_OK(wf_tensor_export(b.labels, labels, (size_t)b.size * sizeof *labels));
+    const int64_t at = labels[0] + b.epoch * samples;
+    wf_iter_free(first);
+    wf_iter_free(then);
+    wf_archive_free(archive);
+    return at;
+}
+
+/* A run that goes on with another batch size leaves no sample out, and repeats none where the new batches begin where
+ * the old ones ended. */
+static void another_batch_size(void)
+{
+    int cases = 0;
+    for (int64_t samples = 1; samples <= 60; samples += 3)
+        for (int64_t size = 1; size <= 12; size++)
+            for (int64_t other = 1; other <= 12; other++)
+                for (int64_t i = 1; i * size < samples; i += 1 + (size + other) % 3) {
+                    const int64_t done = i * size, at = continued_at(samples, size, i, other);
+                    const int64_t expected = done / other * other;
+                    cases += done % other == 0;
+                    WF_EXPECT(at == expected, "%lld samples, after %lld batches of %lld: batches of %lld begin at %lld",
+                              (long long)samples, (long long)i, (long long)size, (long long)other, (long long)at);
+                }
+    WF_EXPECT(cases > 500, "only %d cases are exactly divisible", cases);
+}
+
 static void errors(void)
 {
     for (int depth = 0; depth < 3; depth++) {
@@ -420,6 +461,7 @@ int main(int argc, char **argv)
                                                {"prefetch_equals_plain", prefetch_equals_plain},
                                                {"overwritten", overwritten},
                                                {"prefetch_ends", prefetch_ends},
+                                               {"another_batch_size", another_batch_size},
                                                {"errors", errors},
                                                {"no_allocation", no_allocation},
                                                {"stopped_device", stopped_device},

@@ -328,8 +328,8 @@ static int64_t read_epoch(wf_dataset *d, const wf_mesh *mesh, const variant *v, 
     return bytes;
 }
 
-/* Of contiguous samples a rank reads its own pixels and their halo, and nothing else; of samples in chunks no more than
- * those chunks, once, if they fit into the budget, and again and again if not. */
+/* Checks the bytes that a rank reads. Of contiguous samples: its own pixels and their halo. Of chunked samples: its
+ * chunks, each once if they fit into the budget, and more often if not. */
 static void counted_bytes(void)
 {
     enum { SIDE = 96, WIDE = 4096, N = 8 };

@@ -6,6 +6,7 @@
 #include "tests/ranks.h"
 #include "tests/world.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { C = 2, H = 5, W = 3, PIXELS = C * H * W, MOST = 32 };
@@ -41,8 +42,8 @@ static wf_iter *batches_of(wf_dataset *d, const variant *v, bool sharded)
     return v->prefetch ? wf_prefetch(iter, 2) : iter;
 }
 
-/* Is element (c, h, w) of sample `label` this, possibly flipped? Which of the two goes to *flipped (-1: cannot tell).
- */
+/* Returns true if this is element (c, h, w) of sample `label`, possibly flipped. *flipped says which (-1: cannot
+ * tell). */
 static bool is_element(double seen, int64_t label, int64_t c, int64_t h, int64_t w, int *flipped)
 {
     const int64_t row = (c * H + h) * W;
@@ -192,6 +193,51 @@ static void serial_batches(void)
     wf_mesh_close(mesh);
 }
 
+/* The first pixel of each of this rank's samples in an epoch; returns how many there are. */
+static int64_t first_pixels(bool each_reads, bool before, int64_t epoch, float *pixel)
+{
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size});
+    wf_dataset *d = numbered(MOST);
+    wf_batch b;
+    if (before)
+        d = wf_transform_random_flip(d);
+    d = wf_mesh_scatter_dataset(mesh, d, (wf_scatter_opts){.shuffle = true, .seed = 5, .each_reads = each_reads});
+    wf_iter *iter = wf_batches(wf_transform_random_flip(d), (wf_batch_opts){.size = MOST});
+    for (int64_t e = 0; e <= epoch; e++)
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+    float *x = malloc(wf_tensor_bytes(b.x));
+    WF_EXPECT_OK(wf_tensor_export(b.x, x, wf_tensor_bytes(b.x)));
+    for (int64_t i = 0; i < b.size; i++)
+        pixel[i] = x[i * wf_tensor_count(b.x) / b.size];
+    const int64_t samples = b.size;
+    free(x);
+    wf_iter_free(iter);
+    wf_mesh_close(mesh);
+    return samples;
+}
+
+/* Samples that are sent and samples that each rank reads are flipped alike: by transforms after the scatter always, by
+ * those before it, which are applied once where samples are sent, in the first epoch. Two flips of one chain differ. */
+static void sent_and_read_alike(void)
+{
+    float sent[MOST], read[MOST], none[MOST];
+    for (int k = 0; k < 3; k++) {
+        const bool before = k == 2;
+        const int64_t epoch = k % 2, own = first_pixels(false, before, epoch, sent);
+        int differ = 0, flipped = 0;
+        WF_EXPECT(first_pixels(true, before, epoch, read) == own && first_pixels(true, false, epoch, none) == own,
+                  "another number of samples where each rank reads");
+        for (int64_t i = 0; i < own; i++) {
+            differ += sent[i] != read[i];
+            flipped += before && read[i] != none[i];
+        }
+        WF_EXPECT(differ == 0, "%d of %lld samples are flipped otherwise where each rank reads, in epoch %lld", differ,
+                  (long long)own, (long long)epoch);
+        WF_EXPECT(!before || own < 16 || (flipped > 0 && flipped < own), "the second flip changes %d of %lld samples",
+                  flipped, (long long)own);
+    }
+}
+
 static void expect_failure(const void *made, wf_status code, const char *text)
 {
     WF_EXPECT(!made && wf_error_code() == code && strstr(wf_error_message(), text), "%s, \"%s\" does not say \"%s\"",
@@ -220,9 +266,12 @@ static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
         return 1;
-    const int failed = test_main(
-        argc, argv,
-        (test_case[]){{"every_mesh", every_mesh}, {"serial_batches", serial_batches}, {"failures", failures}, {0}});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"every_mesh", every_mesh},
+                                               {"serial_batches", serial_batches},
+                                               {"sent_and_read_alike", sent_and_read_alike},
+                                               {"failures", failures},
+                                               {0}});
     return ranks_close(failed);
 }
 

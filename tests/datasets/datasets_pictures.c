@@ -142,6 +142,158 @@ static void damaged(void)
     test_folder_free(&f);
 }
 
+/* --- Upright ------------------------------------------------------------------------------------------------------ */
+
+enum { STORED_H = 16, STORED_W = 24, STORED = STORED_H * STORED_W };
+
+/* EXIF's data with one entry, the orientation. Its length. */
+static size_t exif(unsigned char *to, bool little, int orientation)
+{
+    static const unsigned char big[] = {'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0};
+    static const unsigned char small[] = {'I', 'I', 42, 0, 8, 0, 0, 0, 1, 0, 0x12, 1, 3, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+    memcpy(to, little ? small : big, sizeof big);
+    to[little ? 18 : 19] = (unsigned char)orientation;
+    return sizeof big;
+}
+
+/* Puts EXIF's data where a JPEG and a PNG have it: after the first marker; after the header. */
+static void tag(const char *path, const unsigned char *data, size_t bytes)
+{
+    unsigned char segment[128];
+    size_t length, n;
+    const bool png = strstr(path, ".png") != NULL;
+    unsigned char *file = test_slurp(path, &length);
+    const size_t at = png ? 33 : 2;
+    if (png) {
+        memcpy(segment, (unsigned char[]){0, 0, 0, (unsigned char)bytes, 'e', 'X', 'I', 'f'}, 8);
+        memcpy(segment + 8, data, bytes);
+        n = 12 + bytes;
+        const unsigned long sum = crc32(0, segment + 4, (uInt)bytes + 4);
+        for (int i = 0; i < 4; i++)
+            segment[8 + bytes + (size_t)i] = (unsigned char)(sum >> (24 - 8 * i));
+    } else {
+        memcpy(segment, (unsigned char[]){0xFF, 0xE1, 0, (unsigned char)(8 + bytes), 'E', 'x', 'i', 'f', 0, 0}, 10);
+        memcpy(segment + 10, data, bytes);
+        n = 10 + bytes;
+    }
+    unsigned char *all = malloc(length + n);
+    memcpy(all, file, at);
+    memcpy(all + at, segment, n);
+    memcpy(all + at + n, file + at, length - at);
+    test_write(path, all, length + n);
+    free(all);
+    free(file);
+}
+
+/* Says where the stored pixel (r, c) is to be seen: EXIF's own words are "the 0th row is the visual right-hand side".
+ */
+static void seen_at(int orientation, int r, int c, int *row, int *col)
+{
+    const int low = STORED_H - 1 - r, far = STORED_W - 1 - c;
+    const int rows[] = {r, r, low, low, c, c, far, far}, cols[] = {c, far, far, c, r, low, low, r};
+    *row = rows[orientation - 1];
+    *col = cols[orientation - 1];
+}
+
+static void expect_upright(const char *what, const char *dir, int orientation, const unsigned char *stored)
+{
+    unsigned char x[3 * STORED];
+    wf_dataset_info info = {0};
+    const int height = orientation < 5 ? STORED_H : STORED_W, width = orientation < 5 ? STORED_W : STORED_H;
+    int64_t wrong = 0;
+    wf_dataset *d = wf_image_folder(ctx, dir, (wf_image_folder_opts){0});
+    WF_EXPECT_OK(wf_dataset_info_get(d, &info));
+    WF_EXPECT(wf_shape_equal(info.shape, WF_SHAPE(3, height, width)), "%s %d has the stored shape", what, orientation);
+    WF_EXPECT_OK(wf_dataset_read(d, 0, &(wf_sample_key){0}, x, NULL));
+    for (int i = 0; i < 3 * STORED; i++) {
+        int row, col;
+        seen_at(orientation, i % STORED / STORED_W, i % STORED_W, &row, &col);
+        wrong += x[i / STORED * STORED + row * width + col] != stored[i];
+    }
+    WF_EXPECT(wrong == 0, "%s %d: %lld elements are wrong", what, orientation, (long long)wrong);
+    wf_dataset_free(d);
+}
+
+static void turned(const char *name)
+{
+    unsigned char stored[3 * STORED], data[64];
+    test_folder f = test_folder_new();
+    write_image(test_path(&f, name), STORED_H, STORED_W, 5);
+    wf_dataset *d = wf_image_folder(ctx, f.path, (wf_image_folder_opts){0});
+    WF_EXPECT_OK(wf_dataset_open(d));
+    WF_EXPECT_OK(wf_dataset_read(d, 0, &(wf_sample_key){0}, stored, NULL));
+    wf_dataset_free(d);
+    for (int o = 1; o <= 8; o++)
+        for (int little = 0; little < 2; little++) {
+            write_image(f.file, STORED_H, STORED_W, 5);
+            tag(f.file, data, exif(data, little, o));
+            expect_upright(name, f.path, o, stored);
+        }
+    /* Data that make no sense leave the picture as it is stored. */
+    for (int i = 0; i < 4; i++) {
+        size_t bytes = exif(data, true, i == 0 ? 9 : 6);
+        bytes = i == 1 ? 20 : bytes;
+        data[4] = i == 2 ? 200 : 8;
+        data[12] = i == 3 ? 4 : 3;
+        write_image(f.file, STORED_H, STORED_W, 5);
+        tag(f.file, data, bytes);
+        expect_upright("senseless", f.path, 1, stored);
+    }
+    test_folder_free(&f);
+}
+
+static void orientations(void)
+{
+    turned("a.jpg");
+    turned("a.png");
+}
+
+/* --- Four channels ------------------------------------------------------------------------------------------------ */
+
+/* 8 x 8 pixels of four channels, each 128; Adobe's marker with this transform, or none: -1. */
+static void write_four_channels(const char *path, int transform)
+{
+    static const unsigned char start[] = {0xFF, 0xD8}, end[] = {0, 0xFF, 0xD9};
+    static const unsigned char frame[] = {0xFF, 0xC0, 0, 20,   8, 0, 8,    0, 8, 4,    1,
+                                          0x11, 0,    2, 0x11, 0, 3, 0x11, 0, 4, 0x11, 0};
+    /* One code of one bit: no difference, and the end of the block. */
+    static const unsigned char codes[2][22] = {{0xFF, 0xC4, 0, 20, 0x00, 1}, {0xFF, 0xC4, 0, 20, 0x10, 1}};
+    static const unsigned char scan[] = {0xFF, 0xDA, 0, 14, 4, 1, 0, 2, 0, 3, 0, 4, 0, 0, 63, 0};
+    unsigned char steps[69] = {0xFF, 0xDB, 0, 67, 0};
+    const unsigned char adobe[] = {0xFF, 0xEE, 0,   14, 'A', 'd', 'o', 'b',
+                                   'e',  0,    100, 0,  0,   0,   0,   (unsigned char)transform};
+    memset(steps + 5, 1, 64);
+    FILE *file = fopen(path, "wb");
+    fwrite(start, sizeof start, 1, file);
+    fwrite(adobe, sizeof adobe, transform >= 0, file);
+    fwrite(steps, sizeof steps, 1, file);
+    fwrite(frame, sizeof frame, 1, file);
+    fwrite(codes, sizeof codes, 1, file);
+    fwrite(scan, sizeof scan, 1, file);
+    fwrite(end, sizeof end, 1, file);
+    WF_EXPECT(fclose(file) == 0, "cannot write %s", path);
+}
+
+/* Inks of a half, the black one too, leave a quarter of the light. */
+static void four_channels(void)
+{
+    unsigned char x[3 * 64];
+    test_folder f = test_folder_new();
+    write_four_channels(test_path(&f, "a.jpg"), 0);
+    wf_dataset *d = wf_image_folder(ctx, f.path, (wf_image_folder_opts){0});
+    WF_EXPECT_OK(wf_dataset_open(d));
+    WF_EXPECT_OK(wf_dataset_read(d, 0, &(wf_sample_key){0}, x, NULL));
+    for (int i = 0; i < 3 * 64; i++)
+        WF_EXPECT(x[i] == 64, "element %d is %d", i, x[i]);
+    wf_dataset_free(d);
+    for (int transform = -1; transform < 2; transform += 2) {
+        write_four_channels(f.file, transform);
+        TEST_FAILS(WF_ERR_FORMAT, read_first(wf_image_folder(ctx, f.path, (wf_image_folder_opts){0})), f.file,
+                   "four channels without Adobe's marker");
+    }
+    test_folder_free(&f);
+}
+
 static int entries(const char *path)
 {
     DIR *dir = opendir(path);
@@ -191,10 +343,14 @@ static void grid(void)
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){0});
-    const int failed = test_main(
-        argc, argv,
-        (test_case[]){
-            {"flat_folder", flat_folder}, {"class_folders", class_folders}, {"damaged", damaged}, {"grid", grid}, {0}});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"flat_folder", flat_folder},
+                                               {"class_folders", class_folders},
+                                               {"damaged", damaged},
+                                               {"orientations", orientations},
+                                               {"four_channels", four_channels},
+                                               {"grid", grid},
+                                               {0}});
     WF_MUST(wf_ctx_free(ctx));
     return failed;
 }

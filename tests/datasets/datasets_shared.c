@@ -1,4 +1,4 @@
-/* The same batches on all ranks: sent by one, or read by each in one order. */
+/* Shared batches: sent by one rank, or read by each in one order. */
 #include "comm/comm.h"
 #include "core/core.h"
 #include "datasets/datasets.h"

@@ -105,7 +105,7 @@ static void resize_sizes(void)
         }
 }
 
-/* Where a plane shrinks, no pixel is left out. */
+/* Checks that no pixel is left out if a plane shrinks. */
 static void resize_counts_all(void)
 {
     enum { FROM = 24 };
@@ -230,11 +230,32 @@ static void chain(void)
     wf_dataset_free(d);
 }
 
+/* Images and masks: a transform more, of another kind, leaves the choices of the others as they are. */
+static void alike(void)
+{
+    unsigned char mask[12];
+    float image[12];
+    wf_dataset *masks = wf_transform_random_crop(wf_transform_random_flip(counting(64, 1, 3, 4)), 1, 3, 4);
+    wf_dataset *images = wf_transform_scale(counting(64, 1, 3, 4), 0, 255);
+    images = wf_transform_resize(wf_transform_random_flip(images), 3, 4);
+    images = wf_transform_random_crop(images, 1, 3, 4);
+    for (int64_t s = 0; s < 64; s++) {
+        WF_EXPECT_OK(read_at(masks, s, 1, mask));
+        WF_EXPECT_OK(read_at(images, s, 1, image));
+        for (int i = 0; i < 12; i++)
+            WF_EXPECT(fabs((double)image[i] - mask[i]) < 1e-3, "sample %lld pixel %d: %g in the image, %d in the mask",
+                      (long long)s, i, (double)image[i], mask[i]);
+    }
+    wf_dataset_free(images);
+    wf_dataset_free(masks);
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){0});
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"values", values},
+                                               {"alike", alike},
                                                {"channels", channels},
                                                {"resize", resize},
                                                {"resize_sizes", resize_sizes},

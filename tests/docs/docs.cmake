@@ -22,4 +22,17 @@ foreach(ranks 1 2 3)
   weft_test_properties(tutorial_layer_${ranks} ${ranks} 60)
   set_property(TEST tutorial_layer_${ranks} PROPERTY LABELS long)
 endforeach()
+# The objective of docs/running.md, in a program that lets its trials fail.
+set(study_objective ${CMAKE_CURRENT_BINARY_DIR}/study_objective.c)
+set(study_awk ${CMAKE_CURRENT_SOURCE_DIR}/docs/tutorial_code.awk)
+add_custom_command(OUTPUT ${study_objective} DEPENDS ${PROJECT_SOURCE_DIR}/docs/running.md ${study_awk} VERBATIM
+  COMMAND sh -c "awk -v file=study_objective.c -f ${study_awk} ${PROJECT_SOURCE_DIR}/docs/running.md >${study_objective}")
+add_executable(study_page docs/study_page.c ${study_objective})
+set_source_files_properties(${study_objective} PROPERTIES HEADER_FILE_ONLY ON) # study_page.c includes it
+target_include_directories(study_page PRIVATE ${PROJECT_BINARY_DIR})
+target_link_libraries(study_page PRIVATE weft weft_flags)
+add_test(NAME study_page COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/docs/study_page.sh ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:study_page>)
+weft_test_properties(study_page 2 100)
+set_tests_properties(study_page PROPERTIES SKIP_RETURN_CODE 77 LABELS long)
+
 weft_static(docs ${CMAKE_CURRENT_SOURCE_DIR}/docs/pages.sh)

@@ -246,6 +246,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
             emulated_fail("matrix %d of a product is at %p", k, data[k]);
         emulated_check_argument(&data[k], sizeof data[k]);
     }
+    /* No preference states the alignment of a bias, so any kernel may load it by 16 bytes. */
+    if (desc->epilogue == CUBLASLT_EPILOGUE_BIAS && reinterpret_cast<uintptr_t>(desc->bias) % 16 != 0)
+        emulated_fail("the bias of a product is at %p, which is not aligned to 16 bytes", desc->bias);
     if (algo->data[0] == first_algorithm)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const bool wide = desc->scale == CUDA_R_64F;

@@ -5,6 +5,7 @@
 #ifndef WF_TESTS_EMULATE_DNN_H
 #define WF_TESTS_EMULATE_DNN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -22,11 +23,12 @@ enum {
     EMULATED_UNEVEN = 64, /* any pads; the slowest */
     EMULATED_BIAS = 128,  /* cuBLASLt's epilogue for f64, which it may not have */
     EMULATED_COMPILED = 256, /* compiled for its graph, which may be any; as fast as EMULATED_TENSOR */
-    EMULATED_CRAWLING = 512, /* likewise, and slow */
-    EMULATED_ENGINES = 1023
+    EMULATED_CRAWLING = 512, /* compiled for its graph; slow */
+    EMULATED_STRICT = 1024, /* like EMULATED_TENSOR, and a NaN comes through its ReLU: in that of others it becomes 0 */
+    EMULATED_ENGINES = 2047
 };
 
-/* Those present from now on; all of them at the start. Plans that exist stay. */
+/* Sets the engines that exist from now on; at the start all do. Existing plans stay. */
 void emulated_engines(unsigned present);
 unsigned emulated_present(void);
 /* Graphs that were made so far, and modes of heuristics that were asked; plans that were finalised, and those of them
@@ -48,6 +50,11 @@ void emulated_room(size_t bytes);
 void emulated_capability(int tens);
 /* How often the host has waited for a stream, an event or the device. */
 int emulated_waits(void);
+/* True if the stream that was made last has the greatest priority. */
+bool emulated_hurries(void);
+/* CUDA's number of the error with which memory is shared between processes from now on; 0, as at the start: with none.
+ */
+void emulated_bar_sharing(int error);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ foreach(part conv dnn_graph dnn_plan dnn_tune)
   list(APPEND weft_dnn_parts ${PROJECT_SOURCE_DIR}/core/cuda/${part}.c)
 endforeach()
 add_library(weft_emulated_device OBJECT ${kernels} ${parts} emulate/device.cpp emulate/properties.cpp
-  emulate/runtime.cpp emulate/cublas.cpp shut_memory.c)
+  emulate/runtime.cpp emulate/order.cpp emulate/cublas.cpp shut_memory.c)
 add_library(weft_emulated_dnn OBJECT ${weft_dnn_parts} emulate/cudnn.cpp emulate/engines.cpp emulate/graph.cpp)
 foreach(part device dnn)
   target_include_directories(weft_emulated_${part} BEFORE PRIVATE emulate/include emulate/include_dnn)
@@ -31,11 +31,11 @@ set(limit 600)
 if(WEFT_SANITIZE)
   set(limit 900)
 endif()
-foreach(source contract_device contract_kernels contract_norm contract_elementwise contract_memory known_numbers
+foreach(source contract_device contract_kernels contract_norm contract_group_norm contract_elementwise contract_memory known_numbers
     known_answers)
   set(test emulated_${source})
   weft_test_source(file ${source})
-  add_executable(${test} ${file} core/contract.c ${core_objects} ${emulated})
+  add_executable(${test} ${file} ${WEFT_CONTRACT} ${core_objects} ${emulated})
   target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)
   add_test(NAME ${test} COMMAND ${test})
   weft_test_properties(${test} 1 ${limit})
@@ -55,9 +55,12 @@ foreach(source captured captured_errors)
 endforeach()
 
 add_executable(emulated_device emulate/emulated_device.c ${core_objects} ${emulated})
-target_link_libraries(emulated_device PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)
-add_test(NAME emulated_device COMMAND emulated_device)
-weft_test_properties(emulated_device 1 100)
+add_executable(emulated_graph_orders fake/graph_orders.c ${core_objects} ${emulated})
+foreach(test emulated_device emulated_graph_orders)
+  target_link_libraries(${test} PRIVATE weft_dnnl weft_omp weft_test_main weft_flags m)
+  add_test(NAME ${test} COMMAND ${test})
+  weft_test_properties(${test} 1 100)
+endforeach()
 
 # As it is set, and with each of the settings that choose among cuDNN's engines.
 add_executable(emulated_convolution emulate/emulated_convolution.c ${core_objects} ${emulated})
@@ -82,9 +85,9 @@ foreach(source mixed optim_scale)
   weft_test_properties(${test} 1 ${limit})
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TF32=0)
 endforeach()
-# Of their kind the short suite has emulated_contract_device, emulated_contract_memory, emulated_known_* and
-# emulated_optim_scale.
-set(long emulated_contract_kernels emulated_contract_norm emulated_contract_elementwise emulated_captured
+# The short suite has emulated_contract_device, emulated_contract_memory, emulated_known_* and emulated_optim_scale of
+# the same kind.
+set(long emulated_contract_kernels emulated_contract_norm emulated_contract_group_norm emulated_contract_elementwise emulated_captured
   emulated_captured_errors)
 set_property(TEST ${long} APPEND PROPERTY LABELS long)
 weft_test_long(${long})

@@ -40,15 +40,16 @@ static wf_array array_new(int64_t n)
     return a;
 }
 
-/* Whoever waits for a stream lets the watchdog look on: the stream may be behind a kernel that waits for other ranks.
- */
+/* A wait for a stream lets the watchdog look on: the stream may be behind a kernel that waits for other ranks. */
 static void waits(void)
 {
     const wf_kernels *const k = ctx->k;
     const wf_array x = array_new(100), total = array_new(1);
     wf_stream *stream = NULL;
     ctx->waiting = count;
+    WF_EXPECT(!emulated_hurries(), "the context's own stream is ahead of others");
     WF_EXPECT_OK(k->stream_new(ctx, &stream));
+    WF_EXPECT(emulated_hurries(), "a stream of communication waits for room beside computation");
     WF_EXPECT_OK(k->stream_use(ctx, stream));
     WF_EXPECT_OK(k->fill(ctx, &x, 1));
     WF_EXPECT_OK(k->stream_use(ctx, NULL));
@@ -66,7 +67,7 @@ static void waits(void)
 
 #define MIB ((size_t)1 << 20)
 
-/* Whether all of the array has this value; what was asked of the device before is done then. */
+/* Returns true if every element of the array has this value. Waits for all earlier work of the device. */
 static bool all_are(const wf_array *a, float value)
 {
     static float got[2 * MIB / sizeof(float)];
@@ -78,8 +79,8 @@ static bool all_are(const wf_array *a, float value)
     return true;
 }
 
-/* Where cudaMalloc has no more memory, the pool returns its free blocks, which kernels may still be writing, and asks
- * again; what was in use stays. What cannot be had is an error that leaves the device as it was. */
+/* Checks that the pool returns its free blocks, which kernels may still be writing, if cudaMalloc has no more memory,
+ * and asks again; what was in use stays. A request that cannot be met is an error that leaves the device as it was. */
 static void out_of_memory(void)
 {
     const wf_kernels *const k = ctx->k;
@@ -108,12 +109,41 @@ static void out_of_memory(void)
     emulated_room(SIZE_MAX / 2);
 }
 
+/* A driver, or a sandbox around it, has several codes for memory that it shares with no other process. All of them mean
+ * "cannot", after which the library takes another way; an argument that is wrong is an error. */
+static void shares_nothing(void)
+{
+    static const struct {
+        int error;
+        wf_status status;
+    } code[] = {{801, WF_ERR_UNSUPPORTED}, {217, WF_ERR_UNSUPPORTED}, {304, WF_ERR_UNSUPPORTED},
+                {999, WF_ERR_UNSUPPORTED}, {205, WF_ERR_UNSUPPORTED}, {1, WF_ERR_STATE}};
+    const wf_array x = array_new(100);
+    for (size_t i = 0; i < sizeof code / sizeof *code; i++) {
+        wf_share share = {0};
+        void *data = NULL;
+        emulated_bar_sharing(code[i].error);
+        const wf_status shared = ctx->k->share(ctx, x.data, 400, &share);
+        WF_EXPECT(shared == code[i].status, "share, error %d: %s", code[i].error, wf_status_name(shared));
+        WF_EXPECT(strstr(wf_error_message(), "emulated"), "it says: %s", wf_error_message());
+        const wf_status mapped = ctx->k->map(ctx, &share, &data);
+        WF_EXPECT(mapped == code[i].status, "map, error %d: %s", code[i].error, wf_status_name(mapped));
+        wf_error_clear();
+    }
+    emulated_bar_sharing(0);
+    wf_pool_give(ctx, x.data, 0);
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
     WF_MUST(wf_check(ctx));
-    const int code = test_main(
-        argc, argv, (test_case[]){{"too_old", too_old}, {"waits", waits}, {"out_of_memory", out_of_memory}, {0}});
+    const int code = test_main(argc, argv,
+                               (test_case[]){{"too_old", too_old},
+                                             {"waits", waits},
+                                             {"out_of_memory", out_of_memory},
+                                             {"shares_nothing", shares_nothing},
+                                             {0}});
     WF_MUST(wf_ctx_free(ctx));
     return code;
 }

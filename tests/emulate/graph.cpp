@@ -89,7 +89,7 @@ static numbers convolve(const dnn_operation &op, const numbers &x, const numbers
     return sum;
 }
 
-static numbers pointwise(const dnn_operation &op, const numbers &x, const numbers &w)
+static numbers pointwise(const dnn_operation &op, bool strict, const numbers &x, const numbers &w)
 {
     numbers v = x;
     const int64_t inner = op.y.count() / op.y.dim[0] / op.y.dim[1];
@@ -97,7 +97,7 @@ static numbers pointwise(const dnn_operation &op, const numbers &x, const number
         if (op.kind == DNN_ADD)
             v[i] += w[(size_t)((int64_t)i / inner % op.y.dim[1])];
         else if (op.kind == DNN_RELU)
-            v[i] = v[i] != v[i] ? (op.nan ? v[i] : 0) : v[i] < 0 ? op.slope * v[i] : v[i];
+            v[i] = v[i] != v[i] ? (op.nan && strict ? v[i] : 0) : v[i] < 0 ? op.slope * v[i] : v[i];
     return v;
 }
 
@@ -116,8 +116,8 @@ struct dnn_run : emulated_work {
             numbers value[3];
             for (const dnn_tensor *t : op.sources())
                 value[t == &op.x ? 0 : t == &op.w ? 1 : 2] = source(*t, op.kind < DNN_ADD, inner);
-            const numbers result =
-                op.kind < DNN_ADD ? convolve(op, value[0], value[1], value[2]) : pointwise(op, value[0], value[1]);
+            const numbers result = op.kind < DNN_ADD ? convolve(op, value[0], value[1], value[2])
+                                                     : pointwise(op, engine.strict(), value[0], value[1]);
             const dnn_tensor &to = op.result();
             if (to.inner)
                 inner[to.uid] = result;

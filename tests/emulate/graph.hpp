@@ -41,7 +41,7 @@ struct dnn_operation {
     dnn_tensor x, w, y;
     dnn_geometry geometry;
     double slope;
-    bool nan; /* an activation lets NaN through; else it is 0 */
+    bool nan; /* an activation lets NaN through, in an engine that is strict; else it is 0 */
 
     const dnn_tensor &result() const
     {
@@ -65,6 +65,14 @@ struct dnn_engine {
     bool tensor, even, compiled;
     size_t workspace;
     int cost; /* empty tasks behind the work, which events count as time */
+
+    bool strict() const
+    {
+        for (const cudnnBackendNumericalNote_t note : notes)
+            if (note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP)
+                return true;
+        return false;
+    }
 };
 
 /* Those present that one mode of the heuristics names for a graph, the best first. */

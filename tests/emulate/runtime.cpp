@@ -1,12 +1,16 @@
 /* Memory and streams of the emulated device.
  *
- * Device memory is one range of addresses that nobody can read or write but work on a stream, filled with NaN when it
- * is handed out, with a guard behind each block. Work is put in one queue and done, in its order, when somebody waits;
- * a question whether it is done does one piece of it.
+ * Device memory is one range of addresses that only work on a stream can read or write, filled with NaN when it is
+ * handed out, with a guard after each block. Work is put in one queue and done, in its order, when the program waits;
+ * a query whether it is done does one piece of it.
  *
- * While a stream is captured, its work goes to a graph instead, and what cannot be captured spoils that graph. */
+ * While a stream is captured, its work goes to a graph instead, and what cannot be captured spoils that graph. Each
+ * launch replays the graph in another order that its edges allow, as CUDA may run two tasks without an edge in any
+ * order.
+ */
 #include "tests/emulate/dnn.h"
 #include "tests/emulate/emulate.h"
+#include "tests/emulate/order.hpp"
 #include "tests/shut_memory.h"
 
 #include <errno.h>
@@ -68,6 +72,7 @@ struct CUevent_st {
 };
 struct CUgraph_st {
     std::vector<task> tasks;
+    std::vector<past> before; /* of each task */
     int users;
 };
 struct CUgraphExec_st {
@@ -166,6 +171,7 @@ static bool unsafe()
 
 static task *keep(cudaStream_t stream)
 {
+    capture.graph->before.push_back(stream->before);
     stream->before.resize(capture.graph->tasks.size() + 1);
     stream->before.back() = true;
     capture.graph->tasks.push_back(task{});
@@ -361,8 +367,17 @@ struct block_name {
     uint64_t offset, bytes;
 };
 
+static cudaError_t barred;
+
+void emulated_bar_sharing(int error)
+{
+    barred = (cudaError_t)error;
+}
+
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *data)
 {
+    if (barred)
+        return barred;
     if (!on_device(data, 0))
         return cudaErrorInvalidValue;
     shut_memory_open(false);
@@ -381,6 +396,8 @@ cudaError_t cudaIpcOpenMemHandle(void **data, cudaIpcMemHandle_t handle, unsigne
     block_name name;
     char path[64];
     memcpy(&name, &handle, sizeof name);
+    if (barred)
+        return barred;
     if (name.process == getpid() || !reserved())
         return cudaErrorInvalidValue;
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)name.process, name.file);
@@ -406,10 +423,31 @@ cudaError_t cudaIpcCloseMemHandle(void *data)
     return on_device(data, 0) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+static const int greatest_priority = -5;
+static int last_priority;
+
+bool emulated_hurries(void)
+{
+    return last_priority == greatest_priority;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = greatest_priority;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority)
 {
     *stream = new CUstream_st{};
+    last_priority = priority;
     return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -483,7 +521,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
-/* Who asks again and again sees time go by. */
+/* Lets time go by with each query, for programs that poll. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     if (event->captured)
@@ -586,9 +624,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream)
 {
     if (stream->captured)
         emulated_fail("a graph is launched inside a capture");
-    for (const task &kept : ready->graph->tasks) {
+    for (const size_t at : emulated_order(ready->graph->before)) {
         task *const t = queue(stream), queued = *t;
-        *t = kept;
+        *t = ready->graph->tasks[at];
         t->next = queued.next;
         t->number = queued.number;
         t->stream = stream;

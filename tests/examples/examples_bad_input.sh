@@ -37,6 +37,9 @@ gan() {
 gan "--batch 0: should be" --batch 0
 gan "--epochs many: should be" --epochs many
 gan "--epochs 9000000000000000000: should be" --epochs 9000000000000000000
+for minutes in 0 nan 1e10 2m; do
+    gan "--minutes $minutes: should be a number above 0" --minutes "$minutes"
+done
 gan "'--no-such-option'" --no-such-option
 gan "unexpected: there are" unexpected
 gan "no_such_name" --communicator no_such_name

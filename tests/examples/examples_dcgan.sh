@@ -39,7 +39,14 @@ losses() {
 [ "$(losses first)" != "$(losses other)" ] || fail "another seed gave the same losses"
 cmp "$work/first/samples.png" "$work/again/samples.png"
 
-# The same images in a file of which each rank reads its part.
+# A run that ends by time, on however fast a machine: with pictures after tenths of it, fewer where a step takes longer.
+"$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 8 --batch 2 --minutes 0.01 --lr-generator 2e-3 \
+    --out "$work/timed" >"$work/timed.txt"
+[ "$(ls "$work/timed" | grep -c '^samples-')" -ge 1 ] || fail "there are no pictures of a run that ends by time"
+[ -s "$work/timed/samples.png" ] || fail "there is no last picture of a run that ends by time"
+grep -q '^iteration [0-9]*  epoch' "$work/timed.txt" || fail "a run that ends by time shows: $(cat "$work/timed.txt")"
+
+# Images in a file of which each rank reads its part.
 clothes=/usr/share/datasets/fashion-mnist
 if [ -z "${WEFT_DATA-}" ] && [ -d "$clothes" ]; then
     "$examples/../tools/wf-data" mnist "$clothes" -o "$work/clothes.h5"

@@ -14,6 +14,10 @@
 /* How many devices there are from now on: 8 at the beginning, each with an identity of its own. */
 void guard_devices(int count);
 
+/* The program makes another device than the context's the thread's current one, until a slot runs; true if none has. */
+void guard_set_device(int ordinal);
+bool guard_is_here(void);
+
 /* How memory is shared with other processes from now on: as it should be at the beginning. */
 typedef enum guard_sharing {
     GUARD_SHARES = 0,

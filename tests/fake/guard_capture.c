@@ -1,6 +1,9 @@
-/* Captures: what would be put on the device is kept in a list, in its order, and done again by every launch. What CUDA
- * refuses is refused, and what it would not notice ends the process. */
+/* Captures: what would be put on the device is kept in a list, and done again by every launch, in a random order that
+ * the streams and events of the capture allow. What CUDA refuses is refused, and what it would not notice ends the
+ * process. */
 #include "tests/fake/guard_impl.h"
+
+#include "core/random_author.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +14,8 @@ typedef struct item {
     guard_call call; /* NULL: an event */
     guard_value value[GUARD_VALUES];
     wf_event *event;
-    bool waits; /* else it is recorded */
+    bool waits;       /* else it is recorded */
+    int64_t recorded; /* of a wait: the number of the item that records the event */
     wf_stream *stream;
     bool (*step)(void *arg);
     void *(*again)(void *arg);
@@ -133,6 +137,7 @@ void guard_keep_wait(wf_event *event, const wf_stream *of, int64_t number, wf_st
     item *one = keep();
     one->event = event;
     one->waits = true;
+    one->recorded = number;
     one->stream = stream;
     branch *b = stream ? NULL : branch_of(of);
     if (b && b->joined < number)
@@ -193,7 +198,7 @@ static void bury(wf_graph *graph)
     free(graph);
 }
 
-/* Those of which nothing is on its way any more. */
+/* Frees the graphs of which nothing is in flight any more. */
 static void sweep(void)
 {
     wf_graph **at = &freed;
@@ -208,14 +213,84 @@ static void sweep(void)
     }
 }
 
+/* One launch of a graph. Streams are counted from 0, which is the context's own. */
+typedef struct replay {
+    const wf_graph *graph;
+    bool *launched;            /* of each item */
+    int64_t next[STREAMS + 1]; /* item of each stream; n: none is left */
+} replay;
+
+/* Every process draws the same. */
+static int draw(int choices)
+{
+    static uint64_t draws;
+    return (int)(wf_hash_u64(++draws, 20261124) % (uint64_t)choices);
+}
+
+static wf_stream *stream_at(const wf_graph *graph, int i)
+{
+    return i == 0 ? NULL : graph->branches[i - 1].stream;
+}
+
+static void step_to_next(replay *r, int stream)
+{
+    const wf_graph *graph = r->graph;
+    int64_t *at = &r->next[stream];
+    while (*at < graph->n && (r->launched[*at] || graph->items[*at].stream != stream_at(graph, stream)))
+        ++*at;
+}
+
+/* The host would wait in it, though other streams may have work that this wait needs. */
+static bool blocks(const item *one)
+{
+    const bool own = !one->stream && !one->waits;
+    return (own && guard_stream_awaits()) || (one->call && (guard_stream_awaits() || guard_stream_busy(one->stream)));
+}
+
+/* Returns a random stream whose next item may be launched, if possible one in which the host does not wait. Returns -1
+ * at the end. */
+static int choose_stream(const replay *r)
+{
+    const wf_graph *graph = r->graph;
+    int ready[STREAMS + 1], free_of_waits[STREAMS + 1], n = 0, quick = 0;
+    for (int i = 0; i <= graph->n_branches; i++) {
+        const item *one = r->next[i] < graph->n ? &graph->items[r->next[i]] : NULL;
+        if (!one || (one->waits && !r->launched[one->recorded - 1]))
+            continue;
+        ready[n++] = i;
+        if (!blocks(one))
+            free_of_waits[quick++] = i;
+    }
+    if (quick > 0)
+        return free_of_waits[draw(quick)];
+    return n > 0 ? ready[draw(n)] : -1;
+}
+
+/* Other streams may be ahead of the context's own. */
+static void go_ahead(const wf_graph *graph)
+{
+    for (int i = 0; i < graph->n_branches; i++)
+        for (int steps = draw(4); steps > 0 && !graph->freed; steps--)
+            guard_stream_go_on(graph->branches[i].stream);
+}
+
 wf_status guard_graph_launch(wf_ctx *ctx, wf_graph *graph)
 {
     wf_status status = guard_not_capturing("a graph is launched");
     sweep();
+    replay r = {.graph = graph, .launched = calloc((size_t)graph->n + 1, sizeof *r.launched)};
+    WF_CHECK(r.launched, WF_ERR_MEMORY, "no memory for a launch");
     graph->launching = true;
-    for (int64_t i = 0; i < graph->n && status == WF_OK && !graph->freed; i++)
-        status = launch_item(ctx, &graph->items[i]);
+    for (int i = 0; i <= graph->n_branches; i++)
+        step_to_next(&r, i);
+    for (int at; status == WF_OK && !graph->freed && (at = choose_stream(&r)) >= 0;) {
+        r.launched[r.next[at]] = true;
+        status = launch_item(ctx, &graph->items[r.next[at]]);
+        step_to_next(&r, at);
+        go_ahead(graph);
+    }
     graph->launching = false;
+    free(r.launched);
     return status;
 }
 

@@ -15,6 +15,9 @@ wf_unmap_fn guard_unmap;
 void guard_open_for(const wf_ctx *ctx);
 void guard_need_host(const char *what, const void *data, size_t bytes);
 
+/* guard_table.c: the context's device becomes the thread's current one, as in every slot. */
+void guard_here(void);
+
 /* guard_capture.c: arguments of a slot, copied where they lie in host memory, and what does it again. */
 #define GUARD_VALUES 20
 typedef struct guard_value {
@@ -48,6 +51,11 @@ wf_transfer_begin_fn guard_to_device_begin, guard_to_host_begin;
 /* All that the stream in use has to do before the next slot works on it. */
 void guard_stream_catch_up(void);
 wf_stream *guard_stream_in_use(void);
+/* True if the context's own stream waits for events; true if a stream has work left. */
+bool guard_stream_awaits(void);
+bool guard_stream_busy(const wf_stream *stream);
 bool guard_streams_idle(void);
+/* True if a stream has a step left (guard_stream_step). */
+bool guard_streams_step(void);
 
 #endif

@@ -83,8 +83,11 @@ static void drop(void)
         top = 0;
 }
 
+/* CUDA's would wait for the whole device, and so for ranks that may never come. */
 void guard_release(wf_ctx *ctx, void *data, size_t bytes)
 {
+    if (guard_streams_step())
+        guard_refuse("release", "a call of NCCL is on its way, and nothing would end this wait for it");
     mprotect(data, whole(bytes), PROT_NONE);
     madvise(data, whole(bytes), MADV_REMOVE);
     drop();

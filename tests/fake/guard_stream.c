@@ -7,7 +7,7 @@
 
 enum { LOOKS = 100, REST_NS = 20000 };
 
-/* What waits on a stream: a step of somebody's, or a copy, or an event that it waits for or that comes to pass. */
+/* What waits on a stream: a step of a caller, or a copy, or an event that it waits for or that comes to pass. */
 typedef struct work {
     struct work *next;
     bool (*step)(void *arg);
@@ -41,6 +41,7 @@ static struct {
 static int awaiting;
 
 static int64_t waiting; /* on all streams */
+static int64_t steps;   /* of these, those that have a step of their own */
 
 static void put(wf_stream *stream, work w)
 {
@@ -50,6 +51,7 @@ static void put(wf_stream *stream, work w)
     *one = w;
     one->next = NULL;
     waiting++;
+    steps += w.step != NULL;
     *stream->last = one;
     stream->last = &one->next;
 }
@@ -90,8 +92,9 @@ static bool advance(wf_stream *stream)
     stream->first = w->next;
     if (!stream->first)
         stream->last = &stream->first;
-    free(w);
     waiting--;
+    steps -= w->step != NULL;
+    free(w);
     return true;
 }
 
@@ -110,6 +113,11 @@ static void drain(wf_stream *stream)
             rest(&looks);
 }
 
+bool guard_streams_step(void)
+{
+    return steps > 0;
+}
+
 bool guard_streams_idle(void)
 {
     return waiting == 0 && awaiting == 0;
@@ -121,12 +129,23 @@ static wf_ctx *waiter;
 void guard_stream_catch_up(void)
 {
     int64_t since = 0;
+    guard_here();
     for (int i = 0, looks = 0; i < awaiting; i++)
         for (; !reach(awaited[i].event, awaited[i].number, awaited[i].on); rest(&looks))
             if (waiter && waiter->waiting && waiter->waiting(waiter->comm, &since) != WF_OK)
                 since = 0; /* what is given up ends by itself */
     awaiting = 0;
     drain(in_use);
+}
+
+bool guard_stream_awaits(void)
+{
+    return awaiting > 0;
+}
+
+bool guard_stream_busy(const wf_stream *stream)
+{
+    return stream && stream->first;
 }
 
 void guard_stream_go_on(wf_stream *stream)
@@ -147,6 +166,7 @@ wf_status guard_stream_new(wf_ctx *ctx, wf_stream **stream)
     if (!s)
         return wf_error_code();
     s->last = &s->first;
+    guard_here();
     *stream = s;
     waiter = ctx;
     return WF_OK;
@@ -161,8 +181,9 @@ void guard_stream_free(wf_ctx *ctx, wf_stream *stream)
     waiter = NULL;
     for (work *w = stream ? stream->first : NULL, *next; w; w = next) {
         next = w->next;
-        free(w);
         waiting--;
+        steps -= w->step != NULL;
+        free(w);
     }
     free(stream);
 }
@@ -175,6 +196,7 @@ wf_stream *guard_stream_in_use(void)
 wf_status guard_stream_use(wf_ctx *ctx, wf_stream *stream)
 {
     in_use = stream;
+    guard_here();
     return WF_OK;
 }
 
@@ -201,7 +223,7 @@ void guard_event_free(wf_ctx *ctx, wf_event *event)
     free(event);
 }
 
-/* Of the capture that is over nobody can ask. */
+/* Refuses an event that was recorded in a capture: it cannot be used outside of it. */
 static void need_outside(const char *what, const wf_event *event)
 {
     if (event->inside)

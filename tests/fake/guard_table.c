@@ -183,6 +183,9 @@ static guard_value save_count(wf_count count)
     F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, residual) F(P, g) F(P, mean) F(P, m2) F(P, invstd) F(P, gamma) F(P, beta) F(P, sum_g)              \
     F(P, sum_gx) F(P, running_mean) F(P, running_var) F(P, epilogue) F(C, count) F(D, eps) F(D, decay)   \
     F(I, y_of_x)
+#define FIELDS_group_norm(F)                                                                                           \
+    F(I, rows) F(I, places) F(I, channels) F(I, groups) F(I, size) F(I, first) F(D, count) F(D, eps) F(I, about_zero)  \
+    F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, gamma) F(P, beta) F(P, stats) F(P, sums) F(P, dgamma) F(P, dbeta)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
 #define FIELDS_loss(F) F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(P, loss) F(P, dloss) F(P, dx)
@@ -273,6 +276,11 @@ SLOT_OF(norm, norm_backward)
 SLOT(4, norm_part, (CTX, const wf_norm_head *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT(4, norm_merge, (CTX, ARRAY *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT_OF(norm, norm_finish)
+SLOT_OF(group_norm, group_norm_stats)
+SLOT_OF(group_norm, group_norm_forward)
+SLOT_OF(group_norm, group_norm_backward_stats)
+SLOT_OF(group_norm, group_norm_backward)
+SLOT(2, group_norm_merge, (CTX, ARRAY *a, ARRAY *b), (P(0), P(1)), a, b)
 SLOT_OF(act, act_forward)
 SLOT_OF(act, act_backward)
 SLOT_OF(binary, binary)
@@ -312,13 +320,29 @@ static int guard_device_count(void)
     return devices;
 }
 
-/* Of the process: it has one context that communicates. */
+/* The device of this process, which has one context that communicates. */
 static int chosen;
+static int current;
+
+void guard_here(void)
+{
+    current = chosen;
+}
+
+bool guard_is_here(void)
+{
+    return current == chosen;
+}
+
+void guard_set_device(int ordinal)
+{
+    current = ordinal;
+}
 
 static wf_status guard_device_choose(wf_ctx *ctx, int ordinal)
 {
     WF_CHECK(ordinal >= 0 && ordinal < devices, WF_ERR_ARGUMENT, "there is no device %d of %d", ordinal, devices);
-    chosen = ordinal;
+    chosen = current = ordinal;
     return WF_OK;
 }
 
@@ -337,6 +361,7 @@ static wf_kernels filled(void)
 {
     wf_kernels k = {.name = "cuda", .alloc = guard_alloc, .release = guard_release, .shutdown = guard_shutdown};
     const wf_kernels *host = wf_kernels_ref();
+    k.library = wf_kernels_cpu()->library; /* which computes */
     k.device_count = guard_device_count;
     k.device_choose = guard_device_choose;
     k.device_identity = guard_device_identity;
@@ -366,8 +391,9 @@ static wf_kernels filled(void)
     TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
     TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(pool_forward), TAKE(pool_backward);
     TAKE(resample_forward), TAKE(resample_backward), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
-    TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(act_forward), TAKE(act_backward),
-        TAKE(binary), TAKE(dropout);
+    TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(group_norm_stats);
+    TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
+    TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
     TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(entropy_forward),
         TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);

@@ -46,10 +46,14 @@ typedef struct launch {
 } launch;
 
 static launch *group;
+static launch *delayed;  /* given, and not on its stream yet */
 static launch *launches; /* that are not over: messages of those that were given up may still read their memory */
 static int depth, asked; /* since the last launch */
+static int looks;        /* at what is delayed */
 static nccl_journal journal;
 static char last_error[200];
+
+static void put(launch *l);
 
 nccl_journal nccl_fake_journal(void)
 {
@@ -79,13 +83,32 @@ void nccl_fake_journal_clear(void)
     journal = (nccl_journal){0};
 }
 
-/* Whoever waits for another rank asks again and again: a GPU goes on by itself meanwhile, on all its streams. */
+/* NCCL's thread puts a launch on its stream between the first question and the second. */
+static bool is_put(const struct ncclComm *comm)
+{
+    if (!delayed || delayed->call[0].comm != comm)
+        return true;
+    if (nccl_fake_blocks("ncclGroupEnd") || looks++ == 0)
+        return false;
+    launch *const l = delayed;
+    delayed = NULL;
+    put(l);
+    return true;
+}
+
+/* Advances all streams of this rank: a rank that waits for another one polls this function, while a GPU would go on by
+ * itself. */
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *code)
 {
     wf_stream *stream[STREAMS];
     int streams = 0;
     if (!comm || comm->closed)
         return ncclInvalidArgument;
+    if (comm->connecting)
+        nccl_fake_connect(comm);
+    *code = ncclInProgress;
+    if (comm->connecting || !is_put(comm))
+        return ncclSuccess;
     for (const launch *l = launches; l; l = l->next) {
         int i = 0;
         while (i < streams && stream[i] != l->call[0].stream)
@@ -161,7 +184,7 @@ static bool hears_from(const call *c, int rank)
     return rank != c->comm->rank && (collective(c) || (c->head.kind == RECV && rank == c->peer));
 }
 
-/* Who does not give bytes says what it calls all the same. */
+/* A rank that gives no bytes still sends the head of its call. */
 static void begin(call *c)
 {
     const size_t bytes = bytes_given(c);
@@ -193,7 +216,8 @@ static void check(call *c, int rank)
         fail(c->comm, rank, &c->head, &theirs);
 }
 
-/* Whether an earlier call of the launch has yet to hear from this rank: its messages meet the calls in order. */
+/* Returns true if an earlier call of the launch still awaits data of this rank, whose messages match the calls in
+ * order. */
 static bool behind_another(const launch *l, const call *c, int rank)
 {
     for (const call *other = l->call; other < c; other++)
@@ -366,7 +390,7 @@ static bool step(void *of)
     return true;
 }
 
-/* The same calls once more, of a launch that was captured. */
+/* Repeats the calls of a launch that was captured. */
 static void *again(void *of)
 {
     launch *l = malloc(sizeof *l);
@@ -393,21 +417,30 @@ static void let_go(void *of)
     free(l);
 }
 
-static void put(void)
+static void put(launch *l)
 {
-    wf_stream *stream = group->call[0].stream;
+    wf_stream *stream = l->call[0].stream;
     asked = 0;
     if (!guard_capturing()) {
         journal.launches++;
-        enlist(group);
-        guard_stream_step(stream, step, group);
+        enlist(l);
+        guard_stream_step(stream, step, l);
         return;
     }
-    for (int i = 0; i < group->count; i++) {
-        group->call[i].comm->pending--;
-        group->call[i].comm->kept++;
+    for (int i = 0; i < l->count; i++) {
+        l->call[i].comm->pending--;
+        l->call[i].comm->kept++;
     }
-    guard_keep_step(stream, step, again, let_go, group);
+    guard_keep_step(stream, step, again, let_go, l);
+}
+
+void nccl_fake_drop(ncclComm_t comm)
+{
+    if (!delayed || delayed->call[0].comm != comm)
+        return;
+    comm->pending -= delayed->count;
+    free(delayed);
+    delayed = NULL;
 }
 
 /* --- calls ---------------------------------------------------------------------------------------------------------
@@ -426,13 +459,15 @@ ncclResult_t ncclGroupEnd(void)
         return ncclInvalidUsage;
     if (--depth > 0)
         return ncclSuccess;
-    if (group->count > 0)
-        put();
-    else
-        free(group);
+    launch *const ended = group;
     group = NULL;
-    nccl_fake_finish_closing();
-    return ncclSuccess;
+    if (ended->count > 0) {
+        delayed = ended;
+        looks = 0;
+        return ncclInProgress;
+    }
+    free(ended);
+    return nccl_fake_finish_closing();
 }
 
 static void note(const header *h)
@@ -475,6 +510,10 @@ static ncclResult_t add(ncclComm_t comm, call c, size_t count, ncclDataType_t ty
         return refuse("a message that shall fail");
     if (!comm || comm->closed)
         return refuse("a communicator that is not open");
+    if (delayed || comm->connecting)
+        guard_refuse("NCCL", "a call before the last one is on its stream");
+    if (comm->elsewhere)
+        return refuse("memory of another device than the communicator's");
     if (c.head.kind <= RECV && (c.peer < 0 || c.peer >= comm->ranks))
         return refuse("a peer that is not there");
     c.comm = comm;

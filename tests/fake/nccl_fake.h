@@ -24,13 +24,15 @@ nccl_journal nccl_fake_journal(void);
 void nccl_fake_journal_clear(void);
 /* What ncclGetVersion says from now on; 0: that of the headers that it was made from. */
 void nccl_fake_set_version(int version);
-/* Of the sends and receives from now on, this one fails, counted from 0; negative: none. */
+/* Makes one of the later sends and receives fail, counted from 0; negative: none. */
 void nccl_fake_fail_message(int number);
 /* From here on this rank gives up a wait after so many milliseconds, whatever the environment says; 0: as that says.
  * For waits that nothing else ends: one of them may begin late on a busy machine, and ends in a time-out all the same.
  */
 void nccl_fake_limit_waits(long ms);
-/* The next call of this name blocks for ever. */
+/* The next end of communicators is an error of its call. */
+void nccl_fake_fail_end(void);
+/* From now on a call of this name, of ncclCommInitRankConfig, ncclGroupEnd and ncclCommDestroy, never ends. */
 void nccl_fake_block(const char *name);
 
 #endif

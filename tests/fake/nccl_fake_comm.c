@@ -40,10 +40,9 @@ void nccl_fake_block(const char *name)
     blocked = name;
 }
 
-static void block(const char *name)
+bool nccl_fake_blocks(const char *name)
 {
-    while (!strcmp(name, blocked))
-        sleep(1);
+    return strcmp(name, blocked) == 0;
 }
 
 static int pretended;
@@ -59,38 +58,61 @@ ncclResult_t ncclGetVersion(int *version)
     return ncclSuccess;
 }
 
-/* The rank that made the name hears of all others, and tells each who they are. */
-ncclResult_t ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int rank)
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     token t;
     int self;
     ncclComm_t comm = calloc(1, sizeof *comm);
-    block("ncclCommInitRank");
     memcpy(&t, id.internal, sizeof t);
     MPI_Comm_rank(MPI_COMM_WORLD, &self);
     if (!comm || ranks > NCCL_FAKE_RANKS)
         return ncclSystemError;
+    if (config->blocking)
+        guard_refuse("NCCL", "a communicator that blocks: nothing ends the wait for a rank that has died");
     comm->ranks = ranks;
     comm->rank = rank;
     comm->tag = t.tag;
-    for (int i = 1; i < ranks && self == t.world; i++) {
+    comm->elsewhere = !guard_is_here();
+    comm->first = t.world;
+    comm->connecting = true;
+    comm->world[rank] = self;
+    comm->present = 1;
+    const int pair[2] = {rank, self};
+    if (self != t.world)
+        MPI_Send(pair, 2, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD);
+    nccl_fake_count()->communicators++;
+    *out = comm;
+    return ncclInProgress;
+}
+
+static bool is_there(int from, int tag)
+{
+    int there = 0;
+    MPI_Iprobe(from, tag, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+    return there != 0;
+}
+
+/* The rank that made the name receives a message of every other one, and tells each who they are. */
+void nccl_fake_connect(ncclComm_t comm)
+{
+    const bool is_first = comm->world[comm->rank] == comm->first;
+    if (nccl_fake_blocks("ncclCommInitRankConfig"))
+        return;
+    while (is_first && comm->present < comm->ranks && is_there(MPI_ANY_SOURCE, comm->tag)) {
         int pair[2];
         MPI_Recv(pair, 2, MPI_INT, MPI_ANY_SOURCE, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         comm->world[pair[0]] = pair[1];
+        comm->present++;
     }
-    if (self == t.world) {
-        comm->world[rank] = self;
-        for (int r = 0; r < ranks; r++)
-            if (r != rank)
-                MPI_Send(comm->world, ranks, MPI_INT, comm->world[r], comm->tag, MPI_COMM_WORLD);
-    } else {
-        const int pair[2] = {rank, self};
-        MPI_Send(pair, 2, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD);
-        MPI_Recv(comm->world, ranks, MPI_INT, t.world, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (is_first && comm->present == comm->ranks) {
+        for (int r = 0; r < comm->ranks; r++)
+            if (r != comm->rank)
+                MPI_Send(comm->world, comm->ranks, MPI_INT, comm->world[r], comm->tag, MPI_COMM_WORLD);
+        comm->connecting = false;
+    } else if (!is_first && is_there(comm->first, comm->tag)) {
+        MPI_Recv(comm->world, comm->ranks, MPI_INT, comm->first, comm->tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        comm->connecting = false;
     }
-    nccl_fake_count()->communicators++;
-    *out = comm;
-    return ncclSuccess;
 }
 
 void nccl_fake_forget(ncclComm_t comm)
@@ -104,10 +126,18 @@ static struct {
     int count;
 } closing;
 
+static bool fails_to_end;
+
+void nccl_fake_fail_end(void)
+{
+    fails_to_end = true;
+}
+
 /* As NCCL does it: waits for what is on the communicator's streams, which another communicator may hold up, and until
  * no graph holds it. */
-void nccl_fake_finish_closing(void)
+ncclResult_t nccl_fake_finish_closing(void)
 {
+    const bool fails = fails_to_end && closing.count > 0;
     const double end = MPI_Wtime() + HANG_S;
     for (int i = 0; i < closing.count; i++) {
         ncclComm_t comm = closing.comm[i];
@@ -123,11 +153,14 @@ void nccl_fake_finish_closing(void)
         nccl_fake_forget(closing.comm[i]);
     }
     closing.count = 0;
+    fails_to_end = fails_to_end && !fails;
+    return fails ? ncclSystemError : ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    block("ncclCommDestroy");
+    while (nccl_fake_blocks("ncclCommDestroy"))
+        sleep(1);
     if (closing.count == CLOSING)
         return ncclSystemError;
     closing.comm[closing.count++] = comm;
@@ -139,5 +172,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     comm->error = ncclSystemError;
+    nccl_fake_drop(comm);
     return ncclCommDestroy(comm);
 }

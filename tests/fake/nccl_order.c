@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static int rank, size;
 static wf_comm *comm;
@@ -28,7 +30,7 @@ static void open_as(const char *name)
     size = wf_comm_size(comm);
 }
 
-/* Whether all ranks called the same collectives in the same order, and got all that was sent to them. */
+/* Checks that all ranks called the same collectives in the same order, and received all that was sent to them. */
 static void expect_order(nccl_journal before)
 {
     nccl_journal mine = nccl_fake_journal(), *all = malloc((size_t)size * sizeof *all);
@@ -62,7 +64,7 @@ static void reduce_known(int64_t count, int round)
     free(values);
 }
 
-/* Behind backward: the bytes that were sent for it. */
+/* Reduces after backward; returns the bytes that were sent for it. */
 static uint64_t reduce_behind(int64_t count)
 {
     const int64_t offset[] = {0, count};
@@ -306,7 +308,26 @@ static void give_up_soon(void)
     nccl_fake_limit_waits(1000);
 }
 
-/* Rank 0 never comes: the others give up and end what waits on their GPUs. */
+/* Sends stderr to a file; returns what restore_stderr wants, which reads the file. */
+static int divert_stderr(void)
+{
+    const int kept = dup(STDERR_FILENO), file = memfd_create("log", 0);
+    dup2(file, STDERR_FILENO);
+    close(file);
+    return kept;
+}
+
+static const char *restore_stderr(int kept)
+{
+    static char text[4096];
+    const ssize_t bytes = pread(STDERR_FILENO, text, sizeof text - 1, 0);
+    text[bytes > 0 ? bytes : 0] = 0;
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    return text;
+}
+
+/* Rank 0 never comes: the others give up and end what waits on their GPUs. An end that fails is logged. */
 static void alone(void)
 {
     open_as("pure_nccl");
@@ -317,8 +338,12 @@ static void alone(void)
         WF_EXPECT_OK(native(comm, WF_NATIVE_REDUCE, x, x, -1));
     if (size > 1) {
         give_up_soon();
+        nccl_fake_fail_end();
+        const int log = divert_stderr();
         const wf_status status = rank > 0 ? wf_ctx_read(ctx, value, x->data, sizeof value) : wf_barrier(comm);
+        const char *said = restore_stderr(log);
         WF_EXPECT(status == WF_ERR_TIMEOUT, "%s", wf_error_message());
+        WF_EXPECT(strstr(said, "NCCL does not end what waits on the GPU: error"), "an abort that fails says: %s", said);
         wf_error_clear();
         nccl_fake_limit_waits(0);
     }
@@ -354,6 +379,39 @@ static void ends_together(void)
     wf_error_clear();
 }
 
+/* The pool returns a free block to the device while a sum is on its way. The device would wait for the sum before it
+ * takes the block, so the context waits first: if rank 0 never comes, that is an error. */
+static void frees_during_a_sum(void)
+{
+    const size_t first = (size_t)40 << 20, second = (size_t)60 << 20;
+    for (int absent = 0; absent < (size > 1 ? 2 : 1); absent++) {
+        void *data = NULL;
+        double value = 0;
+        open_as("pure_nccl");
+        wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1));
+        WF_EXPECT_OK(wf_tensor_fill(x, 1));
+        WF_EXPECT_OK(wf_pool_take(ctx, first, &data));
+        wf_pool_give(ctx, data, first);
+        if (size > 1 && !(absent && rank == 0))
+            sum_apart(comm, x);
+        if (absent)
+            give_up_soon();
+        const wf_status status = absent && rank == 0 ? wf_barrier(comm) : wf_pool_take(ctx, second, &data);
+        WF_EXPECT(status == (absent ? WF_ERR_TIMEOUT : WF_OK), "%s",
+                  status == WF_OK ? "it is there" : wf_error_message());
+        wf_error_clear();
+        nccl_fake_limit_waits(0);
+        if (!absent) {
+            WF_EXPECT(wf_ctx_memory(ctx).bytes_reserved < first + second, "the first block was not returned");
+            wf_pool_give(ctx, data, second);
+            WF_EXPECT_OK(wf_ctx_read(ctx, &value, x->data, sizeof value));
+        }
+        wf_tensor_free(x);
+        WF_EXPECT_OK(wf_comm_close(comm));
+        wf_error_clear();
+    }
+}
+
 /* Two ranks on one GPU: pure_nccl is refused, auto takes another way. */
 static void shared_gpu(void)
 {
@@ -376,6 +434,44 @@ static void shared_gpu(void)
     guard_devices(8);
     open_as("auto");
     WF_EXPECT(size == 1 || !strcmp(wf_comm_name(comm), "pure_nccl"), "auto took %s", wf_comm_name(comm));
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* An NCCL that cannot abort communicators as a group is refused in one line on all ranks, and auto takes another way.
+ */
+static void too_old(void)
+{
+    open_as("flat");
+    WF_EXPECT_OK(wf_comm_close(comm));
+    nccl_fake_set_version(rank == size - 1 ? 22105 : 0);
+    comm = test_comm_open("pure_nccl", (wf_ctx_opts){0});
+    char want[64];
+    snprintf(want, sizeof want, "rank %d has NCCL 2.21.5, and 2.22 is the least", size - 1);
+    WF_EXPECT(size == 1 || (!comm && wf_error_code() == WF_ERR_UNSUPPORTED && strstr(wf_error_message(), want) &&
+                            !strchr(wf_error_message(), '\n')),
+              "%s", wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_comm_close(comm));
+    open_as("auto");
+    WF_EXPECT(size == 1 || strcmp(wf_comm_name(comm), "pure_nccl"), "auto took %s", wf_comm_name(comm));
+    WF_EXPECT_OK(wf_comm_close(comm));
+    nccl_fake_set_version(0);
+}
+
+/* The program uses another GPU before it splits a communicator: that is connected on the context's all the same. */
+static void other_device(void)
+{
+    open_as("pure_nccl");
+    guard_set_device(7);
+    wf_comm *again = wf_comm_split(comm, 0, rank);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3));
+    double got[3] = {0};
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    WF_EXPECT_OK(wf_allreduce_raw(again, x->data, x->data, 3, WF_F64, WF_SUM));
+    WF_EXPECT_OK(wf_tensor_export(x, got, sizeof got));
+    WF_EXPECT(got[2] == size, "the sum is %g of %d", got[2], size);
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(again));
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
@@ -422,7 +518,10 @@ static int on_ranks(int argc, char **argv)
                                    {"misordered", misordered},
                                    {"alone", alone},
                                    {"ends_together", ends_together},
+                                   {"frees_during_a_sum", frees_during_a_sum},
                                    {"shared_gpu", shared_gpu},
+                                   {"too_old", too_old},
+                                   {"other_device", other_device},
                                    {"one_rank", one_rank},
                                    {0}});
 }

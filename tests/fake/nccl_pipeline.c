@@ -97,7 +97,7 @@ static void a_message_fails(void)
         if (on.rank == which / 2)
             nccl_fake_fail_message(which % 2 ? CHUNKS : 0);
         wf_var *loss = size > 1 ? step(pipe, tape) : NULL;
-        /* Who has launched all that it has to hears of it when it reads. */
+        /* A rank that has launched all its work learns of the failure when it reads. */
         if (loss)
             (void)wf_item(loss);
         char who[24];

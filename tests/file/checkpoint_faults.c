@@ -2,105 +2,24 @@
  * the newest generation that is whole is found, on all ranks. */
 #include "comm/manifest_author.h"
 #include "core/log.h"
-#include "layers/layers.h"
-#include "optim/checkpoint.h"
-#include "tests/file/folder.h"
+#include "tests/file/bed.h"
 #include "tests/world.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { SIDE = 700 };
-
-typedef struct bed {
-    wf_layer *model;
-    wf_checkpoint *saves;
-    double number;
-} bed;
-
-static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
-{
-    return x;
-}
-
-static void bed_open_at(bed *b, const char *path, wf_checkpoint_opts opts)
-{
-    b->model = wf_module(ctx, no_forward, NULL);
-    wf_module_add(b->model, "fc", wf_linear(ctx, (wf_linear_opts){.in = SIDE, .out = SIDE}));
-    wf_module_add(b->model, "bn", wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 7}));
-    b->saves = wf_checkpoint_open(comm, path, opts);
-    b->number = 0;
-    WF_EXPECT(b->saves, "%s", wf_error_trail());
-    WF_EXPECT_OK(wf_checkpoint_add_model(b->saves, "model", b->model));
-    WF_EXPECT_OK(wf_checkpoint_add_f64(b->saves, "number", &b->number));
-}
-
-static void bed_open(bed *b, const char *name, wf_checkpoint_opts opts)
-{
-    bed_open_at(b, in_folder(name), opts);
-}
-
-static void bed_close(bed *b)
-{
-    WF_EXPECT_OK(wf_checkpoint_close(b->saves));
-    wf_layer_free(b->model);
-}
-
-/* All values of a step: every parameter is `step`, running statistics have the rank in them. */
-static void bed_fill(bed *b, int64_t step)
-{
-    wf_param *const *params;
-    int64_t n;
-    WF_EXPECT_OK(wf_layer_params(b->model, &n, &params));
-    for (int64_t i = 0; i < n; i++)
-        WF_EXPECT_OK(wf_tensor_fill(wf_param_value(params[i]),
-                                    (double)step + (wf_param_trainable(params[i]) ? 0 : 0.25 * rank)));
-    b->number = (double)step;
-}
-
-static void bed_check(bed *b, int64_t step)
-{
-    wf_param *const *params;
-    int64_t n;
-    WF_EXPECT_OK(wf_layer_params(b->model, &n, &params));
-    for (int64_t i = 0; i < n; i++) {
-        const wf_tensor *value = wf_param_value(params[i]);
-        const double expected = (double)step + (wf_param_trainable(params[i]) ? 0 : 0.25 * rank);
-        float *host = malloc(wf_tensor_bytes(value));
-        int64_t wrong = 0;
-        WF_EXPECT_OK(wf_tensor_export(value, host, wf_tensor_bytes(value)));
-        for (int64_t k = 0; k < wf_tensor_count(value); k++)
-            wrong += host[k] != (float)expected;
-        WF_EXPECT(wrong == 0, "step %lld: %lld elements of %s are wrong", (long long)step, (long long)wrong,
-                  wf_param_path(params[i]));
-        free(host);
-    }
-    WF_EXPECT(b->number == (double)step, "the number is %g, was %lld", b->number, (long long)step);
-}
-
-static void bed_save(bed *b, int64_t step)
-{
-    bed_fill(b, step);
-    WF_EXPECT_OK(wf_checkpoint_save(b->saves, step));
-}
 
 /* What is found is this step. */
 static void expect_found(const char *what, const char *name, int64_t expected)
 {
     bed b;
-    int64_t step = -1;
     bed_open(&b, name, (wf_checkpoint_opts){0});
-    bed_fill(&b, 99);
     wf_log_set_level(WF_LOG_ERROR);
-    const wf_status status = wf_checkpoint_load_latest(b.saves, &step);
-    WF_EXPECT(status == WF_OK, "%s: %s", what, wf_error_message());
-    WF_EXPECT(step == expected, "%s: found step %lld, expected %lld", what, (long long)step, (long long)expected);
-    bed_check(&b, step);
+    bed_expect_found(&b, what, expected);
     bed_close(&b);
 }
 
@@ -134,13 +53,6 @@ static void flip(const char *path, int64_t at)
         close(file);
     }
     WF_EXPECT_OK(wf_barrier(comm));
-}
-
-static int64_t size_of(const char *path)
-{
-    struct stat info = {0};
-    stat(path, &info);
-    return info.st_size;
 }
 
 static void a_flipped_byte_is_noticed(void)
@@ -280,32 +192,6 @@ static void full(void)
     a_full_disk_leaves_the_last(false);
 }
 
-/* Rank 0 fills what is left of the file system, or makes room again. */
-static void fill_disk(const char *path, bool fill)
-{
-    static const char junk[65536];
-    WF_EXPECT_OK(wf_barrier(comm));
-    if (rank == 0 && fill) {
-        const int file = open(path, O_WRONLY | O_CREAT, 0666);
-        while (write(file, junk, sizeof junk) > 0)
-            ;
-        close(file);
-    } else if (rank == 0) {
-        unlink(path);
-    }
-    WF_EXPECT_OK(wf_barrier(comm));
-}
-
-static int64_t files_in(const char *path)
-{
-    int64_t n = 0;
-    DIR *dir = opendir(path);
-    for (const struct dirent *file; dir && (file = readdir(dir));)
-        n += file->d_name[0] != '.';
-    closedir(dir);
-    return n;
-}
-
 /* `path` is on a file system that holds a few generations and no more. A save that finds it full leaves the last good
  * file and nothing else, training goes on, and the next save works once there is room. */
 static void on_a_small_disk(const char *path, bool async)
@@ -321,7 +207,7 @@ static void on_a_small_disk(const char *path, bool async)
     bed_save(&b, 10);
     while (async && wf_checkpoint_generation(b.saves) < 0)
         WF_EXPECT_OK(wf_checkpoint_step(b.saves, 10, &leave));
-    fill_disk(junk, true);
+    leave_room(junk, 0);
     bed_fill(&b, 20);
     status = wf_checkpoint_save(b.saves, 20);
     for (int i = 0; async && i < 10000 && status == WF_OK; i++, usleep(1000))
@@ -335,7 +221,7 @@ static void on_a_small_disk(const char *path, bool async)
     WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
     WF_EXPECT(step == 10, "found step %lld", (long long)step);
     bed_check(&b, 10);
-    fill_disk(junk, false);
+    leave_room(junk, -1);
     bed_save(&b, 30);
     bed_close(&b);
     bed_open_at(&b, saves, (wf_checkpoint_opts){0});
@@ -346,6 +232,67 @@ static void on_a_small_disk(const char *path, bool async)
 }
 
 static const char *small_disk;
+
+/* On rank 0, between barriers. */
+static void mount_read_only(bool yes)
+{
+    WF_EXPECT_OK(wf_barrier(comm));
+    if (rank == 0)
+        WF_EXPECT(mount(NULL, small_disk, NULL, MS_BIND | MS_REMOUNT | (yes ? MS_RDONLY : 0), NULL) == 0,
+                  "cannot mount %s again: %s", small_disk, strerror(errno));
+    WF_EXPECT_OK(wf_barrier(comm));
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    WF_EXPECT(file && fputs(text, file) >= 0 && fclose(file) == 0, "cannot write %s", path);
+}
+
+static void expect_io_error(wf_status status, const char *says)
+{
+    WF_EXPECT(status == WF_ERR_IO && strstr(wf_error_message(), says), "should say \"%s\": %s", says,
+              wf_error_message());
+    wf_error_clear();
+}
+
+/* A run is resumed from a folder that cannot be written, whoever has locked it; its saves are errors on all ranks. */
+static void read_only_folder(void)
+{
+    bed b;
+    bool leave = false;
+    int64_t step = -1;
+    char saves[256], empty[256], lock[300];
+    snprintf(saves, sizeof saves, "%s/read-only", small_disk);
+    snprintf(empty, sizeof empty, "%s/empty", small_disk);
+    snprintf(lock, sizeof lock, "%s/.weft-lock", saves);
+    bed_open_at(&b, saves, (wf_checkpoint_opts){.keep = 1});
+    bed_save(&b, 10);
+    bed_close(&b);
+    if (rank == 0) {
+        write_text(lock, "elsewhere 77 88 boot space job\n");
+        WF_EXPECT(mkdir(empty, 0777) == 0, "cannot make %s", empty);
+    }
+    mount_read_only(true);
+    wf_log_set_level(WF_LOG_ERROR);
+    bed_open_at(&b, saves, (wf_checkpoint_opts){.every = 1, .signals = true});
+    wf_log_set_level(WF_LOG_INFO);
+    bed_fill(&b, 99);
+    WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 10, "found step %lld", (long long)step);
+    bed_check(&b, 10);
+    for (int64_t i = 11; i < 13; i++)
+        expect_io_error(wf_checkpoint_step(b.saves, i, &leave), "cannot write into this folder: Read-only file system");
+    WF_EXPECT(!wf_checkpoint_open(comm, empty, (wf_checkpoint_opts){0}), "a folder without a generation is opened");
+    expect_io_error(wf_error_code(), "cannot write into this folder: Read-only file system");
+    mount_read_only(false);
+    if (rank == 0)
+        unlink(lock);
+    WF_EXPECT_OK(wf_barrier(comm));
+    WF_EXPECT_OK(wf_checkpoint_step(b.saves, 13, &leave));
+    WF_EXPECT(wf_checkpoint_generation(b.saves) == 1, "generation %lld", (long long)wf_checkpoint_generation(b.saves));
+    bed_close(&b);
+}
 
 static void full_file_system(void)
 {
@@ -376,6 +323,68 @@ static void the_newest_and_every_mth_stay(void)
     bed_close(&b);
     WF_EXPECT_OK(wf_barrier(comm));
     WF_EXPECT(there("keep", 9) && there("keep", 8) && !there("keep", 7), "the numbers do not go on");
+}
+
+static void rename_newest(const char *name, const char *generation)
+{
+    char path[2][256];
+    snprintf(path[0], sizeof path[0], "%s", newest(name));
+    snprintf(path[1], sizeof path[1], "%s/%s/ckpt-%s.h5", folder, name, generation);
+    WF_EXPECT_OK(wf_barrier(comm));
+    WF_EXPECT(rank > 0 || rename(path[0], path[1]) == 0, "cannot make %s", path[1]);
+    WF_EXPECT_OK(wf_barrier(comm));
+}
+
+/* Numbers of nine digits and more are found, and go on to the last one there is. */
+static void long_numbers(void)
+{
+    bed b;
+    two_generations("long");
+    rename_newest("long", "100000000");
+    expect_found("nine digits", "long", 20);
+    bed_open(&b, "long", (wf_checkpoint_opts){0});
+    bed_save(&b, 30);
+    WF_EXPECT(wf_checkpoint_generation(b.saves) == 100000001 && there("long", 100000001), "the number is %lld",
+              (long long)wf_checkpoint_generation(b.saves));
+    bed_close(&b);
+    expect_found("the next one", "long", 30);
+    two_generations("last");
+    rename_newest("last", "9223372036854775807");
+    expect_found("the last number", "last", 20);
+    bed_open(&b, "last", (wf_checkpoint_opts){0});
+    const wf_status status = wf_checkpoint_save(b.saves, 40);
+    WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), "after generation 9223372036854775807"), "%s: %s",
+              wf_status_name(status), wf_error_message());
+    wf_error_clear();
+    bed_close(&b);
+}
+
+/* The folder may be "."; an object's name may not, nor what else files cannot have. */
+static void names(void)
+{
+    static const char *const bad[] = {".", "", "a/b", "weft", "ranks"};
+    bed b;
+    char here[1024];
+    int64_t step = -1;
+    WF_EXPECT(getcwd(here, sizeof here), "no folder");
+    WF_EXPECT(rank > 0 || mkdir(in_folder("dot"), 0777) == 0, "no folder");
+    WF_EXPECT_OK(wf_barrier(comm));
+    WF_EXPECT(chdir(in_folder("dot")) == 0, "cannot go there");
+    bed_open_at(&b, ".", (wf_checkpoint_opts){.every = 1});
+    bed_save(&b, 10);
+    WF_EXPECT(access("ckpt-00000000.h5", F_OK) == 0, "the file is not there");
+    WF_EXPECT_OK(wf_checkpoint_load_latest(b.saves, &step));
+    WF_EXPECT(step == 10, "found step %lld", (long long)step);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char says[64];
+        snprintf(says, sizeof says, "\"%s\" cannot be a name in a checkpoint", bad[i]);
+        const wf_status status = wf_checkpoint_add_i64(b.saves, bad[i], &step);
+        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), says), "\"%s\": %s", bad[i],
+                  wf_error_message());
+        wf_error_clear();
+    }
+    bed_close(&b);
+    WF_EXPECT(chdir(here) == 0, "cannot go back to %s", here);
 }
 
 /* Another model is an error that names the first thing that is missing, and no reason to look further. */
@@ -430,7 +439,9 @@ static int on_ranks(int argc, char **argv)
         return 1;
     if (argc > 1) { /* the path of a small file system */
         small_disk = argv[1];
-        return ranks_close(test_main(1, argv, (test_case[]){{"full_file_system", full_file_system}, {0}}));
+        return ranks_close(test_main(
+            1, argv,
+            (test_case[]){{"full_file_system", full_file_system}, {"read_only_folder", read_only_folder}, {0}}));
     }
     folder_make();
     const int failed = test_main(argc, argv,
@@ -442,6 +453,8 @@ static int on_ranks(int argc, char **argv)
                                                {"full_disk", full},
                                                {"full_disk_later", full_async},
                                                {"the_newest_and_every_mth_stay", the_newest_and_every_mth_stay},
+                                               {"long_numbers", long_numbers},
+                                               {"names", names},
                                                {"another_model_is_an_error", another_model_is_an_error},
                                                {0}});
     folder_remove();

@@ -1,14 +1,12 @@
 /* What one partition saved, any other loads: fewer ranks, layers sharded by channels or not, optimizer state sharded or
  * not. All tensors are the same, and so are the next losses. */
-#include "comm/manifest_author.h"
 #include "layers/layers.h"
 #include "optim/checkpoint.h"
 #include "optim/multi_node.h"
-#include "tests/file/folder.h"
+#include "tests/file/batch.h"
+#include "tests/file/same_files.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <unistd.h>
 
 enum { SAMPLES = 12, SIDE = 6, CLASSES = 5, BEFORE = 6, AFTER = 5 };
 
@@ -37,27 +35,6 @@ static wf_var *forward(wf_layer *self, void *user, wf_var *x)
     return wf_apply(wf_layer_child(self, "fc"), wf_flatten(h));
 }
 
-/* This rank's samples of the batch, which is the same in every step. */
-static void make_batch(trained *t)
-{
-    enum { PIXELS = SIDE * SIDE };
-    double host[SAMPLES * PIXELS];
-    int64_t labels[SAMPLES], lo, hi;
-    wf_block(SAMPLES, wf_mesh_size(t->mesh, WF_AXIS_DATA), wf_mesh_rank(t->mesh, WF_AXIS_DATA), &lo, &hi);
-    for (int64_t i = 0; i < (hi - lo) * PIXELS; i++)
-        host[i] = sin(0.7 * (double)(lo * PIXELS + i)) + 0.2 * cos(0.11 * (double)(lo * PIXELS + i));
-    for (int64_t i = lo; i < hi; i++)
-        labels[i - lo] = (i * i + 1) % CLASSES;
-    t->x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(hi - lo, 1, SIDE, SIDE), host);
-    t->labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(hi - lo), labels);
-    const wf_layout_opts dim = {.dim = {[WF_AXIS_DATA] = WF_DIM(0)}};
-    wf_layout layout;
-    WF_EXPECT_OK(wf_mesh_layout(t->mesh, WF_SHAPE(SAMPLES, 1, SIDE, SIDE), dim, &layout));
-    WF_EXPECT_OK(wf_tensor_set_layout(t->x, layout));
-    WF_EXPECT_OK(wf_mesh_layout(t->mesh, WF_SHAPE(SAMPLES), dim, &layout));
-    WF_EXPECT_OK(wf_tensor_set_layout(t->labels, layout));
-}
-
 static trained open_form(const form *f, wf_comm *over, const char *name)
 {
     trained t = {.comm = over, .mesh = wf_mesh_open(over, f->mesh), .tape = wf_tape_new(ctx)};
@@ -73,7 +50,7 @@ static trained open_form(const form *f, wf_comm *over, const char *name)
     WF_EXPECT_OK(wf_checkpoint_add_model(t.saves, "model", t.model));
     WF_EXPECT_OK(wf_checkpoint_add_optim(t.saves, "optim", t.optim));
     WF_EXPECT_OK(wf_checkpoint_add(t.saves, "tape", wf_tape_visit, t.tape));
-    make_batch(&t);
+    batch_open(t.mesh, WF_SHAPE(SAMPLES, 1, SIDE, SIDE), CLASSES, &t.x, &t.labels);
     return t;
 }
 
@@ -108,50 +85,6 @@ static double step(trained *t)
     const double value = wf_item(loss);
     WF_EXPECT_OK(wf_tape_reset(t->tape));
     return value;
-}
-
-/* --- Two files are the same --------------------------------------------------------------------------------------- */
-
-static wf_manifest_reader open_file(const char *path, wf_manifest *m)
-{
-    wf_manifest_reader reader = {.file = open(path, O_RDONLY), .path = path, .manifest = m, .block = -1};
-    reader.data = malloc((size_t)WF_FILE_BLOCK);
-    WF_EXPECT_OK(wf_manifest_read(reader.file, path, m));
-    return reader;
-}
-
-static void close_file(wf_manifest_reader *reader, wf_manifest *m)
-{
-    close(reader->file);
-    free(reader->data);
-    wf_manifest_free(m);
-}
-
-static void expect_same(const char *what, const char *one, const char *other)
-{
-    wf_manifest m[2];
-    wf_manifest_reader reader[2] = {open_file(one, &m[0]), open_file(other, &m[1])};
-    int64_t compared = 0;
-    for (int64_t i = 0; i < m[0].n; i++) {
-        const wf_manifest_entry *a = &m[0].entry[i], *b = wf_manifest_find(&m[1], a->name);
-        const bool partial = strncmp(a->name, "ranks/", 6) == 0 || strstr(a->name, "/accumulated/");
-        if (strncmp(a->name, "weft/", 5) == 0 || (within && partial)) /* what each rank has */
-            continue;
-        const size_t bytes = (size_t)wf_shape_count(a->shape) * wf_dtype_size(a->dtype);
-        unsigned char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
-        WF_EXPECT(b && wf_shape_equal(a->shape, b->shape) && a->dtype == b->dtype, "%s: %s is another", what, a->name);
-        WF_EXPECT_OK(wf_manifest_read_box(&reader[0], a, wf_box_of_shape(a->shape), x));
-        if (b)
-            WF_EXPECT_OK(wf_manifest_read_box(&reader[1], b, wf_box_of_shape(b->shape), y));
-        WF_EXPECT(b && memcmp(x, y, bytes) == 0, "%s: the elements of %s are others", what, a->name);
-        free(x);
-        free(y);
-        compared++;
-    }
-    WF_EXPECT(compared > 8 && (within || m[0].n == m[1].n), "%s: %lld data sets were compared", what,
-              (long long)compared);
-    close_file(&reader[0], &m[0]);
-    close_file(&reader[1], &m[1]);
 }
 
 /* --- From one to the other ---------------------------------------------------------------------------------------- */
@@ -196,7 +129,7 @@ static void load_as(const form *from, const form *to, const char *name, const do
         WF_EXPECT_OK(wf_checkpoint_save(copy.saves, BEFORE));
         WF_EXPECT_OK(wf_checkpoint_close(copy.saves));
         if (rank == 0)
-            expect_same(what, one, other);
+            expect_same(what, one, other, within);
         for (int i = 0; i < AFTER; i++) {
             const double loss = step(&t);
             WF_EXPECT(fabs(loss - after[i]) <= 1e-6 * fabs(after[i]), "%s: loss %d is %.12g, was %.12g", what, i, loss,

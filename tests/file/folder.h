@@ -4,6 +4,7 @@
 
 #include "tests/ranks.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,18 @@ static inline const char *in_folder(const char *name)
     next = !next;
     snprintf(path[next], sizeof path[next], "%s/%s", folder, name);
     return path[next];
+}
+
+/* Files in a folder, but for hidden ones. */
+static inline int64_t files_in(const char *path)
+{
+    int64_t n = 0;
+    DIR *dir = opendir(path);
+    for (const struct dirent *file; dir && (file = readdir(dir));)
+        n += file->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    return n;
 }
 
 #endif

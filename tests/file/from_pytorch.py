@@ -51,7 +51,7 @@ def state(shapes, seed):
     made = {}
     for name, shape in shapes.items():
         if name.endswith("num_batches_tracked"):
-            made[name] = numpy.array(0, numpy.int64)
+            made[name] = numpy.array(1000 + len(made), numpy.int64)
         elif len(shape) > 1:
             made[name] = rng.normal(0, (2 / numpy.prod(shape[1:])) ** 0.5, shape).astype(numpy.float32)
         else:
@@ -100,6 +100,23 @@ def torch_scores(name, arrays, x):
         return (vgg if name == "vgg" else resnet)(torch.from_numpy(x)).numpy()
 
 
+# LayerNorm over one and two dimensions, RMSNorm, GroupNorm, an affine InstanceNorm, and what is no normalisation.
+NORMS = {"tokens.weight": (12,), "tokens.bias": (12,), "planes.weight": (3, 4), "planes.bias": (3, 4),
+         "rms.weight": (12,), "groups.weight": (8,), "groups.bias": (8,), "instances.weight": (8,),
+         "instances.bias": (8,), "fc.weight": (3, 4), "fc.bias": (3,), "plain.weight": (3, 4)}
+
+
+def check_norms(folder, arrays):
+    """Their parameters are gamma and beta in a model file, and come back."""
+    with h5py.File(f"{folder}/norms.h5", "r") as file:
+        for key, x in arrays.items():
+            module, leaf = key.split(".")
+            names = ("W", "b") if module in ("fc", "plain") else ("gamma", "beta")
+            assert numpy.array_equal(file[f"{module}/{names[leaf == 'bias']}"][()], x), (key, list(file[module]))
+    back = dict(numpy.load(f"{folder}/norms-back.npz"))
+    assert sorted(back) == sorted(arrays), set(back) ^ set(arrays)
+
+
 # Some of what a model file has, and the module's array that it is.
 PLACES = {"vgg": {"features/0/W": "features.0.weight", "features/28/b": "features.28.bias",
                   "classifier/0/W": "classifier.0.weight", "classifier/6/b": "classifier.6.bias"},
@@ -143,6 +160,11 @@ def check(folder, name, arrays, with_torch):
 
 def main():
     what, folder, with_torch = sys.argv[1], sys.argv[2], "torch" in sys.argv[3:]
+    norms = state(NORMS, 7)
+    if what == "check":
+        check_norms(folder, norms)
+    else:
+        numpy.savez(f"{folder}/norms.npz", **norms)
     for seed, (name, shapes) in enumerate((("vgg", vgg_shapes()), ("resnet", resnet_shapes()))):
         arrays = state(shapes, seed)
         if what == "check":

@@ -1,21 +1,13 @@
 #!/bin/sh
 # State dictionaries of torchvision's shapes become model files, which Weft loads and saves, and come back unchanged; with
-# PyTorch, which computes the same scores: tests/file/from_pytorch.sh MPIEXEC TORCH_MODELS [torch]
+# PyTorch, which computes the same scores. What is no state dictionary is refused in a line:
+# tests/file/from_pytorch.sh MPIEXEC TORCH_MODELS [torch]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tool=$here/../../tools/from_pytorch.py
 kind=${3-}
 needs=h5py${kind:+, $kind}
-for python in ${WEFT_TORCH_PYTHON-} /usr/bin/python3 python3; do
-    if "$python" -c "import $needs" 2>/dev/null; then
-        found=$python
-        break
-    fi
-done
-if [ -z "${found-}" ]; then
-    echo "skipped: no Python has $needs. A virtual environment with 'pip install torch h5py' is named by WEFT_TORCH_PYTHON"
-    exit 77
-fi
+. "$here/python.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 ending=npz
@@ -32,7 +24,10 @@ for model in vgg resnet; do
     "$1" -np 2 "$2" $model "$folder/$model.h5" "$folder/$model.images" "$folder/$model.scores" "$folder/$model-saved.h5"
     "$found" "$tool" $names "$folder/$model-saved.h5" "$folder/$model-back.$ending"
 done
+"$found" "$tool" "$folder/norms.npz" "$folder/norms.h5"
+"$found" "$tool" "$folder/norms.h5" "$folder/norms-back.npz"
 "$found" "$here/from_pytorch.py" check "$folder" $kind
+"$found" -B "$here/from_pytorch_files.py" "$tool" "$folder"
 [ -z "$kind" ] || exit 0
 
 # What the table lacks, or has too much, is named.

@@ -1,16 +1,8 @@
 #!/bin/sh
 # h5py reads a model file, and writes one that Weft loads: tests/file/h5py.sh MPIEXEC MODEL_FILES
 set -eu
-for python in /usr/bin/python3 python3; do
-    if "$python" -c 'import h5py' 2>/dev/null; then
-        found=$python
-        break
-    fi
-done
-if [ -z "${found-}" ]; then
-    echo "SKIP: no Python has h5py (package python3-h5py)"
-    exit 77
-fi
+needs=h5py
+. "$(dirname "$0")/python.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$1" -np 2 "$2" --save "$folder/weft.h5"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Whether tests/gpu/run.sh, which few machines can run, still fits this tree: tests/gpu/check.sh BUILD
-# Its own machinery works; the programs, tests and cases that its plan names are there.
+# Checks that tests/gpu/run.sh, which few machines can run, still fits this tree: tests/gpu/check.sh BUILD. Tests its
+# own functions, and that the programs, tests and cases that its plan names exist.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 build=$1
@@ -26,6 +26,9 @@ plan=$(tests/gpu/run.sh --proof --dry && tests/gpu/run.sh --figures --dry)
 while read -r pattern; do
     ctest --test-dir "$build" -N -LE 'large|long' -R "$pattern" | grep -q 'Total Tests: [1-9]' || complain "no test is $pattern"
 done < <(sed -n 's/^.* s): tests //p' <<<"$plan")
+while read -r program; do
+    [ "$(out=. half=proof tests/gpu/run.sh call names "$program" | wc -l)" -gt 3 ] || complain "$program has no cases"
+done < <(sed -n 's/^.* s): cases //p' <<<"$plan")
 while read -r program cases; do
     for name in $cases; do
         grep -q "{\"[a-z_]*${name}[a-z_]*\"," tests/*/"$program.c" || complain "$program has no case $name"

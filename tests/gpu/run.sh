@@ -7,8 +7,11 @@
 # The machine needs nvcc, cmake, ninja, a compiler, and cuDNN and NCCL beside CUDA or among Python's packages; --debs names
 # a folder of Debian packages with what else it lacks (MPI, oneDNN, HDF5, zlib, stb), which are unpacked beside what is
 # there, and replace nothing; --carry gathers them on a machine with a registry (tests/gpu/packages.txt). The build is for
-# this GPU alone. --proof, the default, begins with what was never seen on a GPU: plans of cuDNN that run, captured steps,
-# memory that ranks map from each other; at most four steps at a time. --figures makes one measurement at a time, beside
+# this GPU alone. --proof, the default, begins with contract_device, alone: streams, events, graphs, shared memory. If that
+# fails, nothing else would say more, and the rest is left out. Then come, at most four steps at a time, what was never seen on a
+# GPU: plans of cuDNN that run, captured steps, memory that ranks map from each other. Of the large contract programs each case
+# runs in a process of its own, since CUDA forgets no fault; a case that fails runs once more under compute-sanitizer, which names
+# the kernel and the address. --figures makes one measurement at a time, beside
 # PyTorch's where python3 has it, with the same tuning. A step that fails or hangs stops no other. Either ends within eight
 # minutes; what no time is left for is skipped, and says so.
 #
@@ -28,9 +31,9 @@ limit=470 # seconds of a half
 most_beside=4
 
 proof_programs="contract_convolution contract_kernels captured captured_errors captured_pipeline equiv_data equiv_spatial equiv_sync_norm
-    equiv_channel contract_device contract_norm contract_elementwise contract_memory known_answers gradcheck_functions
+    equiv_channel contract_device contract_norm contract_group_norm contract_elementwise contract_memory known_answers gradcheck_functions
     gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
-    optim_scale contract_comm nccl_order nccl_tensors device_exchange"
+    optim_scale contract_comm"
 figure_programs="bench_dcgan bench_step bench_kernels bench_cuda_conv"
 equal_programs="equiv_spatial equiv_channel equiv_sync_norm equiv_data" # the longest first
 
@@ -75,6 +78,9 @@ on_gpu() {
     [ "$device" = cuda ]
 }
 
+# shellcheck source=tests/gpu/figures.sh
+. tests/gpu/figures.sh
+
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 # note NAME RESULT SECONDS FIGURE
@@ -86,6 +92,11 @@ note() {
 # What a step is to be remembered by: the lines "figure: ..." that it printed.
 figures_of() {
     sed -n 's/^figure: //p' "$1" | paste -sd ';' | sed 's/;/; /g'
+}
+
+# show LOG: the first errors of a step that failed, and its end, in one piece beside other steps.
+show() {
+    printf '%s\n' "$( (grep -m 5 -E '^not ok|FAIL|weft:|error' "$1"; echo ...; tail -n 10 "$1") | sed 's/^/    /')"
 }
 
 # step NAME SECONDS FUNCTION...: in a process of its own, so that the limit holds for all that it starts. Exit code 77 is
@@ -114,11 +125,11 @@ step() {
     124 | 137) note "$name" FAIL "$seconds" "ended after $most s" ;;
     *) note "$name" FAIL "$seconds" "exit code $code" ;;
     esac
-    [ "$code" = 0 ] || [ "$code" = 77 ] || printf '%s\n' "$(tail -n 15 "$log" | sed 's/^/    /')"
+    [ "$code" = 0 ] || [ "$code" = 77 ] || show "$log"
     [ "$code" = 0 ]
 }
 
-# The same beside others: as many at a time as there are pairs of processors, from two to four.
+# Runs tests beside others: as many at a time as there are pairs of processors, from two to four.
 beside() {
     local most=$(($(nproc) / 2))
     most=$((most < 2 ? 2 : most > most_beside ? most_beside : most))
@@ -214,7 +225,7 @@ configure() {
     ! on_gpu || ! lacks NCCL || echo "figure: no NCCL"
 }
 
-# Those of the half's programs that this tree has.
+# Prints the programs of the half that this tree has.
 known() {
     local all program programs=$proof_programs
     [ "$half" = proof ] || programs=$figure_programs
@@ -224,9 +235,17 @@ known() {
     done
 }
 
+# One program that does not compile keeps no other from being made.
 compile() {
-    # shellcheck disable=SC2046 # a list
-    cmake --build "$build" --parallel "$(nproc)" --target $(known) && echo "figure: $(known | wc -l) programs"
+    local wanted made=0 program
+    wanted=$(known)
+    # shellcheck disable=SC2086 # a list
+    cmake --build "$build" --parallel "$(nproc)" --target $wanted -- -k 0
+    for program in $wanted; do
+        [ -z "$(find "$build/tests" -name "$program" -type f -perm -u+x)" ] || made=$((made + 1))
+    done
+    echo "figure: $made of $(wc -w <<<"$wanted") programs"
+    [ "$made" = "$(wc -w <<<"$wanted")" ]
 }
 
 # --- proof -----------------------------------------------------------------------------------------------------------
@@ -248,6 +267,33 @@ tests() {
              /tests passed/ { line = $0; good = /^100%/ }
              END { if (!line) exit 1
                    n = split(line, word, " "); print "figure: " word[n] " tests"; exit !good }'
+}
+
+# names PROGRAM: its cases, in their order.
+names() {
+    grep -oE '\{"[a-z0-9_]+", *[a-z0-9_]+\}' "tests/core/$1.c" | sed 's/{"//; s/".*//' | grep . ||
+        { echo "no case is found in tests/core/$1.c" && return 1; }
+}
+
+# cases PROGRAM: each in a process of its own. A name also picks the cases that contain it.
+cases() {
+    local program=$1 name good=0 bad=""
+    has "$program"
+    export WEFT_DEVICE=$device
+    for name in $(names "$program"); do
+        if "$build/tests/$program" "$name"; then
+            good=$((good + 1))
+        else
+            bad+=" $name"
+        fi
+    done
+    echo "figure: $good cases${bad:+, failed:$bad}"
+    for name in $bad; do
+        echo "--- $name once more"
+        CUDA_LAUNCH_BLOCKING=1 TEST_SAMPLES=50 timeout 60 \
+            compute-sanitizer --tool memcheck "$build/tests/$program" "$name" 2>&1 | head -n 60
+    done
+    [ -z "$bad" ]
 }
 
 # alone PROGRAM [VARIABLE=VALUE...]
@@ -279,6 +325,8 @@ equal() {
         "${@:-f32}" 2>&1 | tee "$said"
     [ "${PIPESTATUS[0]}" = 0 ] || return 1
     echo "figure: $(grep -c '^ok ' "$said") cases in $ranks ranks"
+    # With one rank NCCL copies, or does nothing in place.
+    [ "$by $ranks" != "pure_nccl 1" ] || echo "figure: only fork, join, open and close are proved"
     if on_gpu && [ "$ranks" -gt 1 ] && [ "$by" != pure_nccl ]; then
         sed -n 's/.*\(exchanges inside a node go .*\)/figure: \1/p' "$said" | head -n 1 | grep . ||
             echo "figure: exchanges by memory that ranks map from each other"
@@ -292,7 +340,7 @@ sanitize() {
     command -v compute-sanitizer || { echo "there is no compute-sanitizer" && exit 77; }
     has "$program"
     local said=$work/${tool}_$program.out
-    WEFT_DEVICE=cuda compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 \
+    TEST_SAMPLES=50 WEFT_DEVICE=cuda compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 \
         "$build/tests/$program" "$@" 2>&1 | tee "$said"
     case "${PIPESTATUS[0]} $(grep -c 'Device not supported' "$said")" in
     "0 0") echo "figure: $(grep -c '^ok ' "$said") cases, no errors" ;;
@@ -308,138 +356,16 @@ captured() {
     [ "${PIPESTATUS[0]}" = 0 ] && echo "figure: $(grep -c '^ok ' "$work/$1.out") cases"
 }
 
-# --- figures ---------------------------------------------------------------------------------------------------------
-
-# sizes MODEL: options for both sides; small ones where there is no GPU.
-sizes() {
-    if on_gpu; then
-        case $1 in
-        dcgan) echo "--channels 512 --batch 256 --iterations 30" ;;
-        small) echo "--channels 128 --batch 16 --iterations 200" ;;
-        vgg) echo "--width 64 --batch 256 --iterations 60" ;;
-        vgg_small) echo "--width 64 --batch 8 --iterations 200" ;;
-        unet2) echo "--width 64 --size 512 --batch 8 --iterations 15" ;;
-        unet3) echo "--width 32 --size 128 --batch 1 --iterations 15" ;;
-        esac
-    else
-        case $1 in
-        dcgan | small) echo "--channels 16 --batch 4 --iterations 2" ;;
-        vgg*) echo "--width 4 --batch 4 --iterations 2" ;;
-        unet*) echo "--width 4 --size 32 --batch 1 --iterations 2" ;;
-        esac
-    fi
-}
-
-# Whose model this is.
-base() {
-    case $1 in
-    dcgan | small) echo dcgan ;;
-    vgg*) echo vgg ;;
-    *) echo "$1" ;;
-    esac
-}
-
-# bench PROGRAM OPTION...
-bench() {
-    local program=$1
-    shift
-    WEFT_DEVICE=$device WEFT_AUTOTUNE=$tune "$(tool mpirun)" -np 1 "$build/tests/bench/$program" "$@"
-}
-
-# weft MODEL: a rate in each precision that the bench offers; replayed, or, where that fails, as it is.
-weft() {
-    local precision rate program=bench_step offers how
-    local -a options
-    read -ra options <<<"--model $(base "$1") $(sizes "$1")"
-    [ "$(base "$1")" != dcgan ] || { program=bench_dcgan && read -ra options <<<"$(sizes "$1")"; }
-    has "bench/$program"
-    offers=$("$build/tests/bench/$program" --help)
-    for precision in f32 bf16 f16; do
-        if [ "$precision" != f32 ]; then
-            [[ $offers == *--compute* ]] || continue
-            options+=(--compute "$precision")
-        fi
-        how=replayed
-        rate=$(bench "$program" "${options[@]}" --captured) || {
-            how="not replayed"
-            rate=$(bench "$program" "${options[@]}") || return 1
-        }
-        rate=$(tail -n 1 <<<"$rate")
-        echo "rate $1 $precision weft $rate"
-        echo "figure: $precision $rate, $how"
-    done
-}
-
-# pytorch MODEL PRECISION [OPTION]: the images per second of the fastest form, and its name.
-pytorch() {
-    local model=$1 precision=$2
-    shift 2
-    [ "$tune" = 1 ] || set -- --untuned "$@"
-    # shellcheck disable=SC2046 # options
-    python3 tests/bench/bench_torch.py --model "$(base "$model")" --device "$device" --precision "$precision" \
-        $(sizes "$model") --best "$@" | tail -n 1
-    return "${PIPESTATUS[0]}"
-}
-
-has_torch() {
-    python3 -c 'import torch' 2>/dev/null || { echo "python3 has no PyTorch" && exit 77; }
-}
-
-# torch MODEL: PyTorch's best in each precision.
-torch() {
-    local precision line
-    has_torch
-    for precision in f32 bf16; do
-        line=$(pytorch "$1" "$precision" --seconds 25) || return 1
-        echo "rate $1 $precision torch $line"
-        echo "figure: $precision $line"
-    done
-}
-
-# warm MODEL SECONDS: PyTorch's compiler keeps what it makes; later it finds it. No harm where that fails.
-warm() {
-    local precision
-    has_torch
-    for precision in f32 bf16; do
-        timeout "$2" bash "$self" call pytorch "$1" "$precision" --warm || { echo "nothing is kept" && exit 77; }
-    done
-}
-
-# kernels TYPE: bandwidth of passes, beside that of a copy.
-kernels() {
-    has bench/bench_kernels
-    local -a quick=()
-    on_gpu || quick=(quick)
-    "$build/tests/bench/bench_kernels" "$device" "$1" passes "${quick[@]}"
-}
-
-# convolutions TYPE SECONDS: beside cuDNN's best plan alone.
-convolutions() {
-    has bench/bench_cuda_conv
-    WEFT_AUTOTUNE=$tune "$build/tests/bench/bench_cuda_conv" "$1" "$2"
-}
-
-# Weft beside PyTorch, from what both printed.
-compare() {
-    sed -n 's/^rate //p' "$work"/*.log | awk '
-        { key = $1 " " $2; if (!(key in seen)) { seen[key] = 1; order[++n] = key } rate[key, $3] = $4; how[key] = $3 == "torch" ? $5 : how[key] }
-        END {
-            for (i = 1; i <= n; i++) {
-                key = order[i]; split(key, part, " ")
-                w = rate[key, "weft"]; t = rate[key, "torch"]
-                if (w == "" || t == "" || t + 0 == 0) continue
-                printf "%s_%s %.1f %.1f %s %.2f %s\n", part[1], part[2], w, t, how[key], w / t, part[1] ~ /small/ ? "1.3" : "1.1"
-            }
-        }'
-}
-
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 proof() {
     local ranks program
     export WEFT_TF32=0
+    # What all others stand on, first and alone.
+    step contract_device 60 tests '^contract_device$' || [ -n "$dry" ] || [[ ! contract_device =~ $only ]] || return 0
+    step contract_memory 60 tests '^contract_memory$'
     beside convolution_tf32 120 alone contract_convolution WEFT_TF32=1
-    beside contract_kernels 170 tests '^contract_kernels$'
+    beside contract_kernels 170 cases contract_kernels
     if on_gpu || [ -n "$dry" ]; then
         beside captured 60 captured captured
     fi
@@ -452,28 +378,26 @@ proof() {
         beside captured_pipeline_2 120 equal captured_pipeline pure_nccl 2 schedules recomputes with_data other_shapes
     fi
     beside convolution_f32 120 alone contract_convolution
-    beside contract_device 60 tests '^contract_device$'
     beside mixed 90 tests '^(mixed|optim_scale)$'
     beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
-    beside contract_norm 120 tests '^contract_norm$'
-    beside contract_elementwise 120 tests '^contract_(elementwise|memory)$'
+    beside contract_norm 120 cases contract_norm
+    beside contract_elementwise 120 tests '^contract_elementwise$'
     for program in $equal_programs; do
         for ranks in 4 2 1; do
             [ "${program}_$ranks" = equiv_spatial_4 ] || beside "${program}_$ranks" 170 equal "$program" flat "$ranks"
         done
     done
     beside messages 90 tests '^(exchange|comm_reducers|optim_multi_node)$'
-    beside nccl_order 90 tests '^(nccl_order|nccl_tensors|device_exchange)$'
     beside convolution_fixed 120 alone contract_convolution WEFT_DETERMINISTIC=1
     beside convolution_tuned 120 alone contract_convolution WEFT_TF32=1 WEFT_AUTOTUNE=1
     if on_gpu || [ -n "$dry" ]; then
+        beside memcheck_kernels 120 sanitize memcheck contract_kernels conv_fixed conv_nan pool_fixed resample matmul_reused
         beside memcheck_memory 90 sanitize memcheck contract_memory copy_whole fill partition
         beside memcheck_norm 90 sanitize memcheck contract_norm norm_finish softmax nll
         beside memcheck_sums 90 sanitize memcheck contract_elementwise sums optimizers clip_scale
         beside racecheck 90 sanitize racecheck contract_elementwise sums
         beside synccheck 60 sanitize synccheck contract_elementwise sums
         for program in $equal_programs; do
-            [ "$program" = equiv_spatial ] || beside "${program}_nccl" 120 equal "$program" pure_nccl 1
             beside "${program}_nccl_2" 120 equal "$program" pure_nccl 2
         done
         beside collectives_nccl_2 90 equal contract_comm pure_nccl 2 broadcasts broadcasts_long reduces \
@@ -509,7 +433,9 @@ all() {
         step gpu 20 gpu
     fi
     [ -z "$debs" ] || step packages 60 unpack "$debs"
-    if step configure 60 configure && step build 240 compile; then
+    step configure 60 configure || return
+    # What does not compile is skipped by its steps.
+    if step build 240 compile || [ "$half" = figures ] || has contract_device >/dev/null; then
         "$half"
         [ -n "$dry" ] || [ "$half" = proof ] || compare | while read -r name weft torch variant ratio wanted; do
             note "ratio_$name" ok 0 "weft $weft torch $torch ($variant): $ratio of $wanted"

@@ -13,7 +13,7 @@ static wf_status function_of_none(wf_layer *layer, void *user, wf_var *const *x,
 
 static wf_chain_steps *steps_of(const specs *all)
 {
-    wf_chain_steps *steps = wf_chain_steps_new(ctx, all->ranks);
+    wf_chain_steps *steps = wf_chain_steps_new(ctx, NULL, all->ranks);
     for (int i = 0; i < all->n; i++) {
         wf_component component = component_of(&all->of[i]);
         component.function = function_of_none;
@@ -363,7 +363,7 @@ static void shapes_that_fit(void)
 
 static void expect_component(const char *why, wf_component c)
 {
-    wf_chain_steps *s = wf_chain_steps_new(ctx, 3);
+    wf_chain_steps *s = wf_chain_steps_new(ctx, NULL, 3);
     const wf_status status = wf_chain_steps_add(s, 0, &c);
     WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), why), "'%s' does not say '%s'",
               wf_error_message(), why);

@@ -226,7 +226,7 @@ static void reduce_scatters(void)
     WF_EXPECT_OK(wf_tape_reset(tape));
 }
 
-/* Of an output that one rank leaves unused the gradient is zero, and nobody waits for it. */
+/* Checks that an output that one rank leaves unused has gradient zero, and that no rank waits for it. */
 static void unused(void)
 {
     wf_var *x = leaf_of(WF_SHAPE(4), rank, 0), *y[RANKS];

@@ -153,7 +153,7 @@ static void run_sample(const sample *s, test_rng *rng)
     close_on();
 }
 
-/* Whether the world divides into this many stages, and not into more than two places along data. */
+/* Returns true if the world divides into this many stages, and into at most two places along data. */
 static bool fits(int size, int stages)
 {
     return size % stages == 0 && size / stages <= 2 && stages <= 4;

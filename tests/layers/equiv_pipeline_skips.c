@@ -104,7 +104,7 @@ static void overflow(void)
     wf_tape *tape = wf_tape_new(on.ctx);
     batch b = {.n = 4};
     for (int step = 0; step < 2; step++) {
-        /* Of the first stage alone: its gradient is the product of x and a gradient that is small. */
+        /* Only the first stage overflows: its gradient is the product of x and a small gradient. */
         for (int i = 0; i < 4 * IN; i++)
             b.x[i] = step == 0 ? 3e38 * (i % IN == 0) : 0.1 * i;
         if (on.rank == 1)

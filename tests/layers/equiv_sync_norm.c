@@ -121,7 +121,7 @@ static void apply(const run *r, wf_tape *tape, wf_layer *layer, wf_layout layout
     wf_tensor_free(gradient);
 }
 
-/* The same bits on all ranks. */
+/* Checks that all ranks have the same bits. */
 static void expect_same(const run *r, wf_comm *comm, const char *what, const double *mine)
 {
     double first[CHANNELS];

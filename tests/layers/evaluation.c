@@ -64,7 +64,7 @@ static wf_ctx *context(const setting *s)
     return wf_ctx_new((wf_ctx_opts){.device = s->device, .dtype = s->dtype, .compute = s->compute});
 }
 
-/* The same layer in both modes, before and after its filter changes. */
+/* Runs one layer in both modes, before and after its filter changes. */
 static void convolution(const setting *s, wf_conv_opts o, wf_shape shape)
 {
     wf_ctx *ctx = context(s);

@@ -196,7 +196,7 @@ static void losses(void)
     end();
 }
 
-/* Of the call, or of the first number that is asked for, where the device goes on by itself. */
+/* Expects the error from the call, or from the first read of a number if the device runs asynchronously. */
 static void expect_bad_label(wf_var *loss)
 {
     double value;

@@ -83,7 +83,7 @@ static wf_tensor *weights(const problem *p, const wf_var *y)
     return w;
 }
 
-/* The same, where each input has a second use, whose gradient comes after or before that of the function. */
+/* Checks a function of which each input has a second use, whose gradient comes after or before that of the function. */
 static void check_added(const problem *p, bool before, double (*expected)[ELEMENTS])
 {
     wf_var *x[INPUTS], *use[INPUTS], *y = run(p, x, before ? NULL : use);

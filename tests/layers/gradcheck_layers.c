@@ -246,6 +246,30 @@ static void batchnorm(void)
         WF_SHAPE(2, 3, 3, 2));
 }
 
+static void group_norms(void)
+{
+    const wf_shape image = WF_SHAPE(2, 6, 3, 2);
+    check_layer("layernorm of [N,E]", wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(5)}), WF_SHAPE(3, 5));
+    check_layer("layernorm of [N,T,E]", wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(4)}),
+                WF_SHAPE(2, 3, 4));
+    check_layer("layernorm over two dimensions", wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(3, 4)}),
+                WF_SHAPE(2, 3, 4));
+    check_layer("layernorm of channels", wf_layernorm(ctx, (wf_layernorm_opts){.channels = 6, .no_beta = true}), image);
+    check_layer("layernorm without gamma",
+                wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(4), .no_gamma = true}), WF_SHAPE(2, 3, 4));
+    check_layer("rmsnorm of [N,T,E]", wf_rmsnorm(ctx, (wf_rmsnorm_opts){.shape = WF_SHAPE(4)}), WF_SHAPE(2, 3, 4));
+    check_layer("rmsnorm of channels", wf_rmsnorm(ctx, (wf_rmsnorm_opts){.channels = 6, .no_gamma = true}), image);
+    check_layer("groupnorm", wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 6, .groups = 2}), image);
+    check_layer("groupnorm of [N,C]", wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 6, .groups = 3, .eps = 0.1}),
+                WF_SHAPE(4, 6));
+    check_layer("groupnorm of a volume", wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 4, .groups = 1}),
+                WF_SHAPE(2, 4, 2, 3, 2));
+    check_layer("instancenorm", wf_instancenorm(ctx, (wf_instancenorm_opts){.channels = 6}), image);
+    check_layer("instancenorm of [N,C,L]",
+                wf_instancenorm(ctx, (wf_instancenorm_opts){.channels = 2, .no_gamma = true, .no_beta = true}),
+                WF_SHAPE(3, 2, 5));
+}
+
 static wf_var *add_half(wf_layer *self, void *user, wf_var *x)
 {
     return wf_apply_residual(wf_layer_child(self, "norm"), x, wf_scale(x, 0.5));
@@ -336,6 +360,7 @@ int main(int argc, char **argv)
                                                {"conv", conv},
                                                {"conv_transpose", conv_transpose},
                                                {"batchnorm", batchnorm},
+                                               {"group_norms", group_norms},
                                                {"residual", residual},
                                                {"pooling", pooling},
                                                {"composed", composed},

@@ -57,6 +57,14 @@ static void other_options(void)
     refused(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2, .decay = 1.5}), WF_ERR_ARGUMENT, "decay is 1.5");
     refused(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2, .eps = -1}), WF_ERR_ARGUMENT, "eps is -1");
     refused(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2, .noise = -1}), WF_ERR_ARGUMENT, "noise is -1");
+    refused(wf_layernorm(ctx, (wf_layernorm_opts){0}), WF_ERR_ARGUMENT, "channels is 0");
+    refused(wf_layernorm(ctx, (wf_layernorm_opts){.channels = 3, .eps = -1}), WF_ERR_ARGUMENT, "eps is -1");
+    refused(wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(4, 0)}), WF_ERR_ARGUMENT, "[4,0]");
+    refused(wf_rmsnorm(ctx, (wf_rmsnorm_opts){.channels = 3, .shape = WF_SHAPE(4)}), WF_ERR_ARGUMENT, "give one of");
+    refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 6}), WF_ERR_ARGUMENT, "groups is 0");
+    refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 6, .groups = 4}), WF_ERR_ARGUMENT,
+            "groups is 4, should divide the 6 channels");
+    refused(wf_instancenorm(ctx, (wf_instancenorm_opts){.channels = -2}), WF_ERR_ARGUMENT, "channels is -2");
     refused(wf_max_pool2d(ctx, (wf_pool_opts){.stride = 2}), WF_ERR_ARGUMENT, "kernel 0");
     refused(wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 3, .pad = 2}), WF_ERR_ARGUMENT, "pads 2 and 2");
     refused(wf_avg_pool1d(ctx, (wf_pool_opts){.kernel = 3, .pad = -1}), WF_ERR_ARGUMENT, "pads -1 and -1");
@@ -100,6 +108,14 @@ static void inputs(void)
     apply_refused(wf_batchnorm(ctx, c3), WF_F32, WF_SHAPE(2, 4), WF_ERR_SHAPE, "[2,4], should be [N,3]");
     apply_refused(wf_batchnorm(ctx, c3), WF_F32, WF_SHAPE(3), WF_ERR_SHAPE, "[3]");
     apply_refused(wf_batchnorm(ctx, c3), WF_F64, WF_SHAPE(2, 3), WF_ERR_DTYPE, "f64");
+    apply_refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 4, .groups = 2}), WF_F32, WF_SHAPE(2, 6, 3),
+                  WF_ERR_SHAPE, "groupnorm \"\": input [2,6,3], should be [N,4]");
+    apply_refused(wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(3, 4)}), WF_F32, WF_SHAPE(2, 4, 4),
+                  WF_ERR_SHAPE, "input [2,4,4], its last dimensions should be [3,4]");
+    apply_refused(wf_rmsnorm(ctx, (wf_rmsnorm_opts){.shape = WF_SHAPE(3, 4)}), WF_F32, WF_SHAPE(4), WF_ERR_SHAPE,
+                  "[4]");
+    apply_refused(wf_instancenorm(ctx, (wf_instancenorm_opts){.channels = 3}), WF_F64, WF_SHAPE(2, 3), WF_ERR_DTYPE,
+                  "f64, should be f32");
     apply_refused(wf_linear(ctx, (wf_linear_opts){.in = 6, .out = 1}), WF_F32, WF_SHAPE(2, 7), WF_ERR_SHAPE, "[2,7]");
     apply_refused(wf_linear(ctx, (wf_linear_opts){.in = 6, .out = 1}), WF_F32, WF_SHAPE(6), WF_ERR_SHAPE, "[6]");
     apply_refused(wf_linear(ctx, (wf_linear_opts){.in = 2, .out = 1}), WF_I64, WF_SHAPE(1, 2), WF_ERR_DTYPE, "i64");
@@ -299,10 +315,15 @@ static void ties(void)
     WF_EXPECT_OK(wf_layer_tie(model, "1/W", "0/W"));
     WF_EXPECT(wf_param_value(model->children[1]->params[0]) == wf_param_value(wf_layer_param(model, "0/W")),
               "a tied parameter has a value of its own");
-    refused(wf_layer_param(model, "1/W"), WF_ERR_ARGUMENT, "no parameter \"1/W\"");
+    WF_EXPECT(wf_layer_param(model, "1/W") == wf_layer_param(model, "0/W") &&
+                  wf_layer_param(model->children[1], "W") == wf_layer_param(model, "0/W"),
+              "a tied parameter is not found under its own path");
+    refused(wf_layer_param(model, "3/W"), WF_ERR_ARGUMENT, "no parameter \"3/W\"");
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_tie(model, "2/W", "2/b"));
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_tie(model, "2/W", "2/W"));
-    WF_EXPECT_ERROR(WF_ERR_STATE, wf_layer_tie(model, "0/W", "2/W"));
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_layer_tie(model, "1/W", "0/W"));
+    WF_EXPECT_ERROR(WF_ERR_STATE, wf_layer_tie(model, "1/W", "2/W"));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_tie(model, "0/W", "1/W"));
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_tie(model, "2/W", "3/W"));
     wf_layer_free(model);
 }

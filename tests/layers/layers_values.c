@@ -287,6 +287,93 @@ static void running_statistics(void)
     wf_layer_free(layer);
 }
 
+/* y of the formula for x [N,C,H,W]: element i is normalised over all j of which same(i, j) is true. */
+typedef bool (*same_group)(const int64_t i[4], const int64_t j[4]);
+
+static bool same_pixel(const int64_t i[4], const int64_t j[4])
+{
+    return i[0] == j[0] && i[2] == j[2] && i[3] == j[3];
+}
+
+static bool same_sample(const int64_t i[4], const int64_t j[4])
+{
+    return i[0] == j[0];
+}
+
+static bool same_channel(const int64_t i[4], const int64_t j[4])
+{
+    return i[0] == j[0] && i[1] == j[1];
+}
+
+static bool same_row(const int64_t i[4], const int64_t j[4])
+{
+    return same_channel(i, j) && i[2] == j[2];
+}
+
+static bool same_pair(const int64_t i[4], const int64_t j[4])
+{
+    return i[0] == j[0] && i[1] / 2 == j[1] / 2;
+}
+
+enum { NORM_N = 2, NORM_C = 4, NORM_H = 3, NORM_W = 5, NORM_ALL = NORM_N * NORM_C * NORM_H * NORM_W };
+static const int64_t dim[4] = {NORM_N, NORM_C, NORM_H, NORM_W};
+
+static void place_of(int64_t at, int64_t i[4])
+{
+    for (int d = 3; d >= 0; d--) {
+        i[d] = at % dim[d];
+        at /= dim[d];
+    }
+}
+
+static double normalised(const double *x, int64_t at, same_group same, bool about_zero, double eps)
+{
+    int64_t i[4], j[4], n = 0;
+    double sum = 0, squares = 0;
+    place_of(at, i);
+    for (int64_t other = 0; other < NORM_ALL; other++) {
+        place_of(other, j);
+        if (!same(i, j))
+            continue;
+        n++;
+        sum += x[other];
+        squares += x[other] * x[other];
+    }
+    const double mean = about_zero ? 0 : sum / (double)n;
+    return (x[at] - mean) / sqrt(squares / (double)n - mean * mean + eps);
+}
+
+static void group_norms(void)
+{
+    const struct {
+        wf_layer *layer;
+        same_group same;
+        double eps;
+        bool about_zero;
+    } all[] = {
+        {wf_layernorm(ctx, (wf_layernorm_opts){.channels = NORM_C}), same_pixel, 1e-5, false},
+        {wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(NORM_C, NORM_H, NORM_W)}), same_sample, 1e-5, false},
+        {wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(NORM_W), .eps = 0.5}), same_row, 0.5, false},
+        {wf_rmsnorm(ctx, (wf_rmsnorm_opts){.shape = WF_SHAPE(NORM_W), .eps = WF_ZERO}), same_row, 0, true},
+        {wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = NORM_C, .groups = 2}), same_pair, 1e-5, false},
+        {wf_instancenorm(ctx, (wf_instancenorm_opts){.channels = NORM_C}), same_channel, 1e-5, false},
+    };
+    wf_tensor *x = tensor_of(ctx, WF_SHAPE(NORM_N, NORM_C, NORM_H, NORM_W), 31);
+    double *numbers = fetch(x);
+    for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
+        WF_EXPECT_OK(wf_tape_set_mode(tape, a % 2 ? WF_EVAL : WF_TRAIN));
+        double *y = fetch(wf_value(wf_apply(all[a].layer, wf_input(tape, x))));
+        for (int64_t i = 0; i < NORM_ALL; i++)
+            expect_near("normalised", y[i], normalised(numbers, i, all[a].same, all[a].about_zero, all[a].eps));
+        free(y);
+        WF_EXPECT_OK(wf_tape_set_mode(tape, WF_TRAIN));
+        WF_EXPECT_OK(wf_tape_reset(tape));
+        wf_layer_free(all[a].layer);
+    }
+    free(numbers);
+    wf_tensor_free(x);
+}
+
 /* The output of a layer in a fresh step of this iteration, after `skip` other applications. */
 static double *noisy(wf_layer *layer, const wf_tensor *x, wf_mode mode, int64_t iteration, int skip)
 {
@@ -392,6 +479,33 @@ static void tied_archives(void)
     wf_layer_free(model[1]);
 }
 
+/* Each list is tied in this order, and the first or the last one then stands for all four. */
+static void chained_ties(void)
+{
+    static const struct {
+        const char *tie[3][2], *stands;
+    } cases[] = {{{{"1/W", "0/W"}, {"2/W", "1/W"}, {"3/W", "2/W"}}, "0/W"},
+                 {{{"0/W", "1/W"}, {"1/W", "2/W"}, {"2/W", "3/W"}}, "3/W"},
+                 {{{"0/W", "1/W"}, {"2/W", "3/W"}, {"1/W", "2/W"}}, "3/W"}};
+    for (int i = 0; i < 3; i++) {
+        wf_layer *part[4];
+        for (int k = 0; k < 4; k++)
+            part[k] = wf_linear(ctx, (wf_linear_opts){.in = 3, .out = 3});
+        wf_layer *model = wf_sequential(ctx, 4, part);
+        for (int k = 0; k < 3; k++)
+            WF_EXPECT_OK(wf_layer_tie(model, cases[i].tie[k][0], cases[i].tie[k][1]));
+        wf_param *stands = wf_layer_param(model, cases[i].stands);
+        WF_EXPECT(stands && !stands->tied, "case %d: %s does not stand for the others", i, cases[i].stands);
+        for (int k = 0; k < 4; k++)
+            WF_EXPECT(wf_param_of(part[k]->params[0]) == stands &&
+                          wf_param_value(part[k]->params[0]) == wf_param_value(stands),
+                      "case %d: %d/W is another parameter", i, k);
+        WF_EXPECT(wf_layer_param_count(model) == 9 + 4 * 3, "case %d: %lld elements", i,
+                  (long long)wf_layer_param_count(model));
+        wf_layer_free(model);
+    }
+}
+
 /* The input's gradient is left out where nobody wants it, and a frozen parameter has none. */
 static void unwanted(void)
 {
@@ -472,9 +586,11 @@ int main(int argc, char **argv)
                                                {"shapes", shapes},
                                                {"padding_of_averages", padding_of_averages},
                                                {"running_statistics", running_statistics},
+                                               {"group_norms", group_norms},
                                                {"noise", noise},
                                                {"archives", archives},
                                                {"tied_archives", tied_archives},
+                                               {"chained_ties", chained_ties},
                                                {"unwanted", unwanted},
                                                {"devices_agree", devices_agree},
                                                {0}});

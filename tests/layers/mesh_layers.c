@@ -219,7 +219,7 @@ static void misuse_one(misuse how)
     wf_tensor *x = wf_tensor_new(run.ctx, WF_F32, layout.known ? wf_box_shape(layout.box) : global);
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
-    /* A rank that still makes its layer, which splits communicators, would hear of the failure there. */
+    /* A rank that still makes its layer, which splits communicators, would learn of the failure there. */
     WF_EXPECT_OK(wf_barrier(run.comm));
     const wf_var *y = wf_apply(layer, wf_input(run.tape, x));
     WF_EXPECT(layer && !y && strstr(wf_error_message(), says[how]), "misuse %d: \"%s\" says nothing of \"%s\"",

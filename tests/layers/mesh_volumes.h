@@ -62,7 +62,7 @@ typedef struct pixels {
     double has, needs, both;
 } pixels;
 
-/* Of all places of the spatial axes together; an element is as often here as there are places that have or need it. */
+/* Pixels summed over all places of the spatial axes: an element counts once for each place that has or needs it. */
 static inline pixels pixels_of(const moves *m, bool back, const wf_layout *have, const wf_layout *want)
 {
     pixels all = {1, 1, 1};

@@ -184,7 +184,7 @@ static void equal(void)
             equal_on(&settings[s], shapes[i]);
 }
 
-/* Where one input is wider, so is the output. */
+/* Checks that the output is wider if one input is. */
 static void two_types(void)
 {
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("cpu")});
@@ -210,8 +210,8 @@ static void two_types(void)
     wf_ctx_free(ctx);
 }
 
-/* Of arrays of the input's size forward keeps the output alone, and backward takes two more: the gradient that comes,
- * whose memory becomes the residual's, and dx. */
+/* Checks the arrays of the input's size that are kept: forward keeps only the output, and backward takes two more, dx
+ * and the incoming gradient, whose memory becomes that of the residual. */
 static void memory(void)
 {
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("cpu")});

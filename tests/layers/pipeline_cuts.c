@@ -1,4 +1,4 @@
-/* Where a pipeline cuts a chain, how often its stages compute a layer, and what they hold. */
+/* Checks where a pipeline divides a chain, how often its stages compute a layer, and what they hold. */
 #include "tests/layers/pipeline_fixture.h"
 
 #include <time.h>
@@ -285,7 +285,8 @@ static double step_bytes(wf_pipeline_kind kind)
     return (double)(most - before);
 }
 
-/* Of eight chunks on four stages 1F1B keeps the activations of four on the first stage, and of one on the last. */
+/* Checks that, with eight chunks on four stages, 1F1B keeps the activations of four chunks on the first stage and of
+ * one on the last. */
 static void activations(void)
 {
     double bytes[2] = {0};

@@ -1,16 +1,37 @@
-/* What random_pipelines.c draws: a chain of layers, a mesh, where the chain is cut, how the pipeline and its optimizer
- * work, and the samples of each step. Everything follows from the number of a program and the count of ranks. */
+/* A program of random_pipelines.c: a chain of layers, a mesh, where the chain is cut, how the pipeline and its
+ * optimizer work, and the samples of each step. Its features are those whose pairs are counted (tests/pairs.h). */
 #ifndef WF_TESTS_RANDOM_PIPELINES_PLAN_H
 #define WF_TESTS_RANDOM_PIPELINES_PLAN_H
 
+#include "optim/schedule.h"
 #include "tests/layers/pipeline_fixture.h"
+#include "tests/pairs.h"
 
-enum { LAYERS = 32, PARTS = 12, PLACES = 4, RUNS = 5, TIES = 3, TEXT = 1200, SIDE = 6, DEEP_SIDE = 4 };
+enum { LAYERS = 32, PARTS = 12, PLACES = 4, RUNS = 5, TIES = 3, TEXT = 2400, SIDE = 6, DEEP_SIDE = 4, LINKS = 3 };
 
-/* Of a layer of the chain. A BRANCH is a module of two layers, whose outputs it joins. */
-typedef enum kind { DENSE, CONV, NORM, FUNCTION, POOL, UPSAMPLE, FLATTEN, BRANCH, STASH, POP } kind;
+/* The kinds of layers of the chain. A BRANCH is a module of two layers, whose outputs it joins; a LINKED is
+ * wf_spatial_chain; a MOVE is a module that takes its input to another layout and back. */
+typedef enum kind {
+    DENSE,
+    CONV,
+    NORM,
+    GROUPED,
+    FUNCTION,
+    POOL,
+    UPSAMPLE,
+    FLATTEN,
+    BRANCH,
+    LINKED,
+    MOVE,
+    STASH,
+    POP
+} kind;
 
 typedef enum join { JOIN_ADD, JOIN_MUL, JOIN_CONCAT, JOINS } join;
+
+typedef enum costs { COSTS_DEPTH, COSTS_GIVEN, COSTS_MEASURED, COSTS } costs;
+
+typedef enum move { MOVE_GATHER, MOVE_TURN, MOVE_SHARD, MOVES } move;
 
 typedef struct part {
     kind kind;
@@ -18,11 +39,14 @@ typedef struct part {
     int64_t out;   /* features or channels; of the others: those of the input */
     int64_t conv;  /* CONV: kernel */
     bool stride;   /* CONV: 2, else 1 */
-    int function;  /* FUNCTION; NORM: behind it, in the same pass */
+    int function;  /* FUNCTION; NORM: behind it, in the same pass; GROUPED: over all channels, a pair, or one */
     int skip;      /* STASH, POP: number of the skip */
     join join;     /* BRANCH, POP */
-    bool segment;  /* BRANCH: recomputed by itself */
+    bool segment;  /* BRANCH, LINKED: recomputed by itself */
     bool max_pool; /* POOL; else means */
+    int links;     /* LINKED: its convolutions */
+    costs costs;   /* LINKED: how it finds its depth */
+    move move;     /* MOVE */
 } part;
 
 /* What the serial program applies its model to, one after the other. */
@@ -32,16 +56,197 @@ typedef enum reference {
     ACROSS    /* chunk c of all places together */
 } reference;
 
-typedef enum optimizer { SGD, MOMENTUM, ADAM, ADAMW, RMSPROP, LAMB, OPTIMIZERS } optimizer;
+/* --- features -------------------------------------------------------------------------------------------------------
+ */
+
+/* Values of one option stand together, in the option's order. */
+typedef enum feature {
+    HAS_F64,
+    HAS_F32,
+    HAS_REF,
+    HAS_CPU,
+    HAS_FLAT,
+    HAS_NAIVE,
+    HAS_HIERARCHICAL,
+    HAS_STAGES,
+    HAS_PLACES,
+    HAS_CHANNELS,
+    HAS_PIXELS,
+    HAS_TWO_AXES,
+    HAS_VECTORS,
+    HAS_IMAGES,
+    HAS_VOLUMES,
+    HAS_NO_LAYOUT,
+    HAS_LAYOUT,
+    HAS_BOUNDS,
+    HAS_EMPTY_PLACE,
+    HAS_EMPTY_CHUNK,
+    HAS_IGNORED,
+    HAS_1F1B,
+    HAS_GPIPE,
+    HAS_INTERLEAVED,
+    HAS_NEVER,
+    HAS_EXCEPT_LAST,
+    HAS_ALWAYS,
+    HAS_SEGMENT,
+    HAS_NORM,
+    HAS_GROUP_NORM,
+    HAS_SYNC,
+    HAS_DEFERRED,
+    HAS_DRAWS,
+    HAS_POOL,
+    HAS_UPSAMPLE,
+    HAS_STRIDE,
+    HAS_BRANCH,
+    HAS_SKIP,
+    HAS_CONCAT,
+    HAS_TIES,
+    HAS_FROZEN,
+    HAS_INNER,
+    HAS_LINKED,
+    HAS_MEASURED,
+    HAS_MOVE,
+    HAS_SGD,
+    HAS_MOMENTUM,
+    HAS_ADAM,
+    HAS_ADAMW,
+    HAS_RMSPROP,
+    HAS_LAMB,
+    HAS_CLIP_NORM,
+    HAS_CLIP_VALUE,
+    HAS_SCHEDULE,
+    HAS_SCALE,
+    HAS_ACCUMULATES,
+    HAS_BUCKETS,
+    HAS_NO_OVERLAP,
+    HAS_SHARDED,
+    HAS_DELAYED,
+    HAS_HOOK,
+    HAS_TRAINER,
+    HAS_EVALUATOR,
+    HAS_SAVED,
+    FEATURES
+} feature;
+
+static const char *const feature_names[FEATURES] = {
+    "f64",
+    "f32",
+    "ref",
+    "cpu",
+    "flat",
+    "naive",
+    "hierarchical",
+    "several stages",
+    "several places along data",
+    "shards of channels",
+    "shards of pixels",
+    "pixels along two axes",
+    "vectors",
+    "images",
+    "volumes",
+    "no layout",
+    "layout",
+    "own bounds",
+    "a place without samples",
+    "a chunk without samples",
+    "ignored labels",
+    "1F1B",
+    "GPipe",
+    "interleaved",
+    "no recomputation",
+    "recomputation except last",
+    "recomputation always",
+    "wf_recompute",
+    "normalisation",
+    "normalisation of groups",
+    "shared statistics",
+    "deferred statistics",
+    "random numbers",
+    "pooling",
+    "upsampling",
+    "strides",
+    "branches",
+    "skips",
+    "skips that concatenate",
+    "ties",
+    "a frozen parameter",
+    "a chain in the chain",
+    "a spatial chain",
+    "a spatial chain of measured costs",
+    "redistribution",
+    "SGD",
+    "momentum",
+    "Adam",
+    "AdamW",
+    "RMSprop",
+    "LAMB",
+    "clipping by norm",
+    "clipping by value",
+    "a schedule",
+    "a scaled loss",
+    "accumulation",
+    "small buckets",
+    "no overlap",
+    "a sharded optimizer",
+    "double buffering",
+    "a sum of the program's own",
+    "the trainer",
+    "the evaluator",
+    "saved and loaded",
+};
+
+/* What cannot be, and what the library refuses, by which error. Refusals of options are asserted by random_pipelines.c
+ * (refuse_options). */
+static const pairs_rule rules[] = {
+    {HAS_CHANNELS, HAS_NO_LAYOUT, "WF_ERR_STATE: the loss has a layout, and its batch has none"},
+    {HAS_PIXELS, HAS_NO_LAYOUT, "WF_ERR_STATE: the loss has a layout, and its batch has none"},
+    {HAS_PIXELS, HAS_VECTORS, "vectors have no pixels"},
+    {HAS_POOL, HAS_VECTORS, "vectors have no pixels"},
+    {HAS_UPSAMPLE, HAS_VECTORS, "vectors have no pixels"},
+    {HAS_STRIDE, HAS_VECTORS, "vectors have no pixels"},
+    {HAS_CONCAT, HAS_CHANNELS, "WF_ERR_SHAPE: wf_concat along a sharded dimension"},
+    {HAS_TIES, HAS_CHANNELS, "WF_ERR_ARGUMENT: ranks share the channels of two layers in two ways"},
+    {HAS_LINKED, HAS_CHANNELS, "WF_ERR_SHAPE: a spatial chain of shards of channels"},
+    {HAS_BOUNDS, HAS_NO_LAYOUT, "bounds are those of a layout"},
+    {HAS_MOVE, HAS_NO_LAYOUT, "without a layout nothing is redistributed"},
+    {HAS_SCALE, HAS_F64, "WF_ERR_DTYPE: gradients of f64 need no scaled loss"},
+    {HAS_SCALE, HAS_DELAYED, "WF_ERR_ARGUMENT: a scaled loss with double buffering"},
+    {HAS_SHARDED, HAS_DELAYED, "WF_ERR_ARGUMENT: double buffering with a sharded optimizer"},
+    {HAS_SHARDED, HAS_HOOK, "WF_ERR_ARGUMENT: reduce with a sharded optimizer"},
+};
+
+/* Needs of a needed feature come first. */
+static const pairs_need needs[] = {
+    {HAS_PIXELS, HAS_LAYOUT},   {HAS_CHANNELS, HAS_LAYOUT}, {HAS_BOUNDS, HAS_LAYOUT},      {HAS_MOVE, HAS_LAYOUT},
+    {HAS_TWO_AXES, HAS_PIXELS}, {HAS_LINKED, HAS_PIXELS},   {HAS_MEASURED, HAS_LINKED},    {HAS_SYNC, HAS_NORM},
+    {HAS_DEFERRED, HAS_NORM},   {HAS_CONCAT, HAS_SKIP},     {HAS_EMPTY_PLACE, HAS_PLACES},
+};
+
+static inline void open_pairs(pairs *table)
+{
+    static const int options[][2] = {{HAS_F64, HAS_F32},           {HAS_REF, HAS_CPU},
+                                     {HAS_FLAT, HAS_HIERARCHICAL}, {HAS_VECTORS, HAS_VOLUMES},
+                                     {HAS_NO_LAYOUT, HAS_LAYOUT},  {HAS_1F1B, HAS_INTERLEAVED},
+                                     {HAS_NEVER, HAS_ALWAYS},      {HAS_SGD, HAS_LAMB}};
+    *table = (pairs){.n = FEATURES, .name = feature_names};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        pairs_one_of(table, options[i][0], options[i][1]);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        pairs_forbid(table, rules[i].a, rules[i].b, rules[i].why);
+    pairs_inherit(table, needs, (int)(sizeof needs / sizeof *needs));
+}
+
+/* --- the plan -------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct plan {
-    uint64_t number;
+    uint64_t number, wish, barred, features; /* wish: features that it should have; barred: that exclude these */
     int ranks;
     wf_dtype dtype;
-    const char *device;
+    const char *device, *communicator;
     wf_mesh_opts mesh;
     unsigned how; /* wf_parallelize; 0: the layers stay serial */
-    bool deep;    /* images have a depth, too */
+    wf_shape x;   /* of a batch of 1 */
     int n;
     part part[LAYERS];
     int inner[2]; /* layers [inner[0], inner[1]) are a chain inside of the chain; equal: none are */
@@ -52,392 +257,106 @@ typedef struct plan {
     int cuts[PARTS];
     int steps, accumulates; /* backwards of a step before its last one */
     int samples[RUNS][2][PLACES];
-    bool draws, norms, layout, exact;
+    int64_t cut_points[3][9]; /* of the pixels of a batch with own bounds, along depth, height and width */
+    bool draws, norms, layout, exact, bounds, ignores, scales, own_sum, trainer, evaluator, saved;
     reference reference;
-    optimizer optimizer;
-    double lr, clip, tolerance;
+    int optimizer; /* 0: SGD, in the order of the features */
+    double lr, clip_norm, clip_value, tolerance;
+    wf_schedule_opts schedule;
     wf_multi_node_opts multi;
     char text[TEXT];
 } plan;
-
-static inline bool one_in(test_rng *rng, int n)
-{
-    return test_int(rng, 1, n) == 1;
-}
 
 static inline bool is_parallel(const plan *p)
 {
     return p->how & (WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL);
 }
 
-static inline void note(plan *p, const char *format, int a, int b)
+static inline bool is_spatial(const plan *p)
 {
-    const size_t used = strlen(p->text);
-    snprintf(p->text + used, TEXT - used, format, a, b);
+    return p->how & WF_PARALLEL_SPATIAL;
 }
 
-static inline bool has_params(const part *l)
-{
-    return l->kind == DENSE || l->kind == CONV || l->kind == NORM || l->kind == BRANCH;
-}
-
-/* --- the chain ------------------------------------------------------------------------------------------------------
- */
-
-/* While it is drawn. */
-typedef struct drawing {
-    plan *p;
-    test_rng *rng;
-    wf_shape shape;
-    int skips, open[LAYERS]; /* skips that are not taken yet */
-    wf_shape kept[LAYERS];   /* what each of these keeps */
-    int opens;
-} drawing;
-
-/* Of pixels, or of voxels. */
+/* Returns true if the shape has pixels or voxels. */
 static inline bool is_image(wf_shape shape)
 {
     return shape.rank >= 4;
 }
 
-static inline void set_sides(wf_shape *shape, int64_t side)
+static inline bool has_params(const part *l)
 {
-    for (int i = 2; i < shape->rank; i++)
-        shape->dim[i] = side;
+    return l->kind == DENSE || l->kind == CONV || l->kind == NORM || l->kind == GROUPED || l->kind == BRANCH ||
+           l->kind == LINKED;
 }
 
-/* Features, or channels: at least one for each rank along `channel`. */
-static inline int64_t draw_width(const drawing *d)
-{
-    return test_int(d->rng, 2, is_image(d->shape) ? 5 : 8);
-}
-
-static inline void add_part(drawing *d, part l)
-{
-    l.in = d->shape;
-    if (l.out == 0)
-        l.out = d->shape.dim[1];
-    d->p->part[d->p->n++] = l;
-    d->shape.dim[1] = l.out;
-}
-
-static inline void draw_weights(drawing *d)
-{
-    /* What is kept must fit what it is joined with. */
-    const bool same = d->opens > 0;
-    const int64_t side = d->shape.dim[2];
-    part l = {.kind = is_image(d->shape) ? CONV : DENSE, .out = same || one_in(d->rng, 3) ? 0 : draw_width(d)};
-    if (l.kind == CONV) {
-        l.conv = one_in(d->rng, 3) ? 1 : 3;
-        l.stride = !same && side >= 4 && one_in(d->rng, 4);
-    }
-    if (one_in(d->rng, 4)) {
-        l.kind = BRANCH;
-        l.conv = 3;
-        l.stride = false;
-        l.join = one_in(d->rng, 3) ? JOIN_MUL : JOIN_ADD;
-        l.segment = one_in(d->rng, 3);
-    }
-    add_part(d, l);
-    if (l.stride)
-        set_sides(&d->shape, (side + 1) / 2);
-}
-
-static inline void draw_function(drawing *d)
-{
-    /* dropout, noise, tanh, sigmoid, and what has a corner: f32 could come to lie on the other side of it. */
-    const int least = d->p->draws ? 0 : 2, most = d->p->dtype == WF_F64 ? 4 : 3;
-    add_part(d, (part){.kind = FUNCTION, .function = (int)test_int(d->rng, least, most)});
-}
-
-static inline void draw_window(drawing *d)
-{
-    const bool fits = is_image(d->shape) && d->opens == 0;
-    if (fits && d->shape.dim[2] >= 4 && one_in(d->rng, 2)) {
-        add_part(d, (part){.kind = POOL, .max_pool = d->p->dtype == WF_F64 && one_in(d->rng, 2)});
-        set_sides(&d->shape, d->shape.dim[2] / 2);
-    } else if (fits && d->shape.dim[2] <= 3) {
-        add_part(d, (part){.kind = UPSAMPLE});
-        set_sides(&d->shape, d->shape.dim[2] * 2);
-    }
-}
-
-static inline void draw_stash(drawing *d)
-{
-    if (d->skips == 5)
-        return;
-    d->open[d->opens++] = d->skips;
-    d->kept[d->skips] = d->shape;
-    add_part(d, (part){.kind = STASH, .skip = d->skips++});
-}
-
-/* Any of those that are open: skips lie inside each other, cross, and begin at one value. */
-static inline void draw_pop(drawing *d)
-{
-    const int which = (int)test_int(d->rng, 0, d->opens - 1), skip = d->open[which];
-    d->open[which] = d->open[--d->opens];
-    /* More channels fit no other skip, and no shards of channels. */
-    const bool joins = d->opens == 0 && d->p->mesh.channel < 2 && d->kept[skip].dim[1] + d->shape.dim[1] <= 10;
-    part l = {.kind = POP, .skip = skip, .join = (join)test_int(d->rng, 0, joins ? JOIN_CONCAT : JOIN_MUL)};
-    l.out = l.join == JOIN_CONCAT ? d->kept[skip].dim[1] + d->shape.dim[1] : 0;
-    add_part(d, l);
-}
-
-static inline void draw_layer(drawing *d)
-{
-    const int64_t what = test_int(d->rng, 0, 9);
-    if (what < 4)
-        draw_weights(d);
-    else if (what < 6)
-        draw_function(d);
-    else if (what == 6 && d->p->norms)
-        add_part(d, (part){.kind = NORM, .function = d->p->dtype == WF_F64 && one_in(d->rng, 2)});
-    else if (what == 7)
-        draw_window(d);
-    else if (what == 8)
-        draw_stash(d);
-    else if (what == 9 && d->opens > 0)
-        draw_pop(d);
-}
-
-static inline void draw_chain(plan *p, test_rng *rng)
-{
-    const bool image = is_parallel(p) || one_in(rng, 2);
-    drawing d = {.p = p, .rng = rng, .shape = image ? WF_SHAPE(1, 3, SIDE, SIDE) : WF_SHAPE(1, IN)};
-    p->deep = image && (p->mesh.depth > 1 || one_in(rng, 6));
-    if (p->deep)
-        d.shape = WF_SHAPE(1, 3, DEEP_SIDE, DEEP_SIDE, DEEP_SIDE);
-    const int64_t wanted = test_int(rng, p->mesh.stage, 14);
-    p->n = 0;
-    draw_weights(&d);
-    while (p->n < wanted)
-        draw_layer(&d);
-    while (d.opens > 0)
-        draw_pop(&d);
-    if (image) {
-        add_part(&d, (part){.kind = FLATTEN});
-        d.shape = WF_SHAPE(1, wf_shape_count(d.shape));
-    }
-    add_part(&d, (part){.kind = DENSE, .out = CLASSES});
-}
-
-/* Two layers of equal shapes share their weights, wherever they are. */
-static inline void draw_ties(plan *p, test_rng *rng)
-{
-    p->ties = 0;
-    p->ties_biases = one_in(rng, 2);
-    /* Ranks may share the channels of equal layers in different ways. */
-    if (!one_in(rng, 2) || p->exact || p->mesh.channel > 1)
-        return;
-    for (int i = 0; i < p->n && p->ties < TIES; i++)
-        for (int j = 0; j < i && p->ties < TIES; j++) {
-            const part *a = &p->part[i], *b = &p->part[j];
-            bool tied = a->kind != b->kind || (a->kind != DENSE && a->kind != CONV) || a->out != b->out ||
-                        a->in.dim[1] != b->in.dim[1] || a->conv != b->conv;
-            for (int k = 0; k < p->ties; k++)
-                tied = tied || p->tie[k][0] == i || p->tie[k][0] == j;
-            if (tied)
-                continue;
-            p->tie[p->ties][0] = i;
-            p->tie[p->ties++][1] = j;
-        }
-}
-
-/* --- the mesh, and where the chain is cut ---------------------------------------------------------------------------
+/* --- the features of a plan -----------------------------------------------------------------------------------------
  */
 
-/* Ranks that share samples: along channels, along one or two axes of the images, or both. */
-static inline void draw_axes(plan *p, test_rng *rng, int ranks)
+static inline uint64_t bit_if(bool has, feature f)
 {
-    int *const images[] = {&p->mesh.height, &p->mesh.width, &p->mesh.depth};
-    const int first = (int)test_int(rng, 0, 2);
-    p->how = 0;
-    if (ranks % 2 == 0 && one_in(rng, 2)) {
-        p->mesh.channel = 2;
-        p->how = WF_PARALLEL_CHANNEL;
-        ranks /= 2;
+    return has ? pairs_bit(f) : 0;
+}
+
+static inline uint64_t features_of_layers(const plan *p)
+{
+    uint64_t set = 0;
+    for (int i = 0; i < p->n; i++) {
+        const part *l = &p->part[i];
+        set |= bit_if(l->kind == NORM, HAS_NORM) | bit_if(l->kind == GROUPED, HAS_GROUP_NORM) |
+               bit_if(l->kind == POOL, HAS_POOL) | bit_if(l->kind == UPSAMPLE, HAS_UPSAMPLE) |
+               bit_if(l->kind == BRANCH, HAS_BRANCH) | bit_if(l->kind == STASH, HAS_SKIP) |
+               bit_if(l->kind == LINKED, HAS_LINKED) | bit_if(l->kind == MOVE && p->layout, HAS_MOVE) |
+               bit_if(l->stride, HAS_STRIDE) | bit_if(l->kind == FUNCTION && l->function < 2, HAS_DRAWS) |
+               bit_if(l->segment, HAS_SEGMENT) | bit_if(l->kind == POP && l->join == JOIN_CONCAT, HAS_CONCAT) |
+               bit_if(l->kind == LINKED && l->costs == COSTS_MEASURED, HAS_MEASURED);
     }
-    if (ranks > 1)
-        p->how |= WF_PARALLEL_SPATIAL;
-    *images[first] = ranks == 4 ? 2 : ranks;
-    *images[(first + 1) % 3] = ranks == 4 ? 2 : 1;
+    if (set & pairs_bit(HAS_NORM))
+        set |= bit_if(p->how & WF_PARALLEL_SYNC_BN, HAS_SYNC) | bit_if(p->pipeline.deferred_batchnorm, HAS_DEFERRED);
+    return set | bit_if(p->ties > 0, HAS_TIES) | bit_if(p->frozen >= 0, HAS_FROZEN) |
+           bit_if(p->inner[0] < p->inner[1], HAS_INNER);
 }
 
-static inline void draw_mesh(plan *p, test_rng *rng)
+static inline uint64_t features_of_batches(const plan *p)
 {
-    int data, rest;
-    do {
-        p->mesh = (wf_mesh_opts){.stage = (int)test_int(rng, 1, 4)};
-        data = (int)test_int(rng, 1, PLACES);
-        rest = p->ranks / p->mesh.stage / data;
-    } while (p->mesh.stage * data * rest != p->ranks || rest > 4 || (data > 2 && !one_in(rng, 4)));
-    p->mesh.data = data;
-    draw_axes(p, rng, rest);
-}
-
-/* Every stage has a layer with parameters, as its optimizer wants. */
-static inline bool all_train(const plan *p)
-{
-    bool any[4] = {false};
-    for (int i = 0, at = 0, end = p->cuts[0]; i < p->n; i++) {
-        while (i >= end)
-            end += p->cuts[++at];
-        any[at % p->mesh.stage] = any[at % p->mesh.stage] || has_params(&p->part[i]);
-    }
-    for (int s = 0; s < p->mesh.stage; s++)
-        if (!any[s])
-            return false;
-    return true;
-}
-
-static inline bool draw_cuts(plan *p, test_rng *rng)
-{
-    const int parts = p->mesh.stage * (p->pipeline.parts ? p->pipeline.parts : 1);
-    for (int tries = 0; tries < 30 && parts <= p->n && parts <= PARTS; tries++) {
-        for (int i = 0; i < parts; i++)
-            p->cuts[i] = 1;
-        for (int left = p->n - parts; left > 0; left--)
-            p->cuts[test_int(rng, 0, parts - 1)]++;
-        if (all_train(p))
-            return true;
-    }
-    return false;
-}
-
-/* --- how it is trained ----------------------------------------------------------------------------------------------
- */
-
-/* Samples whose chunks have none or a power of two, and so has the whole: their weights round nothing. */
-static inline int draw_exact(const plan *p, test_rng *rng)
-{
-    int all;
-    do
-        all = 1 << test_int(rng, 0, 4);
-    while (all > p->pipeline.chunks && all % p->pipeline.chunks != 0 && all > 2 * p->pipeline.chunks);
-    return all;
-}
-
-static inline void draw_samples(plan *p, test_rng *rng)
-{
+    bool place = false, chunk = false;
     for (int step = 0; step < p->steps; step++)
-        for (int i = 0; i <= p->accumulates; i++)
-            for (int r = 0; r < p->mesh.data; r++)
-                p->samples[step][i][r] = p->exact ? draw_exact(p, rng) : (int)test_int(rng, r > 0 ? 0 : 1, MOST);
-}
-
-static inline void draw_training(plan *p, test_rng *rng)
-{
-    p->steps = (int)test_int(rng, 2, RUNS);
-    p->accumulates = !p->exact && one_in(rng, 4);
-    p->optimizer = (optimizer)test_int(rng, 0, OPTIMIZERS - 1);
-    p->lr = p->optimizer == SGD ? 0.05 : p->optimizer == MOMENTUM ? 0.01 : 0.02;
-    p->clip = !p->exact && one_in(rng, 3) ? 0.2 : 0;
-    p->multi = (wf_multi_node_opts){
-        .bucket_bytes = one_in(rng, 2) ? 64 : 0, .shard_optimizer = !p->exact && one_in(rng, 4), .compare_every = 1};
-    p->frozen = -1;
-    draw_samples(p, rng);
-}
-
-static inline void draw_pipeline(plan *p, test_rng *rng)
-{
-    p->pipeline = (wf_pipeline_opts){.chunks = (int)test_int(rng, 1, MOST),
-                                     .schedule = (wf_pipeline_kind)test_int(rng, 0, 2),
-                                     .recompute = (wf_pipeline_recompute)test_int(rng, 0, 2),
-                                     .deferred_batchnorm = p->norms && one_in(rng, 2),
-                                     .compare_every = 1};
-    p->pipeline.parts = p->pipeline.schedule == WF_PIPELINE_INTERLEAVED ? (int)test_int(rng, 1, 3) : 1;
-}
-
-/* What of the serial program a sample is compared with: normalisation sees chunks, draws without a layout belong to
- * chunks, and those with one to places in the batch. */
-static inline void draw_forms(plan *p, test_rng *rng)
-{
-    const bool shared = one_in(rng, 2);
-    p->exact = p->mesh.data == 1 && !p->how && one_in(rng, 3);
-    p->layout = p->how || (!p->exact && one_in(rng, 2));
-    p->norms = one_in(rng, 2);
-    p->draws = one_in(rng, 2) && !(p->norms && (p->layout || (shared && p->mesh.data > 1)));
-    if (p->norms && shared) {
-        p->how |= WF_PARALLEL_SYNC_BN;
-        p->layout = p->layout || one_in(rng, 2);
-        p->draws = p->draws && !p->layout;
-    }
-    const bool across = (p->how & WF_PARALLEL_SYNC_BN) && p->mesh.data > 1;
-    const bool whole = !p->norms && (p->layout || !p->draws) && !p->exact;
-    p->exact = p->exact && !p->how;
-    p->reference = across ? ACROSS : whole ? WHOLE : BY_PLACE;
-}
-
-static inline void describe(plan *p)
-{
-    static const char *const kinds[] = {"dense",    "conv",    "norm",   "function", "pool",
-                                        "upsample", "flatten", "branch", "stash",    "pop"};
-    snprintf(p->text, TEXT,
-             "program %llu on %d ranks (%s %s, stage %d, data %d, channel %d, depth %d, height %d, width %d, how %u):",
-             (unsigned long long)p->number, p->ranks, p->device, wf_dtype_name(p->dtype), p->mesh.stage, p->mesh.data,
-             p->mesh.channel, p->mesh.depth, p->mesh.height, p->mesh.width, p->how);
-    for (int i = 0, end = p->cuts[0], at = 0; i < p->n; i++) {
-        while (i >= end) {
-            note(p, " |", 0, 0);
-            end += p->cuts[++at];
+        for (int r = 0; r < p->mesh.data; r++) {
+            place = place || p->samples[step][0][r] == 0;
+            chunk = chunk || p->samples[step][0][r] < p->pipeline.chunks;
         }
-        note(p, i == p->inner[0] && p->inner[0] < p->inner[1] ? " (" : " ", 0, 0);
-        note(p, kinds[p->part[i].kind], 0, 0);
-        note(p, "%d", p->part[i].kind >= STASH ? p->part[i].skip : (int)p->part[i].out, 0);
-        note(p, i == p->inner[1] - 1 && p->inner[0] < p->inner[1] ? ")" : "", 0, 0);
-    }
-    note(p, "; schedule %d, recompute %d", (int)p->pipeline.schedule, (int)p->pipeline.recompute);
-    note(p, ", %d chunks, optimizer %d", p->pipeline.chunks, (int)p->optimizer);
-    note(p, p->layout ? ", layout" : "", 0, 0);
-    note(p, p->pipeline.deferred_batchnorm ? ", deferred" : "", 0, 0);
-    note(p, p->multi.shard_optimizer ? ", sharded" : "", 0, 0);
-    note(p, p->clip > 0 ? ", clipped" : "", 0, 0);
-    note(p, p->accumulates ? ", accumulates" : "", 0, 0);
-    note(p, p->exact ? ", exact" : "", 0, 0);
-    for (int i = 0; i < p->ties; i++)
-        note(p, ", %d tied to %d", p->tie[i][0], p->tie[i][1]);
-    for (int step = 0; step < p->steps; step++)
-        for (int r = 0; r < p->mesh.data; r++)
-            note(p, step + r ? " %d" : ", samples %d", p->samples[step][0][r], 0);
+    return bit_if(place, HAS_EMPTY_PLACE) | bit_if(chunk, HAS_EMPTY_CHUNK) |
+           pairs_bit(p->x.rank == 2   ? HAS_VECTORS
+                     : p->x.rank == 4 ? HAS_IMAGES
+                                      : HAS_VOLUMES) |
+           pairs_bit(p->layout ? HAS_LAYOUT : HAS_NO_LAYOUT) | bit_if(p->bounds, HAS_BOUNDS) |
+           bit_if(p->ignores, HAS_IGNORED);
 }
 
-/* Whether the gradient of a value that is kept is a sum of numbers that were rounded, where the serial program adds to
- * one of them and rounds once: behind it a part ends, or what follows is recomputed. */
-static inline bool rounds_kept(const plan *p)
+static inline uint64_t features_of_training(const plan *p)
 {
-    bool rounds = false;
-    for (int at = 0, end = p->cuts[0]; end < p->n; end += p->cuts[++at])
-        rounds = rounds || p->part[end - 1].kind == STASH;
-    for (int i = 0; i < p->n; i++)
-        rounds = rounds || (p->part[i].kind == STASH && p->pipeline.recompute != WF_RECOMPUTE_NEVER);
-    return rounds;
+    const wf_multi_node_opts *m = &p->multi;
+    return pairs_bit(HAS_SGD + p->optimizer) | bit_if(p->clip_norm > 0, HAS_CLIP_NORM) |
+           bit_if(p->clip_value > 0, HAS_CLIP_VALUE) | bit_if(p->schedule.kind != WF_SCHEDULE_CONSTANT, HAS_SCHEDULE) |
+           bit_if(p->scales, HAS_SCALE) | bit_if(p->accumulates > 0, HAS_ACCUMULATES) |
+           bit_if(m->bucket_bytes > 0, HAS_BUCKETS) | bit_if(m->no_overlap, HAS_NO_OVERLAP) |
+           bit_if(m->shard_optimizer, HAS_SHARDED) | bit_if(m->double_buffering, HAS_DELAYED) |
+           bit_if(p->own_sum && (p->mesh.data > 1 || is_spatial(p)), HAS_HOOK) | bit_if(p->trainer, HAS_TRAINER) |
+           bit_if(p->evaluator, HAS_EVALUATOR) | bit_if(p->saved, HAS_SAVED);
 }
 
-static inline plan draw_plan(uint64_t number, int ranks)
+static inline uint64_t features_of(const plan *p)
 {
-    test_rng rng = {number * 64 + (uint64_t)ranks};
-    plan p = {.number = number, .ranks = ranks};
-    p.dtype = one_in(&rng, 2) ? WF_F64 : WF_F32;
-    p.device = one_in(&rng, 3) ? "cpu" : "ref";
-    p.tolerance = p.dtype == WF_F64 ? 1e-12 : 1e-5;
-    do {
-        draw_mesh(&p, &rng);
-        draw_forms(&p, &rng);
-        draw_pipeline(&p, &rng);
-        draw_chain(&p, &rng);
-    } while (!draw_cuts(&p, &rng));
-    draw_ties(&p, &rng);
-    p.exact = p.exact && !rounds_kept(&p) && strcmp(p.device, "ref") == 0;
-    draw_training(&p, &rng);
-    if (one_in(&rng, 2)) {
-        p.inner[0] = (int)test_int(&rng, 0, p.n - 1);
-        p.inner[1] = (int)test_int(&rng, p.inner[0], p.n);
-    }
-    if (one_in(&rng, 4) && (p.part[0].kind == DENSE || p.part[0].kind == CONV))
-        p.frozen = 0;
-    p.pipeline.loss = wf_softmax_cross_entropy;
-    describe(&p);
-    return p;
+    const wf_mesh_opts *m = &p->mesh;
+    const int axes = (m->depth > 1) + (m->height > 1) + (m->width > 1);
+    return pairs_bit(p->dtype == WF_F64 ? HAS_F64 : HAS_F32) |
+           pairs_bit(strcmp(p->device, "cpu") == 0 ? HAS_CPU : HAS_REF) |
+           pairs_bit(strcmp(p->communicator, "flat") == 0    ? HAS_FLAT
+                     : strcmp(p->communicator, "naive") == 0 ? HAS_NAIVE
+                                                             : HAS_HIERARCHICAL) |
+           bit_if(m->stage > 1, HAS_STAGES) | bit_if(m->data > 1, HAS_PLACES) | bit_if(m->channel > 1, HAS_CHANNELS) |
+           bit_if(axes > 0, HAS_PIXELS) | bit_if(axes > 1, HAS_TWO_AXES) |
+           pairs_bit(HAS_1F1B + (int)p->pipeline.schedule) | pairs_bit(HAS_NEVER + (int)p->pipeline.recompute) |
+           features_of_layers(p) | features_of_batches(p) | features_of_training(p);
 }
 
 #endif

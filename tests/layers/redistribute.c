@@ -244,7 +244,7 @@ static wf_layout batch_layout(wf_comm *over, wf_shape global)
         wf_block(global.dim[0], places, places - 1 - p, &a, &b);
         lo += b - a;
     }
-    /* Where a part lies that has no samples says nothing. */
+    /* The place of a part without samples does not matter. */
     return n > 0 ? wf_layout_batch(wf_comm_mesh(over), global, lo, lo + n)
                  : wf_layout_batch(wf_comm_mesh(over), global, global.dim[0], global.dim[0]);
 }

@@ -65,7 +65,7 @@ set_property(TEST offline_geometries_fixed APPEND PROPERTY ENVIRONMENT WEFT_TF32
 # The suite's own convolutions, computed by definition once cuDNN has a plan.
 foreach(source contract_kernels contract_convolution known_answers)
   weft_test_source(file ${source})
-  weft_offline(offline_${source} core ${file} core/contract.c)
+  weft_offline(offline_${source} core ${file} ${WEFT_CONTRACT})
   weft_offline_test(${source} proof offline_${source})
 endforeach()
 foreach(source mixed captured functions_values layers_values equiv_spatial equiv_channel)

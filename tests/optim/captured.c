@@ -101,7 +101,7 @@ static void two_captures(void)
 
 enum { HELD = 24 };
 
-/* Of the sizes that a step has, each filled with a number of its own. */
+/* Allocates tensors of the sizes that a step uses, and fills each with a number of its own. */
 static void hold(const gan *g, wf_tensor *held[HELD], double number)
 {
     for (int i = 0; i < HELD; i++) {
@@ -307,7 +307,7 @@ static void rank_fails(void)
         if (captures(&g) && !staged(&g) && size > 1) {
             WF_EXPECT(wf_captured_replays(c), "not captured");
             next_batch(&g, 5);
-            WF_EXPECT_OK(wf_barrier(g.comm)); /* nobody has heard of the failure before */
+            WF_EXPECT_OK(wf_barrier(g.comm)); /* no rank has learned of the failure before */
             if ((rank == size - 1) == (late == 1))
                 nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
             const wf_status status = rank == size - 1 ? fail_alone(&g) : run_and_read(&g, c, late);

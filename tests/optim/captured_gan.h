@@ -38,9 +38,9 @@ typedef struct history {
 
 /* What the next one computes in; WF_F32: no mixed precision. In f16 the losses are scaled, at first far too much. */
 static wf_dtype gan_computes;
-/* In what gradients travel. */
+/* The type in which gradients are sent. */
 static wf_dtype gan_grad_dtype;
-/* Whether both models recompute. */
+/* True: both models recompute. */
 static bool gan_recomputes;
 static bool gan_layerwise; /* the generator is trained by LAMB */
 

@@ -344,7 +344,7 @@ static void wrong_length(void)
     if (run.size == 1) {
         WF_EXPECT(noise, "%s", wf_error_message());
     } else {
-        /* The last rank hears of it in its next collective at the latest. */
+        /* The last rank learns of it in its next collective at the latest. */
         const wf_status status = noise ? wf_barrier(run.comm) : wf_error_code();
         WF_EXPECT(status == WF_ERR_SHAPE && strstr(wf_error_message(), "the 0 samples that this rank has"),
                   "rank %d: %s", run.rank, wf_error_message());

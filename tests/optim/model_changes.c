@@ -183,7 +183,7 @@ static void change_alone(run *r, int change)
             "%s", wf_error_message());
 }
 
-/* Before the first step and before a later one; with double buffering some ranks hear of it a step later. */
+/* Before the first step and before a later one; with double buffering some ranks learn of it a step later. */
 static void one_alone(void)
 {
     static const char *const words[CHANGES][3] = {{"the ranks have different models", "more", "nothing on rank 0"},

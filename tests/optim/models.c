@@ -13,8 +13,8 @@
 
 enum { STEPS = 5, BATCH = 6, CLASSES = 3, MOST = BATCH * 3 * 32 * 32 };
 
-/* Where, how exactly, and by what. In f32 the steps are small, since rounding that takes an element across a ReLU's
- * corner changes a gradient for good. */
+/* The device, the precision and the optimizer. In f32 the steps are small, since rounding that takes an element across
+ * a ReLU's corner changes a gradient for good. */
 typedef struct setting {
     const char *device;
     wf_dtype dtype;

@@ -154,7 +154,7 @@ static void shape_of_an_output(void)
     }
 }
 
-/* One rank has no input: it says so, and those that wait for it hear of it. */
+/* One rank has no input: it says so, and ranks that wait for it are told. */
 static void input_is_null(void)
 {
     static specs all;
@@ -181,8 +181,8 @@ static void input_is_null(void)
     }
 }
 
-/* Known at the message alone: the giver's or the taker's shape is another than it says. Both have the error; those that
- * wait for neither may hear of it later. */
+/* The message alone shows it: the giver's or the taker's shape is another than it says. Both have the error; ranks that
+ * wait for neither may learn of it later. */
 static void shape_at_the_message(void)
 {
     static specs all;

@@ -197,7 +197,7 @@ static void misuse(void)
     wf_archive *archive = wf_archive_memory(ctx);
     step(0);
     WF_EXPECT_ERROR(WF_ERR_STATE, wf_optim_archive(optim, archive));
-    if (wf_barrier(comm) != WF_OK) /* none hears of the failure before; some may here */
+    if (wf_barrier(comm) != WF_OK) /* none learns of the failure before; some may here */
         wf_error_clear();
     WF_EXPECT_OK(wf_param_set_trainable(param_of(model, 1), false));
     const wf_status status = wf_optim_step(optim, wf_no_loss(tape));

@@ -304,7 +304,7 @@ static void broadcast(void)
     close_fixture(&f, optim);
 }
 
-/* The same error everywhere; nothing was updated, and the communicator lives. */
+/* Checks that all ranks get the same error, that nothing was updated, and that the communicator lives. */
 static void different_kinds(void)
 {
     fixture f = open_fixture("flat");
@@ -415,8 +415,8 @@ static void different_trainables(void)
     close_fixture(&f, optim);
 }
 
-/* One rank alone fails, in its first or in its second step: all return an error, nobody waits for ever. A slow rank may
- * hear of it in the step before. */
+/* One rank alone fails, in its first or in its second step: all return an error, none waits for ever. A slow rank may
+ * learn of it in the step before. */
 static void one_rank_fails(void)
 {
     for (int64_t step = 0; step < 2; step++) {
@@ -438,7 +438,7 @@ static void one_rank_fails(void)
     }
 }
 
-/* Every rank fails for itself, so one may hear of another's failure first. */
+/* Every rank fails for itself, so one may learn of another's failure first. */
 static void no_mean(void)
 {
     fixture f = open_fixture("flat");

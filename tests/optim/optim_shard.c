@@ -342,7 +342,7 @@ static void one_rank_cannot_load(void)
     wf_optim *optim = of_form(comm, net, 2, true), *other = optim_new(copy, rank == size - 1 ? 4 : 2);
     wf_archive *archive = wf_archive_memory(ctx);
     WF_EXPECT_OK(step(NULL, net, optim, 0));
-    if (wf_barrier(comm) != WF_OK) /* none hears of the failure in the step; some may here */
+    if (wf_barrier(comm) != WF_OK) /* none learns of the failure in the step; some may here */
         wf_error_clear();
     WF_EXPECT_OK(wf_optim_archive(other, archive));
     WF_EXPECT_OK(wf_archive_memory_rewind(archive));

@@ -236,7 +236,7 @@ static void heavy_layers_become_stages(void)
     free_both(plan, model);
 }
 
-/* Of schedules that are priced with the times of chunks: equal stages idle as the formula says, unequal ones longer. */
+/* Checks prices made of the times of chunks: equal stages idle as the formula says, unequal ones longer. */
 static void idle_time_is_priced(void)
 {
     wf_planner_meter meter = meter_new(1e3);
@@ -252,7 +252,7 @@ static void idle_time_is_priced(void)
         idle[i] = plan ? plan->idle : 0;
         free_both(plan, model);
     }
-    /* Of five equal layers one stage has two: the others wait for half of its time. */
+    /* With five equal layers one stage has two, and the others wait for half of its time. */
     WF_EXPECT(fabs(idle[0] - 3.0 / 11) < 1e-3, "equal stages idle for %g, not %g", idle[0], 3.0 / 11);
     WF_EXPECT(idle[1] > 0.4, "with a stage that takes twice as long they idle for %g", idle[1]);
 }
@@ -367,7 +367,7 @@ static void sums_go_on_beside_backward(void)
     wf_layer_free(model);
 }
 
-/* Of a byte, over four ranks of one or four nodes. */
+/* The price of a byte, over four ranks of one or four nodes. */
 static double price_of(wf_operation operation, const wf_price_model *links, int nodes, int64_t count)
 {
     enum { RANKS = 4 };

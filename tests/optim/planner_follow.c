@@ -68,7 +68,8 @@ static wf_layer *model_new(void)
     return wf_layer_named(wf_sequential(ctx, end_of_model ? 7 : 6, layer), "net");
 }
 
-/* Of an input that does not depend on the rank: the output, whole, and the gradient of the first filter. */
+/* Runs the model forward and backward on an input that does not depend on the rank. y: the whole output; *sent: the
+ * bytes that the layers send. */
 static void run(wf_layer *model, const wf_mesh *mesh, double *y, int64_t n, double *sent)
 {
     float x[2 * 3 * 32 * 32];
@@ -410,7 +411,7 @@ static void stages(void)
     }
 }
 
-/* Of another number of ranks, and of another model. */
+/* Checks that plans for another number of ranks and for another model are refused. */
 static void strangers(void)
 {
     wf_training_plan *plan = plan_new((wf_mesh_opts){1, 1, 1, wf_comm_size(comm), 1, 1}, 0, 0);

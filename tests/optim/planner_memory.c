@@ -10,6 +10,7 @@
 #include "optim/planner_author.h"
 
 #include <math.h>
+#include <string.h>
 
 static wf_comm *comm;
 static wf_ctx *ctx;
@@ -168,11 +169,47 @@ static void channels(void)
     WF_EXPECT(again, "no layer is recomputed under a limit");
 }
 
+/* A mesh that is asked for and cannot be: the message names it, and says why. */
+static void refused_meshes(void)
+{
+    static const struct {
+        int ranks;
+        wf_mesh_opts mesh;
+        const char *says;
+    } cases[] = {
+        {2, {3, 1, 1, 1, 1, 1}, "a mesh of data 3 has 3 ranks: should have 2"},
+        {8, {.data = 2, .channel = 2, .depth = 1, .height = 1, .width = 1, .stage = 1}, "has 4 ranks: should have 8"},
+        {SAMPLES + 1, {SAMPLES + 1, 1, 1, 1, 1, 1}, "data should be a number that divides it"},
+        {99,
+         {.data = 1, .channel = 1, .depth = 1, .height = 1, .width = 1, .stage = 99},
+         "a mesh of stage 99 for a model"},
+        {2, {.data = 1, .channel = 2, .depth = 1, .height = 1, .width = 1, .stage = 1}, "does not take such a mesh"}};
+    wf_layer *model = model_new();
+    wf_planner_model m;
+    WF_EXPECT_OK(wf_planner_trace(model, WF_SHAPE(2, 3, SIDE, SIDE), &m));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const wf_planner_opts o = {.ranks = cases[i].ranks,
+                                   .nodes = 1,
+                                   .batch = SAMPLES,
+                                   .mesh = cases[i].mesh,
+                                   .split = -1,
+                                   .can = WF_PLANNER_STAGE};
+        const wf_planner_meter none = {0};
+        wf_training_plan *plan = wf_planner_search(&m, &none, &o);
+        WF_EXPECT(!plan && wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), cases[i].says),
+                  "\"%s\" does not say \"%s\"", wf_error_message(), cases[i].says);
+        wf_error_clear();
+    }
+    wf_planner_model_clear(&m);
+    wf_layer_free(model);
+}
+
 static int run_all(int argc, char **argv)
 {
     comm = test_comm_open("auto", (wf_ctx_opts){.device = "cpu", .threads = 1});
     ctx = wf_comm_ctx(comm);
-    const int failed = test_main(argc, argv, (test_case[]){{"channels", channels}, {0}});
+    const int failed =
+        test_main(argc, argv, (test_case[]){{"channels", channels}, {"refused_meshes", refused_meshes}, {0}});
     return wf_comm_close(comm) != WF_OK || failed;
 }
 

@@ -104,7 +104,7 @@ static void counts(void)
     wf_layer_free(model);
 }
 
-/* Of elements of f32 that one kernel reads and writes. */
+/* Checks the bytes of one kernel, which reads and writes this many f32 elements. */
 static void expect_bytes(const wf_profile *p, const char *name, double elements)
 {
     const wf_profile_row row = sum_of(p, name, "/1");

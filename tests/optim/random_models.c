@@ -1,182 +1,22 @@
-/* Random models on random meshes: steps of SGD on the ranks are those of one rank, in f64 on `ref`. Layers, options,
- * meshes, how the model is parallel, how samples lie on the ranks, names, accumulation, options of the optimizer,
- * layers that are applied twice and layers that join later are all drawn from the model's number.
+/* Random models on random meshes: steps on the ranks are those of one rank, in f64 on `ref`. Layers, options, meshes,
+ * how the model is parallel, how samples and pixels lie on the ranks, losses, optimizers, loops, layers that are
+ * applied twice and layers that join later are all drawn from the model's number, so that every pair of features that
+ * may meet does (random_models_plan.h lists them, random_models_draw.h draws).
  *
  *     random_models FIRST COUNT          models FIRST to FIRST + COUNT - 1, shared by the counts of ranks
  */
 #include "core/param_author.h"
 #include "layers/layer_author.h"
-#include "layers/layers.h"
-#include "optim/multi_node.h"
+#include "optim/evaluator.h"
+#include "optim/trainer.h"
+#include "tests/optim/random_models_draw.h"
+#include "tests/optim/random_training.h"
 #include "tests/test.h"
 #include "tests/world.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { STEPS = 3, MOST_LAYERS = 6, MOST = 1 << 16, TEXT = 1024, KINDS = 9 };
-
-typedef enum kind { CONV, TRANSPOSED, NORM, MAX_POOL, AVG_POOL, UPSAMPLE, FUNCTION, TWICE, DROPOUT } kind;
-
-typedef struct part {
-    kind kind;
-    wf_conv_opts conv;
-    wf_pool_opts pool;
-    wf_upsample_opts upsample;
-    wf_batchnorm_opts norm;
-    int function;
-} part;
-
-typedef struct plan {
-    uint64_t number;
-    wf_shape image; /* of the global batch */
-    int n, joins;   /* joins: the layer that comes after the first step; none: n */
-    part part[MOST_LAYERS];
-    bool named, accumulates, head;
-    int64_t classes;
-    wf_mesh_opts mesh;
-    unsigned how;
-    wf_multi_node_opts opts;
-    char text[TEXT];
-} plan;
-
-/* --- a plan ------------------------------------------------------------------------------------------------------- */
-
-static void note(plan *p, const char *text, int64_t a, int64_t b, int64_t c)
-{
-    const size_t used = strlen(p->text);
-    char numbers[64] = "";
-    if (a >= 0)
-        snprintf(numbers, sizeof numbers, " %lld,%lld,%lld", (long long)a, (long long)b, (long long)c);
-    snprintf(p->text + used, TEXT - used, " | %s%s", text, numbers);
-}
-
-static bool one_in(test_rng *rng, int n)
-{
-    return test_int(rng, 1, n) == 1;
-}
-
-static int64_t channels(const plan *p, test_rng *rng)
-{
-    const int64_t least = p->mesh.channel > 1 ? p->mesh.channel : 1;
-    return test_int(rng, least, least + 4);
-}
-
-/* Outputs of a window, 0 or less where there are none. */
-static int64_t outputs(int64_t length, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation)
-{
-    const int64_t room = length + 2 * pad - dilation * (kernel - 1) - 1;
-    return room < 0 ? 0 : room / stride + 1;
-}
-
-static bool draw_conv(plan *p, part *l, test_rng *rng, wf_shape *s)
-{
-    wf_conv_opts *o = &l->conv;
-    *o = (wf_conv_opts){.in = s->dim[1],
-                        .out = channels(p, rng),
-                        .kernel = test_int(rng, 1, 3),
-                        .stride = test_int(rng, 1, 2),
-                        .pad = test_int(rng, 0, 1),
-                        .dilation = test_int(rng, 1, 2),
-                        .no_bias = one_in(rng, 4),
-                        .act = one_in(rng, 2)   ? WF_ACT_NONE
-                               : one_in(rng, 2) ? WF_ACT_RELU
-                                                : WF_ACT_LEAKY_RELU};
-    if (l->kind == CONV && one_in(rng, 4) && p->mesh.channel < 2)
-        o->groups = o->out = o->in;
-    note(p, l->kind == CONV ? "conv" : "transposed", o->kernel, o->stride, o->dilation);
-    for (int d = 2; d < 4; d++)
-        s->dim[d] = l->kind == CONV ? outputs(s->dim[d], o->kernel, o->stride, o->pad, o->dilation)
-                                    : (s->dim[d] - 1) * o->stride - 2 * o->pad + o->dilation * (o->kernel - 1) + 1;
-    s->dim[1] = o->out;
-    return s->dim[2] > 0 && s->dim[3] > 0 && s->dim[2] < 24 && s->dim[3] < 24;
-}
-
-static bool draw_part(plan *p, part *l, test_rng *rng, wf_shape *s)
-{
-    l->kind = (kind)test_int(rng, 0, KINDS - 1);
-    if (l->kind == CONV || l->kind == TRANSPOSED)
-        return draw_conv(p, l, rng, s);
-    if (l->kind == TWICE) {
-        l->conv = (wf_conv_opts){.in = s->dim[1], .out = s->dim[1], .kernel = 3, .pad = 1, .act = WF_ACT_LEAKY_RELU};
-        note(p, "twice", -1, 0, 0);
-    } else if (l->kind == NORM) {
-        l->norm = (wf_batchnorm_opts){.channels = s->dim[1], .act = one_in(rng, 2) ? WF_ACT_RELU : WF_ACT_NONE};
-        note(p, "norm", -1, 0, 0);
-    } else if (l->kind == MAX_POOL || l->kind == AVG_POOL) {
-        l->pool = (wf_pool_opts){
-            .kernel = test_int(rng, 2, 3), .stride = test_int(rng, 1, 2), .pad = one_in(rng, 3), .dilation = 1};
-        note(p, l->kind == MAX_POOL ? "max" : "avg", l->pool.kernel, l->pool.stride, l->pool.pad);
-        for (int d = 2; d < 4; d++)
-            s->dim[d] = outputs(s->dim[d], l->pool.kernel, l->pool.stride, l->pool.pad, 1);
-    } else if (l->kind == UPSAMPLE) {
-        l->upsample = (wf_upsample_opts){.mode = one_in(rng, 2) ? WF_UPSAMPLE_LINEAR : WF_UPSAMPLE_NEAREST};
-        note(p, "upsample", l->upsample.mode, 0, 0);
-        s->dim[2] *= 2;
-        s->dim[3] *= 2;
-    } else {
-        l->function = (int)test_int(rng, 0, 2);
-        note(p, l->kind == DROPOUT ? "dropout" : "function", l->function, 0, 0);
-    }
-    return s->dim[2] > 0 && s->dim[3] > 0 && s->dim[2] < 24 && s->dim[3] < 24;
-}
-
-static void draw_mesh(plan *p, test_rng *rng, int size)
-{
-    int *const axis[] = {&p->mesh.channel, &p->mesh.height, &p->mesh.width};
-    int left = size;
-    for (int k = 0; k < 3; k++) {
-        *axis[k] = (int)test_int(rng, 1, left);
-        while (left % *axis[k] != 0)
-            --*axis[k];
-        left /= *axis[k];
-    }
-    p->mesh.data = left;
-    p->how = WF_PARALLEL_SYNC_BN | (unsigned)test_int(rng, 0, 3);
-    p->opts = (wf_multi_node_opts){.bucket_bytes = one_in(rng, 2) ? 64 : 0,
-                                   .first_bucket_bytes = one_in(rng, 2) ? 64 : 0,
-                                   .no_overlap = one_in(rng, 3),
-                                   .shard_optimizer = one_in(rng, 4),
-                                   .compare_every = 1};
-}
-
-/* A layer that leaves no image is drawn again. */
-static plan draw_plan(uint64_t number, int size)
-{
-    test_rng rng = {number};
-    plan p = {.number = number};
-    draw_mesh(&p, &rng, size);
-    snprintf(p.text, TEXT, "model %llu: data %d channel %d height %d width %d how %u", (unsigned long long)number,
-             p.mesh.data, p.mesh.channel, p.mesh.height, p.mesh.width, p.how);
-    const int64_t samples = test_int(&rng, 2, 5), in = channels(&p, &rng);
-    p.image = WF_SHAPE(samples, in, test_int(&rng, 5, 10), test_int(&rng, 5, 10));
-    note(&p, "image", p.image.dim[0], p.image.dim[1], p.image.dim[2]);
-    wf_shape shape = p.image;
-    const int64_t wanted = test_int(&rng, 2, MOST_LAYERS);
-    while (p.n < wanted) {
-        const wf_shape before = shape;
-        const size_t used = strlen(p.text);
-        p.part[p.n] = (part){0};
-        if (draw_part(&p, &p.part[p.n], &rng, &shape)) {
-            p.n++;
-            continue;
-        }
-        p.text[used] = '\0';
-        shape = before;
-    }
-    p.joins = one_in(&rng, 3) ? p.n - 1 : p.n;
-    /* A normalisation that joins by itself does not know that its channels are sharded. */
-    if (p.joins < p.n && p.part[p.joins].kind == NORM && p.mesh.channel > 1)
-        p.joins = p.n;
-    p.named = one_in(&rng, 2);
-    p.accumulates = one_in(&rng, 4);
-    p.head = one_in(&rng, 2) && p.joins == p.n;
-    p.classes = channels(&p, &rng);
-    note(&p, p.named ? "named" : "unnamed", p.joins, p.accumulates, p.head);
-    return p;
-}
+enum { MOST = 1 << 16, IGNORED = -1 };
 
 /* --- models ------------------------------------------------------------------------------------------------------- */
 
@@ -207,8 +47,58 @@ static wf_var *apply_twice(wf_layer *self, void *user, wf_var *x)
     return wf_apply(child, once);
 }
 
-static wf_layer *make_part(wf_ctx *ctx, const part *l)
+/* To another layout, a function there, and back. */
+static wf_var *go_and_return(wf_layer *self, void *user, wf_var *x)
 {
+    const move *how = user;
+    const wf_layout was = x && wf_value(x) ? wf_tensor_layout(wf_value(x)) : wf_layout_none();
+    const wf_layout_opts channels_over_data = {.dim = {[WF_AXIS_DATA] = WF_DIM(1)}};
+    wf_layout there;
+    if (!was.known)
+        return wf_tanh(x);
+    if (*how == MOVE_CHANNELS && wf_mesh_layout(was.mesh, was.global, channels_over_data, &there) != WF_OK)
+        return NULL;
+    wf_var *moved = *how == MOVE_GATHER  ? wf_unshard(x)
+                    : *how == MOVE_SHARD ? wf_shard(x, was.mesh)
+                                         : wf_redistribute(x, there);
+    return wf_redistribute(wf_tanh(moved), was);
+}
+
+/* Makes the same layers in both programs: in the serial one, which has no mesh, a chain. */
+static wf_layer *linked(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
+{
+    const wf_spatial_chain_opts opts[COSTS] = {
+        {.depth = 2}, {.message_seconds = 1e-5, .byte_seconds = 3e-10, .work_seconds = 1.5e-11}, {0}};
+    wf_layer *link[LINKS];
+    for (int i = 0; i < LINKS; i++)
+        link[i] = mesh ? wf_spatial_conv2d(mesh, l->conv) : wf_conv2d(ctx, l->conv);
+    return mesh ? wf_spatial_chain(mesh, opts[l->costs], LINKS, link) : wf_sequential(ctx, LINKS, link);
+}
+
+static wf_layer *make_grouped(wf_ctx *ctx, const part *l)
+{
+    const wf_groupnorm_opts *g = &l->groups;
+    switch (l->grouped) {
+    case BY_PIXEL:
+        return wf_layernorm(ctx, (wf_layernorm_opts){.channels = g->channels, .eps = g->eps, .no_gamma = g->no_gamma});
+    case BY_PIXEL_RMS:
+        return wf_rmsnorm(ctx, (wf_rmsnorm_opts){.channels = g->channels, .eps = g->eps, .no_gamma = g->no_gamma});
+    case BY_GROUP:
+        return wf_groupnorm(ctx, *g);
+    case BY_INSTANCE:
+        return wf_instancenorm(ctx,
+                               (wf_instancenorm_opts){.channels = g->channels, .eps = g->eps, .no_gamma = g->no_gamma});
+    case BY_PLANE:
+        return wf_layernorm(ctx, (wf_layernorm_opts){.shape = l->plane, .eps = g->eps, .no_gamma = g->no_gamma});
+    case GROUPEDS:
+        break;
+    }
+    return NULL;
+}
+
+static wf_layer *make_layer(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
+{
+    static const move hows[MOVES] = {MOVE_GATHER, MOVE_CHANNELS, MOVE_SHARD};
     static wf_var *(*const functions[])(wf_var *) = {wf_relu, tanh_of, leaky};
     wf_layer *module;
     switch (l->kind) {
@@ -218,6 +108,8 @@ static wf_layer *make_part(wf_ctx *ctx, const part *l)
         return wf_conv_transpose2d(ctx, l->conv);
     case NORM:
         return wf_batchnorm(ctx, l->norm);
+    case GROUPED:
+        return make_grouped(ctx, l);
     case MAX_POOL:
         return wf_max_pool2d(ctx, l->pool);
     case AVG_POOL:
@@ -230,25 +122,54 @@ static wf_layer *make_part(wf_ctx *ctx, const part *l)
         return module;
     case FUNCTION:
         return wf_lambda(ctx, functions[l->function]);
-    case DROPOUT:
+    case RANDOM:
         return wf_lambda(ctx, l->function ? dropped : noisy);
+    case LINKED:
+        return linked(ctx, mesh, l);
+    case MOVE:
+        return wf_module(ctx, go_and_return, (void *)&hows[l->move]);
+    case KINDS:
+        break;
     }
     return NULL;
 }
 
+static wf_layer *make_part(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
+{
+    wf_layer *layer = make_layer(ctx, mesh, l);
+    return l->segment ? wf_recompute(layer) : layer;
+}
+
 /* A first layer with parameters of its own, since a model may be drawn that has none. */
-static wf_layer *make_model(wf_ctx *ctx, const plan *p)
+static wf_layer *make_model(wf_ctx *ctx, const wf_mesh *mesh, const plan *p)
 {
     const wf_conv_opts first = {.in = p->image.dim[1], .out = p->image.dim[1], .kernel = 1};
     wf_layer *model = wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, first)));
     char name[16];
     for (int i = 0; i < p->joins; i++) {
         snprintf(name, sizeof name, "part%d", i);
-        wf_module_add(model, name, make_part(ctx, &p->part[i]));
+        wf_module_add(model, name, make_part(ctx, mesh, &p->part[i]));
     }
     if (p->head)
         wf_module_add(model, "pool", wf_global_avg_pool(ctx));
+    if (p->frozen && wf_param_set_trainable(wf_layer_param(model, "0/W"), false) != WF_OK)
+        return NULL;
     return p->named ? wf_layer_named(model, "m") : model;
+}
+
+static wf_optim *make_optim(const plan *p, wf_layer *model)
+{
+    /* A large eps, which magnifies no rounding of gradients that are zero. */
+    wf_optim *optim = p->optimizer == 0   ? wf_sgd(model, (wf_sgd_opts){.lr = 0.02, .momentum = 0.9})
+                      : p->optimizer == 1 ? wf_adamw(model, (wf_adam_opts){.lr = 0.02, .eps = 0.5})
+                                          : wf_lamb(model, (wf_lamb_opts){.lr = 0.02, .eps = 0.5});
+    if (p->schedule.kind != WF_SCHEDULE_CONSTANT)
+        optim = wf_lr_schedule(optim, p->schedule);
+    if (p->clip_norm > 0)
+        WF_EXPECT_OK(wf_optim_clip_norm(optim, p->clip_norm));
+    if (p->clip_value > 0)
+        WF_EXPECT_OK(wf_optim_clip_value(optim, p->clip_value));
+    return optim;
 }
 
 /* --- two programs ------------------------------------------------------------------------------------------------- */
@@ -262,21 +183,29 @@ typedef struct program {
     wf_layer *model;
     wf_optim *optim;
     wf_tape *tape;
+    wf_evaluator *evaluator;
+    double sum, count; /* of outputs of the serial program */
+    int64_t sums;      /* of the program's own */
 } program;
 
-/* Samples [lo, hi) of this rank: uneven blocks, some of them empty. */
-static void samples_of(const program *r, int64_t *lo, int64_t *hi)
+static late_update late; /* double buffering, in the serial program */
+
+static wf_layout layout_of(const program *r, wf_shape shape)
 {
-    const int64_t n = r->p->image.dim[0];
-    const int size = r->mesh ? wf_mesh_size(r->mesh, WF_AXIS_DATA) : 1,
-              rank = r->mesh ? wf_mesh_rank(r->mesh, WF_AXIS_DATA) : 0;
-    int64_t cut[9] = {0};
-    test_rng rng = {r->p->number ^ 77};
-    for (int i = 1; i < size; i++)
-        cut[i] = test_int(&rng, cut[i - 1], n);
-    cut[size] = n;
-    *lo = cut[rank];
-    *hi = cut[rank + 1];
+    const plan *p = r->p;
+    const int place = wf_mesh_rank(r->mesh, WF_AXIS_DATA);
+    wf_layout_opts opts = {.dim = {[WF_AXIS_DATA] = WF_DIM(0)}, .bounds = {[WF_AXIS_DATA] = p->cut}};
+    wf_layout layout = wf_layout_none();
+    if (!p->bounds)
+        return wf_layout_batch(r->mesh, shape, p->cut[place], p->cut[place + 1]);
+    if (is_spatial(p)) {
+        opts.dim[WF_AXIS_HEIGHT] = WF_DIM(2);
+        opts.dim[WF_AXIS_WIDTH] = WF_DIM(3);
+        opts.bounds[WF_AXIS_HEIGHT] = p->cut_points[0];
+        opts.bounds[WF_AXIS_WIDTH] = p->cut_points[1];
+    }
+    WF_EXPECT_OK(wf_mesh_layout(r->mesh, shape, opts, &layout));
+    return layout;
 }
 
 static wf_tensor *batch_of(const program *r, int64_t which)
@@ -289,52 +218,137 @@ static wf_tensor *batch_of(const program *r, int64_t which)
     wf_tensor *all = wf_tensor_from_host(r->ctx, WF_F64, shape, value);
     if (!r->mesh)
         return all;
-    wf_box box = wf_box_of_shape(shape);
-    samples_of(r, &box.lo[0], &box.hi[0]);
-    wf_tensor *view = wf_tensor_view(all, box), *mine = wf_tensor_copy(view, WF_F64, WF_CHANNELS_LAST);
-    WF_EXPECT_OK(wf_tensor_set_layout(mine, wf_layout_batch(r->mesh, shape, box.lo[0], box.hi[0])));
+    const wf_layout layout = layout_of(r, shape);
+    wf_tensor *view = wf_tensor_view(all, layout.box), *mine = wf_tensor_copy(view, WF_F64, WF_CHANNELS_LAST);
+    WF_EXPECT_OK(wf_tensor_set_layout(mine, layout));
     wf_tensor_free(view);
     wf_tensor_free(all);
     return mine;
 }
 
-static wf_var *loss_of(program *r, int64_t which)
+/* Labels of all pixels, of which one in three is ignored where any is, though never the first. */
+static wf_tensor *labels_of(const program *r, wf_shape shape, int64_t which)
+{
+    static int64_t label[MOST];
+    test_rng rng = {r->p->number * 1000 + 500 + (uint64_t)which};
+    const wf_shape pixels = WF_SHAPE(shape.dim[0], shape.dim[2], shape.dim[3]);
+    for (int64_t i = 0; i < wf_shape_count(pixels); i++)
+        label[i] = r->p->ignores && i > 0 && one_in(&rng, 3) ? IGNORED : test_int(&rng, 0, shape.dim[1] - 1);
+    return wf_tensor_from_host(r->ctx, WF_I64, pixels, label);
+}
+
+/* Scores whose channels are whole on every rank. */
+static wf_var *whole_channels(wf_var *y)
+{
+    wf_layout_opts opts = {0};
+    const wf_layout was = wf_tensor_layout(wf_value(y));
+    wf_layout target;
+    if (!was.known || was.placement[WF_AXIS_CHANNEL] != WF_SHARDED)
+        return y;
+    for (int a = 0; a < WF_AXES; a++)
+        if (a != WF_AXIS_CHANNEL && was.placement[a] == WF_SHARDED) {
+            opts.dim[a] = WF_DIM(was.dim[a]);
+            opts.bounds[a] = was.bounds[a];
+        }
+    return wf_mesh_layout(was.mesh, was.global, opts, &target) == WF_OK ? wf_redistribute(y, target) : NULL;
+}
+
+static wf_var *cross_entropy(const program *r, wf_var *y, int64_t which, wf_tensor **held)
+{
+    const wf_label_opts opts = {.ignores = r->p->ignores, .ignored = IGNORED};
+    wf_var *scores = y ? whole_channels(y) : NULL;
+    if (!scores)
+        return NULL;
+    const wf_layout layout = wf_tensor_layout(wf_value(scores));
+    const wf_shape shape = wf_tensor_shape(wf_value(scores));
+    const wf_box all = layout.known ? layout.box : wf_box_of_shape(shape);
+    wf_box box = {.rank = 3, .lo = {all.lo[0], all.lo[2], all.lo[3]}, .hi = {all.hi[0], all.hi[2], all.hi[3]}};
+    wf_tensor *whole = labels_of(r, layout.known ? layout.global : shape, which), *view = wf_tensor_view(whole, box);
+    *held = wf_tensor_copy(view, WF_I64, WF_ROW_MAJOR);
+    wf_tensor_free(view);
+    wf_tensor_free(whole);
+    return wf_softmax_cross_entropy_with(scores, *held, opts);
+}
+
+/* The mean output of all ranks: those that hold the same part count alike. */
+static void observe(program *r, const wf_var *y)
+{
+    static double value[MOST];
+    double sum = 0;
+    if (!y || !r->p->evaluator)
+        return;
+    const wf_tensor *held = wf_value((wf_var *)y);
+    const int64_t n = wf_tensor_count(held);
+    values_get(held, value);
+    for (int64_t i = 0; i < n; i++)
+        sum += value[i];
+    if (r->evaluator)
+        WF_EXPECT_OK(wf_evaluator_add_sum(r->evaluator, "output", sum, (double)n));
+    r->sum += sum;
+    r->count += (double)n;
+}
+
+static wf_var *loss_of(program *r, int64_t which, wf_tensor **labels)
 {
     wf_tensor *x = batch_of(r, which);
     wf_var *y = wf_apply(r->model, wf_input(r->tape, x));
     wf_tensor_free(x);
+    observe(r, y);
+    if (r->p->labels)
+        return cross_entropy(r, y, which, labels);
     wf_var *square = wf_mul(y, y);
     return wf_mean(square);
 }
 
 static wf_status one_step(program *r, int64_t i, double *loss)
 {
+    wf_tensor *labels[2] = {NULL};
+    wf_status status = WF_OK;
+    const bool delays = !r->comm && r->p->opts.double_buffering;
     if (r->p->accumulates)
-        WF_TRY(wf_optim_accumulate(r->optim, loss_of(r, 2 * i)));
-    wf_var *last = loss_of(r, 2 * i + 1);
-    WF_TRY(wf_optim_step(r->optim, last));
-    *loss = wf_item(last);
-    return wf_tape_reset(r->tape);
+        status = wf_optim_accumulate(r->optim, loss_of(r, 2 * i, &labels[0]));
+    if (status == WF_OK) {
+        wf_var *last = loss_of(r, 2 * i + 1, &labels[1]);
+        status = delays ? wf_optim_gradients(r->optim, last) : wf_optim_step(r->optim, last);
+        *loss = status == WF_OK ? wf_item(last) : 0;
+    }
+    if (delays && status == WF_OK)
+        late_step(&late, r->model, r->optim);
+    wf_tensor_free(labels[0]);
+    wf_tensor_free(labels[1]);
+    return status == WF_OK ? wf_tape_reset(r->tape) : status;
+}
+
+static wf_optim *program_optim(program *r)
+{
+    wf_multi_node_opts opts = r->p->opts;
+    wf_optim *one = make_optim(r->p, r->model);
+    if (r->p->own_sum) {
+        opts.reduce = sum_halves;
+        opts.reduce_user = &r->sums;
+    }
+    return r->comm ? wf_mesh_multi_node_with(r->mesh, one, opts) : one;
 }
 
 static bool program_open(program *r, const plan *p, wf_comm *comm)
 {
-    const wf_sgd_opts sgd = {.lr = 0.02, .momentum = 0.9};
     *r = (program){.p = p, .comm = comm};
     r->ctx = comm ? wf_comm_ctx(comm)
                   : wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1, .seed = p->number + 1});
     r->mesh = comm ? wf_mesh_open(comm, p->mesh) : NULL;
-    r->model = make_model(r->ctx, p);
+    r->model = make_model(r->ctx, r->mesh, p);
     r->tape = wf_tape_new(r->ctx);
     if (!r->model || (comm && wf_parallelize(r->model, r->mesh, p->how) != WF_OK))
         return false;
-    wf_optim *one = wf_sgd(r->model, sgd);
-    r->optim = comm ? wf_mesh_multi_node_with(r->mesh, one, p->opts) : one;
+    if (comm && p->evaluator)
+        r->evaluator = wf_evaluator_new(comm);
+    r->optim = program_optim(r);
     return r->optim;
 }
 
 static void program_close(program *r)
 {
+    wf_evaluator_free(r->evaluator);
     wf_tape_free(r->tape);
     wf_optim_free(r->optim);
     wf_layer_free(r->model);
@@ -345,7 +359,7 @@ static void program_close(program *r)
 
 static wf_status join_late(program *r)
 {
-    wf_layer *more = make_part(r->ctx, &r->p->part[r->p->joins]);
+    wf_layer *more = make_part(r->ctx, r->mesh, &r->p->part[r->p->joins]);
     WF_NEED(more);
     if (r->mesh)
         WF_TRY(wf_parallelize(more, r->mesh, r->p->how));
@@ -371,80 +385,176 @@ static void compare(const plan *p, const program *all, const program *one)
     }
 }
 
-typedef struct tally {
-    int64_t models, refused;
-} tally;
+/* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* What a mesh cannot do is refused by name, before anything is computed. */
-static bool refused(const program *all)
-{
-    const wf_status why = wf_error_code();
-    return !all->optim && (why == WF_ERR_ARGUMENT || why == WF_ERR_UNSUPPORTED);
-}
-
-static void steps(const plan *p, program *all, program *one)
-{
-    for (int64_t i = 0; i < STEPS; i++) {
-        double is = 0, should = 0;
-        const bool late = i == 1 && p->joins < p->n;
-        wf_status status = late ? join_late(one) : WF_OK;
-        if (status == WF_OK)
-            status = one_step(one, i, &should);
-        WF_EXPECT(status == WF_OK, "%s: serial step %lld: %s", p->text, (long long)i, wf_error_trail());
-        status = status == WF_OK && late ? join_late(all) : status;
-        if (status == WF_OK)
-            status = one_step(all, i, &is);
-        WF_EXPECT(status == WF_OK, "%s: step %lld: %s", p->text, (long long)i, wf_error_message());
-        WF_EXPECT(status != WF_OK || fabs(is - should) <= 1e-9 * (1 + fabs(should)),
-                  "%s: step %lld has loss %.15g, should be %.15g", p->text, (long long)i, is, should);
-        if (status != WF_OK)
-            return;
-    }
-    compare(p, all, one);
-}
-
-static void run_model(uint64_t number, int size, tally *t)
-{
-    const plan p = draw_plan(number, size);
-    wf_comm *comm =
-        test_comm_open("flat", (wf_ctx_opts){.device = "ref", .dtype = WF_F64, .threads = 1, .seed = p.number + 1});
+/* Both programs of a sample. */
+typedef struct twins {
+    const plan *p;
     program one, all;
-    WF_EXPECT(program_open(&one, &p, NULL), "%s: serial: %s", p.text, wf_error_trail());
-    t->models++;
-    if (program_open(&all, &p, comm)) {
-        steps(&p, &all, &one);
-    } else {
-        WF_EXPECT(refused(&all), "%s: %s", p.text, wf_error_trail());
-        t->refused++;
+    double last; /* the loss of the ranks */
+    double late; /* double buffering: the serial loss of the step before */
+    bool waits;  /* double buffering: there is one */
+} twins;
+
+/* Before a save, and before the model changes. */
+static wf_status flush(twins *t)
+{
+    late_flush(&late, t->one.model, t->one.optim);
+    t->waits = false;
+    return t->p->opts.double_buffering ? wf_optim_flush(t->all.optim) : WF_OK;
+}
+
+/* The mean of all outputs, by the evaluator. */
+static void compare_outputs(twins *t)
+{
+    if (!t->p->evaluator)
+        return;
+    WF_EXPECT_OK(wf_evaluator_finish(t->all.evaluator));
+    const double is = wf_evaluator_mean(t->all.evaluator, "output"), should = t->one.sum / t->one.count;
+    WF_EXPECT(fabs(is - should) <= 1e-9 * (1 + fabs(should)), "%s: a mean output of %.15g, should be %.15g", t->p->text,
+              is, should);
+}
+
+static wf_status join_both(twins *t)
+{
+    WF_TRY(flush(t));
+    WF_TRY(join_late(&t->one));
+    return join_late(&t->all);
+}
+
+/* With double buffering the loss is that of the step before; the first one stays the rank's own. */
+static wf_status twin_step(twins *t, int64_t i)
+{
+    const plan *p = t->p;
+    const bool delays = p->opts.double_buffering;
+    double now = 0;
+    if (i == 1 && p->joins < p->n)
+        WF_TRY(join_both(t));
+    wf_status status = one_step(&t->one, i, &now);
+    WF_EXPECT(status == WF_OK, "%s: serial step %lld: %s", p->text, (long long)i, wf_error_trail());
+    WF_TRY(status);
+    WF_TRY(one_step(&t->all, i, &t->last));
+    const double should = delays ? t->late : now;
+    WF_EXPECT((delays && !t->waits) || fabs(t->last - should) <= 1e-9 * (1 + fabs(should)),
+              "%s: step %lld has loss %.15g, should be %.15g", p->text, (long long)i, t->last, should);
+    t->late = now;
+    t->waits = true;
+    if (i == 0 && p->saved) {
+        WF_TRY(flush(t));
+        const saved_run saved = save_run(t->all.ctx, t->all.model, t->all.optim);
+        t->all.optim = program_optim(&t->all);
+        WF_NEED(t->all.optim);
+        load_run(saved, t->all.model, t->all.optim);
+    }
+    return WF_OK;
+}
+
+static wf_status train(wf_trainer *trainer, void *user)
+{
+    twins *t = user;
+    WF_TRY(twin_step(t, wf_trainer_iteration(trainer)));
+    return wf_trainer_observe(trainer, "loss", t->last, 1);
+}
+
+/* Every rank has the loss of all, and so has their mean. */
+static wf_status look_at_mean(wf_trainer *trainer, void *user)
+{
+    const twins *t = user;
+    const double mean = wf_trainer_mean(trainer, "loss");
+    WF_EXPECT(t->p->opts.double_buffering || fabs(mean - t->last) <= 1e-9 * (1 + fabs(t->last)),
+              "%s: a mean loss of %.15g, should be %.15g", t->p->text, mean, t->last);
+    return WF_OK;
+}
+
+static wf_status run_trainer(twins *t)
+{
+    const wf_trainer_opts opts = {.iterations = STEPS, .report = {.iterations = 1}};
+    wf_trainer *trainer = wf_trainer_new(t->all.comm, train, t, opts);
+    WF_NEED(trainer);
+    WF_EXPECT_OK(
+        wf_trainer_add_hook(trainer, "mean", look_at_mean, t, (wf_when){.iterations = 1, .after_report = true}));
+    const wf_status status = wf_trainer_run(trainer);
+    WF_EXPECT(status != WF_OK || wf_trainer_iteration(trainer) == STEPS, "%s: %lld iterations", t->p->text,
+              (long long)wf_trainer_iteration(trainer));
+    wf_trainer_free(trainer);
+    return status;
+}
+
+static wf_status steps(twins *t)
+{
+    if (t->p->trainer)
+        return run_trainer(t);
+    for (int64_t i = 0; i < STEPS; i++)
+        WF_TRY(twin_step(t, i));
+    return WF_OK;
+}
+
+static void run_model(const plan *p)
+{
+    const wf_ctx_opts opts = {.device = "ref", .dtype = WF_F64, .threads = 1, .seed = p->number + 1};
+    static twins t;
+    wf_comm *comm = test_comm_open(p->communicator, opts);
+    late.waits = false;
+    t = (twins){.p = p};
+    WF_EXPECT(program_open(&t.one, p, NULL), "%s: serial: %s", p->text, wf_error_trail());
+    const bool opened = program_open(&t.all, p, comm);
+    WF_EXPECT(opened, "%s: %s", p->text, wf_error_trail());
+    wf_status status = opened ? steps(&t) : WF_ERR_STATE;
+    if (status == WF_OK)
+        status = flush(&t);
+    WF_EXPECT(!opened || status == WF_OK, "%s: %s", p->text, wf_error_message());
+    WF_EXPECT(status != WF_OK || !p->own_sum || !sums_gradients(p) || t.all.sums > 0,
+              "%s: no sum was the program's own", p->text);
+    if (status == WF_OK) {
+        compare(p, &t.all, &t.one);
+        compare_outputs(&t);
     }
     wf_error_clear();
-    program_close(&all);
-    program_close(&one);
+    program_close(&t.all);
+    program_close(&t.one);
     WF_EXPECT_OK(wf_comm_close(comm));
     wf_error_clear();
 }
 
-static int size_of_world(void)
+/* --- all samples -------------------------------------------------------------------------------------------------- */
+
+enum { SHARES = 9, COVERS = 300 };
+
+/* Ranks of model i. */
+static int ranks_of(uint64_t i)
 {
-    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){0});
-    const int size = wf_comm_size(comm);
-    WF_EXPECT_OK(wf_comm_close(comm));
-    return size;
+    static const int shares[SHARES] = {1, 2, 2, 3, 3, 4, 4, 4, 8};
+    return shares[i % SHARES];
 }
 
+/* Draws all samples, since each has what those before it lack, and runs those from `first` on of this count of ranks.
+ */
 static int on_ranks(int argc, char **argv)
 {
-    static const int shares[] = {1, 2, 2, 3, 3, 4, 4, 4};
-    const int size = size_of_world();
+    static pairs table;
+    static plan p;
+    static unsigned counts;
+    wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){0});
+    const int size = wf_comm_size(comm), rank = wf_comm_rank(comm);
+    WF_EXPECT_OK(wf_comm_close(comm));
     const uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 0,
                    count = argc > 2 ? strtoull(argv[2], NULL, 10) : 8;
-    tally t = {0};
-    for (uint64_t i = first; i < first + count; i++)
-        if (shares[i % 8] == size)
-            run_model(i, size, &t);
-    WF_EXPECT(t.refused * 5 <= t.models, "%lld of %lld models were refused", (long long)t.refused, (long long)t.models);
-    printf("%d ranks: %lld models, %lld refused, %lld failures\n", size, (long long)t.models, (long long)t.refused,
-           (long long)test_failures());
+    int64_t models = 0;
+    unsigned all = 0;
+    open_pairs(&table);
+    for (uint64_t i = 0; i < first + count; i++) {
+        draw_plan(&table, i, ranks_of(i), &p);
+        if (ranks_of(i) != size || i < first)
+            continue;
+        run_model(&p);
+        models++;
+    }
+    printf("%d ranks: %lld models, %lld failures\n", size, (long long)models, (long long)test_failures());
+    counts |= 1u << size;
+    for (uint64_t i = 0; i < SHARES; i++)
+        all |= 1u << ranks_of(i);
+    if (counts == all && rank == 0 && first == 0)
+        pairs_report(&table, WF_TEST_FOLDER, "pairs_of_models", count >= COVERS);
     return test_failures() > 0;
 }
 

@@ -143,7 +143,7 @@ static int rank_of_world(void)
     return rank;
 }
 
-/* Whatever a rank did before, it computes what all compute; rank 0's seed counts. */
+/* Checks that a rank computes what all compute, whatever it did before; the seed of rank 0 counts. */
 static void habits_of_one(void)
 {
     const int rank = rank_of_world(), odd = rank % 2;

@@ -54,7 +54,7 @@ static void add_bits(uint64_t *hash, const void *data, size_t bytes)
         *hash = (*hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3;
 }
 
-/* Of all parameters, of all ranks. */
+/* Prints a hash of all parameters of all ranks. */
 static void print_bits(const char *name, wf_layer *model)
 {
     uint64_t mine = 0xcbf29ce484222325, all[64];

@@ -122,8 +122,8 @@ static void suggestions(void)
     wf_study_close(study);
 }
 
-/* Trial 1 diverges, 2 fails on all ranks, 3 on the last rank alone, while the others wait for it in a collective, 4
- * likewise, while they report. */
+/* Trial 1 diverges; 2 fails on all ranks; 3 and 4 on the last rank alone, while the others wait for it in a collective
+ * (3) or report (4). */
 static wf_status fails(wf_trial *trial, void *user, double *value)
 {
     const bool last = wf_comm_rank(wf_trial_comm(trial)) == wf_comm_size(wf_trial_comm(trial)) - 1;

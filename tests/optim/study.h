@@ -7,7 +7,7 @@
 extern wf_comm *world;
 extern int rank, size;
 
-/* Of a file in the test's folder; lives until the next call but one. */
+/* The path of a file in the folder of the test; valid until the next call but one. */
 const char *path(const char *name);
 wf_study *open_study(const char *name, wf_study_opts opts);
 /* The rows of a study, counted by state. */

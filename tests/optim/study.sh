@@ -40,7 +40,7 @@ running() {
     return 1
 }
 nothing_left() {
-    for i in $(seq 50); do
+    for i in $(seq 600); do
         running || return 0
         sleep 0.1
     done
@@ -140,16 +140,27 @@ fake() {
     chmod +x "$work/fake"
 }
 
-# Every rank has the same line: expect TEXT [VARIABLE=VALUE ...]
+# Every rank has the same line: expect TEXT [VARIABLE=VALUE ...]. Python may take $limit ms for an answer.
+limit=50000
 expect() {
     text=$1
     shift
     rm -f "$work"/*.db*
-    timeout 60 "$mpiexec" -np "$ranks" env "$@" "$program" open "$work/fake.db" 700 >"$work/said.txt" 2>"$work/err.txt" ||
+    timeout 200 "$mpiexec" -np "$ranks" env "$@" "$program" open "$work/fake.db" "$limit" >"$work/said.txt" 2>"$work/err.txt" ||
         fail "$text: the program failed"
     [ "$(grep -c "^rank [0-9]*: .*$text" "$work/said.txt")" = "$ranks" ] || fail "$text: not every rank says so"
     ! grep LATER "$work/said.txt" || fail "$text: a later call says something else"
     [ "$(sed -E 's/^rank [0-9]*: //' "$work/said.txt" | sort -u | wc -l)" = 1 ] || fail "$text: the ranks say different things"
+}
+
+answered() {
+    grep -q Optuna "$work/said.txt" || [ "$(grep -c '^\["io", \|^\["argument", ' "$work/said.txt")" = 4 ]
+}
+until_answered() {
+    for i in $(seq 1000); do
+        ! answered || return 0
+        sleep 0.1
+    done
 }
 
 python() {
@@ -158,13 +169,15 @@ python() {
     expect "$install.*python3: there is no such program" WEFT_PYTHON=python3 PATH=/nowhere
     fake 'exec /usr/bin/python3 -S "$@"'
     expect "$install.*has no Optuna" WEFT_PYTHON="$work/fake"
-    # Those that end, or are silent, at once or later.
+    # Bridges that end, or are silent, at once or later.
     opened='read script; read request; echo "[\"ok\", \"3\"]"; read request'
     for begin in $1 "$opened"; do
         fake "$begin; exit 3"
         expect "ended with exit code 3" WEFT_PYTHON="$work/fake"
         fake "$begin; sleep 1000"
+        limit=700
         expect "timeout: .*did not answer within 700 ms" WEFT_PYTHON="$work/fake"
+        limit=50000
         [ -n "$1" ] || continue
         fake "$begin; kill -9 \$\$"
         expect "ended by signal 9" WEFT_PYTHON="$work/fake"
@@ -172,11 +185,11 @@ python() {
         expect "no line of the study" WEFT_PYTHON="$work/fake"
     done
     nothing_left
-    # Lines that are no requests are answered.
-    { printf '\377[\n17\n["nothing"]\n["float", "x"]\n' && sleep 3; } |
+    # Lines that are no requests are answered, before the input ends.
+    : >"$work/said.txt"
+    { printf '\377[\n17\n["nothing"]\n["float", "x"]\n' && until_answered; } |
         /usr/bin/python3 "$here/../../optim/study/bridge.py" >"$work/said.txt" 2>"$work/err.txt" || true
-    grep -q Optuna "$work/said.txt" || [ "$(grep -c '^\["io", \|^\["argument", ' "$work/said.txt")" = 4 ] ||
-        fail "lines that are no requests are not answered"
+    answered || fail "lines that are no requests are not answered"
     # It has nothing of the job's.
     fake 'env >"'"$work"'/environment"; ls -l /proc/self/fd >"'"$work"'/files"; exit 3'
     expect "ended with exit code 3" WEFT_PYTHON="$work/fake"

@@ -31,12 +31,12 @@ static void open_run(void)
     run.x = wf_tensor_new(run.ctx, WF_F32, WF_SHAPE(4));
     WF_EXPECT_OK(wf_tensor_fill(run.x, 1));
     run.culprit = wf_comm_rank(run.comm) == wf_comm_size(run.comm) - 1;
-    /* All have opened it before the culprit fails; who hears of that in here already goes on with a dead one. */
+    /* All have opened it before the culprit fails; a rank that learns of that in here goes on with a dead one. */
     if (wf_barrier(run.comm) != WF_OK)
         wf_error_clear();
 }
 
-/* The same error on all ranks. The communicator is dead after it, and closes. */
+/* Checks that all ranks have the same error. The communicator is dead after it, and closes. */
 static void close_told(const char *what, wf_status status, wf_status code, const char *says)
 {
     char culprit[24];
@@ -154,7 +154,7 @@ static void input_failed(void)
 }
 
 /* The statistics of a channel-parallel normalisation stay with the ranks of equal channels, here each rank alone. The
- * others hear of the failure all the same: the next layer sums over channels. */
+ * others learn of the failure all the same: the next layer sums over channels. */
 static void channel_norm(void)
 {
     open_run();
@@ -181,7 +181,7 @@ static void backward_of(failing where, const char *what)
     wf_layer *layer = user_layer_new(where);
     wf_var *y = wf_sum(wf_apply(layer, wf_leaf(run.tape, run.x)));
     WF_EXPECT(y || !run.culprit, "%s", wf_error_message());
-    /* A rank that is still in forward when the culprit fails in backward hears of it there. */
+    /* A rank that is still in forward when the culprit fails in backward learns of it there. */
     const wf_status status = y ? wf_backward(y) : wf_error_code();
     wf_layer_free(layer);
     close_told(what, status, WF_ERR_NUMERIC, REASON);
@@ -206,7 +206,7 @@ static void backward_of_function(void)
     WF_EXPECT(y, "%s", wf_error_message());
     const wf_status status = wf_backward(wf_sum(y));
     WF_EXPECT((status == WF_OK) == !run.culprit, "backward is local after its sum: %s", wf_status_name(status));
-    /* Such a node is this rank's own affair, until the next step of an optimizer. */
+    /* A node of one rank is its own affair, until the next step of an optimizer. */
     WF_EXPECT_OK(wf_comm_alive(run.comm));
     wf_error_clear();
     wf_tensor_free(run.x);

@@ -285,14 +285,15 @@ static int count_of(const char *text, const char *what)
     return n;
 }
 
-/* Half a second: the first iteration, a line every 0.2 seconds, the last, and what was printed. */
+/* Half a second or longer: the first iteration, a line every 0.2 seconds, the last, and what was printed; on a machine
+ * that hardly runs, every iteration has a line. */
 static void lines_into_a_pipe(void)
 {
     int ends[2];
     WF_EXPECT(pipe(ends) == 0, "no pipe");
     const char *text = shown(ends[1], ends[0]);
     const int lines = count_of(text, "\n"), rates = count_of(text, " images/s"), left = count_of(text, " left\n");
-    const bool good = lines >= 4 && lines <= 6 && rates == lines - 1 && left == lines - 2 && !strchr(text, '\r') &&
+    const bool good = lines >= 4 && lines <= 21 && rates == lines - 1 && left == lines - 2 && !strchr(text, '\r') &&
                       strncmp(text, "iteration 1 of 20  loss 0.25  ", 30) == 0 && strstr(text, "\nhalf of 20\n") &&
                       strstr(text, "\niteration 20 of 20  ");
     WF_EXPECT(rank == 0 ? good : !*text, "rank %d shows:\n%s", rank, text);

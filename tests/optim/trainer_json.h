@@ -1,4 +1,4 @@
-/* Whether a line is a flat JSON object of numbers and nulls. */
+/* Checks that a line is a flat JSON object of numbers and nulls. */
 #ifndef WF_TESTS_OPTIM_TRAINER_JSON_H
 #define WF_TESTS_OPTIM_TRAINER_JSON_H
 

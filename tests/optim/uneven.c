@@ -170,7 +170,7 @@ static void run_out(void)
     }
 }
 
-/* The same error on all ranks, and the communicator lives on. */
+/* Checks that all ranks have the same error, and that the communicator lives on. */
 static void not_alike(void)
 {
     wf_comm *comm = test_comm_open("flat", (wf_ctx_opts){0});

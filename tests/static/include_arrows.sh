@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 arrows() {
     cd "$1"
     find core comm layers optim datasets examples tests weft.h -name '*.[ch]' -o -name '*.cu' |
-        xargs awk -f "$here/include_arrows.awk"
+        xargs awk -f "$here/rooms.awk" -f "$here/include_arrows.awk"
 }
 
 # One wrong line in a file of an otherwise empty tree must be reported.
@@ -36,6 +36,7 @@ self() {
     reported layers/x.c '#include "tensor.h"'
     reported layers/x.c '#include <mpi.h>'
     reported core/x.c '#include <oneapi/dnnl/dnnl.h>'
+    reported core/processor.c '#include <oneapi/dnnl/dnnl.h>'
     reported core/ref/x.c '#include <omp.h>'
     reported comm/x.c '#include <cudnn.h>'
     reported comm/x.h '#include <mpi.h>'

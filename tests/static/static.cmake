@@ -8,16 +8,32 @@ endfunction()
 
 weft_static(include_arrows ${CMAKE_CURRENT_SOURCE_DIR}/static/include_arrows.sh)
 weft_static(include_arrows_self ${CMAKE_CURRENT_SOURCE_DIR}/static/include_arrows.sh --self)
+# One level of core/cpu stands for all.
+set(cpu weft_cpu)
+if(TARGET weft_cpu_x86_64_v4)
+  set(cpu weft_cpu_x86_64_v4)
+endif()
+set(objects "")
+foreach(part weft_core ${cpu} weft_core_cuda weft_comm weft_comm_nccl weft_layers weft_optim weft_datasets)
+  list(APPEND objects $<TARGET_OBJECTS:${part}>)
+endforeach()
+weft_static(call_arrows ${CMAKE_CURRENT_SOURCE_DIR}/static/call_arrows.sh ${CMAKE_NM} ${objects} COMMAND_EXPAND_LISTS)
+weft_static(call_arrows_self ${CMAKE_CURRENT_SOURCE_DIR}/static/call_arrows.sh --self)
 weft_static(headers_alone ${CMAKE_CURRENT_SOURCE_DIR}/static/headers_alone.sh ${CMAKE_C_COMPILER} ${CXX_COMPILER}
   ${PROJECT_BINARY_DIR})
+weft_static(no_empty_words ${CMAKE_CURRENT_SOURCE_DIR}/static/no_empty_words.sh ${PROJECT_SOURCE_DIR}
+  ${PROJECT_BINARY_DIR})
+weft_static(no_empty_words_self ${CMAKE_CURRENT_SOURCE_DIR}/static/no_empty_words.sh --self)
+weft_static(test_report ${CMAKE_CURRENT_SOURCE_DIR}/static/test_report.sh ${PROJECT_SOURCE_DIR}/tools)
 weft_static(house_rules ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh)
+weft_static(house_rules_self ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh --self)
 if(WEFT_HAS_CUDA)
   file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/core/cuda/*.cu)
   weft_static(stack ${CMAKE_CURRENT_SOURCE_DIR}/static/stack.sh ${PROJECT_BINARY_DIR}/CMakeFiles/weft_core_cuda.dir
     ${kernels})
 else()
-  weft_static(stack ${CMAKE_COMMAND} -E echo "skipped: this build has no CUDA")
-  set_tests_properties(static_stack PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: ")
+  weft_static(stack ${CMAKE_COMMAND} -E echo "SKIP: this build has no CUDA")
+  set_tests_properties(static_stack PROPERTIES SKIP_REGULAR_EXPRESSION "SKIP: ")
 endif()
 
 # The names that a shared library shows. A tree of the static form links its objects into one for this test.

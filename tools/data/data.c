@@ -3,6 +3,7 @@
 #include "comm/file_author.h"
 #include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
+#include "tools/number.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,22 +46,20 @@ static int wrong(const char *what, const char *value)
     return 2;
 }
 
+static int wrong_value(const char *option, const char *value)
+{
+    fprintf(stderr, "wf-data: cannot make sense of %s %s; wf-data --help says what there is\n", option, value);
+    return 2;
+}
+
 /* --- The command -------------------------------------------------------------------------------------------------- */
 
 /* "A" or, where `mark` is given, "A<mark>B", each in [least, most]. */
 static bool read_numbers(const char *text, char mark, int64_t least, int64_t most, int64_t *a, int64_t *b)
 {
-    char *end = NULL;
-    *a = strtoll(text, &end, 10);
-    if (end == text || *a < least || *a > most)
-        return false;
     if (!mark)
-        return *end == '\0';
-    if (*end != mark)
-        return false;
-    text = end + 1;
-    *b = strtoll(text, &end, 10);
-    return end != text && *end == '\0' && *b >= least && *b <= most;
+        return number_whole(text, least, most, a);
+    return number_next(&text, least, most, a) && *text == mark && number_whole(text + 1, least, most, b);
 }
 
 static bool read_option(settings *s, const char *name, const char *value)
@@ -91,8 +90,10 @@ static int read_command(int argc, char **argv, settings *s)
         if (strcmp(argv[i], "--test") == 0) {
             s->split = WF_TEST_SET;
         } else if (*argv[i] == '-') {
-            if (i + 1 == argc || !read_option(s, argv[i], argv[i + 1]))
+            if (i + 1 == argc)
                 return wrong("cannot make sense of", argv[i]);
+            if (!read_option(s, argv[i], argv[i + 1]))
+                return wrong_value(argv[i], argv[i + 1]);
             i++;
         } else if (s->inputs == 2) {
             return wrong("too many inputs:", argv[i]);
@@ -235,12 +236,11 @@ static wf_status write_all(conversion *c)
 /* The file appears under its name when it is whole. */
 static wf_status convert(const settings *s, wf_dataset *from)
 {
-    char temporary[4096];
+    char target[WF_FILE_PATH], temporary[WF_FILE_PATH];
     conversion c = {.s = s, .from = from};
     WF_TRY(wf_dataset_open(from));
     WF_TRY(plan(&c));
-    WF_CHECK(snprintf(temporary, sizeof temporary, "%s.unfinished", s->out) < (int)sizeof temporary, WF_ERR_ARGUMENT,
-             "%s: the name is too long", s->out);
+    WF_TRY(wf_file_target(s->out, ".unfinished", target, temporary));
     c.file = wf_h5_create(temporary);
     if (!c.file)
         return wf_error_code();
@@ -250,7 +250,7 @@ static wf_status convert(const settings *s, wf_dataset *from)
     const wf_status closed = wf_h5_close(c.file);
     status = status == WF_OK ? closed : status;
     if (status == WF_OK)
-        status = wf_file_commit(temporary, s->out);
+        status = wf_file_commit(temporary, target);
     if (status != WF_OK)
         unlink(temporary);
     return status;

@@ -11,7 +11,9 @@
 #include "comm/comm_author.h"
 #include "comm/exchange_author.h"
 #include "core/config_author.h"
+#include "core/kernels_author.h"
 #include "core/log.h"
+#include "core/processor_author.h"
 
 #include <dlfcn.h>
 #include <mpi.h>
@@ -29,7 +31,7 @@
 #define PROBE_LIMIT 20 /* seconds */
 
 typedef struct patient {
-    char host[64], bound[64], cuda[LINE];
+    char host[64], bound[64], level[96], cuda[LINE];
     int64_t pid, node;
     int threads;
     double shared_gib, shared_free_gib;
@@ -98,6 +100,7 @@ static void examine(wf_comm *comm, patient *p)
     struct statvfs s;
     gethostname(p->host, sizeof p->host - 1);
     list_processors(p->bound);
+    snprintf(p->level, sizeof p->level, "level %s, %s", wf_processor_level(), wf_kernels_cpu()->library());
     p->pid = getpid();
     p->node = wf_comm_inter_rank(comm);
     p->threads = wf_ctx_threads(wf_comm_ctx(comm));
@@ -164,6 +167,18 @@ static void report_ranks(const patient *all, int size)
         printf("               and %d more\n", size - RANK_LINES);
 }
 
+/* Kernels of rank 0, and of the first rank that runs others. */
+static void report_level(const patient *all, int size)
+{
+    int other = 0;
+    while (other < size && !strcmp(all[other].level, all[0].level))
+        other++;
+    printf("kernels        %s", all[0].level);
+    if (other < size)
+        printf(" (on rank 0; on rank %d %s)", other, all[other].level);
+    printf("\n");
+}
+
 static void report_cuda(const patient *all, int size)
 {
     int same = 0;
@@ -203,6 +218,7 @@ static void report(wf_comm *comm, patient *mine)
         report_device_memory();
         report_nodes(all, size, nodes);
         report_ranks(all, size);
+        report_level(all, size);
         report_cuda(all, size);
     }
     report_shared(comm);

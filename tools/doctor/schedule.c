@@ -3,17 +3,19 @@
 
 #include "comm/engine/collectives_author.h"
 #include "comm/engine/proof_author.h"
+#include "tools/number.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MOST_RANKS 65536
+#define MOST_BYTES ((int64_t)64 << 30) /* in steps of a schedule, which are all in memory */
 
 typedef struct question {
     const char *operation, *reducer, *nodes;
-    size_t bytes;
-    int rank, root; /* rank -1: all, one line each */
+    const char *rank_text, *root_text, *bytes_text;
+    int64_t bytes, rank, root; /* rank -1: all, one line each */
     bool shared;
 } question;
 
@@ -23,17 +25,9 @@ static const char usage[] =
     "CALL: bcast, reduce, allreduce, allgather, gather, scatter, alltoall, reduce_scatter, "
     "barrier, sum_shards, gather_shards\n";
 
-/* "1MiB", "64KiB", "100" */
-static size_t bytes_of(const char *text)
-{
-    char *end;
-    const unsigned long long number = strtoull(text, &end, 10);
-    return (size_t)number << (!strcmp(end, "KiB") ? 10 : !strcmp(end, "MiB") ? 20 : !strcmp(end, "GiB") ? 30 : 0);
-}
-
 static bool ask(question *q, int argc, char **argv)
 {
-    *q = (question){.operation = argc > 0 ? argv[0] : NULL, .nodes = "4", .bytes = 1 << 20, .rank = -1, .shared = true};
+    *q = (question){.operation = argc > 0 ? argv[0] : NULL, .nodes = "4", .bytes_text = "1MiB", .shared = true};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(argv[i], "--no-shm")) {
@@ -47,16 +41,16 @@ static bool ask(question *q, int argc, char **argv)
         else if (!strcmp(argv[i], "--nodes"))
             q->nodes = value;
         else if (!strcmp(argv[i], "--bytes"))
-            q->bytes = bytes_of(value);
+            q->bytes_text = value;
         else if (!strcmp(argv[i], "--rank"))
-            q->rank = atoi(value);
+            q->rank_text = value;
         else if (!strcmp(argv[i], "--root"))
-            q->root = atoi(value);
+            q->root_text = value;
         else
             return false;
         i++;
     }
-    return q->operation && q->bytes > 0;
+    return q->operation;
 }
 
 /* "4,3,1": ranks of each node, one after the other. */
@@ -64,20 +58,22 @@ static wf_status read_nodes(wf_ctx *ctx, const question *q, wf_agreed *agreed)
 {
     static int32_t node[MOST_RANKS];
     int ranks = 0, nodes = 0;
-    char *end = NULL;
-    for (const char *at = q->nodes; *at; at = *end ? end + 1 : end, nodes++) {
-        const long size = strtol(at, &end, 10);
-        WF_CHECK(end != at && size > 0 && ranks + size <= MOST_RANKS && (*end == ',' || *end == 0), WF_ERR_ARGUMENT,
-                 "--nodes %s: ranks of each node, as in 4,3,1; at most %d in all", q->nodes, MOST_RANKS);
-        for (long i = 0; i < size; i++)
+    const char *at = q->nodes;
+    do {
+        int64_t size;
+        at += nodes > 0; /* the comma */
+        WF_CHECK(number_next(&at, 1, MOST_RANKS - ranks, &size) && (*at == ',' || *at == 0), WF_ERR_ARGUMENT,
+                 "--nodes %s: should be the ranks of each node, as in 4,3,1; at most %d in all", q->nodes, MOST_RANKS);
+        for (int64_t i = 0; i < size; i++)
             node[ranks++] = nodes;
-    }
+        nodes++;
+    } while (*at);
     WF_TRY(wf_agreed_make(ctx, ranks, node, agreed));
     agreed->shared = q->shared;
     return WF_OK;
 }
 
-/* Who sends to whom in a call on lists of tensors. */
+/* Returns true if `from` sends to `to` in a call on lists of tensors. */
 static bool passes(const question *q, int from, int to)
 {
     if (from == to)
@@ -89,8 +85,8 @@ static bool passes(const question *q, int from, int to)
 static void list_parts(const question *q, int ranks, int rank, int64_t *part)
 {
     for (int r = 0; r < ranks; r++) {
-        part[r] = passes(q, rank, r) ? (int64_t)q->bytes : -1;
-        part[ranks + r] = passes(q, r, rank) ? (int64_t)q->bytes : -1;
+        part[r] = passes(q, rank, r) ? q->bytes : -1;
+        part[ranks + r] = passes(q, r, rank) ? q->bytes : -1;
     }
 }
 
@@ -99,16 +95,35 @@ static bool is_on_lists(const char *operation)
     return !strcmp(operation, "gather") || !strcmp(operation, "scatter") || !strcmp(operation, "alltoall");
 }
 
-/* Of f32; shards of equal parts. Lists are bytes. */
-static wf_status read_call(const question *q, const wf_agreed *agreed, wf_call *call, int64_t *part)
+static wf_status read_rank(const char *option, const char *text, const wf_agreed *agreed, int64_t *rank)
 {
-    *call = (wf_call){.dtype = WF_F32, .root = q->root, .part = part};
+    WF_CHECK(!text || number_whole(text, 0, agreed->ranks - 1, rank), WF_ERR_ARGUMENT,
+             "%s %s: should be a rank from 0 to %d", option, text, agreed->ranks - 1);
+    return WF_OK;
+}
+
+static wf_status read_numbers(question *q, const wf_agreed *agreed)
+{
+    const double bytes = number_amount(q->bytes_text, number_bytes);
+    q->bytes = bytes <= (double)MOST_BYTES ? (int64_t)bytes : 0;
+    WF_CHECK(q->bytes > 0 && (double)q->bytes == bytes, WF_ERR_ARGUMENT,
+             "--bytes %s: should be a whole number of bytes, as 100, 64KiB or 1MiB, at most 64GiB", q->bytes_text);
+    WF_CHECK(is_on_lists(q->operation) || q->bytes % (int64_t)sizeof(float) == 0, WF_ERR_ARGUMENT,
+             "--bytes %s: should be a multiple of %zu, of f32", q->bytes_text, sizeof(float));
+    q->rank = -1;
+    WF_TRY(read_rank("--rank", q->rank_text, agreed, &q->rank));
+    return read_rank("--root", q->root_text, agreed, &q->root);
+}
+
+/* Makes the call of the question: of f32 with equal shards; lists are of bytes. */
+static wf_status read_call(question *q, const wf_agreed *agreed, wf_call *call, int64_t *part)
+{
+    WF_TRY(read_numbers(q, agreed));
+    *call = (wf_call){.dtype = WF_F32, .root = (int)q->root, .part = part};
     call->operation = is_on_lists(q->operation) ? WF_CALL_LISTS : wf_call_of_name(q->operation);
-    call->count = (int64_t)(q->bytes / sizeof(float));
+    call->count = q->bytes / (int64_t)sizeof(float);
     WF_CHECK(call->operation < WF_CALL_SUM || is_on_lists(q->operation), WF_ERR_ARGUMENT, "there is no call \"%.40s\"",
              q->operation);
-    WF_CHECK(q->root >= 0 && q->root < agreed->ranks && q->rank < agreed->ranks, WF_ERR_ARGUMENT,
-             "--root and --rank are ranks below %d", agreed->ranks);
     if (call->operation == WF_CALL_LISTS)
         call->dtype = WF_U8;
     const bool shards = call->operation == WF_CALL_SUM_SHARDS || call->operation == WF_CALL_GATHER_SHARDS;
@@ -152,9 +167,9 @@ static wf_status print_all(wf_ctx *ctx, const question *q, const wf_agreed *agre
         print_ranks(agreed, all);
     WF_TRY(wf_schedule_verify(ctx, made, agreed->ranks));
     WF_TRY(wf_schedule_price(ctx, agreed, made, &model, &price));
-    printf("%s%s%s of %zu bytes, %d ranks on %d nodes: %llu messages of %llu bytes in all, %llu bytes between nodes\n",
-           q->operation, q->reducer ? " by " : "", q->reducer ? q->reducer : "", q->bytes, agreed->ranks, agreed->nodes,
-           (unsigned long long)price.messages, (unsigned long long)price.bytes,
+    printf("%s%s%s of %lld bytes, %d ranks on %d nodes: %llu messages of %llu bytes in all, %llu bytes between nodes\n",
+           q->operation, q->reducer ? " by " : "", q->reducer ? q->reducer : "", (long long)q->bytes, agreed->ranks,
+           agreed->nodes, (unsigned long long)price.messages, (unsigned long long)price.bytes,
            (unsigned long long)price.between_bytes);
     printf("price: %.1f us, of which %.1f us in messages and %.1f us in local work on the longest chain "
            "(inside a node %g us and %g GB/s, between nodes %g us and %g GB/s)\n",
@@ -164,7 +179,7 @@ static wf_status print_all(wf_ctx *ctx, const question *q, const wf_agreed *agre
     return WF_OK;
 }
 
-static wf_status report(wf_ctx *ctx, const question *q)
+static wf_status report(wf_ctx *ctx, question *q)
 {
     wf_agreed agreed;
     wf_call call;

@@ -199,7 +199,7 @@ static uint64_t last_sequence(const wf_trace *trace, uint64_t comm, bool *member
     return last;
 }
 
-/* How many ranks call otherwise than `event`. */
+/* Counts the ranks whose call differs from `event`. */
 static int strangers(const job *j, const wf_trace_event *event, place p, int *first)
 {
     int count = 0;
@@ -261,7 +261,7 @@ static void print_difference(const job *j, place p)
     }
 }
 
-/* A communicator in which somebody waits, and who has not come. */
+/* Prints, for each call in which a rank is, the ranks of its communicator that have not come so far. */
 static bool print_behind(const job *j)
 {
     char text[WF_RECORD_TEXT];

@@ -5,13 +5,14 @@
 #include "examples/models/resnet.h"
 #include "examples/models/unet.h"
 #include "examples/models/vgg.h"
+#include "tools/number.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct sizes {
-    long batch, size, width; /* 0: the model's own */
+    int64_t batch, size, width; /* 0: the model's own */
 } sizes;
 
 static autoencoder_codes codes;
@@ -80,16 +81,12 @@ static const struct model *find(const char *name)
 static bool read_sizes(int argc, char **argv, sizes *s)
 {
     const char *const names[] = {"--batch", "--size", "--width"};
-    long *const value[] = {&s->batch, &s->size, &s->width};
+    int64_t *const value[] = {&s->batch, &s->size, &s->width};
     for (int i = 0; i < argc; i += 2) {
         int k = 0;
-        char *end;
         while (k < 3 && strcmp(names[k], argv[i]) != 0)
             k++;
-        if (k == 3 || i + 1 == argc)
-            return false;
-        *value[k] = strtol(argv[i + 1], &end, 10);
-        if (*end || *value[k] < 1)
+        if (k == 3 || i + 1 == argc || !number_whole(argv[i + 1], 1, INT32_MAX, value[k]))
             return false;
     }
     return true;

@@ -7,7 +7,8 @@
  * In place of a program one may name a model (tools/plan/model.c). It starts the program on a few ranks of this
  * machine, as many as a node has ranks and this machine processors, with the question in WEFT_PLAN. The program hands
  * its model to the planner (optim/planner.h), which answers and writes the files. */
-#include <stdbool.h>
+#include "tools/number.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,62 +82,48 @@ static bool ask(question *q, int argc, char **argv)
     return q->ranks && i < argc;
 }
 
-/* A positive number and one of these units; 0: it is none. */
-static double amount(const char *text, const char *const *unit, const double *factor)
-{
-    char *end;
-    const double number = strtod(text, &end);
-    for (int i = 0; unit[i] && end != text && number > 0; i++)
-        if (strcmp(end, unit[i]) == 0)
-            return number * factor[i];
-    return 0;
-}
-
+/* 0: it is none, or more than any machine has. */
 static double bytes_of(const char *text)
 {
-    static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB", NULL};
-    static const double factor[] = {1, 0x1p10, 0x1p20, 0x1p30, 0x1p40, 1e3, 1e6, 1e9, 1e12};
-    return amount(text, unit, factor);
+    const double bytes = number_amount(text, number_bytes);
+    return bytes <= 0x1p60 ? bytes : 0;
 }
 
 static double rate_of(const char *text)
 {
-    static const char *const unit[] = {"Mbit", "Gbit", "MB", "GB", NULL};
-    static const double factor[] = {1e6 / 8, 1e9 / 8, 1e6, 1e9};
-    return amount(text, unit, factor);
+    static const number_unit units[] = {{"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {"MB", 1e6}, {"GB", 1e9}, {0}};
+    return number_amount(text, units);
 }
 
 static double seconds_of(const char *text)
 {
-    static const char *const unit[] = {"us", "ms", "s", NULL};
-    static const double factor[] = {1e-6, 1e-3, 1};
-    return amount(text, unit, factor);
+    static const number_unit units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {0}};
+    return number_amount(text, units);
 }
 
+/* From 1 to MOST_RANKS; 0: it is none. */
 static int whole(const char *text)
 {
-    char *end;
-    const long n = strtol(text, &end, 10);
-    return end != text && *end == '\0' && n >= 1 && n <= MOST_RANKS ? (int)n : 0;
+    int64_t n = 0;
+    return number_whole(text, 1, MOST_RANKS, &n) ? (int)n : 0;
 }
 
 /* "2", or "4,4", which must be equal and add up. */
 static int nodes_of(const char *text, int ranks)
 {
-    int nodes = 0, sum = 0, first = 0;
+    int nodes = 0;
+    int64_t first = 0, n, sum = 0;
     const int equal = whole(text);
     if (!strchr(text, ','))
         return equal > 0 && ranks % equal == 0 ? equal : 0;
-    while (*text) {
-        char *end;
-        const long n = strtol(text, &end, 10);
-        if (end == text || n < 1 || n > MOST_RANKS || (*end && *end != ',') || (nodes > 0 && n != first))
+    do {
+        text += nodes > 0; /* the comma */
+        if (!number_next(&text, 1, MOST_RANKS, &n) || (*text && *text != ',') || (nodes > 0 && n != first))
             return 0;
-        first = (int)n;
-        sum += (int)n;
+        first = n;
+        sum += n;
         nodes++;
-        text = *end ? end + 1 : end;
-    }
+    } while (*text);
     return sum == ranks ? nodes : 0;
 }
 
@@ -162,7 +149,7 @@ static void add_number(char *text, const char *key, double value)
     add(text, key, number);
 }
 
-/* Where the program writes it: it may run in another folder. */
+/* Adds the path with its folder: the program that writes there may run in another one. */
 static void add_path(char *text, const char *key, const char *path)
 {
     char folder[TEXT / 2] = "", whole_path[TEXT];
@@ -214,7 +201,7 @@ static int write_question(const question *q, char text[TEXT], int *measure)
     if (q->curves)
         add_path(text, "curves", q->curves);
     if (q->measure && !whole(q->measure))
-        return wrong("--measure", q->measure, "a whole number");
+        return wrong("--measure", q->measure, "a whole number from 1 to 1000000");
     const int each = ranks / nodes;
     *measure = q->measure ? whole(q->measure) : each < processors ? each : (int)processors;
     return 0;

@@ -134,6 +134,7 @@ struct cudaLaunchConfig_t {
 };
 
 #define __grid_constant__
+#define __launch_bounds__(...)
 
 /* A kernel with its arguments. */
 struct emulated_work {

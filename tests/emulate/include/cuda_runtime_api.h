@@ -1,5 +1,5 @@
-/* The CUDA runtime as tests/emulate makes it: the calls that core/cuda uses. Work put on a stream is done when somebody
- * waits for it or asks for it, no earlier, and device memory can only be touched by such work. */
+/* The CUDA runtime as tests/emulate makes it: the calls that core/cuda uses. Work put on a stream is done when the
+ * program waits for it or queries it, no earlier, and device memory can only be touched by such work. */
 #ifndef WF_TESTS_EMULATE_CUDA_RUNTIME_API_H
 #define WF_TESTS_EMULATE_CUDA_RUNTIME_API_H
 
@@ -14,7 +14,9 @@ typedef enum cudaError {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidDevice = 101,
+    cudaErrorMapBufferObjectFailed = 205,
     cudaErrorPeerAccessUnsupported = 217,
+    cudaErrorOperatingSystem = 304,
     cudaErrorNotReady = 600,
     cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900,
@@ -23,6 +25,7 @@ typedef enum cudaError {
     cudaErrorStreamCaptureUnjoined = 904,
     cudaErrorStreamCaptureIsolation = 905,
     cudaErrorCapturedEvent = 907,
+    cudaErrorUnknown = 999,
 } cudaError_t;
 
 typedef enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 } cudaMemcpyKind;
@@ -81,6 +84,8 @@ cudaError_t cudaIpcOpenMemHandle(void **data, cudaIpcMemHandle_t handle, unsigne
 cudaError_t cudaIpcCloseMemHandle(void *data);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);

@@ -1,7 +1,7 @@
 /* The exchanges of a mesh, found by their description: a plan is made at the first call of a shape and kept with the
  * mesh, which keeps those that were used last. */
-#include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
+#include "comm/open_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,9 +101,47 @@ static int64_t *write_regions(int64_t *key, const wf_mesh *mesh, const wf_region
     return key;
 }
 
-static wf_box box_at(const wf_regions *regions, const int place[WF_AXES])
+/* The rest of a need and its boundary, which are a part of the key. */
+typedef struct outside {
+    const wf_range *rest;
+    const wf_boundary *boundary; /* NULL: nothing is */
+} outside;
+
+static int64_t words_outside(const outside *o)
+{
+    return o->boundary ? 4 * WF_MAX_RANK + 4 + o->boundary->n_negated : 0;
+}
+
+static int64_t *write_outside(int64_t *key, const outside *o, const wf_regions *need)
+{
+    const wf_boundary *b = o->boundary;
+    if (!b)
+        return key;
+    for (int d = 0; d < WF_MAX_RANK; d++) {
+        bool cut = d >= need->global.rank;
+        for (int a = 0; a < WF_AXES; a++)
+            cut = cut || need->dim[a] == d;
+        *key++ = cut ? 0 : o->rest[d].lo;
+        *key++ = cut ? 0 : o->rest[d].hi;
+        *key++ = (int64_t)wf_boundary_edge(b, d, false);
+        *key++ = (int64_t)wf_boundary_edge(b, d, true);
+    }
+    memcpy(key++, &b->value, sizeof b->value);
+    *key++ = b->turned;
+    *key++ = b->row_on_pole;
+    *key++ = b->n_negated;
+    for (int i = 0; i < b->n_negated; i++)
+        *key++ = b->negated[i];
+    return key;
+}
+
+static wf_box box_at(const wf_regions *regions, const outside *o, const int place[WF_AXES])
 {
     wf_box box = wf_box_of_shape(regions->global);
+    for (int d = 0; d < box.rank && o; d++) {
+        box.lo[d] = o->rest[d].lo;
+        box.hi[d] = o->rest[d].hi;
+    }
     for (int a = 0; a < WF_AXES; a++) {
         const int d = regions->dim[a];
         if (d < 0)
@@ -116,10 +154,11 @@ static wf_box box_at(const wf_regions *regions, const int place[WF_AXES])
 }
 
 /* Among the ranks that differ along the axes that cut either. */
-static wf_exchange *make_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
-                                  wf_order order)
+static wf_exchange *make_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, const outside *o,
+                                  wf_dtype dtype, wf_order order)
 {
     const unsigned axes = wf_mesh_split_axes(mesh, axes_of(have) | axes_of(need));
+    const wf_beyond beyond = {.global = have->global, .boundary = o->boundary};
     wf_comm *comm = wf_mesh_comm_of(mesh, axes);
     if (!comm)
         return NULL;
@@ -131,10 +170,10 @@ static wf_exchange *make_exchange(const wf_mesh *mesh, const wf_regions *have, c
         int place[WF_AXES];
         memcpy(place, mesh->place, sizeof place);
         wf_mesh_place_along(mesh, axes, r, place);
-        box[r] = box_at(have, place);
-        box[size + r] = box_at(need, place);
+        box[r] = box_at(have, NULL, place);
+        box[size + r] = box_at(need, o->boundary ? o : NULL, place);
     }
-    wf_exchange *exchange = wf_exchange_new(comm, dtype, order, box, box + size);
+    wf_exchange *exchange = wf_exchange_new_beyond(comm, dtype, order, box, box + size, o->boundary ? &beyond : NULL);
     free(box);
     return exchange;
 }
@@ -150,24 +189,39 @@ static wf_status check_regions(const wf_regions *regions, int rank)
     return WF_OK;
 }
 
-wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
-                              wf_order order)
+static wf_exchange *exchange_of(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, const outside *o,
+                                wf_dtype dtype, wf_order order)
 {
     if (!mesh || !have || !need)
         return NULL;
     WF_TRY_NULL(check_regions(have, have->global.rank));
     WF_TRY_NULL(check_regions(need, have->global.rank));
-    const int64_t words = 3 + words_of(mesh, have) + words_of(mesh, need);
+    const int64_t words = 3 + words_of(mesh, have) + words_of(mesh, need) + words_outside(o);
     void *memory;
     WF_TRY_NULL(wf_pool_take_host(mesh->ctx, (size_t)words * sizeof(int64_t), &memory));
     int64_t *key = memory;
-    key[0] = 0;
+    key[0] = o->boundary ? 2 : 0;
     key[1] = (int64_t)dtype;
     key[2] = (int64_t)order;
-    write_regions(write_regions(key + 3, mesh, have), mesh, need);
+    write_outside(write_regions(write_regions(key + 3, mesh, have), mesh, need), o, need);
     wf_exchange *exchange = find(mesh, key, words);
     if (!exchange)
-        exchange = keep(mesh, key, words, make_exchange(mesh, have, need, dtype, order));
+        exchange = keep(mesh, key, words, make_exchange(mesh, have, need, o, dtype, order));
     wf_pool_give_host(mesh->ctx, memory, (size_t)words * sizeof(int64_t));
     return exchange;
+}
+
+wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
+                              wf_order order)
+{
+    return exchange_of(mesh, have, need, &(outside){0}, dtype, order);
+}
+
+wf_exchange *wf_mesh_exchange_beyond(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need,
+                                     const wf_range rest[WF_MAX_RANK], const wf_boundary *boundary, wf_dtype dtype,
+                                     wf_order order)
+{
+    if (!rest || !boundary)
+        return NULL;
+    return exchange_of(mesh, have, need, &(outside){rest, boundary}, dtype, order);
 }

@@ -1,7 +1,7 @@
 /* The mesh: named axes over the ranks of a communicator, the place of each rank, and the communicators along axes.
  * Programs open it, layers ask it. It holds what is kept for exchanges and shard bounds. */
-#include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
+#include "comm/open_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,8 +57,8 @@ static void describe(wf_mesh *mesh)
     const unsigned split = wf_mesh_split_axes(mesh, WF_ALL_AXES);
     snprintf(mesh->kept->text, WF_MESH_TEXT, "one rank");
     if (split)
-        snprintf(mesh->kept->text, WF_MESH_TEXT, "%.100s: rank %d is %.100s",
-                 list_axes(split, mesh->size, " x ", sizes), mesh->world->rank,
+        snprintf(mesh->kept->text, WF_MESH_TEXT, "%.100s: rank %s is %.100s",
+                 list_axes(split, mesh->size, " x ", sizes), WF_RANK(mesh->world, mesh->world->rank),
                  list_axes(split, mesh->place, ", ", places));
 }
 
@@ -84,7 +84,7 @@ unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes)
     return split;
 }
 
-/* Whether a rank differs from this one along these axes alone. */
+/* Returns true if the place of a rank equals that of this one along all other axes. */
 static bool differs_along(const wf_mesh *mesh, unsigned axes, int rank)
 {
     int place[WF_AXES];
@@ -168,8 +168,9 @@ static wf_status compare(const wf_comm *comm, const int *all)
     for (int r = 1; r < comm->size; r++)
         for (int a = 0; a < WF_AXES; a++)
             WF_CHECK(all[r * WF_AXES + a] == all[a], WF_ERR_ARGUMENT,
-                     "rank 0 opens a mesh with %s %d and rank %d with %s %d; all ranks give the same options",
-                     wf_axis_name((wf_axis)a), all[a], r, wf_axis_name((wf_axis)a), all[r * WF_AXES + a]);
+                     "rank %s opens a mesh with %s %d and rank %s with %s %d; all ranks give the same options",
+                     WF_RANK(comm, 0), wf_axis_name((wf_axis)a), all[a], WF_RANK(comm, r), wf_axis_name((wf_axis)a),
+                     all[r * WF_AXES + a]);
     return WF_OK;
 }
 
@@ -186,7 +187,7 @@ static wf_status agree_opts(wf_comm *comm, const int size[WF_AXES])
     return status;
 }
 
-/* Of the axes that were asked for. */
+/* Writes the sizes that were asked for as a product. */
 static const char *product_text(const int size[WF_AXES], char text[WF_MESH_TEXT])
 {
     unsigned asked = 0;

@@ -169,7 +169,7 @@ wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts op
     return param;
 }
 
-static wf_var *compute(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
+static wf_var *compute_forward(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
 {
     /* Layers that multiply take the type of the computation (bf16, for example); others take any. */
     if (layer->kind->computes)
@@ -184,7 +184,7 @@ static wf_var *compute(wf_layer *layer, wf_var *x, wf_forward forward, void *use
 static wf_var *compute_segment(wf_var *x, void *layer, int64_t part)
 {
     (void)part;
-    return compute(layer, x, NULL, NULL);
+    return compute_forward(layer, x, NULL, NULL);
 }
 
 static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
@@ -208,7 +208,7 @@ static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void 
     /* Ranges show in the profiler's time line (core/cuda/nvtx.c); elsewhere they do nothing. */
     wf_range_push(layer->ctx, layer->kind->name);
     const char *outside = wf_profile_layer(layer->ctx, wf_layer_path(layer));
-    wf_var *y = recomputed ? wf_tape_segment(x, compute_segment, layer, 0) : compute(layer, x, forward, user);
+    wf_var *y = recomputed ? wf_tape_segment(x, compute_segment, layer, 0) : compute_forward(layer, x, forward, user);
     wf_profile_layer(layer->ctx, outside);
     wf_range_pop(layer->ctx);
     wf_tape_leave(tape, scope);
@@ -330,7 +330,7 @@ wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child)
 {
     if (!child)
         return module ? NULL : wf_error_need_null(__func__, "module", __FILE__, __LINE__);
-    /* Noted before the attempt, which may set the parent: a child that is somebody's already must not be freed here. */
+    /* Noted before the attempt, which may set the parent: a child that has a parent already must not be freed here. */
     const bool taken = is_taken(module, child);
     const wf_status status = module ? add_child(module, name, child) : WF_OK;
     if (module && status == WF_OK)
@@ -456,22 +456,35 @@ static const char *relative(const wf_layer *layer, const wf_param *param)
     return wf_param_path(param) + cut + (cut > 0);
 }
 
-wf_param *wf_layer_param(wf_layer *layer, const char *path)
+/* NULL if there is none. Tied parameters are in no list, so the tree is searched. */
+static wf_param *find_param(const wf_layer *top, const wf_layer *layer, const char *path)
 {
-    int64_t n = 0;
-    wf_param *const *params = NULL;
+    wf_param *found = NULL;
+    for (int i = 0; i < layer->n_params && !found; i++)
+        if (strcmp(relative(top, layer->params[i]), path) == 0)
+            found = layer->params[i];
+    for (int i = 0; i < layer->n_children && !found; i++)
+        found = find_param(top, layer->children[i], path);
+    return found;
+}
+
+static wf_param *own_param(const wf_layer *layer, const char *path)
+{
     if (!layer || !path)
         return NULL;
-    WF_TRY_NULL(wf_layer_params(layer, &n, &params));
-    for (int64_t i = 0; i < n; i++)
-        if (strcmp(relative(layer, params[i]), path) == 0)
-            return params[i];
-    WF_FAIL_NULL(WF_ERR_ARGUMENT, "the layer \"%s\" has no parameter \"%s\"", wf_layer_path(layer), path);
+    wf_param *param = find_param(layer, layer, path);
+    WF_CHECK_NULL(param, WF_ERR_ARGUMENT, "the layer \"%s\" has no parameter \"%s\"", wf_layer_path(layer), path);
+    return param;
+}
+
+wf_param *wf_layer_param(wf_layer *layer, const char *path)
+{
+    return wf_param_of(own_param(layer, path));
 }
 
 wf_status wf_layer_tie(wf_layer *model, const char *path, const char *with)
 {
-    wf_param *param = wf_layer_param(model, path), *other = wf_layer_param(model, with);
+    wf_param *param = own_param(model, path), *other = own_param(model, with);
     WF_NEED(param);
     WF_NEED(other);
     WF_TRY(wf_param_tie(param, other));
@@ -492,43 +505,6 @@ int64_t wf_layer_param_count(wf_layer *layer)
     return elements;
 }
 
-static wf_status archive_param(wf_param *param, wf_archive *archive)
-{
-    if (param->tied)
-        return WF_OK;
-    wf_tensor *value = wf_param_value(param);
-    /* Everything else is saved as a part of a whole, so that another number of ranks can load it; running statistics
-     * may differ between ranks (`varies`). */
-    if (param->trainable && !param->shard_axes)
-        return wf_archive_tensor(archive, param->name, value);
-    const wf_archive_place place = {.global = param->global, .box = param->box, .varies = !param->trainable};
-    return wf_archive_part(archive, param->name, value, place);
-}
-
-static wf_status archive_parts(wf_layer *layer, wf_archive *archive)
-{
-    for (int i = 0; i < layer->n_params; i++)
-        WF_TRY(archive_param(layer->params[i], archive));
-    for (int i = 0; i < layer->n_children; i++) {
-        WF_TRY(wf_archive_enter(archive, layer->children[i]->name));
-        WF_TRY(archive_parts(layer->children[i], archive));
-        WF_TRY(wf_archive_leave(archive));
-    }
-    return WF_OK;
-}
-
-wf_status wf_layer_archive(wf_layer *layer, wf_archive *archive)
-{
-    WF_NEED(layer);
-    WF_NEED(archive);
-    return archive_parts(layer, archive);
-}
-
-wf_status wf_layer_visit(void *layer, wf_archive *archive)
-{
-    return wf_layer_archive(layer, archive);
-}
-
 /* For layers and functions. */
 
 wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf_var *x)
@@ -541,30 +517,4 @@ wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf
                  "(wf_parallelize)",
                  what, wf_layer_path(layer), wf_layout_text(layout, text));
     return WF_OK;
-}
-
-wf_tensor *wf_dense_value(const wf_var *x)
-{
-    if (!x)
-        return NULL;
-    WF_CHECK_NULL(x->value, WF_ERR_STATE,
-                  "a variable whose value went with the backward that passed it; keep it before");
-    /* The order in which the kernels of layers compute. */
-    const wf_order order = x->value->shape.rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
-    return wf_tensor_dense(x->value, x->value->dtype, order);
-}
-
-wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order order, const int *from)
-{
-    char text[WF_LAYOUT_TEXT];
-    wf_layout layout;
-    if (!x || !x->value)
-        return NULL;
-    WF_CHECK_NULL(wf_layout_follow(&x->value->layout, shape, from, &layout), WF_ERR_SHAPE,
-                  "%s cannot take an input that is %s; wf_redistribute it first", what,
-                  wf_layout_text(&x->value->layout, text));
-    wf_tensor *y = wf_tensor_new_step(x->value->ctx, x->value->dtype, shape, order);
-    if (y)
-        y->layout = layout;
-    return y;
 }

@@ -1,8 +1,8 @@
 /* From any layout to any other: completes bounds that only the ranks themselves know, finds what each rank has and
  * needs, and moves tensors. Called by wf_redistribute. It never completes a partial sum. */
 #include "comm/comm_author.h"
-#include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
+#include "comm/open_impl.h"
 
 #include <string.h>
 
@@ -52,7 +52,8 @@ wf_status wf_layout_complete(wf_layout *layout, unsigned axes)
 {
     for (int i = 0; layout->known && i < WF_AXES; i++) {
         const wf_axis a = wf_mesh_order[i];
-        if (axes >> a & 1u && layout->placement[a] == WF_SHARDED && !layout->bounds[a])
+        const bool stays = layout->chunk && a == WF_AXIS_DATA;
+        if (axes >> a & 1u && !stays && layout->placement[a] == WF_SHARDED && !layout->bounds[a])
             WF_TRY(gather_bounds(layout, a));
     }
     return WF_OK;
@@ -212,6 +213,32 @@ static wf_status whole_of(const wf_tensor *x, const wf_layout *target, wf_layout
                                          wf_shape_text(x->shape, is), wf_shape_text(target->global, should)));
 }
 
+/* Samples of a chunk stay on their ranks along data: gives the target the part of them that is here. */
+static wf_status keep_samples(const wf_layout *from, wf_layout *target)
+{
+    char text[WF_LAYOUT_TEXT];
+    const int d = from->dim[WF_AXIS_DATA];
+    if (!from->chunk)
+        return WF_OK;
+    WF_CHECK(from->mesh == target->mesh, WF_ERR_UNSUPPORTED,
+             "a chunk of a pipeline on the mesh %s cannot go to another mesh, %s", wf_mesh_text(from->mesh),
+             wf_mesh_text(target->mesh));
+    WF_CHECK(wf_shape_equal(from->global, target->global), WF_ERR_SHAPE, "a chunk of a batch, %s, to another shape",
+             wf_layout_text(from, text));
+    for (int a = 0; a < WF_AXES; a++)
+        WF_CHECK(!is_cut(target, a) || (a == WF_AXIS_DATA) == (target->dim[a] == d), WF_ERR_UNSUPPORTED,
+                 "the samples of a pipeline's chunk, dimension %d, stay on their ranks along data, and the target is "
+                 "%s; should be sharded over data there or nowhere, and over other axes elsewhere",
+                 d, wf_layout_text(target, text));
+    target->chunk = true;
+    target->placement[WF_AXIS_DATA] = WF_SHARDED;
+    target->dim[WF_AXIS_DATA] = (uint8_t)d;
+    target->bounds[WF_AXIS_DATA] = NULL;
+    target->box.lo[d] = from->box.lo[d];
+    target->box.hi[d] = from->box.hi[d];
+    return WF_OK;
+}
+
 wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout *from, unsigned axes)
 {
     if (!x)
@@ -222,6 +249,7 @@ wf_exchange *wf_tensor_exchange(const wf_tensor *x, wf_layout *target, wf_layout
         WF_TRY_NULL(check_layout(from));
     else
         WF_TRY_NULL(whole_of(x, target, from));
+    WF_TRY_NULL(keep_samples(from, target));
     WF_TRY_NULL(wf_layout_complete(from, axes));
     WF_TRY_NULL(wf_layout_complete(target, axes));
     return wf_mesh_exchange_layouts(from, target, x->dtype, x->order);

@@ -1,14 +1,16 @@
 /* Halos of tensors for programs: a part with its neighbours' elements around it, planned like every other exchange.
  * Layers plan their own, since they overlap them with what they compute. */
-#include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
+#include "comm/open_impl.h"
 
 #include <stdlib.h>
 
 typedef struct halo {
     wf_regions have, need;
-    wf_range *range; /* room of both */
-    wf_box box;      /* the part with its halos */
+    wf_range *range;             /* room of both */
+    wf_range rest[WF_MAX_RANK];  /* needed of dimensions that are not cut */
+    const wf_boundary *boundary; /* NULL: every edge cuts */
+    wf_box box;                  /* the part with its halos */
 } halo;
 
 static wf_status check(const wf_mesh *mesh, const wf_tensor *x, const int64_t *widths)
@@ -29,9 +31,15 @@ static wf_status check(const wf_mesh *mesh, const wf_tensor *x, const int64_t *w
     return WF_OK;
 }
 
-static wf_range wider(wf_range part, int64_t width, int64_t length)
+static bool edge_cuts(const halo *h, int d, bool upper)
 {
-    const wf_range all = {part.lo > width ? part.lo - width : 0, part.hi + width < length ? part.hi + width : length};
+    return !h->boundary || wf_boundary_edge(h->boundary, d, upper) == WF_EDGE_DEFAULT;
+}
+
+static wf_range wider(const halo *h, int d, wf_range part, int64_t width, int64_t length)
+{
+    const wf_range all = {edge_cuts(h, d, false) && part.lo < width ? 0 : part.lo - width,
+                          edge_cuts(h, d, true) && width > length - part.hi ? length : part.hi + width};
     return part.lo < part.hi ? all : part; /* nothing is beside an empty part */
 }
 
@@ -40,6 +48,12 @@ static void regions_of(halo *h, const wf_mesh *mesh, const wf_layout *l, const i
     wf_range *next = h->range;
     h->have = h->need = (wf_regions){.global = l->global};
     h->box = l->box;
+    for (int d = 0; d < l->global.rank; d++) {
+        const int64_t length = l->global.dim[d];
+        h->rest[d] = wider(h, d, (wf_range){0, length}, widths[d], length);
+        h->box.lo[d] = h->rest[d].lo;
+        h->box.hi[d] = h->rest[d].hi;
+    }
     for (int a = 0; a < WF_AXES; a++) {
         const int d = l->placement[a] == WF_SHARDED ? l->dim[a] : -1;
         h->have.dim[a] = h->need.dim[a] = d;
@@ -49,7 +63,7 @@ static void regions_of(halo *h, const wf_mesh *mesh, const wf_layout *l, const i
         next = need + mesh->size[a];
         for (int i = 0; i < mesh->size[a]; i++) {
             have[i] = (wf_range){l->bounds[a][i], l->bounds[a][i + 1]};
-            need[i] = wider(have[i], widths[d], l->global.dim[d]);
+            need[i] = wider(h, d, have[i], widths[d], l->global.dim[d]);
         }
         h->have.range[a] = have;
         h->need.range[a] = need;
@@ -60,23 +74,37 @@ static void regions_of(halo *h, const wf_mesh *mesh, const wf_layout *l, const i
 
 static wf_status exchange(const wf_mesh *mesh, const wf_tensor *x, const halo *h, wf_tensor *y)
 {
-    wf_exchange *e = wf_mesh_exchange(mesh, &h->have, &h->need, x->dtype, x->order);
+    wf_exchange *e = !h->boundary
+                         ? wf_mesh_exchange(mesh, &h->have, &h->need, x->dtype, x->order)
+                         : wf_mesh_exchange_beyond(mesh, &h->have, &h->need, h->rest, h->boundary, x->dtype, x->order);
     WF_NEED(e);
     WF_NEED(y);
     WF_TRY(wf_exchange_begin(e, x, y));
     return wf_exchange_end(e);
 }
 
-wf_tensor *wf_halo_exchange(const wf_mesh *mesh, const wf_tensor *x, const int64_t *widths)
+/* Every side has the default: nothing is beyond the edges. */
+static bool all_cut(const wf_boundary *boundary, int rank)
+{
+    for (int d = 0; d < rank; d++)
+        if (wf_boundary_edge(boundary, d, false) != WF_EDGE_DEFAULT ||
+            wf_boundary_edge(boundary, d, true) != WF_EDGE_DEFAULT)
+            return false;
+    return true;
+}
+
+wf_tensor *wf_halo_exchange(const wf_mesh *mesh, const wf_tensor *x, const int64_t *widths, wf_boundary boundary)
 {
     WF_NEED_NULL(mesh);
     WF_NEED_NULL(x);
     WF_NEED_NULL(widths);
     WF_TRY_NULL(check(mesh, x, widths));
+    WF_TRY_NULL(wf_boundary_check(&boundary, x->shape.rank));
     size_t places = 0;
     for (int a = 0; a < WF_AXES; a++)
         places += 2 * (size_t)mesh->size[a];
-    halo h = {.range = wf_malloc(mesh->ctx, places * sizeof *h.range)};
+    halo h = {.range = wf_malloc(mesh->ctx, places * sizeof *h.range),
+              .boundary = all_cut(&boundary, x->shape.rank) ? NULL : &boundary};
     if (!h.range)
         return wf_error_null();
     regions_of(&h, mesh, &x->layout, widths);

@@ -1,0 +1,57 @@
+/* Boundaries as pieces: which elements of an array lie where in a box that reaches beyond its edges. Pure geometry, and
+ * copies of one piece. Plans of exchanges (comm/plan_author.h) and functions on one rank are made of it. */
+#ifndef WF_CORE_BOUNDARY_AUTHOR_H
+#define WF_CORE_BOUNDARY_AUTHOR_H
+
+#include "core/boundary.h"
+#include "core/kernels_author.h"
+
+/* Elements that go from a box of the whole to a place in a need. Along dimension d the place runs through the source
+ * upwards (step[d] = 1), downwards (-1), or holds its only element all along (0). */
+typedef struct wf_piece {
+    int peer;                 /* whose piece it is: says the list that holds it */
+    wf_box box;               /* the source, in the coordinates of the whole; not empty */
+    wf_box at;                /* the place, in those of the need: the whole, continued beyond its edges */
+    int8_t step[WF_MAX_RANK]; /* 1 where the box has one element and so has the place */
+    bool negate;              /* the elements change their sign */
+} wf_piece;
+
+/* The piece that takes a box to the same place. */
+wf_piece wf_piece_of(int peer, wf_box box);
+/* The elements go as they are: no step but 1, no change of sign; and besides, to the place where they are. */
+bool wf_piece_plain(const wf_piece *piece);
+bool wf_piece_stays(const wf_piece *piece);
+/* The part of a piece whose source is `part`, a box inside the piece's. */
+wf_piece wf_piece_part(const wf_piece *piece, wf_box part);
+
+/* WF_ERR_ARGUMENT where an array of this rank has no such boundary, whatever its lengths. Local. */
+wf_status wf_boundary_check(const wf_boundary *boundary, int rank) WF_NODISCARD;
+/* The side's edge: its own, or that of all. */
+wf_edge wf_boundary_edge(const wf_boundary *boundary, int dim, bool upper);
+/* Along dimension `dim` a need is not the whole array in its order: it is longer or shorter, goes beyond an edge, or is
+ * turned by a pole; the channels of signs count too. A rank that has all of the other dimensions needs nothing else. */
+bool wf_boundary_moves(wf_shape global, const wf_boundary *boundary, wf_box need, int dim);
+
+/* Called for each piece of a need, in a fixed order, without overlaps: those that read (`fills` false), and the boxes
+ * piece->at that hold the boundary's value. */
+typedef wf_status wf_piece_visit(void *own, const wf_piece *piece, bool fills);
+/* The pieces of a need of an array of this shape: its box inside, and what the boundary makes of the rest; a side of
+ * the default edge is constant. The peer of every piece is `peer`. NULL boundary: the need lies inside, and is one
+ * piece. WF_ERR_SHAPE if the need goes beyond what an edge is defined for, WF_ERR_ARGUMENT for a boundary that is none:
+ * pure arithmetic, so ranks that ask for the same get the same error. Local. */
+wf_status wf_boundary_pieces(wf_shape global, const wf_boundary *boundary, wf_box need, int peer, wf_piece_visit *visit,
+                             void *own) WF_NODISCARD;
+
+/* The elements of a source, a strided array, go to their place, and back: copied, or added to what is there. The
+ * elements of a place that come from one element are added up, in row-major order, before their sum goes back. The
+ * arrays do not overlap. */
+wf_status wf_strided_spread(wf_ctx *ctx, const wf_strided *source, const wf_strided *place, const int8_t *step,
+                            bool accumulate) WF_NODISCARD;
+wf_status wf_strided_gather(wf_ctx *ctx, const wf_strided *place, const wf_strided *source, const int8_t *step,
+                            bool accumulate) WF_NODISCARD;
+/* Every element becomes the value. */
+wf_status wf_strided_fill(wf_ctx *ctx, const wf_strided *y, double value) WF_NODISCARD;
+/* Dense elements of a float type change their sign; WF_ERR_DTYPE for another one. */
+wf_status wf_negate(wf_ctx *ctx, wf_dtype dtype, void *data, int64_t count) WF_NODISCARD;
+
+#endif

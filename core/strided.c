@@ -1,0 +1,92 @@
+/* Copies between the two ends of a piece of a boundary, by the kernel table's `copy`: mirrored by steps of -1 in what
+ * is read, repeated by steps of 0; the sums of repeated elements are made one slice after the other, in a fixed order.
+ */
+#include "core/boundary_author.h"
+
+#include "core/context_author.h"
+
+/* Makes the source of a copy run downwards along d. */
+static void turn_back(wf_strided *a, int d)
+{
+    a->data = (char *)a->data + (a->dim[d] - 1) * a->stride[d] * (int64_t)wf_dtype_size(a->dtype);
+    a->stride[d] = -a->stride[d];
+}
+
+static bool is_empty(const wf_strided *a)
+{
+    for (int d = 0; d < a->rank; d++)
+        if (a->dim[d] == 0)
+            return true;
+    return false;
+}
+
+wf_status wf_strided_spread(wf_ctx *ctx, const wf_strided *source, const wf_strided *place, const int8_t *step,
+                            bool accumulate)
+{
+    wf_strided from = *source;
+    if (is_empty(place))
+        return WF_OK;
+    for (int d = 0; d < from.rank; d++) {
+        if (step[d] < 0)
+            turn_back(&from, d);
+        from.stride[d] = step[d] == 0 ? 0 : from.stride[d];
+        from.dim[d] = place->dim[d];
+    }
+    return ctx->k->copy(ctx, &from, place, accumulate);
+}
+
+wf_status wf_strided_gather(wf_ctx *ctx, const wf_strided *place, const wf_strided *source, const int8_t *step,
+                            bool accumulate)
+{
+    wf_strided from = *place;
+    int64_t slices = 1;
+    if (is_empty(place))
+        return WF_OK;
+    for (int d = 0; d < from.rank; d++) {
+        if (step[d] < 0)
+            turn_back(&from, d);
+        if (step[d] != 0)
+            continue;
+        slices *= from.dim[d];
+        from.dim[d] = 1;
+    }
+    char *const first = from.data;
+    for (int64_t i = 0; i < slices; i++) {
+        int64_t rest = i, at = 0;
+        for (int d = from.rank - 1; d >= 0; d--) {
+            if (step[d] != 0)
+                continue;
+            at += rest % place->dim[d] * place->stride[d];
+            rest /= place->dim[d];
+        }
+        from.data = first + at * (int64_t)wf_dtype_size(from.dtype);
+        WF_TRY(ctx->k->copy(ctx, &from, source, accumulate || i > 0));
+    }
+    return WF_OK;
+}
+
+wf_status wf_strided_fill(wf_ctx *ctx, const wf_strided *y, double value)
+{
+    const size_t bytes = wf_dtype_size(y->dtype);
+    wf_array one = {.dtype = y->dtype, .shape = WF_SHAPE(1)};
+    wf_strided from = *y;
+    if (is_empty(y))
+        return WF_OK;
+    WF_TRY(wf_pool_take(ctx, bytes, &one.data));
+    wf_status status = ctx->k->fill(ctx, &one, value);
+    from.data = one.data;
+    for (int d = 0; d < from.rank; d++)
+        from.stride[d] = 0;
+    if (status == WF_OK)
+        status = ctx->k->copy(ctx, &from, y, false);
+    wf_pool_give(ctx, one.data, bytes);
+    return status;
+}
+
+wf_status wf_negate(wf_ctx *ctx, wf_dtype dtype, void *data, int64_t count)
+{
+    WF_CHECK(wf_dtype_is_float(dtype), WF_ERR_DTYPE,
+             "a boundary changes the sign of elements of type %s; should be of a float type", wf_dtype_name(dtype));
+    const wf_array x = {.data = data, .dtype = dtype, .shape = WF_SHAPE(count)};
+    return ctx->k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = -1, .a = &x, .y = &x});
+}

@@ -1,0 +1,33 @@
+# Layers, models and pipelines at every level of the processor, for `make check`: a machine shows by itself the kernels of its
+# own level alone. Samples of random tests are one in forty (TEST_SAMPLES).
+function(weft_level_test level name ranks)
+  string(TOLOWER ${level} word)
+  set(test ${name}_${word})
+  weft_at_level(at ${level})
+  set(start "")
+  if(ranks)
+    list(GET ranks -1 most)
+    set(start ${MPIEXEC_EXECUTABLE} -np ${most})
+  endif()
+  add_test(NAME ${test} COMMAND ${at} ${start} $<TARGET_FILE:${name}> ${ARGN})
+  weft_test_properties(${test} 1 300)
+  list(JOIN ranks " " counts)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "TEST_RANKS=${counts}" TEST_SAMPLES=40)
+  if(name MATCHES "^(contract|known)_") # the others choose devices by themselves, which this would overrule
+    set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cpu)
+  endif()
+  set_tests_properties(${test} PROPERTIES LABELS long SKIP_RETURN_CODE 77)
+endfunction()
+
+if(NOT WEFT_SANITIZE)
+  foreach(level ${WEFT_LEVELS})
+    foreach(name contract_kernels contract_group_norm known_answers cpu_convolution functions_values
+        layers_values gradcheck_layers golden mixed)
+      weft_level_test(${level} ${name} "")
+    endforeach()
+    weft_level_test(${level} equiv_spatial "1;2")
+    weft_level_test(${level} equiv_pipeline "1;2;4")
+    weft_level_test(${level} random_models "1;2;4" 0 100)
+    weft_level_test(${level} random_pipelines "2;4")
+  endforeach()
+endif()

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Every number of every example has a most: one that is above it, and one above what a number can be, is refused in one
+# line before anything else: EXAMPLES MPIEXEC RANKS
+set -eu
+examples=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+options=0
+refused() {
+    program=$1 option=$2 value=$3
+    code=0
+    timeout 60 "$examples/$program" "--$option" "$value" >"$work/said" 2>&1 || code=$?
+    if [ "$code" = 0 ] || [ "$code" -ge 124 ] || [ "$(grep -c "^\(.*/\)\{0,1\}$program: --$option $value: should be" "$work/said")" != 1 ]; then
+        echo "$program --$option $value: code $code:"
+        cat "$work/said"
+        exit 1
+    fi
+}
+for program in allreduce_bench autoencoder dcgan_cifar halo_scaling mnist search_mnist segment vgg_cifar; do
+    [ -x "$examples/$program" ] || continue
+    # What --help shows with N or BYTES is a number.
+    for option in $("$examples/$program" --help | sed -n 's/^ *\(-., \)\{0,1\}--\([a-z-]*\)=\(N\|BYTES\|X\|RATE\)\( .*\)\{0,1\}$/\2/p'); do
+        refused $program $option 2147483648
+        options=$((options + 1))
+    done
+    refused $program $option 99999999999999999999999 # the last one; all numbers are read alike
+done
+[ $options -ge 40 ] || { echo "only $options options were found"; exit 1; }
+# Programs that measure say it as soon as they look at a table of options in which a number has none.
+for program in bench_bare bench_dcgan bench_gradients bench_models bench_step; do
+    [ ! -x "$examples/../tests/bench/$program" ] || "$examples/../tests/bench/$program" --help >"$work/said" 2>&1 ||
+        { cat "$work/said" && exit 1; }
+done
+# Sizes take memory.
+refused autoencoder depth 2147483647
+refused autoencoder depth 1001
+refused autoencoder width 2147483647
+refused autoencoder batch 65537
+refused dcgan_cifar channels 2147483647
+refused mnist batch 65537
+refused search_mnist batch 65537
+refused segment size 65537
+refused segment depth 17
+refused segment dims 4
+refused vgg_cifar width 65537

@@ -1,0 +1,65 @@
+#!/bin/sh
+# Builds, demonstrates and tests the project as it is here in a bare Debian: tools/debian.sh RELEASE FOLDER, where RELEASE is 12
+# or 13; first without the CUDA toolkit, then with that of this machine, if it has one. `make proof-debian12` and
+# `make proof-debian13` call it; only root may. The folder keeps Debian and the builds for the next time.
+#
+# DEBIAN_TOOLKIT=without or =with does one half. DEBIAN_TESTS="NAME ..." builds and runs tests of these names alone.
+set -eu
+case ${1-} in
+12) name=bookworm ;;
+13) name=trixie ;;
+*) echo "debian: release ${1-}: should be 12 or 13" >&2 && exit 2 ;;
+esac
+case ${DEBIAN_TOOLKIT-both} in
+both | with | without) ;;
+*) echo "debian: DEBIAN_TOOLKIT=$DEBIAN_TOOLKIT: should be with or without" >&2 && exit 2 ;;
+esac
+[ "$(id -u)" = 0 ] || { echo "debian: only root can enter another Debian (chroot)" >&2 && exit 1; }
+# Mounts of its own, which go with it.
+[ -n "${WEFT_OWN_MOUNTS-}" ] || exec env WEFT_OWN_MOUNTS=1 unshare --mount --propagation private "$0" "$@"
+cd "$(dirname "$0")/.."
+. tools/enter.sh
+release=$1 root=$2
+mkdir -p "$root"
+root=$(cd "$root" && pwd -P)
+[ -x "$root/usr/bin/apt-get" ] || debootstrap --variant=minbase "$name" "$root"
+
+mount --bind "$root" "$root" # tests make mounts of their own, which takes a root that is a mount itself
+mount_system "$root"
+rm -rf "$root"/tmp/prte.* # sessions of killed jobs, whose process numbers come again
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+mkdir -p "$root/weft"
+find "$root/weft" -mindepth 1 -maxdepth 1 ! -name 'build*' -exec rm -rf {} + # what was removed since the last time
+git ls-files -z | tar --null --files-from=- -cf - | tar -C "$root/weft" -xf -
+[ -x "$root/usr/bin/make" ] || inside "$root" / sh -c "apt-get update && apt-get install -y --no-install-recommends make"
+
+# half BUILD: the demo and the tests, in this folder of the project's.
+half() {
+    begin=$(date +%s)
+    inside "$root" /weft make demo BUILD="$1" DEMO="--channels 16 --batch 16 --iterations 60 --out $1/demo"
+    if [ -n "${DEBIAN_TESTS-}" ]; then
+        inside "$root" /weft make configure BUILD="$1"
+        inside "$root" /weft cmake --build "$1" --target $DEBIAN_TESTS
+        inside "$root" /weft tools/test.sh "$1" -R "^($(echo $DEBIAN_TESTS | tr ' ' '|'))(_[0-9]+)?\$"
+    else
+        inside "$root" /weft make test BUILD="$1"
+    fi
+    if [ -n "$toolkit" ]; then how="with the toolkit $toolkit"; else how="without a CUDA toolkit"; fi
+    echo "debian: Debian $release $how: demo and tests passed in $(($(date +%s) - begin)) s"
+}
+
+toolkit=
+if [ "${DEBIAN_TOOLKIT-}" != with ]; then
+    rm -f "$root/usr/local/cuda" # of the last time
+    half build
+fi
+if [ "${DEBIAN_TOOLKIT-}" != without ]; then
+    mount_toolkit "$root"
+    if [ -n "$toolkit" ]; then
+        half build-cuda
+    else
+        echo "debian: this machine has no CUDA toolkit, so Debian $release was not tried with one" >&2
+        [ "${DEBIAN_TOOLKIT-}" != with ] || exit 1
+    fi
+fi
+inside "$root" / dpkg-query -W -f '${Package} ${Version}\n' libdnnl-dev libopenmpi-dev libhdf5-dev gcc cmake
