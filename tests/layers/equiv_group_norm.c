@@ -287,6 +287,7 @@ static void wrong_use(void)
     const int p = wf_comm_size(run.comm);
     const norm_case c = {"groupnorm", GROUP, WF_SHAPE(2, 6, 8, 8), 2, 0, false};
     const wf_mesh *mesh = mesh_of((wf_mesh_opts){.height = p}), *other = mesh_of((wf_mesh_opts){.width = p});
+    WF_EXPECT_OK(wf_barrier(run.comm)); /* else a failure below may end a rank that still opens its mesh */
     test_rng rng = {3};
     wf_layout layout;
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, c.x, &layout));
@@ -318,6 +319,7 @@ static void one_fails(void)
     const int p = wf_comm_size(run.comm);
     const wf_mesh *mesh = mesh_of((wf_mesh_opts){.height = p});
     const bool bad = wf_comm_rank(run.comm) == p - 1;
+    WF_EXPECT_OK(wf_barrier(run.comm)); /* as in wrong_use */
     wf_layout layout;
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(2, bad ? 4 : 6, 8, 8), &layout));
     wf_tensor *x = wf_tensor_new(run.ctx, WF_F64, wf_box_shape(layout.box));
